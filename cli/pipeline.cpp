@@ -2,6 +2,7 @@
 #include "shadowgraph/plan/pipeline.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include <filesystem>
@@ -120,13 +121,16 @@ void add_options(CLI::App& command, PipelineRequest& request) {
   add_allocator_option(command, request.allocator);
   add_memory(command, request.memory, "Memory of a device, l4 or 24GiB: says which ranks need more");
   begin_group(command, "The pipeline");
+  std::vector<std::string> open = PipelineSchedule::names();
+  std::erase_if(open, [](const std::string& name) { return PipelineSchedule::stages_per_rank(name, 0) > 0; });
   command
       .add_option("--schedule", request.schedule,
-                  "gpipe, 1f1b, interleaved, looped_bfs, zero_bubble, zbv, dualpipe_v, v_half, v_min, or PyTorch's CSV")
+                  fmt::format("{}, or PyTorch's CSV", fmt::join(PipelineSchedule::names(), ", ")))
       ->capture_default_str();
   add_number(command, "--ranks", request.size.ranks, 1, "Devices in a row");
   add_number(command, "--microbatches", request.size.microbatches, 1, "Of a step; --batch is the size of one");
-  add_number(command, "--stages-per-rank", request.size.stages_per_rank, 1, "Of interleaved, looped_bfs, zero_bubble");
+  add_number(command, "--stages-per-rank", request.size.stages_per_rank, 1,
+             fmt::format("Of {}", fmt::join(open, ", ")));
   add_list(command, "--cut", request.cuts, "Module at which the next stage begins; repeat (default: balanced)");
   cli::add_options(command, request.run, PipelineRunOptions::table());
   begin_group(command, kOutput);

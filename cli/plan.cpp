@@ -173,7 +173,8 @@ void add_options(CLI::App& command, ClusterOptions& options) {
   command.add_option("-o,--output", options.output,
                      "Folder for report.html, plan.json, plan.txt, pipeline.txt, schedule.csv, trace.json, and the "
                      "plan in the words of "
-                     "engines: train.py, torchtitan_recipe.py, megatron.args, accelerate.yaml");
+                     "engines: " +
+                         fmt::format("{}", fmt::join(engine_file_names(), ", ")));
   command.add_flag("--chakra", options.chakra, "With -o: Chakra traces of one replica, without sums over replicas");
   command.add_flag("--json", options.json, "As JSON");
   command.footer(

@@ -1,5 +1,4 @@
-#include "shadowgraph/plan/exports.h"
-
+// The table of engines stands at the end. Engines whose files are long have sources of their own.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,8 +18,6 @@ bool recomputes(const PlannedModel& model, const TrainingPlan& plan) {
   throw UnsupportedError(fmt::format("accelerate recomputes all layers or none, and the plan {} of {}", again, layers));
 }
 
-}  // namespace
-
 EngineFile accelerate_config(const TrainingPlan& plan, const Graph& step, const EngineRequest& request) {
   if (plan.pipeline > 1) throw UnsupportedError("accelerate's configuration has no pipelines that train");
   if (plan.experts > 1) throw UnsupportedError("accelerate's FSDP configuration puts no experts on several ranks");
@@ -33,7 +30,7 @@ EngineFile accelerate_config(const TrainingPlan& plan, const Graph& step, const 
   }
   const bool again = recomputes(PlannedModel::of(step), plan);
   if (plan.zero == 0 && again) throw UnsupportedError("accelerate recomputes with FSDP alone: plan with --zero 1");
-  EngineFile file{.engine = "accelerate 1.15", .name = "accelerate.yaml"};
+  EngineFile file;
   std::string& text = file.text;
   text += "compute_environment: LOCAL_MACHINE\n";
   text += fmt::format("distributed_type: {}\n", plan.zero > 0 ? "FSDP" : plan.data > 1 ? "MULTI_GPU" : "NO");
@@ -47,10 +44,7 @@ EngineFile accelerate_config(const TrainingPlan& plan, const Graph& step, const 
     text += fmt::format("  fsdp_offload_params: {}\n  fsdp_cpu_ram_efficient_loading: true\n", plan.optimizer_on_host);
     file.differs.emplace_back("layers are those of the model's _no_split_modules");
   }
-  if (plan.zero == 1 || plan.zero == 2) {
-    file.differs.push_back(
-        fmt::format("ZeRO {}: FSDP2 with parameters that stay gathered from forward to backward", plan.zero));
-  }
+  say_zero(plan, file.differs);
   say_what_is_on_host(plan, file.differs);
   file.differs.push_back(
       fmt::format("the batch is the script's: {} samples a process and micro-batch, Accelerator("
@@ -62,30 +56,65 @@ EngineFile accelerate_config(const TrainingPlan& plan, const Graph& step, const 
     file.differs.emplace_back(
         "gradients: in bfloat16 by MixedPrecisionPolicy(reduce_dtype=torch.bfloat16) in the script");
   }
-  const int64_t samples = plan.data * plan.micro_batch * plan.microbatches;
-  if (request.batch > 0 && samples > request.batch) {
-    file.differs.push_back(fmt::format("batch: {} samples a step, as {} do not divide", samples, request.batch));
-  }
+  say_batch(plan, request, file.differs);
   return file;
 }
 
+constexpr Engine kEngines[] = {
+    {.title = "PyTorch 2.13",
+     .file = "train.py",
+     .about = "torch 2.13 alone: DTensor, FSDP2, `torch.distributed.pipelining`, `torch.distributed.checkpoint`",
+     .cannot_express =
+         "cuts that hand on more than one tensor; ZeRO under schedules with backward in two pieces; queries, keys "
+         "and values in one layer that tensor parallel cuts and forward does not `split` or `chunk` in three; "
+         "attention on several ranks that is not causal, or of models that do not count positions by `torch.arange`; "
+         "experts that are not two products, or three of a gate; layers in part and on the host at once; `curve` "
+         "where a layer is on several ranks",
+     .write = pytorch_script},
+    {.title = "torchtitan 0.3.0",
+     .file = "torchtitan_recipe.py",
+     .about = "torchtitan 0.3.0: a function that sets a configuration",
+     .cannot_express = "[schedules](many-devices.md#schedules) that torch has no class for, data parallel outermost, "
+                       "modules of other names; `curve`, layers on the host",
+     .write = torchtitan_recipe},
+    {.title = "Megatron-LM core 0.16",
+     .file = "megatron.args",
+     .about = "Megatron-LM core 0.16, with `--pipeline-model-parallel-layout`",
+     .cannot_express =
+         "most [schedules](many-devices.md#schedules); ZeRO 2 and 3 in a pipeline; other layers of a stage "
+         "recomputed than the first; `selective` but for norms, of all layers; `curve`; layers on the host that are "
+         "not the first, in a pipeline, or recomputed; ZeRO other than 1 with the optimizer there",
+     .write = megatron_arguments},
+    {.title = "accelerate 1.15",
+     .file = "accelerate.yaml",
+     .about = "accelerate 1.15, FSDP2",
+     .cannot_express =
+         "tensor parallel, pipelines, experts or sequences on several ranks, some layers recomputed, `selective`, "
+         "`curve`, layers on the host",
+     .write = accelerate_config},
+};
+
+}  // namespace
+
+std::span<const Engine> engines() { return kEngines; }
+
+std::vector<std::string> engine_file_names() {
+  std::vector<std::string> names;
+  for (const Engine& engine : kEngines) names.emplace_back(engine.file);
+  return names;
+}
+
 std::vector<EngineFile> engine_files(const TrainingPlan& plan, const Graph& step, const EngineRequest& request) {
-  struct Engine {
-    const char* name;
-    const char* file;
-    EngineFile (*write)(const TrainingPlan&, const Graph&, const EngineRequest&);
-  };
-  constexpr Engine kEngines[] = {{"PyTorch", "train.py", pytorch_script},
-                                 {"torchtitan", "torchtitan_recipe.py", torchtitan_recipe},
-                                 {"Megatron-LM", "megatron.args", megatron_arguments},
-                                 {"accelerate", "accelerate.yaml", accelerate_config}};
   std::vector<EngineFile> files;
   for (const Engine& engine : kEngines) {
+    EngineFile& file = files.emplace_back();
     try {
-      files.push_back(engine.write(plan, step, request));
+      file = engine.write(plan, step, request);
     } catch (const UnsupportedError& error) {
-      files.push_back({.engine = engine.name, .name = engine.file, .why_not = error.what()});
+      file.why_not = error.what();
     }
+    file.engine = engine.title;
+    file.name = engine.file;
   }
   return files;
 }

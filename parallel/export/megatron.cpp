@@ -1,10 +1,11 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <optional>
 
 #include "parallel/export/planned_model.h"
-#include "shadowgraph/plan/exports.h"
+#include "parallel/schedule/known_schedules.h"
 
 namespace shadowgraph {
 namespace {
@@ -120,8 +121,13 @@ std::string attention_argument(const TrainingPlan& plan) {
 }
 
 void check_schedule(const TrainingPlan& plan) {
-  if (plan.pipeline == 1 || plan.schedule == "1f1b" || plan.schedule == "interleaved") return;
-  throw UnsupportedError("Megatron-LM has the schedules 1f1b and interleaved, not " + plan.schedule);
+  if (plan.pipeline == 1 || known_schedule(plan.schedule).in_megatron) return;
+  std::vector<std::string_view> names;
+  for (const KnownSchedule& known : known_schedules()) {
+    if (known.in_megatron) names.push_back(known.name);
+  }
+  throw UnsupportedError(
+      fmt::format("Megatron-LM has the schedules {}, not {}", fmt::join(names, " and "), plan.schedule));
 }
 
 }  // namespace
@@ -132,8 +138,7 @@ EngineFile megatron_arguments(const TrainingPlan& plan, const Graph& step, const
   check_model(model);
   check_laid_out_by_hand(plan, "Megatron-LM");
   check_no_curve(plan, "Megatron-LM");
-  const int64_t samples = plan.data * plan.micro_batch * plan.microbatches;
-  EngineFile file{.engine = "Megatron-LM core 0.16", .name = "megatron.args"};
+  EngineFile file;
   std::string& text = file.text;
   const auto add = [&](std::string_view flag, const auto&... value) {
     text += flag;
@@ -160,7 +165,7 @@ EngineFile megatron_arguments(const TrainingPlan& plan, const Graph& step, const
     if (plan.data_outermost) add("--use-tp-pp-dp-mapping");
   }
   add("--micro-batch-size", plan.micro_batch);
-  add("--global-batch-size", samples);
+  add("--global-batch-size", samples_of(plan));
   if (request.sequence > 0) add("--seq-length", request.sequence);
   if (plan.zero == 1) add("--use-distributed-optimizer");
   if (plan.zero > 1) {
@@ -190,9 +195,7 @@ EngineFile megatron_arguments(const TrainingPlan& plan, const Graph& step, const
     add("--fp8-format", "hybrid");
     add("--fp8-recipe", "tensorwise");
   }
-  if (request.batch > 0 && samples > request.batch) {
-    file.differs.push_back(fmt::format("batch: {} samples a step, as {} do not divide", samples, request.batch));
-  }
+  say_batch(plan, request, file.differs);
   if (plan.tensor > 1 && plan.overlap == CollectiveOverlap::kNone) {
     file.differs.emplace_back(
         "tensor parallel: backward's collectives run beside products here, and gathered inputs are not kept; plan with "

@@ -74,6 +74,19 @@ void say_what_is_on_host(const TrainingPlan& plan, std::vector<std::string>& dif
   }
 }
 
+void say_zero(const TrainingPlan& plan, std::vector<std::string>& differs, std::string_view more) {
+  if (plan.zero != 1 && plan.zero != 2) return;
+  differs.push_back(
+      fmt::format("ZeRO {}: FSDP2 with parameters that stay gathered from forward to backward{}", plan.zero, more));
+}
+
+void say_batch(const TrainingPlan& plan, const EngineRequest& request, std::vector<std::string>& differs) {
+  if (request.batch == 0 || samples_of(plan) <= request.batch) return;
+  differs.push_back(fmt::format("batch: {} samples a step, as {} do not divide", samples_of(plan), request.batch));
+}
+
+int64_t samples_of(const TrainingPlan& plan) { return plan.data * plan.micro_batch * plan.microbatches; }
+
 bool is_layer(const std::string& module) {
   const auto [at, length] = number_in_path(module);
   return length > 0 && at + length == module.size();

@@ -3,14 +3,41 @@
 
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "shadowgraph/error.h"
 #include "shadowgraph/graph/graph.h"
+#include "shadowgraph/plan/exports.h"
 #include "shadowgraph/plan/training_plan.h"
 
 namespace shadowgraph {
+
+// An engine has no words for a part of the plan. what() names it.
+class UnsupportedError : public Error {
+ public:
+  using Error::Error;
+};
+
+// One row of exports.cpp: all else that knows engines reads it there.
+struct Engine {
+  std::string_view title;  // "PyTorch 2.13"
+  std::string_view file;   // "train.py"
+  // Two cells of the table in docs/cluster-plans.md.
+  std::string_view about, cannot_express;
+  // Gives text and what differs. Throws UnsupportedError.
+  EngineFile (*write)(const TrainingPlan&, const Graph& step, const EngineRequest&);
+};
+std::span<const Engine> engines();
+
+// A script that trains with torch alone, on DTensor, FSDP2 and torch.distributed.pipelining.
+EngineFile pytorch_script(const TrainingPlan& plan, const Graph& step, const EngineRequest& request);
+// A Python function that sets a configuration of torchtitan.
+EngineFile torchtitan_recipe(const TrainingPlan& plan, const Graph& step, const EngineRequest& request);
+// Arguments of Megatron-LM, one a line.
+EngineFile megatron_arguments(const TrainingPlan& plan, const Graph& step, const EngineRequest& request);
 
 struct PlannedParameter {
   NodeId node;
@@ -70,6 +97,10 @@ void check_no_curve(const TrainingPlan& plan, std::string_view engine);
 void check_layers_are_on_device(const TrainingPlan& plan, std::string_view engine);
 // FSDP2's CPUOffloadPolicy is how engines have an optimizer on the host.
 void say_what_is_on_host(const TrainingPlan& plan, std::vector<std::string>& differs);
+// ZeRO 1 and 2, which FSDP2 has in its own way.
+void say_zero(const TrainingPlan& plan, std::vector<std::string>& differs, std::string_view more = "");
+void say_batch(const TrainingPlan& plan, const EngineRequest& request, std::vector<std::string>& differs);
+int64_t samples_of(const TrainingPlan& plan);  // of a step
 
 // Parameters that several stages hold. Throws UnsupportedError where more than one tensor goes to the next stage, and
 // for parameters of modules that have layers inside.

@@ -9,8 +9,8 @@
 
 #include "ir/analysis/module_tree.h"
 #include "parallel/export/planned_model.h"
+#include "parallel/schedule/known_schedules.h"
 #include "shadowgraph/graph/edit.h"
-#include "shadowgraph/plan/exports.h"
 #include "sharding/ranks/ranks.h"
 #include "support/embedded_file.h"
 #include "support/json.h"
@@ -20,13 +20,6 @@ namespace shadowgraph {
 std::span<const EmbeddedFile> engine_templates();
 
 namespace {
-
-// torch has no class for these, and reads their rows.
-bool is_read_from_rows(const std::string& schedule) { return schedule == "v_half" || schedule == "v_min"; }
-
-bool has_two_backwards(const std::string& schedule) {
-  return schedule != "gpipe" && schedule != "1f1b" && schedule != "interleaved" && schedule != "looped_bfs";
-}
 
 // Lists of strings and objects of strings are the same in Python.
 std::string python_text(const nlohmann::json& value) { return json_text(value); }
@@ -43,14 +36,18 @@ std::string plan_block(const TrainingPlan& plan, const Graph& step, const Planne
   std::vector<std::string> begins;
   for (const PlannedStage& stage : plan.stages) begins.push_back(stage.begins);
   if (begins.empty()) begins.emplace_back();
-  const bool rows = plan.pipeline > 1 && is_read_from_rows(plan.schedule);
+  const KnownSchedule& schedule = known_schedule(plan.schedule);
+  const auto python_bool = [](bool value) { return value ? "True" : "False"; };
   std::string text = fmt::format("TENSOR, CONTEXT, DATA, PIPELINE, STAGES_PER_RANK = {}, {}, {}, {}, {}\n", plan.tensor,
                                  plan.context, plan.data, plan.pipeline, plan.stages_per_rank);
   text += fmt::format("EXPERTS = {}\n", plan.experts);
   text += fmt::format("MICRO_BATCH, MICROBATCHES, SEQUENCE = {}, {}, {}\n", plan.micro_batch, plan.microbatches,
                       request.sequence);
   text += fmt::format("ZERO = {}\n", plan.zero);
-  text += fmt::format("SCHEDULE, SCHEDULE_ROWS = \"{}\", \"\"\"{}\"\"\"\n", plan.schedule, rows ? rows_of(plan) : "");
+  text += fmt::format("SCHEDULE, SCHEDULE_CLASS, SCHEDULE_ROWS = \"{}\", \"{}\", \"\"\"{}\"\"\"\n", plan.schedule,
+                      schedule.torch_class, plan.pipeline > 1 && schedule.torch_class.empty() ? rows_of(plan) : "");
+  text += fmt::format("V_SHAPED, SPLITS_BACKWARD = {}, {}\n", python_bool(schedule.v_shaped),
+                      python_bool(schedule.splits_backward));
   text += plan.data_outermost ? "MESH = (\"data\", \"pipeline\", \"context\", \"tensor\")\n"
                               : "MESH = (\"pipeline\", \"data\", \"context\", \"tensor\")\n";
   text += "ORDER = " + python_text(model.order) + "\n";
@@ -62,7 +59,7 @@ std::string plan_block(const TrainingPlan& plan, const Graph& step, const Planne
   for (const PartlyKept& part : plan.in_part) parts.push_back({{"layers", part.layers}, {"keeps", part.keeps}});
   text += "IN_PART: list[dict[str, list[str]]] = " + python_text(parts) + "\n";
   text += "OFFLOADED: list[str] = " + python_text(plan.offloaded) + "\n";
-  text += fmt::format("OPTIMIZER_ON_HOST = {}\n", plan.optimizer_on_host ? "True" : "False");
+  text += fmt::format("OPTIMIZER_ON_HOST = {}\n", python_bool(plan.optimizer_on_host));
   const bool efficient = plan.attention == AttentionKernel::kEfficient;
   const bool any = plan.attention == AttentionKernel::kDevices;
   text += fmt::format("ATTENTION = \"{}\"\n", efficient ? "mem_efficient" : any ? "" : to_string(plan.attention));
@@ -126,13 +123,8 @@ std::vector<std::string> differences(const TrainingPlan& plan, const LinearCuts&
   }
   if (plan.experts > 1) all.emplace_back("experts: as many rows go to a rank as are routed to it; none are padded");
   if (plan.tensor > 1 && !plan.selective.empty()) all.emplace_back(kPartsOfSumsAreKept);
-  if (plan.zero == 1 || plan.zero == 2) {
-    all.push_back(
-        fmt::format("ZeRO {}: FSDP2 with parameters that stay gathered from forward to backward, beside the rank's "
-                    "part of them",
-                    plan.zero));
-  }
-  if (plan.pipeline > 1 && has_two_backwards(plan.schedule)) {
+  say_zero(plan, all, ", beside the rank's part of them");
+  if (plan.pipeline > 1 && known_schedule(plan.schedule).splits_backward) {
     all.push_back(fmt::format("{}: torch keeps what both pieces of backward read until the second", plan.schedule));
   }
   if (plan.zero > 0 && plan.pipeline > 1) {
@@ -150,10 +142,7 @@ std::vector<std::string> differences(const TrainingPlan& plan, const LinearCuts&
         "float8: torch alone has no layers for it: let --model's function convert the model, by torchao's "
         "convert_to_float8_training");
   }
-  const int64_t filled = plan.data * plan.micro_batch * plan.microbatches;
-  if (request.batch > 0 && filled > request.batch) {
-    all.push_back(fmt::format("batch: {} samples a step, as {} do not divide", filled, request.batch));
-  }
+  say_batch(plan, request, all);
   return all;
 }
 
@@ -215,13 +204,13 @@ EngineFile pytorch_script(const TrainingPlan& plan, const Graph& step, const Eng
         "the script counts operators of a layer, and on several ranks others are called: plan with --recompute "
         "selective,whole");
   }
-  if ((plan.zero > 0 || plan.optimizer_on_host) && plan.pipeline > 1 && has_two_backwards(plan.schedule)) {
+  if ((plan.zero > 0 || plan.optimizer_on_host) && plan.pipeline > 1 && known_schedule(plan.schedule).splits_backward) {
     throw UnsupportedError(fmt::format(
         "{} has backward in two pieces, which leaves parameters of FSDP2 without gradients in torch 2.13: plan with "
         "{}--schedule 1f1b",
         plan.schedule, plan.optimizer_on_host ? "" : "--zero 0, or "));
   }
-  EngineFile file{.engine = "PyTorch 2.13", .name = "train.py", .differs = differences(plan, cuts, request)};
+  EngineFile file{.differs = differences(plan, cuts, request)};
   const std::span<const EmbeddedFile> templates = engine_templates();
   const auto found = std::ranges::find(templates, "train.py", &EmbeddedFile::name);
   std::string text = with_parts(found->text, parts_of(plan, step, tied, cuts));

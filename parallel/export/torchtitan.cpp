@@ -6,7 +6,7 @@
 
 #include "parallel/export/planned_model.h"
 #include "parallel/plan/layer_chain.h"
-#include "shadowgraph/plan/exports.h"
+#include "parallel/schedule/known_schedules.h"
 #include "support/json.h"
 
 namespace shadowgraph {
@@ -28,18 +28,12 @@ std::string titan_name(const std::string& module) {
       fmt::format("torchtitan's decoders have tok_embeddings, layers, norm and lm_head, not {}", module));
 }
 
-std::string titan_schedule(const std::string& schedule) {
-  static const std::map<std::string, std::string> kSchedules{{"gpipe", "GPipe"},
-                                                             {"1f1b", "1F1B"},
-                                                             {"interleaved", "Interleaved1F1B"},
-                                                             {"looped_bfs", "LoopedBFS"},
-                                                             {"zero_bubble", "InterleavedZeroBubble"},
-                                                             {"zbv", "ZBVZeroBubble"},
-                                                             {"dualpipe_v", "DualPipeV"}};
-  const auto found = kSchedules.find(schedule);
-  if (found != kSchedules.end()) return found->second;
-  throw UnsupportedError("torchtitan has no schedule of the name " + schedule +
-                         ", and its pipeline_parallel_schedule_csv puts stages in a loop over ranks");
+std::string_view titan_schedule(const std::string& schedule) {
+  const KnownSchedule& known = known_schedule(schedule);
+  if (!known.torch_class.empty()) return known.torch_name();
+  throw UnsupportedError(
+      fmt::format("torchtitan has no schedule of the name {}{}", schedule,
+                  known.v_shaped ? ", and its pipeline_parallel_schedule_csv puts stages in a loop over ranks" : ""));
 }
 
 // torchtitan's own policies are for all layers, so the recipe has one for those of the plan.
@@ -128,8 +122,7 @@ EngineFile torchtitan_recipe(const TrainingPlan& plan, const Graph& step, const 
   check_laid_out_by_hand(plan, "torchtitan");
   check_no_curve(plan, "torchtitan");
   check_layers_are_on_device(plan, "torchtitan");
-  EngineFile file{.engine = "torchtitan 0.3.0", .name = "torchtitan_recipe.py"};
-  const int64_t samples = plan.data * plan.micro_batch * plan.microbatches;
+  EngineFile file;
   std::string& text = file.text;
   text = "\"\"\"A plan as a recipe of torchtitan 0.3.0: `planned(llama3_8b())` in its config_registry.\"\"\"\n\n";
   const bool recomputes = !plan.recomputed.empty() || !plan.selective.empty();
@@ -159,7 +152,7 @@ EngineFile torchtitan_recipe(const TrainingPlan& plan, const Graph& step, const 
   if (plan.pipeline > 1 || plan.optimizer_on_host) set("training", "disable_cuda_graphs", "True");
   // A pipeline's micro-batches are parts of a local batch.
   set("training", "local_batch_size", plan.micro_batch * (plan.pipeline > 1 ? plan.microbatches : 1));
-  set("training", "global_batch_size", samples);
+  set("training", "global_batch_size", samples_of(plan));
   if (request.sequence > 0) set("training", "seq_len", request.sequence);
   text += fmt::format("    config.activation_checkpoint = {}\n    return config\n",
                       recomputes ? "PlannedAC.Config()" : "None");
@@ -172,10 +165,7 @@ EngineFile torchtitan_recipe(const TrainingPlan& plan, const Graph& step, const 
         "none or pieces");
   }
   if (plan.tensor > 1 && !plan.selective.empty()) file.differs.emplace_back(kPartsOfSumsAreKept);
-  if (plan.zero == 1 || plan.zero == 2) {
-    file.differs.push_back(
-        fmt::format("ZeRO {}: FSDP2 with parameters that stay gathered from forward to backward", plan.zero));
-  }
+  say_zero(plan, file.differs);
   say_what_is_on_host(plan, file.differs);
   if (request.bfloat16_gradients) {
     file.differs.emplace_back("gradients: torchtitan sums them in float32, and the plan in bfloat16");
@@ -186,9 +176,7 @@ EngineFile torchtitan_recipe(const TrainingPlan& plan, const Graph& step, const 
         "float8: the model's configuration decides: model_registry(.., converters=[Float8LinearConverter.Config("
         "filter_fqns=[\"lm_head\"], model_compile_enabled=True)])");
   }
-  if (request.batch > 0 && samples > request.batch) {
-    file.differs.push_back(fmt::format("batch: {} samples a step, as {} do not divide", samples, request.batch));
-  }
+  say_batch(plan, request, file.differs);
   if (plan.attention != AttentionKernel::kDevices) file.differs.emplace_back(kAttentionIsTheScripts);
   file.differs.emplace_back("the model is the recipe's: give planned() the configuration of the same one");
   return file;

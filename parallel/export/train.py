@@ -47,7 +47,8 @@ TENSOR, CONTEXT, DATA, PIPELINE, STAGES_PER_RANK = 1, 1, 1, 1, 1
 EXPERTS = 1
 MICRO_BATCH, MICROBATCHES, SEQUENCE = 1, 1, 128
 ZERO = 0
-SCHEDULE, SCHEDULE_ROWS = "1f1b", ""
+SCHEDULE, SCHEDULE_CLASS, SCHEDULE_ROWS = "1f1b", "Schedule1F1B", ""
+V_SHAPED, SPLITS_BACKWARD = False, False
 MESH = ("pipeline", "data", "context", "tensor")
 ORDER = ["layers.*"]
 STAGES = [""]
@@ -64,15 +65,6 @@ GROUPED: dict[str, int] = {}
 # -- end of the plan
 
 REPLICAS = DATA * CONTEXT  # ranks with the same weights
-CLASSES = {
-    "gpipe": "ScheduleGPipe",
-    "1f1b": "Schedule1F1B",
-    "interleaved": "ScheduleInterleaved1F1B",
-    "looped_bfs": "ScheduleLoopedBFS",
-    "zero_bubble": "ScheduleInterleavedZeroBubble",
-    "zbv": "ScheduleZBVZeroBubble",
-    "dualpipe_v": "ScheduleDualPipeV",
-}
 
 
 class CannotRunError(Exception):
@@ -525,7 +517,7 @@ def _handed_out(tensors, infos):
 
 def stages_of_rank(rank):
     """Which stages a rank of the pipeline has."""
-    if SCHEDULE in ("zbv", "dualpipe_v", "v_half", "v_min"):
+    if V_SHAPED:
         return [rank, 2 * PIPELINE - 1 - rank]
     return [rank + PIPELINE * part for part in range(STAGES_PER_RANK)]
 
@@ -775,7 +767,7 @@ class Training:
         self.device, self.loss, self.precision, self.meta = device, loss, precision, meta
         self.sharded = ZERO > 0 or precision != torch.float32 or OPTIMIZER_ON_HOST
         self.offload = Offload(device)
-        if self.sharded and PIPELINE > 1 and SCHEDULE not in ("gpipe", "1f1b", "interleaved", "looped_bfs"):
+        if self.sharded and PIPELINE > 1 and SPLITS_BACKWARD:
             raise CannotRunError(f"{SCHEDULE} with FSDP2: backward in two pieces leaves parameters without gradients")
         self.numbers = stages_of_rank(self.mesh["pipeline"].get_local_rank())
         self.stages = [self._stage(make, number) for number in self.numbers]
@@ -898,7 +890,7 @@ class Training:
                 file.flush()
                 schedule._load_csv(file.name)
             return schedule
-        kind = getattr(schedules, CLASSES[SCHEDULE])
+        kind = getattr(schedules, SCHEDULE_CLASS)
         one = issubclass(kind, schedules.PipelineScheduleSingle)
         return kind(stages[0] if one else stages, MICROBATCHES, loss_fn=loss, scale_grads=False)
 

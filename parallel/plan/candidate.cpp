@@ -9,6 +9,7 @@
 
 #include "parallel/plan/layer_chain.h"
 #include "parallel/plan/stage_split.h"
+#include "parallel/schedule/known_schedules.h"
 #include "shadowgraph/profile/memory.h"
 
 namespace shadowgraph {
@@ -65,7 +66,7 @@ const PlanSchedules::Entry* PlanSchedules::of(const TrainingPlan& plan, int64_t 
 
 const PlanSchedules::Entry* PlanSchedules::standing_for(const TrainingPlan& plan) {
   // The more stages of a rank differ, the longer it takes to come to a round; so it does with backward in two pieces.
-  const int64_t rounds = plan.schedule == "1f1b" ? 2 : plan.schedule == "interleaved" ? 4 : 5;
+  const int64_t rounds = known_schedule(plan.schedule).steady_rounds;
   if (plan.microbatches <= (rounds + 1) * plan.pipeline) return own(plan);
   return of(plan, rounds * plan.pipeline + plan.microbatches % plan.pipeline, true);
 }
@@ -119,7 +120,7 @@ Candidate::Candidate(TrainingPlan plan, const WaysDown& ways, const ClusterReque
   const double all = ways.kept().seconds(0, ways.kept().size()).all();
   const auto ranks = static_cast<double>(plan_.pipeline), times = static_cast<double>(plan_.microbatches);
   // A rank with the mean share or more computes it for each micro-batch, while the first and the last pass all others.
-  const bool one_by_one = plan_.stages_per_rank == 1 && plan_.schedule != "zero_bubble";
+  const bool one_by_one = plan_.stages_per_rank == 1 && !known_schedule(plan_.schedule).splits_backward;
   bound_ = one_by_one ? all * (1 + (times - 1) / ranks) : all * times / ranks;
 }
 

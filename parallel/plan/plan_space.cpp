@@ -7,6 +7,7 @@
 #include <array>
 
 #include "parallel/plan/candidate.h"
+#include "parallel/schedule/known_schedules.h"
 
 namespace shadowgraph {
 namespace {
@@ -33,20 +34,23 @@ std::vector<int64_t> divisors(int64_t number) {
 constexpr int64_t kMostStagesPerRank = 8;
 
 std::vector<std::string> schedules_of(const ClusterRequest& request, int64_t pipeline, int64_t stages_per_rank) {
-  if (pipeline == 1) return stages_per_rank == 1 ? std::vector<std::string>{"1f1b"} : std::vector<std::string>{};
-  std::vector<std::string> names = request.schedules;
-  if (names.empty()) names = {"1f1b", "interleaved", "zero_bubble", "zbv", "v_half", "v_min"};
+  std::vector<std::string> names;
+  if (pipeline == 1) return stages_per_rank == 1 ? std::vector{TrainingPlan{}.schedule} : names;
+  names = request.schedules;
+  for (const KnownSchedule& known : known_schedules()) {
+    if (request.schedules.empty() && known.searched) names.emplace_back(known.name);
+  }
   std::erase_if(names, [&](const std::string& name) {
-    return PipelineSchedule::stages_per_rank(name, static_cast<int32_t>(stages_per_rank)) != stages_per_rank ||
-           (stages_per_rank == 1 && (name == "interleaved" || name == "looped_bfs"));
+    const KnownSchedule& known = known_schedule(name);
+    return (known.stages_per_rank > 0 && known.stages_per_rank != stages_per_rank) ||
+           stages_per_rank < known.least_stages_per_rank;
   });
   return names;
 }
 
 // Schedules in rounds take as many micro-batches as fill their last one.
 int64_t filled_rounds(const std::string& schedule, int64_t microbatches, int64_t pipeline) {
-  const bool in_rounds = schedule == "interleaved" || schedule == "zero_bubble";
-  if (!in_rounds || microbatches <= pipeline) return microbatches;
+  if (!known_schedule(schedule).in_rounds || microbatches <= pipeline) return microbatches;
   return (microbatches + pipeline - 1) / pipeline * pipeline;
 }
 

@@ -1,7 +1,8 @@
-// Schedules in which a micro-batch runs through the ranks in their order, once or several times.
+// The table of schedules stands at the end, behind the functions that make their rows.
 #include "parallel/schedule/known_schedules.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -12,6 +13,35 @@
 
 namespace shadowgraph {
 namespace {
+
+// Writes the row of one rank, counting micro-batches by stage and kind.
+class RowWriter {
+ public:
+  explicit RowWriter(int32_t stages)
+      : forwards_(static_cast<size_t>(stages)), inputs_(forwards_), weights_(forwards_) {}
+  void forward(int32_t stage) { add(PipelineWork::kForward, stage, forwards_); }
+  void input_gradient(int32_t stage) { add(PipelineWork::kInputGradient, stage, inputs_); }
+  void weight_gradient(int32_t stage) { add(PipelineWork::kWeightGradient, stage, weights_); }
+  void backward(int32_t stage) {
+    add(PipelineWork::kBackward, stage, inputs_);
+    ++weights_[static_cast<size_t>(stage)];
+  }
+  // What was written last and what comes next are computed together.
+  void overlap_next() { row_.back().overlaps_next = true; }
+  int32_t forwards(int32_t stage) const { return forwards_[static_cast<size_t>(stage)]; }
+  int32_t inputs(int32_t stage) const { return inputs_[static_cast<size_t>(stage)]; }
+  int32_t weights(int32_t stage) const { return weights_[static_cast<size_t>(stage)]; }
+  std::vector<PipelineAction> take() { return std::move(row_); }
+
+ private:
+  void add(PipelineWork work, int32_t stage, std::vector<int32_t>& counts) {
+    row_.push_back({.work = work, .stage = stage, .microbatch = counts[static_cast<size_t>(stage)]++});
+  }
+  std::vector<int32_t> forwards_, inputs_, weights_;
+  std::vector<PipelineAction> row_;
+};
+
+// Schedules in which a micro-batch runs through the ranks in their order, once or several times.
 
 // The interleaved schedules take micro-batches in rounds, so that each stage of a rank has its turn.
 struct Rounds {
@@ -32,14 +62,14 @@ struct Rounds {
 // the backwards that are left.
 class InterleavedRank {
  public:
-  InterleavedRank(const PipelineSize& size, int32_t rank, const Rounds& rounds, bool splits_backward)
+  InterleavedRank(const PipelineSize& size, int32_t rank, const Rounds& rounds, bool splits_backward, int32_t a_hop)
       : size_(size),
         rank_(rank),
         round_(rounds.microbatches_a_round),
         splits_(splits_backward),
+        a_hop_(a_hop),
         total_(size.stages_per_rank * size.microbatches),
         row_(size.ranks * size.stages_per_rank) {
-    const int32_t a_hop = splits_ ? 1 : 2;
     const int32_t fill = (size.stages_per_rank - 1) * round_ + a_hop * (size.ranks - 1 - rank);
     fill_ = std::min(fill, total_);
   }
@@ -49,8 +79,8 @@ class InterleavedRank {
     for (int32_t i = 0; i < total_; ++i) {
       if (fill_ + i < total_) row_.forward(forward_stage(fill_ + i));
       backward(backward_stage(i));
-      // A weight gradient waits for as many turns as the rank has others before it.
-      if (splits_ && i >= rank_) weight();
+      // A weight gradient waits for as many turns as fill the ranks before this one.
+      if (splits_ && i >= a_hop_ * rank_) weight();
     }
     while (!weights_.empty()) weight();
     return row_.take();
@@ -74,21 +104,20 @@ class InterleavedRank {
   const PipelineSize& size_;
   int32_t rank_, round_;
   bool splits_;
-  int32_t total_, fill_ = 0;
+  int32_t a_hop_, total_, fill_ = 0;
   std::deque<int32_t> weights_;  // stages whose weight gradients are still to be computed
   RowWriter row_;
 };
 
-PipelineSchedule::Rows interleaved(const PipelineSize& size, const char* name, bool splits_backward) {
+// `a_hop`: forwards that fill the pipeline for each rank behind.
+PipelineSchedule::Rows interleaved(const PipelineSize& size, const char* name, bool splits_backward, int32_t a_hop) {
   const Rounds rounds(size, name);
   PipelineSchedule::Rows rows;
   for (int32_t rank = 0; rank < size.ranks; ++rank) {
-    rows.push_back(InterleavedRank(size, rank, rounds, splits_backward).row());
+    rows.push_back(InterleavedRank(size, rank, rounds, splits_backward, a_hop).row());
   }
   return rows;
 }
-
-}  // namespace
 
 PipelineSchedule::Rows gpipe_rows(const PipelineSize& size) {
   PipelineSchedule::Rows rows;
@@ -134,8 +163,10 @@ PipelineSchedule::Rows looped_rows(const PipelineSize& size) {
   return rows;
 }
 
-PipelineSchedule::Rows interleaved_rows(const PipelineSize& size) { return interleaved(size, "interleaved", false); }
-PipelineSchedule::Rows zero_bubble_rows(const PipelineSize& size) { return interleaved(size, "zero_bubble", true); }
+PipelineSchedule::Rows interleaved_rows(const PipelineSize& size) { return interleaved(size, "interleaved", false, 2); }
+PipelineSchedule::Rows zero_bubble_rows(const PipelineSize& size) { return interleaved(size, "zero_bubble", true, 1); }
+// "Zero Bubble Pipeline Parallelism" (arXiv 2401.10241), ZB-H2.
+PipelineSchedule::Rows zb_h2_rows(const PipelineSize& size) { return interleaved(size, "zb_h2", true, 2); }
 
 // Schedules that repeat one block every six slots ("Pipeline Parallelism with Controllable Memory", arXiv 2405.15362).
 //
@@ -143,8 +174,6 @@ PipelineSchedule::Rows zero_bubble_rows(const PipelineSize& size) { return inter
 // out at B1 and back at B0. Each moves by so many slots from rank to rank. On every rank the four must differ modulo six,
 // and weight gradients take the two slots that are left. How long a micro-batch stays decides what is held. The steps add
 // up to 4 slots a rank in v_min and 6 in v_half, where 1F1B has 12.
-
-namespace {
 
 constexpr int64_t kPeriod = 6;
 
@@ -235,14 +264,10 @@ class RepeatedBlock {
   std::array<int64_t, 3> turns_{};
 };
 
-}  // namespace
-
 PipelineSchedule::Rows v_half_rows(const PipelineSize& size) { return RepeatedBlock(size, kHalf).rows(); }
 PipelineSchedule::Rows v_min_rows(const PipelineSize& size) { return RepeatedBlock(size, kMinimum).rows(); }
 
 // Schedules in which a micro-batch runs to the last rank and back: rank r has stages r and 2n-1-r.
-
-namespace {
 
 // "Zero Bubble Pipeline Parallelism" (arXiv 2401.10241, section 6).
 std::vector<PipelineAction> zbv_row(const PipelineSize& size, int32_t rank, int32_t microbatches) {
@@ -355,8 +380,6 @@ class DualPipeRank {
   RowWriter row_;
 };
 
-}  // namespace
-
 PipelineSchedule::Rows zbv_rows(const PipelineSize& size) {
   // Its pattern needs so many micro-batches; those that there are not are left out.
   const int32_t microbatches = std::max(2 * size.ranks - 1, size.microbatches);
@@ -377,6 +400,89 @@ PipelineSchedule::Rows dualpipe_v_rows(const PipelineSize& size) {
   PipelineSchedule::Rows rows;
   for (int32_t rank = 0; rank < size.ranks; ++rank) rows.push_back(DualPipeRank(size, rank).row());
   return rows;
+}
+
+constexpr KnownSchedule kSchedules[] = {
+    {.name = "gpipe",
+     .about = "all forwards, then all backwards",
+     .rows = gpipe_rows,
+     .stages_per_rank = 1,
+     .torch_class = "ScheduleGPipe"},
+    {.name = "1f1b",
+     .about = "forward and backward in turns: a rank holds as many micro-batches as ranks are left",
+     .rows = one_forward_one_backward_rows,
+     .stages_per_rank = 1,
+     .torch_class = "Schedule1F1B",
+     .in_megatron = true,
+     .searched = true,
+     .steady_rounds = 2},
+    {.name = "interleaved",
+     .about = "1F1B of several stages a rank, in rounds of micro-batches",
+     .rows = interleaved_rows,
+     .torch_class = "ScheduleInterleaved1F1B",
+     .in_megatron = true,
+     .searched = true,
+     .least_stages_per_rank = 2,
+     .in_rounds = true,
+     .steady_rounds = 4},
+    {.name = "looped_bfs",
+     .about = "all micro-batches through one stage of a rank, then through its next",
+     .rows = looped_rows,
+     .torch_class = "ScheduleLoopedBFS",
+     .least_stages_per_rank = 2},
+    {.name = "zero_bubble",
+     .about = "interleaved with weight gradients where ranks would wait; ZB1P with one stage a rank",
+     .rows = zero_bubble_rows,
+     .splits_backward = true,
+     .torch_class = "ScheduleInterleavedZeroBubble",
+     .searched = true,
+     .in_rounds = true},
+    {.name = "zb_h2",
+     .about = "no rank waits between its first action and its last, in twice 1F1B's memory",
+     .rows = zb_h2_rows,
+     .stages_per_rank = 1,
+     .splits_backward = true,
+     .in_rounds = true},
+    {.name = "zbv",
+     .about = "no rank waits where F, I and W take equally long, in 1F1B's memory",
+     .rows = zbv_rows,
+     .stages_per_rank = 2,
+     .v_shaped = true,
+     .splits_backward = true,
+     .torch_class = "ScheduleZBVZeroBubble",
+     .searched = true},
+    {.name = "dualpipe_v",
+     .about = "forward of one micro-batch beside backward of another",
+     .rows = dualpipe_v_rows,
+     .stages_per_rank = 2,
+     .v_shaped = true,
+     .splits_backward = true,
+     .torch_class = "ScheduleDualPipeV"},
+    {.name = "v_half",
+     .about = "half of 1F1B's activations",
+     .rows = v_half_rows,
+     .stages_per_rank = 2,
+     .v_shaped = true,
+     .splits_backward = true,
+     .searched = true},
+    {.name = "v_min",
+     .about = "a third of 1F1B's activations",
+     .rows = v_min_rows,
+     .stages_per_rank = 2,
+     .v_shaped = true,
+     .splits_backward = true,
+     .searched = true},
+};
+
+}  // namespace
+
+std::span<const KnownSchedule> known_schedules() { return kSchedules; }
+
+const KnownSchedule& known_schedule(std::string_view name) {
+  const auto found = std::ranges::find(kSchedules, name, &KnownSchedule::name);
+  if (found != std::end(kSchedules)) return *found;
+  throw Error(fmt::format("there is no schedule '{}'; there are {}, and CSV files", name,
+                          fmt::join(PipelineSchedule::names(), ", ")));
 }
 
 }  // namespace shadowgraph

@@ -1,46 +1,35 @@
-// Makes the rows of the schedules that have names, by rank.
+// The schedules that have names: one row each. All else that knows schedules reads it here: PipelineSchedule::named(), the
+// search of plans, exports, emitted scripts, --help, and the table of docs/many-devices.md.
 #pragma once
+
+#include <span>
+#include <string_view>
 
 #include "shadowgraph/plan/pipeline.h"
 
 namespace shadowgraph {
 
-// Throw Error for sizes that they are not made for.
-PipelineSchedule::Rows gpipe_rows(const PipelineSize& size);
-PipelineSchedule::Rows one_forward_one_backward_rows(const PipelineSize& size);
-PipelineSchedule::Rows looped_rows(const PipelineSize& size);
-PipelineSchedule::Rows interleaved_rows(const PipelineSize& size);
-PipelineSchedule::Rows zero_bubble_rows(const PipelineSize& size);
-PipelineSchedule::Rows zbv_rows(const PipelineSize& size);
-PipelineSchedule::Rows dualpipe_v_rows(const PipelineSize& size);
-PipelineSchedule::Rows v_half_rows(const PipelineSize& size);
-PipelineSchedule::Rows v_min_rows(const PipelineSize& size);
+struct KnownSchedule {
+  std::string_view name;
+  std::string_view about;                                    // a line of the docs
+  PipelineSchedule::Rows (*rows)(const PipelineSize& size);  // throws Error for sizes that it is not made for
+  int32_t stages_per_rank = 0;                               // 0: as many as asked for, r, r+n, ..
+  bool v_shaped = false;                                     // stages of rank r: r and 2n-1-r
+  bool splits_backward = false;                              // into I and W, for some micro-batches at least
+  std::string_view torch_class = {};                         // empty: torch reads its rows
+  bool in_megatron = false;
 
-// Writes the row of one rank, counting micro-batches by stage and kind.
-class RowWriter {
- public:
-  explicit RowWriter(int32_t stages)
-      : forwards_(static_cast<size_t>(stages)), inputs_(forwards_), weights_(forwards_) {}
-  void forward(int32_t stage) { add(PipelineWork::kForward, stage, forwards_); }
-  void input_gradient(int32_t stage) { add(PipelineWork::kInputGradient, stage, inputs_); }
-  void weight_gradient(int32_t stage) { add(PipelineWork::kWeightGradient, stage, weights_); }
-  void backward(int32_t stage) {
-    add(PipelineWork::kBackward, stage, inputs_);
-    ++weights_[static_cast<size_t>(stage)];
-  }
-  // What was written last and what comes next are computed together.
-  void overlap_next() { row_.back().overlaps_next = true; }
-  int32_t forwards(int32_t stage) const { return forwards_[static_cast<size_t>(stage)]; }
-  int32_t inputs(int32_t stage) const { return inputs_[static_cast<size_t>(stage)]; }
-  int32_t weights(int32_t stage) const { return weights_[static_cast<size_t>(stage)]; }
-  std::vector<PipelineAction> take() { return std::move(row_); }
+  // The search of plans.
+  bool searched = false;              // unless schedules are given
+  int32_t least_stages_per_rank = 1;  // with fewer it is another schedule
+  bool in_rounds = false;             // takes as many micro-batches as fill the last round
+  int64_t steady_rounds = 5;          // after which a round takes as long as any; measured
 
- private:
-  void add(PipelineWork work, int32_t stage, std::vector<int32_t>& counts) {
-    row_.push_back({.work = work, .stage = stage, .microbatch = counts[static_cast<size_t>(stage)]++});
-  }
-  std::vector<int32_t> forwards_, inputs_, weights_;
-  std::vector<PipelineAction> row_;
+  // torch's and torchtitan's name of it: "1F1B".
+  std::string_view torch_name() const { return torch_class.substr(torch_class.empty() ? 0 : 8); }
 };
+std::span<const KnownSchedule> known_schedules();
+// Throws Error.
+const KnownSchedule& known_schedule(std::string_view name);
 
 }  // namespace shadowgraph

@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -17,34 +16,6 @@
 #include "support/text.h"
 
 namespace shadowgraph {
-namespace {
-
-struct KnownSchedule {
-  std::string_view name;
-  int32_t stages_per_rank;  // 0: as many as asked for
-  PipelineSchedule::Rows (*rows)(const PipelineSize& size);
-};
-constexpr std::array<KnownSchedule, 9> kKnownSchedules = {{
-    {"gpipe", 1, gpipe_rows},
-    {"1f1b", 1, one_forward_one_backward_rows},
-    {"interleaved", 0, interleaved_rows},
-    {"looped_bfs", 0, looped_rows},
-    {"zero_bubble", 0, zero_bubble_rows},
-    {"zbv", 2, zbv_rows},
-    {"dualpipe_v", 2, dualpipe_v_rows},
-    {"v_half", 2, v_half_rows},
-    {"v_min", 2, v_min_rows},
-}};
-
-const KnownSchedule& known_schedule(std::string_view name) {
-  const auto found = std::ranges::find(kKnownSchedules, name, &KnownSchedule::name);
-  if (found != kKnownSchedules.end()) return *found;
-  throw Error(fmt::format("there is no schedule '{}'; there are {}, and CSV files", name,
-                          fmt::join(PipelineSchedule::names(), ", ")));
-}
-
-}  // namespace
-
 bool computes(const PipelineAction& action) { return action.work <= PipelineWork::kWeightGradient; }
 bool transfers(const PipelineAction& action) {
   return action.work >= PipelineWork::kSendForward && action.work <= PipelineWork::kReceiveBackward;
@@ -60,7 +31,7 @@ PipelineSchedule::PipelineSchedule(std::string name, Rows rows)
 
 std::vector<std::string> PipelineSchedule::names() {
   std::vector<std::string> names;
-  for (const KnownSchedule& known : kKnownSchedules) names.emplace_back(known.name);
+  for (const KnownSchedule& known : known_schedules()) names.emplace_back(known.name);
   return names;
 }
 

@@ -171,6 +171,14 @@ TEST(ClosedForms, OneForwardOneBackwardWaitsForTheRanksBehindIt) {
   }
 }
 
+TEST(ClosedForms, ZbH2WaitsForItsFirstMicroBatchAlone) {
+  for (int32_t n = 2; n <= 64; n += n < 8 ? 1 : 8) {
+    const PipelineRun run = run_of("zb_h2", n, {1, 1, 1});
+    expect_wait(run, n - 1);
+    EXPECT_EQ(most_activations(run), 2 * n - 1);
+  }
+}
+
 TEST(ClosedForms, ZeroBubbleHidesWeightGradients) {
   for (int32_t n = 2; n <= 64; n += n < 8 ? 1 : 8) {
     for (const ClosedForm& c : kCosts) {

@@ -12,7 +12,6 @@
 #include <string>
 #include <vector>
 
-#include "shadowgraph/error.h"
 #include "shadowgraph/export.h"
 #include "shadowgraph/graph/graph.h"
 #include "shadowgraph/plan/training_plan.h"
@@ -27,25 +26,16 @@ struct EngineRequest {
 };
 
 struct EngineFile {
-  std::string engine;                // "PyTorch", with a version where words depend on it
+  std::string engine;                // "PyTorch 2.13"
   std::string name;                  // "train.py"
   std::string text;                  // empty: the engine cannot run the plan
   std::string why_not;               // then
   std::vector<std::string> differs;  // what the engine does in another way than the plan
 };
 
-// A script that trains with torch alone (2.13 or later), on DTensor, FSDP2 and torch.distributed.pipelining. Throws
-// UnsupportedError where forward cannot be cut by calls of modules.
-EngineFile pytorch_script(const TrainingPlan& plan, const Graph& step, const EngineRequest& request = {});
-// A Python function that sets a configuration of torchtitan (0.3.0). Throws UnsupportedError.
-EngineFile torchtitan_recipe(const TrainingPlan& plan, const Graph& step, const EngineRequest& request = {});
-// Arguments of Megatron-LM (core 0.16), one a line. Throws UnsupportedError.
-EngineFile megatron_arguments(const TrainingPlan& plan, const Graph& step, const EngineRequest& request = {});
-// FSDP2 by accelerate's configuration file (1.15), where the plan has data ranks alone. Throws UnsupportedError.
-EngineFile accelerate_config(const TrainingPlan& plan, const Graph& step, const EngineRequest& request = {});
-
-// All of them, with the reasons of those that throw.
+// Of all engines (docs/cluster-plans.md), with the reasons of those that cannot run the plan.
 std::vector<EngineFile> engine_files(const TrainingPlan& plan, const Graph& step, const EngineRequest& request = {});
+std::vector<std::string> engine_file_names();
 
 // Execution traces of MLCommons Chakra, for network simulators such as ASTRA-sim: a file a process.
 //

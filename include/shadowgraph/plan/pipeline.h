@@ -76,10 +76,7 @@ class PipelineSchedule {
   // computed twice or not at all, or ranks wait for each other.
   PipelineSchedule(std::string name, Rows rows);
 
-  // One stage a rank:      "gpipe", "1f1b"
-  // several, r, r+n, ..:   "interleaved", "looped_bfs", "zero_bubble" (with one stage a rank: ZB1P)
-  // two, r and 2n-1-r:     "zbv", "dualpipe_v"; "v_half", "v_min": half, a third of 1F1B's activations
-  // Throws Error for sizes that the schedule is not made for.
+  // One of names(); docs/many-devices.md says what each is. Throws Error for sizes that the schedule is not made for.
   static PipelineSchedule named(std::string_view name, const PipelineSize& size);
   static std::vector<std::string> names();
   // How many stages each rank has: the number given, where the schedule leaves it open.

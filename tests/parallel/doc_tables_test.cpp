@@ -1,0 +1,54 @@
+// Tables of the documents that are written from tables of the source.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+
+#include "parallel/export/planned_model.h"
+#include "parallel/schedule/known_schedules.h"
+#include "shadowgraph/graph/text.h"
+
+namespace shadowgraph {
+namespace {
+
+// The table stands behind the line that begins so, and before "<!-- end -->".
+void expect_table(const std::string& page, const std::string& mark, const std::string& rows) {
+  const std::string table = "\n" + rows + "\n";
+  const std::string path = std::string(SHADOWGRAPH_SOURCE_DIR) + "/docs/" + page;
+  std::string text = read_file(path);
+  const size_t begin = text.find('\n', text.find("<!-- " + mark)) + 1, end = text.find("<!-- end -->", begin);
+  ASSERT_NE(end, std::string::npos);
+  const std::string found = text.substr(begin, end - begin);
+  if (std::getenv("UPDATE_GOLDEN") != nullptr && found != table) {
+    std::ofstream(path) << text.replace(begin, end - begin, table);
+    return;
+  }
+  EXPECT_EQ(found, table) << path << "; UPDATE_GOLDEN=1 rewrites it";
+}
+
+TEST(DocTables, HaveAllSchedules) {
+  std::string table =
+      "| name | what it does | stages of a rank | torch, torchtitan | Megatron-LM | tried by `plan` |\n"
+      "|---|---|---|---|---|---|\n";
+  for (const KnownSchedule& known : known_schedules()) {
+    const std::string stages = known.v_shaped              ? "V"
+                               : known.stages_per_rank > 0 ? std::to_string(known.stages_per_rank)
+                                                           : std::to_string(known.least_stages_per_rank) + " or more";
+    table += fmt::format("| `{}` | {} | {} | {} | {} | {} |\n", known.name, known.about, stages,
+                         known.torch_class.empty() ? "rows" : fmt::format("`{}`", known.torch_class),
+                         known.in_megatron ? "yes" : "no", known.searched ? "yes" : "if named");
+  }
+  expect_table("many-devices.md", "schedules", table);
+}
+
+TEST(DocTables, HaveAllEngines) {
+  std::string table = "| file | for | what it has no words for |\n|---|---|---|\n";
+  for (const Engine& engine : engines()) {
+    table += fmt::format("| `{}` | {} | {} |\n", engine.file, engine.about, engine.cannot_express);
+  }
+  expect_table("cluster-plans.md", "engines", table);
+}
+
+}  // namespace
+}  // namespace shadowgraph
