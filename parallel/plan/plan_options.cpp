@@ -1,5 +1,6 @@
 // What is asked of plans, and what plans are: tables of their fields.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <charconv>
 
@@ -50,7 +51,7 @@ const OptionTable<ClusterRequest>& ClusterRequest::table() {
           .add("micro_batch", &ClusterRequest::micro_batch, "Samples of a micro-batch", {.least = 1})
           .add("zero", &ClusterRequest::zero, "1: optimizer state, 2: and gradients, 3: and parameters are cut",
                {.least = 0, .most = 3})
-          .add("schedule", &ClusterRequest::schedules, "1f1b, interleaved, zero_bubble, zbv, ...")
+          .add("schedule", &ClusterRequest::schedules, fmt::format("{}", fmt::join(PipelineSchedule::names(), ", ")))
           .add("recompute", &ClusterRequest::recompute,
                "What backward may compute again of a layer: nothing, whole, selective (all but products, attention and "
                "sums over ranks), curve (what is worth it; no engine but train.py has words for it)")
