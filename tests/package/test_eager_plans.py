@@ -155,7 +155,7 @@ def test_what_does_not_fit_is_refused(figures):
     with pytest.raises(sg.Error, match="mesh"):
         sg.shard(sharding.graph, "dp=none")
     with pytest.raises(sg.NoPlanError, match="keeps within"):
-        sg.shard(captured("perceptron"), "dp=2", memory=1000)
+        sg.shard(captured("perceptron"), "dp=2", memory=1000, interconnect="pcie4")
     with pytest.raises(sg.Error, match="--memory"):
         sg.shard(captured("perceptron"), "dp=2", recompute=True)
     with pytest.raises(sg.FileError, match="nowhere"):
