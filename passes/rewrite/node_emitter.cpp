@@ -1,3 +1,7 @@
+// Carries over what a pass does not touch when it builds a second graph beside the first. Those are regions, phases,
+// notes, saved tensors, storages and their lives, guards. Passes that change most nodes (functionalize, reinplace)
+// build anew; a small change is an edit.
+//
 // Everything is carried in one walk with the nodes, but for lives: these need all uses, and take a walk at the end.
 #include "passes/rewrite/node_emitter.h"
 
@@ -22,13 +26,15 @@ bool is_given(StorageKind kind) {
 }
 
 TensorMeta meta_of(const TensorGeometry& geometry, StorageId storage, bool requires_grad = false) {
-  return {.dtype = geometry.dtype,
-          .sizes = geometry.sizes,
-          .strides = geometry.strides,
-          .storage = storage,
-          .offset = geometry.offset,
-          .device = geometry.device,
-          .requires_grad = requires_grad};
+  TensorMeta spec;
+  spec.dtype = geometry.dtype;
+  spec.sizes = {geometry.sizes.data(), geometry.sizes.size()};
+  spec.strides = {geometry.strides.data(), geometry.strides.size()};
+  spec.storage = storage;
+  spec.offset = geometry.offset;
+  spec.device = geometry.device;
+  spec.requires_grad = requires_grad;
+  return spec;
 }
 
 }  // namespace
@@ -245,8 +251,8 @@ TargetId NodeEmitter::target(const std::string& name) {
   return id;
 }
 
-// Arguments hold places in the pools of their graph, so they are made again in the new one. Constants have the same ids
-// in both.
+// Arguments hold places in the pools of their graph, so they are made again in the new one. Constants have the same ids in
+// both.
 Argument NodeEmitter::copied(const Argument& argument) {
   if (argument.kind == ArgumentKind::kList) return mapped(argument, [](ValueId) { return ValueId(); });
   return copied_argument(made_, read_, argument, [](const Argument& element) { return element; });
@@ -270,7 +276,12 @@ StorageId NodeEmitter::add_storage(NodeId born, const TensorGeometry& geometry, 
   storage.born = born;
   storage.device_type = geometry.device.type();
   storage.device_index = geometry.device.index();
-  const auto extent = return made_.add_storage(storage);
+  const auto extent =
+      extent_of({geometry.sizes.data(), geometry.sizes.size()}, {geometry.strides.data(), geometry.strides.size()});
+  const int64_t reached = extent.value_or(0) == 0 ? 0 : (*extent + geometry.offset) * geometry.itemsize();
+  // A storage shorter than what reaches into it would fail the verifier.
+  storage.bytes = std::max(bytes, reached);
+  return made_.add_storage(storage);
 }
 
 ValueId NodeEmitter::new_tensor(NodeId node, const TensorGeometry& geometry, StorageId storage) {
@@ -286,10 +297,12 @@ ValueId NodeEmitter::call(TargetId target, std::initializer_list<Argument> argum
   const NodeId node = append(target, arguments);
   return add_result(node, geometry, storage.valid() ? storage : add_storage(node, geometry));
 }
-put(key, made_.node(node).target);
-put_arguments(key, made_, made_.arguments(node));
-if (!never[i] && death[i].valid() && !shadowgraph::is_end(made_.node(death[i]).target))
-  deaths.emplace_back(death[i], StorageId(i));
+
+std::string NodeEmitter::key_of(NodeId node) const {
+  std::string key;
+  put(key, made_.node(node).target);
+  put_arguments(key, made_, made_.arguments(node));
+  return key;
 }
 
 // Runs the call on fakes of the operands' geometry and notes what its results look like. Only the geometry is kept; the
@@ -310,23 +323,28 @@ NodeEmitter::Results NodeEmitter::run_on_fakes(NodeId node) {
       stack);
   calls_.call(node, stack);
   Results results;
-  found.geometry.offset = tensor.storage_offset();
-  found.geometry.device = tensor.device();
-  found.bytes = static_cast<int64_t>(tensor.unsafeGetTensorImpl()->unsafe_storage().nbytes());
-  return found;
-};
-for (const c10::IValue& value : stack) {
-  auto& found = results.found.emplace_back();
-  results.is_list.push_back(value.isTensorList());
-  if (value.isTensor()) {
-    if (value.toTensor().defined()) found.push_back(look_at(value.toTensor()));
-  } else if (value.isTensorList()) {
-    for (const at::Tensor& tensor : value.toTensorVector()) found.push_back(look_at(tensor));
-  } else {
-    throw Error("a result that is no tensor");
+  const auto look_at = [](const at::Tensor& tensor) {
+    Found found;
+    found.geometry.dtype = tensor.scalar_type();
+    found.geometry.sizes.assign(tensor.sizes().begin(), tensor.sizes().end());
+    found.geometry.strides.assign(tensor.strides().begin(), tensor.strides().end());
+    found.geometry.offset = tensor.storage_offset();
+    found.geometry.device = tensor.device();
+    found.bytes = static_cast<int64_t>(tensor.unsafeGetTensorImpl()->unsafe_storage().nbytes());
+    return found;
+  };
+  for (const c10::IValue& value : stack) {
+    auto& found = results.found.emplace_back();
+    results.is_list.push_back(value.isTensorList());
+    if (value.isTensor()) {
+      if (value.toTensor().defined()) found.push_back(look_at(value.toTensor()));
+    } else if (value.isTensorList()) {
+      for (const at::Tensor& tensor : value.toTensorVector()) found.push_back(look_at(tensor));
+    } else {
+      throw Error("a result that is no tensor");
+    }
   }
-}
-return results;
+  return results;
 }
 
 // Gives an appended call its results, each on a storage of its own. False if the call cannot be run on fakes.

@@ -79,6 +79,8 @@ class Collapse {
   }
 
  private:
+  // ---- Which nodes become one call
+
   static constexpr uint32_t kNone = ~uint32_t{0};
 
   // Returns the same key for nodes that may be in one call, kNone for a node that stays.
@@ -133,6 +135,7 @@ class Collapse {
     return groups;
   }
 
+  // Stages of a key that nodes have already, and how many.
   void take_latest_stages(const std::vector<uint32_t>& keys, const Dependences& dependences,
                           std::vector<int32_t>& stage) const {
     using Slot = std::pair<uint32_t, int32_t>;  // key, stage

@@ -5,8 +5,7 @@
 //     run 0: 32 blocks of 36 nodes, n6..n1157, forward, layers.0 .. layers.31
 //     n42: %75 = aten::mm(...) | r12 note("repeat"="run 0, block 2 of 32")
 //
-// Two blocks are the same if ir/analysis/structural_hash.h says so; pictures and summaries fold layers by the same
-// rule.
+// Two blocks are the same if ir/analysis/structural_hash.h says so; pictures and summaries fold layers by the same rule.
 //
 // How. Each node has a colour, BlockHashes::of_node. Where a block of p nodes repeats, each colour is equal to the one
 // p places on, for a stretch of at least p nodes. So the search is for distances p, in four steps:
@@ -88,6 +87,7 @@ class Repeats {
 
   NodeId node_at(uint32_t place) const { return nodes_[place]; }
 
+  // The innermost module around all nodes of a block; "" if there is none.
   std::string module_of(const RepeatRun& run, uint32_t block) const {
     const uint32_t begin = run.begin + block * run.period;
     RegionId region = graph_.node(nodes_[begin]).region;
@@ -114,6 +114,7 @@ class Repeats {
     std::vector<uint64_t> power;
   };
 
+  // Returns the distances to try, those with most votes first.
   std::vector<uint32_t> distances() const {
     const WindowHashes hashes(colours_);
     std::vector<std::pair<uint64_t, uint32_t>> best;  // votes and distance
@@ -154,6 +155,7 @@ class Repeats {
     return chosen;
   }
 
+  // Collects where colours agree at this distance for at least one whole block.
   void collect_stretches(uint32_t distance, std::vector<Stretch>& stretches) const {
     const auto size = static_cast<uint32_t>(colours_.size());
     for (uint32_t i = 0; i + distance < size;) {
@@ -164,6 +166,7 @@ class Repeats {
     }
   }
 
+  // Cuts those parts of a stretch that no earlier one has taken, where they are two blocks or more.
   void take_free_parts(const Stretch& stretch, std::vector<bool>& taken, std::vector<RepeatRun>& runs) {
     const uint32_t end = stretch.begin + stretch.length;
     for (uint32_t i = stretch.begin; i < end;) {
@@ -178,6 +181,7 @@ class Repeats {
     }
   }
 
+  // Cuts a stretch into blocks, and keeps each run of blocks that are the same place by place.
   void cut(const Stretch& stretch, std::vector<bool>& taken, std::vector<RepeatRun>& runs) {
     const uint32_t blocks = stretch.length / stretch.period;
     const uint32_t begin = stretch.begin + rotation(stretch);
@@ -219,6 +223,7 @@ class Repeats {
 
   uint64_t block_hash(uint32_t begin, uint32_t size) { return blocks_.of({nodes_.data() + begin, size}); }
 
+  // Returns the innermost region around both. Takes the depth of the regions, which programs keep small.
   RegionId common(RegionId a, RegionId b) const {
     while (a != b) {
       if (depths_[a.index] >= depths_[b.index]) {

@@ -63,115 +63,121 @@ class Fusion {
     bool mixed = false;                // readers of several groups or geometries, or of none
   };
 
-  while (parent_[i] != i) {
-    parent_[i] = parent_[parent_[i]];
-    i = parent_[i];
+  // Union-find with path halving: nearly constant a call.
+  uint32_t find(uint32_t i) {
+    while (parent_[i] != i) {
+      parent_[i] = parent_[parent_[i]];
+      i = parent_[i];
+    }
+    return i;
   }
-  return i;
-}
 
   bool is_pointwise(NodeId n) {
-  if (!graph_.facts(n).pointwise || effects_.random(n) || effects_.host_read(n) || effects_.unknown(n)) return false;
-  ValueId first;
-  bool good = true;
-  graph_.for_each_output(n, [&](ValueId v) {
-    if (graph_.value(v).kind != ValueKind::kTensor || graph_.value(v).layout != c10::kStrided) good = false;
-    if (!first.valid()) first = v;
-    good = good && std::ranges::equal(graph_.sizes(v), graph_.sizes(first)) &&
-           graph_.value(v).device() == graph_.value(first).device();
-  });
-  // A view (clone is pointwise, alias is not) has nothing to compute.
-  return good && first.valid() && graph_.numel(first) > 0;
-}
-
-bool same_shape(ValueId a, ValueId b) const {
-  return std::ranges::equal(graph_.sizes(a), graph_.sizes(b)) && graph_.value(a).device() == graph_.value(b).device();
-}
-
-// One element of one meets the same element of the other.
-bool same_elements(ValueId a, ValueId b) const { return a.valid() && b.valid() && same_type_and_offset(graph_, a, b); }
-
-void place(NodeId n) {
-  const bool pointwise = is_pointwise(n);
-  ValueId result;
-  graph_.for_each_output(n, [&](ValueId v) {
-    if (!result.valid()) result = v;
-  });
-  uint32_t stage = 0;
-  candidates_.clear();
-  const auto edge = [&](NodeId from, bool fusible) {
-    if (!from.valid()) return;
-    const bool joins =
-        pointwise && fusible && parent_[from.index] != kNoGroup && graph_.node(from).phase == graph_.node(n).phase;
-    if (joins) candidates_.push_back(from);
-    stage = std::max(stage, stage_of(from) + !joins);
-  };
-  graph_.for_each_input(n, [&](ValueId v) {
-    edge(graph_.value(v).producer,
-         graph_.value(v).kind == ValueKind::kTensor && result.valid() && same_shape(v, result));
-    const StorageId s = graph_.value(v).storage;
-    if (!s.valid()) return;
-    const Access& access = accesses_[s.index];
-    edge(access.writer, same_elements(v, access.written));
-  });
-  for (const StorageWrite& write : effects_.writes(n)) {
-    const Access& access = accesses_[write.storage.index];
-    const bool is_own = result.valid() && graph_.value(result).storage == write.storage;
-    edge(access.writer, is_own && same_elements(result, access.written));
-    if (access.readers == 0) continue;
-    const bool fusible = pointwise && is_own && !access.mixed && same_elements(result, access.read) &&
-                         graph_.node(NodeId(access.reader_group)).phase == graph_.node(n).phase;
-    if (fusible) candidates_.push_back(NodeId(access.reader_group));
-    stage = std::max(stage, access.reader_stage + !fusible);
+    if (!graph_.facts(n).pointwise || effects_.random(n) || effects_.host_read(n) || effects_.unknown(n)) return false;
+    ValueId first;
+    bool good = true;
+    graph_.for_each_output(n, [&](ValueId v) {
+      if (graph_.value(v).kind != ValueKind::kTensor || graph_.value(v).layout != c10::kStrided) good = false;
+      if (!first.valid()) first = v;
+      good = good && std::ranges::equal(graph_.sizes(v), graph_.sizes(first)) &&
+             graph_.value(v).device() == graph_.value(first).device();
+    });
+    // A view (clone is pointwise, alias is not) has nothing to compute.
+    return good && first.valid() && graph_.numel(first) > 0;
   }
-  stage_[n.index] = stage;
-  if (pointwise) {
-    parent_[n.index] = n.index;
-    for (const NodeId other : candidates_) {
-      if (stage_of(other) == stage) join(other.index, n.index);
+
+  bool same_shape(ValueId a, ValueId b) const {
+    return std::ranges::equal(graph_.sizes(a), graph_.sizes(b)) && graph_.value(a).device() == graph_.value(b).device();
+  }
+
+  // One element of one meets the same element of the other.
+  bool same_elements(ValueId a, ValueId b) const {
+    return a.valid() && b.valid() && same_type_and_offset(graph_, a, b);
+  }
+
+  // Finds the stage of a node from its edges, and joins it to those groups before it that have the same.
+  void place(NodeId n) {
+    const bool pointwise = is_pointwise(n);
+    ValueId result;
+    graph_.for_each_output(n, [&](ValueId v) {
+      if (!result.valid()) result = v;
+    });
+    uint32_t stage = 0;
+    candidates_.clear();
+    const auto edge = [&](NodeId from, bool fusible) {
+      if (!from.valid()) return;
+      const bool joins =
+          pointwise && fusible && parent_[from.index] != kNoGroup && graph_.node(from).phase == graph_.node(n).phase;
+      if (joins) candidates_.push_back(from);
+      stage = std::max(stage, stage_of(from) + !joins);
+    };
+    graph_.for_each_input(n, [&](ValueId v) {
+      edge(graph_.value(v).producer,
+           graph_.value(v).kind == ValueKind::kTensor && result.valid() && same_shape(v, result));
+      const StorageId s = graph_.value(v).storage;
+      if (!s.valid()) return;
+      const Access& access = accesses_[s.index];
+      edge(access.writer, same_elements(v, access.written));
+    });
+    for (const StorageWrite& write : effects_.writes(n)) {
+      const Access& access = accesses_[write.storage.index];
+      const bool is_own = result.valid() && graph_.value(result).storage == write.storage;
+      edge(access.writer, is_own && same_elements(result, access.written));
+      if (access.readers == 0) continue;
+      const bool fusible = pointwise && is_own && !access.mixed && same_elements(result, access.read) &&
+                           graph_.node(NodeId(access.reader_group)).phase == graph_.node(n).phase;
+      if (fusible) candidates_.push_back(NodeId(access.reader_group));
+      stage = std::max(stage, access.reader_stage + !fusible);
+    }
+    stage_[n.index] = stage;
+    if (pointwise) {
+      parent_[n.index] = n.index;
+      for (const NodeId other : candidates_) {
+        if (stage_of(other) == stage) join(other.index, n.index);
+      }
+    }
+    touch(n, pointwise, result);
+  }
+
+  uint32_t stage_of(NodeId n) const { return stage_[n.index]; }
+
+  // The same stage, so that no path leads out of one and into the other.
+  void join(uint32_t a, uint32_t b) {
+    const uint32_t x = find(a);
+    const uint32_t y = find(b);
+    if (x != y) parent_[std::max(x, y)] = std::min(x, y);
+  }
+
+  // Notes the node among the accesses of the storages that it reads and writes.
+  void touch(NodeId n, bool pointwise, ValueId result) {
+    graph_.for_each_input(n, [&](ValueId v) {
+      const StorageId s = graph_.value(v).storage;
+      if (!s.valid()) return;
+      Access& access = accesses_[s.index];
+      const uint32_t group = pointwise ? find(n.index) : kNoGroup;
+      const bool fits = group != kNoGroup && result.valid() && same_shape(v, result);
+      if (access.readers == 0) {
+        access.mixed = !fits;
+        access.reader_group = fits ? n.index : kNoGroup;
+        access.read = v;
+      } else if (!access.mixed) {
+        access.mixed = !fits || find(access.reader_group) != group || !same_elements(access.read, v);
+      }
+      access.reader_stage = std::max(access.reader_stage, stage_[n.index]);
+      ++access.readers;
+    });
+    for (const StorageWrite& write : effects_.writes(n)) {
+      const bool is_own = pointwise && result.valid() && graph_.value(result).storage == write.storage;
+      accesses_[write.storage.index] = {.writer = n, .written = is_own ? result : ValueId()};
     }
   }
-  touch(n, pointwise, result);
-}
 
-uint32_t stage_of(NodeId n) const { return stage_[n.index]; }
-
-// The same stage, so that no path leads out of one and into the other.
-void join(uint32_t a, uint32_t b) {
-  const uint32_t x = find(a);
-  const uint32_t y = find(b);
-  if (x != y) parent_[std::max(x, y)] = std::min(x, y);
-}
-
-void touch(NodeId n, bool pointwise, ValueId result) {
-  graph_.for_each_input(n, [&](ValueId v) {
-    const StorageId s = graph_.value(v).storage;
-    if (!s.valid()) return;
-    Access& access = accesses_[s.index];
-    const uint32_t group = pointwise ? find(n.index) : kNoGroup;
-    const bool fits = group != kNoGroup && result.valid() && same_shape(v, result);
-    if (access.readers == 0) {
-      access.mixed = !fits;
-      access.reader_group = fits ? n.index : kNoGroup;
-      access.read = v;
-    } else if (!access.mixed) {
-      access.mixed = !fits || find(access.reader_group) != group || !same_elements(access.read, v);
-    }
-    access.reader_stage = std::max(access.reader_stage, stage_[n.index]);
-    ++access.readers;
-  });
-  for (const StorageWrite& write : effects_.writes(n)) {
-    const bool is_own = pointwise && result.valid() && graph_.value(result).storage == write.storage;
-    accesses_[write.storage.index] = {.writer = n, .written = is_own ? result : ValueId()};
-  }
-}
-
-const Graph& graph_;
-const Effects effects_;
-std::vector<uint32_t> parent_;  // union-find over pointwise nodes
-std::vector<uint32_t> stage_;
-std::vector<Access> accesses_;  // by storage, generators included
-std::vector<NodeId> candidates_;
+  const Graph& graph_;
+  const Effects effects_;
+  std::vector<uint32_t> parent_;  // union-find over pointwise nodes
+  std::vector<uint32_t> stage_;
+  std::vector<Access> accesses_;  // by storage, generators included
+  std::vector<NodeId> candidates_;
 };
 
 using Group = FuseGroupsResult::Group;

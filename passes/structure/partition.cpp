@@ -30,6 +30,7 @@
 #include "shadowgraph/passes/structure.h"
 
 namespace shadowgraph {
+
 namespace {
 
 // The nodes that share edges within one stage. A copy of the stages is changed on the way.
@@ -71,7 +72,8 @@ PartOf propose_partition(const Graph& graph, const std::function<bool(NodeId)>& 
   std::vector<char> inside(count);
   std::vector<int32_t> stage(count);  // odd where supported
   for (NodeId n : graph.nodes()) {
-    const bool builtin = graph.is_placeholder(n) || is_end(graph.node(n).target);
+    const bool builtin = graph.is_placeholder(n) || graph.node(n).target == target_of(Builtin::kOutput) ||
+                         graph.node(n).target == target_of(Builtin::kGradient);
     inside[n.index] = !builtin && !effects.host_read(n) && !effects.unknown(n) && supported(n);
     stage[n.index] = inside[n.index];
     for (NodeId b : dependences.before(n)) {
@@ -126,7 +128,10 @@ PartitionedGraph split(const Graph& graph, const PartOf& part_of, const std::str
   const std::vector<NodeId> calls = replace_by_calls(result.parent, groups);
   std::vector<size_t> order(calls.size());
   std::iota(order.begin(), order.end(), size_t{0});
-  std::ranges::sort(order, [&](size_t a, size_t b) { return result.parent.is_before(calls[a], calls[b]); });
+  std::sort(order.begin(), order.end(),
+            [&](size_t a, size_t b) { return result.parent.is_before(calls[a], calls[b]); });
+  std::vector<PartitionedGraph::Part> sorted;
+  for (const size_t i : order) sorted.push_back(std::move(result.parts[i]));
   result.parts = std::move(sorted);
   return result;
 }
