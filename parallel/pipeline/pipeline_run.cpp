@@ -174,22 +174,13 @@ class PipelineClock {
     const auto adding = [&] { return backwards[static_cast<size_t>(a.stage)]++ > 0 ? of.accumulate : 0; };
     const double input = of.input_gradient - of.exposed.input_gradient;
     const double weight = of.weight_gradient - of.exposed.weight_gradient;
+    if (!computes(a)) return {};
+    const double computing = a.work == kForward         ? of.forward - of.exposed.forward
+                             : a.work == kBackward      ? input + weight + adding()
+                             : a.work == kInputGradient ? input
+                                                        : weight + adding();
     // Copies to the host and back run beside all else.
-    const auto parts = [](double computing, double waiting, double copies) {
-      return Parts{computing, std::max(waiting, copies - computing)};
-    };
-    switch (a.work) {
-      case kForward:
-        return parts(of.forward - of.exposed.forward, exposed.forward, of.copies.forward);
-      case kBackward:
-        return parts(input + weight + adding(), exposed.backward, of.copies.backward);
-      case kInputGradient:
-        return parts(input, exposed.input_gradient, of.copies.input_gradient);
-      case kWeightGradient:
-        return parts(weight + adding(), exposed.weight_gradient, of.copies.weight_gradient);
-      default:
-        return {};
-    }
+    return {computing, std::max(exposed[a.work], of.copies[a.work] - computing)};
   }
 
   // Actions that overlap compute in turns, and their collectives go one after another; each takes its own time at least.
@@ -392,26 +383,10 @@ class RankMemory {
     const StagePart& of = part(a.stage);
     Slots& slots = slots_of(a.stage, a.microbatch);
     Slots& gradients = gradients_[static_cast<size_t>(a.stage)];
-    switch (a.work) {
-      case kReceiveForward:
-        return receive(of.received, slots);
-      case kReceiveBackward:
-        return receive(of.received_gradients, slots);
-      case kForward:
-        play(of.forward, of, slots, gradients);
-        break;
-      case kBackward:
-        play(of.backward, of, slots, gradients);
-        break;
-      case kInputGradient:
-        play(of.input_gradient, of, slots, gradients);
-        break;
-      case kWeightGradient:
-        play(of.weight_gradient, of, slots, gradients);
-        break;
-      default:
-        return;
-    }
+    if (a.work == kReceiveForward) return receive(of.received, slots);
+    if (a.work == kReceiveBackward) return receive(of.received_gradients, slots);
+    if (!computes(a)) return;
+    play(of.pieces[a.work], of, slots, gradients);
     count(a);
     // Within a rank the stage before is handed the gradient itself.
     if ((a.work == kBackward || a.work == kInputGradient) && is_here(a.stage - 1)) {

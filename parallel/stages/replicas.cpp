@@ -147,8 +147,8 @@ class ReplicatedStages {
     const auto gradient = [&](const PieceEvent& event) {
       return event.slot != PieceEvent::kScratch && part.is_gradient[event.slot] != 0;
     };
-    std::erase_if(part.backward, gradient);
-    std::erase_if(part.weight_gradient, gradient);
+    std::erase_if(part.pieces.backward, gradient);
+    std::erase_if(part.pieces.weight_gradient, gradient);
   }
 
   // What a transfer of `seconds` costs beside computing of `beside`.

@@ -363,14 +363,14 @@ void StageMemory::write_pieces() {
     StagePart& part = parts_.stages[s];
     std::ranges::sort(events_[s], by_piece);
     for (const TimedEvent& e : events_[s]) {
-      (e.piece == kForwardPiece ? part.forward
-       : e.piece == kInputPiece ? part.input_gradient
-                                : part.weight_gradient)
+      (e.piece == kForwardPiece ? part.pieces.forward
+       : e.piece == kInputPiece ? part.pieces.input_gradient
+                                : part.pieces.weight_gradient)
           .push_back(e.event);
     }
     std::ranges::sort(events_[s], by_order);
     for (const TimedEvent& e : events_[s]) {
-      if (e.piece != kForwardPiece) part.backward.push_back(e.event);
+      if (e.piece != kForwardPiece) part.pieces.backward.push_back(e.event);
     }
     std::ranges::sort(optimizer_events_[s], by_order);
     for (const TimedEvent& e : optimizer_events_[s]) part.optimizer.push_back(e.event);

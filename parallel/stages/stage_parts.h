@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "shadowgraph/graph/ids.h"
+#include "shadowgraph/plan/pipeline.h"
 
 namespace shadowgraph {
 
@@ -28,14 +29,13 @@ struct PieceSegment {
   uint32_t group = 0;          // in StageParts::groups
 };
 
-struct PieceSegments {
-  std::vector<PieceSegment> forward, backward, input_gradient, weight_gradient;
-};
+using PieceSegments = ByPiece<std::vector<PieceSegment>>;
 
 struct StagePart {
   PieceSegments segments;
   // Backward as a whole, and in two pieces. What the optimizer takes is in slots of no micro-batch.
-  std::vector<PieceEvent> forward, backward, input_gradient, weight_gradient, optimizer;
+  ByPiece<std::vector<PieceEvent>> pieces;
+  std::vector<PieceEvent> optimizer;
   std::vector<int64_t> resident;  // bytes of each storage that is there from the beginning
   std::vector<int64_t> experts;   // the same of parameters of experts that are on several ranks
   std::vector<int64_t> state;     // the same of the optimizer's
@@ -48,9 +48,7 @@ struct StagePart {
 };
 
 // The nodes of a stage in program order, by piece.
-struct StageNodes {
-  std::vector<NodeId> forward, backward, input_gradient, weight_gradient;
-};
+using StageNodes = ByPiece<std::vector<NodeId>>;
 
 struct StageParts {
   std::vector<StagePart> stages;

@@ -83,10 +83,6 @@ void add_optimizer(const Graph& graph, NodeId node, double seconds, const StageM
   for (size_t s = 0; s < figures.size(); ++s) figures[s].optimizer += seconds * share[s] / all;
 }
 
-}  // namespace
-
-namespace {
-
 void add_segment(std::vector<PieceSegment>& segments, const PieceSegment& segment) {
   const bool joins = segment.collective == PieceSegment::kComputes && !segments.empty() &&
                      segments.back().collective == PieceSegment::kComputes;

@@ -174,13 +174,13 @@ PipelineStages PipelineStages::of_figures(std::vector<StageFigures> figures) {
                    .inputs = {of.inputs},
                    .is_gradient = {0, 1, 0},
                    .slots = 3};
-    if (of.carried > 0) part.forward.push_back({kCarried, of.carried});
-    if (of.gradients > 0) part.weight_gradient.push_back({kGradient, of.gradients});
-    part.weight_gradient.push_back({kCarried, 0});
-    part.backward = part.weight_gradient;
+    if (of.carried > 0) part.pieces.forward.push_back({kCarried, of.carried});
+    if (of.gradients > 0) part.pieces.weight_gradient.push_back({kGradient, of.gradients});
+    part.pieces.weight_gradient.push_back({kCarried, 0});
+    part.pieces.backward = part.pieces.weight_gradient;
     if (of.awaiting > 0) {
-      part.input_gradient.push_back({kAwaiting, of.awaiting});
-      part.weight_gradient.push_back({kAwaiting, 0});
+      part.pieces.input_gradient.push_back({kAwaiting, of.awaiting});
+      part.pieces.weight_gradient.push_back({kAwaiting, 0});
     }
     part.segments = {.forward = {{.seconds = of.forward}},
                      .backward = {{.seconds = of.backward()}},
@@ -194,25 +194,6 @@ PipelineStages PipelineStages::of_figures(std::vector<StageFigures> figures) {
   return stages;
 }
 
-namespace {
-
-const std::vector<NodeId>& nodes_of(const StageNodes& stage, PipelineWork work) {
-  switch (work) {
-    case PipelineWork::kForward:
-      return stage.forward;
-    case PipelineWork::kBackward:
-      return stage.backward;
-    case PipelineWork::kInputGradient:
-      return stage.input_gradient;
-    case PipelineWork::kWeightGradient:
-      return stage.weight_gradient;
-    default:
-      throw Error("pieces of a stage are forward, backward, input gradient and weight gradient: F, B, I and W");
-  }
-}
-
-}  // namespace
-
 Subgraph stage_piece(const Graph& step, const PipelineStages& stages, int32_t stage, PipelineWork work) {
   const StageParts& parts = stages.parts();
   if (parts.nodes.empty()) throw Error("stages of figures alone have no graphs: cut a captured step");
@@ -222,7 +203,10 @@ Subgraph stage_piece(const Graph& step, const PipelineStages& stages, int32_t st
   if (parts.step_nodes != step.node_count()) {
     throw Error("the stages were cut from another graph, or this one has changed since: cut it anew");
   }
-  Subgraph piece = extract(step, nodes_of(parts.nodes[static_cast<size_t>(stage)], work));
+  if (!computes({.work = work})) {
+    throw Error("pieces of a stage are forward, backward, input gradient and weight gradient: F, B, I and W");
+  }
+  Subgraph piece = extract(step, parts.nodes[static_cast<size_t>(stage)][work]);
   for (size_t i = 0; i < piece.inputs.size(); ++i) {
     const NodeId producer = step.value(piece.inputs[i]).producer;
     if (!step.is_placeholder(producer)) continue;

@@ -1,4 +1,4 @@
-// Writes messages as Protocol Buffers encode them: varints, and fields of a length.
+// Writes execution traces of MLCommons Chakra, as Protocol Buffers.
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -185,11 +185,7 @@ class ProcessTrace {
 
   void compute(const PipelineActionTime& at) {
     const PipelineAction& a = at.action;
-    const PieceSegments& all = parts().stages[static_cast<size_t>(a.stage)].segments;
-    const auto& segments = a.work == kForward         ? all.forward
-                           : a.work == kBackward      ? all.backward
-                           : a.work == kInputGradient ? all.input_gradient
-                                                      : all.weight_gradient;
+    const auto& segments = parts().stages[static_cast<size_t>(a.stage)].segments[a.work];
     std::vector<uint64_t> waits_for;
     if (last_computed_) waits_for.push_back(*last_computed_);
     if (a.work == kForward || a.work == kBackward || a.work == kInputGradient) {

@@ -1,4 +1,4 @@
-// In which order the ranks of a pipeline work on stages and micro-batches.
+// Pipelines: schedules, the stages of a step, replicas, and all ranks in seconds and bytes.
 //
 //     const PipelineSchedule schedule = PipelineSchedule::named("1f1b", {.ranks = 4, .microbatches = 8});
 //     schedule.with_transfers().to_csv();             // as torch.distributed.pipelining reads it ("compute_comms")
@@ -131,13 +131,20 @@ struct StageOptions {
   bool gathers_once = true;
 };
 
-// Seconds by piece. Backward as a whole may hide more than its two pieces apart.
-struct PieceSeconds {
-  double forward = 0;
-  double backward = 0;
-  double input_gradient = 0;
-  double weight_gradient = 0;
+template <class T>
+struct ByPiece {
+  T forward{}, backward{}, input_gradient{}, weight_gradient{};
+  // `work`: kForward, kBackward, kInputGradient or kWeightGradient.
+  const T& operator[](PipelineWork work) const {
+    return work == PipelineWork::kForward         ? forward
+           : work == PipelineWork::kBackward      ? backward
+           : work == PipelineWork::kInputGradient ? input_gradient
+                                                  : weight_gradient;
+  }
 };
+
+// Seconds by piece. Backward as a whole may hide more than its two pieces apart.
+using PieceSeconds = ByPiece<double>;
 
 struct StageFigures {
   std::string begins;  // the module of its first node
