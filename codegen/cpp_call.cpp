@@ -50,7 +50,7 @@ struct CppOperator {
 
 // libtorch's C++ functions, sorted by name. scripts/make_cpp_operators.py writes the table from libtorch's own headers.
 constexpr CppOperator kOperators[] = {
-#include "cpp_operators.inc"
+#include <cpp_operators.inc>
 };
 
 // nullptr: not an operator of ATen; it is called through the dispatcher.

@@ -317,8 +317,8 @@ const OptionTable<StepRequest>& StepRequest::table() {
           .add("cut_vocabulary", &StepRequest::cut_vocabulary,
                "log_softmax in parts, so that a loss may be cut along the vocabulary")
           .group("The solver")
-          .choice("solver", &StepRequest::solver, {"own", "highs", "both"},
-                  "own search; highs, of the package highspy; both: HiGHS for what is left open")
+          .add("solver", &StepRequest::solver,
+               "own search; highs, of the package highspy; both: HiGHS for what is left open")
           .add("highs", &StepRequest::highs,
                "libhighs.so.1 or its folder (default: $SHADOWGRAPH_HIGHS, else beside libtorch)")
           .add("time_limit", &StepRequest::time_limit, "Seconds for the solver; 60 of a problem from a file",
