@@ -20,220 +20,9 @@
 
 namespace shadowgraph {
 
-class Verifier {
- public:
-  explicit Verifier(const Graph& graph)
-      : graph_(graph),
-        ordinals_(graph.node_capacity(), Numbering::kNone),
-        broken_(graph.node_capacity(), false),
-        use_counts_(graph.value_capacity(), 0),
-        results_seen_(graph.value_capacity(), false),
-        storage_frees_(graph.storage_count()) {}
-  std::vector<Violation> run();
-
- private:
-  template <class... A>
-  void report(Rule rule, NodeId node, fmt::format_string<A...> format, A&&... values) {
-    std::string message = fmt::format(format, std::forward<A>(values)...);
-    // Only a node whose references were checked and found good can be printed.
-    if (live(node) && !broken_[node.index]) {
-      if (!numbering_) numbering_ = Numbering::of(graph_);
-      message += "\n  " + to_text(graph_, node, *numbering_);
-    }
-    found_.push_back({rule, node, std::move(message)});
-  }
-
-  // Nodes are live if the walk along the links met them, whatever their records say.
-  bool live(NodeId id) const { return id.index < ordinals_.size() && ordinals_[id.index] != Numbering::kNone; }
-  bool earlier(NodeId id, NodeId than) const { return live(id) && ordinals_[id.index] < ordinals_[than.index]; }
-
-  void links();
-  bool references(NodeId id);
-  bool arguments_in_range(std::span<const Argument> arguments, int depth, bool results);
-  void regions();
-  void storages();
-  void node(NodeId id);
-  void inputs(NodeId id, std::span<const Argument> arguments, int depth);
-  void uses();
-  void signature(NodeId id);
-  void result(NodeId id, ValueId v);
-  void lifetime(NodeId id, ValueId v, bool as_result);
-  void aliases(NodeId id);
-  void placement(NodeId id);
-  void saved(NodeId id);
-  void frees(NodeId id);
-
-  const Graph& graph_;
-  std::vector<Violation> found_;
-  std::optional<Numbering> numbering_;
-  std::vector<NodeId> order_;
-  std::vector<uint32_t> ordinals_;  // position in program order
-  std::vector<bool> broken_;        // by node: a reference out of range
-  std::vector<uint32_t> use_counts_;
-  std::vector<bool> results_seen_;
-  std::vector<NodeId> storage_frees_;
-  bool past_placeholders_ = false;
-  bool past_calls_ = false;
-  uint32_t outputs_ = 0;
-};
-
 // ---- 1, 2, 12: what everything else relies on -----------------------------------------------------------------------
 
-// A list that goes in a circle ends the check of links: everything else walks along them.
-void Verifier::links() {
-  NodeId previous;
-  for (NodeId n = graph_.first(); n.valid(); n = graph_.node(n).next) {
-    if (n.index >= graph_.node_capacity())
-      return report(Rule::kLinks, {}, "the node list goes to id {}, which is out of range", n.index);
-    if (ordinals_[n.index] != Numbering::kNone)
-      return report(Rule::kLinks, {}, "the node list comes to node id {} twice", n.index);
-    if (graph_.is_erased(n)) return report(Rule::kLinks, {}, "the node list comes to id {}, which is erased", n.index);
-    // Positions are counted here and not asked of the graph, whose own order may be broken.
-    ordinals_[n.index] = static_cast<uint32_t>(order_.size());
-    order_.push_back(n);
-    if (graph_.node(n).previous != previous) {
-      report(Rule::kLinks, {}, "node id {} names as previous another than the one it comes after", n.index);
-    }
-    // Labels are checked beside the links: is_before() answers from labels alone.
-    if (previous.valid() && !graph_.is_before(previous, n)) {
-      report(Rule::kLinks, {}, "is_before() does not say that node id {} comes after the one before it", n.index);
-    }
-    previous = n;
-  }
-  if (graph_.last() != previous) report(Rule::kLinks, {}, "the last node is not where the list ends");
-  if (order_.size() != graph_.node_count()) {
-    report(Rule::kLinks, {}, "the list holds {} nodes, the graph counts {}", order_.size(), graph_.node_count());
-  }
-  // A node that is not erased and in no list is lost.
-  for (uint32_t i = 0; i < graph_.node_capacity(); ++i) {
-    if (ordinals_[i] == Numbering::kNone && !graph_.is_erased(NodeId(i))) {
-      report(Rule::kLinks, {}, "live node id {} is not in the list", i);
-    }
-  }
-}
-
-// Lists nest at most kMaxListDepth deep, so that later walks may recurse without asking.
-bool Verifier::arguments_in_range(std::span<const Argument> arguments, int depth, bool results) {
-  return std::all_of(arguments.begin(), arguments.end(), [&](const Argument& a) {
-    if (!graph_.in_bounds(a) || a.kind > ArgumentKind::kOpaque) return false;
-    if (a.kind != ArgumentKind::kList) return true;
-    return depth < kMaxListDepth && arguments_in_range(graph_.list(a), depth + 1, results);
-  });
-}
-
-// Every index in the record must name something. Messages do not print such a node, as printing would follow the
-// indices.
-bool Verifier::references(NodeId id) {
-  const Node& n = graph_.node(id);
-  // The first fault is enough: behind it nothing of the node can be trusted.
-  const auto bad = [&](const char* what) {
-    broken_[id.index] = true;
-    report(Rule::kReferences, id, "node id {}: {} is out of range", id.index, what);
-    return false;
-  };
-  if (!graph_.in_bounds(n)) return bad("a run of arguments, results, saved tensors or frees");
-  if (n.target.index >= graph_.target_count()) return bad("the target");
-  if (!arguments_in_range(graph_.arguments(id), 0, false)) return bad("an argument (or lists nest too deep)");
-  if (!arguments_in_range(graph_.results(id), 0, true)) return bad("a result (or lists nest too deep)");
-  if (n.region.index >= graph_.region_count()) return bad("the region");
-  if (n.phase.index >= graph_.phase_count()) return bad("the phase");
-  if (n.source.valid() && n.source.index >= graph_.string_count()) return bad("the source line");
-  // An erased forward node is in range, and is allowed.
-  if (n.forward.valid() && n.forward.index >= graph_.node_capacity()) return bad("the forward node");
-  for (const SavedTensor& saved : graph_.saved(id)) {
-    if (saved.value.index >= graph_.value_capacity()) return bad("a saved tensor");
-  }
-  for (const StorageId storage : graph_.frees(id)) {
-    if (storage.index >= graph_.storage_count()) return bad("a freed storage");
-  }
-  bool values = true;
-  graph_.for_each_output(id, [&](ValueId v) { values = values && graph_.in_bounds(graph_.value(v)); });
-  return values || bad("the sizes of a result");
-}
-
-// Parents come first, so a region tree cannot have a circle.
-void Verifier::regions() {
-  for (uint32_t i = 0; i < graph_.region_count(); ++i) {
-    const Region& region = graph_.region(RegionId(i));
-    if (i == 0 ? region.parent.valid() || region.kind != RegionKind::kRoot
-               : region.parent.index >= i || region.kind == RegionKind::kRoot) {
-      report(Rule::kRegions, {},
-             "r{} is no part of a tree: its parent must be an earlier region, and r0 alone the root", i);
-    }
-    const auto bad_string = [&](StringId s) { return s.valid() && s.index >= graph_.string_count(); };
-    if (bad_string(region.name) || bad_string(region.class_name) ||
-        (region.target.valid() && region.target.index >= graph_.target_count()) || !graph_.in_bounds(region)) {
-      report(Rule::kReferences, {}, "r{}: its name, class, target or arguments are out of range", i);
-      continue;
-    }
-    // A composite's arguments are checked by their number alone; their values may be gone.
-    if (region.arguments.size != 0 &&
-        (!region.target.valid() ||
-         region.arguments.size != graph_.target(region.target).signature().arguments.size())) {
-      report(Rule::kRegions, {}, "r{} has {} arguments, which is not what its operator takes", i,
-             region.arguments.size);
-    }
-  }
-}
-
-// Storages are checked here by themselves; whether values lie within them, result() asks.
-void Verifier::storages() {
-  for (uint32_t i = 0; i < graph_.storage_count(); ++i) {
-    const Storage& storage = graph_.storage(StorageId(i));
-    if (storage.bytes < 0) report(Rule::kStorage, {}, "storage id {} has {} bytes", i, storage.bytes);
-    for (const NodeId n : {storage.born, storage.freed_after}) {
-      if (n.valid() && n.index >= graph_.node_capacity()) {
-        report(Rule::kReferences, {}, "storage id {} is born or freed at node id {}, which is out of range", i,
-               n.index);
-      }
-    }
-  }
-}
-
 // ---- 3, 4: uses -----------------------------------------------------------------------------------------------------
-
-// An operand's use must be in the list of its value, and its maker must come before.
-void Verifier::inputs(NodeId id, std::span<const Argument> arguments, int depth) {
-  for (const Argument& a : arguments) {
-    if (a.kind == ArgumentKind::kList && depth < kMaxListDepth) inputs(id, graph_.list(a), depth + 1);
-    if (a.kind != ArgumentKind::kValue) continue;
-    const ValueId v = a.ref.value;
-    ++use_counts_[v.index];
-    // A node that uses its own result is refused too: it is not earlier than itself.
-    if (!earlier(graph_.value(v).producer, id)) {
-      report(Rule::kOrder, id, "uses a value (id {}) that no earlier node makes", v.index);
-    } else {
-      lifetime(id, v, false);
-    }
-    if (a.ref.use >= graph_.use_capacity() || graph_.use(a.ref.use).user != id || graph_.use(a.ref.use).value != v) {
-      report(Rule::kUses, id, "an argument's use is not entered in the list of value id {}", v.index);
-    }
-  }
-}
-
-// Walks along each value's uses and counts. The list must hold exactly what arguments mention, no more and no less.
-void Verifier::uses() {
-  for (uint32_t i = 0; i < graph_.value_capacity(); ++i) {
-    const Value& value = graph_.value(ValueId(i));
-    uint32_t count = 0;
-    uint32_t previous = Argument::kNoUse;
-    bool consistent = true;
-    // One more than there should be is enough to know, and ends a cycle.
-    for (uint32_t u = value.first_use; u != Argument::kNoUse && count <= use_counts_[i]; u = graph_.use(u).next) {
-      if (u >= graph_.use_capacity() || graph_.use(u).value.index != i || graph_.use(u).previous != previous ||
-          !live(graph_.use(u).user)) {
-        consistent = false;
-        break;
-      }
-      previous = u;
-      ++count;
-    }
-    if (!consistent || count != use_counts_[i] || value.last_use != previous) {
-      report(Rule::kUses, value.producer,
-             "the list of uses of value id {} does not hold the {} uses that arguments make", i, use_counts_[i]);
-    }
-  }
-}
 
 // Generous where libtorch converts: a number stands for a tensor, a value for a number of its kind.
 bool fits_schema(const Graph& graph, const Argument& a, const FormalType& type);
@@ -311,196 +100,391 @@ bool result_fits_schema(const Graph& graph, const Argument& a, TypeClass type) {
 
 // ---- 6, 7: schemas --------------------------------------------------------------------------------------------------
 
-// A schema with `...` says nothing of the arguments behind.
-void Verifier::signature(NodeId id) {
-  const Signature& formals = graph_.target(id).signature();
-  const auto arguments = graph_.arguments(id);
-  const size_t wanted = formals.arguments.size();
-  if (formals.variadic_arguments ? arguments.size() < wanted : arguments.size() != wanted) {
-    report(Rule::kArguments, id, "{} arguments, but the schema has {}", arguments.size(), wanted);
-  }
-  for (size_t i = 0; i < std::min(wanted, arguments.size()); ++i) {
-    if (!fits_schema(graph_, arguments[i], formals.arguments[i].type)) {
-      report(Rule::kArguments, id, "argument '{}' is not of the kind that the schema has", formals.arguments[i].name);
-    }
-  }
-  const auto results = graph_.results(id);
-  // A node without results is an operator whose results nobody recorded (write-only forms).
-  if (results.empty() || formals.variadic_returns) return;
-  if (results.size() != formals.returns.size()) {
-    report(Rule::kReturns, id, "{} results, but the schema returns {}", results.size(), formals.returns.size());
-  }
-  for (size_t i = 0; i < std::min(results.size(), formals.returns.size()); ++i) {
-    const FormalType& type = formals.returns[i].type;
-    bool good = result_fits_schema(graph_, results[i], type.type);
-    if (good && results[i].kind == ArgumentKind::kList) {
-      for (const Argument& element : graph_.list(results[i]))
-        good = good && result_fits_schema(graph_, element, type.element);
-    }
-    if (!good) report(Rule::kReturns, id, "result {} is not of the kind that the schema returns", i);
-  }
-}
-
 // ---- 5, 8, 9, 11: values and storages -------------------------------------------------------------------------------
-
-// A value must be made by one node, once, and lie within its storage.
-void Verifier::result(NodeId id, ValueId v) {
-  const Value& value = graph_.value(v);
-  if (value.producer != id)
-    report(Rule::kResults, id, "a result (value id {}) that names another node as its producer", v.index);
-  if (results_seen_[v.index]) report(Rule::kResults, id, "value id {} is a result a second time", v.index);
-  results_seen_[v.index] = true;
-  if (value.kind != ValueKind::kTensor) return;
-
-  const auto sizes = graph_.sizes(v);
-  const auto strides = graph_.strides(v);
-  const auto extent = extent_of(sizes, strides);
-  if (!extent || value.offset < 0) {
-    report(Rule::kExtent, id, "sizes, strides or offset of a result are negative or too large");
-  }
-  if (!value.storage.valid()) return;
-  if (value.storage.index >= graph_.storage_count()) {
-    return report(Rule::kStorage, id, "a result has storage id {}, which does not exist", value.storage.index);
-  }
-  const Storage& storage = graph_.storage(value.storage);
-  if (storage.device() != value.device()) report(Rule::kStorage, id, "a result is on another device than its storage");
-  // Sparse and other layouts have no extent in bytes, and an empty tensor reaches nowhere.
-  if (extent && *extent > 0 && value.layout == c10::Layout::Strided && value.offset >= 0 &&
-      value.dtype < c10::ScalarType::Undefined) {
-    int64_t end = 0;
-    const bool overflow = __builtin_add_overflow(*extent, value.offset, &end) ||
-                          __builtin_mul_overflow(end, static_cast<int64_t>(c10::elementSize(value.dtype)), &end);
-    if (overflow || end > storage.bytes) {
-      report(Rule::kExtent, id, "a result reaches to byte {} of a storage of {} bytes",
-             overflow ? std::string("2^63 and beyond") : std::to_string(end), storage.bytes);
-    }
-  }
-  lifetime(id, v, true);
-}
-
-void Verifier::lifetime(NodeId id, ValueId v, bool as_result) {
-  const Value& value = graph_.value(v);
-  if (value.kind != ValueKind::kTensor || value.storage.index >= graph_.storage_count()) return;
-  const Storage& storage = graph_.storage(value.storage);
-  const char* what = as_result ? "a result" : "an argument";
-  // A storage without birth was there before the graph.
-  if (storage.born.valid() && storage.born != id && !earlier(storage.born, id)) {
-    report(Rule::kLifetime, id, "the storage of {} is born after this node, or at an erased one", what);
-  }
-  if (storage.freed_after.valid() && earlier(storage.freed_after, id)) {
-    report(Rule::kLifetime, id, "the storage of {} was freed before this node", what);
-  }
-}
-
-void Verifier::aliases(NodeId id) {
-  const OperatorFacts& facts = graph_.facts(id);
-  const auto arguments = graph_.arguments(id);
-  const auto results = graph_.results(id);
-  const auto storage_of = [&](ValueId v) { return graph_.value(v).storage; };
-  for (const OperatorFacts::Alias& alias : facts.aliases) {
-    // Operators such as reshape may copy, so only aliases that are certain are checked.
-    if (!alias.always || alias.argument >= arguments.size() || alias.result >= results.size()) continue;
-    std::vector<StorageId> known;
-    graph_.for_each_value(arguments.subspan(alias.argument, 1), [&](ValueId v) { known.push_back(storage_of(v)); });
-    if (known.empty()) continue;
-    std::sort(known.begin(), known.end());
-    graph_.for_each_value(results.subspan(alias.result, 1), [&](ValueId v) {
-      if (!std::binary_search(known.begin(), known.end(), storage_of(v))) {
-        report(Rule::kAlias, id, "result {} must share the storage of argument '{}'", alias.result,
-               graph_.target(id).signature().arguments[alias.argument].name);
-      }
-    });
-  }
-}
 
 // ---- 13 to 17 -------------------------------------------------------------------------------------------------------
 
-// Placeholders, calls, ends: once a later kind has come, an earlier one must not.
-void Verifier::placement(NodeId id) {
-  const TargetId target = graph_.node(id).target;
-  const bool placeholder = target.index <= target_of(Builtin::kConstant).index;
-  const bool end = target == target_of(Builtin::kOutput) || target == target_of(Builtin::kGradient);
-  if (placeholder && past_placeholders_) report(Rule::kPlaceholders, id, "a placeholder after other nodes");
-  past_placeholders_ = past_placeholders_ || !placeholder;
-  if (!end && past_calls_) report(Rule::kOutput, id, "a node after sg::output or sg::gradient");
-  past_calls_ = past_calls_ || end;
-  if (target == target_of(Builtin::kOutput) && ++outputs_ > 1) report(Rule::kOutput, id, "a second sg::output");
-}
-
-// A tensor saved as an argument is that argument or shares its storage: autograd may save a view or an unpacked form of
-// it.
-void Verifier::saved(NodeId id) {
-  const auto arguments = graph_.arguments(id);
-  for (const SavedTensor& saved : graph_.saved(id)) {
-    const Value& value = graph_.value(saved.value);
-    if (!live(value.producer)) {
-      report(Rule::kSaved, id, "saves a value (id {}) that no live node makes", saved.value.index);
-      continue;
+class Verifier {
+ public:
+  explicit Verifier(const Graph& graph)
+      : graph_(graph),
+        ordinals_(graph.node_capacity(), Numbering::kNone),
+        broken_(graph.node_capacity(), false),
+        use_counts_(graph.value_capacity(), 0),
+        results_seen_(graph.value_capacity(), false),
+        storage_frees_(graph.storage_count()) {}
+  // All nodes' references are checked before any node's meaning, since a node's meaning asks other nodes.
+  std::vector<Violation> run() {
+    regions();
+    storages();
+    links();
+    for (const NodeId id : order_) references(id);
+    for (const NodeId id : order_) {
+      if (!broken_[id.index]) node(id);
     }
-    bool found = saved.role == SavedRole::kInternal;
-    const auto same = [&](ValueId v) {
-      return v == saved.value || (value.storage.valid() && graph_.value(v).storage == value.storage);
+    // With unknown arguments the counts of uses mean nothing.
+    if (std::none_of(order_.begin(), order_.end(), [&](NodeId id) { return broken_[id.index]; })) uses();
+    for (uint32_t i = 0; i < graph_.storage_count(); ++i) {
+      const NodeId freed = graph_.storage(StorageId(i)).freed_after;
+      if (live(freed) && storage_frees_[i] != freed) {
+        report(Rule::kFrees, freed, "storage id {} says that it was freed after this node, which does not list it", i);
+      }
+    }
+    return std::move(found_);
+  }
+
+ private:
+  template <class... A>
+  void report(Rule rule, NodeId node, fmt::format_string<A...> format, A&&... values) {
+    std::string message = fmt::format(format, std::forward<A>(values)...);
+    // Only a node whose references were checked and found good can be printed.
+    if (live(node) && !broken_[node.index]) {
+      if (!numbering_) numbering_ = Numbering::of(graph_);
+      message += "\n  " + to_text(graph_, node, *numbering_);
+    }
+    found_.push_back({rule, node, std::move(message)});
+  }
+
+  // Nodes are live if the walk along the links met them, whatever their records say.
+  bool live(NodeId id) const { return id.index < ordinals_.size() && ordinals_[id.index] != Numbering::kNone; }
+  bool earlier(NodeId id, NodeId than) const { return live(id) && ordinals_[id.index] < ordinals_[than.index]; }
+
+  // A list that goes in a circle ends the check of links: everything else walks along them.
+  void links() {
+    NodeId previous;
+    for (NodeId n = graph_.first(); n.valid(); n = graph_.node(n).next) {
+      if (n.index >= graph_.node_capacity())
+        return report(Rule::kLinks, {}, "the node list goes to id {}, which is out of range", n.index);
+      if (ordinals_[n.index] != Numbering::kNone)
+        return report(Rule::kLinks, {}, "the node list comes to node id {} twice", n.index);
+      if (graph_.is_erased(n))
+        return report(Rule::kLinks, {}, "the node list comes to id {}, which is erased", n.index);
+      // Positions are counted here and not asked of the graph, whose own order may be broken.
+      ordinals_[n.index] = static_cast<uint32_t>(order_.size());
+      order_.push_back(n);
+      if (graph_.node(n).previous != previous) {
+        report(Rule::kLinks, {}, "node id {} names as previous another than the one it comes after", n.index);
+      }
+      // Labels are checked beside the links: is_before() answers from labels alone.
+      if (previous.valid() && !graph_.is_before(previous, n)) {
+        report(Rule::kLinks, {}, "is_before() does not say that node id {} comes after the one before it", n.index);
+      }
+      previous = n;
+    }
+    if (graph_.last() != previous) report(Rule::kLinks, {}, "the last node is not where the list ends");
+    if (order_.size() != graph_.node_count()) {
+      report(Rule::kLinks, {}, "the list holds {} nodes, the graph counts {}", order_.size(), graph_.node_count());
+    }
+    // A node that is not erased and in no list is lost.
+    for (uint32_t i = 0; i < graph_.node_capacity(); ++i) {
+      if (ordinals_[i] == Numbering::kNone && !graph_.is_erased(NodeId(i))) {
+        report(Rule::kLinks, {}, "live node id {} is not in the list", i);
+      }
+    }
+  }
+
+  // Every index in the record must name something. Messages do not print such a node, as printing would follow the
+  // indices.
+  bool references(NodeId id) {
+    const Node& n = graph_.node(id);
+    // The first fault is enough: behind it nothing of the node can be trusted.
+    const auto bad = [&](const char* what) {
+      broken_[id.index] = true;
+      report(Rule::kReferences, id, "node id {}: {} is out of range", id.index, what);
+      return false;
     };
-    if (saved.role == SavedRole::kArgument && saved.index < arguments.size()) {
-      graph_.for_each_value(arguments.subspan(saved.index, 1), [&](ValueId v) { found = found || same(v); });
-    } else if (saved.role == SavedRole::kResult) {
-      uint32_t flat = 0;
-      graph_.for_each_output(id, [&](ValueId v) { found = found || (flat++ == saved.index && same(v)); });
+    if (!graph_.in_bounds(n)) return bad("a run of arguments, results, saved tensors or frees");
+    if (n.target.index >= graph_.target_count()) return bad("the target");
+    if (!arguments_in_range(graph_.arguments(id), 0, false)) return bad("an argument (or lists nest too deep)");
+    if (!arguments_in_range(graph_.results(id), 0, true)) return bad("a result (or lists nest too deep)");
+    if (n.region.index >= graph_.region_count()) return bad("the region");
+    if (n.phase.index >= graph_.phase_count()) return bad("the phase");
+    if (n.source.valid() && n.source.index >= graph_.string_count()) return bad("the source line");
+    // An erased forward node is in range, and is allowed.
+    if (n.forward.valid() && n.forward.index >= graph_.node_capacity()) return bad("the forward node");
+    for (const SavedTensor& saved : graph_.saved(id)) {
+      if (saved.value.index >= graph_.value_capacity()) return bad("a saved tensor");
     }
-    if (!found) {
-      report(Rule::kSaved, id, "a saved tensor is not {} {}",
-             saved.role == SavedRole::kArgument ? "argument" : "result", saved.index);
+    for (const StorageId storage : graph_.frees(id)) {
+      if (storage.index >= graph_.storage_count()) return bad("a freed storage");
     }
+    bool values = true;
+    graph_.for_each_output(id, [&](ValueId v) { values = values && graph_.in_bounds(graph_.value(v)); });
+    return values || bad("the sizes of a result");
   }
-}
 
-// Deaths are told twice, by the node and by the storage; both must agree, in both directions. The other direction is
-// checked in run().
-void Verifier::frees(NodeId id) {
-  for (const StorageId storage : graph_.frees(id)) {
-    if (storage_frees_[storage.index].valid())
-      report(Rule::kFrees, id, "frees storage id {} a second time", storage.index);
-    storage_frees_[storage.index] = id;
-    if (graph_.storage(storage).freed_after != id) {
-      report(Rule::kFrees, id, "frees storage id {}, which says that it was freed elsewhere", storage.index);
+  // Lists nest at most kMaxListDepth deep, so that later walks may recurse without asking.
+  bool arguments_in_range(std::span<const Argument> arguments, int depth, bool results) {
+    return std::all_of(arguments.begin(), arguments.end(), [&](const Argument& a) {
+      if (!graph_.in_bounds(a) || a.kind > ArgumentKind::kOpaque) return false;
+      if (a.kind != ArgumentKind::kList) return true;
+      return depth < kMaxListDepth && arguments_in_range(graph_.list(a), depth + 1, results);
+    });
+  }
+
+  // Parents come first, so a region tree cannot have a circle.
+  void regions() {
+    for (uint32_t i = 0; i < graph_.region_count(); ++i) {
+      const Region& region = graph_.region(RegionId(i));
+      if (i == 0 ? region.parent.valid() || region.kind != RegionKind::kRoot
+                 : region.parent.index >= i || region.kind == RegionKind::kRoot) {
+        report(Rule::kRegions, {},
+               "r{} is no part of a tree: its parent must be an earlier region, and r0 alone the root", i);
+      }
+      const auto bad_string = [&](StringId s) { return s.valid() && s.index >= graph_.string_count(); };
+      if (bad_string(region.name) || bad_string(region.class_name) ||
+          (region.target.valid() && region.target.index >= graph_.target_count()) || !graph_.in_bounds(region)) {
+        report(Rule::kReferences, {}, "r{}: its name, class, target or arguments are out of range", i);
+        continue;
+      }
+      // A composite's arguments are checked by their number alone; their values may be gone.
+      if (region.arguments.size != 0 &&
+          (!region.target.valid() ||
+           region.arguments.size != graph_.target(region.target).signature().arguments.size())) {
+        report(Rule::kRegions, {}, "r{} has {} arguments, which is not what its operator takes", i,
+               region.arguments.size);
+      }
     }
   }
-}
 
-void Verifier::node(NodeId id) {
-  inputs(id, graph_.arguments(id), 0);
-  graph_.for_each_output(id, [&](ValueId v) { result(id, v); });
-  signature(id);
-  aliases(id);
-  placement(id);
-  // A forward node that is erased is no error: passes erase forward nodes whose backward still runs.
-  const NodeId forward = graph_.node(id).forward;
-  if (forward.valid() && !graph_.is_erased(forward) && !earlier(forward, id)) {
-    report(Rule::kForward, id, "its forward node does not come before it");
-  }
-  saved(id);
-  frees(id);
-}
-
-// All nodes' references are checked before any node's meaning, since a node's meaning asks other nodes.
-std::vector<Violation> Verifier::run() {
-  regions();
-  storages();
-  links();
-  for (const NodeId id : order_) references(id);
-  for (const NodeId id : order_) {
-    if (!broken_[id.index]) node(id);
-  }
-  // With unknown arguments the counts of uses mean nothing.
-  if (std::none_of(order_.begin(), order_.end(), [&](NodeId id) { return broken_[id.index]; })) uses();
-  for (uint32_t i = 0; i < graph_.storage_count(); ++i) {
-    const NodeId freed = graph_.storage(StorageId(i)).freed_after;
-    if (live(freed) && storage_frees_[i] != freed) {
-      report(Rule::kFrees, freed, "storage id {} says that it was freed after this node, which does not list it", i);
+  // Storages are checked here by themselves; whether values lie within them, result() asks.
+  void storages() {
+    for (uint32_t i = 0; i < graph_.storage_count(); ++i) {
+      const Storage& storage = graph_.storage(StorageId(i));
+      if (storage.bytes < 0) report(Rule::kStorage, {}, "storage id {} has {} bytes", i, storage.bytes);
+      for (const NodeId n : {storage.born, storage.freed_after}) {
+        if (n.valid() && n.index >= graph_.node_capacity()) {
+          report(Rule::kReferences, {}, "storage id {} is born or freed at node id {}, which is out of range", i,
+                 n.index);
+        }
+      }
     }
   }
-  return std::move(found_);
-}
+
+  void node(NodeId id) {
+    inputs(id, graph_.arguments(id), 0);
+    graph_.for_each_output(id, [&](ValueId v) { result(id, v); });
+    signature(id);
+    aliases(id);
+    placement(id);
+    // A forward node that is erased is no error: passes erase forward nodes whose backward still runs.
+    const NodeId forward = graph_.node(id).forward;
+    if (forward.valid() && !graph_.is_erased(forward) && !earlier(forward, id)) {
+      report(Rule::kForward, id, "its forward node does not come before it");
+    }
+    saved(id);
+    frees(id);
+  }
+
+  // An operand's use must be in the list of its value, and its maker must come before.
+  void inputs(NodeId id, std::span<const Argument> arguments, int depth) {
+    for (const Argument& a : arguments) {
+      if (a.kind == ArgumentKind::kList && depth < kMaxListDepth) inputs(id, graph_.list(a), depth + 1);
+      if (a.kind != ArgumentKind::kValue) continue;
+      const ValueId v = a.ref.value;
+      ++use_counts_[v.index];
+      // A node that uses its own result is refused too: it is not earlier than itself.
+      if (!earlier(graph_.value(v).producer, id)) {
+        report(Rule::kOrder, id, "uses a value (id {}) that no earlier node makes", v.index);
+      } else {
+        lifetime(id, v, false);
+      }
+      if (a.ref.use >= graph_.use_capacity() || graph_.use(a.ref.use).user != id || graph_.use(a.ref.use).value != v) {
+        report(Rule::kUses, id, "an argument's use is not entered in the list of value id {}", v.index);
+      }
+    }
+  }
+
+  // Walks along each value's uses and counts. The list must hold exactly what arguments mention, no more and no less.
+  void uses() {
+    for (uint32_t i = 0; i < graph_.value_capacity(); ++i) {
+      const Value& value = graph_.value(ValueId(i));
+      uint32_t count = 0;
+      uint32_t previous = Argument::kNoUse;
+      bool consistent = true;
+      // One more than there should be is enough to know, and ends a cycle.
+      for (uint32_t u = value.first_use; u != Argument::kNoUse && count <= use_counts_[i]; u = graph_.use(u).next) {
+        if (u >= graph_.use_capacity() || graph_.use(u).value.index != i || graph_.use(u).previous != previous ||
+            !live(graph_.use(u).user)) {
+          consistent = false;
+          break;
+        }
+        previous = u;
+        ++count;
+      }
+      if (!consistent || count != use_counts_[i] || value.last_use != previous) {
+        report(Rule::kUses, value.producer,
+               "the list of uses of value id {} does not hold the {} uses that arguments make", i, use_counts_[i]);
+      }
+    }
+  }
+
+  // A schema with `...` says nothing of the arguments behind.
+  void signature(NodeId id) {
+    const Signature& formals = graph_.target(id).signature();
+    const auto arguments = graph_.arguments(id);
+    const size_t wanted = formals.arguments.size();
+    if (formals.variadic_arguments ? arguments.size() < wanted : arguments.size() != wanted) {
+      report(Rule::kArguments, id, "{} arguments, but the schema has {}", arguments.size(), wanted);
+    }
+    for (size_t i = 0; i < std::min(wanted, arguments.size()); ++i) {
+      if (!fits_schema(graph_, arguments[i], formals.arguments[i].type)) {
+        report(Rule::kArguments, id, "argument '{}' is not of the kind that the schema has", formals.arguments[i].name);
+      }
+    }
+    const auto results = graph_.results(id);
+    // A node without results is an operator whose results nobody recorded (write-only forms).
+    if (results.empty() || formals.variadic_returns) return;
+    if (results.size() != formals.returns.size()) {
+      report(Rule::kReturns, id, "{} results, but the schema returns {}", results.size(), formals.returns.size());
+    }
+    for (size_t i = 0; i < std::min(results.size(), formals.returns.size()); ++i) {
+      const FormalType& type = formals.returns[i].type;
+      bool good = result_fits_schema(graph_, results[i], type.type);
+      if (good && results[i].kind == ArgumentKind::kList) {
+        for (const Argument& element : graph_.list(results[i]))
+          good = good && result_fits_schema(graph_, element, type.element);
+      }
+      if (!good) report(Rule::kReturns, id, "result {} is not of the kind that the schema returns", i);
+    }
+  }
+
+  // A value must be made by one node, once, and lie within its storage.
+  void result(NodeId id, ValueId v) {
+    const Value& value = graph_.value(v);
+    if (value.producer != id)
+      report(Rule::kResults, id, "a result (value id {}) that names another node as its producer", v.index);
+    if (results_seen_[v.index]) report(Rule::kResults, id, "value id {} is a result a second time", v.index);
+    results_seen_[v.index] = true;
+    if (value.kind != ValueKind::kTensor) return;
+
+    const auto sizes = graph_.sizes(v);
+    const auto strides = graph_.strides(v);
+    const auto extent = extent_of(sizes, strides);
+    if (!extent || value.offset < 0) {
+      report(Rule::kExtent, id, "sizes, strides or offset of a result are negative or too large");
+    }
+    if (!value.storage.valid()) return;
+    if (value.storage.index >= graph_.storage_count()) {
+      return report(Rule::kStorage, id, "a result has storage id {}, which does not exist", value.storage.index);
+    }
+    const Storage& storage = graph_.storage(value.storage);
+    if (storage.device() != value.device())
+      report(Rule::kStorage, id, "a result is on another device than its storage");
+    // Sparse and other layouts have no extent in bytes, and an empty tensor reaches nowhere.
+    if (extent && *extent > 0 && value.layout == c10::Layout::Strided && value.offset >= 0 &&
+        value.dtype < c10::ScalarType::Undefined) {
+      int64_t end = 0;
+      const bool overflow = __builtin_add_overflow(*extent, value.offset, &end) ||
+                            __builtin_mul_overflow(end, static_cast<int64_t>(c10::elementSize(value.dtype)), &end);
+      if (overflow || end > storage.bytes) {
+        report(Rule::kExtent, id, "a result reaches to byte {} of a storage of {} bytes",
+               overflow ? std::string("2^63 and beyond") : std::to_string(end), storage.bytes);
+      }
+    }
+    lifetime(id, v, true);
+  }
+
+  void lifetime(NodeId id, ValueId v, bool as_result) {
+    const Value& value = graph_.value(v);
+    if (value.kind != ValueKind::kTensor || value.storage.index >= graph_.storage_count()) return;
+    const Storage& storage = graph_.storage(value.storage);
+    const char* what = as_result ? "a result" : "an argument";
+    // A storage without birth was there before the graph.
+    if (storage.born.valid() && storage.born != id && !earlier(storage.born, id)) {
+      report(Rule::kLifetime, id, "the storage of {} is born after this node, or at an erased one", what);
+    }
+    if (storage.freed_after.valid() && earlier(storage.freed_after, id)) {
+      report(Rule::kLifetime, id, "the storage of {} was freed before this node", what);
+    }
+  }
+
+  void aliases(NodeId id) {
+    const OperatorFacts& facts = graph_.facts(id);
+    const auto arguments = graph_.arguments(id);
+    const auto results = graph_.results(id);
+    const auto storage_of = [&](ValueId v) { return graph_.value(v).storage; };
+    for (const OperatorFacts::Alias& alias : facts.aliases) {
+      // Operators such as reshape may copy, so only aliases that are certain are checked.
+      if (!alias.always || alias.argument >= arguments.size() || alias.result >= results.size()) continue;
+      std::vector<StorageId> known;
+      graph_.for_each_value(arguments.subspan(alias.argument, 1), [&](ValueId v) { known.push_back(storage_of(v)); });
+      if (known.empty()) continue;
+      std::sort(known.begin(), known.end());
+      graph_.for_each_value(results.subspan(alias.result, 1), [&](ValueId v) {
+        if (!std::binary_search(known.begin(), known.end(), storage_of(v))) {
+          report(Rule::kAlias, id, "result {} must share the storage of argument '{}'", alias.result,
+                 graph_.target(id).signature().arguments[alias.argument].name);
+        }
+      });
+    }
+  }
+
+  // Placeholders, calls, ends: once a later kind has come, an earlier one must not.
+  void placement(NodeId id) {
+    const TargetId target = graph_.node(id).target;
+    const bool placeholder = target.index <= target_of(Builtin::kConstant).index;
+    const bool end = target == target_of(Builtin::kOutput) || target == target_of(Builtin::kGradient);
+    if (placeholder && past_placeholders_) report(Rule::kPlaceholders, id, "a placeholder after other nodes");
+    past_placeholders_ = past_placeholders_ || !placeholder;
+    if (!end && past_calls_) report(Rule::kOutput, id, "a node after sg::output or sg::gradient");
+    past_calls_ = past_calls_ || end;
+    if (target == target_of(Builtin::kOutput) && ++outputs_ > 1) report(Rule::kOutput, id, "a second sg::output");
+  }
+
+  // A tensor saved as an argument is that argument or shares its storage: autograd may save a view or an unpacked form of
+  // it.
+  void saved(NodeId id) {
+    const auto arguments = graph_.arguments(id);
+    for (const SavedTensor& saved : graph_.saved(id)) {
+      const Value& value = graph_.value(saved.value);
+      if (!live(value.producer)) {
+        report(Rule::kSaved, id, "saves a value (id {}) that no live node makes", saved.value.index);
+        continue;
+      }
+      bool found = saved.role == SavedRole::kInternal;
+      const auto same = [&](ValueId v) {
+        return v == saved.value || (value.storage.valid() && graph_.value(v).storage == value.storage);
+      };
+      if (saved.role == SavedRole::kArgument && saved.index < arguments.size()) {
+        graph_.for_each_value(arguments.subspan(saved.index, 1), [&](ValueId v) { found = found || same(v); });
+      } else if (saved.role == SavedRole::kResult) {
+        uint32_t flat = 0;
+        graph_.for_each_output(id, [&](ValueId v) { found = found || (flat++ == saved.index && same(v)); });
+      }
+      if (!found) {
+        report(Rule::kSaved, id, "a saved tensor is not {} {}",
+               saved.role == SavedRole::kArgument ? "argument" : "result", saved.index);
+      }
+    }
+  }
+
+  // Deaths are told twice, by the node and by the storage; both must agree, in both directions. The other direction is
+  // checked in run().
+  void frees(NodeId id) {
+    for (const StorageId storage : graph_.frees(id)) {
+      if (storage_frees_[storage.index].valid())
+        report(Rule::kFrees, id, "frees storage id {} a second time", storage.index);
+      storage_frees_[storage.index] = id;
+      if (graph_.storage(storage).freed_after != id) {
+        report(Rule::kFrees, id, "frees storage id {}, which says that it was freed elsewhere", storage.index);
+      }
+    }
+  }
+
+  const Graph& graph_;
+  std::vector<Violation> found_;
+  std::optional<Numbering> numbering_;
+  std::vector<NodeId> order_;
+  std::vector<uint32_t> ordinals_;  // position in program order
+  std::vector<bool> broken_;        // by node: a reference out of range
+  std::vector<uint32_t> use_counts_;
+  std::vector<bool> results_seen_;
+  std::vector<NodeId> storage_frees_;
+  bool past_placeholders_ = false;
+  bool past_calls_ = false;
+  uint32_t outputs_ = 0;
+};
 
 std::vector<Violation> violations(const Graph& graph) { return Verifier(graph).run(); }
 

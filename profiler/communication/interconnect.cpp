@@ -124,134 +124,6 @@ json to_json(const CollectiveTable& table) {
   return points;
 }
 
-}  // namespace
-
-Interconnect interconnect_from_json(const json& object, const std::string& name) {
-  const std::string heading = name + ": not the figures of an interconnect (docs/time.md)";
-  const JsonPlace place(object, heading);
-  if (place["version"].number() != 1) place["version"].fail("is not 1");
-  Interconnect links{.name = place.text_or("name", name)};
-  links.title = place.text_or("title", links.name);
-  links.base = place.amount_or("base", 0);
-  links.device_share = place.amount_or("device_share", 0);
-  if (links.device_share >= 1) place["device_share"].fail("is not below 1: nothing else could run");
-  links.ring_fill = place.amount_or("ring_fill", 0);
-  const JsonPlace levels = place["levels"];
-  if (levels.size() == 0) {
-    levels.fail("is empty; give at least one, {\"name\": \"nvlink\", \"latency\": 6e-7, \"bandwidth\": 3.7e11}");
-  }
-  for (const JsonPlace& entry : levels.elements()) links.levels.push_back(link_level(entry));
-  check_level_sizes(levels, links.levels);
-  if (const auto axes = place.find("axes")) {
-    for (const auto& [axis, entry] : axes->members()) links.axes[axis] = axis_links(entry);
-  }
-  if (const auto tables = place.find("tables")) links.tables = tables_by_size(*tables);
-  if (const auto sources = place.find("sources")) {
-    for (const auto& [figure, source] : sources->members()) links.sources[figure] = source.text();
-  }
-  return links;
-}
-
-json to_json(const Interconnect& links) {
-  json object{{"version", 1},
-              {"name", links.name},
-              {"title", links.title},
-              {"base", links.base},
-              {"device_share", links.device_share},
-              {"ring_fill", links.ring_fill},
-              {"levels", json::array()},
-              {"sources", links.sources}};
-  for (const LinkLevel& level : links.levels) {
-    json entry{{"name", level.name}, {"latency", level.latency}, {"bandwidth", level.bandwidth}};
-    if (level.size > 0) entry["size"] = level.size;
-    if (level.direct > 0) entry["direct"] = level.direct;
-    for (const LinkGroup& group : level.groups) {
-      json& made = entry["groups"].emplace_back(json{{"processes", group.processes}, {"bandwidth", group.bandwidth}});
-      if (group.direct > 0) made["direct"] = group.direct;
-    }
-    object["levels"].push_back(std::move(entry));
-  }
-  for (const auto& [axis, own] : links.axes) {
-    json& entry = object["axes"][axis] = json::object();
-    if (own.latency) entry["latency"] = *own.latency;
-    if (own.bandwidth) entry["bandwidth"] = *own.bandwidth;
-    for (const auto& [kind, table] : own.tables) {
-      entry["tables"][std::string(to_string(kind))] = to_json(table);
-    }
-  }
-  for (const auto& [kind, by_size] : links.tables) {
-    json& entry = object["tables"][std::string(to_string(kind))] = json::object();
-    for (const auto& [processes, table] : by_size) entry[std::to_string(processes)] = to_json(table);
-  }
-  return object;
-}
-
-void Interconnect::write_file(const std::string& path) const {
-  shadowgraph::write_file(path, json_text(to_json(*this), 2) + "\n");
-}
-
-Interconnect Interconnect::read_file(const std::string& path) {
-  return interconnect_from_json(parse_json(shadowgraph::read_file(path), path), path);
-}
-
-std::vector<std::string> Interconnect::names() {
-  std::vector<std::string> names;
-  for (const EmbeddedFile& file : interconnect_files()) names.emplace_back(file.name);
-  return names;
-}
-
-Interconnect Interconnect::named(std::string_view name) {
-  for (const EmbeddedFile& file : interconnect_files()) {
-    if (file.name == name) return interconnect_from_json(parse_json(file.text, name), std::string(name));
-  }
-  throw Error(fmt::format("no interconnect '{}' is known; there are {}, and files of your own (docs/time.md)", name,
-                          fmt::join(names(), ", ")));
-}
-
-Interconnect Interconnect::find(const std::string& name_or_file) {
-  return std::filesystem::exists(name_or_file) ? read_file(name_or_file) : named(name_or_file);
-}
-
-Machine Machine::of(const DeviceSpec& device) {
-  Machine machine{.device = device, .memory = MemoryLimit::of(device), .kind = device.device};
-  if (!device.interconnect.empty()) machine.links = Interconnect::named(device.interconnect);
-  return machine;
-}
-
-Machine Machine::find(const std::string& device, const std::string& interconnect,
-                      const std::optional<MemoryLimit>& memory, c10::DeviceType kind) {
-  Machine machine{.kind = kind};
-  if (!device.empty()) {
-    machine = of(DeviceSpec::find(device));
-  } else if (memory && !memory->device.empty() && kind != c10::kCPU) {
-    machine = of(DeviceSpec::find(memory->device));
-  } else if (kind == c10::kCUDA) {
-    machine = of(DeviceSpec::named("h100"));
-  } else if (kind == c10::kCPU) {
-    const std::string calibration = DeviceSpec::calibration_file();
-    machine = of(std::filesystem::exists(calibration) ? DeviceSpec::read_file(calibration) : DeviceSpec::named("cpu"));
-  }
-  if (!interconnect.empty()) machine.links = Interconnect::find(interconnect);
-  if (memory) machine.memory = memory;
-  return machine;
-}
-
-const DeviceSpec& Machine::specs() const {
-  if (device) return *device;
-  throw Error(fmt::format("no figures are known of {} devices: name some with --spec (in Python: spec=\"h100\")",
-                          c10::DeviceTypeName(kind, true)));
-}
-
-const Interconnect& Machine::network() const {
-  if (links) return *links;
-  throw Error(
-      fmt::format("no links are known around {}: name some with --interconnect (in Python: "
-                  "interconnect=\"pcie5\")",
-                  device ? device->title : c10::DeviceTypeName(kind, true) + " devices"));
-}
-
-namespace {
-
 struct MeasuredCollectives {
   CollectiveKind kind;
   int64_t processes;
@@ -272,30 +144,6 @@ CollectiveTable rising_medians(std::map<double, std::vector<double>>& by_bytes) 
   }
   return table;
 }
-
-}  // namespace
-
-void Interconnect::add_csv(const std::string& path) {
-  const CsvTable csv(shadowgraph::read_file(path), path, {"collective", "processes", "bytes", "seconds", "axis"});
-  std::map<MeasuredCollectives, std::map<double, std::vector<double>>> measured;
-  std::map<std::pair<std::string, CollectiveKind>, int64_t> of_axis;
-  for (const CsvRow& row : csv.rows()) {
-    const auto kind = find_named<CollectiveKind>(row.text("collective"));
-    if (!kind) row.fail("collective '" + terminal_text(row.text("collective")) + "' is none; all_reduce is one");
-    const int64_t processes = row.count("processes");
-    if (processes < 2 || processes > 1'000'000'000) row.fail("processes are 2 or more, and fewer than 1,000,000,000");
-    const std::string axis(row.text_or_empty("axis"));
-    if (!axis.empty() && of_axis.try_emplace({axis, *kind}, processes).first->second != processes) {
-      row.fail("axis '" + terminal_text(axis) + "' has another number of processes than in the rows before");
-    }
-    measured[{*kind, processes, axis}][row.amount("bytes")].push_back(row.amount("seconds"));
-  }
-  for (auto& [of, by_bytes] : measured) {
-    (of.axis.empty() ? tables[of.kind][of.processes] : axes[of.axis].tables[of.kind]) = rising_medians(by_bytes);
-  }
-}
-
-namespace {
 
 // Returns (n - 1) / n of the bytes, rounded up.
 int64_t all_but_own(int64_t bytes, int64_t n) {
@@ -468,6 +316,150 @@ CollectiveCost between_two(int64_t payload, const ProcessGroupInfo& group, const
 }
 
 }  // namespace
+
+Interconnect interconnect_from_json(const json& object, const std::string& name) {
+  const std::string heading = name + ": not the figures of an interconnect (docs/time.md)";
+  const JsonPlace place(object, heading);
+  if (place["version"].number() != 1) place["version"].fail("is not 1");
+  Interconnect links{.name = place.text_or("name", name)};
+  links.title = place.text_or("title", links.name);
+  links.base = place.amount_or("base", 0);
+  links.device_share = place.amount_or("device_share", 0);
+  if (links.device_share >= 1) place["device_share"].fail("is not below 1: nothing else could run");
+  links.ring_fill = place.amount_or("ring_fill", 0);
+  const JsonPlace levels = place["levels"];
+  if (levels.size() == 0) {
+    levels.fail("is empty; give at least one, {\"name\": \"nvlink\", \"latency\": 6e-7, \"bandwidth\": 3.7e11}");
+  }
+  for (const JsonPlace& entry : levels.elements()) links.levels.push_back(link_level(entry));
+  check_level_sizes(levels, links.levels);
+  if (const auto axes = place.find("axes")) {
+    for (const auto& [axis, entry] : axes->members()) links.axes[axis] = axis_links(entry);
+  }
+  if (const auto tables = place.find("tables")) links.tables = tables_by_size(*tables);
+  if (const auto sources = place.find("sources")) {
+    for (const auto& [figure, source] : sources->members()) links.sources[figure] = source.text();
+  }
+  return links;
+}
+
+json to_json(const Interconnect& links) {
+  json object{{"version", 1},
+              {"name", links.name},
+              {"title", links.title},
+              {"base", links.base},
+              {"device_share", links.device_share},
+              {"ring_fill", links.ring_fill},
+              {"levels", json::array()},
+              {"sources", links.sources}};
+  for (const LinkLevel& level : links.levels) {
+    json entry{{"name", level.name}, {"latency", level.latency}, {"bandwidth", level.bandwidth}};
+    if (level.size > 0) entry["size"] = level.size;
+    if (level.direct > 0) entry["direct"] = level.direct;
+    for (const LinkGroup& group : level.groups) {
+      json& made = entry["groups"].emplace_back(json{{"processes", group.processes}, {"bandwidth", group.bandwidth}});
+      if (group.direct > 0) made["direct"] = group.direct;
+    }
+    object["levels"].push_back(std::move(entry));
+  }
+  for (const auto& [axis, own] : links.axes) {
+    json& entry = object["axes"][axis] = json::object();
+    if (own.latency) entry["latency"] = *own.latency;
+    if (own.bandwidth) entry["bandwidth"] = *own.bandwidth;
+    for (const auto& [kind, table] : own.tables) {
+      entry["tables"][std::string(to_string(kind))] = to_json(table);
+    }
+  }
+  for (const auto& [kind, by_size] : links.tables) {
+    json& entry = object["tables"][std::string(to_string(kind))] = json::object();
+    for (const auto& [processes, table] : by_size) entry[std::to_string(processes)] = to_json(table);
+  }
+  return object;
+}
+
+void Interconnect::write_file(const std::string& path) const {
+  shadowgraph::write_file(path, json_text(to_json(*this), 2) + "\n");
+}
+
+Interconnect Interconnect::read_file(const std::string& path) {
+  return interconnect_from_json(parse_json(shadowgraph::read_file(path), path), path);
+}
+
+std::vector<std::string> Interconnect::names() {
+  std::vector<std::string> names;
+  for (const EmbeddedFile& file : interconnect_files()) names.emplace_back(file.name);
+  return names;
+}
+
+Interconnect Interconnect::named(std::string_view name) {
+  for (const EmbeddedFile& file : interconnect_files()) {
+    if (file.name == name) return interconnect_from_json(parse_json(file.text, name), std::string(name));
+  }
+  throw Error(fmt::format("no interconnect '{}' is known; there are {}, and files of your own (docs/time.md)", name,
+                          fmt::join(names(), ", ")));
+}
+
+Interconnect Interconnect::find(const std::string& name_or_file) {
+  return std::filesystem::exists(name_or_file) ? read_file(name_or_file) : named(name_or_file);
+}
+
+Machine Machine::of(const DeviceSpec& device) {
+  Machine machine{.device = device, .memory = MemoryLimit::of(device), .kind = device.device};
+  if (!device.interconnect.empty()) machine.links = Interconnect::named(device.interconnect);
+  return machine;
+}
+
+Machine Machine::find(const std::string& device, const std::string& interconnect,
+                      const std::optional<MemoryLimit>& memory, c10::DeviceType kind) {
+  Machine machine{.kind = kind};
+  if (!device.empty()) {
+    machine = of(DeviceSpec::find(device));
+  } else if (memory && !memory->device.empty() && kind != c10::kCPU) {
+    machine = of(DeviceSpec::find(memory->device));
+  } else if (kind == c10::kCUDA) {
+    machine = of(DeviceSpec::named("h100"));
+  } else if (kind == c10::kCPU) {
+    const std::string calibration = DeviceSpec::calibration_file();
+    machine = of(std::filesystem::exists(calibration) ? DeviceSpec::read_file(calibration) : DeviceSpec::named("cpu"));
+  }
+  if (!interconnect.empty()) machine.links = Interconnect::find(interconnect);
+  if (memory) machine.memory = memory;
+  return machine;
+}
+
+const DeviceSpec& Machine::specs() const {
+  if (device) return *device;
+  throw Error(fmt::format("no figures are known of {} devices: name some with --spec (in Python: spec=\"h100\")",
+                          c10::DeviceTypeName(kind, true)));
+}
+
+const Interconnect& Machine::network() const {
+  if (links) return *links;
+  throw Error(
+      fmt::format("no links are known around {}: name some with --interconnect (in Python: "
+                  "interconnect=\"pcie5\")",
+                  device ? device->title : c10::DeviceTypeName(kind, true) + " devices"));
+}
+
+void Interconnect::add_csv(const std::string& path) {
+  const CsvTable csv(shadowgraph::read_file(path), path, {"collective", "processes", "bytes", "seconds", "axis"});
+  std::map<MeasuredCollectives, std::map<double, std::vector<double>>> measured;
+  std::map<std::pair<std::string, CollectiveKind>, int64_t> of_axis;
+  for (const CsvRow& row : csv.rows()) {
+    const auto kind = find_named<CollectiveKind>(row.text("collective"));
+    if (!kind) row.fail("collective '" + terminal_text(row.text("collective")) + "' is none; all_reduce is one");
+    const int64_t processes = row.count("processes");
+    if (processes < 2 || processes > 1'000'000'000) row.fail("processes are 2 or more, and fewer than 1,000,000,000");
+    const std::string axis(row.text_or_empty("axis"));
+    if (!axis.empty() && of_axis.try_emplace({axis, *kind}, processes).first->second != processes) {
+      row.fail("axis '" + terminal_text(axis) + "' has another number of processes than in the rows before");
+    }
+    measured[{*kind, processes, axis}][row.amount("bytes")].push_back(row.amount("seconds"));
+  }
+  for (auto& [of, by_bytes] : measured) {
+    (of.axis.empty() ? tables[of.kind][of.processes] : axes[of.axis].tables[of.kind]) = rising_medians(by_bytes);
+  }
+}
 
 int64_t wire_bytes(CollectiveKind kind, int64_t payload, int64_t processes) {
   if (processes <= 1) return 0;

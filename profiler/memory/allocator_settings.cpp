@@ -133,6 +133,47 @@ constexpr std::array<std::string_view, 9> kFlags = {
 constexpr std::array<std::string_view, 4> kNumbers = {"pinned_num_register_threads", "pinned_reserve_segment_size_mb",
                                                       "pinned_max_round_threshold_mb", "pinned_max_cached_size_mb"};
 
+constexpr int64_t kKibibyte = 1024;
+constexpr int64_t kOlder = 2 * 4096 * kKibibyte + 8 * 16 * kKibibyte;  // :4096:2:16:8
+
+bool begins_with_one_of(std::string_view text, std::initializer_list<std::string_view> beginnings) {
+  return std::ranges::any_of(beginnings, [&](std::string_view beginning) { return text.starts_with(beginning); });
+}
+
+// A number of bytes below this, without a unit, is a number of something else.
+constexpr int64_t kLeastBareBytes = int64_t{1} << 20;
+
+bool is_number(std::string_view text) {
+  return !text.empty() && std::ranges::all_of(text, [](unsigned char c) { return std::isdigit(c) != 0 || c == '.'; });
+}
+
+// "80" in "NVIDIA H100 SXM5 80 GB"; 0: the title says none.
+int sold_as(std::string_view title) {
+  if (!title.ends_with(" GB")) return 0;
+  title.remove_suffix(3);
+  int gigabytes = 0;
+  const std::string_view number = title.substr(title.rfind(' ') + 1);
+  const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), gigabytes);
+  return error == std::errc() && end == number.data() + number.size() ? gigabytes : 0;
+}
+
+// Cards of 24 GB have neither 24e9 bytes nor 24 GiB for programs.
+std::string note_of(const std::string& text, int64_t bytes) {
+  for (const int64_t unit : {int64_t{1'000'000'000}, int64_t{1} << 30}) {
+    std::vector<std::string> cards;
+    for (const std::string& name : DeviceSpec::names()) {
+      const DeviceSpec spec = DeviceSpec::named(name);
+      if (spec.memory > 0 && sold_as(spec.title) * unit == bytes) {
+        cards.push_back(name + " " + human_bytes(spec.memory));
+      }
+    }
+    if (cards.empty()) continue;
+    return fmt::format("{} is taken for {} ({} bytes); cards sold as {} GB have: {}. Give the card's name for its own",
+                       text, human_bytes(bytes), exact_count(bytes), bytes / unit, fmt::join(cards, ", "));
+  }
+  return {};
+}
+
 }  // namespace
 
 AllocatorSettings AllocatorSettings::parse(std::string_view text) {
@@ -181,17 +222,6 @@ AllocatorSettings AllocatorSettings::parse(std::string_view text) {
   return settings;
 }
 
-namespace {
-
-constexpr int64_t kKibibyte = 1024;
-constexpr int64_t kOlder = 2 * 4096 * kKibibyte + 8 * 16 * kKibibyte;  // :4096:2:16:8
-
-bool begins_with_one_of(std::string_view text, std::initializer_list<std::string_view> beginnings) {
-  return std::ranges::any_of(beginnings, [&](std::string_view beginning) { return text.starts_with(beginning); });
-}
-
-}  // namespace
-
 DeviceAssumptions DeviceAssumptions::of(const DeviceSpec& spec) {
   DeviceAssumptions assumptions;
   assumptions.architecture = spec.architecture;
@@ -234,44 +264,6 @@ int64_t cublas_workspace(std::string_view config) {
   } while (!rest.empty());
   return bytes;
 }
-
-namespace {
-
-// A number of bytes below this, without a unit, is a number of something else.
-constexpr int64_t kLeastBareBytes = int64_t{1} << 20;
-
-bool is_number(std::string_view text) {
-  return !text.empty() && std::ranges::all_of(text, [](unsigned char c) { return std::isdigit(c) != 0 || c == '.'; });
-}
-
-// "80" in "NVIDIA H100 SXM5 80 GB"; 0: the title says none.
-int sold_as(std::string_view title) {
-  if (!title.ends_with(" GB")) return 0;
-  title.remove_suffix(3);
-  int gigabytes = 0;
-  const std::string_view number = title.substr(title.rfind(' ') + 1);
-  const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), gigabytes);
-  return error == std::errc() && end == number.data() + number.size() ? gigabytes : 0;
-}
-
-// Cards of 24 GB have neither 24e9 bytes nor 24 GiB for programs.
-std::string note_of(const std::string& text, int64_t bytes) {
-  for (const int64_t unit : {int64_t{1'000'000'000}, int64_t{1} << 30}) {
-    std::vector<std::string> cards;
-    for (const std::string& name : DeviceSpec::names()) {
-      const DeviceSpec spec = DeviceSpec::named(name);
-      if (spec.memory > 0 && sold_as(spec.title) * unit == bytes) {
-        cards.push_back(name + " " + human_bytes(spec.memory));
-      }
-    }
-    if (cards.empty()) continue;
-    return fmt::format("{} is taken for {} ({} bytes); cards sold as {} GB have: {}. Give the card's name for its own",
-                       text, human_bytes(bytes), exact_count(bytes), bytes / unit, fmt::join(cards, ", "));
-  }
-  return {};
-}
-
-}  // namespace
 
 MemoryLimit MemoryLimit::of_bytes(int64_t bytes) {
   if (bytes < 1) throw Error(fmt::format("{} bytes are no memory: give a size such as 24GiB", bytes));

@@ -26,6 +26,43 @@ std::string_view trimmed(std::string_view name) {
 
 bool contains(std::string_view text, std::string_view part) { return text.find(part) != text.npos; }
 
+int64_t groups_of(const Graph& graph, NodeId node) {
+  const Argument* groups = graph.find_argument(node, "groups");
+  return groups != nullptr && groups->kind == ArgumentKind::kInt ? groups->i : 1;
+}
+
+// 1 x 1, grouped and depthwise convolutions have kernels of their own.
+KernelClass convolution_class(const Graph& graph, NodeId node, bool backward) {
+  using K = KernelClass;
+  // The weight is the last operand of the convolution's rank: (input, weight), (grad, input, weight).
+  const auto arguments = graph.arguments(node);
+  const size_t position = backward ? 2 : 1;
+  if (position >= arguments.size() || arguments[position].kind != ArgumentKind::kValue) {
+    return backward ? K::kConvolutionBackward : K::kConvolution;
+  }
+  const auto weight = graph.sizes(arguments[position].ref.value);
+  if (groups_of(graph, node) > 1) {
+    // Each output channel sees one input channel: (out, in / groups, window).
+    if (weight.size() > 1 && weight[1] == 1) {
+      return backward ? K::kDepthwiseConvolutionBackward : K::kDepthwiseConvolution;
+    }
+    return backward ? K::kGroupedConvolutionBackward : K::kGroupedConvolution;
+  }
+  const bool one = weight.size() > 2 && std::all_of(weight.begin() + 2, weight.end(), [](auto n) { return n == 1; });
+  if (one) return backward ? K::kPointwiseConvolutionBackward : K::kPointwiseConvolution;
+  return backward ? K::kConvolutionBackward : K::kConvolution;
+}
+
+// Says whether all results are memory that was there.
+bool in_place(const Graph& graph, NodeId node) {
+  bool fresh = false;
+  graph.for_each_output(node, [&](ValueId value) {
+    const StorageId storage = graph.value(value).storage;
+    fresh |= storage.valid() && graph.storage(storage).born == node;
+  });
+  return !fresh;
+}
+
 }  // namespace
 
 TargetKernelClass kernel_class(const Target& called) {
@@ -69,47 +106,6 @@ TargetKernelClass kernel_class(const Target& called) {
   }();
   return result;
 }
-
-namespace {
-
-int64_t groups_of(const Graph& graph, NodeId node) {
-  const Argument* groups = graph.find_argument(node, "groups");
-  return groups != nullptr && groups->kind == ArgumentKind::kInt ? groups->i : 1;
-}
-
-// 1 x 1, grouped and depthwise convolutions have kernels of their own.
-KernelClass convolution_class(const Graph& graph, NodeId node, bool backward) {
-  using K = KernelClass;
-  // The weight is the last operand of the convolution's rank: (input, weight), (grad, input, weight).
-  const auto arguments = graph.arguments(node);
-  const size_t position = backward ? 2 : 1;
-  if (position >= arguments.size() || arguments[position].kind != ArgumentKind::kValue) {
-    return backward ? K::kConvolutionBackward : K::kConvolution;
-  }
-  const auto weight = graph.sizes(arguments[position].ref.value);
-  if (groups_of(graph, node) > 1) {
-    // Each output channel sees one input channel: (out, in / groups, window).
-    if (weight.size() > 1 && weight[1] == 1) {
-      return backward ? K::kDepthwiseConvolutionBackward : K::kDepthwiseConvolution;
-    }
-    return backward ? K::kGroupedConvolutionBackward : K::kGroupedConvolution;
-  }
-  const bool one = weight.size() > 2 && std::all_of(weight.begin() + 2, weight.end(), [](auto n) { return n == 1; });
-  if (one) return backward ? K::kPointwiseConvolutionBackward : K::kPointwiseConvolution;
-  return backward ? K::kConvolutionBackward : K::kConvolution;
-}
-
-// Says whether all results are memory that was there.
-bool in_place(const Graph& graph, NodeId node) {
-  bool fresh = false;
-  graph.for_each_output(node, [&](ValueId value) {
-    const StorageId storage = graph.value(value).storage;
-    fresh |= storage.valid() && graph.storage(storage).born == node;
-  });
-  return !fresh;
-}
-
-}  // namespace
 
 struct KernelClasses::Known : TargetKernelClass {};
 

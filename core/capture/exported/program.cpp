@@ -19,6 +19,7 @@
 #include "support/json.h"
 
 namespace shadowgraph {
+
 namespace {
 
 namespace spec = torch::_export::archive_spec;
@@ -170,7 +171,29 @@ class ModuleStacks {
  public:
   ModuleStacks() : stacks_(1) {}
   // Takes the text in a node's metadata: "key,path,class;key,path,class", from the outermost.
-  uint32_t intern(const std::string& text);
+  uint32_t intern(const std::string& text) {
+    const auto [known, added] = known_.try_emplace(text, static_cast<uint32_t>(stacks_.size()));
+    if (!added) return known->second;
+    std::vector<SavedModuleCall> stack;
+    for (std::string_view rest = text; !rest.empty();) {
+      const std::string_view entry = rest.substr(0, rest.find(';'));
+      rest.remove_prefix(std::min(entry.size() + 1, rest.size()));
+      const size_t first = entry.find(',');
+      const size_t last = entry.rfind(',');
+      if (first == std::string_view::npos || first == last) continue;
+      SavedModuleCall call{std::string(entry.substr(0, first)), std::string(entry.substr(first + 1, last - first - 1)),
+                           std::string(entry.substr(entry.rfind('.') + 1))};
+      // What PyTorch's own passes add is in no module.
+      if (call.key == "_empty_nn_module_stack_from_metadata_hook") continue;
+      // Strict export of older versions writes "L['self'].layers.0".
+      constexpr std::string_view kSelf = "L['self']";
+      if (call.path.starts_with(kSelf)) call.path.erase(0, kSelf.size() + (call.path.size() > kSelf.size() ? 1 : 0));
+      stack.push_back(std::move(call));
+    }
+    stacks_.push_back(std::move(stack));
+    return known->second;
+  }
+
   std::vector<std::vector<SavedModuleCall>> take() && { return std::move(stacks_); }
 
  private:
@@ -471,29 +494,6 @@ SavedGeometry read_geometry(const JsonPlace& place) {
   geometry.requires_grad = place["requires_grad"].boolean();
   if (place["layout"].integer() != kSavedStrided) place["layout"].fail("is of a tensor that is not a strided one");
   return geometry;
-}
-
-uint32_t ModuleStacks::intern(const std::string& text) {
-  const auto [known, added] = known_.try_emplace(text, static_cast<uint32_t>(stacks_.size()));
-  if (!added) return known->second;
-  std::vector<SavedModuleCall> stack;
-  for (std::string_view rest = text; !rest.empty();) {
-    const std::string_view entry = rest.substr(0, rest.find(';'));
-    rest.remove_prefix(std::min(entry.size() + 1, rest.size()));
-    const size_t first = entry.find(',');
-    const size_t last = entry.rfind(',');
-    if (first == std::string_view::npos || first == last) continue;
-    SavedModuleCall call{std::string(entry.substr(0, first)), std::string(entry.substr(first + 1, last - first - 1)),
-                         std::string(entry.substr(entry.rfind('.') + 1))};
-    // What PyTorch's own passes add is in no module.
-    if (call.key == "_empty_nn_module_stack_from_metadata_hook") continue;
-    // Strict export of older versions writes "L['self'].layers.0".
-    constexpr std::string_view kSelf = "L['self']";
-    if (call.path.starts_with(kSelf)) call.path.erase(0, kSelf.size() + (call.path.size() > kSelf.size() ? 1 : 0));
-    stack.push_back(std::move(call));
-  }
-  stacks_.push_back(std::move(stack));
-  return known->second;
 }
 
 ExportedGraph read_graph(const JsonPlace& place, ModuleStacks& modules) { return GraphReader(modules, 0).read(place); }

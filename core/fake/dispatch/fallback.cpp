@@ -32,23 +32,6 @@ bool runs_own_kernel(const OperatorInfo& info);
 // Returns where its operands may be: a fake kernel of another language says that itself, unless something is registered.
 DeviceRule device_rule_of(const OperatorInfo& info, bool own_kernel);
 
-// While it lives, calls are the kernel's.
-class OwnKernelScope {
- public:
-  explicit OwnKernelScope(ModeState* mode);
-  ~OwnKernelScope();
-  OwnKernelScope(const OwnKernelScope&) = delete;
-  OwnKernelScope& operator=(const OwnKernelScope&) = delete;
-
- private:
-  ModeState* mode_;
-  CallObserver* observer_ = nullptr;
-  SavedTensorObserver* saved_tensors_ = nullptr;
-  uint32_t kernel_depth_;
-  bool outer_;
-  c10::impl::PODLocalDispatchKeySet keys_;
-};
-
 // Makes the results, on the stack from `results` on, fakes where they belong. The call is one that such a kernel carried
 // out, or one whose devices are registered. `operands` are its arguments. `device` is for results of which nobody says
 // anything. Throws Error where kernel and registration disagree.
@@ -68,28 +51,43 @@ DeviceRule device_rule_of(const OperatorInfo& info, bool own_kernel) {
   return own_kernel && !info.rule && !info.devices ? DeviceRule::kFirst : info.device_rule;
 }
 
-OwnKernelScope::OwnKernelScope(ModeState* mode)
-    : mode_(mode),
-      kernel_depth_(std::exchange(thread_state.kernel_depth, 0)),
-      outer_(std::exchange(thread_state.in_own_kernel, true)),
-      keys_(*thread_state.dispatch_keys) {
-  if (mode_ != nullptr) {
-    // Only a mode of one thread has observers, so nobody else's calls are lost.
-    if (mode_->observer != nullptr) observer_ = std::exchange(mode_->observer, nullptr);
-    if (mode_->saved_tensors != nullptr) saved_tensors_ = std::exchange(mode_->saved_tensors, nullptr);
+// While it lives, calls are the kernel's.
+class OwnKernelScope {
+ public:
+  explicit OwnKernelScope(ModeState* mode)
+      : mode_(mode),
+        kernel_depth_(std::exchange(thread_state.kernel_depth, 0)),
+        outer_(std::exchange(thread_state.in_own_kernel, true)),
+        keys_(*thread_state.dispatch_keys) {
+    if (mode_ != nullptr) {
+      // Only a mode of one thread has observers, so nobody else's calls are lost.
+      if (mode_->observer != nullptr) observer_ = std::exchange(mode_->observer, nullptr);
+      if (mode_->saved_tensors != nullptr) saved_tensors_ = std::exchange(mode_->saved_tensors, nullptr);
+    }
+    // Composites choose their kernels by the pretended device, as in a program.
+    thread_state.dispatch_keys->set_excluded(keys_.excluded() - c10::DispatchKeySet(kCompositeKey));
   }
-  // Composites choose their kernels by the pretended device, as in a program.
-  thread_state.dispatch_keys->set_excluded(keys_.excluded() - c10::DispatchKeySet(kCompositeKey));
-}
 
-OwnKernelScope::~OwnKernelScope() {
-  close_open_literal();
-  *thread_state.dispatch_keys = keys_;
-  if (observer_ != nullptr) mode_->observer = observer_;
-  if (saved_tensors_ != nullptr) mode_->saved_tensors = saved_tensors_;
-  thread_state.in_own_kernel = outer_;
-  thread_state.kernel_depth = kernel_depth_;
-}
+  ~OwnKernelScope() {
+    close_open_literal();
+    *thread_state.dispatch_keys = keys_;
+    if (observer_ != nullptr) mode_->observer = observer_;
+    if (saved_tensors_ != nullptr) mode_->saved_tensors = saved_tensors_;
+    thread_state.in_own_kernel = outer_;
+    thread_state.kernel_depth = kernel_depth_;
+  }
+
+  OwnKernelScope(const OwnKernelScope&) = delete;
+  OwnKernelScope& operator=(const OwnKernelScope&) = delete;
+
+ private:
+  ModeState* mode_;
+  CallObserver* observer_ = nullptr;
+  SavedTensorObserver* saved_tensors_ = nullptr;
+  uint32_t kernel_depth_;
+  bool outer_;
+  c10::impl::PODLocalDispatchKeySet keys_;
+};
 
 namespace {
 

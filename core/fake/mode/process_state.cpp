@@ -54,19 +54,6 @@ bool seems_built_for(c10::DeviceType type);
 const at::Generator& pretended_generator(c10::Device device);
 at::Generator new_pretended_generator(c10::Device device);
 
-// Held while the engine runs a backward from `roots`. Throws Error if the graph is on several kinds of
-// accelerator, or on one that libtorch cannot be told of in this process.
-class AcceleratorScope {
- public:
-  explicit AcceleratorScope(const torch::autograd::edge_list& roots);
-  ~AcceleratorScope();
-  AcceleratorScope(const AcceleratorScope&) = delete;
-  AcceleratorScope& operator=(const AcceleratorScope&) = delete;
-
- private:
-  c10::DeviceType outer_;
-};
-
 // Call this after a backward has failed. Throws Error if the reason is that its fakes are on an accelerator
 // that is only there inside a mode.
 void explain_missing_accelerator(const torch::autograd::edge_list& roots);
@@ -228,35 +215,6 @@ bool seems_built_for(DeviceType type) {
   return type == (is_other ? standard : DeviceType::CUDA);
 }
 
-AcceleratorScope::AcceleratorScope(const torch::autograd::edge_list& roots) : outer_(thread_state.backward_on) {
-  if (!in_fake_mode() || !other_accelerators_are_pretended()) return;
-  const DeviceType type = find_accelerator(roots);
-  if (type == kNothing) return;
-  if (type == DeviceType::PrivateUse1) {
-    if (!c10::is_privateuse1_backend_registered()) {
-      throw Error(
-          "backward on privateuseone: libtorch's autograd engine takes it for an accelerator once it has a name, which "
-          "it keeps for the life of the process. Load the backend, or call c10::register_privateuse1_backend(\"name\") "
-          "first",
-          NodeId(), Error::Fault::kOurs);
-    }
-    ensure_privateuse1_hooks();
-  }
-  thread_state.backward_on = type;
-  std::optional<DeviceType> told;
-  try {
-    told = at::accelerator::getAccelerator(/*checked=*/false);
-  } catch (const c10::Error&) {  // "Cannot have both": another one is there for real
-  }
-  if (told == type) return;
-  thread_state.backward_on = outer_;
-  throw Error("backward on fake " + c10::DeviceTypeName(type, true) +
-                  ": libtorch's autograd engine knows one kind of accelerator in a process, and here that is " +
-                  (told ? c10::DeviceTypeName(*told, true) : "one that is there for real") +
-                  ". Run it in a process without that one",
-              NodeId(), Error::Fault::kOurs);
-}
-
 void explain_missing_accelerator(const torch::autograd::edge_list& roots) {
   if (in_fake_mode()) return;
   const DeviceType type = find_accelerator(roots);
@@ -267,7 +225,48 @@ void explain_missing_accelerator(const torch::autograd::edge_list& roots) {
               NodeId(), Error::Fault::kOurs);
 }
 
-AcceleratorScope::~AcceleratorScope() { thread_state.backward_on = outer_; }
+// Held while the engine runs a backward from `roots`. Throws Error if the graph is on several kinds of
+// accelerator, or on one that libtorch cannot be told of in this process.
+class AcceleratorScope {
+ public:
+  explicit AcceleratorScope(const torch::autograd::edge_list& roots) : outer_(thread_state.backward_on) {
+    if (!in_fake_mode() || !other_accelerators_are_pretended()) return;
+    const DeviceType type = find_accelerator(roots);
+    if (type == kNothing) return;
+    if (type == DeviceType::PrivateUse1) {
+      if (!c10::is_privateuse1_backend_registered()) {
+        throw Error(
+            "backward on privateuseone: libtorch's autograd engine takes it for an accelerator once it has a name, "
+            "which "
+            "it keeps for the life of the process. Load the backend, or call "
+            "c10::register_privateuse1_backend(\"name\") "
+            "first",
+            NodeId(), Error::Fault::kOurs);
+      }
+      ensure_privateuse1_hooks();
+    }
+    thread_state.backward_on = type;
+    std::optional<DeviceType> told;
+    try {
+      told = at::accelerator::getAccelerator(/*checked=*/false);
+    } catch (const c10::Error&) {  // "Cannot have both": another one is there for real
+    }
+    if (told == type) return;
+    thread_state.backward_on = outer_;
+    throw Error("backward on fake " + c10::DeviceTypeName(type, true) +
+                    ": libtorch's autograd engine knows one kind of accelerator in a process, and here that is " +
+                    (told ? c10::DeviceTypeName(*told, true) : "one that is there for real") +
+                    ". Run it in a process without that one",
+                NodeId(), Error::Fault::kOurs);
+  }
+
+  ~AcceleratorScope() { thread_state.backward_on = outer_; }
+  AcceleratorScope(const AcceleratorScope&) = delete;
+  AcceleratorScope& operator=(const AcceleratorScope&) = delete;
+
+ private:
+  c10::DeviceType outer_;
+};
 
 void replace_missing_accelerator_hooks() {
   replace_missing_hooks(at::detail::getXPUHooks(), PretendedXpuHooks());
