@@ -1,4 +1,4 @@
-// Writes one node as a C++ expression. Statements around it, and the names of its results, are cpp_functions.h's.
+// Writes generated C++: nodes as expressions, functions and their statements, small constants and helpers.
 #pragma once
 
 #include <functional>
