@@ -1,4 +1,6 @@
-// Holds what a decoder keeps of the tokens that it has read: keys and values of every layer, [batch, kv_heads, tokens,
+// Caches of keys and values, and what every model is built from and gives.
+//
+// A cache holds what a decoder keeps of the tokens that it has read: keys and values of every layer, [batch, kv_heads, tokens,
 // head_size]. There are two ways, as in Hugging Face's DynamicCache and StaticCache. Grown: every layer's tensors are
 // concatenated with those of the new tokens, and the old ones die. Static: they are allocated once, and new tokens are
 // copied in.

@@ -1,4 +1,4 @@
-// Asks every table what it says of one operator. Internal to viz/operator_card.
+// The card of one operator: what every table says of it.
 #include "shadowgraph/profile/operator_card.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>

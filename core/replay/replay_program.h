@@ -1,4 +1,4 @@
-// Finds the part of a graph that some values need: what computes them, and what writes what they contain.
+// What an interpreter runs: slices of graphs, pending transfers and compiled steps. A slice is the part of a graph that some values need: what computes them, and what writes what they contain.
 //
 //     std::vector<NodeId> nodes = slice_for(graph, Effects::of(graph), {weight});
 //

@@ -1,4 +1,4 @@
-// Calls a kernel. Internal to kernels/replay.
+// Calls kernels, and tries them against what they replace. Internal to kernels/replay.
 #pragma once
 
 #include <ATen/EmptyTensor.h>

@@ -1,4 +1,4 @@
-// Turns what a node is given into what calls want. Internal to core/exported.
+// Runs an exported graph: arguments of calls, regions of modules, and the executor. Internal to core/exported.
 #pragma once
 
 #include <ATen/core/function_schema.h>

@@ -1,4 +1,4 @@
-// Reads the records of a torch.export archive (.pt2), a zip file of PyTorch's, one by one. Internal to core/exported.
+// A torch.export archive (.pt2), a zip file of PyTorch's, and the program that is read from it. Internal to core/exported.
 #pragma once
 
 #include <ATen/core/ivalue.h>

@@ -1,4 +1,4 @@
-// Reads sizes as torch.export writes them: numbers, or expressions of symbols with their values for the example inputs.
+// Sizes as torch.export writes them, numbers or expressions of symbols, and the arithmetic that it keeps as nodes.
 // Internal to core/exported.
 #pragma once
 

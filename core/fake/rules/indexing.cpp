@@ -1,4 +1,4 @@
-// Indexing, embedding, sorted search. Shapes never depend on the data here: core/fake/rules/indexing.cpp.
+// Indexing, embedding, sorted search, and operators whose shapes depend on data.
 #include <ATen/ExpandUtils.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/TensorOperators.h>
