@@ -1,5 +1,6 @@
 // The table of engines stands at the end. Engines whose files are long have sources of their own.
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 
@@ -9,13 +10,16 @@ namespace shadowgraph {
 namespace {
 
 // All layers, or none.
-bool recomputes(const PlannedModel& model, const TrainingPlan& plan) {
-  if (!plan.selective.empty()) throw UnsupportedError("accelerate recomputes whole layers, and the plan parts of them");
+bool recomputes(const PlannedModel& model, const TrainingPlan& plan, std::string_view engine) {
+  const auto refuse = [&](const std::string& why) { throw UnsupportedError(fmt::format("{} {}", engine, why)); };
+  if (!plan.selective.empty()) refuse("recomputes whole layers, and the plan parts of them");
   if (plan.recomputed.empty()) return false;
   const auto layers = std::ranges::count_if(model.modules, is_layer);
   const auto again = std::ranges::count_if(plan.recomputed, is_layer);
-  if (again == layers && again == std::ssize(plan.recomputed)) return true;
-  throw UnsupportedError(fmt::format("accelerate recomputes all layers or none, and the plan {} of {}", again, layers));
+  if (again != layers || again != std::ssize(plan.recomputed)) {
+    refuse(fmt::format("recomputes all layers or none, and the plan {} of {}", again, layers));
+  }
+  return true;
 }
 
 EngineFile accelerate_config(const TrainingPlan& plan, const Graph& step, const EngineRequest& request) {
@@ -28,7 +32,7 @@ EngineFile accelerate_config(const TrainingPlan& plan, const Graph& step, const 
   if (plan.zero == 0 && plan.optimizer_on_host) {
     throw UnsupportedError("accelerate has an optimizer on the host with FSDP alone: plan with --zero 1");
   }
-  const bool again = recomputes(PlannedModel::of(step), plan);
+  const bool again = recomputes(PlannedModel::of(step), plan, "accelerate");
   if (plan.zero == 0 && again) throw UnsupportedError("accelerate recomputes with FSDP alone: plan with --zero 1");
   EngineFile file;
   std::string& text = file.text;
@@ -57,6 +61,35 @@ EngineFile accelerate_config(const TrainingPlan& plan, const Graph& step, const 
         "gradients: in bfloat16 by MixedPrecisionPolicy(reduce_dtype=torch.bfloat16) in the script");
   }
   say_batch(plan, request, file.differs);
+  return file;
+}
+
+EngineFile deepspeed_config(const TrainingPlan& plan, const Graph& step, const EngineRequest& request) {
+  if (plan.pipeline > 1) throw UnsupportedError("DeepSpeed's configuration has no pipelines: its modules have them");
+  if (plan.experts > 1 || plan.context > 1 || plan.tensor > 1) {
+    throw UnsupportedError("DeepSpeed's configuration is written for data ranks alone");
+  }
+  check_no_curve(plan, "DeepSpeed");
+  check_layers_are_on_device(plan, "DeepSpeed");
+  if (plan.zero == 0 && plan.optimizer_on_host) {
+    throw UnsupportedError("DeepSpeed has an optimizer on the host with ZeRO alone: plan with --zero 1");
+  }
+  if (request.float8) throw UnsupportedError("DeepSpeed's configuration has no products in float8");
+  EngineFile file;
+  if (recomputes(PlannedModel::of(step), plan, "DeepSpeed")) {
+    file.differs.emplace_back("recomputing: the script's, by model.gradient_checkpointing_enable()");
+  }
+  nlohmann::json zero{{"stage", plan.zero}};
+  if (plan.optimizer_on_host) zero["offload_optimizer"] = {{"device", "cpu"}, {"pin_memory", true}};
+  const nlohmann::json config{{"train_batch_size", samples_of(plan)},
+                              {"train_micro_batch_size_per_gpu", plan.micro_batch},
+                              {"gradient_accumulation_steps", plan.microbatches},
+                              {"bf16", {{"enabled", true}}},
+                              {"data_types", {{"grad_accum_dtype", request.bfloat16_gradients ? "bf16" : "fp32"}}},
+                              {"zero_optimization", zero}};
+  file.text = config.dump(2) + "\n";
+  say_batch(plan, request, file.differs);
+  if (plan.attention != AttentionKernel::kDevices) file.differs.emplace_back(kAttentionIsTheScripts);
   return file;
 }
 
@@ -92,6 +125,13 @@ constexpr Engine kEngines[] = {
          "tensor parallel, pipelines, experts or sequences on several ranks, some layers recomputed, `selective`, "
          "`curve`, layers on the host",
      .write = accelerate_config},
+    {.title = "DeepSpeed",
+     .file = "deepspeed.json",
+     .about = "DeepSpeed's ZeRO: `deepspeed.initialize(config=\"deepspeed.json\")`, not tried with DeepSpeed itself",
+     .cannot_express =
+         "tensor parallel, pipelines, experts or sequences on several ranks, some layers recomputed, `selective`, "
+         "`curve`, layers on the host, float8",
+     .write = deepspeed_config},
 };
 
 }  // namespace

@@ -561,6 +561,16 @@ def test_accelerate_reads_its_file(steps, tmp_path):
         assert why in why_not
 
 
+def test_deepspeed_configuration(steps):
+    knobs = {"data": 4, "zero": 2, "microbatches": 3, "optimizer_on_host": True}
+    text, why_not, _ = files_of(steps["gpt"], knobs)["deepspeed.json"]
+    assert why_not == ""
+    found = json.loads(text)
+    assert (found["train_batch_size"], found["gradient_accumulation_steps"]) == (12, 3)
+    assert found["zero_optimization"] == {"stage": 2, "offload_optimizer": {"device": "cpu", "pin_memory": True}}
+    assert "data ranks alone" in files_of(steps["gpt"], {"tensor": 2})["deepspeed.json"][1]
+
+
 def test_megatron_arguments(steps):
     stages = [{"begins": name} for name in LLAMA]
     knobs = {"tensor": 2, "data": 2, "pipeline": 2, "stages_per_rank": 2, "schedule": "interleaved", "zero": 1,
