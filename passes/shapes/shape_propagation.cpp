@@ -306,7 +306,6 @@ class ShapeRun {
     bind(value.storage, fake.storage().unsafeGetStorageImpl());
     set(id, fake, value.storage);
     baked_.add_input(name, graph_.sizes(id), input.sizes);
-    changed_.push_back(id);
   }
 
   // As recorded, on its storage, which an earlier placeholder may have made.
