@@ -57,7 +57,7 @@ std::string embedded_constant(const Graph& graph, ConstantId id) {
   const auto content = tensor_bytes(graph.constant(id));
   if (!content) {
     throw UnsupportedError("the contents of the constant c" + std::to_string(id.index) +
-                       " cannot be read, so no code can hold them");
+                           " cannot be read, so no code can hold them");
   }
   const auto& bytes = content->bytes;
   std::string type = "uint8_t";

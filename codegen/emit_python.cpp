@@ -69,7 +69,7 @@ class PythonCalls {
     const auto content = tensor_bytes(graph_.constant(id));
     if (!content) {
       throw UnsupportedError("the contents of the constant c" + std::to_string(id.index) +
-                         " cannot be read, so no code can hold them");
+                             " cannot be read, so no code can hold them");
     }
     if (content->bytes.empty()) {
       return fmt::format("torch.empty_strided({}, {}, dtype={})", python::ints(content->sizes),

@@ -32,25 +32,11 @@ namespace shadowgraph {
 
 class AutocastState {
  public:
-  // that of this thread
-  AutocastState() : cache_enabled_(at::autocast::is_autocast_cache_enabled()) {
-    size_t i = 0;
-    for (const c10::DeviceType type : {c10::DeviceType::CPU, c10::DeviceType::CUDA}) {
-      devices_[i++] = {type, at::autocast::is_autocast_enabled(type), at::autocast::get_autocast_dtype(type)};
-    }
-  }
-
+  AutocastState();  // that of this thread
   class Restored;
 
  private:
-  void set() const {
-    for (const OfDevice& device : devices_) {
-      at::autocast::set_autocast_enabled(device.type, device.enabled);
-      at::autocast::set_autocast_dtype(device.type, device.dtype);
-    }
-    at::autocast::set_autocast_cache_enabled(cache_enabled_);
-  }
-
+  void set() const;
   struct OfDevice {
     c10::DeviceType type;
     bool enabled;
@@ -63,22 +49,35 @@ class AutocastState {
 // Until its end, this thread has that state.
 class AutocastState::Restored {
  public:
-  // It enters and leaves as torch.autocast does: copies of weights that were cast are kept until the outermost one ends.
-  explicit Restored(const AutocastState& state) {
-    state.set();
-    at::autocast::increment_nesting();
-  }
-
-  ~Restored() {
-    if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
-    before_.set();
-  }
-
+  explicit Restored(const AutocastState& state);
+  ~Restored();
   Restored(const Restored&) = delete;
   Restored& operator=(const Restored&) = delete;
 
  private:
   const AutocastState before_;
+};
+
+// States of the default generators of the CPU and of the inputs' CUDA devices. Fake tensors draw no numbers, so a
+// FakeTensorMode has no state. A capture has the tensors that would hold it, and the graph says so.
+class RandomStates {
+ public:
+  RandomStates() = default;  // none
+  static RandomStates take(const std::vector<at::Tensor>& inputs);
+
+  class Restored {
+   public:
+    explicit Restored(const RandomStates& states);
+    ~Restored();
+    Restored(const Restored&) = delete;
+    Restored& operator=(const Restored&) = delete;
+
+   private:
+    std::vector<std::pair<c10::Device, at::Tensor>> before_;
+  };
+
+ private:
+  std::vector<std::pair<c10::Device, at::Tensor>> states_;
 };
 
 namespace {
@@ -122,51 +121,59 @@ void put_back(c10::Device device, const at::Tensor& state) {
 
 // ---- Autocast
 
+AutocastState::AutocastState() : cache_enabled_(at::autocast::is_autocast_cache_enabled()) {
+  size_t i = 0;
+  for (const c10::DeviceType type : {c10::DeviceType::CPU, c10::DeviceType::CUDA}) {
+    devices_[i++] = {type, at::autocast::is_autocast_enabled(type), at::autocast::get_autocast_dtype(type)};
+  }
+}
+
+void AutocastState::set() const {
+  for (const OfDevice& device : devices_) {
+    at::autocast::set_autocast_enabled(device.type, device.enabled);
+    at::autocast::set_autocast_dtype(device.type, device.dtype);
+  }
+  at::autocast::set_autocast_cache_enabled(cache_enabled_);
+}
+
+// It enters and leaves as torch.autocast does: copies of weights that were cast are kept until the outermost one ends.
+AutocastState::Restored::Restored(const AutocastState& state) {
+  state.set();
+  at::autocast::increment_nesting();
+}
+
+AutocastState::Restored::~Restored() {
+  if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
+  before_.set();
+}
+
 // ---- Random numbers
 
-// States of the default generators of the CPU and of the inputs' CUDA devices. Fake tensors draw no numbers, so a
-// FakeTensorMode has no state. A capture has the tensors that would hold it, and the graph says so.
-class RandomStates {
- public:
-  RandomStates() = default;  // none
-  static RandomStates take(const std::vector<at::Tensor>& inputs) {
-    std::vector<c10::Device> devices{kCpu};
-    for (const at::Tensor& input : inputs) {
-      if (!input.defined() || !input.is_cuda()) continue;
-      const c10::Device device = with_index(input.device());
-      if (std::find(devices.begin(), devices.end(), device) == devices.end()) devices.push_back(device);
-    }
-    RandomStates states;
-    for (const c10::Device device : devices) {
-      at::Tensor state = shadowgraph::take(device);
-      if (state.defined()) states.states_.emplace_back(device, std::move(state));
-    }
-    return states;
+RandomStates RandomStates::take(const std::vector<at::Tensor>& inputs) {
+  std::vector<c10::Device> devices{kCpu};
+  for (const at::Tensor& input : inputs) {
+    if (!input.defined() || !input.is_cuda()) continue;
+    const c10::Device device = with_index(input.device());
+    if (std::find(devices.begin(), devices.end(), device) == devices.end()) devices.push_back(device);
   }
+  RandomStates states;
+  for (const c10::Device device : devices) {
+    at::Tensor state = shadowgraph::take(device);
+    if (state.defined()) states.states_.emplace_back(device, std::move(state));
+  }
+  return states;
+}
 
-  class Restored {
-   public:
-    explicit Restored(const RandomStates& states) {
-      for (const auto& [device, state] : states.states_) {
-        at::Tensor before = exchange(device, state);
-        if (before.defined()) before_.emplace_back(device, std::move(before));
-      }
-    }
+RandomStates::Restored::Restored(const RandomStates& states) {
+  for (const auto& [device, state] : states.states_) {
+    at::Tensor before = exchange(device, state);
+    if (before.defined()) before_.emplace_back(device, std::move(before));
+  }
+}
 
-    ~Restored() {
-      for (const auto& [device, state] : before_) put_back(device, state);
-    }
-
-    Restored(const Restored&) = delete;
-    Restored& operator=(const Restored&) = delete;
-
-   private:
-    std::vector<std::pair<c10::Device, at::Tensor>> before_;
-  };
-
- private:
-  std::vector<std::pair<c10::Device, at::Tensor>> states_;
-};
+RandomStates::Restored::~Restored() {
+  for (const auto& [device, state] : before_) put_back(device, state);
+}
 
 // Keeps one call of a checkpointed function: its inputs, and a slot for every tensor that autograd wanted to save in
 // it. Internal to core/checkpoint.
@@ -196,108 +203,15 @@ class CheckpointFrame : public std::enable_shared_from_this<CheckpointFrame> {
   CheckpointFrame(CheckpointedFunction function, const CheckpointOptions& options)
       : function_(std::move(function)), options_(options) {}
 
-  std::vector<at::Tensor> run_forward(const std::vector<at::Tensor>& inputs) {
-    inputs_.reserve(inputs.size());
-    for (const at::Tensor& input : inputs) inputs_.emplace_back(input, /*is_output=*/false);
-    const CheckpointRegion region(options_.name, session_, recorded_as_);
-    if (options_.preserve_random_state) random_ = RandomStates::take(inputs);
-    Forward observer(*this);
-    const SavedTensorScope scope(&observer);
-    auto outputs = function_(inputs);
-    forward_done_ = true;
-    return outputs;
-  }
+  std::vector<at::Tensor> run_forward(const std::vector<at::Tensor>& inputs);
 
   // ---- For the hooks
-  std::shared_ptr<CheckpointSlot> new_slot(const at::Tensor& tensor) {
-    auto slot = std::make_shared<CheckpointSlot>();
-    slot->index = slots_.size();
-    slot->sizes = tensor.sizes().vec();
-    slot->dtype = tensor.scalar_type();
-    slot->device = tensor.device();
-    slots_.push_back(slot);
-    return slot;
-  }
-
-  at::Tensor unpack(CheckpointSlot& slot) {
-    const int task = torch::autograd::get_current_graph_task_id();
-    const std::lock_guard lock(mutex_);
-    auto found = slot.filled.find(task);
-    if (found == slot.filled.end()) {
-      // If a slot is asked a second time in one backward, or by no backward, it is filled for this tensor alone.
-      const bool first = task >= 0 && tasks_run_.insert(task).second;
-      if (first) forget_after(task);
-      run_again(task, first ? nullptr : &slot);
-      found = slot.filled.find(task);
-      if (found == slot.filled.end()) {
-        throw Error("checkpoint '" + options_.name + "': the second run did not reach saved tensor " +
-                    std::to_string(slot.index));
-      }
-    }
-    const std::shared_ptr<Hooks> data = std::move(found->second);
-    slot.filled.erase(found);
-    return data->call_unpack_hook();
-  }
+  std::shared_ptr<CheckpointSlot> new_slot(const at::Tensor& tensor);
+  at::Tensor unpack(CheckpointSlot& slot);
 
  private:
-  void run_again(int task, CheckpointSlot* only) {
-    // This comes first, for it may run an outer checkpoint's function.
-    std::vector<at::Tensor> inputs;
-    for (const auto& input : inputs_) inputs.push_back(input.unpack());
-
-    size_t count = 0;
-    std::string mismatch;
-    const size_t expected = slots_.size();
-    Refill observer(
-        [&](const at::Tensor& tensor, const std::shared_ptr<Hooks>& data) {
-          const size_t index = count++;
-          if (index >= expected) return;
-          if (const auto slot = slots_[index].lock()) {
-            const bool same =
-                tensor.sizes() == slot->sizes && tensor.scalar_type() == slot->dtype && tensor.device() == slot->device;
-            if (!same && mismatch.empty()) {
-              mismatch = "saved tensor " + std::to_string(index) + " was " +
-                         describe(slot->dtype, slot->sizes, slot->device) + " and is now " +
-                         describe(tensor.scalar_type(), tensor.sizes(), tensor.device());
-            }
-            if (only == nullptr || only == slot.get()) slot->filled[task] = data;
-          }
-          if (options_.early_stop && count == expected) throw AllSlotsFilled();
-        },
-        saved_tensor_observer_of_mode());
-    try {
-      const RecomputeRegion region(options_.name, session_, recorded_as_);
-      const c10::AutoGradMode grad_mode(true);
-      const AutocastState::Restored autocast(autocast_);
-      const RandomStates::Restored random(random_);
-      const SavedTensorScope scope(&observer);
-      function_(inputs);
-      // NOLINTNEXTLINE(bugprone-empty-catch): that is how it ends
-    } catch (const AllSlotsFilled&) {}
-    if (count != expected && (count < expected || forward_done_)) {
-      mismatch = "it saved " + std::to_string(expected) + " tensors in forward and " + std::to_string(count) +
-                 " when run again";
-    }
-    if (!mismatch.empty()) {
-      throw Error("checkpoint '" + options_.name +
-                  "': the function does not do the same when it runs again: " + mismatch +
-                  ". It must depend on its inputs alone, and on captured tensors and settings that stay as they "
-                  "are until backward (random numbers from a generator of one's own, counters, caches)");
-    }
-  }
-
-  // Forgets what a backward did not ask for (it may be after some gradients only) when it ends.
-  void forget_after(int task) {
-    torch::autograd::Engine::get_default_engine().queue_callback([frame = weak_from_this(), task] {
-      const auto alive = frame.lock();
-      if (alive == nullptr) return;
-      const std::lock_guard lock(alive->mutex_);
-      alive->tasks_run_.erase(task);
-      for (const auto& slot : alive->slots_) {
-        if (const auto held = slot.lock()) held->filled.erase(task);
-      }
-    });
-  }
+  void run_again(int task, CheckpointSlot* only);
+  void forget_after(int task);
 
   const CheckpointedFunction function_;
   const CheckpointOptions options_;
@@ -426,6 +340,107 @@ std::string describe(at::ScalarType dtype, c10::IntArrayRef sizes, c10::Device d
 }
 
 }  // namespace
+
+std::shared_ptr<CheckpointSlot> CheckpointFrame::new_slot(const at::Tensor& tensor) {
+  auto slot = std::make_shared<CheckpointSlot>();
+  slot->index = slots_.size();
+  slot->sizes = tensor.sizes().vec();
+  slot->dtype = tensor.scalar_type();
+  slot->device = tensor.device();
+  slots_.push_back(slot);
+  return slot;
+}
+
+std::vector<at::Tensor> CheckpointFrame::run_forward(const std::vector<at::Tensor>& inputs) {
+  inputs_.reserve(inputs.size());
+  for (const at::Tensor& input : inputs) inputs_.emplace_back(input, /*is_output=*/false);
+  const CheckpointRegion region(options_.name, session_, recorded_as_);
+  if (options_.preserve_random_state) random_ = RandomStates::take(inputs);
+  Forward observer(*this);
+  const SavedTensorScope scope(&observer);
+  auto outputs = function_(inputs);
+  forward_done_ = true;
+  return outputs;
+}
+
+at::Tensor CheckpointFrame::unpack(CheckpointSlot& slot) {
+  const int task = torch::autograd::get_current_graph_task_id();
+  const std::lock_guard lock(mutex_);
+  auto found = slot.filled.find(task);
+  if (found == slot.filled.end()) {
+    // If a slot is asked a second time in one backward, or by no backward, it is filled for this tensor alone.
+    const bool first = task >= 0 && tasks_run_.insert(task).second;
+    if (first) forget_after(task);
+    run_again(task, first ? nullptr : &slot);
+    found = slot.filled.find(task);
+    if (found == slot.filled.end()) {
+      throw Error("checkpoint '" + options_.name + "': the second run did not reach saved tensor " +
+                  std::to_string(slot.index));
+    }
+  }
+  const std::shared_ptr<Hooks> data = std::move(found->second);
+  slot.filled.erase(found);
+  return data->call_unpack_hook();
+}
+
+// Forgets what a backward did not ask for (it may be after some gradients only) when it ends.
+void CheckpointFrame::forget_after(int task) {
+  torch::autograd::Engine::get_default_engine().queue_callback([frame = weak_from_this(), task] {
+    const auto alive = frame.lock();
+    if (alive == nullptr) return;
+    const std::lock_guard lock(alive->mutex_);
+    alive->tasks_run_.erase(task);
+    for (const auto& slot : alive->slots_) {
+      if (const auto held = slot.lock()) held->filled.erase(task);
+    }
+  });
+}
+
+void CheckpointFrame::run_again(int task, CheckpointSlot* only) {
+  // This comes first, for it may run an outer checkpoint's function.
+  std::vector<at::Tensor> inputs;
+  for (const auto& input : inputs_) inputs.push_back(input.unpack());
+
+  size_t count = 0;
+  std::string mismatch;
+  const size_t expected = slots_.size();
+  Refill observer(
+      [&](const at::Tensor& tensor, const std::shared_ptr<Hooks>& data) {
+        const size_t index = count++;
+        if (index >= expected) return;
+        if (const auto slot = slots_[index].lock()) {
+          const bool same =
+              tensor.sizes() == slot->sizes && tensor.scalar_type() == slot->dtype && tensor.device() == slot->device;
+          if (!same && mismatch.empty()) {
+            mismatch = "saved tensor " + std::to_string(index) + " was " +
+                       describe(slot->dtype, slot->sizes, slot->device) + " and is now " +
+                       describe(tensor.scalar_type(), tensor.sizes(), tensor.device());
+          }
+          if (only == nullptr || only == slot.get()) slot->filled[task] = data;
+        }
+        if (options_.early_stop && count == expected) throw AllSlotsFilled();
+      },
+      saved_tensor_observer_of_mode());
+  try {
+    const RecomputeRegion region(options_.name, session_, recorded_as_);
+    const c10::AutoGradMode grad_mode(true);
+    const AutocastState::Restored autocast(autocast_);
+    const RandomStates::Restored random(random_);
+    const SavedTensorScope scope(&observer);
+    function_(inputs);
+    // NOLINTNEXTLINE(bugprone-empty-catch): that is how it ends
+  } catch (const AllSlotsFilled&) {}
+  if (count != expected && (count < expected || forward_done_)) {
+    mismatch =
+        "it saved " + std::to_string(expected) + " tensors in forward and " + std::to_string(count) + " when run again";
+  }
+  if (!mismatch.empty()) {
+    throw Error("checkpoint '" + options_.name +
+                "': the function does not do the same when it runs again: " + mismatch +
+                ". It must depend on its inputs alone, and on captured tensors and settings that stay as they "
+                "are until backward (random numbers from a generator of one's own, counters, caches)");
+  }
+}
 
 std::vector<at::Tensor> checkpoint_tensors(CheckpointedFunction function, std::vector<at::Tensor> inputs,
                                            const CheckpointOptions& options) {

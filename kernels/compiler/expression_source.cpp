@@ -46,7 +46,8 @@ const char* cpp_type(ScalarType type) {
                                    {ScalarType::Int, "i32"},          {ScalarType::Long, "i64"},
                                    {ScalarType::Float, "float"},      {ScalarType::Double, "double"}};
   const auto* const row = std::ranges::find(kTypes, type, &Row::first);
-  if (row == std::end(kTypes)) throw UnsupportedError(std::string("a kernel cannot compute with ") + c10::toString(type));
+  if (row == std::end(kTypes))
+    throw UnsupportedError(std::string("a kernel cannot compute with ") + c10::toString(type));
   return row->second;
 }
 

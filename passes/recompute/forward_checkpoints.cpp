@@ -141,8 +141,8 @@ class ForwardMarks {
     for (const CheckpointSegment& segment : segments) {
       if (segment.keep.empty() && segment.offload.empty()) continue;
       throw GraphError("cannot checkpoint segment '" + segment.name +
-                           "': a forward graph's checkpoints run whole functions again, so nothing in them is kept or "
-                           "waits on the host");
+                       "': a forward graph's checkpoints run whole functions again, so nothing in them is kept or "
+                       "waits on the host");
     }
   }
 

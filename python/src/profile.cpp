@@ -222,7 +222,8 @@ void bind_profile(py::module_& m) {
       .def(
           "text",
           [](const GraphProfile& p, const std::string& group, int depth, size_t rows) {
-            const SummaryOptions options{.grouping = parse<SummaryGrouping>(group, "group"), .depth = depth, .max_rows = rows};
+            const SummaryOptions options{
+                .grouping = parse<SummaryGrouping>(group, "group"), .depth = depth, .max_rows = rows};
             return report_head(p.costs) + to_text(p.costs.summary(options)) + "\n" + to_text(p.costs);
           },
           py::arg("group") = "module", py::arg("depth") = 0, py::arg("rows") = 40,

@@ -95,8 +95,8 @@ TEST(Pipeline, OptionsAreCheckedByThePass) {
   Graph graph = sample();
   const std::string before = to_text(graph);
   const std::string said = message_of<PassError>([&] { Pipeline::parse("cse,dce{random=maybe}").run(graph); });
-  EXPECT_THAT(said,
-              HasSubstr("pass 'dce{random=maybe}' (step 2 of 2): option random=maybe: 'maybe' is not one of keep, drop"));
+  EXPECT_THAT(
+      said, HasSubstr("pass 'dce{random=maybe}' (step 2 of 2): option random=maybe: 'maybe' is not one of keep, drop"));
   EXPECT_EQ(to_text(graph), before);
   EXPECT_THAT(message_of<PassError>([&] { Pipeline::parse("const-fold{max_bytes=-1}").run(graph); }),
               HasSubstr("a size such as 24GiB"));

@@ -245,7 +245,8 @@ TEST(Overlap, NoneLeavesAProgramAsItIs) {
 }
 
 TEST(Overlap, NamesAreTheirs) {
-  for (const char* name : {"none", "backward", "pieces"}) EXPECT_EQ(to_string(parse<CollectiveOverlap>(name, "overlap")), name);
+  for (const char* name : {"none", "backward", "pieces"})
+    EXPECT_EQ(to_string(parse<CollectiveOverlap>(name, "overlap")), name);
   try {
     parse<CollectiveOverlap>("all", "overlap");
     ADD_FAILURE();

@@ -25,22 +25,12 @@ struct ConvolutionParameters {
   c10::DimVector output_padding;
   int64_t groups = 1;
 
-  ConvolutionParameters(size_t dimensions, IntArrayRef strides, IntArrayRef paddings, IntArrayRef dilations,
-                        bool is_transposed, IntArrayRef output_paddings, int64_t group_count)
-      : stride(expanded(strides, "stride", dimensions)),
-        padding(expanded(paddings, "padding", dimensions)),
-        dilation(expanded(dilations, "dilation", dimensions)),
-        transposed(is_transposed),
-        output_padding(expanded(output_paddings, "output_padding", dimensions)),
-        groups(group_count) {}
+  ConvolutionParameters(size_t dimensions, c10::IntArrayRef strides, c10::IntArrayRef paddings,
+                        c10::IntArrayRef dilations, bool is_transposed, c10::IntArrayRef output_paddings,
+                        int64_t group_count);
 
   // One spatial dimension is computed as two, the first of size 1.
-  void insert_leading_dimension() {
-    stride.insert(stride.begin(), 1);
-    padding.insert(padding.begin(), 0);
-    dilation.insert(dilation.begin(), 1);
-    output_padding.insert(output_padding.begin(), 0);
-  }
+  void insert_leading_dimension();
 };
 
 struct ConvolutionKernel {
@@ -75,6 +65,23 @@ DimVector expanded(IntArrayRef values, const char* what, size_t dimensions) {
 }
 
 }  // namespace
+
+ConvolutionParameters::ConvolutionParameters(size_t dimensions, IntArrayRef strides, IntArrayRef paddings,
+                                             IntArrayRef dilations, bool is_transposed, IntArrayRef output_paddings,
+                                             int64_t group_count)
+    : stride(expanded(strides, "stride", dimensions)),
+      padding(expanded(paddings, "padding", dimensions)),
+      dilation(expanded(dilations, "dilation", dimensions)),
+      transposed(is_transposed),
+      output_padding(expanded(output_paddings, "output_padding", dimensions)),
+      groups(group_count) {}
+
+void ConvolutionParameters::insert_leading_dimension() {
+  stride.insert(stride.begin(), 1);
+  padding.insert(padding.begin(), 0);
+  dilation.insert(dilation.begin(), 1);
+  output_padding.insert(output_padding.begin(), 0);
+}
 
 bool is_slow_kernel(ConvBackend backend) {
   switch (backend) {

@@ -235,7 +235,7 @@ struct StepRequest {
   double time_limit = 20;     // seconds of the solver
   std::optional<double> gap;  // good enough, relative; nothing: 0.001 with a limit of memory, which is hard, else 0
   AssignmentSolver solver = AssignmentSolver::kOwn;
-  std::string highs;  // SolveOptions::highs
+  std::string highs;                                             // SolveOptions::highs
   std::string device_advice = "give some: StepRequest::device";  // if none are known of the graph's device
 
   // What the answer has besides the plan: as ShardOptions.
