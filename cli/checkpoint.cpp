@@ -7,7 +7,7 @@
 #include "cli/progress.h"
 #include "cli/source_options.h"
 #include "cli/verbs.h"
-#include "shadowgraph/draw/plans.h"
+#include "shadowgraph/draw/draw.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/graph/edit.h"
 #include "shadowgraph/graph/text.h"

@@ -11,7 +11,7 @@
 #include "cli/progress.h"
 #include "cli/source_options.h"
 #include "cli/verbs.h"
-#include "shadowgraph/draw/plans.h"
+#include "shadowgraph/draw/draw.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/graph/text.h"
 #include "shadowgraph/plan/exports.h"

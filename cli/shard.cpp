@@ -14,7 +14,7 @@
 #include "cli/source_options.h"
 #include "cli/tool.h"
 #include "cli/verbs.h"
-#include "shadowgraph/draw/plans.h"
+#include "shadowgraph/draw/draw.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/graph/text.h"
 #include "shadowgraph/shard/solver.h"

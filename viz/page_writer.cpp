@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "shadowgraph/draw/draw.h"
-#include "shadowgraph/draw/plans.h"
 #include "shadowgraph/graph/verify.h"
 #include "shadowgraph/plan/training_plan.h"
 #include "shadowgraph/profile/profile.h"

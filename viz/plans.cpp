@@ -1,5 +1,3 @@
-#include "shadowgraph/draw/plans.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,6 +7,7 @@
 #include <tuple>
 #include <utility>
 
+#include "shadowgraph/draw/draw.h"
 #include "shadowgraph/plan/pipeline.h"
 #include "shadowgraph/units.h"
 #include "support/text.h"

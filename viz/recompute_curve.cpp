@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "shadowgraph/draw/plans.h"
+#include "shadowgraph/draw/draw.h"
 #include "shadowgraph/profile/recompute.h"
 #include "shadowgraph/units.h"
 #include "support/text.h"

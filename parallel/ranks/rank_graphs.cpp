@@ -17,7 +17,7 @@
 #include "profiler/communication/stream_tasks.h"
 #include "profiler/program_costs.h"
 #include "shadowgraph/error.h"
-#include "shadowgraph/plan/ranks.h"
+#include "shadowgraph/plan/pipeline.h"
 #include "shadowgraph/profile/communication.h"
 #include "shadowgraph/units.h"
 

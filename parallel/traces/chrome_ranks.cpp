@@ -6,7 +6,6 @@
 #include <string>
 
 #include "shadowgraph/plan/pipeline.h"
-#include "shadowgraph/plan/ranks.h"
 
 namespace shadowgraph {
 

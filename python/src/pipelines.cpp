@@ -5,11 +5,10 @@
 #include "python/src/cost_rules.h"
 #include "python/src/options.h"
 #include "python/src/profile.h"
-#include "shadowgraph/draw/plans.h"
+#include "shadowgraph/draw/draw.h"
 #include "shadowgraph/graph/text.h"
 #include "shadowgraph/plan/exports.h"
 #include "shadowgraph/plan/pipeline.h"
-#include "shadowgraph/plan/ranks.h"
 #include "shadowgraph/plan/training_plan.h"
 #include "shadowgraph/profile/communication.h"
 

@@ -1,12 +1,11 @@
 // Plans of clusters: shadowgraph/plan/training_plan.h.
-#include "shadowgraph/draw/plans.h"
-
 #include <pybind11/functional.h>
 #include <pybind11/stl.h>
 
 #include "python/src/binding.h"
 #include "python/src/cost_rules.h"
 #include "python/src/options.h"
+#include "shadowgraph/draw/draw.h"
 #include "shadowgraph/graph/edit.h"
 #include "shadowgraph/plan/training_plan.h"
 #include "shadowgraph/profile/communication.h"

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "shadowgraph/draw/plans.h"
+#include "shadowgraph/draw/draw.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/graph/text.h"
 #include "shadowgraph/graph/verify.h"

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <set>
 
-#include "shadowgraph/draw/plans.h"
+#include "shadowgraph/draw/draw.h"
 #include "shadowgraph/graph/text.h"
 #include "shadowgraph/profile/device_spec.h"
 #include "shadowgraph/profile/operator_costs.h"

@@ -5,7 +5,7 @@
 
 #include "shadowgraph/capture/capture.h"
 #include "shadowgraph/capture/fake.h"
-#include "shadowgraph/draw/plans.h"
+#include "shadowgraph/draw/draw.h"
 
 namespace shadowgraph {
 namespace {

@@ -2,7 +2,7 @@
 // passing, what it claims in the tests of its room.
 #include <nlohmann/json.hpp>
 #include <shadowgraph/capture/graph_module.h>
-#include <shadowgraph/draw/plans.h>
+#include <shadowgraph/draw/draw.h>
 #include <shadowgraph/graph/bgl.h>
 #include <shadowgraph/shadowgraph.h>
 #include <torch/torch.h>
