@@ -74,7 +74,7 @@ class Reinplacer {
     return result.changed;
   }
 
-  Graph build() { return Build(*this).run(); }
+  Graph build();
 
   ReinplaceResult result;
 
@@ -583,6 +583,8 @@ class Reinplacer::Build {
   IdMap<ValueId, ValueId> now_;
   IdMap<StorageId, StorageId> storages_;
 };
+
+Graph Reinplacer::build() { return Build(*this).run(); }
 
 ReinplaceResult reinplace(Graph& graph) {
   Reinplacer reinplacer(graph);

@@ -1,23 +1,6 @@
-// canonicalize: one way of writing for what can be written in many, by local rules that change no bit of any result.
+// Arguments that mean the same, written the same. Internal to passes/simplify.
 //
-//     same-view    %b has the storage and the geometry of an earlier %a          uses of %b are uses of %a
-//                  t(t(x)), view(x, its own sizes), detach, alias, contiguous of a contiguous tensor, permute and back
-//     view-chain   t(permute(x)) with another result                             one permute of x
-//                  view(view(x, a), b)                                           view(x, b), if x's strides allow it
-//     exact-copy   clone(x), _to_copy(x), mul(x, 1), div(x, 1), sub(x, 0)        x, if neither is written afterwards,
-//                  and add(x, 0) of integers                                     and not both are seen from outside
-//     arguments    dim=-1 -> dim=1; view size [-1, 8] -> [4, 8]; slice bounds clipped to the size; alpha=1.0 -> 1
-//     dead-view    a view that nobody uses                                       goes
-//
-// x + 0.0 is not in the list: it makes 0.0 of -0.0. x * 1.0 is exact but for signalling NaNs, which it makes quiet.
-//
-// Why. The same computation then has the same text, whatever the program called it: CSE, fusion and the search for
-// repeats see more. Captures of training steps hold hundreds of detach and t.
-//
-// Legality. A view takes another's place if neither tensor object changes its geometry (ir/analysis/identity.h);
-// complex tensors and lazy negatives are left alone. A copy is what it copies only while nobody writes to either.
-//
-// Cost. One walk forwards, two back; about 0.5 us a node. Running it again changes nothing.
+//     dim=-1 -> dim=1; view size [-1, 8] -> [4, 8]; slice bounds clipped to the size; alpha=1.0 -> 1
 #include <ATen/TensorUtils.h>
 
 #include <algorithm>
@@ -36,14 +19,6 @@
 #include "shadowgraph/passes/simplify.h"
 
 namespace shadowgraph {
-namespace {
-
-// Where a negative number counts from the end, in the rank of self or of the result.
-struct DimensionRow {
-  std::string_view target;
-  std::array<std::string_view, 2> arguments;
-  bool of_result = false;
-};
 
 // Which of an operator's arguments can be written in several ways.
 struct ArgumentForm {
@@ -52,53 +27,12 @@ struct ArgumentForm {
   bool slice = false;
   bool alpha = false;
 };
+ArgumentForm argument_form_of(std::string_view target);
 
-constexpr DimensionRow kDimensions[] = {
-    {"aten::transpose.int", {"dim0", "dim1"}}, {"aten::permute", {"dims"}},    {"aten::flip", {"dims"}},
-    {"aten::unsqueeze", {"dim"}, true},        {"aten::stack", {"dim"}, true}, {"aten::cat", {"dim"}, true}};
+// Returns whether it changed an argument.
+bool canonicalize_arguments(Graph& graph, NodeId node, const ArgumentForm& form);
 
-// Those with a `dim` in the rank of self.
-constexpr DimensionRow kDim = {"", {"dim"}};
-constexpr std::string_view kWithDim[] = {"aten::select.int",
-                                         "aten::slice.Tensor",
-                                         "aten::narrow",
-                                         "aten::split.Tensor",
-                                         "aten::split_with_sizes",
-                                         "aten::unbind.int",
-                                         "aten::squeeze.dim",
-                                         "aten::squeeze.dims",
-                                         "aten::_softmax",
-                                         "aten::_log_softmax",
-                                         "aten::_softmax_backward_data",
-                                         "aten::_log_softmax_backward_data",
-                                         "aten::sum.dim_IntList",
-                                         "aten::mean.dim",
-                                         "aten::amax",
-                                         "aten::amin",
-                                         "aten::any.dim",
-                                         "aten::all.dim",
-                                         "aten::argmax",
-                                         "aten::argmin",
-                                         "aten::max.dim",
-                                         "aten::min.dim",
-                                         "aten::var.correction",
-                                         "aten::std.correction",
-                                         "aten::var_mean.correction",
-                                         "aten::logsumexp",
-                                         "aten::cumsum",
-                                         "aten::cumprod",
-                                         "aten::gather",
-                                         "aten::index_select",
-                                         "aten::index_add",
-                                         "aten::scatter.src",
-                                         "aten::scatter.value",
-                                         "aten::scatter_add",
-                                         "aten::topk",
-                                         "aten::sort",
-                                         "aten::sort.stable"};
-
-// Operators whose size argument may hold -1 for what follows from the others; the result's sizes say it.
-constexpr std::string_view kSized[] = {"aten::view", "aten::_unsafe_view", "aten::reshape", "aten::expand"};
+namespace {
 
 ValueId self_of(const Graph& graph, NodeId n) {
   const auto arguments = graph.arguments(n);
@@ -190,12 +124,14 @@ bool normalize_alpha(Graph& graph, NodeId n) {
   return true;
 }
 
+}  // namespace
+
 ArgumentForm argument_form_of(std::string_view target) {
   ArgumentForm form;
-  const auto row = std::ranges::find(kDimensions, target, &DimensionRow::target);
-  if (row != std::end(kDimensions)) form.dimensions = &*row;
-  if (std::ranges::find(kWithDim, target) != std::end(kWithDim)) form.dimensions = &kDim;
-  form.sized = std::ranges::find(kSized, target) != std::end(kSized);
+  const OperatorRow row = operator_row(target);
+  form.dimensions = row.dimensions;
+  form.dimensions_of_result = row.dimensions_of_result;
+  form.sized = row.is & OperatorFact::kInfersSizes;
   form.slice = target == "aten::slice.Tensor";
   form.alpha = target.starts_with("aten::add.") || target.starts_with("aten::sub.");
   return form;
@@ -211,6 +147,29 @@ bool canonicalize_arguments(Graph& graph, NodeId node, const ArgumentForm& form)
   if (form.alpha) changed = normalize_alpha(graph, node) || changed;
   return changed;
 }
+
+// canonicalize: one way of writing for what can be written in many, by local rules that change no bit of any result.
+//
+//     same-view    %b has the storage and the geometry of an earlier %a          uses of %b are uses of %a
+//                  t(t(x)), view(x, its own sizes), detach, alias, contiguous of a contiguous tensor, permute and back
+//     view-chain   t(permute(x)) with another result                             one permute of x
+//                  view(view(x, a), b)                                           view(x, b), if x's strides allow it
+//     exact-copy   clone(x), _to_copy(x), mul(x, 1), div(x, 1), sub(x, 0)        x, if neither is written afterwards,
+//                  and add(x, 0) of integers                                     and not both are seen from outside
+//     arguments    dim=-1 -> dim=1; view size [-1, 8] -> [4, 8]; slice bounds clipped to the size; alpha=1.0 -> 1
+//     dead-view    a view that nobody uses                                       goes
+//
+// x + 0.0 is not in the list: it makes 0.0 of -0.0. x * 1.0 is exact but for signalling NaNs, which it makes quiet.
+//
+// Why. The same computation then has the same text, whatever the program called it: CSE, fusion and the search for
+// repeats see more. Captures of training steps hold hundreds of detach and t.
+//
+// Legality. A view takes another's place if neither tensor object changes its geometry (ir/analysis/identity.h);
+// complex tensors and lazy negatives are left alone. A copy is what it copies only while nobody writes to either.
+//
+// Cost. One walk forwards, two back; about 0.5 us a node. Running it again changes nothing.
+
+namespace {
 
 enum class Form : uint8_t { kUnasked, kOther, kPermutation, kView, kCopy, kTimesOne, kMinusZero, kPlusZero };
 
