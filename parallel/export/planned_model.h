@@ -15,12 +15,6 @@
 
 namespace shadowgraph {
 
-// An engine has no words for a part of the plan. what() names it.
-class UnsupportedError : public Error {
- public:
-  using Error::Error;
-};
-
 // One row of exports.cpp: all else that knows engines reads it there.
 struct Engine {
   std::string_view title;  // "PyTorch 2.13"

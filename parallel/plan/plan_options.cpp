@@ -7,6 +7,7 @@
 #include "parallel/plan/plan_space.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/plan/training_plan.h"
+#include "shadowgraph/profile/communication.h"
 #include "shadowgraph/profile/memory.h"
 
 namespace shadowgraph {
@@ -94,10 +95,9 @@ ClusterRequest ClusterRequest::on(const std::string& devices, const std::string&
   if (error != std::errc() || request.devices < 1 || (!rest.empty() && (rest.size() < 2 || rest.front() != 'x'))) {
     throw Error("'" + devices + "' is not a number of devices such as 1024xh100");
   }
-  request.device = *DeviceSpec::find(rest.empty() ? "" : rest.substr(1), c10::kCUDA);
-  const auto around = Interconnect::around(request.device.name);
-  if (links.empty() && !around) throw Error("no links are known around " + request.device.title + ": name some");
-  request.links = links.empty() ? *around : Interconnect::find(links);
+  const Machine machine = Machine::find(rest.empty() ? "" : rest.substr(1), links);
+  request.device = machine.specs();
+  request.links = machine.network();
   return request;
 }
 

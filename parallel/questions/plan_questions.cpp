@@ -22,9 +22,7 @@ namespace shadowgraph {
 
 class Asker {
  public:
-  Asker(StepSource source, ClusterRequest request) : source_(remembered(source)), request_(std::move(request)) {
-    request_.simulated = 1;
-  }
+  Asker(StepSource source, ClusterRequest request);
 
   const StepSource& source() const { return source_; }
   const ClusterRequest& request() const { return request_; }
@@ -33,53 +31,15 @@ class Asker {
   // Tables of something else, by what that is called.
   KeptTables& kept(const std::string& other) { return kept_[other]; }
   // The same model on sequences of so many tokens. Throws Error for sources that have one length.
-  const StepSource& source_of(int64_t sequence) {
-    if (sequence == request_.sequence) return source_;
-    if (!source_.with_sequence) {
-      throw Error(source_.name + " has sequences of one length: its source makes no others");
-    }
-    const auto known = sequences_.find(sequence);
-    if (known != sequences_.end()) return known->second;
-    return sequences_.emplace(sequence, remembered(source_.with_sequence(sequence))).first->second;
-  }
+  const StepSource& source_of(int64_t sequence);
 
   PlanRow row(std::string value, double number, const StepSource& source, const ClusterRequest& request,
-              KeptTables& kept) {
-    PlanRow row{.value = std::move(value), .number = number, .devices = request.devices};
-    try {
-      const PlanAnswer answer = try_plan(source, request, kept, false);
-      if (answer.simulated.empty()) {
-        row.why_not = fmt::format("nothing fits into {}", human_bytes(answer.memory));
-        return row;
-      }
-      const SimulatedPlan& best = answer.best();
-      row.plan = best.plan;
-      row.seconds = best.run.seconds();
-      row.bytes = best.bytes();
-      row.tokens_per_second = answer.tokens_per_second();
-      row.share = answer.model_flops_share();
-      row.waiting = best.run.bubble();
-      for (int32_t rank = 0; rank < best.run.ranks(); ++rank) row.exposed += exposed_of(best.run, rank);
-      row.exposed /= best.run.ranks();
-      excess_ = std::max(excess_, static_cast<double>(row.bytes) / static_cast<double>(best.estimated_bytes));
-    } catch (const NoPlanError& error) {  // not even a program
-      row.why_not = error.what();
-    }
-    return row;
-  }
-
+              KeptTables& kept);
   PlanRow row(std::string value, double number, const ClusterRequest& request) {
     return row(std::move(value), number, source_, request, kept());
   }
   // Whether something fits by the figures of layers, where simulated plans need as much more as they did so far.
-  bool fits(const StepSource& source, const ClusterRequest& request, KeptTables& kept) {
-    try {
-      const auto memory = static_cast<double>(memory_of(request));
-      return first_that_fits(source, request, kept, static_cast<int64_t>(memory / excess_)).has_value();
-    } catch (const NoPlanError&) {
-      return false;
-    }
-  }
+  bool fits(const StepSource& source, const ClusterRequest& request, KeptTables& kept);
 
  private:
   StepSource source_;
@@ -133,6 +93,54 @@ double exposed_of(const PipelineRun& run, int32_t rank) {
 }
 
 }  // namespace
+
+Asker::Asker(StepSource source, ClusterRequest request) : source_(remembered(source)), request_(std::move(request)) {
+  request_.simulated = 1;
+}
+
+const StepSource& Asker::source_of(int64_t sequence) {
+  if (sequence == request_.sequence) return source_;
+  if (!source_.with_sequence) {
+    throw Error(source_.name + " has sequences of one length: its source makes no others");
+  }
+  const auto known = sequences_.find(sequence);
+  if (known != sequences_.end()) return known->second;
+  return sequences_.emplace(sequence, remembered(source_.with_sequence(sequence))).first->second;
+}
+
+PlanRow Asker::row(std::string value, double number, const StepSource& source, const ClusterRequest& request,
+                   KeptTables& kept) {
+  PlanRow row{.value = std::move(value), .number = number, .devices = request.devices};
+  try {
+    const PlanAnswer answer = try_plan(source, request, kept, false);
+    if (answer.simulated.empty()) {
+      row.why_not = fmt::format("nothing fits into {}", human_bytes(answer.memory));
+      return row;
+    }
+    const SimulatedPlan& best = answer.best();
+    row.plan = best.plan;
+    row.seconds = best.run.seconds();
+    row.bytes = best.bytes();
+    row.tokens_per_second = answer.tokens_per_second();
+    row.share = answer.model_flops_share();
+    row.waiting = best.run.bubble();
+    for (int32_t rank = 0; rank < best.run.ranks(); ++rank) row.exposed += exposed_of(best.run, rank);
+    row.exposed /= best.run.ranks();
+    excess_ = std::max(excess_, static_cast<double>(row.bytes) / static_cast<double>(best.estimated_bytes));
+  } catch (const NoPlanError& error) {  // not even a program
+    row.why_not = error.what();
+  }
+  return row;
+}
+
+bool Asker::fits(const StepSource& source, const ClusterRequest& request, KeptTables& kept) {
+  try {
+    const auto memory = static_cast<double>(memory_of(request));
+    return first_that_fits(source, request, kept, static_cast<int64_t>(memory / excess_)).has_value();
+  } catch (const NoPlanError&) {
+    return false;
+  }
+}
 
 StepSource remembered(const StepSource& source) {
   StepSource made = source;

@@ -19,33 +19,6 @@ double value_of(PlanTopic about, const std::string& text) {
   return static_cast<double>(internal::whole_of(text, {.kind = OptionKind::kCount, .least = 1}));
 }
 
-constexpr double kDaySeconds = 86400;
-
-std::vector<std::string> head_of(const PlanTable& table) {
-  std::vector<std::string> head{table.head, "a step", "tokens/s a device", "of the peak", "exposed",
-                                "waiting",  "bytes"};
-  if (table.about == PlanTopic::kPrice) head.insert(head.end(), {"days", "price"});
-  head.emplace_back("plan");
-  return head;
-}
-
-std::vector<std::string> cells_of(const PlanTable& table, const PlanRow& row) {
-  if (!row.why_not.empty()) return {row.value, row.why_not};
-  std::vector<std::string> cells{row.value,
-                                 human_seconds(row.seconds),
-                                 row.tokens_per_second > 0 ? fmt::format("{:.0f}", row.tokens_per_second) : "",
-                                 fmt::format("{:.1f} %", 100 * row.share),
-                                 human_seconds(row.exposed),
-                                 fmt::format("{:.1f} %", 100 * row.waiting),
-                                 human_bytes(row.bytes)};
-  if (table.about == PlanTopic::kPrice) {
-    cells.push_back(fmt::format("{:.1f}", row.training / kDaySeconds));
-    cells.push_back(fmt::format("{:.0f}", row.price));
-  }
-  cells.push_back(to_string(row.plan));
-  return cells;
-}
-
 }  // namespace
 
 std::vector<double> question_values(PlanTopic about, const std::vector<std::string>& words) {
@@ -76,6 +49,37 @@ const OptionTable<PlanQuestion>& PlanQuestion::table() {
               "With price: a JSON file of a device's price an hour, {\"h100\": 2.5}", {.placeholder = "FILE"});
   return table;
 }
+
+namespace {
+
+constexpr double kDaySeconds = 86400;
+
+std::vector<std::string> head_of(const PlanTable& table) {
+  std::vector<std::string> head{table.head, "a step", "tokens/s a device", "of the peak", "exposed",
+                                "waiting",  "bytes"};
+  if (table.about == PlanTopic::kPrice) head.insert(head.end(), {"days", "price"});
+  head.emplace_back("plan");
+  return head;
+}
+
+std::vector<std::string> cells_of(const PlanTable& table, const PlanRow& row) {
+  if (!row.why_not.empty()) return {row.value, row.why_not};
+  std::vector<std::string> cells{row.value,
+                                 human_seconds(row.seconds),
+                                 row.tokens_per_second > 0 ? fmt::format("{:.0f}", row.tokens_per_second) : "",
+                                 fmt::format("{:.1f} %", 100 * row.share),
+                                 human_seconds(row.exposed),
+                                 fmt::format("{:.1f} %", 100 * row.waiting),
+                                 human_bytes(row.bytes)};
+  if (table.about == PlanTopic::kPrice) {
+    cells.push_back(fmt::format("{:.1f}", row.training / kDaySeconds));
+    cells.push_back(fmt::format("{:.0f}", row.price));
+  }
+  cells.push_back(to_string(row.plan));
+  return cells;
+}
+
+}  // namespace
 
 std::string to_text(const PlanTable& table) {
   std::vector<std::vector<std::string>> lines{head_of(table)};
