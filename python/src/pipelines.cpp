@@ -15,10 +15,10 @@
 namespace shadowgraph::python {
 namespace {
 
-using Rows = std::vector<std::vector<std::string>>;
+using PairRows = std::vector<std::vector<std::string>>;
 
-Rows rows_of(const PipelineSchedule& schedule) {
-  Rows rows;
+PairRows rows_of(const PipelineSchedule& schedule) {
+  PairRows rows;
   for (int32_t rank = 0; rank < schedule.ranks(); ++rank) {
     std::vector<std::string>& row = rows.emplace_back();
     for (const PipelineAction& action : schedule.of(rank)) row.push_back(to_string(action));

@@ -12,7 +12,7 @@ namespace shadowgraph {
 namespace {
 
 // x -> a, b; a, b -> add; add, x -> cat (in a list, x twice)
-const char* const kDiamond =
+const char* const kDiamondGraph =
     "operator aten::relu(Tensor self) -> Tensor\noperator aten::neg(Tensor self) -> Tensor\n"
     "operator aten::add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor\n"
     "operator aten::cat(Tensor[] tensors, int dim=0) -> Tensor\n"
@@ -30,7 +30,7 @@ std::vector<uint32_t> users(const Graph& graph, ValueId v) {
 }
 
 TEST(IrGraph, EraseRefusesWhileResultsAreUsed) {
-  Graph graph = samples::graph_of(kDiamond);
+  Graph graph = samples::graph_of(kDiamondGraph);
   EXPECT_THROW(graph.erase(NodeId(3)), GraphError);
   EXPECT_NO_THROW(verify(graph));
   graph.erase(NodeId(4));
@@ -41,7 +41,7 @@ TEST(IrGraph, EraseRefusesWhileResultsAreUsed) {
 }
 
 TEST(IrGraph, EraseHandsDeathsToTheNodeBefore) {
-  Graph graph = samples::graph_of(kDiamond);
+  Graph graph = samples::graph_of(kDiamondGraph);
   graph.erase(NodeId(4));
   ASSERT_EQ(graph.frees(NodeId(3)).size(), 1U);
   EXPECT_EQ(graph.storage(StorageId(3)).freed_after, NodeId(3));
@@ -49,7 +49,7 @@ TEST(IrGraph, EraseHandsDeathsToTheNodeBefore) {
 }
 
 TEST(IrGraph, ReplaceAllUsesReachesListsAndSavedTensors) {
-  Graph graph = samples::graph_of(kDiamond);
+  Graph graph = samples::graph_of(kDiamondGraph);
   graph.replace_all_uses_with(ValueId(0), ValueId(0));
   EXPECT_EQ(users(graph, ValueId(0)), (std::vector<uint32_t>{1, 2, 4, 4}));
   graph.replace_all_uses_with(ValueId(1), ValueId(0));
@@ -62,7 +62,7 @@ TEST(IrGraph, ReplaceAllUsesReachesListsAndSavedTensors) {
 }
 
 TEST(IrGraph, MoveBefore) {
-  Graph graph = samples::graph_of(kDiamond);
+  Graph graph = samples::graph_of(kDiamondGraph);
   graph.move_before(NodeId(2), NodeId(1));
   graph.move_before(NodeId(4), NodeId());
   EXPECT_NO_THROW(verify(graph));
@@ -74,7 +74,7 @@ TEST(IrGraph, MoveBefore) {
 }
 
 TEST(IrGraph, ListsAreNotSharedBetweenNodes) {
-  Graph graph = samples::graph_of(kDiamond);
+  Graph graph = samples::graph_of(kDiamondGraph);
   const auto arguments = graph.arguments(NodeId(4));
   const std::vector<Argument> copy(arguments.begin(), arguments.end());
   const NodeId twin = graph.insert_before(NodeId(4), graph.node(NodeId(4)).target, copy);
@@ -117,7 +117,7 @@ BOOST_CONCEPT_ASSERT((boost::ReadablePropertyGraphConcept<DefUseGraph, NodeId, b
 BOOST_CONCEPT_ASSERT((boost::ReadablePropertyMapConcept<PositionMap, NodeId>));
 
 TEST(IrBoostGraph, Edges) {
-  const Graph graph = samples::graph_of(kDiamond);
+  const Graph graph = samples::graph_of(kDiamondGraph);
   const DefUseGraph view(graph);
   EXPECT_EQ(num_vertices(view), 5U);
   EXPECT_EQ(out_degree(NodeId(0), view), 4U);
@@ -133,7 +133,7 @@ TEST(IrBoostGraph, Edges) {
 }
 
 TEST(IrBoostGraph, TopologicalSortAfterErasing) {
-  Graph graph = samples::graph_of(kDiamond);
+  Graph graph = samples::graph_of(kDiamondGraph);
   graph.erase(NodeId(4));
   const DefUseGraph view(graph);
   std::vector<NodeId> reversed;
@@ -144,7 +144,7 @@ TEST(IrBoostGraph, TopologicalSortAfterErasing) {
 }
 
 TEST(IrBoostGraph, DominatorTree) {
-  const Graph graph = samples::graph_of(kDiamond);
+  const Graph graph = samples::graph_of(kDiamondGraph);
   const DefUseGraph view(graph);
   std::vector<NodeId> dominators(num_vertices(view));
   const auto index = get(boost::vertex_index, view);

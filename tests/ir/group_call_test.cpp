@@ -24,14 +24,14 @@ const char* const kCallHead =
 
 Graph graph_of(const std::string& nodes) { return samples::graph_of(kCallHead + nodes); }
 
-const std::string kChain =
+const std::string kCallChain =
     "%1 = aten::mul.Tensor(self=%0, other=%0) : f32[2,2] @s1 | r2 saved(self)\n"
     "%2 = aten::relu(self=%1) : f32[2,2] @s2 | r3 saved(result[0]) free(s1)\n"
     "%3 = aten::t(self=%2) : f32[2,2]{1,2} @s2\n"
     "%4 = aten::relu(self=%3) : f32[2,2]{1,2} @s3 | backward of n2\n";
 
 TEST(IrGroupCall, ReplacesAndInlinesAgain) {
-  Graph graph = graph_of(kChain);
+  Graph graph = graph_of(kCallChain);
   const std::vector<NodeId> nodes{NodeId(1), NodeId(2)};
   const Subgraph body = extract(graph, nodes);
   EXPECT_EQ(schema_of(graph, nodes, "my::f"), "my::f(Tensor x0) -> Tensor");
@@ -49,7 +49,7 @@ TEST(IrGroupCall, ReplacesAndInlinesAgain) {
 
 // What the body makes lives as long as what the call made, as what that was: to the call itself where nobody reads it.
 TEST(IrGroupCall, WhatAnInlinedBodyMakesTakesTheCallsPlace) {
-  Graph graph = graph_of(kChain);
+  Graph graph = graph_of(kCallChain);
   const std::vector<NodeId> nodes{NodeId(1), NodeId(2)};
   const Subgraph body = extract(graph, nodes);
   const NodeId call = replace_by_call(graph, {.nodes = nodes, .schema = "my::f(Tensor x) -> Tensor"});
@@ -97,7 +97,7 @@ void expect_refused(Graph& graph, const GroupCall& group, const std::string& why
 }
 
 TEST(IrGroupCall, Refusals) {
-  Graph graph = graph_of(kChain);
+  Graph graph = graph_of(kCallChain);
   const auto n = [](std::initializer_list<uint32_t> ids) {
     std::vector<NodeId> nodes;
     for (const uint32_t id : ids) nodes.emplace_back(id);

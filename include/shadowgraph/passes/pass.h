@@ -30,7 +30,8 @@ namespace internal {
 template <class Options>
 std::vector<PassOption> options_of_pass() {
   std::vector<PassOption> described;
-  for (const auto& row : Options::table().rows()) {
+  const auto& table = Options::table();  // which may be a temporary
+  for (const auto& row : table.rows()) {
     described.push_back({row.name, Option::joined(row.print(Options())), row.summary});
   }
   return described;
