@@ -201,12 +201,12 @@ TEST_P(ModelReplay, TrainsAsEagerWithAdamW) { expect_same_step(GetParam(), Optim
 TEST_P(ModelReplay, TrainsASecondStepAsEagerWithSgd) { expect_same_second_step(GetParam(), OptimizerKind::kSgd); }
 TEST_P(ModelReplay, TrainsASecondStepAsEagerWithAdamW) { expect_same_second_step(GetParam(), OptimizerKind::kAdamW); }
 
-std::vector<std::string> model_names() {
+std::vector<std::string> replayed_models() {
   std::vector<std::string> names;
   for (const auto& info : models::available()) names.push_back(info.name);
   return names;
 }
-INSTANTIATE_TEST_SUITE_P(Zoo, ModelReplay, ::testing::ValuesIn(model_names()),
+INSTANTIATE_TEST_SUITE_P(Zoo, ModelReplay, ::testing::ValuesIn(replayed_models()),
                          [](const auto& name) { return name.param; });
 
 }  // namespace
