@@ -205,17 +205,18 @@ class AccelerateDevice:
     """Moves accelerate's record of this process's device to a pretended one, unless the program asked for the CPU."""
 
     def __init__(self, device):
-        self._moved = []
+        self._before, self._device = None, device
         for state in _accelerate_states():
             there = state.get("device")
             if there is not None and there.type != device.type and not state.get("_cpu"):
-                self._moved.append((state, there, device))
+                self._before = there
                 state["device"] = device
 
     def restore(self):
-        for state, before, device in self._moved:
-            if state.get("device") == device:
-                state["device"] = before
+        """Records that were made meanwhile, as copies of the moved one, go back with it."""
+        for state in _accelerate_states() if self._before is not None else ():
+            if state.get("device") == self._device:
+                state["device"] = self._before
 
 
 def _forget_layouts():
