@@ -15,7 +15,9 @@ namespace shadowgraph {
 namespace {
 
 std::string range_of(const OptionTakes& takes, std::string_view least) {
-  if (takes.above) return fmt::format(" above {}", takes.least);
+  if (takes.above) {
+    return fmt::format(" above {}{}", takes.least, takes.most < 9e18 ? fmt::format(" and at most {}", takes.most) : "");
+  }
   if (takes.most < 9e18 && takes.most != std::numeric_limits<int32_t>::max()) {
     return fmt::format(" from {} to {}", takes.least, takes.most);
   }

@@ -35,7 +35,7 @@ const OptionTable<PlanQuestion>& PlanQuestion::table() {
       OptionTable<PlanQuestion>()
           .group("Questions, one table each, in place of one plan")
           .add("share", &PlanQuestion::share, "Of the peak, that devices and batch are to reach",
-               {.least = 0, .most = 1})
+               {.least = 0, .most = 1, .above = true})
           .add("tokens", &PlanQuestion::tokens, "With price: tokens in all, 15T, 300B (powers of 1,000)",
                {.kind = OptionKind::kCount, .least = 0, .above = true})
           .add("within", &PlanQuestion::within, "With price: time for all of them, 14d, 36h",
