@@ -6,10 +6,10 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
 
 #include "shadowgraph/units.h"
+#include "support/text.h"
 
 namespace shadowgraph {
 namespace {
@@ -47,14 +47,6 @@ std::string one_of(const OptionTakes& takes) {
 
 [[noreturn]] void refuse_value(const std::string& text, const OptionTakes& takes) {
   throw Error(fmt::format("'{}' is not {}", text, one_of(takes)));
-}
-
-template <class Number>
-std::optional<Number> parse_number(const std::string& text) {
-  Number number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return number;
 }
 
 bool within(double number, const OptionTakes& takes) {
