@@ -63,7 +63,7 @@ done
 "$tool" draw resnet50 -o $pages/resnet50_forward.html
 "$tool" capture resnet50 --mode train -o $pages/graphs/resnet50.sg
 "$tool" compare $pages/graphs/resnet50.sg resnet50 --mode train --checkpoint 'layer*' -o $pages/compare.html
-"$tool" plan llama3_70b --devices 256xh100 --tokens-per-step 4M --seq 8192 --pipeline 8 -o $pages/plan >/dev/null 2>&1
+"$tool" plan llama3_70b --devices 256xh100 --tokens-per-step 4Mi --seq 8192 --pipeline 8 -o $pages/plan >/dev/null 2>&1
 mv $pages/plan/report.html $pages/plan.html
 "$tool" compare resnet50 bert_base --mode train -o $pages/compare_others.html
 "$tool" profile $pages/graphs/resnet50.sg -o $pages/profile --export nodes-csv >/dev/null
