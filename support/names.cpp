@@ -3,12 +3,16 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <vector>
+
 #include "shadowgraph/error.h"
 
 namespace shadowgraph::internal {
 
 void refuse_name(std::string_view what, std::string_view text, std::span<const std::string> names) {
-  throw Error(fmt::format("{} '{}' is none of {}", what, text, fmt::join(names, ", ")));
+  std::vector<std::string> shown;  // a name of several words in quotes
+  for (const std::string& name : names) shown.push_back(name.find(' ') == std::string::npos ? name : "'" + name + "'");
+  throw Error(fmt::format("{} '{}' is none of {}", what, text, fmt::join(shown, ", ")));
 }
 
 }  // namespace shadowgraph::internal

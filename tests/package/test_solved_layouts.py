@@ -108,5 +108,5 @@ def test_engines_say_that_they_have_no_words_for_it(tmp_path, capfd):
 
 
 def test_other_layouts_are_refused():
-    with pytest.raises(sg.Error, match="megatron, solved or lean, not as 'mine'"):
+    with pytest.raises(sg.Error, match="'mine' is not one of megatron, solved, lean"):
         plan("mine")
