@@ -102,8 +102,7 @@ class Comparison {
     return x->dtype == y->dtype && x->sizes == y->sizes && x->strides == y->strides && x->bytes == y->bytes;
   }
 
-  // What is not of a node: metadata, storages, regions, constants, guards.
-  //@@ Compares what is not a node. It comes last, although it is printed first: a differing node says more.
+  // Compares what is not of a node. It comes last, although it is printed first: a differing node says more.
   std::optional<std::string> heads() {
     if (a_.metadata != b_.metadata) return "the metadata differ";
     if (na_.storages().size() != nb_.storages().size()) {
@@ -148,8 +147,7 @@ class Comparison {
     return std::nullopt;
   }
 
-  // What differs between two nodes, or nullptr.
-  //@@ Returns a part of a sentence, for the message; the order is the one in which a reader looks.
+  // What differs between two nodes, as a part of a sentence, or nullptr; in the order in which a reader looks.
   const char* difference_of(NodeId a, NodeId b) {
     const Node& x = a_.node(a);
     const Node& y = b_.node(b);
@@ -161,10 +159,7 @@ class Comparison {
       return id.index < graph.phase_count() ? std::string_view(graph.phase_name(id)) : std::string_view("?");
     };
     if (phase(a_, x.phase) != phase(b_, y.phase)) return "its phase";
-    if (x.flags.grad_mode != y.flags.grad_mode || x.flags.inference_mode != y.flags.inference_mode ||
-        x.flags.autocast_cpu != y.flags.autocast_cpu || x.flags.autocast_cuda != y.flags.autocast_cuda) {
-      return "its modes";
-    }
+    if (x.flags != y.flags) return "its modes";
     if (!same_number(x.forward, y.forward)) return "the forward node it belongs to";
     if (!same_text(x.source, y.source)) return "its source line";
     const auto saved_a = a_.saved(a);
@@ -414,10 +409,7 @@ class Wiring {
     if (!what.empty()) return what;
     const Node& x = before_.node(a);
     const Node& y = after_.node(b);
-    if (x.flags.grad_mode != y.flags.grad_mode || x.flags.inference_mode != y.flags.inference_mode ||
-        x.flags.autocast_cpu != y.flags.autocast_cpu || x.flags.autocast_cuda != y.flags.autocast_cuda) {
-      return "its modes";
-    }
+    if (x.flags != y.flags) return "its modes";
     if (before_.text_or_empty(before_.region(x.region).name) != after_.text_or_empty(after_.region(y.region).name)) {
       return "its region";
     }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "ir/operators/operator_facts.h"
+#include "ir/records.h"
 #include "ir/text/tensor_bytes.h"
 #include "shadowgraph/graph/graph.h"
 #include "shadowgraph/graph/text.h"
@@ -435,7 +436,6 @@ class Verifier {
   // A tensor saved as an argument is that argument or shares its storage: autograd may save a view or an unpacked form of
   // it.
   void saved(NodeId id) {
-    const auto arguments = graph_.arguments(id);
     for (const SavedTensor& saved : graph_.saved(id)) {
       const Value& value = graph_.value(saved.value);
       if (!live(value.producer)) {
@@ -446,12 +446,7 @@ class Verifier {
       const auto same = [&](ValueId v) {
         return v == saved.value || (value.storage.valid() && graph_.value(v).storage == value.storage);
       };
-      if (saved.role == SavedRole::kArgument && saved.index < arguments.size()) {
-        graph_.for_each_value(arguments.subspan(saved.index, 1), [&](ValueId v) { found = found || same(v); });
-      } else if (saved.role == SavedRole::kResult) {
-        uint32_t flat = 0;
-        graph_.for_each_output(id, [&](ValueId v) { found = found || (flat++ == saved.index && same(v)); });
-      }
+      for_each_value_of_role(graph_, id, saved, [&](ValueId v) { found = found || same(v); });
       if (!found) {
         report(Rule::kSaved, id, "a saved tensor is not {} {}",
                saved.role == SavedRole::kArgument ? "argument" : "result", saved.index);

@@ -103,19 +103,9 @@ std::vector<SavedTensor> without_doomed(const Graph& graph, NodeId n, const std:
     if (is_marked(doomed, graph.value(saved.value).producer)) {
       if (saved.role == SavedRole::kInternal) continue;
       ValueId own;
-      const auto take = [&](ValueId v) {
+      for_each_value_of_role(graph, n, saved, [&](ValueId v) {
         if (!own.valid() && graph.value(v).kind == ValueKind::kTensor) own = v;
-      };
-      if (saved.role == SavedRole::kArgument) {
-        if (saved.index < graph.arguments(n).size()) {
-          graph.for_each_value(graph.arguments(n).subspan(saved.index, 1), take);
-        }
-      } else {
-        uint32_t flat = 0;
-        graph.for_each_output(n, [&](ValueId v) {
-          if (flat++ == saved.index) take(v);
-        });
-      }
+      });
       if (!own.valid()) continue;
       saved.value = own;
     }

@@ -23,10 +23,8 @@ Argument copied_argument(Graph& into, const Graph& from, const Argument& argumen
       copy.kind = argument.kind;
       return copy;
     }
-    case ArgumentKind::kIntList: {
-      const auto ints = from.ints(argument);  // of a pool that may grow, if both are one graph
-      return into.int_list(std::vector<int64_t>(ints.begin(), ints.end()));
-    }
+    case ArgumentKind::kIntList:
+      return into.int_list(from.ints(argument));
     case ArgumentKind::kComplex: {
       const auto parts = from.complex_parts(argument);
       return into.complex_argument(parts[0], parts[1]);

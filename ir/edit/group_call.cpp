@@ -273,23 +273,7 @@ NodeId make_call(Graph& graph, const GroupPlan& planned) {
   mutable_node(graph, call).region = region;
   std::vector<Argument> results;
   for (ValueId v : planned.outputs) {
-    const Value old = graph.value(v);
-    ValueId made;
-    if (old.kind == ValueKind::kTensor) {
-      const std::vector<int64_t> sizes(graph.sizes(v).begin(), graph.sizes(v).end());
-      const std::vector<int64_t> strides(graph.strides(v).begin(), graph.strides(v).end());
-      made = graph.new_tensor(call, {.dtype = old.dtype,
-                                     .sizes = sizes,
-                                     .strides = strides,
-                                     .storage = old.storage,
-                                     .offset = old.offset,
-                                     .device = old.device(),
-                                     .layout = old.layout,
-                                     .requires_grad = old.requires_grad});
-    } else {
-      made = graph.new_scalar(call, old.kind);
-    }
-    results.push_back(Argument::of_value(made));
+    results.push_back(Argument::of_value(graph.new_value(call, graph.value(v).kind, graph.meta(v))));
   }
   graph.set_results(call, results);
 

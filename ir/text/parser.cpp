@@ -607,10 +607,7 @@ class TextParser {
                  arguments[tensor.index].kind == ArgumentKind::kValue) {
         tensor.value = arguments[tensor.index].ref.value;
       } else if (tensor.role == SavedRole::kResult) {
-        uint32_t flat = 0;
-        graph_.for_each_output(node, [&](ValueId v) {
-          if (flat++ == tensor.index) tensor.value = v;
-        });
+        for_each_value_of_role(graph_, node, tensor, [&](ValueId v) { tensor.value = v; });
         if (!tensor.value.valid()) cursor_.fail_at(place, "no result of this index", "one of the results");
       } else {
         cursor_.fail_at(place, "a saved tensor that is not a single tensor argument", "its value too: name=%0");

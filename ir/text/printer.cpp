@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "ir/operators/operator_name.h"
+#include "ir/records.h"
 #include "ir/text/tensor_bytes.h"
 #include "ir/text/words.h"
 #include "shadowgraph/graph/analysis.h"
@@ -82,7 +83,7 @@ class TextWriter {
       put(": ");
     }
     if (!results.empty() && preset_ != PrintPreset::kFingerprint) {
-      result_names(results, 0);
+      this->results(results, [this](ValueId v) { number('%', numbering_.of(v)); });
       put(" = ");
     }
     target_name(node.target);
@@ -93,7 +94,7 @@ class TextWriter {
     }
     if (!results.empty()) {
       put(" : ");
-      result_types(results, 0);
+      this->results(results, [this](ValueId v) { type(v); });
     }
     if (preset_ != PrintPreset::kShort) attributes(id);
     // Results count after the line, so that `^1` is the value made just before.
@@ -414,33 +415,17 @@ class TextWriter {
   }
 
   // Names and types are written apart: names first, so that lines begin with what they make.
-  void result_names(std::span<const Argument> results, int depth) {
+  template <class F>
+  void results(std::span<const Argument> results, F&& put_value, int depth = 0) {
     bool first = true;
     for (const Argument& result : results) {
       if (!first) put(", ");
       first = false;
       if (result.kind == ArgumentKind::kValue) {
-        number('%', numbering_.of(result.ref.value));
+        put_value(result.ref.value);
       } else if (result.kind == ArgumentKind::kList && depth < kMaxListDepth) {
         put('[');
-        result_names(graph_.list(result), depth + 1);
-        put(']');
-      } else {
-        put("None");
-      }
-    }
-  }
-
-  void result_types(std::span<const Argument> results, int depth) {
-    bool first = true;
-    for (const Argument& result : results) {
-      if (!first) put(", ");
-      first = false;
-      if (result.kind == ArgumentKind::kValue) {
-        type(result.ref.value);
-      } else if (result.kind == ArgumentKind::kList && depth < kMaxListDepth) {
-        put('[');
-        result_types(graph_.list(result), depth + 1);
+        this->results(graph_.list(result), put_value, depth + 1);
         put(']');
       } else {
         put("None");
@@ -531,9 +516,7 @@ class TextWriter {
         put("result[");
         append_int(out_, saved.index);
         put(']');
-        uint32_t flat = 0;
-        graph_.for_each_output(id,
-                               [&](ValueId v) { implied = implied || (flat++ == saved.index && v == saved.value); });
+        for_each_value_of_role(graph_, id, saved, [&](ValueId v) { implied = v == saved.value; });
       } else {
         put("internal");
       }

@@ -553,25 +553,14 @@ class Functionalizer {
     if (result.kind != ArgumentKind::kValue) return result;
     const ValueId id = result.ref.value;
     const Value& value = read_.value(id);
-    if (value.kind != ValueKind::kTensor) {
-      const ValueId scalar = made_.new_scalar(made, value.kind);
-      images_.define(id, scalar);
-      return Argument::of_value(scalar);
-    }
-    TensorMeta spec{.dtype = value.dtype,
-                    .sizes = read_.sizes(id),
-                    .strides = read_.strides(id),
-                    .offset = value.offset,
-                    .device = value.device(),
-                    .layout = value.layout,
-                    .requires_grad = value.requires_grad};
+    TensorMeta spec = read_.meta(id);
     if (value.storage.valid()) {
       spec.storage = images_.storage_of(id);
       if (!spec.storage.valid()) spec.storage = carried_.storage(value.storage, made);
     }
-    const ValueId tensor = made_.new_tensor(made, spec);
-    images_.define(id, tensor);
-    return Argument::of_value(tensor);
+    const ValueId copy = made_.new_value(made, value.kind, spec);
+    images_.define(id, copy);
+    return Argument::of_value(copy);
   }
 
   void keep_saved(NodeId n, NodeId made) {

@@ -129,8 +129,7 @@ class HostCopies {
   // What `v` is of its storage, of another one.
   ValueId view_like(ValueId v, ValueId of, NodeId position, NodeId born) {
     const TargetId as_strided = graph_.intern_operator("aten::as_strided");
-    const std::vector<int64_t> sizes(graph_.sizes(v).begin(), graph_.sizes(v).end());
-    const std::vector<int64_t> strides(graph_.strides(v).begin(), graph_.strides(v).end());
+    const auto sizes = graph_.sizes(v), strides = graph_.strides(v);
     const int64_t offset = graph_.value(v).offset;
     const std::array<Argument, 4> arguments{Argument::of_value(of), graph_.int_list(sizes), graph_.int_list(strides),
                                             Argument::of_int(offset)};
@@ -160,10 +159,11 @@ class HostCopies {
     const Storage& from = graph_.storage(graph_.value(v).storage);
     const StorageId storage = graph_.add_storage(
         {.bytes = from.bytes, .device_type = device.type(), .device_index = device.index(), .born = n});
-    const std::vector<int64_t> sizes(graph_.sizes(v).begin(), graph_.sizes(v).end());
-    const std::vector<int64_t> strides(graph_.strides(v).begin(), graph_.strides(v).end());
-    return graph_.add_tensor_result(
-        n, {.dtype = graph_.value(v).dtype, .sizes = sizes, .strides = strides, .storage = storage, .device = device});
+    return graph_.add_tensor_result(n, {.dtype = graph_.value(v).dtype,
+                                        .sizes = graph_.sizes(v),
+                                        .strides = graph_.strides(v),
+                                        .storage = storage,
+                                        .device = device});
   }
 
   Graph& graph_;

@@ -359,25 +359,10 @@ class Collapse {
 
     std::vector<Argument> results;
     for (const ValueId v : border.outputs) {
-      const Value value = graph_.value(v);
-      ValueId made;
-      if (value.kind == ValueKind::kTensor) {
-        const std::vector<int64_t> sizes(graph_.sizes(v).begin(), graph_.sizes(v).end());
-        const std::vector<int64_t> strides(graph_.strides(v).begin(), graph_.strides(v).end());
-        made = graph_.new_tensor(call, {.dtype = value.dtype,
-                                        .sizes = sizes,
-                                        .strides = strides,
-                                        .storage = value.storage,
-                                        .offset = value.offset,
-                                        .device = value.device(),
-                                        .layout = value.layout,
-                                        .requires_grad = value.requires_grad});
-        if (value.storage.valid()) {
-          Storage& storage = mutable_storage(graph_, value.storage);
-          if (std::as_const(inside_)[storage.born] == stamp_) storage.born = call;
-        }
-      } else {
-        made = graph_.new_scalar(call, value.kind);
+      const ValueId made = graph_.new_value(call, graph_.value(v).kind, graph_.meta(v));
+      if (const StorageId s = graph_.value(v).storage; s.valid()) {
+        Storage& storage = mutable_storage(graph_, s);
+        if (std::as_const(inside_)[storage.born] == stamp_) storage.born = call;
       }
       results.push_back(Argument::of_value(made));
       replacements_.add(v, made);
