@@ -68,8 +68,7 @@ void Graph::set_storage_kind(StorageId id, StorageKind kind) { storages_[id.inde
 
 // Program order has three parts: placeholders, calls, and sg::output and sg::gradient at the end.
 int Graph::Editor::rank_of(TargetId target) {
-  if (target.index <= target_of(Builtin::kConstant).index) return Editor::kPlaceholderRank;
-  return target == target_of(Builtin::kOutput) || target == target_of(Builtin::kGradient) ? Editor::kEndRank : 1;
+  return shadowgraph::is_placeholder(target) ? kPlaceholderRank : is_end(target) ? kEndRank : 1;
 }
 
 // Only neighbours need be looked at: the rest of the program is in order already.

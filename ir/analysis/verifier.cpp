@@ -21,17 +21,9 @@
 
 namespace shadowgraph {
 
-// ---- 1, 2, 12: what everything else relies on -----------------------------------------------------------------------
-
-// ---- 3, 4: uses -----------------------------------------------------------------------------------------------------
-
-// Generous where libtorch converts: a number stands for a tensor, a value for a number of its kind.
-bool fits_schema(const Graph& graph, const Argument& a, const FormalType& type);
-// A result that is not there is None: kernels may leave out what a flag switches off.
-bool result_fits_schema(const Graph& graph, const Argument& a, TypeClass type);
-
 namespace {
 
+// Generous where libtorch converts: a number stands for a tensor, a value for a number of its kind.
 bool fits_schema(const Graph& graph, const Argument& a, TypeClass type, bool optional) {
   if (a.kind == ArgumentKind::kNone) return optional || type == TypeClass::kTensor || type == TypeClass::kAny;
   if (a.kind == ArgumentKind::kOpaque || type == TypeClass::kAny) return true;
@@ -67,8 +59,6 @@ bool fits_schema(const Graph& graph, const Argument& a, TypeClass type, bool opt
   }
 }
 
-}  // namespace
-
 bool fits_schema(const Graph& graph, const Argument& a, const FormalType& type) {
   if (type.type != TypeClass::kList) return fits_schema(graph, a, type.type, type.optional);
   switch (a.kind) {
@@ -89,6 +79,7 @@ bool fits_schema(const Graph& graph, const Argument& a, const FormalType& type) 
   }
 }
 
+// A result that is not there is None: kernels may leave out what a flag switches off.
 bool result_fits_schema(const Graph& graph, const Argument& a, TypeClass type) {
   if (a.kind == ArgumentKind::kNone) return true;
   if (a.kind == ArgumentKind::kList) return type == TypeClass::kList || type == TypeClass::kAny;
@@ -98,12 +89,6 @@ bool result_fits_schema(const Graph& graph, const Argument& a, TypeClass type) {
   if (type == TypeClass::kAny) return true;
   return !tensor && fits_schema(graph, a, type, false);
 }
-
-// ---- 6, 7: schemas --------------------------------------------------------------------------------------------------
-
-// ---- 5, 8, 9, 11: values and storages -------------------------------------------------------------------------------
-
-// ---- 13 to 17 -------------------------------------------------------------------------------------------------------
 
 class Verifier {
  public:
@@ -480,6 +465,8 @@ class Verifier {
   bool past_calls_ = false;
   uint32_t outputs_ = 0;
 };
+
+}  // namespace
 
 std::vector<Violation> violations(const Graph& graph) { return Verifier(graph).run(); }
 

@@ -42,6 +42,12 @@ Argument copied_argument(Graph& into, const Graph& from, const Argument& argumen
 
 // When storages die, after an edit has changed who reads them.
 
+// The last node that reads, writes or makes what is in a storage, by storage; invalid without one. Linear.
+std::vector<NodeId> last_uses(const Graph& graph);
+
+// All storages die after these nodes, by storage; invalid: nowhere. Linear but for a sort.
+void set_deaths(Graph& graph, const std::vector<NodeId>& deaths);
+
 // They die after the last node that reads, writes or makes what is in them. Linear.
 void die_at_last_use(Graph& graph, const std::set<StorageId>& storages);
 

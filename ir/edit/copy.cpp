@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <unordered_map>
-#include <unordered_set>
 #include <utility>
 
 #include "ir/edit/bulk_edits.h"
@@ -248,9 +247,8 @@ std::vector<ValueId> splice(Graph& into, NodeId position, const Graph& piece, st
   if (!position.valid()) position = InsertionPoint::at_end(into).position();
   while (position.valid() && into.is_placeholder(position)) position = into.node(position).next;
   const NodeId before = position.valid() ? into.node(position).previous : into.last();
-  const bool at_end = before.valid() && (into.node(before).target == target_of(Builtin::kOutput) ||
-                                         into.node(before).target == target_of(Builtin::kGradient));
-  if (at_end) throw GraphError("cannot splice behind sg::output or sg::gradient");
+  if (before.valid() && is_end(into.node(before).target))
+    throw GraphError("cannot splice behind sg::output or sg::gradient");
 
   const RegionId region = position.valid() ? into.node(position).region : Graph::kRootRegion;
   NodeCopier copier(piece, into, region);
@@ -310,22 +308,14 @@ std::vector<ValueId> splice(Graph& into, NodeId position, const Graph& piece, st
 // Cuts nodes out as a graph of their own; `graph` stays as it is. Values from outside become sg::input, values that
 // others use or save become outputs.
 Subgraph extract(const Graph& graph, std::span<const NodeId> nodes) {
-  Subgraph result;
-  NodeCopier copier(graph, result.graph);
-  std::unordered_set<NodeId> inside;
   for (NodeId n : nodes) {
-    if (graph.is_placeholder(n) || graph.node(n).target == target_of(Builtin::kOutput) ||
-        graph.node(n).target == target_of(Builtin::kGradient)) {
+    if (graph.is_placeholder(n) || is_end(graph.node(n).target)) {
       throw GraphError("cannot cut out a placeholder, sg::output or sg::gradient:\n  " + to_text(graph, n));
     }
-    inside.insert(n);
   }
-  std::unordered_set<ValueId> seen;
-  for (NodeId n : nodes) {
-    graph.for_each_input(n, [&](ValueId v) {
-      if (!inside.contains(graph.value(v).producer) && seen.insert(v).second) result.inputs.push_back(v);
-    });
-  }
+  Boundary boundary = boundary_of(graph, nodes);
+  Subgraph result{.inputs = std::move(boundary.inputs), .outputs = std::move(boundary.outputs)};
+  NodeCopier copier(graph, result.graph);
   // Storages of inputs are there before the piece begins, whatever they are to the graph around. Inputs that share one
   // share it in the piece, too, so that writes and views mean the same.
   std::unordered_map<StorageId, StorageId> storages;
@@ -352,15 +342,7 @@ Subgraph extract(const Graph& graph, std::span<const NodeId> nodes) {
   for (NodeId n : nodes) copier.copy(n, NodeId());
   copier.finish();
   std::vector<Argument> outputs;
-  for (NodeId n : nodes) {
-    graph.for_each_output(n, [&](ValueId v) {
-      bool needed = graph.is_saved_elsewhere(v);
-      graph.for_each_use(v, [&](NodeId user) { needed = needed || !inside.contains(user); });
-      if (!needed) return;
-      result.outputs.push_back(v);
-      outputs.push_back(Argument::of_value(copier.value(v)));
-    });
-  }
+  for (ValueId v : result.outputs) outputs.push_back(Argument::of_value(copier.value(v)));
   const Argument list[] = {result.graph.make_list(outputs)};
   const NodeId end = result.graph.append(target_of(Builtin::kOutput), list);
   // Outputs are handed to the caller, so their storages live to the end.

@@ -178,8 +178,7 @@ class TextWriter {
         sliced_ ? (id.index < slice_numbers_.size() ? slice_numbers_[id.index] : Numbering::kNone) : numbering_.of(id);
     const bool known = id.index < graph_.value_capacity();
     const NodeId producer = known ? graph_.value(id).producer : NodeId();
-    const bool placeholder = producer.index < graph_.node_capacity() &&
-                             graph_.node(producer).target.index <= target_of(Builtin::kConstant).index;
+    const bool placeholder = producer.index < graph_.node_capacity() && graph_.is_placeholder(producer);
     // A value from outside says what it is by its type only: layers have parameters of their own.
     if (n == Numbering::kNone || placeholder) {
       put('<');
@@ -314,7 +313,7 @@ class TextWriter {
       const Formal* formal = i < formals.arguments.size() ? &formals.arguments[i] : nullptr;
       if (formal != nullptr && formal->default_value && formal->default_value->equals(graph_, actual[i])) continue;
       // The name of a placeholder, and constants: what a fingerprint must not see.
-      if (preset_ == PrintPreset::kFingerprint && target.index <= target_of(Builtin::kConstant).index) continue;
+      if (preset_ == PrintPreset::kFingerprint && is_placeholder(target)) continue;
       if (!first) put(", ");
       first = false;
       // A value by position is shorter; everything else keeps its name.

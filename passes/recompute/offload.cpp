@@ -33,11 +33,8 @@ void end_lives(Graph& graph, const StorageChanges& changes) {
     graph.for_each_input(n, touch);
     graph.for_each_output(n, touch);
   }
-  // By node the first storage that dies there, by storage the next one.
-  std::vector<StorageId> first_death(graph.node_capacity());
-  std::vector<StorageId> next_death(graph.storage_count());
-  std::vector<bool> moved(graph.storage_count(), false);
-  for (uint32_t i = graph.storage_count(); i-- > 0;) {
+  std::map<StorageId, NodeId> deaths;
+  for (uint32_t i = 0; i < graph.storage_count(); ++i) {
     const StorageId s(i);
     const Storage& storage = graph.storage(s);
     if (!last_use[i].valid()) continue;
@@ -48,33 +45,9 @@ void end_lives(Graph& graph, const StorageChanges& changes) {
     const bool earlier = has_death && changes.touched[s] != 0 && graph.is_before(last_use[i], storage.freed_after) &&
                          graph.node(storage.freed_after).phase != Graph::kForward;
     if ((!is_new || storage.freed_after == last_use[i]) && !later && !earlier) continue;
-    moved[i] = true;
-    if (is_end(graph.node(last_use[i]).target)) continue;  // never
-    next_death[i] = first_death[last_use[i].index];
-    first_death[last_use[i].index] = s;
+    deaths[s] = is_end(graph.node(last_use[i]).target) ? NodeId() : last_use[i];  // or never
   }
-  struct Frees {
-    NodeId node;
-    size_t begin = 0;
-  };
-  std::vector<Frees> changed;
-  std::vector<StorageId> storages;
-  for (const NodeId n : graph.nodes()) {
-    const auto frees = graph.frees(n);
-    const bool loses = std::any_of(frees.begin(), frees.end(), [&](StorageId s) { return moved[s.index]; });
-    if (!first_death[n.index].valid() && !loses) continue;
-    changed.push_back({n, storages.size()});
-    for (const StorageId s : frees) {
-      if (!moved[s.index]) storages.push_back(s);
-    }
-    for (StorageId s = first_death[n.index]; s.valid(); s = next_death[s.index]) storages.push_back(s);
-  }
-  // A storage leaves one list before it enters another.
-  for (const Frees& frees : changed) graph.set_frees(frees.node, {});
-  for (size_t i = 0; i < changed.size(); ++i) {
-    const size_t end = i + 1 < changed.size() ? changed[i + 1].begin : storages.size();
-    graph.set_frees(changed[i].node, {storages.data() + changed[i].begin, end - changed[i].begin});
-  }
+  die_at(graph, deaths);
 }
 
 namespace {
