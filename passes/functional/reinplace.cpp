@@ -19,7 +19,7 @@
 #include "ir/analysis/identity.h"
 #include "ir/operators/operator_facts.h"
 #include "ir/operators/operator_forms.h"
-#include "passes/functional/storage_images.h"
+#include "passes/functional/lazy_bits.h"
 #include "passes/rewrite/node_emitter.h"
 #include "shadowgraph/graph/analysis.h"
 #include "shadowgraph/passes/functional.h"
