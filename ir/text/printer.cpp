@@ -107,16 +107,7 @@ class TextWriter {
   void type(ValueId id) {
     if (id.index >= graph_.value_capacity() || !graph_.in_bounds(graph_.value(id))) return put('?');
     const Value& value = graph_.value(id);
-    switch (value.kind) {
-      case ValueKind::kTensor:
-        break;
-      case ValueKind::kInt:
-        return put("int");
-      case ValueKind::kFloat:
-        return put("float");
-      case ValueKind::kBool:
-        return put("bool");
-    }
+    if (value.kind != ValueKind::kTensor) return put(to_string(value.kind));
     put(dtype_word(value.dtype));
     put('[');
     ints(graph_.sizes(id));
