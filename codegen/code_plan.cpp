@@ -305,15 +305,63 @@ std::vector<size_t> fresh_results(const OperatorFacts& facts, size_t results) {
   return fresh;
 }
 
+TensorBytes readable_constant(const Graph& graph, ConstantId id, const std::string& name) {
+  auto content = tensor_bytes(graph.constant(id));
+  if (content) return *std::move(content);
+  throw UnsupportedError("the contents of the constant " + name + " cannot be read, so no code can hold them");
+}
+
+void refuse_another_schema(const Graph& graph, NodeId node) {
+  const Target& target = graph.target(node);
+  if (!has_another_schema(target)) return;
+  refuse_node(graph, node,
+              "this libtorch has the operator with another schema than " + target.schema_text() +
+                  "; capture the graph again with this libtorch");
+}
+
+void refuse_opaque(const Graph& graph, NodeId node, const Argument& object) {
+  refuse_node(graph, node,
+              "its argument is an object that a graph does not hold (" + graph.text(object.string) +
+                  "); rewrite the node to operators first");
+}
+
+int64_t bytes_between(const Graph& graph, ValueId from, ValueId to) {
+  const auto begin = [&](const Value& v) { return v.offset * static_cast<int64_t>(c10::elementSize(v.dtype)); };
+  return begin(graph.value(to)) - begin(graph.value(from));
+}
+
+std::vector<Argument> arguments_with_device(const Graph& graph, NodeId node) {
+  const auto given = graph.arguments(node);
+  const auto& formals = graph.target(node).signature().arguments;
+  std::vector<Argument> arguments(given.begin(), given.end());
+  bool any_tensor = false;
+  graph.for_each_input(node, [&](ValueId) { any_tensor = true; });
+  ValueId result;
+  graph.for_each_output(node, [&](ValueId value) {
+    if (!result.valid()) result = value;
+  });
+  if (any_tensor || !result.valid() || graph.value(result).kind != ValueKind::kTensor) return arguments;
+  for (size_t i = 0; i < formals.size() && i < arguments.size(); ++i) {
+    if (formals[i].type.type == TypeClass::kDevice && arguments[i].kind == ArgumentKind::kNone) {
+      arguments[i] = Argument::of_device(graph.value(result).device());
+    }
+  }
+  return arguments;
+}
+
+std::vector<uint32_t> CodePlan::returned_variables() const {
+  std::vector<uint32_t> returned;
+  for (const Output& output : outputs) {
+    if (output.variable != kNoVariable) returned.push_back(output.variable);
+  }
+  return returned;
+}
+
 void take_side_constants(const CodePlan& plan, const std::string& name, GeneratedCode& code) {
   for (const auto& given : plan.given) {
     if (!given.constant.valid()) continue;
-    const at::Tensor& tensor = plan.graph->constant(given.constant);
-    if (!tensor_bytes(tensor)) {
-      throw UnsupportedError("the contents of the constant " + given.name +
-                             " cannot be read, so no code can hold them");
-    }
-    code.constants.emplace_back(given.name, tensor);
+    readable_constant(*plan.graph, given.constant, given.name);
+    code.constants.emplace_back(given.name, plan.graph->constant(given.constant));
   }
   if (!code.constants.empty()) code.constants_file = name + "_constants.pt";
 }

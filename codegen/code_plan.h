@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "ir/operators/operator_facts.h"
+#include "ir/text/tensor_bytes.h"
 #include "shadowgraph/graph/graph.h"
 
 namespace shadowgraph {
@@ -97,12 +98,14 @@ class CodePlan {
     std::string name;                 // "output0"
     uint32_t variable = kNoVariable;  // none: an undefined tensor
     bool gradient = false;            // then `name` is the parameter's
+    std::string key() const { return gradient ? "gradient." + name : name; }
   };
   std::vector<Output> outputs;
   bool uses_grad_mode = false;                       // some operator ran with gradients on
   std::vector<RegionId> checkpoints_with_grad_mode;  // outermost ones in which one did; sorted
   bool random = false;
 
+  std::vector<uint32_t> returned_variables() const;
   uint32_t variable_of(ValueId value, uint32_t step) const;
   // Variables that `step` reads, in order, repeats included.
   template <class F>
@@ -156,6 +159,17 @@ RegionId checkpoint_around(const Graph& graph, RegionId region);
 
 // Results of an operator that are no alias of an operand.
 std::vector<size_t> fresh_results(const OperatorFacts& facts, size_t results);
+
+// What both languages refuse, with UnsupportedError: contents that are gone, another libtorch's operator, an object.
+TensorBytes readable_constant(const Graph& graph, ConstantId id, const std::string& name);
+void refuse_another_schema(const Graph& graph, NodeId node);
+[[noreturn]] void refuse_opaque(const Graph& graph, NodeId node, const Argument& object);
+
+// From where one value begins to where another of its storage does: they may differ in dtype.
+int64_t bytes_between(const Graph& graph, ValueId from, ValueId to);
+
+// A factory that named no device made its tensor on the mode's default one: here that is what the result says.
+std::vector<Argument> arguments_with_device(const Graph& graph, NodeId node);
 
 // The constants that are not written into the code, and the name of their file, NAME_constants.pt. Throws
 // UnsupportedError for one whose contents are gone.

@@ -151,9 +151,7 @@ std::string CppCalls::argument(const Argument& a, const FormalType& type, bool t
       if (type.optional) return "std::nullopt";
       return "at::globalContext().defaultGenerator(" + device(a.device()) + ")";
     case ArgumentKind::kOpaque:
-      refuse_node(graph_, plan_.steps[step_].node,
-                  "its argument is an object that a graph does not hold (" + graph_.text(a.string) +
-                      "); rewrite the node to operators first");
+      refuse_opaque(graph_, plan_.steps[step_].node, a);
     case ArgumentKind::kIntList:
     case ArgumentKind::kList:
       return list(a, type, typed);
@@ -354,35 +352,12 @@ CppCalls::Call CppCalls::call_by_schema(const std::string& callee, const Target&
   return {callee + "(" + text + ")", returns_of(formals)};
 }
 
-// A factory that named no device made its tensor on the mode's default one: here that is what the result says.
-std::vector<Argument> CppCalls::arguments_with_device(NodeId node, const Signature& formals) {
-  const auto given = graph_.arguments(node);
-  std::vector<Argument> arguments(given.begin(), given.end());
-  bool any_tensor = false;
-  graph_.for_each_input(node, [&](ValueId) { any_tensor = true; });
-  ValueId result;
-  graph_.for_each_output(node, [&](ValueId value) {
-    if (!result.valid()) result = value;
-  });
-  if (any_tensor || !result.valid() || graph_.value(result).kind != ValueKind::kTensor) return arguments;
-  for (size_t i = 0; i < formals.arguments.size() && i < arguments.size(); ++i) {
-    if (formals.arguments[i].type.type == TypeClass::kDevice && arguments[i].kind == ArgumentKind::kNone) {
-      arguments[i] = Argument::of_device(graph_.value(result).device());
-    }
-  }
-  return arguments;
-}
-
 CppCalls::Call CppCalls::operator_call(uint32_t step, const Target& target) {
   const NodeId node = plan_.steps[step].node;
   const CppOperator* op = find_cpp_operator(target.name());
   const Signature& formals = graph_.target(node).signature();
   // The same name with another schema is another operator: it is not what ATen's header declares.
-  if (has_another_schema(target)) {
-    refuse_node(graph_, node,
-                "this libtorch has the operator with another schema than " + target.schema_text() +
-                    "; capture the graph again with this libtorch");
-  }
+  refuse_another_schema(graph_, node);
   // ATen's headers do not declare it, as for custom operators: the dispatcher finds it by name at run time.
   if (op == nullptr) {
     if (target.name().find("::") != std::string::npos) {
@@ -393,7 +368,7 @@ CppCalls::Call CppCalls::operator_call(uint32_t step, const Target& target) {
                       target, step);
   }
   needs_.headers.insert("ATen/ops/" + op->header_name() + ".h");
-  const std::vector<Argument> arguments = arguments_with_device(node, formals);
+  const std::vector<Argument> arguments = arguments_with_device(graph_, node);
   // The form at::_ops takes dtype, layout, device and pin_memory one by one, as the schema does.
   const size_t options_at = op->form == 'o' ? formals.arguments.size() : tensor_options_at(formals.arguments);
 
@@ -451,7 +426,7 @@ CppCalls::Call CppCalls::boxed_call(const std::string& callee, const Target& tar
   const NodeId node = plan_.steps[step].node;
   const Signature& formals = graph_.target(node).signature();
   std::string text;
-  const std::vector<Argument> arguments = arguments_with_device(node, formals);
+  const std::vector<Argument> arguments = arguments_with_device(graph_, node);
   for (size_t i = 0; i < arguments.size(); ++i) {
     const FormalType type = i < formals.arguments.size() ? formals.arguments[i].type : FormalType{};
     text += (text.empty() ? "" : ", ") + ivalue(arguments[i], type);
@@ -463,14 +438,10 @@ CppCalls::Call CppCalls::alias(uint32_t step) {
   const NodeId node = plan_.steps[step].node;
   const ValueId from = graph_.arguments(node)[0].ref.value;
   const ValueId to = graph_.results(node)[0].ref.value;
-  const Value& source = graph_.value(from);
-  const Value& result = graph_.value(to);
   needs_.helpers.insert("alias_of");
-  // The offset is counted in bytes, since source and result may differ in dtype.
-  const int64_t bytes = result.offset * static_cast<int64_t>(c10::elementSize(result.dtype)) -
-                        source.offset * static_cast<int64_t>(c10::elementSize(source.dtype));
-  return {fmt::format("alias_of({}, {}, {}, {}, {})", value(from, TypeClass::kTensor), cpp::dtype(result.dtype),
-                      cpp::ints(graph_.sizes(to)), cpp::ints(graph_.strides(to)), cpp::number(bytes)),
+  return {fmt::format("alias_of({}, {}, {}, {}, {})", value(from, TypeClass::kTensor),
+                      cpp::dtype(graph_.value(to).dtype), cpp::ints(graph_.sizes(to)), cpp::ints(graph_.strides(to)),
+                      cpp::number(bytes_between(graph_, from, to))),
           Returns::kOne};
 }
 

@@ -65,7 +65,6 @@ class CppCalls {
   std::string value(ValueId value, TypeClass wanted);
   std::string tensor_options(std::span<const Argument> four);
   std::string constant(ConstantId id);
-  std::vector<Argument> arguments_with_device(NodeId node, const Signature& formals);
 
   const CodePlan& plan_;
   const Graph& graph_;

@@ -54,16 +54,12 @@ bool all_finite(const std::vector<uint8_t>& bytes) {
 // The function that makes a small constant, bit for bit, anew at each call: from a list of numbers, or of bytes for
 // types other than int, long, float and double. Throws UnsupportedError if its contents are not readable.
 std::string embedded_constant(const Graph& graph, ConstantId id) {
-  const auto content = tensor_bytes(graph.constant(id));
-  if (!content) {
-    throw UnsupportedError("the contents of the constant c" + std::to_string(id.index) +
-                           " cannot be read, so no code can hold them");
-  }
-  const auto& bytes = content->bytes;
+  const TensorBytes content = readable_constant(graph, id, fmt::format("c{}", id.index));
+  const auto& bytes = content.bytes;
   std::string type = "uint8_t";
   std::string text;
   // Numbers are written so that they read back bit for bit. NaN and infinity have no literal and go as bytes.
-  if (content->dtype == at::kFloat && all_finite<float>(bytes)) {
+  if (content.dtype == at::kFloat && all_finite<float>(bytes)) {
     type = "float";
     text = elements<float>(bytes, [](float value) {
       std::string number = fmt::format("{}", value);
@@ -71,13 +67,13 @@ std::string embedded_constant(const Graph& graph, ConstantId id) {
       if (number.find_first_of(".e") == std::string::npos) number += ".0";
       return number + "f";
     });
-  } else if (content->dtype == at::kDouble && all_finite<double>(bytes)) {
+  } else if (content.dtype == at::kDouble && all_finite<double>(bytes)) {
     type = "double";
     text = elements<double>(bytes, [](double value) { return cpp::number(value); });
-  } else if (content->dtype == at::kLong) {
+  } else if (content.dtype == at::kLong) {
     type = "int64_t";
     text = elements<int64_t>(bytes, [](int64_t value) { return cpp::number(value); });
-  } else if (content->dtype == at::kInt) {
+  } else if (content.dtype == at::kInt) {
     type = "int32_t";
     text = elements<int32_t>(bytes, [](int32_t value) {
       // -2147483648 is the negation of a literal that int32_t cannot hold.
@@ -88,8 +84,8 @@ std::string embedded_constant(const Graph& graph, ConstantId id) {
     text = elements<uint8_t>(bytes, [](uint8_t value) { return std::to_string(value); });
   }
   return fmt::format("at::Tensor {}() {{\n  return embedded<{}>({}, {}, {}, {{{}}});\n}}\n",
-                     CppCalls::constant_name(id), type, cpp::dtype(content->dtype), cpp::ints(content->sizes),
-                     cpp::ints(content->strides), text);
+                     CppCalls::constant_name(id), type, cpp::dtype(content.dtype), cpp::ints(content.sizes),
+                     cpp::ints(content.strides), text);
 }
 
 using Returns = CppCalls::Returns;
@@ -509,10 +505,7 @@ class CppWriter {
       names.set(given.variable, (structs() ? "in." : "") + member_names_.back());
     }
     // Outputs live to the end, though a step may be their last reader.
-    std::vector<uint32_t> kept;
-    for (const auto& output : plan_.outputs) {
-      if (output.variable != CodePlan::kNoVariable) kept.push_back(output.variable);
-    }
+    const std::vector<uint32_t> kept = plan_.returned_variables();
     if (!options_.autograd) {
       start +=
           "  // Below autograd and autocast, where the graph was recorded.\n"
@@ -651,8 +644,8 @@ class CppWriter {
     text += fmt::format("  {} out = run({});\n  {} named;\n", output_type(), call, kTensors);
     for (size_t i = 0; i < plan_.outputs.size(); ++i) {
       const auto& output = plan_.outputs[i];
-      const std::string key = output.gradient ? "gradient." + output.name : output.name;
-      text += fmt::format("  named[{}] = {};\n", cpp::quoted(key), single_output() ? "out" : "out." + output_names_[i]);
+      text += fmt::format("  named[{}] = {};\n", cpp::quoted(output.key()),
+                          single_output() ? "out" : "out." + output_names_[i]);
     }
     return text + "  return named;\n}\n";
   }

@@ -49,11 +49,7 @@ class PythonCalls {
       case TargetKind::kOperator:
         break;
     }
-    if (has_another_schema(target)) {
-      refuse_node(graph_, node,
-                  "this libtorch has the operator with another schema than " + target.schema_text() +
-                      "; capture the graph again with this libtorch");
-    }
+    refuse_another_schema(graph_, node);
     Arguments arguments = arguments_of(node, false);
     arguments.positional.insert(arguments.positional.end(), arguments.keywords.begin(), arguments.keywords.end());
     return fmt::format("{}({})", operator_text(target.signature()), fmt::join(arguments.positional, ", "));
@@ -66,30 +62,26 @@ class PythonCalls {
   }
 
   std::string constant(ConstantId id) const {
-    const auto content = tensor_bytes(graph_.constant(id));
-    if (!content) {
-      throw UnsupportedError("the contents of the constant c" + std::to_string(id.index) +
-                             " cannot be read, so no code can hold them");
-    }
-    if (content->bytes.empty()) {
-      return fmt::format("torch.empty_strided({}, {}, dtype={})", python::ints(content->sizes),
-                         python::ints(content->strides), python::dtype(content->dtype));
+    const TensorBytes content = readable_constant(graph_, id, fmt::format("c{}", id.index));
+    if (content.bytes.empty()) {
+      return fmt::format("torch.empty_strided({}, {}, dtype={})", python::ints(content.sizes),
+                         python::ints(content.strides), python::dtype(content.dtype));
     }
     std::string elements;
-    if (content->dtype == at::kLong) {
-      for (size_t i = 0; i + 8 <= content->bytes.size(); i += 8) {
+    if (content.dtype == at::kLong) {
+      for (size_t i = 0; i + 8 <= content.bytes.size(); i += 8) {
         int64_t value = 0;
-        std::memcpy(&value, content->bytes.data() + i, 8);
+        std::memcpy(&value, content.bytes.data() + i, 8);
         elements += (i == 0 ? "" : ", ") + std::to_string(value);
       }
       elements = "torch.tensor([" + elements + "], dtype=torch.int64)";
     } else {
       // Bytes keep NaN payloads and half types exactly; integers alone are more readable as numbers.
-      for (const uint8_t byte : content->bytes) elements += fmt::format("{:02x}", byte);
+      for (const uint8_t byte : content.bytes) elements += fmt::format("{:02x}", byte);
       elements =
-          fmt::format("torch.frombuffer(bytearray.fromhex(\"{}\"), dtype={})", elements, python::dtype(content->dtype));
+          fmt::format("torch.frombuffer(bytearray.fromhex(\"{}\"), dtype={})", elements, python::dtype(content.dtype));
     }
-    return fmt::format("{}.as_strided({}, {})", elements, python::ints(content->sizes), python::ints(content->strides));
+    return fmt::format("{}.as_strided({}, {})", elements, python::ints(content.sizes), python::ints(content.strides));
   }
 
   const std::set<std::string>& helpers() const { return helpers_; }
@@ -143,9 +135,7 @@ class PythonCalls {
                    ? "torch.default_generator"
                    : fmt::format("torch.cuda.default_generators[{}]", std::max<int>(a.device().index(), 0));
       case ArgumentKind::kOpaque:
-        refuse_node(graph_, plan_.steps[step_].node,
-                    "its argument is an object that a graph does not hold (" + graph_.text(a.string) +
-                        "); rewrite the node to operators first");
+        refuse_opaque(graph_, plan_.steps[step_].node, a);
     }
     return {};
   }
@@ -160,27 +150,15 @@ class PythonCalls {
   // functional calls take all of them by position, since they have no schema in Python.
   Arguments arguments_of(NodeId node, bool all_by_position) {
     const Signature& formals = graph_.target(node).signature();
-    const auto arguments = graph_.arguments(node);
-    bool any_tensor = false;
-    graph_.for_each_input(node, [&](ValueId) { any_tensor = true; });
-    ValueId first;
-    graph_.for_each_output(node, [&](ValueId v) {
-      if (!first.valid()) first = v;
-    });
+    const std::vector<Argument> arguments = arguments_with_device(graph_, node);
     Arguments spelled;
     size_t last = 0;
     for (size_t i = 0; i < arguments.size(); ++i) {
       const FormalType type = i < formals.arguments.size() ? formals.arguments[i].type : FormalType{};
       const bool keyword = i < formals.arguments.size() && formals.arguments[i].keyword_only;
-      bool is_default = i < formals.arguments.size() && formals.arguments[i].default_value &&
-                        formals.arguments[i].default_value->equals(graph_, arguments[i]);
-      std::string text = argument(arguments[i], type);
-      // A factory that named no device made its tensor on the mode's default one: here that is what the result says.
-      if (type.type == TypeClass::kDevice && arguments[i].kind == ArgumentKind::kNone && !any_tensor && first.valid() &&
-          graph_.value(first).kind == ValueKind::kTensor) {
-        text = device(graph_.value(first).device());
-        is_default = false;
-      }
+      const bool is_default = i < formals.arguments.size() && formals.arguments[i].default_value &&
+                              formals.arguments[i].default_value->equals(graph_, arguments[i]);
+      const std::string text = argument(arguments[i], type);
       if (all_by_position || !keyword) {
         spelled.positional.push_back(text);
         if (!is_default || all_by_position) last = spelled.positional.size();
@@ -196,14 +174,10 @@ class PythonCalls {
   std::string alias(NodeId node) {
     const ValueId from = graph_.arguments(node)[0].ref.value;
     const ValueId to = graph_.results(node)[0].ref.value;
-    const Value& source = graph_.value(from);
-    const Value& result = graph_.value(to);
     helpers_.insert("alias_of");
-    const int64_t bytes = result.offset * static_cast<int64_t>(c10::elementSize(result.dtype)) -
-                          source.offset * static_cast<int64_t>(c10::elementSize(source.dtype));
     return fmt::format("alias_of({}, {}, {}, {}, {})", (*name_of_)(plan_.variable_of(from, step_)),
-                       python::dtype(result.dtype), python::ints(graph_.sizes(to)), python::ints(graph_.strides(to)),
-                       bytes);
+                       python::dtype(graph_.value(to).dtype), python::ints(graph_.sizes(to)),
+                       python::ints(graph_.strides(to)), bytes_between(graph_, from, to));
   }
 
   std::string function_call(NodeId node, const Target& target) {
@@ -566,15 +540,10 @@ class PythonWriter {
       // A tensor object of the run's own: the caller's keeps its sizes.
       if (given.own && !options_.autograd) body += fmt::format("{}{} = {}.detach()\n", indent, name, name);
     }
-    std::vector<uint32_t> kept;
-    for (const auto& output : plan_.outputs) {
-      if (output.variable != CodePlan::kNoVariable) kept.push_back(output.variable);
-    }
-    body += body_of(block, names, kept, indent);
+    body += body_of(block, names, plan_.returned_variables(), indent);
     body += indent + "return {\n";
     for (const auto& output : plan_.outputs) {
-      const std::string key = output.gradient ? "gradient." + output.name : output.name;
-      body += fmt::format("{}    {}: {},\n", indent, python::quoted(key),
+      body += fmt::format("{}    {}: {},\n", indent, python::quoted(output.key()),
                           output.variable == CodePlan::kNoVariable ? "None" : names.of(output.variable));
     }
     body += indent + "}\n";

@@ -84,42 +84,14 @@ Graph& Graph::operator=(Graph&& other) noexcept {
   return *this;
 }
 
-// Swaps member by member, since an InsertionPoint holds the graph's address. A member that is added to Graph must be
-// added here and in ir/edit/copy.cpp, but for place_, which no two graphs have in common.
+// An InsertionPoint holds the graph's address, so none may stand in a graph that is moved.
 void Graph::swap(Graph& other) noexcept {
   TORCH_INTERNAL_ASSERT(insertion_points_.empty() && other.insertion_points_.empty(),
                         "a graph was moved while an InsertionPoint stood in it");
-  const auto both = [&](auto member) { std::swap(this->*member, other.*member); };
-  both(&Graph::metadata);
-  both(&Graph::guards);
-  both(&Graph::nodes_);
-  both(&Graph::values_);
-  both(&Graph::storages_);
-  both(&Graph::regions_);
-  both(&Graph::arguments_);
-  both(&Graph::ints_);
-  both(&Graph::floats_);
-  both(&Graph::uses_);
-  both(&Graph::saved_);
-  both(&Graph::frees_);
-  both(&Graph::order_);
-  both(&Graph::siblings_);
-  both(&Graph::first_in_storage_);
-  both(&Graph::notes_);
-  both(&Graph::first_note_);
-  both(&Graph::saved_elsewhere_);
-  both(&Graph::frees_room_);
-  both(&Graph::recent_dims_);
-  both(&Graph::first_);
-  both(&Graph::last_);
-  both(&Graph::live_nodes_);
-  both(&Graph::strings_);
-  both(&Graph::string_ids_);
-  both(&Graph::phases_);
-  both(&Graph::targets_);
-  both(&Graph::target_ids_);
-  both(&Graph::constants_);
-  both(&Graph::place_);
+  std::swap(static_cast<GraphTables&>(*this), static_cast<GraphTables&>(other));
+  std::swap(metadata, other.metadata);
+  std::swap(guards, other.guards);
+  std::swap(place_, other.place_);
   *place_ = this;
   *other.place_ = &other;
 }
@@ -168,6 +140,18 @@ bool Graph::is_contiguous(ValueId id) const {
   const std::span<const int64_t> steps = strides(id);
   return c10::_compute_contiguous(c10::IntArrayRef(dims.data(), dims.size()),
                                   c10::IntArrayRef(steps.data(), steps.size()), numel(id));
+}
+
+TensorMeta Graph::meta(ValueId id) const {
+  const Value& v = value(id);
+  return {.dtype = v.dtype,
+          .sizes = sizes(id),
+          .strides = strides(id),
+          .storage = v.storage,
+          .offset = v.offset,
+          .device = v.device(),
+          .layout = v.layout,
+          .requires_grad = v.requires_grad};
 }
 
 int64_t Graph::logical_bytes(ValueId id) const {

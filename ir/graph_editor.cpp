@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "ir/operators/operator_facts.h"
+#include "ir/records.h"
 #include "ir/text/tensor_bytes.h"
 #include "shadowgraph/graph/graph.h"
 #include "shadowgraph/graph/text.h"
@@ -349,19 +350,11 @@ void Graph::Editor::repair_saved(NodeId id) {
   for (SavedTensor saved : graph_.saved(id)) {
     ValueId own;
     bool good = saved.role == SavedRole::kInternal;
-    const auto see = [&](ValueId v) {
+    for_each_value_of_role(graph_, id, saved, [&](ValueId v) {
       const StorageId storage = graph_.value(v).storage;
       good = good || v == saved.value || (storage.valid() && storage == graph_.value(saved.value).storage);
       if (!own.valid() && graph_.value(v).kind == ValueKind::kTensor) own = v;
-    };
-    if (saved.role == SavedRole::kArgument && saved.index < graph_.arguments(id).size()) {
-      graph_.for_each_value(graph_.arguments(id).subspan(saved.index, 1), see);
-    } else if (saved.role == SavedRole::kResult) {
-      uint32_t flat = 0;
-      graph_.for_each_output(id, [&](ValueId v) {
-        if (flat++ == saved.index) see(v);
-      });
-    }
+    });
     if (!good) {
       changed = true;
       if (!own.valid()) continue;

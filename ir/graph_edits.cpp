@@ -56,16 +56,6 @@ void Graph::set_phase(NodeId id, PhaseId phase) {
   nodes_[id.index].phase = phase;
 }
 
-void Graph::set_flags(NodeId id, NodeFlags flags) { nodes_[id.index].flags = flags; }
-
-// A backward node comes after the forward node that it differentiates; passes rely on it.
-void Graph::set_forward(NodeId id, NodeId forward) {
-  if (forward.valid() && (forward.index >= node_capacity() || is_erased(forward) || !is_before(forward, id))) {
-    throw GraphError("the forward node of a backward node comes before it:" + Editor(*this).describe(id));
-  }
-  nodes_[id.index].forward = forward;
-}
-
 void Graph::set_source(NodeId id, std::string_view source) {
   nodes_[id.index].source = source.empty() ? StringId() : intern(source);
 }
@@ -74,17 +64,11 @@ void Graph::set_requires_grad(ValueId id, bool requires_grad) { values_[id.index
 
 void Graph::set_storage_kind(StorageId id, StorageKind kind) { storages_[id.index].kind = kind; }
 
-// Storages only grow: a resize_ makes room, and what lies there stays.
-void Graph::grow_storage(StorageId id, int64_t bytes) {
-  storages_[id.index].bytes = std::max(storages_[id.index].bytes, bytes);
-}
-
 // Edits of program order. Each first checks that all still comes after what it needs.
 
 // Program order has three parts: placeholders, calls, and sg::output and sg::gradient at the end.
 int Graph::Editor::rank_of(TargetId target) {
-  if (target.index <= target_of(Builtin::kConstant).index) return Editor::kPlaceholderRank;
-  return target == target_of(Builtin::kOutput) || target == target_of(Builtin::kGradient) ? Editor::kEndRank : 1;
+  return shadowgraph::is_placeholder(target) ? kPlaceholderRank : is_end(target) ? kEndRank : 1;
 }
 
 // Only neighbours need be looked at: the rest of the program is in order already.

@@ -3,9 +3,24 @@
 // a graph changes by its edits alone, so that one that verifies goes on doing so.
 #pragma once
 
+#include <span>
+
 #include "shadowgraph/graph/graph.h"
 
 namespace shadowgraph {
+
+// Calls f(ValueId) for the values that a saved tensor's role names: those of the argument, or the flat result.
+template <class F>
+void for_each_value_of_role(const Graph& graph, NodeId id, const SavedTensor& saved, F&& f) {
+  if (saved.role == SavedRole::kArgument && saved.index < graph.arguments(id).size()) {
+    graph.for_each_value(graph.arguments(id).subspan(saved.index, 1), f);
+  } else if (saved.role == SavedRole::kResult) {
+    uint32_t flat = 0;
+    graph.for_each_output(id, [&](ValueId v) {
+      if (flat++ == saved.index) f(v);
+    });
+  }
+}
 
 class GraphRecords {
  public:

@@ -11,7 +11,6 @@
 #include <algorithm>
 #include <functional>
 #include <numeric>
-#include <unordered_map>
 #include <unordered_set>
 
 #include "ir/operators/operator_facts.h"
@@ -221,33 +220,6 @@ Dependences::MeetingPoint Dependences::meeting_point(const Graph& graph, std::sp
     if (found != needs.end()) point.obstacle = *found;
   }
   return point;
-}
-
-// Finds a way out of the nodes and back into them, which would forbid running them at one point. One walk over the
-// stretch between the first and the last: a node is tainted if it depends on one of them, directly or not.
-std::optional<NodeId> Dependences::way_back_into(const Graph& graph, std::span<const NodeId> nodes) const {
-  if (nodes.empty()) return std::nullopt;
-  const auto earlier = [&](NodeId a, NodeId b) { return graph.is_before(a, b); };
-  const NodeId first = *std::min_element(nodes.begin(), nodes.end(), earlier);
-  const NodeId last = *std::max_element(nodes.begin(), nodes.end(), earlier);
-  enum : char { kFree, kInside, kTainted };
-  std::unordered_map<NodeId, char> states;
-  for (NodeId n : nodes) states[n] = kInside;
-  const auto state = [&](NodeId n) {
-    const auto found = states.find(n);
-    return found == states.end() ? static_cast<char>(kFree) : found->second;
-  };
-  for (NodeId n = first;; n = graph.node(n).next) {
-    const bool tainted =
-        std::any_of(before(n).begin(), before(n).end(), [&](NodeId b) { return state(b) == kTainted; });
-    const bool reached = std::any_of(before(n).begin(), before(n).end(), [&](NodeId b) { return state(b) == kInside; });
-    if (state(n) == kInside) {
-      if (tainted) return n;
-    } else if (tainted || reached) {
-      states[n] = kTainted;
-    }
-    if (n == last) return std::nullopt;
-  }
 }
 
 // The order changes as little as it must: units are started in program order.

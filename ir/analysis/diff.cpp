@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 
 #include "ir/analysis/structural_hash.h"
 #include "ir/text/tensor_bytes.h"
@@ -102,8 +101,7 @@ class Comparison {
     return x->dtype == y->dtype && x->sizes == y->sizes && x->strides == y->strides && x->bytes == y->bytes;
   }
 
-  // What is not of a node: metadata, storages, regions, constants, guards.
-  //@@ Compares what is not a node. It comes last, although it is printed first: a differing node says more.
+  // Compares what is not of a node. It comes last, although it is printed first: a differing node says more.
   std::optional<std::string> heads() {
     if (a_.metadata != b_.metadata) return "the metadata differ";
     if (na_.storages().size() != nb_.storages().size()) {
@@ -148,8 +146,7 @@ class Comparison {
     return std::nullopt;
   }
 
-  // What differs between two nodes, or nullptr.
-  //@@ Returns a part of a sentence, for the message; the order is the one in which a reader looks.
+  // What differs between two nodes, as a part of a sentence, or nullptr; in the order in which a reader looks.
   const char* difference_of(NodeId a, NodeId b) {
     const Node& x = a_.node(a);
     const Node& y = b_.node(b);
@@ -161,10 +158,7 @@ class Comparison {
       return id.index < graph.phase_count() ? std::string_view(graph.phase_name(id)) : std::string_view("?");
     };
     if (phase(a_, x.phase) != phase(b_, y.phase)) return "its phase";
-    if (x.flags.grad_mode != y.flags.grad_mode || x.flags.inference_mode != y.flags.inference_mode ||
-        x.flags.autocast_cpu != y.flags.autocast_cpu || x.flags.autocast_cuda != y.flags.autocast_cuda) {
-      return "its modes";
-    }
+    if (x.flags != y.flags) return "its modes";
     if (!same_number(x.forward, y.forward)) return "the forward node it belongs to";
     if (!same_text(x.source, y.source)) return "its source line";
     const auto saved_a = a_.saved(a);
@@ -213,12 +207,7 @@ std::optional<std::string> first_difference(const Graph& a, const Graph& b) { re
 
 namespace {
 
-uint64_t mix(uint64_t hash, uint64_t value) {
-  hash ^= value + 0x9e3779b97f4a7c15 + (hash << 6) + (hash >> 2);
-  hash *= 0xff51afd7ed558ccd;
-  return hash ^ (hash >> 32);
-}
-uint64_t mix(uint64_t hash, std::string_view text) { return mix(hash, std::hash<std::string_view>()(text)); }
+uint64_t mixed_text(uint64_t hash, std::string_view text) { return mixed(hash, std::hash<std::string_view>()(text)); }
 
 // What the nodes of one graph are by themselves, as hashes. A collision aligns two nodes that the comparison then finds
 // to be different.
@@ -227,66 +216,34 @@ class Fingerprints {
   explicit Fingerprints(const Graph& graph) : graph_(graph), targets_(graph.target_count()) {
     for (uint32_t i = 0; i < graph.target_count(); ++i) {
       targets_[i] =
-          mix(static_cast<uint64_t>(graph.target(TargetId(i)).kind()), graph.target(TargetId(i)).schema_text());
+          mixed_text(static_cast<uint64_t>(graph.target(TargetId(i)).kind()), graph.target(TargetId(i)).schema_text());
     }
   }
   // Leaves out ids, operands, regions and sources: a node that moved or was renumbered must keep its hash.
   uint64_t of(NodeId n) const {
     uint64_t hash = targets_[graph_.node(n).target.index];
-    hash = mix(hash, graph_.phase_name(graph_.node(n).phase));
-    hash = arguments(hash, graph_.arguments(n), 0);
-    return arguments(hash, graph_.results(n), 0);
+    hash = mixed_text(hash, graph_.phase_name(graph_.node(n).phase));
+    hash = arguments(hash, graph_.arguments(n));
+    return arguments(hash, graph_.results(n));
   }
 
  private:
   // The storage is left out: its number changes with every storage inserted before.
   uint64_t type(uint64_t hash, ValueId v) const {
     const Value& value = graph_.value(v);
-    hash = mix(hash, static_cast<uint64_t>(value.kind) << 8 | static_cast<uint64_t>(value.dtype));
+    hash = mixed(hash, static_cast<uint64_t>(value.kind) << 8 | static_cast<uint64_t>(value.dtype));
     if (value.kind != ValueKind::kTensor) return hash;
-    hash = mix(hash, static_cast<uint64_t>(value.device_type) << 8 | static_cast<uint8_t>(value.device_index));
-    for (const int64_t size : graph_.sizes(v)) hash = mix(hash, static_cast<uint64_t>(size));
-    for (const int64_t stride : graph_.strides(v)) hash = mix(hash, static_cast<uint64_t>(stride));
+    hash = mixed(hash, static_cast<uint64_t>(value.device_type) << 8 | static_cast<uint8_t>(value.device_index));
+    for (const int64_t size : graph_.sizes(v)) hash = mixed(hash, static_cast<uint64_t>(size));
+    for (const int64_t stride : graph_.strides(v)) hash = mixed(hash, static_cast<uint64_t>(stride));
     return hash;
   }
-  uint64_t arguments(uint64_t hash, std::span<const Argument> arguments, int depth) const {
-    for (const Argument& a : arguments) {
-      hash = mix(hash, static_cast<uint64_t>(a.kind));
-      switch (a.kind) {
-        case ArgumentKind::kValue:
-          hash = type(hash, a.ref.value);
-          break;
-        case ArgumentKind::kInt:
-          hash = mix(hash, static_cast<uint64_t>(a.i));
-          break;
-        case ArgumentKind::kFloat:
-          hash = mix(hash, std::bit_cast<uint64_t>(a.d));
-          break;
-        case ArgumentKind::kBool:
-          hash = mix(hash, static_cast<uint64_t>(a.b));
-          break;
-        case ArgumentKind::kString:
-        case ArgumentKind::kOpaque:
-          hash = mix(hash, graph_.text_or_empty(a.string));
-          break;
-        case ArgumentKind::kDevice:
-        case ArgumentKind::kGenerator:
-          hash = mix(hash, static_cast<uint64_t>(a.device_type) << 8 | static_cast<uint8_t>(a.device_index));
-          break;
-        case ArgumentKind::kIntList:
-          for (const int64_t i : graph_.ints(a)) hash = mix(hash, static_cast<uint64_t>(i));
-          break;
-        case ArgumentKind::kComplex:
-          for (const double d : graph_.complex_parts(a)) hash = mix(hash, std::bit_cast<uint64_t>(d));
-          break;
-        case ArgumentKind::kList:
-          if (depth < kMaxListDepth) hash = this->arguments(hash, graph_.list(a), depth + 1);
-          break;
-        default:
-          break;
-      }
-    }
-    return hash;
+  // Constants are numbered as the graph met them, so they count alike.
+  uint64_t arguments(uint64_t hash, std::span<const Argument> arguments) const {
+    return hash_of(
+        graph_, arguments, hash, [this](ValueId v) { return type(0, v); },
+        [this](StringId s) { return std::hash<std::string_view>()(graph_.text_or_empty(s)); },
+        [](ConstantId) { return 0; });
   }
 
   const Graph& graph_;
@@ -414,10 +371,7 @@ class Wiring {
     if (!what.empty()) return what;
     const Node& x = before_.node(a);
     const Node& y = after_.node(b);
-    if (x.flags.grad_mode != y.flags.grad_mode || x.flags.inference_mode != y.flags.inference_mode ||
-        x.flags.autocast_cpu != y.flags.autocast_cpu || x.flags.autocast_cuda != y.flags.autocast_cuda) {
-      return "its modes";
-    }
+    if (x.flags != y.flags) return "its modes";
     if (before_.text_or_empty(before_.region(x.region).name) != after_.text_or_empty(after_.region(y.region).name)) {
       return "its region";
     }

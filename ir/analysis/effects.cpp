@@ -105,8 +105,7 @@ class Effects::Walk {
     entry.collective = facts.collective;
     entry.host_read = facts.host_read;
     entry.unknown = unknown;
-    entry.pure = entry.write_count == 0 && !facts.host_read && !unknown && target != target_of(Builtin::kOutput) &&
-                 target != target_of(Builtin::kGradient);
+    entry.pure = entry.write_count == 0 && !facts.host_read && !unknown && !is_end(target);
   }
 
  private:

@@ -15,10 +15,15 @@
 
 namespace shadowgraph {
 
-// Hashes arguments, list by list; of_value(ValueId) says what a value counts as. Floats count by their bits, strings
-// and constants by id, so hashes mean something within one graph.
-template <class F>
-uint64_t hash_of(const Graph& graph, std::span<const Argument> arguments, uint64_t hash, F&& of_value) {
+// Hashes arguments, list by list; of_value(ValueId), of_string(StringId) and of_constant(ConstantId) say what those count
+// as. Floats count by their bits. By default strings and constants count by id, so hashes mean something within one
+// graph.
+struct ByIndex {
+  uint64_t operator()(auto id) const { return id.index; }
+};
+template <class OfValue, class OfString = ByIndex, class OfConstant = ByIndex>
+uint64_t hash_of(const Graph& graph, std::span<const Argument> arguments, uint64_t hash, const OfValue& of_value,
+                 const OfString& of_string = {}, const OfConstant& of_constant = {}) {
   for (const Argument& a : arguments) {
     hash = mixed(hash, static_cast<uint64_t>(a.kind));
     switch (a.kind) {
@@ -33,7 +38,7 @@ uint64_t hash_of(const Graph& graph, std::span<const Argument> arguments, uint64
         for (const double d : graph.complex_parts(a)) hash = mixed(hash, std::bit_cast<uint64_t>(d));
         break;
       case ArgumentKind::kList:
-        hash = mixed(hash_of(graph, graph.list(a), hash, of_value), graph.list(a).size());
+        hash = mixed(hash_of(graph, graph.list(a), hash, of_value, of_string, of_constant), graph.list(a).size());
         break;
       case ArgumentKind::kDevice:
       case ArgumentKind::kGenerator:
@@ -42,10 +47,10 @@ uint64_t hash_of(const Graph& graph, std::span<const Argument> arguments, uint64
         break;
       case ArgumentKind::kString:
       case ArgumentKind::kOpaque:
-        hash = mixed(hash, a.string.index);
+        hash = mixed(hash, of_string(a.string));
         break;
       case ArgumentKind::kConstant:
-        hash = mixed(hash, a.constant.index);
+        hash = mixed(hash, of_constant(a.constant));
         break;
       case ArgumentKind::kBool:
         hash = mixed(hash, a.b ? 1 : 0);

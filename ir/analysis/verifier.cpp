@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "ir/operators/operator_facts.h"
+#include "ir/records.h"
 #include "ir/text/tensor_bytes.h"
 #include "shadowgraph/graph/graph.h"
 #include "shadowgraph/graph/text.h"
@@ -20,17 +21,9 @@
 
 namespace shadowgraph {
 
-// ---- 1, 2, 12: what everything else relies on -----------------------------------------------------------------------
-
-// ---- 3, 4: uses -----------------------------------------------------------------------------------------------------
-
-// Generous where libtorch converts: a number stands for a tensor, a value for a number of its kind.
-bool fits_schema(const Graph& graph, const Argument& a, const FormalType& type);
-// A result that is not there is None: kernels may leave out what a flag switches off.
-bool result_fits_schema(const Graph& graph, const Argument& a, TypeClass type);
-
 namespace {
 
+// Generous where libtorch converts: a number stands for a tensor, a value for a number of its kind.
 bool fits_schema(const Graph& graph, const Argument& a, TypeClass type, bool optional) {
   if (a.kind == ArgumentKind::kNone) return optional || type == TypeClass::kTensor || type == TypeClass::kAny;
   if (a.kind == ArgumentKind::kOpaque || type == TypeClass::kAny) return true;
@@ -66,8 +59,6 @@ bool fits_schema(const Graph& graph, const Argument& a, TypeClass type, bool opt
   }
 }
 
-}  // namespace
-
 bool fits_schema(const Graph& graph, const Argument& a, const FormalType& type) {
   if (type.type != TypeClass::kList) return fits_schema(graph, a, type.type, type.optional);
   switch (a.kind) {
@@ -88,6 +79,7 @@ bool fits_schema(const Graph& graph, const Argument& a, const FormalType& type) 
   }
 }
 
+// A result that is not there is None: kernels may leave out what a flag switches off.
 bool result_fits_schema(const Graph& graph, const Argument& a, TypeClass type) {
   if (a.kind == ArgumentKind::kNone) return true;
   if (a.kind == ArgumentKind::kList) return type == TypeClass::kList || type == TypeClass::kAny;
@@ -97,12 +89,6 @@ bool result_fits_schema(const Graph& graph, const Argument& a, TypeClass type) {
   if (type == TypeClass::kAny) return true;
   return !tensor && fits_schema(graph, a, type, false);
 }
-
-// ---- 6, 7: schemas --------------------------------------------------------------------------------------------------
-
-// ---- 5, 8, 9, 11: values and storages -------------------------------------------------------------------------------
-
-// ---- 13 to 17 -------------------------------------------------------------------------------------------------------
 
 class Verifier {
  public:
@@ -435,7 +421,6 @@ class Verifier {
   // A tensor saved as an argument is that argument or shares its storage: autograd may save a view or an unpacked form of
   // it.
   void saved(NodeId id) {
-    const auto arguments = graph_.arguments(id);
     for (const SavedTensor& saved : graph_.saved(id)) {
       const Value& value = graph_.value(saved.value);
       if (!live(value.producer)) {
@@ -446,12 +431,7 @@ class Verifier {
       const auto same = [&](ValueId v) {
         return v == saved.value || (value.storage.valid() && graph_.value(v).storage == value.storage);
       };
-      if (saved.role == SavedRole::kArgument && saved.index < arguments.size()) {
-        graph_.for_each_value(arguments.subspan(saved.index, 1), [&](ValueId v) { found = found || same(v); });
-      } else if (saved.role == SavedRole::kResult) {
-        uint32_t flat = 0;
-        graph_.for_each_output(id, [&](ValueId v) { found = found || (flat++ == saved.index && same(v)); });
-      }
+      for_each_value_of_role(graph_, id, saved, [&](ValueId v) { found = found || same(v); });
       if (!found) {
         report(Rule::kSaved, id, "a saved tensor is not {} {}",
                saved.role == SavedRole::kArgument ? "argument" : "result", saved.index);
@@ -485,6 +465,8 @@ class Verifier {
   bool past_calls_ = false;
   uint32_t outputs_ = 0;
 };
+
+}  // namespace
 
 std::vector<Violation> violations(const Graph& graph) { return Verifier(graph).run(); }
 

@@ -9,19 +9,43 @@
 
 namespace shadowgraph {
 
-void die_at_last_use(Graph& graph, const std::set<StorageId>& storages) {
-  std::map<StorageId, NodeId> last;
+std::vector<NodeId> last_uses(const Graph& graph) {
+  std::vector<NodeId> last(graph.storage_count());
   for (const NodeId node : graph.nodes()) {
     const auto touch = [&](ValueId v) {
-      const StorageId storage = graph.value(v).storage;
-      if (storages.contains(storage)) last[storage] = node;
+      if (const StorageId storage = graph.value(v).storage; storage.valid()) last[storage.index] = node;
     };
     graph.for_each_input(node, touch);
     graph.for_each_output(node, touch);
   }
-  // One that nobody touches any more dies nowhere.
-  for (const StorageId storage : storages) last.try_emplace(storage);
-  die_at(graph, last);
+  return last;
+}
+
+void set_deaths(Graph& graph, const std::vector<NodeId>& deaths) {
+  std::vector<std::pair<NodeId, StorageId>> dying;
+  for (uint32_t i = 0; i < deaths.size(); ++i) {
+    if (deaths[i].valid()) dying.emplace_back(deaths[i], StorageId(i));
+  }
+  // Stable: storages that die together keep the order of their ids, so that the text is the same in each run.
+  std::ranges::stable_sort(dying, {}, &std::pair<NodeId, StorageId>::first);
+  // All are taken away before any is set, since a storage may have only one death.
+  for (const NodeId node : graph.nodes()) {
+    if (!graph.frees(node).empty()) graph.set_frees(node, {});
+  }
+  std::vector<StorageId> together;
+  for (size_t i = 0; i < dying.size();) {
+    const NodeId node = dying[i].first;
+    together.clear();
+    for (; i < dying.size() && dying[i].first == node; ++i) together.push_back(dying[i].second);
+    graph.set_frees(node, together);
+  }
+}
+
+void die_at_last_use(Graph& graph, const std::set<StorageId>& storages) {
+  const std::vector<NodeId> last = last_uses(graph);
+  std::map<StorageId, NodeId> deaths;
+  for (const StorageId storage : storages) deaths.emplace(storage, last[storage.index]);
+  die_at(graph, deaths);
 }
 
 void die_at(Graph& graph, const std::map<StorageId, NodeId>& deaths) {
@@ -103,19 +127,9 @@ std::vector<SavedTensor> without_doomed(const Graph& graph, NodeId n, const std:
     if (is_marked(doomed, graph.value(saved.value).producer)) {
       if (saved.role == SavedRole::kInternal) continue;
       ValueId own;
-      const auto take = [&](ValueId v) {
+      for_each_value_of_role(graph, n, saved, [&](ValueId v) {
         if (!own.valid() && graph.value(v).kind == ValueKind::kTensor) own = v;
-      };
-      if (saved.role == SavedRole::kArgument) {
-        if (saved.index < graph.arguments(n).size()) {
-          graph.for_each_value(graph.arguments(n).subspan(saved.index, 1), take);
-        }
-      } else {
-        uint32_t flat = 0;
-        graph.for_each_output(n, [&](ValueId v) {
-          if (flat++ == saved.index) take(v);
-        });
-      }
+      });
       if (!own.valid()) continue;
       saved.value = own;
     }

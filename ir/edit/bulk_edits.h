@@ -23,10 +23,8 @@ Argument copied_argument(Graph& into, const Graph& from, const Argument& argumen
       copy.kind = argument.kind;
       return copy;
     }
-    case ArgumentKind::kIntList: {
-      const auto ints = from.ints(argument);  // of a pool that may grow, if both are one graph
-      return into.int_list(std::vector<int64_t>(ints.begin(), ints.end()));
-    }
+    case ArgumentKind::kIntList:
+      return into.int_list(from.ints(argument));
     case ArgumentKind::kComplex: {
       const auto parts = from.complex_parts(argument);
       return into.complex_argument(parts[0], parts[1]);
@@ -43,6 +41,12 @@ Argument copied_argument(Graph& into, const Graph& from, const Argument& argumen
 }
 
 // When storages die, after an edit has changed who reads them.
+
+// The last node that reads, writes or makes what is in a storage, by storage; invalid without one. Linear.
+std::vector<NodeId> last_uses(const Graph& graph);
+
+// All storages die after these nodes, by storage; invalid: nowhere. Linear but for a sort.
+void set_deaths(Graph& graph, const std::vector<NodeId>& deaths);
 
 // They die after the last node that reads, writes or makes what is in them. Linear.
 void die_at_last_use(Graph& graph, const std::set<StorageId>& storages);

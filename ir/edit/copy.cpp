@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <unordered_map>
-#include <unordered_set>
 #include <utility>
 
 #include "ir/edit/bulk_edits.h"
@@ -15,46 +14,15 @@
 
 namespace shadowgraph {
 
-// Reads all of a graph. A copy of the arenas keeps every id, so side tables of the one are good for the other. A node
-// by node copy would give new ids and cost far more.
-class GraphCopy {
- public:
-  static Graph run(const Graph& graph) {
-    Graph copy;
-    copy.metadata = graph.metadata;
-    copy.guards = graph.guards;
-    const auto take = [&](auto member) { copy.*member = graph.*member; };
-    take(&Graph::nodes_);
-    take(&Graph::values_);
-    take(&Graph::storages_);
-    take(&Graph::regions_);
-    take(&Graph::arguments_);
-    take(&Graph::ints_);
-    take(&Graph::floats_);
-    take(&Graph::uses_);
-    take(&Graph::saved_);
-    take(&Graph::frees_);
-    take(&Graph::order_);
-    take(&Graph::siblings_);
-    take(&Graph::first_in_storage_);
-    take(&Graph::notes_);
-    take(&Graph::first_note_);
-    take(&Graph::saved_elsewhere_);
-    take(&Graph::frees_room_);
-    take(&Graph::first_);
-    take(&Graph::last_);
-    take(&Graph::live_nodes_);
-    take(&Graph::strings_);
-    take(&Graph::string_ids_);
-    take(&Graph::phases_);
-    take(&Graph::targets_);
-    take(&Graph::target_ids_);
-    take(&Graph::constants_);
-    return copy;
-  }
-};
-
-Graph clone(const Graph& graph) { return GraphCopy::run(graph); }
+// A copy of the tables keeps every id, so side tables of the one are good for the other. A node by node copy would give
+// new ids and cost far more.
+Graph clone(const Graph& graph) {
+  Graph copy;
+  copy.metadata = graph.metadata;
+  copy.guards = graph.guards;
+  static_cast<GraphTables&>(copy) = graph;
+  return copy;
+}
 
 NodeCopier::NodeCopier(const Graph& from, Graph& into, RegionId region) : from_(from), into_(into) {
   regions_[Graph::kRootRegion] = region;
@@ -138,12 +106,7 @@ Argument NodeCopier::copy_result(const Argument& from, NodeId producer) {
   if (from.kind != ArgumentKind::kValue) return from;
   const ValueId id = from.ref.value;
   const Value value = from_.value(id);
-  if (value.kind != ValueKind::kTensor) {
-    values_[id] = into_.new_scalar(producer, value.kind);
-    return Argument::of_value(values_[id]);
-  }
-  HomeOfStorage home;
-  c10::Device device = value.device();
+  TensorMeta spec = from_.meta(id);
   if (value.storage.valid()) {
     // A storage of the piece is born where its first copied value is made, if the node that allocated it is not copied.
     HomeOfStorage& known = storages_[value.storage];
@@ -154,31 +117,21 @@ Argument NodeCopier::copy_result(const Argument& from, NodeId producer) {
       copy.freed_after = NodeId();
       known.storage = into_.add_storage(copy);
     }
-    home = known;
-    if (home.bound) device = into_.storage(home.storage).device();
+    spec.storage = known.storage;
+    spec.offset += known.shift;
+    if (known.bound) spec.device = into_.storage(known.storage).device();
   }
-  // Copies: the pools may grow, and may be the same graph's.
-  const std::vector<int64_t> sizes(from_.sizes(id).begin(), from_.sizes(id).end());
-  const std::vector<int64_t> strides(from_.strides(id).begin(), from_.strides(id).end());
-  values_[id] = into_.new_tensor(producer, {.dtype = value.dtype,
-                                            .sizes = sizes,
-                                            .strides = strides,
-                                            .storage = home.storage,
-                                            .offset = value.offset + home.shift,
-                                            .device = device,
-                                            .layout = value.layout,
-                                            .requires_grad = value.requires_grad});
+  values_[id] = into_.new_value(producer, value.kind, spec);
   return Argument::of_value(values_[id]);
 }
 
-// Copies one node before `position`. Lists are copied out first: both graphs may be the same one, whose pools grow
-// meanwhile.
+// Copies one node before `position`.
 NodeId NodeCopier::copy(NodeId from, NodeId position) {
   const Node node = from_.node(from);
   TargetId& target = targets_[node.target];
   if (!target.valid()) target = &from_ == &into_ ? node.target : into_.intern_target(from_.target(node.target));
   std::vector<Argument> arguments;
-  for (const Argument& a : std::vector<Argument>(from_.arguments(from).begin(), from_.arguments(from).end())) {
+  for (const Argument& a : from_.arguments(from)) {
     arguments.push_back(copy_argument(a, false));
   }
   const RegionId region = this->region(node.region);
@@ -195,9 +148,7 @@ NodeId NodeCopier::copy(NodeId from, NodeId position) {
     if (!copy.forward.valid() && &from_ == &into_) copy.forward = node.forward;
   }
   std::vector<Argument> results;
-  for (const Argument& r : std::vector<Argument>(from_.results(from).begin(), from_.results(from).end())) {
-    results.push_back(copy_result(r, to));
-  }
+  for (const Argument& r : from_.results(from)) results.push_back(copy_result(r, to));
   if (!results.empty()) into_.set_results(to, results);
   // Deaths are copied for storages that the copy made. A bound storage belongs to the graph around, which decides when
   // it dies.
@@ -296,9 +247,8 @@ std::vector<ValueId> splice(Graph& into, NodeId position, const Graph& piece, st
   if (!position.valid()) position = InsertionPoint::at_end(into).position();
   while (position.valid() && into.is_placeholder(position)) position = into.node(position).next;
   const NodeId before = position.valid() ? into.node(position).previous : into.last();
-  const bool at_end = before.valid() && (into.node(before).target == target_of(Builtin::kOutput) ||
-                                         into.node(before).target == target_of(Builtin::kGradient));
-  if (at_end) throw GraphError("cannot splice behind sg::output or sg::gradient");
+  if (before.valid() && is_end(into.node(before).target))
+    throw GraphError("cannot splice behind sg::output or sg::gradient");
 
   const RegionId region = position.valid() ? into.node(position).region : Graph::kRootRegion;
   NodeCopier copier(piece, into, region);
@@ -358,22 +308,14 @@ std::vector<ValueId> splice(Graph& into, NodeId position, const Graph& piece, st
 // Cuts nodes out as a graph of their own; `graph` stays as it is. Values from outside become sg::input, values that
 // others use or save become outputs.
 Subgraph extract(const Graph& graph, std::span<const NodeId> nodes) {
-  Subgraph result;
-  NodeCopier copier(graph, result.graph);
-  std::unordered_set<NodeId> inside;
   for (NodeId n : nodes) {
-    if (graph.is_placeholder(n) || graph.node(n).target == target_of(Builtin::kOutput) ||
-        graph.node(n).target == target_of(Builtin::kGradient)) {
+    if (graph.is_placeholder(n) || is_end(graph.node(n).target)) {
       throw GraphError("cannot cut out a placeholder, sg::output or sg::gradient:\n  " + to_text(graph, n));
     }
-    inside.insert(n);
   }
-  std::unordered_set<ValueId> seen;
-  for (NodeId n : nodes) {
-    graph.for_each_input(n, [&](ValueId v) {
-      if (!inside.contains(graph.value(v).producer) && seen.insert(v).second) result.inputs.push_back(v);
-    });
-  }
+  Boundary boundary = boundary_of(graph, nodes);
+  Subgraph result{.inputs = std::move(boundary.inputs), .outputs = std::move(boundary.outputs)};
+  NodeCopier copier(graph, result.graph);
   // Storages of inputs are there before the piece begins, whatever they are to the graph around. Inputs that share one
   // share it in the piece, too, so that writes and views mean the same.
   std::unordered_map<StorageId, StorageId> storages;
@@ -382,42 +324,25 @@ Subgraph extract(const Graph& graph, std::span<const NodeId> nodes) {
     const Argument argument[] = {result.graph.string_argument("x" + std::to_string(i))};
     const NodeId placeholder = result.graph.append(target_of(Builtin::kInput), argument);
     const Value& value = graph.value(v);
-    ValueId made;
-    if (value.kind == ValueKind::kTensor) {
-      StorageId storage = value.storage.valid() ? storages[value.storage] : StorageId();
-      if (value.storage.valid() && !storage.valid()) {
+    TensorMeta spec = graph.meta(v);
+    if (value.storage.valid()) {
+      spec.storage = storages[value.storage];
+      if (!spec.storage.valid()) {
         Storage copy = graph.storage(value.storage);
         copy.born = placeholder;
         copy.freed_after = NodeId();
-        storage = storages[value.storage] = result.graph.add_storage(copy);
+        spec.storage = storages[value.storage] = result.graph.add_storage(copy);
       }
-      made = result.graph.add_tensor_result(placeholder, {.dtype = value.dtype,
-                                                          .sizes = graph.sizes(v),
-                                                          .strides = graph.strides(v),
-                                                          .storage = storage,
-                                                          .offset = value.offset,
-                                                          .device = value.device(),
-                                                          .layout = value.layout,
-                                                          .requires_grad = value.requires_grad});
-    } else {
-      made = result.graph.new_scalar(placeholder, value.kind);
-      const Argument scalar[] = {Argument::of_value(made)};
-      result.graph.set_results(placeholder, scalar);
     }
+    const ValueId made = result.graph.new_value(placeholder, value.kind, spec);
+    const Argument results[] = {Argument::of_value(made)};
+    result.graph.set_results(placeholder, results);
     copier.bind(v, made);
   }
   for (NodeId n : nodes) copier.copy(n, NodeId());
   copier.finish();
   std::vector<Argument> outputs;
-  for (NodeId n : nodes) {
-    graph.for_each_output(n, [&](ValueId v) {
-      bool needed = graph.is_saved_elsewhere(v);
-      graph.for_each_use(v, [&](NodeId user) { needed = needed || !inside.contains(user); });
-      if (!needed) return;
-      result.outputs.push_back(v);
-      outputs.push_back(Argument::of_value(copier.value(v)));
-    });
-  }
+  for (ValueId v : result.outputs) outputs.push_back(Argument::of_value(copier.value(v)));
   const Argument list[] = {result.graph.make_list(outputs)};
   const NodeId end = result.graph.append(target_of(Builtin::kOutput), list);
   // Outputs are handed to the caller, so their storages live to the end.

@@ -20,6 +20,8 @@
 
 namespace shadowgraph {
 
+namespace {
+
 // What nodes do beyond making their results.
 struct GroupDeeds {
   std::vector<StorageId> written;  // that others know too, sorted
@@ -27,12 +29,6 @@ struct GroupDeeds {
   bool collective = false;
   bool anything = false;  // host reads, unknown
 };
-
-// Sums up what the nodes do to others. A write to a storage that only they know is nobody's business:
-//
-//     %3 = empty(..) @s3, %4 = add_(%3, 1) @s3, %5 = mul(%0, %4)        no deed: s3 is born and dies inside
-GroupDeeds deeds_of(const Graph& graph, const Effects& effects, std::span<const NodeId> nodes,
-                    const Boundary& boundary);
 
 // What a call will be made of, worked out before the graph is touched.
 struct GroupPlan {
@@ -42,12 +38,30 @@ struct GroupPlan {
   std::vector<ValueId> outputs;
 };
 
-// Works a plan out; the graph gets the target, and else stays as it is. Throws GraphError.
-GroupPlan plan_of(Graph& graph, const Effects& effects, const GroupCall& group);
+[[noreturn]] void refuse_group(const std::string& schema, const std::string& what) {
+  throw GraphError("cannot replace nodes by a call of " + schema + ": " + what);
+}
 
-[[noreturn]] void refuse_group(const std::string& schema, const std::string& what);
-
-namespace {
+// Sums up what the nodes do to others. A write to a storage that only they know is nobody's business:
+//
+//     %3 = empty(..) @s3, %4 = add_(%3, 1) @s3, %5 = mul(%0, %4)        no deed: s3 is born and dies inside
+GroupDeeds deeds_of(const Graph& graph, const Effects& effects, std::span<const NodeId> nodes,
+                    const Boundary& boundary) {
+  GroupDeeds deeds;
+  std::unordered_set<StorageId> known;
+  for (ValueId v : boundary.inputs) known.insert(graph.value(v).storage);
+  for (NodeId n : nodes) {
+    deeds.random = deeds.random || effects.random(n);
+    deeds.collective = deeds.collective || effects.collective(n);
+    deeds.anything = deeds.anything || effects.host_read(n) || effects.unknown(n);
+    for (const StorageWrite& write : effects.writes(n)) {
+      if (!effects.is_generator(write.storage) && known.contains(write.storage)) deeds.written.push_back(write.storage);
+    }
+  }
+  std::sort(deeds.written.begin(), deeds.written.end());
+  deeds.written.erase(std::unique(deeds.written.begin(), deeds.written.end()), deeds.written.end());
+  return deeds;
+}
 
 std::vector<NodeId> in_program_order(const Graph& graph, std::span<const NodeId> nodes) {
   std::vector<NodeId> sorted(nodes.begin(), nodes.end());
@@ -199,32 +213,6 @@ class GroupPlanner {
 
 }  // namespace
 
-void refuse_group(const std::string& schema, const std::string& what) {
-  throw GraphError("cannot replace nodes by a call of " + schema + ": " + what);
-}
-
-GroupDeeds deeds_of(const Graph& graph, const Effects& effects, std::span<const NodeId> nodes,
-                    const Boundary& boundary) {
-  GroupDeeds deeds;
-  std::unordered_set<StorageId> known;
-  for (ValueId v : boundary.inputs) known.insert(graph.value(v).storage);
-  for (NodeId n : nodes) {
-    deeds.random = deeds.random || effects.random(n);
-    deeds.collective = deeds.collective || effects.collective(n);
-    deeds.anything = deeds.anything || effects.host_read(n) || effects.unknown(n);
-    for (const StorageWrite& write : effects.writes(n)) {
-      if (!effects.is_generator(write.storage) && known.contains(write.storage)) deeds.written.push_back(write.storage);
-    }
-  }
-  std::sort(deeds.written.begin(), deeds.written.end());
-  deeds.written.erase(std::unique(deeds.written.begin(), deeds.written.end()), deeds.written.end());
-  return deeds;
-}
-
-GroupPlan plan_of(Graph& graph, const Effects& effects, const GroupCall& group) {
-  return GroupPlanner(graph, effects, group).run();
-}
-
 // A value is an output if somebody outside uses it, or saves it for backward.
 Boundary boundary_of(const Graph& graph, std::span<const NodeId> nodes) {
   Boundary boundary;
@@ -273,23 +261,7 @@ NodeId make_call(Graph& graph, const GroupPlan& planned) {
   mutable_node(graph, call).region = region;
   std::vector<Argument> results;
   for (ValueId v : planned.outputs) {
-    const Value old = graph.value(v);
-    ValueId made;
-    if (old.kind == ValueKind::kTensor) {
-      const std::vector<int64_t> sizes(graph.sizes(v).begin(), graph.sizes(v).end());
-      const std::vector<int64_t> strides(graph.strides(v).begin(), graph.strides(v).end());
-      made = graph.new_tensor(call, {.dtype = old.dtype,
-                                     .sizes = sizes,
-                                     .strides = strides,
-                                     .storage = old.storage,
-                                     .offset = old.offset,
-                                     .device = old.device(),
-                                     .layout = old.layout,
-                                     .requires_grad = old.requires_grad});
-    } else {
-      made = graph.new_scalar(call, old.kind);
-    }
-    results.push_back(Argument::of_value(made));
+    results.push_back(Argument::of_value(graph.new_value(call, graph.value(v).kind, graph.meta(v))));
   }
   graph.set_results(call, results);
 
@@ -392,7 +364,7 @@ std::vector<NodeId> replace_by_calls(Graph& graph, std::span<const GroupCall> gr
   std::vector<GroupPlan> all;
   IdMap<NodeId, int32_t> group_of(-1);
   for (const GroupCall& group : groups) {
-    all.push_back(plan_of(graph, effects, group));
+    all.push_back(GroupPlanner(graph, effects, group).run());
     for (NodeId n : all.back().nodes) {
       if (group_of[n] >= 0) refuse_group(group.schema, "one of them is in another group:\n  " + to_text(graph, n));
       group_of[n] = static_cast<int32_t>(all.size() - 1);

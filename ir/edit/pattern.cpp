@@ -476,6 +476,12 @@ class Search {
   std::vector<uint32_t> bound_values_, bound_arguments_;  // in order, to undo
 };
 
+size_t place_of(std::string_view name, const std::vector<std::string>& names, const char* what) {
+  const auto found = std::find(names.begin(), names.end(), name);
+  if (found == names.end()) throw Error(fmt::format("the pattern has no {} {}", what, name));
+  return static_cast<size_t>(found - names.begin());
+}
+
 }  // namespace
 
 std::vector<Match> find_matches(const Graph& graph, const Pattern& pattern, std::vector<std::string>* refused) {
@@ -488,18 +494,10 @@ std::vector<Match> find_matches(const Graph& graph, const Pattern& pattern, cons
   return Search(graph, pattern, dependences).run(refused);
 }
 
-ValueId Match::value(std::string_view name) const {
-  const auto& names = pattern->value_names;
-  const auto found = std::find(names.begin(), names.end(), name);
-  if (found == names.end()) throw Error(fmt::format("the pattern has no value {}", name));
-  return values[static_cast<size_t>(found - names.begin())];
-}
+ValueId Match::value(std::string_view name) const { return values[place_of(name, pattern->value_names, "value")]; }
 
 const Argument& Match::argument(std::string_view name) const {
-  const auto& names = pattern->argument_names;
-  const auto found = std::find(names.begin(), names.end(), name);
-  if (found == names.end()) throw Error(fmt::format("the pattern has no argument {}", name));
-  return arguments[static_cast<size_t>(found - names.begin())];
+  return arguments[place_of(name, pattern->argument_names, "argument")];
 }
 
 }  // namespace shadowgraph

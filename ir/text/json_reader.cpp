@@ -17,26 +17,57 @@ namespace shadowgraph {
 
 using nlohmann::json;
 
-class JsonArguments {
- protected:
+namespace {
+
+// Writes JSON as graph text, line by line, and lets the one parser judge it.
+class Importer {
+ public:
+  explicit Importer(const json& source) : source_(source) {}
+  Graph run() {
+    put_header();
+    put_metadata();
+    each("operators", [&](const json& target, size_t) { put_target(target); });
+    each("storages", [&](const json& storage, size_t i) { put_storage(storage, i); });
+    // Constants come before what refers to them: arguments of regions may.
+    each("constants", [&](const json& constant, size_t i) { put_constant(constant, i); });
+    each("regions", [&](const json& region, size_t i) { put_region(region, i); });
+    each("dependencies", [&](const json& dependency, size_t) { put_dependency(dependency); });
+    each("nodes", [&](const json& node, size_t i) {
+      put(fmt::format("n{}: ", i));
+      put_node(node);
+    });
+
+    // The parser's error tells a line of the intermediate text, which nobody has seen; it becomes a path in the JSON.
+    try {
+      return parse(text_, "json");
+    } catch (const ParseError& error) {
+      // "json:12:5: what" becomes "json:/nodes/3: what".
+      std::string_view what = error.what();
+      for (int colons = 0; colons < 3; ++colons) what.remove_prefix(what.find(':') + 1);
+      const auto line = static_cast<size_t>(error.line());
+      const std::string& path = line >= 1 && line <= paths_.size() ? paths_[line - 1] : path_;
+      throw ParseError(fmt::format("json:{}:{}", path, what), error.line(), error.column());
+    }
+  }
+
+ private:
   [[noreturn]] void fail(std::string_view what) const {
     // The error names the path of the element, as /nodes/12: a line of the text would tell the user nothing.
     const int line = static_cast<int>(paths_.size()) + 1;
     throw ParseError(fmt::format("json:{}: {}", path_.empty() ? "/" : path_, what), line, 1);
   }
-  const nlohmann::json& field(const nlohmann::json& object, const char* key) const {
+  const json& field(const json& object, const char* key) const {
     if (!object.is_object()) fail(fmt::format("no object, expected one with '{}'", key));
     const auto found = object.find(key);
     if (found == object.end()) fail(fmt::format("'{}' is missing", key));
     return *found;
   }
-  const nlohmann::json* optional_field(const nlohmann::json& object, const char* key) const {
+  const json* optional_field(const json& object, const char* key) const {
     const auto found = object.find(key);
     return found == object.end() || found->is_null() ? nullptr : &*found;
   }
-  // A string that may stand in the text as it is.
-  //@@ Returns a string that may stand in the text as it is. Anything with a space, quote or bracket could end its field and
-  //@@ begin another.
+  // Returns a string that may stand in the text as it is. Anything with a space, quote or bracket could end its field
+  // and begin another.
   std::string_view word(const json& value, std::string_view what) const {
     if (!value.is_string()) fail(fmt::format("no string, expected {}", what));
     const std::string_view text = value.get_ref<const std::string&>();
@@ -194,48 +225,9 @@ class JsonArguments {
     paths_.push_back(path_);
   }
 
-  std::string text_;
-  std::string path_;                // of the element being written
-  std::vector<std::string> paths_;  // by line
-};
-
-namespace {
-
-using nlohmann::json;
-
-// Writes JSON as graph text, line by line, and lets the one parser judge it.
-class Importer : JsonArguments {
- public:
-  explicit Importer(const json& source) : source_(source) {}
-  Graph run() {
-    put_header();
-    put_metadata();
-    each("operators", [&](const json& target, size_t) { put_target(target); });
-    each("storages", [&](const json& storage, size_t i) { put_storage(storage, i); });
-    // Constants come before what refers to them: arguments of regions may.
-    each("constants", [&](const json& constant, size_t i) { put_constant(constant, i); });
-    each("regions", [&](const json& region, size_t i) { put_region(region, i); });
-    each("dependencies", [&](const json& dependency, size_t) { put_dependency(dependency); });
-    each("nodes", [&](const json& node, size_t i) {
-      put(fmt::format("n{}: ", i));
-      put_node(node);
-    });
-
-    // The parser's error tells a line of the intermediate text, which nobody has seen; it becomes a path in the JSON.
-    try {
-      return parse(text_, "json");
-    } catch (const ParseError& error) {
-      // "json:12:5: what" becomes "json:/nodes/3: what".
-      std::string_view what = error.what();
-      for (int colons = 0; colons < 3; ++colons) what.remove_prefix(what.find(':') + 1);
-      const auto line = static_cast<size_t>(error.line());
-      const std::string& path = line >= 1 && line <= paths_.size() ? paths_[line - 1] : path_;
-      throw ParseError(fmt::format("json:{}:{}", path, what), error.line(), error.column());
-    }
-  }
-
- private:
-  void put_result_names(const json& results, int depth) {
+  // Nested as they are returned; put_value(json) writes each value.
+  template <class F>
+  void put_results(const json& results, F&& put_value, int depth = 0) {
     if (!results.is_array()) fail("no array of results where one is expected");
     if (depth > kMaxListDepth) fail("results nest too deep");
     for (size_t i = 0; i < results.size(); ++i) {
@@ -244,26 +236,10 @@ class Importer : JsonArguments {
         put("None");
       } else if (results[i].is_array()) {
         put("[");
-        put_result_names(results[i], depth + 1);
+        put_results(results[i], put_value, depth + 1);
         put("]");
       } else {
-        put("%");
-        put_int(field(results[i], "value"));
-      }
-    }
-  }
-
-  void put_result_types(const json& results, int depth) {
-    for (size_t i = 0; i < results.size(); ++i) {
-      if (i != 0) put(", ");
-      if (results[i].is_null()) {
-        put("None");
-      } else if (results[i].is_array()) {
-        put("[");
-        put_result_types(results[i], depth + 1);
-        put("]");
-      } else {
-        put_type(results[i]);
+        put_value(results[i]);
       }
     }
   }
@@ -300,15 +276,20 @@ class Importer : JsonArguments {
 
   // Follows the order of the text's node lines.
   void put_node(const json& node) {
-    if (const json* results = optional_field(node, "results"); results != nullptr && !results->empty()) {
-      put_result_names(*results, 0);
+    const json* results = optional_field(node, "results");
+    if (results != nullptr && results->empty()) results = nullptr;
+    if (results != nullptr) {
+      put_results(*results, [this](const json& value) {
+        put("%");
+        put_int(field(value, "value"));
+      });
       put(" = ");
     }
     put(word(field(node, "target"), "the name of a target"));
     put_arguments(field(node, "arguments"), optional_field(node, "more"));
-    if (const json* results = optional_field(node, "results"); results != nullptr && !results->empty()) {
+    if (results != nullptr) {
       put(" : ");
-      put_result_types(*results, 0);
+      put_results(*results, [this](const json& type) { put_type(type); });
     }
     put(" |");
     if (const json* region = optional_field(node, "region")) {
@@ -484,28 +465,24 @@ class Importer : JsonArguments {
     put(")");
   }
 
+  // Notes for every line which element it came from, so that the parser's error can name that.
   template <class F>
-  void each(const char* table, F&& f);
+  void each(const char* table, F&& f) {
+    path_ = fmt::format("/{}", table);
+    const json& list = field(source_, table);
+    if (!list.is_array()) fail("no array where one is expected");
+    for (size_t i = 0; i < list.size(); ++i) {
+      path_ = fmt::format("/{}/{}", table, i);
+      f(list[i], i);
+      end_line();
+    }
+  }
 
   const json& source_;
+  std::string text_;
+  std::string path_;                // of the element being written
+  std::vector<std::string> paths_;  // by line
 };
-
-// ---- Results --------------------------------------------------------------------------------------------------------
-
-// ---- Lines ----------------------------------------------------------------------------------------------------------
-
-// Notes for every line which element it came from, so that the parser's error can name that.
-template <class F>
-void Importer::each(const char* table, F&& f) {
-  path_ = fmt::format("/{}", table);
-  const json& list = field(source_, table);
-  if (!list.is_array()) fail("no array where one is expected");
-  for (size_t i = 0; i < list.size(); ++i) {
-    path_ = fmt::format("/{}/{}", table, i);
-    f(list[i], i);
-    end_line();
-  }
-}
 
 }  // namespace
 

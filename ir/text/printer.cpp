@@ -1,5 +1,10 @@
-// What the presets of the text share: a writer of lines (printer.cpp), of the head above them (text_writer_head.cpp),
-// and of arguments, results and types (text_writer_values.cpp).
+// Prints graphs as text, in the three presets: canonical, short and fingerprint.
+//
+//     n4: %3 = aten::relu(self=%2) : f32[8,64] @s5 | r2 grad_mode      canonical: parse() gives the same graph back
+//     %3 = relu(%2) : f32[8,64]                                        short: for people
+//     aten::relu(self=^1) : f32[8,64] cpu | grad_mode                  fingerprint: equal for blocks that repeat
+//
+// Linear in the graph. A file is written in pieces, so that memory does not grow with it.
 #include <ostream>
 #include <span>
 #include <string>
@@ -8,6 +13,7 @@
 #include <vector>
 
 #include "ir/operators/operator_name.h"
+#include "ir/records.h"
 #include "ir/text/tensor_bytes.h"
 #include "ir/text/words.h"
 #include "shadowgraph/graph/analysis.h"
@@ -16,6 +22,10 @@
 #include "shadowgraph/graph/verify.h"
 
 namespace shadowgraph {
+
+namespace {
+
+constexpr size_t kShortList = 4;  // kShort cuts longer lists
 
 // Writes the presets of the text. Canonical text must come back byte for byte. So whatever parse() derives is left out
 // here by the same rule: defaults, contiguous strides, births at the first use.
@@ -26,36 +36,530 @@ class TextWriter {
 
   std::string& text() { return out_; }
   void set_effects(const Effects* effects) { effects_ = effects; }
-  // For kFingerprint: values that are made by none of these are printed by type.
-  void set_slice(std::span<const NodeId> nodes);
-  void head();
-  void node_line(NodeId id);
-  void type(ValueId id);
+  // For kFingerprint: values that are made by none of these are printed by type. Numbers the values that the slice
+  // makes, from 0, so that equal slices of one graph give equal fingerprints wherever they stand.
+  void set_slice(std::span<const NodeId> nodes) {
+    sliced_ = true;
+    slice_numbers_.assign(graph_.value_capacity(), Numbering::kNone);
+    uint32_t next = 0;
+    for (NodeId n : nodes) {
+      graph_.for_each_output(n, [&](ValueId v) {
+        // A broken graph may name a value that is not there; messages must print it all the same.
+        if (v.index < slice_numbers_.size()) slice_numbers_[v.index] = next++;
+      });
+    }
+  }
+
+  // Everything that nodes cite stands above them, so that a reader needs one pass.
+  void head() {
+    put("shadowgraph 1 libtorch ");
+    put(libtorch_version());
+    put('\n');
+    for (const auto& [key, value] : graph_.metadata.lines()) {
+      put("meta ");
+      append_quoted(out_, key);
+      put(" = ");
+      append_quoted(out_, value);
+      put('\n');
+    }
+    for (TargetId id : numbering_.targets()) {
+      put(graph_.target(id).kind() == TargetKind::kFunction ? "function " : "operator ");
+      put(graph_.target(id).schema_text());
+      put('\n');
+    }
+    for (uint32_t i = 0; i < numbering_.storages().size(); ++i) storage_line(i, numbering_.storages()[i]);
+    // Before the regions, whose arguments may be constants.
+    for (uint32_t i = 0; i < numbering_.constants().size(); ++i) constant_line(i, numbering_.constants()[i]);
+    for (uint32_t i = 0; i < graph_.region_count(); ++i) region_line(RegionId(i));
+    for (const Guard& guard : graph_.guards) guard_line(guard);
+  }
+
+  // One line a node, whatever it holds: diffs then show nodes.
+  void node_line(NodeId id) {
+    const Node& node = graph_.node(id);
+    const auto results = graph_.results(id);
+    if (preset_ == PrintPreset::kCanonical) {
+      number('n', numbering_.of(id));
+      put(": ");
+    }
+    if (!results.empty() && preset_ != PrintPreset::kFingerprint) {
+      this->results(results, [this](ValueId v) { number('%', numbering_.of(v)); });
+      put(" = ");
+    }
+    target_name(node.target);
+    if (node.target.index < graph_.target_count()) {
+      arguments(node.target, graph_.arguments(id));
+    } else {
+      put("(?)");
+    }
+    if (!results.empty()) {
+      put(" : ");
+      this->results(results, [this](ValueId v) { type(v); });
+    }
+    if (preset_ != PrintPreset::kShort) attributes(id);
+    // Results count after the line, so that `^1` is the value made just before.
+    if (preset_ == PrintPreset::kFingerprint) {
+      graph_.for_each_output(id, [&](ValueId) { ++next_value_; });
+    }
+  }
+
+  // Each part is left out when it is what parse() would assume.
+  void type(ValueId id) {
+    if (id.index >= graph_.value_capacity() || !graph_.in_bounds(graph_.value(id))) return put('?');
+    const Value& value = graph_.value(id);
+    if (value.kind != ValueKind::kTensor) return put(to_string(value.kind));
+    put(dtype_word(value.dtype));
+    put('[');
+    ints(graph_.sizes(id));
+    put(']');
+    // Shape and dtype are what people ask for; strides, storage and device come with the long forms.
+    if (preset_ == PrintPreset::kShort) return;
+    if (!has_contiguous_strides(graph_.sizes(id), graph_.strides(id))) {
+      put('{');
+      ints(graph_.strides(id));
+      put('}');
+    }
+    // Only canonical text has storages: other presets say what a tensor is, not where it lies.
+    const bool canonical = preset_ == PrintPreset::kCanonical;
+    const bool has_storage = value.storage.index < graph_.storage_count();
+    if (canonical && (value.storage.valid() || value.offset != 0)) {
+      put(" @");
+      if (value.storage.valid()) {
+        number('s', numbering_.of(value.storage));
+      } else {
+        put("none");
+      }
+    }
+    if (value.offset != 0) {
+      put('+');
+      append_int(out_, value.offset);
+    }
+    // The storage's line has the device already, unless the value claims another one.
+    if (!has_storage || graph_.storage(value.storage).device() != value.device() || !canonical) {
+      put(' ');
+      append_device(out_, value.device());
+    }
+    if (value.layout != c10::Layout::Strided) {
+      put(' ');
+      put(layout_word(value.layout));
+    }
+    if (value.requires_grad) put(" grad");
+  }
 
  private:
   void put(std::string_view text) { out_ += text; }
   void put(char c) { out_ += c; }
-  void number(char letter, uint32_t n);
-  void value_ref(ValueId id);
-  void target_name(TargetId id);
-  void storage_line(uint32_t number, StorageId id);
-  void region_line(RegionId id);
-  void constant_line(uint32_t number, ConstantId id);
-  void guard_line(const Guard& guard);
-  void arguments(TargetId target, std::span<const Argument> arguments);
-  void argument(const Argument& argument, TypeClass type, bool int_list, TypeClass element, int depth);
-  void elements(std::span<const Argument> list, TypeClass element, int depth);
-  void ints(std::span<const int64_t> ints, bool cut = false, std::string_view separator = ",");
-  void result_names(std::span<const Argument> results, int depth);
-  void result_types(std::span<const Argument> results, int depth);
-  // Attributes of a node, each written only if it is there; attribute() puts what separates them.
-  void attributes(NodeId id);
-  void phase(PhaseId id);
-  void modes(const NodeFlags& on);
-  void saved(NodeId id);
-  void writes(NodeId id);
-  void frees(NodeId id);
-  void notes(NodeId id);
+  // Broken graphs are printed, too, in messages of the verifier: what has no number is "?".
+  void number(char letter, uint32_t n) {
+    put(letter);
+    if (n == Numbering::kNone) {
+      put('?');
+    } else {
+      append_int(out_, n);
+    }
+  }
+
+  // Writes a reference to a value. A fingerprint names values by distance, since absolute numbers differ from block to
+  // block:
+  //
+  //     %7 = mul(%5, %6), %12 = mul(%10, %11)        both are mul(^2, ^1)
+  void value_ref(ValueId id) {
+    if (preset_ != PrintPreset::kFingerprint) return number('%', numbering_.of(id));
+    const uint32_t n =
+        sliced_ ? (id.index < slice_numbers_.size() ? slice_numbers_[id.index] : Numbering::kNone) : numbering_.of(id);
+    const bool known = id.index < graph_.value_capacity();
+    const NodeId producer = known ? graph_.value(id).producer : NodeId();
+    const bool placeholder = producer.index < graph_.node_capacity() && graph_.is_placeholder(producer);
+    // A value from outside says what it is by its type only: layers have parameters of their own.
+    if (n == Numbering::kNone || placeholder) {
+      put('<');
+      if (placeholder) {
+        put(graph_.target(producer).name());
+        put(' ');
+      }
+      known ? type(id) : put("?");
+      put('>');
+    } else {
+      // Both numbers count values, so a repeated block refers back by the same distances.
+      put('^');
+      append_int(out_, int64_t{next_value_} - int64_t{n});
+    }
+  }
+
+  // Two schemas may have one name; the copies are numbered as the parser numbers them.
+  void target_name(TargetId id) {
+    if (id.index >= graph_.target_count()) return put("target?");
+    const std::string_view name = graph_.target(id).name();
+    // Nearly every operator is in aten, so people do not need to read it.
+    put(preset_ == PrintPreset::kShort && namespace_of(name) == "aten" ? without_namespace(name) : name);
+    if (const uint32_t copy = numbering_.name_copy(id); copy > 1) number('#', copy);
+  }
+
+  void storage_line(uint32_t n, StorageId id) {
+    const Storage& storage = graph_.storage(id);
+    number('s', n);
+    put(" = ");
+    append_int(out_, storage.bytes);
+    put(' ');
+    append_device(out_, storage.device());
+    put(' ');
+    put(to_string(storage.kind));
+    // Says where a storage is born only if that is not the first node that makes a value in it, which parse() assumes.
+    const uint32_t born = numbering_.of(storage.born);
+    if (born != numbering_.of(numbering_.first_node(id))) {
+      put(" born ");
+      if (born == Numbering::kNone) {
+        put("before");
+      } else {
+        number('n', born);
+      }
+    }
+    put('\n');
+  }
+
+  void region_line(RegionId id) {
+    const Region& region = graph_.region(id);
+    const std::string_view name = graph_.text_or_empty(region.name);
+    const std::string_view class_name = graph_.text_or_empty(region.class_name);
+    const bool has_target = region.target.index < graph_.target_count();
+    // The root is in every graph; a line for it would only say what is known.
+    const bool says_more = region.call != 0 || region.inferred || has_target || region.parent.valid();
+    // A root with a name or a call has something to say, and is printed.
+    if (id == Graph::kRootRegion && name.empty() && class_name.empty() && !says_more) return;
+    number('r', id.index);
+    put(" = ");
+    put(to_string(region.kind));
+    // A composite is called what its operator is called; that name is not repeated.
+    const bool name_is_target = has_target && name == graph_.target(region.target).name();
+    if (!name_is_target || !class_name.empty()) {
+      put(' ');
+      append_quoted(out_, name);
+    }
+    if (!class_name.empty()) {
+      put(' ');
+      append_quoted(out_, class_name);
+    }
+    if (region.kind == RegionKind::kModule || region.call != 0) {
+      put(" call ");
+      append_int(out_, region.call);
+    }
+    if (has_target) {
+      put(' ');
+      target_name(region.target);
+      if (region.arguments.size != 0) arguments(region.target, graph_.region_arguments(id));
+    }
+    if (region.parent.valid()) {
+      put(" in ");
+      number('r', region.parent.index);
+    }
+    if (region.inferred) put(" inferred");
+    put('\n');
+  }
+
+  // A constant without readable contents (meta, sparse) is kept as a declaration: the rest of the graph still comes back.
+  void constant_line(uint32_t n, ConstantId id) {
+    const auto bytes = tensor_bytes(graph_.constant(id));
+    number('c', n);
+    put(" = ");
+    if (!bytes) {
+      put("unreadable\n");
+      return;
+    }
+    put(dtype_word(bytes->dtype));
+    put('[');
+    ints(bytes->sizes);
+    put(']');
+    if (!has_contiguous_strides(bytes->sizes, bytes->strides)) {
+      put('{');
+      ints(bytes->strides);
+      put('}');
+    }
+    put(" \"");
+    append_base64(out_, bytes->bytes);
+    put("\"\n");
+  }
+
+  void guard_line(const Guard& guard) {
+    put("depends ");
+    put(to_string(guard.kind));
+    put('(');
+    number('%', numbering_.of(guard.value));
+    // Only a guard on one size has a dimension.
+    if (guard.dimension != -1) {
+      put(", ");
+      append_int(out_, guard.dimension);
+    }
+    put(") = ");
+    append_quoted(out_, guard.observed);
+    put('\n');
+  }
+
+  // Arguments that equal their schema's default are left out. The default is compared as an argument, so "1" and "1.0"
+  // differ here as they do for the parser.
+  void arguments(TargetId target, std::span<const Argument> actual) {
+    const Signature& formals = graph_.target(target).signature();
+    put('(');
+    bool first = true;
+    for (size_t i = 0; i < actual.size(); ++i) {
+      const Formal* formal = i < formals.arguments.size() ? &formals.arguments[i] : nullptr;
+      if (formal != nullptr && formal->default_value && formal->default_value->equals(graph_, actual[i])) continue;
+      // The name of a placeholder, and constants: what a fingerprint must not see.
+      if (preset_ == PrintPreset::kFingerprint && is_placeholder(target)) continue;
+      if (!first) put(", ");
+      first = false;
+      // A value by position is shorter; everything else keeps its name.
+      const bool by_position = preset_ == PrintPreset::kShort && actual[i].kind == ArgumentKind::kValue;
+      if (formal != nullptr && !by_position) {
+        put(formal->name);
+        put('=');
+      }
+      // Arguments of variadic calls have no formal, so their integers cannot be words.
+      const FormalType type = formal != nullptr ? formal->type : FormalType();
+      argument(actual[i], type.type, type.is_int_list(), type.element, 0);
+    }
+    put(')');
+  }
+
+  void argument(const Argument& a, TypeClass type, bool int_list, TypeClass element, int depth) {
+    switch (a.kind) {
+      case ArgumentKind::kNone:
+        return put("None");
+      case ArgumentKind::kValue:
+        return value_ref(a.ref.value);
+      case ArgumentKind::kInt: {
+        std::string_view word;
+        // Numbers of dtypes, layouts and memory formats are libtorch's own and may change, so words are written. A number
+        // without a word stays a number.
+        // c10's enumerations are a byte wide: 256 + 6 is no dtype.
+        if (a.i >= 0 && a.i < 127) {
+          if (type == TypeClass::kDtype && a.i < static_cast<int64_t>(c10::ScalarType::Undefined)) {
+            word = dtype_word(static_cast<c10::ScalarType>(a.i));
+          } else if (type == TypeClass::kLayout) {
+            word = layout_word(static_cast<c10::Layout>(a.i));
+          } else if (type == TypeClass::kMemoryFormat) {
+            word = memory_format_word(static_cast<c10::MemoryFormat>(a.i));
+          }
+        }
+        return word.empty() ? append_int(out_, a.i) : put(word);
+      }
+      case ArgumentKind::kFloat:
+        return append_float(out_, a.d);
+      case ArgumentKind::kBool:
+        return put(a.b ? "true" : "false");
+      case ArgumentKind::kComplex: {
+        const auto parts = graph_.complex_parts(a);
+        put("complex(");
+        append_float(out_, parts[0]);
+        put(", ");
+        append_float(out_, parts[1]);
+        return put(')');
+      }
+      case ArgumentKind::kString:
+        return append_quoted(out_, graph_.text_or_empty(a.string));
+      case ArgumentKind::kDevice:
+        return append_device(out_, a.device());
+      // A list of ints where the schema has one is `[..]`. The other kind of list is marked, so that both come back as
+      // what they were.
+      case ArgumentKind::kIntList:
+        put(int_list ? "[" : "ints[");
+        ints(graph_.ints(a), preset_ == PrintPreset::kShort, ", ");
+        return put(']');
+      case ArgumentKind::kList:
+        // Depth is bounded as in the parser, which would refuse what is printed deeper.
+        if (depth >= kMaxListDepth) return put("[?]");
+        put(int_list ? "list[" : "[");
+        elements(graph_.list(a), element, depth);
+        return put(']');
+      case ArgumentKind::kConstant:
+        return preset_ == PrintPreset::kFingerprint ? put("<constant>") : number('c', numbering_.of(a.constant));
+      case ArgumentKind::kGenerator:
+        put("generator(");
+        append_device(out_, a.device());
+        return put(')');
+      case ArgumentKind::kOpaque:
+        put("opaque(");
+        append_quoted(out_, graph_.text_or_empty(a.string));
+        return put(')');
+    }
+    put('?');
+  }
+
+  void elements(std::span<const Argument> list, TypeClass element, int depth) {
+    const bool cut = preset_ == PrintPreset::kShort && list.size() > kShortList;
+    const size_t shown = cut ? kShortList - 1 : list.size();
+    for (size_t i = 0; i < shown; ++i) {
+      if (i != 0) put(", ");
+      argument(list[i], element, false, TypeClass::kAny, depth + 1);
+    }
+    if (cut) put(", ...");
+  }
+
+  // kShort is for people: long lists say their beginning.
+  void ints(std::span<const int64_t> list, bool cut = false, std::string_view separator = ",") {
+    const size_t shown = cut && list.size() > kShortList ? kShortList - 1 : list.size();
+    for (size_t i = 0; i < shown; ++i) {
+      if (i != 0) put(separator);
+      append_int(out_, list[i]);
+    }
+    if (shown < list.size()) put(", ...");
+  }
+
+  // Names and types are written apart: names first, so that lines begin with what they make.
+  template <class F>
+  void results(std::span<const Argument> results, F&& put_value, int depth = 0) {
+    bool first = true;
+    for (const Argument& result : results) {
+      if (!first) put(", ");
+      first = false;
+      if (result.kind == ArgumentKind::kValue) {
+        put_value(result.ref.value);
+      } else if (result.kind == ArgumentKind::kList && depth < kMaxListDepth) {
+        put('[');
+        this->results(graph_.list(result), put_value, depth + 1);
+        put(']');
+      } else {
+        put("None");
+      }
+    }
+  }
+
+  // Attributes of a node, each written only if it is there, in a fixed order: region, phase, forward, modes, saved,
+  // writes, frees, notes, source. attribute() puts what separates them.
+  void attributes(NodeId id) {
+    const Node& node = graph_.node(id);
+    const bool canonical = preset_ == PrintPreset::kCanonical;
+    any_attribute_ = false;
+    if (canonical && node.region != Graph::kRootRegion) {
+      attribute();
+      number('r', node.region.index);
+    }
+    if (node.phase != Graph::kForward) phase(node.phase);
+    if (canonical && numbering_.of(node.forward) != Numbering::kNone) {
+      attribute();
+      put("of ");
+      number('n', numbering_.of(node.forward));
+    }
+    modes(node.flags);
+    if (!canonical) return;
+    if (node.saved.size != 0) saved(id);
+    if (effects_ != nullptr) writes(id);
+    if (node.frees.size != 0) frees(id);
+    if (graph_.has_notes(id)) notes(id);
+    if (const std::string_view source = graph_.text_or_empty(node.source); !source.empty()) {
+      attribute();
+      append_quoted(out_, source);
+    }
+  }
+
+  // The built-in phases are words; one that a user named is quoted, so that it cannot pass for an attribute.
+  void phase(PhaseId id) {
+    attribute();
+    if (id.index >= graph_.phase_count()) {
+      put("phase ?");
+    } else if (id.index > Graph::kInit.index) {
+      put("phase ");
+      append_quoted(out_, graph_.phase_name(id));
+    } else {
+      put(graph_.phase_name(id));
+    }
+  }
+
+  void modes(const NodeFlags& on) {
+    const std::pair<bool, std::string_view> modes[] = {{on.grad_mode, "grad_mode"},
+                                                       {on.inference_mode, "inference_mode"},
+                                                       {on.autocast_cpu, "autocast_cpu"},
+                                                       {on.autocast_cuda, "autocast_cuda"}};
+    for (const auto& [is_on, word] : modes) {
+      if (!is_on) continue;
+      attribute();
+      put(word);
+    }
+  }
+
+  // Names what is saved by its role. The value follows only where the role does not imply it, which parse() works out in
+  // the same way.
+  void saved(NodeId id) {
+    const auto arguments = graph_.arguments(id);
+    const TargetId target = graph_.node(id).target;
+    static const std::vector<Formal> kNoFormals;
+    const auto& formals =
+        target.index < graph_.target_count() ? graph_.target(target).signature().arguments : kNoFormals;
+    attribute();
+    put("saved(");
+    bool first = true;
+    for (const SavedTensor& saved : graph_.saved(id)) {
+      if (!first) put(", ");
+      first = false;
+      bool implied = false;  // the value is the one that the name stands for
+      if (saved.role == SavedRole::kArgument) {
+        // "internal" is a role, so an argument of this name goes by its number.
+        if (saved.index < formals.size() && formals[saved.index].name != "internal") {
+          put(formals[saved.index].name);
+        } else {
+          put("argument[");
+          append_int(out_, saved.index);
+          put(']');
+        }
+        implied = saved.index < arguments.size() && arguments[saved.index].kind == ArgumentKind::kValue &&
+                  arguments[saved.index].ref.value == saved.value;
+      } else if (saved.role == SavedRole::kResult) {
+        put("result[");
+        append_int(out_, saved.index);
+        put(']');
+        for_each_value_of_role(graph_, id, saved, [&](ValueId v) { implied = v == saved.value; });
+      } else {
+        put("internal");
+      }
+      if (!implied) {
+        put('=');
+        number('%', numbering_.of(saved.value));
+      }
+    }
+    put(')');
+  }
+
+  // Writes are derived. They are printed since they answer what readers of a graph ask first, and the parser checks them.
+  void writes(NodeId id) {
+    bool open = false;
+    for (const StorageWrite& write : effects_->writes(id)) {
+      // Generators and collectives are pseudo storages of the analysis, so the text has no number for them.
+      if (effects_->is_generator(write.storage)) continue;
+      if (!open) attribute();
+      put(open ? ", " : "writes(");
+      open = true;
+      number('s', numbering_.of(write.storage));
+      put('@');
+      append_int(out_, write.after);
+    }
+    if (open) put(')');
+  }
+
+  void frees(NodeId id) {
+    attribute();
+    put("free(");
+    bool first = true;
+    for (StorageId storage : graph_.frees(id)) {
+      if (!first) put(", ");
+      first = false;
+      number('s', numbering_.of(storage));
+    }
+    put(')');
+  }
+
+  void notes(NodeId id) {
+    attribute();
+    put("note(");
+    bool first = true;
+    graph_.for_each_note(id, [&](std::string_view key, std::string_view value) {
+      if (!first) put(", ");
+      first = false;
+      append_quoted(out_, key);
+      put('=');
+      append_quoted(out_, value);
+    });
+    put(')');
+  }
+
   // The separator before the next attribute.
   void attribute() {
     put(any_attribute_ ? " " : " | ");
@@ -72,574 +576,6 @@ class TextWriter {
   std::vector<uint32_t> slice_numbers_;  // by value index: its number among the slice's values
   uint32_t next_value_ = 0;              // kFingerprint: how many values the lines so far made
 };
-
-// Everything that nodes cite stands above them, so that a reader needs one pass.
-void TextWriter::head() {
-  put("shadowgraph 1 libtorch ");
-  put(libtorch_version());
-  put('\n');
-  for (const auto& [key, value] : graph_.metadata.lines()) {
-    put("meta ");
-    append_quoted(out_, key);
-    put(" = ");
-    append_quoted(out_, value);
-    put('\n');
-  }
-  for (TargetId id : numbering_.targets()) {
-    put(graph_.target(id).kind() == TargetKind::kFunction ? "function " : "operator ");
-    put(graph_.target(id).schema_text());
-    put('\n');
-  }
-  for (uint32_t i = 0; i < numbering_.storages().size(); ++i) storage_line(i, numbering_.storages()[i]);
-  // Before the regions, whose arguments may be constants.
-  for (uint32_t i = 0; i < numbering_.constants().size(); ++i) constant_line(i, numbering_.constants()[i]);
-  for (uint32_t i = 0; i < graph_.region_count(); ++i) region_line(RegionId(i));
-  for (const Guard& guard : graph_.guards) guard_line(guard);
-}
-
-void TextWriter::storage_line(uint32_t n, StorageId id) {
-  const Storage& storage = graph_.storage(id);
-  number('s', n);
-  put(" = ");
-  append_int(out_, storage.bytes);
-  put(' ');
-  append_device(out_, storage.device());
-  put(' ');
-  put(to_string(storage.kind));
-  // Says where a storage is born only if that is not the first node that makes a value in it, which parse() assumes.
-  const uint32_t born = numbering_.of(storage.born);
-  if (born != numbering_.of(numbering_.first_node(id))) {
-    put(" born ");
-    if (born == Numbering::kNone) {
-      put("before");
-    } else {
-      number('n', born);
-    }
-  }
-  put('\n');
-}
-
-void TextWriter::region_line(RegionId id) {
-  const Region& region = graph_.region(id);
-  const std::string_view name = graph_.text_or_empty(region.name);
-  const std::string_view class_name = graph_.text_or_empty(region.class_name);
-  const bool has_target = region.target.index < graph_.target_count();
-  // The root is in every graph; a line for it would only say what is known.
-  const bool says_more = region.call != 0 || region.inferred || has_target || region.parent.valid();
-  // A root with a name or a call has something to say, and is printed.
-  if (id == Graph::kRootRegion && name.empty() && class_name.empty() && !says_more) return;
-  number('r', id.index);
-  put(" = ");
-  put(to_string(region.kind));
-  // A composite is called what its operator is called; that name is not repeated.
-  const bool name_is_target = has_target && name == graph_.target(region.target).name();
-  if (!name_is_target || !class_name.empty()) {
-    put(' ');
-    append_quoted(out_, name);
-  }
-  if (!class_name.empty()) {
-    put(' ');
-    append_quoted(out_, class_name);
-  }
-  if (region.kind == RegionKind::kModule || region.call != 0) {
-    put(" call ");
-    append_int(out_, region.call);
-  }
-  if (has_target) {
-    put(' ');
-    target_name(region.target);
-    if (region.arguments.size != 0) arguments(region.target, graph_.region_arguments(id));
-  }
-  if (region.parent.valid()) {
-    put(" in ");
-    number('r', region.parent.index);
-  }
-  if (region.inferred) put(" inferred");
-  put('\n');
-}
-
-// A constant without readable contents (meta, sparse) is kept as a declaration: the rest of the graph still comes back.
-void TextWriter::constant_line(uint32_t n, ConstantId id) {
-  const auto bytes = tensor_bytes(graph_.constant(id));
-  number('c', n);
-  put(" = ");
-  if (!bytes) {
-    put("unreadable\n");
-    return;
-  }
-  put(dtype_word(bytes->dtype));
-  put('[');
-  ints(bytes->sizes);
-  put(']');
-  if (!has_contiguous_strides(bytes->sizes, bytes->strides)) {
-    put('{');
-    ints(bytes->strides);
-    put('}');
-  }
-  put(" \"");
-  append_base64(out_, bytes->bytes);
-  put("\"\n");
-}
-
-void TextWriter::guard_line(const Guard& guard) {
-  put("depends ");
-  put(to_string(guard.kind));
-  put('(');
-  number('%', numbering_.of(guard.value));
-  // Only a guard on one size has a dimension.
-  if (guard.dimension != -1) {
-    put(", ");
-    append_int(out_, guard.dimension);
-  }
-  put(") = ");
-  append_quoted(out_, guard.observed);
-  put('\n');
-}
-
-namespace {
-
-constexpr size_t kShortList = 4;  // kShort cuts longer lists
-
-}  // namespace
-
-// ---- Arguments ------------------------------------------------------------------------------------------------------
-
-// kShort is for people: long lists say their beginning.
-void TextWriter::ints(std::span<const int64_t> list, bool cut, std::string_view separator) {
-  const size_t shown = cut && list.size() > kShortList ? kShortList - 1 : list.size();
-  for (size_t i = 0; i < shown; ++i) {
-    if (i != 0) put(separator);
-    append_int(out_, list[i]);
-  }
-  if (shown < list.size()) put(", ...");
-}
-
-// Arguments that equal their schema's default are left out. The default is compared as an argument, so "1" and "1.0"
-// differ here as they do for the parser.
-void TextWriter::arguments(TargetId target, std::span<const Argument> actual) {
-  const Signature& formals = graph_.target(target).signature();
-  put('(');
-  bool first = true;
-  for (size_t i = 0; i < actual.size(); ++i) {
-    const Formal* formal = i < formals.arguments.size() ? &formals.arguments[i] : nullptr;
-    if (formal != nullptr && formal->default_value && formal->default_value->equals(graph_, actual[i])) continue;
-    // The name of a placeholder, and constants: what a fingerprint must not see.
-    if (preset_ == PrintPreset::kFingerprint && target.index <= target_of(Builtin::kConstant).index) continue;
-    if (!first) put(", ");
-    first = false;
-    // A value by position is shorter; everything else keeps its name.
-    const bool by_position = preset_ == PrintPreset::kShort && actual[i].kind == ArgumentKind::kValue;
-    if (formal != nullptr && !by_position) {
-      put(formal->name);
-      put('=');
-    }
-    // Arguments of variadic calls have no formal, so their integers cannot be words.
-    const FormalType type = formal != nullptr ? formal->type : FormalType();
-    argument(actual[i], type.type, type.is_int_list(), type.element, 0);
-  }
-  put(')');
-}
-
-void TextWriter::elements(std::span<const Argument> list, TypeClass element, int depth) {
-  const bool cut = preset_ == PrintPreset::kShort && list.size() > kShortList;
-  const size_t shown = cut ? kShortList - 1 : list.size();
-  for (size_t i = 0; i < shown; ++i) {
-    if (i != 0) put(", ");
-    argument(list[i], element, false, TypeClass::kAny, depth + 1);
-  }
-  if (cut) put(", ...");
-}
-
-void TextWriter::argument(const Argument& a, TypeClass type, bool int_list, TypeClass element, int depth) {
-  switch (a.kind) {
-    case ArgumentKind::kNone:
-      return put("None");
-    case ArgumentKind::kValue:
-      return value_ref(a.ref.value);
-    case ArgumentKind::kInt: {
-      std::string_view word;
-      // Numbers of dtypes, layouts and memory formats are libtorch's own and may change, so words are written. A number
-      // without a word stays a number.
-      // c10's enumerations are a byte wide: 256 + 6 is no dtype.
-      if (a.i >= 0 && a.i < 127) {
-        if (type == TypeClass::kDtype && a.i < static_cast<int64_t>(c10::ScalarType::Undefined)) {
-          word = dtype_word(static_cast<c10::ScalarType>(a.i));
-        } else if (type == TypeClass::kLayout) {
-          word = layout_word(static_cast<c10::Layout>(a.i));
-        } else if (type == TypeClass::kMemoryFormat) {
-          word = memory_format_word(static_cast<c10::MemoryFormat>(a.i));
-        }
-      }
-      return word.empty() ? append_int(out_, a.i) : put(word);
-    }
-    case ArgumentKind::kFloat:
-      return append_float(out_, a.d);
-    case ArgumentKind::kBool:
-      return put(a.b ? "true" : "false");
-    case ArgumentKind::kComplex: {
-      const auto parts = graph_.complex_parts(a);
-      put("complex(");
-      append_float(out_, parts[0]);
-      put(", ");
-      append_float(out_, parts[1]);
-      return put(')');
-    }
-    case ArgumentKind::kString:
-      return append_quoted(out_, graph_.text_or_empty(a.string));
-    case ArgumentKind::kDevice:
-      return append_device(out_, a.device());
-    // A list of ints where the schema has one is `[..]`. The other kind of list is marked, so that both come back as
-    // what they were.
-    case ArgumentKind::kIntList:
-      put(int_list ? "[" : "ints[");
-      ints(graph_.ints(a), preset_ == PrintPreset::kShort, ", ");
-      return put(']');
-    case ArgumentKind::kList:
-      // Depth is bounded as in the parser, which would refuse what is printed deeper.
-      if (depth >= kMaxListDepth) return put("[?]");
-      put(int_list ? "list[" : "[");
-      elements(graph_.list(a), element, depth);
-      return put(']');
-    case ArgumentKind::kConstant:
-      return preset_ == PrintPreset::kFingerprint ? put("<constant>") : number('c', numbering_.of(a.constant));
-    case ArgumentKind::kGenerator:
-      put("generator(");
-      append_device(out_, a.device());
-      return put(')');
-    case ArgumentKind::kOpaque:
-      put("opaque(");
-      append_quoted(out_, graph_.text_or_empty(a.string));
-      return put(')');
-  }
-  put('?');
-}
-
-// ---- Results --------------------------------------------------------------------------------------------------------
-
-// Names and types are written apart: names first, so that lines begin with what they make.
-void TextWriter::result_names(std::span<const Argument> results, int depth) {
-  bool first = true;
-  for (const Argument& result : results) {
-    if (!first) put(", ");
-    first = false;
-    if (result.kind == ArgumentKind::kValue) {
-      number('%', numbering_.of(result.ref.value));
-    } else if (result.kind == ArgumentKind::kList && depth < kMaxListDepth) {
-      put('[');
-      result_names(graph_.list(result), depth + 1);
-      put(']');
-    } else {
-      put("None");
-    }
-  }
-}
-
-void TextWriter::result_types(std::span<const Argument> results, int depth) {
-  bool first = true;
-  for (const Argument& result : results) {
-    if (!first) put(", ");
-    first = false;
-    if (result.kind == ArgumentKind::kValue) {
-      type(result.ref.value);
-    } else if (result.kind == ArgumentKind::kList && depth < kMaxListDepth) {
-      put('[');
-      result_types(graph_.list(result), depth + 1);
-      put(']');
-    } else {
-      put("None");
-    }
-  }
-}
-
-// Each part is left out when it is what parse() would assume.
-void TextWriter::type(ValueId id) {
-  if (id.index >= graph_.value_capacity() || !graph_.in_bounds(graph_.value(id))) return put('?');
-  const Value& value = graph_.value(id);
-  switch (value.kind) {
-    case ValueKind::kTensor:
-      break;
-    case ValueKind::kInt:
-      return put("int");
-    case ValueKind::kFloat:
-      return put("float");
-    case ValueKind::kBool:
-      return put("bool");
-  }
-  put(dtype_word(value.dtype));
-  put('[');
-  ints(graph_.sizes(id));
-  put(']');
-  // Shape and dtype are what people ask for; strides, storage and device come with the long forms.
-  if (preset_ == PrintPreset::kShort) return;
-  if (!has_contiguous_strides(graph_.sizes(id), graph_.strides(id))) {
-    put('{');
-    ints(graph_.strides(id));
-    put('}');
-  }
-  // Only canonical text has storages: other presets say what a tensor is, not where it lies.
-  const bool canonical = preset_ == PrintPreset::kCanonical;
-  const bool has_storage = value.storage.index < graph_.storage_count();
-  if (canonical && (value.storage.valid() || value.offset != 0)) {
-    put(" @");
-    if (value.storage.valid()) {
-      number('s', numbering_.of(value.storage));
-    } else {
-      put("none");
-    }
-  }
-  if (value.offset != 0) {
-    put('+');
-    append_int(out_, value.offset);
-  }
-  // The storage's line has the device already, unless the value claims another one.
-  if (!has_storage || graph_.storage(value.storage).device() != value.device() || !canonical) {
-    put(' ');
-    append_device(out_, value.device());
-  }
-  if (value.layout != c10::Layout::Strided) {
-    put(' ');
-    put(layout_word(value.layout));
-  }
-  if (value.requires_grad) put(" grad");
-}
-
-// Prints graphs as text, in the three presets: canonical, short and fingerprint.
-//
-//     n4: %3 = aten::relu(self=%2) : f32[8,64] @s5 | r2 grad_mode      canonical: parse() gives the same graph back
-//     %3 = relu(%2) : f32[8,64]                                        short: for people
-//     aten::relu(self=^1) : f32[8,64] cpu | grad_mode                  fingerprint: equal for blocks that repeat
-//
-// Linear in the graph. A file is written in pieces, so that memory does not grow with it.
-
-// Numbers the values that the slice makes, from 0, so that equal slices of one graph give equal fingerprints wherever
-// they stand.
-void TextWriter::set_slice(std::span<const NodeId> nodes) {
-  sliced_ = true;
-  slice_numbers_.assign(graph_.value_capacity(), Numbering::kNone);
-  uint32_t next = 0;
-  for (NodeId n : nodes) {
-    graph_.for_each_output(n, [&](ValueId v) {
-      // A broken graph may name a value that is not there; messages must print it all the same.
-      if (v.index < slice_numbers_.size()) slice_numbers_[v.index] = next++;
-    });
-  }
-}
-
-// Broken graphs are printed, too, in messages of the verifier: what has no number is "?".
-void TextWriter::number(char letter, uint32_t n) {
-  put(letter);
-  if (n == Numbering::kNone) {
-    put('?');
-  } else {
-    append_int(out_, n);
-  }
-}
-
-// Writes a reference to a value. A fingerprint names values by distance, since absolute numbers differ from block to
-// block:
-//
-//     %7 = mul(%5, %6), %12 = mul(%10, %11)        both are mul(^2, ^1)
-void TextWriter::value_ref(ValueId id) {
-  if (preset_ != PrintPreset::kFingerprint) return number('%', numbering_.of(id));
-  const uint32_t n =
-      sliced_ ? (id.index < slice_numbers_.size() ? slice_numbers_[id.index] : Numbering::kNone) : numbering_.of(id);
-  const bool known = id.index < graph_.value_capacity();
-  const NodeId producer = known ? graph_.value(id).producer : NodeId();
-  const bool placeholder = producer.index < graph_.node_capacity() &&
-                           graph_.node(producer).target.index <= target_of(Builtin::kConstant).index;
-  // A value from outside says what it is by its type only: layers have parameters of their own.
-  if (n == Numbering::kNone || placeholder) {
-    put('<');
-    if (placeholder) {
-      put(graph_.target(producer).name());
-      put(' ');
-    }
-    known ? type(id) : put("?");
-    put('>');
-  } else {
-    // Both numbers count values, so a repeated block refers back by the same distances.
-    put('^');
-    append_int(out_, int64_t{next_value_} - int64_t{n});
-  }
-}
-
-// Two schemas may have one name; the copies are numbered as the parser numbers them.
-void TextWriter::target_name(TargetId id) {
-  if (id.index >= graph_.target_count()) return put("target?");
-  const std::string_view name = graph_.target(id).name();
-  // Nearly every operator is in aten, so people do not need to read it.
-  put(preset_ == PrintPreset::kShort && namespace_of(name) == "aten" ? without_namespace(name) : name);
-  if (const uint32_t copy = numbering_.name_copy(id); copy > 1) number('#', copy);
-}
-
-// ---- Nodes ----------------------------------------------------------------------------------------------------------
-
-// One line a node, whatever it holds: diffs then show nodes.
-void TextWriter::node_line(NodeId id) {
-  const Node& node = graph_.node(id);
-  const auto results = graph_.results(id);
-  if (preset_ == PrintPreset::kCanonical) {
-    number('n', numbering_.of(id));
-    put(": ");
-  }
-  if (!results.empty() && preset_ != PrintPreset::kFingerprint) {
-    result_names(results, 0);
-    put(" = ");
-  }
-  target_name(node.target);
-  if (node.target.index < graph_.target_count()) {
-    arguments(node.target, graph_.arguments(id));
-  } else {
-    put("(?)");
-  }
-  if (!results.empty()) {
-    put(" : ");
-    result_types(results, 0);
-  }
-  if (preset_ != PrintPreset::kShort) attributes(id);
-  // Results count after the line, so that `^1` is the value made just before.
-  if (preset_ == PrintPreset::kFingerprint) {
-    graph_.for_each_output(id, [&](ValueId) { ++next_value_; });
-  }
-}
-
-// Attributes come in a fixed order: region, phase, forward, modes, saved, writes, frees, notes, source.
-void TextWriter::attributes(NodeId id) {
-  const Node& node = graph_.node(id);
-  const bool canonical = preset_ == PrintPreset::kCanonical;
-  any_attribute_ = false;
-  if (canonical && node.region != Graph::kRootRegion) {
-    attribute();
-    number('r', node.region.index);
-  }
-  if (node.phase != Graph::kForward) phase(node.phase);
-  if (canonical && numbering_.of(node.forward) != Numbering::kNone) {
-    attribute();
-    put("of ");
-    number('n', numbering_.of(node.forward));
-  }
-  modes(node.flags);
-  if (!canonical) return;
-  if (node.saved.size != 0) saved(id);
-  if (effects_ != nullptr) writes(id);
-  if (node.frees.size != 0) frees(id);
-  if (graph_.has_notes(id)) notes(id);
-  if (const std::string_view source = graph_.text_or_empty(node.source); !source.empty()) {
-    attribute();
-    append_quoted(out_, source);
-  }
-}
-
-// The built-in phases are words; one that a user named is quoted, so that it cannot pass for an attribute.
-void TextWriter::phase(PhaseId id) {
-  attribute();
-  if (id.index >= graph_.phase_count()) {
-    put("phase ?");
-  } else if (id.index > Graph::kInit.index) {
-    put("phase ");
-    append_quoted(out_, graph_.phase_name(id));
-  } else {
-    put(graph_.phase_name(id));
-  }
-}
-
-void TextWriter::modes(const NodeFlags& on) {
-  const std::pair<bool, std::string_view> modes[] = {{on.grad_mode, "grad_mode"},
-                                                     {on.inference_mode, "inference_mode"},
-                                                     {on.autocast_cpu, "autocast_cpu"},
-                                                     {on.autocast_cuda, "autocast_cuda"}};
-  for (const auto& [is_on, word] : modes) {
-    if (!is_on) continue;
-    attribute();
-    put(word);
-  }
-}
-
-// Writes are derived. They are printed since they answer what readers of a graph ask first, and the parser checks them.
-void TextWriter::writes(NodeId id) {
-  bool open = false;
-  for (const StorageWrite& write : effects_->writes(id)) {
-    // Generators and collectives are pseudo storages of the analysis, so the text has no number for them.
-    if (effects_->is_generator(write.storage)) continue;
-    if (!open) attribute();
-    put(open ? ", " : "writes(");
-    open = true;
-    number('s', numbering_.of(write.storage));
-    put('@');
-    append_int(out_, write.after);
-  }
-  if (open) put(')');
-}
-
-void TextWriter::frees(NodeId id) {
-  attribute();
-  put("free(");
-  bool first = true;
-  for (StorageId storage : graph_.frees(id)) {
-    if (!first) put(", ");
-    first = false;
-    number('s', numbering_.of(storage));
-  }
-  put(')');
-}
-
-void TextWriter::notes(NodeId id) {
-  attribute();
-  put("note(");
-  bool first = true;
-  graph_.for_each_note(id, [&](std::string_view key, std::string_view value) {
-    if (!first) put(", ");
-    first = false;
-    append_quoted(out_, key);
-    put('=');
-    append_quoted(out_, value);
-  });
-  put(')');
-}
-
-// Names what is saved by its role. The value follows only where the role does not imply it, which parse() works out in
-// the same way.
-void TextWriter::saved(NodeId id) {
-  const auto arguments = graph_.arguments(id);
-  const TargetId target = graph_.node(id).target;
-  static const std::vector<Formal> kNoFormals;
-  const auto& formals = target.index < graph_.target_count() ? graph_.target(target).signature().arguments : kNoFormals;
-  attribute();
-  put("saved(");
-  bool first = true;
-  for (const SavedTensor& saved : graph_.saved(id)) {
-    if (!first) put(", ");
-    first = false;
-    bool implied = false;  // the value is the one that the name stands for
-    if (saved.role == SavedRole::kArgument) {
-      // "internal" is a role, so an argument of this name goes by its number.
-      if (saved.index < formals.size() && formals[saved.index].name != "internal") {
-        put(formals[saved.index].name);
-      } else {
-        put("argument[");
-        append_int(out_, saved.index);
-        put(']');
-      }
-      implied = saved.index < arguments.size() && arguments[saved.index].kind == ArgumentKind::kValue &&
-                arguments[saved.index].ref.value == saved.value;
-    } else if (saved.role == SavedRole::kResult) {
-      put("result[");
-      append_int(out_, saved.index);
-      put(']');
-      uint32_t flat = 0;
-      graph_.for_each_output(id, [&](ValueId v) { implied = implied || (flat++ == saved.index && v == saved.value); });
-    } else {
-      put("internal");
-    }
-    if (!implied) {
-      put('=');
-      number('%', numbering_.of(saved.value));
-    }
-  }
-  put(')');
-}
-
-namespace {
 
 // Text goes out in pieces of this size, so that a graph of a million nodes needs no string of 150 MB.
 constexpr size_t kFlushBytes = size_t{1} << 18;

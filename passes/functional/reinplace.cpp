@@ -19,7 +19,7 @@
 #include "ir/analysis/identity.h"
 #include "ir/operators/operator_facts.h"
 #include "ir/operators/operator_forms.h"
-#include "passes/functional/storage_images.h"
+#include "passes/functional/lazy_bits.h"
 #include "passes/rewrite/node_emitter.h"
 #include "shadowgraph/graph/analysis.h"
 #include "shadowgraph/passes/functional.h"
@@ -494,21 +494,10 @@ class Reinplacer::Build {
   // Defines a result as it was, but for where it lives. `like` is the value whose geometry and storage it takes:
   // itself, or the operand that is now written.
   ValueId define(NodeId node, ValueId old, ValueId like) {
-    const Value& value = read_.value(like);
-    ValueId result;
-    if (value.kind != ValueKind::kTensor) {
-      result = made_.new_scalar(node, value.kind);
-    } else {
-      TensorMeta spec{.dtype = value.dtype,
-                      .sizes = read_.sizes(like),
-                      .strides = read_.strides(like),
-                      .offset = value.offset,
-                      .device = value.device(),
-                      .layout = value.layout,
-                      .requires_grad = read_.value(old).requires_grad};
-      if (value.storage.valid()) spec.storage = storage_of(value.storage, node);
-      result = made_.new_tensor(node, spec);
-    }
+    TensorMeta spec = read_.meta(like);
+    spec.requires_grad = read_.value(old).requires_grad;
+    if (spec.storage.valid()) spec.storage = storage_of(spec.storage, node);
+    const ValueId result = made_.new_value(node, read_.value(like).kind, spec);
     now_[old] = result;
     return result;
   }

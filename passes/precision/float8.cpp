@@ -183,15 +183,11 @@ class Float8Operands {
   ValueId transposed(InsertionPoint& at, ValueId value) {
     const auto sizes = graph_.sizes(value), strides = graph_.strides(value);
     const std::vector<int64_t> turned_sizes{sizes[1], sizes[0]}, turned_strides{strides[1], strides[0]};
-    const Value facts = graph_.value(value);
+    TensorMeta turned = graph_.meta(value);
+    turned.sizes = turned_sizes;
+    turned.strides = turned_strides;
     const NodeId node = at.insert(graph_.intern_operator("aten::t"), {Argument::of_value(value)});
-    return graph_.add_tensor_result(node, {.dtype = facts.dtype,
-                                           .sizes = turned_sizes,
-                                           .strides = turned_strides,
-                                           .storage = facts.storage,
-                                           .offset = facts.offset,
-                                           .device = facts.device(),
-                                           .requires_grad = facts.requires_grad});
+    return graph_.add_tensor_result(node, turned);
   }
 
   ValueId result(NodeId node, c10::ScalarType dtype, const std::vector<int64_t>& sizes,

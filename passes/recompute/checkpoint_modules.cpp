@@ -10,8 +10,8 @@
 #include <cmath>
 #include <fnmatch.h>
 #include <optional>
-#include <unordered_map>
 
+#include "ir/edit/bulk_edits.h"
 #include "passes/recompute/checkpoint_plan.h"
 #include "passes/recompute/forward_checkpoints.h"
 #include "passes/recompute/regions.h"
@@ -248,14 +248,7 @@ CheckpointPolicy within_budget(int64_t bytes) {
 // ---- Lives
 
 FreeAtLastUseResult free_at_last_use(Graph& graph) {
-  std::vector<NodeId> last_use(graph.storage_count());
-  for (const NodeId n : graph.nodes()) {
-    const auto touch = [&](ValueId v) {
-      if (const StorageId s = graph.value(v).storage; s.valid()) last_use[s.index] = n;
-    };
-    graph.for_each_input(n, touch);
-    graph.for_each_output(n, touch);
-  }
+  std::vector<NodeId> deaths = last_uses(graph);
   std::vector<bool> for_good(graph.storage_count(), false);  // whoever runs the graph has it
   for (const NodeId n : graph.nodes()) {
     const auto hold = [&](ValueId v) {
@@ -264,21 +257,13 @@ FreeAtLastUseResult free_at_last_use(Graph& graph) {
     if (graph.is_placeholder(n)) graph.for_each_output(n, hold);
     if (is_end(graph.node(n).target)) graph.for_each_input(n, hold);
   }
-  std::unordered_map<NodeId, std::vector<StorageId>> deaths;
   int64_t moved = 0;
   for (uint32_t i = 0; i < graph.storage_count(); ++i) {
-    if (!last_use[i].valid()) continue;
-    const NodeId death = for_good[i] ? NodeId() : last_use[i];
-    moved += graph.storage(StorageId(i)).freed_after != death ? 1 : 0;
-    if (death.valid()) deaths[death].push_back(StorageId(i));
+    if (!deaths[i].valid()) continue;
+    if (for_good[i]) deaths[i] = NodeId();
+    moved += graph.storage(StorageId(i)).freed_after != deaths[i] ? 1 : 0;
   }
-  // All are taken away before any is set, since a storage may have only one death.
-  if (moved != 0) {
-    for (const NodeId n : graph.nodes()) {
-      if (!graph.frees(n).empty()) graph.set_frees(n, {});
-    }
-    for (const auto& [n, storages] : deaths) graph.set_frees(n, storages);
-  }
+  if (moved != 0) set_deaths(graph, deaths);
   return {.moved = moved};
 }
 

@@ -33,11 +33,8 @@ void end_lives(Graph& graph, const StorageChanges& changes) {
     graph.for_each_input(n, touch);
     graph.for_each_output(n, touch);
   }
-  // By node the first storage that dies there, by storage the next one.
-  std::vector<StorageId> first_death(graph.node_capacity());
-  std::vector<StorageId> next_death(graph.storage_count());
-  std::vector<bool> moved(graph.storage_count(), false);
-  for (uint32_t i = graph.storage_count(); i-- > 0;) {
+  std::map<StorageId, NodeId> deaths;
+  for (uint32_t i = 0; i < graph.storage_count(); ++i) {
     const StorageId s(i);
     const Storage& storage = graph.storage(s);
     if (!last_use[i].valid()) continue;
@@ -48,33 +45,9 @@ void end_lives(Graph& graph, const StorageChanges& changes) {
     const bool earlier = has_death && changes.touched[s] != 0 && graph.is_before(last_use[i], storage.freed_after) &&
                          graph.node(storage.freed_after).phase != Graph::kForward;
     if ((!is_new || storage.freed_after == last_use[i]) && !later && !earlier) continue;
-    moved[i] = true;
-    if (is_end(graph.node(last_use[i]).target)) continue;  // never
-    next_death[i] = first_death[last_use[i].index];
-    first_death[last_use[i].index] = s;
+    deaths[s] = is_end(graph.node(last_use[i]).target) ? NodeId() : last_use[i];  // or never
   }
-  struct Frees {
-    NodeId node;
-    size_t begin = 0;
-  };
-  std::vector<Frees> changed;
-  std::vector<StorageId> storages;
-  for (const NodeId n : graph.nodes()) {
-    const auto frees = graph.frees(n);
-    const bool loses = std::any_of(frees.begin(), frees.end(), [&](StorageId s) { return moved[s.index]; });
-    if (!first_death[n.index].valid() && !loses) continue;
-    changed.push_back({n, storages.size()});
-    for (const StorageId s : frees) {
-      if (!moved[s.index]) storages.push_back(s);
-    }
-    for (StorageId s = first_death[n.index]; s.valid(); s = next_death[s.index]) storages.push_back(s);
-  }
-  // A storage leaves one list before it enters another.
-  for (const Frees& frees : changed) graph.set_frees(frees.node, {});
-  for (size_t i = 0; i < changed.size(); ++i) {
-    const size_t end = i + 1 < changed.size() ? changed[i + 1].begin : storages.size();
-    graph.set_frees(changed[i].node, {storages.data() + changed[i].begin, end - changed[i].begin});
-  }
+  die_at(graph, deaths);
 }
 
 namespace {
@@ -129,8 +102,7 @@ class HostCopies {
   // What `v` is of its storage, of another one.
   ValueId view_like(ValueId v, ValueId of, NodeId position, NodeId born) {
     const TargetId as_strided = graph_.intern_operator("aten::as_strided");
-    const std::vector<int64_t> sizes(graph_.sizes(v).begin(), graph_.sizes(v).end());
-    const std::vector<int64_t> strides(graph_.strides(v).begin(), graph_.strides(v).end());
+    const auto sizes = graph_.sizes(v), strides = graph_.strides(v);
     const int64_t offset = graph_.value(v).offset;
     const std::array<Argument, 4> arguments{Argument::of_value(of), graph_.int_list(sizes), graph_.int_list(strides),
                                             Argument::of_int(offset)};
@@ -160,10 +132,11 @@ class HostCopies {
     const Storage& from = graph_.storage(graph_.value(v).storage);
     const StorageId storage = graph_.add_storage(
         {.bytes = from.bytes, .device_type = device.type(), .device_index = device.index(), .born = n});
-    const std::vector<int64_t> sizes(graph_.sizes(v).begin(), graph_.sizes(v).end());
-    const std::vector<int64_t> strides(graph_.strides(v).begin(), graph_.strides(v).end());
-    return graph_.add_tensor_result(
-        n, {.dtype = graph_.value(v).dtype, .sizes = sizes, .strides = strides, .storage = storage, .device = device});
+    return graph_.add_tensor_result(n, {.dtype = graph_.value(v).dtype,
+                                        .sizes = graph_.sizes(v),
+                                        .strides = graph_.strides(v),
+                                        .storage = storage,
+                                        .device = device});
   }
 
   Graph& graph_;

@@ -129,21 +129,8 @@ void GraphRebuild::enter_region(RegionId id, const ValueOf& latest) {
 // began.
 void GraphRebuild::lifetimes(const std::function<StorageId(StorageId)>& final) {
   // Storages that this pass invented die after their last use; the others where the old program let them die.
-  std::vector<NodeId> last_use(made_.storage_count());
-  for (const NodeId n : made_.nodes()) {
-    const auto use = [&](ValueId v) {
-      const StorageId storage = made_.value(v).storage;
-      if (storage.valid()) last_use[storage.index] = n;
-    };
-    made_.for_each_input(n, use);
-    made_.for_each_output(n, use);
-  }
-  const auto is_end = [&](NodeId n) {
-    const TargetId target = made_.node(n).target;
-    return target == target_of(Builtin::kOutput) || target == target_of(Builtin::kGradient);
-  };
   // Nodes were only ever appended, so their ids are in program order.
-  std::vector<NodeId> death = last_use;
+  std::vector<NodeId> death = last_uses(made_);
   std::vector<bool> never(death.size());
   for (uint32_t i = 0; i < read_.storage_count(); ++i) {
     const Storage& old = read_.storage(StorageId(i));
@@ -163,21 +150,9 @@ void GraphRebuild::lifetimes(const std::function<StorageId(StorageId)>& final) {
     if (!dies.valid() || (at.valid() && dies < at)) dies = at;
   }
   for (uint32_t i = 0; i < death.size(); ++i) {
-    if (never[i]) death[i] = NodeId();
+    if (never[i] || (death[i].valid() && is_end(made_.node(death[i]).target))) death[i] = NodeId();
   }
-  std::vector<std::pair<NodeId, StorageId>> deaths;
-  for (uint32_t i = 0; i < death.size(); ++i) {
-    if (death[i].valid() && !is_end(death[i])) deaths.emplace_back(death[i], StorageId(i));
-  }
-  // Stable: storages that die together keep the order of their ids, so that the text is the same in each run.
-  std::stable_sort(deaths.begin(), deaths.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-  std::vector<StorageId> together;
-  for (size_t i = 0; i < deaths.size();) {
-    const NodeId at = deaths[i].first;
-    together.clear();
-    for (; i < deaths.size() && deaths[i].first == at; ++i) together.push_back(deaths[i].second);
-    made_.set_frees(at, together);
-  }
+  set_deaths(made_, death);
 }
 
 void GraphRebuild::finish(const ValueOf& latest, const std::function<StorageId(StorageId)>& final) {

@@ -26,6 +26,7 @@
 
 #include "core/calls/calls_on_fakes.h"
 #include "ir/analysis/identity.h"
+#include "ir/edit/bulk_edits.h"
 #include "ir/records.h"
 #include "ir/text/words.h"
 #include "shadowgraph/capture/capture.h"
@@ -537,21 +538,19 @@ bool matches(const Graph& graph, ValueId id, const at::Tensor& tensor, StorageId
 void renew_lifetimes(Graph& graph) {
   const uint32_t count = graph.storage_count();
   std::vector<NodeId> born(count);
-  std::vector<NodeId> last(count);
   for (const NodeId node : graph.nodes()) {
     const auto touch = [&](ValueId value) {
       const StorageId storage = graph.value(value).storage;
-      if (!storage.valid()) return;
-      if (!born[storage.index].valid()) born[storage.index] = node;
-      last[storage.index] = node;
+      if (storage.valid() && !born[storage.index].valid()) born[storage.index] = node;
     };
     graph.for_each_input(node, touch);
     graph.for_each_output(node, touch);
   }
+  const std::vector<NodeId> last = last_uses(graph);
   IdMap<NodeId, uint32_t> position;
   uint32_t next = 0;
   for (const NodeId node : graph.nodes()) position[node] = next++;
-  std::vector<std::pair<NodeId, StorageId>> freed;
+  std::vector<NodeId> deaths(count);
   for (uint32_t i = 0; i < count; ++i) {
     Storage& storage = mutable_storage(graph, StorageId(i));
     if (!born[i].valid()) {
@@ -563,20 +562,9 @@ void renew_lifetimes(Graph& graph) {
     // New uses may come after the old death, where a view became a copy or the reverse.
     const bool too_early = position[storage.freed_after] < position[last[i]];
     const bool unborn = position[storage.freed_after] < position[born[i]];
-    freed.emplace_back(too_early || unborn ? last[i] : storage.freed_after, StorageId(i));
+    deaths[i] = too_early || unborn ? last[i] : storage.freed_after;
   }
-  std::stable_sort(freed.begin(), freed.end(),
-                   [&](const auto& a, const auto& b) { return position[a.first] < position[b.first]; });
-  for (const NodeId node : graph.nodes()) {
-    if (!graph.frees(node).empty()) graph.set_frees(node, {});
-  }
-  std::vector<StorageId> group;
-  for (size_t i = 0; i < freed.size();) {
-    const NodeId node = freed[i].first;
-    group.clear();
-    for (; i < freed.size() && freed[i].first == node; ++i) group.push_back(freed[i].second);
-    graph.set_frees(node, group);
-  }
+  set_deaths(graph, deaths);
 }
 
 }  // namespace

@@ -217,11 +217,11 @@ class Folding {
     node.flags = {};
     node.forward = NodeId();
     node.source = StringId();
-    const std::vector<int64_t> sizes(graph_.sizes(v).begin(), graph_.sizes(v).end());
-    const std::vector<int64_t> strides(graph_.strides(v).begin(), graph_.strides(v).end());
-    const ValueId made = graph_.add_tensor_result(
-        n,
-        {.dtype = value.dtype, .sizes = sizes, .strides = strides, .storage = value.storage, .device = value.device()});
+    const ValueId made = graph_.add_tensor_result(n, {.dtype = value.dtype,
+                                                      .sizes = graph_.sizes(v),
+                                                      .strides = graph_.strides(v),
+                                                      .storage = value.storage,
+                                                      .device = value.device()});
     Storage& storage = mutable_storage(graph_, value.storage);
     storage.born = n;
     storage.kind = StorageKind::kConstant;

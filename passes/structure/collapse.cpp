@@ -37,6 +37,7 @@
 #include <optional>
 
 #include "core/replay/body_function.h"
+#include "ir/analysis/module_tree.h"
 #include "ir/edit/bulk_edits.h"
 #include "ir/records.h"
 #include "shadowgraph/graph/analysis.h"
@@ -262,16 +263,7 @@ class Collapse {
 
   std::string type_of(const Border& border, ValueId v, bool argument) const {
     const Value& value = graph_.value(v);
-    switch (value.kind) {
-      case ValueKind::kInt:
-        return "int";
-      case ValueKind::kFloat:
-        return "float";
-      case ValueKind::kBool:
-        return "bool";
-      case ValueKind::kTensor:
-        break;
-    }
+    if (value.kind != ValueKind::kTensor) return std::string(to_string(value.kind));
     const auto set = border.alias_sets.find(value.storage);
     if (set == border.alias_sets.end()) return "Tensor";
     const bool written = argument && border.written.contains(value.storage);
@@ -290,7 +282,7 @@ class Collapse {
     bool first = true;
     size_t number = 0;
     for (const ValueId v : border.inputs) {
-      std::string name = placeholder_name(v);
+      std::string name = placeholder_name(graph_, graph_.value(v).producer);
       if (name.starts_with(path + ".")) name.erase(0, path.size() + 1);
       name = name.empty() ? fmt::format("x{}", number++) : identifier(name);
       if (const int copy = taken[name]++; copy != 0) name += fmt::format("__{}", copy);
@@ -305,14 +297,6 @@ class Collapse {
   }
 
   std::string path_of(RegionId region) const { return std::string(graph_.text_or_empty(graph_.region(region).name)); }
-
-  // Returns the name of a parameter, buffer or input; "" for others.
-  std::string placeholder_name(ValueId v) const {
-    const NodeId producer = graph_.value(v).producer;
-    if (!is_placeholder(graph_.node(producer).target)) return {};
-    const Argument& name = graph_.arguments(producer)[0];
-    return name.kind == ArgumentKind::kString ? graph_.text(name.string) : std::string();
-  }
 
   // "" if a function of tensors alone cannot stand for the nodes.
   std::string body_of(const std::vector<NodeId>& members, const Border& border) const {
@@ -359,25 +343,10 @@ class Collapse {
 
     std::vector<Argument> results;
     for (const ValueId v : border.outputs) {
-      const Value value = graph_.value(v);
-      ValueId made;
-      if (value.kind == ValueKind::kTensor) {
-        const std::vector<int64_t> sizes(graph_.sizes(v).begin(), graph_.sizes(v).end());
-        const std::vector<int64_t> strides(graph_.strides(v).begin(), graph_.strides(v).end());
-        made = graph_.new_tensor(call, {.dtype = value.dtype,
-                                        .sizes = sizes,
-                                        .strides = strides,
-                                        .storage = value.storage,
-                                        .offset = value.offset,
-                                        .device = value.device(),
-                                        .layout = value.layout,
-                                        .requires_grad = value.requires_grad});
-        if (value.storage.valid()) {
-          Storage& storage = mutable_storage(graph_, value.storage);
-          if (std::as_const(inside_)[storage.born] == stamp_) storage.born = call;
-        }
-      } else {
-        made = graph_.new_scalar(call, value.kind);
+      const ValueId made = graph_.new_value(call, graph_.value(v).kind, graph_.meta(v));
+      if (const StorageId s = graph_.value(v).storage; s.valid()) {
+        Storage& storage = mutable_storage(graph_, s);
+        if (std::as_const(inside_)[storage.born] == stamp_) storage.born = call;
       }
       results.push_back(Argument::of_value(made));
       replacements_.add(v, made);

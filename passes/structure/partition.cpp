@@ -72,8 +72,7 @@ PartOf propose_partition(const Graph& graph, const std::function<bool(NodeId)>& 
   std::vector<char> inside(count);
   std::vector<int32_t> stage(count);  // odd where supported
   for (NodeId n : graph.nodes()) {
-    const bool builtin = graph.is_placeholder(n) || graph.node(n).target == target_of(Builtin::kOutput) ||
-                         graph.node(n).target == target_of(Builtin::kGradient);
+    const bool builtin = graph.is_placeholder(n) || is_end(graph.node(n).target);
     inside[n.index] = !builtin && !effects.host_read(n) && !effects.unknown(n) && supported(n);
     stage[n.index] = inside[n.index];
     for (NodeId b : dependences.before(n)) {

@@ -43,9 +43,6 @@ TEST(IrDependences, ReadsAndWritesOfAStorage) {
   EXPECT_TRUE(d.can_move_before(graph, NodeId(1), NodeId(2)));
   EXPECT_FALSE(d.can_move_before(graph, NodeId(1), NodeId(0)));
   EXPECT_TRUE(d.can_move_before(graph, NodeId(5), NodeId()));
-  EXPECT_EQ(d.way_back_into(graph, std::vector{NodeId(1), NodeId(4)}), NodeId(4));  // over add_
-  EXPECT_FALSE(d.way_back_into(graph, std::vector{NodeId(5), NodeId(1)}));
-  EXPECT_FALSE(d.way_back_into(graph, std::vector{NodeId(2), NodeId(4), NodeId(3)}));
 }
 
 // A view looks at geometry alone: writes to contents may pass it, t_ may not.

@@ -159,10 +159,6 @@ class Dependences {
   // Nodes that wait are looked for among at most `farthest` nodes. Costs the edges of `nodes`, and of those looked at.
   MeetingPoint meeting_point(const Graph& graph, std::span<const NodeId> nodes, size_t farthest = 10000) const;
 
-  // Whether `nodes` can become one: no way leads out of them and back in. If one does, the node where it comes back.
-  // Costs the edges of the nodes from the first of them to the last.
-  std::optional<NodeId> way_back_into(const Graph& graph, std::span<const NodeId> nodes) const;
-
  private:
   static std::span<const NodeId> row(const std::vector<NodeId>& edges, const std::vector<uint32_t>& begin, NodeId id) {
     return std::span(edges).subspan(begin[id.index], begin[id.index + 1] - begin[id.index]);

@@ -156,7 +156,54 @@ struct Guard {
 };
 constexpr auto enum_names(Guard::Kind) { return names_in_order<Guard::Kind>("rank", "size", "sizes", "host_value"); }
 
-class Graph {
+// The records of a graph. A copy of the arenas keeps every id.
+struct GraphTables {
+  static constexpr uint32_t kNoNote = 0xFFFFFFFFU;
+  struct Note {
+    StringId key, value;
+    uint32_t next = kNoNote;
+  };
+  struct Siblings {
+    ValueId previous, next;
+  };
+
+  Arena<Node> nodes_;
+  Arena<Value> values_;
+  Arena<Storage> storages_;
+  Arena<Region> regions_;
+  Arena<Argument> arguments_;
+  Arena<int64_t> ints_;
+  Arena<double> floats_;
+  Arena<Use> uses_;
+  Arena<SavedTensor> saved_;
+  Arena<StorageId> frees_;
+  Arena<uint64_t> order_;     // by node: grows along the list, with gaps
+  Arena<Siblings> siblings_;  // by value: others in the same storage
+  std::vector<ValueId> first_in_storage_;
+  Arena<Note> notes_;
+  std::vector<uint32_t> first_note_;  // by node, as far as there are notes
+  // Values saved by nodes that neither read nor make them, with those nodes.
+  std::unordered_map<ValueId, std::vector<NodeId>> saved_elsewhere_;
+  std::unordered_map<NodeId, uint32_t> frees_room_;  // of lists that grew by edits: how long they may get in place
+  // Sizes and strides lately given to a value: most values look like one before, and share its place in ints_.
+  struct RecentDims {
+    uint32_t offset = 0;
+    uint32_t rank = 0;  // 0: nothing here
+  };
+  std::array<RecentDims, 64> recent_dims_;
+  NodeId first_;
+  NodeId last_;
+  uint32_t live_nodes_ = 0;
+
+  std::vector<std::string> strings_;
+  std::unordered_map<std::string, StringId> string_ids_;
+  std::vector<std::string> phases_;
+  std::vector<Target> targets_;
+  std::unordered_map<std::string, TargetId> target_ids_;  // by kind and schema text
+  std::vector<at::Tensor> constants_;
+};
+
+class Graph : GraphTables {
  public:
   Graph();
   ~Graph();
@@ -242,6 +289,8 @@ class Graph {
   // As at::Tensor::is_contiguous(): strides of dimensions of one element do not matter, nor do those of an empty
   // tensor.
   bool is_contiguous(ValueId id) const;
+  // All of that, to make a value like it; of a scalar without meaning.
+  TensorMeta meta(ValueId id) const;
   // numel * element size: the bytes the tensor covers, not those of its storage.
   int64_t logical_bytes(ValueId id) const;
 
@@ -327,6 +376,10 @@ class Graph {
   // A new value produced by `node`; it must then be placed by set_results (or add_tensor_result does both).
   ValueId new_tensor(NodeId producer, const TensorMeta& spec);
   ValueId new_scalar(NodeId producer, ValueKind kind);
+  // Either, by kind.
+  ValueId new_value(NodeId producer, ValueKind kind, const TensorMeta& spec) {
+    return kind == ValueKind::kTensor ? new_tensor(producer, spec) : new_scalar(producer, kind);
+  }
   void set_results(NodeId id, std::span<const Argument> results);
   ValueId add_tensor_result(NodeId id, const TensorMeta& spec);
   void set_saved(NodeId id, std::span<const SavedTensor> saved);
@@ -370,16 +423,12 @@ class Graph {
   void set_argument(NodeId id, size_t position, const Argument& argument);
   // Another call in a node's place, with the same results: their number must fit the target's schema.
   void set_call(NodeId id, TargetId target, std::span<const Argument> arguments);
-  // What is said of a node beside its call. Ids must be of this graph; `forward` comes before the node, or is invalid.
+  // What is said of a node beside its call. Ids must be of this graph.
   void set_region(NodeId id, RegionId region);
   void set_phase(NodeId id, PhaseId phase);
-  void set_flags(NodeId id, NodeFlags flags);
-  void set_forward(NodeId id, NodeId forward);
   void set_source(NodeId id, std::string_view source);
   void set_requires_grad(ValueId id, bool requires_grad);
   void set_storage_kind(StorageId id, StorageKind kind);
-  // At least so many bytes.
-  void grow_storage(StorageId id, int64_t bytes);
   // Where a value lives, which nothing else may change; lifetimes are left alone.
   void set_storage(ValueId id, StorageId storage, int64_t offset);
   // Replaces all that `spec` says of a tensor value: for passes that find other shapes for the same program.
@@ -394,58 +443,15 @@ class Graph {
 
  private:
   class Editor;  // ir/graph_editor.h: how edits are carried out
-  friend class GraphCopy;
+  friend Graph clone(const Graph& graph);
   friend class GraphRecords;
   friend class InsertionPoint;
   friend class WeakGraph;
 
-  static constexpr uint32_t kNoNote = 0xFFFFFFFFU;
-  struct Note {
-    StringId key, value;
-    uint32_t next = kNoNote;
-  };
-  struct Siblings {
-    ValueId previous, next;
-  };
-
   void swap(Graph& other) noexcept;
   uint32_t first_note(NodeId id) const { return id.index < first_note_.size() ? first_note_[id.index] : kNoNote; }
 
-  Arena<Node> nodes_;
-  Arena<Value> values_;
-  Arena<Storage> storages_;
-  Arena<Region> regions_;
-  Arena<Argument> arguments_;
-  Arena<int64_t> ints_;
-  Arena<double> floats_;
-  Arena<Use> uses_;
-  Arena<SavedTensor> saved_;
-  Arena<StorageId> frees_;
-  Arena<uint64_t> order_;     // by node: grows along the list, with gaps
-  Arena<Siblings> siblings_;  // by value: others in the same storage
-  std::vector<ValueId> first_in_storage_;
-  Arena<Note> notes_;
-  std::vector<uint32_t> first_note_;  // by node, as far as there are notes
-  // Values saved by nodes that neither read nor make them, with those nodes.
-  std::unordered_map<ValueId, std::vector<NodeId>> saved_elsewhere_;
-  std::unordered_map<NodeId, uint32_t> frees_room_;  // of lists that grew by edits: how long they may get in place
-  std::vector<InsertionPoint*> insertion_points_;    // that stand in this graph
-  // Sizes and strides lately given to a value: most values look like one before, and share its place in ints_.
-  struct RecentDims {
-    uint32_t offset = 0;
-    uint32_t rank = 0;  // 0: nothing here
-  };
-  std::array<RecentDims, 64> recent_dims_;
-  NodeId first_;
-  NodeId last_;
-  uint32_t live_nodes_ = 0;
-
-  std::vector<std::string> strings_;
-  std::unordered_map<std::string, StringId> string_ids_;
-  std::vector<std::string> phases_;
-  std::vector<Target> targets_;
-  std::unordered_map<std::string, TargetId> target_ids_;  // by kind and schema text
-  std::vector<at::Tensor> constants_;
+  std::vector<InsertionPoint*> insertion_points_;  // that stand in this graph
   // Where this graph is, for those that name it without keeping it (shadowgraph/graph/graph.h). It goes along when
   // the graph is moved, and dies with it.
   std::shared_ptr<const Graph*> place_ = std::make_shared<const Graph*>(this);

@@ -319,6 +319,7 @@ struct NodeFlags {
   bool inference_mode : 1 = false;
   bool autocast_cpu : 1 = false;
   bool autocast_cuda : 1 = false;
+  friend bool operator==(const NodeFlags&, const NodeFlags&) = default;
 };
 
 // A tensor that autograd keeps from this node for its backward.
