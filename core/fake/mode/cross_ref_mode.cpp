@@ -6,6 +6,7 @@
 #include "core/fake/fake_tensor_impl.h"
 #include "core/fake/mode/modes.h"
 #include "core/fake/pretended_devices.h"
+#include "core/fake/tensors_in_value.h"
 #include "core/fake/thread_state.h"
 #include "shadowgraph/capture/fake.h"
 #include "shadowgraph/error.h"
@@ -37,26 +38,9 @@ void collect(const std::string& name, const c10::IValue& value, std::vector<Name
 }
 
 c10::IValue faked(const c10::IValue& value, FakeTensorMode& mode) {
-  const auto of = [&](const at::Tensor& real) {
-    return !real.defined() || real.unsafeGetTensorImpl()->is_wrapped_number() ? real : mode.from_real(real);
-  };
-  if (value.isTensor()) return of(value.toTensor());
-  if (value.isTensorList()) {
-    c10::List<at::Tensor> list;
-    for (const c10::IValue& element : value.toListRef()) list.push_back(of(element.toTensor()));
-    return list;
-  }
-  if (value.isList() && !value.toListRef().empty()) {
-    bool tensors = false;
-    for (const c10::IValue& element : value.toListRef()) tensors = tensors || element.isTensor();
-    if (!tensors) return value;
-    c10::List<std::optional<at::Tensor>> list;
-    for (const c10::IValue& element : value.toListRef()) {
-      list.push_back(element.isTensor() ? std::optional(of(element.toTensor())) : std::nullopt);
-    }
-    return list;
-  }
-  return value;
+  return with_tensors(value, [&](const at::Tensor& real) {
+    return real.unsafeGetTensorImpl()->is_wrapped_number() ? real : mode.from_real(real);
+  });
 }
 
 // Returns what is compared of one tensor, in the order of telling.
