@@ -56,15 +56,10 @@ DeviceRule device_rule_of(const OperatorInfo& info, bool own_kernel) {
 class OwnKernelScope {
  public:
   explicit OwnKernelScope(ModeState* mode)
-      : mode_(mode),
+      : unobserved_(mode),
         kernel_depth_(std::exchange(thread_state.kernel_depth, 0)),
         outer_(std::exchange(thread_state.in_own_kernel, true)),
         keys_(*thread_state.dispatch_keys) {
-    if (mode_ != nullptr) {
-      // Only a mode of one thread has observers, so nobody else's calls are lost.
-      if (mode_->observer != nullptr) observer_ = std::exchange(mode_->observer, nullptr);
-      if (mode_->saved_tensors != nullptr) saved_tensors_ = std::exchange(mode_->saved_tensors, nullptr);
-    }
     // Composites choose their kernels by the pretended device, as in a program.
     thread_state.dispatch_keys->set_excluded(keys_.excluded() - c10::DispatchKeySet(kCompositeKey));
   }
@@ -72,8 +67,6 @@ class OwnKernelScope {
   ~OwnKernelScope() {
     close_open_literal();
     *thread_state.dispatch_keys = keys_;
-    if (observer_ != nullptr) mode_->observer = observer_;
-    if (saved_tensors_ != nullptr) mode_->saved_tensors = saved_tensors_;
     thread_state.in_own_kernel = outer_;
     thread_state.kernel_depth = kernel_depth_;
   }
@@ -82,9 +75,7 @@ class OwnKernelScope {
   OwnKernelScope& operator=(const OwnKernelScope&) = delete;
 
  private:
-  ModeState* mode_;
-  CallObserver* observer_ = nullptr;
-  SavedTensorObserver* saved_tensors_ = nullptr;
+  Unobserved unobserved_;
   uint32_t kernel_depth_;
   bool outer_;
   c10::impl::PODLocalDispatchKeySet keys_;

@@ -1,4 +1,5 @@
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/util/ScopeExit.h>
 
 #include <optional>
 
@@ -72,18 +73,6 @@ std::vector<std::pair<const char*, std::string>> facts(const std::vector<Named>&
   return facts;
 }
 
-// Leaves the fake key to the observer's own calls only.
-class WithoutMode {
- public:
-  WithoutMode() : mode_(std::exchange(thread_state.mode, nullptr)) {}
-  ~WithoutMode() { thread_state.mode = mode_; }
-  WithoutMode(const WithoutMode&) = delete;
-  WithoutMode& operator=(const WithoutMode&) = delete;
-
- private:
-  ModeState* mode_;
-};
-
 }  // namespace
 
 class CrossRefMode::Observer final : public CallObserver {
@@ -103,7 +92,9 @@ class CrossRefMode::Observer final : public CallObserver {
     for (const CallArgument& argument : arguments) stack.push_back(argument.value());
     const auto& formals = info.op.schema().arguments();
     for (size_t i = 0; i < stack.size(); ++i) collect(formals[i].name(), stack[i], real_);
-    const WithoutMode unobserved;
+    // The fake key is left to the observer's own calls only.
+    const auto restore =
+        c10::make_scope_exit([outer = std::exchange(thread_state.mode, nullptr)] { thread_state.mode = outer; });
     const UntranslatedErrors caught_here;
     FakeTensorMode mode(of_any_machine());
     try {
