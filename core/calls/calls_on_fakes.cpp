@@ -101,7 +101,7 @@ std::optional<Number> number_at_front(std::string_view text) {
 void give_written_operands_a_copy(const OperatorInfo& info, torch::jit::Stack& stack) {
   for (const uint16_t position : info.tensor_arguments) {
     c10::IValue& operand = stack[position];
-    if (position >= 64 || ((info.written_arguments >> position) & 1) == 0 || !operand.isTensor()) continue;
+    if (!is_in(info.written_arguments, position) || !operand.isTensor()) continue;
     const at::Tensor& tensor = operand.toTensor();
     if (!tensor.defined()) continue;
     operand = fake_on(tensor.storage(), tensor.scalar_type(), {tensor.sizes().data(), tensor.sizes().size()},

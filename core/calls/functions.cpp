@@ -17,6 +17,7 @@
 #include <mutex>
 
 #include "core/fake/process_groups.h"
+#include "core/fake/tensors_in_value.h"
 #include "ir/operators/operator_facts.h"
 #include "shadowgraph/capture/functions.h"
 #include "shadowgraph/error.h"
@@ -140,58 +141,24 @@ at::Tensor without_bits(at::Tensor tensor) {
 }
 
 // Returns what is written as it is stored: the image of a storage holds what is stored.
-c10::IValue stored(const c10::IValue& value) {
-  if (value.isTensor()) return value.toTensor().defined() ? without_bits(value.toTensor()) : value;
-  if (!value.isTensorList()) return value;
-  c10::List<at::Tensor> list;
-  for (const at::Tensor& tensor : value.toTensorVector()) list.push_back(without_bits(tensor));
-  return list;
-}
+c10::IValue stored(const c10::IValue& value) { return with_tensors(value, without_bits); }
 
 // Moves operands onto copies of the storages that are written.
 class Copies {
  public:
   void add(const c10::IValue& value) {
     for_each_tensor(value, [&](const at::Tensor& tensor) {
+      if (!tensor.defined()) return;
       const void* storage = tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
       if (find(storage) == nullptr) copies_.emplace_back(storage, whole_copy(tensor));
     });
   }
 
   c10::IValue moved(const c10::IValue& value) const {
-    if (value.isTensor()) return value.toTensor().defined() ? moved(value.toTensor()) : value;
-    if (value.isTensorList()) {
-      c10::List<at::Tensor> list;
-      for (const at::Tensor& tensor : value.toTensorVector()) list.push_back(tensor.defined() ? moved(tensor) : tensor);
-      return list;
-    }
-    if (value.isList() && has_tensor(value)) {
-      c10::List<std::optional<at::Tensor>> list;
-      for (const c10::IValue& element : value.toListRef()) {
-        list.push_back(element.isTensor() ? std::optional(moved(element.toTensor())) : std::nullopt);
-      }
-      return list;
-    }
-    return value;
+    return with_tensors(value, [this](const at::Tensor& tensor) { return moved(tensor); });
   }
 
  private:
-  template <class F>
-  static void for_each_tensor(const c10::IValue& value, F&& f) {
-    if (value.isTensor() && value.toTensor().defined()) {
-      f(value.toTensor());
-    } else if (value.isList()) {
-      for (const c10::IValue& element : value.toListRef()) {
-        if (element.isTensor() && element.toTensor().defined()) f(element.toTensor());
-      }
-    }
-  }
-
-  static bool has_tensor(const c10::IValue& list) {
-    const auto elements = list.toListRef();
-    return std::any_of(elements.begin(), elements.end(), [](const c10::IValue& e) { return e.isTensor(); });
-  }
-
   static at::Tensor whole_copy(const at::Tensor& tensor) {
     const at::Tensor plain = without_bits(tensor);
     const auto bytes = static_cast<int64_t>(plain.unsafeGetTensorImpl()->unsafe_storage().nbytes());

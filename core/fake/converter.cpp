@@ -98,28 +98,6 @@ class RefusesFakes final : public torch::autograd::FunctionPreHook {
   std::string leaf_;  // its sizes
 };
 
-// Hides from observers what libtorch does around a conversion: it is not the program's.
-class Unobserved {
- public:
-  explicit Unobserved(ModeState* mode) : mode_(mode) {
-    if (mode_ == nullptr) return;
-    observer_ = std::exchange(mode_->observer, nullptr);
-    saved_tensors_ = std::exchange(mode_->saved_tensors, nullptr);
-  }
-  ~Unobserved() {
-    if (mode_ == nullptr) return;
-    mode_->observer = observer_;
-    mode_->saved_tensors = saved_tensors_;
-  }
-  Unobserved(const Unobserved&) = delete;
-  Unobserved& operator=(const Unobserved&) = delete;
-
- private:
-  ModeState* mode_;
-  CallObserver* observer_ = nullptr;
-  SavedTensorObserver* saved_tensors_ = nullptr;
-};
-
 // Lets operators run as in the program, above autograd, whatever kernel we are in.
 class ProgramLevel {
  public:

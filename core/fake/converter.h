@@ -27,4 +27,28 @@ void keep_gradients_from(const at::Tensor& real);
 class FakeTensorImpl;
 at::Tensor real_of_fake(const FakeTensorImpl& fake, const ModeState& mode);
 
+// While it lives, nobody watches a mode: what libtorch does around a conversion, and what a kernel of the user's own
+// calls, is not the program's.
+class Unobserved {
+ public:
+  // Only a mode of one thread has observers, so nobody else's calls are lost.
+  explicit Unobserved(ModeState* mode) : mode_(mode) {
+    if (mode_ != nullptr && mode_->observer != nullptr) observer_ = std::exchange(mode_->observer, nullptr);
+    if (mode_ != nullptr && mode_->saved_tensors != nullptr) {
+      saved_tensors_ = std::exchange(mode_->saved_tensors, nullptr);
+    }
+  }
+  ~Unobserved() {
+    if (observer_ != nullptr) mode_->observer = observer_;
+    if (saved_tensors_ != nullptr) mode_->saved_tensors = saved_tensors_;
+  }
+  Unobserved(const Unobserved&) = delete;
+  Unobserved& operator=(const Unobserved&) = delete;
+
+ private:
+  ModeState* mode_;
+  CallObserver* observer_ = nullptr;
+  SavedTensorObserver* saved_tensors_ = nullptr;
+};
+
 }  // namespace shadowgraph

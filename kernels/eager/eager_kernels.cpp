@@ -6,6 +6,7 @@
 #include <ATen/ops/empty_strided.h>
 #include <c10/core/TensorOptions.h>
 #include <c10/util/Exception.h>
+#include <c10/util/ScopeExit.h>
 #include <fmt/format.h>
 #include <torch/library.h>
 
@@ -22,6 +23,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "core/fake/tensors_in_value.h"
 #include "ir/operators/operator_name.h"
 #include "kernels/compiler/operator_table.h"
 #include "kernels/replay/call_graph.h"
@@ -287,21 +289,8 @@ using ExpectedResults = std::shared_ptr<const std::vector<ExpectedResult>>;
 class MetaArguments {
  public:
   c10::IValue of(const c10::IValue& argument) {
-    if (argument.isTensor()) return of(argument.toTensor());
     if (argument.isDevice()) return c10::Device(c10::kMeta);
-    if (argument.isTensorList()) {
-      c10::List<at::Tensor> list;
-      for (const at::Tensor& tensor : argument.toTensorVector()) list.push_back(of(tensor));
-      return list;
-    }
-    if (argument.isOptionalTensorList()) {
-      c10::List<std::optional<at::Tensor>> list;
-      for (const std::optional<at::Tensor>& tensor : argument.toOptionalTensorVector()) {
-        list.push_back(tensor ? std::optional(of(*tensor)) : std::nullopt);
-      }
-      return list;
-    }
-    return argument;
+    return with_tensors(argument, [this](const at::Tensor& tensor) { return of(tensor); });
   }
 
   // The first of the call's arguments that is this one.
@@ -314,7 +303,6 @@ class MetaArguments {
 
  private:
   at::Tensor of(const at::Tensor& tensor) {
-    if (!tensor.defined()) return tensor;
     for (const auto& [given, meta] : known_) {
       if (given.is_same(tensor)) return meta;
     }
@@ -526,7 +514,8 @@ class OwnCalls final : public AskedKernel {
     }
     OwnKernel::Results results;
     {
-      const UnderWay call(*this);
+      under_way.push_back(this);
+      const auto leave = c10::make_scope_exit([] { under_way.pop_back(); });
       results = kernel_.run(op, arguments);
     }
     if (!results) {
@@ -545,13 +534,6 @@ class OwnCalls final : public AskedKernel {
   }
 
  private:
-  struct UnderWay {
-    explicit UnderWay(const OwnCalls& calls) { under_way.push_back(&calls); }
-    ~UnderWay() { under_way.pop_back(); }
-    UnderWay(const UnderWay&) = delete;
-    UnderWay& operator=(const UnderWay&) = delete;
-  };
-
   void check(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments,
              const std::vector<ExpectedResult>* expected, std::vector<c10::IValue>& results) const {
     const size_t wanted = op.schema().returns().size();

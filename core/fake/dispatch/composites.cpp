@@ -1,5 +1,6 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/enum_tag.h>
+#include <c10/util/ScopeExit.h>
 
 #include <algorithm>
 #include <utility>
@@ -22,17 +23,6 @@ bool is_lazy(const c10::IValue& value) {
   return (value.toTensor().is_conj() || value.toTensor().is_neg()) && is_fake(value.toTensor());
 }
 
-class LazyOutputScope {
- public:
-  explicit LazyOutputScope(LazyOutput& output) : outer_(std::exchange(thread_state.lazy_output, &output)) {}
-  ~LazyOutputScope() { thread_state.lazy_output = outer_; }
-  LazyOutputScope(const LazyOutputScope&) = delete;
-  LazyOutputScope& operator=(const LazyOutputScope&) = delete;
-
- private:
-  LazyOutput* outer_;
-};
-
 }  // namespace
 
 bool may_resize_output(const c10::OperatorHandle& op) {
@@ -50,7 +40,8 @@ void lazy_output_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   for (size_t i = 0; thread_state.kernel_depth == 0 && i < formals.size(); ++i) {
     if (!is_written(formals[i]) || !is_lazy((*stack)[begin + i])) continue;
     LazyOutput output{OperatorInfo::of(op).key, i, (*stack)[begin + i].toTensor()};
-    const LazyOutputScope scope(output);
+    const auto restore = c10::make_scope_exit(
+        [outer = std::exchange(thread_state.lazy_output, &output)] { thread_state.lazy_output = outer; });
     op.redispatchBoxed(keys & below, stack);
     return;
   }

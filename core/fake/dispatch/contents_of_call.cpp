@@ -11,6 +11,7 @@
 #include "core/fake/mode_state.h"
 #include "core/fake/process_groups.h"
 #include "core/fake/storage_context.h"
+#include "core/fake/tensors_in_value.h"
 
 namespace shadowgraph {
 namespace {
@@ -79,12 +80,7 @@ constexpr int64_t kMostSent = 4096;  // numbers: counts, not what is counted
 
 std::vector<at::Tensor> flat(const c10::IValue& value) {
   std::vector<at::Tensor> all;
-  if (value.isTensor()) return {value.toTensor()};
-  if (!value.isList()) return all;
-  for (const c10::IValue& element : value.toListRef()) {
-    const auto inner = flat(element);
-    all.insert(all.end(), inner.begin(), inner.end());
-  }
+  for_each_tensor(value, [&](const at::Tensor& tensor) { all.push_back(tensor); });
   return all;
 }
 
@@ -191,21 +187,15 @@ void SentContents::arrive(const torch::jit::Stack& stack, size_t results) const 
 namespace {
 
 template <class F>
-void for_each_tensor(const c10::IValue& argument, F&& f) {
-  if (argument.isTensor()) {
-    if (argument.toTensor().defined()) f(argument.toTensor());
-  } else if (argument.isList()) {
-    for (const c10::IValue& element : argument.toListRef()) {
-      if (element.isTensor() && element.toTensor().defined()) f(element.toTensor());
-      if (!element.isTensorList()) continue;
-      for (const c10::IValue& inner : element.toListRef()) {
-        if (inner.toTensor().defined()) f(inner.toTensor());
-      }
-    }
-  }
+void for_each_fake(const c10::IValue& value, F&& f) {
+  for_each_tensor(value, [&](const at::Tensor& tensor) {
+    if (as_fake(tensor) != nullptr) f(tensor);  // no number that the C++ API wrapped
+  });
 }
 
-bool in(uint64_t mask, uint16_t position) { return position < 64 && ((mask >> position) & 1) != 0; }
+void forget_contents_of(const c10::IValue& value) {
+  for_each_fake(value, [](const at::Tensor& tensor) { forget_contents(storage_of(tensor)); });
+}
 
 // Says whether all of the storage can be known. A write to a part of it needs that: the rest stays as it is.
 bool is_knowable_whole(const at::Tensor& tensor) {
@@ -239,10 +229,9 @@ ContentsOfCall::ContentsOfCall(const OperatorInfo& info, const torch::jit::Stack
   routed_ = routed_operand(info, stack, begin);
   sent_ = SentContents::of(info, stack, begin);
   for (const uint16_t position : info.tensor_arguments) {
-    const bool overwritten = in(info.overwritten_arguments, position);
-    const bool unread = in(info.unread_arguments, position);
-    for_each_tensor(stack[begin + position], [&](const at::Tensor& tensor) {
-      if (as_fake(tensor) == nullptr) return;  // a number that the C++ API wrapped
+    const bool overwritten = is_in(info.overwritten_arguments, position);
+    const bool unread = is_in(info.unread_arguments, position);
+    for_each_fake(stack[begin + position], [&](const at::Tensor& tensor) {
       const c10::StorageImpl& storage = storage_of(tensor);
       if (observer != nullptr && has_contents(storage)) show_host_writes(tensor, *observer);
       if (!knowable_ || unread || position == routed_) return;
@@ -253,7 +242,7 @@ ContentsOfCall::ContentsOfCall(const OperatorInfo& info, const torch::jit::Stack
         most_overwritten = std::max(most_overwritten, tensor.numel());
       } else {
         known_ = known_ && is_known(tensor);
-        knowable_ = in(info.written_arguments, position) ? is_knowable_whole(tensor) : is_knowable(tensor);
+        knowable_ = is_in(info.written_arguments, position) ? is_knowable_whole(tensor) : is_knowable(tensor);
         reads = true;
       }
       knowable_ = knowable_ || known_;
@@ -284,10 +273,8 @@ ContentsOfCall::ContentsOfCall(const OperatorInfo& info, const torch::jit::Stack
   const uint64_t kept = leaves_as_found(info);
   if (info.touched_arguments != 0) {
     for (const uint16_t position : info.tensor_arguments) {
-      if (!in(info.touched_arguments, position) || in(kept, position)) continue;
-      for_each_tensor(stack[begin + position], [](const at::Tensor& tensor) {
-        if (as_fake(tensor) != nullptr) forget_contents(storage_of(tensor));
-      });
+      if (!is_in(info.touched_arguments, position) || is_in(kept, position)) continue;
+      forget_contents_of(stack[begin + position]);
     }
   }
 }
@@ -296,9 +283,9 @@ ContentsOfCall::ContentsOfCall(const OperatorInfo& info, const torch::jit::Stack
 void ContentsOfCall::compute_operands(const torch::jit::Stack& stack, size_t begin) {
   known_ = true;
   for (const uint16_t position : info_.tensor_arguments) {
-    if (in(info_.unread_arguments, position)) continue;
-    for_each_tensor(stack[begin + position], [&](const at::Tensor& tensor) {
-      if (as_fake(tensor) != nullptr && !known_value(tensor)) known_ = false;
+    if (is_in(info_.unread_arguments, position)) continue;
+    for_each_fake(stack[begin + position], [&](const at::Tensor& tensor) {
+      if (!known_value(tensor)) known_ = false;
     });
   }
   knowable_ = known_;
@@ -361,31 +348,17 @@ torch::jit::Stack ContentsOfCall::real_arguments() {
   const auto converted = [&](const at::Tensor& tensor, uint16_t position) -> at::Tensor {
     const FakeTensorImpl* fake = as_fake(tensor);
     if (fake == nullptr) return tensor;
-    if (in(info_.unread_arguments, position)) {
+    if (is_in(info_.unread_arguments, position)) {
       return at::detail::empty_strided_cpu(tensor.sizes(), tensor.strides(), tensor.scalar_type());
     }
-    if (in(info_.written_arguments, position)) {
+    if (is_in(info_.written_arguments, position)) {
       return contents_to_write(tensor);
     }
     return *known_value(tensor);
   };
   for (const uint16_t position : info_.tensor_arguments) {
-    c10::IValue& argument = real[position];
-    if (argument.isTensor()) {
-      if (argument.toTensor().defined()) argument = converted(argument.toTensor(), position);
-    } else if (argument.isTensorList()) {
-      c10::List<at::Tensor> list;
-      for (const c10::IValue& element : argument.toListRef()) list.push_back(converted(element.toTensor(), position));
-      argument = std::move(list);
-    } else if (argument.isList()) {
-      c10::List<std::optional<at::Tensor>> list;
-      for (const c10::IValue& element : argument.toListRef()) {
-        list.push_back(element.isTensor() && element.toTensor().defined()
-                           ? std::optional(converted(element.toTensor(), position))
-                           : std::nullopt);
-      }
-      argument = std::move(list);
-    }
+    real[position] =
+        with_tensors(real[position], [&](const at::Tensor& tensor) { return converted(tensor, position); });
   }
   if (info_.device_argument >= 0) {
     c10::IValue& device = real[static_cast<size_t>(info_.device_argument)];
@@ -404,10 +377,7 @@ torch::jit::Stack ContentsOfCall::run_for_real() {
 
 void ContentsOfCall::forget_written() noexcept {
   for (const uint16_t position : info_.tensor_arguments) {
-    if (!in(info_.written_arguments, position)) continue;
-    for_each_tensor(arguments_[position], [](const at::Tensor& tensor) {
-      if (as_fake(tensor) != nullptr) forget_contents(storage_of(tensor));
-    });
+    if (is_in(info_.written_arguments, position)) forget_contents_of(arguments_[position]);
   }
 }
 
@@ -415,24 +385,13 @@ void ContentsOfCall::run_instead(torch::jit::Stack& stack, size_t begin, c10::De
   note_read(assumed_);
   torch::jit::Stack results = run_for_real();
   const auto faked = [&](const at::Tensor& real) {
-    if (!real.defined()) return real;
     const at::Tensor fake = FakeTensorImpl::empty_strided(real.sizes(), real.strides(), real.dtype(), device);
     const RealCalls calls;
     give_contents(fake, real);
     return fake;
   };
   stack.resize(begin);
-  for (c10::IValue& result : results) {
-    if (result.isTensor()) {
-      stack.emplace_back(faked(result.toTensor()));
-    } else if (result.isTensorList()) {
-      c10::List<at::Tensor> list;
-      for (const c10::IValue& element : result.toListRef()) list.push_back(faked(element.toTensor()));
-      stack.emplace_back(std::move(list));
-    } else {
-      stack.push_back(std::move(result));
-    }
-  }
+  for (const c10::IValue& result : results) stack.push_back(with_tensors(result, faked));
   mark_results(stack, begin);
 }
 
@@ -460,12 +419,12 @@ void ContentsOfCall::deal_indices(const torch::jit::Stack& stack, size_t results
 
 void ContentsOfCall::mark_results(const torch::jit::Stack& stack, size_t results) {
   if (assumed_.empty()) return;
-  for (size_t i = results; i < stack.size(); ++i) {
-    for_each_tensor(stack[i], [&](const at::Tensor& fake) { mark_assumed(fake, assumed_); });
-  }
+  const auto mark = [&](const at::Tensor& tensor) {
+    if (tensor.defined()) mark_assumed(tensor, assumed_);
+  };
+  for (size_t i = results; i < stack.size(); ++i) for_each_tensor(stack[i], mark);
   for (const uint16_t position : info_.tensor_arguments) {
-    if (!in(info_.written_arguments, position)) continue;
-    for_each_tensor(arguments_[position], [&](const at::Tensor& fake) { mark_assumed(fake, assumed_); });
+    if (is_in(info_.written_arguments, position)) for_each_tensor(arguments_[position], mark);
   }
 }
 
@@ -507,7 +466,8 @@ void ContentsOfCall::compute_results(const torch::jit::Stack& stack, size_t resu
   bool few = known_;
   for (size_t i = results; i < stack.size(); ++i) {
     for_each_tensor(stack[i], [&](const at::Tensor& fake) {
-      few = few && fake.numel() <= std::min(most_elements_, most_known_elements(fake.scalar_type()));
+      few =
+          few && (!fake.defined() || fake.numel() <= std::min(most_elements_, most_known_elements(fake.scalar_type())));
     });
   }
   if (!few) {
@@ -523,15 +483,19 @@ void ContentsOfCall::compute_results(const torch::jit::Stack& stack, size_t resu
     const torch::jit::Stack real = run_for_real();
     const RealCalls calls;
     for (const uint16_t position : info_.tensor_arguments) {
-      if (!in(info_.written_arguments, position)) continue;
-      for_each_tensor(arguments_[position], [](const at::Tensor& fake) { mark_known(fake); });
+      if (!is_in(info_.written_arguments, position)) continue;
+      for_each_tensor(arguments_[position], [](const at::Tensor& fake) {
+        if (fake.defined()) mark_known(fake);
+      });
     }
     for (size_t i = 0; i < real.size(); ++i) {
       std::vector<at::Tensor> values;
-      for_each_tensor(real[i], [&](const at::Tensor& value) { values.push_back(value); });
+      for_each_tensor(real[i], [&](const at::Tensor& value) {
+        if (value.defined()) values.push_back(value);
+      });
       size_t next = 0;
       for_each_tensor(stack[results + i], [&](const at::Tensor& fake) {
-        if (next < values.size()) give_contents(fake, values[next++]);
+        if (fake.defined() && next < values.size()) give_contents(fake, values[next++]);
       });
     }
     // NOLINTNEXTLINE(bugprone-empty-catch)

@@ -20,6 +20,7 @@
 #include "core/fake/known_contents.h"
 #include "core/fake/mode_state.h"
 #include "core/fake/pretended_devices.h"
+#include "core/fake/tensors_in_value.h"
 #include "core/fake/thread_state.h"
 #include "core/libtorch/python_key.h"
 #include "shadowgraph/error.h"
@@ -55,15 +56,10 @@ DeviceRule device_rule_of(const OperatorInfo& info, bool own_kernel) {
 class OwnKernelScope {
  public:
   explicit OwnKernelScope(ModeState* mode)
-      : mode_(mode),
+      : unobserved_(mode),
         kernel_depth_(std::exchange(thread_state.kernel_depth, 0)),
         outer_(std::exchange(thread_state.in_own_kernel, true)),
         keys_(*thread_state.dispatch_keys) {
-    if (mode_ != nullptr) {
-      // Only a mode of one thread has observers, so nobody else's calls are lost.
-      if (mode_->observer != nullptr) observer_ = std::exchange(mode_->observer, nullptr);
-      if (mode_->saved_tensors != nullptr) saved_tensors_ = std::exchange(mode_->saved_tensors, nullptr);
-    }
     // Composites choose their kernels by the pretended device, as in a program.
     thread_state.dispatch_keys->set_excluded(keys_.excluded() - c10::DispatchKeySet(kCompositeKey));
   }
@@ -71,8 +67,6 @@ class OwnKernelScope {
   ~OwnKernelScope() {
     close_open_literal();
     *thread_state.dispatch_keys = keys_;
-    if (observer_ != nullptr) mode_->observer = observer_;
-    if (saved_tensors_ != nullptr) mode_->saved_tensors = saved_tensors_;
     thread_state.in_own_kernel = outer_;
     thread_state.kernel_depth = kernel_depth_;
   }
@@ -81,29 +75,13 @@ class OwnKernelScope {
   OwnKernelScope& operator=(const OwnKernelScope&) = delete;
 
  private:
-  ModeState* mode_;
-  CallObserver* observer_ = nullptr;
-  SavedTensorObserver* saved_tensors_ = nullptr;
+  Unobserved unobserved_;
   uint32_t kernel_depth_;
   bool outer_;
   c10::impl::PODLocalDispatchKeySet keys_;
 };
 
 namespace {
-
-c10::StorageImpl* storage_behind(const at::Tensor& tensor) {
-  return tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
-}
-
-// The tensors of an argument, in order; those of a list that are absent, too.
-template <class F>
-void for_each_operand(const c10::IValue& argument, F&& f) {
-  if (argument.isTensor()) {
-    f(argument.toTensor());
-  } else if (argument.isList()) {
-    for (const c10::IValue& element : argument.toListRef()) for_each_operand(element, f);
-  }
-}
 
 class ResultPlaces {
  public:
@@ -135,7 +113,7 @@ class ResultPlaces {
       check(fake->pretended_device(), registered, place);
     }
     // Its numbers are those of the kernel, not of the operator.
-    forget_contents(*storage_behind(result));
+    forget_contents(storage_of(result));
   }
 
  private:
@@ -144,9 +122,9 @@ class ResultPlaces {
   const FakeTensorImpl* sharing_storage(const at::Tensor& result) const {
     const FakeTensorImpl* found = nullptr;
     for (const uint16_t position : info_.tensor_arguments) {
-      for_each_operand(operands_[position], [&](const at::Tensor& operand) {
+      for_each_tensor(operands_[position], [&](const at::Tensor& operand) {
         if (found != nullptr || !operand.defined() || !is_fake(operand)) return;
-        if (storage_behind(operand) == storage_behind(result)) found = as_fake(operand);
+        if (&storage_of(operand) == &storage_of(result)) found = as_fake(operand);
       });
     }
     return found;
@@ -164,7 +142,7 @@ class ResultPlaces {
     if (argument.isDevice()) return argument.toDevice();
     std::optional<c10::Device> found;
     size_t index = 0;
-    for_each_operand(argument, [&](const at::Tensor& operand) {
+    for_each_tensor(argument, [&](const at::Tensor& operand) {
       const bool counts = !argument.isList() || index++ == element;
       if (counts && operand.defined() && is_fake(operand)) found = as_fake(operand)->pretended_device();
     });
@@ -190,25 +168,12 @@ class ResultPlaces {
 void place_results(const OperatorInfo& info, bool own_kernel, const torch::jit::Stack& operands,
                    torch::jit::Stack& stack, size_t results, c10::Device device, ModeState* mode) {
   const ResultPlaces places(info, own_kernel, operands, device, mode);
-  for (size_t i = results; i < stack.size(); ++i) {
-    c10::IValue& result = stack[i];
-    if (result.isTensor()) {
-      at::Tensor tensor = std::move(result).toTensor();
-      places.place(tensor, i - results, 0);
-      result = std::move(tensor);
-    } else if (result.isTensorList()) {
-      c10::List<at::Tensor> list = result.toTensorList();
-      for (size_t j = 0; j < list.size(); ++j) {
-        at::Tensor element = list.get(j);
-        places.place(element, i - results, j);
-        list.set(j, std::move(element));
-      }
-    }
-  }
+  change_results(stack, results,
+                 [&](at::Tensor& tensor, size_t result, size_t element) { places.place(tensor, result, element); });
   for (const uint16_t position : info.tensor_arguments) {
-    if (position >= 64 || ((info.touched_arguments >> position) & 1) == 0) continue;
-    for_each_operand(operands[position], [](const at::Tensor& operand) {
-      if (operand.defined() && is_fake(operand)) forget_contents(*storage_behind(operand));
+    if (!is_in(info.touched_arguments, position)) continue;
+    for_each_tensor(operands[position], [](const at::Tensor& operand) {
+      if (operand.defined() && is_fake(operand)) forget_contents(storage_of(operand));
     });
   }
 }
@@ -251,31 +216,16 @@ c10::Device result_device(const OperatorInfo& info, const OperandDevices& operan
 }
 
 void wrap_results(Stack& stack, size_t begin, c10::Device device, const OperandDevices& devices, bool watch) {
-  for (size_t i = begin; i < stack.size(); ++i) {
-    c10::IValue& result = stack[i];
-    if (result.isTensor()) {
-      at::Tensor tensor = std::move(result).toTensor();
-      wrap_result(tensor, device, watch);
-      result = std::move(tensor);
-    } else if (result.isTensorList()) {
-      c10::List<at::Tensor> list = result.toTensorList();
-      for (size_t j = 0; j < list.size(); ++j) {
-        at::Tensor element = list.get(j);
-        wrap_result(element, devices.of_slot(j, device), watch);
-        list.set(j, std::move(element));
-      }
-    }
-  }
+  change_results(stack, begin, [&](at::Tensor& tensor, size_t result, size_t element) {
+    wrap_result(tensor, stack[begin + result].isList() ? devices.of_slot(element, device) : device, watch);
+  });
 }
 
 void mark_views_of_real(const Stack& stack, size_t begin) {
-  const auto mark = [](const c10::IValue& result) {
-    FakeTensorImpl* fake = result.isTensor() ? as_fake(result.toTensor()) : nullptr;
-    if (fake != nullptr) fake->set_view_of_real();
-  };
   for (size_t i = begin; i < stack.size(); ++i) {
-    mark(stack[i]);
-    if (stack[i].isTensorList()) std::ranges::for_each(stack[i].toListRef(), mark);
+    for_each_tensor(stack[i], [](const at::Tensor& result) {
+      if (FakeTensorImpl* fake = as_fake(result)) fake->set_view_of_real();
+    });
   }
 }
 
@@ -286,27 +236,20 @@ bool computes_on_host_scalars(const OperatorInfo& info, const Stack& stack, size
   if (info.writes || info.random || info.lifts || info.tensor_arguments.empty()) return false;
   if (info.target.facts().uninitialised) return false;
   bool any = false;
-  const auto is_host_scalar = [&](const at::Tensor& tensor) {
-    if (!tensor.defined()) return true;
-    any = true;
-    return tensor.unsafeGetTensorImpl()->numel() == 1 && !is_fake(tensor) && tensor.device().is_cpu() &&
-           !tensor.requires_grad() && tensor.layout() == c10::Layout::Strided;
-  };
+  bool all = true;
   for (const uint16_t position : info.tensor_arguments) {
-    const c10::IValue& argument = stack[begin + position];
-    if (argument.isTensor()) {
-      if (!is_host_scalar(argument.toTensor())) return false;
-    } else if (argument.isList()) {
-      for (const c10::IValue& element : argument.toListRef()) {
-        if (element.isTensor() && !is_host_scalar(element.toTensor())) return false;
-      }
-    }
+    for_each_tensor(stack[begin + position], [&](const at::Tensor& tensor) {
+      if (!tensor.defined()) return;
+      any = true;
+      all = all && tensor.unsafeGetTensorImpl()->numel() == 1 && !is_fake(tensor) && tensor.device().is_cpu() &&
+            !tensor.requires_grad() && tensor.layout() == c10::Layout::Strided;
+    });
   }
   if (info.device_argument >= 0) {
     const c10::IValue& device = stack[begin + static_cast<size_t>(info.device_argument)];
     if (device.isDevice() && !device.toDevice().is_cpu()) return false;
   }
-  return any;
+  return any && all;
 }
 
 // Says whether such a call is on numbers that the program never had as tensors: torch.div(3, 2). Its result is the
@@ -349,17 +292,11 @@ std::shared_ptr<LastingMode> lasting_mode_of(const OperatorInfo& info, const Sta
   const FindLastingMode find = find_lasting_mode.load(std::memory_order_acquire);
   if (find == nullptr) return nullptr;
   std::shared_ptr<LastingMode> found;
-  const auto visit = [&](const c10::IValue& value) {
-    if (found || !value.isTensor()) return;
-    if (const FakeTensorImpl* fake = as_fake(value.toTensor())) found = find(*fake);
-  };
   for (const uint16_t position : info.tensor_arguments) {
-    const c10::IValue& argument = stack[stack.size() - info.argument_count + position];
-    if (argument.isList()) {
-      for (const c10::IValue& element : argument.toListRef()) visit(element);
-    } else {
-      visit(argument);
-    }
+    for_each_tensor(stack[stack.size() - info.argument_count + position], [&](const at::Tensor& tensor) {
+      const FakeTensorImpl* fake = found ? nullptr : as_fake(tensor);
+      if (fake != nullptr) found = find(*fake);
+    });
   }
   return found;
 }
@@ -387,7 +324,7 @@ class UnwatchedOperands {
   UnwatchedOperands(const OperatorInfo& info, const Stack& stack, size_t begin, const ModeState* mode) {
     if (!info.writes || !watches_size_reads(mode)) return;
     for (const uint16_t position : info.tensor_arguments) {
-      if (position >= 64 || ((info.written_arguments >> position) & 1) == 0) continue;
+      if (!is_in(info.written_arguments, position)) continue;
       const c10::IValue& argument = stack[begin + position];
       if (!argument.isTensor()) continue;
       FakeTensorImpl* fake = as_fake(argument.toTensor());

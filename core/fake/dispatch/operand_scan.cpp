@@ -103,7 +103,7 @@ namespace {
 void OperandScan::run(torch::jit::Stack& stack, size_t begin) {
   for (const uint16_t position : info_.tensor_arguments) {
     position_ = position;
-    written_ = info_.writes && position < 64 && ((info_.written_arguments >> position) & 1) != 0;
+    written_ = info_.writes && is_in(info_.written_arguments, position);
     c10::IValue& argument = stack[begin + position];
     if (argument.isTensor()) {
       visit_slot(argument);

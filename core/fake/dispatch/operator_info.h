@@ -76,6 +76,9 @@ struct OperatorInfo {
   static const OperatorInfo& of(const c10::OperatorHandle& op);
 };
 
+// Says whether a set of arguments, as OperatorInfo has them, holds one.
+inline bool is_in(uint64_t arguments, uint16_t position) { return position < 64 && ((arguments >> position) & 1) != 0; }
+
 // Says in which way fake tensors run an operator, for people: pages, `shadowgraph operator`, the test of coverage.
 
 struct WayToRun {

@@ -19,8 +19,6 @@ constexpr uint32_t kDeepest = 1000;  // destroying a chain of shared pointers ta
 
 std::recursive_mutex resolving;
 
-bool holds(uint64_t mask, uint16_t position) { return position < 64 && ((mask >> position) & 1) != 0; }
-
 // Returns a tensor of the same geometry without memory.
 at::Tensor without_memory(const at::Tensor& tensor) {
   auto geometry = c10::make_intrusive<c10::TensorImpl>(
@@ -92,11 +90,11 @@ bool PendingCall::keep(const at::Tensor& tensor, uint16_t argument, int32_t inde
   Operand operand;
   operand.argument = argument;
   operand.index = index;
-  operand.storage = tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+  operand.storage = &storage_of(tensor);
   operand.bytes = tensor.unsafeGetTensorImpl()->unsafe_storage().nbytes();
-  operand.written = holds(info_.written_arguments, argument);
-  const bool whole = holds(info_.overwritten_arguments, argument) && covers_storage(tensor);
-  if (!holds(info_.unread_arguments, argument) && tensor.numel() != 0) {
+  operand.written = is_in(info_.written_arguments, argument);
+  const bool whole = is_in(info_.overwritten_arguments, argument) && covers_storage(tensor);
+  if (!is_in(info_.unread_arguments, argument) && tensor.numel() != 0) {
     operand.contents = snapshot_of_contents(tensor);
     if (operand.contents == nullptr && !whole) return false;
   }
@@ -179,7 +177,7 @@ void PendingCall::promise(const torch::jit::Stack& arguments, const torch::jit::
   for (size_t i = results; i < stack.size(); ++i) {
     const auto give = [&](const at::Tensor& fake, int32_t index) {
       if (!fake.defined() || as_fake(fake) == nullptr || fake.numel() == 0) return;
-      if (has_contents(*fake.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl())) return;  // written above
+      if (has_contents(storage_of(fake))) return;  // written above
       if (!covers_storage(fake)) return;
       Output output;
       output.like = without_memory(fake);

@@ -16,6 +16,7 @@
 #include "core/fake/fake_tensor_impl.h"
 #include "core/fake/known_contents.h"
 #include "core/fake/mode_state.h"
+#include "core/fake/tensors_in_value.h"
 #include "core/fake/thread_state.h"
 #include "ir/operators/operator_facts.h"
 #include "ir/operators/operator_forms.h"
@@ -338,17 +339,12 @@ bool indexes(const OperatorInfo& info, const torch::jit::Stack& stack, size_t be
   }
   int tensors = 0;
   bool integers = false;
-  const auto see = [&](const c10::IValue& value) {
-    if (!value.isTensor() || !value.toTensor().defined()) return;
-    ++tensors;
-    integers = integers || c10::isIntegralType(value.toTensor().scalar_type(), /*includeBool=*/false);
-  };
   for (const uint16_t position : info.tensor_arguments) {
-    const c10::IValue& argument = stack[begin + position];
-    see(argument);
-    if (argument.isList()) {
-      for (const c10::IValue& element : argument.toListRef()) see(element);
-    }
+    for_each_tensor(stack[begin + position], [&](const at::Tensor& tensor) {
+      if (!tensor.defined()) return;
+      ++tensors;
+      integers = integers || c10::isIntegralType(tensor.scalar_type(), /*includeBool=*/false);
+    });
   }
   return integers && tensors > 1;
 }
@@ -370,7 +366,6 @@ void run_on_zeros(const OperatorInfo& info, torch::jit::Stack& stack, size_t beg
     return operands.back().first;
   };
   const auto faked = [&](const at::Tensor& result) {
-    if (!result.defined()) return result;
     for (const auto& [zeros, fake] : operands) {
       if (zeros.is_same(result)) return fake;
       if (zeros.is_alias_of(result))
@@ -379,36 +374,16 @@ void run_on_zeros(const OperatorInfo& info, torch::jit::Stack& stack, size_t beg
     return FakeTensorImpl::empty_strided(result.sizes(), result.strides(), result.dtype(), device);
   };
   const RealCalls calls;
-  for (const uint16_t position : info.tensor_arguments) {
-    c10::IValue& argument = real[position];
-    if (argument.isTensor()) {
-      if (argument.toTensor().defined()) argument = converted(argument.toTensor());
-    } else if (argument.isTensorList()) {
-      c10::List<at::Tensor> list;
-      for (const c10::IValue& element : argument.toListRef()) list.push_back(converted(element.toTensor()));
-      argument = std::move(list);
-    } else if (argument.isList()) {
-      c10::List<std::optional<at::Tensor>> list;
-      for (const c10::IValue& element : argument.toListRef()) {
-        list.push_back(element.isTensor() ? std::optional(converted(element.toTensor())) : std::nullopt);
-      }
-      argument = std::move(list);
-    }
-  }
+  for (const uint16_t position : info.tensor_arguments) real[position] = with_tensors(real[position], converted);
   if (info.device_argument >= 0) real[static_cast<size_t>(info.device_argument)] = c10::Device(c10::DeviceType::CPU);
   info.op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &real);
   stack.resize(begin);
   for (const c10::IValue& result : real) {
-    if (result.isTensor()) {
-      stack.emplace_back(faked(result.toTensor()));
-    } else if (result.isTensorList()) {
-      c10::List<at::Tensor> list;
-      for (const c10::IValue& element : result.toListRef()) list.push_back(faked(element.toTensor()));
-      stack.emplace_back(std::move(list));
-    } else {
+    if (!result.isTensor() && !result.isTensorList()) {
       throw DataDependentError(info.name + " returns a " + result.tagKind() +
                                ", which depends on data; zeros would make it a wrong one");
     }
+    stack.push_back(with_tensors(result, faked));
   }
 }
 

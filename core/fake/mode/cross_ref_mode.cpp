@@ -1,4 +1,5 @@
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/util/ScopeExit.h>
 
 #include <optional>
 
@@ -6,6 +7,7 @@
 #include "core/fake/fake_tensor_impl.h"
 #include "core/fake/mode/modes.h"
 #include "core/fake/pretended_devices.h"
+#include "core/fake/tensors_in_value.h"
 #include "core/fake/thread_state.h"
 #include "shadowgraph/capture/fake.h"
 #include "shadowgraph/error.h"
@@ -37,26 +39,9 @@ void collect(const std::string& name, const c10::IValue& value, std::vector<Name
 }
 
 c10::IValue faked(const c10::IValue& value, FakeTensorMode& mode) {
-  const auto of = [&](const at::Tensor& real) {
-    return !real.defined() || real.unsafeGetTensorImpl()->is_wrapped_number() ? real : mode.from_real(real);
-  };
-  if (value.isTensor()) return of(value.toTensor());
-  if (value.isTensorList()) {
-    c10::List<at::Tensor> list;
-    for (const c10::IValue& element : value.toListRef()) list.push_back(of(element.toTensor()));
-    return list;
-  }
-  if (value.isList() && !value.toListRef().empty()) {
-    bool tensors = false;
-    for (const c10::IValue& element : value.toListRef()) tensors = tensors || element.isTensor();
-    if (!tensors) return value;
-    c10::List<std::optional<at::Tensor>> list;
-    for (const c10::IValue& element : value.toListRef()) {
-      list.push_back(element.isTensor() ? std::optional(of(element.toTensor())) : std::nullopt);
-    }
-    return list;
-  }
-  return value;
+  return with_tensors(value, [&](const at::Tensor& real) {
+    return real.unsafeGetTensorImpl()->is_wrapped_number() ? real : mode.from_real(real);
+  });
 }
 
 // Returns what is compared of one tensor, in the order of telling.
@@ -88,18 +73,6 @@ std::vector<std::pair<const char*, std::string>> facts(const std::vector<Named>&
   return facts;
 }
 
-// Leaves the fake key to the observer's own calls only.
-class WithoutMode {
- public:
-  WithoutMode() : mode_(std::exchange(thread_state.mode, nullptr)) {}
-  ~WithoutMode() { thread_state.mode = mode_; }
-  WithoutMode(const WithoutMode&) = delete;
-  WithoutMode& operator=(const WithoutMode&) = delete;
-
- private:
-  ModeState* mode_;
-};
-
 }  // namespace
 
 class CrossRefMode::Observer final : public CallObserver {
@@ -119,7 +92,9 @@ class CrossRefMode::Observer final : public CallObserver {
     for (const CallArgument& argument : arguments) stack.push_back(argument.value());
     const auto& formals = info.op.schema().arguments();
     for (size_t i = 0; i < stack.size(); ++i) collect(formals[i].name(), stack[i], real_);
-    const WithoutMode unobserved;
+    // The fake key is left to the observer's own calls only.
+    const auto restore =
+        c10::make_scope_exit([outer = std::exchange(thread_state.mode, nullptr)] { thread_state.mode = outer; });
     const UntranslatedErrors caught_here;
     FakeTensorMode mode(of_any_machine());
     try {

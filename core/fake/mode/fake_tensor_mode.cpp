@@ -172,6 +172,13 @@ struct Modes {
   }
 };
 
+FakeTensorMode* find_mode(uint32_t id) {
+  Modes& modes = Modes::all();
+  const std::lock_guard lock(modes.mutex);
+  const auto mode = modes.by_id.find(id);
+  return mode == modes.by_id.end() ? nullptr : mode->second;
+}
+
 void enter(ModeState* mode) {
   close_open_literal();
   if (mode != nullptr) keep_device_guards();
@@ -260,20 +267,14 @@ FakeTensorMode* detect_fake_mode(at::TensorList tensors) {
   for (const at::Tensor& tensor : tensors) {
     const FakeTensorImpl* fake = as_fake(tensor);
     if (fake == nullptr || fake->mode_id() == 0) continue;
-    Modes& modes = Modes::all();
-    const std::lock_guard lock(modes.mutex);
-    const auto mode = modes.by_id.find(fake->mode_id());
-    if (mode == modes.by_id.end()) continue;
-    if (found != nullptr && found != mode->second) {
+    FakeTensorMode* mode = find_mode(fake->mode_id());
+    if (mode == nullptr) continue;
+    if (found != nullptr && found != mode) {
       throw Error("these tensors are of two fake tensor modes; convert some of them with FakeTensorMode::from_real");
     }
-    found = mode->second;
+    found = mode;
   }
-  if (found != nullptr || thread_state.mode == nullptr) return found;
-  Modes& modes = Modes::all();
-  const std::lock_guard lock(modes.mutex);
-  const auto mode = modes.by_id.find(thread_state.mode->id);
-  return mode == modes.by_id.end() ? nullptr : mode->second;
+  return found != nullptr || thread_state.mode == nullptr ? found : find_mode(thread_state.mode->id);
 }
 
 std::optional<at::Tensor> known_contents(const at::Tensor& fake) {

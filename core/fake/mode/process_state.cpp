@@ -140,42 +140,33 @@ c10::Device mps_device(c10::DeviceIndex index) {
   return device;
 }
 
-class PretendedXpuHooks final : public at::XPUHooksInterface {
+// What XPU's hooks and MPS's have in common.
+template <class Interface, DeviceType type, c10::Device (*device_of)(c10::DeviceIndex)>
+class PretendedHooks : public Interface {
  public:
   void init() const override {}
-  bool isBuilt() const override { return seems_built_for(DeviceType::XPU); }
+  bool isBuilt() const override { return seems_built_for(type); }
   bool isAvailable() const override { return deviceCount() > 0; }
-  bool hasXPU() const override { return deviceCount() > 0; }
-  bool hasPrimaryContext(c10::DeviceIndex index) const override { return isBuilt(); }
+  bool hasPrimaryContext(c10::DeviceIndex) const override { return isBuilt(); }
   const at::Generator& getDefaultGenerator(c10::DeviceIndex index) const override {
-    return isBuilt() ? pretended_generator(xpu_device(index)) : XPUHooksInterface::getDefaultGenerator(index);
+    return isBuilt() ? pretended_generator(device_of(index)) : Interface::getDefaultGenerator(index);
   }
   at::Generator getNewGenerator(c10::DeviceIndex index) const override {
-    return isBuilt() ? new_pretended_generator(xpu_device(index)) : XPUHooksInterface::getNewGenerator(index);
+    return isBuilt() ? new_pretended_generator(device_of(index)) : Interface::getNewGenerator(index);
   }
-  c10::DeviceIndex getNumGPUs() const override { return deviceCount(); }
-  c10::DeviceIndex deviceCount() const override {
-    return isBuilt() ? pretended_devices_of(DeviceType::XPU) : c10::DeviceIndex{0};
-  }
-  void deviceSynchronize(c10::DeviceIndex index) const override {}
+  c10::DeviceIndex deviceCount() const override { return isBuilt() ? pretended_devices_of(type) : c10::DeviceIndex{0}; }
 };
 
-class PretendedMpsHooks final : public at::MPSHooksInterface {
+class PretendedXpuHooks final : public PretendedHooks<at::XPUHooksInterface, DeviceType::XPU, xpu_device> {
  public:
-  void init() const override {}
-  bool isBuilt() const override { return seems_built_for(DeviceType::MPS); }
-  bool isAvailable() const override { return deviceCount() > 0; }
+  bool hasXPU() const override { return deviceCount() > 0; }
+  c10::DeviceIndex getNumGPUs() const override { return deviceCount(); }
+  void deviceSynchronize(c10::DeviceIndex) const override {}
+};
+
+class PretendedMpsHooks final : public PretendedHooks<at::MPSHooksInterface, DeviceType::MPS, mps_device> {
+ public:
   bool hasMPS() const override { return deviceCount() > 0; }
-  bool hasPrimaryContext(c10::DeviceIndex index) const override { return isBuilt(); }
-  const at::Generator& getDefaultGenerator(c10::DeviceIndex index) const override {
-    return isBuilt() ? pretended_generator(mps_device(index)) : MPSHooksInterface::getDefaultGenerator(index);
-  }
-  at::Generator getNewGenerator(c10::DeviceIndex index) const override {
-    return isBuilt() ? new_pretended_generator(mps_device(index)) : MPSHooksInterface::getNewGenerator(index);
-  }
-  c10::DeviceIndex deviceCount() const override {
-    return isBuilt() ? pretended_devices_of(DeviceType::MPS) : c10::DeviceIndex{0};
-  }
   void deviceSynchronize() const override {}
 };
 

@@ -36,8 +36,8 @@ class CollectiveCall {
     return stack_[begin_ + static_cast<size_t>(*position)];
   }
   bool has(const char* name) const { return schema_.argumentIndexWithName(name).has_value(); }
-  at::Tensor tensor(const char* name) const { return argument(name).toTensor(); }
-  std::vector<at::Tensor> tensors(const char* name) const { return argument(name).toTensorVector(); }
+  Tensor tensor(const char* name) const { return argument(name).toTensor(); }
+  std::vector<Tensor> tensors(const char* name) const { return argument(name).toTensorVector(); }
   int64_t integer(const char* name) const { return argument(name).toInt(); }
   const c10::FunctionSchema& schema() const { return schema_; }
   const std::string& name() const { return schema_.name(); }
@@ -77,13 +77,13 @@ class CollectiveCall {
   c10::intrusive_ptr<c10d::ProcessGroup> group_;
 };
 
-void check_contiguous(const at::Tensor& tensor, const CollectiveCall& call) {
+void check_contiguous(const Tensor& tensor, const CollectiveCall& call) {
   TORCH_CHECK(tensor.is_contiguous(), call.name(), ": the operand must be contiguous");
 }
 
 // ---- Functional -----------------------------------------------------------------------------------------------------
 
-at::Tensor gathered(const at::Tensor& input, const CollectiveCall& call) {
+Tensor gathered(const Tensor& input, const CollectiveCall& call) {
   check_contiguous(input, call);
   auto sizes = input.sizes().vec();
   if (sizes.empty()) {
@@ -94,7 +94,7 @@ at::Tensor gathered(const at::Tensor& input, const CollectiveCall& call) {
   return rules::empty(sizes, input);
 }
 
-at::Tensor scattered(const at::Tensor& input, const CollectiveCall& call) {
+Tensor scattered(const Tensor& input, const CollectiveCall& call) {
   check_contiguous(input, call);
   auto sizes = input.sizes().vec();
   TORCH_CHECK(!sizes.empty() && sizes[0] % call.size() == 0, call.name(), ": the first dimension of ", input.sizes(),
@@ -103,7 +103,7 @@ at::Tensor scattered(const at::Tensor& input, const CollectiveCall& call) {
   return rules::empty(sizes, input);
 }
 
-at::Tensor exchanged(const at::Tensor& input, const CollectiveCall& call) {
+Tensor exchanged(const Tensor& input, const CollectiveCall& call) {
   check_contiguous(input, call);
   const auto out = call.argument("output_split_sizes").toIntVector();
   const auto in = call.argument("input_split_sizes").toIntVector();
@@ -119,9 +119,9 @@ at::Tensor exchanged(const at::Tensor& input, const CollectiveCall& call) {
   return rules::empty(sizes, input);
 }
 
-at::Tensor copied(const at::Tensor& input, const CollectiveCall& call) { return rules::empty_contiguous_like(input); }
+Tensor copied(const Tensor& input, const CollectiveCall& call) { return rules::empty_contiguous_like(input); }
 
-template <at::Tensor (*result)(const at::Tensor&, const CollectiveCall&)>
+template <Tensor (*result)(const Tensor&, const CollectiveCall&)>
 void fresh(const c10::OperatorHandle& op, Stack* stack) {
   CollectiveCall call(op, *stack);
   call.check_group_size();
@@ -130,17 +130,17 @@ void fresh(const c10::OperatorHandle& op, Stack* stack) {
     call.give(result(call.first().toTensor(), call));
     return;
   }
-  c10::List<at::Tensor> results;
-  for (const at::Tensor& input : call.first().toTensorVector()) results.push_back(result(input, call));
+  c10::List<Tensor> results;
+  for (const Tensor& input : call.first().toTensorVector()) results.push_back(result(input, call));
   call.give(std::move(results));
 }
 
-template <at::Tensor (*result)(const at::Tensor&, const CollectiveCall&)>
+template <Tensor (*result)(const Tensor&, const CollectiveCall&)>
 void into(const c10::OperatorHandle& op, Stack* stack) {
   CollectiveCall call(op, *stack);
   call.check_group_size();
-  const at::Tensor out = call.tensor("out");
-  const at::Tensor wanted = result(call.first().toTensor(), call);
+  const Tensor out = call.tensor("out");
+  const Tensor wanted = result(call.first().toTensor(), call);
   TORCH_CHECK(out.numel() == wanted.numel() && out.scalar_type() == wanted.scalar_type(), call.name(), ": out is ",
               out.sizes(), " ", out.scalar_type(), ", but the result is ", wanted.sizes(), " ", wanted.scalar_type());
   call.give(out);
@@ -158,7 +158,7 @@ void same(const c10::OperatorHandle& op, Stack* stack) {
 
 // ---- With a Work ----------------------------------------------------------------------------------------------------
 
-void check_elements(const CollectiveCall& call, const at::Tensor& whole, const at::Tensor& part) {
+void check_elements(const CollectiveCall& call, const Tensor& whole, const Tensor& part) {
   TORCH_CHECK(whole.scalar_type() == part.scalar_type(), call.name(),
               ": output tensor must have the same type as input "
               "tensor (",
@@ -167,30 +167,30 @@ void check_elements(const CollectiveCall& call, const at::Tensor& whole, const a
               call.size(), " times ", part.numel(), ", one part for each process of the group");
 }
 
-void check_parts(const CollectiveCall& call, const std::vector<at::Tensor>& parts, const at::Tensor& like) {
+void check_parts(const CollectiveCall& call, const std::vector<Tensor>& parts, const Tensor& like) {
   TORCH_CHECK(static_cast<int64_t>(parts.size()) == call.size(), call.name(), ": ", parts.size(), " tensors for ",
               call.size(), " processes");
-  for (const at::Tensor& part : parts) {
+  for (const Tensor& part : parts) {
     TORCH_CHECK(part.scalar_type() == like.scalar_type(), call.name(),
                 ": tensors of different dtypes: ", part.scalar_type(), ", ", like.scalar_type());
   }
 }
 
-std::vector<std::vector<at::Tensor>> lists(const IValue& value) {
-  std::vector<std::vector<at::Tensor>> result;
+std::vector<std::vector<Tensor>> lists(const IValue& value) {
+  std::vector<std::vector<Tensor>> result;
   for (const IValue& element : value.toListRef()) result.push_back(element.toTensorVector());
   return result;
 }
 
 // One list of parts for each whole.
-void check_lists(const CollectiveCall& call, const IValue& parts, const std::vector<at::Tensor>& wholes) {
+void check_lists(const CollectiveCall& call, const IValue& parts, const std::vector<Tensor>& wholes) {
   const auto all = lists(parts);
   TORCH_CHECK(all.size() == wholes.size(), call.name(), ": ", all.size(), " lists of tensors for ", wholes.size(),
               " tensors");
   for (size_t i = 0; i < all.size(); ++i) check_parts(call, all[i], wholes[i]);
 }
 
-void check_splits(const CollectiveCall& call, const char* name, const at::Tensor& tensor) {
+void check_splits(const CollectiveCall& call, const char* name, const Tensor& tensor) {
   const auto splits = call.argument(name).toIntVector();
   if (splits.empty()) {
     TORCH_CHECK(tensor.dim() > 0 && tensor.size(0) % call.size() == 0, call.name(), ": ", tensor.sizes(),
@@ -209,7 +209,7 @@ void check_operands(const CollectiveCall& call) {
     if (call.has(rank)) call.check_rank(rank);
   }
   if (name == "send" || name.starts_with("recv_")) {
-    for (const at::Tensor& tensor : call.tensors("tensors")) {
+    for (const Tensor& tensor : call.tensors("tensors")) {
       TORCH_CHECK(tensor.is_contiguous(tensor.suggest_memory_format()), call.name(), ": the tensor, ", tensor.sizes(),
                   " with strides ", tensor.strides(), ", has to be contiguous");
     }
@@ -240,7 +240,7 @@ void check_operands(const CollectiveCall& call) {
     check_parts(call, outputs, outputs[0]);
     check_parts(call, inputs, outputs[0]);
   } else if (name == "alltoall_base_") {
-    const at::Tensor output = call.tensor("output"), input = call.tensor("input");
+    const Tensor output = call.tensor("output"), input = call.tensor("input");
     TORCH_CHECK(output.scalar_type() == input.scalar_type(), call.name(),
                 ": tensors of different dtypes: ", output.scalar_type(), ", ", input.scalar_type());
     check_splits(call, "output_split_sizes", output);
@@ -249,10 +249,10 @@ void check_operands(const CollectiveCall& call) {
 }
 
 // What was written, flat: what the Work gives.
-std::vector<at::Tensor> written_by(const IValue& first) {
+std::vector<Tensor> written_by(const IValue& first) {
   if (first.isTensor()) return {first.toTensor()};
   if (first.isTensorList()) return first.toTensorVector();
-  std::vector<at::Tensor> all;
+  std::vector<Tensor> all;
   for (const auto& list : lists(first)) all.insert(all.end(), list.begin(), list.end());
   return all;
 }
@@ -270,8 +270,8 @@ void with_work(const c10::OperatorHandle& op, Stack* stack) {
   const bool asynchronous = !call.has("async_op") || call.argument("async_op").toBool();
   const bool sends = call.name() == "c10d::send";
   const bool writes = !sends && call.name() != "c10d::barrier";
-  IValue work = completed_work(writes ? written_by(first) : std::vector<at::Tensor>(), asynchronous,
-                               sends ? written_by(first) : std::vector<at::Tensor>());
+  IValue work = completed_work(writes ? written_by(first) : std::vector<Tensor>(), asynchronous,
+                               sends ? written_by(first) : std::vector<Tensor>());
   if (returns.size() == 2) {
     call.give(std::move(first), std::move(work));
   } else {
@@ -280,20 +280,8 @@ void with_work(const c10::OperatorHandle& op, Stack* stack) {
 }
 
 // Defined in Python, where it makes a tensor that waits when it is first used: the same memory.
-at::Tensor wrapped(const at::Tensor& input) {
+Tensor wrapped(const Tensor& input) {
   return rules::alias(input, input.sizes(), input.strides(), input.storage_offset());
-}
-
-template <c10::BoxedKernel::BoxedKernelFunction* function>
-void add_boxed(RuleRegistry& registry, std::initializer_list<const char*> names) {
-  for (const char* name : names) {
-    const auto op = c10::Dispatcher::singleton().findSchema({name, ""});
-    if (!op) continue;  // of another libtorch
-    ShapeRule rule;
-    rule.kernel = c10::KernelFunction::makeFromBoxedFunction<function>();
-    rule.inferred_schema = std::make_unique<c10::FunctionSchema>(op->schema());
-    registry.insert(name, std::move(rule));
-  }
 }
 
 }  // namespace

@@ -31,10 +31,6 @@
 namespace shadowgraph::rules {
 namespace {
 
-using at::Tensor;
-using c10::DimVector;
-using c10::IntArrayRef;
-
 // A view to be: a tensor's sizes, strides and offset, to be changed in place.
 struct EditedView {
   DimVector sizes;
@@ -202,41 +198,12 @@ Tensor& set_part_of_storage(Tensor& self, c10::Storage source, int64_t offset, I
       self, source, offset, c10::fromIntArrayRefSlow(sizes), c10::fromIntArrayRefSlow(strides));
 }
 
-}  // namespace
-
-void register_views(RuleRegistry& registry) {
-  registry.add("aten::as_strided", &as_strided);
-  registry.add("aten::transpose.int", &transposed);
-  registry.add("aten::t", &t);
-  registry.add("aten::detach", &same_tensor);
-  registry.add("aten::alias", &same_tensor);
-  registry.add("aten::view", &view<at::_ops::view>);
-  registry.add("aten::_unsafe_view", &view<at::_ops::_unsafe_view>);
-  registry.add("aten::_reshape_alias", &reshape_alias);
-  registry.add("aten::expand", &expand);
-  registry.add("aten::permute", &permute);
-  registry.add("aten::slice.Tensor", &slice);
-  registry.add("aten::select.int", &select);
-  registry.add("aten::unsqueeze", &unsqueeze);
-  registry.add("aten::squeeze.dim", &squeeze);
-  registry.add("aten::set_", &set_nothing);
-  registry.add("aten::set_.source_Storage", &set_storage);
-  registry.add("aten::set_.source_Storage_storage_offset", &set_part_of_storage);
-}
-
 // The common case of operators whose Meta kernels are right but slow: operands of one floating dtype, laid out row by
 // row.
 //
 // TensorIterator answers what the result of an add looks like for any operands. For two of the same shape and dtype
 // without gaps the answer is "like either of them", and a training step is made of those. Each function here checks
 // that its operands are of that kind. It refers everything else, errors included, to the Meta kernel.
-
-namespace {
-
-using at::Scalar;
-using at::Tensor;
-using c10::MemoryFormat;
-using c10::ScalarType;
 
 // Strides as a fresh tensor has them. Not is_contiguous(): TensorIterator sorts dimensions by their strides, those of
 // size 1 included, and the strides of these are anything in a contiguous tensor.
@@ -331,13 +298,13 @@ Tensor& ternary_(Tensor& x, const Tensor& y, const Tensor& z, const Scalar& valu
 
 // ---- Fresh tensors
 
-bool is_dense_here(std::optional<c10::Layout> layout, std::optional<c10::Device> device, std::optional<bool> pinned) {
+bool is_dense_here(OptionalLayout layout, OptionalDevice device, OptionalBool pinned) {
   return layout.value_or(c10::Layout::Strided) == c10::Layout::Strided && (!device || device->is_meta()) &&
          !pinned.value_or(false);
 }
 
-Tensor empty_of(c10::IntArrayRef sizes, std::optional<ScalarType> dtype, std::optional<c10::Layout> layout,
-                std::optional<c10::Device> device, std::optional<bool> pinned, std::optional<MemoryFormat> format) {
+Tensor empty_of(IntArrayRef sizes, OptionalDtype dtype, OptionalLayout layout, OptionalDevice device,
+                OptionalBool pinned, OptionalFormat format) {
   const MemoryFormat wanted = format.value_or(MemoryFormat::Contiguous);
   // A kernel may ask for a small tensor on the host.
   if (is_dense_here(layout, device, pinned) && wanted != MemoryFormat::Preserve) {
@@ -348,8 +315,8 @@ Tensor empty_of(c10::IntArrayRef sizes, std::optional<ScalarType> dtype, std::op
 }
 
 template <class Operator>
-Tensor fresh_like(const Tensor& x, std::optional<ScalarType> dtype, std::optional<c10::Layout> layout,
-                  std::optional<c10::Device> device, std::optional<bool> pinned, std::optional<MemoryFormat> format) {
+Tensor fresh_like(const Tensor& x, OptionalDtype dtype, OptionalLayout layout, OptionalDevice device,
+                  OptionalBool pinned, OptionalFormat format) {
   const MemoryFormat wanted = format.value_or(MemoryFormat::Preserve);
   if (is_dense_here(layout, device, pinned) && is_row_major(x) &&
       (wanted == MemoryFormat::Preserve || wanted == MemoryFormat::Contiguous)) {
@@ -358,7 +325,7 @@ Tensor fresh_like(const Tensor& x, std::optional<ScalarType> dtype, std::optiona
   return OnMeta<Operator>::call(x, dtype, layout, device, pinned, format);
 }
 
-Tensor clone(const Tensor& x, std::optional<MemoryFormat> format) {
+Tensor clone(const Tensor& x, OptionalFormat format) {
   const MemoryFormat wanted = format.value_or(MemoryFormat::Preserve);
   if (is_row_major(x) && (wanted == MemoryFormat::Preserve || wanted == MemoryFormat::Contiguous)) return like(x);
   return OnMeta<at::_ops::clone>::call(x, format);
@@ -373,7 +340,7 @@ Tensor cat(const at::ITensorListRef& tensors, int64_t dim) {
   // 1-dimensional empty tensors are skipped, whatever the others look like.
   if (!is_row_major(first) || first.dim() == 0 || dim < -first.dim() || dim >= first.dim()) return refer();
   const auto d = static_cast<size_t>(dim < 0 ? dim + first.dim() : dim);
-  c10::DimVector sizes(first.sizes());
+  DimVector sizes(first.sizes());
   sizes[d] = 0;
   for (const Tensor& tensor : tensors) {
     if (tensor.scalar_type() != first.scalar_type() || tensor.dim() != first.dim() || !is_row_major(tensor)) {
@@ -415,7 +382,7 @@ Tensor index(const Tensor& x, const c10::List<std::optional<Tensor>>& indices) {
     end = i + 1;
   }
   if (shape == nullptr) return refer();
-  c10::DimVector sizes(x.sizes().slice(0, begin));
+  DimVector sizes(x.sizes().slice(0, begin));
   sizes.append(shape->sizes().begin(), shape->sizes().end());
   sizes.append(x.sizes().begin() + end, x.sizes().end());
   return rules::empty(sizes, x);
@@ -463,7 +430,24 @@ void register_pointwise(RuleRegistry& registry) {
 
 }  // namespace
 
-void register_plain_operands(RuleRegistry& registry) {
+void register_common_cases(RuleRegistry& registry) {
+  registry.add("aten::as_strided", &as_strided);
+  registry.add("aten::transpose.int", &transposed);
+  registry.add("aten::t", &t);
+  registry.add("aten::detach", &same_tensor);
+  registry.add("aten::alias", &same_tensor);
+  registry.add("aten::view", &view<at::_ops::view>);
+  registry.add("aten::_unsafe_view", &view<at::_ops::_unsafe_view>);
+  registry.add("aten::_reshape_alias", &reshape_alias);
+  registry.add("aten::expand", &expand);
+  registry.add("aten::permute", &permute);
+  registry.add("aten::slice.Tensor", &slice);
+  registry.add("aten::select.int", &select);
+  registry.add("aten::unsqueeze", &unsqueeze);
+  registry.add("aten::squeeze.dim", &squeeze);
+  registry.add("aten::set_", &set_nothing);
+  registry.add("aten::set_.source_Storage", &set_storage);
+  registry.add("aten::set_.source_Storage_storage_offset", &set_part_of_storage);
   register_pointwise(registry);
   registry.add("aten::empty.memory_format", &empty_of);
   registry.add("aten::empty_like", &fresh_like<op::empty_like>);

@@ -15,46 +15,9 @@
 #include "shadowgraph/capture/shape_rules.h"
 
 namespace shadowgraph::rules {
-
-// What a call says besides its tensors, with a number for each spatial dimension.
-struct ConvolutionParameters {
-  c10::DimVector stride;
-  c10::DimVector padding;
-  c10::DimVector dilation;
-  bool transposed = false;
-  c10::DimVector output_padding;
-  int64_t groups = 1;
-
-  ConvolutionParameters(size_t dimensions, c10::IntArrayRef strides, c10::IntArrayRef paddings,
-                        c10::IntArrayRef dilations, bool is_transposed, c10::IntArrayRef output_paddings,
-                        int64_t group_count);
-
-  // One spatial dimension is computed as two, the first of size 1.
-  void insert_leading_dimension();
-};
-
-struct ConvolutionKernel {
-  at::native::ConvBackend backend;
-  c10::MemoryFormat format;
-};
-
-// Says whether it is one of im2col and friends, which reject empty results and do one group at a time.
-bool is_slow_kernel(at::native::ConvBackend backend);
-
-// Asks libtorch, with stand-ins for the operands. Answers are kept for the next call like this one.
-ConvolutionKernel choose_convolution_kernel(const at::Tensor& input, const at::Tensor& weight,
-                                            const ConvolutionParameters& p);
-
-// The choice is left to libtorch itself: select_conv_backend sees stand-ins for the operands that say "cpu" or "cuda". It
-// asks this machine's processor what oneDNN computes with; where the pretended CPU differs, select_backend mends that.
-
 namespace {
 
-using at::ScalarType;
 using at::native::ConvBackend;
-using c10::DimVector;
-using c10::IntArrayRef;
-using c10::MemoryFormat;
 
 // One number may stand for all spatial dimensions (convolution_expand_param_if_needed).
 DimVector expanded(IntArrayRef values, const char* what, size_t dimensions) {
@@ -64,25 +27,42 @@ DimVector expanded(IntArrayRef values, const char* what, size_t dimensions) {
   return DimVector(values.begin(), values.end());
 }
 
-}  // namespace
+// What a call says besides its tensors, with a number for each spatial dimension.
+struct ConvolutionParameters {
+  DimVector stride;
+  DimVector padding;
+  DimVector dilation;
+  bool transposed = false;
+  DimVector output_padding;
+  int64_t groups = 1;
 
-ConvolutionParameters::ConvolutionParameters(size_t dimensions, IntArrayRef strides, IntArrayRef paddings,
-                                             IntArrayRef dilations, bool is_transposed, IntArrayRef output_paddings,
-                                             int64_t group_count)
-    : stride(expanded(strides, "stride", dimensions)),
-      padding(expanded(paddings, "padding", dimensions)),
-      dilation(expanded(dilations, "dilation", dimensions)),
-      transposed(is_transposed),
-      output_padding(expanded(output_paddings, "output_padding", dimensions)),
-      groups(group_count) {}
+  ConvolutionParameters(size_t dimensions, IntArrayRef strides, IntArrayRef paddings, IntArrayRef dilations,
+                        bool is_transposed, IntArrayRef output_paddings, int64_t group_count)
+      : stride(expanded(strides, "stride", dimensions)),
+        padding(expanded(paddings, "padding", dimensions)),
+        dilation(expanded(dilations, "dilation", dimensions)),
+        transposed(is_transposed),
+        output_padding(expanded(output_paddings, "output_padding", dimensions)),
+        groups(group_count) {}
 
-void ConvolutionParameters::insert_leading_dimension() {
-  stride.insert(stride.begin(), 1);
-  padding.insert(padding.begin(), 0);
-  dilation.insert(dilation.begin(), 1);
-  output_padding.insert(output_padding.begin(), 0);
-}
+  // One spatial dimension is computed as two, the first of size 1.
+  void insert_leading_dimension() {
+    stride.insert(stride.begin(), 1);
+    padding.insert(padding.begin(), 0);
+    dilation.insert(dilation.begin(), 1);
+    output_padding.insert(output_padding.begin(), 0);
+  }
+};
 
+struct ConvolutionKernel {
+  ConvBackend backend;
+  MemoryFormat format;
+};
+
+// The choice is left to libtorch itself: select_conv_backend sees stand-ins for the operands that say "cpu" or "cuda". It
+// asks this machine's processor what oneDNN computes with; where the pretended CPU differs, select_backend mends that.
+
+// Says whether it is one of im2col and friends, which reject empty results and do one group at a time.
 bool is_slow_kernel(ConvBackend backend) {
   switch (backend) {
     case ConvBackend::Slow2d:
@@ -97,23 +77,21 @@ bool is_slow_kernel(ConvBackend backend) {
   }
 }
 
-namespace {
-
-at::Tensor contiguous_in(const at::Tensor& tensor, MemoryFormat wanted) {
+Tensor contiguous_in(const Tensor& tensor, MemoryFormat wanted) {
   if (tensor.is_contiguous(wanted)) return tensor;
   return stand_in(tensor.sizes(), rules::empty(tensor.sizes(), tensor, wanted).strides(), tensor);
 }
 
 // subtensor (native/Convolution.cpp): one group's part of an operand
-at::Tensor part(const at::Tensor& tensor, size_t dimension, int64_t groups) {
+Tensor part(const Tensor& tensor, size_t dimension, int64_t groups) {
   DimVector sizes(tensor.sizes());
   sizes[dimension] /= groups;
   return contiguous_in(stand_in(sizes, tensor.strides(), tensor), tensor.suggest_memory_format());
 }
 
 // xpu_ and mps_conv_use_channels_last of ConvUtils.h, for stand-ins, which are on neither device.
-MemoryFormat overrideable_format(const at::Tensor& input, const at::Tensor& weight) {
-  const auto is_channels_last = [](const at::Tensor& tensor) {
+MemoryFormat overrideable_format(const Tensor& input, const Tensor& weight) {
+  const auto is_channels_last = [](const Tensor& tensor) {
     const MemoryFormat format = tensor.suggest_memory_format();
     return format == MemoryFormat::ChannelsLast || format == MemoryFormat::ChannelsLast3d;
   };
@@ -125,7 +103,7 @@ MemoryFormat overrideable_format(const at::Tensor& input, const at::Tensor& weig
   return weight.dim() == 5 ? MemoryFormat::ChannelsLast3d : MemoryFormat::ChannelsLast;
 }
 
-ConvBackend selected(const at::Tensor& input, const at::Tensor& weight, const ConvolutionParameters& p) {
+ConvBackend selected(const Tensor& input, const Tensor& weight, const ConvolutionParameters& p) {
   const auto symbolic = [](IntArrayRef values) { return c10::fromIntArrayRefSlow(values); };
   return at::native::select_conv_backend(input, weight, std::nullopt, symbolic(p.stride), symbolic(p.padding),
                                          symbolic(p.dilation), p.transposed, symbolic(p.output_padding), p.groups,
@@ -133,12 +111,12 @@ ConvBackend selected(const at::Tensor& input, const at::Tensor& weight, const Co
 }
 
 // ConvParams::use_mkldnn of a dtype that oneDNN computes in on one CPU and not on another (bfloat16, half).
-ConvBackend select_backend(const at::Tensor& input, const at::Tensor& weight, const ConvolutionParameters& p) {
+ConvBackend select_backend(const Tensor& input, const Tensor& weight, const ConvolutionParameters& p) {
   const ScalarType dtype = input.scalar_type();
   const CpuProfile& cpu = device_profile().cpu;
   if (!pretended_device().is_cpu() || mkldnn_is_as_here(dtype, cpu)) return selected(input, weight, p);
   if (!mkldnn_computes_in(dtype, cpu)) {  // as for doubles, which it never computes in
-    const auto as_double = [](const at::Tensor& tensor) {
+    const auto as_double = [](const Tensor& tensor) {
       return stand_in(rules::empty_strided(tensor.sizes(), tensor.strides(), at::kDouble));
     };
     return selected(as_double(input), as_double(weight), p);
@@ -153,29 +131,25 @@ ConvBackend select_backend(const at::Tensor& input, const at::Tensor& weight, co
   return p.transposed ? ConvBackend::MkldnnTranspose : ConvBackend::Mkldnn;
 }
 
-ConvolutionKernel ask_libtorch(const at::Tensor& meta_input, const at::Tensor& meta_weight,
-                               const ConvolutionParameters& p) {
-  const at::Tensor input = stand_in(meta_input);
-  const at::Tensor weight = stand_in(meta_weight);
+ConvolutionKernel ask_libtorch(const Tensor& meta_input, const Tensor& meta_weight, const ConvolutionParameters& p) {
+  const Tensor input = stand_in(meta_input);
+  const Tensor weight = stand_in(meta_weight);
   const ConvBackend backend = select_backend(input, weight, p);
   if (backend == ConvBackend::Empty) return {backend, MemoryFormat::Contiguous};
   if (backend == ConvBackend::Overrideable) return {backend, overrideable_format(input, weight)};
   MemoryFormat format = at::native::_determine_backend_memory_format(input, weight, backend);
   if (is_slow_kernel(backend) && p.groups > 1 && format == MemoryFormat::ChannelsLast) {
     // One group at a time, and each looks anew at what its part of the operands seems to be.
-    const at::Tensor input_part = part(contiguous_in(input, format), 1, p.groups);
-    const at::Tensor weight_part = part(contiguous_in(weight, format), 0, p.groups);
+    const Tensor input_part = part(contiguous_in(input, format), 1, p.groups);
+    const Tensor weight_part = part(contiguous_in(weight, format), 0, p.groups);
     if (!at::native::thnn_conv_use_channels_last(input_part, weight_part)) format = MemoryFormat::Contiguous;
   }
   return {backend, format};
 }
 
-}  // namespace
-
-// Asking takes a microsecond, and a network asks the same few dozen questions at every step: the answers are kept, with
+// Asks libtorch, with stand-ins for the operands. Asking takes a microsecond, and a network asks the same few dozen questions at every step: the answers are kept, with
 // all they depend on.
-ConvolutionKernel choose_convolution_kernel(const at::Tensor& input, const at::Tensor& weight,
-                                            const ConvolutionParameters& p) {
+ConvolutionKernel choose_convolution_kernel(const Tensor& input, const Tensor& weight, const ConvolutionParameters& p) {
   using Key = c10::SmallVector<int64_t, 48>;
   struct Answer {
     Key key;
@@ -221,14 +195,6 @@ ConvolutionKernel choose_convolution_kernel(const at::Tensor& input, const at::T
 //     makes grad_output follow the input, pytorch#171622), the depthwise and slow kernels allocate contiguous;
 //   - XPU, MPS: channels-last operands give channels-last results (ConvUtils.h); on others all is contiguous.
 
-namespace {
-
-using at::ScalarType;
-using at::native::ConvBackend;
-using c10::DimVector;
-using c10::IntArrayRef;
-using c10::MemoryFormat;
-
 bool any_negative(IntArrayRef values) {
   return std::any_of(values.begin(), values.end(), [](int64_t value) { return value < 0; });
 }
@@ -236,7 +202,7 @@ bool any_negative(IntArrayRef values) {
 std::string joined(IntArrayRef values) { return c10::Join(" x ", values); }
 
 // The checks of check_shape_forward (native/Convolution.cpp), in its order and words.
-void check_shapes(const at::Tensor& input, const at::Tensor& weight, const OptionalTensor& bias,
+void check_shapes(const Tensor& input, const Tensor& weight, const OptionalTensor& bias,
                   const ConvolutionParameters& p) {
   TORCH_CHECK(!any_negative(p.padding), "negative padding is not supported");
   TORCH_CHECK(!any_negative(p.output_padding), "negative output_padding is not supported");
@@ -300,12 +266,12 @@ DimVector output_sizes(IntArrayRef input, IntArrayRef weight, const ConvolutionP
 struct Call {
   ConvolutionParameters parameters;
   bool one_dimensional;
-  at::Tensor input;
-  at::Tensor weight;
+  Tensor input;
+  Tensor weight;
   ConvBackend backend;
   MemoryFormat format;
 
-  Call(const at::Tensor& given_input, const at::Tensor& given_weight, const OptionalTensor& bias,
+  Call(const Tensor& given_input, const Tensor& given_weight, const OptionalTensor& bias,
        ConvolutionParameters given_parameters)
       : parameters(std::move(given_parameters)),
         one_dimensional(given_weight.dim() == 3),
@@ -333,16 +299,16 @@ struct Call {
   // The slow kernels reject empty results and do one group at a time.
   bool on_slow_kernel() const { return is_slow_kernel(backend); }
 
-  at::Tensor output() const {
+  Tensor output() const {
     const DimVector sizes = output_sizes(input.sizes(), weight.sizes(), parameters, !on_slow_kernel());
     if (backend == ConvBackend::Empty) return result(empty_output(sizes));
     return result(rules::empty(sizes, input, joined_format(sizes, 1, format)));
   }
-  at::Tensor input_gradient() const {
+  Tensor input_gradient() const {
     if (backend == ConvBackend::Empty) return result(rules::empty_like(input));
     return result(rules::empty(input.sizes(), input, joined_format(input.sizes(), 1, format)));
   }
-  at::Tensor weight_gradient() const {
+  Tensor weight_gradient() const {
     if (backend == ConvBackend::Empty) return result(rules::empty_like(weight));
     // These follow the weight they get, which may look like either format when a dimension is 1.
     const bool follows =
@@ -358,7 +324,7 @@ struct Call {
 
  private:
   // A result of the backend, brought back to the caller's number of dimensions.
-  at::Tensor result(const at::Tensor& dense) const { return one_dimensional ? dense.squeeze(2) : dense; }
+  Tensor result(const Tensor& dense) const { return one_dimensional ? dense.squeeze(2) : dense; }
 
   // cat of the groups' results looks at what each of them seems to be.
   MemoryFormat joined_format(IntArrayRef sizes, size_t dimension, MemoryFormat of_each) const {
@@ -369,21 +335,21 @@ struct Call {
   }
 
   // Without batch or channels eager multiplies input and weight elementwise, then views.
-  at::Tensor empty_output(IntArrayRef sizes) const {
+  Tensor empty_output(IntArrayRef sizes) const {
     if (input.size(1) == 0 || sizes != input.sizes()) return rules::empty(sizes, input);
-    const at::Tensor operand = rules::empty_strided(input.sizes(), input.strides(), input.scalar_type());
-    const at::Tensor weight_element = rules::empty({}, weight);
+    const Tensor operand = rules::empty_strided(input.sizes(), input.strides(), input.scalar_type());
+    const Tensor weight_element = rules::empty({}, weight);
     return elementwise({operand, weight_element});
   }
 
-  static at::Tensor with_leading_dimension(const at::Tensor& tensor, IntArrayRef strides) {
+  static Tensor with_leading_dimension(const Tensor& tensor, IntArrayRef strides) {
     const IntArrayRef sizes = tensor.sizes();
     return stand_in({sizes[0], sizes[1], 1, sizes[2]}, {strides[0], strides[1], sizes[2] * strides[2], strides[2]},
                     tensor);
   }
 };
 
-ConvolutionParameters parameters_for(const at::Tensor& weight, IntArrayRef stride, IntArrayRef padding,
+ConvolutionParameters parameters_for(const Tensor& weight, IntArrayRef stride, IntArrayRef padding,
                                      IntArrayRef dilation, bool transposed, IntArrayRef output_padding,
                                      int64_t groups) {
   TORCH_CHECK(weight.dim() > 2, "weight should have at least three dimensions");
@@ -391,32 +357,32 @@ ConvolutionParameters parameters_for(const at::Tensor& weight, IntArrayRef strid
                                output_padding, groups);
 }
 
-at::Tensor convolution(const at::Tensor& input, const at::Tensor& weight, const OptionalTensor& bias,
-                       IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, bool transposed,
-                       IntArrayRef output_padding, int64_t groups) {
+Tensor convolution(const Tensor& input, const Tensor& weight, const OptionalTensor& bias, IntArrayRef stride,
+                   IntArrayRef padding, IntArrayRef dilation, bool transposed, IntArrayRef output_padding,
+                   int64_t groups) {
   const Call call(input, weight, bias,
                   parameters_for(weight, stride, padding, dilation, transposed, output_padding, groups));
   return call.output();
 }
 
-at::Tensor underscore_convolution(const at::Tensor& input, const at::Tensor& weight, const OptionalTensor& bias,
-                                  IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, bool transposed,
-                                  IntArrayRef output_padding, int64_t groups, bool /*benchmark*/,
-                                  bool /*deterministic*/, bool /*cudnn_enabled*/, bool /*allow_tf32*/) {
+Tensor underscore_convolution(const Tensor& input, const Tensor& weight, const OptionalTensor& bias, IntArrayRef stride,
+                              IntArrayRef padding, IntArrayRef dilation, bool transposed, IntArrayRef output_padding,
+                              int64_t groups, bool /*benchmark*/, bool /*deterministic*/, bool /*cudnn_enabled*/,
+                              bool /*allow_tf32*/) {
   return rules::convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups);
 }
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(
-    const at::Tensor& grad_output, const at::Tensor& input, const at::Tensor& weight,
-    at::OptionalIntArrayRef bias_sizes, IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, bool transposed,
-    IntArrayRef output_padding, int64_t groups, std::array<bool, 3> output_mask) {
+ThreeTensors convolution_backward(const Tensor& grad_output, const Tensor& input, const Tensor& weight,
+                                  OptionalIntArrayRef bias_sizes, IntArrayRef stride, IntArrayRef padding,
+                                  IntArrayRef dilation, bool transposed, IntArrayRef output_padding, int64_t groups,
+                                  std::array<bool, 3> output_mask) {
   const Call call(input, weight, std::nullopt,
                   parameters_for(weight, stride, padding, dilation, transposed, output_padding, groups));
   TORCH_CHECK(grad_output.dim() == input.dim(),
               "Expected input and grad_output to have the same number of dimensions, "
               "but got: ",
               input.dim(), " and ", grad_output.dim());
-  std::tuple<at::Tensor, at::Tensor, at::Tensor> grads;
+  ThreeTensors grads;
   if (output_mask[0]) std::get<0>(grads) = call.input_gradient();
   if (output_mask[1]) {
     std::get<1>(grads) = call.weight_gradient();
@@ -433,14 +399,14 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(
 }
 
 // The operators of one library, called directly. They give what their name says, whatever eager would have chosen.
-at::Tensor library_convolution(const at::Tensor& input, const at::Tensor& weight, const OptionalTensor& bias,
-                               const ConvolutionParameters& parameters, MemoryFormat format) {
+Tensor library_convolution(const Tensor& input, const Tensor& weight, const OptionalTensor& bias,
+                           const ConvolutionParameters& parameters, MemoryFormat format) {
   check_shapes(input, weight, bias, parameters);
   return rules::empty(output_sizes(input.sizes(), weight.sizes(), parameters, true), input, format);
 }
 
-at::Tensor mkldnn_convolution(const at::Tensor& input, const at::Tensor& weight, const OptionalTensor& bias,
-                              IntArrayRef padding, IntArrayRef stride, IntArrayRef dilation, int64_t groups) {
+Tensor mkldnn_convolution(const Tensor& input, const Tensor& weight, const OptionalTensor& bias, IntArrayRef padding,
+                          IntArrayRef stride, IntArrayRef dilation, int64_t groups) {
   const ScalarType dtype = input.scalar_type();
   TORCH_CHECK(dtype != at::kBFloat16 || device_profile().cpu.mkldnn_bf16,
               "mkldnn_convolution: bf16 path needs the cpu support avx_ne_convert or avx512bw, avx512vl and avx512dq");
@@ -456,56 +422,36 @@ at::Tensor mkldnn_convolution(const at::Tensor& input, const at::Tensor& weight,
                              format);
 }
 
-at::Tensor cudnn_convolution(const at::Tensor& input, const at::Tensor& weight, IntArrayRef padding, IntArrayRef stride,
-                             IntArrayRef dilation, int64_t groups, bool /*benchmark*/, bool /*deterministic*/,
-                             bool /*allow_tf32*/) {
+Tensor cudnn_convolution(const Tensor& input, const Tensor& weight, IntArrayRef padding, IntArrayRef stride,
+                         IntArrayRef dilation, int64_t groups, bool /*benchmark*/, bool /*deterministic*/,
+                         bool /*allow_tf32*/) {
   return library_convolution(input, weight, std::nullopt,
                              parameters_for(weight, stride, padding, dilation, false, {0}, groups),
                              at::native::cudnn_conv_suggest_memory_format(input, weight));
 }
 
-at::Tensor cudnn_convolution_relu(const at::Tensor& input, const at::Tensor& weight, const OptionalTensor& bias,
-                                  IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, int64_t groups) {
+Tensor cudnn_convolution_relu(const Tensor& input, const Tensor& weight, const OptionalTensor& bias, IntArrayRef stride,
+                              IntArrayRef padding, IntArrayRef dilation, int64_t groups) {
   return library_convolution(input, weight, bias, parameters_for(weight, stride, padding, dilation, false, {0}, groups),
                              at::native::cudnn_conv_suggest_memory_format(input, weight));
 }
 
-at::Tensor cudnn_convolution_add_relu(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& /*z*/,
-                                      const std::optional<at::Scalar>& /*alpha*/, const OptionalTensor& bias,
-                                      IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, int64_t groups) {
+Tensor cudnn_convolution_add_relu(const Tensor& input, const Tensor& weight, const Tensor& /*z*/,
+                                  const std::optional<Scalar>& /*alpha*/, const OptionalTensor& bias,
+                                  IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, int64_t groups) {
   return rules::cudnn_convolution_relu(input, weight, bias, stride, padding, dilation, groups);
 }
 
-at::Tensor cudnn_convolution_transpose(const at::Tensor& input, const at::Tensor& weight, IntArrayRef padding,
-                                       IntArrayRef output_padding, IntArrayRef stride, IntArrayRef dilation,
-                                       int64_t groups, bool /*benchmark*/, bool /*deterministic*/,
-                                       bool /*allow_tf32*/) {
+Tensor cudnn_convolution_transpose(const Tensor& input, const Tensor& weight, IntArrayRef padding,
+                                   IntArrayRef output_padding, IntArrayRef stride, IntArrayRef dilation, int64_t groups,
+                                   bool /*benchmark*/, bool /*deterministic*/, bool /*allow_tf32*/) {
   return library_convolution(input, weight, std::nullopt,
                              parameters_for(weight, stride, padding, dilation, true, output_padding, groups),
                              at::native::cudnn_conv_suggest_memory_format(input, weight));
 }
 
-}  // namespace
-
-void register_convolution(RuleRegistry& registry) {
-  registry.add("aten::convolution", &convolution);
-  registry.add("aten::_convolution", &underscore_convolution);
-  registry.add("aten::convolution_backward", &convolution_backward);
-  registry.add("aten::mkldnn_convolution", &mkldnn_convolution);
-  registry.add("aten::cudnn_convolution", &cudnn_convolution);
-  registry.add("aten::cudnn_convolution_relu", &cudnn_convolution_relu);
-  registry.add("aten::cudnn_convolution_add_relu", &cudnn_convolution_add_relu);
-  registry.add("aten::cudnn_convolution_transpose", &cudnn_convolution_transpose);
-}
-
 // Kernels behind aten::convolution, called by their own names. They take the operands as they are, have one group, and
 // give the memory format that they are written in. They are compared with eager CPU; CUDA's allocate contiguous.
-
-namespace {
-
-using at::Tensor;
-using c10::IntArrayRef;
-using c10::MemoryFormat;
 
 constexpr int64_t kOnes[] = {1, 1, 1};
 constexpr int64_t kZeros[] = {0, 0, 0};
@@ -521,14 +467,14 @@ struct Window {
   IntArrayRef output_padding = kZeros;
 };
 
-c10::DimVector convolved(const Tensor& x, size_t spatial, const Window& w) {
+DimVector convolved(const Tensor& x, size_t spatial, const Window& w) {
   const auto dims = static_cast<int64_t>(spatial);
   TORCH_CHECK(x.dim() == dims + 1 || x.dim() == dims + 2, "Expected ", dims + 1, "D or ", dims + 2,
               "D input tensor, but got: ", x.sizes());
   for (const IntArrayRef values : {w.kernel, w.stride, w.padding, w.dilation, w.output_padding}) {
     TORCH_CHECK(values.size() >= spatial, "It is expected that there are ", spatial, " values, but got ", values);
   }
-  c10::DimVector sizes;
+  DimVector sizes;
   if (x.dim() == dims + 2) sizes.push_back(x.size(0));
   sizes.push_back(w.channels);
   for (size_t i = 0; i < spatial; ++i) {
@@ -673,7 +619,15 @@ Tensor depthwise3d(const Tensor& x, const Tensor& weight, IntArrayRef kernel, co
 
 }  // namespace
 
-void register_direct_convolution(RuleRegistry& registry) {
+void register_convolution(RuleRegistry& registry) {
+  registry.add("aten::convolution", &convolution);
+  registry.add("aten::_convolution", &underscore_convolution);
+  registry.add("aten::convolution_backward", &convolution_backward);
+  registry.add("aten::mkldnn_convolution", &mkldnn_convolution);
+  registry.add("aten::cudnn_convolution", &cudnn_convolution);
+  registry.add("aten::cudnn_convolution_relu", &cudnn_convolution_relu);
+  registry.add("aten::cudnn_convolution_add_relu", &cudnn_convolution_add_relu);
+  registry.add("aten::cudnn_convolution_transpose", &cudnn_convolution_transpose);
   registry.add("aten::_slow_conv2d_forward", &slow_conv2d);
   registry.add("aten::_slow_conv2d_forward.output", &slow_conv2d_out);
   registry.add("aten::_slow_conv2d_backward.output_mask", &slow_conv2d_backward);

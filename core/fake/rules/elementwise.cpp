@@ -17,10 +17,6 @@
 namespace shadowgraph::rules {
 namespace {
 
-using at::Scalar;
-using at::Tensor;
-using c10::ScalarType;
-
 constexpr Elementwise kSameDtype{.promote = false};
 constexpr Elementwise kPromote{};
 constexpr Elementwise kFloat{.integer_to_float = true};
@@ -79,7 +75,7 @@ Tensor angle(const Tensor& x) {
   return x.is_complex() ? rules::empty(x.sizes(), real_type(x)) : elementwise({x}, kFloat);
 }
 
-std::tuple<Tensor, Tensor> frexp(const Tensor& x) {
+TwoTensors frexp(const Tensor& x) {
   TORCH_CHECK(x.is_floating_point(), "torch.frexp() only supports floating-point dtypes");
   return {rules::empty_like(x), rules::empty_like(x, c10::kInt)};
 }
@@ -113,11 +109,6 @@ Tensor& complex_of_out(const Tensor& x, const Tensor& y, Tensor& result) {
   TORCH_CHECK(result.scalar_type() == dtype, "Expected object of scalar type ", dtype, " but got scalar type ",
               result.scalar_type(), " for argument 'out'");
   return elementwise_into(result, {x, y}, {.output = dtype});
-}
-
-Tensor nan_to_num(const Tensor& x, std::optional<double> /*nan*/, std::optional<double> /*positive_infinity*/,
-                  std::optional<double> /*negative_infinity*/) {
-  return rules::empty_like(x);
 }
 
 // ---- Selection
@@ -161,7 +152,7 @@ Tensor& masked_fill_(Tensor& x, const Tensor& mask) {
               mask.scalar_type());
   const auto shape = at::infer_size(x.sizes(), mask.sizes());
   TORCH_CHECK(x.sizes().equals(shape), "output with shape ", x.sizes(), " doesn't match the broadcast shape ",
-              at::IntArrayRef(shape));
+              IntArrayRef(shape));
   return x;
 }
 
@@ -245,30 +236,16 @@ Tensor glu_backward(const Tensor& /*grad*/, const Tensor& x, int64_t dim) {
   TORCH_CHECK(x.size(d) % 2 == 0, "Halving dimension must be even, but dimension ", d, " is size ", x.size(d));
   return rules::empty(x.sizes(), x);
 }
-
-// Derivatives forward in time.
-Tensor glu_jvp(const Tensor& glu, const Tensor& /*x*/, const Tensor& /*dx*/, int64_t /*dim*/) {
-  return rules::empty_like(glu);
-}
-Tensor glu_backward_jvp(const Tensor& grad_x, const Tensor& /*grad_glu*/, const Tensor& /*x*/,
-                        const Tensor& /*dgrad_glu*/, const Tensor& /*dx*/, int64_t /*dim*/) {
-  return rules::empty_like(grad_x);
-}
-
 // CUDA recomputes what the CPU keeps in the buffer.
-std::tuple<Tensor, Tensor> log_sigmoid_forward(const Tensor& x) {
+TwoTensors log_sigmoid_forward(const Tensor& x) {
   if (on_cuda()) return {rules::empty_like(x), rules::empty({0}, x)};
   return {rules::empty(x.sizes(), x), rules::empty(x.sizes(), x)};
 }
 
 std::tuple<Tensor&, Tensor&> log_sigmoid_forward_out(const Tensor& x, Tensor& output, Tensor& buffer) {
   at::native::resize_output(output, x.sizes());
-  if (!on_cuda()) buffer.resize_(x.sizes(), c10::MemoryFormat::Contiguous);
+  if (!on_cuda()) buffer.resize_(x.sizes(), MemoryFormat::Contiguous);
   return {output, buffer};
-}
-
-Tensor log_sigmoid_backward(const Tensor& grad, const Tensor& /*x*/, const Tensor& /*buffer*/) {
-  return rules::empty_like(grad);
 }
 
 Tensor prelu(const Tensor& x, const Tensor& weight) {
@@ -276,7 +253,7 @@ Tensor prelu(const Tensor& x, const Tensor& weight) {
   return elementwise_into(result, {x, weight}, kSameDtype);
 }
 
-std::tuple<Tensor, Tensor> prelu_backward(const Tensor& grad, const Tensor& x, const Tensor& weight) {
+TwoTensors prelu_backward(const Tensor& grad, const Tensor& x, const Tensor& weight) {
   return {elementwise({x, weight, grad}, kSameDtype), elementwise({x, weight, grad}, kSameDtype)};
 }
 
@@ -313,81 +290,13 @@ Tensor as_one_operator(const Tensor& grad, const Tensor& input) {
 constexpr char kSiluBackward[] = "aten::silu_backward";
 constexpr char kMishBackward[] = "aten::mish_backward";
 
-}  // namespace
-
-void register_elementwise(RuleRegistry& registry) {
-  using OptionalDouble = std::optional<double>;
-  add_forms<Unary<kBool>>(registry, "logical_not");
-  add_forms<Binary<kBool>>(registry, "logical_and");
-  add_forms<Binary<kBool>>(registry, "logical_or");
-  add_forms<Binary<kBool>>(registry, "logical_xor");
-  add_forms<Unary<kSameDtype>>(registry, "hardswish");
-  add_forms<Unary<kSameDtype, OptionalDouble, OptionalDouble, OptionalDouble>>(registry, "nan_to_num");
-  registry.add("aten::nan_to_num", &nan_to_num);
-  add_forms<Unary<kFloat, OptionalDouble>>(registry, "logit");
-  registry.add("aten::mvlgamma.out", &mvlgamma_out);
-  registry.add("aten::isnan", &Unary<kBool>::functional);
-  registry.add("aten::conj_physical_", &Unary<kSameDtype>::in_place);
-  registry.add("aten::conj_physical.out", &Unary<kSameDtype>::out);
-  registry.add("aten::floor_divide", &Binary<kPromote>::functional);
-  registry.add("aten::floor_divide_.Tensor", &Binary<kPromote>::in_place);
-  registry.add("aten::floor_divide.out", &Binary<kPromote>::out);
-  registry.add("aten::hardswish_backward", &Binary<kPromote>::functional);
-  registry.add(kMishBackward, &mish_backward);
-  registry.add_composite(kMishBackward, &as_one_operator<kMishBackward>);
-  registry.add_composite(kSiluBackward, &as_one_operator<kSiluBackward>);
-
-  registry.add("aten::abs", &abs);
-  registry.add("aten::abs_", &abs_);
-  registry.add("aten::abs.out", &abs_out);
-  registry.add("aten::angle", &angle);
-  registry.add("aten::frexp.Tensor", &frexp);
-  registry.add("aten::frexp.Tensor_out", &frexp_out);
-  registry.add("aten::complex", &complex_of);
-  registry.add("aten::complex.out", &complex_of_out);
-  registry.add("aten::polar", &complex_of);
-  registry.add("aten::polar.out", &complex_of_out);
-  registry.add("aten::where.self", &where);
-  registry.add("aten::where.self_out", &where_out);
-  registry.add("aten::masked_fill_.Scalar", &masked_fill_scalar_);
-  registry.add("aten::masked_fill_.Tensor", &masked_fill_tensor_);
-  registry.add("aten::rsub.Tensor", &rsub);
-  registry.add("aten::__lshift__.Tensor", &Binary<kPromote>::functional);
-  registry.add("aten::__rshift__.Tensor", &Binary<kPromote>::functional);
-  registry.add("aten::__lshift__.Scalar", &with_number);
-  registry.add("aten::__rshift__.Scalar", &with_number);
-  registry.add("aten::remainder.Scalar_Tensor", &number_with);
-
-  registry.add("aten::relu", &relu);
-  registry.add("aten::relu_", &relu_);
-  registry.add("aten::hardtanh", &hardtanh);
-  registry.add("aten::hardtanh_", &hardtanh_);
-  registry.add("aten::hardtanh_backward", &hardtanh_backward);
-  registry.add("aten::hardtanh_backward.grad_input", &hardtanh_backward_out);
-  registry.add("aten::glu_backward", &glu_backward);
-  registry.add("aten::glu_jvp", &glu_jvp);
-  registry.add("aten::glu_backward_jvp", &glu_backward_jvp);
-  registry.add("aten::log_sigmoid_forward", &log_sigmoid_forward);
-  registry.add("aten::log_sigmoid_forward.output", &log_sigmoid_forward_out);
-  registry.add("aten::log_sigmoid_backward", &log_sigmoid_backward);
-  registry.add("aten::_prelu_kernel", &prelu);
-  registry.add("aten::_prelu_kernel_backward", &prelu_backward);
-  registry.add("aten::rrelu_with_noise", &rrelu_with_noise);
-  registry.add("aten::rrelu_with_noise_", &rrelu_with_noise_);
-}
-
 // Dtypes that the CPU's kernels are not compiled for, where the shape function takes them and Meta kernels, being the
 // shape functions, therefore do, too. Lists (_foreach_frac) come here with each of their tensors. Found by running each
 // operator for each dtype; a GPU's kernels have lists of their own, which are not known here.
 
-namespace {
-
-using at::Scalar;
-using at::Tensor;
-
 enum class Refused : uint8_t { kBool, kComplex, kBoolAndComplex, kIntegersAndBool, kAllButFloating };
 
-bool refuses(Refused what, at::ScalarType dtype) {
+bool refuses(Refused what, ScalarType dtype) {
   const bool integral = c10::isIntegralType(dtype, /*includeBool=*/true);
   switch (what) {
     case Refused::kBool:
@@ -435,14 +344,8 @@ void add(RuleRegistry& registry) {
 }
 
 // A number takes part in the promotion.
-template <class Operator>
-Tensor clamp(const Tensor& x, const Scalar& bound) {
-  TORCH_CHECK_NOT_IMPLEMENTED(x.scalar_type() != at::kBool || !bound.isBoolean() || !pretended_device().is_cpu(), '"',
-                              Operator::name, "\" not implemented for 'Bool'");
-  return OnMeta<Operator>::call(x, bound);
-}
-template <class Operator>
-Tensor& clamp_(Tensor& x, const Scalar& bound) {
+template <class Operator, class Result = Tensor, class X = const Tensor>
+Result clamp(X& x, const Scalar& bound) {
   TORCH_CHECK_NOT_IMPLEMENTED(x.scalar_type() != at::kBool || !bound.isBoolean() || !pretended_device().is_cpu(), '"',
                               Operator::name, "\" not implemented for 'Bool'");
   return OnMeta<Operator>::call(x, bound);
@@ -459,7 +362,61 @@ Tensor mm(const Tensor& x, const Tensor& y) {
 
 namespace op = at::_ops;
 
-void register_kernel_dtypes(RuleRegistry& registry) {
+void register_elementwise(RuleRegistry& registry) {
+  using OptionalDouble = std::optional<double>;
+  add_forms<Unary<kBool>>(registry, "logical_not");
+  add_forms<Binary<kBool>>(registry, "logical_and");
+  add_forms<Binary<kBool>>(registry, "logical_or");
+  add_forms<Binary<kBool>>(registry, "logical_xor");
+  add_forms<Unary<kSameDtype>>(registry, "hardswish");
+  add_forms<Unary<kSameDtype, OptionalDouble, OptionalDouble, OptionalDouble>>(registry, "nan_to_num");
+  add_forms<Unary<kFloat, OptionalDouble>>(registry, "logit");
+  registry.add("aten::mvlgamma.out", &mvlgamma_out);
+  registry.add("aten::isnan", &Unary<kBool>::functional);
+  registry.add("aten::conj_physical_", &Unary<kSameDtype>::in_place);
+  registry.add("aten::conj_physical.out", &Unary<kSameDtype>::out);
+  registry.add("aten::floor_divide", &Binary<kPromote>::functional);
+  registry.add("aten::floor_divide_.Tensor", &Binary<kPromote>::in_place);
+  registry.add("aten::floor_divide.out", &Binary<kPromote>::out);
+  registry.add("aten::hardswish_backward", &Binary<kPromote>::functional);
+  registry.add(kMishBackward, &mish_backward);
+  registry.add_composite(kMishBackward, &as_one_operator<kMishBackward>);
+  registry.add_composite(kSiluBackward, &as_one_operator<kSiluBackward>);
+
+  registry.add("aten::abs", &abs);
+  registry.add("aten::abs_", &abs_);
+  registry.add("aten::abs.out", &abs_out);
+  registry.add("aten::angle", &angle);
+  registry.add("aten::frexp.Tensor", &frexp);
+  registry.add("aten::frexp.Tensor_out", &frexp_out);
+  registry.add("aten::complex", &complex_of);
+  registry.add("aten::complex.out", &complex_of_out);
+  registry.add("aten::polar", &complex_of);
+  registry.add("aten::polar.out", &complex_of_out);
+  registry.add("aten::where.self", &where);
+  registry.add("aten::where.self_out", &where_out);
+  registry.add("aten::masked_fill_.Scalar", &masked_fill_scalar_);
+  registry.add("aten::masked_fill_.Tensor", &masked_fill_tensor_);
+  registry.add("aten::rsub.Tensor", &rsub);
+  registry.add("aten::__lshift__.Tensor", &Binary<kPromote>::functional);
+  registry.add("aten::__rshift__.Tensor", &Binary<kPromote>::functional);
+  registry.add("aten::__lshift__.Scalar", &with_number);
+  registry.add("aten::__rshift__.Scalar", &with_number);
+  registry.add("aten::remainder.Scalar_Tensor", &number_with);
+
+  registry.add("aten::relu", &relu);
+  registry.add("aten::relu_", &relu_);
+  registry.add("aten::hardtanh", &hardtanh);
+  registry.add("aten::hardtanh_", &hardtanh_);
+  registry.add("aten::hardtanh_backward", &hardtanh_backward);
+  registry.add("aten::hardtanh_backward.grad_input", &hardtanh_backward_out);
+  registry.add("aten::glu_backward", &glu_backward);
+  registry.add("aten::log_sigmoid_forward", &log_sigmoid_forward);
+  registry.add("aten::log_sigmoid_forward.output", &log_sigmoid_forward_out);
+  registry.add("aten::_prelu_kernel", &prelu);
+  registry.add("aten::_prelu_kernel_backward", &prelu_backward);
+  registry.add("aten::rrelu_with_noise", &rrelu_with_noise);
+  registry.add("aten::rrelu_with_noise_", &rrelu_with_noise_);
   add<Refused::kAllButFloating, op::frac, op::frac_, op::frac_out>(registry);
   add<Refused::kBoolAndComplex, op::round, op::round_, op::round_out>(registry);
   add<Refused::kBool, op::trunc, op::trunc_, op::trunc_out, op::floor, op::floor_, op::floor_out, op::ceil, op::ceil_,
@@ -472,9 +429,11 @@ void register_kernel_dtypes(RuleRegistry& registry) {
       op::lerp__Tensor, op::lerp_Tensor_out>(registry);
   registry.add("aten::clamp_min", &clamp<op::clamp_min>);
   registry.add("aten::clamp_max", &clamp<op::clamp_max>);
-  registry.add("aten::clamp_min_", &clamp_<op::clamp_min_>);
-  registry.add("aten::clamp_max_", &clamp_<op::clamp_max_>);
+  registry.add("aten::clamp_min_", &clamp<op::clamp_min_, Tensor&, Tensor>);
+  registry.add("aten::clamp_max_", &clamp<op::clamp_max_, Tensor&, Tensor>);
   registry.add("aten::mm", &mm);
+  add_like(registry, {"aten::nan_to_num", "aten::glu_jvp", "aten::glu_backward_jvp", "aten::log_sigmoid_backward"},
+           {0});
 }
 
 }  // namespace shadowgraph::rules

@@ -9,12 +9,10 @@
 namespace shadowgraph::rules {
 namespace {
 
-using at::Scalar;
-using at::Tensor;
-
 // ---- Indices of a triangle
 
 int64_t lower_triangle(int64_t rows, int64_t columns, int64_t offset) {
+  TORCH_CHECK(rows >= 0 && columns >= 0, "row and col must be non-negative, got ", rows, " and ", columns);
   int64_t count = 0;
   // Rows above the diagonal's start have none; then one more each, until all columns are in.
   const int64_t first = std::max<int64_t>(0, -offset);
@@ -24,26 +22,17 @@ int64_t lower_triangle(int64_t rows, int64_t columns, int64_t offset) {
   return count;
 }
 
-Tensor tril_indices(int64_t rows, int64_t columns, int64_t offset, std::optional<at::ScalarType> dtype,
-                    std::optional<at::Layout> /*layout*/, std::optional<at::Device> /*device*/,
-                    std::optional<bool> /*pinned*/) {
-  TORCH_CHECK(rows >= 0 && columns >= 0, "row and col must be non-negative, got ", rows, " and ", columns);
+Tensor tril_indices(int64_t rows, int64_t columns, int64_t offset, OptionalDtype dtype, OptionalLayout, OptionalDevice,
+                    OptionalBool) {
   return rules::empty({2, lower_triangle(rows, columns, offset)}, dtype.value_or(c10::kLong));
 }
 
-Tensor triu_indices(int64_t rows, int64_t columns, int64_t offset, std::optional<at::ScalarType> dtype,
-                    std::optional<at::Layout> /*layout*/, std::optional<at::Device> /*device*/,
-                    std::optional<bool> /*pinned*/) {
-  TORCH_CHECK(rows >= 0 && columns >= 0, "row and col must be non-negative, got ", rows, " and ", columns);
+Tensor triu_indices(int64_t rows, int64_t columns, int64_t offset, OptionalDtype dtype, OptionalLayout, OptionalDevice,
+                    OptionalBool) {
   return rules::empty({2, rows * columns - lower_triangle(rows, columns, offset - 1)}, dtype.value_or(c10::kLong));
 }
 
 // ---- Factories whose bounds are tensors: only the number of steps matters
-
-Tensor steps(int64_t count, std::optional<at::ScalarType> dtype) {
-  TORCH_CHECK(count >= 0, "number of steps must be non-negative");
-  return rules::empty({count}, dtype.value_or(c10::get_default_dtype_as_scalartype()));
-}
 
 void check_bound(const Scalar& /*bound*/, const char* /*name*/) {}
 void check_bound(const Tensor& bound, const char* name) {
@@ -51,65 +40,47 @@ void check_bound(const Tensor& bound, const char* name) {
               bound.dim(), " dimension(s).");
 }
 
-template <class Start, class End>
-void check_bounds(const Start& start, const End& end, const char* name) {
-  check_bound(start, name);
-  check_bound(end, name);
-}
-
-// A result of as many elements keeps its shape.
-Tensor& steps_into(Tensor& result, int64_t count) {
-  TORCH_CHECK(count >= 0, "number of steps must be non-negative");
-  if (result.numel() != count) at::native::resize_output(result, {count});
-  return result;
-}
-
-template <class Start, class End>
-Tensor linspace(const Start& start, const End& end, int64_t count, std::optional<at::ScalarType> dtype,
-                std::optional<at::Layout> /*layout*/, std::optional<at::Device> /*device*/,
-                std::optional<bool> /*pinned*/) {
-  check_bounds(start, end, "linspace");
-  return steps(count, dtype);
-}
-
-template <class Start, class End>
-Tensor& linspace_out(const Start& start, const End& end, int64_t count, Tensor& result) {
-  check_bounds(start, end, "linspace");
-  return steps_into(result, count);
-}
+// linspace, and logspace, which has a base.
+template <class Start, class End, class... Base>
+struct Steps {
+  static void check(const Start& start, const End& end, int64_t count) {
+    constexpr const char* kName = sizeof...(Base) == 0 ? "linspace" : "logspace";
+    check_bound(start, kName);
+    check_bound(end, kName);
+    TORCH_CHECK(count >= 0, "number of steps must be non-negative");
+  }
+  static Tensor functional(const Start& start, const End& end, int64_t count, Base..., OptionalDtype dtype,
+                           OptionalLayout, OptionalDevice, OptionalBool) {
+    check(start, end, count);
+    return rules::empty({count}, dtype.value_or(c10::get_default_dtype_as_scalartype()));
+  }
+  // A result of as many elements keeps its shape.
+  static Tensor& out(const Start& start, const End& end, int64_t count, Base..., Tensor& result) {
+    check(start, end, count);
+    if (result.numel() != count) at::native::resize_output(result, {count});
+    return result;
+  }
+};
 
 template <class Start, class End>
-Tensor logspace(const Start& start, const End& end, int64_t count, double /*base*/, std::optional<at::ScalarType> dtype,
-                std::optional<at::Layout> /*layout*/, std::optional<at::Device> /*device*/,
-                std::optional<bool> /*pinned*/) {
-  check_bounds(start, end, "logspace");
-  return steps(count, dtype);
-}
-
-template <class Start, class End>
-Tensor& logspace_out(const Start& start, const End& end, int64_t count, double /*base*/, Tensor& result) {
-  check_bounds(start, end, "logspace");
-  return steps_into(result, count);
+void add_steps(RuleRegistry& registry, const std::string& overload) {
+  registry.add("aten::linspace." + overload, &Steps<Start, End>::functional);
+  registry.add("aten::logspace." + overload, &Steps<Start, End, double>::functional);
+  registry.add("aten::linspace." + overload + "_out", &Steps<Start, End>::out);
+  registry.add("aten::logspace." + overload + "_out", &Steps<Start, End, double>::out);
 }
 
 // ---- Contents that do not matter
 
 // The file is not looked at.
-Tensor from_file(std::string_view /*name*/, std::optional<bool> /*shared*/, std::optional<int64_t> size,
-                 std::optional<at::ScalarType> dtype, std::optional<at::Layout> /*layout*/,
-                 std::optional<at::Device> /*device*/, std::optional<bool> /*pinned*/) {
+Tensor from_file(std::string_view /*name*/, OptionalBool /*shared*/, std::optional<int64_t> size, OptionalDtype dtype,
+                 OptionalLayout, OptionalDevice, OptionalBool) {
   return rules::empty({size.value_or(0)}, dtype.value_or(c10::get_default_dtype_as_scalartype()));
 }
 
 // What orders assertions among other calls.
-Tensor dependency_token(std::optional<at::ScalarType> dtype, std::optional<at::Layout> /*layout*/,
-                        std::optional<at::Device> /*device*/, std::optional<bool> /*pinned*/,
-                        std::optional<at::MemoryFormat> /*format*/) {
+Tensor dependency_token(OptionalDtype dtype, OptionalLayout, OptionalDevice, OptionalBool, OptionalFormat) {
   return rules::empty({}, dtype.value_or(c10::get_default_dtype_as_scalartype()));
-}
-
-Tensor assertion_with_token(const Tensor& /*x*/, std::string_view /*message*/, const Tensor& token) {
-  return rules::empty_like(token);
 }
 
 // ---- Random numbers from keys: two words each
@@ -122,7 +93,7 @@ void check_key(const Tensor& key, const char* name) {
 Tensor philox_key_split(const Tensor& key, int64_t count) {
   check_key(key, "_philox_key_split");
   TORCH_CHECK(count > 0, "_philox_key_split: num_splits must be positive, got ", count);
-  c10::DimVector sizes{count};
+  DimVector sizes{count};
   sizes.append(key.sizes().begin(), key.sizes().end());
   return rules::empty(sizes, key);
 }
@@ -132,35 +103,8 @@ Tensor philox_key_fold_in(const Tensor& key, int64_t /*data*/) {
   return rules::empty_like(key);
 }
 
-}  // namespace
-
-void register_factories(RuleRegistry& registry) {
-  registry.add("aten::tril_indices", &tril_indices);
-  registry.add("aten::triu_indices", &triu_indices);
-  registry.add("aten::linspace.Tensor_Tensor", &linspace<Tensor, Tensor>);
-  registry.add("aten::linspace.Tensor_Scalar", &linspace<Tensor, Scalar>);
-  registry.add("aten::linspace.Scalar_Tensor", &linspace<Scalar, Tensor>);
-  registry.add("aten::logspace.Tensor_Tensor", &logspace<Tensor, Tensor>);
-  registry.add("aten::logspace.Tensor_Scalar", &logspace<Tensor, Scalar>);
-  registry.add("aten::logspace.Scalar_Tensor", &logspace<Scalar, Tensor>);
-  registry.add("aten::linspace.Tensor_Tensor_out", &linspace_out<Tensor, Tensor>);
-  registry.add("aten::linspace.Tensor_Scalar_out", &linspace_out<Tensor, Scalar>);
-  registry.add("aten::linspace.Scalar_Tensor_out", &linspace_out<Scalar, Tensor>);
-  registry.add("aten::logspace.Tensor_Tensor_out", &logspace_out<Tensor, Tensor>);
-  registry.add("aten::logspace.Tensor_Scalar_out", &logspace_out<Tensor, Scalar>);
-  registry.add("aten::logspace.Scalar_Tensor_out", &logspace_out<Scalar, Tensor>);
-  registry.add("aten::from_file", &from_file);
-  registry.add("aten::_make_dep_token", &dependency_token);
-  registry.add("aten::_functional_assert_async.msg", &assertion_with_token);
-  registry.add("aten::_philox_key_split", &philox_key_split);
-  registry.add("aten::_philox_key_fold_in", &philox_key_fold_in);
-}
-
 // Dropout and random numbers. Rules draw nothing: the generator is not touched.
 
-namespace {
-
-using at::Tensor;
 using Generator = std::optional<at::Generator>;
 
 void check_probability(double p, const char* name) {
@@ -169,7 +113,7 @@ void check_probability(double p, const char* name) {
 
 // ---- Dropout: (output, mask)
 
-std::tuple<Tensor, Tensor> native_dropout(const Tensor& x, double p, std::optional<bool> /*train*/) {
+TwoTensors native_dropout(const Tensor& x, double p, OptionalBool /*train*/) {
   TORCH_CHECK(p >= 0 && p <= 1, "dropout probability has to be between 0 and 1, but got ", p);
   // The CPU returns its input as it is when there is nothing to do, with a mask that is not boolean.
   if (!on_cuda() && x.numel() == 0) return {x, rules::empty_like(x)};
@@ -177,13 +121,13 @@ std::tuple<Tensor, Tensor> native_dropout(const Tensor& x, double p, std::option
 }
 
 Tensor native_dropout_backward(const Tensor& grad, const Tensor& mask, double scale) {
-  if (!on_cuda()) return at::mul(at::mul(grad, mask), at::Scalar(scale));
+  if (!on_cuda()) return at::mul(at::mul(grad, mask), Scalar(scale));
   TORCH_CHECK(mask.scalar_type() == c10::kBool, "Mask should be Bool Scalar Type", mask.scalar_type());
   return rules::empty_like(grad, grad.suggest_memory_format());
 }
 
 // CUDA's, with a mask of bytes.
-std::tuple<Tensor, Tensor> fused_dropout(const Tensor& x, double p, const Generator& /*generator*/) {
+TwoTensors fused_dropout(const Tensor& x, double p, const Generator& /*generator*/) {
   TORCH_CHECK(p >= 0 && p <= 1, "dropout probability has to be between 0 and 1, but got ", p);
   return {rules::empty_like(x), rules::empty_like(x, c10::kByte)};
 }
@@ -203,11 +147,6 @@ Tensor bernoulli_p(const Tensor& like, double p, const Generator& /*generator*/)
 }
 
 Tensor poisson(const Tensor& rates, const Generator& /*generator*/) { return rules::empty(rates.sizes(), rates); }
-
-// The gradient of a sample has the sample's shape.
-Tensor standard_gamma(const Tensor& alpha, const Generator& /*generator*/) {
-  return rules::empty(alpha.sizes(), alpha);
-}
 
 Tensor binomial(const Tensor& count, const Tensor& p, const Generator& /*generator*/) {
   Tensor result = rules::empty(count.sizes(), count);
@@ -239,15 +178,13 @@ Tensor& multinomial_out(const Tensor& weights, int64_t samples, bool replacement
   return result;
 }
 
-Tensor randperm(int64_t n, std::optional<at::ScalarType> dtype, std::optional<at::Layout> /*layout*/,
-                std::optional<at::Device> /*device*/, std::optional<bool> /*pinned*/) {
+Tensor randperm(int64_t n, OptionalDtype dtype, OptionalLayout, OptionalDevice, OptionalBool) {
   TORCH_CHECK(n >= 0, "n must be non-negative, got", n);
   return rules::empty({n}, dtype.value_or(c10::kLong));
 }
 
-Tensor randperm_generator(int64_t n, const Generator& /*generator*/, std::optional<at::ScalarType> dtype,
-                          std::optional<at::Layout> layout, std::optional<at::Device> device,
-                          std::optional<bool> pinned) {
+Tensor randperm_generator(int64_t n, const Generator& /*generator*/, OptionalDtype dtype, OptionalLayout layout,
+                          OptionalDevice device, OptionalBool pinned) {
   return randperm(n, dtype, layout, device, pinned);
 }
 
@@ -300,7 +237,7 @@ Tensor& log_normal_(Tensor& self, double /*mean*/, double deviation, const Gener
 // No kernel is compiled for integers, bool or the 8-bit floating-point types.
 Tensor& normal_(Tensor& self, double /*mean*/, double deviation, const Generator& /*generator*/) {
   TORCH_CHECK(deviation >= 0, "normal expects std >= 0.0, but found std ", deviation);
-  const at::ScalarType dtype = self.scalar_type();
+  const ScalarType dtype = self.scalar_type();
   TORCH_CHECK_NOT_IMPLEMENTED(c10::isComplexType(dtype) || (c10::isFloatingType(dtype) && !c10::isFloat8Type(dtype)),
                               on_cuda() ? "\"normal_kernel_cuda\"" : "\"normal_kernel_cpu\"", " not implemented for '",
                               dtype, "'");
@@ -309,7 +246,16 @@ Tensor& normal_(Tensor& self, double /*mean*/, double deviation, const Generator
 
 }  // namespace
 
-void register_random(RuleRegistry& registry) {
+void register_factories(RuleRegistry& registry) {
+  registry.add("aten::tril_indices", &tril_indices);
+  registry.add("aten::triu_indices", &triu_indices);
+  add_steps<Tensor, Tensor>(registry, "Tensor_Tensor");
+  add_steps<Tensor, Scalar>(registry, "Tensor_Scalar");
+  add_steps<Scalar, Tensor>(registry, "Scalar_Tensor");
+  registry.add("aten::from_file", &from_file);
+  registry.add("aten::_make_dep_token", &dependency_token);
+  registry.add("aten::_philox_key_split", &philox_key_split);
+  registry.add("aten::_philox_key_fold_in", &philox_key_fold_in);
   registry.add("aten::native_dropout", &native_dropout);
   registry.add("aten::native_dropout_backward", &native_dropout_backward);
   registry.add("aten::_fused_dropout", &fused_dropout);
@@ -317,8 +263,6 @@ void register_random(RuleRegistry& registry) {
   registry.add("aten::bernoulli", &bernoulli);
   registry.add("aten::bernoulli.p", &bernoulli_p);
   registry.add("aten::poisson", &poisson);
-  registry.add("aten::_standard_gamma", &standard_gamma);
-  registry.add("aten::_sample_dirichlet", &standard_gamma);
   registry.add("aten::_standard_gamma_grad", &sample_gradient);
   registry.add("aten::_dirichlet_grad", &dirichlet_gradient);
   registry.add("aten::binomial", &binomial);
@@ -333,6 +277,8 @@ void register_random(RuleRegistry& registry) {
   registry.add("aten::cauchy_", &cauchy_);
   registry.add("aten::log_normal_", &log_normal_);
   registry.add("aten::normal_", &normal_);
+  add_contiguous_like(registry, {"aten::_standard_gamma", "aten::_sample_dirichlet"}, {0});
+  add_like(registry, {"aten::_functional_assert_async.msg"}, {2});
 }
 
 }  // namespace shadowgraph::rules

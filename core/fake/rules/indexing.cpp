@@ -18,10 +18,14 @@
 #include "shadowgraph/error.h"
 
 namespace shadowgraph::rules {
-namespace {
 
-using at::Scalar;
-using at::Tensor;
+int64_t data_size(const std::string& op, const std::string& question, const Tensor& tensor, int64_t most) {
+  static DataSizes* none = new DataSizes;  // outside a mode nothing is given
+  ModeState* mode = thread_state.mode;
+  return (mode != nullptr ? mode->data_sizes : *none).size(op, question, tensor, most);
+}
+
+namespace {
 
 void check_integral(const Tensor& index, const char* name) {
   TORCH_CHECK(index.scalar_type() == c10::kLong || index.scalar_type() == c10::kInt, name,
@@ -32,7 +36,7 @@ Tensor index_select(const Tensor& x, int64_t dim, const Tensor& index) {
   const int64_t d = c10::maybe_wrap_dim(dim, x.dim());
   TORCH_CHECK_INDEX(index.dim() <= 1, "index_select(): Index is supposed to be a vector");
   check_integral(index, "index_select");
-  c10::DimVector sizes(x.sizes());
+  DimVector sizes(x.sizes());
   if (!sizes.empty()) sizes[static_cast<size_t>(d)] = index.numel();
   return rules::empty(sizes, x);
 }
@@ -44,7 +48,7 @@ Tensor take(const Tensor& x, const Tensor& index) {
   return rules::empty(index.sizes(), x);
 }
 
-Tensor masked_scatter_backward(const Tensor& grad, const Tensor& /*mask*/, c10::IntArrayRef sizes) {
+Tensor masked_scatter_backward(const Tensor& grad, const Tensor& /*mask*/, IntArrayRef sizes) {
   return rules::empty(sizes, grad);
 }
 
@@ -75,7 +79,7 @@ Tensor embedding(const Tensor& weight, const Tensor& indices, int64_t /*padding_
       indices.scalar_type() == c10::kLong || indices.scalar_type() == c10::kInt,
       "Expected tensor for argument #1 'indices' to have one of the following scalar types: Long, Int; but got ",
       stand_in(indices).toString(), " instead (while checking arguments for embedding)");
-  c10::DimVector sizes(indices.sizes());
+  DimVector sizes(indices.sizes());
   sizes.push_back(weight.size(1));
   return rules::empty(sizes, weight);
 }
@@ -96,13 +100,11 @@ Tensor& embedding_renorm_(Tensor& weight, const Tensor& indices, double /*maximu
 
 enum BagMode : int64_t { kSum = 0, kMean = 1, kMax = 2 };
 
-using Bag = std::tuple<Tensor, Tensor, Tensor, Tensor>;
-
 // The CPU leaves offset2bag empty where its fast path for sums does without.
 template <bool with_gradient>
-Bag embedding_bag(const Tensor& weight, const Tensor& indices, const Tensor& offsets, bool /*scale_by_frequency*/,
-                  int64_t mode, bool /*sparse*/, const OptionalTensor& per_sample_weights, bool include_last_offset,
-                  int64_t padding_index) {
+FourTensors embedding_bag(const Tensor& weight, const Tensor& indices, const Tensor& offsets,
+                          bool /*scale_by_frequency*/, int64_t mode, bool /*sparse*/,
+                          const OptionalTensor& per_sample_weights, bool include_last_offset, int64_t padding_index) {
   TORCH_CHECK(indices.dim() == 1 || indices.dim() == 2,
               "input has to be a 1D or 2D Tensor, but got Tensor of dimension ", indices.dim());
   TORCH_CHECK(weight.dim() == 2, "'weight' must be 2-D");
@@ -112,7 +114,7 @@ Bag embedding_bag(const Tensor& weight, const Tensor& indices, const Tensor& off
   Tensor output = rules::empty({bags, weight.size(1)}, weight);
   if (on_cuda()) {
     return {output, rules::empty({indices.size(0)}, type), rules::empty(offsets.sizes(), type),
-            rules::empty(mode == kMax ? output.sizes() : c10::IntArrayRef{0}, type)};
+            rules::empty(mode == kMax ? output.sizes() : IntArrayRef{0}, type)};
   }
   const bool fast = mode == kSum && padding_index < 0 && weight.stride(1) == 1 &&
                     (weight.scalar_type() == c10::kFloat || weight.scalar_type() == c10::kHalf ||
@@ -147,7 +149,7 @@ Tensor embedding_bag_weights_backward(const Tensor& grad, const Tensor& /*weight
 
 // ---- Sorted search
 
-c10::ScalarType position_type(bool int32) { return int32 ? c10::kInt : c10::kLong; }
+ScalarType position_type(bool int32) { return int32 ? c10::kInt : c10::kLong; }
 
 Tensor searchsorted(const Tensor& sorted, const Tensor& x, bool int32, bool right, std::optional<std::string_view> side,
                     const OptionalTensor& sorter) {
@@ -157,7 +159,7 @@ Tensor searchsorted(const Tensor& sorted, const Tensor& x, bool int32, bool righ
               "torch.searchsorted(): side and right can't be set to opposites, got side of left while right was True");
   TORCH_CHECK(!given(sorter) || sorter->sizes() == sorted.sizes(),
               "torch.searchsorted(): boundary and sorter must have the same size, but got boundary tensor ",
-              sorted.sizes(), "and got sorter tensor ", given(sorter) ? sorter->sizes() : c10::IntArrayRef{});
+              sorted.sizes(), "and got sorter tensor ", given(sorter) ? sorter->sizes() : IntArrayRef{});
   TORCH_CHECK(sorted.dim() == 1 || (sorted.dim() == x.dim() &&
                                     sorted.sizes().slice(0, sorted.dim() - 1) == x.sizes().slice(0, x.dim() - 1)),
               "torch.searchsorted(): boundaries tensor should be 1 dimension or the first N-1 dimensions of boundaries "
@@ -185,40 +187,8 @@ Tensor bucketize_scalar(const Scalar& /*x*/, const Tensor& boundaries, bool int3
   return rules::empty({}, position_type(int32));
 }
 
-}  // namespace
-
-void register_indexing(RuleRegistry& registry) {
-  registry.add("aten::index_select", &index_select);
-  registry.add("aten::take", &take);
-  registry.add("aten::masked_scatter_", &masked_scatter_);
-  registry.add("aten::masked_scatter_backward", &masked_scatter_backward);
-  registry.add("aten::nonzero_static", &nonzero_static);
-  registry.add("aten::embedding", &embedding);
-  registry.add("aten::embedding_dense_backward", &embedding_dense_backward);
-  registry.add("aten::embedding_renorm_", &embedding_renorm_);
-  registry.add("aten::_embedding_bag", &embedding_bag<true>);
-  registry.add("aten::_embedding_bag_forward_only", &embedding_bag<false>);
-  registry.add("aten::_embedding_bag_backward", &embedding_bag_backward);
-  registry.add("aten::_embedding_bag_dense_backward", &embedding_bag_dense_backward);
-  registry.add("aten::_embedding_bag_per_sample_weights_backward", &embedding_bag_weights_backward);
-  registry.add("aten::searchsorted.Tensor", &searchsorted);
-  registry.add("aten::searchsorted.Scalar", &searchsorted_scalar);
-  registry.add("aten::bucketize.Tensor", &bucketize);
-  registry.add("aten::bucketize.Scalar", &bucketize_scalar);
-}
-
 // Operators whose results have as many elements as their data says. The size is a hint of the user's
 // (shadowgraph/capture/fake.h); without one they end in DataDependentError.
-
-using at::Tensor;
-
-int64_t data_size(const std::string& op, const std::string& question, const Tensor& tensor, int64_t most) {
-  static DataSizes* none = new DataSizes;  // outside a mode nothing is given
-  ModeState* mode = thread_state.mode;
-  return (mode != nullptr ? mode->data_sizes : *none).size(op, question, tensor, most);
-}
-
-namespace {
 
 using Assume = std::function<std::optional<DataSizes::Assumed>()>;
 
@@ -268,40 +238,40 @@ Tensor masked_select(const Tensor& x, const Tensor& mask) {
   return rules::empty({count}, x);
 }
 
-std::tuple<Tensor, Tensor, Tensor> unique2(const Tensor& x, bool /*sorted*/, bool inverse, bool counts) {
-  const int64_t count = data_size("aten::_unique2", "unique", x, x.numel());
-  return {rules::empty({count}, x), rules::empty(inverse ? x.sizes() : c10::IntArrayRef{0}, c10::kLong),
+// Values, where each element's is among them, and how often each occurs.
+ThreeTensors unique_of(const char* op, const char* question, const Tensor& x, bool inverse, bool counts) {
+  const int64_t count = data_size(op, question, x, x.numel());
+  return {rules::empty({count}, x), rules::empty(inverse ? x.sizes() : IntArrayRef{0}, c10::kLong),
           rules::empty({counts ? count : 0}, c10::kLong)};
 }
 
-std::tuple<Tensor, Tensor> unique(const Tensor& x, bool /*sorted*/, bool inverse) {
-  const int64_t count = data_size("aten::_unique", "unique", x, x.numel());
-  return {rules::empty({count}, x), rules::empty(inverse ? x.sizes() : c10::IntArrayRef{0}, c10::kLong)};
-}
-
-std::tuple<Tensor, Tensor, Tensor> unique_consecutive(const Tensor& x, bool inverse, bool counts,
-                                                      std::optional<int64_t> dim) {
-  if (!dim) {
-    const int64_t count = data_size("aten::unique_consecutive", "unique_consecutive", x, x.numel());
-    return {rules::empty({count}, x), rules::empty(inverse ? x.sizes() : c10::IntArrayRef{0}, c10::kLong),
-            rules::empty({counts ? count : 0}, c10::kLong)};
-  }
-  const auto d = static_cast<size_t>(c10::maybe_wrap_dim(*dim, x.dim()));
-  c10::DimVector sizes(x.sizes());
-  const int64_t length = sizes[d];
-  sizes[d] = data_size("aten::unique_consecutive", "unique_consecutive_of_dim" + std::to_string(d) + "_", x, length);
-  return {rules::empty(sizes, x), rules::empty({inverse ? length : 0}, c10::kLong),
-          rules::empty({counts ? sizes[d] : 0}, c10::kLong)};
-}
-
-std::tuple<Tensor, Tensor, Tensor> unique_dim(const Tensor& x, int64_t dim, bool /*sorted*/, bool inverse,
-                                              bool counts) {
+ThreeTensors unique_along(const char* op, const std::string& question, const Tensor& x, int64_t dim, bool inverse,
+                          bool counts) {
   const auto d = static_cast<size_t>(c10::maybe_wrap_dim(dim, x.dim()));
-  c10::DimVector sizes(x.sizes());
+  DimVector sizes(x.sizes());
   const int64_t length = sizes[d];
-  sizes[d] = data_size("aten::unique_dim", "unique_of_dim" + std::to_string(d) + "_", x, length);
+  sizes[d] = data_size(op, question + "_of_dim" + std::to_string(d) + "_", x, length);
   return {rules::empty(sizes, x), rules::empty({inverse ? length : 0}, c10::kLong),
           rules::empty({counts ? sizes[d] : 0}, c10::kLong)};
+}
+
+ThreeTensors unique2(const Tensor& x, bool /*sorted*/, bool inverse, bool counts) {
+  return unique_of("aten::_unique2", "unique", x, inverse, counts);
+}
+
+TwoTensors unique(const Tensor& x, bool /*sorted*/, bool inverse) {
+  auto [values, places, counts] = unique_of("aten::_unique", "unique", x, inverse, /*counts=*/false);
+  return {values, places};
+}
+
+ThreeTensors unique_consecutive(const Tensor& x, bool inverse, bool counts, std::optional<int64_t> dim) {
+  constexpr const char* kName = "aten::unique_consecutive";
+  return dim ? unique_along(kName, "unique_consecutive", x, *dim, inverse, counts)
+             : unique_of(kName, "unique_consecutive", x, inverse, counts);
+}
+
+ThreeTensors unique_dim(const Tensor& x, int64_t dim, bool /*sorted*/, bool inverse, bool counts) {
+  return unique_along("aten::unique_dim", "unique", x, dim, inverse, counts);
 }
 
 Tensor bincount(const Tensor& x, const std::optional<Tensor>& weights, int64_t least) {
@@ -310,16 +280,16 @@ Tensor bincount(const Tensor& x, const std::optional<Tensor>& weights, int64_t l
   const int64_t bins = data_size_or("aten::bincount", "bincount", x, std::numeric_limits<int32_t>::max(), [&]() {
     return least > 0 ? std::optional(DataSizes::Assumed{least, "assumed to be minlength"}) : std::nullopt;
   });
-  const c10::ScalarType type = !given(weights)                         ? c10::kLong
-                               : weights->scalar_type() == c10::kFloat ? c10::kFloat
-                                                                       : c10::kDouble;
+  const ScalarType type = !given(weights)                         ? c10::kLong
+                          : weights->scalar_type() == c10::kFloat ? c10::kFloat
+                                                                  : c10::kDouble;
   return rules::empty({std::max(bins, least)}, type);
 }
 
 // As libtorch on CUDA, where it does not look whether there are other classes.
 Tensor one_hot(const Tensor& x, int64_t classes) {
   TORCH_CHECK(x.scalar_type() == c10::kLong, "one_hot is only applicable to index tensor of type LongTensor.");
-  c10::DimVector sizes(x.sizes());
+  DimVector sizes(x.sizes());
   if (x.numel() == 0) {
     TORCH_CHECK(classes > 0, "Can not infer total number of classes from empty tensor.");
     sizes.push_back(classes);
@@ -347,7 +317,7 @@ Tensor repeat_interleave(const Tensor& repeats, std::optional<int64_t> output_si
 }
 
 // Sequences of falling lengths, side by side, and how many are as long as each step; the latter on the CPU, and known.
-std::tuple<Tensor, Tensor> pack_padded_sequence(const Tensor& input, const Tensor& lengths, bool batch_first) {
+TwoTensors pack_padded_sequence(const Tensor& input, const Tensor& lengths, bool batch_first) {
   const FakeTensorImpl* fake = as_fake(lengths);
   TORCH_CHECK(
       lengths.dim() == 1 && lengths.scalar_type() == c10::kLong && fake != nullptr && fake->pretended_device().is_cpu(),
@@ -379,7 +349,7 @@ std::tuple<Tensor, Tensor> pack_padded_sequence(const Tensor& input, const Tenso
   TORCH_CHECK(length[0] <= input.size(batch_first ? 1 : 0), "a length of ", length[0], " is more than the input has, ",
               input.size(batch_first ? 1 : 0));
   const Tensor batch_sizes = FakeTensorImpl::empty({length[0]}, c10::scalarTypeToTypeMeta(c10::kLong),
-                                                   c10::MemoryFormat::Contiguous, c10::Device(c10::kCPU));
+                                                   MemoryFormat::Contiguous, c10::Device(c10::kCPU));
   as_fake(batch_sizes)->take_fresh();  // it stays on the CPU
   int64_t total = 0;
   {
@@ -393,14 +363,31 @@ std::tuple<Tensor, Tensor> pack_padded_sequence(const Tensor& input, const Tenso
     }
     give_contents(batch_sizes, counts);
   }
-  c10::DimVector packed{total};
+  DimVector packed{total};
   packed.append(input.sizes().begin() + 2, input.sizes().end());
   return {rules::empty(packed, input), batch_sizes};
 }
 
 }  // namespace
 
-void register_data_dependent(RuleRegistry& registry) {
+void register_indexing(RuleRegistry& registry) {
+  registry.add("aten::index_select", &index_select);
+  registry.add("aten::take", &take);
+  registry.add("aten::masked_scatter_", &masked_scatter_);
+  registry.add("aten::masked_scatter_backward", &masked_scatter_backward);
+  registry.add("aten::nonzero_static", &nonzero_static);
+  registry.add("aten::embedding", &embedding);
+  registry.add("aten::embedding_dense_backward", &embedding_dense_backward);
+  registry.add("aten::embedding_renorm_", &embedding_renorm_);
+  registry.add("aten::_embedding_bag", &embedding_bag<true>);
+  registry.add("aten::_embedding_bag_forward_only", &embedding_bag<false>);
+  registry.add("aten::_embedding_bag_backward", &embedding_bag_backward);
+  registry.add("aten::_embedding_bag_dense_backward", &embedding_bag_dense_backward);
+  registry.add("aten::_embedding_bag_per_sample_weights_backward", &embedding_bag_weights_backward);
+  registry.add("aten::searchsorted.Tensor", &searchsorted);
+  registry.add("aten::searchsorted.Scalar", &searchsorted_scalar);
+  registry.add("aten::bucketize.Tensor", &bucketize);
+  registry.add("aten::bucketize.Scalar", &bucketize_scalar);
   registry.add("aten::nonzero", &nonzero);
   registry.add("aten::_pack_padded_sequence", &pack_padded_sequence);
   registry.add("aten::masked_select", &masked_select);

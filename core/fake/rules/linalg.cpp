@@ -14,11 +14,6 @@
 namespace shadowgraph::rules {
 namespace {
 
-using at::Tensor;
-using c10::IntArrayRef;
-using c10::ScalarType;
-using Pair = std::tuple<Tensor, Tensor>;
-
 Tensor column_major(IntArrayRef sizes, ScalarType dtype) {
   return rules::empty_strided(sizes, at::native::batched_matrix_contiguous_strides(sizes, /*f_contig=*/true), dtype);
 }
@@ -41,10 +36,10 @@ struct Out<rule> {
     return out;
   }
 };
-template <class... Args, Pair (*rule)(Args...)>
+template <class... Args, TwoTensors (*rule)(Args...)>
 struct Out<rule> {
   static std::tuple<Tensor&, Tensor&> run(Args... args, Tensor& first, Tensor& second) {
-    const Pair results = rule(args...);
+    const TwoTensors results = rule(args...);
     write_into(first, std::get<0>(results));
     write_into(second, std::get<1>(results));
     return {first, second};
@@ -116,13 +111,13 @@ Tensor& cholesky_inverse_out(const Tensor& x, bool upper, Tensor& out) {
 
 // ---- Orthogonal factors
 
-c10::DimVector reflectors(const Tensor& x) {
-  c10::DimVector sizes(x.sizes().slice(0, static_cast<size_t>(x.dim()) - 2));
+DimVector reflectors(const Tensor& x) {
+  DimVector sizes(x.sizes().slice(0, static_cast<size_t>(x.dim()) - 2));
   sizes.push_back(std::min(x.size(-2), x.size(-1)));
   return sizes;
 }
 
-Pair geqrf(const Tensor& x) {
+TwoTensors geqrf(const Tensor& x) {
   TORCH_CHECK(x.dim() >= 2, "torch.geqrf: input must have at least 2 dimensions.");
   return {column_major_like(x), rules::empty(reflectors(x), x)};
 }
@@ -171,7 +166,7 @@ Tensor eigenvalues(const Tensor& x) {
   return rules::empty(x.sizes().slice(0, static_cast<size_t>(x.dim()) - 1), complex_type(x));
 }
 
-Pair eig(const Tensor& x) {
+TwoTensors eig(const Tensor& x) {
   Tensor values = eigenvalues(x);
   return {std::move(values), column_major(x.sizes(), complex_type(x))};
 }
@@ -191,7 +186,7 @@ Tensor matrix_sqrth(const Tensor& x) {
 // Sums of matrices, a row of coefficients each. A result that does not fit is not resized.
 Tensor linear_combination(const Tensor& x, const Tensor& coefficients) {
   TORCH_CHECK(x.dim() > 0 && x.numel() > 0, "Empty tensor not supported");
-  c10::DimVector sizes(x.sizes());
+  DimVector sizes(x.sizes());
   sizes[0] = coefficients.size(0);
   return rules::empty(sizes, x);
 }
@@ -202,60 +197,25 @@ Tensor& linear_combination_out(const Tensor& x, const Tensor& coefficients, Tens
   return out;
 }
 
-}  // namespace
-
-void register_linalg(RuleRegistry& registry) {
-  registry.add("aten::linalg_solve_triangular", &solve_triangular);
-  registry.add("aten::linalg_solve_triangular.out", &Out<&solve_triangular>::run);
-  registry.add("aten::linalg_lu_solve", &lu_solve);
-  registry.add("aten::linalg_lu_solve.out", &lu_solve_out);
-  registry.add("aten::triangular_solve.X", &triangular_solve_out);
-  registry.add("aten::_cholesky_solve_helper", &cholesky_solve_helper);
-  registry.add("aten::cholesky", &cholesky);
-  registry.add("aten::cholesky_inverse", &cholesky_inverse);
-  registry.add("aten::cholesky_inverse.out", &cholesky_inverse_out);
-  registry.add("aten::geqrf", &geqrf);
-  registry.add("aten::geqrf.a", &Out<&geqrf>::run);
-  registry.add("aten::linalg_householder_product", &householder_product);
-  registry.add("aten::linalg_householder_product.out", &Out<&householder_product>::run);
-  registry.add("aten::ormqr", &ormqr);
-  registry.add("aten::ormqr.out", &Out<&ormqr>::run);
-  registry.add("aten::linalg_eig", &eig);
-  registry.add("aten::linalg_eig.out", &Out<&eig>::run);
-  registry.add("aten::_linalg_eigvals", &eigenvalues);
-  registry.add("aten::linalg_eigvals.out", &Out<&eigenvalues>::run);
-  registry.add("aten::linalg_matrix_exp", &matrix_exp);
-  if (c10::Dispatcher::singleton().findSchema({"aten::linalg_matrix_sqrth", ""})) {  // since 2.14
-    registry.add("aten::linalg_matrix_sqrth", &matrix_sqrth);
-  }
-  registry.add("aten::_compute_linear_combination", &linear_combination);
-  registry.add("aten::_compute_linear_combination.out", &linear_combination_out);
-}
-
 // Fourier transforms. The libraries transform innermost dimensions, so the strides of a result follow the plan.
 
-namespace {
-
-using at::Tensor;
-using c10::IntArrayRef;
-
-c10::DimVector by_descending_stride(const Tensor& x, IntArrayRef dims) {
-  c10::DimVector sorted(dims);
+DimVector by_descending_stride(const Tensor& x, IntArrayRef dims) {
+  DimVector sorted(dims);
   std::stable_sort(sorted.begin(), sorted.end(), [&](int64_t a, int64_t b) { return x.stride(a) > x.stride(b); });
   return sorted;
 }
 
 // A result whose memory order is: dimensions of the batch as in `x`, then the transformed ones as given. The CPU plans
 // nothing for no elements.
-Tensor transformed(const Tensor& x, IntArrayRef sizes, IntArrayRef dims, c10::ScalarType dtype) {
+Tensor transformed(const Tensor& x, IntArrayRef sizes, IntArrayRef dims, ScalarType dtype) {
   if (x.numel() == 0 && !on_cuda()) return rules::empty(sizes, dtype);
-  c10::DimVector order;
+  DimVector order;
   for (int64_t d = 0; d < x.dim(); ++d) {
     if (std::find(dims.begin(), dims.end(), d) == dims.end()) order.push_back(d);
   }
   order = by_descending_stride(x, order);
   order.append(dims.begin(), dims.end());
-  c10::DimVector strides(sizes.size());
+  DimVector strides(sizes.size());
   int64_t stride = 1;
   for (auto d = order.rbegin(); d != order.rend(); ++d) {
     strides[static_cast<size_t>(*d)] = stride;
@@ -272,19 +232,19 @@ bool one_cufft_plan(IntArrayRef dims) {
 
 // Up to three dimensions a time, innermost first.
 Tensor cufft_stages(Tensor x, IntArrayRef dims) {
-  c10::DimVector left(dims);
+  DimVector left(dims);
   while (!left.empty()) {
     left = by_descending_stride(x, left);
     const size_t count = std::min(kCufftDimensions, left.size());
-    const c10::DimVector stage(left.end() - static_cast<std::ptrdiff_t>(count), left.end());
+    const DimVector stage(left.end() - static_cast<std::ptrdiff_t>(count), left.end());
     x = transformed(x, x.sizes(), stage, x.scalar_type());
     left.resize(left.size() - count);
   }
   return x;
 }
 
-c10::DimVector with_size(const Tensor& x, int64_t dim, int64_t size) {
-  c10::DimVector sizes(x.sizes());
+DimVector with_size(const Tensor& x, int64_t dim, int64_t size) {
+  DimVector sizes(x.sizes());
   sizes[static_cast<size_t>(dim)] = size;
   return sizes;
 }
@@ -327,7 +287,32 @@ Tensor fft_c2r(const Tensor& x, IntArrayRef dims, int64_t /*normalization*/, int
 
 }  // namespace
 
-void register_fourier(RuleRegistry& registry) {
+void register_linalg(RuleRegistry& registry) {
+  registry.add("aten::linalg_solve_triangular", &solve_triangular);
+  registry.add("aten::linalg_solve_triangular.out", &Out<&solve_triangular>::run);
+  registry.add("aten::linalg_lu_solve", &lu_solve);
+  registry.add("aten::linalg_lu_solve.out", &lu_solve_out);
+  registry.add("aten::triangular_solve.X", &triangular_solve_out);
+  registry.add("aten::_cholesky_solve_helper", &cholesky_solve_helper);
+  registry.add("aten::cholesky", &cholesky);
+  registry.add("aten::cholesky_inverse", &cholesky_inverse);
+  registry.add("aten::cholesky_inverse.out", &cholesky_inverse_out);
+  registry.add("aten::geqrf", &geqrf);
+  registry.add("aten::geqrf.a", &Out<&geqrf>::run);
+  registry.add("aten::linalg_householder_product", &householder_product);
+  registry.add("aten::linalg_householder_product.out", &Out<&householder_product>::run);
+  registry.add("aten::ormqr", &ormqr);
+  registry.add("aten::ormqr.out", &Out<&ormqr>::run);
+  registry.add("aten::linalg_eig", &eig);
+  registry.add("aten::linalg_eig.out", &Out<&eig>::run);
+  registry.add("aten::_linalg_eigvals", &eigenvalues);
+  registry.add("aten::linalg_eigvals.out", &Out<&eigenvalues>::run);
+  registry.add("aten::linalg_matrix_exp", &matrix_exp);
+  if (c10::Dispatcher::singleton().findSchema({"aten::linalg_matrix_sqrth", ""})) {  // since 2.14
+    registry.add("aten::linalg_matrix_sqrth", &matrix_sqrth);
+  }
+  registry.add("aten::_compute_linear_combination", &linear_combination);
+  registry.add("aten::_compute_linear_combination.out", &linear_combination_out);
   registry.add("aten::_fft_c2c", &fft_c2c);
   registry.add("aten::_fft_r2c", &fft_r2c);
   registry.add("aten::_fft_c2r", &fft_c2r);

@@ -9,10 +9,6 @@
 namespace shadowgraph::rules {
 namespace {
 
-using at::Scalar;
-using at::Tensor;
-using Pair = std::tuple<Tensor, Tensor>;
-
 constexpr Elementwise kOneDtype{.promote = false};
 
 Tensor reduced(const Tensor& loss, int64_t reduction) {
@@ -44,11 +40,6 @@ Tensor huber_loss(const Tensor& input, const Tensor& target, int64_t reduction, 
 Tensor binary_cross_entropy(const Tensor& input, const Tensor& /*target*/, const OptionalTensor& /*weight*/,
                             int64_t reduction) {
   return reduced(rules::empty_like(input), reduction);
-}
-
-Tensor binary_cross_entropy_backward(const Tensor& /*grad*/, const Tensor& input, const Tensor& /*target*/,
-                                     const OptionalTensor& /*weight*/, int64_t /*reduction*/) {
-  return rules::empty_like(input);
 }
 
 // The kernels write through a view without dimensions of size 1. A result that has to be resized stays as it was, and
@@ -89,8 +80,8 @@ void check_nll_loss2d(const Tensor& input, const Tensor& target, const OptionalT
               input.sizes());
 }
 
-Pair nll_loss2d_forward(const Tensor& input, const Tensor& target, const OptionalTensor& weight, int64_t reduction,
-                        int64_t /*ignore_index*/) {
+TwoTensors nll_loss2d_forward(const Tensor& input, const Tensor& target, const OptionalTensor& weight,
+                              int64_t reduction, int64_t /*ignore_index*/) {
   check_nll_loss2d(input, target, weight);
   return {reduced(rules::empty(target.sizes(), input), reduction), rules::empty({}, input)};
 }
@@ -106,9 +97,7 @@ Tensor nll_loss2d_backward(const Tensor& /*grad*/, const Tensor& input, const Te
 
 // ---- Margins: a loss for each sample of a batch, or each target
 
-c10::DimVector per_sample(const Tensor& input) {
-  return input.dim() < 2 ? c10::DimVector{} : c10::DimVector{input.size(0)};
-}
+DimVector per_sample(const Tensor& input) { return input.dim() < 2 ? DimVector{} : DimVector{input.size(0)}; }
 
 void check_margin_input(const Tensor& input) {
   TORCH_CHECK((input.dim() == 2 && input.size(1) != 0) || (input.dim() == 1 && input.size(0) != 0) || input.dim() == 0,
@@ -132,12 +121,6 @@ Tensor multi_margin_loss(const Tensor& input, const Tensor& target, const Scalar
   return reduced(rules::empty(target.sizes(), input), reduction);
 }
 
-Tensor multi_margin_loss_backward(const Tensor& /*grad*/, const Tensor& input, const Tensor& /*target*/,
-                                  const Scalar& /*p*/, const Scalar& /*margin*/, const OptionalTensor& /*weight*/,
-                                  int64_t /*reduction*/) {
-  return rules::empty(input.sizes(), input);
-}
-
 // The CPU's kernels write rows one after the other into what they are given.
 Tensor& multi_margin_loss_backward_out(const Tensor& /*grad*/, const Tensor& input, const Tensor& /*target*/,
                                        const Scalar& /*p*/, const Scalar& /*margin*/, const OptionalTensor& /*weight*/,
@@ -147,7 +130,7 @@ Tensor& multi_margin_loss_backward_out(const Tensor& /*grad*/, const Tensor& inp
   return result;
 }
 
-Pair multilabel_margin_loss_forward(const Tensor& input, const Tensor& target, int64_t reduction) {
+TwoTensors multilabel_margin_loss_forward(const Tensor& input, const Tensor& target, int64_t reduction) {
   check_margin_input(input);
   TORCH_CHECK(input.dim() < 2 ? target.dim() <= 1 && target.numel() == input.numel() : target.sizes() == input.sizes(),
               "inconsistent target size: ", target.sizes(), " for input of size: ", input.sizes());
@@ -156,43 +139,19 @@ Pair multilabel_margin_loss_forward(const Tensor& input, const Tensor& target, i
 
 std::tuple<Tensor&, Tensor&> multilabel_margin_loss_forward_out(const Tensor& input, const Tensor& target,
                                                                 int64_t reduction, Tensor& output, Tensor& is_target) {
-  const Pair results = rules::multilabel_margin_loss_forward(input, target, reduction);
+  const TwoTensors results = rules::multilabel_margin_loss_forward(input, target, reduction);
   at::native::resize_output(output, std::get<0>(results).sizes());
   at::native::resize_output(is_target, target.sizes());
   TORCH_CHECK(on_cuda() || is_target.is_contiguous(), "is_target must be contiguous");
   return {output, is_target};
 }
 
-Tensor multilabel_margin_loss_backward(const Tensor& /*grad*/, const Tensor& input, const Tensor& /*target*/,
-                                       int64_t /*reduction*/, const Tensor& /*is_target*/) {
-  return rules::empty(input.sizes(), input);
-}
-
 // ---- Connectionist temporal classification (the forward has a Meta kernel)
 
-Tensor ctc_loss_backward(const Tensor& /*grad*/, const Tensor& log_probabilities, const Tensor& /*targets*/,
-                         c10::IntArrayRef /*input_lengths*/, c10::IntArrayRef /*target_lengths*/,
-                         const Tensor& /*negative_log_likelihood*/, const Tensor& /*log_alpha*/, int64_t /*blank*/,
-                         bool /*zero_infinity*/) {
-  return rules::empty(log_probabilities.sizes(), log_probabilities);
-}
-
-Tensor ctc_loss_backward_of_tensors(const Tensor& /*grad*/, const Tensor& log_probabilities, const Tensor& /*targets*/,
-                                    const Tensor& /*input_lengths*/, const Tensor& /*target_lengths*/,
-                                    const Tensor& /*negative_log_likelihood*/, const Tensor& /*log_alpha*/,
-                                    int64_t /*blank*/, bool /*zero_infinity*/) {
-  return rules::empty(log_probabilities.sizes(), log_probabilities);
-}
-
-Pair cudnn_ctc_loss(const Tensor& log_probabilities, const Tensor& /*targets*/, c10::IntArrayRef /*input_lengths*/,
-                    c10::IntArrayRef /*target_lengths*/, int64_t /*blank*/, bool /*deterministic*/,
-                    bool /*zero_infinity*/) {
-  return {rules::empty({log_probabilities.size(1)}, log_probabilities), empty_contiguous_like(log_probabilities)};
-}
-
-Pair cudnn_ctc_loss_of_tensors(const Tensor& log_probabilities, const Tensor& /*targets*/,
-                               const Tensor& /*input_lengths*/, const Tensor& /*target_lengths*/, int64_t /*blank*/,
-                               bool /*deterministic*/, bool /*zero_infinity*/) {
+template <class Lengths>
+TwoTensors cudnn_ctc_loss(const Tensor& log_probabilities, const Tensor& /*targets*/, Lengths /*input_lengths*/,
+                          Lengths /*target_lengths*/, int64_t /*blank*/, bool /*deterministic*/,
+                          bool /*zero_infinity*/) {
   return {rules::empty({log_probabilities.size(1)}, log_probabilities), empty_contiguous_like(log_probabilities)};
 }
 
@@ -208,15 +167,10 @@ bool use_cudnn_ctc_loss_of_tensors(const Tensor& log_probabilities, const Tensor
       "aten::_use_cudnn_ctc_loss.Tensor depends on the lengths in its tensors: pass them as lists of numbers");
 }
 
-bool use_miopen_ctc_loss_of_tensors(const Tensor& /*log_probabilities*/, const Tensor& /*targets*/,
-                                    const Tensor& /*input_lengths*/, const Tensor& /*target_lengths*/,
-                                    int64_t /*blank*/) {
-  return false;
-}
-
 // cuDNN's and MIOpen's want int32 targets on the CPU beside probabilities on the GPU, which nobody has.
-bool use_library_ctc_loss(const Tensor& /*log_probabilities*/, const Tensor& /*targets*/,
-                          c10::IntArrayRef /*input_lengths*/, c10::IntArrayRef /*target_lengths*/, int64_t /*blank*/) {
+template <class Lengths>
+bool use_library_ctc_loss(const Tensor& /*log_probabilities*/, const Tensor& /*targets*/, Lengths /*input_lengths*/,
+                          Lengths /*target_lengths*/, int64_t /*blank*/) {
   return false;
 }
 
@@ -228,25 +182,25 @@ void register_loss(RuleRegistry& registry) {
   registry.add("aten::huber_loss", &huber_loss);
   registry.add("aten::huber_loss_backward", &smooth_l1_loss_backward);
   registry.add("aten::binary_cross_entropy", &binary_cross_entropy);
-  registry.add("aten::binary_cross_entropy_backward", &binary_cross_entropy_backward);
   registry.add("aten::binary_cross_entropy.out", &binary_cross_entropy_out);
   registry.add("aten::binary_cross_entropy_backward.grad_input", &binary_cross_entropy_backward_out);
   registry.add("aten::nll_loss2d_forward", &nll_loss2d_forward);
   registry.add("aten::nll_loss2d_backward", &nll_loss2d_backward);
   registry.add("aten::multi_margin_loss", &multi_margin_loss);
-  registry.add("aten::multi_margin_loss_backward", &multi_margin_loss_backward);
   registry.add("aten::multi_margin_loss_backward.grad_input", &multi_margin_loss_backward_out);
   registry.add("aten::multilabel_margin_loss_forward", &multilabel_margin_loss_forward);
   registry.add("aten::multilabel_margin_loss_forward.output", &multilabel_margin_loss_forward_out);
-  registry.add("aten::multilabel_margin_loss_backward", &multilabel_margin_loss_backward);
-  registry.add("aten::_ctc_loss_backward", &ctc_loss_backward);
-  registry.add("aten::_ctc_loss_backward.Tensor", &ctc_loss_backward_of_tensors);
-  registry.add("aten::_use_cudnn_ctc_loss", &use_library_ctc_loss);
-  registry.add("aten::_use_miopen_ctc_loss", &use_library_ctc_loss);
-  registry.add("aten::_cudnn_ctc_loss", &cudnn_ctc_loss);
-  registry.add("aten::_cudnn_ctc_loss.Tensor", &cudnn_ctc_loss_of_tensors);
+  registry.add("aten::_use_cudnn_ctc_loss", &use_library_ctc_loss<IntArrayRef>);
+  registry.add("aten::_use_miopen_ctc_loss", &use_library_ctc_loss<IntArrayRef>);
+  registry.add("aten::_cudnn_ctc_loss", &cudnn_ctc_loss<IntArrayRef>);
+  registry.add("aten::_cudnn_ctc_loss.Tensor", &cudnn_ctc_loss<const Tensor&>);
   registry.add("aten::_use_cudnn_ctc_loss.Tensor", &use_cudnn_ctc_loss_of_tensors);
-  registry.add("aten::_use_miopen_ctc_loss.Tensor", &use_miopen_ctc_loss_of_tensors);
+  registry.add("aten::_use_miopen_ctc_loss.Tensor", &use_library_ctc_loss<const Tensor&>);
+  add_like(registry, {"aten::binary_cross_entropy_backward"}, {1});
+  add_contiguous_like(registry,
+                      {"aten::multi_margin_loss_backward", "aten::multilabel_margin_loss_backward",
+                       "aten::_ctc_loss_backward", "aten::_ctc_loss_backward.Tensor"},
+                      {1});
 }
 
 }  // namespace shadowgraph::rules

@@ -24,11 +24,7 @@
 namespace shadowgraph::rules {
 namespace {
 
-using at::ScalarType;
-using c10::IntArrayRef;
-using c10::MemoryFormat;
-
-ScalarType parameter_dtype(const at::Tensor& input, std::initializer_list<const OptionalTensor*> parameters) {
+ScalarType parameter_dtype(const Tensor& input, std::initializer_list<const OptionalTensor*> parameters) {
   const ScalarType dtype = input.scalar_type();
   if (dtype != at::kHalf && dtype != at::kBFloat16) return dtype;
   for (const OptionalTensor* parameter : parameters) {
@@ -42,7 +38,7 @@ ScalarType accumulate_dtype(ScalarType dtype) {
   return dtype == at::kHalf || dtype == at::kBFloat16 ? at::kFloat : dtype;
 }
 
-at::Tensor empty_in_suggested_format(const at::Tensor& like) {
+Tensor empty_in_suggested_format(const Tensor& like) {
   return rules::empty(like.sizes(), like, like.suggest_memory_format());
 }
 
@@ -53,7 +49,7 @@ void check_per_channel(const OptionalTensor& tensor, const char* name, int64_t c
               tensor->numel());
 }
 
-ThreeTensors batch_norm_forward(const at::Tensor& input, const OptionalTensor& weight, const OptionalTensor& bias,
+ThreeTensors batch_norm_forward(const Tensor& input, const OptionalTensor& weight, const OptionalTensor& bias,
                                 const OptionalTensor& running_mean, const OptionalTensor& running_var, bool training) {
   TORCH_CHECK(input.dim() >= 2, "Expected at least 2 input dimensions, but got ", input.dim());
   const int64_t channels = input.size(1);
@@ -72,27 +68,27 @@ ThreeTensors batch_norm_forward(const at::Tensor& input, const OptionalTensor& w
   return {empty_in_suggested_format(input), rules::empty({saved}, dtype), rules::empty({saved}, dtype)};
 }
 
-ThreeTensors native_batch_norm(const at::Tensor& input, const OptionalTensor& weight, const OptionalTensor& bias,
+ThreeTensors native_batch_norm(const Tensor& input, const OptionalTensor& weight, const OptionalTensor& bias,
                                const OptionalTensor& running_mean, const OptionalTensor& running_var, bool training,
                                double /*momentum*/, double /*eps*/) {
   return batch_norm_forward(input, weight, bias, running_mean, running_var, training);
 }
 
-ThreeTensors native_batch_norm_legit(const at::Tensor& input, const OptionalTensor& weight, const OptionalTensor& bias,
-                                     at::Tensor& running_mean, at::Tensor& running_var, bool training,
-                                     double /*momentum*/, double /*eps*/) {
+ThreeTensors native_batch_norm_legit(const Tensor& input, const OptionalTensor& weight, const OptionalTensor& bias,
+                                     Tensor& running_mean, Tensor& running_var, bool training, double /*momentum*/,
+                                     double /*eps*/) {
   return batch_norm_forward(input, weight, bias, running_mean, running_var, training);
 }
 
-ThreeTensors native_batch_norm_legit_no_stats(const at::Tensor& input, const OptionalTensor& weight,
+ThreeTensors native_batch_norm_legit_no_stats(const Tensor& input, const OptionalTensor& weight,
                                               const OptionalTensor& bias, bool training, double /*momentum*/,
                                               double /*eps*/) {
   return batch_norm_forward(input, weight, bias, std::nullopt, std::nullopt, training);
 }
 
-ThreeTensors native_batch_norm_legit_no_training(const at::Tensor& input, const OptionalTensor& weight,
-                                                 const OptionalTensor& bias, const at::Tensor& running_mean,
-                                                 const at::Tensor& running_var, double /*momentum*/, double /*eps*/) {
+ThreeTensors native_batch_norm_legit_no_training(const Tensor& input, const OptionalTensor& weight,
+                                                 const OptionalTensor& bias, const Tensor& running_mean,
+                                                 const Tensor& running_var, double /*momentum*/, double /*eps*/) {
   return batch_norm_forward(input, weight, bias, running_mean, running_var, false);
 }
 
@@ -101,32 +97,32 @@ ThreeTensors native_batch_norm_legit_no_training(const at::Tensor& input, const 
 // same.
 constexpr int64_t kCudnnBatchNormReserve = 0;
 
-FourTensors cudnn_batch_norm_forward(const at::Tensor& input, const at::Tensor& weight, bool training) {
+FourTensors cudnn_batch_norm_forward(const Tensor& input, const Tensor& weight, bool training) {
   const int64_t saved = training ? input.size(1) : 0;
   return {empty_in_suggested_format(input), rules::empty({saved}, weight), rules::empty({saved}, weight),
           rules::empty({training ? kCudnnBatchNormReserve : 0}, at::kByte)};
 }
 
-FourTensors cudnn_batch_norm(const at::Tensor& input, const at::Tensor& weight, const OptionalTensor& bias,
+FourTensors cudnn_batch_norm(const Tensor& input, const Tensor& weight, const OptionalTensor& bias,
                              const OptionalTensor& running_mean, const OptionalTensor& running_var, bool training,
                              double /*exponential_average_factor*/, double /*epsilon*/) {
   return cudnn_batch_norm_forward(input, weight, training);
 }
 
-ThreeTensors cudnn_batch_norm_backward(const at::Tensor& input, const at::Tensor& grad_output, const at::Tensor& weight,
+ThreeTensors cudnn_batch_norm_backward(const Tensor& input, const Tensor& grad_output, const Tensor& weight,
                                        const OptionalTensor& running_mean, const OptionalTensor& running_var,
                                        const OptionalTensor& save_mean, const OptionalTensor& save_var,
-                                       double /*epsilon*/, const at::Tensor& reserve) {
+                                       double /*epsilon*/, const Tensor& reserve) {
   return {empty_in_suggested_format(input), empty_contiguous_like(weight), empty_contiguous_like(weight)};
 }
 
 // batch_norm_use_channels_last_kernels (native/cuda/Normalization.cuh)
-bool uses_channels_last_kernels(const at::Tensor& tensor) {
+bool uses_channels_last_kernels(const Tensor& tensor) {
   return tensor.is_contiguous(MemoryFormat::ChannelsLast) || tensor.is_contiguous(MemoryFormat::ChannelsLast3d) ||
          (tensor.is_contiguous() && tensor.stride(1) == 1);
 }
 
-ThreeTensors batch_norm_gradients(const at::Tensor& input, const OptionalTensor& weight, const OptionalTensor& mean,
+ThreeTensors batch_norm_gradients(const Tensor& input, const OptionalTensor& weight, const OptionalTensor& mean,
                                   const OptionalTensor& variance, bool training, std::array<bool, 3> output_mask) {
   ThreeTensors grads;
   if (output_mask[0]) {
@@ -141,17 +137,16 @@ ThreeTensors batch_norm_gradients(const at::Tensor& input, const OptionalTensor&
   return grads;
 }
 
-ThreeTensors native_batch_norm_backward(const at::Tensor& grad_output, const at::Tensor& input,
-                                        const OptionalTensor& weight, const OptionalTensor& running_mean,
-                                        const OptionalTensor& running_var, const OptionalTensor& save_mean,
-                                        const OptionalTensor& save_invstd, bool training, double /*eps*/,
-                                        std::array<bool, 3> output_mask) {
+ThreeTensors native_batch_norm_backward(const Tensor& grad_output, const Tensor& input, const OptionalTensor& weight,
+                                        const OptionalTensor& running_mean, const OptionalTensor& running_var,
+                                        const OptionalTensor& save_mean, const OptionalTensor& save_invstd,
+                                        bool training, double /*eps*/, std::array<bool, 3> output_mask) {
   return batch_norm_gradients(input, weight, training ? save_mean : running_mean, training ? save_invstd : running_var,
                               training, output_mask);
 }
 
 // _select_batch_norm_backend (native/Normalization.cpp)
-bool uses_cudnn(const at::Tensor& input, const OptionalTensor& weight, const OptionalTensor& bias,
+bool uses_cudnn(const Tensor& input, const OptionalTensor& weight, const OptionalTensor& bias,
                 const OptionalTensor& running_mean, const OptionalTensor& running_var, bool training) {
   return on_cuda() && device_profile().cudnn && input.scalar_type() != at::kBFloat16 && given(weight) && given(bias) &&
          (input.scalar_type() != at::kHalf || weight->scalar_type() == at::kFloat) &&
@@ -159,9 +154,8 @@ bool uses_cudnn(const at::Tensor& input, const OptionalTensor& weight, const Opt
          input.size(0) <= (training ? 880801 : 65535);
 }
 
-FourTensors batch_norm_with_update(const at::Tensor& input, const OptionalTensor& weight, const OptionalTensor& bias,
-                                   at::Tensor& running_mean, at::Tensor& running_var, double /*momentum*/,
-                                   double /*eps*/) {
+FourTensors batch_norm_with_update(const Tensor& input, const OptionalTensor& weight, const OptionalTensor& bias,
+                                   Tensor& running_mean, Tensor& running_var, double /*momentum*/, double /*eps*/) {
   if (uses_cudnn(input, weight, bias, running_mean, running_var, true)) {
     return cudnn_batch_norm_forward(input, *weight, true);
   }
@@ -169,17 +163,17 @@ FourTensors batch_norm_with_update(const at::Tensor& input, const OptionalTensor
   return {output, mean, invstd, rules::empty({0}, at::kByte)};
 }
 
-FourTensors batch_norm_no_update(const at::Tensor& input, const OptionalTensor& weight, const OptionalTensor& bias,
+FourTensors batch_norm_no_update(const Tensor& input, const OptionalTensor& weight, const OptionalTensor& bias,
                                  const OptionalTensor& running_mean, const OptionalTensor& running_var,
                                  double /*momentum*/, double /*eps*/) {
   auto [output, mean, invstd] = batch_norm_forward(input, weight, bias, running_mean, running_var, false);
   return {output, mean, invstd, rules::empty({0}, at::kByte)};
 }
 
-ThreeTensors batch_norm_backward(const at::Tensor& grad_output, const at::Tensor& input, const at::Tensor& weight,
+ThreeTensors batch_norm_backward(const Tensor& grad_output, const Tensor& input, const Tensor& weight,
                                  const OptionalTensor& running_mean, const OptionalTensor& running_var,
                                  const OptionalTensor& save_mean, const OptionalTensor& save_var, bool update,
-                                 double /*eps*/, std::array<bool, 3> output_mask, const at::Tensor& reserve) {
+                                 double /*eps*/, std::array<bool, 3> output_mask, const Tensor& reserve) {
   if (update && uses_cudnn(input, weight, weight, running_mean, running_var, true)) {
     return {empty_in_suggested_format(input), empty_contiguous_like(weight), empty_contiguous_like(weight)};
   }
@@ -192,40 +186,35 @@ TwoTensors two_of(int64_t channels, ScalarType dtype) {
   return {rules::empty({channels}, dtype), rules::empty({channels}, dtype)};
 }
 
-TwoTensors batch_norm_stats(const at::Tensor& input, double /*eps*/) {
+TwoTensors batch_norm_stats(const Tensor& input, double /*eps*/) {
   return two_of(input.size(1), accumulate_dtype(input.scalar_type()));
 }
 
-TwoTensors batch_norm_update_stats(const at::Tensor& input, const OptionalTensor& running_mean,
+TwoTensors batch_norm_update_stats(const Tensor& input, const OptionalTensor& running_mean,
                                    const OptionalTensor& running_var, double /*momentum*/) {
   return two_of(input.size(1), on_cuda() ? accumulate_dtype(input.scalar_type())
                                          : parameter_dtype(input, {&running_mean, &running_var}));
 }
 
 // `mean` has a row for each process.
-TwoTensors batch_norm_gather_stats(const at::Tensor& /*input*/, const at::Tensor& mean, const at::Tensor& /*invstd*/,
+TwoTensors batch_norm_gather_stats(const Tensor& /*input*/, const Tensor& mean, const Tensor& /*invstd*/,
                                    const OptionalTensor& /*running_mean*/, const OptionalTensor& /*running_var*/,
                                    double /*momentum*/, double /*eps*/, int64_t /*count*/) {
   return two_of(mean.size(1), accumulate_dtype(mean.scalar_type()));
 }
 
-TwoTensors batch_norm_gather_stats_with_counts(const at::Tensor& /*input*/, const at::Tensor& mean,
-                                               const at::Tensor& /*invstd*/, const OptionalTensor& /*running_mean*/,
+TwoTensors batch_norm_gather_stats_with_counts(const Tensor& /*input*/, const Tensor& mean, const Tensor& /*invstd*/,
+                                               const OptionalTensor& /*running_mean*/,
                                                const OptionalTensor& /*running_var*/, double /*momentum*/,
-                                               double /*eps*/, const at::Tensor& /*counts*/) {
+                                               double /*eps*/, const Tensor& /*counts*/) {
   return two_of(mean.size(1), accumulate_dtype(mean.scalar_type()));
 }
 
-at::Tensor batch_norm_elemt(const at::Tensor& input, const OptionalTensor& /*weight*/, const OptionalTensor& /*bias*/,
-                            const at::Tensor& /*mean*/, const at::Tensor& /*invstd*/, double /*eps*/) {
-  return rules::empty_like(input);
-}
-
-FourTensors batch_norm_backward_reduce(const at::Tensor& /*grad*/, const at::Tensor& input, const at::Tensor& mean,
-                                       const at::Tensor& /*invstd*/, const OptionalTensor& weight, bool of_input,
+FourTensors batch_norm_backward_reduce(const Tensor& /*grad*/, const Tensor& input, const Tensor& mean,
+                                       const Tensor& /*invstd*/, const OptionalTensor& weight, bool of_input,
                                        bool of_weight, bool of_bias) {
   FourTensors sums;
-  const at::Tensor& like_weight = given(weight) ? *weight : mean;
+  const Tensor& like_weight = given(weight) ? *weight : mean;
   if (of_input) std::get<0>(sums) = rules::empty_like(mean);
   if (of_input) std::get<1>(sums) = rules::empty_like(mean);
   if (of_weight) std::get<2>(sums) = rules::empty({input.size(1)}, like_weight);
@@ -233,35 +222,34 @@ FourTensors batch_norm_backward_reduce(const at::Tensor& /*grad*/, const at::Ten
   return sums;
 }
 
-at::Tensor batch_norm_backward_elemt(const at::Tensor& /*grad*/, const at::Tensor& input, const at::Tensor& /*mean*/,
-                                     const at::Tensor& /*invstd*/, const OptionalTensor& /*weight*/,
-                                     const at::Tensor& /*sum_dy*/, const at::Tensor& /*sum_dy_xmu*/,
-                                     const at::Tensor& /*count*/) {
+Tensor batch_norm_backward_elemt(const Tensor& /*grad*/, const Tensor& input, const Tensor& /*mean*/,
+                                 const Tensor& /*invstd*/, const OptionalTensor& /*weight*/, const Tensor& /*sum_dy*/,
+                                 const Tensor& /*sum_dy_xmu*/, const Tensor& /*count*/) {
   return uses_channels_last_kernels(input) ? empty_in_suggested_format(input) : empty_contiguous_like(input);
 }
 
 // ---- Layer norm
 
 // The input's sizes with the normalised dimensions 1, once checked as eager does.
-c10::DimVector statistics_sizes(const at::Tensor& input, IntArrayRef normalized, const OptionalTensor& weight,
-                                const OptionalTensor& bias) {
-  static const at::Tensor undefined;
+DimVector statistics_sizes(const Tensor& input, IntArrayRef normalized, const OptionalTensor& weight,
+                           const OptionalTensor& bias) {
+  static const Tensor undefined;
   at::native::_check_layer_norm_inputs(input, normalized, given(weight) ? *weight : undefined,
                                        given(bias) ? *bias : undefined);
-  c10::DimVector sizes(input.sizes().begin(), input.sizes().end());
+  DimVector sizes(input.sizes().begin(), input.sizes().end());
   std::fill(sizes.end() - static_cast<std::ptrdiff_t>(normalized.size()), sizes.end(), 1);
   return sizes;
 }
 
-ThreeTensors native_layer_norm(const at::Tensor& input, IntArrayRef normalized, const OptionalTensor& weight,
+ThreeTensors native_layer_norm(const Tensor& input, IntArrayRef normalized, const OptionalTensor& weight,
                                const OptionalTensor& bias, double /*eps*/) {
   const auto sizes = statistics_sizes(input, normalized, weight, bias);
   const ScalarType dtype = on_cuda() ? accumulate_dtype(input.scalar_type()) : parameter_dtype(input, {&weight, &bias});
   return {empty_contiguous_like(input), rules::empty(sizes, dtype), rules::empty(sizes, dtype)};
 }
 
-ThreeTensors native_layer_norm_backward(const at::Tensor& grad_output, const at::Tensor& input, IntArrayRef normalized,
-                                        const at::Tensor& mean, const at::Tensor& rstd, const OptionalTensor& weight,
+ThreeTensors native_layer_norm_backward(const Tensor& grad_output, const Tensor& input, IntArrayRef normalized,
+                                        const Tensor& mean, const Tensor& rstd, const OptionalTensor& weight,
                                         const OptionalTensor& bias, std::array<bool, 3> output_mask) {
   ThreeTensors grads;
   const ScalarType dtype = given(weight) ? weight->scalar_type() : input.scalar_type();
@@ -273,17 +261,15 @@ ThreeTensors native_layer_norm_backward(const at::Tensor& grad_output, const at:
 
 // ---- Root mean square norm
 
-std::tuple<at::Tensor, at::Tensor> fused_rms_norm(const at::Tensor& input, IntArrayRef normalized,
-                                                  const OptionalTensor& weight, std::optional<double> /*eps*/) {
+TwoTensors fused_rms_norm(const Tensor& input, IntArrayRef normalized, const OptionalTensor& weight,
+                          std::optional<double> /*eps*/) {
   const auto sizes = statistics_sizes(input, normalized, weight, std::nullopt);
   return {empty_contiguous_like(input), rules::empty(sizes, accumulate_dtype(input.scalar_type()))};
 }
 
-std::tuple<at::Tensor, at::Tensor> fused_rms_norm_backward(const at::Tensor& grad_output, const at::Tensor& input,
-                                                           IntArrayRef normalized, const at::Tensor& rstd,
-                                                           const OptionalTensor& weight,
-                                                           std::array<bool, 2> output_mask) {
-  std::tuple<at::Tensor, at::Tensor> grads;
+TwoTensors fused_rms_norm_backward(const Tensor& grad_output, const Tensor& input, IntArrayRef normalized,
+                                   const Tensor& rstd, const OptionalTensor& weight, std::array<bool, 2> output_mask) {
+  TwoTensors grads;
   if (output_mask[0]) std::get<0>(grads) = empty_contiguous_like(input);
   if (output_mask[1] && given(weight)) std::get<1>(grads) = empty_contiguous_like(*weight);
   return grads;
@@ -291,9 +277,8 @@ std::tuple<at::Tensor, at::Tensor> fused_rms_norm_backward(const at::Tensor& gra
 
 // A libtorch without CUDA decomposes _fused_rms_norm on every device, having no CUDA kernel for it. One with CUDA runs
 // its derivative formula, which is compiled into both: call that.
-std::tuple<at::Tensor, at::Tensor> fused_rms_norm_as_one_operator(const at::Tensor& input, IntArrayRef normalized,
-                                                                  const OptionalTensor& weight,
-                                                                  std::optional<double> eps) {
+TwoTensors fused_rms_norm_as_one_operator(const Tensor& input, IntArrayRef normalized, const OptionalTensor& weight,
+                                          std::optional<double> eps) {
   static const c10::OperatorHandle op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::_fused_rms_norm", "");
   torch::jit::Stack stack{input, normalized, weight, eps};
   op.callBoxedForDispatchKey(c10::InferenceMode::is_enabled() ? kFakeKey : c10::DispatchKey::Autograd, stack);
@@ -302,22 +287,22 @@ std::tuple<at::Tensor, at::Tensor> fused_rms_norm_as_one_operator(const at::Tens
 
 // ---- Group norm
 
-ThreeTensors native_group_norm(const at::Tensor& input, const OptionalTensor& weight, const OptionalTensor& bias,
+ThreeTensors native_group_norm(const Tensor& input, const OptionalTensor& weight, const OptionalTensor& bias,
                                int64_t batch, int64_t channels, int64_t spatial, int64_t groups, double /*eps*/) {
   TORCH_CHECK(groups > 0 && channels % groups == 0, "Expected number of channels in input to be divisible by ",
               "num_groups, but got input of shape ", input.sizes(), " and num_groups=", groups);
   check_per_channel(weight, "weight", channels);
   check_per_channel(bias, "bias", channels);
   TORCH_CHECK(kGroupNormTakesAnyLayout ||
-                  input.is_contiguous(on_cuda() ? c10::MemoryFormat::Contiguous : input.suggest_memory_format()),
+                  input.is_contiguous(on_cuda() ? MemoryFormat::Contiguous : input.suggest_memory_format()),
               "Expected X.is_contiguous(memory_format) to be true, but got false.");
   const ScalarType dtype = parameter_dtype(input, {&weight, &bias});
   return {on_cuda() ? empty_contiguous_like(input) : empty_in_suggested_format(input),
           rules::empty({batch, groups}, dtype), rules::empty({batch, groups}, dtype)};
 }
 
-ThreeTensors native_group_norm_backward(const at::Tensor& grad_output, const at::Tensor& input, const at::Tensor& mean,
-                                        const at::Tensor& rstd, const OptionalTensor& weight, int64_t batch,
+ThreeTensors native_group_norm_backward(const Tensor& grad_output, const Tensor& input, const Tensor& mean,
+                                        const Tensor& rstd, const OptionalTensor& weight, int64_t batch,
                                         int64_t channels, int64_t spatial, int64_t groups,
                                         std::array<bool, 3> output_mask) {
   ThreeTensors grads;
@@ -332,29 +317,18 @@ ThreeTensors native_group_norm_backward(const at::Tensor& grad_output, const at:
 
 // ---- Weight norm
 
-std::tuple<at::Tensor, at::Tensor> weight_norm_interface(const at::Tensor& v, const at::Tensor& g, int64_t dim) {
+TwoTensors weight_norm_interface(const Tensor& v, const Tensor& g, int64_t dim) {
   TORCH_CHECK(dim == 0 || dim == v.dim() - 1, "fused kernels can only be applied for first or last dim");
   // CUDA keeps the norms in the accumulation type (native/cuda/WeightNorm.cu), the CPU bfloat16 ones in float32.
   return {empty_contiguous_like(v), rules::empty(g.sizes(), accumulate_dtype(g.scalar_type()))};
 }
 
-std::tuple<at::Tensor, at::Tensor> weight_norm_interface_backward(const at::Tensor& grad_w, const at::Tensor& saved_v,
-                                                                  const at::Tensor& saved_g,
-                                                                  const at::Tensor& saved_norms, int64_t dim) {
-  return {empty_contiguous_like(saved_v), empty_contiguous_like(saved_g)};
-}
-
 // ---- Softmax under a mask, of the fused attention layers
 
-at::Tensor masked_softmax(const at::Tensor& input, const at::Tensor& mask, std::optional<int64_t> /*dim*/,
-                          std::optional<int64_t> /*mask_type*/) {
+Tensor masked_softmax(const Tensor& input, const Tensor& mask, std::optional<int64_t> /*dim*/,
+                      std::optional<int64_t> /*mask_type*/) {
   TORCH_CHECK(mask.scalar_type() == c10::kBool, "Mask should be a boolean tensor");
   return rules::empty_like(input);
-}
-
-at::Tensor masked_softmax_backward(const at::Tensor& grad_output, const at::Tensor& /*output*/,
-                                   const at::Tensor& /*mask*/, std::optional<int64_t> /*dim*/) {
-  return empty_contiguous_like(grad_output);
 }
 
 }  // namespace
@@ -374,7 +348,6 @@ void register_normalization(RuleRegistry& registry) {
   registry.add("aten::batch_norm_update_stats", &batch_norm_update_stats);
   registry.add("aten::batch_norm_gather_stats", &batch_norm_gather_stats);
   registry.add("aten::batch_norm_gather_stats_with_counts", &batch_norm_gather_stats_with_counts);
-  registry.add("aten::batch_norm_elemt", &batch_norm_elemt);
   registry.add("aten::batch_norm_backward_reduce", &batch_norm_backward_reduce);
   registry.add("aten::batch_norm_backward_elemt", &batch_norm_backward_elemt);
   registry.add("aten::native_layer_norm", &native_layer_norm);
@@ -383,11 +356,12 @@ void register_normalization(RuleRegistry& registry) {
   registry.add("aten::_fused_rms_norm_backward", &fused_rms_norm_backward);
   registry.add_composite("aten::_fused_rms_norm", &fused_rms_norm_as_one_operator);
   registry.add("aten::_masked_softmax", &masked_softmax);
-  registry.add("aten::_masked_softmax_backward", &masked_softmax_backward);
   registry.add("aten::native_group_norm", &native_group_norm);
   registry.add("aten::native_group_norm_backward", &native_group_norm_backward);
   registry.add("aten::_weight_norm_interface", &weight_norm_interface);
-  registry.add("aten::_weight_norm_interface_backward", &weight_norm_interface_backward);
+  add_like(registry, {"aten::batch_norm_elemt"}, {0});
+  add_contiguous_like(registry, {"aten::_masked_softmax_backward"}, {0});
+  add_contiguous_like(registry, {"aten::_weight_norm_interface_backward"}, {1, 2});
 }
 
 }  // namespace shadowgraph::rules

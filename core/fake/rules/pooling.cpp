@@ -11,15 +11,10 @@
 namespace shadowgraph::rules {
 namespace {
 
-using at::Tensor;
-using c10::IntArrayRef;
-using c10::MemoryFormat;
-using Pair = std::tuple<Tensor, Tensor>;
-
 // The input's leading dimensions followed by `spatial`.
-c10::DimVector with_spatial(const Tensor& input, IntArrayRef spatial) {
+DimVector with_spatial(const Tensor& input, IntArrayRef spatial) {
   const auto leading = input.sizes().slice(0, static_cast<size_t>(input.dim()) - spatial.size());
-  c10::DimVector sizes(leading);
+  DimVector sizes(leading);
   sizes.append(spatial.begin(), spatial.end());
   return sizes;
 }
@@ -67,10 +62,6 @@ Tensor adaptive_avg_pool3d(const Tensor& input, IntArrayRef output) {
   return rules::empty(with_spatial(input, output), input);
 }
 
-Tensor adaptive_avg_pool3d_backward(const Tensor& /*grad*/, const Tensor& input) {
-  return rules::empty(input.sizes(), input);
-}
-
 Tensor& adaptive_avg_pool3d_backward_out(const Tensor& /*grad*/, const Tensor& input, Tensor& result) {
   at::native::resize_output(result, input.sizes());
   return result;
@@ -95,14 +86,14 @@ MemoryFormat volume_format(const Tensor& input) {
   return input.dim() == 5 ? input.suggest_memory_format() : MemoryFormat::Contiguous;
 }
 
-Pair max_pool3d(const Tensor& input, IntArrayRef kernel, IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation,
-                bool ceil) {
+TwoTensors max_pool3d(const Tensor& input, IntArrayRef kernel, IntArrayRef stride, IntArrayRef padding,
+                      IntArrayRef dilation, bool ceil) {
   check_input(input, 3, "max_pool3d");
   TORCH_CHECK(
       input.size(-4) > 0,
       "max_pool3d_with_indices(): Expected input's non-batch dimensions to have positive length, but input has ",
       "a shape of ", input.sizes());
-  c10::DimVector spatial;
+  DimVector spatial;
   for (size_t i = 0; i < 3; ++i) {
     const int64_t k = at_or(kernel, i, 1);
     const int64_t pad = at_or(padding, i, 0);
@@ -120,11 +111,6 @@ Tensor max_pool3d_backward(const Tensor& /*grad*/, const Tensor& input, IntArray
                            IntArrayRef /*padding*/, IntArrayRef /*dilation*/, bool /*ceil*/,
                            const Tensor& /*indices*/) {
   return rules::empty(input.sizes(), input, volume_format(input));
-}
-
-Tensor fractional_max_pool3d_backward(const Tensor& /*grad*/, const Tensor& input, IntArrayRef /*kernel*/,
-                                      IntArrayRef /*output*/, const Tensor& /*indices*/) {
-  return rules::empty(input.sizes(), input);
 }
 
 // ---- Unpooling
@@ -176,14 +162,13 @@ void register_pooling(RuleRegistry& registry) {
   registry.add("aten::_adaptive_avg_pool2d", &adaptive_avg_pool2d);
   registry.add("aten::_adaptive_avg_pool2d_backward", &adaptive_avg_pool2d_backward);
   registry.add("aten::_adaptive_avg_pool3d", &adaptive_avg_pool3d);
-  registry.add("aten::_adaptive_avg_pool3d_backward", &adaptive_avg_pool3d_backward);
   registry.add("aten::adaptive_avg_pool3d_backward.grad_input", &adaptive_avg_pool3d_backward_out);
   registry.add("aten::max_pool3d_with_indices", &max_pool3d);
   registry.add("aten::max_pool3d_with_indices_backward", &max_pool3d_backward);
-  registry.add("aten::fractional_max_pool3d_backward", &fractional_max_pool3d_backward);
   registry.add("aten::max_unpool2d", &max_unpool2d);
   registry.add("aten::max_unpool2d.out", &max_unpool2d_out);
   registry.add("aten::max_unpool3d", &max_unpool3d);
+  add_contiguous_like(registry, {"aten::_adaptive_avg_pool3d_backward", "aten::fractional_max_pool3d_backward"}, {1});
 }
 
 }  // namespace shadowgraph::rules

@@ -14,15 +14,9 @@
 namespace shadowgraph::rules {
 namespace {
 
-using at::Scalar;
-using at::Tensor;
-using c10::IntArrayRef;
-using c10::ScalarType;
-using Pair = std::tuple<Tensor, Tensor>;
-
 // ---- Fake quantization: (output, which elements were in range)
 
-Pair quantized_and_mask(const Tensor& x) { return {rules::empty_like(x), rules::empty_like(x, c10::kBool)}; }
+TwoTensors quantized_and_mask(const Tensor& x) { return {rules::empty_like(x), rules::empty_like(x, c10::kBool)}; }
 
 void check_range(int64_t least, int64_t greatest) {
   TORCH_CHECK(least <= greatest, "`quant_min` should be less than or equal to `quant_max`.");
@@ -41,21 +35,21 @@ void check_zero_points(const Tensor& zero_point) {
               "aminmax(): cannot compute aminmax over an empty dimension as the operation has no identity.");
 }
 
-Pair fake_quantize(const Tensor& x, double /*scale*/, int64_t zero_point, int64_t least, int64_t greatest) {
+TwoTensors fake_quantize(const Tensor& x, double /*scale*/, int64_t zero_point, int64_t least, int64_t greatest) {
   check_range(least, greatest);
   TORCH_CHECK(zero_point >= least && zero_point <= greatest,
               "`zero_point` must be between `quant_min` and `quant_max`.");
   return quantized_and_mask(x);
 }
 
-Pair fake_quantize_by_tensors(const Tensor& x, const Tensor& /*scale*/, const Tensor& /*zero_point*/,
-                              const Tensor& /*enabled*/, int64_t least, int64_t greatest) {
+TwoTensors fake_quantize_by_tensors(const Tensor& x, const Tensor& /*scale*/, const Tensor& /*zero_point*/,
+                                    const Tensor& /*enabled*/, int64_t least, int64_t greatest) {
   check_range(least, greatest);
   return quantized_and_mask(x);
 }
 
-Pair fake_quantize_channels(const Tensor& x, const Tensor& scale, const Tensor& zero_point, int64_t axis, int64_t least,
-                            int64_t greatest) {
+TwoTensors fake_quantize_channels(const Tensor& x, const Tensor& scale, const Tensor& zero_point, int64_t axis,
+                                  int64_t least, int64_t greatest) {
   check_channels(x, scale, zero_point, axis);
   check_range(least, greatest);
   if (!zero_point.is_floating_point()) check_zero_points(zero_point);
@@ -106,10 +100,10 @@ ThreeTensors learnable_channels_backward(const Tensor& grad, const Tensor& x, co
 }
 
 // An observer that has seen nothing yet has no elements, and gets one for each channel.
-Pair observe_and_quantize(const Tensor& x, const Tensor& /*observer_on*/, const Tensor& /*quantize_on*/,
-                          Tensor& running_min, Tensor& running_max, Tensor& scale, Tensor& zero_point,
-                          double /*averaging*/, int64_t /*least*/, int64_t /*greatest*/, int64_t axis, bool per_channel,
-                          bool /*symmetric*/) {
+TwoTensors observe_and_quantize(const Tensor& x, const Tensor& /*observer_on*/, const Tensor& /*quantize_on*/,
+                                Tensor& running_min, Tensor& running_max, Tensor& scale, Tensor& zero_point,
+                                double /*averaging*/, int64_t /*least*/, int64_t /*greatest*/, int64_t axis,
+                                bool per_channel, bool /*symmetric*/) {
   TORCH_CHECK(x.scalar_type() == c10::kFloat || on_cuda(), "expected scalar type Float but found ", x.scalar_type());
   if (per_channel && running_min.numel() == 0) {
     for (Tensor* const tensor : {&running_min, &running_max, &scale, &zero_point}) {
@@ -201,15 +195,15 @@ Tensor dynamic_product(const Tensor& x, const Tensor& /*weight*/, int64_t /*bloc
 Tensor mixed_linear(const Tensor& x, const Tensor& weight, const Tensor& scale, const OptionalTensor& /*bias*/,
                     std::optional<std::string_view> /*activation*/) {
   TORCH_CHECK(weight.dim() == 2 && scale.dim() == 1, "_mixed_dtypes_linear: expected a matrix and a vector of scales");
-  c10::DimVector sizes(x.sizes());
+  DimVector sizes(x.sizes());
   sizes.back() = scale.size(0);
   return rules::empty(sizes, x);
 }
 
 // ---- Scaled matrices
 
-Tensor scaled_product(const Tensor& a, const Tensor& b, at::TensorList /*scale_a*/, IntArrayRef /*recipe_a*/,
-                      IntArrayRef /*swizzle_a*/, at::TensorList /*scale_b*/, IntArrayRef /*recipe_b*/,
+Tensor scaled_product(const Tensor& a, const Tensor& b, TensorList /*scale_a*/, IntArrayRef /*recipe_a*/,
+                      IntArrayRef /*swizzle_a*/, TensorList /*scale_b*/, IntArrayRef /*recipe_b*/,
                       IntArrayRef /*swizzle_b*/, const OptionalTensor& /*bias*/, std::optional<ScalarType> dtype,
                       IntArrayRef /*contraction*/, bool /*fast_accumulation*/) {
   TORCH_CHECK(a.dim() == 2 && b.dim() == 2 && a.size(1) == b.size(0), "mat1 and mat2 shapes cannot be multiplied (",
@@ -264,8 +258,8 @@ Tensor scaled_grouped_mm(const Tensor& a, const Tensor& b, const Tensor& /*scale
   return grouped_product(a, b, offsets, dtype.value_or(c10::kBFloat16));
 }
 
-Tensor scaled_grouped_mm_v2(const Tensor& a, const Tensor& b, at::TensorList /*scale_a*/, IntArrayRef /*recipe_a*/,
-                            IntArrayRef /*swizzle_a*/, at::TensorList /*scale_b*/, IntArrayRef /*recipe_b*/,
+Tensor scaled_grouped_mm_v2(const Tensor& a, const Tensor& b, TensorList /*scale_a*/, IntArrayRef /*recipe_a*/,
+                            IntArrayRef /*swizzle_a*/, TensorList /*scale_b*/, IntArrayRef /*recipe_b*/,
                             IntArrayRef /*swizzle_b*/, const OptionalTensor& offsets, const OptionalTensor& /*bias*/,
                             std::optional<ScalarType> dtype, IntArrayRef /*contraction*/, bool /*fast_accumulation*/) {
   return grouped_product(a, b, offsets, dtype.value_or(c10::kBFloat16));
@@ -273,21 +267,21 @@ Tensor scaled_grouped_mm_v2(const Tensor& a, const Tensor& b, at::TensorList /*s
 
 // ---- Jagged batches: values one after the other, and where each sample begins
 
-Tensor jagged_to_padded(const Tensor& values, at::TensorList offsets, IntArrayRef longest, double /*padding*/) {
+Tensor jagged_to_padded(const Tensor& values, TensorList offsets, IntArrayRef longest, double /*padding*/) {
   TORCH_CHECK(offsets.size() == 1 && longest.size() == 1, "only one jagged dim is supported");
-  c10::DimVector sizes{offsets[0].size(0) - 1, longest[0]};
+  DimVector sizes{offsets[0].size(0) - 1, longest[0]};
   sizes.append(values.sizes().begin() + 1, values.sizes().end());
   return rules::empty(sizes, values);
 }
 
-Tensor padded_to_jagged(const Tensor& padded, at::TensorList offsets, std::optional<int64_t> total) {
+Tensor padded_to_jagged(const Tensor& padded, TensorList offsets, std::optional<int64_t> total) {
   TORCH_CHECK(offsets.size() == 1, "only one jagged dim is supported");
   static DataSizes* none = new DataSizes;  // outside a mode nothing is given
   ModeState* mode = thread_state.mode;
   DataSizes& given_sizes = mode != nullptr ? mode->data_sizes : *none;
-  c10::DimVector sizes{total ? *total
-                             : given_sizes.size("aten::_padded_dense_to_jagged_forward", "total", offsets[0],
-                                                padded.size(0) * padded.size(1))};
+  DimVector sizes{total ? *total
+                        : given_sizes.size("aten::_padded_dense_to_jagged_forward", "total", offsets[0],
+                                           padded.size(0) * padded.size(1))};
   sizes.append(padded.sizes().begin() + 2, padded.sizes().end());
   return rules::empty(sizes, padded);
 }

@@ -26,13 +26,14 @@
 #include "shadowgraph/capture/shape_rules.h"
 
 namespace shadowgraph::rules {
+namespace {
 
 // cuDNN's numbering, which libtorch uses throughout.
 enum class RnnMode : int64_t { kRelu = 0, kTanh = 1, kLstm = 2, kGru = 3 };
 
 // Where each parameter lies in cuDNN's buffer, in elements: all matrices, then all biases. A layer's parameters are
 // weight_ih, weight_hh, bias_ih, bias_hh, weight_hr as far as they exist; `stride` of them make a layer and direction.
-inline std::vector<int64_t> flat_offsets(at::TensorList weights, int64_t* total) {
+std::vector<int64_t> flat_offsets(TensorList weights, int64_t* total) {
   std::vector<int64_t> offsets(weights.size());
   int64_t offset = 0;
   for (const int64_t dimensions : {2, 1}) {
@@ -50,12 +51,6 @@ inline std::vector<int64_t> flat_offsets(at::TensorList weights, int64_t* total)
 //
 // Sizes that only cuDNN knows are estimates. These are the reserve of its forward and its dropout state (eager makes
 // one per device and process, here each call makes its own). oneDNN's workspace is exact.
-
-namespace {
-
-using at::ScalarType;
-using at::TensorList;
-using c10::IntArrayRef;
 
 // ---- oneDNN (native/mkldnn/RNN.cpp)
 
@@ -90,15 +85,14 @@ void check_has_lstm(ScalarType dtype) {
               "environment variable ONEDNN_VERBOSE=all to get additional diagnostic information.");
 }
 
-FourTensors mkldnn_rnn_layer(const at::Tensor& input, const at::Tensor& weight_ih, const at::Tensor& weight_hh,
-                             const at::Tensor& bias_ih, const at::Tensor& bias_hh, const at::Tensor& hx,
-                             const at::Tensor& cx, bool reverse, IntArrayRef batch_sizes, int64_t mode,
-                             int64_t hidden_size, int64_t num_layers, bool has_biases, bool bidirectional,
-                             bool batch_first, bool train) {
+FourTensors mkldnn_rnn_layer(const Tensor& input, const Tensor& weight_ih, const Tensor& weight_hh,
+                             const Tensor& bias_ih, const Tensor& bias_hh, const Tensor& hx, const Tensor& cx,
+                             bool reverse, IntArrayRef batch_sizes, int64_t mode, int64_t hidden_size,
+                             int64_t num_layers, bool has_biases, bool bidirectional, bool batch_first, bool train) {
   TORCH_CHECK(input.dim() == 3, "mkldnn_rnn_layer: expected input of 3 dimensions, but got ", input.dim());
   check_has_lstm(input.scalar_type());
   // The input has been made [steps, batch, features] already, whatever batch_first says.
-  at::Tensor workspace;
+  Tensor workspace;
   if (at::GradMode::is_enabled()) {
     workspace = rules::empty({mkldnn_workspace(input.size(0), input.size(1), input.size(2), hidden_size,
                                                static_cast<int64_t>(input.element_size()))},
@@ -108,18 +102,16 @@ FourTensors mkldnn_rnn_layer(const at::Tensor& input, const at::Tensor& weight_i
           empty_contiguous_like(cx), workspace};
 }
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>
-mkldnn_rnn_layer_backward(const at::Tensor& input, const at::Tensor& weight_ih, const at::Tensor& weight_hh,
-                          const at::Tensor& bias_ih, const at::Tensor& bias_hh, const at::Tensor& hx,
-                          const at::Tensor& cx, const at::Tensor& output, const at::Tensor& hy, const at::Tensor& cy,
-                          const OptionalTensor& grad_output, const OptionalTensor& grad_hy,
-                          const OptionalTensor& grad_cy, bool reverse, int64_t mode, int64_t hidden_size,
-                          int64_t num_layers, bool has_biases, bool train, bool bidirectional, IntArrayRef batch_sizes,
-                          bool batch_first, const at::Tensor& workspace) {
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> mkldnn_rnn_layer_backward(
+    const Tensor& input, const Tensor& weight_ih, const Tensor& weight_hh, const Tensor& bias_ih, const Tensor& bias_hh,
+    const Tensor& hx, const Tensor& cx, const Tensor& output, const Tensor& hy, const Tensor& cy,
+    const OptionalTensor& grad_output, const OptionalTensor& grad_hy, const OptionalTensor& grad_cy, bool reverse,
+    int64_t mode, int64_t hidden_size, int64_t num_layers, bool has_biases, bool train, bool bidirectional,
+    IntArrayRef batch_sizes, bool batch_first, const Tensor& workspace) {
   if (!given(grad_output) && !given(grad_hy) && !given(grad_cy)) return {};
   check_has_lstm(input.scalar_type());
   // Always float32. The second bias' gradient is a clone of the first's.
-  const auto gradient = [](const at::Tensor& of) { return rules::empty(of.sizes(), at::kFloat); };
+  const auto gradient = [](const Tensor& of) { return rules::empty(of.sizes(), at::kFloat); };
   const int64_t bias_size = static_cast<RnnMode>(mode) == RnnMode::kGru ? 4 * hidden_size : bias_ih.size(0);
   const auto bias = [&] { return rules::empty({bias_size}, at::kFloat); };
   return {gradient(input), gradient(weight_ih), gradient(weight_hh), bias(), bias(), gradient(hx), gradient(cx)};
@@ -131,21 +123,20 @@ int64_t gate_count(RnnMode mode) { return mode == RnnMode::kLstm ? 4 : mode == R
 
 int64_t flat_size(TensorList weights) {
   int64_t total = 0;
-  for (const at::Tensor& weight : weights) total += weight.numel();
+  for (const Tensor& weight : weights) total += weight.numel();
   return total;
 }
 
-at::Tensor flatten_weight(TensorList weights, int64_t weight_stride0, int64_t input_size, int64_t mode,
-                          int64_t hidden_size, int64_t proj_size, int64_t num_layers, bool batch_first,
-                          bool bidirectional) {
+Tensor flatten_weight(TensorList weights, int64_t weight_stride0, int64_t input_size, int64_t mode, int64_t hidden_size,
+                      int64_t proj_size, int64_t num_layers, bool batch_first, bool bidirectional) {
   TORCH_CHECK(!weights.empty(), "_cudnn_rnn_flatten_weight_: cannot flatten empty weight list");
   int64_t total = 0;
   const auto offsets = flat_offsets(weights, &total);
-  const at::Tensor buffer = rules::empty({total}, weights[0]);
+  const Tensor buffer = rules::empty({total}, weights[0]);
   // The parameters become views of the buffer, which the schema does not tell.
   for (size_t i = 0; i < weights.size(); ++i) {
     c10::TensorImpl* weight = weights[i].unsafeGetTensorImpl();
-    const c10::DimVector sizes(weight->sizes());
+    const DimVector sizes(weight->sizes());
     weight->set_storage_keep_dtype(buffer.storage());
     weight->set_sizes_and_strides(sizes, c10::contiguous_strides(sizes), offsets[i]);
   }
@@ -161,8 +152,8 @@ int64_t cudnn_reserve(RnnMode mode, int64_t steps, int64_t batch, int64_t hidden
   return cells * layers * kept * element_size + (dropout > 0.0 ? (layers - 1) * cells / 8 : 0);
 }
 
-FiveTensors cudnn_rnn(const at::Tensor& input, TensorList weights, int64_t weight_stride0,
-                      const OptionalTensor& weight_buffer, const at::Tensor& hx, const OptionalTensor& cx, int64_t mode,
+FiveTensors cudnn_rnn(const Tensor& input, TensorList weights, int64_t weight_stride0,
+                      const OptionalTensor& weight_buffer, const Tensor& hx, const OptionalTensor& cx, int64_t mode,
                       int64_t hidden_size, int64_t proj_size, int64_t num_layers, bool batch_first, double dropout,
                       bool train, bool bidirectional, IntArrayRef batch_sizes, const OptionalTensor& dropout_state) {
   const bool packed = !batch_sizes.empty();
@@ -171,8 +162,8 @@ FiveTensors cudnn_rnn(const at::Tensor& input, TensorList weights, int64_t weigh
   const int64_t batch = packed ? batch_sizes[0] : input.size(transposed ? 0 : 1);
   const int64_t directions = bidirectional ? 2 : 1;
   const int64_t output_size = proj_size != 0 ? proj_size : hidden_size;
-  const c10::DimVector hidden_sizes{num_layers * directions, batch, output_size};
-  const c10::DimVector cell_sizes{num_layers * directions, batch, hidden_size};
+  const DimVector hidden_sizes{num_layers * directions, batch, output_size};
+  const DimVector cell_sizes{num_layers * directions, batch, hidden_size};
   TORCH_CHECK(hx.sizes().equals(hidden_sizes), "Expected hidden size ", IntArrayRef(hidden_sizes), ", got ",
               hx.sizes());
   TORCH_CHECK(hx.is_contiguous(), "rnn: hx is not contiguous");
@@ -180,8 +171,8 @@ FiveTensors cudnn_rnn(const at::Tensor& input, TensorList weights, int64_t weigh
               given(cx) ? cx->sizes() : hx.sizes());
   TORCH_CHECK(!given(cx) || cx->is_contiguous(), "rnn: cx is not contiguous");
 
-  at::Tensor output = packed ? rules::empty({input.size(0), output_size * directions}, input)
-                             : rules::empty({steps, batch, output_size * directions}, input);
+  Tensor output = packed ? rules::empty({input.size(0), output_size * directions}, input)
+                         : rules::empty({steps, batch, output_size * directions}, input);
   if (transposed) output = output.transpose(0, 1);
   const int64_t reserve = train ? cudnn_reserve(static_cast<RnnMode>(mode), steps, batch, hidden_size, num_layers,
                                                 directions, dropout, static_cast<int64_t>(input.element_size()))
@@ -191,48 +182,47 @@ FiveTensors cudnn_rnn(const at::Tensor& input, TensorList weights, int64_t weigh
           given(weight_buffer) ? *weight_buffer : rules::empty({flat_size(weights)}, weights[0])};
 }
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor, std::vector<at::Tensor>> cudnn_rnn_backward(
-    const at::Tensor& input, TensorList weights, int64_t weight_stride0, const at::Tensor& weight_buffer,
-    const at::Tensor& hx, const OptionalTensor& cx, const at::Tensor& output, const OptionalTensor& grad_output,
-    const OptionalTensor& grad_hy, const OptionalTensor& grad_cy, int64_t mode, int64_t hidden_size, int64_t proj_size,
-    int64_t num_layers, bool batch_first, double dropout, bool train, bool bidirectional, IntArrayRef batch_sizes,
-    const OptionalTensor& dropout_state, const at::Tensor& reserve, std::array<bool, 4> output_mask) {
+std::tuple<Tensor, Tensor, Tensor, std::vector<Tensor>> cudnn_rnn_backward(
+    const Tensor& input, TensorList weights, int64_t weight_stride0, const Tensor& weight_buffer, const Tensor& hx,
+    const OptionalTensor& cx, const Tensor& output, const OptionalTensor& grad_output, const OptionalTensor& grad_hy,
+    const OptionalTensor& grad_cy, int64_t mode, int64_t hidden_size, int64_t proj_size, int64_t num_layers,
+    bool batch_first, double dropout, bool train, bool bidirectional, IntArrayRef batch_sizes,
+    const OptionalTensor& dropout_state, const Tensor& reserve, std::array<bool, 4> output_mask) {
   if (!given(grad_output) && !given(grad_hy) && !given(grad_cy)) {
-    return {at::Tensor(), at::Tensor(), at::Tensor(), std::vector<at::Tensor>(weights.size())};
+    return {Tensor(), Tensor(), Tensor(), std::vector<Tensor>(weights.size())};
   }
-  at::Tensor grad_input;
+  Tensor grad_input;
   if (batch_first && batch_sizes.empty()) {
     grad_input = rules::empty({input.size(1), input.size(0), input.size(2)}, input).transpose(0, 1);
   } else {
     grad_input = empty_contiguous_like(input);
   }
-  std::vector<at::Tensor> grad_weights;
+  std::vector<Tensor> grad_weights;
   if (output_mask[3]) {
     // Views of one buffer, like the parameters.
     int64_t total = 0;
     const auto offsets = flat_offsets(weights, &total);
-    const at::Tensor buffer = rules::empty({total}, weights[0]);
+    const Tensor buffer = rules::empty({total}, weights[0]);
     for (size_t i = 0; i < weights.size(); ++i) {
       const auto sizes = weights[i].sizes();
       grad_weights.push_back(buffer.as_strided(sizes, c10::contiguous_strides(sizes), offsets[i]));
     }
   }
   // The gradients of the input and of the states are computed whether or not they are wanted.
-  return {grad_input, empty_contiguous_like(hx), given(cx) ? empty_contiguous_like(*cx) : at::Tensor(), grad_weights};
+  return {grad_input, empty_contiguous_like(hx), given(cx) ? empty_contiguous_like(*cx) : Tensor(), grad_weights};
 }
 
 // Estimate ("slightly over 2MB", native/cudnn/RNN.cpp).
 constexpr int64_t kDropoutStateBytes = 2 << 20;
 
-at::Tensor cudnn_init_dropout_state(double dropout, bool train, int64_t seed, std::optional<ScalarType> dtype,
-                                    std::optional<at::Layout> layout, std::optional<at::Device> device,
-                                    std::optional<bool> pin_memory) {
+Tensor cudnn_init_dropout_state(double dropout, bool train, int64_t seed, OptionalDtype dtype, OptionalLayout layout,
+                                OptionalDevice device, OptionalBool pin_memory) {
   return rules::empty({kDropoutStateBytes}, at::kByte);
 }
 
 // ---- Fused cells on CUDA (native/cuda/RNN.cu)
 
-ThreeTensors fused_lstm_cell(const at::Tensor& input_gates, const at::Tensor& hidden_gates, const at::Tensor& cx,
+ThreeTensors fused_lstm_cell(const Tensor& input_gates, const Tensor& hidden_gates, const Tensor& cx,
                              const OptionalTensor& input_bias, const OptionalTensor& hidden_bias) {
   TORCH_CHECK(input_gates.dim() == 2 && input_gates.sizes() == hidden_gates.sizes(),
               "_thnn_fused_lstm_cell: expected gates of equal, 2-dimensional sizes, but got ", input_gates.sizes(),
@@ -243,17 +233,16 @@ ThreeTensors fused_lstm_cell(const at::Tensor& input_gates, const at::Tensor& hi
   return {empty_contiguous_like(cx), empty_contiguous_like(cx), empty_contiguous_like(input_gates)};
 }
 
-ThreeTensors fused_lstm_cell_backward(const OptionalTensor& grad_hy, const OptionalTensor& grad_cy,
-                                      const at::Tensor& cx, const at::Tensor& cy, const at::Tensor& workspace,
-                                      bool has_bias) {
+ThreeTensors fused_lstm_cell_backward(const OptionalTensor& grad_hy, const OptionalTensor& grad_cy, const Tensor& cx,
+                                      const Tensor& cy, const Tensor& workspace, bool has_bias) {
   if (!given(grad_hy) && !given(grad_cy)) return {};
   return {empty_contiguous_like(workspace), empty_contiguous_like(cx),
-          has_bias ? rules::empty({workspace.size(1)}, workspace) : at::Tensor()};
+          has_bias ? rules::empty({workspace.size(1)}, workspace) : Tensor()};
 }
 
 constexpr int64_t kGruWorkspacePerState = 5;
 
-TwoTensors fused_gru_cell(const at::Tensor& input_gates, const at::Tensor& hidden_gates, const at::Tensor& hx,
+TwoTensors fused_gru_cell(const Tensor& input_gates, const Tensor& hidden_gates, const Tensor& hx,
                           const OptionalTensor& input_bias, const OptionalTensor& hidden_bias) {
   TORCH_CHECK(input_gates.dim() == 2 && input_gates.sizes() == hidden_gates.sizes(),
               "_thnn_fused_gru_cell: expected gates of equal, 2-dimensional sizes, but got ", input_gates.sizes(),
@@ -261,26 +250,11 @@ TwoTensors fused_gru_cell(const at::Tensor& input_gates, const at::Tensor& hidde
   return {empty_contiguous_like(hx), rules::empty({hx.size(0), hx.size(1) * kGruWorkspacePerState}, hx)};
 }
 
-FiveTensors fused_gru_cell_backward(const at::Tensor& grad_hy, const at::Tensor& workspace, bool has_bias) {
+FiveTensors fused_gru_cell_backward(const Tensor& grad_hy, const Tensor& workspace, bool has_bias) {
   const int64_t gates = workspace.size(1) / kGruWorkspacePerState * 3;
   const auto gate_gradient = [&] { return rules::empty({workspace.size(0), gates}, workspace); };
-  const auto bias_gradient = [&] { return has_bias ? rules::empty({gates}, workspace) : at::Tensor(); };
+  const auto bias_gradient = [&] { return has_bias ? rules::empty({gates}, workspace) : Tensor(); };
   return {gate_gradient(), gate_gradient(), empty_contiguous_like(grad_hy), bias_gradient(), bias_gradient()};
-}
-
-}  // namespace
-
-void register_recurrent_kernels(RuleRegistry& registry) {
-  registry.add("aten::mkldnn_rnn_layer", &mkldnn_rnn_layer);
-  registry.add("aten::mkldnn_rnn_layer_backward", &mkldnn_rnn_layer_backward);
-  registry.add("aten::_cudnn_rnn_flatten_weight", &flatten_weight);
-  registry.add("aten::_cudnn_rnn", &cudnn_rnn);
-  registry.add("aten::_cudnn_rnn_backward", &cudnn_rnn_backward);
-  registry.add("aten::_cudnn_init_dropout_state", &cudnn_init_dropout_state);
-  registry.add("aten::_thnn_fused_lstm_cell", &fused_lstm_cell);
-  registry.add("aten::_thnn_fused_lstm_cell_backward_impl", &fused_lstm_cell_backward);
-  registry.add("aten::_thnn_fused_gru_cell", &fused_gru_cell);
-  registry.add("aten::_thnn_fused_gru_cell_backward", &fused_gru_cell_backward);
 }
 
 // Recurrent layers.
@@ -296,16 +270,10 @@ void register_recurrent_kernels(RuleRegistry& registry) {
 // each call, as in eager. Note that the flatten_parameters() of C++ modules gives up on fakes: it compares data
 // pointers, and they have none.
 
-namespace {
-
-using at::ScalarType;
-using at::TensorList;
-using c10::IntArrayRef;
-
 // ---- The composites on CUDA
 
 // use_cudnn (native/RNN.cpp)
-bool uses_cudnn(const at::Tensor& input) {
+bool uses_cudnn(const Tensor& input) {
   if (!input.is_cuda() || !device_profile().cudnn || !at::globalContext().userEnabledCuDNN() || input.numel() == 0)
     return false;
   switch (input.scalar_type()) {
@@ -321,7 +289,7 @@ bool uses_cudnn(const at::Tensor& input) {
 }
 
 // The buffer that all parameters are views of, undefined if they are not laid out as cuDNN wants them.
-at::Tensor shared_buffer(TensorList weights) {
+Tensor shared_buffer(TensorList weights) {
   int64_t total = 0;
   const auto offsets = flat_offsets(weights, &total);
   const c10::StorageImpl* storage = weights[0].unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
@@ -340,8 +308,8 @@ at::Tensor shared_buffer(TensorList weights) {
 // Autocast runs cuDNN's layers in float16, whatever its own dtype. The weights go into a buffer that lives for the call
 // (autocast::_cudnn_rnn_cast_reflatten), and their gradients come back through the copies.
 struct HalfWeights {
-  at::Tensor buffer;
-  std::vector<at::Tensor> copies;  // in it
+  Tensor buffer;
+  std::vector<Tensor> copies;  // in it
 };
 HalfWeights weights_in_half(TensorList weights) {
   int64_t total = 0;
@@ -349,36 +317,34 @@ HalfWeights weights_in_half(TensorList weights) {
   const auto options = weights[0].options().dtype(at::kHalf);
   HalfWeights half{.buffer = at::zeros({total}, options), .copies = {}};
   for (size_t i = 0; i < weights.size(); ++i) {
-    at::Tensor copy = at::empty({0}, options);
+    Tensor copy = at::empty({0}, options);
     copy.set_(half.buffer.storage(), offsets[i], weights[i].sizes());
     half.copies.push_back(copy.copy_(weights[i]));
   }
   return half;
 }
 
-bool is_cast(const at::Tensor& input, TensorList weights) {
+bool is_cast(const Tensor& input, TensorList weights) {
   return is_autocast_enabled(input.device().type()) && weights[0].scalar_type() != at::kDouble;
 }
 
-FiveTensors call_cudnn(RnnMode mode, const at::Tensor& input, const at::Tensor& hx, const at::Tensor& cx,
-                       TensorList weights, bool has_biases, int64_t num_layers, double dropout, bool train,
-                       bool bidirectional, bool batch_first, IntArrayRef batch_sizes = {}) {
+FiveTensors call_cudnn(RnnMode mode, const Tensor& input, const Tensor& hx, const Tensor& cx, TensorList weights,
+                       bool has_biases, int64_t num_layers, double dropout, bool train, bool bidirectional,
+                       bool batch_first, IntArrayRef batch_sizes = {}) {
   int64_t hidden_size = hx.size(2);
   int64_t proj_size = 0;
   if (cx.defined() && cx.size(2) != hx.size(2)) {
     hidden_size = cx.size(2);
     proj_size = hx.size(2);
   }
-  const auto optional = [](const at::Tensor& tensor) {
-    return tensor.defined() ? OptionalTensor(tensor) : std::nullopt;
-  };
-  at::Tensor dropout_state;
+  const auto optional = [](const Tensor& tensor) { return tensor.defined() ? OptionalTensor(tensor) : std::nullopt; };
+  Tensor dropout_state;
   if (train && dropout > 0.0) {
     dropout_state = at::_cudnn_init_dropout_state(dropout, train, /*dropout_seed=*/0, input.options().dtype(at::kByte));
   }
   if (is_cast(input, weights)) {
     const AutocastScope off(input.device().type(), std::nullopt, /*enabled=*/false);
-    const auto half = [&](const at::Tensor& tensor) { return tensor.defined() ? tensor.to(at::kHalf) : tensor; };
+    const auto half = [&](const Tensor& tensor) { return tensor.defined() ? tensor.to(at::kHalf) : tensor; };
     const HalfWeights cast = weights[0].scalar_type() == at::kHalf
                                  ? HalfWeights{.buffer = shared_buffer(weights), .copies = weights.vec()}
                                  : weights_in_half(weights);
@@ -392,10 +358,10 @@ FiveTensors call_cudnn(RnnMode mode, const at::Tensor& input, const at::Tensor& 
 }
 
 // The composite's own decomposition: for inputs that are not cuDNN's it asks no library, or oneDNN, which is as here.
-std::vector<at::Tensor> decomposed(const char* name, torch::jit::Stack stack, const char* overload = "input") {
+std::vector<Tensor> decomposed(const char* name, torch::jit::Stack stack, const char* overload = "input") {
   const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(name, overload);
   op.callBoxedForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd, stack);
-  std::vector<at::Tensor> results;
+  std::vector<Tensor> results;
   for (auto& result : stack) results.push_back(std::move(result).toTensor());
   return results;
 }
@@ -403,26 +369,25 @@ std::vector<at::Tensor> decomposed(const char* name, torch::jit::Stack stack, co
 // ---- The composite on a pretended CPU
 
 struct LstmWeights {
-  at::Tensor input, hidden, input_bias, hidden_bias, projection;
+  Tensor input, hidden, input_bias, hidden_bias, projection;
 };
 
 // Runs one layer in one direction, step by step, as LSTMCell and FullLayer of native/RNN.cpp do it on a CPU. It takes
 // [T, B, features] to [T, B, H] and leaves the state in `h` and `c`.
-at::Tensor lstm_of_cells(const at::Tensor& input, const LstmWeights& weights, bool reverse, at::Tensor& h,
-                         at::Tensor& c) {
-  const auto linear = [](const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
+Tensor lstm_of_cells(const Tensor& input, const LstmWeights& weights, bool reverse, Tensor& h, Tensor& c) {
+  const auto linear = [](const Tensor& x, const Tensor& weight, const Tensor& bias) {
     return at::linear(x, weight, bias.defined() ? OptionalTensor(bias) : std::nullopt);
   };
-  std::vector<at::Tensor> steps = linear(input, weights.input, weights.input_bias).unbind(0);
+  std::vector<Tensor> steps = linear(input, weights.input, weights.input_bias).unbind(0);
   TORCH_CHECK(!steps.empty(), "Expected sequence length to be larger than 0 in RNN");
   if (reverse) std::reverse(steps.begin(), steps.end());
-  for (at::Tensor& step : steps) {
-    const at::Tensor gates = linear(h, weights.hidden, weights.hidden_bias).add_(step);
+  for (Tensor& step : steps) {
+    const Tensor gates = linear(h, weights.hidden, weights.hidden_bias).add_(step);
     const auto parts = gates.unsafe_chunk(4, 1);
-    const at::Tensor in = parts[0].sigmoid_();
-    const at::Tensor forget = parts[1].sigmoid_();
-    const at::Tensor cell = parts[2].tanh_();
-    const at::Tensor out = parts[3].sigmoid_();
+    const Tensor in = parts[0].sigmoid_();
+    const Tensor forget = parts[1].sigmoid_();
+    const Tensor cell = parts[2].tanh_();
+    const Tensor out = parts[3].sigmoid_();
     c = (forget * c).add_(in * cell);
     h = out * c.tanh();
     if (weights.projection.defined()) h = at::matmul(h, weights.projection.t());
@@ -432,7 +397,7 @@ at::Tensor lstm_of_cells(const at::Tensor& input, const LstmWeights& weights, bo
   return at::stack(steps, 0);
 }
 
-ThreeTensors lstm_without_onednn(const at::Tensor& given_input, TensorList hx, TensorList weights, bool has_biases,
+ThreeTensors lstm_without_onednn(const Tensor& given_input, TensorList hx, TensorList weights, bool has_biases,
                                  int64_t num_layers, double dropout, bool train, bool bidirectional, bool batch_first) {
   at::native::check_attributes(given_input, weights, hx);
   const bool projected = hx[0].size(2) != hx[1].size(2);
@@ -440,37 +405,37 @@ ThreeTensors lstm_without_onednn(const at::Tensor& given_input, TensorList hx, T
   const size_t directions = bidirectional ? 2 : 1;
   const size_t layers = static_cast<size_t>(num_layers);
   TORCH_CHECK(weights.size() % each == 0, "got an incorrect number of RNN parameters");
-  at::Tensor input = batch_first ? given_input.transpose(0, 1) : given_input;
-  std::vector<at::Tensor> h = hx[0].unbind(0);
-  std::vector<at::Tensor> c = hx[1].unbind(0);
+  Tensor input = batch_first ? given_input.transpose(0, 1) : given_input;
+  std::vector<Tensor> h = hx[0].unbind(0);
+  std::vector<Tensor> c = hx[1].unbind(0);
   TORCH_CHECK(h.size() == layers * directions, "Expected more hidden states in stacked_rnn");
   TORCH_CHECK(weights.size() == layers * directions * each, "Expected more weights in stacked_rnn");
   for (size_t layer = 0; layer < layers; ++layer) {
-    std::vector<at::Tensor> outputs;
+    std::vector<Tensor> outputs;
     for (size_t direction = 0; direction < directions; ++direction) {
       const size_t i = layer * directions + direction;
       const TensorList own = weights.slice(i * each, each);
       outputs.push_back(lstm_of_cells(input,
                                       {.input = own[0],
                                        .hidden = own[1],
-                                       .input_bias = has_biases ? own[2] : at::Tensor(),
-                                       .hidden_bias = has_biases ? own[3] : at::Tensor(),
-                                       .projection = projected ? own.back() : at::Tensor()},
+                                       .input_bias = has_biases ? own[2] : Tensor(),
+                                       .hidden_bias = has_biases ? own[3] : Tensor(),
+                                       .projection = projected ? own.back() : Tensor()},
                                       direction == 1, h[i], c[i]));
     }
     input = bidirectional ? at::cat(outputs, outputs[0].dim() - 1) : outputs[0];
     if (dropout != 0 && train && layer + 1 < layers) input = at::dropout(input, dropout, /*train=*/true);
   }
   // In this order: eager's compiler works out arguments from the last to the first.
-  const at::Tensor last_c = at::stack(c, 0);
-  const at::Tensor last_h = at::stack(h, 0);
+  const Tensor last_c = at::stack(c, 0);
+  const Tensor last_h = at::stack(h, 0);
   return {batch_first ? input.transpose(0, 1) : input, last_h, last_c};
 }
 
 // use_mkldnn (native/RNN.cpp), for the pretended processor.
-ThreeTensors lstm_on_cpu(const at::Tensor& input, TensorList hx, TensorList weights, bool has_biases,
-                         int64_t num_layers, double dropout, bool train, bool bidirectional, bool batch_first) {
-  const auto on_cpu = [](const at::Tensor& tensor) { return tensor.is_cpu(); };
+ThreeTensors lstm_on_cpu(const Tensor& input, TensorList hx, TensorList weights, bool has_biases, int64_t num_layers,
+                         double dropout, bool train, bool bidirectional, bool batch_first) {
+  const auto on_cpu = [](const Tensor& tensor) { return tensor.is_cpu(); };
   const ScalarType dtype = input.scalar_type();
   const bool projected = hx[0].size(2) != hx[1].size(2);
   if (at::globalContext().userEnabledMkldnn() && mkldnn_computes_in(dtype, device_profile().cpu) &&
@@ -487,7 +452,7 @@ ThreeTensors lstm_on_cpu(const at::Tensor& input, TensorList hx, TensorList weig
   return lstm_without_onednn(input, hx, weights, has_biases, num_layers, dropout, train, bidirectional, batch_first);
 }
 
-ThreeTensors lstm(const at::Tensor& input, TensorList hx, TensorList weights, bool has_biases, int64_t num_layers,
+ThreeTensors lstm(const Tensor& input, TensorList hx, TensorList weights, bool has_biases, int64_t num_layers,
                   double dropout, bool train, bool bidirectional, bool batch_first) {
   TORCH_CHECK(hx.size() == 2, "lstm expects two hidden states");
   if (input.is_cpu() && !mkldnn_is_as_here(input.scalar_type(), device_profile().cpu)) {
@@ -503,7 +468,7 @@ ThreeTensors lstm(const at::Tensor& input, TensorList hx, TensorList weights, bo
   return {std::get<0>(r), std::get<1>(r), std::get<2>(r)};
 }
 
-TwoTensors one_state(RnnMode mode, const char* name, const at::Tensor& input, const at::Tensor& hx, TensorList weights,
+TwoTensors one_state(RnnMode mode, const char* name, const Tensor& input, const Tensor& hx, TensorList weights,
                      bool has_biases, int64_t num_layers, double dropout, bool train, bool bidirectional,
                      bool batch_first) {
   if (!uses_cudnn(input)) {
@@ -516,31 +481,31 @@ TwoTensors one_state(RnnMode mode, const char* name, const at::Tensor& input, co
   return {std::get<0>(r), std::get<1>(r)};
 }
 
-TwoTensors gru(const at::Tensor& input, const at::Tensor& hx, TensorList weights, bool has_biases, int64_t num_layers,
+TwoTensors gru(const Tensor& input, const Tensor& hx, TensorList weights, bool has_biases, int64_t num_layers,
                double dropout, bool train, bool bidirectional, bool batch_first) {
   return one_state(RnnMode::kGru, "aten::gru", input, hx, weights, has_biases, num_layers, dropout, train,
                    bidirectional, batch_first);
 }
 
-TwoTensors rnn_tanh(const at::Tensor& input, const at::Tensor& hx, TensorList weights, bool has_biases,
-                    int64_t num_layers, double dropout, bool train, bool bidirectional, bool batch_first) {
+TwoTensors rnn_tanh(const Tensor& input, const Tensor& hx, TensorList weights, bool has_biases, int64_t num_layers,
+                    double dropout, bool train, bool bidirectional, bool batch_first) {
   return one_state(RnnMode::kTanh, "aten::rnn_tanh", input, hx, weights, has_biases, num_layers, dropout, train,
                    bidirectional, batch_first);
 }
 
-TwoTensors rnn_relu(const at::Tensor& input, const at::Tensor& hx, TensorList weights, bool has_biases,
-                    int64_t num_layers, double dropout, bool train, bool bidirectional, bool batch_first) {
+TwoTensors rnn_relu(const Tensor& input, const Tensor& hx, TensorList weights, bool has_biases, int64_t num_layers,
+                    double dropout, bool train, bool bidirectional, bool batch_first) {
   return one_state(RnnMode::kRelu, "aten::rnn_relu", input, hx, weights, has_biases, num_layers, dropout, train,
                    bidirectional, batch_first);
 }
 
 // ---- Packed sequences: how many are as long as each step is known to the host
 
-c10::IntArrayRef steps_of(const at::Tensor& batch_sizes) {
+IntArrayRef steps_of(const Tensor& batch_sizes) {
   return {batch_sizes.const_data_ptr<int64_t>(), static_cast<size_t>(batch_sizes.size(0))};
 }
 
-ThreeTensors packed_lstm(const at::Tensor& data, const at::Tensor& batch_sizes, TensorList hx, TensorList weights,
+ThreeTensors packed_lstm(const Tensor& data, const Tensor& batch_sizes, TensorList hx, TensorList weights,
                          bool has_biases, int64_t num_layers, double dropout, bool train, bool bidirectional) {
   TORCH_CHECK(hx.size() == 2, "lstm expects two hidden states");
   if (!uses_cudnn(data)) {
@@ -555,8 +520,8 @@ ThreeTensors packed_lstm(const at::Tensor& data, const at::Tensor& batch_sizes, 
 }
 
 template <RnnMode mode>
-TwoTensors packed(const at::Tensor& data, const at::Tensor& batch_sizes, const at::Tensor& hx, TensorList weights,
-                  bool has_biases, int64_t num_layers, double dropout, bool train, bool bidirectional) {
+TwoTensors packed(const Tensor& data, const Tensor& batch_sizes, const Tensor& hx, TensorList weights, bool has_biases,
+                  int64_t num_layers, double dropout, bool train, bool bidirectional) {
   if (!uses_cudnn(data)) {
     const char* const name = mode == RnnMode::kGru    ? "aten::gru"
                              : mode == RnnMode::kTanh ? "aten::rnn_tanh"
@@ -573,6 +538,16 @@ TwoTensors packed(const at::Tensor& data, const at::Tensor& batch_sizes, const a
 }  // namespace
 
 void register_recurrent(RuleRegistry& registry) {
+  registry.add("aten::mkldnn_rnn_layer", &mkldnn_rnn_layer);
+  registry.add("aten::mkldnn_rnn_layer_backward", &mkldnn_rnn_layer_backward);
+  registry.add("aten::_cudnn_rnn_flatten_weight", &flatten_weight);
+  registry.add("aten::_cudnn_rnn", &cudnn_rnn);
+  registry.add("aten::_cudnn_rnn_backward", &cudnn_rnn_backward);
+  registry.add("aten::_cudnn_init_dropout_state", &cudnn_init_dropout_state);
+  registry.add("aten::_thnn_fused_lstm_cell", &fused_lstm_cell);
+  registry.add("aten::_thnn_fused_lstm_cell_backward_impl", &fused_lstm_cell_backward);
+  registry.add("aten::_thnn_fused_gru_cell", &fused_gru_cell);
+  registry.add("aten::_thnn_fused_gru_cell_backward", &fused_gru_cell_backward);
   registry.add_composite("aten::lstm.input", &lstm);
   registry.add_composite("aten::lstm.data", &packed_lstm);
   registry.add_composite("aten::gru.data", &packed<RnnMode::kGru>);

@@ -12,12 +12,6 @@
 namespace shadowgraph::rules {
 namespace {
 
-using at::OptionalIntArrayRef;
-using at::Scalar;
-using at::Tensor;
-using c10::ScalarType;
-using Pair = std::tuple<Tensor, Tensor>;
-
 ScalarType sum_type(const Tensor& x, std::optional<ScalarType> asked) {
   if (asked) return *asked;
   return c10::isIntegralType(x.scalar_type(), /*includeBool=*/true) ? c10::kLong : x.scalar_type();
@@ -33,7 +27,8 @@ Tensor variance(const Tensor& x, OptionalIntArrayRef dims, const std::optional<S
 }
 
 template <bool is_variance>
-Pair with_mean(const Tensor& x, OptionalIntArrayRef dims, const std::optional<Scalar>& /*correction*/, bool keepdim) {
+TwoTensors with_mean(const Tensor& x, OptionalIntArrayRef dims, const std::optional<Scalar>& /*correction*/,
+                     bool keepdim) {
   check_variance(x, is_variance ? "var_mean" : "std_mean");
   const auto sizes = reduced_sizes(x, dims, keepdim);
   return {rules::empty(sizes, c10::toRealValueType(x.scalar_type())), rules::empty(sizes, x)};
@@ -56,7 +51,7 @@ Tensor nansum(const Tensor& x, OptionalIntArrayRef dims, bool keepdim, std::opti
   return rules::empty(reduced_sizes(x, dims, keepdim), sum_type(x, dtype));
 }
 
-Tensor count_nonzero(const Tensor& x, c10::IntArrayRef dims) {
+Tensor count_nonzero(const Tensor& x, IntArrayRef dims) {
   return rules::empty(reduced_sizes(x, dims, /*keepdim=*/false), c10::kLong);
 }
 
@@ -67,17 +62,17 @@ Tensor trace(const Tensor& x) {
 
 // ---- A value and its position along one dimension
 
-Pair value_and_index(const Tensor& x, int64_t dim, bool keepdim, const char* name) {
+TwoTensors value_and_index(const Tensor& x, int64_t dim, bool keepdim, const char* name) {
   const int64_t d = c10::maybe_wrap_dim(dim, x.dim());
   TORCH_CHECK(x.dim() == 0 || x.size(d) != 0, name, "(): Expected reduction dim ", d, " to have non-zero size.");
   const auto sizes = reduced_sizes(x, d, keepdim);
   return {rules::empty(sizes, x), rules::empty(sizes, c10::kLong)};
 }
 
-Pair median(const Tensor& x, int64_t dim, bool keepdim) { return value_and_index(x, dim, keepdim, "median"); }
-Pair mode(const Tensor& x, int64_t dim, bool keepdim) { return value_and_index(x, dim, keepdim, "mode"); }
+TwoTensors median(const Tensor& x, int64_t dim, bool keepdim) { return value_and_index(x, dim, keepdim, "median"); }
+TwoTensors mode(const Tensor& x, int64_t dim, bool keepdim) { return value_and_index(x, dim, keepdim, "mode"); }
 
-Pair kthvalue(const Tensor& x, int64_t k, int64_t dim, bool keepdim) {
+TwoTensors kthvalue(const Tensor& x, int64_t k, int64_t dim, bool keepdim) {
   const int64_t d = c10::maybe_wrap_dim(dim, x.dim());
   TORCH_CHECK(k >= 1 && k <= (x.dim() > 0 ? x.size(d) : 1), "kthvalue(): selected number k out of range for dimension ",
               d);
@@ -116,14 +111,14 @@ Tensor vdot(const Tensor& x, const Tensor& y) {
   return !x.is_conj() && y.is_conj() ? result.conj() : result;
 }
 
-c10::DimVector addbmm_sizes(const Tensor& added, const Tensor& a, const Tensor& b) {
+DimVector addbmm_sizes(const Tensor& added, const Tensor& a, const Tensor& b) {
   TORCH_CHECK(a.dim() == 3, "batch1 must be a 3D tensor");
   TORCH_CHECK(b.dim() == 3, "batch2 must be a 3D tensor");
   TORCH_CHECK(a.size(0) == b.size(0), "batch1 and batch2 must have same number of batches, got ", a.size(0), " and ",
               b.size(0));
   TORCH_CHECK(a.size(2) == b.size(1), "Incompatible matrix sizes for bmm (", a.size(1), "x", a.size(2), " and ",
               b.size(1), "x", b.size(2), ")");
-  c10::DimVector sizes{a.size(1), b.size(2)};
+  DimVector sizes{a.size(1), b.size(2)};
   (void)added.expand(sizes);  // throws if it does not fit
   return sizes;
 }
@@ -206,12 +201,117 @@ Tensor& scan_(Tensor& x, int64_t dim, std::optional<ScalarType> dtype) {
   return OnMeta<Operator>::call(x, dim, dtype);
 }
 
-Pair aminmax(const Tensor& x) { return at::aminmax(x); }
-Pair aminmax_of_dim(const Tensor& x, int64_t dim, bool keepdim) { return at::aminmax(x, dim, keepdim); }
+TwoTensors aminmax(const Tensor& x) { return at::aminmax(x); }
+TwoTensors aminmax_of_dim(const Tensor& x, int64_t dim, bool keepdim) { return at::aminmax(x, dim, keepdim); }
 
 // An assertion about data passes.
 void assertion(const Tensor& /*x*/) {}
 void assertion_with_message(const Tensor& /*x*/, std::string_view /*message*/) {}
+
+// Elements grouped by value (histograms) or by segment. How many groups there are is an argument or a size.
+
+using Range = std::optional<c10::ArrayRef<double>>;
+
+// ---- Histograms: counts, and the edges of the bins
+
+// `dimensions` coordinates a row; the innermost dimension of `x` holds them.
+void check_histogram(const Tensor& x, IntArrayRef bins, const OptionalTensor& weight, const Range& range) {
+  TORCH_CHECK(x.dim() >= 2, "torch.histogramdd: input tensor should have at least 2 dimensions, but got ", x.dim());
+  const int64_t dimensions = x.size(-1);
+  TORCH_CHECK(static_cast<int64_t>(bins.size()) == dimensions, "torch.histogramdd: expected ", dimensions,
+              " sequences of bin edges for a ", dimensions, "-dimensional histogram but got ", bins.size());
+  TORCH_CHECK(!range || static_cast<int64_t>(range->size()) == 2 * dimensions, "torch.histogramdd: for a ", dimensions,
+              "-dimensional histogram range should have ", 2 * dimensions, " elements, but got ",
+              range ? range->size() : 0);
+  for (const int64_t count : bins) TORCH_CHECK(count > 0, "torch.histogram(): bins must be > 0, but got ", count);
+  if (!given(weight)) return;
+  TORCH_CHECK(weight->scalar_type() == x.scalar_type(),
+              "torch.histogramdd: if weight tensor is provided, input tensor and weight tensor should have the same ",
+              "dtype, but got input(", x.scalar_type(), "), and weight(", weight->scalar_type(), ")");
+  TORCH_CHECK(weight->sizes() == x.sizes().slice(0, static_cast<size_t>(x.dim()) - 1),
+              "torch.histogramdd: if weight tensor is provided it should have the same shape as the input tensor ",
+              "excluding its innermost dimension, but got input with shape ", x.sizes(), " and weight with shape ",
+              weight->sizes());
+}
+
+// A bin between each pair of edges.
+DimVector bins_between(const Tensor& x, TensorList edges) {
+  DimVector bins;
+  for (const Tensor& along : edges) {
+    TORCH_CHECK(
+        along.scalar_type() == x.scalar_type(),
+        "torch.histogramdd: input tensor and bins tensors should have the same dtype, but got input with dtype ",
+        x.scalar_type(), " and bins with dtype ", along.scalar_type());
+    TORCH_CHECK(along.dim() == 1, "torch.histogramdd: bins tensor should have one dimension, but got ", along.dim());
+    bins.push_back(along.numel() - 1);
+  }
+  return bins;
+}
+
+std::vector<Tensor> histogramdd_bin_edges(const Tensor& x, IntArrayRef bins, Range range, const OptionalTensor& weight,
+                                          bool /*density*/) {
+  check_histogram(x, bins, weight, range);
+  std::vector<Tensor> edges;
+  for (const int64_t count : bins) edges.push_back(rules::empty({count + 1}, x));
+  return edges;
+}
+
+Tensor histogramdd_from_counts(const Tensor& x, IntArrayRef bins, Range range, const OptionalTensor& weight,
+                               bool /*density*/) {
+  check_histogram(x, bins, weight, range);
+  return rules::empty(bins, x);
+}
+
+Tensor histogramdd_from_edges(const Tensor& x, TensorList edges, const OptionalTensor& weight, bool /*density*/) {
+  const auto bins = bins_between(x, edges);
+  check_histogram(x, bins, weight, std::nullopt);
+  return rules::empty(bins, x);
+}
+
+// Takes all elements as rows of one coordinate.
+Tensor as_rows(const Tensor& x) { return rules::empty({x.numel(), 1}, x); }
+OptionalTensor as_rows(const OptionalTensor& weight, const Tensor& x) {
+  if (!given(weight)) return weight;
+  TORCH_CHECK(weight->sizes() == x.sizes(), "torch.histogram: if weight tensor is provided it should have the same ",
+              "shape as the input tensor, but got input with shape ", x.sizes(), " and weight with shape ",
+              weight->sizes());
+  return rules::empty({x.numel()}, *weight);
+}
+
+TwoTensors histogram_of_counts(const Tensor& x, int64_t bins, Range range, const OptionalTensor& weight,
+                               bool /*density*/) {
+  check_histogram(as_rows(x), {bins}, as_rows(weight, x), range);
+  return {rules::empty({bins}, x), rules::empty({bins + 1}, x)};
+}
+
+TwoTensors histogram_of_edges(const Tensor& x, const Tensor& edges, const OptionalTensor& weight, bool density) {
+  return {histogramdd_from_edges(as_rows(x), edges, as_rows(weight, x), density), rules::empty(edges.sizes(), edges)};
+}
+
+Tensor histc(const Tensor& x, int64_t bins, const Scalar& low, const Scalar& high) {
+  TORCH_CHECK(bins > 0, "bins must be > 0");
+  TORCH_CHECK(low.to<double>() <= high.to<double>(), "max must be larger than min");
+  return rules::empty({bins}, x);
+}
+
+// ---- Segments: runs of an axis, by their lengths or by where they begin
+
+Tensor segment_reduce(const Tensor& x, std::string_view reduce, const OptionalTensor& lengths,
+                      const OptionalTensor& indices, const OptionalTensor& offsets, int64_t axis, bool /*unsafe*/,
+                      const std::optional<Scalar>& /*initial*/) {
+  TORCH_CHECK(reduce == "max" || reduce == "mean" || reduce == "min" || reduce == "sum" || reduce == "prod",
+              "unsupported reduction given! ", reduce);
+  TORCH_CHECK(!given(indices), "segment_reduce(): indices based reduction is not supported yet.");
+  TORCH_CHECK(given(lengths) || given(offsets), "segment_reduce(): Either lengths or offsets must be defined.");
+  const int64_t along = c10::maybe_wrap_dim(axis, x.dim());
+  TORCH_CHECK(x.numel() >= 0 && x.dim() > 0);
+  const Tensor& segments = given(lengths) ? *lengths : *offsets;
+  TORCH_CHECK(along == segments.dim() - 1, "segment_reduce(): Expected axis to be the last dimension of ",
+              given(lengths) ? "lengths" : "offsets", " but got ", axis, ".");
+  DimVector sizes(x.sizes());
+  sizes[static_cast<size_t>(along)] = segments.size(along) - (given(lengths) ? 0 : 1);
+  return rules::empty(sizes, x);
+}
 
 }  // namespace
 
@@ -252,128 +352,6 @@ void register_reduction(RuleRegistry& registry) {
   registry.add("aten::_aminmax.dim", &aminmax_of_dim);
   registry.add("aten::_assert_async", &assertion);
   registry.add("aten::_assert_async.msg", &assertion_with_message);
-}
-
-// Elements grouped by value (histograms) or by segment. How many groups there are is an argument or a size.
-
-namespace {
-
-using at::Scalar;
-using at::Tensor;
-using c10::IntArrayRef;
-using Pair = std::tuple<Tensor, Tensor>;
-using Range = std::optional<c10::ArrayRef<double>>;
-
-// ---- Histograms: counts, and the edges of the bins
-
-// `dimensions` coordinates a row; the innermost dimension of `x` holds them.
-void check_histogram(const Tensor& x, IntArrayRef bins, const OptionalTensor& weight, const Range& range) {
-  TORCH_CHECK(x.dim() >= 2, "torch.histogramdd: input tensor should have at least 2 dimensions, but got ", x.dim());
-  const int64_t dimensions = x.size(-1);
-  TORCH_CHECK(static_cast<int64_t>(bins.size()) == dimensions, "torch.histogramdd: expected ", dimensions,
-              " sequences of bin edges for a ", dimensions, "-dimensional histogram but got ", bins.size());
-  TORCH_CHECK(!range || static_cast<int64_t>(range->size()) == 2 * dimensions, "torch.histogramdd: for a ", dimensions,
-              "-dimensional histogram range should have ", 2 * dimensions, " elements, but got ",
-              range ? range->size() : 0);
-  for (const int64_t count : bins) TORCH_CHECK(count > 0, "torch.histogram(): bins must be > 0, but got ", count);
-  if (!given(weight)) return;
-  TORCH_CHECK(weight->scalar_type() == x.scalar_type(),
-              "torch.histogramdd: if weight tensor is provided, input tensor and weight tensor should have the same ",
-              "dtype, but got input(", x.scalar_type(), "), and weight(", weight->scalar_type(), ")");
-  TORCH_CHECK(weight->sizes() == x.sizes().slice(0, static_cast<size_t>(x.dim()) - 1),
-              "torch.histogramdd: if weight tensor is provided it should have the same shape as the input tensor ",
-              "excluding its innermost dimension, but got input with shape ", x.sizes(), " and weight with shape ",
-              weight->sizes());
-}
-
-// A bin between each pair of edges.
-c10::DimVector bins_between(const Tensor& x, at::TensorList edges) {
-  c10::DimVector bins;
-  for (const Tensor& along : edges) {
-    TORCH_CHECK(
-        along.scalar_type() == x.scalar_type(),
-        "torch.histogramdd: input tensor and bins tensors should have the same dtype, but got input with dtype ",
-        x.scalar_type(), " and bins with dtype ", along.scalar_type());
-    TORCH_CHECK(along.dim() == 1, "torch.histogramdd: bins tensor should have one dimension, but got ", along.dim());
-    bins.push_back(along.numel() - 1);
-  }
-  return bins;
-}
-
-std::vector<Tensor> histogramdd_bin_edges(const Tensor& x, IntArrayRef bins, Range range, const OptionalTensor& weight,
-                                          bool /*density*/) {
-  check_histogram(x, bins, weight, range);
-  std::vector<Tensor> edges;
-  for (const int64_t count : bins) edges.push_back(rules::empty({count + 1}, x));
-  return edges;
-}
-
-Tensor histogramdd_from_counts(const Tensor& x, IntArrayRef bins, Range range, const OptionalTensor& weight,
-                               bool /*density*/) {
-  check_histogram(x, bins, weight, range);
-  return rules::empty(bins, x);
-}
-
-Tensor histogramdd_from_edges(const Tensor& x, at::TensorList edges, const OptionalTensor& weight, bool /*density*/) {
-  const auto bins = bins_between(x, edges);
-  check_histogram(x, bins, weight, std::nullopt);
-  return rules::empty(bins, x);
-}
-
-// Takes all elements as rows of one coordinate.
-Tensor as_rows(const Tensor& x) { return rules::empty({x.numel(), 1}, x); }
-OptionalTensor as_rows(const OptionalTensor& weight, const Tensor& x) {
-  if (!given(weight)) return weight;
-  TORCH_CHECK(weight->sizes() == x.sizes(), "torch.histogram: if weight tensor is provided it should have the same ",
-              "shape as the input tensor, but got input with shape ", x.sizes(), " and weight with shape ",
-              weight->sizes());
-  return rules::empty({x.numel()}, *weight);
-}
-
-Pair histogram_of_counts(const Tensor& x, int64_t bins, Range range, const OptionalTensor& weight, bool /*density*/) {
-  check_histogram(as_rows(x), {bins}, as_rows(weight, x), range);
-  return {rules::empty({bins}, x), rules::empty({bins + 1}, x)};
-}
-
-Pair histogram_of_edges(const Tensor& x, const Tensor& edges, const OptionalTensor& weight, bool density) {
-  return {histogramdd_from_edges(as_rows(x), edges, as_rows(weight, x), density), rules::empty(edges.sizes(), edges)};
-}
-
-Tensor histc(const Tensor& x, int64_t bins, const Scalar& low, const Scalar& high) {
-  TORCH_CHECK(bins > 0, "bins must be > 0");
-  TORCH_CHECK(low.to<double>() <= high.to<double>(), "max must be larger than min");
-  return rules::empty({bins}, x);
-}
-
-// ---- Segments: runs of an axis, by their lengths or by where they begin
-
-Tensor segment_reduce(const Tensor& x, std::string_view reduce, const OptionalTensor& lengths,
-                      const OptionalTensor& indices, const OptionalTensor& offsets, int64_t axis, bool /*unsafe*/,
-                      const std::optional<Scalar>& /*initial*/) {
-  TORCH_CHECK(reduce == "max" || reduce == "mean" || reduce == "min" || reduce == "sum" || reduce == "prod",
-              "unsupported reduction given! ", reduce);
-  TORCH_CHECK(!given(indices), "segment_reduce(): indices based reduction is not supported yet.");
-  TORCH_CHECK(given(lengths) || given(offsets), "segment_reduce(): Either lengths or offsets must be defined.");
-  const int64_t along = c10::maybe_wrap_dim(axis, x.dim());
-  TORCH_CHECK(x.numel() >= 0 && x.dim() > 0);
-  const Tensor& segments = given(lengths) ? *lengths : *offsets;
-  TORCH_CHECK(along == segments.dim() - 1, "segment_reduce(): Expected axis to be the last dimension of ",
-              given(lengths) ? "lengths" : "offsets", " but got ", axis, ".");
-  c10::DimVector sizes(x.sizes());
-  sizes[static_cast<size_t>(along)] = segments.size(along) - (given(lengths) ? 0 : 1);
-  return rules::empty(sizes, x);
-}
-
-Tensor segment_reduce_backward(const Tensor& /*grad*/, const Tensor& /*result*/, const Tensor& x,
-                               std::string_view /*reduce*/, const OptionalTensor& /*lengths*/,
-                               const OptionalTensor& /*offsets*/, int64_t /*axis*/,
-                               const std::optional<Scalar>& /*initial*/) {
-  return rules::empty_contiguous_like(x);
-}
-
-}  // namespace
-
-void register_grouping(RuleRegistry& registry) {
   registry.add("aten::_histogramdd_bin_edges", &histogramdd_bin_edges);
   registry.add("aten::_histogramdd_from_bin_cts", &histogramdd_from_counts);
   registry.add("aten::_histogramdd_from_bin_tensors", &histogramdd_from_edges);
@@ -381,7 +359,7 @@ void register_grouping(RuleRegistry& registry) {
   registry.add("aten::histogram.bins_tensor", &histogram_of_edges);
   registry.add("aten::histc", &histc);
   registry.add("aten::segment_reduce", &segment_reduce);
-  registry.add("aten::_segment_reduce_backward", &segment_reduce_backward);
+  add_contiguous_like(registry, {"aten::_segment_reduce_backward"}, {2});
 }
 
 }  // namespace shadowgraph::rules

@@ -24,25 +24,16 @@ void register_all(RuleRegistry& registry) {
   register_normalization(registry);
   register_elementwise(registry);
   register_indexing(registry);
-  register_random(registry);
   register_reduction(registry);
   register_pooling(registry);
   register_attention(registry);
   register_recurrent(registry);
-  register_recurrent_kernels(registry);
   register_loss(registry);
   register_shape(registry);
-  register_fourier(registry);
-  register_views(registry);
-  register_plain_operands(registry);
+  register_common_cases(registry);
   register_linalg(registry);
-  register_grouping(registry);
   register_factories(registry);
   register_quantization(registry);
-  register_direct_convolution(registry);
-  register_attention_kernels(registry);
-  register_kernel_dtypes(registry);
-  register_data_dependent(registry);
   register_collectives(registry);
 }
 
@@ -66,6 +57,13 @@ void RuleRegistry::insert_into(Table& table, const std::string& operator_name, S
   const std::lock_guard lock(mutex_);
   table[operator_name] = {std::make_shared<const ShapeRule>(std::move(rule)), place};
   generation_.fetch_add(1, std::memory_order_release);
+}
+
+void RuleRegistry::insert_boxed(const char* operator_name, c10::KernelFunction kernel, std::source_location place) {
+  const auto op = c10::Dispatcher::singleton().findSchema(
+      {std::string(without_overload(operator_name)), std::string(overload_of(operator_name))});
+  if (!op) return;
+  insert(operator_name, {std::move(kernel), std::make_unique<c10::FunctionSchema>(op->schema())}, place);
 }
 
 std::shared_ptr<const ShapeRule> RuleRegistry::find_in(const Table& table, const std::string& operator_name) const {
@@ -219,6 +217,19 @@ at::Tensor empty_like(const at::Tensor& like, c10::MemoryFormat format) {
 
 namespace {
 
+template <auto empty_of>
+struct LikeArguments : c10::OperatorKernel {
+  explicit LikeArguments(std::vector<size_t> positions) : arguments(std::move(positions)) {}
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+    const size_t begin = stack->size() - op.schema().arguments().size();
+    torch::jit::Stack results;
+    for (const size_t argument : arguments) results.emplace_back(empty_of((*stack)[begin + argument].toTensor()));
+    stack->resize(begin);
+    stack->insert(stack->end(), results.begin(), results.end());
+  }
+  const std::vector<size_t> arguments;
+};
+
 at::Tensor iterate(const at::Tensor& output, Operands inputs, const Elementwise& how) {
   at::TensorIteratorConfig config;
   config.allow_cpu_scalars(true).set_check_mem_overlap(output.defined());
@@ -245,6 +256,25 @@ at::Tensor iterate(const at::Tensor& output, Operands inputs, const Elementwise&
 }
 
 }  // namespace
+
+void add_like(RuleRegistry& registry, std::initializer_list<const char*> names, std::vector<size_t> arguments,
+              std::source_location place) {
+  constexpr at::Tensor (*kLike)(const at::Tensor&) = &rules::empty_like;
+  for (const char* name : names) {
+    registry.insert_boxed(
+        name, c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<LikeArguments<kLike>>(arguments)), place);
+  }
+}
+
+void add_contiguous_like(RuleRegistry& registry, std::initializer_list<const char*> names,
+                         std::vector<size_t> arguments, std::source_location place) {
+  for (const char* name : names) {
+    registry.insert_boxed(
+        name,
+        c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<LikeArguments<&empty_contiguous_like>>(arguments)),
+        place);
+  }
+}
 
 at::Tensor elementwise(Operands inputs, const Elementwise& how) { return iterate({}, inputs, how); }
 

@@ -43,6 +43,8 @@ class RuleRegistry {
                         std::source_location place = std::source_location::current()) {
     insert_into(composites_, operator_name, std::move(rule), place);
   }
+  // Does nothing if there is no such operator, as in another libtorch.
+  void insert_boxed(const char* operator_name, c10::KernelFunction kernel, std::source_location place);
 
   // nullptr if there is none.
   std::shared_ptr<const ShapeRule> find(const std::string& operator_name) const {
@@ -87,38 +89,55 @@ bool has_fake_kernel(const std::string& operator_name);
 
 // The built-in rules, one registration function per operator family and file.
 
-class RuleRegistry;
 }  // namespace shadowgraph
 
 namespace shadowgraph::rules {
+
+using at::OptionalIntArrayRef;
+using at::Scalar;
+using at::ScalarType;
+using at::Tensor;
+using at::TensorList;
+using c10::DimVector;
+using c10::IntArrayRef;
+using c10::MemoryFormat;
+using OptionalDtype = std::optional<ScalarType>;
+using OptionalLayout = std::optional<at::Layout>;
+using OptionalDevice = std::optional<at::Device>;
+using OptionalBool = std::optional<bool>;
+using OptionalFormat = std::optional<MemoryFormat>;
 
 void register_convolution(RuleRegistry& registry);
 void register_normalization(RuleRegistry& registry);
 void register_elementwise(RuleRegistry& registry);
 void register_indexing(RuleRegistry& registry);
-void register_random(RuleRegistry& registry);
 void register_reduction(RuleRegistry& registry);
 void register_pooling(RuleRegistry& registry);
 void register_attention(RuleRegistry& registry);
 void register_recurrent(RuleRegistry& registry);
-void register_recurrent_kernels(RuleRegistry& registry);
 void register_loss(RuleRegistry& registry);
 void register_shape(RuleRegistry& registry);
-void register_fourier(RuleRegistry& registry);
-void register_views(RuleRegistry& registry);
-void register_plain_operands(RuleRegistry& registry);
+void register_common_cases(RuleRegistry& registry);
 void register_linalg(RuleRegistry& registry);
-void register_grouping(RuleRegistry& registry);
 void register_factories(RuleRegistry& registry);
 void register_quantization(RuleRegistry& registry);
-void register_direct_convolution(RuleRegistry& registry);
-void register_attention_kernels(RuleRegistry& registry);
-void register_kernel_dtypes(RuleRegistry& registry);
-void register_data_dependent(RuleRegistry& registry);
 void register_collectives(RuleRegistry& registry);
 
 // All of the above.
 void register_all(RuleRegistry& registry);
+
+// A rule that sees the arguments boxed, for operators whose arguments have no C++ type that all of them share.
+template <c10::BoxedKernel::BoxedKernelFunction* function>
+void add_boxed(RuleRegistry& registry, std::initializer_list<const char*> names,
+               std::source_location place = std::source_location::current()) {
+  for (const char* name : names)
+    registry.insert_boxed(name, c10::KernelFunction::makeFromBoxedFunction<function>(), place);
+}
+// Results are like arguments, by position: with their strides, as at::empty_like, or contiguous.
+void add_like(RuleRegistry& registry, std::initializer_list<const char*> names, std::vector<size_t> arguments,
+              std::source_location place = std::source_location::current());
+void add_contiguous_like(RuleRegistry& registry, std::initializer_list<const char*> names,
+                         std::vector<size_t> arguments, std::source_location place = std::source_location::current());
 
 // What oneDNN computes with on a CPU, for rules of operators that are its own there.
 

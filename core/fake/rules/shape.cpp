@@ -19,11 +19,6 @@
 namespace shadowgraph::rules {
 namespace {
 
-using at::Tensor;
-using c10::IntArrayRef;
-using c10::MemoryFormat;
-using Pair = std::tuple<Tensor, Tensor>;
-
 // ---- Order of elements
 
 Tensor flip(const Tensor& x, IntArrayRef dims) {
@@ -53,7 +48,7 @@ Tensor roll(const Tensor& x, IntArrayRef shifts, IntArrayRef dims) {
 Tensor repeat(const Tensor& x, IntArrayRef repeats) {
   TORCH_CHECK(static_cast<int64_t>(repeats.size()) >= x.dim(),
               "Number of dimensions of repeat dims can not be smaller than number of dimensions of tensor");
-  c10::DimVector sizes(repeats);
+  DimVector sizes(repeats);
   const size_t added = repeats.size() - static_cast<size_t>(x.dim());
   for (size_t d = 0; d < sizes.size(); ++d) {
     TORCH_CHECK(sizes[d] >= 0, "Repeats cannot be negative, but got ", repeats);
@@ -79,7 +74,7 @@ Tensor pixel_shuffle(const Tensor& x, int64_t factor) {
   TORCH_CHECK(x.dim() >= 3, "pixel_shuffle expects input to have at least 3 dimensions, but got input with ", x.dim(),
               " dimension(s)");
   TORCH_CHECK(factor > 0, "pixel_shuffle expects a positive upscale_factor, but got ", factor);
-  c10::DimVector sizes(x.sizes());
+  DimVector sizes(x.sizes());
   const size_t channel = sizes.size() - 3;
   TORCH_CHECK(sizes[channel] % (factor * factor) == 0,
               "pixel_shuffle expects its input's 'channel' dimension to be divisible by the square of upscale_factor, "
@@ -96,7 +91,7 @@ Tensor pixel_unshuffle(const Tensor& x, int64_t factor) {
               " dimension(s)");
   TORCH_CHECK(factor > 0, "pixel_unshuffle expects a positive downscale_factor, but got ", factor);
   if (factor == 1) return rules::empty_like(x);  // a clone
-  c10::DimVector sizes(x.sizes());
+  DimVector sizes(x.sizes());
   const size_t channel = sizes.size() - 3;
   TORCH_CHECK(sizes[channel + 1] % factor == 0 && sizes[channel + 2] % factor == 0,
               "pixel_unshuffle expects height and width to be divisible by downscale_factor, but they are ",
@@ -122,7 +117,7 @@ Tensor im2col(const Tensor& x, IntArrayRef kernel, IntArrayRef dilation, IntArra
     TORCH_CHECK(along >= 1, "im2col: the calculated shape of the array of sliding blocks would be too small");
     count *= along;
   }
-  c10::DimVector sizes(x.sizes().slice(0, static_cast<size_t>(x.dim()) - 3));
+  DimVector sizes(x.sizes().slice(0, static_cast<size_t>(x.dim()) - 3));
   sizes.append({x.size(-3) * kernel[0] * kernel[1], count});
   return rules::empty(sizes, x);
 }
@@ -140,7 +135,7 @@ Tensor col2im(const Tensor& x, IntArrayRef output, IntArrayRef kernel, IntArrayR
   for (size_t i = 0; i < 2; ++i) count *= blocks(output[i], kernel[i], dilation[i], padding[i], stride[i]);
   TORCH_CHECK(x.size(-1) == count, "col2im: expected ", count, " sliding blocks for output_size=", output,
               ", but got input.size(2)=", x.size(-1));
-  c10::DimVector sizes(x.sizes().slice(0, static_cast<size_t>(x.dim()) - 2));
+  DimVector sizes(x.sizes().slice(0, static_cast<size_t>(x.dim()) - 2));
   sizes.append({x.size(-2) / area, output[0], output[1]});
   return rules::empty(sizes, x);
 }
@@ -157,7 +152,7 @@ Tensor padded(const Tensor& x, IntArrayRef padding, bool reflect) {
   TORCH_CHECK(
       x.dim() == spatial + 1 || x.dim() == spatial + 2, "Expected ", spatial + 1, "D or ", spatial + 2,
       "D (batch mode) tensor with possibly 0 batch size and other non-zero dimensions for input, but got: ", x.sizes());
-  c10::DimVector sizes(x.sizes());
+  DimVector sizes(x.sizes());
   for (int64_t i = 0; i < spatial; ++i) {
     const int64_t before = padding[static_cast<size_t>(2 * i)];
     const int64_t after = padding[static_cast<size_t>(2 * i + 1)];
@@ -202,7 +197,7 @@ Tensor sampled(const Tensor& x, const Tensor& grid) {
               "grid_sampler(): expected grid and input to have the same batch size and number of dimensions, and grid ",
               "to have ", x.dim() - 2, " coordinates, but got input with sizes ", x.sizes(), " and grid with sizes ",
               grid.sizes());
-  c10::DimVector sizes{x.size(0), x.size(1)};
+  DimVector sizes{x.size(0), x.size(1)};
   for (int64_t d = 1; d < grid.dim() - 1; ++d) sizes.push_back(grid.size(d));
   return rules::empty(sizes, x);
 }
@@ -212,8 +207,8 @@ Tensor grid_sampler(const Tensor& x, const Tensor& grid, int64_t /*interpolation
   return sampled(x, grid);
 }
 
-Pair grid_sampler_backward(const Tensor& /*grad*/, const Tensor& x, const Tensor& grid, int64_t /*interpolation*/,
-                           int64_t /*padding*/, bool /*align*/, std::array<bool, 2> wanted) {
+TwoTensors grid_sampler_backward(const Tensor& /*grad*/, const Tensor& x, const Tensor& grid, int64_t /*interpolation*/,
+                                 int64_t /*padding*/, bool /*align*/, std::array<bool, 2> wanted) {
   return {wanted[0] ? rules::empty(x.sizes(), x) : Tensor(), rules::empty(grid.sizes(), grid)};
 }
 
@@ -228,13 +223,9 @@ Tensor cudnn_affine_grid_backward(const Tensor& grad, int64_t n, int64_t /*c*/, 
   return rules::empty({n, 2, 3}, grad);
 }
 
-Pair cudnn_grid_sampler_backward(const Tensor& x, const Tensor& grid, const Tensor& /*grad*/) {
-  return {rules::empty(x.sizes(), x), rules::empty(grid.sizes(), grid)};
-}
-
 // ---- Distances
 
-c10::DimVector common_batch(const Tensor& x, const Tensor& y) {
+DimVector common_batch(const Tensor& x, const Tensor& y) {
   const auto batch = [](const Tensor& t) { return t.sizes().slice(0, static_cast<size_t>(t.dim()) - 2); };
   return at::infer_size_dimvector(batch(x), batch(y));
 }
@@ -245,13 +236,13 @@ Tensor cdist(const Tensor& x, const Tensor& y, double p, std::optional<int64_t> 
   TORCH_CHECK(x.size(-1) == y.size(-1), "X1 and X2 must have the same number of columns. X1: ", x.size(-1),
               " X2: ", y.size(-1));
   TORCH_CHECK(p >= 0, "cdist only supports non-negative p values");
-  c10::DimVector sizes = common_batch(x, y);
+  DimVector sizes = common_batch(x, y);
   sizes.append({x.size(-2), y.size(-2)});
   return rules::empty(sizes, x);
 }
 
 Tensor cdist_backward(const Tensor& /*grad*/, const Tensor& x, const Tensor& y, double /*p*/, const Tensor& /*cdist*/) {
-  c10::DimVector sizes = common_batch(x, y);
+  DimVector sizes = common_batch(x, y);
   if (x.size(-2) == 0 || x.size(-1) == 0 || y.size(-2) == 0 || c10::multiply_integers(sizes) == 0) {
     return rules::empty_like(x);
   }
@@ -262,10 +253,6 @@ Tensor cdist_backward(const Tensor& /*grad*/, const Tensor& x, const Tensor& y, 
 Tensor pdist(const Tensor& x, double /*p*/) {
   const int64_t n = x.size(0);
   return rules::empty({n * (n - 1) / 2}, x);
-}
-
-Tensor pdist_backward(const Tensor& /*grad*/, const Tensor& x, double /*p*/, const Tensor& /*pdist*/) {
-  return rules::empty(x.sizes(), x);
 }
 
 // ---- Memory
@@ -302,7 +289,7 @@ Tensor& amp_update_scale_(Tensor& scale, Tensor& /*growth_tracker*/, const Tenso
 }
 
 // The kernel asks where its operand is, which is meta there.
-Tensor pin_memory(const Tensor& x, std::optional<c10::Device> /*device*/) {
+Tensor pin_memory(const Tensor& x, OptionalDevice /*device*/) {
   TORCH_CHECK(pretended_device().is_cpu(), "cannot pin a tensor on ", pretended_device(),
               ": only dense CPU tensors can be pinned");
   return rules::empty_strided(x.sizes(), x.strides(), x.scalar_type());
@@ -338,12 +325,10 @@ void register_shape(RuleRegistry& registry) {
   registry.add("aten::cudnn_affine_grid_generator", &cudnn_affine_grid);
   registry.add("aten::cudnn_affine_grid_generator_backward", &cudnn_affine_grid_backward);
   registry.add("aten::cudnn_grid_sampler", &sampled);
-  registry.add("aten::cudnn_grid_sampler_backward", &cudnn_grid_sampler_backward);
 
   registry.add("aten::_cdist_forward", &cdist);
   registry.add("aten::_cdist_backward", &cdist_backward);
   registry.add("aten::_pdist_forward", &pdist);
-  registry.add("aten::_pdist_backward", &pdist_backward);
 
   registry.add("aten::is_set_to", &is_set_to);
   registry.add("aten::record_stream", &record_stream);
@@ -359,6 +344,8 @@ void register_shape(RuleRegistry& registry) {
   add_step<at::_ops::_amp_foreach_non_finite_check_and_unscale_>(registry);
   registry.add("aten::_pin_memory", &pin_memory);
   registry.add("aten::_amp_update_scale_", &amp_update_scale_);
+  add_contiguous_like(registry, {"aten::cudnn_grid_sampler_backward"}, {0, 1});
+  add_contiguous_like(registry, {"aten::_pdist_backward"}, {1});
 }
 
 }  // namespace shadowgraph::rules
