@@ -420,6 +420,28 @@ LoadedGraph capture_in_python(const CaptureRequest& request) {
   return {std::move(graph), seconds, std::move(name)};
 }
 
+LoadedGraph load_as_it_is(const CaptureRequest& request) {
+  const SourceKind kind = kind_of_source(request.source);
+  check_generation(request, kind);
+  if (kind != SourceKind::kPython) check_for_cpp(request);
+  switch (kind) {
+    case SourceKind::kModel:
+      return capture_model(request);
+    case SourceKind::kTorchScript:
+      return capture_script(request);
+    case SourceKind::kExported:
+      return capture_file<ExportedProgram>(request, "a torch.export archive's sizes");
+    case SourceKind::kPython:
+      return capture_in_python(request);
+    case SourceKind::kGraph:
+      break;
+  }
+  const Progress progress("reading " + request.source);
+  LoadedGraph loaded{read_saved_graph(request.source), std::nullopt, {}};
+  loaded.name = loaded.graph.metadata.model.value_or(std::filesystem::path(request.source).stem().string());
+  return loaded;
+}
+
 }  // namespace
 
 nlohmann::json python_request(const CaptureRequest& request) {
@@ -473,32 +495,6 @@ SourceKind kind_of_source(const std::string& source) {
   }
   return SourceKind::kGraph;  // the parser says what is wrong with it if it is not
 }
-
-namespace {
-
-LoadedGraph load_as_it_is(const CaptureRequest& request) {
-  const SourceKind kind = kind_of_source(request.source);
-  check_generation(request, kind);
-  if (kind != SourceKind::kPython) check_for_cpp(request);
-  switch (kind) {
-    case SourceKind::kModel:
-      return capture_model(request);
-    case SourceKind::kTorchScript:
-      return capture_script(request);
-    case SourceKind::kExported:
-      return capture_file<ExportedProgram>(request, "a torch.export archive's sizes");
-    case SourceKind::kPython:
-      return capture_in_python(request);
-    case SourceKind::kGraph:
-      break;
-  }
-  const Progress progress("reading " + request.source);
-  LoadedGraph loaded{read_saved_graph(request.source), std::nullopt, {}};
-  loaded.name = loaded.graph.metadata.model.value_or(std::filesystem::path(request.source).stem().string());
-  return loaded;
-}
-
-}  // namespace
 
 SourceLayers layers_of_source(const std::string& source) {
   const SourceKind kind = kind_of_source(source);

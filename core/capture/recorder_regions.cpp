@@ -43,6 +43,38 @@ std::string_view common_module(std::string_view a, std::string_view b) {
   return a.substr(0, end);
 }
 
+class SavedTensorHook final : public torch::autograd::SavedVariableHooks {
+ public:
+  explicit SavedTensorHook(Recorder& recorder) : recorder_(recorder) {}
+  void call_pack_hook(const at::Tensor& tensor) override {
+    data_.emplace(tensor);
+    recorder_.tensor_saved(tensor);
+  }
+  at::Tensor call_unpack_hook() override { return data_->unpack(); }
+
+ private:
+  Recorder& recorder_;
+  std::optional<SavedData> data_;
+};
+
+// Returns the accelerator that a node computes on, with its index; the CPU: none.
+c10::Device accelerator_of(const Graph& graph, NodeId node) {
+  c10::Device found(c10::kCPU);
+  const auto look = [&](ValueId id) {
+    const Value& value = graph.value(id);
+    if (!found.is_cpu() || value.kind != ValueKind::kTensor || !value.storage.valid()) return;
+    found = graph.storage(value.storage).device();
+  };
+  graph.for_each_output(node, look);
+  if (found.is_cpu()) graph.for_each_input(node, look);
+  if (!found.is_cpu() && !found.has_index()) found.set_index(0);
+  return found;
+}
+
+bool is_default(const c10::Stream& stream) {
+  return stream.id() == c10::Stream(c10::Stream::DEFAULT, stream.device()).id();
+}
+
 }  // namespace
 
 void Recorder::enter_region(RegionKind kind, const std::string& name, const std::string& class_name) {
@@ -248,24 +280,6 @@ void Recorder::put_parents_first() {
 
 // Links backward nodes to forward nodes, and notes what autograd saves.
 
-namespace {
-
-class SavedTensorHook final : public torch::autograd::SavedVariableHooks {
- public:
-  explicit SavedTensorHook(Recorder& recorder) : recorder_(recorder) {}
-  void call_pack_hook(const at::Tensor& tensor) override {
-    data_.emplace(tensor);
-    recorder_.tensor_saved(tensor);
-  }
-  at::Tensor call_unpack_hook() override { return data_->unpack(); }
-
- private:
-  Recorder& recorder_;
-  std::optional<SavedData> data_;
-};
-
-}  // namespace
-
 // Puts a node that runs under the engine into backward, and links it to the forward node that made the engine's current
 // grad_fn.
 void Recorder::link_backward(NodeId node) {
@@ -432,28 +446,6 @@ void mark_optimizer_state(const at::Tensor& state) {
   Recorder* const recorder = current_recorder();
   if (recorder != nullptr && is_fake(state)) recorder->mark(state, StorageKind::kOptimizerState);
 }
-
-namespace {
-
-// Returns the accelerator that a node computes on, with its index; the CPU: none.
-c10::Device accelerator_of(const Graph& graph, NodeId node) {
-  c10::Device found(c10::kCPU);
-  const auto look = [&](ValueId id) {
-    const Value& value = graph.value(id);
-    if (!found.is_cpu() || value.kind != ValueKind::kTensor || !value.storage.valid()) return;
-    found = graph.storage(value.storage).device();
-  };
-  graph.for_each_output(node, look);
-  if (found.is_cpu()) graph.for_each_input(node, look);
-  if (!found.is_cpu() && !found.has_index()) found.set_index(0);
-  return found;
-}
-
-bool is_default(const c10::Stream& stream) {
-  return stream.id() == c10::Stream(c10::Stream::DEFAULT, stream.device()).id();
-}
-
-}  // namespace
 
 uint32_t StreamRecord::number_of(const c10::Stream& stream) {
   const auto found = std::ranges::find(streams_, stream);

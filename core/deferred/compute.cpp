@@ -231,149 +231,6 @@ ValueId first_value(const Graph& graph, StorageId storage) {
   return first;
 }
 
-}  // namespace
-
-void DeferredRecord::check_constants(const std::vector<Recipe::Step>& steps) const {
-  for (const Recipe::Step& step : steps) {
-    for (const Argument& argument : graph().arguments(step.node)) {
-      if (argument.kind != ArgumentKind::kConstant || argument.constant.index >= constant_versions_.size()) continue;
-      const auto [version, counted] = constant_versions_[argument.constant.index];
-      const at::Tensor& tensor = graph().constant(argument.constant);
-      if (!counted || static_cast<uint32_t>(tensor._version()) == version) continue;
-      throw DeferredError(
-          c10::str("the tensor from outside that the recipe uses (", tensor.scalar_type(), " ", tensor.sizes(),
-                   ", in the record: ", to_text(graph(), step.node), ") has been written since: it was at version ",
-                   version, " and is at version ", tensor._version(),
-                   ". Keep it unchanged until everything is materialised, or give deferred_init a clone"),
-          step.node);
-    }
-  }
-}
-
-void DeferredRecord::run(Recipe::Group group, const ComputeOptions& options,
-                         const std::function<void(Computed)>& done) {
-  check_constants(group.steps);
-  nodes_run_ += group.steps.size();
-  const Piece piece(graph(), recipe_, group);
-  Replay::Hooks hooks;
-  InterpreterOptions replay;
-  replay.device = options.device;
-  replay.nodes = piece.nodes();
-  std::unordered_map<StorageId, NodeId> last_touch;
-  for (const StorageId storage : group.wanted) {
-    const ValueId root = piece.value(first_value(graph(), storage));
-    replay.only.push_back(root);
-    hooks.roots[storage] = root;
-    last_touch[storage] = NodeId();
-  }
-  // Contents from other random numbers are no snapshots.
-  const bool keep = !options.independent_streams;
-  std::unordered_map<StorageId, WritesOfRun> writes;
-  for (const Recipe::Step& step : group.steps) {
-    if (step.role == Recipe::Role::kIdentity) continue;
-    const NodeId here = step.role == Recipe::Role::kSnapshot
-                            ? piece.graph().value(piece.value(first_output(graph(), step.node))).producer
-                            : piece.node(step.node);
-    const auto touch = [&](ValueId value) {
-      const auto wanted = last_touch.find(graph().value(value).storage);
-      if (wanted != last_touch.end()) wanted->second = here;
-    };
-    graph().for_each_output(step.node, touch);
-    if (step.role != Recipe::Role::kRun) continue;
-    graph().for_each_input(step.node, touch);
-    // A check may throw, so what it is about is handed over afterwards.
-    if (graph().results(step.node).empty()) {
-      for (auto& [storage, last] : last_touch) {
-        if (last.valid()) last = here;
-      }
-    }
-    if (!keep) continue;
-    recipe_.for_each_written(step.node, [&](ValueId value) {
-      const StorageId storage = graph().value(value).storage;
-      if (!storage.valid()) return;
-      WritesOfRun& of = writes[storage];
-      if (of.last == here) return;
-      of.last = here;
-      of.kept = {storage, piece.value(value), step.node.index + 1, false};
-      if (++of.count % snapshots_.spacing(storage) == 0) {
-        of.kept.stays = true;
-        hooks.snapshots[here].push_back(of.kept);
-      }
-    });
-  }
-  for (const auto& [storage, of] : writes) {
-    if (of.kept.stays || (of.count < Snapshots::kLongHistory && !group.snapshots.contains(storage))) continue;
-    hooks.snapshots[of.last].push_back(of.kept);
-  }
-  for (const StorageId storage : group.wanted) hooks.finished[last_touch.at(storage)].push_back(storage);
-  const DefaultDtype dtype(default_dtype_);
-  const RealCalls real;
-  Replay interpreter(piece, std::move(replay), std::move(hooks), snapshots_, streams_, options.independent_streams,
-                     done);
-  run_nodes(interpreter, piece, graph());
-}
-
-void DeferredRecord::compute(const std::vector<StorageId>& storages, const ComputeOptions& options,
-                             const std::function<void(Computed)>& done) {
-  const Snapshots* snapshots = options.independent_streams ? nullptr : &snapshots_;
-  for (Recipe::Group& group : recipe_.groups_for(storages, snapshots)) run(std::move(group), options, done);
-}
-
-at::Tensor DeferredRecord::value_of(const FakeTensorImpl& fake, const ComputeOptions& options) {
-  at::Tensor first;
-  compute({storage_of(fake)}, options, [&](Computed computed) { first = std::move(computed.tensor); });
-  const RealCalls real;
-  auto impl = first.unsafeGetTensorImpl()->shallow_copy_and_detach(c10::VariableVersion(0), true);
-  impl->set_storage_and_dtype(first.storage(), fake.dtype());
-  impl->set_sizes_and_strides(fake.sizes(), fake.strides(), fake.storage_offset());
-  at::Tensor tensor(std::move(impl));
-  tensor._set_conj(fake.is_conj());
-  tensor._set_neg(fake.is_neg());
-  return tensor;
-}
-
-RandomState DeferredRecord::run_draw(NodeId node, const RandomState& before) {
-  const Recipe::Group group = recipe_.group_for_node(node, &snapshots_);
-  check_constants(group.steps);
-  nodes_run_ += group.steps.size();
-  const Piece piece(graph(), recipe_, group);
-  InterpreterOptions replay;
-  replay.device = c10::Device(c10::kCPU);
-  replay.nodes = piece.nodes();
-  const DefaultDtype dtype(default_dtype_);
-  const RealCalls real;
-  const std::function<void(Computed)> none = [](Computed) {};
-  Replay interpreter(piece, std::move(replay), {}, snapshots_, streams_, std::nullopt, none);
-  interpreter.given_draw = node;
-  interpreter.given_state = before;
-  run_nodes(interpreter, piece, graph());
-  return interpreter.given_state;
-}
-
-c10::Storage DeferredRecord::real_storage(StorageId id) {
-  if (!id.valid() || real.empty()) return {};
-  const auto entry = real.find(id);
-  if (entry == real.end()) return {};
-  auto alive = entry->second.storage.lock();
-  if (!alive) {
-    real.erase(entry);
-    return {};
-  }
-  return c10::Storage(std::move(alive));
-}
-
-// Makes part of a tensor without the whole: runs its recipe on one window of elements after the other.
-//
-// This works where element i of the result depends on element i of what came before, and on random numbers with a known
-// place. That place in the generator's sequence must be known for each element. So each window runs the very same
-// nodes, on one-dimensional pieces:
-//
-//     %0 = aten::empty([4096, 4096])            a piece of 262,144 elements
-//     %1 = aten::normal_(%0, 0, 0.02)           the generator skipped to the piece's first block of sixteen
-//     %2 = aten::mul_(%1, 0.5)
-
-namespace {
-
 constexpr int64_t kShardWindow = int64_t{1} << 18;  // elements
 
 // Says whether a factory's results are alike in every place, and its arguments say how many places there are.
@@ -600,6 +457,145 @@ void fill_part(const at::Tensor& result, int64_t dim, int64_t start, int64_t siz
 }
 
 }  // namespace
+
+void DeferredRecord::check_constants(const std::vector<Recipe::Step>& steps) const {
+  for (const Recipe::Step& step : steps) {
+    for (const Argument& argument : graph().arguments(step.node)) {
+      if (argument.kind != ArgumentKind::kConstant || argument.constant.index >= constant_versions_.size()) continue;
+      const auto [version, counted] = constant_versions_[argument.constant.index];
+      const at::Tensor& tensor = graph().constant(argument.constant);
+      if (!counted || static_cast<uint32_t>(tensor._version()) == version) continue;
+      throw DeferredError(
+          c10::str("the tensor from outside that the recipe uses (", tensor.scalar_type(), " ", tensor.sizes(),
+                   ", in the record: ", to_text(graph(), step.node), ") has been written since: it was at version ",
+                   version, " and is at version ", tensor._version(),
+                   ". Keep it unchanged until everything is materialised, or give deferred_init a clone"),
+          step.node);
+    }
+  }
+}
+
+void DeferredRecord::run(Recipe::Group group, const ComputeOptions& options,
+                         const std::function<void(Computed)>& done) {
+  check_constants(group.steps);
+  nodes_run_ += group.steps.size();
+  const Piece piece(graph(), recipe_, group);
+  Replay::Hooks hooks;
+  InterpreterOptions replay;
+  replay.device = options.device;
+  replay.nodes = piece.nodes();
+  std::unordered_map<StorageId, NodeId> last_touch;
+  for (const StorageId storage : group.wanted) {
+    const ValueId root = piece.value(first_value(graph(), storage));
+    replay.only.push_back(root);
+    hooks.roots[storage] = root;
+    last_touch[storage] = NodeId();
+  }
+  // Contents from other random numbers are no snapshots.
+  const bool keep = !options.independent_streams;
+  std::unordered_map<StorageId, WritesOfRun> writes;
+  for (const Recipe::Step& step : group.steps) {
+    if (step.role == Recipe::Role::kIdentity) continue;
+    const NodeId here = step.role == Recipe::Role::kSnapshot
+                            ? piece.graph().value(piece.value(first_output(graph(), step.node))).producer
+                            : piece.node(step.node);
+    const auto touch = [&](ValueId value) {
+      const auto wanted = last_touch.find(graph().value(value).storage);
+      if (wanted != last_touch.end()) wanted->second = here;
+    };
+    graph().for_each_output(step.node, touch);
+    if (step.role != Recipe::Role::kRun) continue;
+    graph().for_each_input(step.node, touch);
+    // A check may throw, so what it is about is handed over afterwards.
+    if (graph().results(step.node).empty()) {
+      for (auto& [storage, last] : last_touch) {
+        if (last.valid()) last = here;
+      }
+    }
+    if (!keep) continue;
+    recipe_.for_each_written(step.node, [&](ValueId value) {
+      const StorageId storage = graph().value(value).storage;
+      if (!storage.valid()) return;
+      WritesOfRun& of = writes[storage];
+      if (of.last == here) return;
+      of.last = here;
+      of.kept = {storage, piece.value(value), step.node.index + 1, false};
+      if (++of.count % snapshots_.spacing(storage) == 0) {
+        of.kept.stays = true;
+        hooks.snapshots[here].push_back(of.kept);
+      }
+    });
+  }
+  for (const auto& [storage, of] : writes) {
+    if (of.kept.stays || (of.count < Snapshots::kLongHistory && !group.snapshots.contains(storage))) continue;
+    hooks.snapshots[of.last].push_back(of.kept);
+  }
+  for (const StorageId storage : group.wanted) hooks.finished[last_touch.at(storage)].push_back(storage);
+  const DefaultDtype dtype(default_dtype_);
+  const RealCalls real;
+  Replay interpreter(piece, std::move(replay), std::move(hooks), snapshots_, streams_, options.independent_streams,
+                     done);
+  run_nodes(interpreter, piece, graph());
+}
+
+void DeferredRecord::compute(const std::vector<StorageId>& storages, const ComputeOptions& options,
+                             const std::function<void(Computed)>& done) {
+  const Snapshots* snapshots = options.independent_streams ? nullptr : &snapshots_;
+  for (Recipe::Group& group : recipe_.groups_for(storages, snapshots)) run(std::move(group), options, done);
+}
+
+at::Tensor DeferredRecord::value_of(const FakeTensorImpl& fake, const ComputeOptions& options) {
+  at::Tensor first;
+  compute({storage_of(fake)}, options, [&](Computed computed) { first = std::move(computed.tensor); });
+  const RealCalls real;
+  auto impl = first.unsafeGetTensorImpl()->shallow_copy_and_detach(c10::VariableVersion(0), true);
+  impl->set_storage_and_dtype(first.storage(), fake.dtype());
+  impl->set_sizes_and_strides(fake.sizes(), fake.strides(), fake.storage_offset());
+  at::Tensor tensor(std::move(impl));
+  tensor._set_conj(fake.is_conj());
+  tensor._set_neg(fake.is_neg());
+  return tensor;
+}
+
+RandomState DeferredRecord::run_draw(NodeId node, const RandomState& before) {
+  const Recipe::Group group = recipe_.group_for_node(node, &snapshots_);
+  check_constants(group.steps);
+  nodes_run_ += group.steps.size();
+  const Piece piece(graph(), recipe_, group);
+  InterpreterOptions replay;
+  replay.device = c10::Device(c10::kCPU);
+  replay.nodes = piece.nodes();
+  const DefaultDtype dtype(default_dtype_);
+  const RealCalls real;
+  const std::function<void(Computed)> none = [](Computed) {};
+  Replay interpreter(piece, std::move(replay), {}, snapshots_, streams_, std::nullopt, none);
+  interpreter.given_draw = node;
+  interpreter.given_state = before;
+  run_nodes(interpreter, piece, graph());
+  return interpreter.given_state;
+}
+
+c10::Storage DeferredRecord::real_storage(StorageId id) {
+  if (!id.valid() || real.empty()) return {};
+  const auto entry = real.find(id);
+  if (entry == real.end()) return {};
+  auto alive = entry->second.storage.lock();
+  if (!alive) {
+    real.erase(entry);
+    return {};
+  }
+  return c10::Storage(std::move(alive));
+}
+
+// Makes part of a tensor without the whole: runs its recipe on one window of elements after the other.
+//
+// This works where element i of the result depends on element i of what came before, and on random numbers with a known
+// place. That place in the generator's sequence must be known for each element. So each window runs the very same
+// nodes, on one-dimensional pieces:
+//
+//     %0 = aten::empty([4096, 4096])            a piece of 262,144 elements
+//     %1 = aten::normal_(%0, 0, 0.02)           the generator skipped to the piece's first block of sixteen
+//     %2 = aten::mul_(%1, 0.5)
 
 at::Tensor materialize_shard(const at::Tensor& tensor, int64_t dim, int64_t start, int64_t length,
                              const MaterializeOptions& options, bool never_whole) {

@@ -20,6 +20,23 @@ namespace {
 // A tensor and its place in the maps cost about this much beside its bytes.
 int64_t cost_of(const at::Tensor& bytes) { return static_cast<int64_t>(bytes.nbytes()) + 512; }
 
+// This operator makes linalg operators throw. It runs with the node whose result it looks at.
+constexpr std::string_view kCheck = "aten::_linalg_check_errors";
+
+bool is_whole(const Graph& graph, ValueId value) {
+  const Value& v = graph.value(value);
+  // Nothing that is as large begins anywhere but at the start.
+  return v.storage.valid() && graph.is_contiguous(value) &&
+         graph.logical_bytes(value) == graph.storage(v.storage).bytes;
+}
+
+bool same_tensor(const Graph& graph, ValueId a, ValueId b) {
+  const Value& x = graph.value(a);
+  const Value& y = graph.value(b);
+  return x.storage == y.storage && x.dtype == y.dtype && x.offset == y.offset &&
+         std::ranges::equal(graph.sizes(a), graph.sizes(b)) && std::ranges::equal(graph.strides(a), graph.strides(b));
+}
+
 }  // namespace
 
 Snapshots::Snapshot Snapshots::latest(StorageId storage, uint32_t before) const {
@@ -76,27 +93,6 @@ void Snapshots::keep(StorageId storage, uint32_t position, const c10::Storage& c
     thin(std::ranges::max_element(histories_, {}, [](const auto& one) { return one.second.bytes; })->second);
   }
 }
-
-namespace {
-
-// This operator makes linalg operators throw. It runs with the node whose result it looks at.
-constexpr std::string_view kCheck = "aten::_linalg_check_errors";
-
-bool is_whole(const Graph& graph, ValueId value) {
-  const Value& v = graph.value(value);
-  // Nothing that is as large begins anywhere but at the start.
-  return v.storage.valid() && graph.is_contiguous(value) &&
-         graph.logical_bytes(value) == graph.storage(v.storage).bytes;
-}
-
-bool same_tensor(const Graph& graph, ValueId a, ValueId b) {
-  const Value& x = graph.value(a);
-  const Value& y = graph.value(b);
-  return x.storage == y.storage && x.dtype == y.dtype && x.offset == y.offset &&
-         std::ranges::equal(graph.sizes(a), graph.sizes(b)) && std::ranges::equal(graph.strides(a), graph.strides(b));
-}
-
-}  // namespace
 
 bool Recipe::overwrites(NodeId node, StorageId storage) const {
   const OperatorFacts& facts = graph_.facts(node);

@@ -275,6 +275,12 @@ bool has_mask(const torch::jit::Stack& stack, size_t begin) {
   return false;
 }
 
+// Copies what may be shared with the record, or with a tensor from outside.
+at::Tensor own_copy(const at::Tensor& value) {
+  const RealCalls real;
+  return value.detach().cpu().resolve_conj().resolve_neg().clone();
+}
+
 }  // namespace
 
 bool DeferredRecord::compute(const OperatorInfo& info, torch::jit::Stack& stack) {
@@ -370,16 +376,6 @@ void DeferredInit::finish() {
 }
 
 // What a described tensor holds, for those who read it by no operator: Python's tolist() and numpy(), and printing.
-
-namespace {
-
-// Copies what may be shared with the record, or with a tensor from outside.
-at::Tensor own_copy(const at::Tensor& value) {
-  const RealCalls real;
-  return value.detach().cpu().resolve_conj().resolve_neg().clone();
-}
-
-}  // namespace
 
 bool is_describing() { return DeferredRecord::recording() != nullptr; }
 

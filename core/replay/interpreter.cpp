@@ -31,19 +31,6 @@ namespace shadowgraph {
 // Returns a tensor over `source`'s storage or another one, with `source`'s dispatch keys, device and kind of
 // TensorImpl.
 at::Tensor with_geometry(const at::Tensor& source, c10::Storage storage, caffe2::TypeMeta dtype, c10::IntArrayRef sizes,
-                         c10::IntArrayRef strides, int64_t offset);
-// Returns another tensor object with the same storage, geometry and version counter.
-at::Tensor shallow_copy(const at::Tensor& tensor);
-c10::Storage copy_of_storage(const at::Tensor& tensor);
-
-// Gives operands a tensor of their own if they are the very tensor of an `out=` that is not dense, or has no elements
-// (ReplayProgram::Step::loose_out).
-void part_from_loose_outs(const c10::FunctionSchema& schema, torch::jit::Stack& stack);
-
-// "Float [2, 3] with strides [3, 1]"
-std::string geometry_text(at::ScalarType dtype, c10::IntArrayRef sizes, c10::IntArrayRef strides);
-
-at::Tensor with_geometry(const at::Tensor& source, c10::Storage storage, caffe2::TypeMeta dtype, c10::IntArrayRef sizes,
                          c10::IntArrayRef strides, int64_t offset) {
   auto impl = source.unsafeGetTensorImpl()->shallow_copy_and_detach(c10::VariableVersion(0),
                                                                     /*allow_tensor_metadata_change=*/true);
@@ -52,6 +39,7 @@ at::Tensor with_geometry(const at::Tensor& source, c10::Storage storage, caffe2:
   return at::Tensor(std::move(impl));
 }
 
+// Returns another tensor object with the same storage, geometry and version counter.
 at::Tensor shallow_copy(const at::Tensor& tensor) {
   c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
   return at::Tensor(impl->shallow_copy_and_detach(impl->version_counter(), /*allow_tensor_metadata_change=*/true));
@@ -68,40 +56,6 @@ at::Tensor bytes_of(const at::Tensor& tensor) {
   view._set_neg(false);
   return view;
 }
-
-}  // namespace
-
-c10::Storage copy_of_storage(const at::Tensor& tensor) {
-  const at::Tensor bytes = bytes_of(tensor);
-  at::Tensor copy = bytes.new_empty(bytes.sizes());
-  copy.copy_(bytes);
-  return copy.storage();
-}
-
-void part_from_loose_outs(const c10::FunctionSchema& schema, torch::jit::Stack& stack) {
-  for (size_t out = 0; out < stack.size(); ++out) {
-    if (!schema.arguments()[out].is_out() || !stack[out].isTensor()) continue;
-    const at::Tensor written = stack[out].toTensor();
-    if (written.numel() != 0 && written.is_non_overlapping_and_dense()) continue;
-    for (size_t i = 0; i < stack.size(); ++i) {
-      c10::IValue& operand = stack[i];
-      if (schema.arguments()[i].is_out()) continue;
-      if (operand.isTensor() && operand.toTensor().is_same(written)) operand = shallow_copy(written);
-      if (!operand.isTensorList()) continue;
-      c10::List<at::Tensor> parted;
-      for (const at::Tensor& tensor : operand.toTensorVector()) {
-        parted.push_back(tensor.is_same(written) ? shallow_copy(tensor) : tensor);
-      }
-      operand = std::move(parted);
-    }
-  }
-}
-
-std::string geometry_text(at::ScalarType dtype, c10::IntArrayRef sizes, c10::IntArrayRef strides) {
-  return c10::str(dtype, " ", sizes, " with strides ", strides);
-}
-
-namespace {
 
 constexpr const char* kSend = "c10d::send";
 
@@ -124,44 +78,6 @@ void visit_tensors(const c10::IValue& value, const auto& visit) {
     for (const c10::IValue& element : value.toListRef()) visit_tensors(element, visit);
   }
 }
-
-}  // namespace
-
-bool PendingTransfers::transfers(const c10::OperatorHandle& op) {
-  const std::string& name = op.schema().name();
-  return name == kSend || name == "c10d::recv_" || name == "c10d::recv_any_source_";
-}
-
-void PendingTransfers::add(const c10::OperatorHandle& op, const c10::IValue& tensors, c10::IValue result) {
-  const bool receives = op.schema().name() != kSend;
-  visit_tensors(tensors, [&](const at::Tensor& tensor) {
-    under_way_.push_back({.storage = tensor.storage(), .work = result, .receives = receives});
-  });
-}
-
-void PendingTransfers::wait_for(const c10::FunctionSchema* schema, std::span<const c10::IValue> arguments) {
-  for (size_t i = 0; i < arguments.size() && !empty(); ++i) {
-    const bool writes = may_write(schema, i);
-    visit_tensors(arguments[i], [&](const at::Tensor& tensor) { wait_for(tensor, writes); });
-  }
-}
-
-void PendingTransfers::wait_for(const at::Tensor& tensor, bool writes) {
-  if (!tensor.defined() || !tensor.has_storage()) return;
-  std::erase_if(under_way_, [&](const Transfer& transfer) {
-    if (transfer.storage.unsafeGetStorageImpl() != tensor.storage().unsafeGetStorageImpl()) return false;
-    if (!transfer.receives && !writes) return false;
-    wait_for_work({&transfer.work, 1});
-    return true;
-  });
-}
-
-void PendingTransfers::wait_for_all() {
-  for (const Transfer& transfer : under_way_) wait_for_work({&transfer.work, 1});
-  under_way_.clear();
-}
-
-namespace {
 
 using Step = ReplayProgram::Step;
 using StepKind = ReplayProgram::StepKind;
@@ -212,6 +128,73 @@ std::string message_of(const std::exception& error) {
 }
 
 }  // namespace
+
+c10::Storage copy_of_storage(const at::Tensor& tensor) {
+  const at::Tensor bytes = bytes_of(tensor);
+  at::Tensor copy = bytes.new_empty(bytes.sizes());
+  copy.copy_(bytes);
+  return copy.storage();
+}
+
+// Gives operands a tensor of their own if they are the very tensor of an `out=` that is not dense, or has no elements
+// (ReplayProgram::Step::loose_out).
+void part_from_loose_outs(const c10::FunctionSchema& schema, torch::jit::Stack& stack) {
+  for (size_t out = 0; out < stack.size(); ++out) {
+    if (!schema.arguments()[out].is_out() || !stack[out].isTensor()) continue;
+    const at::Tensor written = stack[out].toTensor();
+    if (written.numel() != 0 && written.is_non_overlapping_and_dense()) continue;
+    for (size_t i = 0; i < stack.size(); ++i) {
+      c10::IValue& operand = stack[i];
+      if (schema.arguments()[i].is_out()) continue;
+      if (operand.isTensor() && operand.toTensor().is_same(written)) operand = shallow_copy(written);
+      if (!operand.isTensorList()) continue;
+      c10::List<at::Tensor> parted;
+      for (const at::Tensor& tensor : operand.toTensorVector()) {
+        parted.push_back(tensor.is_same(written) ? shallow_copy(tensor) : tensor);
+      }
+      operand = std::move(parted);
+    }
+  }
+}
+
+// "Float [2, 3] with strides [3, 1]"
+std::string geometry_text(at::ScalarType dtype, c10::IntArrayRef sizes, c10::IntArrayRef strides) {
+  return c10::str(dtype, " ", sizes, " with strides ", strides);
+}
+
+bool PendingTransfers::transfers(const c10::OperatorHandle& op) {
+  const std::string& name = op.schema().name();
+  return name == kSend || name == "c10d::recv_" || name == "c10d::recv_any_source_";
+}
+
+void PendingTransfers::add(const c10::OperatorHandle& op, const c10::IValue& tensors, c10::IValue result) {
+  const bool receives = op.schema().name() != kSend;
+  visit_tensors(tensors, [&](const at::Tensor& tensor) {
+    under_way_.push_back({.storage = tensor.storage(), .work = result, .receives = receives});
+  });
+}
+
+void PendingTransfers::wait_for(const c10::FunctionSchema* schema, std::span<const c10::IValue> arguments) {
+  for (size_t i = 0; i < arguments.size() && !empty(); ++i) {
+    const bool writes = may_write(schema, i);
+    visit_tensors(arguments[i], [&](const at::Tensor& tensor) { wait_for(tensor, writes); });
+  }
+}
+
+void PendingTransfers::wait_for(const at::Tensor& tensor, bool writes) {
+  if (!tensor.defined() || !tensor.has_storage()) return;
+  std::erase_if(under_way_, [&](const Transfer& transfer) {
+    if (transfer.storage.unsafeGetStorageImpl() != tensor.storage().unsafeGetStorageImpl()) return false;
+    if (!transfer.receives && !writes) return false;
+    wait_for_work({&transfer.work, 1});
+    return true;
+  });
+}
+
+void PendingTransfers::wait_for_all() {
+  for (const Transfer& transfer : under_way_) wait_for_work({&transfer.work, 1});
+  under_way_.clear();
+}
 
 // Cleans up after a run, whichever way it ends.
 class Interpreter::Run {

@@ -81,39 +81,6 @@ size_t tensors_in(const std::vector<Formal>& arguments) {
       arguments, [](const Formal& a) { return a.type.type == TypeClass::kTensor && !a.type.optional; }));
 }
 
-}  // namespace
-
-std::shared_ptr<const RegisteredFunction> function_of_body(const Target& target, std::string_view text,
-                                                           const InterpreterOptions& options) {
-  Graph graph = parse(text);
-  size_t inputs = 0;
-  size_t outputs = 0;
-  NodeId last;
-  for (const NodeId node : graph.nodes()) {
-    inputs += graph.node(node).target == target_of(Builtin::kInput);
-    if (graph.node(node).target == target_of(Builtin::kOutput)) outputs = graph.list(graph.arguments(node)[0]).size();
-    last = node;
-  }
-  if (inputs != tensors_in(target.signature().arguments) || outputs != target.signature().returns.size()) {
-    throw ReplayError("the body of " + target.name() + " takes " + std::to_string(inputs) + " tensors and gives " +
-                          std::to_string(outputs) + ", unlike " + target.schema_text(),
-                      NodeId());
-  }
-  const auto body = std::make_shared<Body>(std::move(graph), options);
-  const FunctionKernel kernel = [body](std::span<const c10::IValue> arguments) {
-    std::vector<at::Tensor> tensors;
-    for (const c10::IValue& argument : arguments) {
-      if (argument.isTensor()) tensors.push_back(argument.toTensor());
-    }
-    std::vector<at::Tensor> outputs = body->interpreter.run(Bindings().in_order(std::move(tensors))).outputs;
-    part(outputs);
-    return std::vector<c10::IValue>(outputs.begin(), outputs.end());
-  };
-  return std::make_shared<const RegisteredFunction>(RegisteredFunction{target.schema_text(), kernel, kernel});
-}
-
-namespace {
-
 using Step = ReplayProgram::Step;
 using StepKind = ReplayProgram::StepKind;
 
@@ -518,6 +485,35 @@ class Compiler {
 };
 
 }  // namespace
+
+std::shared_ptr<const RegisteredFunction> function_of_body(const Target& target, std::string_view text,
+                                                           const InterpreterOptions& options) {
+  Graph graph = parse(text);
+  size_t inputs = 0;
+  size_t outputs = 0;
+  NodeId last;
+  for (const NodeId node : graph.nodes()) {
+    inputs += graph.node(node).target == target_of(Builtin::kInput);
+    if (graph.node(node).target == target_of(Builtin::kOutput)) outputs = graph.list(graph.arguments(node)[0]).size();
+    last = node;
+  }
+  if (inputs != tensors_in(target.signature().arguments) || outputs != target.signature().returns.size()) {
+    throw ReplayError("the body of " + target.name() + " takes " + std::to_string(inputs) + " tensors and gives " +
+                          std::to_string(outputs) + ", unlike " + target.schema_text(),
+                      NodeId());
+  }
+  const auto body = std::make_shared<Body>(std::move(graph), options);
+  const FunctionKernel kernel = [body](std::span<const c10::IValue> arguments) {
+    std::vector<at::Tensor> tensors;
+    for (const c10::IValue& argument : arguments) {
+      if (argument.isTensor()) tensors.push_back(argument.toTensor());
+    }
+    std::vector<at::Tensor> outputs = body->interpreter.run(Bindings().in_order(std::move(tensors))).outputs;
+    part(outputs);
+    return std::vector<c10::IValue>(outputs.begin(), outputs.end());
+  };
+  return std::make_shared<const RegisteredFunction>(RegisteredFunction{target.schema_text(), kernel, kernel});
+}
 
 const ReplayProgram::Problem* ReplayProgram::problem(uint32_t step) const {
   const auto found = std::lower_bound(problems.begin(), problems.end(), step,
