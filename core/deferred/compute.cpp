@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "core/capture/program_from_file.h"
 #include "core/deferred/mt19937_jump.h"
 #include "core/deferred/recipe.h"
 #include "core/deferred/record.h"
@@ -74,14 +75,11 @@ struct WithGenerator {
 std::optional<WithGenerator> overload_with_generator(const c10::OperatorHandle& op) {
   const auto& schema = op.schema();
   const std::string& overload = schema.overload_name();
-  for (const std::string& name : {overload.empty() ? std::string("generator") : overload + "_generator"}) {
-    const auto found = c10::Dispatcher::singleton().findSchema({schema.name(), name});
-    if (!found || found->schema().arguments().size() != schema.arguments().size() + 1) continue;
-    for (size_t i = 0; i < found->schema().arguments().size(); ++i) {
-      if (found->schema().arguments()[i].name() == "generator") return WithGenerator{*found, i};
-    }
-  }
-  return std::nullopt;
+  const std::string name = overload.empty() ? "generator" : overload + "_generator";
+  const auto found = c10::Dispatcher::singleton().findSchema({schema.name(), name});
+  if (!found || found->schema().arguments().size() != schema.arguments().size() + 1) return std::nullopt;
+  const auto position = found->schema().argumentIndexWithName("generator");
+  return position ? std::optional(WithGenerator{*found, static_cast<size_t>(*position)}) : std::nullopt;
 }
 
 class Replay final : public Interpreter {
@@ -160,15 +158,14 @@ class Replay final : public Interpreter {
 
  private:
   void draw(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
-    const auto& arguments = op.schema().arguments();
-    for (size_t i = 0; i < arguments.size(); ++i) {
-      if (arguments[i].name() != "generator") continue;
-      stack[stack.size() - arguments.size() + i] = generator_;
+    const size_t arguments = op.schema().arguments().size();
+    if (const auto position = op.schema().argumentIndexWithName("generator")) {
+      stack[stack.size() - arguments + static_cast<size_t>(*position)] = generator_;
       op.callBoxed(stack);
       return;
     }
     if (const auto other = overload_with_generator(op)) {
-      const auto begin = stack.end() - static_cast<std::ptrdiff_t>(arguments.size());
+      const auto begin = stack.end() - static_cast<std::ptrdiff_t>(arguments);
       stack.insert(begin + static_cast<std::ptrdiff_t>(other->position), c10::IValue(generator_));
       other->op.callBoxed(stack);
       return;
@@ -198,10 +195,8 @@ void run_nodes(Replay& replay, const Piece& piece, const Graph& record) {
         nested->rethrow_nested();
       } catch (const DeferredError&) {
         throw;  // what `done` throws passes through as it is
-      } catch (const c10::Error& cause) {
-        what = "while running " + to_text(record, node) + "\n  " + cause.what_without_backtrace();
       } catch (const std::exception& cause) {
-        what = "while running " + to_text(record, node) + "\n  " + cause.what();
+        what = "while running " + to_text(record, node) + "\n  " + message_of(cause);
       }
     }
     std::throw_with_nested(DeferredError(what, node));
@@ -223,14 +218,6 @@ ValueId first_output(const Graph& graph, NodeId node) {
   return first;
 }
 
-ValueId first_value(const Graph& graph, StorageId storage) {
-  ValueId first;
-  graph.for_each_output(graph.storage(storage).born, [&](ValueId value) {
-    if (!first.valid() && graph.value(value).storage == storage) first = value;
-  });
-  return first;
-}
-
 constexpr int64_t kShardWindow = int64_t{1} << 18;  // elements
 
 // Says whether a factory's results are alike in every place, and its arguments say how many places there are.
@@ -241,16 +228,8 @@ bool is_even_factory(const Target& target) {
 }
 
 bool is_whole(const Graph& graph, ValueId value, int64_t numel) {
-  const Value& v = graph.value(value);
-  if (v.kind != ValueKind::kTensor || v.offset != 0 || graph.numel(value) != numel) return false;
-  int64_t expected = 1;
-  const auto sizes = graph.sizes(value);
-  const auto strides = graph.strides(value);
-  for (size_t i = sizes.size(); i-- > 0;) {
-    if (sizes[i] != 1 && strides[i] != expected) return false;
-    expected *= sizes[i];
-  }
-  return graph.storage(v.storage).bytes == graph.logical_bytes(value);
+  return graph.value(value).kind == ValueKind::kTensor && graph.value(value).offset == 0 &&
+         graph.numel(value) == numel && is_whole(graph, value);
 }
 
 // Returns why `step` cannot run piece by piece; empty if it can.
@@ -339,30 +318,24 @@ class WindowReplay final : public Interpreter {
     const Target& target = graph().target(node);
     const Signature& signature = target.signature();
     const auto number = [&](std::string_view name, double otherwise) {
-      for (size_t i = 0; i < signature.arguments.size(); ++i) {
-        if (signature.arguments[i].name == name && arguments[i].isScalar()) return arguments[i].toScalar().toDouble();
-      }
-      return otherwise;
+      const auto position = signature.position_of(name);
+      return position && arguments[*position].isScalar() ? arguments[*position].toScalar().toDouble() : otherwise;
     };
     if (facts_of(node).is_in_place) {
       torch::jit::Stack stack = arguments;
       stack[0] = piece;
-      for (size_t i = 0; i < signature.arguments.size(); ++i) {
-        if (signature.arguments[i].name == "generator") stack[i] = generator;
-      }
+      if (const auto position = signature.position_of("generator")) stack[*position] = generator;
       find_operator(target)->callBoxed(stack);
       return piece;
     }
     const std::string& name = signature.name;
     if (name == "aten::rand" || name == "aten::rand_like") return piece.uniform_(0, 1, generator);
     if (name.starts_with("aten::randint")) {
-      int64_t low = 0;
-      int64_t high = 0;
-      for (size_t i = 0; i < signature.arguments.size(); ++i) {
-        if (signature.arguments[i].name == "low") low = arguments[i].toInt();
-        if (signature.arguments[i].name == "high") high = arguments[i].toInt();
-      }
-      return piece.random_(low, high, generator);
+      const auto integer = [&](std::string_view argument) {
+        const auto position = signature.position_of(argument);
+        return position ? arguments[*position].toInt() : 0;
+      };
+      return piece.random_(integer("low"), integer("high"), generator);
     }
     return piece.normal_(number("mean", 0), number("std", 1), generator);
   }
@@ -623,10 +596,7 @@ at::Tensor materialize_shard(const at::Tensor& tensor, int64_t dim, int64_t star
 
   const std::vector<Recipe::Group> groups = record->recipe().groups_for({&storage, 1});
   const Recipe::Group& group = groups.at(0);
-  ValueId root;
-  graph.for_each_output(graph.storage(storage).born, [&](ValueId value) {
-    if (!root.valid() && graph.value(value).storage == storage) root = value;
-  });
+  const ValueId root = first_value(graph, storage);
   std::string why;
   if (!tensor.is_contiguous() || fake->storage_offset() != 0 || tensor.is_conj() || tensor.is_neg() ||
       graph.value(root).dtype != tensor.scalar_type() || !is_whole(graph, root, numel)) {

@@ -155,7 +155,7 @@ void DeferredRecord::check_operand(const std::string& user, const at::Tensor& te
   if (!storage.valid()) {
     const at::Tensor outside = this->outside(*fake);
     if (!outside.defined()) {
-      throw DeferredError(user + " uses a fake tensor (" + c10::str(fake->dtype(), " ", fake->sizes()) +
+      throw DeferredError(user + " uses a fake tensor (" + geometry(tensor) +
                           ") that another mode or another deferred_init made; its contents are not known here. "
                           "Make it in the same deferred_init, or materialise it first");
     }
@@ -165,13 +165,13 @@ void DeferredRecord::check_operand(const std::string& user, const at::Tensor& te
                           "inference mode");
     }
   } else if (real_storage(storage)) {
-    throw DeferredError(user + " uses a described tensor (" + c10::str(fake->dtype(), " ", fake->sizes()) +
+    throw DeferredError(user + " uses a described tensor (" + geometry(tensor) +
                         ") whose storage has been materialised by way of another tensor that shares it. "
                         "Call materialize_tensor on this one too, which copies nothing, and then use it");
   }
   if (!written) return;
   if (!storage.valid() || graph().storage(storage).kind == StorageKind::kConstant) {
-    throw DeferredError(user + " would write to a tensor from outside (" + c10::str(fake->dtype(), " ", fake->sizes()) +
+    throw DeferredError(user + " would write to a tensor from outside (" + geometry(tensor) +
                         ")" + kNotWrittenFromOutside);
   }
 }
