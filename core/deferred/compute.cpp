@@ -12,6 +12,7 @@
 #include "core/deferred/recipe.h"
 #include "core/deferred/record.h"
 #include "core/fake/known_contents.h"
+#include "core/replay/replay_program.h"
 #include "shadowgraph/capture/replay.h"
 #include "shadowgraph/deferred/deferred.h"
 #include "shadowgraph/error.h"
@@ -38,32 +39,6 @@ class DefaultDtype {
  private:
   at::ScalarType before_;
   bool changed_ = false;
-};
-
-// Replaces the default CPU generator for a while, for random operators that take no generator.
-class DefaultGeneratorAs {
- public:
-  explicit DefaultGeneratorAs(const at::Generator& given) : lock_(mutex()), given_(given) {
-    const at::Generator& process = at::detail::getDefaultCPUGenerator();
-    before_ = RandomState::of(process);
-    RandomState::of(given_).put_into(process);
-  }
-  ~DefaultGeneratorAs() {
-    const at::Generator& process = at::detail::getDefaultCPUGenerator();
-    RandomState::of(process).put_into(given_);
-    before_.put_into(process);
-  }
-  DefaultGeneratorAs(const DefaultGeneratorAs&) = delete;
-  DefaultGeneratorAs& operator=(const DefaultGeneratorAs&) = delete;
-
- private:
-  static std::mutex& mutex() {
-    static std::mutex mutex;
-    return mutex;
-  }
-  std::unique_lock<std::mutex> lock_;
-  at::Generator given_;
-  RandomState before_;
 };
 
 // Finds the same operator with a generator after what `op` has (aten::rand -> aten::rand.generator); nullopt if there
@@ -170,7 +145,9 @@ class Replay final : public Interpreter {
       other->op.callBoxed(stack);
       return;
     }
-    const DefaultGeneratorAs scope(generator_);
+    static std::mutex of_process;
+    const std::lock_guard lock(of_process);
+    const GeneratorInPlaceOfDefault scope(generator_);
     op.callBoxed(stack);
   }
 

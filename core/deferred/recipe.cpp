@@ -2,9 +2,9 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>
+#include <boost/pending/disjoint_sets.hpp>
 
 #include <algorithm>
-#include <boost/pending/disjoint_sets.hpp>
 #include <cstring>
 #include <iterator>
 #include <queue>
@@ -463,7 +463,7 @@ class Recipe::Grouping {
   std::unordered_map<ValueId, NodeId> placeholder_of_;
   std::unordered_map<StorageId, uint32_t> set_of_;  // an item that touches it
   std::vector<Group> groups_;
-  std::vector<std::vector<NodeId>> given_;         // by group: the placeholders that it reads
+  std::vector<std::vector<NodeId>> given_;       // by group: the placeholders that it reads
   std::unordered_map<size_t, size_t> group_of_;  // by set
 };
 
@@ -558,7 +558,8 @@ void Piece::take_from_snapshot(NodeId node, const Recipe::Group& group) {
     auto [bytes, added] = snapshot_here_.try_emplace(storage);
     if (added) {
       const at::Tensor& contents = group.snapshots.at(storage).bytes;
-      const NodeId here = graph_.append(target_of(Builtin::kConstant), {Argument::of_constant(graph_.add_constant(contents))});
+      const NodeId here =
+          graph_.append(target_of(Builtin::kConstant), {Argument::of_constant(graph_.add_constant(contents))});
       const StorageId own = graph_.add_storage(
           {.bytes = static_cast<int64_t>(contents.nbytes()), .kind = StorageKind::kConstant, .born = here});
       const int64_t one = 1;

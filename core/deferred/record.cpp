@@ -171,8 +171,8 @@ void DeferredRecord::check_operand(const std::string& user, const at::Tensor& te
   }
   if (!written) return;
   if (!storage.valid() || graph().storage(storage).kind == StorageKind::kConstant) {
-    throw DeferredError(user + " would write to a tensor from outside (" + geometry(tensor) +
-                        ")" + kNotWrittenFromOutside);
+    throw DeferredError(user + " would write to a tensor from outside (" + geometry(tensor) + ")" +
+                        kNotWrittenFromOutside);
   }
 }
 

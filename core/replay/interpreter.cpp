@@ -14,9 +14,10 @@
 #include <mutex>
 #include <string>
 #include <string_view>
-#include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
+#include "core/capture/program_from_file.h"
 #include "core/fake/converter.h"
 #include "core/fake/fake_tensor_impl.h"
 #include "core/fake/mode_state.h"
@@ -39,7 +40,6 @@ at::Tensor with_geometry(const at::Tensor& source, c10::Storage storage, caffe2:
   return at::Tensor(std::move(impl));
 }
 
-// Returns another tensor object with the same storage, geometry and version counter.
 at::Tensor shallow_copy(const at::Tensor& tensor) {
   c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
   return at::Tensor(impl->shallow_copy_and_detach(impl->version_counter(), /*allow_tensor_metadata_change=*/true));
@@ -91,40 +91,16 @@ class ReplayScope {
                                            c10::autocast_dispatch_keyset};
 };
 
-// Draws from `given` wherever the default generator would be asked, operators without a generator argument included.
-class GeneratorInPlaceOfDefault {
- public:
-  explicit GeneratorInPlaceOfDefault(at::Generator given)
-      : given_(std::move(given)), default_(at::globalContext().defaultGenerator(given_.device())) {
-    before_ = exchange(default_, state_of(given_));
-  }
-  ~GeneratorInPlaceOfDefault() {
-    const at::Tensor after = exchange(default_, before_);
-    const std::lock_guard lock(given_.mutex());
-    given_.set_state(after);
-  }
-  GeneratorInPlaceOfDefault(const GeneratorInPlaceOfDefault&) = delete;
-  GeneratorInPlaceOfDefault& operator=(const GeneratorInPlaceOfDefault&) = delete;
+at::Tensor state_of(at::Generator& generator) {
+  const std::lock_guard lock(generator.mutex());
+  return generator.get_state();
+}
 
- private:
-  static at::Tensor state_of(at::Generator& generator) {
-    const std::lock_guard lock(generator.mutex());
-    return generator.get_state();
-  }
-  static at::Tensor exchange(at::Generator& generator, const at::Tensor& state) {
-    const std::lock_guard lock(generator.mutex());
-    at::Tensor before = generator.get_state();
-    generator.set_state(state);
-    return before;
-  }
-  at::Generator given_;
-  at::Generator default_;
-  at::Tensor before_;
-};
-
-std::string message_of(const std::exception& error) {
-  const auto* libtorch = dynamic_cast<const c10::Error*>(&error);
-  return libtorch != nullptr ? libtorch->what_without_backtrace() : error.what();
+at::Tensor exchange_state(at::Generator& generator, const at::Tensor& state) {
+  const std::lock_guard lock(generator.mutex());
+  at::Tensor before = generator.get_state();
+  generator.set_state(state);
+  return before;
 }
 
 }  // namespace
@@ -135,6 +111,13 @@ c10::Storage copy_of_storage(const at::Tensor& tensor) {
   copy.copy_(bytes);
   return copy.storage();
 }
+
+GeneratorInPlaceOfDefault::GeneratorInPlaceOfDefault(at::Generator given)
+    : given_(std::move(given)),
+      default_(at::globalContext().defaultGenerator(given_.device())),
+      before_(exchange_state(default_, state_of(given_))) {}
+
+GeneratorInPlaceOfDefault::~GeneratorInPlaceOfDefault() { exchange_state(given_, exchange_state(default_, before_)); }
 
 // Gives operands a tensor of their own if they are the very tensor of an `out=` that is not dense, or has no elements
 // (ReplayProgram::Step::loose_out).
@@ -467,9 +450,8 @@ void Interpreter::run_builtin(NodeId node) {
       return;
     case StepKind::kGradient: {
       const NodeId parameter = graph_.value(arguments[0].ref.value).producer;
-      const bool named = graph_.node(parameter).target.index <= target_of(Builtin::kInput).index;
-      const std::string name =
-          named ? graph_.text(graph_.arguments(parameter)[0].string) : c10::str("%", arguments[0].ref.value.index);
+      const std::string name = is_bound(graph_, parameter) ? graph_.text(graph_.arguments(parameter)[0].string)
+                                                           : c10::str("%", arguments[0].ref.value.index);
       if (arguments[1].kind == ArgumentKind::kValue) {
         result_.gradients[name] = value(arguments[1].ref.value).toTensor();
       }
@@ -570,9 +552,7 @@ at::Tensor Interpreter::own_tensor(const at::Tensor& bound, bool copied) {
   const c10::Storage& storage = tensor.storage();
   auto& copy = copies_[storage.unsafeGetStorageImpl()];
   if (!copy) copy = copy_of_storage(tensor);
-  at::Tensor own =
-      with_geometry(tensor, copy, tensor.dtype(), tensor.sizes(), tensor.strides(), tensor.storage_offset());
-  return own;
+  return with_geometry(tensor, copy, tensor.dtype(), tensor.sizes(), tensor.strides(), tensor.storage_offset());
 }
 
 void Interpreter::bind(const Bindings& bindings) {
@@ -617,10 +597,9 @@ void Interpreter::bind(const Bindings& bindings) {
 
 // Refuses a name that no placeholder has. In a slice, placeholders that it does not need may be bound as well.
 void Interpreter::check_names(const Bindings& bindings) const {
-  std::unordered_map<std::string_view, bool> known;
+  std::unordered_set<std::string_view> known;
   for (const NodeId node : graph_.nodes()) {
-    const TargetId target = graph_.node(node).target;
-    if (target.index <= target_of(Builtin::kInput).index) known[graph_.text(graph_.arguments(node)[0].string)] = true;
+    if (is_bound(graph_, node)) known.insert(graph_.text(graph_.arguments(node)[0].string));
   }
   for (const auto& [name, entry] : bindings.named()) {
     if (!entry.must_exist || known.contains(name)) continue;
@@ -633,8 +612,7 @@ void Interpreter::check_names(const Bindings& bindings) const {
 ReplayExecutor::ReplayExecutor(Graph graph, InterpreterOptions options)
     : graph_(std::move(graph)), interpreter_(graph_, std::move(options)) {
   for (const NodeId node : graph_.nodes()) {
-    if (graph_.node(node).target.index > target_of(Builtin::kInput).index) continue;
-    input_names_.push_back(graph_.text(graph_.arguments(node)[0].string));
+    if (is_bound(graph_, node)) input_names_.push_back(graph_.text(graph_.arguments(node)[0].string));
   }
 }
 

@@ -37,8 +37,7 @@ std::vector<NodeId> slice_for(const Graph& graph, const Effects& effects, std::s
   // The walk goes backwards: a storage becomes needed at its last reader, so that writes after it are not part of the
   // slice.
   for (NodeId node = graph.last(); node.valid(); node = graph.node(node).previous) {
-    const TargetId target = graph.node(node).target;
-    if (target == target_of(Builtin::kOutput) || target == target_of(Builtin::kGradient)) continue;
+    if (is_end(graph.node(node).target)) continue;
     bool needed = false;
     graph.for_each_output(node, [&](ValueId value) { needed |= needed_value[value.index]; });
     for (const StorageWrite& write : effects.writes(node)) needed |= needed_storage[write.storage.index];
@@ -70,8 +69,7 @@ void part(std::vector<at::Tensor>& outputs) {
     if (!outputs[i].defined()) continue;
     if (std::any_of(outputs.begin(), outputs.begin() + static_cast<std::ptrdiff_t>(i),
                     [&](const at::Tensor& earlier) { return earlier.is_same(outputs[i]); })) {
-      c10::TensorImpl* impl = outputs[i].unsafeGetTensorImpl();
-      outputs[i] = at::Tensor(impl->shallow_copy_and_detach(impl->version_counter(), true));
+      outputs[i] = shallow_copy(outputs[i]);
     }
   }
 }
@@ -110,7 +108,7 @@ class Compiler {
     const bool grouped = options_.groups != nullptr && options_.nodes.empty() && !options_.autograd;
     if (grouped) nodes = in_order_of_groups(nodes);
     for (const NodeId node : graph_.nodes()) {
-      if (is_bound(node)) position_[node] = program_->all_placeholders++;
+      if (is_bound(graph_, node)) position_[node] = program_->all_placeholders++;
     }
     find_last_uses(nodes);
     find_written_storages(nodes);
@@ -181,8 +179,6 @@ class Compiler {
     program_->steps[begin].group = static_cast<uint32_t>(program_->groups.size());
     program_->groups.push_back({number, end, released});
   }
-
-  bool is_bound(NodeId node) const { return graph_.node(node).target.index <= target_of(Builtin::kInput).index; }
 
   void find_last_uses(const std::vector<NodeId>& nodes) {
     last_use_.assign(graph_.value_capacity(), 0);
