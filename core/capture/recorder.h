@@ -208,6 +208,7 @@ class Recorder final : public CallObserver, public SavedTensorObserver, public S
   RegionId current_region(std::span<const Argument> arguments);
   RegionId materialise(size_t depth);
   RegionId inferred_region(size_t depth, std::span<const Argument> arguments);
+  RegionId add_inferred_module(RegionId parent, StringId name);
   StringId owner_path(std::span<const Argument> arguments) const;
   void flush_deaths();
   void link_backward(NodeId node);
@@ -217,6 +218,11 @@ class Recorder final : public CallObserver, public SavedTensorObserver, public S
   void note_routings_read();
   void note_host_read(const OperatorInfo& info, NodeId node, const CallArgument& result);
   void claim_sequence(NodeId node);
+  // Returns the forward node whose grad_fn has this number; invalid if there is none here.
+  NodeId owner_of(uint64_t sequence) const {
+    const uint64_t at = sequence - sequence_base_;
+    return at < sequence_owner_.size() ? sequence_owner_[at] : NodeId();
+  }
   void attach_saved_tensors();
   void link_recomputation(NodeId node);
   bool is_recomputed(NodeId node) const;

@@ -181,6 +181,14 @@ StringId Recorder::owner_path(std::span<const Argument> arguments) const {
   return owner;
 }
 
+RegionId Recorder::add_inferred_module(RegionId parent, StringId name) {
+  Region region{.kind = RegionKind::kModule, .inferred = true, .parent = parent};
+  region.name = name;
+  region.class_name = graph_.intern("");
+  region.call = calls_[(uint64_t{parent.index} << 32) | name.index]++;
+  return graph_.add_region(region);
+}
+
 // Returns the module inside the open region `depth` whose parameters are among `arguments`, or that region itself.
 RegionId Recorder::inferred_region(size_t depth, std::span<const Argument> arguments) {
   const RegionId outer = materialise(depth);
@@ -196,14 +204,7 @@ RegionId Recorder::inferred_region(size_t depth, std::span<const Argument> argum
   if (!is_inside(graph_.text(path), module)) return outer;
   OpenRegion& open = regions_[depth];
   if (open.inferred_path == path) return open.inferred;
-  Region region;
-  region.kind = RegionKind::kModule;
-  region.inferred = true;
-  region.parent = outer;
-  region.name = path;
-  region.class_name = graph_.intern("");
-  region.call = calls_[(uint64_t{outer.index} << 32) | path.index]++;
-  open.inferred = graph_.add_region(region);
+  open.inferred = add_inferred_module(outer, path);
   open.inferred_path = path;
   return open.inferred;
 }
@@ -221,14 +222,7 @@ void Recorder::infer_modules_from_neighbours() {
     if (before.valid() && after.valid() && !pending.empty()) {
       const std::string module(common_module(graph_.text(before), graph_.text(after)));
       if (!module.empty()) {
-        Region region;
-        region.kind = RegionKind::kModule;
-        region.inferred = true;
-        region.parent = Graph::kRootRegion;
-        region.name = graph_.intern(module);
-        region.class_name = graph_.intern("");
-        region.call = calls_[region.name.index]++;
-        const RegionId id = graph_.add_region(region);
+        const RegionId id = add_inferred_module(Graph::kRootRegion, graph_.intern(module));
         for (const Unit& unit : pending) {
           if (unit.top.valid()) {
             mutable_region(graph_, unit.top).parent = id;
@@ -291,9 +285,7 @@ void Recorder::link_backward(NodeId node) {
   }
   Node& n = mutable_node(graph_, node);
   n.phase = Graph::kBackward;
-  const uint64_t sequence = grad_fn->sequence_nr();
-  if (sequence < sequence_base_ || sequence - sequence_base_ >= sequence_owner_.size()) return;
-  n.forward = sequence_owner_[sequence - sequence_base_];
+  n.forward = owner_of(grad_fn->sequence_nr());
   if (!n.forward.valid()) return;
   n.region = graph_.node(n.forward).region;
   n.source = graph_.node(n.forward).source;
@@ -352,10 +344,7 @@ void Recorder::attach_saved_tensors() {
   std::vector<std::pair<NodeId, SavedTensor>> attached;
   attached.reserve(saved_.size());
   for (const Saved& saved : saved_) {
-    NodeId owner;
-    if (saved.sequence >= sequence_base_ && saved.sequence - sequence_base_ < sequence_owner_.size()) {
-      owner = sequence_owner_[saved.sequence - sequence_base_];
-    }
+    NodeId owner = owner_of(saved.sequence);
     if (!owner.valid()) owner = saved.last_node;
     if (!owner.valid()) continue;
     SavedTensor entry;

@@ -18,6 +18,7 @@
 #include "core/capture/program_from_file.h"
 #include "core/capture/recorder.h"
 #include "core/capture/source_location.h"
+#include "core/libtorch/error_text.h"
 #include "shadowgraph/capture/capture.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/graph/text.h"
@@ -311,11 +312,6 @@ void add_tensors(const c10::IValue& value, Tensors& tensors) {
   } else if (value.isGenericDict()) {
     for (const auto& entry : value.toGenericDict()) add_tensors(entry.value(), tensors);
   }
-}
-
-std::string message_of(const std::exception& error) {
-  const auto* of_libtorch = dynamic_cast<const c10::Error*>(&error);
-  return of_libtorch != nullptr ? of_libtorch->what_without_backtrace() : error.what();
 }
 
 at::Tensor first_output_loss(const Tensors& outputs) {

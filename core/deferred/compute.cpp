@@ -7,11 +7,11 @@
 
 #include <algorithm>
 
-#include "core/capture/program_from_file.h"
 #include "core/deferred/mt19937_jump.h"
 #include "core/deferred/recipe.h"
 #include "core/deferred/record.h"
 #include "core/fake/known_contents.h"
+#include "core/libtorch/error_text.h"
 #include "core/replay/replay_program.h"
 #include "shadowgraph/capture/replay.h"
 #include "shadowgraph/deferred/deferred.h"

@@ -307,11 +307,6 @@ bool DeferredRecord::compute(const OperatorInfo& info, torch::jit::Stack& stack)
     const c10::IValue& value = stack[i];
     if (value.isTensor() && value.toTensor().defined()) {
       real_stack.emplace_back(real_one(value.toTensor()));
-    } else if (value.isTensorList()) {
-      c10::List<at::Tensor> list;
-      for (const at::Tensor& tensor : value.toTensorVector())
-        list.push_back(tensor.defined() ? real_one(tensor) : tensor);
-      real_stack.emplace_back(list);
     } else if (value.isList()) {
       c10::List<c10::IValue> list = value.toList().copy();
       for (size_t j = 0; j < list.size(); ++j) {

@@ -17,11 +17,11 @@
 #include <unordered_set>
 #include <utility>
 
-#include "core/capture/program_from_file.h"
 #include "core/fake/converter.h"
 #include "core/fake/fake_tensor_impl.h"
 #include "core/fake/mode_state.h"
 #include "core/fake/process_groups.h"
+#include "core/libtorch/error_text.h"
 #include "core/replay/replay_program.h"
 #include "shadowgraph/capture/functions.h"
 #include "shadowgraph/capture/replay.h"

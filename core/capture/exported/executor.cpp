@@ -13,8 +13,8 @@
 
 #include "core/capture/exported/program.h"
 #include "core/capture/exported/symbolic_size.h"
-#include "core/capture/program_from_file.h"
 #include "core/fake/thread_state.h"
+#include "core/libtorch/error_text.h"
 #include "shadowgraph/capture/activation_checkpoint.h"
 #include "shadowgraph/capture/capture.h"
 #include "shadowgraph/error.h"

@@ -14,8 +14,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "core/capture/program_from_file.h"
 #include "core/capture/source_location.h"
+#include "core/libtorch/error_text.h"
 #include "shadowgraph/error.h"
 #include "support/json.h"
 
