@@ -24,14 +24,14 @@
 
 namespace shadowgraph {
 
+namespace {
+
 struct BoundInputs {
   std::vector<TensorSpecText> tensors;        // of the user's tensors, in order
   std::vector<std::vector<int64_t>> strides;  // parallel; empty: contiguous
   std::vector<bool> requires_grad;
   SymbolValues symbols;
 };
-
-namespace {
 
 std::string range_text(const SymbolRange& range) {
   constexpr int64_t kAsGoodAsUnbounded = int64_t{1} << 40;  // "no bound" is written as one of several large numbers
@@ -132,8 +132,6 @@ std::vector<int64_t> strides_for(const SavedGeometry& geometry, const std::vecto
   return differs ? strides : std::vector<int64_t>();
 }
 
-}  // namespace
-
 // Describes the tensors that the user gives, in order: "x f32[s77 = 4 (2 to 64), 8]".
 std::vector<std::string> describe_inputs(const SavedProgram& program) {
   std::vector<std::string> texts;
@@ -210,14 +208,11 @@ int64_t number_for(const SavedInput& spec, const SymbolValues& symbols, const st
   return spec.number.value;
 }
 
-// Makes parameters, buffers and constants of an exported program as fakes. Internal to core/exported.
-
+// Parameters, buffers and constants of an exported program as fakes.
 struct MadeWeights {
   std::vector<at::Tensor> inputs;
   std::vector<at::Tensor> idle;  // parallel to program.idle
 };
-
-namespace {
 
 // Position ids and masks of small models stay below this; anything larger is rather a table of numbers that is looked
 // up in.
@@ -329,8 +324,6 @@ class WeightMaker {
   std::map<std::string, SharedRecord> records_;
 };
 
-}  // namespace
-
 // `inputs` is parallel to program.inputs, undefined where that is the user's. All are on the active mode's device.
 // Weights that share a record of the archive share a storage; those of the same geometry are one tensor. Floating-point
 // weights become `dtype`.
@@ -356,6 +349,8 @@ MadeWeights make_weights(const ExportArchive& archive, const SavedProgram& progr
   for (const SavedInput& spec : program.idle) weights.idle.push_back(make(spec));
   return weights;
 }
+
+}  // namespace
 
 struct ExportedProgram::State {
   explicit State(const std::string& path) : archive(path), saved(read_program(archive)) {}
