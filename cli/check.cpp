@@ -3,7 +3,6 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <filesystem>
 #include <set>
@@ -60,10 +59,9 @@ std::optional<Limit> parse_limit(const std::string& text, bool sizes) {
   const bool plus = text.starts_with('+');
   const std::string rest = text.substr(plus ? 1 : 0);
   if (plus && rest.ends_with('%')) {
-    double percent = 0;
-    const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size() - 1, percent);
-    if (error != std::errc() || end != rest.data() + rest.size() - 1 || !(percent >= 0 && percent <= 1e6)) return {};
-    limit.share = percent / 100;
+    const auto percent = parse_number<double>(rest.substr(0, rest.size() - 1));
+    if (!percent || !(*percent >= 0 && *percent <= 1e6)) return {};
+    limit.share = *percent / 100;
     return limit;
   }
   const auto bytes = sizes && rest.ends_with('B') ? parse_bytes(rest) : std::nullopt;
@@ -141,13 +139,12 @@ struct Figure {
   std::string name;
   int64_t before, after;
   std::string (*text)(int64_t amount);
-  const Limit* limit = nullptr;  // none: told, and not checked
-  bool grew() const { return limit != nullptr && after > limit->of(before); }
+  std::optional<Limit> limit;  // none: told, and not checked
+  bool grew() const { return limit && after > limit->of(before); }
 };
 
 struct Checked {
   Baseline before, after;
-  Limit peak, time;
   std::vector<Figure> figures;
   std::vector<Growth> at_peak, kernels;
   bool grew() const { return std::ranges::any_of(figures, &Figure::grew); }
@@ -158,24 +155,18 @@ std::string text_of_nanoseconds(int64_t time) { return human_seconds(static_cast
 std::string text_of_count(int64_t count) { return human_count(count); }
 
 Checked checked(Baseline before, Baseline after, const CheckRequest& request) {
-  Checked made{.before = std::move(before),
-               .after = std::move(after),
-               .peak = *parse_limit(request.max_peak, true),
-               .time = *parse_limit(request.max_time, false)};
-  made.at_peak = growth_of(made.before.at_peak, made.after.at_peak);
-  made.kernels = growth_of(made.before.kernels, made.after.kernels);
-  return made;
-}
-
-// Points into `made`.
-void add_figures(Checked& made) {
+  Checked made{.before = std::move(before), .after = std::move(after)};
   const Baseline& a = made.before;
   const Baseline& b = made.after;
-  made.figures = {{"peak memory", a.peak, b.peak, text_of_bytes, &made.peak},
-                  {fmt::format("time on {}", b.spec), a.time, b.time, text_of_nanoseconds, &made.time},
-                  {"saved for backward", a.saved, b.saved, text_of_bytes},
-                  {"parameters", a.parameters, b.parameters, text_of_bytes},
-                  {"FLOPs", a.flops, b.flops, text_of_count}};
+  made.figures = {
+      {"peak memory", a.peak, b.peak, text_of_bytes, parse_limit(request.max_peak, true)},
+      {fmt::format("time on {}", b.spec), a.time, b.time, text_of_nanoseconds, parse_limit(request.max_time, false)},
+      {"saved for backward", a.saved, b.saved, text_of_bytes},
+      {"parameters", a.parameters, b.parameters, text_of_bytes},
+      {"FLOPs", a.flops, b.flops, text_of_count}};
+  made.at_peak = growth_of(a.at_peak, b.at_peak);
+  made.kernels = growth_of(a.kernels, b.kernels);
+  return made;
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -201,7 +192,7 @@ std::string headline(const Checked& made) {
 }
 
 std::string verdict_of(const Figure& figure) {
-  if (figure.limit == nullptr) return "";
+  if (!figure.limit) return "";
   return figure.grew() ? "above " + figure.limit->text : "within " + figure.limit->text;
 }
 
@@ -285,7 +276,7 @@ json to_json(const Checked& made) {
               {"kernels", json::array()}};
   for (const Figure& figure : made.figures) {
     json row{{"name", figure.name}, {"before", figure.before}, {"after", figure.after}};
-    if (figure.limit != nullptr) row.update({{"limit", figure.limit->of(figure.before)}, {"grew", figure.grew()}});
+    if (figure.limit) row.update({{"limit", figure.limit->of(figure.before)}, {"grew", figure.grew()}});
     object["figures"].push_back(std::move(row));
   }
   const auto add = [&](const char* name, const std::vector<Growth>& growth) {
@@ -339,8 +330,7 @@ int check(const CLI::App& command, const CheckRequest& request) {
     throw Error(fmt::format("the times in {} are of {}, not of {}: leave --spec out, or write it anew with --update",
                             request.baseline, before.spec, spec.name));
   }
-  Checked made = checked(std::move(before), now(request, spec), request);
-  add_figures(made);
+  const Checked made = checked(std::move(before), now(request, spec), request);
   print_text(request.json       ? json_text(to_json(made))
              : request.markdown ? to_markdown(made, request.rows)
                                 : to_text(made, request.rows));

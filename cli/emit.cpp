@@ -119,10 +119,8 @@ int emit_weights(const EmitRequest& request) {
                             near.empty() ? "" : " (did you mean '" + near + "'?)"));
   }
   const WrittenWeights written = write_weights(request.output, chosen);
-  std::fputs(fmt::format("{}: {} of {} tensors of {}, {}, seed {}\n", request.output, written.tensors, names.size(),
-                         model_name, human_bytes(static_cast<int64_t>(written.bytes)), request.seed)
-                 .c_str(),
-             stderr);
+  fmt::print(stderr, "{}: {} of {} tensors of {}, {}, seed {}\n", request.output, written.tensors, names.size(),
+             model_name, human_bytes(static_cast<int64_t>(written.bytes)), request.seed);
   return 0;
 }
 

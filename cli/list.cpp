@@ -199,10 +199,8 @@ bool verify_kernels(const ListRequest& request) {
                       entries.size(), entries.size() == 1 ? "entry is" : "entries are");
   print_text(request.json ? json_text(to_json(directory, entries)) : text);
   if (broken != 0) {
-    std::fputs(fmt::format("shadowgraph: {} of the kernels in {} cannot be used: what is said of each is why\n", broken,
-                           directory)
-                   .c_str(),
-               stderr);
+    fmt::print(stderr, "shadowgraph: {} of the kernels in {} cannot be used: what is said of each is why\n", broken,
+               directory);
   }
   return broken == 0;
 }

@@ -4,13 +4,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdio>
 #include <system_error>
 
 #include "cli/suggestion.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/units.h"
+#include "support/text.h"
 
 namespace shadowgraph::cli {
 namespace {
@@ -31,10 +31,9 @@ void refuse(const CLI::App& command, std::string_view option, std::initializer_l
 
 CLI::Validator whole_number_from(int64_t least) {
   return {[least](const std::string& text) {
-            int64_t number = 0;
-            const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-            const bool fits = error == std::errc() && end == text.data() + text.size() && number >= least;
-            return fits ? std::string() : fmt::format("'{}' is not a whole number of at least {}", text, least);
+            const auto number = parse_number<int64_t>(text);
+            return number && *number >= least ? std::string()
+                                              : fmt::format("'{}' is not a whole number of at least {}", text, least);
           },
           ""};
 }

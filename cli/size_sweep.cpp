@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include <charconv>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -13,6 +12,7 @@
 #include "shadowgraph/graph/text.h"
 #include "shadowgraph/profile/fits.h"
 #include "shadowgraph/profile/profile.h"
+#include "support/text.h"
 
 namespace shadowgraph::cli {
 namespace {
@@ -153,21 +153,14 @@ nlohmann::json to_json(const BatchProfile& profile, const CaptureRequest& reques
 }  // namespace
 
 std::optional<SizeRange> parse_size_range(const std::string& text) {
-  SizeRange range;
-  const char* at = text.data();
-  const char* end = at + text.size();
-  const auto number = [&](int64_t& value) {
-    const auto [next, error] = std::from_chars(at, end, value);
-    const bool good = error == std::errc() && next != at && value > 0;
-    at = next;
-    return good;
-  };
-  if (!number(range.first) || end - at < 2 || at[0] != '.' || at[1] != '.') return std::nullopt;
-  at += 2;
-  if (!number(range.last)) return std::nullopt;
-  if (at != end && (*at++ != ':' || !number(range.step))) return std::nullopt;
-  if (at != end || range.last < range.first) return std::nullopt;
-  return range;
+  const size_t dots = text.find("..");
+  const size_t colon = text.find(':');
+  if (dots == text.npos) return std::nullopt;
+  const auto first = parse_number<int64_t>(text.substr(0, dots));
+  const auto last = parse_number<int64_t>(text.substr(dots + 2, colon - dots - 2));
+  const auto step = colon == text.npos ? std::optional<int64_t>(1) : parse_number<int64_t>(text.substr(colon + 1));
+  if (!first || !last || !step || *first < 1 || *last < *first || *step < 1) return std::nullopt;
+  return SizeRange{*first, *last, *step};
 }
 
 void sweep_batches(const CaptureRequest& request, const SweepRequest& sweep) {

@@ -8,7 +8,6 @@
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
 
-#include <charconv>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -27,6 +26,7 @@
 #include "shadowgraph/passes/pipeline.h"
 #include "shadowgraph/units.h"
 #include "support/json.h"
+#include "support/text.h"
 
 namespace shadowgraph::cli {
 namespace {
@@ -57,18 +57,10 @@ std::pair<std::string, std::string> named_value(const std::string& text, const c
   return {text.substr(0, equals), text.substr(equals + 1)};
 }
 
-template <class Number>
-std::optional<Number> number_in(const std::string& text) {
-  Number number{};
-  const char* const end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, number);
-  return error == std::errc() && stop == end ? std::optional(number) : std::nullopt;
-}
-
 c10::Scalar answer_in(const std::string& text, const std::string& value) {
   if (value == "true" || value == "false") return value == "true";
-  if (const auto integer = number_in<int64_t>(value)) return *integer;
-  if (const auto real = number_in<double>(value)) return *real;
+  if (const auto integer = parse_number<int64_t>(value)) return *integer;
+  if (const auto real = parse_number<double>(value)) return *real;
   throw Error(fmt::format("--host-reads '{}': '{}' is neither a number nor true or false", text, value));
 }
 
@@ -91,7 +83,7 @@ NamedDataSizes data_sizes(const CaptureRequest& request) {
   NamedDataSizes sizes;
   for (const std::string& text : request.data_sizes) {
     const auto [name, value] = named_value(text, "--data-sizes", "nonzero0=17");
-    const auto size = number_in<int64_t>(value);
+    const auto size = parse_number<int64_t>(value);
     if (!size) throw Error(fmt::format("--data-sizes '{}': '{}' is no number of elements", text, value));
     sizes.insert_or_assign(name, *size);
   }
@@ -320,15 +312,6 @@ LoadedGraph capture_file(const CaptureRequest& request, const char* what) {
   return {std::move(capture.graph), capture.seconds, name};
 }
 
-LoadedGraph capture_script(const CaptureRequest& request) {
-  if (request.inputs.empty()) {
-    throw Error(
-        "a TorchScript file needs its inputs' dtypes and shapes: one --input each, in the order of forward's "
-        "arguments, for example --input 'f32[8,3,224,224]'");
-  }
-  return capture_file<ScriptProgram>(request, "a TorchScript file's shapes");
-}
-
 }  // namespace
 
 namespace {
@@ -420,6 +403,31 @@ LoadedGraph capture_in_python(const CaptureRequest& request) {
   return {std::move(graph), seconds, std::move(name)};
 }
 
+LoadedGraph load_as_it_is(const CaptureRequest& request) {
+  const SourceKind kind = kind_of_source(request.source);
+  check_generation(request, kind);
+  if (kind != SourceKind::kPython) check_for_cpp(request);
+  switch (kind) {
+    case SourceKind::kModel:
+      return capture_model(request);
+    case SourceKind::kTorchScript:
+      if (!request.inputs.empty()) return capture_file<ScriptProgram>(request, "a TorchScript file's shapes");
+      throw Error(
+          "a TorchScript file needs its inputs' dtypes and shapes: one --input each, in the order of forward's "
+          "arguments, for example --input 'f32[8,3,224,224]'");
+    case SourceKind::kExported:
+      return capture_file<ExportedProgram>(request, "a torch.export archive's sizes");
+    case SourceKind::kPython:
+      return capture_in_python(request);
+    case SourceKind::kGraph:
+      break;
+  }
+  const Progress progress("reading " + request.source);
+  LoadedGraph loaded{read_saved_graph(request.source), std::nullopt, {}};
+  loaded.name = loaded.graph.metadata.model.value_or(std::filesystem::path(request.source).stem().string());
+  return loaded;
+}
+
 }  // namespace
 
 nlohmann::json python_request(const CaptureRequest& request) {
@@ -474,32 +482,6 @@ SourceKind kind_of_source(const std::string& source) {
   return SourceKind::kGraph;  // the parser says what is wrong with it if it is not
 }
 
-namespace {
-
-LoadedGraph load_as_it_is(const CaptureRequest& request) {
-  const SourceKind kind = kind_of_source(request.source);
-  check_generation(request, kind);
-  if (kind != SourceKind::kPython) check_for_cpp(request);
-  switch (kind) {
-    case SourceKind::kModel:
-      return capture_model(request);
-    case SourceKind::kTorchScript:
-      return capture_script(request);
-    case SourceKind::kExported:
-      return capture_file<ExportedProgram>(request, "a torch.export archive's sizes");
-    case SourceKind::kPython:
-      return capture_in_python(request);
-    case SourceKind::kGraph:
-      break;
-  }
-  const Progress progress("reading " + request.source);
-  LoadedGraph loaded{read_saved_graph(request.source), std::nullopt, {}};
-  loaded.name = loaded.graph.metadata.model.value_or(std::filesystem::path(request.source).stem().string());
-  return loaded;
-}
-
-}  // namespace
-
 SourceLayers layers_of_source(const std::string& source) {
   const SourceKind kind = kind_of_source(source);
   if (kind == SourceKind::kPython) {
@@ -528,7 +510,7 @@ LoadedGraph load(const CaptureRequest& request) {
   if (request.checkpoint.empty()) return loaded;
   const PassResult done = run_pass(loaded.graph, "checkpoint", {{"modules", request.checkpoint}});
   for (const std::string& warning : done.warnings) {
-    std::fputs(fmt::format("shadowgraph: --checkpoint {}: {}\n", request.checkpoint, warning).c_str(), stderr);
+    fmt::print(stderr, "shadowgraph: --checkpoint {}: {}\n", request.checkpoint, warning);
   }
   return loaded;
 }

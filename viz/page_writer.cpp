@@ -73,27 +73,6 @@ std::string title_of(const Profile& profile, const std::string& wanted) {
   return wanted.empty() ? profile.model.value_or("graph") : wanted;
 }
 
-}  // namespace
-
-std::string to_html(const Profile& profile, const HtmlOptions& options) {
-  const std::string title = title_of(profile, options.title);
-  std::vector<PageText> texts;
-  const auto add = [&](const char* id, const std::string& bytes) { texts.push_back({id, packed(bytes)}); };
-  if (options.before == nullptr) {
-    add("graph-data", page_data(profile, {.title = title, .values = options.values}));
-    if (!options.before_json.empty()) add("before-profile", saved_profile(options.before_json, options.before_title));
-  } else {
-    const GraphDiff diff = GraphDiff::of(options.before->graph(), profile.graph());
-    add("graph-data", page_data(profile, {.title = title, .diff = &diff, .values = options.values}));
-    add("before-data",
-        page_data(*options.before,
-                  {.title = title_of(*options.before, options.before_title), .diff = &diff, .before = true}));
-  }
-  return page_of(title, "page.js", texts);
-}
-
-namespace {
-
 // viz/page/src/plan/data.ts says what a plan's page is given.
 nlohmann::json actions_of(const PipelineRun& run, int32_t rank) {
   constexpr double kMillion = 1e6;
@@ -114,6 +93,23 @@ nlohmann::json actions_of(const PipelineRun& run, int32_t rank) {
 }
 
 }  // namespace
+
+std::string to_html(const Profile& profile, const HtmlOptions& options) {
+  const std::string title = title_of(profile, options.title);
+  std::vector<PageText> texts;
+  const auto add = [&](const char* id, const std::string& bytes) { texts.push_back({id, packed(bytes)}); };
+  if (options.before == nullptr) {
+    add("graph-data", page_data(profile, {.title = title, .values = options.values}));
+    if (!options.before_json.empty()) add("before-profile", saved_profile(options.before_json, options.before_title));
+  } else {
+    const GraphDiff diff = GraphDiff::of(options.before->graph(), profile.graph());
+    add("graph-data", page_data(profile, {.title = title, .diff = &diff, .values = options.values}));
+    add("before-data",
+        page_data(*options.before,
+                  {.title = title_of(*options.before, options.before_title), .diff = &diff, .before = true}));
+  }
+  return page_of(title, "page.js", texts);
+}
 
 std::string plan_html(const PlanAnswer& answer) {
   nlohmann::json data = to_json(answer);

@@ -26,58 +26,29 @@
 #include "core/fake/fake_tensor_impl.h"
 #include "core/fake/mode/process_state.h"
 #include "core/fake/mode_state.h"
+#include "core/fake/thread_state.h"
 #include "shadowgraph/capture/capture.h"
 
 namespace shadowgraph {
 
-class AutocastState {
- public:
-  AutocastState();  // that of this thread
-  class Restored;
-
- private:
-  void set() const;
-  struct OfDevice {
-    c10::DeviceType type;
-    bool enabled;
-    at::ScalarType dtype;
-  };
-  std::array<OfDevice, 2> devices_;
-  bool cache_enabled_;
+struct AutocastOfDevice {
+  c10::DeviceType type;
+  bool enabled = at::autocast::is_autocast_enabled(type);
+  at::ScalarType dtype = at::autocast::get_autocast_dtype(type);
 };
 
-// Until its end, this thread has that state.
-class AutocastState::Restored {
- public:
-  explicit Restored(const AutocastState& state);
-  ~Restored();
-  Restored(const Restored&) = delete;
-  Restored& operator=(const Restored&) = delete;
+// Autocast of this thread as it was when this was made.
+struct AutocastState {
+  AutocastOfDevice cpu{c10::DeviceType::CPU}, cuda{c10::DeviceType::CUDA};
+  bool cache_enabled = at::autocast::is_autocast_cache_enabled();
 
- private:
-  const AutocastState before_;
-};
-
-// States of the default generators of the CPU and of the inputs' CUDA devices. Fake tensors draw no numbers, so a
-// FakeTensorMode has no state. A capture has the tensors that would hold it, and the graph says so.
-class RandomStates {
- public:
-  RandomStates() = default;  // none
-  static RandomStates take(const std::vector<at::Tensor>& inputs);
-
-  class Restored {
-   public:
-    explicit Restored(const RandomStates& states);
-    ~Restored();
-    Restored(const Restored&) = delete;
-    Restored& operator=(const Restored&) = delete;
-
-   private:
-    std::vector<std::pair<c10::Device, at::Tensor>> before_;
+  // Until its end, this thread has that state.
+  struct Restored {
+    explicit Restored(const AutocastState& state)
+        : cpu(state.cpu.type, state.cpu.dtype, state.cpu.enabled, state.cache_enabled),
+          cuda(state.cuda.type, state.cuda.dtype, state.cuda.enabled, state.cache_enabled) {}
+    AutocastScope cpu, cuda;
   };
-
- private:
-  std::vector<std::pair<c10::Device, at::Tensor>> states_;
 };
 
 namespace {
@@ -119,61 +90,45 @@ void put_back(c10::Device device, const at::Tensor& state) {
 
 }  // namespace
 
-// ---- Autocast
-
-AutocastState::AutocastState() : cache_enabled_(at::autocast::is_autocast_cache_enabled()) {
-  size_t i = 0;
-  for (const c10::DeviceType type : {c10::DeviceType::CPU, c10::DeviceType::CUDA}) {
-    devices_[i++] = {type, at::autocast::is_autocast_enabled(type), at::autocast::get_autocast_dtype(type)};
+// States of the default generators of the CPU and of the inputs' CUDA devices. Fake tensors draw no numbers, so a
+// FakeTensorMode has no state. A capture has the tensors that would hold it, and the graph says so.
+class RandomStates {
+ public:
+  RandomStates() = default;  // none
+  explicit RandomStates(const std::vector<at::Tensor>& inputs) {
+    std::vector<c10::Device> devices{kCpu};
+    for (const at::Tensor& input : inputs) {
+      if (!input.defined() || !input.is_cuda()) continue;
+      const c10::Device device = with_index(input.device());
+      if (std::find(devices.begin(), devices.end(), device) == devices.end()) devices.push_back(device);
+    }
+    for (const c10::Device device : devices) {
+      at::Tensor state = take(device);
+      if (state.defined()) states_.emplace_back(device, std::move(state));
+    }
   }
-}
 
-void AutocastState::set() const {
-  for (const OfDevice& device : devices_) {
-    at::autocast::set_autocast_enabled(device.type, device.enabled);
-    at::autocast::set_autocast_dtype(device.type, device.dtype);
-  }
-  at::autocast::set_autocast_cache_enabled(cache_enabled_);
-}
+  class Restored {
+   public:
+    explicit Restored(const RandomStates& states) {
+      for (const auto& [device, state] : states.states_) {
+        at::Tensor before = exchange(device, state);
+        if (before.defined()) before_.emplace_back(device, std::move(before));
+      }
+    }
+    ~Restored() {
+      for (const auto& [device, state] : before_) put_back(device, state);
+    }
+    Restored(const Restored&) = delete;
+    Restored& operator=(const Restored&) = delete;
 
-// It enters and leaves as torch.autocast does: copies of weights that were cast are kept until the outermost one ends.
-AutocastState::Restored::Restored(const AutocastState& state) {
-  state.set();
-  at::autocast::increment_nesting();
-}
+   private:
+    std::vector<std::pair<c10::Device, at::Tensor>> before_;
+  };
 
-AutocastState::Restored::~Restored() {
-  if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
-  before_.set();
-}
-
-// ---- Random numbers
-
-RandomStates RandomStates::take(const std::vector<at::Tensor>& inputs) {
-  std::vector<c10::Device> devices{kCpu};
-  for (const at::Tensor& input : inputs) {
-    if (!input.defined() || !input.is_cuda()) continue;
-    const c10::Device device = with_index(input.device());
-    if (std::find(devices.begin(), devices.end(), device) == devices.end()) devices.push_back(device);
-  }
-  RandomStates states;
-  for (const c10::Device device : devices) {
-    at::Tensor state = shadowgraph::take(device);
-    if (state.defined()) states.states_.emplace_back(device, std::move(state));
-  }
-  return states;
-}
-
-RandomStates::Restored::Restored(const RandomStates& states) {
-  for (const auto& [device, state] : states.states_) {
-    at::Tensor before = exchange(device, state);
-    if (before.defined()) before_.emplace_back(device, std::move(before));
-  }
-}
-
-RandomStates::Restored::~Restored() {
-  for (const auto& [device, state] : before_) put_back(device, state);
-}
+ private:
+  std::vector<std::pair<c10::Device, at::Tensor>> states_;
+};
 
 // Keeps one call of a checkpointed function: its inputs, and a slot for every tensor that autograd wanted to save in
 // it. Internal to core/checkpoint.
@@ -201,7 +156,7 @@ struct CheckpointSlot {
 class CheckpointFrame : public std::enable_shared_from_this<CheckpointFrame> {
  public:
   CheckpointFrame(CheckpointedFunction function, const CheckpointOptions& options)
-      : function_(std::move(function)), options_(options) {}
+      : function_(std::move(function)), options_(options), runs_(options.name) {}
 
   std::vector<at::Tensor> run_forward(const std::vector<at::Tensor>& inputs);
 
@@ -215,6 +170,7 @@ class CheckpointFrame : public std::enable_shared_from_this<CheckpointFrame> {
 
   const CheckpointedFunction function_;
   const CheckpointOptions options_;
+  CheckpointRuns runs_;
   std::vector<torch::autograd::SavedVariable> inputs_;
   AutocastState autocast_;
   RandomStates random_;
@@ -222,48 +178,22 @@ class CheckpointFrame : public std::enable_shared_from_this<CheckpointFrame> {
   bool forward_done_ = false;
   std::unordered_set<int> tasks_run_;  // graph tasks under way for which the function ran again
   std::mutex mutex_;                   // taken in backward, from the inner frame to the outer
-
-  // In a capture: which session's checkpoint it is.
-  uint32_t session_ = 0;
-  uint32_t recorded_as_ = 0;
 };
 
 namespace {
 
 using Hooks = torch::autograd::SavedVariableHooks;
 
-// Marks the region of a capture; does nothing without one, or when the capture has ended meanwhile.
-class CheckpointRegion {
+// Marks a run as a region of the capture under way, if there is one.
+class RunScope {
  public:
-  CheckpointRegion(const std::string& name, uint32_t& session, uint32_t& recorded_as) : recorder_(current_recorder()) {
-    if (recorder_ == nullptr) return;
-    session = recorder_->session();
-    recorded_as = recorder_->enter_checkpoint(name);
-  }
-  ~CheckpointRegion() {
-    if (recorder_ != nullptr && recorder_ == current_recorder()) recorder_->leave_checkpoint();
-  }
-  CheckpointRegion(const CheckpointRegion&) = delete;
-  CheckpointRegion& operator=(const CheckpointRegion&) = delete;
+  explicit RunScope(CheckpointRuns& runs) : runs_(runs) { runs_.enter(); }
+  ~RunScope() { runs_.leave(); }
+  RunScope(const RunScope&) = delete;
+  RunScope& operator=(const RunScope&) = delete;
 
  private:
-  Recorder* recorder_;
-};
-
-class RecomputeRegion {
- public:
-  RecomputeRegion(const std::string& name, uint32_t session, uint32_t recorded_as) : recorder_(current_recorder()) {
-    if (recorder_ != nullptr && recorder_->session() != session) recorder_ = nullptr;
-    if (recorder_ != nullptr) recorder_->enter_recomputation(recorded_as, name);
-  }
-  ~RecomputeRegion() {
-    if (recorder_ != nullptr && recorder_ == current_recorder()) recorder_->leave_recomputation();
-  }
-  RecomputeRegion(const RecomputeRegion&) = delete;
-  RecomputeRegion& operator=(const RecomputeRegion&) = delete;
-
- private:
-  Recorder* recorder_;
+  CheckpointRuns& runs_;
 };
 
 // ---- The first run: nothing is kept
@@ -354,8 +284,8 @@ std::shared_ptr<CheckpointSlot> CheckpointFrame::new_slot(const at::Tensor& tens
 std::vector<at::Tensor> CheckpointFrame::run_forward(const std::vector<at::Tensor>& inputs) {
   inputs_.reserve(inputs.size());
   for (const at::Tensor& input : inputs) inputs_.emplace_back(input, /*is_output=*/false);
-  const CheckpointRegion region(options_.name, session_, recorded_as_);
-  if (options_.preserve_random_state) random_ = RandomStates::take(inputs);
+  const RunScope region(runs_);
+  if (options_.preserve_random_state) random_ = RandomStates(inputs);
   Forward observer(*this);
   const SavedTensorScope scope(&observer);
   auto outputs = function_(inputs);
@@ -422,7 +352,7 @@ void CheckpointFrame::run_again(int task, CheckpointSlot* only) {
       },
       saved_tensor_observer_of_mode());
   try {
-    const RecomputeRegion region(options_.name, session_, recorded_as_);
+    const RunScope region(runs_);
     const c10::AutoGradMode grad_mode(true);
     const AutocastState::Restored autocast(autocast_);
     const RandomStates::Restored random(random_);

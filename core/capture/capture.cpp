@@ -31,55 +31,6 @@
 
 namespace shadowgraph {
 
-// Does what torch.amp.GradScaler does at its defaults, for one optimizer.
-class GradScaler {
- public:
-  at::Tensor scale(const at::Tensor& loss);
-  void unscale_(torch::optim::Optimizer& optimizer);
-  void step(torch::optim::Optimizer& optimizer);
-  void update();
-  // Returns those tensors of the state that exist.
-  std::vector<std::pair<std::string, at::Tensor>> buffers() const;
-
- private:
-  at::Tensor scale_, growth_tracker_;  // made by the first scale()
-  std::vector<at::Tensor> found_inf_;  // by device, between unscale_ and update
-};
-
-class TrainingLoop {
- public:
-  // Throws Error for options that make no sense. Makes the averaged copies, so it must be called inside the mode of the
-  // module.
-  TrainingLoop(const ProgramToCapture& program, const FakeTensorOptions& mode);
-
-  // Names what is there already and belongs to no module: averaged copies, gradients that stay, the scaler's state.
-  void name_state(CaptureSession& session) const;
-  // Zeroes gradients, or lets go of them.
-  void zero_grad() const;
-  // Does all of one step after zero_grad. `loss` is the variable of the loop: its old tensor dies where the program
-  // sets it.
-  void step(at::Tensor& loss);
-
- private:
-  void backward(const at::Tensor& loss);
-  void optimizer_step();
-  void clip_gradients() const;
-  void update_averages();
-
-  const ProgramToCapture& program_;
-  const c10::DeviceType device_;
-  std::vector<std::pair<std::string, at::Tensor>> parameters_;  // each once
-  GradScaler scaler_;
-  std::vector<std::pair<std::string, at::Tensor>> averages_;  // parallel to parameters_, then buffers
-  int64_t averaged_ = 0;                                      // steps
-};
-
-// Each parameter of the program once, by its first name.
-std::vector<std::pair<std::string, at::Tensor>> parameters_of(const ProgramToCapture& program);
-
-// Enters autocast; nothing happens without a dtype. Throws Error if there is no autocast of that dtype on the device.
-void enter_autocast(std::optional<AutocastScope>& scope, c10::DeviceType device, std::optional<c10::ScalarType> dtype);
-
 // Has the pieces of a training loop that libtorch's C++ frontend lacks, or has in another form than Python's. Each
 // calls the operators that the Python file named beside it calls, in that order, which is what a graph of it must show.
 
@@ -116,6 +67,7 @@ at::Tensor checked_loss(const ProgramToCapture& program, const Tensors& outputs)
 
 }  // namespace
 
+// Each parameter of the program once, by its first name.
 std::vector<std::pair<std::string, at::Tensor>> parameters_of(const ProgramToCapture& program) {
   std::vector<std::pair<std::string, at::Tensor>> parameters;
   std::unordered_set<const c10::TensorImpl*> seen;
@@ -142,6 +94,7 @@ FiniteGradients::~FiniteGradients() {
 
 // ---- torch/amp/autocast_mode.py
 
+// Enters autocast; nothing happens without a dtype. Throws Error if there is no autocast of that dtype on the device.
 void enter_autocast(std::optional<AutocastScope>& scope, c10::DeviceType device, std::optional<c10::ScalarType> dtype) {
   if (!dtype) return;
   check(*dtype == c10::ScalarType::BFloat16 || *dtype == c10::ScalarType::Half,
@@ -152,205 +105,231 @@ void enter_autocast(std::optional<AutocastScope>& scope, c10::DeviceType device,
 
 // ---- torch/amp/grad_scaler.py
 
-at::Tensor GradScaler::scale(const at::Tensor& loss) {
-  constexpr double kInitialScale = 65536.0;
-  if (!scale_.defined()) {
-    const auto options = at::TensorOptions(loss.device());
-    scale_ = at::full({}, kInitialScale, options.dtype(at::kFloat));
-    growth_tracker_ = at::full({}, 0, options.dtype(at::kInt));
+// Does what torch.amp.GradScaler does at its defaults, for one optimizer.
+class GradScaler {
+ public:
+  at::Tensor scale(const at::Tensor& loss) {
+    constexpr double kInitialScale = 65536.0;
+    if (!scale_.defined()) {
+      const auto options = at::TensorOptions(loss.device());
+      scale_ = at::full({}, kInitialScale, options.dtype(at::kFloat));
+      growth_tracker_ = at::full({}, 0, options.dtype(at::kInt));
+    }
+    return loss * scale_.to(loss.device(), /*dtype=*/scale_.scalar_type(), /*non_blocking=*/true);
   }
-  return loss * scale_.to(loss.device(), /*dtype=*/scale_.scalar_type(), /*non_blocking=*/true);
-}
 
-void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
-  const at::Tensor inverse = scale_.to(at::kDouble).reciprocal().to(at::kFloat);
-  const at::Tensor found = at::full({}, 0.0, at::TensorOptions(scale_.device()).dtype(at::kFloat));
-  Tensors gradients;
-  for (const auto& group : optimizer.param_groups()) {
-    for (const at::Tensor& parameter : group.params()) {
-      if (!parameter.grad().defined()) continue;
-      check(parameter.grad().scalar_type() != at::kHalf,
-            "a GradScaler cannot unscale float16 gradients: keep parameters in float32 and use autocast");
-      gradients.push_back(parameter.grad());
+  void unscale_(torch::optim::Optimizer& optimizer) {
+    const at::Tensor inverse = scale_.to(at::kDouble).reciprocal().to(at::kFloat);
+    const at::Tensor found = at::full({}, 0.0, at::TensorOptions(scale_.device()).dtype(at::kFloat));
+    Tensors gradients;
+    for (const auto& group : optimizer.param_groups()) {
+      for (const at::Tensor& parameter : group.params()) {
+        if (!parameter.grad().defined()) continue;
+        check(parameter.grad().scalar_type() != at::kHalf,
+              "a GradScaler cannot unscale float16 gradients: keep parameters in float32 and use autocast");
+        gradients.push_back(parameter.grad());
+      }
+    }
+    const at::NoGradGuard no_grad;
+    std::vector<at::Tensor> inverses;
+    const auto on = [](std::vector<at::Tensor>& tensors, const at::Tensor& first, c10::Device device) {
+      for (const at::Tensor& tensor : tensors) {
+        if (tensor.device() == device) return tensor;
+      }
+      return tensors.emplace_back(first.to(device, first.scalar_type(), /*non_blocking=*/true));
+    };
+    for (const Tensors& group : by_device_and_dtype(gradients)) {
+      const c10::Device device = group[0].device();
+      at::Tensor found_here = on(found_inf_, found, device);
+      at::_amp_foreach_non_finite_check_and_unscale_(group, found_here, on(inverses, inverse, device));
     }
   }
-  const at::NoGradGuard no_grad;
-  std::vector<at::Tensor> inverses;
-  const auto on = [](std::vector<at::Tensor>& tensors, const at::Tensor& first, c10::Device device) {
-    for (const at::Tensor& tensor : tensors) {
-      if (tensor.device() == device) return tensor;
+
+  void step(torch::optim::Optimizer& optimizer) {
+    double infinite = 0;
+    for (const at::Tensor& found : found_inf_) infinite += found.item().toDouble();
+    if (infinite == 0) optimizer.step();
+  }
+
+  void update() {
+    constexpr double kGrowth = 2.0, kBackoff = 0.5;
+    constexpr int64_t kInterval = 2000;
+    at::Tensor found = found_inf_.at(0).to(scale_.device(), at::kFloat, /*non_blocking=*/true);
+    for (size_t i = 1; i < found_inf_.size(); ++i) {
+      found += found_inf_[i].to(scale_.device(), at::kFloat, /*non_blocking=*/true);
     }
-    return tensors.emplace_back(first.to(device, first.scalar_type(), /*non_blocking=*/true));
-  };
-  for (const Tensors& group : by_device_and_dtype(gradients)) {
-    const c10::Device device = group[0].device();
-    at::Tensor found_here = on(found_inf_, found, device);
-    at::_amp_foreach_non_finite_check_and_unscale_(group, found_here, on(inverses, inverse, device));
+    at::_amp_update_scale_(scale_, growth_tracker_, found, kGrowth, kBackoff, kInterval);
+    found_inf_.clear();
   }
-}
 
-void GradScaler::step(torch::optim::Optimizer& optimizer) {
-  double infinite = 0;
-  for (const at::Tensor& found : found_inf_) infinite += found.item().toDouble();
-  if (infinite == 0) optimizer.step();
-}
-
-void GradScaler::update() {
-  constexpr double kGrowth = 2.0, kBackoff = 0.5;
-  constexpr int64_t kInterval = 2000;
-  at::Tensor found = found_inf_.at(0).to(scale_.device(), at::kFloat, /*non_blocking=*/true);
-  for (size_t i = 1; i < found_inf_.size(); ++i) {
-    found += found_inf_[i].to(scale_.device(), at::kFloat, /*non_blocking=*/true);
+  // Returns those tensors of the state that exist.
+  std::vector<std::pair<std::string, at::Tensor>> buffers() const {
+    if (!scale_.defined()) return {};
+    return {{"grad_scaler.scale", scale_}, {"grad_scaler.growth_tracker", growth_tracker_}};
   }
-  at::_amp_update_scale_(scale_, growth_tracker_, found, kGrowth, kBackoff, kInterval);
-  found_inf_.clear();
-}
 
-std::vector<std::pair<std::string, at::Tensor>> GradScaler::buffers() const {
-  if (!scale_.defined()) return {};
-  return {{"grad_scaler.scale", scale_}, {"grad_scaler.growth_tracker", growth_tracker_}};
-}
+ private:
+  at::Tensor scale_, growth_tracker_;  // made by the first scale()
+  std::vector<at::Tensor> found_inf_;  // by device, between unscale_ and update
+};
 
 // ---- The loop
 
-TrainingLoop::TrainingLoop(const ProgramToCapture& program, const FakeTensorOptions& mode)
-    : program_(program),
-      device_(mode.device.value_or(c10::Device(c10::kCPU)).type()),
-      parameters_(parameters_of(program)) {
-  const TrainingOptions& training = program.training;
-  check(training.accumulate >= 1,
-        "gradients are accumulated over at least 1 micro-batch, not " + std::to_string(training.accumulate));
-  check(!training.clip_grad_norm || (*training.clip_grad_norm > 0 && std::isfinite(*training.clip_grad_norm)),
-        "the norm that gradients are clipped to must be positive and finite");
-  check(!training.ema || (*training.ema >= 0 && *training.ema <= 1), "the decay of an average is between 0 and 1");
-  check(!training.grad_scaler || program.optimizer != nullptr,
-        "a GradScaler steps an optimizer, and this program has none");
-  {
-    std::optional<AutocastScope> tried;
-    enter_autocast(tried, device_, program.autocast);
-  }
-  if (!training.ema) return;
-  const at::NoGradGuard no_grad;
-  const auto copy = [&](const std::string& name, const at::Tensor& tensor) {
-    averages_.emplace_back("ema." + name, tensor.detach().clone());
-  };
-  for (const auto& [name, parameter] : parameters_) copy(name, parameter);
-  for (const auto& [name, buffer] : program.buffers) copy(name, buffer);
-  if (program.module == nullptr) return;
-  for (const auto& entry : program.module->named_buffers()) copy(entry.key(), entry.value());
-}
-
-void TrainingLoop::name_state(CaptureSession& session) const {
-  for (const auto& [name, average] : averages_) session.name_buffer(average, name);
-  for (const auto& [name, state] : scaler_.buffers()) session.name_buffer(state, name);
-  for (const auto& [name, parameter] : parameters_) {
-    if (parameter.grad().defined()) session.name_input(parameter.grad(), "gradient." + name);
-  }
-}
-
-void TrainingLoop::zero_grad() const {
-  const bool to_none = !program_.training.zero_grads;
-  const PhaseScope phase("optimizer");
-  if (program_.optimizer != nullptr) program_.optimizer->zero_grad(to_none);
-  std::unordered_set<const c10::TensorImpl*> done;
-  if (program_.optimizer != nullptr && !to_none) {
-    for (const auto& group : program_.optimizer->param_groups()) {
-      for (const at::Tensor& parameter : group.params()) done.insert(parameter.unsafeGetTensorImpl());
-    }
-  }
-  for (const auto& [name, parameter] : parameters_) {
-    at::Tensor& gradient = parameter.mutable_grad();
-    if (!gradient.defined() || done.contains(parameter.unsafeGetTensorImpl())) continue;
-    if (to_none) {
-      gradient.reset();
-    } else {
-      gradient.detach_();
-      gradient.zero_();
-    }
-  }
-}
-
-void TrainingLoop::backward(const at::Tensor& loss) {
-  if (!program_.training.grad_scaler) {
-    const PhaseScope phase("backward");  // for what runs before the engine: the first gradient
-    loss.backward();
-    return;
-  }
-  const at::Tensor scaled = scaler_.scale(loss);
-  const PhaseScope phase("backward");
-  scaled.backward();
-}
-
-void TrainingLoop::step(at::Tensor& loss) {
-  for (int64_t i = 0; i < program_.training.accumulate; ++i) {
+class TrainingLoop {
+ public:
+  // Throws Error for options that make no sense. Makes the averaged copies, so it must be called inside the mode of the
+  // module.
+  TrainingLoop(const ProgramToCapture& program, const FakeTensorOptions& mode)
+      : program_(program),
+        device_(mode.device.value_or(c10::Device(c10::kCPU)).type()),
+        parameters_(parameters_of(program)) {
+    const TrainingOptions& training = program.training;
+    check(training.accumulate >= 1,
+          "gradients are accumulated over at least 1 micro-batch, not " + std::to_string(training.accumulate));
+    check(!training.clip_grad_norm || (*training.clip_grad_norm > 0 && std::isfinite(*training.clip_grad_norm)),
+          "the norm that gradients are clipped to must be positive and finite");
+    check(!training.ema || (*training.ema >= 0 && *training.ema <= 1), "the decay of an average is between 0 and 1");
+    check(!training.grad_scaler || program.optimizer != nullptr,
+          "a GradScaler steps an optimizer, and this program has none");
     {
-      std::optional<AutocastScope> autocast;
-      enter_autocast(autocast, device_, program_.autocast);
-      Tensors outputs = program_.forward(program_.inputs);
-      loss = checked_loss(program_, outputs);
-      // As in a training loop: only the loss is still held when backward runs.
-      outputs.clear();
-      if (program_.training.accumulate > 1) loss = loss / program_.training.accumulate;
+      std::optional<AutocastScope> tried;
+      enter_autocast(tried, device_, program.autocast);
     }
-    backward(loss);
+    if (!training.ema) return;
+    const at::NoGradGuard no_grad;
+    const auto copy = [&](const std::string& name, const at::Tensor& tensor) {
+      averages_.emplace_back("ema." + name, tensor.detach().clone());
+    };
+    for (const auto& [name, parameter] : parameters_) copy(name, parameter);
+    for (const auto& [name, buffer] : program.buffers) copy(name, buffer);
+    if (program.module == nullptr) return;
+    for (const auto& entry : program.module->named_buffers()) copy(entry.key(), entry.value());
   }
-  const PhaseScope phase("optimizer");
-  optimizer_step();
-  if (program_.training.ema) update_averages();
-}
 
-void TrainingLoop::optimizer_step() {
-  const TrainingOptions& training = program_.training;
-  std::optional<FiniteGradients> finite;
-  if (training.grad_scaler) {
-    finite.emplace();
-    scaler_.unscale_(*program_.optimizer);
-  }
-  if (training.clip_grad_norm) clip_gradients();
-  if (training.grad_scaler) {
-    scaler_.step(*program_.optimizer);
-    scaler_.update();
-  } else if (program_.optimizer != nullptr) {
-    program_.optimizer->step();
-  }
-}
-
-// torch/nn/utils/clip_grad.py; libtorch's own reads the norm back and takes no foreach operators.
-void TrainingLoop::clip_gradients() const {
-  const at::NoGradGuard no_grad;
-  Tensors gradients;
-  for (const auto& [name, parameter] : parameters_) {
-    if (parameter.grad().defined()) gradients.push_back(parameter.grad());
-  }
-  if (gradients.empty()) return;
-  const auto groups = by_device_and_dtype(gradients);
-  const auto total = [&] {
-    Tensors norms;
-    for (const Tensors& group : groups) {
-      for (const at::Tensor& norm : at::_foreach_norm(group, 2)) norms.push_back(norm.to(gradients[0].device()));
+  // Names what is there already and belongs to no module: averaged copies, gradients that stay, the scaler's state.
+  void name_state(CaptureSession& session) const {
+    for (const auto& [name, average] : averages_) session.name_buffer(average, name);
+    for (const auto& [name, state] : scaler_.buffers()) session.name_buffer(state, name);
+    for (const auto& [name, parameter] : parameters_) {
+      if (parameter.grad().defined()) session.name_input(parameter.grad(), "gradient." + name);
     }
-    return at::linalg_vector_norm(at::stack(norms), 2);
-  }();
-  const at::Tensor coefficient = (total + 1e-6).reciprocal() * *program_.training.clip_grad_norm;
-  const at::Tensor clamped = at::clamp(coefficient, std::nullopt, 1.0);
-  for (const Tensors& group : groups) at::_foreach_mul_(group, clamped.to(group[0].device()));
-}
-
-// torch/optim/swa_utils.py: does AveragedModel.update_parameters without its count of updates, a tensor on the CPU.
-void TrainingLoop::update_averages() {
-  const at::NoGradGuard no_grad;
-  Tensors averages, current;
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    current.push_back(parameters_[i].second.detach());
-    averages.push_back(averages_[i].second.detach());
-    if (averaged_ == 0) averages_[i].second.detach().copy_(current[i]);
   }
-  if (averaged_++ == 0) return;
-  // The parameters have the same lists of device and dtype: an average has its parameter's.
-  const auto grouped = by_device_and_dtype(averages);
-  const auto with = by_device_and_dtype(current);
-  for (size_t i = 0; i < grouped.size(); ++i) at::_foreach_lerp_(grouped[i], with[i], 1 - *program_.training.ema);
-}
+
+  // Zeroes gradients, or lets go of them.
+  void zero_grad() const {
+    const bool to_none = !program_.training.zero_grads;
+    const PhaseScope phase("optimizer");
+    if (program_.optimizer != nullptr) program_.optimizer->zero_grad(to_none);
+    std::unordered_set<const c10::TensorImpl*> done;
+    if (program_.optimizer != nullptr && !to_none) {
+      for (const auto& group : program_.optimizer->param_groups()) {
+        for (const at::Tensor& parameter : group.params()) done.insert(parameter.unsafeGetTensorImpl());
+      }
+    }
+    for (const auto& [name, parameter] : parameters_) {
+      at::Tensor& gradient = parameter.mutable_grad();
+      if (!gradient.defined() || done.contains(parameter.unsafeGetTensorImpl())) continue;
+      if (to_none) {
+        gradient.reset();
+      } else {
+        gradient.detach_();
+        gradient.zero_();
+      }
+    }
+  }
+
+  // Does all of one step after zero_grad. `loss` is the variable of the loop: its old tensor dies where the program
+  // sets it.
+  void step(at::Tensor& loss) {
+    for (int64_t i = 0; i < program_.training.accumulate; ++i) {
+      {
+        std::optional<AutocastScope> autocast;
+        enter_autocast(autocast, device_, program_.autocast);
+        Tensors outputs = program_.forward(program_.inputs);
+        loss = checked_loss(program_, outputs);
+        // As in a training loop: only the loss is still held when backward runs.
+        outputs.clear();
+        if (program_.training.accumulate > 1) loss = loss / program_.training.accumulate;
+      }
+      backward(loss);
+    }
+    const PhaseScope phase("optimizer");
+    optimizer_step();
+    if (program_.training.ema) update_averages();
+  }
+
+ private:
+  void backward(const at::Tensor& loss) {
+    if (!program_.training.grad_scaler) {
+      const PhaseScope phase("backward");  // for what runs before the engine: the first gradient
+      loss.backward();
+      return;
+    }
+    const at::Tensor scaled = scaler_.scale(loss);
+    const PhaseScope phase("backward");
+    scaled.backward();
+  }
+
+  void optimizer_step() {
+    const TrainingOptions& training = program_.training;
+    std::optional<FiniteGradients> finite;
+    if (training.grad_scaler) {
+      finite.emplace();
+      scaler_.unscale_(*program_.optimizer);
+    }
+    if (training.clip_grad_norm) clip_gradients();
+    if (training.grad_scaler) {
+      scaler_.step(*program_.optimizer);
+      scaler_.update();
+    } else if (program_.optimizer != nullptr) {
+      program_.optimizer->step();
+    }
+  }
+
+  // torch/nn/utils/clip_grad.py; libtorch's own reads the norm back and takes no foreach operators.
+  void clip_gradients() const {
+    const at::NoGradGuard no_grad;
+    Tensors gradients;
+    for (const auto& [name, parameter] : parameters_) {
+      if (parameter.grad().defined()) gradients.push_back(parameter.grad());
+    }
+    if (gradients.empty()) return;
+    const auto groups = by_device_and_dtype(gradients);
+    const auto total = [&] {
+      Tensors norms;
+      for (const Tensors& group : groups) {
+        for (const at::Tensor& norm : at::_foreach_norm(group, 2)) norms.push_back(norm.to(gradients[0].device()));
+      }
+      return at::linalg_vector_norm(at::stack(norms), 2);
+    }();
+    const at::Tensor coefficient = (total + 1e-6).reciprocal() * *program_.training.clip_grad_norm;
+    const at::Tensor clamped = at::clamp(coefficient, std::nullopt, 1.0);
+    for (const Tensors& group : groups) at::_foreach_mul_(group, clamped.to(group[0].device()));
+  }
+
+  // torch/optim/swa_utils.py: does AveragedModel.update_parameters without its count of updates, a tensor on the CPU.
+  void update_averages() {
+    const at::NoGradGuard no_grad;
+    Tensors averages, current;
+    for (size_t i = 0; i < parameters_.size(); ++i) {
+      current.push_back(parameters_[i].second.detach());
+      averages.push_back(averages_[i].second.detach());
+      if (averaged_ == 0) averages_[i].second.detach().copy_(current[i]);
+    }
+    if (averaged_++ == 0) return;
+    // The parameters have the same lists of device and dtype: an average has its parameter's.
+    const auto grouped = by_device_and_dtype(averages);
+    const auto with = by_device_and_dtype(current);
+    for (size_t i = 0; i < grouped.size(); ++i) at::_foreach_lerp_(grouped[i], with[i], 1 - *program_.training.ema);
+  }
+
+  const ProgramToCapture& program_;
+  const c10::DeviceType device_;
+  std::vector<std::pair<std::string, at::Tensor>> parameters_;  // each once
+  GradScaler scaler_;
+  std::vector<std::pair<std::string, at::Tensor>> averages_;  // parallel to parameters_, then buffers
+  int64_t averaged_ = 0;                                      // steps
+};
 
 namespace {
 
@@ -417,6 +396,22 @@ class WarmLoop {
   std::optional<TrainingLoop> loop_;
 };
 
+// Warms the program up and records what `body` makes the loop do; `body` returns the loss.
+template <class Body>
+Capture record_training(const ProgramToCapture& program, const CaptureOptions& given, const Body& body) {
+  const CaptureOptions options = completed(program, given);
+  WarmLoop loop(program, options);
+
+  const Stopwatch watch;
+  CaptureSession session(options);
+  name_tensors(session, program);
+  loop->name_state(session);
+  at::Tensor loss;
+  body(*loop, loss);
+  Graph graph = session.finish({loss});
+  return {std::move(graph), watch.seconds()};
+}
+
 }  // namespace
 
 Capture capture_forward(const ProgramToCapture& program, const CaptureOptions& options) {
@@ -435,26 +430,6 @@ Capture capture_forward(const ProgramToCapture& program, const CaptureOptions& o
   Graph graph = session.finish(outputs);
   return {std::move(graph), watch.seconds()};
 }
-
-namespace {
-
-// Warms the program up and records what `body` makes the loop do; `body` returns the loss.
-template <class Body>
-Capture record_training(const ProgramToCapture& program, const CaptureOptions& given, const Body& body) {
-  const CaptureOptions options = completed(program, given);
-  WarmLoop loop(program, options);
-
-  const Stopwatch watch;
-  CaptureSession session(options);
-  name_tensors(session, program);
-  loop->name_state(session);
-  at::Tensor loss;
-  body(*loop, loss);
-  Graph graph = session.finish({loss});
-  return {std::move(graph), watch.seconds()};
-}
-
-}  // namespace
 
 Capture capture_training_step(const ProgramToCapture& program, const CaptureOptions& given) {
   return record_training(program, given, [&](TrainingLoop& loop, at::Tensor& loss) {

@@ -18,21 +18,6 @@ namespace {
 
 std::atomic<WrapperParts> wrapper_parts{nullptr};
 
-}  // namespace
-
-void set_wrapper_parts(WrapperParts parts) { wrapper_parts.store(parts, std::memory_order_release); }
-
-std::vector<at::Tensor> parts_of(const at::Tensor& wrapper) {
-  const WrapperParts look = wrapper_parts.load(std::memory_order_acquire);
-  if (look == nullptr) {
-    throw Error(c10::str("a tensor of another language holds other tensors, and nobody says which: a ",
-                         wrapper.scalar_type(), " of sizes ", wrapper.sizes(), "; give set_wrapper_parts a function"));
-  }
-  return look(wrapper);
-}
-
-namespace {
-
 // Forgets contents: a tensor from outside may have any, whatever it is filled with now.
 void forget_what_it_holds(const at::Tensor& tensor) {
   close_open_literal();
@@ -51,6 +36,17 @@ CaptureOptions around(const torch::nn::Module& root, CaptureOptions options) {
 }
 
 }  // namespace
+
+void set_wrapper_parts(WrapperParts parts) { wrapper_parts.store(parts, std::memory_order_release); }
+
+std::vector<at::Tensor> parts_of(const at::Tensor& wrapper) {
+  const WrapperParts look = wrapper_parts.load(std::memory_order_acquire);
+  if (look == nullptr) {
+    throw Error(c10::str("a tensor of another language holds other tensors, and nobody says which: a ",
+                         wrapper.scalar_type(), " of sizes ", wrapper.sizes(), "; give set_wrapper_parts a function"));
+  }
+  return look(wrapper);
+}
 
 CaptureSession::CaptureSession(const CaptureOptions& options)
     : mode_(options_around({}, {}, options.mode)),

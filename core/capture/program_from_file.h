@@ -11,6 +11,9 @@ namespace shadowgraph {
 // Throws Error if there is none.
 at::Tensor first_output_loss(const Tensors& outputs);
 
+// Appends the tensors that are defined, also those in lists, tuples and the values of dictionaries.
+void add_tensors(const c10::IValue& value, Tensors& tensors);
+
 // Returns "f32", as in TensorSpecText, or libtorch's name of a dtype that has none there.
 std::string name_of_dtype(c10::ScalarType dtype);
 

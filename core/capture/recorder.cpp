@@ -22,16 +22,8 @@
 #include "shadowgraph/error.h"
 
 namespace shadowgraph {
-Recorder::Recorder(ModeState& mode)
-    : mode_(mode),
-      session_(next_session()),
-      own_link_(c10::make_intrusive<SessionLink>(session_)),
-      link_(own_link_.get()),
-      sequence_base_(at::sequence_number::peek()),
-      sequence_seen_(sequence_base_) {
-  OpenRegion root;
-  root.id = Graph::kRootRegion;
-  regions_.push_back(root);
+Recorder::Recorder(ModeState& mode) : Recorder(mode, *c10::make_intrusive<SessionLink>(next_session()).release()) {
+  own_link_ = c10::intrusive_ptr<SessionLink>::reclaim(link_);
 }
 
 Recorder::Recorder(ModeState& mode, SessionLink& link)
@@ -40,9 +32,7 @@ Recorder::Recorder(ModeState& mode, SessionLink& link)
       link_(&link),
       sequence_base_(at::sequence_number::peek()),
       sequence_seen_(sequence_base_) {
-  OpenRegion root;
-  root.id = Graph::kRootRegion;
-  regions_.push_back(root);
+  regions_.emplace_back().id = Graph::kRootRegion;
 }
 
 Recorder::~Recorder() {
@@ -103,15 +93,19 @@ void Recorder::declare_group(const c10::IValue& group) {
   phase_ = outer;
 }
 
+NodeId Recorder::append(TargetId target, std::span<const Argument> arguments) {
+  last_ = graph_.append(target, arguments);
+  if (!body_.valid()) body_ = last_;
+  return last_;
+}
+
 void Recorder::end_call(const OperatorInfo& info, std::span<const CallArgument> results) {
   if (C10_UNLIKELY(std::exchange(unrecorded_, false))) return;
   const bool takes_storage = arguments_.size() > 1 && arguments_[1].kind == ArgumentKind::kOpaque &&
                              info.name.starts_with("aten::set_.source_Storage");
   const TargetId target =
       takes_storage ? set_from_storage(info, *as_fake(results[0].value().toTensor())) : target_of_operator(info);
-  const NodeId node = graph_.append(target, arguments_);
-  if (!body_.valid()) body_ = node;
-  last_ = node;
+  const NodeId node = append(target, arguments_);
   results_.clear();
   for (const CallArgument& result : results) results_.push_back(result_of(result, node));
   graph_.set_results(node, results_);
@@ -143,6 +137,15 @@ void Recorder::end_call(const OperatorInfo& info, std::span<const CallArgument> 
 
 namespace {
 
+// The first of the values that `visit` passes on; invalid if there are none.
+ValueId first_of(const auto& visit) {
+  ValueId first;
+  visit([&](ValueId value) {
+    if (!first.valid()) first = value;
+  });
+  return first;
+}
+
 std::string text_of(const c10::Scalar& value) {
   if (value.isBoolean()) return value.toBool() ? "true" : "false";
   return c10::str(value);
@@ -153,10 +156,7 @@ std::string text_of(const c10::Scalar& value) {
 // Notes that the program has read a value (item(), equal()): the path depends on it.
 void Recorder::note_host_read(const OperatorInfo& info, NodeId node, const CallArgument& result) {
   if (result.kind() != CallArgument::Kind::kBoxed || !result.boxed().isScalar()) return;
-  ValueId read;
-  graph_.for_each_value(graph_.arguments(node), [&](ValueId value) {
-    if (!read.valid()) read = value;
-  });
+  const ValueId read = first_of([&](auto f) { graph_.for_each_value(graph_.arguments(node), f); });
   if (!mode_.host_answers.has_asked()) {
     const std::string value = info.name + " = " + c10::str(result.boxed().toScalar());
     graph_.guards.push_back({Guard::Kind::kHostValue, read, -1, value});
@@ -187,10 +187,7 @@ void Recorder::note_backtraces() {
 
 // Notes a size that the user gave in place of data: at the node, and as something that the path depended on.
 void Recorder::note_data_sizes(NodeId node) {
-  ValueId result;
-  graph_.for_each_output(node, [&](ValueId value) {
-    if (!result.valid()) result = value;
-  });
+  const ValueId result = first_of([&](auto f) { graph_.for_each_output(node, f); });
   std::string names;
   for (const DataSizes::Asked& asked : mode_.data_sizes.take_asked()) {
     names += (names.empty() ? "" : ", ") + asked.name;
@@ -203,10 +200,7 @@ void Recorder::note_data_sizes(NodeId node) {
 
 // Keeps what counts were assumed of, to note those that the program has read.
 void Recorder::note_routings(NodeId node) {
-  ValueId result;
-  graph_.for_each_output(node, [&](ValueId value) {
-    if (!result.valid()) result = value;
-  });
+  const ValueId result = first_of([&](auto f) { graph_.for_each_output(node, f); });
   for (const auto& routing : mode_.routings.take_made()) routed_.emplace(routing.get(), result);
 }
 
@@ -238,23 +232,18 @@ void Recorder::host_wrote(const at::Tensor& fake, const at::Tensor& value) {
   const Argument name[] = {Argument::of_constant(graph_.add_constant(value))};
   const NodeId placeholder = graph_.insert_before(body_, target_of(Builtin::kConstant), name);
   graph_.set_note(placeholder, "literal", "host");
-  Storage storage;
-  storage.bytes = static_cast<int64_t>(constant.storage().nbytes());
-  storage.device_type = c10::kCPU;
-  storage.born = placeholder;
-  storage.kind = StorageKind::kConstant;
-  const StorageId id = graph_.add_storage(storage);
-  storage_root_.resize(size_t{id.index} + 1);
+  const StorageId id = graph_.add_storage({.bytes = static_cast<int64_t>(constant.storage().nbytes()),
+                                           .device_type = c10::kCPU,
+                                           .kind = StorageKind::kConstant,
+                                           .born = placeholder});
   const ValueId source = new_value(placeholder, *as_fake(constant), id);
-  storage_root_[id.index] = source;
+  set_root(id, source);
   const Argument made[] = {Argument::of_value(source)};
   graph_.set_results(placeholder, made);
 
   static const auto copy = c10::Dispatcher::singleton().findSchemaOrThrow("aten::copy_", "");
   const Argument arguments[] = {Argument::of_value(written), Argument::of_value(source), Argument::of_bool(false)};
-  const NodeId node = graph_.append(target_of_operator(OperatorInfo::of(copy)), arguments);
-  if (!body_.valid()) body_ = node;
-  last_ = node;
+  const NodeId node = append(target_of_operator(OperatorInfo::of(copy)), arguments);
   const Argument results[] = {result_of_tensor(fake, node)};
   graph_.set_results(node, results);
   Node& n = mutable_node(graph_, node);
@@ -279,15 +268,13 @@ void Recorder::record_function(const Target& target, std::span<const c10::IValue
   if (link_->has_deaths()) flush_deaths();
   arguments_.clear();
   for (const c10::IValue& argument : arguments) arguments_.push_back(argument_of(argument));
-  const NodeId node = graph_.append(graph_.intern_target(target), arguments_);
-  if (!body_.valid()) body_ = node;
-  last_ = node;
+  const NodeId node = append(graph_.intern_target(target), arguments_);
   if (result.defined()) {
     const Argument value = result_of_tensor(result, node);
     graph_.set_results(node, {&value, 1});
   }
   Node& n = mutable_node(graph_, node);
-  n.phase = !recomputations_.empty() ? Graph::kBackward : phase_.valid() ? phase_ : Graph::kForward;
+  n.phase = current_phase();
   n.region = materialise(regions_.size() - 1);
 }
 
@@ -393,15 +380,12 @@ ValueId Recorder::value_of(FakeTensorImpl& fake) {
     return root;
   }
   const Argument source[] = {Argument::of_value(root)};
-  const NodeId node = graph_.append(target_of(Builtin::kAlias), source);
+  const NodeId node = append(target_of(Builtin::kAlias), source);
   mutable_node(graph_, node).region = materialise(regions_.size() - 1);
-  mutable_node(graph_, node).phase = phase_.valid() ? phase_ : Graph::kForward;
-  if (!recomputations_.empty()) mutable_node(graph_, node).phase = Graph::kBackward;
+  mutable_node(graph_, node).phase = current_phase();
   const ValueId value = new_value(node, fake, storage);
   const Argument result[] = {Argument::of_value(value)};
   graph_.set_results(node, result);
-  if (!body_.valid()) body_ = node;
-  last_ = node;
   return value;
 }
 
@@ -476,8 +460,7 @@ ValueId Recorder::placeholder_for(FakeTensorImpl& fake) {
   const ValueId value = new_value(node, fake, id);
   const Argument result[] = {Argument::of_value(value)};
   graph_.set_results(node, result);
-  storage_root_.resize(size_t{id.index} + 1);
-  storage_root_[id.index] = value;
+  set_root(id, value);
   graph_.set_requires_grad(value, fake.requires_grad());
   if (mode_.watch_size_reads && kind == Builtin::kInput) fake.watch_size_reads();
   if (kind == Builtin::kParameter || kind == Builtin::kBuffer) {
@@ -505,7 +488,7 @@ StorageId Recorder::storage_of_result(FakeTensorImpl& fake, NodeId node) {
   }
   const StorageId id = graph_.add_storage(storage_of(fake, node));
   bind_storage(impl, id, c10::intrusive_ptr<SessionLink>::reclaim_copy(link_));
-  storage_root_.resize(size_t{id.index} + 1);
+  set_root(id, ValueId());
   return id;
 }
 
@@ -630,6 +613,12 @@ at::Tensor beginning_of(const c10::Storage& storage, c10::ScalarType dtype, int6
   return tensor;
 }
 
+bool is_emptied(const at::Tensor& tensor) {
+  if (as_fake(tensor) == nullptr) return false;
+  const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+  return impl.unsafe_storage().nbytes() == 0 && impl.numel() != 0;
+}
+
 }  // namespace
 
 void Recorder::storage_resized(c10::StorageImpl& storage, size_t bytes) {
@@ -673,16 +662,6 @@ void Recorder::storage_resized(c10::StorageImpl& storage, size_t bytes) {
   rename_storage(storage, session_, after);
   forget_contents(storage);
 }
-
-namespace {
-
-bool is_emptied(const at::Tensor& tensor) {
-  if (as_fake(tensor) == nullptr) return false;
-  const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
-  return impl.unsafe_storage().nbytes() == 0 && impl.numel() != 0;
-}
-
-}  // namespace
 
 // Says whether the call gives a view of memory that was given back. That computes nothing, and what the view shows once
 // there is memory again is an alias of it.
@@ -728,14 +707,12 @@ ValueId Recorder::grown_before(FakeTensorImpl& fake, const Growth& growth) {
   n.phase = growth.phase;
   n.region = growth.region;
 
-  Storage storage = storage_of(fake, node);
-  const StorageId id = graph_.add_storage(storage);
+  const StorageId id = graph_.add_storage(storage_of(fake, node));
   rename_storage(impl, session_, id);
-  storage_root_.resize(size_t{id.index} + 1);
   const int64_t strides[] = {1};
   const ValueId root = graph_.new_tensor(
       node, {.dtype = dtype, .sizes = sizes, .strides = strides, .storage = id, .device = fake.pretended_device()});
-  storage_root_[id.index] = root;
+  set_root(id, root);
   const Argument result[] = {Argument::of_value(root)};
   graph_.set_results(node, result);
   streams_.put(graph_, node, growth.streams);

@@ -189,6 +189,15 @@ class Recorder final : public CallObserver, public SavedTensorObserver, public S
   ValueId value_of(FakeTensorImpl& fake);
   ValueId placeholder_for(FakeTensorImpl& fake);
   ValueId grown_before(FakeTensorImpl& fake, const Growth& growth);
+  // Appends a node of the program's.
+  NodeId append(TargetId target, std::span<const Argument> arguments);
+  PhaseId current_phase() const {
+    return !recomputations_.empty() ? Graph::kBackward : phase_.valid() ? phase_ : Graph::kForward;
+  }
+  void set_root(StorageId newest, ValueId root) {
+    storage_root_.resize(size_t{newest.index} + 1);
+    storage_root_[newest.index] = root;
+  }
   ValueId new_value(NodeId producer, FakeTensorImpl& fake, StorageId storage);
   StorageId storage_of_result(FakeTensorImpl& fake, NodeId node);
   bool looks_at_nothing(const OperatorInfo& info, std::span<const CallArgument> arguments) const;
@@ -199,6 +208,7 @@ class Recorder final : public CallObserver, public SavedTensorObserver, public S
   RegionId current_region(std::span<const Argument> arguments);
   RegionId materialise(size_t depth);
   RegionId inferred_region(size_t depth, std::span<const Argument> arguments);
+  RegionId add_inferred_module(RegionId parent, StringId name);
   StringId owner_path(std::span<const Argument> arguments) const;
   void flush_deaths();
   void link_backward(NodeId node);
@@ -208,6 +218,11 @@ class Recorder final : public CallObserver, public SavedTensorObserver, public S
   void note_routings_read();
   void note_host_read(const OperatorInfo& info, NodeId node, const CallArgument& result);
   void claim_sequence(NodeId node);
+  // Returns the forward node whose grad_fn has this number; invalid if there is none here.
+  NodeId owner_of(uint64_t sequence) const {
+    const uint64_t at = sequence - sequence_base_;
+    return at < sequence_owner_.size() ? sequence_owner_[at] : NodeId();
+  }
   void attach_saved_tensors();
   void link_recomputation(NodeId node);
   bool is_recomputed(NodeId node) const;
@@ -268,6 +283,22 @@ class Recorder final : public CallObserver, public SavedTensorObserver, public S
 
 // Returns the recorder of the capture that is under way on this thread, or nullptr.
 Recorder* current_recorder();
+
+// While it lives, nodes that the capture under way records on this thread carry what `locate` says.
+class LocateScope {
+ public:
+  explicit LocateScope(Recorder::Locate locate)
+      : recorder_(current_recorder()), outer_(recorder_ ? recorder_->set_locate(locate) : nullptr) {}
+  ~LocateScope() {
+    if (recorder_) recorder_->set_locate(outer_);
+  }
+  LocateScope(const LocateScope&) = delete;
+  LocateScope& operator=(const LocateScope&) = delete;
+
+ private:
+  Recorder* recorder_;
+  Recorder::Locate outer_;
+};
 
 // The insides of CaptureSession, for core.
 struct CaptureAccess {

@@ -43,6 +43,38 @@ std::string_view common_module(std::string_view a, std::string_view b) {
   return a.substr(0, end);
 }
 
+class SavedTensorHook final : public torch::autograd::SavedVariableHooks {
+ public:
+  explicit SavedTensorHook(Recorder& recorder) : recorder_(recorder) {}
+  void call_pack_hook(const at::Tensor& tensor) override {
+    data_.emplace(tensor);
+    recorder_.tensor_saved(tensor);
+  }
+  at::Tensor call_unpack_hook() override { return data_->unpack(); }
+
+ private:
+  Recorder& recorder_;
+  std::optional<SavedData> data_;
+};
+
+// Returns the accelerator that a node computes on, with its index; the CPU: none.
+c10::Device accelerator_of(const Graph& graph, NodeId node) {
+  c10::Device found(c10::kCPU);
+  const auto look = [&](ValueId id) {
+    const Value& value = graph.value(id);
+    if (!found.is_cpu() || value.kind != ValueKind::kTensor || !value.storage.valid()) return;
+    found = graph.storage(value.storage).device();
+  };
+  graph.for_each_output(node, look);
+  if (found.is_cpu()) graph.for_each_input(node, look);
+  if (!found.is_cpu() && !found.has_index()) found.set_index(0);
+  return found;
+}
+
+bool is_default(const c10::Stream& stream) {
+  return stream.id() == c10::Stream(c10::Stream::DEFAULT, stream.device()).id();
+}
+
 }  // namespace
 
 void Recorder::enter_region(RegionKind kind, const std::string& name, const std::string& class_name) {
@@ -149,6 +181,14 @@ StringId Recorder::owner_path(std::span<const Argument> arguments) const {
   return owner;
 }
 
+RegionId Recorder::add_inferred_module(RegionId parent, StringId name) {
+  Region region{.kind = RegionKind::kModule, .inferred = true, .parent = parent};
+  region.name = name;
+  region.class_name = graph_.intern("");
+  region.call = calls_[(uint64_t{parent.index} << 32) | name.index]++;
+  return graph_.add_region(region);
+}
+
 // Returns the module inside the open region `depth` whose parameters are among `arguments`, or that region itself.
 RegionId Recorder::inferred_region(size_t depth, std::span<const Argument> arguments) {
   const RegionId outer = materialise(depth);
@@ -164,14 +204,7 @@ RegionId Recorder::inferred_region(size_t depth, std::span<const Argument> argum
   if (!is_inside(graph_.text(path), module)) return outer;
   OpenRegion& open = regions_[depth];
   if (open.inferred_path == path) return open.inferred;
-  Region region;
-  region.kind = RegionKind::kModule;
-  region.inferred = true;
-  region.parent = outer;
-  region.name = path;
-  region.class_name = graph_.intern("");
-  region.call = calls_[(uint64_t{outer.index} << 32) | path.index]++;
-  open.inferred = graph_.add_region(region);
+  open.inferred = add_inferred_module(outer, path);
   open.inferred_path = path;
   return open.inferred;
 }
@@ -189,14 +222,7 @@ void Recorder::infer_modules_from_neighbours() {
     if (before.valid() && after.valid() && !pending.empty()) {
       const std::string module(common_module(graph_.text(before), graph_.text(after)));
       if (!module.empty()) {
-        Region region;
-        region.kind = RegionKind::kModule;
-        region.inferred = true;
-        region.parent = Graph::kRootRegion;
-        region.name = graph_.intern(module);
-        region.class_name = graph_.intern("");
-        region.call = calls_[region.name.index]++;
-        const RegionId id = graph_.add_region(region);
+        const RegionId id = add_inferred_module(Graph::kRootRegion, graph_.intern(module));
         for (const Unit& unit : pending) {
           if (unit.top.valid()) {
             mutable_region(graph_, unit.top).parent = id;
@@ -248,24 +274,6 @@ void Recorder::put_parents_first() {
 
 // Links backward nodes to forward nodes, and notes what autograd saves.
 
-namespace {
-
-class SavedTensorHook final : public torch::autograd::SavedVariableHooks {
- public:
-  explicit SavedTensorHook(Recorder& recorder) : recorder_(recorder) {}
-  void call_pack_hook(const at::Tensor& tensor) override {
-    data_.emplace(tensor);
-    recorder_.tensor_saved(tensor);
-  }
-  at::Tensor call_unpack_hook() override { return data_->unpack(); }
-
- private:
-  Recorder& recorder_;
-  std::optional<SavedData> data_;
-};
-
-}  // namespace
-
 // Puts a node that runs under the engine into backward, and links it to the forward node that made the engine's current
 // grad_fn.
 void Recorder::link_backward(NodeId node) {
@@ -277,9 +285,7 @@ void Recorder::link_backward(NodeId node) {
   }
   Node& n = mutable_node(graph_, node);
   n.phase = Graph::kBackward;
-  const uint64_t sequence = grad_fn->sequence_nr();
-  if (sequence < sequence_base_ || sequence - sequence_base_ >= sequence_owner_.size()) return;
-  n.forward = sequence_owner_[sequence - sequence_base_];
+  n.forward = owner_of(grad_fn->sequence_nr());
   if (!n.forward.valid()) return;
   n.region = graph_.node(n.forward).region;
   n.source = graph_.node(n.forward).source;
@@ -338,10 +344,7 @@ void Recorder::attach_saved_tensors() {
   std::vector<std::pair<NodeId, SavedTensor>> attached;
   attached.reserve(saved_.size());
   for (const Saved& saved : saved_) {
-    NodeId owner;
-    if (saved.sequence >= sequence_base_ && saved.sequence - sequence_base_ < sequence_owner_.size()) {
-      owner = sequence_owner_[saved.sequence - sequence_base_];
-    }
+    NodeId owner = owner_of(saved.sequence);
     if (!owner.valid()) owner = saved.last_node;
     if (!owner.valid()) continue;
     SavedTensor entry;
@@ -432,28 +435,6 @@ void mark_optimizer_state(const at::Tensor& state) {
   Recorder* const recorder = current_recorder();
   if (recorder != nullptr && is_fake(state)) recorder->mark(state, StorageKind::kOptimizerState);
 }
-
-namespace {
-
-// Returns the accelerator that a node computes on, with its index; the CPU: none.
-c10::Device accelerator_of(const Graph& graph, NodeId node) {
-  c10::Device found(c10::kCPU);
-  const auto look = [&](ValueId id) {
-    const Value& value = graph.value(id);
-    if (!found.is_cpu() || value.kind != ValueKind::kTensor || !value.storage.valid()) return;
-    found = graph.storage(value.storage).device();
-  };
-  graph.for_each_output(node, look);
-  if (found.is_cpu()) graph.for_each_input(node, look);
-  if (!found.is_cpu() && !found.has_index()) found.set_index(0);
-  return found;
-}
-
-bool is_default(const c10::Stream& stream) {
-  return stream.id() == c10::Stream(c10::Stream::DEFAULT, stream.device()).id();
-}
-
-}  // namespace
 
 uint32_t StreamRecord::number_of(const c10::Stream& stream) {
   const auto found = std::ranges::find(streams_, stream);

@@ -18,8 +18,10 @@
 #include "core/capture/program_from_file.h"
 #include "core/capture/recorder.h"
 #include "core/capture/source_location.h"
+#include "core/libtorch/error_text.h"
 #include "shadowgraph/capture/capture.h"
 #include "shadowgraph/error.h"
+#include "shadowgraph/graph/text.h"
 #include "shadowgraph/units.h"
 
 namespace shadowgraph {
@@ -92,10 +94,7 @@ void check_pickle_sizes(std::string_view pickle) {
 }
 
 // Checks what libtorch's reader of TorchScript files trusts: sizes of records and in pickles, indices in debug
-// records, the depth of code. Internal to core/capture.
-
-// Throws Error, which names the record. Reads pickles and the code, no weights.
-void check_script_archive(const std::string& path);
+// records, the depth of code.
 
 namespace {
 
@@ -209,24 +208,6 @@ void check_record(caffe2::serialize::PyTorchStreamReader& reader, const std::str
   if (debug) DebugRecord().check_all(torch::jit::unpickle(text.data(), text.size()));
 }
 
-}  // namespace
-
-void check_script_archive(const std::string& path) {
-  caffe2::serialize::PyTorchStreamReader reader(path);
-  const uintmax_t file_bytes = std::filesystem::file_size(path);
-  for (const std::string& name : reader.getAllRecords()) {
-    try {
-      check_record(reader, name, file_bytes);
-    } catch (const c10::Error& error) {
-      throw Error(path + " is damaged: " + name + ": " + error.what_without_backtrace());
-    } catch (const std::exception& error) {
-      throw Error(path + " is damaged: " + name + ": " + error.what());
-    }
-  }
-}
-
-namespace {
-
 // TorchScript's optimising executor would specialise on the first shapes and differentiate on its own; the plain
 // interpreter calls operators one by one. The switch is process-wide, so it is put back.
 class PlainInterpreter {
@@ -241,34 +222,6 @@ class PlainInterpreter {
  private:
   bool optimize_;
 };
-
-// Nodes recorded while it lives carry the line of Python they come from.
-class ScriptLocations {
- public:
-  ScriptLocations()
-      : recorder_(current_recorder()), outer_(recorder_ ? recorder_->set_locate(&script_location) : nullptr) {}
-  ~ScriptLocations() {
-    if (recorder_) recorder_->set_locate(outer_);
-  }
-  ScriptLocations(const ScriptLocations&) = delete;
-  ScriptLocations& operator=(const ScriptLocations&) = delete;
-
- private:
-  Recorder* recorder_;
-  Recorder::Locate outer_;
-};
-
-void flatten(const c10::IValue& value, Tensors& tensors) {
-  if (value.isTensor()) {
-    if (value.toTensor().defined()) tensors.push_back(value.toTensor());
-  } else if (value.isTuple()) {
-    for (const c10::IValue& element : value.toTupleRef().elements()) flatten(element, tensors);
-  } else if (value.isList()) {
-    for (const c10::IValue& element : value.toListRef()) flatten(element, tensors);
-  } else if (value.isGenericDict()) {
-    for (const auto& entry : value.toGenericDict()) flatten(entry.value(), tensors);
-  }
-}
 
 // Shortens an error. The interpreter puts what went wrong behind the source of every module on the way to it; this
 // keeps that and the place.
@@ -301,11 +254,6 @@ void check_weights(const torch::jit::Module& module, const std::string& path) {
   check(module.named_buffers());
 }
 
-std::string text_of_error(const std::exception& error) {
-  const auto* of_libtorch = dynamic_cast<const c10::Error*>(&error);
-  return of_libtorch != nullptr ? of_libtorch->what_without_backtrace() : error.what();
-}
-
 void check_input_count(const c10::FunctionSchema& forward, size_t given) {
   const auto& arguments = forward.arguments();  // the first is the module itself
   size_t required = 0;
@@ -330,24 +278,41 @@ void compile(const torch::jit::Module& module, const std::vector<c10::IValue>& a
   function.get_executor().getPlanFor(stack);
 }
 
-struct DtypeName {
-  std::string_view name;
-  c10::ScalarType dtype;
-};
-constexpr DtypeName kDtypeNames[] = {
-    {"f64", c10::ScalarType::Double},       {"f32", c10::ScalarType::Float},
-    {"f16", c10::ScalarType::Half},         {"bf16", c10::ScalarType::BFloat16},
-    {"i64", c10::ScalarType::Long},         {"i32", c10::ScalarType::Int},
-    {"i16", c10::ScalarType::Short},        {"i8", c10::ScalarType::Char},
-    {"u8", c10::ScalarType::Byte},          {"bool", c10::ScalarType::Bool},
-    {"c64", c10::ScalarType::ComplexFloat}, {"c128", c10::ScalarType::ComplexDouble},
-};
+constexpr std::string_view kSpecDtypes[] = {"f64", "f32", "f16", "bf16", "i64", "i32",
+                                            "i16", "i8",  "u8",  "bool", "c64", "c128"};
+
+bool is_spec_dtype(std::string_view word) { return std::ranges::find(kSpecDtypes, word) != std::end(kSpecDtypes); }
 
 [[noreturn]] void refuse_spec(std::string_view text, const std::string& why) {
   throw Error("input '" + std::string(text) + "': " + why + "; write for example f32[8,3,224,224] or i64[2,128]");
 }
 
 }  // namespace
+
+// Throws Error, which names the record. Reads pickles and the code, no weights.
+void check_script_archive(const std::string& path) {
+  caffe2::serialize::PyTorchStreamReader reader(path);
+  const uintmax_t file_bytes = std::filesystem::file_size(path);
+  for (const std::string& name : reader.getAllRecords()) {
+    try {
+      check_record(reader, name, file_bytes);
+    } catch (const std::exception& error) {
+      throw Error(path + " is damaged: " + name + ": " + message_of(error));
+    }
+  }
+}
+
+void add_tensors(const c10::IValue& value, Tensors& tensors) {
+  if (value.isTensor()) {
+    if (value.toTensor().defined()) tensors.push_back(value.toTensor());
+  } else if (value.isTuple()) {
+    for (const c10::IValue& element : value.toTupleRef().elements()) add_tensors(element, tensors);
+  } else if (value.isList()) {
+    for (const c10::IValue& element : value.toListRef()) add_tensors(element, tensors);
+  } else if (value.isGenericDict()) {
+    for (const auto& entry : value.toGenericDict()) add_tensors(entry.value(), tensors);
+  }
+}
 
 at::Tensor first_output_loss(const Tensors& outputs) {
   for (const at::Tensor& output : outputs) {
@@ -357,10 +322,7 @@ at::Tensor first_output_loss(const Tensors& outputs) {
 }
 
 std::string name_of_dtype(c10::ScalarType dtype) {
-  for (const DtypeName& row : kDtypeNames) {
-    if (row.dtype == dtype) return std::string(row.name);
-  }
-  return c10::toString(dtype);
+  return is_spec_dtype(dtype_word(dtype)) ? std::string(dtype_word(dtype)) : c10::toString(dtype);
 }
 
 at::Tensor TensorSpecText::make() const { return at::zeros(sizes, at::TensorOptions().dtype(dtype)); }
@@ -370,10 +332,8 @@ TensorSpecText parse_tensor_spec(std::string_view text) {
   const size_t bracket = text.find('[');
   if (bracket == std::string_view::npos || !text.ends_with(']')) refuse_spec(text, "the sizes in brackets are missing");
   const std::string_view dtype = text.substr(0, bracket);
-  const auto found = std::find_if(std::begin(kDtypeNames), std::end(kDtypeNames),
-                                  [&](const DtypeName& row) { return row.name == dtype; });
-  if (found == std::end(kDtypeNames)) refuse_spec(text, "'" + std::string(dtype) + "' is not a dtype");
-  spec.dtype = found->dtype;
+  if (!is_spec_dtype(dtype)) refuse_spec(text, "'" + std::string(dtype) + "' is not a dtype");
+  spec.dtype = parse_dtype(dtype).value();
   std::string_view rest = text.substr(bracket + 1, text.size() - bracket - 2);
   int64_t elements = 1;
   while (!rest.empty()) {
@@ -418,7 +378,7 @@ ScriptProgram ScriptProgram::load(const std::string& path) {
     throw Error(path +
                 " is not a TorchScript file that this libtorch can load (save one in Python with "
                 "torch.jit.trace(model, inputs).save(path)): " +
-                text_of_error(load_error).substr(0, 300));
+                message_of(load_error).substr(0, 300));
   }
 }
 
@@ -482,8 +442,8 @@ ProgramToCapture ScriptProgram::program(Tensors inputs) const {
     Tensors outputs;
     try {
       compile(module_->module, arguments);
-      const ScriptLocations locations;
-      flatten(module_->module.forward(std::move(arguments)), outputs);
+      const LocateScope locations(&script_location);
+      add_tensors(module_->module.forward(std::move(arguments)), outputs);
     } catch (const c10::Error&) {
       throw;
     } catch (const Error&) {

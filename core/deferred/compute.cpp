@@ -11,6 +11,8 @@
 #include "core/deferred/recipe.h"
 #include "core/deferred/record.h"
 #include "core/fake/known_contents.h"
+#include "core/libtorch/error_text.h"
+#include "core/replay/replay_program.h"
 #include "shadowgraph/capture/replay.h"
 #include "shadowgraph/deferred/deferred.h"
 #include "shadowgraph/error.h"
@@ -39,32 +41,6 @@ class DefaultDtype {
   bool changed_ = false;
 };
 
-// Replaces the default CPU generator for a while, for random operators that take no generator.
-class DefaultGeneratorAs {
- public:
-  explicit DefaultGeneratorAs(const at::Generator& given) : lock_(mutex()), given_(given) {
-    const at::Generator& process = at::detail::getDefaultCPUGenerator();
-    before_ = RandomState::of(process);
-    RandomState::of(given_).put_into(process);
-  }
-  ~DefaultGeneratorAs() {
-    const at::Generator& process = at::detail::getDefaultCPUGenerator();
-    RandomState::of(process).put_into(given_);
-    before_.put_into(process);
-  }
-  DefaultGeneratorAs(const DefaultGeneratorAs&) = delete;
-  DefaultGeneratorAs& operator=(const DefaultGeneratorAs&) = delete;
-
- private:
-  static std::mutex& mutex() {
-    static std::mutex mutex;
-    return mutex;
-  }
-  std::unique_lock<std::mutex> lock_;
-  at::Generator given_;
-  RandomState before_;
-};
-
 // Finds the same operator with a generator after what `op` has (aten::rand -> aten::rand.generator); nullopt if there
 // is none.
 struct WithGenerator {
@@ -74,14 +50,11 @@ struct WithGenerator {
 std::optional<WithGenerator> overload_with_generator(const c10::OperatorHandle& op) {
   const auto& schema = op.schema();
   const std::string& overload = schema.overload_name();
-  for (const std::string& name : {overload.empty() ? std::string("generator") : overload + "_generator"}) {
-    const auto found = c10::Dispatcher::singleton().findSchema({schema.name(), name});
-    if (!found || found->schema().arguments().size() != schema.arguments().size() + 1) continue;
-    for (size_t i = 0; i < found->schema().arguments().size(); ++i) {
-      if (found->schema().arguments()[i].name() == "generator") return WithGenerator{*found, i};
-    }
-  }
-  return std::nullopt;
+  const std::string name = overload.empty() ? "generator" : overload + "_generator";
+  const auto found = c10::Dispatcher::singleton().findSchema({schema.name(), name});
+  if (!found || found->schema().arguments().size() != schema.arguments().size() + 1) return std::nullopt;
+  const auto position = found->schema().argumentIndexWithName("generator");
+  return position ? std::optional(WithGenerator{*found, static_cast<size_t>(*position)}) : std::nullopt;
 }
 
 class Replay final : public Interpreter {
@@ -160,20 +133,21 @@ class Replay final : public Interpreter {
 
  private:
   void draw(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
-    const auto& arguments = op.schema().arguments();
-    for (size_t i = 0; i < arguments.size(); ++i) {
-      if (arguments[i].name() != "generator") continue;
-      stack[stack.size() - arguments.size() + i] = generator_;
+    const size_t arguments = op.schema().arguments().size();
+    if (const auto position = op.schema().argumentIndexWithName("generator")) {
+      stack[stack.size() - arguments + static_cast<size_t>(*position)] = generator_;
       op.callBoxed(stack);
       return;
     }
     if (const auto other = overload_with_generator(op)) {
-      const auto begin = stack.end() - static_cast<std::ptrdiff_t>(arguments.size());
+      const auto begin = stack.end() - static_cast<std::ptrdiff_t>(arguments);
       stack.insert(begin + static_cast<std::ptrdiff_t>(other->position), c10::IValue(generator_));
       other->op.callBoxed(stack);
       return;
     }
-    const DefaultGeneratorAs scope(generator_);
+    static std::mutex of_process;
+    const std::lock_guard lock(of_process);
+    const GeneratorInPlaceOfDefault scope(generator_);
     op.callBoxed(stack);
   }
 
@@ -198,10 +172,8 @@ void run_nodes(Replay& replay, const Piece& piece, const Graph& record) {
         nested->rethrow_nested();
       } catch (const DeferredError&) {
         throw;  // what `done` throws passes through as it is
-      } catch (const c10::Error& cause) {
-        what = "while running " + to_text(record, node) + "\n  " + cause.what_without_backtrace();
       } catch (const std::exception& cause) {
-        what = "while running " + to_text(record, node) + "\n  " + cause.what();
+        what = "while running " + to_text(record, node) + "\n  " + message_of(cause);
       }
     }
     std::throw_with_nested(DeferredError(what, node));
@@ -223,12 +195,215 @@ ValueId first_output(const Graph& graph, NodeId node) {
   return first;
 }
 
-ValueId first_value(const Graph& graph, StorageId storage) {
-  ValueId first;
-  graph.for_each_output(graph.storage(storage).born, [&](ValueId value) {
-    if (!first.valid() && graph.value(value).storage == storage) first = value;
-  });
-  return first;
+constexpr int64_t kShardWindow = int64_t{1} << 18;  // elements
+
+// Says whether a factory's results are alike in every place, and its arguments say how many places there are.
+bool is_even_factory(const Target& target) {
+  const OperatorFacts& facts = target.facts();
+  if (!facts.written.empty() || !(facts.uninitialised || facts.fills)) return false;
+  return facts.geometry_only || target.signature().position_of("size").has_value();
+}
+
+bool is_whole(const Graph& graph, ValueId value, int64_t numel) {
+  return graph.value(value).kind == ValueKind::kTensor && graph.value(value).offset == 0 &&
+         graph.numel(value) == numel && is_whole(graph, value);
+}
+
+// Returns why `step` cannot run piece by piece; empty if it can.
+std::string obstacle(const Graph& graph, const Recipe::Step& step, int64_t numel) {
+  if (step.role != Recipe::Role::kRun) return "";
+  const Target& target = graph.target(step.node);
+  if (target.kind() != TargetKind::kOperator) return target.name() + " is no operator";
+  const auto results = graph.results(step.node);
+  if (results.size() != 1 || results[0].kind != ArgumentKind::kValue) return target.name() + " has other results";
+  bool whole = is_whole(graph, results[0].ref.value, numel);
+  graph.for_each_input(step.node, [&](ValueId value) { whole = whole && is_whole(graph, value, numel); });
+  if (!whole) return target.name() + " works on parts of tensors, or on tensors of other sizes";
+  const OperatorFacts& facts = target.facts();
+  if (facts.random) {
+    return random_fill_of(graph, step.node).kind != FillKind::kNone
+               ? ""
+               : target.name() + " draws random numbers in a way that is not known element by element";
+  }
+  return facts.is_view || facts.pointwise || is_even_factory(target) ? "" : target.name() + " is not elementwise";
+}
+
+class WindowReplay final : public Interpreter {
+ public:
+  WindowReplay(const Piece& piece, InterpreterOptions options, DeferredRecord& record, std::optional<uint64_t> seed,
+               int64_t numel)
+      : Interpreter(piece.graph(), std::move(options)), piece_(piece), record_(record), seed_(seed), numel_(numel) {}
+
+  // Returns elements begin to end, one-dimensional; begin is a multiple of 16.
+  at::Tensor window(int64_t begin, int64_t end) {
+    begin_ = begin;
+    count_ = end - begin;
+    return run({}).outputs.at(0);
+  }
+
+ protected:
+  void run_node(NodeId node) override {
+    if (facts_of(node).is_view) {
+      set_value(graph().results(node)[0].ref.value, value(graph().arguments(node)[0].ref.value));
+    } else {
+      Interpreter::run_node(node);
+    }
+  }
+
+  void call_operator(NodeId node, const c10::OperatorHandle& op, torch::jit::Stack& stack) override {
+    if (piece_.is_copy(node) && record_.streams().is_draw(piece_.of_record(node))) {
+      draw(node, stack);
+      return;
+    }
+    if (is_even_factory(graph().target(node))) {
+      const auto& arguments = op.schema().arguments();
+      for (size_t i = 0; i < arguments.size(); ++i) {
+        if (arguments[i].name() == "size") stack[i] = std::vector<int64_t>{count_};
+        if (arguments[i].name() == "stride") stack[i] = std::vector<int64_t>{1};
+        if (arguments[i].name() == "physical_layout") stack[i] = std::vector<int64_t>{0};
+        if (arguments[i].name() == "memory_format") stack[i] = c10::IValue();
+      }
+    }
+    op.callBoxed(stack);
+  }
+
+ private:
+  struct Position {
+    RandomState state;
+    uint64_t words = 0;  // skipped since the draw began
+  };
+
+  // Returns a generator that stands `words` after the beginning of the draw. Calls mostly ascend.
+  const at::Generator& generator_at(NodeId node, uint64_t words) {
+    auto entry = positions_.find(node);
+    if (entry == positions_.end() || entry->second.words > words) {
+      const RandomStreams::Place place = record_.streams().place_of(piece_.of_record(node));
+      Position first{seed_ ? independent_state(*seed_, place) : record_.streams().state_before(place), 0};
+      entry = positions_.insert_or_assign(node, std::move(first)).first;
+    }
+    Position& position = entry->second;
+    advance(position.state.engine, words - std::exchange(position.words, words));
+    if (!generator_.defined()) generator_ = at::detail::createCPUGenerator();
+    position.state.put_into(generator_);
+    return generator_;
+  }
+
+  // Returns the fill on `count` elements from there: in place where the node is, a factory otherwise.
+  at::Tensor filled(NodeId node, const torch::jit::Stack& arguments, int64_t count, const at::Generator& generator) {
+    const Value& result = graph().value(graph().results(node)[0].ref.value);
+    at::Tensor piece = at::empty({count}, at::TensorOptions().dtype(result.dtype));
+    const Target& target = graph().target(node);
+    const Signature& signature = target.signature();
+    const auto number = [&](std::string_view name, double otherwise) {
+      const auto position = signature.position_of(name);
+      return position && arguments[*position].isScalar() ? arguments[*position].toScalar().toDouble() : otherwise;
+    };
+    if (facts_of(node).is_in_place) {
+      torch::jit::Stack stack = arguments;
+      stack[0] = piece;
+      if (const auto position = signature.position_of("generator")) stack[*position] = generator;
+      find_operator(target)->callBoxed(stack);
+      return piece;
+    }
+    const std::string& name = signature.name;
+    if (name == "aten::rand" || name == "aten::rand_like") return piece.uniform_(0, 1, generator);
+    if (name.starts_with("aten::randint")) {
+      const auto integer = [&](std::string_view argument) {
+        const auto position = signature.position_of(argument);
+        return position ? arguments[*position].toInt() : 0;
+      };
+      return piece.random_(integer("low"), integer("high"), generator);
+    }
+    return piece.normal_(number("mean", 0), number("std", 1), generator);
+  }
+
+  void draw(NodeId node, torch::jit::Stack& stack) {
+    const RandomFill fill = random_fill_of(graph(), node);
+    const auto words_at = [&](int64_t element) { return static_cast<uint64_t>(element) * fill.words_each; };
+    at::Tensor piece;
+    if (fill.kind == FillKind::kSerial) {
+      piece = filled(node, stack, count_, generator_at(node, words_at(begin_)));
+    } else {
+      const int64_t padded = (count_ + 15) / 16 * 16;
+      piece = filled(node, stack, padded, generator_at(node, words_at(begin_))).narrow(0, 0, count_);
+      const int64_t remainder = numel_ % 16;
+      const int64_t tail = numel_ - 16;
+      if (remainder != 0 && begin_ + count_ > tail) {
+        const at::ScalarType dtype = piece.scalar_type();
+        const bool whole = dtype == at::kFloat || dtype == at::kDouble;
+        const at::Tensor last =
+            filled(node, stack, 16, generator_at(node, words_at(whole ? numel_ : numel_ - remainder)));
+        const int64_t from = std::max(begin_, tail);
+        const int64_t length = begin_ + count_ - from;
+        piece.narrow(0, from - begin_, length).copy_(last.narrow(0, from - tail, length));
+      }
+    }
+    if (facts_of(node).is_in_place) {
+      at::Tensor self = stack[0].toTensor();
+      self.copy_(piece);
+      piece = std::move(self);
+    } else {
+      piece = piece.clone();
+    }
+    stack.clear();
+    stack.emplace_back(std::move(piece));
+  }
+
+  const OperatorFacts& facts_of(NodeId node) { return record_.graph().facts(piece_.of_record(node)); }
+
+  const Piece& piece_;
+  DeferredRecord& record_;
+  std::optional<uint64_t> seed_;
+  int64_t numel_;
+  int64_t begin_ = 0;
+  int64_t count_ = 0;
+  std::unordered_map<NodeId, Position> positions_;
+  at::Generator generator_;
+};
+
+void check_range(const at::Tensor& tensor, int64_t& dim, int64_t start, int64_t length) {
+  const int64_t rank = tensor.dim();
+  if (rank == 0 || dim < -rank || dim >= rank) {
+    throw DeferredError(c10::str("a tensor with sizes ", tensor.sizes(), " has no dimension ", dim));
+  }
+  if (dim < 0) dim += rank;
+  if (start < 0 || length < 0 || start > tensor.size(dim) - length) {
+    throw DeferredError(c10::str("elements ", start, " to ", start + length, " of dimension ", dim,
+                                 " are not all within [", "0, ", tensor.size(dim), ") of sizes ", tensor.sizes()));
+  }
+}
+
+// Fills `result`, elements `start` and on of dimension `dim`, which has `size` of them in the whole.
+void fill_part(const at::Tensor& result, int64_t dim, int64_t start, int64_t size, WindowReplay& windows) {
+  const at::Tensor flat = result.view({-1});
+  const int64_t length = result.size(dim);
+  int64_t inner = 1;
+  for (int64_t d = dim + 1; d < result.dim(); ++d) inner *= result.size(d);
+  const int64_t row = size * inner;  // elements between parts
+  const int64_t part = length * inner;
+  const int64_t rows = result.numel() / part;
+  const int64_t numel = rows * row;
+  // `done` elements of the result are there.
+  for (int64_t done = 0; done < result.numel();) {
+    const int64_t first = done / part * row + start * inner + done % part;
+    const int64_t begin = first / 16 * 16;
+    const int64_t end = std::min(numel, begin + kShardWindow);
+    // The window ends where parts reach into one of full size, and not beyond what is needed.
+    const int64_t last_row = std::min(rows - 1, (end - 1) / row);
+    int64_t needed = first + 1;
+    for (int64_t r = done / part; r <= last_row; ++r) {
+      const int64_t to = std::min(end, r * row + start * inner + part);
+      if (r * row + start * inner < end) needed = std::max(needed, to);
+    }
+    const at::Tensor window = windows.window(begin, std::min(numel, (needed + 15) / 16 * 16));
+    while (done < result.numel()) {
+      const int64_t from = done / part * row + start * inner + done % part;
+      if (from >= needed) break;
+      const int64_t count = std::min(part - done % part, needed - from);
+      flat.narrow(0, done, count).copy_(window.narrow(0, from - begin, count));
+      done += count;
+    }
+  }
 }
 
 }  // namespace
@@ -372,235 +547,6 @@ c10::Storage DeferredRecord::real_storage(StorageId id) {
 //     %1 = aten::normal_(%0, 0, 0.02)           the generator skipped to the piece's first block of sixteen
 //     %2 = aten::mul_(%1, 0.5)
 
-namespace {
-
-constexpr int64_t kShardWindow = int64_t{1} << 18;  // elements
-
-// Says whether a factory's results are alike in every place, and its arguments say how many places there are.
-bool is_even_factory(const Target& target) {
-  const OperatorFacts& facts = target.facts();
-  if (!facts.written.empty() || !(facts.uninitialised || facts.fills)) return false;
-  return facts.geometry_only || target.signature().position_of("size").has_value();
-}
-
-bool is_whole(const Graph& graph, ValueId value, int64_t numel) {
-  const Value& v = graph.value(value);
-  if (v.kind != ValueKind::kTensor || v.offset != 0 || graph.numel(value) != numel) return false;
-  int64_t expected = 1;
-  const auto sizes = graph.sizes(value);
-  const auto strides = graph.strides(value);
-  for (size_t i = sizes.size(); i-- > 0;) {
-    if (sizes[i] != 1 && strides[i] != expected) return false;
-    expected *= sizes[i];
-  }
-  return graph.storage(v.storage).bytes == graph.logical_bytes(value);
-}
-
-// Returns why `step` cannot run piece by piece; empty if it can.
-std::string obstacle(const Graph& graph, const Recipe::Step& step, int64_t numel) {
-  if (step.role != Recipe::Role::kRun) return "";
-  const Target& target = graph.target(step.node);
-  if (target.kind() != TargetKind::kOperator) return target.name() + " is no operator";
-  const auto results = graph.results(step.node);
-  if (results.size() != 1 || results[0].kind != ArgumentKind::kValue) return target.name() + " has other results";
-  bool whole = is_whole(graph, results[0].ref.value, numel);
-  graph.for_each_input(step.node, [&](ValueId value) { whole = whole && is_whole(graph, value, numel); });
-  if (!whole) return target.name() + " works on parts of tensors, or on tensors of other sizes";
-  const OperatorFacts& facts = target.facts();
-  if (facts.random) {
-    return random_fill_of(graph, step.node).kind != FillKind::kNone
-               ? ""
-               : target.name() + " draws random numbers in a way that is not known element by element";
-  }
-  return facts.is_view || facts.pointwise || is_even_factory(target) ? "" : target.name() + " is not elementwise";
-}
-
-class WindowReplay final : public Interpreter {
- public:
-  WindowReplay(const Piece& piece, InterpreterOptions options, DeferredRecord& record, std::optional<uint64_t> seed,
-               int64_t numel)
-      : Interpreter(piece.graph(), std::move(options)), piece_(piece), record_(record), seed_(seed), numel_(numel) {}
-
-  // Returns elements begin to end, one-dimensional; begin is a multiple of 16.
-  at::Tensor window(int64_t begin, int64_t end) {
-    begin_ = begin;
-    count_ = end - begin;
-    return run({}).outputs.at(0);
-  }
-
- protected:
-  void run_node(NodeId node) override {
-    if (facts_of(node).is_view) {
-      set_value(graph().results(node)[0].ref.value, value(graph().arguments(node)[0].ref.value));
-    } else {
-      Interpreter::run_node(node);
-    }
-  }
-
-  void call_operator(NodeId node, const c10::OperatorHandle& op, torch::jit::Stack& stack) override {
-    if (piece_.is_copy(node) && record_.streams().is_draw(piece_.of_record(node))) {
-      draw(node, stack);
-      return;
-    }
-    if (is_even_factory(graph().target(node))) {
-      const auto& arguments = op.schema().arguments();
-      for (size_t i = 0; i < arguments.size(); ++i) {
-        if (arguments[i].name() == "size") stack[i] = std::vector<int64_t>{count_};
-        if (arguments[i].name() == "stride") stack[i] = std::vector<int64_t>{1};
-        if (arguments[i].name() == "physical_layout") stack[i] = std::vector<int64_t>{0};
-        if (arguments[i].name() == "memory_format") stack[i] = c10::IValue();
-      }
-    }
-    op.callBoxed(stack);
-  }
-
- private:
-  struct Position {
-    RandomState state;
-    uint64_t words = 0;  // skipped since the draw began
-  };
-
-  // Returns a generator that stands `words` after the beginning of the draw. Calls mostly ascend.
-  const at::Generator& generator_at(NodeId node, uint64_t words) {
-    auto entry = positions_.find(node);
-    if (entry == positions_.end() || entry->second.words > words) {
-      const RandomStreams::Place place = record_.streams().place_of(piece_.of_record(node));
-      Position first{seed_ ? independent_state(*seed_, place) : record_.streams().state_before(place), 0};
-      entry = positions_.insert_or_assign(node, std::move(first)).first;
-    }
-    Position& position = entry->second;
-    advance(position.state.engine, words - std::exchange(position.words, words));
-    if (!generator_.defined()) generator_ = at::detail::createCPUGenerator();
-    position.state.put_into(generator_);
-    return generator_;
-  }
-
-  // Returns the fill on `count` elements from there: in place where the node is, a factory otherwise.
-  at::Tensor filled(NodeId node, const torch::jit::Stack& arguments, int64_t count, const at::Generator& generator) {
-    const Value& result = graph().value(graph().results(node)[0].ref.value);
-    at::Tensor piece = at::empty({count}, at::TensorOptions().dtype(result.dtype));
-    const Target& target = graph().target(node);
-    const Signature& signature = target.signature();
-    const auto number = [&](std::string_view name, double otherwise) {
-      for (size_t i = 0; i < signature.arguments.size(); ++i) {
-        if (signature.arguments[i].name == name && arguments[i].isScalar()) return arguments[i].toScalar().toDouble();
-      }
-      return otherwise;
-    };
-    if (facts_of(node).is_in_place) {
-      torch::jit::Stack stack = arguments;
-      stack[0] = piece;
-      for (size_t i = 0; i < signature.arguments.size(); ++i) {
-        if (signature.arguments[i].name == "generator") stack[i] = generator;
-      }
-      find_operator(target)->callBoxed(stack);
-      return piece;
-    }
-    const std::string& name = signature.name;
-    if (name == "aten::rand" || name == "aten::rand_like") return piece.uniform_(0, 1, generator);
-    if (name.starts_with("aten::randint")) {
-      int64_t low = 0;
-      int64_t high = 0;
-      for (size_t i = 0; i < signature.arguments.size(); ++i) {
-        if (signature.arguments[i].name == "low") low = arguments[i].toInt();
-        if (signature.arguments[i].name == "high") high = arguments[i].toInt();
-      }
-      return piece.random_(low, high, generator);
-    }
-    return piece.normal_(number("mean", 0), number("std", 1), generator);
-  }
-
-  void draw(NodeId node, torch::jit::Stack& stack) {
-    const RandomFill fill = random_fill_of(graph(), node);
-    const auto words_at = [&](int64_t element) { return static_cast<uint64_t>(element) * fill.words_each; };
-    at::Tensor piece;
-    if (fill.kind == FillKind::kSerial) {
-      piece = filled(node, stack, count_, generator_at(node, words_at(begin_)));
-    } else {
-      const int64_t padded = (count_ + 15) / 16 * 16;
-      piece = filled(node, stack, padded, generator_at(node, words_at(begin_))).narrow(0, 0, count_);
-      const int64_t remainder = numel_ % 16;
-      const int64_t tail = numel_ - 16;
-      if (remainder != 0 && begin_ + count_ > tail) {
-        const at::ScalarType dtype = piece.scalar_type();
-        const bool whole = dtype == at::kFloat || dtype == at::kDouble;
-        const at::Tensor last =
-            filled(node, stack, 16, generator_at(node, words_at(whole ? numel_ : numel_ - remainder)));
-        const int64_t from = std::max(begin_, tail);
-        const int64_t length = begin_ + count_ - from;
-        piece.narrow(0, from - begin_, length).copy_(last.narrow(0, from - tail, length));
-      }
-    }
-    if (facts_of(node).is_in_place) {
-      at::Tensor self = stack[0].toTensor();
-      self.copy_(piece);
-      piece = std::move(self);
-    } else {
-      piece = piece.clone();
-    }
-    stack.clear();
-    stack.emplace_back(std::move(piece));
-  }
-
-  const OperatorFacts& facts_of(NodeId node) { return record_.graph().facts(piece_.of_record(node)); }
-
-  const Piece& piece_;
-  DeferredRecord& record_;
-  std::optional<uint64_t> seed_;
-  int64_t numel_;
-  int64_t begin_ = 0;
-  int64_t count_ = 0;
-  std::unordered_map<NodeId, Position> positions_;
-  at::Generator generator_;
-};
-
-void check_range(const at::Tensor& tensor, int64_t& dim, int64_t start, int64_t length) {
-  const int64_t rank = tensor.dim();
-  if (rank == 0 || dim < -rank || dim >= rank) {
-    throw DeferredError(c10::str("a tensor with sizes ", tensor.sizes(), " has no dimension ", dim));
-  }
-  if (dim < 0) dim += rank;
-  if (start < 0 || length < 0 || start > tensor.size(dim) - length) {
-    throw DeferredError(c10::str("elements ", start, " to ", start + length, " of dimension ", dim,
-                                 " are not all within [", "0, ", tensor.size(dim), ") of sizes ", tensor.sizes()));
-  }
-}
-
-// Fills `result`, elements `start` and on of dimension `dim`, which has `size` of them in the whole.
-void fill_part(const at::Tensor& result, int64_t dim, int64_t start, int64_t size, WindowReplay& windows) {
-  const at::Tensor flat = result.view({-1});
-  const int64_t length = result.size(dim);
-  int64_t inner = 1;
-  for (int64_t d = dim + 1; d < result.dim(); ++d) inner *= result.size(d);
-  const int64_t row = size * inner;  // elements between parts
-  const int64_t part = length * inner;
-  const int64_t rows = result.numel() / part;
-  const int64_t numel = rows * row;
-  // `done` elements of the result are there.
-  for (int64_t done = 0; done < result.numel();) {
-    const int64_t first = done / part * row + start * inner + done % part;
-    const int64_t begin = first / 16 * 16;
-    const int64_t end = std::min(numel, begin + kShardWindow);
-    // The window ends where parts reach into one of full size, and not beyond what is needed.
-    const int64_t last_row = std::min(rows - 1, (end - 1) / row);
-    int64_t needed = first + 1;
-    for (int64_t r = done / part; r <= last_row; ++r) {
-      const int64_t to = std::min(end, r * row + start * inner + part);
-      if (r * row + start * inner < end) needed = std::max(needed, to);
-    }
-    const at::Tensor window = windows.window(begin, std::min(numel, (needed + 15) / 16 * 16));
-    while (done < result.numel()) {
-      const int64_t from = done / part * row + start * inner + done % part;
-      if (from >= needed) break;
-      const int64_t count = std::min(part - done % part, needed - from);
-      flat.narrow(0, done, count).copy_(window.narrow(0, from - begin, count));
-      done += count;
-    }
-  }
-}
-
-}  // namespace
-
 at::Tensor materialize_shard(const at::Tensor& tensor, int64_t dim, int64_t start, int64_t length,
                              const MaterializeOptions& options, bool never_whole) {
   check_range(tensor, dim, start, length);
@@ -627,10 +573,7 @@ at::Tensor materialize_shard(const at::Tensor& tensor, int64_t dim, int64_t star
 
   const std::vector<Recipe::Group> groups = record->recipe().groups_for({&storage, 1});
   const Recipe::Group& group = groups.at(0);
-  ValueId root;
-  graph.for_each_output(graph.storage(storage).born, [&](ValueId value) {
-    if (!root.valid() && graph.value(value).storage == storage) root = value;
-  });
+  const ValueId root = first_value(graph, storage);
   std::string why;
   if (!tensor.is_contiguous() || fake->storage_offset() != 0 || tensor.is_conj() || tensor.is_neg() ||
       graph.value(root).dtype != tensor.scalar_type() || !is_whole(graph, root, numel)) {

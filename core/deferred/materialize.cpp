@@ -283,6 +283,12 @@ std::vector<Named> tensors_of(const Visited& visited, bool buffers_only) {
   return tensors;
 }
 
+FakeTensorImpl* with_recipe(const at::Tensor& tensor) {
+  if (!tensor.defined()) return nullptr;
+  auto* impl = dynamic_cast<FakeTensorImpl*>(tensor.unsafeGetTensorImpl());
+  return impl != nullptr && !impl->key_set().has(kFakeKey) && impl->recipe() ? impl : nullptr;
+}
+
 }  // namespace
 
 const at::Tensor& materialize_tensor(const at::Tensor& tensor, const MaterializeOptions& options) {
@@ -320,16 +326,6 @@ bool is_deferred(const torch::nn::Module& module) {
   }
   return false;
 }
-
-namespace {
-
-FakeTensorImpl* with_recipe(const at::Tensor& tensor) {
-  if (!tensor.defined()) return nullptr;
-  auto* impl = dynamic_cast<FakeTensorImpl*>(tensor.unsafeGetTensorImpl());
-  return impl != nullptr && !impl->key_set().has(kFakeKey) && impl->recipe() ? impl : nullptr;
-}
-
-}  // namespace
 
 void dematerialize(const at::Tensor& tensor) {
   FakeTensorImpl* impl = with_recipe(tensor);

@@ -2,11 +2,11 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>
+#include <boost/pending/disjoint_sets.hpp>
 
 #include <algorithm>
 #include <cstring>
 #include <iterator>
-#include <numeric>
 #include <queue>
 #include <unordered_map>
 #include <utility>
@@ -19,6 +19,16 @@ namespace {
 
 // A tensor and its place in the maps cost about this much beside its bytes.
 int64_t cost_of(const at::Tensor& bytes) { return static_cast<int64_t>(bytes.nbytes()) + 512; }
+
+// This operator makes linalg operators throw. It runs with the node whose result it looks at.
+constexpr std::string_view kCheck = "aten::_linalg_check_errors";
+
+bool same_tensor(const Graph& graph, ValueId a, ValueId b) {
+  const Value& x = graph.value(a);
+  const Value& y = graph.value(b);
+  return x.storage == y.storage && x.dtype == y.dtype && x.offset == y.offset &&
+         std::ranges::equal(graph.sizes(a), graph.sizes(b)) && std::ranges::equal(graph.strides(a), graph.strides(b));
+}
 
 }  // namespace
 
@@ -77,11 +87,6 @@ void Snapshots::keep(StorageId storage, uint32_t position, const c10::Storage& c
   }
 }
 
-namespace {
-
-// This operator makes linalg operators throw. It runs with the node whose result it looks at.
-constexpr std::string_view kCheck = "aten::_linalg_check_errors";
-
 bool is_whole(const Graph& graph, ValueId value) {
   const Value& v = graph.value(value);
   // Nothing that is as large begins anywhere but at the start.
@@ -89,14 +94,13 @@ bool is_whole(const Graph& graph, ValueId value) {
          graph.logical_bytes(value) == graph.storage(v.storage).bytes;
 }
 
-bool same_tensor(const Graph& graph, ValueId a, ValueId b) {
-  const Value& x = graph.value(a);
-  const Value& y = graph.value(b);
-  return x.storage == y.storage && x.dtype == y.dtype && x.offset == y.offset &&
-         std::ranges::equal(graph.sizes(a), graph.sizes(b)) && std::ranges::equal(graph.strides(a), graph.strides(b));
+ValueId first_value(const Graph& graph, StorageId storage) {
+  ValueId first;
+  graph.for_each_output(graph.storage(storage).born, [&](ValueId value) {
+    if (!first.valid() && graph.value(value).storage == storage) first = value;
+  });
+  return first;
 }
-
-}  // namespace
 
 bool Recipe::overwrites(NodeId node, StorageId storage) const {
   const OperatorFacts& facts = graph_.facts(node);
@@ -165,7 +169,7 @@ class Recipe::Walk {
 
   void want(StorageId storage) {
     need_contents(storage, graph_.node_capacity());
-    need_tensor(first_value(storage));
+    need_tensor(first_value(graph_, storage));
   }
   void want_run(NodeId node) { reach(node, kContents); }
 
@@ -190,15 +194,6 @@ class Recipe::Walk {
 
  private:
   enum Need : uint8_t { kTensor, kContents };
-
-  // The value that the storage was born as.
-  ValueId first_value(StorageId storage) const {
-    ValueId first;
-    graph_.for_each_output(graph_.storage(storage).born, [&](ValueId value) {
-      if (!first.valid() && graph_.value(value).storage == storage) first = value;
-    });
-    return first;
-  }
 
   void reach(NodeId node, Need need) {
     const auto [entry, added] = needs_.try_emplace(node, need);
@@ -336,23 +331,6 @@ class Recipe::Walk {
   bool checked_ = false;
 };
 
-namespace {
-
-class DisjointSets {
- public:
-  explicit DisjointSets(size_t count) : parent_(count) { std::iota(parent_.begin(), parent_.end(), 0U); }
-  uint32_t find(uint32_t i) {
-    while (parent_[i] != i) i = parent_[i] = parent_[parent_[i]];
-    return i;
-  }
-  void join(uint32_t a, uint32_t b) { parent_[find(a)] = find(b); }
-
- private:
-  std::vector<uint32_t> parent_;
-};
-
-}  // namespace
-
 Recipe::Reached Recipe::reach(std::span<const StorageId> wanted, NodeId node, const Snapshots* snapshots) {
   constexpr int kAttempts = 4;
   std::unordered_set<StorageId> without;
@@ -388,8 +366,7 @@ class Recipe::Grouping {
     for (size_t i = 0; i < groups_.size(); ++i) {
       std::vector<Step> all;
       for (const NodeId node : given_[i]) all.push_back({node, Role::kRun});
-      all.insert(all.end(), groups_[i].steps.begin(), groups_[i].steps.end());
-      groups_[i].steps = std::move(all);
+      groups_[i].steps.insert(groups_[i].steps.begin(), all.begin(), all.end());
     }
     return std::move(groups_);
   }
@@ -411,7 +388,7 @@ class Recipe::Grouping {
     const auto known = shared_.find(storage);
     if (known != shared_.end() && known->second) return;
     const auto [entry, added] = set_of_.try_emplace(storage, item);
-    if (!added) sets_.join(item, entry->second);
+    if (!added) sets_.union_set(item, entry->second);
   }
 
   void join_steps() {
@@ -422,7 +399,7 @@ class Recipe::Grouping {
         touch(i, graph_.value(value).storage);
         // Views of a shared placeholder belong to the steps that use them.
         const auto producer = item_of.find(graph_.value(value).producer);
-        if (producer != item_of.end()) sets_.join(i, producer->second);
+        if (producer != item_of.end()) sets_.union_set(i, producer->second);
       };
       graph_.for_each_output(steps_[i].node, visit);
       if (steps_[i].role == Role::kRun) graph_.for_each_input(steps_[i].node, visit);
@@ -431,7 +408,7 @@ class Recipe::Grouping {
 
   // Groups come in the order in which items first name them.
   size_t group_of(uint32_t item) {
-    const auto [entry, added] = group_of_.try_emplace(sets_.find(item), groups_.size());
+    const auto [entry, added] = group_of_.try_emplace(sets_.find_set(item), groups_.size());
     if (added) {
       groups_.emplace_back();
       given_.emplace_back();
@@ -481,13 +458,13 @@ class Recipe::Grouping {
   const std::unordered_map<StorageId, Snapshots::Snapshot>& begins_;
   const std::span<const StorageId> wanted_;
   const uint32_t first_wanted_;  // items before it are steps
-  DisjointSets sets_;
+  boost::disjoint_sets_with_storage<> sets_;
   std::unordered_map<StorageId, bool> shared_;  // a placeholder's: nobody writes it
   std::unordered_map<ValueId, NodeId> placeholder_of_;
   std::unordered_map<StorageId, uint32_t> set_of_;  // an item that touches it
   std::vector<Group> groups_;
-  std::vector<std::vector<NodeId>> given_;         // by group: the placeholders that it reads
-  std::unordered_map<uint32_t, size_t> group_of_;  // by set
+  std::vector<std::vector<NodeId>> given_;       // by group: the placeholders that it reads
+  std::unordered_map<size_t, size_t> group_of_;  // by set
 };
 
 std::vector<Recipe::Group> Recipe::groups_for(std::span<const StorageId> wanted, const Snapshots* snapshots) {
@@ -575,15 +552,14 @@ void Piece::allocate(NodeId node) {
   note(here, node, false);
 }
 
-NodeId Piece::append(Builtin target, const Argument& argument) { return graph_.append(target_of(target), {argument}); }
-
 void Piece::take_from_snapshot(NodeId node, const Recipe::Group& group) {
   record_.for_each_output(node, [&](ValueId value) {
     const StorageId storage = record_.value(value).storage;
     auto [bytes, added] = snapshot_here_.try_emplace(storage);
     if (added) {
       const at::Tensor& contents = group.snapshots.at(storage).bytes;
-      const NodeId here = append(Builtin::kConstant, Argument::of_constant(graph_.add_constant(contents)));
+      const NodeId here =
+          graph_.append(target_of(Builtin::kConstant), {Argument::of_constant(graph_.add_constant(contents))});
       const StorageId own = graph_.add_storage(
           {.bytes = static_cast<int64_t>(contents.nbytes()), .kind = StorageKind::kConstant, .born = here});
       const int64_t one = 1;
@@ -591,7 +567,7 @@ void Piece::take_from_snapshot(NodeId node, const Recipe::Group& group) {
           here, {.dtype = at::kByte, .sizes = contents.sizes(), .strides = {&one, 1}, .storage = own});
       note(here, node, false);
     }
-    const NodeId here = append(Builtin::kAlias, Argument::of_value(bytes->second));
+    const NodeId here = graph_.append(target_of(Builtin::kAlias), {Argument::of_value(bytes->second)});
     copier_.bind(value, graph_.add_tensor_result(here, spec_of(record_, value, graph_.value(bytes->second).storage)));
     note(here, node, false);
   });

@@ -79,6 +79,11 @@ class Snapshots {
 // it was given first, %0. A factory whose contents nobody reads becomes an empty tensor. Where a storage has a snapshot
 // (core/deferred/recipe.h), nothing before that is run for it, and earlier tensors on it are views of the snapshot.
 
+// Says whether the value is all of its storage.
+bool is_whole(const Graph& graph, ValueId value);
+// Returns the value that the storage was born as.
+ValueId first_value(const Graph& graph, StorageId storage);
+
 class Recipe {
  public:
   explicit Recipe(const Graph& graph) : graph_(graph) {}
@@ -185,7 +190,6 @@ class Piece {
   void copy(NodeId node);
   void allocate(NodeId node);
   void take_from_snapshot(NodeId node, const Recipe::Group& group);
-  NodeId append(Builtin target, const Argument& argument);
   void note(NodeId here, NodeId of_record, bool copied);
 
   const Graph& record_;

@@ -155,7 +155,7 @@ void DeferredRecord::check_operand(const std::string& user, const at::Tensor& te
   if (!storage.valid()) {
     const at::Tensor outside = this->outside(*fake);
     if (!outside.defined()) {
-      throw DeferredError(user + " uses a fake tensor (" + c10::str(fake->dtype(), " ", fake->sizes()) +
+      throw DeferredError(user + " uses a fake tensor (" + geometry(tensor) +
                           ") that another mode or another deferred_init made; its contents are not known here. "
                           "Make it in the same deferred_init, or materialise it first");
     }
@@ -165,14 +165,14 @@ void DeferredRecord::check_operand(const std::string& user, const at::Tensor& te
                           "inference mode");
     }
   } else if (real_storage(storage)) {
-    throw DeferredError(user + " uses a described tensor (" + c10::str(fake->dtype(), " ", fake->sizes()) +
+    throw DeferredError(user + " uses a described tensor (" + geometry(tensor) +
                         ") whose storage has been materialised by way of another tensor that shares it. "
                         "Call materialize_tensor on this one too, which copies nothing, and then use it");
   }
   if (!written) return;
   if (!storage.valid() || graph().storage(storage).kind == StorageKind::kConstant) {
-    throw DeferredError(user + " would write to a tensor from outside (" + c10::str(fake->dtype(), " ", fake->sizes()) +
-                        ")" + kNotWrittenFromOutside);
+    throw DeferredError(user + " would write to a tensor from outside (" + geometry(tensor) + ")" +
+                        kNotWrittenFromOutside);
   }
 }
 
@@ -275,6 +275,12 @@ bool has_mask(const torch::jit::Stack& stack, size_t begin) {
   return false;
 }
 
+// Copies what may be shared with the record, or with a tensor from outside.
+at::Tensor own_copy(const at::Tensor& value) {
+  const RealCalls real;
+  return value.detach().cpu().resolve_conj().resolve_neg().clone();
+}
+
 }  // namespace
 
 bool DeferredRecord::compute(const OperatorInfo& info, torch::jit::Stack& stack) {
@@ -301,11 +307,6 @@ bool DeferredRecord::compute(const OperatorInfo& info, torch::jit::Stack& stack)
     const c10::IValue& value = stack[i];
     if (value.isTensor() && value.toTensor().defined()) {
       real_stack.emplace_back(real_one(value.toTensor()));
-    } else if (value.isTensorList()) {
-      c10::List<at::Tensor> list;
-      for (const at::Tensor& tensor : value.toTensorVector())
-        list.push_back(tensor.defined() ? real_one(tensor) : tensor);
-      real_stack.emplace_back(list);
     } else if (value.isList()) {
       c10::List<c10::IValue> list = value.toList().copy();
       for (size_t j = 0; j < list.size(); ++j) {
@@ -370,16 +371,6 @@ void DeferredInit::finish() {
 }
 
 // What a described tensor holds, for those who read it by no operator: Python's tolist() and numpy(), and printing.
-
-namespace {
-
-// Copies what may be shared with the record, or with a tensor from outside.
-at::Tensor own_copy(const at::Tensor& value) {
-  const RealCalls real;
-  return value.detach().cpu().resolve_conj().resolve_neg().clone();
-}
-
-}  // namespace
 
 bool is_describing() { return DeferredRecord::recording() != nullptr; }
 

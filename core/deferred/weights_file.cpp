@@ -1,5 +1,6 @@
 #include <caffe2/serialize/inline_container.h>
 
+#include <algorithm>
 #include <cstring>
 #include <ostream>
 #include <unordered_map>
@@ -12,36 +13,10 @@
 namespace shadowgraph {
 namespace {
 
-const char* storage_class(at::ScalarType dtype) {
-  switch (dtype) {
-    case at::kFloat:
-      return "FloatStorage";
-    case at::kDouble:
-      return "DoubleStorage";
-    case at::kHalf:
-      return "HalfStorage";
-    case at::kBFloat16:
-      return "BFloat16Storage";
-    case at::kLong:
-      return "LongStorage";
-    case at::kInt:
-      return "IntStorage";
-    case at::kShort:
-      return "ShortStorage";
-    case at::kChar:
-      return "CharStorage";
-    case at::kByte:
-      return "ByteStorage";
-    case at::kBool:
-      return "BoolStorage";
-    case at::kComplexFloat:
-      return "ComplexFloatStorage";
-    case at::kComplexDouble:
-      return "ComplexDoubleStorage";
-    default:
-      return nullptr;
-  }
-}
+// The dtypes that a weights file has a class of storages for: "FloatStorage" and so on.
+constexpr at::ScalarType kStored[] = {at::kFloat, at::kDouble, at::kHalf,         at::kBFloat16,
+                                      at::kLong,  at::kInt,    at::kShort,        at::kChar,
+                                      at::kByte,  at::kBool,   at::kComplexFloat, at::kComplexDouble};
 
 // The opcodes of pickle protocol 2 that a state dict needs: https://docs.python.org/3/library/pickletools.html
 class Pickle {
@@ -95,7 +70,7 @@ void pickle_tensor(Pickle& pickle, const at::Tensor& tensor, at::ScalarType dtyp
   pickle.mark();
   pickle.mark();
   pickle.string("storage");
-  pickle.global("torch", storage_class(dtype));
+  pickle.global("torch", std::string(c10::toString(dtype)) + "Storage");
   pickle.string(key);
   pickle.string("cpu");
   pickle.integer(static_cast<int64_t>(bytes / c10::elementSize(dtype)));
@@ -125,8 +100,8 @@ WrittenWeights write_weights(const std::string& path, const std::vector<std::pai
   std::unordered_map<const c10::StorageImpl*, size_t> by_storage;
   for (size_t i = 0; i < tensors.size(); ++i) {
     const auto& [name, tensor] = tensors[i];
-    if (!tensor.defined() || tensor.layout() != c10::kStrided || storage_class(tensor.scalar_type()) == nullptr ||
-        tensor.is_conj() || tensor.is_neg()) {
+    if (!tensor.defined() || tensor.layout() != c10::kStrided ||
+        std::ranges::find(kStored, tensor.scalar_type()) == std::end(kStored) || tensor.is_conj() || tensor.is_neg()) {
       throw DeferredError("'" + name +
                           "' cannot be written to a weights file: only dense tensors of the usual dtypes can");
     }

@@ -7,19 +7,15 @@
 #include <torch/nn/module.h>
 
 #include <algorithm>
+#include <unordered_set>
 
+#include "core/replay/replay_program.h"
 #include "shadowgraph/capture/replay.h"
 #include "shadowgraph/graph/edit.h"
 #include "shadowgraph/graph/text.h"
 #include "shadowgraph/graph/verify.h"
 
 namespace shadowgraph {
-
-Bindings& Bindings::module(const torch::nn::Module& module) {
-  for (const auto& entry : module.named_parameters()) named_.try_emplace(entry.key(), Entry{entry.value(), false});
-  for (const auto& entry : module.named_buffers()) named_.try_emplace(entry.key(), Entry{entry.value(), false});
-  return *this;
-}
 
 namespace {
 
@@ -44,6 +40,11 @@ std::map<std::string, at::Tensor> tensors_of(const torch::nn::Module& module) {
 }
 
 }  // namespace
+
+Bindings& Bindings::module(const torch::nn::Module& module) {
+  for (auto& [name, tensor] : tensors_of(module)) named_.try_emplace(name, Entry{tensor, false});
+  return *this;
+}
 
 // Runs through autograd, and looks once whether every operator knows its derivative.
 class GraphModule::Checked : public Interpreter {
@@ -120,11 +121,9 @@ void GraphModule::own_constants() {
   for (const NodeId node : graph_.nodes()) {
     if (graph_.node(node).target == target_of(Builtin::kConstant)) constants.push_back(node);
   }
-  std::unordered_map<std::string, bool> taken;
+  std::unordered_set<std::string> taken;
   for (const NodeId node : graph_.nodes()) {
-    if (graph_.node(node).target.index <= target_of(Builtin::kInput).index) {
-      taken[graph_.text(graph_.arguments(node)[0].string)] = true;
-    }
+    if (is_bound(graph_, node)) taken.insert(graph_.text(graph_.arguments(node)[0].string));
   }
   size_t number = 0;
   for (const NodeId node : constants) {
@@ -135,13 +134,11 @@ void GraphModule::own_constants() {
     constants_.emplace(name, graph_.constant(graph_.arguments(node)[0].constant));
     const ValueId old = graph_.results(node)[0].ref.value;
     const Value value = graph_.value(old);
-    const std::vector<int64_t> sizes(graph_.sizes(old).begin(), graph_.sizes(old).end());
-    const std::vector<int64_t> strides(graph_.strides(old).begin(), graph_.strides(old).end());
     InsertionPoint at(graph_, node);
     const NodeId buffer = at.insert(target_of(Builtin::kBuffer), {graph_.string_argument(name)});
     const ValueId now = graph_.add_tensor_result(buffer, {.dtype = value.dtype,
-                                                          .sizes = sizes,
-                                                          .strides = strides,
+                                                          .sizes = graph_.sizes(old),
+                                                          .strides = graph_.strides(old),
                                                           .storage = value.storage,
                                                           .offset = value.offset,
                                                           .device = value.device(),
@@ -156,7 +153,7 @@ void GraphModule::adopt(const std::map<std::string, at::Tensor>& tensors, bool c
   std::map<std::string, std::shared_ptr<torch::nn::Module>> owners;
   for (const NodeId node : graph_.nodes()) {
     const TargetId target = graph_.node(node).target;
-    if (target.index > target_of(Builtin::kInput).index) continue;
+    if (!is_bound(graph_, node)) continue;
     const std::string& name = graph_.text(graph_.arguments(node)[0].string);
     const ValueId value = graph_.results(node)[0].ref.value;
     if (target == target_of(Builtin::kInput)) {
@@ -203,9 +200,7 @@ void GraphModule::adopt(const std::map<std::string, at::Tensor>& tensors, bool c
 
 void GraphModule::prepare() {
   std::optional<c10::Device> device;
-  for (const auto& [name, tensor] : tensors_) {
-    if (!device) device = tensor.device();
-  }
+  if (!tensors_.empty()) device = tensors_.begin()->second.device();
   if (interpreter_ && prepared_for_ == device) return;
   interpreter_ = std::make_unique<Checked>(
       graph_, InterpreterOptions{.device = device, .check_bindings = false, .autograd = true});
@@ -214,10 +209,8 @@ void GraphModule::prepare() {
 
 std::vector<at::Tensor> GraphModule::forward(const std::vector<at::Tensor>& inputs) {
   if (inputs.size() != input_names_.size()) {
-    std::string names;
-    for (const std::string& name : input_names_) names += (names.empty() ? "" : ", ") + name;
-    throw Error("the module takes " + std::to_string(input_names_.size()) + " tensors (" + names + "), not " +
-                std::to_string(inputs.size()));
+    throw Error("the module takes " + std::to_string(input_names_.size()) + " tensors (" +
+                c10::Join(", ", input_names_) + "), not " + std::to_string(inputs.size()));
   }
   Bindings bindings;
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -267,14 +260,12 @@ std::shared_ptr<GraphModule> GraphModule::load(const std::string& graph_file, co
                 "', or that file was changed; load the two that were saved together");
   }
   tensors.erase(hash);
-  const auto parameter = [&](const std::string& name, bool requires_grad) {
-    const auto found = tensors.find(name);
-    if (found != tensors.end() && requires_grad && found->second.is_floating_point())
-      found->second.requires_grad_(true);
-  };
   for (const NodeId node : graph.nodes()) {
     if (graph.node(node).target != target_of(Builtin::kParameter)) continue;
-    parameter(graph.text(graph.arguments(node)[0].string), graph.value(graph.results(node)[0].ref.value).requires_grad);
+    const auto found = tensors.find(graph.text(graph.arguments(node)[0].string));
+    const bool requires_grad = graph.value(graph.results(node)[0].ref.value).requires_grad;
+    if (found != tensors.end() && requires_grad && found->second.is_floating_point())
+      found->second.requires_grad_(true);
   }
   return std::shared_ptr<GraphModule>(new GraphModule(std::move(graph), tensors, /*converted=*/true));
 }

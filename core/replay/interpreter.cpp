@@ -14,13 +14,14 @@
 #include <mutex>
 #include <string>
 #include <string_view>
-#include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "core/fake/converter.h"
 #include "core/fake/fake_tensor_impl.h"
 #include "core/fake/mode_state.h"
 #include "core/fake/process_groups.h"
+#include "core/libtorch/error_text.h"
 #include "core/replay/replay_program.h"
 #include "shadowgraph/capture/functions.h"
 #include "shadowgraph/capture/replay.h"
@@ -30,19 +31,6 @@ namespace shadowgraph {
 
 // Returns a tensor over `source`'s storage or another one, with `source`'s dispatch keys, device and kind of
 // TensorImpl.
-at::Tensor with_geometry(const at::Tensor& source, c10::Storage storage, caffe2::TypeMeta dtype, c10::IntArrayRef sizes,
-                         c10::IntArrayRef strides, int64_t offset);
-// Returns another tensor object with the same storage, geometry and version counter.
-at::Tensor shallow_copy(const at::Tensor& tensor);
-c10::Storage copy_of_storage(const at::Tensor& tensor);
-
-// Gives operands a tensor of their own if they are the very tensor of an `out=` that is not dense, or has no elements
-// (ReplayProgram::Step::loose_out).
-void part_from_loose_outs(const c10::FunctionSchema& schema, torch::jit::Stack& stack);
-
-// "Float [2, 3] with strides [3, 1]"
-std::string geometry_text(at::ScalarType dtype, c10::IntArrayRef sizes, c10::IntArrayRef strides);
-
 at::Tensor with_geometry(const at::Tensor& source, c10::Storage storage, caffe2::TypeMeta dtype, c10::IntArrayRef sizes,
                          c10::IntArrayRef strides, int64_t offset) {
   auto impl = source.unsafeGetTensorImpl()->shallow_copy_and_detach(c10::VariableVersion(0),
@@ -69,40 +57,6 @@ at::Tensor bytes_of(const at::Tensor& tensor) {
   return view;
 }
 
-}  // namespace
-
-c10::Storage copy_of_storage(const at::Tensor& tensor) {
-  const at::Tensor bytes = bytes_of(tensor);
-  at::Tensor copy = bytes.new_empty(bytes.sizes());
-  copy.copy_(bytes);
-  return copy.storage();
-}
-
-void part_from_loose_outs(const c10::FunctionSchema& schema, torch::jit::Stack& stack) {
-  for (size_t out = 0; out < stack.size(); ++out) {
-    if (!schema.arguments()[out].is_out() || !stack[out].isTensor()) continue;
-    const at::Tensor written = stack[out].toTensor();
-    if (written.numel() != 0 && written.is_non_overlapping_and_dense()) continue;
-    for (size_t i = 0; i < stack.size(); ++i) {
-      c10::IValue& operand = stack[i];
-      if (schema.arguments()[i].is_out()) continue;
-      if (operand.isTensor() && operand.toTensor().is_same(written)) operand = shallow_copy(written);
-      if (!operand.isTensorList()) continue;
-      c10::List<at::Tensor> parted;
-      for (const at::Tensor& tensor : operand.toTensorVector()) {
-        parted.push_back(tensor.is_same(written) ? shallow_copy(tensor) : tensor);
-      }
-      operand = std::move(parted);
-    }
-  }
-}
-
-std::string geometry_text(at::ScalarType dtype, c10::IntArrayRef sizes, c10::IntArrayRef strides) {
-  return c10::str(dtype, " ", sizes, " with strides ", strides);
-}
-
-namespace {
-
 constexpr const char* kSend = "c10d::send";
 
 bool says_it_writes(const c10::AliasInfo& alias) {
@@ -125,7 +79,71 @@ void visit_tensors(const c10::IValue& value, const auto& visit) {
   }
 }
 
+using Step = ReplayProgram::Step;
+using StepKind = ReplayProgram::StepKind;
+
+// Runs nodes where the graph was recorded: below autograd, view tracking and autocast. The grad mode, which kernels may
+// ask for, follows the nodes.
+class ReplayScope {
+ private:
+  c10::AutoGradMode grad_mode_{false};
+  c10::impl::ExcludeDispatchKeyGuard keys_{c10::autograd_dispatch_keyset_with_ADInplaceOrView |
+                                           c10::autocast_dispatch_keyset};
+};
+
+at::Tensor state_of(at::Generator& generator) {
+  const std::lock_guard lock(generator.mutex());
+  return generator.get_state();
+}
+
+at::Tensor exchange_state(at::Generator& generator, const at::Tensor& state) {
+  const std::lock_guard lock(generator.mutex());
+  at::Tensor before = generator.get_state();
+  generator.set_state(state);
+  return before;
+}
+
 }  // namespace
+
+c10::Storage copy_of_storage(const at::Tensor& tensor) {
+  const at::Tensor bytes = bytes_of(tensor);
+  at::Tensor copy = bytes.new_empty(bytes.sizes());
+  copy.copy_(bytes);
+  return copy.storage();
+}
+
+GeneratorInPlaceOfDefault::GeneratorInPlaceOfDefault(at::Generator given)
+    : given_(std::move(given)),
+      default_(at::globalContext().defaultGenerator(given_.device())),
+      before_(exchange_state(default_, state_of(given_))) {}
+
+GeneratorInPlaceOfDefault::~GeneratorInPlaceOfDefault() { exchange_state(given_, exchange_state(default_, before_)); }
+
+// Gives operands a tensor of their own if they are the very tensor of an `out=` that is not dense, or has no elements
+// (ReplayProgram::Step::loose_out).
+void part_from_loose_outs(const c10::FunctionSchema& schema, torch::jit::Stack& stack) {
+  for (size_t out = 0; out < stack.size(); ++out) {
+    if (!schema.arguments()[out].is_out() || !stack[out].isTensor()) continue;
+    const at::Tensor written = stack[out].toTensor();
+    if (written.numel() != 0 && written.is_non_overlapping_and_dense()) continue;
+    for (size_t i = 0; i < stack.size(); ++i) {
+      c10::IValue& operand = stack[i];
+      if (schema.arguments()[i].is_out()) continue;
+      if (operand.isTensor() && operand.toTensor().is_same(written)) operand = shallow_copy(written);
+      if (!operand.isTensorList()) continue;
+      c10::List<at::Tensor> parted;
+      for (const at::Tensor& tensor : operand.toTensorVector()) {
+        parted.push_back(tensor.is_same(written) ? shallow_copy(tensor) : tensor);
+      }
+      operand = std::move(parted);
+    }
+  }
+}
+
+// "Float [2, 3] with strides [3, 1]"
+std::string geometry_text(at::ScalarType dtype, c10::IntArrayRef sizes, c10::IntArrayRef strides) {
+  return c10::str(dtype, " ", sizes, " with strides ", strides);
+}
 
 bool PendingTransfers::transfers(const c10::OperatorHandle& op) {
   const std::string& name = op.schema().name();
@@ -160,58 +178,6 @@ void PendingTransfers::wait_for_all() {
   for (const Transfer& transfer : under_way_) wait_for_work({&transfer.work, 1});
   under_way_.clear();
 }
-
-namespace {
-
-using Step = ReplayProgram::Step;
-using StepKind = ReplayProgram::StepKind;
-
-// Runs nodes where the graph was recorded: below autograd, view tracking and autocast. The grad mode, which kernels may
-// ask for, follows the nodes.
-class ReplayScope {
- private:
-  c10::AutoGradMode grad_mode_{false};
-  c10::impl::ExcludeDispatchKeyGuard keys_{c10::autograd_dispatch_keyset_with_ADInplaceOrView |
-                                           c10::autocast_dispatch_keyset};
-};
-
-// Draws from `given` wherever the default generator would be asked, operators without a generator argument included.
-class GeneratorInPlaceOfDefault {
- public:
-  explicit GeneratorInPlaceOfDefault(at::Generator given)
-      : given_(std::move(given)), default_(at::globalContext().defaultGenerator(given_.device())) {
-    before_ = exchange(default_, state_of(given_));
-  }
-  ~GeneratorInPlaceOfDefault() {
-    const at::Tensor after = exchange(default_, before_);
-    const std::lock_guard lock(given_.mutex());
-    given_.set_state(after);
-  }
-  GeneratorInPlaceOfDefault(const GeneratorInPlaceOfDefault&) = delete;
-  GeneratorInPlaceOfDefault& operator=(const GeneratorInPlaceOfDefault&) = delete;
-
- private:
-  static at::Tensor state_of(at::Generator& generator) {
-    const std::lock_guard lock(generator.mutex());
-    return generator.get_state();
-  }
-  static at::Tensor exchange(at::Generator& generator, const at::Tensor& state) {
-    const std::lock_guard lock(generator.mutex());
-    at::Tensor before = generator.get_state();
-    generator.set_state(state);
-    return before;
-  }
-  at::Generator given_;
-  at::Generator default_;
-  at::Tensor before_;
-};
-
-std::string message_of(const std::exception& error) {
-  const auto* libtorch = dynamic_cast<const c10::Error*>(&error);
-  return libtorch != nullptr ? libtorch->what_without_backtrace() : error.what();
-}
-
-}  // namespace
 
 // Cleans up after a run, whichever way it ends.
 class Interpreter::Run {
@@ -484,9 +450,8 @@ void Interpreter::run_builtin(NodeId node) {
       return;
     case StepKind::kGradient: {
       const NodeId parameter = graph_.value(arguments[0].ref.value).producer;
-      const bool named = graph_.node(parameter).target.index <= target_of(Builtin::kInput).index;
-      const std::string name =
-          named ? graph_.text(graph_.arguments(parameter)[0].string) : c10::str("%", arguments[0].ref.value.index);
+      const std::string name = is_bound(graph_, parameter) ? graph_.text(graph_.arguments(parameter)[0].string)
+                                                           : c10::str("%", arguments[0].ref.value.index);
       if (arguments[1].kind == ArgumentKind::kValue) {
         result_.gradients[name] = value(arguments[1].ref.value).toTensor();
       }
@@ -587,9 +552,7 @@ at::Tensor Interpreter::own_tensor(const at::Tensor& bound, bool copied) {
   const c10::Storage& storage = tensor.storage();
   auto& copy = copies_[storage.unsafeGetStorageImpl()];
   if (!copy) copy = copy_of_storage(tensor);
-  at::Tensor own =
-      with_geometry(tensor, copy, tensor.dtype(), tensor.sizes(), tensor.strides(), tensor.storage_offset());
-  return own;
+  return with_geometry(tensor, copy, tensor.dtype(), tensor.sizes(), tensor.strides(), tensor.storage_offset());
 }
 
 void Interpreter::bind(const Bindings& bindings) {
@@ -634,10 +597,9 @@ void Interpreter::bind(const Bindings& bindings) {
 
 // Refuses a name that no placeholder has. In a slice, placeholders that it does not need may be bound as well.
 void Interpreter::check_names(const Bindings& bindings) const {
-  std::unordered_map<std::string_view, bool> known;
+  std::unordered_set<std::string_view> known;
   for (const NodeId node : graph_.nodes()) {
-    const TargetId target = graph_.node(node).target;
-    if (target.index <= target_of(Builtin::kInput).index) known[graph_.text(graph_.arguments(node)[0].string)] = true;
+    if (is_bound(graph_, node)) known.insert(graph_.text(graph_.arguments(node)[0].string));
   }
   for (const auto& [name, entry] : bindings.named()) {
     if (!entry.must_exist || known.contains(name)) continue;
@@ -650,8 +612,7 @@ void Interpreter::check_names(const Bindings& bindings) const {
 ReplayExecutor::ReplayExecutor(Graph graph, InterpreterOptions options)
     : graph_(std::move(graph)), interpreter_(graph_, std::move(options)) {
   for (const NodeId node : graph_.nodes()) {
-    if (graph_.node(node).target.index > target_of(Builtin::kInput).index) continue;
-    input_names_.push_back(graph_.text(graph_.arguments(node)[0].string));
+    if (is_bound(graph_, node)) input_names_.push_back(graph_.text(graph_.arguments(node)[0].string));
   }
 }
 

@@ -37,8 +37,7 @@ std::vector<NodeId> slice_for(const Graph& graph, const Effects& effects, std::s
   // The walk goes backwards: a storage becomes needed at its last reader, so that writes after it are not part of the
   // slice.
   for (NodeId node = graph.last(); node.valid(); node = graph.node(node).previous) {
-    const TargetId target = graph.node(node).target;
-    if (target == target_of(Builtin::kOutput) || target == target_of(Builtin::kGradient)) continue;
+    if (is_end(graph.node(node).target)) continue;
     bool needed = false;
     graph.for_each_output(node, [&](ValueId value) { needed |= needed_value[value.index]; });
     for (const StorageWrite& write : effects.writes(node)) needed |= needed_storage[write.storage.index];
@@ -70,8 +69,7 @@ void part(std::vector<at::Tensor>& outputs) {
     if (!outputs[i].defined()) continue;
     if (std::any_of(outputs.begin(), outputs.begin() + static_cast<std::ptrdiff_t>(i),
                     [&](const at::Tensor& earlier) { return earlier.is_same(outputs[i]); })) {
-      c10::TensorImpl* impl = outputs[i].unsafeGetTensorImpl();
-      outputs[i] = at::Tensor(impl->shallow_copy_and_detach(impl->version_counter(), true));
+      outputs[i] = shallow_copy(outputs[i]);
     }
   }
 }
@@ -80,39 +78,6 @@ size_t tensors_in(const std::vector<Formal>& arguments) {
   return static_cast<size_t>(std::ranges::count_if(
       arguments, [](const Formal& a) { return a.type.type == TypeClass::kTensor && !a.type.optional; }));
 }
-
-}  // namespace
-
-std::shared_ptr<const RegisteredFunction> function_of_body(const Target& target, std::string_view text,
-                                                           const InterpreterOptions& options) {
-  Graph graph = parse(text);
-  size_t inputs = 0;
-  size_t outputs = 0;
-  NodeId last;
-  for (const NodeId node : graph.nodes()) {
-    inputs += graph.node(node).target == target_of(Builtin::kInput);
-    if (graph.node(node).target == target_of(Builtin::kOutput)) outputs = graph.list(graph.arguments(node)[0]).size();
-    last = node;
-  }
-  if (inputs != tensors_in(target.signature().arguments) || outputs != target.signature().returns.size()) {
-    throw ReplayError("the body of " + target.name() + " takes " + std::to_string(inputs) + " tensors and gives " +
-                          std::to_string(outputs) + ", unlike " + target.schema_text(),
-                      NodeId());
-  }
-  const auto body = std::make_shared<Body>(std::move(graph), options);
-  const FunctionKernel kernel = [body](std::span<const c10::IValue> arguments) {
-    std::vector<at::Tensor> tensors;
-    for (const c10::IValue& argument : arguments) {
-      if (argument.isTensor()) tensors.push_back(argument.toTensor());
-    }
-    std::vector<at::Tensor> outputs = body->interpreter.run(Bindings().in_order(std::move(tensors))).outputs;
-    part(outputs);
-    return std::vector<c10::IValue>(outputs.begin(), outputs.end());
-  };
-  return std::make_shared<const RegisteredFunction>(RegisteredFunction{target.schema_text(), kernel, kernel});
-}
-
-namespace {
 
 using Step = ReplayProgram::Step;
 using StepKind = ReplayProgram::StepKind;
@@ -143,7 +108,7 @@ class Compiler {
     const bool grouped = options_.groups != nullptr && options_.nodes.empty() && !options_.autograd;
     if (grouped) nodes = in_order_of_groups(nodes);
     for (const NodeId node : graph_.nodes()) {
-      if (is_bound(node)) position_[node] = program_->all_placeholders++;
+      if (is_bound(graph_, node)) position_[node] = program_->all_placeholders++;
     }
     find_last_uses(nodes);
     find_written_storages(nodes);
@@ -214,8 +179,6 @@ class Compiler {
     program_->steps[begin].group = static_cast<uint32_t>(program_->groups.size());
     program_->groups.push_back({number, end, released});
   }
-
-  bool is_bound(NodeId node) const { return graph_.node(node).target.index <= target_of(Builtin::kInput).index; }
 
   void find_last_uses(const std::vector<NodeId>& nodes) {
     last_use_.assign(graph_.value_capacity(), 0);
@@ -518,6 +481,35 @@ class Compiler {
 };
 
 }  // namespace
+
+std::shared_ptr<const RegisteredFunction> function_of_body(const Target& target, std::string_view text,
+                                                           const InterpreterOptions& options) {
+  Graph graph = parse(text);
+  size_t inputs = 0;
+  size_t outputs = 0;
+  NodeId last;
+  for (const NodeId node : graph.nodes()) {
+    inputs += graph.node(node).target == target_of(Builtin::kInput);
+    if (graph.node(node).target == target_of(Builtin::kOutput)) outputs = graph.list(graph.arguments(node)[0]).size();
+    last = node;
+  }
+  if (inputs != tensors_in(target.signature().arguments) || outputs != target.signature().returns.size()) {
+    throw ReplayError("the body of " + target.name() + " takes " + std::to_string(inputs) + " tensors and gives " +
+                          std::to_string(outputs) + ", unlike " + target.schema_text(),
+                      NodeId());
+  }
+  const auto body = std::make_shared<Body>(std::move(graph), options);
+  const FunctionKernel kernel = [body](std::span<const c10::IValue> arguments) {
+    std::vector<at::Tensor> tensors;
+    for (const c10::IValue& argument : arguments) {
+      if (argument.isTensor()) tensors.push_back(argument.toTensor());
+    }
+    std::vector<at::Tensor> outputs = body->interpreter.run(Bindings().in_order(std::move(tensors))).outputs;
+    part(outputs);
+    return std::vector<c10::IValue>(outputs.begin(), outputs.end());
+  };
+  return std::make_shared<const RegisteredFunction>(RegisteredFunction{target.schema_text(), kernel, kernel});
+}
 
 const ReplayProgram::Problem* ReplayProgram::problem(uint32_t step) const {
   const auto found = std::lower_bound(problems.begin(), problems.end(), step,

@@ -8,6 +8,8 @@
 // in the whole run. Program order is kept. sg::output and sg::gradient are never part of a slice.
 #pragma once
 
+#include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
 #include <c10/core/Storage.h>
@@ -24,6 +26,28 @@
 #include "shadowgraph/graph/analysis.h"
 
 namespace shadowgraph {
+
+// Returns another tensor object with the same storage, geometry and version counter.
+at::Tensor shallow_copy(const at::Tensor& tensor);
+
+// Draws from `given` wherever the default generator would be asked, operators without a generator argument included.
+class GeneratorInPlaceOfDefault {
+ public:
+  explicit GeneratorInPlaceOfDefault(at::Generator given);
+  ~GeneratorInPlaceOfDefault();
+  GeneratorInPlaceOfDefault(const GeneratorInPlaceOfDefault&) = delete;
+  GeneratorInPlaceOfDefault& operator=(const GeneratorInPlaceOfDefault&) = delete;
+
+ private:
+  at::Generator given_;
+  at::Generator default_;
+  at::Tensor before_;
+};
+
+// Says whether a node is a placeholder that a tensor is bound to: a parameter, a buffer or an input.
+inline bool is_bound(const Graph& graph, NodeId node) {
+  return graph.node(node).target.index <= target_of(Builtin::kInput).index;
+}
 
 // Returns nodes in program order; linear in the graph. Throws Error for a value that is not alive in the graph.
 std::vector<NodeId> slice_for(const Graph& graph, const Effects& effects, std::span<const ValueId> values);

@@ -14,6 +14,7 @@
 #include "core/capture/exported/program.h"
 #include "core/capture/exported/symbolic_size.h"
 #include "core/fake/thread_state.h"
+#include "core/libtorch/error_text.h"
 #include "shadowgraph/capture/activation_checkpoint.h"
 #include "shadowgraph/capture/capture.h"
 #include "shadowgraph/error.h"
@@ -199,10 +200,6 @@ struct HigherOrderCall {
   RunGraph run_later;  // as the same, but also after the program is through: in backward
 };
 
-// Knows wrap_with_set_grad_enabled, wrap_with_autocast, cond, invoke_subgraph, tag_activation_checkpoint; throws Error
-// for others.
-std::vector<c10::IValue> call_higher_order(const HigherOrderCall& call);
-
 namespace {
 
 using IValues = std::vector<c10::IValue>;
@@ -321,22 +318,6 @@ constexpr HigherOrderOperator kHigherOrderOperators[] = {
     {"tag_activation_checkpoint", &checkpointed},
 };
 
-}  // namespace
-
-std::vector<c10::IValue> call_higher_order(const HigherOrderCall& call) {
-  const std::string_view target = call.node.target;
-  const std::string_view name = target.substr(target.rfind('.') + 1);
-  for (const HigherOrderOperator& row : kHigherOrderOperators) {
-    if (row.name == name) return row.call(call);
-  }
-  std::string names;
-  for (const HigherOrderOperator& row : kHigherOrderOperators)
-    names += (names.empty() ? "" : ", ") + std::string(row.name);
-  throw Error("this higher-order operator is not supported; these are: " + names);
-}
-
-namespace {
-
 constexpr std::string_view kOperators = "torch.ops.";
 constexpr std::string_view kHigherOrder = "torch.ops.higher_order.";
 
@@ -350,27 +331,10 @@ constexpr std::string_view kAssertScalar = "torch.ops.aten._assert_scalar.defaul
 thread_local const std::string* current_source = nullptr;
 std::string exported_location() { return current_source != nullptr ? *current_source : std::string(); }
 
-// While it lives, recorded nodes carry the line of Python that the exported node carries.
-class ExportedLocations {
- public:
-  ExportedLocations()
-      : recorder_(current_recorder()), outer_(recorder_ ? recorder_->set_locate(&exported_location) : nullptr) {}
-  ~ExportedLocations() {
-    current_source = nullptr;
-    if (recorder_) recorder_->set_locate(outer_);
-  }
-  ExportedLocations(const ExportedLocations&) = delete;
-  ExportedLocations& operator=(const ExportedLocations&) = delete;
-
- private:
-  Recorder* recorder_;
-  Recorder::Locate outer_;
-};
-
 // An error that names its node already, on its way through the nodes that it is within.
+struct LocatedError {};
 template <class Kind>
-class Located : public Kind {
- public:
+struct Located : Kind, LocatedError {
   using Kind::Kind;
 };
 
@@ -432,8 +396,22 @@ void assign_results(const ExportedNode& node, std::vector<c10::IValue> results, 
 
 }  // namespace
 
+// Knows wrap_with_set_grad_enabled, wrap_with_autocast, cond, invoke_subgraph, tag_activation_checkpoint; throws Error
+// for others.
+std::vector<c10::IValue> call_higher_order(const HigherOrderCall& call) {
+  const std::string_view target = call.node.target;
+  const std::string_view name = target.substr(target.rfind('.') + 1);
+  for (const HigherOrderOperator& row : kHigherOrderOperators) {
+    if (row.name == name) return row.call(call);
+  }
+  std::string names;
+  for (const HigherOrderOperator& row : kHigherOrderOperators)
+    names += (names.empty() ? "" : ", ") + std::string(row.name);
+  throw Error("this higher-order operator is not supported; these are: " + names);
+}
+
 std::vector<c10::IValue> ExportedExecutor::run(std::vector<c10::IValue> inputs) const {
-  const ExportedLocations locations;
+  const LocateScope locations(&exported_location);
   ModuleRegions regions;
   return run_graph(program_.graph, std::move(inputs), {program_.module_stacks[0], regions});
 }
@@ -463,7 +441,7 @@ std::vector<c10::IValue> ExportedExecutor::run_graph(const ExportedGraph& graph,
 }
 
 void ExportedExecutor::run_node(const ExportedNode& node, ValueTable& values, Place place) const {
-  const auto message = [&](const char* what) {
+  const auto message = [&](const std::string& what) {
     return path_ + ": node '" + node.name + "' (" + node.target + ")" +
            (node.source.empty() ? "" : " at " + node.source) + ": " + what;
   };
@@ -471,20 +449,14 @@ void ExportedExecutor::run_node(const ExportedNode& node, ValueTable& values, Pl
   if (!node.source.empty() || outer == nullptr) current_source = &node.source;
   try {
     assign_results(node, call(node, values, place), node.target.starts_with(kHigherOrder), values);
-  } catch (const Located<Error>&) {
-    throw;
-  } catch (const Located<DataDependentError>&) {
-    throw;
-  } catch (const Located<NoRuleError>&) {
+  } catch (const LocatedError&) {
     throw;
   } catch (const DataDependentError& error) {
     throw Located<DataDependentError>(message(error.what()));
   } catch (const NoRuleError& error) {
     throw Located<NoRuleError>(message(error.what()));
-  } catch (const c10::Error& error) {
-    throw Located<Error>(message(error.what_without_backtrace()));
   } catch (const std::exception& error) {
-    throw Located<Error>(message(error.what()));
+    throw Located<Error>(message(message_of(error)));
   }
   current_source = outer;
   for (const uint32_t value : node.unused) values[value] = c10::IValue();

@@ -24,8 +24,7 @@
 
 namespace shadowgraph {
 
-// Describes the tensors that the user gives, in order: "x f32[s77 = 4 (2 to 64), 8]".
-std::vector<std::string> describe_inputs(const SavedProgram& program);
+namespace {
 
 struct BoundInputs {
   std::vector<TensorSpecText> tensors;        // of the user's tensors, in order
@@ -33,22 +32,6 @@ struct BoundInputs {
   std::vector<bool> requires_grad;
   SymbolValues symbols;
 };
-
-// `given` has one entry for each tensor of the user's, or none, for the sizes of the example inputs. Floating-point
-// tensors are expected as `dtype` if one is given. Throws Error that names the input and the dimension.
-BoundInputs bind_inputs(const SavedProgram& program, const std::string& path, std::span<const TensorSpecText> given,
-                        std::optional<c10::ScalarType> dtype);
-
-// Returns an integer of the user's: what the tensors' sizes say, or else what it was in the example.
-int64_t number_for(const SavedInput& spec, const SymbolValues& symbols, const std::string& path);
-
-namespace {
-
-std::string join_words(const std::vector<std::string>& words) {
-  std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
-  return text;
-}
 
 std::string range_text(const SymbolRange& range) {
   constexpr int64_t kAsGoodAsUnbounded = int64_t{1} << 40;  // "no bound" is written as one of several large numbers
@@ -65,7 +48,8 @@ std::string dimension_text(const SymbolicSize& size, const std::map<std::string,
   return text;
 }
 
-bool is_users_tensor(const SavedInput& spec) { return spec.kind == SavedInput::Kind::kUser && spec.geometry; }
+bool is_of_user(const SavedInput& spec) { return spec.kind == SavedInput::Kind::kUser; }
+bool is_users_tensor(const SavedInput& spec) { return is_of_user(spec) && spec.geometry; }
 
 class InputBinder {
  public:
@@ -148,19 +132,20 @@ std::vector<int64_t> strides_for(const SavedGeometry& geometry, const std::vecto
   return differs ? strides : std::vector<int64_t>();
 }
 
-}  // namespace
-
+// Describes the tensors that the user gives, in order: "x f32[s77 = 4 (2 to 64), 8]".
 std::vector<std::string> describe_inputs(const SavedProgram& program) {
   std::vector<std::string> texts;
   for (const SavedInput& spec : program.inputs) {
     if (!is_users_tensor(spec)) continue;
     std::vector<std::string> sizes;
     for (const SymbolicSize& size : spec.geometry->sizes) sizes.push_back(dimension_text(size, program.ranges));
-    texts.push_back(spec.name + " " + name_of_dtype(spec.geometry->dtype) + "[" + join_words(sizes) + "]");
+    texts.push_back(spec.name + " " + name_of_dtype(spec.geometry->dtype) + "[" + c10::Join(", ", sizes) + "]");
   }
   return texts;
 }
 
+// `given` has one entry for each tensor of the user's, or none, for the sizes of the example inputs. Floating-point
+// tensors are expected as `dtype` if one is given. Throws Error that names the input and the dimension.
 BoundInputs bind_inputs(const SavedProgram& program, const std::string& path, std::span<const TensorSpecText> given,
                         std::optional<c10::ScalarType> dtype) {
   std::vector<const SavedInput*> specs;
@@ -168,8 +153,8 @@ BoundInputs bind_inputs(const SavedProgram& program, const std::string& path, st
     if (is_users_tensor(spec)) specs.push_back(&spec);
   }
   if (!given.empty() && given.size() != specs.size()) {
-    throw Error(path + " takes " + std::to_string(specs.size()) + " inputs (" + join_words(describe_inputs(program)) +
-                "), but " + std::to_string(given.size()) + " were given");
+    throw Error(path + " takes " + std::to_string(specs.size()) + " inputs (" +
+                c10::Join(", ", describe_inputs(program)) + "), but " + std::to_string(given.size()) + " were given");
   }
   BoundInputs bound;
   for (size_t i = 0; i < specs.size(); ++i) {
@@ -213,6 +198,7 @@ BoundInputs bind_inputs(const SavedProgram& program, const std::string& path, st
   return bound;
 }
 
+// Returns an integer of the user's: what the tensors' sizes say, or else what it was in the example.
 int64_t number_for(const SavedInput& spec, const SymbolValues& symbols, const std::string& path) {
   const auto value = spec.number.expression ? spec.number.expression->evaluate(symbols) : std::nullopt;
   if (value) return *value;
@@ -222,22 +208,11 @@ int64_t number_for(const SavedInput& spec, const SymbolValues& symbols, const st
   return spec.number.value;
 }
 
-// Makes parameters, buffers and constants of an exported program as fakes. Internal to core/exported.
-
+// Parameters, buffers and constants of an exported program as fakes.
 struct MadeWeights {
   std::vector<at::Tensor> inputs;
   std::vector<at::Tensor> idle;  // parallel to program.idle
 };
-
-// `inputs` is parallel to program.inputs, undefined where that is the user's. All are on the active mode's device.
-// Weights that share a record of the archive share a storage; those of the same geometry are one tensor. Floating-point
-// weights become `dtype`.
-// Bytes of the archive are only read if their values may decide something. Those are single numbers, and integers and
-// booleans that are no parameters, up to 64 KiB.
-MadeWeights make_weights(const ExportArchive& archive, const SavedProgram& program,
-                         std::optional<c10::ScalarType> dtype);
-
-namespace {
 
 // Position ids and masks of small models stay below this; anything larger is rather a table of numbers that is looked
 // up in.
@@ -279,7 +254,7 @@ class WeightMaker {
         record.base = record.whole.defined() ? record.whole.as_strided({elements}, {1}, 0).detach()
                                              : at::empty({elements}, options);
       }
-      check_dtype(spec, record.base, made_as);
+      if (record.base.scalar_type() != made_as) refuse(spec, "shares a record with a weight of another dtype");
       tensor = record.base.as_strided(geometry.sizes, geometry.strides, geometry.offset).detach();
     }
     if (spec.kind != SavedInput::Kind::kParameter && made_as == geometry.dtype)
@@ -332,10 +307,6 @@ class WeightMaker {
     return elements;
   }
 
-  void check_dtype(const SavedInput& spec, const at::Tensor& base, c10::ScalarType dtype) const {
-    if (base.scalar_type() != dtype) refuse(spec, "shares a record with a weight of another dtype");
-  }
-
   void read_contents(const SavedPayload& payload, const FixedGeometry& geometry, const at::Tensor& fake) const {
     const size_t bytes = archive_.size_of(payload.record);
     const bool may_decide = c10::isIntegralType(geometry.dtype, /*includeBool=*/true) || fake.numel() == 1;
@@ -353,8 +324,11 @@ class WeightMaker {
   std::map<std::string, SharedRecord> records_;
 };
 
-}  // namespace
-
+// `inputs` is parallel to program.inputs, undefined where that is the user's. All are on the active mode's device.
+// Weights that share a record of the archive share a storage; those of the same geometry are one tensor. Floating-point
+// weights become `dtype`.
+// Bytes of the archive are only read if their values may decide something. Those are single numbers, and integers and
+// booleans that are no parameters, up to 64 KiB.
 MadeWeights make_weights(const ExportArchive& archive, const SavedProgram& program,
                          std::optional<c10::ScalarType> dtype) {
   WeightMaker maker(archive, dtype);
@@ -376,6 +350,8 @@ MadeWeights make_weights(const ExportArchive& archive, const SavedProgram& progr
   return weights;
 }
 
+}  // namespace
+
 struct ExportedProgram::State {
   explicit State(const std::string& path) : archive(path), saved(read_program(archive)) {}
 
@@ -396,16 +372,6 @@ struct ExportedProgram::State {
 };
 
 namespace {
-
-void add_tensors(const c10::IValue& value, Tensors& tensors) {
-  if (value.isTensor()) {
-    if (value.toTensor().defined()) tensors.push_back(value.toTensor());
-  } else if (value.isList()) {
-    for (const c10::IValue& element : value.toListRef()) add_tensors(element, tensors);
-  }
-}
-
-bool is_of_user(const SavedInput& spec) { return spec.kind == SavedInput::Kind::kUser; }
 
 // Returns what a mutation writes to, among the inputs of the graph.
 size_t target_of_mutation(const SavedProgram& saved, const SavedOutput& output, const std::string& path) {
@@ -484,7 +450,7 @@ ProgramToCapture ExportedProgram::program(Tensors inputs) const {
     list.emplace_back(spec.target, weight);
   });
   for (const SavedInput& spec : saved.inputs) {
-    if (is_of_user(spec) && spec.geometry) program.input_names.push_back(spec.name);
+    if (is_users_tensor(spec)) program.input_names.push_back(spec.name);
   }
   if (inputs.size() != program.input_names.size()) {
     throw Error(path + " takes " + std::to_string(program.input_names.size()) + " tensors, but " +

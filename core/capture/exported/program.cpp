@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "core/capture/source_location.h"
+#include "core/libtorch/error_text.h"
 #include "shadowgraph/error.h"
 #include "support/json.h"
 
@@ -56,10 +57,8 @@ bool begins_as_archive(std::string_view first) {
 }
 
 std::string first_line(const std::exception& error) {
-  const auto* of_libtorch = dynamic_cast<const c10::Error*>(&error);
-  std::string text = of_libtorch != nullptr ? of_libtorch->what_without_backtrace() : error.what();
-  text = text.substr(0, text.find('\n'));
-  return text.substr(0, 300);
+  const std::string text = message_of(error);
+  return text.substr(0, std::min<size_t>(text.find('\n'), 300));
 }
 
 }  // namespace
@@ -120,9 +119,8 @@ void ExportArchive::find_model() {
   }
   if (std::find(models.begin(), models.end(), "model") != models.end()) models = {"model"};
   if (models.size() > 1) {
-    std::string names;
-    for (const std::string& name : models) names += (names.empty() ? "" : ", ") + name;
-    refuse("holds several programs (" + names + ") and none called 'model'; save each in a file of its own");
+    refuse("holds several programs (" + c10::Join(", ", models) +
+           ") and none called 'model'; save each in a file of its own");
   }
   model_ = models.front();
   if (has(std::string(spec::WEIGHTS_DIR) + model_ + ".pt")) {
@@ -200,9 +198,6 @@ class ModuleStacks {
   std::vector<std::vector<SavedModuleCall>> stacks_;  // the first is empty
   std::unordered_map<std::string, uint32_t> known_;
 };
-
-// Reads graphs within it, too.
-ExportedGraph read_graph(const JsonPlace& place, ModuleStacks& modules);
 
 namespace {
 
@@ -302,13 +297,9 @@ class GraphReader {
 
   ExportedGraph read(const JsonPlace& place) {
     if (depth_ > kDeepestGraph) place.fail("is a graph within too many graphs");
-    const JsonPlace inputs = place["inputs"];
-    for (size_t i = 0; i < inputs.size(); ++i) graph_.inputs.push_back(read_operand(inputs[i], true));
-    const JsonPlace nodes = place["nodes"];
-    graph_.nodes.reserve(nodes.size());
-    for (size_t i = 0; i < nodes.size(); ++i) graph_.nodes.push_back(read_node(nodes[i]));
-    const JsonPlace outputs = place["outputs"];
-    for (size_t i = 0; i < outputs.size(); ++i) graph_.outputs.push_back(read_operand(outputs[i], false));
+    for (const JsonPlace& input : place["inputs"].elements()) graph_.inputs.push_back(read_operand(input, true));
+    for (const JsonPlace& node : place["nodes"].elements()) graph_.nodes.push_back(read_node(node));
+    for (const JsonPlace& output : place["outputs"].elements()) graph_.outputs.push_back(read_operand(output, false));
     find_last_uses();
     return std::move(graph_);
   }
@@ -317,13 +308,10 @@ class GraphReader {
   ExportedNode read_node(const JsonPlace& place) {
     ExportedNode node;
     node.target = place["target"].text();
-    const JsonPlace inputs = place["inputs"];
-    for (size_t i = 0; i < inputs.size(); ++i) {
-      const JsonPlace input = inputs[i];
+    for (const JsonPlace& input : place["inputs"].elements()) {
       node.inputs.push_back({input["name"].text(), read_operand(input["arg"], false)});
     }
-    const JsonPlace outputs = place["outputs"];
-    for (size_t i = 0; i < outputs.size(); ++i) node.outputs.push_back(read_operand(outputs[i], true));
+    for (const JsonPlace& output : place["outputs"].elements()) node.outputs.push_back(read_operand(output, true));
     if (const auto name = place.find("name")) {
       node.name = name->text();
     } else {
@@ -452,54 +440,6 @@ class GraphReader {
   std::unordered_map<std::string, uint32_t> numbers_;
 };
 
-}  // namespace
-
-c10::ScalarType read_dtype(const JsonPlace& place) {
-  const int64_t number = place.integer();
-  for (const SavedDtype& row : kSavedDtypes) {
-    if (row.number == number) return row.dtype;
-  }
-  place.fail("is " + std::to_string(number) + ", which is not the number of a known dtype");
-}
-
-SymbolicSize read_symbolic_size(const JsonPlace& place) {
-  const auto [kind, inside] = place.alternative();
-  SymbolicSize size;
-  if (kind == "as_int") {
-    size.value = inside.integer();
-    return size;
-  }
-  if (kind != "as_expr") inside.fail("is not a known kind of size");
-  const JsonPlace text = inside["expr_str"];
-  size.expression = SizeExpression::parse(text.text());
-  if (!size.expression) text.fail("is not a size: " + text.text().substr(0, 100));
-  const auto hint = inside.find("hint");
-  size.value = hint ? (*hint)["as_int"].integer() : -1;
-  return size;
-}
-
-SavedGeometry read_geometry(const JsonPlace& place) {
-  SavedGeometry geometry;
-  geometry.dtype = read_dtype(place["dtype"]);
-  const JsonPlace sizes = place["sizes"];
-  const JsonPlace strides = place["strides"];
-  if (strides.size() != sizes.size()) strides.fail("and the sizes are not of one length");
-  for (size_t i = 0; i < sizes.size(); ++i) {
-    geometry.sizes.push_back(read_symbolic_size(sizes[i]));
-    geometry.strides.push_back(read_symbolic_size(strides[i]));
-    if (!geometry.sizes[i].expression && geometry.sizes[i].value < 0) sizes[i].fail("is a negative size");
-    if (!geometry.strides[i].expression && geometry.strides[i].value < 0) strides[i].fail("is a negative stride");
-  }
-  geometry.offset = read_symbolic_size(place["storage_offset"]);
-  geometry.requires_grad = place["requires_grad"].boolean();
-  if (place["layout"].integer() != kSavedStrided) place["layout"].fail("is of a tensor that is not a strided one");
-  return geometry;
-}
-
-ExportedGraph read_graph(const JsonPlace& place, ModuleStacks& modules) { return GraphReader(modules, 0).read(place); }
-
-namespace {
-
 // Counts the breaking changes of schema.py; its smaller ones add to it.
 constexpr int64_t kSchemaVersion = 8;
 
@@ -625,10 +565,55 @@ void read_signature(const ExportArchive& archive, const JsonPlace& module, Saved
     }
     program.inputs.push_back(std::move(spec));
   }
-  for (size_t i = 0; i < outputs.size(); ++i) program.outputs.push_back(read_output(archive, outputs[i]));
+  for (const JsonPlace& output : outputs.elements()) program.outputs.push_back(read_output(archive, output));
 }
 
 }  // namespace
+
+c10::ScalarType read_dtype(const JsonPlace& place) {
+  const int64_t number = place.integer();
+  for (const SavedDtype& row : kSavedDtypes) {
+    if (row.number == number) return row.dtype;
+  }
+  place.fail("is " + std::to_string(number) + ", which is not the number of a known dtype");
+}
+
+SymbolicSize read_symbolic_size(const JsonPlace& place) {
+  const auto [kind, inside] = place.alternative();
+  SymbolicSize size;
+  if (kind == "as_int") {
+    size.value = inside.integer();
+    return size;
+  }
+  if (kind != "as_expr") inside.fail("is not a known kind of size");
+  const JsonPlace text = inside["expr_str"];
+  size.expression = SizeExpression::parse(text.text());
+  if (!size.expression) text.fail("is not a size: " + text.text().substr(0, 100));
+  const auto hint = inside.find("hint");
+  size.value = hint ? (*hint)["as_int"].integer() : -1;
+  return size;
+}
+
+SavedGeometry read_geometry(const JsonPlace& place) {
+  SavedGeometry geometry;
+  geometry.dtype = read_dtype(place["dtype"]);
+  const JsonPlace sizes = place["sizes"];
+  const JsonPlace strides = place["strides"];
+  if (strides.size() != sizes.size()) strides.fail("and the sizes are not of one length");
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    geometry.sizes.push_back(read_symbolic_size(sizes[i]));
+    geometry.strides.push_back(read_symbolic_size(strides[i]));
+    if (!geometry.sizes[i].expression && geometry.sizes[i].value < 0) sizes[i].fail("is a negative size");
+    if (!geometry.strides[i].expression && geometry.strides[i].value < 0) strides[i].fail("is a negative stride");
+  }
+  geometry.offset = read_symbolic_size(place["storage_offset"]);
+  geometry.requires_grad = place["requires_grad"].boolean();
+  if (place["layout"].integer() != kSavedStrided) place["layout"].fail("is of a tensor that is not a strided one");
+  return geometry;
+}
+
+// Reads graphs within it, too.
+ExportedGraph read_graph(const JsonPlace& place, ModuleStacks& modules) { return GraphReader(modules, 0).read(place); }
 
 SavedProgram read_program(const ExportArchive& archive) {
   namespace spec = torch::_export::archive_spec;

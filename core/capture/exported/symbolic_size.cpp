@@ -198,46 +198,6 @@ std::string size_text(const Node& node) {
   return infix.empty() ? text + ")" : text;
 }
 
-}  // namespace
-
-std::optional<SizeExpression> SizeExpression::parse(std::string_view text) {
-  SizeParser in(text);
-  SizeExpression expression;
-  expression.root_ = parse_size<Node>(in, 0);
-  if (!expression.root_ || !in.at_end()) return std::nullopt;
-  return expression;
-}
-
-std::optional<int64_t> SizeExpression::evaluate(const SymbolValues& values) const {
-  return evaluate_size(*root_, values);
-}
-
-std::optional<std::string> SizeExpression::unknown(const SymbolValues& values) const {
-  std::set<std::string> unknown;
-  unknown_symbols(*root_, values, unknown);
-  return unknown.size() == 1 ? std::optional(*unknown.begin()) : std::nullopt;
-}
-
-std::optional<int64_t> SizeExpression::solve(const std::string& symbol, int64_t result, SymbolValues values) const {
-  const auto at = [&](int64_t value) {
-    values[symbol] = value;
-    return evaluate(values);
-  };
-  const auto constant = at(0);
-  const auto with_one = at(1);
-  if (!constant || !with_one || *constant == *with_one) return std::nullopt;
-  int64_t difference = 0;
-  int64_t slope = 0;
-  if (__builtin_sub_overflow(result, *constant, &difference)) return std::nullopt;
-  if (__builtin_sub_overflow(*with_one, *constant, &slope)) return std::nullopt;
-  const auto value = floor_division(difference, slope);
-  return value && at(*value) == result ? value : std::nullopt;
-}
-
-std::string SizeExpression::to_string() const { return size_text(*root_); }
-
-namespace {
-
 using Operands = std::span<const c10::IValue>;
 
 bool is_number(const c10::IValue& value) { return value.isInt() || value.isDouble() || value.isBool(); }
@@ -249,6 +209,10 @@ double real(const c10::IValue& value) {
 
 [[noreturn]] void overflow() { throw Error("the result does not fit into 64 bits"); }
 [[noreturn]] void division_by_zero() { throw Error("a division by zero"); }
+int64_t fitting(std::optional<int64_t> result) {
+  if (!result) overflow();
+  return *result;
+}
 
 int64_t truncated(double value) {
   if (!(std::abs(value) < 9.2e18)) overflow();
@@ -260,11 +224,8 @@ c10::IValue floor_divide(Operands in) {
     if (real(in[1]) == 0) division_by_zero();
     return std::floor(real(in[0]) / real(in[1]));
   }
-  const int64_t a = whole(in[0]);
-  const int64_t b = whole(in[1]);
-  if (b == 0) division_by_zero();
-  if (b == -1 && a == INT64_MIN) overflow();
-  return a / b - (a % b != 0 && ((a < 0) != (b < 0)) ? 1 : 0);
+  if (whole(in[1]) == 0) division_by_zero();
+  return fitting(floor_division(whole(in[0]), whole(in[1])));
 }
 
 c10::IValue modulo(Operands in) {
@@ -281,15 +242,7 @@ c10::IValue modulo(Operands in) {
 
 c10::IValue raise(Operands in) {
   if (!is_whole(in[0]) || !is_whole(in[1]) || whole(in[1]) < 0) return std::pow(real(in[0]), real(in[1]));
-  const int64_t base = whole(in[0]);
-  const int64_t exponent = whole(in[1]);
-  if (base == 0 || base == 1) return exponent == 0 ? int64_t{1} : base;
-  if (base == -1) return exponent % 2 == 0 ? int64_t{1} : int64_t{-1};
-  int64_t result = 1;
-  for (int64_t i = 0; i < exponent; ++i) {
-    if (__builtin_mul_overflow(result, base, &result)) overflow();  // after 63 rounds at most
-  }
-  return result;
+  return fitting(power(whole(in[0]), whole(in[1])));
 }
 
 c10::IValue true_divide(Operands in) {
@@ -399,6 +352,42 @@ std::optional<c10::IValue> size_question(std::string_view target, Operands in) {
 }
 
 }  // namespace
+
+std::optional<SizeExpression> SizeExpression::parse(std::string_view text) {
+  SizeParser in(text);
+  SizeExpression expression;
+  expression.root_ = parse_size<Node>(in, 0);
+  if (!expression.root_ || !in.at_end()) return std::nullopt;
+  return expression;
+}
+
+std::optional<int64_t> SizeExpression::evaluate(const SymbolValues& values) const {
+  return evaluate_size(*root_, values);
+}
+
+std::optional<std::string> SizeExpression::unknown(const SymbolValues& values) const {
+  std::set<std::string> unknown;
+  unknown_symbols(*root_, values, unknown);
+  return unknown.size() == 1 ? std::optional(*unknown.begin()) : std::nullopt;
+}
+
+std::optional<int64_t> SizeExpression::solve(const std::string& symbol, int64_t result, SymbolValues values) const {
+  const auto at = [&](int64_t value) {
+    values[symbol] = value;
+    return evaluate(values);
+  };
+  const auto constant = at(0);
+  const auto with_one = at(1);
+  if (!constant || !with_one || *constant == *with_one) return std::nullopt;
+  int64_t difference = 0;
+  int64_t slope = 0;
+  if (__builtin_sub_overflow(result, *constant, &difference)) return std::nullopt;
+  if (__builtin_sub_overflow(*with_one, *constant, &slope)) return std::nullopt;
+  const auto value = floor_division(difference, slope);
+  return value && at(*value) == result ? value : std::nullopt;
+}
+
+std::string SizeExpression::to_string() const { return size_text(*root_); }
 
 std::optional<c10::IValue> call_scalar_operator(std::string_view target, Operands operands) {
   if (target.starts_with("torch.ops.aten.sym_") && !operands.empty() && operands[0].isTensor()) {
