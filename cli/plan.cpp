@@ -61,9 +61,9 @@ int64_t batch_of(const ClusterOptions& options) {
   if (options.capture.seq == 0) throw CLI::ValidationError("--tokens-per-step", "is of sequences: give --seq");
   const int64_t tokens = options.tokens;
   if (tokens % options.capture.seq != 0) {
-    throw CLI::ValidationError("--tokens-per-step", fmt::format("{} tokens are no whole number of sequences of {}; give {}",
-                                                                tokens, options.capture.seq,
-                                                                nearest_multiples(tokens, options.capture.seq)));
+    throw CLI::ValidationError("--tokens-per-step",
+                               fmt::format("{} tokens are no whole number of sequences of {}; give {}", tokens,
+                                           options.capture.seq, nearest_multiples(tokens, options.capture.seq)));
   }
   return tokens / options.capture.seq;
 }

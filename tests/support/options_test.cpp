@@ -97,7 +97,9 @@ TEST(Options, RefusalsNameTheOptionAndWhatItTakes) {
 }
 
 template <class Table>
-concept GivesRows = requires { std::declval<Table>().rows(); };
+concept GivesRows = requires {
+  std::declval<Table>().rows();
+};
 static_assert(GivesRows<const OptionTable<Paint>&> && !GivesRows<OptionTable<Paint>>);
 
 TEST(Options, WhatRowsPrintTheyRead) {
