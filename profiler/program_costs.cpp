@@ -1,6 +1,7 @@
 #include "profiler/program_costs.h"
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <charconv>
@@ -94,6 +95,12 @@ const NodeBytes& ProgramCosts::node_bytes() const {
     }
   });
   return node_bytes_;
+}
+
+nlohmann::json kinds_json(const BytesByKind& bytes) {
+  nlohmann::json object;
+  for (const auto& [kind, name] : enum_names(StorageKind{})) object[name] = bytes[static_cast<size_t>(kind)];
+  return object;
 }
 
 std::vector<std::pair<c10::Device, int64_t>> bytes_by_device(const Graph& graph) {

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "profiler/time/operator_tables.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/graph/text.h"
 #include "shadowgraph/profile/communication.h"
@@ -136,11 +137,8 @@ struct MeasuredCollectives {
 CollectiveTable rising_medians(std::map<double, std::vector<double>>& by_bytes) {
   CollectiveTable table;
   for (auto& [bytes, seconds] : by_bytes) {
-    std::sort(seconds.begin(), seconds.end());
-    const size_t middle = seconds.size() / 2;
-    double median = seconds.size() % 2 == 1 ? seconds[middle] : (seconds[middle - 1] + seconds[middle]) / 2;
-    if (!table.empty()) median = std::max(median, table.back().second);
-    table.emplace_back(bytes, median);
+    const double middle = median(std::move(seconds));
+    table.emplace_back(bytes, table.empty() ? middle : std::max(middle, table.back().second));
   }
   return table;
 }

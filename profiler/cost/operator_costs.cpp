@@ -184,6 +184,12 @@ Flops Flops::of(const Graph& graph) {
   return flops;
 }
 
+NodeFlops Flops::total() const {
+  NodeFlops sum;
+  for (uint32_t i = 0; i < by_phase_.size(); ++i) sum += by_phase_[PhaseId(i)];
+  return sum;
+}
+
 bool Flops::is_uncovered(NodeId node) const {
   return std::binary_search(uncovered_nodes_.begin(), uncovered_nodes_.end(), node);
 }

@@ -338,7 +338,7 @@ TraceEvents TraceEvents::read_file(const std::string& path) {
   return is_packed(text) ? read(unpacked(text, path), path) : read(text, path);
 }
 
-bool looks_like_trace(const std::string& path) {
+bool is_trace_file(const std::string& path) {
   std::error_code ignored;
   if (!std::filesystem::is_regular_file(path, ignored)) return false;
   std::ifstream file(path, std::ios::binary);

@@ -540,12 +540,6 @@ void check(const WhatIf& change) {
   if (change.zero_stage == 0 && change.ranks > 1) refuse("ranks without a ZeRO stage change nothing: give zero_stage");
 }
 
-int64_t flops_of(const Graph& graph, const Flops& flops) {
-  int64_t sum = 0;
-  for (uint32_t i = 0; i < graph.phase_count(); ++i) sum += flops.of_phase(PhaseId(i)).matmul;
-  return sum;
-}
-
 // Returns the most bytes of a step as asked, and what it ends with; `steady` where another optimizer is asked for.
 std::pair<Most, BytesByKind> as_asked(const Question& question, const WhatIf& change, std::optional<bool> steady) {
   Lives first = question.recorded();
@@ -600,7 +594,7 @@ WhatIfAnswer what_if(const Graph& graph, const WhatIf& change) {
   const Question before(graph, change);
   answer.peak_before = most_of(before.recorded()).bytes;
   answer.held_before = held_at_end(before.recorded());
-  answer.flops_before = flops_of(graph, before.costs().flops());
+  answer.flops_before = before.costs().flops().total().matmul;
   if (change.dtype && !before.has_float32_parameters()) {
     throw Error("what_if: no parameter of this step is float32, so there is nothing to convert");
   }
@@ -615,7 +609,7 @@ WhatIfAnswer what_if(const Graph& graph, const WhatIf& change) {
   std::optional<Question> after;
   if (rewritten) after.emplace(*rewritten, change);
   const Question& question = after ? *after : before;
-  answer.flops = flops_of(rewritten ? *rewritten : graph, question.costs().flops());
+  answer.flops = question.costs().flops().total().matmul;
 
   std::optional<bool> steady;
   if (!change.optimizer.empty()) steady = question.is_steady();
@@ -640,19 +634,12 @@ WhatIfAnswer what_if(const Graph& graph, const WhatIf& change) {
 }
 
 nlohmann::json to_json(const WhatIfAnswer& answer) {
-  const auto kinds = [](const BytesByKind& bytes) {
-    auto object = nlohmann::json::object();
-    for (size_t kind = 0; kind < bytes.size(); ++kind) {
-      object[std::string(to_string(static_cast<StorageKind>(kind)))] = bytes[kind];
-    }
-    return object;
-  };
   nlohmann::json object{{"peak_bytes_before", answer.peak_before},
                         {"peak_bytes", answer.peak},
                         {"phase", answer.phase},
-                        {"by_kind", kinds(answer.by_kind)},
-                        {"held_before", kinds(answer.held_before)},
-                        {"held", kinds(answer.held)},
+                        {"by_kind", kinds_json(answer.by_kind)},
+                        {"held_before", kinds_json(answer.held_before)},
+                        {"held", kinds_json(answer.held)},
                         {"flops_before", answer.flops_before},
                         {"flops", answer.flops},
                         {"changes", answer.changes},
