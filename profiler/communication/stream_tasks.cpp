@@ -495,12 +495,7 @@ void StreamTasks::wait_for_input(ValueId value, uint32_t stream) {
 }
 
 void StreamTasks::makes(NodeId node, uint32_t made, uint32_t stream) {
-  const auto note = [&](ValueId value) { written_.note(value, {made, stream}); };
-  graph_.for_each_output(node, note);
-  const auto arguments = graph_.arguments(node);
-  for (const uint16_t position : graph_.facts(node).written) {
-    if (position < arguments.size()) graph_.for_each_value(arguments.subspan(position, 1), note);
-  }
+  for_each_made(graph_, node, [&](ValueId value) { written_.note(value, {made, stream}); });
 }
 
 OverlappedStep OverlappedStep::of(const Graph& graph, const Communication& communication, const StepTime& time) {

@@ -92,16 +92,7 @@ at::Tensor part_of(at::Tensor expanded, const DimensionCuts& cuts, const DeviceM
 }
 
 at::Tensor combined(PartialOp op, const at::Tensor& a, const at::Tensor& b) {
-  switch (op) {
-    case PartialOp::kMax:
-      return at::maximum(a, b);
-    case PartialOp::kMin:
-      return at::minimum(a, b);
-    case PartialOp::kSum:
-    case PartialOp::kAverage:
-      break;
-  }
-  return at::add(a, b);
+  return op == PartialOp::kMax ? at::maximum(a, b) : op == PartialOp::kMin ? at::minimum(a, b) : at::add(a, b);
 }
 
 bool same_bits(const at::Tensor& a, const at::Tensor& b) {
