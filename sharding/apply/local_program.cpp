@@ -1,5 +1,7 @@
 #include "sharding/apply/local_program.h"
 
+#include <c10/util/strides.h>
+
 #include <algorithm>
 #include <numeric>
 #include <utility>
