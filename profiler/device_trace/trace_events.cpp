@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 #include <fstream>
 #include <limits>
@@ -128,14 +127,8 @@ std::optional<CollectiveKind> kind_of_name(std::string_view name) {
 int64_t whole_or(const JsonPlace& args, std::string_view key, int64_t otherwise) {
   const auto place = args.find(key);
   if (!place) return otherwise;
-  if (place->is_text()) {  // some versions write numbers as text
-    const std::string& text = place->text();
-    int64_t value = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (error != std::errc() || end != text.data() + text.size()) return otherwise;
-    return value;
-  }
-  return place->integer();
+  // Some versions write numbers as text.
+  return place->is_text() ? parse_number<int64_t>(place->text()).value_or(otherwise) : place->integer();
 }
 
 std::vector<int64_t> input_sizes_of(const JsonPlace& list, bool sizes) {
