@@ -15,6 +15,7 @@
 #include "profiler/device_trace/trace_calls.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/graph/text.h"
+#include "shadowgraph/profile/traces.h"
 #include "support/json.h"
 #include "support/text.h"
 
