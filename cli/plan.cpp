@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include <array>
 #include <filesystem>
 
 #include "cli/option_checks.h"
@@ -34,6 +35,23 @@ struct ClusterOptions {
   WhatOptions what;
 };
 
+// "4194304 (4Mi)" of 4M, if that is a multiple; otherwise empty.
+std::string binary_multiple(int64_t tokens, int64_t of) {
+  constexpr std::array kUnits{"", "Ki", "Mi", "Gi", "Ti"};
+  size_t power = 0;
+  for (; tokens % 1000 == 0 && power + 1 < kUnits.size(); ++power) tokens /= 1000;
+  const int64_t binary = tokens << (10 * power);
+  return power > 0 && binary % of == 0 ? fmt::format("{} ({}{})", binary, tokens, kUnits[power]) : "";
+}
+
+// Says which numbers of tokens are near and are whole sequences.
+std::string nearest_multiples(int64_t tokens, int64_t seq) {
+  const int64_t below = tokens / seq * seq;
+  std::string text = below > 0 ? fmt::format("{} or {}", below, below + seq) : std::to_string(seq);
+  if (const std::string binary = binary_multiple(tokens, seq); !binary.empty()) text += ", or " + binary;
+  return text;
+}
+
 int64_t batch_of(const ClusterOptions& options) {
   if (options.samples > 0 && options.tokens > 0) {
     throw CLI::ValidationError("--samples-per-step", "says the same as --tokens-per-step: give one of them");
@@ -43,8 +61,9 @@ int64_t batch_of(const ClusterOptions& options) {
   if (options.capture.seq == 0) throw CLI::ValidationError("--tokens-per-step", "is of sequences: give --seq");
   const int64_t tokens = options.tokens;
   if (tokens % options.capture.seq != 0) {
-    throw CLI::ValidationError("--tokens-per-step", fmt::format("{} tokens are no whole number of sequences of {}",
-                                                                tokens, options.capture.seq));
+    throw CLI::ValidationError("--tokens-per-step",
+                               fmt::format("{} tokens are no whole number of sequences of {}; give {}", tokens,
+                                           options.capture.seq, nearest_multiples(tokens, options.capture.seq)));
   }
   return tokens / options.capture.seq;
 }

@@ -1,14 +1,15 @@
 #include "profiler/program_costs.h"
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <charconv>
 #include <string_view>
 
 #include "shadowgraph/error.h"
 #include "shadowgraph/graph/text.h"
 #include "shadowgraph/profile/operator_costs.h"
+#include "support/text.h"
 
 namespace shadowgraph {
 namespace {
@@ -24,20 +25,10 @@ std::vector<NodeId> in_order(const Graph& graph) {
 constexpr uint32_t kMost = 1U << 24;
 
 std::vector<uint32_t> numbers_in(std::string_view key, std::string_view text) {
-  std::vector<uint32_t> numbers;
-  const char* at = text.data();
-  const char* const end = at + text.size();
-  while (at != end) {
-    uint32_t number = 0;
-    const auto [stop, error] = std::from_chars(at, end, number);
-    if (error != std::errc() || number > kMost || (stop != end && *stop != ' ')) {
-      throw Error(fmt::format("the note \"{}\"=\"{}\" is not of numbers up to {}, with a space between them", key, text,
-                              kMost));
-    }
-    numbers.push_back(number);
-    at = stop == end ? end : stop + 1;
-  }
-  return numbers;
+  const auto numbers = parse_numbers<uint32_t>(text, ' ');
+  if (numbers && std::ranges::all_of(*numbers, [](uint32_t number) { return number <= kMost; })) return *numbers;
+  throw Error(
+      fmt::format("the note \"{}\"=\"{}\" is not of numbers up to {}, with a space between them", key, text, kMost));
 }
 
 }  // namespace
@@ -94,6 +85,12 @@ const NodeBytes& ProgramCosts::node_bytes() const {
     }
   });
   return node_bytes_;
+}
+
+nlohmann::json kinds_json(const BytesByKind& bytes) {
+  nlohmann::json object;
+  for (const auto& [kind, name] : enum_names(StorageKind{})) object[name] = bytes[static_cast<size_t>(kind)];
+  return object;
 }
 
 std::vector<std::pair<c10::Device, int64_t>> bytes_by_device(const Graph& graph) {

@@ -5,6 +5,8 @@
 // first asks, since a caller who wants the peak needs no FLOPs. Several threads may ask.
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
+
 #include <cstdint>
 #include <mutex>
 #include <optional>
@@ -70,7 +72,19 @@ class ProgramCosts {
   mutable NodeModules modules_;
 };
 
-// Returns the kinds of storages, as docs/memory.md#what-is-counted says. `order` is that of ProgramCosts.
+// What each storage is for, refined from what the recorder noted and from how the graph uses it.
+//
+// The first that applies:
+//   gradient                             an input that is the second argument of an sg::gradient
+//   parameter, buffer, input, constant   born at the placeholder of that name
+//   what the recorder says               if it says anything but temporary
+//   gradient                             the storage of an sg::gradient's second argument
+//   optimizer_state                      born in phase optimizer and alive at the end
+//   activation                           born in phase forward, and saved for backward by any node, or alive at the
+//                                        first backward node
+//   temporary                            everything else; also all results of a graph without a backward phase
+//
+// docs/memory.md#what-is-counted says it for people. `order` is that of ProgramCosts.
 IdMap<StorageId, StorageKind> storage_kinds(const Graph& graph, const IdMap<NodeId, uint32_t>& order);
 
 // Returns the device whose memory a figure is about. That is the one asked for, or else the one that the graph was
@@ -81,6 +95,8 @@ bool is_on(c10::Device device, const std::optional<c10::Device>& wanted);
 // Returns bytes of storages by device, in the order of first use.
 std::vector<std::pair<c10::Device, int64_t>> bytes_by_device(const Graph& graph);
 
+// {"parameter": 12, ...}
+nlohmann::json kinds_json(const BytesByKind& bytes);
 // Describes storages in words, in their order.
 std::vector<LiveStorage> describe_storages(const Graph& graph, const MemoryTimeline& timeline,
                                            const std::vector<StorageId>& storages);

@@ -16,6 +16,7 @@ namespace shadowgraph {
 
 class Csv {
  public:
+  explicit Csv(std::string_view names) : out_(std::string(names) + '\n') {}  // "node,op": words
   explicit Csv(const std::vector<std::string>& names) {
     for (const std::string& name : names) text(name);
     end();

@@ -76,6 +76,7 @@ nlohmann::json Option::json(const std::vector<std::string>& words) const {
   const auto one = [&](const std::string& word) -> nlohmann::json {
     if (takes.kind == OptionKind::kFlag) return word == "true";
     if (takes.kind == OptionKind::kText) return word;
+    if (takes.kind == OptionKind::kSeconds) return parse_duration(word).value_or(0);
     if (const auto whole = parse_number<int64_t>(word)) return *whole;
     return parse_number<double>(word).value_or(0);
   };
@@ -94,6 +95,7 @@ std::vector<std::string> Option::words(const nlohmann::json& value) const {
                                                         : one.is_number();
     if (!fits) throw Error(fmt::format("{} is not {}", one.dump(), one_of(takes)));
     all.push_back(one.is_string() ? one.get<std::string>() : one.dump());
+    if (takes.kind == OptionKind::kSeconds) all.back() += 's';
   }
   return all;
 }
@@ -130,7 +132,7 @@ int64_t whole_of(const std::string& text, const OptionTakes& takes) {
 double number_of(const std::string& text, const OptionTakes& takes) {
   std::optional<double> number;
   if (takes.kind == OptionKind::kSeconds) {
-    number = parse_duration(text);
+    number = text == "0s" ? 0 : parse_duration(text);  // durations that people write are above 0
   } else if (takes.kind == OptionKind::kCount) {
     if (const auto count = parse_count(text)) number = static_cast<double>(*count);
   } else {
@@ -145,7 +147,9 @@ bool flag_of(const std::string& text, const OptionTakes& takes) {
   return text == "true";
 }
 
-std::string print_number(double number) { return fmt::format("{}", number); }
+std::string print_number(double number, OptionKind kind) {
+  return fmt::format("{}{}", number, kind == OptionKind::kSeconds ? "s" : "");
+}
 
 void refuse_count(size_t given) { throw Error(fmt::format("it takes one value, not {}", given)); }
 

@@ -48,6 +48,20 @@ std::optional<T> parse_number(std::string_view text) {
   return error == std::errc() && stop == end ? std::optional(value) : std::nullopt;
 }
 
+// Numbers with one `separator` between two, and perhaps one behind the last. std::nullopt for other text.
+template <class T>
+std::optional<std::vector<T>> parse_numbers(std::string_view text, char separator) {
+  std::vector<T> numbers;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find(separator), text.size());
+    const auto number = parse_number<T>(text.substr(0, end));
+    if (!number) return std::nullopt;
+    numbers.push_back(*number);
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return numbers;
+}
+
 // How many letters must be put in, left out or replaced to make one word of another (Levenshtein): for "did you mean".
 
 inline size_t edit_distance(std::string_view a, std::string_view b) {

@@ -79,7 +79,7 @@ size_t choice_of(const std::string& text, const OptionTakes& takes);
 int64_t whole_of(const std::string& text, const OptionTakes& takes);
 double number_of(const std::string& text, const OptionTakes& takes);
 bool flag_of(const std::string& text, const OptionTakes& takes);
-std::string print_number(double number);
+std::string print_number(double number, OptionKind kind);
 [[noreturn]] void refuse_count(size_t given);
 [[noreturn]] void refuse_option(std::string_view name, const std::vector<std::string>& names);
 
@@ -129,13 +129,13 @@ T read_word(const std::string& text, const OptionTakes& takes) {
 }
 
 template <class T>
-std::string print_word(const T& value) {
+std::string print_word(const T& value, OptionKind kind) {
   if constexpr (std::is_same_v<T, bool>) {
     return value ? "true" : "false";
   } else if constexpr (std::is_integral_v<T>) {
     return std::to_string(value);
   } else if constexpr (std::is_floating_point_v<T>) {
-    return print_number(value);
+    return print_number(value, kind);
   } else if constexpr (NamedEnum<T>) {
     return std::string(to_string(value));
   } else {
@@ -167,8 +167,9 @@ class OptionTable {
   template <class Field>
   OptionTable add(std::string name, Field field, std::string summary, OptionTakes takes = {}) && {
     using Element = typename internal::OptionField<Type<Field>>::Element;
-    return fill(std::move(name), field, std::move(summary), internal::taken_by<Type<Field>>(std::move(takes)),
-                &internal::read_word<Element>, &internal::print_word<Element>);
+    takes = internal::taken_by<Type<Field>>(std::move(takes));
+    const auto print = [kind = takes.kind](const Element& value) { return internal::print_word(value, kind); };
+    return fill(std::move(name), field, std::move(summary), std::move(takes), &internal::read_word<Element>, print);
   }
   // Any other type: `parse` throws Error for what it does not take, `print` gives the text that `parse` reads back.
   template <class Field, class Parse, class Print>
@@ -203,7 +204,8 @@ class OptionTable {
     return std::move(*this).words(std::move(name), field, std::move(choices), std::move(summary));
   }
 
-  const std::vector<Row>& rows() const { return rows_; }
+  const std::vector<Row>& rows() const& { return rows_; }
+  const std::vector<Row>& rows() && = delete;  // they would be gone before a loop over them begins
   const Row* find(std::string_view name) const {
     for (const Row& row : rows_) {
       if (row.name == name) return &row;

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <deque>
 #include <limits>
 #include <map>
@@ -19,16 +18,10 @@
 #include "parallel/plan/recompute.h"
 #include "shadowgraph/plan/training_plan.h"
 #include "shadowgraph/units.h"
+#include "support/stopwatch.h"
 #include "support/threads.h"
 
 namespace shadowgraph {
-
-namespace {
-
-using Clock = std::chrono::steady_clock;
-double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
-
-}  // namespace
 
 // The best plan with another value of one knob.
 
@@ -107,16 +100,16 @@ class PlanSearch {
   }
 
   void make_candidates() {
-    const auto begin = Clock::now();
+    const Stopwatch watch;
     candidates_ = candidates_with(request().recompute);
     answer_.notes = kept_.notes;
     answer_.flops = kept_.flops;
-    answer_.table_seconds = seconds_since(begin);
+    answer_.table_seconds = watch.seconds();
   }
 
   // Works out all that may be within `near` times the best, since a simulation may find that the best does not fit.
   void search(double near) {
-    const auto begin = Clock::now();
+    const Stopwatch watch;
     constexpr size_t kAtOnce = 4;  // of which the later ones do not know yet how good the earlier ones are
     for (size_t first = 0; first < candidates_.size(); first += kAtOnce) {
       const auto some = std::span(candidates_).subspan(first, std::min(kAtOnce, candidates_.size() - first));
@@ -133,13 +126,13 @@ class PlanSearch {
         tried_.push_back({&candidate, *estimate, answer_.memory});
       }
     }
-    answer_.search_seconds += seconds_since(begin);
+    answer_.search_seconds += watch.seconds();
   }
 
   // What is too large once it is simulated is looked for again, with as much less memory. The same goes for what would be
   // too large if it exceeds its estimate as others did.
   void simulate_best() {
-    const auto begin = Clock::now();
+    const Stopwatch watch;
     constexpr double kNearest = 1.05, kWider = 1.3, kFarthest = 4;
     double near = kNearest;
     const auto search_within = [&](double times) {
@@ -185,7 +178,7 @@ class PlanSearch {
     }
     if (answer_.simulated.empty()) simulate_above();
     std::ranges::stable_sort(answer_.simulated, {}, [](const SimulatedPlan& made) { return made.run.seconds(); });
-    answer_.simulation_seconds = seconds_since(begin) - answer_.search_seconds;
+    answer_.simulation_seconds = watch.seconds() - answer_.search_seconds;
     count();
   }
 

@@ -65,21 +65,14 @@ std::vector<RegionId> regions_of(const Graph& rank, std::span<const std::string>
 
 // Batches of small products are what attention by hand is made of: large results for little work.
 bool is_dear(const Graph& step, NodeId node) {
-  switch (kernel_class(step, node)) {
-    case KernelClass::kMatmul: {
-      const std::string& name = step.target(node).name();
-      return name != "aten::bmm" && name != "aten::baddbmm";
-    }
-    case KernelClass::kConvolution:
-    case KernelClass::kPointwiseConvolution:
-    case KernelClass::kGroupedConvolution:
-    case KernelClass::kDepthwiseConvolution:
-    case KernelClass::kAttention:
-    case KernelClass::kRecurrent:
-      return true;
-    default:
-      return false;
-  }
+  using K = KernelClass;
+  constexpr std::array kDear{K::kConvolution,        K::kPointwiseConvolution,
+                             K::kGroupedConvolution, K::kDepthwiseConvolution,
+                             K::kAttention,          K::kRecurrent};
+  const K kind = kernel_class(step, node);
+  const std::string& name = step.target(node).name();
+  if (kind == K::kMatmul) return name != "aten::bmm" && name != "aten::baddbmm";
+  return std::ranges::find(kDear, kind) != kDear.end();
 }
 
 bool is_sum(const Graph& rank, NodeId node) {

@@ -20,128 +20,18 @@
 
 namespace shadowgraph {
 
-class Asker {
- public:
-  Asker(StepSource source, ClusterRequest request);
-
-  const StepSource& source() const { return source_; }
-  const ClusterRequest& request() const { return request_; }
-  // Tables of the request's own device, links and sequence.
-  KeptTables& kept() { return kept_["own"]; }
-  // Tables of something else, by what that is called.
-  KeptTables& kept(const std::string& other) { return kept_[other]; }
-  // The same model on sequences of so many tokens. Throws Error for sources that have one length.
-  const StepSource& source_of(int64_t sequence);
-
-  PlanRow row(std::string value, double number, const StepSource& source, const ClusterRequest& request,
-              KeptTables& kept);
-  PlanRow row(std::string value, double number, const ClusterRequest& request) {
-    return row(std::move(value), number, source_, request, kept());
-  }
-  // Whether something fits by the figures of layers, where simulated plans need as much more as they did so far.
-  bool fits(const StepSource& source, const ClusterRequest& request, KeptTables& kept);
-
- private:
-  StepSource source_;
-  ClusterRequest request_;
-  std::map<std::string, KeptTables> kept_;
-  std::map<int64_t, StepSource> sequences_;
-  double excess_ = 1;  // most of simulated bytes over estimated ones
-};
-
-// Captures with few layers are made once.
-StepSource remembered(const StepSource& source);
-
-PlanTable ask_devices(Asker& asker, const PlanQuestion& question);
-PlanTable ask_network(Asker& asker, const PlanQuestion& question);
-PlanTable ask_memory(Asker& asker, const PlanQuestion& question);
-PlanTable ask_batch(Asker& asker, const PlanQuestion& question);
-PlanTable ask_sequence(Asker& asker, const PlanQuestion& question);
-PlanTable ask_price(Asker& asker, const PlanQuestion& question);
-
-// The question's values, or `usual` ones. Throws Error for values that are not above 0.
-std::vector<double> values_of(const PlanQuestion& question, std::vector<double> usual);
-// Processes that the innermost links join, if they divide the devices; otherwise 1.
-int64_t machine_of(const ClusterRequest& request);
-
 namespace {
 
 // A rank's seconds of collectives that its computing does not hide, and of those that it waits for.
 double exposed_of(const PipelineRun& run, int32_t rank) {
   double seconds = run.rank(rank).waits.unshard + run.rank(rank).waits.reduce;
   for (const PipelineActionTime& at : run.actions(rank)) {
-    if (!computes(at.action)) continue;
-    const PieceSeconds& exposed = run.stages().of(at.action.stage).exposed_unsharded;
-    switch (at.action.work) {
-      case PipelineWork::kForward:
-        seconds += exposed.forward;
-        break;
-      case PipelineWork::kBackward:
-        seconds += exposed.backward;
-        break;
-      case PipelineWork::kInputGradient:
-        seconds += exposed.input_gradient;
-        break;
-      case PipelineWork::kWeightGradient:
-        seconds += exposed.weight_gradient;
-        break;
-      default:
-        break;
-    }
+    if (computes(at.action)) seconds += run.stages().of(at.action.stage).exposed_unsharded[at.action.work];
   }
   return seconds;
 }
 
-}  // namespace
-
-Asker::Asker(StepSource source, ClusterRequest request) : source_(remembered(source)), request_(std::move(request)) {
-  request_.simulated = 1;
-}
-
-const StepSource& Asker::source_of(int64_t sequence) {
-  if (sequence == request_.sequence) return source_;
-  if (!source_.with_sequence) {
-    throw Error(source_.name + " has sequences of one length: its source makes no others");
-  }
-  const auto known = sequences_.find(sequence);
-  if (known != sequences_.end()) return known->second;
-  return sequences_.emplace(sequence, remembered(source_.with_sequence(sequence))).first->second;
-}
-
-PlanRow Asker::row(std::string value, double number, const StepSource& source, const ClusterRequest& request,
-                   KeptTables& kept) {
-  PlanRow row{.value = std::move(value), .number = number, .devices = request.devices};
-  try {
-    const PlanAnswer answer = try_plan(source, request, kept, false);
-    if (answer.simulated.empty()) {
-      row.why_not = fmt::format("nothing fits into {}", human_bytes(answer.memory));
-      return row;
-    }
-    const SimulatedPlan& best = answer.best();
-    row.plan = best.plan;
-    row.seconds = best.run.seconds();
-    row.bytes = best.bytes();
-    row.tokens_per_second = answer.tokens_per_second();
-    row.share = answer.model_flops_share();
-    row.waiting = best.run.bubble();
-    for (int32_t rank = 0; rank < best.run.ranks(); ++rank) row.exposed += exposed_of(best.run, rank);
-    row.exposed /= best.run.ranks();
-    excess_ = std::max(excess_, static_cast<double>(row.bytes) / static_cast<double>(best.estimated_bytes));
-  } catch (const NoPlanError& error) {  // not even a program
-    row.why_not = error.what();
-  }
-  return row;
-}
-
-bool Asker::fits(const StepSource& source, const ClusterRequest& request, KeptTables& kept) {
-  try {
-    const auto memory = static_cast<double>(memory_of(request));
-    return first_that_fits(source, request, kept, static_cast<int64_t>(memory / excess_)).has_value();
-  } catch (const NoPlanError&) {
-    return false;
-  }
-}
-
+// Captures with few layers are made once.
 StepSource remembered(const StepSource& source) {
   StepSource made = source;
   const auto known = std::make_shared<std::map<std::pair<int64_t, int64_t>, Graph>>();
@@ -154,6 +44,78 @@ StepSource remembered(const StepSource& source) {
   return made;
 }
 
+}  // namespace
+
+class Asker {
+ public:
+  Asker(StepSource source, ClusterRequest request) : source_(remembered(source)), request_(std::move(request)) {
+    request_.simulated = 1;
+  }
+
+  const StepSource& source() const { return source_; }
+  const ClusterRequest& request() const { return request_; }
+  // Tables of the request's own device, links and sequence.
+  KeptTables& kept() { return kept_["own"]; }
+  // Tables of something else, by what that is called.
+  KeptTables& kept(const std::string& other) { return kept_[other]; }
+  // The same model on sequences of so many tokens. Throws Error for sources that have one length.
+  const StepSource& source_of(int64_t sequence) {
+    if (sequence == request_.sequence) return source_;
+    if (!source_.with_sequence) {
+      throw Error(source_.name + " has sequences of one length: its source makes no others");
+    }
+    const auto known = sequences_.find(sequence);
+    if (known != sequences_.end()) return known->second;
+    return sequences_.emplace(sequence, remembered(source_.with_sequence(sequence))).first->second;
+  }
+
+  PlanRow row(std::string value, double number, const StepSource& source, const ClusterRequest& request,
+              KeptTables& kept) {
+    PlanRow row{.value = std::move(value), .number = number, .devices = request.devices};
+    try {
+      const PlanAnswer answer = try_plan(source, request, kept, false);
+      if (answer.simulated.empty()) {
+        row.why_not = fmt::format("nothing fits into {}", human_bytes(answer.memory));
+        return row;
+      }
+      const SimulatedPlan& best = answer.best();
+      row.plan = best.plan;
+      row.seconds = best.run.seconds();
+      row.bytes = best.bytes();
+      row.tokens_per_second = answer.tokens_per_second();
+      row.share = answer.model_flops_share();
+      row.waiting = best.run.bubble();
+      for (int32_t rank = 0; rank < best.run.ranks(); ++rank) row.exposed += exposed_of(best.run, rank);
+      row.exposed /= best.run.ranks();
+      excess_ = std::max(excess_, static_cast<double>(row.bytes) / static_cast<double>(best.estimated_bytes));
+    } catch (const NoPlanError& error) {  // not even a program
+      row.why_not = error.what();
+    }
+    return row;
+  }
+
+  PlanRow row(std::string value, double number, const ClusterRequest& request) {
+    return row(std::move(value), number, source_, request, kept());
+  }
+  // Whether something fits by the figures of layers, where simulated plans need as much more as they did so far.
+  bool fits(const StepSource& source, const ClusterRequest& request, KeptTables& kept) {
+    try {
+      const auto memory = static_cast<double>(memory_of(request));
+      return first_that_fits(source, request, kept, static_cast<int64_t>(memory / excess_)).has_value();
+    } catch (const NoPlanError&) {
+      return false;
+    }
+  }
+
+ private:
+  StepSource source_;
+  ClusterRequest request_;
+  std::map<std::string, KeptTables> kept_;
+  std::map<int64_t, StepSource> sequences_;
+  double excess_ = 1;  // most of simulated bytes over estimated ones
+};
+
+// The question's values, or `usual` ones. Throws Error for values that are not above 0.
 std::vector<double> values_of(const PlanQuestion& question, std::vector<double> usual) {
   std::vector<double> values = question.values.empty() ? std::move(usual) : question.values;
   for (const double value : values) {
@@ -166,6 +128,7 @@ std::vector<double> values_of(const PlanQuestion& question, std::vector<double> 
   return values;
 }
 
+// Processes that the innermost links join, if they divide the devices; otherwise 1.
 int64_t machine_of(const ClusterRequest& request) {
   const int64_t machine = request.links.levels.empty() ? 1 : request.links.levels.front().size;
   return machine > 0 && request.devices % machine == 0 ? machine : 1;

@@ -3,11 +3,11 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 
 #include "shadowgraph/error.h"
 #include "shadowgraph/plan/serving.h"
 #include "shadowgraph/units.h"
+#include "support/text.h"
 
 namespace shadowgraph {
 namespace {
@@ -74,12 +74,9 @@ const std::array<WeightFormat, 13>& known_formats() {
 }
 
 int64_t positive(std::string_view text, std::string_view option) {
-  int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < 1 || value > (1 << 20)) {
-    throw Error(fmt::format("'{}': a whole number is expected, such as group=128", option));
-  }
-  return value;
+  const auto value = parse_number<int64_t>(text);
+  if (value && *value >= 1 && *value <= (1 << 20)) return *value;
+  throw Error(fmt::format("'{}': a whole number is expected, such as group=128", option));
 }
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }

@@ -75,28 +75,12 @@ enum ChakraNodeType : uint64_t { kMetadata = 1, kComputing = 4, kSending = 5, kR
 constexpr uint32_t kAttributeName = 1, kAttributeInt64 = 9, kAttributeBool = 27, kAttributeText = 29;
 
 std::optional<int64_t> chakra_kind(CollectiveKind kind) {
-  switch (kind) {
-    case CollectiveKind::kAllReduce:
-      return 0;
-    case CollectiveKind::kReduce:
-      return 1;
-    case CollectiveKind::kAllGather:
-      return 2;
-    case CollectiveKind::kGather:
-      return 3;
-    case CollectiveKind::kScatter:
-      return 4;
-    case CollectiveKind::kBroadcast:
-      return 5;
-    case CollectiveKind::kAllToAll:
-      return 6;
-    case CollectiveKind::kReduceScatter:
-      return 7;
-    case CollectiveKind::kBarrier:
-      return 9;
-    default:
-      return std::nullopt;
-  }
+  using K = CollectiveKind;
+  static const std::map<K, int64_t> kNumbers{{K::kAllReduce, 0}, {K::kReduce, 1},        {K::kAllGather, 2},
+                                             {K::kGather, 3},    {K::kScatter, 4},       {K::kBroadcast, 5},
+                                             {K::kAllToAll, 6},  {K::kReduceScatter, 7}, {K::kBarrier, 9}};
+  const auto found = kNumbers.find(kind);
+  return found != kNumbers.end() ? std::optional(found->second) : std::nullopt;
 }
 
 // The trace of one process.

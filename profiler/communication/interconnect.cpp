@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <filesystem>
 #include <map>
@@ -11,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "profiler/time/operator_tables.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/graph/text.h"
 #include "shadowgraph/profile/communication.h"
@@ -107,11 +107,8 @@ std::map<CollectiveKind, std::map<int64_t, CollectiveTable>> tables_by_size(cons
     const auto kind = find_named<CollectiveKind>(word);
     if (!kind) by_size.fail("is of no collective");
     for (const auto& [processes, points] : by_size.members()) {
-      int64_t count = 0;
-      const auto [end, error] = std::from_chars(processes.data(), processes.data() + processes.size(), count);
-      if (error != std::errc() || end != processes.data() + processes.size() || count < 2 || count > 1'000'000'000) {
-        points.fail("is of no number of processes, which are 2 or more");
-      }
+      const int64_t count = parse_number<int64_t>(processes).value_or(0);
+      if (count < 2 || count > 1'000'000'000) points.fail("is of no number of processes, which are 2 or more");
       tables[*kind][count] = collective_table(points);
     }
   }
@@ -136,11 +133,8 @@ struct MeasuredCollectives {
 CollectiveTable rising_medians(std::map<double, std::vector<double>>& by_bytes) {
   CollectiveTable table;
   for (auto& [bytes, seconds] : by_bytes) {
-    std::sort(seconds.begin(), seconds.end());
-    const size_t middle = seconds.size() / 2;
-    double median = seconds.size() % 2 == 1 ? seconds[middle] : (seconds[middle - 1] + seconds[middle]) / 2;
-    if (!table.empty()) median = std::max(median, table.back().second);
-    table.emplace_back(bytes, median);
+    const double middle = median(std::move(seconds));
+    table.emplace_back(bytes, table.empty() ? middle : std::max(middle, table.back().second));
   }
   return table;
 }

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <functional>
 #include <queue>
@@ -15,6 +14,7 @@
 #include "shadowgraph/profile/communication.h"
 #include "shadowgraph/profile/device_spec.h"
 #include "shadowgraph/profile/step_time.h"
+#include "support/text.h"
 
 namespace shadowgraph {
 
@@ -338,14 +338,10 @@ StreamTasks::StreamTasks(const Graph& graph, const Communication& communication,
 
 // 1: it goes as a whole.
 uint32_t StreamTasks::pieces_of(NodeId node) const {
-  uint32_t pieces = 1;
   const std::string_view note = graph_.has_notes(node) ? graph_.note(node, "pieces") : std::string_view();
-  if (note.empty() || rules_.whole) return pieces;
-  const auto [end, error] = std::from_chars(note.data(), note.data() + note.size(), pieces);
-  if (error != std::errc() || end != note.data() + note.size() || pieces == 0) {
-    throw Error(fmt::format("the note \"pieces\" of {} is no number: '{}'", graph_.target(node).name(), note));
-  }
-  return pieces;
+  if (note.empty() || rules_.whole) return 1;
+  if (const uint32_t pieces = parse_number<uint32_t>(note).value_or(0); pieces > 0) return pieces;
+  throw Error(fmt::format("the note \"pieces\" of {} is no number: '{}'", graph_.target(node).name(), note));
 }
 
 uint32_t StreamTasks::task(NodeId node, uint32_t stream, StreamSchedule::Task what) {
@@ -495,12 +491,7 @@ void StreamTasks::wait_for_input(ValueId value, uint32_t stream) {
 }
 
 void StreamTasks::makes(NodeId node, uint32_t made, uint32_t stream) {
-  const auto note = [&](ValueId value) { written_.note(value, {made, stream}); };
-  graph_.for_each_output(node, note);
-  const auto arguments = graph_.arguments(node);
-  for (const uint16_t position : graph_.facts(node).written) {
-    if (position < arguments.size()) graph_.for_each_value(arguments.subspan(position, 1), note);
-  }
+  for_each_made(graph_, node, [&](ValueId value) { written_.note(value, {made, stream}); });
 }
 
 OverlappedStep OverlappedStep::of(const Graph& graph, const Communication& communication, const StepTime& time) {

@@ -1,16 +1,19 @@
 #include "shadowgraph/profile/operator_costs.h"
 
 #include <algorithm>
+#include <deque>
 #include <map>
 #include <mutex>
 #include <optional>
 #include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "core/calls/functions.h"
+#include "ir/operators/operator_facts.h"
 #include "ir/operators/operator_name.h"
 #include "profiler/cost/elementwise_table.h"
 #include "profiler/cost/flop_table.h"
-#include "profiler/cost/operand_reader.h"
 #include "profiler/cost/scratch_rules.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/profile/profile.h"
@@ -31,6 +34,87 @@ struct Registered {
     const auto found = find_by_operator(by_name, name);
     return found == by_name.end() ? nullptr : found->second;
   }
+};
+
+// Turns a node's arguments and results into spans of shapes, good until the next node is read. Buffers are kept from
+// node to node.
+class OperandReader {
+ public:
+  explicit OperandReader(const Graph& graph) : graph_(graph) {}
+
+  OperandShapes read(NodeId node) {
+    lists_.clear();
+    ints_.clear();
+    read(graph_.arguments(node), arguments_);
+    read(graph_.results(node), results_);
+    return {.arguments = arguments_, .results = results_};
+  }
+
+ private:
+  void read(std::span<const Argument> from, std::vector<Operand>& to) {
+    to.clear();
+    for (const Argument& argument : from) to.push_back(operand(argument));
+  }
+
+  static int64_t element_bytes(c10::ScalarType dtype) {
+    return dtype == c10::ScalarType::Undefined ? 0 : static_cast<int64_t>(c10::elementSize(dtype));
+  }
+
+  Operand tensor(ValueId value) const {
+    const auto sizes = graph_.sizes(value), strides = graph_.strides(value);
+    Operand read = Operand::of_tensor(sizes, element_bytes(graph_.value(value).dtype));
+    read.channels_last = sizes.size() > 2 && sizes[1] > 1 && strides[1] == 1;
+    return read;
+  }
+
+  Operand operand(const Argument& argument) {
+    switch (argument.kind) {
+      case ArgumentKind::kNone:
+        return {};
+      case ArgumentKind::kValue:
+        // A node produced this host scalar (item, size): the graph does not know its value.
+        return graph_.value(argument.ref.value).kind == ValueKind::kTensor ? tensor(argument.ref.value)
+                                                                           : Operand{.kind = Operand::Kind::kOther};
+      case ArgumentKind::kConstant: {
+        const auto constant = graph_.constant_meta(argument.constant);
+        return constant ? Operand::of_tensor(constant->sizes, element_bytes(constant->dtype)) : Operand();
+      }
+      case ArgumentKind::kInt:
+        return Operand::of_number(static_cast<double>(argument.i));
+      case ArgumentKind::kFloat:
+        return Operand::of_number(argument.d);
+      case ArgumentKind::kBool:
+        return Operand::of_number(argument.b ? 1 : 0);
+      case ArgumentKind::kIntList:
+        return Operand::of_ints(graph_.ints(argument));
+      case ArgumentKind::kList:
+        return list(graph_.list(argument));
+      default:
+        return {.kind = Operand::Kind::kOther};
+    }
+  }
+
+  Operand list(std::span<const Argument> elements) {
+    std::vector<Shape> shapes;
+    std::vector<int64_t> ints;
+    int64_t bytes = 0;
+    for (const Argument& element : elements) {
+      const Operand one = element.kind == ArgumentKind::kList ? Operand() : operand(element);
+      if (one.kind == Operand::Kind::kTensor) {
+        if (shapes.empty()) bytes = one.element_bytes;
+        shapes.push_back(one.shape);
+      }
+      if (one.kind == Operand::Kind::kNumber) ints.push_back(static_cast<int64_t>(one.number));
+    }
+    if (!ints.empty()) return Operand::of_ints(ints_.emplace_back(std::move(ints)));
+    return Operand::of_tensors(lists_.emplace_back(std::move(shapes)), bytes);
+  }
+
+  const Graph& graph_;
+  std::vector<Operand> arguments_;
+  std::vector<Operand> results_;
+  std::deque<std::vector<Shape>> lists_;  // a deque: spans into earlier elements must stay
+  std::deque<std::vector<int64_t>> ints_;
 };
 
 struct TargetFormulas {
@@ -59,6 +143,82 @@ TargetFormulas formulas_of(const Target& called) {
                   (formulas.elementwise.coverage == ElementwiseCoverage::kFree ||
                    (formulas.elementwise.row != nullptr && formulas.elementwise.row->each == ElementwiseWork()));
   return formulas;
+}
+
+// Keeps what is known of all calls of a target.
+struct TargetScratch {
+  bool asked = false;
+  bool never = false;      // takes none, whatever its operands are
+  bool pointwise = false;  // none if no operand has to be converted
+  std::shared_ptr<const OperatorCosts> own;
+  const ScratchRow* rows[2] = {};  // CPU, CUDA
+
+  static TargetScratch of(const Target& called) {
+    TargetScratch known{.asked = true};
+    if (called.kind() == TargetKind::kBuiltin) {
+      known.never = true;
+      return known;
+    }
+    const std::optional<Target> op = operator_of_functional_call(called);
+    const Target& target = op ? *op : called;
+    known.own = registered_costs(target);
+    if (known.own && !known.own->scratch) known.own = nullptr;
+    const OperatorFacts& facts = target.facts();
+    // Collectives take none: NCCL's buffers are the communicator's, and stay.
+    known.never = facts.is_view || facts.fills || facts.uninitialised || facts.collective;
+    known.pointwise = facts.pointwise;
+    known.rows[0] = find_scratch_row(target, c10::kCPU);
+    known.rows[1] = find_scratch_row(target, c10::kCUDA);
+    return known;
+  }
+};
+
+int64_t bytes_of(std::span<const int64_t> sizes, c10::ScalarType dtype) {
+  return saturating_multiply(product_of(sizes), static_cast<int64_t>(c10::elementSize(dtype)));
+}
+
+// TensorIterator computes in one dtype. On CPUs it converts operands of other dtypes before the kernel runs; on CUDA
+// the kernel converts element by element. Numbers that came as 0-dimensional tensors are small either way.
+int64_t converted_bytes(const Graph& graph, NodeId node) {
+  c10::ScalarType common = c10::ScalarType::Undefined;
+  bool mixed = false;
+  graph.for_each_input(node, [&](ValueId id) {
+    const Value& value = graph.value(id);
+    if (value.kind != ValueKind::kTensor || value.rank == 0 || value.dtype == c10::kBool) return;
+    if (common == c10::ScalarType::Undefined) common = value.dtype;
+    mixed |= value.dtype != common;
+    common = c10::promoteTypes(common, value.dtype);
+  });
+  if (!mixed) return 0;
+  int64_t bytes = 0;
+  graph.for_each_input(node, [&](ValueId id) {
+    const Value& value = graph.value(id);
+    if (value.kind != ValueKind::kTensor || value.dtype == common || value.dtype == c10::kBool) return;
+    bytes = saturating_add(bytes, bytes_of(graph.sizes(id), common));
+  });
+  return bytes;
+}
+
+// Counts copies of arguments that the kernel wants contiguous.
+int64_t copied_bytes(const Graph& graph, NodeId node, std::string_view places) {
+  int64_t bytes = 0;
+  const auto arguments = graph.arguments(node);
+  for (const char place : places) {
+    const auto at = static_cast<size_t>(place - '0');
+    if (at >= arguments.size() || arguments[at].kind != ArgumentKind::kValue) continue;
+    const ValueId value = arguments[at].ref.value;
+    const auto sizes = graph.sizes(value);
+    const auto strides = graph.strides(value);
+    int64_t dense = 1;
+    bool contiguous = true;
+    for (size_t d = sizes.size(); d-- > 0;) {
+      contiguous &= sizes[d] == 1 || strides[d] == dense;
+      dense = saturating_multiply(dense, std::max<int64_t>(sizes[d], 1));
+    }
+    if (contiguous || product_of(sizes) == 0) continue;
+    bytes = saturating_add(bytes, bytes_of(sizes, graph.value(value).dtype));
+  }
+  return bytes;
 }
 
 }  // namespace
@@ -184,8 +344,61 @@ Flops Flops::of(const Graph& graph) {
   return flops;
 }
 
+NodeFlops Flops::total() const {
+  NodeFlops sum;
+  for (uint32_t i = 0; i < by_phase_.size(); ++i) sum += by_phase_[PhaseId(i)];
+  return sum;
+}
+
 bool Flops::is_uncovered(NodeId node) const {
   return std::binary_search(uncovered_nodes_.begin(), uncovered_nodes_.end(), node);
+}
+
+Scratch Scratch::of(const Graph& graph, const MeasuredCalls* measured) {
+  Scratch scratch;
+  IdMap<TargetId, TargetScratch> targets;
+  std::map<std::string, int64_t> unknown;
+  OperandReader reader(graph);
+  const bool ask = measured != nullptr && measured->size() > 0;
+  for (const NodeId node : graph.nodes()) {
+    const TargetId id = graph.node(node).target;
+    TargetScratch& target = targets[id];
+    if (!target.asked) target = TargetScratch::of(graph.target(id));
+    if (target.never) continue;
+    const auto answer = [&]() -> NodeScratch {
+      if (target.own) {
+        const auto bytes = evaluate(target.own->scratch, reader.read(node));
+        return bytes ? NodeScratch{*bytes, ScratchSource::kRegistered} : NodeScratch{0, ScratchSource::kUnknown};
+      }
+      const auto device = device_of_call(graph, node);
+      if (!device) return {};
+      if (ask && device->is_cpu()) {
+        if (const MeasuredCall* call = measured->find(call_signature(graph, node))) {
+          return {call->scratch, ScratchSource::kMeasured};
+        }
+      }
+      if (const ScratchRow* row = device->is_cpu() ? target.rows[0] : device->is_cuda() ? target.rows[1] : nullptr) {
+        if (const auto bytes = evaluate(row->bytes, reader.read(node))) {
+          return {saturating_add(*bytes, copied_bytes(graph, node, row->copies)), ScratchSource::kRule};
+        }
+      }
+      if (target.pointwise) {
+        const int64_t bytes = device->is_cpu() ? converted_bytes(graph, node) : 0;
+        return {bytes, bytes > 0 ? ScratchSource::kRule : ScratchSource::kNone};
+      }
+      return {0, ScratchSource::kUnknown};
+    }();
+    if (answer.source == ScratchSource::kUnknown) ++unknown[graph.target(id).name()];
+    if (answer.source != ScratchSource::kNone) scratch.by_node_[node] = answer;
+  }
+  for (auto& [op, calls] : unknown) scratch.unknown_.push_back({op, calls});
+  return scratch;
+}
+
+int64_t Scratch::unknown_calls() const {
+  int64_t calls = 0;
+  for (const UncoveredOperator& row : unknown_) calls += row.count;
+  return calls;
 }
 
 }  // namespace shadowgraph

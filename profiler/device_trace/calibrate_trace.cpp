@@ -54,12 +54,6 @@ std::optional<DeviceSpec> device_of_title(std::string_view title) {
   return best;
 }
 
-double median_of(std::vector<double> values) {
-  std::ranges::sort(values);
-  const size_t middle = values.size() / 2;
-  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
-}
-
 // One size of one operator: what it does, and what its calls took.
 struct Timed {
   const TracedWork* of = nullptr;
@@ -78,14 +72,14 @@ class FittedDevice {
       if (works[i].free || !works[i].problem.empty() || seconds[i].empty()) continue;
       double total = 0;
       for (const double one : seconds[i]) total += one;
-      const Timed timed{.of = &works[i], .seconds = median_of(std::move(seconds[i])), .total = total};
+      const Timed timed{.of = &works[i], .seconds = median(std::move(seconds[i])), .total = total};
       if (timed.seconds > 0) timed_.push_back(timed);
     }
   }
 
   void fit() {
     if (!known_) reach_peaks();
-    for (int i = 0; i < kKernelClassCount; ++i) fit_class(static_cast<KernelClass>(i));
+    for (const auto& [kind, name] : enum_names(KernelClass{})) fit_class(kind);
     fit_host();
     fill_tables();
   }
@@ -191,7 +185,7 @@ class FittedDevice {
       if (call.issues_next) between.push_back(call.until_next);
     }
     if (between.empty()) return;
-    spec_.host_call = median_of(std::move(between));
+    spec_.host_call = median(std::move(between));
     spec_.sources["host_call"] = "the median time between two calls of " + file_ + ", the profiler's own work included";
   }
 
@@ -207,9 +201,7 @@ class FittedDevice {
     for (const auto& [name, sizes] : found) {
       auto& table = tables.by_name[name.first][name.second];
       for (const auto& [key, seconds] : sizes) {
-        const auto& [batch, m, n, k, bytes, flops] = key;
-        const MeasuredSize size{
-            .batch = batch, .m = m, .n = n, .k = k, .bytes = bytes, .flops = flops, .seconds = median_of(seconds)};
+        const MeasuredSize size = measured_size(key, median(seconds));
         // Calls of one operator that are products, and that are none, have no common table: the first kind has it.
         const bool other_kind = !table.empty() && (table.front().is_product() != size.is_product() ||
                                                    (table.front().flops > 0) != (size.flops > 0));

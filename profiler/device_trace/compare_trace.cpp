@@ -130,7 +130,6 @@ StepSums sums_of(const std::string& path) {
   const auto steps = static_cast<double>(calls.steps);
   StepSums sums{.title = path, .steps = calls.steps, .seconds = calls.span / steps, .busy = calls.busy / steps};
   if (!calls.events.device_title.empty()) sums.title += ", " + calls.events.device_title;
-  std::map<std::pair<std::string, std::string>, TraceLeftOut> unknown;
   for (const TracedCall& call : calls.calls) {
     if (works[call.distinct].free) continue;
     const TraceOp& op = calls.events.ops[calls.distinct[call.distinct].op];
@@ -332,8 +331,6 @@ TraceComparison compare_with_trace(const Profile& prediction, const std::string&
 TraceComparison compare_traces(const std::string& prediction, const std::string& trace) {
   return compared(sums_of(prediction), sums_of(trace));
 }
-
-bool is_trace_file(const std::string& path) { return looks_like_trace(path); }
 
 std::string to_text(const TraceComparison& comparison, size_t limit) {
   std::string text = fmt::format("predicted for {}\nmeasured in {}{}\n\n{:<32} {:>11} {:>11} {:>11} {:>6}\n",

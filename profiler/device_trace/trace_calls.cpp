@@ -26,6 +26,7 @@
 #include "shadowgraph/capture/fake.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/graph/graph.h"
+#include "support/text.h"
 
 namespace shadowgraph {
 
@@ -67,17 +68,12 @@ std::optional<Number> number_of(std::string_view text) {
     const int64_t value = text == "True" ? 1 : 0;
     return Number{.is_bool = true, .whole = value, .real = static_cast<double>(value)};
   }
-  Number number;
-  const char* end = text.data() + text.size();
-  if (const auto [at, error] = std::from_chars(text.data(), end, number.whole); error == std::errc() && at == end) {
-    number.is_int = true;
-    number.real = static_cast<double>(number.whole);
-    return number;
+  if (const auto whole = parse_number<int64_t>(text)) {
+    return Number{.is_int = true, .whole = *whole, .real = static_cast<double>(*whole)};
   }
-  const auto [at, error] = std::from_chars(text.data(), end, number.real);
-  if (error != std::errc() || at != end) return std::nullopt;
-  number.whole = std::abs(number.real) < 9e18 ? static_cast<int64_t>(number.real) : 0;
-  return number;
+  const auto real = parse_number<double>(text);
+  if (!real) return std::nullopt;
+  return Number{.whole = std::abs(*real) < 9e18 ? static_cast<int64_t>(*real) : 0, .real = *real};
 }
 
 std::optional<std::vector<Number>> numbers_of(std::string_view text) {

@@ -78,9 +78,6 @@ struct TraceEvents {
   static TraceEvents read(std::string_view text, const std::string& name);
 };
 
-// Says whether a text is a JSON document of a trace, or a packed one; for whoever takes several kinds of files.
-bool looks_like_trace(const std::string& path);
-
 // Picks the calls of a trace that a graph would have: operators that do not run as others. Each has the seconds of its
 // kernels, or on a CPU its own.
 struct TracedCall {

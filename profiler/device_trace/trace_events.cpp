@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 #include <fstream>
 #include <limits>
@@ -16,6 +15,7 @@
 #include "profiler/device_trace/trace_calls.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/graph/text.h"
+#include "shadowgraph/profile/traces.h"
 #include "support/json.h"
 #include "support/text.h"
 
@@ -128,14 +128,8 @@ std::optional<CollectiveKind> kind_of_name(std::string_view name) {
 int64_t whole_or(const JsonPlace& args, std::string_view key, int64_t otherwise) {
   const auto place = args.find(key);
   if (!place) return otherwise;
-  if (place->is_text()) {  // some versions write numbers as text
-    const std::string& text = place->text();
-    int64_t value = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (error != std::errc() || end != text.data() + text.size()) return otherwise;
-    return value;
-  }
-  return place->integer();
+  // Some versions write numbers as text.
+  return place->is_text() ? parse_number<int64_t>(place->text()).value_or(otherwise) : place->integer();
 }
 
 std::vector<int64_t> input_sizes_of(const JsonPlace& list, bool sizes) {
@@ -338,7 +332,7 @@ TraceEvents TraceEvents::read_file(const std::string& path) {
   return is_packed(text) ? read(unpacked(text, path), path) : read(text, path);
 }
 
-bool looks_like_trace(const std::string& path) {
+bool is_trace_file(const std::string& path) {
   std::error_code ignored;
   if (!std::filesystem::is_regular_file(path, ignored)) return false;
   std::ifstream file(path, std::ios::binary);

@@ -8,7 +8,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <limits>
@@ -25,6 +24,7 @@
 #include "shadowgraph/graph/text.h"
 #include "shadowgraph/profile/measure.h"
 #include "support/json.h"
+#include "support/stopwatch.h"
 
 namespace shadowgraph {
 namespace {
@@ -133,8 +133,6 @@ class CallText {
 using nlohmann::json;
 constexpr int kVersion = 1;
 
-using Clock = std::chrono::steady_clock;
-
 // Gives the default CPU generator its state back.
 class GeneratorAsItWas {
  public:
@@ -222,9 +220,9 @@ class Bench {
     std::vector<double> seconds;
     for (int i = 0; i < options_.repeats; ++i) {
       torch::jit::Stack stack = arguments(call);
-      const auto start = Clock::now();
+      const Stopwatch watch;
       op.callBoxed(stack);
-      seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+      seconds.push_back(watch.seconds());
     }
     if (!seconds.empty()) {
       std::nth_element(seconds.begin(), seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2),
@@ -378,12 +376,12 @@ MeasureReport measure_calls(const Graph& graph, MeasuredCalls& into, const Measu
   }
 
   const GeneratorAsItWas generator;
-  const auto start = Clock::now();
+  const Stopwatch watch;
   for (size_t i = 0; i < wanted.size(); ++i) {
     if (options.progress) options.progress(i, wanted.size());
     const NodeId node = wanted[i].node;
     std::string why = bench.refusal(node);
-    if (why.empty() && std::chrono::duration<double>(Clock::now() - start).count() > options.seconds) {
+    if (why.empty() && watch.seconds() > options.seconds) {
       why = "the time allowed is over";
     }
     if (why.empty()) {

@@ -15,6 +15,7 @@
 #include "shadowgraph/profile/device_spec.h"
 #include "shadowgraph/profile/memory.h"
 #include "shadowgraph/units.h"
+#include "support/text.h"
 
 namespace shadowgraph {
 namespace {
@@ -54,19 +55,15 @@ class Words {
 
   int64_t number(std::string_view setting) {
     const std::string& word = next(setting);
-    int64_t value = 0;
-    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
-    if (error != std::errc() || end != word.data() + word.size() || value < 0) {
-      fail(setting, "'" + word + "' is no whole number");
-    }
-    return value;
+    const auto value = parse_number<int64_t>(word);
+    if (!value || *value < 0) fail(setting, "'" + word + "' is no whole number");
+    return *value;
   }
   double share(std::string_view setting) {
     const std::string& word = next(setting);
-    double value = 0;
-    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
-    if (error != std::errc() || end != word.data() + word.size()) fail(setting, "'" + word + "' is no number");
-    return value;
+    const auto value = parse_number<double>(word);
+    if (!value) fail(setting, "'" + word + "' is no number");
+    return *value;
   }
   bool flag(std::string_view setting) {
     const std::string& word = next(setting);
@@ -151,10 +148,7 @@ bool is_number(std::string_view text) {
 int sold_as(std::string_view title) {
   if (!title.ends_with(" GB")) return 0;
   title.remove_suffix(3);
-  int gigabytes = 0;
-  const std::string_view number = title.substr(title.rfind(' ') + 1);
-  const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), gigabytes);
-  return error == std::errc() && end == number.data() + number.size() ? gigabytes : 0;
+  return parse_number<int>(title.substr(title.rfind(' ') + 1)).value_or(0);
 }
 
 // Cards of 24 GB have neither 24e9 bytes nor 24 GiB for programs.

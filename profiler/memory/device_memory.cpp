@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <limits>
 #include <map>
 #include <set>
@@ -16,6 +15,7 @@
 #include "shadowgraph/profile/memory.h"
 #include "shadowgraph/profile/profile.h"
 #include "shadowgraph/units.h"
+#include "support/text.h"
 
 namespace shadowgraph {
 namespace {
@@ -194,11 +194,8 @@ constexpr std::string_view kLabel = "step ";
 uint32_t step_of(const Graph& graph, RegionId id) {
   const Region& region = graph.region(id);
   const std::string_view name = graph.text_or_empty(region.name);
-  uint32_t number = 0;
   if (region.kind != RegionKind::kScope || !name.starts_with(kLabel)) return 0;
-  const char* const end = name.data() + name.size();
-  const auto [stop, error] = std::from_chars(name.data() + kLabel.size(), end, number);
-  return error == std::errc() && stop == end ? number : 0;
+  return parse_number<uint32_t>(name.substr(kLabel.size())).value_or(0);
 }
 
 // Returns for each step the position of its last node.

@@ -83,10 +83,6 @@ IdMap<NodeId, uint32_t> program_order(const Graph& graph) {
   return order;
 }
 
-IdMap<StorageId, StorageKind> StorageKinds::of(const Graph& graph) {
-  return storage_kinds(graph, program_order(graph));
-}
-
 IdMap<StorageId, StorageKind> storage_kinds(const Graph& graph, const IdMap<NodeId, uint32_t>& order) {
   IdMap<StorageId, StorageKind> kinds(StorageKind::kTemporary);
   IdMap<StorageId, uint8_t> saved;
@@ -143,24 +139,14 @@ IdMap<StorageId, StorageKind> storage_kinds(const Graph& graph, const IdMap<Node
 }
 
 MemoryTimeline MemoryTimeline::of(const Graph& graph, std::optional<c10::Device> device) {
-  std::vector<NodeId> nodes;
-  nodes.reserve(graph.node_count());
-  for (const NodeId node : graph.nodes()) nodes.push_back(node);
-  const auto order = program_order(graph);
-  return of(graph, std::move(nodes), order, storage_kinds(graph, order), CustomOperators::of(graph), Scratch::of(graph),
-            device);
+  return ProgramCosts(graph).timeline(device);
 }
 
 MemoryTimeline ProgramCosts::timeline(std::optional<c10::Device> device) const {
-  return MemoryTimeline::of(graph(), nodes, order, kinds, custom, scratch, device);
-}
-
-MemoryTimeline MemoryTimeline::of(const Graph& graph, std::vector<NodeId> nodes, const IdMap<NodeId, uint32_t>& order,
-                                  IdMap<StorageId, StorageKind> kinds, const CustomOperators& custom,
-                                  const Scratch& scratch, std::optional<c10::Device> device) {
+  const Graph& graph = this->graph();
   MemoryTimeline timeline;
-  timeline.kinds_ = std::move(kinds);
-  timeline.nodes_ = std::move(nodes);
+  timeline.kinds_ = kinds;
+  timeline.nodes_ = nodes;
   const uint32_t steps = timeline.steps();
   if (steps == 0) return timeline;
 

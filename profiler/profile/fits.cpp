@@ -311,12 +311,6 @@ NamedSizes named(const SymbolicGraph& symbolic, const std::vector<int64_t>& poin
 constexpr std::array<int64_t NodeFlops::*, 4> kKinds = {&NodeFlops::matmul, &NodeFlops::elementwise,
                                                         &NodeFlops::transcendental, &NodeFlops::beyond_pytorch};
 
-NodeFlops sum_of_phases(const Graph& graph, const Flops& flops) {
-  NodeFlops sum;
-  for (uint32_t i = 0; i < graph.phase_count(); ++i) sum += flops.of_phase(PhaseId(i));
-  return sum;
-}
-
 int64_t steady_peak(const Graph& graph, const MemoryTimeline& timeline) {
   const auto steady = steady_state(graph, timeline);
   return steady ? steady->peak.bytes : timeline.peak().bytes;
@@ -372,7 +366,7 @@ SizeSweep::SizeSweep(const SymbolicGraph& symbolic, std::optional<c10::Device> d
     by_phase_[PhaseId(i)] = fitted([&](const Flops& flops) { return flops.of_phase(PhaseId(i)).matmul; });
   }
   for (size_t k = 0; k < kKinds.size(); ++k) {
-    total_[k] = fitted([&](const Flops& flops) { return sum_of_phases(graph, flops).*kKinds[k]; });
+    total_[k] = fitted([&](const Flops& flops) { return flops.total().*kKinds[k]; });
   }
 }
 
@@ -380,13 +374,9 @@ SizeCost SizeSweep::at(const NamedSizes& sizes) {
   const Graph& graph = instance_.at(sizes);
   SizeCost cost;
   cost.saved_bytes = SavedBytes::of(graph).activations;
-  if (device_->is_cpu()) {
-    cost.peak_bytes = steady_peak(graph, MemoryTimeline::of(graph, device_));
-  } else {
-    const ProgramCosts costs(graph);
-    cost.peak_bytes = steady_peak(graph, costs.timeline(device_));
-    add(cost, device_memory(costs, {.device = device_, .allocator = allocator_}));
-  }
+  const ProgramCosts costs(graph);
+  cost.peak_bytes = steady_peak(graph, costs.timeline(device_));
+  if (!device_->is_cpu()) add(cost, device_memory(costs, {.device = device_, .allocator = allocator_}));
   std::vector<int64_t> point;
   for (const auto& [name, size] : sizes) point.push_back(size);
   std::optional<NodeFlops> counted;
@@ -395,7 +385,7 @@ SizeCost SizeSweep::at(const NamedSizes& sizes) {
       cost.flops.*kKinds[k] = total_[k]->evaluate(point);
       continue;
     }
-    if (!counted) counted = sum_of_phases(graph, Flops::of(graph));
+    if (!counted) counted = Flops::of(graph).total();
     cost.flops.*kKinds[k] = (*counted).*kKinds[k];
   }
   return cost;

@@ -15,6 +15,7 @@
 #include "shadowgraph/profile/memory.h"
 #include "shadowgraph/profile/step_time.h"
 #include "shadowgraph/units.h"
+#include "support/text.h"
 
 namespace shadowgraph {
 
@@ -22,17 +23,9 @@ namespace {
 
 // Reads "8,3" in the note of a parameter of which this process has a part.
 std::optional<int64_t> whole_numel(const Graph& graph, NodeId node) {
-  const std::string_view sizes = graph.note(node, "whole_sizes");
-  if (sizes.empty()) return std::nullopt;
-  int64_t numel = 1;
-  for (const char* at = sizes.data(); at < sizes.data() + sizes.size();) {
-    int64_t size = 0;
-    const auto [end, error] = std::from_chars(at, sizes.data() + sizes.size(), size);
-    if (error != std::errc()) return std::nullopt;  // "scalar"
-    numel = saturating_multiply(numel, size);
-    at = end + 1;
-  }
-  return numel;
+  const auto sizes = parse_numbers<int64_t>(graph.note(node, "whole_sizes"), ',');
+  if (!sizes || sizes->empty()) return std::nullopt;  // "scalar"
+  return product_of(*sizes);
 }
 
 }  // namespace

@@ -17,14 +17,6 @@ namespace {
 
 using nlohmann::json;
 
-json to_json(const BytesByKind& bytes) {
-  json object = json::object();
-  for (size_t kind = 0; kind < bytes.size(); ++kind) {
-    object[std::string(to_string(static_cast<StorageKind>(kind)))] = bytes[kind];
-  }
-  return object;
-}
-
 // The tree is at most 64 deep (module_tree.cpp).
 json to_json(const std::vector<ModuleProfile>& modules, uint32_t at) {
   const ModuleProfile& module = modules[at];
@@ -68,9 +60,8 @@ void add_time(json& object, const StepTime& time, const Profile& profile) {
     if (time.seconds(PhaseId(i)) > 0)
       object["phases"][profile.graph().phase_name(PhaseId(i))] = time.seconds(PhaseId(i));
   }
-  for (int i = 0; i < kKernelClassCount; ++i) {
-    const auto kind = static_cast<KernelClass>(i);
-    if (time.seconds(kind) > 0) object["classes"][std::string(to_string(kind))] = time.seconds(kind);
+  for (const auto& [kind, name] : enum_names(KernelClass{})) {
+    if (time.seconds(kind) > 0) object["classes"][std::string(name)] = time.seconds(kind);
   }
 }
 
@@ -102,11 +93,8 @@ void add_communication(json& object, const Communication& communication, const P
     object["groups"].push_back(std::move(entry));
   }
   object["kinds"] = json::object();
-  for (int i = 0; i < kCollectiveKindCount; ++i) {
-    const auto kind = static_cast<CollectiveKind>(i);
-    if (const auto sum = communication.of(kind); sum.calls > 0) {
-      object["kinds"][std::string(to_string(kind))] = to_json(sum, seconds);
-    }
+  for (const auto& [kind, name] : enum_names(CollectiveKind{})) {
+    if (const auto sum = communication.of(kind); sum.calls > 0) object["kinds"][name] = to_json(sum, seconds);
   }
   object["phases"] = json::object();
   for (uint32_t i = 0; i < profile.graph().phase_count(); ++i) {
@@ -159,10 +147,10 @@ void add_run(json& object, const RunMemory& run) {
 }
 
 json to_json(const MemoryTimeline& timeline) {
-  json object{{"kinds", json::array()}, {"live", json::array()}, {"total", json::array()}, {"rounded", json::array()}};
-  for (int kind = 0; kind < kStorageKindCount; ++kind) {
-    object["kinds"].push_back(to_string(static_cast<StorageKind>(kind)));
-  }
+  json object{{"kinds", enum_words<StorageKind>()},
+              {"live", json::array()},
+              {"total", json::array()},
+              {"rounded", json::array()}};
   for (uint32_t step = 0; step < timeline.steps(); ++step) {
     object["live"].push_back(timeline.live(step));
     object["total"].push_back(timeline.total(step));
@@ -200,7 +188,7 @@ void add_flops(json& object, const Profile& profile) {
 void add_place(json& object, const PeakInfo& peak) {
   object["op"] = peak.op;
   object["phase"] = peak.phase;
-  object["by_kind"] = to_json(peak.by_kind);
+  object["by_kind"] = kinds_json(peak.by_kind);
   if (!peak.module.empty()) object["module"] = peak.module;
   if (!peak.source.empty()) object["source"] = peak.source;
 }
@@ -212,7 +200,7 @@ void add_live_bytes(json& object, const Profile& profile) {
     add_place(object["steady_peak"], *profile.steady_peak);
   }
   for (const auto& [phase, peak] : profile.phase_peaks) {
-    json& entry = object["phase_peaks"][phase] = {{"op", peak.op}, {"by_kind", to_json(peak.by_kind)}};
+    json& entry = object["phase_peaks"][phase] = {{"op", peak.op}, {"by_kind", kinds_json(peak.by_kind)}};
     add_figures(entry, peak_figures(), peak);
   }
   object["unknown_scratch"] = counts(profile.unknown_scratch);

@@ -24,12 +24,8 @@ namespace shadowgraph {
 
 constexpr size_t kTextWidth = 100;  // columns
 
-std::string largest_text(const Profile& profile);
-
 // Breaks lines that are wider at their last space that is not; what follows stands further in than the line began.
-std::string wrapped(const std::string& text, size_t width = kTextWidth);
-
-std::string wrapped(const std::string& text, size_t width) {
+std::string wrapped(const std::string& text, size_t width = kTextWidth) {
   std::string result;
   for (size_t at = 0; at < text.size();) {
     const size_t end = std::min(text.find('\n', at), text.size());
@@ -272,8 +268,7 @@ std::string time_text(const StepTime& time, const Profile& profile) {
       fmt::format("\n{:<15}{} a step, estimated for {}\n", "time", human_seconds(time.seconds()), time.spec());
   text += figures_text(profile, TextPart::kTime);
   std::vector<std::pair<double, KernelClass>> classes;
-  for (int i = 0; i < kKernelClassCount; ++i) {
-    const auto kind = static_cast<KernelClass>(i);
+  for (const auto& [kind, name] : enum_names(KernelClass{})) {
     if (time.seconds(kind) > 0) classes.emplace_back(time.seconds(kind), kind);
   }
   std::sort(classes.begin(), classes.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
@@ -315,9 +310,8 @@ std::string communication_text(const Graph& graph, const Communication& communic
     text += fmt::format("  {:<28}{:>8}{:>14}{:>14}{:>12}\n", name, sum.calls, human_bytes(sum.payload),
                         human_bytes(sum.wire), seconds(sum));
   };
-  for (int i = 0; i < kCollectiveKindCount; ++i) {
-    const auto kind = static_cast<CollectiveKind>(i);
-    if (const auto sum = communication.of(kind); sum.calls > 0) row(std::string(to_string(kind)), sum);
+  for (const auto& [kind, name] : enum_names(CollectiveKind{})) {
+    if (const auto sum = communication.of(kind); sum.calls > 0) row(std::string(name), sum);
   }
   for (uint32_t i = 0; i < communication.groups().size(); ++i) {
     const ProcessGroupInfo& group = communication.groups()[i];

@@ -23,7 +23,6 @@
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <fstream>
 #include <unistd.h>
@@ -34,13 +33,10 @@
 #include "shadowgraph/profile/device_spec.h"
 #include "shadowgraph/profile/measure.h"
 #include "shadowgraph/units.h"
+#include "support/stopwatch.h"
 
 namespace shadowgraph {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 // One kernel at one size: what it does, and the call.
 struct Kernel {
@@ -56,26 +52,26 @@ struct Kernel {
 at::Tensor rand(std::vector<int64_t> sizes) { return at::rand(sizes); }
 class Calibration {
  public:
-  explicit Calibration(const CalibrateOptions& options) : options_(options), start_(Clock::now()) {}
+  explicit Calibration(const CalibrateOptions& options) : options_(options) {}
 
   // Makers are asked one after another, so that the operands of one size are gone before those of the next.
   void kernel(const std::function<Kernel()>& make) {
-    if (seconds_since(start_) > options_.seconds) return;
+    if (start_.seconds() > options_.seconds) return;
     const Kernel kernel = make();
     if (options_.progress) options_.progress(kernel.name);
     kernel.call();
     std::vector<double> seconds;
-    const auto begin = Clock::now();
-    while (seconds.size() < 5 && (seconds.size() < 2 || seconds_since(begin) < 0.5)) {
+    const Stopwatch begin;
+    while (seconds.size() < 5 && (seconds.size() < 2 || begin.seconds() < 0.5)) {
       // A short call is made many times, so that the clock does not matter.
-      const auto once = Clock::now();
+      const Stopwatch once;
       kernel.call();
-      double took = seconds_since(once);
+      double took = once.seconds();
       if (took < 2e-5) {
         constexpr int kTimes = 100;
-        const auto many = Clock::now();
+        const Stopwatch many;
         for (int i = 0; i < kTimes; ++i) kernel.call();
-        took = seconds_since(many) / kTimes;
+        took = many.seconds() / kTimes;
       }
       seconds.push_back(took);
     }
@@ -83,13 +79,13 @@ class Calibration {
     measured_[kernel.kind].push_back({kernel.flops, kernel.bytes, seconds[seconds.size() / 2]});
     if (!kernel.in_dtype) return;
     for (const c10::ScalarType dtype : {c10::kDouble, c10::kBFloat16, c10::kHalf}) {
-      if (seconds_since(start_) > options_.seconds) return;
+      if (start_.seconds() > options_.seconds) return;
       const auto call = kernel.in_dtype(dtype);
       try {
         call();
-        const auto once = Clock::now();
+        const Stopwatch once;
         call();
-        scale_[kernel.kind][dtype] = seconds[seconds.size() / 2] / seconds_since(once);
+        scale_[kernel.kind][dtype] = seconds[seconds.size() / 2] / once.seconds();
       } catch (const c10::Error&) {
         // A CPU without such a kernel goes by the peaks of matrix products.
       }
@@ -103,7 +99,7 @@ class Calibration {
 
  private:
   const CalibrateOptions& options_;
-  Clock::time_point start_;
+  const Stopwatch start_;
   std::map<KernelClass, std::vector<TimedCall>> measured_;
   std::map<KernelClass, std::map<c10::ScalarType, double>> scale_;  // float32's seconds by the dtype's
 };
@@ -311,9 +307,9 @@ double product_seconds(c10::ScalarType dtype) {
   const at::Tensor a = rand({512, 512}).to(dtype);
   double least = 1e9;
   for (int i = 0; i < 6; ++i) {
-    const auto start = Clock::now();
+    const Stopwatch watch;
     at::mm(a, a);
-    least = std::min(least, seconds_since(start));
+    least = std::min(least, watch.seconds());
   }
   return least;
 }
@@ -323,9 +319,9 @@ double sum_rate() {
   const at::Tensor a = rand({1 << 20});
   double least = 1e9;
   for (int i = 0; i < 6; ++i) {
-    const auto start = Clock::now();
+    const Stopwatch watch;
     at::add(a, a);
-    least = std::min(least, seconds_since(start));
+    least = std::min(least, watch.seconds());
   }
   return 3 * static_cast<double>(a.nbytes()) / least;
 }

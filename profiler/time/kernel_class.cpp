@@ -107,16 +107,9 @@ TargetKernelClass kernel_class(const Target& called) {
   return result;
 }
 
-struct KernelClasses::Known : TargetKernelClass {};
-
-KernelClasses::KernelClasses(const Graph& graph) : graph_(graph) {}
-KernelClasses::~KernelClasses() = default;
-
 KernelClass KernelClasses::of(NodeId node) {
-  const uint32_t target = graph_.node(node).target.index;
-  if (target >= by_target_.size()) by_target_.resize(target + 1);
-  std::unique_ptr<Known>& known = by_target_[target];
-  if (!known) known = std::make_unique<Known>(Known{kernel_class(graph_.target(node))});
+  auto& known = by_target_[graph_.node(node).target];
+  if (!known) known = kernel_class(graph_.target(node));
   if (known->convolution) return convolution_class(graph_, node, known->backward);
   if (known->kind == KernelClass::kPointwise && in_place(graph_, node)) return KernelClass::kPointwiseInPlace;
   return known->kind;

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -26,17 +25,15 @@ TargetKernelClass kernel_class(const Target& called);
 
 class KernelClasses {
  public:
-  explicit KernelClasses(const Graph& graph);
-  ~KernelClasses();
+  explicit KernelClasses(const Graph& graph) : graph_(graph) {}
   KernelClass of(NodeId node);
   // Returns what a kernel computes of the FLOPs that are counted. A grouped convolution's weight gradient is counted as
   // if there were one group (profiler/cost/flop_table.h), which nobody computes.
   int64_t computed(NodeId node, int64_t counted);
 
  private:
-  struct Known;
   const Graph& graph_;
-  std::vector<std::unique_ptr<Known>> by_target_;
+  IdMap<TargetId, std::optional<TargetKernelClass>> by_target_;
 };
 
 // The laws that kernels follow on every GPU, and what classes of them reach of a device's figures (GpuFigures).

@@ -218,6 +218,16 @@ MeasuredSize csv_size(const CsvRow& row) {
 }  // namespace
 
 SizeKey size_key(const MeasuredSize& size) { return {size.batch, size.m, size.n, size.k, size.bytes, size.flops}; }
+MeasuredSize measured_size(const SizeKey& key, double seconds) {
+  const auto& [batch, m, n, k, bytes, flops] = key;
+  return {.batch = batch, .m = m, .n = n, .k = k, .bytes = bytes, .flops = flops, .seconds = seconds};
+}
+
+double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  const size_t middle = values.size() / 2;
+  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+}
 
 MeasuredSize size_of_work(const KernelWork& work) {
   if (const auto& of = work.product;
@@ -323,14 +333,8 @@ OperatorTables read_operator_csv(const std::string& path) {
   }
   OperatorTables result;
   for (auto& [key, rows] : tables) {
-    for (auto& [size, seconds] : rows.seconds) {
-      const auto& [batch, m, n, k, bytes, flops] = size;
-      std::sort(seconds.begin(), seconds.end());
-      const size_t middle = seconds.size() / 2;
-      const double median = seconds.size() % 2 == 1 ? seconds[middle] : (seconds[middle - 1] + seconds[middle]) / 2;
-      result.by_name[key.first][key.second].push_back(
-          {.batch = batch, .m = m, .n = n, .k = k, .bytes = bytes, .flops = flops, .seconds = median});
-    }
+    auto& table = result.by_name[key.first][key.second];
+    for (auto& [size, seconds] : rows.seconds) table.push_back(measured_size(size, median(std::move(seconds))));
   }
   return result;
 }

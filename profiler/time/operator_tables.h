@@ -24,6 +24,10 @@ MeasuredSize size_of_work(const KernelWork& work);
 // Tells sizes apart: batch, m, n, k, bytes, FLOPs.
 using SizeKey = std::tuple<int64_t, int64_t, int64_t, int64_t, double, double>;
 SizeKey size_key(const MeasuredSize& size);
+MeasuredSize measured_size(const SizeKey& key, double seconds);
+
+// Of one value at least; the mean of the middle two.
+double median(std::vector<double> values);
 
 struct TabledTime {
   double seconds = 0;

@@ -5,6 +5,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <string>
 
@@ -19,46 +20,26 @@
 
 namespace shadowgraph {
 
-// Adds "Input Dims", "Input Strides", "Input type" and "Concrete Inputs", as record_shapes=True does.
-void add_kineto_inputs(const Graph& graph, NodeId node, nlohmann::json& into);
-// Adds "Collective name", "In msg nelems", "Out msg nelems", "dtype", "Group size", "Process Group Name" and "Process
-// Group Ranks". Elements are bytes.
-void add_kineto_collective(const Collective& sent, const ProcessGroupInfo& group, nlohmann::json& into);
-
 namespace {
 
 using nlohmann::json;
 
 // The words of c10's type names, as Kineto has them.
 std::string kineto_type(c10::ScalarType dtype) {
-  switch (dtype) {
-    case c10::ScalarType::Float:
-      return "float";
-    case c10::ScalarType::Double:
-      return "double";
-    case c10::ScalarType::Half:
-      return "c10::Half";
-    case c10::ScalarType::BFloat16:
-      return "c10::BFloat16";
-    case c10::ScalarType::Long:
-      return "long int";
-    case c10::ScalarType::Int:
-      return "int";
-    case c10::ScalarType::Short:
-      return "short int";
-    case c10::ScalarType::Char:
-      return "signed char";
-    case c10::ScalarType::Byte:
-      return "unsigned char";
-    case c10::ScalarType::Bool:
-      return "bool";
-    case c10::ScalarType::ComplexFloat:
-      return "c10::complex<float>";
-    case c10::ScalarType::ComplexDouble:
-      return "c10::complex<double>";
-    default:
-      return std::string("c10::") + c10::toString(dtype);
-  }
+  static const std::map<c10::ScalarType, std::string> kTypes{{c10::kFloat, "float"},
+                                                             {c10::kDouble, "double"},
+                                                             {c10::kHalf, "c10::Half"},
+                                                             {c10::kBFloat16, "c10::BFloat16"},
+                                                             {c10::kLong, "long int"},
+                                                             {c10::kInt, "int"},
+                                                             {c10::kShort, "short int"},
+                                                             {c10::kChar, "signed char"},
+                                                             {c10::kByte, "unsigned char"},
+                                                             {c10::kBool, "bool"},
+                                                             {c10::kComplexFloat, "c10::complex<float>"},
+                                                             {c10::kComplexDouble, "c10::complex<double>"}};
+  const auto found = kTypes.find(dtype);
+  return found != kTypes.end() ? found->second : std::string("c10::") + c10::toString(dtype);
 }
 
 std::string real_text(double value) {
@@ -124,7 +105,46 @@ KinetoInput input_of(const Graph& graph, const Argument& argument) {
   }
 }
 
-using nlohmann::json;
+// Adds "Input Dims", "Input Strides", "Input type" and "Concrete Inputs", as record_shapes=True does.
+void add_kineto_inputs(const Graph& graph, NodeId node, json& into) {
+  json dims = json::array();
+  json strides = json::array();
+  json types = json::array();
+  json concrete = json::array();
+  const auto& formals = graph.target(node).signature().arguments;
+  const auto arguments = graph.arguments(node);
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    KinetoInput input = input_of(graph, arguments[i]);
+    // A number in a tensor's place is a tensor without dimensions.
+    if (input.type == "Scalar" && i < formals.size() && formals[i].type.type == TypeClass::kTensor) {
+      const bool real = arguments[i].kind == ArgumentKind::kFloat;
+      input = {.type = real ? "double" : arguments[i].kind == ArgumentKind::kBool ? "bool" : "long int"};
+    }
+    types.push_back(std::move(input.type));
+    concrete.push_back(std::move(input.text));
+    dims.push_back(std::move(input.sizes));
+    strides.push_back(std::move(input.strides));
+  }
+  into["Input Dims"] = std::move(dims);
+  into["Input Strides"] = std::move(strides);
+  into["Input type"] = std::move(types);
+  into["Concrete Inputs"] = std::move(concrete);
+}
+
+// Adds "Collective name", "In msg nelems", "Out msg nelems", "dtype", "Group size", "Process Group Name" and "Process
+// Group Ranks". Elements are bytes.
+void add_kineto_collective(const Collective& sent, const ProcessGroupInfo& group, json& into) {
+  const int64_t part = sent.payload / group.size;
+  const bool gathers = sent.kind == CollectiveKind::kAllGather || sent.kind == CollectiveKind::kGather;
+  const bool scatters = sent.kind == CollectiveKind::kReduceScatter || sent.kind == CollectiveKind::kScatter;
+  into["Collective name"] = std::string(to_string(sent.kind));
+  into["In msg nelems"] = gathers ? part : sent.payload;
+  into["Out msg nelems"] = scatters ? part : sent.payload;
+  into["dtype"] = "Byte";
+  into["Group size"] = group.size;
+  into["Process Group Name"] = group.name;
+  into["Process Group Ranks"] = fmt::format("[{}]", fmt::join(group.ranks, ", "));
+}
 
 constexpr int kProcess = 1;
 constexpr int kModules = 1;  // rows
@@ -151,6 +171,10 @@ std::vector<std::string> path_of(const Graph& graph, NodeId node) {
 json slice(std::string name, int row, double start, double seconds) {
   return {{"name", std::move(name)}, {"ph", "X"},           {"pid", kProcess}, {"tid", row},
           {"ts", start * 1e6},       {"dur", seconds * 1e6}};
+}
+
+json counter(const char* name, double at, json figures) {
+  return {{"name", name}, {"ph", "C"}, {"pid", kProcess}, {"ts", at * 1e6}, {"args", std::move(figures)}};
 }
 
 // Makes one slice of consecutive nodes of one module, and so for its parents.
@@ -277,44 +301,6 @@ void name_rows(const Profile& profile, json& events) {
 
 }  // namespace
 
-void add_kineto_inputs(const Graph& graph, NodeId node, json& into) {
-  json dims = json::array();
-  json strides = json::array();
-  json types = json::array();
-  json concrete = json::array();
-  const auto& formals = graph.target(node).signature().arguments;
-  const auto arguments = graph.arguments(node);
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    KinetoInput input = input_of(graph, arguments[i]);
-    // A number in a tensor's place is a tensor without dimensions.
-    if (input.type == "Scalar" && i < formals.size() && formals[i].type.type == TypeClass::kTensor) {
-      const bool real = arguments[i].kind == ArgumentKind::kFloat;
-      input = {.type = real ? "double" : arguments[i].kind == ArgumentKind::kBool ? "bool" : "long int"};
-    }
-    types.push_back(std::move(input.type));
-    concrete.push_back(std::move(input.text));
-    dims.push_back(std::move(input.sizes));
-    strides.push_back(std::move(input.strides));
-  }
-  into["Input Dims"] = std::move(dims);
-  into["Input Strides"] = std::move(strides);
-  into["Input type"] = std::move(types);
-  into["Concrete Inputs"] = std::move(concrete);
-}
-
-void add_kineto_collective(const Collective& sent, const ProcessGroupInfo& group, json& into) {
-  const int64_t part = sent.payload / group.size;
-  const bool gathers = sent.kind == CollectiveKind::kAllGather || sent.kind == CollectiveKind::kGather;
-  const bool scatters = sent.kind == CollectiveKind::kReduceScatter || sent.kind == CollectiveKind::kScatter;
-  into["Collective name"] = std::string(to_string(sent.kind));
-  into["In msg nelems"] = gathers ? part : sent.payload;
-  into["Out msg nelems"] = scatters ? part : sent.payload;
-  into["dtype"] = "Byte";
-  into["Group size"] = group.size;
-  into["Process Group Name"] = group.name;
-  into["Process Group Ranks"] = fmt::format("[{}]", fmt::join(group.ranks, ", "));
-}
-
 json chrome_trace(const Profile& profile) {
   const Graph& graph = profile.graph();
   const StepTime* time = profile.time();
@@ -346,20 +332,12 @@ json chrome_trace(const Profile& profile) {
         now = at.start + at.seconds;
       }
     }
-    json live = json::object();
-    for (int kind = 0; kind < kStorageKindCount; ++kind) {
-      const int64_t bytes = timeline.live(step)[static_cast<size_t>(kind)];
-      live[std::string(to_string(static_cast<StorageKind>(kind)))] = bytes;
-    }
     if (step == 0 || timeline.live(step) != timeline.live(step - 1)) {
-      events.push_back(
-          {{"name", "live bytes"}, {"ph", "C"}, {"pid", kProcess}, {"ts", now * 1e6}, {"args", std::move(live)}});
+      events.push_back(counter("live bytes", now, kinds_json(timeline.live(step))));
     }
     if (const int64_t inside = profile.scratch(id).bytes; inside > 0) {
-      events.push_back(
-          {{"name", "scratch"}, {"ph", "C"}, {"pid", kProcess}, {"ts", at.start * 1e6}, {"args", {{"bytes", inside}}}});
-      events.push_back(
-          {{"name", "scratch"}, {"ph", "C"}, {"pid", kProcess}, {"ts", now * 1e6}, {"args", {{"bytes", 0}}}});
+      events.push_back(counter("scratch", at.start, {{"bytes", inside}}));
+      events.push_back(counter("scratch", now, {{"bytes", 0}}));
     }
     ++step;
   }

@@ -20,30 +20,11 @@ std::string nodes_csv(const Profile& profile) {
   const auto order = program_order(graph);
   const MemoryTimeline& timeline = profile.timeline();
   const NodeBytes& storages = ProgramCosts::of(profile).node_bytes();
-  Csv csv({"node",
-           "phase",
-           "module",
-           "op",
-           "source",
-           "forward",
-           "matmul_flops",
-           "elementwise_flops",
-           "transcendental",
-           "read_bytes",
-           "written_bytes",
-           "intensity",
-           "allocated_bytes",
-           "freed_bytes",
-           "live_bytes",
-           "scratch_bytes",
-           "scratch",
-           "seconds",
-           "backward_matmul_flops",
-           "backward_elementwise_flops",
-           "backward_moved_bytes",
-           "backward_seconds",
-           "wire_bytes",
-           "communication_seconds"});
+  Csv csv(
+      "node,phase,module,op,source,forward,matmul_flops,elementwise_flops,transcendental,read_bytes,"
+      "written_bytes,intensity,allocated_bytes,freed_bytes,live_bytes,scratch_bytes,scratch,seconds,"
+      "backward_matmul_flops,backward_elementwise_flops,backward_moved_bytes,backward_seconds,wire_bytes,"
+      "communication_seconds");
   const NodeTable table = GraphProfiler().add(FlopProfiler()).add(MemoryProfiler()).add(TimeProfiler()).run(profile);
   // Empty for a node whose costs stand at its forward node.
   const auto backward = [&](NodeId id, std::string_view figure, bool known) {
@@ -121,8 +102,9 @@ std::string storages_csv(const Profile& profile) {
       if (storage.valid() && !lives[storage].saved) lives[storage].saved = place;
     }
   }
-  Csv csv({"storage", "kind", "device", "bytes", "born", "first_use", "last_forward_use", "first_backward_use",
-           "last_use", "freed", "module", "op", "source", "dtype", "shape", "kept_by", "at_peak"});
+  Csv csv(
+      "storage,kind,device,bytes,born,first_use,last_forward_use,first_backward_use,last_use,freed,module,op,"
+      "source,dtype,shape,kept_by,at_peak");
   std::vector<bool> at_peak(graph.storage_count());
   if (profile.timeline().steps() > 0) {
     for (const StorageId id : profile.timeline().alive_at(profile.peak.node, graph.storage_count())) {
@@ -145,9 +127,9 @@ std::string storages_csv(const Profile& profile) {
     csv.node(life.first_backward);
     csv.node(life.last);
     csv.node(freed ? std::optional(order[storage.freed_after]) : std::nullopt);
-    csv.text(has_maker ? module_path(graph, storage.born) : std::string());
-    csv.text(has_maker ? graph.target(storage.born).name() : std::string());
-    csv.text(has_maker ? graph.text_or_empty(graph.node(storage.born).source) : std::string());
+    csv.text(has_maker ? module_path(graph, storage.born) : "");
+    csv.text(has_maker ? graph.target(storage.born).name() : "");
+    csv.text(has_maker ? graph.text_or_empty(graph.node(storage.born).source) : "");
     const bool has_value = life.value.valid() && graph.value(life.value).kind == ValueKind::kTensor;
     csv.text(has_value ? dtype_name(graph.value(life.value).dtype) : std::string());
     csv.text(has_value ? fmt::format("{}", fmt::join(graph.sizes(life.value), "x")) : std::string());

@@ -1,5 +1,7 @@
 #include "sharding/apply/local_program.h"
 
+#include <c10/util/strides.h>
+
 #include <algorithm>
 #include <numeric>
 #include <utility>
@@ -9,6 +11,10 @@
 #include "ir/records.h"
 
 namespace shadowgraph {
+
+static int64_t product(std::span<const int64_t> sizes) {
+  return std::accumulate(sizes.begin(), sizes.end(), int64_t{1}, std::multiplies<>());
+}
 
 LocalProgram::LocalProgram(const Graph& read, Graph& made)
     : rebuild(read, made), emitter(read, made), read_(read), made_(made), calls_(made) {}
@@ -116,12 +122,9 @@ ValueId LocalProgram::collective(const char* name, std::initializer_list<Argumen
                                  std::span<const int64_t> sizes) {
   const NodeId node = append(emitter.target(name), std::span<const Argument>(arguments.begin(), arguments.size()));
   const at::Tensor& input = tensors_[arguments.begin()->ref.value];
-  std::vector<int64_t> strides(sizes.size(), 1);
-  for (size_t i = strides.size(); i-- > 1;) strides[i - 1] = strides[i] * std::max<int64_t>(sizes[i], 1);
-  int64_t bytes = static_cast<int64_t>(input.itemsize());
-  for (const int64_t size : sizes) bytes *= size;
-  const at::Tensor fake =
-      fake_on(fake_storage(bytes), input.scalar_type(), sizes, strides, /*offset=*/0, input.device());
+  const auto strides = c10::contiguous_strides(c10::IntArrayRef(sizes.data(), sizes.size()));
+  const at::Tensor fake = fake_on(fake_storage(static_cast<int64_t>(input.itemsize()) * product(sizes)),
+                                  input.scalar_type(), sizes, strides, /*offset=*/0, input.device());
   const ValueId sent = new_value(node, fake);
   const Argument result = Argument::of_value(sent);
   made_.set_results(node, {&result, 1});
@@ -170,23 +173,6 @@ std::vector<int64_t> sizes_of(const Graph& graph, ValueId value) {
   return {sizes.begin(), sizes.end()};
 }
 
-int64_t product(std::span<const int64_t> sizes) {
-  return std::accumulate(sizes.begin(), sizes.end(), int64_t{1}, std::multiplies<>());
-}
-
-// Returns how many stretches a dimension has, as the other axes leave it. Each stretch has a piece of every device of
-// `axis`.
-int64_t stretches(const Layout& layout, size_t axis, const DeviceMesh& mesh) {
-  const Placement& cut = layout[axis];
-  int64_t stretches = cut.outer;
-  for (size_t other = 0; other < layout.size(); ++other) {
-    const Placement& placement = layout[other];
-    if (other == axis || !placement.is_shard() || placement.dim != cut.dim) continue;
-    if (placement.outer < cut.outer) stretches /= mesh.axes[other].size;
-  }
-  return stretches;
-}
-
 // Splits dimension `dim` of `sizes` into factors: stretches, pieces, and what is in a piece.
 std::vector<int64_t> split(std::span<const int64_t> sizes, size_t dim, int64_t stretches, int64_t pieces) {
   std::vector<int64_t> factors(sizes.begin(), sizes.end());
@@ -210,13 +196,9 @@ std::string_view reduction(PartialOp op) { return to_string(op == PartialOp::kAv
 Argument Redistributor::group(size_t axis) {
   const MeshAxis& mesh_axis = mesh_.axes[axis];
   if (described_.insert(axis).second) {
-    int64_t stride = 1;
-    for (size_t later = axis + 1; later < mesh_.axes.size(); ++later) stride *= mesh_.axes[later].size;
-    const int64_t coordinate = mesh_.coordinate(rank_, axis);
-    std::vector<int64_t> ranks;
-    for (int64_t i = 0; i < mesh_axis.size; ++i) ranks.push_back(rank_ + (i - coordinate) * stride);
     const Argument arguments[] = {made_.string_argument(mesh_axis.name), Argument::of_int(mesh_axis.size),
-                                  Argument::of_int(coordinate), made_.int_list(ranks),
+                                  Argument::of_int(mesh_.coordinate(rank_, axis)),
+                                  made_.int_list(mesh_.ranks_along(axis, rank_)),
                                   made_.string_argument(mesh_axis.name)};
     program_.append(made_.intern_target(process_group_target()), arguments);
   }

@@ -15,7 +15,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <condition_variable>
 #include <cstring>
 #include <exception>
@@ -43,16 +42,9 @@ namespace shadowgraph {
 namespace {
 
 std::vector<int64_t> sizes_from(std::string_view text) {
-  std::vector<int64_t> sizes;
-  if (text == "scalar") return sizes;
-  while (!text.empty()) {
-    int64_t size = 0;
-    const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), size);
-    if (error != std::errc()) throw Error(fmt::format("'{}' are no sizes", text));
-    sizes.push_back(size);
-    text.remove_prefix(std::min(text.size(), static_cast<size_t>(stop - text.data()) + 1));
-  }
-  return sizes;
+  if (text == "scalar") return {};
+  if (const auto sizes = parse_numbers<int64_t>(text, ',')) return *sizes;
+  throw Error(fmt::format("'{}' are no sizes", text));
 }
 
 // Splits "a;b;c".
@@ -92,16 +84,7 @@ at::Tensor part_of(at::Tensor expanded, const DimensionCuts& cuts, const DeviceM
 }
 
 at::Tensor combined(PartialOp op, const at::Tensor& a, const at::Tensor& b) {
-  switch (op) {
-    case PartialOp::kMax:
-      return at::maximum(a, b);
-    case PartialOp::kMin:
-      return at::minimum(a, b);
-    case PartialOp::kSum:
-    case PartialOp::kAverage:
-      break;
-  }
-  return at::add(a, b);
+  return op == PartialOp::kMax ? at::maximum(a, b) : op == PartialOp::kMin ? at::minimum(a, b) : at::add(a, b);
 }
 
 bool same_bits(const at::Tensor& a, const at::Tensor& b) {

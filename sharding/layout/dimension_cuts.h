@@ -20,6 +20,13 @@ struct DimensionCuts {
   static std::optional<DimensionCuts> of(std::span<const int64_t> sizes, const Layout& layout, const DeviceMesh& mesh);
 };
 
+// Returns how many stretches a dimension has, as the other axes leave it. Each stretch has a piece of every device of
+// `axis`.
+int64_t stretches(const Layout& layout, size_t axis, const DeviceMesh& mesh);
+
+// Returns in how many parts a tensor is: the product of the axes that cut it.
+int64_t parts_of(const Layout& layout, const DeviceMesh& mesh);
+
 // The tensors that a node takes and gives, in the order of for_each_input and for_each_output.
 struct NodeTensors {
   std::vector<ValueId> operands;

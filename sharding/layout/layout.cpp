@@ -73,6 +73,14 @@ int64_t DeviceMesh::coordinate(int64_t rank, size_t axis) const {
   return rank % axes[axis].size;
 }
 
+std::vector<int64_t> DeviceMesh::ranks_along(size_t axis, int64_t rank) const {
+  int64_t stride = 1;
+  for (size_t later = axis + 1; later < axes.size(); ++later) stride *= axes[later].size;
+  std::vector<int64_t> ranks;
+  for (int64_t i = 0; i < axes[axis].size; ++i) ranks.push_back(rank + (i - coordinate(rank, axis)) * stride);
+  return ranks;
+}
+
 std::string DeviceMesh::to_string() const {
   std::string text;
   for (const MeshAxis& axis : axes) text += fmt::format("{}{}={}", text.empty() ? "" : ",", axis.name, axis.size);
@@ -270,16 +278,30 @@ std::optional<RedistributionStep> redistribution_step(const Layout& layout, size
   return step;
 }
 
+int64_t parts_of(const Layout& layout, const DeviceMesh& mesh) {
+  int64_t parts = 1;
+  for (size_t a = 0; a < layout.size(); ++a) {
+    if (layout[a].is_shard()) parts *= mesh.axes[a].size;
+  }
+  return parts;
+}
+
+int64_t stretches(const Layout& layout, size_t axis, const DeviceMesh& mesh) {
+  const Placement& cut = layout[axis];
+  int64_t stretches = cut.outer;
+  for (size_t other = 0; other < layout.size(); ++other) {
+    const Placement& placement = layout[other];
+    if (other == axis || !placement.is_shard() || placement.dim != cut.dim) continue;
+    if (placement.outer < cut.outer) stretches /= mesh.axes[other].size;
+  }
+  return stretches;
+}
+
 int64_t blocks_of_pieces(const Layout& layout, size_t axis, std::span<const int64_t> sizes, const DeviceMesh& mesh) {
   const Placement& cut = layout[axis];
   const std::optional<std::vector<int64_t>> local = local_sizes(sizes, layout, mesh);
   if (!cut.is_shard() || !local) return 1;
-  int64_t blocks = cut.outer;
-  for (size_t other = 0; other < layout.size(); ++other) {
-    const Placement& placement = layout[other];
-    if (other == axis || !placement.is_shard() || placement.dim != cut.dim) continue;
-    if (placement.outer < cut.outer) blocks /= mesh.axes[other].size;
-  }
+  int64_t blocks = stretches(layout, axis, mesh);
   for (size_t dim = 0; dim < cut.dim; ++dim) blocks *= (*local)[dim];
   return blocks;
 }
@@ -470,12 +492,10 @@ RedistributionPlanner::RedistributionPlanner(const DeviceMesh& mesh, const Redis
   if (rates.interconnect == nullptr) throw Error("a planner of redistributions needs an interconnect");
   state_->mesh = mesh;
   state_->rates = rates;
-  int64_t stride = mesh.size();
-  for (const MeshAxis& axis : mesh.axes) {
-    stride /= axis.size;
-    ProcessGroupInfo group{.name = axis.name, .size = axis.size, .axis = axis.name};
-    for (int64_t i = 0; i < axis.size; ++i) group.ranks.push_back(i * stride);
-    state_->groups.push_back(std::move(group));
+  for (size_t a = 0; a < mesh.axes.size(); ++a) {
+    const MeshAxis& axis = mesh.axes[a];
+    state_->groups.push_back(
+        {.name = axis.name, .size = axis.size, .ranks = mesh.ranks_along(a, 0), .axis = axis.name});
   }
 }
 RedistributionPlanner::~RedistributionPlanner() = default;

@@ -189,8 +189,8 @@ uint32_t ShardingProblemBuilder::make_variable(NodeId node, const NodeTensors& t
     double local_bytes = 0;
     for (size_t i = 0; i < tensors.size(); ++i) {
       variable.layouts.push_back(layout_number(strategy.layouts[i]));
-      local_bytes +=
-          static_cast<double>(graph_.logical_bytes(tensors[i])) / static_cast<double>(parts_of(strategy.layouts[i]));
+      local_bytes += static_cast<double>(graph_.logical_bytes(tensors[i])) /
+                     static_cast<double>(parts_of(strategy.layouts[i], options_.mesh));
     }
     const double seconds = fixed +
                            std::max(time.compute / static_cast<double>(strategy.shares),
@@ -258,14 +258,6 @@ std::string ShardingProblemBuilder::name_of(const MeshStrategy& strategy, const 
     name += to_string(strategy.layouts[i]);
   }
   return name;
-}
-
-int64_t ShardingProblemBuilder::parts_of(const Layout& layout) const {
-  int64_t parts = 1;
-  for (size_t a = 0; a < layout.size(); ++a) {
-    if (layout[a].is_shard()) parts *= options_.mesh.axes[a].size;
-  }
-  return parts;
 }
 
 void ShardingProblemBuilder::finish_variable(uint32_t number) {
@@ -351,7 +343,8 @@ void ShardingProblemBuilder::add_memory(uint32_t number) {
     const int64_t bytes = graph_.storage(graph_.value(first.results[r]).storage).bytes;
     for (uint32_t s = 0; s < strategies; ++s) {
       const ShardingProblem::Variable& variable = problem_.variables_[number];
-      made.usages.push_back(bytes / parts_of(problem_.layouts_[variable.layout(s, variable.operands + r)]));
+      made.usages.push_back(bytes /
+                            parts_of(problem_.layouts_[variable.layout(s, variable.operands + r)], options_.mesh));
       if (kept) problem_.assignment_.nodes[number].costs[s] += cost_of_keeping(made.usages.back());
     }
     const auto alike =

@@ -100,7 +100,6 @@ class ShardingProblemBuilder {
   CostMatrix cost_matrix(const MatrixKey& key);
 
   uint16_t layout_number(const Layout& layout);
-  int64_t parts_of(const Layout& layout) const;
   int64_t end_of_use(NodeId node, ValueId operand) const;
   std::string node_name(NodeId node);
   static std::string name_of(const MeshStrategy& strategy, const NodeTensors& tensors);

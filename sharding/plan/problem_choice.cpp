@@ -239,11 +239,7 @@ std::vector<PlannedTensor> ShardingProblem::placeholders(const ShardingPlan& pla
                          .node = node,
                          .layout = layouts.results[0],
                          .bytes = graph_->logical_bytes(value)};
-    int64_t parts = 1;
-    for (size_t a = 0; a < tensor.layout.size(); ++a) {
-      if (tensor.layout[a].is_shard()) parts *= mesh_.axes[a].size;
-    }
-    tensor.local_bytes = tensor.bytes / parts;
+    tensor.local_bytes = tensor.bytes / parts_of(tensor.layout, mesh_);
     found.push_back(std::move(tensor));
   }
   return found;

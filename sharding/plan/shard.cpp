@@ -7,7 +7,6 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include <algorithm>
-#include <chrono>
 #include <map>
 #include <string>
 #include <tuple>
@@ -22,6 +21,7 @@
 #include "shadowgraph/units.h"
 #include "sharding/plan/problem_nodes.h"
 #include "sharding/solver/assignment.h"
+#include "support/stopwatch.h"
 
 namespace shadowgraph {
 
@@ -153,14 +153,6 @@ void add_tries(const AxisUse& use, const ShardingOptions& sharding, const Shardi
   });
   if (use.has_log_softmax && vocabulary_whole) tries.push_back("--cut-vocabulary: log_softmax is whole over some axis");
 }
-
-class Watch {
- public:
-  double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
-
- private:
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-};
 
 std::vector<PlannedTraffic> traffic_of(const Graph& graph, const ShardingPlan& plan, const ShardingProblem& problem) {
   std::map<std::tuple<uint32_t, RedistributionKind, uint8_t>, PlannedTraffic> sums;
@@ -448,7 +440,7 @@ nlohmann::json json_of_verdict(const ShardingVerdict& verdict) {
 ShardingAnswer shard(const Graph& graph, const ShardingOptions& sharding, const ShardOptions& asked) {
   ShardOptions options = asked;
   ShardingAnswer answer;
-  Watch watch;
+  Stopwatch watch;
   const ShardingProblem problem = ShardingProblem::of(graph, sharding);
   answer.problem_seconds = watch.seconds();
   if (options.problem) options.problem(problem);
@@ -464,7 +456,7 @@ ShardingAnswer shard(const Graph& graph, const ShardingOptions& sharding, const 
   answer.given = options.plan != nullptr || options.choice;
   answer.by_hand = options.by_hand;
   answer.coverage = problem.coverage();
-  watch = Watch();
+  watch = Stopwatch();
   solve_within_memory(graph, problem, sharding, options, answer);
   answer.solver_seconds = watch.seconds();
   give_each_rank(graph, problem, sharding, options, answer);

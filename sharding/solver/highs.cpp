@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <limits>
@@ -17,6 +16,7 @@
 #include "sharding/solver/linear_program.h"
 #include "sharding/solver/pairwise.h"
 #include "sharding/solver/usage.h"
+#include "support/stopwatch.h"
 
 namespace shadowgraph {
 
@@ -266,10 +266,7 @@ AssignmentProblem without(AssignmentProblem problem, const std::vector<const Dem
 class Conflict {
  public:
   Conflict(const AssignmentProblem& problem, const ConflictRequest& request)
-      : problem_(problem),
-        request_(request),
-        start_(std::chrono::steady_clock::now()),
-        demands_(demands_of(problem, request.pins)) {}
+      : problem_(problem), request_(request), demands_(demands_of(problem, request.pins)) {}
 
   std::string text() {
     AssignmentProblem unlimited = problem_;
@@ -281,10 +278,7 @@ class Conflict {
   }
 
  private:
-  double seconds_left() const {
-    const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - start_;
-    return request_.time_limit - spent.count();
-  }
+  double seconds_left() const { return request_.time_limit - watch_.seconds(); }
   HighsRequest request(double share) const {
     return {.library = request_.library, .threads = request_.threads, .time_limit = share * seconds_left()};
   }
@@ -401,7 +395,7 @@ class Conflict {
 
   const AssignmentProblem& problem_;
   const ConflictRequest& request_;
-  const std::chrono::steady_clock::time_point start_;
+  const Stopwatch watch_;
   const std::vector<Demand> demands_;
   std::vector<const Demand*> given_up_;
   std::vector<const Demand*> needed_;

@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <optional>
 
@@ -10,6 +9,7 @@
 #include "sharding/solver/highs.h"
 #include "sharding/solver/minimum.h"
 #include "sharding/solver/pairwise.h"
+#include "support/stopwatch.h"
 
 namespace shadowgraph {
 
@@ -25,8 +25,7 @@ int highs_threads(const SolveOptions& options) { return options.threads == 0 ? 1
 
 class Solver {
  public:
-  Solver(const AssignmentProblem& problem, const SolveOptions& options)
-      : problem_(problem), options_(options), start_(std::chrono::steady_clock::now()) {}
+  Solver(const AssignmentProblem& problem, const SolveOptions& options) : problem_(problem), options_(options) {}
 
   AssignmentSolution run() {
     if (options_.solver != AssignmentSolver::kHighs) search();
@@ -65,7 +64,7 @@ class Solver {
            static_cast<double>(solution_.cost - bound_) <= options_.gap * static_cast<double>(solution_.cost);
   }
 
-  double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
+  double seconds() const { return watch_.seconds(); }
   bool out_of_time() const { return seconds() > options_.time_limit; }
   // Returns how much is spent of the time that the own search may take.
   double time_spent() const {
@@ -129,7 +128,7 @@ class Solver {
 
   const AssignmentProblem& problem_;
   const SolveOptions& options_;
-  const std::chrono::steady_clock::time_point start_;
+  const Stopwatch watch_;
   AssignmentSolution solution_;
   Wide bound_ = 0;
   bool is_impossible_ = false;  // shown

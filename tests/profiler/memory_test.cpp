@@ -4,6 +4,7 @@
 #include <random>
 
 #include "ir/records.h"
+#include "profiler/program_costs.h"
 #include "shadowgraph/profile/profile.h"
 #include "tests/profiler/test_graph.h"
 
@@ -43,7 +44,7 @@ struct TrainingStep {
 
 TEST(StorageKinds, FromHowTheGraphUsesThem) {
   TrainingStep s;
-  const auto kinds = StorageKinds::of(s.t.graph);
+  const auto kinds = ProgramCosts(s.t.graph).kinds;
   EXPECT_EQ(kinds[s.t.storage(s.x)], StorageKind::kInput);
   EXPECT_EQ(kinds[s.t.storage(s.w)], StorageKind::kParameter);
   EXPECT_EQ(kinds[s.t.storage(s.mm)], StorageKind::kTemporary);  // died in forward, not saved
@@ -58,8 +59,8 @@ TEST(StorageKinds, WhatTheOptimizerFreesIsNotItsState) {
   const TrainingStep s;
   TrainingStep freed;
   freed.t.free_after(freed.step.node, {freed.t.storage(freed.momentum)});
-  EXPECT_EQ(StorageKinds::of(s.t.graph)[s.t.storage(s.momentum)], StorageKind::kOptimizerState);
-  EXPECT_EQ(StorageKinds::of(freed.t.graph)[freed.t.storage(freed.momentum)], StorageKind::kTemporary);
+  EXPECT_EQ(ProgramCosts(s.t.graph).kinds[s.t.storage(s.momentum)], StorageKind::kOptimizerState);
+  EXPECT_EQ(ProgramCosts(freed.t.graph).kinds[freed.t.storage(freed.momentum)], StorageKind::kTemporary);
 }
 
 TEST(StorageKinds, AliveAtTheFirstBackwardNodeIsAnActivation) {
@@ -74,7 +75,7 @@ TEST(StorageKinds, AliveAtTheFirstBackwardNodeIsAnActivation) {
   t.free_after(last.node, {t.storage(early)});  // before the first backward node: nobody saved it
   t.free_after(first_backward.node, {t.storage(late)});
   t.free_after(second_backward.node, {t.storage(last)});
-  const auto kinds = StorageKinds::of(t.graph);
+  const auto kinds = ProgramCosts(t.graph).kinds;
   EXPECT_EQ(kinds[t.storage(early)], StorageKind::kTemporary);
   EXPECT_EQ(kinds[t.storage(late)], StorageKind::kActivation);
   EXPECT_EQ(kinds[t.storage(last)], StorageKind::kActivation);
@@ -84,7 +85,7 @@ TEST(StorageKinds, AliveAtTheFirstBackwardNodeIsAnActivation) {
 TEST(StorageKinds, RecorderIsBelieved) {
   TrainingStep s;
   s.t.graph.set_storage_kind(s.t.storage(s.mm), StorageKind::kConstant);
-  EXPECT_EQ(StorageKinds::of(s.t.graph)[s.t.storage(s.mm)], StorageKind::kConstant);
+  EXPECT_EQ(ProgramCosts(s.t.graph).kinds[s.t.storage(s.mm)], StorageKind::kConstant);
 }
 
 TEST(StorageKinds, WithoutBackwardNothingIsAnActivation) {
@@ -92,7 +93,7 @@ TEST(StorageKinds, WithoutBackwardNothingIsAnActivation) {
   const auto x = t.input("x", {4});
   const auto y = t.call("aten::relu", {x}, {{4}});
   t.output({y});
-  EXPECT_EQ(StorageKinds::of(t.graph)[t.storage(y)], StorageKind::kTemporary);
+  EXPECT_EQ(ProgramCosts(t.graph).kinds[t.storage(y)], StorageKind::kTemporary);
 }
 
 TEST(MemoryTimeline, CountsAtTheNodeAfterAllocationBeforeFrees) {

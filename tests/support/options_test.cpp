@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "shadowgraph/error.h"
@@ -92,6 +93,30 @@ TEST(Options, RefusalsNameTheOptionAndWhatItTakes) {
   Paint paint;
   paint.sizes = {3, 0};
   EXPECT_THROW(Paint::table().check(paint), Error);
+  EXPECT_NO_THROW(Paint::table().check({.tokens = 1}));
+}
+
+template <class Table>
+concept GivesRows = requires {
+  std::declval<Table>().rows();
+};
+static_assert(GivesRows<const OptionTable<Paint>&> && !GivesRows<OptionTable<Paint>>);
+
+TEST(Options, WhatRowsPrintTheyRead) {
+  const Paint paint{.coats = 3, .tokens = 5, .seconds = 0.1, .shades = {Shade::kDark}, .sizes = {4, 8}, .letter = 'B'};
+  const auto table = Paint::table();
+  Paint copy;
+  Paint by_json;
+  for (const auto& row : table.rows()) {
+    const auto words = row.print(paint);
+    if (words.empty()) continue;
+    row.read(copy, words);
+    EXPECT_EQ(row.print(copy), words) << row.name;
+    row.read(by_json, row.words(row.json(words)));
+    EXPECT_EQ(row.print(by_json), words) << row.name;
+  }
+  EXPECT_EQ(table.at("seconds").print(paint), std::vector<std::string>{"0.1s"});
+  EXPECT_EQ(table.at("seconds").json({"90s"}), 90);
 }
 
 TEST(Options, RowsSayWhatTheyAreAndGiveJson) {

@@ -46,9 +46,6 @@
 
 namespace SHADOWGRAPH_API shadowgraph {
 
-class CustomOperators;  // shadowgraph/profile/operator_costs.h
-class Scratch;          // shadowgraph/profile/operator_costs.h
-
 using BytesByKind = std::array<int64_t, kStorageKindCount>;  // indexed by StorageKind
 
 constexpr int64_t kAllocationBlock = 512;  // bytes
@@ -87,9 +84,6 @@ class MemoryTimeline {
 
  private:
   friend class ProgramCosts;
-  static MemoryTimeline of(const Graph& graph, std::vector<NodeId> nodes, const IdMap<NodeId, uint32_t>& order,
-                           IdMap<StorageId, StorageKind> kinds, const CustomOperators& custom, const Scratch& scratch,
-                           std::optional<c10::Device> device);
 
   struct Interval {
     StorageId storage;
@@ -106,23 +100,6 @@ class MemoryTimeline {
   MemoryPeak peak_;
   MemoryPeak peak_with_scratch_;
   int64_t rounded_peak_ = 0;
-};
-
-// What each storage is for, refined from what the recorder noted and from how the graph uses it.
-//
-// The first that applies:
-//   gradient                             an input that is the second argument of an sg::gradient
-//   parameter, buffer, input, constant   born at the placeholder of that name
-//   what the recorder says               if it says anything but temporary
-//   gradient                             the storage of an sg::gradient's second argument
-//   optimizer_state                      born in phase optimizer and alive at the end
-//   activation                           born in phase forward, and saved for backward by any node, or alive at the
-//                                        first backward node
-//   temporary                            everything else; also all results of a graph without a backward phase
-
-class StorageKinds {
- public:
-  static IdMap<StorageId, StorageKind> of(const Graph& graph);
 };
 
 // A storage that existed before the program ran: born at a placeholder, or at no node of the graph.

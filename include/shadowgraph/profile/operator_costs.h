@@ -193,6 +193,7 @@ class Flops {
 
   const NodeFlops& of(NodeId node) const { return by_node_[node]; }
   const NodeFlops& of_phase(PhaseId phase) const { return by_phase_[phase]; }
+  NodeFlops total() const;
   const std::vector<UncoveredOperator>& uncovered() const { return uncovered_; }  // by name
   bool is_uncovered(NodeId node) const;
 

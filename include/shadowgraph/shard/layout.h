@@ -46,7 +46,8 @@ struct DeviceMesh {
   static DeviceMesh parse(std::string_view text);
   int64_t size() const;  // devices
   int64_t coordinate(int64_t rank, size_t axis) const;
-  std::string to_string() const;  // "dp=8,tp=4"
+  std::vector<int64_t> ranks_along(size_t axis, int64_t rank) const;  // `rank` and those that differ along `axis` alone
+  std::string to_string() const;                                      // "dp=8,tp=4"
 };
 
 // ---------------------------------------------------------------------------------------------------------------------

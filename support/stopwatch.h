@@ -1,0 +1,16 @@
+// Seconds by the steady clock since it was made.
+#pragma once
+
+#include <chrono>
+
+namespace shadowgraph {
+
+class Stopwatch {
+ public:
+  double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
+
+ private:
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace shadowgraph
