@@ -154,11 +154,11 @@ def place(model, mesh, loss="mean"):
         raise ValueError(f"the plan is for the mesh {MESH}; this one is {mesh}")
     if loss not in ("mean", "sum"):
         raise ValueError(f"loss={loss!r}: it is a mean or a sum over the batch")
-    if TENSOR_AXES:
-        _distribute(model, mesh[TENSOR_AXES], _layouts(model))
     layouts = _layouts(model)
+    if TENSOR_AXES:
+        _distribute(model, mesh[TENSOR_AXES], layouts)
     if DATA_AXES:
-        _fully_shard(model, mesh, layouts, 1 if loss == "sum" else math.prod(MESH[axis] for axis in DATA_AXES))
+        _fully_shard(model, mesh, _layouts(model), 1 if loss == "sum" else math.prod(MESH[axis] for axis in DATA_AXES))
     return model
 
 

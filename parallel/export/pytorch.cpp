@@ -63,7 +63,9 @@ std::string plan_block(const TrainingPlan& plan, const Graph& step, const Planne
       {"IN_PART", parts},
       {"OFFLOADED", plan.offloaded},
       {"OPTIMIZER_ON_HOST", plan.optimizer_on_host},
-      {"ATTENTION", efficient ? "mem_efficient" : any ? "" : to_string(plan.attention)},
+      {"ATTENTION", efficient ? "mem_efficient"
+                    : any     ? ""
+                              : to_string(plan.attention)},
       {"CUT", cuts.styles},
       {"FUSED", cuts.widths},
       {"GROUPED", grouped_products(step, plan.experts)},
