@@ -137,6 +137,13 @@ def test_the_file_is_plain_python_and_says_what_is_missing(figures, tmp_path):
     assert "blocks.*.up.weight" in module.PARAMETERS and "blocks.0.up.weight" not in module.PARAMETERS
 
 
+def test_a_title_is_no_code():
+    text = sg._shadowgraph._layouts_script('a\nraise SystemExit\r"""\x0craise SystemExit', "MESH = {'dp': 2}\n")
+    tree = ast.parse(text)
+    assert not any(isinstance(node, ast.Raise) for node in tree.body)
+    assert '\n# a raise SystemExit """ raise SystemExit\nMESH = ' in text
+
+
 def test_what_does_not_fit_is_refused(figures):
     sharding = sg.shard(captured("perceptron"), "dp=2", **figures)
     module = sharding.module()
