@@ -115,9 +115,8 @@ def _lay_around(module, mesh, takes, gives, given=None, local=False):
         return (lay(args[0], takes), *args[1:]) if args and isinstance(args[0], torch.Tensor) else args
 
     def after(_, args, result):
-        if not isinstance(result, torch.Tensor):
-            return result
-        return lay(result, gives).to_local() if local else lay(result, gives)
+        result = lay(result, gives) if isinstance(result, torch.Tensor) else result
+        return _local(result) if local else result
 
     if takes is not None:
         module.register_forward_pre_hook(before)
@@ -310,6 +309,7 @@ def _data_mesh(mesh, axes):
 AXES = ("pipeline", "data", "context", "tensor")
 PIPELINE, DATA, CONTEXT, TENSOR = (MESH[axis] for axis in AXES)
 REPLICAS = DATA * CONTEXT  # ranks with the same weights
+SAMPLES = MICRO_BATCH * MICROBATCHES  # of a replica and step
 
 
 class CannotRunError(Exception):
@@ -1042,39 +1042,35 @@ class Training:
     def _prepare(self, model, prefix, names):
         if self.meta is not None:
             _fill(model, prefix, self.device, self.meta)
+        is_layer = prefix.rpartition(".")[2].isdigit()
         for name in names:
+            module = model.get_submodule(name)
             if style := _of(CUT, name):
-                _cut(model.get_submodule(name), style, self.mesh["tensor"])
-        # -- with fused
-        for name in names:
+                _cut(module, style, self.mesh["tensor"])
+            # -- with fused
             if width := _of(FUSED, name):
-                _within(OwnHeads(width), model.get_submodule(name))
-        # -- end with
-        # -- with experts
-        for name in names:
+                _within(OwnHeads(width), module)
+            # -- end with
+            # -- with experts
             if products := _of(GROUPED, name):
-                module = model.get_submodule(name)
                 _put_experts_on_ranks(module, products, self.expert_mesh["experts"])
                 if self.sharded:
                     fully_shard(module, **self._sharding_of_experts())
-        # -- end with
-        # -- with context
-        if prefix.rpartition(".")[2].isdigit():  # for what is computed again behind forward
-            _within(self.chunks, model.get_submodule(prefix))
-        # -- end with
-        for name in names:
+            # -- end with
+            # -- with context
+            if is_layer and name == prefix:  # for what is computed again behind forward
+                _within(self.chunks, module)
+            # -- end with
             if name in RECOMPUTED:
-                _recompute(model.get_submodule(name))
+                _recompute(module)
             elif name in SELECTIVE:
-                contexts = functools.partial(create_selective_checkpoint_contexts, _keep)
-                _recompute(model.get_submodule(name), context_fn=contexts)
+                _recompute(module, context_fn=functools.partial(create_selective_checkpoint_contexts, _keep))
             for part in IN_PART:
                 if name in part["layers"]:
-                    contexts = functools.partial(_contexts_that_keep, part["keeps"])
-                    _recompute(model.get_submodule(name), context_fn=contexts)
+                    _recompute(module, context_fn=functools.partial(_contexts_that_keep, part["keeps"]))
             if name in OFFLOADED:  # around a checkpoint, what that keeps
-                self.offload.around(model.get_submodule(name))
-        if self.sharded and prefix.rpartition(".")[2].isdigit():
+                self.offload.around(module)
+        if self.sharded and is_layer:
             fully_shard(model.get_submodule(prefix), **self._sharding())
 
     def _sharding(self):
@@ -1133,7 +1129,7 @@ class Training:
 
     def backward(self, inputs, target):
         """Gradients of a whole step; gives its mean loss. `inputs` and `target` are of all replicas."""
-        mine = slice(self.replica() * MICRO_BATCH * MICROBATCHES, (self.replica() + 1) * MICRO_BATCH * MICROBATCHES)
+        mine = slice(self.replica() * SAMPLES, (self.replica() + 1) * SAMPLES)
         inputs, target = (tensor[mine].to(self.device) for tensor in (inputs, target))
         # -- with context
         if self.loss is next_token_of_chunks:
@@ -1219,14 +1215,13 @@ class Training:
 
     def state(self):
         options = states.StateDictOptions(flatten_optimizer_state_dict=True)
-        of_stages = [
-            (
-                states.get_model_state_dict(stage.model),
-                states.get_optimizer_state_dict(stage.model, own, options=options),
-            )
+        return [
+            {
+                "model": states.get_model_state_dict(stage.model),
+                "optimizer": states.get_optimizer_state_dict(stage.model, own, options=options),
+            }
             for stage, own in zip(self.stages, self.optimizers, strict=True)
         ]
-        return [{"model": model, "optimizer": own} for model, own in of_stages]
 
     def save(self, folder):
         every = self.state()
@@ -1249,7 +1244,7 @@ def function_of(text):
 def random_tokens(words, seed):
     generator = torch.Generator().manual_seed(seed)
     while True:
-        ids = torch.randint(words, (DATA * MICRO_BATCH * MICROBATCHES, SEQUENCE), generator=generator)
+        ids = torch.randint(words, (DATA * SAMPLES, SEQUENCE), generator=generator)
         yield ids, ids
 
 
@@ -1286,8 +1281,8 @@ def main():
     training = Training(make, device, options.loss, getattr(torch, options.precision), optimizer, seed)
     if options.resume:
         training.resume(options.resume)
-    samples = DATA * MICRO_BATCH * MICROBATCHES
-    batches = options.data(samples, SEQUENCE) if options.data else random_tokens(options.random_tokens, options.seed)
+    tokens = random_tokens(options.random_tokens, options.seed)
+    batches = options.data(DATA * SAMPLES, SEQUENCE) if options.data else tokens
     for step, (inputs, target) in enumerate(itertools.islice(batches, options.steps)):
         loss = training.step(inputs, target)
         if dist.get_rank() == 0:

@@ -276,20 +276,21 @@ class EagerPlan:
         lines = [f"MESH = {self.mesh!r}",
                  "# Over these the batch is cut and nothing else: fully_shard. Over all others: DTensors.",
                  f"DATA_AXES = {self.data_axes!r}",
-                 "# How parameters lie over each axis of the mesh; * stands for a number."]  # fmt: skip
-        lines += _table("PARAMETERS", _folded(self.parameters))
-        lines += ["# As what forward uses those that it uses otherwise."] + _table("USES", _folded(self.uses))
-        lines += _table("INPUTS", self.inputs)
-        lines += ["# (What a module takes, what it gives), over the axes of tensors."]
-        lines += _table("MODULES", _folded(self.modules))
-        lines += ["# What fully_shard gathers together; the rest of the model at the end."]
-        lines += [f"UNITS = {tuple(dict.fromkeys(map(_starred, self.units)))!r}"]
-        lines += ["# What the plan says and these functions cannot, or do otherwise: (kind, what, where)."]
-        lines += ["NOT_EXPRESSED = ("]
-        lines += [f"    {(miss['kind'], miss['what'], tuple(miss['where']))!r}," for miss in self.not_expressed]
+                 "# How parameters lie over each axis of the mesh; * stands for a number.",
+                 *_table("PARAMETERS", _folded(self.parameters)),
+                 "# As what forward uses those that it uses otherwise.", *_table("USES", _folded(self.uses)),
+                 *_table("INPUTS", self.inputs),
+                 "# (What a module takes, what it gives), over the axes of tensors.",
+                 *_table("MODULES", _folded(self.modules)),
+                 "# What fully_shard gathers together; the rest of the model at the end.",
+                 f"UNITS = {tuple(dict.fromkeys(map(_starred, self.units)))!r}",
+                 "# What the plan says and these functions cannot, or do otherwise: (kind, what, where).",
+                 "NOT_EXPRESSED = (",
+                 *(f"    {(miss['kind'], miss['what'], tuple(miss['where']))!r}," for miss in self.not_expressed),
+                 ")", ""]  # fmt: skip
         script: Any = getattr(_C, "_layouts_script")  # noqa: B009 - not in the stub, which has what users see
         about = f"{title}, applied to the eager model: what `shadowgraph shard` found"
-        text: str = script(about, "\n".join([*lines, ")", ""]))
+        text: str = script(about, "\n".join(lines))
         return text
 
 
