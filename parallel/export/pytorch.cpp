@@ -42,7 +42,7 @@ std::string plan_block(const TrainingPlan& plan, const Graph& step, const Planne
   nlohmann::json parts = nlohmann::json::array();
   for (const PartlyKept& part : plan.in_part) parts.push_back({{"layers", part.layers}, {"keeps", part.keeps}});
   const bool efficient = plan.attention == AttentionKernel::kEfficient;
-  const bool any = plan.attention == AttentionKernel::kDevices;
+  const std::string kernel(plan.attention == AttentionKernel::kDevices ? "" : to_string(plan.attention));
   const std::vector<std::pair<std::string_view, nlohmann::json>> values = {
       {"STAGES_PER_RANK", plan.stages_per_rank},
       {"EXPERTS", plan.experts},
@@ -63,9 +63,7 @@ std::string plan_block(const TrainingPlan& plan, const Graph& step, const Planne
       {"IN_PART", parts},
       {"OFFLOADED", plan.offloaded},
       {"OPTIMIZER_ON_HOST", plan.optimizer_on_host},
-      {"ATTENTION", efficient ? "mem_efficient"
-                    : any     ? ""
-                              : to_string(plan.attention)},
+      {"ATTENTION", efficient ? "mem_efficient" : kernel},
       {"CUT", cuts.styles},
       {"FUSED", cuts.widths},
       {"GROUPED", grouped_products(step, plan.experts)},
