@@ -1,4 +1,4 @@
-// Writes train.py: a script for every plan, and before it what this one is.
+// Writes plans as Python: plan_runtime.py, which applies any, and what this one is.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <set>
 #include <span>
+#include <utility>
 
 #include "ir/analysis/module_tree.h"
 #include "parallel/export/planned_model.h"
@@ -14,15 +15,13 @@
 #include "sharding/ranks/ranks.h"
 #include "support/embedded_file.h"
 #include "support/json.h"
+#include "support/text.h"
 
 namespace shadowgraph {
 
 std::span<const EmbeddedFile> engine_templates();
 
 namespace {
-
-// Lists of strings and objects of strings are the same in Python.
-std::string python_text(const nlohmann::json& value) { return json_text(value); }
 
 std::string rows_of(const TrainingPlan& plan) {
   const PipelineSize size{.ranks = static_cast<int32_t>(plan.pipeline),
@@ -37,43 +36,52 @@ std::string plan_block(const TrainingPlan& plan, const Graph& step, const Planne
   for (const PlannedStage& stage : plan.stages) begins.push_back(stage.begins);
   if (begins.empty()) begins.emplace_back();
   const KnownSchedule& schedule = known_schedule(plan.schedule);
-  const auto python_bool = [](bool value) { return value ? "True" : "False"; };
-  std::string text = fmt::format("TENSOR, CONTEXT, DATA, PIPELINE, STAGES_PER_RANK = {}, {}, {}, {}, {}\n", plan.tensor,
-                                 plan.context, plan.data, plan.pipeline, plan.stages_per_rank);
-  text += fmt::format("EXPERTS = {}\n", plan.experts);
-  text += fmt::format("MICRO_BATCH, MICROBATCHES, SEQUENCE = {}, {}, {}\n", plan.micro_batch, plan.microbatches,
-                      request.sequence);
-  text += fmt::format("ZERO = {}\n", plan.zero);
-  text += fmt::format("SCHEDULE, SCHEDULE_CLASS, SCHEDULE_ROWS = \"{}\", \"{}\", \"\"\"{}\"\"\"\n", plan.schedule,
-                      schedule.torch_class, plan.pipeline > 1 && schedule.torch_class.empty() ? rows_of(plan) : "");
-  text += fmt::format("V_SHAPED, SPLITS_BACKWARD = {}, {}\n", python_bool(schedule.v_shaped),
-                      python_bool(schedule.splits_backward));
-  text += plan.data_outermost ? "MESH = (\"data\", \"pipeline\", \"context\", \"tensor\")\n"
-                              : "MESH = (\"pipeline\", \"data\", \"context\", \"tensor\")\n";
-  text += "ORDER = " + python_text(model.order) + "\n";
-  text += "STAGES = " + python_text(begins) + "\n";
-  text += "TIED: list[str] = " + python_text(tied) + "\n";
-  text += "RECOMPUTED: list[str] = " + python_text(plan.recomputed) + "\n";
-  text += "SELECTIVE: list[str] = " + python_text(plan.selective) + "\n";
+  std::vector<std::pair<std::string, int64_t>> mesh = {
+      {"pipeline", plan.pipeline}, {"data", plan.data}, {"context", plan.context}, {"tensor", plan.tensor}};
+  if (plan.data_outermost) std::swap(mesh[0], mesh[1]);
   nlohmann::json parts = nlohmann::json::array();
   for (const PartlyKept& part : plan.in_part) parts.push_back({{"layers", part.layers}, {"keeps", part.keeps}});
-  text += "IN_PART: list[dict[str, list[str]]] = " + python_text(parts) + "\n";
-  text += "OFFLOADED: list[str] = " + python_text(plan.offloaded) + "\n";
-  text += fmt::format("OPTIMIZER_ON_HOST = {}\n", python_bool(plan.optimizer_on_host));
   const bool efficient = plan.attention == AttentionKernel::kEfficient;
-  const bool any = plan.attention == AttentionKernel::kDevices;
-  text += fmt::format("ATTENTION = \"{}\"\n", efficient ? "mem_efficient" : any ? "" : to_string(plan.attention));
-  text += "CUT: dict[str, str] = " + python_text(cuts.styles) + "\n";
-  text += "FUSED: dict[str, int] = " + python_text(cuts.widths) + "\n";
-  text += "GROUPED: dict[str, int] = " + python_text(grouped_products(step, plan.experts)) + "\n";
+  const std::string kernel(plan.attention == AttentionKernel::kDevices ? "" : to_string(plan.attention));
+  const std::vector<std::pair<std::string_view, nlohmann::json>> values = {
+      {"STAGES_PER_RANK", plan.stages_per_rank},
+      {"EXPERTS", plan.experts},
+      {"MICRO_BATCH", plan.micro_batch},
+      {"MICROBATCHES", plan.microbatches},
+      {"SEQUENCE", request.sequence},
+      {"ZERO", plan.zero},
+      {"SCHEDULE", plan.schedule},
+      {"SCHEDULE_CLASS", schedule.torch_class},
+      {"SCHEDULE_ROWS", plan.pipeline > 1 && schedule.torch_class.empty() ? rows_of(plan) : ""},
+      {"V_SHAPED", schedule.v_shaped},
+      {"SPLITS_BACKWARD", schedule.splits_backward},
+      {"ORDER", model.order},
+      {"STAGES", begins},
+      {"TIED", tied},
+      {"RECOMPUTED", plan.recomputed},
+      {"SELECTIVE", plan.selective},
+      {"IN_PART", parts},
+      {"OFFLOADED", plan.offloaded},
+      {"OPTIMIZER_ON_HOST", plan.optimizer_on_host},
+      {"ATTENTION", efficient ? "mem_efficient" : kernel},
+      {"CUT", cuts.styles},
+      {"FUSED", cuts.widths},
+      {"GROUPED", grouped_products(step, plan.experts)},
+  };
+  std::string text = fmt::format("MESH = dict({})\n", json_text(mesh));
+  for (const auto& [name, value] : values) {
+    // All but this is the same in Python.
+    const std::string_view truth = value == true ? "True" : "False";
+    text += fmt::format("{} = {}\n", name, value.is_boolean() ? std::string(truth) : json_text(value));
+  }
   return text;
 }
 
 // A script has those parts of the template that its plan uses. Others stand between lines "# -- with experts" and
-// "# -- end with", or on lines that end in "# with experts, context".
+// "# -- end with", which may lie in each other, or on lines that end in "# with experts, context".
 std::string with_parts(std::string_view whole, const std::set<std::string>& used) {
   std::string text;
-  bool kept = true;
+  std::vector<bool> kept = {true};
   constexpr std::string_view kBegin = "# -- with ", kEnd = "# -- end with", kLine = "  # with ";
   const auto is_used = [&](std::string_view words) {
     return std::ranges::any_of(used, [&](const std::string& part) { return words.find(part) != words.npos; });
@@ -82,24 +90,31 @@ std::string with_parts(std::string_view whole, const std::set<std::string>& used
     end = std::min(whole.find('\n', begin), whole.size());
     std::string_view line = whole.substr(begin, end - begin);
     const std::string_view words = line.substr(std::min(line.find_first_not_of(' '), line.size()));
-    if (words.starts_with(kBegin) || words == kEnd) {
-      kept = words == kEnd || is_used(words.substr(kBegin.size()));
-      continue;
-    }
+    if (words == kEnd) kept.pop_back();
+    if (words.starts_with(kBegin)) kept.push_back(kept.back() && is_used(words.substr(kBegin.size())));
+    if (words == kEnd || words.starts_with(kBegin)) continue;
     if (const size_t mark = line.find(kLine); mark != line.npos) {
       if (!is_used(line.substr(mark + kLine.size()))) continue;
       line = line.substr(0, mark);
     }
-    if (kept) text.append(line) += '\n';
+    if (kept.back()) text.append(line) += '\n';
   }
   return text;
 }
 
+std::string plan_script(const std::set<std::string>& parts, const std::vector<std::string>& notes,
+                        std::string_view plan) {
+  std::string text = with_parts(engine_templates().front().text, parts), block;
+  for (const std::string& note : notes) block += fmt::format("# {}\n", plain_text(note));
+  const std::string begin_mark = "# -- the plan\n", end_mark = "# -- end of the plan\n";
+  const size_t begin = text.find(begin_mark) + begin_mark.size();
+  return text.replace(begin, text.find(end_mark) - begin, block.append(plan));
+}
+
 std::set<std::string> parts_of(const TrainingPlan& plan, const Graph& step, const std::vector<std::string>& tied,
                                const LinearCuts& cuts) {
-  std::set<std::string> parts;
-  const auto is_own = [](const auto& cut) { return cut.second.find(" of ") != std::string::npos; };
-  if (std::ranges::any_of(cuts.styles, is_own)) parts.insert("fused");
+  std::set<std::string> parts = {"training"};
+  if (!cuts.widths.empty()) parts.insert("fused");
   if (!tied.empty()) parts.insert("tied");
   if (plan.context > 1) parts.insert("context");
   if (plan.experts > 1) parts.insert("experts");
@@ -211,16 +226,14 @@ EngineFile pytorch_script(const TrainingPlan& plan, const Graph& step, const Eng
         plan.schedule, plan.optimizer_on_host ? "" : "--zero 0, or "));
   }
   EngineFile file{.differs = differences(plan, cuts, request)};
-  const std::span<const EmbeddedFile> templates = engine_templates();
-  const auto found = std::ranges::find(templates, "train.py", &EmbeddedFile::name);
-  std::string text = with_parts(found->text, parts_of(plan, step, tied, cuts));
-  const std::string begin_mark = "# -- the plan\n", end_mark = "# -- end of the plan\n";
-  const size_t begin = text.find(begin_mark) + begin_mark.size();
-  std::string block = "# " + to_string(plan) + "\n";
-  for (const std::string& difference : file.differs) block += "# not as planned: " + difference + "\n";
-  text.replace(begin, text.find(end_mark) - begin, block + plan_block(plan, step, model, tied, cuts, request));
-  file.text = std::move(text);
+  std::vector<std::string> notes = {to_string(plan)};
+  for (const std::string& difference : file.differs) notes.push_back("not as planned: " + difference);
+  file.text = plan_script(parts_of(plan, step, tied, cuts), notes, plan_block(plan, step, model, tied, cuts, request));
   return file;
+}
+
+std::string layouts_script(const std::string& title, std::string_view plan) {
+  return plan_script({"layouts"}, {title}, plan);
 }
 
 }  // namespace shadowgraph

@@ -6,17 +6,14 @@ lie and are used as planned, and modules with parameters take and give what the 
 DTensor decides.
 """
 
-import inspect
 import math
 import re
 from collections import Counter
 from typing import Any
 
-from . import _plan_runtime
 from . import _shadowgraph as _C
 
 _Layouts = dict[str, tuple[str, ...]]
-_MARK = "# ---- From here on as it is in the file\n"
 
 
 class EagerPlan:
@@ -276,24 +273,25 @@ class EagerPlan:
 
     def source(self, title):
         """The file: what is of this plan, then what all such files have."""
-        runtime = inspect.getsource(_plan_runtime).split(_MARK)[1]
-        lines = [f'"""{title}, applied to the eager model: what `shadowgraph shard` found, for PyTorch\'s own API.',
-                 "", *_ABOUT.splitlines(), '"""', "",
-                 f"MESH = {self.mesh!r}",
+        lines = [f"MESH = {self.mesh!r}",
                  "# Over these the batch is cut and nothing else: fully_shard. Over all others: DTensors.",
                  f"DATA_AXES = {self.data_axes!r}",
-                 "# How parameters lie over each axis of the mesh; * stands for a number."]  # fmt: skip
-        lines += _table("PARAMETERS", _folded(self.parameters))
-        lines += ["# As what forward uses those that it uses otherwise."] + _table("USES", _folded(self.uses))
-        lines += _table("INPUTS", self.inputs)
-        lines += ["# (What a module takes, what it gives), over the axes of tensors."]
-        lines += _table("MODULES", _folded(self.modules))
-        lines += ["# What fully_shard gathers together; the rest of the model at the end."]
-        lines += [f"UNITS = {tuple(dict.fromkeys(map(_starred, self.units)))!r}"]
-        lines += ["# What the plan says and these functions cannot, or do otherwise: (kind, what, where)."]
-        lines += ["NOT_EXPRESSED = ("]
-        lines += [f"    {(miss['kind'], miss['what'], tuple(miss['where']))!r}," for miss in self.not_expressed]
-        return "\n".join(lines + [")", ""]) + "\n" + runtime
+                 "# How parameters lie over each axis of the mesh; * stands for a number.",
+                 *_table("PARAMETERS", _folded(self.parameters)),
+                 "# As what forward uses those that it uses otherwise.", *_table("USES", _folded(self.uses)),
+                 *_table("INPUTS", self.inputs),
+                 "# (What a module takes, what it gives), over the axes of tensors.",
+                 *_table("MODULES", _folded(self.modules)),
+                 "# What fully_shard gathers together; the rest of the model at the end.",
+                 f"UNITS = {tuple(dict.fromkeys(map(_starred, self.units)))!r}",
+                 "# What the plan says and these functions cannot, or do otherwise: (kind, what, where).",
+                 "NOT_EXPRESSED = (",
+                 *(f"    {(miss['kind'], miss['what'], tuple(miss['where']))!r}," for miss in self.not_expressed),
+                 ")", ""]  # fmt: skip
+        script: Any = getattr(_C, "_layouts_script")  # noqa: B009 - not in the stub, which has what users see
+        about = f"{title}, applied to the eager model: what `shadowgraph shard` found"
+        text: str = script(about, "\n".join(lines))
+        return text
 
 
 # How many axes, from the first, have parts of the batch alone.
@@ -303,19 +301,6 @@ _DATA_AXES_BY_HAND = {
     "data + tensor parallel": lambda axes: axes - 1,
     "fully sharded + tensor parallel": lambda axes: axes - 1,
 }
-
-_ABOUT = """\
-    mesh = make_mesh("cuda")                   # torch.distributed is set up
-    place(model, mesh)                         # every rank has the same whole model
-    optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
-    with scope():
-        loss = model(**inputs(mesh, input_ids=..., labels=...)).loss
-        loss.backward()
-    optimizer.step()
-
-Data axes: the loss of a rank is of its part of the batch. NOT_EXPRESSED lists what the plan says and this file cannot.
-"""
-
 
 def _placements(layout):
     """("S(0)", "R") of "S(0),R"."""

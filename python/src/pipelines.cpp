@@ -123,6 +123,7 @@ void bind_pipelines(py::module_& m) {
         py::call_guard<CppCall>(),
         "A plan (JSON, of `shadowgraph plan --json`) in the words of engines: (engine, file name, text, why there is "
         "none, what differs) of each. `step`: of one device and one micro-batch.");
+  m.def("_layouts_script", &layouts_script);
   m.def("_pipeline_options", [] { return options_of(PipelineRunOptions::table()); });
   py::class_<PipelineSchedule, std::shared_ptr<PipelineSchedule>>(
       m, "PipelineSchedule", "In which order the ranks of a pipeline work on stages and micro-batches.")

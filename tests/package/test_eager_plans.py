@@ -7,6 +7,7 @@ things in single precision; its tolerance is 1e-4 after AdamW's step.
 import ast
 import json
 import pathlib
+import sys
 
 import eager_plan_ranks
 import pytest
@@ -128,12 +129,19 @@ def test_the_file_is_plain_python_and_says_what_is_missing(figures, tmp_path):
     tree = ast.parse(text)
     imported = {node.module if isinstance(node, ast.ImportFrom) else node.names[0].name for node in ast.walk(tree)
                 if isinstance(node, (ast.Import, ast.ImportFrom))}  # fmt: skip
-    assert all(name.split(".")[0] in ("torch", "re") for name in imported), imported
+    assert all(name.split(".")[0] in ("torch", *sys.stdlib_module_names) for name in imported), imported
     module = sharding.module()
     assert [tuple(miss[key] if key != "where" else tuple(miss[key]) for key in ("kind", "what", "where"))
             for miss in sharding.not_expressed] == list(module.NOT_EXPRESSED)  # fmt: skip
     # Layers alike are one row.
     assert "blocks.*.up.weight" in module.PARAMETERS and "blocks.0.up.weight" not in module.PARAMETERS
+
+
+def test_a_title_is_no_code():
+    text = sg._shadowgraph._layouts_script('a\nraise SystemExit\r"""\x0craise SystemExit', "MESH = {'dp': 2}\n")
+    tree = ast.parse(text)
+    assert not any(isinstance(node, ast.Raise) for node in tree.body)
+    assert '\n# a raise SystemExit """ raise SystemExit\nMESH = ' in text
 
 
 def test_what_does_not_fit_is_refused(figures):

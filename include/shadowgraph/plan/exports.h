@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "shadowgraph/export.h"
@@ -36,6 +37,10 @@ struct EngineFile {
 // Of all engines (docs/cluster-plans.md), with the reasons of those that cannot run the plan.
 std::vector<EngineFile> engine_files(const TrainingPlan& plan, const Graph& step, const EngineRequest& request = {});
 std::vector<std::string> engine_file_names();
+
+// A plan of `shard` as Python: a file that lays an eager model out, with torch alone. `plan` are the lines that set
+// MESH, DATA_AXES, PARAMETERS, USES, INPUTS, MODULES and UNITS of parallel/export/plan_runtime.py.
+std::string layouts_script(const std::string& title, std::string_view plan);
 
 // Execution traces of MLCommons Chakra, for network simulators such as ASTRA-sim: a file a process.
 //

@@ -1,5 +1,6 @@
-"""Trains a model on a plan with torch alone.
+"""Applies a plan of shadowgraph to an eager model, with torch alone.
 
+# -- with training
     torchrun --nproc-per-node 8 train.py --model mine:make --random-tokens 32000 --steps 3
     torchrun --nnodes 8 --nproc-per-node 8 ... train.py --model mine:make --data mine:batches --save checkpoint
 
@@ -9,62 +10,306 @@
         Where ranks share sequences, it is given a rank's part of both: an early chunk of each sequence and a late one.
 --meta: the model is made without memory, and a rank fills in the modules of its own stages one by one: first values are
         what reset_parameters or _init_weights give under a seed of the module's name, or those of --resume.
+# -- end with
+# -- with layouts
+    mesh = make_mesh("cuda")                   # torch.distributed is set up
+    place(model, mesh)                         # every rank has the same whole model
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
+    with scope():
+        loss = model(**inputs(mesh, input_ids=..., labels=...)).loss
+        loss.backward()
+    optimizer.step()
+
+Data axes: the loss of a rank is of its part of the batch. NOT_EXPRESSED lists what the plan says and this file cannot.
+# -- end with
 """
 
-import argparse
+import argparse  # with training
 import collections
-import contextlib
-import copy
-import fnmatch
-import functools
-import importlib
+import contextlib  # with training
+import copy  # with training
+import functools  # with training
+import importlib  # with training
 import inspect  # with context
-import itertools
-import os
-import sys
-import tempfile
-import weakref
-import zlib
+import itertools  # with training
+import math  # with layouts
+import os  # with training
+import re
+import sys  # with training
+import tempfile  # with training
+import weakref  # with training
+import zlib  # with training
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
+import torch.distributed.checkpoint as dcp  # with training
 from torch import nn
-from torch.autograd.graph import saved_tensors_hooks
+from torch.autograd.graph import saved_tensors_hooks  # with training
 from torch.distributed import _functional_collectives as funcol  # with experts, context
-from torch.distributed.checkpoint import state_dict as states
-from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.checkpoint import state_dict as states  # with training
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
-from torch.distributed.pipelining import PipelineStage, schedules
-from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
-from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
+from torch.distributed.pipelining import PipelineStage, schedules  # with training
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_module, distribute_tensor
+from torch.distributed.tensor.experimental import implicit_replication  # with layouts
+from torch.distributed.tensor.placement_types import _StridedShard
 from torch.overrides import TorchFunctionMode  # with experts, grouped, context, fused
-from torch.utils._pytree import tree_leaves, tree_map_only
-from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+from torch.utils._pytree import tree_leaves, tree_map_only  # with training
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts  # with training
 
 # -- the plan
-TENSOR, CONTEXT, DATA, PIPELINE, STAGES_PER_RANK = 1, 1, 1, 1, 1
-EXPERTS = 1
-MICRO_BATCH, MICROBATCHES, SEQUENCE = 1, 1, 128
-ZERO = 0
-SCHEDULE, SCHEDULE_CLASS, SCHEDULE_ROWS = "1f1b", "Schedule1F1B", ""
-V_SHAPED, SPLITS_BACKWARD = False, False
-MESH = ("pipeline", "data", "context", "tensor")
-ORDER = ["layers.*"]
-STAGES = [""]
-TIED: list[str] = []
-RECOMPUTED: list[str] = []
-SELECTIVE: list[str] = []
-IN_PART: list[dict[str, list[str]]] = []
-OFFLOADED: list[str] = []
-OPTIMIZER_ON_HOST = False
-ATTENTION = ""
-CUT: dict[str, str] = {}
-FUSED: dict[str, int] = {}
-GROUPED: dict[str, int] = {}
+# Of training. In MESH and elsewhere * in a name stands for a number.
+MESH = {"pipeline": 1, "data": 1, "context": 1, "tensor": 1}
+STAGES_PER_RANK, EXPERTS, MICRO_BATCH, MICROBATCHES, SEQUENCE, ZERO = 1, 1, 1, 1, 128, 0
+SCHEDULE, SCHEDULE_CLASS, SCHEDULE_ROWS, V_SHAPED, SPLITS_BACKWARD = "1f1b", "Schedule1F1B", "", False, False
+ORDER, STAGES = ["layers.*"], [""]
+TIED, RECOMPUTED, SELECTIVE, IN_PART, OFFLOADED = [], [], [], [], []
+OPTIMIZER_ON_HOST, ATTENTION = False, ""
+CUT, FUSED, GROUPED = {}, {}, {}
+# Of layouts.
+DATA_AXES, UNITS = (), ()
+PARAMETERS, USES, INPUTS, MODULES = {}, {}, {}, {}
 # -- end of the plan
 
+
+def _of(table, name):
+    """The row of a path."""
+    return table[name] if name in table else next((row for like, row in table.items() if _is_like(like, name)), None)
+
+
+def _is_like(like, path):
+    return re.fullmatch(re.escape(like).replace(r"\*", r"\d+"), path) is not None
+
+
+def _placement(text):
+    """ "S(0,3)": dimension 0 is 3 stretches, each of which is cut."""
+    if text == "R":
+        return Replicate()
+    kind, inside = text[0], text[2:-1]
+    if kind == "P":
+        return Partial(inside)
+    dim, _, stretches = inside.partition(",")
+    return _StridedShard(int(dim), split_factor=int(stretches)) if stretches else Shard(int(dim))
+
+
+def _local(tensor):
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def _laid(parameter, mesh, placements, source=None):
+    """A rank's part of a whole parameter: by the values of rank `source`, or by its own."""
+    laid = distribute_tensor(parameter.detach(), mesh, placements, src_data_rank=source)
+    return nn.Parameter(laid, requires_grad=parameter.requires_grad)
+
+
+def _lay_around(module, mesh, takes, gives, given=None, local=False):
+    """What a module takes and gives lies so; `given`: how that lies which is no DTensor. `local`: it gives none."""
+
+    def lay(tensor, placements):
+        if not isinstance(tensor, DTensor):
+            tensor = DTensor.from_local(tensor, mesh, given or [Replicate()] * mesh.ndim, run_check=False)
+        laid = list(tensor.placements) == placements
+        return tensor if laid else tensor.redistribute(placements=placements, async_op=local)
+
+    def before(_, args):
+        return (lay(args[0], takes), *args[1:]) if args and isinstance(args[0], torch.Tensor) else args
+
+    def after(_, args, result):
+        result = lay(result, gives) if isinstance(result, torch.Tensor) else result
+        return _local(result) if local else result
+
+    if takes is not None:
+        module.register_forward_pre_hook(before)
+    if gives is not None:
+        module.register_forward_hook(after)
+
+
+def _average(parameter, group, divisor):
+    """The gradient of a parameter that each rank has whole."""
+    dist.all_reduce(_local(parameter.grad).div_(divisor), group=group)
+
+
+# -- with layouts
+TENSOR_AXES = tuple(axis for axis in MESH if axis not in DATA_AXES)
+
+
+def make_mesh(device_type="cuda"):
+    """The mesh of the plan, over the processes of torch.distributed."""
+    return init_device_mesh(device_type, tuple(MESH.values()), mesh_dim_names=tuple(MESH))
+
+
+def scope():
+    """Around forward and backward: tensors that the model makes itself are the same on all ranks of the tensor axes."""
+    return implicit_replication()
+
+
+def place(model, mesh, loss="mean"):
+    """Lays a model out as the plan says, in place, and gives it back. Every rank has the same whole model before.
+
+    mesh: what make_mesh() gives. loss: "mean" or "sum", what the loss is over the batch. Each rank of the data axes
+    computes it of its own part, and gradients are averaged or added up. Make the optimizer afterwards.
+    """
+    if tuple(mesh.mesh_dim_names or ()) != tuple(MESH) or tuple(mesh.shape) != tuple(MESH.values()):
+        raise ValueError(f"the plan is for the mesh {MESH}; this one is {mesh}")
+    if loss not in ("mean", "sum"):
+        raise ValueError(f"loss={loss!r}: it is a mean or a sum over the batch")
+    layouts = _layouts(model)
+    if TENSOR_AXES:
+        _distribute(model, mesh[TENSOR_AXES], layouts)
+    if DATA_AXES:
+        _fully_shard(model, mesh, _layouts(model), 1 if loss == "sum" else math.prod(MESH[axis] for axis in DATA_AXES))
+    return model
+
+
+def inputs(mesh, /, *given, **named):
+    """This rank's part of a whole batch: of tensors by position, a tuple; by name, a dict."""
+    if given and named:
+        raise ValueError("give inputs by position or by name")
+    placed = {}
+    for name, tensor in (named or dict(zip(INPUTS, given))).items():
+        if name not in INPUTS:
+            raise ValueError(f"the plan has no input {name}: it knows {', '.join(INPUTS)}")
+        for axis, lies in _cuts(INPUTS[name]).items():
+            tensor = tensor.chunk(MESH[axis], _placement(lies).dim)[mesh.get_local_rank(axis)]
+        if TENSOR_AXES:
+            tensor = distribute_tensor(tensor.contiguous(), mesh[TENSOR_AXES], _over(INPUTS[name]))
+        placed[name] = tensor
+    return placed if named else tuple(placed.values())
+
+
+def _layouts(model):
+    """How parameters lie over each axis, by id; tied ones under the name that the plan knows."""
+    known = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        first, row = known.get(id(parameter), (name, None))
+        known[id(parameter)] = (first, row or _of(PARAMETERS, name))
+    unknown = [name for name, row in known.values() if row is None]
+    if unknown:
+        raise ValueError(f"the plan does not know {', '.join(sorted(unknown)[:5])}; it was made of another model")
+    return {parameter: row for parameter, (_, row) in known.items()}
+
+
+def _over(layout):
+    """Placements over the tensor axes."""
+    return [_placement(lies) for axis, lies in zip(MESH, layout) if axis in TENSOR_AXES]
+
+
+def _cuts(layout):
+    """The data axes that cut a tensor, and how."""
+    return {axis: lies for axis, lies in zip(MESH, layout) if axis in DATA_AXES and lies != "R"}
+
+
+# ---- The tensor axes: parameters, and what modules take and give, are DTensors
+
+
+def _distribute(model, mesh, layouts):
+    made = {}  # tied parameters stay tied
+
+    def partition(path, module, mesh):
+        for key, parameter in list(module._parameters.items()):
+            if parameter is None or isinstance(parameter, DTensor):
+                continue
+            if id(parameter) not in made:
+                new = _laid(parameter, mesh, _over(layouts[id(parameter)]), source=0)
+                if new.requires_grad:
+                    new.register_post_accumulate_grad_hook(_lay_gradient)
+                made[id(parameter)] = (new, parameter)
+            module._parameters[key] = made[id(parameter)][0]
+
+    distribute_module(model, mesh, partition)
+    for path, module in model.named_modules():
+        uses = {}
+        for key, parameter in module.named_parameters(recurse=False):
+            wanted = _of(USES, f"{path}.{key}" if path else key)
+            if wanted is not None and list(parameter.placements) != _over(wanted):
+                uses[key] = _over(wanted)
+        if uses:
+            _gather_around(module, uses)
+        takes, gives = (row and _over(row) for row in _of(MODULES, path) or (None, None))
+        _lay_around(module, mesh, takes, gives)
+
+
+def _lay_gradient(parameter):
+    """The gradient of a parameter lies as it does."""
+    gradient = parameter.grad
+    if isinstance(gradient, DTensor) and gradient.placements != parameter.placements:
+        parameter.grad = gradient.redistribute(placements=parameter.placements)
+
+
+def _gather_around(module, uses):
+    """While forward runs the module's parameters lie as it uses them; their gradients go back as they came."""
+
+    def before(module, given):
+        for key, placements in uses.items():
+            module.__dict__[key] = module._parameters[key].redistribute(placements=placements)
+
+    def after(module, given, result):
+        for key in uses:
+            module.__dict__.pop(key, None)
+
+    module.register_forward_pre_hook(before)
+    module.register_forward_hook(after, always_call=True)
+
+
+# ---- The data axes: fully_shard where parameters are cut, averages of gradients where they are whole
+
+
+def _fully_shard(model, mesh, layouts, divisor):
+    def cut(parameter):
+        return tuple(_cuts(layouts[id(parameter)]))
+
+    def placed(parameter):
+        return Shard(_placement(next(iter(_cuts(layouts[id(parameter)]).values()))).dim)
+
+    whole = {parameter for parameter in model.parameters() if not cut(parameter)}
+    group = _flat(mesh, DATA_AXES).get_group()
+
+    def average(parameter):
+        _lay_gradient(parameter)
+        _average(parameter, group, divisor)
+
+    for parameter in whole:
+        if parameter.requires_grad:
+            parameter.register_post_accumulate_grad_hook(average)
+    taken = set(whole)
+    modules = dict(model.named_modules())
+    units = {}
+    for path in [path for path in modules if any(_is_like(unit, path) for unit in UNITS)] + [""]:
+        units[path] = [parameter for parameter in modules[path].parameters() if parameter not in taken]
+        taken.update(units[path])
+    if taken == whole:
+        return
+    for path, own in units.items():
+        # Most elements decide over which of the axes; NOT_EXPRESSED has the others.
+        elements = collections.Counter()
+        for parameter in own:
+            elements[cut(parameter)] += parameter.numel()
+        axes = max(elements, key=elements.__getitem__) if own else DATA_AXES
+        fully_shard(modules[path], mesh=_data_mesh(mesh, axes), ignored_params=whole, shard_placement_fn=placed)
+        if divisor == 1:
+            modules[path].set_gradient_divide_factor(float(divisor))
+
+
+def _flat(mesh, axes):
+    return mesh[axes[0]] if len(axes) == 1 else mesh[axes]._flatten("_and_".join(axes))
+
+
+def _data_mesh(mesh, axes):
+    """What fully_shard takes: one axis to cut over, or one to copy over before it."""
+    rest = tuple(axis for axis in DATA_AXES if axis not in axes)
+    if not rest:
+        return _flat(mesh, axes)
+    if len(rest) == 1 and len(axes) == 1 and DATA_AXES.index(rest[0]) < DATA_AXES.index(axes[0]):
+        return mesh[rest[0], axes[0]]
+    return _flat(mesh, DATA_AXES)
+
+
+# -- end with
+# -- with training
+AXES = ("pipeline", "data", "context", "tensor")
+PIPELINE, DATA, CONTEXT, TENSOR = (MESH[axis] for axis in AXES)
 REPLICAS = DATA * CONTEXT  # ranks with the same weights
+SAMPLES = MICRO_BATCH * MICROBATCHES  # of a replica and step
 
 
 class CannotRunError(Exception):
@@ -72,42 +317,26 @@ class CannotRunError(Exception):
 
 
 # -- with fused
-class CutProduct(ParallelStyle):
-    """Cuts what torch's styles do not know: transformers' Conv1D, and queries, keys and values in one layer.
+def _cut_in_three(module, mesh):
+    """Cuts queries, keys and values in one layer.
 
-    The weight of the latter is kept as three, with a dimension more. A rank has its own heads' part of each.
+    Its weight is kept as three, with a dimension more. A rank has its own heads' part of each.
     """
+    outputs = 0 if isinstance(module, nn.Linear) else 1  # transformers' Conv1D
+    for name, whole in list(module.named_parameters(recurse=False)):
+        dim = outputs if name == "weight" else 0
+        three = nn.Parameter(whole.detach().unflatten(dim, (3, -1)), requires_grad=whole.requires_grad)
+        setattr(module, name, _laid(three, mesh, [Shard(dim + 1)]))
 
-    def __init__(self, rows=False, three=False):
-        super().__init__()
-        self.rows, self.three = rows, three
-
-    def _apply(self, module, mesh):
-        outputs = 0 if isinstance(module, nn.Linear) else 1
-        for name, whole in list(module.named_parameters(recurse=False)):
-            dim = (outputs if not self.rows else 1 - outputs) if name == "weight" else 0
-            if self.rows and name == "bias":
-                continue
-            given = whole.detach().unflatten(dim, (3, -1)) if self.three else whole.detach()
-            cut = distribute_tensor(given, mesh, [Shard(dim + self.three)], src_data_rank=None)
-            setattr(module, name, nn.Parameter(cut, requires_grad=whole.requires_grad))
-        module.forward = functools.partial(self._forward, module, mesh, outputs)
-        return module
-
-    def _forward(self, module, mesh, outputs, x):
-        given = (module.weight, getattr(module, "bias", None))
-        weight, bias = (each.to_local() if isinstance(each, DTensor) else each for each in given)
-        if self.three:
-            weight, bias = weight.flatten(outputs, outputs + 1), None if bias is None else bias.flatten()
-        weight = weight if outputs == 0 else weight.mT
-        if self.rows:
-            part = DTensor.from_local(nn.functional.linear(x, weight), mesh, [Partial()])
-            made = part.redistribute(placements=[Replicate()]).to_local()
-            return made if bias is None else made + bias
+    def forward(x):
+        weight, bias = _local(module.weight).flatten(outputs, outputs + 1), _local(getattr(module, "bias", None))
         x = DTensor.from_local(x, mesh, [Replicate()]).to_local(grad_placements=[Partial()])
-        made = nn.functional.linear(x, weight, bias)
-        made.is_three = self.three
+        bias = None if bias is None else bias.flatten()
+        made = nn.functional.linear(x, weight if outputs == 0 else weight.mT, bias)
+        made.is_three = True
         return made
+
+    module.forward = forward
 
 
 class OwnHeads(TorchFunctionMode):
@@ -132,15 +361,25 @@ class OwnHeads(TorchFunctionMode):
 
 
 # -- end with
+# How weight and bias lie, what the layer is given, as what it takes that, and what it gives.
 STYLES = {
-    "columns": ColwiseParallel,
-    "columns, gathered": lambda: ColwiseParallel(output_layouts=Replicate()),
-    "rows": RowwiseParallel,
-    "columns of three": lambda: CutProduct(three=True),  # with fused
-    "columns of Conv1D": lambda: CutProduct(),  # with fused
-    "rows of Conv1D": lambda: CutProduct(rows=True),  # with fused
-    "rows of a whole input": lambda: RowwiseParallel(input_layouts=Replicate()),
+    "columns": ("S(0)", "S(0)", "R", "R", "S(-1)"),
+    "columns, gathered": ("S(0)", "S(0)", "R", "R", "R"),
+    "rows": ("S(1)", "R", "S(-1)", "S(-1)", "R"),
+    "rows of a whole input": ("S(1)", "R", "R", "S(-1)", "R"),
+    "columns of Conv1D": ("S(1)", "S(0)", "R", "R", "S(-1)"),
+    "rows of Conv1D": ("S(0)", "R", "S(-1)", "S(-1)", "R"),
 }
+
+
+def _cut(module, style, mesh):
+    """Cuts a layer over ranks of tensor parallel. What it is given and gives is no DTensor."""
+    if style == "columns of three":  # with fused
+        return _cut_in_three(module, mesh)  # with fused
+    weight, bias, given, takes, gives = ([_placement(lies)] for lies in STYLES[style])
+    for name, parameter in list(module.named_parameters(recurse=False)):
+        setattr(module, name, _laid(parameter, mesh, weight if name == "weight" else bias))
+    return _lay_around(module, mesh, takes, gives, given, local=True)
 
 
 class _Leave(Exception):
@@ -550,15 +789,14 @@ def _contexts_that_keep(keeps):
 
 
 def _recompute(module, **how):
-    forward = module.forward
-    module.forward = lambda *args, **kwargs: checkpoint(forward, *args, use_reentrant=False, **how, **kwargs)
+    module.forward = functools.partial(checkpoint, module.forward, use_reentrant=False, **how)
 
 
 LEAST_ON_HOST = 1 << 20  # bytes of a tensor that a layer of OFFLOADED keeps; smaller ones stay
 
 
 def _storage_of(tensor):
-    return (tensor.to_local() if isinstance(tensor, DTensor) else tensor).untyped_storage()
+    return _local(tensor).untyped_storage()
 
 
 def _bytes(storage):
@@ -638,7 +876,7 @@ class Offload:
             if storage.data_ptr() not in kept:
                 mine.add(kept.setdefault(storage.data_ptr(), OnHost(storage, *self.streams)))
             cut = (tensor.device_mesh, tensor.placements) if isinstance(tensor, DTensor) else None
-            local = tensor.to_local() if cut else tensor
+            local = _local(tensor)
             place = (local.storage_offset(), local.shape, local.stride())
             return kept[storage.data_ptr()], local.dtype, place, cut, tensor.shape, tensor.stride()
 
@@ -705,8 +943,7 @@ class Exchange(TorchFunctionMode):
 
 def _put_experts_on_ranks(module, products, mesh):
     for name, whole in list(module.named_parameters(recurse=False)):
-        cut = distribute_tensor(whole.detach(), mesh, [Shard(0)], src_data_rank=None)
-        setattr(module, name, nn.Parameter(cut, requires_grad=whole.requires_grad))
+        setattr(module, name, _laid(whole, mesh, [Shard(0)]))
     forward = module.forward
 
     def run(*args, **kwargs):
@@ -738,12 +975,10 @@ class Training:
     def __init__(
         self, make, device, loss=next_token, precision=torch.float32, optimizer=torch.optim.AdamW, meta=None
     ):  # meta: the seed of a model that is made without memory
-        sizes = {"pipeline": PIPELINE, "data": DATA, "context": CONTEXT, "tensor": TENSOR}
         count = PIPELINE * REPLICAS * TENSOR
         if dist.get_world_size() != count:
             raise CannotRunError(f"the plan is of {count} processes, not of {dist.get_world_size()}")
-        ranks = torch.arange(count).view([sizes[axis] for axis in MESH])
-        ranks = ranks.permute([MESH.index(axis) for axis in sizes])
+        ranks = torch.arange(count).view(list(MESH.values())).permute([list(MESH).index(axis) for axis in AXES])
 
         def mesh(replicas, **more):
             # ZeRO 0 keeps all on each rank: replicas of parts of one.
@@ -757,8 +992,7 @@ class Training:
         self.expert_mesh = mesh(REPLICAS // EXPERTS, experts=EXPERTS)
         # -- end with
         # -- with context
-        shape = tuple(sizes[axis] for axis in sizes)
-        sequences = DeviceMesh(device.type, ranks.reshape(shape), mesh_dim_names=tuple(sizes))["context"].get_group()
+        sequences = DeviceMesh(device.type, ranks, mesh_dim_names=AXES)["context"].get_group()
         self.chunks = OnChunks(sequences)
         loss = next_token_of_chunks if loss is next_token else loss
         # -- end with
@@ -808,39 +1042,35 @@ class Training:
     def _prepare(self, model, prefix, names):
         if self.meta is not None:
             _fill(model, prefix, self.device, self.meta)
-        styles = {name: STYLES[style]() for name in names if (style := _planned(CUT, name))}
-        if TENSOR > 1 and styles:
-            parallelize_module(model, self.mesh["tensor"], styles)
-        # -- with fused
+        is_layer = prefix.rpartition(".")[2].isdigit()
         for name in names:
-            if width := _planned(FUSED, name):
-                _within(OwnHeads(width), model.get_submodule(name))
-        # -- end with
-        # -- with experts
-        for name in names:
-            if products := _planned(GROUPED, name):
-                module = model.get_submodule(name)
+            module = model.get_submodule(name)
+            if style := _of(CUT, name):
+                _cut(module, style, self.mesh["tensor"])
+            # -- with fused
+            if width := _of(FUSED, name):
+                _within(OwnHeads(width), module)
+            # -- end with
+            # -- with experts
+            if products := _of(GROUPED, name):
                 _put_experts_on_ranks(module, products, self.expert_mesh["experts"])
                 if self.sharded:
                     fully_shard(module, **self._sharding_of_experts())
-        # -- end with
-        # -- with context
-        if prefix.rpartition(".")[2].isdigit():  # for what is computed again behind forward
-            _within(self.chunks, model.get_submodule(prefix))
-        # -- end with
-        for name in names:
+            # -- end with
+            # -- with context
+            if is_layer and name == prefix:  # for what is computed again behind forward
+                _within(self.chunks, module)
+            # -- end with
             if name in RECOMPUTED:
-                _recompute(model.get_submodule(name))
+                _recompute(module)
             elif name in SELECTIVE:
-                contexts = functools.partial(create_selective_checkpoint_contexts, _keep)
-                _recompute(model.get_submodule(name), context_fn=contexts)
+                _recompute(module, context_fn=functools.partial(create_selective_checkpoint_contexts, _keep))
             for part in IN_PART:
                 if name in part["layers"]:
-                    contexts = functools.partial(_contexts_that_keep, part["keeps"])
-                    _recompute(model.get_submodule(name), context_fn=contexts)
+                    _recompute(module, context_fn=functools.partial(_contexts_that_keep, part["keeps"]))
             if name in OFFLOADED:  # around a checkpoint, what that keeps
-                self.offload.around(model.get_submodule(name))
-        if self.sharded and prefix.rpartition(".")[2].isdigit():
+                self.offload.around(module)
+        if self.sharded and is_layer:
             fully_shard(model.get_submodule(prefix), **self._sharding())
 
     def _sharding(self):
@@ -899,7 +1129,7 @@ class Training:
 
     def backward(self, inputs, target):
         """Gradients of a whole step; gives its mean loss. `inputs` and `target` are of all replicas."""
-        mine = slice(self.replica() * MICRO_BATCH * MICROBATCHES, (self.replica() + 1) * MICRO_BATCH * MICROBATCHES)
+        mine = slice(self.replica() * SAMPLES, (self.replica() + 1) * SAMPLES)
         inputs, target = (tensor[mine].to(self.device) for tensor in (inputs, target))
         # -- with context
         if self.loss is next_token_of_chunks:
@@ -951,7 +1181,7 @@ class Training:
     def _sum_gradients(self, tied, group):
         """Each stage then takes the same step with its own copy."""
         grads = [self.parameters()[tied[number]].grad for number in self.numbers if number in tied]
-        grads = [grad.to_local() if isinstance(grad, DTensor) else grad for grad in grads if grad is not None]
+        grads = [_local(grad) for grad in grads if grad is not None]
         if grads:
             dist.all_reduce(functools.reduce(torch.Tensor.add_, grads), group=group)
         for other in grads[1:]:
@@ -964,14 +1194,13 @@ class Training:
         groups = dict.fromkeys(self._of_experts(), self.expert_mesh["replicas"].get_group())
         # -- end with
         for parameter in self.parameters().values():
-            if (grad := parameter.grad) is not None:
-                local = grad.to_local() if isinstance(grad, DTensor) else grad
-                dist.all_reduce(local.div_(REPLICAS), group=groups.get(parameter, group))
+            if parameter.grad is not None:
+                _average(parameter, groups.get(parameter, group), REPLICAS)
 
     # -- with experts
     def _of_experts(self):
         named = self.parameters().items()
-        return [parameter for name, parameter in named if _planned(GROUPED, name.rpartition(".")[0])]
+        return [parameter for name, parameter in named if _of(GROUPED, name.rpartition(".")[0])]
 
     # -- end with
     def parameters(self):
@@ -986,14 +1215,13 @@ class Training:
 
     def state(self):
         options = states.StateDictOptions(flatten_optimizer_state_dict=True)
-        of_stages = [
-            (
-                states.get_model_state_dict(stage.model),
-                states.get_optimizer_state_dict(stage.model, own, options=options),
-            )
+        return [
+            {
+                "model": states.get_model_state_dict(stage.model),
+                "optimizer": states.get_optimizer_state_dict(stage.model, own, options=options),
+            }
             for stage, own in zip(self.stages, self.optimizers, strict=True)
         ]
-        return [{"model": model, "optimizer": own} for model, own in of_stages]
 
     def save(self, folder):
         every = self.state()
@@ -1008,10 +1236,6 @@ class Training:
             states.set_optimizer_state_dict(stage.model, own, state["optimizer"], options=options)
 
 
-def _planned(table, name):
-    return next((value for pattern, value in table.items() if fnmatch.fnmatchcase(name, pattern)), None)
-
-
 def function_of(text):
     module, _, name = text.partition(":")
     return getattr(importlib.import_module(module), name)
@@ -1020,7 +1244,7 @@ def function_of(text):
 def random_tokens(words, seed):
     generator = torch.Generator().manual_seed(seed)
     while True:
-        ids = torch.randint(words, (DATA * MICRO_BATCH * MICROBATCHES, SEQUENCE), generator=generator)
+        ids = torch.randint(words, (DATA * SAMPLES, SEQUENCE), generator=generator)
         yield ids, ids
 
 
@@ -1057,8 +1281,8 @@ def main():
     training = Training(make, device, options.loss, getattr(torch, options.precision), optimizer, seed)
     if options.resume:
         training.resume(options.resume)
-    samples = DATA * MICRO_BATCH * MICROBATCHES
-    batches = options.data(samples, SEQUENCE) if options.data else random_tokens(options.random_tokens, options.seed)
+    tokens = random_tokens(options.random_tokens, options.seed)
+    batches = options.data(DATA * SAMPLES, SEQUENCE) if options.data else tokens
     for step, (inputs, target) in enumerate(itertools.islice(batches, options.steps)):
         loss = training.step(inputs, target)
         if dist.get_rank() == 0:
@@ -1071,3 +1295,4 @@ def main():
 if __name__ == "__main__":
     sys.path.insert(0, os.getcwd())
     main()
+# -- end with
