@@ -89,7 +89,7 @@ Row shape_rule(const Subject& s) {
     case WayToRun::Kind::kNone:
       break;
   }
-  return missing("none: a call is a NoRuleError");
+  return missing("none: a call is a NoRuleError, unless Python has a Meta kernel");
 }
 
 Row composite_rule(const Subject& s) {
@@ -386,7 +386,11 @@ const OperatorCard::Row& OperatorCard::row(std::string_view table) const {
 }
 
 std::vector<OperatorCard> operator_cards(std::string_view name) {
-  const std::vector<c10::OperatorName> names = c10::Dispatcher::singleton().getAllOpNames();
+  std::vector<c10::OperatorName> names = c10::Dispatcher::singleton().getAllOpNames();
+  std::erase_if(names, [](const c10::OperatorName& each) {  // those of torch in Python, which other processes lack
+    const auto op = c10::Dispatcher::singleton().findSchema(each);
+    return op && op->debug().find(".py:") != std::string::npos;
+  });
   std::map<std::string, c10::OperatorHandle> found;
   for (const c10::OperatorName& each : names) {
     const std::string full = toString(each);

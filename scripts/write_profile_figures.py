@@ -63,7 +63,7 @@ def stub(text, figures):
     lines = []
     for figure in figures:
         optional = "" if figure["always"] else " | None"
-        lines += ["    @property", f"    def {figure['name']}(self) -> {TYPES[figure['unit']]}{optional}: ..."]
+        lines.append(f"    {figure['name']}: Final[{TYPES[figure['unit']]}{optional}]")
     return between(text, "# Figures:", "# end of figures", lines)
 
 

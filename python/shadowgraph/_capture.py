@@ -73,20 +73,18 @@ class Capture(Scope):
     source_lines: note the program's "file:line" at every node that is not backward's.
     """
 
+    _kind = _C.Session
+
     def __init__(self, device="cpu", *, profile="", device_count=None, real_tensors="constant", data_sizes=None,
                  host_reads=None, contents_budget=None, unknown_operators_on_zeros=False, saved_tensors=True,
                  guards=True, source_lines=True):  # fmt: skip
-        self._made_with = (
-            str(device), profile, device_count, real_tensors, data_sizes, host_reads, contents_budget,
-            unknown_operators_on_zeros, saved_tensors, guards, source_lines,
-        )  # fmt: skip
+        super().__init__(device, profile=profile, device_count=device_count, real_tensors=real_tensors,
+                         data_sizes=data_sizes, host_reads=host_reads, contents_budget=contents_budget,
+                         unknown_operators_on_zeros=unknown_operators_on_zeros, saved_tensors=saved_tensors,
+                         guards=guards, source_lines=source_lines)  # fmt: skip
         self._loop: _own_loop.OwnLoop | None = _own_loop.OwnLoop(self)
-        self._device = str(device)
         self._wrapped: list[tuple[str, torch.Tensor]] = []  # named parameters that hold other tensors
         self._plain: list[torch.Tensor] = []  # the other ones
-
-    def _make(self, *how):
-        return _C.Session(*how)
 
     def __enter__(self):
         super().__enter__()

@@ -57,10 +57,9 @@ def _of_mode(graph, mode):
         return "", {}
     if not isinstance(mode, fake):
         raise _C.Error(f"mode takes a shadowgraph.fake, not {type(mode).__name__}")
-    device, profile, _, _, data_sizes, host_reads, *_ = mode._made_with
-    recorded = graph.metadata.get("device")
-    if recorded is not None and torch.device(device).type != torch.device(recorded).type:
-        raise _C.Error(f"the mode is of {device}; the graph was captured for {recorded}: capture there")
-    if host_reads is not None or not isinstance(data_sizes, (dict, type(None))):
+    recorded, data_sizes = graph.metadata.get("device"), mode._made_with["data_sizes"]
+    if recorded is not None and torch.device(mode._device).type != torch.device(recorded).type:
+        raise _C.Error(f"the mode is of {mode._device}; the graph was captured for {recorded}: capture there")
+    if mode._made_with["host_reads"] is not None or not isinstance(data_sizes, (dict, type(None))):
         raise _C.Error("propagation takes data_sizes by name; what the program read is answered as recorded")
-    return profile, data_sizes or {}
+    return mode._made_with["profile"], data_sizes or {}
