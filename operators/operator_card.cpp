@@ -73,6 +73,7 @@ Row shape_rule(const Subject& s) {
       return present(place.empty() ? kByTheProgram : "its own", place);
     }
     case WayToRun::Kind::kDecomposition:
+      if (s.info.route == Route::kNone) break;
       return present("none needed: libtorch decomposes it, and its parts are run");
     case WayToRun::Kind::kOutForm: {
       const std::string form = toString(way.form->op.operator_name());
@@ -341,7 +342,8 @@ std::span<const std::string_view> OperatorCard::tables() {
 
 std::vector<Row> table_rows(const c10::OperatorHandle& op) {
   install_process_state();  // registers the fast paths
-  const OperatorInfo& info = OperatorInfo::of(op);
+  OperatorInfo info = OperatorInfo::of(op);
+  if (info.name == "aten::get_gradients") info.route = Route::kNone;  // its kernel is in libtorch_python alone
   const Subject subject{op, info, info.target, info.target.facts(), info.name};
   std::vector<Row> rows;
   for (const Table& table : kTables) {
