@@ -16,6 +16,7 @@ from . import _attributes, _compiled, _distributed, _inputs, _models, _own_loop,
 from . import _shadowgraph as _C
 from ._fake import Scope, fake
 from ._keywords import keywords_apart
+from ._own_loop import canonical
 from ._training import PipelineLoop, Training, TrainingLoop, phase, region
 
 __all__ = ["Capture", "capture", "capture_training_step", "phase", "region"]
@@ -352,7 +353,7 @@ def _run(program, args, kwargs, *, device, dtype=None, train=None, loss=None, op
                     outputs = call(*args, **kwargs)
         graph = session.finish(outputs)
         seconds = time.perf_counter() - begin
-    graph.set_metadata("device", _canonical(device))
+    graph.set_metadata("device", canonical(device))
     graph.set_metadata("mode", "train" if step else "infer")
     if step and not run_steps:
         graph.set_metadata("step", "steady" if steady_state else "first")
@@ -380,11 +381,6 @@ def _loop_of(module, loss, optimizer, training, device):
     if isinstance(module, _schedules.PipelineRank):
         return PipelineLoop(module, optimizer, training, device)
     return TrainingLoop(module, functools.partial(_loss_of, loss=loss), optimizer, training, device)
-
-
-def _canonical(device):
-    device = torch.device(device)
-    return f"{device.type}:0" if device.type != "cpu" and device.index is None else str(device)
 
 
 @contextlib.contextmanager

@@ -340,7 +340,7 @@ class _Runner:
                 result = self._filled(output.args[0]) if output is not None else ()
                 graph = session.finish(_inputs.tensors_of(result))
         _C.take_node_names(graph, _NOTE)
-        graph.set_metadata("device", _capture._canonical(device))
+        graph.set_metadata("device", _capture.canonical(device))
         return graph
 
     def _name(self, session, given, rest):

@@ -209,6 +209,7 @@ void bind_capture(py::module_& m) {
   bind_scope<PhaseScope, std::string>(m, "Phase");
   bind_scope<RegionScope, std::string>(m, "RegionScope");
   bind_scope<FiniteGradients>(m, "FiniteGradients");
+  bind_scope<UnfakeGuard>(m, "Unfake");
   py::class_<Session>(m, "Session")
       .def(py::init<const std::string&, const py::dict&>(), py::arg("device"), py::arg("made_with"))
       .def("enter", &Session::enter)

@@ -57,19 +57,6 @@ class CrossRef {
   std::vector<CrossRefDifference> differences_;
 };
 
-class Unfake {
- public:
-  void enter() { guard_ = std::make_unique<UnfakeGuard>(); }
-  void leave() { guard_.reset(); }
-
- private:
-  std::unique_ptr<UnfakeGuard> guard_;
-};
-
-}  // namespace
-
-namespace {
-
 c10::Scalar scalar_of(py::handle value) {
   if (py::isinstance<py::bool_>(value)) return value.cast<bool>();
   if (py::isinstance<py::int_>(value)) return value.cast<int64_t>();
@@ -206,7 +193,6 @@ void bind_modes(py::module_& m) {
       .def_readonly("fake", &CrossRefDifference::fake)
       .def("__str__", &CrossRefDifference::to_string)
       .def("__repr__", [](const CrossRefDifference& d) { return "<CrossRefDifference " + d.to_string() + ">"; });
-  py::class_<Unfake>(m, "Unfake").def(py::init<>()).def("enter", &Unfake::enter).def("leave", &Unfake::leave);
 }
 
 }  // namespace shadowgraph::python
