@@ -1,6 +1,9 @@
 // `shadowgraph operator`: what is known of an operator, from every table, with the places where it stands.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
+#include <string>
 #include <vector>
 
 #include "cli/output.h"
@@ -12,12 +15,13 @@ namespace shadowgraph::cli {
 namespace {
 
 struct OperatorRequest {
-  std::string name;
+  std::vector<std::string> names;
   bool json = false;
 };
 
 int show_operator(const OperatorRequest& request) {
-  const std::vector<OperatorCard> cards = operator_cards(request.name);
+  std::vector<OperatorCard> cards;
+  for (const std::string& name : request.names) std::ranges::move(operator_cards(name), std::back_inserter(cards));
   if (request.json) {
     print_text(to_json(cards));
     return 0;
@@ -30,7 +34,7 @@ int show_operator(const OperatorRequest& request) {
 }
 
 void add_options(CLI::App& command, OperatorRequest& request) {
-  command.add_option("NAME", request.name, "aten::gelu: every overload of it; aten::add.Tensor: that one")->required();
+  command.add_option("NAME", request.names, "aten::gelu: every overload of it; aten::add.Tensor: that one")->required();
   begin_group(command, kOutput);
   command.add_flag("--json", request.json, "As JSON: an object for each overload");
   command.footer(

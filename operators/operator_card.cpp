@@ -73,6 +73,7 @@ Row shape_rule(const Subject& s) {
       return present(place.empty() ? kByTheProgram : "its own", place);
     }
     case WayToRun::Kind::kDecomposition:
+      if (s.info.route == Route::kNone) break;
       return present("none needed: libtorch decomposes it, and its parts are run");
     case WayToRun::Kind::kOutForm: {
       const std::string form = toString(way.form->op.operator_name());
@@ -89,7 +90,7 @@ Row shape_rule(const Subject& s) {
     case WayToRun::Kind::kNone:
       break;
   }
-  return missing("none: a call is a NoRuleError");
+  return missing("none: a call is a NoRuleError, unless Python has a Meta kernel");
 }
 
 Row composite_rule(const Subject& s) {
@@ -341,7 +342,8 @@ std::span<const std::string_view> OperatorCard::tables() {
 
 std::vector<Row> table_rows(const c10::OperatorHandle& op) {
   install_process_state();  // registers the fast paths
-  const OperatorInfo& info = OperatorInfo::of(op);
+  OperatorInfo info = OperatorInfo::of(op);
+  if (info.name == "aten::get_gradients") info.route = Route::kNone;  // its kernel is in libtorch_python alone
   const Subject subject{op, info, info.target, info.target.facts(), info.name};
   std::vector<Row> rows;
   for (const Table& table : kTables) {
@@ -386,7 +388,11 @@ const OperatorCard::Row& OperatorCard::row(std::string_view table) const {
 }
 
 std::vector<OperatorCard> operator_cards(std::string_view name) {
-  const std::vector<c10::OperatorName> names = c10::Dispatcher::singleton().getAllOpNames();
+  std::vector<c10::OperatorName> names = c10::Dispatcher::singleton().getAllOpNames();
+  std::erase_if(names, [](const c10::OperatorName& each) {  // those of torch in Python, which other processes lack
+    const auto op = c10::Dispatcher::singleton().findSchema(each);
+    return op && op->debug().find(".py:") != std::string::npos;
+  });
   std::map<std::string, c10::OperatorHandle> found;
   for (const c10::OperatorName& each : names) {
     const std::string full = toString(each);

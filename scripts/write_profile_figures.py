@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
-"""Writes what follows from the rows of profiler/profile/figures.cpp. Wants build/python (make python).
+"""Writes what follows from the rows of profiler/profile/figures.cpp, and from --help. Wants build/python (make python).
 
     scripts/write_profile_figures.py           writes it anew
     scripts/write_profile_figures.py --check   fails if something is not as the rows say
 
 In docs/profile.schema.json these are the properties that are figures, and which of them are required; in the stub of
-the extension, the attributes of Profile; in docs/memory.md, the table of the report's lines.
+the extension, the attributes of Profile; in docs/memory.md, the table of the report's lines. docs/options.md has the
+options of all verbs.
 """
 
 import json
 import pathlib
 import re
+import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -63,7 +65,7 @@ def stub(text, figures):
     lines = []
     for figure in figures:
         optional = "" if figure["always"] else " | None"
-        lines += ["    @property", f"    def {figure['name']}(self) -> {TYPES[figure['unit']]}{optional}: ..."]
+        lines.append(f"    {figure['name']}: Final[{TYPES[figure['unit']]}{optional}]")
     return between(text, "# Figures:", "# end of figures", lines)
 
 
@@ -74,7 +76,32 @@ def page(text, figures):
     return between(text, "<!-- figures", "<!-- end of figures", [*rows, ""])
 
 
-OUTPUTS = {"docs/profile.schema.json": schema, "python/shadowgraph/_shadowgraph.pyi": stub, "docs/memory.md": page}
+def tables_of(tool, *words):
+    """What --help says, as (heading, [(option, what it is)]); headings are those of the verb's options."""
+    text = subprocess.run([tool.path(), *words, "--help"], env=tool.environment(tool.folder_of("torch")), check=True,
+                          capture_output=True, text=True).stdout
+    for heading, lines in re.findall(r"^(\S[^\n]*):\n((?:  +\S[^\n]*\n)+)", text, re.MULTILINE):
+        rows = re.findall(r"^  (\S+(?: \S+)*?)(?:\n {10,}|  +)(\S[^\n]*)\n", lines, re.MULTILINE)
+        if heading != "Examples":
+            yield heading, [(name.removesuffix(" ..."), what) for name, what in rows if not name.startswith("-h,")]
+
+
+def options(text, _):
+    import _shadowgraph_tool as tool
+
+    verbs = dict(tables_of(tool))["Verbs"]
+    lines = [text.partition("\n## ")[0].rstrip()]
+    for verb, what in verbs:
+        lines += ["", f"## {verb}", f"{what}.", "", "| option | what |", "|---|---|"]
+        for heading, rows in tables_of(tool, verb):
+            lines += [f"| **{heading}** | |"] if heading != "Positionals" else []
+            lines += ["| `{}` | {} |".format(name.replace("|", r"\|"), re.sub(r"([|*_<\[])", r"\\\1", what))
+                      for name, what in rows]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+OUTPUTS = {"docs/profile.schema.json": schema, "python/shadowgraph/_shadowgraph.pyi": stub, "docs/memory.md": page,
+           "docs/options.md": options}
 
 
 def main(check):

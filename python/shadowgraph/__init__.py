@@ -23,7 +23,6 @@ if _torch.__version__.split("+")[0] != TORCH_VERSION:
 
 from . import integrations
 from ._capture import Capture, capture, capture_training_step, phase, region
-from ._cut_pipeline import pipeline
 from ._deferred import (
     DeferredInit,
     deferred_graph,
@@ -49,10 +48,9 @@ from ._kernels import (
     use_kernel,
 )
 from ._pipelines import PipelineShapes, pipeline_shapes
-from ._plans import PlanQuestions, plan, simulate_plan
+from ._plans import PlanQuestions, pipeline, plan, simulate_plan
 from ._ranks import Ranks, Role
 from ._report import Report, calibrate, profile
-from ._rules import operators_with_rule, register_composite_rule, register_rule
 from ._serving import serve
 from ._shadowgraph import (
     BakedSize,
@@ -98,7 +96,7 @@ from ._shadowgraph import (
     weight_formats,
 )
 from ._shadowgraph import version as __version__
-from ._shapes import propagate
+from ._shapes import operators_with_rule, propagate, register_composite_rule, register_rule
 from ._sharding import Sharding, shard
 from ._sweep import Sweep, SweepRow, fit, sweep
 from ._weights import Checkpoint

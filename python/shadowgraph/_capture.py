@@ -16,6 +16,7 @@ from . import _attributes, _compiled, _distributed, _inputs, _models, _own_loop,
 from . import _shadowgraph as _C
 from ._fake import Scope, fake
 from ._keywords import keywords_apart
+from ._own_loop import canonical
 from ._training import PipelineLoop, Training, TrainingLoop, phase, region
 
 __all__ = ["Capture", "capture", "capture_training_step", "phase", "region"]
@@ -73,20 +74,18 @@ class Capture(Scope):
     source_lines: note the program's "file:line" at every node that is not backward's.
     """
 
+    _kind = _C.Session
+
     def __init__(self, device="cpu", *, profile="", device_count=None, real_tensors="constant", data_sizes=None,
                  host_reads=None, contents_budget=None, unknown_operators_on_zeros=False, saved_tensors=True,
                  guards=True, source_lines=True):  # fmt: skip
-        self._made_with = (
-            str(device), profile, device_count, real_tensors, data_sizes, host_reads, contents_budget,
-            unknown_operators_on_zeros, saved_tensors, guards, source_lines,
-        )  # fmt: skip
+        super().__init__(device, profile=profile, device_count=device_count, real_tensors=real_tensors,
+                         data_sizes=data_sizes, host_reads=host_reads, contents_budget=contents_budget,
+                         unknown_operators_on_zeros=unknown_operators_on_zeros, saved_tensors=saved_tensors,
+                         guards=guards, source_lines=source_lines)  # fmt: skip
         self._loop: _own_loop.OwnLoop | None = _own_loop.OwnLoop(self)
-        self._device = str(device)
         self._wrapped: list[tuple[str, torch.Tensor]] = []  # named parameters that hold other tensors
         self._plain: list[torch.Tensor] = []  # the other ones
-
-    def _make(self, *how):
-        return _C.Session(*how)
 
     def __enter__(self):
         super().__enter__()
@@ -354,7 +353,7 @@ def _run(program, args, kwargs, *, device, dtype=None, train=None, loss=None, op
                     outputs = call(*args, **kwargs)
         graph = session.finish(outputs)
         seconds = time.perf_counter() - begin
-    graph.set_metadata("device", _canonical(device))
+    graph.set_metadata("device", canonical(device))
     graph.set_metadata("mode", "train" if step else "infer")
     if step and not run_steps:
         graph.set_metadata("step", "steady" if steady_state else "first")
@@ -382,11 +381,6 @@ def _loop_of(module, loss, optimizer, training, device):
     if isinstance(module, _schedules.PipelineRank):
         return PipelineLoop(module, optimizer, training, device)
     return TrainingLoop(module, functools.partial(_loss_of, loss=loss), optimizer, training, device)
-
-
-def _canonical(device):
-    device = torch.device(device)
-    return f"{device.type}:0" if device.type != "cpu" and device.index is None else str(device)
 
 
 @contextlib.contextmanager

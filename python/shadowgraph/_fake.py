@@ -16,25 +16,25 @@ __all__ = ["CrossRefMode", "detect_fake_mode", "fake", "is_fake", "known_content
 class Scope:
     """What `fake` and `Capture` share: a C++ mode or session, entered and left, and torch told of it meanwhile."""
 
+    _kind: Any  # the C++ class of what is entered
     _inside: Any = None
-    _made_with: tuple = ()
     # By the address of the C++ mode.
     _active_ones: ClassVar[weakref.WeakValueDictionary] = weakref.WeakValueDictionary()
 
-    def _make(self, *how):
-        raise NotImplementedError("the C++ object that is entered")
+    def __init__(self, device, **made_with):
+        self._device, self._made_with = str(device), made_with
 
     def __enter__(self):
         _process.install()
         if self._inside is not None:
             raise _C.Error("this is active already; make another one to nest them")
         outer = _C.detect_fake_mode(())
-        count = self._made_with[2]
+        count = self._made_with["device_count"]
         if count is None and not outer:
             visible = _devices.visible_devices()
             # Who hides a GPU and pretends one means the pretended one.
-            count = visible if visible or torch.device(self._made_with[0]).type != "cuda" else None
-        inside = self._make(*self._made_with[:2], count, *self._made_with[3:])
+            count = visible if visible or torch.device(self._device).type != "cuda" else None
+        inside = self._kind(self._device, {**self._made_with, "device_count": count})
         _process.acquire()
         try:
             inside.enter()
@@ -96,10 +96,13 @@ class fake(Scope):
     Raises Error if torch in this process cannot be used so, or for a device that cannot be pretended.
     """
 
+    _kind = _C.Mode
+
     def __init__(self, device="cpu", *, profile="", device_count=None, real_tensors="constant", data_sizes=None,
                  host_reads=None, contents_budget=None, unknown_operators_on_zeros=False):  # fmt: skip
-        self._made_with = (str(device), profile, device_count, real_tensors, data_sizes, host_reads, contents_budget,
-                           unknown_operators_on_zeros)  # fmt: skip
+        super().__init__(device, profile=profile, device_count=device_count, real_tensors=real_tensors,
+                         data_sizes=data_sizes, host_reads=host_reads, contents_budget=contents_budget,
+                         unknown_operators_on_zeros=unknown_operators_on_zeros)  # fmt: skip
         self._real = {}  # weak references to tensors that were converted, by address
 
     def from_real(self, tensor, device=None):
@@ -120,9 +123,6 @@ class fake(Scope):
     def __exit__(self, *exception):
         self._real.clear()
         super().__exit__(*exception)
-
-    def _make(self, *how):
-        return _C.Mode(*how)
 
 
 def detect_fake_mode(*tensors):

@@ -178,10 +178,6 @@ class Converted:
         self._fakes = {}
         self._records = {}
 
-    def fake_of(self, tensor):
-        """The fake that stands for a tensor of the module; the tensor itself if it is a fake."""
-        return self._fakes.get(id(tensor), (None, tensor))[1]
-
     def _make(self, tensor):
         if _wrappers.is_fake(tensor):
             return tensor

@@ -11,6 +11,11 @@ from . import _shadowgraph as _C
 from . import _wrappers
 
 
+def canonical(device):
+    device = torch.device(device)
+    return f"{device.type}:0" if device.type != "cpu" and device.index is None else str(device)
+
+
 class OwnLoop:
     """Told of what the program calls, it names that for a capture, as a profile of one line names its model.
 
@@ -60,8 +65,7 @@ class OwnLoop:
 
     def metadata(self, device):
         """(name, text) as a profile of one line has them."""
-        device = torch.device(device)
-        yield "device", f"{device.type}:0" if device.type != "cpu" and device.index is None else str(device)
+        yield "device", canonical(device)
         if self.module is not None:
             yield "mode", "train" if self.trains else "infer"
             yield "model", type(self.module).__name__

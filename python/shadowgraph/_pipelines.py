@@ -13,7 +13,7 @@ from . import _inputs
 from . import _shadowgraph as _C
 from ._distributed import as_rank, ranks_of, world_size
 from ._fake import fake
-from ._imports import when_imported
+from ._libraries import when_imported
 from ._schedules import PipelineRank, is_static, stages_of
 
 __all__ = ["PipelineShapes", "found_out", "known_to_all", "pipeline_shapes"]

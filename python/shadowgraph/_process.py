@@ -1,6 +1,6 @@
 """What torch's Python side is told while a fake mode is active on the calling thread; otherwise it is as torch made it.
 
-All that this package changes in torch is here and in `_copies`, `_devices`, `_files` and `_reads`. Wrapped functions
+All that this package changes in torch is here and in `_devices`, `_files` and `_reads`. Wrapped functions
 ask whether a mode is active and pass through if none is. Flags of the process (`_Flags`) are set while any thread is
 in a mode.
 """
@@ -23,9 +23,9 @@ import torch.utils.checkpoint
 import torch.utils.data
 from _shadowgraph_build import CUDA_VERSION
 
-from . import _compiled, _copies, _devices, _files, _libraries, _reads, _wrappers
+from . import _compiled, _devices, _files, _libraries, _reads, _wrappers
 from . import _shadowgraph as _C
-from ._imports import when_imported
+from ._libraries import when_imported
 from ._unfake import unfake
 
 _lock = threading.Lock()
@@ -52,7 +52,7 @@ def install():
         _files.read_for_real()
         _replace_what_reads_its_own_results()
         _leave_real_storages_real()
-        _copies.copy_fake_storages()
+        _reads.copy_fake_storages()
         _libraries.see_the_real_machine()
         _tell_captures_of_resized_storages()
         _step_aside_for_torchs_own_mode()

@@ -28,7 +28,7 @@ class Report(_C.Profile):
     graph: the graph that all of it was asked of. It must not change meanwhile.
     """
 
-    @property
+    @property  # type: ignore[misc]  # Profile's is how many there are
     def nodes(self):
         """The graph's nodes in program order, each with its own figures; what is not known is None.
 

@@ -1,14 +1,16 @@
-"""A graph's shapes for other inputs, without running the model again."""
+"""Shapes: rules for operators, and a graph's shapes for other inputs, without running the model again."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from . import _process
 from . import _shadowgraph as _C
 from ._fake import fake
-from ._shadowgraph import Graph, ShapePropagation, Value
+from ._shadowgraph import Graph, ShapePropagation, Value, operators_with_rule
 
-__all__ = ["propagate"]
+__all__ = ["operators_with_rule", "propagate", "register_composite_rule", "register_rule"]
 
 
 def propagate(graph: Graph, *inputs: Any, mode: fake | None = None, **named: Any) -> ShapePropagation:
@@ -57,10 +59,45 @@ def _of_mode(graph, mode):
         return "", {}
     if not isinstance(mode, fake):
         raise _C.Error(f"mode takes a shadowgraph.fake, not {type(mode).__name__}")
-    device, profile, _, _, data_sizes, host_reads, *_ = mode._made_with
-    recorded = graph.metadata.get("device")
-    if recorded is not None and torch.device(device).type != torch.device(recorded).type:
-        raise _C.Error(f"the mode is of {device}; the graph was captured for {recorded}: capture there")
-    if host_reads is not None or not isinstance(data_sizes, (dict, type(None))):
+    recorded, data_sizes = graph.metadata.get("device"), mode._made_with["data_sizes"]
+    if recorded is not None and torch.device(mode._device).type != torch.device(recorded).type:
+        raise _C.Error(f"the mode is of {mode._device}; the graph was captured for {recorded}: capture there")
+    if mode._made_with["host_reads"] is not None or not isinstance(data_sizes, (dict, type(None))):
         raise _C.Error("propagation takes data_sizes by name; what the program read is answered as recorded")
-    return profile, data_sizes or {}
+    return mode._made_with["profile"], data_sizes or {}
+
+
+def register_rule(name: str, function: Callable[..., Any] | None = None) -> Callable[..., Any]:
+    """What the results of an operator look like: a function in place of its kernel, called on fakes.
+
+        @sg.register_rule("aten::gelu")
+        def _(x, *, approximate):
+            return torch.empty_like(x)
+
+    name: "aten::add.Tensor", with the overload.
+    function: takes all that the operator's schema says, keyword-only arguments by name, and gives what the schema says.
+        Fakes tell the pretended device (`x.is_cuda`). A result is where the function makes it; what it makes on "meta"
+        is where the operator's results are (`register_devices`). It must not read data, and what it calls is in no
+        capture.
+
+    Registering again replaces any earlier rule, built-in ones too, for the whole process.
+
+    Raises Error for an operator that torch does not know. What the function raises, the operator's call raises.
+    """
+    return _register(name, function, register_rule, False)
+
+
+def register_composite_rule(name: str, function: Callable[..., Any] | None = None) -> Callable[..., Any]:
+    """A function in place of a composite operator's decomposition, above autograd, on fakes on a pretended GPU.
+
+    For composites that pick a kernel by asking the device. Arguments and errors are those of `register_rule`.
+    """
+    return _register(name, function, register_composite_rule, True)
+
+
+def _register(name, function, register, composite):
+    if function is None:
+        return lambda decorated: register(name, decorated)
+    _process.install()
+    _C.register_rule(name, function, composite)
+    return function

@@ -167,12 +167,7 @@ def fit(model: Any, inputs: Callable[..., Any], sizes: Iterable[Mapping[str, int
             except TypeError as error:
                 raise _C.Error(f"inputs does not take the sizes {', '.join(point)} by name: {error}") from None
             captures.append((point, _capture.of_model(model, inputs(*given.args, **given.kwargs), **how)[0]))
-    return SymbolicGraph(captures, _whole(device), allocator)
-
-
-def _whole(device):
-    device = torch.device(device)
-    return f"{device.type}:0" if device.type != "cpu" and device.index is None else str(device)
+    return SymbolicGraph(captures, _capture.canonical(device), allocator)
 
 
 def _batches(batches):
@@ -191,7 +186,7 @@ def _fitted(captured_at, largest, device, allocator, bar):
     for samples in _SAMPLES:
         captures = [({"batch": batch}, captured_at(batch)) for batch in bar.over(samples)]
         try:
-            symbolic = SymbolicGraph(captures, _whole(device), allocator)
+            symbolic = SymbolicGraph(captures, _capture.canonical(device), allocator)
         except _C.UnsupportedError as error:
             why = why or str(error)
             continue

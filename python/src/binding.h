@@ -49,10 +49,16 @@ class CppCall {
   CppCall& operator=(const CppCall&) = delete;
 };
 
-FakeTensorOptions fake_options(const std::optional<std::string>& device, const std::string& profile,
-                               std::optional<int> device_count, const std::string& real_tensors,
-                               const py::object& sizes, const py::object& host_reads, const py::object& contents_budget,
-                               bool unknown_operators_on_zeros);
+// Of the keywords of shadowgraph.fake and Capture, which are all given. Throws type_error for one of another type.
+FakeTensorOptions fake_options(const std::string& device, const py::dict& given);
+template <class T>
+T keyword(const py::dict& given, const char* name) {
+  try {
+    return given[name].cast<T>();
+  } catch (const py::cast_error&) {
+    throw py::type_error(std::string(name) + " cannot be " + std::string(py::repr(given[name])));
+  }
+}
 DeviceProfile device_profile_named(const std::string& name);  // an empty one is the default
 
 // JSON as Python's own dicts and lists.

@@ -139,7 +139,11 @@ std::vector<at::Tensor> parts_of_wrapper(const at::Tensor& wrapper) {
 
 class Session {
  public:
-  explicit Session(CaptureOptions options, bool locations) : options_(std::move(options)), locations_(locations) {}
+  Session(const std::string& device, const py::dict& made_with)
+      : options_{.mode = fake_options(device, made_with),
+                 .saved_tensors = keyword<bool>(made_with, "saved_tensors"),
+                 .guards = keyword<bool>(made_with, "guards")},
+        locations_(keyword<bool>(made_with, "source_lines")) {}
   void enter() {
     if (session_) throw Error("this capture is active already");
     session_ = std::make_unique<CaptureSession>(options_);
@@ -205,22 +209,9 @@ void bind_capture(py::module_& m) {
   bind_scope<PhaseScope, std::string>(m, "Phase");
   bind_scope<RegionScope, std::string>(m, "RegionScope");
   bind_scope<FiniteGradients>(m, "FiniteGradients");
+  bind_scope<UnfakeGuard>(m, "Unfake");
   py::class_<Session>(m, "Session")
-      .def(py::init([](const std::optional<std::string>& device, const std::string& profile,
-                       std::optional<int> device_count, const std::string& real_tensors, const py::object& sizes,
-                       const py::object& host_reads, const py::object& contents_budget, bool on_zeros,
-                       bool saved_tensors, bool guards, bool locations) {
-             return std::make_unique<Session>(
-                 CaptureOptions{.mode = fake_options(device, profile, device_count, real_tensors, sizes, host_reads,
-                                                     contents_budget, on_zeros),
-                                .saved_tensors = saved_tensors,
-                                .guards = guards},
-                 locations);
-           }),
-           py::arg("device") = std::nullopt, py::arg("profile") = "", py::arg("device_count") = std::nullopt,
-           py::arg("real_tensors") = "constant", py::arg("data_sizes") = py::none(), py::arg("host_reads") = py::none(),
-           py::arg("contents_budget") = py::none(), py::arg("unknown_operators_on_zeros") = false,
-           py::arg("saved_tensors") = true, py::arg("guards") = true, py::arg("locations") = true)
+      .def(py::init<const std::string&, const py::dict&>(), py::arg("device"), py::arg("made_with"))
       .def("enter", &Session::enter)
       .def("leave", &Session::leave)
       .def("address", &Session::address)

@@ -22,7 +22,7 @@ struct OperatorCall {
   py::list results;
 };
 
-py::object to_python(const Operand& operand) {
+py::object operand_object(const Operand& operand) {
   switch (operand.kind) {
     case Operand::Kind::kTensor:
       return py::cast(TensorShape{{operand.shape.begin(), operand.shape.end()}, operand.element_bytes});
@@ -74,8 +74,8 @@ std::optional<int64_t> ask(const py::object& rule, const std::string& op, const 
   };
   try {
     OperatorCall seen;
-    for (const Operand& argument : call.arguments) seen.arguments.append(to_python(argument));
-    for (const Operand& result : call.results) seen.results.append(to_python(result));
+    for (const Operand& argument : call.arguments) seen.arguments.append(operand_object(argument));
+    for (const Operand& result : call.results) seen.results.append(operand_object(result));
     const py::object answer = rule(seen);
     if (answer.is_none()) return std::nullopt;
     if (PyIndex_Check(answer.ptr()) == 0) return fail(fmt::format("gave {}", std::string(py::repr(answer))));

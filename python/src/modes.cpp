@@ -10,7 +10,7 @@ namespace {
 
 class Mode {
  public:
-  explicit Mode(FakeTensorOptions options) : options_(std::move(options)) {}
+  Mode(const std::string& device, const py::dict& made_with) : options_(fake_options(device, made_with)) {}
   void enter() {
     if (mode_) throw Error("this mode is active already; make another one to nest them");
     mode_ = std::make_unique<FakeTensorMode>(options_);
@@ -56,19 +56,6 @@ class CrossRef {
   std::map<std::string, int64_t> refused_;
   std::vector<CrossRefDifference> differences_;
 };
-
-class Unfake {
- public:
-  void enter() { guard_ = std::make_unique<UnfakeGuard>(); }
-  void leave() { guard_.reset(); }
-
- private:
-  std::unique_ptr<UnfakeGuard> guard_;
-};
-
-}  // namespace
-
-namespace {
 
 c10::Scalar scalar_of(py::handle value) {
   if (py::isinstance<py::bool_>(value)) return value.cast<bool>();
@@ -159,21 +146,19 @@ DeviceProfile device_profile_named(const std::string& name) {
   throw Error("no device profile '" + name + "'; there are h100 and a100");
 }
 
-FakeTensorOptions fake_options(const std::optional<std::string>& device, const std::string& profile,
-                               std::optional<int> device_count, const std::string& real_tensors,
-                               const py::object& sizes, const py::object& host_reads, const py::object& contents_budget,
-                               bool unknown_operators_on_zeros) {
+FakeTensorOptions fake_options(const std::string& device, const py::dict& given) {
   FakeTensorOptions options;
-  if (device) options.device = c10::Device(*device);
-  if (!profile.empty() || device_count) options.profile = device_profile_named(profile);
-  if (device_count) options.profile->device_count = *device_count;
-  options.unknown_operators_on_zeros = unknown_operators_on_zeros;
-  options.real_tensors = parse<RealTensors>(real_tensors, "real_tensors");
-  add_data_sizes(options, sizes);
-  options.host_reads = host_reads_of(host_reads);
-  if (!contents_budget.is_none()) {
-    const auto [bytes, seconds] = contents_budget.cast<std::pair<int64_t, double>>();
-    options.contents_budget = ContentsBudget{.bytes = bytes, .seconds = seconds};
+  options.device = c10::Device(device);
+  const auto profile = keyword<std::string>(given, "profile");
+  const auto count = keyword<std::optional<int>>(given, "device_count");
+  if (!profile.empty() || count) options.profile = device_profile_named(profile);
+  if (count) options.profile->device_count = *count;
+  options.unknown_operators_on_zeros = keyword<bool>(given, "unknown_operators_on_zeros");
+  options.real_tensors = parse<RealTensors>(keyword<std::string>(given, "real_tensors"), "real_tensors");
+  add_data_sizes(options, given["data_sizes"]);
+  options.host_reads = host_reads_of(given["host_reads"]);
+  if (const auto budget = keyword<std::optional<std::pair<int64_t, double>>>(given, "contents_budget")) {
+    options.contents_budget = ContentsBudget{.bytes = budget->first, .seconds = budget->second};
   }
   return options;
 }
@@ -181,15 +166,7 @@ FakeTensorOptions fake_options(const std::optional<std::string>& device, const s
 void bind_modes(py::module_& m) {
   set_describe_process_group(&describe_by_torch);
   py::class_<Mode>(m, "Mode")
-      .def(py::init([](const std::optional<std::string>& device, const std::string& profile,
-                       std::optional<int> device_count, const std::string& real_tensors, const py::object& sizes,
-                       const py::object& host_reads, const py::object& contents_budget, bool on_zeros) {
-             return std::make_unique<Mode>(fake_options(device, profile, device_count, real_tensors, sizes, host_reads,
-                                                        contents_budget, on_zeros));
-           }),
-           py::arg("device") = std::nullopt, py::arg("profile") = "", py::arg("device_count") = std::nullopt,
-           py::arg("real_tensors") = "constant", py::arg("data_sizes") = py::none(), py::arg("host_reads") = py::none(),
-           py::arg("contents_budget") = py::none(), py::arg("unknown_operators_on_zeros") = false)
+      .def(py::init<const std::string&, const py::dict&>(), py::arg("device"), py::arg("made_with"))
       .def("enter", &Mode::enter)
       .def("leave", &Mode::leave)
       .def("address", &Mode::address, "As detect_fake_mode() gives it.")
@@ -216,7 +193,6 @@ void bind_modes(py::module_& m) {
       .def_readonly("fake", &CrossRefDifference::fake)
       .def("__str__", &CrossRefDifference::to_string)
       .def("__repr__", [](const CrossRefDifference& d) { return "<CrossRefDifference " + d.to_string() + ">"; });
-  py::class_<Unfake>(m, "Unfake").def(py::init<>()).def("enter", &Unfake::enter).def("leave", &Unfake::leave);
 }
 
 }  // namespace shadowgraph::python

@@ -12,7 +12,7 @@
 namespace shadowgraph::python {
 namespace {
 
-py::dict to_python(const SizeCost& cost) {
+py::dict dict_of(const SizeCost& cost) {
   py::dict figures;
   figures["peak_bytes"] = cost.peak_bytes;
   figures["saved_bytes"] = cost.saved_bytes;
@@ -40,7 +40,7 @@ class Fit {
     begin_cost_rules();
     const SizeCost cost = sweep_.at(sizes);
     end_cost_rules();
-    return to_python(cost);
+    return dict_of(cost);
   }
   py::dict flops() const {
     py::dict texts;
@@ -83,7 +83,7 @@ void bind_costs_of_sizes(py::module_& m) {
         begin_cost_rules();
         const SizeCost cost = size_cost(profile(graph, options));
         end_cost_rules();
-        return to_python(cost);
+        return dict_of(cost);
       },
       py::arg("graph"), py::arg("device") = std::nullopt, py::arg("allocator") = "",
       "peak_bytes, saved_bytes, flops, elementwise_flops and transcendental of a graph as it is; on a device with a "

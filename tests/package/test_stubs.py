@@ -43,11 +43,11 @@ def test_the_stub_has_what_the_module_has():
 
 def test_properties_and_methods_are_what_the_stub_says():
     for item in ast.parse(STUB.read_text()).body:
-        if isinstance(item, ast.ClassDef) and item.body and isinstance(item.body[0], ast.FunctionDef):
-            for function in item.body:
-                decorators = {getattr(decorator, "id", None) for decorator in function.decorator_list}
-                entry = vars(getattr(_shadowgraph, item.name)).get(function.name)
-                assert isinstance(entry, property) == ("property" in decorators), (item.name, function.name)
+        for member in item.body if isinstance(item, ast.ClassDef) else ():
+            if isinstance(member, (ast.FunctionDef, ast.AnnAssign)):
+                name = member.name if isinstance(member, ast.FunctionDef) else member.target.id
+                entry = vars(getattr(_shadowgraph, item.name)).get(name)
+                assert isinstance(entry, property) == isinstance(member, ast.AnnAssign), (item.name, name)
 
 
 def test_what_follows_from_the_rows_of_figures_is_written():

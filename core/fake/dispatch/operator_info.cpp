@@ -289,7 +289,8 @@ WayToRun way_to_run(const c10::OperatorHandle& op) {
     case Route::kComposite:
       return {.kind = Kind::kDecomposition};
     case Route::kMeta:
-      return {.kind = Kind::kMeta};
+      if (info.meta_kernel != nullptr) return {.kind = Kind::kMeta};
+      break;  // from Python alone, which other processes lack
     case Route::kDataDependent:
     case Route::kNone:
       break;
