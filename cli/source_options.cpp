@@ -32,7 +32,7 @@ const OptionTable<CaptureRequest>& capture_options() {
           .group(kStep)
           .words("mode", &CaptureRequest::mode,
                  {{"infer", kInfer}, {"train", kTrain}, {"prefill", kPrefill}, {"decode", kDecode}, {"serve", kServe}},
-                 "infer, train; of gpt2, llama3: prefill, decode (a token after --context); in fit, in Python: serve")
+                 "infer, train; of gpt2, llama3: prefill, decode (after --context); of fit in Python: serve")
           .add("context", &CaptureRequest::context, "decode: tokens in the cache; serve: of a request, 4096 or 8Ki",
                {.kind = OptionKind::kCount, .least = 1})
           .words("cache", &CaptureRequest::cache, {{"grown", CacheKind::kGrown}, {"static", CacheKind::kStatic}},

@@ -167,7 +167,7 @@ def test_stages_of_a_rank_share_its_memory():
         return f"i64[{samples},8192]"
 
     how = {"layers": (LAYERS, lambda count: lambda: Decoder(count)), "tensor": [1], "pipeline": [2], "zero": [1],
-           "stages_per_rank": [4], "schedules": ["interleaved"], "micro_batch": [1], "simulated": 1}  # fmt: skip
+           "stages_per_rank": [4], "schedule": ["interleaved"], "micro_batch": [1], "simulated": 1}  # fmt: skip
     memory = 40 * 2**30
     roomy = sg.plan(Decoder, long, **HOW, **how, memory=memory)
     beside = memory - roomy.dict()["memory"]
