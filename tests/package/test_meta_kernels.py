@@ -39,5 +39,5 @@ def captured(names, **environment):
 def test_graphs_with_and_without_pythons_meta_kernels_are_the_same_text(names):
     ours, calls = captured(names)
     theirs, python_calls = captured(names, SHADOWGRAPH_META_KERNELS="python")
-    assert calls < 10 and python_calls > 100  # a few while transformers is imported
+    assert calls < python_calls / 10 and python_calls > 100  # a few while transformers is imported, by its version
     assert ours.splitlines() == theirs.splitlines()
