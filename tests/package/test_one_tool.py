@@ -59,8 +59,7 @@ def test_both_programs_say_the_same(verb, files, monkeypatch, capfd):
         assert without_times(said.err) == without_times(program.stderr)
 
 
-def test_both_programs_know_the_same_of_all_operators(files, monkeypatch):
-    monkeypatch.chdir(files)
+def test_both_programs_know_the_same_of_all_operators():
     environment = _shadowgraph_tool.environment(_shadowgraph_tool.folder_of("torch"))
     names = sorted({name.partition(".")[0] for name in torch._C._dispatch_get_all_op_names()})
     for word in ("aten", "quantized", "prims"):
