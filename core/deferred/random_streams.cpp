@@ -293,6 +293,9 @@ constexpr uint64_t kFar = 1U << 20;        // words after which a state is worth
 constexpr uint32_t kManyDraws = 64;        // likewise, draws
 constexpr uint64_t kForeignBlocks = 4096;  // how far a ticket is searched for among states drawn from it
 
+// Says whether no number has been drawn from a ticket.
+bool is_untouched(const at::mt19937_data_pod& engine) { return engine.left_ == 1 && engine.next_ == 0; }
+
 }  // namespace
 
 RandomStreams::RandomStreams(const Graph& graph, RunDraw run)
@@ -317,7 +320,10 @@ void RandomStreams::make_noise(Stream& stream) const {
 
 at::mt19937_data_pod RandomStreams::ticket(const Stream& stream) {
   at::mt19937_data_pod engine = stream.noise;
-  engine.state_[3] = static_cast<uint32_t>(stream.draws.size());
+  const Point end = stream.end();
+  engine.state_[3] = end.draw;
+  engine.state_[4] = end.segment;
+  engine.seed_ = stream.known.at({end.segment, stream.segments.back()}).state.engine.seed_;  // initial_seed()
   return engine;
 }
 
@@ -327,34 +333,44 @@ void RandomStreams::put_ticket(uint32_t number) {
   stream.has_ticket = true;
 }
 
+std::optional<RandomState> RandomStreams::state_of_ticket(const RandomState& state) {
+  const auto& words = state.engine.state_;
+  if (words[0] != kMagic || !is_untouched(state.engine)) return std::nullopt;
+  for (uint32_t i = 0; i < streams_.size(); ++i) {
+    const auto& noise = streams_[i].noise.state_;
+    const Point named{words[4], words[3]};
+    const bool ours = words[1] == noise[1] && words[2] == noise[2] && words[10] == noise[10];
+    if (ours && named <= streams_[i].end()) return state_at(i, named);
+  }
+  return std::nullopt;
+}
+
+RandomState RandomStreams::current_state(const at::Generator& generator) {
+  const RandomState found = RandomState::of(generator);
+  return state_of_ticket(found).value_or(found);
+}
+
 // Finds what the program has done to the generator since the last ticket.
 void RandomStreams::observe(uint32_t number) {
   Stream& stream = streams_[number];
   if (!stream.has_ticket) return;
   const RandomState found = RandomState::of(stream.generator);
-  const auto position = static_cast<uint32_t>(stream.draws.size());
-  const auto& noise = stream.noise.state_;
-  const auto& words = found.engine.state_;
-  const bool ours = words[0] == kMagic && words[1] == noise[1] && words[2] == noise[2] && words[10] == noise[10] &&
-                    found.engine.left_ == 1 && found.engine.next_ == 0;
-  if (ours && words[3] == position) return;
-  if (ours && words[3] < position) {
-    const RandomState restored = state_at(number, words[3]);
-    keep(streams_[number], position, restored, /*pinned=*/true);
+  if (found.engine.state_ == ticket(stream).state_ && is_untouched(found.engine)) return;
+  if (const auto restored = state_of_ticket(found)) {
+    begin_segment(streams_[number], *restored);
     return;
   }
   at::mt19937_data_pod drawn_from = ticket(stream);
   for (uint64_t block = 0; block < kForeignBlocks; ++block) {
-    advance(drawn_from, drawn_from.left_ == 1 && drawn_from.next_ == 0 ? 1 : 624);
-    if (drawn_from.state_ != words) continue;
+    advance(drawn_from, is_untouched(drawn_from) ? 1 : 624);
+    if (drawn_from.state_ != found.engine.state_) continue;
     put_ticket(number);
     throw DeferredError(
         "numbers were drawn from a random generator past the record while a program was being described: by another "
         "thread, or directly from the generator. What they were is not what running the program would give. Draw them "
         "under an UnfakeGuard, or outside deferred_init");
   }
-  keep(stream, position, found, /*pinned=*/true);
-  stream.at_cursor.reset();
+  begin_segment(stream, found);
 }
 
 uint32_t RandomStreams::stream_of(const std::optional<at::Generator>& generator) {
@@ -366,7 +382,7 @@ uint32_t RandomStreams::stream_of(const std::optional<at::Generator>& generator)
   }
   Stream stream;
   stream.generator = wanted;
-  keep(stream, 0, RandomState::of(wanted), /*pinned=*/true);
+  begin_segment(stream, current_state(wanted));
   make_noise(stream);
   streams_.push_back(std::move(stream));
   return static_cast<uint32_t>(streams_.size()) - 1;
@@ -375,8 +391,7 @@ uint32_t RandomStreams::stream_of(const std::optional<at::Generator>& generator)
 void RandomStreams::resume() {
   active_ = true;
   const uint32_t number = stream_of(std::nullopt);
-  Stream& stream = streams_[number];
-  keep(stream, static_cast<uint32_t>(stream.draws.size()), RandomState::of(stream.generator), /*pinned=*/true);
+  begin_segment(streams_[number], current_state(streams_[number].generator));
   put_ticket(number);
 }
 
@@ -390,7 +405,7 @@ void RandomStreams::pause() {
     } catch (const DeferredError&) {
       failure = std::current_exception();
     }
-    const auto end = static_cast<uint32_t>(streams_[i].draws.size());
+    const Point end = streams_[i].end();
     try {
       state_at(i, end).put_into(streams_[i].generator);
     } catch (const std::exception&) {
@@ -410,8 +425,7 @@ void RandomStreams::draw(NodeId node, const std::optional<at::Generator>& genera
     observe(number);
   } else {
     // The stream was not met before, or was met outside the described program: it is where it is.
-    keep(streams_[number], position, RandomState::of(streams_[number].generator), /*pinned=*/true);
-    streams_[number].at_cursor.reset();
+    begin_segment(streams_[number], current_state(streams_[number].generator));
   }
   Stream& stream = streams_[number];
   stream.draws.push_back({node, consumption_of(graph_, node)});
@@ -419,37 +433,45 @@ void RandomStreams::draw(NodeId node, const std::optional<at::Generator>& genera
   if (active_) {
     put_ticket(number);
   } else {
-    state_at(number, position + 1).put_into(streams_[number].generator);
+    state_at(number, stream.end()).put_into(stream.generator);
   }
 }
 
 // ---- States
 
-void RandomStreams::keep(Stream& stream, uint32_t draw, const RandomState& state, bool pinned) {
-  const auto [entry, added] = stream.known.try_emplace(draw, Known{state, pinned});
+void RandomStreams::begin_segment(Stream& stream, const RandomState& state) {
+  stream.segments.push_back(static_cast<uint32_t>(stream.draws.size()));
+  keep(stream, stream.end(), state, /*pinned=*/true);
+}
+
+void RandomStreams::keep(Stream& stream, Point point, const RandomState& state, bool pinned) {
+  const auto [entry, added] = stream.known.try_emplace(point, Known{state, pinned});
   if (!added) {
     if (pinned) entry->second = {state, true};
     return;
   }
   if (pinned) return;
   if (stream.unpinned.size() < kUnpinned) {
-    stream.unpinned.push_back(draw);
+    stream.unpinned.push_back(point);
     return;
   }
-  uint32_t& oldest = stream.unpinned[stream.next_unpinned++ % kUnpinned];
+  Point& oldest = stream.unpinned[stream.next_unpinned++ % kUnpinned];
   const auto old = stream.known.find(oldest);
   if (old != stream.known.end() && !old->second.pinned) stream.known.erase(old);
-  oldest = draw;
+  oldest = point;
 }
 
-RandomState RandomStreams::state_before(Place place) { return state_at(place.stream, place.draw); }
+RandomState RandomStreams::state_before(Place place) {
+  return state_at(place.stream, streams_[place.stream].before(place.draw));
+}
 
-RandomState RandomStreams::state_at(uint32_t number, uint32_t draw) {
+RandomState RandomStreams::state_at(uint32_t number, Point point) {
+  // A segment begins with a known state, so the nearest one is of the same segment.
   const auto nearest = [&](const Stream& stream) {
-    const auto known = std::prev(stream.known.upper_bound(draw));
-    std::pair<uint32_t, const RandomState*> best{known->first, &known->second.state};
-    if (stream.at_cursor && stream.cursor <= draw && stream.cursor > best.first) {
-      best = {stream.cursor, &*stream.at_cursor};
+    const auto known = std::prev(stream.known.upper_bound(point));
+    std::pair<uint32_t, const RandomState*> best{known->first.draw, &known->second.state};
+    if (stream.at_cursor && stream.cursor <= point && stream.cursor > known->first) {
+      best = {stream.cursor.draw, &*stream.at_cursor};
     }
     return best;
   };
@@ -458,7 +480,7 @@ RandomState RandomStreams::state_at(uint32_t number, uint32_t draw) {
   uint64_t words = 0;
   uint64_t total = 0;
   const auto flush = [&] { skip(state, {Consumption::Kind::kWords, std::exchange(words, 0)}); };
-  for (uint32_t i = first; i < draw; ++i) {
+  for (uint32_t i = first; i < point.draw; ++i) {
     const auto [node, consumption] = streams_[number].draws[i];
     if (consumption.kind == Consumption::Kind::kWords) {
       words += consumption.count;
@@ -470,19 +492,17 @@ RandomState RandomStreams::state_at(uint32_t number, uint32_t draw) {
       skip(state, consumption);
     } else {
       state = run_(node, state);
-      keep(streams_[number], i + 1, state, /*pinned=*/true);
+      keep(streams_[number], {point.segment, i + 1}, state, /*pinned=*/true);
     }
   }
   flush();
-  if (total > kFar || draw - first > kManyDraws) keep(streams_[number], draw, state, /*pinned=*/false);
+  if (total > kFar || point.draw - first > kManyDraws) keep(streams_[number], point, state, /*pinned=*/false);
   return state;
 }
 
 void RandomStreams::note_state_after(Place place, const RandomState& state) {
   Stream& stream = streams_[place.stream];
-  // A base there says otherwise: the program seeded after this draw.
-  if (stream.known.contains(place.draw + 1)) return;
-  stream.cursor = place.draw + 1;
+  stream.cursor = {stream.before(place.draw).segment, place.draw + 1};
   stream.at_cursor = state;
 }
 

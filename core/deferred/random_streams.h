@@ -14,6 +14,8 @@
 #include <ATen/core/Generator.h>
 #include <ATen/core/MT19937RNGEngine.h>
 
+#include <algorithm>
+#include <compare>
 #include <functional>
 #include <map>
 #include <optional>
@@ -73,9 +75,11 @@ RandomFill random_fill_of(const Graph& graph, NodeId node);
 //
 //     base ── uniform_ (16,777,216 words) ── normal_ (58,720,256) ── manual_seed: another base ── poisson (unknown) ── ...
 //
-// A program may also seed, save or restore a generator. To notice that, the generator holds a *ticket* while a program
-// is described: a state of ours that names the position in the record. A ticket that comes back is that position; any
-// other state is a new base. At the end the generator is left where running the program would have left it.
+// A program may also seed, save or restore a generator. Draws between two such changes form a *segment*, which begins
+// with a known state. To notice a change, the generator holds a *ticket* while a program is described: a state of ours
+// that names the segment and the number of draws. A ticket that is restored begins a segment with the state it names,
+// any other state begins one with that state. At the end the generator is left where running the program would have
+// left it.
 
 class RandomStreams {
  public:
@@ -112,25 +116,43 @@ class RandomStreams {
   };
   struct Known {
     RandomState state;
-    bool pinned = false;  // a base, or after an unknown draw
+    bool pinned = false;  // the first of a segment, or after an unknown draw
+  };
+  // A state of a stream: after the draws of `segment` that come before draw number `draw`.
+  struct Point {
+    uint32_t segment = 0;
+    uint32_t draw = 0;
+    friend auto operator<=>(const Point&, const Point&) = default;
   };
   struct Stream {
     at::Generator generator;
     std::vector<Draw> draws;
-    std::map<uint32_t, Known> known;  // state before draw number ...
-    std::vector<uint32_t> unpinned;   // ring of those that may go
+    std::vector<uint32_t> segments;  // the draw that each begins with
+    std::map<Point, Known> known;
+    std::vector<Point> unpinned;  // ring of those that may go
     size_t next_unpinned = 0;
-    uint32_t cursor = 0;  // like a known state, replaced freely
+    Point cursor;  // like a known state, replaced freely
     std::optional<RandomState> at_cursor;
     bool has_ticket = false;
     at::mt19937_data_pod noise;
+
+    // Where the program is.
+    Point end() const { return {static_cast<uint32_t>(segments.size()) - 1, static_cast<uint32_t>(draws.size())}; }
+    // Before draw number `draw`.
+    Point before(uint32_t draw) const {
+      return {static_cast<uint32_t>(std::ranges::upper_bound(segments, draw) - segments.begin()) - 1, draw};
+    }
   };
 
   uint32_t stream_of(const std::optional<at::Generator>& generator);
   void observe(uint32_t stream);
+  // Returns the state that a ticket of this record names, of whichever stream; nullopt for other states.
+  std::optional<RandomState> state_of_ticket(const RandomState& state);
+  RandomState current_state(const at::Generator& generator);
   void put_ticket(uint32_t stream);
-  RandomState state_at(uint32_t stream, uint32_t draw);
-  static void keep(Stream& stream, uint32_t draw, const RandomState& state, bool pinned);
+  RandomState state_at(uint32_t stream, Point point);
+  static void keep(Stream& stream, Point point, const RandomState& state, bool pinned);
+  static void begin_segment(Stream& stream, const RandomState& state);
   void make_noise(Stream& stream) const;
   static at::mt19937_data_pod ticket(const Stream& stream);
 

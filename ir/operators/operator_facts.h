@@ -53,6 +53,11 @@ enum class OperatorFact : uint32_t {
   kFused = 1U << 25,        // two steps in one kernel, by no prefix of its name
   kCublas = 1U << 26,
   kActivation = 1U << 27,  // said of the plain form; foreach, in-place and backward forms follow it
+  // ---- Dtypes that eager's kernels take, of the first tensor
+  kFloatingOnly = 1U << 28,     // floating or complex
+  kFloatingOrBytes = 1U << 29,  // uint8, too
+  kIntegersOnly = 1U << 30,     // and bool
+  kMixedOnCpu = 1U << 31,       // OperatorRow::same_dtype_or_float: float32 beside half types on the CPU alone
 };
 constexpr OperatorFact operator|(OperatorFact a, OperatorFact b) {
   return static_cast<OperatorFact>(static_cast<uint32_t>(a) | static_cast<uint32_t>(b));
@@ -117,6 +122,8 @@ struct OperatorRow {
   DeviceRule devices = DeviceRule::kCommon;  // kCommon: what follows from the schema
   ContentsRule contents = ContentsRule::kNone;
   LayoutFree layout_free = LayoutFree::kIntegers;  // said of the plain form; in-place forms follow it
+  // Names of tensors that must have one dtype, and of others that must have it, or be float32 beside a half type.
+  std::string_view same_dtype, same_dtype_or_float;
   // Names of arguments in which a negative number counts from the end, in the rank of self or of the result.
   std::string_view dimensions, dimensions_of_result;
 

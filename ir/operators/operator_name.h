@@ -7,11 +7,11 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <vector>
 
 namespace shadowgraph {
 
@@ -99,34 +99,38 @@ class OperatorRows {
     for (const Row& row : rows) {
       for_each_name(row.names, [&](std::string_view name) {
         auto& rows = name.find('.') == name.npos ? of_all_ : of_one_;
-        rows.emplace(name.ends_with('.') ? name.substr(0, name.size() - 1) : name, &row);
+        rows[name.ends_with('.') ? name.substr(0, name.size() - 1) : name].push_back(&row);
       });
     }
   }
 
   // The row of "aten::add.Tensor", or that of all overloads; nullptr if there is none.
   const Row* find(std::string_view name) const {
-    const auto [own, common] = all(name);
-    return own != nullptr ? own : common;
+    const Row* first = nullptr;
+    for_each(name, [&](const Row& row) { first = first != nullptr ? first : &row; });
+    return first;
   }
 
-  // Both rows that speak of it: its own, that of all overloads; nullptr for what there is not.
-  std::array<const Row*, 2> all(std::string_view name) const {
+  // Calls f(row) for the rows of this overload, then for those of all overloads.
+  template <class F>
+  void for_each(std::string_view name, F&& f) const {
     constexpr std::string_view kAten = "aten::";
     if (name.starts_with(kAten)) {
       name.remove_prefix(kAten.size());
     } else if (name.find("::") == name.npos) {
-      return {};  // a function without namespace is none of aten's
+      return;  // not an ATen operator: no namespace
     }
-    const auto in = [](const auto& rows, std::string_view key) {
+    const auto visit = [&](const auto& rows, std::string_view key) {
       const auto found = rows.find(key);
-      return found == rows.end() ? nullptr : found->second;
+      if (found == rows.end()) return;
+      for (const Row* row : found->second) f(*row);
     };
-    return {in(of_one_, name), in(of_all_, without_overload(name))};
+    visit(of_one_, name);
+    visit(of_all_, without_overload(name));
   }
 
  private:
-  std::unordered_map<std::string_view, const Row*> of_one_, of_all_;  // by name
+  std::unordered_map<std::string_view, std::vector<const Row*>> of_one_, of_all_;  // by name
 };
 
 }  // namespace shadowgraph

@@ -23,6 +23,64 @@ constexpr std::string_view kMayCopy = "gives the argument itself or a view of it
 constexpr std::string_view kCollectiveWrites = "filled with what other processes send; c10d annotates nothing";
 
 constexpr OperatorRow kRows[] = {
+    // ---- Dtypes that eager's kernels require. tests/conformance finds them: `conformance --faults`.
+    {.names = R"(
+        _adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward adaptive_max_pool2d_backward
+        adaptive_max_pool3d_backward avg_pool2d_backward avg_pool3d_backward fractional_max_pool2d_backward
+        fractional_max_pool3d_backward glu_backward max_pool2d_with_indices_backward
+        max_pool3d_with_indices_backward reflection_pad1d_backward reflection_pad2d_backward
+        reflection_pad3d_backward replication_pad1d_backward replication_pad2d_backward
+        replication_pad3d_backward)",
+     .same_dtype = "grad_output self"},
+    {.names = "_adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_max_pool2d adaptive_max_pool3d", .is = kFloatingOnly},
+    {.names = "addbmm addbmm_ baddbmm baddbmm_", .same_dtype = "batch1 batch2 self"},
+    {.names = "addmm addmm_ _addmm_activation", .same_dtype = "mat1 mat2 self"},
+    {.names = "binary_cross_entropy binary_cross_entropy_backward", .same_dtype = "self target weight grad_output"},
+    {.names = "bitwise_and bitwise_and_ bitwise_not bitwise_not_ bitwise_or bitwise_or_ bitwise_xor bitwise_xor_",
+     .is = kIntegersOnly},
+    {.names = "bmm mm", .same_dtype = "self mat2"},
+    {.names = R"(
+        celu elu gelu glu hardshrink hardsigmoid hardswish leaky_relu log_sigmoid_forward mish silu softplus
+        softshrink)",
+     .is = kFloatingOnly},
+    {.names = "_cdist_forward _euclidean_dist", .same_dtype = "x1 x2"},
+    {.names = "logcumsumexp _log_softmax _pdist_forward rrelu_with_noise _safe_softmax _softmax",
+     .is = kFloatingOnly},
+    {.names = "convolution", .same_dtype = "input weight bias"},
+    {.names = "_embedding_bag _embedding_bag_forward_only",
+     .is = kFloatingOnly,
+     .same_dtype = "weight per_sample_weights"},
+    {.names = "_fused_adagrad_", .same_dtype = "self grads state_sums"},
+    {.names = "_fused_adam_ _fused_adamw_", .same_dtype = "self grads exp_avgs exp_avg_sqs max_exp_avg_sqs"},
+    {.names = "_fused_sgd_", .same_dtype = "self grads momentum_buffer_list"},
+    {.names = "grid_sampler_2d grid_sampler_3d", .is = kFloatingOnly, .same_dtype = "input grid"},
+    {.names = "grid_sampler_2d_backward grid_sampler_3d_backward", .same_dtype = "grad_output input grid"},
+    {.names = "_index_put_impl_ index_put index_put_ _unsafe_index_put", .same_dtype = "self values"},
+    {.names = "linalg_cross", .same_dtype = "self other"},
+    {.names = "_log_softmax_backward_data _softmax_backward_data",
+     .is = kFloatingOnly,
+     .same_dtype = "grad_output output"},
+    {.names = "log_sigmoid_backward", .same_dtype = "grad_output self"},
+    {.names = "native_batch_norm _native_batch_norm_legit _batch_norm_with_update",
+     .is = kFloatingOnly,
+     .same_dtype = "input",
+     .same_dtype_or_float = "weight bias running_mean running_var"},
+    {.names = "native_group_norm native_layer_norm",
+     .is = kFloatingOnly | kMixedOnCpu,
+     .same_dtype = "input",
+     .same_dtype_or_float = "weight bias"},
+    {.names = "nll_loss_forward nll_loss2d_forward", .is = kFloatingOnly, .same_dtype = "self weight"},
+    {.names = "nll_loss_backward nll_loss2d_backward", .same_dtype = "grad_output self weight"},
+    {.names = "put put_", .same_dtype = "self source"},
+    {.names = "rrelu_with_noise_", .same_dtype = "self noise"},
+    {.names = "_scaled_dot_product_flash_attention_for_cpu", .is = kFloatingOnly, .same_dtype = "query key value"},
+    {.names = "_trilinear", .same_dtype = "i1 i2 i3"},
+    {.names = R"(
+        _upsample_bicubic2d_aa upsample_bicubic2d _upsample_bilinear2d_aa upsample_bilinear2d upsample_linear1d
+        _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d upsample_nearest1d
+        upsample_nearest2d upsample_nearest3d upsample_trilinear3d)",
+     .is = kFloatingOrBytes},
+    // ---- What else is known
     {.names = R"(
         abs absolute bitwise_and bitwise_not bitwise_or bitwise_xor ceil clamp clamp_max clamp_min clip div
         floor ge greater gt isnan le less logical_and logical_not logical_or logical_xor lt maximum minimum
@@ -251,22 +309,23 @@ OperatorRow operator_row(std::string_view name) {
   static const OperatorRows<OperatorRow> index(operator_rows::kRows);
   OperatorRow joined;
   const auto take = [](std::string_view& to, std::string_view from) { to = to.empty() ? from : to; };
-  for (const OperatorRow* row : index.all(name)) {
-    if (row == nullptr) continue;
-    joined.is = joined.is | row->is;
-    take(joined.writes, row->writes);
-    take(joined.when, row->when);
-    take(joined.alias_of, row->alias_of);
-    take(joined.why, row->why);
-    take(joined.functional, row->functional);
-    take(joined.spares, row->spares);
-    take(joined.unless, row->unless);
-    take(joined.dimensions, row->dimensions);
-    take(joined.dimensions_of_result, row->dimensions_of_result);
-    if (joined.devices == DeviceRule::kCommon) joined.devices = row->devices;
-    if (joined.contents == ContentsRule::kNone) joined.contents = row->contents;
-    if (joined.layout_free == LayoutFree::kIntegers) joined.layout_free = row->layout_free;
-  }
+  index.for_each(name, [&](const OperatorRow& row) {
+    joined.is = joined.is | row.is;
+    take(joined.writes, row.writes);
+    take(joined.when, row.when);
+    take(joined.alias_of, row.alias_of);
+    take(joined.why, row.why);
+    take(joined.functional, row.functional);
+    take(joined.spares, row.spares);
+    take(joined.unless, row.unless);
+    take(joined.dimensions, row.dimensions);
+    take(joined.dimensions_of_result, row.dimensions_of_result);
+    take(joined.same_dtype, row.same_dtype);
+    take(joined.same_dtype_or_float, row.same_dtype_or_float);
+    if (joined.devices == DeviceRule::kCommon) joined.devices = row.devices;
+    if (joined.contents == ContentsRule::kNone) joined.contents = row.contents;
+    if (joined.layout_free == LayoutFree::kIntegers) joined.layout_free = row.layout_free;
+  });
   return joined;
 }
 

@@ -176,6 +176,8 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& handle, uint32_t dense_id)
   mixes_cpu_scalars = !(row.is & OperatorFact::kNoCpuScalars);
   marks_for_profiler = name.starts_with("profiler::");
   lifts = name.starts_with("aten::lift");
+  using enum OperatorFact;
+  checks_dtypes = !row.same_dtype.empty() || (row.is & (kFloatingOnly | kFloatingOrBytes | kIntegersOnly));
   makes_quantized = row.is & OperatorFact::kMakesQuantized;
   refuses_meta = row.is & OperatorFact::kRefusesMeta;
   direct_on_cpu = row.is & OperatorFact::kDirectOnCpu;

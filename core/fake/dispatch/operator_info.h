@@ -57,6 +57,7 @@ struct OperatorInfo {
   bool makes_quantized = false;                    // results of a quantised dtype, which no fake can be: refused
   bool refuses_meta = false;                       // OperatorFact::kRefusesMeta
   bool is_own = false;                             // not libtorch's: of another namespace than aten
+  bool checks_dtypes = false;                      // check_dtypes() may refuse its operands
   c10::SmallVector<uint16_t, 8> tensor_arguments;  // positions that may hold tensors or lists of them
   // Bit i: argument i, of the first 64.
   uint64_t written_arguments = 0;

@@ -20,6 +20,7 @@
 #include "core/fake/thread_state.h"
 #include "ir/operators/operator_facts.h"
 #include "ir/operators/operator_forms.h"
+#include "ir/operators/operator_name.h"
 #include "shadowgraph/capture/shape_rules.h"
 #include "shadowgraph/error.h"
 
@@ -264,7 +265,55 @@ bool answer_host_read(const OperatorInfo& info, Stack* stack) {
 
 }  // namespace
 
+namespace {
+
+[[noreturn]] void refuse_dtype(const OperatorInfo& info, c10::ScalarType dtype) {
+  C10_THROW_ERROR(NotImplementedError, c10::str('"', info.name, "\" not implemented for '", dtype, "'"));
+}
+
+// Throws for operands of dtypes that eager's kernel refuses where the Meta kernel does not (OperatorRow::same_dtype).
+void check_dtypes(const OperatorInfo& info, const Stack& stack) {
+  const OperatorRow row = operator_row(info.name);
+  const size_t begin = stack.size() - info.argument_count;
+  std::optional<c10::ScalarType> first;
+  bool empty = false;  // then no kernel runs
+  for (const uint16_t position : info.tensor_arguments) {
+    for_each_tensor(stack[begin + position], [&](const at::Tensor& tensor) {
+      if (first || !tensor.defined()) return;
+      first = tensor.scalar_type();
+      empty = tensor.numel() == 0;
+    });
+  }
+  if (!first) return;
+  const bool integral = c10::isIntegralType(*first, /*includeBool=*/true);
+  const bool refused = ((row.is & OperatorFact::kFloatingOnly) && integral) ||
+                       ((row.is & OperatorFact::kFloatingOrBytes) && integral && *first != c10::kByte) ||
+                       ((row.is & OperatorFact::kIntegersOnly) && !integral);
+  if (refused && !empty) refuse_dtype(info, *first);
+  std::optional<c10::ScalarType> common;
+  const auto check = [&](std::string_view names, bool or_float) {
+    for_each_name(names, [&](std::string_view name) {
+      const auto position = info.op.schema().argumentIndexWithName(std::string(name));
+      if (!position) return;
+      for_each_tensor(stack[begin + static_cast<size_t>(*position)], [&](const at::Tensor& tensor) {
+        if (!tensor.defined()) return;
+        const c10::ScalarType dtype = tensor.scalar_type();
+        if (!common) common = dtype;
+        const bool lower = *common == c10::kHalf || *common == c10::kBFloat16;
+        if (dtype == *common || (or_float && lower && dtype == c10::kFloat)) return;
+        TORCH_CHECK(false, info.name, ": operands must have one dtype, but got ", *common, " and, as '", name, "', ",
+                    dtype);
+      });
+    });
+  };
+  check(row.same_dtype, /*or_float=*/false);
+  check(row.same_dtype_or_float, !(row.is & OperatorFact::kMixedOnCpu) || thread_state.kernel_device().is_cpu());
+}
+
+}  // namespace
+
 void run_kernel(const OperatorInfo& info, Stack* stack) {
+  if (info.checks_dtypes) check_dtypes(info, *stack);
   static const c10::DispatchKeySet meta_keys(c10::DispatchKey::Meta);
   switch (info.route) {
     case Route::kRule:

@@ -36,6 +36,7 @@ class OperandDtypes {
     seen_ = true;
   }
   bool may_be_copied() const { return gaps_ && (differ_ || integral_); }
+  bool may_be_refused() const { return differ_ || integral_; }
 
  private:
   c10::ScalarType first_ = c10::ScalarType::Undefined;

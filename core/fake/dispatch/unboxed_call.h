@@ -210,7 +210,7 @@ class UnboxedCall<Operator, Return(Args...)> {
     if (C10_UNLIKELY(info == nullptr || (info->route != Route::kRule && info->route != Route::kMeta)))
       return boxed<&fake_fallback>(keys, std::forward<Args>(args)...);
     if (thread_state.kernel_depth != 0) {
-      if (copies_operands(*info, thread_state.kernel_device(), args...)) {
+      if (copies_operands(*info, thread_state.kernel_device(), args...) || may_refuse_dtypes(*info, args...)) {
         return boxed<&fake_fallback>(keys, std::forward<Args>(args)...);
       }
       return on_meta(*info, std::forward<Args>(args)...);
@@ -233,7 +233,8 @@ class UnboxedCall<Operator, Return(Args...)> {
              (operands.has_contents_among() || (mode != nullptr && mode->options.host_reads.finite))) ||
             (kHasOperands && !operands.device().known()) || (reach_real<Args>(args) || ...) ||
             (mode != nullptr && (mode->kind == ModeKind::kObserve || (mode->reads_data && info->depends_on_data))) ||
-            may_have_lasting_mode(mode) || copies_operands(*info, operands.device().or_default(mode), args...))) {
+            may_have_lasting_mode(mode) || copies_operands(*info, operands.device().or_default(mode), args...) ||
+            may_refuse_dtypes(*info, args...))) {
       return boxed<&fake_fallback>(keys, std::forward<Args>(args)...);
     }
     Steps call{*info, operands, {args...}};
@@ -358,6 +359,19 @@ class UnboxedCall<Operator, Return(Args...)> {
     };
     (see(args), ...);
     return operands.may_be_copied();
+  }
+
+  static bool may_refuse_dtypes(const OperatorInfo& info, const std::decay_t<Args>&... args) {
+    if (!info.checks_dtypes) return false;
+    OperandDtypes operands;
+    const auto see = [&]<class T>(const T& argument) {
+      if constexpr (std::is_same_v<T, at::Tensor>) operands.see(argument);
+      if constexpr (std::is_same_v<T, std::optional<at::Tensor>>) {
+        if (argument.has_value()) operands.see(*argument);
+      }
+    };
+    (see(args), ...);
+    return operands.may_be_refused();
   }
 
   static Return on_meta(const OperatorInfo& info, Args... args) {

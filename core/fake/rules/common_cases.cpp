@@ -3,11 +3,13 @@
 // are left to libtorch's own kernel.
 #include <ATen/ExpandUtils.h>
 #include <ATen/InferSize.h>
+#include <ATen/MemoryOverlap.h>
 #include <ATen/Operators.h>
 #include <ATen/TensorUtils.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/_reshape_alias_ops.h>
 #include <ATen/ops/_unsafe_view_ops.h>
+#include <ATen/ops/copy_ops.h>
 #include <ATen/ops/expand_ops.h>
 #include <ATen/ops/permute_ops.h>
 #include <ATen/ops/select_ops.h>
@@ -166,6 +168,13 @@ Tensor& keeping_strides(Tensor& self, Set&& set) {
     self.unsafeGetTensorImpl()->set_sizes_and_strides(before.sizes, before.strides);
   }
   return self;
+}
+
+// The Meta kernel does not check memory that is read and written.
+Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
+  at::assert_no_internal_overlap(self);
+  if (self.is_alias_of(source)) at::assert_no_partial_overlap(self, source);
+  return OnMeta<at::_ops::copy_>::call(self, source, non_blocking);
 }
 
 Tensor& set_nothing(Tensor& self) {
@@ -445,6 +454,7 @@ void register_common_cases(RuleRegistry& registry) {
   registry.add("aten::select.int", &select);
   registry.add("aten::unsqueeze", &unsqueeze);
   registry.add("aten::squeeze.dim", &squeeze);
+  registry.add("aten::copy_", &copy_);
   registry.add("aten::set_", &set_nothing);
   registry.add("aten::set_.source_Storage", &set_storage);
   registry.add("aten::set_.source_Storage_storage_offset", &set_part_of_storage);

@@ -227,6 +227,11 @@ void check_shapes(const Tensor& input, const Tensor& weight, const OptionalTenso
     TORCH_CHECK(bias_fits, "Given transposed=", p.transposed, ", weight of size ", weight.sizes(),
                 ", expected bias to be 1-dimensional with ", output_channels, " elements, but got bias of size ",
                 bias->sizes(), " instead");
+    for (size_t i = 0; i < p.stride.size(); ++i) {  // as the slow kernels, which the CPU then falls back to
+      TORCH_CHECK(p.output_padding[i] < std::max(p.stride[i], p.dilation[i]),
+                  "output padding must be smaller than either stride or dilation, but got output_padding: ",
+                  p.output_padding[i], ", stride: ", p.stride[i], ", dilation: ", p.dilation[i]);
+    }
     return;
   }
   TORCH_CHECK(input.size(1) == weight.size(1) * p.groups, "Given groups=", p.groups, ", weight of size ",

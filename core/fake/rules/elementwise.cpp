@@ -358,6 +358,13 @@ Tensor mm(const Tensor& x, const Tensor& y) {
   return OnMeta<at::_ops::mm>::call(x, y);
 }
 
+// What is added must expand to the product, which the Meta kernel does not check.
+Tensor addmm(const Tensor& added, const Tensor& x, const Tensor& y, const Scalar& beta, const Scalar& alpha) {
+  Tensor result = OnMeta<at::_ops::addmm>::call(added, x, y, beta, alpha);
+  at::inferExpandGeometry_dimvector(added.sizes(), added.strides(), result.sizes());
+  return result;
+}
+
 }  // namespace
 
 namespace op = at::_ops;
@@ -432,6 +439,7 @@ void register_elementwise(RuleRegistry& registry) {
   registry.add("aten::clamp_min_", &clamp<op::clamp_min_, Tensor&, Tensor>);
   registry.add("aten::clamp_max_", &clamp<op::clamp_max_, Tensor&, Tensor>);
   registry.add("aten::mm", &mm);
+  registry.add("aten::addmm", &addmm);
   add_like(registry, {"aten::nan_to_num", "aten::glu_jvp", "aten::glu_backward_jvp", "aten::log_sigmoid_backward"},
            {0});
 }

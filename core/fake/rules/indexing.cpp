@@ -120,8 +120,9 @@ FourTensors embedding_bag(const Tensor& weight, const Tensor& indices, const Ten
                     (weight.scalar_type() == c10::kFloat || weight.scalar_type() == c10::kHalf ||
                      weight.scalar_type() == c10::kBFloat16) &&
                     (!given(per_sample_weights) || per_sample_weights->stride(0) == 1);
-  Tensor bag_size = rules::empty({with_gradient || mode != kSum ? bags : offsets.size(0)}, type);
-  return {output, rules::empty({fast ? 0 : indices.size(0)}, type), bag_size,
+  Tensor bag_size = empty_resized(offsets.sizes(), {with_gradient || mode != kSum ? bags : offsets.size(0)}, type);
+  const int64_t entries = fast ? 0 : indices.size(0);
+  return {output, empty_resized({fast ? 0 : entries + 1}, {entries}, type), bag_size,
           rules::empty(mode == kMax ? output.sizes() : bag_size.sizes(), type)};
 }
 

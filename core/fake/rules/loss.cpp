@@ -39,7 +39,9 @@ Tensor huber_loss(const Tensor& input, const Tensor& target, int64_t reduction, 
 
 Tensor binary_cross_entropy(const Tensor& input, const Tensor& /*target*/, const OptionalTensor& /*weight*/,
                             int64_t reduction) {
-  return reduced(rules::empty_like(input), reduction);
+  // The kernels resize the unreduced loss.
+  if (reduction == at::Reduction::None) return rules::empty_like(input);
+  return empty_resized(input.sizes(), {}, input.scalar_type());
 }
 
 // The kernels write through a view without dimensions of size 1. A result that has to be resized stays as it was, and

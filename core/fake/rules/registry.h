@@ -139,6 +139,14 @@ void add_like(RuleRegistry& registry, std::initializer_list<const char*> names, 
 void add_contiguous_like(RuleRegistry& registry, std::initializer_list<const char*> names,
                          std::vector<size_t> arguments, std::source_location place = std::source_location::current());
 
+// A contiguous result that a kernel allocates with `allocated` sizes and then resizes: the storage keeps the larger size.
+inline Tensor empty_resized(IntArrayRef allocated, IntArrayRef sizes, c10::ScalarType dtype) {
+  const bool grows = c10::multiply_integers(sizes) > c10::multiply_integers(allocated);
+  Tensor result = rules::empty(grows ? sizes : allocated, dtype);
+  if (!grows) result.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
+  return result;
+}
+
 // What oneDNN computes with on a CPU, for rules of operators that are its own there.
 
 inline bool mkldnn_computes_in(c10::ScalarType dtype, const CpuProfile& cpu) {

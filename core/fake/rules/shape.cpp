@@ -119,7 +119,7 @@ Tensor im2col(const Tensor& x, IntArrayRef kernel, IntArrayRef dilation, IntArra
   }
   DimVector sizes(x.sizes().slice(0, static_cast<size_t>(x.dim()) - 3));
   sizes.append({x.size(-3) * kernel[0] * kernel[1], count});
-  return rules::empty(sizes, x);
+  return empty_resized(x.sizes(), sizes, x.scalar_type());
 }
 
 Tensor col2im(const Tensor& x, IntArrayRef output, IntArrayRef kernel, IntArrayRef dilation, IntArrayRef padding,
@@ -137,7 +137,7 @@ Tensor col2im(const Tensor& x, IntArrayRef output, IntArrayRef kernel, IntArrayR
               ", but got input.size(2)=", x.size(-1));
   DimVector sizes(x.sizes().slice(0, static_cast<size_t>(x.dim()) - 2));
   sizes.append({x.size(-2) / area, output[0], output[1]});
-  return rules::empty(sizes, x);
+  return empty_resized(x.sizes(), sizes, x.scalar_type());
 }
 
 Tensor unfold_backward(const Tensor& grad, IntArrayRef input_sizes, int64_t /*dim*/, int64_t /*size*/,
