@@ -46,7 +46,7 @@ constexpr OperatorRow kRows[] = {
     {.names = "_cdist_forward _euclidean_dist", .same_dtype = "x1 x2"},
     {.names = "logcumsumexp _log_softmax _pdist_forward rrelu_with_noise _safe_softmax _softmax",
      .is = kFloatingOnly},
-    {.names = "convolution", .same_dtype = "input weight bias"},
+    {.names = "convolution", .same_dtype = "input weight"},
     {.names = "_embedding_bag _embedding_bag_forward_only",
      .is = kFloatingOnly,
      .same_dtype = "weight per_sample_weights"},
