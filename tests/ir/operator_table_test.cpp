@@ -63,6 +63,12 @@ bool is_here(std::string_view row) {
   return found == std::end(kSince) || kLibtorchMinor >= found->second;
 }
 
+// Rows of the dtypes that kernels require stand apart from those of other facts.
+bool of_dtypes(const OperatorRow& row) {
+  using enum OperatorFact;
+  return !row.same_dtype.empty() || (row.is & (kFloatingOnly | kFloatingOrBytes | kIntegersOnly));
+}
+
 // A row that names an operator or argument that is not there does nothing, silently: it must not exist.
 TEST(OperatorTable, RowsNameOperatorsAndArgumentsThatExist) {
   std::vector<c10::OperatorHandle> all;
@@ -74,7 +80,7 @@ TEST(OperatorTable, RowsNameOperatorsAndArgumentsThatExist) {
     for_each_name(row.names, [&](std::string_view written) {
       const std::string each = full_name(written);
       SCOPED_TRACE(each);
-      EXPECT_TRUE(names.insert(each).second) << "two rows";
+      EXPECT_TRUE(names.insert(of_dtypes(row) ? each + ", dtypes" : each).second) << "two rows";
       if (each.starts_with("fsdp::")) return;  // Python defines it
       if (!is_here(each)) {
         EXPECT_FALSE(c10::Dispatcher::singleton().findSchema(operator_name(each)));
@@ -90,7 +96,8 @@ TEST(OperatorTable, RowsNameOperatorsAndArgumentsThatExist) {
       EXPECT_TRUE(matching(each, ""));
       EXPECT_TRUE(row.functional.empty() || matching(row.functional, "")) << row.functional;
       for (const std::string_view arguments :
-           {row.writes, row.when, row.alias_of, row.spares, row.unless, row.dimensions, row.dimensions_of_result}) {
+           {row.writes, row.when, row.alias_of, row.spares, row.unless, row.dimensions, row.dimensions_of_result,
+            row.same_dtype, row.same_dtype_or_float}) {
         for_each_name(arguments, [&](std::string_view argument) { EXPECT_TRUE(matching(each, argument)) << argument; });
       }
       const bool corrects = !row.writes.empty() || !row.alias_of.empty() || (row.is & OperatorFact::kMaybeAlias);
