@@ -57,7 +57,7 @@ ValueId Recorder::declare(const at::Tensor& tensor) {
   const ValueId value = value_of(*as_fake(fake));
   const auto name = names_.find(tensor.unsafeGetTensorImpl());
   if (name == names_.end()) return value;
-  // Parameters that lie in one buffer are views of it.
+    // Parameters in one flat buffer are views of it.
   const NodeId node = graph_.value(value).producer;
   if (graph_.node(node).target == target_of(Builtin::kAlias) && name->second.kind == Builtin::kParameter) {
     graph_.set_note(node, "parameter", name->second.name);
@@ -82,8 +82,7 @@ void Recorder::begin_call(const OperatorInfo& info, std::span<const CallArgument
   calling_ = nullptr;
 }
 
-// Describes a group in the graph before the first collective on it. If nobody has a group of that name, the call will
-// say so.
+// Declares a process group in the graph before the first collective on it. An unknown group is reported by the call.
 void Recorder::declare_group(const c10::IValue& group) {
   const auto info = describe_group(group);
   if (!info || !groups_.insert(info->name).second) return;
@@ -126,8 +125,8 @@ void Recorder::end_call(const OperatorInfo& info, std::span<const CallArgument> 
     link_recomputation(node);
   }
   for (const uint32_t checkpoint : open_checkpoints_) checkpoints_[checkpoint].push_back(node);
-  // An autograd function of the program's runs without gradients, behind a grad_fn that it has made. If it
-  // communicates, that grad_fn is the collective's.
+  // A custom autograd function runs without gradients, after its grad_fn was created. If it communicates, that grad_fn
+  // belongs to the collective.
   if (n.flags.grad_mode || C10_UNLIKELY(info.group_argument >= 0)) claim_sequence(node);
   if (C10_UNLIKELY(streams_.in_use())) streams_.issued(graph_, node);
   if (mode_.data_sizes.has_asked()) note_data_sizes(node);
@@ -137,7 +136,7 @@ void Recorder::end_call(const OperatorInfo& info, std::span<const CallArgument> 
 
 namespace {
 
-// The first of the values that `visit` passes on; invalid if there are none.
+// Returns the first value that `visit` passes on; invalid if there are none.
 ValueId first_of(const auto& visit) {
   ValueId first;
   visit([&](ValueId value) {
@@ -153,7 +152,7 @@ std::string text_of(const c10::Scalar& value) {
 
 }  // namespace
 
-// Notes that the program has read a value (item(), equal()): the path depends on it.
+// Guards on a value that the program read (item(), equal()).
 void Recorder::note_host_read(const OperatorInfo& info, NodeId node, const CallArgument& result) {
   if (result.kind() != CallArgument::Kind::kBoxed || !result.boxed().isScalar()) return;
   const ValueId read = first_of([&](auto f) { graph_.for_each_value(graph_.arguments(node), f); });
@@ -185,7 +184,7 @@ void Recorder::note_backtraces() {
   locate_ = [] { return current_recorder()->backtraces_->note(); };
 }
 
-// Notes a size that the user gave in place of data: at the node, and as something that the path depended on.
+// Notes a user-provided data-dependent size at the node, and guards on it.
 void Recorder::note_data_sizes(NodeId node) {
   const ValueId result = first_of([&](auto f) { graph_.for_each_output(node, f); });
   std::string names;
@@ -198,7 +197,7 @@ void Recorder::note_data_sizes(NodeId node) {
   graph_.set_note(node, "data_size", names);
 }
 
-// Keeps what counts were assumed of, to note those that the program has read.
+// Remembers routings assumed for counts, to guard on those that the program reads.
 void Recorder::note_routings(NodeId node) {
   const ValueId result = first_of([&](auto f) { graph_.for_each_output(node, f); });
   for (const auto& routing : mode_.routings.take_made()) routed_.emplace(routing.get(), result);
@@ -207,7 +206,7 @@ void Recorder::note_routings(NodeId node) {
 void Recorder::note_routings_read() {
   for (const Routings::Read& read : mode_.routings.take_read()) {
     const auto counted = routed_.find(read.routing.get());
-    if (counted == routed_.end()) continue;  // before this capture
+    if (counted == routed_.end()) continue;  // counted before this capture
     std::string observed = read.routing->name + ": " + read.routing->what + ", assumed";
     if (!read.source.empty()) observed += ", read at " + read.source;
     graph_.guards.push_back({Guard::Kind::kHostValue, counted->second, -1, std::move(observed)});
@@ -222,7 +221,7 @@ void Recorder::abandon_call(const OperatorInfo& info) noexcept {
   mode_.host_answers.forget_asked();
 }
 
-// Records the numbers of at::tensor({...}), or what an accessor wrote, as a copy from a constant of the graph.
+// Records the values of at::tensor({...}), or of an accessor's write, as a copy from a constant of the graph.
 void Recorder::host_wrote(const at::Tensor& fake, const at::Tensor& value) {
   const KernelDepth depth;
   if (link_->has_deaths()) flush_deaths();
@@ -278,11 +277,11 @@ void Recorder::record_function(const Target& target, std::span<const c10::IValue
   n.region = materialise(regions_.size() - 1);
 }
 
-// ---- What the path depended on
+// ---- Guards
 
 void Recorder::size_read(const FakeTensorImpl& tensor, SizeRead what, int64_t dimension) noexcept {
   try {
-    // Note only what the program itself asked for: not a decomposition, not autograd.
+    // Only reads by the program itself: not inside decompositions or autograd.
     if (regions_.back().region.kind == RegionKind::kComposite || phase_.valid()) return;
     if (torch::autograd::get_current_node()) return;
     const KernelDepth depth;
@@ -310,7 +309,7 @@ void Recorder::size_read(const FakeTensorImpl& tensor, SizeRead what, int64_t di
     graph_.guards.push_back(std::move(guard));
     // NOLINTNEXTLINE(bugprone-empty-catch): observers of size reads are noexcept
   } catch (const std::exception&) {
-    // A size that is out of range is the program's own error, raised where it asked.
+    // An out-of-range dimension is the program's error, raised at its call.
   }
 }
 
@@ -322,7 +321,7 @@ Graph Recorder::finish(const std::vector<at::Tensor>& outputs,
   flush_deaths();
   const auto declare_value = [&](const at::Tensor& tensor) { return argument_of_tensor(tensor); };
   for (const auto& [parameter, gradient] : gradients) {
-    // Take the parameter as it was declared, not as the optimizer's last in-place update left it.
+    // Use the parameter's declared value, not the optimizer's last in-place update.
     const Argument last = declare_value(parameter);
     const auto in_buffer = in_buffers_.find(parameter.unsafeGetTensorImpl());
     const ValueId declared =
@@ -341,8 +340,6 @@ Graph Recorder::finish(const std::vector<at::Tensor>& outputs,
   if (backtraces_) backtraces_->resolve(graph_);
   return std::move(graph_);
 }
-
-// Turns tensors and arguments of calls into values of the graph.
 
 // ---- Tensors to values
 
@@ -389,9 +386,8 @@ ValueId Recorder::value_of(FakeTensorImpl& fake) {
   return value;
 }
 
-// Records set_ with a storage, which no value is. `after`, its self as it left it, says which part of which storage it
-// took. So the call is recorded as set_ with a tensor, an alias of that storage. A storage that no tensor of the
-// program had stays opaque.
+// Records set_ with a storage, which is not a value, as set_ with a tensor: an alias of that storage. `after` is self
+// after the call, and identifies the storage and offset. A storage without a known tensor stays opaque.
 TargetId Recorder::set_from_storage(const OperatorInfo& info, FakeTensorImpl& after) {
   const c10::StorageImpl* storage = after.unsafe_storage().unsafeGetStorageImpl();
   if (!find_storage_id(*storage, session_).valid()) {
@@ -412,9 +408,9 @@ TargetId Recorder::set_from_storage(const OperatorInfo& info, FakeTensorImpl& af
 
 namespace {
 
-// A number that libtorch made a tensor of for this call (prim::NumToTensor) may be gone by now: what it was is known.
+// Returns the value of a number converted for this call (prim::NumToTensor), whose tensor may be freed by now.
 std::optional<at::Tensor> value_of_converted(FakeTensorImpl& fake, const ModeState& mode) {
-  if (fake.mode_id() != mode.id || mode.id == 0) return std::nullopt;  // made before this capture
+  if (fake.mode_id() != mode.id || mode.id == 0) return std::nullopt;  // created before this capture
   const at::Tensor tensor(c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim_copy(&fake));
   if (!is_known(tensor) || !assumptions_of(tensor).empty()) return std::nullopt;
   const auto value = known_value(tensor);
@@ -482,7 +478,7 @@ StorageId Recorder::storage_of_result(FakeTensorImpl& fake, NodeId node) {
   const auto bytes = static_cast<int64_t>(impl.nbytes());
   const StorageId known = find_storage_id(impl, session_);
   if (known.valid()) {
-    // resize_ may have grown it.
+    // resize_ may have increased it.
     mutable_storage(graph_, known).bytes = std::max(graph_.storage(known).bytes, bytes);
     return known;
   }
@@ -594,17 +590,16 @@ TargetId Recorder::target_of_operator(const OperatorInfo& info) {
   return target;
 }
 
-// Records storages that the program gives another size: untyped_storage().resize_(bytes), as FSDP2 does with gathered
-// parameters.
+// ---- Resized storages: untyped_storage().resize_(bytes), as FSDP2 does with unsharded parameters.
 //
-// Memory that is given back and taken again is other memory, so the record has another storage for it from there on.
-// The old one dies, and the new one is born by aten::empty, whose contents are undefined, too. What the program keeps
-// of the contents is a copy. Tensors that look at it become aliases of the new storage when they are used. Replay,
-// lifetimes and allocators need to know nothing of it.
+// Freed and reallocated memory becomes a new storage in the graph. The old storage is freed, and the new one is
+// allocated by aten::empty, whose contents are also undefined. Contents kept by the program become a copy. Tensors on
+// the old storage become aliases of the new one at their next use. Replay, lifetimes and allocators need no special
+// case.
 
 namespace {
 
-// A fake tensor of `elements` elements at the beginning of the storage.
+// A 1-D fake tensor over the first `elements` elements of the storage.
 at::Tensor beginning_of(const c10::Storage& storage, c10::ScalarType dtype, int64_t elements, c10::Device device) {
   c10::Storage shared = storage;
   at::Tensor tensor = at::detail::make_tensor<FakeTensorImpl>(std::move(shared), fake_key_set(device),
@@ -625,7 +620,7 @@ void Recorder::storage_resized(c10::StorageImpl& storage, size_t bytes) {
   if (bytes == storage.nbytes()) return;
   const StorageId before = find_storage_id(storage, session_);
   if (!before.valid()) {
-    // What was there belongs to nobody here. Which device the new memory is on, the first tensor that uses it tells.
+    // Its previous contents are not recorded. The device is that of the first tensor that uses the new memory.
     if (bytes == 0) {
       growths_.erase(&storage);
     } else {
@@ -654,17 +649,17 @@ void Recorder::storage_resized(c10::StorageImpl& storage, size_t bytes) {
     const at::NoGradGuard no_grad;
     now.narrow(0, 0, elements).copy_(beginning_of(shared, dtype, elements, device));
   }
-  // The two exchange their ids, and the old memory dies with `now`.
+  // Swap their ids: the old memory is freed with `now`.
   c10::StorageImpl& made = *now.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
   const StorageId after = find_storage_id(made, session_);
-  TORCH_INTERNAL_ASSERT(after.valid(), "an observed call names what it makes");
+  TORCH_INTERNAL_ASSERT(after.valid(), "an observed call binds the storages it allocates");
   rename_storage(made, session_, before);
   rename_storage(storage, session_, after);
   forget_contents(storage);
 }
 
-// Says whether the call gives a view of memory that was given back. That computes nothing, and what the view shows once
-// there is memory again is an alias of it.
+// Returns whether the call is a view of freed memory. It computes nothing; the view becomes an alias once memory is
+// allocated.
 bool Recorder::looks_at_nothing(const OperatorInfo& info, std::span<const CallArgument> arguments) const {
   if (!info.is_view && !info.inplace_view) return false;
   if (arguments.empty()) return false;
@@ -673,7 +668,7 @@ bool Recorder::looks_at_nothing(const OperatorInfo& info, std::span<const CallAr
   return self.kind() == CallArgument::Kind::kBoxed && self.boxed().isTensor() && is_emptied(self.boxed().toTensor());
 }
 
-// Refuses what reads or writes memory that was given back. Eager reads behind the null pointer.
+// Rejects reads and writes of freed memory, where eager would dereference a null pointer.
 void Recorder::check_has_memory(const FakeTensorImpl& fake) const {
   if (fake.layout() != c10::Layout::Strided || fake.numel() == 0) return;
   int64_t end = fake.storage_offset() + 1;
@@ -681,14 +676,14 @@ void Recorder::check_has_memory(const FakeTensorImpl& fake) const {
   const auto bytes = static_cast<int64_t>(fake.unsafe_storage().nbytes());
   const auto needed = end * static_cast<int64_t>(fake.dtype().itemsize());
   if (needed <= bytes) return;
-  throw Error(c10::str(calling_ != nullptr ? calling_->name : std::string("the program"), " uses a tensor of ",
-                       fake.sizes(), " ", fake.dtype().toScalarType(), ", which needs ", needed,
-                       " bytes of a storage that has ", bytes,
-                       ": its memory was given back (untyped_storage().resize_). Use it before, or give the storage "
-                       "memory again first"));
+  throw Error(c10::str(calling_ != nullptr ? calling_->name : std::string("the program"), " uses a tensor of shape ",
+                       fake.sizes(), " and dtype ", fake.dtype().toScalarType(), ", which needs ", needed,
+                       " bytes, but its storage has ", bytes,
+                       " because it was resized (untyped_storage().resize_). Use it before its memory is freed, "
+                       "or resize the storage back first"));
 }
 
-// Puts the aten::empty that gave the storage of `fake` its memory where that was.
+// Inserts the aten::empty that allocated the storage of `fake` at the position of the resize.
 ValueId Recorder::grown_before(FakeTensorImpl& fake, const Growth& growth) {
   c10::StorageImpl& impl = *fake.unsafe_storage().unsafeGetStorageImpl();
   const auto bytes = static_cast<int64_t>(impl.nbytes());
