@@ -12,15 +12,16 @@ struct Binding final : StorageWatcher {
       : session(known_session), id(known_id), link(std::move(known_link)) {}
   ~Binding() override { link->storage_died(id); }
 
-  // The session changes when another one takes the binding over. By then no reader of either is looking for it. `id`
-  // and `link` are set before it.
+  // Changes when another session reuses the binding. By then neither session looks it up. `id` and `link` are set
+  // first.
   std::atomic<uint32_t> session;
   StorageId id;
-  c10::intrusive_ptr<SessionLink> link;  // read and taken over under `links`, but for a session's own
+  StorageId id;
+  c10::intrusive_ptr<SessionLink> link;  // protected by `links()`, except within the session itself
   c10::Storage kept;
 };
 
-// Whoever asks for links of all sessions, or takes a binding over, holds this.
+// Protects lookups across sessions and the reuse of bindings.
 std::mutex& links() {
   static auto* mutex = new std::mutex;
   return *mutex;
@@ -31,7 +32,7 @@ constexpr uint32_t kNoSession = 0xFFFFFFFFU;
 Binding* find_binding(const StorageContext* context, uint32_t session) {
   if (context == nullptr) return nullptr;
   for (StorageWatcher* w = context->watchers.load(std::memory_order_acquire); w != nullptr; w = w->next) {
-    auto* binding = static_cast<Binding*>(w);  // there are no others
+    auto* binding = static_cast<Binding*>(w);  // the only kind of watcher
     if (binding->session.load(std::memory_order_acquire) == session) return binding;
   }
   return nullptr;
