@@ -70,24 +70,24 @@ namespace {
 
 using torch::jit::Stack;
 
-// Says whether this is the operator that libtorch's set_data, which is none itself, asks first.
+// Returns whether this is the operator that set_data, which is not an operator itself, calls first.
 bool is_asked_before_data_is_replaced(const c10::OperatorHandle& op) {
   static const size_t asked = std::hash<c10::OperatorHandle>{}(
       c10::Dispatcher::singleton().findSchemaOrThrow("aten::_has_compatible_shallow_copy_type", ""));
   return std::hash<c10::OperatorHandle>{}(op) == asked;
 }
 
-// Refuses `.data =` and Module::to, which would leave a real tensor object with a fake's insides.
+// Rejects `.data =` and Module::to, which would put a fake's TensorImpl data into a real tensor.
 void refuse_to_replace_data(const OperatorInfo& info, const Stack& stack, size_t begin) {
   const at::Tensor& self = stack[begin].toTensor();
   if (!self.defined() || is_fake(self) || !is_fake(stack[begin + 1].toTensor())) return;
   refuse_write_while_describing(info, self, thread_state.mode);
-  throw UnsupportedError(info.name + " would give a real tensor (" + c10::str(self.sizes()) +
-                         ") the data of another one while fake tensors are in use (`.data =`, Module::to); nothing was "
-                         "changed. Make the tensor or module inside the mode, or run this line under an UnfakeGuard");
+  throw UnsupportedError(info.name + " would replace the data of a real tensor (" + c10::str(self.sizes()) +
+                         ") by that of a fake one (`.data =`, Module::to); nothing was changed. Create the tensor or "
+                         "module inside the mode, or run this line under an UnfakeGuard");
 }
 
-// Says whether autocast is on and has a kernel for `op`.
+// Returns whether autocast is on and has a kernel for `op`.
 bool casts_first(const c10::OperatorHandle& op, c10::DispatchKeySet keys) {
   for (const auto key :
        {c10::DispatchKey::AutocastCUDA, c10::DispatchKey::AutocastXPU, c10::DispatchKey::AutocastMPS}) {
@@ -96,7 +96,7 @@ bool casts_first(const c10::OperatorHandle& op, c10::DispatchKeySet keys) {
   return false;
 }
 
-// Makes operands of integers readable for a decomposition that reads them through their pointers.
+// Makes integer operands readable for a decomposition that accesses their data pointers.
 void make_operands_readable(const OperatorInfo& info, const Stack& stack, size_t begin) {
   for (const uint16_t position : info.tensor_arguments) {
     const c10::IValue& argument = stack[begin + position];
@@ -106,7 +106,7 @@ void make_operands_readable(const OperatorInfo& info, const Stack& stack, size_t
   }
 }
 
-// On a CPU one_hot reads its operand to check it, unless the user says what it reads.
+// On the CPU, one_hot reads its operand to check it, unless the user provides the values it reads.
 bool is_unread_one_hot(const OperatorInfo& info, const Stack& stack, size_t begin) {
   if (info.name != "aten::one_hot" || stack[begin + 1].toInt() < 1) return false;
   const HostReads& reads = thread_state.mode->options.host_reads;
@@ -157,7 +157,7 @@ void composite_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys, S
     return;
   }
   if (C10_UNLIKELY(info.reads_operands)) make_operands_readable(info, *stack, begin);
-  // Autocast, when on, must cast the operands first; its kernel calls the operator again with autocast off.
+  // Autocast must cast the operands first; its kernel calls the operator again with autocast off.
   const bool autocast_first = casts_first(op, keys);
   const CompositeScope scope(mode->observer, info, viewed(*stack, begin));
   try {

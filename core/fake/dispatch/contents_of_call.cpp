@@ -16,7 +16,7 @@
 namespace shadowgraph {
 namespace {
 
-constexpr int64_t kMostDealt = int64_t{1} << 26;  // indices, which are made for real
+constexpr int64_t kMostDealt = int64_t{1} << 26;  // indices, which are allocated for real
 
 bool is_number(const c10::IValue& argument, double number) {
   return argument.isScalar() && !argument.toScalar().isComplex() && argument.toScalar().to<double>() == number;
@@ -76,7 +76,7 @@ at::Tensor dealt_like(const at::Tensor& index, const Routing& routing, int64_t d
 
 namespace {
 
-constexpr int64_t kMostSent = 4096;  // numbers: counts, not what is counted
+constexpr int64_t kMostSent = 4096;  // elements: counts, not the counted data
 
 std::vector<at::Tensor> flat(const c10::IValue& value) {
   std::vector<at::Tensor> all;
@@ -105,7 +105,7 @@ std::vector<int64_t> splits_of(const OperatorInfo& info, const torch::jit::Stack
   return splits;
 }
 
-// What each output holds if all ranks send what this one does; nothing where that cannot be told.
+// Returns the contents of an output if all ranks send the same; undefined if unknown.
 at::Tensor received(const OperatorInfo& info, const torch::jit::Stack& arguments, const std::vector<at::Tensor>& sent,
                     const c10d::ProcessGroup& group, const at::Tensor& output) {
   const std::string& name = info.name;
@@ -127,7 +127,7 @@ at::Tensor received(const OperatorInfo& info, const torch::jit::Stack& arguments
   if (holds("alltoall_")) return rank < sent.size() ? sent[rank] : at::Tensor();
   if (holds("gather")) {
     const at::Tensor& each = sent[0];
-    if (output.numel() == each.numel()) return each;  // a list: one for each rank
+    if (output.numel() == each.numel()) return each;  // one output per rank
     if (output.numel() != each.numel() * size) return {};
     return each.reshape({1, -1}).expand({size, each.numel()}).reshape(output.sizes());
   }
@@ -189,7 +189,7 @@ namespace {
 template <class F>
 void for_each_fake(const c10::IValue& value, F&& f) {
   for_each_tensor(value, [&](const at::Tensor& tensor) {
-    if (as_fake(tensor) != nullptr) f(tensor);  // no number that the C++ API wrapped
+    if (as_fake(tensor) != nullptr) f(tensor);  // skips wrapped numbers
   });
 }
 
@@ -197,7 +197,7 @@ void forget_contents_of(const c10::IValue& value) {
   for_each_fake(value, [](const at::Tensor& tensor) { forget_contents(storage_of(tensor)); });
 }
 
-// Says whether all of the storage can be known. A write to a part of it needs that: the rest stays as it is.
+// Returns whether all of the storage is knowable, which a partial write requires.
 bool is_knowable_whole(const at::Tensor& tensor) {
   const auto* context = find_storage_context(storage_of(tensor));
   return is_knowable(tensor) && context != nullptr && context->contents && context->contents->known.empty();
@@ -208,15 +208,14 @@ bool is_at_hand(const c10::StorageImpl& storage) {
   return contents.real || (contents.uniform && contents.bytes <= kLittle);
 }
 
-// Returns the operands that the call leaves as they were, as far as the user's assumptions go: a GradScaler's
-// found_inf.
+// Returns the operands that the call does not change under the user's assumptions: found_inf of GradScaler.
 uint64_t leaves_as_found(const OperatorInfo& info) {
   const ModeState* mode = thread_state.mode;
   if (info.contents_rule != ContentsRule::kFindsNothing) return 0;
   return mode != nullptr && mode->options.host_reads.finite ? uint64_t{1} << 1 : 0;
 }
 
-// Says whether the call itself asks the user for what it reads, so that what is assumed comes second.
+// Returns whether user-provided values for the call take precedence over assumptions.
 bool asks_user_first(const OperatorInfo& info) { return operator_row(info.name).is & OperatorFact::kAsksUserFirst; }
 
 }  // namespace
@@ -279,7 +278,7 @@ ContentsOfCall::ContentsOfCall(const OperatorInfo& info, const torch::jit::Stack
   }
 }
 
-// Computes operands for results that only a run can give.
+// Computes the operands of a call whose results need a real run.
 void ContentsOfCall::compute_operands(const torch::jit::Stack& stack, size_t begin) {
   known_ = true;
   for (const uint16_t position : info_.tensor_arguments) {
@@ -303,7 +302,7 @@ std::optional<c10::Scalar> ContentsOfCall::decided(const torch::jit::Stack& stac
       for (const uint16_t position : info_.tensor_arguments) {
         const c10::IValue& argument = stack[begin + position];
         if (!argument.isTensor() || as_fake(argument.toTensor()) == nullptr) continue;
-        // For integers "or" is more than truth: it combines bits.
+        // For integers "or" is bitwise.
         if (argument.toTensor().scalar_type() != c10::kBool && (absorbing || info_.name != "aten::bitwise_and.Tensor"))
           continue;
         const auto value = uniform_value(argument.toTensor());
@@ -342,7 +341,7 @@ std::optional<c10::Scalar> ContentsOfCall::decided(const torch::jit::Stack& stac
 
 bool ContentsOfCall::decides_results() const { return known_ && info_.depends_on_data && !info_.writes; }
 
-// Makes fakes real tensors on their contents, and devices the CPU.
+// Returns the arguments with fakes replaced by real tensors on their contents, and devices by the CPU.
 torch::jit::Stack ContentsOfCall::real_arguments() {
   torch::jit::Stack real = arguments_;
   const auto converted = [&](const at::Tensor& tensor, uint16_t position) -> at::Tensor {
@@ -395,7 +394,7 @@ void ContentsOfCall::run_instead(torch::jit::Stack& stack, size_t begin, c10::De
   mark_results(stack, begin);
 }
 
-// Puts indices that are dealt in the place of the unknown ones, among as many choices as the call makes room for.
+// Replaces unknown indices by assumed ones, with as many choices as the call has room for.
 void ContentsOfCall::deal_indices(const torch::jit::Stack& stack, size_t results) {
   const at::Tensor index = arguments_[*routed_].toTensor();
   const at::Tensor& result = stack[results].toTensor();
@@ -403,11 +402,12 @@ void ContentsOfCall::deal_indices(const torch::jit::Stack& stack, size_t results
   const bool scatters = info_.contents_rule == ContentsRule::kDeals;
   const int64_t dim = scatters ? c10::maybe_wrap_dim(arguments_[1].toInt(), index.dim()) : 0;
   ModeState* const mode = thread_state.mode;
-  static auto* nobody = new DataSizes;
-  static auto* nowhere = new Routings;
+  static auto* no_sizes = new DataSizes;
+  static auto* no_routings = new Routings;
   const int64_t rows = scatters && marks ? index.numel() / index.size(dim) : index.numel();
-  const auto routing = (mode != nullptr ? mode->routings : *nowhere)
-                           .of(info_.name, index, result.size(dim), rows, mode != nullptr ? mode->data_sizes : *nobody);
+  const auto routing =
+      (mode != nullptr ? mode->routings : *no_routings)
+          .of(info_.name, index, result.size(dim), rows, mode != nullptr ? mode->data_sizes : *no_sizes);
   if (mode != nullptr && mode->observer == nullptr) mode->routings.take_made();
   add_assumptions(assumed_, {routing});
   if (scatters) {
@@ -428,7 +428,7 @@ void ContentsOfCall::mark_results(const torch::jit::Stack& stack, size_t results
   }
 }
 
-// Gives the results what follows from the assumption, unless the user gave them another size.
+// Derives the results from the assumption, unless the user provided other sizes.
 void ContentsOfCall::follow_assumption(const torch::jit::Stack& stack, size_t results) {
   if (!stack[results].isTensor()) return;
   const at::Tensor& fake = stack[results].toTensor();
@@ -438,7 +438,7 @@ void ContentsOfCall::follow_assumption(const torch::jit::Stack& stack, size_t re
     if (real[0].toTensor().sizes() == fake.sizes()) give_contents(fake, real[0].toTensor());
     // NOLINTNEXTLINE(bugprone-empty-catch)
   } catch (const std::exception&) {
-    // More than the budget allows: unknown.
+    // Exceeds the budget: unknown.
   }
   mark_results(stack, results);
 }
@@ -500,8 +500,7 @@ void ContentsOfCall::compute_results(const torch::jit::Stack& stack, size_t resu
     }
     // NOLINTNEXTLINE(bugprone-empty-catch)
   } catch (const std::exception&) {
-    // The CPU has no such kernel, or refuses the values: the contents are unknown, as they would be without this
-    // attempt.
+    // The CPU has no such kernel, or rejects the values: the contents stay unknown.
     forget_written();
   }
 }
