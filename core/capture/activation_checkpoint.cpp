@@ -325,7 +325,7 @@ void CheckpointFrame::forget_after(int task) {
 }
 
 void CheckpointFrame::run_again(int task, CheckpointSlot* only) {
-    // First, because it may recompute an outer checkpoint.
+  // First, because it may recompute an outer checkpoint.
   std::vector<at::Tensor> inputs;
   for (const auto& input : inputs_) inputs.push_back(input.unpack());
 
@@ -363,8 +363,7 @@ void CheckpointFrame::run_again(int task, CheckpointSlot* only) {
                " in the recomputation";
   }
   if (!mismatch.empty()) {
-    throw Error("checkpoint '" + options_.name +
-                "': the recomputation differs from the forward pass: " + mismatch +
+    throw Error("checkpoint '" + options_.name + "': the recomputation differs from the forward pass: " + mismatch +
                 ". The function must depend only on its inputs and on tensors and settings that do not change before "
                 "backward; check for counters, caches and random numbers from a generator that you pass yourself");
   }

@@ -185,9 +185,8 @@ class TrainingLoop {
         device_(mode.device.value_or(c10::Device(c10::kCPU)).type()),
         parameters_(parameters_of(program)) {
     const TrainingOptions& training = program.training;
-    check(training.accumulate >= 1,
-          "accumulate is the number of micro-batches and must be at least 1, not " +
-              std::to_string(training.accumulate));
+    check(training.accumulate >= 1, "accumulate is the number of micro-batches and must be at least 1, not " +
+                                        std::to_string(training.accumulate));
     check(!training.clip_grad_norm || (*training.clip_grad_norm > 0 && std::isfinite(*training.clip_grad_norm)),
           "clip_grad_norm must be positive and finite");
     check(!training.ema || (*training.ema >= 0 && *training.ema <= 1), "ema is a decay and must be between 0 and 1");

@@ -172,8 +172,9 @@ void resize_storage(const c10::Storage& storage, size_t bytes) {
   c10::StorageImpl& impl = *storage.unsafeGetStorageImpl();
   if (!impl.resizable()) throw Error("resize_storage: the storage is not resizable");
   if (!impl.device().is_meta()) {
-    throw Error("resize_storage: expected the storage of a fake tensor, but this one holds data; use "
-                "untyped_storage().resize_()");
+    throw Error(
+        "resize_storage: expected the storage of a fake tensor, but this one holds data; use "
+        "untyped_storage().resize_()");
   }
   ModeState* const mode = active_fake_mode();
   if (mode != nullptr && mode->observer != nullptr && thread_state.kernel_depth == 0) {

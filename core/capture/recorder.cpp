@@ -57,7 +57,7 @@ ValueId Recorder::declare(const at::Tensor& tensor) {
   const ValueId value = value_of(*as_fake(fake));
   const auto name = names_.find(tensor.unsafeGetTensorImpl());
   if (name == names_.end()) return value;
-    // Parameters in one flat buffer are views of it.
+  // Parameters in one flat buffer are views of it.
   const NodeId node = graph_.value(value).producer;
   if (graph_.node(node).target == target_of(Builtin::kAlias) && name->second.kind == Builtin::kParameter) {
     graph_.set_note(node, "parameter", name->second.name);

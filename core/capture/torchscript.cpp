@@ -196,7 +196,7 @@ class DebugRecord {
 };
 
 void check_record(caffe2::serialize::PyTorchStreamReader& reader, const std::string& name, uintmax_t file_bytes) {
-    // PyTorch does not compress, and allocates the size stated in the file for each record.
+  // PyTorch does not compress, and allocates the size stated in the file for each record.
   demand(reader.getRecordSize(name) <= file_bytes, "compressed, or its size exceeds the file");
   const bool debug = name.ends_with(".debug_pkl");
   const bool code = name.ends_with(".py");

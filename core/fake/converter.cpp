@@ -68,8 +68,7 @@ c10::Device device_of_memory(const c10::Storage& storage, ModeState* mode, c10::
 }
 constexpr const char* kRealHistory =
     "backward reached a real tensor that is not a leaf, so its history consists of real tensors. Detach it before "
-    "using "
-    "it with fake tensors, or run the part that computed it on fake tensors too";
+    "using it with fake tensors, or run the part that computed it on fake tensors too";
 
 // Replaces the history of a real non-leaf tensor. Gradients that arrive here would flow to real tensors.
 class RealHistory final : public torch::autograd::Node {
@@ -221,8 +220,7 @@ at::Tensor new_fake_of(const at::Tensor& real, ModeState* mode, std::optional<c1
       real.key_set().has(c10::DispatchKey::Functionalize)) {
     throw UnsupportedError(
         "a tensor inside a functorch transform (vmap, grad, functionalize) cannot be converted to a fake tensor: it is "
-        "a "
-        "wrapper with sizes other than those of its data. Convert the tensors before applying the transform");
+        "a wrapper with sizes other than those of its data. Convert the tensors before applying the transform");
   }
   const FakeTensorImpl* other = as_fake(real);
   const c10::Device own = other != nullptr ? other->pretended_device() : real.device();

@@ -58,7 +58,7 @@ c10::DispatchKeySet fake_key_set(c10::Device device) {
     case c10::DeviceType::Meta:
       return kMetaKeys;
     default:
-      throw Error("fake tensors can pretend to be on cpu, cuda, xpu, mps, privateuseone or meta, not on " +
+      throw Error("fake tensors support devices of type cpu, cuda, xpu, mps, privateuseone and meta, not " +
                   device.str());
   }
 }
@@ -69,7 +69,7 @@ c10::Device with_current_index(c10::DeviceType type) {
 }
 
 FakeTensorImpl* as_fake(c10::TensorImpl* impl) {
-  // The key alone does not tell: the result of a view kernel inherits its base's keys but is a plain TensorImpl.
+  // The key is not sufficient: the result of a view kernel inherits its base's keys but is a plain TensorImpl.
   if (!impl->key_set().has(kFakeKey) || typeid(*impl) != typeid(FakeTensorImpl)) return nullptr;
   return static_cast<FakeTensorImpl*>(impl);
 }
@@ -86,8 +86,8 @@ FakeTensorImpl::FakeTensorImpl(c10::Storage&& storage, c10::DispatchKeySet keys,
   set_custom_device(true);
 }
 
-// Copies the geometry with everything libtorch has derived from it (contiguity and the like) instead of deriving it
-// again. This runs for every result of every call.
+// Copies the geometry with all properties that libtorch derives from it (such as contiguity), since this runs for every
+// result of every call.
 FakeTensorImpl::FakeTensorImpl(const c10::TensorImpl& meta, c10::Device device)
     : TensorImpl(fake_key_set(device), meta.dtype(), c10::Device(c10::DeviceType::Meta)), pretended_device_(device) {
   const c10::DispatchKeySet keys = key_set_;  // without autograd's in inference mode
@@ -115,7 +115,7 @@ at::Tensor FakeTensorImpl::empty(c10::IntArrayRef sizes, caffe2::TypeMeta dtype,
   at::detail::check_size_nonnegative(sizes);
   const size_t bytes = at::detail::computeStorageNbytesContiguous(sizes, dtype.itemsize());
   auto fake = c10::make_intrusive<FakeTensorImpl>(meta_storage(bytes), fake_key_set(device), dtype, device);
-  // A new tensor has the sizes [0].
+  // New tensors already have sizes [0].
   if (sizes.size() != 1 || sizes[0] != 0) fake->set_sizes_contiguous(sizes);
   if (format != c10::MemoryFormat::Contiguous) fake->empty_tensor_restride(format);
   fake->fresh_ = true;
@@ -143,9 +143,10 @@ at::Tensor FakeTensorImpl::view(c10::IntArrayRef sizes, c10::IntArrayRef strides
 
 at::Tensor FakeTensorImpl::wrap(const c10::TensorImpl& meta, c10::Device device) {
   if (C10_UNLIKELY(meta.layout() != c10::Layout::Strided)) {
-    throw NoRuleError("a tensor of layout " + c10::str(meta.layout()) +
-                      " would come out, and fake tensors are dense and strided: leave sparse tensors out of what is "
-                      "captured, or run this part on real tensors under an UnfakeGuard");
+    throw NoRuleError(
+        "the result has layout " + c10::str(meta.layout()) +
+        ", but fake tensors are dense and strided. Leave sparse tensors out of the captured program, or run "
+        "this part on real tensors under an UnfakeGuard");
   }
   return at::Tensor(c10::make_intrusive<FakeTensorImpl>(meta, device));
 }
@@ -192,7 +193,7 @@ c10::intrusive_ptr<c10::TensorImpl> FakeTensorImpl::copy_and_detach(Version&& ve
   copy_tensor_metadata(this, copy.get(), std::forward<Version>(version_counter), allow_tensor_metadata_change);
   copy->set_custom_device(true);
   copy->bind(session_, value_);
-  // Autograd's copies that share a counter, by reference, are those of a view that it does not track.
+  // Autograd passes the counter by reference only for views that it does not track.
   copy->version_of_real_ = view_of_real_ && std::is_lvalue_reference_v<Version>;
   return copy;
 }
@@ -214,7 +215,7 @@ void FakeTensorImpl::shallow_copy_from(const c10::intrusive_ptr<TensorImpl>& imp
     bind(fake->session_, fake->value_);
     set_custom_device(true);
   } else {
-    // `.data =` made it something real: it is real from here on.
+    // Assigned a real tensor by `.data =`: it is real from here on.
     pretended_device_ = impl->device();
     set_custom_device(false);
     set_custom_sizes_strides(SizesStridesPolicy::Default);

@@ -48,7 +48,7 @@ KnownContents* contents_of(const c10::StorageImpl& storage) {
 
 namespace {
 
-// Notes that the host has asked for a pointer to write through: from now on its writes are looked for.
+// Called when the host requests a mutable pointer: from then on its writes are detected.
 void host_takes_pointer(c10::StorageImpl* storage) {
   KnownContents* contents = contents_of(*storage);
   if (contents == nullptr) return;
@@ -67,7 +67,7 @@ void set_pointer(c10::StorageImpl& storage, void* pointer, c10::DeleterFnPtr del
 
 void publish(c10::StorageImpl& storage) {
   const KnownContents& contents = *storage_context_of(storage).contents;
-  // Reads through a pointer are not seen, and what is assumed is not to be read unseen.
+  // Reads through a pointer are not observed, so contents derived from assumptions are not readable.
   const bool readable = contents.readable && contents.real && contents.known.empty() && contents.assumed.empty();
   set_pointer(storage, readable ? raw_data_ptr(*contents.real.unsafeGetStorageImpl()).get() : nullptr,
               &delete_storage_context_with_contents);
@@ -81,7 +81,7 @@ void publish(c10::StorageImpl& storage) {
 
 namespace {
 
-// Returns the same number everywhere.
+// Returns a view with zero strides.
 at::Tensor uniform_view(const UniformContents& uniform, const at::Tensor& like) {
   const c10::TensorImpl& impl = *like.unsafeGetTensorImpl();
   auto view = c10::make_intrusive<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(uniform.element),
@@ -176,7 +176,7 @@ std::optional<c10::Scalar> uniform_value(const at::Tensor& tensor) {
 
 namespace {
 
-// Makes new contents in place of what was there.
+// Replaces the contents by new ones.
 std::shared_ptr<KnownContents>& new_contents(const at::Tensor& fake) {
   c10::StorageImpl& storage = storage_of(fake);
   forget_contents(storage);
@@ -186,7 +186,7 @@ std::shared_ptr<KnownContents>& new_contents(const at::Tensor& fake) {
   return storage_context_of(storage).contents = std::move(contents);
 }
 
-// Returns contents that nobody else has, as a buffer; nullptr if they cannot be had.
+// Returns the contents as an unshared buffer; nullptr if unavailable.
 KnownContents* own_buffer(c10::StorageImpl& storage) {
   if (contents_of(storage) == nullptr) return nullptr;
   std::shared_ptr<KnownContents>& held = storage_context_of(storage).contents;
@@ -242,7 +242,7 @@ void mark_assumed(const at::Tensor& fake, const Assumptions& assumed) {
 
 void give_contents(const at::Tensor& fake, const at::Tensor& real) {
   c10::StorageImpl& storage = storage_of(fake);
-  if (has_contents(storage)) return;  // a view of known contents, or written already
+  if (has_contents(storage)) return;  // a view of known contents, or already written
   if (fake.numel() == 0 || fake.numel() > most_known_elements(fake.scalar_type()) || storage.nbytes() > kMostKnownBytes)
     return;
   if (fake.sizes() != real.sizes() || fake.dtype() != real.dtype()) return;
@@ -253,7 +253,7 @@ void give_contents(const at::Tensor& fake, const at::Tensor& real) {
 }
 
 void give_uniform_contents(const at::Tensor& fake, const c10::Scalar& number) {
-  constexpr int64_t kFew = 1024;  // at hand, so that what follows is, too
+  constexpr int64_t kFew = 1024;  // stored as a buffer, so that derived contents are available too
   if (fake.numel() == 0) return;
   const RealCalls calls;
   const at::Tensor element = at::scalar_tensor(number, at::TensorOptions(fake.scalar_type()));
@@ -277,7 +277,7 @@ std::shared_ptr<KnownContents> snapshot_of_contents(const at::Tensor& fake) {
   c10::StorageImpl& storage = storage_of(fake);
   KnownContents* contents = contents_of(storage);
   if (contents == nullptr) return nullptr;
-  if (contents->host_may_write) {  // through a pointer, at any time
+  if (contents->host_may_write) {  // at any time, through a pointer
     auto now = std::make_shared<KnownContents>(*contents);
     now->real = copied(contents->real);
     now->host_may_write = false;
@@ -302,7 +302,7 @@ void settle_uniform(KnownContents& contents, const at::Tensor& element) {
 void forget_contents(c10::StorageImpl& storage) {
   StorageContext* context = find_storage_context(storage);
   if (context == nullptr || !has_contents(storage)) return;
-  // The host may still hold a pointer, so the memory lives on, for nobody to read.
+  // The host may still hold a pointer, so the memory is kept.
   if (!context->contents->host_may_write) context->contents.reset();
   set_pointer(storage, nullptr, &delete_storage_context);
 }
@@ -320,7 +320,7 @@ at::Tensor contents_to_write(const at::Tensor& fake) {
 void mark_known(const at::Tensor& fake) {
   c10::StorageImpl& storage = storage_of(fake);
   KnownContents& contents = *contents_of(storage);
-  if (contents.host_may_write && contents.recorded) {  // what a call has written is no news to the observer
+  if (contents.host_may_write && contents.recorded) {  // writes by calls need no report
     const auto* now = static_cast<const char*>(contents.real.data());
     auto* shown = static_cast<char*>(contents.recorded.mutable_data());
     for_each_element(fake, [&](size_t begin, size_t bytes) { std::memcpy(shown + begin, now + begin, bytes); });
@@ -336,7 +336,7 @@ void mark_known(const at::Tensor& fake) {
 
 namespace {
 
-// Memory to be read as uninitialised, as much as a literal can have. It costs nothing until it is read.
+// Read-only zero pages, large enough for any literal; committed only when read.
 constexpr size_t kLargestLiteral = size_t{1} << 30;
 void* uninitialised_memory() {
   static void* const memory = [] {
@@ -374,10 +374,9 @@ void open_for_literal(const at::Tensor& fake) {
 
 namespace {
 
-// While the thread has a refused storage (ThreadBelongings), thread_state.literal is this, which no tensor of a program
-// is.
+// The value of thread_state.literal while the thread has a refused storage (ThreadBelongings).
 c10::TensorImpl* const kRefused = c10::UndefinedTensorImpl::singleton();
-std::mutex refusing;  // a storage may be printed by two threads
+std::mutex refusing;  // two threads may print the same storage
 
 void stop_refusing() {
   thread_state.literal = nullptr;
@@ -397,8 +396,8 @@ void refuse_to_print(const at::Tensor& fake) {
   close_open_literal();
   static const std::string words = c10::str(
       kPrintedFake,
-      ": shadowgraph::to_string(tensor) describes it; known contents (literals, and what is computed from them) can be "
-      "printed, and real tensors, under an UnfakeGuard");
+      ". Use shadowgraph::to_string(tensor) to describe it. Tensors with known contents (literals, and values computed "
+      "from them) can be printed, and real tensors under an UnfakeGuard");
   const auto& storage = fake.unsafeGetTensorImpl()->unsafe_storage();
   {
     const std::lock_guard lock(refusing);
@@ -446,7 +445,7 @@ void close_literal() {
   }
 }
 
-// Shows what the host wrote since the observer last saw this tensor.
+// Reports what the host wrote since the last report.
 void show_host_writes(const at::Tensor& fake, CallObserver& observer) {
   KnownContents* contents = contents_of(storage_of(fake));
   if (contents == nullptr || !contents->host_may_write) return;

@@ -1,4 +1,4 @@
-// Reports what libtorch says that this machine's processor can do.
+// Simulated devices, their streams, and the CPU capabilities of this machine.
 #include "core/fake/pretended_devices.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -22,7 +22,7 @@
 namespace shadowgraph {
 namespace {
 
-// Asks an operator without arguments what oneDNN supports here. Its kernel is called whatever mode this thread is in.
+// Calls an operator that reports a oneDNN capability, bypassing any active mode.
 bool onednn_says(const char* name) {
   const auto op = c10::Dispatcher::singleton().findSchema({name, ""});
   if (!op) return false;  // a libtorch without oneDNN
@@ -53,10 +53,10 @@ constexpr int kMostDevices = std::numeric_limits<c10::DeviceIndex>::max();
 
 [[noreturn]] void refuse_beyond(c10::Device device, int count) {
   const std::string remedy =
-      "; a mode with another DeviceProfile::device_count (in Python sg.fake(device_count=)) pretends another machine";
-  if (count == 0) throw Error(device.str() + ": the pretended machine has no accelerators" + remedy);
-  throw Error(device.str() + ": invalid device ordinal, the pretended machine has " + std::to_string(count) +
-              " of them" + remedy);
+      "; set DeviceProfile::device_count (in Python sg.fake(device_count=)) to simulate another machine";
+  if (count == 0) throw Error(device.str() + ": the simulated machine has no accelerators" + remedy);
+  throw Error(device.str() + ": invalid device ordinal, the simulated machine has " + std::to_string(count) +
+              " devices" + remedy);
 }
 
 }  // namespace
@@ -76,12 +76,12 @@ void check_exists_for_libtorch(c10::Device device) {
 
 void check_machine(const DeviceProfile& profile, c10::Device device) {
   if (profile.device_count < 0 || profile.device_count > kMostDevices) {
-    throw Error("DeviceProfile::device_count is " + std::to_string(profile.device_count) + "; it is 0 to " +
+    throw Error("DeviceProfile::device_count is " + std::to_string(profile.device_count) + "; it must be 0 to " +
                 std::to_string(kMostDevices));
   }
   ModeState machine;
   machine.options.profile = profile;
-  // Without an index it is the current one, of which there must be one.
+  // A device without index is the current one, so at least one must exist.
   check_exists(c10::Device(device.type(), std::max(device.index(), c10::DeviceIndex{0})), &machine);
 }
 

@@ -135,8 +135,8 @@ struct SavedProgram {
   std::vector<SavedOutput> outputs;  // parallel to graph.outputs
   std::vector<std::vector<SavedModuleCall>> module_stacks;
   std::map<std::string, SavedPayload> payloads;  // by target
-  std::vector<SavedInput> idle;  // weights that the graph does not use, but the module holds
-  std::map<std::string, SymbolRange> ranges;  // by symbol
+  std::vector<SavedInput> idle;                  // weights that the graph does not use, but the module holds
+  std::map<std::string, SymbolRange> ranges;     // by symbol
 };
 
 // Throws Error that names the file and the location in it.
