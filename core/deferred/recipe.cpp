@@ -17,10 +17,10 @@
 namespace shadowgraph {
 namespace {
 
-// A tensor and its place in the maps cost about this much beside its bytes.
+// Estimated memory of a snapshot, including the tensor object and its map entry.
 int64_t cost_of(const at::Tensor& bytes) { return static_cast<int64_t>(bytes.nbytes()) + 512; }
 
-// This operator makes linalg operators throw. It runs with the node whose result it looks at.
+// Makes linalg operators throw. It runs together with the node whose result it checks.
 constexpr std::string_view kCheck = "aten::_linalg_check_errors";
 
 bool same_tensor(const Graph& graph, ValueId a, ValueId b) {
@@ -89,7 +89,7 @@ void Snapshots::keep(StorageId storage, uint32_t position, const c10::Storage& c
 
 bool is_whole(const Graph& graph, ValueId value) {
   const Value& v = graph.value(value);
-  // Nothing that is as large begins anywhere but at the start.
+  // A tensor of the storage's size can only start at its beginning.
   return v.storage.valid() && graph.is_contiguous(value) &&
          graph.logical_bytes(value) == graph.storage(v.storage).bytes;
 }
@@ -159,11 +159,11 @@ void Recipe::note_origin(NodeId node) {
   origins_[after.index] = origin_of(before);
 }
 
-// Walks backwards through the program, nodes by descending id. Placeholders, which may have any id, are kept on the
-// side.
+// Walks backwards through the program by descending node id. Placeholders, which may have any id, are collected
+// separately.
 class Recipe::Walk {
  public:
-  // Storages in `without` begin at the beginning.
+  // `without`: storages that must not start from a snapshot.
   Walk(Recipe& recipe, const Snapshots* snapshots, const std::unordered_set<StorageId>& without)
       : recipe_(recipe), graph_(recipe.graph_), snapshots_(snapshots), without_(without) {}
 
@@ -173,8 +173,8 @@ class Recipe::Walk {
   }
   void want_run(NodeId node) { reach(node, kContents); }
 
-  // Returns storages whose contents are needed from before their snapshot, too; look when steps() have been made. If
-  // there are any, the steps are good for nothing.
+  // Returns storages whose contents are also needed before their snapshot; valid after steps(). If there are any, the
+  // steps are unusable.
   const std::unordered_set<StorageId>& begun_too_late() const { return begun_too_late_; }
   std::unordered_map<StorageId, Snapshots::Snapshot> take_snapshots() { return std::move(begins_); }
 
@@ -210,7 +210,7 @@ class Recipe::Walk {
     if (value.valid()) reach(graph_.value(value).producer, kTensor);
   }
 
-  // Asks for the contents of `storage` as a node with id `before` finds them.
+  // Requests the contents of `storage` as seen by a node with id `before`.
   void need_contents(StorageId storage, uint32_t before) {
     if (!storage.valid()) return;
     uint32_t& covered = covered_from_.try_emplace(storage, UINT32_MAX).first->second;
@@ -254,7 +254,7 @@ class Recipe::Walk {
     return snapshots_->latest(storage, before);
   }
 
-  // Says whether all that `node` gives is on storages that begin later.
+  // Returns whether all outputs of `node` are on storages that start from a later snapshot.
   bool is_before_snapshots(NodeId node) const {
     bool all = true;
     bool any = false;
@@ -266,7 +266,7 @@ class Recipe::Walk {
     return any && all;
   }
 
-  // Asks for the size of `storage`: a view that a node with id `before` takes lies within it.
+  // Requests the size of `storage` as needed by a view taken by a node with id `before`.
   void need_size(StorageId storage, uint32_t before) {
     const auto found = recipe_.growers_.find(storage);
     if (found == recipe_.growers_.end()) return;
@@ -324,7 +324,7 @@ class Recipe::Walk {
   std::unordered_set<StorageId> begun_too_late_;
   std::unordered_map<NodeId, Need> needs_;
   std::unordered_map<StorageId, uint32_t>
-      covered_from_;  // contents from here on, up to readers seen so far, are covered
+      covered_from_;  // contents from this node on, up to the readers seen so far, are covered
   std::priority_queue<uint32_t> pending_;
   std::vector<Step> steps_;
   std::vector<Step> placeholders_;
@@ -344,8 +344,9 @@ Recipe::Reached Recipe::reach(std::span<const StorageId> wanted, NodeId node, co
   }
 }
 
-// Parts the steps into groups. Steps that touch a storage belong together, unless they share only a placeholder that
-// nobody writes; such placeholders go to every group that reads them. An item is a step, or a storage that is wanted.
+// Partitions the steps into groups. Steps that use the same storage belong together, unless it is a placeholder's that
+// is never written; such placeholders are part of every group that reads them. An item is a step or a requested
+// storage.
 class Recipe::Grouping {
  public:
   Grouping(const Recipe& recipe, const Reached& reached, std::span<const StorageId> wanted)
@@ -406,7 +407,7 @@ class Recipe::Grouping {
     }
   }
 
-  // Groups come in the order in which items first name them.
+  // Groups are in order of their first item.
   size_t group_of(uint32_t item) {
     const auto [entry, added] = group_of_.try_emplace(sets_.find_set(item), groups_.size());
     if (added) {
@@ -446,7 +447,7 @@ class Recipe::Grouping {
     for (uint32_t i = 0; i < wanted_.size(); ++i) {
       const size_t group = group_of(first_wanted_ + i);
       groups_[group].wanted.push_back(wanted_[i]);
-      // This storage is a placeholder's, and nothing else touches it.
+      // The storage of a placeholder that nothing else uses.
       const NodeId born = graph_.storage(wanted_[i]).born;
       if (graph_.is_placeholder(born)) give(group, born);
     }
@@ -459,9 +460,9 @@ class Recipe::Grouping {
   const std::span<const StorageId> wanted_;
   const uint32_t first_wanted_;  // items before it are steps
   boost::disjoint_sets_with_storage<> sets_;
-  std::unordered_map<StorageId, bool> shared_;  // a placeholder's: nobody writes it
+  std::unordered_map<StorageId, bool> shared_;  // of placeholders; true: never written
   std::unordered_map<ValueId, NodeId> placeholder_of_;
-  std::unordered_map<StorageId, uint32_t> set_of_;  // an item that touches it
+  std::unordered_map<StorageId, uint32_t> set_of_;  // an item that uses it
   std::vector<Group> groups_;
   std::vector<std::vector<NodeId>> given_;       // by group: the placeholders that it reads
   std::unordered_map<size_t, size_t> group_of_;  // by set
