@@ -28,14 +28,14 @@ at::Tensor fake_of(const Graph& graph, ValueId id, const c10::Storage& storage) 
 void check_is_strided_tensor(const Graph& graph, ValueId id) {
   const Value& value = graph.value(id);
   if (value.kind == ValueKind::kTensor && value.layout == c10::Layout::Strided && value.storage.valid()) return;
-  throw Error("there is no fake tensor for a value of type " + type_text(graph, id) + ", made by " +
-              to_text(graph, value.producer) + ": only strided tensors have one");
+  throw Error("cannot create a fake tensor for a value of type " + type_text(graph, id) + ", produced by " +
+              to_text(graph, value.producer) + ": only strided tensors are supported");
 }
 
 }  // namespace
 
 c10::Storage fake_storage(int64_t bytes) {
-  // Resizable and without memory: resize_ and set_ work on it, and nothing is allocated.
+  // Resizable and without memory: resize_ and set_ work on it.
   return c10::Storage(c10::Storage::use_byte_size_t(), static_cast<size_t>(bytes),
                       c10::DataPtr(nullptr, c10::Device(c10::DeviceType::Meta)),
                       c10::GetAllocator(c10::DeviceType::Meta), /*resizable=*/true);
@@ -43,7 +43,7 @@ c10::Storage fake_storage(int64_t bytes) {
 
 at::Tensor fake_on(const c10::Storage& storage, c10::ScalarType dtype, std::span<const int64_t> sizes,
                    std::span<const int64_t> strides, int64_t offset, c10::Device device) {
-  // Without it, the first operator on this tensor would find no fake kernels.
+  // Otherwise the first operator on this tensor would find no fake kernels.
   install_process_state();
   auto fake = c10::make_intrusive<FakeTensorImpl>(c10::Storage(storage), fake_key_set(device),
                                                   c10::scalarTypeToTypeMeta(dtype), device);
@@ -58,7 +58,7 @@ at::Tensor fake_of(const Graph& graph, ValueId value) {
 }
 
 const c10::Storage& FakeValues::of(StorageId id) {
-  // Values of one storage share it here too, so that aliases are seen as such.
+  // Values on one storage share it here too, to preserve aliasing.
   c10::Storage& storage = storages_[id];
   if (!storage) storage = fake_storage(graph_.storage(id).bytes);
   return storage;
@@ -75,7 +75,7 @@ const at::Tensor& FakeValues::of(ValueId value) {
 
 namespace {
 
-// Calls each(name, value) for guards that tell what a question to the data was answered: "nonzero0 = 17".
+// Calls each(name, value) for guards on data: "nonzero0 = 17".
 template <class Each>
 void for_each_answer(const Graph& captured, const Each& each) {
   for (const Guard& guard : captured.guards) {
@@ -85,7 +85,7 @@ void for_each_answer(const Graph& captured, const Each& each) {
   }
 }
 
-// Says whether an answer is a size, and not what item() or equal() read. An operator's own name is of what was computed.
+// Returns whether a name is that of a size, not of an item() or equal() read or an evaluated operator.
 bool is_of_size(const std::string& name) {
   return !name.starts_with("item") && !name.starts_with("equal") && name.find("::") == name.npos;
 }
@@ -97,7 +97,7 @@ std::optional<Number> number_at_front(std::string_view text) {
   return number;
 }
 
-// The values before such a call must keep the geometry that they had.
+// Copies written operands shallowly: the values before the call must keep their geometry.
 void give_written_operands_a_copy(const OperatorInfo& info, torch::jit::Stack& stack) {
   for (const uint16_t position : info.tensor_arguments) {
     c10::IValue& operand = stack[position];
@@ -120,10 +120,10 @@ void CallsOnFakes::give_sizes(const Graph& captured, const NamedDataSizes& given
   NamedDataSizes recorded;
   for_each_answer(captured, [&](const std::string& name, std::string_view value) {
     if (!is_of_size(name)) return;
-    if (value.find(", ") != value.npos) return;  // what was assumed is assumed again
+    if (value.find(", ") != value.npos) return;  // assumptions are made again
     const auto size = parse_number<int64_t>(value);
     if (!size || *size < 0) {
-      throw Error(c10::str("the graph records \"", name, " = ", value, "\", which is no size"));
+      throw Error(c10::str("invalid guard in the graph: \"", name, " = ", value, "\"; expected a non-negative size"));
     }
     recorded.emplace(name, *size);
   });
@@ -163,7 +163,7 @@ void CallsOnFakes::call(NodeId node, std::optional<c10::Device> device, torch::j
     const OperatorInfo& info = OperatorInfo::of(calls_.operator_of(node));
     if (device) {
       state_of(mode_).default_device = *device;
-      // In a trace it is the device that the program was traced on.
+      // A trace contains the device that the program was traced on.
       if (info.device_argument >= 0) {
         c10::IValue& named = stack[static_cast<size_t>(info.device_argument)];
         if (named.isDevice()) named = *device;

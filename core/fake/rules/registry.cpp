@@ -45,7 +45,7 @@ std::atomic<uint64_t> RuleRegistry::generation_{0};
 
 RuleRegistry& RuleRegistry::global() {
   static RuleRegistry* registry = [] {
-    auto* fresh = new RuleRegistry;  // never destroyed: fake tensors may outlive static destruction
+    auto* fresh = new RuleRegistry;  // leaked: fake tensors may outlive static destruction
     rules::register_all(*fresh);
     return fresh;
   }();
@@ -103,16 +103,16 @@ void check_devices(const OperatorDevices& devices, const c10::FunctionSchema& sc
     throw Error("register_devices(\"" + toString(schema.operator_name()) + "\"): " + why + ": " + toString(schema));
   };
   if (!devices.results.empty() && devices.results.size() != schema.returns().size()) {
-    refuse(c10::str("names ", devices.results.size(), " results, and the operator has ", schema.returns().size()));
+    refuse(c10::str("expected ", schema.returns().size(), " result devices, got ", devices.results.size()));
   }
   for (const ResultDevice& result : devices.results) {
     const auto* name = std::get_if<std::string>(&result);
     if (name == nullptr) continue;
     const auto position = schema.argumentIndexWithName(*name);
-    if (!position) refuse("a result is where '" + *name + "' is, and no argument has this name");
+    if (!position) refuse("a result refers to argument '" + *name + "', which does not exist");
     const std::string type = schema.arguments()[static_cast<size_t>(*position)].type()->repr_str();
     if (type.find("Tensor") == std::string::npos && type.find("Device") == std::string::npos) {
-      refuse("a result is where '" + *name + "' is, which is neither a tensor nor a device");
+      refuse("a result refers to argument '" + *name + "', which is neither a tensor nor a device");
     }
   }
 }
@@ -121,10 +121,12 @@ void register_devices(const std::string& operator_name, OperatorDevices devices)
   const size_t space = operator_name.find("::");
   if (space == std::string::npos || space == 0 || space + 2 == operator_name.size()) {
     throw Error("register_devices: '" + operator_name +
-                "' is no operator's name, such as \"my::op\" or \"my::op.out\"");
+                "' is not an operator name; expected for example \"my::op\" or \"my::op.out\"");
   }
   if (namespace_of(operator_name) == "aten") {
-    throw Error("register_devices: the devices of libtorch's own operators (" + operator_name + ") are known");
+    throw Error("register_devices: " + operator_name +
+                " is one of libtorch's operators, whose devices are built in; only user-defined operators can be "
+                "registered");
   }
   const auto op = c10::Dispatcher::singleton().findOp(
       {std::string(without_overload(operator_name)), std::string(overload_of(operator_name))});
@@ -245,7 +247,7 @@ at::Tensor iterate(const at::Tensor& output, Operands inputs, const Elementwise&
   config.add_owned_output(output);
   for (const at::Tensor& input : inputs) config.add_const_input(input);
   const bool own = thread_state.in_own_kernel && thread_state.kernel_depth == 0;
-  // TensorIterator allocates on the device that its operands say.
+  // TensorIterator allocates on the device of its operands.
   const KernelDepth depth;
   at::Tensor result = config.build().output();
   if (own && !is_fake(result)) {
@@ -302,9 +304,9 @@ c10::DimVector reduced_sizes(const at::Tensor& input, at::OptionalIntArrayRef di
 namespace shadowgraph {
 namespace {
 
-// The dispatcher tells nobody about kernels that are hidden, but an explicit instantiation may name private members.
-// These are OperatorHandle's pointer to its definition and OperatorEntry's kernels by dispatch key, newest first
-// (libtorch 2.13.0).
+// The dispatcher has no API for hidden kernels, but an explicit instantiation may name private members:
+// OperatorHandle's pointer to its definition, and OperatorEntry's kernels by dispatch key, newest first (libtorch
+// 2.13.0).
 template <class Name, auto member>
 struct Opened {
   friend constexpr auto member_called(Name) { return member; }
@@ -330,7 +332,7 @@ const c10::KernelFunction* cpp_kernel(const c10::OperatorHandle& op, c10::Dispat
   return nullptr;
 }
 
-// Says whether the environment asks for Python's kernels, so that a test can compare the two.
+// Returns whether the environment selects Python's kernels, so that a test can compare the two.
 bool leaves_them_to_python() {
   static const bool python = [] {
     const char* const kernels = std::getenv("SHADOWGRAPH_META_KERNELS");
@@ -347,7 +349,7 @@ const c10::KernelFunction* cpp_meta_kernel(const c10::OperatorHandle& op) {
   for (const auto key : {DispatchKey::Meta, DispatchKey::CompositeExplicitAutogradNonFunctional,
                          DispatchKey::CompositeExplicitAutograd, DispatchKey::CompositeImplicitAutograd}) {
     if (const auto* kernel = cpp_kernel(op, key)) return kernel;
-    // Python's kernel for an operator of the user's own comes before that operator's composite kernels.
+    // For user-defined operators, Python's kernel takes precedence over composite kernels.
     if (key == DispatchKey::Meta && has_meta_kernel_of_its_own(op)) return nullptr;
   }
   return nullptr;
