@@ -82,8 +82,7 @@ int64_t DataSizes::size(const std::string& op, const std::string& question, cons
     throw DataDependentError(
         op +
         ": the size of the result depends on the data of a fake tensor, which has none. Provide the size with "
-        "data_sizes "
-        "{\"" +
+        "data_sizes {\"" +
         name + "\": n}, {\"" + question +
         "\": n} for all calls (limited to the maximum of each), or a function (data_size_hint in C++)" +
         (is_mask ? "; assume that masks keep every element with host_reads \"mask full\"" : "") +
