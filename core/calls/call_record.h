@@ -23,7 +23,7 @@ namespace shadowgraph {
 // on fake tensors and record its calls (passes/decompose/decompositions.h, shadowgraph/passes/simplify.h). The caller
 // maps tensors to values.
 //
-//     arguments.push_back(argument_of(graph, ivalue, [&](const at::Tensor& t) { return Argument::of_value(known[t]); }));
+//     arguments.push_back(argument_of(graph, value, [&](const at::Tensor& t) { return Argument::of_value(ids[t]); }));
 
 class FakeTensorImpl;
 

@@ -77,7 +77,7 @@ namespace {
 
 // Calls each(name, value) for guards on data: "nonzero0 = 17".
 template <class Each>
-void for_each_answer(const Graph& captured, const Each& each) {
+void for_each_host_value(const Graph& captured, const Each& each) {
   for (const Guard& guard : captured.guards) {
     const size_t equals = guard.observed.find(" = ");
     if (guard.kind != Guard::Kind::kHostValue || equals == std::string::npos) continue;
@@ -98,7 +98,7 @@ std::optional<Number> number_at_front(std::string_view text) {
 }
 
 // Copies written operands shallowly: the values before the call must keep their geometry.
-void give_written_operands_a_copy(const OperatorInfo& info, torch::jit::Stack& stack) {
+void copy_written_operands(const OperatorInfo& info, torch::jit::Stack& stack) {
   for (const uint16_t position : info.tensor_arguments) {
     c10::IValue& operand = stack[position];
     if (!is_in(info.written_arguments, position) || !operand.isTensor()) continue;
@@ -118,7 +118,7 @@ CallsOnFakes::CallsOnFakes(const Graph& graph, const FakeTensorOptions& options)
 
 void CallsOnFakes::give_sizes(const Graph& captured, const NamedDataSizes& given) {
   NamedDataSizes recorded;
-  for_each_answer(captured, [&](const std::string& name, std::string_view value) {
+  for_each_host_value(captured, [&](const std::string& name, std::string_view value) {
     if (!is_of_size(name)) return;
     if (value.find(", ") != value.npos) return;  // assumptions are made again
     const auto size = parse_number<int64_t>(value);
@@ -127,24 +127,24 @@ void CallsOnFakes::give_sizes(const Graph& captured, const NamedDataSizes& given
     }
     recorded.emplace(name, *size);
   });
-  state_of(mode_).data_sizes.give(given);
-  state_of(mode_).data_sizes.give(recorded);
+  state_of(mode_).data_sizes.add(given);
+  state_of(mode_).data_sizes.add(recorded);
 }
 
 void CallsOnFakes::give_answers(const Graph& captured) {
-  HostAnswers& answers = state_of(mode_).host_answers;
+  HostReadValues& values = state_of(mode_).host_read_values;
   // "item0 = 1.5, assumed finite", "equal0 = true"
-  for_each_answer(captured, [&](const std::string& name, std::string_view value) {
+  for_each_host_value(captured, [&](const std::string& name, std::string_view value) {
     if (!name.starts_with("item") && !name.starts_with("equal")) return;
     if (value.starts_with("true") || value.starts_with("false")) {
-      answers.give(name, value.starts_with("true"));
+      values.add(name, value.starts_with("true"));
       return;
     }
     const std::string_view number = value.substr(0, value.find(','));
     if (const auto integer = parse_number<int64_t>(number)) {
-      answers.give(name, *integer);
+      values.add(name, *integer);
     } else if (const auto real = number_at_front<double>(number)) {
-      answers.give(name, *real);
+      values.add(name, *real);
     }
   });
 }
@@ -153,7 +153,7 @@ void CallsOnFakes::fill_if_assumed(const Graph& captured, ValueId value, const a
   if (!tensor.defined()) return;
   for (const Guard& guard : captured.guards) {
     if (guard.value != value || guard.observed != kAssumedFull) continue;
-    give_uniform_contents(tensor, 1);
+    set_uniform_contents(tensor, 1);
     return;
   }
 }
@@ -170,7 +170,7 @@ void CallsOnFakes::call(NodeId node, std::optional<c10::Device> device, torch::j
       }
     }
     const OperatorFacts& facts = info.target.facts();
-    if (info.writes && (facts.changes_objects || facts.is_out_variant)) give_written_operands_a_copy(info, stack);
+    if (info.writes && (facts.changes_objects || facts.is_out_variant)) copy_written_operands(info, stack);
     const bool grad_mode = graph_.node(node).flags.grad_mode;
     if (grad_mode != c10::GradMode::is_enabled()) c10::GradMode::set_enabled(grad_mode);
   }

@@ -144,7 +144,7 @@ std::optional<at::Tensor> bytes_in(std::string_view text) {
   return state;
 }
 
-[[noreturn]] void refuse_state(const OwnGenerator& own, const std::string& why) {
+[[noreturn]] void refuse_state(const ProgramGenerator& own, const std::string& why) {
   throw Error("cannot create the program's generator '" + own.name + "' on " + own.device.str() + ": " + why +
               "; pass one with InterpreterOptions::generators (Python: graph.compile(generators={\"" + own.name +
               "\": torch.Generator()}))");
@@ -191,12 +191,12 @@ void name_generators(Graph& graph) {
   }
 }
 
-std::optional<OwnGenerator> own_generator_of(const Graph& graph, NodeId node) {
+std::optional<ProgramGenerator> program_generator_of(const Graph& graph, NodeId node) {
   const std::string_view name = graph.note(node, kGeneratorNote);
   const auto position = name.empty() ? std::nullopt : generator_position(graph, node);
   if (!position) return std::nullopt;
   const Argument& argument = graph.arguments(node)[*position];
-  OwnGenerator own{.name = std::string(name), .device = argument.device(), .position = *position};
+  ProgramGenerator own{.name = std::string(name), .device = argument.device(), .position = *position};
   if (const auto known = KnownGenerators::all().find(argument.i); argument.i != 0 && known) {
     if (auto alive = known->generator.lock()) own.original = at::Generator(std::move(alive));
   }
@@ -213,13 +213,13 @@ std::optional<OwnGenerator> own_generator_of(const Graph& graph, NodeId node) {
 std::map<std::string, at::Generator> copies_of_generators(const Graph& graph) {
   std::map<std::string, at::Generator> copies;
   for (const NodeId node : graph.nodes()) {
-    const auto own = own_generator_of(graph, node);
+    const auto own = program_generator_of(graph, node);
     if (own && own->original.defined() && !copies.contains(own->name)) copies[own->name] = own->original.clone();
   }
   return copies;
 }
 
-void put_state(at::Generator& generator, const OwnGenerator& own) {
+void put_state(at::Generator& generator, const ProgramGenerator& own) {
   if (!own.state) refuse_state(own, "its state is not in the graph's metadata");
   at::Tensor state;
   if (const auto seed = seed_in(*own.state); seed && own.device.is_cpu()) {
@@ -234,7 +234,7 @@ void put_state(at::Generator& generator, const OwnGenerator& own) {
   generator.set_state(state);
 }
 
-at::Generator made_generator(const OwnGenerator& own) {
+at::Generator create_generator(const ProgramGenerator& own) {
   if (!own.device.is_cpu()) refuse_state(own, "only CPU generators are supported");
   at::Generator generator = at::detail::createCPUGenerator();
   put_state(generator, own);

@@ -28,7 +28,7 @@ Argument argument_of(const at::Generator& generator);
 // Names the program's generators in a recorded graph.
 void name_generators(Graph& graph);
 
-struct OwnGenerator {
+struct ProgramGenerator {
   std::string name;
   c10::Device device = c10::Device(c10::kCPU);
   bool always = false;
@@ -38,14 +38,14 @@ struct OwnGenerator {
 };
 
 // Returns the program's generator that a node draws from, if any.
-std::optional<OwnGenerator> own_generator_of(const Graph& graph, NodeId node);
+std::optional<ProgramGenerator> program_generator_of(const Graph& graph, NodeId node);
 
 // Returns copies, in their current state, of the program's generators that still exist, by name.
 std::map<std::string, at::Generator> copies_of_generators(const Graph& graph);
 
 // Creates a generator in the recorded state. Throws Error if the state is unknown or the device has no generators.
-at::Generator made_generator(const OwnGenerator& own);
+at::Generator create_generator(const ProgramGenerator& own);
 // Sets `generator` to the recorded state.
-void put_state(at::Generator& generator, const OwnGenerator& own);
+void put_state(at::Generator& generator, const ProgramGenerator& own);
 
 }  // namespace shadowgraph

@@ -19,7 +19,7 @@ namespace {
 std::atomic<WrapperParts> wrapper_parts{nullptr};
 
 // Forgets known contents: an input may hold any values, whatever it is filled with now.
-void forget_what_it_holds(const at::Tensor& tensor) {
+void forget_input_contents(const at::Tensor& tensor) {
   close_open_literal();
   if (is_fake(tensor)) forget_contents(*tensor.storage().unsafeGetStorageImpl());
 }
@@ -57,7 +57,7 @@ CaptureSession::CaptureSession(const CaptureOptions& options)
   state.observer = recorder_.get();
   state.saved_tensors = options.saved_tensors ? recorder_.get() : nullptr;
   state.watch_size_reads = options.guards;
-  if (options.cpp_sources) recorder_->note_backtraces();
+  if (options.cpp_sources) recorder_->record_backtraces();
 }
 
 CaptureSession::CaptureSession(const torch::nn::Module& root, const CaptureOptions& options)
@@ -79,7 +79,7 @@ Recorder* current_recorder() {
 
 void CaptureSession::name_parameter(const at::Tensor& tensor, const std::string& name) {
   // A tied parameter has several names; the first is used.
-  forget_what_it_holds(tensor);
+  forget_input_contents(tensor);
   if (!declared_.insert(tensor.unsafeGetTensorImpl()).second) return;
   check_is_of(state_of(mode_), tensor, name);
   recorder_->name_tensor(tensor, Builtin::kParameter, name);
@@ -95,14 +95,14 @@ void CaptureSession::name_buffer(const at::Tensor& tensor, const std::string& na
 }
 
 void CaptureSession::name_input(const at::Tensor& tensor, const std::string& name, bool keep_contents) {
-  if (!keep_contents) forget_what_it_holds(tensor);
+  if (!keep_contents) forget_input_contents(tensor);
   recorder_->name_tensor(tensor, Builtin::kInput, name);
   recorder_->declare(tensor);
   if (keep_contents || !state_of(mode_).options.host_reads.masks_full || !is_fake(tensor)) return;
   const bool is_mask = tensor.scalar_type() == c10::kBool ||
                        (c10::isIntegralType(tensor.scalar_type(), false) && name.find("mask") != std::string::npos);
   if (!is_mask || !PendingCall::covers_storage(tensor)) return;
-  give_uniform_contents(tensor, 1);
+  set_uniform_contents(tensor, 1);
   recorder_->assume(tensor, kAssumedFull);
 }
 

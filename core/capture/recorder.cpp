@@ -63,19 +63,19 @@ ValueId Recorder::declare(const at::Tensor& tensor) {
     graph_.set_note(node, "parameter", name->second.name);
     in_buffers_.emplace(tensor.unsafeGetTensorImpl(), value);
   }
-  name_what_was_made(value, name->second);
+  name_created_value(value, name->second);
   return value;
 }
 
 // ---- Calls
 
 void Recorder::begin_call(const OperatorInfo& info, std::span<const CallArgument> arguments) {
-  if (link_->has_deaths()) flush_deaths();
+  if (link_->has_frees()) flush_frees();
   if (C10_UNLIKELY(info.group_argument >= 0)) {
     declare_group(arguments[static_cast<size_t>(info.group_argument)].boxed());  // collectives have no unboxed kernel
   }
   arguments_.clear();
-  unrecorded_ = looks_at_nothing(info, arguments);
+  unrecorded_ = is_view_of_freed_memory(info, arguments);
   if (C10_UNLIKELY(unrecorded_)) return;
   calling_ = &info;
   for (const CallArgument& argument : arguments) arguments_.push_back(argument_of(argument));
@@ -129,7 +129,7 @@ void Recorder::end_call(const OperatorInfo& info, std::span<const CallArgument> 
   // belongs to the collective.
   if (n.flags.grad_mode || C10_UNLIKELY(info.group_argument >= 0)) claim_sequence(node);
   if (C10_UNLIKELY(streams_.in_use())) streams_.issued(graph_, node);
-  if (mode_.data_sizes.has_asked()) note_data_sizes(node);
+  if (mode_.data_sizes.has_used()) note_data_sizes(node);
   if (C10_UNLIKELY(mode_.routings.has_made())) note_routings(node);
   if (info.depends_on_data && !results.empty()) note_host_read(info, node, results[0]);
 }
@@ -156,14 +156,14 @@ std::string text_of(const c10::Scalar& value) {
 void Recorder::note_host_read(const OperatorInfo& info, NodeId node, const CallArgument& result) {
   if (result.kind() != CallArgument::Kind::kBoxed || !result.boxed().isScalar()) return;
   const ValueId read = first_of([&](auto f) { graph_.for_each_value(graph_.arguments(node), f); });
-  if (!mode_.host_answers.has_asked()) {
+  if (!mode_.host_read_values.has_used()) {
     const std::string value = info.name + " = " + c10::str(result.boxed().toScalar());
     graph_.guards.push_back({Guard::Kind::kHostValue, read, -1, value});
   }
-  for (const HostAnswers::Answer& answer : mode_.host_answers.take_asked()) {
-    std::string observed = answer.name + " = " + text_of(answer.value);
-    if (!answer.why.empty()) observed += ", " + answer.why;
-    if (!answer.source.empty()) observed += ", at " + answer.source;
+  for (const HostReadValues::Entry& read_value : mode_.host_read_values.take_used()) {
+    std::string observed = read_value.name + " = " + text_of(read_value.value);
+    if (!read_value.why.empty()) observed += ", " + read_value.why;
+    if (!read_value.source.empty()) observed += ", at " + read_value.source;
     graph_.guards.push_back({Guard::Kind::kHostValue, read, -1, std::move(observed)});
   }
 }
@@ -179,7 +179,7 @@ std::string Recorder::location() {
   return backtraces_ ? backtraces_->line_of(locate_()) : locate_();
 }
 
-void Recorder::note_backtraces() {
+void Recorder::record_backtraces() {
   backtraces_ = std::make_unique<CppBacktraces>();
   locate_ = [] { return current_recorder()->backtraces_->note(); };
 }
@@ -188,10 +188,10 @@ void Recorder::note_backtraces() {
 void Recorder::note_data_sizes(NodeId node) {
   const ValueId result = first_of([&](auto f) { graph_.for_each_output(node, f); });
   std::string names;
-  for (const DataSizes::Asked& asked : mode_.data_sizes.take_asked()) {
-    names += (names.empty() ? "" : ", ") + asked.name;
-    std::string observed = asked.name + " = " + std::to_string(asked.size);
-    if (!asked.why.empty()) observed += ", " + asked.why;
+  for (const DataSizes::Used& used : mode_.data_sizes.take_used()) {
+    names += (names.empty() ? "" : ", ") + used.name;
+    std::string observed = used.name + " = " + std::to_string(used.size);
+    if (!used.why.empty()) observed += ", " + used.why;
     graph_.guards.push_back({Guard::Kind::kHostValue, result, -1, std::move(observed)});
   }
   graph_.set_note(node, "data_size", names);
@@ -217,14 +217,14 @@ void Recorder::abandon_call(const OperatorInfo& info) noexcept {
   arguments_.clear();
   calling_ = nullptr;
   unrecorded_ = false;
-  mode_.data_sizes.forget_asked();
-  mode_.host_answers.forget_asked();
+  mode_.data_sizes.clear_used();
+  mode_.host_read_values.clear_used();
 }
 
 // Records the values of at::tensor({...}), or of an accessor's write, as a copy from a constant of the graph.
 void Recorder::host_wrote(const at::Tensor& fake, const at::Tensor& value) {
   const KernelDepth depth;
-  if (link_->has_deaths()) flush_deaths();
+  if (link_->has_frees()) flush_frees();
   const ValueId written = value_of(*as_fake(fake));
   const at::Tensor constant =
       FakeTensorImpl::empty_strided(value.sizes(), value.strides(), value.dtype(), c10::Device(c10::kCPU));
@@ -251,20 +251,20 @@ void Recorder::host_wrote(const at::Tensor& fake, const at::Tensor& value) {
   if (streams_.in_use()) streams_.issued(graph_, node);
 }
 
-void Recorder::flush_deaths() {
+void Recorder::flush_frees() {
   deaths_.clear();
   if (last_.valid()) {
     const auto earlier = graph_.frees(last_);
     deaths_.assign(earlier.begin(), earlier.end());
   }
   const size_t known = deaths_.size();
-  link_->take_deaths(deaths_);
+  link_->take_frees(deaths_);
   if (last_.valid() && deaths_.size() > known) graph_.set_frees(last_, deaths_);
 }
 
 void Recorder::record_function(const Target& target, std::span<const c10::IValue> arguments, const at::Tensor& result) {
   const KernelDepth depth;
-  if (link_->has_deaths()) flush_deaths();
+  if (link_->has_frees()) flush_frees();
   arguments_.clear();
   for (const c10::IValue& argument : arguments) arguments_.push_back(argument_of(argument));
   const NodeId node = append(graph_.intern_target(target), arguments_);
@@ -274,7 +274,7 @@ void Recorder::record_function(const Target& target, std::span<const c10::IValue
   }
   Node& n = mutable_node(graph_, node);
   n.phase = current_phase();
-  n.region = materialise(regions_.size() - 1);
+  n.region = add_open_region(regions_.size() - 1);
 }
 
 // ---- Guards
@@ -318,7 +318,7 @@ void Recorder::size_read(const FakeTensorImpl& tensor, SizeRead what, int64_t di
 Graph Recorder::finish(const std::vector<at::Tensor>& outputs,
                        const std::vector<std::pair<at::Tensor, at::Tensor>>& gradients) {
   const KernelDepth depth;
-  flush_deaths();
+  flush_frees();
   const auto declare_value = [&](const at::Tensor& tensor) { return argument_of_tensor(tensor); };
   for (const auto& [parameter, gradient] : gradients) {
     // Use the parameter's declared value, not the optimizer's last in-place update.
@@ -366,7 +366,7 @@ ValueId Recorder::value_of(FakeTensorImpl& fake) {
     const c10::StorageImpl* const unmet = fake.unsafe_storage().unsafeGetStorageImpl();
     const auto grown = growths_.find(unmet);
     if (C10_UNLIKELY(grown != growths_.end() && is_bound(*unmet, session_))) {
-      return grown_before(fake, growths_.extract(grown).mapped());
+      return insert_resize(fake, growths_.extract(grown).mapped());
     }
     return placeholder_for(fake);
   }
@@ -378,7 +378,7 @@ ValueId Recorder::value_of(FakeTensorImpl& fake) {
   }
   const Argument source[] = {Argument::of_value(root)};
   const NodeId node = append(target_of(Builtin::kAlias), source);
-  mutable_node(graph_, node).region = materialise(regions_.size() - 1);
+  mutable_node(graph_, node).region = add_open_region(regions_.size() - 1);
   mutable_node(graph_, node).phase = current_phase();
   const ValueId value = new_value(node, fake, storage);
   const Argument result[] = {Argument::of_value(value)};
@@ -627,7 +627,7 @@ void Recorder::storage_resized(c10::StorageImpl& storage, size_t bytes) {
       const KernelDepth depth;
       const bool in_backward = torch::autograd::get_current_node() != nullptr || !recomputations_.empty();
       const PhaseId phase = phase_.valid() ? phase_ : in_backward ? Graph::kBackward : Graph::kForward;
-      growths_[&storage] = {last_, phase, materialise(regions_.size() - 1), other_streams()};
+      growths_[&storage] = {last_, phase, add_open_region(regions_.size() - 1), non_default_streams()};
       if (!is_bound(storage, session_)) {
         bind_storage(storage, StorageId(), c10::intrusive_ptr<SessionLink>::reclaim_copy(link_));
       }
@@ -660,7 +660,7 @@ void Recorder::storage_resized(c10::StorageImpl& storage, size_t bytes) {
 
 // Returns whether the call is a view of freed memory. It computes nothing; the view becomes an alias once memory is
 // allocated.
-bool Recorder::looks_at_nothing(const OperatorInfo& info, std::span<const CallArgument> arguments) const {
+bool Recorder::is_view_of_freed_memory(const OperatorInfo& info, std::span<const CallArgument> arguments) const {
   if (!info.is_view && !info.inplace_view) return false;
   if (arguments.empty()) return false;
   const CallArgument& self = arguments[0];
@@ -684,7 +684,7 @@ void Recorder::check_has_memory(const FakeTensorImpl& fake) const {
 }
 
 // Inserts the aten::empty that allocated the storage of `fake` at the position of the resize.
-ValueId Recorder::grown_before(FakeTensorImpl& fake, const Growth& growth) {
+ValueId Recorder::insert_resize(FakeTensorImpl& fake, const Growth& growth) {
   c10::StorageImpl& impl = *fake.unsafe_storage().unsafeGetStorageImpl();
   const auto bytes = static_cast<int64_t>(impl.nbytes());
   const auto item = static_cast<int64_t>(fake.dtype().itemsize());

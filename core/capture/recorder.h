@@ -42,7 +42,7 @@ class StreamRecord {
   explicit StreamRecord(uint32_t session) : session_(session) {}
 
   // Returns whether the program uses streams. If not, nothing needs to be recorded.
-  bool in_use() const { return !last_.empty() || !other_streams().empty(); }
+  bool in_use() const { return !last_.empty() || !non_default_streams().empty(); }
   // Called after a node was recorded on the current streams.
   void issued(Graph& graph, NodeId node);
   // Called after a node was inserted among earlier ones, where `streams` were current.
@@ -112,7 +112,7 @@ class Recorder final : public CallObserver, public SavedTensorObserver, public S
   using Locate = CaptureSession::Locate;
   Locate set_locate(Locate locate) { return std::exchange(locate_, locate); }
   // Uses C++ backtraces as sources where no `locate` is set.
-  void note_backtraces();
+  void record_backtraces();
 
   // ---- Finishes the graph. `gradients` are (parameter, gradient) pairs.
   Graph finish(const std::vector<at::Tensor>& outputs, const std::vector<std::pair<at::Tensor, at::Tensor>>& gradients);
@@ -182,11 +182,11 @@ class Recorder final : public CallObserver, public SavedTensorObserver, public S
   Argument result_of(const CallArgument& value, NodeId node);
   Argument result_of(const c10::IValue& value, NodeId node);
   Argument result_of_tensor(const at::Tensor& tensor, NodeId node);
-  bool comes_from_elsewhere(ValueId value) const;
-  void name_what_was_made(ValueId value, const Name& name);
+  bool is_new_or_transferred(ValueId value) const;
+  void name_created_value(ValueId value, const Name& name);
   ValueId value_of(FakeTensorImpl& fake);
   ValueId placeholder_for(FakeTensorImpl& fake);
-  ValueId grown_before(FakeTensorImpl& fake, const Growth& growth);
+  ValueId insert_resize(FakeTensorImpl& fake, const Growth& growth);
   // Appends a node of the program.
   NodeId append(TargetId target, std::span<const Argument> arguments);
   PhaseId current_phase() const {
@@ -198,17 +198,17 @@ class Recorder final : public CallObserver, public SavedTensorObserver, public S
   }
   ValueId new_value(NodeId producer, FakeTensorImpl& fake, StorageId storage);
   StorageId storage_of_result(FakeTensorImpl& fake, NodeId node);
-  bool looks_at_nothing(const OperatorInfo& info, std::span<const CallArgument> arguments) const;
+  bool is_view_of_freed_memory(const OperatorInfo& info, std::span<const CallArgument> arguments) const;
   void check_has_memory(const FakeTensorImpl& fake) const;
   bool matches(const Value& value, ValueId id, const FakeTensorImpl& fake) const;
   TargetId target_of_operator(const OperatorInfo& info);
   TargetId set_from_storage(const OperatorInfo& info, FakeTensorImpl& after);
   RegionId current_region(std::span<const Argument> arguments);
-  RegionId materialise(size_t depth);
+  RegionId add_open_region(size_t depth);
   RegionId inferred_region(size_t depth, std::span<const Argument> arguments);
   RegionId add_inferred_module(RegionId parent, StringId name);
   StringId owner_path(std::span<const Argument> arguments) const;
-  void flush_deaths();
+  void flush_frees();
   void link_backward(NodeId node);
   void declare_group(const c10::IValue& group);
   void note_data_sizes(NodeId node);
@@ -225,7 +225,7 @@ class Recorder final : public CallObserver, public SavedTensorObserver, public S
   void link_recomputation(NodeId node);
   bool is_recomputed(NodeId node) const;
   void infer_modules_from_neighbours();
-  void put_parents_first();
+  void sort_regions();
 
   ModeState& mode_;
   const uint32_t session_;

@@ -149,17 +149,17 @@ void Recorder::leave_composite() noexcept {
 
 RegionId Recorder::current_region(std::span<const Argument> arguments) {
   const size_t depth = regions_.size() - 1;
-  if (regions_[depth].region.kind == RegionKind::kComposite) return materialise(depth);
+  if (regions_[depth].region.kind == RegionKind::kComposite) return add_open_region(depth);
   return inferred_region(depth, arguments);
 }
 
-RegionId Recorder::materialise(size_t depth) {
+RegionId Recorder::add_open_region(size_t depth) {
   OpenRegion& open = regions_[depth];
   if (open.id.valid()) return open.id;
   const std::span<const Argument> arguments(composite_arguments_.data() + open.arguments.offset, open.arguments.size);
   const bool outermost_composite =
       open.region.kind == RegionKind::kComposite && regions_[depth - 1].region.kind != RegionKind::kComposite;
-  open.region.parent = outermost_composite ? inferred_region(depth - 1, arguments) : materialise(depth - 1);
+  open.region.parent = outermost_composite ? inferred_region(depth - 1, arguments) : add_open_region(depth - 1);
   if (open.region.kind == RegionKind::kComposite) {
     open.region.name = graph_.intern(graph_.target(open.region.target).name());
     open.region.class_name = graph_.intern("");
@@ -191,7 +191,7 @@ RegionId Recorder::add_inferred_module(RegionId parent, StringId name) {
 
 // Returns the inferred module inside open region `depth` that owns a parameter in `arguments`, or that region itself.
 RegionId Recorder::inferred_region(size_t depth, std::span<const Argument> arguments) {
-  const RegionId outer = materialise(depth);
+  const RegionId outer = add_open_region(depth);
   const StringId path = owner_path(arguments);
   if (!path.valid()) return outer;
   std::string_view module;
@@ -250,11 +250,11 @@ void Recorder::infer_modules_from_neighbours() {
     const NodeId forward = graph_.node(node).forward;
     if (forward.valid() && !is_recomputed(node)) mutable_node(graph_, node).region = graph_.node(forward).region;
   }
-  put_parents_first();
+  sort_regions();
 }
 
 // Sorts regions so that parents precede children, as a graph requires; regions inferred at the end were appended.
-void Recorder::put_parents_first() {
+void Recorder::sort_regions() {
   std::vector<Region> ordered;
   std::vector<RegionId> moved(graph_.region_count());
   std::vector<RegionId> chain;
@@ -384,7 +384,7 @@ void Recorder::attach_saved_tensors() {
 // the program creates, and moves to a device, is the result of an operator.
 
 // Only values created without inputs or from another device are inputs; other arguments of a module are computed.
-bool Recorder::comes_from_elsewhere(ValueId value) const {
+bool Recorder::is_new_or_transferred(ValueId value) const {
   const NodeId born = graph_.storage(graph_.value(value).storage).born;
   bool elsewhere = true;
   graph_.for_each_input(born, [&](ValueId operand) {
@@ -394,13 +394,13 @@ bool Recorder::comes_from_elsewhere(ValueId value) const {
   return elsewhere;
 }
 
-void Recorder::name_what_was_made(ValueId value, const Name& name) {
+void Recorder::name_created_value(ValueId value, const Name& name) {
   const StorageId storage = graph_.value(value).storage;
   if (!storage.valid()) return;
   const NodeId born = graph_.storage(storage).born;
   if (!born.valid() || graph_.is_placeholder(born)) return;
   if (name.kind == Builtin::kInput) {
-    if (comes_from_elsewhere(value)) graph_.set_storage_kind(storage, StorageKind::kInput);
+    if (is_new_or_transferred(value)) graph_.set_storage_kind(storage, StorageKind::kInput);
     return;
   }
   const bool parameter = name.kind == Builtin::kParameter;

@@ -22,10 +22,10 @@ namespace shadowgraph {
 namespace {
 
 // Marks a source that refers to a collected backtrace. No file path starts like this.
-constexpr std::string_view kNoted = "\x01stack ";
+constexpr std::string_view kBacktracePrefix = "\x01stack ";
 
 // Returns the source folder of shadowgraph, to recognize its own frames where it is linked statically.
-std::string_view own_folder() {
+std::string_view source_root() {
   constexpr std::string_view file = __FILE__;
   constexpr std::string_view name = "core/capture/source_location.cpp";
   return file.ends_with(name) ? file.substr(0, file.size() - name.size()) : std::string_view();
@@ -43,12 +43,12 @@ bool contains(std::string_view text, std::string_view part) { return text.find(p
 
 // Returns whether a file is shadowgraph's own, or a header of libtorch or the standard library, which is compiled into
 // the user's program.
-bool is_others_source(std::string_view file) {
+bool is_library_source(std::string_view file) {
   for (const char* part : {"/torch/include/", "/include/torch/", "/include/ATen/", "/include/c10/",
                            "/csrc/api/include/", "/include/c++/", "/bits/", "/include/shadowgraph/"}) {
     if (contains(file, part)) return true;
   }
-  const std::string_view own = own_folder();
+  const std::string_view own = source_root();
   if (own.empty() || !file.starts_with(own)) return false;
   constexpr std::array kFolders = {"core/", "ir/", "include/"};
   return std::any_of(kFolders.begin(), kFolders.end(),
@@ -107,21 +107,21 @@ std::string place_of(std::string_view line) {
   return std::string(line);
 }
 
-bool is_pytorchs_own(std::string_view file) {
+bool is_pytorch_file(std::string_view file) {
   return file.find("/torch/nn/") != std::string_view::npos || file.find("/torch/_") != std::string_view::npos ||
          file.find("/torch/jit/") != std::string_view::npos ||
          file.find("/torch/functional.py") != std::string_view::npos;
 }
 
 // Parses a line of the call stack written by tracing: "/path/net.py(12): forward".
-void add_traced_frame(std::string_view line, UsersFrame& location) {
+void add_traced_frame(std::string_view line, UserFrame& location) {
   const size_t close = line.rfind("): ");
   const size_t open = close == std::string_view::npos ? close : line.rfind('(', close);
   if (open == std::string_view::npos || open == 0) return;
   location.add(line.substr(0, open), line.substr(open + 1, close - open - 1));
 }
 
-void add_range(const torch::jit::SourceRange& range, UsersFrame& location) {
+void add_range(const torch::jit::SourceRange& range, UserFrame& location) {
   if (!range.source()) return;
   if (const auto place = range.file_line_col()) {
     location.add(std::get<0>(*place), std::to_string(std::get<1>(*place)));
@@ -147,7 +147,7 @@ std::string CppBacktraces::note() {
   Stack stack = torch::unwind::unwind();
   const auto [entry, fresh] = index_.try_emplace(std::move(stack), stacks_.size());
   if (fresh) stacks_.push_back(&entry->first);
-  return std::string(kNoted) + std::to_string(entry->second);
+  return std::string(kBacktracePrefix) + std::to_string(entry->second);
 }
 
 // Looks up the call, which ends before the return address.
@@ -196,41 +196,41 @@ void CppBacktraces::symbolize(const std::vector<const Stack*>& stacks) {
   }
 }
 
-std::string CppBacktraces::users_line(const Stack& stack) const {
+std::string CppBacktraces::user_line(const Stack& stack) const {
   for (void* frame : stack) {
     const auto found = known_.find(frame);
     if (found == known_.end()) continue;
     for (const std::string& place : found->second) {
-      if (!is_others_source(place)) return std::filesystem::path(place).lexically_normal();
+      if (!is_library_source(place)) return std::filesystem::path(place).lexically_normal();
     }
   }
   return {};
 }
 
 std::string CppBacktraces::line_of(const std::string& noted) {
-  if (!noted.starts_with(kNoted)) return noted;
-  const Stack* const stack = stacks_[std::stoul(noted.substr(kNoted.size()))];
+  if (!noted.starts_with(kBacktracePrefix)) return noted;
+  const Stack* const stack = stacks_[std::stoul(noted.substr(kBacktracePrefix.size()))];
   symbolize({stack});
-  return users_line(*stack);
+  return user_line(*stack);
 }
 
 void CppBacktraces::resolve(Graph& graph) {
   symbolize(stacks_);
   for (const NodeId node : graph.nodes()) {
     const std::string_view source = graph.text_or_empty(graph.node(node).source);
-    if (!source.starts_with(kNoted)) continue;
-    graph.set_source(node, users_line(*stacks_[std::stoul(std::string(source.substr(kNoted.size())))]));
+    if (!source.starts_with(kBacktracePrefix)) continue;
+    graph.set_source(node, user_line(*stacks_[std::stoul(std::string(source.substr(kBacktracePrefix.size())))]));
   }
 }
 
-void UsersFrame::add(std::string_view file, std::string_view line) {
+void UserFrame::add(std::string_view file, std::string_view line) {
   if (file.empty() || !users_.empty()) return;
-  std::string& place = is_pytorchs_own(file) ? innermost_ : users_;
+  std::string& place = is_pytorch_file(file) ? innermost_ : users_;
   if (place.empty()) place.assign(file).append(":").append(line);
 }
 
 std::string script_location() {
-  UsersFrame location;
+  UserFrame location;
   for (const torch::jit::StackEntry& frame : torch::jit::currentCallstack()) {
     // The range refers to the code in the file, which was generated from the Python source.
     if (const auto python = frame.range.findSourceRangeThatGenerated()) add_range(*python, location);

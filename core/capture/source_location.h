@@ -27,7 +27,7 @@ class CppBacktraces {
     size_t operator()(const Stack& stack) const;
   };
   void symbolize(const std::vector<const Stack*>& stacks);
-  std::string users_line(const Stack& stack) const;
+  std::string user_line(const Stack& stack) const;
 
   std::unordered_map<Stack, size_t, HashOfStack> index_;
   std::vector<const Stack*> stacks_;                           // keys of index_
@@ -40,7 +40,7 @@ std::string script_location();
 
 // Selects the user's frame from those added, innermost first: the first outside PyTorch's own code, or else the
 // innermost.
-class UsersFrame {
+class UserFrame {
  public:
   void add(std::string_view file, std::string_view line);
   bool found() const { return !users_.empty(); }

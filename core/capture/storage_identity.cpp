@@ -10,7 +10,7 @@ namespace {
 struct Binding final : StorageWatcher {
   Binding(uint32_t known_session, StorageId known_id, c10::intrusive_ptr<SessionLink> known_link)
       : session(known_session), id(known_id), link(std::move(known_link)) {}
-  ~Binding() override { link->storage_died(id); }
+  ~Binding() override { link->storage_freed(id); }
 
   // Changes when another session reuses the binding. By then neither session looks it up. `id` and `link` are set
   // first.
@@ -44,7 +44,7 @@ Binding* find_binding(const c10::StorageImpl& storage, uint32_t session) {
 
 }  // namespace
 
-void SessionLink::storage_died(StorageId id) noexcept {
+void SessionLink::storage_freed(StorageId id) noexcept {
   if (!id.valid()) return;
   const std::lock_guard lock(mutex_);
   if (is_closed()) return;
@@ -52,7 +52,7 @@ void SessionLink::storage_died(StorageId id) noexcept {
   pending_.store(true, std::memory_order_release);
 }
 
-void SessionLink::take_deaths(std::vector<StorageId>& deaths) {
+void SessionLink::take_frees(std::vector<StorageId>& deaths) {
   const std::lock_guard lock(mutex_);
   deaths.insert(deaths.end(), deaths_.begin(), deaths_.end());
   deaths_.clear();

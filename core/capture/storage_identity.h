@@ -27,10 +27,10 @@ class SessionLink : public c10::intrusive_ptr_target {
 
   uint32_t session() const { return session_; }
   // May be called on any thread. Ignored after close().
-  void storage_died(StorageId id) noexcept;
+  void storage_freed(StorageId id) noexcept;
   // Appends the storages freed since the last call to `deaths`.
-  void take_deaths(std::vector<StorageId>& deaths);
-  bool has_deaths() const { return pending_.load(std::memory_order_acquire); }
+  void take_frees(std::vector<StorageId>& deaths);
+  bool has_frees() const { return pending_.load(std::memory_order_acquire); }
   void close();
   bool is_closed() const { return closed_.load(std::memory_order_acquire); }
   // Returns whether the link can still be found (find_link) after it is closed.

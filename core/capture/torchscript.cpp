@@ -99,8 +99,8 @@ void check_pickle_sizes(std::string_view pickle) {
 namespace {
 
 // TorchScript's parser recurses into brackets, nested blocks and operator chains.
-constexpr int kDeepestCode = 500;
-constexpr size_t kLongestExpression = 4000;  // characters without a comma or newline, outside of strings
+constexpr int kMaxCodeDepth = 500;
+constexpr size_t kMaxExpressionLength = 4000;  // characters without a comma or newline, outside of strings
 
 void demand(bool holds, const std::string& what) {
   if (!holds) throw Error(what);
@@ -123,9 +123,9 @@ void check_code(std::string_view code) {
     blanks = c == '\n' ? 0 : blanks + (c == ' ' && blanks + 1 == length ? 1 : 0);
     depth += c == '(' || c == '[' || c == '{' ? 1 : 0;
     depth -= c == ')' || c == ']' || c == '}' ? 1 : 0;
-    demand(depth < kDeepestCode, "brackets are nested too deeply");
-    demand(blanks < 2 * size_t{kDeepestCode}, "blocks are nested too deeply");
-    demand(length < kLongestExpression, "an expression is too long");
+    demand(depth < kMaxCodeDepth, "brackets are nested too deeply");
+    demand(blanks < 2 * size_t{kMaxCodeDepth}, "blocks are nested too deeply");
+    demand(length < kMaxExpressionLength, "an expression is too long");
   }
 }
 

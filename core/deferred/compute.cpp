@@ -72,8 +72,9 @@ class Replay final : public Interpreter {
     std::unordered_map<StorageId, ValueId> roots;                 // of those
   };
 
-  Replay(const Piece& piece, InterpreterOptions options, Hooks hooks, Snapshots& snapshots, RandomStreams& streams,
-         std::optional<uint64_t> seed, const std::function<void(DeferredRecord::Computed)>& done)
+  Replay(const RecipeGraph& piece, InterpreterOptions options, Hooks hooks, Snapshots& snapshots,
+         RandomStreams& streams, std::optional<uint64_t> seed,
+         const std::function<void(DeferredRecord::Computed)>& done)
       : Interpreter(piece.graph(), std::move(options)),
         piece_(piece),
         hooks_(std::move(hooks)),
@@ -147,11 +148,11 @@ class Replay final : public Interpreter {
     }
     static std::mutex of_process;
     const std::lock_guard lock(of_process);
-    const GeneratorInPlaceOfDefault scope(generator_);
+    const DefaultGeneratorOverride scope(generator_);
     op.callBoxed(stack);
   }
 
-  const Piece& piece_;
+  const RecipeGraph& piece_;
   Hooks hooks_;
   Snapshots& snapshots_;
   RandomStreams& streams_;
@@ -161,7 +162,7 @@ class Replay final : public Interpreter {
 };
 
 // Rewrites errors to refer to nodes of the record.
-void run_nodes(Replay& replay, const Piece& piece, const Graph& record) {
+void run_nodes(Replay& replay, const RecipeGraph& piece, const Graph& record) {
   try {
     replay.run({});
   } catch (const ReplayError& error) {
@@ -198,7 +199,7 @@ ValueId first_output(const Graph& graph, NodeId node) {
 constexpr int64_t kShardWindow = int64_t{1} << 18;  // elements
 
 // Returns whether a factory's results are the same for every element, with a size given by its arguments.
-bool is_even_factory(const Target& target) {
+bool is_uniform_factory(const Target& target) {
   const OperatorFacts& facts = target.facts();
   if (!facts.written.empty() || !(facts.uninitialised || facts.fills)) return false;
   return facts.geometry_only || target.signature().position_of("size").has_value();
@@ -227,13 +228,13 @@ std::string obstacle(const Graph& graph, const Recipe::Step& step, int64_t numel
                ? ""
                : target.name() + " draws random numbers that cannot be attributed to elements";
   }
-  return facts.is_view || facts.pointwise || is_even_factory(target) ? "" : target.name() + " is not elementwise";
+  return facts.is_view || facts.pointwise || is_uniform_factory(target) ? "" : target.name() + " is not elementwise";
 }
 
 class WindowReplay final : public Interpreter {
  public:
-  WindowReplay(const Piece& piece, InterpreterOptions options, DeferredRecord& record, std::optional<uint64_t> seed,
-               int64_t numel)
+  WindowReplay(const RecipeGraph& piece, InterpreterOptions options, DeferredRecord& record,
+               std::optional<uint64_t> seed, int64_t numel)
       : Interpreter(piece.graph(), std::move(options)), piece_(piece), record_(record), seed_(seed), numel_(numel) {}
 
   // Returns elements [begin, end) as a 1-D tensor; begin must be a multiple of 16.
@@ -257,7 +258,7 @@ class WindowReplay final : public Interpreter {
       draw(node, stack);
       return;
     }
-    if (is_even_factory(graph().target(node))) {
+    if (is_uniform_factory(graph().target(node))) {
       const auto& arguments = op.schema().arguments();
       for (size_t i = 0; i < arguments.size(); ++i) {
         if (arguments[i].name() == "size") stack[i] = std::vector<int64_t>{count_};
@@ -353,7 +354,7 @@ class WindowReplay final : public Interpreter {
 
   const OperatorFacts& facts_of(NodeId node) { return record_.graph().facts(piece_.of_record(node)); }
 
-  const Piece& piece_;
+  const RecipeGraph& piece_;
   DeferredRecord& record_;
   std::optional<uint64_t> seed_;
   int64_t numel_;
@@ -431,7 +432,7 @@ void DeferredRecord::run(Recipe::Group group, const ComputeOptions& options,
                          const std::function<void(Computed)>& done) {
   check_constants(group.steps);
   nodes_run_ += group.steps.size();
-  const Piece piece(graph(), recipe_, group);
+  const RecipeGraph piece(graph(), recipe_, group);
   Replay::Hooks hooks;
   InterpreterOptions replay;
   replay.device = options.device;
@@ -513,7 +514,7 @@ RandomState DeferredRecord::run_draw(NodeId node, const RandomState& before) {
   const Recipe::Group group = recipe_.group_for_node(node, &snapshots_);
   check_constants(group.steps);
   nodes_run_ += group.steps.size();
-  const Piece piece(graph(), recipe_, group);
+  const RecipeGraph piece(graph(), recipe_, group);
   InterpreterOptions replay;
   replay.device = c10::Device(c10::kCPU);
   replay.nodes = piece.nodes();
@@ -602,7 +603,7 @@ at::Tensor materialize_shard(const at::Tensor& tensor, int64_t dim, int64_t star
   const RealCalls real;
   at::Tensor result = at::empty(sizes, at::TensorOptions().dtype(dtype).device(device));
   if (result.numel() == 0) return result;
-  const Piece piece(graph, record->recipe(), group);
+  const RecipeGraph piece(graph, record->recipe(), group);
   InterpreterOptions replay;
   replay.only = {piece.value(root)};
   replay.device = c10::Device(c10::kCPU);

@@ -203,7 +203,7 @@ class Batch {
       recipe->neg = fake.is_neg();
     }
     const at::Tensor real = on_storage(storage, fake, dtype);
-    const std::unique_lock lock(DeferredRecord::turning());
+    const std::unique_lock lock(DeferredRecord::storage_swap_mutex());
     fake.become_real(real.getIntrusivePtr(), std::move(recipe));
   }
 
@@ -338,14 +338,15 @@ void dematerialize(const at::Tensor& tensor) {
   const auto recipe = c10::static_intrusive_pointer_cast<RecipeOfTensor>(impl->recipe());
   const std::shared_ptr<DeferredRecord> record = recipe->link->record;
   const std::lock_guard lock(record->mutex());
-  auto& remade = record->remade.try_emplace(recipe->storage, c10::intrusive_ptr<c10::StorageImpl>()).first->second;
-  c10::intrusive_ptr<c10::StorageImpl> meta = remade.lock();
+  auto& new_meta_storages =
+      record->new_meta_storages.try_emplace(recipe->storage, c10::intrusive_ptr<c10::StorageImpl>()).first->second;
+  c10::intrusive_ptr<c10::StorageImpl> meta = new_meta_storages.lock();
   if (!meta) {
     meta = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(),
                                                  static_cast<size_t>(record->graph().storage(recipe->storage).bytes),
                                                  c10::GetAllocator(c10::DeviceType::Meta), /*resizable=*/true);
     bind_storage(*meta, recipe->storage, recipe->link);
-    remade = c10::weak_intrusive_ptr<c10::StorageImpl>(meta);
+    new_meta_storages = c10::weak_intrusive_ptr<c10::StorageImpl>(meta);
   }
   const auto fake = c10::make_intrusive<FakeTensorImpl>(c10::Storage(std::move(meta)), fake_key_set(recipe->device),
                                                         recipe->dtype, recipe->device);
@@ -353,7 +354,7 @@ void dematerialize(const at::Tensor& tensor) {
   const at::Tensor holder(fake);
   if (recipe->conj) holder._set_conj(true);
   if (recipe->neg) holder._set_neg(true);
-  const std::unique_lock swap(DeferredRecord::turning());
+  const std::unique_lock swap(DeferredRecord::storage_swap_mutex());
   impl->become_fake(*fake);
 }
 

@@ -67,7 +67,7 @@ void Snapshots::thin(History& history) {
 
 void Snapshots::keep(StorageId storage, uint32_t position, const c10::Storage& contents, bool stays) {
   const auto size = static_cast<int64_t>(contents.nbytes());
-  if (size == 0 || size > kMostBytes / 4 || !contents.device().is_cpu()) return;
+  if (size == 0 || size > kMaxBytes / 4 || !contents.device().is_cpu()) return;
   History& history = histories_[storage];
   if (!stays && history.passing != 0) drop(history, history.entries.find(history.passing));
   const auto [entry, added] = history.entries.try_emplace(position);
@@ -82,7 +82,7 @@ void Snapshots::keep(StorageId storage, uint32_t position, const c10::Storage& c
   std::memcpy(entry->second.bytes.mutable_data_ptr(), contents.data(), static_cast<size_t>(size));
   history.bytes += cost_of(entry->second.bytes);
   bytes_ += cost_of(entry->second.bytes);
-  while (bytes_ > kMostBytes) {
+  while (bytes_ > kMaxBytes) {
     thin(std::ranges::max_element(histories_, {}, [](const auto& one) { return one.second.bytes; })->second);
   }
 }
@@ -115,7 +115,7 @@ bool Recipe::overwrites(NodeId node, StorageId storage) const {
   return !reads_itself;
 }
 
-void Recipe::note_growth(NodeId node) {
+void Recipe::record_growth(NodeId node) {
   graph_.for_each_output(node, [&](ValueId value) {
     const StorageId storage = graph_.value(value).storage;
     if (!storage.valid()) return;
@@ -126,7 +126,7 @@ void Recipe::note_growth(NodeId node) {
 }
 
 void Recipe::add(NodeId node) {
-  note_growth(node);
+  record_growth(node);
   note_origin(node);
   const auto arguments = graph_.arguments(node);
   if (graph_.target(node).name() == kCheck && arguments[0].kind == ArgumentKind::kValue) {
@@ -175,7 +175,7 @@ class Recipe::Walk {
 
   // Returns storages whose contents are also needed before their snapshot; valid after steps(). If there are any, the
   // steps are unusable.
-  const std::unordered_set<StorageId>& begun_too_late() const { return begun_too_late_; }
+  const std::unordered_set<StorageId>& needed_before_snapshot() const { return needed_before_snapshot_; }
   std::unordered_map<StorageId, Snapshots::Snapshot> take_snapshots() { return std::move(begins_); }
 
   std::vector<Step> steps() {
@@ -216,7 +216,7 @@ class Recipe::Walk {
     uint32_t& covered = covered_from_.try_emplace(storage, UINT32_MAX).first->second;
     if (before > covered) return;
     if (begins_.contains(storage)) {
-      begun_too_late_.insert(storage);
+      needed_before_snapshot_.insert(storage);
       return;
     }
     covered = 0;
@@ -321,7 +321,7 @@ class Recipe::Walk {
   const Snapshots* snapshots_;
   const std::unordered_set<StorageId>& without_;
   std::unordered_map<StorageId, Snapshots::Snapshot> begins_;
-  std::unordered_set<StorageId> begun_too_late_;
+  std::unordered_set<StorageId> needed_before_snapshot_;
   std::unordered_map<NodeId, Need> needs_;
   std::unordered_map<StorageId, uint32_t>
       covered_from_;  // contents from this node on, up to the readers seen so far, are covered
@@ -339,8 +339,8 @@ Recipe::Reached Recipe::reach(std::span<const StorageId> wanted, NodeId node, co
     for (const StorageId storage : wanted) walk.want(storage);
     if (node.valid()) walk.want_run(node);
     std::vector<Step> steps = walk.steps();
-    if (walk.begun_too_late().empty()) return {std::move(steps), walk.take_snapshots()};
-    without.insert(walk.begun_too_late().begin(), walk.begun_too_late().end());
+    if (walk.needed_before_snapshot().empty()) return {std::move(steps), walk.take_snapshots()};
+    without.insert(walk.needed_before_snapshot().begin(), walk.needed_before_snapshot().end());
   }
 }
 
@@ -498,7 +498,7 @@ TensorMeta spec_of(const Graph& graph, ValueId id, StorageId storage) {
 
 }  // namespace
 
-Piece::Piece(const Graph& record, const Recipe& recipe, const Recipe::Group& group)
+RecipeGraph::RecipeGraph(const Graph& record, const Recipe& recipe, const Recipe::Group& group)
     : record_(record), copier_(record, graph_) {
   copier_.reserve(group.steps.size());
   nodes_.reserve(group.steps.size());
@@ -522,23 +522,23 @@ Piece::Piece(const Graph& record, const Recipe& recipe, const Recipe::Group& gro
   }
 }
 
-NodeId Piece::node(NodeId of_record) const {
+NodeId RecipeGraph::node(NodeId of_record) const {
   const auto allocation = allocations_.find(of_record);
   return allocation != allocations_.end() ? allocation->second : copier_.node(of_record);
 }
 
-void Piece::note(NodeId here, NodeId of_record, bool copied) {
+void RecipeGraph::note(NodeId here, NodeId of_record, bool copied) {
   if (here.index >= made_from_.size()) made_from_.resize(std::max<size_t>(here.index + 1, 2 * made_from_.size()));
   made_from_[here.index] = {of_record, copied};
   nodes_.push_back(here);
 }
 
-void Piece::copy(NodeId node) {
+void RecipeGraph::copy(NodeId node) {
   copier_.bind(record_.node(node).region, Graph::kRootRegion);
   note(copier_.copy(node, NodeId()), node, true);
 }
 
-void Piece::allocate(NodeId node) {
+void RecipeGraph::allocate(NodeId node) {
   const ValueId result = record_.results(node)[0].ref.value;
   const Value& value = record_.value(result);
   const NodeId here = graph_.append(intern_operator(graph_, empty_strided()),
@@ -553,7 +553,7 @@ void Piece::allocate(NodeId node) {
   note(here, node, false);
 }
 
-void Piece::take_from_snapshot(NodeId node, const Recipe::Group& group) {
+void RecipeGraph::take_from_snapshot(NodeId node, const Recipe::Group& group) {
   record_.for_each_output(node, [&](ValueId value) {
     const StorageId storage = record_.value(value).storage;
     auto [bytes, added] = snapshot_here_.try_emplace(storage);

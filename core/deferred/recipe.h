@@ -6,7 +6,7 @@
 //     }
 //
 // A storage with a long history gets a snapshot every `spacing` writes whenever it is computed, and one at its last
-// computation. All snapshots of a record take at most kMostBytes; beyond that, the storage with the most bytes loses
+// computation. All snapshots of a record take at most kMaxBytes; beyond that, the storage with the most bytes loses
 // every second snapshot. So a read costs at most `spacing` writes, and large storages have few snapshots or none.
 #pragma once
 
@@ -27,7 +27,7 @@ namespace shadowgraph {
 
 class Snapshots {
  public:
-  static constexpr int64_t kMostBytes = int64_t{64} << 20;
+  static constexpr int64_t kMaxBytes = int64_t{64} << 20;
   static constexpr uint32_t kSpacing = 64;
   // Number of writes from which a run leaves a snapshot at its end.
   static constexpr uint32_t kLongHistory = 16;
@@ -136,7 +136,7 @@ class Recipe {
   };
   class Walk;
   bool overwrites(NodeId node, StorageId storage) const;
-  void note_growth(NodeId node);
+  void record_growth(NodeId node);
   void note_origin(NodeId node);
   struct Reached {
     std::vector<Step> steps;
@@ -165,11 +165,11 @@ class Recipe {
 // it
 //     is written.
 
-class Piece {
+class RecipeGraph {
  public:
-  Piece(const Graph& record, const Recipe& recipe, const Recipe::Group& group);
-  Piece(const Piece&) = delete;
-  Piece& operator=(const Piece&) = delete;
+  RecipeGraph(const Graph& record, const Recipe& recipe, const Recipe::Group& group);
+  RecipeGraph(const RecipeGraph&) = delete;
+  RecipeGraph& operator=(const RecipeGraph&) = delete;
 
   const Graph& graph() const { return graph_; }
   // Returns the nodes in execution order.

@@ -18,7 +18,7 @@ namespace {
 
 bool is_deferred_link(const SessionLink& link) { return dynamic_cast<const DeferredLink*>(&link) != nullptr; }
 
-std::shared_ptr<LastingMode> find_record(const FakeTensorImpl& fake) { return DeferredRecord::of(fake); }
+std::shared_ptr<PersistentMode> find_record(const FakeTensorImpl& fake) { return DeferredRecord::of(fake); }
 
 std::string geometry(const at::Tensor& tensor) { return c10::str(tensor.scalar_type(), " ", tensor.sizes()); }
 
@@ -97,7 +97,7 @@ DeferredRecord::DeferredRecord(DeferredLink& link, std::shared_ptr<ModeState> mo
       recipe_(recorder_.graph()),
       streams_(recorder_.graph(), [this](NodeId node, const RandomState& before) { return run_draw(node, before); }),
       default_dtype_(c10::get_default_dtype_as_scalartype()) {
-  find_lasting_mode.store(&find_record, std::memory_order_release);
+  find_persistent_mode.store(&find_record, std::memory_order_release);
   ++lasting_modes;
   recorder_.set_phase(Graph::kInit);
   mode_->observer = this;
@@ -114,14 +114,14 @@ DeferredRecord::~DeferredRecord() {
 std::shared_ptr<DeferredRecord> DeferredRecord::of(const FakeTensorImpl& fake) {
   c10::Storage storage;
   {
-    const std::shared_lock lock(turning());
+    const std::shared_lock lock(storage_swap_mutex());
     storage = fake.unsafe_storage();
   }
   SessionLink* link = find_link(*storage.unsafeGetStorageImpl(), &is_deferred_link);
   return link != nullptr ? static_cast<DeferredLink*>(link)->record : nullptr;
 }
 
-std::shared_mutex& DeferredRecord::turning() {
+std::shared_mutex& DeferredRecord::storage_swap_mutex() {
   static auto* mutex = new std::shared_mutex;
   return *mutex;
 }
@@ -172,7 +172,7 @@ void DeferredRecord::check_operand(const std::string& user, const at::Tensor& te
   if (!written) return;
   if (!storage.valid() || graph().storage(storage).kind == StorageKind::kConstant) {
     throw DeferredError(user + " would write to a tensor created outside of deferred_init (" + geometry(tensor) + ")" +
-                        kNotWrittenFromOutside);
+                        kOutsideWriteHint);
   }
 }
 

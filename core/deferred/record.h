@@ -28,7 +28,7 @@ class DeferredLink final : public SessionLink {
   std::shared_ptr<DeferredRecord> record;
 };
 
-class DeferredRecord final : public CallObserver, public LastingMode {
+class DeferredRecord final : public CallObserver, public PersistentMode {
  public:
   // Begins a record in a new mode and becomes its observer.
   static c10::intrusive_ptr<DeferredLink> begin(std::shared_ptr<ModeState> mode);
@@ -36,7 +36,7 @@ class DeferredRecord final : public CallObserver, public LastingMode {
   // meanwhile.
   static std::shared_ptr<DeferredRecord> of(const FakeTensorImpl& fake);
   // Locked exclusively while a tensor's storage is replaced, so that readers on other threads see a consistent state.
-  static std::shared_mutex& turning();
+  static std::shared_mutex& storage_swap_mutex();
   // Returns the record being recorded on this thread; nullptr if there is none.
   static DeferredRecord* recording();
 
@@ -87,7 +87,7 @@ class DeferredRecord final : public CallObserver, public LastingMode {
   };
   std::unordered_map<StorageId, RealStorage> real;
   // New meta storages of dematerialized tensors.
-  std::unordered_map<StorageId, c10::weak_intrusive_ptr<c10::StorageImpl>> remade;
+  std::unordered_map<StorageId, c10::weak_intrusive_ptr<c10::StorageImpl>> new_meta_storages;
   // Returns the real storage if it is still alive.
   c10::Storage real_storage(StorageId id);
   c10::intrusive_ptr<DeferredLink> link() { return c10::intrusive_ptr<DeferredLink>::reclaim_copy(link_); }
@@ -104,7 +104,7 @@ class DeferredRecord final : public CallObserver, public LastingMode {
   void mode_suspended() override;
   void mode_resumed() noexcept override;
 
-  // ---- LastingMode
+  // ---- PersistentMode
   ModeState& enter() override;
   void leave() noexcept override;
 

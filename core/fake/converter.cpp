@@ -78,9 +78,9 @@ class RealHistory final : public torch::autograd::Node {
 };
 
 // Hook before the gradient of a real leaf, or before the history of a real tensor.
-class RefusesFakes final : public torch::autograd::FunctionPreHook {
+class FakeGradientGuard final : public torch::autograd::FunctionPreHook {
  public:
-  explicit RefusesFakes(std::string leaf) : leaf_(std::move(leaf)) {}
+  explicit FakeGradientGuard(std::string leaf) : leaf_(std::move(leaf)) {}
   torch::autograd::variable_list operator()(const torch::autograd::variable_list& gradients) override {
     if (std::none_of(gradients.begin(), gradients.end(), [](const at::Tensor& each) { return is_fake(each); })) {
       return gradients;
@@ -144,16 +144,16 @@ at::Tensor detached_fake(const at::Tensor& real, ModeState* mode, c10::Device de
 
 bool takes_contents(const at::Tensor& real, const ModeState* mode) {
   if (mode == nullptr || is_fake(real) || !real.device().is_cpu()) return false;
-  if (real.storage().nbytes() > kMostKnownBytes || real.storage().data() == nullptr) return false;
+  if (real.storage().nbytes() > kMaxKnownBytes || real.storage().data() == nullptr) return false;
   return real.numel() == 1 ||
-         (mode->real_tensors() == RealTensors::kConstant && real.numel() <= most_known_elements(real.scalar_type()));
+         (mode->real_tensors() == RealTensors::kConstant && real.numel() <= max_known_elements(real.scalar_type()));
 }
 
 // Like takes_contents, but without a dtype: keeps one number, or the number of elements kept for the widest dtype.
 bool keeps_contents_of(const c10::Storage& real, const ModeState& mode) {
   if (!real.device().is_cpu() || real.nbytes() == 0 || real.data() == nullptr) return false;
   const auto bytes = static_cast<int64_t>(sizeof(double));
-  const int64_t most = mode.real_tensors() == RealTensors::kConstant ? most_known_elements(at::kDouble) : 1;
+  const int64_t most = mode.real_tensors() == RealTensors::kConstant ? max_known_elements(at::kDouble) : 1;
   return static_cast<int64_t>(real.nbytes()) <= most * bytes;
 }
 
@@ -172,7 +172,7 @@ void take_contents(const at::Tensor& fake, const at::Tensor& real) {
   const FakeTensorImpl& impl = *as_fake(fake);
   const at::Tensor flat(c10::make_intrusive<FakeTensorImpl>(
       *whole(fake, fake_key_set(impl.pretended_device())).unsafeGetTensorImpl(), impl.pretended_device()));
-  give_contents(flat, whole(real, c10::DispatchKeySet(c10::DispatchKey::CPU)));
+  set_contents(flat, whole(real, c10::DispatchKeySet(c10::DispatchKey::CPU)));
 }
 
 std::vector<int64_t> geometry_of(const at::Tensor& real) {
@@ -327,14 +327,14 @@ void forget_fakes_of(const c10::TensorImpl* real, ModeState& mode) {
   mode.memo.tensors.erase(first, last);
 }
 
-void keep_gradients_from(const at::Tensor& real) {
+void block_gradients_into(const at::Tensor& real) {
   if (!real.requires_grad()) return;
   const bool leaf = real.is_leaf();
   const auto node = leaf ? torch::autograd::impl::try_get_grad_accumulator(real) : real.grad_fn();
   if (!node) return;
-  const auto is_ours = [](const auto& hook) { return dynamic_cast<const RefusesFakes*>(hook.get()) != nullptr; };
+  const auto is_ours = [](const auto& hook) { return dynamic_cast<const FakeGradientGuard*>(hook.get()) != nullptr; };
   if (std::ranges::any_of(std::as_const(*node).pre_hooks(), is_ours)) return;
-  node->add_pre_hook(std::make_unique<RefusesFakes>(leaf ? c10::str(real.sizes()) : ""));
+  node->add_pre_hook(std::make_unique<FakeGradientGuard>(leaf ? c10::str(real.sizes()) : ""));
 }
 
 }  // namespace shadowgraph

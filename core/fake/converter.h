@@ -21,7 +21,7 @@ void forget_fakes_of(const c10::TensorImpl* real, ModeState& mode);
 
 // Prevents backward from leaking fake gradients into a real tensor or its history: installs a hook that throws for
 // fakes. Called before the call for a real operand that requires grad.
-void keep_gradients_from(const at::Tensor& real);
+void block_gradients_into(const at::Tensor& real);
 
 // Returns the real tensor that `fake` was made from, if it is still alive; otherwise undefined.
 class FakeTensorImpl;

@@ -55,7 +55,7 @@ std::optional<int64_t> DataSizes::element(const std::string& name, const std::st
     throw Error("the count given as '" + given->first + "', " + std::to_string(given->second) +
                 ", is out of range: expected 0 to " + std::to_string(most));
   }
-  asked_.push_back({given->first, given->second, ""});
+  used_.push_back({given->first, given->second, ""});
   return given->second;
 }
 
@@ -68,13 +68,13 @@ int64_t DataSizes::size(const std::string& op, const std::string& question, cons
     given = given_.emplace(name, std::min(all->second, most)).first;
   }
   if (given == given_.end() && hint_) {
-    if (const auto answer = hint_({name, op, tensor, most})) given = given_.emplace(name, *answer).first;
+    if (const auto size = hint_({name, op, tensor, most})) given = given_.emplace(name, *size).first;
   }
   const bool is_mask = tensor.scalar_type() == c10::kBool && (question == "nonzero" || question == "masked_select");
   if (given == given_.end() && masks_full_ && is_mask) given = given_.emplace(name, most).first;
   if (given == given_.end() && assume) {
     if (const auto assumed = assume()) {
-      asked_.push_back({name, assumed->size, assumed->why});
+      used_.push_back({name, assumed->size, assumed->why});
       return assumed->size;
     }
   }
@@ -92,7 +92,7 @@ int64_t DataSizes::size(const std::string& op, const std::string& question, cons
     throw Error(op + ": the size given as '" + name + "', " + std::to_string(given->second) +
                 ", is out of range: expected 0 to " + std::to_string(most));
   }
-  asked_.push_back({name, given->second, ""});
+  used_.push_back({name, given->second, ""});
   return given->second;
 }
 
@@ -123,34 +123,34 @@ c10::Scalar as_kind(const c10::Scalar& value, const char* kind, const std::strin
 
 }  // namespace
 
-std::optional<HostAnswers::Answer> HostAnswers::find(const std::string& name, const std::string& op,
-                                                     const std::string& question, const at::Tensor& tensor,
-                                                     const std::string& source) {
-  const auto given = [&](const std::string& key) -> std::optional<Answer> {
+std::optional<HostReadValues::Entry> HostReadValues::find(const std::string& name, const std::string& op,
+                                                          const std::string& question, const at::Tensor& tensor,
+                                                          const std::string& source) {
+  const auto given = [&](const std::string& key) -> std::optional<Entry> {
     const auto value = reads_.values.find(key);
     if (value == reads_.values.end()) return std::nullopt;
-    return Answer{name, value->second, "", source};
+    return Entry{name, value->second, "", source};
   };
-  if (auto answer = given(name)) return answer;
+  if (auto entry = given(name)) return entry;
   if (reads_.hint) {
-    if (const auto value = reads_.hint({name, op, tensor, source})) return Answer{name, *value, "", source};
+    if (const auto value = reads_.hint({name, op, tensor, source})) return Entry{name, *value, "", source};
   }
-  if (auto answer = given(kind_of(question, tensor))) return answer;
+  if (auto entry = given(kind_of(question, tensor))) return entry;
   if (reads_.finite && (tensor.is_floating_point() || tensor.is_complex())) {
-    return Answer{name, 1.0, "assumed finite", source};
+    return Entry{name, 1.0, "assumed finite", source};
   }
   return std::nullopt;
 }
 
-c10::Scalar HostAnswers::read(const std::string& op, const std::string& question, const at::Tensor& tensor,
-                              const std::string& source, const std::function<std::optional<Assumed>()>& assume) {
+c10::Scalar HostReadValues::read(const std::string& op, const std::string& question, const at::Tensor& tensor,
+                                 const std::string& source, const std::function<std::optional<Assumed>()>& assume) {
   const std::lock_guard lock(mutex_);
   const std::string name = question + std::to_string(count_[question]++);
-  auto answer = find(name, op, question, tensor, source);
-  if (!answer && assume) {
-    if (const auto assumed = assume()) answer = Answer{name, assumed->value, assumed->why, source};
+  auto entry = find(name, op, question, tensor, source);
+  if (!entry && assume) {
+    if (const auto assumed = assume()) entry = Entry{name, assumed->value, assumed->why, source};
   }
-  if (!answer) {
+  if (!entry) {
     --count_[question];
     const char* const kind = kind_of(question, tensor);
     const bool floating = std::string_view(kind) == "float";
@@ -162,15 +162,15 @@ c10::Scalar HostAnswers::read(const std::string& op, const std::string& question
         "; compute it from sizes or from tensors with known contents; pass it in as a number; or run this part on real "
         "tensors under an UnfakeGuard");
   }
-  answer->value = as_kind(answer->value, kind_of(question, tensor), name);
-  asked_.push_back(*answer);
-  return answer->value;
+  entry->value = as_kind(entry->value, kind_of(question, tensor), name);
+  used_.push_back(*entry);
+  return entry->value;
 }
 
-c10::Scalar HostAnswers::assume(const std::string& question, const c10::Scalar& value, const std::string& why,
-                                const std::string& source) {
+c10::Scalar HostReadValues::assume(const std::string& question, const c10::Scalar& value, const std::string& why,
+                                   const std::string& source) {
   const std::lock_guard lock(mutex_);
-  asked_.push_back({question + std::to_string(count_[question]++), value, why, source});
+  used_.push_back({question + std::to_string(count_[question]++), value, why, source});
   return value;
 }
 
@@ -234,7 +234,7 @@ void note_read(const Assumptions& assumptions) {
   mode->routings.read(assumptions, mode->observer->location());
 }
 
-at::Tensor dealt(const Routing& routing, c10::IntArrayRef sizes, int64_t dim) {
+at::Tensor assumed_indices(const Routing& routing, c10::IntArrayRef sizes, int64_t dim) {
   const RealCalls real;
   c10::DimVector turned(sizes);
   std::swap(turned.front(), turned[static_cast<size_t>(dim)]);

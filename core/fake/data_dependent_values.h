@@ -20,8 +20,8 @@ namespace shadowgraph {
 
 class DataSizes {
  public:
-  void give(NamedDataSizes sizes) { given_.merge(sizes); }
-  void give(DataSizeHint hint) { hint_ = std::move(hint); }
+  void add(NamedDataSizes sizes) { given_.merge(sizes); }
+  void add(DataSizeHint hint) { hint_ = std::move(hint); }
   // Sets whether boolean masks are assumed to keep every element.
   void assume_masks_full(bool full) { masks_full_ = full; }
 
@@ -40,15 +40,15 @@ class DataSizes {
   // `most`.
   std::optional<int64_t> element(const std::string& name, const std::string& question, int64_t index, int64_t most);
 
-  // Sizes used since the last take_asked(), by name.
-  struct Asked {
+  // Sizes used since the last take_used(), by name.
+  struct Used {
     std::string name;
     int64_t size = 0;
     std::string why;  // empty if provided by the user
   };
-  bool has_asked() const { return !asked_.empty(); }
-  std::vector<Asked> take_asked() { return std::exchange(asked_, {}); }
-  void forget_asked() noexcept { asked_.clear(); }
+  bool has_used() const { return !used_.empty(); }
+  std::vector<Used> take_used() { return std::exchange(used_, {}); }
+  void clear_used() noexcept { used_.clear(); }
 
  private:
   struct Known {
@@ -66,7 +66,7 @@ class DataSizes {
   bool masks_full_ = false;
   std::vector<Known> known_;  // few entries: data-dependent operators are rare in models
   std::map<std::string, int> count_;
-  std::vector<Asked> asked_;
+  std::vector<Used> used_;
 };
 
 // Values of host reads (item(), equal()) provided by the user, and the reads made. Internal to core/; the options are
@@ -75,13 +75,13 @@ class DataSizes {
 // Guard text for a mask that is assumed to keep every element.
 inline constexpr const char* kAssumedFull = "assumed full of ones";
 
-class HostAnswers {
+class HostReadValues {
  public:
-  void give(HostReads reads) { reads_ = std::move(reads); }
+  void add(HostReads reads) { reads_ = std::move(reads); }
   // Adds a named value recorded by another capture; values provided by the user take precedence.
-  void give(const std::string& name, const c10::Scalar& value) { reads_.values.emplace(name, value); }
+  void add(const std::string& name, const c10::Scalar& value) { reads_.values.emplace(name, value); }
 
-  struct Answer {
+  struct Entry {
     std::string name;  // "item0"
     c10::Scalar value;
     std::string why;  // empty if provided by the user; or "assumed finite"
@@ -100,19 +100,19 @@ class HostAnswers {
   c10::Scalar assume(const std::string& question, const c10::Scalar& value, const std::string& why,
                      const std::string& source);
 
-  // Reads since the last take_asked().
-  bool has_asked() const { return !asked_.empty(); }
-  std::vector<Answer> take_asked() { return std::exchange(asked_, {}); }
-  void forget_asked() noexcept { asked_.clear(); }
+  // Reads since the last take_used().
+  bool has_used() const { return !used_.empty(); }
+  std::vector<Entry> take_used() { return std::exchange(used_, {}); }
+  void clear_used() noexcept { used_.clear(); }
 
  private:
-  std::optional<Answer> find(const std::string& name, const std::string& op, const std::string& question,
-                             const at::Tensor& tensor, const std::string& source);
+  std::optional<Entry> find(const std::string& name, const std::string& op, const std::string& question,
+                            const at::Tensor& tensor, const std::string& source);
 
   std::recursive_mutex mutex_;  // a hint may read another value
   HostReads reads_;
   std::map<std::string, int> count_;
-  std::vector<Answer> asked_;
+  std::vector<Entry> used_;
 };
 
 // Assumptions about data-dependent routing indices, such as the expert chosen for each token. Internal to core/.
@@ -163,6 +163,6 @@ void note_read(const Assumptions& assumptions);
 
 // Returns indices with the assumed counts, on the CPU, without duplicates in a row. Rows are along dimension `dim` of a
 // tensor of `sizes`.
-at::Tensor dealt(const Routing& routing, c10::IntArrayRef sizes, int64_t dim);
+at::Tensor assumed_indices(const Routing& routing, c10::IntArrayRef sizes, int64_t dim);
 
 }  // namespace shadowgraph

@@ -29,16 +29,16 @@ const c10::DispatchKeySet kXpuKeys = make_key_set(c10::DispatchKey::XPU);
 const c10::DispatchKeySet kMpsKeys = make_key_set(c10::DispatchKey::MPS);
 const c10::DispatchKeySet kPrivateUse1Keys = make_key_set(c10::DispatchKey::PrivateUse1);
 
-std::atomic<bool> others_are_pretended{false};
-void note_other_accelerator() noexcept {
-  if (!others_are_pretended.load(std::memory_order_relaxed)) {
-    others_are_pretended.store(true, std::memory_order_relaxed);
+std::atomic<bool> others_are_simulated{false};
+void record_other_accelerator() noexcept {
+  if (!others_are_simulated.load(std::memory_order_relaxed)) {
+    others_are_simulated.store(true, std::memory_order_relaxed);
   }
 }
 
 }  // namespace
 
-bool other_accelerators_are_pretended() noexcept { return others_are_pretended.load(std::memory_order_relaxed); }
+bool other_accelerators_are_simulated() noexcept { return others_are_simulated.load(std::memory_order_relaxed); }
 
 c10::DispatchKeySet fake_key_set(c10::Device device) {
   switch (device.type()) {
@@ -47,13 +47,13 @@ c10::DispatchKeySet fake_key_set(c10::Device device) {
     case c10::DeviceType::CPU:
       return kCpuKeys;
     case c10::DeviceType::XPU:
-      note_other_accelerator();
+      record_other_accelerator();
       return kXpuKeys;
     case c10::DeviceType::MPS:
-      note_other_accelerator();
+      record_other_accelerator();
       return kMpsKeys;
     case c10::DeviceType::PrivateUse1:
-      note_other_accelerator();
+      record_other_accelerator();
       return kPrivateUse1Keys;
     case c10::DeviceType::Meta:
       return kMetaKeys;
@@ -82,14 +82,14 @@ bool is_fake(const at::Tensor& tensor) { return as_fake(tensor) != nullptr; }
 
 FakeTensorImpl::FakeTensorImpl(c10::Storage&& storage, c10::DispatchKeySet keys, caffe2::TypeMeta dtype,
                                c10::Device device)
-    : TensorImpl(std::move(storage), keys, dtype), pretended_device_(device) {
+    : TensorImpl(std::move(storage), keys, dtype), simulated_device_(device) {
   set_custom_device(true);
 }
 
 // Copies the geometry with all properties that libtorch derives from it (such as contiguity), since this runs for every
 // result of every call.
 FakeTensorImpl::FakeTensorImpl(const c10::TensorImpl& meta, c10::Device device)
-    : TensorImpl(fake_key_set(device), meta.dtype(), c10::Device(c10::DeviceType::Meta)), pretended_device_(device) {
+    : TensorImpl(fake_key_set(device), meta.dtype(), c10::Device(c10::DeviceType::Meta)), simulated_device_(device) {
   const c10::DispatchKeySet keys = key_set_;  // without autograd's in inference mode
   copy_tensor_metadata(&meta, this, version_counter(), /*allow_tensor_metadata_change=*/true);
   key_set_ = keys;
@@ -100,7 +100,7 @@ FakeTensorImpl::FakeTensorImpl(const c10::TensorImpl& meta, c10::Device device)
 
 FakeTensorImpl::FakeTensorImpl(ImplType view, c10::Storage&& storage, c10::DispatchKeySet keys, caffe2::TypeMeta dtype,
                                c10::Device device)
-    : TensorImpl(view, std::move(storage), keys, dtype), pretended_device_(device) {
+    : TensorImpl(view, std::move(storage), keys, dtype), simulated_device_(device) {
   set_custom_device(true);
 }
 
@@ -134,7 +134,7 @@ at::Tensor FakeTensorImpl::empty_strided(c10::IntArrayRef sizes, c10::IntArrayRe
 
 at::Tensor FakeTensorImpl::view(c10::IntArrayRef sizes, c10::IntArrayRef strides, int64_t offset) const {
   auto fake =
-      c10::make_intrusive<FakeTensorImpl>(VIEW, c10::Storage(unsafe_storage()), key_set(), dtype(), pretended_device_);
+      c10::make_intrusive<FakeTensorImpl>(VIEW, c10::Storage(unsafe_storage()), key_set(), dtype(), simulated_device_);
   fake->set_sizes_and_strides(sizes, strides, offset);
   fake->fresh_ = true;
   fake->view_of_real_ = version_of_real_;
@@ -152,7 +152,7 @@ at::Tensor FakeTensorImpl::wrap(const c10::TensorImpl& meta, c10::Device device)
 }
 
 void FakeTensorImpl::move_to(c10::Device device) {
-  pretended_device_ = device;
+  simulated_device_ = device;
   c10::DispatchKeySet keys = fake_key_set(device);
   if (is_inference()) keys = keys - c10::autograd_dispatch_keyset_with_ADInplaceOrView;
   key_set_ = keys;
@@ -189,7 +189,7 @@ c10::intrusive_ptr<c10::TensorImpl> FakeTensorImpl::copy_and_detach(Version&& ve
     return TensorImpl::shallow_copy_and_detach(std::forward<Version>(version_counter), allow_tensor_metadata_change);
   }
   auto copy =
-      c10::make_intrusive<FakeTensorImpl>(c10::Storage(unsafe_storage()), key_set(), dtype(), pretended_device_);
+      c10::make_intrusive<FakeTensorImpl>(c10::Storage(unsafe_storage()), key_set(), dtype(), simulated_device_);
   copy_tensor_metadata(this, copy.get(), std::forward<Version>(version_counter), allow_tensor_metadata_change);
   copy->set_custom_device(true);
   copy->bind(session_, value_);
@@ -211,12 +211,12 @@ c10::intrusive_ptr<c10::TensorImpl> FakeTensorImpl::shallow_copy_and_detach(c10:
 void FakeTensorImpl::shallow_copy_from(const c10::intrusive_ptr<TensorImpl>& impl) {
   copy_tensor_metadata(impl.get(), this, version_counter(), allow_tensor_metadata_change());
   if (const FakeTensorImpl* fake = as_fake(impl.get())) {
-    pretended_device_ = fake->pretended_device_;
+    simulated_device_ = fake->simulated_device_;
     bind(fake->session_, fake->value_);
     set_custom_device(true);
   } else {
     // Assigned a real tensor by `.data =`: it is real from here on.
-    pretended_device_ = impl->device();
+    simulated_device_ = impl->device();
     set_custom_device(false);
     set_custom_sizes_strides(SizesStridesPolicy::Default);
   }
@@ -231,7 +231,7 @@ void FakeTensorImpl::become_real(const c10::intrusive_ptr<TensorImpl>& real,
 
 void FakeTensorImpl::become_fake(const FakeTensorImpl& fake) {
   copy_tensor_metadata(&fake, this, version_counter(), allow_tensor_metadata_change());
-  pretended_device_ = fake.pretended_device_;
+  simulated_device_ = fake.simulated_device_;
   bind(fake.session_, fake.value_);
   set_custom_device(true);
   recipe_.reset();

@@ -40,7 +40,7 @@ class FakeTensorImpl final : public c10::TensorImpl {
   FakeTensorImpl(ImplType view, c10::Storage&& storage, c10::DispatchKeySet keys, caffe2::TypeMeta dtype,
                  c10::Device device);
 
-  c10::Device pretended_device() const { return pretended_device_; }
+  c10::Device pretended_device() const { return simulated_device_; }
   // Moves a result created on the call's device to another one, for _foreach_*.
   void move_to(c10::Device device);
   // Returns the id of the mode it was created in (ModeState::id); 0 if none.
@@ -57,7 +57,7 @@ class FakeTensorImpl final : public c10::TensorImpl {
   }
 
   c10::Device device_custom() const override {
-    return thread_state.kernel_depth != 0 ? c10::Device(c10::DeviceType::Meta) : pretended_device_;
+    return thread_state.kernel_depth != 0 ? c10::Device(c10::DeviceType::Meta) : simulated_device_;
   }
   // While size reads are watched (to record guards), sizes() and dim() are routed through these.
   c10::IntArrayRef sizes_custom() const override;
@@ -96,7 +96,7 @@ class FakeTensorImpl final : public c10::TensorImpl {
   c10::intrusive_ptr<TensorImpl> copy_and_detach(Version&& version_counter, bool allow_tensor_metadata_change) const;
   const char* tensorimpl_type_name() const override { return "FakeTensorImpl"; }
 
-  c10::Device pretended_device_;
+  c10::Device simulated_device_;
   bool fresh_ = false;
   bool view_of_real_ = false;
   bool version_of_real_ = false;
@@ -120,7 +120,7 @@ inline c10::Device with_index(c10::Device device) {
 // Returns the dispatch keys of a fake tensor on `device`: those of a dense tensor there, plus kFakeKey.
 c10::DispatchKeySet fake_key_set(c10::Device device);
 // Returns whether a fake on an accelerator other than CUDA was ever created: backward graphs are then checked first.
-bool other_accelerators_are_pretended() noexcept;
+bool other_accelerators_are_simulated() noexcept;
 
 // Returns nullptr unless `tensor` is a fake tensor.
 FakeTensorImpl* as_fake(const at::Tensor& tensor);

@@ -131,7 +131,7 @@ bool is_known(const at::Tensor& tensor) {
   const int64_t elements = tensor.unsafeGetTensorImpl()->numel();
   if (elements == 0) return true;
   const KnownContents* contents = contents_of(storage_of(tensor));
-  return contents != nullptr && contents->real && elements <= most_known_elements(tensor.scalar_type()) &&
+  return contents != nullptr && contents->real && elements <= max_known_elements(tensor.scalar_type()) &&
          contents->real.nbytes() == tensor.unsafeGetTensorImpl()->unsafe_storage().nbytes() &&
          all_known(*contents, tensor);
 }
@@ -240,10 +240,10 @@ void mark_assumed(const at::Tensor& fake, const Assumptions& assumed) {
   publish(storage);
 }
 
-void give_contents(const at::Tensor& fake, const at::Tensor& real) {
+void set_contents(const at::Tensor& fake, const at::Tensor& real) {
   c10::StorageImpl& storage = storage_of(fake);
   if (has_contents(storage)) return;  // a view of known contents, or already written
-  if (fake.numel() == 0 || fake.numel() > most_known_elements(fake.scalar_type()) || storage.nbytes() > kMostKnownBytes)
+  if (fake.numel() == 0 || fake.numel() > max_known_elements(fake.scalar_type()) || storage.nbytes() > kMaxKnownBytes)
     return;
   if (fake.sizes() != real.sizes() || fake.dtype() != real.dtype()) return;
   auto& contents = new_contents(fake);
@@ -252,21 +252,21 @@ void give_contents(const at::Tensor& fake, const at::Tensor& real) {
   publish(storage);
 }
 
-void give_uniform_contents(const at::Tensor& fake, const c10::Scalar& number) {
+void set_uniform_contents(const at::Tensor& fake, const c10::Scalar& number) {
   constexpr int64_t kFew = 1024;  // stored as a buffer, so that derived contents are available too
   if (fake.numel() == 0) return;
   const RealCalls calls;
   const at::Tensor element = at::scalar_tensor(number, at::TensorOptions(fake.scalar_type()));
   if (fake.numel() <= kFew) {
     forget_contents(storage_of(fake));
-    give_contents(fake, element.expand(fake.sizes()));
+    set_contents(fake, element.expand(fake.sizes()));
     return;
   }
-  settle_uniform(*new_contents(fake), element);
+  resolve_to_uniform(*new_contents(fake), element);
   publish(storage_of(fake));
 }
 
-std::shared_ptr<KnownContents> give_pending_contents(const at::Tensor& fake, std::shared_ptr<PendingContents> pending) {
+std::shared_ptr<KnownContents> set_pending_contents(const at::Tensor& fake, std::shared_ptr<PendingContents> pending) {
   auto& contents = new_contents(fake);
   contents->pending = std::move(pending);
   publish(storage_of(fake));
@@ -291,7 +291,7 @@ void settle(KnownContents& contents, c10::Storage real) {
   contents.pending.reset();
 }
 
-void settle_uniform(KnownContents& contents, const at::Tensor& element) {
+void resolve_to_uniform(KnownContents& contents, const at::Tensor& element) {
   auto uniform = std::make_shared<UniformContents>();
   uniform->dtype = element.scalar_type();
   uniform->element = copied(element.contiguous().storage());
@@ -337,10 +337,10 @@ void mark_known(const at::Tensor& fake) {
 namespace {
 
 // Read-only zero pages, large enough for any literal; committed only when read.
-constexpr size_t kLargestLiteral = size_t{1} << 30;
-void* uninitialised_memory() {
+constexpr size_t kMaxLiteralBytes = size_t{1} << 30;
+void* zero_pages() {
   static void* const memory = [] {
-    void* mapped = mmap(nullptr, kLargestLiteral, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* mapped = mmap(nullptr, kMaxLiteralBytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     return mapped == MAP_FAILED ? nullptr : mapped;
   }();
   return memory;
@@ -362,8 +362,8 @@ void literal_is_written(c10::StorageImpl* storage) {
 
 void open_for_literal(const at::Tensor& fake) {
   c10::StorageImpl& storage = storage_of(fake);
-  void* memory = uninitialised_memory();
-  if (memory == nullptr || storage.nbytes() == 0 || storage.nbytes() > kLargestLiteral) return;
+  void* memory = zero_pages();
+  if (memory == nullptr || storage.nbytes() == 0 || storage.nbytes() > kMaxLiteralBytes) return;
   set_pointer(storage, memory, raw_data_ptr(storage).get_deleter());
   set_write_hook(storage, &literal_is_written);
   auto impl = fake.getIntrusivePtr();
@@ -374,13 +374,13 @@ void open_for_literal(const at::Tensor& fake) {
 
 namespace {
 
-// The value of thread_state.literal while the thread has a refused storage (ThreadBelongings).
+// The value of thread_state.literal while the thread has a refused storage (ThreadObjects).
 c10::TensorImpl* const kRefused = c10::UndefinedTensorImpl::singleton();
 std::mutex refusing;  // two threads may print the same storage
 
 void stop_refusing() {
   thread_state.literal = nullptr;
-  const auto storage = std::exchange(thread_belongings().refused,
+  const auto storage = std::exchange(thread_objects().refused,
                                      c10::weak_intrusive_ptr<c10::StorageImpl>(c10::intrusive_ptr<c10::StorageImpl>()))
                            .lock();
   if (!storage) return;
@@ -395,7 +395,7 @@ void refuse_to_print(const at::Tensor& fake) {
   if (!as_fake(fake)->pretended_device().is_cpu() || is_known(fake)) return;
   close_open_literal();
   static const std::string words = c10::str(
-      kPrintedFake,
+      kPrintedFakeError,
       ". Use shadowgraph::to_string(tensor) to describe it. Tensors with known contents (literals, and values computed "
       "from them) can be printed, and real tensors under an UnfakeGuard");
   const auto& storage = fake.unsafeGetTensorImpl()->unsafe_storage();
@@ -403,13 +403,13 @@ void refuse_to_print(const at::Tensor& fake) {
     const std::lock_guard lock(refusing);
     storage.unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(words);
   }
-  thread_belongings().refused = storage.getWeakStorageImpl();
+  thread_objects().refused = storage.getWeakStorageImpl();
   thread_state.literal = kRefused;
 }
 
 bool is_refused_to_print(const at::Tensor& fake) {
   return thread_state.literal == kRefused && as_fake(fake) != nullptr &&
-         thread_belongings().refused._unsafe_get_target() ==
+         thread_objects().refused._unsafe_get_target() ==
              fake.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
 }
 
@@ -438,7 +438,7 @@ void close_literal() {
     }
     observer->host_wrote(fake, value);
   }
-  if (storage.nbytes() > kMostKnownBytes) {
+  if (storage.nbytes() > kMaxKnownBytes) {
     forget_contents(storage);
   } else {
     publish(storage);

@@ -31,15 +31,15 @@
 
 namespace shadowgraph {
 
-inline constexpr int64_t kMostKnownElements = int64_t{1} << 18;  // token ids and masks of a batch
-inline constexpr int64_t kMostFilledElements = 64;               // for factories, such as initial optimizer states
-inline constexpr size_t kMostKnownBytes = 8 * kMostKnownElements;
+inline constexpr int64_t kMaxKnownElements = int64_t{1} << 18;  // token ids and masks of a batch
+inline constexpr int64_t kMaxFilledElements = 64;               // for factories, such as initial optimizer states
+inline constexpr size_t kMaxKnownBytes = 8 * kMaxKnownElements;
 
 // Returns the maximum number of known elements. Token ids, masks and lengths affect control flow. Floating-point tables
 // (rotary embeddings) do not, and would be computed for real in every capture.
-inline int64_t most_known_elements(c10::ScalarType dtype) {
-  constexpr int64_t kMostFloatingElements = 1024;
-  return c10::isIntegralType(dtype, /*includeBool=*/true) ? kMostKnownElements : kMostFloatingElements;
+inline int64_t max_known_elements(c10::ScalarType dtype) {
+  constexpr int64_t kMaxFloatingElements = 1024;
+  return c10::isIntegralType(dtype, /*includeBool=*/true) ? kMaxKnownElements : kMaxFloatingElements;
 }
 
 // Contents where every element has the same value.
@@ -90,18 +90,18 @@ std::optional<c10::Scalar> uniform_value(const at::Tensor& tensor);
 Assumptions assumptions_of(const at::Tensor& tensor);
 void mark_assumed(const at::Tensor& fake, const Assumptions& assumed);
 // Sets the contents to a copy of `real`, of the same sizes and dtype. Ignored above the size limit.
-void give_contents(const at::Tensor& fake, const at::Tensor& real);
+void set_contents(const at::Tensor& fake, const at::Tensor& real);
 // Sets every element of the storage of `fake` to `number`, replacing previous contents.
-void give_uniform_contents(const at::Tensor& fake, const c10::Scalar& number);
+void set_uniform_contents(const at::Tensor& fake, const c10::Scalar& number);
 // Makes the contents pending on `pending`.
-std::shared_ptr<KnownContents> give_pending_contents(const at::Tensor& fake, std::shared_ptr<PendingContents> pending);
+std::shared_ptr<KnownContents> set_pending_contents(const at::Tensor& fake, std::shared_ptr<PendingContents> pending);
 // Returns the storage's current contents, unaffected by later writes; nullptr if unknown.
 std::shared_ptr<KnownContents> snapshot_of_contents(const at::Tensor& fake);
 // Returns a real tensor on `contents` with the geometry of `like`, computed if needed; nullopt if that fails.
 std::optional<at::Tensor> value_in(KnownContents& contents, const at::Tensor& like);
 // Sets the contents to `real`, of the same size, or to `element`, a one-element tensor, everywhere.
 void settle(KnownContents& contents, c10::Storage real);
-void settle_uniform(KnownContents& contents, const at::Tensor& element);
+void resolve_to_uniform(KnownContents& contents, const at::Tensor& element);
 void forget_contents(c10::StorageImpl& storage);
 // Returns a real CPU tensor on the contents for writing; without contents, all elements are unknown. Call mark_known
 // afterwards.
@@ -180,7 +180,7 @@ void refuse_to_print(const at::Tensor& fake);
 // Returns whether `fake` is currently refused, in which case copies made for printing must be refused too.
 bool is_refused_to_print(const at::Tensor& fake);
 // The start of that error message.
-inline constexpr std::string_view kPrintedFake = "a fake tensor has no data to print or to read";
+inline constexpr std::string_view kPrintedFakeError = "a fake tensor has no data to print or to read";
 
 class CallObserver;
 // Reports to the observer what the host wrote into `fake` through a pointer since the last report.

@@ -66,7 +66,7 @@ struct ModeState {
   ConversionMemo memo;
   std::recursive_mutex memo_mutex;  // several threads may share a mode
   DataSizes data_sizes;
-  HostAnswers host_answers;
+  HostReadValues host_read_values;
   Routings routings;
 
   const DeviceProfile& profile() const { return *options.profile; }
@@ -82,15 +82,15 @@ inline ModeState& state_of(FakeTensorMode& mode) { return *ModeAccess::state(mod
 
 // A recording that continues after its scope (core/deferred/): calls outside any mode on one of its tensors are
 // recorded too. `enter` returns the mode to run such a call under, on this thread, until `leave`.
-class LastingMode {
+class PersistentMode {
  public:
-  virtual ~LastingMode() = default;
+  virtual ~PersistentMode() = default;
   virtual ModeState& enter() = 0;
   virtual void leave() noexcept = 0;
 };
-using FindLastingMode = std::shared_ptr<LastingMode> (*)(const FakeTensorImpl&);
-extern std::atomic<uint32_t> lasting_modes;             // number of live ones; mostly 0
-extern std::atomic<FindLastingMode> find_lasting_mode;  // may be nullptr; returns nullptr for other tensors
+using FindPersistentMode = std::shared_ptr<PersistentMode> (*)(const FakeTensorImpl&);
+extern std::atomic<uint32_t> lasting_modes;                   // number of live ones; mostly 0
+extern std::atomic<FindPersistentMode> find_persistent_mode;  // may be nullptr; returns nullptr for other tensors
 
 // Returns this thread's mode if it creates fake tensors; nullptr if there is none, or it only observes.
 inline ModeState* active_fake_mode() {
@@ -98,7 +98,7 @@ inline ModeState* active_fake_mode() {
   return mode != nullptr && mode->kind == ModeKind::kFake ? mode : nullptr;
 }
 
-inline bool may_have_lasting_mode(const ModeState* mode) {
+inline bool may_have_persistent_mode(const ModeState* mode) {
   return mode == nullptr && lasting_modes.load(std::memory_order_relaxed) != 0;
 }
 

@@ -23,7 +23,7 @@ namespace shadowgraph {
 namespace {
 
 // Calls an operator that reports a oneDNN capability, bypassing any active mode.
-bool onednn_says(const char* name) {
+bool onednn_supports(const char* name) {
   const auto op = c10::Dispatcher::singleton().findSchema({name, ""});
   if (!op) return false;  // a libtorch without oneDNN
   torch::jit::Stack stack;
@@ -34,8 +34,8 @@ bool onednn_says(const char* name) {
 }  // namespace
 
 const CpuProfile& CpuProfile::this_machine() {
-  static const CpuProfile machine{.mkldnn_bf16 = onednn_says("mkldnn::_is_mkldnn_bf16_supported"),
-                                  .mkldnn_fp16 = onednn_says("mkldnn::_is_mkldnn_fp16_supported")};
+  static const CpuProfile machine{.mkldnn_bf16 = onednn_supports("mkldnn::_is_mkldnn_bf16_supported"),
+                                  .mkldnn_fp16 = onednn_supports("mkldnn::_is_mkldnn_fp16_supported")};
   return machine;
 }
 
@@ -49,7 +49,7 @@ void allow_only(DeviceProfile& profile, AttentionKernel kernel) {
 
 namespace {
 
-constexpr int kMostDevices = std::numeric_limits<c10::DeviceIndex>::max();
+constexpr int kMaxDevices = std::numeric_limits<c10::DeviceIndex>::max();
 
 [[noreturn]] void refuse_beyond(c10::Device device, int count) {
   const std::string remedy =
@@ -75,9 +75,9 @@ void check_exists_for_libtorch(c10::Device device) {
 }
 
 void check_machine(const DeviceProfile& profile, c10::Device device) {
-  if (profile.device_count < 0 || profile.device_count > kMostDevices) {
+  if (profile.device_count < 0 || profile.device_count > kMaxDevices) {
     throw Error("DeviceProfile::device_count is " + std::to_string(profile.device_count) + "; it must be 0 to " +
-                std::to_string(kMostDevices));
+                std::to_string(kMaxDevices));
   }
   ModeState machine;
   machine.options.profile = profile;
@@ -87,7 +87,7 @@ void check_machine(const DeviceProfile& profile, c10::Device device) {
 
 FakeTensorOptions of_any_machine(FakeTensorOptions options) {
   if (!options.profile) options.profile.emplace();
-  options.profile->device_count = kMostDevices;
+  options.profile->device_count = kMaxDevices;
   return options;
 }
 
@@ -100,7 +100,7 @@ std::vector<c10::Stream>& streams_of_thread() {
 
 }  // namespace
 
-const std::vector<c10::Stream>& other_streams() { return streams_of_thread(); }
+const std::vector<c10::Stream>& non_default_streams() { return streams_of_thread(); }
 
 StreamObserver* stream_observer() {
   const ModeState* mode = thread_state.mode;
@@ -113,7 +113,7 @@ c10::Stream new_stream(c10::Device device) {
 }
 
 c10::Stream current_stream(c10::Device device) {
-  for (const c10::Stream& stream : other_streams()) {
+  for (const c10::Stream& stream : non_default_streams()) {
     if (stream.device() == device) return stream;
   }
   return c10::Stream(c10::Stream::DEFAULT, device);

@@ -24,7 +24,7 @@ inline c10::DeviceIndex devices_of(c10::DeviceType type, const ModeState& mode) 
 }
 
 // Returns the number of devices in this thread's fake mode; 0 without one.
-inline c10::DeviceIndex pretended_devices_of(c10::DeviceType type) {
+inline c10::DeviceIndex simulated_devices_of(c10::DeviceType type) {
   const ModeState* mode = active_fake_mode();
   return mode == nullptr ? c10::DeviceIndex{0} : devices_of(type, *mode);
 }
@@ -68,7 +68,7 @@ c10::Stream current_stream(c10::Device device);
 // Returns the previously current stream of that device.
 c10::Stream exchange_current_stream(c10::Stream stream);
 // Returns the current streams that are not default streams, at most one per device.
-const std::vector<c10::Stream>& other_streams();
+const std::vector<c10::Stream>& non_default_streams();
 
 uint64_t record_event(const c10::Stream& stream);
 void wait_for_event(const c10::Stream& stream, uint64_t event);

@@ -62,14 +62,14 @@ namespace {
 // Below 2^63, to fit into a signed integer, and above the range of five-level page tables.
 constexpr uintptr_t kFirstAddress = uintptr_t{1} << 57;
 constexpr uintptr_t kAddressEnd = uintptr_t{1} << 63;
-constexpr uintptr_t kMostBetween = uintptr_t{1} << 40;
+constexpr uintptr_t kMaxAddressStep = uintptr_t{1} << 40;
 constexpr uintptr_t kAlignment = 64;
 
 uintptr_t next_address(size_t bytes) {
   static std::atomic<uintptr_t> next{kFirstAddress};
-  const uintptr_t room = (std::min<uintptr_t>(bytes, kMostBetween) / kAlignment + 1) * kAlignment;
+  const uintptr_t room = (std::min<uintptr_t>(bytes, kMaxAddressStep) / kAlignment + 1) * kAlignment;
   const uintptr_t address = next.fetch_add(room, std::memory_order_relaxed);
-  if (address >= kAddressEnd - kMostBetween) throw Error("out of simulated addresses for storages of fake tensors");
+  if (address >= kAddressEnd - kMaxAddressStep) throw Error("out of simulated addresses for storages of fake tensors");
   return address;
 }
 

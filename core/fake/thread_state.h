@@ -30,7 +30,7 @@ inline constexpr c10::DispatchKey kCompositeKey = c10::DispatchKey::DeferredInit
 // All thread-local state of core/: the active mode, whether a kernel is running, current scopes.
 //
 // Read on every operator call and every device() of a fake tensor, so it is one plain thread-local record with the
-// initial-exec model (one load, no call). State with a destructor is in ThreadBelongings.
+// initial-exec model (one load, no call). State with a destructor is in ThreadObjects.
 
 struct ModeState;
 struct LazyOutput;
@@ -44,7 +44,7 @@ struct ThreadState {
   // the outer operator.
   uint32_t kernel_depth = 0;
   // A user-defined kernel is running (core/fake/dispatch/fallback.cpp): rules::empty creates fakes.
-  bool in_own_kernel = false;
+  bool in_user_kernel = false;
   // The simulated device of the outermost call, for rules.
   c10::DeviceType kernel_device_type = c10::DeviceType::CPU;
   c10::DeviceIndex kernel_device_index = -1;
@@ -78,14 +78,14 @@ struct ThreadState {
 extern thread_local constinit ThreadState thread_state __attribute__((tls_model("initial-exec")));
 
 // Thread-local state with a destructor.
-struct ThreadBelongings {
+struct ThreadObjects {
   std::unordered_map<c10::Device, at::Generator> generators;  // of simulated devices
   // The storage that must not be read until the next call (core/fake/known_contents.h). Weak, to leave use counts
   // unchanged.
   c10::weak_intrusive_ptr<c10::StorageImpl> refused{c10::intrusive_ptr<c10::StorageImpl>()};
-  std::shared_ptr<void> convolution_answers;  // the cache of core/fake/rules/convolution.cpp
+  std::shared_ptr<void> convolution_cache;  // the cache of core/fake/rules/convolution.cpp
 };
-ThreadBelongings& thread_belongings();
+ThreadObjects& thread_objects();
 
 // Makes fakes report "meta" as their device, as inside a kernel, for its lifetime.
 class KernelDepth {

@@ -34,7 +34,7 @@ Pointer make_node() {
 //
 // Replaces: a subclass with the functions of one version.
 // Since:    2.14 has get_node_creation_hooks(); node pointers are NodePointer above.
-// Check:    check_what_was_installed (core/fake/mode/process_state.cpp).
+// Check:    verify_installation (core/fake/mode/process_state.cpp).
 //
 // Without `inner` it is libtorch's base engine.
 class ForwardingEngine : public torch::autograd::Engine {

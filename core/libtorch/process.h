@@ -29,7 +29,7 @@ void require_of_libtorch(bool holds, const char* piece, const char* what_it_shou
 //
 // Replaces: hooks registered before libtorch looks for them, which is too late in a Python process.
 // Since:    2.12, unchanged up to 2.15.
-// Check:    the assertion below, and check_what_was_installed (core/fake/mode/process_state.cpp).
+// Check:    the assertion below, and verify_installation (core/fake/mode/process_state.cpp).
 
 // Turns `cached` into an object of class Hooks. Hooks interfaces have only a virtual table, so that is one pointer. The
 // original object keeps its memory and is never destroyed.

@@ -111,16 +111,16 @@ c10::Storage copy_of_storage(const at::Tensor& tensor) {
   return copy.storage();
 }
 
-GeneratorInPlaceOfDefault::GeneratorInPlaceOfDefault(at::Generator given)
+DefaultGeneratorOverride::DefaultGeneratorOverride(at::Generator given)
     : given_(std::move(given)),
       default_(at::globalContext().defaultGenerator(given_.device())),
       before_(exchange_state(default_, state_of(given_))) {}
 
-GeneratorInPlaceOfDefault::~GeneratorInPlaceOfDefault() { exchange_state(given_, exchange_state(default_, before_)); }
+DefaultGeneratorOverride::~DefaultGeneratorOverride() { exchange_state(given_, exchange_state(default_, before_)); }
 
 // Replaces operands that are the same tensor as an `out=` that is not dense or has no elements by a shallow copy
 // (ReplayProgram::Step::loose_out).
-void part_from_loose_outs(const c10::FunctionSchema& schema, torch::jit::Stack& stack) {
+void separate_loose_outs(const c10::FunctionSchema& schema, torch::jit::Stack& stack) {
   for (size_t out = 0; out < stack.size(); ++out) {
     if (!schema.arguments()[out].is_out() || !stack[out].isTensor()) continue;
     const at::Tensor written = stack[out].toTensor();
@@ -223,7 +223,7 @@ ReplayResult Interpreter::run(const Bindings& bindings) {
   const bool caller_mode = c10::GradMode::is_enabled();
   const c10::AutoGradMode restore_grad_mode(caller_mode);
   bind(bindings);
-  std::optional<GeneratorInPlaceOfDefault> generator;
+  std::optional<DefaultGeneratorOverride> generator;
   if (options_.generator && program_->random && active_fake_mode() == nullptr) generator.emplace(*options_.generator);
 
   try {
@@ -308,7 +308,7 @@ void Interpreter::run_node(NodeId node) {
     stack_[step.generator_position] = own_generator(step.generator);
   }
   if (step.preserved.size != 0) preserve(step_);
-  if (step.loose_out) part_from_loose_outs(step.op->schema(), stack_);
+  if (step.loose_out) separate_loose_outs(step.op->schema(), stack_);
   if (C10_UNLIKELY(transfers_ != nullptr)) {
     if (!transfers_->empty()) transfers_->wait_for(step.op != nullptr ? &step.op->schema() : nullptr, stack_);
     if (step.transfers && active_fake_mode() == nullptr) {
@@ -333,7 +333,7 @@ void Interpreter::push_arguments(uint32_t number) {
 
 // Returns the generator that replaces one of the program's generators, in its initial state at the first use of a run.
 const at::Generator& Interpreter::own_generator(uint32_t number) {
-  const OwnGenerator& own = program_->generators[number];
+  const ProgramGenerator& own = program_->generators[number];
   Drawing& drawing = drawing_[number];
   if (std::exchange(drawing.has_begun, true)) return drawing.generator;
   const auto given = options_.generators.find(own.name);
@@ -344,7 +344,7 @@ const at::Generator& Interpreter::own_generator(uint32_t number) {
   } else if (drawing.generator.defined()) {
     put_state(drawing.generator, own);
   } else {
-    drawing.generator = made_generator(own);
+    drawing.generator = create_generator(own);
   }
   return drawing.generator;
 }

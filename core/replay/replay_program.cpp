@@ -238,10 +238,10 @@ class Compiler {
   }
 
   void compile_generator(Step& step) {
-    const auto own = own_generator_of(graph_, node_);
+    const auto own = program_generator_of(graph_, node_);
     if (!own) return;
     auto& known = program_->generators;
-    const auto same = std::ranges::find(known, own->name, &OwnGenerator::name);
+    const auto same = std::ranges::find(known, own->name, &ProgramGenerator::name);
     step.generator = static_cast<uint32_t>(same - known.begin());
     step.generator_position = own->position;
     if (same == known.end()) known.push_back(*own);

@@ -34,12 +34,12 @@ namespace shadowgraph {
 at::Tensor shallow_copy(const at::Tensor& tensor);
 
 // Replaces the default generator by `given`, even for operators without a generator argument, for its lifetime.
-class GeneratorInPlaceOfDefault {
+class DefaultGeneratorOverride {
  public:
-  explicit GeneratorInPlaceOfDefault(at::Generator given);
-  ~GeneratorInPlaceOfDefault();
-  GeneratorInPlaceOfDefault(const GeneratorInPlaceOfDefault&) = delete;
-  GeneratorInPlaceOfDefault& operator=(const GeneratorInPlaceOfDefault&) = delete;
+  explicit DefaultGeneratorOverride(at::Generator given);
+  ~DefaultGeneratorOverride();
+  DefaultGeneratorOverride(const DefaultGeneratorOverride&) = delete;
+  DefaultGeneratorOverride& operator=(const DefaultGeneratorOverride&) = delete;
 
  private:
   at::Generator given_;
@@ -151,7 +151,7 @@ struct ReplayProgram {
   uint32_t all_placeholders = 0;          // of the graph, including those outside the slice
   std::vector<Problem> problems;          // by step
   std::vector<DeviceUse> devices;
-  std::vector<OwnGenerator> generators;
+  std::vector<ProgramGenerator> generators;
   bool random = false;
   bool transfers = false;  // some step is a send or receive
   bool grad_mode = false;  // some operator ran with gradients enabled

@@ -24,9 +24,9 @@ namespace shadowgraph {
 void ModuleRegions::move_to(const std::vector<SavedModuleCall>& stack) {
   size_t common = 0;
   while (common < stack.size() && common < open_.size() && stack[common].key == open_[common].key) ++common;
-  leave_to(std::max(common, around_));
+  leave_to(std::max(common, outer_count_));
   for (size_t i = common; i < stack.size(); ++i) {
-    if (i < around_) continue;  // differs from an enclosing module, which cannot be left here
+    if (i < outer_count_) continue;  // differs from an enclosing module, which cannot be left here
     if (recorder_ != nullptr) recorder_->enter_region(RegionKind::kModule, stack[i].path, stack[i].class_name);
     open_.push_back(stack[i]);
   }
@@ -109,7 +109,7 @@ std::optional<c10::IValue> converted(const c10::TypePtr& type, const c10::IValue
 
 // Checks the range of dtypes, layouts and memory formats, which are plain integers in a schema: invalid values must not
 // reach a kernel.
-bool is_of_enumeration(const c10::Argument& argument, const c10::IValue& value) {
+bool is_valid_enum(const c10::Argument& argument, const c10::IValue& value) {
   c10::TypePtr type = argument.real_type();
   if (type->kind() == c10::TypeKind::OptionalType) type = type->expectRef<c10::OptionalType>().getElementType();
   int64_t count = INT64_MAX;
@@ -177,11 +177,11 @@ c10::IValue argument_for(const c10::Argument& argument, const ExportedOperand& o
   }
   if (operand.kind == ExportedOperand::Kind::kList) refuse_argument(argument, "a list");
   auto value = converted(type, value_of_operand(operand, values));
-  if (!value || !is_of_enumeration(argument, *value)) refuse_argument(argument, kind_text(operand, values));
+  if (!value || !is_valid_enum(argument, *value)) refuse_argument(argument, kind_text(operand, values));
   return *std::move(value);
 }
 
-std::vector<c10::IValue> plain_arguments(std::span<const NamedOperand> operands, const ValueTable& values) {
+std::vector<c10::IValue> flat_arguments(std::span<const NamedOperand> operands, const ValueTable& values) {
   std::vector<c10::IValue> result;
   for (const NamedOperand& operand : operands) append_plain(operand.operand, values, result);
   return result;
@@ -215,18 +215,18 @@ const ExportedGraph& graph_at(const HigherOrderCall& call, size_t position) {
 // Returns the inputs before the graph.
 IValues leading(const HigherOrderCall& call, size_t count) {
   if (call.node.inputs.size() < count) refuse_form("it has too few inputs");
-  return plain_arguments(std::span(call.node.inputs).first(count), call.values);
+  return flat_arguments(std::span(call.node.inputs).first(count), call.values);
 }
 
 // Returns the inputs from `first` on, which are passed to the graph.
 IValues operands_from(const HigherOrderCall& call, size_t first) {
   if (call.node.inputs.size() < first) refuse_form("it has too few inputs");
-  IValues operands = plain_arguments(std::span(call.node.inputs).subspan(first), call.values);
+  IValues operands = flat_arguments(std::span(call.node.inputs).subspan(first), call.values);
   for (const uint32_t value : call.node.unused) call.values[value] = c10::IValue();
   return operands;
 }
 
-IValues with_grad_mode(const HigherOrderCall& call) {
+IValues run_with_grad_mode(const HigherOrderCall& call) {
   const IValues head = leading(call, 1);
   if (head.size() != 1 || !head[0].isBool()) refuse_form("the first input should be a boolean");
   IValues operands = operands_from(call, 2);
@@ -253,7 +253,7 @@ IValues with_autocast(const HigherOrderCall& call) {
   return call.run(graph_at(call, 4), std::move(operands));
 }
 
-IValues one_of_two(const HigherOrderCall& call) {
+IValues run_cond(const HigherOrderCall& call) {
   const IValues head = leading(call, 1);
   if (head.size() != 1) refuse_form("the first input should be a condition");
   bool condition = false;
@@ -278,7 +278,7 @@ IValues checkpointed(const HigherOrderCall& call) {
   for (const NamedOperand& input : std::span(call.node.inputs).subspan(1)) {
     if (input.name.empty()) positional.push_back(input);  // keyword inputs are options of Python's checkpoint
   }
-  IValues operands = plain_arguments(positional, call.values);
+  IValues operands = flat_arguments(positional, call.values);
   Tensors tensors;
   for (const c10::IValue& operand : operands) {
     if (operand.isTensor()) tensors.push_back(operand.toTensor());
@@ -310,9 +310,9 @@ struct HigherOrderOperator {
 };
 
 constexpr HigherOrderOperator kHigherOrderOperators[] = {
-    {"wrap_with_set_grad_enabled", &with_grad_mode},
+    {"wrap_with_set_grad_enabled", &run_with_grad_mode},
     {"wrap_with_autocast", &with_autocast},
-    {"cond", &one_of_two},
+    {"cond", &run_cond},
     {"invoke_subgraph", &subgraph},
     {"tag_activation_checkpoint", &checkpointed},
 };
@@ -321,7 +321,7 @@ constexpr std::string_view kOperators = "torch.ops.";
 constexpr std::string_view kHigherOrder = "torch.ops.higher_order.";
 
 // Assertions that hold for the captured shapes; export inserts them, eager has none.
-constexpr std::string_view kChecksWithoutWork[] = {
+constexpr std::string_view kIgnoredAssertions[] = {
     "torch.ops.aten.sym_constrain_range.default", "torch.ops.aten.sym_constrain_range_for_size.default",
     "torch.ops.aten._assert_tensor_metadata.default",  // the device and dtype at export
 };
@@ -473,18 +473,18 @@ std::vector<c10::IValue> ExportedExecutor::call(const ExportedNode& node, ValueT
     };
     return call_higher_order({node, values, run, run_later});
   }
-  if (std::find(std::begin(kChecksWithoutWork), std::end(kChecksWithoutWork), node.target) !=
-      std::end(kChecksWithoutWork)) {
+  if (std::find(std::begin(kIgnoredAssertions), std::end(kIgnoredAssertions), node.target) !=
+      std::end(kIgnoredAssertions)) {
     return {};
   }
   const bool is_operator = node.target.starts_with(kOperators);
   if (!is_operator || node.target.starts_with("torch.ops.aten.sym_")) {
-    if (auto result = call_scalar_operator(node.target, plain_arguments(node.inputs, values))) {
+    if (auto result = call_scalar_operator(node.target, flat_arguments(node.inputs, values))) {
       return {*std::move(result)};
     }
   }
   if (node.target == kAssertScalar) {
-    const std::vector<c10::IValue> operands = plain_arguments(node.inputs, values);
+    const std::vector<c10::IValue> operands = flat_arguments(node.inputs, values);
     if (operands.empty() || !(operands[0].isBool() || operands[0].isScalar())) throw Error("the condition is missing");
     if (!operands[0].toScalar().toBool()) {
       throw Error("the input sizes violate a constraint of the program: " +

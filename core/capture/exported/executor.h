@@ -22,7 +22,7 @@ using ValueTable = std::vector<c10::IValue>;
 c10::IValue argument_for(const c10::Argument& argument, const ExportedOperand& operand, const ValueTable& values);
 
 // Returns all operands in order, lists flattened, for targets without a schema. Throws Error for graphs.
-std::vector<c10::IValue> plain_arguments(std::span<const NamedOperand> operands, const ValueTable& values);
+std::vector<c10::IValue> flat_arguments(std::span<const NamedOperand> operands, const ValueTable& values);
 
 // Opens the modules that nodes were called in as regions of the active capture.
 
@@ -30,8 +30,8 @@ class ModuleRegions {
  public:
   // `around`: modules that are already entered.
   explicit ModuleRegions(const std::vector<SavedModuleCall>* around = nullptr)
-      : recorder_(current_recorder()), around_(around != nullptr ? around->size() : 0), open_(copy_of(around)) {}
-  ~ModuleRegions() { leave_to(around_); }
+      : recorder_(current_recorder()), outer_count_(around != nullptr ? around->size() : 0), open_(copy_of(around)) {}
+  ~ModuleRegions() { leave_to(outer_count_); }
   ModuleRegions(const ModuleRegions&) = delete;
   ModuleRegions& operator=(const ModuleRegions&) = delete;
 
@@ -46,7 +46,7 @@ class ModuleRegions {
   void leave_to(size_t depth);
 
   Recorder* recorder_;
-  size_t around_;  // number of open modules that the caller leaves
+  size_t outer_count_;  // number of open modules that the caller leaves
   std::vector<SavedModuleCall> open_;
 };
 

@@ -48,8 +48,8 @@ std::string dimension_text(const SymbolicSize& size, const std::map<std::string,
   return text;
 }
 
-bool is_of_user(const SavedInput& spec) { return spec.kind == SavedInput::Kind::kUser; }
-bool is_users_tensor(const SavedInput& spec) { return is_of_user(spec) && spec.geometry; }
+bool is_user_input(const SavedInput& spec) { return spec.kind == SavedInput::Kind::kUser; }
+bool is_user_tensor(const SavedInput& spec) { return is_user_input(spec) && spec.geometry; }
 
 class InputBinder {
  public:
@@ -137,7 +137,7 @@ std::vector<int64_t> strides_for(const SavedGeometry& geometry, const std::vecto
 std::vector<std::string> describe_inputs(const SavedProgram& program) {
   std::vector<std::string> texts;
   for (const SavedInput& spec : program.inputs) {
-    if (!is_users_tensor(spec)) continue;
+    if (!is_user_tensor(spec)) continue;
     std::vector<std::string> sizes;
     for (const SymbolicSize& size : spec.geometry->sizes) sizes.push_back(dimension_text(size, program.ranges));
     texts.push_back(spec.name + " " + name_of_dtype(spec.geometry->dtype) + "[" + c10::Join(", ", sizes) + "]");
@@ -151,7 +151,7 @@ BoundInputs bind_inputs(const SavedProgram& program, const std::string& path, st
                         std::optional<c10::ScalarType> dtype) {
   std::vector<const SavedInput*> specs;
   for (const SavedInput& spec : program.inputs) {
-    if (is_users_tensor(spec)) specs.push_back(&spec);
+    if (is_user_tensor(spec)) specs.push_back(&spec);
   }
   if (!given.empty() && given.size() != specs.size()) {
     throw Error(path + " takes " + std::to_string(specs.size()) + " inputs (" +
@@ -210,13 +210,13 @@ int64_t number_for(const SavedInput& spec, const SymbolValues& symbols, const st
 }
 
 // Parameters, buffers and constants of an exported program as fake tensors.
-struct MadeWeights {
+struct FakeWeights {
   std::vector<at::Tensor> inputs;
   std::vector<at::Tensor> idle;  // parallel to program.idle
 };
 
 // Position ids and masks of small models fit; anything larger is more likely a lookup table.
-constexpr size_t kMostBytesRead = 64 * 1024;
+constexpr size_t kMaxBytesRead = 64 * 1024;
 
 struct FixedGeometry {
   c10::ScalarType dtype = c10::ScalarType::Float;
@@ -233,9 +233,10 @@ struct SharedRecord {
   std::map<FixedGeometry, at::Tensor> tensors;
 };
 
-class WeightMaker {
+class WeightBuilder {
  public:
-  WeightMaker(const ExportArchive& archive, std::optional<c10::ScalarType> dtype) : archive_(archive), dtype_(dtype) {}
+  WeightBuilder(const ExportArchive& archive, std::optional<c10::ScalarType> dtype)
+      : archive_(archive), dtype_(dtype) {}
 
   at::Tensor make(const SavedInput& spec, const SavedPayload& payload) {
     const FixedGeometry geometry = fixed(spec, payload.geometry);
@@ -310,13 +311,13 @@ class WeightMaker {
   void read_contents(const SavedPayload& payload, const FixedGeometry& geometry, const at::Tensor& fake) const {
     const size_t bytes = archive_.size_of(payload.record);
     const bool may_decide = c10::isIntegralType(geometry.dtype, /*includeBool=*/true) || fake.numel() == 1;
-    if (!may_decide || bytes == 0 || bytes > kMostBytesRead) return;
+    if (!may_decide || bytes == 0 || bytes > kMaxBytesRead) return;
     const std::string contents = archive_.bytes_of(payload.record);
     const RealCalls real_calls;
     const auto elements = static_cast<int64_t>(bytes / c10::elementSize(geometry.dtype));
     at::Tensor real = at::empty({elements}, at::TensorOptions().dtype(geometry.dtype).device(at::kCPU));
     std::memcpy(real.mutable_data_ptr(), contents.data(), real.nbytes());
-    give_contents(fake, real.as_strided(geometry.sizes, geometry.strides, geometry.offset));
+    set_contents(fake, real.as_strided(geometry.sizes, geometry.strides, geometry.offset));
   }
 
   const ExportArchive& archive_;
@@ -328,9 +329,9 @@ class WeightMaker {
 // the same record share a storage; those of the same geometry are one tensor. Floating-point weights become `dtype`.
 // Data is read only where its values may affect control flow or shapes: single numbers, and integer or boolean tensors
 // that are not parameters, up to 64 KiB.
-MadeWeights make_weights(const ExportArchive& archive, const SavedProgram& program,
+FakeWeights make_weights(const ExportArchive& archive, const SavedProgram& program,
                          std::optional<c10::ScalarType> dtype) {
-  WeightMaker maker(archive, dtype);
+  WeightBuilder maker(archive, dtype);
   const auto make = [&](const SavedInput& spec) {
     if (spec.kind == SavedInput::Kind::kUser || spec.kind == SavedInput::Kind::kConstant) return at::Tensor();
     const auto payload = program.payloads.find(spec.target);
@@ -343,7 +344,7 @@ MadeWeights make_weights(const ExportArchive& archive, const SavedProgram& progr
       throw Error(archive.path() + ": weight '" + spec.target + "': " + error.what_without_backtrace());
     }
   };
-  MadeWeights weights;
+  FakeWeights weights;
   for (const SavedInput& spec : program.inputs) weights.inputs.push_back(make(spec));
   for (const SavedInput& spec : program.idle) weights.idle.push_back(make(spec));
   return weights;
@@ -357,7 +358,7 @@ struct ExportedProgram::State {
   ExportArchive archive;
   SavedProgram saved;
   std::optional<c10::ScalarType> dtype;
-  MadeWeights weights;
+  FakeWeights weights;
   SymbolValues symbols;  // of the latest make_inputs()
 
   // Calls f(spec, tensor) for parameters, buffers and constants; those not used by the graph come last.
@@ -377,7 +378,7 @@ size_t target_of_mutation(const SavedProgram& saved, const SavedOutput& output, 
   for (size_t i = 0; i < saved.inputs.size(); ++i) {
     const SavedInput& input = saved.inputs[i];
     const bool of_user = output.kind == SavedOutput::Kind::kUserInputMutation;
-    if (of_user ? is_of_user(input) && input.name == output.target : input.target == output.target) return i;
+    if (of_user ? is_user_input(input) && input.name == output.target : input.target == output.target) return i;
   }
   throw Error(path + " is damaged: it writes to '" + output.target + "', which is not one of its inputs");
 }
@@ -397,7 +398,7 @@ ExportedProgram::~ExportedProgram() = default;
 ExportedProgram::ExportedProgram(ExportedProgram&&) noexcept = default;
 ExportedProgram& ExportedProgram::operator=(ExportedProgram&&) noexcept = default;
 
-bool ExportedProgram::is_archive(const std::string& path) { return ExportArchive::looks_like_one(path); }
+bool ExportedProgram::is_archive(const std::string& path) { return ExportArchive::looks_like_archive(path); }
 
 ExportedProgram ExportedProgram::load(const std::string& path) {
   return ExportedProgram(std::make_unique<State>(path));
@@ -450,7 +451,7 @@ ProgramToCapture ExportedProgram::program(Tensors inputs) const {
     list.emplace_back(spec.target, weight);
   });
   for (const SavedInput& spec : saved.inputs) {
-    if (is_users_tensor(spec)) program.input_names.push_back(spec.name);
+    if (is_user_tensor(spec)) program.input_names.push_back(spec.name);
   }
   if (inputs.size() != program.input_names.size()) {
     throw Error(path + " takes " + std::to_string(program.input_names.size()) + " tensors, but " +
@@ -467,7 +468,7 @@ ProgramToCapture ExportedProgram::program(Tensors inputs) const {
     size_t next = 0;
     for (size_t i = 0; i < saved.inputs.size(); ++i) {
       const SavedInput& spec = saved.inputs[i];
-      if (is_of_user(spec)) {
+      if (is_user_input(spec)) {
         arguments.push_back(spec.geometry ? c10::IValue(tensors.at(next++))
                                           : c10::IValue(number_for(spec, state_->symbols, path)));
       } else {

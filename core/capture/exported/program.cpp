@@ -25,7 +25,7 @@ namespace {
 
 namespace spec = torch::_export::archive_spec;
 
-constexpr std::string_view kSaveAgain =
+constexpr std::string_view kResaveHint =
     "; load it with torch.export.load in a PyTorch version that supports it and save it again with torch.export.save";
 
 // Returns the name of the first record of a zip file, without using its directory, which a truncated file lacks.
@@ -42,14 +42,14 @@ std::string name_of_first_record(const std::string& path) {
 
 // Whether torch.export.save of PyTorch 2.7 or earlier wrote the file: its records have no folder, which
 // PyTorchStreamReader rejects.
-bool is_of_old_layout(std::string_view first) {
+bool has_old_layout(std::string_view first) {
   return first == "version" || first.starts_with("serialized_exported_program") ||
          first.starts_with("serialized_state_dict");
 }
 
 bool begins_as_archive(std::string_view first) {
   const size_t folder = first.find('/');
-  if (folder == std::string_view::npos) return is_of_old_layout(first);
+  if (folder == std::string_view::npos) return has_old_layout(first);
   const std::string_view record = first.substr(folder + 1);
   return record.starts_with(spec::WEIGHTS_DIR) || record.starts_with(spec::CONSTANTS_DIR) ||
          record.starts_with(spec::AOTINDUCTOR_DIR) || record.starts_with(spec::MODELS_DIR) ||
@@ -63,7 +63,7 @@ std::string first_line(const std::exception& error) {
 
 }  // namespace
 
-bool ExportArchive::looks_like_one(const std::string& path) {
+bool ExportArchive::looks_like_archive(const std::string& path) {
   std::error_code ignored;
   const std::string first = std::filesystem::is_regular_file(path, ignored) ? name_of_first_record(path) : "";
   if (first.empty()) return false;
@@ -81,8 +81,8 @@ ExportArchive::ExportArchive(std::string path) : path_(std::move(path)) {
   if (!std::filesystem::is_regular_file(path_, error)) throw FileError("cannot read " + path_ + ": no such file");
   file_bytes_ = std::filesystem::file_size(path_, error);
   const std::string first = name_of_first_record(path_);
-  if (is_of_old_layout(first)) {
-    throw Error(path_ + " is a torch.export archive written by PyTorch 2.7 or earlier" + std::string(kSaveAgain));
+  if (has_old_layout(first)) {
+    throw Error(path_ + " is a torch.export archive written by PyTorch 2.7 or earlier" + std::string(kResaveHint));
   }
   try {
     reader_ = std::make_unique<caffe2::serialize::PyTorchStreamReader>(path_);
@@ -124,7 +124,7 @@ void ExportArchive::find_model() {
   }
   model_ = models.front();
   if (has(std::string(spec::WEIGHTS_DIR) + model_ + ".pt")) {
-    refuse("stores its weights as pickled Python objects, as PyTorch 2.8 did" + std::string(kSaveAgain));
+    refuse("stores its weights as pickled Python objects, as PyTorch 2.8 did" + std::string(kResaveHint));
   }
 }
 
@@ -202,7 +202,7 @@ class ModuleStacks {
 namespace {
 
 // Limits nested graphs and nested lists.
-constexpr int kDeepestGraph = 50;
+constexpr int kMaxGraphDepth = 50;
 
 struct SavedDtype {
   int64_t number;
@@ -275,7 +275,7 @@ c10::Device read_device(const JsonPlace& place) {
 std::string source_of(std::string_view trace) {
   constexpr std::string_view kFile = "File \"";
   constexpr std::string_view kLine = "\", line ";
-  UsersFrame place;
+  UserFrame place;
   while (!place.found()) {
     const size_t start = trace.rfind(kFile);
     if (start == std::string_view::npos) break;
@@ -296,7 +296,7 @@ class GraphReader {
   GraphReader(ModuleStacks& modules, int depth) : modules_(modules), depth_(depth) {}
 
   ExportedGraph read(const JsonPlace& place) {
-    if (depth_ > kDeepestGraph) place.fail("is nested deeper than " + std::to_string(kDeepestGraph) + " graphs");
+    if (depth_ > kMaxGraphDepth) place.fail("is nested deeper than " + std::to_string(kMaxGraphDepth) + " graphs");
     for (const JsonPlace& input : place["inputs"].elements()) graph_.inputs.push_back(read_operand(input, true));
     for (const JsonPlace& node : place["nodes"].elements()) graph_.nodes.push_back(read_node(node));
     for (const JsonPlace& output : place["outputs"].elements()) graph_.outputs.push_back(read_operand(output, false));
@@ -526,7 +526,7 @@ std::set<std::string> read_payloads(const ExportArchive& archive, const std::str
 
 // Finds weights that strict export omits from the graph because they are unused, such as num_batches_tracked of a batch
 // norm in eval().
-void find_idle(const std::set<std::string>& parameters, SavedProgram& program) {
+void find_unused_weights(const std::set<std::string>& parameters, SavedProgram& program) {
   std::set<std::string> used;
   for (const SavedInput& input : program.inputs) used.insert(input.target);
   for (const auto& [name, payload] : program.payloads) {
@@ -637,7 +637,7 @@ SavedProgram read_program(const ExportArchive& archive) {
   const std::set<std::string> parameters =
       read_payloads(archive, std::string(spec::WEIGHTS_DIR),
                     config_record(spec::WEIGHTS_CONFIG_FILENAME_FORMAT, archive.model()), program.payloads);
-  find_idle(parameters, program);
+  find_unused_weights(parameters, program);
   read_payloads(archive, std::string(spec::CONSTANTS_DIR),
                 config_record(spec::CONSTANTS_CONFIG_FILENAME_FORMAT, archive.model()), program.payloads);
   return program;

@@ -23,7 +23,7 @@ class ExportArchive {
 
   // Checks the file's contents. Also accepts truncated archives and those of PyTorch 2.7 and AOTInductor, for which the
   // constructor has specific error messages. Never throws.
-  static bool looks_like_one(const std::string& path);
+  static bool looks_like_archive(const std::string& path);
 
   const std::string& path() const { return path_; }
   // "model", the default of torch.export.save, or the only one.

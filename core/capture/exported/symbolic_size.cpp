@@ -26,7 +26,7 @@ struct SizeExpression::Node {
 namespace {
 
 // More than any real size expression, and shallow enough for recursion.
-constexpr int kDeepest = 200;
+constexpr int kMaxDepth = 200;
 
 std::optional<int64_t> floor_division(int64_t a, int64_t b) {
   if (b == 0 || (b == -1 && a == INT64_MIN)) return std::nullopt;
@@ -122,7 +122,7 @@ class SizeParser {
 // Node is private to SizeExpression, hence a template.
 template <class Node>
 std::shared_ptr<const Node> parse_size(SizeParser& in, int depth) {
-  if (depth > kDeepest) return nullptr;
+  if (depth > kMaxDepth) return nullptr;
   auto node = std::make_shared<Node>();
   node->name = in.word();
   if (node->name.empty() || !in.take('(')) return nullptr;

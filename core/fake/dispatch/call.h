@@ -1,5 +1,5 @@
 // The steps common to every call on fake tensors, boxed (fallback.cpp) or unboxed (unboxed_call.h): the sequence
-// (carry_out), the state that a kernel runs under, and the device of its results. Internal to core/.
+// (execute_call), the state that a kernel runs under, and the device of its results. Internal to core/.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -115,14 +115,14 @@ inline bool takes_composites(const ModeState* mode) {
 //   Result                   the type that run() returns
 //   take_operands()          converts real operands to fakes; forgets contents that the call makes unknown
 //   show_arguments(observer) begin_call
-//   makes_room_for_literal() whether at::tensor({...}) may be about to write into the result
-//   take_device(mode)        the simulated device of the results; replaces an explicit device argument by "meta"
+//   may_start_literal() whether at::tensor({...}) may be about to write into the result
+//   resolve_device(mode)        the simulated device of the results; replaces an explicit device argument by "meta"
 //   run(device)              rule | decomposition | C++ Meta kernel
 //   wrap(result, device, watch)  turns the results into fakes on that device
 //   show_results(observer, result)  end_call
-//   fresh(result)            the new tensor that makes_room_for_literal() refers to
+//   fresh(result)            the new tensor that may_start_literal() refers to
 template <class Call>
-C10_ALWAYS_INLINE typename Call::Result carry_out(const OperatorInfo& info, ModeState* mode, Call& call) {
+C10_ALWAYS_INLINE typename Call::Result execute_call(const OperatorInfo& info, ModeState* mode, Call& call) {
   const KernelScope kernel;
   CallObserver* observer = nullptr;  // set once it has seen the arguments
   try {
@@ -131,8 +131,8 @@ C10_ALWAYS_INLINE typename Call::Result carry_out(const OperatorInfo& info, Mode
       call.show_arguments(*mode->observer);
       observer = mode->observer;
     }
-    const bool may_hold_literal = call.makes_room_for_literal();
-    const c10::Device device = with_index(call.take_device(mode));
+    const bool may_hold_literal = call.may_start_literal();
+    const c10::Device device = with_index(call.resolve_device(mode));
     check_exists(device, mode);
     thread_state.set_kernel_device(device);
     typename Call::Result result = call.run(device);
@@ -164,7 +164,7 @@ void composite_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys, t
 // for attention on XPU and MPS, and for LSTMs on a CPU profile other than this machine's.
 
 // Returns whether calls of this composite operator are reported; metadata queries are not.
-bool is_worth_a_region(const c10::OperatorHandle& op);
+bool is_reported_as_region(const c10::OperatorHandle& op);
 
 // Operators that resize and write a lazy conjugate or negative view. libtorch makes them write to a clone, resizes the
 // view to the clone's new sizes, and copies back (aten/src/ATen/native/MathBitsFallback.h). That resize calls the CPU

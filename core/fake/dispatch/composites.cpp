@@ -71,7 +71,7 @@ namespace {
 using torch::jit::Stack;
 
 // Returns whether this is the operator that set_data, which is not an operator itself, calls first.
-bool is_asked_before_data_is_replaced(const c10::OperatorHandle& op) {
+bool is_called_by_set_data(const c10::OperatorHandle& op) {
   static const size_t asked = std::hash<c10::OperatorHandle>{}(
       c10::Dispatcher::singleton().findSchemaOrThrow("aten::_has_compatible_shallow_copy_type", ""));
   return std::hash<c10::OperatorHandle>{}(op) == asked;
@@ -81,7 +81,7 @@ bool is_asked_before_data_is_replaced(const c10::OperatorHandle& op) {
 void refuse_to_replace_data(const OperatorInfo& info, const Stack& stack, size_t begin) {
   const at::Tensor& self = stack[begin].toTensor();
   if (!self.defined() || is_fake(self) || !is_fake(stack[begin + 1].toTensor())) return;
-  refuse_write_while_describing(info, self, thread_state.mode);
+  refuse_write_while_deferring(info, self, thread_state.mode);
   throw UnsupportedError(info.name + " would replace the data of a real tensor (" + c10::str(self.sizes()) +
                          ") by that of a fake one (`.data =`, Module::to); nothing was changed. Create the tensor or "
                          "module inside the mode, or run this line under an UnfakeGuard");
@@ -113,20 +113,20 @@ bool is_unread_one_hot(const OperatorInfo& info, const Stack& stack, size_t begi
   return reads.values.empty() && !reads.hint && !is_knowable(stack[begin].toTensor());
 }
 
-bool composite_rule_replaces(const OperatorInfo& info, const Stack& stack, size_t begin) {
+bool composite_rule_applies(const OperatorInfo& info, const Stack& stack, size_t begin) {
   if (C10_UNLIKELY(is_unread_one_hot(info, stack, begin))) return true;
   for (const uint16_t position : info.tensor_arguments) {
     const c10::IValue& argument = stack[begin + position];
     if (!argument.isTensor()) continue;
     const auto device = device_of_fake_or_wrapper(argument.toTensor());
-    return device && composite_rule_replaces(info, device->type());
+    return device && composite_rule_applies(info, device->type());
   }
   return false;
 }
 
 }  // namespace
 
-bool composite_rule_replaces(const OperatorInfo& info, c10::DeviceType device) {
+bool composite_rule_applies(const OperatorInfo& info, c10::DeviceType device) {
   if (device == c10::DeviceType::CUDA) return true;
   if (device == c10::DeviceType::CPU) {
     return info.name == "aten::lstm.input" && thread_state.mode->profile().cpu != CpuProfile::this_machine();
@@ -144,7 +144,7 @@ void composite_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys, S
   }
   const OperatorInfo& info = OperatorInfo::of(op);
   const size_t begin = stack->size() - info.argument_count;
-  if (C10_UNLIKELY(is_asked_before_data_is_replaced(op))) {
+  if (C10_UNLIKELY(is_called_by_set_data(op))) {
     try {
       refuse_to_replace_data(info, *stack, begin);
     } catch (const Error& error) {
@@ -161,7 +161,7 @@ void composite_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys, S
   const bool autocast_first = casts_first(op, keys);
   const CompositeScope scope(mode->observer, info, viewed(*stack, begin));
   try {
-    if (info.composite_rule && !autocast_first && composite_rule_replaces(info, *stack, begin)) {
+    if (info.composite_rule && !autocast_first && composite_rule_applies(info, *stack, begin)) {
       info.composite_rule->kernel.callBoxed(op, keys & below, stack);
     } else {
       op.redispatchBoxed(keys & below, stack);
@@ -177,14 +177,14 @@ void composite_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys, S
   }
 }
 
-bool is_worth_a_region(const c10::OperatorHandle& op) {
+bool is_reported_as_region(const c10::OperatorHandle& op) {
   const auto& schema = op.schema();
   const auto returns_tensor = [](const c10::Argument& argument) {
     return argument.type()->isSubtypeOf(*c10::TensorType::get()) ||
            argument.type()->isSubtypeOf(*c10::ListType::ofTensors());
   };
   const bool tensor_result = std::any_of(schema.returns().begin(), schema.returns().end(), returns_tensor);
-  return tensor_result || schema.returns().empty() || is_asked_before_data_is_replaced(op);
+  return tensor_result || schema.returns().empty() || is_called_by_set_data(op);
 }
 
 }  // namespace shadowgraph

@@ -46,14 +46,14 @@ class PendingCall final : public PendingContents, public std::enable_shared_from
     uint16_t result = 0;
     int32_t index = -1;  // in a list
   };
-  class Spending;
+  class BudgetTracker;
 
   explicit PendingCall(const OperatorInfo& info) : info_(info) {}
   bool keep(const at::Tensor& tensor, uint16_t argument, int32_t index);
-  void keep_what_overwritten_operands_share();
+  void keep_shared_overwritten_operands();
   // Returns the operands as real tensors, which share storages like the originals; nullopt if one is unavailable.
-  std::optional<std::vector<at::Tensor>> real_operands(Spending& spending) const;
-  void run(Spending& spending);
+  std::optional<std::vector<at::Tensor>> real_operands(BudgetTracker& spending) const;
+  void run(BudgetTracker& spending);
   bool run_on_one_element();
   torch::jit::Stack with_operands(const std::vector<at::Tensor>& operands) const;
   void give_up() noexcept;
@@ -70,9 +70,9 @@ class PendingCall final : public PendingContents, public std::enable_shared_from
 // expert routing: bincount(ids, minlength=E), histc(ids, E, 0, E), zeros(T, E).scatter(1, ids, 1) or a 1-D scatter_add.
 std::optional<uint16_t> routed_operand(const OperatorInfo& info, const torch::jit::Stack& stack, size_t begin);
 // Sets the counts as the contents of the result of bincount or histc.
-void give_counts(const at::Tensor& result, const std::shared_ptr<const Routing>& routing);
+void set_counts(const at::Tensor& result, const std::shared_ptr<const Routing>& routing);
 // Returns a fake tensor like `index` whose contents are the assumed indices.
-at::Tensor dealt_like(const at::Tensor& index, const Routing& routing, int64_t dim);
+at::Tensor assumed_indices_like(const at::Tensor& index, const Routing& routing, int64_t dim);
 
 // Contents sent by a collective that derive from an assumption. The assumption holds on all ranks, so each is taken to
 // send the same.
@@ -98,7 +98,7 @@ class ContentsOfCall {
   // DataDependentError if the results follow from known contents but exceed the budget.
   ContentsOfCall(const OperatorInfo& info, const torch::jit::Stack& stack, size_t begin);
   // Returns whether the results depend on data and all operands are known, so that the call must and can run for real.
-  bool decides_results() const;
+  bool must_run_for_real() const;
   // Runs the call for real instead of the fake one: replaces the operands on the stack by fake results on `device`.
   // Throws what the operator throws.
   void run_instead(torch::jit::Stack& stack, size_t begin, c10::Device device);
@@ -109,7 +109,7 @@ class ContentsOfCall {
   torch::jit::Stack run_for_real();
   void compute_operands(const torch::jit::Stack& stack, size_t begin);
   void forget_written() noexcept;
-  void deal_indices(const torch::jit::Stack& stack, size_t results);
+  void assume_indices(const torch::jit::Stack& stack, size_t results);
   void follow_assumption(const torch::jit::Stack& stack, size_t results);
   void compute_results(const torch::jit::Stack& stack, size_t results);
   void mark_results(const torch::jit::Stack& stack, size_t results);
@@ -122,10 +122,10 @@ class ContentsOfCall {
   bool knowable_ = false;  // ... or can be computed on demand
   std::optional<c10::Scalar> uniform_;
   torch::jit::Stack arguments_;  // of a known or knowable call
-  int64_t most_elements_ = kMostKnownElements;
+  int64_t most_elements_ = kMaxKnownElements;
   Assumptions assumed_;             // that the results derive from
   std::optional<uint16_t> routed_;  // the operand with assumed indices
-  bool user_is_first_ = false;      // user-provided values take precedence over the assumption
+  bool user_values_first_ = false;  // user-provided values take precedence over the assumption
   std::optional<SentContents> sent_;
 };
 

@@ -28,7 +28,7 @@
 namespace shadowgraph {
 
 // Returns whether the current call runs a user-defined kernel.
-bool runs_own_kernel(const OperatorInfo& info);
+bool runs_user_kernel(const OperatorInfo& info);
 
 // Returns where operands may be: a user-defined fake kernel decides that itself, unless devices are registered.
 DeviceRule device_rule_of(const OperatorInfo& info, bool own_kernel);
@@ -39,10 +39,10 @@ DeviceRule device_rule_of(const OperatorInfo& info, bool own_kernel);
 void place_results(const OperatorInfo& info, bool own_kernel, const torch::jit::Stack& operands,
                    torch::jit::Stack& stack, size_t results, c10::Device device, ModeState* mode);
 
-bool runs_own_kernel(const OperatorInfo& info) {
+bool runs_user_kernel(const OperatorInfo& info) {
   if (info.rule) return info.rule->sees_devices;
   // The fake kernel may have been registered after `info` was built.
-  return info.is_own && (info.route == Route::kMeta || info.route == Route::kNone) &&
+  return info.is_user_defined && (info.route == Route::kMeta || info.route == Route::kNone) &&
          info.op.hasKernelForDispatchKey(c10::DispatchKey::Meta) && has_fake_kernel(info.name);
 }
 
@@ -51,26 +51,26 @@ DeviceRule device_rule_of(const OperatorInfo& info, bool own_kernel) {
 }
 
 // Active while a user-defined kernel runs.
-class OwnKernelScope {
+class UserKernelScope {
  public:
-  explicit OwnKernelScope(ModeState* mode)
+  explicit UserKernelScope(ModeState* mode)
       : unobserved_(mode),
         kernel_depth_(std::exchange(thread_state.kernel_depth, 0)),
-        outer_(std::exchange(thread_state.in_own_kernel, true)),
+        outer_(std::exchange(thread_state.in_user_kernel, true)),
         keys_(*thread_state.dispatch_keys) {
     // Composites choose their kernels by the simulated device, as in a program.
     thread_state.dispatch_keys->set_excluded(keys_.excluded() - c10::DispatchKeySet(kCompositeKey));
   }
 
-  ~OwnKernelScope() {
+  ~UserKernelScope() {
     close_open_literal();
     *thread_state.dispatch_keys = keys_;
-    thread_state.in_own_kernel = outer_;
+    thread_state.in_user_kernel = outer_;
     thread_state.kernel_depth = kernel_depth_;
   }
 
-  OwnKernelScope(const OwnKernelScope&) = delete;
-  OwnKernelScope& operator=(const OwnKernelScope&) = delete;
+  UserKernelScope(const UserKernelScope&) = delete;
+  UserKernelScope& operator=(const UserKernelScope&) = delete;
 
  private:
   Unobserved unobserved_;
@@ -81,11 +81,11 @@ class OwnKernelScope {
 
 namespace {
 
-class ResultPlaces {
+class ResultPlacement {
  public:
-  ResultPlaces(const OperatorInfo& info, bool own_kernel, const torch::jit::Stack& operands, c10::Device device,
-               ModeState* mode)
-      : info_(info), own_kernel_(own_kernel), operands_(operands), device_(device), mode_(mode) {}
+  ResultPlacement(const OperatorInfo& info, bool own_kernel, const torch::jit::Stack& operands, c10::Device device,
+                  ModeState* mode)
+      : info_(info), user_kernel_(own_kernel), operands_(operands), device_(device), mode_(mode) {}
 
   void place(at::Tensor& result, size_t place, size_t element) const {
     if (!result.defined()) return;
@@ -150,12 +150,12 @@ class ResultPlaces {
   void check(c10::Device made, const std::optional<c10::Device>& registered, size_t place) const {
     if (!registered || with_index(*registered) == made) return;
     throw Error(c10::str(info_.name, ": result ", place, " is on ", made, " according to its ",
-                         own_kernel_ ? "rule or fake kernel" : "operand", ", but on ", with_index(*registered),
+                         user_kernel_ ? "rule or fake kernel" : "operand", ", but on ", with_index(*registered),
                          " according to register_devices; correct one of them"));
   }
 
   const OperatorInfo& info_;
-  bool own_kernel_;
+  bool user_kernel_;
   const torch::jit::Stack& operands_;
   c10::Device device_;
   ModeState* mode_;
@@ -165,7 +165,7 @@ class ResultPlaces {
 
 void place_results(const OperatorInfo& info, bool own_kernel, const torch::jit::Stack& operands,
                    torch::jit::Stack& stack, size_t results, c10::Device device, ModeState* mode) {
-  const ResultPlaces places(info, own_kernel, operands, device, mode);
+  const ResultPlacement places(info, own_kernel, operands, device, mode);
   change_results(stack, results,
                  [&](at::Tensor& tensor, size_t result, size_t element) { places.place(tensor, result, element); });
   for (const uint16_t position : info.tensor_arguments) {
@@ -176,12 +176,12 @@ void place_results(const OperatorInfo& info, bool own_kernel, const torch::jit::
   }
 }
 
-// ---- The boxed call. Its steps are those of carry_out (call.h):
+// ---- The boxed call. Its steps are those of execute_call (call.h):
 //
 //   program -> autograd, ... -> fake_fallback
 //                                 take_operands   real operands replaced by fakes (the mode's memo)
 //                                 show_arguments  observer: begin_call
-//                                 take_device     from the operands and the operator's device rule
+//                                 resolve_device     from the operands and the operator's device rule
 //                                 run             rule | decomposition | C++ Meta kernel, with fakes reporting "meta"
 //                                 wrap            results as fakes on that device
 //                                 show_results    observer: end_call
@@ -230,7 +230,7 @@ void mark_views_of_real(const Stack& stack, size_t begin) {
 // Returns whether the call computes from host scalars only: real CPU tensors of one element. A TorchScript trace
 // converts sizes to such tensors and back, so the call runs for real to keep their values. A tensor allocated like such
 // a number (new_empty) has no value and becomes a fake one.
-bool computes_on_host_scalars(const OperatorInfo& info, const Stack& stack, size_t begin) {
+bool uses_only_host_scalars(const OperatorInfo& info, const Stack& stack, size_t begin) {
   if (info.writes || info.random || info.lifts || info.tensor_arguments.empty()) return false;
   if (info.target.facts().uninitialised) return false;
   bool any = false;
@@ -252,7 +252,7 @@ bool computes_on_host_scalars(const OperatorInfo& info, const Stack& stack, size
 
 // Returns whether the operands are plain numbers that never were tensors: torch.div(3, 2). The result is the program's
 // first tensor, and therefore fake.
-bool computes_on_plain_numbers(const OperatorInfo& info, const Stack& stack, size_t begin) {
+bool uses_only_plain_numbers(const OperatorInfo& info, const Stack& stack, size_t begin) {
   return std::ranges::all_of(info.tensor_arguments, [&](uint16_t position) {
     const c10::IValue& argument = stack[begin + position];
     return argument.isNone() ||
@@ -261,7 +261,7 @@ bool computes_on_plain_numbers(const OperatorInfo& info, const Stack& stack, siz
   });
 }
 
-void make_results_fake(Stack& stack, size_t begin, ModeState* mode) {
+void convert_results_to_fakes(Stack& stack, size_t begin, ModeState* mode) {
   for (size_t i = begin; i < stack.size(); ++i) {
     if (stack[i].isTensor() && stack[i].toTensor().defined()) stack[i] = fake_of_real(stack[i].toTensor(), mode);
   }
@@ -286,10 +286,10 @@ void observe_real_call(const OperatorInfo& info, c10::DispatchKeySet keys, Stack
 }
 
 // Returns the persistent mode of an operand; nullptr if there is none.
-std::shared_ptr<LastingMode> lasting_mode_of(const OperatorInfo& info, const Stack& stack) {
-  const FindLastingMode find = find_lasting_mode.load(std::memory_order_acquire);
+std::shared_ptr<PersistentMode> persistent_mode_of(const OperatorInfo& info, const Stack& stack) {
+  const FindPersistentMode find = find_persistent_mode.load(std::memory_order_acquire);
   if (find == nullptr) return nullptr;
-  std::shared_ptr<LastingMode> found;
+  std::shared_ptr<PersistentMode> found;
   for (const uint16_t position : info.tensor_arguments) {
     for_each_tensor(stack[stack.size() - info.argument_count + position], [&](const at::Tensor& tensor) {
       const FakeTensorImpl* fake = found ? nullptr : as_fake(tensor);
@@ -299,20 +299,20 @@ std::shared_ptr<LastingMode> lasting_mode_of(const OperatorInfo& info, const Sta
   return found;
 }
 
-class LastingScope {
+class PersistentModeScope {
  public:
-  explicit LastingScope(LastingMode& lasting) : lasting_(lasting), outer_(thread_state.mode) {
+  explicit PersistentModeScope(PersistentMode& lasting) : lasting_(lasting), outer_(thread_state.mode) {
     thread_state.mode = &lasting.enter();
   }
-  ~LastingScope() {
+  ~PersistentModeScope() {
     thread_state.mode = outer_;
     lasting_.leave();
   }
-  LastingScope(const LastingScope&) = delete;
-  LastingScope& operator=(const LastingScope&) = delete;
+  PersistentModeScope(const PersistentModeScope&) = delete;
+  PersistentModeScope& operator=(const PersistentModeScope&) = delete;
 
  private:
-  LastingMode& lasting_;
+  PersistentMode& lasting_;
   ModeState* outer_;
 };
 
@@ -340,7 +340,7 @@ class UnwatchedOperands {
 };
 
 // Returns whether this may be the start of at::tensor({...}): at::empty on the CPU or without a device.
-bool makes_room_for_literal(const OperatorInfo& info, const Stack& stack, size_t begin) {
+bool may_start_literal(const OperatorInfo& info, const Stack& stack, size_t begin) {
   static const OperatorInfo& empty =
       OperatorInfo::of(c10::Dispatcher::singleton().findSchemaOrThrow("aten::empty", "memory_format"));
   if (info.key != empty.key) return false;
@@ -348,7 +348,7 @@ bool makes_room_for_literal(const OperatorInfo& info, const Stack& stack, size_t
   return !device.isDevice() || device.toDevice().is_cpu();
 }
 
-// Implements the steps of carry_out for operands and results on a stack.
+// Implements the steps of execute_call for operands and results on a stack.
 class BoxedCall {
  public:
   using Result = size_t;  // index of the first result on the stack
@@ -358,31 +358,31 @@ class BoxedCall {
         mode_(mode),
         stack_(stack),
         begin_(stack.size() - info.argument_count),
-        own_kernel_(runs_own_kernel(info)),
-        scan_(info, mode, device_rule_of(info, own_kernel_)) {}
+        user_kernel_(runs_user_kernel(info)),
+        scan_(info, mode, device_rule_of(info, user_kernel_)) {}
 
   void take_operands() {
     scan_.run(stack_, begin_);
     contents_.emplace(info_, stack_, begin_);
-    if (C10_UNLIKELY(own_kernel_ || info_.devices != nullptr))
+    if (C10_UNLIKELY(user_kernel_ || info_.devices != nullptr))
       operands_.assign(stack_.begin() + static_cast<ptrdiff_t>(begin_), stack_.end());
   }
   void show_arguments(CallObserver& observer) const { observer.begin_call(info_, viewed(stack_, begin_)); }
-  bool makes_room_for_literal() const { return shadowgraph::makes_room_for_literal(info_, stack_, begin_); }
-  c10::Device take_device(ModeState* mode) {
-    return result_device(info_, scan_.devices(), mode, stack_, begin_, own_kernel_);
+  bool may_start_literal() const { return shadowgraph::may_start_literal(info_, stack_, begin_); }
+  c10::Device resolve_device(ModeState* mode) {
+    return result_device(info_, scan_.devices(), mode, stack_, begin_, user_kernel_);
   }
 
   size_t run(c10::Device device) {
-    if (contents_->decides_results()) {
+    if (contents_->must_run_for_real()) {
       contents_->run_instead(stack_, begin_, device);
       return stack_.size() - info_.return_count;
     }
-    const c10::IValue written = info_.counts_writes ? stack_[begin_] : c10::IValue();
+    const c10::IValue written = info_.bumps_versions ? stack_[begin_] : c10::IValue();
     {
       const UnwatchedOperands unwatched(info_, stack_, begin_, mode_);
-      if (C10_UNLIKELY(own_kernel_)) {
-        const OwnKernelScope scope(mode_);
+      if (C10_UNLIKELY(user_kernel_)) {
+        const UserKernelScope scope(mode_);
         run_kernel(info_, &stack_);
       } else if (C10_UNLIKELY(info_.route == Route::kNone && mode_ != nullptr &&
                               mode_->options.unknown_operators_on_zeros)) {
@@ -391,16 +391,16 @@ class BoxedCall {
         run_on_meta(info_, &stack_);
       }
     }
-    if (info_.counts_writes) {
+    if (info_.bumps_versions) {
       for (const c10::IValue& element : written.toListRef()) element.toTensor().unsafeGetTensorImpl()->bump_version();
     }
     return stack_.size() - info_.return_count;
   }
 
   void wrap(size_t results, c10::Device device, bool watch) {
-    if (contents_->decides_results()) return;  // already fakes, with final sizes
-    if (C10_UNLIKELY(own_kernel_ || info_.devices != nullptr)) {
-      place_results(info_, own_kernel_, operands_, stack_, results, device, mode_);
+    if (contents_->must_run_for_real()) return;  // already fakes, with final sizes
+    if (C10_UNLIKELY(user_kernel_ || info_.devices != nullptr)) {
+      place_results(info_, user_kernel_, operands_, stack_, results, device, mode_);
     } else {
       wrap_results(stack_, results, device, scan_.devices(), watch);
     }
@@ -415,8 +415,8 @@ class BoxedCall {
   ModeState* mode_;
   Stack& stack_;
   size_t begin_;
-  bool own_kernel_;  // runs a user-defined kernel
-  Stack operands_;   // only for such a call, or with registered devices
+  bool user_kernel_;  // runs a user-defined kernel
+  Stack operands_;    // only for such a call, or with registered devices
   OperandScan scan_;
   std::optional<ContentsOfCall> contents_;
 };
@@ -454,9 +454,9 @@ void run_fake_call(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stac
     observe_real_call(info, keys, stack, *observer);
     return;
   }
-  if (may_have_lasting_mode(mode)) {
-    if (const auto lasting = lasting_mode_of(info, *stack)) {
-      const LastingScope scope(*lasting);
+  if (may_have_persistent_mode(mode)) {
+    if (const auto lasting = persistent_mode_of(info, *stack)) {
+      const PersistentModeScope scope(*lasting);
       run_fake_call(op, keys, stack);
       return;
     }
@@ -478,11 +478,11 @@ void run_fake_call(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stac
     return;
   }
 
-  if (!keys.has(c10::DispatchKey::CUDA) && computes_on_host_scalars(info, *stack, begin)) {
-    const bool plain = mode != nullptr && computes_on_plain_numbers(info, *stack, begin);
+  if (!keys.has(c10::DispatchKey::CUDA) && uses_only_host_scalars(info, *stack, begin)) {
+    const bool plain = mode != nullptr && uses_only_plain_numbers(info, *stack, begin);
     if (plain || mode == nullptr || mode->real_tensors() != RealTensors::kRefuse) {
       run_for_real(info, keys, stack);
-      if (plain) make_results_fake(*stack, stack->size() - info.return_count, mode);
+      if (plain) convert_results_to_fakes(*stack, stack->size() - info.return_count, mode);
       return;
     }
   }
@@ -490,7 +490,7 @@ void run_fake_call(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stac
       observer->compute(info, *stack))
     return;
   BoxedCall call(info, mode, *stack);
-  carry_out(info, mode, call);
+  execute_call(info, mode, call);
 }
 
 }  // namespace

@@ -13,10 +13,10 @@
 
 namespace shadowgraph {
 
-void refuse_write_while_describing(const OperatorInfo& info, const at::Tensor& outside, const ModeState* mode) {
+void refuse_write_while_deferring(const OperatorInfo& info, const at::Tensor& outside, const ModeState* mode) {
   if (mode == nullptr || !mode->reads_data) return;
   throw DeferredError(info.name + " would write to a tensor created outside of deferred_init (" +
-                      c10::str(outside.scalar_type(), " ", outside.sizes()) + ")" + kNotWrittenFromOutside);
+                      c10::str(outside.scalar_type(), " ", outside.sizes()) + ")" + kOutsideWriteHint);
 }
 
 void OperandDevices::refuse(uint16_t position, c10::Device common, c10::Device other) const {
@@ -36,7 +36,7 @@ void OperandDevices::refuse(uint16_t position, c10::Device common, c10::Device o
   }
   throw Error(info_.name + ": Expected all tensors to be on the same device, but " + words +
               " Move one of them with .to(); only 0-dimensional CPU tensors can be mixed with other devices" +
-              (info_.is_own ? ", unless register_devices allows it for the operator" : ""));
+              (info_.is_user_defined ? ", unless register_devices allows it for the operator" : ""));
 }
 
 void OperandDevices::refuse_index_device() const {
@@ -75,7 +75,7 @@ bool is_adopted(const at::Tensor& real, ModeState* mode) {
 
 }  // namespace
 
-bool writes_reach_real(const at::Tensor& fake, ModeState* mode) {
+bool writes_reach_real_tensor(const at::Tensor& fake, ModeState* mode) {
   const auto has_version_of_real = [](const at::Tensor& tensor) { return as_fake(tensor)->has_version_of_real(); };
   if (has_version_of_real(fake)) return true;
   const auto* view = torch::autograd::impl::get_view_autograd_meta(fake);
@@ -90,7 +90,7 @@ bool writes_reach_real(const at::Tensor& fake, ModeState* mode) {
 namespace {
 
 [[noreturn]] void refuse_write_through_view(const OperatorInfo& info, const at::Tensor& fake, const ModeState* mode) {
-  refuse_write_while_describing(info, fake, mode);
+  refuse_write_while_deferring(info, fake, mode);
   throw UnsupportedError(
       info.name + " would write to a view (" + c10::str(fake.sizes()) +
       ") of a real tensor while fake tensors are in use; nothing was written. Create the view from "
@@ -120,7 +120,7 @@ void OperandScan::visit_slot(c10::IValue& slot) {
   const at::Tensor& tensor = slot.toTensor();
   if (!tensor.defined()) return;
   if (const FakeTensorImpl* fake = as_fake(tensor.unsafeGetTensorImpl())) {
-    if (written_ && writes_reach_real(tensor, mode_)) refuse_write_through_view(info_, tensor, mode_);
+    if (written_ && writes_reach_real_tensor(tensor, mode_)) refuse_write_through_view(info_, tensor, mode_);
     devices_.see(*fake, position_, 0, written_);
   } else if (auto converted = converted_operand(tensor)) {
     devices_.see(*as_fake(*converted), position_, 0, written_);
@@ -136,7 +136,7 @@ void OperandScan::visit_list(c10::IValue& slot) {
     const at::Tensor& tensor = element.toTensor();
     if (!tensor.defined()) continue;
     if (const FakeTensorImpl* fake = as_fake(tensor.unsafeGetTensorImpl())) {
-      if (written_ && writes_reach_real(tensor, mode_)) refuse_write_through_view(info_, tensor, mode_);
+      if (written_ && writes_reach_real_tensor(tensor, mode_)) refuse_write_through_view(info_, tensor, mode_);
       devices_.see(*fake, position_, index, written_);
     } else {
       all_fake = false;
@@ -181,7 +181,7 @@ std::optional<at::Tensor> OperandScan::converted_operand(const at::Tensor& real)
   if (real.unsafeGetTensorImpl()->is_wrapped_number()) return std::nullopt;
   const bool adopted = is_adopted(real, mode_);
   const bool changes_geometry = info_.inplace_view && (written_ || position_ == 0);
-  if ((written_ && !adopted) || changes_geometry) refuse_write_while_describing(info_, real, mode_);
+  if ((written_ && !adopted) || changes_geometry) refuse_write_while_deferring(info_, real, mode_);
   if (changes_geometry) {
     throw UnsupportedError(info_.name + " would change the sizes or strides of a real tensor (" +
                            c10::str(real.sizes()) +
@@ -201,7 +201,7 @@ std::optional<at::Tensor> OperandScan::converted_operand(const at::Tensor& real)
   }
   if (!adopted) {
     views_real_ |= info_.is_view;
-    keep_gradients_from(real);
+    block_gradients_into(real);
   }
   return fake_of_real(real, mode_);  // on the default device if the mode maps devices
 }

@@ -14,12 +14,12 @@
 namespace shadowgraph {
 
 // End of the error for a deferred program that writes to a tensor from outside (core/deferred/).
-inline constexpr const char* kNotWrittenFromOutside =
+inline constexpr const char* kOutsideWriteHint =
     "; nothing was written. Write to a clone of it, or materialize the deferred tensors first and write outside of "
     "deferred_init";
 
 // Throws that DeferredError if the active mode defers execution.
-void refuse_write_while_describing(const OperatorInfo& info, const at::Tensor& outside, const ModeState* mode);
+void refuse_write_while_deferring(const OperatorInfo& info, const at::Tensor& outside, const ModeState* mode);
 
 // Checks the devices of the operands against a device rule.
 class OperandDevices {
@@ -129,7 +129,7 @@ class OperandScan {
 
 // Returns whether a write to the fake would change the version and history of a real tensor, because autograd made it a
 // view of one. Tensors of a fakeified module do not count.
-bool writes_reach_real(const at::Tensor& fake, ModeState* mode);
+bool writes_reach_real_tensor(const at::Tensor& fake, ModeState* mode);
 // A fast check: false if writes reach no real tensor.
 inline bool writes_may_reach_real(const at::Tensor& fake) {
   return fake.unsafeGetTensorImpl()->autograd_meta() != nullptr || as_fake(fake)->has_version_of_real();

@@ -150,7 +150,7 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& handle, uint32_t dense_id)
     if (argument.alias_info() != nullptr && argument.alias_info()->isWrite()) {
       writes = true;
       if (i == 0 && argument.type()->kind() == c10::TypeKind::ListType)
-        counts_writes = name.starts_with("aten::_foreach_");
+        bumps_versions = name.starts_with("aten::_foreach_");
       if (i < 64) written_arguments |= uint64_t{1} << i;
     }
   }
@@ -186,7 +186,7 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& handle, uint32_t dense_id)
   if (row.devices != DeviceRule::kCommon) device_rule = row.devices;
   contents_rule = row.contents;
 
-  is_own = namespace_of(name) != "aten";
+  is_user_defined = namespace_of(name) != "aten";
   devices = RuleRegistry::global().devices(name);
   if (devices) {
     check_devices(*devices, schema);
@@ -212,7 +212,7 @@ class OperatorTable {
   OperatorTable() {
     // Leaked, like the table.
     static_cast<void>(new c10::RegistrationHandleRAII(
-        c10::Dispatcher::singleton().addRegistrationListener(std::make_unique<Leaving>(*this))));
+        c10::Dispatcher::singleton().addRegistrationListener(std::make_unique<DeregistrationListener>(*this))));
   }
 
   const OperatorInfo& of(const c10::OperatorHandle& op) {
@@ -228,9 +228,9 @@ class OperatorTable {
   }
 
  private:
-  class Leaving final : public c10::OpRegistrationListener {
+  class DeregistrationListener final : public c10::OpRegistrationListener {
    public:
-    explicit Leaving(OperatorTable& table) : table_(table) {}
+    explicit DeregistrationListener(OperatorTable& table) : table_(table) {}
     void onOperatorRegistered(const c10::OperatorHandle& /*op*/) override {}
     void onOperatorDeregistered(const c10::OperatorHandle& op) override { table_.forget(key_of(op)); }
 
@@ -243,7 +243,7 @@ class OperatorTable {
 
   // Runs under the dispatcher's lock, which a holder of mutex_ may be waiting for.
   void forget(size_t key) {
-    const std::lock_guard lock(left_mutex_);
+    const std::lock_guard lock(deregistered_mutex_);
     left_.push_back(key);
     slot_of(key).store(nullptr, std::memory_order_release);
   }
@@ -251,7 +251,7 @@ class OperatorTable {
   const OperatorInfo* find_or_make(const c10::OperatorHandle& op, size_t key) {
     const std::lock_guard lock(mutex_);
     {
-      const std::lock_guard left_lock(left_mutex_);
+      const std::lock_guard left_lock(deregistered_mutex_);
       for (const size_t gone : left_) by_key_.erase(gone);
       left_.clear();
     }
@@ -266,7 +266,7 @@ class OperatorTable {
   std::mutex mutex_;
   std::deque<OperatorInfo> infos_;
   std::unordered_map<size_t, const OperatorInfo*> by_key_;
-  std::mutex left_mutex_;
+  std::mutex deregistered_mutex_;
   std::vector<size_t> left_;  // keys of deregistered operators
 };
 

@@ -42,7 +42,7 @@ struct OperatorInfo {
   int16_t device_argument = -1;
   int16_t group_argument = -1;  // of a collective: the process group or its name
   bool writes = false;          // some argument is written
-  bool counts_writes = false;   // eager's kernel, not autograd, bumps the versions of the first argument: _foreach_add_
+  bool bumps_versions = false;  // eager's kernel, not autograd, bumps the versions of the first argument: _foreach_add_
   bool random = false;
   bool depends_on_data = false;  // results or their sizes depend on contents: item, nonzero, index by a mask
   bool copies_operands = false;  // on the CPU, to a common dtype (core/fake/dispatch/run_on_meta.h)
@@ -56,7 +56,7 @@ struct OperatorInfo {
   bool lifts = false;                              // turns a literal into a program tensor: lift_fresh
   bool makes_quantized = false;                    // has results of a quantized dtype, which fakes do not support
   bool refuses_meta = false;                       // OperatorFact::kRefusesMeta
-  bool is_own = false;                             // user-defined: not in namespace aten
+  bool is_user_defined = false;                    // user-defined: not in namespace aten
   c10::SmallVector<uint16_t, 8> tensor_arguments;  // positions that may hold tensors or lists of them
   // Bit i: argument i, of the first 64.
   uint64_t written_arguments = 0;

@@ -15,7 +15,7 @@
 namespace shadowgraph {
 namespace {
 
-constexpr uint32_t kDeepest = 1000;  // destroying a chain of shared pointers is recursive
+constexpr uint32_t kMaxDepth = 1000;  // destroying a chain of shared pointers is recursive
 
 std::recursive_mutex resolving;
 
@@ -39,7 +39,7 @@ at::Tensor one_element(const at::Tensor& like) {
 
 // Returns whether uniform operands give a uniform result: each element depends on those at its position, or on all of
 // them equally.
-bool is_uniform_on_uniform(const OperatorInfo& info) {
+bool preserves_uniformity(const OperatorInfo& info) {
   return info.target.facts().pointwise || (operator_row(info.name).is & OperatorFact::kUniform);
 }
 
@@ -48,9 +48,9 @@ bool is_uniform_fill(const OperatorInfo& info) { return operator_row(info.name).
 }  // namespace
 
 // Tracks the cost of one read against the contents budget.
-class PendingCall::Spending {
+class PendingCall::BudgetTracker {
  public:
-  Spending() : budget_(budget()), begin_(std::chrono::steady_clock::now()) {}
+  BudgetTracker() : budget_(budget()), begin_(std::chrono::steady_clock::now()) {}
   void bytes(size_t more, const OperatorInfo& info) {
     bytes_ += static_cast<int64_t>(more);
     if (bytes_ > budget_.bytes) {
@@ -106,7 +106,7 @@ bool PendingCall::keep(const at::Tensor& tensor, uint16_t argument, int32_t inde
 }
 
 // A completely overwritten operand need not be known, unless it is also read: x.copy_(x.t()).
-void PendingCall::keep_what_overwritten_operands_share() {
+void PendingCall::keep_shared_overwritten_operands() {
   for (Operand& operand : operands_) {
     if (operand.overwritten) {
       const bool shared = std::any_of(operands_.begin(), operands_.end(), [&](const Operand& other) {
@@ -145,8 +145,8 @@ std::shared_ptr<PendingCall> PendingCall::of(const OperatorInfo& info, const tor
       argument = is_tensors ? c10::IValue(std::move(tensors)) : c10::IValue(std::move(optional));
     }
   }
-  call->keep_what_overwritten_operands_share();
-  if (call->depth <= kDeepest) return call;
+  call->keep_shared_overwritten_operands();
+  if (call->depth <= kMaxDepth) return call;
   // Too deep: resolve the operands now.
   for (Operand& operand : call->operands_) {
     if (!operand.contents || !operand.contents->pending) continue;
@@ -172,7 +172,7 @@ void PendingCall::promise(const torch::jit::Stack& arguments, const torch::jit::
     Output output;
     output.like = operand.like;
     output.operand = static_cast<int32_t>(k);
-    output.contents = give_pending_contents(fake, self);
+    output.contents = set_pending_contents(fake, self);
     outputs_.push_back(std::move(output));
   }
   for (size_t i = results; i < stack.size(); ++i) {
@@ -184,7 +184,7 @@ void PendingCall::promise(const torch::jit::Stack& arguments, const torch::jit::
       output.like = without_memory(fake);
       output.result = static_cast<uint16_t>(i - results);
       output.index = index;
-      output.contents = give_pending_contents(fake, self);
+      output.contents = set_pending_contents(fake, self);
       outputs_.push_back(std::move(output));
     };
     if (stack[i].isTensor()) {
@@ -200,7 +200,7 @@ void PendingCall::promise(const torch::jit::Stack& arguments, const torch::jit::
 void PendingCall::resolve(KnownContents& contents) {
   const std::lock_guard lock(resolving);
   if (!contents.pending) return;
-  Spending spending;
+  BudgetTracker spending;
   std::vector<std::shared_ptr<PendingCall>> stack{shared_from_this()};
   while (!stack.empty()) {
     const std::shared_ptr<PendingCall> call = stack.back();
@@ -263,7 +263,7 @@ at::Tensor result_in(const torch::jit::Stack& results, uint16_t result, int32_t 
 // Runs the call on one element if that determines all of them.
 bool PendingCall::run_on_one_element() {
   const bool fill = is_uniform_fill(info_);
-  if (!fill && !is_uniform_on_uniform(info_)) return false;
+  if (!fill && !preserves_uniformity(info_)) return false;
   std::vector<at::Tensor> operands;
   for (const Operand& operand : operands_) {
     if (operand.written && static_cast<size_t>(operand.like.numel()) * operand.like.dtype().itemsize() != operand.bytes)
@@ -297,11 +297,11 @@ bool PendingCall::run_on_one_element() {
     if (!value.defined() || value.numel() != 1 || value.scalar_type() != output.like.scalar_type()) return false;
     made.emplace_back(contents, value.resolve_conj().resolve_neg());
   }
-  for (const auto& [contents, value] : made) settle_uniform(*contents, value);
+  for (const auto& [contents, value] : made) resolve_to_uniform(*contents, value);
   return true;
 }
 
-std::optional<std::vector<at::Tensor>> PendingCall::real_operands(Spending& spending) const {
+std::optional<std::vector<at::Tensor>> PendingCall::real_operands(BudgetTracker& spending) const {
   std::unordered_map<const void*, c10::Storage> written;
   for (const Operand& operand : operands_) {
     if (!operand.written || written.count(operand.storage) != 0) continue;
@@ -335,7 +335,7 @@ std::optional<std::vector<at::Tensor>> PendingCall::real_operands(Spending& spen
   return real;
 }
 
-void PendingCall::run(Spending& spending) {
+void PendingCall::run(BudgetTracker& spending) {
   const RealCalls calls;
   spending.time(info_);
   try {

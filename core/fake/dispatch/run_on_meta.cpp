@@ -193,7 +193,7 @@ void throw_data_dependent(const OperatorInfo& info) {
 bool reads_data(const c10::Error& error) {
   const std::string_view words = error.what_without_backtrace();
   return words.find("its data is not allocated yet") != std::string_view::npos ||
-         words.find(kPrintedFake) != std::string_view::npos;
+         words.find(kPrintedFakeError) != std::string_view::npos;
 }
 
 namespace {
@@ -215,49 +215,49 @@ bool run_as_out_form(const OperatorInfo& info, Stack* stack) {
 }
 
 // Returns the value if it follows from assumed routing indices.
-std::optional<HostAnswers::Assumed> assumed_number(const at::Tensor& tensor) {
+std::optional<HostReadValues::Assumed> assumed_number(const at::Tensor& tensor) {
   const Assumptions assumptions = assumptions_of(tensor);
   const auto value = assumptions.empty() ? std::nullopt : known_value(tensor);
   if (!value) return std::nullopt;
   note_read(assumptions);
   const RealCalls real;
-  return HostAnswers::Assumed{value->item(), "assumed by " + names_of(assumptions)};
+  return HostReadValues::Assumed{value->item(), "assumed by " + names_of(assumptions)};
 }
 
 // Returns a user-provided value for a host read (item(), equal()). Returns false for other calls.
-bool answer_host_read(const OperatorInfo& info, Stack* stack) {
+bool provide_host_read(const OperatorInfo& info, Stack* stack) {
   static const c10::OperatorHandle item =
       c10::Dispatcher::singleton().findSchemaOrThrow("aten::_local_scalar_dense", "");
   static const c10::OperatorHandle equal = c10::Dispatcher::singleton().findSchemaOrThrow("aten::equal", "");
   const bool is_equal = info.key == OperatorInfo::of(equal).key;
   if (!is_equal && info.key != OperatorInfo::of(item).key) return false;
-  static auto* none = new HostAnswers;  // outside a mode no values are provided
+  static auto* none = new HostReadValues;  // outside a mode no values are provided
   ModeState* mode = thread_state.mode;
-  HostAnswers& answers = mode != nullptr ? mode->host_answers : *none;
+  HostReadValues& values = mode != nullptr ? mode->host_read_values : *none;
   const std::string source = mode != nullptr && mode->observer != nullptr ? mode->observer->location() : "";
   const at::Tensor self = (*stack)[stack->size() - info.argument_count].toTensor();
-  std::optional<c10::Scalar> answer;
+  std::optional<c10::Scalar> value;
   if (is_equal) {
     const at::Tensor other = stack->back().toTensor();
     if (!self.sizes().equals(other.sizes())) {
-      answer = false;
+      value = false;
     } else if (self.is_alias_of(other) && self.storage_offset() == other.storage_offset() &&
                self.strides().equals(other.strides()) && self.dtype() == other.dtype() &&
                self.is_conj() == other.is_conj() && self.is_neg() == other.is_neg()) {
-      answer = self.is_floating_point() || self.is_complex()
-                   ? answers.assume("equal", true, "itself, assumed without NaN", source)
-                   : c10::Scalar(true);
+      value = self.is_floating_point() || self.is_complex()
+                  ? values.assume("equal", true, "itself, assumed without NaN", source)
+                  : c10::Scalar(true);
     }
   }
-  if (!answer) {
-    answer = answers.read(info.name, is_equal ? "equal" : "item", self, source,
-                          [&] { return is_equal ? std::nullopt : assumed_number(self); });
+  if (!value) {
+    value = values.read(info.name, is_equal ? "equal" : "item", self, source,
+                        [&] { return is_equal ? std::nullopt : assumed_number(self); });
   }
   torch::jit::drop(*stack, info.argument_count);
   if (is_equal) {
-    stack->emplace_back(answer->toBool());
+    stack->emplace_back(value->toBool());
   } else {
-    stack->emplace_back(*answer);
+    stack->emplace_back(*value);
   }
   return true;
 }
@@ -279,7 +279,7 @@ void run_kernel(const OperatorInfo& info, Stack* stack) {
       }
       return;
     case Route::kDataDependent:
-      if (run_as_out_form(info, stack) || answer_host_read(info, stack)) return;
+      if (run_as_out_form(info, stack) || provide_host_read(info, stack)) return;
       throw_data_dependent(info);
     case Route::kNone:
       if (info.makes_quantized) {

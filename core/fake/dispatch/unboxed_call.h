@@ -228,16 +228,16 @@ class UnboxedCall<Operator, Return(Args...)> {
              (operands.has_contents_among() || (mode != nullptr && mode->options.host_reads.finite))) ||
             (kHasOperands && !operands.device().known()) || (reach_real<Args>(args) || ...) ||
             (mode != nullptr && (mode->kind == ModeKind::kObserve || (mode->reads_data && info->depends_on_data))) ||
-            may_have_lasting_mode(mode) || copies_operands(*info, operands.device().or_default(mode), args...))) {
+            may_have_persistent_mode(mode) || copies_operands(*info, operands.device().or_default(mode), args...))) {
       return boxed<&fake_fallback>(keys, std::forward<Args>(args)...);
     }
     Steps call{*info, operands, {args...}};
     if constexpr (kIsPrintedWith<Operator>) {
-      Return result = carry_out(*info, mode, call);
+      Return result = execute_call(*info, mode, call);
       if (C10_UNLIKELY(is_printed)) refuse_to_print(result);
       return result;
     } else {
-      return carry_out(*info, mode, call);
+      return execute_call(*info, mode, call);
     }
   }
 
@@ -270,7 +270,7 @@ class UnboxedCall<Operator, Return(Args...)> {
   }
 
  private:
-  // Implements the steps of carry_out for fake operands whose known contents do not change.
+  // Implements the steps of execute_call for fake operands whose known contents do not change.
   struct Steps {
     using Result = Return;
     const OperatorInfo& info;
@@ -283,13 +283,13 @@ class UnboxedCall<Operator, Return(Args...)> {
           [&](auto&... each) { UnboxedCall::show_arguments<&CallObserver::begin_call>(observer, info, each...); },
           args);
     }
-    bool makes_room_for_literal() {
+    bool may_start_literal() {
       if constexpr (std::is_same_v<Operator, at::_ops::empty_memory_format>) {
         return std::apply([](auto&... each) { return ((!names_other_device(each)) && ...); }, args);
       }
       return false;
     }
-    c10::Device take_device(const ModeState* mode) {
+    c10::Device resolve_device(const ModeState* mode) {
       c10::Device device = operands.device().or_default(mode);
       std::apply([&](auto&... each) { (take_explicit_device(each, device, mode, operands.device().known()), ...); },
                  args);
@@ -333,7 +333,7 @@ class UnboxedCall<Operator, Return(Args...)> {
   static bool reach_real(const std::decay_t<T>& argument) {
     if constexpr (std::is_same_v<T, at::Tensor&>) {
       return argument.defined() && is_fake(argument) && writes_may_reach_real(argument) &&
-             writes_reach_real(argument, thread_state.mode);
+             writes_reach_real_tensor(argument, thread_state.mode);
     }
     return false;
   }
@@ -365,19 +365,19 @@ class UnboxedCall<Operator, Return(Args...)> {
   }
 
   static Return decompose(const OperatorInfo& info, c10::DispatchKeySet keys, Args... args) {
-    if (info.composite_rule && composite_rule_replaces_it(info, args...)) {
+    if (info.composite_rule && composite_rule_applies_to(info, args...)) {
       return info.composite_rule->kernel.template call<Return, Args...>(info.op, keys, std::forward<Args>(args)...);
     }
     return Operator::redispatch(keys, std::forward<Args>(args)...);
   }
 
   template <class First, class... Rest>
-  static bool composite_rule_replaces_it(const OperatorInfo& info, const First& first, const Rest&... rest) {
+  static bool composite_rule_applies_to(const OperatorInfo& info, const First& first, const Rest&... rest) {
     if constexpr (std::is_same_v<First, at::Tensor>) {
       const auto device = device_of_fake_or_wrapper(first);
-      return device && composite_rule_replaces(info, device->type());
+      return device && composite_rule_applies(info, device->type());
     } else if constexpr (sizeof...(Rest) != 0) {
-      return composite_rule_replaces_it(info, rest...);
+      return composite_rule_applies_to(info, rest...);
     } else {
       return false;
     }

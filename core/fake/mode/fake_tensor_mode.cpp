@@ -152,9 +152,9 @@ std::unique_ptr<ModeState> make_state(FakeTensorOptions options) {
   install_process_state();
   auto state = std::make_unique<ModeState>();
   state->default_device = *options.device;
-  state->data_sizes.give(options.data_sizes);
-  state->data_sizes.give(options.data_size_hint);
-  state->host_answers.give(options.host_reads);
+  state->data_sizes.add(options.data_sizes);
+  state->data_sizes.add(options.data_size_hint);
+  state->host_read_values.add(options.host_reads);
   state->data_sizes.assume_masks_full(options.host_reads.masks_full);
   state->options = std::move(options);
   static std::atomic<uint32_t> last_id{0};
@@ -181,7 +181,7 @@ FakeTensorMode* find_mode(uint32_t id) {
 
 void enter(ModeState* mode) {
   close_open_literal();
-  if (mode != nullptr) keep_device_guards();
+  if (mode != nullptr) restore_device_guards();
   thread_state.mode = mode;
   thread_state.mode_id = mode != nullptr ? mode->id : 0;
 }
@@ -240,7 +240,7 @@ FakeTensorModeScope::~FakeTensorModeScope() {
 }
 
 std::atomic<uint32_t> lasting_modes{0};
-std::atomic<FindLastingMode> find_lasting_mode{nullptr};
+std::atomic<FindPersistentMode> find_persistent_mode{nullptr};
 
 UnfakeGuard::UnfakeGuard()
     : suspended_(thread_state.mode),

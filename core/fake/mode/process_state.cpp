@@ -45,12 +45,12 @@
 namespace shadowgraph {
 
 // Returns whether our hooks report libtorch as built for `type`, at this point and on this thread.
-bool seems_built_for(c10::DeviceType type);
+bool is_reported_as_built(c10::DeviceType type);
 
 // Returns this thread's default generator of a simulated device. It holds a seed and an offset but produces no random
 // numbers, for programs that seed every device.
-const at::Generator& pretended_generator(c10::Device device);
-at::Generator new_pretended_generator(c10::Device device);
+const at::Generator& simulated_generator(c10::Device device);
+at::Generator new_simulated_generator(c10::Device device);
 
 // Called after a failed backward. Throws Error if the cause is that its fake tensors are on an accelerator that exists
 // only inside a mode.
@@ -101,9 +101,9 @@ DeviceType find_accelerator(const torch::autograd::edge_list& roots) {
 // ---- Accelerator hooks
 
 // Holds a seed and an offset; produces no random numbers.
-class PretendedGenerator final : public c10::GeneratorImpl {
+class SimulatedGenerator final : public c10::GeneratorImpl {
  public:
-  explicit PretendedGenerator(c10::Device device)
+  explicit SimulatedGenerator(c10::Device device)
       : GeneratorImpl(device, c10::DispatchKeySet(c10::computeDispatchKey({}, {}, device))) {}
   void set_current_seed(uint64_t seed) override { seed_ = seed, offset_ = 0; }
   uint64_t current_seed() const override { return seed_; }
@@ -118,7 +118,7 @@ class PretendedGenerator final : public c10::GeneratorImpl {
     throw Error("a simulated device has no random state to save or restore, only a seed; use manual_seed");
   }
   GeneratorImpl* clone_impl() const override {
-    auto* copy = new PretendedGenerator(device());
+    auto* copy = new SimulatedGenerator(device());
     copy->seed_ = seed_;
     copy->offset_ = offset_;
     return copy;
@@ -140,38 +140,38 @@ c10::Device mps_device(c10::DeviceIndex index) {
 
 // Common base of XPU and MPS hooks.
 template <class Interface, DeviceType type, c10::Device (*device_of)(c10::DeviceIndex)>
-class PretendedHooks : public Interface {
+class SimulatedHooks : public Interface {
  public:
   void init() const override {}
-  bool isBuilt() const override { return seems_built_for(type); }
+  bool isBuilt() const override { return is_reported_as_built(type); }
   bool isAvailable() const override { return deviceCount() > 0; }
   bool hasPrimaryContext(c10::DeviceIndex) const override { return isBuilt(); }
   const at::Generator& getDefaultGenerator(c10::DeviceIndex index) const override {
-    return isBuilt() ? pretended_generator(device_of(index)) : Interface::getDefaultGenerator(index);
+    return isBuilt() ? simulated_generator(device_of(index)) : Interface::getDefaultGenerator(index);
   }
   at::Generator getNewGenerator(c10::DeviceIndex index) const override {
-    return isBuilt() ? new_pretended_generator(device_of(index)) : Interface::getNewGenerator(index);
+    return isBuilt() ? new_simulated_generator(device_of(index)) : Interface::getNewGenerator(index);
   }
-  c10::DeviceIndex deviceCount() const override { return isBuilt() ? pretended_devices_of(type) : c10::DeviceIndex{0}; }
+  c10::DeviceIndex deviceCount() const override { return isBuilt() ? simulated_devices_of(type) : c10::DeviceIndex{0}; }
 };
 
-class PretendedXpuHooks final : public PretendedHooks<at::XPUHooksInterface, DeviceType::XPU, xpu_device> {
+class SimulatedXpuHooks final : public SimulatedHooks<at::XPUHooksInterface, DeviceType::XPU, xpu_device> {
  public:
   bool hasXPU() const override { return deviceCount() > 0; }
   c10::DeviceIndex getNumGPUs() const override { return deviceCount(); }
   void deviceSynchronize(c10::DeviceIndex) const override {}
 };
 
-class PretendedMpsHooks final : public PretendedHooks<at::MPSHooksInterface, DeviceType::MPS, mps_device> {
+class SimulatedMpsHooks final : public SimulatedHooks<at::MPSHooksInterface, DeviceType::MPS, mps_device> {
  public:
   bool hasMPS() const override { return deviceCount() > 0; }
   void deviceSynchronize() const override {}
 };
 
-class PretendedPrivateUse1Hooks final : public at::PrivateUse1HooksInterface {
+class SimulatedPrivateUse1Hooks final : public at::PrivateUse1HooksInterface {
  public:
   bool isBuilt() const override { return in_fake_mode(); }
-  bool isAvailable() const override { return pretended_devices_of(DeviceType::PrivateUse1) > 0; }
+  bool isAvailable() const override { return simulated_devices_of(DeviceType::PrivateUse1) > 0; }
   bool hasPrimaryContext(c10::DeviceIndex index) const override { return in_fake_mode(); }
 };
 
@@ -179,7 +179,7 @@ class PretendedPrivateUse1Hooks final : public at::PrivateUse1HooksInterface {
 void ensure_privateuse1_hooks() {
   static std::once_flag once;
   std::call_once(once, [] {
-    if (!at::isPrivateUse1HooksRegistered()) at::RegisterPrivateUse1HooksInterface(new PretendedPrivateUse1Hooks);
+    if (!at::isPrivateUse1HooksRegistered()) at::RegisterPrivateUse1HooksInterface(new SimulatedPrivateUse1Hooks);
   });
 }
 
@@ -187,15 +187,15 @@ void ensure_privateuse1_hooks() {
 
 }  // namespace
 
-const at::Generator& pretended_generator(c10::Device device) {
-  const auto [entry, added] = thread_belongings().generators.try_emplace(device);
-  if (added) entry->second = new_pretended_generator(device);
+const at::Generator& simulated_generator(c10::Device device) {
+  const auto [entry, added] = thread_objects().generators.try_emplace(device);
+  if (added) entry->second = new_simulated_generator(device);
   return entry->second;
 }
 
-at::Generator new_pretended_generator(c10::Device device) { return at::make_generator<PretendedGenerator>(device); }
+at::Generator new_simulated_generator(c10::Device device) { return at::make_generator<SimulatedGenerator>(device); }
 
-bool seems_built_for(DeviceType type) {
+bool is_reported_as_built(DeviceType type) {
   if (thread_state.backward_on != kNothing) return type == thread_state.backward_on;
   if (!in_fake_mode()) return false;
   const DeviceType standard = thread_state.mode->default_device.type();
@@ -218,7 +218,7 @@ void explain_missing_accelerator(const torch::autograd::edge_list& roots) {
 class AcceleratorScope {
  public:
   explicit AcceleratorScope(const torch::autograd::edge_list& roots) : outer_(thread_state.backward_on) {
-    if (!in_fake_mode() || !other_accelerators_are_pretended()) return;
+    if (!in_fake_mode() || !other_accelerators_are_simulated()) return;
     const DeviceType type = find_accelerator(roots);
     if (type == kNothing) return;
     if (type == DeviceType::PrivateUse1) {
@@ -254,13 +254,13 @@ class AcceleratorScope {
 };
 
 void replace_missing_accelerator_hooks() {
-  replace_missing_hooks(at::detail::getXPUHooks(), PretendedXpuHooks());
-  replace_missing_hooks(at::detail::getMPSHooks(), PretendedMpsHooks());
+  replace_missing_hooks(at::detail::getXPUHooks(), SimulatedXpuHooks());
+  replace_missing_hooks(at::detail::getMPSHooks(), SimulatedMpsHooks());
 }
 
 void register_accelerator_hooks() {
-  register_missing_hooks<PretendedXpuHooks, at::XPUHooksInterface>(*at::XPUHooksRegistry(), "XPUHooks");
-  register_missing_hooks<PretendedMpsHooks, at::MPSHooksInterface>(*at::MPSHooksRegistry(), "MPSHooks");
+  register_missing_hooks<SimulatedXpuHooks, at::XPUHooksInterface>(*at::XPUHooksRegistry(), "XPUHooks");
+  register_missing_hooks<SimulatedMpsHooks, at::MPSHooksInterface>(*at::MPSHooksRegistry(), "MPSHooks");
 }
 
 // `tensor` is never an inference tensor, which has no version: autograd refuses to save those before calling hooks.
@@ -286,12 +286,12 @@ c10::DeviceIndex& current_device(c10::DeviceType type) {
 }
 
 // Device types that can be simulated and need a guard.
-constexpr c10::DeviceType kPretended[] = {c10::DeviceType::CUDA, c10::DeviceType::XPU, c10::DeviceType::MPS,
-                                          c10::DeviceType::PrivateUse1};
+constexpr c10::DeviceType kSimulatedDeviceTypes[] = {c10::DeviceType::CUDA, c10::DeviceType::XPU, c10::DeviceType::MPS,
+                                                     c10::DeviceType::PrivateUse1};
 
-class PretendedGuard final : public c10::impl::DeviceGuardImplInterface {
+class SimulatedDeviceGuard final : public c10::impl::DeviceGuardImplInterface {
  public:
-  explicit PretendedGuard(c10::DeviceType type) : type_(type) {}
+  explicit SimulatedDeviceGuard(c10::DeviceType type) : type_(type) {}
   c10::DeviceType type() const override { return type_; }
   c10::Device exchangeDevice(c10::Device device) const override {
     const c10::Device old = getDevice();
@@ -319,7 +319,7 @@ class PretendedGuard final : public c10::impl::DeviceGuardImplInterface {
     return getNewStream(device, 0);
   }
   c10::Stream exchangeStream(c10::Stream stream) const override { return exchange_current_stream(stream); }
-  c10::DeviceIndex deviceCount() const noexcept override { return pretended_devices_of(type_); }
+  c10::DeviceIndex deviceCount() const noexcept override { return simulated_devices_of(type_); }
   void record(void** event, const c10::Stream& stream, const c10::DeviceIndex index,
               const c10::EventFlag flag) const override {
     *event = reinterpret_cast<void*>(record_event(stream));  // NOLINT(performance-no-int-to-ptr)
@@ -341,10 +341,10 @@ class PretendedGuard final : public c10::impl::DeviceGuardImplInterface {
 };
 
 void install_device_guards() {
-  for (const c10::DeviceType type : kPretended) {
+  for (const c10::DeviceType type : kSimulatedDeviceTypes) {
     auto& slot = c10::impl::device_guard_impl_registry[static_cast<size_t>(type)];
     const auto* present = slot.load();
-    if (present == nullptr || present->deviceCount() == 0) slot.store(new PretendedGuard(type));
+    if (present == nullptr || present->deviceCount() == 0) slot.store(new SimulatedDeviceGuard(type));
   }
 }
 
@@ -353,25 +353,25 @@ const c10::impl::DeviceGuardImplInterface* cuda_guard = nullptr;
 
 // ---- CUDA hooks
 
-class PretendedCudaHooks final : public at::CUDAHooksInterface {
+class SimulatedCudaHooks final : public at::CUDAHooksInterface {
  public:
-  explicit PretendedCudaHooks(at::CUDAHooksArgs) {}
+  explicit SimulatedCudaHooks(at::CUDAHooksArgs) {}
   void init() const override {}
-  bool isBuilt() const override { return seems_built_for(c10::DeviceType::CUDA); }
+  bool isBuilt() const override { return is_reported_as_built(c10::DeviceType::CUDA); }
   bool isAvailable() const override { return deviceCount() > 0; }
   bool hasCUDA() const override { return deviceCount() > 0; }
   bool hasCUDART() const override { return hasCUDA(); }
   bool hasPrimaryContext(c10::DeviceIndex index) const override { return deviceCount() > 0; }
   c10::DeviceIndex current_device() const override { return shadowgraph::current_device(c10::DeviceType::CUDA); }
-  c10::DeviceIndex deviceCount() const override { return pretended_devices_of(c10::DeviceType::CUDA); }
+  c10::DeviceIndex deviceCount() const override { return simulated_devices_of(c10::DeviceType::CUDA); }
   int getNumGPUs() const override { return deviceCount(); }
   const at::Generator& getDefaultGenerator(c10::DeviceIndex index) const override {
     if (active_fake_mode() == nullptr) return CUDAHooksInterface::getDefaultGenerator(index);
-    return pretended_generator(cuda_device(index));
+    return simulated_generator(cuda_device(index));
   }
   at::Generator getNewGenerator(c10::DeviceIndex index) const override {
     if (active_fake_mode() == nullptr) return CUDAHooksInterface::getNewGenerator(index);
-    return new_pretended_generator(cuda_device(index));
+    return new_simulated_generator(cuda_device(index));
   }
   bool hasCuDNN() const override { return compiledWithCuDNN(); }
   bool compiledWithCuDNN() const override {
@@ -403,7 +403,7 @@ class PretendedCudaHooks final : public at::CUDAHooksInterface {
 };
 
 std::unique_ptr<at::CUDAHooksInterface> make_hooks(at::CUDAHooksArgs arguments) {
-  return std::make_unique<PretendedCudaHooks>(arguments);
+  return std::make_unique<SimulatedCudaHooks>(arguments);
 }
 
 bool machine_has_a_gpu() {
@@ -493,7 +493,7 @@ at::Tensor detach_kernel(c10::DispatchKeySet keys, const at::Tensor& self) {
   // Forward-mode AD: a result with a tangent must stay as it is.
   if (fake == nullptr || fake->is_inference() || fake->autograd_meta() != nullptr) return result;
   if (is_fake(self)) {
-    if (C10_LIKELY(!writes_may_reach_real(self) || !writes_reach_real(self, mode))) return result;
+    if (C10_LIKELY(!writes_may_reach_real(self) || !writes_reach_real_tensor(self, mode))) return result;
     fake->set_view_of_real();
   }
   return at::Tensor(fake->shallow_copy_and_detach(fake->version_counter(), fake->allow_tensor_metadata_change()));
@@ -522,7 +522,7 @@ void install_dispatch_keys() {
     if (!composite && !may_resize_output(*op)) continue;
     const std::string space = op->schema().getNamespace() ? std::string(*op->schema().getNamespace()) : "";
     if (space.empty() || space == "prim" || space == "_" || space == "profiler" ||
-        (composite && !is_worth_a_region(*op)) || op->hasKernelForDispatchKey(kCompositeKey)) {
+        (composite && !is_reported_as_region(*op)) || op->hasKernelForDispatchKey(kCompositeKey)) {
       continue;
     }
     auto& library = composites[space];
@@ -534,10 +534,10 @@ void install_dispatch_keys() {
 }
 
 // Verifies the installation, which relies on private libtorch APIs that may change.
-void check_what_was_installed() {
+void verify_installation() {
   require_of_libtorch(&torch::autograd::Engine::get_default_engine() == &ObservingEngine::instance(),
                       "set_default_engine_stub", "the default engine is not the one set");
-  require_of_libtorch(machine_has_a_gpu() || typeid(at::detail::getCUDAHooks()) == typeid(PretendedCudaHooks),
+  require_of_libtorch(machine_has_a_gpu() || typeid(at::detail::getCUDAHooks()) == typeid(SimulatedCudaHooks),
                       "getCUDAHooks", "it does not return the hooks that replaced the cached ones");
   require_of_libtorch(c10::impl::getDeviceGuardImpl(c10::DeviceType::CUDA) != nullptr, "device_guard_impl_registry",
                       "the installed guard is missing");
@@ -565,17 +565,17 @@ void install_process_state() {
     check_libtorch_version();
     register_hooks();  // again: libtorch_cuda may have been loaded since static initialization
     install_engine();
-    if (!machine_has_a_gpu()) replace_cached_hooks(at::detail::getCUDAHooks(), PretendedCudaHooks({}));
+    if (!machine_has_a_gpu()) replace_cached_hooks(at::detail::getCUDAHooks(), SimulatedCudaHooks({}));
     replace_missing_accelerator_hooks();
     install_device_guards();
     const auto* guard = c10::impl::device_guard_impl_registry[static_cast<size_t>(c10::DeviceType::CUDA)].load();
-    if (dynamic_cast<const PretendedGuard*>(guard) != nullptr) cuda_guard = guard;
+    if (dynamic_cast<const SimulatedDeviceGuard*>(guard) != nullptr) cuda_guard = guard;
     install_dispatch_keys();
-    check_what_was_installed();
+    verify_installation();
   });
 }
 
-void keep_device_guards() {
+void restore_device_guards() {
   auto& slot = c10::impl::device_guard_impl_registry[static_cast<size_t>(c10::DeviceType::CUDA)];
   const auto* present = slot.load();
   if (present == cuda_guard || cuda_guard == nullptr) return;

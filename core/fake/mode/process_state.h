@@ -31,7 +31,7 @@ namespace shadowgraph {
 void install_process_state();
 
 // Restores our CUDA guard after PyTorch's FakeTensorMode has installed its own (DTensor uses one).
-void keep_device_guards();
+void restore_device_guards();
 
 // Provides hooks for tensors that autograd saves on this thread. Owned by ModeState.
 class SavedTensorObserver {

@@ -57,7 +57,7 @@ class CollectiveCall {
   }
 
   template <class... Results>
-  void give(Results&&... results) {
+  void set_results(Results&&... results) {
     stack_.resize(begin_);
     (stack_.emplace_back(std::forward<Results>(results)), ...);
   }
@@ -125,12 +125,12 @@ void fresh(const c10::OperatorHandle& op, Stack* stack) {
   call.check_group_size();
   if (call.has("src")) call.check_rank("src");
   if (call.first().isTensor()) {
-    call.give(result(call.first().toTensor(), call));
+    call.set_results(result(call.first().toTensor(), call));
     return;
   }
   c10::List<Tensor> results;
   for (const Tensor& input : call.first().toTensorVector()) results.push_back(result(input, call));
-  call.give(std::move(results));
+  call.set_results(std::move(results));
 }
 
 template <Tensor (*result)(const Tensor&, const CollectiveCall&)>
@@ -141,7 +141,7 @@ void into(const c10::OperatorHandle& op, Stack* stack) {
   const Tensor wanted = result(call.first().toTensor(), call);
   TORCH_CHECK(out.numel() == wanted.numel() && out.scalar_type() == wanted.scalar_type(), call.name(), ": out is ",
               out.sizes(), " ", out.scalar_type(), ", but the result is ", wanted.sizes(), " ", wanted.scalar_type());
-  call.give(out);
+  call.set_results(out);
 }
 
 // In-place collectives, and those that compute nothing: wait_tensor, wait_tensors.
@@ -151,7 +151,7 @@ void same(const c10::OperatorHandle& op, Stack* stack) {
     if (call.has(rank)) call.check_rank(rank);
   }
   IValue result = call.has("tensors") ? call.argument("tensors") : call.first();
-  call.give(std::move(result));
+  call.set_results(std::move(result));
 }
 
 // ---- With a Work ----------------------------------------------------------------------------------------------------
@@ -262,7 +262,7 @@ void with_work(const c10::OperatorHandle& op, Stack* stack) {
   IValue first = call.first();
   const auto& returns = op.schema().returns();
   if (returns.empty()) {
-    call.give();
+    call.set_results();
     return;
   }
   // send, recv and the coalesced gathers have no such argument: they run on a separate stream.
@@ -272,9 +272,9 @@ void with_work(const c10::OperatorHandle& op, Stack* stack) {
   IValue work = completed_work(writes ? written_by(first) : std::vector<Tensor>(), asynchronous,
                                sends ? written_by(first) : std::vector<Tensor>());
   if (returns.size() == 2) {
-    call.give(std::move(first), std::move(work));
+    call.set_results(std::move(first), std::move(work));
   } else {
-    call.give(std::move(work));
+    call.set_results(std::move(work));
   }
 }
 

@@ -114,8 +114,8 @@ ConvBackend selected(const Tensor& input, const Tensor& weight, const Convolutio
 ConvBackend select_backend(const Tensor& input, const Tensor& weight, const ConvolutionParameters& p) {
   const ScalarType dtype = input.scalar_type();
   const CpuProfile& cpu = device_profile().cpu;
-  if (!pretended_device().is_cpu() || mkldnn_is_as_here(dtype, cpu)) return selected(input, weight, p);
-  if (!mkldnn_computes_in(dtype, cpu)) {  // as for double, which it never supports
+  if (!pretended_device().is_cpu() || mkldnn_matches_this_machine(dtype, cpu)) return selected(input, weight, p);
+  if (!mkldnn_supports(dtype, cpu)) {  // as for double, which it never supports
     const auto as_double = [](const Tensor& tensor) {
       return stand_in(rules::empty_strided(tensor.sizes(), tensor.strides(), at::kDouble));
     };
@@ -131,7 +131,8 @@ ConvBackend select_backend(const Tensor& input, const Tensor& weight, const Conv
   return p.transposed ? ConvBackend::MkldnnTranspose : ConvBackend::Mkldnn;
 }
 
-ConvolutionKernel ask_libtorch(const Tensor& meta_input, const Tensor& meta_weight, const ConvolutionParameters& p) {
+ConvolutionKernel select_with_libtorch(const Tensor& meta_input, const Tensor& meta_weight,
+                                       const ConvolutionParameters& p) {
   const Tensor input = stand_in(meta_input);
   const Tensor weight = stand_in(meta_weight);
   const ConvBackend backend = select_backend(input, weight, p);
@@ -151,14 +152,14 @@ ConvolutionKernel ask_libtorch(const Tensor& meta_input, const Tensor& meta_weig
 // step. The key contains everything that the selection depends on.
 ConvolutionKernel choose_convolution_kernel(const Tensor& input, const Tensor& weight, const ConvolutionParameters& p) {
   using Key = c10::SmallVector<int64_t, 48>;
-  struct Answer {
+  struct Entry {
     Key key;
     ConvolutionKernel choice;
   };
-  using Answers = std::array<Answer, 128>;
-  std::shared_ptr<void>& kept = thread_belongings().convolution_answers;
-  if (!kept) kept = std::make_shared<Answers>();
-  Answers& answers = *static_cast<Answers*>(kept.get());
+  using Cache = std::array<Entry, 128>;
+  std::shared_ptr<void>& kept = thread_objects().convolution_cache;
+  if (!kept) kept = std::make_shared<Cache>();
+  Cache& cache = *static_cast<Cache*>(kept.get());
 
   const auto& context = at::globalContext();
   const DeviceProfile& device = device_profile();
@@ -180,9 +181,9 @@ ConvolutionKernel choose_convolution_kernel(const Tensor& input, const Tensor& w
   }
   size_t hash = 0;
   for (const int64_t word : key) hash = (hash ^ static_cast<size_t>(word)) * 0x9e3779b97f4a7c15u;
-  Answer& entry = answers[(hash >> 32) % answers.size()];
+  Entry& entry = cache[(hash >> 32) % cache.size()];
   if (entry.key != key) {
-    entry.choice = ask_libtorch(input, weight, p);
+    entry.choice = select_with_libtorch(input, weight, p);
     entry.key = std::move(key);
   }
   return entry.choice;
@@ -413,8 +414,7 @@ Tensor mkldnn_convolution(const Tensor& input, const Tensor& weight, const Optio
               "mkldnn_convolution: bf16 path needs the cpu support avx_ne_convert or avx512bw, avx512vl and avx512dq");
   TORCH_CHECK(dtype != at::kHalf || device_profile().cpu.mkldnn_fp16,
               "mkldnn_convolution: fp16 path needs the cpu support avx_ne_convert or avx512_fp16");
-  TORCH_CHECK(mkldnn_computes_in(dtype, device_profile().cpu), "mkldnn_convolution: oneDNN does not compute in ",
-              dtype);
+  TORCH_CHECK(mkldnn_supports(dtype, device_profile().cpu), "mkldnn_convolution: oneDNN does not compute in ", dtype);
   const bool channels_last = at::native::mkldnn_conv_use_channels_last(input, weight);
   const MemoryFormat format = !channels_last      ? MemoryFormat::Contiguous
                               : weight.dim() == 5 ? MemoryFormat::ChannelsLast3d

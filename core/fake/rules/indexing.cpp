@@ -360,7 +360,7 @@ TwoTensors pack_padded_sequence(const Tensor& input, const Tensor& lengths, bool
       counts.mutable_data_ptr<int64_t>()[step] = longer;
       total += longer;
     }
-    give_contents(batch_sizes, counts);
+    set_contents(batch_sizes, counts);
   }
   DimVector packed{total};
   packed.append(input.sizes().begin() + 2, input.sizes().end());

@@ -80,7 +80,7 @@ int64_t mkldnn_workspace(int64_t steps, int64_t batch, int64_t input_size, int64
 void check_has_lstm(ScalarType dtype) {
   TORCH_CHECK(dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf,
               "get_mkldnn_dtype: unsupported data type");
-  TORCH_CHECK(mkldnn_computes_in(dtype, device_profile().cpu),
+  TORCH_CHECK(mkldnn_supports(dtype, device_profile().cpu),
               "could not create a primitive descriptor for the LSTM forward propagation primitive. Run workload with "
               "environment variable ONEDNN_VERBOSE=all to get additional diagnostic information.");
 }
@@ -436,7 +436,7 @@ ThreeTensors lstm_on_cpu(const Tensor& input, TensorList hx, TensorList weights,
   const auto on_cpu = [](const Tensor& tensor) { return tensor.is_cpu(); };
   const ScalarType dtype = input.scalar_type();
   const bool projected = hx[0].size(2) != hx[1].size(2);
-  if (at::globalContext().userEnabledMkldnn() && mkldnn_computes_in(dtype, device_profile().cpu) &&
+  if (at::globalContext().userEnabledMkldnn() && mkldnn_supports(dtype, device_profile().cpu) &&
       (dtype != at::kHalf || !at::GradMode::is_enabled()) && input.numel() != 0 && !projected &&
       std::all_of(weights.begin(), weights.end(), on_cpu) && std::all_of(hx.begin(), hx.end(), on_cpu)) {
     ThreeTensors results;
@@ -453,7 +453,7 @@ ThreeTensors lstm_on_cpu(const Tensor& input, TensorList hx, TensorList weights,
 ThreeTensors lstm(const Tensor& input, TensorList hx, TensorList weights, bool has_biases, int64_t num_layers,
                   double dropout, bool train, bool bidirectional, bool batch_first) {
   TORCH_CHECK(hx.size() == 2, "lstm expects two hidden states");
-  if (input.is_cpu() && !mkldnn_is_as_here(input.scalar_type(), device_profile().cpu)) {
+  if (input.is_cpu() && !mkldnn_matches_this_machine(input.scalar_type(), device_profile().cpu)) {
     return lstm_on_cpu(input, hx, weights, has_biases, num_layers, dropout, train, bidirectional, batch_first);
   }
   if (!uses_cudnn(input)) {

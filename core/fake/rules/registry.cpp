@@ -180,7 +180,7 @@ at::Tensor stand_in(c10::IntArrayRef sizes, c10::IntArrayRef strides, const at::
 at::Tensor stand_in(const at::Tensor& like) { return stand_in(like.sizes(), like.strides(), like); }
 
 namespace {
-bool in_call() { return thread_state.kernel_depth != 0 || thread_state.in_own_kernel; }
+bool in_call() { return thread_state.kernel_depth != 0 || thread_state.in_user_kernel; }
 }  // namespace
 
 at::Tensor empty(c10::IntArrayRef sizes, c10::ScalarType dtype, c10::MemoryFormat format) {
@@ -246,7 +246,7 @@ at::Tensor iterate(const at::Tensor& output, Operands inputs, const Elementwise&
   }
   config.add_owned_output(output);
   for (const at::Tensor& input : inputs) config.add_const_input(input);
-  const bool own = thread_state.in_own_kernel && thread_state.kernel_depth == 0;
+  const bool own = thread_state.in_user_kernel && thread_state.kernel_depth == 0;
   // TensorIterator allocates on the device of its operands.
   const KernelDepth depth;
   at::Tensor result = config.build().output();
@@ -308,20 +308,20 @@ namespace {
 // OperatorHandle's pointer to its definition, and OperatorEntry's kernels by dispatch key, newest first (libtorch
 // 2.13.0).
 template <class Name, auto member>
-struct Opened {
-  friend constexpr auto member_called(Name) { return member; }
+struct PrivateMember {
+  friend constexpr auto private_member(Name) { return member; }
 };
 struct Definition {
-  friend constexpr auto member_called(Definition);
+  friend constexpr auto private_member(Definition);
 };
 struct Kernels {
-  friend constexpr auto member_called(Kernels);
+  friend constexpr auto private_member(Kernels);
 };
-template struct Opened<Definition, &c10::OperatorHandle::operatorDef_>;
-template struct Opened<Kernels, &c10::impl::OperatorEntry::kernels_>;
+template struct PrivateMember<Definition, &c10::OperatorHandle::operatorDef_>;
+template struct PrivateMember<Kernels, &c10::impl::OperatorEntry::kernels_>;
 
 const c10::KernelFunction* cpp_kernel(const c10::OperatorHandle& op, c10::DispatchKey key) {
-  const auto& kernels = (op.*member_called(Definition()))->op.*member_called(Kernels());
+  const auto& kernels = (op.*private_member(Definition()))->op.*private_member(Kernels());
   const auto found = kernels.find(key);
   if (found == kernels.end()) return nullptr;
   for (const auto& annotated : found->second) {
@@ -333,7 +333,7 @@ const c10::KernelFunction* cpp_kernel(const c10::OperatorHandle& op, c10::Dispat
 }
 
 // Returns whether the environment selects Python's kernels, so that a test can compare the two.
-bool leaves_them_to_python() {
+bool uses_python_kernels() {
   static const bool python = [] {
     const char* const kernels = std::getenv("SHADOWGRAPH_META_KERNELS");
     return kernels != nullptr && std::string_view(kernels) == "python";
@@ -345,7 +345,7 @@ bool leaves_them_to_python() {
 
 const c10::KernelFunction* cpp_meta_kernel(const c10::OperatorHandle& op) {
   using c10::DispatchKey;
-  if (leaves_them_to_python() && op.hasKernelForDispatchKey(DispatchKey::Meta)) return nullptr;
+  if (uses_python_kernels() && op.hasKernelForDispatchKey(DispatchKey::Meta)) return nullptr;
   for (const auto key : {DispatchKey::Meta, DispatchKey::CompositeExplicitAutogradNonFunctional,
                          DispatchKey::CompositeExplicitAutograd, DispatchKey::CompositeImplicitAutograd}) {
     if (const auto* kernel = cpp_kernel(op, key)) return kernel;

@@ -141,7 +141,7 @@ void add_contiguous_like(RuleRegistry& registry, std::initializer_list<const cha
 
 // ---- oneDNN's capabilities on a CPU
 
-inline bool mkldnn_computes_in(c10::ScalarType dtype, const CpuProfile& cpu) {
+inline bool mkldnn_supports(c10::ScalarType dtype, const CpuProfile& cpu) {
   switch (dtype) {
     case c10::kFloat:
       return true;
@@ -155,8 +155,8 @@ inline bool mkldnn_computes_in(c10::ScalarType dtype, const CpuProfile& cpu) {
 }
 
 // Returns whether libtorch, which queries this machine's processor, gives the right result for the simulated one.
-inline bool mkldnn_is_as_here(c10::ScalarType dtype, const CpuProfile& pretended) {
-  return mkldnn_computes_in(dtype, pretended) == mkldnn_computes_in(dtype, CpuProfile::this_machine());
+inline bool mkldnn_matches_this_machine(c10::ScalarType dtype, const CpuProfile& pretended) {
+  return mkldnn_supports(dtype, pretended) == mkldnn_supports(dtype, CpuProfile::this_machine());
 }
 
 }  // namespace shadowgraph::rules
