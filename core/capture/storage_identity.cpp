@@ -16,7 +16,6 @@ struct Binding final : StorageWatcher {
   // first.
   std::atomic<uint32_t> session;
   StorageId id;
-  StorageId id;
   c10::intrusive_ptr<SessionLink> link;  // protected by `links()`, except within the session itself
   c10::Storage kept;
 };

@@ -272,8 +272,8 @@ class WindowReplay final : public Interpreter {
 
  private:
   struct Position {
+    RandomState state;
     uint64_t words = 0;  // skipped since the start of the draw
-    uint64_t words = 0;  // skipped since the draw began
   };
 
   // Returns a generator positioned `words` words into the draw. Calls are mostly in ascending order.

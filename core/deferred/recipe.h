@@ -146,12 +146,11 @@ class Recipe {
   Reached reach(std::span<const StorageId> wanted, NodeId node, const Snapshots* snapshots);
 
   const Graph& graph_;
-  std::vector<std::vector<Writer>> writers_;  // by storage
-  std::vector<int64_t> bytes_;                // by storage: latest size
-  std::unordered_map<StorageId, std::vector<NodeId>>
-      growers_;                                // nodes that enlarged a storage (resize_, out=), in order
-  std::unordered_map<NodeId, NodeId> checks_;  // node -> the check of its result
-  std::vector<ValueId> origins_;               // by value, see origin_of
+  std::vector<std::vector<Writer>> writers_;                    // by storage
+  std::vector<int64_t> bytes_;                                  // by storage: latest size
+  std::unordered_map<StorageId, std::vector<NodeId>> growers_;  // nodes that enlarged a storage, in order
+  std::unordered_map<NodeId, NodeId> checks_;                   // node -> the check of its result
+  std::vector<ValueId> origins_;                                // by value, see origin_of
   // Storages with lazily conjugated or negated views, which values do not record; they have no snapshots.
   std::unordered_set<StorageId> lazily_changed_;
 };
@@ -161,9 +160,8 @@ class Recipe {
 //
 //   - an identity by its operand's value;
 //   - an allocation by aten::empty_strided;
-//   - a snapshot by an sg::constant, with an sg::alias for every tensor on it. The interpreter copies the constant if
-// it
-//     is written.
+//   - a snapshot by an sg::constant, with an sg::alias for every tensor on it. The interpreter copies the constant
+//     if it is written.
 
 class RecipeGraph {
  public:
@@ -181,6 +179,7 @@ class RecipeGraph {
   // Returns the node of the record that a node here was created from.
   NodeId of_record(NodeId here) const { return made_from_[here.index].node; }
   // Returns whether it is a copy of that node, not an allocation or part of a snapshot.
+  bool is_copy(NodeId here) const { return made_from_[here.index].copied; }
 
  private:
   struct MadeFrom {

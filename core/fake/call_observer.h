@@ -190,6 +190,7 @@ class CallObserver {
   // Called when the host wrote `value` through a data pointer into a fake tensor with known contents: at::tensor({...})
   // or an accessor. `value` is a real tensor, owned by the observer. Called before the first call that can see the
   // write.
+  virtual void host_wrote(const at::Tensor& fake, const at::Tensor& value) {}
 
   // Called before the program resizes the storage of a fake tensor: untyped_storage().resize_(bytes).
   virtual void storage_resized(c10::StorageImpl& storage, size_t bytes) {}

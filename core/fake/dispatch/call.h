@@ -162,6 +162,7 @@ void composite_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys, t
 
 // Returns whether the operator's composite rule replaces its decomposition for tensors on `device` in a mode: on CUDA,
 // for attention on XPU and MPS, and for LSTMs on a CPU profile other than this machine's.
+bool composite_rule_applies(const OperatorInfo& info, c10::DeviceType device);
 
 // Returns whether calls of this composite operator are reported; metadata queries are not.
 bool is_reported_as_region(const c10::OperatorHandle& op);

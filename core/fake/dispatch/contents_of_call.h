@@ -22,6 +22,7 @@ class PendingCall final : public PendingContents, public std::enable_shared_from
   static std::shared_ptr<PendingCall> of(const OperatorInfo& info, const torch::jit::Stack& arguments);
   // Called after the call: makes the contents of written operands, and of the results from `results` on in the stack,
   // resolve through this.
+  void promise(const torch::jit::Stack& arguments, const torch::jit::Stack& stack, size_t results);
 
   void resolve(KnownContents& contents) override;
 
@@ -103,6 +104,7 @@ class ContentsOfCall {
   // Throws what the operator throws.
   void run_instead(torch::jit::Stack& stack, size_t begin, c10::Device device);
   // Call afterwards: sets the contents of the results, from `results` on in the stack, if they are known.
+  void run_after(const torch::jit::Stack& stack, size_t results);
 
  private:
   torch::jit::Stack real_arguments();

@@ -21,6 +21,7 @@ namespace shadowgraph {
 
 // Returns whether the operator's own kernel takes its result's strides from such an iterator. Composites do not count:
 // their parts are separate calls.
+bool copies_operands_on_cpu(const c10::OperatorHandle& op);
 
 // Determines whether copies may occur for the operands seen.
 class OperandDtypes {

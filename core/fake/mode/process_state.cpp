@@ -473,8 +473,8 @@ void install_engine() {
 
 void check_key_is_free(c10::DispatchKey key) {
   if (c10::Dispatcher::singleton().hasBackendFallbackForDispatchKey(key)) {
+    throw Error(std::string("another library has registered a fallback for the dispatch key ") + c10::toString(key) +
                     ", which shadowgraph needs. Use the two libraries in separate processes",
-                    ", which shadowgraph needs; load shadowgraph without it",
                 NodeId(), Error::Fault::kOurs);
   }
 }

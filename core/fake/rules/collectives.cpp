@@ -110,8 +110,10 @@ Tensor exchanged(const Tensor& input, const CollectiveCall& call) {
   const auto sum = [](const std::vector<int64_t>& parts) {
     return std::accumulate(parts.begin(), parts.end(), int64_t{0});
   };
-  TORCH_CHECK(input.dim() > 0 && static_cast<int64_t>(out.size()) == call.size() && call.name(), ": split sizes ", out,
-              " and ", in, " do not match ", input.sizes(), " and the ", call.size(), " processes of the group");
+  TORCH_CHECK(input.dim() > 0 && static_cast<int64_t>(out.size()) == call.size() &&
+                  static_cast<int64_t>(in.size()) == call.size() && sum(in) == input.size(0),
+              call.name(), ": split sizes ", out, " and ", in, " do not match ", input.sizes(), " and the ",
+              call.size(), " processes of the group");
   auto sizes = input.sizes().vec();
   sizes[0] = sum(out);
   return rules::empty(sizes, input);
