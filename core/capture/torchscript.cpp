@@ -197,7 +197,7 @@ class DebugRecord {
 
 void check_record(caffe2::serialize::PyTorchStreamReader& reader, const std::string& name, uintmax_t file_bytes) {
   // PyTorch does not compress, and allocates the size stated in the file for each record.
-  demand(reader.getRecordSize(name) <= file_bytes, "compressed, or its size exceeds the file");
+  demand(reader.getRecordSize(name) <= file_bytes, "compressed, or larger than the file");
   const bool debug = name.ends_with(".debug_pkl");
   const bool code = name.ends_with(".py");
   if (!debug && !code && !name.ends_with(".pkl")) return;
@@ -246,7 +246,7 @@ void check_weights(const torch::jit::Module& module, const std::string& path) {
   const auto check = [&](const auto& list) {
     for (const auto& [name, tensor] : list) {
       if (tensor.has_storage() && tensor.storage().nbytes() > file_bytes) {
-        throw Error(path + " is damaged: the size of " + name + " exceeds the file");
+        throw Error(path + " is damaged: " + name + " is larger than the file");
       }
     }
   };

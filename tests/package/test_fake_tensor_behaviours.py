@@ -517,9 +517,9 @@ def test_a_real_parameter_gets_no_fake_gradient():
     net = torch.nn.Linear(4, 3)
     history = net.weight * 2
     with sg.fake("cpu"):
-        with pytest.raises(sg.UnsupportedError, match="a fake gradient at a real tensor"):
+        with pytest.raises(sg.UnsupportedError, match="a real tensor .* a fake gradient"):
             net(torch.randn(2, 4)).sum().backward()
-        with pytest.raises(sg.UnsupportedError, match="history is made of real tensors"):
+        with pytest.raises(sg.UnsupportedError, match="history consists of real tensors"):
             (history * torch.randn(3, 4)).sum().backward()
         (gradient,) = torch.autograd.grad(net(torch.randn(2, 4)).sum(), net.weight)  # left nowhere
         assert sg.is_fake(gradient)

@@ -501,7 +501,7 @@ std::vector<c10::IValue> ExportedExecutor::call_operator(const ExportedNode& nod
   const auto handle = c10::Dispatcher::singleton().findSchema(name);
   if (!handle) {
     throw Error("the operator " + toString(name) +
-                " is not registered in this process. Load the library that registers it , or link the program "
+                " is not registered in this process. Load the library that registers it, or link the program "
                 "with it");
   }
   const c10::FunctionSchema& schema = handle->schema();

@@ -72,7 +72,7 @@ class PendingCall::BudgetTracker {
   [[noreturn]] static void refuse(const OperatorInfo& info, const std::string& cost, const char* field) {
     throw DataDependentError(
         fmt::format("the value that the program reads follows from constants and sizes, but computing it exceeds the "
-                    "budget ({}, at {}). Increase `{}` of FakeTensorOptions::contents_budget, or provide the value in "
+                    "budget ({}, at {}). Increase FakeTensorOptions::contents_budget.{}, or provide the value in "
                     "host_reads",
                     cost, info.name, field));
   }

@@ -103,7 +103,7 @@ void check_devices(const OperatorDevices& devices, const c10::FunctionSchema& sc
     throw Error("register_devices(\"" + toString(schema.operator_name()) + "\"): " + why + ": " + toString(schema));
   };
   if (!devices.results.empty() && devices.results.size() != schema.returns().size()) {
-    refuse(c10::str("expected ", schema.returns().size(), " result devices, got ", devices.results.size()));
+    refuse(c10::str("expected ", schema.returns().size(), " devices for the results, got ", devices.results.size()));
   }
   for (const ResultDevice& result : devices.results) {
     const auto* name = std::get_if<std::string>(&result);
