@@ -34,7 +34,7 @@ at::Tensor fake_on(const c10::Storage& storage, c10::ScalarType dtype, std::span
 class FakeValues {
  public:
   explicit FakeValues(const Graph& graph) : graph_(graph) {}
-  // The same value gives the same fake tensor. Throws as fake_of does.
+  // Returns the same fake tensor for the same value. Throws as fake_of does.
   const at::Tensor& of(ValueId value);
   const c10::Storage& of(StorageId storage);
 

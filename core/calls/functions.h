@@ -1,9 +1,7 @@
-// ---- Functions that save and restore the state of a random generator, so that a graph can draw the same numbers
-// twice.
+// Functions that save and restore the state of a random generator, so that a graph can draw the same numbers twice.
 //
 //     %s = sg_random::get_state(device=cpu)                before dropout in forward
-//     %t = sg_random::exchange_state(state=%s, device=cpu) before dropout is recomputed: restores %s, returns the
-// current
+//     %t = sg_random::exchange_state(state=%s, device=cpu) before dropout is recomputed: sets %s, returns the old one
 //          sg_random::set_state(state=%t, device=cpu)      after it: as if nothing had been drawn
 //
 // They use the device's default generator. A state is a byte tensor on the CPU (at::Generator::get_state), so it has a

@@ -112,7 +112,7 @@ class CallTemplates {
 //     calls.push_arguments(node, [&](ValueId v) -> const at::Tensor& { return tensors[v]; }, stack);
 //     calls.call(node, stack);                      // stack now holds the results of the schema
 //
-// The operator runs through the dispatcher: fake tensors give shapes, real ones results. Graphs are recorded below
+// The operator runs through the dispatcher: fake tensors yield shapes, real tensors results. Graphs are recorded below
 // autograd, so the caller must disable it (BelowAutograd), or every call would be recorded for backward.
 
 class NodeCalls {

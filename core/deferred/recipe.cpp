@@ -20,7 +20,7 @@ namespace {
 // Estimated memory of a snapshot, including the tensor object and its map entry.
 int64_t cost_of(const at::Tensor& bytes) { return static_cast<int64_t>(bytes.nbytes()) + 512; }
 
-// Makes linalg operators throw. It runs together with the node whose result it checks.
+// The operator by which linalg functions report errors. It runs together with the node whose result it checks.
 constexpr std::string_view kCheck = "aten::_linalg_check_errors";
 
 bool same_tensor(const Graph& graph, ValueId a, ValueId b) {

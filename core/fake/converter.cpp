@@ -134,7 +134,7 @@ at::Tensor view_of_fake_base(const at::Tensor& real, ModeState* mode, c10::Devic
 }
 
 at::Tensor detached_fake(const at::Tensor& real, ModeState* mode, c10::Device device) {
-  // Inference tensors give inference tensors and others do not, regardless of the current inference mode.
+  // Inference tensors become inference tensors and others do not, regardless of the current inference mode.
   const c10::InferenceMode inference(real.is_inference());
   auto fake = c10::make_intrusive<FakeTensorImpl>(meta_storage_of(real.storage(), mode, device), fake_key_set(device),
                                                   real.dtype(), device);

@@ -8,7 +8,7 @@
 namespace shadowgraph {
 
 // Returns a fake with the real tensor's dtype, sizes, strides and offset on the simulated `device` (nullopt: the real
-// tensor's). With a mode, the same real tensor gives the same fake, and tensors that share a storage give fakes that
+// tensor's). With a mode, the same real tensor has the same fake, and tensors that share a storage have fakes that
 // share one. A leaf stays a leaf and keeps requires_grad. A fake is returned as it is.
 at::Tensor fake_of_real(const at::Tensor& real, ModeState* mode, std::optional<c10::Device> device = std::nullopt);
 // The same, but also converts a fake of another mode.

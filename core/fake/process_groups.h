@@ -1,5 +1,4 @@
-// Converts c10d objects to their names in a graph, and back: a process group by its name, a reduction as "sum", "avg",
-// ...
+// Converts c10d objects to their names in a graph, and back: process groups by name, reductions as "sum", "avg", ...
 // Internal to core/.
 #pragma once
 

@@ -3,8 +3,7 @@
 // Replaces: one behaviour for all versions.
 // Since:    see each.
 // Check:    tests compare fakes with eager: NormalizationRules.GroupAndInstanceNormAgreeWithEager, PlainOperands.*;
-// FLOPs
-//           with FlopCounterMode in tests/package/test_hugging_face.py.
+//           tests/package/test_hugging_face.py compares FLOPs with FlopCounterMode.
 #pragma once
 
 #include <c10/core/ScalarType.h>

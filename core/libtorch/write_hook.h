@@ -21,7 +21,7 @@ using WriteHook = void (*)(c10::StorageImpl*);
 
 #if __has_include(<c10/core/StorageMaterializer.h>)
 
-// Whether a hook may stay for the storage's lifetime. Otherwise it must be cleared before the storage is freed.
+// True if a hook may remain for the storage's lifetime; otherwise it must be cleared before the storage is freed.
 constexpr bool kWriteHooksStay = true;
 
 inline void set_write_hook(c10::StorageImpl& storage, WriteHook hook) { storage.set_materializer(hook); }

@@ -40,8 +40,8 @@ std::string name_of_first_record(const std::string& path) {
   return name;
 }
 
-// Whether torch.export.save of PyTorch 2.7 or earlier wrote the file: its records have no folder, which
-// PyTorchStreamReader rejects.
+// Returns whether the file was written by torch.export.save of PyTorch 2.7 or earlier. Its records have no folder,
+// which PyTorchStreamReader rejects.
 bool has_old_layout(std::string_view first) {
   return first == "version" || first.starts_with("serialized_exported_program") ||
          first.starts_with("serialized_state_dict");

@@ -173,11 +173,9 @@ bool is_reported_as_region(const c10::OperatorHandle& op);
 //
 //     add.out(%0, %1, out=%2.conj())     %3 = clone(%2.conj())
 //                                        add.out(%0, %1, out=%3)
-//                                        resize_(%2.conj(), ..)      done here through the dispatcher, if %3 was
-// resized
+//                                        resize_(%2.conj(), ..)      through the dispatcher, if %3 was resized
 //                                        copy_(%2.conj(), %3)
-//
-//
+
 // Returns whether the operator may resize its output; if so, it has lazy_output_kernel on kCompositeKey.
 bool may_resize_output(const c10::OperatorHandle& op);
 void lazy_output_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);

@@ -16,7 +16,7 @@
 
 namespace shadowgraph {
 
-// How a call is executed, in order of preference.
+// The ways to execute a call, in order of preference.
 enum class Route : uint8_t {
   kRule,           // a built-in or user-defined shape rule
   kComposite,      // its decomposition, with the fake key still included
@@ -79,7 +79,7 @@ struct OperatorInfo {
 // Returns whether a bit set of arguments contains `position`.
 inline bool is_in(uint64_t arguments, uint16_t position) { return position < 64 && ((arguments >> position) & 1) != 0; }
 
-// How fake tensors run an operator, as reported by docs, `shadowgraph operator` and the coverage test.
+// The way fake tensors run an operator, as reported by docs, `shadowgraph operator` and the coverage test.
 
 struct WayToRun {
   enum class Kind : uint8_t {

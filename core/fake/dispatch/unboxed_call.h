@@ -73,7 +73,7 @@ class OperandView {
   bool unknown_ = false;   // some operand has none
 };
 
-// Whether a call of this operator may create known contents although no operand has any.
+// True for operators that may create known contents although no operand has any.
 template <class Operator>
 struct MakesContents {
   template <class... Args>

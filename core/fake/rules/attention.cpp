@@ -97,7 +97,7 @@ int64_t head_alignment(const sdp::sdp_params& params) {
   return tensor_cores ? std::max<int64_t>(alignment, half ? 8 : 4) : alignment;
 }
 
-// Whether operands start at a multiple of `alignment` elements.
+// Returns whether all operands start at a multiple of `alignment` elements.
 bool begin_aligned(const sdp::sdp_params& params, int64_t alignment) {
   if (!kEfficientAttentionWantsAlignment || device_profile().sm_major < 8) return true;
   const auto begins = [&](const Tensor& tensor) {

@@ -235,7 +235,7 @@ bool are_alike(const Tensor& x, const Tensor& y) {
   return is_plain(x) && y.defined() && y.scalar_type() == x.scalar_type() && y.sizes() == x.sizes() && is_plain(y);
 }
 
-// Whether `x` can be written while `y` is read: partial overlap is an error.
+// Returns whether `x` can be written while `y` is read; partial overlap is an error.
 bool is_apart(const Tensor& x, const Tensor& y) {
   return x.is_same(y) ||
          !x.unsafeGetTensorImpl()->unsafe_storage().is_alias_of(y.unsafeGetTensorImpl()->unsafe_storage());

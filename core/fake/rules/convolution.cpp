@@ -192,10 +192,10 @@ ConvolutionKernel choose_convolution_kernel(const Tensor& input, const Tensor& w
 // ---- Results. The selected kernel determines the strides of the result and of the gradients: all backends return
 // output, input gradient and weight gradient in the backend's memory format.
 //   - CPU (oneDNN, slow_conv*, NNPACK) is compared with eager in tests/core/fake/rules/convolution_test.cpp;
-//   - CUDA: cuDNN allocates with cudnn_conv_suggest_memory_format (native/cudnn/ConvShared.cpp; its backward first
-// gives
-//     grad_output the input's format, pytorch#171622), the depthwise and slow kernels allocate contiguous;
-//   - XPU, MPS: channels-last operands give channels-last results (ConvUtils.h); otherwise all is contiguous.
+//   - CUDA: cuDNN allocates with cudnn_conv_suggest_memory_format (native/cudnn/ConvShared.cpp; its backward
+//     first converts grad_output to the input's format, pytorch#171622); the depthwise and slow kernels allocate
+//     contiguous results;
+//   - XPU, MPS: channels-last operands yield channels-last results (ConvUtils.h); otherwise all is contiguous.
 
 bool any_negative(IntArrayRef values) {
   return std::any_of(values.begin(), values.end(), [](int64_t value) { return value < 0; });
