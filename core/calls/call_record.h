@@ -73,7 +73,7 @@ class CallRecording final : public CallObserver {
     values_[tensor.unsafeGetTensorImpl()] = value;
     storages_.try_emplace(tensor.storage().unsafeGetStorageImpl(), graph_.value(value).storage);
   }
-  // A tensor that is not a call's result becomes an alias, such as detach creates below autograd.
+  // A tensor that is not a call's result, such as that of detach below autograd, becomes an alias.
   ValueId value_of(const at::Tensor& tensor) {
     const auto known = values_.find(tensor.unsafeGetTensorImpl());
     return known != values_.end() ? known->second : alias(tensor);

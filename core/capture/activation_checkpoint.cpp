@@ -133,9 +133,9 @@ class RandomStates {
 //
 // Ownership:
 //
-//     grad_fn made in the function  a hook in place of a saved tensor
-//     hook                          its slot and the frame
-//     frame                         the function and the inputs; weak references to the slots
+//     grad_fn created in the function  a hook in place of a saved tensor
+//     hook                             its slot and the frame
+//     frame                            the function and the inputs; weak references to the slots
 //
 // The inputs are saved variables of autograd outside the function, so an outer checkpoint sees them as its own slots.
 // All of it is freed with the last grad_fn. A recomputation fills the slots for one backward pass (one graph task);
@@ -194,7 +194,7 @@ class RunScope {
   CheckpointRuns& runs_;
 };
 
-// ---- Forward: nothing is kept
+// ---- Forward: saved tensors are discarded
 
 class SlotHook final : public Hooks {
  public:

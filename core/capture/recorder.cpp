@@ -130,7 +130,7 @@ void Recorder::end_call(const OperatorInfo& info, std::span<const CallArgument> 
   if (n.flags.grad_mode || C10_UNLIKELY(info.group_argument >= 0)) claim_sequence(node);
   if (C10_UNLIKELY(streams_.in_use())) streams_.issued(graph_, node);
   if (mode_.data_sizes.has_used()) note_data_sizes(node);
-  if (C10_UNLIKELY(mode_.routings.has_made())) note_routings(node);
+  if (C10_UNLIKELY(mode_.routings.has_new())) note_routings(node);
   if (info.depends_on_data && !results.empty()) note_host_read(info, node, results[0]);
 }
 
@@ -200,7 +200,7 @@ void Recorder::note_data_sizes(NodeId node) {
 // Remembers routings assumed for counts, to guard on those that the program reads.
 void Recorder::note_routings(NodeId node) {
   const ValueId result = first_of([&](auto f) { graph_.for_each_output(node, f); });
-  for (const auto& routing : mode_.routings.take_made()) routed_.emplace(routing.get(), result);
+  for (const auto& routing : mode_.routings.take_new()) routed_.emplace(routing.get(), result);
 }
 
 void Recorder::note_routings_read() {
@@ -252,14 +252,14 @@ void Recorder::host_wrote(const at::Tensor& fake, const at::Tensor& value) {
 }
 
 void Recorder::flush_frees() {
-  deaths_.clear();
+  freed_.clear();
   if (last_.valid()) {
     const auto earlier = graph_.frees(last_);
-    deaths_.assign(earlier.begin(), earlier.end());
+    freed_.assign(earlier.begin(), earlier.end());
   }
-  const size_t known = deaths_.size();
-  link_->take_frees(deaths_);
-  if (last_.valid() && deaths_.size() > known) graph_.set_frees(last_, deaths_);
+  const size_t known = freed_.size();
+  link_->take_frees(freed_);
+  if (last_.valid() && freed_.size() > known) graph_.set_frees(last_, freed_);
 }
 
 void Recorder::record_function(const Target& target, std::span<const c10::IValue> arguments, const at::Tensor& result) {

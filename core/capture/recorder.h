@@ -258,7 +258,7 @@ class Recorder final : public CallObserver, public SavedTensorObserver, public S
   std::vector<Argument> results_;
   std::vector<OpenRegion> regions_;
   std::vector<Argument> composite_arguments_;
-  std::vector<StorageId> deaths_;
+  std::vector<StorageId> freed_;
   std::unordered_map<const c10::StorageImpl*, Growth> growths_;  // of storages without an id
   StreamRecord streams_{session_};
 

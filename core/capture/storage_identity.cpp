@@ -47,21 +47,21 @@ void SessionLink::storage_freed(StorageId id) noexcept {
   if (!id.valid()) return;
   const std::lock_guard lock(mutex_);
   if (is_closed()) return;
-  deaths_.push_back(id);
+  freed_.push_back(id);
   pending_.store(true, std::memory_order_release);
 }
 
-void SessionLink::take_frees(std::vector<StorageId>& deaths) {
+void SessionLink::take_frees(std::vector<StorageId>& freed) {
   const std::lock_guard lock(mutex_);
-  deaths.insert(deaths.end(), deaths_.begin(), deaths_.end());
-  deaths_.clear();
+  freed.insert(freed.end(), freed_.begin(), freed_.end());
+  freed_.clear();
   pending_.store(false, std::memory_order_release);
 }
 
 void SessionLink::close() {
   const std::lock_guard lock(mutex_);
   closed_.store(true, std::memory_order_release);
-  deaths_.clear();
+  freed_.clear();
 }
 
 StorageId find_storage_id(const c10::StorageImpl& storage, uint32_t session) {

@@ -28,8 +28,8 @@ class SessionLink : public c10::intrusive_ptr_target {
   uint32_t session() const { return session_; }
   // May be called on any thread. Ignored after close().
   void storage_freed(StorageId id) noexcept;
-  // Appends the storages freed since the last call to `deaths`.
-  void take_frees(std::vector<StorageId>& deaths);
+  // Appends the storages freed since the last call to `freed`.
+  void take_frees(std::vector<StorageId>& freed);
   bool has_frees() const { return pending_.load(std::memory_order_acquire); }
   void close();
   bool is_closed() const { return closed_.load(std::memory_order_acquire); }
@@ -39,7 +39,7 @@ class SessionLink : public c10::intrusive_ptr_target {
  private:
   const uint32_t session_;
   std::mutex mutex_;
-  std::vector<StorageId> deaths_;
+  std::vector<StorageId> freed_;
   std::atomic<bool> pending_{false};
   std::atomic<bool> closed_{false};
 };

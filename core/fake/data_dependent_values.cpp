@@ -216,7 +216,7 @@ std::shared_ptr<const Routing> Routings::of(const std::string& op, const at::Ten
     if (more > 0) --more;
   }
   routing->what = c10::str(index.numel(), open == choices ? " evenly" : " as given,", " over ", choices);
-  made_.push_back(routing);
+  new_.push_back(routing);
   return routing;
 }
 

@@ -149,12 +149,12 @@ class Routings {
     std::shared_ptr<const Routing> routing;
     std::string source;
   };
-  bool has_made() const { return !made_.empty(); }
-  std::vector<std::shared_ptr<const Routing>> take_made() { return std::exchange(made_, {}); }
+  bool has_new() const { return !new_.empty(); }
+  std::vector<std::shared_ptr<const Routing>> take_new() { return std::exchange(new_, {}); }
   std::vector<Read> take_read() { return std::exchange(read_, {}); }
 
  private:
-  std::vector<std::shared_ptr<const Routing>> made_;  // since the last take_made()
+  std::vector<std::shared_ptr<const Routing>> new_;  // since the last take_new()
   std::vector<Read> read_;
 };
 

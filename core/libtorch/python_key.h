@@ -3,7 +3,8 @@
 //
 // Replaces: the order of keys, in which libtorch handles Python before Fake.
 // Since:    2.13. Before, Fake is above Python, and what Python runs excludes all keys above it: ours must stay
-// included. Check:    tests/package/test_distributed.py: a DTensor of fakes stays a DTensor.
+//           included.
+// Check:    tests/package/test_distributed.py: a DTensor of fakes stays a DTensor.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>

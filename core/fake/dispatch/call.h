@@ -112,15 +112,15 @@ inline bool takes_composites(const ModeState* mode) {
 
 // Executes one call of the program, from operands to results. `call` gives access to them:
 //
-//   Result                   the type that run() returns
-//   take_operands()          converts real operands to fakes; forgets contents that the call makes unknown
-//   show_arguments(observer) begin_call
-//   may_start_literal() whether at::tensor({...}) may be about to write into the result
-//   resolve_device(mode)        the simulated device of the results; replaces an explicit device argument by "meta"
-//   run(device)              rule | decomposition | C++ Meta kernel
-//   wrap(result, device, watch)  turns the results into fakes on that device
-//   show_results(observer, result)  end_call
-//   fresh(result)            the new tensor that may_start_literal() refers to
+//   Result                          the type that run() returns
+//   take_operands()                 converts real operands to fakes; forgets contents that the call makes unknown
+//   show_arguments(observer)        calls begin_call
+//   may_start_literal()             whether at::tensor({...}) may be about to write into the result
+//   resolve_device(mode)            the simulated device of the results; replaces an explicit device argument by "meta"
+//   run(device)                     rule | decomposition | C++ Meta kernel
+//   wrap(result, device, watch)     turns the results into fakes on that device
+//   show_results(observer, result)  calls end_call
+//   fresh(result)                   the new tensor that may_start_literal() refers to
 template <class Call>
 C10_ALWAYS_INLINE typename Call::Result execute_call(const OperatorInfo& info, ModeState* mode, Call& call) {
   const KernelScope kernel;

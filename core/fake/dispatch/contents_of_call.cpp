@@ -408,7 +408,7 @@ void ContentsOfCall::assume_indices(const torch::jit::Stack& stack, size_t resul
   const auto routing =
       (mode != nullptr ? mode->routings : *no_routings)
           .of(info_.name, index, result.size(dim), rows, mode != nullptr ? mode->data_sizes : *no_sizes);
-  if (mode != nullptr && mode->observer == nullptr) mode->routings.take_made();
+  if (mode != nullptr && mode->observer == nullptr) mode->routings.take_new();
   add_assumptions(assumed_, {routing});
   if (scatters) {
     arguments_[*routed_] = assumed_indices_like(index, *routing, dim);

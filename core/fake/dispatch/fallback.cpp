@@ -181,7 +181,7 @@ void place_results(const OperatorInfo& info, bool own_kernel, const torch::jit::
 //   program -> autograd, ... -> fake_fallback
 //                                 take_operands   real operands replaced by fakes (the mode's memo)
 //                                 show_arguments  observer: begin_call
-//                                 resolve_device     from the operands and the operator's device rule
+//                                 resolve_device  from the operands and the operator's device rule
 //                                 run             rule | decomposition | C++ Meta kernel, with fakes reporting "meta"
 //                                 wrap            results as fakes on that device
 //                                 show_results    observer: end_call

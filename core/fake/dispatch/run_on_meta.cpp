@@ -113,7 +113,7 @@ void run_with_copied_operands(const OperatorInfo& info, Stack* stack, MetaKernel
   if (!replace_operands(info, again, common_dtype(info, again, dtype))) return;
   kernel(info, &again);
   const at::Tensor laid_out = again.back().toTensor();
-  // mish_backward gives its result its input's dtype, which is the common one here.
+  // mish_backward returns its input's dtype, which is the common one here.
   const bool keeps_dtype = laid_out.scalar_type() == dtype;
   stack->back() = keeps_dtype ? laid_out : rules::empty_strided(laid_out.sizes(), laid_out.strides(), dtype);
 }

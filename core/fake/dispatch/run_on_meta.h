@@ -45,8 +45,8 @@ class OperandDtypes {
   bool gaps_ = false;
 };
 
-// Runs `kernel`, a rule or the Meta kernel of `info`, on the arguments on top of `stack`, and gives the results the
-// CPU's strides. The kernel may run twice, but writes operands once.
+// Runs `kernel`, a rule or the Meta kernel of `info`, on the arguments on top of `stack`. The results have the CPU's
+// strides. The kernel may run twice, but writes operands once.
 using MetaKernel = void (*)(const OperatorInfo& info, torch::jit::Stack* stack);
 void run_with_copied_operands(const OperatorInfo& info, torch::jit::Stack* stack, MetaKernel kernel);
 
@@ -56,12 +56,9 @@ void run_with_copied_operands(const OperatorInfo& info, torch::jit::Stack* stack
 // So one rule, for the functional form, serves both. A resized result is contiguous, or has the functional result's
 // strides if the operator is pointwise. Where eager differs, the out= form has its own rule
 // (core/fake/rules/linalg.cpp) or facts.
-//
+
 // Returns the functional form of `op`, if all its returns are tensors; nullptr if `op` is not such an out= form.
 // Thread-safe and cached.
-
-// Returns the form of `op` that makes its results, if they are tensors and all that is returned. Returns nullptr if
-// `op` is no out= form of that kind. Thread-safe, found once.
 const FreshForm* form_of_tensors(const Target& op);
 
 // Calls `fresh` with the arguments of `out_form` on the stack, writes the results to its outputs and leaves those on

@@ -155,8 +155,8 @@ inline bool mkldnn_supports(c10::ScalarType dtype, const CpuProfile& cpu) {
 }
 
 // Returns whether libtorch, which queries this machine's processor, gives the right result for the simulated one.
-inline bool mkldnn_matches_this_machine(c10::ScalarType dtype, const CpuProfile& pretended) {
-  return mkldnn_supports(dtype, pretended) == mkldnn_supports(dtype, CpuProfile::this_machine());
+inline bool mkldnn_matches_this_machine(c10::ScalarType dtype, const CpuProfile& simulated) {
+  return mkldnn_supports(dtype, simulated) == mkldnn_supports(dtype, CpuProfile::this_machine());
 }
 
 }  // namespace shadowgraph::rules
