@@ -322,20 +322,20 @@ class WindowReplay final : public Interpreter {
 
   void draw(NodeId node, torch::jit::Stack& stack) {
     const RandomFill fill = random_fill_of(graph(), node);
-    const auto words_at = [&](int64_t element) { return static_cast<uint64_t>(element) * fill.words_each; };
+    const auto word_offset_of = [&](int64_t element) { return static_cast<uint64_t>(element) * fill.words_each; };
     at::Tensor piece;
     if (fill.kind == FillKind::kSerial) {
-      piece = filled(node, stack, count_, generator_at(node, words_at(begin_)));
+      piece = filled(node, stack, count_, generator_at(node, word_offset_of(begin_)));
     } else {
       const int64_t padded = (count_ + 15) / 16 * 16;
-      piece = filled(node, stack, padded, generator_at(node, words_at(begin_))).narrow(0, 0, count_);
+      piece = filled(node, stack, padded, generator_at(node, word_offset_of(begin_))).narrow(0, 0, count_);
       const int64_t remainder = numel_ % 16;
       const int64_t tail = numel_ - 16;
       if (remainder != 0 && begin_ + count_ > tail) {
         const at::ScalarType dtype = piece.scalar_type();
         const bool whole = dtype == at::kFloat || dtype == at::kDouble;
         const at::Tensor last =
-            filled(node, stack, 16, generator_at(node, words_at(whole ? numel_ : numel_ - remainder)));
+            filled(node, stack, 16, generator_at(node, word_offset_of(whole ? numel_ : numel_ - remainder)));
         const int64_t from = std::max(begin_, tail);
         const int64_t length = begin_ + count_ - from;
         piece.narrow(0, from - begin_, length).copy_(last.narrow(0, from - tail, length));

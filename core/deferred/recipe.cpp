@@ -171,7 +171,7 @@ class Recipe::Walk {
     need_contents(storage, graph_.node_capacity());
     need_tensor(first_value(graph_, storage));
   }
-  void want_run(NodeId node) { reach(node, kContents); }
+  void need_run(NodeId node) { reach(node, kContents); }
 
   // Returns storages whose contents are also needed before their snapshot; valid after steps(). If there are any, the
   // steps are unusable.
@@ -337,7 +337,7 @@ Recipe::Reached Recipe::reach(std::span<const StorageId> wanted, NodeId node, co
   for (int attempt = 1;; ++attempt) {
     Walk walk(*this, attempt == kAttempts ? nullptr : snapshots, without);
     for (const StorageId storage : wanted) walk.want(storage);
-    if (node.valid()) walk.want_run(node);
+    if (node.valid()) walk.need_run(node);
     std::vector<Step> steps = walk.steps();
     if (walk.needed_before_snapshot().empty()) return {std::move(steps), walk.take_snapshots()};
     without.insert(walk.needed_before_snapshot().begin(), walk.needed_before_snapshot().end());

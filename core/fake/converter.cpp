@@ -142,14 +142,14 @@ at::Tensor detached_fake(const at::Tensor& real, ModeState* mode, c10::Device de
   return at::Tensor(std::move(fake));
 }
 
-bool takes_contents(const at::Tensor& real, const ModeState* mode) {
+bool should_copy_contents(const at::Tensor& real, const ModeState* mode) {
   if (mode == nullptr || is_fake(real) || !real.device().is_cpu()) return false;
   if (real.storage().nbytes() > kMaxKnownBytes || real.storage().data() == nullptr) return false;
   return real.numel() == 1 ||
          (mode->real_tensors() == RealTensors::kConstant && real.numel() <= max_known_elements(real.scalar_type()));
 }
 
-// Like takes_contents, but without a dtype: keeps one number, or the number of elements kept for the widest dtype.
+// Like should_copy_contents, but without a dtype: keeps one number, or the number of elements kept for the widest dtype.
 bool keeps_contents_of(const c10::Storage& real, const ModeState& mode) {
   if (!real.device().is_cpu() || real.nbytes() == 0 || real.data() == nullptr) return false;
   const auto bytes = static_cast<int64_t>(sizeof(double));
@@ -157,7 +157,7 @@ bool keeps_contents_of(const c10::Storage& real, const ModeState& mode) {
   return static_cast<int64_t>(real.nbytes()) <= most * bytes;
 }
 
-void take_contents(const at::Tensor& fake, const at::Tensor& real) {
+void copy_contents(const at::Tensor& fake, const at::Tensor& real) {
   const c10::Storage& storage = real.storage();
   const auto elements = static_cast<int64_t>(storage.nbytes() / real.dtype().itemsize());
   if (static_cast<size_t>(elements) * real.dtype().itemsize() != storage.nbytes()) return;
@@ -253,11 +253,11 @@ at::Tensor new_fake_of(const at::Tensor& real, ModeState* mode, std::optional<c1
     }
   }
   if (mode->watch_size_reads) as_fake(fake)->watch_size_reads();
-  const bool has_contents = takes_contents(real, mode);
+  const bool has_contents = should_copy_contents(real, mode);
   if (has_contents) {
     c10::StorageImpl& storage = *fake.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
     forget_contents(storage);  // older ones
-    take_contents(fake, real);
+    copy_contents(fake, real);
   }
   sweep(mode->memo);
   ConversionMemo::TensorEntry entry{.device = pretended};
@@ -311,7 +311,7 @@ c10::Storage fake_storage_of(const c10::Storage& real, ModeState* mode, c10::Dev
     const at::Tensor whole = bytes(real, c10::DispatchKeySet(c10::DispatchKey::CPU));
     const at::Tensor fake(
         c10::make_intrusive<FakeTensorImpl>(*bytes(meta, fake_key_set(device)).unsafeGetTensorImpl(), device));
-    take_contents(fake, whole);
+    copy_contents(fake, whole);
   }
   return meta;
 }

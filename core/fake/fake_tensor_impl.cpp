@@ -29,16 +29,16 @@ const c10::DispatchKeySet kXpuKeys = make_key_set(c10::DispatchKey::XPU);
 const c10::DispatchKeySet kMpsKeys = make_key_set(c10::DispatchKey::MPS);
 const c10::DispatchKeySet kPrivateUse1Keys = make_key_set(c10::DispatchKey::PrivateUse1);
 
-std::atomic<bool> others_are_simulated{false};
+std::atomic<bool> others_simulated{false};
 void record_other_accelerator() noexcept {
-  if (!others_are_simulated.load(std::memory_order_relaxed)) {
-    others_are_simulated.store(true, std::memory_order_relaxed);
+  if (!others_simulated.load(std::memory_order_relaxed)) {
+    others_simulated.store(true, std::memory_order_relaxed);
   }
 }
 
 }  // namespace
 
-bool other_accelerators_are_simulated() noexcept { return others_are_simulated.load(std::memory_order_relaxed); }
+bool other_accelerators_are_simulated() noexcept { return others_simulated.load(std::memory_order_relaxed); }
 
 c10::DispatchKeySet fake_key_set(c10::Device device) {
   switch (device.type()) {

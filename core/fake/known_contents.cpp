@@ -49,7 +49,7 @@ KnownContents* contents_of(const c10::StorageImpl& storage) {
 namespace {
 
 // Called when the host requests a mutable pointer: from then on its writes are detected.
-void host_takes_pointer(c10::StorageImpl* storage) {
+void host_requests_pointer(c10::StorageImpl* storage) {
   KnownContents* contents = contents_of(*storage);
   if (contents == nullptr) return;
   contents->host_may_write = true;
@@ -72,10 +72,10 @@ void publish(c10::StorageImpl& storage) {
   set_pointer(storage, readable ? raw_data_ptr(*contents.real.unsafeGetStorageImpl()).get() : nullptr,
               &delete_storage_context_with_contents);
   if (!readable || contents.host_may_write) return;
-  if constexpr (kWriteHooksStay) {
-    set_write_hook(storage, &host_takes_pointer);
+  if constexpr (kWriteHooksPersist) {
+    set_write_hook(storage, &host_requests_pointer);
   } else {
-    host_takes_pointer(&storage);
+    host_requests_pointer(&storage);
   }
 }
 

@@ -215,7 +215,7 @@ FakeMesh::FakeMesh(std::vector<MeshAxis> axes, int64_t rank) : axes_(std::move(a
     throw Error("rank " + std::to_string(rank) + " is not in the mesh of " + std::to_string(size_) +
                 " processes; it must be 0 to " + std::to_string(size_ - 1));
   }
-  const auto give_back = [this] {
+  const auto unregister_groups = [this] {
     for (const Group& group : groups_) unregister_fake_process_group(group->getGroupName());
   };
   try {
@@ -231,7 +231,7 @@ FakeMesh::FakeMesh(std::vector<MeshAxis> axes, int64_t rank) : axes_(std::move(a
     for (int64_t i = 0; i < size_; ++i) world.ranks.push_back(i);
     groups_.push_back(fake_process_group(world));
   } catch (...) {
-    give_back();
+    unregister_groups();
     throw;
   }
 }

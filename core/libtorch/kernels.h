@@ -14,7 +14,7 @@ namespace shadowgraph {
 constexpr int kLibtorchMinor = TORCH_VERSION_MAJOR * 100 + TORCH_VERSION_MINOR;
 
 // 2.14: native_group_norm makes its input contiguous; before, group_norm did, and the kernel rejected other inputs.
-constexpr bool kGroupNormTakesAnyLayout = kLibtorchMinor >= 214;
+constexpr bool kGroupNormAcceptsAnyLayout = kLibtorchMinor >= 214;
 
 // 2.15: torch.utils.flop_counter counts the CPU's flash attention.
 constexpr bool kFlopsOfCpuFlashCounted = kLibtorchMinor >= 215;

@@ -22,7 +22,7 @@ using WriteHook = void (*)(c10::StorageImpl*);
 #if __has_include(<c10/core/StorageMaterializer.h>)
 
 // True if a hook may remain for the storage's lifetime; otherwise it must be cleared before the storage is freed.
-constexpr bool kWriteHooksStay = true;
+constexpr bool kWriteHooksPersist = true;
 
 inline void set_write_hook(c10::StorageImpl& storage, WriteHook hook) { storage.set_materializer(hook); }
 // libtorch clears a hook itself after calling it.
@@ -34,7 +34,7 @@ inline c10::DataPtr* hidden_by_write_hook(c10::StorageImpl& /*storage*/) { retur
 
 #else
 
-constexpr bool kWriteHooksStay = false;
+constexpr bool kWriteHooksPersist = false;
 
 // Replaces a storage's allocator, which copy-on-write asks for a copy, since the pointer is marked as shared.
 class CopyOnWriteHook final : public c10::Allocator {

@@ -58,8 +58,8 @@ at::Tensor bytes_of(const at::Tensor& tensor) {
 
 constexpr const char* kSend = "c10d::send";
 
-bool says_it_writes(const c10::AliasInfo& alias) {
-  return alias.isWrite() || std::ranges::any_of(alias.containedTypes(), &says_it_writes);
+bool declares_write(const c10::AliasInfo& alias) {
+  return alias.isWrite() || std::ranges::any_of(alias.containedTypes(), &declares_write);
 }
 
 bool may_write(const c10::FunctionSchema* schema, size_t position) {
@@ -67,7 +67,7 @@ bool may_write(const c10::FunctionSchema* schema, size_t position) {
   if (schema == nullptr) return true;
   if (schema->name().starts_with("c10d::")) return schema->name() != kSend;
   const auto* alias = schema->arguments()[position].alias_info();
-  return alias != nullptr && says_it_writes(*alias);
+  return alias != nullptr && declares_write(*alias);
 }
 
 void visit_tensors(const c10::IValue& value, const auto& visit) {

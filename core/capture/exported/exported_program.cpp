@@ -243,8 +243,8 @@ class WeightBuilder {
     SharedRecord& record = records_[payload.record];
     at::Tensor& tensor = record.tensors[geometry];
     if (tensor.defined()) return tensor;
-    const c10::ScalarType made_as = dtype_ && at::isFloatingType(geometry.dtype) ? *dtype_ : geometry.dtype;
-    const auto options = at::TensorOptions().dtype(made_as);
+    const c10::ScalarType target_dtype = dtype_ && at::isFloatingType(geometry.dtype) ? *dtype_ : geometry.dtype;
+    const auto options = at::TensorOptions().dtype(target_dtype);
     const at::NoGradGuard no_grad;
     const int64_t elements = elements_of(spec, payload, geometry);
     const bool is_first = record.tensors.size() == 1;
@@ -255,12 +255,13 @@ class WeightBuilder {
         record.base = record.whole.defined() ? record.whole.as_strided({elements}, {1}, 0).detach()
                                              : at::empty({elements}, options);
       }
-      if (record.base.scalar_type() != made_as) refuse(spec, "shares a record with a weight of a different dtype");
+      if (record.base.scalar_type() != target_dtype) refuse(spec, "shares a record with a weight of a different dtype");
       tensor = record.base.as_strided(geometry.sizes, geometry.strides, geometry.offset).detach();
     }
-    if (spec.kind != SavedInput::Kind::kParameter && made_as == geometry.dtype)
+    if (spec.kind != SavedInput::Kind::kParameter && target_dtype == geometry.dtype)
       read_contents(payload, geometry, tensor);
-    if (spec.kind == SavedInput::Kind::kParameter && (at::isFloatingType(made_as) || at::isComplexType(made_as))) {
+    if (spec.kind == SavedInput::Kind::kParameter &&
+        (at::isFloatingType(target_dtype) || at::isComplexType(target_dtype))) {
       tensor.set_requires_grad(payload.geometry.requires_grad);
     }
     return tensor;

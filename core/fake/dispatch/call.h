@@ -106,7 +106,7 @@ inline bool watches_size_reads(const ModeState* mode) { return mode != nullptr &
 
 // Returns whether the program itself, not a kernel, makes composite calls: they are then reported, and may be replaced
 // by a rule.
-inline bool takes_composites(const ModeState* mode) {
+inline bool reports_composites(const ModeState* mode) {
   return mode != nullptr && mode->kind == ModeKind::kFake && thread_state.kernel_depth == 0;
 }
 

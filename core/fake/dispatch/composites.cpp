@@ -138,7 +138,7 @@ bool composite_rule_applies(const OperatorInfo& info, c10::DeviceType device) {
 void composite_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
   static const c10::DispatchKeySet below(c10::DispatchKeySet::FULL_AFTER, kCompositeKey);
   const ModeState* mode = thread_state.mode;
-  if (!takes_composites(mode)) {
+  if (!reports_composites(mode)) {
     op.redispatchBoxed(keys & below, stack);
     return;
   }

@@ -224,7 +224,7 @@ ContentsOfCall::ContentsOfCall(const OperatorInfo& info, const torch::jit::Stack
   CallObserver* observer = thread_state.mode != nullptr ? thread_state.mode->observer : nullptr;
   known_ = knowable_ = info.evaluable;
   bool reads = false;
-  int64_t most_overwritten = 0;
+  int64_t max_overwritten = 0;
   routed_ = routed_operand(info, stack, begin);
   sent_ = SentContents::of(info, stack, begin);
   for (const uint16_t position : info.tensor_arguments) {
@@ -238,7 +238,7 @@ ContentsOfCall::ContentsOfCall(const OperatorInfo& info, const torch::jit::Stack
       if (overwritten) {
         known_ = known_ && storage.nbytes() <= kMaxKnownBytes && (!has_contents(storage) || is_in_memory(storage));
         knowable_ = PendingCall::covers_storage(tensor) || is_knowable_whole(tensor);
-        most_overwritten = std::max(most_overwritten, tensor.numel());
+        max_overwritten = std::max(max_overwritten, tensor.numel());
       } else {
         known_ = known_ && is_known(tensor);
         knowable_ = is_in(info.written_arguments, position) ? is_knowable_whole(tensor) : is_knowable(tensor);
@@ -249,7 +249,7 @@ ContentsOfCall::ContentsOfCall(const OperatorInfo& info, const torch::jit::Stack
   }
   if (known_) {
     most_elements_ = reads || info.name.starts_with("aten::arange") ? kMaxKnownElements : kMaxFilledElements;
-    if (most_overwritten > most_elements_) known_ = false;
+    if (max_overwritten > most_elements_) known_ = false;
   }
   if (knowable_ && !assumed_.empty() && prefers_user_values(info)) {
     user_values_first_ = true;

@@ -42,8 +42,8 @@ c10::ScalarType common_dtype(const OperatorInfo& info, const Stack& arguments, c
     }
   }
   const c10::ScalarType common = at::native::result_type(state);
-  const bool made_floating = c10::isIntegralType(common, /*includeBool=*/true) && c10::isFloatingType(result_dtype);
-  return made_floating ? c10::get_default_dtype_as_scalartype() : common;
+  const bool promoted_to_float = c10::isIntegralType(common, /*includeBool=*/true) && c10::isFloatingType(result_dtype);
+  return promoted_to_float ? c10::get_default_dtype_as_scalartype() : common;
 }
 
 // Replaces operands by the metadata of their copies; returns whether any is copied.

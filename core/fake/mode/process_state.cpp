@@ -486,7 +486,7 @@ at::Tensor detach_kernel(c10::DispatchKeySet keys, const at::Tensor& self) {
   constexpr c10::DispatchKeySet kBelow(c10::DispatchKeySet::FULL_AFTER, kCompositeKey);
   at::Tensor result = at::_ops::detach::redispatch(keys & kBelow, self);
   ModeState* mode = thread_state.mode;
-  if (!takes_composites(mode) || c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::ADInplaceOrView)) {
+  if (!reports_composites(mode) || c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::ADInplaceOrView)) {
     return result;
   }
   FakeTensorImpl* fake = as_fake(result);

@@ -124,7 +124,7 @@ bool can_use_efficient(const sdp::sdp_params& params) {
 }
 
 // Head dimensions of queries and values that cuDNN supports, in backward too.
-bool cudnn_takes_heads(const sdp::sdp_params& params, int64_t head, int64_t value_head) {
+bool cudnn_supports_heads(const sdp::sdp_params& params, int64_t head, int64_t value_head) {
   const DeviceProfile& device = device_profile();
   if (head % 8 != 0 || value_head % 8 != 0) return false;
   if (head <= 128 && value_head <= 128) return true;
@@ -155,7 +155,7 @@ bool can_use_cudnn(const sdp::sdp_params& params) {
     return false;
   }
   if (kCudnnAttentionHasLargestGrid && !fits_in_grid(params)) return false;
-  if (!cudnn_takes_heads(params, params.query.size(3), params.value.size(3))) return false;
+  if (!cudnn_supports_heads(params, params.query.size(3), params.value.size(3))) return false;
   if (params.query.size(2) == 1 && cudnn_attention_refuses_one_query(device.cudnn_version, device.sm_major))
     return false;
   return params.key.size(2) != 1 && (params.dropout == 0.0 || params.query.size(2) != 1);
@@ -198,15 +198,15 @@ SDPBackend choose_on_cuda(const sdp::sdp_params& params) {
 }
 
 SDPBackend choose_on_xpu(const sdp::sdp_params& params) {
-  constexpr int64_t kLongestHead = 576;
-  const bool wants_gradients = at::GradMode::is_enabled() && sdp::input_requires_grad(params);
+  constexpr int64_t kMaxHead = 576;
+  const bool needs_gradients = at::GradMode::is_enabled() && sdp::input_requires_grad(params);
   const bool fits =
-      has_dtype(params, {at::kFloat, at::kBFloat16, at::kHalf}) && !wants_gradients &&
+      has_dtype(params, {at::kFloat, at::kBFloat16, at::kHalf}) && !needs_gradients &&
       sdp::check_for_dropout(params, false) && sdp::check_tensor_shapes(params, false) &&
       sdp::check_batch_size_and_num_heads_dense<true>(params, false) && sdp::check_attn_mask_shape(params, false) &&
       sdp::check_nonzero_sequence_lengths_dense(params, false) &&
       sdp::check_last_dim_stride_equals_1_dense<false>(params, false) && params.query.size(-1) == params.key.size(-1) &&
-      std::max(params.query.size(-1), params.value.size(-1)) <= kLongestHead;
+      std::max(params.query.size(-1), params.value.size(-1)) <= kMaxHead;
   if (fits && at::globalContext().userEnabledOverrideableSDP()) return SDPBackend::overrideable;
   TORCH_CHECK(at::globalContext().userEnabledMathSDP(), "No available kernel. Aborting execution.");
   return SDPBackend::math;

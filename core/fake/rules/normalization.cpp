@@ -292,7 +292,7 @@ ThreeTensors native_group_norm(const Tensor& input, const OptionalTensor& weight
               "num_groups, but got input of shape ", input.sizes(), " and num_groups=", groups);
   check_per_channel(weight, "weight", channels);
   check_per_channel(bias, "bias", channels);
-  TORCH_CHECK(kGroupNormTakesAnyLayout ||
+  TORCH_CHECK(kGroupNormAcceptsAnyLayout ||
                   input.is_contiguous(on_cuda() ? MemoryFormat::Contiguous : input.suggest_memory_format()),
               "Expected X.is_contiguous(memory_format) to be true, but got false.");
   const ScalarType dtype = parameter_dtype(input, {&weight, &bias});
