@@ -90,8 +90,8 @@ TEST(ExportedProgram, TrainsItsParameters) {
 TEST(ExportedProgram, NamesTheDimensionThatCannotBe) {
   EXPECT_THAT(error_of(linear_archive(), {"f32[2,4]"}), HasSubstr("dimension 1 of input 'x' cannot be 4"));
   EXPECT_THAT(error_of(linear_archive(), {"f32[9,3]"}), HasSubstr("s0 must be 2 to 8"));
-  EXPECT_THAT(error_of(linear_archive(), {"f32[2,3,1]"}), HasSubstr("has 2 dimensions, not 3"));
-  EXPECT_THAT(error_of(linear_archive(), {"i64[2,3]"}), HasSubstr("'x' is f32, not i64"));
+  EXPECT_THAT(error_of(linear_archive(), {"f32[2,3,1]"}), HasSubstr("must have 2 dimensions, not 3"));
+  EXPECT_THAT(error_of(linear_archive(), {"i64[2,3]"}), HasSubstr("'x' must be f32, not i64"));
   EXPECT_THAT(error_of(linear_archive(), {"f32[2,3]", "f32[2,3]"}), HasSubstr("takes 1 inputs"));
 }
 
