@@ -34,13 +34,13 @@ bool same_state(const at::Tensor& a, const at::Tensor& b) {
   return a.defined() && b.defined() && at::equal(a, b);
 }
 
-// What this process knows of generators that programs made: by number, which an Argument holds.
+// The generators of programs in this process, by the number stored in an Argument.
 class KnownGenerators {
  public:
   struct Entry {
     c10::weak_intrusive_ptr<c10::GeneratorImpl> generator{c10::intrusive_ptr<c10::GeneratorImpl>()};
     const c10::GeneratorImpl* address = nullptr;
-    at::Tensor state;  // undefined: the device does not say
+    at::Tensor state;  // undefined if the device does not support it
   };
 
   static KnownGenerators& all() {
@@ -48,7 +48,7 @@ class KnownGenerators {
     return *known;
   }
 
-  // Says whether a program has had one yet.
+  // Returns whether any program has used one.
   bool any() {
     const std::lock_guard lock(mutex_);
     return last_ != 0;
@@ -59,7 +59,7 @@ class KnownGenerators {
     try {
       state = state_of_generator(generator);
     } catch (const std::exception&) {
-      state = at::Tensor();  // NOLINT(bugprone-empty-catch): nobody can go on from there, which a run will say
+      state = at::Tensor();  // NOLINT(bugprone-empty-catch): unsupported; reported if a run needs it
     }
     const std::lock_guard lock(mutex_);
     const auto latest = latest_.find(generator.unsafeGetGeneratorImpl());
@@ -82,7 +82,7 @@ class KnownGenerators {
   }
 
  private:
-  // A capture that is never finished leaves entries of generators that are gone.
+  // Captures that were never finished leave entries of destroyed generators.
   void forget_some() {
     constexpr size_t kMost = 4096;
     if (entries_.size() < kMost) return;
@@ -101,11 +101,11 @@ bool is_default(const at::Generator& generator) {
     return at::globalContext().defaultGenerator(generator.device()).unsafeGetGeneratorImpl() ==
            generator.unsafeGetGeneratorImpl();
   } catch (const std::exception&) {
-    return true;  // a pretended device has no others
+    return true;  // simulated devices have no others
   }
 }
 
-// "seed 3" if the generator was seeded so and nothing was drawn since; otherwise all its bytes.
+// Returns "seed 3" if the generator was just seeded with that, otherwise all bytes of its state.
 std::string state_text(const at::Tensor& state, c10::Device device) {
   if (device.is_cpu()) {
     at::Generator fresh = at::detail::createCPUGenerator();
@@ -125,7 +125,7 @@ std::string state_text(const at::Tensor& state, c10::Device device) {
   return text;
 }
 
-// Returns nothing for what state_text does not write.
+// Returns nullopt for text not written by state_text.
 std::optional<uint64_t> seed_in(std::string_view text) {
   if (!text.starts_with(kSeed)) return std::nullopt;
   text.remove_prefix(kSeed.size());
@@ -144,9 +144,9 @@ std::optional<at::Tensor> bytes_in(std::string_view text) {
   return state;
 }
 
-[[noreturn]] void refuse_state(const OwnGenerator& own, const std::string& why) {
-  throw Error("the program's own generator '" + own.name + "' on " + own.device.str() + " cannot be made: " + why +
-              "; give one with InterpreterOptions::generators (Python: graph.compile(generators={\"" + own.name +
+[[noreturn]] void refuse_state(const ProgramGenerator& own, const std::string& why) {
+  throw Error("cannot create the program's generator '" + own.name + "' on " + own.device.str() + ": " + why +
+              "; pass one with InterpreterOptions::generators (Python: graph.compile(generators={\"" + own.name +
               "\": torch.Generator()}))");
 }
 
@@ -163,7 +163,7 @@ std::optional<uint16_t> generator_position(const Graph& graph, NodeId node) {
 
 Argument argument_of(const at::Generator& generator) {
   Argument argument = Argument::of_device(generator.device(), ArgumentKind::kGenerator);
-  // A description keeps the states of all generators itself (core/deferred/random_streams.h).
+  // Deferred recording keeps the states of all generators itself (core/deferred/random_streams.h).
   const bool described = thread_state.mode != nullptr && thread_state.mode->reads_data;
   if (!described && !is_default(generator)) argument.i = KnownGenerators::all().number_of(generator);
   return argument;
@@ -191,12 +191,12 @@ void name_generators(Graph& graph) {
   }
 }
 
-std::optional<OwnGenerator> own_generator_of(const Graph& graph, NodeId node) {
+std::optional<ProgramGenerator> program_generator_of(const Graph& graph, NodeId node) {
   const std::string_view name = graph.note(node, kGeneratorNote);
   const auto position = name.empty() ? std::nullopt : generator_position(graph, node);
   if (!position) return std::nullopt;
   const Argument& argument = graph.arguments(node)[*position];
-  OwnGenerator own{.name = std::string(name), .device = argument.device(), .position = *position};
+  ProgramGenerator own{.name = std::string(name), .device = argument.device(), .position = *position};
   if (const auto known = KnownGenerators::all().find(argument.i); argument.i != 0 && known) {
     if (auto alive = known->generator.lock()) own.original = at::Generator(std::move(alive));
   }
@@ -213,29 +213,29 @@ std::optional<OwnGenerator> own_generator_of(const Graph& graph, NodeId node) {
 std::map<std::string, at::Generator> copies_of_generators(const Graph& graph) {
   std::map<std::string, at::Generator> copies;
   for (const NodeId node : graph.nodes()) {
-    const auto own = own_generator_of(graph, node);
+    const auto own = program_generator_of(graph, node);
     if (own && own->original.defined() && !copies.contains(own->name)) copies[own->name] = own->original.clone();
   }
   return copies;
 }
 
-void put_state(at::Generator& generator, const OwnGenerator& own) {
-  if (!own.state) refuse_state(own, "nothing says in which state it was");
+void put_state(at::Generator& generator, const ProgramGenerator& own) {
+  if (!own.state) refuse_state(own, "its state is not in the graph's metadata");
   at::Tensor state;
   if (const auto seed = seed_in(*own.state); seed && own.device.is_cpu()) {
     state = state_of_generator(at::detail::createCPUGenerator(*seed));
   } else if (const auto bytes = bytes_in(*own.state)) {
     state = *bytes;
   } else {
-    refuse_state(own, "its state in the graph's metadata is neither \"seed N\" nor bytes in hexadecimal digits");
+    refuse_state(own, "its state in the graph's metadata is neither \"seed N\" nor hexadecimal bytes");
   }
   const RealCalls real;
   const std::lock_guard lock(generator.mutex());
   generator.set_state(state);
 }
 
-at::Generator made_generator(const OwnGenerator& own) {
-  if (!own.device.is_cpu()) refuse_state(own, "only those of the CPU are");
+at::Generator create_generator(const ProgramGenerator& own) {
+  if (!own.device.is_cpu()) refuse_state(own, "only CPU generators are supported");
   at::Generator generator = at::detail::createCPUGenerator();
   put_state(generator, own);
   return generator;

@@ -1,13 +1,13 @@
-// Names, in a graph, the random generators that a program made itself (torch.Generator), so that a run draws from them.
+// Names the random generators that a program created (torch.Generator) in a graph, so that replay draws from them.
 //
 //     meta "generator g0" = "cpu seed 3"
 //     %1 = aten::rand.generator([4], generator(cpu), ...) note("generator" = "g0")
 //
-// The note says from which one a node draws; without one it is the default generator of the device. The metadata say in
-// which state it was when the program first drew from it. In the process that captured the program a run draws from the
-// very object, as eager does, and so moves it. Elsewhere it draws from one of its own in that state.
+// The note names the generator that a node draws from; without one it is the device's default generator. The metadata
+// hold its state before the program's first draw. In the process that captured the program, replay draws from the same
+// object and advances it, as in eager. Elsewhere it creates one in that state.
 //
-// A state that begins with "always" is put in place by every run: the program made the generator, or seeded it, itself.
+// A state that begins with "always" is set by every run: the program itself created or seeded the generator.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -21,32 +21,31 @@
 
 namespace shadowgraph {
 
-// Returns the argument that stands for `generator`. One of the program's own has a number in it, Argument::i, which
-// means something in this process alone.
+// Returns the argument for `generator`. For one created by the program, Argument::i is a number that is valid only in
+// this process.
 Argument argument_of(const at::Generator& generator);
 
-// Gives names to the program's own generators in a graph that has been recorded.
+// Names the program's generators in a recorded graph.
 void name_generators(Graph& graph);
 
-struct OwnGenerator {
+struct ProgramGenerator {
   std::string name;
   c10::Device device = c10::Device(c10::kCPU);
   bool always = false;
-  std::optional<std::string>
-      state;               // as the metadata say it: "seed 3", or bytes in hexadecimal digits; none: not known
-  at::Generator original;  // undefined: it is gone, or of another process
-  uint16_t position = 0;   // among the node's arguments
+  std::optional<std::string> state;  // as in the metadata: "seed 3", or hexadecimal bytes; nullopt: unknown
+  at::Generator original;            // undefined: destroyed, or of another process
+  uint16_t position = 0;             // among the node's arguments
 };
 
-// Returns from which generator of the program's own a node draws, if it does.
-std::optional<OwnGenerator> own_generator_of(const Graph& graph, NodeId node);
+// Returns the program's generator that a node draws from, if any.
+std::optional<ProgramGenerator> program_generator_of(const Graph& graph, NodeId node);
 
-// Returns, by name, a copy of each of the program's own generators that are there, in the state in which it is now.
+// Returns copies, in their current state, of the program's generators that still exist, by name.
 std::map<std::string, at::Generator> copies_of_generators(const Graph& graph);
 
-// Makes a generator in the state that is known of it. Throws Error if none is, or for a device without generators.
-at::Generator made_generator(const OwnGenerator& own);
-// Puts `generator` in that state.
-void put_state(at::Generator& generator, const OwnGenerator& own);
+// Creates a generator in the recorded state. Throws Error if the state is unknown or the device has no generators.
+at::Generator create_generator(const ProgramGenerator& own);
+// Sets `generator` to the recorded state.
+void put_state(at::Generator& generator, const ProgramGenerator& own);
 
 }  // namespace shadowgraph

@@ -18,8 +18,8 @@ namespace {
 
 std::atomic<WrapperParts> wrapper_parts{nullptr};
 
-// Forgets contents: a tensor from outside may have any, whatever it is filled with now.
-void forget_what_it_holds(const at::Tensor& tensor) {
+// Forgets known contents: an input may hold any values, whatever it is filled with now.
+void forget_input_contents(const at::Tensor& tensor) {
   close_open_literal();
   if (is_fake(tensor)) forget_contents(*tensor.storage().unsafeGetStorageImpl());
 }
@@ -42,8 +42,9 @@ void set_wrapper_parts(WrapperParts parts) { wrapper_parts.store(parts, std::mem
 std::vector<at::Tensor> parts_of(const at::Tensor& wrapper) {
   const WrapperParts look = wrapper_parts.load(std::memory_order_acquire);
   if (look == nullptr) {
-    throw Error(c10::str("a tensor of another language holds other tensors, and nobody says which: a ",
-                         wrapper.scalar_type(), " of sizes ", wrapper.sizes(), "; give set_wrapper_parts a function"));
+    throw Error(c10::str("a tensor subclass from another language holds inner tensors (", wrapper.scalar_type(),
+                         " of sizes ", wrapper.sizes(),
+                         "), and no function to unwrap it is registered; call set_wrapper_parts"));
   }
   return look(wrapper);
 }
@@ -56,7 +57,7 @@ CaptureSession::CaptureSession(const CaptureOptions& options)
   state.observer = recorder_.get();
   state.saved_tensors = options.saved_tensors ? recorder_.get() : nullptr;
   state.watch_size_reads = options.guards;
-  if (options.cpp_sources) recorder_->note_backtraces();
+  if (options.cpp_sources) recorder_->record_backtraces();
 }
 
 CaptureSession::CaptureSession(const torch::nn::Module& root, const CaptureOptions& options)
@@ -77,8 +78,8 @@ Recorder* current_recorder() {
 }
 
 void CaptureSession::name_parameter(const at::Tensor& tensor, const std::string& name) {
-  // A tied parameter comes under several names; the first counts.
-  forget_what_it_holds(tensor);
+  // A tied parameter has several names; the first is used.
+  forget_input_contents(tensor);
   if (!declared_.insert(tensor.unsafeGetTensorImpl()).second) return;
   check_is_of(state_of(mode_), tensor, name);
   recorder_->name_tensor(tensor, Builtin::kParameter, name);
@@ -94,21 +95,21 @@ void CaptureSession::name_buffer(const at::Tensor& tensor, const std::string& na
 }
 
 void CaptureSession::name_input(const at::Tensor& tensor, const std::string& name, bool keep_contents) {
-  if (!keep_contents) forget_what_it_holds(tensor);
+  if (!keep_contents) forget_input_contents(tensor);
   recorder_->name_tensor(tensor, Builtin::kInput, name);
   recorder_->declare(tensor);
   if (keep_contents || !state_of(mode_).options.host_reads.masks_full || !is_fake(tensor)) return;
   const bool is_mask = tensor.scalar_type() == c10::kBool ||
                        (c10::isIntegralType(tensor.scalar_type(), false) && name.find("mask") != std::string::npos);
   if (!is_mask || !PendingCall::covers_storage(tensor)) return;
-  give_uniform_contents(tensor, 1);
+  set_uniform_contents(tensor, 1);
   recorder_->assume(tensor, kAssumedFull);
 }
 
 void CaptureSession::name_module(const torch::nn::Module& root) {
   for (const auto& entry : root.named_parameters()) name_parameter(entry.value(), entry.key());
   for (const auto& entry : root.named_buffers()) name_buffer(entry.value(), entry.key());
-  // The walk is by hand: Module::named_modules() wants the root to be owned by a shared_ptr.
+  // Not Module::named_modules(), which requires the root to be owned by a shared_ptr.
   std::vector<std::pair<const torch::nn::Module*, std::string>> pending{{&root, ""}};
   while (!pending.empty()) {
     const auto [module, path] = pending.back();
@@ -130,7 +131,7 @@ void CaptureSession::enter_module(const void* module, const std::string& class_n
 
 void CaptureSession::leave_module() {
   if (finished_) return;
-  if (!recorder_->is_in_module()) throw Error("leave_module without the enter_module that it ends");
+  if (!recorder_->is_in_module()) throw Error("leave_module without a matching enter_module");
   recorder_->leave_region();
 }
 
@@ -140,7 +141,7 @@ void CaptureSession::set_locate(Locate locate) {
 
 Graph CaptureSession::finish(const std::vector<at::Tensor>& outputs,
                              std::vector<std::pair<at::Tensor, at::Tensor>> more_gradients) {
-  if (finished_) throw Error("this capture session is finished already");
+  if (finished_) throw Error("this capture session is already finished; create a new CaptureSession");
   std::vector<std::pair<at::Tensor, at::Tensor>> gradients = std::move(more_gradients);
   for (const at::Tensor& parameter : parameters_) {
     if (parameter.grad().defined()) gradients.emplace_back(parameter, parameter.grad());
@@ -151,7 +152,7 @@ Graph CaptureSession::finish(const std::vector<at::Tensor>& outputs,
   finished_ = true;
   Graph graph = recorder_->finish(outputs, gradients);
   name_generators(graph);
-  // What decides how long products take, and no call tells.
+  // Affects the time of matrix products, but appears in no call.
   if (at::globalContext().float32Precision(at::Float32Backend::CUDA, at::Float32Op::MATMUL) ==
       at::Float32Precision::TF32) {
     graph.metadata.set("float32_matmul", "tf32");
@@ -169,8 +170,12 @@ PhaseScope::~PhaseScope() {
 
 void resize_storage(const c10::Storage& storage, size_t bytes) {
   c10::StorageImpl& impl = *storage.unsafeGetStorageImpl();
-  if (!impl.resizable()) throw Error("resize_storage: this storage has a size that cannot change");
-  if (!impl.device().is_meta()) throw Error("resize_storage: this storage has data; it is of no fake tensor");
+  if (!impl.resizable()) throw Error("resize_storage: the storage is not resizable");
+  if (!impl.device().is_meta()) {
+    throw Error(
+        "resize_storage: expected the storage of a fake tensor, but this one holds data; use "
+        "untyped_storage().resize_()");
+  }
   ModeState* const mode = active_fake_mode();
   if (mode != nullptr && mode->observer != nullptr && thread_state.kernel_depth == 0) {
     close_open_literal();

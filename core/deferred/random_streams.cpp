@@ -31,7 +31,7 @@ Consumption words(uint64_t count) { return {Kind::kWords, count}; }
 
 uint64_t elements(const Graph& graph, ValueId value) { return static_cast<uint64_t>(graph.numel(value)); }
 
-// Returns the words that one uniform number takes; 0 for a dtype that the kernels do not have.
+// Returns the words per uniform number; 0 for unsupported dtypes.
 uint64_t words_of_uniform(at::ScalarType dtype) {
   switch (dtype) {
     case at::kFloat:
@@ -57,7 +57,7 @@ Consumption of_normal(const Graph& graph, ValueId value) {
   if (each == 0) return {};
   if (n < 16 || !graph.is_contiguous(value)) return {Kind::kNormals, n};
   const uint64_t tail = n % 16 != 0 ? 16 : 0;
-  // Half types are made sixteen at a time; the others are first filled as a whole.
+  // Half types are drawn in blocks of sixteen; the others are first filled completely.
   const bool whole = dtype == at::kFloat || dtype == at::kDouble;
   return words(each * ((whole ? n : n - n % 16) + tail));
 }
@@ -70,7 +70,7 @@ Consumption of_random(const Graph& graph, ValueId value) {
 Consumption of_range(const Graph& graph, ValueId value, int64_t from, int64_t to) {
   const uint64_t range = static_cast<uint64_t>(to) - static_cast<uint64_t>(from);
   constexpr uint64_t kWide = uint64_t{1} << 28;
-  // Floating types round the bounds first, so nothing is decided here near the limit.
+  // Floating-point types round the bounds first, so nothing is assumed near the limit.
   if (range > kWide - kWide / 64 && range < kWide + kWide / 64 &&
       !at::isIntegralType(graph.value(value).dtype, /*includeBool=*/true)) {
     return {};
@@ -78,12 +78,13 @@ Consumption of_range(const Graph& graph, ValueId value, int64_t from, int64_t to
   return words((range >= kWide ? 2 : 1) * elements(graph, value));
 }
 
-// ---- Operators whose kernels may be MKL's
+// ---- Operators that may use MKL
 
 using Sampler = void (*)(at::Tensor&, const at::Generator&);
 
+// A linear function of the number of elements.
 struct Line {
-  bool straight = false;
+  bool straight = false;  // the measurement was linear
   uint64_t each = 0;
   uint64_t constant = 0;
 };
@@ -123,7 +124,7 @@ Consumption of_sampler(const Graph& graph, ValueId value, Sampler sample) {
   return line.straight ? words(line.each * elements(graph, value) + line.constant) : Consumption();
 }
 
-// ---- Rows
+// ---- Table of operators
 
 enum class Family : uint8_t { kUniform, kNormal, kRandom, kRange, kPermutation, kSampler };
 
@@ -193,7 +194,7 @@ RandomState RandomState::of(const at::Generator& generator) {
 void RandomState::put_into(const at::Generator& generator) const {
   at::CPUGeneratorImpl& impl = impl_of(generator);
   const std::lock_guard lock(impl.mutex_);
-  at::mt19937 moved = impl.engine();  // a new one would seed itself, which takes longer than a draw's record
+  at::mt19937 moved = impl.engine();  // a copy: constructing one seeds it, which is slow
   moved.set_data(engine);
   impl.set_engine(moved);
   impl.set_next_float_normal_sample(next_float);
@@ -249,7 +250,7 @@ void skip(RandomState& state, const Consumption& consumption) {
     advance(state.engine, 4);
     return;
   }
-  // The second half of the last pair stays in the generator, so it must be made.
+  // The second half of the last pair is cached in the generator, so it must be computed.
   const RealCalls real;
   const at::Generator generator = at::detail::createCPUGenerator();
   state.put_into(generator);
@@ -274,7 +275,7 @@ RandomFill random_fill_of(const Graph& graph, NodeId node) {
 
 namespace {
 
-// Vigna's splitmix64 makes well-mixed 64-bit numbers from consecutive ones.
+// Vigna's splitmix64: a well-mixed function of 64-bit integers.
 uint64_t mixed(uint64_t x) {
   x += 0x9E3779B97F4A7C15U;
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9U;
@@ -288,12 +289,12 @@ uint64_t next_nonce() {
 }
 
 constexpr uint32_t kMagic = 0x5347646EU;
-constexpr size_t kUnpinned = 64;           // known states kept per stream, 2.5 KB each
-constexpr uint64_t kFar = 1U << 20;        // words after which a state is worth keeping
-constexpr uint32_t kManyDraws = 64;        // likewise, draws
-constexpr uint64_t kForeignBlocks = 4096;  // how far a ticket is searched for among states drawn from it
+constexpr size_t kUnpinned = 64;           // unpinned states kept per stream, 2.5 KB each
+constexpr uint64_t kFar = 1U << 20;        // distance in words from which a state is kept
+constexpr uint32_t kManyDraws = 64;        // the same in draws
+constexpr uint64_t kForeignBlocks = 4096;  // how many blocks to search for draws from a ticket
 
-// Says whether no number has been drawn from a ticket.
+// Returns whether no number has been drawn from a ticket.
 bool is_untouched(const at::mt19937_data_pod& engine) { return engine.left_ == 1 && engine.next_ == 0; }
 
 }  // namespace
@@ -303,7 +304,7 @@ RandomStreams::RandomStreams(const Graph& graph, RunDraw run)
 
 // ---- Tickets
 
-// Fills a ticket with noise: whoever draws from it past the record at least gets numbers that look random.
+// Fills a ticket with pseudorandom words, so that unrecorded draws from it at least look random.
 void RandomStreams::make_noise(Stream& stream) const {
   at::mt19937_data_pod& engine = stream.noise;
   engine = stream.known.begin()->second.state.engine;
@@ -350,7 +351,7 @@ RandomState RandomStreams::current_state(const at::Generator& generator) {
   return state_of_ticket(found).value_or(found);
 }
 
-// Finds what the program has done to the generator since the last ticket.
+// Detects changes of the generator's state since the last ticket.
 void RandomStreams::observe(uint32_t number) {
   Stream& stream = streams_[number];
   if (!stream.has_ticket) return;
@@ -366,15 +367,15 @@ void RandomStreams::observe(uint32_t number) {
     if (drawn_from.state_ != found.engine.state_) continue;
     put_ticket(number);
     throw DeferredError(
-        "numbers were drawn from a random generator past the record while a program was being described: by another "
-        "thread, or directly from the generator. What they were is not what running the program would give. Draw them "
-        "under an UnfakeGuard, or outside deferred_init");
+        "random numbers were drawn outside the recording while deferred_init was active, by another thread or directly "
+        "from the generator, and differ from those of an eager run. Draw them under an UnfakeGuard, or outside of "
+        "deferred_init");
   }
   begin_segment(stream, found);
 }
 
 uint32_t RandomStreams::stream_of(const std::optional<at::Generator>& generator) {
-  // Generators of pretended devices have no numbers of their own: draws follow the CPU's, as if built there.
+  // Generators of simulated devices produce no numbers: their draws use the CPU's, as if the module was created there.
   const bool is_cpu = generator && generator->defined() && generator->device().is_cpu();
   const at::Generator& wanted = is_cpu ? *generator : at::detail::getDefaultCPUGenerator();
   for (uint32_t i = 0; i < streams_.size(); ++i) {
@@ -424,7 +425,7 @@ void RandomStreams::draw(NodeId node, const std::optional<at::Generator>& genera
   if (streams_[number].has_ticket) {
     observe(number);
   } else {
-    // The stream was not met before, or was met outside the described program: it is where it is.
+    // First use, or the stream was used outside of the recording: take its current state.
     begin_segment(streams_[number], current_state(streams_[number].generator));
   }
   Stream& stream = streams_[number];

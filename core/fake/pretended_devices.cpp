@@ -1,4 +1,4 @@
-// Reports what libtorch says that this machine's processor can do.
+// Simulated devices, their streams, and the CPU capabilities of this machine.
 #include "core/fake/pretended_devices.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -22,8 +22,8 @@
 namespace shadowgraph {
 namespace {
 
-// Asks an operator without arguments what oneDNN supports here. Its kernel is called whatever mode this thread is in.
-bool onednn_says(const char* name) {
+// Calls an operator that reports a oneDNN capability, bypassing any active mode.
+bool onednn_supports(const char* name) {
   const auto op = c10::Dispatcher::singleton().findSchema({name, ""});
   if (!op) return false;  // a libtorch without oneDNN
   torch::jit::Stack stack;
@@ -34,8 +34,8 @@ bool onednn_says(const char* name) {
 }  // namespace
 
 const CpuProfile& CpuProfile::this_machine() {
-  static const CpuProfile machine{.mkldnn_bf16 = onednn_says("mkldnn::_is_mkldnn_bf16_supported"),
-                                  .mkldnn_fp16 = onednn_says("mkldnn::_is_mkldnn_fp16_supported")};
+  static const CpuProfile machine{.mkldnn_bf16 = onednn_supports("mkldnn::_is_mkldnn_bf16_supported"),
+                                  .mkldnn_fp16 = onednn_supports("mkldnn::_is_mkldnn_fp16_supported")};
   return machine;
 }
 
@@ -49,14 +49,14 @@ void allow_only(DeviceProfile& profile, AttentionKernel kernel) {
 
 namespace {
 
-constexpr int kMostDevices = std::numeric_limits<c10::DeviceIndex>::max();
+constexpr int kMaxDevices = std::numeric_limits<c10::DeviceIndex>::max();
 
 [[noreturn]] void refuse_beyond(c10::Device device, int count) {
   const std::string remedy =
-      "; a mode with another DeviceProfile::device_count (in Python sg.fake(device_count=)) pretends another machine";
-  if (count == 0) throw Error(device.str() + ": the pretended machine has no accelerators" + remedy);
-  throw Error(device.str() + ": invalid device ordinal, the pretended machine has " + std::to_string(count) +
-              " of them" + remedy);
+      "; set DeviceProfile::device_count (in Python sg.fake(device_count=)) to simulate another machine";
+  if (count == 0) throw Error(device.str() + ": the simulated machine has no accelerators" + remedy);
+  throw Error(device.str() + ": invalid device ordinal, the simulated machine has " + std::to_string(count) +
+              " devices" + remedy);
 }
 
 }  // namespace
@@ -75,19 +75,19 @@ void check_exists_for_libtorch(c10::Device device) {
 }
 
 void check_machine(const DeviceProfile& profile, c10::Device device) {
-  if (profile.device_count < 0 || profile.device_count > kMostDevices) {
-    throw Error("DeviceProfile::device_count is " + std::to_string(profile.device_count) + "; it is 0 to " +
-                std::to_string(kMostDevices));
+  if (profile.device_count < 0 || profile.device_count > kMaxDevices) {
+    throw Error("DeviceProfile::device_count is " + std::to_string(profile.device_count) + "; it must be 0 to " +
+                std::to_string(kMaxDevices));
   }
   ModeState machine;
   machine.options.profile = profile;
-  // Without an index it is the current one, of which there must be one.
+  // A device without index is the current one, so at least one must exist.
   check_exists(c10::Device(device.type(), std::max(device.index(), c10::DeviceIndex{0})), &machine);
 }
 
 FakeTensorOptions of_any_machine(FakeTensorOptions options) {
   if (!options.profile) options.profile.emplace();
-  options.profile->device_count = kMostDevices;
+  options.profile->device_count = kMaxDevices;
   return options;
 }
 
@@ -100,7 +100,7 @@ std::vector<c10::Stream>& streams_of_thread() {
 
 }  // namespace
 
-const std::vector<c10::Stream>& other_streams() { return streams_of_thread(); }
+const std::vector<c10::Stream>& non_default_streams() { return streams_of_thread(); }
 
 StreamObserver* stream_observer() {
   const ModeState* mode = thread_state.mode;
@@ -113,7 +113,7 @@ c10::Stream new_stream(c10::Device device) {
 }
 
 c10::Stream current_stream(c10::Device device) {
-  for (const c10::Stream& stream : other_streams()) {
+  for (const c10::Stream& stream : non_default_streams()) {
     if (stream.device() == device) return stream;
   }
   return c10::Stream(c10::Stream::DEFAULT, device);

@@ -176,7 +176,7 @@ def test_what_is_sent_must_be_contiguous():
         stage = pipeline_programs.PipelineStage(Transposed(8, 8), rank, RANKS, torch.device("cpu"))
         return pipeline_programs.schedules.ScheduleGPipe(stage, 1, loss_fn=lambda y, t: (y - t).sum())
 
-    with sg.fake_process_group(RANKS, 1), pytest.raises(RuntimeError, match="has to be contiguous"):
+    with sg.fake_process_group(RANKS, 1), pytest.raises(RuntimeError, match="must be contiguous"):
         sg.profile(make, "f32[8,8]", target="f32[8,8]", device="cpu")
 
 

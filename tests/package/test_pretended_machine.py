@@ -61,7 +61,7 @@ def test_a_device_beyond_the_machines_is_refused():
     with sg.fake() as mode:
         assert refused(ways_to("cuda:99")) == []
         assert refused({"from_real": lambda: mode.from_real(real, "cuda:99")}) == []
-        with pytest.raises(sg.Error, match="invalid device ordinal, the pretended machine has 8"):
+        with pytest.raises(sg.Error, match="invalid device ordinal, the simulated machine has 8"):
             torch.empty(2, device="cuda:8")
         assert torch.empty(2, device="cuda:7").device.index == 7
         # Who asks is told of one, since trainers take all that they see.

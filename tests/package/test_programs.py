@@ -38,7 +38,7 @@ def test_what_follows_from_constants_is_known_at_any_size():
 
 
 def test_the_budget_is_named_by_the_error():
-    refused = pytest.raises(sg.DataDependentError, match="contents_budget more bytes")
+    refused = pytest.raises(sg.DataDependentError, match="contents_budget.bytes")
     with sg.fake("cpu", contents_budget=(10**6, 1.0)), refused:
         torch.tril(torch.ones(2048, 2048)).sum().item()
 
@@ -80,7 +80,7 @@ def test_sizes_that_data_decides_by_name_kind_and_function():
         x = torch.rand(4, 2, device="cuda")
         assert x.nonzero().shape == (8, 2)
         assert x[0].nonzero().shape == (2, 1)
-        with pytest.raises(sg.DataDependentError, match="data_sizes.*for all such"):
+        with pytest.raises(sg.DataDependentError, match="data_sizes.*for all calls"):
             x.unique()
     assert asked == [("nonzero0", "aten::nonzero", (4, 2), 8), ("unique0", "aten::_unique2", (4, 2), 8)]
     with sg.fake("cuda", data_sizes={"nonzero1": 1, "nonzero": 3}):

@@ -347,8 +347,8 @@ void expect_refused(const TrainingOptions& training, const std::string& says) {
 }
 
 TEST(TrainingRun, OptionsThatMakeNoSenseAreRefused) {
-  expect_refused({.accumulate = 0}, "at least 1 micro-batch, not 0");
-  expect_refused({.accumulate = -2}, "at least 1 micro-batch, not -2");
+  expect_refused({.accumulate = 0}, "micro-batches and must be at least 1, not 0");
+  expect_refused({.accumulate = -2}, "micro-batches and must be at least 1, not -2");
   expect_refused({.clip_grad_norm = 0.0}, "positive");
   expect_refused({.clip_grad_norm = -1.0}, "positive");
   expect_refused({.ema = -0.1}, "between 0 and 1");

@@ -162,7 +162,7 @@ def damaged_torchscript(runs, good, folder):
     nested = b"return " + b"(" * 100000
     refuse(runs, ("capture", rewrite(traced, bad, in_code(b"return ", nested)), *shape), "too deeply")
     chains = b"return " + b"-" * 100000
-    refuse(runs, ("capture", rewrite(traced, bad, in_code(b"return ", chains)), *shape), "expression that is too long")
+    refuse(runs, ("capture", rewrite(traced, bad, in_code(b"return ", chains)), *shape), "expression is too long")
     blocks = b"".join(b" " * i + b"if True:\n" for i in range(2, 3000))
     refuse(runs, ("capture", rewrite(traced, bad, in_code(b"  return ", blocks + b"  return ")), *shape), "too deeply")
     largest = b"J" + (2**31 - 1).to_bytes(4, "little")
@@ -176,7 +176,7 @@ def damaged_torchscript(runs, good, folder):
     most = b"\xff\xff\xff\x7f"
     for ending in ("/data.pkl", "/constants.pkl", ".debug_pkl"):
         for stated, says in ((b"r" + most, "memo"), (b"j" + most, "memo"), (b"X" + most, "length"),
-                             (b"B" + most, "length"), (b"\x8b" + most, "length"), (b"\xfe", "no instruction")):
+                             (b"B" + most, "length"), (b"\x8b" + most, "length"), (b"\xfe", "not a pickle opcode")):
 
             def stating(name, content, ending=ending, stated=stated):
                 return content[:2] + stated + content[2:] if name.endswith(ending) else content

@@ -156,7 +156,7 @@ def inputs(folder):
     expect(1, "profile", zipped, says=("--input",))
     expect(1, "profile", zipped, "--input", "f32[2,2]", says=("TorchScript",))
     for spec in ("f32", "f33[2]", "f32[2,,3]", "f32[a]", "f32[-1]", "[2]", "f32[2", "f32[9999999999,9999999999]"):
-        expect(1, "profile", zipped, "--input", spec, says=("write for example",))
+        expect(1, "profile", zipped, "--input", spec, says=("expected for example",))
     expect(1, "capture", "resnet18", "-o", folder / "no" / "such" / "g.sg", says=("g.sg",))
     with open("/dev/full", "w") as full:
         result = subprocess.run([TOOL, "list", "models"], stdout=full, stderr=subprocess.PIPE, text=True)

@@ -82,7 +82,7 @@ TEST(CaptureOptions, WhatContradictsTheModeIsRefused) {
   Shifting net;
   const at::Tensor x = at::ones({2, 4});
   torch::optim::SGD sgd(net.parameters(), 0.1);
-  const auto words = ThrowsMessage<Error>(AllOf(HasSubstr("device cpu and cuda"), HasSubstr("Leave them out")));
+  const auto words = ThrowsMessage<Error>(AllOf(HasSubstr("device cpu and cuda"), HasSubstr("Leave it out")));
   const CaptureOptions on_cpu{.mode = {.device = at::kCPU}};
   EXPECT_THAT([&] { capture_forward(net, {x}, on_cpu); }, words);
   EXPECT_THAT([&] { capture_training_step(net, {x}, summed, sgd, on_cpu); }, words);
@@ -103,7 +103,7 @@ TEST(CaptureOptions, AModuleOfTwoModesThatDifferIsRefused) {
   const FakeTensorMode other({.device = at::kCUDA});
   net.register_buffer("extra", at::ones({4}));
   EXPECT_THAT([&] { capture_forward(net, {at::ones({4})}); },
-              ThrowsMessage<Error>(HasSubstr("made in two modes that differ: device cpu and cuda")));
+              ThrowsMessage<Error>(HasSubstr("created in two different modes: device cpu and cuda")));
 }
 
 TEST(CaptureOptions, TheProfileComesAlong) {

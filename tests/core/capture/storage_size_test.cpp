@@ -147,13 +147,13 @@ TEST(StorageSize, MemoryThatWasGivenBackIsNotUsed) {
   resize(x, 0);
   const at::Tensor view = x.view({8});  // looks at nothing
   EXPECT_THAT([&] { at::add(view, 1); },
-              ThrowsMessage<Error>(AllOf(HasSubstr("aten::add"), HasSubstr("uses a tensor of [8]"),
-                                         HasSubstr("needs 32 bytes of a storage that has 0"))));
+              ThrowsMessage<Error>(AllOf(HasSubstr("aten::add"), HasSubstr("uses a tensor of shape [8]"),
+                                         HasSubstr("needs 32 bytes, but its storage has 0"))));
 }
 
 TEST(StorageSize, WhatIsNoFakeOrIsDescribedIsRefused) {
   const at::Tensor real = at::zeros({4});
-  EXPECT_THAT([&] { resize_storage(real.storage(), 0); }, ThrowsMessage<Error>(HasSubstr("has data")));
+  EXPECT_THAT([&] { resize_storage(real.storage(), 0); }, ThrowsMessage<Error>(HasSubstr("holds data")));
   EXPECT_THAT(
       [] {
         deferred_init([] {
@@ -162,7 +162,7 @@ TEST(StorageSize, WhatIsNoFakeOrIsDescribedIsRefused) {
           return described;
         });
       },
-      ThrowsMessage<DeferredError>(HasSubstr("while tensors are described")));
+      ThrowsMessage<DeferredError>(HasSubstr("cannot resize the storage of a deferred tensor")));
 }
 
 }  // namespace

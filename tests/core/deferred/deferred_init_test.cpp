@@ -250,7 +250,8 @@ TEST(DeferredInit, WhatCannotBeRecordedIsRefused) {
              at::_foreach_add_({torch::zeros({3}), outside}, 1);
            }}) {
     const std::string message = message_of<DeferredError>([&] { deferred_init(write); });
-    EXPECT_NE(message.find("would write to a tensor from outside (Float ["), std::string::npos) << message;
+    EXPECT_NE(message.find("would write to a tensor created outside of deferred_init (Float ["), std::string::npos)
+        << message;
   }
   const at::Tensor late = deferred_init([] { return torch::zeros({3}); });
   message_of<DeferredError>([&] { outside.copy_(late); });

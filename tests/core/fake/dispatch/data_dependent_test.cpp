@@ -30,8 +30,8 @@ TEST(FakeDataDependent, TheErrorNamesTheOperatorAndTheWaysOut) {
       {"aten::bincount", [&] { at::bincount(x.to(at::kLong)); }},
   };
   for (const auto& [op, call] : calls) {
-    EXPECT_THAT(call, ThrowsMessage<DataDependentError>(
-                          AllOf(HasSubstr(op), HasSubstr("Ways out"), HasSubstr("number"), HasSubstr("UnfakeGuard"))))
+    EXPECT_THAT(call,
+                ThrowsMessage<DataDependentError>(AllOf(HasSubstr(op), HasSubstr("number"), HasSubstr("UnfakeGuard"))))
         << op;
   }
 }

@@ -155,7 +155,7 @@ TEST(FakeModes, ThreadsShareOne) {
 TEST(FakeModes, ACaptureIsOfOneThread) {
   CaptureSession session;
   std::thread([&] {
-    EXPECT_THAT([&] { FakeTensorModeScope scope(session.mode()); }, ThrowsMessage<Error>(HasSubstr("records")));
+    EXPECT_THAT([&] { FakeTensorModeScope scope(session.mode()); }, ThrowsMessage<Error>(HasSubstr("is being captured")));
   }).join();
 }
 
