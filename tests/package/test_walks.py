@@ -1,8 +1,8 @@
-"""The walks in docs/walks-*.md, run as they are written, in order; each says what its commands print.
+"""Runs the examples of README.md and docs/ that show output, and compares what they print.
 
-A block with a title is written to that file; those before the first walk of a page are there in all of them. Blocks of
-sh and python run in one folder a walk. A block of text holds lines that the block before printed, in this order; `...`
-stands for anything.
+A section with a block of text runs: its blocks of sh and python, in one folder, in order. A block of text holds lines
+that the block before it printed, in this order; `...` matches anything. A block with a title is a file of that name.
+Titled blocks before the first section of a page are written for all of its sections.
 """
 
 import os
@@ -13,46 +13,48 @@ import sys
 
 import pytest
 
-FOLDER = pathlib.Path(__file__).parents[2] / "docs"
+ROOT = pathlib.Path(__file__).parents[2]
 BLOCK = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
+HEADING = re.compile(r"^## ", re.MULTILINE)
 PREPARE = "import sys, types; sys.modules.setdefault('torchvision._meta_registrations', types.ModuleType('t'))\n"
 
 
-def walks():
-    for page in sorted(FOLDER.glob("walks-*.md")):
-        before, *sections = page.read_text().split("\n## ")
-        for section in sections:
-            title, _, body = section.partition("\n")
-            yield pytest.param(before + body, id=f"{page.stem}: {title}")
+def sections():
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+        before, *bodies = HEADING.split(page.read_text())
+        files = "" if page.name == "README.md" else "".join(
+            block[0] for block in re.finditer(BLOCK, before) if block[2])  # fmt: skip
+        for body in [before, *bodies]:
+            if any(kind == "text" and not title for kind, title, _ in BLOCK.findall(body)):
+                title = body.partition("\n")[0].removeprefix("# ")
+                yield pytest.param(body if body is before else files + body, id=f"{page.stem}: {title}")
 
 
-def test_there_are_27_and_more():
-    assert len(list(walks())) == 31
+def test_all_pages_are_read():
+    pages = {parameter.id.partition(":")[0] for parameter in sections()}
+    assert {"README", "index", "coming-from", "walks-one-gpu", "walks-clusters", "walks-tools"} <= pages
 
 
-@pytest.mark.parametrize("body", list(walks()))
-def test_a_walk(body, tmp_path):
-    blocks = BLOCK.findall(body)
-    assert any(kind == "text" for kind, _, _ in blocks), "it promises nothing"
+@pytest.mark.parametrize("body", list(sections()))
+def test_examples_print_what_the_page_shows(body, tmp_path):
     environment = prepared(tmp_path)
     work = tmp_path / "work"
     work.mkdir()
-    said = ""
-    for kind, title, text in blocks:
+    output = ""
+    for kind, title, text in BLOCK.findall(body):
         if title:
             (work / title).write_text(text)
         elif kind == "text":
-            promised(text, said)
-        else:
-            assert kind in ("sh", "python"), kind
+            expect_lines(text, output)
+        elif kind in ("sh", "python"):
             words = ["bash", "-e", "-c", text] if kind == "sh" else [sys.executable, "-c", text]
             done = subprocess.run(words, cwd=work, env=environment, capture_output=True, text=True, timeout=300)
-            said = done.stdout + done.stderr
-            assert done.returncode == 0, f"{text}\n{said}"
+            output = done.stdout + done.stderr
+            assert done.returncode == 0, f"{text}\n{output}"
 
 
 def prepared(folder):
-    """Variables in which `shadowgraph`, `python` and `pytest` are those of this session."""
+    """Returns environment variables that select this session's `shadowgraph`, `python` and `pytest`."""
     commands = folder / "bin"
     commands.mkdir()
     modules = {"shadowgraph": "-m _shadowgraph_tool", "python": "", "pytest": "-m pytest -p _shadowgraph_pytest"}
@@ -67,15 +69,15 @@ def prepared(folder):
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONWARNINGS": "ignore"}  # fmt: skip
 
 
-def promised(text, said):
-    lines = iter(said.splitlines())
+def expect_lines(text, output):
+    lines = iter(output.splitlines())
     for line in text.splitlines():
         pattern = ".*".join(re.escape(part) for part in line.strip().split("..."))
-        assert any(re.fullmatch(pattern, other.strip()) for other in lines), f"not printed: {line}\n{said}"
+        assert any(re.fullmatch(pattern, other.strip()) for other in lines), f"not printed: {line}\n{output}"
 
 
-def test_a_promise_that_is_not_kept_is_noticed():
-    promised("a ... c\n...\nd", "x\na b c\ny\nd\n")
-    for text, said in (("a", "b"), ("a\nb", "b\na"), ("a", "a b")):
+def test_a_missing_line_is_an_error():
+    expect_lines("a ... c\n...\nd", "x\na b c\ny\nd\n")
+    for text, output in (("a", "b"), ("a\nb", "b\na"), ("a", "a b")):
         with pytest.raises(AssertionError):
-            promised(text, said)
+            expect_lines(text, output)
