@@ -22,8 +22,7 @@ PREPARE = "import sys, types; sys.modules.setdefault('torchvision._meta_registra
 def sections():
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
         before, *bodies = HEADING.split(page.read_text())
-        files = "" if page.name == "README.md" else "".join(
-            block[0] for block in re.finditer(BLOCK, before) if block[2])  # fmt: skip
+        files = "".join(block[0] + "\n" for block in BLOCK.finditer(before) if block[2])
         for body in [before, *bodies]:
             if any(kind == "text" and not title for kind, title, _ in BLOCK.findall(body)):
                 title = body.partition("\n")[0].removeprefix("# ")
