@@ -97,8 +97,8 @@ def options(text, _):
     group = {}  # of each shared option: the heading where it comes first
     for rows in tables.values():
         for heading, name, what in rows:
-            if count[name, what] >= SHARED and name.startswith("-"):
-                group.setdefault((name, what), heading)
+            if count[name, what] >= SHARED:
+                group.setdefault((name, what), heading.replace("Positionals", "Arguments"))
     lines = [text.partition("\n## ")[0].rstrip(), "", "## Shared options"]
     for heading in dict.fromkeys(group.values()):
         lines += ["", f"**{heading}**", "", *(option_line(*option) for option in group if group[option] == heading)]
@@ -120,10 +120,12 @@ def shared_line(heading, group, options):
     return heading + (f" except {', '.join(absent)}" if absent else "")
 
 
-SHARED = 5  # verbs
+SHARED = 4  # verbs
 
 
 def option_line(name, what):
+    """`--batch INT` is written `--batch=INT`, and `--depth INT=0` is `--depth=0`."""
+    name = re.sub(r" \w+=| ", "=", name.replace(" REQUIRED", ""))
     return f"- `{name}`: " + re.sub(r"([|*_<\[])", r"\\\1", what)
 
 
