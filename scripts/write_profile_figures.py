@@ -120,12 +120,12 @@ def shared_line(heading, group, options):
     return heading + (f" except {', '.join(absent)}" if absent else "")
 
 
-SHARED = 4  # verbs
+SHARED = 3  # verbs
 
 
 def option_line(name, what):
     """`--batch INT` is written `--batch=INT`, and `--depth INT=0` is `--depth=0`."""
-    name = re.sub(r" \w+=| ", "=", name.replace(" REQUIRED", ""))
+    name = re.sub(r" \w+=| ", "=", re.sub(r" REQUIRED|:FILE|\s+Excludes:.*", "", name))
     return f"- `{name}`: " + re.sub(r"([|*_<\[])", r"\\\1", what)
 
 
