@@ -113,9 +113,10 @@ def options(text, _):
 
 def shared_line(heading, group, options):
     """Names the options of a group that a verb has: all of it, all but a few, or the few."""
-    there, absent = ([f"`{short(name)}`" for name, what in group if ((name, what) in options) == is_there]
-                     for is_there in (True, False))  # fmt: skip
-    if len(absent) > len(there):
+    names = {name.split(" ")[0] for name, _ in options}
+    there = [f"`{short(name)}`" for name, what in group if (name, what) in options]
+    absent = dict.fromkeys(f"`{short(name)}`" for name, _ in group if name.split(" ")[0] not in names)
+    if len(there) < len(absent):
         return ", ".join(there)
     return heading + (f" except {', '.join(absent)}" if absent else "")
 
