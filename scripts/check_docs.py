@@ -7,7 +7,7 @@
 - Links of Markdown files lead to files of the repository, and to headings in them.
 - Every page in docs/ is in the navigation of mkdocs.yml, and the navigation names no other.
 - Lists, tables and code of the pages stand apart from text by an empty line; the site would show them as text.
-- A path in backticks in docs/, README.md and CONTRIBUTING.md exists, if its first folder does. `<name>` and capital
+- A path in backticks in docs/, README.md, CONTRIBUTING.md and tests/documents.md exists, if its first folder does. `<name>` and capital
   words stand for any name, and `shadowgraph/NAME.h` for a public header. What begins with build/ or out/ is made later.
 - `docs/...` in any source, script or test exists, with its #heading.
 - `shadowgraph VERB` in an example is a verb of the tool.
@@ -197,7 +197,7 @@ def findings(root):
             for target in [*LINK.findall(SPAN.sub(lambda m: " " * len(m[0]), line)), *IMAGE.findall(line)]:
                 if problem := no_target(root, path, target):
                     yield f"{name}:{number}: {problem}"
-            if name in (*pages, "README.md", "CONTRIBUTING.md"):
+            if name in (*pages, "README.md", "CONTRIBUTING.md", LISTS_TESTS):
                 for span in SPAN.findall(line):
                     if no_path(root, files, folders, span):
                         yield f"{name}:{number}: there is no {span}"
