@@ -7,8 +7,8 @@
 - Links of Markdown files lead to files of the repository, and to headings in them.
 - Every page in docs/ is in the navigation of mkdocs.yml, and the navigation names no other.
 - Lists, tables and code of the pages stand apart from text by an empty line; the site would show them as text.
-- A path in backticks in docs/, README.md, CONTRIBUTING.md and tests/documents.md exists, if its first folder does. `<name>` and capital
-  words stand for any name, and `shadowgraph/NAME.h` for a public header. What begins with build/ or out/ is made later.
+- A path in backticks in docs/, README.md, CONTRIBUTING.md and tests/documents.md exists, if its first folder does.
+  `<name>` and capital words match any name, `shadowgraph/NAME.h` is a public header, build/ and out/ are skipped.
 - `docs/...` in any source, script or test exists, with its #heading.
 - `shadowgraph VERB` in an example is a verb of the tool.
 - A block of code names its language. Output is `text`, without a title, in a section `##` whose commands

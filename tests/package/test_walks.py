@@ -12,6 +12,7 @@ import subprocess
 import sys
 
 import pytest
+import shadowgraph as sg
 
 ROOT = pathlib.Path(__file__).parents[2]
 BLOCK = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
@@ -27,6 +28,16 @@ def sections():
             if any(kind == "text" and not title for kind, title, _ in BLOCK.findall(body)):
                 title = body.partition("\n")[0].removeprefix("# ")
                 yield pytest.param(body if body is before else files + body, id=f"{page.stem}: {title}")
+
+
+def test_names_in_the_pages_exist():
+    headers = "".join(path.read_text() for path in (ROOT / "include").rglob("*.h"))
+    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        text = page.read_text()
+        for name in re.findall(r"\bsg\.(\w+)", text):
+            assert hasattr(sg, name), f"{page.name}: sg.{name}"
+        for name in re.findall(r"\bsg::(\w+)", text):
+            assert re.search(rf"\b{name}\b", headers), f"{page.name}: sg::{name}"
 
 
 def test_all_pages_are_read():
