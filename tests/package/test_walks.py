@@ -12,6 +12,7 @@ import subprocess
 import sys
 
 import pytest
+
 import shadowgraph as sg
 
 ROOT = pathlib.Path(__file__).parents[2]
