@@ -12,7 +12,7 @@
 - `docs/...` in any source, script or test exists, with its #heading.
 - `shadowgraph VERB` in an example is a verb of the tool.
 - A block of code names its language. Output is `text`, without a title, in a section `##` whose commands
-  tests/package/test_walks.py runs; there are no indented blocks, which would not be compared.
+  tests/package/test_docs.py runs; there are no indented blocks, which would not be compared.
 - Tests that tests/documents.md names exist: `Suite.Name` of GoogleTest, `test_name` of tests/package/.
 """
 

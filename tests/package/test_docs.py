@@ -43,7 +43,7 @@ def test_names_in_the_pages_exist():
 
 def test_all_pages_are_read():
     pages = {parameter.id.partition(":")[0] for parameter in sections()}
-    assert {"README", "index", "coming-from", "walks-one-gpu", "walks-clusters", "walks-tools"} <= pages
+    assert {"README", "index", "coming-from", "how-to-one-gpu", "how-to-many-devices", "how-to-graphs"} <= pages
 
 
 @pytest.mark.parametrize("body", list(sections()))
