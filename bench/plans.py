@@ -23,6 +23,8 @@ ROOT = pathlib.Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 import write_figures  # noqa: E402
 
+PAGE = ROOT / "docs/figures/21-plans.json"
+
 TOKENS = ("--tokens-per-step", "16Mi", "--seq", "8192")
 MORE = ("--offload", "activations,optimizer", "--recompute", "whole,selective,curve")
 LAYOUTS = ("--layout", "megatron,solved,lean")
@@ -92,6 +94,11 @@ def _wait(process) -> tuple[int, int, resource.struct_rusage]:
     return os.wait4(process.pid, 0)
 
 
+def comparisons():
+    """Returns sentences of the page that no script measures: comparisons with captured programs and with Meta's runs."""
+    return [each for each in json.loads(PAGE.read_text())["reading"] if each.startswith("Beside ")]
+
+
 def main():
     rows = [row(*case) for case in CASES]
     asked = [*map(question_row, QUESTIONS), price_row()]
@@ -107,7 +114,7 @@ def main():
         "command": "python bench/plans.py --figures",
         "reading": ["Aceso's log has 202 s for 13B, after profiling on the cluster.",
                     "Meta trained the last two at 43 and 41 % of the peak; the program here is eager.",
-                    *[sentence for _, reading in others for sentence in reading]],
+                    *[sentence for _, reading in others for sentence in reading], *comparisons()],
         "tables": [
             {"columns": COLUMNS, "rows": rows},
             {"about": "Questions about Llama 3 405B on 1,024 H100s, 16M tokens a step (`--what`).",
@@ -115,8 +122,7 @@ def main():
             *[table for tables, _ in others for table in tables],
         ],
     }  # fmt: skip
-    path = ROOT / "docs/figures/21-plans.json"
-    write_figures.write(path, figures)
+    write_figures.write(PAGE, figures)
 
 
 if __name__ == "__main__":

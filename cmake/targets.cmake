@@ -29,7 +29,7 @@ target_link_libraries(shadowgraph_settings INTERFACE shadowgraph_fmt)
 # Compiles the sources of a folder of `target` in groups, in the order of their paths, up to SHADOWGRAPH_GROUP_BYTES
 # together: an edit moves no file of another folder into another group. Behind a precompiled header of libtorch a small
 # file still spends most of its time on templates that the headers leave to instantiate, in every unit alike; a group does
-# so once (docs/architecture.md#building). What is local to a file must therefore have a name of its own within its folder.
+# so once (CONTRIBUTING.md#build). What is local to a file must therefore have a name of its own within its folder.
 function(shadowgraph_group target)
   if(SHADOWGRAPH_GROUP_BYTES EQUAL 0)
     return()

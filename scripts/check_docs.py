@@ -7,11 +7,13 @@
 - Links of Markdown files lead to files of the repository, and to headings in them.
 - Every page in docs/ is in the navigation of mkdocs.yml, and the navigation names no other.
 - Lists, tables and code of the pages stand apart from text by an empty line; the site would show them as text.
-- A path in backticks in docs/, README.md and CONTRIBUTING.md exists, if its first folder does. `<name>` and capital
-  words stand for any name, and `shadowgraph/NAME.h` for a public header. What begins with build/ or out/ is made later.
+- A path in backticks in docs/, README.md, CONTRIBUTING.md and tests/documents.md exists, if its first folder does.
+  `<name>` and capital words match any name, `shadowgraph/NAME.h` is a public header, build/ and out/ are skipped.
 - `docs/...` in any source, script or test exists, with its #heading.
 - `shadowgraph VERB` in an example is a verb of the tool.
-- Tests that docs/documents.md names are there: `Suite.Name` of GoogleTest, `test_name` of tests/package/.
+- A block of code names its language. Output is `text`, without a title, in a section `##` whose commands
+  tests/package/test_docs.py runs; there are no indented blocks, which would not be compared.
+- Tests that tests/documents.md names exist: `Suite.Name` of GoogleTest, `test_name` of tests/package/.
 """
 
 import fnmatch
@@ -36,7 +38,8 @@ COMMAND = re.compile(r"^\s*(?:\$ |@)?(?:build/bin/)?shadowgraph ([\w-]+)|`(?:bui
 TEST_NAME = re.compile(r"[A-Z]\w+\.[A-Z]\w+|test_\w+")
 TEST = re.compile(r"^TEST(?:_[FP])?\((\w+),\s+(\w+)\)", re.MULTILINE)
 PYTHON_TEST = re.compile(r"^def (test_\w+)\(", re.MULTILINE)
-LISTS_TESTS = "docs/documents.md"
+LISTS_TESTS = "tests/documents.md"
+LANGUAGES = {"sh", "python", "cpp", "cmake", "json", "text", "ebnf", "formula", "sharding"}
 MADE_LATER = ("build", "out")
 # They cite what is not there: a bundle, and the examples of this check.
 WITH_EXAMPLES = ("viz/page/dist/", "scripts/check_docs.py")
@@ -127,6 +130,24 @@ def glued(lines):
         before = line
 
 
+def unchecked_output(lines):
+    """Lines with a block of unknown language, or of output that no command of the section prints."""
+    fence, runs, before = False, False, ""
+    for number, line in enumerate(lines, 1):
+        if re.match(r"## ", line) and not fence:
+            runs = False
+        if mark := re.match(r"\s*```(\w*)( title=)?", line):
+            fence = not fence
+            if fence and mark[1] not in LANGUAGES:
+                yield number, f"the code has the language '{mark[1]}', not one of {', '.join(sorted(LANGUAGES))}"
+            elif fence and mark[1] == "text" and not mark[2] and not runs:
+                yield number, "the output follows no command in its section"
+            runs |= fence and mark[1] in ("sh", "python")
+        elif not fence and line.startswith("    ") and not before.strip():
+            yield number, "an indented block: put code and output into ``` with a language"
+        before = line
+
+
 def tests_in(root, files):
     names = set()
     for name in files:
@@ -165,6 +186,9 @@ def findings(root):
         if name in pages:
             for number in glued(lines):
                 yield f"{name}:{number}: an empty line is missing before this one"
+        if name in (*pages, "README.md"):
+            for number, problem in unchecked_output(lines):
+                yield f"{name}:{number}: {problem}"
         tests = tests_in(root, files) if name == LISTS_TESTS else ()
         for number, line in without_code(lines):
             for span in SPAN.findall(line) if name == LISTS_TESTS else ():
@@ -173,7 +197,7 @@ def findings(root):
             for target in [*LINK.findall(SPAN.sub(lambda m: " " * len(m[0]), line)), *IMAGE.findall(line)]:
                 if problem := no_target(root, path, target):
                     yield f"{name}:{number}: {problem}"
-            if name in (*pages, "README.md", "CONTRIBUTING.md"):
+            if name in (*pages, "README.md", "CONTRIBUTING.md", LISTS_TESTS):
                 for span in SPAN.findall(line):
                     if no_path(root, files, folders, span):
                         yield f"{name}:{number}: there is no {span}"
@@ -193,12 +217,15 @@ BAD = {
     "a public header in prose": ("README.md", "see `shadowgraph/b.h`"),
     "a page named in a source": ("core/a.h", "// docs/nowhere.md says more"),
     "a heading named in a source": ("core/a.h", "// docs/index.md#second-steps"),
-    "a verb that is none": ("docs/index.md", "    shadowgraph report x"),
+    "a verb that is none": ("docs/index.md", "\n```sh\nshadowgraph report x\n```"),
     "a page outside the navigation": ("docs/other.md", "# Other"),
     "a list after text": ("docs/index.md", "text\n- one"),
-    "a table after code": ("docs/index.md", "```\ncode\n```\n| a |"),
-    "a test that is not there": ("docs/documents.md", "`Suite.Other`"),
-    "a Python test that is not there": ("docs/documents.md", "`test_other`"),
+    "a table after code": ("docs/index.md", "\n```sh\ncode\n```\n| a |"),
+    "code without a language": ("docs/index.md", "\n```\ncode\n```"),
+    "output of no command": ("README.md", "## A\n```sh\nls\n```\n## B\n```text\na\n```"),
+    "indented code": ("docs/index.md", "\n    code"),
+    "a test that is not there": ("tests/documents.md", "`Suite.Other`"),
+    "a Python test that is not there": ("tests/documents.md", "`test_other`"),
 }
 GOOD = {
     "a link to a heading": ("docs/index.md", "[x](index.md#first-steps) and [y](#first-steps)"),
@@ -206,17 +233,18 @@ GOOD = {
     "a path in prose": ("docs/index.md", "see `core/a.h`, `core/<name>.h`, `build/x/y.cpp`, `NAME/x.cpp`, `a/b`"),
     "a link in code": ("docs/index.md", "`[x](nowhere.md)`"),
     "a page named in a source": ("core/a.h", "// docs/index.md says more, docs/index.md#first-steps, docs/pictures.md"),
-    "a list, a table, code": ("docs/index.md", "text\n\n- one\n  more\n\n| a |\n|---|\n\n```\n| code\n```\n\ntx"),
-    "a verb": ("docs/index.md", "    shadowgraph profile x"),
-    "tests": ("docs/documents.md", "`Suite.Name`, `test_name`"),
+    "a list, a table, code": ("docs/index.md", "text\n\n- one\n  more\n\n| a |\n|---|\n\n```sh\n| code\n```\n\ntx"),
+    "output": ("README.md", "## A\n```sh\nls\n```\n\n```text\na\n```"),
+    "a verb": ("docs/index.md", "\n```sh\nshadowgraph profile x\n```"),
+    "tests": ("tests/documents.md", "`Suite.Name`, `test_name`"),
 }
 
 
 def small_tree(_, name, line):
     tree = {"docs/index.md": "# Index\n## First steps\n", "docs/pictures.md": "", "README.md": "",
-            "core/a.h": "", "include/shadowgraph/a.h": "", "docs/documents.md": "",
+            "core/a.h": "", "include/shadowgraph/a.h": "", "tests/documents.md": "",
             "tests/a.cpp": "TEST(Suite, Name) {}\n", "tests/package/a.py": "def test_name():\n",
-            "mkdocs.yml": "\nnav:\n  - index.md\n  - pictures.md\n  - documents.md\n"}
+            "mkdocs.yml": "\nnav:\n  - index.md\n  - pictures.md\n"}
     return {**tree, name: tree.get(name, "") + line + "\n"}
 
 
@@ -228,7 +256,7 @@ def main():
     if sys.argv[1:] == ["--test"]:
         sys.exit(self_test())
     found = list(findings(ROOT))
-    print("\n".join(found) or "check_docs: all that the documentation names is there")
+    print("\n".join(found) or "check_docs: no findings")
     sys.exit(bool(found))
 
 

@@ -26,7 +26,7 @@ KEYS = {"title", "about", "measured", "machine", "command", "reading", "tables"}
 TABLE_KEYS = {"about", "columns", "rows", "measured", "command", "data_only"}
 HEAD = """# Figures
 `scripts/write_figures.py` writes this page from `docs/figures/`. Each section names the date, the machine and the
-command. An *aim* is what the project asks of itself on such a machine. Machines are shared and noisy, so only ratios
+command. An *aim* is the project's target on such a machine. Machines are shared and noisy, so only ratios
 carry over to another one. `make bench` runs all benchmarks; `bench/README.md` says what each measures. Where no
 machine is named, it is {machine}.
 """

@@ -5,10 +5,11 @@
     scripts/write_profile_figures.py --check   fails if something is not as the rows say
 
 In docs/profile.schema.json these are the properties that are figures, and which of them are required; in the stub of
-the extension, the attributes of Profile; in docs/memory.md, the table of the report's lines. docs/options.md has the
+the extension, the attributes of Profile; in docs/memory.md, the table of the report's lines. docs/options.md lists the
 options of all verbs.
 """
 
+import collections
 import json
 import pathlib
 import re
@@ -70,9 +71,8 @@ def stub(text, figures):
 
 
 def page(text, figures):
-    rows = ["", "| line of the report | JSON | in Python | what |", "|---|---|---|---|"]
-    rows += [f"| {f['label']} | `{f['key']}` | `report.{f['name']}` | {f['doc']} |" for f in figures
-             if f["label"]]  # fmt: skip
+    rows = ["", "| line of the report | JSON | meaning |", "|---|---|---|"]
+    rows += [f"| {f['label']} | `{f['key']}` | {f['doc']} |" for f in figures if f["label"]]
     return between(text, "<!-- figures", "<!-- end of figures", [*rows, ""])
 
 
@@ -87,17 +87,52 @@ def tables_of(tool, *words):
 
 
 def options(text, _):
+    """Lists the options of every verb; those that at least SHARED verbs have with one text are listed once."""
     import _shadowgraph_tool as tool
 
     verbs = dict(tables_of(tool))["Verbs"]
-    lines = [text.partition("\n## ")[0].rstrip()]
+    tables = {verb: [(heading, name, what) for heading, rows in tables_of(tool, verb)
+                     for name, what in rows] for verb, _ in verbs}  # fmt: skip
+    count = collections.Counter((name, what) for rows in tables.values() for _, name, what in rows)
+    group = {}  # of each shared option: the heading where it comes first
+    for rows in tables.values():
+        for heading, name, what in rows:
+            if count[name, what] >= SHARED:
+                group.setdefault((name, what), heading.replace("Positionals", "Arguments"))
+    lines = [text.partition("\n## ")[0].rstrip(), "", "## Shared options"]
+    for heading in dict.fromkeys(group.values()):
+        lines += ["", f"**{heading}**", "", *(option_line(*option) for option in group if group[option] == heading)]
     for verb, what in verbs:
-        lines += ["", f"## {verb}", f"{what}.", "", "| option | what |", "|---|---|"]
-        for heading, rows in tables_of(tool, verb):
-            lines += [f"| **{heading}** | |"] if heading != "Positionals" else []
-            lines += ["| `{}` | {} |".format(name.replace("|", r"\|"), re.sub(r"([|*_<\[])", r"\\\1", what))
-                      for name, what in rows]  # fmt: skip
+        options = [(name, what) for _, name, what in tables[verb]]
+        lines += ["", f"## {verb}", f"{what}.", "", *(option_line(*each) for each in options if each not in group)]
+        shared = [shared_line(heading, [each for each in group if group[each] == heading], options)
+                  for heading in dict.fromkeys(group[each] for each in options if each in group)]  # fmt: skip
+        lines += ["", f"Shared: {'; '.join(shared)}."] if shared else []
     return "\n".join(lines) + "\n"
+
+
+def shared_line(heading, group, options):
+    """Names the options of a group that a verb has: all of it, all but a few, or the few."""
+    names = {name.split(" ")[0] for name, _ in options}
+    there = [f"`{short(name)}`" for name, what in group if (name, what) in options]
+    absent = dict.fromkeys(f"`{short(name)}`" for name, _ in group if name.split(" ")[0] not in names)
+    if len(there) < len(absent):
+        return ", ".join(there)
+    return heading + (f" except {', '.join(absent)}" if absent else "")
+
+
+SHARED = 3  # verbs
+
+
+def option_line(name, what):
+    """`--batch INT` is written `--batch=INT`, and `--depth INT=0` is `--depth=0`."""
+    name = re.sub(r" \w+=| ", "=", re.sub(r" REQUIRED|:FILE|\s+Excludes:.*", "", name))
+    return f"- `{name}`: " + re.sub(r"([|*_<\[])", r"\\\1", what)
+
+
+def short(name):
+    """`-o,--output TEXT` is `--output`."""
+    return name.split(" ")[0].split(",")[-1].partition("=")[0]
 
 
 OUTPUTS = {"docs/profile.schema.json": schema, "python/shadowgraph/_shadowgraph.pyi": stub, "docs/memory.md": page,
