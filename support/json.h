@@ -1,5 +1,5 @@
-// Reads and writes JSON text in one place. nlohmann's parser and writer are templates, which would otherwise take 3 s in
-// every source that has to do with JSON.
+// Reads and writes JSON text in one place. nlohmann's parser and writer are templates, which would otherwise take 3 s
+// in every source that has to do with JSON.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -18,12 +18,12 @@ namespace shadowgraph {
 // How deeply values may lie in values: nlohmann copies and writes them recursively.
 constexpr int kDeepestJson = 1000;
 
-// Throws ParseError, "net.json:3:7: ...", for what is no JSON, or nested more deeply than kDeepestJson. `name` is of the
-// file. What the JSON holds is read by JsonPlace (support/json.h).
+// Throws ParseError, "net.json:3:7: ...", for what is no JSON, or nested more deeply than kDeepestJson. `name` is of
+// the file. What the JSON holds is read by JsonPlace (support/json.h).
 nlohmann::json parse_json(std::string_view text, std::string_view name);
 
-// Reads a document with a list that is too long to keep: gives `see` each of its elements, by place, and drops it. Returns
-// the rest. The list is the member `list`, or the document itself. Throws as parse_json, and what `see` throws.
+// Reads a document with a list that is too long to keep: gives `see` each of its elements, by place, and drops it.
+// Returns the rest. The list is the member `list`, or the document itself. Throws as parse_json, and what `see` throws.
 nlohmann::json parse_json_list(std::string_view text, std::string_view name, std::string_view list,
                                const std::function<void(const nlohmann::json& element, size_t place)>& see);
 

@@ -13,8 +13,8 @@
 
 namespace shadowgraph {
 
-// Calls each(0) to each(count - 1), on up to `threads` threads; 0: as many as the machine has. Throws what the call of the
-// least index threw; what is left is then not begun.
+// Calls each(0) to each(count - 1), on up to `threads` threads; 0: as many as the machine has. Throws what the call of
+// the least index threw; what is left is then not begun.
 template <class Each>
 void for_each_parallel(size_t count, const Each& each, size_t threads = 0) {
   if (threads == 0) threads = std::max(1U, std::thread::hardware_concurrency());

@@ -17,8 +17,8 @@
 // The second run finds the random state of the CPU and of the inputs' CUDA devices as it was (unless
 // preserve_random_state is false), and autocast. It does not find what the function changes outside: running statistics
 // of a batch norm are updated twice, as they are with Python's checkpoint. Nothing here can know better; the pass
-// `checkpoint` does. It may not find the thread: backward of CUDA tensors runs on a thread of the engine's.
-// In a capture this is a region of kind checkpoint, and the second run is part of backward: shadowgraph/graph/analysis.h.
+// `checkpoint` does. It may not find the thread: backward of CUDA tensors runs on a thread of the engine's. In a
+// capture this is a region of kind checkpoint, and the second run is part of backward: shadowgraph/graph/analysis.h.
 //
 // The idea is torch.utils.checkpoint's with use_reentrant=False; the C++ frontend has none. A program whose autograd
 // engine is Python's cannot use it (Error): use Python's own there. Costs the second run and about 20 us a

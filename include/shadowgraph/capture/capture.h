@@ -85,18 +85,18 @@ class CaptureSession {
   // ---- For programs whose modules are no torch::nn::Module: a Python binding, one's own interpreter
   // A module is any address that stays the same: its path for enter_module.
   void name_module(const void* module, std::string path);
-  // What runs until leave_module belongs to the module: to its path if it has one, otherwise to `class_name`. Calls nest;
-  // leaving what was not entered throws Error. Nothing happens after finish().
+  // What runs until leave_module belongs to the module: to its path if it has one, otherwise to `class_name`. Calls
+  // nest; leaving what was not entered throws Error. Nothing happens after finish().
   void enter_module(const void* module, const std::string& class_name);
   void leave_module();
-  // "file:line" of what the program is doing, or an empty text: asked at every node that is not backward's, and kept as its
-  // source. nullptr: nobody is asked.
+  // "file:line" of what the program is doing, or an empty text: asked at every node that is not backward's, and kept as
+  // its source. nullptr: nobody is asked.
   using Locate = std::string (*)();
   void set_locate(Locate locate);
 
   // Ends the record. `outputs` become sg::output, and (parameter, gradient) pairs sg::gradient nodes. The pairs are the
-  // named parameters that have a gradient, and `more_gradients`, which hang elsewhere (at a DTensor). The session stays a
-  // FakeTensorMode until it is destroyed.
+  // named parameters that have a gradient, and `more_gradients`, which hang elsewhere (at a DTensor). The session stays
+  // a FakeTensorMode until it is destroyed.
   Graph finish(const std::vector<at::Tensor>& outputs,
                std::vector<std::pair<at::Tensor, at::Tensor>> more_gradients = {});
 
@@ -384,7 +384,8 @@ class ScriptProgram {
 //     net->forward(x).backward();
 //     mark_gradient(net->weight.grad());           // the program drops it before the capture ends
 
-// Says that the tensor is a parameter's gradient, in the capture of this thread. What is a gradient at its end, it knows.
+// Says that the tensor is a parameter's gradient, in the capture of this thread. What is a gradient at its end, it
+// knows.
 void mark_gradient(const at::Tensor& gradient);
 // The same of what an optimizer keeps between steps.
 void mark_optimizer_state(const at::Tensor& state);

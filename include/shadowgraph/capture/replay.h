@@ -75,9 +75,10 @@ class Bindings {
 // The graph was recorded below autograd, so it runs there, unless InterpreterOptions::autograd says otherwise.
 // Operators are called with autograd, view tracking and autocast off, and what comes out has no history. Values are
 // released after their last use. Random operators draw from the default generators, so after the same manual_seed a run
-// gives bitwise what eager gives. A generator of the program's own they move as eager does. In the process that captured
-// it, it is the very object. Elsewhere each run begins with one in the state that the graph has noted, or draws from
-// InterpreterOptions::generators. One that the program made or seeded while it ran begins anew with every run.
+// gives bitwise what eager gives. A generator of the program's own they move as eager does. In the process that
+// captured it, it is the very object. Elsewhere each run begins with one in the state that the graph has noted, or
+// draws from InterpreterOptions::generators. One that the program made or seeded while it ran begins anew with every
+// run.
 //
 // A run writes to the storages of the tensors it is given, as eager does (or to copies of them, see `copy_inputs`).
 // Each such tensor counts one in-place change for autograd. Its own geometry stays: `t_`, `set_` or `resize_` on a

@@ -89,10 +89,10 @@ std::vector<std::string> operators_with_rule();
 //     register_devices("my::lookup", {.operands = OperandPlaces::kAnywhere, .results = {"table", at::Device(at::kCPU)}});
 //
 // Without it the operands must be on one device, and the results are there too. Fake kernels of Python
-// (torch.library.register_fake) take operands from anywhere, as in PyTorch's FakeTensorMode, unless this says otherwise.
-// A rule or fake kernel that makes a result on another device than this says is an Error. The name carries the overload.
-// Registering again replaces what was said. Thread-safe. Throws Error for an operator of libtorch.
-// Throws Error too for what does not fit the schema: at once, or at the first call of an operator not known yet.
+// (torch.library.register_fake) take operands from anywhere, as in PyTorch's FakeTensorMode, unless this says
+// otherwise. A rule or fake kernel that makes a result on another device than this says is an Error. The name carries
+// the overload. Registering again replaces what was said. Thread-safe. Throws Error for an operator of libtorch. Throws
+// Error too for what does not fit the schema: at once, or at the first call of an operator not known yet.
 
 enum class OperandPlaces : uint8_t {
   kTogether,    // on one device; CPU tensors without dimensions go with any

@@ -88,8 +88,8 @@ void write_code(const GeneratedCode& code, const std::string& directory);
 //     }
 //
 // The code calls the operators of the graph in its order, so it gives bit for bit what the program gave. What is
-// written in place (parameters in an optimizer step) is written in the tensors that are given. docs/weights-and-code.md tells
-// the rest.
+// written in place (parameters in an optimizer step) is written in the tensors that are given. docs/weights-and-code.md
+// tells the rest.
 //
 // Throws UnsupportedError, naming the node, for functions that nothing describes, objects that a graph does not hold,
 // and constants whose contents are gone. Throws it, too, for `autograd` on a graph with a backward. Linear in the

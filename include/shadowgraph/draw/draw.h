@@ -273,8 +273,8 @@ std::string to_html(const Profile& profile, const HtmlOptions& options = {});
 
 struct RecomputeCurve;  // shadowgraph/profile/recompute.h
 
-// Boxes are coloured by how a node's first result lies, inputs among them; parameters are named in them. Edges on which a
-// tensor is redistributed are red, with the steps and the bytes that a device has after the last of them. A copy that
+// Boxes are coloured by how a node's first result lies, inputs among them; parameters are named in them. Edges on which
+// a tensor is redistributed are red, with the steps and the bytes that a device has after the last of them. A copy that
 // several nodes share is on the edge to each.
 //
 //     write_file("plan.svg", render_svg(write_dot(view_of_plan(graph, answer.plan, planner))));
@@ -310,8 +310,8 @@ struct PlanAnswer;  // shadowgraph/plan/training_plan.h
 // One file that loads nothing from outside.
 std::string plan_html(const PlanAnswer& answer);
 
-// Peak, downwards, against recomputed FLOPs: a staircase, since between two points the cheaper one is taken, and the other
-// policies as marks. The same text on every machine; no fonts are measured.
+// Peak, downwards, against recomputed FLOPs: a staircase, since between two points the cheaper one is taken, and the
+// other policies as marks. The same text on every machine; no fonts are measured.
 std::string to_svg(const RecomputeCurve& curve, const std::string& title);
 
 }  // namespace shadowgraph

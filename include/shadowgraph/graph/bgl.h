@@ -1,8 +1,8 @@
 // Graphs for the Boost Graph Library. Needs Boost.Graph's headers.
 //
 // For analyses that Boost has already: dominators, components, cuts, orders. Nothing in shadowgraph calls it: it is the
-// way for users. The view costs one walk, and the algorithms cost what Boost says of them. Orders that keep effects are in
-// shadowgraph/graph/analysis.h.
+// way for users. The view costs one walk, and the algorithms cost what Boost says of them. Orders that keep effects are
+// in shadowgraph/graph/analysis.h.
 #pragma once
 
 #include <boost/graph/adjacency_iterator.hpp>

@@ -228,8 +228,8 @@ void inline_call(Graph& graph, NodeId call, const Graph& body);
 //         "return %y\n");
 //     for (const Match& match : find_matches(graph, pattern)) ... match.value("%x"), match.argument("$alpha")
 //
-// One call a line, as shadowgraph/graph/text.h writes them without types and attributes; blank lines and `# comments` are
-// skipped.
+// One call a line, as shadowgraph/graph/text.h writes them without types and attributes; blank lines and `# comments`
+// are skipped.
 //     %name    a value. One that no line makes is a wildcard: any value, the same everywhere in a match
 //     $name    any argument, the same everywhere in a match; `_` any argument at all
 //     name=..  a constant, matched exactly (1 is not 1.0); what is left out has its default; `...` at the end: anything

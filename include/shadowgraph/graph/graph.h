@@ -128,10 +128,10 @@ using ReverseNodeRange = NodeWalk<false>;
 //     NodeId x = graph.append(target_of(Builtin::kInput), {graph.string_argument("x")});
 //     ValueId v = graph.add_tensor_result(x, {.dtype = at::kFloat, .sizes = {2, 3}, .strides = {3, 1}, .storage = s});
 //
-// Creation functions check nothing beyond bounds; shadowgraph/graph/verify.h states and checks every invariant. Edits keep
-// them: a graph that verifies does so after each, or the edit throws GraphError and has changed nothing. What an
-// edit cannot know is whether the program still computes the same: see shadowgraph/graph/analysis.h. New nodes go in through
-// an InsertionPoint (shadowgraph/graph/edit.h).
+// Creation functions check nothing beyond bounds; shadowgraph/graph/verify.h states and checks every invariant. Edits
+// keep them: a graph that verifies does so after each, or the edit throws GraphError and has changed nothing. What an
+// edit cannot know is whether the program still computes the same: see shadowgraph/graph/analysis.h. New nodes go in
+// through an InsertionPoint (shadowgraph/graph/edit.h).
 //
 // core/ records graphs, passes/ edits them, and every other room reads them. A look-up by id is constant, a walk costs
 // its nodes, and an edit costs what it changes. Nodes, values and storages are some 250 bytes a node together.
@@ -247,8 +247,8 @@ class Graph : GraphTables {
   // The same tensor as one of another graph.
   ConstantId share_constant(const Graph& other, ConstantId id);
   const at::Tensor& constant(ConstantId id) const;
-  // What is known of it without libtorch: no storage of this graph; empty for an undefined tensor. Sizes and strides lie
-  // in the tensor.
+  // What is known of it without libtorch: no storage of this graph; empty for an undefined tensor. Sizes and strides
+  // lie in the tensor.
   std::optional<TensorMeta> constant_meta(ConstantId id) const;
   uint32_t constant_count() const;
 

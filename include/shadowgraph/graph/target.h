@@ -5,8 +5,8 @@
 //     add.arguments[2].name          // "alpha", keyword-only, a number, 1 by default
 //     add.position_of("alpha")       // 2
 //
-// c10::FunctionSchema knows the same, but through shared pointers, virtual casts and IValues. That is too slow for every
-// node of a large graph, and half of libtorch to include. shadowgraph/graph/libtorch.h has it for who needs it.
+// c10::FunctionSchema knows the same, but through shared pointers, virtual casts and IValues. That is too slow for
+// every node of a large graph, and half of libtorch to include. shadowgraph/graph/libtorch.h has it for who needs it.
 #pragma once
 
 #include <atomic>

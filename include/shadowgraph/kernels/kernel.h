@@ -70,7 +70,8 @@ struct KernelPlan {
   std::string name;      // of the cache's folder
 };
 
-// `escapes(value)`: the value is needed after the nodes, and is stored. Returns an empty optional and why not in `reason`.
+// `escapes(value)`: the value is needed after the nodes, and is stored. Returns an empty optional and why not in
+// `reason`.
 std::optional<KernelPlan> plan_kernel(const Graph& graph, std::span<const NodeId> nodes, const KernelOptions& options,
                                       const std::function<bool(ValueId)>& escapes, std::string* reason);
 
@@ -127,7 +128,8 @@ class OperatorKernels {
 };
 
 // Eager mode through kernels made on demand: chosen overloads of chosen devices run kernels that are compiled for the
-// dtypes and layouts that they meet. The rest of libtorch, autograd and optimizers included, goes on as before and calls them.
+// dtypes and layouts that they meet. The rest of libtorch, autograd and optimizers included, goes on as before and
+// calls them.
 //
 //     const CompiledOperators compiled = compile_operators({"aten::add.Tensor", "aten::gelu"}, c10::DispatchKey::CPU);
 //     loss.backward();                       // gelu runs the kernel, once it is there
@@ -295,12 +297,12 @@ std::shared_ptr<KernelGroups> group_kernels(const Graph& graph, std::shared_ptr<
 //
 // Beside emit_cpp's files come NAME_kernels.cpp, loops that include nothing, and NAME_kernels.h, which calls them on
 // tensors; NAME.cpp calls that. All of it needs libtorch alone: no library of shadowgraph, no cache, no compiler at run
-// time. CMakeLists.txt compiles the loops for the processor that builds them (NAME_KERNEL_FLAGS), so build where it runs.
-// Groups that were measured and are slower than their nodes stay nodes. So do those that write in place and give more
-// results besides. All others are kernels.
+// time. CMakeLists.txt compiles the loops for the processor that builds them (NAME_KERNEL_FLAGS), so build where it
+// runs. Groups that were measured and are slower than their nodes stay nodes. So do those that write in place and give
+// more results besides. All others are kernels.
 //
-// Tensors that one call writes must not overlap others that it is given, unless they do in the graph: such a call throws
-// std::invalid_argument. Plain replay and emit_cpp without kernels run it as eager does.
+// Tensors that one call writes must not overlap others that it is given, unless they do in the graph: such a call
+// throws std::invalid_argument. Plain replay and emit_cpp without kernels run it as eager does.
 
 // `groups` were made for this graph. Throws UnsupportedError as emit_cpp does, and for `autograd`, `device` and `only`,
 // which kernels have not.

@@ -97,8 +97,8 @@ constexpr auto enum_names(KernelOperation) {
 
 struct KernelExpression {
   KernelOperation operation = KernelOperation::kConstant;
-  // What is computed with: kBool, kByte, kChar, kShort, kInt, kLong, kFloat, kDouble. Operands of two bytes are loaded as
-  // kFloat.
+  // What is computed with: kBool, kByte, kChar, kShort, kInt, kLong, kFloat, kDouble. Operands of two bytes are loaded
+  // as kFloat.
   c10::ScalarType type = c10::ScalarType::Float;
   uint32_t operands[3] = {};  // earlier expressions
   uint32_t index = 0;
@@ -154,8 +154,8 @@ struct KernelProgram {
 using KernelFunction = void (*)(void* const* data, const int64_t* sizes, const int64_t* strides, const int64_t* scalars,
                                 int64_t begin, int64_t end);
 
-// What makes programs runnable. There is one back end here, the system's C++ compiler, for the host's memory. Another one
-// may compile for a device of its own: it says which, and how its kernels are started.
+// What makes programs runnable. There is one back end here, the system's C++ compiler, for the host's memory. Another
+// one may compile for a device of its own: it says which, and how its kernels are started.
 //
 //     auto cache = std::make_shared<KernelCache>(KernelCacheOptions(), std::make_shared<MyBackend>());
 //     const CompiledOperators compiled = compile_operators(names, c10::DispatchKey::PrivateUse1, {.cache = cache});
@@ -215,9 +215,9 @@ std::shared_ptr<const KernelBackend> compiler_backend(const CompilerBackendOptio
 // Files are written aside and renamed, the manifest last. A lock lets one process compile while others wait for what it
 // makes. An entry that is cut short, altered or another's is passed over and counted, and made again.
 //
-// Folder: KernelCacheOptions::directory, or $SHADOWGRAPH_CACHE, or $XDG_CACHE_HOME/shadowgraph, or ~/.cache/shadowgraph.
-// Thread-safe. What goes wrong with files or the compiler is never thrown. The kernel is then not to be had, stats()
-// counts why, and whoever asked runs what it would have run.
+// Folder: KernelCacheOptions::directory, or $SHADOWGRAPH_CACHE, or $XDG_CACHE_HOME/shadowgraph, or
+// ~/.cache/shadowgraph. Thread-safe. What goes wrong with files or the compiler is never thrown. The kernel is then not
+// to be had, stats() counts why, and whoever asked runs what it would have run.
 
 enum class KernelCacheMode : uint8_t {
   kReadWrite,

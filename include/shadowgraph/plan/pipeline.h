@@ -5,8 +5,8 @@
 //     PipelineSchedule::read_csv_file("plan.csv");
 //
 // Stages are numbered in the order of forward; several may lie on one rank. A rank does its actions in order. The
-// orders are those of torch.distributed.pipelining (2.13), and tests compare them action by action. It has no v_half and
-// v_min, and runs them from their CSV.
+// orders are those of torch.distributed.pipelining (2.13), and tests compare them action by action. It has no v_half
+// and v_min, and runs them from their CSV.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -117,8 +117,8 @@ class PipelineSchedule {
 //     stages.of(2).forward;                                               // seconds of a micro-batch
 //
 // A stage is a stretch of forward. What its nodes hand on to later stages is sent from stage to stage. Each stage has
-// its nodes' backward in two pieces: W has what leads to gradients of its own weights alone, I all else. What depends on
-// the program's inputs alone, such as masks and tables of positions, is computed in each stage that uses it.
+// its nodes' backward in two pieces: W has what leads to gradients of its own weights alone, I all else. What depends
+// on the program's inputs alone, such as masks and tables of positions, is computed in each stage that uses it.
 //
 // Memory is held as torch.distributed.pipelining holds it: a stage keeps what it was given and what it sent until its
 // backward of that micro-batch. Gradients of weights stay from the first micro-batch on; later ones are added to them.
@@ -126,9 +126,9 @@ class PipelineSchedule {
 struct StageOptions {
   const DeviceSpec* spec = nullptr;            // none: what fits the graph's device (Machine::find)
   const Interconnect* interconnect = nullptr;  // of collectives inside a stage; none: they cost nothing
-  // Schedules gather what the program itself gathers of parameters (UNSHARD), and scatter sums of gradients once a step:
-  // FSDP. Otherwise each micro-batch does, as a layout of tensor parallel may. Whole gradients are summed once in any
-  // case.
+  // Schedules gather what the program itself gathers of parameters (UNSHARD), and scatter sums of gradients once a
+  // step: FSDP. Otherwise each micro-batch does, as a layout of tensor parallel may. Whole gradients are summed once in
+  // any case.
   bool gathers_once = true;
 };
 
@@ -239,8 +239,8 @@ class PipelineStages {
 //     forward.inputs; forward.outputs;    // values of the step, in the order of the graph's inputs and outputs
 //
 // What a piece reads is an input: parameters, what other stages hand on, what its own forward has kept. The note
-// "parameter" has a parameter's name. What others read or keep is an output. Run in the order F, then I and W of the last stage, of
-// the one before, ..., they give the step's gradients.
+// "parameter" has a parameter's name. What others read or keep is an output. Run in the order F, then I and W of the
+// last stage, of the one before, ..., they give the step's gradients.
 
 // `work`: kForward, kBackward, kInputGradient or kWeightGradient. `step` is the graph that the stages were cut from, as
 // it was. Throws Error for others, for stages of figures alone, and for a stage that is not there. Linear.
@@ -265,8 +265,8 @@ Subgraph stage_piece(const Graph& step, const PipelineStages& stages, int32_t st
 // Experts that are on several ranks (sharding/ranks/ranks.h) have fewer replicas: those ranks that have the
 // same ones. Theirs is the same law over these.
 //
-// An optimizer on the host has its state there (ZeRO-Offload, arXiv:2101.06840). Behind the last backward a rank's share
-// of gradients is copied, the host steps, and parameters are copied back, one after another.
+// An optimizer on the host has its state there (ZeRO-Offload, arXiv:2101.06840). Behind the last backward a rank's
+// share of gradients is copied, the host steps, and parameters are copied back, one after another.
 //
 // What is sent goes bucket by bucket beside forward and backward. It costs what they do not hide, one bucket at least,
 // and what it takes of the device meanwhile (Interconnect::device_share).
@@ -303,9 +303,9 @@ struct HeldBytes {
 // `stage`: of one replica, as captured. Its parameters, weights, gradients and optimizer state count.
 HeldBytes held_by(const StageFigures& stage, const Replicas& replicas);
 
-// Throws Error for a stage of ZeRO that there is none of, and for a count below 1. Throws it, too, for experts on a number
-// of ranks that does not divide the count, and for those with captured optimizer state. An optimizer on the host needs
-// a device whose host's bandwidth is known, and its state by element.
+// Throws Error for a stage of ZeRO that there is none of, and for a count below 1. Throws it, too, for experts on a
+// number of ranks that does not divide the count, and for those with captured optimizer state. An optimizer on the host
+// needs a device whose host's bandwidth is known, and its state by element.
 PipelineStages replicated(PipelineStages stages, const Replicas& replicas, const DeviceSpec& spec,
                           const Interconnect* links);
 
@@ -409,8 +409,8 @@ class PipelineRun {
 // A table of ranks, the worst of them and why, waits by cause.
 std::string to_text(const PipelineRun& run);
 nlohmann::json to_json(const PipelineRun& run);
-// All ranks for chrome://tracing and Perfetto. A rank has a lane for computing, one for each direction of transfers, and a
-// counter of live bytes; arrows go from sends to receives.
+// All ranks for chrome://tracing and Perfetto. A rank has a lane for computing, one for each direction of transfers,
+// and a counter of live bytes; arrows go from sends to receives.
 std::string to_chrome_trace(const PipelineRun& run);
 
 // Captured graphs of many ranks, run against each other: what they wait for, and how long the step takes.

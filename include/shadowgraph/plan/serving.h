@@ -52,10 +52,10 @@ struct WeightFormat {
 //     answer.requests;                 // of 8,192 tokens each, at once
 //     answer.rows.back().next_token;   // seconds
 //
-// The engine keeps keys and values in pages, as vLLM does. Its memory is a share of the device. Weights, the context and
-// the activations of one pass come off, and the rest is pages. A pass of n requests does what the captured program does
-// for n sequences of one token. Its kernels follow one another without the host (CUDA graphs), and elementwise ones are
-// fused (fuse_groups). Attention reads all that is kept. Quantised weights are read as they are stored.
+// The engine keeps keys and values in pages, as vLLM does. Its memory is a share of the device. Weights, the context
+// and the activations of one pass come off, and the rest is pages. A pass of n requests does what the captured program
+// does for n sequences of one token. Its kernels follow one another without the host (CUDA graphs), and elementwise
+// ones are fused (fuse_groups). Attention reads all that is kept. Quantised weights are read as they are stored.
 
 // What a layer keeps of a request.
 struct CacheLayer {

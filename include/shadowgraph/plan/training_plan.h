@@ -14,8 +14,8 @@
 //      the cuts whose slowest stage is quickest, each computing again as many layers as its memory wants.
 //   3. What looks best is captured whole, cut, and run on all ranks of a pipeline, allocators included (PipelineRun).
 //
-// What is given back was simulated so, and fits. No plan of the space, its stages cut as said, is below `bound` seconds by
-// the figures of the layers.
+// What is given back was simulated so, and fits. No plan of the space, its stages cut as said, is below `bound` seconds
+// by the figures of the layers.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -90,7 +90,8 @@ constexpr auto enum_names(Offload) {
   return names_of<Offload>({{Offload::kActivations, "activations"}, {Offload::kOptimizer, "optimizer"}});
 }
 
-// A knob is a field here and a row of the table: command line, Python's keywords, help and checks follow (CONTRIBUTING.md).
+// A knob is a field here and a row of the table: command line, Python's keywords, help and checks follow
+// (CONTRIBUTING.md).
 struct ClusterRequest {
   int64_t devices = 1;
   DeviceSpec device;
@@ -116,8 +117,8 @@ struct ClusterRequest {
   int simulated = 3;  // how many plans are simulated in full, at least
 
   bool may_offload(Offload what) const { return std::ranges::find(offload, what) != offload.end(); }
-  // "1024xh100": of how many of which device; "8": of the usual one. Links: a name or file; "": what is usual around the
-  // device. Throws Error.
+  // "1024xh100": of how many of which device; "8": of the usual one. Links: a name or file; "": what is usual around
+  // the device. Throws Error.
   static ClusterRequest on(const std::string& devices, const std::string& links);
   static const OptionTable<ClusterRequest>& table();
 };
@@ -162,8 +163,8 @@ struct TrainingPlan {
   std::vector<std::string> offloaded;   // of all, those whose kept tensors wait for backward on the host
   bool optimizer_on_host = false;       // its state is there, and its step is run there
 
-  // What no list says: keys of JSON, values that neighbours differ in (the group), and what text says of a value that is
-  // not the usual one (the summary).
+  // What no list says: keys of JSON, values that neighbours differ in (the group), and what text says of a value that
+  // is not the usual one (the summary).
   static const OptionTable<TrainingPlan>& table();
   int64_t replicas() const { return context * data; }  // that have the same weights
   int64_t devices() const { return tensor * replicas() * pipeline; }
@@ -177,8 +178,8 @@ struct SimulatedPlan {
   PipelineRun run;
   double estimated = 0;         // seconds, by the figures of layers
   int64_t estimated_bytes = 0;  // of the fullest rank
-  // Reserved for streams that gather and sum what is in no layer (ZeRO 2 and 3): such blocks serve no other stream. NCCL's
-  // buffers for groups of experts count here, too.
+  // Reserved for streams that gather and sum what is in no layer (ZeRO 2 and 3): such blocks serve no other stream.
+  // NCCL's buffers for groups of experts count here, too.
   int64_t other_streams = 0;
   int64_t on_host = 0;  // bytes, of the rank that has most there
   // How parameters lie over ranks of tensor parallel where the solver laid them out: "model.embed_tokens.weight" is
@@ -249,8 +250,8 @@ nlohmann::json to_json(const TrainingPlan& plan);
 //   recomputed          names of layers; "all": all of them; or how many of each stage, its first ones: [4, 4, 0, 0]
 //   selective           the same, of layers that are not in `recomputed`
 
-// Throws ParseError for unknown keys, for values that make no sense, and for stages and layers that are not the model's.
-// Throws Error for more ranks than devices or more stages than units.
+// Throws ParseError for unknown keys, for values that make no sense, and for stages and layers that are not the
+// model's. Throws Error for more ranks than devices or more stages than units.
 TrainingPlan given_plan(std::string_view text, const StepSource& source, const ClusterRequest& request);
 // The same of a plan whose step is at hand. There is one of all that it leaves out.
 TrainingPlan given_plan(std::string_view text, const Graph& step);

@@ -45,8 +45,8 @@ constexpr auto enum_names(CollectiveKind) {
 //
 //     const Interconnect links = Interconnect::named("h100");
 
-// What fewer processes than a block has reach each other by, where links join pairs. Among eight V100s, neighbours share
-// one or two links, and some pairs none.
+// What fewer processes than a block has reach each other by, where links join pairs. Among eight V100s, neighbours
+// share one or two links, and some pairs none.
 struct LinkGroup {
   int64_t processes = 0;  // of a group within a block of the level, at least; up to the next entry's
   double bandwidth = 0;   // as of LinkLevel
@@ -98,9 +98,9 @@ struct Interconnect {
   // docs/interconnect.schema.json, docs/time.md. Throws ParseError, FileError.
   static Interconnect read_file(const std::string& path);
   void write_file(const std::string& path) const;
-  // Takes over the tables of lines of comma-separated values, after one with the columns' names. These are, in any order,
-  // collective ("all_reduce"), processes, bytes of payload, seconds, and perhaps axis. A size that is there several
-  // times takes the median. Throws ParseError, with file and line, and FileError.
+  // Takes over the tables of lines of comma-separated values, after one with the columns' names. These are, in any
+  // order, collective ("all_reduce"), processes, bytes of payload, seconds, and perhaps axis. A size that is there
+  // several times takes the median. Throws ParseError, with file and line, and FileError.
   void add_csv(const std::string& path);
 };
 nlohmann::json to_json(const Interconnect& links);
@@ -122,9 +122,9 @@ struct Machine {
   const Interconnect& network() const;
 
   static Machine of(const DeviceSpec& device);
-  // Device and links: a name, or a file if there is one of that name. Without a device it is that of `memory`, except for
-  // CPUs; else what fits `kind`: "h100" for CUDA, for the CPU this machine's calibration if there is one, else "cpu".
-  // Without links those of the device's file.
+  // Device and links: a name, or a file if there is one of that name. Without a device it is that of `memory`, except
+  // for CPUs; else what fits `kind`: "h100" for CUDA, for the CPU this machine's calibration if there is one, else
+  // "cpu". Without links those of the device's file.
   static Machine find(const std::string& device, const std::string& interconnect = {},
                       const std::optional<MemoryLimit>& memory = {}, c10::DeviceType kind = c10::kCUDA);
 };

@@ -62,16 +62,16 @@ KernelClass kernel_class(const Graph& graph, NodeId node);
 
 // What single calls of operators were measured to take on a device, by size.
 //
-// A table is of one operator ("aten::gelu", "aten::add.Tensor") or of one class of kernels ("matmul"), and of one dtype.
-// A call goes by the table of its operator, else by that of its class. A size that is in the table takes what was
-// measured. For others, what the device's rates say is scaled by how much slower the sizes near them were. Within the
-// table that is interpolated; beyond an end it is that end's.
+// A table is of one operator ("aten::gelu", "aten::add.Tensor") or of one class of kernels ("matmul"), and of one
+// dtype. A call goes by the table of its operator, else by that of its class. A size that is in the table takes what
+// was measured. For others, what the device's rates say is scaled by how much slower the sizes near them were. Within
+// the table that is interpolated; beyond an end it is that end's.
 //
 //     OperatorTables tables = read_operator_csv("gemm.csv");
 //     spec.tables.add(tables);
 
-// A matrix product has m, n, k and batch: `batch` times (m x k) by (k x n). Anything else has `bytes` that it moves, and
-// `flops` where it computes so much that its bytes do not say how long it takes.
+// A matrix product has m, n, k and batch: `batch` times (m x k) by (k x n). Anything else has `bytes` that it moves,
+// and `flops` where it computes so much that its bytes do not say how long it takes.
 struct MeasuredSize {
   int64_t batch = 0, m = 0, n = 0, k = 0;
   double bytes = 0;
@@ -105,8 +105,8 @@ OperatorTables read_operator_csv(const std::string& path);
 //
 //     const DeviceSpec h100 = DeviceSpec::named("h100");
 
-// Calls of about `work` (FLOPs, or bytes) do `rate` of them a second. Between two points the rate is interpolated in the
-// logarithms; beyond the ends it is that of the last.
+// Calls of about `work` (FLOPs, or bytes) do `rate` of them a second. Between two points the rate is interpolated in
+// the logarithms; beyond the ends it is that of the last.
 struct RatePoint {
   double work = 0;
   double rate = 0;
@@ -158,8 +158,8 @@ struct DeviceSpec {
   // For device calls that the host issues one after another, while the device works on earlier ones. Zero: the caller
   // waits.
   double host_call = 0;  // seconds of the host for a call
-  // A class that is not here goes by `gpu`, if there is one. Else it is taken for the class it is a case of: grouped for
-  // depthwise, pointwise for in-place. Without that it goes by kOther, or by kMatmul if it computes.
+  // A class that is not here goes by `gpu`, if there is one. Else it is taken for the class it is a case of: grouped
+  // for depthwise, pointwise for in-place. Without that it goes by kOther, or by kMatmul if it computes.
   std::map<KernelClass, ClassRates> classes;
   std::optional<GpuFigures> gpu;
   std::optional<HostFigures> host;
@@ -192,8 +192,8 @@ struct DeviceSpec {
 nlohmann::json to_json(const DeviceSpec& spec);
 DeviceSpec device_spec_from_json(const nlohmann::json& json, const std::string& name);  // throws ParseError
 
-// This machine's rates, from a few kernels of each class at several sizes, in under a minute, with libtorch's threads, on
-// an idle machine. Must not run in a fake mode (throws Error).
+// This machine's rates, from a few kernels of each class at several sizes, in under a minute, with libtorch's threads,
+// on an idle machine. Must not run in a fake mode (throws Error).
 
 struct CalibrateOptions {
   double seconds = 50;  // no kernel begins after this

@@ -113,8 +113,8 @@ class SizeSweep {
 //     const SizeGrid grid = SizeGrid::of(capture, {.batches = {1, 2, 4, 8}, .seqs = {512, 1024}, .memory = limit});
 //     std::cout << to_text(grid);
 //
-// A few captures give polynomials (SymbolicGraph), and one at the largest sizes must agree. Sizes that the polynomials do
-// not answer are captured one by one.
+// A few captures give polynomials (SymbolicGraph), and one at the largest sizes must agree. Sizes that the polynomials
+// do not answer are captured one by one.
 
 // Makes the program at a batch and a sequence length. Throws Error or c10::Error where there is none.
 using CaptureAtSizes = std::function<Graph(int64_t batch, int64_t seq)>;

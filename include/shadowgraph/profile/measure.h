@@ -1,5 +1,6 @@
-// What single operator calls take on this very machine: scratch memory inside kernels, and seconds. Measured on request, by
-// running each distinct call of a graph once on real tensors of its shapes; the model itself is never allocated.
+// What single operator calls take on this very machine: scratch memory inside kernels, and seconds. Measured on
+// request, by running each distinct call of a graph once on real tensors of its shapes; the model itself is never
+// allocated.
 //
 //     MeasuredCalls calls = MeasuredCalls::read_file(MeasuredCalls::default_file());
 //     measure_calls(graph, calls);
@@ -33,7 +34,8 @@ class MeasuredCalls {
  public:
   MeasuredCalls() : machine_(this_machine()) {}
 
-  // Empty if there is no such file, or if it was measured on another machine. Throws ParseError for one that is damaged.
+  // Empty if there is no such file, or if it was measured on another machine. Throws ParseError for one that is
+  // damaged.
   static MeasuredCalls read_file(const std::string& path);
   // Whole or not at all. Throws FileError.
   void write_file(const std::string& path) const;
@@ -73,10 +75,10 @@ struct MeasureReport {
   std::vector<UnmeasuredCall> left_out;
 };
 
-// Measures the calls that `into` lacks: operators on CPU tensors that are neither views nor collectives. Tensors hold one
-// half, or zeros where they are integers, so kernels whose memory depends on data are seen at that data. Must not run inside
-// a fake mode (throws Error), and what other threads allocate meanwhile is not counted. Draws leave the default generator
-// as it was.
+// Measures the calls that `into` lacks: operators on CPU tensors that are neither views nor collectives. Tensors hold
+// one half, or zeros where they are integers, so kernels whose memory depends on data are seen at that data. Must not
+// run inside a fake mode (throws Error), and what other threads allocate meanwhile is not counted. Draws leave the
+// default generator as it was.
 MeasureReport measure_calls(const Graph& graph, MeasuredCalls& into, const MeasureOptions& options = {});
 
 }  // namespace shadowgraph

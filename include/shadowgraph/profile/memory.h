@@ -15,8 +15,8 @@
 // outlives its base keeps all of the base.
 //
 // Scratch memory that an operator takes and gives back inside one call is not in the graph and not counted. Operators
-// that were registered with it (shadowgraph/profile/register_operator.h) are the exception: theirs is live at the node, as temporary.
-// peak_with_scratch() adds what else is known of it (Scratch).
+// that were registered with it (shadowgraph/profile/register_operator.h) are the exception: theirs is live at the node,
+// as temporary. peak_with_scratch() adds what else is known of it (Scratch).
 //
 // A second track rounds each storage up to 512 bytes, the least block of CUDA's caching allocator
 // (c10/cuda/CUDACachingAllocator: kMinBlockSize).
@@ -174,8 +174,8 @@ struct AllocatorSettings {
   bool expandable_segments = false;
 
   // "max_split_size_mb:128,expandable_segments:True". Settings that do not matter here (pinned_*, backend:native, ...)
-  // are accepted. Throws Error, naming the setting, for what libtorch refuses, and for backend:cudaMallocAsync, which is
-  // another allocator.
+  // are accepted. Throws Error, naming the setting, for what libtorch refuses, and for backend:cudaMallocAsync, which
+  // is another allocator.
   static AllocatorSettings parse(std::string_view text);
   friend bool operator==(const AllocatorSettings&, const AllocatorSettings&) = default;
 };
@@ -281,8 +281,8 @@ struct DeviceSpec;
 // Every figure can be set.
 struct DeviceAssumptions {
   // The CUDA context with PyTorch's kernels loaded lazily: not the allocator's, but nvidia-smi's. This is Hopper's.
-  // Measured with CUDA 13.0: 527 MiB before a kernel, 693 of inference, 751 to 771 of training, 640 of convolutions. Other
-  // architectures are taken to have 520: CUDA 12 took 480 to 560 on an H100, other drivers 300 to 800.
+  // Measured with CUDA 13.0: 527 MiB before a kernel, 693 of inference, 751 to 771 of training, 640 of convolutions.
+  // Other architectures are taken to have 520: CUDA 12 took 480 to 560 on an H100, other drivers 300 to 800.
   int64_t context = 768 * kMebibyte;
   // NCCL's buffers for one process group, made when it is first used and kept; they are not the allocator's. NCCL has 4
   // MiB, 512 KiB and 4,915,200 bytes for its three protocols (NCCL src/init.cc, src/include/device.h). This is for two
@@ -295,8 +295,9 @@ struct DeviceAssumptions {
   std::string architecture;
 
   static DeviceAssumptions of(const DeviceSpec& spec);
-  // Returns the bytes of one workspace, as aten/src/ATen/cuda/CublasHandlePool.cpp has them. Hopper and Blackwell (sm_9x,
-  // sm_10x, sm_12x) take 32 MiB, other GPUs of NVIDIA 8,519,680. AMD's gfx94x and gfx95x take 128 MiB, others 32.
+  // Returns the bytes of one workspace, as aten/src/ATen/cuda/CublasHandlePool.cpp has them. Hopper and Blackwell
+  // (sm_9x, sm_10x, sm_12x) take 32 MiB, other GPUs of NVIDIA 8,519,680. AMD's gfx94x and gfx95x take 128 MiB, others
+  // 32.
   int64_t workspace() const;
   // Says why it is as large, for people.
   std::string why_workspace() const;

@@ -25,8 +25,8 @@ struct OperatorCard {
   struct Row {
     std::string table;  // "shape rule"
     std::string says;   // what it says, or what happens without it
-    // A file of the source tree, with a line where one is known: "core/fake/rules/elementwise.cpp:340". "" for what stands
-    // in libtorch (schemas, Meta kernels) or was registered by the program.
+    // A file of the source tree, with a line where one is known: "core/fake/rules/elementwise.cpp:340". "" for what
+    // stands in libtorch (schemas, Meta kernels) or was registered by the program.
     std::string place;
     bool missing = false;  // the table has nothing
   };

@@ -130,7 +130,8 @@ std::shared_ptr<const OperatorCosts> registered_costs(const Target& target);
 // `rule`'s answer; empty if there is no rule, if it throws, or if the answer is negative.
 std::optional<int64_t> evaluate(const CostRule& rule, const OperandShapes& call);
 
-// What calls of operators that a user registered (shadowgraph/profile/register_operator.h) cost: by node, and by operator.
+// What calls of operators that a user registered (shadowgraph/profile/register_operator.h) cost: by node, and by
+// operator.
 
 struct CustomOperatorFigures {
   std::string op;  // with overload
@@ -232,8 +233,8 @@ class Traffic {
   IdMap<PhaseId, NodeTraffic> by_phase_;
 };
 
-// Memory that kernels take and give back inside one call: reorders, im2col, workspaces, accumulators. It is alive beside a
-// node's operands and results and nowhere else, so it is in no storage of the graph.
+// Memory that kernels take and give back inside one call: reorders, im2col, workspaces, accumulators. It is alive
+// beside a node's operands and results and nowhere else, so it is in no storage of the graph.
 //
 // What is known of a call, by the first that applies:
 //   registered   the rule of shadowgraph/profile/register_operator.h

@@ -43,8 +43,8 @@ struct ParameterCount {
   friend bool operator==(const ParameterCount&, const ParameterCount&) = default;
 };
 
-// What the figures suggest, greatest stake first: what was seen, what it costs, and the option or line that changes it. The
-// idea is Halide's profiler's.
+// What the figures suggest, greatest stake first: what was seen, what it costs, and the option or line that changes it.
+// The idea is Halide's profiler's.
 
 struct Profile;
 
@@ -176,8 +176,9 @@ class OverlappedStep;  // shadowgraph/profile/step_time.h
 //     std::cout << to_json(costs).dump(2);
 //
 // What the figures are made of (FLOPs of nodes, kinds of storages, the tree of modules) is worked out once. The views
-// read it, and the graph, which must not change meanwhile. The figures are values of their own. What is not known is absent (an empty optional, a missing JSON key) or listed (uncovered operators), never zero.
-// docs/memory.md defines every figure.
+// read it, and the graph, which must not change meanwhile. The figures are values of their own. What is not known is
+// absent (an empty optional, a missing JSON key) or listed (uncovered operators), never zero. docs/memory.md defines
+// every figure.
 
 struct ProfileOptions {
   size_t top_at_peak = 10;
@@ -268,8 +269,8 @@ struct Profile {
   // not fit: `out_of_memory` then says where.
   std::optional<DeviceMemory> device_memory;
   std::string out_of_memory;
-  // What `fits` (shadowgraph/profile/fits.h) compares: the memory asked for, or that of ProfileOptions::spec, and what a
-  // device with room for all would hold. Absent where nothing is known.
+  // What `fits` (shadowgraph/profile/fits.h) compares: the memory asked for, or that of ProfileOptions::spec, and what
+  // a device with room for all would hold. Absent where nothing is known.
   std::optional<MemoryLimit> limit;
   std::optional<int64_t> unlimited_bytes;
   std::optional<CacheInfo> cache;

@@ -82,7 +82,8 @@ class MemoryProfiler : public NodeProfiler {
   void measure(const Profile& profile, NodeId node, std::span<std::optional<double>> into) const override;
 };
 
-// seconds of kernels, of a profile with a spec; without one not known. Those of collectives are CommunicationProfiler's.
+// seconds of kernels, of a profile with a spec; without one not known. Those of collectives are
+// CommunicationProfiler's.
 class TimeProfiler : public NodeProfiler {
  public:
   std::vector<NodeFigure> figures() const override;

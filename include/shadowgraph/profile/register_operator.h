@@ -7,8 +7,8 @@
 //         .bytes = [](const sg::OperandShapes& call) { return byte_count(call.argument(0)) + byte_count(call.result(0)); },
 //         .scratch = [](const sg::OperandShapes& call) { return byte_count(call.result(0)); }});
 //
-// The shape rule is that of shadowgraph/capture/shape_rules.h; leave it out for an operator that has a Meta kernel or is made of
-// others. Costs are functions of the shapes, dtypes and numbers of one call (OperandShapes), each optional:
+// The shape rule is that of shadowgraph/capture/shape_rules.h; leave it out for an operator that has a Meta kernel or
+// is made of others. Costs are functions of the shapes, dtypes and numbers of one call (OperandShapes), each optional:
 //   flops    2 a multiply-accumulate; counted as NodeFlops::matmul, of which PyTorch's FlopCounterMode knows nothing.
 //            Without it, and without a row in the tables, the operator is listed as uncovered.
 //   bytes    what a call reads and writes

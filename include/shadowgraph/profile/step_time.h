@@ -4,12 +4,12 @@
 //     const StepTime time = StepTime::of(graph, h100);
 //     time.seconds(); time.of(node).seconds; time.flop_utilization();
 //
-// A kernel takes its class's fixed time and the longer of computing and moving. On a GPU the laws of docs/time.md say how
-// long these are. On a device with host_call > 0 kernels
-// run one after another behind the host, which needs host_call for each call that is no view. A step whose kernels are
-// shorter than that waits for the host. Elsewhere calls add up. Not counted are links of copies between devices,
-// but for those of engines (shadowgraph/passes/recompute.h), collectives (shadowgraph/profile/communication.h) and what the
-// host does between calls.
+// A kernel takes its class's fixed time and the longer of computing and moving. On a GPU the laws of docs/time.md say
+// how long these are. On a device with host_call > 0 kernels run one after another behind the host, which needs
+// host_call for each call that is no view. A step whose kernels are shorter than that waits for the host. Elsewhere
+// calls add up. Not counted are links of copies between devices, but for those of engines
+// (shadowgraph/passes/recompute.h), collectives (shadowgraph/profile/communication.h) and what the host does between
+// calls.
 #pragma once
 
 #include <array>
@@ -80,8 +80,8 @@ class StepTime {
 // Computing and communicating at the same time.
 //
 // A capture notes on which stream the program issued each node, and for which events it waited. Kernels run there, in
-// order. A synchronous collective runs on the current stream, too, as NCCL's do. An asynchronous one runs on its group's
-// stream: it begins when the current one has done what was issued before. What uses its result waits for it
+// order. A synchronous collective runs on the current stream, too, as NCCL's do. An asynchronous one runs on its
+// group's stream: it begins when the current one has done what was issued before. What uses its result waits for it
 // (wait_tensor, or the first use). Whatever a kernel reads is there first, on whichever stream it was made.
 //
 // Collectives of one group run one after another. Kernels of several streams take turns. A collective takes

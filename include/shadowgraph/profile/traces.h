@@ -67,11 +67,11 @@ nlohmann::json model_explorer(const Profile& profile);
 //     found.spec.write_file("mine.json");                      // rates by class, and a table of the operators
 //     if (found.links) found.links->write_file("links.json");  // tables of the collectives, by processes
 //
-// What a call computes and moves follows from its shapes: each distinct one is made once on fake tensors. Where the trace
-// has kernels, their seconds count, else those of the CPU's calls.
+// What a call computes and moves follows from its shapes: each distinct one is made once on fake tensors. Where the
+// trace has kernels, their seconds count, else those of the CPU's calls.
 //
-// Peaks are those of the device that the trace names, if its figures are known (DeviceSpec::named), else the most that the
-// trace reached. The spec's `sources` say which. Must not be called in a fake mode (throws Error).
+// Peaks are those of the device that the trace names, if its figures are known (DeviceSpec::named), else the most that
+// the trace reached. The spec's `sources` say which. Must not be called in a fake mode (throws Error).
 
 // Calls of one operator, or one kernel, of which nothing could be said.
 struct TraceLeftOut {
@@ -98,14 +98,15 @@ struct TraceCalibrationOptions {
 // `path` is a .json or .json.gz. Throws FileError; ParseError for what is no trace, and for one without shapes.
 TraceCalibration calibrate_from_trace(const std::string& path, const TraceCalibrationOptions& options = {});
 
-// A prediction beside a trace that torch.profiler recorded of the real step: operator by operator, and what is off first.
+// A prediction beside a trace that torch.profiler recorded of the real step: operator by operator, and what is off
+// first.
 //
 //     const TraceComparison beside = compare_with_trace(profile(graph, {.spec = &h100}), "kineto.json.gz");
 //     beside.most_off()->name; std::cout << to_text(beside);
 //
 // Calls of both are matched by operator, sizes and dtype. Where the trace has several steps ("ProfilerStep#3"), its
-// figures are those of one of them on average. Only what a graph would have is compared: operators that are no composite,
-// with the seconds of their kernels, or on a CPU their own.
+// figures are those of one of them on average. Only what a graph would have is compared: operators that are no
+// composite, with the seconds of their kernels, or on a CPU their own.
 
 struct ComparedTime {
   std::string name;                          // "aten::mm"; of a class, "matmul"; of collectives, "all_reduce of 8"

@@ -114,8 +114,8 @@ OverlapResult overlap_collectives(Graph& rank, CollectiveOverlap overlap);
 //
 // The graph is an ordinary one: local sizes, `_c10d_functional` operators for collectives, offsets of the rank as
 // numbers. Groups are called like the axes of the mesh, and described as captures describe them
-// (shadowgraph/capture/process_group.h). All ranks have the same nodes in the same order. Every operator is called again on
-// fake tensors of local sizes, so strides, storages and views are what the operators make of them.
+// (shadowgraph/capture/process_group.h). All ranks have the same nodes in the same order. Every operator is called
+// again on fake tensors of local sizes, so strides, storages and views are what the operators make of them.
 //
 // The order of nodes stays, with phases, regions, forward links, source lines, flags, notes and where storages die. So
 // do the tensors that autograd keeps (the local ones).

@@ -179,8 +179,8 @@ std::vector<HandPlan> hand_plans(const DeviceMesh& mesh);
 enum class LinearCut : uint8_t { kNone, kColumns, kRows };
 LinearCut linear_cut(std::string_view module);
 
-// Products with a bias that tensor parallel cuts by rows: their sum goes over ranks, and the bias behind it. Without this
-// such a model has no plan `megatron`. Gives how many changed.
+// Products with a bias that tensor parallel cuts by rows: their sum goes over ranks, and the bias behind it. Without
+// this such a model has no plan `megatron`. Gives how many changed.
 int64_t put_biases_behind_sums(Graph& graph);
 
 std::vector<ShardingPin> pins_of(HandPlan plan, const Graph& graph, const ShardingProblem& problem,

@@ -7,8 +7,8 @@
 // A mesh axis may cut any one factor. All operands that have it are then cut along their dimension, and so are results
 // that have it; results that lack it are partial sums. So m: S(0),R -> S(0); n: R,S(1) -> S(1); k: S(1),S(0) -> P(sum).
 //
-// docs/adding-an-operator.md has what else a rule can say: factors that must stay whole, other reductions, factors through
-// views, which arguments are sizes. The notation follows Shardy's factors; strategies mean what DTensor's do.
+// docs/adding-an-operator.md has what else a rule can say: factors that must stay whole, other reductions, factors
+// through views, which arguments are sizes. The notation follows Shardy's factors; strategies mean what DTensor's do.
 #pragma once
 
 #include <cstdint>

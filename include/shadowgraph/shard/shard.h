@@ -209,8 +209,8 @@ struct StepRequest {
   DeviceMesh mesh;  // needed
 
   // The device, and what each one has. Without figures: those that Machine::find has for the graph's device, which is a
-  // CUDA device unless the graph says otherwise. Without links: those of the device; plan_step() throws Error if none are
-  // known.
+  // CUDA device unless the graph says otherwise. Without links: those of the device; plan_step() throws Error if none
+  // are known.
   std::optional<DeviceSpec> device;
   std::optional<Interconnect> links;
   std::optional<int64_t> memory;  // bytes for the step; nothing: no limit

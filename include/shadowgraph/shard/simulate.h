@@ -36,9 +36,9 @@ at::Tensor local_input(const ShardedGraph& sharded, size_t input, const at::Tens
 //     const SimulatedRun run = simulate(ranks, {weight, bias, batch});      // whole tensors, in order
 //     run.outputs, run.gradients["weight"], run.inputs[0]                   // whole again: compare with an Interpreter
 //
-// Every rank is an Interpreter (shadowgraph/capture/replay.h) on a thread of its own. They run freely and meet at collectives,
-// which are functions over the ranks' tensors: no process group is needed. Sums go over the ranks in order, so a run
-// gives the same bits every time.
+// Every rank is an Interpreter (shadowgraph/capture/replay.h) on a thread of its own. They run freely and meet at
+// collectives, which are functions over the ranks' tensors: no process group is needed. Sums go over the ranks in
+// order, so a run gives the same bits every time.
 //
 // Every rank begins with the default generator's state, as processes that were seeded alike. So what is replicated
 // stays the same when operators are random. The generator is left where rank 0 ends. The memory is that of the parts

@@ -177,7 +177,8 @@ AssignmentProblem read_assignment(std::string_view text);
 
 // Throws Error if a cost that is multiplied out is too large. The first nodes are those of the problem.
 void write_iopddl(const AssignmentProblem& problem, std::ostream& out);
-// {"format": "shadowgraph-assignment", "version": 1, "nodes": [...], "matrices": [...], "edges": [...]}; null: forbidden.
+// {"format": "shadowgraph-assignment", "version": 1, "nodes": [...], "matrices": [...], "edges": [...]}; null:
+// forbidden.
 void write_assignment(const AssignmentProblem& problem, std::ostream& out);
 // As an integer program for other solvers, in the format of CPLEX: "x3_1" is node 3 with strategy 1.
 void write_lp(const AssignmentProblem& problem, std::ostream& out);
@@ -188,8 +189,8 @@ enum class AssignmentFormat : uint8_t { kJson, kIopddl, kLp, kMps };
 constexpr auto enum_names(AssignmentFormat) { return names_in_order<AssignmentFormat>("json", "iopddl", "lp", "mps"); }
 void write_assignment(const AssignmentProblem& problem, AssignmentFormat format, std::ostream& out);
 
-// {"format": "shadowgraph-assignment-solution", "version": 1, "choice": [...], "cost": "...", "lower_bound": "..."}; sums
-// are texts, since they may have more than 64 bits.
+// {"format": "shadowgraph-assignment-solution", "version": 1, "choice": [...], "cost": "...", "lower_bound": "..."};
+// sums are texts, since they may have more than 64 bits.
 nlohmann::json to_json(const AssignmentSolution& solution);
 
 }  // namespace shadowgraph
