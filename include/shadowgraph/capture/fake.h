@@ -39,7 +39,7 @@ namespace SHADOWGRAPH_API shadowgraph {
 //   for backward. Otherwise it is decomposed into cells, each of which saves tensors for every step;
 // - at::mkldnn_convolution and at::mkldnn_rnn_layer are available; they throw for other dtypes.
 //
-//     FakeTensorMode old({.profile = DeviceProfile{.cpu = {.mkldnn_bf16 = false, .mkldnn_fp16 = false}}});  // AVX2 only
+//     FakeTensorMode old({.profile = DeviceProfile{.cpu = {.mkldnn_bf16 = false, .mkldnn_fp16 = false}}});  // AVX2
 struct CpuProfile {
   bool mkldnn_bf16 = this_machine().mkldnn_bf16;
   bool mkldnn_fp16 = this_machine().mkldnn_fp16;
@@ -111,8 +111,8 @@ struct DataSizeQuestion {
 using DataSizeHint = std::function<std::optional<int64_t>(const DataSizeQuestion&)>;
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Known contents: tensors that are computed from constants and sizes only. Small contents are computed immediately, others
-// on demand from the recorded calls. Uniform tensors (ones, zeros, full) are known at any size.
+// Known contents: tensors that are computed from constants and sizes only. Small contents are computed immediately,
+// others on demand from the recorded calls. Uniform tensors (ones, zeros, full) are known at any size.
 
 // Limits for computing known contents on demand. DataDependentError is thrown beyond them and reports the required
 // cost.

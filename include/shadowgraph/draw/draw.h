@@ -102,18 +102,18 @@ bool is_color_file(std::string_view name);
 // A box is an operator or a collapsed module. Boxes are in nested clusters, one per module call (calls of a container
 // that no region names are merged). Large graphs are kept readable as follows; each can be turned off by an option:
 //
-// - phases    Graphs of more than 300 nodes show the forward phase only. Smaller ones show all phases, with a cluster for
-//             each except forward.
-// - plumbing  Views, detach and aliases are omitted: their users are connected to the base tensor. Parameters, buffers and
-//             constants appear in the labels of their users.
-// - repeats   Adjacent numbered siblings (encoder.layer.0..11) with equal operators, constant arguments, types and wiring
-//             are drawn once with "x12", as in summaries (shadowgraph/profile/profile.h). Edges from one copy to the next
-//             are dashed; edges into and out of the whole run are attached to the copy that is drawn.
-// - depth     Modules below `depth` levels are boxes with the number of operators, FLOPs and bytes inside. By default, the
-//             deepest level with at most 120 boxes, and 40 in a column: taller pictures are unreadable. If no modules are
-//             left to collapse, runs of operators are merged.
-// - limits    A module with more than 400 boxes directly in it is collapsed; more than 3,000 boxes in total are reduced by
-//             depth, then by merging runs of operators. `notes` lists omissions and their reason.
+// - phases    Graphs of more than 300 nodes show the forward phase only. Smaller ones show all phases, with a cluster
+//             for each except forward.
+// - plumbing  Views, detach and aliases are omitted: their users are connected to the base tensor. Parameters, buffers
+//             and constants appear in the labels of their users.
+// - repeats   Adjacent numbered siblings (encoder.layer.0..11) with equal operators, constant arguments, types and
+//             wiring are drawn once with "x12", as in summaries (shadowgraph/profile/profile.h). Edges from one copy to
+//             the next are dashed; edges into and out of the whole run are attached to the copy that is drawn.
+// - depth     Modules below `depth` levels are boxes with the number of operators, FLOPs and bytes inside. By default,
+//             the deepest level with at most 120 boxes, and 40 in a column: taller pictures are unreadable. If no
+//             modules are left to collapse, runs of operators are merged.
+// - limits    A module with more than 400 boxes directly in it is collapsed; more than 3,000 boxes in total are reduced
+//             by depth, then by merging runs of operators. `notes` lists omissions and their reason.
 //
 // A part of a graph is the neighborhood `around` some nodes, or the `path` between some. All its phases are drawn and
 // its modules are expanded. Omitted neighbors are grey. Nodes requested by name are always drawn, including views and
@@ -287,7 +287,7 @@ ViewModel view_of_plan(const Graph& graph, const ShardingPlan& plan, const Redis
 // Timeline of a pipeline: the actions of each rank over time, and its memory.
 //
 //     write_file("pipeline.svg", pipeline_svg(run, {.memory = 80'000'000'000}));
-//     write_file("pipeline.html", pipeline_html(run, {.title = "llama3_70b"}));     // with tables; one file, no scripts
+//     write_file("pipeline.html", pipeline_html(run, {.title = "llama3_70b"}));  // with tables; one file, no scripts
 //
 // Each rank has a row of boxes, colored by action (F, B, I, W) with shades alternating by micro-batch, above a plot of
 // its live bytes. All plots have the same scale. Tooltips show action, seconds and bytes.

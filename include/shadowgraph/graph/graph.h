@@ -391,8 +391,8 @@ class Graph : GraphTables {
 
   // ---- Edits (graph_edits.cpp). They throw GraphError and then leave the graph unchanged.
   // Erases nodes whose results have no other uses and are not saved by other nodes. Free points of storages move to the
-  // preceding node. Erase many nodes in one call: one by one from the end, the same free points would be moved repeatedly.
-  // The nodes may use one another; nodes that are already erased are ignored.
+  // preceding node. Erase many nodes in one call: one by one from the end, the same free points would be moved
+  // repeatedly. The nodes may use one another; nodes that are already erased are ignored.
   bool can_erase(NodeId id) const;
   void erase(NodeId id);
   void erase(std::span<const NodeId> ids);

@@ -24,8 +24,8 @@ namespace SHADOWGRAPH_API shadowgraph {
 //   3  order        Every operand has a live producer earlier in program order.
 //   4  uses         Use lists and arguments agree in both directions.
 //   5  results      Every result names the node as its producer, and no value is a result twice.
-//   6  arguments    As many as in the schema, each of a kind that its type allows. None is allowed for optionals and for
-//                   tensors (undefined tensors, as autograd passes them), numbers for tensors (as the C++ API wraps
+//   6  arguments    As many as in the schema, each of a kind that its type allows. None is allowed for optionals and
+//                   for tensors (undefined tensors, as autograd passes them), numbers for tensors (as the C++ API wraps
 //                   them). Lists are checked by element and nest at most kMaxListDepth deep.
 //   7  returns      As many, and of the same kinds, as in the schema (or none recorded at all).
 //   8  storage      A tensor value's storage exists and is on the value's device; bytes are not negative.
@@ -34,8 +34,8 @@ namespace SHADOWGRAPH_API shadowgraph {
 //  10  alias        A result that aliases an argument by the schema has a storage of that argument (unless ir/operators
 //                   permits a new tensor). In particular, in-place results share the storage of self.
 //  11  lifetime     A storage is not used before the node that allocates it or after the one that frees it.
-//  12  regions      Regions form a tree: parents have smaller indices, and only r0 has no parent. Composite regions have
-//                   no arguments or as many as their operator.
+//  12  regions      Regions form a tree: parents have smaller indices, and only r0 has no parent. Composite regions
+//                   have no arguments or as many as their operator.
 //  13  placeholders sg::parameter, sg::buffer, sg::input and sg::constant precede all other nodes.
 //  14  output       There is at most one sg::output; only it and sg::gradient come last.
 //  15  forward      A backward link refers to an earlier node. (A link to an erased node counts as none.)
@@ -83,7 +83,8 @@ std::vector<Violation> violations(const Graph& graph);
 void verify(const Graph& graph);
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Structural equality of two graphs: compares everything in the text form, regardless of ids, pools and interning order.
+// Structural equality of two graphs: compares everything in the text form, regardless of ids, pools and interning
+// order.
 //
 //     if (auto difference = first_difference(before, after)) FAIL() << *difference;
 //

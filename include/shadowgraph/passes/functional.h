@@ -123,7 +123,8 @@ ReinplaceResult reinplace(Graph& graph);
 class OperatorSet {
  public:
   //   core-aten   operators that libtorch tags as core
-  //   no-fused    all but attention, foreach and fused optimizers, and multiplications with an addend (addmm, addcdiv, ...)
+  //   no-fused    all but attention, foreach and fused optimizers, and multiplications with an addend (addmm, addcdiv,
+  //               ...)
   //   basic       none that the table can decompose
   // or names joined by '+', "aten::mm+aten::add.Tensor+aten::view" (without overload: all of them), or "@path", a file
   // with a name a line. Throws Error for anything else.

@@ -7,9 +7,10 @@
 //     std::puts(to_text(answer).c_str());
 //
 // How it is found:
-//   1. A few layers are captured under each way to cut a micro-batch, with activations kept and computed again, whole or
-//      in part. Ways are tensor and context parallel sizes by micro-batch sizes by ranks that share experts. What a layer
-//      more costs is repeated for the rest (layer_chain.h).
+//   1. A few layers are captured under each way to cut a micro-batch, with activations kept and computed again, whole
+//   or
+//      in part. Ways are tensor and context parallel sizes by micro-batch sizes by ranks that share experts. What a
+//      layer more costs is repeated for the rest (layer_chain.h).
 //   2. All pipelines, schedules, stages of ZeRO and orders of the mesh are gone through, least bound first. Stages are
 //      the cuts whose slowest stage is quickest, each computing again as many layers as its memory wants.
 //   3. What looks best is captured whole, cut, and run on all ranks of a pipeline, allocators included (PipelineRun).
@@ -245,8 +246,8 @@ nlohmann::json to_json(const TrainingPlan& plan);
 // Keys are those of to_json(TrainingPlan), in which plan.json has its plans. These may be less than that:
 //   data, microbatches  what devices and batch leave
 //   overlap             that of the request
-//   stages              numbers of units, such as [9, 8, 8, 7], or where each begins; without it all have equally many, the
-//                       first ones one more
+//   stages              numbers of units, such as [9, 8, 8, 7], or where each begins; without it all have equally many,
+//                       the first ones one more
 //   recomputed          names of layers; "all": all of them; or how many of each stage, its first ones: [4, 4, 0, 0]
 //   selective           the same, of layers that are not in `recomputed`
 

@@ -283,9 +283,9 @@ struct Profile {
 
   // ---- Views
   // A profile neither keeps its graph nor copies it, which may be large. It follows a graph that is moved. Once the
-  // graph is gone, figures, timeline(), of(), kind(), scratch() and time() still answer. What must read it throws Error:
-  // graph(), summary(), plan(), another device's timeline, text and JSON.
-  // Live bytes of `device`, whose peak is `peak`; and those of another.
+  // graph is gone, figures, timeline(), of(), kind(), scratch() and time() still answer. What must read it throws
+  // Error: graph(), summary(), plan(), another device's timeline, text and JSON. Live bytes of `device`, whose peak is
+  // `peak`; and those of another.
   const Graph& graph() const;
   const MemoryTimeline& timeline() const { return *timeline_; }
   MemoryTimeline timeline(c10::Device other) const;

@@ -12,8 +12,8 @@
 //   flops    2 a multiply-accumulate; counted as NodeFlops::matmul, of which PyTorch's FlopCounterMode knows nothing.
 //            Without it, and without a row in the tables, the operator is listed as uncovered.
 //   bytes    what a call reads and writes
-//   scratch  memory that a call takes and gives back, alive beside its operands and results: in MemoryTimeline and so in
-//            the peak, as temporary
+//   scratch  memory that a call takes and gives back, alive beside its operands and results: in MemoryTimeline and so
+//            in the peak, as temporary
 // A rule that cannot tell, or that throws, answers as if it were not there: see Profile::custom_operators, which lists
 // calls without an answer. For an operator of libtorch, what is registered here comes before the tables' rows.
 //
