@@ -17,7 +17,7 @@ constexpr double kMostExact = 9007199254740992.0;  // 2^53
   throw ParseError(name + ":" + std::to_string(line) + ": " + why, line, 1);
 }
 
-// Splits text into records, each with the line that it begins on. A quoted field may hold line breaks.
+// Splits text into records with their first line number. Quoted fields may contain line breaks.
 class Records {
  public:
   Records(std::string_view text, const std::string& name) : text_(text), name_(name) {}

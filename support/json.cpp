@@ -18,7 +18,7 @@ namespace {
                    line, column);
 }
 
-// Refuses text whose brackets nest too deeply, without a stack of any kind.
+// Rejects deeply nested text before it is parsed recursively.
 void check_depth(std::string_view text, std::string_view name) {
   int depth = 0;
   bool quoted = false;
@@ -37,19 +37,19 @@ void check_depth(std::string_view text, std::string_view name) {
   }
 }
 
-// Calls nlohmann's parser, and says in our words what it throws.
+// Calls nlohmann's parser and rewrites its error messages.
 template <class Parse>
 nlohmann::json parsed(std::string_view text, std::string_view name, const Parse& parse) {
   check_depth(text, name);
   try {
     return parse();
   } catch (const nlohmann::json::parse_error& error) {
-    // "[json.exception.parse_error.101] parse error at line 1, column 2: syntax error while ..." becomes what is wrong.
+    // Removes the prefix "[json.exception.parse_error.101] parse error at line 1, column 2: ".
     const std::string_view what = error.what();
     const size_t begin = what.find(": ");
     refuse_json(text, error.byte == 0 ? 0 : error.byte - 1, name,
                 std::string(begin == std::string_view::npos ? what : what.substr(begin + 2)));
-  } catch (const nlohmann::json::exception& error) {  // a number that no double holds
+  } catch (const nlohmann::json::exception& error) {  // a number out of the range of double
     const std::string_view what = error.what();       // "[json.exception.out_of_range.406] number overflow ..."
     refuse_json(text, 0, name, std::string(what.substr(what.find(']') + 2)));
   }

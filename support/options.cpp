@@ -132,7 +132,7 @@ int64_t whole_of(const std::string& text, const OptionTakes& takes) {
 double number_of(const std::string& text, const OptionTakes& takes) {
   std::optional<double> number;
   if (takes.kind == OptionKind::kSeconds) {
-    number = text == "0s" ? 0 : parse_duration(text);  // durations that people write are above 0
+    number = text == "0s" ? 0 : parse_duration(text);  // parse_duration accepts positive durations only
   } else if (takes.kind == OptionKind::kCount) {
     if (const auto count = parse_count(text)) number = static_cast<double>(*count);
   } else {
