@@ -32,8 +32,6 @@ namespace SHADOWGRAPH_API shadowgraph {
 //   mkldnn_bf16   bfloat16: requires AVX-512 or AVX-NE-CONVERT
 //   mkldnn_fp16   half: requires AVX512-FP16 or AVX-NE-CONVERT
 // For supported dtypes,
-//   mkldnn_fp16   half: with AVX512-FP16, or AVX-NE-CONVERT
-// Where it can, in that dtype,
 // - convolutions and their gradients use oneDNN, with its result strides and an unconditional weight gradient;
 // - at::lstm is one mkldnn_rnn_layer per layer and direction (half: only without gradients), which saves its workspace
 //   for backward. Otherwise it is decomposed into cells, each of which saves tensors for every step;

@@ -94,11 +94,6 @@ class Bindings {
 // usually a fused kernel (shadowgraph/kernels/kernel.h) and must give the same results. A run calls run() for each
 // group; if it returns false, the nodes run individually. Bound to one graph, whose ids must not change. May be called
 // from interpreters on several threads.
-
-// Names nodes that may run as one call, and an order in which they stand together. The call is a kernel made of them
-// (shadowgraph/kernels/kernel.h), or whatever gives the same results. A run asks each time that it comes to a group;
-// what the group does not do runs node by node. It serves one graph, whose ids must stay. Interpreters of several
-// threads may ask.
 class NodeGroups {
  public:
   struct Group {
