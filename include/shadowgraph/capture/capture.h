@@ -389,7 +389,6 @@ class ScriptProgram {
 // capture ends are found without it.
 void mark_gradient(const at::Tensor& gradient);
 // Marks a tensor as optimizer state.
-// The same of what an optimizer keeps between steps.
 void mark_optimizer_state(const at::Tensor& state);
 
 }  // namespace shadowgraph

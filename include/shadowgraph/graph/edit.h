@@ -232,12 +232,12 @@ void inline_call(Graph& graph, NodeId call, const Graph& body);
 //         "return %y\n");
 //     for (const Match& match : find_matches(graph, pattern)) ... match.value("%x"), match.argument("$alpha")
 //
-// One call per line in the format of shadowgraph/graph/text.h, without types and attributes; blank lines and `#
-// comments` are ignored.
+// One call per line in the format of shadowgraph/graph/text.h, without types and attributes; blank lines and
+// `# comments` are ignored.
 //     %name    a value. If no line produces it, it is a wildcard, bound to the same value throughout a match
 //     $name    any argument, bound to the same argument throughout a match; `_` matches any argument
-//     name=..  a constant, matched exactly (1 is not 1.0); omitted arguments match their default; a final `...`,
-//              anything
+//     name=..  a constant, matched exactly (1 is not 1.0)
+//     ...      at the end of the arguments: omitted ones match anything, otherwise their default
 //     [%a, %b] a list of that length; `None` an omitted argument; `_` an unused result
 //     return   values that may be used outside of the match; others may be used only within it
 //

@@ -21,6 +21,7 @@ namespace SHADOWGRAPH_API shadowgraph {
 //
 //   1  links        The node list is consistent: first, last, previous and next agree, every live node is in it once,
 //                   Graph::is_before follows it.
+//   2  references   Every id and every run in a node, value, storage or region is in range.
 //   3  order        Every operand has a live producer earlier in program order.
 //   4  uses         Use lists and arguments agree in both directions.
 //   5  results      Every result names the node as its producer, and no value is a result twice.
