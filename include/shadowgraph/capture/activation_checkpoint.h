@@ -23,7 +23,6 @@
 // Corresponds to torch.utils.checkpoint with use_reentrant=False, which the C++ frontend lacks. Throws Error if the
 // autograd engine is Python's: use Python's checkpoint there. Costs the recompute and about 20 us a call
 // (bench/checkpoint).
-// call (bench/checkpoint).
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,7 +1,7 @@
 // Captures programs as graphs: a module and its inputs, a training step, a TorchScript file, or any code in a session.
 //
-// Entry point for the command line tool, the Python package and C++ programs. Recording costs one to
-// two times as much as the calls on fake tensors, and no memory except for the graph.
+// Entry point for the command line tool, the Python package and C++ programs. Recording costs one to two times as much
+// as the calls on fake tensors, and no memory except for the graph.
 #pragma once
 
 #include <ATen/core/Tensor.h>

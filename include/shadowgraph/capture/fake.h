@@ -340,8 +340,7 @@ struct CrossRefDifference {
 };
 
 struct CrossRefOptions {
-  bool throw_at_first =
-      true;  // throw from the first call that differs, after its real call; otherwise collect differences
+  bool throw_at_first = true;  // throw from the first call that differs, after its real call; false: collect
 };
 
 class CrossRefMode {

@@ -77,9 +77,8 @@ class FakeMesh {
 };
 
 // ---------------------------------------------------------------------------------------------------------------------
-// A single group, registered under `name` until unregister_fake_process_group. Throws Error if `rank` is not in 0 ...
-// size
-// - 1, if the name is empty or already registered, or if `ranks` is neither empty nor of length `size`.
+// A single group, registered under `name` until unregister_fake_process_group. Throws Error if `rank` is not in
+// [0, size), if the name is empty or already registered, or if `ranks` is neither empty nor of length `size`.
 
 struct ProcessGroupInfo {
   std::string name;

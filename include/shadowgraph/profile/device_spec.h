@@ -82,8 +82,7 @@ struct MeasuredSize {
 };
 
 struct OperatorTables {
-  using BySize =
-      std::vector<MeasuredSize>;  // all products, all with bytes, or all with bytes and FLOPs; sizes distinct
+  using BySize = std::vector<MeasuredSize>;  // distinct sizes; all products, all bytes, or all bytes and FLOPs
   std::map<std::string, std::map<c10::ScalarType, BySize>> by_name;
 
   bool empty() const { return by_name.empty(); }

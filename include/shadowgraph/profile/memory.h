@@ -115,8 +115,7 @@ IdMap<NodeId, uint32_t> program_order(const Graph& graph);
 
 struct SteadyState {
   MemoryPeak peak;
-  std::vector<StorageId>
-      kept;  // live at the peak from the step before, although the recorded step allocates them later
+  std::vector<StorageId> kept;  // live at the peak, although the recorded step allocates them later
 };
 
 // Returns std::nullopt if the graph records a steady state already or creates no optimizer state, and if gradients are
@@ -286,8 +285,7 @@ struct DeviceAssumptions {
   int64_t context = 768 * kMebibyte;
   // NCCL buffers per process group, allocated outside of the allocator on first use and kept. NCCL uses 4 MiB, 512 KiB
   // and 4,915,200 bytes for its three protocols (NCCL src/init.cc, src/include/device.h). The default is for two
-  // neighbors and
-  // 16 channels; NCCL uses up to 32 channels, and fewer on slow links.
+  // neighbors and 16 channels; NCCL uses up to 32 channels, and fewer on slow links.
   int64_t nccl_group = 16 * 2 * (4 * kMebibyte + kMebibyte / 2 + 4'915'200);
   // Bytes of the cuBLAS workspace, which the caching allocator allocates at the first matrix product of a handle on a
   // stream, and keeps. Default: the workspace that PyTorch uses on the architecture.
