@@ -336,8 +336,7 @@ struct PipelineRunOptions {
   int64_t ranks_apart = 1;
   AllocatorSettings allocator;
   // Fraction of exposed collective time that is hidden by the compute of an overlapped action, from 0 (none) to 1 (all
-  // that fits). Compute times of overlapped actions are added in any case. goes: 1 all, 0 nothing. Their computing
-  // takes its sum in any case.
+  // that fits). Compute times of overlapped actions are added in any case.
   double overlap = 1;
   // Allocate the receive buffers of all micro-batches in advance, as torch.distributed.pipelining does. Other
   // frameworks allocate them when needed.

@@ -7,10 +7,9 @@
 //     std::puts(to_text(answer).c_str());
 //
 // Algorithm:
-//   1. A few layers are captured for each sharding of a micro-batch (tensor and context parallel sizes, micro-batch
-//   size,
-//      expert parallel size), without and with full or selective recompute. The cost of an additional layer is
-//      extrapolated to all layers (layer_chain.h).
+//   1. A few layers are captured for each sharding of a micro-batch (tensor, context and expert parallel sizes,
+//      micro-batch size), without and with full or selective recompute. The cost of an additional layer is extrapolated
+//      to all layers (layer_chain.h).
 //   2. All pipelines, schedules, ZeRO stages and mesh orders are searched, in order of their lower bounds. Stages are
 //      chosen to minimize the time of the slowest stage, each recomputing as many layers as its memory requires.
 //   3. The most promising plans are captured completely, split, and simulated on all ranks of a pipeline, including

@@ -100,9 +100,9 @@ TraceCalibration calibrate_from_trace(const std::string& path, const TraceCalibr
 
 // Comparison of a prediction with a trace of the real step recorded by torch.profiler, by operator.
 //
-//     const TraceComparison beside = compare_with_trace(profile(graph, {.spec = &h100}), "kineto.json.gz");
-//     beside.most_off()->name;
-//     std::cout << to_text(beside);
+//     const TraceComparison comparison = compare_with_trace(profile(graph, {.spec = &h100}), "kineto.json.gz");
+//     comparison.most_off()->name;
+//     std::cout << to_text(comparison);
 //
 // Calls are matched by operator, sizes and dtype. If the trace has several steps ("ProfilerStep#3"), their mean is
 // used. Only calls that a graph would have are compared: non-composite operators, with the time of their kernels or, on
