@@ -133,8 +133,8 @@ class OperatorKernels {
 //     loss.backward();                       // gelu runs the kernel once it is compiled
 //     compiled.report();                     // number of calls with kernels, and reasons for others
 //
-// Until its kernel is compiled, a call runs the original implementation (or waits: KernelCacheOptions::background =
-// false). The first calls with the kernel are measured against the original (KernelMeasureOptions), and the faster one
+// Until its kernel is compiled, a call runs the original implementation (or waits, without
+// KernelCacheOptions::background). The first calls with the kernel are measured against the original (KernelMeasureOptions), and the faster one
 // is used.
 
 struct CompileOperatorsOptions {

@@ -44,8 +44,9 @@ std::vector<PassOption> options_of_pass() {
 //
 //     DceResult done = dce(graph, {.random = DceOptions::Random::kDrop});     // shadowgraph/passes/simplify.h
 //
-// and a row in the registry, which makes it available in text form: `shadowgraph opt g.sg --pass
-// 'dce{random=drop},cse'`.
+// and a row in the registry, which makes it available in text form:
+//
+//     shadowgraph opt g.sg --pass 'dce{random=drop},cse'
 //
 // To define a pass, built-in or user-defined:
 //

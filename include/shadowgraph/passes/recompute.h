@@ -20,8 +20,7 @@
 //
 // Memory is discretized into slots, with all sizes rounded up. A schedule therefore never exceeds its budget, but may
 // cost slightly more than necessary. Time: slots x stages^3 / 6; 100 stages and 500 slots take tens of milliseconds.
-// Memory:
-// 8 x slots x stages^2 bytes.
+// Memory: 8 x slots x stages^2 bytes.
 #pragma once
 
 #include <c10/core/DeviceType.h>
@@ -86,8 +85,8 @@ struct ChainPlan {
 
 class ChainSolver {
  public:
-  // Solves for all budgets up to `bytes`. Throws Error for stages without options or with negative values, or if slots
-  // < 1.
+  // Solves for all budgets up to `bytes`. Throws Error for stages without options or with negative values, and for
+  // `slots` below 1.
   ChainSolver(std::span<const ChainStage> stages, int64_t bytes, int64_t slots = 500);
 
   // Returns std::nullopt if no schedule fits.

@@ -15,8 +15,8 @@
 //
 // For sizes that depend on the inputs, fit a SymbolicGraph to several captures instead.
 //
-// With the recorded input shapes, the graph is unchanged. (Similar to ShapeProp of torch.fx and to
-// FakeTensorProp.) Linear; about 2 us a node.
+// With the recorded input shapes, the graph is unchanged. (Similar to ShapeProp of torch.fx and to FakeTensorProp.)
+// Linear; about 2 us a node.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -152,9 +152,7 @@ struct AssignmentSolution {
   Wide peak = 0;               // of usages
   int64_t peak_at = 0;         //
   std::string why_infeasible;  // "" if feasible
-  std::string
-      stopped;  // "optimal", "gap" (small enough), "infeasible" (proven), "time", or "work": iterations and moves
-                // are exhausted
+  std::string stopped;         // "optimal", "gap" (small enough), "infeasible", "time", or "work" (iterations, moves)
   double gap() const { return cost > 0 ? static_cast<double>(cost - lower_bound) / static_cast<double>(cost) : 0; }
 };
 
