@@ -51,7 +51,7 @@ class Csv {
 };
 
 // Reads CSV with a header line. Rows store their line number for error messages with file, line and column:
-// "gemm.csv:7: m is 'x', ...".
+// "gemm.csv:7: m is 'x', expected a number > 0".
 
 class CsvRow {
  public:

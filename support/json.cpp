@@ -13,9 +13,9 @@ namespace {
   const std::string_view before = text.substr(0, std::min(at, text.size()));
   const auto line = static_cast<int>(std::count(before.begin(), before.end(), '\n')) + 1;
   const auto column = static_cast<int>(before.size() - (before.rfind('\n') + 1)) + 1;  // npos + 1 is 0
-  throw ParseError(std::string(name) + ":" + std::to_string(line) + ":" + std::to_string(column) +
-                       ": not JSON that can be read: " + why,
-                   line, column);
+  throw ParseError(
+      std::string(name) + ":" + std::to_string(line) + ":" + std::to_string(column) + ": invalid JSON: " + why, line,
+      column);
 }
 
 // Rejects deeply nested text before it is parsed recursively.
@@ -98,7 +98,7 @@ JsonPlace JsonPlace::inside(const nlohmann::json& value, std::string_view step) 
 }
 
 void JsonPlace::fail(const std::string& why) const {
-  throw ParseError(std::string(heading_) + ": " + (path_.empty() ? "the whole" : path_) + " " + why, 0, 0);
+  throw ParseError(std::string(heading_) + ": " + (path_.empty() ? "the document" : path_) + " " + why, 0, 0);
 }
 
 void JsonPlace::fail_type(const char* expected) const {
@@ -188,7 +188,7 @@ double JsonPlace::number() const {
 
 double JsonPlace::amount() const {
   const double value = number();
-  if (!std::isfinite(value) || value < 0) fail("is not a number of 0 or more");
+  if (!std::isfinite(value) || value < 0) fail("is not a finite number >= 0");
   return value;
 }
 

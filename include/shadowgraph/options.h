@@ -55,7 +55,7 @@ struct OptionTakes {
   std::string placeholder = {};    // shown in --help; empty: default of the kind
   std::string (*note)(const std::string& text) = nullptr;  // returns a warning about an accepted value, or ""
 
-  std::string text() const;  // description for messages: "a whole number of at least 1", "a list of ..."
+  std::string text() const;  // description for messages: "an integer >= 1", "a list, each ..."
 };
 
 struct Option {

@@ -274,7 +274,8 @@ Tensors call_forward(Module& module, const Tensors& inputs) {
   if constexpr (requires { module.forward(inputs); }) {
     if (!result) result = as_list(module.forward(inputs));
   }
-  if (!result) throw Error("the module's forward does not take " + std::to_string(inputs.size()) + " tensors");
+  if (!result)
+    throw Error("the module's forward() cannot be called with " + std::to_string(inputs.size()) + " tensors");
   return *result;
 }
 

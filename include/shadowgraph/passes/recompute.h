@@ -220,14 +220,15 @@ struct CheckpointModulesOptions {
   static OptionTable<CheckpointModulesOptions> table() {
     return OptionTable<CheckpointModulesOptions>()
         .add("modules", &CheckpointModulesOptions::modules,
-             "patterns of paths joined by '+', or auto: the longest run of numbered modules; none: "
+             "path patterns joined by '+', or auto: the longest run of numbered modules; default: "
              "regions marked as checkpoints")
-        .choice("policy", &CheckpointModulesOptions::policy, {"each", "every", "sqrt", "budget", "optimal"},
-                "each, every (k-th), sqrt (segments), budget (the fewest from the first on), or optimal (the least to "
-                "compute again)")
-        .add("every", &CheckpointModulesOptions::every, "with policy=every: k", {.least = 1})
+        .choice(
+            "policy", &CheckpointModulesOptions::policy, {"each", "every", "sqrt", "budget", "optimal"},
+            "each, every (k-th), sqrt (segments), budget (as few as possible, from the first on), or optimal (least "
+            "recompute)")
+        .add("every", &CheckpointModulesOptions::every, "k of policy=every", {.least = 1})
         .add("bytes", &CheckpointModulesOptions::bytes,
-             "with policy=budget and optimal: the peak of live bytes that is allowed: 40GB, 512MiB, 1000",
+             "peak live bytes allowed by policy=budget and optimal: 40GB, 512MiB, 1000",
              {.kind = OptionKind::kBytes, .least = 1});
   }
 };
@@ -381,8 +382,8 @@ struct OffloadOptions {
   static OptionTable<OffloadOptions> table() {
     return OptionTable<OffloadOptions>()
         .add("modules", &OffloadOptions::modules,
-             "patterns of paths joined by '+', or auto: the longest run of numbered modules")
-        .add("least", &OffloadOptions::least, "bytes of a tensor; smaller ones stay",
+             "path patterns joined by '+', or auto: the longest run of numbered modules")
+        .add("least", &OffloadOptions::least, "minimum size of a tensor to offload",
              {.kind = OptionKind::kBytes, .least = 0});
   }
 };

@@ -34,7 +34,7 @@ struct CseOptions {
 
   static OptionTable<CseOptions> table() {
     return OptionTable<CseOptions>().choice("phases", &CseOptions::phases, {"within", "merge"},
-                                            "within, or merge: backward may keep what forward computed");
+                                            "within a phase, or merge: backward may reuse results of forward");
   }
 };
 struct CseResult {
@@ -49,7 +49,8 @@ struct ConstFoldOptions {
   int64_t max_bytes = 4096;
 
   static OptionTable<ConstFoldOptions> table() {
-    return OptionTable<ConstFoldOptions>().add("max_bytes", &ConstFoldOptions::max_bytes, "largest constant to make",
+    return OptionTable<ConstFoldOptions>().add("max_bytes", &ConstFoldOptions::max_bytes,
+                                               "maximum size of a new constant",
                                                {.kind = OptionKind::kBytes, .least = 0});
   }
 };
@@ -69,8 +70,9 @@ struct DceOptions {
   Random random = Random::kKeep;
 
   static OptionTable<DceOptions> table() {
-    return OptionTable<DceOptions>().choice("random", &DceOptions::random, {"keep", "drop"},
-                                            "keep, or drop: later random numbers may differ");
+    return OptionTable<DceOptions>().choice(
+        "random", &DceOptions::random, {"keep", "drop"},
+        "keep or drop unused random operators; drop may change later random numbers");
   }
 };
 struct DceResult {
@@ -160,8 +162,8 @@ struct RewriteOptions {
 
   static OptionTable<RewriteOptions> table() {
     return OptionTable<RewriteOptions>()
-        .add("file", &RewriteOptions::file, "file of rules: rule NAME, pattern, =>, replacement")
-        .add("rules", &RewriteOptions::rules, "the rules themselves, with ';' for line ends");
+        .add("file", &RewriteOptions::file, "file with rules: rule NAME, pattern, =>, replacement")
+        .add("rules", &RewriteOptions::rules, "rules as text, with ';' as line separator");
   }
 };
 // Throws Error if both or none are given, FileError, ParseError.
