@@ -148,7 +148,7 @@ struct DecomposeOptions {
   static OptionTable<DecomposeOptions> table() {
     return OptionTable<DecomposeOptions>().parsed(
         "to", &DecomposeOptions::to, &OperatorSet::named, +[](const OperatorSet& set) { return set.text(); },
-        "operators to keep: core-aten, no-fused, basic, names joined by '+', or @file");
+        "Operators to decompose into: core-aten, no-fused, basic, names separated by '+', or @file");
   }
 };
 

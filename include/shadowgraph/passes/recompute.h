@@ -220,15 +220,14 @@ struct CheckpointModulesOptions {
   static OptionTable<CheckpointModulesOptions> table() {
     return OptionTable<CheckpointModulesOptions>()
         .add("modules", &CheckpointModulesOptions::modules,
-             "path patterns joined by '+', or auto: the longest run of numbered modules; default: "
+             "Path patterns of modules, separated by '+', or auto (longest run of numbered modules); default: "
              "regions marked as checkpoints")
-        .choice(
-            "policy", &CheckpointModulesOptions::policy, {"each", "every", "sqrt", "budget", "optimal"},
-            "each, every (k-th), sqrt (segments), budget (as few as possible, from the first on), or optimal (least "
-            "recompute)")
-        .add("every", &CheckpointModulesOptions::every, "k of policy=every", {.least = 1})
+        .choice("policy", &CheckpointModulesOptions::policy, {"each", "every", "sqrt", "budget", "optimal"},
+                "Recompute each module, every k-th, sqrt(n) segments, the first within a budget, or the optimal "
+                "segments")
+        .add("every", &CheckpointModulesOptions::every, "k for policy=every", {.least = 1})
         .add("bytes", &CheckpointModulesOptions::bytes,
-             "peak live bytes allowed by policy=budget and optimal: 40GB, 512MiB, 1000",
+             "Peak memory limit for policy=budget and policy=optimal: 40GB, 512MiB, 1000",
              {.kind = OptionKind::kBytes, .least = 1});
   }
 };
@@ -382,8 +381,8 @@ struct OffloadOptions {
   static OptionTable<OffloadOptions> table() {
     return OptionTable<OffloadOptions>()
         .add("modules", &OffloadOptions::modules,
-             "path patterns joined by '+', or auto: the longest run of numbered modules")
-        .add("least", &OffloadOptions::least, "minimum size of a tensor to offload",
+             "Modules to offload: path patterns separated by '+', or auto (the longest run of numbered modules)")
+        .add("least", &OffloadOptions::least, "Minimum size of offloaded tensors",
              {.kind = OptionKind::kBytes, .least = 0});
   }
 };

@@ -68,9 +68,9 @@ struct ShapePropagationOptions {
   static OptionTable<ShapePropagationOptions> table() {
     return OptionTable<ShapePropagationOptions>()
         .parsed("inputs", &ShapePropagationOptions::inputs, &inputs_of, &text_of,
-                "new shapes name=f32[8,3,64,64], joined by ';'; others as recorded")
+                "New inputs: name=f32[8,3,64,64], separated by ';' (default: as recorded)")
         .choice("baked", &ShapePropagationOptions::baked, {"report", "error"},
-                "report recorded sizes that remain in arguments, or raise an error");
+                "Report recorded sizes that are baked into arguments, or fail with an error");
   }
 };
 

@@ -33,8 +33,9 @@ struct CseOptions {
   Phases phases = Phases::kWithin;
 
   static OptionTable<CseOptions> table() {
-    return OptionTable<CseOptions>().choice("phases", &CseOptions::phases, {"within", "merge"},
-                                            "within a phase, or merge: backward may reuse results of forward");
+    return OptionTable<CseOptions>().choice(
+        "phases", &CseOptions::phases, {"within", "merge"},
+        "Merge nodes within a phase, or also across phases (backward then reuses forward results)");
   }
 };
 struct CseResult {
@@ -50,7 +51,7 @@ struct ConstFoldOptions {
 
   static OptionTable<ConstFoldOptions> table() {
     return OptionTable<ConstFoldOptions>().add("max_bytes", &ConstFoldOptions::max_bytes,
-                                               "maximum size of a new constant",
+                                               "Maximum size of a folded constant",
                                                {.kind = OptionKind::kBytes, .least = 0});
   }
 };
@@ -70,9 +71,8 @@ struct DceOptions {
   Random random = Random::kKeep;
 
   static OptionTable<DceOptions> table() {
-    return OptionTable<DceOptions>().choice(
-        "random", &DceOptions::random, {"keep", "drop"},
-        "keep or drop unused random operators; drop may change later random numbers");
+    return OptionTable<DceOptions>().choice("random", &DceOptions::random, {"keep", "drop"},
+                                            "Keep or drop unused random operators (drop changes later random numbers)");
   }
 };
 struct DceResult {
@@ -162,8 +162,8 @@ struct RewriteOptions {
 
   static OptionTable<RewriteOptions> table() {
     return OptionTable<RewriteOptions>()
-        .add("file", &RewriteOptions::file, "file with rules: rule NAME, pattern, =>, replacement")
-        .add("rules", &RewriteOptions::rules, "rules as text, with ';' as line separator");
+        .add("file", &RewriteOptions::file, "File with rules: rule NAME, pattern, =>, replacement")
+        .add("rules", &RewriteOptions::rules, "Rules, with ';' for line breaks");
   }
 };
 // Throws Error if both or none are given, FileError, ParseError.

@@ -23,11 +23,11 @@ struct CollapseOptions {
 
   static OptionTable<CollapseOptions> table() {
     return OptionTable<CollapseOptions>()
-        .choice("level", &CollapseOptions::level, {"module", "composite"}, "collapse module or composite calls")
-        .add("depth", &CollapseOptions::depth, "number of path components of the collapsed modules: layers.0 has 2",
-             {.least = 1})
+        .choice("level", &CollapseOptions::level, {"module", "composite"},
+                "Collapse calls of modules or of composite operators")
+        .add("depth", &CollapseOptions::depth, "Depth of the collapsed modules: layers.0 has depth 2", {.least = 1})
         .choice("bodies", &CollapseOptions::bodies, {"drop", "keep"},
-                "drop, or keep the collapsed nodes, so that the calls can be executed");
+                "Drop the collapsed nodes, or keep them with the calls so that the graph can run");
   }
 };
 struct CollapseResult {
@@ -47,8 +47,10 @@ struct FindRepeatsOptions {
 
   static OptionTable<FindRepeatsOptions> table() {
     return OptionTable<FindRepeatsOptions>()
-        .add("min_nodes", &FindRepeatsOptions::min_nodes, "minimum nodes of a block", {.least = 1, .most = kMost})
-        .add("min_blocks", &FindRepeatsOptions::min_blocks, "minimum blocks of a run", {.least = 2, .most = kMost});
+        .add("min_nodes", &FindRepeatsOptions::min_nodes, "Minimum number of nodes per block",
+             {.least = 1, .most = kMost})
+        .add("min_blocks", &FindRepeatsOptions::min_blocks, "Minimum number of blocks per run",
+             {.least = 2, .most = kMost});
   }
   static constexpr int64_t kMost = 1 << 30;
 };
@@ -72,8 +74,8 @@ struct FuseGroupsOptions {
   int64_t min_nodes = 2;  // minimum nodes of a group; at least 2
 
   static OptionTable<FuseGroupsOptions> table() {
-    return OptionTable<FuseGroupsOptions>().add("min_nodes", &FuseGroupsOptions::min_nodes, "minimum nodes of a group",
-                                                {.least = 2});
+    return OptionTable<FuseGroupsOptions>().add("min_nodes", &FuseGroupsOptions::min_nodes,
+                                                "Minimum number of nodes per group", {.least = 2});
   }
 };
 struct FuseGroupsResult {
@@ -149,10 +151,10 @@ struct PartitionOptions {
   static OptionTable<PartitionOptions> table() {
     return OptionTable<PartitionOptions>()
         .add("operators", &PartitionOptions::operators,
-             "operator names joined by '+', with or without overload; *: all")
-        .add("min_nodes", &PartitionOptions::min_nodes, "minimum nodes of a part", {.least = 1})
+             "Supported operators, separated by '+', with or without overload; *: all")
+        .add("min_nodes", &PartitionOptions::min_nodes, "Minimum number of nodes per part", {.least = 1})
         .choice("merge", &PartitionOptions::merge, {"all", "linked"},
-                "all: merge parts whenever possible; linked: only connected nodes form a part");
+                "Merge as many nodes as possible into a part (all), or only connected nodes (linked)");
   }
 };
 struct PartitionResult {
