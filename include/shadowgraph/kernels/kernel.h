@@ -134,8 +134,8 @@ class OperatorKernels {
 //     compiled.report();                     // number of calls with kernels, and reasons for others
 //
 // Until its kernel is compiled, a call runs the original implementation (or waits, without
-// KernelCacheOptions::background). The first calls with the kernel are measured against the original (KernelMeasureOptions), and the faster one
-// is used.
+// KernelCacheOptions::background). The first calls with the kernel are measured against the original
+// (KernelMeasureOptions), and the faster one is used.
 
 struct CompileOperatorsOptions {
   KernelOptions kernels;

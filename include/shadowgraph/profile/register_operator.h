@@ -7,8 +7,8 @@
 //         .bytes = [](const sg::OperandShapes& x) { return byte_count(x.argument(0)) + byte_count(x.result(0)); },
 //         .scratch = [](const sg::OperandShapes& x) { return byte_count(x.result(0)); }});
 //
-// See shadowgraph/capture/shape_rules.h for shape rules; omit the rule if the operator has a Meta kernel or is composite.
-// Costs are functions of the shapes, dtypes and numbers of a call (OperandShapes). All are optional:
+// See shadowgraph/capture/shape_rules.h for shape rules; omit the rule if the operator has a Meta kernel or is
+// composite. Costs are functions of the shapes, dtypes and numbers of a call (OperandShapes). All are optional:
 //   flops    2 per multiply-accumulate; counted in NodeFlops::matmul, but not by PyTorch's FlopCounterMode. Without it,
 //            and without a row in the built-in tables, the operator is listed as uncovered.
 //   bytes    bytes read and written by a call
