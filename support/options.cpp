@@ -155,7 +155,7 @@ void refuse_count(size_t given) { throw Error(fmt::format("expected one value, g
 
 void refuse_option(std::string_view name, const std::vector<std::string>& names) {
   if (names.empty()) throw Error(fmt::format("unknown option '{}'; there are no options", name));
-  throw Error(fmt::format("unknown option '{}'; choose one of {}", name, fmt::join(names, ", ")));
+  throw Error(fmt::format("unknown option '{}'; expected one of {}", name, fmt::join(names, ", ")));
 }
 
 }  // namespace internal

@@ -89,7 +89,7 @@ TEST(Options, RefusalsNameTheOptionAndWhatItTakes) {
   EXPECT_EQ(refusal("some_sizes", "4,x"), "option some_sizes=4,x: 'x' is not an integer >= 1");
   EXPECT_EQ(refusal("shade", "red"), "option shade=red: 'red' is not one of light, dark");
   EXPECT_EQ(refusal("dry", "yes"), "option dry=yes: 'yes' is not true or false");
-  EXPECT_THAT(refusal("wet", "1"), testing::StartsWith("unknown option 'wet'; choose one of dry, coats, "));
+  EXPECT_THAT(refusal("wet", "1"), testing::StartsWith("unknown option 'wet'; expected one of dry, coats, "));
   Paint paint;
   paint.sizes = {3, 0};
   EXPECT_THROW(Paint::table().check(paint), Error);
