@@ -79,8 +79,7 @@ class DataDependentError : public Error {
 };
 
 // Thrown when an operation does not support the given tensor or graph: a real tensor where a fake one is required, a
-// node without a kernel, generated code or layout, a plan that the target framework cannot express, inconsistent
-// captures.
+// node without a kernel, generated code or layout, a plan that the target framework cannot express.
 class UnsupportedError : public Error {
  public:
   using Error::Error;

@@ -50,8 +50,7 @@ using CheckpointedFunction = std::function<std::vector<at::Tensor>(const std::ve
 
 // Undefined inputs are passed on. Propagates exceptions of the function; throws Error as described above. Backward
 // throws Error if recompute saves fewer tensors than the first run, or tensors of another dtype, size or device;
-// without early_stop, also if it saves more. It throws libtorch's error about in-place changes if an input has been
-// modified.
+// without early_stop, also if it saves more. Throws libtorch's error if an input was modified in place.
 std::vector<at::Tensor> checkpoint_tensors(CheckpointedFunction function, std::vector<at::Tensor> inputs,
                                            const CheckpointOptions& options = {});
 

@@ -36,8 +36,7 @@ namespace SHADOWGRAPH_API shadowgraph {
 //
 // A session is a FakeTensorMode with a recorder. It records below autograd, on the thread that created it, until
 // finish() or its destruction. Modules and inputs may also have been created earlier under a FakeTensorMode; tensors
-// that were not created in the session become placeholders. capture_forward and capture_training_step (below) cover the
-// common cases.
+// that were not created in the session become placeholders. See also capture_forward and capture_training_step below.
 
 class Recorder;
 
@@ -204,8 +203,7 @@ struct ProgramToCapture {
   ForwardFunction forward;
   LossFunction loss;                             // training: required
   torch::optim::Optimizer* optimizer = nullptr;  // training: if nullptr, there is no optimizer phase
-  // Training steps to run before the recorded one, to create optimizer state. 0: record the first step; 1: steady
-  // state.
+  // Training steps to run before the recorded one, to create optimizer state. 0: first step; 1: steady state.
   int warmup_steps = 0;
   TrainingOptions training;  // training only
   // Runs forward and loss under torch.autocast with this dtype, BFloat16 or Half. Backward and optimizer are not under

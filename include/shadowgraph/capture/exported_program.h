@@ -40,8 +40,7 @@ class ExportedProgram {
   std::vector<std::string> inputs() const;
 
   // Creates fakes of parameters, buffers and constants on the mode's device, with floating-point ones converted to
-  // `dtype` if given. Small integer tensors keep their values, which are read from the archive. Call once, with the
-  // mode active.
+  // `dtype` if given. The values of small integer tensors are read from the archive. Call once, in the mode.
   void make_fake(FakeTensorMode& mode, std::optional<c10::ScalarType> dtype = std::nullopt);
   // Returns the parameters without duplicates.
   std::vector<at::Tensor> parameters() const;
@@ -51,10 +50,9 @@ class ExportedProgram {
   // static size, another size of the same symbol, a range.
   Tensors make_inputs(const std::vector<TensorSpecText>& given = {});
 
-  // Returns the forward program on inputs from make_inputs. Its outputs are the tensors in the result, nested or not,
-  // in order; numbers are omitted. Buffers and inputs are mutated as in the exported program. The loss is defined as
-  // for ScriptProgram. The program refers to this object, which must outlive it. Errors name the file, node and source
-  // line.
+  // Returns the forward program on inputs from make_inputs. Its outputs are the tensors in the result, including nested
+  // ones, in order. Buffers and inputs are mutated as in the exported program. The loss is defined as for
+  // ScriptProgram. The program refers to this object, which must outlive it. Errors name file, node and source line.
   ProgramToCapture program(Tensors inputs) const;
 
  private:

@@ -48,8 +48,7 @@ struct CpuProfile {
   bool operator==(const CpuProfile&) const = default;
 };
 
-// Members before `cpu` describe a simulated CUDA device; device_count also applies to XPU, MPS (at most 1),
-// PrivateUse1.
+// A simulated CUDA device, and `cpu`. device_count also applies to XPU, MPS (at most 1) and PrivateUse1.
 struct DeviceProfile {
   std::string name = "NVIDIA H100";
   // Number of fake devices, 0 to 127. Tensors and generators on other devices throw Error. With 0 this applies to all
@@ -87,8 +86,7 @@ struct DeviceProfile {
 //
 // Fake tensors have no data, so nonzero() and similar operators throw DataDependentError unless the mode provides a
 // size. Sizes are named in the order of the queries: "nonzero0", "nonzero1", "unique0", ... The name "nonzero" applies
-// to all queries of that kind, limited to the maximum of each. Sizes that are not given by name can be provided by a
-// function.
+// to all queries of that kind, limited to the maximum of each. Other sizes can be provided by a function.
 //
 //     FakeTensorMode mode({.data_sizes = {{"nonzero0", 17}}});
 //     at::Tensor rows = mask.nonzero();            // [17, mask.dim()]
@@ -112,8 +110,7 @@ using DataSizeHint = std::function<std::optional<int64_t>(const DataSizeQuestion
 // Known contents: tensors that are computed from constants and sizes only. Small contents are computed immediately,
 // others on demand from the recorded calls. Uniform tensors (ones, zeros, full) are known at any size.
 
-// Limits for computing known contents on demand. DataDependentError is thrown beyond them and reports the required
-// cost.
+// Limits for computing known contents on demand. Beyond them, DataDependentError reports the cost.
 struct ContentsBudget {
   int64_t bytes = int64_t{1} << 30;  // of all intermediate tensors of one query
   double seconds = 10;
@@ -175,12 +172,11 @@ constexpr auto enum_names(RealTensors) { return names_in_order<RealTensors>("con
 // Fields may be left open (std::nullopt, empty, false). A FakeTensorMode then uses the defaults below; a capture uses
 // the field of the mode in which its module was created (shadowgraph/capture/capture.h).
 struct FakeTensorOptions {
-  // Default device of factories: CPU, CUDA, XPU, MPS, PrivateUse1 or meta; without an index, the current one. Default:
+  // Default device of factories: CPU, CUDA, XPU, MPS, PrivateUse1 or meta; without index, the current one. Default:
   // CPU.
   std::optional<c10::Device> device;
   std::optional<DeviceProfile> profile;  // properties of the simulated device; default: DeviceProfile()
-  // Map explicit devices in factory calls to `device`: for TorchScript traces, which contain the devices they were made
-  // on.
+  // Map explicit devices in factory calls to `device`, for TorchScript traces.
   bool map_devices_to_default = false;
   // Data-dependent sizes by name, and a function for the others.
   NamedDataSizes data_sizes = {};
@@ -210,8 +206,7 @@ class FakeTensorMode {
   // history is real. Throws Error for a device that this mode does not have.
   //
   // Fakes of this mode are returned unchanged; fakes of another mode are converted. Nothing is allocated, and only the
-  // values of one-element CPU tensors are read (see RealTensors). Throws UnsupportedError for layouts other than
-  // strided.
+  // values of one-element CPU tensors are read (see RealTensors). Throws UnsupportedError for non-strided layouts.
   at::Tensor from_real(const at::Tensor& real, std::optional<c10::Device> device = std::nullopt);
   // Releases the fakes of a real tensor that has been or will be destroyed; otherwise they are released eventually.
   void forget(const c10::TensorImpl* real);
@@ -370,8 +365,7 @@ class CrossRefMode {
 // tensors that autograd saves (Graph::saved).
 
 // Returns an address that is never mapped: on x86-64 it is not canonical, so accessing it terminates the process.
-// Address ranges of storages below 1 TiB do not overlap. Returns 0 for an empty storage. Throws Error for a storage
-// with memory.
+// Address ranges of storages below 1 TiB do not overlap. Returns 0 for an empty storage. Throws Error if it has memory.
 uintptr_t pretended_address(const c10::Storage& storage);
 // Returns whether the storage has an address, because it was requested or the storage is being observed.
 bool has_pretended_address(const c10::Storage& storage);

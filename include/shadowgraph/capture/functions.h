@@ -36,8 +36,7 @@ std::vector<c10::IValue> results(Values&&... values) {
 
 struct RegisteredFunction {
   std::string schema_text;  // as printed by Target::schema_text()
-  // Runs on fake or meta tensors: returns results with the right dtype, sizes, strides and aliasing; must not read
-  // data.
+  // Runs on fake or meta tensors: returns results with the right geometry and aliasing, without reading data.
   FunctionKernel shape_rule;
   FunctionKernel kernel;  // run on real tensors; may be empty
 };

@@ -76,7 +76,7 @@ class Bindings {
 // and autocast are off, and results have no history. Values are released after their last use. Random operators use the
 // default generators, so a run after the same manual_seed is bitwise equal to eager. A generator created by the program
 // is advanced as in eager: in the capturing process, it is the same object; elsewhere, each run starts with the
-// recorded state, or uses InterpreterOptions::generators. A generator created or seeded within the program is reset for
+// recorded state, or uses InterpreterOptions::generators. A generator created or seeded in the program is reset in
 // every run.
 //
 // A run writes to the storages of bound tensors, as eager does (or to copies, see `copy_inputs`), and increments their
@@ -135,8 +135,7 @@ struct InterpreterOptions {
   // run. For derived classes that implement such nodes.
   bool defer_errors = false;
   // Groups of this graph. Used in plain runs: on real tensors, without `autograd` and `nodes`, and without an active
-  // capture or Python mode. With `only`, groups that are entirely needed are used. run_node is not called for their
-  // nodes.
+  // capture or Python mode. With `only`, groups that are entirely needed are used. Their nodes skip run_node.
   std::shared_ptr<NodeGroups> groups;
 };
 

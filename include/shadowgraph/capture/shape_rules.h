@@ -91,8 +91,7 @@ std::vector<std::string> operators_with_rule();
 // (torch.library.register_fake) accept operands on any device by default, as in PyTorch's FakeTensorMode. A rule or
 // fake kernel that creates a result on another device than specified here causes an Error. The name includes the
 // overload. Registering again replaces the earlier specification. Thread-safe. Throws Error for operators of libtorch,
-// and if the specification does not match the schema: immediately, or at the first call of an operator that is
-// registered later.
+// and if the specification does not match the schema: immediately, or at the first call.
 
 enum class OperandPlaces : uint8_t {
   kTogether,    // on one device; zero-dimensional CPU tensors are allowed with any
@@ -133,13 +132,11 @@ const DeviceProfile& device_profile();
 constexpr c10::DispatchKeySet kMeta(c10::DispatchKey::Meta);
 
 // Returns a tensor without storage that has the geometry and dtype of `like` and the dispatch keys of the simulated
-// device. For libtorch functions that choose a kernel by their operands (select_conv_backend, ...) without accessing
-// data.
+// device. For libtorch functions that choose a kernel without accessing data (select_conv_backend, ...).
 at::Tensor stand_in(const at::Tensor& like);
 at::Tensor stand_in(c10::IntArrayRef sizes, c10::IntArrayRef strides, const at::Tensor& dtype_of);
 
-// Create new tensors without allocating memory: within a call, fakes on the simulated device. Sizes and strides in
-// elements.
+// Create new tensors without allocating memory: within a call, fakes on the simulated device. Sizes in elements.
 at::Tensor empty(c10::IntArrayRef sizes, c10::ScalarType dtype,
                  c10::MemoryFormat format = c10::MemoryFormat::Contiguous);
 at::Tensor empty(c10::IntArrayRef sizes, const at::Tensor& dtype_of,
@@ -163,8 +160,7 @@ struct Elementwise {
 };
 using Operands = std::initializer_list<std::reference_wrapper<const at::Tensor>>;
 at::Tensor elementwise(Operands inputs, const Elementwise& how = {});
-// For in-place and out= variants: checks that the result can be broadcast and cast to `output`, and resizes it as
-// needed.
+// For in-place and out= variants: checks that the result can be broadcast and cast to `output`, and resizes it.
 at::Tensor& elementwise_into(at::Tensor& output, Operands inputs, const Elementwise& how = {});
 
 // Returns the sizes of a reduction over `dims` (std::nullopt or empty: all).

@@ -33,7 +33,7 @@ namespace SHADOWGRAPH_API shadowgraph {
 //
 // Random numbers are not drawn while recording, but after deferred_init the generators have the state they would have
 // in eager mode, and materializing does not advance them. Later random numbers therefore match eager mode, regardless
-// of what is materialized and when. Seeding, saving and restoring generators works inside; a saved state is not usable
+// of what is materialized and when. Generators can be seeded, saved and restored inside; a saved state is not usable
 // outside.
 //
 // Values that the program reads (item(), a mask as an index, nonzero()) are computed at once, from the nodes they need.

@@ -117,8 +117,7 @@ bool is_color_file(std::string_view name);
 //
 // A part of a graph is the neighborhood `around` some nodes, or the `path` between some. All its phases are drawn and
 // its modules are expanded. Omitted neighbors are grey. Nodes requested by name are always drawn, including views and
-// parameters. With `before`, the picture shows the differences of two graphs: removed nodes are drawn at their old
-// place.
+// parameters. With `before`, the picture shows the differences of two graphs: removed nodes stay in place.
 //
 // A module with a single box is not a cluster; its name is in the box. Output is deterministic.
 

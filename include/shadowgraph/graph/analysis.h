@@ -16,8 +16,7 @@
 // of a function's device argument, or else of the device of its first tensor result or operand. Random nodes are
 // therefore ordered like writes to one buffer.
 //
-// Collectives (c10d) read and write one more pseudo storage, collectives(), since all processes must run them in the
-// same order.
+// Collectives (c10d) read and write one more pseudo storage, collectives(), since their order matters.
 //
 // Targets without facts (OperatorFacts::unknown) and nodes with opaque objects as arguments are assumed to read and
 // write all of their arguments. unknown_targets() lists them; reports should mention them.
@@ -196,8 +195,7 @@ bool sort_topologically(Graph& graph);
 //
 // The result is exact if one view is simple and the other has at most kMostRuns runs of adjacent elements. A view is
 // simple if no element is visited twice and its strides nest, as after slicing, transposing and viewing. Otherwise the
-// result is kMay, never an incorrect kNone or kPartial. Tests compare it with sets of bytes for thousands of random
-// geometries.
+// result is kMay, never an incorrect kNone or kPartial. Tests compare it with sets of bytes.
 //
 // Contents are not considered, see Effects.
 
@@ -268,8 +266,7 @@ class AliasAnalysis {
 //     n77: %90 = aten::mm(...) | r9 backward of n12      linked to the forward node that it recomputes
 //
 // Created by captures of shadowgraph::checkpoint (shadowgraph/capture/activation_checkpoint.h) and by the pass
-// `checkpoint` (shadowgraph/passes/recompute.h). Nested regions are repeated, modules with the same paths as in
-// forward.
+// `checkpoint` (shadowgraph/passes/recompute.h). Nested modules have the same paths as in forward.
 
 constexpr std::string_view kRecomputeClass = "recompute";
 
@@ -279,8 +276,7 @@ inline bool is_recompute_region(const Graph& graph, RegionId id) {
   return region.kind == RegionKind::kCheckpoint && graph.text_or_empty(region.class_name) == kRecomputeClass;
 }
 
-// Returns, by region, the innermost recompute region that is or contains it; invalid if there is none. Linear in
-// regions.
+// Returns, by region, the innermost recompute region that is or contains it; invalid if none. Linear.
 IdMap<RegionId, RegionId> recompute_regions(const Graph& graph);
 
 }  // namespace shadowgraph

@@ -189,8 +189,7 @@ class NodeCopier {
 //
 // The call is placed in the innermost region that contains all nodes, with phase, modes and source of the first. Its
 // results keep the storages of the old ones; storages internal to the group are removed. Saved inputs and outputs
-// remain saved, and backward nodes of the group are linked to the call. (torch.fx: fuse_by_partitions; XLA: fusion
-// computations.)
+// remain saved, and backward nodes of the group are linked to the call. (torch.fx: fuse_by_partitions.)
 
 // Inputs and outputs of a group of nodes.
 struct Boundary {
@@ -252,8 +251,7 @@ void inline_call(Graph& graph, NodeId call, const Graph& body);
 // backward by other nodes do not match.
 //
 // (Similar to matchers of nativert and subgraph_rewriter of torch.fx.) Linear in the graph if the calls of the pattern
-// are connected by operands. A line that shares only operands with later lines is tried with all users of those
-// operands.
+// are connected by operands. Otherwise all users of common operands are tried.
 
 // One argument of a call in a pattern or a replacement.
 struct PatternArgument {

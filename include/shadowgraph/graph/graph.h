@@ -433,8 +433,7 @@ class Graph : GraphTables {
   void set_geometry(ValueId id, const TensorMeta& spec);
   // Gives the value a private copy of its sizes and strides (see intern_dims).
   void own_dims(ValueId id);
-  // Delays the free point of a storage to `user` if it is earlier (never freed, if `user` is sg::output or
-  // sg::gradient).
+  // Delays the free point of a storage to `user` if it is earlier (never freed for sg::output, sg::gradient).
   void extend_life(StorageId id, NodeId user);
 
   // Heap memory in bytes, without the data of tensor constants.

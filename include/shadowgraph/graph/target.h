@@ -8,8 +8,7 @@
 //     add.position_of("alpha")       // 2
 //
 // c10::FunctionSchema has the same information, but behind shared pointers, virtual casts and IValues, which is too
-// slow to read for every node of a large graph, and includes much of libtorch. See shadowgraph/graph/libtorch.h if
-// needed.
+// slow to read for every node of a large graph, and includes much of libtorch. See shadowgraph/graph/libtorch.h.
 #pragma once
 
 #include <atomic>
@@ -100,8 +99,7 @@ struct Signature {
 // A Target is the callee of a node: an operator, one of the sg:: built-ins, or a user-registered function.
 //
 // A target is stored as name and schema text, so that a graph with custom operators can be opened in a process that
-// does not have them. The schema is parsed on first use, without registering it; the operator handle is looked up on
-// first use.
+// does not have them. The schema is parsed on first use, without registering it.
 
 namespace c10 {
 struct FunctionSchema;
@@ -149,8 +147,7 @@ struct OperatorFacts {
   bool fills = false;
   bool uninitialised = false;  // results are uninitialized memory: empty, new_empty
   bool pointwise = false;      // each result element depends only on the operand elements at its position (broadcast)
-  // Reads only the geometry of its operands, not their contents: views, empty_like. A write between two such nodes
-  // affects neither.
+  // Reads only the geometry of its operands, not their contents: views, empty_like. Writes do not affect it.
   bool geometry_only = false;
   bool host_read = false;      // results or their number depend on tensor contents that are read on the host
   bool resizes = false;        // changes a tensor's sizes and grows its storage as needed: resize_, resize_as_
@@ -201,8 +198,7 @@ class Target {
   std::shared_ptr<Known> known_;  // a KnownTarget
 };
 
-// Returns whether this process has an operator of the same name with another schema, i.e. the graph was made with a
-// different libtorch.
+// Returns whether this process has an operator of the same name with another schema, as in a different libtorch.
 bool has_another_schema(const Target& target);
 
 // Built-in targets. They have the same TargetIds in every graph.

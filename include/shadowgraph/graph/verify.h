@@ -84,8 +84,7 @@ std::vector<Violation> violations(const Graph& graph);
 void verify(const Graph& graph);
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Structural equality of two graphs: compares everything in the text form, regardless of ids, pools and interning
-// order.
+// Structural equality of two graphs: compares everything in the text form, regardless of ids and interning.
 //
 //     if (auto difference = first_difference(before, after)) FAIL() << *difference;
 //

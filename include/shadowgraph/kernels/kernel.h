@@ -168,8 +168,7 @@ class CompiledOperators {
 
 // `operators`: names with overload, "aten::add_.Tensor". `key`: dispatch key of the device supported by the cache's
 // back end. A back end for the CPU also supports PrivateUse1 if that device uses host memory. Throws UnsupportedError
-// for other keys and, naming the operator, for one that does not exist, cannot be compiled, or is composite (use its
-// components).
+// for other keys and, naming the operator, for one that does not exist, cannot be compiled, or is composite.
 CompiledOperators compile_operators(const std::vector<std::string>& operators, c10::DispatchKey key,
                                     const CompileOperatorsOptions& options = {});
 

@@ -187,8 +187,8 @@ class KernelBackend {
   // Returns the reason that it is unavailable, or "".
   virtual const std::string& problem() const = 0;
   virtual std::string source(const KernelProgram& program) const = 0;
-  // Compiles the file `source` to the file `library` within its time limit; returns an error message, or "". Must be
-  // thread-safe.
+  // Compiles the file `source` to the file `library` within its time limit; returns an error message or "".
+  // Thread-safe.
   virtual std::string compile(const std::string& source, const std::string& library) const = 0;
   // Loads a library for the lifetime of the process. Throws UnsupportedError. A back end that overrides launch() may
   // return any non-null address, which is passed only to launch().

@@ -69,8 +69,7 @@ struct FunctionalizeResult {
 FunctionalizeResult functionalize(Graph& graph);
 
 // Returns the first node that writes and is not part of an epilogue; invalid if there is none. An epilogue consists of
-// write-backs to placeholders, with the views they need, after all other nodes. Random generators do not count as
-// written.
+// write-backs to placeholders, with the views they need, after all other nodes. Random draws are not writes.
 NodeId first_mutation(const Graph& graph);
 
 // Reinplacing, the inverse of functionalization: reuses memory that is no longer needed instead of allocating.

@@ -125,8 +125,7 @@ int64_t exposed_transfer(int64_t bytes, double bytes_per_unit, int64_t hidden_ou
 //     done = checkpoint_segments(graph, segments);
 //
 // In a forward graph, which has no backward, segments become regions of kind checkpoint: calls of checkpoint() in
-// generated code and in torch.fx. A segment is then recomputed as a whole. assumed_step() estimates the memory of
-// backward.
+// generated code and in torch.fx. A segment is then recomputed as a whole. See also assumed_step().
 //
 // See docs/checkpoints.md for the rewritten graph and the policies, and the comment at the top of checkpoint.cpp for
 // the implementation.
@@ -172,8 +171,8 @@ struct CheckpointResult {
 
 // Rewrites the graph. Segments may be nested: the inner one is then recomputed twice, once for the outer one, without
 // being saved, and once for its own backward. Otherwise they must not overlap. Throws GraphError, before any change,
-// for segments that overlap or are empty, for regions that are not siblings, and for a mix of segments by regions and
-// by nodes.
+// for segments that overlap or are empty, for regions that are not siblings, and for segments by regions mixed with
+// ones by nodes.
 //
 // Segments without anything to recompute (for instance because they were checkpointed before) are unchanged. In a
 // forward graph, so are segments with nodes that cannot run twice; `obstacles` has the reasons, and `keep` and
@@ -239,8 +238,7 @@ struct FreeAtLastUseResult {
   int64_t moved = 0;  // storages with changed free points
   PassResult summary() const;
 };
-// Frees storages after their last use, as replay does (shadowgraph/capture/replay.h), instead of where the program
-// released them.
+// Frees storages after their last use, as replay does (shadowgraph/capture/replay.h), not where the program did.
 FreeAtLastUseResult free_at_last_use(Graph& graph);
 
 // Minimizes recompute within a memory budget, treating a training step as a chain of stages: returns the Pareto curve
@@ -309,8 +307,7 @@ struct CheckpointChain {
   static CheckpointChain of(const Graph& graph, std::span<const RegionId> regions = {},
                             const CheckpointChainOptions& options = {});
 
-  // Returns the segments of a schedule for checkpoint_segments. Tensors of recomputed segments are saved, not
-  // offloaded.
+  // Returns the segments of a schedule for checkpoint_segments. Recomputed segments are not offloaded.
   std::vector<CheckpointSegment> segments(const ChainPlan& plan) const;
   // Returns the exposed transfer time of the schedule.
   int64_t exposed(const ChainPlan& plan) const;
@@ -355,8 +352,7 @@ class CheckpointCurve {
   std::vector<CheckpointChoice> choices_, tried_;
 };
 
-// Returns the policy that uses the cheapest choice of the curve; throws Error with the lowest possible peak if none
-// fits.
+// Returns the policy that uses the cheapest choice of the curve; Error if none fits.
 CheckpointPolicy least_recompute(int64_t bytes, CheckpointCurveOptions options = {});
 
 // Offloads activations that modules save for backward to CPU.

@@ -122,8 +122,7 @@ struct PartitionedGraph {
 // Throws GraphError if there are cyclic dependences between parts, or if a part has a placeholder, sg::output or
 // sg::gradient. `graph` is unchanged. Linear.
 PartitionedGraph split(const Graph& graph, const PartOf& part_of, const std::string& prefix = "part");
-// Returns the parent with its calls replaced by the parts: equal to the original graph except for node order and
-// storage kinds.
+// Returns the parent with its calls replaced by the parts: the original graph except for node order and storage kinds.
 Graph join(const PartitionedGraph& partitioned);
 
 enum class PartitionMerge : uint8_t {
@@ -167,8 +166,7 @@ struct PartitionResult {
 };
 PartitionResult partition(Graph& graph, const PartitionOptions& options = {});
 
-// Prints a graph in the format of torch.fx: placeholder, get_attr, call_function, call_module, and the return
-// statement.
+// Prints a graph in the format of torch.fx: placeholder, get_attr, call_function, call_module, return.
 //
 //     graph():
 //         %x : [num_users=1] = placeholder[target=x]

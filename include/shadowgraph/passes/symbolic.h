@@ -59,7 +59,7 @@ class Polynomial {
 class PolynomialFit {
  public:
   // One point per sample, all of the same dimension, at most Polynomial::kMaxVariables. Throws Error otherwise, and for
-  // duplicate points.
+  // duplicates.
   explicit PolynomialFit(std::vector<std::vector<int64_t>> points);
   ~PolynomialFit();
   PolynomialFit(PolynomialFit&&) noexcept;
@@ -112,8 +112,7 @@ struct SizedGraph {
 class SymbolicGraph {
  public:
   // All captures must have the same size names, at least three values of each varying size, and two captures more than
-  // names. The first graph is kept. Throws UnsupportedError. Linear in nodes and captures; about 1 us a node and
-  // capture.
+  // names. The first graph is kept. Throws UnsupportedError. Linear in nodes and captures; about 1 us each.
   static SymbolicGraph fit(std::vector<SizedGraph> captures);
   ~SymbolicGraph();
   SymbolicGraph(SymbolicGraph&&) noexcept;

@@ -267,8 +267,7 @@ Subgraph stage_piece(const Graph& step, const PipelineStages& stages, int32_t st
 // same formulas apply to these.
 //
 // With the optimizer offloaded to CPU (ZeRO-Offload, arXiv:2101.06840), its state is in host memory. After the last
-// backward, a rank's gradients are copied to the host, the host runs the step, and parameters are copied back,
-// sequentially.
+// backward, a rank's gradients are copied to the host, the host runs the step, and parameters are copied back.
 //
 // Communication overlaps with forward and backward by bucket. It costs its exposed time, at least that of one bucket,
 // and the device share that it uses (Interconnect::device_share).
@@ -331,8 +330,7 @@ class PipelineRun;
 
 struct PipelineRunOptions {
   const Interconnect* interconnect = nullptr;  // between ranks; nullptr: transfers take no time
-  // Distance in global rank between neighbors of the pipeline: the number of processes per stage, such as 8 for tensor
-  // parallel.
+  // Distance in global rank between neighbors of the pipeline: the number of processes per stage.
   int64_t ranks_apart = 1;
   AllocatorSettings allocator;
   // Fraction of exposed collective time that is hidden by the compute of an overlapped action, from 0 (none) to 1 (all

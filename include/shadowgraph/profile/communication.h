@@ -86,8 +86,8 @@ struct Interconnect {
   double ring_fill = 0;
   std::vector<LinkLevel> levels;
   std::map<std::string, AxisLinks> axes;
-  // Measurements by number of processes in the group, for ranks placed as closely as possible; those of an axis take
-  // precedence.
+  // Measurements by number of processes in the group, for ranks placed as closely as possible; overridden by those of
+  // an axis.
   std::map<CollectiveKind, std::map<int64_t, CollectiveTable>> tables;
   std::map<std::string, std::string> sources;  // by name of the value; "*" for all others
 

@@ -3,8 +3,7 @@
 //     const Profile costs = profile(graph, {.limit = MemoryLimit::parse("l4")});
 //     to_text(*fits(costs));      // "fits: 21.3 of 22.0 GiB of an L4 24 GB (steady state, with allocator and context)"
 //
-// A training step is run several times through the caching allocator, so the result is that of a run, not of its first
-// step.
+// A training step is run several times through the caching allocator, so the result is that of a run.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -32,7 +31,7 @@ struct Profile;
 struct Fits {
   bool fits = false;
   // Memory used on a device with unlimited memory: reserved bytes, context and NCCL buffers; on a CPU, live bytes and
-  // known scratch.
+  // scratch.
   int64_t bytes = 0;
   bool at_least = false;  // the scratch memory of some calls is unknown
   // `bytes` exceed the limit, but the program fits because the allocator releases cached memory in time.

@@ -33,8 +33,7 @@ class MeasuredCalls {
  public:
   MeasuredCalls() : machine_(this_machine()) {}
 
-  // Returns an empty set if the file does not exist or was measured on another machine. Throws ParseError if it is
-  // damaged.
+  // Returns an empty set if the file does not exist or was measured on another machine. Throws ParseError.
   static MeasuredCalls read_file(const std::string& path);
   // Writes atomically. Throws FileError.
   void write_file(const std::string& path) const;

@@ -110,8 +110,7 @@ IdMap<NodeId, uint32_t> program_order(const Graph& graph);
 // Peak memory of the steps after the first step of a training run.
 //
 // The first step creates optimizer state after backward, when activations have been freed. Later steps hold it from the
-// beginning, so their peak is higher. It is computed from the recorded first step, with optimizer state live
-// throughout.
+// beginning, so their peak is higher. It is computed from the recorded first step, with that state live throughout.
 
 struct SteadyState {
   MemoryPeak peak;
@@ -373,8 +372,7 @@ struct PinnedMemory {
 };
 std::vector<PinnedMemory> pinned_memory(const Graph& graph, const DeviceMemoryOptions& options = {});
 
-// Memory of the steps of a training run: the first, which creates gradients and optimizer state, the second, ...,
-// steady state.
+// Memory of the steps of a training run: the first, which creates gradients and optimizer state, and later ones.
 //
 //     const Capture run = capture_training_run(program, 3);
 //     const RunMemory memory = RunMemory::of(run.graph);

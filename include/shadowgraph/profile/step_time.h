@@ -131,8 +131,7 @@ class OverlappedStep {
 
   std::span<const Exposure> exposures() const { return exposures_; }  // in chronological order
   std::span<const ExposureCause> causes() const { return causes_; }   // by decreasing time
-  // Start and end of a node on its stream, in seconds since the beginning of the step; equal for nodes that take no
-  // time.
+  // Start and end of a node on its stream, in seconds since the beginning of the step; equal if it takes no time.
   double start(NodeId node) const { return start_[node]; }
   double end(NodeId node) const { return end_[node]; }
 

@@ -29,8 +29,7 @@ namespace SHADOWGRAPH_API shadowgraph {
 struct WhatIf {
   // Dtype that replaces float32 for parameters and everything derived from them: BFloat16 or Half.
   std::optional<c10::ScalarType> dtype;
-  // "none", "sgd", "sgd_momentum", "adam", "adamw": libtorch's implementation, one parameter at a time. "": as
-  // recorded.
+  // "none", "sgd", "sgd_momentum", "adam", "adamw": as implemented by libtorch, per parameter. "": as recorded.
   std::string optimizer;
   int64_t accumulate = 1;  // micro-batches per step, each of the recorded batch size
   std::string checkpoint;  // modules, in the syntax of the pass `checkpoint`; "": as recorded

@@ -23,8 +23,7 @@
 
 namespace SHADOWGRAPH_API shadowgraph {
 
-// Layouts of a node's operands and results, in the order of for_each_input and for_each_output, without values other
-// than tensors.
+// Layouts of a node's operands and results, in the order of for_each_input and for_each_output, tensors only.
 struct NodeLayouts {
   std::vector<Layout> operands;
   std::vector<Layout> results;
@@ -33,8 +32,7 @@ struct NodeLayouts {
 // Layouts of all tensors of a graph on a mesh. If the layouts of a result and of an operand that uses it differ, the
 // tensor is redistributed before the first node that needs it. The copy is shared by all nodes of the same phase that
 // need that layout, unless the tensor is written in between, and is freed after the last of them. Operands that a node
-// writes, and views whose memory is written while in use, cannot be copies: they must have the layout of the tensor
-// itself.
+// writes, and views whose memory is written while in use, cannot be copies: they have the layout of the tensor.
 struct ShardingPlan {
   DeviceMesh mesh;
   IdMap<NodeId, NodeLayouts> nodes;  // placeholders have results, sg::output has operands

@@ -69,8 +69,7 @@ class ShardingRules {
   OfOperator of_operator(const Target& target) const;
 
   // Depends on the node's call and the geometry of its values only; cached by call. Throws Error that names node,
-  // operator and rule if a user-defined rule does not match the call. If no built-in rule matches, the node has no
-  // rule.
+  // operator and rule if a user-defined rule does not match the call. A built-in rule that does not match is ignored.
   NodeStrategies strategies(const Graph& graph, NodeId node) const;
 
   // Also uses the rest of the graph. Dimensions that are split or merged by views elsewhere can be sharded by factor,
@@ -88,8 +87,7 @@ class ShardingRules {
                                         std::span<const Layout> results, const DeviceMesh& mesh) const;
 
   // For a node that looks up rows of a sharded table by index (a vocabulary): the operand with the indices, and this
-  // rank's range of indices [begin, end). The local call uses indices from 0 and must ignore others, as implemented by
-  // apply().
+  // rank's range of indices [begin, end). The local call uses indices from 0 and must ignore others, see apply().
   struct Lookup {
     size_t operand = 0;  // index among the tensors
     int64_t begin = 0;

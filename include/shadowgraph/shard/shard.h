@@ -33,8 +33,7 @@ int64_t split_mean_losses(Graph& graph);
 
 // Rewrites aten::_log_softmax and its backward as maxima, exponentials and sums, which may be partial. A loss over a
 // sharded vocabulary then communicates a maximum and two sums per row, whereas the operator itself requires all logits
-// of a row on each device. On a single device, the rewrite moves more memory. Returns the number of rewritten
-// operators.
+// of a row on each device. On a single device, the rewrite moves more memory. Returns the number of rewrites.
 int64_t split_log_softmaxes(Graph& graph);
 
 // Summary of a sharding: utilization of the devices, and suggestions.
@@ -196,8 +195,7 @@ ShardingPlan with_repeated(const ShardingPlan& plan, const Graph& rewritten);
 //     const PlannedStep planned = plan_step(std::move(capture.graph), request);
 //     std::fputs(to_text(planned).c_str(), stdout);
 //
-// Used by `shadowgraph shard` and by `shard` in Python. Use shard() for graphs with split losses and known device
-// specs.
+// Used by `shadowgraph shard` and by `shard` in Python. Use shard() for graphs with split losses.
 //
 // Steps:
 //   1. Splits mean losses, since a mean of means is wrong if devices have unequal numbers of targets. `cut_vocabulary`

@@ -18,8 +18,7 @@
 namespace SHADOWGRAPH_API shadowgraph {
 
 // Returns the local tensor of `rank` as a new contiguous tensor. On partial axes, coordinate 0 has all of it and others
-// have zeros (kSum), or all devices have it (kAverage, kMax, kMin). Throws Error if the layout does not divide the
-// sizes.
+// have zeros (kSum), or all devices have it (kAverage, kMax, kMin). Throws Error if the layout does not fit.
 at::Tensor local_part(const at::Tensor& full, const Layout& layout, const DeviceMesh& mesh, int64_t rank);
 // Returns the whole tensor from the local tensors of all ranks, in order of ranks. Throws Error if they do not match
 // the layout, or if replicas differ (compared bitwise, including NaN).
@@ -38,8 +37,7 @@ at::Tensor local_input(const ShardedGraph& sharded, size_t input, const at::Tens
 //     run.outputs, run.gradients["weight"], run.inputs[0]                   // unsharded: compare with an Interpreter
 //
 // Every rank is an Interpreter (shadowgraph/capture/replay.h) on its own thread. Ranks synchronize at collectives,
-// which are functions of the ranks' tensors: no process group is needed. Sums are in order of ranks, so runs are
-// deterministic.
+// which are functions of the ranks' tensors: no process group is needed. Sums are in order of ranks, for determinism.
 //
 // Every rank starts with the state of the default generator, like processes with the same seed, so that replicated
 // results of random operators agree. The generator ends in the state of rank 0. Memory is the sum of all ranks.

@@ -137,8 +137,7 @@ struct SolveOptions {
   // Library of HiGHS, or its directory. "": $SHADOWGRAPH_HIGHS, or the Python package highspy next to a loaded library
   // (such as libtorch) or in $VIRTUAL_ENV, or libhighs.so in the system's search path.
   std::string highs;
-  // Named requirements. If the problem is infeasible, HiGHS determines which of these, and the limit, are
-  // contradictory.
+  // Named requirements. If the problem is infeasible, HiGHS finds which of these contradict each other.
   std::vector<AssignmentPin> pins;
 };
 
