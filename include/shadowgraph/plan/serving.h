@@ -33,9 +33,9 @@ struct WeightFormat {
   int64_t bits = 0;   // per element
   Scales scales = Scales::kRow;
   int64_t group = 0;
-  int64_t scale_bits = 0;    // per scale
-  int64_t zero_bits = 0;     // zero point per scale
-  int64_t column_bytes = 0;  // per input: group index of GPTQ
+  int64_t scale_bits = 0;                   // per scale
+  int64_t zero_bits = 0;                    // zero point per scale
+  int64_t column_bytes = 0;                 // per input: group index of GPTQ
   std::optional<c10::ScalarType> computes;  // dtype of matrix products; std::nullopt: that of activations
 
   // Parses int8, int4 (torchao), fp8, fp8-block, int8-dynamic (vLLM, compressed-tensors), gptq, awq, nf4, nf4-double,
