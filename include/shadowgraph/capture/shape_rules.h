@@ -110,7 +110,7 @@ struct OperatorDevices {
 };
 void register_devices(const std::string& operator_name, OperatorDevices devices);
 
-// For language bindings: returns whether the operator has a fake kernel in that language, behind its Meta kernel. It is
+// For language bindings: returns whether the operator's Meta kernel calls a fake kernel in that language, which is then
 // called with fakes on the simulated device. nullptr: none. Thread-safe.
 using HasFakeKernel = bool (*)(const std::string& operator_name);
 void set_fake_kernel_finder(HasFakeKernel finder);

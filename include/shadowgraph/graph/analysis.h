@@ -146,7 +146,7 @@ class Dependences {
   bool can_move_before(const Graph& graph, NodeId node, NodeId position) const;
 
   // A position where a group of nodes can run consecutively: before `position` (invalid: at the end), once the nodes in
-  // `delayed` have been moved behind it, in this order.
+  // `delayed` have been moved after it, in this order.
   struct MeetingPoint {
     NodeId position;
     std::vector<NodeId> delayed;

@@ -146,7 +146,7 @@ std::vector<RewriteRule> parse_rules(std::string_view text, const Graph* targets
 struct RewriteResult {
   int64_t replaced = 0;
   int64_t refused = 0;
-  int64_t moved = 0;                 // nodes moved behind a replacement
+  int64_t moved = 0;                 // nodes moved after a replacement
   std::vector<std::string> reasons;  // of refusals, without duplicates
 
   PassResult summary() const;
