@@ -29,7 +29,7 @@ Character take_character(std::string_view& text) {
       taken.valid = taken.valid && (next & 0xc0U) == 0x80U;
       taken.point = taken.point << 6 | (next & 0x3fU);
     }
-    // Overlong forms and surrogates are none.
+    // Overlong encodings and surrogates are invalid.
     static constexpr uint32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
     taken.valid = taken.valid && taken.point >= kLeast[length] && taken.point <= 0x10ffff &&
                   (taken.point < 0xd800 || taken.point >= 0xe000);

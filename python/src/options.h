@@ -12,7 +12,7 @@ namespace shadowgraph::python {
 // Words of a value as Python has it: an int, float, str, bool, a path, a dtype, a mapping (NAME=VALUE), and of lists
 // anything that is iterated over. Throws Error that names the keyword for what it does not take.
 std::vector<std::string> words_of(const Option& option, const py::handle& value);
-// For docstrings: "tensor: ranks of ... (a list, each a whole number of at least 1)".
+// For docstrings: "tensor: ranks of ... (a list, each an integer >= 1)".
 std::string described(const Option& option, const std::vector<std::string>& held);
 [[noreturn]] void refuse_keyword(const Option& option, const std::string& why);
 

@@ -82,7 +82,7 @@ def test_devices_that_fit_no_schema_are_refused(define):
         ({"results": ["k"]}, "neither a tensor nor a device"),
         ({"results": ["x", "x"]}, "expected 1 .*, got 2"),
         ({"results": [3]}, "neither an argument's name nor a torch.device"),
-        ({"operands": "nowhere"}, "none of together, 'first or cpu', anywhere"),
+        ({"operands": "nowhere"}, "not one of together, 'first or cpu', anywhere"),
     ):
         with pytest.raises(sg.Error, match=words):
             sg.register_devices("sg_devices::plain", **options)

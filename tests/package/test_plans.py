@@ -137,19 +137,19 @@ def test_memory_may_be_left_free():
 @pytest.mark.parametrize(
     ("knob", "why"),
     [
-        (dict(micro_batch=[0]), "micro_batch: '0' is not a whole number of at least 1"),
-        (dict(zero=["one"]), "zero: 'one' is not a whole number from 0 to 3"),
+        (dict(micro_batch=[0]), "micro_batch: '0' is not an integer >= 1"),
+        (dict(zero=["one"]), "zero: 'one' is not an integer from 0 to 3"),
         (dict(recompute="whole"), r"recompute: 'whole' is no list: give recompute=\['whole'\]"),
         (dict(float8="yes"), "float8: 'yes' is not true or false"),
         (dict(gradients=torch.float16), "gradients: 'f16' is not one of f32, bf16"),
         (dict(gradients=torch.bfloat16, captured_state=True), "give one of them"),
-        (dict(simulated=True), "simulated: True is not a whole number"),
+        (dict(simulated=True), "simulated: True is not an integer"),
     ],
 )
 def test_knobs_are_checked_by_their_table(knob, why):
     with pytest.raises(sg.Error, match=why):
         plan(**knob)
-    assert "micro_batch: Samples of a micro-batch (a list, each a whole number of at least 1)" in sg.plan.__doc__
+    assert "micro_batch: Samples of a micro-batch (a list, each an integer >= 1)" in sg.plan.__doc__
 
 
 def ids_of(samples, tokens):
@@ -182,7 +182,7 @@ def test_sequences_can_be_asked_about_where_inputs_take_them():
 @pytest.mark.parametrize(
     ("what", "how", "why"),
     [
-        ("weather", {}, "none of devices, network"),
+        ("weather", {}, "not one of devices, network"),
         ("price", dict(tokens="1M", within="1d"), "needs the user's prices"),
         ("price", dict(tokens="1M", within="1d", prices={"h9000": 1}), "h9000"),
         ("devices", dict(share=2), "above 0 and at most 1"),

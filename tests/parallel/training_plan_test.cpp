@@ -533,7 +533,7 @@ TEST(TrainingPlan, WhatMakesNoSenseIsRefused) {
   refused([](auto& r) { r.tensor = {3}; }, "does not divide 8 devices");
   refused([](auto& r) { r.schedules = {"2f2b"}; }, "no schedule '2f2b'");
   refused([](auto& r) { r.zero = {4}; }, "0 to 3");
-  refused([](auto& r) { r.micro_batch = {0}; }, "micro_batch: '0' is not a whole number of at least 1");
+  refused([](auto& r) { r.micro_batch = {0}; }, "micro_batch: '0' is not an integer >= 1");
   refused([](auto& r) { r.batch = 2, r.tensor = {1}, r.pipeline = {1}; }, "no size of tensor parallel");
 }
 

@@ -200,7 +200,7 @@ TEST(InterconnectFiles, WhatIsNoneIsRefused) {
               HasSubstr("device_share is not below 1"));
   EXPECT_THAT(error(R"({"version": 1, "levels": [{"name": "a"}]})"), HasSubstr("levels[0].bandwidth is missing"));
   EXPECT_THAT(error(R"({"version": 1, "levels": [{"name": "a", "bandwidth": 1, "latency": -1}]})"),
-              HasSubstr("levels[0].latency is not a number of 0 or more"));
+              HasSubstr("levels[0].latency is not a finite number >= 0"));
   EXPECT_THAT(error(R"({"version": 1, "levels": [{"name": "a", "bandwidth": 1}, {"name": "b", "bandwidth": 1}]})"),
               HasSubstr("levels[0] has no size"));
   EXPECT_THAT(error(R"({"version": 1, "levels": [{"name": "a", "size": 8, "bandwidth": 1},

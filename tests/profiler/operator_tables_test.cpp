@@ -170,21 +170,21 @@ TEST(OperatorTables, BadRowsAreRefusedByFileAndLine) {
   const std::string kHead = "operator,dtype,m,n,k,bytes,seconds\n";
   const std::pair<std::string, const char*> kWrong[] = {
       {"", ":1: is empty"},
-      {"operator,dtype,secs\n", ":1: 'secs' is no column"},
+      {"operator,dtype,secs\n", ":1: unknown column 'secs'"},
       {"operator,dtype,dtype\n", "twice"},
-      {kHead, "has no row"},
+      {kHead, "has no rows"},
       {kHead + "aten::mm,float32,64,64\n", ":2: has 4 fields"},
       {kHead + "aten::mm,float32,64,64,64,,1e-5\naten::mm,float32,x,64,64,,1e-5\n", ":3: m is 'x'"},
-      {kHead + "aten::mm,float32,64,64,64.5,,1e-5\n", "no whole number"},
+      {kHead + "aten::mm,float32,64,64,64.5,,1e-5\n", "expected an integer"},
       {kHead + "aten::mm,float32,64,64,,,1e-5\n", ":2: has no k"},
       {kHead + "aten::mm,float32,64,64,64,,-1e-5\n", "seconds is '-1e-5'"},
-      {kHead + "aten::mm,float32,64,64,64,,nan\n", "no number above 0"},
+      {kHead + "aten::mm,float32,64,64,64,,nan\n", "expected a number > 0"},
       {kHead + "aten::mm,float32,64,64,64,100,1\n", "the one or the other"},
       {kHead + "aten::mm,float32,,,,,1\n", "neither m, n and k nor bytes"},
       {kHead + "mm,float32,64,64,64,,1\n", "operator 'mm'"},
       {kHead + "aten::mm,fp32,64,64,64,,1\n", "dtype 'fp32'"},
       {kHead + "aten::mm,float32,64,64,64,,1\naten::mm,float32,,,,5,1\n", ":3: has another kind of size"},
-      {kHead + "\"aten::mm,float32\n", "quote does not end"},
+      {kHead + "\"aten::mm,float32\n", "quoted field is not terminated"},
   };
   for (const auto& [text, message] : kWrong) {
     const CsvFile file(text);

@@ -253,7 +253,7 @@ TEST(DeviceSpec, FilesGoThereAndBackAndNonsenseIsRefused) {
     }
   };
   refused("{", "");
-  refused("[]", "the whole is not an object but a list");
+  refused("[]", "the document is not an object but a list");
   refused(R"({"version": 2})", "version");
   refused(R"({"version": 1, "device": "gpu"})", "'gpu'");
   refused(R"({"version": 1})", "bandwidth");

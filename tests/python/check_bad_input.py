@@ -64,7 +64,7 @@ WRONG = {
                 ("modules/path", 7, "modules.path is not a string but a number"),
                 ("operators", [1], "operators is not an object but a list"),
                 ("flops", 3, "flops is not an object but a number"),
-                ("nodes", -1, "nodes is not a number of 0 or more")],
+                ("nodes", -1, "nodes is not a finite number >= 0")],
     "device": [("version", "1", "version is not a number"),
                ("bandwidth", None, "bandwidth is missing"),
                ("matmul", [1], "matmul is not an object"),
@@ -104,9 +104,9 @@ def wrong_types(runs, good, folder):
             if reader == "profile":
                 refuse(runs, (*words[reader], "-o", folder / "x.html"), bad, says)
     for reader in ("profile", "device", "interconnect", "graph_json", "color_json"):
-        for text, says in ((good[reader][0].read_text()[:-9], "not JSON that can be read"),
+        for text, says in ((good[reader][0].read_text()[:-9], "invalid JSON"),
                            ('{"a": ' + "[" * 100000 + "]" * 100000 + "}", "nested too deeply"),
-                           ('{"version": 1e999}', "not JSON that can be read")):
+                           ('{"version": 1e999}', "invalid JSON")):
             bad.write_text(text)
             refuse(runs, words[reader], f"{bad}:", says)
 

@@ -143,7 +143,7 @@ def inputs(folder):
     for command in (("capture",), ("capture", "--verify"), ("draw",), ("profile",)):
         expect(1, *command, garbage, says=("garbage.sg:1:",))
     (folder / "list.json").write_text("{]")
-    expect(1, "capture", folder / "list.json", says=("list.json:1:2: not JSON that can be read",))
+    expect(1, "capture", folder / "list.json", says=("list.json:1:2: invalid JSON",))
     (folder / "other.json").write_text('{"a": 1}')
     expect(1, "capture", folder / "other.json", says=("other.json:/: 'shadowgraph' is missing",))
     (folder / "empty.sg").write_text("")

@@ -84,12 +84,12 @@ TEST(Options, FieldsAreReadByTheirTypes) {
 }
 
 TEST(Options, RefusalsNameTheOptionAndWhatItTakes) {
-  EXPECT_EQ(refusal("coats", "0"), "option coats=0: '0' is not a whole number from 1 to 9");
-  EXPECT_EQ(refusal("share", "0"), "option share=0: '0' is not a number above 0");
-  EXPECT_EQ(refusal("some_sizes", "4,x"), "option some_sizes=4,x: 'x' is not a whole number of at least 1");
+  EXPECT_EQ(refusal("coats", "0"), "option coats=0: '0' is not an integer from 1 to 9");
+  EXPECT_EQ(refusal("share", "0"), "option share=0: '0' is not a number > 0");
+  EXPECT_EQ(refusal("some_sizes", "4,x"), "option some_sizes=4,x: 'x' is not an integer >= 1");
   EXPECT_EQ(refusal("shade", "red"), "option shade=red: 'red' is not one of light, dark");
   EXPECT_EQ(refusal("dry", "yes"), "option dry=yes: 'yes' is not true or false");
-  EXPECT_THAT(refusal("wet", "1"), testing::StartsWith("there is no option 'wet'; there are dry, coats, "));
+  EXPECT_THAT(refusal("wet", "1"), testing::StartsWith("unknown option 'wet'; expected one of dry, coats, "));
   Paint paint;
   paint.sizes = {3, 0};
   EXPECT_THROW(Paint::table().check(paint), Error);
@@ -123,7 +123,7 @@ TEST(Options, RowsSayWhatTheyAreAndGiveJson) {
   const auto table = Paint::table();
   EXPECT_EQ(table.at("some_sizes").flag(), "--some-sizes");
   EXPECT_EQ(table.at("some_sizes").group, "Sizes");
-  EXPECT_EQ(table.at("some_sizes").takes.text(), "a list, each a whole number of at least 1");
+  EXPECT_EQ(table.at("some_sizes").takes.text(), "a list, each an integer >= 1");
   const auto json = [&](const char* name, const Paint& paint) {
     return table.at(name).json(table.at(name).print(paint));
   };

@@ -77,7 +77,7 @@ TEST(ColorFile, TablesWithQuotesAndColumns) {
 
 TEST(ColorFile, SaysWhatIsWrongAndWhere) {
   const TestGraph t = four_layers();
-  EXPECT_THAT(error_of(t.graph, "{"), HasSubstr("not JSON that can be read"));
+  EXPECT_THAT(error_of(t.graph, "{"), HasSubstr("invalid JSON"));
   EXPECT_THAT(error_of(t.graph, "{\"n10\": 1}"), HasSubstr("no node 'n10'; nodes are n0 to n9"));
   EXPECT_THAT(error_of(t.graph, "{\"layers.0\": 1}"), HasSubstr("no node 'layers.0'"));
   EXPECT_THAT(error_of(t.graph, "{\"n1\": null}"), HasSubstr("neither a number nor a word"));
