@@ -26,9 +26,9 @@ void set_deaths(Graph& graph, const std::vector<NodeId>& deaths) {
   for (uint32_t i = 0; i < deaths.size(); ++i) {
     if (deaths[i].valid()) dying.emplace_back(deaths[i], StorageId(i));
   }
-  // Stable: storages that die together keep the order of their ids, so that the text is the same in each run.
+  // Stable: storages freed together keep the order of their ids, so that the text is deterministic.
   std::ranges::stable_sort(dying, {}, &std::pair<NodeId, StorageId>::first);
-  // All are taken away before any is set, since a storage may have only one death.
+  // All are removed before any is set, since a storage may be freed only once.
   for (const NodeId node : graph.nodes()) {
     if (!graph.frees(node).empty()) graph.set_frees(node, {});
   }
@@ -69,14 +69,13 @@ void die_at(Graph& graph, const std::map<StorageId, NodeId>& deaths) {
   for (const auto& [node, dying] : changed) graph.set_frees(node, dying);
 }
 
-// Repairs what refers to replaced values and nodes apart from arguments: guards, the arguments of composite regions,
-// forward links. Passes note replacements as they go and call finish() once, which walks the graph once instead of for
-// each.
+// Updates references to replaced values and nodes other than arguments: guards, the arguments of composite regions,
+// forward links. Passes record replacements as they go and call finish() once, so the graph is walked once.
 
 // ---- Replacements ---------------------------------------------------------------------------------------------------
 
 ValueId Replacements::now(ValueId value) const {
-  // A chain of replacements ends: each names an earlier value.
+  // Chains of replacements end, since each refers to an earlier value.
   for (ValueId next = values_[value]; next.valid(); next = values_[value]) value = next;
   return value;
 }
@@ -116,11 +115,11 @@ void Replacements::finish(Graph& graph) const {
 
 namespace {
 
-// Nodes made since the marks were made stay.
+// Nodes created after the marks stay.
 bool is_marked(const std::vector<bool>& marks, NodeId n) { return n.index < marks.size() && marks[n.index]; }
 
-// Takes what a node saves off values whose producers go. A value that is internal to the operator is forgotten. An
-// argument or result is found again by its position, where an edit may have put another value.
+// Replaces saved values whose producers are erased. A value internal to the operator is dropped. An argument or result
+// is looked up by its position, where an edit may have put another value.
 std::vector<SavedTensor> without_doomed(const Graph& graph, NodeId n, const std::vector<bool>& doomed) {
   std::vector<SavedTensor> kept;
   for (SavedTensor saved : graph.saved(n)) {

@@ -54,7 +54,6 @@ void die_at_last_use(Graph& graph, const std::set<StorageId>& storages);
 // Frees the storages after the given nodes.
 void die_at(Graph& graph, const std::map<StorageId, NodeId>& deaths);
 
-
 // Records which values and nodes replace others, and updates references that are not uses: guards, arguments of
 // composite regions and forward links.
 class Replacements {

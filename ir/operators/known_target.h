@@ -20,7 +20,6 @@ namespace shadowgraph {
 // result is cached. Thread-safe.
 uint64_t operator_generation();
 
-
 // A cached result that is valid for one generation of registered operators and recomputed in the next. Earlier results
 // stay alive, so that references to them remain valid. Thread-safe.
 template <class Answer>

@@ -109,8 +109,8 @@ TEST(IrSplice, Refusals) {
     }
     EXPECT_EQ(to_text(graph), text);
   };
-  refused(NodeId(4), {ValueId(2)}, "has 2 placeholders, 1 values are given");
-  refused(NodeId(4), {ValueId(2), ValueId(1), ValueId(1)}, "has 2 placeholders, 3 values are given");
+  refused(NodeId(4), {ValueId(2)}, "has 2 placeholders, but 1 values are given");
+  refused(NodeId(4), {ValueId(2), ValueId(1), ValueId(1)}, "has 2 placeholders, but 3 values are given");
   refused(NodeId(3), {ValueId(3), ValueId(1)}, "not made before the place");
   refused(NodeId(4), {ValueId(77), ValueId(1)}, "no such value");
   Graph other = samples::graph_of(kAround);

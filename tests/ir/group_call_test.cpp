@@ -103,7 +103,7 @@ TEST(IrGroupCall, Refusals) {
     for (const uint32_t id : ids) nodes.emplace_back(id);
     return nodes;
   };
-  expect_refused(graph, {.nodes = {}, .schema = "my::f() -> ()"}, "there are none");
+  expect_refused(graph, {.nodes = {}, .schema = "my::f() -> ()"}, "the group is empty");
   expect_refused(graph, {.nodes = n({0}), .schema = "my::f() -> Tensor"}, "this one is no call");
   expect_refused(graph, {.nodes = n({1, 1}), .schema = "my::f(Tensor x) -> Tensor"}, "named twice");
   expect_refused(graph, {.nodes = n({1, 3}), .schema = "my::f(Tensor x, Tensor y) -> (Tensor, Tensor)"},

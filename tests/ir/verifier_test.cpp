@@ -42,7 +42,7 @@ TEST(IrVerifier, SaysWhatAndShowsTheNode) {
     FAIL();
   } catch (const GraphError& error) {
     EXPECT_STREQ(error.what(),
-                 "the graph breaks 1 rule of shadowgraph/graph/verify.h:\n[15 forward] its forward node does not come "
+                 "the graph violates 1 rule of shadowgraph/graph/verify.h:\n[15 forward] its forward node does not come "
                  "before it\n"
                  "  n7: %8 = aten::t(self=%2) : f32[3,4]{1,3} @s2 | backward of n9");
   }
