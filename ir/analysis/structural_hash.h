@@ -118,8 +118,8 @@ uint64_t hash_of_type(const Graph& graph, ValueId value, uint64_t hash);
 // A block is a sequence of nodes in program order. Two blocks are the same if, node by node,
 //
 //     they call the same target in the same phase, with the same constants,
-//     they take values of the same types from the same places: result r of the block's i-th node, or the k-th value from
-//     outside the block, counted by first use (add(x, x) is not add(x, y)),
+//     they take values of the same types from the same places: result r of the block's i-th node, or the k-th value
+//     from outside the block, counted by first use (add(x, x) is not add(x, y)),
 //     and their results have the same types.
 //
 // Types are dtype, sizes, strides, device and layout. Names, storages, lifetimes and the identity of outside values are

@@ -140,8 +140,8 @@ uint64_t operator_generation() {
   return registrations_seen.load();
 }
 
-// Converts c10's schemas to signatures: names, type classes, defaults, alias sets. Code that reads graphs uses these and
-// needs neither the dispatcher nor the JIT's type objects. A signature is computed once per target.
+// Converts c10's schemas to signatures: names, type classes, defaults, alias sets. Code that reads graphs uses these
+// and needs neither the dispatcher nor the JIT's type objects. A signature is computed once per target.
 
 namespace {
 
