@@ -1,23 +1,23 @@
-// Alias and mutation resolution.
+// Removes aliasing and mutation from a graph.
 //
-// One walk in program order builds a new graph. A node that writes nothing is copied, its operands as StorageImages
-// says they are to be read now. A node that writes becomes, in this order:
+// One walk in program order builds a new graph. A node that writes nothing is copied, with the current values of its
+// operands (StorageImages). A node that writes is replaced, in this order of preference, by:
 //
-//   t_, squeeze_, set_, resize_   no content changes: the view, or nothing at all
-//   copy_, fill_, zero_           the new content itself: clone, _to_copy, expand, full
-//   x.op_(...), op(..., out=x)    its functional operator, if that gives the same bits: its result is laid out like the
-//                                 tensor it replaces, or layout does not matter to it (passes/functional/lazy_bits.h), and
-//                                 no other operand lies across what is written
-//   anything else                 a functional call (core/calls/functions.h), which runs the very operator on a copy
-//                                 of the storage
+//   t_, squeeze_, set_, resize_   contents do not change: the view, or nothing
+//   copy_, fill_, zero_           the new contents: clone, _to_copy, expand, full
+//   x.op_(...), op(..., out=x)    the functional operator, if it computes the same bits: its result has the layout of
+//                                 the tensor it replaces, or does not depend on layout (passes/functional/lazy_bits.h),
+//                                 and no other operand overlaps the written tensor
+//   anything else                 a functional call (core/calls/functions.h), which runs the original operator on a
+//                                 copy of the storage
 //
-// The result then becomes the new image of the storage. If it covers all that the program looks at, it is that image,
-// otherwise it is scattered into the old one. At the end the placeholders whose storages were written get aten::copy_
-// from their images. Outputs that live there are taken from the placeholders again.
+// The result becomes the new image of the storage: directly if it covers all of the storage that the program reads,
+// otherwise scattered into the old image. At the end, aten::copy_ writes the images back to placeholders whose storages
+// were written. Outputs in those storages are taken from the placeholders again.
 //
-// Why layout matters: kernels may sum in another order for other strides. Random fills draw in order of memory, or by
-// another routine when memory is contiguous. Why a new graph: nodes with all their side lists are only ever appended,
-// so every step is as simple and as cheap as recording.
+// Layout matters because kernels may sum in another order for other strides, and random fills draw in memory order, or
+// use another routine for contiguous memory. A new graph is built because appending nodes with all their side lists is
+// as simple and cheap as recording.
 #include <c10/util/strides.h>
 
 #include <algorithm>
@@ -47,7 +47,7 @@ bool same_numbers(std::span<const int64_t> a, std::span<const int64_t> b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end());
 }
 
-// Says whether a view's arguments speak of the storage rather than of the source. Such a view can be taken from the
+// Whether a view's arguments are relative to the storage rather than the source. Such a view can be taken from the
 // image in one step.
 bool is_absolute(const Target& target) {
   const OperatorFacts& facts = target.facts();
@@ -55,17 +55,16 @@ bool is_absolute(const Target& target) {
          facts.takes_storage || facts.resizes;
 }
 
-// These have a scatter of their own, which says what the program said.
+// These have scatter operators that mirror the program's view.
 bool is_scatterable(const std::string& name) {
   return name == "aten::slice.Tensor" || name == "aten::select.int" || name == "aten::diagonal";
 }
 
-// Says what every storage holds at the point that a rewriting pass has come to, as values of the graph that it builds.
+// Tracks the contents of every storage at the current point of a rewriting pass, as values of the new graph.
 //
-// The *image* of a storage is a value whose own storage holds the same bytes at the same places. While nothing was
-// written that is whatever made the storage. current(v) gives v as it is to be read now. If its storage was not written
-// since, that is the value it became. Otherwise it is taken from the image once more, through the views by which the
-// program made it, or by as_strided.
+// The *image* of a storage is a value whose storage has the same bytes at the same offsets. It is initially the value
+// that allocated the storage. current(v) returns v as it is to be read now: the value that replaced it, if its storage
+// was not written since, otherwise a view of the image, taken through the program's views or by as_strided.
 class StorageImages {
  public:
   StorageImages(const Graph& read, Graph& made, NodeEmitter& emitter)
@@ -74,14 +73,14 @@ class StorageImages {
     find_resized();
   }
 
-  // ---- Values of the graph that is read
-  // As it is to be read at this point; emits views if its storage was written since.
+  // ---- Values of the old graph
+  // Returns the value to be read at this point; emits views if its storage was written since.
   ValueId current(ValueId id) {
     const Now now = std::as_const(now_)[id];
     const StorageId storage = read_.value(id).storage;
     if (!storage.valid()) {
       if (!now.value.valid()) {
-        throw UnsupportedError("uses a value that nothing made: " + to_text(read_, read_.value(id).producer),
+        throw UnsupportedError("reads a value without a producer: " + to_text(read_, read_.value(id).producer),
                                read_.value(id).producer);
       }
       return now.value;
@@ -94,8 +93,8 @@ class StorageImages {
     if (is_current(id)) return now.value;
     if (!image.base.valid()) return base_of_nothing(id);
 
-    // Goes back through the views to one that is current or is the image itself, then forth again. Beyond kMostViews one
-    // view by strides is cheaper than the chain.
+    // Goes back through the views to one that is current or is the image itself, then forward again. Beyond kMostViews
+    // one strided view is cheaper than the chain.
     c10::SmallVector<std::pair<ValueId, Step>, kMostViews> path;
     ValueId at = id;
     while (!is_current(at)) {
@@ -122,15 +121,15 @@ class StorageImages {
     return now_[id].value;
   }
 
-  // Without emitting anything, so perhaps not as it is to be read now; invalid if it never came to be.
+  // As current(), but emits nothing, so the value may be outdated; invalid if there is none.
   ValueId latest(ValueId id) const {
     const StorageId storage = read_.value(id).storage;
     if (storage.valid() && has_image(storage) && is_base(id, images_[storage.index])) return base(storage);
     return now_[id].value;
   }
 
-  // `value` is a result of a node that was copied or replaced by an equal one; `made` is its new self.
-  // The first value in a storage becomes its image; later ones are views of it at the current version.
+  // Records that `made` is the new value for the result `id` of a copied or replaced node. The first value in a storage
+  // becomes its image; later ones are views of it at the current version.
   void define(ValueId id, ValueId made) {
     const Value& value = read_.value(id);
     if (!value.storage.valid()) {
@@ -147,7 +146,7 @@ class StorageImages {
     now_[id] = {made, image.version};
   }
 
-  // Where a result lies in the new graph: the storage of the image, if it aliases one; otherwise invalid.
+  // Returns the storage of a result in the new graph: that of the image, if it aliases one; otherwise invalid.
   StorageId storage_of(ValueId id) const {
     const StorageId storage = read_.value(id).storage;
     return storage.valid() && has_image(storage) ? made_.value(base(storage)).storage : StorageId();
@@ -156,16 +155,16 @@ class StorageImages {
   bool has_image(StorageId storage) const { return images_[storage.index].base.valid(); }
   uint32_t version(StorageId storage) const { return images_[storage.index].version; }
   ValueId base(StorageId storage) const { return images_[storage.index].base; }
-  // A view that reads the conjugate or the negative of what is stored.
+  // Whether a value is a lazy conjugate or negative of the stored elements.
   bool has_bits(ValueId value) const { return bits_[value] != 0; }
 
   // ---- Writes
-  // The elements of `view` become those of `content`, of its dtype and sizes. Whether a scatter was needed.
+  // Overwrites the elements of `view` with `content`, of its dtype and sizes. Returns whether a scatter was needed.
   bool write(ValueId view, ValueId content) {
     const Value& value = read_.value(view);
     const StorageId storage = value.storage;
     if (read_.numel(view) == 0) return false;
-    // What is stored is what the lazy bits hide: the conjugate of the conjugate.
+    // Store the values without the lazy bits: the conjugate of the conjugate.
     if (bits_[view] & kConjugateBit) {
       content = emitter_.call(emitter_.target("aten::conj_physical"), {Argument::of_value(content)});
     }
@@ -179,7 +178,7 @@ class StorageImages {
       }
       if (laid_out_alike(content)) {
         replace(storage, content);
-        // No longer what lies behind all that is ever looked at.
+        // The image only covers the part of the storage that the program reads.
         images_[storage.index].bytes = view_of(read_, view).bytes().second;
         return false;
       }
@@ -189,12 +188,12 @@ class StorageImages {
       return true;
     }
     const int64_t end = view_of(read_, view).bytes().second;
-    // Scatters copy the storage as elements of its dtype: one that holds no whole number of them is written in smaller
-    // pieces.
+    // Scatters treat the storage as elements of its dtype; a storage that is not a whole number of them is written in
+    // smaller units.
     TensorGeometry target = TensorGeometry::of(read_, view);
     if (ends_within(storage, target.itemsize())) content = in_bytes(content, target);
     ValueId base = base_as(storage, target.dtype, end);
-    // Scattering into a tensor that visits bytes twice is not defined.
+    // Scattering into a tensor that visits bytes twice is undefined.
     if (internal_overlap(view_of(made_, base)) != Overlap::kNone) {
       base = emitter_.flat(base, target.dtype, std::max(end, images_[storage.index].bytes));
     }
@@ -209,7 +208,7 @@ class StorageImages {
     return true;
   }
 
-  // Whether a write of `view` replaces all that the program ever looks at in its storage.
+  // Whether a write of `view` replaces everything that the program reads in its storage.
   bool covers(ValueId id) const {
     const StorageId storage = read_.value(id).storage;
     const StridedView view = view_of(read_, id);
@@ -218,27 +217,27 @@ class StorageImages {
     return begin <= first && last <= end && is_dense(view);
   }
 
-  // That, and a fresh tensor laid out like `view` can take the image's place.
+  // Also, whether a newly allocated tensor with the layout of `view` can replace the image.
   bool replaces(ValueId view) const { return read_.value(view).offset == 0 && covers(view); }
-  // `whole` holds the whole storage. The version says that everything taken before is stale.
+  // Replaces the storage's image by `whole` and increments its version, which invalidates all views taken before.
   void replace(StorageId storage, ValueId whole) {
     Image& image = images_[storage.index];
     image.base = whole;
     ++image.version;
   }
 
-  // Like that, and the storage is at least this long now.
+  // As replace(), and grows the storage to at least this size.
   void replace_grown(StorageId storage, ValueId whole, int64_t bytes) {
     replace(storage, whole);
     Image& image = images_[storage.index];
     image.bytes = std::max(image.bytes, bytes);
   }
 
-  // Bytes that the storage has had from the start, and has now.
+  // Size of the storage in bytes, initially and now.
   int64_t first_bytes(StorageId storage) const { return images_[storage.index].first_bytes; }
   int64_t bytes(StorageId storage) const { return images_[storage.index].bytes; }
 
-  // Elements [first, first + count) of the storage, as a row of `dtype`.
+  // Returns elements [first, first + count) of the storage as a 1-D tensor of `dtype`.
   ValueId row(StorageId storage, c10::ScalarType dtype, int64_t first, int64_t count) {
     const ValueId base = base_as(storage, dtype, (first + count) * static_cast<int64_t>(c10::elementSize(dtype)));
     TensorGeometry row;
@@ -258,26 +257,25 @@ class StorageImages {
     uint32_t version = 0;
     int64_t first_bytes = 0;
     int64_t bytes = 0;
-    bool resized = false;  // by some node of the graph: what it says of its bytes holds for its last state
-    ValueId converted;     // the image as a row of another dtype, at `converted_version`
+    bool resized = false;  // resized by some node: the recorded bytes are those of its final state
+    ValueId converted;     // the image as a 1-D tensor of another dtype, at `converted_version`
     uint32_t converted_version = 0;
     int64_t converted_bytes = 0;
   };
-  // What a value of the old graph became in the new one, and the version of its storage for which that holds.
+  // The new value for a value of the old graph, and the version of its storage at which it is valid.
   struct Now {
     ValueId value;
     uint32_t version = 0;
   };
-  // How a value came to be from another of its storage: by a view that can be taken again.
+  // How a value is derived from another of its storage, by a view that can be taken again.
   struct Step {
     ValueId source;
-    bool same = false;  // the result of an in-place operator: the value is its source
+    bool same = false;  // the result of an in-place operator, identical to its source
   };
-  static constexpr size_t kMostViews = 8;  // taken one after the other; beyond, one as_strided is shorter
+  static constexpr size_t kMostViews = 8;  // limit of a chain of views; one as_strided is shorter
 
-  // What is known of the whole program beforehand: which storages are resized, what in-place operators gave back.
-  // Resized storages have no length until the last resize, so this must be known before the first node is made. Values
-  // that an in-place operator gave back are the same tensor under another name (origins_).
+  // Collects facts about the whole program in advance: resized storages, whose size is unknown until the last resize,
+  // and the operands that in-place operators return as results (origins_).
   void find_resized() {
     for (const NodeId n : read_.nodes()) {
       const OperatorFacts& facts = read_.facts(n);
@@ -295,7 +293,7 @@ class StorageImages {
             const ValueId origin = std::as_const(origins_)[source];
             origins_[v] = origin.valid() ? origin : source;
           }
-          // resize_, or an `out=` that did not fit.
+          // resize_, or an `out=` tensor that was resized.
           if (!facts.written.empty() && read_.value(v).storage.valid() && !is_absolute(read_.target(n)) &&
               !same_numbers(read_.sizes(v), read_.sizes(source)) && facts.is_out_variant) {
             images_[read_.value(v).storage.index].resized = true;
@@ -310,7 +308,7 @@ class StorageImages {
     }
   }
 
-  // Finds the view that made `id`, if it can be made again from its source alone.
+  // Returns the view that produced `id`, if it can be taken again from its source alone.
   Step step_to(ValueId id) {
     const NodeId producer = read_.value(id).producer;
     const OperatorFacts& facts = read_.facts(producer);
@@ -329,13 +327,13 @@ class StorageImages {
       const FunctionalForm* form = functional_form(read_.target(producer));
       if (form == nullptr || !form->target.facts().is_view) return {};
     }
-    // Other tensors among the arguments would have to be read again, too.
+    // Other tensor arguments would have to be read again, too.
     uint32_t tensors = 0;
     read_.for_each_input(producer, [&](ValueId) { ++tensors; });
     return tensors == 1 ? Step{source, false} : Step{};
   }
 
-  // The image itself need not be taken from itself.
+  // Whether a value is the image itself and need not be taken from it.
   bool is_base(ValueId id, const Image& image) const {
     const Value& a = read_.value(id);
     const Value& b = made_.value(image.base);
@@ -344,7 +342,7 @@ class StorageImages {
            same_numbers(read_.strides(id), made_.strides(image.base));
   }
 
-  // Makes the view of `id` again, of what its source is now: the program's own view, so that the graph reads like it.
+  // Takes the program's view of `id` again from the current value of its source, which keeps the graph readable.
   ValueId take(ValueId id, const Step& step) {
     const ValueId source = now_[step.source].value;
     if (step.same) return source;
@@ -365,7 +363,7 @@ class StorageImages {
                                read_.value(id).requires_grad);
   }
 
-  // Takes any view at one step by strides. Lazy bits are no part of the geometry and come on top.
+  // Takes any view in one step by its strides. Lazy bits are not part of the geometry and are applied afterwards.
   ValueId from_base(ValueId id) {
     const Value& value = read_.value(id);
     ++views_;
@@ -384,13 +382,13 @@ class StorageImages {
     return result;
   }
 
-  // Returns the image as a tensor of `dtype` from which views of the first `bytes` can be taken. A storage that is
-  // resized has no known length: it has what was seen of it, and what is looked at now.
+  // Returns the image as a tensor of `dtype` from which views of the first `bytes` can be taken. The size of a resized
+  // storage is unknown; the maximum of what was read so far is used.
   ValueId base_as(StorageId storage, c10::ScalarType dtype, int64_t bytes) {
     Image& image = images_[storage.index];
     if (made_.value(image.base).dtype == dtype) return image.base;
     image.bytes = std::max(image.bytes, bytes);
-    // A conversion is kept until the image changes, since programs read several views in a row.
+    // A conversion is reused until the image changes, since programs read several views in a row.
     if (image.converted.valid() && image.converted_version == image.version && image.converted_bytes >= bytes &&
         made_.value(image.converted).dtype == dtype) {
       return image.converted;
@@ -401,11 +399,11 @@ class StorageImages {
     return image.converted;
   }
 
-  // A tensor without elements may lie on a storage that no node made (set_()). All there is to know is its geometry.
+  // A tensor without elements may be on a storage without an allocating node (set_()), so only its geometry is used.
   ValueId base_of_nothing(ValueId id) {
     const Value& value = read_.value(id);
     if (read_.numel(id) != 0) {
-      throw UnsupportedError("reads a storage that no node of the graph made: " + to_text(read_, value.producer) +
+      throw UnsupportedError("reads a storage that no node of the graph allocates: " + to_text(read_, value.producer) +
                                  "; give its contents by an operator or as an input of the program",
                              value.producer);
     }
@@ -420,8 +418,8 @@ class StorageImages {
     return made;
   }
 
-  // Gives a tensor, and where it is to go, one dimension more, which runs over the bytes of an element. A storage with an
-  // odd number of bytes can then be scattered into.
+  // Adds a dimension over the bytes of an element to a tensor and its target, so that storages with an odd number of
+  // bytes can be scattered into.
   ValueId in_bytes(ValueId content, TensorGeometry& target) {
     const int64_t item = target.itemsize();
     content = emitter_.call(emitter_.target("aten::clone"), {Argument::of_value(content), Argument::of_int(0)});
@@ -447,8 +445,8 @@ class StorageImages {
     return content;
   }
 
-  // Says whether the storage may hold no whole number of elements of this size. For one that is resized only the last
-  // length is known.
+  // Whether the storage's size may not be a multiple of this element size. For resized storages only the final size is
+  // known.
   bool ends_within(StorageId storage, int64_t item) const {
     const Image& image = images_[storage.index];
     const Value& base = made_.value(image.base);
@@ -456,9 +454,9 @@ class StorageImages {
     return made_.storage(base.storage).bytes % item != 0;
   }
 
-  // A write into a part, by the scatter that goes with the view: x[1:3] = content as slice_scatter(x, content, 0, 1, 3),
-  // where x is all of its storage. Such a graph reads like the program, and reinplace finds the slice again. What has
-  // none is written by as_strided_scatter.
+  // Writes a part by the scatter that matches the view: x[1:3] = content becomes slice_scatter(x, content, 0, 1, 3),
+  // where x is the whole storage. The graph stays readable, and reinplace can recover the slice. Other views use
+  // as_strided_scatter.
   std::optional<ValueId> scatter_by_view(ValueId view, ValueId content) {
     if (const ValueId origin = std::as_const(origins_)[view]; origin.valid()) view = origin;
     const NodeId producer = read_.value(view).producer;
@@ -487,7 +485,7 @@ class StorageImages {
     return emitter_.add_result(node, geometry, storage);
   }
 
-  // Returns `content` laid out like `view`, if a clone can do that; clones are contiguous here.
+  // Returns `content` with the layout of `view`, if a clone can do that; clones are contiguous here.
   ValueId clone_with_strides_of(ValueId view, ValueId content) {
     const auto sizes = read_.sizes(view);
     const auto strides = read_.strides(view);
@@ -504,12 +502,11 @@ class StorageImages {
   std::vector<Image> images_;
   IdMap<ValueId, Now> now_;
   const IdMap<ValueId, uint8_t> bits_;
-  IdMap<ValueId, ValueId>
-      origins_;  // of results of in-place operators: the value, of the same geometry, that it began as
+  IdMap<ValueId, ValueId> origins_;  // by in-place result: the original value of the same geometry
   int64_t views_ = 0;
 };
 
-// What an opaque object is written to or read from, nobody knows.
+// Effects on opaque objects are unknown.
 bool has_opaque(const Graph& graph, std::span<const Argument> arguments) {
   return std::any_of(arguments.begin(), arguments.end(), [&](const Argument& a) {
     return a.kind == ArgumentKind::kOpaque || (a.kind == ArgumentKind::kList && has_opaque(graph, graph.list(a)));
@@ -525,7 +522,7 @@ class Functionalizer {
         carried_(graph, made_),
         writes_(graph.storage_count()) {}
 
-  // The graph that is read stays as it is until the new one is complete, so a throw leaves it alone.
+  // The old graph is only replaced when the new one is complete, so an exception leaves it unchanged.
   FunctionalizeResult run() {
     for (const NodeId n : read_.nodes()) {
       node(n);
@@ -533,7 +530,7 @@ class Functionalizer {
     }
     for (const NodeId n : placeholders_) write_back(n);
     ends();
-    // Lives follow the new values: an image dies when the storage that it stands for died.
+    // Lifetimes follow the new values: an image is freed where its storage was.
     carried_.finish(
         [&](ValueId v) { return images_.latest(v); },
         [&](StorageId s) { return images_.has_image(s) ? made_.value(images_.base(s)).storage : StorageId(); });
@@ -545,7 +542,7 @@ class Functionalizer {
   Graph take_graph() { return std::move(made_); }
 
  private:
-  // What a node writes: the argument and, after it, the tensor that it leaves there.
+  // A written argument and the tensor value after the write.
   struct Written {
     uint16_t position = 0;
     ValueId before;
@@ -562,30 +559,32 @@ class Functionalizer {
     emitter_.stand_for(n, carried_.made(read_.node(n).forward));
     if (is_placeholder(target)) placeholders_.push_back(n);
     if (target == target_of(Builtin::kAlias)) {
-      // Once written, a storage is looked at through its image; what the alias is then is found when it is read.
+      // Once written, a storage is read through its image; the alias is then taken when it is read.
       const Argument& source = read_.arguments(n).front();
       const StorageId storage =
           source.kind == ArgumentKind::kValue ? read_.value(source.ref.value).storage : StorageId();
-      // An alias of a written storage stands for nothing any more.
+      // An alias of a written storage has no value to map to.
       if (storage.valid() && images_.version(storage) != 0) return;
     }
     const OperatorFacts& facts = read_.facts(target);
     if (read_.target(n).signature().name == "aten::set_") {
-      // What set_ without a source gives has no other maker; the end may be too late, behind what is written back.
+      // The result of set_ without a source has no other producer; creating it at the end may be too late, after the
+      // write-backs.
       if (read_.arguments(n).size() == 1) read_.for_each_output(n, [&](ValueId v) { images_.current(v); });
       return;
     }
-    // An unknown node may write to anything that it is given, so nothing that follows would be known.
+    // An unknown node may write to any of its operands, so nothing after it could be rewritten.
     if (facts.unknown || has_opaque(read_, read_.arguments(n))) {
       bool tensors = false;
       read_.for_each_input(n, [&](ValueId v) { tensors = tensors || read_.value(v).kind == ValueKind::kTensor; });
-      if (tensors) fail(n, "nothing is known of what this writes; functionalize before it is recorded, or keep it out");
+      if (tensors)
+        fail(n, "the effects of this operator are unknown; declare them in its schema, or exclude it from the graph");
     }
     if (!facts.written.empty() && writes_now(read_, n, facts)) return write(n);
     copy(n);
   }
 
-  // A node that writes nothing is the same node on current operands.
+  // A node that writes nothing is copied with its current operands.
   void copy(NodeId n) {
     prepare_saved(n);
     const std::vector<Argument> arguments = current_arguments(n);
@@ -597,7 +596,7 @@ class Functionalizer {
     keep_saved(n, made);
   }
 
-  // Says whether a write changes only what a tensor looks at. Such nodes vanish, and later reads take the new view.
+  // Whether a write only changes the geometry. Such nodes are removed, and later reads use the new view.
   bool metadata(NodeId n, std::span<const Written> written) {
     const OperatorFacts& facts = read_.facts(n);
     if (facts.takes_storage) return true;
@@ -612,8 +611,8 @@ class Functionalizer {
     return true;
   }
 
-  // Says whether a copy_ would read a lazy negative of another dtype. It converts first and negates then, so that
-  // imaginary parts become -0. A clone, which other operators read, negates first.
+  // Whether a copy_ reads a lazy negative of another dtype. It converts first and negates afterwards, so imaginary
+  // parts become -0; a clone, which other operators read, negates first.
   bool copies_lazily(NodeId n) const {
     if (read_.target(n).name() != "aten::copy_") return false;
     const auto arguments = read_.arguments(n);
@@ -622,7 +621,7 @@ class Functionalizer {
     return images_.has_bits(source) && read_.value(source).dtype != read_.value(arguments[0].ref.value).dtype;
   }
 
-  // Whether what it writes is longer than the storage was, as resize_ and `out=` may make it.
+  // Whether the written tensor is larger than the storage was, as after resize_ and with `out=`.
   bool outgrows(const Written& w) const {
     return view_of(read_, w.after).bytes().second > images_.bytes(read_.value(w.before).storage);
   }
@@ -633,12 +632,12 @@ class Functionalizer {
     for (const Written& w : written) {
       const Value& value = read_.value(w.before);
       if (!value.storage.valid() || value.layout != c10::Layout::Strided) {
-        fail(n, "writes a tensor that has no strides; only strided tensors can be functionalized");
+        fail(n, "writes a tensor without strides; only strided tensors can be functionalized");
       }
     }
     if (metadata(n, written)) return;
     ++result_.writes;
-    // Notes how far writes reach in each storage; the epilogue copies no more than that.
+    // Records the extent of the writes in each storage; the epilogue only copies that much back.
     for (const Written& w : written) {
       Extent& extent = writes_[read_.value(w.before).storage.index];
       const auto [begin, end] = view_of(read_, w.after).bytes();
@@ -654,7 +653,7 @@ class Functionalizer {
     }
     prepare_saved(n);
     if (written.size() == 1 && write_contents(n, written.front())) return;
-    // aten::resize gives a tensor of that size; what matters here is the storage, which keeps what it holds.
+    // aten::resize returns a tensor of the new size; the storage keeps its contents.
     const bool resizes = read_.facts(n).resizes;
     const FunctionalForm* form = functional_form(read_.target(n));
     if (form != nullptr && !resizes && !form->target.facts().is_view && may_reorder(n, *form, written) &&
@@ -664,8 +663,7 @@ class Functionalizer {
     call_functionally(n, written);
   }
 
-  // Pairs every written argument with the result that aliases it, since `out=` and resize_ may leave another geometry
-  // than they were given.
+  // Pairs every written argument with the result that aliases it, since `out=` and resize_ may change the geometry.
   std::vector<Written> written_by(NodeId n) {
     const OperatorFacts& facts = read_.facts(n);
     const auto arguments = read_.arguments(n);
@@ -688,12 +686,12 @@ class Functionalizer {
     return written;
   }
 
-  // Handles copy_, fill_ and zero_, whose new content needs nothing of the old: %1 is now clone(%2), full(sizes, 0).
+  // Handles copy_, fill_ and zero_, whose new contents do not depend on the old: %1 becomes clone(%2), full(sizes, 0).
   bool write_contents(NodeId n, const Written& written) {
     const std::string& name = read_.target(n).name();
     const bool is_copy = name == "aten::copy_";
     const bool is_fill = name == "aten::fill_.Scalar" || name == "aten::fill_.Tensor" || name == "aten::zero_";
-    // A view that visits an element twice has no single new content.
+    // A view that visits an element twice has no unique new contents.
     if ((!is_copy && !is_fill) || internal_overlap(view_of(read_, written.after)) != Overlap::kNone) return false;
     if (copies_lazily(n)) return false;
     const auto arguments = read_.arguments(n);
@@ -706,15 +704,15 @@ class Functionalizer {
       if (!read_.value(source.ref.value).storage.valid()) return false;
       const Argument blocking = is_copy ? arguments[2] : Argument::of_bool(false);
       ValueId plain = images_.current(source.ref.value);
-      // Whatever is made of it next, views aside, would take it for what is stored.
+      // Operators other than views would take the lazy value for the stored one.
       const bool lazy = images_.has_bits(source.ref.value);
       if (lazy) {
         plain = emitter_.call(emitter_.target("aten::clone"), {Argument::of_value(plain), Argument::of_int(0)});
       }
       const ValueId typed = converted(plain, value.dtype, value.device(), blocking);
       content = emitter_.expand(typed, sizes);
-      // A fresh tensor must be laid out like the one it replaces, unless it is scattered anyway: later kernels get the
-      // strides that they had.
+      // A new tensor must have the layout of the one it replaces, unless it is scattered: later kernels must get the
+      // same strides.
       if (images_.replaces(written.after)) {
         const StridedView wanted = view_of(read_, written.after);
         StridedView have = view_of(made_, content);
@@ -741,16 +739,16 @@ class Functionalizer {
                               geometry, StorageId());
     }
     commit(written, content);
-    // The last node made stands for the write: backward nodes link to it.
+    // Backward nodes link to the last new node, which replaces the write.
     if (made_.last() != before) carried_.node(n, made_.last());
     keep_saved(n, made_.last());
     return true;
   }
 
-  // Calls the functional operator on fake tensors first: only its results say how they are laid out. If they do not
-  // fit, the node is erased again.
+  // Calls the functional operator on fake tensors first, since only its results have a known layout. If they do not
+  // match, the node is erased again.
   bool write_functionally(NodeId n, const FunctionalForm& form, std::span<const Written> in_any_order) {
-    std::vector<Written> written;  // as the form gives them
+    std::vector<Written> written;  // in the order of the functional form
     for (const uint16_t position : form.written) {
       std::copy_if(in_any_order.begin(), in_any_order.end(), std::back_inserter(written),
                    [&](const Written& w) { return w.position == position; });
@@ -781,12 +779,12 @@ class Functionalizer {
       const bool same_device = made_.value(contents[i]).device() == read_.value(written[i].after).device();
       if (!same_sizes || !same_device) return give_up();
       if (!same_layout || !same_dtype) {
-        // Another layout is harmless only where no sum or draw depends on the order of elements.
+        // Another layout is harmless only if no sum or random draw depends on the order of elements.
         const OperatorFacts& facts = form.target.facts();
         if (!facts.pointwise || facts.random || !is_layout_independent(read_, n)) return give_up();
       }
     }
-    // Results that are no written argument: as the functional operator gives them, which is as they were.
+    // Results that are not written arguments are the functional operator's, which are unchanged.
     for (size_t r = 0; r < form.fresh.size(); ++r) {
       const Argument& old = read_.results(n)[form.fresh[r]];
       if (old.kind == ArgumentKind::kValue && results[r].kind == ArgumentKind::kValue) {
@@ -804,13 +802,13 @@ class Functionalizer {
     return true;
   }
 
-  // The last way: run the very operator on a copy of the storage. It always works and costs the copy.
+  // The fallback: runs the original operator on a copy of the storage. Always works, at the cost of the copy.
   void call_functionally(NodeId n, std::span<const Written> written) {
     const auto target = functional_call_of(read_.target(n));
     if (!target) {
       fail(n,
-           "writes its arguments, and there is no functional form of it; register one operator that returns what it "
-           "writes, named without the last '_' or with '_functional'");
+           "writes its arguments and has no functional form; register an operator that returns the written values, "
+           "named without the last '_' or with the suffix '_functional'");
     }
     ++result_.functional_calls;
     const std::vector<Argument> arguments = current_arguments(n);
@@ -822,7 +820,7 @@ class Functionalizer {
           std::any_of(facts.aliases.begin(), facts.aliases.end(), [&](const auto& a) { return a.result == r; });
       if (!aliases) results.push_back(result_like(read_.results(n)[r], made));
     }
-    // Each written storage has one new storage, whole: tensors that shared one still do.
+    // Each written storage is replaced by one new storage as a whole, so tensors that shared one still do.
     std::vector<std::pair<StorageId, StorageId>> storages;
     std::vector<std::pair<StorageId, ValueId>> wholes;
     size_t next = 0;
@@ -862,9 +860,9 @@ class Functionalizer {
     keep_saved(n, made);
   }
 
-  // Says whether computing all results from what was there before gives what computing them in place gives. An operand
-  // that lies across what is written would be read after a part of the write. The same geometry is no danger where each
-  // element needs itself alone.
+  // Whether computing all results from the old contents equals computing them in place. An operand that overlaps the
+  // written tensor would be read after a part of the write. The same geometry is safe if each element depends only on
+  // itself.
   bool may_reorder(NodeId n, const FunctionalForm& form, std::span<const Written> written) const {
     if (copies_lazily(n)) return false;
     std::vector<StorageId> storages;
@@ -895,10 +893,10 @@ class Functionalizer {
     return good;
   }
 
-  // From here on the storage's image has this content where the write was.
+  // Records `content` as the new contents at the place of the write.
   void commit(const Written& written, ValueId content) { result_.scatters += images_.write(written.after, content); }
 
-  // copy_ and the in-place forms convert to the type and device of what they write; functional ones do not.
+  // copy_ and in-place forms convert to the dtype and device of the written tensor; functional forms do not.
   ValueId converted(ValueId content, c10::ScalarType dtype, c10::Device device, const Argument& non_blocking) {
     const Value& value = made_.value(content);
     if (value.dtype == dtype && value.device() == device) return content;
@@ -910,19 +908,19 @@ class Functionalizer {
                           Argument::none(), non_blocking, Argument::none()});
   }
 
-  // Copies a placeholder's image back into it, once, at the end of the program. If the placeholder's own view covers
-  // all that was written, that is one copy_; otherwise the written bytes are copied as a row.
+  // Copies a placeholder's image back to it once, at the end of the program: by one copy_ if the placeholder covers
+  // everything that was written, otherwise the written bytes as a 1-D tensor.
   void write_back(NodeId placeholder) {
     const NodeId made = carried_.made(placeholder);
     const Argument& result = read_.results(placeholder).front();
     const ValueId id = result.ref.value;
     const StorageId storage = read_.value(id).storage;
-    // Nothing was written to it, or only what was there.
+    // Nothing was written, or only the original contents.
     if (!storage.valid() || images_.version(storage) == 0) return;
     const Extent& extent = writes_[storage.index];
     const ValueId target = made_.results(made).front().ref.value;
     if (!extent.only.valid() && images_.bytes(storage) == images_.first_bytes(storage)) {
-      // Nothing but tensors without elements was written.
+      // Only tensors without elements were written.
       images_.replace(storage, target);
       return;
     }
@@ -940,7 +938,7 @@ class Functionalizer {
     if (fits) {
       from = images_.current(id);
     } else {
-      // The bytes written, as rows: what lies between the views is copied with them, and is what it was.
+      // Copies the written bytes as 1-D tensors, including the unchanged bytes between the views.
       TensorGeometry row = geometry;
       row.strides = {1};
       row.offset = 0;
@@ -963,14 +961,14 @@ class Functionalizer {
     const NodeId node = emitter_.append(emitter_.target("aten::copy_"),
                                         {Argument::of_value(to), Argument::of_value(from), Argument::of_bool(false)});
     emitter_.add_result(node, to_geometry, made_.value(target).storage);
-    // The copy belongs to no module and differentiates nothing: it is not the user's.
+    // The copy is not the user's: it belongs to no module and has no forward node.
     mutable_node(made_, node).region = Graph::kRootRegion;
     mutable_node(made_, node).forward = NodeId();
     images_.replace(storage, target);
   }
 
-  // A placeholder's storage was resized. Its own geometry is the caller's, so a row over the storage is resized
-  // instead.
+  // Handles a resized placeholder storage: resizes a 1-D tensor over the storage, since the placeholder's geometry
+  // belongs to the caller.
   ValueId longer(ValueId placeholder, int64_t before, int64_t bytes) {
     const StorageId storage = made_.value(placeholder).storage;
     TensorGeometry row = TensorGeometry::of(made_, placeholder);
@@ -990,7 +988,7 @@ class Functionalizer {
                          storage);
   }
 
-  // Arguments of the ends are read before the first end is made, since reading may make views.
+  // Reads the arguments of all end nodes before creating the first, since reading may emit views.
   void ends() {
     std::vector<std::vector<Argument>> arguments;
     for (const NodeId n : ends_) {
@@ -1011,7 +1009,7 @@ class Functionalizer {
     return arguments;
   }
 
-  // Makes results like those of the node that is read. A view lies in its storage's new self; a fresh result gets one.
+  // Creates results like the old node's. A view is in the new storage of its image; other results get new storages.
   Argument result_like(const Argument& result, NodeId made) {
     if (result.kind == ArgumentKind::kList) {
       std::vector<Argument> elements;
@@ -1038,7 +1036,7 @@ class Functionalizer {
     });
   }
 
-  // Internal ones may have to be taken again before the node is there.
+  // Saved internal values may have to be taken again before the node is created.
   void prepare_saved(NodeId n) {
     for (const SavedTensor& saved : read_.saved(n)) {
       if (saved.role == SavedRole::kInternal) images_.current(saved.value);
@@ -1049,11 +1047,11 @@ class Functionalizer {
     throw UnsupportedError(what + ": " + to_text(read_, n), n);
   }
 
-  // What was written of each storage, in bytes.
+  // The bytes written in each storage.
   struct Extent {
     int64_t begin = 0;
     int64_t end = 0;
-    ValueId only;  // the one geometry written, if it was one
+    ValueId only;  // the geometry written, if there was only one
     bool several = false;
     NodeId last;
   };
@@ -1069,7 +1067,7 @@ class Functionalizer {
   FunctionalizeResult result_;
 };
 
-// What is mutated and aliased, read off a graph without mutation.
+// Describes mutations and aliases of a graph without mutation.
 void read_signature(const Graph& graph, FunctionalizeResult& result) {
   const auto placeholder_of = [&](ValueId v) {
     const StorageId storage = graph.value(v).storage;
@@ -1115,7 +1113,7 @@ NodeId first_mutation(const Graph& graph) {
     }
     return any;
   };
-  // The epilogue from its end: views, and writes to placeholders from what is none of them.
+  // The epilogue from its end: views, and copies to placeholders from other storages.
   std::vector<bool> written(graph.storage_count());
   NodeId last = graph.last();
   for (; last.valid(); last = graph.node(last).previous) {
@@ -1132,7 +1130,7 @@ NodeId first_mutation(const Graph& graph) {
     const NodeId born = graph.storage(storage).born;
     if (!born.valid() || graph.is_erased(born) || !is_placeholder(graph.node(born).target)) break;
     if (name == "aten::copy_") {
-      // One copy a storage, and from none that the epilogue writes.
+      // At most one copy per storage, and not from a storage that the epilogue writes.
       if (written[storage.index]) break;
       written[storage.index] = true;
       if (arguments[1].kind != ArgumentKind::kValue) break;

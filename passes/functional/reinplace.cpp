@@ -1,13 +1,13 @@
 // Runs functional operators in place.
 //
-//   1. For every storage, finds the last node that reads its contents (views only hand them on). For a placeholder's,
-//      also finds the write-back that overwrites it as a whole.
-//   2. In program order, decides for each node whether it may write over an operand. A decision merges the result's
-//      storage into the operand's, so that chains follow: the last reader of the merged storage is that of the result.
-//   3. Builds the graph anew: nodes are copied, called in place, turned from a scatter into a copy_ into a view, or left
-//      out. All reasons are in Reinplacer, all edits in Build.
+//   1. For every storage, finds the last node that reads its contents (views only pass them on), and for placeholders
+//      the write-back that overwrites them as a whole.
+//   2. In program order, decides for each node whether it may overwrite an operand. If so, merges the result's storage
+//      into the operand's, so that chains work: the merged storage's last reader is the result's.
+//   3. Builds a new graph in which nodes are copied, called in place, turned from a scatter into a copy_ to a view, or
+//      omitted. All decisions are in Reinplacer, all edits in Build.
 //
-// This is made for functional graphs. In any other, storages that the program itself writes are left alone.
+// Designed for functional graphs. In other graphs, storages that the program itself writes are left unchanged.
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -27,7 +27,7 @@
 namespace shadowgraph {
 namespace {
 
-// An operator that gives its first operand with a part replaced, and the view that is that part.
+// An operator that returns its first operand with a part replaced, and the view of that part.
 struct Scatter {
   const char* name;
   const char* view;
@@ -38,7 +38,7 @@ constexpr Scatter kScatters[] = {{"aten::slice_scatter", "aten::slice.Tensor"},
                                  {"aten::diagonal_scatter", "aten::diagonal"},
                                  {"aten::as_strided_scatter", "aten::as_strided"}};
 
-// Null for other operators.
+// Returns nullptr for other operators.
 const Scatter* scatter_of(const Target& target) {
   const auto found = std::ranges::find(kScatters, target.name(), &Scatter::name);
   return found == std::end(kScatters) ? nullptr : found;
@@ -62,12 +62,12 @@ class Reinplacer {
     look();
   }
 
-  // Whether there is anything to do.
+  // Returns whether there is anything to do.
   bool decide() {
     uint32_t ordinal = 0;
     for (const NodeId n : read_.nodes()) {
       ++ordinal;
-      if (std::as_const(decisions_)[n].kind != Kind::kCopy) continue;  // a scatter that went with its source
+      if (std::as_const(decisions_)[n].kind != Kind::kCopy) continue;  // a scatter that was removed with its source
       if (!decide_operator(n, ordinal) && !decide_scatter(n, ordinal)) decide_write_back(n);
     }
     result.changed = result.operators + result.scatters + result.write_backs > 0;
@@ -82,31 +82,31 @@ class Reinplacer {
   enum class Kind : uint8_t {
     kCopy,     // the node as it is
     kInPlace,  // its in-place form
-    kView,     // a scatter: the view that it scatters to, and a copy to that
-    kGone,     // nothing: its first operand holds its result already
+    kView,     // a scatter: its view, and a copy to that view
+    kGone,     // omitted: the first operand already contains the result
   };
   struct Decision {
     Kind kind = Kind::kCopy;
     const Target* target = nullptr;  // kInPlace
   };
-  // A written operand, and the result that stands for it.
+  // A written operand, and the result that it replaces.
   struct Write {
     ValueId operand, made;
   };
   struct StorageFacts {
     uint32_t last_read = 0;         // ordinal
-    uint32_t read_before = 0;       // the reader before that
-    uint32_t write_back = 0;        // ordinal of the copy that overwrites it as a whole; 0: none
-    bool given = false;             // a placeholder's
-    bool written = false;           // by the program as it is, write-backs aside
-    bool saved = false;             // autograd keeps it
-    bool read_in_backward = false;  // what is saved has been of use
+    uint32_t read_before = 0;       // the previous reader
+    uint32_t write_back = 0;        // ordinal of the copy that overwrites it as a whole; 0 if none
+    bool given = false;             // belongs to a placeholder
+    bool written = false;           // by the original program, except write-backs
+    bool saved = false;             // saved for backward
+    bool read_in_backward = false;  // backward has read the saved tensor
     bool returned = false;          // by sg::output or sg::gradient
   };
 
   class Build;
 
-  // Finds StorageFacts in one walk: who reads contents last, who overwrites what the caller gave.
+  // Computes StorageFacts in one walk: the last readers of contents, and the write-backs of placeholders.
   void look() {
     uint32_t ordinal = 0;
     const AliasAnalysis aliases = AliasAnalysis::of(read_);
@@ -141,11 +141,11 @@ class Reinplacer {
             const bool whole = is_dense(view) && view.bytes().first <= first && last <= view.bytes().second;
             if (is_write_back && storage.given && whole && storage.write_back == 0) {
               storage.write_back = ordinal;
-              return;  // what was there before is not looked at
+              return;  // the old contents are not read
             }
             storage.written = true;
           }
-          // After the write-back it is the new content that is read.
+          // After the write-back, reads are of the new contents.
           if (storage.write_back != 0 && !written) return;
           if (storage.last_read != ordinal) storage.read_before = std::exchange(storage.last_read, ordinal);
           storage.read_in_backward = storage.read_in_backward || backward;
@@ -156,38 +156,38 @@ class Reinplacer {
     for (uint32_t i = 0; i < storages_.size(); ++i) limit_[i] = storages_[i].write_back;
   }
 
-  // A result that took its operand's memory lives in the operand's storage, which may itself have been merged.
+  // Returns the storage that a result's storage was merged into, possibly through several merges.
   StorageId merged(StorageId storage) {
     while (into_[storage.index].valid()) storage = into_[storage.index];
     return storage;
   }
 
-  // Nobody reads what the storage of `value` holds after this node, `except` aside, and it may be written.
+  // Whether the contents of the storage of `value` are not read after this node, except by `except`, and may be
+  // overwritten.
   bool is_dead_after(ValueId value, uint32_t ordinal, NodeId except = NodeId()) {
     const StorageId id = read_.value(value).storage;
     if (!id.valid()) return false;
     const StorageFacts& storage = storages_[id.index];
     const uint32_t last = except.valid() ? ordinal_[except] : ordinal;
-    // Who writes to it himself counts on what is there, in ways that `last_read` does not tell.
+    // The program's own writes depend on the contents in ways that `last_read` does not include.
     if (storage.written || storage.last_read > last) return false;
-    // What the caller gave may only be written if the program would have overwritten it in the end, and has not done so
-    // yet.
+    // A placeholder's storage may only be written if the program overwrites it later anyway.
     if (storage.given && (storage.write_back == 0 || storage.write_back < ordinal)) return false;
-    // Kept for a backward that this graph does not have, or that has not read it: somebody may still run it.
+    // Saved for a backward that is not in this graph, or has not read it yet: it may still run.
     return !storage.saved || storage.read_in_backward;
   }
 
-  // Says whether a result may live in its operand's memory from this node on.
+  // Whether a result may use its operand's memory from this node on.
   bool may_take(ValueId operand, ValueId result, uint32_t ordinal, NodeId except = NodeId()) {
     const Value& a = read_.value(operand);
     const Value& b = read_.value(result);
     if (a.layout != c10::Layout::Strided || !a.storage.valid() || !b.storage.valid() || a.storage == b.storage) {
       return false;
     }
-    // Through it the result would be stored as its conjugate or negative.
+    // The result would be stored as its conjugate or negative.
     if (bits_[operand] != 0) return false;
-    // The result must be able to live in the operand's place as it is: same geometry, as many bytes, nobody else's
-    // memory. No element may be there twice: a write through expand() would hit it several times.
+    // The result must fit in place of the operand: same geometry and size, not shared. No element may occur twice, as
+    // after expand(), or it would be written several times.
     if (a.dtype != b.dtype || a.device() != b.device() ||
         !same_geometry(view_of(read_, operand), view_of(read_, result)) ||
         internal_overlap(view_of(read_, operand)) != Overlap::kNone ||
@@ -196,20 +196,20 @@ class Reinplacer {
       return false;
     }
     if (!is_dead_after(operand, ordinal, except)) return false;
-    // Memory that a write-back overwrites must not be read behind it under another name, nor be returned.
+    // Memory that a write-back overwrites must not be read afterwards under another name, nor be returned.
     const uint32_t limit = limit_[merged(a.storage).index];
     const StorageFacts& taken = storages_[b.storage.index];
     return limit == 0 || (taken.last_read <= limit && !taken.returned);
   }
 
-  // Later questions about the result's storage are then about the operand's.
+  // Facts about the result's storage become facts about the operand's.
   void merge(ValueId operand, ValueId result) {
     const StorageId to = merged(read_.value(operand).storage);
     into_[read_.value(result).storage.index] = to;
   }
 
-  // Pairs the operands that an in-place operator writes with the results that stand for them; nothing if it cannot. A
-  // functional call gives its results first, then what it wrote: the last results stand for the written arguments.
+  // Pairs the operands that an in-place operator writes with the corresponding results; empty if that is impossible. A
+  // functional call returns its results first and then the written arguments.
   std::vector<Write> writes_of(NodeId n, const OperatorFacts& facts) const {
     const auto arguments = read_.arguments(n);
     const auto results = read_.results(n);
@@ -227,7 +227,7 @@ class Reinplacer {
     return writes;
   }
 
-  // Says whether a written storage is an operand elsewhere, too: add_(x, x.t()) reads what it has written already.
+  // Whether a written storage is also another operand: add_(x, x.t()) reads elements that it has already written.
   bool reads_what_it_writes(NodeId n, const OperatorFacts& facts, std::span<const Write> writes) {
     const auto arguments = read_.arguments(n);
     bool found = false;
@@ -245,9 +245,9 @@ class Reinplacer {
     return found;
   }
 
-  // Says whether a value computed from the very place that it is scattered into can be written there at once. With
-  // %2 = mul(%1, 2) and %3 = slice_scatter(%0, %2), where %1 is that slice of %0, mul_(%1, 2) alone will do. %1 must be
-  // laid out as the slice is, and the kernel give the same bits there: some sum in another order when strides differ.
+  // Whether a value computed from the place that it is scattered into can be computed in place. With %2 = mul(%1, 2)
+  // and %3 = slice_scatter(%0, %2), where %1 is that slice of %0, mul_(%1, 2) suffices. %1 must have the layout of the
+  // slice, and the kernel must compute the same bits there: some sum in another order for other strides.
   bool goes_with_scatter(NodeId n, uint32_t ordinal, const Target& target, const Write& write, NodeId scatter) {
     const auto arguments = read_.arguments(scatter);
     const auto place = region(scatter);
@@ -275,8 +275,8 @@ class Reinplacer {
            may_take(arguments[0].ref.value, whole, ordinal, scatter);
   }
 
-  // Writes over operands, and with the scatter that alone reads the result, if it goes with it. An operator that writes
-  // several operands does so for all or for none.
+  // Runs an operator in place, and removes the scatter that is the only reader of the result if possible. An operator
+  // that writes several operands does so for all or none.
   bool decide_operator(NodeId n, uint32_t ordinal) {
     const Target* target = in_place(n);
     if (target == nullptr) return false;
@@ -305,7 +305,7 @@ class Reinplacer {
     return true;
   }
 
-  // slice_scatter(base, source) becomes a copy_ into the slice of base, if nobody needs the old base.
+  // slice_scatter(base, source) becomes a copy_ to the slice of base, if the old base is not needed.
   bool decide_scatter(NodeId n, uint32_t ordinal) {
     const auto arguments = read_.arguments(n);
     if (scatter_of(read_.target(n)) == nullptr || arguments[0].kind != ArgumentKind::kValue ||
@@ -327,7 +327,7 @@ class Reinplacer {
     return true;
   }
 
-  // Drops copy_(x, y) where y was computed in the memory of x: the write-back has happened already.
+  // Removes copy_(x, y) if y was computed in the memory of x.
   bool decide_write_back(NodeId n) {
     const auto arguments = read_.arguments(n);
     if (read_.target(n).name() != "aten::copy_" || arguments[0].kind != ArgumentKind::kValue ||
@@ -347,7 +347,7 @@ class Reinplacer {
     return true;
   }
 
-  // Where a scatter writes, as a view of its first operand; nothing for dimensions that are not there.
+  // Returns where a scatter writes, as a view of its first operand; nullopt for invalid dimensions.
   std::optional<TensorGeometry> region(NodeId n) const {
     const auto arguments = read_.arguments(n);
     const ValueId base = arguments[0].ref.value;
@@ -355,7 +355,8 @@ class Reinplacer {
     const std::string& name = read_.target(n).name();
     const auto rank = static_cast<int64_t>(geometry.sizes.size());
     const auto wrapped = [&](int64_t dim) { return dim < 0 ? dim + rank : dim; };
-    // as_strided counts from the storage's begin, whatever the base's offset; the others from the base.
+    // as_strided is relative to the start of the storage, regardless of the base's offset; the others are relative to
+    // the base.
     if (name == "aten::as_strided_scatter") {
       const auto sizes = read_.ints(arguments[2]);
       const auto strides = read_.ints(arguments[3]);
@@ -403,7 +404,7 @@ class Reinplacer {
     return geometry;
   }
 
-  // The scatter that alone uses `value`, as its source (and not, also, as its base).
+  // Returns the scatter that is the only user of `value`, as its source and not also as its base.
   NodeId only_scatter(ValueId value) const {
     NodeId found;
     uint32_t uses = 0;
@@ -420,8 +421,8 @@ class Reinplacer {
     const TargetId id = read_.node(n).target;
     const Target& target = read_.target(id);
     if (target.kind() == TargetKind::kOperator) return in_place_form(target);
-    // functionalize made functions of in-place operators that have no functional form (core/calls/functions.h);
-    // here they become the operator that they were.
+    // Functional calls (core/calls/functions.h) of in-place operators without a functional form become the original
+    // operator again.
     if (target.kind() != TargetKind::kFunction) return nullptr;
     if (!looked_for_original_[id.index]) {
       looked_for_original_[id.index] = true;
@@ -436,18 +437,18 @@ class Reinplacer {
   const Graph& read_;
   const IdMap<ValueId, uint8_t> bits_;
   std::vector<StorageFacts> storages_;
-  std::vector<StorageId> into_;  // by storage: the one it was merged into
-  std::vector<uint32_t> limit_;  // by storage: its write-back, handed down by merges; 0: none
+  std::vector<StorageId> into_;  // by storage: the storage it was merged into
+  std::vector<uint32_t> limit_;  // by storage: ordinal of its write-back, propagated by merges; 0 if none
   IdMap<NodeId, uint32_t> ordinal_;
   IdMap<NodeId, Decision> decisions_;
-  std::vector<std::unique_ptr<const Target>> originals_;  // behind functional calls
+  std::vector<std::unique_ptr<const Target>> originals_;  // of functional calls
   IdMap<TargetId, const Target*> original_of_;
   std::vector<bool> looked_for_original_;
 };
 
-// Makes each node as it was decided, into a new graph.
+// Creates each node as decided, in a new graph.
 class Reinplacer::Build {
-  // Maps values read to values made. Stands first, since its type is deduced.
+  // Maps old values to new ones. Comes first, since its type is deduced.
   auto value_of() const {
     return [this](ValueId v) { return now_[v]; };
   }
@@ -484,15 +485,14 @@ class Reinplacer::Build {
   }
 
  private:
-  // Merged storages are one, made where the first of them was born.
+  // Merged storages become one, allocated with the first of them.
   StorageId storage_of(StorageId old, NodeId born) {
     StorageId& storage = storages_[decided_.merged(old)];
     if (!storage.valid()) storage = carried_.storage(decided_.merged(old), born);
     return storage;
   }
 
-  // Defines a result as it was, but for where it lives. `like` is the value whose geometry and storage it takes:
-  // itself, or the operand that is now written.
+  // Creates a result, with the geometry and storage of `like`: itself, or the operand that is written instead.
   ValueId define(NodeId node, ValueId old, ValueId like) {
     TensorMeta spec = read_.meta(like);
     spec.requires_grad = read_.value(old).requires_grad;
@@ -530,8 +530,8 @@ class Reinplacer::Build {
     for (size_t w = 0; w < facts.written.size(); ++w) {
       std::vector<ValueId> operands;
       read_.for_each_value(read_.arguments(n).subspan(facts.written[w], 1), [&](ValueId v) { operands.push_back(v); });
-      // relu_ returns its operand, a value of its own here; _foreach_add_ returns nothing, and later readers of the
-      // result read the operand.
+      // relu_ returns its operand, which is a separate value here; _foreach_add_ returns nothing, and later readers of
+      // the result read the operand.
       const bool returned = std::any_of(facts.aliases.begin(), facts.aliases.end(),
                                         [&](const auto& a) { return a.argument == facts.written[w]; });
       size_t next = 0;
@@ -547,8 +547,8 @@ class Reinplacer::Build {
     carried_.saved(n, node, value_of());
   }
 
-  // slice_scatter(base, source) gives a whole new tensor with a part replaced. If nobody needs the old one, the part is
-  // written where it is, and later readers of the result read the base.
+  // slice_scatter(base, source) returns a new tensor with a part replaced. If the old one is not needed, the part is
+  // written in place, and later readers of the result read the base.
   void scatter_to_view(NodeId n, std::vector<Argument>& arguments) {
     const Scatter& scatter = *scatter_of(read_.target(n));
     const TensorGeometry place = *decided_.region(n);

@@ -76,17 +76,17 @@ TEST(Pipeline, ReadsAndWritesItsText) {
 TEST(Pipeline, SaysWhatIsWrongWithAText) {
   EXPECT_THAT(parse_error("dce,cze"), HasSubstr("unknown pass 'cze'; did you mean cse?\n  dce,cze\n      ^"));
   EXPECT_THAT(parse_error("fuse"), HasSubstr("did you mean fuse-groups?"));
-  EXPECT_THAT(parse_error("xxxxxxxxxxxx"), HasSubstr("the passes: canonicalize, checkpoint, collapse"));
+  EXPECT_THAT(parse_error("xxxxxxxxxxxx"), HasSubstr("available passes: canonicalize, checkpoint, collapse"));
   EXPECT_THAT(parse_error("dce{randon=drop}"), HasSubstr("pass 'dce' has no option 'randon'; did you mean random?"));
   EXPECT_THAT(parse_error("dce{xxxxxxxxxxxx=1}"), HasSubstr("options: random"));
-  EXPECT_THAT(parse_error("canonicalize{x=1}"), HasSubstr("it has no options"));
+  EXPECT_THAT(parse_error("canonicalize{x=1}"), HasSubstr("it takes no options"));
   EXPECT_THAT(parse_error(""), HasSubstr("expected the name of a pass"));
   EXPECT_THAT(parse_error("dce,"), HasSubstr("expected the name of a pass here\n  dce,\n      ^"));
   EXPECT_THAT(parse_error("dce,,cse"), HasSubstr("expected the name of a pass"));
   EXPECT_THAT(parse_error("dce{random}"), HasSubstr("name=value, here\n  dce{random}\n      ^"));
-  EXPECT_THAT(parse_error("dce{random=drop"), HasSubstr("not closed"));
+  EXPECT_THAT(parse_error("dce{random=drop"), HasSubstr("not terminated"));
   EXPECT_THAT(parse_error("dce{random='drop}"), HasSubstr("unterminated quote"));
-  EXPECT_THAT(parse_error("dce{random=drop;random=keep}"), HasSubstr("given twice"));
+  EXPECT_THAT(parse_error("dce{random=drop;random=keep}"), HasSubstr("given more than once"));
   EXPECT_THAT(parse_error("dce{random=drop} cse"), HasSubstr("a comma or the end"));
   EXPECT_THAT(parse_error("dce}"), HasSubstr("a comma, options in braces, or the end"));
 }
