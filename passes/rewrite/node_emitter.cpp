@@ -1,8 +1,9 @@
-// Carries over what a pass does not touch when it builds a second graph beside the first. Those are regions, phases,
-// notes, saved tensors, storages and their lives, guards. Passes that change most nodes (functionalize, reinplace)
-// build anew; a small change is an edit.
+// Copies everything that a pass leaves unchanged when it builds a new graph: regions, phases, notes, saved tensors,
+// storages and their lifetimes, guards. Passes that change most nodes (functionalize, reinplace) rebuild the graph;
+// small changes are edits.
 //
-// Everything is carried in one walk with the nodes, but for lives: these need all uses, and take a walk at the end.
+// Everything is copied in one walk together with the nodes, except lifetimes, which need all uses and take a walk at
+// the end.
 #include "passes/rewrite/node_emitter.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -42,7 +43,7 @@ TensorMeta meta_of(const TensorGeometry& geometry, StorageId storage, bool requi
 GraphRebuild::GraphRebuild(const Graph& read, Graph& made)
     : read_(read), made_(made), targets_(read.target_count()), entered_(read.region_count()) {
   made.metadata = read.metadata;
-  // Phases, constants and regions keep their ids, so nodes can be copied without looking them up.
+  // Phases, constants and regions keep their ids, so nodes can be copied without lookups.
   for (uint32_t i = 0; i < read.phase_count(); ++i) made.intern_phase(read.phase_name(PhaseId(i)));
   for (uint32_t i = 0; i < read.constant_count(); ++i) made.share_constant(read, ConstantId(i));
   for (uint32_t i = 1; i < read.region_count(); ++i) {
@@ -50,7 +51,7 @@ GraphRebuild::GraphRebuild(const Graph& read, Graph& made)
     if (region.name.valid()) region.name = made.intern(read.text(region.name));
     if (region.class_name.valid()) region.class_name = made.intern(read.text(region.class_name));
     if (region.target.valid()) region.target = target(region.target);
-    // The values that a region was called with do not exist yet; see enter_region.
+    // The region's argument values do not exist yet; see enter_region.
     region.arguments = {};
     made.add_region(region);
   }
@@ -67,8 +68,8 @@ void GraphRebuild::node(NodeId read, NodeId made) {
   read_.for_each_note(read, [&](std::string_view key, std::string_view value) { made_.set_note(made, key, value); });
 }
 
-// A tensor that is saved may now be another argument of the call, or none. It is found again among arguments or
-// results, and otherwise noted as internal, so that its bytes still count as kept.
+// A saved tensor may now be another argument of the call, or none. It is looked up among arguments and results, and
+// otherwise recorded as internal, so that its bytes still count as saved.
 void GraphRebuild::saved(NodeId read, NodeId made, const ValueOf& value_of) {
   if (read_.saved(read).empty()) return;
   std::vector<SavedTensor> kept;
@@ -78,7 +79,7 @@ void GraphRebuild::saved(NodeId read, NodeId made, const ValueOf& value_of) {
     if (!copy.value.valid()) continue;
     uint16_t position = 0;
     const StorageId storage = made_.value(copy.value).storage;
-    // A rebuilt call may hold a view of the tensor that was saved, so the storage decides.
+    // A rebuilt call may have a view of the saved tensor, so compare storages.
     const auto same = [&](ValueId v) {
       return v == copy.value || (storage.valid() && made_.value(v).storage == storage);
     };
@@ -103,7 +104,7 @@ void GraphRebuild::saved(NodeId read, NodeId made, const ValueOf& value_of) {
 StorageId GraphRebuild::storage(StorageId read, NodeId born) {
   Storage storage = read_.storage(read);
   storage.born = born;
-  // The new death is found at the end, when all uses are known.
+  // freed_after is set at the end, when all uses are known.
   storage.freed_after = NodeId();
   return first_[read] = made_.add_storage(storage);
 }
@@ -125,11 +126,11 @@ void GraphRebuild::enter_region(RegionId id, const ValueOf& latest) {
   }
 }
 
-// `final` gives the storage in which an old one's contents end, which for a rewritten in-place chain is not where they
-// began.
+// `final` returns the storage with an old storage's final contents, which for a rewritten in-place chain differs from
+// the initial one.
 void GraphRebuild::lifetimes(const std::function<StorageId(StorageId)>& final) {
-  // Storages that this pass invented die after their last use; the others where the old program let them die.
-  // Nodes were only ever appended, so their ids are in program order.
+  // New storages are freed after their last use, the others where the old graph freed them. Nodes were only appended,
+  // so their ids are in program order.
   std::vector<NodeId> death = last_uses(made_);
   std::vector<bool> never(death.size());
   for (uint32_t i = 0; i < read_.storage_count(); ++i) {
@@ -163,10 +164,10 @@ void GraphRebuild::finish(const ValueOf& latest, const std::function<StorageId(S
   lifetimes(final);
 }
 
-// Appends calls to a new graph and finds what they return.
+// Appends calls to a new graph and determines their results.
 //
-// Known geometry is written down directly, which costs nothing. Otherwise the operator runs once on fake tensors. The
-// answer is kept under a key of target, operand geometry and arguments, so that a model with n equal layers asks once.
+// A known geometry is used directly, at no cost. Otherwise the operator runs once on fake tensors. The result is cached
+// by target, operand geometry and arguments, so n equal layers run it once.
 
 namespace {
 
@@ -177,12 +178,12 @@ void put(std::string& key, const T& value) {
 
 template <class T>
 void put_all(std::string& key, std::span<const T> values) {
-  // The length comes first: two lists in a row must not read as two others.
+  // Prefix the length: two consecutive lists must not read as two others.
   put(key, values.size());
   key.append(reinterpret_cast<const char*>(values.data()), values.size_bytes());
 }
 
-// All that a shape rule may ask about the arguments.
+// Everything about the arguments that a shape rule may depend on.
 void put_arguments(std::string& key, const Graph& graph, std::span<const Argument> arguments) {
   put(key, arguments.size());
   for (const Argument& a : arguments) {
@@ -195,7 +196,7 @@ void put_arguments(std::string& key, const Graph& graph, std::span<const Argumen
         put(key, v.device_type);
         put(key, v.device_index);
         put(key, v.offset);
-        // Operators such as resize_ and set_ ask how long the storage is.
+        // Operators such as resize_ and set_ depend on the size of the storage.
         if (v.storage.valid()) put(key, graph.storage(v.storage).bytes);
         put_all(key, graph.sizes(a.ref.value));
         put_all(key, graph.strides(a.ref.value));
@@ -226,8 +227,7 @@ TargetId NodeEmitter::target(const std::string& name) {
   return id;
 }
 
-// Arguments hold places in the pools of their graph, so they are made again in the new one. Constants have the same ids in
-// both.
+// Arguments refer to pools of their graph, so they are recreated in the new one. Constants have the same ids in both.
 Argument NodeEmitter::copied(const Argument& argument) {
   if (argument.kind == ArgumentKind::kList) return mapped(argument, [](ValueId) { return ValueId(); });
   return copied_argument(made_, read_, argument, [](const Argument& element) { return element; });
@@ -245,7 +245,7 @@ NodeId NodeEmitter::append(TargetId target, std::span<const Argument> arguments)
   return id;
 }
 
-// A fresh storage for a result. `bytes` is what the operator allocated, which may be more than the result reaches.
+// Adds a storage for a result. `bytes` is the allocated size, which may be larger than the extent of the result.
 StorageId NodeEmitter::add_storage(NodeId born, const TensorGeometry& geometry, int64_t bytes) {
   Storage storage;
   storage.born = born;
@@ -254,7 +254,7 @@ StorageId NodeEmitter::add_storage(NodeId born, const TensorGeometry& geometry, 
   const auto extent =
       extent_of({geometry.sizes.data(), geometry.sizes.size()}, {geometry.strides.data(), geometry.strides.size()});
   const int64_t reached = extent.value_or(0) == 0 ? 0 : (*extent + geometry.offset) * geometry.itemsize();
-  // A storage shorter than what reaches into it would fail the verifier.
+  // The verifier rejects a storage shorter than the extent of its values.
   storage.bytes = std::max(bytes, reached);
   return made_.add_storage(storage);
 }
@@ -280,13 +280,13 @@ std::string NodeEmitter::key_of(NodeId node) const {
   return key;
 }
 
-// Runs the call on fakes of the operands' geometry and notes what its results look like. Only the geometry is kept; the
-// fakes die here.
+// Runs the call on fake tensors with the operands' geometry and records the geometry of its results; the fakes are
+// destroyed.
 NodeEmitter::Results NodeEmitter::run_on_fakes(NodeId node) {
   if (!mode_) mode_ = std::make_unique<FakeTensorMode>(of_any_machine());
-  // Graphs hold what ran below autograd; above it the call could record nodes of its own.
+  // Graphs record calls below autograd; above it the call might be decomposed.
   const BelowAutograd below;
-  // A deque: tensor_of returns references, so a fake must stay where it is while later ones are made.
+  // A deque, since tensor_of returns references, which must stay valid as fakes are added.
   std::deque<at::Tensor> fakes;
   torch::jit::Stack stack;
   calls_.push_arguments(
@@ -316,21 +316,21 @@ NodeEmitter::Results NodeEmitter::run_on_fakes(NodeId node) {
     } else if (value.isTensorList()) {
       for (const at::Tensor& tensor : value.toTensorVector()) found.push_back(look_at(tensor));
     } else {
-      throw Error("a result that is no tensor");
+      throw Error("a result that is not a tensor");
     }
   }
   return results;
 }
 
-// Gives an appended call its results, each on a storage of its own. False if the call cannot be run on fakes.
+// Adds results to an appended call, each in a new storage. False if the call cannot be run on fakes.
 bool NodeEmitter::find_results(NodeId node) {
-  // Failures are remembered as well: a layer that repeats asks the same question each time.
+  // Failures are cached as well, since repeated layers would fail each time.
   const auto [entry, added] = known_.try_emplace(key_of(node));
   if (added) {
     try {
       entry->second = run_on_fakes(node);
     } catch (const std::exception&) {
-      // Not callable here: no operator, no rule, or it refuses these operands. The caller has another way.
+      // Not callable: the operator or its rule is missing, or it rejects these operands. The caller has a fallback.
       entry->second = std::nullopt;
     }
   }
@@ -355,11 +355,11 @@ bool NodeEmitter::find_results(NodeId node) {
 
 ValueId NodeEmitter::call(TargetId target, std::initializer_list<Argument> arguments) {
   const NodeId node = append(target, arguments);
-  if (!find_results(node)) throw Error("cannot find the shape of a call of " + made_.target(target).name());
+  if (!find_results(node)) throw Error("cannot determine the result shape of a call of " + made_.target(target).name());
   return made_.results(node).front().ref.value;
 }
 
-// A view by geometry alone, for places to which no chain of named views leads.
+// A view by geometry only, if no chain of named views leads to it.
 ValueId NodeEmitter::as_strided(ValueId source, const TensorGeometry& geometry) {
   const Argument arguments[] = {
       Argument::of_value(source), made_.int_list({geometry.sizes.data(), geometry.sizes.size()}),
@@ -368,7 +368,7 @@ ValueId NodeEmitter::as_strided(ValueId source, const TensorGeometry& geometry) 
   return add_result(node, geometry, made_.value(source).storage);
 }
 
-// The storage as one row of a dtype: what a part of it is written into, whatever views the program had.
+// Returns the storage as a 1-D tensor of a dtype, to write parts of it whatever views the program had.
 ValueId NodeEmitter::flat(ValueId source, c10::ScalarType dtype, int64_t bytes) {
   const StorageId storage = made_.value(source).storage;
   TensorGeometry row;
@@ -376,14 +376,14 @@ ValueId NodeEmitter::flat(ValueId source, c10::ScalarType dtype, int64_t bytes) 
   row.device = made_.value(source).device();
   row.strides = {1};
   const auto wanted = static_cast<int64_t>(c10::elementSize(dtype));
-  // Both element sizes are powers of two, so the larger one is a multiple of the smaller one.
+  // Element sizes are powers of two, so the larger is a multiple of the smaller.
   const int64_t unit = std::max(wanted, row.itemsize());
   row.sizes = {bytes / unit * (unit / row.itemsize())};
   const auto sizes = made_.sizes(source);
   const bool is_row =
       sizes.size() == 1 && sizes[0] == row.sizes[0] && made_.strides(source)[0] == 1 && made_.value(source).offset == 0;
   ValueId result = is_row ? source : as_strided(source, row);
-  // The row holds whole elements of both types, as a view of another dtype demands.
+  // The tensor has whole elements of both dtypes, as a view of another dtype requires.
   if (row.dtype == dtype) return result;
   row.sizes = {bytes / unit * (unit / wanted)};
   row.dtype = dtype;
