@@ -24,7 +24,7 @@ namespace shadowgraph {
 namespace {
 
 // Side effects of a group of nodes.
-struct GroupDeeds {
+struct GroupEffects {
   std::vector<StorageId> written;  // visible outside the group, sorted
   bool random = false;
   bool collective = false;
@@ -32,7 +32,7 @@ struct GroupDeeds {
 };
 
 // A call and its operands, computed before the graph is changed.
-struct GroupPlan {
+struct PlannedCall {
   std::vector<NodeId> nodes;  // in program order
   TargetId target;
   std::vector<Argument> arguments;
@@ -46,22 +46,24 @@ struct GroupPlan {
 // Collects the side effects of a node group. Writes to storage local to the group are ignored:
 //
 //     %3 = empty(..) @s3, %4 = add_(%3, 1) @s3, %5 = mul(%0, %4)        no effect: s3 is allocated and freed inside
-GroupDeeds deeds_of(const Graph& graph, const Effects& effects, std::span<const NodeId> nodes,
-                    const Boundary& boundary) {
-  GroupDeeds deeds;
+GroupEffects effects_of(const Graph& graph, const Effects& effects, std::span<const NodeId> nodes,
+                        const Boundary& boundary) {
+  GroupEffects group_effects;
   std::unordered_set<StorageId> known;
   for (ValueId v : boundary.inputs) known.insert(graph.value(v).storage);
   for (NodeId n : nodes) {
-    deeds.random = deeds.random || effects.random(n);
-    deeds.collective = deeds.collective || effects.collective(n);
-    deeds.anything = deeds.anything || effects.host_read(n) || effects.unknown(n);
+    group_effects.random = group_effects.random || effects.random(n);
+    group_effects.collective = group_effects.collective || effects.collective(n);
+    group_effects.anything = group_effects.anything || effects.host_read(n) || effects.unknown(n);
     for (const StorageWrite& write : effects.writes(n)) {
-      if (!effects.is_generator(write.storage) && known.contains(write.storage)) deeds.written.push_back(write.storage);
+      if (!effects.is_generator(write.storage) && known.contains(write.storage))
+        group_effects.written.push_back(write.storage);
     }
   }
-  std::sort(deeds.written.begin(), deeds.written.end());
-  deeds.written.erase(std::unique(deeds.written.begin(), deeds.written.end()), deeds.written.end());
-  return deeds;
+  std::sort(group_effects.written.begin(), group_effects.written.end());
+  group_effects.written.erase(std::unique(group_effects.written.begin(), group_effects.written.end()),
+                              group_effects.written.end());
+  return group_effects;
 }
 
 std::vector<NodeId> in_program_order(const Graph& graph, std::span<const NodeId> nodes) {
@@ -87,9 +89,9 @@ std::vector<NodeId> calls_of(const Graph& graph, const GroupCall& group) {
 }
 
 // Plans the call, and rejects groups whose behaviour the schema does not allow.
-class GroupPlanner {
+class CallPlanner {
  public:
-  GroupPlanner(Graph& graph, const Effects& effects, const GroupCall& group)
+  CallPlanner(Graph& graph, const Effects& effects, const GroupCall& group)
       : graph_(graph),
         effects_(effects),
         group_(group),
@@ -98,13 +100,13 @@ class GroupPlanner {
         boundary_(boundary_of(graph, planned_.nodes)),
         target_(TargetKind::kFunction, group.schema) {}
 
-  GroupPlan run() {
+  PlannedCall run() {
     planned_.target = graph_.intern_target(target_);
     take_arguments();
     take_outputs();
     // Side effects must be in the schema. Passes trust schemas, so an undeclared write would be reordered.
     if (!target_.facts().unknown) {
-      check_deeds();
+      check_effects();
       check_aliases();
     }
     return std::move(planned_);
@@ -161,18 +163,19 @@ class GroupPlanner {
     }
   }
 
-  void check_deeds() const {
+  void check_effects() const {
     const OperatorFacts& facts = target_.facts();
-    const GroupDeeds deeds = deeds_of(graph_, effects_, planned_.nodes, boundary_);
-    if (deeds.anything) refuse("a node copies data to the host or is unknown; add '...' to the schema");
-    if (deeds.random && !facts.random) refuse("a node draws random numbers; add a 'Generator?' argument to the schema");
-    if (deeds.collective && !facts.collective)
+    const GroupEffects group_effects = effects_of(graph_, effects_, planned_.nodes, boundary_);
+    if (group_effects.anything) refuse("a node copies data to the host or is unknown; add '...' to the schema");
+    if (group_effects.random && !facts.random)
+      refuse("a node draws random numbers; add a 'Generator?' argument to the schema");
+    if (group_effects.collective && !facts.collective)
       refuse("a node is a collective; add a 'str group_name' argument to the schema");
     std::unordered_set<StorageId> may_write;
     for (const uint16_t i : facts.written) {
       for (StorageId s : storages_of(i)) may_write.insert(s);
     }
-    for (StorageId s : deeds.written) {
+    for (StorageId s : group_effects.written) {
       if (!may_write.contains(s)) refuse("the nodes write an argument that the schema does not mark with (a!)");
     }
   }
@@ -206,7 +209,7 @@ class GroupPlanner {
   Graph& graph_;
   const Effects& effects_;
   const GroupCall& group_;
-  GroupPlan planned_;
+  PlannedCall planned_;
   const std::unordered_set<NodeId> inside_;
   const Boundary boundary_;
   const Target target_;
@@ -249,7 +252,7 @@ RegionId common_region(const Graph& graph, RegionId a, RegionId b) {
 
 // Inserts the call in place of the first node. Its results keep the storages of the old ones, so that aliases,
 // lifetimes and views remain valid.
-NodeId make_call(Graph& graph, const GroupPlan& planned) {
+NodeId make_call(Graph& graph, const PlannedCall& planned) {
   NodeId call;
   RegionId region = graph.node(planned.nodes.front()).region;
   for (NodeId n : planned.nodes) region = common_region(graph, region, graph.node(n).region);
@@ -314,7 +317,7 @@ std::string schema_of(const Graph& graph, std::span<const NodeId> nodes, const s
 std::string schema_of(const Graph& graph, std::span<const NodeId> nodes, const std::string& name,
                       const Effects& effects) {
   const Boundary boundary = boundary_of(graph, nodes);
-  const GroupDeeds deeds = deeds_of(graph, effects, nodes, boundary);
+  const GroupEffects group_effects = effects_of(graph, effects, nodes, boundary);
   std::unordered_set<StorageId> outgoing;
   for (ValueId v : boundary.outputs) outgoing.insert(graph.value(v).storage);
   std::map<StorageId, std::string> sets;  // alias sets of storages that are written or returned
@@ -325,7 +328,8 @@ std::string schema_of(const Graph& graph, std::span<const NodeId> nodes, const s
     if (value.kind != ValueKind::kTensor) {
       text += to_string(value.kind);
     } else {
-      const bool written = std::binary_search(deeds.written.begin(), deeds.written.end(), value.storage);
+      const bool written =
+          std::binary_search(group_effects.written.begin(), group_effects.written.end(), value.storage);
       text += "Tensor";
       if (value.storage.valid() && (written || outgoing.contains(value.storage))) {
         const auto [set, added] = sets.try_emplace(value.storage, fmt::format("a{}", sets.size()));
@@ -335,10 +339,10 @@ std::string schema_of(const Graph& graph, std::span<const NodeId> nodes, const s
     text += fmt::format(" x{}", i);
   }
   std::string options;
-  if (deeds.random) options += ", Generator? generator=None";
-  if (deeds.collective) options += ", str group_name=\"\"";
+  if (group_effects.random) options += ", Generator? generator=None";
+  if (group_effects.collective) options += ", str group_name=\"\"";
   if (!options.empty()) text += (boundary.inputs.empty() ? "*" : ", *") + options;
-  if (deeds.anything) text += boundary.inputs.empty() && options.empty() ? "..." : ", ...";
+  if (group_effects.anything) text += boundary.inputs.empty() && options.empty() ? "..." : ", ...";
   text += ") -> ";
   std::string returns;
   for (ValueId v : boundary.outputs) {
@@ -346,7 +350,8 @@ std::string schema_of(const Graph& graph, std::span<const NodeId> nodes, const s
     returns += returns.empty() ? "" : ", ";
     returns += value.kind == ValueKind::kTensor ? "Tensor" : to_string(value.kind);
     if (const auto set = sets.find(value.storage); value.storage.valid() && set != sets.end()) {
-      const bool written = std::binary_search(deeds.written.begin(), deeds.written.end(), value.storage);
+      const bool written =
+          std::binary_search(group_effects.written.begin(), group_effects.written.end(), value.storage);
       returns += "(" + set->second + (written ? "!)" : ")");
     }
   }
@@ -361,10 +366,10 @@ NodeId replace_by_call(Graph& graph, const GroupCall& group) {
 // Replacing them one by one would move nodes that later plans refer to.
 std::vector<NodeId> replace_by_calls(Graph& graph, std::span<const GroupCall> groups) {
   const Effects effects = Effects::of(graph);
-  std::vector<GroupPlan> all;
+  std::vector<PlannedCall> all;
   IdMap<NodeId, int32_t> group_of(-1);
   for (const GroupCall& group : groups) {
-    all.push_back(GroupPlanner(graph, effects, group).run());
+    all.push_back(CallPlanner(graph, effects, group).run());
     for (NodeId n : all.back().nodes) {
       if (group_of[n] >= 0) refuse_group(group.schema, "this node is also in another group:\n  " + to_text(graph, n));
       group_of[n] = static_cast<int32_t>(all.size() - 1);

@@ -328,8 +328,8 @@ std::string warning_about(const CheckpointResult& done, const std::vector<Checkp
 // A forward graph without gradients: autograd saves nothing.
 CheckpointResult checkpoint_inference(const Graph& graph, const CheckpointModulesOptions& options) {
   const std::string why =
-      "no output of this forward graph has a gradient, so no checkpoint can save anything; capture it with gradients "
-      "on";
+      "no output of this forward graph requires a gradient, so checkpoints cannot save memory; capture it with "
+      "gradients enabled";
   const int64_t peak = peak_of_live_bytes(graph);
   CheckpointResult nothing;
   if (!plans_for_bytes(options)) {
