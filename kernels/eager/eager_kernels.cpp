@@ -1,4 +1,5 @@
-// Asks kernels before libtorch's: compiled ones, and a caller's own, whose results are held against the operator's.
+// Runs kernels in place of libtorch's in eager mode: compiled ones, and user-defined ones, whose results are checked
+// against the operator's.
 #include <ATen/core/List.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
@@ -36,21 +37,21 @@
 namespace shadowgraph {
 namespace {
 
-// Who is asked. Thread-safe.
+// A kernel that may handle a call. Thread-safe.
 class AskedKernel {
  public:
   virtual ~AskedKernel() = default;
-  // Runs the call, or leaves the stack as it is. With kOriginal what would have run comes next, and `original` is told
-  // when it ended. With any other outcome but kRan the next one is asked.
+  // Runs the call, or leaves the stack unchanged. For kOriginal the original kernel runs next, and `original` is
+  // notified when it has ended. For other outcomes except kRan the next kernel is tried.
   virtual OperatorKernels::Outcome call(const c10::OperatorHandle& op, torch::jit::Stack& stack,
                                         OperatorKernels::OriginalCall& original) = 0;
 };
 
-// Lists who is asked at an operator's kernel of one device. The boxed kernel that asks stays in libtorch's table for
-// good. Taking it out while another thread runs it would free the object that it runs. With nobody to ask it passes on.
+// The kernels for one operator and device. The boxed kernel that dispatches to them stays registered permanently:
+// removing it while another thread runs it would free the running object. Without kernels it calls the original.
 class Slot {
  public:
-  using Asked = std::vector<std::shared_ptr<AskedKernel>>;  // the latest last
+  using Asked = std::vector<std::shared_ptr<AskedKernel>>;  // the most recent last
 
   explicit Slot(c10::SafeKernelFunction original) : original_(std::move(original)) {}
 
@@ -103,14 +104,14 @@ struct AskingKernel final : c10::OperatorKernel {
   Slot& slot;
 };
 
-// Libtorch warns that a kernel covers one that was there, which is the purpose here.
+// Suppresses libtorch's warning about overriding a kernel, which is intended here.
 struct NoWarnings final : c10::WarningHandler {
   void process(const c10::Warning&) override {}
 };
 
 std::mutex slots_mutex;
 
-// Makes the slot of an operator and device once, for the rest of the process. Call under slots_mutex.
+// Creates the slot of an operator and device once per process. Call under slots_mutex.
 Slot& slot_of(const c10::OperatorHandle& op, c10::DispatchKey key) {
   static auto& slots = *new std::map<std::pair<std::string, c10::DispatchKey>, Slot*>();
   const std::string name = toString(op.operator_name());
@@ -125,7 +126,8 @@ Slot& slot_of(const c10::OperatorHandle& op, c10::DispatchKey key) {
   return *slot;
 }
 
-// While it lives, calls of some operators ask a kernel. It may go while they are under way; these end as they began.
+// Dispatches calls of some operators to a kernel for its lifetime. May be destroyed while calls are running; these end
+// as they began.
 class AskingSlots {
  public:
   AskingSlots(std::shared_ptr<AskedKernel> kernel, const std::vector<c10::OperatorHandle>& operators,
@@ -134,7 +136,7 @@ class AskingSlots {
     const std::lock_guard lock(slots_mutex);
     for (const c10::OperatorHandle& op : operators) {
       Slot& slot = slot_of(op, key);
-      if (std::ranges::find(slots_, &slot) != slots_.end()) continue;  // named twice
+      if (std::ranges::find(slots_, &slot) != slots_.end()) continue;  // listed twice
       slot.add(kernel_);
       slots_.push_back(&slot);
     }
@@ -151,8 +153,8 @@ class AskingSlots {
   std::vector<Slot*> slots_;
 };
 
-// libtorch splits such a call above the devices' kernels, where autograd is. A device's kernel would take its gradient
-// away.
+// Composite operators are decomposed above the device kernels, where autograd is; a device kernel would remove the
+// gradient.
 bool is_made_of_others(const c10::OperatorHandle& op) {
   return op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
 }
@@ -166,7 +168,7 @@ bool is_compilable(const c10::OperatorHandle& op) {
   return find_kernel_row(toString(op.operator_name())) != nullptr;
 }
 
-// Calls of chosen operators, each through the kernel that is compiled for it.
+// Runs calls of selected operators by compiled kernels.
 class CompiledKernels final : public AskedKernel {
  public:
   CompiledKernels(std::shared_ptr<KernelCache> cache, const CompileOperatorsOptions& options, bool measures)
@@ -184,27 +186,28 @@ class CompiledKernels final : public AskedKernel {
 
 c10::OperatorHandle compilable_operator(const std::string& name) {
   const auto op = find_operator(name);
-  if (!op) throw UnsupportedError(fmt::format("compile_operators: there is no operator {}", name));
+  if (!op) throw UnsupportedError(fmt::format("compile_operators: unknown operator {}", name));
   if (!is_compilable(*op)) {
-    throw UnsupportedError(fmt::format(
-        "compile_operators: no kernel is made of {}: {}; compilable_operators() lists what they are made of", name,
-        why_no_kernel(Target(TargetKind::kOperator, op->schema()))));
+    throw UnsupportedError(
+        fmt::format("compile_operators: no kernel for {}: {}; see compilable_operators() for supported operators", name,
+                    why_no_kernel(Target(TargetKind::kOperator, op->schema()))));
   }
   if (is_made_of_others(*op)) {
-    throw UnsupportedError(fmt::format("compile_operators: libtorch makes {} of other operators; name those", name));
+    throw UnsupportedError(
+        fmt::format("compile_operators: {} is a composite operator; give the operators that it calls", name));
   }
   return *op;
 }
 
-// A back end for host memory serves the CPU, and a device of one's own, whose memory may be the host's.
+// A back end for host memory supports the CPU, and custom devices whose memory may be the host's.
 void check_device(c10::DispatchKey key, const KernelBackend& backend) {
   const c10::DispatchKey own = c10::computeDispatchKey(std::nullopt, c10::kStrided, c10::Device(backend.device()));
   if (key == own || (backend.device() == c10::kCPU && key == c10::DispatchKey::PrivateUse1)) return;
   std::string wanted = c10::toString(key);
   std::ranges::transform(wanted, wanted.begin(), [](unsigned char c) { return std::tolower(c); });
   throw UnsupportedError(fmt::format(
-      "compile_operators: the back end makes kernels for {}, not for {}; give CompileOperatorsOptions::cache one that "
-      "does (KernelBackend::device)",
+      "compile_operators: the back end compiles kernels for {}, not for {}; set CompileOperatorsOptions::cache to one "
+      "for that device (KernelBackend::device)",
       c10::DeviceTypeName(backend.device(), /*lower_case=*/true), wanted));
 }
 
@@ -236,14 +239,14 @@ CompiledOperators compile_operators(const std::vector<std::string>& operators, c
   check_device(key, cache->backend());
   std::vector<c10::OperatorHandle> handles;
   for (const std::string& name : operators) handles.push_back(compilable_operator(name));
-  // Another device may have nothing else to run, or only copies to the host and back.
+  // On other devices the original may not exist, or only copy to the host and back.
   auto kernels = std::make_shared<CompiledKernels>(cache, options, key == c10::DispatchKey::CPU);
   return CompiledOperators(std::make_unique<CompiledOperators::State>(std::move(kernels), handles, key));
 }
 
 namespace {
 
-// Calls f(name, operator) for all of ATen's.
+// Calls f(name, operator) for all ATen operators.
 template <class F>
 void for_each_aten_operator(F&& f) {
   for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
@@ -269,8 +272,8 @@ std::map<std::string, std::string> operators_without_kernels() {
     const bool compilable = is_compilable(op);
     if (compilable && !is_made_of_others(op)) return;
     const std::string_view why = why_no_kernel(Target(TargetKind::kOperator, op.schema()));
-    reasons[name] = compilable || (why == kNoRow && is_made_of_others(op)) ? "libtorch makes it of other operators"
-                                                                           : std::string(why);
+    reasons[name] =
+        compilable || (why == kNoRow && is_made_of_others(op)) ? "it is a composite operator" : std::string(why);
   });
   return reasons;
 }
@@ -278,14 +281,14 @@ std::map<std::string, std::string> operators_without_kernels() {
 namespace {
 
 struct ExpectedResult {
-  bool tensor = false;  // otherwise a number or the like, of which nothing is known; or an undefined tensor
-  int argument = -1;    // the position of the argument that it is; -1: a tensor of its own
+  bool tensor = false;  // otherwise a number or similar, which is not checked, or an undefined tensor
+  int argument = -1;    // the position of the argument that it aliases; -1: a new tensor
   c10::ScalarType dtype = c10::ScalarType::Undefined;
   std::vector<int64_t> sizes, strides;
 };
 using ExpectedResults = std::shared_ptr<const std::vector<ExpectedResult>>;
 
-// Meta tensors in place of the call's, each once.
+// Replaces the call's tensors by meta tensors, each once.
 class MetaArguments {
  public:
   c10::IValue of(const c10::IValue& argument) {
@@ -293,7 +296,7 @@ class MetaArguments {
     return with_tensors(argument, [this](const at::Tensor& tensor) { return of(tensor); });
   }
 
-  // The first of the call's arguments that is this one.
+  // Returns the position of the first argument that is this tensor.
   int position_of(const at::Tensor& meta, std::span<const c10::IValue> metas) const {
     for (size_t i = 0; i < metas.size(); ++i) {
       if (metas[i].isTensor() && metas[i].toTensor().is_same(meta)) return static_cast<int>(i);
@@ -319,10 +322,10 @@ bool is_strided(const c10::IValue& argument) {
   return !argument.isTensor() || !argument.toTensor().defined() || argument.toTensor().layout() == c10::kStrided;
 }
 
-// So many calls of one operator are known. Past that all of them are forgotten.
+// Maximum number of cached calls per operator; beyond that the cache is cleared.
 constexpr size_t kMostKnown = 4096;
 
-// All of a call but contents; empty for what has no short text.
+// Everything about a call except contents; empty for arguments without a short text.
 std::string text_of(std::span<const c10::IValue> arguments) {
   std::string text = c10::str(c10::get_default_dtype_as_scalartype());
   for (const c10::IValue& argument : arguments) {
@@ -354,7 +357,7 @@ ExpectedResults work_out(const c10::OperatorHandle& op, std::span<const c10::IVa
     return nullptr;
   } catch (const c10::Error&) {
     throw;
-  } catch (const std::exception&) {  // only data decides: our rule says so, or a Meta kernel in Python
+  } catch (const std::exception&) {  // data-dependent according to the shape rule, or a Meta kernel in Python
     return nullptr;
   }
   std::vector<ExpectedResult> expected;
@@ -371,10 +374,10 @@ ExpectedResults work_out(const c10::OperatorHandle& op, std::span<const c10::IVa
   return std::make_shared<const std::vector<ExpectedResult>>(std::move(expected));
 }
 
-// What the C function is given of a call. Lists of sizes lie in the tensors.
+// Arguments for the C function. Lists of sizes refer to the tensors.
 class CArguments {
  public:
-  // Returns false for an argument that has no place there.
+  // Returns false for unsupported arguments.
   bool add(const c10::IValue& argument, bool takes_tensor) {
     if (argument.isTensor() || (takes_tensor && argument.isNone())) {
       if (argument.isTensor() && argument.toTensor().defined()) return add_tensor(argument.toTensor(), inputs);
@@ -421,11 +424,11 @@ bool is_of_tensors(const c10::Argument& formal) {
   return type->kind() == c10::TypeKind::TensorType;
 }
 
-// Keeps them by the geometry and the numbers of calls. Thread-safe.
+// Caches expected results by the geometry and numbers of calls. Thread-safe.
 class KnownResults {
  public:
-  // By our rule or libtorch's Meta kernel. nullptr if neither knows without data, and for arguments that cannot be
-  // shown to them. Throws c10::Error for a call that the operator refuses.
+  // By shadowgraph's shape rule or libtorch's Meta kernel. nullptr if the results are data-dependent, or for arguments
+  // that cannot be converted to meta. Throws c10::Error for calls that the operator rejects.
   ExpectedResults of(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments) {
     const std::string text = text_of(arguments);
     if (text.empty()) return work_out(op, arguments);
@@ -461,7 +464,7 @@ OwnKernel::Results call_library(shadowgraph_kernel function, KnownResults& known
     if (!like.tensor) return std::nullopt;
     if (like.argument >= 0) {
       results.push_back(arguments[static_cast<size_t>(like.argument)]);
-      // It is written, as the operator's own kernel would say.
+      // Counts as written, as with the operator's own kernel.
       static_cast<void>(results.back().toTensor().mutable_data_ptr());
     } else {
       results.emplace_back(at::empty_strided(like.sizes, like.strides,
@@ -483,7 +486,7 @@ OwnKernel library_kernel(const std::string& op, const std::string& library, cons
   void* const found = ::dlsym(handle, symbol.c_str());
   if (found == nullptr) {
     ::dlclose(handle);
-    throw UnsupportedError(fmt::format("'{}' has no function {}", library, symbol));
+    throw UnsupportedError(fmt::format("'{}' does not define the function {}", library, symbol));
   }
   const auto function = reinterpret_cast<shadowgraph_kernel>(found);
   return {.op = op,
@@ -508,7 +511,7 @@ class OwnCalls final : public AskedKernel {
     ExpectedResults expected;
     try {
       expected = known_.of(op, arguments);
-    } catch (const c10::Error&) {  // the operator itself says what is wrong with the call
+    } catch (const c10::Error&) {  // the operator itself reports what is wrong with the call
       ++passed_on_;
       return Outcome::kUnsupported;
     }
@@ -538,11 +541,11 @@ class OwnCalls final : public AskedKernel {
              const std::vector<ExpectedResult>* expected, std::vector<c10::IValue>& results) const {
     const size_t wanted = op.schema().returns().size();
     if (results.size() != wanted)
-      refuse(fmt::format("{} results, where the operator gives {}", results.size(), wanted));
+      refuse(fmt::format("{} results, but the operator returns {}", results.size(), wanted));
     for (size_t i = 0; i < wanted; ++i) {
       const bool is_tensor = results[i].isTensor() && results[i].toTensor().defined();
       if (is_tensor && !results[i].toTensor().key_set().has_backend(c10::toBackendComponent(key_))) {
-        refuse(fmt::format("result {} on {}, where the operator runs on {}", i, results[i].toTensor().device().str(),
+        refuse(fmt::format("result {} on {}, but the operator runs on {}", i, results[i].toTensor().device().str(),
                            c10::toString(key_)));
       }
       if (expected == nullptr) continue;
@@ -550,7 +553,7 @@ class OwnCalls final : public AskedKernel {
       if (like.argument >= 0) {
         const at::Tensor& argument = arguments[static_cast<size_t>(like.argument)].toTensor();
         if (!is_tensor || !results[i].toTensor().is_same(argument)) {
-          refuse(fmt::format("another result {} than the argument that the operator writes", i));
+          refuse(fmt::format("a result {} that is not the argument written by the operator", i));
         }
         continue;
       }
@@ -558,14 +561,14 @@ class OwnCalls final : public AskedKernel {
       if (!like.tensor) continue;
       const at::Tensor& tensor = results[i].toTensor();
       if (tensor.scalar_type() != like.dtype || tensor.sizes() != c10::IntArrayRef(like.sizes)) {
-        refuse(c10::str("result ", i, " of ", tensor.scalar_type(), tensor.sizes(), ", where the operator gives ",
+        refuse(c10::str("result ", i, " of ", tensor.scalar_type(), tensor.sizes(), ", but the operator returns ",
                         like.dtype, c10::IntArrayRef(like.sizes)));
       }
     }
   }
 
   [[noreturn]] void refuse(const std::string& what) const {
-    throw UnsupportedError("the kernel given for " + kernel_.op + " gave " + what);
+    throw UnsupportedError("the kernel for " + kernel_.op + " returned " + what);
   }
 
   static thread_local std::vector<const OwnCalls*> under_way;
@@ -599,14 +602,16 @@ UsedKernel::Report UsedKernel::report() const { return state_->report(); }
 
 UsedKernel use_kernel(OwnKernel kernel, c10::DispatchKey key) {
   const auto op = find_operator(kernel.op);
-  if (!op) throw UnsupportedError("use_kernel: there is no operator " + kernel.op);
+  if (!op) throw UnsupportedError("use_kernel: unknown operator " + kernel.op);
   if (is_made_of_others(*op)) {
-    throw UnsupportedError("use_kernel: libtorch makes " + kernel.op + " of other operators; give kernels for those");
+    throw UnsupportedError("use_kernel: " + kernel.op +
+                           " is a composite operator; give kernels for the operators that it calls");
   }
-  if (key == c10::DispatchKey::Meta) throw UnsupportedError("use_kernel: meta tensors have no data for a kernel");
+  if (key == c10::DispatchKey::Meta)
+    throw UnsupportedError("use_kernel: kernels for meta tensors are not supported, since they have no data");
   if (c10::toBackendComponent(key) == c10::BackendComponent::InvalidBit || !op->hasComputedKernelForDispatchKey(key)) {
-    throw UnsupportedError(fmt::format("use_kernel: {} has no kernel for {} that could run where yours does not",
-                                       kernel.op, c10::toString(key)));
+    throw UnsupportedError(
+        fmt::format("use_kernel: {} has no kernel for {} to fall back to", kernel.op, c10::toString(key)));
   }
   return UsedKernel(std::make_unique<UsedKernel::State>(std::move(kernel), *op, key));
 }

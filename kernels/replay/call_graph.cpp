@@ -29,12 +29,12 @@ class CallGraphMaker {
       made_.arguments.push_back(value);
     }
     for (const c10::Device& device : asked_) {
-      // "host" is "host:0".
+      // "host" equals "host:0".
       if (!on_ || device.type() != on_->type() || (device.has_index() && on_->has_index() && device != *on_)) {
         throw UnsupportedError("a result on " + device.str());
       }
     }
-    // A call of one element of lists is none that the operator takes, and it returns nothing.
+    // A call of one element of a list operator is not a valid call of the operator, and returns nothing.
     if (op_.schema().returns().empty()) {
       metas.clear();
     } else {
@@ -43,7 +43,7 @@ class CallGraphMaker {
     made_.node = made_.graph.append(intern_operator(made_.graph, op_), own);
     std::vector<Argument> results;
     for (const c10::IValue& result : metas) {
-      if (!result.isTensor()) throw UnsupportedError("a result that is no tensor");
+      if (!result.isTensor()) throw UnsupportedError("a result that is not a tensor");
       results.push_back(result.toTensor().defined() ? Argument::of_value(result_of(result.toTensor()))
                                                     : Argument::none());
     }
@@ -126,7 +126,7 @@ class CallGraphMaker {
       throw UnsupportedError("a tensor on " + tensor.device().str());
     if (tensor.is_conj() || tensor.is_neg()) throw UnsupportedError("a conjugate or negative view");
     if (tensor.key_set().has(c10::DispatchKey::Functionalize) || tensor.key_set().has(c10::DispatchKey::Python)) {
-      throw UnsupportedError("a tensor of another kind");
+      throw UnsupportedError("a tensor of an unsupported kind");
     }
   }
 
@@ -136,7 +136,7 @@ class CallGraphMaker {
   std::map<const c10::TensorImpl*, ValueId> by_meta_;
   std::vector<at::Tensor> kept_;
   std::vector<c10::Device> asked_;
-  std::optional<c10::Device> on_;  // where the results will be
+  std::optional<c10::Device> on_;  // device of the results
 };
 
 }  // namespace
@@ -174,7 +174,7 @@ namespace {
 
 bool is_list(const c10::IValue& argument) { return argument.isList() && !argument.isIntList(); }
 
-// Returns the overloads that one over lists may stand for. A list of numbers is a number for each element.
+// Returns the single-tensor overloads for a list overload. A list of numbers has a number per element.
 std::vector<std::string> element_overloads(const std::string& overload) {
   if (overload == "List" || overload == "Tensor") return {"Tensor", ""};
   if (overload == "Scalar" || overload == "ScalarList") return {"Scalar", "Tensor_Scalar", ""};
@@ -194,7 +194,7 @@ std::optional<c10::OperatorHandle> element_operator(const c10::OperatorHandle& o
   }
   if (!name.starts_with(kForeach)) return std::nullopt;
   const std::string single = "aten::" + name.substr(kForeach.size());
-  // A tensor of numbers, one for each element.
+  // A tensor with a number per element.
   const bool numbers = overload == "Tensor" && single.starts_with("aten::addc");
   for (const std::string& candidate : numbers ? std::vector<std::string>() : element_overloads(overload)) {
     const auto found = c10::Dispatcher::singleton().findSchema({single, candidate});

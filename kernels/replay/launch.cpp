@@ -1,4 +1,4 @@
-// Runs kernels on this process's threads: what a back end does that has no launch of its own.
+// Runs kernels on the threads of this process: the default launch of back ends.
 #include "kernels/replay/launch.h"
 
 #include <ATen/Parallel.h>
@@ -33,10 +33,10 @@ namespace {
 constexpr std::string_view kKernelWord = "kernel";
 constexpr std::string_view kOriginalWord = "original";
 
-// The kernel must be faster by this part of its time.
+// The kernel must be faster by this fraction of its time.
 constexpr int64_t kMargin = 32;
 
-// Writes "kernel 1200 3400": the way, and the best nanoseconds of both.
+// Formats "kernel 1200 3400": the verdict, and the best nanoseconds of both.
 std::string text_of(Trial::Way way, int64_t kernel, int64_t original) {
   return fmt::format("{} {} {}", way == Trial::Way::kKernel ? kKernelWord : kOriginalWord, kernel, original);
 }
@@ -61,8 +61,8 @@ Trial::Trial(KernelCache& cache, KernelRef kernel, std::string subject, const Ke
   if (way == kOriginalWord) verdict_ = Way::kOriginal;
 }
 
-// The order is k o o k k o o k ... Two calls of a step that differ (in what the processor's cache holds) then get both
-// ways alike.
+// The order is k o o k k o o k ..., so that two alternating calls of a step (which differ in cache contents) get both
+// implementations equally often.
 Trial::Way Trial::next() {
   const std::lock_guard lock(mutex_);
   const int64_t turn = turns_++ % 4;
@@ -79,7 +79,7 @@ void Trial::took(Way way, int64_t nanoseconds) {
     best = samples++ == 0 ? nanoseconds : std::min(best, nanoseconds);
     const int64_t wanted = std::max(options_.samples, 1);
     if (verdict() != Way::kUnknown || kernel_samples_ < wanted || original_samples_ < wanted) return;
-    // A few samples do not tell ways apart that are nearly alike; nothing is changed then.
+    // A few samples do not distinguish similar times; the original is kept then.
     const bool pays = kernel_best_ + kernel_best_ / kMargin < original_best_;
     const Way faster = pays ? Way::kKernel : Way::kOriginal;
     decided = text_of(faster, kernel_best_, original_best_);

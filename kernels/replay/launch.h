@@ -1,4 +1,4 @@
-// Calls kernels, and tries them against what they replace. Internal to kernels/replay.
+// Launches kernels, and measures them against the operators that they replace. Internal to kernels/replay.
 #pragma once
 
 #include <ATen/EmptyTensor.h>
@@ -22,14 +22,14 @@
 
 namespace shadowgraph {
 
-// Below so many elements, threads cost more than they save; eager's grain.
+// Minimum number of elements per thread, as in eager.
 constexpr int64_t kElementsOfAThread = 32768;
 
 struct ResultGeometry {
   c10::ScalarType dtype = c10::ScalarType::Undefined;
   std::vector<int64_t> sizes;
   std::vector<int64_t> strides;
-  bool as_empty_gives = false;  // strides are those that at::empty gives, also where they do not matter
+  bool as_empty_gives = false;  // strides equal at::empty's, even in dimensions where they do not matter
 
   static ResultGeometry of(const Graph& graph, ValueId v) {
     return {.dtype = graph.value(v).dtype,
@@ -56,20 +56,20 @@ inline bool launch(const KernelBackend& backend, KernelFunction function, const 
                                    .row_work = plan.row_work});
 }
 
-// Uses two ways to do one thing in turn until it is known which is faster. Thread-safe.
+// Alternates between two implementations until it is known which is faster. Thread-safe.
 class Trial {
  public:
   enum class Way : uint8_t { kUnknown, kKernel, kOriginal };
 
   Trial(KernelCache& cache, KernelRef kernel, std::string subject, const KernelMeasureOptions& options);
 
-  // kUnknown while it is measured.
+  // kUnknown while measuring.
   Way verdict() const { return verdict_.load(std::memory_order_acquire); }
-  // Returns the way for the next call while the verdict is not known; its time goes to took().
+  // Returns the implementation for the next call while measuring; report its time to took().
   Way next();
   void took(Way way, int64_t nanoseconds);
   int64_t now() const;
-  // Returns the best time so far; 0 if nothing is known.
+  // Returns the best time so far; 0 if there is none.
   int64_t best(Way way) const;
 
  private:
@@ -86,11 +86,11 @@ class Trial {
   int64_t original_best_ = 0;
 };
 
-// Keeps trials by kernel and subject, one for all calls that are alike. Trials live as long as this object.
+// Trials by kernel and subject, shared by all equivalent calls. They live as long as this object.
 class Trials {
  public:
   Trials(KernelCache& cache, KernelMeasureOptions options) : cache_(cache), options_(std::move(options)) {}
-  // `original` is what the kernel stands for, `work` the elements of a call. The kernel must be ready.
+  // `original`: the replaced operator; `work`: the elements of a call. The kernel must be ready.
   Trial& of(const KernelRef& kernel, const std::string& original, int64_t work);
   bool enabled() const { return options_.enabled; }
 

@@ -1,6 +1,6 @@
-// Runs one call. It is found by a signature of words, compared in full. The signature holds all that decides what is
-// run: dtypes, sizes, strides, what shares storage, and numbers that decide. What is found is a finished launch that
-// lacks only pointers and numbers.
+// Runs single calls. A prepared call is looked up by a signature with everything that affects the kernel: dtypes,
+// sizes, strides, shared storages, and numbers that the program depends on. It is a launch that only lacks pointers and
+// scalars.
 #include <c10/util/SmallVector.h>
 
 #include <algorithm>
@@ -23,7 +23,7 @@
 
 namespace shadowgraph {
 
-// One kernel takes so many operands and numbers at most.
+// Maximum number of operands and scalars of a kernel.
 constexpr size_t kMostOperands = 32;
 
 namespace {
@@ -35,26 +35,26 @@ struct PreparedCall {
     std::vector<uint32_t> inputs;   // positions on the stack
     std::vector<uint32_t> outputs;  // of `fresh`
   };
-  std::vector<Part> parts;  // empty: not supported, and `problem` says why
+  std::vector<Part> parts;  // empty: not supported, for the reason in `problem`
   std::vector<ResultGeometry> fresh;
-  // Says for each result: a fresh tensor, -1 - the position on the stack, or nothing.
+  // For each result: the index of a new tensor, -1 - the position on the stack, or kUndefined.
   static constexpr int kUndefined = -1000;
   std::vector<int> results;
   std::string problem;
   const KernelBackend* backend = nullptr;  // of the cache that the call was prepared with
-  // Bits of the arguments whose value decides.
+  // Bit mask of the arguments whose value affects the program.
   uint64_t decisive = 0;
 
-  mutable std::atomic<Trial*> trial = nullptr;  // once somebody measures it
+  mutable std::atomic<Trial*> trial = nullptr;  // set once measured
 
-  // Elements that it goes over.
+  // Number of elements processed.
   int64_t work() const {
     int64_t sum = 0;
     for (const Part& part : parts) sum += part.plan.range * part.plan.row_work;
     return sum;
   }
 
-  // Returns kReady if all kernels are ready, kFailed if one cannot be had.
+  // Returns kReady if all kernels are ready, kFailed if one failed.
   Kernel::State state() const {
     bool ready = !parts.empty();
     for (const Part& part : parts) {
@@ -112,9 +112,9 @@ void bind(const CallGraph& call, PreparedCall& made) {
   }
 }
 
-// Numbers travel with the call; other tensors must be where the kernel runs.
+// Numbers are passed with the call; other tensors must be on the kernel's device.
 void check_devices(std::span<const c10::IValue> arguments, c10::DeviceType device) {
-  if (device == c10::kCPU) return;  // memory of the host, under any name
+  if (device == c10::kCPU) return;  // host memory, under any name
   for (const c10::IValue& argument : arguments) {
     if (!argument.isTensor() || !argument.toTensor().defined()) continue;
     const at::Tensor& tensor = argument.toTensor();
@@ -139,17 +139,17 @@ std::shared_ptr<const PreparedCall> prepare_call(const c10::OperatorHandle& op, 
       if (part.kernel == nullptr) throw UnsupportedError(cache.backend().problem());
     }
     return made;
-  } catch (const std::exception& error) {  // the original says what is wrong with the call
+  } catch (const std::exception& error) {  // the original reports what is wrong with the call
     const auto* libtorch = dynamic_cast<const c10::Error*>(&error);
     auto refused = std::make_shared<PreparedCall>();
     refused->problem = libtorch != nullptr ? libtorch->what_without_backtrace() : error.what();
-    refused->decisive = ~uint64_t{0};  // the refusal may be for its numbers
+    refused->decisive = ~uint64_t{0};  // the rejection may depend on its numbers
     return refused;
   }
 }
 
-// Appends the call's results to `results`; all kernels must be ready. Returns false if an index is out of range: then
-// there are no results, and the original says what is wrong.
+// Appends the call's results to `results`; all kernels must be ready. Returns false if an index is out of range,
+// without results; the original then reports the error.
 bool run_call(const PreparedCall& call, std::span<const c10::IValue> arguments, torch::jit::Stack& results) {
   const at::Tensor* first = nullptr;
   for (const PreparedCall::Part& part : call.parts) {
@@ -192,7 +192,7 @@ bool run_call(const PreparedCall& call, std::span<const c10::IValue> arguments, 
 
 using Words = c10::SmallVector<int64_t, 64>;
 
-// So many calls of one operator are kept. Past that all of them are forgotten; their kernels are not.
+// Maximum number of prepared calls per operator; beyond that they are discarded, but not their kernels.
 constexpr size_t kMostCalls = 4096;
 
 struct WordsHash {
@@ -204,7 +204,7 @@ struct WordsHash {
 };
 
 struct OperatorEntry {
-  std::optional<c10::OperatorHandle> element;  // of an operator over lists
+  std::optional<c10::OperatorHandle> element;  // of a list operator
   bool gives_list = false;
   std::shared_mutex mutex;
   uint64_t decisive = 0;
@@ -255,7 +255,7 @@ void append_tensor(const at::Tensor& tensor, Words& words) {
   words.append(strides.begin(), strides.end());
 }
 
-// Returns false if no kernel takes an argument.
+// Returns false for unsupported arguments.
 bool signature(std::span<const c10::IValue> arguments, uint64_t decisive, Words& words) {
   words.push_back(static_cast<int64_t>(c10::get_default_dtype_as_scalartype()));
   const c10::StorageImpl* storages[kMostOperands];
@@ -292,8 +292,7 @@ bool signature(std::span<const c10::IValue> arguments, uint64_t decisive, Words&
   return true;
 }
 
-// Returns the arguments that decide whatever a plan says: all but numbers that are computed with. A dtype is an int,
-// too.
+// Returns the arguments that always affect a plan: all except numbers used in computations. Dtypes are ints.
 uint64_t deciding_by_type(const c10::FunctionSchema& schema) {
   uint64_t deciding = 0;
   for (size_t i = 0; i < schema.arguments().size(); ++i) {
@@ -355,7 +354,7 @@ class OperatorKernels::Table {
                                               : Outcome::kUnsupported;
   }
 
-  // Runs the kernels or leaves the call to the original: whichever is faster, or is to be measured next.
+  // Runs the kernels or leaves the call to the original, whichever is faster or to be measured next.
   template <class F>
   static Outcome either_way(Trial* trial, OriginalCall* original, F&& run) {
     const Trial::Way verdict = trial != nullptr ? trial->verdict() : Trial::Way::kKernel;
@@ -425,7 +424,7 @@ class OperatorKernels::Table {
     });
   }
 
-  // The trial is kept with the first of the call's kernels.
+  // The trial is stored with the first of the call's kernels.
   Trial& trial_of(const std::string& name, const PreparedCall& call, int64_t work) {
     return trials_.of(call.parts[0].kernel, "eager " + name, work);
   }
@@ -460,7 +459,7 @@ class OperatorKernels::Table {
     }
     auto call = prepare_call(op, arguments, options_, *cache_);
     const std::unique_lock lock(entry.mutex);
-    // An argument decides that was not known to: signatures made without it say too little.
+    // An argument turned out to affect the program: signatures without it are incomplete.
     const uint64_t deciding = entry.decisive | call->decisive;
     if (deciding != entry.decisive || entry.calls.size() >= kMostCalls) entry.calls.clear();
     if (deciding != decisive) {
