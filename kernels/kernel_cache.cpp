@@ -494,7 +494,7 @@ std::string KernelCache::make_entry(const KernelRef& kernel, bool keep) {
   }
   // The folder may be full or not writable: retry once without it. A failing compiler fails again, at low cost. A
   // compiler that timed out is not retried.
-  if (!problem.empty() && keep && problem.find("did not end") == std::string::npos) {
+  if (!problem.empty() && keep && problem.find("did not finish") == std::string::npos) {
     {
       const std::lock_guard lock(mutex_);
       ++stats_.write_errors;

@@ -88,12 +88,12 @@ def check_tool(tool):
         expect(2, "not cpu", "emit", graph, "--device", "abacus", "-o", folder / "none")
         expect(2, "--lang", "emit", graph, "--lang", "cobol", "-o", folder / "none")
         (folder / "file").write_text("in the way")
-        expect(1, "cannot make the folder", "emit", graph, "-o", folder / "file" / "sub")
+        expect(1, "cannot create the folder", "emit", graph, "-o", folder / "file" / "sub")
         text = graph.read_text()
         broken = folder / "broken.sg"
         broken.write_text(text.replace("aten::relu_", "my::relu_").replace("operator my::", "function my::"))
         expect(1, "my::relu_", "emit", broken, "-o", folder / "none")
-        expect(1, "function of the user's own", "emit", broken, "--lang", "python", "-o", folder / "none")
+        expect(1, "a user-defined function", "emit", broken, "--lang", "python", "-o", folder / "none")
         expect(2, "NAME=CALLEE", "emit", broken, "--function", "my::relu_", "-o", folder / "none")
         expect(0, "broken.cpp", "emit", broken, "--function", "my::relu_=mine::relu@mine/relu.h", "-o",
                folder / "named")
