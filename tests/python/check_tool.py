@@ -426,7 +426,7 @@ def estimates(folder):
     if longest["context"] < 20000 or longest["positions"] != 131072:
         failures.append(f"fit --mode decode: {longest}")
     expect(1, "profile", "gpt2", "--mode", "decode", says=("--context",))
-    expect(1, "profile", "resnet18", "--mode", "decode", "--context", 8, says=("keeps no keys and values",))
+    expect(1, "profile", "resnet18", "--mode", "decode", "--context", 8, says=("has no key-value cache",))
     expect(1, "profile", "gpt2", "--mode", "decode", "--context", 1024, says=("1024 positions",))
     expect(1, "profile", "gpt2", "--context", 8, says=("--mode decode",))
     expect(1, "profile", "gpt2", "--cache", "static", says=("--mode prefill",))
