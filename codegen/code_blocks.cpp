@@ -188,7 +188,7 @@ class BlockBuilder {
   RegionId region_at(uint32_t step, size_t depth) const {
     return depth < chain_of_[step].size() ? chain_of_[step][depth] : RegionId();
   }
-  // Whether a region becomes a function regardless of size.
+  // Returns whether a region becomes a function regardless of size.
   bool is_function_always(RegionId region) const {
     return graph_.region(region).kind == RegionKind::kCheckpoint || always_.contains(region);
   }
@@ -211,8 +211,8 @@ class BlockBuilder {
     }
   }
 
-  // Whether a function would be useless, since it only calls another one (or two in backward, where recomputation
-  // splits modules).
+  // Returns whether a function would be useless, since it only calls another one (or two in backward, where
+  // recomputation splits modules).
   bool only_calls(const CodeBlock& block) const {
     if (is_function_always(block.region) || block.items.size() > (block.phase == Graph::kForward ? 1 : 2)) return false;
     return std::ranges::all_of(block.items, [](const CodeBlock::Item& item) { return item.is_block(); });

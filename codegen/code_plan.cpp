@@ -136,7 +136,8 @@ class CodePlanner {
                     "; capture only the forward, select values of the forward, or disable autograd");
   }
 
-  // Whether a node saves the generator state for a backward that is not in the graph: a checkpoint in a forward graph.
+  // Returns whether a node saves the generator state for a backward that is not in the graph: a checkpoint in a forward
+  // graph.
   bool is_unused_state(NodeId node) const {
     if (graph_.target(node).name() != get_random_state().name()) return false;
     const ValueId state = graph_.results(node)[0].ref.value;

@@ -151,7 +151,7 @@ inline const char* why_no_function(const Target& target) {
   return target.name() == "sg_c10d::process_group" ? kNoGroupText : kNoFunctionText;
 }
 
-// Whether steps in this region use the caller's gradient mode. That includes checkpoints recorded entirely with
+// Returns whether steps in this region use the caller's gradient mode. That includes checkpoints recorded entirely with
 // gradients disabled, since the first run of a reentrant checkpoint is, whatever mode the program wants.
 bool leaves_grad_mode(const CodePlan& plan, RegionId region);
 // Returns the outermost checkpoint around a region; invalid if there is none.

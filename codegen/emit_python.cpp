@@ -429,7 +429,7 @@ class PythonWriter {
     return asked ? fmt::format("{}{} = torch.is_grad_enabled()\n", indent, wish) + text : text;
   }
 
-  // Whether the statement of `step` binds the variable: not if it is an unused result.
+  // Returns whether the statement of `step` binds the variable: not if it is an unused result.
   bool is_bound(uint32_t step, uint32_t variable) const {
     return plan_.variables[variable].defined != step || wants_names(step);
   }

@@ -521,7 +521,7 @@ void Graph::Editor::drop_uses(std::span<const Argument> arguments) {
   }
 }
 
-// Whether a list already belongs to a node and must be copied before another node takes it.
+// Returns whether a list already belongs to a node and must be copied before another node takes it.
 bool Graph::Editor::has_entered_uses(std::span<const Argument> arguments) const {
   for (const Argument& argument : arguments) {
     if (argument.kind == ArgumentKind::kValue && argument.ref.use != Argument::kNoUse) return true;

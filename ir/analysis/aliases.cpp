@@ -95,7 +95,7 @@ std::optional<int64_t> next_byte_in(const Lattice& lattice, int64_t byte) {
   return rest < lattice.run ? std::optional(at + rest) : next;
 }
 
-// Whether a lattice of at most kMostRuns places shares a byte with a nested one.
+// Returns whether a lattice of at most kMostRuns places shares a byte with a nested one.
 bool meets(const Lattice& walked, const Lattice& nested) {
   // Enumerates the places of the walked lattice: at most kMostRuns searches, each linear in the rank.
   c10::SmallVector<int64_t, 6> index(walked.dimensions.size(), 0);

@@ -39,7 +39,7 @@ bool same_place(const Graph& graph, ValueId a, ValueId b) {
 // later write to one must not show in the other. Tensors that are neither visible nor written may be merged. One walk
 // over the nodes; each mark is an entry in a vector.
 
-// Whether a storage exists after the program: it belonged to the caller before, or the program returns it.
+// Returns whether a storage exists after the program: it belonged to the caller before, or the program returns it.
 bool outlives(const Graph& graph, StorageId id) {
   const Storage& storage = graph.storage(id);
   if (storage.freed_after.valid() && !graph.is_erased(storage.freed_after)) return false;

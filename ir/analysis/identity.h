@@ -56,14 +56,15 @@ class Identity {
   // Linear in the graph. Ignores the nodes marked in `without` (by index).
   static Identity of(const Graph& graph, const Effects& effects, const std::vector<bool>& without = {});
 
-  // Whether code outside the graph may hold the storage when the graph ends: it belongs to a placeholder, is an operand
-  // of sg::output, sg::gradient or an unknown operator, or outlives the graph.
+  // Returns whether code outside the graph may hold the storage when the graph ends: it belongs to a placeholder, is an
+  // operand of sg::output, sg::gradient or an unknown operator, or outlives the graph.
   bool escapes(StorageId storage) const { return escapes_[storage.index]; }
   void set_escapes(StorageId storage) { escapes_[storage.index] = true; }
-  // Whether the tensor object with this value changes its geometry or storage in place, before or after it has this
-  // value.
+  // Returns whether the tensor object with this value changes its geometry or storage in place, before or after it has
+  // this value.
   bool object_changes(ValueId value) const { return object_changes_[objects_[value.index]]; }
-  // Whether the storage has lazy conjugates or lazy negatives: equal geometry then does not imply equal elements.
+  // Returns whether the storage has lazy conjugates or lazy negatives: equal geometry then does not imply equal
+  // elements.
   bool has_lazy_views(StorageId storage) const { return lazy_[storage.index]; }
 
  private:
@@ -73,7 +74,8 @@ class Identity {
   std::vector<bool> lazy_;
 };
 
-// Whether the storage is still alive in the program when the graph ends: placeholders, gradients, optimizer state.
+// Returns whether the storage is still alive in the program when the graph ends: placeholders, gradients, optimizer
+// state.
 bool outlives(const Graph& graph, StorageId storage);
 
 // Returns the node's result if it has exactly one and that is a tensor; otherwise an invalid id.

@@ -66,9 +66,9 @@ uint64_t hash_of(const Graph& graph, std::span<const Argument> arguments, uint64
   return hash;
 }
 
-// Whether x of graph a and y of graph b are equal bit for bit: -0.0 is not 0.0, NaN is NaN, 1 is not true. Strings
-// compare by text; same_value(ValueId, ValueId) and same_constant(ConstantId, ConstantId) compare values and constants.
-// Lists nested deeper than kMaxListDepth, which no valid graph has, are unequal.
+// Returns whether x of graph a and y of graph b are equal bit for bit: -0.0 is not 0.0, NaN is NaN, 1 is not true.
+// Strings compare by text; same_value(ValueId, ValueId) and same_constant(ConstantId, ConstantId) compare values and
+// constants. Lists nested deeper than kMaxListDepth, which no valid graph has, are unequal.
 template <class SameValue, class SameConstant>
 bool same_argument(const Graph& a, const Argument& x, const Graph& b, const Argument& y, const SameValue& same_value,
                    const SameConstant& same_constant, int depth = 0) {

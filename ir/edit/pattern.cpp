@@ -389,7 +389,7 @@ class Search {
     return good && flat >= call.results.size();
   }
 
-  // Whether an argument matches the pattern; binds the names in it.
+  // Returns whether an argument matches the pattern; binds the names in it.
   bool unify(const PatternArgument& wanted, const Argument& actual) {
     switch (wanted.kind) {
       case PatternArgument::Kind::kAnything:

@@ -16,7 +16,7 @@
 namespace shadowgraph {
 namespace {
 
-// Whether two formals may alias: schemas declare alias sets, Tensor(a) and Tensor(a|b).
+// Returns whether two formals may alias: schemas declare alias sets, Tensor(a) and Tensor(a|b).
 bool share_a_set(const Formal& a, const Formal& b) {
   return std::ranges::any_of(
       a.alias_sets, [&](const std::string& set) { return std::ranges::find(b.alias_sets, set) != b.alias_sets.end(); });
@@ -90,7 +90,7 @@ void conclude_contents(const Signature& signature, OperatorFact is, OperatorFact
     if (given_back || (overwrites && argument.writes)) facts.overwritten.push_back(position);
   }
   if (facts.is_out_variant) facts.write_condition = -1;  // results are always written
-  // Whether contents of operands other than `self` are read, for rows that describe `self`.
+  // True if contents of operands other than `self` are read, for rows that describe `self`.
   bool reads = false;
   for (size_t i = 0; i < signature.arguments.size(); ++i) {
     const Formal& formal = signature.arguments[i];
@@ -102,7 +102,7 @@ void conclude_contents(const Signature& signature, OperatorFact is, OperatorFact
   facts.geometry_only = geometry_only && !reads;
 }
 
-// Whether a collective's argument is a c10d object that describes the communication, not its data.
+// Returns whether a collective's argument is a c10d object that describes the communication, not its data.
 bool names_a_group(std::string_view argument) {
   return argument == "group_name" || argument == "process_group" || argument == "reduce_op";
 }

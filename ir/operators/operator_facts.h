@@ -121,7 +121,7 @@ struct OperatorRow {
   // Names of arguments in which a negative dimension is relative to the rank of self or of the result.
   std::string_view dimensions, dimensions_of_result;
 
-  // Whether the row describes effects of a call on its operands.
+  // Returns whether the row describes effects of a call on its operands.
   constexpr bool is_of_effects() const;
 };
 constexpr bool OperatorRow::is_of_effects() const {
@@ -158,14 +158,14 @@ std::span<const std::string_view> collective_namespaces();
 // Effects of an operator on its arguments, derived from its schema, the rows of the table, and its tags in this
 // process. Callers use Target::facts() or Graph::facts(), which cache the result.
 
-// Whether the conditional write of `facts.written` happens at this node.
+// Returns whether the conditional write of `facts.written` happens at this node.
 bool writes_now(const Graph& graph, NodeId node, const OperatorFacts& facts);
 
-// Whether the argument at `position` is fully overwritten, without its contents being read.
+// Returns whether the argument at `position` is fully overwritten, without its contents being read.
 bool is_overwritten(const OperatorFacts& facts, size_t position);
 
-// Whether this call writes the argument at `position`, one of OperatorFacts::written, provided that it writes at all
-// (writes_now). For example, _fused_adamw_ writes its gradients only if a gradient scaler is given.
+// Returns whether this call writes the argument at `position`, one of OperatorFacts::written, provided that it writes
+// at all (writes_now). For example, _fused_adamw_ writes its gradients only if a gradient scaler is given.
 bool writes_argument(const Graph& graph, NodeId node, size_t position);
 
 }  // namespace shadowgraph

@@ -39,7 +39,7 @@ bool is_among(const std::vector<uint16_t>& positions, size_t position) {
   return std::find(positions.begin(), positions.end(), position) != positions.end();
 }
 
-// Whether a result only returns a written argument: add_ returns self.
+// Returns whether a result only returns a written argument: add_ returns self.
 bool is_result_of_write(const OperatorFacts& facts, size_t result) {
   return std::any_of(facts.aliases.begin(), facts.aliases.end(), [&](const OperatorFacts::Alias& alias) {
     return alias.result == result && is_among(facts.written, alias.argument);
@@ -56,7 +56,7 @@ bool same_type(const c10::Argument& a, const c10::Argument& b) {
   return required(*a.real_type()) == required(*b.real_type());
 }
 
-// Whether an argument is a factory option, which an `out=` tensor implies.
+// Returns whether an argument is a factory option, which an `out=` tensor implies.
 bool describes_result(const std::string& name) {
   constexpr std::array<std::string_view, 4> kOptions = {"dtype", "layout", "device", "pin_memory"};
   return std::find(kOptions.begin(), kOptions.end(), name) != kOptions.end();
@@ -86,7 +86,7 @@ std::optional<std::vector<uint16_t>> match_arguments(const c10::FunctionSchema& 
   return taken;
 }
 
-// Whether the return types of `candidate` match those of `form`, which is otherwise complete.
+// Returns whether the return types of `candidate` match those of `form`, which is otherwise complete.
 bool gives(const FunctionalForm& form, const c10::FunctionSchema& schema, const c10::FunctionSchema& candidate) {
   const auto& returns = candidate.returns();
   if (returns.size() != form.fresh.size() + form.written.size()) return false;

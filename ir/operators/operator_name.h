@@ -39,8 +39,8 @@ constexpr std::string_view without_namespace(std::string_view name) {
 // "aten::add.Tensor" -> "add".
 constexpr std::string_view short_name(std::string_view name) { return without_overload(without_namespace(name)); }
 
-// Whether a name without overload is an in-place operator's, whose plain form lacks the underscore: "aten::add_", but
-// not "aten::__iand__".
+// Returns whether a name without overload is an in-place operator's, whose plain form lacks the underscore:
+// "aten::add_", but not "aten::__iand__".
 constexpr bool is_in_place_name(std::string_view name) {
   return name.size() > 1 && name.ends_with('_') && !name.ends_with("__");
 }
@@ -50,7 +50,7 @@ constexpr std::string_view without_underscore(std::string_view name) {
   return is_in_place_name(name) ? name.substr(0, name.size() - 1) : name;
 }
 
-// Whether `row`, a name in a table, matches the operator `name`, which includes its overload.
+// Returns whether `row`, a name in a table, matches the operator `name`, which includes its overload.
 constexpr bool stands_for(std::string_view row, std::string_view name) {
   if (row.ends_with('.')) return row.substr(0, row.size() - 1) == name;
   return row == name || (row.find('.') == row.npos && row == without_overload(name));

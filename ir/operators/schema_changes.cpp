@@ -56,7 +56,7 @@ const c10::Argument* find_argument(const c10::FunctionSchema& schema, std::strin
   return nullptr;
 }
 
-// Whether a call that uses the defaults of `from` is a valid call of `to`.
+// Returns whether a call that uses the defaults of `from` is a valid call of `to`.
 bool takes_what(const c10::FunctionSchema& to, const c10::FunctionSchema& from, std::string_view op) {
   if (to.is_vararg() || from.is_vararg() || to.returns().size() != from.returns().size()) return false;
   for (size_t i = 0; i < to.returns().size(); ++i) {

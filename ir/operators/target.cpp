@@ -274,7 +274,7 @@ FormalType formal_type(const c10::Type& type) {
   return result;
 }
 
-// Whether an argument equals the schema's default, so that the text omits it.
+// Returns whether an argument equals the schema's default, so that the text omits it.
 bool DefaultArgument::equals(const Graph& graph, const Argument& actual) const {
   if (actual.kind != argument.kind) return false;
   switch (actual.kind) {

@@ -61,7 +61,7 @@ class Cursor {
   int64_t take_int();
   // Consumes a letter and a number: `s12`. `what` describes the expected token in errors.
   uint32_t take_id(char letter, std::string_view what);
-  // Whether the next token is `letter` followed by a digit.
+  // Returns whether the next token is `letter` followed by a digit.
   bool at_id(char letter) { return peek() == letter && at_ + 1 < line_end_ && at_[1] >= '0' && at_[1] <= '9'; }
   std::string take_quoted();
   // Consumes the rest of the line.

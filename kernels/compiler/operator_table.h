@@ -80,7 +80,7 @@ class OperatorCall {
 
   // Arguments by position. All throw UnsupportedError if the argument has another kind.
   bool is_none(size_t i) const;
-  // Whether an argument is a number or a tensor with one element, which libtorch's kernels treat as a number.
+  // Returns whether an argument is a number or a tensor with one element, which libtorch's kernels treat as a number.
   bool is_single(size_t i) const;
   Typed tensor(size_t i) const;  // in its dtype; numbers as kDouble or kLong
   double number(size_t i) const;

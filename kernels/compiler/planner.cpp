@@ -46,7 +46,7 @@ bool uses(std::span<const KernelExpression> expressions, KernelOperation operati
   return std::ranges::find(expressions, operation, &KernelExpression::operation) != expressions.end();
 }
 
-// Whether an operand is constant along the reduced dimensions.
+// Returns whether an operand is constant along the reduced dimensions.
 bool is_of_row(const IterationSpace& space, const Dims& strides) {
   for (size_t d = 0; d < strides.size(); ++d) {
     if (space.is_reduced[d] && space.sizes[d] != 1 && strides[d] != 0) return false;
@@ -69,7 +69,7 @@ void merge(std::vector<uint32_t>& dims, IterationSpace& space) {
   dims = std::move(out);
 }
 
-// Whether some non-broadcast operand is contiguous along the last of these dimensions.
+// Returns whether some non-broadcast operand is contiguous along the last of these dimensions.
 bool is_dense(const std::vector<uint32_t>& dims, const IterationSpace& space) {
   for (size_t k = 0; k < space.strides.size(); ++k) {
     if (!dims.empty() && space.strides[k][dims.back()] == 1 && space.is_whole[k]) return true;

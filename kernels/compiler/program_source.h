@@ -14,7 +14,7 @@ const char* stored_type(c10::ScalarType type);  // type in memory
 
 uint32_t arity(KernelOperation operation);
 bool is_reduction(KernelOperation operation);
-// Whether storing a result is cheaper than recomputing it.
+// Returns whether storing a result is cheaper than recomputing it.
 bool is_costly(KernelOperation operation);
 
 // Returns an expression in terms of e0, e1 ...; `element` is the operand's element, for loads. Must not be a reduction.
@@ -22,8 +22,8 @@ std::string expression_text(const KernelProgram& program, const KernelExpression
                             const std::string& element);
 // Returns the stored value. A value that is already rounded to two bytes is only truncated.
 std::string stored_text(const KernelProgram& program, const KernelStore& store);
-// Whether the value of an expression is exactly representable in `dtype` (kBFloat16, kHalf): it is loaded as or rounded
-// to `dtype`, or a negation or selection of such values.
+// Returns whether the value of an expression is exactly representable in `dtype` (kBFloat16, kHalf): it is loaded as or
+// rounded to `dtype`, or a negation or selection of such values.
 bool is_rounded(const KernelProgram& program, uint32_t expression, c10::ScalarType dtype);
 
 // Part of every cache key: must change whenever the generated code does.

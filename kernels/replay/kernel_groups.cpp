@@ -87,7 +87,7 @@ class Grouper {
     return plan && (nodes.size() == 1 || keeps_threads_busy(*plan));
   }
 
-  // Whether a plan has work for all threads. A reduction to a few numbers would limit everything that joins it.
+  // Returns whether a plan has work for all threads. A reduction to a few numbers would limit everything that joins it.
   // as many.
   static bool keeps_threads_busy(const KernelPlan& plan) {
     const int64_t shares = plan.range * plan.row_work / kElementsOfAThread;

@@ -14,7 +14,7 @@ using at::Tensor;
 
 namespace {
 
-// Whether an argument matches a formal's type, as far as single-tensor overloads differ by it.
+// Returns whether an argument matches a formal's type, as far as single-tensor overloads differ by it.
 bool takes(const c10::Type& type, const c10::IValue& value) {
   if (type.kind() == c10::TypeKind::OptionalType) {
     return value.isNone() || takes(*type.castRaw<c10::OptionalType>()->getElementType(), value);

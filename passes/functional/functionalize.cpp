@@ -47,8 +47,8 @@ bool same_numbers(std::span<const int64_t> a, std::span<const int64_t> b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end());
 }
 
-// Whether a view's arguments are relative to the storage rather than the source. Such a view can be taken from the
-// image in one step.
+// Returns whether a view's arguments are relative to the storage rather than the source. Such a view can be taken from
+// the image in one step.
 bool is_absolute(const Target& target) {
   const OperatorFacts& facts = target.facts();
   return target.name() == "aten::as_strided" || target.name() == "aten::as_strided_" || target.name() == "sg::alias" ||
@@ -155,7 +155,7 @@ class StorageImages {
   bool has_image(StorageId storage) const { return images_[storage.index].base.valid(); }
   uint32_t version(StorageId storage) const { return images_[storage.index].version; }
   ValueId base(StorageId storage) const { return images_[storage.index].base; }
-  // Whether a value is a lazy conjugate or negative of the stored elements.
+  // Returns whether a value is a lazy conjugate or negative of the stored elements.
   bool has_bits(ValueId value) const { return bits_[value] != 0; }
 
   // ---- Writes
@@ -208,7 +208,7 @@ class StorageImages {
     return true;
   }
 
-  // Whether a write of `view` replaces everything that the program reads in its storage.
+  // Returns whether a write of `view` replaces everything that the program reads in its storage.
   bool covers(ValueId id) const {
     const StorageId storage = read_.value(id).storage;
     const StridedView view = view_of(read_, id);
@@ -333,7 +333,7 @@ class StorageImages {
     return tensors == 1 ? Step{source, false} : Step{};
   }
 
-  // Whether a value is the image itself and need not be taken from it.
+  // Returns whether a value is the image itself and need not be taken from it.
   bool is_base(ValueId id, const Image& image) const {
     const Value& a = read_.value(id);
     const Value& b = made_.value(image.base);
@@ -445,8 +445,8 @@ class StorageImages {
     return content;
   }
 
-  // Whether the storage's size may not be a multiple of this element size. For resized storages only the final size is
-  // known.
+  // Returns whether the storage's size may not be a multiple of this element size. For resized storages only the final
+  // size is known.
   bool ends_within(StorageId storage, int64_t item) const {
     const Image& image = images_[storage.index];
     const Value& base = made_.value(image.base);
@@ -596,7 +596,7 @@ class Functionalizer {
     keep_saved(n, made);
   }
 
-  // Whether a write only changes the geometry. Such nodes are removed, and later reads use the new view.
+  // Returns whether a write only changes the geometry. Such nodes are removed, and later reads use the new view.
   bool metadata(NodeId n, std::span<const Written> written) {
     const OperatorFacts& facts = read_.facts(n);
     if (facts.takes_storage) return true;
@@ -611,8 +611,8 @@ class Functionalizer {
     return true;
   }
 
-  // Whether a copy_ reads a lazy negative of another dtype. It converts first and negates afterwards, so imaginary
-  // parts become -0; a clone, which other operators read, negates first.
+  // Returns whether a copy_ reads a lazy negative of another dtype. It converts first and negates afterwards, so
+  // imaginary parts become -0; a clone, which other operators read, negates first.
   bool copies_lazily(NodeId n) const {
     if (read_.target(n).name() != "aten::copy_") return false;
     const auto arguments = read_.arguments(n);
@@ -621,7 +621,7 @@ class Functionalizer {
     return images_.has_bits(source) && read_.value(source).dtype != read_.value(arguments[0].ref.value).dtype;
   }
 
-  // Whether the written tensor is larger than the storage was, as after resize_ and with `out=`.
+  // Returns whether the written tensor is larger than the storage was, as after resize_ and with `out=`.
   bool outgrows(const Written& w) const {
     return view_of(read_, w.after).bytes().second > images_.bytes(read_.value(w.before).storage);
   }
@@ -860,9 +860,9 @@ class Functionalizer {
     keep_saved(n, made);
   }
 
-  // Whether computing all results from the old contents equals computing them in place. An operand that overlaps the
-  // written tensor would be read after a part of the write. The same geometry is safe if each element depends only on
-  // itself.
+  // Returns whether computing all results from the old contents equals computing them in place. An operand that
+  // overlaps the written tensor would be read after a part of the write. The same geometry is safe if each element
+  // depends only on itself.
   bool may_reorder(NodeId n, const FunctionalForm& form, std::span<const Written> written) const {
     if (copies_lazily(n)) return false;
     std::vector<StorageId> storages;

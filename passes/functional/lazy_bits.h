@@ -13,7 +13,7 @@ inline constexpr uint8_t kNegativeBit = 2;
 // Returns the lazy bits by value; 0 for nearly all. Linear.
 IdMap<ValueId, uint8_t> lazy_bits_of(const Graph& graph);
 
-// Whether an operator computes the same bits for each element regardless of its operands' memory layout.
+// Returns whether an operator computes the same bits for each element regardless of its operands' memory layout.
 //
 // Pointwise kernels use vectorized code for contiguous rows and scalar code for remainders or strided rows. The two
 // agree if the result is rounded once (add, mul, sqrt, relu, comparisons). Otherwise they may differ in the last bit:

@@ -162,7 +162,7 @@ class Reinplacer {
     return storage;
   }
 
-  // Whether the contents of the storage of `value` are not read after this node, except by `except`, and may be
+  // Returns whether the contents of the storage of `value` are not read after this node, except by `except`, and may be
   // overwritten.
   bool is_dead_after(ValueId value, uint32_t ordinal, NodeId except = NodeId()) {
     const StorageId id = read_.value(value).storage;
@@ -177,7 +177,7 @@ class Reinplacer {
     return !storage.saved || storage.read_in_backward;
   }
 
-  // Whether a result may use its operand's memory from this node on.
+  // Returns whether a result may use its operand's memory from this node on.
   bool may_take(ValueId operand, ValueId result, uint32_t ordinal, NodeId except = NodeId()) {
     const Value& a = read_.value(operand);
     const Value& b = read_.value(result);
@@ -227,7 +227,8 @@ class Reinplacer {
     return writes;
   }
 
-  // Whether a written storage is also another operand: add_(x, x.t()) reads elements that it has already written.
+  // Returns whether a written storage is also another operand: add_(x, x.t()) reads elements that it has already
+  // written.
   bool reads_what_it_writes(NodeId n, const OperatorFacts& facts, std::span<const Write> writes) {
     const auto arguments = read_.arguments(n);
     bool found = false;
@@ -245,9 +246,9 @@ class Reinplacer {
     return found;
   }
 
-  // Whether a value computed from the place that it is scattered into can be computed in place. With %2 = mul(%1, 2)
-  // and %3 = slice_scatter(%0, %2), where %1 is that slice of %0, mul_(%1, 2) suffices. %1 must have the layout of the
-  // slice, and the kernel must compute the same bits there: some sum in another order for other strides.
+  // Returns whether a value computed from the place that it is scattered into can be computed in place. With %2 =
+  // mul(%1, 2) and %3 = slice_scatter(%0, %2), where %1 is that slice of %0, mul_(%1, 2) suffices. %1 must have the
+  // layout of the slice, and the kernel must compute the same bits there: some sum in another order for other strides.
   bool goes_with_scatter(NodeId n, uint32_t ordinal, const Target& target, const Write& write, NodeId scatter) {
     const auto arguments = read_.arguments(scatter);
     const auto place = region(scatter);

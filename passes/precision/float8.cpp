@@ -77,7 +77,7 @@ class Float8Operands {
     return of(product, value, part, is_parameter, dtype, false);
   }
 
-  // Whether it was cast to e4m3 for any product.
+  // Returns whether it was cast to e4m3 for any product.
   bool was_cast(NodeId product, ValueId value) const {
     return matrices_.contains(key_of(product, value, c10::kFloat8_e4m3fn));
   }
@@ -258,7 +258,7 @@ class Float8Products {
   }
 
   ValueId source(ValueId value) const { return source_of(graph_, value, Behind::kGathering); }
-  // Whether a value is a placeholder, or a tensor that the program allocates and keeps as a parameter.
+  // Returns whether a value is a placeholder, or a tensor that the program allocates and keeps as a parameter.
   bool is_parameter(ValueId value) const {
     return graph_.storage(graph_.value(source(value)).storage).kind == StorageKind::kParameter;
   }

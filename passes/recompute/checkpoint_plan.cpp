@@ -185,8 +185,8 @@ NodeId CheckpointPlan::next_writer(StorageId storage, uint32_t version) const {
   return at < writers_begin_[storage.index + 1] ? writers_[at] : NodeId();
 }
 
-// Whether a random node actually draws. Attention is tagged random but draws nothing with dropout_p = 0; reading a
-// generator's state does not change it.
+// Returns whether a random node actually draws. Attention is tagged random but draws nothing with dropout_p = 0;
+// reading a generator's state does not change it.
 bool CheckpointPlan::draws(NodeId n) const {
   const Argument* p = graph_.find_argument(n, "dropout_p");
   if (p != nullptr && p->kind == ArgumentKind::kFloat && p->d == 0) return false;
@@ -403,7 +403,7 @@ void CheckpointPlan::assign_ranges(std::span<const CheckpointSegment> segments) 
 
 namespace {
 
-// Whether it changes the storage or geometry of its self in a way that cannot be recomputed.
+// Returns whether it changes the storage or geometry of its self in a way that cannot be recomputed.
 bool changes_storage(const OperatorFacts& facts) {
   return !facts.written.empty() && (facts.resizes || facts.takes_storage);
 }
@@ -449,14 +449,14 @@ class CheckpointPlan::Decision {
 
   bool is_here(NodeId n) const { return plan_.is_within(plan_.level_of(n), index_); }
 
-  // Whether the recompute has a copy of the storage, which its nodes read.
+  // Returns whether the recompute has a copy of the storage, which its nodes read.
   bool is_made_again(StorageId s) const {
     const auto found = storages_.find(s);
     return found != storages_.end() && !found->second.kept;
   }
 
-  // Whether the contents that a node read are unchanged when they are needed again. end_ is the last node that may need
-  // something from this level.
+  // Returns whether the contents that a node read are unchanged when they are needed again. end_ is the last node that
+  // may need something from this level.
   bool still_there(StorageId s, uint32_t version) const {
     const NodeId writer = plan_.next_writer(s, version);
     return !writer.valid() || !graph_.is_before(writer, end_);

@@ -307,7 +307,7 @@ class ForwardMarks {
     }
   }
 
-  // Whether a node that produces or reads the value lists its storage as saved.
+  // Returns whether a node that produces or reads the value lists its storage as saved.
   bool is_saved(ValueId v, NodeId node) const {
     const auto saved = graph_.saved(node);
     return graph_.is_saved_elsewhere(v) || std::any_of(saved.begin(), saved.end(), [&](const SavedTensor& s) {
@@ -489,7 +489,7 @@ class AssumedStep {
     add_gradients(add_node(backward_, arguments, n), computed);
   }
 
-  // Whether a gradient passes through unchanged.
+  // Returns whether a gradient passes through unchanged.
   bool hands_on(NodeId n) const {
     const std::string& name = step_.target(n).name();
     return step_.facts(n).is_view || name == "aten::add.Tensor" || name == "aten::add_.Tensor" || name == "aten::clone";

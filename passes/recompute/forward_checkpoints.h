@@ -27,9 +27,9 @@ SecondRun second_run(const Graph& graph, const Effects& effects, std::span<const
 
 // Checkpoints of a forward graph become calls of checkpoint() in emitted code. Internal to passes/recompute.
 
-// Whether the graph is forward only: it has neither a backward nor an optimizer step.
+// Returns whether the graph is forward only: it has neither a backward nor an optimizer step.
 bool is_forward_alone(const Graph& graph);
-// Whether some output requires a gradient, so that autograd would run a backward.
+// Returns whether some output requires a gradient, so that autograd would run a backward.
 bool has_gradients(const Graph& graph);
 
 struct MarkedSegments {

@@ -29,7 +29,7 @@ std::vector<RegionId> nameable_regions(const Graph& graph);
 // As regions_named(), but throws Error with a list of available names if nothing matches.
 std::vector<RegionId> regions_that_match(const Graph& graph, const std::string& patterns);
 
-// Whether a new region is needed for a segment, because it is not a checkpoint region already.
+// Returns whether a new region is needed for a segment, because it is not a checkpoint region already.
 bool needs_region(const Graph& graph, const CheckpointSegment& segment);
 
 // Appends regions after those that they contain: call put_parents_first() afterwards.

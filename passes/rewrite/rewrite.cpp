@@ -346,7 +346,7 @@ class Rewriter {
     }
   }
 
-  // Whether the match, the nodes that must move down, and all of their dependences and users are still at their
+  // Returns whether the match, the nodes that must move down, and all of their dependences and users are still at their
   // positions, so that the position found for the match is valid. Nodes inserted elsewhere replace others that were not
   // among them.
   bool is_undisturbed(const Dependences& dependences, const Match& match) const {

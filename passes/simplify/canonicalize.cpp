@@ -259,7 +259,7 @@ class Canonicalizer {
     return s.valid() && graph_.storage(s).born != n;
   }
 
-  // Whether rules about geometry apply.
+  // Returns whether rules about geometry apply.
   bool is_plain(ValueId v) const {
     const Value& value = graph_.value(v);
     return value.kind == ValueKind::kTensor && value.storage.valid() && value.layout == c10::kStrided &&
@@ -383,8 +383,8 @@ class Canonicalizer {
     return a.kind == ArgumentKind::kFloat && a.d == number && !std::signbit(a.d);
   }
 
-  // Whether the result is bitwise equal to the first argument. x + 0.0 turns -0.0 into 0.0, so adding 0 is a copy only
-  // for integers, but x - 0 always is.
+  // Returns whether the result is bitwise equal to the first argument. x + 0.0 turns -0.0 into 0.0, so adding 0 is a
+  // copy only for integers, but x - 0 always is.
   bool is_exact_copy(NodeId n) {
     const auto arguments = graph_.arguments(n);
     const auto other = [&](double number) { return arguments.size() > 1 && is_number(arguments[1], number); };

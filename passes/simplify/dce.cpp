@@ -107,8 +107,8 @@ class DeadCode {
   std::vector<bool> needed_storages_;
 };
 
-// Whether random numbers are drawn twice from one state. Dropping a draw in only one of the places would shift the
-// later ones there.
+// Returns whether random numbers are drawn twice from one state. Dropping a draw in only one of the places would shift
+// the later ones there.
 bool replays_random_state(const Graph& graph) {
   for (uint32_t i = 0; i < graph.target_count(); ++i) {
     if (graph.target(TargetId(i)).name() == exchange_random_state().name()) return true;
@@ -211,7 +211,7 @@ class DeadStorage {
     }
   }
 
-  // Whether every byte reached by any value of the storage is an element of this one.
+  // Returns whether every byte reached by any value of the storage is an element of this one.
   bool covers_storage(ValueId v) const {
     const Value& value = graph_.value(v);
     if (!value.storage.valid() || value.layout != c10::kStrided || value.offset != 0) return false;

@@ -316,7 +316,7 @@ class Collapse {
     return to_text(piece.graph);
   }
 
-  // Whether it is a call created by an earlier run.
+  // Returns whether it is a call created by an earlier run.
   bool is_call_already(NodeId n) const {
     return graph_.target(n).kind() == TargetKind::kFunction && !graph_.note(n, "nodes").empty();
   }

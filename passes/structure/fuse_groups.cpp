@@ -87,7 +87,7 @@ class Fusion {
     return std::ranges::equal(graph_.sizes(a), graph_.sizes(b)) && graph_.value(a).device() == graph_.value(b).device();
   }
 
-  // Whether corresponding elements are at the same place.
+  // Returns whether corresponding elements are at the same place.
   bool same_elements(ValueId a, ValueId b) const {
     return a.valid() && b.valid() && same_type_and_offset(graph_, a, b);
   }

@@ -35,7 +35,7 @@ class FxPrinter {
   }
 
  private:
-  // Whether an operand is shown: not if it belongs to the called module.
+  // Returns whether an operand is shown: not if it belongs to the called module.
   bool is_shown(NodeId user, ValueId v) const {
     const std::string_view module = graph_.note(user, "module");
     if (module.empty()) return true;

@@ -83,7 +83,7 @@ def check_tool(tool):
                 wrong.append(f"{name} was not written")
         expect(0, "half.py", "emit", graph, "--lang", "python", "--name", "half", "--only", "output0", "-o",
                folder / "py")
-        expect(1, "is called 'nothing.*'", "emit", graph, "--only", "nothing.*", "-o", folder / "none")
+        expect(1, "named 'nothing.*'", "emit", graph, "--only", "nothing.*", "-o", folder / "none")
         expect(1, "no value %99999", "emit", graph, "--only", "%99999", "-o", folder / "none")
         expect(2, "not cpu", "emit", graph, "--device", "abacus", "-o", folder / "none")
         expect(2, "--lang", "emit", graph, "--lang", "cobol", "-o", folder / "none")
