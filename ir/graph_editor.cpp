@@ -420,9 +420,9 @@ void Graph::extend_life(StorageId id, NodeId user) {
 }
 
 // Nodes to be erased together: a short list, or a bit for each id in their range if there are many.
-class Graph::Editor::DoomedNodes {
+class Graph::Editor::NodesToErase {
  public:
-  explicit DoomedNodes(std::span<const NodeId> nodes) : nodes_(nodes) {
+  explicit NodesToErase(std::span<const NodeId> nodes) : nodes_(nodes) {
     if (nodes.size() <= kFew) return;
     const auto [least, most] = std::minmax_element(nodes.begin(), nodes.end());
     least_ = least->index;
@@ -459,24 +459,24 @@ void Graph::erase(NodeId id) {
         Editor(*this).describe(id));
   }
   Editor(*this).drop_uses(arguments(id));
-  Editor(*this).hand_births_on(id, nullptr);
+  Editor(*this).transfer_allocations(id, nullptr);
   Editor(*this).remove(id);
 }
 
 // Erases nodes that use one another, where erasing one by one would depend on the order. Everything is checked before
 // the first one is erased.
 void Graph::erase(std::span<const NodeId> ids) {
-  std::vector<NodeId> doomed;
+  std::vector<NodeId> to_erase;
   for (NodeId n : ids) {
-    if (!is_erased(n)) doomed.push_back(n);
+    if (!is_erased(n)) to_erase.push_back(n);
   }
   const auto comes_first = [&](NodeId a, NodeId b) { return is_before(a, b); };
-  if (!std::is_sorted(doomed.begin(), doomed.end(), comes_first)) {
-    std::sort(doomed.begin(), doomed.end(), comes_first);
+  if (!std::is_sorted(to_erase.begin(), to_erase.end(), comes_first)) {
+    std::sort(to_erase.begin(), to_erase.end(), comes_first);
   }
-  doomed.erase(std::unique(doomed.begin(), doomed.end()), doomed.end());
-  const Editor::DoomedNodes all(doomed);
-  for (NodeId n : doomed) {
+  to_erase.erase(std::unique(to_erase.begin(), to_erase.end()), to_erase.end());
+  const Editor::NodesToErase all(to_erase);
+  for (NodeId n : to_erase) {
     bool needed = false;
     for_each_output(n, [&](ValueId v) {
       for_each_use(v, [&](NodeId user) { needed = needed || !all.contains(user); });
@@ -491,17 +491,17 @@ void Graph::erase(std::span<const NodeId> ids) {
   }
   // Uses are dropped first, then allocations moved, then nodes removed: moving an allocation looks for the first
   // remaining node with a value in the storage.
-  for (NodeId n : doomed) Editor(*this).drop_uses(arguments(n));
-  for (NodeId n : doomed) Editor(*this).hand_births_on(n, &all);
+  for (NodeId n : to_erase) Editor(*this).drop_uses(arguments(n));
+  for (NodeId n : to_erase) Editor(*this).transfer_allocations(n, &all);
   // In program order, so that each free moves directly to a remaining node.
-  for (NodeId n : doomed) Editor(*this).remove(n);
+  for (NodeId n : to_erase) Editor(*this).remove(n);
 }
 
 // Removes a node whose uses are dropped and whose allocations were moved. An erased node keeps its id and record, with
 // an invalid target, so an id never comes to denote another node.
 void Graph::Editor::remove(NodeId id) {
   forget_saved_elsewhere(id);
-  hand_deaths_on(id, graph_.node(id).previous.valid() ? graph_.node(id).previous : graph_.node(id).next);
+  transfer_frees(id, graph_.node(id).previous.valid() ? graph_.node(id).previous : graph_.node(id).next);
   if (id.index < graph_.first_note_.size()) graph_.first_note_[id.index] = kNoNote;
   unlink(id);
   graph_.nodes_[id.index].target = TargetId();
@@ -510,18 +510,18 @@ void Graph::Editor::remove(NodeId id) {
 
 // Makes the first other node with a value in a storage its allocating node. For example, an in-place chain may lose its
 // first node: empty, add_ without the empty. Without another node the storage is unused and never freed.
-void Graph::Editor::hand_births_on(NodeId id, const DoomedNodes* doomed) {
+void Graph::Editor::transfer_allocations(NodeId id, const NodesToErase* to_erase) {
   graph_.for_each_output(id, [&](ValueId v) {
     const StorageId s = graph_.value(v).storage;
     if (!s.valid() || graph_.storage(s).born != id) return;
-    NodeId heir;
+    NodeId successor;
     graph_.for_each_value_in(s, [&](ValueId other) {
       const NodeId producer = graph_.value(other).producer;
-      if (producer == id || graph_.is_erased(producer) || (doomed != nullptr && doomed->contains(producer))) return;
-      if (!heir.valid() || graph_.is_before(producer, heir)) heir = producer;
+      if (producer == id || graph_.is_erased(producer) || (to_erase != nullptr && to_erase->contains(producer))) return;
+      if (!successor.valid() || graph_.is_before(producer, successor)) successor = producer;
     });
-    if (heir.valid()) {
-      graph_.storages_[s.index].born = heir;
+    if (successor.valid()) {
+      graph_.storages_[s.index].born = successor;
     } else {
       drop_free(s);
     }
@@ -530,14 +530,14 @@ void Graph::Editor::hand_births_on(NodeId id, const DoomedNodes* doomed) {
 
 // Moves the frees to a neighbour, so that live bytes change only by what the node itself allocated. Storages that the
 // node allocated are gone and not freed.
-void Graph::Editor::hand_deaths_on(NodeId id, NodeId heir) {
+void Graph::Editor::transfer_frees(NodeId id, NodeId successor) {
   if (graph_.node(id).frees.size == 0) return;
   std::vector<StorageId> freed;
   for (StorageId s : graph_.frees(id)) {
     if (graph_.storage(s).born != id) freed.push_back(s);
   }
   graph_.set_frees(id, {});
-  if (heir.valid()) add_frees(heir, freed);
+  if (successor.valid()) add_frees(successor, freed);
 }
 
 }  // namespace shadowgraph

@@ -35,7 +35,7 @@ class Graph::Editor {
 
   // State of an edit that replaces a value: its views and in-place results follow it to the new storage.
   struct Rehoming;
-  class DoomedNodes;
+  class NodesToErase;
   bool mentions(std::span<const Argument> arguments, ValueId id) const;
   // Maintains saved tensors and the points at which storages are freed. Both pass from an erased node to a remaining
   // one, so that storage lifetimes stay as recorded.
@@ -44,8 +44,8 @@ class Graph::Editor {
   void add_frees(NodeId id, std::span<const StorageId> storages);
   void drop_free(StorageId id);
   void remove(NodeId id);
-  void hand_births_on(NodeId id, const DoomedNodes* doomed);
-  void hand_deaths_on(NodeId id, NodeId heir);
+  void transfer_allocations(NodeId id, const NodesToErase* to_erase);
+  void transfer_frees(NodeId id, NodeId successor);
   // Placeholders come first (0), sg::output and sg::gradient last (2), everything else between.
   static constexpr int kPlaceholderRank = 0;
   static constexpr int kEndRank = 2;

@@ -147,7 +147,7 @@ void Graph::move_range_before(NodeId first, NodeId last, NodeId position) {
   }
   if (earlier) {
     // A storage freed within the range may be used by the nodes that now come after it, unless it was allocated there.
-    const NodeId heir = node(first).previous;
+    const NodeId successor = node(first).previous;
     for (NodeId n : range) {
       std::vector<StorageId> stay;
       std::vector<StorageId> go;
@@ -159,7 +159,7 @@ void Graph::move_range_before(NodeId first, NodeId last, NodeId position) {
       }
       if (go.empty()) continue;
       set_frees(n, stay);
-      Editor(*this).add_frees(heir, go);
+      Editor(*this).add_frees(successor, go);
     }
   }
   for (NodeId n : range) Editor(*this).unlink(n);

@@ -190,7 +190,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // Maximum number of keys with the same hash.
-constexpr int kMostCollisions = 8;
+constexpr int kMaxCollisions = 8;
 
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
@@ -344,7 +344,7 @@ bool KernelCache::load_entry(const KernelRef& kernel) {
   std::ranges::replace(folder_name, '/', '_');
   const std::string base = fmt::format("{}/{}/{:016x}", directory_, folder_name, kernel->hash_);
   kernel->stem_.clear();
-  for (int i = 0; i < kMostCollisions; ++i) {
+  for (int i = 0; i < kMaxCollisions; ++i) {
     const std::string stem = i == 0 ? base : fmt::format("{}-{}", base, i);
     if (::access((stem + ".json").c_str(), F_OK) != 0) {
       if (kernel->stem_.empty()) kernel->stem_ = stem;

@@ -43,7 +43,7 @@ class DirectDependences {
     direct_.clear();
     node_ = n;
     follow_values();
-    const bool reshapes = effects_.unknown(n) || reshapes_what_it_writes(graph_.node(n).target);
+    const bool reshapes = effects_.unknown(n) || changes_geometry(graph_.node(n).target);
     follow_contents(reshapes);
     // Record reads and writes after the edges, so that add_(x, x) does not depend on itself.
     note_contents(reshapes);
@@ -80,7 +80,7 @@ class DirectDependences {
 
   // Most writes do not change the geometry, and views may move across them. These do: t_, resize_, set_, and an `out=`
   // tensor that is resized.
-  bool reshapes_what_it_writes(TargetId target) const {
+  bool changes_geometry(TargetId target) const {
     const OperatorFacts& facts = graph_.facts(target);
     return facts.changes_objects || facts.is_out_variant;
   }

@@ -21,7 +21,7 @@ std::vector<NodeId> last_uses(const Graph& graph) {
   return last;
 }
 
-void set_deaths(Graph& graph, const std::vector<NodeId>& deaths) {
+void set_free_points(Graph& graph, const std::vector<NodeId>& deaths) {
   std::vector<std::pair<NodeId, StorageId>> dying;
   for (uint32_t i = 0; i < deaths.size(); ++i) {
     if (deaths[i].valid()) dying.emplace_back(deaths[i], StorageId(i));
@@ -120,10 +120,10 @@ bool is_marked(const std::vector<bool>& marks, NodeId n) { return n.index < mark
 
 // Replaces saved values whose producers are erased. A value internal to the operator is dropped. An argument or result
 // is looked up by its position, where an edit may have put another value.
-std::vector<SavedTensor> without_doomed(const Graph& graph, NodeId n, const std::vector<bool>& doomed) {
+std::vector<SavedTensor> without_erased(const Graph& graph, NodeId n, const std::vector<bool>& to_erase) {
   std::vector<SavedTensor> kept;
   for (SavedTensor saved : graph.saved(n)) {
-    if (is_marked(doomed, graph.value(saved.value).producer)) {
+    if (is_marked(to_erase, graph.value(saved.value).producer)) {
       if (saved.role == SavedRole::kInternal) continue;
       ValueId own;
       for_each_value_of_role(graph, n, saved, [&](ValueId v) {
@@ -139,17 +139,17 @@ std::vector<SavedTensor> without_doomed(const Graph& graph, NodeId n, const std:
 
 }  // namespace
 
-uint32_t erase_nodes(Graph& graph, const std::vector<bool>& doomed) {
+uint32_t erase_nodes(Graph& graph, const std::vector<bool>& to_erase) {
   std::vector<NodeId> ids;
   for (NodeId n : graph.nodes()) {
-    if (is_marked(doomed, n)) {
+    if (is_marked(to_erase, n)) {
       ids.push_back(n);
       continue;
     }
     const auto saved = graph.saved(n);
     if (std::any_of(saved.begin(), saved.end(),
-                    [&](const SavedTensor& s) { return is_marked(doomed, graph.value(s.value).producer); })) {
-      graph.set_saved(n, without_doomed(graph, n, doomed));
+                    [&](const SavedTensor& s) { return is_marked(to_erase, graph.value(s.value).producer); })) {
+      graph.set_saved(n, without_erased(graph, n, to_erase));
     }
   }
   graph.erase(ids);

@@ -46,7 +46,7 @@ Argument copied_argument(Graph& into, const Graph& from, const Argument& argumen
 std::vector<NodeId> last_uses(const Graph& graph);
 
 // Frees all storages after the given nodes, by storage; invalid: never. Linear but for a sort.
-void set_deaths(Graph& graph, const std::vector<NodeId>& deaths);
+void set_free_points(Graph& graph, const std::vector<NodeId>& deaths);
 
 // Frees the storages after the last node that reads, writes or allocates them. Linear.
 void die_at_last_use(Graph& graph, const std::set<StorageId>& storages);
@@ -75,6 +75,6 @@ class Replacements {
 // Erases the nodes marked (by index; nodes beyond the end stay), even if they use one another. A remaining node that
 // saves a result of an erased one saves its own argument or result instead, or nothing. Returns the number of erased
 // nodes. Linear.
-uint32_t erase_nodes(Graph& graph, const std::vector<bool>& doomed);
+uint32_t erase_nodes(Graph& graph, const std::vector<bool>& to_erase);
 
 }  // namespace shadowgraph

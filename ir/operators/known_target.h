@@ -71,9 +71,9 @@ struct KnownTarget : Target::Known {
   std::unique_ptr<const Signature> final_signature;  // target of the pointer `signature`
   std::unique_ptr<const OperatorFacts> final_facts;  // target of the pointer `facts`
   // Facts of an operator that was not registered when they were requested; recomputed once other operators have been
-  // registered (looked_for_tags).
+  // registered (tags_generation).
   std::unique_ptr<const OperatorFacts> facts_without_tags;
-  uint64_t looked_for_tags = 0;  // the generation in which the operator was not registered
+  uint64_t tags_generation = 0;  // the generation in which the operator was not registered
   GenerationSlot<FunctionalForm> functional;
   GenerationSlot<InPlaceForm> in_place;
   GenerationSlot<FreshForm> fresh;

@@ -179,10 +179,10 @@ const OperatorFacts& Target::work_out_facts() const {
   const std::lock_guard lock(known.mutex);
   if (known.final_facts) return *known.final_facts;
   const uint64_t generation = operator_generation();
-  if (known.facts_without_tags && known.looked_for_tags == generation) return *known.facts_without_tags;
+  if (known.facts_without_tags && known.tags_generation == generation) return *known.facts_without_tags;
   const auto op = find_operator(*this);
   if (kind_ == TargetKind::kOperator && !op) {
-    known.looked_for_tags = generation;
+    known.tags_generation = generation;
     if (!known.facts_without_tags) {
       known.facts_without_tags = std::make_unique<const OperatorFacts>(facts_of(*this, std::nullopt));
     }

@@ -57,7 +57,7 @@ const c10::Argument* find_argument(const c10::FunctionSchema& schema, std::strin
 }
 
 // Returns whether a call that uses the defaults of `from` is a valid call of `to`.
-bool takes_what(const c10::FunctionSchema& to, const c10::FunctionSchema& from, std::string_view op) {
+bool is_compatible(const c10::FunctionSchema& to, const c10::FunctionSchema& from, std::string_view op) {
   if (to.is_vararg() || from.is_vararg() || to.returns().size() != from.returns().size()) return false;
   for (size_t i = 0; i < to.returns().size(); ++i) {
     if (*to.returns()[i].type() != *from.returns()[i].type() || !same_aliases(to.returns()[i], from.returns()[i])) {
@@ -96,7 +96,7 @@ std::optional<Target> in_this_libtorch(const Target& target) {
   std::string_view name = target.name();
   if (!find_operator(name)) name = operator_in_this_libtorch(name);
   const auto here = name.empty() ? std::nullopt : find_operator(name);
-  if (!here || !takes_what(here->schema(), function_schema(target), name)) return std::nullopt;
+  if (!here || !is_compatible(here->schema(), function_schema(target), name)) return std::nullopt;
   return Target(TargetKind::kOperator, here->schema());
 }
 

@@ -222,9 +222,9 @@ class TextWriter {
     const std::string_view class_name = graph_.text_or_empty(region.class_name);
     const bool has_target = region.target.index < graph_.target_count();
     // Every graph has the root; a line for it is only needed for additional properties.
-    const bool says_more = region.call != 0 || region.inferred || has_target || region.parent.valid();
+    const bool has_details = region.call != 0 || region.inferred || has_target || region.parent.valid();
     // A root with a name or a call is printed.
-    if (id == Graph::kRootRegion && name.empty() && class_name.empty() && !says_more) return;
+    if (id == Graph::kRootRegion && name.empty() && class_name.empty() && !has_details) return;
     number('r', id.index);
     put(" = ");
     put(to_string(region.kind));

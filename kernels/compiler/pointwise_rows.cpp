@@ -10,7 +10,7 @@ bool is_float(ScalarType dtype) { return c10::isFloatingType(dtype); }
 
 // Rejects numbers and one-element tensors combined with two-byte tensors. libtorch's kernels round them per operator,
 // and differently in vectorized and scalar code, so results would differ.
-void refuse_numbers_beside_two_bytes(const Call& call, ScalarType common, std::initializer_list<size_t> arguments) {
+void reject_numbers_with_two_byte_dtypes(const Call& call, ScalarType common, std::initializer_list<size_t> arguments) {
   if (!has_two_bytes(common)) return;
   for (const size_t i : arguments) {
     if (call.is_single(i)) throw UnsupportedError("a number combined with a two-byte dtype");
@@ -167,7 +167,7 @@ Results threshold_backward(const Call& call) {
 template <Operation kOperation>
 Results arithmetic(const Call& call) {
   const ScalarType common = call.promoted({0, 1});
-  refuse_numbers_beside_two_bytes(call, common, {0, 1});
+  reject_numbers_with_two_byte_dtypes(call, common, {0, 1});
   return {call.apply(kOperation, call.operand(0, common), call.operand(1, common))};
 }
 
@@ -193,7 +193,7 @@ Results swapped_choice(const Call& call) {
 
 Results add_scaled(const Call& call, size_t a, size_t b, bool subtract) {
   const ScalarType common = call.promoted({0, 1});
-  refuse_numbers_beside_two_bytes(call, common, {0, 1});
+  reject_numbers_with_two_byte_dtypes(call, common, {0, 1});
   const Typed x = call.operand(a, common);
   const Typed y = call.operand(b, common);
   if (call.argument_count() < 3 || call.number(2) == 1) {

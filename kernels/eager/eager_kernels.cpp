@@ -38,9 +38,9 @@ namespace shadowgraph {
 namespace {
 
 // A kernel that may handle a call. Thread-safe.
-class AskedKernel {
+class EagerKernel {
  public:
-  virtual ~AskedKernel() = default;
+  virtual ~EagerKernel() = default;
   // Runs the call, or leaves the stack unchanged. For kOriginal the original kernel runs next, and `original` is
   // notified when it has ended. For other outcomes except kRan the next kernel is tried.
   virtual OperatorKernels::Outcome call(const c10::OperatorHandle& op, torch::jit::Stack& stack,
@@ -51,14 +51,14 @@ class AskedKernel {
 // removing it while another thread runs it would free the running object. Without kernels it calls the original.
 class Slot {
  public:
-  using Asked = std::vector<std::shared_ptr<AskedKernel>>;  // the most recent last
+  using Kernels = std::vector<std::shared_ptr<EagerKernel>>;  // the most recent last
 
   explicit Slot(c10::SafeKernelFunction original) : original_(std::move(original)) {}
 
   void call(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) const {
     if (occupied_.load(std::memory_order_acquire)) {
-      const std::shared_ptr<const Asked> asked = asked_.load(std::memory_order_acquire);
-      for (auto kernel = asked->rbegin(); kernel != asked->rend(); ++kernel) {
+      const std::shared_ptr<const Kernels> active = active_.load(std::memory_order_acquire);
+      for (auto kernel = active->rbegin(); kernel != active->rend(); ++kernel) {
         OperatorKernels::OriginalCall original;
         const auto outcome = (*kernel)->call(op, *stack, original);
         if (outcome == OperatorKernels::Outcome::kRan) return;
@@ -72,32 +72,32 @@ class Slot {
   }
 
   // Call both under slots_mutex.
-  void add(const std::shared_ptr<AskedKernel>& kernel) {
-    Asked asked = *asked_.load();
-    asked.push_back(kernel);
-    set(std::move(asked));
+  void add(const std::shared_ptr<EagerKernel>& kernel) {
+    Kernels active = *active_.load();
+    active.push_back(kernel);
+    set(std::move(active));
   }
-  void remove(const std::shared_ptr<AskedKernel>& kernel) {
-    Asked asked = *asked_.load();
-    std::erase(asked, kernel);
-    set(std::move(asked));
+  void remove(const std::shared_ptr<EagerKernel>& kernel) {
+    Kernels active = *active_.load();
+    std::erase(active, kernel);
+    set(std::move(active));
   }
 
  private:
-  void set(Asked asked) {
-    const bool occupied = !asked.empty();
+  void set(Kernels active) {
+    const bool occupied = !active.empty();
     if (!occupied) occupied_.store(false, std::memory_order_release);
-    asked_.store(std::make_shared<const Asked>(std::move(asked)), std::memory_order_release);
+    active_.store(std::make_shared<const Kernels>(std::move(active)), std::memory_order_release);
     if (occupied) occupied_.store(true, std::memory_order_release);
   }
 
   const c10::SafeKernelFunction original_;
   std::atomic<bool> occupied_ = false;
-  std::atomic<std::shared_ptr<const Asked>> asked_ = std::make_shared<const Asked>();
+  std::atomic<std::shared_ptr<const Kernels>> active_ = std::make_shared<const Kernels>();
 };
 
-struct AskingKernel final : c10::OperatorKernel {
-  explicit AskingKernel(Slot& slot) : slot(slot) {}
+struct DispatchKernel final : c10::OperatorKernel {
+  explicit DispatchKernel(Slot& slot) : slot(slot) {}
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
     slot.call(op, keys, stack);
   }
@@ -122,15 +122,15 @@ Slot& slot_of(const c10::OperatorHandle& op, c10::DispatchKey key) {
   auto* const library = new torch::Library(torch::Library::IMPL, space, key, __FILE__, __LINE__);
   NoWarnings silent;
   const c10::WarningUtils::WarningHandlerGuard guard(&silent);
-  library->impl(name.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<AskingKernel>(*slot)));
+  library->impl(name.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<DispatchKernel>(*slot)));
   return *slot;
 }
 
 // Dispatches calls of some operators to a kernel for its lifetime. May be destroyed while calls are running; these end
 // as they began.
-class AskingSlots {
+class KernelRegistration {
  public:
-  AskingSlots(std::shared_ptr<AskedKernel> kernel, const std::vector<c10::OperatorHandle>& operators,
+  KernelRegistration(std::shared_ptr<EagerKernel> kernel, const std::vector<c10::OperatorHandle>& operators,
               c10::DispatchKey key)
       : kernel_(std::move(kernel)) {
     const std::lock_guard lock(slots_mutex);
@@ -141,21 +141,21 @@ class AskingSlots {
       slots_.push_back(&slot);
     }
   }
-  ~AskingSlots() {
+  ~KernelRegistration() {
     const std::lock_guard lock(slots_mutex);
     for (Slot* slot : slots_) slot->remove(kernel_);
   }
-  AskingSlots(const AskingSlots&) = delete;
-  AskingSlots& operator=(const AskingSlots&) = delete;
+  KernelRegistration(const KernelRegistration&) = delete;
+  KernelRegistration& operator=(const KernelRegistration&) = delete;
 
  private:
-  const std::shared_ptr<AskedKernel> kernel_;
+  const std::shared_ptr<EagerKernel> kernel_;
   std::vector<Slot*> slots_;
 };
 
 // Composite operators are decomposed above the device kernels, where autograd is; a device kernel would remove the
 // gradient.
-bool is_made_of_others(const c10::OperatorHandle& op) {
+bool is_composite(const c10::OperatorHandle& op) {
   return op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
 }
 
@@ -169,7 +169,7 @@ bool is_compilable(const c10::OperatorHandle& op) {
 }
 
 // Runs calls of selected operators by compiled kernels.
-class CompiledKernels final : public AskedKernel {
+class CompiledKernels final : public EagerKernel {
  public:
   CompiledKernels(std::shared_ptr<KernelCache> cache, const CompileOperatorsOptions& options, bool measures)
       : kernels(std::move(cache), options.kernels, options.measure), measures_(measures) {}
@@ -192,7 +192,7 @@ c10::OperatorHandle compilable_operator(const std::string& name) {
         fmt::format("compile_operators: no kernel for {}: {}; see compilable_operators() for supported operators", name,
                     why_no_kernel(Target(TargetKind::kOperator, op->schema()))));
   }
-  if (is_made_of_others(*op)) {
+  if (is_composite(*op)) {
     throw UnsupportedError(
         fmt::format("compile_operators: {} is a composite operator; give the operators that it calls", name));
   }
@@ -222,7 +222,7 @@ class CompiledOperators::State {
 
  private:
   const std::shared_ptr<CompiledKernels> kernels_;
-  const AskingSlots slots_;
+  const KernelRegistration slots_;
 };
 
 CompiledOperators::CompiledOperators(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -260,7 +260,7 @@ void for_each_aten_operator(F&& f) {
 std::vector<std::string> compilable_operators() {
   std::vector<std::string> names;
   for_each_aten_operator([&](const std::string& name, const c10::OperatorHandle& op) {
-    if (is_compilable(op) && !is_made_of_others(op)) names.push_back(name);
+    if (is_compilable(op) && !is_composite(op)) names.push_back(name);
   });
   std::ranges::sort(names);
   return names;
@@ -270,10 +270,10 @@ std::map<std::string, std::string> operators_without_kernels() {
   std::map<std::string, std::string> reasons;
   for_each_aten_operator([&](const std::string& name, const c10::OperatorHandle& op) {
     const bool compilable = is_compilable(op);
-    if (compilable && !is_made_of_others(op)) return;
+    if (compilable && !is_composite(op)) return;
     const std::string_view why = why_no_kernel(Target(TargetKind::kOperator, op.schema()));
     reasons[name] =
-        compilable || (why == kNoRow && is_made_of_others(op)) ? "it is a composite operator" : std::string(why);
+        compilable || (why == kNoRow && is_composite(op)) ? "it is a composite operator" : std::string(why);
   });
   return reasons;
 }
@@ -323,7 +323,7 @@ bool is_strided(const c10::IValue& argument) {
 }
 
 // Maximum number of cached calls per operator; beyond that the cache is cleared.
-constexpr size_t kMostKnown = 4096;
+constexpr size_t kMaxCachedCalls = 4096;
 
 // Everything about a call except contents; empty for arguments without a short text.
 std::string text_of(std::span<const c10::IValue> arguments) {
@@ -438,7 +438,7 @@ class KnownResults {
     }
     ExpectedResults made = work_out(op, arguments);
     const std::lock_guard lock(mutex_);
-    if (known_.size() >= kMostKnown) known_.clear();
+    if (known_.size() >= kMaxCachedCalls) known_.clear();
     return known_.try_emplace(text, std::move(made)).first->second;
   }
 
@@ -498,9 +498,9 @@ OwnKernel library_kernel(const std::string& op, const std::string& library, cons
 
 namespace {
 
-class OwnCalls final : public AskedKernel {
+class UserKernelCalls final : public EagerKernel {
  public:
-  OwnCalls(OwnKernel kernel, c10::DispatchKey key) : kernel_(std::move(kernel)), key_(key) {}
+  UserKernelCalls(OwnKernel kernel, c10::DispatchKey key) : kernel_(std::move(kernel)), key_(key) {}
 
   OperatorKernels::Outcome call(const c10::OperatorHandle& op, torch::jit::Stack& stack,
                                 OperatorKernels::OriginalCall& /*original*/) override {
@@ -571,7 +571,7 @@ class OwnCalls final : public AskedKernel {
     throw UnsupportedError("the kernel for " + kernel_.op + " returned " + what);
   }
 
-  static thread_local std::vector<const OwnCalls*> under_way;
+  static thread_local std::vector<const UserKernelCalls*> under_way;
 
   const OwnKernel kernel_;
   const c10::DispatchKey key_;
@@ -579,19 +579,19 @@ class OwnCalls final : public AskedKernel {
   std::atomic<int64_t> ran_ = 0, unchecked_ = 0, passed_on_ = 0;
 };
 
-thread_local std::vector<const OwnCalls*> OwnCalls::under_way;
+thread_local std::vector<const UserKernelCalls*> UserKernelCalls::under_way;
 
 }  // namespace
 
 class UsedKernel::State {
  public:
   State(OwnKernel kernel, const c10::OperatorHandle& op, c10::DispatchKey key)
-      : calls_(std::make_shared<OwnCalls>(std::move(kernel), key)), slots_(calls_, {op}, key) {}
+      : calls_(std::make_shared<UserKernelCalls>(std::move(kernel), key)), slots_(calls_, {op}, key) {}
   Report report() const { return calls_->report(); }
 
  private:
-  const std::shared_ptr<OwnCalls> calls_;
-  const AskingSlots slots_;
+  const std::shared_ptr<UserKernelCalls> calls_;
+  const KernelRegistration slots_;
 };
 
 UsedKernel::UsedKernel(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -603,7 +603,7 @@ UsedKernel::Report UsedKernel::report() const { return state_->report(); }
 UsedKernel use_kernel(OwnKernel kernel, c10::DispatchKey key) {
   const auto op = find_operator(kernel.op);
   if (!op) throw UnsupportedError("use_kernel: unknown operator " + kernel.op);
-  if (is_made_of_others(*op)) {
+  if (is_composite(*op)) {
     throw UnsupportedError("use_kernel: " + kernel.op +
                            " is a composite operator; give kernels for the operators that it calls");
   }

@@ -16,9 +16,9 @@
 namespace shadowgraph {
 namespace {
 
-class CallGraphMaker {
+class CallGraphBuilder {
  public:
-  explicit CallGraphMaker(const c10::OperatorHandle& op) : op_(op) {}
+  explicit CallGraphBuilder(const c10::OperatorHandle& op) : op_(op) {}
 
   CallGraph run(std::span<const c10::IValue> arguments) {
     torch::jit::Stack metas;
@@ -167,7 +167,7 @@ void call_on_meta(const c10::OperatorHandle& op, torch::jit::Stack& metas) {
 }
 
 CallGraph call_graph(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments) {
-  return CallGraphMaker(op).run(arguments);
+  return CallGraphBuilder(op).run(arguments);
 }
 
 namespace {

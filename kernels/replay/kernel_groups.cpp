@@ -40,7 +40,7 @@ class Grouper {
       : graph_(graph), options_(options), dependences_(Dependences::of(graph)) {}
 
   Grouping run() {
-    find_turned_storages();
+    find_lazy_storages();
     for (const NodeId node : graph_.nodes()) place(node);
     return result();
   }
@@ -60,21 +60,21 @@ class Grouper {
   }
 
   // Finds storages with negative or conjugate views, which values of the graph do not distinguish.
-  void find_turned_storages() {
-    turned_.assign(graph_.storage_count(), false);
+  void find_lazy_storages() {
+    lazy_storages_.assign(graph_.storage_count(), false);
     for (const NodeId node : graph_.nodes()) {
       if (!graph_.facts(node).negates && !graph_.facts(node).conjugates) continue;
       graph_.for_each_output(node, [&](ValueId v) {
-        if (graph_.value(v).storage.valid()) turned_[graph_.value(v).storage.index] = true;
+        if (graph_.value(v).storage.valid()) lazy_storages_[graph_.value(v).storage.index] = true;
       });
     }
   }
 
-  bool touches_turned(NodeId node) const {
+  bool uses_lazy_storage(NodeId node) const {
     bool found = false;
     const auto look = [&](ValueId v) {
       const StorageId storage = graph_.value(v).storage;
-      found |= storage.valid() && turned_[storage.index];
+      found |= storage.valid() && lazy_storages_[storage.index];
     };
     graph_.for_each_input(node, look);
     graph_.for_each_output(node, look);
@@ -113,7 +113,7 @@ class Grouper {
     before_.erase(std::ranges::unique(before_).begin(), before_.end());
 
     const auto own = static_cast<uint32_t>(units_.size());
-    const bool kernel = !touches_turned(node) && is_kernel({&node, 1});
+    const bool kernel = !uses_lazy_storage(node) && is_kernel({&node, 1});
     units_.push_back({.nodes = {node}, .position = ++end_, .kernel = kernel});
     joined_.push_back(own);
     unit_of_[node] = own;
@@ -172,7 +172,7 @@ class Grouper {
   const Graph& graph_;
   const GroupKernelsOptions& options_;
   const Dependences dependences_;
-  std::vector<bool> turned_;  // by storage
+  std::vector<bool> lazy_storages_;  // by storage
   std::vector<Unit> units_;
   std::vector<uint32_t> joined_;  // by unit: itself, or the unit that it was merged into
   IdMap<NodeId, uint32_t> unit_of_;
@@ -283,11 +283,11 @@ class Groups final : public KernelGroups {
       return false;
     }
     Trial& trial = trial_of(group);
-    Trial::Way way = trial.verdict();
-    const bool measured = way == Trial::Way::kUnknown;
+    Trial::Implementation way = trial.verdict();
+    const bool measured = way == Trial::Implementation::kUnknown;
     if (measured) way = trial.next();
     const int64_t begin = measured ? trial.now() : 0;
-    if (way == Trial::Way::kOriginal) {
+    if (way == Trial::Implementation::kOriginal) {
       if (measured) group.began = begin;
       group.node_runs.fetch_add(1, std::memory_order_relaxed);
       return false;
@@ -306,7 +306,7 @@ class Groups final : public KernelGroups {
     const int64_t began = group.began.exchange(-1, std::memory_order_relaxed);
     if (began < 0) return;
     Trial& trial = *group.trial.load(std::memory_order_acquire);
-    trial.took(Trial::Way::kOriginal, trial.now() - began);
+    trial.took(Trial::Implementation::kOriginal, trial.now() - began);
   }
 
   std::vector<Report> report() const override {
@@ -320,8 +320,8 @@ class Groups final : public KernelGroups {
       report.state = state_of(*group);
       if (report.state == State::kFailed && group->kernel != nullptr) report.problem = group->kernel->problem();
       if (const Trial* const trial = group->trial.load(std::memory_order_acquire)) {
-        report.kernel_ns = trial->best(Trial::Way::kKernel);
-        report.nodes_ns = trial->best(Trial::Way::kOriginal);
+        report.kernel_ns = trial->best(Trial::Implementation::kKernel);
+        report.nodes_ns = trial->best(Trial::Implementation::kOriginal);
       }
       out.push_back(std::move(report));
     }
@@ -447,8 +447,8 @@ class Groups final : public KernelGroups {
     if (group.kernel == nullptr || group.kernel->state() == Kernel::State::kFailed) return State::kFailed;
     if (group.kernel->state() == Kernel::State::kPending) return State::kCompiling;
     const Trial* const trial = group.trial.load(std::memory_order_acquire);
-    if (trial == nullptr || trial->verdict() == Trial::Way::kUnknown) return State::kMeasuring;
-    return trial->verdict() == Trial::Way::kKernel ? State::kKernel : State::kNodes;
+    if (trial == nullptr || trial->verdict() == Trial::Implementation::kUnknown) return State::kMeasuring;
+    return trial->verdict() == Trial::Implementation::kKernel ? State::kKernel : State::kNodes;
   }
 
   const std::shared_ptr<KernelCache> cache_;

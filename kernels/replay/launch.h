@@ -59,25 +59,25 @@ inline bool launch(const KernelBackend& backend, KernelFunction function, const 
 // Alternates between two implementations until it is known which is faster. Thread-safe.
 class Trial {
  public:
-  enum class Way : uint8_t { kUnknown, kKernel, kOriginal };
+  enum class Implementation : uint8_t { kUnknown, kKernel, kOriginal };
 
   Trial(KernelCache& cache, KernelRef kernel, std::string subject, const KernelMeasureOptions& options);
 
   // kUnknown while measuring.
-  Way verdict() const { return verdict_.load(std::memory_order_acquire); }
+  Implementation verdict() const { return verdict_.load(std::memory_order_acquire); }
   // Returns the implementation for the next call while measuring; report its time to took().
-  Way next();
-  void took(Way way, int64_t nanoseconds);
+  Implementation next();
+  void took(Implementation way, int64_t nanoseconds);
   int64_t now() const;
   // Returns the best time so far; 0 if there is none.
-  int64_t best(Way way) const;
+  int64_t best(Implementation way) const;
 
  private:
   KernelCache& cache_;
   const KernelRef kernel_;
   const std::string subject_;
   const KernelMeasureOptions& options_;
-  std::atomic<Way> verdict_ = Way::kUnknown;
+  std::atomic<Implementation> verdict_ = Implementation::kUnknown;
   mutable std::mutex mutex_;
   int64_t turns_ = 0;
   int64_t kernel_samples_ = 0;

@@ -24,7 +24,7 @@
 namespace shadowgraph {
 
 // Maximum number of operands and scalars of a kernel.
-constexpr size_t kMostOperands = 32;
+constexpr size_t kMaxOperands = 32;
 
 namespace {
 
@@ -87,7 +87,7 @@ void bind(const CallGraph& call, PreparedCall& made) {
     const KernelPlan& plan = part.plan;
     made.decisive |= plan.decisive;
     for (const ValueId input : plan.inputs) part.inputs.push_back(position_of(input));
-    if (plan.inputs.size() + plan.outputs.size() > kMostOperands || plan.scalar_arguments.size() > kMostOperands) {
+    if (plan.inputs.size() + plan.outputs.size() > kMaxOperands || plan.scalar_arguments.size() > kMaxOperands) {
       throw UnsupportedError("too many operands");
     }
     for (const ValueId output : plan.outputs) {
@@ -127,7 +127,7 @@ std::shared_ptr<const PreparedCall> prepare_call(const c10::OperatorHandle& op, 
                                                  const KernelOptions& options, KernelCache& cache) {
   auto made = std::make_shared<PreparedCall>();
   try {
-    if (arguments.size() > kMostOperands) throw UnsupportedError("too many arguments");
+    if (arguments.size() > kMaxOperands) throw UnsupportedError("too many arguments");
     check_devices(arguments, cache.backend().device());
     made->backend = &cache.backend();
     const CallGraph call = call_graph(op, arguments);
@@ -162,8 +162,8 @@ bool run_call(const PreparedCall& call, std::span<const c10::IValue> arguments, 
   const c10::Device device = first == nullptr ? c10::Device(c10::kCPU) : first->device();
   for (const ResultGeometry& wanted : call.fresh) fresh.push_back(wanted.allocate(device));
   for (const PreparedCall::Part& part : call.parts) {
-    void* data[kMostOperands];
-    int64_t scalars[kMostOperands];
+    void* data[kMaxOperands];
+    int64_t scalars[kMaxOperands];
     size_t operands = 0;
     for (size_t i = 0; i < part.inputs.size(); ++i) {
       const at::Tensor& tensor = arguments[part.inputs[i]].toTensor();
@@ -193,7 +193,7 @@ bool run_call(const PreparedCall& call, std::span<const c10::IValue> arguments, 
 using Words = c10::SmallVector<int64_t, 64>;
 
 // Maximum number of prepared calls per operator; beyond that they are discarded, but not their kernels.
-constexpr size_t kMostCalls = 4096;
+constexpr size_t kMaxPreparedCalls = 4096;
 
 struct WordsHash {
   size_t operator()(const Words& words) const {
@@ -258,8 +258,8 @@ void append_tensor(const at::Tensor& tensor, Words& words) {
 // Returns false for unsupported arguments.
 bool signature(std::span<const c10::IValue> arguments, uint64_t decisive, Words& words) {
   words.push_back(static_cast<int64_t>(c10::get_default_dtype_as_scalartype()));
-  const c10::StorageImpl* storages[kMostOperands];
-  int64_t offsets[kMostOperands];
+  const c10::StorageImpl* storages[kMaxOperands];
+  int64_t offsets[kMaxOperands];
   size_t tensors = 0;
   for (size_t i = 0; i < arguments.size(); ++i) {
     const c10::IValue& argument = arguments[i];
@@ -276,7 +276,7 @@ bool signature(std::span<const c10::IValue> arguments, uint64_t decisive, Words&
     const at::Tensor& tensor = argument.toTensor();
     append_tensor(tensor, words);
     if (!tensor.defined() || !tensor.has_storage()) continue;
-    if (tensors == kMostOperands) return false;
+    if (tensors == kMaxOperands) return false;
     const c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
     const auto* const first = std::find(storages, storages + tensors, storage);
     if (first != storages + tensors) {
@@ -357,11 +357,11 @@ class OperatorKernels::Table {
   // Runs the kernels or leaves the call to the original, whichever is faster or to be measured next.
   template <class F>
   static Outcome either_way(Trial* trial, OriginalCall* original, F&& run) {
-    const Trial::Way verdict = trial != nullptr ? trial->verdict() : Trial::Way::kKernel;
-    const bool measured = verdict == Trial::Way::kUnknown;
-    const Trial::Way way = measured ? trial->next() : verdict;
+    const Trial::Implementation verdict = trial != nullptr ? trial->verdict() : Trial::Implementation::kKernel;
+    const bool measured = verdict == Trial::Implementation::kUnknown;
+    const Trial::Implementation way = measured ? trial->next() : verdict;
     const int64_t began = measured ? trial->now() : 0;
-    if (way == Trial::Way::kOriginal) {
+    if (way == Trial::Implementation::kOriginal) {
       if (measured) *original = OriginalCall(trial, began);
       return Outcome::kOriginal;
     }
@@ -461,7 +461,7 @@ class OperatorKernels::Table {
     const std::unique_lock lock(entry.mutex);
     // An argument turned out to affect the program: signatures without it are incomplete.
     const uint64_t deciding = entry.decisive | call->decisive;
-    if (deciding != entry.decisive || entry.calls.size() >= kMostCalls) entry.calls.clear();
+    if (deciding != entry.decisive || entry.calls.size() >= kMaxPreparedCalls) entry.calls.clear();
     if (deciding != decisive) {
       words.clear();
       if (!signature(arguments, deciding, words)) return nullptr;
@@ -479,7 +479,7 @@ class OperatorKernels::Table {
 };
 
 void OperatorKernels::OriginalCall::ended() {
-  if (trial_ != nullptr) trial_->took(Trial::Way::kOriginal, trial_->now() - began_);
+  if (trial_ != nullptr) trial_->took(Trial::Implementation::kOriginal, trial_->now() - began_);
 }
 
 OperatorKernels::OperatorKernels(std::shared_ptr<KernelCache> cache, KernelOptions options,

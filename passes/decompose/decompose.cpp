@@ -113,7 +113,7 @@ std::optional<std::string> Expander::expand(NodeId node) {
   // Backward nodes of the node now belong to its last replacement.
   if (!inserted_.empty()) replaced_[node] = inserted_.back();
   graph_.erase(node);
-  set_deaths(recording);
+  set_free_points(recording);
   return std::nullopt;
 }
 
@@ -169,7 +169,7 @@ void Expander::take_over(NodeId node, ValueId from, ValueId to) {
   graph_.set_requires_grad(to, graph_.value(from).requires_grad);
   const StorageId before = graph_.value(from).storage;
   const StorageId after = graph_.value(to).storage;
-  // set_deaths must not change these: they are freed where the old storage was.
+  // set_free_points must not change these: they are freed where the old storage was.
   adopted_.insert(after);
   if (before != after && graph_.storage(before).born == node) {
     graph_.set_storage_kind(after, graph_.storage(before).kind);
@@ -264,7 +264,7 @@ void Expander::move_saved(NodeId node) {
 }
 
 // Frees temporaries of the expansion after their last use within it.
-void Expander::set_deaths(const CallRecording& recording) {
+void Expander::set_free_points(const CallRecording& recording) {
   std::unordered_map<StorageId, NodeId> last;
   const std::unordered_set<NodeId> inside(inserted_.begin(), inserted_.end());
   for (const NodeId node : inserted_) {

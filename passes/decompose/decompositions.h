@@ -110,7 +110,7 @@ class Expander {
   void take_over(NodeId node, ValueId from, ValueId to);
   bool adopt_results(NodeId node, const torch::jit::Stack& stack, CallRecording& recording, std::string& why);
   void move_saved(NodeId node);
-  void set_deaths(const CallRecording& recording);
+  void set_free_points(const CallRecording& recording);
   void undo();
 
   Graph& graph_;

@@ -93,9 +93,9 @@ class StorageImages {
     if (is_current(id)) return now.value;
     if (!image.base.valid()) return base_of_nothing(id);
 
-    // Goes back through the views to one that is current or is the image itself, then forward again. Beyond kMostViews
+    // Goes back through the views to one that is current or is the image itself, then forward again. Beyond kMaxViews
     // one strided view is cheaper than the chain.
-    c10::SmallVector<std::pair<ValueId, Step>, kMostViews> path;
+    c10::SmallVector<std::pair<ValueId, Step>, kMaxViews> path;
     ValueId at = id;
     while (!is_current(at)) {
       if (is_base(at, image)) {
@@ -103,7 +103,7 @@ class StorageImages {
         break;
       }
       const Step step = step_to(at);
-      if (path.size() == kMostViews && step.source.valid()) {
+      if (path.size() == kMaxViews && step.source.valid()) {
         path.clear();
         at = id;
       } else if (step.source.valid()) {
@@ -272,7 +272,7 @@ class StorageImages {
     ValueId source;
     bool same = false;  // the result of an in-place operator, identical to its source
   };
-  static constexpr size_t kMostViews = 8;  // limit of a chain of views; one as_strided is shorter
+  static constexpr size_t kMaxViews = 8;  // limit of a chain of views; one as_strided is shorter
 
   // Collects facts about the whole program in advance: resized storages, whose size is unknown until the last resize,
   // and the operands that in-place operators return as results (origins_).

@@ -58,7 +58,7 @@ class Reinplacer {
         storages_(graph.storage_count()),
         into_(graph.storage_count()),
         limit_(graph.storage_count()),
-        looked_for_original_(graph.target_count()) {
+        original_searched_(graph.target_count()) {
     look();
   }
 
@@ -425,8 +425,8 @@ class Reinplacer {
     // Functional calls (core/calls/functions.h) of in-place operators without a functional form become the original
     // operator again.
     if (target.kind() != TargetKind::kFunction) return nullptr;
-    if (!looked_for_original_[id.index]) {
-      looked_for_original_[id.index] = true;
+    if (!original_searched_[id.index]) {
+      original_searched_[id.index] = true;
       if (auto original = operator_of_functional_call(target)) {
         originals_.push_back(std::make_unique<const Target>(std::move(*original)));
         original_of_[id] = originals_.back().get();
@@ -444,7 +444,7 @@ class Reinplacer {
   IdMap<NodeId, Decision> decisions_;
   std::vector<std::unique_ptr<const Target>> originals_;  // of functional calls
   IdMap<TargetId, const Target*> original_of_;
-  std::vector<bool> looked_for_original_;
+  std::vector<bool> original_searched_;
 };
 
 // Creates each node as decided, in a new graph.

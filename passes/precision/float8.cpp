@@ -33,7 +33,7 @@
 namespace shadowgraph {
 namespace {
 
-constexpr double kLeast = 1e-12;  // minimum scale, for all-zero matrices
+constexpr double kMinScale = 1e-12;  // minimum scale, for all-zero matrices
 
 double largest(c10::ScalarType dtype) { return dtype == c10::kFloat8_e5m2 ? 57344.0 : 448.0; }
 
@@ -100,7 +100,7 @@ class Float8Operands {
     ValueId by_rows, turned;  // turned: the transpose, row-major
   };
 
-  bool lies_by_rows(ValueId value) const {
+  bool is_row_major(ValueId value) const {
     const auto strides = graph_.strides(value);
     const auto sizes = graph_.sizes(value);
     return strides[1] == 1 || (strides[0] != 1 && sizes[0] >= sizes[1]);
@@ -108,7 +108,7 @@ class Float8Operands {
 
   Key key_of(NodeId product, ValueId value, c10::ScalarType dtype) const {
     const auto sizes = graph_.sizes(value), strides = graph_.strides(value);
-    const size_t row = lies_by_rows(value) ? 0 : 1;
+    const size_t row = is_row_major(value) ? 0 : 1;
     const Value& facts = graph_.value(value);
     uint32_t version = 0;
     for (const StorageVersion& read : effects_.reads(product)) {
@@ -119,7 +119,7 @@ class Float8Operands {
 
   Operand of(NodeId product, ValueId value, const Part& part, bool is_parameter, c10::ScalarType dtype, bool as_left) {
     InsertionPoint at(graph_, product);
-    const bool by_rows = lies_by_rows(value);
+    const bool by_rows = is_row_major(value);
     std::vector<Matrix>& known = matrices_[key_of(product, value, dtype)];
     Matrix* matrix = nullptr;
     for (Matrix& each : known) {
@@ -151,7 +151,7 @@ class Float8Operands {
                               {Argument::of_float(std::numeric_limits<double>::infinity()), Argument::none(),
                                Argument::of_bool(true), of_type(c10::kFloat)});
     return call("aten::clamp_min", call("aten::mul.Scalar", most, {Argument::of_float(1 / largest(dtype))}),
-                {Argument::of_float(kLeast)});
+                {Argument::of_float(kMinScale)});
   }
 
   // Casts `value`, or its transpose, in row-major order.
@@ -182,10 +182,10 @@ class Float8Operands {
 
   ValueId transposed(InsertionPoint& at, ValueId value) {
     const auto sizes = graph_.sizes(value), strides = graph_.strides(value);
-    const std::vector<int64_t> turned_sizes{sizes[1], sizes[0]}, turned_strides{strides[1], strides[0]};
+    const std::vector<int64_t> transposed_sizes{sizes[1], sizes[0]}, transposed_strides{strides[1], strides[0]};
     TensorMeta turned = graph_.meta(value);
-    turned.sizes = turned_sizes;
-    turned.strides = turned_strides;
+    turned.sizes = transposed_sizes;
+    turned.strides = transposed_strides;
     const NodeId node = at.insert(graph_.intern_operator("aten::t"), {Argument::of_value(value)});
     return graph_.add_tensor_result(node, turned);
   }

@@ -18,7 +18,7 @@ namespace {
 
 constexpr double kNever = 1e300;     // the sum of two still compares greater than any valid cost
 constexpr double kTooMuch = 1e299;   // less than any sum with kNever
-constexpr double kMostCost = 4.e15;  // half of the largest integers that a double represents exactly
+constexpr double kMaxCost = 4.e15;  // half of the largest integers that a double represents exactly
 
 void check_stage(const ChainStage& stage) {
   const auto refuse = [&](const char* what) {
@@ -60,7 +60,7 @@ ChainSolver::ChainSolver(std::span<const ChainStage> stages, int64_t bytes, int6
     most += static_cast<double>(stage.forward);
     for (const ChainOption& option : stage.options) most += static_cast<double>(option.cost);
   }
-  while (most * static_cast<double>(count_) / unit_ > kMostCost) unit_ *= 2;
+  while (most * static_cast<double>(count_) / unit_ > kMaxCost) unit_ *= 2;
   slot_ = std::max<int64_t>(1, (bytes + slots - 1) / slots);
   width_ = static_cast<size_t>(bytes / slot_) + 1;
   costs_.assign(count_ * count_ * width_, kNever);

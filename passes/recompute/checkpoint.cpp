@@ -144,10 +144,10 @@ class Rewrite {
     const auto bind = [&](ValueId v) {
       if (copier.value(v).valid()) return;
       const StorageId storage = graph_.value(v).storage;
-      if (storage.valid() && level.made_again.contains(storage)) return;  // recomputed by a copy
-      const int32_t home = plan_.home_for(level.outer, v);
-      const ValueId stands_in = home < 0 ? v : copiers_[static_cast<size_t>(home)]->value(v);
-      if (stands_in.valid()) copier.bind(v, stands_in);
+      if (storage.valid() && level.recomputed_storages.contains(storage)) return;  // recomputed by a copy
+      const int32_t home = plan_.level_with_copy(level.outer, v);
+      const ValueId replacement = home < 0 ? v : copiers_[static_cast<size_t>(home)]->value(v);
+      if (replacement.valid()) copier.bind(v, replacement);
     };
     graph_.for_each_input(n, bind);
     for (const SavedTensor& saved : graph_.saved(n)) {
@@ -235,7 +235,7 @@ class Rewrite {
   void note_touched_storages() {
     for (const CheckpointLevel& level : plan_.levels()) {
       for (const CheckpointDemand& demand : level.accepted) changes_.touched[graph_.value(demand.value).storage] = 1;
-      for (const StorageId s : level.made_again) changes_.touched[s] = 1;
+      for (const StorageId s : level.recomputed_storages) changes_.touched[s] = 1;
     }
     const std::set<size_t> outermost = outermost_with_copies();
     std::vector<bool> dealt_with(graph_.node_capacity(), false);

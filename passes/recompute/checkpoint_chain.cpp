@@ -43,7 +43,7 @@ namespace {
 // tensors.
 constexpr int32_t kLongStage = 24;
 constexpr int32_t kLongPart = 8;
-constexpr int kMostSetAside = 64;
+constexpr int kMaxKeptTensors = 64;
 
 }  // namespace
 
@@ -69,7 +69,7 @@ class ChainBuilder {
     } else {
       cut_at(regions);
     }
-    set_aside_what_passes_over();
+    keep_tensors_across_stages();
     add_up_backward();
     for (size_t i = 0; i < ends_.size(); ++i) describe(i);
     measure();
@@ -88,7 +88,7 @@ class ChainBuilder {
  private:
   using Storages = std::unordered_set<StorageId>;
   // One option to keep part of a stage's tensors.
-  struct Way {
+  struct KeepOption {
     // `bytes` stay on the device. `cost` is that of recompute and of exposed transfer time.
     int64_t bytes = 0, cost = 0;
     Storages kept;
@@ -112,11 +112,11 @@ class ChainBuilder {
     }
   }
 
-  // Throws Error if the total cost of all nodes exceeds kMostCountable.
+  // Throws Error if the total cost of all nodes exceeds kMaxSum.
   int64_t cost_of_node(NodeId n) {
     const int64_t cost = options_.cost(graph_, n);
     total_cost_ = saturating_add(total_cost_, std::max<int64_t>(0, cost));
-    if (cost < 0 || total_cost_ > kMostCountable) {
+    if (cost < 0 || total_cost_ > kMaxSum) {
       throw Error(
           "the total cost of this graph's operators exceeds 2^58, the limit for recompute plans; check whether the "
           "file "
@@ -175,7 +175,7 @@ class ChainBuilder {
         if (open == 1 && unfinished == 0) ends_.push_back(at + 1);
       }
       ends_.push_back(length);
-      if (set_aside == kMostSetAside || !set_aside_in_longest_stage()) break;
+      if (set_aside == kMaxKeptTensors || !set_aside_in_longest_stage()) break;
     }
     merge();
     fixed_.assign(ends_.size(), false);
@@ -323,7 +323,7 @@ class ChainBuilder {
 
   // Keeps tensors that are read beyond the next stage, under every plan: dropping a stage would drop them while a later
   // stage needs them.
-  void set_aside_what_passes_over() {
+  void keep_tensors_across_stages() {
     stage_of_.resize(forward_.size());
     for (size_t i = 0; i < ends_.size(); ++i) {
       for (int32_t at = begin_of(i); at < ends_[i]; ++at) stage_of_[size_t(at)] = static_cast<int32_t>(i);
@@ -414,7 +414,7 @@ class ChainBuilder {
   void describe(size_t stage) {
     const int32_t begin = begin_of(stage), end = ends_[stage];
     own_.clear();
-    Storages handed_on, saved;
+    Storages outputs, saved;
     for (int32_t at = begin; at < end; ++at) {
       graph_.for_each_output(forward_[size_t(at)], [&](ValueId v) {
         const StorageId s = graph_.value(v).storage;
@@ -422,12 +422,12 @@ class ChainBuilder {
         const ForwardLife& life = lives_[s.index];
         if (life.born != at || !is_made(life)) return;
         own_.emplace(s, life);
-        if (life.last >= end) handed_on.insert(s);
+        if (life.last >= end) outputs.insert(s);
         if (life.saved) saved.insert(s);
       });
     }
     Storages all = saved;
-    all.insert(handed_on.begin(), handed_on.end());
+    all.insert(outputs.begin(), outputs.end());
     ChainStage result{.name = name_of(stage)};
     CheckpointStage part{.first = forward_[size_t(begin)],
                          .last = forward_[size_t(end) - 1],
@@ -438,24 +438,24 @@ class ChainBuilder {
     // The last nodes of a stage may only serve the next stage; recompute omits them.
     result.again = cost_of(stage, saved, {});
     result.forward = std::max(result.again, cost_of(stage, all, {}));
-    result.output = bytes_of(handed_on);
-    result.forward_peak = peak_with(stage, handed_on);
+    result.output = bytes_of(outputs);
+    result.forward_peak = peak_with(stage, outputs);
     result.keeping_peak = peak_with(stage, all);
     result.options = {{.saved = bytes_of(all)}};
     result.droppable = !fixed_[stage];
-    if (result.droppable) find_options(stage, saved, handed_on, result, part);
+    if (result.droppable) find_options(stage, saved, outputs, result, part);
     chain_.stages.push_back(std::move(result));
     chain_.parts.push_back(std::move(part));
   }
 
   // Results of one node are grouped, since recomputing one of them yields the others.
-  std::vector<Storages> groups_of(size_t stage, const Storages& saved, const Storages& handed_on) const {
+  std::vector<Storages> groups_of(size_t stage, const Storages& saved, const Storages& outputs) const {
     std::vector<Storages> groups;
     std::unordered_map<int32_t, size_t> by_maker;
     for (int32_t at = begin_of(stage); at < ends_[stage]; ++at) {
       graph_.for_each_output(forward_[size_t(at)], [&](ValueId v) {
         const StorageId s = graph_.value(v).storage;
-        if (!saved.contains(s) || handed_on.contains(s) || lives_[s.index].born != at) return;
+        if (!saved.contains(s) || outputs.contains(s) || lives_[s.index].born != at) return;
         const auto [entry, added] = by_maker.try_emplace(at, groups.size());
         if (added) groups.emplace_back();
         groups[entry->second].insert(s);
@@ -466,12 +466,12 @@ class ChainBuilder {
 
   // Searches greedily from keeping all groups downwards, or from none upwards, one group per step, and records every
   // set.
-  void walk_greedily(bool down, size_t stage, const Storages& saved, const Storages& handed_on,
-                     std::span<const Storages> groups, std::vector<Way>& ways) const {
+  void walk_greedily(bool down, size_t stage, const Storages& saved, const Storages& outputs,
+                     std::span<const Storages> groups, std::vector<KeepOption>& candidates) const {
     // Every set along the search is a candidate, not only the last.
     const auto note = [&](const Storages& kept) {
-      ways.push_back({bytes_of(kept), cost_of(stage, saved, kept), kept});
-      return ways.back().cost;
+      candidates.push_back({bytes_of(kept), cost_of(stage, saved, kept), kept});
+      return candidates.back().cost;
     };
     const auto changed = [&](Storages kept, const Storages& group) {
       if (!down) kept.insert(group.begin(), group.end());
@@ -480,7 +480,7 @@ class ChainBuilder {
       }
       return kept;
     };
-    Storages kept = handed_on;
+    Storages kept = outputs;
     if (down) {
       for (const Storages& group : groups) kept.insert(group.begin(), group.end());
     }
@@ -507,7 +507,7 @@ class ChainBuilder {
 
   // Adds two variants of each option: one that offloads as much as computation hides, and one that offloads everything.
   // An offloaded tensor takes no memory here and no recompute, only exposed transfer time.
-  void send_to_host(size_t stage, int64_t backward, std::span<const Storages> groups, std::vector<Way>& ways) const {
+  void send_to_host(size_t stage, int64_t backward, std::span<const Storages> groups, std::vector<KeepOption>& candidates) const {
     int64_t running = 0;  // forward once, regardless of recompute
     for (int32_t at = begin_of(stage); at < ends_[stage]; ++at) running += costs_[size_t(at)];
     std::vector<const Storages*> may_leave;
@@ -520,10 +520,10 @@ class ChainBuilder {
     // Large tensors first: fewer copies for the same bytes.
     std::stable_sort(may_leave.begin(), may_leave.end(),
                      [&](const Storages* a, const Storages* b) { return bytes_of(*a) > bytes_of(*b); });
-    const size_t here = ways.size();
+    const size_t here = candidates.size();
     for (size_t i = 0; i < here; ++i) {
       for (const bool hidden : {true, false}) {
-        Way sent = ways[i];
+        KeepOption sent = candidates[i];
         int64_t bytes = 0;
         for (const Storages* group : may_leave) {
           if (!std::all_of(group->begin(), group->end(), [&](StorageId s) { return sent.kept.contains(s); })) continue;
@@ -536,17 +536,17 @@ class ChainBuilder {
         sent.exposed = exposed_transfer(bytes, options_.link, running, backward);
         sent.bytes -= bytes;
         sent.cost += sent.exposed;
-        ways.push_back(std::move(sent));
+        candidates.push_back(std::move(sent));
       }
     }
   }
 
   // Returns the Pareto-optimal options in cost and bytes, the cheapest first. `all` is the size if everything is kept.
-  std::vector<Way> best_of(std::vector<Way> ways, int64_t all) const {
-    std::stable_sort(ways.begin(), ways.end(),
-                     [](const Way& a, const Way& b) { return a.cost != b.cost ? a.cost < b.cost : a.bytes < b.bytes; });
-    std::vector<Way> front;
-    for (Way& way : ways) {
+  std::vector<KeepOption> best_of(std::vector<KeepOption> candidates, int64_t all) const {
+    std::stable_sort(candidates.begin(), candidates.end(),
+                     [](const KeepOption& a, const KeepOption& b) { return a.cost != b.cost ? a.cost < b.cost : a.bytes < b.bytes; });
+    std::vector<KeepOption> front;
+    for (KeepOption& way : candidates) {
       if ((way.cost > 0 || !way.offloaded.empty()) && way.bytes < (front.empty() ? all : front.back().bytes)) {
         front.push_back(std::move(way));
       }
@@ -554,13 +554,13 @@ class ChainBuilder {
     // While there are too many, drop the option that is least below the line through its neighbours.
     while (static_cast<int64_t>(front.size()) > std::max<int64_t>(1, options_.most_options - 1)) {
       size_t least = 0;
-      double least_loss = 0;
+      double min_loss = 0;
       for (size_t i = 0; i + 1 < front.size(); ++i) {  // the last option keeps nothing, and stays
         const double from_bytes = static_cast<double>(i == 0 ? all : front[i - 1].bytes);
         const double from_cost = static_cast<double>(i == 0 ? 0 : front[i - 1].cost);
         const double loss =
             (from_bytes - static_cast<double>(front[i].bytes)) * (static_cast<double>(front[i + 1].cost) - from_cost);
-        if (i == 0 || loss < least_loss) least = i, least_loss = loss;
+        if (i == 0 || loss < min_loss) least = i, min_loss = loss;
       }
       front.erase(front.begin() + static_cast<std::ptrdiff_t>(least));
     }
@@ -569,18 +569,18 @@ class ChainBuilder {
 
   // Finds options to keep part of what backward reads. Of the 2^n sets, two greedy searches find the relevant ones: one
   // drops from all, one adds to none.
-  void find_options(size_t stage, const Storages& saved, const Storages& handed_on, ChainStage& result,
+  void find_options(size_t stage, const Storages& saved, const Storages& outputs, ChainStage& result,
                     CheckpointStage& part) const {
-    const std::vector<Storages> groups = groups_of(stage, saved, handed_on);
-    std::vector<Way> ways;
-    for (const bool down : {true, false}) walk_greedily(down, stage, saved, handed_on, groups, ways);
-    if (options_.link > 0) send_to_host(stage, result.backward, groups, ways);
+    const std::vector<Storages> groups = groups_of(stage, saved, outputs);
+    std::vector<KeepOption> candidates;
+    for (const bool down : {true, false}) walk_greedily(down, stage, saved, outputs, groups, candidates);
+    if (options_.link > 0) send_to_host(stage, result.backward, groups, candidates);
     const auto listed = [](const Storages& storages) {
       std::vector<StorageId> list(storages.begin(), storages.end());
       std::sort(list.begin(), list.end());
       return list;
     };
-    for (const Way& way : best_of(std::move(ways), result.options[0].saved)) {
+    for (const KeepOption& way : best_of(std::move(candidates), result.options[0].saved)) {
       result.options.push_back({.saved = way.bytes, .cost = way.cost, .offloaded = bytes_of(way.offloaded)});
       part.keep.push_back(listed(way.kept));
       part.offload.push_back(listed(way.offloaded));

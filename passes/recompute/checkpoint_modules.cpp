@@ -170,7 +170,7 @@ void check_countable(const Graph& graph) {
   for (uint32_t i = 0; i < graph.storage_count(); ++i) {
     bytes = saturating_add(bytes, graph.storage(StorageId(i)).bytes);
   }
-  if (bytes > kMostCountable) {
+  if (bytes > kMaxSum) {
     throw Error(
         fmt::format("the total size of this graph's storages exceeds 2^58 bytes ({}), the limit for recompute plans; "
                     "check whether the file is damaged",
@@ -190,10 +190,10 @@ int64_t peak_of(const Graph& graph, Counts&& counts) {
   for (uint32_t i = 0; i < graph.storage_count(); ++i) {
     const Storage& storage = graph.storage(StorageId(i));
     if (!counts(storage)) continue;
-    const bool born_here =
+    const bool allocated_here =
         storage.born.valid() && !graph.is_erased(storage.born) && !graph.is_placeholder(storage.born);
     // Placeholders are alive before the first node.
-    (born_here ? change[storage.born] : live) += storage.bytes;
+    (allocated_here ? change[storage.born] : live) += storage.bytes;
   }
   int64_t peak = live;
   for (const NodeId n : graph.nodes()) {
@@ -264,7 +264,7 @@ FreeAtLastUseResult free_at_last_use(Graph& graph) {
     if (for_good[i]) deaths[i] = NodeId();
     moved += graph.storage(StorageId(i)).freed_after != deaths[i] ? 1 : 0;
   }
-  if (moved != 0) set_deaths(graph, deaths);
+  if (moved != 0) set_free_points(graph, deaths);
   return {.moved = moved};
 }
 

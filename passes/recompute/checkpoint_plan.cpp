@@ -2,7 +2,7 @@
 //
 //     segment   its nodes          -> level      nested segments are deeper levels
 //     level     its demands        -> accepted   backward nodes that read a tensor allocated there
-//               blocked and kept   -> made_again, recomputed
+//               blocked and kept   -> recomputed_storages, recomputed
 //
 // Levels are decided from the innermost outwards, since an inner level's operands become demands of the outer one.
 #include "passes/recompute/checkpoint_plan.h"
@@ -121,7 +121,7 @@ int32_t CheckpointPlan::common_level(int32_t a, int32_t b) const {
   return a;
 }
 
-int32_t CheckpointPlan::level_of_birth(StorageId storage) const {
+int32_t CheckpointPlan::allocation_level(StorageId storage) const {
   const NodeId born = graph_.storage(storage).born;
   return born.valid() && !graph_.is_erased(born) ? level_of(born) : -1;
 }
@@ -131,14 +131,14 @@ int32_t CheckpointPlan::level_of_birth(StorageId storage) const {
 int32_t CheckpointPlan::candidate_level(int32_t from, ValueId id) const {
   const Value& value = graph_.value(id);
   if (from < 0 || value.kind != ValueKind::kTensor || !value.storage.valid()) return -1;
-  int32_t level = common_level(from, level_of_birth(value.storage));
+  int32_t level = common_level(from, allocation_level(value.storage));
   while (level >= 0 && levels_[size_t(level)].keeps.contains(value.storage)) level = levels_[size_t(level)].outer;
   return level >= 0 && is_within(level_of(value.producer), level) ? level : -1;
 }
 
-int32_t CheckpointPlan::home_for(int32_t level, ValueId id) const {
+int32_t CheckpointPlan::level_with_copy(int32_t level, ValueId id) const {
   const int32_t home = candidate_level(level, id);
-  return home >= 0 && levels_[size_t(home)].made_again.contains(graph_.value(id).storage) ? home : -1;
+  return home >= 0 && levels_[size_t(home)].recomputed_storages.contains(graph_.value(id).storage) ? home : -1;
 }
 
 // Only backward nodes that differentiate a node of a segment read the copy. All other readers keep the original, so the
@@ -214,15 +214,15 @@ std::string_view text_of_name(const Graph& graph, RegionId region) {
 // Forward nodes, except recomputed ones.
 class ForwardNodes {
  public:
-  explicit ForwardNodes(const Graph& graph) : graph_(graph), again_(recompute_regions(graph)) {}
+  explicit ForwardNodes(const Graph& graph) : graph_(graph), recomputed_(recompute_regions(graph)) {}
   bool contains(NodeId n) const {
     return graph_.node(n).phase == Graph::kForward && !graph_.is_placeholder(n) &&
-           !again_[graph_.node(n).region].valid();
+           !recomputed_[graph_.node(n).region].valid();
   }
 
  private:
   const Graph& graph_;
-  const IdMap<RegionId, RegionId> again_;
+  const IdMap<RegionId, RegionId> recomputed_;
 };
 
 }  // namespace
@@ -433,7 +433,7 @@ class CheckpointPlan::Decision {
     if (level_.accepted.empty()) return;
     select();
     find_random_runs();
-    ask_outer_levels();
+    add_outer_demands();
   }
 
  private:
@@ -443,14 +443,14 @@ class CheckpointPlan::Decision {
     bool kept = false;
   };
 
-  bool born_here(StorageId s) const {
-    return s.index < graph_.storage_count() && plan_.is_within(plan_.level_of_birth(s), index_);
+  bool allocated_here(StorageId s) const {
+    return s.index < graph_.storage_count() && plan_.is_within(plan_.allocation_level(s), index_);
   }
 
   bool is_here(NodeId n) const { return plan_.is_within(plan_.level_of(n), index_); }
 
   // Returns whether the recompute has a copy of the storage, which its nodes read.
-  bool is_made_again(StorageId s) const {
+  bool is_recomputed(StorageId s) const {
     const auto found = storages_.find(s);
     return found != storages_.end() && !found->second.kept;
   }
@@ -481,12 +481,12 @@ class CheckpointPlan::Decision {
     });
     graph_.for_each_input(n, [&](ValueId v) {
       const StorageId s = graph_.value(v).storage;
-      if (s.valid() && born_here(s) && !is_here(graph_.value(v).producer))
+      if (s.valid() && allocated_here(s) && !is_here(graph_.value(v).producer))
         reason = name + ": an operand from outside the segment";
     });
     for (const StorageWrite& write : effects_.writes(n)) {
       if (level_.keeps.contains(write.storage)) reason = name + ": writes to a tensor that must be kept";
-      if (effects_.is_generator(write.storage) || born_here(write.storage)) continue;
+      if (effects_.is_generator(write.storage) || allocated_here(write.storage)) continue;
       // Repeating a write to a storage that others read would be visible.
       if (!is_statistic(n, write.storage)) reason = name + ": writes to a tensor from outside the segment";
     }
@@ -570,7 +570,7 @@ class CheckpointPlan::Decision {
     std::unordered_set<StorageId> counted;
     for (const CheckpointDemand& demand : level_.demands) {
       const StorageId s = graph_.value(demand.value).storage;
-      if (is_made_again(s) && !blocked_.contains(graph_.value(demand.value).producer)) {
+      if (is_recomputed(s) && !blocked_.contains(graph_.value(demand.value).producer)) {
         level_.accepted.push_back(demand);
         if (!level_.position.valid() || graph_.is_before(demand.at, level_.position)) level_.position = demand.at;
       } else if (counted.insert(s).second) {
@@ -599,13 +599,13 @@ class CheckpointPlan::Decision {
       level_.recomputed.push_back(n);
       graph_.for_each_input(n, [&](ValueId v) {
         const StorageId s = graph_.value(v).storage;
-        if (!s.valid() || !is_made_again(s)) return;
+        if (!s.valid() || !is_recomputed(s)) return;
         values.insert(v);
         if (!effects_.geometry_only(n)) contents.insert(s);
       });
       graph_.for_each_output(n, [&](ValueId v) {
         const StorageId s = graph_.value(v).storage;
-        if (s.valid() && is_made_again(s)) level_.made_again.insert(s);
+        if (s.valid() && is_recomputed(s)) level_.recomputed_storages.insert(s);
       });
     }
     std::reverse(level_.recomputed.begin(), level_.recomputed.end());
@@ -641,11 +641,11 @@ class CheckpointPlan::Decision {
 
   // An operand may be allocated in an outer segment that drops it as well. The outer level must then recompute it
   // before this one.
-  void ask_outer_levels() {
+  void add_outer_demands() {
     for (const NodeId n : level_.recomputed) {
       graph_.for_each_input(n, [&](ValueId v) {
         const StorageId s = graph_.value(v).storage;
-        if (s.valid() && is_made_again(s)) return;
+        if (s.valid() && is_recomputed(s)) return;
         const int32_t outer = plan_.candidate_level(level_.outer, v);
         if (outer >= 0) plan_.levels_[size_t(outer)].demands.push_back({level_.position, v, false});
       });

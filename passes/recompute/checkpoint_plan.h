@@ -16,7 +16,7 @@
 namespace shadowgraph {
 
 // Upper limit of the sums of bytes and costs by which plans are compared.
-constexpr int64_t kMostCountable = int64_t{1} << 58;
+constexpr int64_t kMaxSum = int64_t{1} << 58;
 
 // Throws Error if the total size of all storages exceeds the limit.
 void check_countable(const Graph& graph);
@@ -48,7 +48,7 @@ struct CheckpointLevel {
 
   // ---- Decided
   std::vector<NodeId> recomputed;            // in program order
-  std::unordered_set<StorageId> made_again;  // storages with a copy at this level
+  std::unordered_set<StorageId> recomputed_storages;  // storages with a copy at this level
   std::vector<CheckpointDemand> accepted;
   std::vector<RandomRun> random_runs;
   NodeId position;  // before which they are recomputed; invalid: nothing is
@@ -63,7 +63,7 @@ class CheckpointPlan {
   // Returns the innermost level of a forward node; -1 if there is none.
   int32_t level_of(NodeId node) const { return std::as_const(level_of_)[node]; }
   // Returns the level whose copy of a value a recomputed node of `level` reads; -1: the original.
-  int32_t home_for(int32_t level, ValueId value) const;
+  int32_t level_with_copy(int32_t level, ValueId value) const;
   const std::map<std::string, int64_t>& obstacles() const { return obstacles_; }
   int64_t kept() const { return kept_; }
   const Effects& effects() const { return effects_; }
@@ -80,7 +80,7 @@ class CheckpointPlan {
 
   bool is_within(int32_t inner, int32_t outer) const;
   int32_t common_level(int32_t a, int32_t b) const;
-  int32_t level_of_birth(StorageId storage) const;
+  int32_t allocation_level(StorageId storage) const;
   int32_t candidate_level(int32_t from, ValueId value) const;
   // Returns the node that creates version + 1 of the storage; invalid if there is none.
   NodeId next_writer(StorageId storage, uint32_t version) const;

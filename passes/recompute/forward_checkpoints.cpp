@@ -31,11 +31,11 @@ class SecondRunCheck {
   }
 
  private:
-  bool is_made_here(StorageId s) const {
+  bool is_produced_here(StorageId s) const {
     const NodeId born = graph_.storage(s).born;
     return born.valid() && inside_.contains(born);
   }
-  bool is_outside(StorageId s) const { return !effects_.is_generator(s) && !is_made_here(s); }
+  bool is_outside(StorageId s) const { return !effects_.is_generator(s) && !is_produced_here(s); }
 
   // Storages of a batch norm's arguments that do not affect its results.
   std::unordered_set<StorageId> left_out(NodeId n) const {
@@ -200,12 +200,12 @@ class ForwardMarks {
     bool saves = false;
     for (const NodeId n : level.nodes) {
       for (const SavedTensor& saved : graph_.saved(n))
-        saves = saves || is_made_in(graph_.value(saved.value).storage, inside);
+        saves = saves || is_produced_in(graph_.value(saved.value).storage, inside);
     }
     return saves ? "" : "autograd saves nothing that is produced in " + level.segment->name;
   }
 
-  bool is_made_in(StorageId s, const std::unordered_set<NodeId>& nodes) const {
+  bool is_produced_in(StorageId s, const std::unordered_set<NodeId>& nodes) const {
     return s.valid() && graph_.storage(s).born.valid() && nodes.contains(graph_.storage(s).born);
   }
 
@@ -261,14 +261,14 @@ class ForwardMarks {
       std::vector<SavedTensor> left;
       for (const SavedTensor& saved : graph_.saved(n)) {
         const StorageId s = graph_.value(saved.value).storage;
-        (is_made_in(s, inside) ? dropped : listed).insert(s);
-        if (!is_made_in(s, inside)) left.push_back(saved);
+        (is_produced_in(s, inside) ? dropped : listed).insert(s);
+        if (!is_produced_in(s, inside)) left.push_back(saved);
       }
       const auto arguments = graph_.arguments(n);
       for (size_t i = 0; i < arguments.size(); ++i) {
         graph_.for_each_value(arguments.subspan(i, 1), [&](ValueId v) {
           const Value& value = graph_.value(v);
-          if (value.kind != ValueKind::kTensor || !value.storage.valid() || is_made_in(value.storage, inside)) return;
+          if (value.kind != ValueKind::kTensor || !value.storage.valid() || is_produced_in(value.storage, inside)) return;
           given.insert(value.storage);
           // A tensor that participates in gradients; parameters and similar exist anyway.
           if (graph_.is_placeholder(value.producer) || !listed.insert(value.storage).second) return;
@@ -382,7 +382,7 @@ class AssumedStep {
       : step_(clone(forward)),
         seed_(function("::seed() -> Tensor[]")),
         backward_(function("::backward(Tensor[] saved, Tensor[] gradients) -> Tensor[]")),
-        hand_on_(function("::hand_on(Tensor(a) gradient) -> Tensor(a)")),
+        pass_through_(function("::hand_on(Tensor(a) gradient) -> Tensor(a)")),
         add_(function("::add(Tensor gradient, Tensor more) -> Tensor")),
         add_in_place_(function("::add_(Tensor(a!) gradient, Tensor more) -> Tensor(a!)")) {}
 
@@ -474,8 +474,8 @@ class AssumedStep {
     for (const ValueId operand : operands) {
       const ValueId gradient = gradients[0].ref.value;
       const bool same = step_.logical_bytes(operand) == step_.logical_bytes(gradient);
-      if (saved.empty() && gradients.size() == 1 && same && hands_on(n)) {
-        const NodeId node = add_node(hand_on_, gradients, n);
+      if (saved.empty() && gradients.size() == 1 && same && passes_through(n)) {
+        const NodeId node = add_node(pass_through_, gradients, n);
         const ValueId handed = new_gradient(node, operand, step_.value(gradient).storage);
         const std::array<Argument, 1> results{Argument::of_value(handed)};
         step_.set_results(node, results);
@@ -490,7 +490,7 @@ class AssumedStep {
   }
 
   // Returns whether a gradient passes through unchanged.
-  bool hands_on(NodeId n) const {
+  bool passes_through(NodeId n) const {
     const std::string& name = step_.target(n).name();
     return step_.facts(n).is_view || name == "aten::add.Tensor" || name == "aten::add_.Tensor" || name == "aten::clone";
   }
@@ -524,7 +524,7 @@ class AssumedStep {
   }
 
   Graph step_;
-  const TargetId seed_, backward_, hand_on_, add_, add_in_place_;
+  const TargetId seed_, backward_, pass_through_, add_, add_in_place_;
   NodeId end_;  // backward is inserted before this node; invalid: at the end
   std::vector<ValueId> outputs_;
   std::unordered_map<ValueId, ValueId> gradient_of_;  // of gradients that are not consumed yet

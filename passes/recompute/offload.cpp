@@ -38,11 +38,11 @@ void end_lives(Graph& graph, const StorageChanges& changes) {
     const StorageId s(i);
     const Storage& storage = graph.storage(s);
     if (!last_use[i].valid()) continue;
-    const bool has_death = storage.freed_after.valid() && !graph.is_erased(storage.freed_after);
+    const bool is_freed = storage.freed_after.valid() && !graph.is_erased(storage.freed_after);
     const bool is_new =
         storage.born.valid() && !graph.is_erased(storage.born) && (is_copy(storage.born) || changes.made[s] != 0);
-    const bool later = has_death && read_by_copy[i] && graph.is_before(storage.freed_after, last_use[i]);
-    const bool earlier = has_death && changes.touched[s] != 0 && graph.is_before(last_use[i], storage.freed_after) &&
+    const bool later = is_freed && read_by_copy[i] && graph.is_before(storage.freed_after, last_use[i]);
+    const bool earlier = is_freed && changes.touched[s] != 0 && graph.is_before(last_use[i], storage.freed_after) &&
                          graph.node(storage.freed_after).phase != Graph::kForward;
     if ((!is_new || storage.freed_after == last_use[i]) && !later && !earlier) continue;
     deaths[s] = is_end(graph.node(last_use[i]).target) ? NodeId() : last_use[i];  // never freed if an end node uses it
@@ -74,8 +74,8 @@ class HostCopies {
     mark_fetched(back, first, born);
     for (const ValueId v : trip.read) {
       if (readers_of(v).empty()) continue;
-      const ValueId stands_in = v == whole ? back : view_like(v, back, first, born);
-      graph_.replace_uses_if(v, stands_in,
+      const ValueId replacement = v == whole ? back : view_like(v, back, first, born);
+      graph_.replace_uses_if(v, replacement,
                              [&](NodeId user, const Argument&) { return graph_.node(user).phase == Graph::kBackward; });
     }
     changes_.touched[storage] = 1;

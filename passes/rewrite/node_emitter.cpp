@@ -153,7 +153,7 @@ void GraphRebuild::lifetimes(const std::function<StorageId(StorageId)>& final) {
   for (uint32_t i = 0; i < death.size(); ++i) {
     if (never[i] || (death[i].valid() && is_end(made_.node(death[i]).target))) death[i] = NodeId();
   }
-  set_deaths(made_, death);
+  set_free_points(made_, death);
 }
 
 void GraphRebuild::finish(const ValueOf& latest, const std::function<StorageId(StorageId)>& final) {

@@ -141,12 +141,12 @@ class Rewriter {
 
   void run(RewriteResult& result) {
     // Conflicts between matches rarely cascade, so a few rounds suffice.
-    constexpr int kMostRounds = 16;
+    constexpr int kMaxRounds = 16;
     // Otherwise a rule whose replacement matches its pattern would grow the graph in every round.
     const uint32_t old_nodes = graph_.node_capacity();  // nodes of replacements are not matched again
     std::vector<std::string> refused;
     std::unordered_set<NodeId> waiting;  // one node of each match for the next round
-    for (int round = 0; round < kMostRounds; ++round) {
+    for (int round = 0; round < kMaxRounds; ++round) {
       moved_.clear();
       refused.clear();
       const Dependences dependences = Dependences::of(graph_);
@@ -171,7 +171,7 @@ class Rewriter {
       }
       result.replaced += replaced;
       if (waiting.empty()) break;
-      if (replaced == 0 || round + 1 == kMostRounds) {
+      if (replaced == 0 || round + 1 == kMaxRounds) {
         result.refused += static_cast<int64_t>(waiting.size());
         result.reasons.push_back(rule_.name + ": its neighbours were replaced as well; run the rule again");
         break;
@@ -194,7 +194,7 @@ class Rewriter {
  private:
   bool replace(const Match& match, RewriteResult& result) {
     bind(match);
-    remember_deaths(match);
+    save_frees(match);
     std::string why;
     try {
       exchange(match, result);
@@ -217,7 +217,7 @@ class Rewriter {
   }
 
   ValueId current(ValueId value) const {
-    for (auto found = stands_for_.find(value); found != stands_for_.end(); found = stands_for_.find(value)) {
+    for (auto found = replacement_of_.find(value); found != replacement_of_.end(); found = replacement_of_.find(value)) {
       value = found->second;
     }
     return value;
@@ -244,7 +244,7 @@ class Rewriter {
   }
 
   // New nodes extend lifetimes; if they are removed again, the free points are restored.
-  void remember_deaths(const Match& match) {
+  void save_frees(const Match& match) {
     deaths_.clear();
     const auto remember = [&](NodeId n) {
       if (n.valid() && !graph_.is_erased(n)) {
@@ -252,15 +252,15 @@ class Rewriter {
       }
     };
     remember(match.last);
-    const auto remember_death = [&](const Argument& a) {
+    const auto save_frees_of = [&](const Argument& a) {
       if (a.kind != ArgumentKind::kValue || !a.ref.value.valid()) return;
       const StorageId s = graph_.value(a.ref.value).storage;
       if (s.valid()) remember(graph_.storage(s).freed_after);
     };
-    for (ValueId v : values_) remember_death(Argument::of_value(v));
+    for (ValueId v : values_) save_frees_of(Argument::of_value(v));
     for (const Argument& a : arguments_) {
-      remember_death(a);
-      if (a.kind == ArgumentKind::kList) std::ranges::for_each(graph_.list(a), remember_death);
+      save_frees_of(a);
+      if (a.kind == ArgumentKind::kList) std::ranges::for_each(graph_.list(a), save_frees_of);
     }
   }
 
@@ -318,7 +318,7 @@ class Rewriter {
     for (const auto& [old_value, new_value] : pairs_) adopt(old_value, new_value);
     free_by_products();
     graph_.erase(match.nodes);
-    for (const auto& [old_value, new_value] : pairs_) stands_for_[old_value] = new_value;
+    for (const auto& [old_value, new_value] : pairs_) replacement_of_[old_value] = new_value;
     for (NodeId n : match.nodes) {
       if (!inserted_.empty()) replaced_[n] = inserted_.back();
     }
@@ -466,7 +466,7 @@ class Rewriter {
   FakeTensorMode mode_{of_any_machine()};
   BelowAutograd below_;
   NodeCalls calls_;
-  std::unordered_map<ValueId, ValueId> stands_for_;  // of replaced values
+  std::unordered_map<ValueId, ValueId> replacement_of_;  // of replaced values
   std::unordered_map<NodeId, NodeId> replaced_;      // erased node -> its last replacement
   std::unordered_set<NodeId> moved_;                 // in this round
 

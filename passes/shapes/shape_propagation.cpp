@@ -46,7 +46,7 @@ constexpr std::array<std::string_view, 24> kSizeNames = {
 };
 static_assert(std::ranges::is_sorted(kSizeNames));
 
-constexpr size_t kMostNodesAbove = 4096;  // a message needs only the nearest, so do not search a whole model
+constexpr size_t kMaxNodesAbove = 4096;  // a message needs only the nearest, so do not search a whole model
 
 std::string to_text(const Graph& graph, const BakedSize& baked, const Numbering& numbering) {
   return c10::str("n", numbering.of(baked.node), " ", graph.target(baked.node).name(), ": ", baked.argument, " = ",
@@ -154,7 +154,7 @@ class BakedSizes {
     std::unordered_set<NodeId> seen;
     // Breadth first, so that the sizes closest to the failure are found first.
     std::deque<NodeId> waiting{node};
-    for (size_t looked = 0; !waiting.empty() && found.empty() && looked < kMostNodesAbove; ++looked) {
+    for (size_t looked = 0; !waiting.empty() && found.empty() && looked < kMaxNodesAbove; ++looked) {
       const NodeId next = waiting.front();
       waiting.pop_front();
       find(next, found);
@@ -560,10 +560,10 @@ void renew_lifetimes(Graph& graph) {
     if (!storage.freed_after.valid()) continue;
     // New uses may come after the old free point if a view became a copy or the reverse.
     const bool too_early = position[storage.freed_after] < position[last[i]];
-    const bool unborn = position[storage.freed_after] < position[born[i]];
-    deaths[i] = too_early || unborn ? last[i] : storage.freed_after;
+    const bool unallocated = position[storage.freed_after] < position[born[i]];
+    deaths[i] = too_early || unallocated ? last[i] : storage.freed_after;
   }
-  set_deaths(graph, deaths);
+  set_free_points(graph, deaths);
 }
 
 }  // namespace

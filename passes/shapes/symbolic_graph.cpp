@@ -229,7 +229,7 @@ class GraphWalk {
 
 namespace {
 
-constexpr size_t kMostMisfits = 8;  // limit for messages
+constexpr size_t kMaxMisfits = 8;  // limit for messages
 
 struct Numbers {
   std::vector<int64_t> integers;
@@ -570,7 +570,7 @@ class SymbolicGraph::Fit {
     const Numbering numbering = Numbering::of(captures_[0].graph);
     NamingSink names{.graph = captures_[0].graph, .numbering = numbering};
     const auto ask = [](const Misfits& misfits, std::map<uint32_t, std::string>& asked) {
-      for (size_t i = 0; i < std::min(misfits.size(), kMostMisfits); ++i) asked.emplace(misfits[i].first, "");
+      for (size_t i = 0; i < std::min(misfits.size(), kMaxMisfits); ++i) asked.emplace(misfits[i].first, "");
     };
     ask(integer_misfits_, names.integers);
     ask(real_misfits_, names.reals);

@@ -173,11 +173,11 @@ bool canonicalize_arguments(Graph& graph, NodeId node, const ArgumentForm& form)
 
 namespace {
 
-enum class Form : uint8_t { kUnasked, kOther, kPermutation, kView, kCopy, kTimesOne, kMinusZero, kPlusZero };
+enum class Form : uint8_t { kNotComputed, kOther, kPermutation, kView, kCopy, kTimesOne, kMinusZero, kPlusZero };
 
 // Properties of a target for the rules, computed once per target, since names are compared with a dozen others.
 struct TargetNotes {
-  Form form = Form::kUnasked;
+  Form form = Form::kNotComputed;
   ArgumentForm arguments;
 };
 
@@ -198,7 +198,7 @@ class Canonicalizer {
   explicit Canonicalizer(Graph& graph)
       : graph_(graph),
         effects_(Effects::of(graph)),
-        doomed_(graph.node_capacity(), false),
+        to_erase_(graph.node_capacity(), false),
         notes_(graph.target_count()),
         versions_(graph.storage_count(), 0),
         shared_with_output_(graph.value_capacity(), false),
@@ -210,14 +210,14 @@ class Canonicalizer {
     }
     // First, since dead conjugates or views of another dtype would block other rules.
     drop_dead_views();
-    identity_ = Identity::of(graph, effects_, doomed_);
+    identity_ = Identity::of(graph, effects_, to_erase_);
   }
 
   // One walk: a node's operands are already in canonical form when it is visited, so chains of any length are shortened
   // link by link.
   CanonicalizeResult run() {
     for (NodeId n : graph_.nodes()) {
-      if (doomed_[n.index]) continue;
+      if (to_erase_[n.index]) continue;
       done_.arguments += canonicalize_arguments(graph_, n, notes(n).arguments) ? 1 : 0;
       const ValueId result = only_result(graph_, n);
       if (result.valid() && is_pure_call(n)) {
@@ -233,7 +233,7 @@ class Canonicalizer {
     }
     drop_dead_views();
     replacements_.finish(graph_);
-    erase_nodes(graph_, doomed_);
+    erase_nodes(graph_, to_erase_);
     return done_;
   }
 
@@ -242,7 +242,7 @@ class Canonicalizer {
     const TargetId target = graph_.node(n).target;
     if (target.index >= notes_.size()) notes_.resize(target.index + 1);
     TargetNotes& known = notes_[target.index];
-    if (known.form == Form::kUnasked) known = notes_of(graph_.target(target).name());
+    if (known.form == Form::kNotComputed) known = notes_of(graph_.target(target).name());
     return known;
   }
 
@@ -280,7 +280,7 @@ class Canonicalizer {
     if (shared_with_output_[of.index]) shared_with_output_[with.index] = true;
     replacements_.add(of, with);
     replacements_.add(n, graph_.value(with).producer);
-    doomed_[n.index] = true;
+    to_erase_[n.index] = true;
   }
 
   // ---- same-view
@@ -295,7 +295,7 @@ class Canonicalizer {
     for (const StorageWrite& write : effects_.writes(n)) {
       if (write.storage.index < versions_.size()) versions_[write.storage.index] = write.after;
     }
-    if (doomed_[n.index]) return;
+    if (to_erase_[n.index]) return;
     graph_.for_each_output(n, [&](ValueId v) {
       if (is_plain(v))
         views_.find_or_add(view_hash(v), v.index,
@@ -430,16 +430,16 @@ class Canonicalizer {
   // end, so that chains of dead views are removed at once.
   void drop_dead_views() {
     for (NodeId n : graph_.nodes_reversed()) {
-      if (doomed_[n.index] || !is_pure_call(n)) continue;
+      if (to_erase_[n.index] || !is_pure_call(n)) continue;
       bool dead = graph_.results(n).size() != 0;
       bool any = false;
       graph_.for_each_output(n, [&](ValueId v) {
         any = true;
         dead = dead && is_view(n, v);
-        graph_.for_each_use(v, [&](NodeId user) { dead = dead && doomed_[user.index]; });
+        graph_.for_each_use(v, [&](NodeId user) { dead = dead && to_erase_[user.index]; });
       });
       if (!dead || !any) continue;
-      doomed_[n.index] = true;
+      to_erase_[n.index] = true;
       ++done_.dead_views;
     }
   }
@@ -447,7 +447,7 @@ class Canonicalizer {
   Graph& graph_;
   const Effects effects_;
   Identity identity_;
-  std::vector<bool> doomed_;
+  std::vector<bool> to_erase_;
   std::vector<TargetNotes> notes_;        // by target
   std::vector<uint32_t> versions_;        // of storages, at the current node
   std::vector<bool> shared_with_output_;  // by value: operand of sg::output or sg::gradient

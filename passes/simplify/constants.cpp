@@ -42,7 +42,7 @@ namespace shadowgraph {
 namespace {
 
 // Larger operands are too expensive to run while folding, whatever the result.
-constexpr int64_t kMostOperandBytes = 1 << 20;
+constexpr int64_t kMaxOperandBytes = 1 << 20;
 
 class Folding {
  public:
@@ -53,12 +53,12 @@ class Folding {
         identity_(Identity::of(graph, effects_)),
         calls_(graph),
         known_nodes_(graph.node_capacity(), false),
-        doomed_(graph.node_capacity(), false) {}
+        to_erase_(graph.node_capacity(), false) {}
 
   ConstFoldResult run() {
     evaluate();
     replace();
-    const int64_t erased = erase_nodes(graph_, doomed_);
+    const int64_t erased = erase_nodes(graph_, to_erase_);
     replacements_.finish(graph_);
     return {.folded = erased, .constants = constants_, .refused = refused_};
   }
@@ -86,7 +86,7 @@ class Folding {
   void take_constant(NodeId n) {
     const ValueId v = only_result(graph_, n);
     const Argument& data = graph_.arguments(n)[0];
-    if (!v.valid() || data.kind != ArgumentKind::kConstant || !good_result(n, v, kMostOperandBytes, true)) return;
+    if (!v.valid() || data.kind != ArgumentKind::kConstant || !good_result(n, v, kMaxOperandBytes, true)) return;
     const at::Tensor& tensor = graph_.constant(data.constant);
     if (!tensor.defined() || tensor.layout() != c10::kStrided || !tensor.device().is_cpu()) return;
     if (is_as_recorded(v, tensor)) tensors_[v] = tensor;
@@ -187,11 +187,11 @@ class Folding {
       bool needed = false;
       bool fresh = true;
       graph_.for_each_output(n, [&](ValueId v) {
-        graph_.for_each_use(v, [&](NodeId user) { needed = needed || !doomed_[user.index]; });
+        graph_.for_each_use(v, [&](NodeId user) { needed = needed || !to_erase_[user.index]; });
         fresh = fresh && is_fresh(n, v);
       });
       if (needed && !fresh) continue;
-      doomed_[n.index] = true;
+      to_erase_[n.index] = true;
       if (needed) wanted.push_back(n);
     }
     if (wanted.empty()) return;
@@ -205,7 +205,7 @@ class Folding {
 
   void make_constant(InsertionPoint& at, ValueId v) {
     bool needed = false;
-    graph_.for_each_use(v, [&](NodeId user) { needed = needed || !doomed_[user.index]; });
+    graph_.for_each_use(v, [&](NodeId user) { needed = needed || !to_erase_[user.index]; });
     if (!needed) return;
     const Value value = graph_.value(v);
     const ConstantId data = graph_.add_constant(tensors_[v]);
@@ -236,7 +236,7 @@ class Folding {
   NodeCalls calls_;
   IdMap<ValueId, at::Tensor> tensors_;  // undefined if not constant
   std::vector<bool> known_nodes_;
-  std::vector<bool> doomed_;
+  std::vector<bool> to_erase_;
   Replacements replacements_;
   int64_t constants_ = 0;
   int64_t refused_ = 0;
@@ -277,7 +277,7 @@ class ConstantMerging {
         identity_(Identity::of(graph, effects_)),
         placeholders_(graph.storage_count(), 0),
         given_(graph.storage_count(), false),
-        doomed_(graph.node_capacity(), false) {
+        to_erase_(graph.node_capacity(), false) {
     for (NodeId n : graph.nodes()) {
       const auto give = [&](ValueId v) {
         if (const StorageId s = graph.value(v).storage; s.valid()) given_[s.index] = true;
@@ -312,12 +312,12 @@ class ConstantMerging {
       graph_.replace_all_uses_with(v, kept);
       replacements_.add(v, kept);
       replacements_.add(n, NodeId(earlier));
-      doomed_[n.index] = true;
+      to_erase_[n.index] = true;
       ++result.merged;
       result.bytes += graph_.storage(graph_.value(kept).storage).bytes;
     }
     replacements_.finish(graph_);
-    erase_nodes(graph_, doomed_);
+    erase_nodes(graph_, to_erase_);
     return result;
   }
 
@@ -350,7 +350,7 @@ class ConstantMerging {
   const Identity identity_;
   std::vector<uint32_t> placeholders_;  // by storage
   std::vector<bool> given_;             // by storage: operand of sg::output, sg::gradient or an unknown operator
-  std::vector<bool> doomed_;
+  std::vector<bool> to_erase_;
   Replacements replacements_;
 };
 

@@ -42,7 +42,7 @@ class CommonSubexpressions {
         identity_(Identity::of(graph, effects_)),
         same_storage_(graph.storage_count()),
         known_(graph.node_count()),
-        doomed_(graph.node_capacity(), false) {
+        to_erase_(graph.node_capacity(), false) {
     for (uint32_t i = 0; i < graph.storage_count(); ++i) same_storage_[i] = StorageId(i);
   }
 
@@ -57,7 +57,7 @@ class CommonSubexpressions {
       ++merged;
     }
     replacements_.finish(graph_);
-    erase_nodes(graph_, doomed_);
+    erase_nodes(graph_, to_erase_);
     return merged;
   }
 
@@ -179,7 +179,7 @@ class CommonSubexpressions {
       replacements_.add(y, x);
     }
     replacements_.add(n, earlier);
-    doomed_[n.index] = true;
+    to_erase_[n.index] = true;
   }
 
   Graph& graph_;
@@ -189,7 +189,7 @@ class CommonSubexpressions {
   // The storage that stands in for merged ones in versions of reads, whose versions are all 0.
   std::vector<StorageId> same_storage_;
   HashIndex known_;  // the first node of each kind
-  std::vector<bool> doomed_;
+  std::vector<bool> to_erase_;
   Replacements replacements_;
 };
 

@@ -154,8 +154,8 @@ class DeadStorage {
       : graph_(graph),
         effects_(Effects::of(graph)),
         identity_(Identity::of(graph, effects_)),
-        doomed_(graph.node_capacity(), false),
-        kinds_(graph.target_count(), kUnasked),
+        to_erase_(graph.node_capacity(), false),
+        kinds_(graph.target_count(), kNotComputed),
         covered_(graph.storage_count(), 0) {
     for (NodeId n : graph.nodes()) {
       graph.for_each_output(n, [&](ValueId v) { cover(v); });
@@ -166,18 +166,18 @@ class DeadStorage {
     drop_overwritten();
     replace_allocations();
     replacements_.finish(graph_);
-    erase_nodes(graph_, doomed_);
+    erase_nodes(graph_, to_erase_);
     return done_;
   }
 
  private:
-  enum Kind : uint8_t { kUnasked, kOther, kZero, kFill, kCopy, kFilledFactory, kFilledLike, kEmpty, kEmptyLike };
+  enum Kind : uint8_t { kNotComputed, kOther, kZero, kFill, kCopy, kFilledFactory, kFilledLike, kEmpty, kEmptyLike };
 
   Kind kind(NodeId n) {
     const TargetId target = graph_.node(n).target;
-    if (target.index >= kinds_.size()) kinds_.resize(target.index + 1, kUnasked);
+    if (target.index >= kinds_.size()) kinds_.resize(target.index + 1, kNotComputed);
     Kind& known = kinds_[target.index];
-    if (known == kUnasked) known = kind_of(graph_.target(target).name());
+    if (known == kNotComputed) known = kind_of(graph_.target(target).name());
     return known;
   }
 
@@ -246,13 +246,13 @@ class DeadStorage {
     const ValueId result = only_result(graph_, n);
     graph_.replace_all_uses_with(result, self);
     replacements_.add(result, self);
-    doomed_[n.index] = true;
+    to_erase_[n.index] = true;
   }
 
   // Applies `overwritten` and `self-copy`, and collects facts for `unfilled`: backwards, with one bit per storage.
   void drop_overwritten() {
     std::vector<bool> overwritten(graph_.storage_count(), false);  // overwritten before it is read, from here on
-    unread_at_birth_.assign(graph_.storage_count(), false);
+    unread_at_allocation_.assign(graph_.storage_count(), false);
     for (NodeId n = graph_.last(); n.valid();) {
       const NodeId previous = graph_.node(n).previous;
       const Kind k = kind(n);
@@ -279,7 +279,7 @@ class DeadStorage {
       const bool is_view = graph_.results(n).size() != 0 && effects_.is_pure(n) && makes_views_only(n);
       graph_.for_each_output(n, [&](ValueId v) {
         const StorageId s = graph_.value(v).storage;
-        if (s.valid() && graph_.storage(s).born == n) unread_at_birth_[s.index] = overwritten[s.index];
+        if (s.valid() && graph_.storage(s).born == n) unread_at_allocation_[s.index] = overwritten[s.index];
       });
       if (!is_view) {
         for (const StorageVersion& read : effects_.reads(n)) {
@@ -304,7 +304,7 @@ class DeadStorage {
   void replace_allocations() {
     IdMap<StorageId, NodeId> empties;  // storages allocated by empty and not used since
     for (NodeId n : graph_.nodes()) {
-      if (doomed_[n.index]) continue;
+      if (to_erase_[n.index]) continue;
       const Kind k = kind(n);
       if (k == kFilledFactory || k == kFilledLike) leave_unfilled(n, k);
       const StorageId whole = whole_write(n);
@@ -325,14 +325,14 @@ class DeadStorage {
 
   bool is_own(NodeId n, ValueId v) const {
     const StorageId s = graph_.value(v).storage;
-    return s.valid() && graph_.storage(s).born == n && !identity_.object_changes(v) && !doomed_[n.index];
+    return s.valid() && graph_.storage(s).born == n && !identity_.object_changes(v) && !to_erase_[n.index];
   }
 
   // zeros(size, dtype, layout, device, pin_memory) and full(size, fill_value, dtype, ...) -> empty(size, dtype, ...,
   // memory_format); zeros_like(self, ...) and full_like(self, fill_value, ...) -> empty_like(self, ...)
   void leave_unfilled(NodeId n, Kind k) {
     const ValueId result = only_result(graph_, n);
-    if (!result.valid() || !is_own(n, result) || !unread_at_birth_[graph_.value(result).storage.index]) return;
+    if (!result.valid() || !is_own(n, result) || !unread_at_allocation_[graph_.value(result).storage.index]) return;
     std::vector<Argument> arguments(graph_.arguments(n).begin(), graph_.arguments(n).end());
     const bool has_value = graph_.target(n).signature().name.starts_with("aten::full");
     if (has_value) arguments.erase(arguments.begin() + 1);
@@ -353,11 +353,11 @@ class DeadStorage {
     if (!result.valid() || !same_type_and_offset(graph_, target_value, result)) return;
     // Other nodes must not hold the tensor that the write would no longer return.
     uint32_t uses = 0;
-    graph_.for_each_use(target_value, [&](NodeId user) { uses += !doomed_[user.index]; });
+    graph_.for_each_use(target_value, [&](NodeId user) { uses += !to_erase_[user.index]; });
     if (k != kZero && k != kFill && k != kCopy) return;
     if (k == kCopy ? !make_clone(write, uses) : !make_filled(allocation, write, uses)) return;
     mutable_storage(graph_, graph_.value(result).storage).born = write;
-    doomed_[allocation.index] = true;
+    to_erase_[allocation.index] = true;
     ++(k == kCopy ? done_.cloned : done_.filled);
   }
 
@@ -406,10 +406,10 @@ class DeadStorage {
   Graph& graph_;
   const Effects effects_;
   const Identity identity_;
-  std::vector<bool> doomed_;
+  std::vector<bool> to_erase_;
   std::vector<Kind> kinds_;       // by target
   std::vector<int64_t> covered_;  // by storage, bytes
-  std::vector<bool> unread_at_birth_;
+  std::vector<bool> unread_at_allocation_;
   Replacements replacements_;
   DeadStorageResult done_;
 };

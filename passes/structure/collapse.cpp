@@ -66,7 +66,7 @@ class Collapse {
         modules_(modules),
         bodies_(bodies),
         effects_(Effects::of(graph)),
-        doomed_(graph.node_capacity(), false) {
+        to_erase_(graph.node_capacity(), false) {
     choose_regions(depth);
   }
 
@@ -75,7 +75,7 @@ class Collapse {
       replace(members, chosen_[graph_.node(members.front()).region.index]);
     }
     replacements_.finish(graph_);
-    const int64_t hidden = erase_nodes(graph_, doomed_);
+    const int64_t hidden = erase_nodes(graph_, to_erase_);
     return {.calls = calls_, .hidden = hidden, .fx_text = fx_text(graph_)};
   }
 
@@ -338,7 +338,7 @@ class Collapse {
     for (const NodeId n : members) {
       if (!graph_.node(call).forward.valid()) mutable_node(graph_, call).forward = graph_.node(n).forward;
       replacements_.add(n, call);
-      doomed_[n.index] = true;
+      to_erase_[n.index] = true;
     }
 
     std::vector<Argument> results;
@@ -369,7 +369,7 @@ class Collapse {
   const bool bodies_;
   const Effects effects_;
   std::vector<RegionId> chosen_;
-  std::vector<bool> doomed_;
+  std::vector<bool> to_erase_;
   IdMap<NodeId, uint32_t> inside_{0};  // the current call that contains it
   IdMap<ValueId, uint32_t> seen_{0};
   uint32_t stamp_ = 0;

@@ -20,7 +20,7 @@
 //
 // Solvers then consider one layer instead of 96, code generation emits a function and a loop, and pictures fold.
 //
-// About 0.5 us per node: 4 lookups, and one comparison for each distance checked, at most kMostDistances.
+// About 0.5 us per node: 4 lookups, and one comparison for each distance checked, at most kMaxDistances.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -36,7 +36,7 @@ namespace shadowgraph {
 namespace {
 
 constexpr size_t kDistancesPerWindow = 6;  // with the most votes, for each window length
-constexpr size_t kMostDistances = 96;      // in total: each costs a comparison per node
+constexpr size_t kMaxDistances = 96;      // in total: each costs a comparison per node
 
 // Nodes that equal those `period` places later, and the last block.
 struct Stretch {
@@ -58,8 +58,8 @@ class Repeats {
  public:
   Repeats(const Graph& graph, uint32_t least_nodes, uint32_t least_blocks)
       : graph_(graph),
-        least_nodes_(least_nodes),
-        least_blocks_(least_blocks),
+        min_nodes_(least_nodes),
+        min_blocks_(least_blocks),
         blocks_(graph),
         depths_(graph.region_count(), 0) {
     for (uint32_t i = 1; i < graph.region_count(); ++i)
@@ -149,9 +149,9 @@ class Repeats {
     });
     std::vector<uint32_t> chosen;
     for (const auto& [count, distance] : best) {
-      if (distance < least_nodes_ || std::find(chosen.begin(), chosen.end(), distance) != chosen.end()) continue;
+      if (distance < min_nodes_ || std::find(chosen.begin(), chosen.end(), distance) != chosen.end()) continue;
       chosen.push_back(distance);
-      if (chosen.size() == kMostDistances) break;
+      if (chosen.size() == kMaxDistances) break;
     }
     return chosen;
   }
@@ -191,7 +191,7 @@ class Repeats {
     for (uint32_t b = 1; b <= blocks; ++b) {
       const uint64_t hash = b < blocks ? block_hash(begin + b * stretch.period, stretch.period) : 0;
       if (b < blocks && hash == first_hash) continue;
-      if (b - first >= least_blocks_) {
+      if (b - first >= min_blocks_) {
         runs.push_back({begin + first * stretch.period, stretch.period, b - first});
         std::fill_n(taken.begin() + runs.back().begin, size_t{b - first} * stretch.period, true);
       }
@@ -203,14 +203,14 @@ class Repeats {
   // Returns the shift of the first cut, without losing a block, at which the modules before and after have least in
   // common.
   uint32_t rotation(const Stretch& stretch) const {
-    constexpr uint32_t kCutsLookedAt = 4;
+    constexpr uint32_t kMaxCutsChecked = 4;
     const uint32_t blocks = stretch.length / stretch.period;
     const uint32_t slack = stretch.length - blocks * stretch.period;
     uint32_t best = 0;
     uint64_t best_depth = ~uint64_t{0};
     for (uint32_t shift = 0; shift <= slack; ++shift) {
       uint64_t depth = 0;
-      for (uint32_t b = 1; b <= std::min(blocks - 1, kCutsLookedAt); ++b) {
+      for (uint32_t b = 1; b <= std::min(blocks - 1, kMaxCutsChecked); ++b) {
         const uint32_t at = stretch.begin + shift + b * stretch.period;
         depth += depths_[common(graph_.node(nodes_[at - 1]).region, graph_.node(nodes_[at]).region).index];
       }
@@ -237,8 +237,8 @@ class Repeats {
   }
 
   const Graph& graph_;
-  const uint32_t least_nodes_;
-  const uint32_t least_blocks_;
+  const uint32_t min_nodes_;
+  const uint32_t min_blocks_;
   std::vector<NodeId> nodes_;  // without placeholders, sg::output and sg::gradient
   BlockHashes blocks_;
   std::vector<uint64_t> colours_;  // by place

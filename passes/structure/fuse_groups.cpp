@@ -248,20 +248,20 @@ FuseGroupsResult fuse_groups(Graph& graph, const FuseGroupsOptions& options) {
   std::iota(order.begin(), order.end(), uint32_t{0});
   const auto gain = [&](uint32_t g) { return groups[g].bytes - groups[g].fused_bytes; };
   std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return gain(a) > gain(b); });
-  constexpr size_t kMostLines = 20;
-  for (size_t i = 0; i < std::min(order.size(), kMostLines); ++i) {
+  constexpr size_t kMaxLines = 20;
+  for (size_t i = 0; i < std::min(order.size(), kMaxLines); ++i) {
     const Group& group = groups[order[i]];
     result.report += fmt::format("g{}: {} nodes, {} of {} bytes of traffic saved:", order[i], group.nodes.size(),
                                  gain(order[i]), group.bytes);
-    constexpr size_t kMostNames = 8;
-    for (size_t k = 0; k < std::min(group.nodes.size(), kMostNames); ++k) {
+    constexpr size_t kMaxNames = 8;
+    for (size_t k = 0; k < std::min(group.nodes.size(), kMaxNames); ++k) {
       const std::string_view full = graph.target(group.nodes[k]).name();
       const std::string_view name = namespace_of(full) == "aten" ? without_namespace(full) : full;
       result.report += fmt::format(" {}", name);
     }
-    result.report += group.nodes.size() > kMostNames ? " ...\n" : "\n";
+    result.report += group.nodes.size() > kMaxNames ? " ...\n" : "\n";
   }
-  if (order.size() > kMostLines) result.report += fmt::format("and {} smaller groups\n", order.size() - kMostLines);
+  if (order.size() > kMaxLines) result.report += fmt::format("and {} smaller groups\n", order.size() - kMaxLines);
   return result;
 }
 
