@@ -341,7 +341,7 @@ class BlockBuilder {
     if (!effects_) effects_ = Effects::of(graph_);
     std::vector<NodeId> nodes;
     for (uint32_t step = block.begin; step < block.end; ++step) nodes.push_back(plan_.steps[step].node);
-    const SecondRun again = second_run(graph_, *effects_, nodes);
+    const RecomputeCheck again = check_recompute(graph_, *effects_, nodes);
     if (!again.obstacle.empty()) {
       refuse_node(graph_, again.at,
                   "code for autograd cannot recompute this checkpoint in backward: " + again.obstacle);

@@ -21,10 +21,10 @@ std::vector<NodeId> last_uses(const Graph& graph) {
   return last;
 }
 
-void set_free_points(Graph& graph, const std::vector<NodeId>& deaths) {
+void set_free_points(Graph& graph, const std::vector<NodeId>& free_points) {
   std::vector<std::pair<NodeId, StorageId>> dying;
-  for (uint32_t i = 0; i < deaths.size(); ++i) {
-    if (deaths[i].valid()) dying.emplace_back(deaths[i], StorageId(i));
+  for (uint32_t i = 0; i < free_points.size(); ++i) {
+    if (free_points[i].valid()) dying.emplace_back(free_points[i], StorageId(i));
   }
   // Stable: storages freed together keep the order of their ids, so that the text is deterministic.
   std::ranges::stable_sort(dying, {}, &std::pair<NodeId, StorageId>::first);
@@ -43,15 +43,15 @@ void set_free_points(Graph& graph, const std::vector<NodeId>& deaths) {
 
 void die_at_last_use(Graph& graph, const std::set<StorageId>& storages) {
   const std::vector<NodeId> last = last_uses(graph);
-  std::map<StorageId, NodeId> deaths;
-  for (const StorageId storage : storages) deaths.emplace(storage, last[storage.index]);
-  die_at(graph, deaths);
+  std::map<StorageId, NodeId> free_points;
+  for (const StorageId storage : storages) free_points.emplace(storage, last[storage.index]);
+  die_at(graph, free_points);
 }
 
-void die_at(Graph& graph, const std::map<StorageId, NodeId>& deaths) {
+void die_at(Graph& graph, const std::map<StorageId, NodeId>& free_points) {
   std::map<NodeId, std::vector<StorageId>> changed;
   std::set<StorageId> moved;
-  for (const auto& [storage, node] : deaths) {
+  for (const auto& [storage, node] : free_points) {
     const NodeId before = graph.storage(storage).freed_after;
     if (before == node) continue;
     moved.insert(storage);

@@ -46,13 +46,13 @@ Argument copied_argument(Graph& into, const Graph& from, const Argument& argumen
 std::vector<NodeId> last_uses(const Graph& graph);
 
 // Frees all storages after the given nodes, by storage; invalid: never. Linear but for a sort.
-void set_free_points(Graph& graph, const std::vector<NodeId>& deaths);
+void set_free_points(Graph& graph, const std::vector<NodeId>& free_points);
 
 // Frees the storages after the last node that reads, writes or allocates them. Linear.
 void die_at_last_use(Graph& graph, const std::set<StorageId>& storages);
 
 // Frees the storages after the given nodes.
-void die_at(Graph& graph, const std::map<StorageId, NodeId>& deaths);
+void die_at(Graph& graph, const std::map<StorageId, NodeId>& free_points);
 
 // Records which values and nodes replace others, and updates references that are not uses: guards, arguments of
 // composite regions and forward links.

@@ -130,14 +130,14 @@ class CompilerBackend : public KernelBackend {
       std::this_thread::sleep_for(pause);
       pause = std::min(pause + pause / 4 + std::chrono::milliseconds(1), std::chrono::milliseconds(10));
     }
-    std::string said;
+    std::string output;
     if (std::ifstream file(log); file) {
-      said.assign(std::istreambuf_iterator<char>(file), {});
-      said.resize(std::min<size_t>(said.size(), 2000));
+      output.assign(std::istreambuf_iterator<char>(file), {});
+      output.resize(std::min<size_t>(output.size(), 2000));
     }
     std::remove(log.c_str());
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return "";
-    return fmt::format("'{}' failed ({}): {}", compiler_, status, said);
+    return fmt::format("'{}' failed ({}): {}", compiler_, status, output);
   }
 
   KernelFunction load(const std::string& library) const override {

@@ -131,7 +131,7 @@ Slot& slot_of(const c10::OperatorHandle& op, c10::DispatchKey key) {
 class KernelRegistration {
  public:
   KernelRegistration(std::shared_ptr<EagerKernel> kernel, const std::vector<c10::OperatorHandle>& operators,
-              c10::DispatchKey key)
+                     c10::DispatchKey key)
       : kernel_(std::move(kernel)) {
     const std::lock_guard lock(slots_mutex);
     for (const c10::OperatorHandle& op : operators) {
@@ -272,8 +272,7 @@ std::map<std::string, std::string> operators_without_kernels() {
     const bool compilable = is_compilable(op);
     if (compilable && !is_composite(op)) return;
     const std::string_view why = why_no_kernel(Target(TargetKind::kOperator, op.schema()));
-    reasons[name] =
-        compilable || (why == kNoRow && is_composite(op)) ? "it is a composite operator" : std::string(why);
+    reasons[name] = compilable || (why == kNoRow && is_composite(op)) ? "it is a composite operator" : std::string(why);
   });
   return reasons;
 }

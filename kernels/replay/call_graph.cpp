@@ -26,7 +26,7 @@ class CallGraphBuilder {
     for (const c10::IValue& argument : arguments) {
       ValueId value;
       own.push_back(argument_of(argument, value, metas));
-      made_.arguments.push_back(value);
+      result_.arguments.push_back(value);
     }
     for (const c10::Device& device : asked_) {
       // "host" equals "host:0".
@@ -40,20 +40,20 @@ class CallGraphBuilder {
     } else {
       call_on_meta(op_, metas);
     }
-    made_.node = made_.graph.append(intern_operator(made_.graph, op_), own);
+    result_.node = result_.graph.append(intern_operator(result_.graph, op_), own);
     std::vector<Argument> results;
     for (const c10::IValue& result : metas) {
       if (!result.isTensor()) throw UnsupportedError("a result that is not a tensor");
       results.push_back(result.toTensor().defined() ? Argument::of_value(result_of(result.toTensor()))
                                                     : Argument::none());
     }
-    made_.graph.set_results(made_.node, results);
-    return std::move(made_);
+    result_.graph.set_results(result_.node, results);
+    return std::move(result_);
   }
 
  private:
   Argument argument_of(const c10::IValue& argument, ValueId& value, torch::jit::Stack& metas) {
-    Graph& graph = made_.graph;
+    Graph& graph = result_.graph;
     metas.push_back(argument);
     if (argument.isNone()) return Argument::none();
     if (argument.isInt()) return Argument::of_int(argument.toInt());
@@ -97,16 +97,16 @@ class CallGraphBuilder {
   }
 
   ValueId result_of(const at::Tensor& tensor) {
-    Graph& graph = made_.graph;
+    Graph& graph = result_.graph;
     const auto found = by_meta_.find(tensor.unsafeGetTensorImpl());
     if (found != by_meta_.end()) {
       const Value& value = graph.value(found->second);
-      return graph.new_tensor(made_.node, spec_of(tensor, value.storage, value.offset));
+      return graph.new_tensor(result_.node, spec_of(tensor, value.storage, value.offset));
     }
     for (const at::Tensor& other : kept_) {
       if (other.is_alias_of(tensor)) throw UnsupportedError("a result that is a view");
     }
-    return graph.new_tensor(made_.node, spec_of(tensor, graph.add_storage({.born = made_.node}), 0));
+    return graph.new_tensor(result_.node, spec_of(tensor, graph.add_storage({.born = result_.node}), 0));
   }
 
   static TensorMeta spec_of(const at::Tensor& tensor, StorageId storage, int64_t offset) {
@@ -131,7 +131,7 @@ class CallGraphBuilder {
   }
 
   const c10::OperatorHandle& op_;
-  CallGraph made_;
+  CallGraph result_;
   std::map<const c10::StorageImpl*, StorageId> storages_;
   std::map<const c10::TensorImpl*, ValueId> by_meta_;
   std::vector<at::Tensor> kept_;

@@ -53,7 +53,7 @@ int64_t int_or(const Argument& argument, int64_t otherwise) {
 class Reinplacer {
  public:
   explicit Reinplacer(const Graph& graph)
-      : read_(graph),
+      : old_(graph),
         bits_(lazy_bits_of(graph)),
         storages_(graph.storage_count()),
         into_(graph.storage_count()),
@@ -65,7 +65,7 @@ class Reinplacer {
   // Returns whether there is anything to do.
   bool decide() {
     uint32_t ordinal = 0;
-    for (const NodeId n : read_.nodes()) {
+    for (const NodeId n : old_.nodes()) {
       ++ordinal;
       if (std::as_const(decisions_)[n].kind != Kind::kCopy) continue;  // a scatter that was removed with its source
       if (!decide_operator(n, ordinal) && !decide_scatter(n, ordinal)) decide_write_back(n);
@@ -109,34 +109,34 @@ class Reinplacer {
   // Computes StorageFacts in one walk: the last readers of contents, and the write-backs of placeholders.
   void look() {
     uint32_t ordinal = 0;
-    const AliasAnalysis aliases = AliasAnalysis::of(read_);
-    for (const NodeId n : read_.nodes()) {
+    const AliasAnalysis aliases = AliasAnalysis::of(old_);
+    for (const NodeId n : old_.nodes()) {
       ordinal_[n] = ++ordinal;
-      const TargetId target = read_.node(n).target;
-      const OperatorFacts& facts = read_.facts(target);
-      const auto arguments = read_.arguments(n);
+      const TargetId target = old_.node(n).target;
+      const OperatorFacts& facts = old_.facts(target);
+      const auto arguments = old_.arguments(n);
       if (is_placeholder(target)) {
-        read_.for_each_output(n, [&](ValueId v) {
-          if (read_.value(v).storage.valid()) storages_[read_.value(v).storage.index].given = true;
+        old_.for_each_output(n, [&](ValueId v) {
+          if (old_.value(v).storage.valid()) storages_[old_.value(v).storage.index].given = true;
         });
       }
-      for (const SavedTensor& saved : read_.saved(n)) {
-        const StorageId storage = read_.value(saved.value).storage;
+      for (const SavedTensor& saved : old_.saved(n)) {
+        const StorageId storage = old_.value(saved.value).storage;
         if (storage.valid()) storages_[storage.index].saved = true;
       }
       if (facts.is_view && !facts.unknown) continue;
-      const bool backward = read_.node(n).phase == Graph::kBackward || read_.node(n).forward.valid();
-      const bool writes = facts.unknown || (!facts.written.empty() && writes_now(read_, n, facts));
-      const bool is_write_back = writes && read_.target(n).name() == "aten::copy_";
+      const bool backward = old_.node(n).phase == Graph::kBackward || old_.node(n).forward.valid();
+      const bool writes = facts.unknown || (!facts.written.empty() && writes_now(old_, n, facts));
+      const bool is_write_back = writes && old_.target(n).name() == "aten::copy_";
       for (size_t i = 0; i < arguments.size(); ++i) {
         const bool written = writes && (facts.unknown || std::find(facts.written.begin(), facts.written.end(), i) !=
                                                              facts.written.end());
-        read_.for_each_value(arguments.subspan(i, 1), [&](ValueId v) {
-          const StorageId id = read_.value(v).storage;
+        old_.for_each_value(arguments.subspan(i, 1), [&](ValueId v) {
+          const StorageId id = old_.value(v).storage;
           if (!id.valid()) return;
           StorageFacts& storage = storages_[id.index];
           if (written) {
-            const StridedView view = view_of(read_, v);
+            const StridedView view = view_of(old_, v);
             const auto [first, last] = aliases.bytes_used(id);
             const bool whole = is_dense(view) && view.bytes().first <= first && last <= view.bytes().second;
             if (is_write_back && storage.given && whole && storage.write_back == 0) {
@@ -165,7 +165,7 @@ class Reinplacer {
   // Returns whether the contents of the storage of `value` are not read after this node, except by `except`, and may be
   // overwritten.
   bool is_dead_after(ValueId value, uint32_t ordinal, NodeId except = NodeId()) {
-    const StorageId id = read_.value(value).storage;
+    const StorageId id = old_.value(value).storage;
     if (!id.valid()) return false;
     const StorageFacts& storage = storages_[id.index];
     const uint32_t last = except.valid() ? ordinal_[except] : ordinal;
@@ -179,8 +179,8 @@ class Reinplacer {
 
   // Returns whether a result may use its operand's memory from this node on.
   bool may_take(ValueId operand, ValueId result, uint32_t ordinal, NodeId except = NodeId()) {
-    const Value& a = read_.value(operand);
-    const Value& b = read_.value(result);
+    const Value& a = old_.value(operand);
+    const Value& b = old_.value(result);
     if (a.layout != c10::Layout::Strided || !a.storage.valid() || !b.storage.valid() || a.storage == b.storage) {
       return false;
     }
@@ -189,9 +189,9 @@ class Reinplacer {
     // The result must fit in place of the operand: same geometry and size, not shared. No element may occur twice, as
     // after expand(), or it would be written several times.
     if (a.dtype != b.dtype || a.device() != b.device() ||
-        !same_geometry(view_of(read_, operand), view_of(read_, result)) ||
-        internal_overlap(view_of(read_, operand)) != Overlap::kNone ||
-        read_.storage(a.storage).bytes != read_.storage(b.storage).bytes || storages_[b.storage.index].given ||
+        !same_geometry(view_of(old_, operand), view_of(old_, result)) ||
+        internal_overlap(view_of(old_, operand)) != Overlap::kNone ||
+        old_.storage(a.storage).bytes != old_.storage(b.storage).bytes || storages_[b.storage.index].given ||
         storages_[b.storage.index].written) {
       return false;
     }
@@ -204,23 +204,23 @@ class Reinplacer {
 
   // Facts about the result's storage become facts about the operand's.
   void merge(ValueId operand, ValueId result) {
-    const StorageId to = merged(read_.value(operand).storage);
-    into_[read_.value(result).storage.index] = to;
+    const StorageId to = merged(old_.value(operand).storage);
+    into_[old_.value(result).storage.index] = to;
   }
 
   // Pairs the operands that an in-place operator writes with the corresponding results; empty if that is impossible. A
   // functional call returns its results first and then the written arguments.
   std::vector<Write> writes_of(NodeId n, const OperatorFacts& facts) const {
-    const auto arguments = read_.arguments(n);
-    const auto results = read_.results(n);
+    const auto arguments = old_.arguments(n);
+    const auto results = old_.results(n);
     if (results.size() < facts.written.size()) return {};
     const size_t fresh = results.size() - facts.written.size();
     std::vector<Write> writes;
     for (size_t w = 0; w < facts.written.size(); ++w) {
       std::vector<ValueId> operands;
       std::vector<ValueId> made;
-      read_.for_each_value(arguments.subspan(facts.written[w], 1), [&](ValueId v) { operands.push_back(v); });
-      read_.for_each_value(results.subspan(fresh + w, 1), [&](ValueId v) { made.push_back(v); });
+      old_.for_each_value(arguments.subspan(facts.written[w], 1), [&](ValueId v) { operands.push_back(v); });
+      old_.for_each_value(results.subspan(fresh + w, 1), [&](ValueId v) { made.push_back(v); });
       if (operands.size() != made.size()) return {};
       for (size_t i = 0; i < made.size(); ++i) writes.push_back({operands[i], made[i]});
     }
@@ -230,15 +230,15 @@ class Reinplacer {
   // Returns whether a written storage is also another operand: add_(x, x.t()) reads elements that it has already
   // written.
   bool reads_what_it_writes(NodeId n, const OperatorFacts& facts, std::span<const Write> writes) {
-    const auto arguments = read_.arguments(n);
+    const auto arguments = old_.arguments(n);
     bool found = false;
     for (size_t i = 0; i < arguments.size(); ++i) {
       const bool is_written = std::find(facts.written.begin(), facts.written.end(), i) != facts.written.end();
-      read_.for_each_value(arguments.subspan(i, 1), [&](ValueId v) {
-        const StorageId storage = read_.value(v).storage;
+      old_.for_each_value(arguments.subspan(i, 1), [&](ValueId v) {
+        const StorageId storage = old_.value(v).storage;
         uint32_t same = 0;
         for (const Write& write : writes) {
-          if (storage.valid() && merged(storage) == merged(read_.value(write.operand).storage)) ++same;
+          if (storage.valid() && merged(storage) == merged(old_.value(write.operand).storage)) ++same;
         }
         found = found || same > (is_written ? 1U : 0U);
       });
@@ -250,29 +250,29 @@ class Reinplacer {
   // mul(%1, 2) and %3 = slice_scatter(%0, %2), where %1 is that slice of %0, mul_(%1, 2) suffices. %1 must have the
   // layout of the slice, and the kernel must compute the same bits there: some sum in another order for other strides.
   bool goes_with_scatter(NodeId n, uint32_t ordinal, const Target& target, const Write& write, NodeId scatter) {
-    const auto arguments = read_.arguments(scatter);
+    const auto arguments = old_.arguments(scatter);
     const auto place = region(scatter);
-    const Value& value = read_.value(write.operand);
+    const Value& value = old_.value(write.operand);
     if (!place || bits_[write.operand] != 0 || arguments[0].kind != ArgumentKind::kValue || !value.storage.valid() ||
-        read_.value(arguments[0].ref.value).storage != value.storage || place->dtype != value.dtype ||
-        read_.value(write.made).dtype != value.dtype || storages_[read_.value(write.made).storage.index].saved) {
+        old_.value(arguments[0].ref.value).storage != value.storage || place->dtype != value.dtype ||
+        old_.value(write.made).dtype != value.dtype || storages_[old_.value(write.made).storage.index].saved) {
       return false;
     }
     const StridedView there{{place->sizes.data(), place->sizes.size()},
                             {place->strides.data(), place->strides.size()},
                             place->offset,
                             place->itemsize()};
-    const StridedView dense = view_of(read_, write.made);
+    const StridedView dense = view_of(old_, write.made);
     if (!std::equal(dense.sizes.begin(), dense.sizes.end(), there.sizes.begin(), there.sizes.end())) return false;
     const FunctionalForm* form = functional_form(target);
     const bool same_bits =
-        form && ((form->target.facts().pointwise && !form->target.facts().random && is_layout_independent(read_, n)) ||
+        form && ((form->target.facts().pointwise && !form->target.facts().random && is_layout_independent(old_, n)) ||
                  same_elements({dense.sizes, dense.strides, 0, 1}, {there.sizes, there.strides, 0, 1}));
     // Nothing may read the place between the two.
     const StorageFacts& storage = storages_[value.storage.index];
     const bool alone = storage.last_read == ordinal_[scatter] && storage.read_before <= ordinal;
-    const ValueId whole = read_.results(scatter).front().ref.value;
-    return same_bits && same_geometry(there, view_of(read_, write.operand)) && alone &&
+    const ValueId whole = old_.results(scatter).front().ref.value;
+    return same_bits && same_geometry(there, view_of(old_, write.operand)) && alone &&
            may_take(arguments[0].ref.value, whole, ordinal, scatter);
   }
 
@@ -285,14 +285,14 @@ class Reinplacer {
     const std::vector<Write> writes = writes_of(n, facts);
     if (writes.empty()) return false;
     NodeId scatter;
-    if (writes.size() == 1 && !read_.has_uses(writes[0].made)) return false;
+    if (writes.size() == 1 && !old_.has_uses(writes[0].made)) return false;
     if (writes.size() == 1) scatter = only_scatter(writes[0].made);
     if (reads_what_it_writes(n, facts, writes)) return false;
     if (scatter.valid() && goes_with_scatter(n, ordinal, *target, writes[0], scatter)) {
       decisions_[n] = {Kind::kInPlace, target};
       decisions_[scatter].kind = Kind::kGone;
       merge(writes[0].operand, writes[0].made);
-      merge(read_.arguments(scatter)[0].ref.value, read_.results(scatter).front().ref.value);
+      merge(old_.arguments(scatter)[0].ref.value, old_.results(scatter).front().ref.value);
       ++result.operators;
       ++result.scatters;
       return true;
@@ -308,18 +308,18 @@ class Reinplacer {
 
   // slice_scatter(base, source) becomes a copy_ to the slice of base, if the old base is not needed.
   bool decide_scatter(NodeId n, uint32_t ordinal) {
-    const auto arguments = read_.arguments(n);
-    if (scatter_of(read_.target(n)) == nullptr || arguments[0].kind != ArgumentKind::kValue ||
+    const auto arguments = old_.arguments(n);
+    if (scatter_of(old_.target(n)) == nullptr || arguments[0].kind != ArgumentKind::kValue ||
         arguments[1].kind != ArgumentKind::kValue) {
       return false;
     }
     const ValueId base = arguments[0].ref.value;
     const ValueId source = arguments[1].ref.value;
-    const ValueId whole = read_.results(n).front().ref.value;
-    const StorageId from = read_.value(source).storage;
+    const ValueId whole = old_.results(n).front().ref.value;
+    const StorageId from = old_.value(source).storage;
     // A source that was merged into the base's memory would be overwritten while it is read.
     if (!region(n) || !from.valid() || !may_take(base, whole, ordinal) ||
-        merged(from) == merged(read_.value(base).storage)) {
+        merged(from) == merged(old_.value(base).storage)) {
       return false;
     }
     decisions_[n].kind = Kind::kView;
@@ -330,17 +330,17 @@ class Reinplacer {
 
   // Removes copy_(x, y) if y was computed in the memory of x.
   bool decide_write_back(NodeId n) {
-    const auto arguments = read_.arguments(n);
-    if (read_.target(n).name() != "aten::copy_" || arguments[0].kind != ArgumentKind::kValue ||
+    const auto arguments = old_.arguments(n);
+    if (old_.target(n).name() != "aten::copy_" || arguments[0].kind != ArgumentKind::kValue ||
         arguments[1].kind != ArgumentKind::kValue) {
       return false;
     }
     const ValueId to = arguments[0].ref.value;
     const ValueId from = arguments[1].ref.value;
-    const StorageId a = read_.value(to).storage;
-    const StorageId b = read_.value(from).storage;
+    const StorageId a = old_.value(to).storage;
+    const StorageId b = old_.value(from).storage;
     if (!a.valid() || !b.valid() || a == b || merged(a) != merged(b) ||
-        read_.value(to).dtype != read_.value(from).dtype || !same_geometry(view_of(read_, to), view_of(read_, from))) {
+        old_.value(to).dtype != old_.value(from).dtype || !same_geometry(view_of(old_, to), view_of(old_, from))) {
       return false;
     }
     decisions_[n].kind = Kind::kGone;
@@ -350,17 +350,17 @@ class Reinplacer {
 
   // Returns where a scatter writes, as a view of its first operand; nullopt for invalid dimensions.
   std::optional<TensorGeometry> region(NodeId n) const {
-    const auto arguments = read_.arguments(n);
+    const auto arguments = old_.arguments(n);
     const ValueId base = arguments[0].ref.value;
-    TensorGeometry geometry = TensorGeometry::of(read_, base);
-    const std::string& name = read_.target(n).name();
+    TensorGeometry geometry = TensorGeometry::of(old_, base);
+    const std::string& name = old_.target(n).name();
     const auto rank = static_cast<int64_t>(geometry.sizes.size());
     const auto wrapped = [&](int64_t dim) { return dim < 0 ? dim + rank : dim; };
     // as_strided is relative to the start of the storage, regardless of the base's offset; the others are relative to
     // the base.
     if (name == "aten::as_strided_scatter") {
-      const auto sizes = read_.ints(arguments[2]);
-      const auto strides = read_.ints(arguments[3]);
+      const auto sizes = old_.ints(arguments[2]);
+      const auto strides = old_.ints(arguments[3]);
       geometry.sizes.assign(sizes.begin(), sizes.end());
       geometry.strides.assign(strides.begin(), strides.end());
       geometry.offset = int_or(arguments[4], geometry.offset);
@@ -409,18 +409,18 @@ class Reinplacer {
   NodeId only_scatter(ValueId value) const {
     NodeId found;
     uint32_t uses = 0;
-    read_.for_each_use(value, [&](NodeId user) {
+    old_.for_each_use(value, [&](NodeId user) {
       ++uses;
       found = user;
     });
-    if (uses != 1 || scatter_of(read_.target(found)) == nullptr) return {};
-    const Argument& source = read_.arguments(found)[1];
+    if (uses != 1 || scatter_of(old_.target(found)) == nullptr) return {};
+    const Argument& source = old_.arguments(found)[1];
     return source.kind == ArgumentKind::kValue && source.ref.value == value ? found : NodeId();
   }
 
   const Target* in_place(NodeId n) {
-    const TargetId id = read_.node(n).target;
-    const Target& target = read_.target(id);
+    const TargetId id = old_.node(n).target;
+    const Target& target = old_.target(id);
     if (target.kind() == TargetKind::kOperator) return in_place_form(target);
     // Functional calls (core/calls/functions.h) of in-place operators without a functional form become the original
     // operator again.
@@ -435,7 +435,7 @@ class Reinplacer {
     return original_of_[id];
   }
 
-  const Graph& read_;
+  const Graph& old_;
   const IdMap<ValueId, uint8_t> bits_;
   std::vector<StorageFacts> storages_;
   std::vector<StorageId> into_;  // by storage: the storage it was merged into
@@ -456,15 +456,15 @@ class Reinplacer::Build {
 
  public:
   explicit Build(Reinplacer& decided)
-      : decided_(decided), read_(decided.read_), emitter_(read_, made_), carried_(read_, made_) {}
+      : decided_(decided), old_(decided.old_), emitter_(old_, new_), carried_(old_, new_) {}
 
   Graph run() {
-    for (const NodeId n : read_.nodes()) {
+    for (const NodeId n : old_.nodes()) {
       const Decision decision = std::as_const(decided_.decisions_)[n];
-      carried_.enter_region(read_.node(n).region, value_of());
-      emitter_.stand_for(n, carried_.made(read_.node(n).forward));
+      carried_.enter_region(old_.node(n).region, value_of());
+      emitter_.stand_for(n, carried_.made(old_.node(n).forward));
       std::vector<Argument> arguments;
-      for (const Argument& argument : read_.arguments(n)) arguments.push_back(emitter_.mapped(argument, value_of()));
+      for (const Argument& argument : old_.arguments(n)) arguments.push_back(emitter_.mapped(argument, value_of()));
       switch (decision.kind) {
         case Kind::kCopy:
           copy(n, arguments);
@@ -476,13 +476,13 @@ class Reinplacer::Build {
           scatter_to_view(n, arguments);
           break;
         case Kind::kGone:
-          read_.for_each_output(n, [&](ValueId v) { now_[v] = arguments[0].ref.value; });
+          old_.for_each_output(n, [&](ValueId v) { now_[v] = arguments[0].ref.value; });
           break;
       }
       carried_.done(n);
     }
     carried_.finish(value_of(), [&](StorageId s) { return std::as_const(storages_)[decided_.merged(s)]; });
-    return std::move(made_);
+    return std::move(new_);
   }
 
  private:
@@ -495,10 +495,10 @@ class Reinplacer::Build {
 
   // Creates a result, with the geometry and storage of `like`: itself, or the operand that is written instead.
   ValueId define(NodeId node, ValueId old, ValueId like) {
-    TensorMeta spec = read_.meta(like);
-    spec.requires_grad = read_.value(old).requires_grad;
+    TensorMeta spec = old_.meta(like);
+    spec.requires_grad = old_.value(old).requires_grad;
     if (spec.storage.valid()) spec.storage = storage_of(spec.storage, node);
-    const ValueId result = made_.new_value(node, read_.value(like).kind, spec);
+    const ValueId result = new_.new_value(node, old_.value(like).kind, spec);
     now_[old] = result;
     return result;
   }
@@ -516,21 +516,21 @@ class Reinplacer::Build {
   }
 
   void copy(NodeId n, const std::vector<Argument>& arguments) {
-    const NodeId node = emitter_.append(carried_.target(read_.node(n).target), arguments);
-    made_.set_results(node, same_results(node, read_.results(n)));
+    const NodeId node = emitter_.append(carried_.target(old_.node(n).target), arguments);
+    new_.set_results(node, same_results(node, old_.results(n)));
     carried_.node(n, node);
     carried_.saved(n, node, value_of());
   }
 
   void call_in_place(NodeId n, const Target& target, const std::vector<Argument>& arguments) {
     const OperatorFacts& facts = target.facts();
-    const auto results = read_.results(n);
+    const auto results = old_.results(n);
     const NodeId node = emitter_.append(carried_.target(target), arguments);
     const size_t fresh = results.size() - facts.written.size();
     std::vector<Argument> copies = same_results(node, results.subspan(0, fresh));
     for (size_t w = 0; w < facts.written.size(); ++w) {
       std::vector<ValueId> operands;
-      read_.for_each_value(read_.arguments(n).subspan(facts.written[w], 1), [&](ValueId v) { operands.push_back(v); });
+      old_.for_each_value(old_.arguments(n).subspan(facts.written[w], 1), [&](ValueId v) { operands.push_back(v); });
       // relu_ returns its operand, which is a separate value here; _foreach_add_ returns nothing, and later readers of
       // the result read the operand.
       const bool returned = std::any_of(facts.aliases.begin(), facts.aliases.end(),
@@ -540,10 +540,10 @@ class Reinplacer::Build {
       if (returned) {
         copies.push_back(results_like(node, results.subspan(fresh + w, 1), operand).front());
       } else {
-        read_.for_each_value(results.subspan(fresh + w, 1), [&](ValueId v) { now_[v] = value_of()(operand(v)); });
+        old_.for_each_value(results.subspan(fresh + w, 1), [&](ValueId v) { now_[v] = value_of()(operand(v)); });
       }
     }
-    made_.set_results(node, copies);
+    new_.set_results(node, copies);
     carried_.node(n, node);
     carried_.saved(n, node, value_of());
   }
@@ -551,23 +551,23 @@ class Reinplacer::Build {
   // slice_scatter(base, source) returns a new tensor with a part replaced. If the old one is not needed, the part is
   // written in place, and later readers of the result read the base.
   void scatter_to_view(NodeId n, std::vector<Argument>& arguments) {
-    const Scatter& scatter = *scatter_of(read_.target(n));
+    const Scatter& scatter = *scatter_of(old_.target(n));
     const TensorGeometry place = *decided_.region(n);
     const Argument source = arguments[1];
     const ValueId base = arguments[0].ref.value;
     arguments.erase(arguments.begin() + 1);
     const NodeId node = emitter_.append(emitter_.target(scatter.view), arguments);
-    const StorageId storage = made_.value(base).storage;
+    const StorageId storage = new_.value(base).storage;
     const ValueId view = emitter_.add_result(node, place, storage);
     carried_.node(n, emitter_.append(emitter_.target("aten::copy_"),
                                      {Argument::of_value(view), source, Argument::of_bool(false)}));
-    emitter_.add_result(made_.last(), place, storage);
-    now_[read_.results(n).front().ref.value] = base;
+    emitter_.add_result(new_.last(), place, storage);
+    now_[old_.results(n).front().ref.value] = base;
   }
 
   Reinplacer& decided_;
-  const Graph& read_;
-  Graph made_;
+  const Graph& old_;
+  Graph new_;
   NodeEmitter emitter_;
   GraphRebuild carried_;
   IdMap<ValueId, ValueId> now_;

@@ -82,7 +82,7 @@ class Float8Operands {
     return matrices_.contains(key_of(product, value, c10::kFloat8_e4m3fn));
   }
 
-  const std::set<StorageId>& made() const { return made_; }
+  const std::set<StorageId>& made() const { return new_storages_; }
   int64_t casts() const { return casts_; }
 
  private:
@@ -198,7 +198,7 @@ class Float8Operands {
       for (const int64_t size : sizes) bytes *= size;
       storage = graph_.add_storage(
           {.bytes = bytes, .device_type = device.type(), .device_index = device.index(), .born = node});
-      made_.insert(storage);
+      new_storages_.insert(storage);
     }
     return graph_.add_tensor_result(
         node, {.dtype = dtype, .sizes = sizes, .strides = strides, .storage = storage, .device = device});
@@ -207,7 +207,7 @@ class Float8Operands {
   Graph& graph_;
   const Effects& effects_;
   std::map<Key, std::vector<Matrix>> matrices_;
-  std::set<StorageId> made_;
+  std::set<StorageId> new_storages_;
   int64_t casts_ = 0;
 };
 

@@ -16,8 +16,8 @@
 namespace shadowgraph {
 namespace {
 
-constexpr double kNever = 1e300;     // the sum of two still compares greater than any valid cost
-constexpr double kTooMuch = 1e299;   // less than any sum with kNever
+constexpr double kNever = 1e300;    // the sum of two still compares greater than any valid cost
+constexpr double kTooMuch = 1e299;  // less than any sum with kNever
 constexpr double kMaxCost = 4.e15;  // half of the largest integers that a double represents exactly
 
 void check_stage(const ChainStage& stage) {

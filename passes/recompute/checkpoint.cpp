@@ -90,9 +90,9 @@ class Rewrite {
       // otherwise inner levels read its copies; many levels take much memory
       if (!has_inner[level]) copiers_[level].reset();
     }
-    for (const Offload& offload : offloads_) send_to_host(graph_, offload.trip, changes_, result_);
+    for (const Offload& offload : offloads_) offload_to_cpu(graph_, offload.points, changes_, result_);
     drop_saved();
-    end_lives(graph_, changes_);
+    update_lifetimes(graph_, changes_);
     put_parents_first(graph_);
     result_.segments = static_cast<int64_t>(outer_first.size());
     return result_;
@@ -208,7 +208,7 @@ class Rewrite {
   }
 
   struct Offload {
-    HostTrip trip;
+    OffloadPoints points;
     size_t level = 0;
   };
 
@@ -217,8 +217,8 @@ class Rewrite {
     for (size_t level = 0; level < plan_.levels().size(); ++level) {
       if (plan_.levels()[level].outer >= 0) continue;
       for (const StorageId s : plan_.levels()[level].segment->offload) {
-        HostTrip trip = host_trip(graph_, plan_.effects(), s);
-        if (trip.last_forward.valid()) offloads_.push_back({std::move(trip), level});
+        OffloadPoints points = offload_points(graph_, plan_.effects(), s);
+        if (points.last_forward.valid()) offloads_.push_back({std::move(points), level});
       }
     }
   }

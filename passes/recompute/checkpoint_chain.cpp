@@ -507,13 +507,14 @@ class ChainBuilder {
 
   // Adds two variants of each option: one that offloads as much as computation hides, and one that offloads everything.
   // An offloaded tensor takes no memory here and no recompute, only exposed transfer time.
-  void send_to_host(size_t stage, int64_t backward, std::span<const Storages> groups, std::vector<KeepOption>& candidates) const {
+  void offload_to_cpu(size_t stage, int64_t backward, std::span<const Storages> groups,
+                      std::vector<KeepOption>& candidates) const {
     int64_t running = 0;  // forward once, regardless of recompute
     for (int32_t at = begin_of(stage); at < ends_[stage]; ++at) running += costs_[size_t(at)];
     std::vector<const Storages*> may_leave;
     for (const Storages& group : groups) {
       if (std::all_of(group.begin(), group.end(),
-                      [&](StorageId s) { return host_trip(graph_, effects_, s).last_forward.valid(); })) {
+                      [&](StorageId s) { return offload_points(graph_, effects_, s).last_forward.valid(); })) {
         may_leave.push_back(&group);
       }
     }
@@ -543,8 +544,9 @@ class ChainBuilder {
 
   // Returns the Pareto-optimal options in cost and bytes, the cheapest first. `all` is the size if everything is kept.
   std::vector<KeepOption> best_of(std::vector<KeepOption> candidates, int64_t all) const {
-    std::stable_sort(candidates.begin(), candidates.end(),
-                     [](const KeepOption& a, const KeepOption& b) { return a.cost != b.cost ? a.cost < b.cost : a.bytes < b.bytes; });
+    std::stable_sort(candidates.begin(), candidates.end(), [](const KeepOption& a, const KeepOption& b) {
+      return a.cost != b.cost ? a.cost < b.cost : a.bytes < b.bytes;
+    });
     std::vector<KeepOption> front;
     for (KeepOption& way : candidates) {
       if ((way.cost > 0 || !way.offloaded.empty()) && way.bytes < (front.empty() ? all : front.back().bytes)) {
@@ -574,7 +576,7 @@ class ChainBuilder {
     const std::vector<Storages> groups = groups_of(stage, saved, outputs);
     std::vector<KeepOption> candidates;
     for (const bool down : {true, false}) walk_greedily(down, stage, saved, outputs, groups, candidates);
-    if (options_.link > 0) send_to_host(stage, result.backward, groups, candidates);
+    if (options_.link > 0) offload_to_cpu(stage, result.backward, groups, candidates);
     const auto listed = [](const Storages& storages) {
       std::vector<StorageId> list(storages.begin(), storages.end());
       std::sort(list.begin(), list.end());

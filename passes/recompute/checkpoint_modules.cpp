@@ -249,7 +249,7 @@ CheckpointPolicy within_budget(int64_t bytes) {
 // ---- Lifetimes
 
 FreeAtLastUseResult free_at_last_use(Graph& graph) {
-  std::vector<NodeId> deaths = last_uses(graph);
+  std::vector<NodeId> free_points = last_uses(graph);
   std::vector<bool> for_good(graph.storage_count(), false);  // owned by the caller
   for (const NodeId n : graph.nodes()) {
     const auto hold = [&](ValueId v) {
@@ -260,11 +260,11 @@ FreeAtLastUseResult free_at_last_use(Graph& graph) {
   }
   int64_t moved = 0;
   for (uint32_t i = 0; i < graph.storage_count(); ++i) {
-    if (!deaths[i].valid()) continue;
-    if (for_good[i]) deaths[i] = NodeId();
-    moved += graph.storage(StorageId(i)).freed_after != deaths[i] ? 1 : 0;
+    if (!free_points[i].valid()) continue;
+    if (for_good[i]) free_points[i] = NodeId();
+    moved += graph.storage(StorageId(i)).freed_after != free_points[i] ? 1 : 0;
   }
-  if (moved != 0) set_free_points(graph, deaths);
+  if (moved != 0) set_free_points(graph, free_points);
   return {.moved = moved};
 }
 

@@ -37,8 +37,8 @@ std::vector<size_t> statistics_to_leave_out(const Graph& graph, NodeId node) {
 
 // One value must cover the whole storage, so that one copy each way suffices. Backward may only read it, and it must
 // not be visible outside.
-HostTrip host_trip(const Graph& graph, const Effects& effects, StorageId storage) {
-  HostTrip trip;
+OffloadPoints offload_points(const Graph& graph, const Effects& effects, StorageId storage) {
+  OffloadPoints points;
   const NodeId born = graph.storage(storage).born;
   if (!born.valid() || graph.is_erased(born) || graph.is_placeholder(born)) return {};
   bool possible = true;
@@ -48,7 +48,7 @@ HostTrip host_trip(const Graph& graph, const Effects& effects, StorageId storage
                        [&](const StorageWrite& write) { return write.storage == storage; });
   };
   const auto note = [&](NodeId n) {
-    if (!trip.last_forward.valid() || graph.is_before(trip.last_forward, n)) trip.last_forward = n;
+    if (!points.last_forward.valid() || graph.is_before(points.last_forward, n)) points.last_forward = n;
   };
   // Checks every value in the storage: a write by backward to any view would be lost.
   graph.for_each_value_in(storage, [&](ValueId v) {
@@ -70,17 +70,18 @@ HostTrip host_trip(const Graph& graph, const Effects& effects, StorageId storage
       }
     });
     if (!in_forward) return;  // a view that backward creates of its operand
-    if (read) trip.read.push_back(v);
+    if (read) points.read.push_back(v);
     if (strided && value.offset == 0 && graph.logical_bytes(v) == graph.storage(storage).bytes &&
         is_dense(view_of(graph, v))) {
-      trip.whole = v;
+      points.whole = v;
     }
   });
-  if (possible && trip.whole.valid()) {
+  if (possible && points.whole.valid()) {
     // A view of another dtype cannot be taken from the copy with the same strides.
-    for (const ValueId v : trip.read) possible = possible && graph.value(v).dtype == graph.value(trip.whole).dtype;
+    for (const ValueId v : points.read) possible = possible && graph.value(v).dtype == graph.value(points.whole).dtype;
   }
-  return possible && trip.whole.valid() && !trip.read.empty() && trip.last_forward.valid() ? trip : HostTrip{};
+  return possible && points.whole.valid() && !points.read.empty() && points.last_forward.valid() ? points
+                                                                                                 : OffloadPoints{};
 }
 
 // Effects are computed once for all levels. Segments are given by regions or by ranges of nodes; if mixed, their

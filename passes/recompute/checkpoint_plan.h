@@ -47,7 +47,7 @@ struct CheckpointLevel {
   std::vector<CheckpointDemand> demands;
 
   // ---- Decided
-  std::vector<NodeId> recomputed;            // in program order
+  std::vector<NodeId> recomputed;                     // in program order
   std::unordered_set<StorageId> recomputed_storages;  // storages with a copy at this level
   std::vector<CheckpointDemand> accepted;
   std::vector<RandomRun> random_runs;
@@ -101,12 +101,12 @@ class CheckpointPlan {
 std::vector<size_t> statistics_to_leave_out(const Graph& graph, NodeId node);
 
 // How a storage allocated in forward is offloaded to CPU until backward.
-struct HostTrip {
+struct OffloadPoints {
   ValueId whole;              // a value that fills it
   std::vector<ValueId> read;  // values that backward reads: parts of it, or other views
   NodeId last_forward;        // the last forward node that uses it; invalid: it cannot be offloaded
   NodeId fetch;               // before which it is copied back, at the latest for its first reader
 };
-HostTrip host_trip(const Graph& graph, const Effects& effects, StorageId storage);
+OffloadPoints offload_points(const Graph& graph, const Effects& effects, StorageId storage);
 
 }  // namespace shadowgraph

@@ -14,12 +14,12 @@
 namespace shadowgraph {
 namespace {
 
-class SecondRunCheck {
+class RecomputeChecker {
  public:
-  SecondRunCheck(const Graph& graph, const Effects& effects, std::span<const NodeId> nodes)
+  RecomputeChecker(const Graph& graph, const Effects& effects, std::span<const NodeId> nodes)
       : graph_(graph), effects_(effects), nodes_(nodes), inside_(nodes.begin(), nodes.end()) {}
 
-  SecondRun run() {
+  RecomputeCheck run() {
     find_statistics();
     for (const NodeId n : nodes_) {
       check_writes(n);
@@ -110,13 +110,13 @@ class SecondRunCheck {
   const Effects& effects_;
   const std::span<const NodeId> nodes_;
   const std::unordered_set<NodeId> inside_;
-  SecondRun found_;
+  RecomputeCheck found_;
 };
 
 }  // namespace
 
-SecondRun second_run(const Graph& graph, const Effects& effects, std::span<const NodeId> nodes) {
-  return SecondRunCheck(graph, effects, nodes).run();
+RecomputeCheck check_recompute(const Graph& graph, const Effects& effects, std::span<const NodeId> nodes) {
+  return RecomputeChecker(graph, effects, nodes).run();
 }
 
 // Checkpoints in a forward graph: a segment becomes a region whose internals autograd does not save.
@@ -127,7 +127,7 @@ SecondRun second_run(const Graph& graph, const Effects& effects, std::span<const
 //
 // Emitted code and torch.fx call checkpoint() there, which recomputes the whole segment in backward, whereas in a graph
 // with its backward only the needed nodes are recomputed. So a segment is rejected if one of its nodes cannot be
-// recomputed (second_run()), and the report says why. Inputs of the segment are kept, and listed as saved by the first
+// recomputed (check_recompute()), and the report says why. Inputs of the segment are kept, and listed as saved by the first
 // node that reads them.
 //
 // Linear in the graph times the depth of nesting.
@@ -195,7 +195,7 @@ class ForwardMarks {
     for (const c10::Device device : generators_of(level)) {
       if (!device.is_cpu() && !device.is_cuda()) return "the generator state on " + device.str() + " cannot be saved";
     }
-    if (const SecondRun again = second_run(graph_, effects, level.nodes); !again.obstacle.empty())
+    if (const RecomputeCheck again = check_recompute(graph_, effects, level.nodes); !again.obstacle.empty())
       return again.obstacle;
     bool saves = false;
     for (const NodeId n : level.nodes) {
@@ -268,7 +268,8 @@ class ForwardMarks {
       for (size_t i = 0; i < arguments.size(); ++i) {
         graph_.for_each_value(arguments.subspan(i, 1), [&](ValueId v) {
           const Value& value = graph_.value(v);
-          if (value.kind != ValueKind::kTensor || !value.storage.valid() || is_produced_in(value.storage, inside)) return;
+          if (value.kind != ValueKind::kTensor || !value.storage.valid() || is_produced_in(value.storage, inside))
+            return;
           given.insert(value.storage);
           // A tensor that participates in gradients; parameters and similar exist anyway.
           if (graph_.is_placeholder(value.producer) || !listed.insert(value.storage).second) return;
@@ -280,11 +281,11 @@ class ForwardMarks {
     for (const StorageId s : given) {
       if (graph_.storage(s).freed_after.valid()) graph_.extend_life(s, graph_.last());
     }
-    end_lives_of(dropped);
+    free_dropped(dropped);
   }
 
   // Storages that only autograd kept are freed after their last use.
-  void end_lives_of(const std::unordered_set<StorageId>& dropped) {
+  void free_dropped(const std::unordered_set<StorageId>& dropped) {
     for (const StorageId s : dropped) {
       if (graph_.storage(s).freed_after.valid()) continue;
       NodeId last_use = graph_.storage(s).born;

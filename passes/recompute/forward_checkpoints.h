@@ -14,7 +14,7 @@
 
 namespace shadowgraph {
 
-struct SecondRun {
+struct RecomputeCheck {
   std::string obstacle;  // "aten::add_: writes to a tensor from outside"; "" if there is none
   NodeId at;             // the node with the obstacle
   // Storages from outside that are written here but affect nothing else computed here: running statistics, batch
@@ -23,7 +23,7 @@ struct SecondRun {
 };
 
 // `nodes` are the forward nodes of the function, in program order. Linear in them.
-SecondRun second_run(const Graph& graph, const Effects& effects, std::span<const NodeId> nodes);
+RecomputeCheck check_recompute(const Graph& graph, const Effects& effects, std::span<const NodeId> nodes);
 
 // Checkpoints of a forward graph become calls of checkpoint() in emitted code. Internal to passes/recompute.
 

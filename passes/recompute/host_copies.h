@@ -17,10 +17,10 @@ struct StorageChanges {
 
 // Frees originals after their last use in forward, operands of recomputed nodes after those, and copies after their
 // last use. Other storages keep the point where they are freed. Linear.
-void end_lives(Graph& graph, const StorageChanges& changes);
+void update_lifetimes(Graph& graph, const StorageChanges& changes);
 
-// Copies a storage to CPU after its last use in forward, and back before its first use in backward or where the trip
+// Copies a storage to CPU after its last use in forward, and back before its first use in backward or where `points`
 // specifies. Backward nodes, including recomputed ones, then read the copy. Does nothing if backward does not read it.
-void send_to_host(Graph& graph, const HostTrip& trip, StorageChanges& changes, CheckpointResult& result);
+void offload_to_cpu(Graph& graph, const OffloadPoints& points, StorageChanges& changes, CheckpointResult& result);
 
 }  // namespace shadowgraph

@@ -18,7 +18,7 @@
 
 namespace shadowgraph {
 
-void end_lives(Graph& graph, const StorageChanges& changes) {
+void update_lifetimes(Graph& graph, const StorageChanges& changes) {
   const auto is_copy = [&](NodeId n) { return changes.copies[n] != 0; };
   // Last uses of everything, in one walk.
   std::vector<NodeId> last_use(graph.storage_count());
@@ -33,7 +33,7 @@ void end_lives(Graph& graph, const StorageChanges& changes) {
     graph.for_each_input(n, touch);
     graph.for_each_output(n, touch);
   }
-  std::map<StorageId, NodeId> deaths;
+  std::map<StorageId, NodeId> free_points;
   for (uint32_t i = 0; i < graph.storage_count(); ++i) {
     const StorageId s(i);
     const Storage& storage = graph.storage(s);
@@ -45,9 +45,10 @@ void end_lives(Graph& graph, const StorageChanges& changes) {
     const bool earlier = is_freed && changes.touched[s] != 0 && graph.is_before(last_use[i], storage.freed_after) &&
                          graph.node(storage.freed_after).phase != Graph::kForward;
     if ((!is_new || storage.freed_after == last_use[i]) && !later && !earlier) continue;
-    deaths[s] = is_end(graph.node(last_use[i]).target) ? NodeId() : last_use[i];  // never freed if an end node uses it
+    free_points[s] =
+        is_end(graph.node(last_use[i]).target) ? NodeId() : last_use[i];  // never freed if an end node uses it
   }
-  die_at(graph, deaths);
+  die_at(graph, free_points);
 }
 
 namespace {
@@ -57,22 +58,22 @@ class HostCopies {
   HostCopies(Graph& graph, StorageChanges& changes, CheckpointResult& result)
       : graph_(graph), changes_(changes), result_(result) {}
 
-  void send(const HostTrip& trip) {
+  void send(const OffloadPoints& points) {
     NodeId first;
-    for (const ValueId v : trip.read) {
+    for (const ValueId v : points.read) {
       const auto readers = readers_of(v);
       if (!readers.empty() && (!first.valid() || graph_.is_before(readers.front(), first))) first = readers.front();
     }
     if (!first.valid()) return;  // all readers read copies
-    if (trip.fetch.valid() && graph_.is_before(trip.fetch, first)) first = trip.fetch;
-    const ValueId whole = trip.whole;
+    if (points.fetch.valid() && graph_.is_before(points.fetch, first)) first = points.fetch;
+    const ValueId whole = points.whole;
     const StorageId storage = graph_.value(whole).storage;
     const NodeId born = graph_.storage(storage).born;
-    const ValueId host = copy_to(whole, c10::Device(c10::DeviceType::CPU), graph_.node(trip.last_forward).next, born);
+    const ValueId host = copy_to(whole, c10::Device(c10::DeviceType::CPU), graph_.node(points.last_forward).next, born);
     changes_.made[graph_.value(host).storage] = 1;
     const ValueId back = copy_to(host, graph_.storage(storage).device(), first, born);
     mark_fetched(back, first, born);
-    for (const ValueId v : trip.read) {
+    for (const ValueId v : points.read) {
       if (readers_of(v).empty()) continue;
       const ValueId replacement = v == whole ? back : view_like(v, back, first, born);
       graph_.replace_uses_if(v, replacement,
@@ -146,14 +147,14 @@ class HostCopies {
 
 }  // namespace
 
-void send_to_host(Graph& graph, const HostTrip& trip, StorageChanges& changes, CheckpointResult& result) {
-  HostCopies(graph, changes, result).send(trip);
+void offload_to_cpu(Graph& graph, const OffloadPoints& points, StorageChanges& changes, CheckpointResult& result) {
+  HostCopies(graph, changes, result).send(points);
 }
 
 // offload: moves tensors that modules save for backward to CPU memory until they are needed.
 //
 // Selection: a tensor produced in forward and read in backward belongs to the module of its last use in forward.
-// host_trip() decides whether it can be offloaded. All of backward then reads the copy.
+// offload_points() decides whether it can be offloaded. All of backward then reads the copy.
 //
 // Timing: the tensors of module i are copied out while module i + 1 runs, and copied back while the backward of i + 1
 // runs:
@@ -178,21 +179,22 @@ class Offload {
 
   OffloadResult run() {
     find_neighbours();
-    std::vector<std::pair<HostTrip, const Module*>> trips;
+    std::vector<std::pair<OffloadPoints, const Module*>> offloads;
     for (uint32_t i = 0; i < graph_.storage_count(); ++i) {
       const StorageId storage(i);
       if (!waits_for_backward(storage)) continue;
-      HostTrip trip = host_trip(graph_, effects_, storage);
-      const Module* module = module_of(trip.last_forward.valid() ? trip.last_forward : graph_.storage(storage).born);
+      OffloadPoints points = offload_points(graph_, effects_, storage);
+      const Module* module =
+          module_of(points.last_forward.valid() ? points.last_forward : graph_.storage(storage).born);
       if (module == nullptr) continue;
-      if (!trip.last_forward.valid()) {
+      if (!points.last_forward.valid()) {
         ++result_.left["written by backward, part of an output, or not covered by one tensor"];
         continue;
       }
-      trip.fetch = module->fetch;
-      trips.emplace_back(std::move(trip), module);
+      points.fetch = module->fetch;
+      offloads.emplace_back(std::move(points), module);
     }
-    send(trips);
+    send(offloads);
     return std::move(result_);
   }
 
@@ -251,23 +253,23 @@ class Offload {
     return of.freed_after.valid() && graph_.node(of.freed_after).phase == Graph::kBackward;
   }
 
-  void send(const std::vector<std::pair<HostTrip, const Module*>>& trips) {
+  void send(const std::vector<std::pair<OffloadPoints, const Module*>>& offloads) {
     StorageChanges changes;
     CheckpointResult done;
     std::map<StorageId, NodeId> held;
     // Tensors that backward reads first are copied back first.
-    for (const auto& [trip, module] : std::views::reverse(trips)) {
-      send_to_host(graph_, trip, changes, done);
+    for (const auto& [points, module] : std::views::reverse(offloads)) {
+      offload_to_cpu(graph_, points, changes, done);
       const NodeId last = module->held;
-      if (last.valid() && graph_.is_before(trip.last_forward, last)) {
-        held.emplace(graph_.value(trip.whole).storage, last);
+      if (last.valid() && graph_.is_before(points.last_forward, last)) {
+        held.emplace(graph_.value(points.whole).storage, last);
       }
     }
     if (done.offloaded == 0) return;
     for (const NodeId node : graph_.nodes()) {
       if (graph_.node(node).phase == Graph::kForward) drop_saved(node, changes);
     }
-    end_lives(graph_, changes);
+    update_lifetimes(graph_, changes);
     die_at(graph_, held);
     result_.tensors = done.offloaded;
     result_.bytes = done.offloaded_bytes;

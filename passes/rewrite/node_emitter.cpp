@@ -41,7 +41,7 @@ TensorMeta meta_of(const TensorGeometry& geometry, StorageId storage, bool requi
 }  // namespace
 
 GraphRebuild::GraphRebuild(const Graph& read, Graph& made)
-    : read_(read), made_(made), targets_(read.target_count()), entered_(read.region_count()) {
+    : old_(read), new_(made), targets_(read.target_count()), entered_(read.region_count()) {
   made.metadata = read.metadata;
   // Phases, constants and regions keep their ids, so nodes can be copied without lookups.
   for (uint32_t i = 0; i < read.phase_count(); ++i) made.intern_phase(read.phase_name(PhaseId(i)));
@@ -59,70 +59,70 @@ GraphRebuild::GraphRebuild(const Graph& read, Graph& made)
 
 TargetId GraphRebuild::target(TargetId id) {
   TargetId& made = targets_[id.index];
-  if (!made.valid()) made = made_.intern_target(read_.target(id));
+  if (!made.valid()) made = new_.intern_target(old_.target(id));
   return made;
 }
 
 void GraphRebuild::node(NodeId read, NodeId made) {
   nodes_[read] = made;
-  read_.for_each_note(read, [&](std::string_view key, std::string_view value) { made_.set_note(made, key, value); });
+  old_.for_each_note(read, [&](std::string_view key, std::string_view value) { new_.set_note(made, key, value); });
 }
 
 // A saved tensor may now be another argument of the call, or none. It is looked up among arguments and results, and
 // otherwise recorded as internal, so that its bytes still count as saved.
 void GraphRebuild::saved(NodeId read, NodeId made, const ValueOf& value_of) {
-  if (read_.saved(read).empty()) return;
+  if (old_.saved(read).empty()) return;
   std::vector<SavedTensor> kept;
-  for (const SavedTensor& saved : read_.saved(read)) {
+  for (const SavedTensor& saved : old_.saved(read)) {
     SavedTensor copy;
     copy.value = value_of(saved.value);
     if (!copy.value.valid()) continue;
     uint16_t position = 0;
-    const StorageId storage = made_.value(copy.value).storage;
+    const StorageId storage = new_.value(copy.value).storage;
     // A rebuilt call may have a view of the saved tensor, so compare storages.
     const auto same = [&](ValueId v) {
-      return v == copy.value || (storage.valid() && made_.value(v).storage == storage);
+      return v == copy.value || (storage.valid() && new_.value(v).storage == storage);
     };
     if (saved.role == SavedRole::kArgument) {
-      for (const Argument& argument : made_.arguments(made)) {
-        made_.for_each_value({&argument, 1}, [&](ValueId v) {
+      for (const Argument& argument : new_.arguments(made)) {
+        new_.for_each_value({&argument, 1}, [&](ValueId v) {
           if (copy.role == SavedRole::kInternal && same(v)) copy = {copy.value, SavedRole::kArgument, position};
         });
         ++position;
       }
     } else if (saved.role == SavedRole::kResult) {
-      made_.for_each_output(made, [&](ValueId v) {
+      new_.for_each_output(made, [&](ValueId v) {
         if (copy.role == SavedRole::kInternal && same(v)) copy = {copy.value, SavedRole::kResult, position};
         ++position;
       });
     }
     kept.push_back(copy);
   }
-  made_.set_saved(made, kept);
+  new_.set_saved(made, kept);
 }
 
 StorageId GraphRebuild::storage(StorageId read, NodeId born) {
-  Storage storage = read_.storage(read);
+  Storage storage = old_.storage(read);
   storage.born = born;
   // freed_after is set at the end, when all uses are known.
   storage.freed_after = NodeId();
-  return first_[read] = made_.add_storage(storage);
+  return first_[read] = new_.add_storage(storage);
 }
 
 void GraphRebuild::enter_region(RegionId id, const ValueOf& latest) {
   // Parents first, as far as they are new.
-  for (; id.valid() && !entered_[id.index]; id = read_.region(id).parent) {
+  for (; id.valid() && !entered_[id.index]; id = old_.region(id).parent) {
     entered_[id.index] = true;
-    const auto arguments = read_.region_arguments(id);
+    const auto arguments = old_.region_arguments(id);
     if (arguments.empty()) continue;
     const std::function<Argument(const Argument&)> copied = [&](const Argument& a) {
-      if (a.kind != ArgumentKind::kValue) return copied_argument(made_, read_, a, copied);
+      if (a.kind != ArgumentKind::kValue) return copied_argument(new_, old_, a, copied);
       const ValueId value = latest(a.ref.value);
       return value.valid() ? Argument::of_value(value) : Argument::none();
     };
     std::vector<Argument> made;
     for (const Argument& argument : arguments) made.push_back(copied(argument));
-    made_.set_region_arguments(id, made);
+    new_.set_region_arguments(id, made);
   }
 }
 
@@ -131,16 +131,16 @@ void GraphRebuild::enter_region(RegionId id, const ValueOf& latest) {
 void GraphRebuild::lifetimes(const std::function<StorageId(StorageId)>& final) {
   // New storages are freed after their last use, the others where the old graph freed them. Nodes were only appended,
   // so their ids are in program order.
-  std::vector<NodeId> death = last_uses(made_);
+  std::vector<NodeId> death = last_uses(new_);
   std::vector<bool> never(death.size());
-  for (uint32_t i = 0; i < read_.storage_count(); ++i) {
-    const Storage& old = read_.storage(StorageId(i));
+  for (uint32_t i = 0; i < old_.storage_count(); ++i) {
+    const Storage& old = old_.storage(StorageId(i));
     const StorageId first = std::as_const(first_)[StorageId(i)];
     const StorageId last = final(StorageId(i));
     if (first.valid() && is_given(old.kind) && (first != last || !old.freed_after.valid())) never[first.index] = true;
     if (!last.valid()) continue;
-    if (last != first && !is_given(old.kind) && !is_given(made_.storage(last).kind)) {
-      made_.set_storage_kind(last, old.kind);
+    if (last != first && !is_given(old.kind) && !is_given(new_.storage(last).kind)) {
+      new_.set_storage_kind(last, old.kind);
     }
     if (!old.freed_after.valid()) {
       if (last == first || !is_given(old.kind)) never[last.index] = true;
@@ -151,15 +151,15 @@ void GraphRebuild::lifetimes(const std::function<StorageId(StorageId)>& final) {
     if (!dies.valid() || (at.valid() && dies < at)) dies = at;
   }
   for (uint32_t i = 0; i < death.size(); ++i) {
-    if (never[i] || (death[i].valid() && is_end(made_.node(death[i]).target))) death[i] = NodeId();
+    if (never[i] || (death[i].valid() && is_end(new_.node(death[i]).target))) death[i] = NodeId();
   }
-  set_free_points(made_, death);
+  set_free_points(new_, death);
 }
 
 void GraphRebuild::finish(const ValueOf& latest, const std::function<StorageId(StorageId)>& final) {
-  for (Guard guard : read_.guards) {
+  for (Guard guard : old_.guards) {
     guard.value = latest(guard.value);
-    if (guard.value.valid()) made_.guards.push_back(std::move(guard));
+    if (guard.value.valid()) new_.guards.push_back(std::move(guard));
   }
   lifetimes(final);
 }
@@ -223,25 +223,25 @@ void put_arguments(std::string& key, const Graph& graph, std::span<const Argumen
 
 TargetId NodeEmitter::target(const std::string& name) {
   TargetId& id = targets_[name];
-  if (!id.valid()) id = made_.intern_operator(name);
+  if (!id.valid()) id = new_.intern_operator(name);
   return id;
 }
 
 // Arguments refer to pools of their graph, so they are recreated in the new one. Constants have the same ids in both.
 Argument NodeEmitter::copied(const Argument& argument) {
   if (argument.kind == ArgumentKind::kList) return mapped(argument, [](ValueId) { return ValueId(); });
-  return copied_argument(made_, read_, argument, [](const Argument& element) { return element; });
+  return copied_argument(new_, old_, argument, [](const Argument& element) { return element; });
 }
 
 NodeId NodeEmitter::append(TargetId target, std::span<const Argument> arguments) {
-  const NodeId id = made_.append(target, arguments);
-  Node& node = mutable_node(made_, id);
-  const Node& model = read_.node(model_);
+  const NodeId id = new_.append(target, arguments);
+  Node& node = mutable_node(new_, id);
+  const Node& model = old_.node(model_);
   node.region = model.region;
   node.phase = model.phase;
   node.flags = model.flags;
   node.forward = forward_;
-  if (model.source.valid()) node.source = made_.intern(read_.text(model.source));
+  if (model.source.valid()) node.source = new_.intern(old_.text(model.source));
   return id;
 }
 
@@ -256,15 +256,15 @@ StorageId NodeEmitter::add_storage(NodeId born, const TensorGeometry& geometry, 
   const int64_t reached = extent.value_or(0) == 0 ? 0 : (*extent + geometry.offset) * geometry.itemsize();
   // The verifier rejects a storage shorter than the extent of its values.
   storage.bytes = std::max(bytes, reached);
-  return made_.add_storage(storage);
+  return new_.add_storage(storage);
 }
 
 ValueId NodeEmitter::new_tensor(NodeId node, const TensorGeometry& geometry, StorageId storage) {
-  return made_.new_tensor(node, meta_of(geometry, storage));
+  return new_.new_tensor(node, meta_of(geometry, storage));
 }
 
 ValueId NodeEmitter::add_result(NodeId node, const TensorGeometry& geometry, StorageId storage, bool requires_grad) {
-  return made_.add_tensor_result(node, meta_of(geometry, storage, requires_grad));
+  return new_.add_tensor_result(node, meta_of(geometry, storage, requires_grad));
 }
 
 ValueId NodeEmitter::call(TargetId target, std::initializer_list<Argument> arguments, const TensorGeometry& geometry,
@@ -275,8 +275,8 @@ ValueId NodeEmitter::call(TargetId target, std::initializer_list<Argument> argum
 
 std::string NodeEmitter::key_of(NodeId node) const {
   std::string key;
-  put(key, made_.node(node).target);
-  put_arguments(key, made_, made_.arguments(node));
+  put(key, new_.node(node).target);
+  put_arguments(key, new_, new_.arguments(node));
   return key;
 }
 
@@ -292,7 +292,7 @@ NodeEmitter::Results NodeEmitter::run_on_fakes(NodeId node) {
   calls_.push_arguments(
       node,
       [&](ValueId v) -> const at::Tensor& {
-        fakes.push_back(fake_of(made_, v));
+        fakes.push_back(fake_of(new_, v));
         return fakes.back();
       },
       stack);
@@ -344,44 +344,44 @@ bool NodeEmitter::find_results(NodeId node) {
       elements.push_back(Argument::of_value(new_tensor(node, found.geometry, storage)));
     }
     if (known.is_list[r]) {
-      results.push_back(made_.make_list(elements));
+      results.push_back(new_.make_list(elements));
     } else {
       results.push_back(elements.empty() ? Argument::none() : elements.front());
     }
   }
-  made_.set_results(node, results);
+  new_.set_results(node, results);
   return true;
 }
 
 ValueId NodeEmitter::call(TargetId target, std::initializer_list<Argument> arguments) {
   const NodeId node = append(target, arguments);
-  if (!find_results(node)) throw Error("cannot determine the result shape of a call of " + made_.target(target).name());
-  return made_.results(node).front().ref.value;
+  if (!find_results(node)) throw Error("cannot determine the result shape of a call of " + new_.target(target).name());
+  return new_.results(node).front().ref.value;
 }
 
 // A view by geometry only, if no chain of named views leads to it.
 ValueId NodeEmitter::as_strided(ValueId source, const TensorGeometry& geometry) {
   const Argument arguments[] = {
-      Argument::of_value(source), made_.int_list({geometry.sizes.data(), geometry.sizes.size()}),
-      made_.int_list({geometry.strides.data(), geometry.strides.size()}), Argument::of_int(geometry.offset)};
+      Argument::of_value(source), new_.int_list({geometry.sizes.data(), geometry.sizes.size()}),
+      new_.int_list({geometry.strides.data(), geometry.strides.size()}), Argument::of_int(geometry.offset)};
   const NodeId node = append(target("aten::as_strided"), arguments);
-  return add_result(node, geometry, made_.value(source).storage);
+  return add_result(node, geometry, new_.value(source).storage);
 }
 
 // Returns the storage as a 1-D tensor of a dtype, to write parts of it whatever views the program had.
 ValueId NodeEmitter::flat(ValueId source, c10::ScalarType dtype, int64_t bytes) {
-  const StorageId storage = made_.value(source).storage;
+  const StorageId storage = new_.value(source).storage;
   TensorGeometry row;
-  row.dtype = made_.value(source).dtype;
-  row.device = made_.value(source).device();
+  row.dtype = new_.value(source).dtype;
+  row.device = new_.value(source).device();
   row.strides = {1};
   const auto wanted = static_cast<int64_t>(c10::elementSize(dtype));
   // Element sizes are powers of two, so the larger is a multiple of the smaller.
   const int64_t unit = std::max(wanted, row.itemsize());
   row.sizes = {bytes / unit * (unit / row.itemsize())};
-  const auto sizes = made_.sizes(source);
+  const auto sizes = new_.sizes(source);
   const bool is_row =
-      sizes.size() == 1 && sizes[0] == row.sizes[0] && made_.strides(source)[0] == 1 && made_.value(source).offset == 0;
+      sizes.size() == 1 && sizes[0] == row.sizes[0] && new_.strides(source)[0] == 1 && new_.value(source).offset == 0;
   ValueId result = is_row ? source : as_strided(source, row);
   // The tensor has whole elements of both dtypes, as a view of another dtype requires.
   if (row.dtype == dtype) return result;
@@ -392,7 +392,7 @@ ValueId NodeEmitter::flat(ValueId source, c10::ScalarType dtype, int64_t bytes) 
 }
 
 ValueId NodeEmitter::expand(ValueId source, std::span<const int64_t> sizes) {
-  TensorGeometry geometry = TensorGeometry::of(made_, source);
+  TensorGeometry geometry = TensorGeometry::of(new_, source);
   if (std::equal(sizes.begin(), sizes.end(), geometry.sizes.begin(), geometry.sizes.end())) return source;
   const size_t added = sizes.size() - geometry.sizes.size();
   c10::SmallVector<int64_t, 6> strides(sizes.size(), 0);
@@ -405,8 +405,8 @@ ValueId NodeEmitter::expand(ValueId source, std::span<const int64_t> sizes) {
   }
   geometry.sizes.assign(sizes.begin(), sizes.end());
   geometry.strides = strides;
-  return call(target("aten::expand"), {Argument::of_value(source), made_.int_list(sizes), Argument::of_bool(false)},
-              geometry, made_.value(source).storage);
+  return call(target("aten::expand"), {Argument::of_value(source), new_.int_list(sizes), Argument::of_bool(false)},
+              geometry, new_.value(source).storage);
 }
 
 }  // namespace shadowgraph

@@ -23,7 +23,7 @@ class GraphRebuild {
   GraphRebuild(const Graph& read, Graph& made);
 
   TargetId target(TargetId id);
-  TargetId target(const Target& target) { return made_.intern_target(target); }
+  TargetId target(const Target& target) { return new_.intern_target(target); }
   // Records that `made` replaces `read`: later nodes may have it as their forward node, and it takes over the notes.
   void node(NodeId read, NodeId made);
   // The tensors that `read` saves for backward are saved by `made`, as its corresponding arguments or results.
@@ -34,7 +34,7 @@ class GraphRebuild {
   // Returns the new storage for `read`, allocated at `born`.
   StorageId storage(StorageId read, NodeId born);
   // Call when all nodes for `read` are appended.
-  void done(NodeId read) { behind_[read] = made_.last(); }
+  void done(NodeId read) { behind_[read] = new_.last(); }
   // Call before appending a node of this region: sets the region's arguments to their current values.
   void enter_region(RegionId region, const ValueOf& latest);
 
@@ -45,8 +45,8 @@ class GraphRebuild {
  private:
   void lifetimes(const std::function<StorageId(StorageId)>& final);
 
-  const Graph& read_;
-  Graph& made_;
+  const Graph& old_;
+  Graph& new_;
   std::vector<TargetId> targets_;
   IdMap<NodeId, NodeId> nodes_;
   IdMap<NodeId, NodeId> behind_;
@@ -63,7 +63,7 @@ class GraphRebuild {
 class NodeEmitter {
  public:
   // Both must outlive this object.
-  NodeEmitter(const Graph& read, Graph& made) : read_(read), made_(made), calls_(made) {}
+  NodeEmitter(const Graph& read, Graph& made) : old_(read), new_(made), calls_(made) {}
 
   // Sets the node of the old graph that new nodes replace. `forward` is its forward node in the new graph.
   void stand_for(NodeId node, NodeId forward) {
@@ -81,8 +81,8 @@ class NodeEmitter {
         return Argument::of_value(value_of(argument.ref.value));
       case ArgumentKind::kList: {
         std::vector<Argument> elements;
-        for (const Argument& element : read_.list(argument)) elements.push_back(mapped(element, value_of));
-        return made_.make_list(elements);
+        for (const Argument& element : old_.list(argument)) elements.push_back(mapped(element, value_of));
+        return new_.make_list(elements);
       }
       default:
         return copied(argument);
@@ -127,8 +127,8 @@ class NodeEmitter {
   std::string key_of(NodeId node) const;
   Results run_on_fakes(NodeId node);
 
-  const Graph& read_;
-  Graph& made_;
+  const Graph& old_;
+  Graph& new_;
   NodeId model_;
   NodeId forward_;
   NodeCalls calls_;

@@ -217,7 +217,8 @@ class Rewriter {
   }
 
   ValueId current(ValueId value) const {
-    for (auto found = replacement_of_.find(value); found != replacement_of_.end(); found = replacement_of_.find(value)) {
+    for (auto found = replacement_of_.find(value); found != replacement_of_.end();
+         found = replacement_of_.find(value)) {
       value = found->second;
     }
     return value;
@@ -236,7 +237,7 @@ class Rewriter {
     }
     inserted_.clear();
     pairs_.clear();
-    made_.clear();
+    fakes_of_results_.clear();
     storages_.clear();
     held_.clear();
     // Fake tensors are recreated for each replacement, since the graph has changed.
@@ -419,13 +420,13 @@ class Rewriter {
         held_.push_back(tensor.storage());
       }
       const ValueId made = graph_.new_tensor(node, spec_of(tensor, storage->second));
-      made_.insert_or_assign(made, tensor);
+      fakes_of_results_.insert_or_assign(made, tensor);
       return Argument::of_value(made);
     });
   }
 
   const at::Tensor& fake(ValueId value) {
-    if (const auto found = made_.find(value); found != made_.end()) return found->second;
+    if (const auto found = fakes_of_results_.find(value); found != fakes_of_results_.end()) return found->second;
     const at::Tensor& tensor = fakes_->of(value);
     // So that the replacement's view of an operand is in the operand's storage.
     storages_.try_emplace(tensor.storage().unsafeGetStorageImpl(), graph_.value(value).storage);
@@ -467,8 +468,8 @@ class Rewriter {
   BelowAutograd below_;
   NodeCalls calls_;
   std::unordered_map<ValueId, ValueId> replacement_of_;  // of replaced values
-  std::unordered_map<NodeId, NodeId> replaced_;      // erased node -> its last replacement
-  std::unordered_set<NodeId> moved_;                 // in this round
+  std::unordered_map<NodeId, NodeId> replaced_;          // erased node -> its last replacement
+  std::unordered_set<NodeId> moved_;                     // in this round
 
   // State of the current replacement.
   std::vector<ValueId> values_;      // by value of the replacement
@@ -476,7 +477,7 @@ class Rewriter {
   std::vector<NodeId> inserted_;
   std::vector<std::pair<ValueId, ValueId>> pairs_;   // old and new returned values
   std::map<NodeId, std::vector<StorageId>> deaths_;  // original frees by node
-  std::unordered_map<ValueId, at::Tensor> made_;
+  std::unordered_map<ValueId, at::Tensor> fakes_of_results_;
   std::unordered_map<const c10::StorageImpl*, StorageId> storages_;
   std::vector<c10::Storage> held_;
   std::optional<FakeValues> fakes_;

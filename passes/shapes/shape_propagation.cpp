@@ -549,7 +549,7 @@ void renew_lifetimes(Graph& graph) {
   IdMap<NodeId, uint32_t> position;
   uint32_t next = 0;
   for (const NodeId node : graph.nodes()) position[node] = next++;
-  std::vector<NodeId> deaths(count);
+  std::vector<NodeId> free_points(count);
   for (uint32_t i = 0; i < count; ++i) {
     Storage& storage = mutable_storage(graph, StorageId(i));
     if (!born[i].valid()) {
@@ -561,9 +561,9 @@ void renew_lifetimes(Graph& graph) {
     // New uses may come after the old free point if a view became a copy or the reverse.
     const bool too_early = position[storage.freed_after] < position[last[i]];
     const bool unallocated = position[storage.freed_after] < position[born[i]];
-    deaths[i] = too_early || unallocated ? last[i] : storage.freed_after;
+    free_points[i] = too_early || unallocated ? last[i] : storage.freed_after;
   }
-  set_free_points(graph, deaths);
+  set_free_points(graph, free_points);
 }
 
 }  // namespace

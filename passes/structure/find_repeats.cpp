@@ -36,7 +36,7 @@ namespace shadowgraph {
 namespace {
 
 constexpr size_t kDistancesPerWindow = 6;  // with the most votes, for each window length
-constexpr size_t kMaxDistances = 96;      // in total: each costs a comparison per node
+constexpr size_t kMaxDistances = 96;       // in total: each costs a comparison per node
 
 // Nodes that equal those `period` places later, and the last block.
 struct Stretch {
