@@ -35,8 +35,7 @@ class CppCalls {
   CppCalls(const CodePlan& plan, const CodegenOptions& options, CppNeeds& needs)
       : plan_(plan), graph_(*plan.graph), options_(options), needs_(needs) {}
 
-  // How to take the results from a call's expression. kStack: a vector of IValues, as returned by calls through the
-  // dispatcher.
+  // Form of the results of a call's expression. kStack: a vector of IValues, as returned by calls through the dispatcher.
   enum class Returns : uint8_t { kNothing, kOne, kTuple, kStack };
   struct Call {
     std::string expression;

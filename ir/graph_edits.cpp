@@ -192,7 +192,7 @@ void Graph::reorder(std::span<const NodeId> order) {
   std::vector<NodeId> last_touch(storages_.size());
   int rank = Editor::kPlaceholderRank;
   for (NodeId n : order) {
-    // True if `other` comes at or after the node's new position.
+    // True if node `other` comes at or after the node's new position.
     const auto later = [&](NodeId other) {
       return other.valid() && !is_erased(other) && positions[other.index] >= positions[n.index];
     };

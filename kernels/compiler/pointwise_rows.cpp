@@ -176,7 +176,7 @@ template <Operation kOperation>
 Results choice(const Call& call) {
   const ScalarType common = call.promoted({0, 1});
   constexpr bool kOneOfBoth = kOperation == Operation::kMaximum || kOperation == Operation::kMinimum;
-  // Which zero (+0 or -0) is greater depends on the position in a vector.
+  // The order of +0 and -0 depends on the position in a vector.
   if (kOneOfBoth && has_two_bytes(common) && (call.tensor(0).dtype != common || call.tensor(1).dtype != common)) {
     throw UnsupportedError("a two-byte dtype combined with another dtype");
   }

@@ -217,7 +217,7 @@ class StorageImages {
     return begin <= first && last <= end && is_dense(view);
   }
 
-  // Also, whether a newly allocated tensor with the layout of `view` can replace the image.
+  // Returns whether, in addition, a newly allocated tensor with the layout of `view` can replace the image.
   bool replaces(ValueId view) const { return old_.value(view).offset == 0 && covers(view); }
   // Replaces the storage's image by `whole` and increments its version, which invalidates all views taken before.
   void replace(StorageId storage, ValueId whole) {
@@ -267,7 +267,7 @@ class StorageImages {
     ValueId value;
     uint32_t version = 0;
   };
-  // How a value is derived from another of its storage, by a view that can be taken again.
+  // Derivation of a value from another in its storage, by a view that can be taken again.
   struct Step {
     ValueId source;
     bool same = false;  // the result of an in-place operator, identical to its source

@@ -100,7 +100,7 @@ class CheckpointPlan {
 // statistics in training. The recomputed node omits them.
 std::vector<size_t> statistics_to_leave_out(const Graph& graph, NodeId node);
 
-// How a storage allocated in forward is offloaded to CPU until backward.
+// The points at which a storage allocated in forward is copied to CPU and back for backward.
 struct OffloadPoints {
   ValueId whole;              // a value that fills it
   std::vector<ValueId> read;  // values that backward reads: parts of it, or other views
