@@ -35,7 +35,7 @@ class CppCalls {
   CppCalls(const CodePlan& plan, const CodegenOptions& options, CppNeeds& needs)
       : plan_(plan), graph_(*plan.graph), options_(options), needs_(needs) {}
 
-  // Form of the results of a call's expression. kStack: a vector of IValues, as returned by calls through the dispatcher.
+  // Form of a call's results. kStack: a vector of IValues, as returned by calls through the dispatcher.
   enum class Returns : uint8_t { kNothing, kOne, kTuple, kStack };
   struct Call {
     std::string expression;

@@ -427,15 +427,16 @@ void inline_call(Graph& graph, NodeId call, const Graph& body) {
     if (!from.valid() || !to.valid() || from == to || !last.valid()) continue;
     // A storage allocated in the body is freed where the call's would have been.
     const NodeId born = graph.storage(to).born;
-    const NodeId death = graph.storage(from).freed_after;
+    const NodeId free_point = graph.storage(from).freed_after;
     const bool inside = born.valid() && !graph.is_erased(born) && (!before.valid() || graph.is_before(before, born)) &&
                         graph.is_before(born, call);
-    if (!inside || graph.storage(to).freed_after.valid() || !death.valid() || graph.is_erased(death)) continue;
+    if (!inside || graph.storage(to).freed_after.valid() || !free_point.valid() || graph.is_erased(free_point))
+      continue;
     graph.set_storage_kind(to, graph.storage(from).kind);
     // The call used it, so it is freed after the body.
-    std::vector<StorageId> frees(graph.frees(death).begin(), graph.frees(death).end());
+    std::vector<StorageId> frees(graph.frees(free_point).begin(), graph.frees(free_point).end());
     frees.push_back(to);
-    graph.set_frees(death, frees);
+    graph.set_frees(free_point, frees);
   }
   graph.erase(call);
   if (last.valid()) relink(graph, {{call, last}});

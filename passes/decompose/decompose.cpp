@@ -313,7 +313,6 @@ void Expander::relink() {
 // graph remains valid.
 //
 // Costs one walk, one lookup in the set per target, and the expansions.
-// Cost: a walk, a look at the set once a target, and what expansions put in.
 
 namespace {
 

@@ -556,7 +556,7 @@ class Functionalizer {
       ends_.push_back(n);
       return;
     }
-    emitter_.stand_for(n, carried_.made(old_.node(n).forward));
+    emitter_.stand_for(n, carried_.replacement_of(old_.node(n).forward));
     if (is_placeholder(target)) placeholders_.push_back(n);
     if (target == target_of(Builtin::kAlias)) {
       // Once written, a storage is read through its image; the alias is then taken when it is read.
@@ -910,7 +910,7 @@ class Functionalizer {
   // Copies a placeholder's image back to it once, at the end of the program: by one copy_ if the placeholder covers
   // everything that was written, otherwise the written bytes as a 1-D tensor.
   void write_back(NodeId placeholder) {
-    const NodeId made = carried_.made(placeholder);
+    const NodeId made = carried_.replacement_of(placeholder);
     const Argument& result = old_.results(placeholder).front();
     const ValueId id = result.ref.value;
     const StorageId storage = old_.value(id).storage;
@@ -924,7 +924,7 @@ class Functionalizer {
       return;
     }
     const NodeId model = extent.last.valid() ? extent.last : placeholder;
-    emitter_.stand_for(model, carried_.made(old_.node(model).forward));
+    emitter_.stand_for(model, carried_.replacement_of(old_.node(model).forward));
     const StridedView view = view_of(old_, id);
     const auto [begin, end] = view.bytes();
     const bool grown = images_.bytes(storage) > images_.first_bytes(storage);

@@ -462,7 +462,7 @@ class Reinplacer::Build {
     for (const NodeId n : old_.nodes()) {
       const Decision decision = std::as_const(decided_.decisions_)[n];
       carried_.enter_region(old_.node(n).region, value_of());
-      emitter_.stand_for(n, carried_.made(old_.node(n).forward));
+      emitter_.stand_for(n, carried_.replacement_of(old_.node(n).forward));
       std::vector<Argument> arguments;
       for (const Argument& argument : old_.arguments(n)) arguments.push_back(emitter_.mapped(argument, value_of()));
       switch (decision.kind) {

@@ -82,7 +82,7 @@ class Float8Operands {
     return matrices_.contains(key_of(product, value, c10::kFloat8_e4m3fn));
   }
 
-  const std::set<StorageId>& made() const { return new_storages_; }
+  const std::set<StorageId>& new_storages() const { return new_storages_; }
   int64_t casts() const { return casts_; }
 
  private:
@@ -364,7 +364,7 @@ class Float8Products {
   void finish() {
     result_.casts = operands_.casts();
     std::set<StorageId> storages = changed_;
-    storages.insert(operands_.made().begin(), operands_.made().end());
+    storages.insert(operands_.new_storages().begin(), operands_.new_storages().end());
     die_at_last_use(graph_, storages);
   }
 

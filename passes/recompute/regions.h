@@ -16,8 +16,7 @@ namespace shadowgraph {
 // Call it after regions got parents that were created later. Invalidates all other copies of region ids. Linear.
 void put_parents_first(Graph& graph);
 
-// "layers.12" is number 12 of "layers", "encoder_layer_3" number 3 of "encoder_layer". Returns "" if there is no
-// number.
+// Returns a path without its number: "layers" for "layers.12", "encoder_layer" for "encoder_layer_3"; "" if it has none.
 std::string_view family_of(std::string_view path);
 
 std::string name_of_region(const Graph& graph, RegionId region);

@@ -131,8 +131,8 @@ void GraphRebuild::enter_region(RegionId id, const ValueOf& latest) {
 void GraphRebuild::lifetimes(const std::function<StorageId(StorageId)>& final) {
   // New storages are freed after their last use, the others where the old graph freed them. Nodes were only appended,
   // so their ids are in program order.
-  std::vector<NodeId> death = last_uses(new_);
-  std::vector<bool> never(death.size());
+  std::vector<NodeId> free_point = last_uses(new_);
+  std::vector<bool> never(free_point.size());
   for (uint32_t i = 0; i < old_.storage_count(); ++i) {
     const Storage& old = old_.storage(StorageId(i));
     const StorageId first = std::as_const(first_)[StorageId(i)];
@@ -147,13 +147,13 @@ void GraphRebuild::lifetimes(const std::function<StorageId(StorageId)>& final) {
       continue;
     }
     const NodeId at = std::as_const(behind_)[old.freed_after];
-    NodeId& dies = death[last.index];
+    NodeId& dies = free_point[last.index];
     if (!dies.valid() || (at.valid() && dies < at)) dies = at;
   }
-  for (uint32_t i = 0; i < death.size(); ++i) {
-    if (never[i] || (death[i].valid() && is_end(new_.node(death[i]).target))) death[i] = NodeId();
+  for (uint32_t i = 0; i < free_point.size(); ++i) {
+    if (never[i] || (free_point[i].valid() && is_end(new_.node(free_point[i]).target))) free_point[i] = NodeId();
   }
-  set_free_points(new_, death);
+  set_free_points(new_, free_point);
 }
 
 void GraphRebuild::finish(const ValueOf& latest, const std::function<StorageId(StorageId)>& final) {

@@ -30,7 +30,7 @@ class GraphRebuild {
   using ValueOf = std::function<ValueId(ValueId)>;
   void saved(NodeId read, NodeId made, const ValueOf& value_of);
   // Returns the replacement of `read`; invalid if there is none.
-  NodeId made(NodeId read) const { return nodes_[read]; }
+  NodeId replacement_of(NodeId read) const { return nodes_[read]; }
   // Returns the new storage for `read`, allocated at `born`.
   StorageId storage(StorageId read, NodeId born);
   // Call when all nodes for `read` are appended.

@@ -246,10 +246,10 @@ class Rewriter {
 
   // New nodes extend lifetimes; if they are removed again, the free points are restored.
   void save_frees(const Match& match) {
-    deaths_.clear();
+    frees_.clear();
     const auto remember = [&](NodeId n) {
       if (n.valid() && !graph_.is_erased(n)) {
-        deaths_.try_emplace(n, graph_.frees(n).begin(), graph_.frees(n).end());
+        frees_.try_emplace(n, graph_.frees(n).begin(), graph_.frees(n).end());
       }
     };
     remember(match.last);
@@ -336,8 +336,8 @@ class Rewriter {
     }
     graph_.erase(inserted_);
     // Clear all first, or a storage that moved would temporarily be freed twice.
-    for (const auto& [n, frees] : deaths_) graph_.set_frees(n, {});
-    for (const auto& [n, frees] : deaths_) graph_.set_frees(n, frees);
+    for (const auto& [n, frees] : frees_) graph_.set_frees(n, {});
+    for (const auto& [n, frees] : frees_) graph_.set_frees(n, frees);
     for (NodeId n : match.place.delayed) {  // they may be after a free that they should precede
       const auto touch = [&](ValueId v) {
         if (graph_.value(v).storage.valid()) graph_.extend_life(graph_.value(v).storage, n);
@@ -455,10 +455,10 @@ class Rewriter {
     // A replacement may return an operand, whose storage is unchanged.
     if (std::find(inserted_.begin(), inserted_.end(), born) == inserted_.end()) return;
     graph_.set_storage_kind(to, graph_.storage(from).kind);
-    const NodeId death = graph_.storage(from).freed_after;
-    if (!death.valid() || graph_.is_erased(death) || graph_.storage(to).freed_after.valid()) return;
+    const NodeId free_point = graph_.storage(from).freed_after;
+    if (!free_point.valid() || graph_.is_erased(free_point) || graph_.storage(to).freed_after.valid()) return;
     // The old storage may be freed inside the match; the new one cannot be freed before it is allocated.
-    const NodeId after = graph_.is_before(death, inserted_.back()) ? inserted_.back() : death;
+    const NodeId after = graph_.is_before(free_point, inserted_.back()) ? inserted_.back() : free_point;
     die_at(graph_, {{to, after}});
   }
 
@@ -475,8 +475,8 @@ class Rewriter {
   std::vector<ValueId> values_;      // by value of the replacement
   std::vector<Argument> arguments_;  // by its argument names
   std::vector<NodeId> inserted_;
-  std::vector<std::pair<ValueId, ValueId>> pairs_;   // old and new returned values
-  std::map<NodeId, std::vector<StorageId>> deaths_;  // original frees by node
+  std::vector<std::pair<ValueId, ValueId>> pairs_;  // old and new returned values
+  std::map<NodeId, std::vector<StorageId>> frees_;  // original frees by node
   std::unordered_map<ValueId, at::Tensor> fakes_of_results_;
   std::unordered_map<const c10::StorageImpl*, StorageId> storages_;
   std::vector<c10::Storage> held_;

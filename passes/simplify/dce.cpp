@@ -93,8 +93,8 @@ class DeadCode {
       needed = needed || needed_values_[v.index];
       const StorageId s = graph_.value(v).storage;
       // A constant is kept for its readers; a kept node that writes it also reads it.
-      const bool birth = s.valid() && graph_.storage(s).born == n && !is_placeholder(graph_.node(n).target);
-      needed = needed || (birth && needed_storages_[s.index]);
+      const bool is_allocation = s.valid() && graph_.storage(s).born == n && !is_placeholder(graph_.node(n).target);
+      needed = needed || (is_allocation && needed_storages_[s.index]);
     });
     return needed;
   }
