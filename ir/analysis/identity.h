@@ -44,9 +44,9 @@ bool same_place(const Graph& graph, ValueId a, ValueId b);
 //
 //     %1 = aten::relu(self=%0) : ... @s1
 //     %2 = aten::relu(self=%0) : ... @s2        equal contents, so %2 could be %1, but for:
-// a write (never_written), which would also reach %1
+//          aten::add_.Tensor(self=%2, ...)      a write (never_written), which would also reach %1
 //          aten::t_(self=%2)                    a change of the tensor object (object_changes), likewise
-// both visible outside the graph (escapes), as two distinct tensors
+//          sg::output(values=[%1, %2])          both visible outside the graph (escapes), as two distinct tensors
 //
 // A value is a geometry; the tensor *object* that has it may get another one in place (t_, resize_, set_, set_data).
 // The old value then has no later uses, but a value that was merged with it would.

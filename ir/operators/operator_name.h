@@ -69,7 +69,7 @@ auto find_by_operator(Map& rows, std::string_view name) {
 //
 //     constexpr Row kRows[] = {{"add sub rsub", scaled_sum}, {"pow", power}, {"sg_random::set_state", nothing}};
 //     const OperatorRows<Row> index(kRows);
-// the first row: applies to all overloads of aten::add that have no row
+//     index.find("aten::add.Tensor")      // the first row: applies to all overloads of aten::add without a row
 //
 // Names are separated by spaces or line breaks. Those of aten omit "aten::"; all others include their namespace. "add."
 // is the default overload only.
