@@ -192,7 +192,7 @@ void expect(const at::Tensor& tensor, const char* name, at::ScalarType dtype, at
        {},
        {"ATen/Context.h", "ATen/core/Generator.h", "mutex"},
        R"(
-// Makes operators draw from `given` instead of the default generator of its device, for its lifetime.
+// While alive, makes operators use `given` instead of the default generator of its device.
 class DrawFrom {
  public:
   explicit DrawFrom(const std::optional<at::Generator>& given) : given_(given) {

@@ -59,7 +59,8 @@ PassOptions with_defaults(const Pass& pass, const PassOptions& given) {
       std::vector<std::string> names;
       for (const PassOption& option : pass.options) names.push_back(option.name);
       throw PassError(
-          "", fmt::format("pass '{}' has no option '{}'{}", pass.name, name, suggestion(name, names, "available options")),
+          "",
+          fmt::format("pass '{}' has no option '{}'{}", pass.name, name, suggestion(name, names, "available options")),
           Error::Fault::kUsage);
     }
     found->second = value;

@@ -75,7 +75,8 @@ class Importer {
       return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '.' ||
              c == ':' || c == '#';
     };
-    if (text.empty() || !std::all_of(text.begin(), text.end(), plain)) fail(fmt::format("an invalid word, expected {}", what));
+    if (text.empty() || !std::all_of(text.begin(), text.end(), plain))
+      fail(fmt::format("an invalid word, expected {}", what));
     return text;
   }
 

@@ -11,7 +11,6 @@
 //
 // Tensor contents are tracked by place (storage, offset, geometry), not by value: after x.add_(y) the older value of x
 // reads the sum. So a place has one current expression, and a written storage has only one place.
-// value of x reads the sum. So a place has one current expression, and a storage that is written has only one place.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -88,7 +88,6 @@ class Grouper {
   }
 
   // Returns whether a plan has work for all threads. A reduction to a few numbers would limit everything that joins it.
-  // as many.
   static bool keeps_threads_busy(const KernelPlan& plan) {
     const int64_t shares = plan.range * plan.row_work / kElementsOfAThread;
     return plan.range >= std::min<int64_t>(shares, at::get_num_threads());
