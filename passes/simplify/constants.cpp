@@ -255,7 +255,7 @@ PassResult ConstFoldResult::summary() const {
 
 // merge-constants: merges constants with equal contents.
 //
-//     %1 = sg::constant(data=c0) : f32[8,8] @s1        a mask created by every layer, before the capture or by const-fold
+//     %1 = sg::constant(data=c0) : f32[8,8] @s1        a mask created by every layer or by const-fold
 //     %2 = sg::constant(data=c1) : f32[8,8] @s2        erased if c1 has the bytes of c0: uses of %2 become uses of %1
 //
 // cse cannot merge them, since constants have no operands to compare. With one constant instead of twelve, everything
