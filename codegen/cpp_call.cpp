@@ -343,7 +343,7 @@ CppCalls::Call CppCalls::call_by_schema(const std::string& callee, const Target&
   const NodeId node = plan_.steps[step_].node;
   const Signature& formals = graph_.target(node).signature();
   if (formals.variadic_arguments || formals.variadic_returns) {
-    refuse_node(graph_, node, "a schema with '...' does not define the arguments of " + callee");
+    refuse_node(graph_, node, "a schema with '...' does not define the arguments of " + callee);
   }
   const auto arguments = graph_.arguments(node);
   std::string text;
