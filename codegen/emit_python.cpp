@@ -400,20 +400,25 @@ class PythonWriter {
     const bool keeps_mode = options_.autograd && leaves_grad_mode(plan_, block.region);
     // The caller's gradient mode. A checkpoint is recomputed after `forward` has returned, so its function reads the
     // mode at its start.
-    const bool asks = options_.autograd && checkpoint_around(graph_, block.region).valid();
-    const std::string wish = !options_.autograd ? "True" : asks ? names.take("with_gradients") : "WITH_GRADIENTS[-1]";
+    const bool reads_mode = options_.autograd && checkpoint_around(graph_, block.region).valid();
+    const std::string caller_mode = !options_.autograd ? "True"
+                                    : reads_mode       ? names.take("with_gradients")
+                                                       : "WITH_GRADIENTS[-1]";
     std::string text;
-    GradMode mode = asks ? GradMode::kOn : GradMode::kUnknown;
+    GradMode mode = reads_mode ? GradMode::kOn : GradMode::kUnknown;
     for (size_t i = 0; i < block.items.size(); ++i) {
       const CodeBlock::Item& item = block.items[i];
       if (item.is_block()) {
         // Functions that read the mode take the current one; other callees set the mode as needed.
-        const bool will_ask = options_.autograd && checkpoint_around(graph_, plan_.blocks[item.block].region).valid();
-        if (will_ask && !keeps_mode && plan_.uses_grad_mode) set_grad_mode(true, wish, mode, text, indent);
+        const bool callee_reads_mode =
+            options_.autograd && checkpoint_around(graph_, plan_.blocks[item.block].region).valid();
+        if (callee_reads_mode && !keeps_mode && plan_.uses_grad_mode) {
+          set_grad_mode(true, caller_mode, mode, text, indent);
+        }
         mode = GradMode::kUnknown;
         text += block_call(item.block, names, indent);
       } else {
-        if (!keeps_mode) grad_mode(item.step, wish, mode, text, indent);
+        if (!keeps_mode) grad_mode(item.step, caller_mode, mode, text, indent);
         text += statement(item.step, names, indent);
       }
       std::vector<std::string> dropped;
@@ -425,8 +430,8 @@ class PythonWriter {
         text += fmt::format("{}del {}\n", indent, fmt::join(dropped, ", "));
       }
     }
-    const bool asked = asks && text.find("_set_grad_enabled(" + wish + ")") != std::string::npos;
-    return asked ? fmt::format("{}{} = torch.is_grad_enabled()\n", indent, wish) + text : text;
+    const bool has_calls = reads_mode && text.find("_set_grad_enabled(" + caller_mode + ")") != std::string::npos;
+    return has_calls ? fmt::format("{}{} = torch.is_grad_enabled()\n", indent, caller_mode) + text : text;
   }
 
   // Returns whether the statement of `step` binds the variable: not if it is an unused result.
@@ -441,16 +446,16 @@ class PythonWriter {
     return false;
   }
 
-  void grad_mode(uint32_t step, const std::string& wish, GradMode& mode, std::string& text,
+  void grad_mode(uint32_t step, const std::string& caller_mode, GradMode& mode, std::string& text,
                  const std::string& indent) const {
     if (!plan_.uses_grad_mode || graph_.target(plan_.steps[step].node).kind() == TargetKind::kBuiltin) return;
-    set_grad_mode(plan_.steps[step].grad_mode, wish, mode, text, indent);
+    set_grad_mode(plan_.steps[step].grad_mode, caller_mode, mode, text, indent);
   }
-  static void set_grad_mode(bool wanted, const std::string& wish, GradMode& mode, std::string& text,
+  static void set_grad_mode(bool enabled, const std::string& caller_mode, GradMode& mode, std::string& text,
                             const std::string& indent) {
-    if (mode == (wanted ? GradMode::kOn : GradMode::kOff)) return;
-    text += fmt::format("{}torch._C._set_grad_enabled({})\n", indent, wanted ? wish : "False");
-    mode = wanted ? GradMode::kOn : GradMode::kOff;
+    if (mode == (enabled ? GradMode::kOn : GradMode::kOff)) return;
+    text += fmt::format("{}torch._C._set_grad_enabled({})\n", indent, enabled ? caller_mode : "False");
+    mode = enabled ? GradMode::kOn : GradMode::kOff;
   }
 
   // A function call. With autograd, a checkpoint region becomes torch.utils.checkpoint.
