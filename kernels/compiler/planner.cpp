@@ -188,7 +188,7 @@ class Planner {
   Typed content(ValueId v, const Dims* dims) {
     PlacePlan& place = place_of(v);
     if (place.gathered) throw UnsupportedError("a tensor that is both gathered from and read elementwise");
-    lie(place, dims == nullptr ? along(sizes_of(v), lying_) : placed(sizes_of(v), *dims));
+    set_dims(place, dims == nullptr ? along(sizes_of(v), node_dims_) : placed(sizes_of(v), *dims));
     if (!place.known) {
       check_unwritten(v, place);
       use(place);
@@ -204,7 +204,7 @@ class Planner {
     if (place.written || place.known)
       throw UnsupportedError("a gather from a tensor that is computed or written in the kernel");
     place.gathered = true;
-    lie(place, placed(sizes_of(v), dims));
+    set_dims(place, placed(sizes_of(v), dims));
     check_unwritten(v, place);
     use(place);
     return place.operand;
@@ -214,7 +214,7 @@ class Planner {
   Dims placed(const Dims& sizes, const Dims& dims) const {
     Dims out(dims.size(), -1);
     for (size_t d = 0; d < dims.size(); ++d) {
-      if (dims[d] >= 0 && sizes[d] != 1) out[d] = lying_[static_cast<size_t>(dims[d])];
+      if (dims[d] >= 0 && sizes[d] != 1) out[d] = node_dims_[static_cast<size_t>(dims[d])];
     }
     return out;
   }
@@ -233,7 +233,7 @@ class Planner {
     return out;
   }
 
-  static void lie(PlacePlan& place, Dims dims) {
+  static void set_dims(PlacePlan& place, Dims dims) {
     if (place.dims && *place.dims != dims) throw UnsupportedError("a tensor that is read with different dimensions");
     place.dims = std::move(dims);
   }
@@ -309,7 +309,7 @@ class Planner {
   }
 
   // Returns the dimensions of the space for a result with these sizes.
-  const Dims& lying(const Dims& sizes) const {
+  const Dims& dims_of_result(const Dims& sizes) const {
     if (sizes == space_ || (reduces_ && sizes == kept_sizes_)) return all_;
     if (reduces_ && sizes == other_sizes_) return others_;
     throw UnsupportedError("nodes with different shapes");
@@ -328,7 +328,7 @@ class Planner {
       place_of(graph_.arguments(node)[0].ref.value);
     }
     const Dims shape = sizes_of(shape_of(node, row));
-    lying_ = lying(shape);
+    node_dims_ = dims_of_result(shape);
     const size_t before = plan_.program.expressions.size();
     const std::vector<Typed> made = is_second() ? row.make_second(call) : row.make(call);
     const std::span expressions = std::span(plan_.program.expressions).subspan(before);
@@ -365,7 +365,7 @@ class Planner {
     if (!fresh && !in_place) throw UnsupportedError("a result that is a view");
     if (sizes != shape && !reducing) throw UnsupportedError("an in-place operator whose self is broadcast");
     if (place.gathered) throw UnsupportedError("a write to a tensor that is gathered from");
-    lie(place, along(sizes, lying(sizes)));
+    set_dims(place, along(sizes, dims_of_result(sizes)));
     if (fresh) {
       place.fresh = true;
     } else if (!place.fresh) {
@@ -441,7 +441,7 @@ class Planner {
   std::vector<bool> is_reduced_;
   Dims all_, others_;              // all dimensions of the space, and those that are not reduced
   Dims kept_sizes_, other_sizes_;  // sizes of a reduction's result, with and without dimensions of size 1
-  Dims lying_;                     // of the current node
+  Dims node_dims_;                 // of the current node
   std::deque<PlacePlan> order_;
   std::map<PlaceKey, uint32_t> places_;
   std::map<uint32_t, std::vector<uint32_t>> in_storage_;

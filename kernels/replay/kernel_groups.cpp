@@ -282,11 +282,11 @@ class Groups final : public KernelGroups {
       return false;
     }
     Trial& trial = trial_of(group);
-    Trial::Implementation way = trial.verdict();
-    const bool measured = way == Trial::Implementation::kUnknown;
-    if (measured) way = trial.next();
+    Trial::Implementation implementation = trial.verdict();
+    const bool measured = implementation == Trial::Implementation::kUnknown;
+    if (measured) implementation = trial.next();
     const int64_t begin = measured ? trial.now() : 0;
-    if (way == Trial::Implementation::kOriginal) {
+    if (implementation == Trial::Implementation::kOriginal) {
       if (measured) group.began = begin;
       group.node_runs.fetch_add(1, std::memory_order_relaxed);
       return false;
@@ -295,7 +295,7 @@ class Groups final : public KernelGroups {
       group.node_runs.fetch_add(1, std::memory_order_relaxed);
       return false;
     }
-    if (measured) trial.took(way, trial.now() - begin);
+    if (measured) trial.took(implementation, trial.now() - begin);
     group.kernel_runs.fetch_add(1, std::memory_order_relaxed);
     return true;
   }

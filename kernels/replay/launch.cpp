@@ -37,8 +37,9 @@ constexpr std::string_view kOriginalWord = "original";
 constexpr int64_t kMargin = 32;
 
 // Formats "kernel 1200 3400": the verdict, and the best nanoseconds of both.
-std::string text_of(Trial::Implementation way, int64_t kernel, int64_t original) {
-  return fmt::format("{} {} {}", way == Trial::Implementation::kKernel ? kKernelWord : kOriginalWord, kernel, original);
+std::string text_of(Trial::Implementation implementation, int64_t kernel, int64_t original) {
+  return fmt::format("{} {} {}", implementation == Trial::Implementation::kKernel ? kKernelWord : kOriginalWord, kernel,
+                     original);
 }
 
 }  // namespace
@@ -52,13 +53,13 @@ Trial::Trial(KernelCache& cache, KernelRef kernel, std::string subject, const Ke
   const std::string known = cache_.verdict(kernel_, subject_);
   const size_t space = known.find(' ');
   if (space == std::string::npos) return;
-  const std::string_view way = std::string_view(known).substr(0, space);
+  const std::string_view word = std::string_view(known).substr(0, space);
   const char* const end = known.data() + known.size();
   const auto kernel_time = std::from_chars(known.data() + space + 1, end, kernel_best_);
   if (kernel_time.ec != std::errc() || kernel_time.ptr == end) return;
   std::from_chars(kernel_time.ptr + 1, end, original_best_);
-  if (way == kKernelWord) verdict_ = Implementation::kKernel;
-  if (way == kOriginalWord) verdict_ = Implementation::kOriginal;
+  if (word == kKernelWord) verdict_ = Implementation::kKernel;
+  if (word == kOriginalWord) verdict_ = Implementation::kOriginal;
 }
 
 // The order is k o o k k o o k ..., so that two alternating calls of a step (which differ in cache contents) get both
@@ -69,11 +70,11 @@ Trial::Implementation Trial::next() {
   return turn == 0 || turn == 3 ? Implementation::kKernel : Implementation::kOriginal;
 }
 
-void Trial::took(Implementation way, int64_t nanoseconds) {
+void Trial::took(Implementation implementation, int64_t nanoseconds) {
   std::string decided;
   {
     const std::lock_guard lock(mutex_);
-    const bool kernel = way == Implementation::kKernel;
+    const bool kernel = implementation == Implementation::kKernel;
     int64_t& samples = kernel ? kernel_samples_ : original_samples_;
     int64_t& best = kernel ? kernel_best_ : original_best_;
     best = samples++ == 0 ? nanoseconds : std::min(best, nanoseconds);
@@ -94,9 +95,9 @@ int64_t Trial::now() const {
       .count();
 }
 
-int64_t Trial::best(Implementation way) const {
+int64_t Trial::best(Implementation implementation) const {
   const std::lock_guard lock(mutex_);
-  return way == Implementation::kKernel ? kernel_best_ : original_best_;
+  return implementation == Implementation::kKernel ? kernel_best_ : original_best_;
 }
 
 Trial& Trials::of(const KernelRef& kernel, const std::string& original, int64_t work) {

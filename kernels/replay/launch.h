@@ -29,18 +29,18 @@ struct ResultGeometry {
   c10::ScalarType dtype = c10::ScalarType::Undefined;
   std::vector<int64_t> sizes;
   std::vector<int64_t> strides;
-  bool as_empty_gives = false;  // strides equal at::empty's, even in dimensions where they do not matter
+  bool strides_of_empty = false;  // strides equal at::empty's, even in dimensions where they do not matter
 
   static ResultGeometry of(const Graph& graph, ValueId v) {
     return {.dtype = graph.value(v).dtype,
             .sizes = {graph.sizes(v).begin(), graph.sizes(v).end()},
             .strides = {graph.strides(v).begin(), graph.strides(v).end()},
-            .as_empty_gives = has_contiguous_strides(graph.sizes(v), graph.strides(v))};
+            .strides_of_empty = has_contiguous_strides(graph.sizes(v), graph.strides(v))};
   }
   at::Tensor allocate(c10::Device device) const {
     if (!device.is_cpu()) return at::empty_strided(sizes, strides, at::TensorOptions(dtype).device(device));
-    return as_empty_gives ? at::Tensor(at::detail::empty_cpu(sizes, dtype))
-                          : at::Tensor(at::detail::empty_strided_cpu(sizes, strides, dtype));
+    return strides_of_empty ? at::Tensor(at::detail::empty_cpu(sizes, dtype))
+                            : at::Tensor(at::detail::empty_strided_cpu(sizes, strides, dtype));
   }
 };
 
@@ -67,10 +67,10 @@ class Trial {
   Implementation verdict() const { return verdict_.load(std::memory_order_acquire); }
   // Returns the implementation for the next call while measuring; report its time to took().
   Implementation next();
-  void took(Implementation way, int64_t nanoseconds);
+  void took(Implementation implementation, int64_t nanoseconds);
   int64_t now() const;
   // Returns the best time so far; 0 if there is none.
-  int64_t best(Implementation way) const;
+  int64_t best(Implementation implementation) const;
 
  private:
   KernelCache& cache_;

@@ -359,14 +359,14 @@ class OperatorKernels::Table {
   static Outcome either_way(Trial* trial, OriginalCall* original, F&& run) {
     const Trial::Implementation verdict = trial != nullptr ? trial->verdict() : Trial::Implementation::kKernel;
     const bool measured = verdict == Trial::Implementation::kUnknown;
-    const Trial::Implementation way = measured ? trial->next() : verdict;
+    const Trial::Implementation implementation = measured ? trial->next() : verdict;
     const int64_t began = measured ? trial->now() : 0;
-    if (way == Trial::Implementation::kOriginal) {
+    if (implementation == Trial::Implementation::kOriginal) {
       if (measured) *original = OriginalCall(trial, began);
       return Outcome::kOriginal;
     }
     if (!run()) return Outcome::kUnsupported;
-    if (measured) trial->took(way, trial->now() - began);
+    if (measured) trial->took(implementation, trial->now() - began);
     return Outcome::kRan;
   }
 

@@ -58,7 +58,7 @@ class ChainBuilder {
     if (!options_.cost) options_.cost = flops_and_bytes();
     if (options_.whole_stages) options_.most_options = 1;
     list_forward();
-    find_lives();
+    find_lifetimes();
   }
 
   // The order matters: each step needs the results of the previous ones.
@@ -126,7 +126,7 @@ class ChainBuilder {
   }
 
   // Lifetimes are those of storages, not values: a view keeps its base alive.
-  void find_lives() {
+  void find_lifetimes() {
     for (size_t at = 0; at < forward_.size(); ++at) {
       const auto touch = [&](ValueId v) {
         const StorageId s = graph_.value(v).storage;
@@ -548,9 +548,9 @@ class ChainBuilder {
       return a.cost != b.cost ? a.cost < b.cost : a.bytes < b.bytes;
     });
     std::vector<KeepOption> front;
-    for (KeepOption& way : candidates) {
-      if ((way.cost > 0 || !way.offloaded.empty()) && way.bytes < (front.empty() ? all : front.back().bytes)) {
-        front.push_back(std::move(way));
+    for (KeepOption& option : candidates) {
+      if ((option.cost > 0 || !option.offloaded.empty()) && option.bytes < (front.empty() ? all : front.back().bytes)) {
+        front.push_back(std::move(option));
       }
     }
     // While there are too many, drop the option that is least below the line through its neighbours.
@@ -582,11 +582,11 @@ class ChainBuilder {
       std::sort(list.begin(), list.end());
       return list;
     };
-    for (const KeepOption& way : best_of(std::move(candidates), result.options[0].saved)) {
-      result.options.push_back({.saved = way.bytes, .cost = way.cost, .offloaded = bytes_of(way.offloaded)});
-      part.keep.push_back(listed(way.kept));
-      part.offload.push_back(listed(way.offloaded));
-      part.exposed.push_back(way.exposed);
+    for (const KeepOption& option : best_of(std::move(candidates), result.options[0].saved)) {
+      result.options.push_back({.saved = option.bytes, .cost = option.cost, .offloaded = bytes_of(option.offloaded)});
+      part.keep.push_back(listed(option.kept));
+      part.offload.push_back(listed(option.offloaded));
+      part.exposed.push_back(option.exposed);
     }
   }
 
