@@ -297,8 +297,7 @@ class BlockBuilder {
     return common.value_or("");
   }
 
-  // Computes inputs and outputs, and appends the block. Inner blocks are finished first, so they come first in the
-  // plan.
+  // Computes inputs and outputs, and appends the block; inner blocks first.
   uint32_t finish(CodeBlock block) {
     block.path = path_of(block);
     // A stamp per block avoids clearing a set of all variables.

@@ -337,8 +337,7 @@ CppCalls::Call CppCalls::function_call(uint32_t step, const Target& target) {
   refuse_node(graph_, node, why_no_function(target));
 }
 
-// Calls a C++ function with the parameters of the schema, in order and without omissions, since it may have no
-// defaults.
+// Calls a C++ function with all parameters of the schema in order, since it may have no defaults.
 CppCalls::Call CppCalls::call_by_schema(const std::string& callee, const Target& target) {
   const NodeId node = plan_.steps[step_].node;
   const Signature& formals = graph_.target(node).signature();

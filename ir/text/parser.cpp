@@ -186,8 +186,7 @@ class TextParser {
                       "parameter, buffer, input, constant, activation, gradient, optimizer_state or temporary");
     }
     storage.kind = *kind;
-    // Most storages are allocated by the first node with a result in them. The text omits that, and take_type fills it
-    // in.
+    // Most storages are allocated by the first node with a result in them: omitted in text, added by take_type.
     Born born;
     if (cursor_.eat_word("born")) {
       born.stated = true;

@@ -16,8 +16,7 @@ namespace shadowgraph {
 // Call it after regions got parents that were created later. Invalidates all other copies of region ids. Linear.
 void put_parents_first(Graph& graph);
 
-// Returns a path without its number: "layers" for "layers.12", "encoder_layer" for "encoder_layer_3"; "" if it has no
-// number.
+// Returns a path without its number: "layers" for "layers.12", "encoder_layer" for "encoder_layer_3"; otherwise "".
 std::string_view family_of(std::string_view path);
 
 std::string name_of_region(const Graph& graph, RegionId region);

@@ -22,9 +22,8 @@
 
 namespace shadowgraph {
 
-// Callbacks of a walk; by default they do nothing. All sinks see the same order, so an index denotes the same number in
-// each. Values, storages and nodes are given by their canonical numbers; `what` and `which` are for messages: "size",
-// 1.
+// Callbacks of a walk; by default they do nothing. The order is the same for all sinks, so an index denotes the same
+// number in each. Ids are canonical numbers; `what` and `which` are for messages: "size", 1.
 struct NoSink {
   void node(NodeId) {}     // the following calls belong to this node; to none, at the end
   void token(uint64_t) {}  // structure
