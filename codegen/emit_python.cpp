@@ -436,9 +436,9 @@ class PythonWriter {
 
   // Returns whether the statement of `step` binds the variable: not if it is an unused result.
   bool is_bound(uint32_t step, uint32_t variable) const {
-    return plan_.variables[variable].defined != step || wants_names(step);
+    return plan_.variables[variable].defined != step || needs_names(step);
   }
-  bool wants_names(uint32_t step) const {
+  bool needs_names(uint32_t step) const {
     const CodeStep& s = plan_.steps[step];
     for (size_t i = 0; i < s.results.size(); ++i) {
       if (s.fresh[i] && plan_.variables[s.results[i]].last_use != step) return true;
@@ -493,7 +493,7 @@ class PythonWriter {
     }
     const auto name_of = [&](uint32_t variable) { return names.of(variable); };
     const std::string call = calls_.call(number, name_of);
-    if (!wants_names(number)) return text + indent + call + "\n";
+    if (!needs_names(number)) return text + indent + call + "\n";
     const auto results = graph_.results(step.node);
     size_t flat = 0;
     std::string lists;

@@ -17,7 +17,7 @@ namespace shadowgraph {
 namespace {
 
 // Returns whether two formals may alias: schemas declare alias sets, Tensor(a) and Tensor(a|b).
-bool share_a_set(const Formal& a, const Formal& b) {
+bool share_alias_set(const Formal& a, const Formal& b) {
   return std::ranges::any_of(
       a.alias_sets, [&](const std::string& set) { return std::ranges::find(b.alias_sets, set) != b.alias_sets.end(); });
 }
@@ -41,7 +41,7 @@ void read_signature(const Signature& signature, OperatorFacts& facts) {
   for (size_t r = 0; r < signature.returns.size(); ++r) {
     const Formal& result = signature.returns[r];
     for (size_t i = 0; i < signature.arguments.size(); ++i) {
-      if (share_a_set(result, signature.arguments[i])) {
+      if (share_alias_set(result, signature.arguments[i])) {
         // With alternatives, (a|b), it aliases only one of them.
         facts.aliases.push_back({static_cast<uint16_t>(r), static_cast<uint16_t>(i), result.alias_sets.size() == 1});
       }
@@ -80,7 +80,7 @@ void apply(const OperatorRow& row, const Signature& signature, OperatorFacts& fa
 
 // Determines the contents that a call does not read: those it fully overwrites, and those of operands of which it reads
 // only the geometry. A write without a read discards the old contents, so passes can drop earlier writes.
-void conclude_contents(const Signature& signature, OperatorFact is, OperatorFacts& facts) {
+void derive_contents(const Signature& signature, OperatorFact is, OperatorFacts& facts) {
   const bool overwrites = is & OperatorFact::kOverwrites;
   const bool geometry_only = is & OperatorFact::kGeometryOnly;
   for (const uint16_t position : facts.written) {
@@ -103,7 +103,7 @@ void conclude_contents(const Signature& signature, OperatorFact is, OperatorFact
 }
 
 // Returns whether a collective's argument is a c10d object that describes the communication, not its data.
-bool names_a_group(std::string_view argument) {
+bool is_group_argument(std::string_view argument) {
   return argument == "group_name" || argument == "process_group" || argument == "reduce_op";
 }
 
@@ -150,9 +150,9 @@ OperatorFacts facts_of(const Target& target, const std::optional<c10::OperatorHa
   }
   facts.unknown = signature.variadic_arguments || signature.variadic_returns ||
                   std::any_of(signature.arguments.begin(), signature.arguments.end(), [&](const Formal& formal) {
-                    return formal.type.type == TypeClass::kAny && !(facts.collective && names_a_group(formal.name));
+                    return formal.type.type == TypeClass::kAny && !(facts.collective && is_group_argument(formal.name));
                   });
-  conclude_contents(signature, row.is, facts);
+  derive_contents(signature, row.is, facts);
   size_t tensor_results = 0;
   size_t aliased_results = 0;
   for (size_t r = 0; r < signature.returns.size(); ++r) {

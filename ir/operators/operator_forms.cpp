@@ -162,7 +162,7 @@ std::optional<Form> best_form(const Target& target, const std::vector<std::strin
 
 // The `out=` operators that PyTorch generates call the functional form and copy its first results. Other arguments
 // annotated as written stay unchanged (aten::_fused_adamw.out and its moments).
-bool leaves_the_rest(const Target& target) {
+bool is_generated_out(const Target& target) {
   const auto op = find_operator(target);
   if (!op || !op->hasTag(at::Tag::generated)) return false;
   const auto& arguments = target.signature().arguments;
@@ -176,7 +176,7 @@ bool leaves_the_rest(const Target& target) {
 std::optional<FunctionalForm> find_functional_form(const Target& target) {
   const OperatorFacts& facts = target.facts();
   if (target.kind() != TargetKind::kOperator || facts.written.empty() || facts.unknown) return std::nullopt;
-  if (leaves_the_rest(target)) return std::nullopt;
+  if (is_generated_out(target)) return std::nullopt;
   std::vector<std::string> names;
   if (const OperatorRow row = operator_row(target.name()); !row.functional.empty()) names.emplace_back(row.functional);
   const std::string& name = target.signature().name;

@@ -342,7 +342,7 @@ std::string text_of(std::span<const c10::IValue> arguments) {
   return text;
 }
 
-ExpectedResults work_out(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments) {
+ExpectedResults compute_expected(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments) {
   MetaArguments metas;
   torch::jit::Stack stack;
   for (const c10::IValue& argument : arguments) {
@@ -430,12 +430,12 @@ class KnownResults {
   // that cannot be converted to meta. Throws c10::Error for calls that the operator rejects.
   ExpectedResults of(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments) {
     const std::string text = text_of(arguments);
-    if (text.empty()) return work_out(op, arguments);
+    if (text.empty()) return compute_expected(op, arguments);
     {
       const std::lock_guard lock(mutex_);
       if (const auto found = known_.find(text); found != known_.end()) return found->second;
     }
-    ExpectedResults made = work_out(op, arguments);
+    ExpectedResults made = compute_expected(op, arguments);
     const std::lock_guard lock(mutex_);
     if (known_.size() >= kMaxCachedCalls) known_.clear();
     return known_.try_emplace(text, std::move(made)).first->second;

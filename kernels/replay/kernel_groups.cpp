@@ -277,7 +277,7 @@ class Groups final : public KernelGroups {
   bool run(uint32_t number, std::span<c10::IValue> values) override {
     PreparedGroup& group = *prepared_[number];
     const KernelFunction function = group.kernel != nullptr ? group.kernel->function() : nullptr;
-    if (function == nullptr || !is_as_planned(group, values)) {
+    if (function == nullptr || !matches_plan(group, values)) {
       group.node_runs.fetch_add(1, std::memory_order_relaxed);
       return false;
     }
@@ -392,7 +392,7 @@ class Groups final : public KernelGroups {
     return static_cast<uint32_t>(plan.inputs.size() + static_cast<size_t>(output - plan.outputs.begin()));
   }
 
-  bool is_as_planned(const PreparedGroup& group, std::span<c10::IValue> values) const {
+  bool matches_plan(const PreparedGroup& group, std::span<c10::IValue> values) const {
     const c10::DeviceType device = cache_->backend().device();
     for (const GroupInput& input : group.inputs) {
       const c10::IValue& value = values[input.value.index];

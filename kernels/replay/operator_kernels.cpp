@@ -356,7 +356,7 @@ class OperatorKernels::Table {
 
   // Runs the kernels or leaves the call to the original, whichever is faster or to be measured next.
   template <class F>
-  static Outcome either_way(Trial* trial, OriginalCall* original, F&& run) {
+  static Outcome run_faster(Trial* trial, OriginalCall* original, F&& run) {
     const Trial::Implementation verdict = trial != nullptr ? trial->verdict() : Trial::Implementation::kKernel;
     const bool measured = verdict == Trial::Implementation::kUnknown;
     const Trial::Implementation implementation = measured ? trial->next() : verdict;
@@ -383,7 +383,7 @@ class OperatorKernels::Table {
         prepared->trial.store(trial, std::memory_order_release);
       }
     }
-    return either_way(trial, original, [&] {
+    return run_faster(trial, original, [&] {
       results.reserve(prepared->results.size());
       return run_call(*prepared, arguments, results);
     });
@@ -412,7 +412,7 @@ class OperatorKernels::Table {
       const std::string name = toString(op.operator_name()) + " of " + std::to_string(length);
       trial = &trial_of(name, *prepared[0], work);
     }
-    return either_way(trial, original, [&] {
+    return run_faster(trial, original, [&] {
       c10::List<at::Tensor> made;
       for (size_t i = 0; i < stacks.size(); ++i) {
         torch::jit::Stack own;

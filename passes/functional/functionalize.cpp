@@ -249,7 +249,7 @@ class StorageImages {
     return emitter_.as_strided(base, row);
   }
 
-  int64_t views_taken() const { return views_; }
+  int64_t view_count() const { return views_; }
 
  private:
   struct Image {
@@ -534,7 +534,7 @@ class Functionalizer {
     carried_.finish(
         [&](ValueId v) { return images_.latest(v); },
         [&](StorageId s) { return images_.has_image(s) ? new_.value(images_.base(s)).storage : StorageId(); });
-    result_.views = images_.views_taken();
+    result_.views = images_.view_count();
     result_.changed = true;
     return std::move(result_);
   }
@@ -603,7 +603,7 @@ class Functionalizer {
     const std::string& name = old_.target(n).signature().name;
     if (name == "aten::as_strided_" || name == "aten::requires_grad_") return true;
     if (facts.resizes) {
-      return std::none_of(written.begin(), written.end(), [&](const Written& w) { return outgrows(w); });
+      return std::none_of(written.begin(), written.end(), [&](const Written& w) { return exceeds_storage(w); });
     }
     const FunctionalForm* form = functional_form(old_.target(n));
     if (form == nullptr || !form->target.facts().is_view) return false;
@@ -622,7 +622,7 @@ class Functionalizer {
   }
 
   // Returns whether the written tensor is larger than the storage was, as after resize_ and with `out=`.
-  bool outgrows(const Written& w) const {
+  bool exceeds_storage(const Written& w) const {
     return view_of(old_, w.after).bytes().second > images_.bytes(old_.value(w.before).storage);
   }
 
@@ -870,7 +870,7 @@ class Functionalizer {
       const StorageId storage = old_.value(w.before).storage;
       if (std::find(storages.begin(), storages.end(), storage) != storages.end()) return false;
       storages.push_back(storage);
-      if (outgrows(w) && !images_.replaces(w.after)) return false;
+      if (exceeds_storage(w) && !images_.replaces(w.after)) return false;
       if (internal_overlap(view_of(old_, w.after)) != Overlap::kNone) return false;
       if (images_.has_bits(w.after) && !(form.target.facts().pointwise && is_layout_independent(old_, n))) return false;
     }

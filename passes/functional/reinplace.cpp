@@ -59,7 +59,7 @@ class Reinplacer {
         into_(graph.storage_count()),
         limit_(graph.storage_count()),
         original_searched_(graph.target_count()) {
-    look();
+    collect_facts();
   }
 
   // Returns whether there is anything to do.
@@ -83,7 +83,7 @@ class Reinplacer {
     kCopy,     // the node as it is
     kInPlace,  // its in-place form
     kView,     // a scatter: its view, and a copy to that view
-    kGone,     // omitted: the first operand already contains the result
+    kOmitted,  // the first operand already contains the result
   };
   struct Decision {
     Kind kind = Kind::kCopy;
@@ -107,7 +107,7 @@ class Reinplacer {
   class Build;
 
   // Computes StorageFacts in one walk: the last readers of contents, and the write-backs of placeholders.
-  void look() {
+  void collect_facts() {
     uint32_t ordinal = 0;
     const AliasAnalysis aliases = AliasAnalysis::of(old_);
     for (const NodeId n : old_.nodes()) {
@@ -249,7 +249,7 @@ class Reinplacer {
   // Returns whether a value computed from the place that it is scattered into can be computed in place. With %2 =
   // mul(%1, 2) and %3 = slice_scatter(%0, %2), where %1 is that slice of %0, mul_(%1, 2) suffices. %1 must have the
   // layout of the slice, and the kernel must compute the same bits there: some sum in another order for other strides.
-  bool goes_with_scatter(NodeId n, uint32_t ordinal, const Target& target, const Write& write, NodeId scatter) {
+  bool makes_scatter_redundant(NodeId n, uint32_t ordinal, const Target& target, const Write& write, NodeId scatter) {
     const auto arguments = old_.arguments(scatter);
     const auto place = region(scatter);
     const Value& value = old_.value(write.operand);
@@ -288,9 +288,9 @@ class Reinplacer {
     if (writes.size() == 1 && !old_.has_uses(writes[0].made)) return false;
     if (writes.size() == 1) scatter = only_scatter(writes[0].made);
     if (reads_what_it_writes(n, facts, writes)) return false;
-    if (scatter.valid() && goes_with_scatter(n, ordinal, *target, writes[0], scatter)) {
+    if (scatter.valid() && makes_scatter_redundant(n, ordinal, *target, writes[0], scatter)) {
       decisions_[n] = {Kind::kInPlace, target};
-      decisions_[scatter].kind = Kind::kGone;
+      decisions_[scatter].kind = Kind::kOmitted;
       merge(writes[0].operand, writes[0].made);
       merge(old_.arguments(scatter)[0].ref.value, old_.results(scatter).front().ref.value);
       ++result.operators;
@@ -343,7 +343,7 @@ class Reinplacer {
         old_.value(to).dtype != old_.value(from).dtype || !same_geometry(view_of(old_, to), view_of(old_, from))) {
       return false;
     }
-    decisions_[n].kind = Kind::kGone;
+    decisions_[n].kind = Kind::kOmitted;
     ++result.write_backs;
     return true;
   }
@@ -475,7 +475,7 @@ class Reinplacer::Build {
         case Kind::kView:
           scatter_to_view(n, arguments);
           break;
-        case Kind::kGone:
+        case Kind::kOmitted:
           old_.for_each_output(n, [&](ValueId v) { now_[v] = arguments[0].ref.value; });
           break;
       }

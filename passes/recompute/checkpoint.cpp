@@ -85,7 +85,7 @@ class Rewrite {
       }
     }
     for (const size_t level : outer_first) {
-      compute_again(level);
+      recompute_level(level);
       redirect(level);
       // otherwise inner levels read its copies; many levels take much memory
       if (!has_inner[level]) copiers_[level].reset();
@@ -99,7 +99,7 @@ class Rewrite {
   }
 
  private:
-  void compute_again(size_t index) {
+  void recompute_level(size_t index) {
     const CheckpointLevel& level = plan_.levels()[index];
     const RegionId region = regions_.add(Graph::kRootRegion, graph_.intern(level.segment->name), kRecomputeClass);
     copiers_[index] = std::make_unique<NodeCopier>(graph_, graph_, region);

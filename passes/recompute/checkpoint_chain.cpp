@@ -149,7 +149,7 @@ class ChainBuilder {
   }
 
   bool is_forward(NodeId n) const { return std::as_const(place_)[n] != kNowhere; }
-  bool is_made(const ForwardLife& life) const { return life.born != kNowhere && !life.set_aside; }
+  bool is_relevant(const ForwardLife& life) const { return life.born != kNowhere && !life.set_aside; }
 
   // Cuts forward where only one tensor with a gradient is alive, through which everything later depends on the past.
   // Tensors without gradients (masks, position tables) are ignored, since nothing is recomputed through them.
@@ -164,7 +164,7 @@ class ChainBuilder {
       std::vector<int32_t> over(size_t(length) + 1, 0);
       // One walk over lifetimes computes the number alive at each position from allocations and frees.
       for (const ForwardLife& life : lives_) {
-        if (!is_made(life) || !life.gradient || life.last <= life.born) continue;
+        if (!is_relevant(life) || !life.gradient || life.last <= life.born) continue;
         ++over[size_t(life.born)];
         --over[size_t(life.last)];
       }
@@ -214,7 +214,7 @@ class ChainBuilder {
     int32_t most = (end - begin) / 4;  // shorter lifetimes would allow few cuts
     for (uint32_t i = 0; i < lives_.size(); ++i) {
       const ForwardLife& life = lives_[i];
-      if (!is_made(life) || !life.gradient || life.born < begin || life.last > end) continue;
+      if (!is_relevant(life) || !life.gradient || life.born < begin || life.last > end) continue;
       if (life.last - life.born > most) {
         most = life.last - life.born;
         found = StorageId(i);
@@ -251,7 +251,7 @@ class ChainBuilder {
     born_saved_.assign(forward_.size(), 0);
     for (uint32_t i = 0; i < lives_.size(); ++i) {
       const ForwardLife& life = lives_[i];
-      if (is_made(life) && life.saved) born_saved_[size_t(life.born)] += graph_.storage(StorageId(i)).bytes;
+      if (is_relevant(life) && life.saved) born_saved_[size_t(life.born)] += graph_.storage(StorageId(i)).bytes;
     }
     for (size_t i = 0; i < ends_.size(); ++i) saved[i] = add_up(i);
     const auto join = [&](size_t stage) {  // with the next one
@@ -330,7 +330,7 @@ class ChainBuilder {
     }
     for (uint32_t i = 0; i < lives_.size(); ++i) {
       ForwardLife& life = lives_[i];
-      if (!is_made(life)) continue;
+      if (!is_relevant(life)) continue;
       const int32_t stages = stage_of_[size_t(life.last)] - stage_of_[size_t(life.born)];
       if (stages == 0 || (stages == 1 && life.gradient)) continue;
       life.set_aside = true;
@@ -384,7 +384,7 @@ class ChainBuilder {
         const StorageId s = graph_.value(v).storage;
         if (!s.valid() || kept.contains(s)) return;
         const ForwardLife& life = lives_[s.index];
-        if (is_made(life) && life.born >= begin_of(stage)) needed.insert(s);
+        if (is_relevant(life) && life.born >= begin_of(stage)) needed.insert(s);
       });
     }
     return cost;
@@ -420,7 +420,7 @@ class ChainBuilder {
         const StorageId s = graph_.value(v).storage;
         if (!s.valid()) return;
         const ForwardLife& life = lives_[s.index];
-        if (life.born != at || !is_made(life)) return;
+        if (life.born != at || !is_relevant(life)) return;
         own_.emplace(s, life);
         if (life.last >= end) outputs.insert(s);
         if (life.saved) saved.insert(s);
@@ -598,7 +598,7 @@ class ChainBuilder {
     int64_t others = 0;
     const auto stage_of = [&](StorageId s) {
       const ForwardLife& life = lives_[s.index];
-      return is_made(life) ? stage_of_[size_t(life.born)] : kNowhere;
+      return is_relevant(life) ? stage_of_[size_t(life.born)] : kNowhere;
     };
     std::unordered_map<NodeId, std::vector<StorageId>> births;
     for (uint32_t i = 0; i < graph_.storage_count(); ++i) {

@@ -310,7 +310,7 @@ class CheckpointPlan::SegmentTree {
 
   void assign_nodes() {
     for (const NodeId n : graph_.nodes()) {
-      open_those_that_begin(n);
+      open_segments_at(n);
       if (forward_.contains(n)) {
         int32_t& level = plan_.level_of_[n];
         if (!open_.empty() && !plan_.is_within(level, open_.back())) {
@@ -327,7 +327,7 @@ class CheckpointPlan::SegmentTree {
 
   // A segment of several regions includes the nodes between them, so it is opened at its first node and closed at its
   // last. A segment that begins inside another must end inside it.
-  void open_those_that_begin(NodeId n) {
+  void open_segments_at(NodeId n) {
     const auto found = begins_.find(n);
     if (found == begins_.end()) return;
     std::sort(found->second.begin(), found->second.end(),
@@ -458,7 +458,7 @@ class CheckpointPlan::Decision {
 
   // Returns whether the contents that a node read are unchanged when they are needed again. end_ is the last node that
   // may need something from this level.
-  bool still_there(StorageId s, uint32_t version) const {
+  bool is_unchanged(StorageId s, uint32_t version) const {
     const NodeId writer = plan_.next_writer(s, version);
     return !writer.valid() || !graph_.is_before(writer, end_);
   }
@@ -533,7 +533,7 @@ class CheckpointPlan::Decision {
       if (effects_.geometry_only(n)) continue;
       for (const StorageVersion& read : effects_.reads(n)) {
         if (read.storage.index >= graph_.storage_count() || storages_.contains(read.storage)) continue;
-        if (!still_there(read.storage, read.version) && !is_statistic(n, read.storage)) {
+        if (!is_unchanged(read.storage, read.version) && !is_statistic(n, read.storage)) {
           // A copy would read the current contents instead of the original ones.
           block(n, graph_.target(n).name() + ": an operand is written to before backward");
         }
@@ -562,7 +562,7 @@ class CheckpointPlan::Decision {
     reasons_.try_emplace(s, reason);
     for (const NodeId writer : found->second.writers) block(writer, reason);
     for (const auto& [reader, version] : found->second.readers) {
-      if (!still_there(s, version)) block(reader, reason);
+      if (!is_unchanged(s, version)) block(reader, reason);
     }
   }
 

@@ -59,14 +59,14 @@ class RecomputeChecker {
       for (const StorageVersion& read : effects_.reads(n)) {
         if (!found_.statistics.contains(read.storage) || unread.contains(read.storage)) continue;
         const auto writes = effects_.writes(n);
-        if (writes.size() != 1 || writes[0].storage != read.storage || makes_more(n, read.storage)) {
+        if (writes.size() != 1 || writes[0].storage != read.storage || has_other_results(n, read.storage)) {
           found_.statistics.erase(read.storage);
         }
       }
     }
   }
 
-  bool makes_more(NodeId n, StorageId than) const {
+  bool has_other_results(NodeId n, StorageId than) const {
     bool more = false;
     graph_.for_each_output(n, [&](ValueId v) { more = more || graph_.value(v).storage != than; });
     return more;
@@ -393,7 +393,7 @@ class AssumedStep {
       if (is_end(step_.node(n).target)) {
         if (!end_.valid()) end_ = n;
         step_.for_each_input(n, [&](ValueId v) {
-          if (wants_gradient(v) && std::ranges::find(outputs_, v) == outputs_.end()) outputs_.push_back(v);
+          if (requires_gradient(v) && std::ranges::find(outputs_, v) == outputs_.end()) outputs_.push_back(v);
         });
       } else if (!step_.is_placeholder(n)) {
         forward.push_back(n);
@@ -417,7 +417,7 @@ class AssumedStep {
     return step_.intern_target(Target(TargetKind::kFunction, std::string("sg_autograd") + schema));
   }
 
-  bool wants_gradient(ValueId v) const {
+  bool requires_gradient(ValueId v) const {
     return step_.value(v).kind == ValueKind::kTensor && step_.value(v).requires_grad;
   }
 
@@ -467,7 +467,7 @@ class AssumedStep {
     if (gradients.empty()) return;
     std::vector<ValueId> operands;
     step_.for_each_input(n, [&](ValueId v) {
-      if (wants_gradient(v) && std::ranges::find(operands, v) == operands.end()) operands.push_back(v);
+      if (requires_gradient(v) && std::ranges::find(operands, v) == operands.end()) operands.push_back(v);
     });
     std::vector<Argument> saved;
     for (const SavedTensor& tensor : step_.saved(n)) saved.push_back(Argument::of_value(tensor.value));

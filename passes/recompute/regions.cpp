@@ -34,7 +34,7 @@ class RunOfNodes {
  public:
   RunOfNodes(Graph& graph, std::span<const NodeId> nodes) : graph_(graph), nodes_(nodes) {
     count();
-    dissolve_parted_composites();
+    dissolve_split_composites();
   }
 
   // Returns the innermost region that contains all nodes.
@@ -73,15 +73,15 @@ class RunOfNodes {
     }
   }
   bool is_whole(RegionId r) const { return here_[r] == all_[r]; }
-  bool is_parted(RegionId r) const { return here_[r] != 0 && !is_whole(r); }
+  bool is_split(RegionId r) const { return here_[r] != 0 && !is_whole(r); }
 
   // A part of an operator's nodes does not represent a call of the operator.
-  void dissolve_parted_composites() {
+  void dissolve_split_composites() {
     std::vector<bool> dissolved(graph_.region_count(), false);
     bool any = false;
     for (uint32_t i = 1; i < graph_.region_count(); ++i) {
       const RegionId r(i);
-      dissolved[i] = graph_.region(r).kind == RegionKind::kComposite && is_parted(r);
+      dissolved[i] = graph_.region(r).kind == RegionKind::kComposite && is_split(r);
       any = any || dissolved[i];
     }
     if (!any) return;

@@ -298,7 +298,7 @@ NodeEmitter::Results NodeEmitter::run_on_fakes(NodeId node) {
       stack);
   calls_.call(node, stack);
   Results results;
-  const auto look_at = [](const at::Tensor& tensor) {
+  const auto describe = [](const at::Tensor& tensor) {
     Found found;
     found.geometry.dtype = tensor.scalar_type();
     found.geometry.sizes.assign(tensor.sizes().begin(), tensor.sizes().end());
@@ -312,9 +312,9 @@ NodeEmitter::Results NodeEmitter::run_on_fakes(NodeId node) {
     auto& found = results.found.emplace_back();
     results.is_list.push_back(value.isTensorList());
     if (value.isTensor()) {
-      if (value.toTensor().defined()) found.push_back(look_at(value.toTensor()));
+      if (value.toTensor().defined()) found.push_back(describe(value.toTensor()));
     } else if (value.isTensorList()) {
-      for (const at::Tensor& tensor : value.toTensorVector()) found.push_back(look_at(tensor));
+      for (const at::Tensor& tensor : value.toTensorVector()) found.push_back(describe(tensor));
     } else {
       throw Error("a result that is not a tensor");
     }

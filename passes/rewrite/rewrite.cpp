@@ -163,7 +163,7 @@ class Rewriter {
       }
       for (const Match& match : matches) {
         if (match.place.at_last) continue;
-        if (is_undisturbed(dependences, match)) {
+        if (is_still_valid(dependences, match)) {
           replaced += replace(match, result) ? 1 : 0;
         } else {
           waiting.insert(match.nodes.front());
@@ -286,7 +286,7 @@ class Rewriter {
   }
 
   // Frees unused results of the replacement right after they are produced.
-  void free_by_products() {
+  void free_unused_results() {
     for (NodeId n : inserted_) {
       graph_.for_each_output(n, [&](ValueId v) {
         const StorageId s = graph_.value(v).storage;
@@ -317,7 +317,7 @@ class Rewriter {
     }
     for (const auto& [old_value, new_value] : pairs_) graph_.replace_all_uses_with(old_value, new_value);
     for (const auto& [old_value, new_value] : pairs_) adopt(old_value, new_value);
-    free_by_products();
+    free_unused_results();
     graph_.erase(match.nodes);
     for (const auto& [old_value, new_value] : pairs_) replacement_of_[old_value] = new_value;
     for (NodeId n : match.nodes) {
@@ -350,7 +350,7 @@ class Rewriter {
   // Returns whether the match, the nodes that must move down, and all of their dependences and users are still at their
   // positions, so that the position found for the match is valid. Nodes inserted elsewhere replace others that were not
   // among them.
-  bool is_undisturbed(const Dependences& dependences, const Match& match) const {
+  bool is_still_valid(const Dependences& dependences, const Match& match) const {
     const auto good = [&](NodeId n) { return !graph_.is_erased(n) && !moved_.contains(n); };
     const auto all_good = [&](NodeId n) {
       return good(n) && std::ranges::all_of(dependences.before(n), good) &&

@@ -139,11 +139,11 @@ class BakedSizes {
       const std::string& name = formals[i].name;
       if (!std::binary_search(kSizeNames.begin(), kSizeNames.end(), name)) continue;
       if (argument.kind == ArgumentKind::kInt) {
-        look_at(node, name, argument.i, found);
+        check_number(node, name, argument.i, found);
         continue;
       }
       const auto ints = graph_.ints(argument);
-      for (size_t j = 0; j < ints.size(); ++j) look_at(node, name + "[" + std::to_string(j) + "]", ints[j], found);
+      for (size_t j = 0; j < ints.size(); ++j) check_number(node, name + "[" + std::to_string(j) + "]", ints[j], found);
     }
   }
 
@@ -172,7 +172,7 @@ class BakedSizes {
     int64_t now = 0;
   };
 
-  void look_at(NodeId node, const std::string& argument, int64_t number, std::vector<BakedSize>& found) const {
+  void check_number(NodeId node, const std::string& argument, int64_t number, std::vector<BakedSize>& found) const {
     const auto changed = changed_.find(number);
     if (changed == changed_.end()) return;
     found.push_back({node, argument, number, changed->second.dimension, changed->second.now});

@@ -86,13 +86,13 @@ class Folding {
   void take_constant(NodeId n) {
     const ValueId v = only_result(graph_, n);
     const Argument& data = graph_.arguments(n)[0];
-    if (!v.valid() || data.kind != ArgumentKind::kConstant || !good_result(n, v, kMaxOperandBytes, true)) return;
+    if (!v.valid() || data.kind != ArgumentKind::kConstant || !is_valid_result(n, v, kMaxOperandBytes, true)) return;
     const at::Tensor& tensor = graph_.constant(data.constant);
     if (!tensor.defined() || tensor.layout() != c10::kStrided || !tensor.device().is_cpu()) return;
     if (is_as_recorded(v, tensor)) tensors_[v] = tensor;
   }
 
-  bool good_result(NodeId n, ValueId v, int64_t max_bytes, bool may_escape) const {
+  bool is_valid_result(NodeId n, ValueId v, int64_t max_bytes, bool may_escape) const {
     const Value& value = graph_.value(v);
     if (value.kind != ValueKind::kTensor || !value.storage.valid() || value.layout != c10::kStrided) return false;
     if (!value.device().is_cpu() || value.requires_grad || identity_.object_changes(v)) return false;
@@ -108,7 +108,7 @@ class Folding {
     const OperatorFacts& facts = target.facts();
     if (facts.uninitialised || facts.resizes) return false;
     bool good = !graph_.results(n).empty();
-    graph_.for_each_output(n, [&](ValueId v) { good = good && good_result(n, v, max_bytes_, false); });
+    graph_.for_each_output(n, [&](ValueId v) { good = good && is_valid_result(n, v, max_bytes_, false); });
     if (!good) return false;
     bool any_operand = false;
     bool all_known = true;

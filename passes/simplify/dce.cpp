@@ -306,7 +306,7 @@ class DeadStorage {
     for (NodeId n : graph_.nodes()) {
       if (to_erase_[n.index]) continue;
       const Kind k = kind(n);
-      if (k == kFilledFactory || k == kFilledLike) leave_unfilled(n, k);
+      if (k == kFilledFactory || k == kFilledLike) replace_by_empty(n, k);
       const StorageId whole = whole_write(n);
       if (whole.valid() && empties[whole].valid()) {
         const NodeId allocation = empties[whole];
@@ -330,7 +330,7 @@ class DeadStorage {
 
   // zeros(size, dtype, layout, device, pin_memory) and full(size, fill_value, dtype, ...) -> empty(size, dtype, ...,
   // memory_format); zeros_like(self, ...) and full_like(self, fill_value, ...) -> empty_like(self, ...)
-  void leave_unfilled(NodeId n, Kind k) {
+  void replace_by_empty(NodeId n, Kind k) {
     const ValueId result = only_result(graph_, n);
     if (!result.valid() || !is_own(n, result) || !unread_at_allocation_[graph_.value(result).storage.index]) return;
     std::vector<Argument> arguments(graph_.arguments(n).begin(), graph_.arguments(n).end());

@@ -86,7 +86,7 @@ class Collapse {
 
   // Returns an equal key for nodes that may be in one call; kNone for a node that is kept.
   uint32_t key_of(NodeId n) const {
-    if (!may_hide(n) || is_call_already(n)) return kNone;
+    if (!can_be_in_call(n) || is_call_already(n)) return kNone;
     const RegionId region = chosen_[graph_.node(n).region.index];
     return region.valid() ? region.index * graph_.phase_count() + graph_.node(n).phase.index : kNone;
   }
@@ -209,7 +209,7 @@ class Collapse {
     }
   }
 
-  bool may_hide(NodeId n) const {
+  bool can_be_in_call(NodeId n) const {
     const TargetId target = graph_.node(n).target;
     return !is_placeholder(target) && !is_end(target) && !effects_.host_read(n) && !effects_.unknown(n) &&
            !effects_.collective(n);
