@@ -66,9 +66,9 @@ class RecomputeChecker {
     }
   }
 
-  bool has_other_results(NodeId n, StorageId than) const {
+  bool has_other_results(NodeId n, StorageId storage) const {
     bool more = false;
-    graph_.for_each_output(n, [&](ValueId v) { more = more || graph_.value(v).storage != than; });
+    graph_.for_each_output(n, [&](ValueId v) { more = more || graph_.value(v).storage != storage; });
     return more;
   }
 
