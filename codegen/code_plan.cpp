@@ -1,14 +1,14 @@
-// Finds the steps and variables of a plan; code_blocks.cpp then groups the steps into functions.
+// Creates the steps and variables of a plan; code_blocks.cpp then groups the steps into functions.
 //
 //     %2 = aten::add_(%1, %0)      %1 and %2 are one variable: x.add_(y)
-//     %3 = aten::t_(%2)            x keeps its storage but turns; if %2 is read later, `x2 = copy of x` comes before
+//     %3 = aten::t_(%2)            changes the geometry of x; if %2 is read later, `x2 = copy of x` comes before
 //
-// Passes once over the steps of a compiled replay, which says already what runs, in which order, and in which mode. So
-// emitted code and replay agree on what is needed, and the tests hold both against the program.
+// One pass over the steps of a compiled replay, which determines the steps, their order and their modes, so that
+// generated code and replay agree.
 //
-// A graph has a value for each state of a tensor, code has variables. An in-place operator gives back its operand, so
-// the two values are one variable as long as only contents changed. Where the geometry changed too, later readers of
-// the old value need the old tensor object. A copy of that object, not of its data, is taken before.
+// A graph has a value for each state of a tensor, code has variables. An in-place operator returns its operand, so the
+// two values are one variable as long as only contents changed. If the geometry changed, later readers of the old value
+// need the old tensor object, which is copied (without its data) beforehand.
 //
 // Linear in the graph, and logarithmic in the copies for each operand.
 #include "codegen/code_plan.h"
@@ -30,7 +30,7 @@ class CodePlanner {
 
   CodePlan run() {
     plan_.graph = &graph_;
-    // Replay decides which steps are needed and where tensors keep an old geometry; code must agree with it.
+    // Replay decides which steps are needed and which tensors keep an old geometry; code must agree with it.
     const auto program =
         ReplayProgram::compile(graph_, {.only = only_, .device = options_.device, .defer_errors = true});
     plan_.random = program->random;
@@ -72,7 +72,7 @@ class CodePlanner {
         give(step, graph_.text(arguments[0].string), ConstantId());
         return;
       case ReplayProgram::StepKind::kConstant:
-        // A large constant in the source would cost compile time, so it becomes an input from a side file.
+        // A large constant in the source would be slow to compile, so it becomes an input from a separate file.
         if (graph_.constant(arguments[0].constant).numel() > options_.max_embedded_elements) {
           give(step, "constant." + std::to_string(constants_++), arguments[0].constant);
           return;
@@ -97,9 +97,10 @@ class CodePlanner {
     }
     refuse_backward(step.node);
     if (step.generator != ReplayProgram::kNoGenerator) {
-      refuse_node(graph_, step.node,
-                  "it draws from a generator of the program's own, and code has the default one alone; leave its node "
-                  "out with --only, or draw from the default generator");
+      refuse_node(
+          graph_, step.node,
+          "it uses a generator created by the program, but code only supports the default one; exclude its node "
+          "with --only, or use the default generator");
     }
     const uint32_t number = step_count();
     CodeStep& made = plan_.steps.emplace_back();
@@ -119,7 +120,7 @@ class CodePlanner {
       const uint32_t copy = new_variable(value, number);
       made.copies.push_back({latest_[value.index], copy});
       plan_.rebound_.push_back({value, number, copy});
-      // This step still writes the old tensor object; later readers of the value see the copy.
+      // This step writes the old tensor object; later readers of the value use the copy.
       rebind_later_.emplace_back(value, copy);
     }
     take_results(step.node, made, number);
@@ -131,12 +132,12 @@ class CodePlanner {
     const PhaseId phase = graph_.node(node).phase;
     if (!options_.autograd || (phase != Graph::kBackward && phase != Graph::kOptimizer)) return;
     refuse_node(graph_, node,
-                "code for autograd is made from a forward graph, and this node belongs to the " +
-                    graph_.phase_name(phase) +
-                    "; capture the forward alone, choose values of the forward, or turn autograd off");
+                "code for autograd requires a forward graph, but this node belongs to the " + graph_.phase_name(phase) +
+                    "; capture only the forward, select values of the forward, or disable autograd");
   }
 
-  // Says whether a node keeps the generator's state for a backward that is not in the graph: a checkpoint in a forward.
+  // Returns whether a node saves the generator state for a backward that is not in the graph: a checkpoint in a forward
+  // graph.
   bool is_unused_state(NodeId node) const {
     if (graph_.target(node).name() != get_random_state().name()) return false;
     const ValueId state = graph_.results(node)[0].ref.value;
@@ -145,11 +146,11 @@ class CodePlanner {
     return !used;
   }
 
-  // A tensor that the code is given: a placeholder, or a constant from the side file.
+  // Adds an input of the code: a placeholder, or a constant from the separate file.
   void give(const ReplayProgram::Step& step, std::string name, ConstantId constant) {
     const ValueId value = graph_.results(step.node)[0].ref.value;
     const uint32_t variable = new_variable(value, CodePlan::kGiven);
-    // kGiven, the largest number, would otherwise say that it is needed for ever.
+    // kGiven, the largest number, would mean that it is returned.
     plan_.variables[variable].last_use = 0;
     plan_.variables[variable].given = static_cast<uint32_t>(plan_.given.size());
     bind(value, variable);
@@ -170,7 +171,7 @@ class CodePlanner {
     }
   }
 
-  // A gradient is an output named after its parameter; one of a tensor without a name is called "tensor".
+  // A gradient is an output named after its parameter, or "tensor" if that has no name.
   void take_gradient(NodeId node) {
     const auto arguments = graph_.arguments(node);
     const NodeId parameter = graph_.value(arguments[0].ref.value).producer;
@@ -185,7 +186,7 @@ class CodePlanner {
     const auto arguments = graph_.arguments(node);
     const auto results = graph_.results(node);
     for (const uint16_t written : facts.written) {
-      // A tensor that the caller gave must not change its geometry in the caller's hands.
+      // A caller's tensor must keep its geometry.
       if (written < arguments.size()) graph_.for_each_value({&arguments[written], 1}, [&](ValueId v) { note_own(v); });
     }
     const auto& returns = graph_.target(node).signature().returns;
@@ -211,7 +212,7 @@ class CodePlanner {
     if (variable.defined == CodePlan::kGiven) plan_.given[variable.given].own = true;
   }
 
-  // The variable of the operand that the operator gives back as it was but for its contents.
+  // Returns the variable of the operand that the operator returns with unchanged geometry.
   uint32_t same_variable(const OperatorFacts& facts, std::span<const Argument> arguments, const Argument& result,
                          size_t position) const {
     if (result.kind != ArgumentKind::kValue) return CodePlan::kNoVariable;
@@ -235,7 +236,7 @@ class CodePlanner {
                               [&](uint32_t variable) { plan_.variables[variable].last_use = step; });
       for (const uint32_t variable : plan_.steps[step].results) plan_.variables[variable].last_use = step;
     }
-    // Outputs count last: one of them may be read by steps as well, and is needed beyond those.
+    // Outputs come last, since they may also be read by steps but are needed beyond those.
     for (const auto& output : plan_.outputs) {
       if (output.variable != CodePlan::kNoVariable) plan_.variables[output.variable].last_use = step_count();
     }
@@ -247,7 +248,7 @@ class CodePlanner {
   CodePlan plan_;
   int constants_ = 0;
   int returned_ = 0;
-  std::vector<uint32_t> latest_;  // by value: variable now
+  std::vector<uint32_t> latest_;  // by value: current variable
   std::vector<std::pair<ValueId, uint32_t>> rebind_later_;
 };
 
@@ -265,12 +266,12 @@ CodePlan CodePlan::make(const Graph& graph, const CodegenOptions& options) {
   return plan;
 }
 
-// Nearly all values have one variable for good, so the list of rebound ones is short and searched by value.
+// Nearly all values have a single variable, so the list of rebound ones is short and searched by value.
 uint32_t CodePlan::variable_of(ValueId value, uint32_t step) const {
   uint32_t variable = variable_of_[value.index];
   if (rebound_.empty()) return variable;
   auto at = std::ranges::lower_bound(rebound_, value.index, {}, [](const Rebound& r) { return r.value.index; });
-  // A copy counts for the steps after the one that made it.
+  // A copy is used by the steps after the one that created it.
   for (; at != rebound_.end() && at->value == value && at->step < step; ++at) variable = at->variable;
   return variable;
 }
@@ -308,21 +309,21 @@ std::vector<size_t> fresh_results(const OperatorFacts& facts, size_t results) {
 TensorBytes readable_constant(const Graph& graph, ConstantId id, const std::string& name) {
   auto content = tensor_bytes(graph.constant(id));
   if (content) return *std::move(content);
-  throw UnsupportedError("the contents of the constant " + name + " cannot be read, so no code can hold them");
+  throw UnsupportedError("the contents of the constant " + name + " cannot be read, so code cannot contain them");
 }
 
 void refuse_another_schema(const Graph& graph, NodeId node) {
   const Target& target = graph.target(node);
   if (!has_another_schema(target)) return;
   refuse_node(graph, node,
-              "this libtorch has the operator with another schema than " + target.schema_text() +
+              "this libtorch has the operator with a different schema than " + target.schema_text() +
                   "; capture the graph again with this libtorch");
 }
 
 void refuse_opaque(const Graph& graph, NodeId node, const Argument& object) {
-  refuse_node(graph, node,
-              "its argument is an object that a graph does not hold (" + graph.text(object.string) +
-                  "); rewrite the node to operators first");
+  refuse_node(
+      graph, node,
+      "its argument is an opaque object (" + graph.text(object.string) + "); rewrite the node to operators first");
 }
 
 int64_t bytes_between(const Graph& graph, ValueId from, ValueId to) {

@@ -1,13 +1,12 @@
-// Lays a graph out as functions with variables, before it is spelled in a language.
+// Translates a graph to functions and variables, independent of the target language.
 //
-// *Variables.* An in-place operator gives back the tensor that it was given, so both values are one variable: `%2 =
-// add_(%1)` is the statement `x.add_(y)`. The operator may change the geometry (t_, resize_, set_) although the old one
-// is needed later. Then a copy of the tensor object is made before, as CodeStep::copies says.
+// *Variables.* An in-place operator returns its operand, so both values are one variable: `%2 = add_(%1)` is the
+// statement `x.add_(y)`. If the operator changes the geometry (t_, resize_, set_) and the old one is needed later, the
+// tensor object is copied first (CodeStep::copies).
 //
-// *Blocks.* Steps in program order that ran in the same module become a function of their own, nested as the modules
-// are. So do the steps of an activation checkpoint. Forward, backward and optimizer are never in one function. In
-// backward and optimizer what ran outside any module stays with what ran before it. A function that would be long is
-// cut in parts.
+// *Blocks.* Consecutive steps of the same module become a function, nested like the modules; so do the steps of an
+// activation checkpoint. Forward, backward and optimizer are always separate functions. In backward and optimizer,
+// steps outside any module belong to the function of the steps before them. Functions that would be too long are split.
 //
 // Linear in the graph.
 #pragma once
@@ -29,11 +28,11 @@ struct SHADOWGRAPH_API CodegenOptions;
 struct SHADOWGRAPH_API GeneratedCode;
 
 struct CodeVariable {
-  ValueId value;                        // the first that it holds
-  uint32_t defined = 0;                 // step; kGiven: before the first
-  uint32_t last_use = 0;                // step; the number of steps: needed at the end
-  ValueKind kind = ValueKind::kTensor;  //
-  TypeClass type = TypeClass::kTensor;  // as C++ has it: kNumber for `item`
+  ValueId value;          // the first value that it holds
+  uint32_t defined = 0;   // step; kGiven: an input
+  uint32_t last_use = 0;  // step; the number of steps: returned
+  ValueKind kind = ValueKind::kTensor;
+  TypeClass type = TypeClass::kTensor;  // its C++ type: kNumber for `item`
   uint32_t given = 0;                   // index into CodePlan::given, if defined is kGiven
 };
 
@@ -44,17 +43,17 @@ struct CodeStep {
     uint32_t from = 0;
     uint32_t to = 0;
   };
-  std::vector<Copy> copies;       // variable `to` becomes a tensor object of its own, before the call
+  std::vector<Copy> copies;       // variable `to` becomes a separate tensor object, before the call
   std::vector<uint32_t> results;  // variables, in the order of for_each_output
-  std::vector<bool> fresh;        // parallel: made here, not the same variable as an operand
+  std::vector<bool> fresh;        // by result: whether it is a new variable rather than an operand
 };
 
-// Items of a block: its own steps, and blocks in it.
+// Items of a block: its own steps, and nested blocks.
 struct CodeBlock {
-  RegionId region;          // module or checkpoint; the root for the whole and for parts
-  bool checkpoint = false;  // to be recomputed in backward
-  std::string path;         // the module that its names are seen from: "transformer.h.0"; "" for none
-  bool part = false;        // a piece of what would be too long
+  RegionId region;          // module or checkpoint; the root for the whole graph and for parts
+  bool checkpoint = false;  // recomputed in backward
+  std::string path;         // the module that names are relative to: "transformer.h.0"; "" for none
+  bool part = false;        // a part of a block that would be too long
   PhaseId phase;
   uint32_t begin = 0;  // steps
   uint32_t end = 0;
@@ -65,8 +64,8 @@ struct CodeBlock {
   };
   std::vector<Item> items;
   std::vector<uint32_t> inputs;   // variables, in order of first use
-  std::vector<uint32_t> outputs;  // variables made here and needed later, in order of their making
-  // In a checkpoint: which inputs are running statistics, by position. Its second run must leave them alone.
+  std::vector<uint32_t> outputs;  // variables defined here and used later, in order of definition
+  // In a checkpoint: the positions of inputs that are running statistics, which the recomputation must not update.
   std::vector<uint32_t> statistics;
 };
 
@@ -75,39 +74,39 @@ class CodePlan {
   static constexpr uint32_t kGiven = 0xFFFFFFFFU;
   static constexpr uint32_t kNoVariable = 0xFFFFFFFFU;
 
-  // Throws UnsupportedError. The graph of the plan is `graph`, which must outlive it, or one of its own with the bodies
-  // of calls in their place.
+  // Throws UnsupportedError. The plan refers to `graph`, which must outlive it, or to its own copy with the bodies of
+  // calls inlined.
   static CodePlan make(const Graph& graph, const CodegenOptions& options);
 
-  // Placeholders, and constants that are not written into the code, in program order.
+  // Placeholders, and constants that are not embedded in the code, in program order.
   struct Given {
     uint32_t variable = 0;
-    NodeId node;           // invalid for a constant that a node names itself
+    NodeId node;           // invalid for a constant that is a direct argument
     ConstantId constant;   // valid for constants
     std::string name;      // "transformer.wte.weight"; constants: "constant.0"
-    bool own = false;      // the run needs a tensor object of its own: it is changed in place
-    bool written = false;  // its contents are
+    bool own = false;      // needs a separate tensor object, since it is changed in place
+    bool written = false;  // its contents are written
   };
 
   const Graph* graph = nullptr;
   std::vector<CodeVariable> variables;
   std::vector<CodeStep> steps;
-  std::vector<CodeBlock> blocks;  // inner ones before outer ones; the last is the whole
+  std::vector<CodeBlock> blocks;  // inner before outer; the last is the whole graph
   std::vector<Given> given;
   struct Output {
     std::string name;                 // "output0"
-    uint32_t variable = kNoVariable;  // none: an undefined tensor
-    bool gradient = false;            // then `name` is the parameter's
+    uint32_t variable = kNoVariable;  // kNoVariable: an undefined tensor
+    bool gradient = false;            // if true, `name` is the parameter's
     std::string key() const { return gradient ? "gradient." + name : name; }
   };
   std::vector<Output> outputs;
-  bool uses_grad_mode = false;                       // some operator ran with gradients on
-  std::vector<RegionId> checkpoints_with_grad_mode;  // outermost ones in which one did; sorted
+  bool uses_grad_mode = false;                       // some operator ran with gradients enabled
+  std::vector<RegionId> checkpoints_with_grad_mode;  // outermost checkpoints that contain one; sorted
   bool random = false;
 
   std::vector<uint32_t> returned_variables() const;
   uint32_t variable_of(ValueId value, uint32_t step) const;
-  // Variables that `step` reads, in order, repeats included.
+  // Calls f(variable) for the operands of `step`, in order, with repetitions.
   template <class F>
   void for_each_operand(uint32_t step, F&& f) const {
     for (const CodeStep::Copy& copy : steps[step].copies) f(copy.from);
@@ -126,10 +125,10 @@ class CodePlan {
 
  private:
   friend class CodePlanner;
-  std::vector<uint32_t> variable_of_;  // by value, the first
+  std::vector<uint32_t> variable_of_;  // by value: its first variable
   struct Rebound {
     ValueId value;
-    uint32_t step;  // for later steps
+    uint32_t step;  // valid for later steps
     uint32_t variable;
   };
   std::vector<Rebound> rebound_;             // sorted by value, then step
@@ -137,55 +136,58 @@ class CodePlan {
   std::unique_ptr<const Graph> own_graph_;
 };
 
-// Why a call of a function that is nowhere described is refused.
+// Error for a call of a function without a known body.
 inline constexpr const char* kNoFunctionText =
-    "a function of the user's own whose operators are not known; name the function that the code is to call "
-    "(CodegenOptions::functions, --function), keep a body with the call (pass collapse with bodies=keep), or put its "
-    "operators in its place (inline_call of shadowgraph/graph/edit.h, pass rewrite)";
+    "a user-defined function whose operators are not known; name the function to call in the code "
+    "(CodegenOptions::functions, --function), keep a body with the call (pass collapse with bodies=keep), or replace "
+    "it "
+    "by its operators (inline_call of shadowgraph/graph/edit.h, pass rewrite)";
 
-// Why a graph that communicates is refused.
+// Error for a graph with communication.
 inline constexpr const char* kNoGroupText =
-    "code makes no process groups; run the graph itself, which communicates through the groups of the process "
-    "(Graph.compile in Python, ReplayExecutor of shadowgraph/capture/replay.h)";
+    "generated code cannot create process groups; run the graph itself, which communicates through the process groups "
+    "of the current process (Graph.compile in Python, ReplayExecutor of shadowgraph/capture/replay.h)";
 inline const char* why_no_function(const Target& target) {
   return target.name() == "sg_c10d::process_group" ? kNoGroupText : kNoFunctionText;
 }
 
-// Says whether steps in this region leave the gradient mode to whoever calls them. So do those of a checkpoint that was
-// recorded with gradients off throughout. A reentrant one's first run is, and says nothing of the program's wish.
+// Returns whether steps in this region use the caller's gradient mode. That includes checkpoints recorded entirely with
+// gradients disabled, since the first run of a reentrant checkpoint is, whatever mode the program wants.
 bool leaves_grad_mode(const CodePlan& plan, RegionId region);
-// The outermost checkpoint around a region; invalid if there is none.
+// Returns the outermost checkpoint around a region; invalid if there is none.
 RegionId checkpoint_around(const Graph& graph, RegionId region);
 
-// Results of an operator that are no alias of an operand.
+// Returns the results of an operator that do not alias an operand.
 std::vector<size_t> fresh_results(const OperatorFacts& facts, size_t results);
 
-// What both languages refuse, with UnsupportedError: contents that are gone, another libtorch's operator, an object.
+// Errors common to both languages, thrown as UnsupportedError: unreadable constants, operators of another libtorch,
+// opaque objects.
 TensorBytes readable_constant(const Graph& graph, ConstantId id, const std::string& name);
 void refuse_another_schema(const Graph& graph, NodeId node);
 [[noreturn]] void refuse_opaque(const Graph& graph, NodeId node, const Argument& object);
 
-// From where one value begins to where another of its storage does: they may differ in dtype.
+// Returns the distance in bytes between the first elements of two values of one storage, which may differ in dtype.
 int64_t bytes_between(const Graph& graph, ValueId from, ValueId to);
 
-// A factory that named no device made its tensor on the mode's default one: here that is what the result says.
+// Adds the recorded result's device to a factory call that used the default device.
 std::vector<Argument> arguments_with_device(const Graph& graph, NodeId node);
 
-// The constants that are not written into the code, and the name of their file, NAME_constants.pt. Throws
-// UnsupportedError for one whose contents are gone.
+// Stores the constants that are not embedded in the code, and the name of their file, NAME_constants.pt. Throws
+// UnsupportedError if a constant is not readable.
 void take_side_constants(const CodePlan& plan, const std::string& name, GeneratedCode& code);
 
-// Fills CodePlan::blocks from its steps and variables. `functions`: regions that are functions however small they are.
+// Fills CodePlan::blocks from the steps and variables. `functions`: regions that become functions regardless of size.
 void build_blocks(CodePlan& plan, const CodegenOptions& options, const std::vector<RegionId>& functions);
 
 struct InlinedBodies {
   Graph graph;
-  std::vector<RegionId> functions;  // one for each body: what is in it
-  std::vector<ValueId> only;        // what CodegenOptions::only are there
+  std::vector<RegionId> functions;  // the region of each body
+  std::vector<ValueId> only;        // CodegenOptions::only in this graph
 };
 
-// nullopt if no call has a body, but for those that the options name a function for. Bodies in bodies too. Throws
-// UnsupportedError for a body that is no graph, or that does not fit its call. Linear in the graph and the bodies.
+// Inlines bodies of calls, nested ones included, except calls for which the options name a function. Returns nullopt if
+// there are none. Throws UnsupportedError if a body is not a valid graph or does not fit its call. Linear in the graph
+// and the bodies.
 std::optional<InlinedBodies> inline_bodies(const Graph& graph, const CodegenOptions& options);
 
 }  // namespace shadowgraph

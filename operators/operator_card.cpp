@@ -1,4 +1,4 @@
-// The card of one operator: what every table says of it.
+// The card of one operator: what is registered for it in every table.
 #include "shadowgraph/profile/operator_card.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -37,7 +37,7 @@ namespace shadowgraph {
 // Returns a row for each of OperatorCard::tables().
 std::vector<OperatorCard::Row> table_rows(const c10::OperatorHandle& op);
 
-// One function asks one table. What several tables have in common (places, lists of names) is at the top.
+// One function per table. Code shared by several tables (source places, lists of names) is at the top.
 
 namespace {
 
@@ -70,34 +70,33 @@ Row shape_rule(const Subject& s) {
   switch (way.kind) {
     case WayToRun::Kind::kRule: {
       const std::string place = registered_at(s.name);
-      return present(place.empty() ? kByTheProgram : "its own", place);
+      return present(place.empty() ? kByTheProgram : "registered", place);
     }
     case WayToRun::Kind::kDecomposition:
       if (s.info.route == Route::kNone) break;
-      return present("none needed: libtorch decomposes it, and its parts are run");
+      return present("none needed: libtorch decomposes it into operators with rules");
     case WayToRun::Kind::kOutForm: {
       const std::string form = toString(way.form->op.operator_name());
-      return present(fmt::format("as {}, the results resized to what that gives", form), registered_at(form));
+      return present(fmt::format("as {}, with results resized accordingly", form), registered_at(form));
     }
     case WayToRun::Kind::kMeta:
       return present("none needed: libtorch's Meta kernel");
     case WayToRun::Kind::kDataDependent:
       if (way.takes_sizes) {
         const std::string& name = way.form != nullptr ? toString(way.form->op.operator_name()) : s.name;
-        return present("its own, for a size that the user gives; otherwise DataDependentError", registered_at(name));
+        return present("registered, for a user-defined size; otherwise DataDependentError", registered_at(name));
       }
-      return missing("none: results depend on data, so a call is a DataDependentError");
+      return missing("none: results are data-dependent; calls throw DataDependentError");
     case WayToRun::Kind::kNone:
       break;
   }
-  return missing("none: a call is a NoRuleError, unless Python has a Meta kernel");
+  return missing("none: calls throw NoRuleError, unless a Meta kernel is registered in Python");
 }
 
 Row composite_rule(const Subject& s) {
   if (s.info.composite_rule) {
     const std::string place = source_place(RuleRegistry::global().place_of_composite(s.name));
-    return present(place.empty() ? kByTheProgram : "in place of its decomposition, on the devices that it is for",
-                   place);
+    return present(place.empty() ? kByTheProgram : "replaces its decomposition on supported devices", place);
   }
   if (s.info.route == Route::kComposite) return missing("none: decomposed on all devices");
   return missing("none: libtorch does not decompose it");
@@ -113,17 +112,17 @@ Row devices(const Subject& s) {
   const auto says = [&]() -> const char* {
     switch (s.info.device_rule) {
       case DeviceRule::kCommon:
-        return "all operands on one; numbers of the CPU go with any";
+        return "all operands on one device, except 0-dim CPU tensors";
       case DeviceRule::kFirst:
-        return "that of the first tensor; others may live anywhere";
+        return "the device of the first tensor; others may be on any device";
       case DeviceRule::kFirstOrCpu:
-        return "that of the first tensor; others there or on the CPU";
+        return "the device of the first tensor; others may also be on the CPU";
       case DeviceRule::kIndexedWrite:
-        return "that of the first tensor and its values; indices may live anywhere";
+        return "the device of the first tensor and the values; indices may be on any device";
       case DeviceRule::kPerSlot:
-        return "one for each place of the lists";
+        return "one device per list element";
       case DeviceRule::kDeviceArgument:
-        return "its device argument, otherwise that of the operands or the mode";
+        return "its device argument, otherwise the device of the operands or the mode";
     }
     return "";
   };
@@ -132,33 +131,33 @@ Row devices(const Subject& s) {
 
 Row contents(const Subject& s) {
   std::vector<const char*> says;
-  if (s.info.evaluable) says.push_back("computed where those of the operands are");
-  if (s.info.contents_rule != ContentsRule::kNone) says.push_back("some known where those of operands are not");
+  if (s.info.evaluable) says.push_back("computed if those of the operands are known");
+  if (s.info.contents_rule != ContentsRule::kNone) says.push_back("partly known even if those of the operands are not");
   if (says.empty()) return missing("none: results have no known contents");
   return present(fmt::format("{}", fmt::join(says, "; ")), "core/fake/dispatch/operator_info.cpp");
 }
 
 // ---- ir
 
-// Returns the place of the table's rows about an operator; "" if there is none, and all is known from the schema.
+// Returns the source location of the operator's table rows; "" if there are none and all facts follow from the schema.
 std::string place_of_facts(const Subject& s) {
   return operator_row(s.name).is_of_effects() ? std::string(kOperatorTableFile) : std::string();
 }
 
 Row writes(const Subject& s) {
-  if (s.facts.unknown) return missing("not known: taken to read and write all it is given");
+  if (s.facts.unknown) return missing("unknown: assumed to read and write all its arguments");
   if (s.facts.written.empty()) return present("nothing", place_of_facts(s));
   std::string says = names_of(s, s.facts.written);
   if (s.facts.write_condition >= 0) {
     says += ", if " + s.target.signature().arguments.at(static_cast<size_t>(s.facts.write_condition)).name;
   }
-  if (!s.facts.overwritten.empty()) says += fmt::format("; as a whole: {}", names_of(s, s.facts.overwritten));
+  if (!s.facts.overwritten.empty()) says += fmt::format("; overwritten: {}", names_of(s, s.facts.overwritten));
   return present(std::move(says), place_of_facts(s));
 }
 
 Row aliases(const Subject& s) {
-  if (s.facts.unknown) return missing("not known: results may be any of its arguments");
-  if (s.facts.aliases.empty()) return present("none: results are fresh", place_of_facts(s));
+  if (s.facts.unknown) return missing("unknown: results may alias any argument");
+  if (s.facts.aliases.empty()) return present("none: results are newly allocated", place_of_facts(s));
   std::vector<std::string> says;
   for (const OperatorFacts::Alias& alias : s.facts.aliases) {
     says.push_back(fmt::format("result {} {} {}", alias.result, alias.always ? "of" : "maybe of",
@@ -171,15 +170,15 @@ Row effects(const Subject& s) {
   const OperatorFacts& f = s.facts;
   const std::pair<bool, const char*> kinds[] = {
       {f.pointwise, "pointwise"},
-      {f.draws, "draws random numbers and nothing else"},
+      {f.draws, "only draws random numbers"},
       {f.random && !f.draws, "random"},
       {f.fills, "fills"},
-      {f.uninitialised, "leaves memory as found"},
-      {f.geometry_only, "reads geometry alone"},
-      {f.host_read, "read by the host"},
+      {f.uninitialised, "returns uninitialized memory"},
+      {f.geometry_only, "reads only the geometry"},
+      {f.host_read, "copied to the host"},
       {f.collective, "collective"},
       {f.resizes, "resizes"},
-      {f.takes_storage, "takes a storage"},
+      {f.takes_storage, "takes over a storage"},
       {f.changes_objects, "changes tensor objects"},
       {f.conjugates, "conjugates"},
       {f.negates, "negates"},
@@ -197,34 +196,35 @@ Row functional_form_row(const Subject& s) {
   if (const FunctionalForm* form = functional_form(s.target)) {
     return present(form->target.name(), operator_row(s.name).functional.empty() ? "" : std::string(kOperatorTableFile));
   }
-  if (functional_call_of(s.target)) return missing("none: `functionalize` calls it on copies of what it writes");
-  return missing("none: `functionalize` leaves it");
+  if (functional_call_of(s.target)) return missing("none: `functionalize` calls it on copies of the written tensors");
+  return missing("none: unchanged by `functionalize`");
 }
 
 Row in_place_form_row(const Subject& s) {
   if (!s.facts.written.empty()) return present("itself");
   const Target* form = in_place_form(s.target);
-  return form != nullptr ? present(form->name()) : missing("none: `reinplace` leaves it");
+  return form != nullptr ? present(form->name()) : missing("none: unchanged by `reinplace`");
 }
 
 // ---- passes and kernels
 
 Row decomposition(const Subject& s) {
   const ExpansionTable& table = decompositions::all();
-  if (!table.has(s.name)) return missing("none: the pass `decompose` leaves it");
+  if (!table.has(s.name)) return missing("none: unchanged by the pass `decompose`");
   return present("into more basic operators, by the pass `decompose`", source_place(table.place(s.name)));
 }
 
 Row kernel(const Subject& s) {
   const KernelRow* row = find_kernel_row(s.name);
-  if (row == nullptr) return missing(fmt::format("none, for {}: libtorch's runs", why_no_kernel(s.target)));
-  const char* kind = row->reduced != nullptr ? "reduces rows" : "element by element";
-  return present(fmt::format("{}{}", kind, row->inexact ? ", within some ulps of eager" : ""), source_place(row->file));
+  if (row == nullptr) return missing(fmt::format("none ({}): libtorch's kernel runs", why_no_kernel(s.target)));
+  const char* kind = row->reduced != nullptr ? "row reduction" : "pointwise";
+  return present(fmt::format("{}{}", kind, row->inexact ? ", within a few ulps of eager" : ""),
+                 source_place(row->file));
 }
 
 // ---- profiler
 
-// A user's costs come before the tables (shadowgraph/profile/register_operator.h).
+// Costs registered by users take precedence over the tables (shadowgraph/profile/register_operator.h).
 bool has_cost(const Subject& s, CostRule OperatorCosts::*rule) {
   const auto own = registered_costs(s.target);
   return own != nullptr && static_cast<bool>((*own).*rule);
@@ -236,7 +236,7 @@ Row flops(const Subject& s) {
     return present(fmt::format("{}{}", row->formula, row->counted_by_pytorch ? "" : "; not in PyTorch's flop_registry"),
                    source_place(row->file));
   }
-  if (s.facts.collective) return missing("none: a collective counts as none");
+  if (s.facts.collective) return missing("none: collectives count as 0");
   if (ElementwiseFormula::of(s.target).coverage == ElementwiseCoverage::kNone) {
     return missing("no FLOP formula: counted as uncovered");
   }
@@ -244,52 +244,53 @@ Row flops(const Subject& s) {
 }
 
 Row elementwise_work(const Subject& s) {
-  if (has_cost(s, &OperatorCosts::flops)) return present("among the FLOPs registered by the program");
+  if (has_cost(s, &OperatorCosts::flops)) return present("included in the FLOPs registered by the program");
   const ElementwiseFormula formula = ElementwiseFormula::of(s.target);
   switch (formula.coverage) {
     case ElementwiseCoverage::kRow: {
       const ElementwiseWork each = formula.row->each;
-      const std::string says = each == ElementwiseWork() ? "nothing to count"
-                                                         : fmt::format("{} FLOPs and {} transcendental an element",
-                                                                       each.flops, each.transcendental);
+      const std::string says =
+          each == ElementwiseWork()
+              ? "nothing to count"
+              : fmt::format("{} FLOPs and {} transcendental functions per element", each.flops, each.transcendental);
       return present(says, source_place(formula.row->file));
     }
     case ElementwiseCoverage::kFree:
       return present(s.facts.is_view ? "nothing to count: a view" : "nothing to count");
     case ElementwiseCoverage::kPointwiseTag:
-      return present("1 FLOP an element of the result, by PyTorch's tag");
+      return present("1 FLOP per element of the result, from PyTorch's `pointwise` tag");
     case ElementwiseCoverage::kNone:
       break;
   }
-  if (s.facts.collective) return missing("none: a collective counts as none");
+  if (s.facts.collective) return missing("none: collectives count as 0");
   return missing("none: counted as uncovered");
 }
 
 Row scratch(const Subject& s, c10::DeviceType device) {
   if (has_cost(s, &OperatorCosts::scratch)) return present(kByTheProgram);
   const OperatorFacts& f = s.facts;
-  if (f.is_view || f.fills || f.uninitialised || f.collective) return present("none taken, whatever the operands are");
+  if (f.is_view || f.fills || f.uninitialised || f.collective) return present("none, for any operands");
   if (const ScratchRow* row = find_scratch_row(s.target, device)) {
     return present(std::string(row->reason), source_place(row->file));
   }
-  if (f.pointwise) return present("none taken, but for operands that are converted");
-  return missing("not known: calls are listed, and count as none");
+  if (f.pointwise) return present("none, except for type conversions of operands");
+  return missing("unknown: calls are listed, and count as 0");
 }
 
 Row time_class(const Subject& s) {
   const TargetKernelClass known = kernel_class(s.target);
   std::string says(to_string(known.kind));
-  if (known.convolution) says += "; operands say which";
-  if (known.kind == KernelClass::kOther) return missing(says + ": timed as kernels of no class");
+  if (known.convolution) says += "; depends on the operands";
+  if (known.kind == KernelClass::kOther) return missing(says + ": timed without a kernel class");
   return present(std::move(says), source_place(known.file));
 }
 
 // ---- sharding and viz
 
 Row sharding_rule(const Subject& s) {
-  const ShardingRules rules;  // those of the program, too
+  const ShardingRules rules;  // including those registered by the program
   const ShardingRules::OfOperator known = rules.of_operator(s.target);
-  if (known.source == RuleSource::kReplicated) return missing("none: replicated, and counted as without a rule");
+  if (known.source == RuleSource::kReplicated) return missing("none: replicated, and counted as missing a rule");
   const char* kind = known.source == RuleSource::kClass ? "class " : "";
   return present(fmt::format("{}{}", kind, fmt::join(known.lines, " || ")), known.place);
 }
@@ -343,7 +344,7 @@ std::span<const std::string_view> OperatorCard::tables() {
 std::vector<Row> table_rows(const c10::OperatorHandle& op) {
   install_process_state();  // registers the fast paths
   OperatorInfo info = OperatorInfo::of(op);
-  if (info.name == "aten::get_gradients") info.route = Route::kNone;  // its kernel is in libtorch_python alone
+  if (info.name == "aten::get_gradients") info.route = Route::kNone;  // its kernel is only in libtorch_python
   const Subject subject{op, info, info.target, info.target.facts(), info.name};
   std::vector<Row> rows;
   for (const Table& table : kTables) {
@@ -355,20 +356,20 @@ std::vector<Row> table_rows(const c10::OperatorHandle& op) {
 
 namespace {
 
-// Returns the name that differs least from what was asked for; "" if none is near. Names are compared as far as the
-// question goes: without namespace or overload if it has none.
+// Returns the name with the smallest edit distance to `asked`; "" if none is close. Namespaces and overloads are only
+// compared if `asked` has them.
 std::string nearest_operator(std::string_view asked, const std::vector<c10::OperatorName>& names) {
   const bool has_namespace = !namespace_of(asked).empty();
   const bool has_overload = asked.find('.') != asked.npos;
   std::string best;
-  size_t best_distance = asked.size() / 3 + 1;  // a third of the letters may be wrong
+  size_t best_distance = asked.size() / 3 + 1;  // up to a third of the letters may differ
   for (const c10::OperatorName& name : names) {
     const std::string full = has_overload ? toString(name) : name.name;
     const std::string_view compared = has_namespace ? std::string_view(full) : without_namespace(full);
     const size_t apart = std::max(compared.size(), asked.size()) - std::min(compared.size(), asked.size());
     if (apart > best_distance) continue;
     const size_t distance = edit_distance(asked, compared);
-    // aten comes before other namespaces that have the same name, and a name before those that follow it.
+    // Prefers aten to other namespaces with the same name, then alphabetical order.
     const bool as_near = distance == best_distance && !best.empty() &&
                          std::pair(!full.starts_with("aten::"), full) < std::pair(!best.starts_with("aten::"), best);
     if (distance < best_distance || as_near) {
@@ -383,13 +384,14 @@ std::string nearest_operator(std::string_view asked, const std::vector<c10::Oper
 
 const OperatorCard::Row& OperatorCard::row(std::string_view table) const {
   const auto found = std::ranges::find(rows, table, &Row::table);
-  if (found == rows.end()) throw Error(fmt::format("there is no table '{}' of operators", table));
+  if (found == rows.end()) throw Error(fmt::format("unknown operator table '{}'", table));
   return *found;
 }
 
 std::vector<OperatorCard> operator_cards(std::string_view name) {
   std::vector<c10::OperatorName> names = c10::Dispatcher::singleton().getAllOpNames();
-  std::erase_if(names, [](const c10::OperatorName& each) {  // those of torch in Python, which other processes lack
+  // Python-only operators of torch, which other processes lack
+  std::erase_if(names, [](const c10::OperatorName& each) {
     const auto op = c10::Dispatcher::singleton().findSchema(each);
     return op && op->debug().find(".py:") != std::string::npos;
   });
@@ -401,8 +403,8 @@ std::vector<OperatorCard> operator_cards(std::string_view name) {
   }
   if (found.empty()) {
     const std::string near = nearest_operator(name.substr(0, 128), names);
-    throw Error(fmt::format("there is no operator '{}'{}", name.substr(0, 128),
-                            near.empty() ? "; names are such as aten::gelu and aten::add.Tensor"
+    throw Error(fmt::format("unknown operator '{}'{}", name.substr(0, 128),
+                            near.empty() ? "; use names such as aten::gelu and aten::add.Tensor"
                                          : fmt::format("; did you mean {}?", near)));
   }
   std::vector<OperatorCard> cards;

@@ -30,7 +30,7 @@ constexpr CategoryStyle kStyles[] = {
     {kOther, "other", "#f7c6c6"},
 };
 
-// What a family is drawn as, before the cost tables are asked.
+// Category by operator family, with precedence over the cost tables.
 std::optional<OperatorCategory> category_of(OperatorFamily family) {
   switch (family) {
     case OperatorFamily::kAttention:

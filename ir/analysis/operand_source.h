@@ -1,4 +1,4 @@
-// What an operand was before it was looked at, cast or brought together: of a product's weight, the parameter.
+// Traces an operand through views, casts and gathers to the value it was made from, such as the parameter of a weight.
 //
 //     %5 = aten::_to_copy(self=%0, dtype=bf16)
 //     %6 = aten::t(self=%5)
@@ -13,14 +13,14 @@
 
 namespace shadowgraph {
 
-// Each has those before it.
+// Operations to look through. Each level includes those before it.
 enum class Behind : uint8_t {
-  kViews,      // wait_tensor is none, though it gives its operand back
+  kViews,      // excludes wait_tensor, although it returns its operand
   kCasts,      // _to_copy
-  kGathering,  // clone, cat and all_gather, with the wait for it
+  kGathering,  // clone, cat and all_gather, with its wait
 };
 
-// A placeholder is as far as it goes. Linear in the calls that are passed.
+// Stops at placeholders. Linear in the length of the chain.
 inline ValueId source_of(const Graph& graph, ValueId value, Behind behind) {
   const auto passes = [&](NodeId node) {
     const OperatorFacts& facts = graph.facts(node);
@@ -44,7 +44,7 @@ inline ValueId source_of(const Graph& graph, ValueId value, Behind behind) {
   }
 }
 
-// The placeholder of the parameter that an operand comes from; invalid: it comes from something else.
+// Returns the placeholder of the parameter that an operand is made from; invalid if there is none.
 inline NodeId parameter_behind(const Graph& graph, ValueId value, Behind behind) {
   const NodeId node = graph.value(source_of(graph, value, behind)).producer;
   return graph.node(node).target == target_of(Builtin::kParameter) ? node : NodeId();

@@ -1,10 +1,9 @@
-// Every fact about operators that is data, one row for operators of which the same holds (operator_facts.h says what the
-// columns mean). A missing fact of what a call does is a wrong answer, on which effects, functionalization and the
-// allocator's lives rest: after adding one, add its call to tests/ir/operator_calls.cpp, which runs it and looks at what
-// was written.
+// The operator table: properties of operators, with a row for operators that share them (see operator_facts.h for the
+// columns). A missing effect makes effects, functionalization and storage lifetimes wrong: after adding a row, add a
+// call to tests/ir/operator_calls.cpp, which runs the operator and checks what was written.
 //
-// The batch norm and dropout families come from their schemas. The aliases and the writes without annotation come from
-// a run of PyTorch's OpInfo samples (3464 samples, 619 operators, CPU). A TorchDispatchMode compared contents and
+// The batch norm and dropout families come from their schemas. The aliases and unannotated writes were found by running
+// PyTorch's OpInfo samples (3464 samples, 619 operators, CPU) under a TorchDispatchMode that compared contents and
 // storages before and after.
 #include "ir/operators/operator_facts.h"
 #include "ir/operators/operator_name.h"
@@ -19,8 +18,8 @@ using enum LayoutFree;
 
 constexpr std::string_view kRunning = "running_mean running_var";
 constexpr std::string_view kBatchNorm = "updates its running statistics, which most overloads do not annotate";
-constexpr std::string_view kMayCopy = "gives the argument itself or a view of it when nothing has to be copied";
-constexpr std::string_view kCollectiveWrites = "filled with what other processes send; c10d annotates nothing";
+constexpr std::string_view kMayCopy = "returns the argument itself or a view of it when no copy is needed";
+constexpr std::string_view kCollectiveWrites = "filled with data from other processes; c10d does not annotate writes";
 
 constexpr OperatorRow kRows[] = {
     // ---- Dtypes that eager's kernels require. tests/conformance finds them: `conformance --faults`.
@@ -213,8 +212,8 @@ constexpr OperatorRow kRows[] = {
     {.names = "rrelu_with_noise",
      .writes = "noise",
      .when = "training",
-     .why = "draws its noise into an argument; older schemas do not annotate it"},
-    {.names = "rrelu_with_noise_", .writes = "noise", .why = "writes noise beside self"},
+     .why = "writes its random noise to an argument; older schemas do not annotate it"},
+    {.names = "rrelu_with_noise_", .writes = "noise", .why = "writes noise as well as self"},
     {.names = "rsqrt", .layout_free = kWide},
     {.names = "rsub", .is = kFused, .layout_free = kComplex},
     {.names = "scatter.value scatter_add.", .contents = kDeals, .dimensions = "dim"},
@@ -227,8 +226,8 @@ constexpr OperatorRow kRows[] = {
     {.names = "_to_copy", .is = kPointwise | kUniform},
     {.names = "transpose.int", .dimensions = "dim0 dim1"},
     {.names = "unsafe_chunk unsafe_split_with_sizes", .alias_of = "self", .why = "as unsafe_split"},
-    {.names = "unsafe_split", .alias_of = "self", .why = "views that autograd is told nothing of"},
-    {.names = "_unsafe_view", .is = kUniform, .alias_of = "self", .why = "a view that autograd is told nothing of"},
+    {.names = "unsafe_split", .alias_of = "self", .why = "views that are not registered with autograd"},
+    {.names = "_unsafe_view", .is = kUniform, .alias_of = "self", .why = "a view that is not registered with autograd"},
     {.names = R"(
         _c10d_functional::batch_p2p_ops c10d::allreduce_ c10d::broadcast_)",
      .writes = "tensors",
@@ -237,8 +236,8 @@ constexpr OperatorRow kRows[] = {
     {.names = "_c10d_functional::irecv", .writes = "tensor", .alias_of = "tensor", .why = kCollectiveWrites},
     {.names = "_c10d_functional::isend _c10d_functional::wait_tensor",
      .alias_of = "tensor",
-     .why = "gives its operand back"},
-    {.names = "_c10d_functional::wait_tensors", .alias_of = "tensors", .why = "gives its operands back"},
+     .why = "returns its operand"},
+    {.names = "_c10d_functional::wait_tensors", .alias_of = "tensors", .why = "returns its operands"},
     {.names = "c10d::allgather_ c10d::gather_", .writes = "output_tensors", .why = kCollectiveWrites},
     {.names = R"(
         c10d::_allgather_base_ c10d::gather_into_tensor_ c10d::_reduce_scatter_base_)",
@@ -262,10 +261,10 @@ constexpr OperatorRow kRows[] = {
     {.names = "fsdp::all_gather_copy_in",
      .writes = "all_gather_output",
      .alias_of = "all_gather_output",
-     .why = "copies shards into its part of the output and gives both; nothing is annotated"},
+     .why = "copies shards into its part of the output and returns both; nothing is annotated"},
 };
 
-// The first part that a name has counts.
+// Families by part of a name; the first matching row applies.
 struct FamilyPart {
   std::string_view part;
   OperatorFamily family;
@@ -296,7 +295,7 @@ constexpr FamilyPart kFamilies[] = {
     {"embedding", OperatorFamily::kEmbedding},
 };
 
-// Operators of these namespaces communicate: they are ordered among one another, whatever their schemas say.
+// Namespaces of communication operators, which are ordered among one another, whatever their schemas declare.
 constexpr std::string_view kCollectiveNamespaces[] = {
     "c10d", "_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "_dtensor", "sg_c10d"};
 

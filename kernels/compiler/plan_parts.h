@@ -1,4 +1,4 @@
-// Plans one node as one program, or as several where results reduce different dimensions (the gradients of a layer
+// Plans one node as one program, or as several if its results reduce different dimensions (the gradients of layer
 // norm). Internal to kernels.
 #pragma once
 
@@ -8,7 +8,7 @@
 
 namespace shadowgraph {
 
-// Throws UnsupportedError for a node that no kernel is made of.
+// Throws UnsupportedError for a node that cannot be compiled.
 std::vector<KernelPlan> plan_parts(const Graph& graph, NodeId node, const KernelOptions& options);
 
 }  // namespace shadowgraph

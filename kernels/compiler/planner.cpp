@@ -1,15 +1,16 @@
-// Plans a kernel for nodes of a graph. The operator table says what each node computes, all nodes share one iteration
-// space, and operands are known by where they lie.
+// Plans a kernel for nodes of a graph. The operator table gives the computation of each node, all nodes share one
+// iteration space, and operands are identified by their location.
 //
-// The space has the sizes of what is reduced, or of the results if nothing is. All reductions are of the same
-// dimensions. A node computes elements of the space, or of what a reduction leaves: with those dimensions of size 1, or
-// without them. So the dimensions of a tensor lie along some of the space, and along the same ones for all who read it:
+// The space has the sizes of the reduced tensor, or of the results without a reduction. All reductions have the same
+// dimensions. A node computes elements of the space, or of a reduction's result, with the reduced dimensions of size 1
+// or without them. So the dimensions of a tensor correspond to some dimensions of the space, the same ones for all its
+// readers:
 //
 //     x [8, 16]    m = mean(x, 1) [8]     y = m * scale [8]     z = amax(x, 1, keepdim) [8, 1]     x - z [8, 16]
 //     0, 1         0                      0                     0, -                               0, 1
 //
-// What a tensor holds is known by its place (storage, offset, geometry), not by its value. After x.add_(y) the older
-// value of x reads the sum. So a place has one current expression, and a storage that is written has only one place.
+// Tensor contents are tracked by place (storage, offset, geometry), not by value: after x.add_(y) the older value of x
+// reads the sum. So a place has one current expression, and a written storage has only one place.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -32,8 +33,8 @@ namespace {
 struct IterationSpace {
   std::vector<int64_t> sizes;
   std::vector<bool> is_reduced;  // by dimension
-  bool reduces = false;          // also if the dimensions have size 1, or if there are none
-  // By operand of the program: its strides along each dimension, 0 where it is broadcast. Each has all dimensions.
+  bool reduces = false;          // also if the reduced dimensions have size 1, or if there are none
+  // By operand of the program: its strides along all dimensions of the space, 0 where it is broadcast.
   std::vector<std::vector<int64_t>> strides;
   std::vector<bool> is_whole;
 };
@@ -44,7 +45,7 @@ bool uses(std::span<const KernelExpression> expressions, KernelOperation operati
   return std::ranges::find(expressions, operation, &KernelExpression::operation) != expressions.end();
 }
 
-// Says whether an operand does not vary along what is reduced.
+// Returns whether an operand is constant along the reduced dimensions.
 bool is_of_row(const IterationSpace& space, const Dims& strides) {
   for (size_t d = 0; d < strides.size(); ++d) {
     if (space.is_reduced[d] && space.sizes[d] != 1 && strides[d] != 0) return false;
@@ -52,7 +53,7 @@ bool is_of_row(const IterationSpace& space, const Dims& strides) {
   return space.reduces;
 }
 
-// Merges neighbours along which all operands step as along one dimension.
+// Merges adjacent dimensions that all operands traverse like one dimension.
 void merge(std::vector<uint32_t>& dims, IterationSpace& space) {
   std::vector<uint32_t> out;
   for (const uint32_t d : dims) {
@@ -67,7 +68,7 @@ void merge(std::vector<uint32_t>& dims, IterationSpace& space) {
   dims = std::move(out);
 }
 
-// Says whether some operand that is read or written whole lies dense along the last of these dimensions.
+// Returns whether some non-broadcast operand is contiguous along the last of these dimensions.
 bool is_dense(const std::vector<uint32_t>& dims, const IterationSpace& space) {
   for (size_t k = 0; k < space.strides.size(); ++k) {
     if (!dims.empty() && space.strides[k][dims.back()] == 1 && space.is_whole[k]) return true;
@@ -75,8 +76,8 @@ bool is_dense(const std::vector<uint32_t>& dims, const IterationSpace& space) {
   return false;
 }
 
-// Fills in what plan and program say of dimensions: ranks, layouts, sizes, strides, the range. The program must have
-// its expressions and stores. Throws UnsupportedError where a program counts columns of anything but the row.
+// Sets the dimensions in plan and program: ranks, layouts, sizes, strides, the range. The program must have its
+// expressions and stores. Throws UnsupportedError if it uses column indices other than the row's.
 void arrange_loops(IterationSpace space, KernelPlan& plan) {
   KernelProgram& program = plan.program;
   for (size_t k = 0; k < space.strides.size(); ++k) program.operands[k].of_row = is_of_row(space, space.strides[k]);
@@ -87,13 +88,13 @@ void arrange_loops(IterationSpace space, KernelPlan& plan) {
     if (space.sizes[d] != 1) (space.is_reduced[d] ? reduced : dims).push_back(d);
   }
   if (!space.reduces) {
-    // The dimension along which results are dense is the row.
+    // The row is the dimension along which results are contiguous.
     const Dims& lead = space.strides[program.stores[0].operand];
     std::ranges::stable_sort(dims, std::greater(), [&](uint32_t d) { return lead[d]; });
   }
   merge(dims, space);
   merge(reduced, space);
-  // The row is reduced if what is read lies along it, or if nothing else is left.
+  // The row is reduced if operands are contiguous along it, or if no other dimension is left.
   program.columns = !reduced.empty() && !dims.empty() && !is_dense(reduced, space) && is_dense(dims, space);
   std::vector<uint32_t> row;
   auto& of_rows = space.reduces && !program.columns ? reduced : dims;
@@ -102,7 +103,7 @@ void arrange_loops(IterationSpace space, KernelPlan& plan) {
     of_rows.pop_back();
   }
   if (uses(program.expressions, KernelOperation::kColumn) && (program.columns || row.empty() || row[0] + 1 != rank)) {
-    throw UnsupportedError("columns that are not the row's");
+    throw UnsupportedError("column indices of a dimension other than the row");
   }
   program.outer_rank = static_cast<uint32_t>(dims.size());
   program.reduced_rank = static_cast<uint32_t>(reduced.size());
@@ -120,7 +121,7 @@ void arrange_loops(IterationSpace space, KernelPlan& plan) {
   }
   int64_t rows = 1;
   for (uint32_t d = 0; d < program.outer_rank; ++d) rows *= plan.sizes[d];
-  int64_t work = 1;  // of an element of the row
+  int64_t work = 1;  // per element of the row
   for (uint32_t d = program.outer_rank; d < dims.size(); ++d) work *= plan.sizes[d];
   const bool by_elements = program.runs_by_elements();
   plan.range = by_elements ? plan.sizes.back() : rows;
@@ -129,14 +130,13 @@ void arrange_loops(IterationSpace space, KernelPlan& plan) {
 }
 
 struct PlacePlan {
-  ValueId value;  // the first met here
+  ValueId value;  // the first value at this place
   bool fresh = false;
-  bool used = false;  // whether a kernel reads or writes it
+  bool used = false;  // read or written by the kernel
   bool written = false;
-  bool known = false;  // whether `content` holds its expression
+  bool known = false;  // `content` has its expression
   bool gathered = false;
-  // For each of its dimensions, one of the space; -1 if that has size 1 or is gathered from. Empty before the first
-  // use.
+  // Maps its dimensions to those of the space; -1 for size 1 or gathered dimensions. Empty before the first use.
   std::optional<Dims> dims;
   Typed content;
   uint32_t operand = 0;
@@ -170,7 +170,7 @@ class Planner {
   PlacePlan& place_of(ValueId v) {
     const Value& value = graph_.value(v);
     if (value.kind != ValueKind::kTensor || value.layout != c10::kStrided || !value.storage.valid()) {
-      throw UnsupportedError("an operand that is no dense tensor");
+      throw UnsupportedError("an operand that is not a dense tensor");
     }
     if (device_ && *device_ != value.device()) throw UnsupportedError("operands on several devices");
     device_ = value.device();
@@ -184,11 +184,11 @@ class Planner {
     return order_[it->second];
   }
 
-  // See OperatorCall::Content.
+  // OperatorCall::Content.
   Typed content(ValueId v, const Dims* dims) {
     PlacePlan& place = place_of(v);
-    if (place.gathered) throw UnsupportedError("a tensor that is gathered from and read otherwise");
-    lie(place, dims == nullptr ? along(sizes_of(v), lying_) : placed(sizes_of(v), *dims));
+    if (place.gathered) throw UnsupportedError("a tensor that is both gathered from and read elementwise");
+    set_dims(place, dims == nullptr ? along(sizes_of(v), node_dims_) : placed(sizes_of(v), *dims));
     if (!place.known) {
       check_unwritten(v, place);
       use(place);
@@ -198,27 +198,28 @@ class Planner {
     return place.content;
   }
 
-  // See OperatorCall::Source.
+  // OperatorCall::Source.
   uint32_t source(ValueId v, const Dims& dims) {
     PlacePlan& place = place_of(v);
-    if (place.written || place.known) throw UnsupportedError("a gather from what is read or computed otherwise");
+    if (place.written || place.known)
+      throw UnsupportedError("a gather from a tensor that is computed or written in the kernel");
     place.gathered = true;
-    lie(place, placed(sizes_of(v), dims));
+    set_dims(place, placed(sizes_of(v), dims));
     check_unwritten(v, place);
     use(place);
     return place.operand;
   }
 
-  // Returns the dimensions of the space that are `dims` of the result at hand; -1 stays -1.
+  // Maps dimensions of the current result to those of the space; -1 stays -1.
   Dims placed(const Dims& sizes, const Dims& dims) const {
     Dims out(dims.size(), -1);
     for (size_t d = 0; d < dims.size(); ++d) {
-      if (dims[d] >= 0 && sizes[d] != 1) out[d] = lying_[static_cast<size_t>(dims[d])];
+      if (dims[d] >= 0 && sizes[d] != 1) out[d] = node_dims_[static_cast<size_t>(dims[d])];
     }
     return out;
   }
 
-  // Returns dimensions of the space for `sizes`, which are broadcast to what lies along `to`.
+  // Returns the dimensions of the space for `sizes`, broadcast to the dimensions `to`.
   Dims along(const Dims& sizes, const Dims& to) const {
     if (sizes.size() > to.size()) throw UnsupportedError("an operand of higher rank");
     const size_t shift = to.size() - sizes.size();
@@ -226,21 +227,21 @@ class Planner {
     for (size_t d = 0; d < sizes.size(); ++d) {
       if (sizes[d] == 1) continue;
       out[d] = to[d + shift];
-      if (space_[static_cast<size_t>(out[d])] != sizes[d]) throw UnsupportedError("an operand that does not fit");
+      if (space_[static_cast<size_t>(out[d])] != sizes[d])
+        throw UnsupportedError("an operand that does not broadcast to the result");
     }
     return out;
   }
 
-  static void lie(PlacePlan& place, Dims dims) {
-    if (place.dims && *place.dims != dims) throw UnsupportedError("a tensor that is read in two ways");
+  static void set_dims(PlacePlan& place, Dims dims) {
+    if (place.dims && *place.dims != dims) throw UnsupportedError("a tensor that is read with different dimensions");
     place.dims = std::move(dims);
   }
 
-  // Refuses to read what a write to another place of the storage may have changed.
+  // Rejects reads of a place that a write to another place of the storage may have changed.
   void check_unwritten(ValueId v, const PlacePlan& place) {
     for (const uint32_t other : in_storage_[graph_.value(v).storage.index]) {
-      if (&order_[other] != &place && order_[other].written)
-        throw UnsupportedError("a view of a tensor that is written");
+      if (&order_[other] != &place && order_[other].written) throw UnsupportedError("a view of a written tensor");
     }
   }
 
@@ -256,9 +257,9 @@ class Planner {
     const Target& target = graph_.target(node);
     const KernelRow* row = target.kind() == TargetKind::kOperator ? find_kernel_row(target.name()) : nullptr;
     if (row == nullptr)
-      throw UnsupportedError(fmt::format("no kernel is made of {}: {}", target.name(), why_no_kernel(target)));
+      throw UnsupportedError(fmt::format("no kernel for {}: {}", target.name(), why_no_kernel(target)));
     if (row->inexact && options_.exact) throw UnsupportedError(target.name() + " is inexact");
-    if (row->make_second != nullptr && !part_) throw UnsupportedError("results of several programs");
+    if (row->make_second != nullptr && !part_) throw UnsupportedError("results that need several programs");
     return *row;
   }
   bool is_second() const { return part_ == size_t{1}; }
@@ -270,7 +271,7 @@ class Planner {
         [this](ValueId v, const Dims& dims) { return source(v, dims); });
   }
 
-  // Returns a tensor whose elements the node computes one by one.
+  // Returns a tensor with one element per computation of the node.
   ValueId shape_of(NodeId node, const KernelRow& row) const {
     const Argument* shape = row.writes.empty() ? graph_.results(node).data() : &graph_.arguments(node)[row.writes[0]];
     if (reduced_by(row) != nullptr) shape = &graph_.arguments(node)[row.input];
@@ -278,7 +279,7 @@ class Planner {
     return shape->ref.value;
   }
 
-  // Sets the iteration space: the sizes of what is reduced, or of the first result.
+  // Sets the iteration space: the sizes of the reduced tensor, or of the first result.
   void find_space() {
     std::optional<Dims> reduced;
     for (const NodeId node : nodes_) {
@@ -288,9 +289,9 @@ class Planner {
       Dims dims = reduced_by(row)(call);
       plan_.decisive |= call.decisive();
       const ValueId input = shape_of(node, row);
-      if (graph_.numel(input) == 0) throw UnsupportedError("a reduction of nothing");
+      if (graph_.numel(input) == 0) throw UnsupportedError("a reduction of an empty tensor");
       if (reduced && (*reduced != dims || space_ != sizes_of(input)))
-        throw UnsupportedError("reductions of several kinds");
+        throw UnsupportedError("reductions over different dimensions");
       space_ = sizes_of(input);
       reduced = std::move(dims);
     }
@@ -307,33 +308,33 @@ class Planner {
     }
   }
 
-  // Returns the dimensions of the space that a result of these sizes has.
-  const Dims& lying(const Dims& sizes) const {
+  // Returns the dimensions of the space for a result with these sizes.
+  const Dims& dims_of_result(const Dims& sizes) const {
     if (sizes == space_ || (reduces_ && sizes == kept_sizes_)) return all_;
     if (reduces_ && sizes == other_sizes_) return others_;
-    throw UnsupportedError("nodes of several shapes");
+    throw UnsupportedError("nodes with different shapes");
   }
 
   void add(NodeId node) {
     const KernelRow& row = row_of(node);
     for (const Argument& argument : graph_.arguments(node)) {
-      if (argument.kind == ArgumentKind::kConstant) throw UnsupportedError("a tensor that the graph holds");
+      if (argument.kind == ArgumentKind::kConstant) throw UnsupportedError("a constant tensor");
       if (argument.kind == ArgumentKind::kComplex) throw UnsupportedError("complex numbers");
     }
     const OperatorCall call = call_of(node);
-    // An in-place operator writes its self, even if it does not read it (fill_): the result is not there yet.
+    // An in-place operator has its self as result operand, even if it does not read it (fill_).
     if (graph_.facts(node).is_in_place && !graph_.arguments(node).empty() &&
         graph_.arguments(node)[0].kind == ArgumentKind::kValue) {
       place_of(graph_.arguments(node)[0].ref.value);
     }
     const Dims shape = sizes_of(shape_of(node, row));
-    lying_ = lying(shape);
+    node_dims_ = dims_of_result(shape);
     const size_t before = plan_.program.expressions.size();
     const std::vector<Typed> made = is_second() ? row.make_second(call) : row.make(call);
     const std::span expressions = std::span(plan_.program.expressions).subspan(before);
     if (options_.exact) refuse_roots(expressions);
     if (shape != space_ && uses(expressions, KernelOperation::kColumn))
-      throw UnsupportedError("columns of another row");
+      throw UnsupportedError("column indices of another row");
     plan_.decisive |= call.decisive();
     const bool reducing = reduced_by(row) != nullptr;
     for (size_t i = 0; i < row.writes.size() && i < made.size(); ++i) {
@@ -349,7 +350,8 @@ class Planner {
     }
   }
 
-  // Refuses roots whose results would differ: here they are IEEE 754's, libtorch's (MKL's) are up to an ulp off.
+  // Rejects square roots if results must be exact: kernels use IEEE 754's, while libtorch's (MKL's) differ by up to an
+  // ulp.
   static void refuse_roots(std::span<const KernelExpression> expressions) {
     if (uses(expressions, KernelOperation::kSquareRoot)) throw UnsupportedError("square roots are inexact");
   }
@@ -362,8 +364,8 @@ class Planner {
     const bool in_place = graph_.facts(node).is_in_place || graph_.results(node).empty();
     if (!fresh && !in_place) throw UnsupportedError("a result that is a view");
     if (sizes != shape && !reducing) throw UnsupportedError("an in-place operator whose self is broadcast");
-    if (place.gathered) throw UnsupportedError("a write to what is gathered from");
-    lie(place, along(sizes, lying(sizes)));
+    if (place.gathered) throw UnsupportedError("a write to a tensor that is gathered from");
+    set_dims(place, along(sizes, dims_of_result(sizes)));
     if (fresh) {
       place.fresh = true;
     } else if (!place.fresh) {
@@ -372,7 +374,7 @@ class Planner {
     place.written = true;
     place.content = build_.convert(made, value.dtype);
     place.known = true;
-    if (in_storage_[value.storage.index].size() != 1) throw UnsupportedError("views of a tensor that is written");
+    if (in_storage_[value.storage.index].size() != 1) throw UnsupportedError("views of a written tensor");
     results_.push_back(result);
   }
 
@@ -393,7 +395,7 @@ class Planner {
       plan_.program.operands[place.operand].written = true;
       plan_.program.stores.push_back({place.operand, place.content.expression});
     }
-    if (plan_.program.stores.empty()) throw UnsupportedError("nothing that is needed");
+    if (plan_.program.stores.empty()) throw UnsupportedError("no needed results");
     for (const ValueId result : results_) {
       const PlacePlan& place = order_[by_value_.at(result.index)];
       if (place.used && place.value != result) plan_.same_tensor.push_back({result, place.value});
@@ -437,9 +439,9 @@ class Planner {
   bool reduces_ = false;
   Dims space_;
   std::vector<bool> is_reduced_;
-  Dims all_, others_;              // dimensions of the space, and those that are not reduced
-  Dims kept_sizes_, other_sizes_;  // of what a reduction leaves, with dimensions of size 1 and without
-  Dims lying_;                     // of the node at hand
+  Dims all_, others_;              // all dimensions of the space, and those that are not reduced
+  Dims kept_sizes_, other_sizes_;  // sizes of a reduction's result, with and without dimensions of size 1
+  Dims node_dims_;                 // of the current node
   std::deque<PlacePlan> order_;
   std::map<PlaceKey, uint32_t> places_;
   std::map<uint32_t, std::vector<uint32_t>> in_storage_;
@@ -453,11 +455,10 @@ std::optional<KernelPlan> plan_kernel(const Graph& graph, std::span<const NodeId
                                       const std::function<bool(ValueId)>& escapes, std::string* reason) {
   try {
     KernelPlan plan = Planner(graph, nodes, options, escapes, std::nullopt).run();
-    // An index out of range is found when elements before it are done. Then no input may have changed.
+    // An index out of range is only found after earlier elements are done, so no input may have been modified.
     const bool writes = std::ranges::any_of(std::span(plan.program.operands).first(plan.inputs.size()),
                                             [](const KernelOperand& operand) { return operand.written; });
-    if (plan.program.has_checks() && writes)
-      throw UnsupportedError("indices that must be checked beside writes in place");
+    if (plan.program.has_checks() && writes) throw UnsupportedError("index checks in a kernel that writes in place");
     return plan;
   } catch (const UnsupportedError& error) {
     if (reason != nullptr) *reason = error.what();

@@ -1,10 +1,10 @@
-// Decides, without changing the graph, what a checkpoint computes again. checkpoint.cpp carries it out.
+// Decides what a checkpoint recomputes, without changing the graph. checkpoint.cpp applies the decision.
 //
-//     segment   its nodes          -> level      segments within it are deeper levels
-//     level     its demands        -> accepted   backward nodes that read a tensor born there
-//               blocked and kept   -> made_again, recomputed
+//     segment   its nodes          -> level      nested segments are deeper levels
+//     level     its demands        -> accepted   backward nodes that read a tensor allocated there
+//               blocked and kept   -> recomputed_storages, recomputed
 //
-// Levels are decided from the innermost outwards, since an inner one asks the outer one for its operands.
+// Levels are decided from the innermost outwards, since an inner level's operands become demands of the outer one.
 #include "passes/recompute/checkpoint_plan.h"
 
 #include <fmt/format.h>
@@ -16,8 +16,8 @@
 
 namespace shadowgraph {
 
-// Running statistics change with every run of the operator, so a second run must leave them alone. The formula of a
-// training batch norm does not read them.
+// Running statistics change with every run of the operator, so the recompute must not update them. In training, batch
+// norm does not read them.
 std::vector<size_t> statistics_to_leave_out(const Graph& graph, NodeId node) {
   const std::string& name = graph.target(node).name();
   if (name != "aten::native_batch_norm" && name != "aten::cudnn_batch_norm" && name != "aten::miopen_batch_norm") {
@@ -35,10 +35,10 @@ std::vector<size_t> statistics_to_leave_out(const Graph& graph, NodeId node) {
   return positions;
 }
 
-// All of it must be one value, so that one copy there and one back will do. Backward may only read it, and nothing
-// outside may hold it.
-HostTrip host_trip(const Graph& graph, const Effects& effects, StorageId storage) {
-  HostTrip trip;
+// One value must cover the whole storage, so that one copy each way suffices. Backward may only read it, and it must
+// not be visible outside.
+OffloadPoints offload_points(const Graph& graph, const Effects& effects, StorageId storage) {
+  OffloadPoints points;
   const NodeId born = graph.storage(storage).born;
   if (!born.valid() || graph.is_erased(born) || graph.is_placeholder(born)) return {};
   bool possible = true;
@@ -48,9 +48,9 @@ HostTrip host_trip(const Graph& graph, const Effects& effects, StorageId storage
                        [&](const StorageWrite& write) { return write.storage == storage; });
   };
   const auto note = [&](NodeId n) {
-    if (!trip.last_forward.valid() || graph.is_before(trip.last_forward, n)) trip.last_forward = n;
+    if (!points.last_forward.valid() || graph.is_before(points.last_forward, n)) points.last_forward = n;
   };
-  // Every value in the storage has a say: a view that backward writes to would be lost.
+  // Checks every value in the storage: a write by backward to any view would be lost.
   graph.for_each_value_in(storage, [&](ValueId v) {
     const Value& value = graph.value(v);
     if (!value.producer.valid() || graph.is_erased(value.producer)) return;
@@ -69,22 +69,23 @@ HostTrip host_trip(const Graph& graph, const Effects& effects, StorageId storage
         if (is_written(user)) possible = false;
       }
     });
-    if (!in_forward) return;  // a view that backward makes of what it reads
-    if (read) trip.read.push_back(v);
+    if (!in_forward) return;  // a view that backward creates of its operand
+    if (read) points.read.push_back(v);
     if (strided && value.offset == 0 && graph.logical_bytes(v) == graph.storage(storage).bytes &&
         is_dense(view_of(graph, v))) {
-      trip.whole = v;
+      points.whole = v;
     }
   });
-  if (possible && trip.whole.valid()) {
-    // A view of another dtype could not be taken from the copy by the same strides.
-    for (const ValueId v : trip.read) possible = possible && graph.value(v).dtype == graph.value(trip.whole).dtype;
+  if (possible && points.whole.valid()) {
+    // A view of another dtype cannot be taken from the copy with the same strides.
+    for (const ValueId v : points.read) possible = possible && graph.value(v).dtype == graph.value(points.whole).dtype;
   }
-  return possible && trip.whole.valid() && !trip.read.empty() && trip.last_forward.valid() ? trip : HostTrip{};
+  return possible && points.whole.valid() && !points.read.empty() && points.last_forward.valid() ? points
+                                                                                                 : OffloadPoints{};
 }
 
-// Effects are worked out once for all levels. Names of regions and ranges of nodes are two ways to say segments; mixed,
-// nobody could say which lies within which.
+// Effects are computed once for all levels. Segments are given by regions or by ranges of nodes; if mixed, their
+// nesting would be ambiguous.
 CheckpointPlan::CheckpointPlan(const Graph& graph, std::span<const CheckpointSegment> segments)
     : graph_(graph), effects_(Effects::of(graph)) {
   const auto by_nodes = std::count_if(segments.begin(), segments.end(), [](const CheckpointSegment& segment) {
@@ -95,7 +96,7 @@ CheckpointPlan::CheckpointPlan(const Graph& graph, std::span<const CheckpointSeg
   } else if (static_cast<size_t>(by_nodes) == segments.size()) {
     assign_ranges(segments);
   } else {
-    throw GraphError("segments of regions and segments of nodes cannot be checkpointed at once");
+    throw GraphError("segments given by regions and segments given by nodes cannot be combined; use one kind");
   }
   for (size_t i = 0; i < segments.size(); ++i) {
     levels_[i].keeps.insert(segments[i].keep.begin(), segments[i].keep.end());
@@ -115,34 +116,34 @@ bool CheckpointPlan::is_within(int32_t inner, int32_t outer) const {
   return inner == outer;
 }
 
-// Returns the innermost level that has both.
+// Returns the innermost level that contains both.
 int32_t CheckpointPlan::common_level(int32_t a, int32_t b) const {
   while (a >= 0 && !is_within(b, a)) a = levels_[size_t(a)].outer;
   return a;
 }
 
-int32_t CheckpointPlan::level_of_birth(StorageId storage) const {
+int32_t CheckpointPlan::allocation_level(StorageId storage) const {
   const NodeId born = graph_.storage(storage).born;
   return born.valid() && !graph_.is_erased(born) ? level_of(born) : -1;
 }
 
-// Returns the level that would make this value again for a reader in level `from`; -1 if none does. A storage that a
-// level keeps counts as made outside it, so the next level around is asked.
+// Returns the level that would recompute this value for a reader in level `from`; -1 if none does. A storage that a
+// level keeps counts as allocated outside it, so the enclosing level is tried next.
 int32_t CheckpointPlan::candidate_level(int32_t from, ValueId id) const {
   const Value& value = graph_.value(id);
   if (from < 0 || value.kind != ValueKind::kTensor || !value.storage.valid()) return -1;
-  int32_t level = common_level(from, level_of_birth(value.storage));
+  int32_t level = common_level(from, allocation_level(value.storage));
   while (level >= 0 && levels_[size_t(level)].keeps.contains(value.storage)) level = levels_[size_t(level)].outer;
   return level >= 0 && is_within(level_of(value.producer), level) ? level : -1;
 }
 
-int32_t CheckpointPlan::home_for(int32_t level, ValueId id) const {
+int32_t CheckpointPlan::level_with_copy(int32_t level, ValueId id) const {
   const int32_t home = candidate_level(level, id);
-  return home >= 0 && levels_[size_t(home)].made_again.contains(graph_.value(id).storage) ? home : -1;
+  return home >= 0 && levels_[size_t(home)].recomputed_storages.contains(graph_.value(id).storage) ? home : -1;
 }
 
-// Only backward nodes that differentiate a node of a segment get the copy. Other readers keep the original, so that the
-// result is right whatever they are.
+// Only backward nodes that differentiate a node of a segment read the copy. All other readers keep the original, so the
+// result is correct whatever they are.
 void CheckpointPlan::collect_demands() {
   for (const NodeId n : graph_.nodes()) {
     const Node& node = graph_.node(n);
@@ -156,8 +157,8 @@ void CheckpointPlan::collect_demands() {
   }
 }
 
-// Lists writers by storage and version, and numbers draws by generator: copies must draw in the same order without a
-// gap.
+// Lists writers by storage and version, and numbers draws by generator: copies must draw the same numbers in the same
+// order.
 void CheckpointPlan::index_writes() {
   const uint32_t storages = graph_.storage_count();
   writers_begin_.assign(size_t{storages} + 1, 0);
@@ -185,8 +186,8 @@ NodeId CheckpointPlan::next_writer(StorageId storage, uint32_t version) const {
   return at < writers_begin_[storage.index + 1] ? writers_[at] : NodeId();
 }
 
-// Says whether a random node draws. Attention is random by its tag, and with dropout_p = 0 draws nothing; taking a
-// state leaves it as it is.
+// Returns whether a random node actually draws. Attention is tagged random but draws nothing with dropout_p = 0;
+// reading a generator's state does not change it.
 bool CheckpointPlan::draws(NodeId n) const {
   const Argument* p = graph_.find_argument(n, "dropout_p");
   if (p != nullptr && p->kind == ArgumentKind::kFloat && p->d == 0) return false;
@@ -195,9 +196,9 @@ bool CheckpointPlan::draws(NodeId n) const {
 
 // ---- Segments and how they nest
 //
-// Policies name segments by regions (modules), the chain by first and last node. Both become levels. Segments that
-// cross are refused, for a node can be recomputed with one of them alone. One walk for each form, times the depth of
-// nesting.
+// Policies give segments by regions (modules), the chain by first and last node. Both become levels. Overlapping
+// segments are rejected, since a node can only be recomputed with one of them. One walk for each form, times the depth
+// of nesting.
 namespace {
 
 std::string_view text_of_name(const Graph& graph, RegionId region) {
@@ -211,24 +212,24 @@ std::string_view text_of_name(const Graph& graph, RegionId region) {
   throw GraphError(fmt::format("segments '{}' and '{}' overlap", a.name, b.name));
 }
 
-// Nodes of forward, without what is computed again in it.
+// Forward nodes, except recomputed ones.
 class ForwardNodes {
  public:
-  explicit ForwardNodes(const Graph& graph) : graph_(graph), again_(recompute_regions(graph)) {}
+  explicit ForwardNodes(const Graph& graph) : graph_(graph), recomputed_(recompute_regions(graph)) {}
   bool contains(NodeId n) const {
     return graph_.node(n).phase == Graph::kForward && !graph_.is_placeholder(n) &&
-           !again_[graph_.node(n).region].valid();
+           !recomputed_[graph_.node(n).region].valid();
   }
 
  private:
   const Graph& graph_;
-  const IdMap<RegionId, RegionId> again_;
+  const IdMap<RegionId, RegionId> recomputed_;
 };
 
 }  // namespace
 
-// Segments by regions form a tree, as regions do. A node belongs to the innermost segment around its region, and nodes
-// between the regions of one segment belong to it, too.
+// Segments given by regions form a tree, as regions do. A node belongs to the innermost segment around its region;
+// nodes between the regions of a segment also belong to it.
 class CheckpointPlan::SegmentTree {
  public:
   SegmentTree(CheckpointPlan& plan, std::span<const CheckpointSegment> segments)
@@ -246,21 +247,21 @@ class CheckpointPlan::SegmentTree {
     NodeId first, last;
   };
 
-  // Regions of one segment must be siblings: what lies between them is then called from the same place.
+  // Regions of one segment must be siblings, so that nodes between them have the same caller.
   void find_segments_of_regions() {
     for (size_t i = 0; i < segments_.size(); ++i) {
       const CheckpointSegment& segment = segments_[i];
       if (segment.regions.empty()) refuse_segment(segment, "it has no regions");
       for (const RegionId region : segment.regions) {
         if (region.index >= graph_.region_count() || region == Graph::kRootRegion) {
-          refuse_segment(segment, "there is no such region");
+          refuse_segment(segment, "a region does not exist");
         }
         if (graph_.region(region).parent != graph_.region(segment.regions[0]).parent) {
-          refuse_segment(segment, fmt::format("'{}' and '{}' are not called from the same place",
+          refuse_segment(segment, fmt::format("'{}' and '{}' have different parents",
                                               text_of_name(graph_, segment.regions[0]), text_of_name(graph_, region)));
         }
         if (segment_at_[region] >= 0) {
-          refuse_segment(segment, fmt::format("region '{}' is in another segment, or twice in this one",
+          refuse_segment(segment, fmt::format("region '{}' is in another segment, or more than once in this one",
                                               text_of_name(graph_, region)));
         }
         segment_at_[region] = static_cast<int32_t>(i);
@@ -268,7 +269,7 @@ class CheckpointPlan::SegmentTree {
     }
   }
 
-  // Finds the innermost segment by region; parents have smaller indices.
+  // Finds the innermost segment of each region; parents have smaller indices.
   void nest() {
     IdMap<RegionId, int32_t> around(-1);
     for (uint32_t i = 1; i < graph_.region_count(); ++i) {
@@ -287,7 +288,7 @@ class CheckpointPlan::SegmentTree {
     }
   }
 
-  // A segment reaches from the first to the last node of its regions.
+  // A segment extends from the first to the last node of its regions.
   void find_extents() {
     extents_.resize(segments_.size());
     for (const NodeId n : graph_.nodes()) {
@@ -309,7 +310,7 @@ class CheckpointPlan::SegmentTree {
 
   void assign_nodes() {
     for (const NodeId n : graph_.nodes()) {
-      open_those_that_begin(n);
+      open_segments_at(n);
       if (forward_.contains(n)) {
         int32_t& level = plan_.level_of_[n];
         if (!open_.empty() && !plan_.is_within(level, open_.back())) {
@@ -324,9 +325,9 @@ class CheckpointPlan::SegmentTree {
     }
   }
 
-  // A segment of several regions also takes the nodes between them, so it is opened at its first node and closed at its
-  // last. One that begins inside another must end inside it.
-  void open_those_that_begin(NodeId n) {
+  // A segment of several regions includes the nodes between them, so it is opened at its first node and closed at its
+  // last. A segment that begins inside another must end inside it.
+  void open_segments_at(NodeId n) {
     const auto found = begins_.find(n);
     if (found == begins_.end()) return;
     std::sort(found->second.begin(), found->second.end(),
@@ -344,17 +345,17 @@ class CheckpointPlan::SegmentTree {
   std::vector<CheckpointLevel>& levels_;
   const std::span<const CheckpointSegment> segments_;
   const ForwardNodes forward_;
-  IdMap<RegionId, int32_t> segment_at_{-1};                  // of regions that a segment names
+  IdMap<RegionId, int32_t> segment_at_{-1};                  // by region of a segment
   IdMap<RegionId, int32_t> by_region_{-1};                   // the innermost segment
   std::vector<Extent> extents_;                              // by segment
   std::unordered_map<NodeId, std::vector<int32_t>> begins_;  // segments of several regions
-  std::vector<int32_t> open_;                                // those around the current node, inner ones last
+  std::vector<int32_t> open_;                                // segments around the current node, innermost last
 };
 
 void CheckpointPlan::assign_levels(std::span<const CheckpointSegment> segments) { SegmentTree(*this, segments).run(); }
 
-// Segments by nodes nest by their ranges. Where several begin at the same node, the one that ends last is the outer
-// one.
+// Segments given by nodes nest by their ranges. Of several that begin at the same node, the one that ends last is the
+// outermost.
 void CheckpointPlan::assign_ranges(std::span<const CheckpointSegment> segments) {
   const ForwardNodes forward(graph_);
   std::unordered_map<NodeId, std::vector<int32_t>> begins;
@@ -363,15 +364,15 @@ void CheckpointPlan::assign_ranges(std::span<const CheckpointSegment> segments) 
     const CheckpointSegment& segment = segments[i];
     for (const NodeId end : {segment.first, segment.last}) {
       if (!end.valid() || end.index >= graph_.node_capacity() || graph_.is_erased(end))
-        refuse_segment(segment, "there is no such node");
-      if (!forward.contains(end)) refuse_segment(segment, "it begins or ends with a node that is not of forward");
+        refuse_segment(segment, "a node does not exist");
+      if (!forward.contains(end)) refuse_segment(segment, "its first or last node is not a forward node");
     }
     if (graph_.is_before(segment.last, segment.first)) refuse_segment(segment, "its last node comes before its first");
     if (!segment.regions.empty()) refuse_segment(segment, "it has both nodes and regions");
     levels_[i].segment = &segment;
     begins[segment.first].push_back(static_cast<int32_t>(i));
   }
-  std::vector<int32_t> open;  // inner ones last
+  std::vector<int32_t> open;  // innermost last
   for (const NodeId n : graph_.nodes()) {
     if (const auto found = begins.find(n); found != begins.end()) {
       std::stable_sort(found->second.begin(), found->second.end(), [&](int32_t a, int32_t b) {
@@ -398,12 +399,12 @@ void CheckpointPlan::assign_ranges(std::span<const CheckpointSegment> segments) 
   }
 }
 
-// Decides for one level of a checkpoint what can be made again, and what of that is needed. Reasons against spread
-// first; what is left is accepted, and of that only what the demands need is computed again.
+// Decides for one level which nodes can be recomputed, and which of those are needed. Obstacles are propagated first;
+// the remaining demands are accepted, and only nodes that they depend on are recomputed.
 
 namespace {
 
-// Gives its self another storage or geometry in a way that is not redone.
+// Returns whether it changes the storage or geometry of its self in a way that cannot be recomputed.
 bool changes_storage(const OperatorFacts& facts) {
   return !facts.written.empty() && (facts.resizes || facts.takes_storage);
 }
@@ -414,9 +415,9 @@ class CheckpointPlan::Decision {
  public:
   Decision(CheckpointPlan& plan, int32_t index)
       : plan_(plan), graph_(plan.graph_), effects_(plan.effects_), index_(index), level_(plan.levels_[size_t(index)]) {
-    // What backward needs before the segment has ended would be computed twice at once.
+    // Tensors that backward needs before the segment has ended would be recomputed while it runs.
     std::erase_if(level_.demands, [&](const CheckpointDemand& demand) {
-      // A gradient taken within forward; nothing is gained there.
+      // A gradient computed within forward; recompute would save nothing.
       const bool early = graph_.is_before(demand.at, level_.nodes.back());
       if (early) ++plan_.kept_, ++plan_.obstacles_["needed before its segment ends"];
       return early;
@@ -433,66 +434,67 @@ class CheckpointPlan::Decision {
     if (level_.accepted.empty()) return;
     select();
     find_random_runs();
-    ask_outer_levels();
+    add_outer_demands();
   }
 
  private:
   struct StorageUse {
-    std::vector<std::pair<NodeId, uint32_t>> readers;  // of contents, with the version
+    std::vector<std::pair<NodeId, uint32_t>> readers;  // readers of contents, with the version
     std::vector<NodeId> writers;
     bool kept = false;
   };
 
-  bool born_here(StorageId s) const {
-    return s.index < graph_.storage_count() && plan_.is_within(plan_.level_of_birth(s), index_);
+  bool allocated_here(StorageId s) const {
+    return s.index < graph_.storage_count() && plan_.is_within(plan_.allocation_level(s), index_);
   }
 
   bool is_here(NodeId n) const { return plan_.is_within(plan_.level_of(n), index_); }
 
-  // Whether the storage has a copy in the second run, from which nodes there take it.
-  bool is_made_again(StorageId s) const {
+  // Returns whether the recompute has a copy of the storage, which its nodes read.
+  bool is_recomputed(StorageId s) const {
     const auto found = storages_.find(s);
     return found != storages_.end() && !found->second.kept;
   }
 
-  // Says whether the contents that a node read are still there when they are needed again. end_ is the last node that
-  // may need something of this level.
-  bool still_there(StorageId s, uint32_t version) const {
+  // Returns whether the contents that a node read are unchanged when they are needed again. end_ is the last node that
+  // may need something from this level.
+  bool is_unchanged(StorageId s, uint32_t version) const {
     const NodeId writer = plan_.next_writer(s, version);
     return !writer.valid() || !graph_.is_before(writer, end_);
   }
 
-  // Returns the first reason why this node cannot run again, whatever others do; "" if there is none. The reason goes
-  // into the report, so it names the operator.
+  // Returns the first reason why this node cannot be recomputed, regardless of others; "" if there is none. The reason
+  // is part of the report, so it names the operator.
   std::string obstacle(NodeId n) const {
     const std::string& name = graph_.target(n).name();
-    if (effects_.unknown(n)) return name + ": nothing is known of it";
-    if (effects_.host_read(n)) return name + ": reads on the host";
+    if (effects_.unknown(n)) return name + ": its effects are unknown";
+    if (effects_.host_read(n)) return name + ": copies data to the host";
     if (effects_.collective(n) && !level_.segment->collectives) return name + ": a collective";
     if (changes_storage(graph_.facts(n))) return name + ": changes a tensor's storage";
-    if (!graph_.note(n, kGeneratorNote).empty()) return name + ": draws from a generator of the program's own";
+    if (!graph_.note(n, kGeneratorNote).empty()) return name + ": uses a generator created by the program";
     std::string reason;
     graph_.for_each_output(n, [&](ValueId v) {
       const StorageId s = graph_.value(v).storage;
-      if (graph_.value(v).kind == ValueKind::kTensor && !s.valid()) reason = name + ": a result without storage";
-      // A second one of it would stand beside the one that is kept.
-      if (level_.keeps.contains(s) && graph_.storage(s).born == n) reason = name + ": makes what is to be kept";
+      if (graph_.value(v).kind == ValueKind::kTensor && !s.valid()) reason = name + ": a result has no storage";
+      // It would be duplicated next to the kept one.
+      if (level_.keeps.contains(s) && graph_.storage(s).born == n)
+        reason = name + ": produces a tensor that must be kept";
     });
     graph_.for_each_input(n, [&](ValueId v) {
       const StorageId s = graph_.value(v).storage;
-      if (s.valid() && born_here(s) && !is_here(graph_.value(v).producer))
-        reason = name + ": an operand from elsewhere";
+      if (s.valid() && allocated_here(s) && !is_here(graph_.value(v).producer))
+        reason = name + ": an operand from outside the segment";
     });
     for (const StorageWrite& write : effects_.writes(n)) {
-      if (level_.keeps.contains(write.storage)) reason = name + ": writes to what is to be kept";
-      if (effects_.is_generator(write.storage) || born_here(write.storage)) continue;
-      // A second write to what others see would be seen.
-      if (!is_statistic(n, write.storage)) reason = name + ": writes to what is made outside";
+      if (level_.keeps.contains(write.storage)) reason = name + ": writes to a tensor that must be kept";
+      if (effects_.is_generator(write.storage) || allocated_here(write.storage)) continue;
+      // Repeating a write to a storage that others read would be visible.
+      if (!is_statistic(n, write.storage)) reason = name + ": writes to a tensor from outside the segment";
     }
     return reason;
   }
 
-  // Statistics are the one write that a copy may leave out.
+  // Statistics are the only write that a copy may omit.
   bool is_statistic(NodeId n, StorageId s) const {
     const auto positions = statistics_to_leave_out(graph_, n);
     return std::any_of(positions.begin(), positions.end(), [&](size_t position) {
@@ -500,8 +502,8 @@ class CheckpointPlan::Decision {
     });
   }
 
-  // Finds all that cannot run again. Reasons spread: what cannot run again keeps what it makes, and what is kept may
-  // block those that wrote to it.
+  // Finds all nodes that cannot be recomputed. Obstacles propagate: such a node keeps its results, and kept tensors may
+  // block the nodes that wrote to them.
   void find_obstacles() {
     blocked_.reserve(level_.nodes.size() / 8);
     for (const NodeId n : level_.nodes) {
@@ -523,7 +525,7 @@ class CheckpointPlan::Decision {
       }
     }
     for (auto& [storage, use] : storages_) {
-      // Some writer is not in the segment: a copy would miss its write.
+      // Some writer is outside the segment, and a copy would miss its write.
       if (use.writers.size() != effects_.final_version(storage)) keep(storage, "written to outside its segment");
     }
     for (const NodeId n : level_.nodes) {
@@ -531,18 +533,18 @@ class CheckpointPlan::Decision {
       if (effects_.geometry_only(n)) continue;
       for (const StorageVersion& read : effects_.reads(n)) {
         if (read.storage.index >= graph_.storage_count() || storages_.contains(read.storage)) continue;
-        if (!still_there(read.storage, read.version) && !is_statistic(n, read.storage)) {
-          // A copy would read what is there now, not what was there.
+        if (!is_unchanged(read.storage, read.version) && !is_statistic(n, read.storage)) {
+          // A copy would read the current contents instead of the original ones.
           block(n, graph_.target(n).name() + ": an operand is written to before backward");
         }
       }
     }
-    // What cannot run again keeps what it makes and writes; who reads that at a version that is gone cannot run either.
+    // A blocked node keeps what it allocates and writes; readers of a version that no longer exists are blocked, too.
     while (!pending_.empty()) {
       const NodeId n = pending_.back();
       pending_.pop_back();
       const std::string& reason = blocked_.at(n);
-      // Views that it makes, too.
+      // Including its views.
       graph_.for_each_output(n, [&](ValueId v) { keep(graph_.value(v).storage, reason); });
       for (const StorageWrite& write : effects_.writes(n)) keep(write.storage, reason);
     }
@@ -552,7 +554,7 @@ class CheckpointPlan::Decision {
     if (blocked_.try_emplace(n, reason).second) pending_.push_back(n);
   }
 
-  // All writers of a kept storage must stay, too: their copies would write to the original a second time.
+  // All writers of a kept storage must be kept, too: their copies would write to the original again.
   void keep(StorageId s, const std::string& reason) {
     const auto found = storages_.find(s);
     if (found == storages_.end() || found->second.kept) return;
@@ -560,16 +562,16 @@ class CheckpointPlan::Decision {
     reasons_.try_emplace(s, reason);
     for (const NodeId writer : found->second.writers) block(writer, reason);
     for (const auto& [reader, version] : found->second.readers) {
-      if (!still_there(s, version)) block(reader, reason);
+      if (!is_unchanged(s, version)) block(reader, reason);
     }
   }
 
-  // Demands that nothing speaks against. The first of them says where the copies go: just before that backward node.
+  // Accepts demands without obstacles. Copies are inserted just before the first backward node with a demand.
   void accept() {
     std::unordered_set<StorageId> counted;
     for (const CheckpointDemand& demand : level_.demands) {
       const StorageId s = graph_.value(demand.value).storage;
-      if (is_made_again(s) && !blocked_.contains(graph_.value(demand.value).producer)) {
+      if (is_recomputed(s) && !blocked_.contains(graph_.value(demand.value).producer)) {
         level_.accepted.push_back(demand);
         if (!level_.position.valid() || graph_.is_before(demand.at, level_.position)) level_.position = demand.at;
       } else if (counted.insert(s).second) {
@@ -580,8 +582,8 @@ class CheckpointPlan::Decision {
     }
   }
 
-  // Walks backwards from what is needed to all that it takes, so that only that is computed again. A node whose results
-  // are only looked at needs no contents.
+  // Walks backwards from what is needed to all its dependences, so that only those are recomputed. If only the geometry
+  // of a node's results is read, its contents are not needed.
   void select() {
     std::unordered_set<ValueId> values;
     std::unordered_set<StorageId> contents;
@@ -598,20 +600,20 @@ class CheckpointPlan::Decision {
       level_.recomputed.push_back(n);
       graph_.for_each_input(n, [&](ValueId v) {
         const StorageId s = graph_.value(v).storage;
-        if (!s.valid() || !is_made_again(s)) return;
+        if (!s.valid() || !is_recomputed(s)) return;
         values.insert(v);
         if (!effects_.geometry_only(n)) contents.insert(s);
       });
       graph_.for_each_output(n, [&](ValueId v) {
         const StorageId s = graph_.value(v).storage;
-        if (s.valid() && is_made_again(s)) level_.made_again.insert(s);
+        if (s.valid() && is_recomputed(s)) level_.recomputed_storages.insert(s);
       });
     }
     std::reverse(level_.recomputed.begin(), level_.recomputed.end());
   }
 
-  // Copies that draw must find the generator as it was. Draws that follow one another without a gap share one saved
-  // state: putting a state back costs a copy of 5 KB.
+  // Copies that draw must see the original generator state. Consecutive draws share one saved state, since restoring it
+  // costs a copy of 5 KB.
   void find_random_runs() {
     std::unordered_map<StorageId, uint32_t> last_draw;
     std::unordered_map<StorageId, size_t> run_of;
@@ -638,13 +640,13 @@ class CheckpointPlan::Decision {
     return c10::Device(c10::DeviceType::CPU);
   }
 
-  // An operand may be born in an outer segment, which drops it as well. Then the outer level must make it again before
-  // this one runs.
-  void ask_outer_levels() {
+  // An operand may be allocated in an outer segment that drops it as well. The outer level must then recompute it
+  // before this one.
+  void add_outer_demands() {
     for (const NodeId n : level_.recomputed) {
       graph_.for_each_input(n, [&](ValueId v) {
         const StorageId s = graph_.value(v).storage;
-        if (s.valid() && is_made_again(s)) return;
+        if (s.valid() && is_recomputed(s)) return;
         const int32_t outer = plan_.candidate_level(level_.outer, v);
         if (outer >= 0) plan_.levels_[size_t(outer)].demands.push_back({level_.position, v, false});
       });
@@ -656,8 +658,8 @@ class CheckpointPlan::Decision {
   const Effects& effects_;
   const int32_t index_;
   CheckpointLevel& level_;
-  NodeId end_;                                          // the last node that may need something
-  std::unordered_map<StorageId, StorageUse> storages_;  // made in this level
+  NodeId end_;                                          // the last node that may need a copy
+  std::unordered_map<StorageId, StorageUse> storages_;  // allocated in this level
   std::unordered_map<NodeId, std::string> blocked_;
   std::unordered_map<StorageId, std::string> reasons_;
   std::vector<NodeId> pending_;

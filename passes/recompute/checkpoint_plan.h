@@ -1,4 +1,4 @@
-// What is to be computed again, decided without changing the graph. Internal to the checkpoint passes.
+// Decides which nodes to recompute, without changing the graph. Internal to the checkpoint passes.
 #pragma once
 
 #include <cstdint>
@@ -15,23 +15,23 @@
 
 namespace shadowgraph {
 
-// The most that sums of bytes and of costs, by which plans are weighed, may come to.
-constexpr int64_t kMostCountable = int64_t{1} << 58;
+// Upper limit of the sums of bytes and costs by which plans are compared.
+constexpr int64_t kMaxSum = int64_t{1} << 58;
 
-// Throws Error if all storages together have more bytes.
+// Throws Error if the total size of all storages exceeds the limit.
 void check_countable(const Graph& graph);
 
-// Segments nest; a segment with those around it is a chain of levels. A level computes again some of its nodes, at one
-// place in backward, for backward nodes that belong to it and for the levels inside.
+// Segments nest; a segment with its enclosing segments is a chain of levels. A level recomputes some of its nodes, at
+// one place in backward, for its backward nodes and for its inner levels.
 
-// A backward node, or a node that a level inside computes again, and a value that it reads.
+// A value read by a backward node, or by a node that an inner level recomputes.
 struct CheckpointDemand {
-  NodeId at;  // the backward node, or the place of the level inside
+  NodeId at;  // the backward node, or the position of the inner level
   ValueId value;
   bool direct = false;  // `at` itself reads it
 };
 
-// Random nodes that draw one after the other and are all computed again: one state serves them.
+// Consecutive random nodes that are all recomputed and share one saved generator state.
 struct RandomRun {
   NodeId first;  // forward nodes
   NodeId last;
@@ -40,30 +40,30 @@ struct RandomRun {
 
 struct CheckpointLevel {
   const CheckpointSegment* segment = nullptr;
-  int32_t outer = -1;  // index of the level around it
+  int32_t outer = -1;  // index of the enclosing level
   int32_t depth = 0;
-  std::vector<NodeId> nodes;  // of forward, in program order, those of inner levels included
+  std::vector<NodeId> nodes;  // forward nodes in program order, including those of inner levels
   std::unordered_set<StorageId> keeps;
   std::vector<CheckpointDemand> demands;
 
   // ---- Decided
-  std::vector<NodeId> recomputed;            // in program order
-  std::unordered_set<StorageId> made_again;  // storages that have a copy at this level
+  std::vector<NodeId> recomputed;                     // in program order
+  std::unordered_set<StorageId> recomputed_storages;  // storages with a copy at this level
   std::vector<CheckpointDemand> accepted;
   std::vector<RandomRun> random_runs;
-  NodeId position;  // before which they are computed again; invalid: nothing is
+  NodeId position;  // before which they are recomputed; invalid: nothing is
 };
 
 class CheckpointPlan {
  public:
-  // Throws GraphError for segments that overlap.
+  // Throws GraphError if segments overlap.
   CheckpointPlan(const Graph& graph, std::span<const CheckpointSegment> segments);
 
   const std::vector<CheckpointLevel>& levels() const { return levels_; }
-  // Returns the innermost level of a forward node, -1 if it is in none.
+  // Returns the innermost level of a forward node; -1 if there is none.
   int32_t level_of(NodeId node) const { return std::as_const(level_of_)[node]; }
-  // Where a node of `level` that is computed again there finds a value: the level that has a copy, -1: the original.
-  int32_t home_for(int32_t level, ValueId value) const;
+  // Returns the level whose copy of a value a recomputed node of `level` reads; -1: the original.
+  int32_t level_with_copy(int32_t level, ValueId value) const;
   const std::map<std::string, int64_t>& obstacles() const { return obstacles_; }
   int64_t kept() const { return kept_; }
   const Effects& effects() const { return effects_; }
@@ -80,9 +80,9 @@ class CheckpointPlan {
 
   bool is_within(int32_t inner, int32_t outer) const;
   int32_t common_level(int32_t a, int32_t b) const;
-  int32_t level_of_birth(StorageId storage) const;
+  int32_t allocation_level(StorageId storage) const;
   int32_t candidate_level(int32_t from, ValueId value) const;
-  // Who makes version + 1 of it; invalid if nobody does.
+  // Returns the node that creates version + 1 of the storage; invalid if there is none.
   NodeId next_writer(StorageId storage, uint32_t version) const;
 
   const Graph& graph_;
@@ -96,17 +96,17 @@ class CheckpointPlan {
   int64_t kept_ = 0;
 };
 
-// Positions of arguments that this node writes and whose contents do not touch its results: a batch norm's running
-// statistics in training. Computed again, it goes without.
+// Returns the positions of arguments that this node writes without affecting its results: a batch norm's running
+// statistics in training. The recomputed node omits them.
 std::vector<size_t> statistics_to_leave_out(const Graph& graph, NodeId node);
 
-// How a storage that forward makes can wait for backward on the host.
-struct HostTrip {
+// The points at which a storage allocated in forward is copied to CPU and back for backward.
+struct OffloadPoints {
   ValueId whole;              // a value that fills it
-  std::vector<ValueId> read;  // those that backward reads: parts of it, or other views
-  NodeId last_forward;        // after which forward does not touch it; invalid: it has to stay
+  std::vector<ValueId> read;  // values that backward reads: parts of it, or other views
+  NodeId last_forward;        // the last forward node that uses it; invalid: it cannot be offloaded
   NodeId fetch;               // before which it is copied back, at the latest for its first reader
 };
-HostTrip host_trip(const Graph& graph, const Effects& effects, StorageId storage);
+OffloadPoints offload_points(const Graph& graph, const Effects& effects, StorageId storage);
 
 }  // namespace shadowgraph

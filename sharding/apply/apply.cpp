@@ -639,7 +639,7 @@ class Application {
   void finish() {
     const auto self = [this](ValueId value) { return value.valid() ? std::as_const(values_)[value].made : ValueId(); };
     for (const NodeId node : read_.nodes()) {
-      const NodeId made = program_.rebuild.made(node);
+      const NodeId made = program_.rebuild.replacement_of(node);
       if (made.valid()) program_.rebuild.saved(node, made, self);
     }
     // A program that holds a tensor to the end holds its last alias. Where that lives in a copy, such as the sum of a

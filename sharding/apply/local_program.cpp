@@ -22,7 +22,7 @@ LocalProgram::LocalProgram(const Graph& read, Graph& made)
 void LocalProgram::stand_for(NodeId read) {
   model_ = read;
   const NodeId forward = read_.node(read).forward;
-  emitter.stand_for(read, forward.valid() ? rebuild.made(forward) : NodeId());
+  emitter.stand_for(read, forward.valid() ? rebuild.replacement_of(forward) : NodeId());
 }
 
 NodeId LocalProgram::append(TargetId target, std::span<const Argument> arguments) {

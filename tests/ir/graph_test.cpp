@@ -108,7 +108,7 @@ TEST(IrGraph, DifferencesAreFound) {
   EXPECT_NE(changed("s2 = 48", "s2 = 49").find("s2 differs"), std::string::npos);
   EXPECT_NE(changed("= \"4\"", "= \"5\"").find("guards"), std::string::npos);
   EXPECT_NE(changed("two", "three").find("metadata"), std::string::npos);
-  EXPECT_NE(changed("n11: sg::output(values=[%9, None])\n", "").find("12 nodes against 11"), std::string::npos);
+  EXPECT_NE(changed("n11: sg::output(values=[%9, None])\n", "").find("12 nodes versus 11"), std::string::npos);
 }
 
 BOOST_CONCEPT_ASSERT((boost::VertexListGraphConcept<DefUseGraph>));

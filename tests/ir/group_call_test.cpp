@@ -103,9 +103,9 @@ TEST(IrGroupCall, Refusals) {
     for (const uint32_t id : ids) nodes.emplace_back(id);
     return nodes;
   };
-  expect_refused(graph, {.nodes = {}, .schema = "my::f() -> ()"}, "there are none");
-  expect_refused(graph, {.nodes = n({0}), .schema = "my::f() -> Tensor"}, "this one is no call");
-  expect_refused(graph, {.nodes = n({1, 1}), .schema = "my::f(Tensor x) -> Tensor"}, "named twice");
+  expect_refused(graph, {.nodes = {}, .schema = "my::f() -> ()"}, "the group is empty");
+  expect_refused(graph, {.nodes = n({0}), .schema = "my::f() -> Tensor"}, "this node is not a call");
+  expect_refused(graph, {.nodes = n({1, 1}), .schema = "my::f(Tensor x) -> Tensor"}, "listed twice");
   expect_refused(graph, {.nodes = n({1, 3}), .schema = "my::f(Tensor x, Tensor y) -> (Tensor, Tensor)"},
                  "shares a storage");
   expect_refused(graph, {.nodes = n({1, 4}), .schema = "my::f(Tensor x, Tensor y) -> Tensor"}, "circle");
@@ -131,7 +131,7 @@ TEST(IrGroupCall, EffectsMustBeInTheSchema) {
   const std::vector<NodeId> random{NodeId(3)};
   expect_refused(graph, {.nodes = random, .schema = "my::f(Tensor x) -> Tensor"}, "draws random numbers");
   const std::vector<NodeId> host{NodeId(3), NodeId(4)};
-  expect_refused(graph, {.nodes = host, .schema = "my::f(Tensor x) -> ()"}, "reads the host");
+  expect_refused(graph, {.nodes = host, .schema = "my::f(Tensor x) -> ()"}, "copies data to the host");
 }
 
 // Random connected groups, each with the schema that is written for it; then everything inlined again.

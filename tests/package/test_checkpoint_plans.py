@@ -351,13 +351,13 @@ def test_plans_that_come_to_nothing_say_so(net):
         graph.run_passes("checkpoint{modules=layer.0}")
     with pytest.warns(UserWarning, match="no region of the graph is marked"):
         graph.run_passes("checkpoint")
-    with pytest.warns(UserWarning, match=r"autograd keeps nothing that is made in layers.0.mlp.down"):
+    with pytest.warns(UserWarning, match=r"autograd saves nothing that is produced in layers.0.mlp.down"):
         graph.run_passes("checkpoint{modules=layers.*.mlp.down}")
     with torch.no_grad():
         inference = sg.capture(net, "f32[32,16]", train=False)
-    with pytest.warns(UserWarning, match="no output of this forward graph has a gradient"):
+    with pytest.warns(UserWarning, match="no output of this forward graph requires a gradient"):
         inference.run_passes("checkpoint{modules=layers.*}")
-    with pytest.raises(RuntimeError, match="no output of this forward graph has a gradient"):
+    with pytest.raises(RuntimeError, match="no output of this forward graph requires a gradient"):
         inference.run_passes("checkpoint{policy=optimal;bytes=1000}")
     assert "segments" in inference.run_passes("checkpoint{policy=optimal;bytes=1GB}")  # it fits
     with pytest.raises(RuntimeError, match="the budget is 1000 bytes"):
@@ -365,7 +365,7 @@ def test_plans_that_come_to_nothing_say_so(net):
     graph.run_passes("checkpoint{modules=layers.*}")
     with pytest.raises(RuntimeError, match="has checkpoints already"):
         graph.run_passes("checkpoint{policy=optimal;bytes=1GB}")
-    with pytest.warns(UserWarning, match="nothing is computed again for 4 segments"):
+    with pytest.warns(UserWarning, match="nothing is recomputed for 4 segments"):
         graph.run_passes("checkpoint{modules=layers.*}")
     with pytest.warns(UserWarning, match="a replay carries out no checkpoints"):
         graph.compile(net, autograd=True)
@@ -386,7 +386,7 @@ def test_what_cannot_run_twice_is_left_alone():
             return self.b(torch.sigmoid(self.writes(self.a(x), count)))
 
     graph = sg.capture(Outer(), "f32[2,4]", torch.zeros(1), train=True)
-    with pytest.warns(UserWarning, match="writes to what is made outside"):
+    with pytest.warns(UserWarning, match="writes to a tensor from outside the segment"):
         graph.run_passes("checkpoint{modules=writes}")
 
 
@@ -416,6 +416,6 @@ def test_the_tool_plans_forward_graphs(net, tmp_path):
         assert_same(mine, eager)
         assert mine["kept"] < eager["kept"]
     done = run_tool("opt", tmp_path / "forward.sg", "--pass", "checkpoint{modules=layers.*.mlp.down}")
-    assert "warning: nothing is computed again for 4 segments" in done.stderr
+    assert "warning: nothing is recomputed for 4 segments" in done.stderr
     done = run_tool("checkpoint", tmp_path / "forward.sg", "--bytes", "1KB")
     assert done.returncode == 1 and "no plan is within" in done.stderr

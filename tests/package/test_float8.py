@@ -139,7 +139,7 @@ def test_autograd_keeps_activations_in_float8():
     assert kept_by_autograd(graph) - kept_by_autograd(plain) == 48 * 64 - 48 * 64 - 48 * 32 + 6 * 4
 
 
-@pytest.mark.parametrize(("rows", "dtype", "why"), [(40, torch.bfloat16, "sizes that do not divide by 16"),
+@pytest.mark.parametrize(("rows", "dtype", "why"), [(40, torch.bfloat16, "sizes that are not multiples of 16"),
                                                      (48, torch.float32, "in Float")])  # fmt: skip
 def test_what_stays_is_said(rows, dtype, why):
     graph = sg.capture_training_step(nn.Linear(64, 32).to(dtype), (torch.randn(rows, 64).to(dtype),))

@@ -58,7 +58,7 @@ def test_inputs_by_name_dtype_strides_and_parameters():
 
 def test_sizes_that_stand_in_the_graph():
     step = sg.capture_training_step(Net(), "f32[8,16]", optimizer="adamw", device="cuda")
-    with pytest.raises(sg.UnsupportedError, match=r"(?s)aten::mm does not fit the new inputs.*baked in: .*expand"):
+    with pytest.raises(sg.UnsupportedError, match=r"(?s)aten::mm fails with the new inputs.*baked in: .*expand"):
         step.propagate((32, 16))
     graph = sg.capture(lambda x: (x + 1, torch.zeros(x.shape[0], 2)), "f32[8,4]")
     shapes = graph.propagate((16, 4))

@@ -50,7 +50,7 @@ std::string message_of(const auto& ask) {
   return "nothing thrown";
 }
 
-constexpr const char* kGone = "the graph of this profile is gone; keep it alive, or ask before";
+constexpr const char* kGone = "the graph of this profile was destroyed; keep it alive while the profile is in use";
 
 TEST(ProfileLife, ViewsOfADestroyedGraphThrow) {
   std::optional<ProfiledStep> step = small_step();
@@ -120,10 +120,10 @@ TEST(ProfileLife, CommunicationAndTablesThrow) {
   step.reset();
   EXPECT_EQ(sent.total().calls, 1);
   EXPECT_EQ(message_of([&] { sent.of(Graph::kForward); }),
-            "the graph of this communication is gone; keep it alive, or ask before");
+            "the graph of this communication was destroyed; keep it alive while the communication is in use");
   EXPECT_THROW(sent.by_module(), Error);
   EXPECT_EQ(message_of([&] { to_csv(table); }),
-            "the graph of this table of nodes is gone; keep it alive, or ask before");
+            "the graph of this table of nodes was destroyed; keep it alive while the table of nodes is in use");
   EXPECT_EQ(table.total(0).forward, 2 * 2 * 4 * 8);
 }
 
