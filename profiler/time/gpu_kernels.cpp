@@ -14,75 +14,75 @@ namespace {
 
 using K = KernelClass;
 
-// A tile of kLargest elements begins and ends in this time, on A100 and V100 alike. Hopper's tiles overlap.
+// Start and end overhead of a tile of kLargest elements, on A100 and V100 alike. Hopper's tiles overlap.
 constexpr double kTileSeconds = 3e-6;
 constexpr double kTileSecondsOfHopper = 1.5e-6;
 constexpr double kLargest = 128 * 256;
-// What a product writes and computing does not hide.
+// Fraction of a product's writes that is not hidden by compute.
 constexpr double kWrittenAfter = 0.5;
 
-// cuBLAS picks what is fastest; smaller tiles read their operands more often.
+// cuBLAS picks the fastest tile; smaller tiles read their operands more often.
 struct Tile {
   double rows, columns, share;
   bool of_hopper = false;
 };
 constexpr Tile kTiles[] = {{128, 256, 1},  {256, 128, 1},  {128, 192, 1, true}, {192, 128, 1, true}, {128, 128, 0.95},
                            {64, 128, 0.8}, {64, 64, 0.65}, {16, 128, 0.5},      {128, 16, 0.5}};
-constexpr double kMostParts = 16;    // into which the inner dimension is cut
-constexpr double kLeastInner = 512;  // of a part
-constexpr double kPartialBytes = 8;  // of an element of a part: float32, written and read
+constexpr double kMostParts = 16;    // split-K factor
+constexpr double kLeastInner = 512;  // k per split
+constexpr double kPartialBytes = 8;  // per element and split: float32, written and read
 
-// Hopper's tensor cores take TF32 operands along what is summed alone (PTX ISA, wgmma: only 16-bit ones are transposed).
-// Fitted on layers of OPT on GH200, of eth-easl/sailor.
+// Hopper's tensor cores take TF32 operands only if they are contiguous along k (PTX ISA, wgmma: only 16-bit operands can
+// be transposed). Fitted to layers of OPT on GH200, of eth-easl/sailor.
 constexpr double kTransposedTf32 = 0.6;
 
-// Rows of 16-bit operands that begin between vectors of 16 bytes; measured on an H100, of 1,000 by 2,500.
+// 16-bit operands whose rows are not aligned to 16-byte vectors; measured on an H100, 1,000 by 2,500.
 constexpr double kBrokenVectors = 0.35;
 
-// What products of float32 reach without tensor cores. Fitted on layers of OPT on V100, of eth-easl/sailor.
+// Fraction of the peak that float32 products reach without tensor cores. Fitted to layers of OPT on V100, of eth-easl/sailor.
 constexpr double kFloat32 = 0.93;
 constexpr double kFloat32OfHopper = 0.82;  // measured on an H100 (bench/gpu)
 
-// Products of 8 bits draw so much power that an H100's clock falls further (bench/gpu/h100/float8.json).
+// 8-bit products draw so much power that an H100 lowers its clock further (bench/gpu/h100/float8.json).
 constexpr double kFloat8OfHopper = 0.92;
 
-// Keys go in blocks of so many (attention_work).
+// Keys per block (attention_work).
 constexpr double kBlock = 128;
 constexpr int64_t kNarrow = 64;
 constexpr double kNarrowShare = 0.88;
 
-// Kernels of attention beside FlashAttention-2's, measured on an H100 (bench/gpu).
+// Attention kernels other than FlashAttention-2, measured on an H100 (bench/gpu).
 constexpr double kCudnnAttention = 0.56;
 constexpr double kEfficientAttention = 2.0;
-constexpr double kEfficientFloat32 = 0.57;  // in float32, by what 16 bits reach
+constexpr double kEfficientFloat32 = 0.57;  // in float32, relative to 16 bits
 constexpr double kEfficientFloat32Backward = 0.37;
 
 using K = KernelClass;
 
-// Elements a second on all multiprocessors of an H100.
+// Elements per second on all multiprocessors of an H100.
 constexpr double kMultiprocessors = 132;
-constexpr double kByElement = 350e9;     // sides that lie differently, casts, broadcasts
-constexpr double kTransposed = 125e9;    // neither side can be read or written along the other's innermost dimension
-constexpr double kCastOnTheWay = 230e9;  // into a result of another dtype that was given
-constexpr double kShortRuns = 250e9;     // cat of pieces of few elements
+constexpr double kByElement = 350e9;     // different layouts, casts, broadcasts
+constexpr double kTransposed = 125e9;    // neither side is accessed along the other's innermost dimension
+constexpr double kCastOnTheWay = 230e9;  // into an existing result of another dtype
+constexpr double kShortRuns = 250e9;     // cat of short pieces
 constexpr int64_t kShortRun = 512;       // elements
 constexpr double kTopOfLongRows = 74e9;
 constexpr int64_t kLongRow = 4096;        // elements
-constexpr double kWideSoftmax = 330e9;    // rows that no block holds
+constexpr double kWideSoftmax = 330e9;    // rows too long for a block
 constexpr int64_t kWideRow = 1024;        // elements
 constexpr double kNormRows = 0.9e9;       // rows of layer norms
-constexpr double kScatter = 200e9;        // rows that others may write, too
-constexpr double kLaidOutAnew = 300e9;    // convolutions whose channels are not last
-constexpr double kTaps = 1.4e12;          // elements of windows of depthwise convolutions, one way
+constexpr double kScatter = 200e9;        // rows that may be written concurrently
+constexpr double kLaidOutAnew = 300e9;    // convolutions with channels-first layout
+constexpr double kTaps = 1.4e12;          // window elements of depthwise convolutions, forward
 constexpr double kRecurrentStep = 10e-6;  // seconds
 constexpr double kRecurrentStepBackward = 20e-6;
 constexpr double kTapsChannelsLast = 6.5e12;
 
 struct NamedPace {
-  std::string_view part;  // of an operator's name
+  std::string_view part;  // substring of an operator's name
   double pace;
 };
-// The first that fits.
+// The first match applies.
 constexpr NamedPace kNamed[] = {{"batch_norm_backward", 112e9},
                                 {"group_norm_backward", 112e9},
                                 {"batch_norm", 180e9},
@@ -102,7 +102,7 @@ constexpr NamedPace kNamed[] = {{"batch_norm_backward", 112e9},
 
 bool names(std::string_view text, std::string_view part) { return text.find(part) != text.npos; }
 
-// A call's tensors: operands that are given one by one, and the first result.
+// A call's tensors: single tensor operands, and the first result.
 class Call {
  public:
   Call(const Graph& graph, NodeId node) : graph_(graph), node_(node), name_(short_name(graph.target(node).name())) {
@@ -155,13 +155,13 @@ class Call {
   int64_t largest_ = 0;
 };
 
-// The pace at which an operand's elements meet the result's; 0: whole vectors.
+// Returns the rate for an operand in a layout or dtype other than the result's; 0 for full vectors.
 double pace_beside(const Graph& graph, ValueId operand, ValueId result) {
   const auto sizes = graph.sizes(result), strides = graph.strides(result);
   const auto others = graph.sizes(operand), their = graph.strides(operand);
-  if (graph.numel(operand) <= 1 || graph.numel(operand) > graph.numel(result)) return 0;  // parts are taken of it
+  if (graph.numel(operand) <= 1 || graph.numel(operand) > graph.numel(result)) return 0;  // only parts of it are read
   if (others.size() != sizes.size() || graph.numel(operand) != graph.numel(result)) return kByElement;
-  // Narrow elements that become wide ones are not read in whole vectors; truth values are.
+  // Narrow elements converted to wider ones are not read in full vectors; bool ones are.
   const auto width = [&](ValueId value) { return c10::elementSize(graph.value(value).dtype); };
   bool alike = width(operand) >= width(result) || graph.value(operand).dtype == c10::kBool;
   int64_t innermost = -1;
@@ -192,14 +192,14 @@ double layout_pace(const Call& call) {
   return slowest;
 }
 
-// `cat` takes pieces one after the other along a dimension.
+// `cat` copies its pieces one after another along a dimension.
 double cat_pace(const Call& call) {
   if (!call.result().valid()) return 0;
   const auto sizes = call.graph().sizes(call.result());
   const auto rank = static_cast<int64_t>(sizes.size());
   int64_t dim = call.number("dim").value_or(0);
   if (dim < 0) dim += rank;
-  if (dim <= 0 || dim >= rank) return 0;  // whole pieces follow each other
+  if (dim <= 0 || dim >= rank) return 0;  // pieces are contiguous
   int64_t run = 1;
   for (int64_t d = dim; d < rank; ++d) run *= sizes[static_cast<size_t>(d)];
   return run < kShortRun ? kShortRuns : 0;
@@ -234,7 +234,7 @@ ElementWork convolution(const Call& call, K kind) {
   if (kind == K::kDepthwiseConvolution || kind == K::kDepthwiseConvolutionBackward) {
     const ValueId out = call.backward() ? call.tensor("grad_output") : call.result();
     const auto window = graph.sizes(weight);
-    double taps = call.elements(out) * (call.backward() ? 3 : 1);  // two ways, each slower
+    double taps = call.elements(out) * (call.backward() ? 3 : 1);  // backward has two passes, each slower
     for (size_t d = 2; d < window.size(); ++d) taps *= static_cast<double>(window[d]);
     return {.seconds = kMultiprocessors * taps / (last ? kTapsChannelsLast : kTaps)};
   }
@@ -248,7 +248,7 @@ ElementWork convolution(const Call& call, K kind) {
   return {.more = kMultiprocessors * elements / kLaidOutAnew};
 }
 
-// A layer's steps follow each other, each a few kernels of cuDNN.
+// The steps of a layer are sequential, each a few cuDNN kernels.
 ElementWork recurrent(const Call& call) {
   const ValueId input = call.tensor("input");
   const auto sizes = input.valid() ? call.graph().sizes(input) : std::span<const int64_t>();
@@ -262,7 +262,7 @@ ElementWork at_pace(double elements, double pace) {
   return {.seconds = pace > 0 ? kMultiprocessors * elements / pace : 0};
 }
 
-// What is scattered into a tensor that was there.
+// Returns the tensor that is scattered into an existing one.
 ValueId scattered(const Call& call) {
   for (const char* name : {"source", "src", "values", "tensor"}) {
     if (const ValueId value = call.tensor(name); value.valid()) return value;
@@ -275,7 +275,7 @@ double elements_by_name(const Call& call, KernelClass kind) {
   return gradient.valid() ? call.elements(gradient) : call.largest();
 }
 
-// `topk` of long rows is quicker by element.
+// `topk` of long rows takes less time per element.
 double pace_by_name(const Call& call, double pace) {
   if (!names(call.name(), "topk") || !call.tensor("self").valid()) return pace;
   const auto rows = call.graph().sizes(call.tensor("self"));
@@ -306,14 +306,14 @@ ElementWork work_by_class(const Call& call, KernelClass kind) {
   }
 }
 
-// Bytes that kernels of eager PyTorch move beyond a call's traffic.
+// Returns the bytes that eager PyTorch's kernels move beyond a call's traffic.
 double moved_again(const Call& call, KernelClass kind, const NodeTraffic& traffic) {
   const auto read = static_cast<double>(traffic.read), all = static_cast<double>(traffic.total());
   if (kind == K::kSoftmax) {
-    if (call.backward()) return names(call.name(), "log") ? 0 : all;  // a product comes first
+    if (call.backward()) return names(call.name(), "log") ? 0 : all;  // multiplies first
     return row_of(call) > kWideRow ? read : 0;
   }
-  // Gradients of the weight are a kernel of their own, which reads all again.
+  // Weight gradients are computed by a separate kernel, which reads everything again.
   if (kind == K::kNormalization) return call.backward() ? read : 0;
   if (kind != K::kScatter || !call.name().ends_with('_')) return 0;
   const ValueId source = scattered(call);
@@ -361,7 +361,7 @@ double gpu_reached(const DeviceSpec& spec, KernelClass kind) {
       return hopper ? 0.04 * gpu.sustained : 0;
     case K::kDepthwiseConvolution:
     case K::kDepthwiseConvolutionBackward:
-      return 0;  // they only move
+      return 0;  // memory-bound
     case K::kAttention:
       return gpu.attention;
     case K::kAttentionBackward:
@@ -371,7 +371,7 @@ double gpu_reached(const DeviceSpec& spec, KernelClass kind) {
   }
 }
 
-// Shares of kernels whose elements have a pace of their own are those of large and wide ones (element_pace.h).
+// Fractions for kernels with an element rate are those of large, wide ones (kernel_work.h).
 static double moved_on_hopper(KernelClass kind, double all) {
   switch (kind) {
     case K::kPooling:
@@ -418,7 +418,7 @@ double gpu_moved(const DeviceSpec& spec, KernelClass kind) {
   }
 }
 
-// FLOP/s of a product of this dtype whose tiles fill the device.
+// Returns the FLOP/s of a product of this dtype whose tiles fill the device.
 static double rate_of(const DeviceSpec& spec, const ProductShape& product, c10::ScalarType dtype) {
   if (dtype == c10::kFloat && product.tensor_float32 && spec.gpu->tensor_float32 > 0) {
     return spec.gpu->tensor_float32 * gpu_reached(spec, K::kMatmul);
@@ -437,7 +437,7 @@ ProductSeconds gpu_product(const DeviceSpec& spec, const ProductShape& product, 
   const bool hopper = is_hopper(spec);
   const double share = product.whole_vectors || dtype == c10::kFloat || !hopper ? 1 : kBrokenVectors;
   const double rate = share * rate_of(spec, product, dtype) / static_cast<double>(gpu.multiprocessors);
-  const double stream = spec.memory_rate(K::kCopy, 0);  // of results; operands are read at the whole of it
+  const double stream = spec.memory_rate(K::kCopy, 0);  // for results; operands are read at the full rate
   double best = std::numeric_limits<double>::infinity();
   const double begun = hopper ? kTileSecondsOfHopper : kTileSeconds;
   for (const Tile& tile : kTiles) {
@@ -488,7 +488,7 @@ const ElementWorks::OfTarget& ElementWorks::target_of(NodeId node) {
 
 ElementWork ElementWorks::of(NodeId node, KernelClass kind, const NodeTraffic& traffic) {
   const OfTarget& target = target_of(node);
-  if (kind == K::kFree || !target.measured) return {};  // nobody measured kernels of others
+  if (kind == K::kFree || !target.measured) return {};  // only PyTorch's kernels were measured
   if (graph_.has_notes(node) && graph_.note(node, kKernelNote) == kCompiledKernel) return {};
   const Call call(graph_, node);
   const bool running = target.trains && !call.flag("training") && !call.flag("train");  // pointwise
