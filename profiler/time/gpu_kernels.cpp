@@ -32,14 +32,14 @@ constexpr double kMostParts = 16;    // split-K factor
 constexpr double kLeastInner = 512;  // k per split
 constexpr double kPartialBytes = 8;  // per element and split: float32, written and read
 
-// Hopper's tensor cores take TF32 operands only if they are contiguous along k (PTX ISA, wgmma: only 16-bit operands can
-// be transposed). Fitted to layers of OPT on GH200, of eth-easl/sailor.
+// Hopper's tensor cores take TF32 operands only if they are contiguous along k (PTX ISA, wgmma: only 16-bit operands
+// can be transposed). Fitted to layers of OPT on GH200, of eth-easl/sailor.
 constexpr double kTransposedTf32 = 0.6;
 
 // 16-bit operands whose rows are not aligned to 16-byte vectors; measured on an H100, 1,000 by 2,500.
 constexpr double kBrokenVectors = 0.35;
 
-// Fraction of the peak that float32 products reach without tensor cores. Fitted to layers of OPT on V100, of eth-easl/sailor.
+// Fraction of the peak that float32 products reach without tensor cores. Fitted to OPT on V100, of eth-easl/sailor.
 constexpr double kFloat32 = 0.93;
 constexpr double kFloat32OfHopper = 0.82;  // measured on an H100 (bench/gpu)
 

@@ -39,7 +39,7 @@ class KernelClasses {
 // Models of GPU kernels, and the fraction of a device's peaks (GpuFigures) that each kernel class reaches.
 //
 // A matrix product is split into tiles; a wave of tiles runs at once, one per multiprocessor. Each tile has a fixed
-// start and end time, and half of a product's writes are not hidden by compute. Attention processes blocks of keys, half
+// start and end time, and half of a product's writes are not hidden by compute. Attention goes by blocks of keys, half
 // of which a causal mask skips. The models are fitted to A100 and V100 (bench/published/operators.py) and to the
 // FlashAttention-2 paper; docs/time.md lists them with their errors.
 
@@ -79,7 +79,7 @@ struct AttentionShape {
 // Returns the work of a kernel over all scores, relative to the FLOP count. Causal masks skip blocks. Each block has a
 // fixed overhead, and narrow heads fill the tiles badly.
 double attention_work(const AttentionShape& attention);
-// Returns the time of an operator's kernel relative to FlashAttention-2, which `attention` and `attention_backward` describe.
+// Returns the time of an operator's kernel relative to FlashAttention-2, the baseline of the attention classes.
 double attention_kernel(std::string_view name, KernelClass kind, c10::ScalarType dtype);
 
 // Time per element of kernels that use neither full vectors nor tensor cores.

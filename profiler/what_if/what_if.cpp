@@ -152,7 +152,7 @@ class Scenario {
   // Converts a step that ran in float32 to a narrower dtype, as `model.to(dtype)` would have run.
   //
   // Floating-point storages shrink. Losses, statistics of norms and attention, and tables of modules without parameters
-  // do not: PyTorch computes or keeps them in float32. Losses get a cast of their inputs, which the graph does not have;
+  // do not: PyTorch computes or keeps them in float32. Losses get a cast of their inputs, which is not in the graph;
   // it splits a lifetime in two, one per dtype.
   void convert(Lifetimes& lifetimes) const {
     const int64_t wide = 4, narrow = static_cast<int64_t>(c10::elementSize(*change_.dtype));
@@ -442,9 +442,9 @@ class Scenario {
     return copies;
   }
 
-  // Returns the bytes of parameters of the module that owns most. ZeRO (Rajbhandari et al. 2020) stage 1 shards optimizer
-  // state, 2 also gradients, 3 also parameters. Shards are rounded up to whole bytes; collectives' buffers are not
-  // counted. Stage 3 gathers one module's parameters at a time, so the largest counts.
+  // Returns the bytes of parameters of the module that owns most. ZeRO (Rajbhandari et al. 2020) stage 1 shards
+  // optimizer state, 2 also gradients, 3 also parameters. Shards are rounded up to whole bytes; collectives' buffers are
+  // not counted. Stage 3 gathers one module's parameters at a time, so the largest counts.
   int64_t largest_module(const Lifetimes& lifetimes) const {
     std::map<std::string, int64_t> owned;
     int64_t most = 0;
