@@ -128,7 +128,7 @@ struct MeasuredCollectives {
   auto operator<=>(const MeasuredCollectives&) const = default;
 };
 
-// Builds a table of medians. If a larger payload was measured faster than a smaller one, it gets the smaller one's time,
+// Builds a table of medians. A larger payload that was measured faster than a smaller one gets the smaller one's time,
 // since readers require both columns to be ascending.
 CollectiveTable rising_medians(std::map<double, std::vector<double>>& by_bytes) {
   CollectiveTable table;

@@ -5,8 +5,8 @@
 // kernels and take a share of the device, so that kernels run at (1 - share) of their speed. Copy engines overlap with
 // both at no cost. A task of zero seconds serves as an event that others wait for.
 //
-// A task may be one device's part of a rendezvous: a collective, or a send and its receive. The parts start together, as
-// soon as all of them are ready, and take as long as the longest.
+// A task may be one device's part of a rendezvous: a collective, or a send and its receive. The parts start together,
+// as soon as all of them are ready, and take as long as the longest.
 //
 // Time in which a device runs no kernel is attributed to its cause: to the chain of collectives that delayed the next
 // kernel, or to the host, including its copies.
@@ -169,8 +169,8 @@ class WrittenParts {
   Intervals intervals_;
 };
 
-// The last writes to each part of a storage, so that a reader of one part does not wait for writers of another. `Writer`
-// identifies a write. Parts are the bytes from the first to the last of a tensor.
+// The last writes to each part of a storage, so that a reader of one part does not wait for writers of another.
+// `Writer` identifies a write. Parts are the bytes from the first to the last of a tensor.
 template <class Writer>
 class LastWrites {
  public:
@@ -239,7 +239,7 @@ class StreamTasks {
               StreamTaskRules rules = {});
   void add(NodeId node);  // in program order
 
-  // Calls f(node, task). A node that takes no time and has no dependencies is mapped to the previous task of its stream.
+  // Calls f(node, task). A node without time and dependencies is mapped to the previous task of its stream.
   template <class F>
   void for_each_node(F&& f) const {
     for (const auto& [node, task] : nodes_) f(node, task);

@@ -443,8 +443,8 @@ class Scenario {
   }
 
   // Returns the bytes of parameters of the module that owns most. ZeRO (Rajbhandari et al. 2020) stage 1 shards
-  // optimizer state, 2 also gradients, 3 also parameters. Shards are rounded up to whole bytes; collectives' buffers are
-  // not counted. Stage 3 gathers one module's parameters at a time, so the largest counts.
+  // optimizer state, 2 also gradients, 3 also parameters. Shards are rounded up to whole bytes; buffers of collectives
+  // are not counted. Stage 3 gathers one module's parameters at a time, so the largest counts.
   int64_t largest_module(const Lifetimes& lifetimes) const {
     std::map<std::string, int64_t> owned;
     int64_t most = 0;
