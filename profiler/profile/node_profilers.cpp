@@ -138,7 +138,7 @@ NodeTable GraphProfiler::run(const Profile& profile) const {
 const NodeCost& NodeTable::at(NodeId node, std::string_view figure) const {
   const auto found =
       std::find_if(figures_.begin(), figures_.end(), [&](const NodeFigure& one) { return one.name == figure; });
-  if (found == figures_.end()) throw Error(fmt::format("no profiler defines a figure '{}'", figure));
+  if (found == figures_.end()) throw Error(fmt::format("no profiler has a figure '{}'", figure));
   if (!has(node)) throw Error("the node has no row in the table: its costs are added to those of its forward node");
   return at(node, static_cast<size_t>(found - figures_.begin()));
 }
