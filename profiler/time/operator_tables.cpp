@@ -100,7 +100,6 @@ class Interpolation {
       if (at >= wanted && (above == nullptr || at < place(*above))) above = &size;
     }
     if (below == nullptr || above == nullptr) return slower(below != nullptr ? *below : *above);  // rounding at an end
-    return slower(below != nullptr ? *below : *above);  // rounding at the ends
     const double width = place(*above) - place(*below);
     if (width <= 0) return slower(*below);
     const double part = (wanted - place(*below)) / width;
