@@ -44,10 +44,9 @@ TEST(ShardingText, SecondsOfAStepAndOfPlansByHand) {
   answer.traffic.back().seconds = 0.002;
   EXPECT_THAT(
       to_text(answer, 0),
-      AllOf(HasSubstr("4.00 ms a step: 3.00 ms computing, 1.00 ms communicating; one device alone would take "
-                      "10.00 ms, 2.50 times as long\n"
-                      "3.50 ms where a second stream communicates meanwhile; 500.00 us of communication are not "
-                      "hidden\n"),
+      AllOf(HasSubstr("4.00 ms per step: 3.00 ms compute, 1.00 ms communication; a single device takes 10.00 ms, "
+                      "2.50 times as long\n"
+                      "3.50 ms with communication overlapped; 500.00 us of communication are exposed\n"),
             HasSubstr("  data parallel  6.00 ms  1.50          2.00 KiB"),
             HasSubstr("  forward  all_gather  dp    3      4.00 KiB     2.00 ms\n")));
 }
