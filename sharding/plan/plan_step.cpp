@@ -26,11 +26,11 @@ namespace shadowgraph {
 // Returns a table of the rounds; `memory` is the limit per device, in bytes.
 std::string text_of_rounds(std::span<const RecomputeRound> rounds, int64_t memory) {
   std::string text = "rounds within " + human_bytes(memory) + " per device, * is the best:\n";
-  text += fmt::format("  {:1} {:22} {:>10} {:>12} {:>12} {:>8} {:>10}\n", "", "ROUND", "STEP TIME", "COMMUNICATION",
+  text += fmt::format("  {:1} {:22} {:>10} {:>13} {:>12} {:>8} {:>10}\n", "", "ROUND", "STEP TIME", "COMMUNICATION",
                       "PEAK", "SEGMENTS", "RECOMPUTE");
   for (const RecomputeRound& round : rounds) {
     const bool none = round.seconds == 0;
-    text += fmt::format("  {:1} {:22} {:>10} {:>12} {:>12} {:>8} {:>10}{}\n", round.best ? "*" : "", round.what,
+    text += fmt::format("  {:1} {:22} {:>10} {:>13} {:>12} {:>8} {:>10}{}\n", round.best ? "*" : "", round.what,
                         none ? "-" : human_seconds(round.seconds), none ? "-" : human_seconds(round.communication),
                         none ? "-" : human_bytes(round.peak), round.segments, human_count(round.flops),
                         none         ? "  no plan"

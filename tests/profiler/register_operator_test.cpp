@@ -142,7 +142,8 @@ TEST(RegisterOperator, OnceOnly) {
   const FakeTensorMode mode;
   EXPECT_EQ(call("sg_own::twice", at::Tensor(at::empty({3}))).size(0), 1);  // the first one counts
   for (const char* name : {"", "product", "::product", "sg_own::"}) {
-    EXPECT_THAT([&] { register_operator(name, OperatorCosts()); }, ThrowsMessage<Error>(HasSubstr("invalid operator name")));
+    EXPECT_THAT([&] { register_operator(name, OperatorCosts()); },
+                ThrowsMessage<Error>(HasSubstr("invalid operator name")));
   }
 }
 

@@ -75,8 +75,9 @@ TEST_F(PlanStep, TakesWhatIsUsualWhereARequestSaysNothing) {
 TEST_F(PlanStep, TakesTheFiguresOfTheRequest) {
   StepRequest request = on_mesh("2");
   request.device = DeviceSpec::named("cpu");
-  EXPECT_THAT([&] { plan_step(clone(llama_step()), request); },
-              ::testing::ThrowsMessage<Error>(AllOf(HasSubstr("has no default interconnect"), HasSubstr("--interconnect"))));
+  EXPECT_THAT(
+      [&] { plan_step(clone(llama_step()), request); },
+      ::testing::ThrowsMessage<Error>(AllOf(HasSubstr("has no default interconnect"), HasSubstr("--interconnect"))));
   request.links = Interconnect::named("h100");
   const PlannedStep slow = plan_step(clone(llama_step()), request);
   EXPECT_EQ(slow.device.name, "cpu");
