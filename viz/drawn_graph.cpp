@@ -16,7 +16,7 @@
 namespace shadowgraph {
 namespace {
 
-constexpr uint32_t kMostNodesOfAllPhases = 300;
+constexpr uint32_t kMaxNodesOfAllPhases = 300;
 constexpr uint32_t kDeepestModule = 64;  // deeper modules are merged into the last level
 
 // Returns, for each phase, whether it is shown.
@@ -24,7 +24,7 @@ std::vector<uint8_t> shown_phases(const Graph& graph, const ViewOptions& options
   std::vector<uint8_t> shown(graph.phase_count(), 0);
   if (options.phases.empty()) {
     const bool part = !options.around.empty() || options.path.has_value();
-    const bool all = part || graph.node_count() <= kMostNodesOfAllPhases;
+    const bool all = part || graph.node_count() <= kMaxNodesOfAllPhases;
     bool forward = false;
     for (NodeId node : graph.nodes()) {
       forward = forward || (graph.node(node).phase == Graph::kForward &&

@@ -38,7 +38,7 @@ constexpr std::string_view kNoAmount = "#e6e6e6";
 // Okabe and Ito's hues, lightened so that black text is readable on them; then grayer variants.
 constexpr std::string_view kKindFills[] = {"#8ec7ea", "#f6c667", "#7fd1b9", "#e3b5cf", "#f4ee9c", "#eda07a", "#9fb8e0",
                                            "#cfcfcf", "#b7dbe8", "#e8d5a9", "#b5d9cd", "#dcc9d6", "#e6e3c3", "#dfbfae"};
-constexpr size_t kMostKinds = std::size(kKindFills) - 1;  // the last one is for all other kinds
+constexpr size_t kMaxKinds = std::size(kKindFills) - 1;  // the last one is for all other kinds
 
 std::string amount_text(double amount, NodeColors::Unit unit) {
   switch (unit) {
@@ -202,13 +202,13 @@ void color_by_kind(ViewModel& view, const BoxNodes& nodes_of, const NodeColors& 
 
 uint32_t KindNumbers::add(const std::string& name) {
   auto [entry, added] = numbers_.try_emplace(name, static_cast<uint32_t>(colors_.kind_entries.size()));
-  if (added && colors_.kind_entries.size() < kMostKinds) {
+  if (added && colors_.kind_entries.size() < kMaxKinds) {
     colors_.kind_entries.push_back({name, std::string(kKindFills[colors_.kind_entries.size()])});
   } else if (added) {
-    if (colors_.kind_entries.size() == kMostKinds) {
-      colors_.kind_entries.push_back({"others", std::string(kKindFills[kMostKinds])});
+    if (colors_.kind_entries.size() == kMaxKinds) {
+      colors_.kind_entries.push_back({"others", std::string(kKindFills[kMaxKinds])});
     }
-    entry->second = kMostKinds;
+    entry->second = kMaxKinds;
   }
   return entry->second;
 }

@@ -317,7 +317,7 @@ void add_modules(const Profile& profile, Columns& columns, Texts& texts) {
 using nlohmann::json;
 
 constexpr uint32_t kNoNumber = 0xFFFFFFFFU;
-constexpr size_t kMostPlannedStorages = 200'000;  // above this, the page places the blocks that it shows
+constexpr size_t kMaxPlannedStorages = 200'000;  // above this, the page places the blocks that it shows
 
 // The node columns, in the page's order.
 struct CallColumns {
@@ -569,7 +569,7 @@ class PageData {
       value.add(first[i]);
       existed.add(existed_before(graph_, storage) ? 1 : 0);
     }
-    if (storage_order_.size() > kMostPlannedStorages) return;
+    if (storage_order_.size() > kMaxPlannedStorages) return;
     const MemoryPlan plan = profile_.plan();
     Column& place = columns_.delta("storage.place");
     for (const StorageId id : storage_order_) place.add(plan.offsets[id] + 1);
@@ -583,7 +583,7 @@ class PageData {
   // Writes the bytes reserved by the caching allocator after each node, if the device has one: for a single step that
   // starts with an empty cache.
   void reserved() {
-    if (!profile_.device_memory || costs_.nodes.empty() || costs_.nodes.size() > kMostPlannedStorages) return;
+    if (!profile_.device_memory || costs_.nodes.empty() || costs_.nodes.size() > kMaxPlannedStorages) return;
     std::vector<uint32_t> ends(costs_.nodes.size());
     for (uint32_t i = 0; i < ends.size(); ++i) ends[i] = i;
     std::vector<AllocatorPeaks> peaks;

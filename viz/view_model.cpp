@@ -24,7 +24,7 @@
 namespace shadowgraph {
 namespace {
 
-constexpr size_t kMostParameterLines = 3;
+constexpr size_t kMaxParameterLines = 3;
 
 constexpr size_t kLongestLine = 40;  // characters of a label line
 
@@ -69,13 +69,13 @@ void add_parameters(const Graph& graph, const DrawnGraph& drawn, NodeId id, std:
       same->second += ", " + name;
     }
   });
-  for (size_t i = 0; i < names_by_type.size() && i < kMostParameterLines; ++i) {
+  for (size_t i = 0; i < names_by_type.size() && i < kMaxParameterLines; ++i) {
     const auto& [type, names] = names_by_type[i];
     lines.push_back(shortened(names, std::max<size_t>(kLongestLine - std::min(type.size(), kLongestLine - 12), 12)) +
                     " " + type);
   }
-  if (names_by_type.size() > kMostParameterLines) {
-    lines.push_back(fmt::format("+{} more", names_by_type.size() - kMostParameterLines));
+  if (names_by_type.size() > kMaxParameterLines) {
+    lines.push_back(fmt::format("+{} more", names_by_type.size() - kMaxParameterLines));
   }
 }
 
@@ -117,7 +117,7 @@ struct ViewEdges {
 // As ViewOptions::edge_note.
 using EdgeNote = std::function<std::string(NodeId user, ValueId value)>;
 
-constexpr size_t kMostTensorsNamed = 12;  // in an edge's tooltip
+constexpr size_t kMaxTensorsNamed = 12;  // in an edge's tooltip
 constexpr size_t kLongestEdgeLabel = 28;
 
 class EdgeBuilder {
@@ -193,7 +193,7 @@ class EdgeBuilder {
     if (!seen_.emplace(entry->second, drawn_.stand_in[from_node], result, type).second) return;
     ViewEdge& edge = found_.edges[entry->second];
     if (ways_[entry->second]++ == 0) edge.label = shortened(type, kLongestEdgeLabel);
-    if (ways_[entry->second] <= kMostTensorsNamed) {
+    if (ways_[entry->second] <= kMaxTensorsNamed) {
       edge.tooltip += (edge.tooltip.empty() ? "" : "\n") + type + " of " + graph_.target(producer).name();
     }
     edge.bytes = std::max(edge.bytes, graph_.logical_bytes(value));

@@ -464,7 +464,7 @@ Count composite_rnn(const OperandShapes& call) {
   return recurrent(call.shape(0), call.argument(kWeights).tensors, 1);
 }
 
-constexpr bool kWithoutGates = false;
+constexpr bool kExcludesGates = false;
 
 // Sorted by family; counted_by_pytorch marks operators that this version's flop_registry has.
 constexpr FlopRow kFlopRows[] = {
@@ -545,9 +545,9 @@ constexpr FlopRow kFlopRows[] = {
     {mkldnn_rnn_backward, false, "4 T N prod(matrices)", "mkldnn_rnn_layer_backward"},
     {cudnn_rnn, false, "2 T N prod(matrices)", "_cudnn_rnn"},
     {cudnn_rnn_backward<21>, false, "4 T N prod(matrices), 2 without weight gradients", "_cudnn_rnn_backward"},
-    {cudnn_rnn, false, "2 T N prod(matrices)", "miopen_rnn", kWithoutGates},
-    {composite_rnn<2>, false, "2 T N prod(matrices)", "lstm gru rnn_tanh rnn_relu", kWithoutGates},
-    {composite_rnn<3>, false, "2 T N prod(matrices)", "lstm.data gru.data rnn_tanh.data rnn_relu.data", kWithoutGates},
+    {cudnn_rnn, false, "2 T N prod(matrices)", "miopen_rnn", kExcludesGates},
+    {composite_rnn<2>, false, "2 T N prod(matrices)", "lstm gru rnn_tanh rnn_relu", kExcludesGates},
+    {composite_rnn<3>, false, "2 T N prod(matrices)", "lstm.data gru.data rnn_tanh.data rnn_relu.data", kExcludesGates},
 };
 
 }  // namespace

@@ -24,7 +24,7 @@ int64_t by_eights(int64_t channels) { return saturating_multiply(saturating_add(
 // cuDNN 9.19 on an H100, measured (bench/gpu/workspaces.py): its kernels need channels-last tensors. Operands and
 // results in another layout are copied, and channels of 16-bit types padded to a multiple of eight. Depthwise
 // convolutions need no scratch, nor do 1 x 1 ones with stride 1. Weight gradients may take a few MiB more, not counted.
-int64_t laid_out_anew(const Operand& image, const Operand& weight, const Operand& out, bool every_place) {
+int64_t relayout_bytes(const Operand& image, const Operand& weight, const Operand& out, bool every_place) {
   const Shape x = image.shape, w = weight.shape;
   const bool one = product_of(w.subspan(2)) == 1;
   if ((w[1] == 1 && x[1] > 1) || (one && every_place)) return 0;
@@ -52,7 +52,7 @@ std::optional<int64_t> scratch_with_image_at(const OperandShapes& call) {
   if (!planar || !narrow || call.flag(kStride + 3)) return std::nullopt;  // 1-d, 3-d, float64, transposed
   const Operand& stride = call.argument(kStride);
   const bool every_place = stride.kind == Operand::Kind::kInts && product_of(stride.shape) == 1;
-  return laid_out_anew(image, weight, out, every_place);
+  return relayout_bytes(image, weight, out, every_place);
 }
 
 using Bytes = std::optional<int64_t>;

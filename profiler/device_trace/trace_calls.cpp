@@ -124,7 +124,7 @@ c10::IValue list_of(const std::vector<Number>& numbers, TypeKind kind) {
   return list(int64_t{0}, [](const Number& n) { return n.whole; });
 }
 
-at::Tensor made_tensor(const TraceInput& input, size_t place, c10::ScalarType dtype, c10::Device device) {
+at::Tensor fake_tensor_of(const TraceInput& input, size_t place, c10::ScalarType dtype, c10::Device device) {
   const auto options = at::TensorOptions(dtype).device(device);
   if (place < input.strides.size()) return at::empty_strided(input.sizes[place], input.strides[place], options);
   return at::empty(input.sizes[place], options);
@@ -134,10 +134,10 @@ c10::IValue argument_value(const TraceInput& input, const c10::Argument& formal,
                            c10::ScalarType list_dtype) {
   const c10::TypePtr type = without_optional(formal.type());
   const bool optional = type != formal.type();
-  if (input.is_tensor()) return made_tensor(input, 0, *input.dtype, device);
+  if (input.is_tensor()) return fake_tensor_of(input, 0, *input.dtype, device);
   if (input.is_tensors()) {
     std::vector<at::Tensor> tensors;
-    for (size_t i = 0; i < input.sizes.size(); ++i) tensors.push_back(made_tensor(input, i, list_dtype, device));
+    for (size_t i = 0; i < input.sizes.size(); ++i) tensors.push_back(fake_tensor_of(input, i, list_dtype, device));
     const auto element = type->expectRef<c10::ListType>().getElementType();
     if (element->kind() != TypeKind::OptionalType) return c10::List<at::Tensor>(tensors);
     c10::List<std::optional<at::Tensor>> list;

@@ -26,7 +26,7 @@ bool is_packed(std::string_view bytes) { return bytes.starts_with("\x1f\x8b"); }
 
 // Throws ParseError if the data are damaged, truncated, or larger than 4 GiB when decompressed.
 std::string unpacked(std::string_view bytes, const std::string& name) {
-  constexpr size_t kMost = size_t{4} << 30;
+  constexpr size_t kMax = size_t{4} << 30;
   constexpr size_t kPiece = size_t{1} << 20;
   constexpr int kGzip = 16;  // added to the window bits
   const auto refuse = [&](const std::string& why) { throw ParseError(name + ": " + why, 0, 0); };
@@ -43,7 +43,7 @@ std::string unpacked(std::string_view bytes, const std::string& name) {
       taken += piece;
     }
     const size_t before = result.size();
-    if (before > kMost) refuse("larger than 4 GiB when decompressed; profile fewer steps");
+    if (before > kMax) refuse("larger than 4 GiB when decompressed; profile fewer steps");
     result.resize(before + kPiece);
     stream.next_out = reinterpret_cast<Bytef*>(result.data() + before);
     stream.avail_out = static_cast<uInt>(kPiece);

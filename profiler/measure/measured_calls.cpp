@@ -134,12 +134,12 @@ using nlohmann::json;
 constexpr int kVersion = 1;
 
 // Restores the state of the default CPU generator.
-class GeneratorAsItWas {
+class GeneratorGuard {
  public:
-  GeneratorAsItWas() : generator_(at::globalContext().defaultGenerator(c10::kCPU)), state_(generator_.get_state()) {}
-  ~GeneratorAsItWas() { generator_.set_state(state_); }
-  GeneratorAsItWas(const GeneratorAsItWas&) = delete;
-  GeneratorAsItWas& operator=(const GeneratorAsItWas&) = delete;
+  GeneratorGuard() : generator_(at::globalContext().defaultGenerator(c10::kCPU)), state_(generator_.get_state()) {}
+  ~GeneratorGuard() { generator_.set_state(state_); }
+  GeneratorGuard(const GeneratorGuard&) = delete;
+  GeneratorGuard& operator=(const GeneratorGuard&) = delete;
 
  private:
   at::Generator generator_;
@@ -375,7 +375,7 @@ MeasureReport measure_calls(const Graph& graph, MeasuredCalls& into, const Measu
     wanted.push_back({node, std::move(signature)});
   }
 
-  const GeneratorAsItWas generator;
+  const GeneratorGuard generator;
   const Stopwatch watch;
   for (size_t i = 0; i < wanted.size(); ++i) {
     if (options.progress) options.progress(i, wanted.size());

@@ -21,9 +21,9 @@ namespace shadowgraph {
 namespace {
 
 // Tokenizes "a:1,b:[2:3,>:4]" into a, :, 1, ",", b, ... Blanks are ignored.
-class Words {
+class SettingsTokens {
  public:
-  explicit Words(std::string_view text) : text_(text) {
+  explicit SettingsTokens(std::string_view text) : text_(text) {
     std::string word;
     const auto end_word = [&] {
       if (!word.empty()) words_.push_back(std::move(word));
@@ -88,7 +88,7 @@ class Words {
 
 // Parses "4", or "[256:1,512:2,>:4]": divisions for sizes up to so many MiB. The first also applies to smaller sizes,
 // ">" to all larger ones.
-void read_divisions(Words& words, std::array<int64_t, 16>& divisions) {
+void read_divisions(SettingsTokens& words, std::array<int64_t, 16>& divisions) {
   constexpr std::string_view kName = "roundup_power2_divisions";
   const auto power = [&](int64_t value, bool or_zero) {
     if (!(or_zero && value == 0) && !std::has_single_bit(static_cast<uint64_t>(value))) {
@@ -138,7 +138,7 @@ bool begins_with_one_of(std::string_view text, std::initializer_list<std::string
 }
 
 // A plain number below this is probably meant in another unit.
-constexpr int64_t kLeastBareBytes = int64_t{1} << 20;
+constexpr int64_t kMinBareBytes = int64_t{1} << 20;
 
 bool is_number(std::string_view text) {
   return !text.empty() && std::ranges::all_of(text, [](unsigned char c) { return std::isdigit(c) != 0 || c == '.'; });
@@ -173,7 +173,7 @@ std::string note_of(const std::string& text, int64_t bytes) {
 AllocatorSettings AllocatorSettings::parse(std::string_view text) {
   AllocatorSettings settings;
   bool rounding_given = false;
-  Words words(text);
+  SettingsTokens words(text);
   while (!words.done()) {
     const std::string name = words.next("");
     const auto among = [&](const auto& names) { return std::find(names.begin(), names.end(), name) != names.end(); };
@@ -272,7 +272,7 @@ std::optional<MemoryLimit> MemoryLimit::of(const DeviceSpec& spec) {
 
 MemoryLimit MemoryLimit::parse(const std::string& text) {
   if (const auto bytes = parse_bytes(text)) {
-    if (is_number(text) && *bytes < kLeastBareBytes) {
+    if (is_number(text) && *bytes < kMinBareBytes) {
       throw Error(
           fmt::format("'{0}' is {0} bytes; give {0}GiB or {0}GB for a size, or the name of a device such as l4", text));
     }

@@ -62,9 +62,9 @@ class TrainingRun {
 
   void record_history() { allocator_.record_history(); }
   // Returns the number of allocator calls after which reserved bytes first reached their peak.
-  int64_t takes_at_peak() const { return takes_at_peak_; }
+  int64_t calls_at_peak() const { return calls_at_peak_; }
   // Records the allocator's state after so many calls.
-  void look_after(int64_t takes) { look_after_ = takes; }
+  void record_after(int64_t takes) { record_after_ = takes; }
   const std::vector<CachingAllocator::SegmentInfo>& seen() const { return seen_; }
   CachingAllocator take_allocator() { return std::move(allocator_); }
 
@@ -153,11 +153,11 @@ class TrainingRun {
       const auto& stats = allocator_.stats();
       ++takes_;
       if (stats.reserved.peak > most) {
-        takes_at_peak_ = takes_;
+        calls_at_peak_ = takes_;
         result_.held_at_peak = stats.active.now;
         result_.stuck_at_peak = stats.inactive_split.now;
       }
-      if (takes_ == look_after_) seen_ = allocator_.snapshot();
+      if (takes_ == record_after_) seen_ = allocator_.snapshot();
       return handle;
     } catch (const OutOfMemoryError& error) {
       const std::string where = at ? fmt::format("node {}, {}", *at, graph_.target(costs_.nodes[*at]).name())
@@ -177,8 +177,8 @@ class TrainingRun {
   std::set<CublasHandle> workspaces_;              // allocated ones
   bool lost_ = false;
   int64_t takes_ = 0;
-  int64_t takes_at_peak_ = 0;
-  int64_t look_after_ = -1;
+  int64_t calls_at_peak_ = 0;
+  int64_t record_after_ = -1;
   std::vector<CachingAllocator::SegmentInfo> seen_;
   DeviceMemory result_;
 };
@@ -318,7 +318,7 @@ std::vector<PinnedMemory> pinned_memory(const ProgramCosts& costs, const DeviceM
   TrainingRun whole(costs, order, options, device);
   whole.steps();
   TrainingRun again(costs, order, options, device);
-  again.look_after(whole.takes_at_peak());
+  again.record_after(whole.calls_at_peak());
   again.steps();
   std::vector<PinnedMemory> pinned;
   for (const auto& segment : again.seen()) {

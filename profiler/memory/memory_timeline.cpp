@@ -19,7 +19,7 @@ std::optional<StorageKind> placeholder_kind(TargetId target) {
   return std::nullopt;
 }
 
-bool born_in_graph(const Graph& graph, const Storage& storage) {
+bool allocated_in_graph(const Graph& graph, const Storage& storage) {
   return storage.born.valid() && storage.born.index < graph.node_capacity() && !graph.is_erased(storage.born);
 }
 
@@ -41,7 +41,7 @@ IdMap<StorageId, uint8_t> optimizer_state_before(const Graph& graph, const IdMap
     const StorageId id(i);
     const NodeId born = graph.storage(id).born;
     const auto kind =
-        born_in_graph(graph, graph.storage(id)) ? placeholder_kind(graph.node(born).target) : std::nullopt;
+        allocated_in_graph(graph, graph.storage(id)) ? placeholder_kind(graph.node(born).target) : std::nullopt;
     const bool given = kind == StorageKind::kInput || kind == StorageKind::kConstant;
     if (!given || read_elsewhere[id] != 0 || placeholder_name(graph, born).starts_with("gradient.")) state[id] = 0;
   }
@@ -72,7 +72,7 @@ std::vector<uint32_t> next_backward(const Graph& graph) {
 }  // namespace
 
 bool existed_before(const Graph& graph, const Storage& storage) {
-  return !born_in_graph(graph, storage) || placeholder_kind(graph.node(storage.born).target).has_value();
+  return !allocated_in_graph(graph, storage) || placeholder_kind(graph.node(storage.born).target).has_value();
 }
 
 IdMap<NodeId, uint32_t> program_order(const Graph& graph) {
@@ -113,7 +113,7 @@ IdMap<StorageId, StorageKind> storage_kinds(const Graph& graph, const IdMap<Node
     const StorageId id(i);
     const Storage& storage = graph.storage(id);
     StorageKind kind = storage.kind;
-    const bool born = born_in_graph(graph, storage);
+    const bool born = allocated_in_graph(graph, storage);
     const auto placeholder = born ? placeholder_kind(graph.node(storage.born).target) : std::nullopt;
     if (placeholder) {
       // A gradient kept across steps exists before this one.

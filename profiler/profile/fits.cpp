@@ -30,7 +30,7 @@ std::string in_unit(int64_t bytes, int64_t unit) {
 }
 
 // Returns " of an L4 24 GB", " (title)", or nothing for a plain size.
-std::string of_whom(const MemoryLimit& memory) {
+std::string device_phrase(const MemoryLimit& memory) {
   if (memory.device.empty()) return memory.title.ends_with("iB") ? "" : " (" + memory.title + ")";
   std::string title = memory.title;
   for (const std::string_view maker : {"NVIDIA ", "AMD ", "GeForce "}) {
@@ -70,7 +70,7 @@ std::string to_text(const Fits& fits) {
   std::string text =
       fmt::format("{}: {}{} of {} {}{} ({})", fits.fits ? "fits" : "does not fit", fits.at_least ? "at least " : "",
                   in_unit(fits.bytes, unit), in_unit(fits.memory.bytes, unit), unit == kMebibyte ? "MiB" : "GiB",
-                  of_whom(fits.memory), fits.with);
+                  device_phrase(fits.memory), fits.with);
   if (fits.by_giving_back) text += "; only by releasing cached memory, which costs time";
   return text;
 }

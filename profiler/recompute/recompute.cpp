@@ -218,7 +218,7 @@ nlohmann::json chain_json(const Graph& graph, const CheckpointChain& chain, cons
 namespace {
 
 // Live bytes at one node in MemTracker's categories: activations, parameter gradients, backward temporaries.
-struct LiveSorts {
+struct LiveCategories {
   int64_t activations = 0, gradients = 0, temporaries = 0;
 };
 
@@ -296,20 +296,20 @@ class ModuleStatistics {
 
   void sort_live() {
     live_.resize(costs_.nodes.size() + 1);
-    std::vector<LiveSorts> change(costs_.nodes.size() + 1);
+    std::vector<LiveCategories> change(costs_.nodes.size() + 1);
     for (uint32_t i = 0; i < graph_.storage_count(); ++i) {
       const Storage& storage = graph_.storage(StorageId(i));
       if (!storage.born.valid() || graph_.is_erased(storage.born) || graph_.is_placeholder(storage.born)) continue;
       const PhaseId phase = graph_.node(storage.born).phase;
-      int64_t LiveSorts::*sort = costs_.kinds[StorageId(i)] == StorageKind::kGradient ? &LiveSorts::gradients
-                                 : phase == Graph::kForward                           ? &LiveSorts::activations
-                                                                                      : &LiveSorts::temporaries;
+      int64_t LiveCategories::*sort = costs_.kinds[StorageId(i)] == StorageKind::kGradient ? &LiveCategories::gradients
+                                      : phase == Graph::kForward ? &LiveCategories::activations
+                                                                 : &LiveCategories::temporaries;
       change[costs_.order[storage.born]].*sort += storage.bytes;
       if (storage.freed_after.valid() && !graph_.is_erased(storage.freed_after)) {
         change[costs_.order[storage.freed_after] + 1].*sort -= storage.bytes;
       }
     }
-    LiveSorts now;
+    LiveCategories now;
     for (size_t i = 0; i < change.size(); ++i) {
       now.activations += change[i].activations;
       now.gradients += change[i].gradients;
@@ -319,7 +319,7 @@ class ModuleStatistics {
   }
 
   // Returns the live bytes at the previous node.
-  LiveSorts before(uint32_t place) const { return place == 0 ? LiveSorts() : live_[place - 1]; }
+  LiveCategories before(uint32_t place) const { return place == 0 ? LiveCategories() : live_[place - 1]; }
 
   void find_spans() {
     const auto& modules = costs_.modules().tree.modules;
@@ -400,13 +400,13 @@ class ModuleStatistics {
       });
       operators.push_back(dropped);
     }
-    const LiveSorts entered = before(forward.first);
-    const LiveSorts left = live_[forward.last];
+    const LiveCategories entered = before(forward.first);
+    const LiveCategories left = live_[forward.last];
     // Use the maximum activations and temporaries of its backward.
-    LiveSorts at_peak, before_backward = backward.empty ? LiveSorts() : before(backward.first);
+    LiveCategories at_peak, before_backward = backward.empty ? LiveCategories() : before(backward.first);
     if (!backward.empty) {
       for (uint32_t at = backward.first; at <= backward.last; ++at) {
-        const LiveSorts& now = live_[at];
+        const LiveCategories& now = live_[at];
         if (now.activations + now.temporaries > at_peak.activations + at_peak.temporaries) at_peak = now;
       }
     }
@@ -441,7 +441,7 @@ class ModuleStatistics {
   const Graph& graph_;
   const StepTime& time_;
   const ProgramCosts costs_;
-  std::vector<LiveSorts> live_;  // by position of the node
+  std::vector<LiveCategories> live_;  // by position of the node
   std::vector<ModuleSpan> forward_, backward_;
   std::vector<std::vector<NodeId>> own_;             // by module, including those of child modules
   std::vector<std::unordered_set<uint32_t>> calls_;  // by module: regions with forward nodes

@@ -146,10 +146,12 @@ const ClassRates& DeviceSpec::rates(KernelClass kind) const {
   return found == classes.end() ? none : found->second;
 }
 
-double DeviceSpec::fixed(KernelClass kind) const { return by_gpu(kind) ? gpu_fixed(*this, kind) : rates(kind).fixed; }
+double DeviceSpec::fixed(KernelClass kind) const {
+  return by_gpu(kind) ? gpu_fixed_seconds(*this, kind) : rates(kind).fixed;
+}
 
 double DeviceSpec::compute_rate(KernelClass kind, double flops, c10::ScalarType dtype) const {
-  if (by_gpu(kind)) return peak(kind, dtype) * gpu_reached(*this, kind);
+  if (by_gpu(kind)) return peak(kind, dtype) * gpu_compute_fraction(*this, kind);
   const auto dtype_peak = [&](c10::ScalarType of) {
     const auto found = matmul.find(of);
     return found == matmul.end() ? 0.0 : found->second;
@@ -187,7 +189,7 @@ double DeviceSpec::peak(KernelClass kind, c10::ScalarType dtype) const {
 }
 
 double DeviceSpec::memory_rate(KernelClass kind, double bytes) const {
-  if (by_gpu(kind)) return gpu->stream * gpu_moved(*this, kind);
+  if (by_gpu(kind)) return gpu->stream * gpu_memory_fraction(*this, kind);
   const double measured = interpolate(rates(kind).memory, bytes);
   return measured > 0 ? measured : bandwidth;
 }

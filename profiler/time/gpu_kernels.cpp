@@ -28,8 +28,8 @@ struct Tile {
 };
 constexpr Tile kTiles[] = {{128, 256, 1},  {256, 128, 1},  {128, 192, 1, true}, {192, 128, 1, true}, {128, 128, 0.95},
                            {64, 128, 0.8}, {64, 64, 0.65}, {16, 128, 0.5},      {128, 16, 0.5}};
-constexpr double kMostParts = 16;    // split-K factor
-constexpr double kLeastInner = 512;  // k per split
+constexpr double kMaxParts = 16;     // split-K factor
+constexpr double kMinInner = 512;    // k per split
 constexpr double kPartialBytes = 8;  // per element and split: float32, written and read
 
 // Hopper's tensor cores take TF32 operands only if they are contiguous along k (PTX ISA, wgmma: only 16-bit operands
@@ -72,18 +72,18 @@ constexpr double kWideSoftmax = 330e9;    // rows too long for a block
 constexpr int64_t kWideRow = 1024;        // elements
 constexpr double kNormRows = 0.9e9;       // rows of layer norms
 constexpr double kScatter = 200e9;        // rows that may be written concurrently
-constexpr double kLaidOutAnew = 300e9;    // convolutions with channels-first layout
+constexpr double kChannelsFirst = 300e9;  // convolutions with channels-first layout
 constexpr double kTaps = 1.4e12;          // window elements of depthwise convolutions, forward
 constexpr double kRecurrentStep = 10e-6;  // seconds
 constexpr double kRecurrentStepBackward = 20e-6;
 constexpr double kTapsChannelsLast = 6.5e12;
 
-struct NamedPace {
+struct NamedRate {
   std::string_view part;  // substring of an operator's name
-  double pace;
+  double element_rate;
 };
 // The first match applies.
-constexpr NamedPace kNamed[] = {{"batch_norm_backward", 112e9},
+constexpr NamedRate kNamed[] = {{"batch_norm_backward", 112e9},
                                 {"group_norm_backward", 112e9},
                                 {"batch_norm", 180e9},
                                 {"group_norm", 180e9},
@@ -156,7 +156,7 @@ class Call {
 };
 
 // Returns the rate for an operand in a layout or dtype other than the result's; 0 for full vectors.
-double pace_beside(const Graph& graph, ValueId operand, ValueId result) {
+double rate_for_operand(const Graph& graph, ValueId operand, ValueId result) {
   const auto sizes = graph.sizes(result), strides = graph.strides(result);
   const auto others = graph.sizes(operand), their = graph.strides(operand);
   if (graph.numel(operand) <= 1 || graph.numel(operand) > graph.numel(result)) return 0;  // only parts of it are read
@@ -175,13 +175,13 @@ double pace_beside(const Graph& graph, ValueId operand, ValueId result) {
   return along <= 1 || strides[static_cast<size_t>(innermost)] != 1 ? kByElement : kTransposed;
 }
 
-double layout_pace(const Call& call) {
+double layout_rate(const Call& call) {
   double slowest = 0;
-  const auto take = [&](double pace) {
-    if (pace > 0 && (slowest == 0 || pace < slowest)) slowest = pace;
+  const auto take = [&](double element_rate) {
+    if (element_rate > 0 && (slowest == 0 || element_rate < slowest)) slowest = element_rate;
   };
   if (call.result().valid()) {
-    call.each_operand([&](ValueId operand) { take(pace_beside(call.graph(), operand, call.result())); });
+    call.each_operand([&](ValueId operand) { take(rate_for_operand(call.graph(), operand, call.result())); });
     if (const ValueId out = call.tensor("out"); out.valid()) {
       const Argument& first = call.graph().arguments(call.node())[0];
       const bool alike = first.kind != ArgumentKind::kValue ||
@@ -193,7 +193,7 @@ double layout_pace(const Call& call) {
 }
 
 // `cat` copies its pieces one after another along a dimension.
-double cat_pace(const Call& call) {
+double cat_rate(const Call& call) {
   if (!call.result().valid()) return 0;
   const auto sizes = call.graph().sizes(call.result());
   const auto rank = static_cast<int64_t>(sizes.size());
@@ -245,7 +245,7 @@ ElementWork convolution(const Call& call, K kind) {
     if (graph.value(value).kind == ValueKind::kTensor) elements += call.elements(value);
   });
   call.each_operand([&](ValueId operand) { elements += call.elements(operand); });
-  return {.more = kMultiprocessors * elements / kLaidOutAnew};
+  return {.more = kMultiprocessors * elements / kChannelsFirst};
 }
 
 // The steps of a layer are sequential, each a few cuDNN kernels.
@@ -258,8 +258,8 @@ ElementWork recurrent(const Call& call) {
   return {.steps = steps * layers * (call.backward() ? kRecurrentStepBackward : kRecurrentStep)};
 }
 
-ElementWork at_pace(double elements, double pace) {
-  return {.seconds = pace > 0 ? kMultiprocessors * elements / pace : 0};
+ElementWork at_rate(double elements, double element_rate) {
+  return {.seconds = element_rate > 0 ? kMultiprocessors * elements / element_rate : 0};
 }
 
 // Returns the tensor that is scattered into an existing one.
@@ -276,10 +276,10 @@ double elements_by_name(const Call& call, KernelClass kind) {
 }
 
 // `topk` of long rows takes less time per element.
-double pace_by_name(const Call& call, double pace) {
-  if (!names(call.name(), "topk") || !call.tensor("self").valid()) return pace;
+double rate_by_name(const Call& call, double element_rate) {
+  if (!names(call.name(), "topk") || !call.tensor("self").valid()) return element_rate;
   const auto rows = call.graph().sizes(call.tensor("self"));
-  return !rows.empty() && rows.back() > kLongRow ? kTopOfLongRows : pace;
+  return !rows.empty() && rows.back() > kLongRow ? kTopOfLongRows : element_rate;
 }
 
 ElementWork work_by_class(const Call& call, KernelClass kind) {
@@ -288,17 +288,17 @@ ElementWork work_by_class(const Call& call, KernelClass kind) {
     case K::kPointwiseInPlace:
     case K::kTranscendental:
     case K::kCopy:
-      return at_pace(call.largest(), names(call.name(), "cat") ? cat_pace(call) : layout_pace(call));
+      return at_rate(call.largest(), names(call.name(), "cat") ? cat_rate(call) : layout_rate(call));
     case K::kSoftmax:
-      return at_pace(call.largest(), !call.backward() && row_of(call) > kWideRow ? kWideSoftmax : 0);
+      return at_rate(call.largest(), !call.backward() && row_of(call) > kWideRow ? kWideSoftmax : 0);
     case K::kNormalization:
-      return at_pace(norm_rows(call), kNormRows);
+      return at_rate(norm_rows(call), kNormRows);
     case K::kPooling:
-      return at_pace(call.largest(), call.backward() ? 60e9 : 250e9);
+      return at_rate(call.largest(), call.backward() ? 60e9 : 250e9);
     case K::kRandom:
-      return at_pace(call.largest(), 450e9);
+      return at_rate(call.largest(), 450e9);
     case K::kScatter:
-      return at_pace(call.elements(scattered(call)), kScatter);
+      return at_rate(call.elements(scattered(call)), kScatter);
     case K::kRecurrent:
       return recurrent(call);
     default:
@@ -307,7 +307,7 @@ ElementWork work_by_class(const Call& call, KernelClass kind) {
 }
 
 // Returns the bytes that eager PyTorch's kernels move beyond a call's traffic.
-double moved_again(const Call& call, KernelClass kind, const NodeTraffic& traffic) {
+double extra_traffic(const Call& call, KernelClass kind, const NodeTraffic& traffic) {
   const auto read = static_cast<double>(traffic.read), all = static_cast<double>(traffic.total());
   if (kind == K::kSoftmax) {
     if (call.backward()) return names(call.name(), "log") ? 0 : all;  // multiplies first
@@ -328,7 +328,7 @@ bool is_attention(KernelClass kind) { return kind == K::kAttention || kind == K:
 
 bool is_hopper(const DeviceSpec& spec) { return spec.architecture == "sm_90"; }
 
-double gpu_fixed(const DeviceSpec& spec, KernelClass kind) {
+double gpu_fixed_seconds(const DeviceSpec& spec, KernelClass kind) {
   switch (kind) {
     case K::kConvolutionBackward:
     case K::kPointwiseConvolutionBackward:
@@ -344,7 +344,7 @@ double gpu_fixed(const DeviceSpec& spec, KernelClass kind) {
   }
 }
 
-double gpu_reached(const DeviceSpec& spec, KernelClass kind) {
+double gpu_compute_fraction(const DeviceSpec& spec, KernelClass kind) {
   const GpuFigures& gpu = *spec.gpu;
   const bool hopper = is_hopper(spec);
   switch (kind) {
@@ -372,7 +372,7 @@ double gpu_reached(const DeviceSpec& spec, KernelClass kind) {
 }
 
 // Fractions for kernels with an element rate are those of large, wide ones (kernel_work.h).
-static double moved_on_hopper(KernelClass kind, double all) {
+static double memory_fraction_on_hopper(KernelClass kind, double all) {
   switch (kind) {
     case K::kPooling:
       return all;
@@ -386,7 +386,7 @@ static double moved_on_hopper(KernelClass kind, double all) {
   }
 }
 
-double gpu_moved(const DeviceSpec& spec, KernelClass kind) {
+double gpu_memory_fraction(const DeviceSpec& spec, KernelClass kind) {
   switch (kind) {
     case K::kCopy:
     case K::kPointwise:
@@ -398,7 +398,7 @@ double gpu_moved(const DeviceSpec& spec, KernelClass kind) {
     case K::kMatmul:
       return 0.96;
     default:
-      if (is_hopper(spec)) return moved_on_hopper(kind, spec.gpu->moved);
+      if (is_hopper(spec)) return memory_fraction_on_hopper(kind, spec.gpu->moved);
   }
   switch (kind) {
     case K::kNormalization:
@@ -421,7 +421,7 @@ double gpu_moved(const DeviceSpec& spec, KernelClass kind) {
 // Returns the FLOP/s of a product of this dtype whose tiles fill the device.
 static double rate_of(const DeviceSpec& spec, const ProductShape& product, c10::ScalarType dtype) {
   if (dtype == c10::kFloat && product.tensor_float32 && spec.gpu->tensor_float32 > 0) {
-    return spec.gpu->tensor_float32 * gpu_reached(spec, K::kMatmul);
+    return spec.gpu->tensor_float32 * gpu_compute_fraction(spec, K::kMatmul);
   }
   const double peak = spec.peak(K::kMatmul, dtype), rate = spec.compute_rate(K::kMatmul, 0, dtype);
   if (is_hopper(spec) && c10::elementSize(dtype) == 1 && c10::isFloatingType(dtype)) return kFloat8OfHopper * rate;
@@ -445,8 +445,8 @@ ProductSeconds gpu_product(const DeviceSpec& spec, const ProductShape& product, 
     const double size = tile.rows * tile.columns;
     const double tiles =
         product.batch * std::ceil(product.rows / tile.rows) * std::ceil(product.columns / tile.columns);
-    for (double parts = 1; parts <= kMostParts; parts *= 2) {
-      if (parts > 1 && product.inner / parts < kLeastInner) break;
+    for (double parts = 1; parts <= kMaxParts; parts *= 2) {
+      if (parts > 1 && product.inner / parts < kMinInner) break;
       const double waves = std::ceil(tiles * parts / static_cast<double>(gpu.multiprocessors));
       const double each = 2 * size * product.inner / parts / (rate * tile.share) + begun * size / kLargest;
       const double joined = parts > 1 ? parts * product.batch * product.rows * product.columns * kPartialBytes : 0;
@@ -477,9 +477,9 @@ const ElementWorks::OfTarget& ElementWorks::target_of(NodeId node) {
   target.known = true;
   const std::string_view whole = graph_.target(node).name(), name = short_name(whole);
   target.measured = whole.starts_with("aten::");
-  for (const NamedPace& named : kNamed) {
+  for (const NamedRate& named : kNamed) {
     if (!names(name, named.part)) continue;
-    target.pace = named.pace;
+    target.element_rate = named.element_rate;
     target.trains = named.part == "batch_norm";
     break;
   }
@@ -492,10 +492,10 @@ ElementWork ElementWorks::of(NodeId node, KernelClass kind, const NodeTraffic& t
   if (graph_.has_notes(node) && graph_.note(node, kKernelNote) == kCompiledKernel) return {};
   const Call call(graph_, node);
   const bool running = target.trains && !call.flag("training") && !call.flag("train");  // pointwise
-  ElementWork work = target.pace > 0 && !running
-                         ? at_pace(elements_by_name(call, kind), pace_by_name(call, target.pace))
+  ElementWork work = target.element_rate > 0 && !running
+                         ? at_rate(elements_by_name(call, kind), rate_by_name(call, target.element_rate))
                          : work_by_class(call, kind);
-  work.again = moved_again(call, kind, traffic);
+  work.again = extra_traffic(call, kind, traffic);
   return work;
 }
 

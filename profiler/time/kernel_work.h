@@ -48,9 +48,9 @@ bool is_attention(KernelClass kind);
 // Models fitted on an H100 apply to Hopper only. A100, V100 and RTX 3090 use the older ones, which predict Sailor's
 // layers within 8 %.
 bool is_hopper(const DeviceSpec& spec);
-double gpu_fixed(const DeviceSpec& spec, KernelClass kind);    // seconds of an empty kernel
-double gpu_reached(const DeviceSpec& spec, KernelClass kind);  // fraction of the peak FLOP/s, for large calls
-double gpu_moved(const DeviceSpec& spec, KernelClass kind);    // fraction of `stream`, for large calls
+double gpu_fixed_seconds(const DeviceSpec& spec, KernelClass kind);     // seconds of an empty kernel
+double gpu_compute_fraction(const DeviceSpec& spec, KernelClass kind);  // fraction of the peak FLOP/s, for large calls
+double gpu_memory_fraction(const DeviceSpec& spec, KernelClass kind);   // fraction of `stream`, for large calls
 
 // (batch, rows, inner) by (batch, inner, columns).
 struct ProductShape {
@@ -104,9 +104,9 @@ class ElementWorks {
  private:
   struct OfTarget {
     bool known = false;
-    bool measured = false;  // PyTorch's operators are
-    bool trains = false;    // the rate applies only with batch statistics
-    double pace = 0;        // by name; 0: by class
+    bool measured = false;    // PyTorch's operators are
+    bool trains = false;      // the rate applies only with batch statistics
+    double element_rate = 0;  // by name; 0: by class
   };
   const OfTarget& target_of(NodeId node);
 

@@ -137,8 +137,8 @@ class Interpolation {
 };
 
 bool is_count(double value) {
-  constexpr double kMostExact = 9007199254740992.0;  // 2^53
-  return value >= 1 && value == std::floor(value) && value < kMostExact;
+  constexpr double kMaxExact = 9007199254740992.0;  // 2^53
+  return value >= 1 && value == std::floor(value) && value < kMaxExact;
 }
 
 using nlohmann::json;
@@ -157,9 +157,9 @@ double above_zero(const JsonPlace& place) {
 }
 
 int64_t whole_above_zero(const JsonPlace& place) {
-  constexpr double kMost = 9007199254740992.0;  // 2^53
+  constexpr double kMax = 9007199254740992.0;  // 2^53
   const double value = above_zero(place);
-  if (value != std::floor(value) || value > kMost) place.fail("must be an integer");
+  if (value != std::floor(value) || value > kMax) place.fail("must be an integer");
   return static_cast<int64_t>(value);
 }
 
@@ -340,16 +340,16 @@ OperatorTables read_operator_csv(const std::string& path) {
 }
 
 void fit_rates(std::vector<TimedCall> calls, ClassRates& into) {
-  constexpr double kShort = 1e-4;       // seconds
-  constexpr double kOfLeast = 0.8;      // fixed time, as a fraction of the shortest
-  constexpr double kLeastBeyond = 0.1;  // minimum fraction of a call's time attributed to its work
+  constexpr double kShort = 1e-4;     // seconds
+  constexpr double kOfLeast = 0.8;    // fixed time, as a fraction of the shortest
+  constexpr double kMinBeyond = 0.1;  // minimum fraction of a call's time attributed to its work
   const auto least = std::ranges::min_element(calls, {}, &TimedCall::seconds);
   if (calls.size() > 1 && least->seconds < kShort) into.fixed = least->seconds * kOfLeast;
   std::ranges::sort(calls, [](const TimedCall& a, const TimedCall& b) {
     return a.flops != b.flops ? a.flops < b.flops : a.bytes < b.bytes;
   });
   for (const TimedCall& one : calls) {
-    const double seconds = std::max(one.seconds - into.fixed, one.seconds * kLeastBeyond);
+    const double seconds = std::max(one.seconds - into.fixed, one.seconds * kMinBeyond);
     auto& points = one.flops > 0 ? into.compute : into.memory;
     const double work = one.flops > 0 ? one.flops : one.bytes;
     if (points.empty() || work > points.back().work) points.push_back({work, work / seconds});

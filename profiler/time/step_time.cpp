@@ -31,7 +31,7 @@ std::span<const int64_t> sizes_of(const Graph& graph, NodeId node, const char* n
 }
 
 // Returns true if both operands of a product are contiguous along the reduced dimension, or unknown.
-bool lies_along_inner(const Graph& graph, NodeId node) {
+bool contiguous_along_inner(const Graph& graph, NodeId node) {
   const auto stride_is_one = [&](const char* name, size_t from_last) {
     const Argument* tensor = graph.find_argument(node, name);
     if (tensor == nullptr || tensor->kind != ArgumentKind::kValue) return true;
@@ -147,7 +147,7 @@ std::optional<ProductShape> KernelWorks::product(NodeId node, double flops) cons
                     .columns = static_cast<double>(sizes.back()),
                     .inner = flops / 2 / elements,
                     .result_bytes = static_cast<double>(graph_.logical_bytes(value)),
-                    .along_inner = lies_along_inner(graph_, node),
+                    .along_inner = contiguous_along_inner(graph_, node),
                     .whole_vectors = has_whole_vectors(graph_, node),
                     .tensor_float32 = tensor_float32_};
     of.rows = elements / of.batch / of.columns;

@@ -443,7 +443,7 @@ class Application {
       const int64_t padding = number("padding_idx");
       const bool is_here = padding >= lookup.begin && padding < lookup.end;
       replaced_.emplace_back(named("padding_idx"), Argument::of_int(is_here ? padding - lookup.begin : -1));
-      taken.at(0).made = without_rows(program_, taken.at(0).made, local.others);
+      taken.at(0).made = zero_rows(program_, taken.at(0).made, local.others);
       return copy_call(node, taken);
     }
     if (name != "aten::embedding") fail(node, "indexing into a sharded dimension is not supported for this operator");
@@ -494,9 +494,9 @@ class Application {
                      std::span<const Taken> taken, const NodeLayouts& layouts) {
     // Values that a node read on the host are numbers in the graph already, and a node without results has no shapes to
     // infer. Such nodes may reject their operands.
-    const bool gives_nothing = read_.target(node).signature().returns.empty();
+    const bool has_no_results = read_.target(node).signature().returns.empty();
     torch::jit::Stack stack;
-    if (!results.empty() || (gives_nothing && read_.target(node).kind() == TargetKind::kOperator)) {
+    if (!results.empty() || (has_no_results && read_.target(node).kind() == TargetKind::kOperator)) {
       try {
         stack = program_.call(made);
       } catch (const std::exception& error) {

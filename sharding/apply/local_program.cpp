@@ -48,9 +48,9 @@ ValueId LocalProgram::new_value(NodeId node, const at::Tensor& fake, ValueId lik
   const auto [known, is_new] = storages_.try_emplace(fake.storage().unsafeGetStorageImpl());
   if (is_new) {
     const StorageId old = like.valid() ? read_.value(like).storage : StorageId();
-    if (old.valid() && !std::as_const(selves_)[old].valid()) {
+    if (old.valid() && !std::as_const(counterparts_)[old].valid()) {
       known->second = rebuild.storage(old, node);
-      selves_[old] = known->second;
+      counterparts_[old] = known->second;
     } else {
       known->second = made_.add_storage({.born = node});
     }
@@ -155,7 +155,7 @@ std::vector<Argument> rows_of(LocalProgram& program, ValueId tensor, ValueId oth
   return {Argument::of_value(tensor), Argument::of_value(rows), Argument::of_int(0)};
 }
 
-ValueId without_rows(LocalProgram& program, ValueId tensor, ValueId others) {
+ValueId zero_rows(LocalProgram& program, ValueId tensor, ValueId others) {
   return program.only_result(
       program.append(program.emitter.target("aten::masked_fill.Scalar"), rows_of(program, tensor, others)));
 }

@@ -52,9 +52,9 @@ class LocalProgram {
   ValueId new_value(NodeId node, const at::Tensor& fake, ValueId like = {});
   const at::Tensor& tensor(ValueId made) const { return tensors_[made]; }
   // Returns the counterpart of a storage of the read graph; invalid without one.
-  StorageId self_of(StorageId read) const { return selves_[read]; }
+  StorageId self_of(StorageId read) const { return counterparts_[read]; }
   // Declares that the contents of `read` are in `made`, replacing its previous counterpart.
-  void join(StorageId read, StorageId made) { selves_[read] = made; }
+  void join(StorageId read, StorageId made) { counterparts_[read] = made; }
 
   // Calls a node with one result on its operands' fake tensors and adds that result.
   ValueId only_result(NodeId node);
@@ -81,7 +81,7 @@ class LocalProgram {
   NodeId model_;
   std::string redistribution_;
   IdMap<ValueId, at::Tensor> tensors_;
-  IdMap<StorageId, StorageId> selves_;  // by storage of the read graph
+  IdMap<StorageId, StorageId> counterparts_;  // by storage of the read graph
   std::unordered_map<const c10::StorageImpl*, StorageId> storages_;
 };
 
@@ -99,7 +99,7 @@ LocalIndices local_indices(LocalProgram& program, ValueId indices, const Shardin
 // Returns arguments of aten::masked_fill.Scalar that set the rows of `tensor`, [indices..., d], to zero where `others`
 // is true.
 std::vector<Argument> rows_of(LocalProgram& program, ValueId tensor, ValueId others);
-ValueId without_rows(LocalProgram& program, ValueId tensor, ValueId others);
+ValueId zero_rows(LocalProgram& program, ValueId tensor, ValueId others);
 
 // Creates the nodes that redistribute a tensor. Internal to sharding/apply.
 class Redistributor {

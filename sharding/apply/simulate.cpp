@@ -149,7 +149,7 @@ std::vector<at::Tensor> results_of(const Collective& collective) {
 }
 
 // Synchronizes ranks at collectives. An exception in one of them stops the others.
-class Meeting {
+class Rendezvous {
  public:
   // Returns this member's result once all members have arrived.
   at::Tensor meet(const std::vector<int64_t>& ranks, size_t member, const std::string& name,
@@ -230,7 +230,7 @@ class SharedGenerator {
 
 class RankInterpreter final : public Interpreter {
  public:
-  RankInterpreter(const ShardedGraph& sharded, const SimulationOptions& options, Meeting& meeting,
+  RankInterpreter(const ShardedGraph& sharded, const SimulationOptions& options, Rendezvous& meeting,
                   SharedGenerator& generator, std::map<std::string, at::Generator> own_generators)
       : Interpreter(sharded.graph, {.device = options.device, .generators = std::move(own_generators)}),
         rank_(sharded.rank),
@@ -288,7 +288,7 @@ class RankInterpreter final : public Interpreter {
 
   int64_t rank_;
   std::optional<c10::Device> device_;
-  Meeting& meeting_;
+  Rendezvous& meeting_;
   SharedGenerator& generator_;
   std::map<std::string, ProcessGroupInfo> groups_;
 };
@@ -439,7 +439,7 @@ std::vector<ShardedGraph> apply_to_all(const Graph& graph, const ShardingPlan& p
 SimulatedRun simulate(std::span<const ShardedGraph> ranks, std::span<const at::Tensor> inputs,
                       const SimulationOptions& options) {
   check(ranks, inputs);
-  Meeting meeting;
+  Rendezvous meeting;
   SharedGenerator generator(ranks.size());
   std::vector<std::vector<at::Tensor>> held(ranks.size());  // inputs of each rank, which it may write to
   std::vector<ReplayResult> results(ranks.size());

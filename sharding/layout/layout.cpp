@@ -225,7 +225,7 @@ std::optional<std::vector<int64_t>> local_sizes(std::span<const int64_t> sizes, 
 
 namespace {
 
-bool cut_alike(const Placement& a, const Placement& b) {
+bool same_shard(const Placement& a, const Placement& b) {
   return a.is_shard() && b.is_shard() && a.dim == b.dim && a.outer == b.outer;
 }
 
@@ -235,11 +235,11 @@ Layout gathered(Layout layout, size_t axis, const DeviceMesh& mesh) {
   const Placement cut = layout[axis];
   int64_t pieces = 1;
   for (size_t outer = 0; outer <= axis; ++outer) {
-    if (cut_alike(layout[outer], cut)) pieces *= mesh.axes[outer].size;
+    if (same_shard(layout[outer], cut)) pieces *= mesh.axes[outer].size;
   }
   layout[axis] = Placement::replicate();
   for (size_t other = axis + 1; other < layout.size(); ++other) {
-    if (cut_alike(layout[other], cut)) layout[other].outer *= pieces;
+    if (same_shard(layout[other], cut)) layout[other].outer *= pieces;
   }
   return layout;
 }
@@ -248,7 +248,7 @@ Layout gathered(Layout layout, size_t axis, const DeviceMesh& mesh) {
 // ones, but enclose them.
 std::optional<Layout> cut_locally(Layout layout, size_t axis, const Placement& to) {
   for (size_t other = axis + 1; other < layout.size(); ++other) {
-    if (cut_alike(layout[other], to)) return std::nullopt;
+    if (same_shard(layout[other], to)) return std::nullopt;
   }
   layout[axis] = to;
   return layout;

@@ -38,7 +38,7 @@ struct ProductInPieces {
   std::vector<NodeId> others;
 };
 
-struct HeldBack {
+struct DelayedNode {
   NodeId node;
   NodeId behind;  // later in the program; `node` and its inputs are issued right after it
 };
@@ -74,7 +74,7 @@ bool is_weight_gradient(const Graph& graph, NodeId product) {
 }
 
 // Returns the operand of a product with a weight that is not the weight; invalid for other nodes.
-ValueId beside_weight(const Graph& graph, NodeId product) {
+ValueId activation_operand(const Graph& graph, NodeId product) {
   const ValueId left = operand(graph, product, "self"), right = operand(graph, product, "mat2");
   if (is_weight(graph, left) == is_weight(graph, right)) return {};
   return is_weight(graph, left) ? right : left;
@@ -117,7 +117,7 @@ std::vector<NodeId> summed(const Graph& graph, ValueId value) {
     const ValueId v = behind_views(graph, open.back());
     open.pop_back();
     const NodeId producer = graph.value(v).producer;
-    if (is_product(graph, producer) && beside_weight(graph, producer).valid()) {
+    if (is_product(graph, producer) && activation_operand(graph, producer).valid()) {
       products.push_back(producer);
     } else if (calls(graph, producer, "aten::add.Tensor") || calls(graph, producer, "aten::add_.Tensor")) {
       for (const char* name : {"self", "other"}) {
@@ -266,8 +266,8 @@ class GatherAgain {
 // use. Linear.
 class IssueOrder {
  public:
-  IssueOrder(Graph& graph, std::span<const HeldBack> held) : graph_(graph), needs_(Dependences::of(graph)) {
-    for (const HeldBack& one : held) behind_[one.node] = one.behind;
+  IssueOrder(Graph& graph, std::span<const DelayedNode> held) : graph_(graph), needs_(Dependences::of(graph)) {
+    for (const DelayedNode& one : held) behind_[one.node] = one.behind;
     NodeId before;
     for (const NodeId node : graph.nodes()) {
       if (!graph.facts(node).collective || waits(node)) continue;
@@ -429,7 +429,7 @@ class IssueOrder {
 };
 
 // Keeps sent memory alive until the wait.
-void keep_what_is_sent(Graph& graph) {
+void keep_sent_memory(Graph& graph) {
   for (const NodeId wait : nodes_calling(graph, "_c10d_functional::wait_tensor")) {
     const NodeId collective = graph.value(graph.arguments(wait)[0].ref.value).producer;
     if (graph.is_placeholder(collective)) continue;
@@ -454,7 +454,7 @@ std::vector<InputGradientSum> input_gradient_sums(const Graph& graph) {
     if (!calls(graph, node, kScatter) && !calls(graph, node, kReduce)) continue;
     InputGradientSum sum{.collective = node, .products = summed(graph, operand(graph, node, "input"))};
     for (const NodeId product : sum.products) {
-      const ValueId gradient = behind_views(graph, beside_weight(graph, product));
+      const ValueId gradient = behind_views(graph, activation_operand(graph, product));
       for (const NodeId other : products_of(graph, gradient)) {
         if (other != product && is_weight_gradient(graph, other)) sum.weight_gradients.push_back(other);
       }
@@ -507,7 +507,7 @@ OverlapResult overlap_collectives(Graph& rank, CollectiveOverlap overlap) {
   const std::vector<InputGradientSum> sums = input_gradient_sums(rank);
   result.sums_hidden = std::ssize(sums);
   result.gathered_again = GatherAgain(rank).run(sums);
-  std::vector<HeldBack> held;
+  std::vector<DelayedNode> held;
   for (const InputGradientSum& sum : sums) {
     for (const NodeId weights : sum.weight_gradients) held.push_back({weights, sum.collective});
   }
@@ -524,7 +524,7 @@ OverlapResult overlap_collectives(Graph& rank, CollectiveOverlap overlap) {
     }
   }
   IssueOrder(rank, held).run();
-  keep_what_is_sent(rank);
+  keep_sent_memory(rank);
   return result;
 }
 
@@ -553,7 +553,7 @@ void HiddenCollectives::find_sums() {
     Products found;
     const std::string_view name = graph_.target(node).name();
     if (is_product(graph_, node)) {
-      const ValueId beside = beside_weight(graph_, node);
+      const ValueId beside = activation_operand(graph_, node);
       const bool backward = graph_.node(node).phase == Graph::kBackward;
       if (backward && beside.valid()) {
         found.reduce = std::as_const(of_weights_)[source_of(graph_, beside, Behind::kViews)];

@@ -20,7 +20,7 @@ namespace {
 constexpr const char* kPlanFormat = "shadowgraph-sharding-plan";
 constexpr int kPlanVersion = 1;
 
-nlohmann::json texts_of(std::span<const Layout> layouts) {
+nlohmann::json layout_texts(std::span<const Layout> layouts) {
   nlohmann::json texts = nlohmann::json::array();
   for (const Layout& layout : layouts) texts.push_back(to_string(layout));
   return texts;
@@ -99,8 +99,8 @@ nlohmann::json to_json(const ShardingPlan& plan, const Graph& graph) {
     if (layouts.operands.empty() && layouts.results.empty()) continue;
     json["nodes"].push_back({{"node", numbering.of(node)},
                              {"name", graph.target(node).name()},
-                             {"operands", texts_of(layouts.operands)},
-                             {"results", texts_of(layouts.results)}});
+                             {"operands", layout_texts(layouts.operands)},
+                             {"results", layout_texts(layouts.results)}});
   }
   return json;
 }

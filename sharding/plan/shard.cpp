@@ -47,8 +47,8 @@ std::string text_of_verdict(const ShardingAnswer& answer) {
 
 namespace {
 
-constexpr double kWell = 0.9;      // efficiency above which no speedups are suggested
-constexpr double kNotable = 0.05;  // fraction of the step time
+constexpr double kGoodEfficiency = 0.9;  // efficiency above which no speedups are suggested
+constexpr double kNotableShare = 0.05;   // fraction of the step time
 
 // Use of each mesh axis by a plan.
 struct AxisUse {
@@ -105,8 +105,8 @@ AxisUse use_of(const Graph& graph, const ShardingPlan& plan) {
 
 std::string axis_text(const MeshAxis& axis) { return fmt::format("{}={}", axis.name, axis.size); }
 
-void add_tries(const AxisUse& use, const ShardingOptions& sharding, const ShardingAnswer& answer,
-               ShardingVerdict& verdict) {
+void add_suggestions(const AxisUse& use, const ShardingOptions& sharding, const ShardingAnswer& answer,
+                     ShardingVerdict& verdict) {
   std::vector<std::string>& tries = verdict.tries;
   int64_t devices_in_use = 1;
   std::string mesh;
@@ -126,7 +126,7 @@ void add_tries(const AxisUse& use, const ShardingOptions& sharding, const Shardi
                                 devices_in_use, answer.plan.mesh.size()));
   }
   const RuleCoverage& coverage = answer.coverage;
-  if (coverage.seconds_without_a_rule > kNotable * answer.seconds()) {
+  if (coverage.seconds_without_a_rule > kNotableShare * answer.seconds()) {
     const auto most = std::ranges::max_element(coverage.without_a_rule, {}, [](const auto& row) { return row.second; });
     tries.push_back(fmt::format("--rules with a line for {}: operators without a rule take {} on each device",
                                 most->first, human_seconds(coverage.seconds_without_a_rule)));
@@ -136,9 +136,9 @@ void add_tries(const AxisUse& use, const ShardingOptions& sharding, const Shardi
                                 human_bytes(answer.memory == kNoLimit ? sharding.device->memory : answer.memory),
                                 human_bytes(answer.peak)));
   }
-  if (verdict.efficiency >= kWell) return;
+  if (verdict.efficiency >= kGoodEfficiency) return;
   const double gap = answer.seconds() > 0 && answer.bound > 0 ? 1 - answer.bound / answer.seconds() : 0;
-  if (!answer.solution.optimal && gap > kNotable) {
+  if (!answer.solution.optimal && gap > kNotableShare) {
     tries.push_back(fmt::format("a longer --time-limit: this plan may be {:.0f} % slower than the best", gap * 100));
   }
   if (answer.communication > answer.compute) {
@@ -292,8 +292,8 @@ void measure_plan(const Graph& graph, const ShardingProblem& problem, const Shar
 }
 
 // Returns the step time of the best plan with identical layouts for identical layers; nullopt without one.
-std::optional<double> seconds_of_layers_alike(const Graph& graph, const ShardingOptions& sharding,
-                                              const SolveOptions& solving) {
+std::optional<double> seconds_with_identical_layers(const Graph& graph, const ShardingOptions& sharding,
+                                                    const SolveOptions& solving) {
   ShardingOptions alike = sharding;
   alike.unfold = false;
   const AssignmentSolution folded = solve(ShardingProblem::of(graph, alike).assignment(), solving);
@@ -422,7 +422,7 @@ ShardingVerdict verdict_of(const Graph& graph, const ShardingOptions& sharding, 
   verdict.overlap_pays = answer.communication <= 0 || answer.overlapped <= answer.seconds();
   const int64_t room = answer.memory != kNoLimit ? answer.memory : sharding.device->memory;
   verdict.fits = room <= 0 || answer.peak <= room;
-  add_tries(use, sharding, answer, verdict);
+  add_suggestions(use, sharding, answer, verdict);
   return verdict;
 }
 
@@ -463,7 +463,7 @@ ShardingAnswer shard(const Graph& graph, const ShardingOptions& sharding, const 
   measure_plan(graph, problem, sharding, answer);
   answer.placeholders = problem.placeholders(answer.plan);
   if (sharding.unfold && !answer.given && !options.by_hand) {
-    answer.folded_seconds = seconds_of_layers_alike(graph, sharding, options.solve);
+    answer.folded_seconds = seconds_with_identical_layers(graph, sharding, options.solve);
   }
   answer.traffic = traffic_of(graph, answer.plan, problem);
   answer.verdict = verdict_of(graph, sharding, answer);

@@ -138,11 +138,11 @@ class ContextExchange {
 
   void run() {
     const std::vector<NodeId> calls = calls_of_attention();
-    say_group(graph_, {.name = kContextGroup,
-                       .size = over_.ranks,
-                       .rank = over_.rank,
-                       .ranks = ranks_of_group(over_.ranks, over_.apart),
-                       .axis = kContextGroup});
+    describe_group(graph_, {.name = kContextGroup,
+                            .size = over_.ranks,
+                            .rank = over_.rank,
+                            .ranks = ranks_of_group(over_.ranks, over_.apart),
+                            .axis = kContextGroup});
     const GroupsOfGraph groups(graph_);
     ExpansionTable table;
     for (const char* name : kForward) table.add_boxed(name, of(&ContextExchange::forward));
@@ -178,7 +178,7 @@ class ContextExchange {
       const std::string& name = graph_.target(node).name();
       const bool known = is_one_of(kForward, name) || is_one_of(kBackward, name);
       if (known) calls.push_back(node);
-      if (is_one_of(kForward, name)) look_at_tokens(node);
+      if (is_one_of(kForward, name)) read_token_count(node);
       if (name == "aten::arange" || name == "aten::arange.start") positions.push_back(node);
       if (!known && name.find("attention") != std::string::npos)
         refuse(node, "this attention operator is not supported");
@@ -207,7 +207,7 @@ class ContextExchange {
         graph_.target(node).name(), place_of(graph_, node), why));
   }
 
-  void look_at_tokens(NodeId node) {
+  void read_token_count(NodeId node) {
     const int64_t queries = graph_.sizes(graph_.find_argument(node, "query")->ref.value)[2];
     const Argument* causal = graph_.find_argument(node, "is_causal");
     const bool is_causal = causal != nullptr && causal->kind == ArgumentKind::kBool && causal->b;

@@ -439,8 +439,8 @@ std::optional<AxisCut> find_cut(const KnownCall& call, std::span<const Layout> o
 }
 
 // Returns true if each tensor's placement on an axis matches some factor, for independent factors.
-bool lies_independently(const NodeFactors& factors, std::span<const Layout> operands, std::span<const Layout> results,
-                        size_t axis, int64_t devices) {
+bool matches_independently(const NodeFactors& factors, std::span<const Layout> operands,
+                           std::span<const Layout> results, size_t axis, int64_t devices) {
   AxisStrategy all = replicated(factors);
   for_each_possible_cut(factors, operands, results, axis, devices, [&](FactorId, const AxisStrategy& strategy) {
     for (size_t i = 0; i < all.operands.size(); ++i) {
@@ -576,7 +576,7 @@ std::vector<Argument> ShardingRules::local_arguments(Graph& graph, NodeId node, 
   std::vector<AxisCut> cuts;
   for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
     std::optional<AxisCut> cut = find_cut(*call, operands, results, axis, mesh.axes[axis].size);
-    if (!cut && factors.independent && lies_independently(factors, operands, results, axis, mesh.axes[axis].size)) {
+    if (!cut && factors.independent && matches_independently(factors, operands, results, axis, mesh.axes[axis].size)) {
       cut = AxisCut{};
     }
     if (!cut) fail(fmt::format("no strategy for axis {} has these placements", mesh.axes[axis].name));

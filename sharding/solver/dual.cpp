@@ -231,7 +231,7 @@ void round_prices(std::vector<double>& prices) {
   for (double& price : prices) price = std::floor(price / unit) * unit;
 }
 
-double worth_of(const std::vector<double>& prices, double limit) {
+double price_of_limit(const std::vector<double>& prices, double limit) {
   double worth = 0;
   for (const double price : prices) worth += price * limit;
   return worth * (1 + 1e-12);

@@ -72,8 +72,8 @@ class DualAscent {
 // Prices on usage of a limited problem, so that a problem without a limit bounds it (Lagrange multipliers).
 //
 // Each point of time has a price >= 0, which a choice pays for each byte it uses there. A choice within the limit pays
-// at most worth_of(prices, limit). So the minimum priced cost less that worth is a lower bound on every choice within
-// the limit. This holds for any prices; good ones make the bound tight.
+// at most price_of_limit(prices, limit). So the minimum priced cost less that worth is a lower bound on every choice
+// within the limit. This holds for any prices; good ones make the bound tight.
 //
 // limited.cpp searches for prices, and its branches inherit them. The functions round such that the bound also holds
 // for exact sums. set_prices() takes time linear in the states and pairs with usages.
@@ -83,7 +83,7 @@ class DualAscent {
 void round_prices(std::vector<double>& prices);
 
 // Returns the payment of a choice that uses the whole limit at every point, rounded up.
-double worth_of(const std::vector<double>& prices, double limit);
+double price_of_limit(const std::vector<double>& prices, double limit);
 
 // Moves prices along the excess of a profile over the limit, by `length`. Returns false if nothing is exceeded or
 // priced.

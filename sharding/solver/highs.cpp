@@ -37,7 +37,7 @@ double unit_of(double amount) {
   return amount > 0 ? std::ldexp(1.0, -exponent) : 1;
 }
 
-enum class Aim : uint8_t { kLeastCost, kAny, kLeastLimit };
+enum class Aim : uint8_t { kMinCost, kAny, kMinLimit };
 
 // Columns: one for each state, one for each allowed pair, and the limit itself if it is minimized. Sums of pairs equal
 // states (the local polytope).
@@ -48,7 +48,7 @@ class CoreProgram {
     if (!possible_) return;
     AssignmentProblem unlimited;
     const AssignmentProblem* usages = &problem;
-    if (aim_ == Aim::kLeastLimit) {
+    if (aim_ == Aim::kMinLimit) {
       unlimited = problem;
       unlimited.usage_limit = 0;  // all points have a row
       usages = &unlimited;
@@ -60,7 +60,7 @@ class CoreProgram {
     byte_unit_ = unit_of(most_bytes);
     add_states();
     add_pairs();
-    if (aim_ == Aim::kLeastLimit) limit_column_ = program_.add_column(1, 0, kUnbounded, false);
+    if (aim_ == Aim::kMinLimit) limit_column_ = program_.add_column(1, 0, kUnbounded, false);
     add_limits();
   }
 
@@ -74,7 +74,7 @@ class CoreProgram {
     }
     HighsOptions options{.time_limit = request.time_limit, .gap = request.gap, .threads = request.threads};
     // Costs are integers, so a gap below one is none.
-    if (aim_ == Aim::kLeastCost) options.absolute_gap = 0.5 * cost_unit_;
+    if (aim_ == Aim::kMinCost) options.absolute_gap = 0.5 * cost_unit_;
     const std::vector<uint32_t> states =
         request.start.empty() ? std::vector<uint32_t>() : model_.states_of(request.start);
     if (!states.empty()) {
@@ -92,9 +92,9 @@ class CoreProgram {
   // Converts HiGHS's bound of the program to a bound of the requested quantity.
   Wide bound_of(double bound) const {
     if (!(bound > -kUnbounded)) return 0;
-    const double unit = aim_ == Aim::kLeastLimit ? byte_unit_ : cost_unit_;
+    const double unit = aim_ == Aim::kMinLimit ? byte_unit_ : cost_unit_;
     const double parts = static_cast<double>(compact_->size() + compact_->edges.size() + 1);
-    const double whole = bound / unit + (aim_ == Aim::kLeastLimit ? 0 : compact_->constant);
+    const double whole = bound / unit + (aim_ == Aim::kMinLimit ? 0 : compact_->constant);
     const double wrong = kCostTolerance * parts / unit + kRelativeTolerance * std::abs(whole);
     return static_cast<Wide>(std::max(0.0, std::ceil(whole - wrong)));
   }
@@ -110,7 +110,7 @@ class CoreProgram {
 
  private:
   bool simplify(const AssignmentProblem& problem) {
-    return aim_ == Aim::kLeastLimit ? simplify_for_any_limit(problem, model_) : simplify_within_limit(problem, model_);
+    return aim_ == Aim::kMinLimit ? simplify_for_any_limit(problem, model_) : simplify_within_limit(problem, model_);
   }
 
   double largest_cost() const {
@@ -123,7 +123,7 @@ class CoreProgram {
     return largest;
   }
 
-  double cost_of(double cost) const { return aim_ == Aim::kLeastCost ? cost * cost_unit_ : 0; }
+  double cost_of(double cost) const { return aim_ == Aim::kMinCost ? cost * cost_unit_ : 0; }
 
   void add_states() {
     for (const double cost : compact_->cost) program_.add_column(cost_of(cost), 0, 1, true);
@@ -225,7 +225,7 @@ AssignmentProblem without_costs(AssignmentProblem problem) {
 
 using Wide = AssignmentCost::Wide;
 
-constexpr size_t kMostColumns = 400'000;  // above this, rows are not compared with each other
+constexpr size_t kMaxColumns = 400'000;  // above this, rows are not compared with each other
 constexpr size_t kNamed = 6;
 
 std::string bytes_of(Wide bytes) { return human_bytes(static_cast<int64_t>(bytes)); }
@@ -352,7 +352,7 @@ class Conflict {
     size_t columns = 0;
     for (const AssignmentNode& node : problem.nodes) columns += node.costs.size();
     for (const AssignmentEdge& edge : problem.edges) columns += problem.matrices[edge.matrix].costs.size();
-    if (columns > kMostColumns || seconds_left() <= 0) return "";
+    if (columns > kMaxColumns || seconds_left() <= 0) return "";
     // The copy has no usages, which do not matter here.
     AssignmentProblem bare = problem;
     for (AssignmentNode& node : bare.nodes) node.usages.clear();
@@ -406,7 +406,7 @@ class Conflict {
 
 HighsMinimum minimum_by_highs(const AssignmentProblem& problem, const HighsRequest& request) {
   HighsMinimum result;
-  const CoreProgram core(problem, Aim::kLeastCost);
+  const CoreProgram core(problem, Aim::kMinCost);
   if (!core.is_possible()) {
     result.possible = false;
     return result;
@@ -435,7 +435,7 @@ LeastLimit least_limit_by_highs(const AssignmentProblem& problem, const HighsReq
   LeastLimit least;
   AssignmentProblem free = without_costs(problem);
   free.usage_limit = kNoLimit;
-  const CoreProgram core(free, Aim::kLeastLimit);
+  const CoreProgram core(free, Aim::kMinLimit);
   if (!core.is_possible()) return least;
   const HighsAnswer answer = core.solve(request);
   least.bound = core.bound_of(answer.bound);

@@ -103,11 +103,11 @@ class Branches {
       round_prices(prices);
       set_prices(dual, search_.model, search_.usage, prices, branch.out, search_.best());
       for (int i = 0; i < 6; ++i) dual.pass(kInfinite);
-      const double value = dual.bound() - worth_of(prices, search_.usage.limit());
+      const double value = dual.bound() - price_of_limit(prices, search_.usage.limit());
       if (value > reached) {
         if (value > branch.bound)
           branch.bound =
-              std::max(branch.bound, std::ceil(dual.certified_bound() - worth_of(prices, search_.usage.limit())));
+              std::max(branch.bound, std::ceil(dual.certified_bound() - price_of_limit(prices, search_.usage.limit())));
         reached = value;
         branch.prices = prices;
         pace *= 1.1;
@@ -200,10 +200,10 @@ class Branches {
 };
 
 constexpr double kPriceShare = 0.4;                  // share of the time for bounds; the rest is for the search
-constexpr double kLeastPace = 1e-4;                  // smallest relative step of the prices
+constexpr double kMinPace = 1e-4;                    // smallest relative step of the prices
 constexpr double kSearchShare = 0.45;                // share of the time after which branching begins
 constexpr int64_t kSmallEntries = int64_t{1} << 21;  // most table entries of a model whose branches are bounded
-constexpr double kMostPriceShare = 0.7;              // kPriceShare while the bound rises
+constexpr double kMaxPriceShare = 0.7;               // kPriceShare while the bound rises
 constexpr double kLittleOfGap = 0.01;
 constexpr int kChains = 2;                                // search chains, independent of the number of threads
 constexpr double kWeights[] = {1.0, 0.7, 0.4, 0.2, 0.0};  // of prices in a round of the search
@@ -318,7 +318,7 @@ class LimitSearch {
     bool rises = true;  // the bound rises noticeably
     double before = -kInfinite;
     const auto is_over_here = [&] {
-      return is_over() || options_.time_spent() > (rises ? kMostPriceShare : kPriceShare);
+      return is_over() || options_.time_spent() > (rises ? kMaxPriceShare : kPriceShare);
     };
     std::vector<double> prices(points, 0);
     std::vector<double> mean_profile;
@@ -341,7 +341,7 @@ class LimitSearch {
         for (int k = 0; k < std::min(4, most_passes); ++k) dual.pass(kInfinite);
         if (is_out_of_time() || dual.bound() - before < 1e-4 * std::abs(dual.bound())) break;
       }
-      const double worth = worth_of(prices, usage_->limit());
+      const double worth = price_of_limit(prices, usage_->limit());
       const double value = dual.bound() - worth;
       const double target = best_ < kInfinite ? best_ : guide * 1.1 + 1;
       if (value > guide) {
@@ -357,9 +357,9 @@ class LimitSearch {
       } else if (++without_progress >= 20 || guide - value > 0.1 * (target - guide)) {
         // The step was too long: return to the best prices and shorten it.
         without_progress = 0;
-        pace = std::max(pace * 0.7, kLeastPace);
+        pace = std::max(pace * 0.7, kMinPace);
         prices = prices_;
-        if (pace <= kLeastPace && ++converged > 10) break;
+        if (pace <= kMinPace && ++converged > 10) break;
       }
       const std::vector<uint32_t> states = dual.rounded();
       const std::vector<double> profile = usage_->profile(model_, states);
@@ -380,7 +380,8 @@ class LimitSearch {
     round_prices(prices_);
     set_prices(dual, model_, *usage_, prices_);
     for (int i = 0; i < 4; ++i) dual.pass(kInfinite);
-    result_.bound = std::max(result_.bound, std::ceil(dual.certified_bound() - worth_of(prices_, usage_->limit())));
+    result_.bound =
+        std::max(result_.bound, std::ceil(dual.certified_bound() - price_of_limit(prices_, usage_->limit())));
   }
 
   void branch() {

@@ -156,7 +156,7 @@ std::vector<std::vector<size_t>> grouped(std::span<const uint32_t> domains, cons
 }
 
 constexpr double kEasyWidth = 18;  // log2 of the steps of an elimination that is done right away
-constexpr double kMostWork = 30;   // log2 of the maximum steps, if tables may not be split
+constexpr double kMaxWork = 30;    // log2 of the maximum steps, if tables may not be split
 
 class MinimumSearch {
  public:
@@ -261,7 +261,7 @@ class MinimumSearch {
   void eliminate_all(int64_t table_limit) {
     if (!options_.split) {
       const PairwiseModel::Width width = model_.width();
-      if (width.total > kMostWork || width.largest > std::log2(static_cast<double>(table_limit))) {
+      if (width.total > kMaxWork || width.largest > std::log2(static_cast<double>(table_limit))) {
         done_ = true;
         return;
       }
