@@ -73,14 +73,14 @@ class ProgramCosts {
 
 // Classifies each storage by its purpose, from the recorder's notes and its uses in the graph.
 //
-// The first that applies:
+// The first match applies:
 //   gradient                             an input that is the second argument of an sg::gradient
-//   parameter, buffer, input, constant   born at the placeholder of that name
+//   parameter, buffer, input, constant   allocated by the placeholder of that kind
 //   the recorder's kind                  unless it is temporary
 //   gradient                             the storage of an sg::gradient's second argument
-//   optimizer_state                      born in phase optimizer and alive at the end
-//   activation                           born in phase forward, and saved for backward by any node, or alive at the
-//                                        first backward node
+//   optimizer_state                      allocated in phase optimizer and alive at the end
+//   activation                           allocated in phase forward, and saved for backward or alive at the first
+//                                        backward node
 //   temporary                            everything else; also all results of a graph without a backward phase
 //
 // docs/memory.md#what-is-counted explains it. `order` is ProgramCosts::order.

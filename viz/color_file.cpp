@@ -123,7 +123,7 @@ NodeId node_of(const Graph& graph, const Numbering& numbering, std::string_view 
   return *number < numbering.nodes().size() ? numbering.nodes()[*number] : NodeId();
 }
 
-// Finds the column in "FILE.csv:COLUMN".
+// Returns the position of the column name in "FILE.csv:COLUMN".
 size_t column_start(std::string_view name) {
   const size_t at = name.rfind(".csv:");
   return at == std::string_view::npos ? name.size() : at + 4;

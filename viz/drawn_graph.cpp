@@ -412,7 +412,7 @@ size_t rows_of(const ViewModel& view) {
 BoxNodes nodes_of_boxes(const DrawnGraph& drawn, const std::vector<uint32_t>& box_of_node,
                         const std::vector<uint32_t>& levels) {
   BoxNodes nodes(levels.size());
-  std::map<std::pair<uint32_t, uint32_t>, uint32_t> copies;  // box and cluster: which copy
+  std::map<std::pair<uint32_t, uint32_t>, uint32_t> copies;  // copy index by box and cluster
   for (uint32_t node = 0; node < drawn.nodes.size(); ++node) {
     const uint32_t box = box_of_node[node];
     if (box == DrawnGraph::kNone) continue;

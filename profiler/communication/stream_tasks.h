@@ -80,7 +80,7 @@ class StreamSchedule {
     double computing = 0;  // kernels, including `slowed`
     double slowed = 0;     // time added to kernels by concurrent collectives
     double waits_for_host = 0;
-    double end = 0;  // of its last task
+    double end = 0;  // end of its last task
   };
   const DeviceSum& device(uint32_t device) const { return devices_[device]; }
   double waits_for_host() const { return devices_.empty() ? 0 : devices_[0].waits_for_host; }

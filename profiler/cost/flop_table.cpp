@@ -208,7 +208,7 @@ Count dot_product(const OperandShapes& call) {
   if (call.rank(0) != 1 || call.rank(1) != 1 || call.shape(0)[0] != call.shape(1)[0]) return std::nullopt;
   return saturating_multiply(kFlopsPerMac, call.shape(0)[0]);
 }
-// self + vec1 (x) vec2: one multiply-accumulate an element.
+// self + vec1 (x) vec2: one multiply-accumulate per element.
 Count rank_one_update(const OperandShapes& call) {
   if (call.rank(1) != 1 || call.rank(2) != 1) return std::nullopt;
   return product_of({kFlopsPerMac, call.shape(1)[0], call.shape(2)[0]});
@@ -246,7 +246,7 @@ Count packed_linear(const OperandShapes& call) {
   if (input.empty() || !call.result(0).is_tensor()) return std::nullopt;
   return product_of({kFlopsPerMac, element_count(call.result(0)), input.back()});
 }
-// (n, ...) tensors, of which coefficients (m, n) make m sums.
+// (n, ...) tensors, combined to m sums by coefficients (m, n).
 Count linear_combination(const OperandShapes& call) {
   const Shape coefficients = call.shape(1);
   if (coefficients.size() != 2 || !call.result(0).is_tensor()) return std::nullopt;
@@ -259,7 +259,7 @@ Count euclidean_distance(const OperandShapes& call) {
   return product_of({kFlopsPerMac, element_count(call.result(0)), saturating_add(points.back(), 2)});
 }
 Count trilinear(const OperandShapes& call) {
-  // sum over `sumdim` of i1 * i2 * i3 in their common, expanded shape: two products and a sum an element.
+  // sum over `sumdim` of i1 * i2 * i3 in their common, expanded shape: two products and a sum per element.
   const Shape one = call.shape(0);
   const Operand& expand = call.argument(3);
   if (expand.kind != Operand::Kind::kInts) return std::nullopt;

@@ -4,7 +4,7 @@
 // torch.utils.flop_counter.flop_registry get exactly its numbers, including its simplifications:
 //
 //   - padding is not discounted, and biases are free here (elementwise_table.h counts them);
-//   - causal masks save nothing;
+//   - causal masks do not reduce the count;
 //   - the weight gradient of a grouped convolution is counted as if it had one group.
 //
 // Rows that the registry lacks are marked, so that totals are comparable either way: attention and recurrent layers on

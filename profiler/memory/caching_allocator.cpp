@@ -40,7 +40,7 @@ struct CachingAllocator::State {
     int64_t address = 0;
     int64_t size = 0;
     int64_t requested = 0;
-    uint32_t previous = kNone;  // neighbours in the segment
+    uint32_t previous = kNone;  // neighbors in the segment
     uint32_t next = kNone;
     uint32_t tag = 0;
     int32_t stream = 0;
@@ -57,7 +57,7 @@ struct CachingAllocator::State {
   struct Pool {
     FreeBlocks free;
     Unmapped unmapped;
-    int64_t searches = 0;  // the clock of garbage collection
+    int64_t searches = 0;  // clock of the garbage collection
   };
 
   AllocatorSettings settings;
@@ -65,7 +65,7 @@ struct CachingAllocator::State {
   std::vector<Block> blocks;
   std::vector<uint32_t> unused;   // free indices of `blocks`
   Pool pools[2];                  // large, small
-  std::vector<uint32_t> waiting;  // freed, used on other streams
+  std::vector<uint32_t> waiting;  // freed, but still in use on other streams
   int64_t next_address = kFirstAddress;
   int64_t reserved = 0;  // PyTorch's total_allocated_memory
   Stats stats;
@@ -125,7 +125,7 @@ struct CachingAllocator::State {
     pool_of(block).unmapped.erase({block.stream, block.address, id});
   }
 
-  // Links `id` between two neighbours; either may be kNone.
+  // Links `id` between two neighbors; either may be kNone.
   void link(uint32_t before, uint32_t id, uint32_t after) {
     blocks[id].previous = before;
     blocks[id].next = after;
@@ -233,7 +233,7 @@ struct CachingAllocator::State {
     return id;
   }
 
-  // Maps the front of an unmapped block, which merges with mapped neighbours and becomes free.
+  // Maps the front of an unmapped block, which merges with mapped neighbors and becomes free.
   bool map(uint32_t id, int64_t size) {
     const int64_t bytes = std::min(round_up(size, page(blocks[id].small)), blocks[id].size);
     if (!has_room(bytes)) return false;
@@ -300,7 +300,7 @@ struct CachingAllocator::State {
     }
   }
 
-  // Merges a free neighbour into `id` and returns the neighbour's bytes.
+  // Merges a free neighbor into `id` and returns the neighbor's bytes.
   int64_t merge(uint32_t id, uint32_t other) {
     if (!is_room(other) || blocks[other].mapped != blocks[id].mapped) return 0;
     blocks[other].mapped ? take(other) : take_unmapped(other);
@@ -415,7 +415,7 @@ struct CachingAllocator::State {
       if (id == kNone) out_of_memory(bytes);
     }
     const bool was_split = blocks[id].is_split();
-    const bool counts = !blocks[id].expandable;  // PyTorch leaves expandable segments out of inactive_split
+    const bool counts = !blocks[id].expandable;  // PyTorch excludes expandable segments from inactive_split
     if (should_split(blocks[id], size)) {
       // The front keeps the index of the whole block; the rest stays free.
       const Block whole = blocks[id];

@@ -246,7 +246,7 @@ class Search {
     if (profile_.unknown_scratch.empty() || !profile_.timeline().steps()) return;
     int64_t calls = 0;
     for (const UncoveredOperator& op : profile_.unknown_scratch) calls += op.count;
-    if (!profile_.device.is_cpu()) return;  // only this machine's can be measured
+    if (!profile_.device.is_cpu()) return;  // only this machine's CPU can be measured
     found_.push_back({.name = "unknown-scratch",
                       .seen = fmt::format("the scratch memory of {} calls is unknown and not included", calls),
                       .remedy = "--measure runs each distinct call once on this machine to measure it"});

@@ -31,7 +31,7 @@ struct TradeOff {
 };
 
 // Returns a convex function of bytes dropped. Operators with the least time per byte are dropped first. While there are
-// more than `segments` segments, removes the corner nearest to the line through its neighbours.
+// more than `segments` segments, removes the corner nearest to the line through its neighbors.
 TradeOff trade_off(std::vector<DroppedOperator> operators, size_t segments) {
   TradeOff result;
   for (const DroppedOperator& one : operators) {

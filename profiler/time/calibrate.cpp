@@ -115,7 +115,7 @@ void matmuls(Calibration& calibration) {
 }
 
 struct ConvolutionShape {
-  int64_t batch, channels, size;  // height and width
+  int64_t batch, channels, size;  // size: height and width
 };
 
 // Measures convolutions forward and backward, the last shape also in other dtypes. `per_group`: channels of a group; 0

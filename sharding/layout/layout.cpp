@@ -1,7 +1,7 @@
 // Implements layouts as reshapes. A sharded dimension is split into smaller ones: one for each axis that shards it, and
 // one for each stretch between. A device's shard is selected by its coordinates in the dimensions of the axes.
 //
-//     dimension 0 of 24, S(0) on x=2 and S(0,4) on y=3:    24 = 2 (x) * 2 * 3 (y) * 2       24 -> 4 a device
+//     dimension 0 of 24, S(0) on x=2 and S(0,4) on y=3:    24 = 2 (x) * 2 * 3 (y) * 2       24 -> 4 per device
 #include "shadowgraph/shard/layout.h"
 
 #include <fmt/format.h>

@@ -178,7 +178,7 @@ std::optional<std::vector<uint32_t>> ShardingProblem::choice_of(const ShardingPl
       if (!found[v]) return std::nullopt;
     }
   }
-  // The other variables follow from their neighbours: copies from producers and users, other results from the first.
+  // The other variables follow from their neighbors: copies from producers and users, other results from the first.
   std::vector<std::vector<AssignmentCost::Wide>> costs(variables_.size());
   for (size_t v = 0; v < found.size(); ++v) {
     if (!found[v]) costs[v].assign(assignment_.nodes[v].costs.size(), 0);

@@ -37,7 +37,7 @@ class GroupsOfGraph {
 // module runs on the experts' ranks. Rows sent there, in forward and backward, go through an all_to_all and are sorted
 // by expert; rows coming back take the reverse path:
 //
-//     rows -> [padded] -> all_to_all -> sorted -> products .. products -> sorted -> all_to_all -> [cut] -> rows
+//     rows -> [padded] -> all_to_all -> sorted -> products .. products -> sorted -> all_to_all -> [truncated] -> rows
 //
 // Each rank sends the same number of rows to every other. So it has as many rows as before, of fewer experts, times the
 // capacity factor.

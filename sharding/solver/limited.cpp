@@ -147,7 +147,7 @@ class Branches {
   }
 
   // Splits where usages do not differ: the variable that alternated between two states most often, or else the one with
-  // most neighbours; separates its state from all others.
+  // most neighbors; separates its state from all others.
   Split state_to_split(const Branch& branch, const std::vector<uint32_t>& states,
                        const std::vector<uint32_t>& changes) const {
     Split split;
@@ -202,7 +202,7 @@ class Branches {
 constexpr double kPriceShare = 0.4;                  // share of the time for bounds; the rest is for the search
 constexpr double kMinPace = 1e-4;                    // smallest relative step of the prices
 constexpr double kSearchShare = 0.45;                // share of the time after which branching begins
-constexpr int64_t kSmallEntries = int64_t{1} << 21;  // most table entries of a model whose branches are bounded
+constexpr int64_t kSmallEntries = int64_t{1} << 21;  // maximum table entries of a model that is branched on
 constexpr double kMaxPriceShare = 0.7;               // kPriceShare while the bound rises
 constexpr double kLittleOfGap = 0.01;
 constexpr int kChains = 2;                                // search chains, independent of the number of threads

@@ -12,7 +12,7 @@ namespace {
 constexpr uint32_t kOutside = std::numeric_limits<uint32_t>::max();
 constexpr int64_t kPenaltyInterval = 64;     // moves between penalty updates of exceeded rows
 constexpr int64_t kRefreshInterval = 20000;  // moves between recomputations of sums, against drift
-constexpr uint32_t kHubDegree = 200;         // variables with more neighbours are rarely included in a tree
+constexpr uint32_t kHubDegree = 200;         // variables with more neighbors are rarely included in a tree
 constexpr uint32_t kTreeSizes[] = {2, 8, 16, 32, 64, 200};
 
 SHADOWGRAPH_SOLVER_LOOPS void lower_to(uint32_t state, double* least, uint32_t* best, const double* row, double base,

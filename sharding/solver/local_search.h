@@ -46,7 +46,7 @@ class LocalSearch {
   const CompactModel& model_;
   std::mt19937_64 random_;
   std::vector<uint32_t> states_;
-  std::vector<double> conditional_;  // by state: its cost plus pairs with the neighbours' present states
+  std::vector<double> conditional_;  // by state: its cost plus pairs with the neighbors' present states
   std::vector<double> excess_;       // by row: usage minus limit
   double cost_ = 0;
   double excess_sum_ = 0;

@@ -383,7 +383,7 @@ bool PairwiseModel::drop_dominated(uint32_t candidates, const MayReplace& may) {
   for (uint32_t v = 0; v < size(); ++v) {
     if (!left_[v] || states(v) < 2) continue;
     const uint32_t count = states(v);
-    // Compute each state's lower bound given its neighbours' best states; try the cheapest as dominating states.
+    // Compute each state's lower bound given its neighbors' best states; try the cheapest as dominating states.
     std::vector<double> least = unary_[v];
     for (const uint32_t e : edges_of_[v]) {
       const uint32_t others = states(other_end(edges_[e], v));

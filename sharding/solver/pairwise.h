@@ -77,10 +77,10 @@ class PairwiseModel {
 
   // Drops states that are not in `keep` (ascending).
   void restrict_to(uint32_t v, const std::vector<uint32_t>& keep);
-  // Drops infinite states and states incompatible with all states of a neighbour, to a fixpoint. is_possible() is false
+  // Drops infinite states and states incompatible with all states of a neighbor, to a fixpoint. is_possible() is false
   // if a variable loses all its states.
   void propagate();
-  // Merges variables whose state is determined by a neighbour into that neighbour. Returns true if anything changed.
+  // Merges variables whose state is determined by a neighbor into that neighbor. Returns true if anything changed.
   bool merge_functional();
   // Drops states that are dominated by another one of the same variable; `may(v, better, state)` can veto. Returns true
   // if anything changed.
@@ -125,8 +125,8 @@ PairwiseModel pairwise_model(const AssignmentProblem& problem);
 // costs instead. Returns nullopt if there are none.
 std::optional<AssignmentProblem> without_costs_above_all(const AssignmentProblem& problem);
 
-// Drops states that no neighbour is compatible with, that exceed the limit when all others use their minimum, and that
-// are dominated in cost and usage. Merges variables determined by a neighbour into it. Returns false if the model is
+// Drops states that no neighbor is compatible with, that exceed the limit when all others use their minimum, and that
+// are dominated in cost and usage. Merges variables determined by a neighbor into it. Returns false if the model is
 // infeasible.
 bool simplify_within_limit(const AssignmentProblem& problem, PairwiseModel& model);
 // Likewise, without reductions that depend on the limit: preserves the best trade-offs of cost and usage.
