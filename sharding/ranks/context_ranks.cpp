@@ -138,7 +138,7 @@ class ContextExchange {
 
   void run() {
     const std::vector<NodeId> calls = calls_of_attention();
-    describe_group(graph_, {.name = kContextGroup,
+    add_group_note(graph_, {.name = kContextGroup,
                             .size = over_.ranks,
                             .rank = over_.rank,
                             .ranks = ranks_of_group(over_.ranks, over_.apart),

@@ -25,7 +25,7 @@ std::vector<int64_t> ranks_of_group(int64_t ranks, int64_t apart) {
   return all;
 }
 
-void describe_group(Graph& graph, const ProcessGroupInfo& group) {
+void add_group_note(Graph& graph, const ProcessGroupInfo& group) {
   NodeId first = graph.first();
   while (graph.is_placeholder(first)) first = graph.node(first).next;
   InsertionPoint(graph, first)
@@ -147,7 +147,7 @@ class ExpertExchange {
       : graph_(graph), over_(over), layers_(layers), products_(grouped_products(graph)), side_(graph, products_) {}
 
   void run() {
-    describe_group(
+    add_group_note(
         graph_,
         {.name = kGroup, .size = over_.ranks, .ranks = ranks_of_group(over_.ranks, over_.apart), .axis = kGroup});
     for (const GroupedProduct& product : products_) {

@@ -15,7 +15,7 @@ namespace shadowgraph {
 // Returns 0, apart, 2 * apart, ...
 std::vector<int64_t> ranks_of_group(int64_t ranks, int64_t apart);
 // Describes a group in the graph, after the placeholders.
-void describe_group(Graph& graph, const ProcessGroupInfo& group);
+void add_group_note(Graph& graph, const ProcessGroupInfo& group);
 
 // Registers the graph's groups in this process during its lifetime.
 class GroupsOfGraph {
