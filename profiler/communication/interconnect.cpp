@@ -39,7 +39,7 @@ LinkLevel link_level(const JsonPlace& entry) {
   if (level.name.empty()) entry["name"].fail("must not be empty");
   if (const auto size = entry.find("size")) {
     if (size->amount() != std::floor(size->amount()) || size->amount() > 1e9) {
-      size->fail("must be a number of processes");
+      size->fail("must be an integer number of processes");
     }
     level.size = static_cast<int64_t>(size->amount());
   }

@@ -77,7 +77,7 @@ WRONG = {
                ("device", "toaster", "device is 'toaster', which is not a device type"),
                ("title", {}, "title is not a string")],
     "interconnect": [("levels", {}, "levels is not a list"),
-                     ("levels/0/size", 0.5, "levels[0].size must be a number"),
+                     ("levels/0/size", 0.5, "levels[0].size must be an integer"),
                      ("levels/0", "x", "levels[0] is not an object"),
                      ("sources", "x", "sources is not an object"),
                      ("base", [], "base is not a number"),
