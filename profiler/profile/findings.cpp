@@ -249,7 +249,7 @@ class Search {
     if (!profile_.device.is_cpu()) return;  // only this machine's CPU can be measured
     found_.push_back({.name = "unknown-scratch",
                       .seen = fmt::format("the scratch memory of {} calls is unknown and not included", calls),
-                      .remedy = "--measure runs each distinct call once on this machine to measure it"});
+                      .remedy = "--measure measures it by running each distinct call once on this machine"});
   }
 
   const Profile& profile_;

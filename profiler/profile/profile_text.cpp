@@ -249,7 +249,7 @@ std::string memory_text(const Profile& profile) {
   int64_t unknown = 0;
   for (const UncoveredOperator& op : profile.unknown_scratch) unknown += op.count;
   if (unknown > 0) {
-    text += fmt::format("  lower bound: the scratch memory of {} calls of {} operators is unknown (", unknown,
+    text += fmt::format("  lower bound: scratch memory of {} calls of {} operators is unknown (", unknown,
                         profile.unknown_scratch.size());
     std::vector<UncoveredOperator> most = profile.unknown_scratch;
     std::stable_sort(most.begin(), most.end(), [](const auto& a, const auto& b) { return a.count > b.count; });
