@@ -157,7 +157,7 @@ export class Container {
     return this.columns.has(name);
   }
 
-  // Numbers below 2^32. Decoded when first asked for.
+  // Numbers below 2^32. Decoded on first use.
   ints(name: string): Uint32Array {
     const found = this.known.get(name);
     if (found) return found as Uint32Array;

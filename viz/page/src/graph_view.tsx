@@ -189,7 +189,7 @@ export class Drawing {
       y: layout.y[i] + (out !== up ? items[i].height : 0),
     });
     if (middle.length === 0) {
-      // Between phases, or from one copy to the next: at the sides.
+      // Edges between phases or between copies attach to the sides.
       const right = layout.x[edge.to] > layout.x[edge.from] + items[edge.from].width;
       const left = layout.x[edge.to] + items[edge.to].width < layout.x[edge.from];
       const from = { x: layout.x[edge.from] + (right ? items[edge.from].width : left ? 0 : items[edge.from].width), y: layout.y[edge.from] + items[edge.from].height / 2 };
@@ -615,7 +615,7 @@ export function GraphView(): VNode {
     setSaid(`${item.title}, ${item.lines.join(', ')}`);
   };
 
-  // ---- Pointer: drag to move, two fingers or the wheel to zoom, press to select, press twice to open.
+  // ---- Pointer: drag to pan, pinch or scroll to zoom, click to select, double-click to open.
   const pointers = useRef(new Map<number, Point>());
   const dragged = useRef(0);
   const place = (event: PointerEvent | WheelEvent | MouseEvent): Point => {

@@ -30,7 +30,7 @@ interface Arranged {
 
 const OUTSIDE = -1;
 const RIM = 18; // between the border and the first boxes
-const MOST_PORTS = 40; // beyond, edges from outside go straight
+const MOST_PORTS = 40; // above this, edges from outside are straight
 const PADDING = 14;
 const HEADER = 26;
 const LINE = 15;

@@ -11,7 +11,7 @@ export interface Timeline {
   peakStep: number;
 }
 
-// `device` with an index is one device.
+// With an index, `device` is a single device; without, all of its type.
 export function timelineOf(graph: Graph, device: string): Timeline {
   const steps = graph.nodeCount;
   const kinds = graph.header.storage_kinds;

@@ -71,7 +71,7 @@ export interface PlanData {
   notes: string[];
   run: { seconds: number; bubble: number; ranks: Rank[]; stages: Stage[] };
   // By rank: work (0 forward, 1 backward, 2 input gradients, 3 weight gradients), stage, micro-batch, begin and end in
-  // millionths of the step, live bytes after it; one after another.
+  // millionths of the step, live bytes afterwards; concatenated.
   actions: number[][];
 }
 
