@@ -1,5 +1,5 @@
-// Colors of boxes: each mode is a function from a box to a value, with a scale and a legend. The palettes are color-blind
-// safe: Okabe and Ito's for kinds, cividis for amounts.
+// Colors of boxes: each mode is a function from a box to a value, with a scale and a legend. The palettes are
+// color-blind safe: Okabe and Ito's for kinds, cividis for amounts.
 import { EdgeKind, type Item } from './boxes';
 import { formatGiven, NONE, type Graph } from './graph';
 import { bytes, flops, seconds } from './units';

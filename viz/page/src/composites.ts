@@ -1,6 +1,6 @@
-// A graph with the calls of composite operators as boxes: "linear" around t and addmm, "conv2d" around convolution. Regions
-// of composites and checkpoints become clusters inside those of modules, numbered after them, so that open clusters stay
-// open. Everything else is the same graph.
+// A graph with the calls of composite operators as boxes: "linear" around t and addmm, "conv2d" around convolution.
+// Regions of composites and checkpoints become clusters inside those of modules, numbered after them, so that open
+// clusters stay open. Everything else is the same graph.
 import { grouped, NONE, type Cluster, type Graph, type Lists } from './graph';
 
 interface Extra {

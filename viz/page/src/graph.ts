@@ -1,5 +1,5 @@
-// The graph as columns, and data derived from them on demand. Nodes, values and storages have the numbers of the text form:
-// n12, %12 and s5 are the same there.
+// The graph as columns, and data derived from them on demand. Nodes, values and storages have the numbers of the text
+// form: n12, %12 and s5 are the same there.
 import type { Container, Given, Header, TargetInfo } from './container';
 import { bytes, flops, plain, seconds } from './units';
 

@@ -1,5 +1,5 @@
-// Positions of boxes. Each open item is laid out by dagre separately, with its open children as boxes of their size, and
-// the result is cached: opening a module lays out only that module and those around it.
+// Positions of boxes. Each open item is laid out by dagre separately, with its open children as boxes of their size,
+// and the result is cached: opening a module lays out only that module and those around it.
 import * as dagre from '@dagrejs/dagre';
 import { EdgeKind, siblingsOf, type Boxes, type Item } from './boxes';
 import { NONE } from './graph';
@@ -14,8 +14,8 @@ export interface Layout {
   // Corner of each item in the whole picture.
   x: Float64Array;
   y: Float64Array;
-  // The route of an edge between two children of one item, in picture coordinates; "from to" by index. From outside an open
-  // item to its child: "in child"; from the child to the outside: "out child".
+  // The route of an edge between two children of one item, in picture coordinates; "from to" by index. From outside an
+  // open item to its child: "in child"; from the child to the outside: "out child".
   ways: Map<string, Point[]>;
   width: number;
   height: number;
@@ -164,7 +164,8 @@ function arrange(items: readonly Item[], container: Item, edges: { from: number;
   return result;
 }
 
-// Keeps boxes away from the border at which edges enter: all incoming routes start at one rank, all outgoing end at one.
+// Keeps boxes away from the border at which edges enter: all incoming routes start at one rank, all outgoing end at
+// one.
 function toTheRims(graph: dagre.graphlib.Graph, ports: { entered: number[]; left: number[] }): void {
   if (ports.entered.length > 0) {
     graph.setNode('top', { width: 1, height: 1 });

@@ -68,8 +68,8 @@ export interface Blocks {
 
 const MOST_BLOCKS = 30000;
 
-// Storages as rectangles, at the addresses of the static plan. Without a plan, at the lowest address that is free during the
-// lifetime, largest first; small ones are omitted then, since each placement checks all previous ones.
+// Storages as rectangles, at the addresses of the static plan. Without a plan, at the lowest address that is free
+// during the lifetime, largest first; small ones are omitted then, since each placement checks all previous ones.
 export function blocksOf(graph: Graph, device: string): Blocks {
   const { first, last } = graph.lives();
   const bytes = graph.storageBytes();

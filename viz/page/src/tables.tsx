@@ -237,8 +237,8 @@ const MOST_PIXELS = 15_000_000; // browsers limit the height of elements: Firefo
 const MOST_PRINTED = 2000;
 const BEYOND = 8; // rows rendered above and below the visible ones
 
-// Returns the visible rows of a scrolled list, and the heights of the spacers above and below. A list higher than the limit
-// of an element scrolls by more than one row height per row.
+// Returns the visible rows of a scrolled list, and the heights of the spacers above and below. A list higher than the
+// limit of an element scrolls by more than one row height per row.
 export function inSight(rows: number, top: number, height: number): { first: number; last: number; above: number; below: number } {
   const real = rows * HEIGHT;
   const whole = Math.min(real, MOST_PIXELS);
