@@ -1,7 +1,7 @@
-// Finds offsets for storages with known lives. This is dynamic storage allocation, which is NP-hard, so several
-// planners run and the least arena wins. Plans lose against the bound at the boundary of forward and backward.
-// Activations nest there (what is born first dies last), and temporaries between them leave holes; hence the planner
-// with two ends.
+// Assigns arena offsets to storages with known lifetimes. This is dynamic storage allocation, which is NP-hard, so
+// several planners run and the smallest arena wins. Most of the gap to the lower bound is at the boundary of forward
+// and backward: activations nest there (first allocated, last freed), and temporaries between them leave holes; hence
+// the planner that fills the arena from both ends.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -17,7 +17,7 @@ namespace {
 
 enum class Fit : uint8_t { kLowest, kTightest };
 
-// Hands out space from below; keeps the gaps between what is held.
+// Allocates space from the bottom up and tracks the gaps between allocations.
 class Arena {
  public:
   explicit Arena(Fit fit) : fit_(fit) {}
@@ -57,7 +57,7 @@ class Arena {
     }
   }
 
-  int64_t extent() const { return extent_; }  // end of the highest that is held
+  int64_t extent() const { return extent_; }  // end of the highest allocation
 
  private:
   using Gaps = std::map<int64_t, int64_t>;  // size by offset
@@ -76,7 +76,7 @@ class Arena {
     const auto found = by_size_.lower_bound({bytes, 0});
     return found == by_size_.end() ? gaps_.end() : gaps_.find(found->second);
   }
-  // Takes the lowest of the gaps that are surely large enough, and of the first few that may be.
+  // Takes the lowest of the gaps known to be large enough, and of the first few that may be.
   Gaps::iterator lowest(int64_t bytes) {
     constexpr int kTried = 32;
     auto best = gaps_.end();
@@ -110,8 +110,9 @@ class Planner {
   Planner(const std::vector<PlanRequest>& requests, int64_t alignment) : requests_(requests) {
     for (uint32_t i = 0; i < requests.size(); ++i) {
       const PlanRequest& request = requests[i];
-      if (request.born > request.last) throw Error("plan_memory: a request ends before it begins");
-      if (request.bytes < 0) throw Error("plan_memory: a request of less than 0 bytes");
+      if (request.born > request.last)
+        throw Error("plan_memory: invalid lifetime: a request is freed before it is allocated");
+      if (request.bytes < 0) throw Error("plan_memory: invalid size: a request has negative bytes");
       size_.push_back((request.bytes + alignment - 1) / alignment * alignment);
       steps_ = std::max(steps_, request.last + 1);
       if (request.bytes > 0) by_birth_.push_back(i);
@@ -130,7 +131,7 @@ class Planner {
     return most;
   }
 
-  // Places each storage when it is born.
+  // Places each storage when it is allocated.
   Plan one_end(Fit fit, std::string name) const {
     Plan plan{.offsets = std::vector<int64_t>(size_.size(), 0), .planner = std::move(name)};
     Arena arena(fit);
@@ -143,7 +144,7 @@ class Planner {
     return plan;
   }
 
-  // Places storages that live for more than `life` steps from below, the others from above.
+  // Places storages with a lifetime longer than `life` steps from the bottom, the others from the top.
   Plan two_ends(uint32_t life, std::string name) const {
     Plan plan{.offsets = std::vector<int64_t>(size_.size(), 0), .planner = std::move(name)};
     Arena low(Fit::kLowest);
@@ -161,7 +162,7 @@ class Planner {
     return plan;
   }
 
-  // Places one after another, the greatest first by `weight`, into the lowest place that is free all its life.
+  // Places storages by decreasing `weight`, each at the lowest offset that is free during its lifetime.
   template <typename Weight>
   Plan offline(const Weight& weight, std::string name) const {
     Plan plan{.offsets = std::vector<int64_t>(size_.size(), 0), .planner = std::move(name)};
@@ -208,7 +209,7 @@ class Planner {
   }
 
  private:
-  // Visits births and deaths in order; storages that die before a step are gone by then.
+  // Visits allocations and frees in order; storages last used before a step are freed by then.
   template <typename Born, typename Dead>
   void walk(const Born& born, const Dead& dead) const {
     size_t next_death = 0;
@@ -228,7 +229,7 @@ class Planner {
 
 Plan plan_memory(const std::vector<PlanRequest>& requests, const PlanOptions& options) {
   if (options.alignment < 1 || !std::has_single_bit(static_cast<uint64_t>(options.alignment))) {
-    throw Error("plan_memory: the alignment is no power of two");
+    throw Error("plan_memory: the alignment must be a power of two");
   }
   const Planner planner(requests, options.alignment);
   std::vector<Plan> plans = planner.all(options.offline_limit);
@@ -250,7 +251,7 @@ MemoryPlan plan_memory(const ProgramCosts& costs, const PlanOptions& options) {
   for (const StorageId id : order.before()) add(id);
   for (uint32_t step = 0; step < order.steps(); ++step) {
     for (const StorageId id : order.born(step)) add(id);
-    // Scratch is a request like any other, with an offset that nobody asks for.
+    // Scratch takes space like any storage; its offset is not reported.
     if (order.scratch(step) > 0) requests.push_back({order.scratch(step), step, step}), storages.emplace_back();
   }
   const Plan plan = plan_memory(requests, options);

@@ -1,5 +1,5 @@
-// The single figures of a profile, one row each. Its text, its JSON, docs/profile.schema.json, the attributes of
-// reports in Python with their stub, and the table in docs/memory.md follow (scripts/write_profile_figures.py).
+// The scalar figures of a profile, one row each. The text and JSON reports, docs/profile.schema.json, the Python
+// attributes with their stub, and the table in docs/memory.md are derived from it (scripts/write_profile_figures.py).
 #include "profiler/profile/figures.h"
 
 #include <fmt/format.h>
@@ -25,10 +25,9 @@ using Note = std::optional<std::string>;
 
 const std::vector<FigureOf<PeakInfo>>& peak_figures() {
   static const std::vector<FigureOf<PeakInfo>> rows{
-      {"bytes", kBytes,
-       "most bytes of storages alive at once on the device, without scratch inside kernels that nobody registered",
+      {"bytes", kBytes, "maximum bytes of storages alive at once on the device, without scratch memory inside kernels",
        &PeakInfo::bytes, kNowhere, "peak"},
-      {"node", kCount, "position of the peak's node in program order, from 0", &PeakInfo::node},
+      {"node", kCount, "index of the node at the peak, in program order, from 0", &PeakInfo::node},
   };
   return rows;
 }
@@ -36,9 +35,9 @@ const std::vector<FigureOf<PeakInfo>>& peak_figures() {
 const std::vector<FigureOf<CommunicationSum>>& communication_figures() {
   using Sum = CommunicationSum;
   static const std::vector<FigureOf<Sum>> rows{
-      {"calls", kCount, "collectives that are in the figures", &Sum::calls},
-      {"payload_bytes", kBytes, "whole tensors, summed", &Sum::payload},
-      {"wire_bytes", kBytes, "bytes that this process sends", &Sum::wire},
+      {"calls", kCount, "number of collectives included in these sums", &Sum::calls},
+      {"payload_bytes", kBytes, "total size of the tensors communicated", &Sum::payload},
+      {"wire_bytes", kBytes, "bytes sent by this process", &Sum::wire},
   };
   return rows;
 }
@@ -46,45 +45,45 @@ const std::vector<FigureOf<CommunicationSum>>& communication_figures() {
 const std::vector<FigureOf<DeviceMemory>>& device_memory_figures() {
   using Memory = DeviceMemory;
   static const std::vector<FigureOf<Memory>> rows{
-      {"requested_peak_bytes", kBytes, "peak of bytes as asked for: storages, known scratch, cuBLAS workspace",
+      {"requested_peak_bytes", kBytes, "peak of requested bytes: storages, known scratch, cuBLAS workspaces",
        &Memory::requested_peak},
-      {"allocated_peak_bytes", kBytes,
-       "peak of bytes in blocks that something holds: torch.cuda.max_memory_allocated()", &Memory::allocated_peak,
-       kAllocator, "allocated",
+      {"allocated_peak_bytes", kBytes, "peak of bytes in allocated blocks: torch.cuda.max_memory_allocated()",
+       &Memory::allocated_peak, kAllocator, "allocated",
        [](P p) -> Note {
          const Memory& memory = *p.device_memory;
          const size_t steps = memory.reserved_after.size();
          return fmt::format("in {} step{}{}", steps, steps == 1 ? "" : "s",
                             memory.cublas_workspace == 0 ? ""
-                                                         : fmt::format(", {} of it cuBLAS's workspaces ({})",
+                                                         : fmt::format(", including {} of cuBLAS workspaces ({})",
                                                                        human_bytes(memory.cublas_workspace),
                                                                        memory.options.assumptions.why_workspace()));
        }},
-      {"reserved_peak_bytes", kBytes, "peak of bytes in segments: torch.cuda.max_memory_reserved()",
+      {"reserved_peak_bytes", kBytes, "peak of bytes in reserved segments: torch.cuda.max_memory_reserved()",
        &Memory::reserved_peak, kAllocator, "reserved",
        [](P p) -> Note {
-         return fmt::format("by the caching allocator, {} of it free but cached",
+         return fmt::format("by the caching allocator, {} of it cached but unused",
                             human_bytes(p.device_memory->fragmentation()));
        }},
-      {"fragmentation_bytes", kBytes, "bytes reserved and not held when the reserved bytes first reached their peak",
+      {"fragmentation_bytes", kBytes, "bytes reserved but not allocated when reserved bytes first reach their peak",
        &Memory::fragmentation},
-      {"stuck_bytes", kBytes, "bytes free then, in segments that something else holds", &Memory::stuck_at_peak},
-      {"segments", kCount, "segments at the end; expandable ones are not counted", &Memory::segments},
-      {"retries", kCount, "allocations that went well only after the cache was given back", &Memory::retries},
-      {"assumed.context_bytes", kBytes, "bytes of the CUDA context; in footprint_bytes alone", &Memory::context},
+      {"stuck_bytes", kBytes, "the part of fragmentation_bytes in segments that also hold live blocks",
+       &Memory::stuck_at_peak},
+      {"segments", kCount, "segments at the end, without expandable ones", &Memory::segments},
+      {"retries", kCount, "allocations that succeeded only after cached memory was released", &Memory::retries},
+      {"assumed.context_bytes", kBytes, "size of the CUDA context; included in footprint_bytes only", &Memory::context},
       {"assumed.cublas_workspace_bytes", kBytes,
-       "bytes of cuBLAS's workspaces, in all figures here: one for each stream and thread with matrix products; 0 "
-       "without them",
+       "size of the cuBLAS workspaces, one for each stream and thread with matrix products; included in all figures of "
+       "device_memory",
        &Memory::cublas_workspace},
-      {"assumed.nccl_bytes", kBytes, "bytes of NCCL's buffers; in footprint_bytes alone. Absent without collectives",
+      {"assumed.nccl_bytes", kBytes,
+       "size of NCCL's buffers; included in footprint_bytes only. Absent without collectives",
        [](const Memory& m) { return m.nccl > 0 ? std::optional(m.nccl) : std::nullopt; }},
-      {"footprint_bytes", kBytes,
-       "bytes reserved at the peak, the context and NCCL's buffers: about what nvidia-smi says", &Memory::footprint,
-       kAllocator, "on the device",
+      {"footprint_bytes", kBytes, "reserved peak, CUDA context and NCCL buffers: about what nvidia-smi shows",
+       &Memory::footprint, kAllocator, "on the device",
        [](P p) -> Note {
          const Memory& memory = *p.device_memory;
          return fmt::format("with an assumed CUDA context of {}{}", human_bytes(memory.context),
-                            memory.nccl > 0 ? fmt::format(" and {} of NCCL's buffers", human_bytes(memory.nccl)) : "");
+                            memory.nccl > 0 ? fmt::format(" and {} of NCCL buffers", human_bytes(memory.nccl)) : "");
        }},
   };
   return rows;
@@ -94,53 +93,51 @@ namespace {
 
 std::vector<FigureOf<CacheInfo>> cache_figures() {
   return {
-      {"context", kCount, "tokens in the cache after the step", &CacheInfo::context},
-      {"bytes_per_token", kBytes, "bytes a token of one sequence takes in all layers", &CacheInfo::bytes_per_token},
-      {"bytes", kBytes, "bytes of all sequences of the batch after the step", &CacheInfo::bytes, kModel, "cache",
+      {"context", kCount, "tokens in the KV cache after the step", &CacheInfo::context},
+      {"bytes_per_token", kBytes, "KV cache bytes per token of one sequence, all layers", &CacheInfo::bytes_per_token},
+      {"bytes", kBytes, "KV cache bytes after the step, all sequences of the batch", &CacheInfo::bytes, kModel,
+       "KV cache",
        [](P p) -> Note {
          const CacheInfo& cache = *p.cache;
          return fmt::format(
-             "after {} of {} tokens, {} bytes a token and sequence, {}{}", cache.step, exact_count(cache.context),
+             "after {} of {} tokens, {} bytes per token and sequence, {}{}", cache.step, exact_count(cache.context),
              exact_count(cache.bytes_per_token), cache.kind,
              cache.context > cache.positions && cache.positions > 0
                  ? fmt::format("; beyond the {} positions the model was trained on", exact_count(cache.positions))
                  : "");
        }},
-      {"positions", kCount, "positions that the model was trained on", &CacheInfo::positions},
+      {"positions", kCount, "maximum positions of the model's configuration", &CacheInfo::positions},
   };
 }
 
 std::vector<FigureOf<Profile>> model_figures() {
   return {
-      {"parameters", kCount, "elements of all parameters, shared ones once", [](P p) { return p.size.parameters; },
+      {"parameters", kCount, "number of parameters; shared ones count once", [](P p) { return p.size.parameters; },
        kModel, "parameters",
        [](P p) -> Note {
          const ParameterCount& size = p.size;
          return fmt::format("({}){}", human_bytes(size.parameter_bytes),
                             size.whole_parameters == size.parameters
                                 ? ""
-                                : fmt::format(" here, of {} on all ranks", exact_count(size.whole_parameters)));
+                                : fmt::format(" on this rank, of {} on all ranks", exact_count(size.whole_parameters)));
        }},
-      {"parameter_bytes", kBytes, "bytes of all parameters, shared ones once",
+      {"parameter_bytes", kBytes, "size of all parameters; shared ones count once",
        [](P p) { return p.size.parameter_bytes; }},
-      {"whole_parameters", kCount,
-       "elements of all parameters on all ranks; absent where this process holds all of them",
+      {"whole_parameters", kCount, "number of parameters on all ranks; absent if this process holds all of them",
        [](P p) {
          const ParameterCount& size = p.size;
          return size.whole_parameters == size.parameters ? std::nullopt : std::optional(size.whole_parameters);
        }},
-      {"buffers", kCount, "elements of all buffers, shared ones once", [](P p) { return p.size.buffers; }, kModel,
+      {"buffers", kCount, "elements of all buffers; shared ones count once", [](P p) { return p.size.buffers; }, kModel,
        "buffers",
        [](P p) { return p.size.buffers == 0 ? Note() : fmt::format("({})", human_bytes(p.size.buffer_bytes)); }},
-      {"buffer_bytes", kBytes, "bytes of all buffers, shared ones once", [](P p) { return p.size.buffer_bytes; }},
-      {"saved_bytes", kBytes, "bytes of all storages that autograd saves for backward, each once and whole",
+      {"buffer_bytes", kBytes, "size of all buffers; shared ones count once", [](P p) { return p.size.buffer_bytes; }},
+      {"saved_bytes", kBytes, "size of all storages saved for backward, each counted once and in full",
        [](P p) { return p.saved.all; }, kModel, "saved",
-       [](P p) -> Note {
-         return fmt::format("at once for backward, {} of it activations", human_bytes(p.saved.activations));
-       }},
-      {"saved_activation_bytes", kBytes, "bytes of saved storages that the step itself made",
+       [](P p) -> Note { return fmt::format("for backward, {} of it activations", human_bytes(p.saved.activations)); }},
+      {"saved_activation_bytes", kBytes, "size of the saved storages that the step itself allocated",
        [](P p) { return p.saved.activations; }},
-      {"capture_seconds", kSeconds, "seconds that the capture took; absent for a graph that was read",
+      {"capture_seconds", kSeconds, "time that the capture took; absent for a graph read from a file",
        &Profile::capture_seconds},
   };
 }
@@ -151,76 +148,75 @@ double activations_of(P p) {
 
 std::vector<FigureOf<Profile>> memory_figures() {
   return {
-      {"peak_rounded_bytes", kBytes,
-       "bytes of the peak if each storage is rounded up to 512 bytes; perhaps at another node",
+      {"peak_rounded_bytes", kBytes, "peak if each storage is rounded up to 512 bytes; may be at another node",
        &Profile::peak_rounded_bytes, kPeak, "in 512 B blocks"},
       {"peak_activation_share", kRatio,
-       "part of the peak that is activations, in the steady state where the report leads with it; absent for an empty "
-       "graph",
+       "fraction of the peak that is activations; of steady_peak if present. Absent for an empty graph",
        [](P p) {
          const auto bytes = static_cast<double>(p.leading_peak().bytes);
          return bytes > 0 ? std::optional(activations_of(p) / bytes) : std::nullopt;
        },
        kPeak, "activations",
-       [](P p) { return activations_of(p) > 0 ? Note("of the peak, which recompute or offload may free") : Note(); }},
+       [](P p) { return activations_of(p) > 0 ? Note("of the peak; recompute or offload can reduce them") : Note(); }},
       {"peak_with_scratch.bytes", kBytes,
-       "most bytes of storages and known scratch: an estimate, and at least this if unknown_scratch is not empty",
+       "maximum bytes of storages and known scratch memory: an estimate; a lower bound if unknown_scratch is not empty",
        [](P p) { return p.peak_with_scratch.bytes; }, kScratch, "with scratch",
        [](P p) {
          const PeakInfo& peak = p.peak_with_scratch;
          return peak.bytes > p.leading_peak().bytes ? fmt::format("at node {}: {}", peak.node, peak.op) : Note();
        }},
-      {"peak_with_scratch.node", kCount, "position of that node in program order, from 0",
+      {"peak_with_scratch.node", kCount, "index of that node in program order, from 0",
        [](P p) { return p.peak_with_scratch.node; }},
-      {"static_plan.bytes", kBytes, "bytes of the arena of a static plan", [](P p) { return p.plan().bytes; }},
+      {"static_plan.bytes", kBytes, "arena size of a static memory plan", [](P p) { return p.plan().bytes; }},
       {"static_plan.bound", kBytes,
-       "most bytes alive at once, each storage rounded up to 512 bytes: no plan is smaller",
+       "maximum bytes alive at once, each storage rounded up to 512 bytes: a lower bound for static_plan.bytes",
        [](P p) { return p.plan().bound; }},
   };
 }
 
 std::vector<FigureOf<RunMemory>> run_figures() {
   return {
-      {"steps", kCount, "steps that were recorded", [](const RunMemory& run) { return run.steps.size(); }},
-      {"peak_bytes", kBytes, "most live bytes of all steps", &RunMemory::peak},
+      {"steps", kCount, "number of recorded steps", [](const RunMemory& run) { return run.steps.size(); }},
+      {"peak_bytes", kBytes, "maximum live bytes over all steps", &RunMemory::peak},
       {"reserved_peak_bytes", kBytes,
-       "most bytes in the caching allocator's segments in all steps; absent for a CPU and if the run does not fit",
+       "maximum bytes reserved by the caching allocator over all steps; absent for a CPU and if the run does not fit",
        &RunMemory::reserved_peak},
   };
 }
 
 std::vector<FigureOf<StepTime>> time_figures() {
   return {
-      {"seconds", kSeconds, "seconds of the step", [](const StepTime& time) { return time.seconds(); }, kNowhere,
+      {"seconds", kSeconds, "estimated step time", [](const StepTime& time) { return time.seconds(); }, kNowhere,
        "time"},
-      {"device_seconds", kSeconds, "seconds of the step that the device works: the sum over kernels", &StepTime::busy,
-       kTime, "device",
+      {"device_seconds", kSeconds, "time the device is busy: the sum over kernels", &StepTime::busy, kTime, "device",
        [](P p) {
          const StepTime& time = *p.time();
          return time.host() == 0 ? Note()
-                                 : fmt::format("of it the device works, {} it waits for the host ({} calls)",
+                                 : fmt::format("busy, {} idle waiting for the host ({} kernel launches)",
                                                human_seconds(time.waiting()), time.calls());
        }},
-      {"host_seconds", kSeconds, "seconds that the host needs to issue all calls; 0 where the caller waits for each",
+      {"host_seconds", kSeconds, "time the host needs to launch all kernels; 0 if calls are synchronous",
        &StepTime::host},
-      {"waiting_seconds", kSeconds, "seconds of the step that the device waits for the host", &StepTime::waiting},
+      {"waiting_seconds", kSeconds, "time the device is idle, waiting for the host", &StepTime::waiting},
       {"flop_utilization", kRatio,
-       "flops without flops_beyond_pytorch, by what the device could have done in these seconds; 1 is its peak",
+       "model FLOPs utilization (MFU): FLOPs without flops_beyond_pytorch, over the device's peak rate times the step "
+       "time",
        &StepTime::flop_utilization, kTime, "utilization", [](P) -> Note { return "of the peak for matrix products"; }},
-      {"calls", kCount, "calls that run a kernel", &StepTime::calls},
+      {"calls", kCount, "calls that launch a kernel", &StepTime::calls},
   };
 }
 
 std::vector<FigureOf<OverlappedStep>> overlap_figures() {
   using Step = OverlappedStep;
   return {
-      {"seconds", kSeconds, "of the step, on its streams", &Step::seconds},
-      {"compute_seconds", kSeconds, "of the step without its collectives", &Step::compute},
-      {"exposed_seconds", kSeconds, "seconds - compute_seconds: what nothing hides", &Step::exposed},
-      {"slowed_seconds", kSeconds, "how much longer kernels take beside collectives", &Step::slowed},
-      {"waits_for_host_seconds", kSeconds, "the device waits for the host", &Step::waits_for_host},
-      {"at_least_seconds", kSeconds, "the longest of computing and of each group's communicating", &Step::at_least},
-      {"at_most_seconds", kSeconds, "one after the other", &Step::at_most},
+      {"seconds", kSeconds, "step time with communication overlapped", &Step::seconds},
+      {"compute_seconds", kSeconds, "step time without collectives", &Step::compute},
+      {"exposed_seconds", kSeconds, "exposed communication: seconds - compute_seconds", &Step::exposed},
+      {"slowed_seconds", kSeconds, "time added to kernels that run concurrently with collectives", &Step::slowed},
+      {"waits_for_host_seconds", kSeconds, "time the device is idle, waiting for the host", &Step::waits_for_host},
+      {"at_least_seconds", kSeconds, "lower bound: the longest of compute and each group's communication",
+       &Step::at_least},
+      {"at_most_seconds", kSeconds, "upper bound: no overlap", &Step::at_most},
   };
 }
 
@@ -233,7 +229,7 @@ struct ProfileRow {
 // The rows of all parts, in the order of the text.
 std::vector<ProfileRow> all_rows() {
   std::vector<ProfileRow> all;
-  // `part` returns a pointer, nullptr where the profile has no such part; or an optional.
+  // `part` returns a pointer or an optional, empty if the profile has no such part.
   const auto add = [&]<class T>(const std::string& object, const std::vector<FigureOf<T>>& rows, bool always,
                                 auto part) {
     for (const FigureOf<T>& row : rows) {
@@ -264,7 +260,7 @@ std::vector<ProfileRow> all_rows() {
       [](P p) { return p.communication() == nullptr ? std::nullopt : std::optional(p.communication()->total()); });
   add("communication",
       std::vector<FigureOf<Communication>>{
-          {"seconds", kSeconds, "one collective after another; absent without figures of the links, here and below",
+          {"seconds", kSeconds, "time of all collectives without overlap; absent without interconnect specs",
            [](const Communication& sent) {
              return sent.has_seconds() ? std::optional(sent.total().seconds) : std::nullopt;
            }}},

@@ -1,4 +1,4 @@
-// Rows of figures.cpp, as the writers of text and JSON take them.
+// Rows of figures.cpp, in the form that the text and JSON writers use.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -17,10 +17,10 @@ namespace shadowgraph {
 
 struct CommunicationSum;
 
-// Where a figure's line stands in the text. kNowhere: it has none, or a writer of its own (profile_text.cpp).
+// Section of the text report that shows the figure. kNowhere: not shown, or written by profile_text.cpp.
 enum class TextPart : uint8_t { kNowhere, kModel, kPeak, kScratch, kAllocator, kTime };
 
-// What follows a figure in its line; nullopt: this report has no such line.
+// Text appended to a figure's line; nullopt omits the line.
 using FigureNote = std::function<std::optional<std::string>(const Profile&)>;
 
 template <class>
@@ -28,10 +28,10 @@ constexpr bool kIsOptional = false;
 template <class Number>
 constexpr bool kIsOptional<std::optional<Number>> = true;
 
-// A figure of T, which is a profile or a part of one.
+// A figure of T: of a profile or of a part of one.
 template <class T>
 struct FigureOf {
-  // `get` takes a T and returns a number; or an optional one, which is not required then.
+  // `get` takes a T and returns a number or an optional number. Optional figures are not required in the JSON schema.
   template <class Get>
   FigureOf(std::string key, FigureUnit unit, std::string doc, Get get, TextPart part = TextPart::kNowhere,
            std::string label = {}, FigureNote note = {})
@@ -69,12 +69,12 @@ struct FigureOf {
   FigureNote note;
 };
 
-// Of parts that a profile has several of.
+// Figures of parts that may occur several times in a profile.
 const std::vector<FigureOf<DeviceMemory>>& device_memory_figures();
 const std::vector<FigureOf<PeakInfo>>& peak_figures();
 const std::vector<FigureOf<CommunicationSum>>& communication_figures();
 
-// Sets object["a"]["b"] for the key "a.b", and nothing for an absent figure.
+// Sets object["a"]["b"] for the key "a.b"; leaves out absent figures.
 void add_figure(nlohmann::json& object, const std::string& key, const FigureValue& value);
 
 template <class T>

@@ -56,7 +56,7 @@ void MemoryProfiler::measure(const Profile& profile, NodeId node, std::span<std:
 std::vector<NodeFigure> TimeProfiler::figures() const { return {{"seconds", "s"}}; }
 
 void TimeProfiler::measure(const Profile& profile, NodeId node, std::span<std::optional<double>> into) const {
-  // The links decide what a collective takes, of which StepTime knows nothing.
+  // The time of a collective depends on the interconnect; CommunicationProfiler reports it.
   if (profile.time() == nullptr || profile.graph().facts(node).collective) return;
   into[0] = profile.time()->of(node).seconds;
 }
@@ -84,7 +84,7 @@ GraphProfiler& GraphProfiler::add(std::shared_ptr<const NodeProfiler> profiler) 
   for (const NodeFigure& figure : figures) {
     const bool taken = std::any_of(figures_.begin(), figures_.end(),
                                    [&](const NodeFigure& other) { return other.name == figure.name; });
-    if (taken) throw Error("two profilers have a figure '" + figure.name + "'; give it another name");
+    if (taken) throw Error("two profilers define a figure '" + figure.name + "'; rename one of them");
   }
   profilers_.push_back({std::move(profiler), figures.size()});
   std::move(figures.begin(), figures.end(), std::back_inserter(figures_));
@@ -92,7 +92,7 @@ GraphProfiler& GraphProfiler::add(std::shared_ptr<const NodeProfiler> profiler) 
 }
 
 GraphProfiler& GraphProfiler::add(std::string name, std::string unit, RuleProfiler::Rule rule) {
-  if (!rule) throw Error("the figure '" + name + "' has no rule");
+  if (!rule) throw Error("figure '" + name + "' needs a rule; got an empty function");
   return add(std::make_shared<const RuleProfiler>(NodeFigure{std::move(name), std::move(unit)}, std::move(rule)));
 }
 
@@ -101,8 +101,7 @@ NodeTable GraphProfiler::run(const Profile& profile) const {
   NodeTable table;
   table.graph_ = WeakGraph(graph);
   table.figures_ = figures_;
-  // Returns the node that this one differentiates, through nodes that are backward's themselves; invalid if there is
-  // none.
+  // Returns the forward node that this node differentiates, following chains of backward nodes; invalid if none.
   const auto belongs_to = [&](NodeId node) {
     NodeId last;
     for (NodeId forward = graph.node(node).forward; forward.valid() && !graph.is_erased(forward);
@@ -140,7 +139,7 @@ const NodeCost& NodeTable::at(NodeId node, std::string_view figure) const {
   const auto found =
       std::find_if(figures_.begin(), figures_.end(), [&](const NodeFigure& one) { return one.name == figure; });
   if (found == figures_.end()) throw Error(fmt::format("no profiler has a figure '{}'", figure));
-  if (!has(node)) throw Error("the node is no row of the table: its costs stand at its forward node");
+  if (!has(node)) throw Error("the node has no row in the table: its costs are added to those of its forward node");
   return at(node, static_cast<size_t>(found - figures_.begin()));
 }
 

@@ -1,4 +1,4 @@
-// Writes a profile as JSON: docs/profile.schema.json has the keys.
+// Writes a profile as JSON; the schema is docs/profile.schema.json.
 #include <nlohmann/json.hpp>
 
 #include <span>
@@ -17,7 +17,7 @@ namespace {
 
 using nlohmann::json;
 
-// The tree is at most 64 deep (module_tree.cpp).
+// Recursion is bounded: the tree is at most 64 deep (module_tree.cpp).
 json to_json(const std::vector<ModuleProfile>& modules, uint32_t at) {
   const ModuleProfile& module = modules[at];
   const GroupFigures& f = module.figures;

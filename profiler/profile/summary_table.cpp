@@ -100,7 +100,7 @@ class ModuleRows {
     const Graph& graph = costs.graph();
     const auto count = static_cast<uint32_t>(tree_.modules.size());
     for (const NodeId node : costs.nodes) {
-      // Every module has the nodes of those below it. Among equal modules, equal nodes are at equal places.
+      // A module includes the nodes of its children. In identical modules, identical nodes have the same index.
       if (!fold || graph.target(node).kind() == TargetKind::kBuiltin) continue;
       for (uint32_t at = module_of_[node]; at != 0; at = tree_.modules[at].parent) nodes_[at].push_back(node);
     }
@@ -118,7 +118,7 @@ class ModuleRows {
   std::vector<SummaryRow> rows(uint32_t depth) { return rows(0, depth); }
 
  private:
-  // The tree is at most 64 deep (module_tree.cpp).
+  // Recursion is bounded: the tree is at most 64 deep (module_tree.cpp).
   std::vector<SummaryRow> rows(uint32_t at, uint32_t depth) {
     const Module& module = tree_.modules[at];
     std::vector<SummaryRow> result;
@@ -148,7 +148,7 @@ class ModuleRows {
     return std::string_view(path).substr(dot == std::string::npos ? 0 : dot + 1);
   }
 
-  // Returns one past the last of the siblings from `first` on that do the same.
+  // Returns one past the last of the consecutive siblings from `first` on that are identical.
   size_t last_of_run(const std::vector<uint32_t>& modules, const std::vector<std::vector<SummaryRow>>& rows,
                      size_t first) {
     if (rows[first].empty()) return first + 1;
@@ -185,7 +185,7 @@ class ModuleRows {
   const ModuleTree& tree_;
   bool fold_;
   BlockHashes blocks_;
-  std::vector<std::vector<NodeId>> nodes_;  // by module, those below it included
+  std::vector<std::vector<NodeId>> nodes_;  // by module, including its children
   const IdMap<NodeId, uint32_t>& module_of_;
   std::vector<GroupFigures> own_;
   std::vector<GroupFigures> inclusive_;
@@ -194,7 +194,7 @@ class ModuleRows {
 
 // ---- Rows by call or operator
 
-// Returns the outermost composite call that a region lies in, up to the next module; invalid outside any.
+// Returns, for each region, the outermost enclosing composite call within its module; invalid outside any.
 IdMap<RegionId, RegionId> outermost_composites(const Graph& graph) {
   IdMap<RegionId, RegionId> outermost;
   for (uint32_t i = 0; i < graph.region_count(); ++i) {
@@ -244,7 +244,7 @@ std::vector<SummaryRow> call_rows(const ProgramCosts& costs, bool by_name) {
       if (by_name) rows.back().repeats = 0;
       if (!by_name && composite.valid()) row_of_region[composite] = row;
     }
-    // A call is a node outside composites, or a composite, which counts once.
+    // A composite counts as one call; so does a node outside composites.
     if (by_name && (!composite.valid() || std::as_const(row_of_region)[composite] == kNoGroup)) {
       ++rows[row].repeats;
       if (composite.valid()) row_of_region[composite] = row;

@@ -1,6 +1,6 @@
-// Megatron's tensor parallelism cuts parameters by the names that models give them. A layer that spreads is cut by its
-// columns (outputs), one that gathers by its rows (inputs). Weights are [out, in]; GPT-2's Conv1D has [in, out], so its
-// columns are dimension 1.
+// Preset plans. Megatron-style tensor parallelism shards parameters by layer name: column-parallel layers are sharded
+// by outputs, row-parallel ones by inputs. Weights are [out, in]; GPT-2's Conv1D has [in, out], so its columns are
+// dimension 1.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -38,7 +38,7 @@ HandPlan hand_plan(std::string_view name, const DeviceMesh& mesh) {
     words.push_back(std::move(word));
   }
   throw Error(
-      fmt::format("there is no plan by hand '{}' on {}; there are {}", name, mesh.to_string(), fmt::join(words, ", ")));
+      fmt::format("no preset plan '{}' for mesh {}; choose one of {}", name, mesh.to_string(), fmt::join(words, ", ")));
 }
 
 namespace {
@@ -54,7 +54,7 @@ bool ends_with_layer(std::string_view module, std::string_view layer) {
   return module.size() == layer.size() || module[module.size() - layer.size() - 1] == '.';
 }
 
-// Returns the dimension of a parameter that `role` cuts; below 0 if it cuts none.
+// Returns the dimension of a parameter that `role` shards; negative if none.
 int64_t dimension_of(LinearCut role, std::string_view name, size_t rank) {
   if (role == LinearCut::kNone) return -1;
   const bool bias = name.ends_with("bias");
@@ -66,12 +66,12 @@ int64_t dimension_of(LinearCut role, std::string_view name, size_t rank) {
   return (role == LinearCut::kColumns) != transposed ? 0 : 1;
 }
 
-// Which dimension of a tensor its role cuts, if it is a parameter or a view of one with other orders of dimensions.
+// The dimension that the role of a parameter shards, also for transposed and other views of the parameter.
 class CutParameters {
  public:
   explicit CutParameters(const Graph& graph) : graph_(graph) {}
 
-  // Below 0: none.
+  // Returns a negative number if the tensor is not sharded.
   int64_t dimension(ValueId value) const {
     const NodeId node = graph_.value(value).producer;
     if (graph_.node(node).target == target_of(Builtin::kParameter)) {
@@ -85,7 +85,7 @@ class CutParameters {
     return called == "aten::t" && cut >= 0 ? 1 - cut : cut;
   }
 
-  // How the product of activations and a parameter lies where the parameter is used as it lies. Nothing: it is none.
+  // Returns the placement of a product of activations with a parameter used as it is stored; nullopt for other nodes.
   std::optional<Placement> of_product(NodeId node) const {
     const std::string_view called = graph_.target(node).name();
     const bool adds = called == "aten::addmm";
@@ -104,8 +104,8 @@ class CutParameters {
   const Graph& graph_;
 };
 
-// Megatron sends activations, never weights. Without this a small batch would have weights gathered, which is quicker for
-// it, and are kept for backward.
+// Megatron communicates activations, never weights. Without these pins, weights of a small batch would be gathered,
+// which is faster for it, and saved for backward.
 void pin_products(const Graph& graph, const ShardingProblem& problem, std::vector<ShardingPin>& pins) {
   const CutParameters cut(graph);
   const Numbering numbering = Numbering::of(graph);
@@ -154,8 +154,8 @@ std::vector<ShardingPin> pins_of(HandPlan plan, const Graph& graph, const Shardi
     const bool parameter = graph.node(node).target == target_of(Builtin::kParameter);
     if (name.empty() || (!input && !parameter)) continue;
     const ValueId value = graph.results(node)[0].ref.value;
-    // An input that the step writes to is state, such as an optimizer's moments, and has no batch to cut. It lies as
-    // what updates it wants: with a fused optimizer as the parameter does.
+    // An input that the step writes to is state, such as an optimizer's moments, without a batch dimension. Its layout
+    // follows from the update; with a fused optimizer it is the parameter's.
     if (input && effects.final_version(graph.value(value).storage) > 0) continue;
     const size_t rank = graph.sizes(value).size();
     const std::vector<Layout> possible = problem.layouts_of(node);
@@ -173,7 +173,7 @@ std::vector<ShardingPin> pins_of(HandPlan plan, const Graph& graph, const Shardi
         const int64_t dim = parameter ? dimension_of(linear_cut(name.substr(0, name.rfind('.'))), name, rank) : -1;
         if (dim >= 0) cut(axis, dim);
       } else if (input ? rank > 0 : cut_parameters) {
-        // FSDP cuts dimension 0. If the axis does not divide that, another dimension may do.
+        // FSDP shards dimension 0; falls back to other dimensions if the axis does not divide it.
         for (size_t dim = 0; dim < (input ? 1 : rank) && !cut(axis, static_cast<int64_t>(dim)); ++dim) {}
       }
     }

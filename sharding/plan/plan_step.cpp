@@ -1,4 +1,4 @@
-// Plans a captured step, with recompute or without, and writes the rounds as text and JSON.
+// Plans a captured step, with or without recompute, and writes the search rounds as text and JSON.
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 #include <nlohmann/json_fwd.hpp>
@@ -23,14 +23,14 @@
 
 namespace shadowgraph {
 
-// A table of the rounds; `memory` is what a device had, in bytes.
+// Returns a table of the rounds; `memory` is the limit per device, in bytes.
 std::string text_of_rounds(std::span<const RecomputeRound> rounds, int64_t memory) {
-  std::string text = "what was tried within " + human_bytes(memory) + " a device, * is taken:\n";
-  text += fmt::format("  {:1} {:22} {:>10} {:>12} {:>12} {:>8} {:>10}\n", "", "ROUND", "A STEP", "COMMUNICATES", "PEAK",
-                      "SEGMENTS", "FLOP AGAIN");
+  std::string text = "rounds within " + human_bytes(memory) + " per device, * is the best:\n";
+  text += fmt::format("  {:1} {:22} {:>10} {:>13} {:>12} {:>8} {:>10}\n", "", "ROUND", "STEP TIME", "COMMUNICATION",
+                      "PEAK", "SEGMENTS", "RECOMPUTE");
   for (const RecomputeRound& round : rounds) {
     const bool none = round.seconds == 0;
-    text += fmt::format("  {:1} {:22} {:>10} {:>12} {:>12} {:>8} {:>10}{}\n", round.best ? "*" : "", round.what,
+    text += fmt::format("  {:1} {:22} {:>10} {:>13} {:>12} {:>8} {:>10}{}\n", round.best ? "*" : "", round.what,
                         none ? "-" : human_seconds(round.seconds), none ? "-" : human_seconds(round.communication),
                         none ? "-" : human_bytes(round.peak), round.segments, human_count(round.flops),
                         none         ? "  no plan"
@@ -76,7 +76,7 @@ ShardingPlan with_repeated(const ShardingPlan& plan, const Graph& rewritten) {
     if (as.valid()) {
       more.nodes[node] = plan.nodes[as];
     } else {
-      // Nodes without a planned twin are those of generators' states, which are never cut.
+      // Nodes without a counterpart in the plan are those of generator states, which are never sharded.
       const Layout whole(plan.mesh.axes.size());
       more.nodes[node] = {std::vector<Layout>(tensors.operands.size(), whole),
                           std::vector<Layout>(tensors.results.size(), whole)};
@@ -87,15 +87,15 @@ ShardingPlan with_repeated(const ShardingPlan& plan, const Graph& rewritten) {
 
 namespace {
 
-class Turns {
+class AlternatingSearch {
  public:
-  Turns(const Graph& graph, const ShardingOptions& sharding, const RecomputeAndShardOptions& options)
+  AlternatingSearch(const Graph& graph, const ShardingOptions& sharding, const RecomputeAndShardOptions& options)
       : graph_(graph),
         sharding_(sharding),
         options_(options),
         time_(StepTime::of(graph, *sharding.device)),
         curve_(CheckpointCurve::of(graph, {}, {.chain = {.cost = nanoseconds(time_)}})) {
-    // Each round wants to know only this of a plan; the rest is asked of the best one at the end.
+    // A round needs only this of a plan; comparisons and explanations are computed for the best one at the end.
     trial_ = options.shard;
     trial_.compare = false;
     trial_.explain.clear();
@@ -105,10 +105,10 @@ class Turns {
 
   PlannedStep run() {
     const CheckpointChoice& nothing = curve_.choices().front();
-    try_sharding("sharding alone", nothing);
+    try_sharding("sharding only", nothing);
     const std::optional<ShardingPlan> free = plan_without_limit();
     const CheckpointChoice* taken = nullptr;
-    if (free) taken = try_recomputing("recomputing alone", *free);
+    if (free) taken = try_recomputing("recompute only", *free);
     if (taken != &nothing) {
       const size_t most =
           taken == nullptr ? curve_.choices().size() - 1 : static_cast<size_t>(taken - curve_.choices().data());
@@ -117,11 +117,11 @@ class Turns {
         const size_t at = most * static_cast<size_t>(i) / static_cast<size_t>(options_.probes);
         if (at != 0 && (asked.empty() || asked.back() != at)) asked.push_back(at);
       }
-      for (const size_t at : asked) try_sharding("sharding, some again", curve_.choices()[at]);
+      for (const size_t at : asked) try_sharding("partial recompute", curve_.choices()[at]);
       for (int turn = 0; turn < options_.turns && best_plan_; ++turn) {
         const double before = best_seconds_;
-        const CheckpointChoice* next = try_recomputing("recomputing again", *best_plan_);
-        if (next == nullptr || !try_sharding("sharding again", *next)) break;
+        const CheckpointChoice* next = try_recomputing("refined recompute", *best_plan_);
+        if (next == nullptr || !try_sharding("refined sharding", *next)) break;
         if (best_seconds_ >= before) break;
       }
     }
@@ -129,14 +129,14 @@ class Turns {
   }
 
  private:
-  // Returns the graph in which a choice's values are computed again.
+  // Returns the graph with the segments of `choice` recomputed.
   Graph with(const CheckpointChoice& choice) const {
     Graph copy = clone(graph_);
     if (!choice.segments.empty()) checkpoint_segments(copy, choice.segments);
     return copy;
   }
 
-  // Says whether there is a plan.
+  // Returns true if there is a plan.
   bool try_sharding(const char* what, const CheckpointChoice& choice) {
     if (is_known(choice)) return true;
     sharded_.push_back(&choice);
@@ -160,13 +160,13 @@ class Turns {
     try {
       return shard(graph_, unlimited, trial_).plan;
     } catch (const NoPlanError&) {
-      return std::nullopt;  // whatever is computed again: pins that contradict each other
+      return std::nullopt;  // pins contradict each other; recompute cannot help
     }
   }
 
-  // Returns the least choice on the curve with which the plan's applied graph is within the memory; nullptr if none is.
+  // Returns the choice with the least recompute for which the sharded graph fits into the memory; nullptr if none does.
   const CheckpointChoice* try_recomputing(const char* what, const ShardingPlan& found) {
-    // The plan keeps only nodes of the graph itself: numbers of added nodes mean other nodes in each graph.
+    // The plan covers only the original nodes: numbers of added nodes differ between graphs.
     ShardingPlan plan;
     plan.mesh = found.mesh;
     for (const NodeId node : graph_.nodes()) plan.nodes[node] = found.nodes[node];
@@ -175,15 +175,14 @@ class Turns {
       const Graph graph = with(choices[i]);
       return peak_of(graph, with_repeated(plan, graph)) <= sharding_.memory;
     };
-    // Peaks fall along the curve, on a device too unless something is cut differently. What is taken here was seen to
-    // fit.
+    // Peaks decrease along the curve; with another sharding the peak of a device may not. The result has been checked.
     size_t least = 0;
     size_t most = choices.size() - 1;
     if (!fits(most)) {
       RecomputeRound round{.what = what};
       const Graph graph = with(choices[most]);
-      round.why_not = fmt::format("{} a device, whatever is computed again",
-                                  human_bytes(peak_of(graph, with_repeated(plan, graph))));
+      round.why_not =
+          fmt::format("{} per device with maximum recompute", human_bytes(peak_of(graph, with_repeated(plan, graph))));
       rounds_.push_back(std::move(round));
       return nullptr;
     }
@@ -209,8 +208,8 @@ class Turns {
     return &choices[most];
   }
 
-  // Measures a given plan. Where some layers are computed again and others are not, layers that are alike in one graph
-  // may lie differently in the plan. Each then needs a variable of its own.
+  // Evaluates a given plan. If only some layers are recomputed, layers that were identical before may have different
+  // layouts in the plan, and each needs a separate variable.
   ShardingAnswer measured(const Graph& graph, const ShardOptions& given) const {
     try {
       return shard(graph, sharding_, given);
@@ -253,7 +252,7 @@ class Turns {
     if (!best_plan_) {
       std::string why;
       for (const RecomputeRound& round : rounds_) why += fmt::format("\n  {}: {}", round.what, round.why_not);
-      throw NoPlanError(fmt::format("no plan keeps within {} a device, with or without computing again:{}",
+      throw NoPlanError(fmt::format("no plan fits into {} per device, with or without recompute:{}",
                                     human_bytes(sharding_.memory), why));
     }
     rounds_[best_round_].best = true;
@@ -265,7 +264,7 @@ class Turns {
     ShardOptions all = options_.shard;
     all.plan = &plan;
     found.answer = measured(found.graph, all);
-    // Keep what the solver said of the plan, where it was the solver's.
+    // Keep the solver's solution and bound.
     found.answer.solution = std::move(best_solution_);
     found.answer.bound = best_bound_;
     found.rounds = std::move(rounds_);
@@ -288,7 +287,7 @@ class Turns {
   size_t best_round_ = 0;
 };
 
-// Pipelines cut a step in time, between layers. No layout of tensors says that.
+// Pipelines split a step into stages, which layouts of tensors cannot express.
 constexpr std::array kPipelineAxes{"pp", "pipe", "pipeline", "stage", "stages"};
 
 }  // namespace
@@ -298,41 +297,42 @@ const OptionTable<StepRequest>& StepRequest::table() {
       OptionTable<StepRequest>()
           .group("The plan")
           .parsed("memory", &StepRequest::memory, &MemoryLimit::bytes_of, &MemoryLimit::text_of,
-                  "Memory that a device has for the step: 24GiB, or its name, l4", MemoryLimit::takes())
+                  "Memory limit per device: 24GiB, or a device's name such as l4", MemoryLimit::takes())
           .parsed(
               "pin", &StepRequest::pins,
               [](const std::string& text) {
                 const size_t equals = text.rfind('=');
-                if (equals == text.npos) throw Error("'" + text + "' is not NAME=LAYOUT");
+                if (equals == text.npos) throw Error("invalid pin '" + text + "'; expected NAME=LAYOUT");
                 return ShardingPin{.name = text.substr(0, equals), .layout = Layout::parse(text.substr(equals + 1))};
               },
               [](const ShardingPin& pin) { return pin.name + "=" + to_string(pin.layout); },
-              "A layout that is given: 'layers.*.q_proj.weight=R,S(0)', 'n329=S(0),R'; repeat", {.has_commas = true})
+              "Fixed layout: 'layers.*.q_proj.weight=R,S(0)', 'n329=S(0),R'; repeatable", {.has_commas = true})
           .add("by_hand", &StepRequest::by_hand,
-               "data-parallel, fully-sharded, tensor-parallel, fully-sharded-tensor-parallel, ...")
-          .add("unfold", &StepRequest::unfold, "Decide over layers that repeat one by one")
+               "Preset plan: data-parallel, fully-sharded, tensor-parallel, fully-sharded-tensor-parallel, ...")
+          .add("unfold", &StepRequest::unfold, "Plan repeated layers separately")
           .add("recompute", &StepRequest::recompute,
-               "With memory: compute again in backward where that costs less than cutting more")
-          .add("cut_random", &StepRequest::cut_random, "Random operators may be cut: each device draws its own")
+               "With --memory: recompute activations in backward if that costs less than more sharding")
+          .add("cut_random", &StepRequest::cut_random,
+               "Allow sharding of random operators: each device draws separately")
           .add("cut_vocabulary", &StepRequest::cut_vocabulary,
-               "log_softmax in parts, so that a loss may be cut along the vocabulary")
+               "Decompose log_softmax, so that the loss can be sharded along the vocabulary")
           .group("The solver")
           .add("solver", &StepRequest::solver,
-               "own search; highs, of the package highspy; both: HiGHS for what is left open")
+               "Solver: own; highs (package highspy); or both: HiGHS improves the own solver's result")
           .add("highs", &StepRequest::highs,
-               "libhighs.so.1 or its folder (default: $SHADOWGRAPH_HIGHS, else beside libtorch)")
-          .add("time_limit", &StepRequest::time_limit, "Seconds for the solver; 60 of a problem from a file",
+               "Path of libhighs.so.1 or of its folder (default: $SHADOWGRAPH_HIGHS, else next to libtorch)")
+          .add("time_limit", &StepRequest::time_limit, "Time limit of the solver in seconds (60 for a problem file)",
                {.least = 0, .above = true})
           .group("The output")
-          .add("compare", &StepRequest::compare, "Also the usual plans: data parallel, fully sharded, tensor parallel")
-          .add("explain", &StepRequest::explain, "What else a parameter, input or node 'n329' could be; repeat",
+          .add("compare", &StepRequest::compare, "Compare with data parallel, fully sharded and tensor parallel plans")
+          .add("explain", &StepRequest::explain, "List alternatives for a parameter, input or node 'n329'; repeatable",
                {.has_commas = true});
   return table;
 }
 
 namespace {
 
-// The request's device and links, or else those that are known of the graph's device.
+// Returns the request's device and links, or else the default ones of the graph's device.
 Machine machine_of(const StepRequest& request, const Graph& graph) {
   const c10::Device device = graph.metadata.device.value_or(c10::Device(c10::kCUDA, 0));
   Machine machine = request.device ? Machine::of(*request.device) : Machine::find({}, {}, {}, device.type());
@@ -354,10 +354,10 @@ ShardOptions options_of_search(const StepRequest& request) {
   return options;
 }
 
-// A plan in which layers that are alike lie differently needs a variable for each.
+// A plan with different layouts for identical layers needs a separate variable for each.
 ShardingAnswer measured(const Graph& graph, ShardingOptions sharding, const ShardOptions& options) {
   if (options.plan->mesh.to_string() != sharding.mesh.to_string()) {
-    throw Error(fmt::format("the plan that is given is of the mesh {}, not of {}", options.plan->mesh.to_string(),
+    throw Error(fmt::format("the given plan is for mesh {}, not {}", options.plan->mesh.to_string(),
                             sharding.mesh.to_string()));
   }
   try {
@@ -388,33 +388,33 @@ ShardingAnswer searched_or_given(const Graph& graph, ShardingOptions sharding, c
 PlannedStep shard_and_recompute(const Graph& graph, const ShardingOptions& sharding,
                                 const RecomputeAndShardOptions& options) {
   if (sharding.memory == kNoLimit) {
-    throw Error("sharding and recomputing together need a limit of memory: ShardingOptions::memory (--memory)");
+    throw Error("recompute requires a memory limit: set ShardingOptions::memory (--memory)");
   }
-  if (sharding.device == nullptr) throw Error("sharding needs the figures of a device: ShardingOptions::device");
-  return Turns(graph, sharding, options).run();
+  if (sharding.device == nullptr) throw Error("no device spec: set ShardingOptions::device");
+  return AlternatingSearch(graph, sharding, options).run();
 }
 
-// Asks here what shard() would only find out after the solver's time.
+// Checks the request early, before the solver runs.
 void check(const StepRequest& request) {
-  if (request.mesh.axes.empty()) throw Error("sharding needs a mesh: StepRequest::mesh");
+  if (request.mesh.axes.empty()) throw Error("no mesh: set StepRequest::mesh");
   for (const MeshAxis& axis : request.mesh.axes) {
     if (std::ranges::find(kPipelineAxes, axis.name) == kPipelineAxes.end()) continue;
     throw Error(fmt::format(
-        "the mesh {} has an axis of a pipeline: layouts cut tensors, and a pipeline cuts the step into stages. "
-        "`shadowgraph pipeline SOURCE --ranks {}` (sg.pipeline) plans those; give the other axes here",
+        "mesh {} has a pipeline axis, which layouts cannot express; use `shadowgraph pipeline SOURCE --ranks {}` "
+        "(sg.pipeline) for pipeline stages, and give only the other axes here",
         request.mesh.to_string(), axis.size));
   }
   if (!request.answer.empty() && (request.recompute || !request.by_hand.empty() || request.problem)) {
-    throw Error("an answer that is given leaves nothing to recompute, to plan by hand or to export");
+    throw Error("a given answer cannot be combined with recompute, a preset plan or exporting the problem");
   }
   if (!request.by_hand.empty() && request.recompute) {
-    throw Error("a plan by hand does not compute again: leave --recompute out");
+    throw Error("a preset plan cannot be combined with --recompute; remove one of them");
   }
   if (request.rank < 0 || request.rank >= request.mesh.size()) {
-    throw Error(fmt::format("the mesh {} has no rank {}", request.mesh.to_string(), request.rank));
+    throw Error(fmt::format("rank {} is not in mesh {}", request.rank, request.mesh.to_string()));
   }
   if (request.recompute && !request.memory) {
-    throw Error("sharding and recomputing together need a limit of memory: StepRequest::memory (--memory)");
+    throw Error("recompute requires a memory limit: set StepRequest::memory (--memory)");
   }
 }
 

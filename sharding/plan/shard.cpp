@@ -1,4 +1,4 @@
-// Searches or measures a plan, judges it, and writes what was found as text and JSON.
+// Searches or evaluates a plan, assesses it, and writes the result as text and JSON.
 #include "shadowgraph/shard/shard.h"
 
 #include <fmt/format.h>
@@ -25,21 +25,21 @@
 
 namespace shadowgraph {
 
-// The lines below the title; each ends with a newline.
+// Returns the lines below the title, each ending with a newline.
 std::string text_of_verdict(const ShardingAnswer& answer) {
   const ShardingVerdict& verdict = answer.verdict;
-  std::string text = fmt::format("verdict: {} device{} at {:.0f} % of what {} could do", answer.plan.mesh.size(),
+  std::string text = fmt::format("verdict: {} device{} at {:.0f} % of {} peak throughput", answer.plan.mesh.size(),
                                  answer.plan.mesh.size() == 1 ? "" : "s", verdict.efficiency * 100,
-                                 answer.plan.mesh.size() == 1 ? "it" : "they");
+                                 answer.plan.mesh.size() == 1 ? "its" : "their");
   if (!verdict.unused_axes.empty()) {
-    text += fmt::format("; nothing is cut over {}, whose devices do the same", fmt::join(verdict.unused_axes, ", "));
+    text += fmt::format("; axis {} is unused: its devices do the same work", fmt::join(verdict.unused_axes, ", "));
   }
   if (!verdict.undivided_axes.empty()) {
-    text +=
-        fmt::format("; the batch of {} is not divided by {}", *verdict.batch, fmt::join(verdict.undivided_axes, ", "));
+    text += fmt::format("; the batch of {} is not divisible by {}", *verdict.batch,
+                        fmt::join(verdict.undivided_axes, ", "));
   }
-  if (!verdict.overlap_pays) text += "; communicating on a second stream gains nothing";
-  if (!verdict.fits) text += "; it does not fit into the memory";
+  if (!verdict.overlap_pays) text += "; overlapping communication does not help";
+  if (!verdict.fits) text += "; does not fit into memory";
   text += "\n";
   for (const std::string& attempt : verdict.tries) text += "  try " + attempt + "\n";
   return text;
@@ -47,23 +47,23 @@ std::string text_of_verdict(const ShardingAnswer& answer) {
 
 namespace {
 
-constexpr double kWell = 0.9;      // efficiency from which nothing is to be tried for speed
-constexpr double kNotable = 0.05;  // share of the step's seconds
+constexpr double kGoodEfficiency = 0.9;  // efficiency above which no speedups are suggested
+constexpr double kNotableShare = 0.05;   // fraction of the step time
 
-// What a plan does along each axis.
+// Use of each mesh axis by a plan.
 struct AxisUse {
-  std::vector<bool> anything;    // some tensor is cut or partial
-  std::vector<bool> vocabulary;  // log_softmax is
-  std::vector<bool> batch;       // dimension 0 of some input is cut
+  std::vector<bool> anything;    // some tensor is sharded or partial
+  std::vector<bool> vocabulary;  // log_softmax is sharded
+  std::vector<bool> batch;       // dimension 0 of some input is sharded
   bool has_log_softmax = false;
-  bool random_whole = false;  // a random operator is whole on all devices
+  bool random_whole = false;  // a random operator is replicated
   std::optional<int64_t> batch_size;
 };
 
 bool is_batch(const Graph& graph, const Effects& effects, NodeId node) {
   if (graph.node(node).target != target_of(Builtin::kInput)) return false;
   const ValueId value = graph.results(node)[0].ref.value;
-  // What the step writes to is state.
+  // Inputs that the step writes to are state.
   return !graph.sizes(value).empty() && effects.final_version(graph.value(value).storage) == 0;
 }
 
@@ -105,8 +105,8 @@ AxisUse use_of(const Graph& graph, const ShardingPlan& plan) {
 
 std::string axis_text(const MeshAxis& axis) { return fmt::format("{}={}", axis.name, axis.size); }
 
-void add_tries(const AxisUse& use, const ShardingOptions& sharding, const ShardingAnswer& answer,
-               ShardingVerdict& verdict) {
+void add_suggestions(const AxisUse& use, const ShardingOptions& sharding, const ShardingAnswer& answer,
+                     ShardingVerdict& verdict) {
   std::vector<std::string>& tries = verdict.tries;
   int64_t devices_in_use = 1;
   std::string mesh;
@@ -117,41 +117,42 @@ void add_tries(const AxisUse& use, const ShardingOptions& sharding, const Shardi
       mesh += fmt::format("{}{}", mesh.empty() ? "" : ",", axis_text(axis));
     }
     if (std::ranges::find(verdict.undivided_axes, axis.name) != verdict.undivided_axes.end()) {
-      tries.push_back(fmt::format("a batch of {}: {} does not divide the batch of {}",
+      tries.push_back(fmt::format("a batch size of {}: {} does not divide the batch of {}",
                                   (*verdict.batch / axis.size + 1) * axis.size, axis_text(axis), *verdict.batch));
     }
   }
   if (!verdict.unused_axes.empty()) {
-    tries.push_back(fmt::format("--mesh {}: as fast on {} of the {} devices", mesh.empty() ? "1" : mesh, devices_in_use,
-                                answer.plan.mesh.size()));
+    tries.push_back(fmt::format("--mesh {}: as fast with {} of the {} devices", mesh.empty() ? "1" : mesh,
+                                devices_in_use, answer.plan.mesh.size()));
   }
   const RuleCoverage& coverage = answer.coverage;
-  if (coverage.seconds_without_a_rule > kNotable * answer.seconds()) {
+  if (coverage.seconds_without_a_rule > kNotableShare * answer.seconds()) {
     const auto most = std::ranges::max_element(coverage.without_a_rule, {}, [](const auto& row) { return row.second; });
-    tries.push_back(fmt::format("--rules with a line for {}: what has no rule takes {} on each device", most->first,
-                                human_seconds(coverage.seconds_without_a_rule)));
+    tries.push_back(fmt::format("--rules with a line for {}: operators without a rule take {} on each device",
+                                most->first, human_seconds(coverage.seconds_without_a_rule)));
   }
   if (!verdict.fits) {
-    tries.push_back(fmt::format("--memory {0}: a device holds {1} and has {0}",
+    tries.push_back(fmt::format("--memory {0}: the plan needs {1} per device, which has {0}",
                                 human_bytes(answer.memory == kNoLimit ? sharding.device->memory : answer.memory),
                                 human_bytes(answer.peak)));
   }
-  if (verdict.efficiency >= kWell) return;
+  if (verdict.efficiency >= kGoodEfficiency) return;
   const double gap = answer.seconds() > 0 && answer.bound > 0 ? 1 - answer.bound / answer.seconds() : 0;
-  if (!answer.solution.optimal && gap > kNotable) {
-    tries.push_back(fmt::format("a longer --time-limit: this plan may be {:.0f} % above the best", gap * 100));
+  if (!answer.solution.optimal && gap > kNotableShare) {
+    tries.push_back(fmt::format("a longer --time-limit: this plan may be {:.0f} % slower than the best", gap * 100));
   }
   if (answer.communication > answer.compute) {
-    tries.push_back(fmt::format("a larger batch: communicating takes {:.1f} times as long as computing",
+    tries.push_back(fmt::format("a larger batch: communication takes {:.1f} times as long as compute",
                                 answer.communication / answer.compute));
   }
   if (use.random_whole && !sharding.cut_random)
-    tries.push_back("--cut-random: random operators are whole on all devices");
+    tries.push_back("--cut-random: random operators are replicated on all devices");
   const bool vocabulary_whole = std::ranges::any_of(answer.plan.mesh.axes, [&](const MeshAxis& axis) {
     const auto a = static_cast<size_t>(&axis - answer.plan.mesh.axes.data());
     return axis.size > 1 && use.anything[a] && !use.vocabulary[a];
   });
-  if (use.has_log_softmax && vocabulary_whole) tries.push_back("--cut-vocabulary: log_softmax is whole over some axis");
+  if (use.has_log_softmax && vocabulary_whole)
+    tries.push_back("--cut-vocabulary: log_softmax is replicated over some axis");
 }
 
 std::vector<PlannedTraffic> traffic_of(const Graph& graph, const ShardingPlan& plan, const ShardingProblem& problem) {
@@ -184,7 +185,8 @@ Explanation explain(const Graph& graph, const ShardingProblem& problem, const Sh
   for (const NodeId node : nodes_named(graph, name)) {
     if (!variable) variable = problem.variable_of(node);
   }
-  if (!variable) throw Error(fmt::format("nothing to explain: no placeholder or node with tensors is called {}", name));
+  if (!variable)
+    throw Error(fmt::format("cannot explain '{}': no placeholder or node with tensors has this name", name));
   const AssignmentNode& node = problem.assignment().nodes[*variable];
   Explanation explanation{.name = node.name == name ? name : fmt::format("{}, decided with {}", name, node.name),
                           .nodes = node.times};
@@ -212,7 +214,7 @@ ApplyOptions options_of_apply(const ShardingProblem& problem, const ShardingOpti
   return {.rules = sharding.rules, .planner = &problem.planner(), .random_parts = sharding.cut_random};
 }
 
-// Returns a given plan or choice as a solution; its memory may be above the limit.
+// Returns a given plan or choice as a solution; its memory may exceed the limit.
 AssignmentSolution solution_of(const ShardingProblem& problem, const ShardOptions& options) {
   const std::optional<std::vector<uint32_t>> choice =
       options.plan != nullptr ? problem.choice_of(*options.plan) : std::optional(options.choice->choice);
@@ -226,12 +228,12 @@ AssignmentSolution solution_of(const ShardingProblem& problem, const ShardOption
     solution.peak = cost.peak;
     solution.peak_at = cost.peak_at;
   }
-  if (!solution.feasible) solution.why_infeasible = "The plan that is given is none of this problem.";
+  if (!solution.feasible) solution.why_infeasible = "The given plan does not belong to this problem.";
   return solution;
 }
 
-// Finds a plan whose applied graph is within the memory. What the solver takes for the peak may be less than what that
-// graph holds. The problem's limit is then lowered by the difference, a few times.
+// Finds a plan whose applied graph fits into memory. The solver may underestimate the peak of that graph; the problem's
+// limit is then lowered by the difference and solved again, up to five times.
 void solve_within_memory(const Graph& graph, const ShardingProblem& problem, const ShardingOptions& sharding,
                          const ShardOptions& options, ShardingAnswer& answer) {
   AssignmentProblem assignment =
@@ -243,7 +245,7 @@ void solve_within_memory(const Graph& graph, const ShardingProblem& problem, con
     if (!answer.solution.feasible) {
       throw NoPlanError(fmt::format(
           "{}: no plan {}. {}", answer.title,
-          sharding.memory == kNoLimit ? "is possible" : "keeps within " + human_bytes(sharding.memory) + " a device",
+          sharding.memory == kNoLimit ? "is possible" : "fits into " + human_bytes(sharding.memory) + " per device",
           answer.solution.why_infeasible));
     }
     answer.plan = problem.plan(answer.solution.choice);
@@ -252,13 +254,12 @@ void solve_within_memory(const Graph& graph, const ShardingProblem& problem, con
     answer.assumed_peak = static_cast<int64_t>(answer.solution.peak);
     if (sharding.memory == kNoLimit || answer.peak <= sharding.memory || answer.given) return;
     if (attempt == 5) {
-      throw NoPlanError(fmt::format("{}: the plan found holds {} a device, {} are allowed", answer.title,
+      throw NoPlanError(fmt::format("{}: the best plan found needs {} per device; the limit is {}", answer.title,
                                     human_bytes(answer.peak), human_bytes(sharding.memory)));
     }
     assignment.usage_limit -= answer.peak - sharding.memory;
     if (assignment.usage_limit <= 0) {
-      throw NoPlanError(
-          fmt::format("{}: no plan keeps within {} a device", answer.title, human_bytes(sharding.memory)));
+      throw NoPlanError(fmt::format("{}: no plan fits into {} per device", answer.title, human_bytes(sharding.memory)));
     }
   }
 }
@@ -274,7 +275,7 @@ void give_each_rank(const Graph& graph, const ShardingProblem& problem, const Sh
   }
 }
 
-// Fills in the seconds of the plan, of one device alone, and of the applied graph with a second stream.
+// Fills in the step time of the plan, of a single device, and of the plan with communication overlapped.
 void measure_plan(const Graph& graph, const ShardingProblem& problem, const ShardingOptions& sharding,
                   ShardingAnswer& answer) {
   const ShardingProblem::Cost cost = problem.cost(answer.solution.choice);
@@ -290,20 +291,20 @@ void measure_plan(const Graph& graph, const ShardingProblem& problem, const Shar
   answer.exposed = step.exposed();
 }
 
-// Returns the seconds of the best plan that treats layers alike; nothing if there is none.
-std::optional<double> seconds_of_layers_alike(const Graph& graph, const ShardingOptions& sharding,
-                                              const SolveOptions& solving) {
+// Returns the step time of the best plan with identical layouts for identical layers; nullopt without one.
+std::optional<double> seconds_with_identical_layers(const Graph& graph, const ShardingOptions& sharding,
+                                                    const SolveOptions& solving) {
   ShardingOptions alike = sharding;
   alike.unfold = false;
   const AssignmentSolution folded = solve(ShardingProblem::of(graph, alike).assignment(), solving);
   return folded.feasible ? std::optional(seconds_of(folded.cost)) : std::nullopt;
 }
 
-// A plan by hand that is above the memory is shown all the same, with why it is not taken. Without one the problem is
-// solved as it is.
+// Evaluates a preset plan; one that exceeds the memory is reported with the reason. Without a preset, solves the
+// problem as it is.
 ComparedPlan compare_with(std::optional<HandPlan> hand, const Graph& graph, const ShardingProblem& problem,
                           const DeviceMesh& mesh, const SolveOptions& solving) {
-  ComparedPlan compared{.name = hand ? std::string(to_string(*hand)) : "the best found"};
+  ComparedPlan compared{.name = hand ? std::string(to_string(*hand)) : "best found"};
   AssignmentProblem pinned = hand ? problem.pinned(pins_of(*hand, graph, problem, mesh)) : problem.assignment();
   AssignmentSolution solution = solve(pinned, solving);
   if (!solution.feasible && pinned.usage_limit != kNoLimit) {
@@ -342,7 +343,7 @@ std::string table(const std::vector<std::vector<std::string>>& rows, int limit, 
 }
 
 std::string placeholder_table(const ShardingAnswer& answer, int rows) {
-  // Names that differ by numbers alone and lie alike share one line.
+  // Tensors whose names differ only by numbers and that have the same layout share a line.
   struct Alike {
     int64_t count = 0;
     int64_t bytes = 0;
@@ -362,7 +363,7 @@ std::string placeholder_table(const ShardingAnswer& answer, int rows) {
     bytes += tensor.bytes;
     local += tensor.local_bytes;
   }
-  std::vector<std::vector<std::string>> lines{{"LAYOUT", "A DEVICE", "WHOLE", "COUNT", "PARAMETER, BUFFER OR INPUT"}};
+  std::vector<std::vector<std::string>> lines{{"LAYOUT", "PER DEVICE", "TOTAL", "COUNT", "PARAMETER, BUFFER OR INPUT"}};
   for (const auto& key : order) {
     const Alike& a = alike.at(key);
     lines.push_back({key.second, human_bytes(a.local), human_bytes(a.bytes), fmt::format("{}", a.count), key.first});
@@ -374,34 +375,33 @@ std::string placeholder_table(const ShardingAnswer& answer, int rows) {
 std::string text_of_step(const ShardingAnswer& answer) {
   const int64_t devices = answer.plan.mesh.size();
   std::string text = fmt::format(
-      "{}: {} devices\n{} a step: {} computing, {} communicating; one device alone would take {}, {:.2f} times as "
+      "{}: {} devices\n{} per step: {} compute, {} communication; a single device takes {}, {:.2f} times as "
       "long\n",
       answer.title, devices, human_seconds(answer.seconds()), human_seconds(answer.compute),
       human_seconds(answer.communication), human_seconds(answer.alone),
       answer.seconds() > 0 ? answer.alone / answer.seconds() : 0.0);
   if (answer.communication > 0) {
-    text += fmt::format("{} where a second stream communicates meanwhile{}; {} of communication are not hidden\n",
-                        human_seconds(answer.overlapped),
-                        answer.verdict.overlap_pays ? "" : ", which is longer than one after the other",
+    text += fmt::format("{} with communication overlapped{}; {} of communication are exposed\n",
+                        human_seconds(answer.overlapped), answer.verdict.overlap_pays ? "" : ", which is slower",
                         human_seconds(answer.exposed));
   }
   text += text_of_verdict(answer);
-  if (answer.given) text += "the plan was given, and nothing was searched\n";
-  if (answer.by_hand)
-    text += fmt::format("a plan by hand, {}; what it leaves open is chosen\n", to_string(*answer.by_hand));
+  if (answer.given) text += "evaluated the given plan, without a search\n";
+  if (answer.by_hand) text += fmt::format("preset plan {}, completed by the solver\n", to_string(*answer.by_hand));
   if (answer.bound > 0) {
     const double gap = answer.seconds() > 0 ? 1 - answer.bound / answer.seconds() : 0;
-    text += fmt::format("no {}plan {}is below {}: {}\n", answer.by_hand ? "such " : "",
-                        answer.folded ? "that treats layers alike " : "", human_seconds(answer.bound),
-                        !answer.solution.optimal ? fmt::format("this one is within {:.3f} % of the best", gap * 100)
-                        : answer.coverage.without_a_rule.empty()
-                            ? "this one is optimal"
-                            : "this one is the best while nodes without a rule are whole");
+    text +=
+        fmt::format("lower bound for {}plans{}: {}; {}\n", answer.by_hand ? "such " : "",
+                    answer.folded ? " with identical layouts for identical layers" : "", human_seconds(answer.bound),
+                    !answer.solution.optimal ? fmt::format("this plan is within {:.3f} % of it", gap * 100)
+                    : answer.coverage.without_a_rule.empty()
+                        ? "this plan is optimal"
+                        : "this plan is optimal given that nodes without a rule are replicated");
   }
   if (answer.folded_seconds) {
-    text +=
-        fmt::format("{} where layers are treated alike: that loses {:.3f} %\n", human_seconds(*answer.folded_seconds),
-                    answer.seconds() > 0 ? (*answer.folded_seconds / answer.seconds() - 1) * 100 : 0.0);
+    text += fmt::format("{} with identical layouts for identical layers, {:.3f} % slower\n",
+                        human_seconds(*answer.folded_seconds),
+                        answer.seconds() > 0 ? (*answer.folded_seconds / answer.seconds() - 1) * 100 : 0.0);
   }
   return text;
 }
@@ -422,7 +422,7 @@ ShardingVerdict verdict_of(const Graph& graph, const ShardingOptions& sharding, 
   verdict.overlap_pays = answer.communication <= 0 || answer.overlapped <= answer.seconds();
   const int64_t room = answer.memory != kNoLimit ? answer.memory : sharding.device->memory;
   verdict.fits = room <= 0 || answer.peak <= room;
-  add_tries(use, sharding, answer, verdict);
+  add_suggestions(use, sharding, answer, verdict);
   return verdict;
 }
 
@@ -463,7 +463,7 @@ ShardingAnswer shard(const Graph& graph, const ShardingOptions& sharding, const 
   measure_plan(graph, problem, sharding, answer);
   answer.placeholders = problem.placeholders(answer.plan);
   if (sharding.unfold && !answer.given && !options.by_hand) {
-    answer.folded_seconds = seconds_of_layers_alike(graph, sharding, options.solve);
+    answer.folded_seconds = seconds_with_identical_layers(graph, sharding, options.solve);
   }
   answer.traffic = traffic_of(graph, answer.plan, problem);
   answer.verdict = verdict_of(graph, sharding, answer);
@@ -486,45 +486,45 @@ std::string to_text(const ShardingAnswer& answer, int rows) {
   text += fmt::format("{} nodes, {} variables, {} edges in {}; solved in {}\n", exact_count(answer.nodes),
                       exact_count(answer.variables), exact_count(answer.edges), human_seconds(answer.problem_seconds),
                       human_seconds(answer.solver_seconds));
-  text += fmt::format("{} at most on a device{}; the solver took it for {}\n", human_bytes(answer.peak),
+  text += fmt::format("peak {} per device{}; the solver estimated {}\n", human_bytes(answer.peak),
                       answer.memory == kNoLimit ? "" : fmt::format(", of {}", human_bytes(answer.memory)),
                       human_bytes(answer.assumed_peak));
   if (answer.coverage.without_a_rule.empty()) {
-    text += "every node by a rule\n";
+    text += "all nodes have a rule\n";
   } else {
     int64_t without = 0;
     for (const auto& [name, count] : answer.coverage.without_a_rule) without += count;
-    text += fmt::format("warning: {} of {} nodes have no rule and are whole everywhere, which takes {} on each device:",
-                        exact_count(without), exact_count(answer.coverage.nodes),
-                        human_seconds(answer.coverage.seconds_without_a_rule));
+    text += fmt::format(
+        "warning: {} of {} nodes have no rule and are replicated, which takes {} on each device:", exact_count(without),
+        exact_count(answer.coverage.nodes), human_seconds(answer.coverage.seconds_without_a_rule));
     for (const auto& [name, count] : answer.coverage.without_a_rule) text += fmt::format(" {} ({})", name, count);
     text += "\n";
   }
   text += "\n";
   text += placeholder_table(answer, rows);
-  std::vector<std::vector<std::string>> lines{{"PHASE", "STEP", "AXIS", "CALLS", "BYTES AFTER", "TIME"}};
+  std::vector<std::vector<std::string>> lines{{"PHASE", "STEP", "AXIS", "CALLS", "OUTPUT BYTES", "TIME"}};
   for (const PlannedTraffic& sum : answer.traffic) {
     lines.push_back({sum.phase, sum.kind, sum.axis, fmt::format("{}", sum.calls), human_bytes(sum.bytes),
-                     sum.seconds > 0 ? human_seconds(sum.seconds) : "with others"});
+                     sum.seconds > 0 ? human_seconds(sum.seconds) : "combined"});
   }
-  text += answer.traffic.empty() ? "\nnothing is redistributed\n" : fmt::format("\n{}", table(lines, rows, "rows"));
+  text += answer.traffic.empty() ? "\nno redistributions\n" : fmt::format("\n{}", table(lines, rows, "rows"));
   if (!answer.compared.empty()) {
-    std::vector<std::vector<std::string>> plans{{"PLAN", "A STEP", "AGAINST THIS", "PEAK A DEVICE", ""}};
-    plans.push_back({"this one", human_seconds(answer.seconds()), "1.00",
+    std::vector<std::vector<std::string>> plans{{"PLAN", "STEP TIME", "RELATIVE", "PEAK PER DEVICE", ""}};
+    plans.push_back({"this plan", human_seconds(answer.seconds()), "1.00",
                      human_bytes(static_cast<int64_t>(answer.solution.peak)), ""});
     for (const ComparedPlan& plan : answer.compared) {
       plans.push_back({plan.name, plan.seconds ? human_seconds(*plan.seconds) : "-",
                        plan.seconds ? fmt::format("{:.2f}", *plan.seconds / answer.seconds()) : "-",
                        plan.peak ? human_bytes(*plan.peak) : "-",
                        plan.why_not.empty() ? ""
-                       : plan.seconds       ? "above the memory"
+                       : plan.seconds       ? "exceeds the memory"
                                             : plan.why_not});
     }
     text += fmt::format("\n{}", table(plans, 0, "rows"));
   }
   for (const Explanation& explanation : answer.explanations) {
     text += fmt::format("\n{}, {} node{}\n", explanation.name, explanation.nodes, explanation.nodes == 1 ? "" : "s");
-    std::vector<std::vector<std::string>> strategies{{"", "A STEP", "MORE", "ITSELF", "OPERANDS -> RESULTS"}};
+    std::vector<std::vector<std::string>> strategies{{"", "STEP TIME", "INCREASE", "OWN TIME", "OPERANDS -> RESULTS"}};
     for (const Alternative& alternative : explanation.alternatives) {
       strategies.push_back(
           {alternative.chosen ? "*" : "", alternative.seconds ? human_seconds(*alternative.seconds) : "impossible",

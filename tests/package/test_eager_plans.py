@@ -162,7 +162,7 @@ def test_what_does_not_fit_is_refused(figures):
         module.inputs(Mesh(), nothing=torch.ones(2))
     with pytest.raises(sg.Error, match="mesh"):
         sg.shard(sharding.graph, "dp=none")
-    with pytest.raises(sg.NoPlanError, match="keeps within"):
+    with pytest.raises(sg.NoPlanError, match="fits into"):
         sg.shard(captured("perceptron"), "dp=2", memory=1000, interconnect="pcie4")
     with pytest.raises(sg.Error, match="--memory"):
         sg.shard(captured("perceptron"), "dp=2", recompute=True)

@@ -338,7 +338,7 @@ def with_experts(kind):
         (WeightedBetween, {}, "blocks.0.fc2 computes aten::mul.* with rows of tokens between its products"),
         (Deep, {}, "blocks.0.fc2 has products one behind another"),
         (Scaled, {}, "blocks.0.fc2.scale and the module whose forward has the grouped products"),
-        (Biased, {}, "bias has a part for each expert"),
+        (Biased, {}, "bias: a per-expert parameter"),
         (ranks.Experts, {"experts": 3, "data": 3}, "8 experts do not divide by 3 ranks"),
         (ranks.Experts, {"data": 3}, "3 data ranks do not divide by 2 ranks of experts"),
         (ranks.Experts, {"in_part": [{"layers": ["blocks.1"], "keeps": ["aten::mm#0"]}]}, "counts operators"),
@@ -468,7 +468,7 @@ WRITTEN = with_attention(lambda q, k, v: (q @ k.mT).softmax(-1) @ v)
     [
         (ranks.Gpt, 14, "14 tokens are no 4 equal chunks"),
         (with_attention(ATTENTION), 16, "attention in blocks.0.attention is not causal"),
-        (WRITTEN, 16, "no attention that is known"),
+        (WRITTEN, 16, "found no attention"),
         (with_experts(AloneChosen), 16, "their numbers would be taken for positions"),
     ],
 )

@@ -85,7 +85,7 @@ def test_the_first_line_says_whether_it_fits(capfd):
     assert verdict["time"]["spec"] == "NVIDIA GeForce RTX 3090 24 GB"
     assert main([*net, "--memory", "24GB"]) == 0
     said = capfd.readouterr()
-    assert "24GB is taken for 22.35 GiB" in said.err and "rtx3090 23.70 GiB" in said.err
+    assert "24GB means 22.35 GiB" in said.err and "rtx3090 23.70 GiB" in said.err
     for wrong, right in (("24", "24GiB"), ("24G", "24GiB"), ("l5", "l40s")):
         assert main([*net, "--memory", wrong]) == 2 and right in capfd.readouterr().err
 
@@ -165,7 +165,7 @@ def test_verbs_of_graphs_take_models_in_python(tmp_path):
         return done.stdout
 
     tokens = [*TOKENS, "--batch", "4", "--seq", "64"]
-    assert "FLOPS AGAIN" in ran("checkpoint", *tokens, "--pareto")
+    assert "RECOMPUTE" in ran("checkpoint", *tokens, "--pareto")
     ran("draw", *tokens, "-o", "page.html")
     assert "<title>Tokens" in (tmp_path / "page.html").read_text()
     ran("emit", *tokens, "--lang", "python", "-o", "code", "--mode", "infer")

@@ -168,7 +168,7 @@ def test_rules_that_fail_say_where():
     with pytest.raises(sg.Error, match=r"\[1\], where it has 2 figures"):
         sg.GraphProfiler(Short()).run(report)
     profilers = sg.GraphProfiler(sg.FlopProfiler())
-    with pytest.raises(sg.Error, match="two profilers have a figure 'matmul_flops'"):
+    with pytest.raises(sg.Error, match="two profilers define a figure 'matmul_flops'"):
         profilers.add("matmul_flops", "", lambda node: 0)
     with pytest.raises(sg.Error, match="'mine' has no rule"):
         profilers.add("mine", "B")

@@ -212,7 +212,7 @@ TEST(CachingAllocator, WithoutRoomTheCacheIsGivenBackAndThenItFails) {
     allocator.allocate(30 * kMiB);
     FAIL();
   } catch (const OutOfMemoryError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("30.00 MiB asked for, of 100.00 MiB"));
+    EXPECT_THAT(error.what(), HasSubstr("tried to allocate 30.00 MiB. Of a limit of 100.00 MiB"));
   }
   EXPECT_EQ(allocator.stats().reserved.now, 80 * kMiB);
 }

@@ -192,12 +192,12 @@ TEST(InterconnectFiles, WhatIsNoneIsRefused) {
     }
     return std::string("nothing was thrown");
   };
-  EXPECT_THAT(error("[]"), HasSubstr("my.json: not the figures of an interconnect"));
-  EXPECT_THAT(error(R"({"version": 2})"), HasSubstr("version is not 1"));
+  EXPECT_THAT(error("[]"), HasSubstr("my.json: invalid interconnect spec"));
+  EXPECT_THAT(error(R"({"version": 2})"), HasSubstr("version must be 1"));
   EXPECT_THAT(error(R"({"version": 1})"), HasSubstr("levels is missing"));
   EXPECT_THAT(error(R"({"version": 1, "levels": [{"latency": 1}]})"), HasSubstr("levels[0].name is missing"));
   EXPECT_THAT(error(R"({"version": 1, "device_share": 1, "levels": [{"name": "a", "bandwidth": 1}]})"),
-              HasSubstr("device_share is not below 1"));
+              HasSubstr("device_share must be less than 1"));
   EXPECT_THAT(error(R"({"version": 1, "levels": [{"name": "a"}]})"), HasSubstr("levels[0].bandwidth is missing"));
   EXPECT_THAT(error(R"({"version": 1, "levels": [{"name": "a", "bandwidth": 1, "latency": -1}]})"),
               HasSubstr("levels[0].latency is not a finite number >= 0"));
@@ -205,13 +205,13 @@ TEST(InterconnectFiles, WhatIsNoneIsRefused) {
               HasSubstr("levels[0] has no size"));
   EXPECT_THAT(error(R"({"version": 1, "levels": [{"name": "a", "size": 8, "bandwidth": 1},
                                                  {"name": "b", "size": 12, "bandwidth": 1}]})"),
-              HasSubstr("no multiple of a's 8"));
+              HasSubstr("not a multiple of a's 8"));
   EXPECT_THAT(
       error(R"({"version": 1, "levels": [{"name": "a", "bandwidth": 1}], "axes": {"tp": {"tables": {"x": []}}}})"),
-      HasSubstr("axes.tp.tables.x is of no collective"));
+      HasSubstr("axes.tp.tables.x is not a collective"));
   EXPECT_THAT(error(R"({"version": 1, "levels": [{"name": "a", "bandwidth": 1}],
                         "axes": {"tp": {"tables": {"all_reduce": [[2, 1], [1, 1]]}}}})"),
-              HasSubstr("does not rise"));
+              HasSubstr("must be in ascending order"));
 }
 
 // ---- Graphs -----------------------------------------------------------------------------------------------------------

@@ -118,7 +118,7 @@ TEST(DeviceMemory, WorkspacesFollowFromTheDevice) {
   const DeviceSpec a100 = DeviceSpec::named("a100");
   const Profile costs = profile(t.graph, {.spec = &a100});
   EXPECT_EQ(costs.device_memory->cublas_workspace, 8'519'680);
-  EXPECT_THAT(to_text(costs), HasSubstr("8.12 MiB of it cuBLAS's workspaces (sm_80)"));
+  EXPECT_THAT(to_text(costs), HasSubstr("including 8.12 MiB of cuBLAS workspaces (sm_80)"));
 }
 
 TEST(DeviceMemory, WhoKeepsFreeMemoryFromBeingGivenBack) {

@@ -281,7 +281,7 @@ TEST(Report, SaysWhatFlopCounterModeDoesNotCount) {
   const auto square = t.call("aten::mm", {matrix, t.input("other", {4, 4})}, {{3, 4}});
   t.output({square, t.call("aten::mv", {matrix, vector}, {{3}}), t.call("aten::mv", {square, vector}, {{3}})});
   EXPECT_THAT(to_text(profile(t.graph)),
-              ::testing::HasSubstr("  of matmul, 48 in operators that FlopCounterMode does not count\n"));
+              ::testing::HasSubstr("  48 of the matmul FLOPs are in operators that FlopCounterMode does not count\n"));
 }
 
 TEST(Report, UnknownIsAbsent) {

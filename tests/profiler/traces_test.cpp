@@ -131,7 +131,7 @@ TEST(Traces, TheChromeTraceHasKernelsModulesAndCounters) {
   EXPECT_NEAR(kernels, costs.time()->busy() * 1e6, 1e-6);
   EXPECT_GE(phases["C"], 3);
   EXPECT_THAT(trace.dump(), HasSubstr("estimated for NVIDIA H100"));
-  EXPECT_THAT(chrome_trace(profile(step.t.graph)).dump(), HasSubstr("every node takes a microsecond"));
+  EXPECT_THAT(chrome_trace(profile(step.t.graph)).dump(), HasSubstr("every node takes 1 us"));
 }
 
 TEST(Traces, ModelExplorerHasEveryNodeAndEdge) {

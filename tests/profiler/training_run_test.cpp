@@ -421,7 +421,7 @@ TEST(RunMemory, PeaksAreThoseOfTheLargestStep) {
   }
   EXPECT_EQ(run.peak(), 300);
   EXPECT_EQ(run.reserved_peak(), 2048);
-  EXPECT_THAT(to_text(run), ::testing::HasSubstr("  peak of all         300 B                2.00 KiB\n"));
+  EXPECT_THAT(to_text(run), ::testing::HasSubstr("  maximum             300 B                2.00 KiB\n"));
 }
 
 }  // namespace

@@ -245,7 +245,7 @@ TEST(WhatIf, SaysWhatItLeavesOutAndWhatChanges) {
   EXPECT_THAT(answer.ignored, Contains(HasSubstr("foreach")));
   EXPECT_THAT(answer.ignored, Contains(HasSubstr("collectives")));
   EXPECT_THAT(answer.changes, Contains(HasSubstr("optimizer_state")));
-  EXPECT_THAT(to_text(answer), HasSubstr("not in it: "));
+  EXPECT_THAT(to_text(answer), HasSubstr("not modeled: "));
 }
 
 TEST(WhatIf, QuestionsWithoutSenseAreRefused) {

@@ -74,19 +74,19 @@ WRONG = {
                ("gpu/stream", [1], "gpu.stream is not a number"),
                ("tables", {"aten::mm": 1}, "tables.aten::mm is not an object"),
                ("tables", {"copy": {"float32": [[1, "x"]]}}, "tables.copy.float32[0][1] is not a number"),
-               ("device", "toaster", "device is 'toaster', which is no device"),
+               ("device", "toaster", "device is 'toaster', which is not a device type"),
                ("title", {}, "title is not a string")],
     "interconnect": [("levels", {}, "levels is not a list"),
-                     ("levels/0/size", 0.5, "levels[0].size is no whole"),
+                     ("levels/0/size", 0.5, "levels[0].size must be an integer"),
                      ("levels/0", "x", "levels[0] is not an object"),
                      ("sources", "x", "sources is not an object"),
                      ("base", [], "base is not a number"),
                      ("axes", {"tp": 1}, "axes.tp is not an object"),
                      ("tables", {"reduce": {"8": 1}}, "tables.reduce.8 is not a list"),
                      ("levels/0/groups", [1], "levels[0].groups[0] is not an object")],
-    "color_json": [("nodes/n1", [], "nodes.n1 is neither a number nor a word"),
+    "color_json": [("nodes/n1", [], "nodes.n1 must be a number or a string"),
                    ("title", 1, "title is not a string")],
-    "problem": [("problem/nodes/costs/1/0", "x", "problem.nodes.costs[1][0]: a whole number is missing")],
+    "problem": [("problem/nodes/costs/1/0", "x", "problem.nodes.costs[1][0]: expected an integer")],
 }
 
 

@@ -113,17 +113,17 @@ TEST(Apply, SaysWhatIsWrongWithAPlan) {
   };
   const std::string partial = message({"-> S(0)", "-> S(1)", "S(1) S(0) -> P(sum)", "R -> R", "R -> R", "R ->"});
   EXPECT_NE(partial.find("aten::relu_"), std::string::npos) << partial;
-  EXPECT_NE(partial.find("lies as P(sum), and the plan wants it as R"), std::string::npos) << partial;
+  EXPECT_NE(partial.find("with layout P(sum), but the plan requires R"), std::string::npos) << partial;
   const std::string none = message({"-> R", "-> R", "S(0) S(0) -> R", "R -> R", "R -> R", "R ->"});
   EXPECT_NE(none.find("[S(0); S(0)] to [R]"), std::string::npos) << none;
   const std::string divides = message({"-> S(1)", "-> R", "R R -> R", "R -> R", "R -> R", "R ->"});
-  EXPECT_NE(divides.find("sizes [8, 3] cannot lie as S(1)"), std::string::npos) << divides;
+  EXPECT_NE(divides.find("sizes [8, 3] cannot have layout S(1)"), std::string::npos) << divides;
   const std::string few = message({"-> R", "-> R", "R -> R", "R -> R", "R -> R", "R ->"});
-  EXPECT_NE(few.find("1 layouts of operands"), std::string::npos) << few;
+  EXPECT_NE(few.find("1 operand layouts"), std::string::npos) << few;
   const std::string back = message({"-> R", "-> R", "R R -> R", "R -> R", "R -> R", "P(sum) ->"});
   EXPECT_NE(back.find("no way from R to P(sum)"), std::string::npos) << back;
   const std::string rank = message({"-> R", "-> R", "R R -> R", "R -> R", "R -> R", "R ->"}, "2", 2);
-  EXPECT_NE(rank.find("has no rank 2"), std::string::npos) << rank;
+  EXPECT_NE(rank.find("rank 2 is not in mesh"), std::string::npos) << rank;
 }
 
 // Two names for one memory, which can be cut in one way only.

@@ -268,11 +268,11 @@ std::string refused(const Graph& part, const ContextRanks& over = {.ranks = 2}) 
 TEST(ContextRanks, WhatIsNotKnownIsRefused) {
   using ::testing::HasSubstr;
   const auto of = [](const Build& build, int64_t tokens = 16) { return captured(build, tokens, kOnGpu); };
-  EXPECT_THAT(refused(of([](int64_t n) { return attending(n, true, 0.5, at::kBFloat16); })), HasSubstr("it drops out"));
-  EXPECT_THAT(refused(of_gpu(15)), HasSubstr("no two chunks"));
-  EXPECT_THAT(refused(of_gpu(16), {.ranks = 2, .rank = 2}), HasSubstr("there is no rank 2"));
+  EXPECT_THAT(refused(of([](int64_t n) { return attending(n, true, 0.5, at::kBFloat16); })), HasSubstr("has dropout"));
+  EXPECT_THAT(refused(of_gpu(15)), HasSubstr("must be even"));
+  EXPECT_THAT(refused(of_gpu(16), {.ranks = 2, .rank = 2}), HasSubstr("rank 2 is not among 2"));
   EXPECT_THAT(refused(of([](int64_t) { return models::build("resnet18", {.tiny = true}); })),
-              HasSubstr("there is no attention"));
+              HasSubstr("found no attention"));
   const auto changed = [](const std::function<at::Tensor(const at::Tensor&)>& mix) {
     return [mix](int64_t n) {
       BuiltModel built = attending(n, true, 0, at::kBFloat16);
@@ -284,13 +284,13 @@ TEST(ContextRanks, WhatIsNotKnownIsRefused) {
   };
   const auto written_out =
       changed([](const at::Tensor& y) { return at::matmul(at::softmax(at::matmul(y, y.transpose(1, 2)), -1), y); });
-  EXPECT_THAT(refused(of(written_out)), HasSubstr("attention that is written out"));
+  EXPECT_THAT(refused(of(written_out)), HasSubstr("attention written out as softmax"));
   const auto masked = changed([](const at::Tensor& y) {
     const at::Tensor heads = y.unsqueeze(1);
     return at::scaled_dot_product_attention(heads, heads, heads, at::zeros({y.size(1), y.size(1)}, y.options()))
         .squeeze(1);
   });
-  EXPECT_THAT(refused(of(masked)), HasSubstr("it has a mask"));
+  EXPECT_THAT(refused(of(masked)), HasSubstr("has a mask"));
 }
 
 TEST(ContextRanks, TokensThatAreMixedElsewhereAreNoticed) {

@@ -72,14 +72,14 @@ TEST_F(ShardAndRecompute, FitWhereShardingAloneDoesNot) {
   const int64_t memory = 1'500'000'000;
   const PlannedStep found = shard_and_recompute(gpt2(), options("2", memory));
   check(found, memory);
-  EXPECT_FALSE(round(found, "sharding alone").fits);
-  EXPECT_LE(found.answer.seconds(), round(found, "recomputing alone").seconds * (1 + 1e-9));
+  EXPECT_FALSE(round(found, "sharding only").fits);
+  EXPECT_LE(found.answer.seconds(), round(found, "recompute only").seconds * (1 + 1e-9));
   EXPECT_FALSE(found.segments.empty());
   EXPECT_GT(found.graph.node_count(), gpt2().node_count());
   EXPECT_THROW(shard(gpt2(), options("2", memory)), NoPlanError);
   const nlohmann::json json = to_json(found);
   EXPECT_EQ(json["recompute"]["rounds"].size(), found.rounds.size());
-  EXPECT_THAT(to_text(found), HasSubstr("recomputing alone"));
+  EXPECT_THAT(to_text(found), HasSubstr("recompute only"));
 }
 
 TEST_F(ShardAndRecompute, IsNeverWorseThanOneOfThem) {
@@ -90,7 +90,7 @@ TEST_F(ShardAndRecompute, IsNeverWorseThanOneOfThem) {
       const ShardingAnswer alone = shard(gpt2(), options("2", memory));
       EXPECT_LE(found.answer.seconds(), alone.seconds() * (1 + 1e-9)) << memory;
     } catch (const NoPlanError&) {
-      EXPECT_FALSE(round(found, "sharding alone").fits);
+      EXPECT_FALSE(round(found, "sharding only").fits);
     }
     if (memory == 10'000'000'000) {
       EXPECT_TRUE(found.segments.empty()) << "all of it fits";
@@ -141,8 +141,8 @@ TEST_F(ShardAndRecompute, SaysWhyNothingFits) {
     return "it fits";
   };
   EXPECT_THAT(why(kNoLimit), HasSubstr("--memory"));
-  EXPECT_THAT(why(100'000'000), HasSubstr("no plan keeps within 95.37 MiB a device, with or without computing again"));
-  EXPECT_THAT(why(100'000'000), HasSubstr("a device, whatever is computed again"));
+  EXPECT_THAT(why(100'000'000), HasSubstr("no plan fits into 95.37 MiB per device, with or without recompute"));
+  EXPECT_THAT(why(100'000'000), HasSubstr("per device with maximum recompute"));
 }
 
 }  // namespace

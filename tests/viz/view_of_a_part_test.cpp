@@ -36,7 +36,7 @@ TEST(ViewModel, AroundANode) {
   EXPECT_EQ(one.boxes[1].mark, ViewMark::kNamed);
   EXPECT_EQ(one.boxes[0].mark, ViewMark::kNone);
   EXPECT_TRUE(one.boxes[3].omitted && one.boxes[4].omitted);
-  EXPECT_THAT(one.notes, Contains("a part: 4 operators are left out"));
+  EXPECT_THAT(one.notes, Contains("part of the graph: 4 operators are omitted"));
   const ViewModel none = ViewModel::of(chain.t.graph, {.around = {chain.calls[1].node}, .radius = 0});
   EXPECT_THAT(labels(none), ElementsAre("relu", "2 more", "x"));
   EXPECT_TRUE(ViewModel::of(chain.t.graph, {.around = {chain.calls[3].node}, .radius = 9}).boxes.size() == 7);
@@ -56,7 +56,7 @@ TEST(ViewModel, PathBetweenNodes) {
     ADD_FAILURE() << "no error";
   } catch (const Error& error) {
     EXPECT_THAT(error.what(),
-                HasSubstr("no way of tensors leads from n4 (aten::exp) to n2 (aten::neg); one leads back"));
+                HasSubstr("no path of tensors leads from n4 (aten::exp) to n2 (aten::neg); one leads back"));
   }
 }
 
