@@ -23,7 +23,7 @@ struct CalibrateRequest {
   bool measures() const { return trace.empty() && table.empty() && collectives.empty(); }
 };
 
-constexpr const char* kFigures = "Figures from files";
+constexpr const char* kFigures = "Specs from files";
 
 void make_folder_of(const std::string& path) {
   std::error_code error;
@@ -126,17 +126,18 @@ int calibrate(const CLI::App& command, const CalibrateRequest& request) {
 
 void add_options(CLI::App& command, CalibrateRequest& request) {
   begin_group(command, kFigures);
-  command.add_option("--trace", request.trace, "Trace of torch.profiler with record_shapes=True, .json or .json.gz");
+  command.add_option("--trace", request.trace,
+                     "torch.profiler trace recorded with record_shapes=True, .json or .json.gz");
   command.add_option("--table", request.table,
-                     "CSV of operators: operator, dtype, seconds and m, n, k, batch or bytes, flops");
+                     "CSV of operator times: operator, dtype, seconds and m, n, k, batch or bytes, flops");
   command.add_option("--collectives", request.collectives,
-                     "CSV of collectives: collective, processes, bytes, seconds, axis");
-  command.add_option("--spec", request.spec, "Device whose figures hold otherwise: a name or a file");
-  command.add_option("--interconnect", request.interconnect, "Links whose figures hold otherwise: a name or a file");
+                     "CSV of collective times: collective, processes, bytes, seconds, axis");
+  command.add_option("--spec", request.spec, "Device spec to start from: a name or a file");
+  command.add_option("--interconnect", request.interconnect, "Link spec to start from: a name or a file");
   begin_group(command, kOutput);
   command.add_option("-o,--output", request.output,
-                     "File to write (default, of this machine: where profile looks for it)");
-  command.add_option("--links", request.links, "File to write of links");
+                     "Device spec file to write (default: where profile looks for this machine's)");
+  command.add_option("--links", request.links, "Link spec file to write");
   command.footer(
       "Examples:\n"
       "  shadowgraph calibrate\n"

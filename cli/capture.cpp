@@ -58,11 +58,11 @@ void add_options(CLI::App& command, GraphRequest& request) {
   add_source(command, request.capture);
   add_capture_options(command, request.capture);
   begin_group(command, kOutput);
-  command.add_option("-o,--output", request.output, "Graph file to write (default: print the graph)");
-  command.add_flag("--json", request.json, "As JSON rather than text");
-  command.add_flag("--verify", request.verify, "Check the graph against every invariant, and say so");
+  command.add_option("-o,--output", request.output, "Write the graph to this file (default: print it)");
+  command.add_flag("--json", request.json, "JSON instead of text");
+  command.add_flag("--verify", request.verify, "Verify all invariants of the graph and report the result");
   add_choice(command, "--preset", request.preset,
-             "Of what is printed: canonical, reads back; short, for people; fingerprint, structure");
+             "Text format: canonical (can be parsed), short (readable), fingerprint (structure only)");
   command.footer(
       "Examples:\n"
       "  shadowgraph capture gpt2 --mode train -o gpt2.sg\n"

@@ -338,23 +338,23 @@ int check(const CLI::App& command, const CheckRequest& request) {
 }
 
 void add_options(CLI::App& command, CheckRequest& request) {
-  command.add_option("BASELINE", request.baseline, "File that --update wrote")->required();
+  command.add_option("BASELINE", request.baseline, "Baseline file, written by --update")->required();
   add_source(command, request.capture);
   add_capture_options(command, request.capture);
-  command.add_option("--spec", request.spec, "Device that times are of: one of 'list devices', or a file (h100)");
-  begin_group(command, "The check");
-  command
-      .add_option("--max-peak", request.max_peak, "Most that may be alive: +1%, +200MiB above the baseline, or 24GiB")
+  command.add_option("--spec", request.spec,
+                     "Device for time estimates: a name from 'list devices' or a spec file (default: h100)");
+  begin_group(command, "Check");
+  command.add_option("--max-peak", request.max_peak, "Peak memory limit: +1% or +200MiB above the baseline, or 24GiB")
       ->check(limit_like(true))
       ->capture_default_str();
-  command.add_option("--max-time", request.max_time, "Longest that a step may take above the baseline: +5%")
+  command.add_option("--max-time", request.max_time, "Step time limit above the baseline: +5%")
       ->check(limit_like(false))
       ->capture_default_str();
-  command.add_flag("--update", request.update, "Write BASELINE, and check nothing");
+  command.add_flag("--update", request.update, "Write BASELINE instead of checking");
   begin_group(command, kOutput);
-  command.add_flag("--markdown", request.markdown, "A comment for a pull request");
-  command.add_flag("--json", request.json, "As JSON");
-  add_number(command, "--rows", request.rows, 0, "Most rows of a table (0: all)");
+  command.add_flag("--markdown", request.markdown, "Print Markdown for a pull request comment");
+  command.add_flag("--json", request.json, "Print JSON");
+  add_number(command, "--rows", request.rows, 0, "Maximum rows of a table (0: all)");
   command.footer(
       "Exit code 4: something grew beyond its limit.\n"
       "\n"

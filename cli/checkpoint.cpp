@@ -185,22 +185,23 @@ void add_options(CLI::App& command, CheckpointRequest& request) {
   add_capture_options(command, request.capture);
   add_spec_option(command, request.spec);
   add_bytes(command, "--link-bandwidth", request.link_bandwidth,
-            "With --cost time: bytes a second to the host, where kept tensors may then wait: 25GB");
-  begin_group(command, "The plan");
-  command.add_flag("--pareto", request.pareto, "The curve: peaks that can be had, and what each takes again");
-  add_memory(command, request.memory, "The least to compute again so that the step fits into a device: l4, 24GiB");
-  add_bytes(command, "--bytes", request.bytes, "The same for live bytes alone: 40GB");
+            "With --cost time: host link bandwidth in bytes/s, 25GB; also considers offloading to CPU");
+  begin_group(command, "Plan");
+  command.add_flag("--pareto", request.pareto, "Print the Pareto curve of peak memory against recompute cost");
+  add_memory(command, request.memory, "Recompute as little as possible so that the step fits in a device: l4, 24GiB");
+  add_bytes(command, "--bytes", request.bytes, "The same for live tensor bytes only: 40GB");
   command.add_option("--modules", request.modules,
-                     "Computed again whole or in part: 'transformer.h.*', auto (default: they are found)");
-  add_choice(command, "--cost", request.cost, "What is to be least: flops, or time on the device of --spec");
+                     "Modules to recompute in full or in part: 'transformer.h.*', auto (default: detected)");
+  add_choice(command, "--cost", request.cost, "Recompute cost to minimize: flops, or time on the --spec device");
   begin_group(command, kOutput);
   command.add_option("-o,--output", request.output,
-                     "With --memory, --bytes: graph file with that plan: of the step, or of the forward given");
-  command.add_option("--svg", request.picture, "File for a picture of the curve");
-  command.add_option("--chain", request.chain, "JSON file: the step as a chain of stages, for other solvers");
+                     "With --memory or --bytes: write the graph with the plan applied to this file");
+  command.add_option("--svg", request.picture, "Plot the curve to this SVG file");
+  command.add_option("--chain", request.chain,
+                     "Write the step as a chain of stages to this JSON file, for other solvers");
   command.add_option("--module-statistics", request.module_statistics,
-                     "JSON file: what torch.distributed._tools.sac_ilp is given of modules");
-  command.add_flag("--json", request.json, "As JSON");
+                     "Write module statistics for torch.distributed._tools.sac_ilp to this JSON file");
+  command.add_flag("--json", request.json, "Print JSON");
   command.footer(
       "Examples:\n"
       "  shadowgraph checkpoint gpt2 --batch 8 --seq 1024 --pareto --svg curve.svg\n"

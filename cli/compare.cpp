@@ -29,8 +29,8 @@ using nlohmann::json;
 constexpr const char* kWhole = "top_at_peak is all of it";
 
 constexpr int kDifferent = 1;  // of --nodes, as diff(1) has it
-constexpr const char* kPage = "The page (-o)";
-constexpr const char* kTimes = "Estimates (of a page, or beside a trace)";
+constexpr const char* kPage = "Page (-o)";
+constexpr const char* kTimes = "Estimates (with -o or a trace)";
 
 struct CompareRequest {
   CaptureRequest capture;  // of both, where they are no saved graphs
@@ -271,21 +271,22 @@ int compare(const CLI::App& command, const CompareRequest& request) {
 }
 
 void add_options(CLI::App& command, CompareRequest& request) {
-  command.add_option("BEFORE", request.before, "What it was: a SOURCE as of profile, or a profile.json")->required();
+  command.add_option("BEFORE", request.before, "Reference: a SOURCE as in profile, or a profile.json")->required();
   command
-      .add_option("AFTER", request.after, "What it is, or a trace of torch.profiler; options hold for what is captured")
+      .add_option("AFTER", request.after,
+                  "A SOURCE, profile.json or torch.profiler trace; options apply to sources that are captured")
       ->required();
   add_capture_options(command, request.capture);
   begin_group(command, kOutput);
-  command.add_flag("--nodes", request.nodes, "Node by node; exit code 1 if they differ, as diff(1)");
-  command.add_option("-o,--output", request.page, "HTML file: a page of AFTER that shows what differs");
-  add_number(command, "--limit", request.limit, 0, "Most lines of a list (0: all; default: 10, and 200 nodes)");
-  command.add_flag("--json", request.json, "As JSON");
+  command.add_flag("--nodes", request.nodes, "Compare node by node; exit code 1 if they differ, as diff(1)");
+  command.add_option("-o,--output", request.page, "Write an HTML page of AFTER that highlights the differences");
+  add_number(command, "--limit", request.limit, 0, "Maximum lines of a list (0: all; default: 10, or 200 nodes)");
+  command.add_flag("--json", request.json, "Print JSON");
   begin_group(command, kTimes);
   add_estimate_options(command, request.estimate);
   begin_group(command, kPage);
-  command.add_option("--title", request.title, "Its title (default: the model, or the file)");
-  command.add_option("--color", request.color, "Values of nodes to colour by: FILE.json, FILE.csv or FILE.csv:COLUMN");
+  command.add_option("--title", request.title, "Title of the page (default: the model or file)");
+  command.add_option("--color", request.color, "Node values to colour by: FILE.json, FILE.csv or FILE.csv:COLUMN");
   command.footer(
       "Examples:\n"
       "  shadowgraph compare before.sg after.sg --nodes\n"

@@ -136,23 +136,25 @@ int emit(const CLI::App& command, const EmitRequest& request) {
 void add_options(CLI::App& command, EmitRequest& request) {
   add_source(command, request.capture);
   add_capture_options(command, request.capture);
-  command.get_option("--device")->description("As of a capture; of a saved graph, every device of it as this one");
-  begin_group(command, "The code");
-  add_choice(command, "--lang", request.language, "cpp: against libtorch alone; python: over torch.ops");
-  command.add_option("--name", request.name, "Of the files and the namespace (default: the source's)");
+  command.get_option("--device")->description("Simulated device, as in capture; a saved graph is moved to this device");
+  begin_group(command, "Code");
+  add_choice(command, "--lang", request.language, "cpp (needs only libtorch) or python (torch.ops)");
+  command.add_option("--name", request.name, "Name of the files and the namespace (default: the source's)");
   add_list(command, "--function", request.functions,
-           "What code calls for your own: my::op=library::callee@header.h, or @module; repeat")
+           "Function to call for a custom operator: my::op=library::callee@header.h, or @module")
       ->check([](const std::string& text) {
         return text.find('=') == text.npos ? "'" + text + "' is not NAME=CALLEE or NAME=CALLEE@FROM" : std::string();
       });
-  command.add_flag("--autograd", request.autograd, "Of a forward graph: code that autograd differentiates");
-  begin_group(command, "The weights");
-  command.add_flag("--weights", request.weights, "Initial weights of a built-in model instead, for torch.load");
+  command.add_flag("--autograd", request.autograd, "Emit differentiable code (forward graphs only)");
+  begin_group(command, "Weights");
+  command.add_flag("--weights", request.weights,
+                   "Write the initial weights of a built-in model instead, for torch.load");
   add_number(command, "--seed", request.seed, 0, "With --weights: torch::manual_seed before the model is built");
   begin_group(command, kOutput);
-  command.add_option("-o,--output", request.output, "Folder for code, made if need be; file for weights")->required();
+  command.add_option("-o,--output", request.output, "Folder for code (created if needed), or file for weights")
+      ->required();
   add_list(command, "--only", request.only,
-           "What this value needs: %12, 'gradient.*'; or weights named 'layers.3.*'; repeat");
+           "Only what computes these values: %12, 'gradient.*'; or weights named 'layers.3.*'");
   command.footer(
       "Examples:\n"
       "  shadowgraph emit gpt2.sg --lang cpp -o gpt2_step\n"

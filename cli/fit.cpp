@@ -393,7 +393,7 @@ void add_ranges(CLI::App& command, FitRequest& request) {
             request.batches = parse_size_range(text);
             if (!request.batches) request.capture.batch = std::stoll(text);
           },
-          "With --seq 1Ki..: the batch; or a range, 1..512 or 8..512:8: a row for each of them")
+          "Batch size, with --seq 1Ki..; or a range to tabulate: 1..512, 8..512:8")
       ->check(
           [](const std::string& text) { return parse_size_range(text) ? std::string() : whole_number_from(1)(text); });
   command
@@ -407,7 +407,7 @@ void add_ranges(CLI::App& command, FitRequest& request) {
               request.capture.seq = *parse_count(text);
             }
           },
-          "Sequence length; 1k.. for the longest from there on; 512..8k: a table, with --batch A..B")
+          "Sequence length; 1k.. finds the longest; 512..8k tabulates, with --batch A..B")
       ->check([](const std::string& text) {
         const bool open = text.ends_with("..") && parse_count(text.substr(0, text.size() - 2));
         if (open || parse_count(text) || sequence_range(text)) return std::string();
@@ -418,10 +418,10 @@ void add_ranges(CLI::App& command, FitRequest& request) {
 void add_serving_options(CLI::App& command, ServeRequest& request) {
   cli::add_options(command, request.engine, ServingOptions::table());
   command.add_option("--weights", request.weights,
-                     "How parameters are stored: awq, gptq:group=32, none, ... (as the configuration says)");
+                     "Quantization of weights: awq, gptq:group=32, none, ... (default: the configuration's)");
   add_list(command, "--keep", request.keep,
-           "Parameters that stay as made: parts of names, or patterns (the output layer); repeat");
-  add_number(command, "--tp", request.devices, 1, "Devices that share each layer");
+           "Parameters to leave unquantized: substrings or patterns (default: the output layer)");
+  add_number(command, "--tp", request.devices, 1, "Tensor-parallel degree");
   add_interconnect_option(command, request.interconnect);
 }
 
@@ -429,16 +429,16 @@ void add_options(CLI::App& command, FitRequest& request) {
   add_source(command, request.capture, "Built-in model, .pt or .pt2 file, some.module:factory or hf:CONFIG.json");
   add_ranges(command, request);
   add_capture_options_but_sizes(command, request.capture);
-  add_memory(command, request.memory, "Memory of the device: l4, 24GiB (default: that of --spec)");
+  add_memory(command, request.memory, "Device memory: l4, 24GiB (default: that of --spec)");
   add_spec_option(command, request.spec);
   add_field(command, "--by", request.by,
-            "What --memory bounds: live, tensors; reserved, the allocator; device, and context");
+            "Bytes limited by --memory: live (tensors), reserved (allocator), device (plus CUDA context)");
   add_allocator_option(command, request.allocator);
   add_serving_options(command, request.serve);
   begin_group(command, kOutput);
   command.add_option("--with-checkpoint", request.checkpoints,
-                     "Also with these modules computed again in backward: auto, 'layers.*'; repeat");
-  command.add_flag("--json", request.json, "As JSON, key batch (or seq, or context)");
+                     "Also try activation checkpointing of these modules: auto, 'layers.*'; repeatable");
+  command.add_flag("--json", request.json, "Print JSON; the result is under batch, seq or context");
   command.footer(
       "Examples:\n"
       "  shadowgraph fit llama3_8b --memory h100 --dtype bf16 --seq 8Ki.. --batch 1\n"

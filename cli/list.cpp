@@ -257,19 +257,18 @@ void add_options(CLI::App& command, ListRequest& request) {
   command.add_option("WHAT", request.what, "models, devices, passes or kernels")
       ->required()
       ->check(one_of({"models", "devices", "passes", "kernels"}));
-  begin_group(command, "The kernels made on demand");
-  command.add_flag("--operators", request.operators,
-                   "What kernels are made of, and why none is made of libtorch's other operators");
+  begin_group(command, "Compiled kernels (list kernels)");
+  command.add_flag("--operators", request.operators, "List operators that can be compiled, and why the others cannot");
   command.add_flag("--verify", request.verify,
-                   "Compare every library with its manifest (exit code 1: some are broken)");
+                   "Verify every library against its manifest (exit code 1 if any is broken)");
   add_bytes(command, "--prune", request.prune,
-            "Erase what is broken, and what was not used for longest, until this much stays: 1GiB");
-  command.add_flag("--clear", request.clear, "Erase all kernels");
-  command.add_flag("--dry-run", request.dry_run, "With --prune or --clear: say what would go");
+            "Delete broken, then least recently used kernels until this size remains: 1GiB");
+  command.add_flag("--clear", request.clear, "Delete all kernels");
+  command.add_flag("--dry-run", request.dry_run, "With --prune or --clear: only report what would be deleted");
   command.add_option("--dir", request.directory,
-                     "Their folder (default: $SHADOWGRAPH_CACHE, else shadowgraph/ in the user's cache folder)");
+                     "Kernel cache folder (default: $SHADOWGRAPH_CACHE, else shadowgraph/ in the user cache)");
   begin_group(command, kOutput);
-  command.add_flag("--json", request.json, "As JSON, with all figures");
+  command.add_flag("--json", request.json, "Print JSON with all columns");
   command.footer(
       "Examples:\n"
       "  shadowgraph list models\n"

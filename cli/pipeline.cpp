@@ -119,26 +119,27 @@ void add_options(CLI::App& command, PipelineRequest& request) {
   add_spec_option(command, request.spec);
   add_interconnect_option(command, request.interconnect);
   add_allocator_option(command, request.allocator);
-  add_memory(command, request.memory, "Memory of a device, l4 or 24GiB: says which ranks need more");
-  begin_group(command, "The pipeline");
+  add_memory(command, request.memory, "Device memory, l4 or 24GiB: fails if a rank needs more");
+  begin_group(command, "Pipeline");
   std::vector<std::string> open = PipelineSchedule::names();
   std::erase_if(open, [](const std::string& name) { return PipelineSchedule::stages_per_rank(name, 0) > 0; });
   command
       .add_option("--schedule", request.schedule,
-                  fmt::format("{}, or PyTorch's CSV", fmt::join(PipelineSchedule::names(), ", ")))
+                  fmt::format("{}, or a PyTorch schedule CSV", fmt::join(PipelineSchedule::names(), ", ")))
       ->capture_default_str();
-  add_number(command, "--ranks", request.size.ranks, 1, "Devices in a row");
-  add_number(command, "--microbatches", request.size.microbatches, 1, "Of a step; --batch is the size of one");
+  add_number(command, "--ranks", request.size.ranks, 1, "Ranks of the pipeline");
+  add_number(command, "--microbatches", request.size.microbatches, 1,
+             "Micro-batches per step; --batch is the size of each");
   add_number(command, "--stages-per-rank", request.size.stages_per_rank, 1,
-             fmt::format("Of {}", fmt::join(open, ", ")));
-  add_list(command, "--cut", request.cuts, "Module at which the next stage begins; repeat (default: balanced)");
+             fmt::format("Stages per rank, for {}", fmt::join(open, ", ")));
+  add_list(command, "--cut", request.cuts,
+           "Module at which the next stage begins; repeatable (default: balanced stages)");
   cli::add_options(command, request.run, PipelineRunOptions::table());
   begin_group(command, kOutput);
   command.add_option("-o,--output", request.output,
-                     "Folder for pipeline.html, .svg, .json, .txt, schedule.csv and trace.json");
-  command.add_option("--chakra", request.chakra,
-                     "Folder for execution traces of MLCommons Chakra, a file a process, for network simulators");
-  command.add_flag("--json", request.json, "As JSON");
+                     "Write pipeline.html, .svg, .json, .txt, schedule.csv and trace.json to this folder");
+  command.add_option("--chakra", request.chakra, "Folder for MLCommons Chakra execution traces, one file per process");
+  command.add_flag("--json", request.json, "Print JSON");
   command.footer(
       "Examples:\n"
       "  shadowgraph pipeline llama3_8b --dtype bf16 --batch 1 --ranks 4 --microbatches 16 -o pipeline\n"

@@ -170,18 +170,18 @@ int plan(const ClusterOptions& options) {
 
 void add_options(CLI::App& command, ClusterOptions& options) {
   add_source(command, options.capture);
-  begin_group(command, "The cluster");
-  command.add_option("--devices", options.devices, "How many of which device: 1024xh100")->required();
+  begin_group(command, "Cluster");
+  command.add_option("--devices", options.devices, "Number and type of devices: 1024xh100")->required();
   CLI::Option* links = add_interconnect_option(command, options.interconnect);
   command
       .add_option("--topology", options.interconnect,
-                  "The same as a file of levels: NVLink, rail, spine, sites (docs/interconnect.schema.json)")
+                  "Network file with levels such as NVLink, rail, spine, sites (docs/interconnect.schema.json)")
       ->check(CLI::ExistingFile)
       ->excludes(links);
-  begin_group(command, "The step");
+  begin_group(command, "Step");
   add_tokens(command, "--tokens-per-step", options.tokens,
-             "On all devices: 16Mi (of 1,048,576), 16M (of 1,000,000), 512Ki");
-  add_number(command, "--samples-per-step", options.samples, 1, "The same in samples, or sequences");
+             "Global batch in tokens: 16Mi (x 1,048,576), 16M (x 1,000,000), 512Ki");
+  add_number(command, "--samples-per-step", options.samples, 1, "Global batch in samples or sequences");
   add_tokens(command, "--seq", options.capture.seq, "Sequence length of a language model: 8192, 8Ki");
   add_capture_options_named(command, options.capture,
                             {"input", "dtype", "host_reads", "data_sizes", "autocast", "clip_grad_norm", "grad_scaler",
@@ -190,12 +190,12 @@ void add_options(CLI::App& command, ClusterOptions& options) {
   add_what_options(command, options.what);
   begin_group(command, kOutput);
   command.add_option("-o,--output", options.output,
-                     "Folder for report.html, plan.json, plan.txt, pipeline.txt, schedule.csv, trace.json, and the "
-                     "plan in the words of "
-                     "engines: " +
+                     "Write report.html, plan.json, plan.txt, pipeline.txt, schedule.csv, trace.json and the plan "
+                     "exported for training frameworks: " +
                          fmt::format("{}", fmt::join(engine_file_names(), ", ")));
-  command.add_flag("--chakra", options.chakra, "With -o: Chakra traces of one replica, without sums over replicas");
-  command.add_flag("--json", options.json, "As JSON");
+  command.add_flag("--chakra", options.chakra,
+                   "With -o: also write Chakra traces of one replica, without reductions over replicas");
+  command.add_flag("--json", options.json, "Print JSON");
   command.footer(
       "Examples:\n"
       "  shadowgraph plan llama3_405b --devices 8192xh100 --tokens-per-step 16Mi --seq 8192 -o plan\n"

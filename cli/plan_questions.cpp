@@ -14,16 +14,15 @@
 namespace shadowgraph::cli {
 
 void add_what_options(CLI::App& command, WhatOptions& options) {
-  begin_group(command, "Questions, one table each, in place of one plan");
+  begin_group(command, "Sweeps (print a table instead of one plan)");
   command
       .add_option("--what", options.what,
-                  fmt::format("{}; several with commas", fmt::join(enum_words<PlanTopic>(), ", ")))
+                  fmt::format("Quantities to vary: {}; comma-separated", fmt::join(enum_words<PlanTopic>(), ", ")))
       ->delimiter(',')
       ->check(one_of(enum_words<PlanTopic>()));
   command
       .add_option("--values", options.values,
-                  "Numbers of devices, factors of the network, memories, batches, sequences: 512,1024 (default: around "
-                  "the request's)")
+                  "Values to try: 512,1024; network: bandwidth factors (default: around the request's own)")
       ->delimiter(',');
   add_options(command, options.question, PlanQuestion::table());
 }

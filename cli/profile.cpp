@@ -62,7 +62,7 @@ std::vector<std::string> export_names() {
   return names;
 }
 
-constexpr const char* kProcesses = "Processes of torch.distributed (of a model in Python)";
+constexpr const char* kProcesses = "torch.distributed (Python models only)";
 
 std::string ranks_like(const std::string& text) {
   const bool numbers = !text.empty() && text.find_first_not_of("0123456789,") == text.npos && text.front() != ',' &&
@@ -75,30 +75,32 @@ void add_options(CLI::App& command, ProfileRequest& request) {
   add_capture_options(command, request.capture);
   add_estimate_options(command, request.estimate);
   command.add_flag("--measure", request.estimate.measure,
-                   "Run each distinct call once on this CPU, for scratch and seconds; kept for next time");
+                   "Measure scratch memory and time of each distinct call on this CPU; results are cached");
   begin_group(command, kOutput);
   command
       .add_option("--what-if", request.what_if,
-                  "What a step would hold with other dtype, optimizer, accumulate, checkpoint, zero, ranks")
+                  "Predict a changed step: dtype, optimizer, accumulate, checkpoint, zero, ranks")
       ->delimiter(',')
       ->type_name("NAME=VALUE,...");
-  command.add_option("-o,--output", request.folder, "Folder for graph.sg, profile.json and report.html");
+  command.add_option("-o,--output", request.folder, "Write graph.sg, profile.json and report.html to this folder");
   command
       .add_option("--export", request.exports,
-                  "More files for -o: svg, dot, nodes-csv, storages-csv, trace, snapshot, model-explorer")
+                  "Additional files for -o: svg, dot, nodes-csv, storages-csv, trace, snapshot, model-explorer")
       ->delimiter(',')
       ->type_name("NAME,...")
       ->check(one_of(export_names()));
-  command.add_flag("--json", request.json, "One JSON object instead of tables");
-  command.add_flag("--run", request.run, "Also what the first three steps of a training run hold");
-  add_choice(command, "--group", request.group, "Rows of the table: module, composite, operator");
-  add_number(command, "--depth", request.depth, 0, "Module levels in the table (0: what fits)");
-  add_number(command, "--rows", request.rows, 0, "Most rows of the table (0: all)");
+  command.add_flag("--json", request.json, "Print one JSON object instead of tables");
+  command.add_flag("--run", request.run, "Also profile the first three steps of a training run");
+  add_choice(command, "--group", request.group, "Group table rows by module, composite or operator");
+  add_number(command, "--depth", request.depth, 0, "Module levels in the table (0: as many as fit)");
+  add_number(command, "--rows", request.rows, 0, "Maximum rows of the table (0: all)");
   begin_group(command, kProcesses);
-  add_number(command, "--world", request.capture.world, 1, "It is one of so many, rank 0 of them");
-  command.add_option("--ranks", request.ranks, "All of them by role, and what they wait for each other: all, 0,3")
+  add_number(command, "--world", request.capture.world, 1, "Capture rank 0 of this many processes");
+  command
+      .add_option("--ranks", request.ranks,
+                  "Profile these ranks by role, including time spent waiting for each other: all, or 0,3")
       ->check(ranks_like);
-  command.add_option("--target", request.target, "Of the loss of a pipeline's last stage: i64[32,512]");
+  command.add_option("--target", request.target, "Target of the loss in a pipeline's last stage: i64[32,512]");
   command.footer(
       "Examples:\n"
       "  shadowgraph profile resnet50 --mode train --batch 32 -o out/resnet50 --export nodes-csv,trace\n"

@@ -135,7 +135,7 @@ AssignmentSolution solution_of_answer(const AssignmentProblem& problem, const Sh
 }
 
 int solve_problem(const CLI::App& command, const ShardRequest& request) {
-  takes_only(command, "--problem", {"--output", "--json", "--answer", "The solver"});
+  takes_only(command, "--problem", {"--output", "--json", "--answer", "Solver"});
   const AssignmentProblem problem = [&] {
     try {
       return read_assignment(read_file(request.problem));
@@ -201,24 +201,24 @@ int shard_or_solve(const CLI::App& command, const ShardRequest& request) {
 }
 
 void add_solver_options(CLI::App& command, ShardRequest& request) {
-  command.add_option("--export", request.exported, "File to write the problem to, for other solvers");
-  add_choice(command, "--format", request.format, "Of --export: json, iopddl, lp or mps");
+  command.add_option("--export", request.exported, "Write the assignment problem to this file, for other solvers");
+  add_choice(command, "--format", request.format, "Format of --export: json, iopddl, lp, mps");
 }
 
 void add_plan_options(CLI::App& command, ShardRequest& request) {
-  begin_group(command, "The plan");
-  command.add_option("--mesh", request.mesh, "Devices: 8, 8x8, 4x4x4, or with names dp=8,tp=4 (required)");
+  begin_group(command, "Plan");
+  command.add_option("--mesh", request.mesh, "Device mesh: 8, 8x8, 4x4x4, or with axis names dp=8,tp=4 (required)");
   command.add_option("--answer", request.answer,
-                     "From elsewhere: plan.json, solution of --export, {\"head.weight\": \"R,S(0)\"}");
-  command.add_option("--rules", request.rules, "File with sharding rules of your own, a line an operator");
-  begin_group(command, "The solver");
+                     "Existing plan: plan.json, a solution of --export, or {\"head.weight\": \"R,S(0)\"}");
+  command.add_option("--rules", request.rules, "File of user-defined sharding rules, one operator per line");
+  begin_group(command, "Solver");
   command.add_option("--problem", request.problem,
-                     "Solve this file instead of a SOURCE: written by --export, or of IOPDDL");
+                     "Solve this problem file instead of a SOURCE: written by --export, or IOPDDL");
   add_solver_options(command, request);
-  add_field(command, "--gap", request.gap, "With --problem: distance to the bound that is good enough, 0.001",
+  add_field(command, "--gap", request.gap, "With --problem: relative optimality gap at which to stop: 0.001",
             {.least = 0, .most = 1});
   add_field(command, "--threads", request.threads,
-            "With --problem: by default as many as the machine has; the result is the same", {.least = 1});
+            "With --problem: solver threads (default: all cores); does not affect the result", {.least = 1});
 }
 
 void add_options(CLI::App& command, ShardRequest& request) {
@@ -231,14 +231,15 @@ void add_options(CLI::App& command, ShardRequest& request) {
   begin_group(command, kOutput);
   command.add_option("-o,--output", request.output,
                      "Folder for graph.sg, plan.json, answer.json and rank0.sg; with --problem: solution file");
-  add_number(command, "--rank", request.step.rank, 0, "Whose graph is written");
-  command.add_flag("--all-ranks", request.all_ranks, "Write the graphs of all devices, rank0.sg, rank1.sg, ...");
+  add_number(command, "--rank", request.step.rank, 0, "Rank whose graph is written");
+  command.add_flag("--all-ranks", request.all_ranks, "Write the graphs of all ranks: rank0.sg, rank1.sg, ...");
   command.add_option("--emit-python", request.emit_python,
-                     "File of the plan in Python, for eager modules: torch.distributed.tensor and fully_shard");
-  command.add_option("--dot", request.dot, "File for a picture of the plan: layouts as colours, redistributions red");
-  command.add_option("--svg", request.svg, "The same picture, rendered");
-  add_number(command, "--rows", request.rows, 0, "Most rows of a table (0: all)");
-  command.add_flag("--json", request.json, "As JSON");
+                     "Write the plan as Python for eager modules: torch.distributed.tensor and fully_shard");
+  command.add_option("--dot", request.dot,
+                     "Draw the plan to this DOT file: layouts as colours, redistributions in red");
+  command.add_option("--svg", request.svg, "Draw the plan to this SVG file");
+  add_number(command, "--rows", request.rows, 0, "Maximum rows of a table (0: all)");
+  command.add_flag("--json", request.json, "Print JSON");
   command.footer(
       "Examples:\n"
       "  shadowgraph shard llama3_8b --mesh dp=8,tp=8 --dtype bf16 --memory 80GB -o plan\n"

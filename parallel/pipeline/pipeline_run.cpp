@@ -490,14 +490,14 @@ class RankMemory {
 const OptionTable<PipelineRunOptions>& PipelineRunOptions::table() {
   static const auto table =
       OptionTable<PipelineRunOptions>()
-          .group("The pipeline")
+          .group("Pipeline")
           .add("ranks_apart", &PipelineRunOptions::ranks_apart,
-               "Processes of one stage, 8 of tensor parallel: how far apart neighbours of the pipeline are",
+               "Processes per stage, e.g. 8 with tensor parallelism: distance between pipeline neighbours",
                {.least = 1})
           .add("receives_ahead", &PipelineRunOptions::receives_ahead,
-               "Room for all that is received from the beginning, as torch.distributed.pipelining has it")
+               "Allocate all receive buffers up front, as torch.distributed.pipelining does")
           .add("overlap", &PipelineRunOptions::overlap,
-               "Where two actions overlap, the share of what collectives expose that the other's computing hides",
+               "Fraction of exposed communication hidden by the compute of an overlapped action",
                {.least = 0, .most = 1});
   return table;
 }

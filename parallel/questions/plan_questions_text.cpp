@@ -33,12 +33,12 @@ std::vector<double> question_values(PlanTopic about, const std::vector<std::stri
 const OptionTable<PlanQuestion>& PlanQuestion::table() {
   static const auto table =
       OptionTable<PlanQuestion>()
-          .group("Questions, one table each, in place of one plan")
-          .add("share", &PlanQuestion::share, "Of the peak, that devices and batch are to reach",
+          .group("Sweeps (print a table instead of one plan)")
+          .add("share", &PlanQuestion::share, "Fraction of peak FLOP/s to reach, with --what devices and batch",
                {.least = 0, .most = 1, .above = true})
-          .add("tokens", &PlanQuestion::tokens, "With price: tokens in all, 15T, 300B (powers of 1,000)",
+          .add("tokens", &PlanQuestion::tokens, "With --what price: total training tokens, 15T, 300B (powers of 1,000)",
                {.kind = OptionKind::kCount, .least = 0, .above = true})
-          .add("within", &PlanQuestion::within, "With price: time for all of them, 14d, 36h",
+          .add("within", &PlanQuestion::within, "With --what price: time limit for training, 14d, 36h",
                {.kind = OptionKind::kSeconds, .least = 0, .above = true})
           .parsed(
               "prices", &PlanQuestion::offers,
@@ -46,7 +46,7 @@ const OptionTable<PlanQuestion>& PlanQuestion::table() {
                 return text.starts_with('{') ? parse_offers(text, "prices") : read_offers(text);
               },
               [](const std::vector<DeviceOffer>&) { return std::string(); },
-              "With price: a JSON file of a device's price an hour, {\"h100\": 2.5}", {.placeholder = "FILE"});
+              "With --what price: JSON file of device prices per hour, {\"h100\": 2.5}", {.placeholder = "FILE"});
   return table;
 }
 

@@ -389,13 +389,14 @@ class Engine {
 const OptionTable<ServingOptions>& ServingOptions::table() {
   static const auto table =
       OptionTable<ServingOptions>()
-          .group("With --mode serve: what an engine with paged keys and values holds")
-          .add("prompt", &ServingOptions::prompt, "Of the context, tokens that a request comes with; 0: all",
+          .group("Serving (--mode serve): an engine with a paged KV cache")
+          .add("prompt", &ServingOptions::prompt, "Prompt tokens of a request, out of --context (0: all)",
                {.kind = OptionKind::kCount, .least = 0})
-          .add("memory_share", &ServingOptions::memory_share, "Of the memory, for the engine", {.least = 0, .most = 1})
-          .add("tokens_at_once", &ServingOptions::tokens_at_once, "Tokens of a pass, at most",
+          .add("memory_share", &ServingOptions::memory_share, "Fraction of device memory that the engine may use",
+               {.least = 0, .most = 1})
+          .add("tokens_at_once", &ServingOptions::tokens_at_once, "Maximum tokens per forward pass",
                {.kind = OptionKind::kCount, .least = 1})
-          .add("page", &ServingOptions::page, "Tokens of a page of the cache", {.least = 1});
+          .add("page", &ServingOptions::page, "Tokens per KV cache page", {.least = 1});
   return table;
 }
 

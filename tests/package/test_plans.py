@@ -149,7 +149,7 @@ def test_memory_may_be_left_free():
 def test_knobs_are_checked_by_their_table(knob, why):
     with pytest.raises(sg.Error, match=why):
         plan(**knob)
-    assert "micro_batch: Samples of a micro-batch (a list, each a whole number of at least 1)" in sg.plan.__doc__
+    assert "micro_batch: Micro-batch sizes, in samples (a list, each a whole number of at least 1)" in sg.plan.__doc__
 
 
 def ids_of(samples, tokens):

@@ -45,14 +45,14 @@ def usage(folder):
     for verb in VERBS:
         if f"\n  {verb} " not in help:
             failures.append(f"--help does not list {verb}")
-        text = expect(0, verb, "--help", prints=("Usage: ", "The output:", "Examples:"))
+        text = expect(0, verb, "--help", prints=("Usage: ", "Output:", "Examples:"))
         examples = text.partition("Examples:\n")[2]
         if len(re.findall(rf"shadowgraph {verb}\b", examples)) < 2:
             failures.append(f"{verb} --help has fewer than two examples:\n{examples}")
         for line in text.splitlines():
             if len(line) > 120:
                 failures.append(f"{verb} --help has a line of {len(line)} characters: {line}")
-    expect(0, "profile", "--help", prints=("The model:", "The step:", "The device:", "--input", "--optimizer"))
+    expect(0, "profile", "--help", prints=("Model:", "Step:", "Device:", "--input", "--optimizer"))
     expect(0, "--version", prints=("shadowgraph 0.",))
     expect(2)
     expect(2, "frobnicate", says=("frobnicate", "profile"))
