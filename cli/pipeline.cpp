@@ -1,4 +1,4 @@
-// `shadowgraph pipeline`: a step cut into stages, under a schedule, on all ranks: seconds and bytes of each.
+// `shadowgraph pipeline`: simulates a step that is split into pipeline stages: time and memory of every rank.
 #include "shadowgraph/plan/pipeline.h"
 
 #include <fmt/format.h>
@@ -23,8 +23,8 @@ namespace {
 
 struct PipelineRequest {
   CaptureRequest capture{.mode = CaptureMode::kTrain, .steady_state = true};
-  std::string spec;          // device; empty: by the graph's
-  std::string interconnect;  // empty: what is usual around the device
+  std::string spec;          // device; empty: by the graph's device
+  std::string interconnect;  // empty: typical for the device
   std::string allocator;
   PipelineSize size{.ranks = 4, .stages_per_rank = 2, .microbatches = 8};
   std::string schedule = "1f1b";      // a name, or a file
@@ -51,20 +51,20 @@ PipelineStages stages_of(const Graph& step, const PipelineRequest& request, int3
                          const StageOptions& options) {
   if (request.cuts.empty()) return PipelineStages::balanced(step, count, options);
   if (static_cast<int32_t>(request.cuts.size()) + 1 != count) {
-    throw Error(fmt::format("{} stages begin at {} cuts, not at {}: give --cut for the second stage, the third, ..",
-                            count, count - 1, request.cuts.size()));
+    throw Error(fmt::format("{} stages need {} --cut options, one per stage after the first, but {} were given", count,
+                            count - 1, request.cuts.size()));
   }
   return PipelineStages::at_modules(step, request.cuts, options);
 }
 
-// Returns what does not fit, in words; "" if all does.
+// Returns a message listing the ranks that need more than `memory`; "" if there are none.
 std::string too_large(const PipelineRun& run, const std::optional<MemoryLimit>& memory) {
   if (!memory) return "";
   std::string ranks;
   for (int32_t r = 0; r < run.ranks(); ++r) {
     const int64_t held = std::max(run.rank(r).peak, run.rank(r).reserved_peak);
     if (held > memory->bytes)
-      ranks += fmt::format("{}rank {} holds {}", ranks.empty() ? "" : ", ", r, human_bytes(held));
+      ranks += fmt::format("{}rank {} needs {}", ranks.empty() ? "" : ", ", r, human_bytes(held));
   }
   return ranks.empty() ? "" : fmt::format("does not fit into {}: {}", human_bytes(memory->bytes), ranks);
 }
@@ -93,7 +93,7 @@ void write_traces(const PipelineRun& run, const PipelineRequest& request, const 
 }
 
 int pipeline(const CLI::App& command, const PipelineRequest& request) {
-  if (!request.capture.trains()) throw Error("a pipeline is cut from a training step: --mode train");
+  if (!request.capture.trains()) throw Error("pipeline requires a training step; use --mode train");
   const PipelineSchedule schedule = schedule_of(command, request);
   const LoadedGraph loaded = load(request.capture);
   const Progress progress("running " + std::to_string(schedule.ranks()) + " ranks of " + loaded.name);
