@@ -1,4 +1,4 @@
-// `shadowgraph capture`: the graph itself, captured or read from a file; printed, written, or verified.
+// `shadowgraph capture`: captures or reads a graph, and prints, writes or verifies it.
 #include "shadowgraph/capture/capture.h"
 
 #include <fmt/format.h>
@@ -31,7 +31,7 @@ void write(const GraphRequest& request, const LoadedGraph& loaded) {
     write_graph_file(request.output, loaded.graph);
   }
   const std::string how =
-      loaded.capture_seconds ? fmt::format("captured in {:.3f} s", *loaded.capture_seconds) : "as saved before";
+      loaded.capture_seconds ? fmt::format("captured in {:.3f} s", *loaded.capture_seconds) : "read from a file";
   fmt::print(stderr, "{}: {} nodes, {}\n", request.output, loaded.graph.node_count(), how);
 }
 
@@ -43,7 +43,7 @@ int capture(const CLI::App& command, const GraphRequest& request) {
   if (!request.output.empty()) takes_none_of(command, "-o", {"--preset"});
   if (request.json) takes_none_of(command, "--json", {"--preset"});
   const LoadedGraph loaded = load(request.capture);
-  // What is wrong with a saved graph can be printed; what is wrong with a capture is a bug of ours.
+  // An invalid saved graph can still be printed; an invalid capture is a bug.
   if (request.verify || loaded.capture_seconds) verify(loaded.graph);
   if (!request.output.empty()) write(request, loaded);
   if (request.verify) {

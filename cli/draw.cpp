@@ -1,4 +1,4 @@
-// `shadowgraph draw`: a graph as DOT or SVG, or as a page to open in a browser.
+// `shadowgraph draw`: draws a graph as DOT or SVG, or writes an HTML page.
 #include "shadowgraph/draw/draw.h"
 
 #include <fmt/format.h>
@@ -22,19 +22,19 @@ struct DrawRequest {
   CaptureRequest capture;
   EstimateRequest estimate;
   std::string output;              // .dot, .svg, .html; empty: DOT to stdout
-  std::string color = "operator";  // or a file of values by node
-  std::string title;               // of a page; empty: the model's name
-  int depth = -1;                  // module levels to open; -1: as many as stay readable
-  bool unfold = false;             // draw repeated layers one by one
+  std::string color = "operator";  // or a file of node values
+  std::string title;               // of an HTML page; empty: the model's name
+  int depth = -1;                  // module levels to expand; -1: as many as stay readable
+  bool unfold = false;             // draw repeated layers individually
   bool all_phases = false;
-  std::vector<std::string> phases;  // which to draw; empty: forward alone if the graph is large
+  std::vector<std::string> phases;  // phases to draw; empty: only forward if the graph is large
   bool views = false;               // draw views too
-  std::string around;               // what nodes_named() takes; empty: the whole graph
+  std::string around;               // as accepted by nodes_named(); empty: the whole graph
   int radius = 2;
-  std::vector<std::string> path;  // two of those; empty: none
-  std::string before;             // a graph file to mark the differences from; empty: none
+  std::vector<std::string> path;  // two nodes, as accepted by nodes_named(); empty: none
+  std::string before;             // saved graph to highlight differences from; empty: none
   size_t rows = ViewOptions().most_rows;
-  std::optional<size_t> boxes;  // at most; empty: what DOT and SVG each take
+  std::optional<size_t> boxes;  // maximum; empty: the default of DOT or SVG
 
   bool svg() const { return output.ends_with(".svg"); }
   bool page() const { return output.ends_with(".html"); }
@@ -116,7 +116,8 @@ int draw(const CLI::App& command, const DrawRequest& request) {
   }
   takes_none_of(command, "-o NAME.html", {kPicture});
   if (command.count("--color") > 0 && !is_color_file(request.color)) {
-    throw CLI::ValidationError("--color", "a page has all these colours; for it, this is a FILE of values by node");
+    throw CLI::ValidationError("--color",
+                               "an HTML page already offers these colours; give a FILE of node values, or remove it");
   }
   return draw_page(request);
 }
@@ -153,7 +154,7 @@ void add_options(CLI::App& command, DrawRequest& request) {
                   "NAME.svg, NAME.dot (Graphviz) or NAME.html (interactive page) (default: DOT to stdout)")
       ->check([](const std::string& text) {
         const bool known = text.ends_with(".svg") || text.ends_with(".dot") || text.ends_with(".html");
-        return known ? std::string() : "'" + text + "' does not say what is wanted: end it with .svg, .dot or .html";
+        return known ? std::string() : "'" + text + "' has no known format; end it with .svg, .dot or .html";
       });
   command
       .add_option("--color", request.color,

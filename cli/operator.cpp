@@ -1,4 +1,4 @@
-// `shadowgraph operator`: what is known of an operator, from every table, with the places where it stands.
+// `shadowgraph operator`: shows every rule and kernel of an operator with its source location.
 #include <fmt/format.h>
 
 #include <algorithm>

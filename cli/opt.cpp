@@ -1,4 +1,4 @@
-// `shadowgraph opt`: a saved graph, rewritten by passes.
+// `shadowgraph opt`: runs passes on a saved graph.
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -25,7 +25,7 @@ struct OptimizeRequest {
 
 int optimize(const OptimizeRequest& request) {
   if (request.json && request.output.empty()) {
-    throw CLI::ValidationError("--json", "stdout cannot hold both the graph and the report; name a file with -o");
+    throw CLI::ValidationError("--json", "requires -o: the graph and the report cannot both go to stdout");
   }
   const Pipeline pipeline = Pipeline::parse(request.passes);
   Graph graph = read_saved_graph(request.file);
@@ -33,7 +33,7 @@ int optimize(const OptimizeRequest& request) {
   {
     const Progress progress("running " + pipeline.text());
     PipelineOptions options = request.unchecked ? PipelineOptions() : PipelineOptions::checked();
-    options.restore_on_error = false;  // nothing is written when a pass fails
+    options.restore_on_error = false;  // the graph is discarded if a pass fails
     report = pipeline.run(graph, options);
   }
   if (request.output.empty()) {

@@ -200,7 +200,7 @@ def test_ranks_of_a_program_of_many(tmp_path, capfd, monkeypatch):
     assert "rank 3" in capfd.readouterr().out
     for wrong, message in (
         (["--ranks", "all"], "requires --world, the number of processes"),
-        (["--world", "2", "--ranks", "all", "--run"], "--run: is of one process"),
+        (["--world", "2", "--ranks", "all", "--run"], "--run: applies to a single process"),
         (["--world", "2", "--ranks", "0,5"], "rank 5"),
     ):
         assert main(["profile", "of_many:copies", *rows, *wrong]) in (1, 2)

@@ -616,8 +616,8 @@ def kernels(folder):
     (place / "notes.txt").write_text("mine")
     held = sum(path.stat().st_size for path in place.glob("000*"))  # below a KiB, so it is printed to the byte
     expect(0, "list", "kernels", *at,
-           prints=("aten::add_Tensor", f" 3 {f'{held} B':>12}  ", "3 of another compiler or processor", "total"))
-    expect(0, "list", "kernels", "--verify", *at, prints=("3 of 3 entries are whole",))
+           prints=("aten::add_Tensor", f" 3 {f'{held} B':>12}  ", "3 for another compiler or processor", "total"))
+    expect(0, "list", "kernels", "--verify", *at, prints=("3 of 3 entries are intact",))
     (place / "0002.so").write_bytes(library[:-1])
     (place / "0003.json").write_text("{")
     expect(1, "list", "kernels", "--verify", *at, prints=("is not what its manifest tells of", "1 of 3 entries are"),
@@ -625,12 +625,12 @@ def kernels(folder):
     entries = json.loads(expect(1, "list", "kernels", "--verify", *at, "--json"))["entries"]
     if [entry["problem"] == "" for entry in entries] != [True, False, False]:
         failures.append(f"list kernels --verify --json: {entries}")
-    expect(0, "list", "kernels", *at, "--prune", "1GiB", "--dry-run", prints=("1 entry would be erased",))
-    expect(0, "list", "kernels", *at, "--prune", "1GiB", prints=("1 entry erased",))
-    expect(0, "list", "kernels", "--clear", *at, "--dry-run", prints=("2 entries would be erased",))
-    expect(0, "list", "kernels", *at, "--prune", "1B", prints=("2 entries erased",))
+    expect(0, "list", "kernels", *at, "--prune", "1GiB", "--dry-run", prints=("1 entry would be deleted",))
+    expect(0, "list", "kernels", *at, "--prune", "1GiB", prints=("1 entry deleted",))
+    expect(0, "list", "kernels", "--clear", *at, "--dry-run", prints=("2 entries would be deleted",))
+    expect(0, "list", "kernels", *at, "--prune", "1B", prints=("2 entries deleted",))
     (place / "0004.so.tmp12.0").write_bytes(b"interrupted")
-    expect(0, "list", "kernels", "--clear", *at, prints=("0 entries erased",))
+    expect(0, "list", "kernels", "--clear", *at, prints=("0 entries deleted",))
     left = sorted(str(path.relative_to(cache)) for path in cache.rglob("*") if path.is_file())
     if left != ["aten::add_Tensor/notes.txt", "notes.txt"]:
         failures.append(f"list kernels --clear left {left}")
