@@ -105,7 +105,7 @@ int64_t other_streams(const TrainingPlan& plan, const ClusterRequest& request, i
 }
 
 int64_t Candidate::other_streams() const {
-  const LayerChain& kept = ways_->kept();
+  const LayerChain& kept = ladders_->kept();
   int64_t outside = 0, weights = 0;
   for (int64_t unit = 0; unit < kept.size(); ++unit) {
     if (number_in_path(kept.begins(unit)).second > 0) continue;
@@ -115,9 +115,9 @@ int64_t Candidate::other_streams() const {
   return ::shadowgraph::other_streams(plan_, *request_, outside, weights);
 }
 
-Candidate::Candidate(TrainingPlan plan, const WaysDown& ways, const ClusterRequest& request)
-    : plan_(std::move(plan)), ways_(&ways), request_(&request) {
-  const double all = ways.kept().seconds(0, ways.kept().size()).all();
+Candidate::Candidate(TrainingPlan plan, const RecomputeLadders& ways, const ClusterRequest& request)
+    : plan_(std::move(plan)), ladders_(&ladders), request_(&request) {
+  const double all = ladders.kept().seconds(0, ladders.kept().size()).all();
   const auto ranks = static_cast<double>(plan_.pipeline), times = static_cast<double>(plan_.microbatches);
   // A rank with the mean share or more computes it for each micro-batch, while the first and the last pass all others.
   const bool one_by_one = plan_.stages_per_rank == 1 && !known_schedule(plan_.schedule).splits_backward;
@@ -126,7 +126,7 @@ Candidate::Candidate(TrainingPlan plan, const WaysDown& ways, const ClusterReque
 
 // What each stage may take of its rank: what the mean stage holds all the time, and a share of the rest. That goes by how
 // many micro-batches it has between forward and backward.
-std::vector<int64_t> Candidate::shares(const LayoutChains& chains, const PipelineSchedule& schedule,
+std::vector<int64_t> Candidate::shares(const RecomputeLadder& chains, const PipelineSchedule& schedule,
                                        const SplitLimits& limits, int64_t memory) const {
   const int64_t stages = schedule.stages(), units = chains.units();
   const StageUnits whole{0, units, most_again(chains, 0, units)};
@@ -148,7 +148,7 @@ std::vector<int64_t> Candidate::shares(const LayoutChains& chains, const Pipelin
 // What all ranks compute at least for one micro-batch, copies to the host left out. Levels are taken, the cheapest for a
 // byte first, until the bytes of all ranks are under their memory. Each stage counts as if it had as few micro-batches
 // between forward and backward as any has.
-double Candidate::seconds_kept_again(const LayoutChains& chains, const SplitLimits& limits) const {
+double Candidate::seconds_kept_again(const RecomputeLadder& chains, const SplitLimits& limits) const {
   struct Point {
     double bytes, seconds;
   };
@@ -212,7 +212,7 @@ const Estimate* Candidate::estimate(PlanSchedules& schedules, int64_t memory, do
   return found_ && found_->seconds < enough ? &*found_ : nullptr;
 }
 
-bool Candidate::fits_host(const LayoutChains& chains, const PipelineSchedule& schedule,
+bool Candidate::fits_host(const RecomputeLadder& chains, const PipelineSchedule& schedule,
                           const std::vector<StageUnits>& stages, const SplitLimits& limits) const {
   std::vector<int64_t> bytes(static_cast<size_t>(schedule.ranks()), 0);
   for (size_t s = 0; s < stages.size(); ++s) {
@@ -228,17 +228,17 @@ std::optional<Estimate> Candidate::with_less(PlanSchedules& schedules, int64_t m
   const PlanSchedules::Entry* entry = schedules.standing_for(plan_);
   fits_ = false;
   if (entry == nullptr) return std::nullopt;
-  const int64_t units = ways_->kept().size();
+  const int64_t units = ladders_->kept().size();
   const int64_t workspaces =
       2 * DeviceAssumptions::of(request_->device).workspace();  // of forward's and backward's thread
   SplitLimits limits{.between = entry->between,
                      .stages_per_rank = plan_.stages_per_rank,
-                     .replicas = replicas_of(plan_, *request_, ways_->kept().parameters(0, units) / units)};
-  const auto share_memory = [&](const LayoutChains& chains) {
+                     .replicas = replicas_of(plan_, *request_, ladders_->kept().parameters(0, units) / units)};
+  const auto share_memory = [&](const RecomputeLadder& chains) {
     limits.memory = shares(chains, entry->schedule, limits, memory - workspaces - other_streams());
   };
   double least = std::numeric_limits<double>::infinity();
-  for (const LayoutChains& chains : ways_->ways) {
+  for (const RecomputeLadder& chains : ladders_->ladders) {
     share_memory(chains);
     least = std::min(least, seconds_kept_again(chains, limits));
   }
@@ -247,7 +247,7 @@ std::optional<Estimate> Candidate::with_less(PlanSchedules& schedules, int64_t m
   if (bound_ >= enough) return std::nullopt;
   Estimate estimate;
   double quickest = std::numeric_limits<double>::infinity();
-  for (const LayoutChains& chains : ways_->ways) {
+  for (const RecomputeLadder& chains : ladders_->ladders) {
     share_memory(chains);
     std::optional<std::vector<StageUnits>> stages = split(chains, limits);
     if (!stages) continue;
@@ -285,7 +285,7 @@ std::optional<Estimate> Candidate::with_less(PlanSchedules& schedules, int64_t m
 }
 
 TrainingPlan Candidate::with(const Estimate& estimate) const {
-  const LayoutChains& chains = *estimate.chains;
+  const RecomputeLadder& chains = *estimate.chains;
   TrainingPlan plan = plan_;
   for (const StageUnits& stage : estimate.stages) {
     PlannedStage& planned = plan.stages.emplace_back();

@@ -45,7 +45,7 @@ int64_t ranks_apart(const TrainingPlan& plan);
 int64_t other_streams(const TrainingPlan& plan, const ClusterRequest& request, int64_t outside, int64_t weights);
 
 struct Estimate {
-  const LayoutChains* chains = nullptr;  // of which the stages are
+  const RecomputeLadder* chains = nullptr;  // of which the stages are
   std::vector<StageUnits> stages;
   double seconds = 0;
   int64_t bytes = 0;  // of the fullest rank
@@ -54,7 +54,7 @@ struct Estimate {
 class Candidate {
  public:
   // The latter two outlive it.
-  Candidate(TrainingPlan plan, const WaysDown& ways, const ClusterRequest& request);
+  Candidate(TrainingPlan plan, const RecomputeLadders& ways, const ClusterRequest& request);
 
   const TrainingPlan& plan() const { return plan_; }
   // Seconds that no cut into stages brings it below. It rises once memory has been looked at.
@@ -76,17 +76,17 @@ class Candidate {
   TrainingPlan with(const Estimate& estimate) const;
 
  private:
-  std::vector<int64_t> shares(const LayoutChains& chains, const PipelineSchedule& schedule, const SplitLimits& limits,
-                              int64_t memory) const;
+  std::vector<int64_t> shares(const RecomputeLadder& chains, const PipelineSchedule& schedule,
+                              const SplitLimits& limits, int64_t memory) const;
   int64_t other_streams() const;
-  double seconds_kept_again(const LayoutChains& chains, const SplitLimits& limits) const;
-  bool fits_host(const LayoutChains& chains, const PipelineSchedule& schedule, const std::vector<StageUnits>& stages,
+  double seconds_kept_again(const RecomputeLadder& chains, const SplitLimits& limits) const;
+  bool fits_host(const RecomputeLadder& chains, const PipelineSchedule& schedule, const std::vector<StageUnits>& stages,
                  const SplitLimits& limits) const;
   double bound_of(const Estimate& cut, const PipelineSchedule& schedule) const;
   double seconds_of(const PipelineRun& run, const PlanSchedules::Entry& entry) const;
 
   TrainingPlan plan_;
-  const WaysDown* ways_;
+  const RecomputeLadders* ladders_;
   const ClusterRequest* request_;
   double bound_ = 0;
   bool fits_ = true;

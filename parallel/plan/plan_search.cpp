@@ -88,10 +88,10 @@ class PlanSearch {
     for (LayoutSizes sizes : tables_.layouts()) {
       const LayoutTables* tables = tables_.of(sizes);
       for (const int64_t ranks : tables_.expert_ranks(tables->experts)) {
-        const WaysDown& ways = ways_.emplace_back(tables->chains.at(ranks), allowed, host_allowed);
+        const RecomputeLadders& ladders = ladders_.emplace_back(tables->chains.at(ranks), allowed, host_allowed);
         sizes.experts = ranks;
-        for (TrainingPlan& plan : plans_of(request(), sizes, ways.kept().size())) {
-          candidates.emplace_back(std::move(plan), ways, request());
+        for (TrainingPlan& plan : plans_of(request(), sizes, ladders.kept().size())) {
+          candidates.emplace_back(std::move(plan), ladders, request());
         }
       }
     }
@@ -304,8 +304,9 @@ class PlanSearch {
       plan.selective.clear();
       plan.in_part.clear();
       plan.offloaded.clear();
-      const WaysDown& ways = ways_.emplace_back(tables->chains.at(best.experts), request().recompute, true);
-      Candidate candidate(std::move(plan), ways, request());
+      const RecomputeLadders& ladders =
+          ladders_.emplace_back(tables->chains.at(best.experts), request().recompute, true);
+      Candidate candidate(std::move(plan), ladders, request());
       answer_.neighbours.push_back(best_of("overlap", std::string(to_string(other)), {&candidate}));
     }
   }
@@ -401,7 +402,7 @@ class PlanSearch {
   PlanAnswer answer_;
   KeptTables& kept_;
   LayerTables tables_;
-  std::deque<WaysDown> ways_;  // of candidates
+  std::deque<RecomputeLadders> ladders_;  // of candidates
   std::vector<Candidate> candidates_;
   std::vector<Tried> tried_;
   std::unordered_set<const Candidate*> seen_;

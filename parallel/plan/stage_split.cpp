@@ -16,7 +16,7 @@ struct TwoLevels {
   int64_t middle;  // where the lower one begins
 };
 
-TwoLevels levels_of(const LayoutChains& chains, const StageUnits& stage) {
+TwoLevels levels_of(const RecomputeLadder& chains, const StageUnits& stage) {
   const int64_t units = stage.last - stage.first, level = stage.again / units;
   const LayerChain* less = chains.levels()[static_cast<size_t>(level)].chain.get();
   const int64_t ahead = stage.again % units;
@@ -24,18 +24,19 @@ TwoLevels levels_of(const LayoutChains& chains, const StageUnits& stage) {
 }
 
 using Figure = int64_t (LayerChain::*)(int64_t first, int64_t last) const;
-int64_t sum_of(const LayoutChains& chains, const StageUnits& stage, Figure figure) {
+int64_t sum_of(const RecomputeLadder& chains, const StageUnits& stage, Figure figure) {
   const auto [more, less, middle] = levels_of(chains, stage);
   return (middle > stage.first ? (more->*figure)(stage.first, middle) : 0) + (less->*figure)(middle, stage.last);
 }
 
 // Bytes that are there whatever is computed again.
-int64_t held_of(const LayoutChains& chains, const StageUnits& stage, const SplitLimits& limits) {
+int64_t held_of(const RecomputeLadder& chains, const StageUnits& stage, const SplitLimits& limits) {
   const LayerChain& kept = chains.kept();
   return held_by(kept.standing(stage.first, stage.last), limits.replicas).all() + kept.fixed(stage.first, stage.last);
 }
 
-int64_t beside_held(const LayoutChains& chains, const StageUnits& stage, Between between, const SplitLimits& limits) {
+int64_t beside_held(const RecomputeLadder& chains, const StageUnits& stage, Between between,
+                    const SplitLimits& limits) {
   int64_t bytes = between.gradients * sum_of(chains, stage, &LayerChain::carried);
   if (between.weights > 0) bytes += between.weights * sum_of(chains, stage, &LayerChain::awaiting);
   return bytes + passing_of(chains, stage) / limits.stages_per_rank;
@@ -43,7 +44,7 @@ int64_t beside_held(const LayoutChains& chains, const StageUnits& stage, Between
 
 class Splitter {
  public:
-  Splitter(const LayoutChains& chains, const SplitLimits& limits)
+  Splitter(const RecomputeLadder& chains, const SplitLimits& limits)
       : chains_(chains), limits_(limits), units_(chains.units()), stages_(std::ssize(limits.between)) {}
 
   std::optional<std::vector<StageUnits>> run() {
@@ -132,7 +133,7 @@ class Splitter {
     return first == units_ ? std::optional(made) : std::nullopt;
   }
 
-  const LayoutChains& chains_;
+  const RecomputeLadder& chains_;
   const SplitLimits& limits_;
   const int64_t units_, stages_;
   std::unordered_map<uint64_t, Known> known_;  // by number, first and last
@@ -140,7 +141,7 @@ class Splitter {
 
 class SpareMemory {
  public:
-  SpareMemory(const LayoutChains& chains, const SplitLimits& limits, const PipelineSchedule& schedule, int32_t rank,
+  SpareMemory(const RecomputeLadder& chains, const SplitLimits& limits, const PipelineSchedule& schedule, int32_t rank,
               std::vector<StageUnits>& stages)
       : chains_(chains), limits_(limits), actions_(schedule.of(rank)) {
     for (int32_t s = 0; s < schedule.stages(); ++s) {
@@ -227,7 +228,7 @@ class SpareMemory {
     return standing_ + most + passing;
   }
 
-  const LayoutChains& chains_;
+  const RecomputeLadder& chains_;
   const SplitLimits& limits_;
   std::span<const PipelineAction> actions_;
   std::map<int32_t, Own> own_;
@@ -238,8 +239,8 @@ class SpareMemory {
 
 // Levels are points of bytes and seconds. One above the line between two others is never worth it. Some layers at one of
 // these and some at the other are quicker with the same bytes.
-LayoutChains::LayoutChains(std::vector<RecomputeLevel> levels, const std::vector<Recompute>& allowed,
-                           std::optional<double> exposed) {
+RecomputeLadder::RecomputeLadder(std::vector<RecomputeLevel> levels, const std::vector<Recompute>& allowed,
+                                 std::optional<double> exposed) {
   const auto bytes = [](const RecomputeLevel& level) {
     return static_cast<double>(level.chain->carried(0, level.chain->size()));
   };
@@ -266,63 +267,63 @@ LayoutChains::LayoutChains(std::vector<RecomputeLevel> levels, const std::vector
   }
 }
 
-WaysDown::WaysDown(const std::vector<RecomputeLevel>& levels, const std::vector<Recompute>& allowed,
-                   bool host_allowed) {
-  ways.emplace_back(levels, allowed);
+RecomputeLadders::RecomputeLadders(const std::vector<RecomputeLevel>& levels, const std::vector<Recompute>& allowed,
+                                   bool host_allowed) {
+  ladders.emplace_back(levels, allowed);
   if (!host_allowed || std::ranges::none_of(levels, &RecomputeLevel::on_host)) return;
-  const auto is_known = [&](const LayoutChains& way) {
-    return std::ranges::any_of(ways, [&](const LayoutChains& other) {
-      return std::ranges::equal(way.levels(), other.levels(), {}, &RecomputeLevel::chain, &RecomputeLevel::chain);
+  const auto is_known = [&](const RecomputeLadder& ladder) {
+    return std::ranges::any_of(ladders, [&](const RecomputeLadder& other) {
+      return std::ranges::equal(ladder.levels(), other.levels(), {}, &RecomputeLevel::chain, &RecomputeLevel::chain);
     });
   };
   for (const double exposed : {0.0, 0.06, 0.12, 0.25, 0.5, 1.0}) {
-    LayoutChains way(levels, allowed, exposed);
-    if (!is_known(way)) ways.push_back(std::move(way));
+    RecomputeLadder ladder(levels, allowed, exposed);
+    if (!is_known(ladder)) ladders.push_back(std::move(ladder));
   }
 }
 
-int64_t most_again(const LayoutChains& chains, int64_t first, int64_t last) {
+int64_t most_again(const RecomputeLadder& chains, int64_t first, int64_t last) {
   return (last - first) * (std::ssize(chains.levels()) - 1);
 }
 
-const RecomputeLevel& level_of(const LayoutChains& chains, const StageUnits& stage, int64_t unit) {
+const RecomputeLevel& level_of(const RecomputeLadder& chains, const StageUnits& stage, int64_t unit) {
   const int64_t units = stage.last - stage.first;
   const int64_t level = stage.again / units + (unit - stage.first < stage.again % units ? 1 : 0);
   return chains.levels()[static_cast<size_t>(level)];
 }
 
 // Where the higher level ends, the join is that of units of the lower one.
-StageFigures figures_of(const LayoutChains& chains, const StageUnits& stage) {
+StageFigures figures_of(const RecomputeLadder& chains, const StageUnits& stage) {
   const auto [more, less, middle] = levels_of(chains, stage);
   if (middle == stage.first) return less->stage(stage.first, stage.last);
   return LayerChain::joined(*more, stage.first, middle, *less, stage.last);
 }
 
-double seconds_of(const LayoutChains& chains, const StageUnits& stage) {
+double seconds_of(const RecomputeLadder& chains, const StageUnits& stage) {
   const auto [more, less, middle] = levels_of(chains, stage);
   ChainSeconds seconds = less->seconds(middle, stage.last);
   if (middle > stage.first) seconds += more->seconds(stage.first, middle);
   return seconds.all();
 }
 
-int64_t passing_of(const LayoutChains& chains, const StageUnits& stage) {
+int64_t passing_of(const RecomputeLadder& chains, const StageUnits& stage) {
   const auto [more, less, middle] = levels_of(chains, stage);
   return std::max(middle > stage.first ? more->passing(stage.first, middle) : 0, less->passing(middle, stage.last));
 }
 
-int64_t host_bytes_of(const LayoutChains& chains, const StageUnits& stage, Between between) {
+int64_t host_bytes_of(const RecomputeLadder& chains, const StageUnits& stage, Between between) {
   return between.gradients * sum_of(chains, stage, &LayerChain::on_host);
 }
 
-int64_t bytes_of(const LayoutChains& chains, const StageUnits& stage, Between between, const SplitLimits& limits) {
+int64_t bytes_of(const RecomputeLadder& chains, const StageUnits& stage, Between between, const SplitLimits& limits) {
   return held_of(chains, stage, limits) + beside_held(chains, stage, between, limits);
 }
 
-std::optional<std::vector<StageUnits>> split(const LayoutChains& chains, const SplitLimits& limits) {
+std::optional<std::vector<StageUnits>> split(const RecomputeLadder& chains, const SplitLimits& limits) {
   return Splitter(chains, limits).run();
 }
 
-void keep_more(const LayoutChains& chains, const SplitLimits& limits, const PipelineSchedule& schedule,
+void keep_more(const RecomputeLadder& chains, const SplitLimits& limits, const PipelineSchedule& schedule,
                std::vector<StageUnits>& stages) {
   for (int32_t rank = 0; rank < schedule.ranks(); ++rank) {
     SpareMemory(chains, limits, schedule, rank, stages).spend();

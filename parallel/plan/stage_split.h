@@ -23,13 +23,13 @@ struct RecomputeLevel {
 
 // Levels by what they hold between forward and backward, all first. Each takes longer than the one before, holds less,
 // and costs more seconds for a byte that it saves.
-class LayoutChains {
+class RecomputeLadder {
  public:
-  LayoutChains() = default;
+  RecomputeLadder() = default;
   // Those of `levels` that are allowed and worth it. The first one always is: all is kept where it is. No `allowed`: all.
   // `exposed`: of what copies to the host cost where all layers are there, so much counts; nothing: no layer may be.
-  explicit LayoutChains(std::vector<RecomputeLevel> levels, const std::vector<Recompute>& allowed = {},
-                        std::optional<double> exposed = std::nullopt);
+  explicit RecomputeLadder(std::vector<RecomputeLevel> levels, const std::vector<Recompute>& allowed = {},
+                           std::optional<double> exposed = std::nullopt);
 
   const LayerChain& kept() const { return *levels_.front().chain; }
   const LayerChain& most() const { return *levels_.back().chain; }
@@ -48,10 +48,10 @@ struct Between {
 
 // Ways down from keeping all, one of which serves. With copies to the host no single one is best: kernels of other layers
 // hide those of a few, not those of all.
-struct WaysDown {
-  WaysDown(const std::vector<RecomputeLevel>& levels, const std::vector<Recompute>& allowed, bool host_allowed);
-  const LayerChain& kept() const { return ways.front().kept(); }
-  std::vector<LayoutChains> ways;
+struct RecomputeLadders {
+  RecomputeLadders(const std::vector<RecomputeLevel>& levels, const std::vector<Recompute>& allowed, bool host_allowed);
+  const LayerChain& kept() const { return ladders.front().kept(); }
+  std::vector<RecomputeLadder> ladders;
 };
 
 // Units first to last - 1. `again` counts steps from level to level: first each unit takes the first step, one by one, then
@@ -60,11 +60,11 @@ struct StageUnits {
   int64_t first = 0, last = 0, again = 0;
 };
 // With which every unit is at the highest level.
-int64_t most_again(const LayoutChains& chains, int64_t first, int64_t last);
-const RecomputeLevel& level_of(const LayoutChains& chains, const StageUnits& stage, int64_t unit);
-StageFigures figures_of(const LayoutChains& chains, const StageUnits& stage);
-int64_t passing_of(const LayoutChains& chains, const StageUnits& stage);
-double seconds_of(const LayoutChains& chains, const StageUnits& stage);
+int64_t most_again(const RecomputeLadder& chains, int64_t first, int64_t last);
+const RecomputeLevel& level_of(const RecomputeLadder& chains, const StageUnits& stage, int64_t unit);
+StageFigures figures_of(const RecomputeLadder& chains, const StageUnits& stage);
+int64_t passing_of(const RecomputeLadder& chains, const StageUnits& stage);
+double seconds_of(const RecomputeLadder& chains, const StageUnits& stage);
 
 struct SplitLimits {
   std::vector<Between> between;  // by stage
@@ -74,21 +74,21 @@ struct SplitLimits {
 };
 
 // The bytes of a stage that wait on the host at its peak.
-int64_t host_bytes_of(const LayoutChains& chains, const StageUnits& stage, Between between);
+int64_t host_bytes_of(const RecomputeLadder& chains, const StageUnits& stage, Between between);
 
 // The bytes of a stage at its peak.
-int64_t bytes_of(const LayoutChains& chains, const StageUnits& stage, Between between, const SplitLimits& limits);
+int64_t bytes_of(const RecomputeLadder& chains, const StageUnits& stage, Between between, const SplitLimits& limits);
 
 // The cut whose slowest stage is quickest, where each stage takes as few steps as its memory allows. Nothing:
 // no cut fits. Both time and bytes grow with a stage, so the longest stages that stay under a time cut best. The least
 // such time is found by bisection.
-std::optional<std::vector<StageUnits>> split(const LayoutChains& chains, const SplitLimits& limits);
+std::optional<std::vector<StageUnits>> split(const RecomputeLadder& chains, const SplitLimits& limits);
 
 // Spends what the stages of a rank leave of its memory.
 // split() gives each stage of a rank a share of its memory beforehand. Where layers are few and large, each share is too
 // small for one more of them, while all together are not. Here they go to layers that then need not be computed again:
 // those first that save most seconds for a byte.
-void keep_more(const LayoutChains& chains, const SplitLimits& limits, const PipelineSchedule& schedule,
+void keep_more(const RecomputeLadder& chains, const SplitLimits& limits, const PipelineSchedule& schedule,
                std::vector<StageUnits>& stages);
 
 }  // namespace shadowgraph

@@ -94,7 +94,7 @@ RecomputeLevel level_of(Recompute what, const Graph& step, const std::vector<std
   return {what, false, {}, std::make_shared<LayerChain>(step, begins, stage_options(request), request.state)};
 }
 
-LayoutChains chains_of(const std::string& model) {
+RecomputeLadder chains_of(const std::string& model) {
   const Graph kept = capture_small(model, {.layers = kLayers});
   std::vector<std::string> layers;
   const std::vector<std::string> begins = UnitNames::of(kept).begins;
@@ -104,12 +104,13 @@ LayoutChains chains_of(const std::string& model) {
   Graph selective = clone(kept), whole = clone(kept);
   compute_again(selective, {}, layers);
   compute_again(whole, layers, {});
-  return LayoutChains({level_of(Recompute::kNothing, kept, begins), level_of(Recompute::kSelective, selective, begins),
-                       level_of(Recompute::kWhole, whole, begins)});
+  return RecomputeLadder({level_of(Recompute::kNothing, kept, begins),
+                          level_of(Recompute::kSelective, selective, begins),
+                          level_of(Recompute::kWhole, whole, begins)});
 }
 
 // All cuts, each stage with as few steps of recomputing as fit.
-double quickest_slowest_stage(const LayoutChains& chains, const SplitLimits& limits, size_t stage = 0,
+double quickest_slowest_stage(const RecomputeLadder& chains, const SplitLimits& limits, size_t stage = 0,
                               int64_t first = 0) {
   constexpr double kNone = std::numeric_limits<double>::infinity();
   double best = kNone;
@@ -129,7 +130,7 @@ double quickest_slowest_stage(const LayoutChains& chains, const SplitLimits& lim
 }
 
 TEST_P(PlanOf, NoCutHasAQuickerSlowestStage) {
-  const LayoutChains chains = chains_of(GetParam());
+  const RecomputeLadder chains = chains_of(GetParam());
   SplitLimits limits{.between = {{4, 0}, {3, 0}, {1, 0}}, .replicas = {.state = kMixedPrecision}};
   const auto bytes = [&](int64_t again) { return bytes_of(chains, {1, 4, again}, limits.between[0], limits); };
   int found = 0;
@@ -177,10 +178,10 @@ void expect_the_best_of_all(const StepSource& source, ClusterRequest request, in
     const std::vector<std::string> begins = UnitNames::of(step).begins;
     for (const int64_t sharing : expert_sizes(request, experts)) {
       const Graph rank = with_experts_over(clone(step), {.ranks = sharing});
-      const WaysDown ways({level_of(Recompute::kNothing, rank, begins)}, {}, false);  // no more is needed
+      const RecomputeLadders ladders({level_of(Recompute::kNothing, rank, begins)}, {}, false);  // no more is needed
       for (const TrainingPlan& plan :
-           plans_of(request, {.micro_batch = micro_batch, .experts = sharing}, ways.kept().size())) {
-        Candidate candidate(plan, ways, request);
+           plans_of(request, {.micro_batch = micro_batch, .experts = sharing}, ladders.kept().size())) {
+        Candidate candidate(plan, ladders, request);
         const Estimate* estimate =
             candidate.estimate(schedules, answer.memory, std::numeric_limits<double>::infinity());
         if (estimate == nullptr) continue;
