@@ -15,8 +15,8 @@
 namespace shadowgraph {
 namespace {
 
-std::vector<Between> between_at_peak(const PipelineSchedule& schedule) {
-  std::vector<Between> at_peak(static_cast<size_t>(schedule.stages())), now(at_peak);
+std::vector<InFlight> in_flight_at_peak(const PipelineSchedule& schedule) {
+  std::vector<InFlight> at_peak(static_cast<size_t>(schedule.stages())), now(at_peak);
   for (int32_t rank = 0; rank < schedule.ranks(); ++rank) {
     std::vector<size_t> own;
     for (int32_t s = 0; s < schedule.stages(); ++s) {
@@ -24,7 +24,7 @@ std::vector<Between> between_at_peak(const PipelineSchedule& schedule) {
     }
     int64_t all = 0, most = 0;
     for (const PipelineAction& a : schedule.of(rank)) {
-      Between& of = now[static_cast<size_t>(a.stage)];
+      InFlight& of = now[static_cast<size_t>(a.stage)];
       int64_t& waits = at_peak[static_cast<size_t>(a.stage)].weights;
       const bool ends = a.work == PipelineWork::kBackward || a.work == PipelineWork::kWeightGradient;
       const int64_t step = a.work == PipelineWork::kForward ? 1 : ends ? -1 : 0;
@@ -57,7 +57,7 @@ const PlanSchedules::Entry* PlanSchedules::of(const TrainingPlan& plan, int64_t 
   try {
     const PipelineSchedule schedule = named(microbatches);
     made =
-        std::make_unique<Entry>(Entry{with_sums(schedule).with_transfers(), std::nullopt, between_at_peak(schedule)});
+        std::make_unique<Entry>(Entry{with_sums(schedule).with_transfers(), std::nullopt, in_flight_at_peak(schedule)});
     if (shorter) made->shorter = with_sums(named(microbatches - plan.pipeline)).with_transfers();
   } catch (const Error&) {  // not made for such sizes
   }
@@ -133,11 +133,11 @@ std::vector<int64_t> Candidate::shares(const RecomputeLadder& chains, const Pipe
   const int64_t standing = (bytes_of(chains, whole, {}, limits) - passing_of(chains, whole)) / stages;
   std::vector<int64_t> of_rank(static_cast<size_t>(schedule.ranks()), 0), all;
   for (int32_t s = 0; s < stages; ++s) {
-    of_rank[static_cast<size_t>(schedule.rank_of(s))] += limits.between[static_cast<size_t>(s)].gradients;
+    of_rank[static_cast<size_t>(schedule.rank_of(s))] += limits.in_flight[static_cast<size_t>(s)].gradients;
   }
   const int64_t rest = memory - standing * plan_.stages_per_rank;
   for (int32_t s = 0; s < stages; ++s) {
-    const auto part = static_cast<double>(limits.between[static_cast<size_t>(s)].gradients) /
+    const auto part = static_cast<double>(limits.in_flight[static_cast<size_t>(s)].gradients) /
                       static_cast<double>(of_rank[static_cast<size_t>(schedule.rank_of(s))]);
     all.push_back(rest <= 0 ? memory / plan_.stages_per_rank
                             : standing + static_cast<int64_t>(part * static_cast<double>(rest)));
@@ -153,12 +153,12 @@ double Candidate::seconds_kept_again(const RecomputeLadder& chains, const SplitL
     double bytes, seconds;
   };
   const int64_t units = chains.units();
-  const Between between{.gradients = std::ranges::min(limits.between, {}, &Between::gradients).gradients};
+  const InFlight in_flight{.gradients = std::ranges::min(limits.in_flight, {}, &InFlight::gradients).gradients};
   const int64_t all = std::reduce(limits.memory.begin(), limits.memory.end());
   std::vector<Point> points;  // the lower hull of levels
   for (const RecomputeLevel& level : chains.levels()) {
     const StageUnits stage{0, units, units * (&level - chains.levels().data())};
-    const Point point{static_cast<double>(bytes_of(chains, stage, between, limits) - passing_of(chains, stage)),
+    const Point point{static_cast<double>(bytes_of(chains, stage, in_flight, limits) - passing_of(chains, stage)),
                       level.chain->seconds(0, units).computing()};
     const auto price = [](const Point& from, const Point& to) {
       return (to.seconds - from.seconds) / std::max(1.0, from.bytes - to.bytes);
@@ -217,7 +217,7 @@ bool Candidate::fits_host(const RecomputeLadder& chains, const PipelineSchedule&
   std::vector<int64_t> bytes(static_cast<size_t>(schedule.ranks()), 0);
   for (size_t s = 0; s < stages.size(); ++s) {
     int64_t& of_rank = bytes[static_cast<size_t>(schedule.rank_of(static_cast<int32_t>(s)))];
-    of_rank += host_bytes_of(chains, stages[s], limits.between[s]);
+    of_rank += host_bytes_of(chains, stages[s], limits.in_flight[s]);
     of_rank += state_on_host(chains.kept().standing(stages[s].first, stages[s].last), limits.replicas);
   }
   return std::ranges::max(bytes) <= host_memory_of(request_->device);
@@ -231,7 +231,7 @@ std::optional<Estimate> Candidate::with_less(PlanSchedules& schedules, int64_t m
   const int64_t units = ladders_->kept().size();
   const int64_t workspaces =
       2 * DeviceAssumptions::of(request_->device).workspace();  // of forward's and backward's thread
-  SplitLimits limits{.between = entry->between,
+  SplitLimits limits{.in_flight = entry->in_flight,
                      .stages_per_rank = plan_.stages_per_rank,
                      .replicas = replicas_of(plan_, *request_, ladders_->kept().parameters(0, units) / units)};
   const auto share_memory = [&](const RecomputeLadder& chains) {

@@ -19,7 +19,7 @@ class PlanSchedules {
   struct Entry {
     PipelineSchedule schedule;                // with sums and transfers; the longer of two
     std::optional<PipelineSchedule> shorter;  // by one micro-batch for each rank; nothing: `schedule` is the plan's own
-    std::vector<Between> between;             // by stage
+    std::vector<InFlight> in_flight;          // by stage
   };
   // nullptr: there is no such schedule. The plan's own, or those that stand for it.
   const Entry* own(const TrainingPlan& plan) { return of(plan, plan.microbatches, false); }

@@ -35,17 +35,17 @@ int64_t held_of(const RecomputeLadder& chains, const StageUnits& stage, const Sp
   return held_by(kept.standing(stage.first, stage.last), limits.replicas).all() + kept.fixed(stage.first, stage.last);
 }
 
-int64_t beside_held(const RecomputeLadder& chains, const StageUnits& stage, Between between,
+int64_t beside_held(const RecomputeLadder& chains, const StageUnits& stage, InFlight in_flight,
                     const SplitLimits& limits) {
-  int64_t bytes = between.gradients * sum_of(chains, stage, &LayerChain::carried);
-  if (between.weights > 0) bytes += between.weights * sum_of(chains, stage, &LayerChain::awaiting);
+  int64_t bytes = in_flight.gradients * sum_of(chains, stage, &LayerChain::carried);
+  if (in_flight.weights > 0) bytes += in_flight.weights * sum_of(chains, stage, &LayerChain::awaiting);
   return bytes + passing_of(chains, stage) / limits.stages_per_rank;
 }
 
 class Splitter {
  public:
   Splitter(const RecomputeLadder& chains, const SplitLimits& limits)
-      : chains_(chains), limits_(limits), units_(chains.units()), stages_(std::ssize(limits.between)) {}
+      : chains_(chains), limits_(limits), units_(chains.units()), stages_(std::ssize(limits.in_flight)) {}
 
   std::optional<std::vector<StageUnits>> run() {
     if (stages_ > units_) return std::nullopt;
@@ -72,7 +72,7 @@ class Splitter {
   std::optional<int64_t> again(int64_t first, int64_t last, size_t stage) const {
     const int64_t held = held_of(chains_, {first, last}, limits_);
     const auto fits = [&](int64_t n) {
-      return held + beside_held(chains_, {first, last, n}, limits_.between[stage], limits_) <= limits_.memory[stage];
+      return held + beside_held(chains_, {first, last, n}, limits_.in_flight[stage], limits_) <= limits_.memory[stage];
     };
     if (fits(0)) return 0;
     const int64_t highest = most_again(chains_, first, last), units = last - first;
@@ -194,8 +194,8 @@ class SpareMemory {
     Figures figures;
   };
 
-  int64_t without_passing(const StageUnits& stage, Between between) const {
-    return bytes_of(chains_, stage, between, limits_) - passing_of(chains_, stage) / limits_.stages_per_rank;
+  int64_t without_passing(const StageUnits& stage, InFlight in_flight) const {
+    return bytes_of(chains_, stage, in_flight, limits_) - passing_of(chains_, stage) / limits_.stages_per_rank;
   }
   Figures figures(const StageUnits& stage) const {
     const int64_t standing = without_passing(stage, {});
@@ -311,12 +311,13 @@ int64_t passing_of(const RecomputeLadder& chains, const StageUnits& stage) {
   return std::max(middle > stage.first ? more->passing(stage.first, middle) : 0, less->passing(middle, stage.last));
 }
 
-int64_t host_bytes_of(const RecomputeLadder& chains, const StageUnits& stage, Between between) {
-  return between.gradients * sum_of(chains, stage, &LayerChain::on_host);
+int64_t host_bytes_of(const RecomputeLadder& chains, const StageUnits& stage, InFlight in_flight) {
+  return in_flight.gradients * sum_of(chains, stage, &LayerChain::on_host);
 }
 
-int64_t bytes_of(const RecomputeLadder& chains, const StageUnits& stage, Between between, const SplitLimits& limits) {
-  return held_of(chains, stage, limits) + beside_held(chains, stage, between, limits);
+int64_t bytes_of(const RecomputeLadder& chains, const StageUnits& stage, InFlight in_flight,
+                 const SplitLimits& limits) {
+  return held_of(chains, stage, limits) + beside_held(chains, stage, in_flight, limits);
 }
 
 std::optional<std::vector<StageUnits>> split(const RecomputeLadder& chains, const SplitLimits& limits) {

@@ -41,7 +41,7 @@ class RecomputeLadder {
 };
 
 // Micro-batches of a stage when its rank holds most.
-struct Between {
+struct InFlight {
   int64_t gradients = 0;  // between forward and backward
   int64_t weights = 0;    // between the input's gradient and the weights', at most
 };
@@ -67,17 +67,17 @@ int64_t passing_of(const RecomputeLadder& chains, const StageUnits& stage);
 double seconds_of(const RecomputeLadder& chains, const StageUnits& stage);
 
 struct SplitLimits {
-  std::vector<Between> between;  // by stage
-  std::vector<int64_t> memory;   // by stage: bytes
-  int64_t stages_per_rank = 1;   // that share a rank's passing bytes
+  std::vector<InFlight> in_flight;  // by stage
+  std::vector<int64_t> memory;      // by stage: bytes
+  int64_t stages_per_rank = 1;      // that share a rank's passing bytes
   Replicas replicas;
 };
 
 // The bytes of a stage that wait on the host at its peak.
-int64_t host_bytes_of(const RecomputeLadder& chains, const StageUnits& stage, Between between);
+int64_t host_bytes_of(const RecomputeLadder& chains, const StageUnits& stage, InFlight in_flight);
 
 // The bytes of a stage at its peak.
-int64_t bytes_of(const RecomputeLadder& chains, const StageUnits& stage, Between between, const SplitLimits& limits);
+int64_t bytes_of(const RecomputeLadder& chains, const StageUnits& stage, InFlight in_flight, const SplitLimits& limits);
 
 // The cut whose slowest stage is quickest, where each stage takes as few steps as its memory allows. Nothing:
 // no cut fits. Both time and bytes grow with a stage, so the longest stages that stay under a time cut best. The least

@@ -118,10 +118,10 @@ double quickest_slowest_stage(const RecomputeLadder& chains, const SplitLimits& 
     double seconds = kNone;
     for (int64_t again = 0; again <= most_again(chains, first, last) && seconds == kNone; ++again) {
       const StageUnits made{first, last, again};
-      if (bytes_of(chains, made, limits.between[stage], limits) <= limits.memory[stage])
+      if (bytes_of(chains, made, limits.in_flight[stage], limits) <= limits.memory[stage])
         seconds = seconds_of(chains, made);
     }
-    const bool is_last = stage + 1 == limits.between.size();
+    const bool is_last = stage + 1 == limits.in_flight.size();
     if (is_last && last != chains.units()) continue;
     const double rest = is_last ? 0 : quickest_slowest_stage(chains, limits, stage + 1, last);
     best = std::min(best, std::max(seconds, rest));
@@ -131,8 +131,8 @@ double quickest_slowest_stage(const RecomputeLadder& chains, const SplitLimits& 
 
 TEST_P(PlanOf, NoCutHasAQuickerSlowestStage) {
   const RecomputeLadder chains = chains_of(GetParam());
-  SplitLimits limits{.between = {{4, 0}, {3, 0}, {1, 0}}, .replicas = {.state = kMixedPrecision}};
-  const auto bytes = [&](int64_t again) { return bytes_of(chains, {1, 4, again}, limits.between[0], limits); };
+  SplitLimits limits{.in_flight = {{4, 0}, {3, 0}, {1, 0}}, .replicas = {.state = kMixedPrecision}};
+  const auto bytes = [&](int64_t again) { return bytes_of(chains, {1, 4, again}, limits.in_flight[0], limits); };
   int found = 0;
   for (const double part : {0.9, 0.95, 1.0, 1.1, 2.0}) {
     limits.memory.assign(3, static_cast<int64_t>(part * static_cast<double>(bytes(0))));
