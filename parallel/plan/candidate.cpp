@@ -129,7 +129,7 @@ Candidate::Candidate(TrainingPlan plan, const RecomputeLadders& ways, const Clus
 std::vector<int64_t> Candidate::shares(const RecomputeLadder& chains, const PipelineSchedule& schedule,
                                        const SplitLimits& limits, int64_t memory) const {
   const int64_t stages = schedule.stages(), units = chains.units();
-  const StageUnits whole{0, units, most_again(chains, 0, units)};
+  const StageUnits whole{0, units, max_recompute_steps(chains, 0, units)};
   const int64_t standing = (bytes_of(chains, whole, {}, limits) - passing_of(chains, whole)) / stages;
   std::vector<int64_t> of_rank(static_cast<size_t>(schedule.ranks()), 0), all;
   for (int32_t s = 0; s < stages; ++s) {

@@ -17,9 +17,9 @@ struct TwoLevels {
 };
 
 TwoLevels levels_of(const RecomputeLadder& chains, const StageUnits& stage) {
-  const int64_t units = stage.last - stage.first, level = stage.again / units;
+  const int64_t units = stage.last - stage.first, level = stage.recompute_steps / units;
   const LayerChain* less = chains.levels()[static_cast<size_t>(level)].chain.get();
-  const int64_t ahead = stage.again % units;
+  const int64_t ahead = stage.recompute_steps % units;
   return {ahead > 0 ? chains.levels()[static_cast<size_t>(level) + 1].chain.get() : less, less, stage.first + ahead};
 }
 
@@ -69,13 +69,13 @@ class Splitter {
   static constexpr double kClose = 1e-4;
 
   // The fewest steps with which a stage fits; nothing: none. A higher level may need more while it passes.
-  std::optional<int64_t> again(int64_t first, int64_t last, size_t stage) const {
+  std::optional<int64_t> fewest_steps(int64_t first, int64_t last, size_t stage) const {
     const int64_t held = held_of(chains_, {first, last}, limits_);
     const auto fits = [&](int64_t n) {
       return held + beside_held(chains_, {first, last, n}, limits_.in_flight[stage], limits_) <= limits_.memory[stage];
     };
     if (fits(0)) return 0;
-    const int64_t highest = most_again(chains_, first, last), units = last - first;
+    const int64_t highest = max_recompute_steps(chains_, first, last), units = last - first;
     int64_t most = units;
     while (most <= highest && !fits(most)) most += units;
     if (most > highest) return std::nullopt;
@@ -98,8 +98,8 @@ class Splitter {
                      static_cast<uint64_t>(last);
     const auto [known, is_new] = known_.try_emplace(key);
     if (is_new) {
-      if (const std::optional<int64_t> computed_again = again(first, last, number)) {
-        known->second.stage = {first, last, *computed_again};
+      if (const std::optional<int64_t> steps = fewest_steps(first, last, number)) {
+        known->second.stage = {first, last, *steps};
         known->second.seconds = seconds_of(chains_, known->second.stage);
       }
     }
@@ -160,9 +160,9 @@ class SpareMemory {
       double most = 0;
       int64_t best_bytes = 0;
       for (auto& [s, own] : own_) {
-        if (own.stage->again == 0) continue;
+        if (own.stage->recompute_steps == 0) continue;
         const double before = seconds_of(chains_, *own.stage);
-        --own.stage->again;
+        --own.stage->recompute_steps;
         const Figures kept = own.figures;
         own.figures = figures(*own.stage);
         const int64_t more = needed();
@@ -173,11 +173,11 @@ class SpareMemory {
           best = own.stage;
           best_bytes = more;
         }
-        ++own.stage->again;
+        ++own.stage->recompute_steps;
         own.figures = kept;
       }
       if (best == nullptr) return;
-      --best->again;
+      --best->recompute_steps;
       for (auto& [s, own] : own_) {
         if (own.stage == best) own.figures = figures(*best);
       }
@@ -282,13 +282,13 @@ RecomputeLadders::RecomputeLadders(const std::vector<RecomputeLevel>& levels, co
   }
 }
 
-int64_t most_again(const RecomputeLadder& chains, int64_t first, int64_t last) {
+int64_t max_recompute_steps(const RecomputeLadder& chains, int64_t first, int64_t last) {
   return (last - first) * (std::ssize(chains.levels()) - 1);
 }
 
 const RecomputeLevel& level_of(const RecomputeLadder& chains, const StageUnits& stage, int64_t unit) {
   const int64_t units = stage.last - stage.first;
-  const int64_t level = stage.again / units + (unit - stage.first < stage.again % units ? 1 : 0);
+  const int64_t level = stage.recompute_steps / units + (unit - stage.first < stage.recompute_steps % units ? 1 : 0);
   return chains.levels()[static_cast<size_t>(level)];
 }
 

@@ -54,13 +54,13 @@ struct RecomputeLadders {
   std::vector<RecomputeLadder> ladders;
 };
 
-// Units first to last - 1. `again` counts steps from level to level: first each unit takes the first step, one by one, then
+// Units first to last - 1. `recompute_steps` counts steps from level to level: first each unit takes the first step, one by one, then
 // each the second. So at most two levels that follow each other are in a stage, the higher one first.
 struct StageUnits {
-  int64_t first = 0, last = 0, again = 0;
+  int64_t first = 0, last = 0, recompute_steps = 0;
 };
 // With which every unit is at the highest level.
-int64_t most_again(const RecomputeLadder& chains, int64_t first, int64_t last);
+int64_t max_recompute_steps(const RecomputeLadder& chains, int64_t first, int64_t last);
 const RecomputeLevel& level_of(const RecomputeLadder& chains, const StageUnits& stage, int64_t unit);
 StageFigures figures_of(const RecomputeLadder& chains, const StageUnits& stage);
 int64_t passing_of(const RecomputeLadder& chains, const StageUnits& stage);

@@ -116,8 +116,8 @@ double quickest_slowest_stage(const RecomputeLadder& chains, const SplitLimits& 
   double best = kNone;
   for (int64_t last = first + 1; last <= chains.units(); ++last) {
     double seconds = kNone;
-    for (int64_t again = 0; again <= most_again(chains, first, last) && seconds == kNone; ++again) {
-      const StageUnits made{first, last, again};
+    for (int64_t steps = 0; steps <= max_recompute_steps(chains, first, last) && seconds == kNone; ++steps) {
+      const StageUnits made{first, last, steps};
       if (bytes_of(chains, made, limits.in_flight[stage], limits) <= limits.memory[stage])
         seconds = seconds_of(chains, made);
     }
@@ -132,7 +132,7 @@ double quickest_slowest_stage(const RecomputeLadder& chains, const SplitLimits& 
 TEST_P(PlanOf, NoCutHasAQuickerSlowestStage) {
   const RecomputeLadder chains = chains_of(GetParam());
   SplitLimits limits{.in_flight = {{4, 0}, {3, 0}, {1, 0}}, .replicas = {.state = kMixedPrecision}};
-  const auto bytes = [&](int64_t again) { return bytes_of(chains, {1, 4, again}, limits.in_flight[0], limits); };
+  const auto bytes = [&](int64_t steps) { return bytes_of(chains, {1, 4, steps}, limits.in_flight[0], limits); };
   int found = 0;
   for (const double part : {0.9, 0.95, 1.0, 1.1, 2.0}) {
     limits.memory.assign(3, static_cast<int64_t>(part * static_cast<double>(bytes(0))));
