@@ -64,10 +64,10 @@ const PlanSchedules::Entry* PlanSchedules::of(const TrainingPlan& plan, int64_t 
   return entries_.emplace(std::move(key), std::move(made)).first->second.get();
 }
 
-const PlanSchedules::Entry* PlanSchedules::standing_for(const TrainingPlan& plan) {
+const PlanSchedules::Entry* PlanSchedules::shortened(const TrainingPlan& plan) {
   // The more stages of a rank differ, the longer it takes to come to a round; so it does with backward in two pieces.
   const int64_t rounds = known_schedule(plan.schedule).steady_rounds;
-  if (plan.microbatches <= (rounds + 1) * plan.pipeline) return own(plan);
+  if (plan.microbatches <= (rounds + 1) * plan.pipeline) return full(plan);
   return of(plan, rounds * plan.pipeline + plan.microbatches % plan.pipeline, true);
 }
 
@@ -126,11 +126,11 @@ Candidate::Candidate(TrainingPlan plan, const RecomputeLadders& ways, const Clus
 
 // What each stage may take of its rank: what the mean stage holds all the time, and a share of the rest. That goes by how
 // many micro-batches it has between forward and backward.
-std::vector<int64_t> Candidate::shares(const RecomputeLadder& chains, const PipelineSchedule& schedule,
+std::vector<int64_t> Candidate::shares(const RecomputeLadder& ladder, const PipelineSchedule& schedule,
                                        const SplitLimits& limits, int64_t memory) const {
-  const int64_t stages = schedule.stages(), units = chains.units();
-  const StageUnits whole{0, units, max_recompute_steps(chains, 0, units)};
-  const int64_t standing = (bytes_of(chains, whole, {}, limits) - passing_of(chains, whole)) / stages;
+  const int64_t stages = schedule.stages(), units = ladder.units();
+  const StageUnits whole{0, units, max_recompute_steps(ladder, 0, units)};
+  const int64_t standing = (bytes_of(ladder, whole, {}, limits) - passing_of(ladder, whole)) / stages;
   std::vector<int64_t> of_rank(static_cast<size_t>(schedule.ranks()), 0), all;
   for (int32_t s = 0; s < stages; ++s) {
     of_rank[static_cast<size_t>(schedule.rank_of(s))] += limits.in_flight[static_cast<size_t>(s)].gradients;
@@ -148,17 +148,17 @@ std::vector<int64_t> Candidate::shares(const RecomputeLadder& chains, const Pipe
 // What all ranks compute at least for one micro-batch, copies to the host left out. Levels are taken, the cheapest for a
 // byte first, until the bytes of all ranks are under their memory. Each stage counts as if it had as few micro-batches
 // between forward and backward as any has.
-double Candidate::seconds_kept_again(const RecomputeLadder& chains, const SplitLimits& limits) const {
+double Candidate::min_compute_seconds(const RecomputeLadder& ladder, const SplitLimits& limits) const {
   struct Point {
     double bytes, seconds;
   };
-  const int64_t units = chains.units();
+  const int64_t units = ladder.units();
   const InFlight in_flight{.gradients = std::ranges::min(limits.in_flight, {}, &InFlight::gradients).gradients};
   const int64_t all = std::reduce(limits.memory.begin(), limits.memory.end());
   std::vector<Point> points;  // the lower hull of levels
-  for (const RecomputeLevel& level : chains.levels()) {
-    const StageUnits stage{0, units, units * (&level - chains.levels().data())};
-    const Point point{static_cast<double>(bytes_of(chains, stage, in_flight, limits) - passing_of(chains, stage)),
+  for (const RecomputeLevel& level : ladder.levels()) {
+    const StageUnits stage{0, units, units * (&level - ladder.levels().data())};
+    const Point point{static_cast<double>(bytes_of(ladder, stage, in_flight, limits) - passing_of(ladder, stage)),
                       level.chain->seconds(0, units).computing()};
     const auto price = [](const Point& from, const Point& to) {
       return (to.seconds - from.seconds) / std::max(1.0, from.bytes - to.bytes);
@@ -184,7 +184,7 @@ double Candidate::bound_of(const Estimate& cut, const PipelineSchedule& schedule
   std::vector<double> works(static_cast<size_t>(plan_.pipeline), 0), before(works.size(), -1);
   double passed = 0, most = 0;
   for (size_t s = 0; s < cut.stages.size(); ++s) {
-    const StageFigures of = figures_of(*cut.chains, cut.stages[s]);
+    const StageFigures of = figures_of(*cut.ladder, cut.stages[s]);
     const auto rank = static_cast<size_t>(schedule.rank_of(static_cast<int32_t>(s)));
     if (before[rank] < 0) before[rank] = passed;
     const PieceSeconds each = of.unsharded();
@@ -208,24 +208,24 @@ double Candidate::seconds_of(const PipelineRun& run, const PlanSchedules::Entry&
 }
 
 const Estimate* Candidate::estimate(PlanSchedules& schedules, int64_t memory, double enough) {
-  if (!found_ && fits_ && bound_ < enough) found_ = with_less(schedules, memory, enough);
+  if (!found_ && fits_ && bound_ < enough) found_ = estimate_within(schedules, memory, enough);
   return found_ && found_->seconds < enough ? &*found_ : nullptr;
 }
 
-bool Candidate::fits_host(const RecomputeLadder& chains, const PipelineSchedule& schedule,
+bool Candidate::fits_host(const RecomputeLadder& ladder, const PipelineSchedule& schedule,
                           const std::vector<StageUnits>& stages, const SplitLimits& limits) const {
   std::vector<int64_t> bytes(static_cast<size_t>(schedule.ranks()), 0);
   for (size_t s = 0; s < stages.size(); ++s) {
     int64_t& of_rank = bytes[static_cast<size_t>(schedule.rank_of(static_cast<int32_t>(s)))];
-    of_rank += host_bytes_of(chains, stages[s], limits.in_flight[s]);
-    of_rank += state_on_host(chains.kept().standing(stages[s].first, stages[s].last), limits.replicas);
+    of_rank += host_bytes_of(ladder, stages[s], limits.in_flight[s]);
+    of_rank += state_on_host(ladder.kept().standing(stages[s].first, stages[s].last), limits.replicas);
   }
   return std::ranges::max(bytes) <= host_memory_of(request_->device);
 }
 
-std::optional<Estimate> Candidate::with_less(PlanSchedules& schedules, int64_t memory, double enough,
-                                             bool spend_spare) {
-  const PlanSchedules::Entry* entry = schedules.standing_for(plan_);
+std::optional<Estimate> Candidate::estimate_within(PlanSchedules& schedules, int64_t memory, double enough,
+                                                   bool spend_spare) {
+  const PlanSchedules::Entry* entry = schedules.shortened(plan_);
   fits_ = false;
   if (entry == nullptr) return std::nullopt;
   const int64_t units = ladders_->kept().size();
@@ -234,50 +234,50 @@ std::optional<Estimate> Candidate::with_less(PlanSchedules& schedules, int64_t m
   SplitLimits limits{.in_flight = entry->in_flight,
                      .stages_per_rank = plan_.stages_per_rank,
                      .replicas = replicas_of(plan_, *request_, ladders_->kept().parameters(0, units) / units)};
-  const auto share_memory = [&](const RecomputeLadder& chains) {
-    limits.memory = shares(chains, entry->schedule, limits, memory - workspaces - other_streams());
+  const auto share_memory = [&](const RecomputeLadder& ladder) {
+    limits.memory = shares(ladder, entry->schedule, limits, memory - workspaces - other_streams());
   };
   double least = std::numeric_limits<double>::infinity();
-  for (const RecomputeLadder& chains : ladders_->ladders) {
-    share_memory(chains);
-    least = std::min(least, seconds_kept_again(chains, limits));
+  for (const RecomputeLadder& ladder : ladders_->ladders) {
+    share_memory(ladder);
+    least = std::min(least, min_compute_seconds(ladder, limits));
   }
   bound_ = std::max(bound_, least * static_cast<double>(plan_.microbatches) / static_cast<double>(plan_.pipeline));
   fits_ = true;
   if (bound_ >= enough) return std::nullopt;
   Estimate estimate;
   double quickest = std::numeric_limits<double>::infinity();
-  for (const RecomputeLadder& chains : ladders_->ladders) {
-    share_memory(chains);
-    std::optional<std::vector<StageUnits>> stages = split(chains, limits);
+  for (const RecomputeLadder& ladder : ladders_->ladders) {
+    share_memory(ladder);
+    std::optional<std::vector<StageUnits>> stages = split(ladder, limits);
     if (!stages) continue;
-    if (spend_spare) keep_more(chains, limits, entry->schedule, *stages);
-    if (!fits_host(chains, entry->schedule, *stages, limits)) continue;
+    if (spend_spare) keep_more(ladder, limits, entry->schedule, *stages);
+    if (!fits_host(ladder, entry->schedule, *stages, limits)) continue;
     double slowest = 0;
-    for (const StageUnits& stage : *stages) slowest = std::max(slowest, ::shadowgraph::seconds_of(chains, stage));
+    for (const StageUnits& stage : *stages) slowest = std::max(slowest, ::shadowgraph::seconds_of(ladder, stage));
     if (slowest < quickest) {
       quickest = slowest;
-      estimate = {.chains = &chains, .stages = std::move(*stages)};
+      estimate = {.ladder = &ladder, .stages = std::move(*stages)};
     }
   }
-  fits_ = estimate.chains != nullptr;
+  fits_ = estimate.ladder != nullptr;
   if (!fits_) return std::nullopt;
   // This is the bound of the cut whose slowest stage is quickest. No other is tried.
   bound_ = std::max(bound_, bound_of(estimate, entry->schedule));
   if (bound_ >= enough) return std::nullopt;
   std::vector<StageFigures> figures;
-  for (const StageUnits& stage : estimate.stages) figures.push_back(figures_of(*estimate.chains, stage));
+  for (const StageUnits& stage : estimate.stages) figures.push_back(figures_of(*estimate.ladder, stage));
   const PipelineRun run = PipelineRun::of(
       replicated(PipelineStages::of_figures(std::move(figures)), limits.replicas, request_->device, &request_->links),
       entry->schedule, {.interconnect = &request_->links, .ranks_apart = ranks_apart(plan_)});
   estimate.seconds = seconds_of(run, *entry);
   // The plan's own schedule may not be made for as many micro-batches as the short ones that stand for it.
-  fits_ = estimate.seconds >= enough || schedules.own(plan_) != nullptr;
+  fits_ = estimate.seconds >= enough || schedules.full(plan_) != nullptr;
   if (!fits_) return std::nullopt;
   for (int32_t rank = 0; rank < run.ranks(); ++rank) {
     int64_t passing = 0;
     for (const int32_t s : run.rank(rank).stages) {
-      passing = std::max(passing, passing_of(*estimate.chains, estimate.stages[static_cast<size_t>(s)]));
+      passing = std::max(passing, passing_of(*estimate.ladder, estimate.stages[static_cast<size_t>(s)]));
     }
     estimate.bytes = std::max(estimate.bytes, run.rank(rank).peak + passing + workspaces + other_streams());
   }
@@ -285,14 +285,14 @@ std::optional<Estimate> Candidate::with_less(PlanSchedules& schedules, int64_t m
 }
 
 TrainingPlan Candidate::with(const Estimate& estimate) const {
-  const RecomputeLadder& chains = *estimate.chains;
+  const RecomputeLadder& ladder = *estimate.ladder;
   TrainingPlan plan = plan_;
   for (const StageUnits& stage : estimate.stages) {
     PlannedStage& planned = plan.stages.emplace_back();
-    planned = {.begins = chains.kept().begins(stage.first), .units = stage.last - stage.first};
+    planned = {.begins = ladder.kept().begins(stage.first), .units = stage.last - stage.first};
     for (int64_t unit = stage.first; unit < stage.last; ++unit) {
-      const std::string& name = chains.kept().begins(unit);
-      const RecomputeLevel& level = level_of(chains, stage, unit);
+      const std::string& name = ladder.kept().begins(unit);
+      const RecomputeLevel& level = level_of(ladder, stage, unit);
       if (number_in_path(name).second == 0) continue;
       if (level.on_host) {
         plan.offloaded.push_back(name);

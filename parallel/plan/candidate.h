@@ -22,8 +22,8 @@ class PlanSchedules {
     std::vector<InFlight> in_flight;          // by stage
   };
   // nullptr: there is no such schedule. The plan's own, or those that stand for it.
-  const Entry* own(const TrainingPlan& plan) { return of(plan, plan.microbatches, false); }
-  const Entry* standing_for(const TrainingPlan& plan);
+  const Entry* full(const TrainingPlan& plan) { return of(plan, plan.microbatches, false); }
+  const Entry* shortened(const TrainingPlan& plan);
 
  private:
   const Entry* of(const TrainingPlan& plan, int64_t microbatches, bool shorter);
@@ -45,7 +45,7 @@ int64_t ranks_apart(const TrainingPlan& plan);
 int64_t other_streams(const TrainingPlan& plan, const ClusterRequest& request, int64_t outside, int64_t weights);
 
 struct Estimate {
-  const RecomputeLadder* chains = nullptr;  // of which the stages are
+  const RecomputeLadder* ladder = nullptr;  // of which the stages are
   std::vector<StageUnits> stages;
   double seconds = 0;
   int64_t bytes = 0;  // of the fullest rank
@@ -63,7 +63,8 @@ class Candidate {
   // found without cutting memory short is kept, and costs nothing the next time.
   const Estimate* estimate(PlanSchedules& schedules, int64_t memory, double enough);
   // The same for less memory than the request has; `spend_spare`: what stages of a rank leave goes to kept layers.
-  std::optional<Estimate> with_less(PlanSchedules& schedules, int64_t memory, double enough, bool spend_spare = true);
+  std::optional<Estimate> estimate_within(PlanSchedules& schedules, int64_t memory, double enough,
+                                          bool spend_spare = true);
   // What a simulation says in place of estimate(); nothing: the plan is too large, whatever is computed again.
   void learn(std::optional<Estimate> known) {
     fits_ = known.has_value();
@@ -76,11 +77,11 @@ class Candidate {
   TrainingPlan with(const Estimate& estimate) const;
 
  private:
-  std::vector<int64_t> shares(const RecomputeLadder& chains, const PipelineSchedule& schedule,
+  std::vector<int64_t> shares(const RecomputeLadder& ladder, const PipelineSchedule& schedule,
                               const SplitLimits& limits, int64_t memory) const;
   int64_t other_streams() const;
-  double seconds_kept_again(const RecomputeLadder& chains, const SplitLimits& limits) const;
-  bool fits_host(const RecomputeLadder& chains, const PipelineSchedule& schedule, const std::vector<StageUnits>& stages,
+  double min_compute_seconds(const RecomputeLadder& ladder, const SplitLimits& limits) const;
+  bool fits_host(const RecomputeLadder& ladder, const PipelineSchedule& schedule, const std::vector<StageUnits>& stages,
                  const SplitLimits& limits) const;
   double bound_of(const Estimate& cut, const PipelineSchedule& schedule) const;
   double seconds_of(const PipelineRun& run, const PlanSchedules::Entry& entry) const;

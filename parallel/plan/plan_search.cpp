@@ -62,7 +62,7 @@ class PlanSearch {
  private:
   std::optional<FittingPlan> first_of(int64_t memory) {
     for (Candidate& candidate : candidates_) {
-      if (auto estimate = candidate.with_less(schedules_, memory, kForever)) {
+      if (auto estimate = candidate.estimate_within(schedules_, memory, kForever)) {
         return FittingPlan{candidate.with(*estimate), std::move(*estimate)};
       }
     }
@@ -158,7 +158,7 @@ class PlanSearch {
         try_with(std::move(tried), static_cast<int64_t>(memory / known->second));
         continue;
       }
-      if (schedules_.own(tried.candidate->plan()) == nullptr) continue;  // short ones stood for one that there is not
+      if (schedules_.full(tried.candidate->plan()) == nullptr) continue;  // short ones stood for one that there is not
       SimulatedPlan made = simulated(*tried.candidate, tried.estimate);
       double& least = excess.try_emplace(made.plan.layout, kForever).first->second;
       least = std::min(least, static_cast<double>(made.bytes()) / estimated);
@@ -197,13 +197,14 @@ class PlanSearch {
   void try_with(Tried tried, int64_t memory) {
     constexpr int kMostTries = 7;
     std::optional<Estimate> less;
-    if (++tried.tries < kMostTries) less = tried.candidate->with_less(schedules_, memory, kForever, tried.spend_spare);
+    if (++tried.tries < kMostTries)
+      less = tried.candidate->estimate_within(schedules_, memory, kForever, tried.spend_spare);
     // A rank that is packed to its last byte leaves no room for what a simulation finds.
     if (!less && tried.spend_spare && tried.candidate->plan().stages_per_rank > 1) {
       tried.spend_spare = false;
       tried.tries = 1;
       memory = answer_.memory;
-      less = tried.candidate->with_less(schedules_, memory, kForever, false);
+      less = tried.candidate->estimate_within(schedules_, memory, kForever, false);
     }
     tried.candidate->learn(less);
     if (!less) return;
@@ -232,7 +233,7 @@ class PlanSearch {
     answer_.simulated.push_back(std::move(made));
     if (tried.tries > 0) {
       std::optional<Estimate> more =
-          tried.candidate->with_less(schedules_, tried.memory + left, kForever, tried.spend_spare);
+          tried.candidate->estimate_within(schedules_, tried.memory + left, kForever, tried.spend_spare);
       if (more && more->seconds < kWorthIt * seconds) {
         SimulatedPlan quicker = simulated(*tried.candidate, *more);
         if (fits(quicker) && quicker.run.seconds() < seconds) {
@@ -249,7 +250,7 @@ class PlanSearch {
   void simulate_above() {
     for (const double excess : {1.02, 1.05, 1.1}) {
       const auto found = first_of(static_cast<int64_t>(excess * static_cast<double>(answer_.memory)));
-      if (!found || schedules_.own(found->plan) == nullptr) continue;
+      if (!found || schedules_.full(found->plan) == nullptr) continue;
       SimulatedPlan made = kept_.simulator.of(source_, request(), found->plan);
       ++answer_.counted["simulated"];
       if (!fits(made)) continue;
@@ -352,7 +353,7 @@ class PlanSearch {
     int64_t memory = answer_.memory;
     for (int tries = 0; found && found->bytes > answer_.memory; ++tries) {
       memory -= found->bytes - answer_.memory;
-      found = tries < kMostTries ? candidate.with_less(schedules_, memory, enough, false) : std::nullopt;
+      found = tries < kMostTries ? candidate.estimate_within(schedules_, memory, enough, false) : std::nullopt;
       if (found) candidate.learn(found);
     }
     return found;

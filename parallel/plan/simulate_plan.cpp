@@ -226,7 +226,7 @@ SimulatedPlan PlanSimulator::of(const StepSource& source, const ClusterRequest& 
   if (!cuts.empty()) cuts.erase(cuts.begin());
   const StageOptions options{.spec = &request.device, .interconnect = &request.links, .gathers_once = false};
   const PipelineStages stages = PipelineStages::at_modules(step, cuts, options);
-  const PlanSchedules::Entry* entry = schedules_.own(plan);
+  const PlanSchedules::Entry* entry = schedules_.full(plan);
   if (entry == nullptr) throw Error("there is no schedule of " + to_string(plan));
   int64_t units = 0;
   for (const PlannedStage& stage : plan.stages) units += stage.units;

@@ -16,40 +16,40 @@ struct TwoLevels {
   int64_t middle;  // where the lower one begins
 };
 
-TwoLevels levels_of(const RecomputeLadder& chains, const StageUnits& stage) {
+TwoLevels levels_of(const RecomputeLadder& ladder, const StageUnits& stage) {
   const int64_t units = stage.last - stage.first, level = stage.recompute_steps / units;
-  const LayerChain* less = chains.levels()[static_cast<size_t>(level)].chain.get();
+  const LayerChain* less = ladder.levels()[static_cast<size_t>(level)].chain.get();
   const int64_t ahead = stage.recompute_steps % units;
-  return {ahead > 0 ? chains.levels()[static_cast<size_t>(level) + 1].chain.get() : less, less, stage.first + ahead};
+  return {ahead > 0 ? ladder.levels()[static_cast<size_t>(level) + 1].chain.get() : less, less, stage.first + ahead};
 }
 
 using Figure = int64_t (LayerChain::*)(int64_t first, int64_t last) const;
-int64_t sum_of(const RecomputeLadder& chains, const StageUnits& stage, Figure figure) {
-  const auto [more, less, middle] = levels_of(chains, stage);
+int64_t sum_of(const RecomputeLadder& ladder, const StageUnits& stage, Figure figure) {
+  const auto [more, less, middle] = levels_of(ladder, stage);
   return (middle > stage.first ? (more->*figure)(stage.first, middle) : 0) + (less->*figure)(middle, stage.last);
 }
 
 // Bytes that are there whatever is computed again.
-int64_t held_of(const RecomputeLadder& chains, const StageUnits& stage, const SplitLimits& limits) {
-  const LayerChain& kept = chains.kept();
+int64_t held_of(const RecomputeLadder& ladder, const StageUnits& stage, const SplitLimits& limits) {
+  const LayerChain& kept = ladder.kept();
   return held_by(kept.standing(stage.first, stage.last), limits.replicas).all() + kept.fixed(stage.first, stage.last);
 }
 
-int64_t beside_held(const RecomputeLadder& chains, const StageUnits& stage, InFlight in_flight,
+int64_t beside_held(const RecomputeLadder& ladder, const StageUnits& stage, InFlight in_flight,
                     const SplitLimits& limits) {
-  int64_t bytes = in_flight.gradients * sum_of(chains, stage, &LayerChain::carried);
-  if (in_flight.weights > 0) bytes += in_flight.weights * sum_of(chains, stage, &LayerChain::awaiting);
-  return bytes + passing_of(chains, stage) / limits.stages_per_rank;
+  int64_t bytes = in_flight.gradients * sum_of(ladder, stage, &LayerChain::carried);
+  if (in_flight.weights > 0) bytes += in_flight.weights * sum_of(ladder, stage, &LayerChain::awaiting);
+  return bytes + passing_of(ladder, stage) / limits.stages_per_rank;
 }
 
 class Splitter {
  public:
-  Splitter(const RecomputeLadder& chains, const SplitLimits& limits)
-      : chains_(chains), limits_(limits), units_(chains.units()), stages_(std::ssize(limits.in_flight)) {}
+  Splitter(const RecomputeLadder& ladder, const SplitLimits& limits)
+      : ladder_(ladder), limits_(limits), units_(ladder.units()), stages_(std::ssize(limits.in_flight)) {}
 
   std::optional<std::vector<StageUnits>> run() {
     if (stages_ > units_) return std::nullopt;
-    double most = chains_.most().seconds(0, units_).all() + chains_.kept().seconds(0, units_).all(), least = 0;
+    double most = ladder_.most().seconds(0, units_).all() + ladder_.kept().seconds(0, units_).all(), least = 0;
     std::optional<std::vector<StageUnits>> found = under(most);
     if (!found) return std::nullopt;
     for (int i = 0; i < kHalvings && most - least > kClose * most; ++i) {
@@ -70,12 +70,12 @@ class Splitter {
 
   // The fewest steps with which a stage fits; nothing: none. A higher level may need more while it passes.
   std::optional<int64_t> fewest_steps(int64_t first, int64_t last, size_t stage) const {
-    const int64_t held = held_of(chains_, {first, last}, limits_);
+    const int64_t held = held_of(ladder_, {first, last}, limits_);
     const auto fits = [&](int64_t n) {
-      return held + beside_held(chains_, {first, last, n}, limits_.in_flight[stage], limits_) <= limits_.memory[stage];
+      return held + beside_held(ladder_, {first, last, n}, limits_.in_flight[stage], limits_) <= limits_.memory[stage];
     };
     if (fits(0)) return 0;
-    const int64_t highest = max_recompute_steps(chains_, first, last), units = last - first;
+    const int64_t highest = max_recompute_steps(ladder_, first, last), units = last - first;
     int64_t most = units;
     while (most <= highest && !fits(most)) most += units;
     if (most > highest) return std::nullopt;
@@ -100,7 +100,7 @@ class Splitter {
     if (is_new) {
       if (const std::optional<int64_t> steps = fewest_steps(first, last, number)) {
         known->second.stage = {first, last, *steps};
-        known->second.seconds = seconds_of(chains_, known->second.stage);
+        known->second.seconds = seconds_of(ladder_, known->second.stage);
       }
     }
     return known->second.seconds <= seconds ? std::optional(known->second.stage) : std::nullopt;
@@ -133,7 +133,7 @@ class Splitter {
     return first == units_ ? std::optional(made) : std::nullopt;
   }
 
-  const RecomputeLadder& chains_;
+  const RecomputeLadder& ladder_;
   const SplitLimits& limits_;
   const int64_t units_, stages_;
   std::unordered_map<uint64_t, Known> known_;  // by number, first and last
@@ -141,9 +141,9 @@ class Splitter {
 
 class SpareMemory {
  public:
-  SpareMemory(const RecomputeLadder& chains, const SplitLimits& limits, const PipelineSchedule& schedule, int32_t rank,
+  SpareMemory(const RecomputeLadder& ladder, const SplitLimits& limits, const PipelineSchedule& schedule, int32_t rank,
               std::vector<StageUnits>& stages)
-      : chains_(chains), limits_(limits), actions_(schedule.of(rank)) {
+      : ladder_(ladder), limits_(limits), actions_(schedule.of(rank)) {
     for (int32_t s = 0; s < schedule.stages(); ++s) {
       if (schedule.rank_of(s) != rank) continue;
       StageUnits& stage = stages[static_cast<size_t>(s)];
@@ -161,12 +161,12 @@ class SpareMemory {
       int64_t best_bytes = 0;
       for (auto& [s, own] : own_) {
         if (own.stage->recompute_steps == 0) continue;
-        const double before = seconds_of(chains_, *own.stage);
+        const double before = seconds_of(ladder_, *own.stage);
         --own.stage->recompute_steps;
         const Figures kept = own.figures;
         own.figures = figures(*own.stage);
         const int64_t more = needed();
-        const double saved = before - seconds_of(chains_, *own.stage);
+        const double saved = before - seconds_of(ladder_, *own.stage);
         const double worth = saved / static_cast<double>(std::max<int64_t>(1, more - bytes));
         if (saved > 0 && more <= memory_ && worth > most) {
           most = worth;
@@ -195,12 +195,12 @@ class SpareMemory {
   };
 
   int64_t without_passing(const StageUnits& stage, InFlight in_flight) const {
-    return bytes_of(chains_, stage, in_flight, limits_) - passing_of(chains_, stage) / limits_.stages_per_rank;
+    return bytes_of(ladder_, stage, in_flight, limits_) - passing_of(ladder_, stage) / limits_.stages_per_rank;
   }
   Figures figures(const StageUnits& stage) const {
     const int64_t standing = without_passing(stage, {});
     return {without_passing(stage, {.gradients = 1}) - standing, without_passing(stage, {.weights = 1}) - standing,
-            passing_of(chains_, stage)};
+            passing_of(ladder_, stage)};
   }
 
   // All that stands, what is between forward and backward at most, and the most that passes.
@@ -228,7 +228,7 @@ class SpareMemory {
     return standing_ + most + passing;
   }
 
-  const RecomputeLadder& chains_;
+  const RecomputeLadder& ladder_;
   const SplitLimits& limits_;
   std::span<const PipelineAction> actions_;
   std::map<int32_t, Own> own_;
@@ -282,52 +282,52 @@ RecomputeLadders::RecomputeLadders(const std::vector<RecomputeLevel>& levels, co
   }
 }
 
-int64_t max_recompute_steps(const RecomputeLadder& chains, int64_t first, int64_t last) {
-  return (last - first) * (std::ssize(chains.levels()) - 1);
+int64_t max_recompute_steps(const RecomputeLadder& ladder, int64_t first, int64_t last) {
+  return (last - first) * (std::ssize(ladder.levels()) - 1);
 }
 
-const RecomputeLevel& level_of(const RecomputeLadder& chains, const StageUnits& stage, int64_t unit) {
+const RecomputeLevel& level_of(const RecomputeLadder& ladder, const StageUnits& stage, int64_t unit) {
   const int64_t units = stage.last - stage.first;
   const int64_t level = stage.recompute_steps / units + (unit - stage.first < stage.recompute_steps % units ? 1 : 0);
-  return chains.levels()[static_cast<size_t>(level)];
+  return ladder.levels()[static_cast<size_t>(level)];
 }
 
 // Where the higher level ends, the join is that of units of the lower one.
-StageFigures figures_of(const RecomputeLadder& chains, const StageUnits& stage) {
-  const auto [more, less, middle] = levels_of(chains, stage);
+StageFigures figures_of(const RecomputeLadder& ladder, const StageUnits& stage) {
+  const auto [more, less, middle] = levels_of(ladder, stage);
   if (middle == stage.first) return less->stage(stage.first, stage.last);
   return LayerChain::joined(*more, stage.first, middle, *less, stage.last);
 }
 
-double seconds_of(const RecomputeLadder& chains, const StageUnits& stage) {
-  const auto [more, less, middle] = levels_of(chains, stage);
+double seconds_of(const RecomputeLadder& ladder, const StageUnits& stage) {
+  const auto [more, less, middle] = levels_of(ladder, stage);
   ChainSeconds seconds = less->seconds(middle, stage.last);
   if (middle > stage.first) seconds += more->seconds(stage.first, middle);
   return seconds.all();
 }
 
-int64_t passing_of(const RecomputeLadder& chains, const StageUnits& stage) {
-  const auto [more, less, middle] = levels_of(chains, stage);
+int64_t passing_of(const RecomputeLadder& ladder, const StageUnits& stage) {
+  const auto [more, less, middle] = levels_of(ladder, stage);
   return std::max(middle > stage.first ? more->passing(stage.first, middle) : 0, less->passing(middle, stage.last));
 }
 
-int64_t host_bytes_of(const RecomputeLadder& chains, const StageUnits& stage, InFlight in_flight) {
-  return in_flight.gradients * sum_of(chains, stage, &LayerChain::on_host);
+int64_t host_bytes_of(const RecomputeLadder& ladder, const StageUnits& stage, InFlight in_flight) {
+  return in_flight.gradients * sum_of(ladder, stage, &LayerChain::on_host);
 }
 
-int64_t bytes_of(const RecomputeLadder& chains, const StageUnits& stage, InFlight in_flight,
+int64_t bytes_of(const RecomputeLadder& ladder, const StageUnits& stage, InFlight in_flight,
                  const SplitLimits& limits) {
-  return held_of(chains, stage, limits) + beside_held(chains, stage, in_flight, limits);
+  return held_of(ladder, stage, limits) + beside_held(ladder, stage, in_flight, limits);
 }
 
-std::optional<std::vector<StageUnits>> split(const RecomputeLadder& chains, const SplitLimits& limits) {
-  return Splitter(chains, limits).run();
+std::optional<std::vector<StageUnits>> split(const RecomputeLadder& ladder, const SplitLimits& limits) {
+  return Splitter(ladder, limits).run();
 }
 
-void keep_more(const RecomputeLadder& chains, const SplitLimits& limits, const PipelineSchedule& schedule,
+void keep_more(const RecomputeLadder& ladder, const SplitLimits& limits, const PipelineSchedule& schedule,
                std::vector<StageUnits>& stages) {
   for (int32_t rank = 0; rank < schedule.ranks(); ++rank) {
-    SpareMemory(chains, limits, schedule, rank, stages).spend();
+    SpareMemory(ladder, limits, schedule, rank, stages).spend();
   }
 }
 

@@ -60,11 +60,11 @@ struct StageUnits {
   int64_t first = 0, last = 0, recompute_steps = 0;
 };
 // With which every unit is at the highest level.
-int64_t max_recompute_steps(const RecomputeLadder& chains, int64_t first, int64_t last);
-const RecomputeLevel& level_of(const RecomputeLadder& chains, const StageUnits& stage, int64_t unit);
-StageFigures figures_of(const RecomputeLadder& chains, const StageUnits& stage);
-int64_t passing_of(const RecomputeLadder& chains, const StageUnits& stage);
-double seconds_of(const RecomputeLadder& chains, const StageUnits& stage);
+int64_t max_recompute_steps(const RecomputeLadder& ladder, int64_t first, int64_t last);
+const RecomputeLevel& level_of(const RecomputeLadder& ladder, const StageUnits& stage, int64_t unit);
+StageFigures figures_of(const RecomputeLadder& ladder, const StageUnits& stage);
+int64_t passing_of(const RecomputeLadder& ladder, const StageUnits& stage);
+double seconds_of(const RecomputeLadder& ladder, const StageUnits& stage);
 
 struct SplitLimits {
   std::vector<InFlight> in_flight;  // by stage
@@ -74,21 +74,21 @@ struct SplitLimits {
 };
 
 // The bytes of a stage that wait on the host at its peak.
-int64_t host_bytes_of(const RecomputeLadder& chains, const StageUnits& stage, InFlight in_flight);
+int64_t host_bytes_of(const RecomputeLadder& ladder, const StageUnits& stage, InFlight in_flight);
 
 // The bytes of a stage at its peak.
-int64_t bytes_of(const RecomputeLadder& chains, const StageUnits& stage, InFlight in_flight, const SplitLimits& limits);
+int64_t bytes_of(const RecomputeLadder& ladder, const StageUnits& stage, InFlight in_flight, const SplitLimits& limits);
 
 // The cut whose slowest stage is quickest, where each stage takes as few steps as its memory allows. Nothing:
 // no cut fits. Both time and bytes grow with a stage, so the longest stages that stay under a time cut best. The least
 // such time is found by bisection.
-std::optional<std::vector<StageUnits>> split(const RecomputeLadder& chains, const SplitLimits& limits);
+std::optional<std::vector<StageUnits>> split(const RecomputeLadder& ladder, const SplitLimits& limits);
 
 // Spends what the stages of a rank leave of its memory.
 // split() gives each stage of a rank a share of its memory beforehand. Where layers are few and large, each share is too
 // small for one more of them, while all together are not. Here they go to layers that then need not be computed again:
 // those first that save most seconds for a byte.
-void keep_more(const RecomputeLadder& chains, const SplitLimits& limits, const PipelineSchedule& schedule,
+void keep_more(const RecomputeLadder& ladder, const SplitLimits& limits, const PipelineSchedule& schedule,
                std::vector<StageUnits>& stages);
 
 }  // namespace shadowgraph
