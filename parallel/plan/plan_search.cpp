@@ -27,12 +27,12 @@ namespace shadowgraph {
 
 class PlanSearch {
  public:
-  PlanSearch(const StepSource& source, const ClusterRequest& request, KeptTables& kept)
+  PlanSearch(const StepSource& source, const ClusterRequest& request, LayerCostCache& cache)
       : source_(source),
         answer_{.name = source.name, .request = request},
-        kept_(kept),
-        tables_(source, answer_.request, kept),
-        schedules_(kept.schedules) {
+        cache_(cache),
+        tables_(source, answer_.request, cache),
+        schedules_(cache.schedules) {
     check(request);
     check_links(request);
     answer_.memory = memory_of(request);
@@ -86,7 +86,7 @@ class PlanSearch {
   std::vector<Candidate> candidates_with(const std::vector<Recompute>& allowed, bool host_allowed = true) {
     std::vector<Candidate> candidates;
     for (LayoutSizes sizes : tables_.layouts()) {
-      const LayoutTables* tables = tables_.of(sizes);
+      const LayoutCosts* tables = tables_.of(sizes);
       for (const int64_t ranks : tables_.expert_ranks(tables->experts)) {
         const RecomputeLadders& ladders = ladders_.emplace_back(tables->chains.at(ranks), allowed, host_allowed);
         sizes.experts = ranks;
@@ -102,8 +102,8 @@ class PlanSearch {
   void make_candidates() {
     const Stopwatch watch;
     candidates_ = candidates_with(request().recompute);
-    answer_.notes = kept_.notes;
-    answer_.flops = kept_.flops;
+    answer_.notes = cache_.notes;
+    answer_.flops = cache_.flops;
     answer_.table_seconds = watch.seconds();
   }
 
@@ -214,7 +214,7 @@ class PlanSearch {
   }
 
   SimulatedPlan simulated(const Candidate& candidate, const Estimate& estimate) {
-    SimulatedPlan made = kept_.simulator.of(source_, request(), candidate.with(estimate));
+    SimulatedPlan made = cache_.simulator.of(source_, request(), candidate.with(estimate));
     made.estimated = estimate.seconds;
     made.estimated_bytes = estimate.bytes;
     ++answer_.counted["simulated"];
@@ -251,7 +251,7 @@ class PlanSearch {
     for (const double excess : {1.02, 1.05, 1.1}) {
       const auto found = first_of(static_cast<int64_t>(excess * static_cast<double>(answer_.memory)));
       if (!found || schedules_.full(found->plan) == nullptr) continue;
-      SimulatedPlan made = kept_.simulator.of(source_, request(), found->plan);
+      SimulatedPlan made = cache_.simulator.of(source_, request(), found->plan);
       ++answer_.counted["simulated"];
       if (!fits(made)) continue;
       made.estimated = found->estimate.seconds;
@@ -298,7 +298,7 @@ class PlanSearch {
       if (best.tensor == 1 || other == best.overlap) continue;
       TrainingPlan plan = best;
       plan.overlap = other;
-      const LayoutTables* tables = tables_.of(LayoutSizes::of(plan));
+      const LayoutCosts* tables = tables_.of(LayoutSizes::of(plan));
       if (tables == nullptr) continue;
       plan.stages.clear();
       plan.recomputed.clear();
@@ -340,7 +340,7 @@ class PlanSearch {
     if (plan.experts == 1) return;
     ClusterRequest worst = request();
     worst.expert_capacity = static_cast<double>(plan.experts);
-    const SimulatedPlan made = kept_.simulator.of(source_, worst, plan);
+    const SimulatedPlan made = cache_.simulator.of(source_, worst, plan);
     answer_.worst_routing = {made.run.seconds(), made.bytes()};
   }
 
@@ -401,8 +401,8 @@ class PlanSearch {
 
   const StepSource& source_;
   PlanAnswer answer_;
-  KeptTables& kept_;
-  LayerTables tables_;
+  LayerCostCache& cache_;
+  LayerCosts tables_;
   std::deque<RecomputeLadders> ladders_;  // of candidates
   std::vector<Candidate> candidates_;
   std::vector<Tried> tried_;
@@ -411,19 +411,19 @@ class PlanSearch {
   PlanSchedules& schedules_;
 };
 
-PlanAnswer try_plan(const StepSource& source, const ClusterRequest& request, KeptTables& kept, bool neighbours) {
-  return PlanSearch(source, request, kept).run(neighbours);
+PlanAnswer try_plan(const StepSource& source, const ClusterRequest& request, LayerCostCache& cache, bool neighbours) {
+  return PlanSearch(source, request, cache).run(neighbours);
 }
 
-std::optional<FittingPlan> first_that_fits(const StepSource& source, const ClusterRequest& request, KeptTables& kept,
-                                           int64_t memory) {
-  return PlanSearch(source, request, kept).first_that_fits(memory);
+std::optional<FittingPlan> first_that_fits(const StepSource& source, const ClusterRequest& request,
+                                           LayerCostCache& cache, int64_t memory) {
+  return PlanSearch(source, request, cache).first_that_fits(memory);
 }
 
 PlanAnswer plan_training(const StepSource& source, const ClusterRequest& request) {
-  KeptTables kept;
-  PlanAnswer answer = try_plan(source, request, kept, true);
-  if (answer.simulated.empty()) throw NoPlanError(what_would_fit(source, request, kept));
+  LayerCostCache cache;
+  PlanAnswer answer = try_plan(source, request, cache, true);
+  if (answer.simulated.empty()) throw NoPlanError(what_would_fit(source, request, cache));
   return answer;
 }
 

@@ -35,35 +35,35 @@ class PlanSimulator {
 };
 
 // Figures of layers under each way to cut a micro-batch, from captures of a few layers.
-struct LayoutTables {
+struct LayoutCosts {
   ExpertLayers experts;
   std::map<int64_t, std::vector<RecomputeLevel>> chains;  // by ranks that share experts
 };
 
 // Figures of layers, and whole steps, of one source on one device and its links, with one training state and one length
 // of sequences. How many devices there are, their memory, the batch, and what is tried do not change them.
-struct KeptTables {
+struct LayerCostCache {
   std::vector<std::string> units;  // where they begin, in the model that tables are made from
   bool layers_differ = false;
   // By sizes, experts on one rank, and whether layers may be on the host, and kept by the curve. nullptr: a step is not
   // cut so.
-  std::map<std::tuple<LayoutSizes, bool, bool>, std::unique_ptr<LayoutTables>> layouts;
+  std::map<std::tuple<LayoutSizes, bool, bool>, std::unique_ptr<LayoutCosts>> layouts;
   double flops = 0;  // of a sample
   std::vector<std::string> notes;
   PlanSchedules schedules;
   PlanSimulator simulator;
 };
 
-class LayerTables {
+class LayerCosts {
  public:
   // All three outlive it.
-  LayerTables(const StepSource& source, const ClusterRequest& request, KeptTables& kept)
-      : source_(source), request_(request), kept_(kept) {}
+  LayerCosts(const StepSource& source, const ClusterRequest& request, LayerCostCache& cache)
+      : source_(source), request_(request), cache_(cache) {}
 
   // The ways of the request that a step can be cut, each with its tables; experts are on one rank.
   const std::vector<LayoutSizes>& layouts();
   // nullptr: the step cannot be cut so.
-  const LayoutTables* of(const LayoutSizes& sizes);
+  const LayoutCosts* of(const LayoutSizes& sizes);
   // Data ranks that may share them.
   std::vector<int64_t> expert_ranks(const ExpertLayers& layers) const;
 
@@ -85,25 +85,25 @@ class LayerTables {
   ExpertLayers experts_of(const Graph& step, int64_t tensor);
   void count_flops(const Graph& step, int64_t tensor, int64_t micro_batch);
   std::vector<int64_t> contexts();
-  const LayoutTables* tables_of(const LayoutSizes& sizes);
+  const LayoutCosts* tables_of(const LayoutSizes& sizes);
   std::vector<LayoutSizes> all_layouts();
 
   const StepSource& source_;
   const ClusterRequest& request_;
-  KeptTables& kept_;
+  LayerCostCache& cache_;
   std::optional<std::vector<LayoutSizes>> layouts_;
 };
 
 // Nothing is simulated in the answer where nothing fits. Throws Error for requests that make no sense.
-PlanAnswer try_plan(const StepSource& source, const ClusterRequest& request, KeptTables& kept, bool neighbours);
+PlanAnswer try_plan(const StepSource& source, const ClusterRequest& request, LayerCostCache& cache, bool neighbours);
 
 // The first plan by its bound that fits into `memory` bytes by the figures of layers.
 struct FittingPlan {
   TrainingPlan plan;
   Estimate estimate;
 };
-std::optional<FittingPlan> first_that_fits(const StepSource& source, const ClusterRequest& request, KeptTables& kept,
-                                           int64_t memory);
+std::optional<FittingPlan> first_that_fits(const StepSource& source, const ClusterRequest& request,
+                                           LayerCostCache& cache, int64_t memory);
 
 // One rank's graph of a micro-batch on its part of each sequence, in the precision that is asked for. Tensor parallel is
 // as Megatron lays it out, where that can be. Experts are whole, nothing is computed again. `layers`: as StepSize has it.
@@ -122,7 +122,7 @@ int64_t memory_of(const ClusterRequest& request);
 int64_t beside_program(const DeviceSpec& device);
 
 // A text of what does not fit and of each change that was found. Every change is a plan that was simulated and fits.
-std::string what_would_fit(const StepSource& source, const ClusterRequest& request, KeptTables& kept);
+std::string what_would_fit(const StepSource& source, const ClusterRequest& request, LayerCostCache& cache);
 
 // The same step by a number of tokens, in sequences of another length: at least one sample.
 ClusterRequest with_sequence(ClusterRequest request, int64_t sequence);

@@ -24,8 +24,8 @@ struct Change {
 
 class Remedies {
  public:
-  Remedies(const StepSource& source, const ClusterRequest& request, KeptTables& kept)
-      : source_(source), request_(request), kept_(kept), memory_(memory_of(request)) {
+  Remedies(const StepSource& source, const ClusterRequest& request, LayerCostCache& cache)
+      : source_(source), request_(request), cache_(cache), memory_(memory_of(request)) {
     request_.simulated = 1;
   }
 
@@ -57,12 +57,12 @@ class Remedies {
   // What figures of layers may say, where simulations need as much more.
   int64_t by_figures(int64_t memory) const { return static_cast<int64_t>(static_cast<double>(memory) / excess_); }
 
-  bool has_plans() { return first_that_fits(source_, request_, kept_, kEverything).has_value(); }
+  bool has_plans() { return first_that_fits(source_, request_, cache_, kEverything).has_value(); }
 
   // Simulates a changed request, and writes the change down if something fits.
   bool add(double size, const std::string& change, const StepSource& source, const ClusterRequest& request,
-           KeptTables& kept) {
-    const PlanAnswer answer = try_plan(source, request, kept, false);
+           LayerCostCache& cache) {
+    const PlanAnswer answer = try_plan(source, request, cache, false);
     if (answer.simulated.empty()) return false;
     const SimulatedPlan& best = answer.best();
     found_.push_back(
@@ -80,7 +80,7 @@ class Remedies {
       ClusterRequest freed = request_;
       (freed.*knob).clear();
       (all.*knob).clear();
-      add(1, fmt::format("with any {}", name), source_, freed, kept_);
+      add(1, fmt::format("with any {}", name), source_, freed, cache_);
     };
     if (source_.any_micro_batch) let_free("micro-batch", &ClusterRequest::micro_batch);
     let_free("ZeRO", &ClusterRequest::zero);
@@ -90,7 +90,7 @@ class Remedies {
     let_free("stages of a rank", &ClusterRequest::stages_per_rank);
     let_free("schedule", &ClusterRequest::schedules);
     let_free("recomputing", &ClusterRequest::recompute);
-    if (found_.empty() && held > 1) add(1, "with all knobs free", source_, all, kept_);
+    if (found_.empty() && held > 1) add(1, "with all knobs free", source_, all, cache_);
   }
 
   // What takes nothing away but time.
@@ -99,7 +99,7 @@ class Remedies {
       if (std::ranges::all_of(offload, [&](Offload what) { return request_.may_offload(what); })) return false;
       ClusterRequest changed = request_;
       changed.offload.insert(changed.offload.end(), offload.begin(), offload.end());
-      return add(1, fmt::format("with {} on the host", what), source_, changed, kept_);
+      return add(1, fmt::format("with {} on the host", what), source_, changed, cache_);
     };
     const DeviceSpec& device = request_.device;
     const bool state = device.host && device.host->bandwidth > 0 && request_.state.optimizer;
@@ -114,30 +114,30 @@ class Remedies {
     if (!request_.state.optimizer || !request_.state.gradient) return;
     ClusterRequest smaller = request_;
     smaller.state = kAllBfloat16;
-    KeptTables kept;
+    LayerCostCache cache;
     const double size = static_cast<double>(2 + *request_.state.gradient + *request_.state.optimizer) /
                         static_cast<double>(2 + *kAllBfloat16.gradient + *kAllBfloat16.optimizer);
     add(size, "with gradients and moments in bfloat16 and without main weights, which trains otherwise", source_,
-        smaller, kept);
+        smaller, cache);
   }
 
   // Twice as much until something fits, then halfway between, to a hundredth. What is found is simulated, and its own
   // bytes are what a device needs.
   void more_memory() {
     int64_t least = memory_, most = memory_;
-    std::optional<FittingPlan> found = first_that_fits(source_, request_, kept_, most);
+    std::optional<FittingPlan> found = first_that_fits(source_, request_, cache_, most);
     for (int doublings = 0; !found && doublings < kDoublings; ++doublings) {
       least = most;
-      found = first_that_fits(source_, request_, kept_, most *= 2);
+      found = first_that_fits(source_, request_, cache_, most *= 2);
     }
     while (found && most - least > most / 100) {
       const int64_t middle = least + (most - least) / 2;
-      auto nearer = first_that_fits(source_, request_, kept_, middle);
+      auto nearer = first_that_fits(source_, request_, cache_, middle);
       (nearer ? most : least) = middle;
       if (nearer) found = std::move(nearer);
     }
     if (!found) return;
-    const SimulatedPlan made = kept_.simulator.of(source_, request_, found->plan);
+    const SimulatedPlan made = cache_.simulator.of(source_, request_, found->plan);
     excess_ = std::max(1.0, static_cast<double>(made.bytes()) / static_cast<double>(found->estimate.bytes));
     const int64_t beside = beside_program(request_.device);
     if (made.bytes() <= memory_) {  // it was not found, since by figures of layers it is too large
@@ -158,13 +158,13 @@ class Remedies {
   struct Tried {
     StepSource source;
     ClusterRequest request;
-    KeptTables* kept;
+    LayerCostCache* cache;
   };
   void least(int64_t begin, int64_t step, const std::function<std::optional<Tried>(int64_t)>& change,
              const std::function<std::string(int64_t)>& text) {
     const auto fits = [&](int64_t value) {
       const std::optional<Tried> tried = change(value);
-      return tried && first_that_fits(tried->source, tried->request, *tried->kept, by_figures(memory_)).has_value();
+      return tried && first_that_fits(tried->source, tried->request, *tried->cache, by_figures(memory_)).has_value();
     };
     int64_t low = begin, high = begin;
     for (int doublings = 0; doublings < kDoublings; ++doublings) {
@@ -183,7 +183,7 @@ class Remedies {
       const std::optional<Tried> tried = change(high);
       if (!tried) return;
       const double size = static_cast<double>(high) / static_cast<double>(begin);
-      if (add(size, text(high), tried->source, tried->request, *tried->kept)) return;
+      if (add(size, text(high), tried->source, tried->request, *tried->cache)) return;
     }
   }
 
@@ -200,7 +200,7 @@ class Remedies {
     least(
         now, step,
         [&](int64_t value) {
-          Tried tried{source_, request_, &kept_};
+          Tried tried{source_, request_, &cache_};
           tried.request.*count = value;
           return std::optional(std::move(tried));
         },
@@ -211,12 +211,12 @@ class Remedies {
   void shorter_sequences() {
     constexpr int64_t kShortest = 128;
     if (!source_.with_sequence || request_.sequence == 0) return;
-    std::map<int64_t, KeptTables> kept;
+    std::map<int64_t, LayerCostCache> cache;
     int64_t longest = 0;
     const auto fits = [&](int64_t sequence) {
       ClusterRequest shorter = with_sequence(request_, sequence);
       if (shorter.micro_batch.empty()) shorter.micro_batch = {1};  // which needs least
-      return first_that_fits(source_.with_sequence(sequence), shorter, kept[sequence], by_figures(memory_)).has_value();
+      return first_that_fits(source_.with_sequence(sequence), shorter, caches[sequence], by_figures(memory_)).has_value();
     };
     int64_t shortest = request_.sequence;
     for (int64_t half = request_.sequence / 2; half >= kShortest && longest == 0; half /= 2) {
@@ -236,7 +236,7 @@ class Remedies {
     for (int tries = 0; tries < 3 && longest > 0; ++tries, longest -= step) {
       const double size = static_cast<double>(request_.sequence) / static_cast<double>(longest);
       if (add(size, fmt::format("sequences of {} tokens", longest), source_.with_sequence(longest),
-              with_sequence(request_, longest), kept[longest])) {
+              with_sequence(request_, longest), caches[longest])) {
         return;
       }
     }
@@ -247,7 +247,7 @@ class Remedies {
 
   const StepSource& source_;
   ClusterRequest request_;
-  KeptTables& kept_;
+  LayerCostCache& cache_;
   int64_t memory_;
   double excess_ = 1;
   std::vector<Change> found_;
@@ -262,8 +262,8 @@ ClusterRequest with_sequence(ClusterRequest request, int64_t sequence) {
   return request;
 }
 
-std::string what_would_fit(const StepSource& source, const ClusterRequest& request, KeptTables& kept) {
-  return Remedies(source, request, kept).text();
+std::string what_would_fit(const StepSource& source, const ClusterRequest& request, LayerCostCache& cache) {
+  return Remedies(source, request, cache).text();
 }
 
 }  // namespace shadowgraph

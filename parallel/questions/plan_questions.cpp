@@ -55,9 +55,9 @@ class Asker {
   const StepSource& source() const { return source_; }
   const ClusterRequest& request() const { return request_; }
   // Tables of the request's own device, links and sequence.
-  KeptTables& kept() { return kept_["own"]; }
+  LayerCostCache& cache() { return caches_["own"]; }
   // Tables of something else, by what that is called.
-  KeptTables& kept(const std::string& other) { return kept_[other]; }
+  LayerCostCache& cache(const std::string& other) { return caches_[other]; }
   // The same model on sequences of so many tokens. Throws Error for sources that have one length.
   const StepSource& source_of(int64_t sequence) {
     if (sequence == request_.sequence) return source_;
@@ -70,10 +70,10 @@ class Asker {
   }
 
   PlanRow row(std::string value, double number, const StepSource& source, const ClusterRequest& request,
-              KeptTables& kept) {
+              LayerCostCache& cache) {
     PlanRow row{.value = std::move(value), .number = number, .devices = request.devices};
     try {
-      const PlanAnswer answer = try_plan(source, request, kept, false);
+      const PlanAnswer answer = try_plan(source, request, cache, false);
       if (answer.simulated.empty()) {
         row.why_not = fmt::format("nothing fits into {}", human_bytes(answer.memory));
         return row;
@@ -95,13 +95,13 @@ class Asker {
   }
 
   PlanRow row(std::string value, double number, const ClusterRequest& request) {
-    return row(std::move(value), number, source_, request, kept());
+    return row(std::move(value), number, source_, request, cache());
   }
   // Whether something fits by the figures of layers, where simulated plans need as much more as they did so far.
-  bool fits(const StepSource& source, const ClusterRequest& request, KeptTables& kept) {
+  bool fits(const StepSource& source, const ClusterRequest& request, LayerCostCache& cache) {
     try {
       const auto memory = static_cast<double>(memory_of(request));
-      return first_that_fits(source, request, kept, static_cast<int64_t>(memory / excess_)).has_value();
+      return first_that_fits(source, request, cache, static_cast<int64_t>(memory / excess_)).has_value();
     } catch (const NoPlanError&) {
       return false;
     }
@@ -110,7 +110,7 @@ class Asker {
  private:
   StepSource source_;
   ClusterRequest request_;
-  std::map<std::string, KeptTables> kept_;
+  std::map<std::string, LayerCostCache> caches_;
   std::map<int64_t, StepSource> sequences_;
   double excess_ = 1;  // most of simulated bytes over estimated ones
 };
@@ -251,10 +251,10 @@ PlanTable ask_network(Asker& asker, const PlanQuestion& question) {
   PlanTable table{.about = question.about, .title = "faster links, the best plan for each", .head = "links"};
   PlanRow own = asker.row("as they are", 1, request);
   table.rows.push_back(own);
-  const auto ask = [&](const std::string& name, double number, Interconnect faster, KeptTables& kept) {
+  const auto ask = [&](const std::string& name, double number, Interconnect faster, LayerCostCache& cache) {
     ClusterRequest changed = request;
     changed.links = std::move(faster);
-    table.rows.push_back(asker.row(name, number, asker.source(), changed, kept));
+    table.rows.push_back(asker.row(name, number, asker.source(), changed, cache));
     const PlanRow& row = table.rows.back();
     if (own.why_not.empty() && row.why_not.empty()) {
       table.findings.push_back(fmt::format("{}: {}", name, difference(row, own)));
@@ -267,10 +267,10 @@ PlanTable ask_network(Asker& asker, const PlanQuestion& question) {
       Interconnect faster = links;
       speed_up(faster.levels[level], factor);
       const std::string name = fmt::format("{} x {:g}", links.levels[level].name, factor);
-      ask(name, factor, std::move(faster), layers_stay(request, level) ? asker.kept() : asker.kept(name));
+      ask(name, factor, std::move(faster), layers_stay(request, level) ? asker.cache() : asker.cache(name));
     }
   }
-  ask("free of cost", 0, free_links(links), asker.kept("free"));
+  ask("free of cost", 0, free_links(links), asker.cache("free"));
   if (own.why_not.empty()) {
     table.findings.insert(
         table.findings.begin(),
@@ -315,7 +315,7 @@ PlanTable ask_memory(Asker& asker, const PlanQuestion& question) {
   while (high - low > hundredth()) {
     ClusterRequest changed = request;
     changed.memory = low + (high - low) / 2;
-    (asker.fits(asker.source(), changed, asker.kept()) ? high : low) = *changed.memory;
+    (asker.fits(asker.source(), changed, asker.cache()) ? high : low) = *changed.memory;
   }
   for (PlanRow least = row_of(high); high < static_cast<int64_t>(first->number); least = row_of(high += hundredth())) {
     if (!least.why_not.empty()) continue;
@@ -347,7 +347,7 @@ std::optional<PlanRow> largest_at_once(Asker& asker) {
       request.micro_batch = {samples};
       request.batch = data * samples;
       if (largest && request.batch <= static_cast<int64_t>(largest->number)) continue;
-      if (!asker.fits(asker.source(), request, asker.kept())) break;
+      if (!asker.fits(asker.source(), request, asker.cache())) break;
       PlanRow row = asker.row(fmt::format("{} at once", request.batch), static_cast<double>(request.batch), request);
       if (!row.why_not.empty()) break;
       largest = std::move(row);
@@ -398,10 +398,10 @@ class Sequences {
  public:
   explicit Sequences(Asker& asker) : asker_(asker) {}
 
-  bool fit(int64_t tokens) { return asker_.fits(asker_.source_of(tokens), request(tokens), kept(tokens)); }
+  bool fit(int64_t tokens) { return asker_.fits(asker_.source_of(tokens), request(tokens), cache(tokens)); }
   PlanRow row(int64_t tokens) {
     return asker_.row(fmt::format("{}", tokens), static_cast<double>(tokens), asker_.source_of(tokens), request(tokens),
-                      kept(tokens));
+                      cache(tokens));
   }
 
  private:
@@ -411,8 +411,8 @@ class Sequences {
     if (tokens > asker_.request().sequence && changed.micro_batch.empty()) changed.micro_batch = {1};
     return changed;
   }
-  KeptTables& kept(int64_t tokens) {
-    return tokens == asker_.request().sequence ? asker_.kept() : asker_.kept(fmt::format("sequence {}", tokens));
+  LayerCostCache& cache(int64_t tokens) {
+    return tokens == asker_.request().sequence ? asker_.cache() : asker_.cache(fmt::format("sequence {}", tokens));
   }
 
   Asker& asker_;
@@ -563,7 +563,7 @@ class Offer {
     request_.devices = devices;
     const bool own = offer_.device.name == asker_.request().device.name;
     PlanRow row = asker_.row(name, static_cast<double>(devices), asker_.source(), request_,
-                             own ? asker_.kept() : asker_.kept("offer " + offer_.device.name));
+                             own ? asker_.cache() : asker_.cache("offer " + offer_.device.name));
     if (row.why_not.empty()) {
       row.training = row.seconds * question_.tokens / static_cast<double>(request_.batch * request_.sequence);
       row.price = row.training / kHour * static_cast<double>(devices) * offer_.per_hour;
@@ -646,9 +646,9 @@ PlanQuestions::PlanQuestions(StepSource source, ClusterRequest request) {
 PlanAnswer PlanQuestions::plan() {
   ClusterRequest request = kept_->asker.request();
   request.simulated = kept_->simulated;
-  PlanAnswer answer = try_plan(kept_->asker.source(), request, kept_->asker.kept(), true);
+  PlanAnswer answer = try_plan(kept_->asker.source(), request, kept_->asker.cache(), true);
   if (answer.simulated.empty()) {
-    throw NoPlanError(what_would_fit(kept_->asker.source(), request, kept_->asker.kept()));
+    throw NoPlanError(what_would_fit(kept_->asker.source(), request, kept_->asker.cache()));
   }
   return answer;
 }
@@ -663,7 +663,7 @@ PlanTable PlanQuestions::ask(const PlanQuestion& question) {
 SimulatedPlan PlanQuestions::simulate(std::string_view plan) {
   const StepSource& source = kept_->asker.source();
   const ClusterRequest& request = kept_->asker.request();
-  return kept_->asker.kept().simulator.of(source, request, given_plan(plan, source, request));
+  return kept_->asker.cache().simulator.of(source, request, given_plan(plan, source, request));
 }
 
 }  // namespace shadowgraph

@@ -12,31 +12,31 @@
 
 namespace shadowgraph {
 
-std::vector<std::string> LayerTables::layers() const {
-  std::vector<std::string> layers = kept_.units;
+std::vector<std::string> LayerCosts::layers() const {
+  std::vector<std::string> layers = cache_.units;
   std::erase_if(layers, [](const std::string& unit) { return number_in_path(unit).second == 0; });
   return layers;
 }
 
-int64_t LayerTables::layers_captured() const { return kept_.layers_differ ? 0 : layers_that_stand_for_all(source_); }
+int64_t LayerCosts::layers_captured() const { return cache_.layers_differ ? 0 : layers_that_stand_for_all(source_); }
 
-int64_t LayerTables::more_layers() const {
+int64_t LayerCosts::more_layers() const {
   const int64_t captured = layers_captured();
   return captured > 0 ? source_.layers - captured : 0;
 }
 
 // Throws LayersDiffer.
-LayerChain LayerTables::chain(const Graph& step, const ExpertRanks& experts) const {
+LayerChain LayerCosts::chain(const Graph& step, const ExpertRanks& experts) const {
   const Graph rank = with_experts_over(clone(step), experts);
   const StageOptions options{.spec = &request_.device, .interconnect = &request_.links, .gathers_once = false};
-  const LayerChain few(rank, kept_.units, options, request_.state);
+  const LayerChain few(rank, cache_.units, options, request_.state);
   std::optional<LayerChain> all = few.with_more_layers(more_layers(), source_.first_layers);
   if (!all) throw LayersDiffer{};
   return std::move(*all);
 }
 
 // Where nobody asks for several ranks, experts that cannot be on them stay on each.
-ExpertLayers LayerTables::experts_of(const Graph& step, int64_t tensor) {
+ExpertLayers LayerCosts::experts_of(const Graph& step, int64_t tensor) {
   const bool asked = std::ranges::any_of(request_.experts, [](int64_t ranks) { return ranks > 1; });
   ExpertLayers layers;
   try {
@@ -45,7 +45,7 @@ ExpertLayers LayerTables::experts_of(const Graph& step, int64_t tensor) {
     if (asked && tensor == 1) throw;
     const std::string with = tensor > 1 ? fmt::format(" of tensor parallel of {}", tensor) : "";
     const std::string note = fmt::format("experts are whole on each rank{}: {}", with, error.what());
-    if (std::ranges::find(kept_.notes, note) == kept_.notes.end()) kept_.notes.push_back(note);
+    if (std::ranges::find(cache_.notes, note) == cache_.notes.end()) cache_.notes.push_back(note);
     return layers;
   }
   if (asked && layers.experts == 0) {
@@ -56,20 +56,20 @@ ExpertLayers LayerTables::experts_of(const Graph& step, int64_t tensor) {
   return layers;
 }
 
-std::vector<int64_t> LayerTables::expert_ranks(const ExpertLayers& layers) const {
+std::vector<int64_t> LayerCosts::expert_ranks(const ExpertLayers& layers) const {
   std::vector<int64_t> sizes = expert_sizes(request_, std::max<int64_t>(1, layers.experts));
   std::erase_if(sizes, [&](int64_t ranks) { return layers.rows % ranks != 0; });
   return sizes;
 }
 
-void LayerTables::count_flops(const Graph& step, int64_t tensor, int64_t micro_batch) {
+void LayerCosts::count_flops(const Graph& step, int64_t tensor, int64_t micro_batch) {
   const LayerChain plain = chain(step, {});
-  kept_.flops = static_cast<double>(plain.flops(0, plain.size())) * static_cast<double>(tensor) /
+  cache_.flops = static_cast<double>(plain.flops(0, plain.size())) * static_cast<double>(tensor) /
                 static_cast<double>(micro_batch);
 }
 
 // Where nobody asks for them, sequences that cannot be cut stay whole.
-std::vector<int64_t> LayerTables::contexts() {
+std::vector<int64_t> LayerCosts::contexts() {
   std::vector<int64_t> sizes = context_sizes(request_);
   const auto is_cut = [](int64_t context) { return context > 1; };
   const auto first = std::ranges::find_if(sizes, is_cut);
@@ -78,21 +78,21 @@ std::vector<int64_t> LayerTables::contexts() {
     const StepSize size{.layers = layers_captured(), .attention = attention_kernels(request_).front()};
     const Graph whole = source_.capture(size);
     check_sequence_parts(whole, part_of_sequence(source_, request_, *first).capture(size), *first);
-    if (kept_.units.empty()) kept_.units = UnitNames::of(whole).begins;
+    if (cache_.units.empty()) cache_.units = UnitNames::of(whole).begins;
     count_flops(whole, 1, size.micro_batch);
   } catch (const Error& error) {
     if (!request_.context.empty()) throw;
-    kept_.notes.push_back(fmt::format("sequences stay whole: {}", error.what()));
+    cache_.notes.push_back(fmt::format("sequences stay whole: {}", error.what()));
     std::erase_if(sizes, is_cut);
   }
   return sizes;
 }
 
-bool LayerTables::by_curve() const {
+bool LayerCosts::by_curve() const {
   return std::ranges::find(request_.recompute, Recompute::kCurve) != request_.recompute.end();
 }
 
-std::vector<LayerTables::StepLevel> LayerTables::levels_of(const Graph& kept) const {
+std::vector<LayerCosts::StepLevel> LayerCosts::levels_of(const Graph& kept) const {
   std::vector<StepLevel> levels;
   levels.push_back({Recompute::kNothing, false, clone(kept)});
   levels.push_back({Recompute::kSelective, false, clone(kept)});
@@ -117,23 +117,23 @@ std::vector<LayerTables::StepLevel> LayerTables::levels_of(const Graph& kept) co
 }
 
 // nullptr: the step cannot be cut so. Throws LayersDiffer.
-const LayoutTables* LayerTables::tables_of(const LayoutSizes& sizes) {
+const LayoutCosts* LayerCosts::tables_of(const LayoutSizes& sizes) {
   const int64_t tensor = sizes.tensor;
   std::tuple key{sizes, request_.may_offload(Offload::kActivations), by_curve()};
   std::get<0>(key).experts = 1;
-  const auto known = kept_.layouts.find(key);
-  if (known != kept_.layouts.end()) {
-    const LayoutTables* tables = known->second.get();
+  const auto known = cache_.layouts.find(key);
+  if (known != cache_.layouts.end()) {
+    const LayoutCosts* tables = known->second.get();
     const auto is_there = [&](int64_t ranks) { return tables->chains.contains(ranks); };
     if (tables == nullptr || std::ranges::all_of(expert_ranks(tables->experts), is_there)) return tables;
   }
   try {
     const Graph kept = rank_of_step(source_, layers_captured(), sizes, request_);
-    if (kept_.units.empty()) kept_.units = UnitNames::of(kept).begins;
-    if (layers_captured() > 0) check_layers(kept_.units, layers_captured(), source_.name);
+    if (cache_.units.empty()) cache_.units = UnitNames::of(kept).begins;
+    if (layers_captured() > 0) check_layers(cache_.units, layers_captured(), source_.name);
     const std::vector<StepLevel> steps = levels_of(kept);
-    auto& tables = kept_.layouts[key];
-    if (!tables) tables = std::make_unique<LayoutTables>(LayoutTables{.experts = experts_of(kept, tensor)});
+    auto& tables = cache_.layouts[key];
+    if (!tables) tables = std::make_unique<LayoutCosts>(LayoutCosts{.experts = experts_of(kept, tensor)});
     for (const int64_t ranks : expert_ranks(tables->experts)) {
       if (tables->chains.contains(ranks)) continue;
       const ExpertRanks over{.ranks = ranks, .apart = tensor, .capacity = request_.expert_capacity};
@@ -143,18 +143,18 @@ const LayoutTables* LayerTables::tables_of(const LayoutSizes& sizes) {
       }
       tables->chains[ranks] = std::move(levels);
     }
-    if (kept_.flops == 0) count_flops(kept, tensor, sizes.micro_batch);
+    if (cache_.flops == 0) count_flops(kept, tensor, sizes.micro_batch);
     return tables.get();
   } catch (const UnsupportedError& error) {
-    kept_.notes.push_back(fmt::format("no tensor parallel of {}: {}", tensor, error.what()));
+    cache_.notes.push_back(fmt::format("no tensor parallel of {}: {}", tensor, error.what()));
   } catch (const NoPlanError& error) {
-    kept_.notes.push_back(fmt::format("no tensor parallel of {}: {}", tensor, error.what()));
+    cache_.notes.push_back(fmt::format("no tensor parallel of {}: {}", tensor, error.what()));
   }
-  kept_.layouts[key] = nullptr;
+  cache_.layouts[key] = nullptr;
   return nullptr;
 }
 
-std::vector<LayoutSizes> LayerTables::all_layouts() {
+std::vector<LayoutSizes> LayerCosts::all_layouts() {
   std::vector<LayoutSizes> all;
   for (const int64_t context : contexts()) {
     for (const int64_t tensor : tensor_sizes(request_)) {
@@ -179,22 +179,22 @@ std::vector<LayoutSizes> LayerTables::all_layouts() {
   return all;
 }
 
-const std::vector<LayoutSizes>& LayerTables::layouts() {
+const std::vector<LayoutSizes>& LayerCosts::layouts() {
   if (layouts_) return *layouts_;
   try {
     layouts_ = all_layouts();
   } catch (const LayersDiffer&) {
-    kept_.units.clear();
-    kept_.layouts.clear();
-    kept_.flops = 0;
-    kept_.layers_differ = true;
-    kept_.notes = {"layers differ: tables are of all of them"};
+    cache_.units.clear();
+    cache_.layouts.clear();
+    cache_.flops = 0;
+    cache_.layers_differ = true;
+    cache_.notes = {"layers differ: tables are of all of them"};
     layouts_ = all_layouts();
   }
   return *layouts_;
 }
 
-const LayoutTables* LayerTables::of(const LayoutSizes& sizes) {
+const LayoutCosts* LayerCosts::of(const LayoutSizes& sizes) {
   try {
     return tables_of(sizes);
   } catch (const LayersDiffer&) {  // under this way alone
