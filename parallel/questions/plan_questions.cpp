@@ -46,9 +46,10 @@ StepSource remembered(const StepSource& source) {
 
 }  // namespace
 
-class Asker {
+class ScenarioRunner {
  public:
-  Asker(StepSource source, ClusterRequest request) : source_(remembered(source)), request_(std::move(request)) {
+  ScenarioRunner(StepSource source, ClusterRequest request)
+      : source_(remembered(source)), request_(std::move(request)) {
     request_.simulated = 1;
   }
 
@@ -136,10 +137,10 @@ int64_t machine_of(const ClusterRequest& request) {
 
 namespace {
 
-PlanRow row_of_devices(Asker& asker, int64_t devices) {
-  ClusterRequest request = asker.request();
+PlanRow row_of_devices(ScenarioRunner& runner, int64_t devices) {
+  ClusterRequest request = runner.request();
   request.devices = devices;
-  return asker.row(fmt::format("{}", devices), static_cast<double>(devices), request);
+  return runner.row(fmt::format("{}", devices), static_cast<double>(devices), request);
 }
 
 // Twice as many each time, whole machines, an eighth of the request's to eight times as many.
@@ -158,12 +159,12 @@ std::string said_of(const PlanRow& row) { return fmt::format("{} ({:.1f} %)", ro
 
 }  // namespace
 
-PlanTable ask_devices(Asker& asker, const PlanQuestion& question) {
+PlanTable sweep_devices(ScenarioRunner& runner, const PlanQuestion& question) {
   PlanTable table{.about = question.about,
-                  .title = fmt::format("{} samples a step on more and fewer devices", asker.request().batch),
+                  .title = fmt::format("{} samples a step on more and fewer devices", runner.request().batch),
                   .head = "devices"};
-  for (const double devices : values_of(question, usual_devices(asker.request()))) {
-    table.rows.push_back(row_of_devices(asker, static_cast<int64_t>(devices)));
+  for (const double devices : values_of(question, usual_devices(runner.request()))) {
+    table.rows.push_back(row_of_devices(runner, static_cast<int64_t>(devices)));
   }
   const auto reaches = [&](const PlanRow& row) { return row.why_not.empty() && row.share >= question.share; };
   std::optional<PlanRow> above, under;
@@ -179,9 +180,9 @@ PlanTable ask_devices(Asker& asker, const PlanQuestion& question) {
   const std::string share = fmt::format("{:.0f} % of the peak", 100 * question.share);
   if (above && under) {
     // Quarters of what lies between: finer ones have few divisors, and say more of those than of the machine.
-    const int64_t step = std::max(machine_of(asker.request()), (under->devices - above->devices) / 4);
+    const int64_t step = std::max(machine_of(runner.request()), (under->devices - above->devices) / 4);
     while (under->devices - above->devices > step) {
-      PlanRow row = row_of_devices(asker, above->devices + (under->devices - above->devices) / (2 * step) * step);
+      PlanRow row = row_of_devices(runner, above->devices + (under->devices - above->devices) / (2 * step) * step);
       table.rows.push_back(row);
       (reaches(row) ? above : under) = std::move(row);
       if (!under->why_not.empty()) break;
@@ -238,8 +239,8 @@ std::string difference(const PlanRow& row, const PlanRow& own) {
 
 }  // namespace
 
-PlanTable ask_network(Asker& asker, const PlanQuestion& question) {
-  const ClusterRequest& request = asker.request();
+PlanTable sweep_network(ScenarioRunner& runner, const PlanQuestion& question) {
+  const ClusterRequest& request = runner.request();
   const Interconnect& links = request.links;
   if (!links.tables.empty() || !links.axes.empty()) {
     throw Error(
@@ -249,12 +250,12 @@ PlanTable ask_network(Asker& asker, const PlanQuestion& question) {
   }
   if (links.levels.empty()) throw Error(fmt::format("links '{}' have no levels", links.name));
   PlanTable table{.about = question.about, .title = "faster links, the best plan for each", .head = "links"};
-  PlanRow own = asker.row("as they are", 1, request);
+  PlanRow own = runner.row("as they are", 1, request);
   table.rows.push_back(own);
-  const auto ask = [&](const std::string& name, double number, Interconnect faster, LayerCostCache& cache) {
+  const auto add_row = [&](const std::string& name, double number, Interconnect faster, LayerCostCache& cache) {
     ClusterRequest changed = request;
     changed.links = std::move(faster);
-    table.rows.push_back(asker.row(name, number, asker.source(), changed, cache));
+    table.rows.push_back(runner.row(name, number, runner.source(), changed, cache));
     const PlanRow& row = table.rows.back();
     if (own.why_not.empty() && row.why_not.empty()) {
       table.findings.push_back(fmt::format("{}: {}", name, difference(row, own)));
@@ -267,10 +268,10 @@ PlanTable ask_network(Asker& asker, const PlanQuestion& question) {
       Interconnect faster = links;
       speed_up(faster.levels[level], factor);
       const std::string name = fmt::format("{} x {:g}", links.levels[level].name, factor);
-      ask(name, factor, std::move(faster), layers_stay(request, level) ? asker.cache() : asker.cache(name));
+      add_row(name, factor, std::move(faster), layers_stay(request, level) ? runner.cache() : runner.cache(name));
     }
   }
-  ask("free of cost", 0, free_links(links), asker.cache("free"));
+  add_row("free of cost", 0, free_links(links), runner.cache("free"));
   if (own.why_not.empty()) {
     table.findings.insert(
         table.findings.begin(),
@@ -280,14 +281,14 @@ PlanTable ask_network(Asker& asker, const PlanQuestion& question) {
   return table;
 }
 
-PlanTable ask_memory(Asker& asker, const PlanQuestion& question) {
-  const ClusterRequest& request = asker.request();
+PlanTable sweep_memory(ScenarioRunner& runner, const PlanQuestion& question) {
+  const ClusterRequest& request = runner.request();
   const auto own = static_cast<double>(request.memory.value_or(request.device.memory));
   PlanTable table{.about = question.about, .title = "devices with more and less memory", .head = "memory"};
   const auto row_of = [&](int64_t memory) {
     ClusterRequest changed = request;
     changed.memory = memory;
-    return asker.row(human_bytes(memory), static_cast<double>(memory), changed);
+    return runner.row(human_bytes(memory), static_cast<double>(memory), changed);
   };
   const std::vector<double> factors{0.25, 0.375, 0.5, 0.75, 1, 1.5, 2, 3, 4};
   std::vector<double> usual;
@@ -315,7 +316,7 @@ PlanTable ask_memory(Asker& asker, const PlanQuestion& question) {
   while (high - low > hundredth()) {
     ClusterRequest changed = request;
     changed.memory = low + (high - low) / 2;
-    (asker.fits(asker.source(), changed, asker.cache()) ? high : low) = *changed.memory;
+    (runner.fits(runner.source(), changed, runner.cache()) ? high : low) = *changed.memory;
   }
   for (PlanRow least = row_of(high); high < static_cast<int64_t>(first->number); least = row_of(high += hundredth())) {
     if (!least.why_not.empty()) continue;
@@ -332,14 +333,14 @@ PlanTable ask_memory(Asker& asker, const PlanQuestion& question) {
 namespace {
 
 // All samples go through at once: no pipeline, one micro-batch a step. Twice as large ones are tried until none fits.
-std::optional<PlanRow> largest_at_once(Asker& asker) {
+std::optional<PlanRow> largest_at_once(ScenarioRunner& runner) {
   constexpr int64_t kMostSamples = 4096;
   std::optional<PlanRow> largest;
   std::vector<int64_t> tensors;
-  for (int64_t tensor = 1; tensor <= machine_of(asker.request()); tensor *= 2) tensors.push_back(tensor);
-  if (!asker.request().tensor.empty()) tensors = asker.request().tensor;
+  for (int64_t tensor = 1; tensor <= machine_of(runner.request()); tensor *= 2) tensors.push_back(tensor);
+  if (!runner.request().tensor.empty()) tensors = runner.request().tensor;
   for (const int64_t tensor : tensors) {
-    ClusterRequest request = asker.request();
+    ClusterRequest request = runner.request();
     request.tensor = {tensor};
     request.pipeline = {1};
     const int64_t data = request.devices / tensor;
@@ -347,8 +348,8 @@ std::optional<PlanRow> largest_at_once(Asker& asker) {
       request.micro_batch = {samples};
       request.batch = data * samples;
       if (largest && request.batch <= static_cast<int64_t>(largest->number)) continue;
-      if (!asker.fits(asker.source(), request, asker.cache())) break;
-      PlanRow row = asker.row(fmt::format("{} at once", request.batch), static_cast<double>(request.batch), request);
+      if (!runner.fits(runner.source(), request, runner.cache())) break;
+      PlanRow row = runner.row(fmt::format("{} at once", request.batch), static_cast<double>(request.batch), request);
       if (!row.why_not.empty()) break;
       largest = std::move(row);
     }
@@ -358,8 +359,8 @@ std::optional<PlanRow> largest_at_once(Asker& asker) {
 
 }  // namespace
 
-PlanTable ask_batch(Asker& asker, const PlanQuestion& question) {
-  const ClusterRequest& own = asker.request();
+PlanTable sweep_batch(ScenarioRunner& runner, const PlanQuestion& question) {
+  const ClusterRequest& own = runner.request();
   PlanTable table{.about = question.about, .title = "larger and smaller batches", .head = "samples"};
   std::vector<double> usual;
   for (const double factor : {0.0625, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0}) {
@@ -369,7 +370,7 @@ PlanTable ask_batch(Asker& asker, const PlanQuestion& question) {
   for (const double samples : values_of(question, std::move(usual))) {
     ClusterRequest request = own;
     request.batch = static_cast<int64_t>(samples);
-    table.rows.push_back(asker.row(fmt::format("{}", request.batch), samples, request));
+    table.rows.push_back(runner.row(fmt::format("{}", request.batch), samples, request));
   }
   const auto reaches = [&](const PlanRow& row) { return row.why_not.empty() && row.share >= question.share; };
   const auto first = std::ranges::find_if(table.rows, reaches);
@@ -377,8 +378,8 @@ PlanTable ask_batch(Asker& asker, const PlanQuestion& question) {
   table.findings.push_back(first == table.rows.end()
                                ? fmt::format("no batch that was tried reaches {}", share)
                                : fmt::format("from {} samples on a step reaches {}", first->value, share));
-  if (asker.source().any_micro_batch && own.micro_batch.empty() && own.pipeline.empty()) {
-    if (std::optional<PlanRow> largest = largest_at_once(asker)) {
+  if (runner.source().any_micro_batch && own.micro_batch.empty() && own.pipeline.empty()) {
+    if (std::optional<PlanRow> largest = largest_at_once(runner)) {
       table.findings.push_back(
           fmt::format("{} samples are the largest batch in one pass: {}; larger ones are added up "
                       "from micro-batches, in the same memory",
@@ -396,37 +397,37 @@ namespace {
 
 class Sequences {
  public:
-  explicit Sequences(Asker& asker) : asker_(asker) {}
+  explicit Sequences(ScenarioRunner& runner) : runner_(runner) {}
 
-  bool fit(int64_t tokens) { return asker_.fits(asker_.source_of(tokens), request(tokens), cache(tokens)); }
+  bool fit(int64_t tokens) { return runner_.fits(runner_.source_of(tokens), request(tokens), cache(tokens)); }
   PlanRow row(int64_t tokens) {
-    return asker_.row(fmt::format("{}", tokens), static_cast<double>(tokens), asker_.source_of(tokens), request(tokens),
-                      cache(tokens));
+    return runner_.row(fmt::format("{}", tokens), static_cast<double>(tokens), runner_.source_of(tokens),
+                       request(tokens), cache(tokens));
   }
 
  private:
   // Longer sequences have micro-batches of one sample, which need least.
   ClusterRequest request(int64_t tokens) const {
-    ClusterRequest changed = with_sequence(asker_.request(), tokens);
-    if (tokens > asker_.request().sequence && changed.micro_batch.empty()) changed.micro_batch = {1};
+    ClusterRequest changed = with_sequence(runner_.request(), tokens);
+    if (tokens > runner_.request().sequence && changed.micro_batch.empty()) changed.micro_batch = {1};
     return changed;
   }
   LayerCostCache& cache(int64_t tokens) {
-    return tokens == asker_.request().sequence ? asker_.cache() : asker_.cache(fmt::format("sequence {}", tokens));
+    return tokens == runner_.request().sequence ? runner_.cache() : runner_.cache(fmt::format("sequence {}", tokens));
   }
 
-  Asker& asker_;
+  ScenarioRunner& runner_;
 };
 
 }  // namespace
 
-PlanTable ask_sequence(Asker& asker, const PlanQuestion& question) {
-  const int64_t own = asker.request().sequence;
+PlanTable sweep_sequence(ScenarioRunner& runner, const PlanQuestion& question) {
+  const int64_t own = runner.request().sequence;
   if (own == 0) throw Error("--what sequence is of models with sequences: say how long they are (sequence=, --seq)");
   PlanTable table{.about = question.about,
-                  .title = fmt::format("sequences of other lengths, {} tokens a step", asker.request().batch * own),
+                  .title = fmt::format("sequences of other lengths, {} tokens a step", runner.request().batch * own),
                   .head = "tokens"};
-  Sequences sequences(asker);
+  Sequences sequences(runner);
   if (!question.values.empty()) {
     for (const double tokens : values_of(question, {}))
       table.rows.push_back(sequences.row(static_cast<int64_t>(tokens)));
@@ -505,9 +506,9 @@ DeviceOffer offer_of(const std::string& name, const JsonPlace& place) {
 // The fewest devices of one kind that train all tokens in time. From a first guess up or down by steps of an eighth.
 class Offer {
  public:
-  Offer(Asker& asker, const PlanQuestion& question, const DeviceOffer& offer, std::vector<PlanRow>& rows)
-      : asker_(asker), question_(question), offer_(offer), rows_(rows) {
-    request_ = asker.request();
+  Offer(ScenarioRunner& runner, const PlanQuestion& question, const DeviceOffer& offer, std::vector<PlanRow>& rows)
+      : runner_(runner), question_(question), offer_(offer), rows_(rows) {
+    request_ = runner.request();
     if (offer.device.name != request_.device.name) request_.memory.reset();
     request_.device = offer.device;
     request_.links = offer.links;
@@ -516,7 +517,7 @@ class Offer {
 
   std::optional<PlanRow> fewest() {
     constexpr int kTries = 16;
-    int64_t devices = whole_machines(asker_.request().devices);
+    int64_t devices = whole_machines(runner_.request().devices);
     PlanRow row = row_of(devices);
     for (int tries = 0; tries < kTries && !row.why_not.empty() && may(2 * devices); ++tries) row = row_of(devices *= 2);
     if (!row.why_not.empty()) return std::nullopt;
@@ -561,9 +562,9 @@ class Offer {
     const auto known = std::ranges::find(rows_, name, &PlanRow::value);
     if (known != rows_.end()) return *known;
     request_.devices = devices;
-    const bool own = offer_.device.name == asker_.request().device.name;
-    PlanRow row = asker_.row(name, static_cast<double>(devices), asker_.source(), request_,
-                             own ? asker_.cache() : asker_.cache("offer " + offer_.device.name));
+    const bool own = offer_.device.name == runner_.request().device.name;
+    PlanRow row = runner_.row(name, static_cast<double>(devices), runner_.source(), request_,
+                              own ? runner_.cache() : runner_.cache("offer " + offer_.device.name));
     if (row.why_not.empty()) {
       row.training = row.seconds * question_.tokens / static_cast<double>(request_.batch * request_.sequence);
       row.price = row.training / kHour * static_cast<double>(devices) * offer_.per_hour;
@@ -572,7 +573,7 @@ class Offer {
     return row;
   }
 
-  Asker& asker_;
+  ScenarioRunner& runner_;
   const PlanQuestion& question_;
   const DeviceOffer& offer_;
   std::vector<PlanRow>& rows_;
@@ -594,20 +595,20 @@ std::vector<DeviceOffer> parse_offers(const std::string& text, const std::string
 
 std::vector<DeviceOffer> read_offers(const std::string& path) { return parse_offers(read_file(path), path); }
 
-PlanTable ask_price(Asker& asker, const PlanQuestion& question) {
+PlanTable sweep_price(ScenarioRunner& runner, const PlanQuestion& question) {
   if (question.offers.empty()) {
     throw Error("--what price needs the user's prices: --prices FILE, such as {\"h100\": 2.5} for a device's hour");
   }
   if (!(question.tokens > 0) || !(question.within > 0)) {
     throw Error("--what price needs how much is trained, and in what time: --tokens 15T --within 14d");
   }
-  if (asker.request().sequence == 0) throw Error("--what price counts tokens: say how long sequences are (--seq)");
+  if (runner.request().sequence == 0) throw Error("--what price counts tokens: say how long sequences are (--seq)");
   PlanTable table{.about = question.about,
                   .title = fmt::format("{:g} tokens within {:.1f} days", question.tokens, question.within / kDay),
                   .head = "cluster"};
   std::optional<PlanRow> cheapest;
   for (const DeviceOffer& offer : question.offers) {
-    const std::optional<PlanRow> row = Offer(asker, question, offer, table.rows).fewest();
+    const std::optional<PlanRow> row = Offer(runner, question, offer, table.rows).fewest();
     if (!row) {
       table.findings.push_back(fmt::format("no number of {} that was tried trains them in time", offer.device.name));
     } else if (!cheapest || row->price < cheapest->price) {
@@ -629,26 +630,26 @@ PlanTable ask_price(Asker& asker, const PlanQuestion& question) {
 namespace {
 
 // By topic.
-constexpr std::array kAsk{ask_devices, ask_network, ask_memory, ask_batch, ask_sequence, ask_price};
+constexpr std::array kSweeps{sweep_devices, sweep_network, sweep_memory, sweep_batch, sweep_sequence, sweep_price};
 
 }  // namespace
 
 struct PlanQuestions::Kept {
-  Asker asker;
+  ScenarioRunner runner;
   int simulated;  // of a plan; a row of a table has one
 };
 
 PlanQuestions::PlanQuestions(StepSource source, ClusterRequest request) {
   const int simulated = request.simulated;
-  kept_ = std::make_shared<Kept>(Kept{Asker(std::move(source), std::move(request)), simulated});
+  kept_ = std::make_shared<Kept>(Kept{ScenarioRunner(std::move(source), std::move(request)), simulated});
 }
 
 PlanAnswer PlanQuestions::plan() {
-  ClusterRequest request = kept_->asker.request();
+  ClusterRequest request = kept_->runner.request();
   request.simulated = kept_->simulated;
-  PlanAnswer answer = try_plan(kept_->asker.source(), request, kept_->asker.cache(), true);
+  PlanAnswer answer = try_plan(kept_->runner.source(), request, kept_->runner.cache(), true);
   if (answer.simulated.empty()) {
-    throw NoPlanError(what_would_fit(kept_->asker.source(), request, kept_->asker.cache()));
+    throw NoPlanError(what_would_fit(kept_->runner.source(), request, kept_->runner.cache()));
   }
   return answer;
 }
@@ -657,13 +658,13 @@ PlanTable PlanQuestions::ask(const PlanQuestion& question) {
   if (!(question.share > 0 && question.share <= 1)) {
     throw Error(fmt::format("a share of the peak is above 0 and at most 1, not {}", question.share));
   }
-  return kAsk[static_cast<size_t>(question.about)](kept_->asker, question);
+  return kSweeps[static_cast<size_t>(question.about)](kept_->runner, question);
 }
 
 SimulatedPlan PlanQuestions::simulate(std::string_view plan) {
-  const StepSource& source = kept_->asker.source();
-  const ClusterRequest& request = kept_->asker.request();
-  return kept_->asker.cache().simulator.of(source, request, given_plan(plan, source, request));
+  const StepSource& source = kept_->runner.source();
+  const ClusterRequest& request = kept_->runner.request();
+  return kept_->runner.cache().simulator.of(source, request, given_plan(plan, source, request));
 }
 
 }  // namespace shadowgraph
