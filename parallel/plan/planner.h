@@ -119,7 +119,7 @@ void check_sequence_parts(const Graph& whole, const Graph& part, int64_t context
 // Bytes that a rank may reserve. Throws NoPlanError for devices without room for a program.
 int64_t memory_of(const ClusterRequest& request);
 // What a process takes of a device beside its tensors: the context, and buffers of NCCL.
-int64_t beside_program(const DeviceSpec& device);
+int64_t runtime_overhead_bytes(const DeviceSpec& device);
 
 // A text of what does not fit and of each change that was found. Every change is a plan that was simulated and fits.
 std::string what_would_fit(const StepSource& source, const ClusterRequest& request, LayerCostCache& cache);

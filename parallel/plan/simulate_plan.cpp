@@ -267,7 +267,7 @@ SimulatedPlan simulate(const StepSource& source, const ClusterRequest& request, 
 
 int64_t memory_of(const ClusterRequest& request) {
   const int64_t all = request.memory.value_or(request.device.memory) - request.leave_free;
-  const int64_t beside = beside_program(request.device);
+  const int64_t beside = runtime_overhead_bytes(request.device);
   if (all <= beside) {
     throw NoPlanError(fmt::format("a device of {} has no room for a program: its context and NCCL's buffers take {}",
                                   human_bytes(all), human_bytes(beside)));
@@ -276,7 +276,7 @@ int64_t memory_of(const ClusterRequest& request) {
 }
 
 // Groups of tensor parallel, of data parallel, of the pipeline, and of everyone.
-int64_t beside_program(const DeviceSpec& device) {
+int64_t runtime_overhead_bytes(const DeviceSpec& device) {
   const DeviceAssumptions assumed = DeviceAssumptions::of(device);
   return assumed.context + 4 * assumed.nccl_group;
 }

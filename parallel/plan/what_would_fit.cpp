@@ -139,7 +139,7 @@ class Remedies {
     if (!found) return;
     const SimulatedPlan made = cache_.simulator.of(source_, request_, found->plan);
     excess_ = std::max(1.0, static_cast<double>(made.bytes()) / static_cast<double>(found->estimate.bytes));
-    const int64_t beside = beside_program(request_.device);
+    const int64_t beside = runtime_overhead_bytes(request_.device);
     if (made.bytes() <= memory_) {  // it was not found, since by figures of layers it is too large
       found_.push_back({1, fmt::format("as it is by this plan, which the search passed over: {}, {} a step, {} of {} a "
                                        "device",
@@ -216,7 +216,8 @@ class Remedies {
     const auto fits = [&](int64_t sequence) {
       ClusterRequest shorter = with_sequence(request_, sequence);
       if (shorter.micro_batch.empty()) shorter.micro_batch = {1};  // which needs least
-      return first_that_fits(source_.with_sequence(sequence), shorter, caches[sequence], by_figures(memory_)).has_value();
+      return first_that_fits(source_.with_sequence(sequence), shorter, caches[sequence], by_figures(memory_))
+          .has_value();
     };
     int64_t shortest = request_.sequence;
     for (int64_t half = request_.sequence / 2; half >= kShortest && longest == 0; half /= 2) {

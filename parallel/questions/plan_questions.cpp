@@ -309,7 +309,7 @@ PlanTable sweep_memory(ScenarioRunner& runner, const PlanQuestion& question) {
   if (enough == table.rows.end() - 1) last = fmt::format("{}, the most that was tried, still brings more", most.value);
   // The least that fits: halfway between, to a hundredth of what tensors may take, then a hundredth more as long as
   // simulations are too large.
-  const int64_t beside = beside_program(request.device);
+  const int64_t beside = runtime_overhead_bytes(request.device);
   auto high = static_cast<int64_t>(first->number);
   int64_t low = first == table.rows.begin() ? beside : static_cast<int64_t>(std::prev(first)->number);
   const auto hundredth = [&] { return std::max<int64_t>(1, (high - beside) / 100); };

@@ -99,7 +99,7 @@ TEST(PlanQuestions, TheLeastMemoryFitsAndLessDoesNot) {
   request.sequence = 64;
   request.micro_batch = {512};
   request.simulated = 1;
-  const auto beside = static_cast<double>(beside_program(request.device));
+  const auto beside = static_cast<double>(runtime_overhead_bytes(request.device));
   const StepSource source = small_source("llama3_8b", 6, 64);
   PlanQuestions questions(source, request);
   const PlanTable table = questions.ask({.about = PlanTopic::kMemory, .values = {beside + 1e6, 80e9}});
@@ -210,7 +210,7 @@ TEST(WhatWouldFit, NamesChangesThatWerePlanned) {
   request.sequence = 64;
   request.micro_batch = {32};
   const StepSource source = small_source("llama3_8b", 24, 64);
-  request.memory = beside_program(request.device) + plan_training(source, request).best().bytes();
+  request.memory = runtime_overhead_bytes(request.device) + plan_training(source, request).best().bytes();
   std::string why;
   for (request.micro_batch = {64}; request.micro_batch.front() <= request.batch && changes_of(why).empty();) {
     why = why_nothing_fits(source, request);
