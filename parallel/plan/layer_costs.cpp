@@ -65,7 +65,7 @@ std::vector<int64_t> LayerCosts::expert_ranks(const ExpertLayers& layers) const 
 void LayerCosts::count_flops(const Graph& step, int64_t tensor, int64_t micro_batch) {
   const LayerChain plain = chain(step, {});
   cache_.flops = static_cast<double>(plain.flops(0, plain.size())) * static_cast<double>(tensor) /
-                static_cast<double>(micro_batch);
+                 static_cast<double>(micro_batch);
 }
 
 // Where nobody asks for them, sequences that cannot be cut stay whole.
@@ -96,22 +96,22 @@ std::vector<LayerCosts::StepLevel> LayerCosts::levels_of(const Graph& kept) cons
   std::vector<StepLevel> levels;
   levels.push_back({Recompute::kNothing, false, clone(kept)});
   levels.push_back({Recompute::kSelective, false, clone(kept)});
-  compute_again(levels.back().step, {}, layers());
+  apply_recompute(levels.back().step, {}, layers());
   levels.push_back({Recompute::kWhole, false, clone(kept)});
-  compute_again(levels.back().step, layers(), {});
+  apply_recompute(levels.back().step, layers(), {});
   if (by_curve()) {
     const std::vector<std::string> names = layers();
     const StageOptions options{.spec = &request_.device, .interconnect = &request_.links, .gathers_once = false};
-    for (LayerWay& way : ways_to_keep(kept, names[names.size() / 2], options)) {
+    for (KeptResults& way : kept_result_options(kept, names[names.size() / 2], options)) {
       levels.push_back({Recompute::kCurve, false, clone(kept), way});
       const PartlyKept part{names, std::move(way)};
-      compute_again(levels.back().step, {}, {}, {&part, 1});
+      apply_recompute(levels.back().step, {}, {}, {&part, 1});
     }
   }
   const size_t here = levels.size();
   for (size_t level = 0; request_.may_offload(Offload::kActivations) && level < here; ++level) {
     levels.push_back({levels[level].what, true, clone(levels[level].step), levels[level].keeps});
-    keep_on_host(levels.back().step, layers());
+    apply_offload(levels.back().step, layers());
   }
   return levels;
 }

@@ -323,12 +323,13 @@ class PlanSearch {
     if (!answer_.best().plan.offloaded.empty()) {
       best_with("activations on", "device", candidates_with(request().recompute, false));
     }
-    if (recomputing_of(answer_.best().plan) == to_string(Recompute::kNothing)) return;  // the others may do that, too
+    if (recompute_summary(answer_.best().plan) == to_string(Recompute::kNothing))
+      return;  // the others may do that, too
     using enum Recompute;
     const std::vector<Recompute>& asked = request().recompute;
     for (const Recompute what : asked.empty() ? std::vector{kNothing, kSelective, kWhole}
                                               : std::vector{kNothing, kSelective, kWhole, kCurve}) {
-      if (to_string(what) == recomputing_of(answer_.best().plan)) continue;
+      if (to_string(what) == recompute_summary(answer_.best().plan)) continue;
       if (what != Recompute::kNothing && !asked.empty() && std::ranges::find(asked, what) == asked.end()) continue;
       best_with("computed again", to_string(what), candidates_with({what}));
     }

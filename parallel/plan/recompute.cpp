@@ -64,15 +64,15 @@ std::vector<RegionId> regions_of(const Graph& rank, std::span<const std::string>
 }
 
 // Batches of small products are what attention by hand is made of: large results for little work.
-bool is_dear(const Graph& step, NodeId node) {
+bool is_expensive(const Graph& step, NodeId node) {
   using K = KernelClass;
-  constexpr std::array kDear{K::kConvolution,        K::kPointwiseConvolution,
-                             K::kGroupedConvolution, K::kDepthwiseConvolution,
-                             K::kAttention,          K::kRecurrent};
+  constexpr std::array kExpensive{K::kConvolution,        K::kPointwiseConvolution,
+                                  K::kGroupedConvolution, K::kDepthwiseConvolution,
+                                  K::kAttention,          K::kRecurrent};
   const K kind = kernel_class(step, node);
   const std::string& name = step.target(node).name();
   if (kind == K::kMatmul) return name != "aten::bmm" && name != "aten::baddbmm";
-  return std::ranges::find(kDear, kind) != kDear.end();
+  return std::ranges::find(kExpensive, kind) != kExpensive.end();
 }
 
 bool is_sum(const Graph& rank, NodeId node) {
@@ -80,14 +80,14 @@ bool is_sum(const Graph& rank, NodeId node) {
   return name.starts_with("_c10d_functional::reduce_scatter") || name.starts_with("_c10d_functional::all_reduce");
 }
 
-void keep_what_is_dear(const Graph& rank, std::vector<CheckpointSegment>& segments) {
+void keep_expensive_results(const Graph& rank, std::vector<CheckpointSegment>& segments) {
   std::unordered_map<uint32_t, size_t> segment_of;
   for (size_t s = 0; s < segments.size(); ++s) {
     for (const RegionId region : segments[s].regions) segment_of.emplace(region.index, s);
   }
   for (const NodeId node : rank.nodes()) {
     const bool sums = is_sum(rank, node);
-    if (rank.node(node).phase != Graph::kForward || (!sums && !is_dear(rank, node))) continue;
+    if (rank.node(node).phase != Graph::kForward || (!sums && !is_expensive(rank, node))) continue;
     for (RegionId region = rank.node(node).region; region.valid() && region != Graph::kRootRegion;
          region = rank.region(region).parent) {
       const auto found = segment_of.find(region.index);
@@ -104,7 +104,7 @@ void keep_what_is_dear(const Graph& rank, std::vector<CheckpointSegment>& segmen
 }
 
 // torch's checkpoints hold all that is kept until a layer's backward is through, whether it is read or not.
-void hold_what_is_kept(Graph& rank, const CheckpointSegment& segment) {
+void extend_kept_lifetimes(Graph& rank, const CheckpointSegment& segment) {
   NodeId end;
   std::vector<StorageId> early;
   for (const StorageId storage : segment.keep) {
@@ -124,7 +124,7 @@ void hold_what_is_kept(Graph& rank, const CheckpointSegment& segment) {
 
 }  // namespace
 
-std::vector<LayerWay> ways_to_keep(const Graph& rank, const std::string& layer, const StageOptions& options) {
+std::vector<KeptResults> kept_result_options(const Graph& rank, const std::string& layer, const StageOptions& options) {
   constexpr int64_t kMostWays = 6;
   const RegionId region = region_of(rank, layer);
   const ProgramCosts costs(rank);
@@ -134,10 +134,10 @@ std::vector<LayerWay> ways_to_keep(const Graph& rank, const std::string& layer, 
       CheckpointChain::of(rank, regions,
                           {.cost = [&](const Graph&, NodeId node) { return std::llround(seconds.of(node) * 1e9); },
                            .most_options = kMostWays + 1});
-  std::vector<LayerWay> ways;
+  std::vector<KeptResults> ways;
   for (const CheckpointStage& part : chain.parts) {
     for (size_t option = 1; option < part.keep.size(); ++option) {
-      LayerWay way;
+      KeptResults way;
       for_each_result(rank, regions, [&](size_t, std::string name, NodeId node) {
         bool kept = false;
         rank.for_each_output(node, [&](ValueId value) {
@@ -154,7 +154,8 @@ std::vector<LayerWay> ways_to_keep(const Graph& rank, const std::string& layer, 
   return ways;
 }
 
-std::vector<std::vector<StorageId>> kept_by(const Graph& rank, std::span<const RegionId> layers, const LayerWay& way) {
+std::vector<std::vector<StorageId>> kept_storages(const Graph& rank, std::span<const RegionId> layers,
+                                                  const KeptResults& way) {
   std::vector<std::vector<StorageId>> storages(layers.size());
   std::vector<size_t> found(layers.size(), 0);
   for_each_result(rank, layers, [&](size_t layer, const std::string& name, NodeId node) {
@@ -174,7 +175,7 @@ std::vector<std::vector<StorageId>> kept_by(const Graph& rank, std::span<const R
   return storages;
 }
 
-std::string recomputing_of(const TrainingPlan& plan) {
+std::string recompute_summary(const TrainingPlan& plan) {
   std::vector<std::string_view> words;
   if (!plan.selective.empty()) words.push_back(to_string(Recompute::kSelective));
   if (!plan.in_part.empty()) words.push_back(to_string(Recompute::kCurve));
@@ -182,12 +183,12 @@ std::string recomputing_of(const TrainingPlan& plan) {
   return words.empty() ? std::string(to_string(Recompute::kNothing)) : fmt::format("{}", fmt::join(words, " and "));
 }
 
-void keep_on_host(Graph& rank, std::span<const std::string> modules) {
+void apply_offload(Graph& rank, std::span<const std::string> modules) {
   if (!modules.empty()) offload_regions(rank, regions_of(rank, modules));
 }
 
-void compute_again(Graph& rank, std::span<const std::string> whole, std::span<const std::string> selective,
-                   std::span<const PartlyKept> in_part) {
+void apply_recompute(Graph& rank, std::span<const std::string> whole, std::span<const std::string> selective,
+                     std::span<const PartlyKept> in_part) {
   std::vector<CheckpointSegment> segments;
   const auto add = [&](std::span<const std::string> modules) {
     for (CheckpointSegment& segment : each_region()(rank, regions_of(rank, modules))) {
@@ -196,19 +197,19 @@ void compute_again(Graph& rank, std::span<const std::string> whole, std::span<co
     }
   };
   add(selective);
-  keep_what_is_dear(rank, segments);
+  keep_expensive_results(rank, segments);
   for (const PartlyKept& part : in_part) {
     const size_t before = segments.size();
     add(part.layers);
     std::vector<RegionId> layers;
     for (size_t s = before; s < segments.size(); ++s) layers.push_back(segments[s].regions.front());
-    std::vector<std::vector<StorageId>> kept = kept_by(rank, layers, part.keeps);
+    std::vector<std::vector<StorageId>> kept = kept_storages(rank, layers, part.keeps);
     for (size_t s = before; s < segments.size(); ++s) segments[s].keep = std::move(kept[s - before]);
   }
   const size_t selected = segments.size();
   add(whole);
   checkpoint_segments(rank, segments);
-  for (size_t s = 0; s < selected; ++s) hold_what_is_kept(rank, segments[s]);
+  for (size_t s = 0; s < selected; ++s) extend_kept_lifetimes(rank, segments[s]);
 }
 
 }  // namespace shadowgraph

@@ -217,8 +217,8 @@ SimulatedPlan PlanSimulator::of(const StepSource& source, const ClusterRequest& 
   auto known = ranks_.find(sizes);
   if (known == ranks_.end()) known = ranks_.emplace(sizes, rank_of_step(source, 0, sizes, request)).first;
   Graph rank = clone(known->second);
-  compute_again(rank, plan.recomputed, plan.selective, plan.in_part);
-  keep_on_host(rank, plan.offloaded);
+  apply_recompute(rank, plan.recomputed, plan.selective, plan.in_part);
+  apply_offload(rank, plan.offloaded);
   const Graph step = with_experts_over(
       std::move(rank), {.ranks = plan.experts, .apart = plan.tensor, .capacity = request.expert_capacity});
   std::vector<std::string> cuts;

@@ -102,8 +102,8 @@ RecomputeLadder chains_of(const std::string& model) {
     if (number_in_path(unit).second > 0) layers.push_back(unit);
   }
   Graph selective = clone(kept), whole = clone(kept);
-  compute_again(selective, {}, layers);
-  compute_again(whole, layers, {});
+  apply_recompute(selective, {}, layers);
+  apply_recompute(whole, layers, {});
   return RecomputeLadder({level_of(Recompute::kNothing, kept, begins),
                           level_of(Recompute::kSelective, selective, begins),
                           level_of(Recompute::kWhole, whole, begins)});
@@ -367,7 +367,7 @@ TEST(TrainingPlan, WhatIsComputedAgainIsWithinAHundredthOfAllWays) {
   ASSERT_GT(all.size(), 100U);
   std::set<std::string> seen;
   expect_nearly_the_best(source, request, all, {0.1, 0.3, 0.5, 0.7, 0.9}, 1.01,
-                         [&](const SimulatedPlan& best) { seen.insert(recomputing_of(best.plan)); });
+                         [&](const SimulatedPlan& best) { seen.insert(recompute_summary(best.plan)); });
   EXPECT_TRUE(seen.contains("selective") || seen.contains("selective and whole"));
 }
 
@@ -452,7 +452,7 @@ TEST(TrainingPlan, WhatMayBeComputedAgainIsAKnob) {
   const StepSource source = wide_source("llama3_8b", 4, 8192);
   request.memory = int64_t{200} << 30;
   const PlanAnswer roomy = plan_training(source, request);
-  ASSERT_EQ(recomputing_of(roomy.best().plan), "nothing");
+  ASSERT_EQ(recompute_summary(roomy.best().plan), "nothing");
   request.memory = *request.memory - roomy.memory + roomy.best().bytes() - (int64_t{3} << 30);
   const PlanAnswer any = plan_training(source, request);
   EXPECT_FALSE(any.best().plan.selective.empty());
