@@ -18,7 +18,7 @@ std::vector<std::string> LayerCosts::layers() const {
   return layers;
 }
 
-int64_t LayerCosts::layers_captured() const { return cache_.layers_differ ? 0 : layers_that_stand_for_all(source_); }
+int64_t LayerCosts::layers_captured() const { return cache_.layers_differ ? 0 : representative_layers(source_); }
 
 int64_t LayerCosts::more_layers() const {
   const int64_t captured = layers_captured();
@@ -77,7 +77,7 @@ std::vector<int64_t> LayerCosts::contexts() {
   try {
     const StepSize size{.layers = layers_captured(), .attention = attention_kernels(request_).front()};
     const Graph whole = source_.capture(size);
-    check_sequence_parts(whole, part_of_sequence(source_, request_, *first).capture(size), *first);
+    check_sequence_shards(whole, sequence_shard(source_, request_, *first).capture(size), *first);
     if (cache_.units.empty()) cache_.units = UnitNames::of(whole).begins;
     count_flops(whole, 1, size.micro_batch);
   } catch (const Error& error) {

@@ -54,7 +54,7 @@ class PlanSearch {
     return std::move(answer_);
   }
 
-  std::optional<FittingPlan> first_that_fits(int64_t memory) {
+  std::optional<FittingPlan> first_fitting_plan(int64_t memory) {
     make_candidates();
     return first_of(memory);
   }
@@ -412,19 +412,20 @@ class PlanSearch {
   PlanSchedules& schedules_;
 };
 
-PlanAnswer try_plan(const StepSource& source, const ClusterRequest& request, LayerCostCache& cache, bool neighbours) {
+PlanAnswer search_plan(const StepSource& source, const ClusterRequest& request, LayerCostCache& cache,
+                       bool neighbours) {
   return PlanSearch(source, request, cache).run(neighbours);
 }
 
-std::optional<FittingPlan> first_that_fits(const StepSource& source, const ClusterRequest& request,
-                                           LayerCostCache& cache, int64_t memory) {
-  return PlanSearch(source, request, cache).first_that_fits(memory);
+std::optional<FittingPlan> first_fitting_plan(const StepSource& source, const ClusterRequest& request,
+                                              LayerCostCache& cache, int64_t memory) {
+  return PlanSearch(source, request, cache).first_fitting_plan(memory);
 }
 
 PlanAnswer plan_training(const StepSource& source, const ClusterRequest& request) {
   LayerCostCache cache;
-  PlanAnswer answer = try_plan(source, request, cache, true);
-  if (answer.simulated.empty()) throw NoPlanError(what_would_fit(source, request, cache));
+  PlanAnswer answer = search_plan(source, request, cache, true);
+  if (answer.simulated.empty()) throw NoPlanError(suggest_fitting_changes(source, request, cache));
   return answer;
 }
 

@@ -95,26 +95,26 @@ class LayerCosts {
 };
 
 // Nothing is simulated in the answer where nothing fits. Throws Error for requests that make no sense.
-PlanAnswer try_plan(const StepSource& source, const ClusterRequest& request, LayerCostCache& cache, bool neighbours);
+PlanAnswer search_plan(const StepSource& source, const ClusterRequest& request, LayerCostCache& cache, bool neighbours);
 
 // The first plan by its bound that fits into `memory` bytes by the figures of layers.
 struct FittingPlan {
   TrainingPlan plan;
   Estimate estimate;
 };
-std::optional<FittingPlan> first_that_fits(const StepSource& source, const ClusterRequest& request,
-                                           LayerCostCache& cache, int64_t memory);
+std::optional<FittingPlan> first_fitting_plan(const StepSource& source, const ClusterRequest& request,
+                                              LayerCostCache& cache, int64_t memory);
 
 // One rank's graph of a micro-batch on its part of each sequence, in the precision that is asked for. Tensor parallel is
 // as Megatron lays it out, where that can be. Experts are whole, nothing is computed again. `layers`: as StepSize has it.
 Graph rank_of_step(const StepSource& source, int64_t layers, const LayoutSizes& sizes, const ClusterRequest& request);
 // How many layers are captured in place of all; 0: all are.
-int64_t layers_that_stand_for_all(const StepSource& source);
+int64_t representative_layers(const StepSource& source);
 // The same step on a rank's part of each sequence. Throws Error if its source makes no shorter ones, or for tokens that do
 // not divide.
-StepSource part_of_sequence(const StepSource& source, const ClusterRequest& request, int64_t context);
+StepSource sequence_shard(const StepSource& source, const ClusterRequest& request, int64_t context);
 // Throws Error if a step cannot be cut so, of which `part` is on a rank's tokens.
-void check_sequence_parts(const Graph& whole, const Graph& part, int64_t context);
+void check_sequence_shards(const Graph& whole, const Graph& part, int64_t context);
 
 // Bytes that a rank may reserve. Throws NoPlanError for devices without room for a program.
 int64_t memory_of(const ClusterRequest& request);
@@ -122,7 +122,7 @@ int64_t memory_of(const ClusterRequest& request);
 int64_t runtime_overhead_bytes(const DeviceSpec& device);
 
 // A text of what does not fit and of each change that was found. Every change is a plan that was simulated and fits.
-std::string what_would_fit(const StepSource& source, const ClusterRequest& request, LayerCostCache& cache);
+std::string suggest_fitting_changes(const StepSource& source, const ClusterRequest& request, LayerCostCache& cache);
 
 // The same step by a number of tokens, in sequences of another length: at least one sample.
 ClusterRequest with_sequence(ClusterRequest request, int64_t sequence);

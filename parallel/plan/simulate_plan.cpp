@@ -101,7 +101,7 @@ Graph cut_by_hand(Graph step, const LayoutSizes& sizes, const ClusterRequest& re
 }
 
 Graph captured(const StepSource& source, int64_t layers, const LayoutSizes& sizes, const ClusterRequest& request) {
-  return part_of_sequence(source, request, sizes.context)
+  return sequence_shard(source, request, sizes.context)
       .capture({.micro_batch = sizes.micro_batch, .layers = layers, .attention = sizes.attention});
 }
 
@@ -113,7 +113,7 @@ Graph cut_by_solver(Graph step, const StepSource& source, int64_t layers, const 
   layout.parameter_byte = seconds_of_parameter_byte(request.links);
   if (sizes.layout == TensorLayout::kLean) layout.kept_byte = seconds_of_kept_byte(request.device);
   SolvedStrategies strategies;
-  const int64_t few = layers_that_stand_for_all(source), first = source.first_layers;
+  const int64_t few = representative_layers(source), first = source.first_layers;
   if (layers > 0) {
     layout.layer_times = static_cast<double>(source.layers - first) / static_cast<double>(layers - first);
   } else if (few > 0) {
@@ -159,13 +159,13 @@ std::map<std::string, std::string> layouts_of(const Graph& rank) {
 
 }  // namespace
 
-int64_t layers_that_stand_for_all(const StepSource& source) {
+int64_t representative_layers(const StepSource& source) {
   constexpr int64_t kLayers = 4;  // of the kind that most are of
   const int64_t few = source.first_layers + kLayers;
   return source.layers > few ? few : 0;
 }
 
-StepSource part_of_sequence(const StepSource& source, const ClusterRequest& request, int64_t context) {
+StepSource sequence_shard(const StepSource& source, const ClusterRequest& request, int64_t context) {
   if (context == 1) return source;
   if (!source.with_sequence || request.sequence == 0) {
     throw Error(
@@ -193,7 +193,7 @@ Graph rank_of_step(const StepSource& source, int64_t layers, const LayoutSizes& 
   return with_context_over(std::move(rank), context_ranks(sizes.context, sizes.tensor));
 }
 
-void check_sequence_parts(const Graph& whole, const Graph& part, int64_t context) {
+void check_sequence_shards(const Graph& whole, const Graph& part, int64_t context) {
   with_context_over(clone(part), context_ranks(context, 1));
   check_tokens_are_apart(whole, part, context);
 }

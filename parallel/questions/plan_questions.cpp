@@ -74,7 +74,7 @@ class ScenarioRunner {
               LayerCostCache& cache) {
     PlanRow row{.value = std::move(value), .number = number, .devices = request.devices};
     try {
-      const PlanAnswer answer = try_plan(source, request, cache, false);
+      const PlanAnswer answer = search_plan(source, request, cache, false);
       if (answer.simulated.empty()) {
         row.why_not = fmt::format("nothing fits into {}", human_bytes(answer.memory));
         return row;
@@ -102,7 +102,7 @@ class ScenarioRunner {
   bool fits(const StepSource& source, const ClusterRequest& request, LayerCostCache& cache) {
     try {
       const auto memory = static_cast<double>(memory_of(request));
-      return first_that_fits(source, request, cache, static_cast<int64_t>(memory / excess_)).has_value();
+      return first_fitting_plan(source, request, cache, static_cast<int64_t>(memory / excess_)).has_value();
     } catch (const NoPlanError&) {
       return false;
     }
@@ -647,9 +647,9 @@ PlanQuestions::PlanQuestions(StepSource source, ClusterRequest request) {
 PlanAnswer PlanQuestions::plan() {
   ClusterRequest request = kept_->runner.request();
   request.simulated = kept_->simulated;
-  PlanAnswer answer = try_plan(kept_->runner.source(), request, kept_->runner.cache(), true);
+  PlanAnswer answer = search_plan(kept_->runner.source(), request, kept_->runner.cache(), true);
   if (answer.simulated.empty()) {
-    throw NoPlanError(what_would_fit(kept_->runner.source(), request, kept_->runner.cache()));
+    throw NoPlanError(suggest_fitting_changes(kept_->runner.source(), request, kept_->runner.cache()));
   }
   return answer;
 }

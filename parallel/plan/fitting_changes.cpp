@@ -22,9 +22,9 @@ struct Change {
   std::string text;
 };
 
-class Remedies {
+class FittingChanges {
  public:
-  Remedies(const StepSource& source, const ClusterRequest& request, LayerCostCache& cache)
+  FittingChanges(const StepSource& source, const ClusterRequest& request, LayerCostCache& cache)
       : source_(source), request_(request), cache_(cache), memory_(memory_of(request)) {
     request_.simulated = 1;
   }
@@ -57,12 +57,12 @@ class Remedies {
   // What figures of layers may say, where simulations need as much more.
   int64_t by_figures(int64_t memory) const { return static_cast<int64_t>(static_cast<double>(memory) / excess_); }
 
-  bool has_plans() { return first_that_fits(source_, request_, cache_, kEverything).has_value(); }
+  bool has_plans() { return first_fitting_plan(source_, request_, cache_, kEverything).has_value(); }
 
   // Simulates a changed request, and writes the change down if something fits.
   bool add(double size, const std::string& change, const StepSource& source, const ClusterRequest& request,
            LayerCostCache& cache) {
-    const PlanAnswer answer = try_plan(source, request, cache, false);
+    const PlanAnswer answer = search_plan(source, request, cache, false);
     if (answer.simulated.empty()) return false;
     const SimulatedPlan& best = answer.best();
     found_.push_back(
@@ -125,14 +125,14 @@ class Remedies {
   // bytes are what a device needs.
   void more_memory() {
     int64_t least = memory_, most = memory_;
-    std::optional<FittingPlan> found = first_that_fits(source_, request_, cache_, most);
+    std::optional<FittingPlan> found = first_fitting_plan(source_, request_, cache_, most);
     for (int doublings = 0; !found && doublings < kDoublings; ++doublings) {
       least = most;
-      found = first_that_fits(source_, request_, cache_, most *= 2);
+      found = first_fitting_plan(source_, request_, cache_, most *= 2);
     }
     while (found && most - least > most / 100) {
       const int64_t middle = least + (most - least) / 2;
-      auto nearer = first_that_fits(source_, request_, cache_, middle);
+      auto nearer = first_fitting_plan(source_, request_, cache_, middle);
       (nearer ? most : least) = middle;
       if (nearer) found = std::move(nearer);
     }
@@ -164,7 +164,7 @@ class Remedies {
              const std::function<std::string(int64_t)>& text) {
     const auto fits = [&](int64_t value) {
       const std::optional<Tried> tried = change(value);
-      return tried && first_that_fits(tried->source, tried->request, *tried->cache, by_figures(memory_)).has_value();
+      return tried && first_fitting_plan(tried->source, tried->request, *tried->cache, by_figures(memory_)).has_value();
     };
     int64_t low = begin, high = begin;
     for (int doublings = 0; doublings < kDoublings; ++doublings) {
@@ -216,7 +216,7 @@ class Remedies {
     const auto fits = [&](int64_t sequence) {
       ClusterRequest shorter = with_sequence(request_, sequence);
       if (shorter.micro_batch.empty()) shorter.micro_batch = {1};  // which needs least
-      return first_that_fits(source_.with_sequence(sequence), shorter, caches[sequence], by_figures(memory_))
+      return first_fitting_plan(source_.with_sequence(sequence), shorter, caches[sequence], by_figures(memory_))
           .has_value();
     };
     int64_t shortest = request_.sequence;
@@ -263,8 +263,8 @@ ClusterRequest with_sequence(ClusterRequest request, int64_t sequence) {
   return request;
 }
 
-std::string what_would_fit(const StepSource& source, const ClusterRequest& request, LayerCostCache& cache) {
-  return Remedies(source, request, cache).text();
+std::string suggest_fitting_changes(const StepSource& source, const ClusterRequest& request, LayerCostCache& cache) {
+  return FittingChanges(source, request, cache).text();
 }
 
 }  // namespace shadowgraph
