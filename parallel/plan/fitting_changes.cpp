@@ -1,4 +1,4 @@
-// Changes are tried one by one:
+// Changes are variant one by one:
 //   - a knob that the request holds is let free;
 //   - what layers keep, and the optimizer, on the host;
 //   - moments and gradients in bfloat16, without main weights;
@@ -25,22 +25,22 @@ struct Change {
 class FittingChanges {
  public:
   FittingChanges(const StepSource& source, const ClusterRequest& request, LayerCostCache& cache)
-      : source_(source), request_(request), cache_(cache), memory_(memory_of(request)) {
+      : source_(source), request_(request), cache_(cache), memory_(usable_memory(request)) {
     request_.simulated = 1;
   }
 
   std::string text() {
     std::string text = fmt::format("no plan of {} fits into {} of each of {} devices", source_.name,
                                    human_bytes(memory_), request_.devices);
-    free_knobs();
+    lift_constraints();
     if (has_plans()) {
-      use_host();
+      offload();
       more_memory();
       smaller_state();
     } else {
       text = fmt::format(
           "no plan of {} goes with {} devices and {} samples a step: no size of tensor parallel, pipeline "
-          "and micro-batch that may be tried divides them",
+          "and micro-batch that may be variant divides them",
           source_.name, request_.devices, request_.batch);
       more_samples();
     }
@@ -55,7 +55,7 @@ class FittingChanges {
 
  private:
   // What figures of layers may say, where simulations need as much more.
-  int64_t by_figures(int64_t memory) const { return static_cast<int64_t>(static_cast<double>(memory) / excess_); }
+  int64_t estimated_limit(int64_t memory) const { return static_cast<int64_t>(static_cast<double>(memory) / excess_); }
 
   bool has_plans() { return first_fitting_plan(source_, request_, cache_, kEverything).has_value(); }
 
@@ -71,10 +71,10 @@ class FittingChanges {
     return true;
   }
 
-  void free_knobs() {
+  void lift_constraints() {
     int held = 0;
     ClusterRequest all = request_;
-    const auto let_free = [&](const char* name, auto ClusterRequest::*knob) {
+    const auto lift = [&](const char* name, auto ClusterRequest::*knob) {
       if ((request_.*knob).empty()) return;
       ++held;
       ClusterRequest freed = request_;
@@ -82,19 +82,19 @@ class FittingChanges {
       (all.*knob).clear();
       add(1, fmt::format("with any {}", name), source_, freed, cache_);
     };
-    if (source_.any_micro_batch) let_free("micro-batch", &ClusterRequest::micro_batch);
-    let_free("ZeRO", &ClusterRequest::zero);
-    let_free("tensor parallel", &ClusterRequest::tensor);
-    let_free("context parallel", &ClusterRequest::context);
-    let_free("pipeline", &ClusterRequest::pipeline);
-    let_free("stages of a rank", &ClusterRequest::stages_per_rank);
-    let_free("schedule", &ClusterRequest::schedules);
-    let_free("recomputing", &ClusterRequest::recompute);
+    if (source_.any_micro_batch) lift("micro-batch", &ClusterRequest::micro_batch);
+    lift("ZeRO", &ClusterRequest::zero);
+    lift("tensor parallel", &ClusterRequest::tensor);
+    lift("context parallel", &ClusterRequest::context);
+    lift("pipeline", &ClusterRequest::pipeline);
+    lift("stages of a rank", &ClusterRequest::stages_per_rank);
+    lift("schedule", &ClusterRequest::schedules);
+    lift("recomputing", &ClusterRequest::recompute);
     if (found_.empty() && held > 1) add(1, "with all knobs free", source_, all, cache_);
   }
 
   // What takes nothing away but time.
-  void use_host() {
+  void offload() {
     const auto with = [&](const char* what, const std::vector<Offload>& offload) {
       if (std::ranges::all_of(offload, [&](Offload what) { return request_.may_offload(what); })) return false;
       ClusterRequest changed = request_;
@@ -155,16 +155,17 @@ class FittingChanges {
   }
 
   // The least of `value` that fits by figures, to a sixteenth, is simulated; where that is too large, a step more is.
-  struct Tried {
+  struct Variant {
     StepSource source;
     ClusterRequest request;
     LayerCostCache* cache;
   };
-  void least(int64_t begin, int64_t step, const std::function<std::optional<Tried>(int64_t)>& change,
+  void least(int64_t begin, int64_t step, const std::function<std::optional<Variant>(int64_t)>& change,
              const std::function<std::string(int64_t)>& text) {
     const auto fits = [&](int64_t value) {
-      const std::optional<Tried> tried = change(value);
-      return tried && first_fitting_plan(tried->source, tried->request, *tried->cache, by_figures(memory_)).has_value();
+      const std::optional<Variant> variant = change(value);
+      return variant && first_fitting_plan(variant->source, variant->request, *variant->cache, estimated_limit(memory_))
+                            .has_value();
     };
     int64_t low = begin, high = begin;
     for (int doublings = 0; doublings < kDoublings; ++doublings) {
@@ -180,10 +181,10 @@ class FittingChanges {
       (fits(middle) ? high : low) = middle;
     }
     for (int tries = 0; tries < 3; ++tries, high += std::max(step, high / 16 / step * step)) {
-      const std::optional<Tried> tried = change(high);
-      if (!tried) return;
+      const std::optional<Variant> variant = change(high);
+      if (!variant) return;
       const double size = static_cast<double>(high) / static_cast<double>(begin);
-      if (add(size, text(high), tried->source, tried->request, *tried->cache)) return;
+      if (add(size, text(high), variant->source, variant->request, *variant->cache)) return;
     }
   }
 
@@ -200,9 +201,9 @@ class FittingChanges {
     least(
         now, step,
         [&](int64_t value) {
-          Tried tried{source_, request_, &cache_};
-          tried.request.*count = value;
-          return std::optional(std::move(tried));
+          Variant variant{source_, request_, &cache_};
+          variant.request.*count = value;
+          return std::optional(std::move(variant));
         },
         [&](int64_t value) { return fmt::format("{} {}, {} more", value, what, value - now); });
   }
@@ -216,7 +217,7 @@ class FittingChanges {
     const auto fits = [&](int64_t sequence) {
       ClusterRequest shorter = with_sequence(request_, sequence);
       if (shorter.micro_batch.empty()) shorter.micro_batch = {1};  // which needs least
-      return first_fitting_plan(source_.with_sequence(sequence), shorter, caches[sequence], by_figures(memory_))
+      return first_fitting_plan(source_.with_sequence(sequence), shorter, caches[sequence], estimated_limit(memory_))
           .has_value();
     };
     int64_t shortest = request_.sequence;

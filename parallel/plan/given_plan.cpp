@@ -13,7 +13,7 @@
 namespace shadowgraph {
 namespace {
 
-constexpr int64_t kMostOfAKnob = int64_t{1} << 20;
+constexpr int64_t kMaxValue = int64_t{1} << 20;
 
 // Keys are those that a plan is written with.
 void check_keys(const JsonPlace& given, const nlohmann::json& written, std::string_view whose) {
@@ -44,7 +44,7 @@ std::vector<int64_t> sizes_of(const JsonPlace& plan, int64_t count, const std::v
         sizes.push_back(first_unit(stages, s + 1, units) - first_unit(stages, s, units));
         if (sizes.back() < 1) stages[s].fail("begins behind the next one, or where that does");
       } else {
-        sizes.push_back((stages[s].is_object() ? stages[s]["units"] : stages[s]).integer(1, kMostOfAKnob));
+        sizes.push_back((stages[s].is_object() ? stages[s]["units"] : stages[s]).integer(1, kMaxValue));
       }
     }
     if (std::ssize(sizes) != count) found->fail(fmt::format("has {} stages, not {}", sizes.size(), count));
@@ -60,20 +60,20 @@ std::vector<int64_t> sizes_of(const JsonPlace& plan, int64_t count, const std::v
   return sizes;
 }
 
-struct Again {
+struct LayerList {
   const char* key;
   std::vector<std::string> TrainingPlan::*layers;
   int64_t PlannedStage::*count;
 };
-constexpr Again kWholeLayers{"recomputed", &TrainingPlan::recomputed, &PlannedStage::recomputed};
-constexpr Again kPartsOfLayers{"selective", &TrainingPlan::selective, &PlannedStage::selective};
-constexpr Again kLayersOnHost{"offloaded", &TrainingPlan::offloaded, &PlannedStage::offloaded};
+constexpr LayerList kRecomputed{"recomputed", &TrainingPlan::recomputed, &PlannedStage::recomputed};
+constexpr LayerList kSelective{"selective", &TrainingPlan::selective, &PlannedStage::selective};
+constexpr LayerList kOffloaded{"offloaded", &TrainingPlan::offloaded, &PlannedStage::offloaded};
 
-// How many layers of each stage are computed again, or on the host: its first ones that are not `taken`, names that then
+// How many layers of each stage are computed list, or on the host: its first ones that are not `taken`, names that then
 // are.
-void read_layers(const JsonPlace& document, const std::vector<std::string>& units, const Again& again,
+void read_layers(const JsonPlace& document, const std::vector<std::string>& units, const LayerList& list,
                  std::set<std::string>& taken, TrainingPlan& plan) {
-  const auto found = document.find(again.key);
+  const auto found = document.find(list.key);
   if (!found) return;
   const bool all = found->is_text();
   if (all && found->text() != "all") found->fail("is \"all\", or a list");
@@ -84,24 +84,24 @@ void read_layers(const JsonPlace& document, const std::vector<std::string>& unit
   }
   std::set<std::string> named;
   for (const JsonPlace& name : names ? given : std::vector<JsonPlace>()) {
-    if (taken.contains(name.text())) name.fail("is computed again whole: a layer is in one list");
+    if (taken.contains(name.text())) name.fail("is computed list whole: a layer is in one list");
     named.insert(name.text());
   }
   size_t unit = 0;
   for (size_t s = 0; s < plan.stages.size(); ++s) {
     PlannedStage& stage = plan.stages[s];
     const bool counted = !all && !names && !given.empty();
-    const int64_t wanted = all ? stage.units : counted ? given[s].integer(0, kMostOfAKnob) : 0;
+    const int64_t wanted = all ? stage.units : counted ? given[s].integer(0, kMaxValue) : 0;
     for (int64_t i = 0; i < stage.units; ++i, ++unit) {
       const std::string& name = units[unit];
       if (number_in_path(name).second == 0 || taken.contains(name)) continue;
-      if (names ? named.erase(name) == 0 : stage.*again.count == wanted) continue;
-      (plan.*again.layers).push_back(name);
+      if (names ? named.erase(name) == 0 : stage.*list.count == wanted) continue;
+      (plan.*list.layers).push_back(name);
       taken.insert(name);
-      ++(stage.*again.count);
+      ++(stage.*list.count);
     }
-    if (counted && stage.*again.count != wanted) {
-      given[s].fail(fmt::format("is more than the {} layers of the stage", stage.*again.count));
+    if (counted && stage.*list.count != wanted) {
+      given[s].fail(fmt::format("is more than the {} layers of the stage", stage.*list.count));
     }
   }
   if (!named.empty()) found->fail("names " + *named.begin() + ", which is no layer of the model");
@@ -118,7 +118,7 @@ void read_parts(const JsonPlace& document, const std::vector<std::string>& units
     for (const JsonPlace& layer : given["layers"].elements()) {
       const auto unit = std::ranges::find(units, layer.text());
       if (unit == units.end() || number_in_path(*unit).second == 0) layer.fail("is no layer of the model");
-      if (!taken.insert(*unit).second) layer.fail("is computed again already: a layer is in one list");
+      if (!taken.insert(*unit).second) layer.fail("is computed list already: a layer is in one list");
       part.layers.push_back(*unit);
       int64_t behind = unit - units.begin();
       for (PlannedStage& stage : plan.stages) {
@@ -155,7 +155,7 @@ void check_stages(const JsonPlace& document, const TrainingPlan& plan) {
 }
 
 // All that no model is needed for.
-TrainingPlan knobs_of(const JsonPlace& place, const ClusterRequest& request) {
+TrainingPlan options_of(const JsonPlace& place, const ClusterRequest& request) {
   static const nlohmann::json kWhole = to_json(TrainingPlan{.stages = {{}}, .in_part = {{}}});
   check_keys(place, kWhole, "a plan");
   const auto check_all = [&](const char* list, const char* whose) {
@@ -190,11 +190,11 @@ void read_stages(const JsonPlace& place, const std::vector<std::string>& units, 
     unit += static_cast<size_t>(size);
   }
   std::set<std::string> taken;
-  read_layers(place, units, kWholeLayers, taken, plan);
-  read_layers(place, units, kPartsOfLayers, taken, plan);
+  read_layers(place, units, kRecomputed, taken, plan);
+  read_layers(place, units, kSelective, taken, plan);
   read_parts(place, units, taken, plan);
   std::set<std::string> on_host;
-  read_layers(place, units, kLayersOnHost, on_host, plan);
+  read_layers(place, units, kOffloaded, on_host, plan);
   check_stages(place, plan);
 }
 
@@ -205,7 +205,7 @@ constexpr std::string_view kHeading = "a plan";
 TrainingPlan given_plan(std::string_view text, const StepSource& source, const ClusterRequest& request) {
   const nlohmann::json document = parse_json(text, "plan");
   const JsonPlace place(document, kHeading);
-  TrainingPlan plan = knobs_of(place, request);
+  TrainingPlan plan = options_of(place, request);
   if (!place.find("data")) {
     plan.data = std::max<int64_t>(1, request.devices / (plan.tensor * plan.context * plan.pipeline));
   }
@@ -229,7 +229,7 @@ TrainingPlan given_plan(std::string_view text, const StepSource& source, const C
 TrainingPlan given_plan(std::string_view text, const Graph& step) {
   const nlohmann::json document = parse_json(text, "plan");
   const JsonPlace place(document, kHeading);
-  TrainingPlan plan = knobs_of(place, {});
+  TrainingPlan plan = options_of(place, {});
   read_stages(place, UnitNames::of(step).begins, plan);
   return plan;
 }

@@ -35,7 +35,7 @@ class PlanSearch {
         schedules_(cache.schedules) {
     check(request);
     check_links(request);
-    answer_.memory = memory_of(request);
+    answer_.memory = usable_memory(request);
     answer_.bound = best_estimate_;
   }
 
@@ -45,22 +45,22 @@ class PlanSearch {
     simulate_best();
     if (answer_.simulated.empty()) return std::move(answer_);
     if (neighbours) {
-      look_around();
-      look_at_overlaps();
-      look_at_recomputing();
-      route_badly();
+      add_neighbours();
+      add_overlap_neighbours();
+      add_recompute_neighbours();
+      simulate_worst_routing();
     }
-    write_down();
+    finish();
     return std::move(answer_);
   }
 
   std::optional<FittingPlan> first_fitting_plan(int64_t memory) {
     make_candidates();
-    return first_of(memory);
+    return first_fitting(memory);
   }
 
  private:
-  std::optional<FittingPlan> first_of(int64_t memory) {
+  std::optional<FittingPlan> first_fitting(int64_t memory) {
     for (Candidate& candidate : candidates_) {
       if (auto estimate = candidate.estimate_within(schedules_, memory, kForever)) {
         return FittingPlan{candidate.with(*estimate), std::move(*estimate)};
@@ -69,7 +69,7 @@ class PlanSearch {
     return std::nullopt;
   }
 
-  struct Tried {
+  struct Trial {
     Candidate* candidate;
     Estimate estimate;
     int64_t memory;  // that it was looked for with
@@ -77,7 +77,7 @@ class PlanSearch {
     bool spend_spare = true;
   };
 
-  static bool is_slower(const Tried& a, const Tried& b) { return a.estimate.seconds > b.estimate.seconds; }
+  static bool is_slower(const Trial& a, const Trial& b) { return a.estimate.seconds > b.estimate.seconds; }
   static constexpr auto kSlower = is_slower;
   static constexpr double kForever = std::numeric_limits<double>::infinity();
 
@@ -123,7 +123,7 @@ class PlanSearch {
         if (candidate.fits()) answer_.bound = std::min(answer_.bound, candidate.bound());
         if (estimate == nullptr || !seen_.insert(&candidate).second) continue;
         best_estimate_ = std::min(best_estimate_, estimate->seconds);
-        tried_.push_back({&candidate, *estimate, answer_.memory});
+        trials_.push_back({&candidate, *estimate, answer_.memory});
       }
     }
     answer_.search_seconds += watch.seconds();
@@ -137,80 +137,80 @@ class PlanSearch {
     double near = kNearest;
     const auto search_within = [&](double times) {
       search(near = times);
-      std::ranges::make_heap(tried_, kSlower);
+      std::ranges::make_heap(trials_, kSlower);
     };
     search_within(near);
     std::map<TensorLayout, double> excess;  // least of simulated bytes over estimated ones
     while (std::ssize(answer_.simulated) < request().simulated) {
-      if (tried_.empty()) {
+      if (trials_.empty()) {
         if (!answer_.simulated.empty() || near > kFarthest) break;
         search_within(near * kWider);
         continue;
       }
       // With less memory a plan may be slower than others that were not looked at yet.
-      const double quickest = tried_.front().estimate.seconds / best_estimate_;
+      const double quickest = trials_.front().estimate.seconds / best_estimate_;
       if (quickest > near) search_within(1.001 * quickest);
-      Tried tried = pop();
-      const auto estimated = static_cast<double>(tried.estimate.bytes);
+      Trial trial = pop();
+      const auto estimated = static_cast<double>(trial.estimate.bytes);
       const auto memory = static_cast<double>(answer_.memory);
-      const auto known = excess.find(tried.candidate->plan().layout);
-      if (tried.tries == 0 && known != excess.end() && estimated * known->second > memory) {
-        try_with(std::move(tried), static_cast<int64_t>(memory / known->second));
+      const auto known = excess.find(trial.candidate->plan().layout);
+      if (trial.tries == 0 && known != excess.end() && estimated * known->second > memory) {
+        retry_within(std::move(trial), static_cast<int64_t>(memory / known->second));
         continue;
       }
-      if (schedules_.full(tried.candidate->plan()) == nullptr) continue;  // short ones stood for one that there is not
-      SimulatedPlan made = simulated(*tried.candidate, tried.estimate);
+      if (schedules_.full(trial.candidate->plan()) == nullptr) continue;  // short ones stood for one that there is not
+      SimulatedPlan made = simulated(*trial.candidate, trial.estimate);
       double& least = excess.try_emplace(made.plan.layout, kForever).first->second;
       least = std::min(least, static_cast<double>(made.bytes()) / estimated);
       if (fits(made)) {
-        use_what_is_left(std::move(tried), std::move(made));
+        use_spare_memory(std::move(trial), std::move(made));
         continue;
       }
       ++answer_.counted["simulated, and too large"];
       if (made.bytes() <= answer_.memory) {  // the host is full
-        tried.candidate->learn(std::nullopt);
+        trial.candidate->learn(std::nullopt);
         continue;
       }
       // More each time, since a layer computed again may free less than it should: blocks of the allocator are large.
-      const int64_t over = std::max(made.bytes() - answer_.memory, answer_.memory / 200) * (tried.tries + 1);
-      const int64_t less = std::min(tried.memory, tried.estimate.bytes) - over;
-      try_with(std::move(tried), less);
+      const int64_t over = std::max(made.bytes() - answer_.memory, answer_.memory / 200) * (trial.tries + 1);
+      const int64_t less = std::min(trial.memory, trial.estimate.bytes) - over;
+      retry_within(std::move(trial), less);
     }
-    if (answer_.simulated.empty()) simulate_above();
+    if (answer_.simulated.empty()) simulate_over_limit();
     std::ranges::stable_sort(answer_.simulated, {}, [](const SimulatedPlan& made) { return made.run.seconds(); });
     answer_.simulation_seconds = watch.seconds() - answer_.search_seconds;
     count();
   }
 
-  void push(Tried tried) {
-    tried_.push_back(std::move(tried));
-    std::ranges::push_heap(tried_, kSlower);
+  void push(Trial trial) {
+    trials_.push_back(std::move(trial));
+    std::ranges::push_heap(trials_, kSlower);
   }
 
-  Tried pop() {
-    std::ranges::pop_heap(tried_, kSlower);
-    Tried tried = std::move(tried_.back());
-    tried_.pop_back();
+  Trial pop() {
+    std::ranges::pop_heap(trials_, kSlower);
+    Trial trial = std::move(trials_.back());
+    trials_.pop_back();
     return tried;
   }
 
-  void try_with(Tried tried, int64_t memory) {
+  void retry_within(Trial trial, int64_t memory) {
     constexpr int kMostTries = 7;
     std::optional<Estimate> less;
-    if (++tried.tries < kMostTries)
-      less = tried.candidate->estimate_within(schedules_, memory, kForever, tried.spend_spare);
+    if (++trial.tries < kMostTries)
+      less = trial.candidate->estimate_within(schedules_, memory, kForever, trial.spend_spare);
     // A rank that is packed to its last byte leaves no room for what a simulation finds.
-    if (!less && tried.spend_spare && tried.candidate->plan().stages_per_rank > 1) {
-      tried.spend_spare = false;
-      tried.tries = 1;
+    if (!less && trial.spend_spare && trial.candidate->plan().stages_per_rank > 1) {
+      trial.spend_spare = false;
+      trial.tries = 1;
       memory = answer_.memory;
-      less = tried.candidate->estimate_within(schedules_, memory, kForever, false);
+      less = trial.candidate->estimate_within(schedules_, memory, kForever, false);
     }
-    tried.candidate->learn(less);
+    trial.candidate->learn(less);
     if (!less) return;
-    tried.estimate = std::move(*less);
-    tried.memory = memory;
-    push(std::move(tried));
+    trial.estimate = std::move(*less);
+    trial.memory = memory;
+    push(std::move(trial));
   }
 
   SimulatedPlan simulated(const Candidate& candidate, const Estimate& estimate) {
@@ -224,32 +224,32 @@ class PlanSearch {
   bool fits(const SimulatedPlan& made) const {
     return made.bytes() <= answer_.memory && made.on_host <= host_memory_of(request().device);
   }
-  // A plan that was looked for with less memory may have been given too little: what it leaves is tried, too.
-  void use_what_is_left(Tried tried, SimulatedPlan made) {
+  // A plan that was looked for with less memory may have been given too little: what it leaves is trial, too.
+  void use_spare_memory(Trial trial, SimulatedPlan made) {
     constexpr double kWorthIt = 0.995;
     const double seconds = made.run.seconds();
     const int64_t left = answer_.memory - made.bytes();
-    tried.estimate.seconds = seconds;
+    trial.estimate.seconds = seconds;
     answer_.simulated.push_back(std::move(made));
-    if (tried.tries > 0) {
+    if (trial.tries > 0) {
       std::optional<Estimate> more =
-          tried.candidate->estimate_within(schedules_, tried.memory + left, kForever, tried.spend_spare);
+          trial.candidate->estimate_within(schedules_, trial.memory + left, kForever, trial.spend_spare);
       if (more && more->seconds < kWorthIt * seconds) {
-        SimulatedPlan quicker = simulated(*tried.candidate, *more);
+        SimulatedPlan quicker = simulated(*trial.candidate, *more);
         if (fits(quicker) && quicker.run.seconds() < seconds) {
           more->seconds = quicker.run.seconds();
-          tried.estimate = std::move(*more);
+          trial.estimate = std::move(*more);
           answer_.simulated.back() = std::move(quicker);
         }
       }
     }
-    tried.candidate->learn(std::move(tried.estimate));
+    trial.candidate->learn(std::move(trial.estimate));
   }
 
   // A plan whose estimate is too large may fit once it is simulated.
-  void simulate_above() {
+  void simulate_over_limit() {
     for (const double excess : {1.02, 1.05, 1.1}) {
-      const auto found = first_of(static_cast<int64_t>(excess * static_cast<double>(answer_.memory)));
+      const auto found = first_fitting(static_cast<int64_t>(excess * static_cast<double>(answer_.memory)));
       if (!found || schedules_.full(found->plan) == nullptr) continue;
       SimulatedPlan made = cache_.simulator.of(source_, request(), found->plan);
       ++answer_.counted["simulated"];
@@ -272,7 +272,7 @@ class PlanSearch {
   }
 
   // The best plan of each other value of a knob, all other knobs free.
-  void look_around() {
+  void add_neighbours() {
     const auto look = [&](const char* name, const auto& knob) {
       const std::string chosen = knob(answer_.best().plan);
       std::map<std::string, std::vector<Candidate*>> values;  // least bound first
@@ -292,7 +292,7 @@ class PlanSearch {
   }
 
   // The same sizes under an engine that overlaps otherwise.
-  void look_at_overlaps() {
+  void add_overlap_neighbours() {
     const TrainingPlan& best = answer_.best().plan;
     for (const auto other : {CollectiveOverlap::kNone, CollectiveOverlap::kBackward, CollectiveOverlap::kPieces}) {
       if (best.tensor == 1 || other == best.overlap) continue;
@@ -314,7 +314,7 @@ class PlanSearch {
 
   // Plans of the space in which nothing, parts or whole layers alone are computed again, and in which no layer is on the
   // host.
-  void look_at_recomputing() {
+  void add_recompute_neighbours() {
     const auto best_with = [&](const char* knob, std::string_view value, std::vector<Candidate> others) {
       std::vector<Candidate*> all;
       for (Candidate& candidate : others) all.push_back(&candidate);
@@ -336,7 +336,7 @@ class PlanSearch {
   }
 
   // Each rank may have rows of all ranks of its group, as many of each token as it has experts for.
-  void route_badly() {
+  void simulate_worst_routing() {
     const TrainingPlan& plan = answer_.best().plan;
     if (plan.experts == 1) return;
     ClusterRequest worst = request();
@@ -384,7 +384,7 @@ class PlanSearch {
   }
 
   // What people compare a plan with: all that was worked out, and where estimates and simulations differ.
-  void write_down() {
+  void finish() {
     for (const Candidate& candidate : candidates_) {
       const Estimate* found = candidate.found();
       if (found == nullptr) continue;
@@ -406,7 +406,7 @@ class PlanSearch {
   LayerCosts tables_;
   std::deque<RecomputeLadders> ladders_;  // of candidates
   std::vector<Candidate> candidates_;
-  std::vector<Tried> tried_;
+  std::vector<Trial> trials_;
   std::unordered_set<const Candidate*> seen_;
   double best_estimate_ = std::numeric_limits<double>::infinity();
   PlanSchedules& schedules_;

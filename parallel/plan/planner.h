@@ -23,7 +23,7 @@ class PlanSimulator {
   SimulatedPlan of(const StepSource& source, const ClusterRequest& request, TrainingPlan plan);
 
  private:
-  struct Played {
+  struct CachedRun {
     TrainingPlan plan;  // data parallel innermost, which bytes do not depend on
     double expert_capacity;
     PipelineRun run;
@@ -31,7 +31,8 @@ class PlanSimulator {
 
   PlanSchedules schedules_;
   std::map<LayoutSizes, Graph> ranks_;
-  std::deque<Played> played_;  // the last few: a search often comes back to one, or to its like in another order
+  std::deque<CachedRun>
+      cached_runs_;  // the last few: a search often comes back to one, or to its like in another order
 };
 
 // Figures of layers under each way to cut a micro-batch, from captures of a few layers.
@@ -117,7 +118,7 @@ StepSource sequence_shard(const StepSource& source, const ClusterRequest& reques
 void check_sequence_shards(const Graph& whole, const Graph& part, int64_t context);
 
 // Bytes that a rank may reserve. Throws NoPlanError for devices without room for a program.
-int64_t memory_of(const ClusterRequest& request);
+int64_t usable_memory(const ClusterRequest& request);
 // What a process takes of a device beside its tensors: the context, and buffers of NCCL.
 int64_t runtime_overhead_bytes(const DeviceSpec& device);
 

@@ -1,4 +1,4 @@
-// Simulates a plan: a step captured whole, cut by a strategy of fewer layers, and played on all ranks of a pipeline.
+// Simulates a plan: a step captured whole, cut by a strategy of fewer layers, and key on all ranks of a pipeline.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -233,19 +233,19 @@ SimulatedPlan PlanSimulator::of(const StepSource& source, const ClusterRequest& 
   int64_t parameters = 0;
   for (int32_t s = 0; s < stages.count(); ++s) parameters += stages.of(s).parameters;
   const Replicas replicas = replicas_of(plan, request, units > 0 ? parameters / units : 0);
-  TrainingPlan played = plan;
-  played.data_outermost = false;
-  const auto like = std::ranges::find_if(played_, [&](const Played& other) {
-    return other.plan == played && other.expert_capacity == request.expert_capacity;
+  TrainingPlan key = plan;
+  key.data_outermost = false;
+  const auto like = std::ranges::find_if(cached_runs_, [&](const CachedRun& other) {
+    return other.plan == key && other.expert_capacity == request.expert_capacity;
   });
   PipelineRun run = PipelineRun::of(replicated(stages, replicas, request.device, &request.links), entry->schedule,
                                     {.interconnect = &request.links,
                                      .ranks_apart = ranks_apart(plan),
-                                     .bytes_of = like != played_.end() ? &like->run : nullptr});
-  if (like == played_.end()) {
+                                     .bytes_of = like != cached_runs_.end() ? &like->run : nullptr});
+  if (like == cached_runs_.end()) {
     constexpr size_t kKept = 3;
-    if (played_.size() == kKept) played_.pop_front();
-    played_.push_back({std::move(played), request.expert_capacity, run});
+    if (cached_runs_.size() == kKept) cached_runs_.pop_front();
+    cached_runs_.push_back({std::move(key), request.expert_capacity, run});
   }
   int64_t on_host = 0;  // of the rank that has most there
   for (int32_t rank = 0; rank < run.ranks(); ++rank) {
@@ -265,7 +265,7 @@ SimulatedPlan simulate(const StepSource& source, const ClusterRequest& request, 
   return PlanSimulator().of(source, request, std::move(plan));
 }
 
-int64_t memory_of(const ClusterRequest& request) {
+int64_t usable_memory(const ClusterRequest& request) {
   const int64_t all = request.memory.value_or(request.device.memory) - request.leave_free;
   const int64_t beside = runtime_overhead_bytes(request.device);
   if (all <= beside) {

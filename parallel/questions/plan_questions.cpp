@@ -101,7 +101,7 @@ class ScenarioRunner {
   // Whether something fits by the figures of layers, where simulated plans need as much more as they did so far.
   bool fits(const StepSource& source, const ClusterRequest& request, LayerCostCache& cache) {
     try {
-      const auto memory = static_cast<double>(memory_of(request));
+      const auto memory = static_cast<double>(usable_memory(request));
       return first_fitting_plan(source, request, cache, static_cast<int64_t>(memory / excess_)).has_value();
     } catch (const NoPlanError&) {
       return false;
