@@ -131,7 +131,8 @@ const CheckpointChoice& choice_within(const CheckpointRequest& request, const Ch
       human_bytes(*request.bytes), human_bytes(figures.points.back().peak), human_bytes(figures.elsewhere)));
 }
 
-// Writes `graph` with the plan that fits --bytes or --memory. Without --pareto, removes the other points from `figures`.
+// Writes `graph` with the plan that fits --bytes or --memory. Without --pareto, removes the other points from
+// `figures`.
 void choose(const CheckpointRequest& request, const Graph& graph, const CheckpointCurve& curve,
             RecomputeCurve& figures) {
   const CheckpointChoice& choice =

@@ -31,7 +31,8 @@ void check_model(const PlannedModel& model) {
       fmt::format("Megatron-LM's layouts are of models with one list of layers, not of {} lists", lists));
 }
 
-// Whether norms are computed again in all layers. It is the part of selective recomputing that Megatron-LM has words for.
+// Whether norms are computed again in all layers. It is the part of selective recomputing that Megatron-LM has words
+// for.
 bool recomputes_norms(const PlannedModel& model, const TrainingPlan& plan) {
   if (plan.selective.empty()) return false;
   const auto layers = std::ranges::count_if(model.modules, is_layer);

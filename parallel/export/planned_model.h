@@ -1,4 +1,5 @@
-// Says what engines are told of a model: its modules in the order of forward, stage by stage, and which linear layers are cut.
+// Says what engines are told of a model: its modules in the order of forward, stage by stage, and which linear layers
+// are cut.
 #pragma once
 
 #include <cstdint>
@@ -63,14 +64,15 @@ std::string module_above(const std::string& path);
 std::string with_star(const std::string& path);
 
 struct LinearCuts {
-  // By with_star(): "columns", "columns, gathered" where what comes out is needed whole, "rows", "rows of a whole input".
-  // A layer with queries, keys and values in one has "columns of three". There are "columns of Conv1D" and its "rows".
+  // By with_star(): "columns", "columns, gathered" where what comes out is needed whole, "rows", "rows of a whole
+  // input". A layer with queries, keys and values in one has "columns of three". There are "columns of Conv1D" and its
+  // "rows".
   std::map<std::string, std::string> styles;
   // How wide heads are in the modules around "columns of three", by with_star().
   std::map<std::string, int64_t> widths;
 };
-// Linear layers that tensor parallel cuts. A module's linear layers are cut in pairs or not at all, as its sizes divide.
-// Throws UnsupportedError where queries, keys and values in one are no equal parts, one behind another, or
+// Linear layers that tensor parallel cuts. A module's linear layers are cut in pairs or not at all, as its sizes
+// divide. Throws UnsupportedError where queries, keys and values in one are no equal parts, one behind another, or
 // where their attention is not known.
 LinearCuts linear_cuts(const Graph& step, int64_t tensor);
 

@@ -55,8 +55,8 @@ class PlannedAC(FullAC):
 
 )";
 
-// The same where of some layers only what is cheap is computed again. torchtitan's own would compute each second product
-// again, and keeps scores of attention by hand.
+// The same where of some layers only what is cheap is computed again. torchtitan's own would compute each second
+// product again, and keeps scores of attention by hand.
 constexpr std::string_view kSelectivePolicy = R"(from dataclasses import dataclass
 
 import torch

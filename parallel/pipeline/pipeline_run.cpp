@@ -183,7 +183,8 @@ class PipelineClock {
     return {computing, std::max(exposed[a.work], of.copies[a.work] - computing)};
   }
 
-  // Actions that overlap compute in turns, and their collectives go one after another; each takes its own time at least.
+  // Actions that overlap compute in turns, and their collectives go one after another; each takes its own time at
+  // least.
   double seconds_of(std::span<const Parts> together) const {
     double computing = 0, exposed = 0, longest = 0;
     for (const Parts& parts : together) {

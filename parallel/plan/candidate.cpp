@@ -59,13 +59,13 @@ const PlanSchedules::Entry* PlanSchedules::of(const TrainingPlan& plan, int64_t 
     made =
         std::make_unique<Entry>(Entry{with_sums(schedule).with_transfers(), std::nullopt, in_flight_at_peak(schedule)});
     if (shorter) made->shorter = with_sums(named(microbatches - plan.pipeline)).with_transfers();
-  } catch (const Error&) {  // not made for such sizes
+  } catch (const Error&) {  // not defined for these sizes
   }
   return entries_.emplace(std::move(key), std::move(made)).first->second.get();
 }
 
 const PlanSchedules::Entry* PlanSchedules::shortened(const TrainingPlan& plan) {
-  // The more stages of a rank differ, the longer it takes to come to a round; so it does with backward in two pieces.
+  // Schedules with several stages per rank, or with split backward, take more rounds to become periodic.
   const int64_t rounds = known_schedule(plan.schedule).steady_rounds;
   if (plan.microbatches <= (rounds + 1) * plan.pipeline) return full(plan);
   return of(plan, rounds * plan.pipeline + plan.microbatches % plan.pipeline, true);
@@ -119,13 +119,14 @@ Candidate::Candidate(TrainingPlan plan, const RecomputeLadders& ways, const Clus
     : plan_(std::move(plan)), ladders_(&ladders), request_(&request) {
   const double all = ladders.kept().seconds(0, ladders.kept().size()).all();
   const auto ranks = static_cast<double>(plan_.pipeline), times = static_cast<double>(plan_.microbatches);
-  // A rank with the mean share or more computes it for each micro-batch, while the first and the last pass all others.
+  // A rank with at least the mean share computes it for every micro-batch; the first and last one also pass all other
+  // ranks.
   const bool one_by_one = plan_.stages_per_rank == 1 && !known_schedule(plan_.schedule).splits_backward;
   bound_ = one_by_one ? all * (1 + (times - 1) / ranks) : all * times / ranks;
 }
 
-// What each stage may take of its rank: what the mean stage holds all the time, and a share of the rest. That goes by how
-// many micro-batches it has between forward and backward.
+// Returns the memory assigned to each stage of a rank: resident bytes of the mean stage, plus a share of the rest that
+// is proportional to its micro-batches in flight.
 std::vector<int64_t> Candidate::shares(const RecomputeLadder& ladder, const PipelineSchedule& schedule,
                                        const SplitLimits& limits, int64_t memory) const {
   const int64_t stages = schedule.stages(), units = ladder.units();
@@ -145,9 +146,9 @@ std::vector<int64_t> Candidate::shares(const RecomputeLadder& ladder, const Pipe
   return all;
 }
 
-// What all ranks compute at least for one micro-batch, copies to the host left out. Levels are taken, the cheapest for a
-// byte first, until the bytes of all ranks are under their memory. Each stage counts as if it had as few micro-batches
-// between forward and backward as any has.
+// Lower bound of the compute time of all ranks for one micro-batch, without host copies. Takes levels in order of cost
+// per byte until the total fits in the memory of all ranks, assuming the lowest number of micro-batches in flight
+// everywhere.
 double Candidate::min_compute_seconds(const RecomputeLadder& ladder, const SplitLimits& limits) const {
   struct Point {
     double bytes, seconds;
@@ -155,7 +156,7 @@ double Candidate::min_compute_seconds(const RecomputeLadder& ladder, const Split
   const int64_t units = ladder.units();
   const InFlight in_flight{.gradients = std::ranges::min(limits.in_flight, {}, &InFlight::gradients).gradients};
   const int64_t all = std::reduce(limits.memory.begin(), limits.memory.end());
-  std::vector<Point> points;  // the lower hull of levels
+  std::vector<Point> points;  // lower convex hull of the levels
   for (const RecomputeLevel& level : ladder.levels()) {
     const StageUnits stage{0, units, units * (&level - ladder.levels().data())};
     const Point point{static_cast<double>(bytes_of(ladder, stage, in_flight, limits) - passing_of(ladder, stage)),
@@ -178,8 +179,8 @@ double Candidate::min_compute_seconds(const RecomputeLadder& ladder, const Split
   return seconds;
 }
 
-// A rank waits for the first micro-batch until all stages before its first one had it. When it is done, those still have
-// the last one to differentiate.
+// A rank starts when the first micro-batch has passed all earlier stages. After it has finished, the backward of the
+// last micro-batch must still pass them.
 double Candidate::bound_of(const Estimate& cut, const PipelineSchedule& schedule) const {
   std::vector<double> works(static_cast<size_t>(plan_.pipeline), 0), before(works.size(), -1);
   double passed = 0, most = 0;
@@ -230,7 +231,7 @@ std::optional<Estimate> Candidate::estimate_within(PlanSchedules& schedules, int
   if (entry == nullptr) return std::nullopt;
   const int64_t units = ladders_->kept().size();
   const int64_t workspaces =
-      2 * DeviceAssumptions::of(request_->device).workspace();  // of forward's and backward's thread
+      2 * DeviceAssumptions::of(request_->device).workspace();  // for the forward and the backward thread
   SplitLimits limits{.in_flight = entry->in_flight,
                      .stages_per_rank = plan_.stages_per_rank,
                      .replicas = replicas_of(plan_, *request_, ladders_->kept().parameters(0, units) / units)};
@@ -262,7 +263,7 @@ std::optional<Estimate> Candidate::estimate_within(PlanSchedules& schedules, int
   }
   fits_ = estimate.ladder != nullptr;
   if (!fits_) return std::nullopt;
-  // This is the bound of the cut whose slowest stage is quickest. No other is tried.
+  // A bound for this split only; no other split is tried.
   bound_ = std::max(bound_, bound_of(estimate, entry->schedule));
   if (bound_ >= enough) return std::nullopt;
   std::vector<StageFigures> figures;
@@ -271,7 +272,7 @@ std::optional<Estimate> Candidate::estimate_within(PlanSchedules& schedules, int
       replicated(PipelineStages::of_figures(std::move(figures)), limits.replicas, request_->device, &request_->links),
       entry->schedule, {.interconnect = &request_->links, .ranks_apart = ranks_apart(plan_)});
   estimate.seconds = seconds_of(run, *entry);
-  // The plan's own schedule may not be made for as many micro-batches as the short ones that stand for it.
+  // The full schedule may not exist even though the shortened ones do.
   fits_ = estimate.seconds >= enough || schedules.full(plan_) != nullptr;
   if (!fits_) return std::nullopt;
   for (int32_t rank = 0; rank < run.ranks(); ++rank) {

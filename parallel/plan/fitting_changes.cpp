@@ -1,9 +1,9 @@
-// Changes are variant one by one:
-//   - a knob that the request holds is let free;
-//   - what layers keep, and the optimizer, on the host;
-//   - moments and gradients in bfloat16, without main weights;
-//   - more memory, more devices, shorter sequences, more samples: the least of each by bisection.
-// By how much a change changes its figure is its size.
+// Finds changes of a request with which a plan fits. Tries, one by one:
+//   - lifting each restriction of the search space;
+//   - offloading activations and the optimizer to CPU;
+//   - gradients and moments in bfloat16, without main weights;
+//   - the smallest sufficient increase of memory, devices or batch, or reduction of the sequence length, by bisection.
+// Changes are sorted by the factor by which they change the request.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ namespace {
 constexpr TrainingState kAllBfloat16{.gradient = 2, .optimizer = 4};
 
 struct Change {
-  double size = 1;  // factor; 1: only what the request held is let free
+  double size = 1;  // factor; 1: only a restriction is lifted
   std::string text;
 };
 
@@ -30,8 +30,8 @@ class FittingChanges {
   }
 
   std::string text() {
-    std::string text = fmt::format("no plan of {} fits into {} of each of {} devices", source_.name,
-                                   human_bytes(memory_), request_.devices);
+    std::string text = fmt::format("no plan of {} fits in {} on each of {} devices", source_.name, human_bytes(memory_),
+                                   request_.devices);
     lift_constraints();
     if (has_plans()) {
       offload();
@@ -39,34 +39,34 @@ class FittingChanges {
       smaller_state();
     } else {
       text = fmt::format(
-          "no plan of {} goes with {} devices and {} samples a step: no size of tensor parallel, pipeline "
-          "and micro-batch that may be variant divides them",
+          "no plan of {} exists for {} devices and {} samples per step: no tensor-parallel degree, pipeline degree and "
+          "micro-batch in the search space divides them",
           source_.name, request_.devices, request_.batch);
       more_samples();
     }
     more_devices();
     shorter_sequences();
     std::ranges::stable_sort(found_, {}, &Change::size);
-    if (found_.empty()) return text + "; neither more memory, nor more devices, nor shorter sequences would do";
-    text += ". What would do, smallest change first:";
+    if (found_.empty()) return text + "; neither more memory, nor more devices, nor shorter sequences would fit";
+    text += ". Changes that would fit, smallest first:";
     for (const Change& change : found_) text += "\n  " + change.text;
     return text;
   }
 
  private:
-  // What figures of layers may say, where simulations need as much more.
+  // The limit for estimated bytes, given how much simulations have exceeded estimates.
   int64_t estimated_limit(int64_t memory) const { return static_cast<int64_t>(static_cast<double>(memory) / excess_); }
 
   bool has_plans() { return first_fitting_plan(source_, request_, cache_, kEverything).has_value(); }
 
-  // Simulates a changed request, and writes the change down if something fits.
+  // Simulates a changed request, and records the change if a plan fits.
   bool add(double size, const std::string& change, const StepSource& source, const ClusterRequest& request,
            LayerCostCache& cache) {
     const PlanAnswer answer = search_plan(source, request, cache, false);
     if (answer.simulated.empty()) return false;
     const SimulatedPlan& best = answer.best();
     found_.push_back(
-        {size, fmt::format("{}: {}, {} a step, {} of {} a device", change, to_string(best.plan),
+        {size, fmt::format("{}: {}, {} per step, {} of {} per device", change, to_string(best.plan),
                            human_seconds(best.run.seconds()), human_bytes(best.bytes()), human_bytes(answer.memory))});
     return true;
   }
@@ -87,26 +87,26 @@ class FittingChanges {
     lift("tensor parallel", &ClusterRequest::tensor);
     lift("context parallel", &ClusterRequest::context);
     lift("pipeline", &ClusterRequest::pipeline);
-    lift("stages of a rank", &ClusterRequest::stages_per_rank);
+    lift("stages per rank", &ClusterRequest::stages_per_rank);
     lift("schedule", &ClusterRequest::schedules);
-    lift("recomputing", &ClusterRequest::recompute);
-    if (found_.empty() && held > 1) add(1, "with all knobs free", source_, all, cache_);
+    lift("recompute", &ClusterRequest::recompute);
+    if (found_.empty() && held > 1) add(1, "without restrictions", source_, all, cache_);
   }
 
-  // What takes nothing away but time.
+  // Offloading only costs time.
   void offload() {
     const auto with = [&](const char* what, const std::vector<Offload>& offload) {
       if (std::ranges::all_of(offload, [&](Offload what) { return request_.may_offload(what); })) return false;
       ClusterRequest changed = request_;
       changed.offload.insert(changed.offload.end(), offload.begin(), offload.end());
-      return add(1, fmt::format("with {} on the host", what), source_, changed, cache_);
+      return add(1, fmt::format("with {} offloaded to CPU", what), source_, changed, cache_);
     };
     const DeviceSpec& device = request_.device;
     const bool state = device.host && device.host->bandwidth > 0 && request_.state.optimizer;
-    bool fits = device.host && with("what layers keep", {Offload::kActivations});
+    bool fits = device.host && with("activations", {Offload::kActivations});
     fits = (state && with("the optimizer", {Offload::kOptimizer})) || fits;
     if (state && !fits) {
-      with("what layers keep, and the optimizer,", {Offload::kActivations, Offload::kOptimizer});
+      with("activations and the optimizer", {Offload::kActivations, Offload::kOptimizer});
     }
   }
 
@@ -117,12 +117,11 @@ class FittingChanges {
     LayerCostCache cache;
     const double size = static_cast<double>(2 + *request_.state.gradient + *request_.state.optimizer) /
                         static_cast<double>(2 + *kAllBfloat16.gradient + *kAllBfloat16.optimizer);
-    add(size, "with gradients and moments in bfloat16 and without main weights, which trains otherwise", source_,
+    add(size, "with gradients and moments in bfloat16 and without main weights (changes training numerics)", source_,
         smaller, cache);
   }
 
-  // Twice as much until something fits, then halfway between, to a hundredth. What is found is simulated, and its own
-  // bytes are what a device needs.
+  // Doubles the memory until a plan fits, then bisects to one percent. Reports the simulated bytes of the plan found.
   void more_memory() {
     int64_t least = memory_, most = memory_;
     std::optional<FittingPlan> found = first_fitting_plan(source_, request_, cache_, most);
@@ -139,22 +138,24 @@ class FittingChanges {
     if (!found) return;
     const SimulatedPlan made = cache_.simulator.of(source_, request_, found->plan);
     excess_ = std::max(1.0, static_cast<double>(made.bytes()) / static_cast<double>(found->estimate.bytes));
-    const int64_t beside = runtime_overhead_bytes(request_.device);
-    if (made.bytes() <= memory_) {  // it was not found, since by figures of layers it is too large
-      found_.push_back({1, fmt::format("as it is by this plan, which the search passed over: {}, {} a step, {} of {} a "
-                                       "device",
-                                       to_string(made.plan), human_seconds(made.run.seconds()),
-                                       human_bytes(made.bytes()), human_bytes(memory_))});
+    const int64_t overhead = runtime_overhead_bytes(request_.device);
+    if (made.bytes() <= memory_) {  // the search skipped it because its estimate was too large
+      found_.push_back(
+          {1, fmt::format(
+                  "no change needed with this plan, whose estimate was too large: {}, {} per step, {} of {} per device",
+                  to_string(made.plan), human_seconds(made.run.seconds()), human_bytes(made.bytes()),
+                  human_bytes(memory_))});
       return;
     }
-    const auto whole = static_cast<double>(made.bytes() + beside);
+    const auto whole = static_cast<double>(made.bytes() + overhead);
     found_.push_back(
-        {whole / static_cast<double>(memory_ + beside),
-         fmt::format("devices of {}, {} more: {}, {} a step", human_bytes(made.bytes() + beside),
+        {whole / static_cast<double>(memory_ + overhead),
+         fmt::format("devices with {}, {} more: {}, {} per step", human_bytes(made.bytes() + overhead),
                      human_bytes(made.bytes() - memory_), to_string(made.plan), human_seconds(made.run.seconds()))});
   }
 
-  // The least of `value` that fits by figures, to a sixteenth, is simulated; where that is too large, a step more is.
+  // Finds the smallest value that fits according to estimates, to 1/16, and verifies it by simulation; increases it by
+  // a step if it does not fit.
   struct Variant {
     StepSource source;
     ClusterRequest request;
@@ -194,7 +195,7 @@ class FittingChanges {
     more(&ClusterRequest::devices, step, "devices");
   }
 
-  void more_samples() { more(&ClusterRequest::batch, 1, "samples a step"); }
+  void more_samples() { more(&ClusterRequest::batch, 1, "samples per step"); }
 
   void more(int64_t ClusterRequest::*count, int64_t step, const char* what) {
     const int64_t now = request_.*count;
@@ -208,7 +209,7 @@ class FittingChanges {
         [&](int64_t value) { return fmt::format("{} {}, {} more", value, what, value - now); });
   }
 
-  // A sequence is cut in as many pieces as it takes, so that more pieces are more of something.
+  // The number of tokens per step stays the same.
   void shorter_sequences() {
     constexpr int64_t kShortest = 128;
     if (!source_.with_sequence || request_.sequence == 0) return;
@@ -216,7 +217,7 @@ class FittingChanges {
     int64_t longest = 0;
     const auto fits = [&](int64_t sequence) {
       ClusterRequest shorter = with_sequence(request_, sequence);
-      if (shorter.micro_batch.empty()) shorter.micro_batch = {1};  // which needs least
+      if (shorter.micro_batch.empty()) shorter.micro_batch = {1};  // needs the least memory
       return first_fitting_plan(source_.with_sequence(sequence), shorter, caches[sequence], estimated_limit(memory_))
           .has_value();
     };

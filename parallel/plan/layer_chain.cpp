@@ -18,7 +18,7 @@ namespace {
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-// Calls `each` with every figure of two stages that adds up.
+// Calls `each` with every additive field of two stages.
 template <class Each>
 void for_figures(StageFigures& a, const StageFigures& b, Each&& each) {
   const auto pieces = [&](PieceSeconds& x, const PieceSeconds& y) {
@@ -58,7 +58,7 @@ StageFigures difference(StageFigures a, const StageFigures& b) {
   return a;
 }
 
-// What a rank holds at most while it works on one micro-batch, beyond what stays.
+// Returns each stage's transient peak for one micro-batch: beyond resident and carried bytes.
 std::vector<int64_t> passing_of(const PipelineStages& stages, const TrainingState& state, const DeviceSpec& spec) {
   const PipelineStages shared = replicated(stages, {.state = state}, spec, nullptr);
   const auto schedule = PipelineSchedule::named("gpipe", {.ranks = stages.count(), .microbatches = 1});
@@ -70,7 +70,7 @@ std::vector<int64_t> passing_of(const PipelineStages& stages, const TrainingStat
   return passing;
 }
 
-// Units first to last - 1, with the joins between them.
+// Sum over units first to last - 1 and the joins between them, from prefix sums.
 template <class Sums, class Number>
 Number between(const std::vector<Sums>& units, const std::vector<Sums>& joins, int64_t first, int64_t last,
                Number Sums::*figure) {
@@ -96,17 +96,17 @@ UnitNames UnitNames::of(const Graph& step) {
   const ForwardLine line(costs);
   UnitNames names{.begins = {""}};
   std::string now;
-  std::set<std::string> entered;  // modules that have computed, and those around them
+  std::set<std::string> entered;  // modules seen so far, with their ancestors
   for (int32_t i = 0; i < line.length(); ++i) {
     const std::string path = module_path(step, line.node(i));
     const auto [at, length] = number_in_path(path);
     const bool layer = length > 0;
-    // What is in no layer begins a unit only behind one.
+    // Modules outside of layers begin a unit only after a layer.
     const std::string unit = layer ? path.substr(0, at + length) : path;
     const bool was_layer = number_in_path(now).second > 0;
     const bool begins = layer ? unit != now : was_layer && !unit.empty();
     if (begins && i == 0) {
-      names.begins.front() = unit;  // nothing comes before the first layer
+      names.begins.front() = unit;  // the model begins with a layer
     } else if (begins && !entered.contains(unit)) {
       names.begins.push_back(unit);
     }
@@ -128,8 +128,8 @@ void check_layers(const std::vector<std::string>& units, int64_t wanted, const s
   for (const auto& [list, layers] : lists) {
     if (layers <= wanted) continue;
     throw Error(
-        fmt::format("{} was to be made with {} layers and has {} in '{}': its source cannot make fewer; say so, "
-                    "and it is captured whole (StepSource::layers 0, layers=(0, ...) in Python)",
+        fmt::format("{} was requested with {} layers but has {} in '{}': if its source cannot build fewer layers, set "
+                    "StepSource::layers to 0 (in Python layers=(0, ...)) to capture it whole",
                     model, wanted, layers, list));
   }
 }
@@ -159,7 +159,7 @@ LayerChain::LayerChain(const Graph& step, const std::vector<std::string>& begins
   for (const size_t first : {size_t{1}, size_t{2}}) {
     if (begins.size() < 2) break;
     const PipelineStages pairs = cut(first, 2);
-    // Cut before 1, 3, 5, ..: joined are 1 and 2, 3 and 4. Cut before 2, 4, ..: 0 and 1, 2 and 3.
+    // Splitting before 1, 3, 5, ... joins 1 and 2, 3 and 4, ...; splitting before 2, 4, ... joins 0 and 1, 2 and 3, ...
     for (size_t unit = first % 2; unit + 1 < units_.size(); unit += 2) {
       StageFigures both = units_[unit];
       add(both, units_[unit + 1]);
@@ -205,29 +205,29 @@ std::optional<LayerChain> LayerChain::with_more_layers(int64_t more, int64_t fir
   const auto longest = std::ranges::max_element(lists, {}, [](const auto& entry) { return entry.second.size(); });
   const auto third = static_cast<size_t>(first) + 2;
   if (longest == lists.end() || longest->second.size() < third + 2) {
-    throw Error("layers are repeated from a model with four of a kind at least");
+    throw Error("extrapolating layers requires at least four layers of the same kind");
   }
   const size_t before = longest->second[third - 1];
   if (!are_alike(before, longest->second[third])) return std::nullopt;
   LayerChain chain = *this;
-  const auto again = static_cast<ptrdiff_t>(longest->second[third]);
+  const auto repeated = static_cast<ptrdiff_t>(longest->second[third]);
   const auto times = static_cast<size_t>(more);
-  const auto repeat = [&](auto& of) { of.insert(of.begin() + again, times, of[static_cast<size_t>(again)]); };
+  const auto repeat = [&](auto& of) { of.insert(of.begin() + repeated, times, of[static_cast<size_t>(repeated)]); };
   repeat(chain.begins_);
   repeat(chain.units_);
   repeat(chain.joins_);
   repeat(chain.passing_);
   repeat(chain.flops_);
-  for (size_t i = static_cast<size_t>(again), layer = third; i < chain.begins_.size(); ++i, ++layer) {
+  for (size_t i = static_cast<size_t>(repeated), layer = third; i < chain.begins_.size(); ++i, ++layer) {
     if (!chain.begins_[i].starts_with(longest->first)) break;
     chain.begins_[i] = longest->first + std::to_string(layer);
   }
   for (Tied& tied : chain.tied_) {
     std::vector<int64_t> units;
     for (const int64_t unit : tied.units) {
-      if (unit <= again) units.push_back(unit);
-      if (unit < again) continue;
-      for (int64_t i = unit == again ? 1 : more; i <= more; ++i) units.push_back(unit + i);
+      if (unit <= repeated) units.push_back(unit);
+      if (unit < repeated) continue;
+      for (int64_t i = unit == repeated ? 1 : more; i <= more; ++i) units.push_back(unit + i);
     }
     tied.units = std::move(units);
   }
@@ -242,7 +242,7 @@ bool LayerChain::are_alike(size_t a, size_t b) const {
          flops_[a] == flops_[b];
 }
 
-// Neighbours are cut together, too: what they have in common is in their join.
+// Costs shared by adjacent units are already in their join.
 StageFigures LayerChain::counted_twice(int64_t first, int64_t last) const {
   StageFigures twice;
   for (const Tied& tied : tied_) {
@@ -322,8 +322,8 @@ int64_t LayerChain::flops(int64_t first, int64_t last) const {
   return std::accumulate(flops_.begin() + first, flops_.begin() + last, int64_t{0});
 }
 
-// Backward of a unit runs when what later ones carried is gone. Meanwhile what the unit before has on the host comes
-// back, as what the unit before kept in forward leaves.
+// Backward of a unit runs after later units have freed their carried activations. Meanwhile the offloaded activations
+// of the unit before are copied back.
 int64_t LayerChain::passing(int64_t first, int64_t last) const {
   int64_t most = 0, gone = 0;
   for (int64_t unit = last - 1; unit >= first; --unit) {

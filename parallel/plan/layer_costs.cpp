@@ -35,23 +35,23 @@ LayerChain LayerCosts::chain(const Graph& step, const ExpertRanks& experts) cons
   return std::move(*all);
 }
 
-// Where nobody asks for several ranks, experts that cannot be on them stay on each.
+// Unless expert parallelism was requested, experts that do not support it are replicated on each rank.
 ExpertLayers LayerCosts::experts_of(const Graph& step, int64_t tensor) {
-  const bool asked = std::ranges::any_of(request_.experts, [](int64_t ranks) { return ranks > 1; });
+  const bool requested = std::ranges::any_of(request_.experts, [](int64_t ranks) { return ranks > 1; });
   ExpertLayers layers;
   try {
     layers = expert_layers(step);
   } catch (const Error& error) {
-    if (asked && tensor == 1) throw;
-    const std::string with = tensor > 1 ? fmt::format(" of tensor parallel of {}", tensor) : "";
-    const std::string note = fmt::format("experts are whole on each rank{}: {}", with, error.what());
+    if (requested && tensor == 1) throw;
+    const std::string with = tensor > 1 ? fmt::format(" with tensor-parallel degree {}", tensor) : "";
+    const std::string note = fmt::format("experts are replicated on each rank{}: {}", with, error.what());
     if (std::ranges::find(cache_.notes, note) == cache_.notes.end()) cache_.notes.push_back(note);
     return layers;
   }
-  if (asked && layers.experts == 0) {
+  if (requested && layers.experts == 0) {
     throw Error(source_.name +
-                " has no experts that could be on several ranks: experts are products of rows by group "
-                "(torch._grouped_mm; in transformers experts_implementation=\"grouped_mm\")");
+                " has no experts that support expert parallelism: they must use grouped matmuls (torch._grouped_mm; in "
+                "transformers experts_implementation=\"grouped_mm\")");
   }
   return layers;
 }
@@ -68,7 +68,7 @@ void LayerCosts::count_flops(const Graph& step, int64_t tensor, int64_t micro_ba
                  static_cast<double>(micro_batch);
 }
 
-// Where nobody asks for them, sequences that cannot be cut stay whole.
+// Unless context parallelism was requested, sequences that do not support it are not sharded.
 std::vector<int64_t> LayerCosts::contexts() {
   std::vector<int64_t> sizes = context_sizes(request_);
   const auto is_cut = [](int64_t context) { return context > 1; };
@@ -82,7 +82,7 @@ std::vector<int64_t> LayerCosts::contexts() {
     count_flops(whole, 1, size.micro_batch);
   } catch (const Error& error) {
     if (!request_.context.empty()) throw;
-    cache_.notes.push_back(fmt::format("sequences stay whole: {}", error.what()));
+    cache_.notes.push_back(fmt::format("no context parallelism: {}", error.what()));
     std::erase_if(sizes, is_cut);
   }
   return sizes;
@@ -108,47 +108,47 @@ std::vector<LayerCosts::StepLevel> LayerCosts::levels_of(const Graph& kept) cons
       apply_recompute(levels.back().step, {}, {}, {&part, 1});
     }
   }
-  const size_t here = levels.size();
-  for (size_t level = 0; request_.may_offload(Offload::kActivations) && level < here; ++level) {
+  const size_t on_device = levels.size();
+  for (size_t level = 0; request_.may_offload(Offload::kActivations) && level < on_device; ++level) {
     levels.push_back({levels[level].what, true, clone(levels[level].step), levels[level].keeps});
     apply_offload(levels.back().step, layers());
   }
   return levels;
 }
 
-// nullptr: the step cannot be cut so. Throws LayersDiffer.
-const LayoutCosts* LayerCosts::tables_of(const LayoutSizes& sizes) {
+// Returns nullptr if the step cannot be sharded this way. Throws LayersDiffer.
+const LayoutCosts* LayerCosts::costs_of(const LayoutSizes& sizes) {
   const int64_t tensor = sizes.tensor;
   std::tuple key{sizes, request_.may_offload(Offload::kActivations), by_curve()};
   std::get<0>(key).experts = 1;
   const auto known = cache_.layouts.find(key);
   if (known != cache_.layouts.end()) {
-    const LayoutCosts* tables = known->second.get();
-    const auto is_there = [&](int64_t ranks) { return tables->chains.contains(ranks); };
-    if (tables == nullptr || std::ranges::all_of(expert_ranks(tables->experts), is_there)) return tables;
+    const LayoutCosts* costs = known->second.get();
+    const auto is_there = [&](int64_t ranks) { return costs->chains.contains(ranks); };
+    if (costs == nullptr || std::ranges::all_of(expert_ranks(costs->experts), is_there)) return costs;
   }
   try {
     const Graph kept = rank_of_step(source_, layers_captured(), sizes, request_);
     if (cache_.units.empty()) cache_.units = UnitNames::of(kept).begins;
     if (layers_captured() > 0) check_layers(cache_.units, layers_captured(), source_.name);
     const std::vector<StepLevel> steps = levels_of(kept);
-    auto& tables = cache_.layouts[key];
-    if (!tables) tables = std::make_unique<LayoutCosts>(LayoutCosts{.experts = experts_of(kept, tensor)});
-    for (const int64_t ranks : expert_ranks(tables->experts)) {
-      if (tables->chains.contains(ranks)) continue;
+    auto& costs = cache_.layouts[key];
+    if (!costs) costs = std::make_unique<LayoutCosts>(LayoutCosts{.experts = experts_of(kept, tensor)});
+    for (const int64_t ranks : expert_ranks(costs->experts)) {
+      if (costs->chains.contains(ranks)) continue;
       const ExpertRanks over{.ranks = ranks, .apart = tensor, .capacity = request_.expert_capacity};
       std::vector<RecomputeLevel> levels;
       for (const auto& [what, on_host, step, keeps] : steps) {
         levels.push_back({what, on_host, keeps, std::make_shared<LayerChain>(chain(step, over))});
       }
-      tables->chains[ranks] = std::move(levels);
+      costs->chains[ranks] = std::move(levels);
     }
     if (cache_.flops == 0) count_flops(kept, tensor, sizes.micro_batch);
-    return tables.get();
+    return costs.get();
   } catch (const UnsupportedError& error) {
-    cache_.notes.push_back(fmt::format("no tensor parallel of {}: {}", tensor, error.what()));
+    cache_.notes.push_back(fmt::format("no tensor parallelism of degree {}: {}", tensor, error.what()));
   } catch (const NoPlanError& error) {
-    cache_.notes.push_back(fmt::format("no tensor parallel of {}: {}", tensor, error.what()));
+    cache_.notes.push_back(fmt::format("no tensor parallelism of degree {}: {}", tensor, error.what()));
   }
   cache_.layouts[key] = nullptr;
   return nullptr;
@@ -167,7 +167,7 @@ std::vector<LayoutSizes> LayerCosts::all_layouts() {
           for (const TensorLayout layout : tensor_layouts(request_, tensor)) {
             sizes.attention = attention;
             sizes.layout = layout;
-            if (tables_of(sizes) == nullptr) continue;
+            if (costs_of(sizes) == nullptr) continue;
             all.push_back(sizes);
             any = true;
           }
@@ -188,7 +188,7 @@ const std::vector<LayoutSizes>& LayerCosts::layouts() {
     cache_.layouts.clear();
     cache_.flops = 0;
     cache_.layers_differ = true;
-    cache_.notes = {"layers differ: tables are of all of them"};
+    cache_.notes = {"layers differ: all of them were captured"};
     layouts_ = all_layouts();
   }
   return *layouts_;
@@ -196,8 +196,8 @@ const std::vector<LayoutSizes>& LayerCosts::layouts() {
 
 const LayoutCosts* LayerCosts::of(const LayoutSizes& sizes) {
   try {
-    return tables_of(sizes);
-  } catch (const LayersDiffer&) {  // under this way alone
+    return costs_of(sizes);
+  } catch (const LayersDiffer&) {  // with this layout only
     return nullptr;
   }
 }

@@ -94,7 +94,7 @@ ClusterRequest ClusterRequest::on(const std::string& devices, const std::string&
   const auto [end, error] = std::from_chars(devices.data(), devices.data() + devices.size(), request.devices);
   const std::string rest(end, devices.data() + devices.size());
   if (error != std::errc() || request.devices < 1 || (!rest.empty() && (rest.size() < 2 || rest.front() != 'x'))) {
-    throw Error("devices '" + devices + "' is not a number of devices such as 1024xh100", NodeId(),
+    throw Error("devices '" + devices + "' is not of the form COUNTxDEVICE, such as 1024xh100", NodeId(),
                 Error::Fault::kUsage);
   }
   const Machine machine = Machine::find(rest.empty() ? "" : rest.substr(1), links);

@@ -1,4 +1,4 @@
-// The search of one request: plans by their bounds, simulations of what looks best, and the best with other knobs.
+// Searches for the best plan: branch and bound over estimates, then simulation of the best candidates.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -23,15 +23,13 @@
 
 namespace shadowgraph {
 
-// The best plan with another value of one knob.
-
 class PlanSearch {
  public:
   PlanSearch(const StepSource& source, const ClusterRequest& request, LayerCostCache& cache)
       : source_(source),
         answer_{.name = source.name, .request = request},
         cache_(cache),
-        tables_(source, answer_.request, cache),
+        costs_(source, answer_.request, cache),
         schedules_(cache.schedules) {
     check(request);
     check_links(request);
@@ -39,7 +37,7 @@ class PlanSearch {
     answer_.bound = best_estimate_;
   }
 
-  // Nothing is simulated where nothing fits.
+  // PlanAnswer::simulated is empty if nothing fits.
   PlanAnswer run(bool neighbours) {
     make_candidates();
     simulate_best();
@@ -72,7 +70,7 @@ class PlanSearch {
   struct Trial {
     Candidate* candidate;
     Estimate estimate;
-    int64_t memory;  // that it was looked for with
+    int64_t memory;  // limit of the estimate
     int tries = 0;
     bool spend_spare = true;
   };
@@ -82,13 +80,13 @@ class PlanSearch {
   static constexpr double kForever = std::numeric_limits<double>::infinity();
 
   const ClusterRequest& request() const { return answer_.request; }
-  // Least bound first.
+  // Sorted by lower bound.
   std::vector<Candidate> candidates_with(const std::vector<Recompute>& allowed, bool host_allowed = true) {
     std::vector<Candidate> candidates;
-    for (LayoutSizes sizes : tables_.layouts()) {
-      const LayoutCosts* tables = tables_.of(sizes);
-      for (const int64_t ranks : tables_.expert_ranks(tables->experts)) {
-        const RecomputeLadders& ladders = ladders_.emplace_back(tables->chains.at(ranks), allowed, host_allowed);
+    for (LayoutSizes sizes : costs_.layouts()) {
+      const LayoutCosts* costs = costs_.of(sizes);
+      for (const int64_t ranks : costs_.expert_ranks(costs->experts)) {
+        const RecomputeLadders& ladders = ladders_.emplace_back(costs->chains.at(ranks), allowed, host_allowed);
         sizes.experts = ranks;
         for (TrainingPlan& plan : plans_of(request(), sizes, ladders.kept().size())) {
           candidates.emplace_back(std::move(plan), ladders, request());
@@ -107,17 +105,17 @@ class PlanSearch {
     answer_.table_seconds = watch.seconds();
   }
 
-  // Works out all that may be within `near` times the best, since a simulation may find that the best does not fit.
+  // Estimates all candidates whose bound is within `near` times the best, since the best may turn out not to fit.
   void search(double near) {
     const Stopwatch watch;
-    constexpr size_t kAtOnce = 4;  // of which the later ones do not know yet how good the earlier ones are
+    constexpr size_t kAtOnce = 4;  // estimated in parallel, with the same limit
     for (size_t first = 0; first < candidates_.size(); first += kAtOnce) {
       const auto some = std::span(candidates_).subspan(first, std::min(kAtOnce, candidates_.size() - first));
-      const auto work_out = [&, enough = near * best_estimate_](size_t i) {
+      const auto estimate = [&, enough = near * best_estimate_](size_t i) {
         some[i].estimate(schedules_, answer_.memory, enough);
       };
       const auto is_near = [&](const Candidate& candidate) { return candidate.bound() < near * best_estimate_; };
-      if (std::ranges::any_of(some, is_near)) for_each_parallel(some.size(), work_out);
+      if (std::ranges::any_of(some, is_near)) for_each_parallel(some.size(), estimate);
       for (Candidate& candidate : some) {
         const Estimate* estimate = candidate.estimate(schedules_, answer_.memory, near * best_estimate_);
         if (candidate.fits()) answer_.bound = std::min(answer_.bound, candidate.bound());
@@ -129,8 +127,8 @@ class PlanSearch {
     answer_.search_seconds += watch.seconds();
   }
 
-  // What is too large once it is simulated is looked for again, with as much less memory. The same goes for what would be
-  // too large if it exceeds its estimate as others did.
+  // A plan that turns out too large in simulation is estimated again with a lower memory limit. The same applies in
+  // advance to plans that would be too large if they exceeded their estimates as much as others did.
   void simulate_best() {
     const Stopwatch watch;
     constexpr double kNearest = 1.05, kWider = 1.3, kFarthest = 4;
@@ -140,14 +138,14 @@ class PlanSearch {
       std::ranges::make_heap(trials_, kSlower);
     };
     search_within(near);
-    std::map<TensorLayout, double> excess;  // least of simulated bytes over estimated ones
+    std::map<TensorLayout, double> excess;  // minimum ratio of simulated to estimated bytes
     while (std::ssize(answer_.simulated) < request().simulated) {
       if (trials_.empty()) {
         if (!answer_.simulated.empty() || near > kFarthest) break;
         search_within(near * kWider);
         continue;
       }
-      // With less memory a plan may be slower than others that were not looked at yet.
+      // Lower memory limits make plans slower, possibly slower than candidates not estimated yet.
       const double quickest = trials_.front().estimate.seconds / best_estimate_;
       if (quickest > near) search_within(1.001 * quickest);
       Trial trial = pop();
@@ -158,7 +156,7 @@ class PlanSearch {
         retry_within(std::move(trial), static_cast<int64_t>(memory / known->second));
         continue;
       }
-      if (schedules_.full(trial.candidate->plan()) == nullptr) continue;  // short ones stood for one that there is not
+      if (schedules_.full(trial.candidate->plan()) == nullptr) continue;  // the full schedule does not exist
       SimulatedPlan made = simulated(*trial.candidate, trial.estimate);
       double& least = excess.try_emplace(made.plan.layout, kForever).first->second;
       least = std::min(least, static_cast<double>(made.bytes()) / estimated);
@@ -166,12 +164,12 @@ class PlanSearch {
         use_spare_memory(std::move(trial), std::move(made));
         continue;
       }
-      ++answer_.counted["simulated, and too large"];
-      if (made.bytes() <= answer_.memory) {  // the host is full
+      ++answer_.counted["simulated, but too large"];
+      if (made.bytes() <= answer_.memory) {  // host memory exceeded
         trial.candidate->learn(std::nullopt);
         continue;
       }
-      // More each time, since a layer computed again may free less than it should: blocks of the allocator are large.
+      // Reduced further each time: recomputing a layer may free less than expected, because allocator blocks are large.
       const int64_t over = std::max(made.bytes() - answer_.memory, answer_.memory / 200) * (trial.tries + 1);
       const int64_t less = std::min(trial.memory, trial.estimate.bytes) - over;
       retry_within(std::move(trial), less);
@@ -191,7 +189,7 @@ class PlanSearch {
     std::ranges::pop_heap(trials_, kSlower);
     Trial trial = std::move(trials_.back());
     trials_.pop_back();
-    return tried;
+    return trial;
   }
 
   void retry_within(Trial trial, int64_t memory) {
@@ -199,7 +197,7 @@ class PlanSearch {
     std::optional<Estimate> less;
     if (++trial.tries < kMostTries)
       less = trial.candidate->estimate_within(schedules_, memory, kForever, trial.spend_spare);
-    // A rank that is packed to its last byte leaves no room for what a simulation finds.
+    // Without spending spare memory there is more room for what the estimate misses.
     if (!less && trial.spend_spare && trial.candidate->plan().stages_per_rank > 1) {
       trial.spend_spare = false;
       trial.tries = 1;
@@ -224,7 +222,7 @@ class PlanSearch {
   bool fits(const SimulatedPlan& made) const {
     return made.bytes() <= answer_.memory && made.on_host <= host_memory_of(request().device);
   }
-  // A plan that was looked for with less memory may have been given too little: what it leaves is trial, too.
+  // A plan estimated with a lower limit may leave memory unused: tries again with the difference.
   void use_spare_memory(Trial trial, SimulatedPlan made) {
     constexpr double kWorthIt = 0.995;
     const double seconds = made.run.seconds();
@@ -246,7 +244,7 @@ class PlanSearch {
     trial.candidate->learn(std::move(trial.estimate));
   }
 
-  // A plan whose estimate is too large may fit once it is simulated.
+  // A plan whose estimate is slightly too large may still fit in simulation.
   void simulate_over_limit() {
     for (const double excess : {1.02, 1.05, 1.1}) {
       const auto found = first_fitting(static_cast<int64_t>(excess * static_cast<double>(answer_.memory)));
@@ -263,15 +261,15 @@ class PlanSearch {
   }
 
   void count() {
-    answer_.counted["plans in the space"] = std::ssize(candidates_);
+    answer_.counted["plans in the search space"] = std::ssize(candidates_);
     for (const Candidate& candidate : candidates_) {
-      ++answer_.counted[seen_.contains(&candidate) ? "worked out"
-                        : candidate.fits()         ? "slower by their bounds"
-                                                   : "without a schedule, or too large"];
+      ++answer_.counted[seen_.contains(&candidate) ? "estimated"
+                        : candidate.fits()         ? "pruned by their bounds"
+                                                   : "too large, or without a schedule"];
     }
   }
 
-  // The best plan of each other value of a knob, all other knobs free.
+  // For each option, finds the best plan for every other value.
   void add_neighbours() {
     const auto look = [&](const char* name, const auto& knob) {
       const std::string chosen = knob(answer_.best().plan);
@@ -291,29 +289,28 @@ class PlanSearch {
     });
   }
 
-  // The same sizes under an engine that overlaps otherwise.
+  // The same sizes with other overlap of tensor-parallel collectives.
   void add_overlap_neighbours() {
     const TrainingPlan& best = answer_.best().plan;
     for (const auto other : {CollectiveOverlap::kNone, CollectiveOverlap::kBackward, CollectiveOverlap::kPieces}) {
       if (best.tensor == 1 || other == best.overlap) continue;
       TrainingPlan plan = best;
       plan.overlap = other;
-      const LayoutCosts* tables = tables_.of(LayoutSizes::of(plan));
-      if (tables == nullptr) continue;
+      const LayoutCosts* costs = costs_.of(LayoutSizes::of(plan));
+      if (costs == nullptr) continue;
       plan.stages.clear();
       plan.recomputed.clear();
       plan.selective.clear();
       plan.in_part.clear();
       plan.offloaded.clear();
       const RecomputeLadders& ladders =
-          ladders_.emplace_back(tables->chains.at(best.experts), request().recompute, true);
+          ladders_.emplace_back(costs->chains.at(best.experts), request().recompute, true);
       Candidate candidate(std::move(plan), ladders, request());
       answer_.neighbours.push_back(best_of("overlap", std::string(to_string(other)), {&candidate}));
     }
   }
 
-  // Plans of the space in which nothing, parts or whole layers alone are computed again, and in which no layer is on the
-  // host.
+  // The best plans with each single recompute level, and without offloaded activations.
   void add_recompute_neighbours() {
     const auto best_with = [&](const char* knob, std::string_view value, std::vector<Candidate> others) {
       std::vector<Candidate*> all;
@@ -324,18 +321,18 @@ class PlanSearch {
       best_with("activations on", "device", candidates_with(request().recompute, false));
     }
     if (recompute_summary(answer_.best().plan) == to_string(Recompute::kNothing))
-      return;  // the others may do that, too
+      return;  // the other levels include it
     using enum Recompute;
     const std::vector<Recompute>& asked = request().recompute;
     for (const Recompute what : asked.empty() ? std::vector{kNothing, kSelective, kWhole}
                                               : std::vector{kNothing, kSelective, kWhole, kCurve}) {
       if (to_string(what) == recompute_summary(answer_.best().plan)) continue;
       if (what != Recompute::kNothing && !asked.empty() && std::ranges::find(asked, what) == asked.end()) continue;
-      best_with("computed again", to_string(what), candidates_with({what}));
+      best_with("recompute", to_string(what), candidates_with({what}));
     }
   }
 
-  // Each rank may have rows of all ranks of its group, as many of each token as it has experts for.
+  // Worst case: one rank receives the rows of all ranks of its group.
   void simulate_worst_routing() {
     const TrainingPlan& plan = answer_.best().plan;
     if (plan.experts == 1) return;
@@ -345,7 +342,7 @@ class PlanSearch {
     answer_.worst_routing = {made.run.seconds(), made.bytes()};
   }
 
-  // An estimate that has spent spare memory may need more than there is. It is looked for again with as much less.
+  // An estimate that spends spare memory may exceed the limit. It is repeated with a limit lowered by the excess.
   std::optional<Estimate> fitting(Candidate& candidate, double enough) {
     constexpr int kMostTries = 4;
     const Estimate* known = candidate.estimate(schedules_, answer_.memory, enough);
@@ -362,7 +359,7 @@ class PlanSearch {
 
   PlanNeighbour best_of(const std::string& knob, const std::string& value, const std::vector<Candidate*>& candidates) {
     constexpr double kMuchSlower = 1.5;
-    PlanNeighbour best{.knob = knob, .value = value, .why_not = "no plan fits, or no schedule is made for its sizes"};
+    PlanNeighbour best{.knob = knob, .value = value, .why_not = "no plan fits, or no schedule exists for its sizes"};
     std::optional<TrainingPlan> plan;
     double enough = kMuchSlower * answer_.best().run.seconds();
     for (Candidate* candidate : candidates) {
@@ -383,7 +380,7 @@ class PlanSearch {
     return best;
   }
 
-  // What people compare a plan with: all that was worked out, and where estimates and simulations differ.
+  // Records all estimated plans, and notes large differences between estimates and simulations.
   void finish() {
     for (const Candidate& candidate : candidates_) {
       const Estimate* found = candidate.found();
@@ -392,18 +389,17 @@ class PlanSearch {
     }
     constexpr double kFar = 0.02;
     for (const SimulatedPlan& made : answer_.simulated) {
-      const double further = made.run.seconds() / made.estimated - 1;
-      if (std::abs(further) <= kFar) continue;
-      answer_.notes.push_back(
-          fmt::format("{} takes {:+.1f} % against its estimate of {}: figures of layers are that far off",
-                      to_string(made.plan), 100 * further, human_seconds(made.estimated)));
+      const double error = made.run.seconds() / made.estimated - 1;
+      if (std::abs(error) <= kFar) continue;
+      answer_.notes.push_back(fmt::format("{} takes {:+.1f} % compared with its estimate of {} from layer costs",
+                                          to_string(made.plan), 100 * error, human_seconds(made.estimated)));
     }
   }
 
   const StepSource& source_;
   PlanAnswer answer_;
   LayerCostCache& cache_;
-  LayerCosts tables_;
+  LayerCosts costs_;
   std::deque<RecomputeLadders> ladders_;  // of candidates
   std::vector<Candidate> candidates_;
   std::vector<Trial> trials_;

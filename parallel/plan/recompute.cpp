@@ -21,12 +21,12 @@
 namespace shadowgraph {
 namespace {
 
-bool lies_in(const Graph& graph, RegionId region, RegionId layer) {
+bool is_in(const Graph& graph, RegionId region, RegionId layer) {
   while (region.valid() && region != layer) region = graph.region(region).parent;
   return region.valid();
 }
 
-// Calls f(layer, name, node) for each forward node of these layers, in one walk.
+// Calls f(layer, name, node) for each forward node of these layers, in one pass over the graph.
 template <class F>
 void for_each_result(const Graph& graph, std::span<const RegionId> layers, F&& f) {
   std::unordered_map<RegionId, size_t> numbers;
@@ -42,19 +42,19 @@ void for_each_result(const Graph& graph, std::span<const RegionId> layers, F&& f
   }
 }
 
-// What a layer hands on alone is kept by those that it goes to.
+// Whether the layer itself uses the storage. One that it only passes on is kept by the layers that use it.
 bool serves_layer(const Graph& graph, StorageId storage, RegionId layer) {
   bool serves = false;
   graph.for_each_value_in(storage, [&](ValueId value) {
     graph.for_each_use(value,
-                       [&](NodeId user) { serves = serves || lies_in(graph, charged_region(graph, user), layer); });
+                       [&](NodeId user) { serves = serves || is_in(graph, charged_region(graph, user), layer); });
   });
   return serves;
 }
 
 RegionId region_of(const Graph& graph, const std::string& layer) {
   const std::vector<RegionId> regions = regions_named(graph, layer);
-  if (regions.empty()) throw Error("there is no module " + layer);
+  if (regions.empty()) throw Error("unknown module " + layer);
   return regions.front();
 }
 
@@ -63,7 +63,7 @@ std::vector<RegionId> regions_of(const Graph& rank, std::span<const std::string>
   return regions_named(rank, fmt::format("{}", fmt::join(modules, "+")));
 }
 
-// Batches of small products are what attention by hand is made of: large results for little work.
+// Batched matmuls are excluded: in unfused attention they have large results for little work.
 bool is_expensive(const Graph& step, NodeId node) {
   using K = KernelClass;
   constexpr std::array kExpensive{K::kConvolution,        K::kPointwiseConvolution,
@@ -93,7 +93,7 @@ void keep_expensive_results(const Graph& rank, std::vector<CheckpointSegment>& s
       const auto found = segment_of.find(region.index);
       if (found == segment_of.end()) continue;
       std::vector<StorageId>& keep = segments[found->second].keep;
-      // What is added up over ranks is a part that nobody else wants.
+      // The partial sums are used only by the reduction.
       if (sums) rank.for_each_input(node, [&](ValueId value) { std::erase(keep, rank.value(value).storage); });
       rank.for_each_output(node, [&](ValueId value) {
         if (rank.value(value).storage.valid()) keep.push_back(rank.value(value).storage);
@@ -103,7 +103,7 @@ void keep_expensive_results(const Graph& rank, std::vector<CheckpointSegment>& s
   }
 }
 
-// torch's checkpoints hold all that is kept until a layer's backward is through, whether it is read or not.
+// torch's checkpoint frees kept tensors only after the layer's backward, even if they are not read.
 void extend_kept_lifetimes(Graph& rank, const CheckpointSegment& segment) {
   NodeId end;
   std::vector<StorageId> early;
@@ -125,7 +125,7 @@ void extend_kept_lifetimes(Graph& rank, const CheckpointSegment& segment) {
 }  // namespace
 
 std::vector<KeptResults> kept_result_options(const Graph& rank, const std::string& layer, const StageOptions& options) {
-  constexpr int64_t kMostWays = 6;
+  constexpr int64_t kMaxOptions = 6;
   const RegionId region = region_of(rank, layer);
   const ProgramCosts costs(rank);
   const NodeSeconds seconds(costs, *options.spec, options.interconnect);
@@ -133,11 +133,11 @@ std::vector<KeptResults> kept_result_options(const Graph& rank, const std::strin
   const CheckpointChain chain =
       CheckpointChain::of(rank, regions,
                           {.cost = [&](const Graph&, NodeId node) { return std::llround(seconds.of(node) * 1e9); },
-                           .most_options = kMostWays + 1});
-  std::vector<KeptResults> ways;
+                           .most_options = kMaxOptions + 1});
+  std::vector<KeptResults> options_by_size;
   for (const CheckpointStage& part : chain.parts) {
     for (size_t option = 1; option < part.keep.size(); ++option) {
-      KeptResults way;
+      KeptResults results;
       for_each_result(rank, regions, [&](size_t, std::string name, NodeId node) {
         bool kept = false;
         rank.for_each_output(node, [&](ValueId value) {
@@ -146,31 +146,31 @@ std::vector<KeptResults> kept_result_options(const Graph& rank, const std::strin
                           std::ranges::find(part.keep[option], storage) != part.keep[option].end() &&
                           serves_layer(rank, storage, region));
         });
-        if (kept) way.push_back(std::move(name));
+        if (kept) results.push_back(std::move(name));
       });
-      if (!way.empty()) ways.push_back(std::move(way));
+      if (!results.empty()) options_by_size.push_back(std::move(results));
     }
   }
-  return ways;
+  return options_by_size;
 }
 
 std::vector<std::vector<StorageId>> kept_storages(const Graph& rank, std::span<const RegionId> layers,
-                                                  const KeptResults& way) {
+                                                  const KeptResults& kept) {
   std::vector<std::vector<StorageId>> storages(layers.size());
   std::vector<size_t> found(layers.size(), 0);
   for_each_result(rank, layers, [&](size_t layer, const std::string& name, NodeId node) {
-    if (std::ranges::find(way, name) == way.end()) return;
+    if (std::ranges::find(kept, name) == kept.end()) return;
     ++found[layer];
     rank.for_each_output(node, [&](ValueId value) {
       if (rank.value(value).storage.valid()) storages[layer].push_back(rank.value(value).storage);
     });
   });
   for (size_t layer = 0; layer < layers.size(); ++layer) {
-    if (found[layer] == way.size()) continue;
+    if (found[layer] == kept.size()) continue;
     throw Error(
-        fmt::format("{} has {} of the {} results that the plan keeps: it is of another model, or of another way "
-                    "to cut it; plan again with --recompute curve",
-                    rank.text_or_empty(rank.region(layers[layer]).name), found[layer], way.size()));
+        fmt::format("{} has {} of the {} results that the plan keeps: the plan was made for another model or "
+                    "parallelism; run plan again with --recompute curve",
+                    rank.text_or_empty(rank.region(layers[layer]).name), found[layer], kept.size()));
   }
   return storages;
 }

@@ -1,4 +1,5 @@
-// Simulates a plan: a step captured whole, cut by a strategy of fewer layers, and key on all ranks of a pipeline.
+// Simulates a plan: captures the whole step, shards it and splits it into stages, and runs it on all ranks of a
+// pipeline.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -25,7 +26,7 @@ namespace shadowgraph {
 
 namespace {
 
-// Names without numbers; those that are the same are told apart by their order.
+// Names of nodes without layer numbers, made unique by their order.
 class Names {
  public:
   std::string of(const AssignmentNode& node) {
@@ -41,16 +42,17 @@ class Names {
 
 }  // namespace
 
+// Transfers the strategies solved for a model with few layers to the model with all layers.
 class SolvedStrategies {
  public:
-  // First the problem, then what was chosen.
+  // Call remember() with the problem first, then choose() with its solution.
   void remember(const AssignmentProblem& problem) { nodes_ = problem.nodes; }
   void choose(const std::vector<uint32_t>& choice) {
     Names names;
     for (size_t v = 0; v < nodes_.size(); ++v) strategies_[names.of(nodes_[v])] = nodes_[v].strategies[choice[v]];
   }
 
-  // Nothing if the problem has other variables, or lacks a strategy.
+  // Returns empty if the problem has other variables or lacks a strategy.
   std::optional<std::vector<uint32_t>> choice_of(const AssignmentProblem& problem) const {
     if (problem.nodes.size() != strategies_.size()) return std::nullopt;
     Names names;
@@ -72,14 +74,14 @@ class SolvedStrategies {
 
 namespace {
 
-// Replicas sum and gather a byte once a step, here of sixteen micro-batches. What hides that is not known yet, so all of
-// it counts. Less memory is then best of what is as quick.
+// Replicas reduce and gather a parameter byte once per step, here of sixteen micro-batches. Overlap is not known yet,
+// so all of it counts: among equally fast layouts the one with the least memory is then preferred.
 double seconds_of_parameter_byte(const Interconnect& links) {
   constexpr double kMicroBatches = 16;
   return links.levels.empty() ? 0 : 2 / links.levels.back().bandwidth / kMicroBatches;
 }
 
-// What it costs to compute a byte again by a kernel that reads two and writes one.
+// Time to recompute a byte by a kernel that reads two bytes and writes one.
 double seconds_of_kept_byte(const DeviceSpec& device) { return device.bandwidth > 0 ? 3 / device.bandwidth : 0; }
 
 StepRequest request_of(const LayoutSizes& sizes, const ClusterRequest& request) {
@@ -89,7 +91,7 @@ StepRequest request_of(const LayoutSizes& sizes, const ClusterRequest& request) 
           .cut_vocabulary = true};
 }
 
-Graph cut_by_hand(Graph step, const LayoutSizes& sizes, const ClusterRequest& request) {
+Graph shard_by_rules(Graph step, const LayoutSizes& sizes, const ClusterRequest& request) {
   StepRequest layout = request_of(sizes, request);
   layout.by_hand = "megatron";
   try {
@@ -105,9 +107,9 @@ Graph captured(const StepSource& source, int64_t layers, const LayoutSizes& size
       .capture({.micro_batch = sizes.micro_batch, .layers = layers, .attention = sizes.attention});
 }
 
-// A few layers are laid out as all would be, and all of them as those few.
-Graph cut_by_solver(Graph step, const StepSource& source, int64_t layers, const LayoutSizes& sizes,
-                    const ClusterRequest& request) {
+// Solves for a few layers, weighted to represent all, and applies the result to all layers.
+Graph shard_by_solver(Graph step, const StepSource& source, int64_t layers, const LayoutSizes& sizes,
+                      const ClusterRequest& request) {
   StepRequest layout = request_of(sizes, request);
   layout.overlap = sizes.overlap;
   layout.parameter_byte = seconds_of_parameter_byte(request.links);
@@ -126,7 +128,7 @@ Graph cut_by_solver(Graph step, const StepSource& source, int64_t layers, const 
   return std::move(plan_step(std::move(step), layout).answer.rank->graph);
 }
 
-// A rank of `context`, of those the one that has most kinds of calls.
+// The middle rank, which has the most kinds of calls.
 ContextRanks context_ranks(int64_t context, int64_t tensor) {
   return {.ranks = context, .rank = context / 2, .apart = tensor};
 }
@@ -160,7 +162,7 @@ std::map<std::string, std::string> layouts_of(const Graph& rank) {
 }  // namespace
 
 int64_t representative_layers(const StepSource& source) {
-  constexpr int64_t kLayers = 4;  // of the kind that most are of
+  constexpr int64_t kLayers = 4;  // of the most frequent kind
   const int64_t few = source.first_layers + kLayers;
   return source.layers > few ? few : 0;
 }
@@ -169,13 +171,13 @@ StepSource sequence_shard(const StepSource& source, const ClusterRequest& reques
   if (context == 1) return source;
   if (!source.with_sequence || request.sequence == 0) {
     throw Error(
-        fmt::format("sequences of {} are not cut, as it makes none of other lengths: say how long they are "
-                    "(--seq, sequence=), and in Python give inputs of two arguments, samples and tokens",
+        fmt::format("context parallelism of {} needs other sequence lengths: give the length (--seq, sequence=), and "
+                    "in Python make `inputs` a function of samples and tokens",
                     source.name));
   }
   if (request.sequence % (2 * context) != 0) {
-    throw Error(fmt::format("sequences of {} tokens are no {} equal chunks, two for each of {} ranks", request.sequence,
-                            2 * context, context));
+    throw Error(fmt::format("sequences of {} tokens do not divide into {} equal chunks, two for each of {} ranks",
+                            request.sequence, 2 * context, context));
   }
   return source.with_sequence(request.sequence / context);
 }
@@ -183,12 +185,12 @@ StepSource sequence_shard(const StepSource& source, const ClusterRequest& reques
 Graph rank_of_step(const StepSource& source, int64_t layers, const LayoutSizes& sizes, const ClusterRequest& request) {
   Graph rank = captured(source, layers, sizes, request);
   if (sizes.tensor > 1) {
-    rank = sizes.layout == TensorLayout::kMegatron ? cut_by_hand(std::move(rank), sizes, request)
-                                                   : cut_by_solver(std::move(rank), source, layers, sizes, request);
-    overlap_collectives(rank, sizes.overlap);  // knows products as they are captured
+    rank = sizes.layout == TensorLayout::kMegatron ? shard_by_rules(std::move(rank), sizes, request)
+                                                   : shard_by_solver(std::move(rank), source, layers, sizes, request);
+    overlap_collectives(rank, sizes.overlap);  // must run before matmuls are rewritten
   }
   if (request.float8 && float8_products(rank).products == 0) {
-    throw Error("no product of a layer can be in float8: parameters are to be in bfloat16, sizes to divide by 16");
+    throw Error("no matmul of a layer can use float8: parameters must be bfloat16 and sizes divisible by 16");
   }
   return with_context_over(std::move(rank), context_ranks(sizes.context, sizes.tensor));
 }
@@ -227,7 +229,7 @@ SimulatedPlan PlanSimulator::of(const StepSource& source, const ClusterRequest& 
   const StageOptions options{.spec = &request.device, .interconnect = &request.links, .gathers_once = false};
   const PipelineStages stages = PipelineStages::at_modules(step, cuts, options);
   const PlanSchedules::Entry* entry = schedules_.full(plan);
-  if (entry == nullptr) throw Error("there is no schedule of " + to_string(plan));
+  if (entry == nullptr) throw Error("no schedule exists for the sizes of " + to_string(plan));
   int64_t units = 0;
   for (const PlannedStage& stage : plan.stages) units += stage.units;
   int64_t parameters = 0;
@@ -247,7 +249,7 @@ SimulatedPlan PlanSimulator::of(const StepSource& source, const ClusterRequest& 
     if (cached_runs_.size() == kKept) cached_runs_.pop_front();
     cached_runs_.push_back({std::move(key), request.expert_capacity, run});
   }
-  int64_t on_host = 0;  // of the rank that has most there
+  int64_t on_host = 0;  // of the rank with the most
   for (int32_t rank = 0; rank < run.ranks(); ++rank) {
     int64_t bytes = run.rank(rank).host_peak;
     for (const int32_t s : run.rank(rank).stages) bytes += state_on_host(stages.of(s), replicas);
@@ -267,15 +269,15 @@ SimulatedPlan simulate(const StepSource& source, const ClusterRequest& request, 
 
 int64_t usable_memory(const ClusterRequest& request) {
   const int64_t all = request.memory.value_or(request.device.memory) - request.leave_free;
-  const int64_t beside = runtime_overhead_bytes(request.device);
-  if (all <= beside) {
-    throw NoPlanError(fmt::format("a device of {} has no room for a program: its context and NCCL's buffers take {}",
-                                  human_bytes(all), human_bytes(beside)));
+  const int64_t overhead = runtime_overhead_bytes(request.device);
+  if (all <= overhead) {
+    throw NoPlanError(fmt::format("{} of device memory is not enough: the CUDA context and NCCL buffers alone need {}",
+                                  human_bytes(all), human_bytes(overhead)));
   }
-  return all - beside;
+  return all - overhead;
 }
 
-// Groups of tensor parallel, of data parallel, of the pipeline, and of everyone.
+// NCCL groups: tensor parallel, data parallel, pipeline, and world.
 int64_t runtime_overhead_bytes(const DeviceSpec& device) {
   const DeviceAssumptions assumed = DeviceAssumptions::of(device);
   return assumed.context + 4 * assumed.nccl_group;

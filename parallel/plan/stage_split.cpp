@@ -9,11 +9,11 @@ namespace shadowgraph {
 
 namespace {
 
-// A stage's first units are at the higher level of two.
+// The first units of a stage are at the higher of two adjacent levels.
 struct TwoLevels {
   const LayerChain* more;
   const LayerChain* less;
-  int64_t middle;  // where the lower one begins
+  int64_t middle;  // first unit at the lower level
 };
 
 TwoLevels levels_of(const RecomputeLadder& ladder, const StageUnits& stage) {
@@ -29,14 +29,14 @@ int64_t sum_of(const RecomputeLadder& ladder, const StageUnits& stage, Figure fi
   return (middle > stage.first ? (more->*figure)(stage.first, middle) : 0) + (less->*figure)(middle, stage.last);
 }
 
-// Bytes that are there whatever is computed again.
+// Bytes that do not depend on recompute.
 int64_t held_of(const RecomputeLadder& ladder, const StageUnits& stage, const SplitLimits& limits) {
   const LayerChain& kept = ladder.kept();
   return held_by(kept.standing(stage.first, stage.last), limits.replicas).all() + kept.fixed(stage.first, stage.last);
 }
 
-int64_t beside_held(const RecomputeLadder& ladder, const StageUnits& stage, InFlight in_flight,
-                    const SplitLimits& limits) {
+int64_t activation_bytes(const RecomputeLadder& ladder, const StageUnits& stage, InFlight in_flight,
+                         const SplitLimits& limits) {
   int64_t bytes = in_flight.gradients * sum_of(ladder, stage, &LayerChain::carried);
   if (in_flight.weights > 0) bytes += in_flight.weights * sum_of(ladder, stage, &LayerChain::awaiting);
   return bytes + passing_of(ladder, stage) / limits.stages_per_rank;
@@ -68,11 +68,13 @@ class Splitter {
   static constexpr int kHalvings = 40;
   static constexpr double kClose = 1e-4;
 
-  // The fewest steps with which a stage fits; nothing: none. A higher level may need more while it passes.
+  // Returns the fewest recompute steps with which a stage fits, if any. A higher level may have a higher transient
+  // peak.
   std::optional<int64_t> fewest_steps(int64_t first, int64_t last, size_t stage) const {
     const int64_t held = held_of(ladder_, {first, last}, limits_);
     const auto fits = [&](int64_t n) {
-      return held + beside_held(ladder_, {first, last, n}, limits_.in_flight[stage], limits_) <= limits_.memory[stage];
+      return held + activation_bytes(ladder_, {first, last, n}, limits_.in_flight[stage], limits_) <=
+             limits_.memory[stage];
     };
     if (fits(0)) return 0;
     const int64_t highest = max_recompute_steps(ladder_, first, last), units = last - first;
@@ -87,10 +89,10 @@ class Splitter {
     return most;
   }
 
-  // Halvings come to the same stretches again and again.
+  // Cache, since the bisection evaluates the same ranges repeatedly.
   struct Known {
     StageUnits stage;
-    double seconds = std::numeric_limits<double>::infinity();  // of a stretch that does not fit
+    double seconds = std::numeric_limits<double>::infinity();  // if it does not fit
   };
   std::optional<StageUnits> stage(int64_t first, int64_t last, size_t number, double seconds) {
     const auto key = (static_cast<uint64_t>(number) * static_cast<uint64_t>(units_) + static_cast<uint64_t>(first)) *
@@ -110,7 +112,7 @@ class Splitter {
     std::vector<StageUnits> made;
     int64_t first = 0;
     for (int64_t s = 0; s < stages_; ++s) {
-      const int64_t end = units_ - (stages_ - s - 1);  // one for each stage behind
+      const int64_t end = units_ - (stages_ - s - 1);  // leaves one unit for each later stage
       std::optional<StageUnits> largest = stage(first, first + 1, static_cast<size_t>(s), seconds);
       if (!largest) return std::nullopt;
       int64_t fits = first + 1, step = 1;
@@ -203,7 +205,7 @@ class SpareMemory {
             passing_of(ladder_, stage)};
   }
 
-  // All that stands, what is between forward and backward at most, and the most that passes.
+  // Resident bytes, plus the peak of carried activations, plus the transient peak.
   int64_t needed() const {
     int64_t live = 0, most = 0, passing = 0;
     for (const auto& [s, own] : own_) passing = std::max(passing, own.figures.passing);
@@ -237,8 +239,8 @@ class SpareMemory {
 
 }  // namespace
 
-// Levels are points of bytes and seconds. One above the line between two others is never worth it. Some layers at one of
-// these and some at the other are quicker with the same bytes.
+// Keeps the lower convex hull of the (bytes, seconds) points: a level above the line between two others is dominated by
+// a mix of layers at those two.
 RecomputeLadder::RecomputeLadder(std::vector<RecomputeLevel> levels, const std::vector<Recompute>& allowed,
                                  std::optional<double> exposed) {
   const auto bytes = [](const RecomputeLevel& level) {
@@ -292,7 +294,7 @@ const RecomputeLevel& level_of(const RecomputeLadder& ladder, const StageUnits& 
   return ladder.levels()[static_cast<size_t>(level)];
 }
 
-// Where the higher level ends, the join is that of units of the lower one.
+// At the boundary between the two levels, the join of the lower one is used.
 StageFigures figures_of(const RecomputeLadder& ladder, const StageUnits& stage) {
   const auto [more, less, middle] = levels_of(ladder, stage);
   if (middle == stage.first) return less->stage(stage.first, stage.last);
@@ -317,7 +319,7 @@ int64_t host_bytes_of(const RecomputeLadder& ladder, const StageUnits& stage, In
 
 int64_t bytes_of(const RecomputeLadder& ladder, const StageUnits& stage, InFlight in_flight,
                  const SplitLimits& limits) {
-  return held_of(ladder, stage, limits) + beside_held(ladder, stage, in_flight, limits);
+  return held_of(ladder, stage, limits) + activation_bytes(ladder, stage, in_flight, limits);
 }
 
 std::optional<std::vector<StageUnits>> split(const RecomputeLadder& ladder, const SplitLimits& limits) {

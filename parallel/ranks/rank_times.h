@@ -8,9 +8,9 @@
 //     ranks[1].compute(2e-3, 3);
 //     RankTimes::of(ranks, {}).seconds();                              // 4.1e-3
 //
-// A rank computes in order, and what it communicates runs beside that. A communication begins when all who take part have
-// come to it and are done with what they computed before. One follows another between the same ranks in one direction, and
-// in one group. Computing goes on unless the program waits.
+// A rank computes in order, and what it communicates runs beside that. A communication begins when all who take part
+// have come to it and are done with what they computed before. One follows another between the same ranks in one
+// direction, and in one group. Computing goes on unless the program waits.
 #pragma once
 
 #include <cstdint>
@@ -63,8 +63,8 @@ struct RankStepTime {
 
 class RankTimes {
  public:
-  // `groups`: the ranks of each, by number; each is in it once. `name` gives a step in words, for errors. Throws Error if
-  // ranks wait for ever, or meet in steps that do not match: each rank that is stuck is named with its step. Linear.
+  // `groups`: the ranks of each, by number; each is in it once. `name` gives a step in words, for errors. Throws Error
+  // if ranks wait for ever, or meet in steps that do not match: each rank that is stuck is named with its step. Linear.
   using StepName = std::function<std::string(uint32_t rank, const RankStep& step)>;
   static RankTimes of(std::span<const RankProgram> ranks, std::span<const std::vector<uint32_t>> groups,
                       const StepName& name = {});

@@ -170,10 +170,10 @@ PipelineSchedule::Rows zb_h2_rows(const PipelineSize& size) { return interleaved
 
 // Schedules that repeat one block every six slots ("Pipeline Parallelism with Controllable Memory", arXiv 2405.15362).
 //
-// All actions are taken for equally long. A micro-batch passes a rank at four times: out at F0, back at F1, its gradient
-// out at B1 and back at B0. Each moves by so many slots from rank to rank. On every rank the four must differ modulo six,
-// and weight gradients take the two slots that are left. How long a micro-batch stays decides what is held. The steps add
-// up to 4 slots a rank in v_min and 6 in v_half, where 1F1B has 12.
+// All actions are taken for equally long. A micro-batch passes a rank at four times: out at F0, back at F1, its
+// gradient out at B1 and back at B0. Each moves by so many slots from rank to rank. On every rank the four must differ
+// modulo six, and weight gradients take the two slots that are left. How long a micro-batch stays decides what is held.
+// The steps add up to 4 slots a rank in v_min and 6 in v_half, where 1F1B has 12.
 
 constexpr int64_t kPeriod = 6;
 

@@ -1,5 +1,5 @@
-// The schedules that have names: one row each. All else that knows schedules reads it here: PipelineSchedule::named(), the
-// search of plans, exports, emitted scripts, --help, and the table of docs/many-devices.md.
+// The schedules that have names: one row each. All else that knows schedules reads it here: PipelineSchedule::named(),
+// the search of plans, exports, emitted scripts, --help, and the table of docs/many-devices.md.
 #pragma once
 
 #include <span>

@@ -25,9 +25,9 @@ class CutTable {
     return bound;
   }
 
-  // The cuts within that bound that send least; of equal ones those that leave the stages before them evenest. The stages
-  // before a cut hold at most so much, and so do those behind it. So each cut lies in a window, narrow where stages are
-  // even.
+  // The cuts within that bound that send least; of equal ones those that leave the stages before them evenest. The
+  // stages before a cut hold at most so much, and so do those behind it. So each cut lies in a window, narrow where
+  // stages are even.
   std::vector<int32_t> cheapest(int32_t stages, double bound) const {
     const double slack = bound * kSlack;
     std::vector<Sources> sources(1);

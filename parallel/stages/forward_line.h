@@ -1,4 +1,5 @@
-// Which nodes read what comes from parameters alone: weight.t(), weight.to(bf16), FSDP's all_gather and what is before it.
+// Which nodes read what comes from parameters alone: weight.t(), weight.to(bf16), FSDP's all_gather and what is before
+// it.
 #pragma once
 
 #include <algorithm>
@@ -32,8 +33,8 @@ class ForwardLine {
 
   int32_t length() const { return static_cast<int32_t>(nodes_.size()); }
   NodeId node(int32_t position) const { return nodes_[static_cast<size_t>(position)]; }
-  // Where a node belongs: a forward node to its own position, a backward node to the one that it differentiates. A sum of
-  // gradients belongs to the earliest of what it sums. kNowhere: is_free(), of the optimizer, or a placeholder.
+  // Where a node belongs: a forward node to its own position, a backward node to the one that it differentiates. A sum
+  // of gradients belongs to the earliest of what it sums. kNowhere: is_free(), of the optimizer, or a placeholder.
   int32_t position(NodeId node) const { return position_[node]; }
   // Depends on inputs and buffers alone: any stage can compute it.
   bool is_free(NodeId node) const { return free_[node]; }

@@ -122,8 +122,8 @@ class ReplicatedStages {
     return all;
   }
 
-  // Gradients are read, the state is read and written, and parameters are written. The host is sent the first, and sends
-  // the last.
+  // Gradients are read, the state is read and written, and parameters are written. The host is sent the first, and
+  // sends the last.
   double step_seconds() const {
     const double passed = share(&KindOfWeights::gradients) + share(&KindOfWeights::parameters);
     const double moved = passed + 2 * share(&KindOfWeights::weights, *replicas_.state.optimizer);

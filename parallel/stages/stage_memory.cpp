@@ -73,8 +73,8 @@ uint32_t OptimizerShare::root(uint32_t storage) const {
 
 void OptimizerShare::join(StorageId a, StorageId b) { parent_[root(a.index)] = root(b.index); }
 
-// What stands at one place of a node's lists belongs together; so do all tensors of a node without lists. Numbers, which
-// all parameters may share, join nothing.
+// What stands at one place of a node's lists belongs together; so do all tensors of a node without lists. Numbers,
+// which all parameters may share, join nothing.
 void OptimizerShare::join_node(const Graph& graph, NodeId node) {
   std::vector<StorageId> at_place;
   StorageId single;

@@ -148,8 +148,8 @@ class ProcessTrace {
     attribute("is_cpu_op", kAttributeBool, 1);
     end();
   }
-  // A group of the captured process is an axis of its mesh: so many processes, each so far from the last. This process is
-  // in another one of that axis, or in the same.
+  // A group of the captured process is an axis of its mesh: so many processes, each so far from the last. This process
+  // is in another one of that axis, or in the same.
   std::vector<int64_t> group_of_process(const std::vector<int64_t>& captured) const {
     const auto size = static_cast<int64_t>(captured.size());
     const int64_t apart = size > 1 ? captured[1] - captured[0] : 1;

@@ -152,7 +152,7 @@ def test_what_cannot_be_is_said(step):
         sg.pipeline(step, "1f1b")
     with pytest.raises(sg.Error, match="has its ranks"):
         sg.pipeline(step, sg.PipelineSchedule("1f1b", 2, 2), ranks=2)
-    with pytest.raises(sg.Error, match="there is no schedule '2f2b'"):
+    with pytest.raises(sg.Error, match="unknown schedule '2f2b'"):
         sg.PipelineSchedule("2f2b", 2, 2)
     with pytest.raises(sg.ParseError, match="line 1, cell 2"):
         sg.PipelineSchedule.from_csv("0F0,0Q0")

@@ -219,7 +219,7 @@ TEST(WhatWouldFit, NamesChangesThatWerePlanned) {
   const std::vector<std::string> changes = changes_of(why);
   ASSERT_GE(changes.size(), 2U) << why;
   EXPECT_THAT(changes.front(), HasSubstr("with any micro-batch: tp 1")) << why;
-  EXPECT_THAT(changes, Contains(AllOf(HasSubstr("devices of"), HasSubstr("more: tp"))));
+  EXPECT_THAT(changes, Contains(AllOf(HasSubstr("devices with"), HasSubstr("more: tp"))));
   for (const std::string& change : changes) EXPECT_THAT(change, AllOf(HasSubstr(" a step"), HasSubstr("tp "))) << why;
 }
 
@@ -229,8 +229,8 @@ TEST(WhatWouldFit, ABatchForFewerRanksIsMadeLarger) {
   request.tensor = {1};
   request.pipeline = {1};
   const std::string why = why_nothing_fits(small_source("llama3_8b", 6), request);
-  EXPECT_THAT(why, HasSubstr("no size of tensor parallel")) << why;
-  EXPECT_THAT(changes_of(why), Contains(HasSubstr("8 samples a step, 5 more: "))) << why;
+  EXPECT_THAT(why, HasSubstr("no tensor-parallel degree")) << why;
+  EXPECT_THAT(changes_of(why), Contains(HasSubstr("8 samples per step, 5 more: "))) << why;
 }
 
 }  // namespace
