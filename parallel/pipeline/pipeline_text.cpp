@@ -13,7 +13,7 @@ namespace {
 std::string percent(double part, double whole) { return fmt::format("{:.1f} %", whole > 0 ? 100 * part / whole : 0); }
 
 std::string peak_moment(const PipelineRank& rank) {
-  return rank.peak_at.stage < 0 ? "the optimizer's step" : to_string(rank.peak_at);
+  return rank.peak_at.stage < 0 ? "the optimizer step" : to_string(rank.peak_at);
 }
 
 std::string stage_table(const PipelineStages& stages) {
@@ -52,15 +52,15 @@ std::string worst_of(const PipelineRun& run) {
   int64_t gradients = 0;
   for (const int32_t s : worst.stages) gradients += run.stages().of(s).gradients;
   std::string text = fmt::format(
-      "most memory: rank {}, {} live in {}: {} there from the beginning, {} of gradients, {} between "
-      "forward and backward ({} micro-batches)\n",
+      "most memory: rank {}, {} live in {}: {} resident, {} of gradients, {} of activations ({} micro-batches in "
+      "flight)\n",
       r, human_bytes(worst.peak), peak_moment(worst), human_bytes(worst.resident), human_bytes(gradients),
       human_bytes(worst.activations_peak), worst.microbatches_peak);
   int32_t slow = 0;
   for (int32_t i = 1; i < run.ranks(); ++i) {
     if (run.rank(i).computing > run.rank(slow).computing) slow = i;
   }
-  text += fmt::format("most work: rank {}, {} of {}\n", slow, human_seconds(run.rank(slow).computing),
+  text += fmt::format("most compute: rank {}, {} of {}\n", slow, human_seconds(run.rank(slow).computing),
                       human_seconds(run.seconds()));
   return text;
 }

@@ -115,7 +115,7 @@ int64_t Candidate::other_streams() const {
   return ::shadowgraph::other_streams(plan_, *request_, outside, weights);
 }
 
-Candidate::Candidate(TrainingPlan plan, const RecomputeLadders& ways, const ClusterRequest& request)
+Candidate::Candidate(TrainingPlan plan, const RecomputeLadders& ladders, const ClusterRequest& request)
     : plan_(std::move(plan)), ladders_(&ladders), request_(&request) {
   const double all = ladders.kept().seconds(0, ladders.kept().size()).all();
   const auto ranks = static_cast<double>(plan_.pipeline), times = static_cast<double>(plan_.microbatches);

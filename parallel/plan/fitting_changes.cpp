@@ -213,7 +213,7 @@ class FittingChanges {
   void shorter_sequences() {
     constexpr int64_t kShortest = 128;
     if (!source_.with_sequence || request_.sequence == 0) return;
-    std::map<int64_t, LayerCostCache> cache;
+    std::map<int64_t, LayerCostCache> caches;
     int64_t longest = 0;
     const auto fits = [&](int64_t sequence) {
       ClusterRequest shorter = with_sequence(request_, sequence);

@@ -23,7 +23,7 @@ double value_of(PlanTopic about, const std::string& text) {
 
 std::vector<double> question_values(PlanTopic about, const std::vector<std::string>& words) {
   if (about == PlanTopic::kPrice && !words.empty()) {
-    throw Error("the question 'price' has no values: numbers of devices are found");
+    throw Error("--what price takes no --values: the number of devices is searched");
   }
   std::vector<double> values;
   for (const std::string& word : words) values.push_back(value_of(about, word));
@@ -55,8 +55,7 @@ namespace {
 constexpr double kDaySeconds = 86400;
 
 std::vector<std::string> head_of(const PlanTable& table) {
-  std::vector<std::string> head{table.head, "a step", "tokens/s a device", "of the peak", "exposed",
-                                "waiting",  "bytes"};
+  std::vector<std::string> head{table.head, "step time", "tokens/s/device", "of peak", "exposed", "waiting", "bytes"};
   if (table.about == PlanTopic::kPrice) head.insert(head.end(), {"days", "price"});
   head.emplace_back("plan");
   return head;
@@ -86,7 +85,7 @@ std::string to_text(const PlanTable& table) {
   for (const PlanRow& row : table.rows) lines.push_back(cells_of(table, row));
   std::vector<size_t> widths(lines.front().size(), 0);
   for (const auto& cells : lines) {
-    // Words of what does not fit run across the columns.
+    // Messages of rows without a plan span the columns.
     const size_t aligned = cells.size() == widths.size() ? cells.size() - 1 : 1;
     for (size_t i = 0; i < aligned; ++i) widths[i] = std::max(widths[i], cells[i].size());
   }

@@ -158,7 +158,7 @@ def test_what_cannot_be_is_said(step):
         sg.PipelineSchedule.from_csv("0F0,0Q0")
     with pytest.raises(sg.Error, match="no module layers.9"):
         sg.pipeline(step, "1f1b", ranks=2, microbatches=2, cuts=["layers.9"])
-    with pytest.raises(sg.Error, match="has 2 stages, and the step is cut into 3"):
+    with pytest.raises(sg.Error, match="has 2 stages, but the step is split into 3"):
         sg.pipeline(step, "1f1b", ranks=2, microbatches=2, cuts=["layers.2", "layers.3"])
     twice = sg.capture_training_step(Net, "f32[2,64]", loss=torch.mean, optimizer="sgd", accumulate=2)
     with pytest.raises(sg.Error, match="accumulates gradients over 2"):
@@ -334,7 +334,7 @@ def test_pieces_compute_the_gradients_of_the_step():
     assert all(torch.equal(found[name], expected[name]) for name in expected)
     with pytest.raises(sg.Error, match="a piece is F, B, I or W, not X"):
         run.piece(step, 0, "X")
-    with pytest.raises(sg.Error, match="there is no stage 3"):
+    with pytest.raises(sg.Error, match="stage 3 does not exist"):
         run.piece(step, 3, "F")
 
 
