@@ -85,7 +85,7 @@ const OptionTable<TrainingPlan>& TrainingPlan::table() {
                                 .add("schedule", &TrainingPlan::schedule, "")
                                 .add("overlap", &TrainingPlan::overlap, "overlap {}")
                                 .add("data_outermost", &TrainingPlan::data_outermost, "dp outermost")
-                                .add("optimizer_on_host", &TrainingPlan::optimizer_on_host, "optimizer on the host");
+                                .add("optimizer_on_host", &TrainingPlan::optimizer_on_host, "optimizer on CPU");
   return table;
 }
 

@@ -109,7 +109,7 @@ def test_limits(baseline, tmp_path):
         assert tool("check", baseline, tmp_path / "step.sg", "--max-peak", limit).returncode == code, limit
     for wrong in ("1%", "+1", "lots", "-1%", "+x%"):
         done = tool("check", baseline, tmp_path / "step.sg", "--max-peak", wrong)
-        assert done.returncode == 2 and "no limit such as +1%" in done.stderr, wrong
+        assert done.returncode == 2 and "not a limit such as +1%" in done.stderr, wrong
     assert tool("check", baseline, tmp_path / "step.sg", "--max-time", "3s").returncode == 2
 
 

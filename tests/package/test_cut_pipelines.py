@@ -290,7 +290,7 @@ def test_collectives_inside_a_stage_are_among_its_processes(apart, tmp_path):
         groups = json.loads(dict(fields(nodes[0]["inputs"]))[1])
         first = rank - rank // apart % 2 * apart
         assert groups == [{"pg_name": "0", "ranks": [first, first + apart]}]
-    with pytest.raises(sg.Error, match="no axis of the 3 processes"):
+    with pytest.raises(sg.Error, match="not an axis of the 3 processes"):
         run.write_chakra(str(tmp_path / "odd"), processes_per_stage=3)
 
 

@@ -112,13 +112,13 @@ def test_a_module_without_layers_is_planned():
 @pytest.mark.parametrize(
     ("changed", "error", "why"),
     [
-        (dict(devices="many"), sg.Error, "is not a number of devices"),
+        (dict(devices="many"), sg.Error, "is not of the form"),
         (dict(devices="8xh9000"), sg.Error, "h9000"),
         (dict(memory="2070MB"), sg.NoPlanError, "no plan of model fits"),
-        (dict(memory="1GB"), sg.NoPlanError, "no room for a program"),
-        (dict(schedule=["2f2b"]), sg.Error, "no schedule"),
+        (dict(memory="1GB"), sg.NoPlanError, "is not enough"),
+        (dict(schedule=["2f2b"]), sg.Error, "unknown schedule"),
         (dict(tensor=[3]), sg.Error, "does not divide"),
-        (dict(pipeline=[3]), sg.NoPlanError, "no size of tensor parallel(.|\\n)*with any pipeline"),
+        (dict(pipeline=[3]), sg.NoPlanError, "no tensor-parallel degree(.|\\n)*with any pipeline"),
         (dict(tensor=2), sg.Error, r"give tensor=\[2\]"),
         (dict(layers=6), sg.Error, "how many, a function"),
     ],

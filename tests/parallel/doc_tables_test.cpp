@@ -43,7 +43,7 @@ TEST(DocTables, HaveAllSchedules) {
 }
 
 TEST(DocTables, HaveAllEngines) {
-  std::string table = "| file | for | what it has no words for |\n|---|---|---|\n";
+  std::string table = "| file | for | not supported |\n|---|---|---|\n";
   for (const Engine& engine : engines()) {
     table += fmt::format("| `{}` | {} | {} |\n", engine.file, engine.about, engine.cannot_express);
   }

@@ -430,14 +430,14 @@ TEST(TrainingPlan, TheHostIsAKnobAndHasAnEnd) {
     plan_training(source, request);
     FAIL() << "half of it is enough";
   } catch (const NoPlanError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("with the optimizer on the host: tp 1"));
+    EXPECT_THAT(error.what(), HasSubstr("with the optimizer offloaded to CPU: tp 1"));
   }
   request.offload.push_back(Offload::kOptimizer);
   const PlanAnswer with = plan_training(source, request);
   EXPECT_TRUE(with.best().plan.optimizer_on_host);
   EXPECT_GT(with.best().on_host, 0);
   EXPECT_LE(with.best().bytes(), with.memory);
-  EXPECT_THAT(to_text(with), HasSubstr("optimizer on the host"));
+  EXPECT_THAT(to_text(with), HasSubstr("optimizer on CPU"));
   request.device.host->memory = with.best().on_host - 1;
   EXPECT_THROW(plan_training(source, request), NoPlanError);
   request.device.host.reset();
