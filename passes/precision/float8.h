@@ -33,7 +33,7 @@ struct Float8Options {
 
   static OptionTable<Float8Options> table() {
     return OptionTable<Float8Options>().add("except", &Float8Options::except,
-                                            "modules whose products stay as they are: 'lm_head,layers.0.*'");
+                                            "modules to leave unchanged: 'lm_head,layers.0.*'");
   }
 };
 

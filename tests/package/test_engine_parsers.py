@@ -68,7 +68,7 @@ def test_megatron_keeps_the_first_layers_and_the_optimizer_on_the_host(step):
     text, _, _ = files_of(step, knobs)["megatron.args"]
     assert "--cpu-offloading-num-layers 2\n" in text
     assert "--optimizer-cpu-offload\n--optimizer-offload-fraction 1.0\n--use-precision-aware-optimizer\n" in text
-    for changed, why in (({"offloaded": first[1:]}, "plan offloads others"), ({"recomputed": first}, "without recompute"),
+    for changed, why in (({"offloaded": first[1:]}, "offloads others"), ({"recomputed": first}, "without recompute"),
                          ({"zero": 0}, "--zero 1")):  # fmt: skip
         text, why_not, _ = files_of(step, knobs | changed)["megatron.args"]
         assert not text and why in why_not

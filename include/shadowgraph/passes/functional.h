@@ -147,7 +147,7 @@ struct DecomposeOptions {
   static OptionTable<DecomposeOptions> table() {
     return OptionTable<DecomposeOptions>().parsed(
         "to", &DecomposeOptions::to, &OperatorSet::named, +[](const OperatorSet& set) { return set.text(); },
-        "core-aten, no-fused, basic, names joined by '+', or @file");
+        "target operators: core-aten, no-fused, basic, names joined by '+', or @file");
   }
 };
 

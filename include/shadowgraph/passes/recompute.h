@@ -221,14 +221,14 @@ struct CheckpointModulesOptions {
   static OptionTable<CheckpointModulesOptions> table() {
     return OptionTable<CheckpointModulesOptions>()
         .add("modules", &CheckpointModulesOptions::modules,
-             "patterns of paths joined by '+', or auto: the longest run of numbered modules; none: "
-             "regions marked as checkpoints")
-        .choice("policy", &CheckpointModulesOptions::policy, {"each", "every", "sqrt", "budget", "optimal"},
-                "each, every (k-th), sqrt (segments), budget (the fewest from the first on), or optimal (the least to "
-                "compute again)")
+             "module patterns joined by '+', or auto: the longest run of numbered modules (default: regions marked as "
+             "checkpoints)")
+        .choice(
+            "policy", &CheckpointModulesOptions::policy, {"each", "every", "sqrt", "budget", "optimal"},
+            "each, every (k-th), sqrt (segments), budget (as few as possible, in order), or optimal (least recompute)")
         .add("every", &CheckpointModulesOptions::every, "with policy=every: k", {.least = 1})
         .add("bytes", &CheckpointModulesOptions::bytes,
-             "with policy=budget and optimal: the peak of live bytes that is allowed: 40GB, 512MiB, 1000",
+             "with policy=budget and optimal: limit of peak live bytes: 40GB, 512MiB, 1000",
              {.kind = OptionKind::kBytes, .least = 1});
   }
 };
@@ -383,8 +383,8 @@ struct OffloadOptions {
   static OptionTable<OffloadOptions> table() {
     return OptionTable<OffloadOptions>()
         .add("modules", &OffloadOptions::modules,
-             "patterns of paths joined by '+', or auto: the longest run of numbered modules")
-        .add("least", &OffloadOptions::least, "bytes of a tensor; smaller ones stay",
+             "module patterns joined by '+', or auto: the longest run of numbered modules")
+        .add("least", &OffloadOptions::least, "smallest tensor to offload, in bytes",
              {.kind = OptionKind::kBytes, .least = 0});
   }
 };

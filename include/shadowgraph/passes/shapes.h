@@ -68,9 +68,9 @@ struct ShapePropagationOptions {
   static OptionTable<ShapePropagationOptions> table() {
     return OptionTable<ShapePropagationOptions>()
         .parsed("inputs", &ShapePropagationOptions::inputs, &inputs_of, &text_of,
-                "name=f32[8,3,64,64], several joined by ';'; others as recorded")
+                "new inputs, name=f32[8,3,64,64], separated by ';' (default: as captured)")
         .choice("baked", &ShapePropagationOptions::baked, {"report", "error"},
-                "what to do about recorded sizes that stand in arguments: report or error");
+                "handling of captured sizes in arguments: report or error");
   }
 };
 

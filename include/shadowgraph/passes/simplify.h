@@ -34,8 +34,9 @@ struct CseOptions {
   Phases phases = Phases::kWithin;
 
   static OptionTable<CseOptions> table() {
-    return OptionTable<CseOptions>().choice("phases", &CseOptions::phases, {"within", "merge"},
-                                            "within, or merge: backward may keep what forward computed");
+    return OptionTable<CseOptions>().choice(
+        "phases", &CseOptions::phases, {"within", "merge"},
+        "within: only within a phase; merge: backward may reuse results of forward");
   }
 };
 struct CseResult {
@@ -50,7 +51,8 @@ struct ConstFoldOptions {
   int64_t max_bytes = 4096;
 
   static OptionTable<ConstFoldOptions> table() {
-    return OptionTable<ConstFoldOptions>().add("max_bytes", &ConstFoldOptions::max_bytes, "largest constant to make",
+    return OptionTable<ConstFoldOptions>().add("max_bytes", &ConstFoldOptions::max_bytes,
+                                               "largest constant to create, in bytes",
                                                {.kind = OptionKind::kBytes, .least = 0});
   }
 };
@@ -71,7 +73,7 @@ struct DceOptions {
 
   static OptionTable<DceOptions> table() {
     return OptionTable<DceOptions>().choice("random", &DceOptions::random, {"keep", "drop"},
-                                            "keep, or drop: later random numbers may differ");
+                                            "random operators: keep, or drop (later random numbers may differ)");
   }
 };
 struct DceResult {
@@ -161,8 +163,8 @@ struct RewriteOptions {
 
   static OptionTable<RewriteOptions> table() {
     return OptionTable<RewriteOptions>()
-        .add("file", &RewriteOptions::file, "file of rules: rule NAME, pattern, =>, replacement")
-        .add("rules", &RewriteOptions::rules, "the rules themselves, with ';' for line ends");
+        .add("file", &RewriteOptions::file, "file of rules (rule NAME, pattern, =>, replacement)")
+        .add("rules", &RewriteOptions::rules, "rules as text, with ';' for line breaks");
   }
 };
 // Throws Error if both or none are given, FileError, ParseError.

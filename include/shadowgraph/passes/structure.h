@@ -23,11 +23,11 @@ struct CollapseOptions {
 
   static OptionTable<CollapseOptions> table() {
     return OptionTable<CollapseOptions>()
-        .choice("level", &CollapseOptions::level, {"module", "composite"}, "module or composite")
-        .add("depth", &CollapseOptions::depth, "names in the path of the modules that become calls: layers.0 has 2",
-             {.least = 1})
+        .choice("level", &CollapseOptions::level, {"module", "composite"},
+                "what to collapse: module or composite operator")
+        .add("depth", &CollapseOptions::depth, "depth of the modules that become calls: layers.0 has 2", {.least = 1})
         .choice("bodies", &CollapseOptions::bodies, {"drop", "keep"},
-                "drop, or keep: calls carry what they stand for, so that they can be run");
+                "drop, or keep: calls keep their body, so that they can be executed");
   }
 };
 struct CollapseResult {
@@ -47,8 +47,8 @@ struct FindRepeatsOptions {
 
   static OptionTable<FindRepeatsOptions> table() {
     return OptionTable<FindRepeatsOptions>()
-        .add("min_nodes", &FindRepeatsOptions::min_nodes, "nodes of the smallest block", {.least = 1, .most = kMost})
-        .add("min_blocks", &FindRepeatsOptions::min_blocks, "blocks of the shortest run", {.least = 2, .most = kMost});
+        .add("min_nodes", &FindRepeatsOptions::min_nodes, "minimum nodes per block", {.least = 1, .most = kMost})
+        .add("min_blocks", &FindRepeatsOptions::min_blocks, "minimum blocks per run", {.least = 2, .most = kMost});
   }
   static constexpr int64_t kMost = 1 << 30;
 };
@@ -71,8 +71,8 @@ struct FuseGroupsOptions {
   int64_t min_nodes = 2;  // of the smallest group; 2 or more
 
   static OptionTable<FuseGroupsOptions> table() {
-    return OptionTable<FuseGroupsOptions>().add("min_nodes", &FuseGroupsOptions::min_nodes,
-                                                "nodes of the smallest group", {.least = 2});
+    return OptionTable<FuseGroupsOptions>().add("min_nodes", &FuseGroupsOptions::min_nodes, "minimum nodes per group",
+                                                {.least = 2});
   }
 };
 struct FuseGroupsResult {
@@ -146,10 +146,10 @@ struct PartitionOptions {
 
   static OptionTable<PartitionOptions> table() {
     return OptionTable<PartitionOptions>()
-        .add("operators", &PartitionOptions::operators, "names joined by '+', all overloads or one; *: all")
-        .add("min_nodes", &PartitionOptions::min_nodes, "nodes of the smallest part", {.least = 1})
+        .add("operators", &PartitionOptions::operators, "operators joined by '+', with or without overload (*: all)")
+        .add("min_nodes", &PartitionOptions::min_nodes, "minimum nodes per partition", {.least = 1})
         .choice("merge", &PartitionOptions::merge, {"all", "linked"},
-                "all: as few parts as can be; linked: only what exchanges data is a part");
+                "all: as few partitions as possible; linked: only connected nodes share a partition");
   }
 };
 struct PartitionResult {
