@@ -363,7 +363,7 @@ int fit(const CLI::App& command, const FitRequest& request) {
   }
   if (request.batches && !request.seqs && !request.longest_from) return sweep(command, request);
   FitRequest asked = with_memory(request);
-  if (!asked.memory) throw CLI::RequiredError("--memory");
+  if (!asked.memory) throw CLI::RequiredError("--memory or --spec");
   if (asked.longest_from && asked.batches) {  // "1k.." in a table
     asked.seqs = SizeRange{.first = *asked.longest_from, .last = *asked.longest_from * 64};
   }
@@ -392,8 +392,11 @@ void add_ranges(CLI::App& command, FitRequest& request) {
             if (!request.batches) request.capture.batch = std::stoll(text);
           },
           "Batch size, with --seq 1Ki..; or a range to tabulate: 1..512, 8..512:8")
-      ->check(
-          [](const std::string& text) { return parse_size_range(text) ? std::string() : whole_number_from(1)(text); });
+      ->check([](const std::string& text) {
+        if (parse_size_range(text)) return std::string();
+        return text.find("..") == text.npos ? whole_number_from(1)(text)
+                                            : "'" + text + "' is not a range such as 1..512 or 8..512:8";
+      });
   command
       .add_option_function<std::string>(
           "--seq",

@@ -522,13 +522,13 @@ LoadedGraph load(const CaptureRequest& request) {
 }
 
 LoadedGraph load_run(CaptureRequest request, int steps) {
-  if (!request.trains()) throw Error("--run applies to training only; add --mode train");
   if (!request.checkpoint.empty()) {
     throw Error("--run does not support --checkpoint; remove it, or use torch.utils.checkpoint in the model");
   }
   if (kind_of_source(request.source) == SourceKind::kGraph) {
     throw Error("--run captures several steps and needs a model; " + request.source + " is a saved graph");
   }
+  if (!request.trains()) throw Error("--run applies to training only; add --mode train");
   request.run_steps = steps;
   return load(request);
 }
