@@ -144,7 +144,7 @@ struct Metric {
   bool grew() const { return limit && after > limit->of(before); }
 };
 
-struct Checked {
+struct CheckResult {
   Baseline before, after;
   std::vector<Metric> metrics;
   std::vector<Growth> at_peak, kernels;
@@ -155,19 +155,19 @@ std::string text_of_bytes(int64_t bytes) { return human_bytes(bytes); }
 std::string text_of_nanoseconds(int64_t time) { return human_seconds(static_cast<double>(time) * 1e-9); }
 std::string text_of_count(int64_t count) { return human_count(count); }
 
-Checked checked(Baseline before, Baseline after, const CheckRequest& request) {
-  Checked made{.before = std::move(before), .after = std::move(after)};
-  const Baseline& a = made.before;
-  const Baseline& b = made.after;
-  made.metrics = {
+CheckResult compare_baselines(Baseline before, Baseline after, const CheckRequest& request) {
+  CheckResult result{.before = std::move(before), .after = std::move(after)};
+  const Baseline& a = result.before;
+  const Baseline& b = result.after;
+  result.metrics = {
       {"peak memory", a.peak, b.peak, text_of_bytes, parse_limit(request.max_peak, true)},
       {fmt::format("time on {}", b.spec), a.time, b.time, text_of_nanoseconds, parse_limit(request.max_time, false)},
       {"saved for backward", a.saved, b.saved, text_of_bytes},
       {"parameters", a.parameters, b.parameters, text_of_bytes},
       {"FLOPs", a.flops, b.flops, text_of_count}};
-  made.at_peak = growth_of(a.at_peak, b.at_peak);
-  made.kernels = growth_of(a.kernels, b.kernels);
-  return made;
+  result.at_peak = growth_of(a.at_peak, b.at_peak);
+  result.kernels = growth_of(a.kernels, b.kernels);
+  return result;
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -184,9 +184,9 @@ std::string change_text(int64_t before, int64_t after, std::string (*text)(int64
   return change;
 }
 
-std::string headline(const Checked& made) {
+std::string headline(const CheckResult& result) {
   std::string grown;
-  for (const Metric& metric : made.metrics) {
+  for (const Metric& metric : result.metrics) {
     if (metric.grew()) grown += std::string(grown.empty() ? "" : " and ") + metric.name;
   }
   return grown.empty() ? "within the limits" : grown + " grew";
@@ -210,12 +210,12 @@ void each_row(const std::vector<Growth>& growth, int rows, std::string& text, co
   if (growth.size() > most) text += fmt::format("{}and {} more (--rows 0)\n", prefix, growth.size() - most);
 }
 
-std::string to_text(const Checked& made, int rows) {
-  std::string text = headline(made) + "\n";
-  if (made.before.program != made.after.program) {
-    text += fmt::format("baseline program: {}\ncurrent program:  {}\n", made.before.program, made.after.program);
+std::string to_text(const CheckResult& result, int rows) {
+  std::string text = headline(result) + "\n";
+  if (result.before.program != result.after.program) {
+    text += fmt::format("baseline program: {}\ncurrent program:  {}\n", result.before.program, result.after.program);
   }
-  for (const Metric& metric : made.metrics) {
+  for (const Metric& metric : result.metrics) {
     text += fmt::format("  {:<20}{:>14} {:>14}  {:<24}{}\n", metric.name, metric.text(metric.before),
                         metric.text(metric.after), change_text(metric.before, metric.after, metric.text),
                         verdict_of(metric));
@@ -228,8 +228,8 @@ std::string to_text(const Checked& made, int rows) {
                          row.kind, maker_text(row));
     });
   };
-  table("growth at the memory peak", made.at_peak, text_of_bytes);
-  table("slower kernels", made.kernels, text_of_nanoseconds);
+  table("growth at the memory peak", result.at_peak, text_of_bytes);
+  table("slower kernels", result.kernels, text_of_nanoseconds);
   return text;
 }
 
@@ -243,14 +243,14 @@ std::string cell(std::string_view name) {
   return text;
 }
 
-std::string to_markdown(const Checked& made, int rows) {
-  std::string text = fmt::format("### shadowgraph: {}\n\n", headline(made));
-  if (made.before.program != made.after.program) {
-    text += fmt::format("Baseline program: {}. Current program: {}.\n\n", cell(made.before.program),
-                        cell(made.after.program));
+std::string to_markdown(const CheckResult& result, int rows) {
+  std::string text = fmt::format("### shadowgraph: {}\n\n", headline(result));
+  if (result.before.program != result.after.program) {
+    text += fmt::format("Baseline program: {}. Current program: {}.\n\n", cell(result.before.program),
+                        cell(result.after.program));
   }
   text += "| | baseline | now | change | limit |\n|---|--:|--:|--:|---|\n";
-  for (const Metric& metric : made.metrics) {
+  for (const Metric& metric : result.metrics) {
     text += fmt::format("| {} | {} | {} | {} | {} |\n", metric.name, metric.text(metric.before),
                         metric.text(metric.after), change_text(metric.before, metric.after, metric.text),
                         metric.grew() ? "**" + verdict_of(metric) + "**" : verdict_of(metric));
@@ -265,17 +265,17 @@ std::string to_markdown(const Checked& made, int rows) {
                          amount(row.before), amount(row.after), change_text(row.before, row.after, amount));
     });
   };
-  table("Growth at the memory peak:", made.at_peak, text_of_bytes);
-  table("Slower kernels:", made.kernels, text_of_nanoseconds);
+  table("Growth at the memory peak:", result.at_peak, text_of_bytes);
+  table("Slower kernels:", result.kernels, text_of_nanoseconds);
   return text;
 }
 
-json to_json(const Checked& made) {
-  json object{{"grew", made.grew()},           {"baseline_program", made.before.program},
-              {"program", made.after.program}, {"spec", made.after.spec},
-              {"figures", json::array()},      {"at_peak", json::array()},
+json to_json(const CheckResult& result) {
+  json object{{"grew", result.grew()},           {"baseline_program", result.before.program},
+              {"program", result.after.program}, {"spec", result.after.spec},
+              {"figures", json::array()},        {"at_peak", json::array()},
               {"kernels", json::array()}};
-  for (const Metric& metric : made.metrics) {
+  for (const Metric& metric : result.metrics) {
     json row{{"name", metric.name}, {"before", metric.before}, {"after", metric.after}};
     if (metric.limit) row.update({{"limit", metric.limit->of(metric.before)}, {"grew", metric.grew()}});
     object["figures"].push_back(std::move(row));
@@ -290,8 +290,8 @@ json to_json(const Checked& made) {
                               {"after", row.after}});
     }
   };
-  add("at_peak", made.at_peak);
-  add("kernels", made.kernels);
+  add("at_peak", result.at_peak);
+  add("kernels", result.kernels);
   return object;
 }
 
@@ -331,11 +331,11 @@ int check(const CLI::App& command, const CheckRequest& request) {
     throw Error(fmt::format("{} was written for {}, not for {}; remove --spec, or recreate the baseline with --update",
                             request.baseline, before.spec, spec.name));
   }
-  const Checked made = checked(std::move(before), now(request, spec), request);
-  print_text(request.json       ? json_text(to_json(made))
-             : request.markdown ? to_markdown(made, request.rows)
-                                : to_text(made, request.rows));
-  return made.grew() ? kGrew : 0;
+  const CheckResult result = compare_baselines(std::move(before), now(request, spec), request);
+  print_text(request.json       ? json_text(to_json(result))
+             : request.markdown ? to_markdown(result, request.rows)
+                                : to_text(result, request.rows));
+  return result.grew() ? kGrew : 0;
 }
 
 void add_options(CLI::App& command, CheckRequest& request) {

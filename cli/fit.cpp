@@ -333,19 +333,19 @@ int serve(const CLI::App& command, const FitRequest& request) {
   if (capture.context == 0) throw CLI::RequiredError("--context");
   const std::string device = !request.spec.empty() || !request.memory ? request.spec : request.memory->device;
   if (device.empty()) throw Error("--mode serve requires a device; add --spec, for example --spec l4");
-  const ServeRequest& asked = request.serve;
+  const ServeRequest& serve_options = request.serve;
   nlohmann::json keep;
-  if (!asked.keep.empty()) keep = asked.keep;
+  if (!serve_options.keep.empty()) keep = serve_options.keep;
   nlohmann::json weights;
-  if (asked.weights) weights = *asked.weights == "none" ? "" : *asked.weights;
+  if (serve_options.weights) weights = *serve_options.weights == "none" ? "" : *serve_options.weights;
   nlohmann::json how{{"spec", device},
                      {"context", capture.context},
                      {"weights", weights},
                      {"keep", keep},
-                     {"tensor_parallel", asked.devices},
+                     {"tensor_parallel", serve_options.devices},
                      {"memory", request.memory ? request.memory->bytes : 0},
-                     {"interconnect", asked.interconnect}};
-  for (const auto& row : ServingOptions::table().rows()) how[row.name] = row.json(row.print(asked.engine));
+                     {"interconnect", serve_options.interconnect}};
+  for (const auto& row : ServingOptions::table().rows()) how[row.name] = row.json(row.print(serve_options.engine));
   const Serving answer = needed_python(capture.source + " is a Python model")
                              .serve({{"source", capture.source},
                                      {"debug", capture.debug},
@@ -362,14 +362,14 @@ int fit(const CLI::App& command, const FitRequest& request) {
     throw CLI::ValidationError(option->get_name(), "requires --mode serve");
   }
   if (request.batches && !request.seqs && !request.longest_from) return sweep(command, request);
-  FitRequest asked = with_memory(request);
-  if (!asked.memory) throw CLI::RequiredError("--memory or --spec");
-  if (asked.longest_from && asked.batches) {  // "1k.." in a table
-    asked.seqs = SizeRange{.first = *asked.longest_from, .last = *asked.longest_from * 64};
+  FitRequest completed = with_memory(request);
+  if (!completed.memory) throw CLI::RequiredError("--memory or --spec");
+  if (completed.longest_from && completed.batches) {  // "1k.." in a table
+    completed.seqs = SizeRange{.first = *completed.longest_from, .last = *completed.longest_from * 64};
   }
-  if (!asked.seqs) return search(asked);
-  if (!asked.batches) asked.batches = SizeRange{.first = 1, .last = 64};
-  return grid(command, asked);
+  if (!completed.seqs) return search(completed);
+  if (!completed.batches) completed.batches = SizeRange{.first = 1, .last = 64};
+  return grid(command, completed);
 }
 
 // Parses "512..8k".

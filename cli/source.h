@@ -72,7 +72,7 @@ struct SourceLayers {
 SourceLayers layers_of_source(const std::string& source);
 // Name for titles.
 std::string name_of_source(const std::string& source);
-// Whether the source can be captured with other values of `size`, "batch" or "seq".
+// Returns whether the source can be captured with other values of `size`, "batch" or "seq".
 bool has_size(const CaptureRequest& request, std::string_view size);
 // The request for Python (cli/tool.h). Throws Error for invalid inputs.
 nlohmann::json python_request(const CaptureRequest& request);

@@ -9,7 +9,7 @@
 namespace shadowgraph {
 namespace {
 
-// Whether all layers are recomputed. Throws UnsupportedError unless it is all or none.
+// Returns whether all layers are recomputed. Throws UnsupportedError unless it is all or none.
 bool recomputes(const PlannedModel& model, const TrainingPlan& plan, std::string_view engine) {
   const auto refuse = [&](const std::string& why) { throw UnsupportedError(fmt::format("{} {}", engine, why)); };
   if (!plan.selective.empty()) refuse("recomputes only whole layers: plan with --recompute whole");

@@ -186,7 +186,7 @@ void for_each_product(const Graph& step, ValueId weight, const auto& visit) {
   });
 }
 
-// Whether the weight has the shape [inputs, outputs], as in transformers' Conv1D, unlike nn.Linear.
+// Returns whether the weight has the shape [inputs, outputs], as in transformers' Conv1D, unlike nn.Linear.
 bool is_transposed(const Graph& step, ValueId weight) {
   bool found = false;
   for_each_product(step, weight, [&](NodeId) { found = true; });

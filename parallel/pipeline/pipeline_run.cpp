@@ -289,7 +289,7 @@ class RankMemory {
         in_flight_(parts_.stages.size(), 0) {
     for (int32_t s = 0; s < schedule.stages(); ++s) {
       if (!is_here(s)) continue;
-      own_.push_back(s);
+      rank_stages_.push_back(s);
       gradients_[static_cast<size_t>(s)].resize(part(s).slots);
     }
   }
@@ -300,7 +300,7 @@ class RankMemory {
       Held held;
       take(held, bytes);
     };
-    for (const int32_t s : own_) {
+    for (const int32_t s : rank_stages_) {
       for (const int64_t bytes : part(s).resident) keep(bytes);
       for (const int64_t bytes : part(s).experts) keep(bytes);
       for (const int64_t bytes : part(s).state) keep(bytes);
@@ -329,7 +329,7 @@ class RankMemory {
     of.activations_peak = figures_.activations_peak;
     of.host_peak = figures_.host_peak;
     of.microbatches_peak = figures_.microbatches_peak;
-    of.stages = own_;
+    of.stages = rank_stages_;
     of.allocated_peak = allocator_.stats().allocated.peak;
     of.reserved_peak = allocator_.stats().reserved.peak;
   }
@@ -441,7 +441,7 @@ class RankMemory {
 
   void optimizer_step() {
     now_ = {.stage = -1};
-    for (const int32_t s : own_) {
+    for (const int32_t s : rank_stages_) {
       Slots slots(part(s).slots);
       const StagePart& of = part(s);
       play(of.optimizer, of, slots, slots);
@@ -476,7 +476,7 @@ class RankMemory {
   const PipelineSchedule& schedule_;
   const PipelineRunOptions& options_;
   int32_t rank_;
-  std::vector<int32_t> own_;  // stages
+  std::vector<int32_t> rank_stages_;  // stages
   CachingAllocator allocator_;
   std::unordered_map<uint64_t, Slots> slots_;  // by stage and micro-batch, while non-empty
   std::vector<Slots> gradients_;               // by stage

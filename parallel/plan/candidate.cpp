@@ -53,15 +53,15 @@ const PlanSchedules::Entry* PlanSchedules::of(const TrainingPlan& plan, int64_t 
                                                    .stages_per_rank = static_cast<int32_t>(plan.stages_per_rank),
                                                    .microbatches = static_cast<int32_t>(times)});
   };
-  std::unique_ptr<Entry> made;
+  std::unique_ptr<Entry> entry;
   try {
     const PipelineSchedule schedule = named(microbatches);
-    made =
+    entry =
         std::make_unique<Entry>(Entry{with_sums(schedule).with_transfers(), std::nullopt, in_flight_at_peak(schedule)});
-    if (shorter) made->shorter = with_sums(named(microbatches - plan.pipeline)).with_transfers();
+    if (shorter) entry->shorter = with_sums(named(microbatches - plan.pipeline)).with_transfers();
   } catch (const Error&) {  // not defined for these sizes
   }
-  return entries_.emplace(std::move(key), std::move(made)).first->second.get();
+  return entries_.emplace(std::move(key), std::move(entry)).first->second.get();
 }
 
 const PlanSchedules::Entry* PlanSchedules::shortened(const TrainingPlan& plan) {
@@ -131,17 +131,17 @@ std::vector<int64_t> Candidate::shares(const RecomputeLadder& ladder, const Pipe
                                        const SplitLimits& limits, int64_t memory) const {
   const int64_t stages = schedule.stages(), units = ladder.units();
   const StageUnits whole{0, units, max_recompute_steps(ladder, 0, units)};
-  const int64_t standing = (bytes_of(ladder, whole, {}, limits) - passing_of(ladder, whole)) / stages;
+  const int64_t resident = (bytes_of(ladder, whole, {}, limits) - transient_of(ladder, whole)) / stages;
   std::vector<int64_t> of_rank(static_cast<size_t>(schedule.ranks()), 0), all;
   for (int32_t s = 0; s < stages; ++s) {
     of_rank[static_cast<size_t>(schedule.rank_of(s))] += limits.in_flight[static_cast<size_t>(s)].gradients;
   }
-  const int64_t rest = memory - standing * plan_.stages_per_rank;
+  const int64_t rest = memory - resident * plan_.stages_per_rank;
   for (int32_t s = 0; s < stages; ++s) {
     const auto part = static_cast<double>(limits.in_flight[static_cast<size_t>(s)].gradients) /
                       static_cast<double>(of_rank[static_cast<size_t>(schedule.rank_of(s))]);
     all.push_back(rest <= 0 ? memory / plan_.stages_per_rank
-                            : standing + static_cast<int64_t>(part * static_cast<double>(rest)));
+                            : resident + static_cast<int64_t>(part * static_cast<double>(rest)));
   }
   return all;
 }
@@ -159,7 +159,7 @@ double Candidate::min_compute_seconds(const RecomputeLadder& ladder, const Split
   std::vector<Point> points;  // lower convex hull of the levels
   for (const RecomputeLevel& level : ladder.levels()) {
     const StageUnits stage{0, units, units * (&level - ladder.levels().data())};
-    const Point point{static_cast<double>(bytes_of(ladder, stage, in_flight, limits) - passing_of(ladder, stage)),
+    const Point point{static_cast<double>(bytes_of(ladder, stage, in_flight, limits) - transient_of(ladder, stage)),
                       level.chain->seconds(0, units).computing()};
     const auto price = [](const Point& from, const Point& to) {
       return (to.seconds - from.seconds) / std::max(1.0, from.bytes - to.bytes);
@@ -219,7 +219,7 @@ bool Candidate::fits_host(const RecomputeLadder& ladder, const PipelineSchedule&
   for (size_t s = 0; s < stages.size(); ++s) {
     int64_t& of_rank = bytes[static_cast<size_t>(schedule.rank_of(static_cast<int32_t>(s)))];
     of_rank += host_bytes_of(ladder, stages[s], limits.in_flight[s]);
-    of_rank += state_on_host(ladder.kept().standing(stages[s].first, stages[s].last), limits.replicas);
+    of_rank += state_on_host(ladder.kept().model_state(stages[s].first, stages[s].last), limits.replicas);
   }
   return std::ranges::max(bytes) <= host_memory_of(request_->device);
 }
@@ -276,11 +276,11 @@ std::optional<Estimate> Candidate::estimate_within(PlanSchedules& schedules, int
   fits_ = estimate.seconds >= enough || schedules.full(plan_) != nullptr;
   if (!fits_) return std::nullopt;
   for (int32_t rank = 0; rank < run.ranks(); ++rank) {
-    int64_t passing = 0;
+    int64_t transient = 0;
     for (const int32_t s : run.rank(rank).stages) {
-      passing = std::max(passing, passing_of(*estimate.ladder, estimate.stages[static_cast<size_t>(s)]));
+      transient = std::max(transient, transient_of(*estimate.ladder, estimate.stages[static_cast<size_t>(s)]));
     }
-    estimate.bytes = std::max(estimate.bytes, run.rank(rank).peak + passing + workspaces + other_streams());
+    estimate.bytes = std::max(estimate.bytes, run.rank(rank).peak + transient + workspaces + other_streams());
   }
   return estimate;
 }

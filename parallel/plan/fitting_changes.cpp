@@ -136,22 +136,22 @@ class FittingChanges {
       if (nearer) found = std::move(nearer);
     }
     if (!found) return;
-    const SimulatedPlan made = cache_.simulator.of(source_, request_, found->plan);
-    excess_ = std::max(1.0, static_cast<double>(made.bytes()) / static_cast<double>(found->estimate.bytes));
+    const SimulatedPlan result = cache_.simulator.of(source_, request_, found->plan);
+    excess_ = std::max(1.0, static_cast<double>(result.bytes()) / static_cast<double>(found->estimate.bytes));
     const int64_t overhead = runtime_overhead_bytes(request_.device);
-    if (made.bytes() <= memory_) {  // the search skipped it because its estimate was too large
+    if (result.bytes() <= memory_) {  // the search skipped it because its estimate was too large
       found_.push_back(
           {1, fmt::format(
                   "no change needed with this plan, whose estimate was too large: {}, {} per step, {} of {} per device",
-                  to_string(made.plan), human_seconds(made.run.seconds()), human_bytes(made.bytes()),
+                  to_string(result.plan), human_seconds(result.run.seconds()), human_bytes(result.bytes()),
                   human_bytes(memory_))});
       return;
     }
-    const auto whole = static_cast<double>(made.bytes() + overhead);
-    found_.push_back(
-        {whole / static_cast<double>(memory_ + overhead),
-         fmt::format("devices with {}, {} more: {}, {} per step", human_bytes(made.bytes() + overhead),
-                     human_bytes(made.bytes() - memory_), to_string(made.plan), human_seconds(made.run.seconds()))});
+    const auto whole = static_cast<double>(result.bytes() + overhead);
+    found_.push_back({whole / static_cast<double>(memory_ + overhead),
+                      fmt::format("devices with {}, {} more: {}, {} per step", human_bytes(result.bytes() + overhead),
+                                  human_bytes(result.bytes() - memory_), to_string(result.plan),
+                                  human_seconds(result.run.seconds()))});
   }
 
   // Finds the smallest value that fits according to estimates, to 1/16, and verifies it by simulation; increases it by

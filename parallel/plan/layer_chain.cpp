@@ -59,15 +59,15 @@ StageFigures difference(StageFigures a, const StageFigures& b) {
 }
 
 // Returns each stage's transient peak for one micro-batch: beyond resident and carried bytes.
-std::vector<int64_t> passing_of(const PipelineStages& stages, const TrainingState& state, const DeviceSpec& spec) {
+std::vector<int64_t> transient_of(const PipelineStages& stages, const TrainingState& state, const DeviceSpec& spec) {
   const PipelineStages shared = replicated(stages, {.state = state}, spec, nullptr);
   const auto schedule = PipelineSchedule::named("gpipe", {.ranks = stages.count(), .microbatches = 1});
   const PipelineRun run = PipelineRun::of(shared, schedule);
-  std::vector<int64_t> passing;
+  std::vector<int64_t> transient;
   for (int32_t s = 0; s < stages.count(); ++s) {
-    passing.push_back(std::max<int64_t>(0, run.rank(s).peak - run.rank(s).resident - shared.of(s).carried));
+    transient.push_back(std::max<int64_t>(0, run.rank(s).peak - run.rank(s).resident - shared.of(s).carried));
   }
-  return passing;
+  return transient;
 }
 
 // Sum over units first to last - 1 and the joins between them, from prefix sums.
@@ -151,7 +151,7 @@ LayerChain::LayerChain(const Graph& step, const std::vector<std::string>& begins
     for (const PieceSegment& segment : segments.backward) flops += segment.flops;
     flops_.push_back(flops);
   }
-  passing_ = passing_of(apart, state, *options.spec);
+  transient_ = transient_of(apart, state, *options.spec);
   for (const TiedParameter& tied : apart.tied()) {
     tied_.push_back({tied.gradient_bytes, tied.weights, {tied.stages.begin(), tied.stages.end()}});
   }
@@ -216,7 +216,7 @@ std::optional<LayerChain> LayerChain::with_more_layers(int64_t more, int64_t fir
   repeat(chain.begins_);
   repeat(chain.units_);
   repeat(chain.joins_);
-  repeat(chain.passing_);
+  repeat(chain.transient_);
   repeat(chain.flops_);
   for (size_t i = static_cast<size_t>(repeated), layer = third; i < chain.begins_.size(); ++i, ++layer) {
     if (!chain.begins_[i].starts_with(longest->first)) break;
@@ -304,7 +304,7 @@ int64_t LayerChain::parameters(int64_t first, int64_t last) const {
 int64_t LayerChain::weights(int64_t first, int64_t last) const {
   return between(units_before_, joins_before_, first, last, &Sums::weights) - counted_twice(first, last).weights;
 }
-StageFigures LayerChain::standing(int64_t first, int64_t last) const {
+StageFigures LayerChain::model_state(int64_t first, int64_t last) const {
   const auto all = [&](int64_t Sums::*figure) { return between(units_before_, joins_before_, first, last, figure); };
   const StageFigures twice = counted_twice(first, last);
   return {.weights = all(&Sums::weights) - twice.weights,
@@ -324,11 +324,11 @@ int64_t LayerChain::flops(int64_t first, int64_t last) const {
 
 // Backward of a unit runs after later units have freed their carried activations. Meanwhile the offloaded activations
 // of the unit before are copied back.
-int64_t LayerChain::passing(int64_t first, int64_t last) const {
+int64_t LayerChain::transient(int64_t first, int64_t last) const {
   int64_t most = 0, gone = 0;
   for (int64_t unit = last - 1; unit >= first; --unit) {
     const int64_t comes_back = unit > first ? units_[static_cast<size_t>(unit - 1)].on_host : 0;
-    most = std::max(most, passing_[static_cast<size_t>(unit)] + comes_back - gone);
+    most = std::max(most, transient_[static_cast<size_t>(unit)] + comes_back - gone);
     gone += units_[static_cast<size_t>(unit)].carried;
     if (gone > most) break;
   }

@@ -68,9 +68,9 @@ class LayerChain {
   int64_t weights(int64_t first, int64_t last) const;     // elements
   int64_t fixed(int64_t first, int64_t last) const;       // bytes of buffers
   // Parameters, gradients and optimizer state only: the input of held_by().
-  StageFigures standing(int64_t first, int64_t last) const;
+  StageFigures model_state(int64_t first, int64_t last) const;
   // Peak of transient bytes: beyond resident tensors, gradients and carried activations.
-  int64_t passing(int64_t first, int64_t last) const;
+  int64_t transient(int64_t first, int64_t last) const;
   int64_t flops(int64_t first, int64_t last) const;  // of matmuls, forward and backward
 
  private:
@@ -83,7 +83,7 @@ class LayerChain {
   std::vector<std::string> begins_;
   std::vector<StageFigures> units_;
   std::vector<StageFigures> joins_;  // of a unit and the next: cost as one stage minus cost as two
-  std::vector<int64_t> passing_;     // by unit
+  std::vector<int64_t> transient_;   // by unit
   std::vector<int64_t> flops_;       // by unit
   struct Tied {
     int64_t bytes = 0, weights = 0;

@@ -157,25 +157,25 @@ class PlanSearch {
         continue;
       }
       if (schedules_.full(trial.candidate->plan()) == nullptr) continue;  // the full schedule does not exist
-      SimulatedPlan made = simulated(*trial.candidate, trial.estimate);
-      double& least = excess.try_emplace(made.plan.layout, kForever).first->second;
-      least = std::min(least, static_cast<double>(made.bytes()) / estimated);
-      if (fits(made)) {
-        use_spare_memory(std::move(trial), std::move(made));
+      SimulatedPlan result = simulate(*trial.candidate, trial.estimate);
+      double& least = excess.try_emplace(result.plan.layout, kForever).first->second;
+      least = std::min(least, static_cast<double>(result.bytes()) / estimated);
+      if (fits(result)) {
+        use_spare_memory(std::move(trial), std::move(result));
         continue;
       }
       ++answer_.counted["simulated, but too large"];
-      if (made.bytes() <= answer_.memory) {  // host memory exceeded
+      if (result.bytes() <= answer_.memory) {  // host memory exceeded
         trial.candidate->learn(std::nullopt);
         continue;
       }
       // Reduced further each time: recomputing a layer may free less than expected, because allocator blocks are large.
-      const int64_t over = std::max(made.bytes() - answer_.memory, answer_.memory / 200) * (trial.tries + 1);
+      const int64_t over = std::max(result.bytes() - answer_.memory, answer_.memory / 200) * (trial.tries + 1);
       const int64_t less = std::min(trial.memory, trial.estimate.bytes) - over;
       retry_within(std::move(trial), less);
     }
     if (answer_.simulated.empty()) simulate_over_limit();
-    std::ranges::stable_sort(answer_.simulated, {}, [](const SimulatedPlan& made) { return made.run.seconds(); });
+    std::ranges::stable_sort(answer_.simulated, {}, [](const SimulatedPlan& result) { return result.run.seconds(); });
     answer_.simulation_seconds = watch.seconds() - answer_.search_seconds;
     count();
   }
@@ -211,29 +211,29 @@ class PlanSearch {
     push(std::move(trial));
   }
 
-  SimulatedPlan simulated(const Candidate& candidate, const Estimate& estimate) {
-    SimulatedPlan made = cache_.simulator.of(source_, request(), candidate.with(estimate));
-    made.estimated = estimate.seconds;
-    made.estimated_bytes = estimate.bytes;
+  SimulatedPlan simulate(const Candidate& candidate, const Estimate& estimate) {
+    SimulatedPlan result = cache_.simulator.of(source_, request(), candidate.with(estimate));
+    result.estimated = estimate.seconds;
+    result.estimated_bytes = estimate.bytes;
     ++answer_.counted["simulated"];
-    return made;
+    return result;
   }
 
-  bool fits(const SimulatedPlan& made) const {
-    return made.bytes() <= answer_.memory && made.on_host <= host_memory_of(request().device);
+  bool fits(const SimulatedPlan& result) const {
+    return result.bytes() <= answer_.memory && result.on_host <= host_memory_of(request().device);
   }
   // A plan estimated with a lower limit may leave memory unused: tries again with the difference.
-  void use_spare_memory(Trial trial, SimulatedPlan made) {
+  void use_spare_memory(Trial trial, SimulatedPlan result) {
     constexpr double kWorthIt = 0.995;
-    const double seconds = made.run.seconds();
-    const int64_t left = answer_.memory - made.bytes();
+    const double seconds = result.run.seconds();
+    const int64_t left = answer_.memory - result.bytes();
     trial.estimate.seconds = seconds;
-    answer_.simulated.push_back(std::move(made));
+    answer_.simulated.push_back(std::move(result));
     if (trial.tries > 0) {
       std::optional<Estimate> more =
           trial.candidate->estimate_within(schedules_, trial.memory + left, kForever, trial.spend_spare);
       if (more && more->seconds < kWorthIt * seconds) {
-        SimulatedPlan quicker = simulated(*trial.candidate, *more);
+        SimulatedPlan quicker = simulate(*trial.candidate, *more);
         if (fits(quicker) && quicker.run.seconds() < seconds) {
           more->seconds = quicker.run.seconds();
           trial.estimate = std::move(*more);
@@ -249,13 +249,13 @@ class PlanSearch {
     for (const double excess : {1.02, 1.05, 1.1}) {
       const auto found = first_fitting(static_cast<int64_t>(excess * static_cast<double>(answer_.memory)));
       if (!found || schedules_.full(found->plan) == nullptr) continue;
-      SimulatedPlan made = cache_.simulator.of(source_, request(), found->plan);
+      SimulatedPlan result = cache_.simulator.of(source_, request(), found->plan);
       ++answer_.counted["simulated"];
-      if (!fits(made)) continue;
-      made.estimated = found->estimate.seconds;
-      made.estimated_bytes = found->estimate.bytes;
+      if (!fits(result)) continue;
+      result.estimated = found->estimate.seconds;
+      result.estimated_bytes = found->estimate.bytes;
       answer_.bound = std::min(answer_.bound, found->estimate.seconds);
-      answer_.simulated.push_back(std::move(made));
+      answer_.simulated.push_back(std::move(result));
       return;
     }
   }
@@ -323,11 +323,12 @@ class PlanSearch {
     if (recompute_summary(answer_.best().plan) == to_string(Recompute::kNothing))
       return;  // the other levels include it
     using enum Recompute;
-    const std::vector<Recompute>& asked = request().recompute;
-    for (const Recompute what : asked.empty() ? std::vector{kNothing, kSelective, kWhole}
-                                              : std::vector{kNothing, kSelective, kWhole, kCurve}) {
+    const std::vector<Recompute>& allowed = request().recompute;
+    for (const Recompute what : allowed.empty() ? std::vector{kNothing, kSelective, kWhole}
+                                                : std::vector{kNothing, kSelective, kWhole, kCurve}) {
       if (to_string(what) == recompute_summary(answer_.best().plan)) continue;
-      if (what != Recompute::kNothing && !asked.empty() && std::ranges::find(asked, what) == asked.end()) continue;
+      if (what != Recompute::kNothing && !allowed.empty() && std::ranges::find(allowed, what) == allowed.end())
+        continue;
       best_with("recompute", to_string(what), candidates_with({what}));
     }
   }
@@ -338,8 +339,8 @@ class PlanSearch {
     if (plan.experts == 1) return;
     ClusterRequest worst = request();
     worst.expert_capacity = static_cast<double>(plan.experts);
-    const SimulatedPlan made = cache_.simulator.of(source_, worst, plan);
-    answer_.worst_routing = {made.run.seconds(), made.bytes()};
+    const SimulatedPlan result = cache_.simulator.of(source_, worst, plan);
+    answer_.worst_routing = {result.run.seconds(), result.bytes()};
   }
 
   // An estimate that spends spare memory may exceed the limit. It is repeated with a limit lowered by the excess.
@@ -372,10 +373,10 @@ class PlanSearch {
       enough = estimate->seconds;
       plan = candidate->with(*estimate);
     }
-    for (const SimulatedPlan& made : answer_.simulated) {
-      if (made.plan != plan) continue;
-      best.seconds = made.run.seconds();
-      best.bytes = made.bytes();
+    for (const SimulatedPlan& result : answer_.simulated) {
+      if (result.plan != plan) continue;
+      best.seconds = result.run.seconds();
+      best.bytes = result.bytes();
     }
     return best;
   }
@@ -388,11 +389,11 @@ class PlanSearch {
       answer_.worked_out.push_back({candidate.plan(), found->seconds, found->bytes});
     }
     constexpr double kFar = 0.02;
-    for (const SimulatedPlan& made : answer_.simulated) {
-      const double error = made.run.seconds() / made.estimated - 1;
+    for (const SimulatedPlan& result : answer_.simulated) {
+      const double error = result.run.seconds() / result.estimated - 1;
       if (std::abs(error) <= kFar) continue;
       answer_.notes.push_back(fmt::format("{} takes {:+.1f} % compared with its estimate of {} from layer costs",
-                                          to_string(made.plan), 100 * error, human_seconds(made.estimated)));
+                                          to_string(result.plan), 100 * error, human_seconds(result.estimated)));
     }
   }
 

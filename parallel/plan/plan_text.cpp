@@ -93,10 +93,10 @@ std::string to_text(const PlanAnswer& answer) {
                       human_seconds(answer.table_seconds), human_seconds(answer.search_seconds),
                       human_seconds(answer.simulation_seconds));
   text += "simulated:\n";
-  for (const SimulatedPlan& made : answer.simulated) {
-    text += fmt::format("  {:<64} {:>10} {:>11}  estimated {:>10} {:>11}\n", to_string(made.plan),
-                        human_seconds(made.run.seconds()), human_bytes(made.bytes()), human_seconds(made.estimated),
-                        human_bytes(made.estimated_bytes));
+  for (const SimulatedPlan& plan : answer.simulated) {
+    text += fmt::format("  {:<64} {:>10} {:>11}  estimated {:>10} {:>11}\n", to_string(plan.plan),
+                        human_seconds(plan.run.seconds()), human_bytes(plan.bytes()), human_seconds(plan.estimated),
+                        human_bytes(plan.estimated_bytes));
   }
   text += "\nbest plans with one option changed, from layer costs:\n";
   for (const PlanNeighbour& neighbour : answer.neighbours) text += neighbour_text(neighbour, best);
@@ -127,16 +127,16 @@ nlohmann::json to_json(const TrainingPlan& plan) {
 
 nlohmann::json to_json(const PlanAnswer& answer) {
   nlohmann::json simulated = nlohmann::json::array();
-  for (const SimulatedPlan& made : answer.simulated) {
-    simulated.push_back({{"plan", to_json(made.plan)},
-                         {"text", to_string(made.plan)},
-                         {"seconds", made.run.seconds()},
-                         {"bytes", made.bytes()},
-                         {"other_streams_bytes", made.other_streams},
-                         {"host_bytes", made.on_host},
-                         {"estimated_seconds", made.estimated},
-                         {"estimated_bytes", made.estimated_bytes}});
-    if (!made.layouts.empty()) simulated.back()["layouts"] = made.layouts;
+  for (const SimulatedPlan& plan : answer.simulated) {
+    simulated.push_back({{"plan", to_json(plan.plan)},
+                         {"text", to_string(plan.plan)},
+                         {"seconds", plan.run.seconds()},
+                         {"bytes", plan.bytes()},
+                         {"other_streams_bytes", plan.other_streams},
+                         {"host_bytes", plan.on_host},
+                         {"estimated_seconds", plan.estimated},
+                         {"estimated_bytes", plan.estimated_bytes}});
+    if (!plan.layouts.empty()) simulated.back()["layouts"] = plan.layouts;
   }
   nlohmann::json neighbours = nlohmann::json::array();
   for (const PlanNeighbour& neighbour : answer.neighbours) {
@@ -150,11 +150,11 @@ nlohmann::json to_json(const PlanAnswer& answer) {
   nlohmann::json worst;
   if (answer.worst_routing) worst = {{"seconds", answer.worst_routing->first}, {"bytes", answer.worst_routing->second}};
   nlohmann::json worked_out = nlohmann::json::array();
-  for (const WorkedOutPlan& made : answer.worked_out) {
-    worked_out.push_back({{"plan", to_json(made.plan)},
-                          {"text", to_string(made.plan)},
-                          {"seconds", made.seconds},
-                          {"bytes", made.bytes}});
+  for (const WorkedOutPlan& plan : answer.worked_out) {
+    worked_out.push_back({{"plan", to_json(plan.plan)},
+                          {"text", to_string(plan.plan)},
+                          {"seconds", plan.seconds},
+                          {"bytes", plan.bytes}});
   }
   nlohmann::json placed = nlohmann::json::array();
   for (const PlacedAxis& axis : placement_of(answer.best().plan, answer.request.links)) {

@@ -42,7 +42,7 @@ void for_each_result(const Graph& graph, std::span<const RegionId> layers, F&& f
   }
 }
 
-// Whether the layer itself uses the storage. One that it only passes on is kept by the layers that use it.
+// Returns whether the layer itself uses the storage. One that it only passes on is kept by the layers that use it.
 bool serves_layer(const Graph& graph, StorageId storage, RegionId layer) {
   bool serves = false;
   graph.for_each_value_in(storage, [&](ValueId value) {

@@ -257,10 +257,10 @@ SimulatedPlan PlanSimulator::of(const StepSource& source, const ClusterRequest& 
   }
   const auto [outside, weights] = outside_layers(step);
   const int64_t streams = other_streams(plan, request, outside, weights);
-  SimulatedPlan made{.run = std::move(run), .other_streams = streams, .on_host = on_host};
-  if (plan.layout != TensorLayout::kMegatron) made.layouts = layouts_of(known->second);
-  made.plan = std::move(plan);
-  return made;
+  SimulatedPlan result{.run = std::move(run), .other_streams = streams, .on_host = on_host};
+  if (plan.layout != TensorLayout::kMegatron) result.layouts = layouts_of(known->second);
+  result.plan = std::move(plan);
+  return result;
 }
 
 SimulatedPlan simulate(const StepSource& source, const ClusterRequest& request, TrainingPlan plan) {

@@ -32,14 +32,15 @@ int64_t sum_of(const RecomputeLadder& ladder, const StageUnits& stage, Figure fi
 // Bytes that do not depend on recompute.
 int64_t held_of(const RecomputeLadder& ladder, const StageUnits& stage, const SplitLimits& limits) {
   const LayerChain& kept = ladder.kept();
-  return held_by(kept.standing(stage.first, stage.last), limits.replicas).all() + kept.fixed(stage.first, stage.last);
+  return held_by(kept.model_state(stage.first, stage.last), limits.replicas).all() +
+         kept.fixed(stage.first, stage.last);
 }
 
 int64_t activation_bytes(const RecomputeLadder& ladder, const StageUnits& stage, InFlight in_flight,
                          const SplitLimits& limits) {
   int64_t bytes = in_flight.gradients * sum_of(ladder, stage, &LayerChain::carried);
   if (in_flight.weights > 0) bytes += in_flight.weights * sum_of(ladder, stage, &LayerChain::awaiting);
-  return bytes + passing_of(ladder, stage) / limits.stages_per_rank;
+  return bytes + transient_of(ladder, stage) / limits.stages_per_rank;
 }
 
 class Splitter {
@@ -109,7 +110,7 @@ class Splitter {
   }
 
   std::optional<std::vector<StageUnits>> under(double seconds) {
-    std::vector<StageUnits> made;
+    std::vector<StageUnits> stages;
     int64_t first = 0;
     for (int64_t s = 0; s < stages_; ++s) {
       const int64_t end = units_ - (stages_ - s - 1);  // leaves one unit for each later stage
@@ -129,10 +130,10 @@ class Splitter {
           step = std::max<int64_t>(1, step / 4);
         }
       }
-      made.push_back(*largest);
+      stages.push_back(*largest);
       first = fits;
     }
-    return first == units_ ? std::optional(made) : std::nullopt;
+    return first == units_ ? std::optional(stages) : std::nullopt;
   }
 
   const RecomputeLadder& ladder_;
@@ -150,18 +151,18 @@ class SpareMemory {
       if (schedule.rank_of(s) != rank) continue;
       StageUnits& stage = stages[static_cast<size_t>(s)];
       memory_ += limits.memory[static_cast<size_t>(s)];
-      standing_ += without_passing(stage, {});
-      own_.emplace(s, Own{&stage, figures(stage)});
+      resident_ += without_transient(stage, {});
+      stages_of_rank_.emplace(s, RankStage{&stage, figures(stage)});
     }
   }
 
   void spend() {
     int64_t bytes = needed();
-    while (own_.size() > 1) {
+    while (stages_of_rank_.size() > 1) {
       StageUnits* best = nullptr;
       double most = 0;
       int64_t best_bytes = 0;
-      for (auto& [s, own] : own_) {
+      for (auto& [s, own] : stages_of_rank_) {
         if (own.stage->recompute_steps == 0) continue;
         const double before = seconds_of(ladder_, *own.stage);
         --own.stage->recompute_steps;
@@ -180,7 +181,7 @@ class SpareMemory {
       }
       if (best == nullptr) return;
       --best->recompute_steps;
-      for (auto& [s, own] : own_) {
+      for (auto& [s, own] : stages_of_rank_) {
         if (own.stage == best) own.figures = figures(*best);
       }
       bytes = best_bytes;
@@ -189,29 +190,29 @@ class SpareMemory {
 
  private:
   struct Figures {
-    int64_t carried = 0, awaiting = 0, passing = 0;
+    int64_t carried = 0, awaiting = 0, transient = 0;
   };
-  struct Own {
+  struct RankStage {
     StageUnits* stage;
     Figures figures;
   };
 
-  int64_t without_passing(const StageUnits& stage, InFlight in_flight) const {
-    return bytes_of(ladder_, stage, in_flight, limits_) - passing_of(ladder_, stage) / limits_.stages_per_rank;
+  int64_t without_transient(const StageUnits& stage, InFlight in_flight) const {
+    return bytes_of(ladder_, stage, in_flight, limits_) - transient_of(ladder_, stage) / limits_.stages_per_rank;
   }
   Figures figures(const StageUnits& stage) const {
-    const int64_t standing = without_passing(stage, {});
-    return {without_passing(stage, {.gradients = 1}) - standing, without_passing(stage, {.weights = 1}) - standing,
-            passing_of(ladder_, stage)};
+    const int64_t resident = without_transient(stage, {});
+    return {without_transient(stage, {.gradients = 1}) - resident, without_transient(stage, {.weights = 1}) - resident,
+            transient_of(ladder_, stage)};
   }
 
   // Resident bytes, plus the peak of carried activations, plus the transient peak.
   int64_t needed() const {
-    int64_t live = 0, most = 0, passing = 0;
-    for (const auto& [s, own] : own_) passing = std::max(passing, own.figures.passing);
+    int64_t live = 0, most = 0, transient = 0;
+    for (const auto& [s, own] : stages_of_rank_) transient = std::max(transient, own.figures.transient);
     for (const PipelineAction& action : actions_) {
       if (!computes(action)) continue;
-      const Figures& of = own_.at(action.stage).figures;
+      const Figures& of = stages_of_rank_.at(action.stage).figures;
       switch (action.work) {
         case PipelineWork::kForward:
           live += of.carried;
@@ -227,14 +228,14 @@ class SpareMemory {
       }
       most = std::max(most, live);
     }
-    return standing_ + most + passing;
+    return resident_ + most + transient;
   }
 
   const RecomputeLadder& ladder_;
   const SplitLimits& limits_;
   std::span<const PipelineAction> actions_;
-  std::map<int32_t, Own> own_;
-  int64_t memory_ = 0, standing_ = 0;
+  std::map<int32_t, RankStage> stages_of_rank_;
+  int64_t memory_ = 0, resident_ = 0;
 };
 
 }  // namespace
@@ -308,9 +309,9 @@ double seconds_of(const RecomputeLadder& ladder, const StageUnits& stage) {
   return seconds.all();
 }
 
-int64_t passing_of(const RecomputeLadder& ladder, const StageUnits& stage) {
+int64_t transient_of(const RecomputeLadder& ladder, const StageUnits& stage) {
   const auto [more, less, middle] = levels_of(ladder, stage);
-  return std::max(middle > stage.first ? more->passing(stage.first, middle) : 0, less->passing(middle, stage.last));
+  return std::max(middle > stage.first ? more->transient(stage.first, middle) : 0, less->transient(middle, stage.last));
 }
 
 int64_t host_bytes_of(const RecomputeLadder& ladder, const StageUnits& stage, InFlight in_flight) {

@@ -63,7 +63,7 @@ struct StageUnits {
 int64_t max_recompute_steps(const RecomputeLadder& ladder, int64_t first, int64_t last);
 const RecomputeLevel& level_of(const RecomputeLadder& ladder, const StageUnits& stage, int64_t unit);
 StageFigures figures_of(const RecomputeLadder& ladder, const StageUnits& stage);
-int64_t passing_of(const RecomputeLadder& ladder, const StageUnits& stage);
+int64_t transient_of(const RecomputeLadder& ladder, const StageUnits& stage);
 double seconds_of(const RecomputeLadder& ladder, const StageUnits& stage);
 
 struct SplitLimits {

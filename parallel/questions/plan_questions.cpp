@@ -33,15 +33,15 @@ double exposed_of(const PipelineRun& run, int32_t rank) {
 
 // Caches captures with few layers.
 StepSource cached(const StepSource& source) {
-  StepSource made = source;
+  StepSource result = source;
   const auto known = std::make_shared<std::map<std::pair<int64_t, int64_t>, Graph>>();
-  made.capture = [capture = source.capture, layers = source.layers, known](const StepSize& size) {
+  result.capture = [capture = source.capture, layers = source.layers, known](const StepSize& size) {
     if (layers > 0 && size.layers == 0) return capture(size);  // whole models are rarely captured twice
     const std::pair key{size.micro_batch, size.layers};
     const auto found = known->find(key);
     return clone(found != known->end() ? found->second : known->emplace(key, capture(size)).first->second);
   };
-  return made;
+  return result;
 }
 
 }  // namespace
@@ -98,7 +98,8 @@ class ScenarioRunner {
   PlanRow row(std::string value, double number, const ClusterRequest& request) {
     return row(std::move(value), number, source_, request, cache());
   }
-  // Whether a plan fits according to layer costs, scaled by how much simulations have exceeded estimates so far.
+  // Returns whether a plan fits according to layer costs, scaled by how much simulations have exceeded estimates so
+  // far.
   bool fits(const StepSource& source, const ClusterRequest& request, LayerCostCache& cache) {
     try {
       const auto memory = static_cast<double>(usable_memory(request));
@@ -224,7 +225,8 @@ Interconnect free_links(Interconnect links) {
   return links;
 }
 
-// Whether layer costs are unchanged: tensor parallelism stays within the innermost links, whose speed is the same.
+// Returns whether layer costs are unchanged: tensor parallelism stays within the innermost links, whose speed is the
+// same.
 bool layers_stay(const ClusterRequest& request, size_t level) {
   if (level == 0) return false;
   for (const int64_t tensor : request.tensor) {

@@ -26,7 +26,7 @@ class DoneActions {
   DoneActions(int32_t stages, int32_t microbatches)
       : stages_(stages), microbatches_(microbatches), done_(size_t(kPipelineWorks) * stages * microbatches, 0) {}
   bool has(PipelineWork work, int32_t stage, int32_t microbatch) const { return done_[at(work, stage, microbatch)]; }
-  // Whether the gradient of the stage's input has been computed.
+  // Returns whether the gradient of the stage's input has been computed.
   bool has_input_gradient(int32_t stage, int32_t microbatch) const {
     return has(PipelineWork::kBackward, stage, microbatch) || has(PipelineWork::kInputGradient, stage, microbatch);
   }

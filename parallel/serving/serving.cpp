@@ -66,9 +66,9 @@ class StoredWeights {
         const StorageId storage = graph.value(value).storage;
         if (!storage.valid() || seen[storage] != 0) return;
         seen[storage] = 1;
-        const int64_t made = graph.storage(storage).bytes;
-        bytes_ += made;
-        bytes_made_ += made;
+        const int64_t unquantized = graph.storage(storage).bytes;
+        bytes_ += unquantized;
+        bytes_unquantized_ += unquantized;
         const auto sizes = graph.sizes(value);
         const bool matrix = sizes.size() == 2 || sizes.size() == 3;
         const Readers& by = readers[storage];
@@ -80,8 +80,8 @@ class StoredWeights {
         if (format && !stays) {
           const int64_t one = format->bytes(sizes[sizes.size() - 2], sizes[sizes.size() - 1]);
           const int64_t stored = one * std::max<int64_t>(1, weight.experts);
-          weight.share = made > 0 ? static_cast<double>(stored) / static_cast<double>(made) : 1;
-          bytes_ += stored - made;
+          weight.share = unquantized > 0 ? static_cast<double>(stored) / static_cast<double>(unquantized) : 1;
+          bytes_ += stored - unquantized;
           quantised_ += graph.numel(value);
         }
         by_storage_[storage] = weight;
@@ -90,7 +90,7 @@ class StoredWeights {
   }
 
   int64_t bytes() const { return bytes_; }  // of parameters and buffers, as stored
-  int64_t bytes_made() const { return bytes_made_; }
+  int64_t bytes_unquantized() const { return bytes_unquantized_; }
   int64_t quantised() const { return quantised_; }  // parameters
   // Quantized size of a value as a fraction of its original size; 1 for values that are not quantized.
   double share(ValueId value) const { return weight_of(value).share; }
@@ -109,7 +109,7 @@ class StoredWeights {
 
   const Graph& graph_;
   IdMap<StorageId, Weight> by_storage_;
-  int64_t bytes_ = 0, bytes_made_ = 0, quantised_ = 0;
+  int64_t bytes_ = 0, bytes_unquantized_ = 0, quantised_ = 0;
 };
 
 namespace {
@@ -120,7 +120,7 @@ class StoredProducts {
   StoredProducts(const ProgramCosts& costs, const StoredWeights& weights, const ServingOptions& options)
       : graph_(costs.graph()), works_(costs, *options.spec), weights_(weights), options_(options) {}
 
-  double seconds(NodeId node, const NodeTime& made) {
+  double seconds(NodeId node, const NodeTime& captured) {
     double less = 0;
     bool stored = false;
     graph_.for_each_input(node, [&](ValueId value) {
@@ -129,7 +129,7 @@ class StoredProducts {
       stored |= weights_.share(value) < 1;
       less += (1 - share) * static_cast<double>(graph_.logical_bytes(value));
     });
-    if (less <= 0) return made.seconds;
+    if (less <= 0) return captured.seconds;
     const DeviceSpec& spec = *options_.spec;
     KernelWork work = works_.of(node);
     work.bytes = std::max(0.0, work.bytes - less);
@@ -295,11 +295,11 @@ class Engine {
                       options_.weights->title));
     }
     serving.weights = weights.bytes();
-    serving.weights_made = weights.bytes_made();
+    serving.weights_made = weights.bytes_unquantized();
     serving.quantised = weights.quantised();
     const ProfileOptions how{.top_at_peak = 0};
     const Profile costs = profile(pass, how);
-    serving.activations = std::max<int64_t>(0, costs.peak_with_scratch.bytes - weights.bytes_made());
+    serving.activations = std::max<int64_t>(0, costs.peak_with_scratch.bytes - weights.bytes_unquantized());
     const DeviceAssumptions assumptions = DeviceAssumptions::of(*options_.spec);
     serving.context_bytes = assumptions.context;
     if (costs.communication() != nullptr) {

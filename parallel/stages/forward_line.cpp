@@ -48,7 +48,7 @@ IdMap<NodeId, char> nodes_of_weights(const ProgramCosts& costs) {
   return of_weights;
 }
 
-// Whether the node has no outputs and writes nothing, such as fsdp::record_grad_output_stream.
+// Returns whether the node has no outputs and writes nothing, such as fsdp::record_grad_output_stream.
 bool has_no_effect(const Graph& graph, NodeId node) {
   const Target& target = graph.target(node);
   return target.signature().returns.empty() && target.facts().written.empty();
@@ -232,7 +232,7 @@ void ForwardLine::count_crossing(const ProgramCosts& costs) {
   const Graph& graph = costs.graph();
   // By storage: position of the first write, and of the last use in forward.
   IdMap<StorageId, int32_t> born(kNowhere), last(kNowhere);
-  std::vector<StorageId> made;
+  std::vector<StorageId> allocated;
   for (int32_t i = 0; i < length(); ++i) {
     const NodeId n = node(i);
     const auto seen = [&](ValueId v) {
@@ -245,11 +245,11 @@ void ForwardLine::count_crossing(const ProgramCosts& costs) {
       const StorageId s = graph.value(v).storage;
       if (!s.valid() || born[s] != kNowhere || existed_before(graph, graph.storage(s))) return;
       born[s] = last[s] = i;
-      made.push_back(s);
+      allocated.push_back(s);
     });
   }
   crossing_.assign(static_cast<size_t>(length()) + 1, 0);
-  for (const StorageId s : made) {
+  for (const StorageId s : allocated) {
     const int64_t bytes = graph.storage(s).bytes;
     crossing_[static_cast<size_t>(born[s]) + 1] += bytes;
     if (last[s] + 1 <= length()) crossing_[static_cast<size_t>(last[s]) + 1] -= bytes;

@@ -15,7 +15,7 @@ namespace shadowgraph {
 class ParameterSources {
  public:
   explicit ParameterSources(const ProgramCosts& costs);
-  // Whether the node reads data from parameters and from nothing else. Uninitialized memory does not count.
+  // Returns whether the node reads data from parameters and from nothing else. Uninitialized memory does not count.
   bool reads_parameters_alone(NodeId node) const { return alone_[node] != 0; }
 
  private:
@@ -36,7 +36,7 @@ class ForwardLine {
   // Position of a node: its own for a forward node, that of the differentiated node for a backward node, the earliest
   // of the summands for a sum of gradients. kNowhere for is_free() nodes, optimizer nodes and placeholders.
   int32_t position(NodeId node) const { return position_[node]; }
-  // Whether the node depends only on inputs and buffers, so that any stage can compute it.
+  // Returns whether the node depends only on inputs and buffers, so that any stage can compute it.
   bool is_free(NodeId node) const { return free_[node]; }
   // Bytes that a cut at a position passes to the next stage in forward.
   int64_t crossing(int32_t position) const { return crossing_[static_cast<size_t>(position)]; }

@@ -73,7 +73,7 @@ class ReplicatedStages {
     }
   }
 
-  PipelineStages made() {
+  PipelineStages take() {
     auto parts = std::make_shared<StageParts>(of_.parts());
     for (size_t s = 0; s < of_.figures_.size(); ++s) {
       if (replicas_.experts > 1 && !replicas_.state.optimizer && of_.figures_[s].optimizer_state > 0) {
@@ -152,8 +152,8 @@ class ReplicatedStages {
   }
 
   // Time added by a transfer of `seconds` that overlaps with compute of `beside` seconds.
-  double cost(double seconds, double beside) const {
-    const double exposed = std::min(seconds, std::max(seconds * bucket_, seconds - beside));
+  double cost(double seconds, double compute) const {
+    const double exposed = std::min(seconds, std::max(seconds * bucket_, seconds - compute));
     return exposed + links_->device_share * (seconds - exposed);
   }
   // Time of a collective, called once per bucket, over the replicas of each kind of parameters.
@@ -226,7 +226,7 @@ PipelineStages replicated(PipelineStages stages, const Replicas& replicas, const
   if (replicas.optimizer_on_host && !replicas.state.optimizer) {
     throw Error("offloading the optimizer needs its state size per element: remove --captured-state");
   }
-  return ReplicatedStages(std::move(stages), replicas, spec, links).made();
+  return ReplicatedStages(std::move(stages), replicas, spec, links).take();
 }
 
 PipelineSchedule with_sums(const PipelineSchedule& schedule) {

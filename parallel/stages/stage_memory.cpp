@@ -235,37 +235,38 @@ void StageMemory::place_existing_gradient(StorageId storage) {
 
 // Optimizer state created by the first step is resident from the second on. Other storages are freed within the step.
 void StageMemory::place_optimizer(StorageId storage) {
-  const Storage& made = graph_.storage(storage);
-  const bool stays = costs_.kinds[storage] == StorageKind::kOptimizerState && !made.freed_after.valid();
+  const Storage& allocated = graph_.storage(storage);
+  const bool stays = costs_.kinds[storage] == StorageKind::kOptimizerState && !allocated.freed_after.valid();
   for (const int32_t stage : holders_by_share(storage)) {
     const auto s = static_cast<size_t>(stage);
     if (stays) {
-      parts_.stages[s].state.push_back(made.bytes);
-      (*figures_)[s].optimizer_state += made.bytes;
+      parts_.stages[s].state.push_back(allocated.bytes);
+      (*figures_)[s].optimizer_state += allocated.bytes;
       continue;
     }
     const uint32_t slot = new_slot(stage, false);
-    optimizer_events_[s].push_back(timed(0, costs_.order[made.born], kAllocated, {slot, made.bytes}));
-    const uint32_t end = made.freed_after.valid() ? costs_.order[made.freed_after] : kEnd;
+    optimizer_events_[s].push_back(timed(0, costs_.order[allocated.born], kAllocated, {slot, allocated.bytes}));
+    const uint32_t end = allocated.freed_after.valid() ? costs_.order[allocated.freed_after] : kEnd;
     optimizer_events_[s].push_back(timed(0, end, kFreed, {slot, 0}));
   }
 }
 
-// Whether the storage is a partial gradient of a tied parameter, which stays on its stage until they are reduced.
+// Returns whether the storage is a partial gradient of a tied parameter, which stays on its stage until they are
+// reduced.
 bool StageMemory::is_gradient_of_tied(StorageId storage) const {
   const NodeId born = graph_.storage(storage).born;
   return assignment_.piece(born) == Piece::kWeightGradient && uses_.of(storage).size() > 1;
 }
 
 void StageMemory::place_allocated(StorageId storage) {
-  const Storage& made = graph_.storage(storage);
+  const Storage& allocated = graph_.storage(storage);
   const auto& uses = uses_.of(storage);
-  const bool is_forward = assignment_.piece(made.born) == Piece::kForward;
-  if (line_.is_free(made.born)) {
+  const bool is_forward = assignment_.piece(allocated.born) == Piece::kForward;
+  if (line_.is_free(allocated.born)) {
     for (const StageUse& use : uses) add_lifetime(storage, use.stage, use, false);
     return;
   }
-  const int32_t owner = assignment_.stages_of(made.born).front();
+  const int32_t owner = assignment_.stages_of(allocated.born).front();
   const bool tied = is_gradient_of_tied(storage);
   for (const StageUse& use : uses) {
     if (use.stage == owner) add_lifetime(storage, owner, use, is_forward && uses.back().stage > owner);
@@ -300,45 +301,45 @@ void StageMemory::send(StorageId storage, int32_t from, int32_t to, bool forward
       (*figures_)[static_cast<size_t>(receiver)].carried += bytes;
       continue;
     }
-    TimedEvent death = timed(kInputPiece, kEnd, kFreed, {slot, 0});
+    TimedEvent freed = timed(kInputPiece, kEnd, kFreed, {slot, 0});
     for (const StageUse& use : uses_.of(storage)) {
-      if (use.stage == receiver && use.in_backward()) death = free_of(slot, kInputPiece, 0, use);
+      if (use.stage == receiver && use.in_backward()) freed = free_of(slot, kInputPiece, 0, use);
     }
-    events.push_back(death);
+    events.push_back(freed);
   }
 }
 
 void StageMemory::add_lifetime(StorageId storage, int32_t stage, const StageUse& use, bool held) {
-  const Storage& made = graph_.storage(storage);
+  const Storage& allocated = graph_.storage(storage);
   const bool gradient = costs_.kinds[storage] == StorageKind::kGradient || is_gradient_of_tied(storage);
-  const auto born = static_cast<uint32_t>(assignment_.piece(made.born));
+  const auto born = static_cast<uint32_t>(assignment_.piece(allocated.born));
   const uint32_t slot = new_slot(stage, gradient);
   auto& events = events_[static_cast<size_t>(stage)];
-  events.push_back(timed(born, costs_.order[made.born], kAllocated, {slot, made.bytes}));
+  events.push_back(timed(born, costs_.order[allocated.born], kAllocated, {slot, allocated.bytes}));
   StageFigures& figures = (*figures_)[static_cast<size_t>(stage)];
   if (gradient) {
-    figures.gradients += made.bytes;
+    figures.gradients += allocated.bytes;
     return;
   }
-  if (!made.freed_after.valid()) return;  // never freed by the program
-  const TimedEvent death =
-      held ? timed(kWeightPiece, kEnd, kFreed, {slot, 0}) : free_of(slot, born, costs_.order[made.born], use);
-  events.push_back(death);
-  if (born == kForwardPiece && death.piece != kForwardPiece) figures.carried += made.bytes;
-  if (born == kInputPiece && death.piece == kWeightPiece) figures.awaiting += made.bytes;
+  if (!allocated.freed_after.valid()) return;  // never freed by the program
+  const TimedEvent freed =
+      held ? timed(kWeightPiece, kEnd, kFreed, {slot, 0}) : free_of(slot, born, costs_.order[allocated.born], use);
+  events.push_back(freed);
+  if (born == kForwardPiece && freed.piece != kForwardPiece) figures.carried += allocated.bytes;
+  if (born == kInputPiece && freed.piece == kWeightPiece) figures.awaiting += allocated.bytes;
 }
 
 // Frees after the last use: in the last piece that uses it, and in unsplit backward.
 StageMemory::TimedEvent StageMemory::free_of(uint32_t slot, uint32_t born, uint32_t order, const StageUse& use) {
-  TimedEvent death = timed(born, order, kFreed, {slot, 0});
+  TimedEvent freed = timed(born, order, kFreed, {slot, 0});
   for (uint32_t piece = born; piece <= kWeightPiece; ++piece) {
     if (use.last[piece] == StageUse::kNever) continue;
-    const bool same_program = piece > kForwardPiece && death.piece > kForwardPiece;
-    death.whole_order = same_program ? std::max(death.whole_order, use.last[piece]) : use.last[piece];
-    death.piece = piece;
-    death.order = use.last[piece];
+    const bool same_program = piece > kForwardPiece && freed.piece > kForwardPiece;
+    freed.whole_order = same_program ? std::max(freed.whole_order, use.last[piece]) : use.last[piece];
+    freed.piece = piece;
+    freed.order = use.last[piece];
   }
-  return death;
+  return freed;
 }
 
 void StageMemory::place_scratch() {

@@ -31,9 +31,9 @@ class ShardedParameters {
   // `gathers_once`: as in StageOptions; if false, only all_reduces of gradients are recognized.
   ShardedParameters(const ProgramCosts& costs, const StageAssignment& assignment, const Communication& communication,
                     bool gathers_once);
-  // Whether it gathers parameters: FSDP's all_gather, in forward and in backward.
+  // Returns whether it gathers parameters: FSDP's all_gather, in forward and in backward.
   bool gathers(const Collective& collective) const { return gathers_[collective.node] != 0; }
-  // Whether it reduces weight gradients: FSDP's reduce_scatter, DistributedDataParallel's all_reduce.
+  // Returns whether it reduces weight gradients: FSDP's reduce_scatter, DistributedDataParallel's all_reduce.
   bool reduces(const Collective& collective) const { return reduces_[collective.node] != 0; }
 
  private:

@@ -82,7 +82,7 @@ TEST_P(PlanOf, MoreLayersOfFourAreThoseOfTheLongerModel) {
     for (int64_t last = first + 1; last <= longer.size(); ++last) {
       EXPECT_EQ(longer.carried(first, last), repeated.carried(first, last)) << first << " to " << last;
       EXPECT_EQ(longer.parameters(first, last), repeated.parameters(first, last));
-      EXPECT_EQ(longer.passing(first, last), repeated.passing(first, last));
+      EXPECT_EQ(longer.transient(first, last), repeated.transient(first, last));
       EXPECT_EQ(longer.flops(first, last), repeated.flops(first, last));
       EXPECT_NEAR(longer.seconds(first, last).computing(), repeated.seconds(first, last).computing(), 1e-9);
     }
