@@ -93,7 +93,7 @@ CheckpointCurveOptions curve_options(const CheckpointRequest& request, const Ste
   return options;
 }
 
-Graph rewritten_by(const Graph& graph, const CheckpointChoice& choice, bool say) {
+Graph apply_choice(const Graph& graph, const CheckpointChoice& choice, bool say) {
   Graph rewritten = clone(graph);
   const CheckpointResult done = checkpoint_segments(rewritten, choice.segments);
   for (const auto& [what, count] : done.obstacles) {
@@ -114,7 +114,7 @@ const CheckpointChoice& choice_that_fits(const CheckpointRequest& request, const
     options.memory.assumptions = DeviceAssumptions::of(DeviceSpec::named(request.memory->device));
   }
   for (const CheckpointChoice& choice : curve.choices()) {
-    const Graph rewritten = rewritten_by(graph, choice, false);
+    const Graph rewritten = apply_choice(graph, choice, false);
     last = fits(profile(rewritten, options));
     if (!last || !last->fits) continue;
     fmt::print(stderr, "shadowgraph: {}\n", to_text(*last));
@@ -131,13 +131,12 @@ const CheckpointChoice& choice_within(const CheckpointRequest& request, const Ch
       human_bytes(*request.bytes), human_bytes(figures.points.back().peak), human_bytes(figures.elsewhere)));
 }
 
-// Writes `graph` with the plan that fits --bytes or --memory. Without --pareto, removes the other points from
-// `figures`.
+// Writes `graph` with the plan that fits --bytes or --memory. Without --pareto, drops other points from `figures`.
 void choose(const CheckpointRequest& request, const Graph& graph, const CheckpointCurve& curve,
             RecomputeCurve& figures) {
   const CheckpointChoice& choice =
       request.memory ? choice_that_fits(request, graph, curve) : choice_within(request, curve, figures);
-  if (!request.output.empty()) write_graph_file(request.output, rewritten_by(graph, choice, true));
+  if (!request.output.empty()) write_graph_file(request.output, apply_choice(graph, choice, true));
   if (!request.pareto) {
     figures.points = {figures.points[static_cast<size_t>(&choice - curve.choices().data())]};
     figures.others.clear();

@@ -58,7 +58,7 @@ PipelineStages stages_of(const Graph& step, const PipelineRequest& request, int3
 }
 
 // Returns a message listing the ranks that need more than `memory`; "" if there are none.
-std::string too_large(const PipelineRun& run, const std::optional<MemoryLimit>& memory) {
+std::string memory_problem(const PipelineRun& run, const std::optional<MemoryLimit>& memory) {
   if (!memory) return "";
   std::string ranks;
   for (int32_t r = 0; r < run.ranks(); ++r) {
@@ -108,7 +108,7 @@ int pipeline(const CLI::App& command, const PipelineRequest& request) {
   write_files(run, request, loaded.name);
   write_traces(run, request, loaded.name);
   print_text(request.json ? json_text(to_json(run)) : to_text(run));
-  const std::string problem = too_large(run, request.memory);
+  const std::string problem = memory_problem(run, request.memory);
   if (!problem.empty()) throw Error(loaded.name + " " + problem);
   return 0;
 }

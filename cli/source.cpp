@@ -52,7 +52,7 @@ const models::ModelInfo* model_named(const std::string& name) {
 }
 
 // Splits "item0=2.5" into name and value.
-std::pair<std::string, std::string> named_value(const std::string& text, const char* option, const char* example) {
+std::pair<std::string, std::string> split_assignment(const std::string& text, const char* option, const char* example) {
   const size_t equals = text.find('=');
   if (equals == std::string::npos || equals == 0 || equals + 1 == text.size()) {
     throw Error(fmt::format("{} '{}': expected NAME=VALUE, for example {}", option, text, example));
@@ -75,7 +75,7 @@ HostReads host_reads(const CaptureRequest& request) {
     } else if (text == "mask-full") {
       reads.masks_full = true;
     } else {
-      const auto [name, value] = named_value(text, "--host-reads", "item0=2.5, finite or mask-full");
+      const auto [name, value] = split_assignment(text, "--host-reads", "item0=2.5, finite or mask-full");
       reads.values.insert_or_assign(name, parse_host_read(text, value));
     }
   }
@@ -85,7 +85,7 @@ HostReads host_reads(const CaptureRequest& request) {
 NamedDataSizes data_sizes(const CaptureRequest& request) {
   NamedDataSizes sizes;
   for (const std::string& text : request.data_sizes) {
-    const auto [name, value] = named_value(text, "--data-sizes", "nonzero0=17");
+    const auto [name, value] = split_assignment(text, "--data-sizes", "nonzero0=17");
     const auto size = parse_number<int64_t>(value);
     if (!size)
       throw Error(fmt::format("--data-sizes '{}': '{}' is not a number of elements; give for example nonzero0=17", text,

@@ -30,8 +30,7 @@ void check_model(const PlannedModel& model) {
   throw UnsupportedError(fmt::format("Megatron-LM supports models with one list of layers, not {} lists", lists));
 }
 
-// Returns whether norms are recomputed in all layers, the only part of selective recompute that Megatron-LM can
-// express.
+// Returns whether norms are recomputed in all layers, all of selective recompute that Megatron-LM can express.
 bool recomputes_norms(const PlannedModel& model, const TrainingPlan& plan) {
   if (plan.selective.empty()) return false;
   const auto layers = std::ranges::count_if(model.modules, is_layer);

@@ -170,8 +170,8 @@ def inputs(mesh, /, *given, **named):
     for name, tensor in (named or dict(zip(INPUTS, given))).items():
         if name not in INPUTS:
             raise ValueError(f"the plan has no input {name}; expected {', '.join(INPUTS)}")
-        for axis, lies in _cuts(INPUTS[name]).items():
-            tensor = tensor.chunk(MESH[axis], _placement(lies).dim)[mesh.get_local_rank(axis)]
+        for axis, code in _cuts(INPUTS[name]).items():
+            tensor = tensor.chunk(MESH[axis], _placement(code).dim)[mesh.get_local_rank(axis)]
         if TENSOR_AXES:
             tensor = distribute_tensor(tensor.contiguous(), mesh[TENSOR_AXES], _over(INPUTS[name]))
         placed[name] = tensor
@@ -192,12 +192,12 @@ def _layouts(model):
 
 def _over(layout):
     """Returns the placements over the tensor axes."""
-    return [_placement(lies) for axis, lies in zip(MESH, layout) if axis in TENSOR_AXES]
+    return [_placement(code) for axis, code in zip(MESH, layout) if axis in TENSOR_AXES]
 
 
 def _cuts(layout):
     """Returns the data axes that shard a tensor, with their placements."""
-    return {axis: lies for axis, lies in zip(MESH, layout) if axis in DATA_AXES and lies != "R"}
+    return {axis: code for axis, code in zip(MESH, layout) if axis in DATA_AXES and code != "R"}
 
 
 # ---- Tensor axes: parameters and activations between modules are DTensors
@@ -379,7 +379,7 @@ def _cut(module, style, mesh):
     """Shards a layer by tensor parallelism. Its inputs and outputs are plain tensors."""
     if style == "columns of three":  # with fused
         return _cut_in_three(module, mesh)  # with fused
-    weight, bias, given, takes, gives = ([_placement(lies)] for lies in STYLES[style])
+    weight, bias, given, takes, gives = ([_placement(code)] for code in STYLES[style])
     for name, parameter in list(module.named_parameters(recurse=False)):
         setattr(module, name, _laid(parameter, mesh, weight if name == "weight" else bias))
     return _lay_around(module, mesh, takes, gives, given, local=True)

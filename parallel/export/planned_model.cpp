@@ -94,7 +94,7 @@ bool is_layer(const std::string& module) {
   return length > 0 && at + length == module.size();
 }
 
-std::string with_star(const std::string& path) {
+std::string with_wildcard(const std::string& path) {
   const auto [at, length] = number_in_path(path);
   return length > 0 ? path.substr(0, at) + "*" + path.substr(at + length) : path;
 }
@@ -122,7 +122,7 @@ PlannedModel PlannedModel::of(const Graph& step) {
     while (!entry.empty() && !entries.contains(entry)) entry = module_above(entry);
     if (!entries.contains(entry)) continue;
     add(model.modules, entry);
-    add(model.order, with_star(entry));
+    add(model.order, with_wildcard(entry));
   }
   return model;
 }
@@ -196,7 +196,7 @@ bool is_transposed(const Graph& step, ValueId weight) {
 [[noreturn]] void refuse_fused(const std::string& module, const std::string& why) {
   throw UnsupportedError(fmt::format(
       "{} has fused queries, keys and values, and {}: use a model with separate layers, or plan with --tensor 1",
-      with_star(module), why));
+      with_wildcard(module), why));
 }
 
 // Throws UnsupportedError unless the layer's output is split into three equal parts.
@@ -254,7 +254,7 @@ std::string style_of(const Linear& linear, bool columns, bool rows) {
   if ((linear.fused || linear.transposed) && !(columns && rows)) {
     throw UnsupportedError(fmt::format(
         "{} is sharded without its counterpart, which is supported only for nn.Linear: plan with --tensor 1",
-        with_star(linear.module)));
+        with_wildcard(linear.module)));
   }
   if (linear.fused) return "columns of three";
   if (linear.transposed) return is_columns ? "columns of Conv1D" : "rows of Conv1D";
@@ -295,8 +295,8 @@ LinearCuts linear_cuts(const Graph& step, int64_t tensor) {
     const bool columns = std::ranges::any_of(linears, is_columns);
     const bool rows = !std::ranges::all_of(linears, is_columns);
     for (const Linear& linear : linears) {
-      cuts.styles[with_star(linear.module)] = style_of(linear, columns, rows);
-      if (linear.fused) cuts.widths[with_star(parent)] = widths.at(parent);
+      cuts.styles[with_wildcard(linear.module)] = style_of(linear, columns, rows);
+      if (linear.fused) cuts.widths[with_wildcard(parent)] = widths.at(parent);
     }
   }
   return cuts;
@@ -399,11 +399,11 @@ std::map<std::string, int64_t> grouped_products(const Graph& step, int64_t ranks
                     parameter.name));
   }
   for (const auto& [name, module] : modules) {
-    int64_t& count = products[with_star(name)];
+    int64_t& count = products[with_wildcard(name)];
     const auto here = static_cast<int64_t>(module.products.size());
     if (count > 0 && count != here) {
       throw UnsupportedError(
-          fmt::format("{} have different numbers of grouped matmuls: {} and {}", with_star(name), count, here));
+          fmt::format("{} have different numbers of grouped matmuls: {} and {}", with_wildcard(name), count, here));
     }
     count = here;
   }

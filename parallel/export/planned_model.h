@@ -60,13 +60,13 @@ bool is_layer(const std::string& module);
 // Parent path: "model.norm" of "model.norm.weight", "model" of "model.norm", "" of "model".
 std::string module_above(const std::string& path);
 // Replaces the layer number: "model.layers.*.mlp.up_proj" for "model.layers.7.mlp.up_proj".
-std::string with_star(const std::string& path);
+std::string with_wildcard(const std::string& path);
 
 struct LinearCuts {
-  // Style by with_star(): "columns", "columns, gathered" if the output is needed in full, "rows", "rows of a whole
+  // Style by with_wildcard(): "columns", "columns, gathered" if the output is needed in full, "rows", "rows of a whole
   // input". A fused QKV layer has "columns of three"; there are also "columns of Conv1D" and "rows of Conv1D".
   std::map<std::string, std::string> styles;
-  // Head size in modules that contain "columns of three", by with_star().
+  // Head size in modules that contain "columns of three", by with_wildcard().
   std::map<std::string, int64_t> widths;
 };
 // Returns the linear layers sharded by tensor parallelism. The layers of a module are sharded in pairs or not at all,
@@ -74,7 +74,7 @@ struct LinearCuts {
 // parts, or their attention is not recognized.
 LinearCuts linear_cuts(const Graph& step, int64_t tensor);
 
-// Returns the modules with expert parallelism, by with_star(), and the number of grouped matmuls in their forward.
+// Returns the modules with expert parallelism, by with_wildcard(), and the number of grouped matmuls in their forward.
 // Throws UnsupportedError if such a module has other parameters, or its matmuls are not chained as the script requires.
 std::map<std::string, int64_t> grouped_products(const Graph& step, int64_t ranks);
 

@@ -476,7 +476,7 @@ class RankMemory {
   const PipelineSchedule& schedule_;
   const PipelineRunOptions& options_;
   int32_t rank_;
-  std::vector<int32_t> rank_stages_;  // stages
+  std::vector<int32_t> rank_stages_;
   CachingAllocator allocator_;
   std::unordered_map<uint64_t, Slots> slots_;  // by stage and micro-batch, while non-empty
   std::vector<Slots> gradients_;               // by stage

@@ -46,7 +46,7 @@ std::string rank_table(const PipelineRun& run) {
   return text;
 }
 
-std::string worst_of(const PipelineRun& run) {
+std::string peak_summary(const PipelineRun& run) {
   const int32_t r = run.worst_rank();
   const PipelineRank& worst = run.rank(r);
   int64_t gradients = 0;
@@ -72,7 +72,7 @@ std::string to_text(const PipelineRun& run) {
   std::string text = fmt::format(
       "{}: {} stages on {} ranks, {} micro-batches\na step takes {}; ranks wait {:.1f} % of it\n\n", schedule.name(),
       schedule.stages(), schedule.ranks(), schedule.microbatches(), human_seconds(run.seconds()), 100 * run.bubble());
-  text += stage_table(run.stages()) + "\n" + rank_table(run) + "\n" + worst_of(run);
+  text += stage_table(run.stages()) + "\n" + rank_table(run) + "\n" + peak_summary(run);
   constexpr size_t kShown = 6;
   const auto& notes = run.stages().notes();
   for (size_t i = 0; i < std::min(kShown, notes.size()); ++i) text += "note: " + notes[i] + "\n";

@@ -119,8 +119,7 @@ Candidate::Candidate(TrainingPlan plan, const RecomputeLadders& ladders, const C
     : plan_(std::move(plan)), ladders_(&ladders), request_(&request) {
   const double all = ladders.kept().seconds(0, ladders.kept().size()).all();
   const auto ranks = static_cast<double>(plan_.pipeline), times = static_cast<double>(plan_.microbatches);
-  // A rank with at least the mean share computes it for every micro-batch; the first and last one also pass all other
-  // ranks.
+  // A rank with at least the mean share computes it for every micro-batch; the first and last also pass all others.
   const bool one_by_one = plan_.stages_per_rank == 1 && !known_schedule(plan_.schedule).splits_backward;
   bound_ = one_by_one ? all * (1 + (times - 1) / ranks) : all * times / ranks;
 }

@@ -1,5 +1,4 @@
-// One point of the search space: a plan with its schedule, lower bound, stages, and step time estimated from layer
-// costs.
+// A point of the search space: a plan with its schedule, lower bound, stages, and step time from layer costs.
 #pragma once
 
 #include <map>
@@ -55,7 +54,7 @@ struct Estimate {
 class Candidate {
  public:
   // `ladders` and `request` must outlive the candidate.
-  Candidate(TrainingPlan plan, const RecomputeLadders& ways, const ClusterRequest& request);
+  Candidate(TrainingPlan plan, const RecomputeLadders& ladders, const ClusterRequest& request);
 
   const TrainingPlan& plan() const { return plan_; }
   // Lower bound of the step time over all splits into stages. Estimating with a memory limit may raise it.

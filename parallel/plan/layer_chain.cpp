@@ -166,10 +166,10 @@ LayerChain::LayerChain(const Graph& step, const std::vector<std::string>& begins
       joins_[unit] = difference(pairs.of(static_cast<int32_t>((unit + first % 2) / 2)), both);
     }
   }
-  add_up();
+  compute_prefix_sums();
 }
 
-void LayerChain::add_up() {
+void LayerChain::compute_prefix_sums() {
   const auto sums = [](const std::vector<StageFigures>& of) {
     std::vector<Sums> before(1);
     for (const StageFigures& f : of) {
@@ -232,7 +232,7 @@ std::optional<LayerChain> LayerChain::with_more_layers(int64_t more, int64_t fir
     tied.units = std::move(units);
   }
   for (size_t i = 0; i < chain.units_.size(); ++i) chain.units_[i].begins = chain.begins_[i];
-  chain.add_up();
+  chain.compute_prefix_sums();
   return chain;
 }
 
@@ -244,22 +244,22 @@ bool LayerChain::are_alike(size_t a, size_t b) const {
 
 // Costs shared by adjacent units are already in their join.
 StageFigures LayerChain::counted_twice(int64_t first, int64_t last) const {
-  StageFigures twice;
+  StageFigures duplicates;
   for (const Tied& tied : tied_) {
     int64_t before = last;  // none yet
     for (const int64_t unit : tied.units) {
       if (unit < first || unit >= last) continue;
       const StageFigures& of = units_[static_cast<size_t>(unit)];
       if (unit > before + 1) {
-        twice.parameters += tied.bytes;
-        twice.weights += tied.weights;
-        if (tied.weights > 0) twice.gradients += tied.bytes;
-        if (of.weights > 0) twice.optimizer_state += of.optimizer_state / of.weights * tied.weights;
+        duplicates.parameters += tied.bytes;
+        duplicates.weights += tied.weights;
+        if (tied.weights > 0) duplicates.gradients += tied.bytes;
+        if (of.weights > 0) duplicates.optimizer_state += of.optimizer_state / of.weights * tied.weights;
       }
       before = unit;
     }
   }
-  return twice;
+  return duplicates;
 }
 
 StageFigures LayerChain::stage(int64_t first, int64_t last) const {
@@ -306,13 +306,13 @@ int64_t LayerChain::weights(int64_t first, int64_t last) const {
 }
 StageFigures LayerChain::model_state(int64_t first, int64_t last) const {
   const auto all = [&](int64_t Sums::*figure) { return between(units_before_, joins_before_, first, last, figure); };
-  const StageFigures twice = counted_twice(first, last);
-  return {.weights = all(&Sums::weights) - twice.weights,
+  const StageFigures duplicates = counted_twice(first, last);
+  return {.weights = all(&Sums::weights) - duplicates.weights,
           .expert_weights = all(&Sums::expert_weights),
-          .parameters = all(&Sums::parameters) - twice.parameters,
+          .parameters = all(&Sums::parameters) - duplicates.parameters,
           .expert_parameters = all(&Sums::expert_parameters),
-          .optimizer_state = all(&Sums::state) - twice.optimizer_state,
-          .gradients = all(&Sums::gradients) - twice.gradients};
+          .optimizer_state = all(&Sums::state) - duplicates.optimizer_state,
+          .gradients = all(&Sums::gradients) - duplicates.gradients};
 }
 int64_t LayerChain::fixed(int64_t first, int64_t last) const {
   return between(units_before_, joins_before_, first, last, &Sums::fixed);
@@ -327,8 +327,8 @@ int64_t LayerChain::flops(int64_t first, int64_t last) const {
 int64_t LayerChain::transient(int64_t first, int64_t last) const {
   int64_t most = 0, gone = 0;
   for (int64_t unit = last - 1; unit >= first; --unit) {
-    const int64_t comes_back = unit > first ? units_[static_cast<size_t>(unit - 1)].on_host : 0;
-    most = std::max(most, transient_[static_cast<size_t>(unit)] + comes_back - gone);
+    const int64_t reloaded = unit > first ? units_[static_cast<size_t>(unit - 1)].on_host : 0;
+    most = std::max(most, transient_[static_cast<size_t>(unit)] + reloaded - gone);
     gone += units_[static_cast<size_t>(unit)].carried;
     if (gone > most) break;
   }

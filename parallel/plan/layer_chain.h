@@ -23,8 +23,7 @@ struct UnitNames {
 // Throws Error if the model has more than `wanted` layers, i.e. if the source ignored StepSize::layers.
 void check_layers(const std::vector<std::string>& units, int64_t wanted, const std::string& model);
 
-// Offset and length of the layer number in a path: {13, 1} for "model.layers.7", {14, 1} for "encoder.layer_7", or {0,
-// 0}.
+// Offset and length of the layer number in a path: {13, 1} for "model.layers.7". {0, 0} if there is none.
 std::pair<size_t, size_t> number_in_path(const std::string& path);
 
 // Time of a range of units for one micro-batch. Copies to the host overlap with forward, copies back with backward.
@@ -74,7 +73,7 @@ class LayerChain {
   int64_t flops(int64_t first, int64_t last) const;  // of matmuls, forward and backward
 
  private:
-  void add_up();
+  void compute_prefix_sums();
   bool are_alike(size_t a, size_t b) const;
   StageFigures sum(int64_t first, int64_t last) const;
   // Cost shared by non-adjacent units (tied weights), subtracted so that it is counted once.

@@ -102,9 +102,9 @@ std::vector<LayerCosts::StepLevel> LayerCosts::levels_of(const Graph& kept) cons
   if (by_curve()) {
     const std::vector<std::string> names = layers();
     const StageOptions options{.spec = &request_.device, .interconnect = &request_.links, .gathers_once = false};
-    for (KeptResults& way : kept_result_options(kept, names[names.size() / 2], options)) {
-      levels.push_back({Recompute::kCurve, false, clone(kept), way});
-      const PartlyKept part{names, std::move(way)};
+    for (KeptResults& option : kept_result_options(kept, names[names.size() / 2], options)) {
+      levels.push_back({Recompute::kCurve, false, clone(kept), option});
+      const PartlyKept part{names, std::move(option)};
       apply_recompute(levels.back().step, {}, {}, {&part, 1});
     }
   }
@@ -124,8 +124,8 @@ const LayoutCosts* LayerCosts::costs_of(const LayoutSizes& sizes) {
   const auto known = cache_.layouts.find(key);
   if (known != cache_.layouts.end()) {
     const LayoutCosts* costs = known->second.get();
-    const auto is_there = [&](int64_t ranks) { return costs->chains.contains(ranks); };
-    if (costs == nullptr || std::ranges::all_of(expert_ranks(costs->experts), is_there)) return costs;
+    const auto is_computed = [&](int64_t ranks) { return costs->chains.contains(ranks); };
+    if (costs == nullptr || std::ranges::all_of(expert_ranks(costs->experts), is_computed)) return costs;
   }
   try {
     const Graph kept = rank_of_step(source_, layers_captured(), sizes, request_);

@@ -233,11 +233,11 @@ class PlanSearch {
       std::optional<Estimate> more =
           trial.candidate->estimate_within(schedules_, trial.memory + left, kForever, trial.spend_spare);
       if (more && more->seconds < kWorthIt * seconds) {
-        SimulatedPlan quicker = simulate(*trial.candidate, *more);
-        if (fits(quicker) && quicker.run.seconds() < seconds) {
-          more->seconds = quicker.run.seconds();
+        SimulatedPlan faster = simulate(*trial.candidate, *more);
+        if (fits(faster) && faster.run.seconds() < seconds) {
+          more->seconds = faster.run.seconds();
           trial.estimate = std::move(*more);
-          answer_.simulated.back() = std::move(quicker);
+          answer_.simulated.back() = std::move(faster);
         }
       }
     }

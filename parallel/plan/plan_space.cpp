@@ -43,7 +43,7 @@ std::vector<std::string> schedules_of(const ClusterRequest& request, int64_t pip
   std::erase_if(names, [&](const std::string& name) {
     const KnownSchedule& known = known_schedule(name);
     return (known.stages_per_rank > 0 && known.stages_per_rank != stages_per_rank) ||
-           stages_per_rank < known.least_stages_per_rank;
+           stages_per_rank < known.min_stages_per_rank;
   });
   return names;
 }

@@ -118,8 +118,7 @@ StepSource sequence_shard(const StepSource& source, const ClusterRequest& reques
 // Throws Error if the step does not support context parallelism. `part` is the step on one rank's tokens.
 void check_sequence_shards(const Graph& whole, const Graph& part, int64_t context);
 
-// Bytes that the caching allocator of a rank may reserve. Throws NoPlanError if the runtime overhead exceeds the
-// memory.
+// Bytes that a rank's caching allocator may reserve. Throws NoPlanError if the runtime overhead exceeds the memory.
 int64_t usable_memory(const ClusterRequest& request);
 // Device memory used by the CUDA context and NCCL buffers, in bytes.
 int64_t runtime_overhead_bytes(const DeviceSpec& device);

@@ -1,5 +1,4 @@
-// Simulates a plan: captures the whole step, shards it and splits it into stages, and runs it on all ranks of a
-// pipeline.
+// Simulates a plan: captures the step, shards it, splits it into stages, and runs these on all ranks of a pipeline.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -119,10 +118,10 @@ Graph shard_by_solver(Graph step, const StepSource& source, int64_t layers, cons
   if (layers > 0) {
     layout.layer_times = static_cast<double>(source.layers - first) / static_cast<double>(layers - first);
   } else if (few > 0) {
-    StepRequest of_few = layout;
-    of_few.layer_times = static_cast<double>(source.layers - first) / static_cast<double>(few - first);
-    of_few.problem = [&](const ShardingProblem& problem) { strategies.remember(problem.assignment()); };
-    strategies.choose(plan_step(captured(source, few, sizes, request), of_few).answer.solution.choice);
+    StepRequest reduced = layout;
+    reduced.layer_times = static_cast<double>(source.layers - first) / static_cast<double>(few - first);
+    reduced.problem = [&](const ShardingProblem& problem) { strategies.remember(problem.assignment()); };
+    strategies.choose(plan_step(captured(source, few, sizes, request), reduced).answer.solution.choice);
     layout.decided = [&](const ShardingProblem& problem) { return strategies.choice_of(problem.assignment()); };
   }
   return std::move(plan_step(std::move(step), layout).answer.rank->graph);

@@ -69,8 +69,7 @@ class Splitter {
   static constexpr int kHalvings = 40;
   static constexpr double kClose = 1e-4;
 
-  // Returns the fewest recompute steps with which a stage fits, if any. A higher level may have a higher transient
-  // peak.
+  // Returns the fewest recompute steps with which a stage fits. Higher levels may have a higher transient peak.
   std::optional<int64_t> fewest_steps(int64_t first, int64_t last, size_t stage) const {
     const int64_t held = held_of(ladder_, {first, last}, limits_);
     const auto fits = [&](int64_t n) {
@@ -170,9 +169,9 @@ class SpareMemory {
         own.figures = figures(*own.stage);
         const int64_t more = needed();
         const double saved = before - seconds_of(ladder_, *own.stage);
-        const double worth = saved / static_cast<double>(std::max<int64_t>(1, more - bytes));
-        if (saved > 0 && more <= memory_ && worth > most) {
-          most = worth;
+        const double rate = saved / static_cast<double>(std::max<int64_t>(1, more - bytes));
+        if (saved > 0 && more <= memory_ && rate > most) {
+          most = rate;
           best = own.stage;
           best_bytes = more;
         }

@@ -98,8 +98,7 @@ class ScenarioRunner {
   PlanRow row(std::string value, double number, const ClusterRequest& request) {
     return row(std::move(value), number, source_, request, cache());
   }
-  // Returns whether a plan fits according to layer costs, scaled by how much simulations have exceeded estimates so
-  // far.
+  // Returns whether a plan fits according to layer costs, scaled by how far simulations exceeded estimates so far.
   bool fits(const StepSource& source, const ClusterRequest& request, LayerCostCache& cache) {
     try {
       const auto memory = static_cast<double>(usable_memory(request));
@@ -225,9 +224,8 @@ Interconnect free_links(Interconnect links) {
   return links;
 }
 
-// Returns whether layer costs are unchanged: tensor parallelism stays within the innermost links, whose speed is the
-// same.
-bool layers_stay(const ClusterRequest& request, size_t level) {
+// Returns whether layer costs are unchanged: tensor parallelism stays within the innermost links, as fast as before.
+bool layer_costs_unchanged(const ClusterRequest& request, size_t level) {
   if (level == 0) return false;
   for (const int64_t tensor : request.tensor) {
     if (tensor > request.links.levels.front().size) return false;
@@ -269,7 +267,8 @@ PlanTable sweep_network(ScenarioRunner& runner, const PlanQuestion& question) {
       Interconnect faster = links;
       speed_up(faster.levels[level], factor);
       const std::string name = fmt::format("{} x {:g}", links.levels[level].name, factor);
-      add_row(name, factor, std::move(faster), layers_stay(request, level) ? runner.cache() : runner.cache(name));
+      add_row(name, factor, std::move(faster),
+              layer_costs_unchanged(request, level) ? runner.cache() : runner.cache(name));
     }
   }
   add_row("no communication cost", 0, free_links(links), runner.cache("free"));
@@ -308,8 +307,7 @@ PlanTable sweep_memory(ScenarioRunner& runner, const PlanQuestion& question) {
   std::string last = fmt::format("more than {} gains less than 1 %", enough->value);
   if (enough == table.rows.end() - 1)
     last = fmt::format("the gain has not levelled off at {}, the largest value tried", most.value);
-  // Finds the smallest memory that fits: bisects to 1 % of the memory for tensors, then adds 1 % while simulations do
-  // not fit.
+  // Finds the smallest memory that fits: bisects to 1 % of the memory for tensors, then adds 1 % until simulations fit.
   const int64_t overhead = runtime_overhead_bytes(request.device);
   auto high = static_cast<int64_t>(first->number);
   int64_t low = first == table.rows.begin() ? overhead : static_cast<int64_t>(std::prev(first)->number);
@@ -487,7 +485,7 @@ namespace {
 
 constexpr double kHour = 3600, kDay = 24 * kHour;
 
-DeviceOffer offer_of(const std::string& name, const JsonPlace& place) {
+DeviceOffer parse_offer(const std::string& name, const JsonPlace& place) {
   DeviceOffer offer;
   std::string links;
   if (place.is_object()) {
@@ -505,8 +503,7 @@ DeviceOffer offer_of(const std::string& name, const JsonPlace& place) {
   return offer;
 }
 
-// Finds the smallest number of devices of one type that trains all tokens in time, starting from an estimate, in steps
-// of 1/8.
+// Finds the fewest devices of one type that train all tokens in time, starting from an estimate, in steps of 1/8.
 class Offer {
  public:
   Offer(ScenarioRunner& runner, const PlanQuestion& question, const DeviceOffer& offer, std::vector<PlanRow>& rows)
@@ -520,12 +517,12 @@ class Offer {
 
   std::optional<PlanRow> fewest() {
     constexpr int kTries = 16;
-    int64_t devices = whole_machines(runner_.request().devices);
+    int64_t devices = whole_nodes(runner_.request().devices);
     PlanRow row = row_of(devices);
     for (int tries = 0; tries < kTries && !row.why_not.empty() && may(2 * devices); ++tries) row = row_of(devices *= 2);
     if (!row.why_not.empty()) return std::nullopt;
     const double guess = std::ceil(static_cast<double>(devices) * row.training / question_.within);
-    row = row_of(whole_machines(static_cast<int64_t>(std::min(guess, kMostDevices))));
+    row = row_of(whole_nodes(static_cast<int64_t>(std::min(guess, kMostDevices))));
     // Increases: doubles while nothing fits, otherwise by one step.
     for (int tries = 0; tries < kTries && !in_time(row); ++tries) {
       const int64_t more = row.devices + (row.why_not.empty() ? step(row.devices) : row.devices);
@@ -554,7 +551,7 @@ class Offer {
     const auto machines = static_cast<uint64_t>(std::max<int64_t>(1, devices / machine_));
     return machine_ * static_cast<int64_t>(std::max<uint64_t>(1, std::bit_floor(machines) / 8));
   }
-  int64_t whole_machines(int64_t devices) const {
+  int64_t whole_nodes(int64_t devices) const {
     const int64_t by = step(devices);
     return std::min(most(), std::max(by, (devices + by - 1) / by * by));
   }
@@ -591,7 +588,7 @@ std::vector<DeviceOffer> parse_offers(const std::string& text, const std::string
   const std::string heading = name + ": prices, for example {\"h100\": 2.5}";
   const JsonPlace place(json, heading);
   std::vector<DeviceOffer> offers;
-  for (const auto& [device, entry] : place.members()) offers.push_back(offer_of(device, entry));
+  for (const auto& [device, entry] : place.members()) offers.push_back(parse_offer(device, entry));
   if (offers.empty()) place.fail("contains no device");
   return offers;
 }

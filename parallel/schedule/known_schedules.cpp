@@ -59,19 +59,18 @@ struct Rounds {
   }
 };
 
-// One rank of an interleaved schedule: warm-up forwards, then alternating forward and backward, then the remaining
-// backwards.
+// A rank of an interleaved schedule: warm-up forwards, then alternating forward and backward, then other backwards.
 class InterleavedRank {
  public:
-  InterleavedRank(const PipelineSize& size, int32_t rank, const Rounds& rounds, bool splits_backward, int32_t a_hop)
+  InterleavedRank(const PipelineSize& size, int32_t rank, const Rounds& rounds, bool splits_backward, int32_t per_hop)
       : size_(size),
         rank_(rank),
         round_(rounds.microbatches_a_round),
         splits_(splits_backward),
-        a_hop_(a_hop),
+        per_hop_(per_hop),
         total_(size.stages_per_rank * size.microbatches),
         row_(size.ranks * size.stages_per_rank) {
-    const int32_t fill = (size.stages_per_rank - 1) * round_ + a_hop * (size.ranks - 1 - rank);
+    const int32_t fill = (size.stages_per_rank - 1) * round_ + per_hop * (size.ranks - 1 - rank);
     fill_ = std::min(fill, total_);
   }
 
@@ -81,7 +80,7 @@ class InterleavedRank {
       if (fill_ + i < total_) row_.forward(forward_stage(fill_ + i));
       backward(backward_stage(i));
       // Weight gradients are delayed by the warm-up of the earlier ranks.
-      if (splits_ && i >= a_hop_ * rank_) weight();
+      if (splits_ && i >= per_hop_ * rank_) weight();
     }
     while (!weights_.empty()) weight();
     return row_.take();
@@ -105,17 +104,17 @@ class InterleavedRank {
   const PipelineSize& size_;
   int32_t rank_, round_;
   bool splits_;
-  int32_t a_hop_, total_, fill_ = 0;
+  int32_t per_hop_, total_, fill_ = 0;
   std::deque<int32_t> weights_;  // stages whose weight gradients are still to be computed
   RowWriter row_;
 };
 
-// `a_hop`: warm-up forwards per later rank.
-PipelineSchedule::Rows interleaved(const PipelineSize& size, const char* name, bool splits_backward, int32_t a_hop) {
+// `per_hop`: warm-up forwards per later rank.
+PipelineSchedule::Rows interleaved(const PipelineSize& size, const char* name, bool splits_backward, int32_t per_hop) {
   const Rounds rounds(size, name);
   PipelineSchedule::Rows rows;
   for (int32_t rank = 0; rank < size.ranks; ++rank) {
-    rows.push_back(InterleavedRank(size, rank, rounds, splits_backward, a_hop).row());
+    rows.push_back(InterleavedRank(size, rank, rounds, splits_backward, per_hop).row());
   }
   return rows;
 }
@@ -425,14 +424,14 @@ constexpr KnownSchedule kSchedules[] = {
      .torch_class = "ScheduleInterleaved1F1B",
      .in_megatron = true,
      .searched = true,
-     .least_stages_per_rank = 2,
+     .min_stages_per_rank = 2,
      .in_rounds = true,
      .steady_rounds = 4},
     {.name = "looped_bfs",
      .about = "all micro-batches through one stage of a rank, then through its next",
      .rows = looped_rows,
      .torch_class = "ScheduleLoopedBFS",
-     .least_stages_per_rank = 2},
+     .min_stages_per_rank = 2},
     {.name = "zero_bubble",
      .about = "interleaved, with weight gradients filling bubbles; ZB1P with one stage per rank",
      .rows = zero_bubble_rows,

@@ -20,10 +20,10 @@ struct KnownSchedule {
   bool in_megatron = false;
 
   // Used by the plan search.
-  bool searched = false;              // by default
-  int32_t least_stages_per_rank = 1;  // with fewer it equals another schedule
-  bool in_rounds = false;             // needs full rounds of micro-batches
-  int64_t steady_rounds = 5;          // rounds until it is periodic; measured
+  bool searched = false;            // by default
+  int32_t min_stages_per_rank = 1;  // with fewer it equals another schedule
+  bool in_rounds = false;           // needs full rounds of micro-batches
+  int64_t steady_rounds = 5;        // rounds until it is periodic; measured
 
   // Name in torch and torchtitan: "1F1B".
   std::string_view torch_name() const { return torch_class.substr(torch_class.empty() ? 0 : 8); }

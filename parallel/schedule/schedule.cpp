@@ -298,8 +298,8 @@ class ScheduleCheck {
     DoneActions done(stages_, facts_.microbatches);
     std::vector<size_t> next(rows_.size(), 0);
     std::vector<std::vector<PipelineAction>> posted(rows_.size());
-    for (bool goes_on = true; goes_on;) {
-      goes_on = false;
+    for (bool progress = true; progress;) {
+      progress = false;
       for (size_t rank = 0; rank < rows_.size(); ++rank) {
         std::erase_if(posted[rank], [&](const PipelineAction& a) {
           const bool ready = is_ready(a, done);
@@ -315,7 +315,7 @@ class ScheduleCheck {
           } else {
             break;
           }
-          goes_on = true;
+          progress = true;
         }
       }
     }
@@ -366,9 +366,9 @@ class TransferPlacing {
 
   PipelineSchedule::Rows rows() {
     // The schedule has been checked: some rank can always continue.
-    for (bool goes_on = true; goes_on;) {
-      goes_on = false;
-      for (int32_t rank = 0; rank < schedule_.ranks(); ++rank) goes_on |= step(rank);
+    for (bool progress = true; progress;) {
+      progress = false;
+      for (int32_t rank = 0; rank < schedule_.ranks(); ++rank) progress |= step(rank);
     }
     return std::move(rows_);
   }

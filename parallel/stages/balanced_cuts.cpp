@@ -16,7 +16,7 @@ class CutTable {
   }
 
   // Returns the smallest feasible bound, by bisection.
-  double least_bound(int32_t stages) const {
+  double min_bound(int32_t stages) const {
     double below = 0, bound = sums_.back();
     for (double middle = bound / 2; below < middle && middle < bound; middle = below + (bound - below) / 2) {
       const double kept = slowest_within(middle, stages);
@@ -65,8 +65,7 @@ class CutTable {
     std::vector<uint32_t> from;
   };
 
-  // Fills in the next row. `line` is a monotonic queue of candidates for the previous cut, sorted by place and by
-  // bytes.
+  // Fills in the next row. `line` is a monotonic queue of candidate previous cuts, sorted by place and by bytes.
   Sources extend(const Row& before, int32_t stage, double slack, Row& row) const {
     Sources sources{row.begin, std::vector<uint32_t>(row.best.size(), 0)};
     std::vector<size_t> line;
@@ -136,13 +135,13 @@ class CutTable {
 
 }  // namespace
 
-double least_greatest_sum(std::span<const double> costs, std::span<const CutPlace> places, int32_t stages) {
-  return CutTable(costs, places).least_bound(stages);
+double min_max_sum(std::span<const double> costs, std::span<const CutPlace> places, int32_t stages) {
+  return CutTable(costs, places).min_bound(stages);
 }
 
 std::vector<int32_t> balanced_cuts(std::span<const double> costs, std::span<const CutPlace> places, int32_t stages) {
   const CutTable table(costs, places);
-  return table.cheapest(stages, table.least_bound(stages));
+  return table.cheapest(stages, table.min_bound(stages));
 }
 
 }  // namespace shadowgraph

@@ -18,6 +18,6 @@ struct CutPlace {
 std::vector<int32_t> balanced_cuts(std::span<const double> costs, std::span<const CutPlace> places, int32_t stages);
 
 // Returns the smallest possible largest sum.
-double least_greatest_sum(std::span<const double> costs, std::span<const CutPlace> places, int32_t stages);
+double min_max_sum(std::span<const double> costs, std::span<const CutPlace> places, int32_t stages);
 
 }  // namespace shadowgraph

@@ -198,7 +198,7 @@ void ForwardLine::place_gathers(const ProgramCosts& costs) {
     return at;
   };
   for (const NodeId n : costs.nodes) {
-    if (!sources.reads_parameters_alone(n)) continue;
+    if (!sources.reads_only_parameters(n)) continue;
     if (position_[n] != kNowhere && graph.node(n).phase == Graph::kForward) {
       graph.for_each_input(n, [&](ValueId v) {
         const StorageId s = graph.value(v).storage;
@@ -214,7 +214,7 @@ void ForwardLine::place_gathers(const ProgramCosts& costs) {
     if (graph.node(*n).phase != Graph::kBackward || graph.is_placeholder(*n)) continue;
     bool reads = false;
     graph.for_each_input(*n, [&](ValueId v) { reads |= graph.value(v).storage.valid(); });
-    if (reads && !sources.reads_parameters_alone(*n)) continue;
+    if (reads && !sources.reads_only_parameters(*n)) continue;
     int32_t at = graph.facts(*n).collective && reads ? latest(*n, home) : latest(*n, gathered);
     if (!reads && at == kNowhere) at = at_first_user(costs, *n);
     if (at == kNowhere) continue;
@@ -282,7 +282,7 @@ void StageAssignment::split_backward(const ProgramCosts& costs) {
   for (auto n = costs.nodes.rbegin(); n != costs.nodes.rend(); ++n) {
     if (piece_[*n] != Piece::kInputGradient) continue;
     const NodeId forward = graph.node(*n).forward;
-    bool weights_alone = true, is_used = false;
+    bool only_weight_gradients = true, is_used = false;
     graph.for_each_output(*n, [&](ValueId v) {
       graph.for_each_use(v, [&](NodeId user) {
         if (user == *n) return;
@@ -291,10 +291,10 @@ void StageAssignment::split_backward(const ProgramCosts& costs) {
         if (is_end(by.target) || by.phase == Graph::kOptimizer || has_no_effect(graph, user)) return;
         const bool together = !by.forward.valid() || by.forward == forward || of_weights[by.forward] != 0 ||
                               (forward.valid() && of_weights[forward] != 0);
-        weights_alone &= together && piece_[user] == Piece::kWeightGradient;
+        only_weight_gradients &= together && piece_[user] == Piece::kWeightGradient;
       });
     });
-    if (weights_alone && is_used) piece_[*n] = Piece::kWeightGradient;
+    if (only_weight_gradients && is_used) piece_[*n] = Piece::kWeightGradient;
   }
 }
 

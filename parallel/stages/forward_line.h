@@ -16,7 +16,7 @@ class ParameterSources {
  public:
   explicit ParameterSources(const ProgramCosts& costs);
   // Returns whether the node reads data from parameters and from nothing else. Uninitialized memory does not count.
-  bool reads_parameters_alone(NodeId node) const { return alone_[node] != 0; }
+  bool reads_only_parameters(NodeId node) const { return alone_[node] != 0; }
 
  private:
   IdMap<NodeId, char> alone_{0};

@@ -151,7 +151,7 @@ class ReplicatedStages {
     std::erase_if(part.pieces.weight_gradient, gradient);
   }
 
-  // Time added by a transfer of `seconds` that overlaps with compute of `beside` seconds.
+  // Time added by a transfer of `seconds` that overlaps with `compute` seconds.
   double cost(double seconds, double compute) const {
     const double exposed = std::min(seconds, std::max(seconds * bucket_, seconds - compute));
     return exposed + links_->device_share * (seconds - exposed);

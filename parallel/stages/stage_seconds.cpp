@@ -15,7 +15,7 @@ ShardedParameters::ShardedParameters(const ProgramCosts& costs, const StageAssig
     const bool scatters = gathers_once && collective.kind == CollectiveKind::kReduceScatter;
     const bool adds = scatters || collective.kind == CollectiveKind::kAllReduce;
     const bool gathers = gathers_once && collective.kind == CollectiveKind::kAllGather;
-    if (gathers && sources.reads_parameters_alone(n)) gathers_[n] = 1;
+    if (gathers && sources.reads_only_parameters(n)) gathers_[n] = 1;
     if (adds && assignment.piece(n) == Piece::kWeightGradient) reduces_[n] = 1;
   }
 }

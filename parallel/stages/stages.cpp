@@ -136,11 +136,11 @@ class StageCutting {
     constexpr double kNearly = 1.15;
     const std::vector<CutPlace> deepest = places_of_depth(paths, kDeepest);
     if (static_cast<int32_t>(deepest.size()) + 1 < stages) return deepest;
-    const double best = least_greatest_sum(costs, deepest, stages);
+    const double best = min_max_sum(costs, deepest, stages);
     for (size_t depth = 0; depth < kDeepest; ++depth) {
       std::vector<CutPlace> places = places_of_depth(paths, depth);
       if (static_cast<int32_t>(places.size()) + 1 < stages) continue;
-      if (least_greatest_sum(costs, places, stages) <= kNearly * best) return places;
+      if (min_max_sum(costs, places, stages) <= kNearly * best) return places;
     }
     return deepest;
   }

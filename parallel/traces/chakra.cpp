@@ -148,8 +148,7 @@ class ProcessTrace {
     attribute("is_cpu_op", kAttributeBool, 1);
     end();
   }
-  // Interprets a group of the captured process as a mesh axis (size and stride), and returns this process's group of
-  // that axis.
+  // Interprets a captured process's group as a mesh axis (size and stride). Returns this process's group of that axis.
   std::vector<int64_t> group_of_process(const std::vector<int64_t>& captured) const {
     const auto size = static_cast<int64_t>(captured.size());
     const int64_t apart = size > 1 ? captured[1] - captured[0] : 1;

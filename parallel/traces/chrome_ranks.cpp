@@ -63,12 +63,12 @@ namespace {
 constexpr int kComputingLane = 1, kForwardLane = 2, kBackwardLane = 3, kCommunicatingLane = 2;
 using enum PipelineWork;
 
-bool goes_forward(const PipelineAction& a) { return a.work == kSendForward || a.work == kReceiveForward; }
+bool is_forward_transfer(const PipelineAction& a) { return a.work == kSendForward || a.work == kReceiveForward; }
 bool is_send(const PipelineAction& a) { return a.work == kSendForward || a.work == kSendBackward; }
 
 void add_transfer(RankEvents& events, const PipelineRun& run, int32_t rank, const PipelineActionTime& at) {
   const PipelineAction& a = at.action;
-  const bool forward = goes_forward(a), sends = is_send(a);
+  const bool forward = is_forward_transfer(a), sends = is_send(a);
   const int lane = forward ? kForwardLane : kBackwardLane;
   const int32_t receiver = !sends ? a.stage : a.stage + (forward ? 1 : -1);
   const auto number = static_cast<uint64_t>(int64_t{receiver} * run.schedule().microbatches() + a.microbatch);

@@ -34,7 +34,7 @@ TEST(DocTables, HaveAllSchedules) {
   for (const KnownSchedule& known : known_schedules()) {
     const std::string stages = known.v_shaped              ? "V"
                                : known.stages_per_rank > 0 ? std::to_string(known.stages_per_rank)
-                                                           : std::to_string(known.least_stages_per_rank) + " or more";
+                                                           : std::to_string(known.min_stages_per_rank) + " or more";
     table += fmt::format("| `{}` | {} | {} | {} | {} | {} |\n", known.name, known.about, stages,
                          known.torch_class.empty() ? "rows" : fmt::format("`{}`", known.torch_class),
                          known.in_megatron ? "yes" : "no", known.searched ? "yes" : "if named");
