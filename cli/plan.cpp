@@ -1,4 +1,4 @@
-// `shadowgraph plan`: how a model is best trained on a cluster.
+// `shadowgraph plan`: finds the fastest parallelism plan for a cluster.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
@@ -25,7 +25,7 @@ namespace {
 struct ClusterOptions {
   CaptureRequest capture{.mode = CaptureMode::kTrain, .dtype = c10::kBFloat16};
   std::string devices;       // "1024xh100"
-  std::string interconnect;  // empty: what is usual around the device
+  std::string interconnect;  // empty: typical for the device
   int64_t tokens = 0;        // of a step
   int64_t samples = 0;       // of a step
   ClusterRequest plan;
@@ -35,7 +35,7 @@ struct ClusterOptions {
   WhatOptions what;
 };
 
-// "4194304 (4Mi)" of 4M, if that is a multiple; otherwise empty.
+// "4194304 (4Mi)" for 4M, if that is a multiple of `of`; otherwise empty.
 std::string binary_multiple(int64_t tokens, int64_t of) {
   constexpr std::array kUnits{"", "Ki", "Mi", "Gi", "Ti"};
   size_t power = 0;
@@ -44,7 +44,7 @@ std::string binary_multiple(int64_t tokens, int64_t of) {
   return power > 0 && binary % of == 0 ? fmt::format("{} ({}{})", binary, tokens, kUnits[power]) : "";
 }
 
-// Says which numbers of tokens are near and are whole sequences.
+// Lists nearby numbers of tokens that are multiples of the sequence length.
 std::string nearest_multiples(int64_t tokens, int64_t seq) {
   const int64_t below = tokens / seq * seq;
   std::string text = below > 0 ? fmt::format("{} or {}", below, below + seq) : std::to_string(seq);
@@ -54,27 +54,27 @@ std::string nearest_multiples(int64_t tokens, int64_t seq) {
 
 int64_t batch_of(const ClusterOptions& options) {
   if (options.samples > 0 && options.tokens > 0) {
-    throw CLI::ValidationError("--samples-per-step", "says the same as --tokens-per-step: give one of them");
+    throw CLI::ValidationError("--samples-per-step", "cannot be used with --tokens-per-step; give one of them");
   }
   if (options.samples > 0) return options.samples;
   if (options.tokens == 0) throw CLI::RequiredError("--tokens-per-step or --samples-per-step");
-  if (options.capture.seq == 0) throw CLI::ValidationError("--tokens-per-step", "is of sequences: give --seq");
+  if (options.capture.seq == 0) throw CLI::ValidationError("--tokens-per-step", "requires --seq, the sequence length");
   const int64_t tokens = options.tokens;
   if (tokens % options.capture.seq != 0) {
     throw CLI::ValidationError("--tokens-per-step",
-                               fmt::format("{} tokens are no whole number of sequences of {}; give {}", tokens,
+                               fmt::format("{} tokens is not a multiple of the sequence length {}; use {}", tokens,
                                            options.capture.seq, nearest_multiples(tokens, options.capture.seq)));
   }
   return tokens / options.capture.seq;
 }
 
-// A saved graph has one size of micro-batch, which is asked for if the graph does not say it.
+// A saved graph has a fixed micro-batch size: taken from its metadata, or else required from the user.
 void take_batch_of_graph(const CaptureRequest& step, ClusterRequest& request) {
   if (kind_of_source(step.source) != SourceKind::kGraph) return;
   const std::optional<int64_t> batch = read_saved_graph(step.source).metadata.batch;
   if (request.micro_batch.empty() && batch) request.micro_batch = {*batch};
   if (request.micro_batch.size() != 1 || (batch && request.micro_batch.front() != *batch)) {
-    throw Error(fmt::format("{} is a recorded step of one micro-batch{}: say of how many samples with --micro-batch",
+    throw Error(fmt::format("{} is a saved step with one micro-batch{}; give its number of samples with --micro-batch",
                             step.source, batch ? fmt::format(", of {} samples", *batch) : ""));
   }
 }
@@ -105,12 +105,11 @@ StepSource source_of(const CaptureRequest& step) {
   return source;
 }
 
-// Writes the plan in the words of engines. Gives what a reader should know: engines without a file, and what differs.
-std::string write_engine_files(const PlanAnswer& answer, const StepSource& source,
-                               const std::filesystem::path& folder) {
+// Exports the plan for training frameworks. Returns a summary: files, frameworks without a file, and deviations.
+std::string write_exports(const PlanAnswer& answer, const StepSource& source, const std::filesystem::path& folder) {
   const TrainingPlan& plan = answer.best().plan;
   const Graph step = source.capture({.micro_batch = plan.micro_batch});
-  std::string text = "\nengines:\n";
+  std::string text = "\nexported files:\n";
   for (const EngineFile& file : engine_files(plan, step,
                                              {answer.request.sequence, answer.request.batch, answer.request.float8,
                                               answer.request.state.gradient == 2})) {
@@ -130,9 +129,9 @@ void write_files(const PlanAnswer& answer, const StepSource& source, const Clust
   const std::filesystem::path folder = options.output;
   std::filesystem::create_directories(folder);
   const auto file = [&](const char* name, const std::string& text) { write_file((folder / name).string(), text); };
-  const std::string engines = write_engine_files(answer, source, folder);
-  fmt::print(stderr, "{}", engines);
-  file("plan.txt", to_text(answer) + engines);
+  const std::string exports = write_exports(answer, source, folder);
+  fmt::print(stderr, "{}", exports);
+  file("plan.txt", to_text(answer) + exports);
   file("report.html", plan_html(answer));
   file("plan.json", json_text(to_json(answer)));
   if (!answer.best().layouts.empty()) file("layout.json", json_text(nlohmann::json(answer.best().layouts)));
@@ -170,18 +169,18 @@ int plan(const ClusterOptions& options) {
 
 void add_options(CLI::App& command, ClusterOptions& options) {
   add_source(command, options.capture);
-  begin_group(command, "The cluster");
-  command.add_option("--devices", options.devices, "How many of which device: 1024xh100")->required();
+  begin_group(command, "Cluster");
+  command.add_option("--devices", options.devices, "Number and type of devices: 1024xh100")->required();
   CLI::Option* links = add_interconnect_option(command, options.interconnect);
   command
       .add_option("--topology", options.interconnect,
-                  "The same as a file of levels: NVLink, rail, spine, sites (docs/interconnect.schema.json)")
+                  "Network file with levels such as NVLink, rail, spine, sites (docs/interconnect.schema.json)")
       ->check(CLI::ExistingFile)
       ->excludes(links);
-  begin_group(command, "The step");
+  begin_group(command, "Step");
   add_tokens(command, "--tokens-per-step", options.tokens,
-             "On all devices: 16Mi (of 1,048,576), 16M (of 1,000,000), 512Ki");
-  add_number(command, "--samples-per-step", options.samples, 1, "The same in samples, or sequences");
+             "Global batch in tokens: 16Mi (x 1,048,576), 16M (x 1,000,000), 512Ki");
+  add_number(command, "--samples-per-step", options.samples, 1, "Global batch in samples or sequences");
   add_tokens(command, "--seq", options.capture.seq, "Sequence length of a language model: 8192, 8Ki");
   add_capture_options_named(command, options.capture,
                             {"input", "dtype", "host_reads", "data_sizes", "autocast", "clip_grad_norm", "grad_scaler",
@@ -190,12 +189,12 @@ void add_options(CLI::App& command, ClusterOptions& options) {
   add_what_options(command, options.what);
   begin_group(command, kOutput);
   command.add_option("-o,--output", options.output,
-                     "Folder for report.html, plan.json, plan.txt, pipeline.txt, schedule.csv, trace.json, and the "
-                     "plan in the words of "
-                     "engines: " +
+                     "Write report.html, plan.json, plan.txt, pipeline.txt, schedule.csv, trace.json and the plan "
+                     "exported for training frameworks: " +
                          fmt::format("{}", fmt::join(engine_file_names(), ", ")));
-  command.add_flag("--chakra", options.chakra, "With -o: Chakra traces of one replica, without sums over replicas");
-  command.add_flag("--json", options.json, "As JSON");
+  command.add_flag("--chakra", options.chakra,
+                   "With -o: also write Chakra traces of one replica, without reductions over replicas");
+  command.add_flag("--json", options.json, "Print JSON");
   command.footer(
       "Examples:\n"
       "  shadowgraph plan llama3_405b --devices 8192xh100 --tokens-per-step 16Mi --seq 8192 -o plan\n"

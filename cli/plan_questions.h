@@ -1,4 +1,4 @@
-// The options of `shadowgraph plan` that ask more than one plan answers.
+// Options of `shadowgraph plan --what`: sweeps that compare several plans.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -16,7 +16,7 @@ struct WhatOptions {
 };
 void add_what_options(CLI::App& command, WhatOptions& options);
 
-// Prints a table for each question, and writes questions.txt and questions.json into `folder`, if there is one.
+// Prints a table per sweep, and writes questions.txt and questions.json to `folder` unless it is empty.
 void answer_questions(const WhatOptions& options, const StepSource& source, const ClusterRequest& request,
                       const std::string& folder, bool as_json);
 

@@ -1,4 +1,4 @@
-// What all questions ask: the best plan of a changed request, as a row.
+// Sweeps: re-plans modified requests, one table row each.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -22,7 +22,7 @@ namespace shadowgraph {
 
 namespace {
 
-// A rank's seconds of collectives that its computing does not hide, and of those that it waits for.
+// Exposed communication of a rank, in seconds.
 double exposed_of(const PipelineRun& run, int32_t rank) {
   double seconds = run.rank(rank).waits.unshard + run.rank(rank).waits.reduce;
   for (const PipelineActionTime& at : run.actions(rank)) {
@@ -31,51 +31,52 @@ double exposed_of(const PipelineRun& run, int32_t rank) {
   return seconds;
 }
 
-// Captures with few layers are made once.
-StepSource remembered(const StepSource& source) {
-  StepSource made = source;
+// Caches captures with few layers.
+StepSource cached(const StepSource& source) {
+  StepSource result = source;
   const auto known = std::make_shared<std::map<std::pair<int64_t, int64_t>, Graph>>();
-  made.capture = [capture = source.capture, layers = source.layers, known](const StepSize& size) {
-    if (layers > 0 && size.layers == 0) return capture(size);  // whole, and seldom the same again
+  result.capture = [capture = source.capture, layers = source.layers, known](const StepSize& size) {
+    if (layers > 0 && size.layers == 0) return capture(size);  // whole models are rarely captured twice
     const std::pair key{size.micro_batch, size.layers};
     const auto found = known->find(key);
     return clone(found != known->end() ? found->second : known->emplace(key, capture(size)).first->second);
   };
-  return made;
+  return result;
 }
 
 }  // namespace
 
-class Asker {
+// Re-plans modified requests, and caches layer costs between them.
+class ScenarioRunner {
  public:
-  Asker(StepSource source, ClusterRequest request) : source_(remembered(source)), request_(std::move(request)) {
+  ScenarioRunner(StepSource source, ClusterRequest request) : source_(cached(source)), request_(std::move(request)) {
     request_.simulated = 1;
   }
 
   const StepSource& source() const { return source_; }
   const ClusterRequest& request() const { return request_; }
-  // Tables of the request's own device, links and sequence.
-  KeptTables& kept() { return kept_["own"]; }
-  // Tables of something else, by what that is called.
-  KeptTables& kept(const std::string& other) { return kept_[other]; }
-  // The same model on sequences of so many tokens. Throws Error for sources that have one length.
+  // Layer costs for the request's own device, links and sequence length.
+  LayerCostCache& cache() { return caches_["own"]; }
+  // Layer costs for another configuration, by name.
+  LayerCostCache& cache(const std::string& other) { return caches_[other]; }
+  // The source with another sequence length. Throws Error if the source has a fixed length.
   const StepSource& source_of(int64_t sequence) {
     if (sequence == request_.sequence) return source_;
     if (!source_.with_sequence) {
-      throw Error(source_.name + " has sequences of one length: its source makes no others");
+      throw Error(source_.name + " has a fixed sequence length");
     }
     const auto known = sequences_.find(sequence);
     if (known != sequences_.end()) return known->second;
-    return sequences_.emplace(sequence, remembered(source_.with_sequence(sequence))).first->second;
+    return sequences_.emplace(sequence, cached(source_.with_sequence(sequence))).first->second;
   }
 
   PlanRow row(std::string value, double number, const StepSource& source, const ClusterRequest& request,
-              KeptTables& kept) {
+              LayerCostCache& cache) {
     PlanRow row{.value = std::move(value), .number = number, .devices = request.devices};
     try {
-      const PlanAnswer answer = try_plan(source, request, kept, false);
+      const PlanAnswer answer = search_plan(source, request, cache, false);
       if (answer.simulated.empty()) {
-        row.why_not = fmt::format("nothing fits into {}", human_bytes(answer.memory));
+        row.why_not = fmt::format("no plan fits in {}", human_bytes(answer.memory));
         return row;
       }
       const SimulatedPlan& best = answer.best();
@@ -88,20 +89,20 @@ class Asker {
       for (int32_t rank = 0; rank < best.run.ranks(); ++rank) row.exposed += exposed_of(best.run, rank);
       row.exposed /= best.run.ranks();
       excess_ = std::max(excess_, static_cast<double>(row.bytes) / static_cast<double>(best.estimated_bytes));
-    } catch (const NoPlanError& error) {  // not even a program
+    } catch (const NoPlanError& error) {  // the runtime overhead exceeds the memory
       row.why_not = error.what();
     }
     return row;
   }
 
   PlanRow row(std::string value, double number, const ClusterRequest& request) {
-    return row(std::move(value), number, source_, request, kept());
+    return row(std::move(value), number, source_, request, cache());
   }
-  // Whether something fits by the figures of layers, where simulated plans need as much more as they did so far.
-  bool fits(const StepSource& source, const ClusterRequest& request, KeptTables& kept) {
+  // Returns whether a plan fits according to layer costs, scaled by how far simulations exceeded estimates so far.
+  bool fits(const StepSource& source, const ClusterRequest& request, LayerCostCache& cache) {
     try {
-      const auto memory = static_cast<double>(memory_of(request));
-      return first_that_fits(source, request, kept, static_cast<int64_t>(memory / excess_)).has_value();
+      const auto memory = static_cast<double>(usable_memory(request));
+      return first_fitting_plan(source, request, cache, static_cast<int64_t>(memory / excess_)).has_value();
     } catch (const NoPlanError&) {
       return false;
     }
@@ -110,17 +111,17 @@ class Asker {
  private:
   StepSource source_;
   ClusterRequest request_;
-  std::map<std::string, KeptTables> kept_;
+  std::map<std::string, LayerCostCache> caches_;
   std::map<int64_t, StepSource> sequences_;
-  double excess_ = 1;  // most of simulated bytes over estimated ones
+  double excess_ = 1;  // maximum ratio of simulated to estimated bytes
 };
 
-// The question's values, or `usual` ones. Throws Error for values that are not above 0.
+// Returns the given values, or else `usual`. Throws Error unless all are positive.
 std::vector<double> values_of(const PlanQuestion& question, std::vector<double> usual) {
   std::vector<double> values = question.values.empty() ? std::move(usual) : question.values;
   for (const double value : values) {
     if (!(value > 0) || !std::isfinite(value)) {
-      throw Error(fmt::format("values of --what {} are above 0, not {}", to_string(question.about), value));
+      throw Error(fmt::format("--values of --what {} must be above 0, not {}", to_string(question.about), value));
     }
   }
   std::ranges::sort(values);
@@ -128,7 +129,7 @@ std::vector<double> values_of(const PlanQuestion& question, std::vector<double> 
   return values;
 }
 
-// Processes that the innermost links join, if they divide the devices; otherwise 1.
+// Devices per node (innermost link level) if that divides the number of devices; otherwise 1.
 int64_t machine_of(const ClusterRequest& request) {
   const int64_t machine = request.links.levels.empty() ? 1 : request.links.levels.front().size;
   return machine > 0 && request.devices % machine == 0 ? machine : 1;
@@ -136,13 +137,13 @@ int64_t machine_of(const ClusterRequest& request) {
 
 namespace {
 
-PlanRow row_of_devices(Asker& asker, int64_t devices) {
-  ClusterRequest request = asker.request();
+PlanRow row_of_devices(ScenarioRunner& runner, int64_t devices) {
+  ClusterRequest request = runner.request();
   request.devices = devices;
-  return asker.row(fmt::format("{}", devices), static_cast<double>(devices), request);
+  return runner.row(fmt::format("{}", devices), static_cast<double>(devices), request);
 }
 
-// Twice as many each time, whole machines, an eighth of the request's to eight times as many.
+// Powers of two from 1/8 to 8 times the requested number, in whole nodes.
 std::vector<double> usual_devices(const ClusterRequest& request) {
   constexpr int64_t kAround = 8;
   std::vector<double> counts;
@@ -154,16 +155,16 @@ std::vector<double> usual_devices(const ClusterRequest& request) {
   return counts;
 }
 
-std::string said_of(const PlanRow& row) { return fmt::format("{} ({:.1f} %)", row.value, 100 * row.share); }
+std::string value_and_share(const PlanRow& row) { return fmt::format("{} ({:.1f} %)", row.value, 100 * row.share); }
 
 }  // namespace
 
-PlanTable ask_devices(Asker& asker, const PlanQuestion& question) {
+PlanTable sweep_devices(ScenarioRunner& runner, const PlanQuestion& question) {
   PlanTable table{.about = question.about,
-                  .title = fmt::format("{} samples a step on more and fewer devices", asker.request().batch),
+                  .title = fmt::format("{} samples per step with more and fewer devices", runner.request().batch),
                   .head = "devices"};
-  for (const double devices : values_of(question, usual_devices(asker.request()))) {
-    table.rows.push_back(row_of_devices(asker, static_cast<int64_t>(devices)));
+  for (const double devices : values_of(question, usual_devices(runner.request()))) {
+    table.rows.push_back(row_of_devices(runner, static_cast<int64_t>(devices)));
   }
   const auto reaches = [&](const PlanRow& row) { return row.why_not.empty() && row.share >= question.share; };
   std::optional<PlanRow> above, under;
@@ -176,26 +177,26 @@ PlanTable ask_devices(Asker& asker, const PlanQuestion& question) {
       under = row;
     }
   }
-  const std::string share = fmt::format("{:.0f} % of the peak", 100 * question.share);
+  const std::string share = fmt::format("{:.0f} % of peak FLOP/s", 100 * question.share);
   if (above && under) {
-    // Quarters of what lies between: finer ones have few divisors, and say more of those than of the machine.
-    const int64_t step = std::max(machine_of(asker.request()), (under->devices - above->devices) / 4);
+    // Bisects to a quarter of the gap: finer numbers have few divisors, and would show that instead.
+    const int64_t step = std::max(machine_of(runner.request()), (under->devices - above->devices) / 4);
     while (under->devices - above->devices > step) {
-      PlanRow row = row_of_devices(asker, above->devices + (under->devices - above->devices) / (2 * step) * step);
+      PlanRow row = row_of_devices(runner, above->devices + (under->devices - above->devices) / (2 * step) * step);
       table.rows.push_back(row);
       (reaches(row) ? above : under) = std::move(row);
       if (!under->why_not.empty()) break;
     }
-    table.findings.push_back(
-        fmt::format("efficiency falls under {} between {} and {} devices", share, said_of(*above), said_of(*under)));
+    table.findings.push_back(fmt::format("efficiency drops below {} between {} and {} devices", share,
+                                         value_and_share(*above), value_and_share(*under)));
   } else if (above) {
-    table.findings.push_back(
-        fmt::format("efficiency is still above {} at {} devices, the most that were tried", share, said_of(*above)));
+    table.findings.push_back(fmt::format("efficiency is still above {} at {} devices, the largest number tried", share,
+                                         value_and_share(*above)));
   } else if (under) {
-    table.findings.push_back(
-        fmt::format("efficiency is under {} from {} devices on, the fewest that fit", share, said_of(*under)));
+    table.findings.push_back(fmt::format("efficiency is below {} from {} devices, the smallest number that fits", share,
+                                         value_and_share(*under)));
   } else {
-    table.findings.push_back("no number of devices that was tried has a plan");
+    table.findings.push_back("no plan was found for any number of devices tried");
   }
   std::ranges::stable_sort(table.rows, {}, &PlanRow::number);
   return table;
@@ -212,7 +213,7 @@ void speed_up(LinkLevel& level, double factor) {
   }
 }
 
-// Links that cost nothing: what any network can bring.
+// Links without cost, as an upper bound for faster networks.
 Interconnect free_links(Interconnect links) {
   constexpr double kEndless = 1e30;
   links.base = links.device_share = links.ring_fill = 0;
@@ -223,8 +224,8 @@ Interconnect free_links(Interconnect links) {
   return links;
 }
 
-// Whether layers' figures stay: tensor parallel is within the innermost links, which are as they were.
-bool layers_stay(const ClusterRequest& request, size_t level) {
+// Returns whether layer costs are unchanged: tensor parallelism stays within the innermost links, as fast as before.
+bool layer_costs_unchanged(const ClusterRequest& request, size_t level) {
   if (level == 0) return false;
   for (const int64_t tensor : request.tensor) {
     if (tensor > request.links.levels.front().size) return false;
@@ -233,61 +234,60 @@ bool layers_stay(const ClusterRequest& request, size_t level) {
 }
 
 std::string difference(const PlanRow& row, const PlanRow& own) {
-  return fmt::format("{:+.1f} % of a step's time", 100 * (row.seconds / own.seconds - 1));
+  return fmt::format("{:+.1f} % step time", 100 * (row.seconds / own.seconds - 1));
 }
 
 }  // namespace
 
-PlanTable ask_network(Asker& asker, const PlanQuestion& question) {
-  const ClusterRequest& request = asker.request();
+PlanTable sweep_network(ScenarioRunner& runner, const PlanQuestion& question) {
+  const ClusterRequest& request = runner.request();
   const Interconnect& links = request.links;
   if (!links.tables.empty() || !links.axes.empty()) {
-    throw Error(
-        fmt::format("links '{}' hold measured tables, of which nobody knows what faster links would leave: ask "
-                    "with links of levels alone, such as h100",
-                    links.name));
+    throw Error(fmt::format(
+        "the interconnect '{}' has measured tables, which cannot be scaled; use one that has only levels, such as h100",
+        links.name));
   }
-  if (links.levels.empty()) throw Error(fmt::format("links '{}' have no levels", links.name));
-  PlanTable table{.about = question.about, .title = "faster links, the best plan for each", .head = "links"};
-  PlanRow own = asker.row("as they are", 1, request);
+  if (links.levels.empty()) throw Error(fmt::format("the interconnect '{}' has no levels", links.name));
+  PlanTable table{.about = question.about, .title = "best plans with faster links", .head = "links"};
+  PlanRow own = runner.row("unchanged", 1, request);
   table.rows.push_back(own);
-  const auto ask = [&](const std::string& name, double number, Interconnect faster, KeptTables& kept) {
+  const auto add_row = [&](const std::string& name, double number, Interconnect faster, LayerCostCache& cache) {
     ClusterRequest changed = request;
     changed.links = std::move(faster);
-    table.rows.push_back(asker.row(name, number, asker.source(), changed, kept));
+    table.rows.push_back(runner.row(name, number, runner.source(), changed, cache));
     const PlanRow& row = table.rows.back();
     if (own.why_not.empty() && row.why_not.empty()) {
       table.findings.push_back(fmt::format("{}: {}", name, difference(row, own)));
     }
   };
   for (size_t level = links.levels.size(); level-- > 0;) {
-    // Each level of its own; of the innermost one factor is enough to see whether it matters.
+    // Each level separately. For the innermost one, a single factor shows whether it matters.
     for (const double factor : values_of(
              question, level == 0 && links.levels.size() > 1 ? std::vector<double>{2} : std::vector<double>{2, 4, 8})) {
       Interconnect faster = links;
       speed_up(faster.levels[level], factor);
       const std::string name = fmt::format("{} x {:g}", links.levels[level].name, factor);
-      ask(name, factor, std::move(faster), layers_stay(request, level) ? asker.kept() : asker.kept(name));
+      add_row(name, factor, std::move(faster),
+              layer_costs_unchanged(request, level) ? runner.cache() : runner.cache(name));
     }
   }
-  ask("free of cost", 0, free_links(links), asker.kept("free"));
+  add_row("no communication cost", 0, free_links(links), runner.cache("free"));
   if (own.why_not.empty()) {
-    table.findings.insert(
-        table.findings.begin(),
-        fmt::format("collectives that nothing hides take {} of {} now ({:.1f} %)", human_seconds(own.exposed),
-                    human_seconds(own.seconds), 100 * own.exposed / own.seconds));
+    table.findings.insert(table.findings.begin(),
+                          fmt::format("exposed communication takes {} of {} ({:.1f} %)", human_seconds(own.exposed),
+                                      human_seconds(own.seconds), 100 * own.exposed / own.seconds));
   }
   return table;
 }
 
-PlanTable ask_memory(Asker& asker, const PlanQuestion& question) {
-  const ClusterRequest& request = asker.request();
+PlanTable sweep_memory(ScenarioRunner& runner, const PlanQuestion& question) {
+  const ClusterRequest& request = runner.request();
   const auto own = static_cast<double>(request.memory.value_or(request.device.memory));
-  PlanTable table{.about = question.about, .title = "devices with more and less memory", .head = "memory"};
+  PlanTable table{.about = question.about, .title = "best plans with more and less memory", .head = "memory"};
   const auto row_of = [&](int64_t memory) {
     ClusterRequest changed = request;
     changed.memory = memory;
-    return asker.row(human_bytes(memory), static_cast<double>(memory), changed);
+    return runner.row(human_bytes(memory), static_cast<double>(memory), changed);
   };
   const std::vector<double> factors{0.25, 0.375, 0.5, 0.75, 1, 1.5, 2, 3, 4};
   std::vector<double> usual;
@@ -297,30 +297,30 @@ PlanTable ask_memory(Asker& asker, const PlanQuestion& question) {
   }
   const auto first = std::ranges::find_if(table.rows, [](const PlanRow& row) { return row.why_not.empty(); });
   if (first == table.rows.end()) {
-    table.findings.push_back(fmt::format("nothing fits into {}", table.rows.back().value));
+    table.findings.push_back(fmt::format("no plan fits in {}", table.rows.back().value));
     return table;
   }
   const PlanRow most = table.rows.back();
   constexpr double kSame = 1.01;
   const auto enough = std::ranges::find_if(
       table.rows, [&](const PlanRow& row) { return row.why_not.empty() && row.seconds <= kSame * most.seconds; });
-  std::string last = fmt::format("more than {} brings less than 1 %", enough->value);
-  if (enough == table.rows.end() - 1) last = fmt::format("{}, the most that was tried, still brings more", most.value);
-  // The least that fits: halfway between, to a hundredth of what tensors may take, then a hundredth more as long as
-  // simulations are too large.
-  const int64_t beside = beside_program(request.device);
+  std::string last = fmt::format("more than {} gains less than 1 %", enough->value);
+  if (enough == table.rows.end() - 1)
+    last = fmt::format("the gain has not levelled off at {}, the largest value tried", most.value);
+  // Finds the smallest memory that fits: bisects to 1 % of the memory for tensors, then adds 1 % until simulations fit.
+  const int64_t overhead = runtime_overhead_bytes(request.device);
   auto high = static_cast<int64_t>(first->number);
-  int64_t low = first == table.rows.begin() ? beside : static_cast<int64_t>(std::prev(first)->number);
-  const auto hundredth = [&] { return std::max<int64_t>(1, (high - beside) / 100); };
+  int64_t low = first == table.rows.begin() ? overhead : static_cast<int64_t>(std::prev(first)->number);
+  const auto hundredth = [&] { return std::max<int64_t>(1, (high - overhead) / 100); };
   while (high - low > hundredth()) {
     ClusterRequest changed = request;
     changed.memory = low + (high - low) / 2;
-    (asker.fits(asker.source(), changed, asker.kept()) ? high : low) = *changed.memory;
+    (runner.fits(runner.source(), changed, runner.cache()) ? high : low) = *changed.memory;
   }
   for (PlanRow least = row_of(high); high < static_cast<int64_t>(first->number); least = row_of(high += hundredth())) {
     if (!least.why_not.empty()) continue;
-    table.findings.push_back(fmt::format("{} is the least that fits: {}, {} a step", least.value, to_string(least.plan),
-                                         human_seconds(least.seconds)));
+    table.findings.push_back(fmt::format("{} is the smallest that fits: {}, {} per step", least.value,
+                                         to_string(least.plan), human_seconds(least.seconds)));
     table.rows.push_back(std::move(least));
     break;
   }
@@ -331,15 +331,15 @@ PlanTable ask_memory(Asker& asker, const PlanQuestion& question) {
 
 namespace {
 
-// All samples go through at once: no pipeline, one micro-batch a step. Twice as large ones are tried until none fits.
-std::optional<PlanRow> largest_at_once(Asker& asker) {
+// Finds the largest batch without pipeline and gradient accumulation, by doubling.
+std::optional<PlanRow> largest_at_once(ScenarioRunner& runner) {
   constexpr int64_t kMostSamples = 4096;
   std::optional<PlanRow> largest;
   std::vector<int64_t> tensors;
-  for (int64_t tensor = 1; tensor <= machine_of(asker.request()); tensor *= 2) tensors.push_back(tensor);
-  if (!asker.request().tensor.empty()) tensors = asker.request().tensor;
+  for (int64_t tensor = 1; tensor <= machine_of(runner.request()); tensor *= 2) tensors.push_back(tensor);
+  if (!runner.request().tensor.empty()) tensors = runner.request().tensor;
   for (const int64_t tensor : tensors) {
-    ClusterRequest request = asker.request();
+    ClusterRequest request = runner.request();
     request.tensor = {tensor};
     request.pipeline = {1};
     const int64_t data = request.devices / tensor;
@@ -347,8 +347,9 @@ std::optional<PlanRow> largest_at_once(Asker& asker) {
       request.micro_batch = {samples};
       request.batch = data * samples;
       if (largest && request.batch <= static_cast<int64_t>(largest->number)) continue;
-      if (!asker.fits(asker.source(), request, asker.kept())) break;
-      PlanRow row = asker.row(fmt::format("{} at once", request.batch), static_cast<double>(request.batch), request);
+      if (!runner.fits(runner.source(), request, runner.cache())) break;
+      PlanRow row =
+          runner.row(fmt::format("{} in one pass", request.batch), static_cast<double>(request.batch), request);
       if (!row.why_not.empty()) break;
       largest = std::move(row);
     }
@@ -358,9 +359,9 @@ std::optional<PlanRow> largest_at_once(Asker& asker) {
 
 }  // namespace
 
-PlanTable ask_batch(Asker& asker, const PlanQuestion& question) {
-  const ClusterRequest& own = asker.request();
-  PlanTable table{.about = question.about, .title = "larger and smaller batches", .head = "samples"};
+PlanTable sweep_batch(ScenarioRunner& runner, const PlanQuestion& question) {
+  const ClusterRequest& own = runner.request();
+  PlanTable table{.about = question.about, .title = "best plans with larger and smaller batches", .head = "samples"};
   std::vector<double> usual;
   for (const double factor : {0.0625, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0}) {
     const double samples = factor * static_cast<double>(own.batch);
@@ -369,19 +370,18 @@ PlanTable ask_batch(Asker& asker, const PlanQuestion& question) {
   for (const double samples : values_of(question, std::move(usual))) {
     ClusterRequest request = own;
     request.batch = static_cast<int64_t>(samples);
-    table.rows.push_back(asker.row(fmt::format("{}", request.batch), samples, request));
+    table.rows.push_back(runner.row(fmt::format("{}", request.batch), samples, request));
   }
   const auto reaches = [&](const PlanRow& row) { return row.why_not.empty() && row.share >= question.share; };
   const auto first = std::ranges::find_if(table.rows, reaches);
-  const std::string share = fmt::format("{:.0f} % of the peak", 100 * question.share);
-  table.findings.push_back(first == table.rows.end()
-                               ? fmt::format("no batch that was tried reaches {}", share)
-                               : fmt::format("from {} samples on a step reaches {}", first->value, share));
-  if (asker.source().any_micro_batch && own.micro_batch.empty() && own.pipeline.empty()) {
-    if (std::optional<PlanRow> largest = largest_at_once(asker)) {
+  const std::string share = fmt::format("{:.0f} % of peak FLOP/s", 100 * question.share);
+  table.findings.push_back(first == table.rows.end() ? fmt::format("no batch tried reaches {}", share)
+                                                     : fmt::format("{} samples or more reach {}", first->value, share));
+  if (runner.source().any_micro_batch && own.micro_batch.empty() && own.pipeline.empty()) {
+    if (std::optional<PlanRow> largest = largest_at_once(runner)) {
       table.findings.push_back(
-          fmt::format("{} samples are the largest batch in one pass: {}; larger ones are added up "
-                      "from micro-batches, in the same memory",
+          fmt::format("{} samples is the largest batch in one pass: {}; larger batches use gradient accumulation with "
+                      "the same memory",
                       static_cast<int64_t>(largest->number), to_string(largest->plan)));
       table.rows.push_back(std::move(*largest));
     } else {
@@ -396,42 +396,43 @@ namespace {
 
 class Sequences {
  public:
-  explicit Sequences(Asker& asker) : asker_(asker) {}
+  explicit Sequences(ScenarioRunner& runner) : runner_(runner) {}
 
-  bool fit(int64_t tokens) { return asker_.fits(asker_.source_of(tokens), request(tokens), kept(tokens)); }
+  bool fit(int64_t tokens) { return runner_.fits(runner_.source_of(tokens), request(tokens), cache(tokens)); }
   PlanRow row(int64_t tokens) {
-    return asker_.row(fmt::format("{}", tokens), static_cast<double>(tokens), asker_.source_of(tokens), request(tokens),
-                      kept(tokens));
+    return runner_.row(fmt::format("{}", tokens), static_cast<double>(tokens), runner_.source_of(tokens),
+                       request(tokens), cache(tokens));
   }
 
  private:
-  // Longer sequences have micro-batches of one sample, which need least.
+  // Longer sequences use micro-batches of one sample, which need the least memory.
   ClusterRequest request(int64_t tokens) const {
-    ClusterRequest changed = with_sequence(asker_.request(), tokens);
-    if (tokens > asker_.request().sequence && changed.micro_batch.empty()) changed.micro_batch = {1};
+    ClusterRequest changed = with_sequence(runner_.request(), tokens);
+    if (tokens > runner_.request().sequence && changed.micro_batch.empty()) changed.micro_batch = {1};
     return changed;
   }
-  KeptTables& kept(int64_t tokens) {
-    return tokens == asker_.request().sequence ? asker_.kept() : asker_.kept(fmt::format("sequence {}", tokens));
+  LayerCostCache& cache(int64_t tokens) {
+    return tokens == runner_.request().sequence ? runner_.cache() : runner_.cache(fmt::format("sequence {}", tokens));
   }
 
-  Asker& asker_;
+  ScenarioRunner& runner_;
 };
 
 }  // namespace
 
-PlanTable ask_sequence(Asker& asker, const PlanQuestion& question) {
-  const int64_t own = asker.request().sequence;
-  if (own == 0) throw Error("--what sequence is of models with sequences: say how long they are (sequence=, --seq)");
-  PlanTable table{.about = question.about,
-                  .title = fmt::format("sequences of other lengths, {} tokens a step", asker.request().batch * own),
-                  .head = "tokens"};
-  Sequences sequences(asker);
+PlanTable sweep_sequence(ScenarioRunner& runner, const PlanQuestion& question) {
+  const int64_t own = runner.request().sequence;
+  if (own == 0) throw Error("--what sequence requires the sequence length: give --seq (sequence=)");
+  PlanTable table{
+      .about = question.about,
+      .title = fmt::format("best plans with other sequence lengths, {} tokens per step", runner.request().batch * own),
+      .head = "tokens"};
+  Sequences sequences(runner);
   if (!question.values.empty()) {
     for (const double tokens : values_of(question, {}))
       table.rows.push_back(sequences.row(static_cast<int64_t>(tokens)));
   }
-  // Twice as long until nothing fits, or half as long until something does; then halfway between, to a sixteenth.
+  // Doubles the length until nothing fits, or halves it until something does; then bisects to 1/16.
   constexpr int64_t kLongest = int64_t{1} << 24, kShortest = 16;
   int64_t fits = own, too_long = 0;
   while (fits >= kShortest && !sequences.fit(fits)) {
@@ -439,18 +440,18 @@ PlanTable ask_sequence(Asker& asker, const PlanQuestion& question) {
     fits /= 2;
   }
   if (fits < kShortest) {
-    table.findings.push_back(fmt::format("not even sequences of {} tokens fit", too_long));
+    table.findings.push_back(fmt::format("sequences of {} tokens do not fit either", too_long));
     return table;
   }
   if (question.values.empty()) table.rows.push_back(sequences.row(fits));
-  std::string limit;  // why the model has no longer ones
+  std::string limit;  // why the model does not support longer ones
   while (too_long == 0 && fits < kLongest) {
     bool longer = false;
     try {
       longer = sequences.fit(2 * fits);
     } catch (const Error& error) {
       limit = error.what();
-    } catch (const std::invalid_argument& error) {  // by models of the tool
+    } catch (const std::invalid_argument& error) {  // thrown by built-in models
       limit = error.what();
     }
     if (!limit.empty()) break;
@@ -471,7 +472,7 @@ PlanTable ask_sequence(Asker& asker, const PlanQuestion& question) {
     PlanRow row = known != table.rows.end() ? *known : sequences.row(fits);
     if (!row.why_not.empty()) continue;
     table.findings.push_back(
-        fmt::format("sequences of {} tokens are the longest that fit, to a sixteenth: {}", fits, to_string(row.plan)));
+        fmt::format("sequences of {} tokens are the longest that fit, to within 1/16: {}", fits, to_string(row.plan)));
     if (!limit.empty()) table.findings.back() = fmt::format("sequences of {} tokens fit; {}", fits, limit);
     if (known == table.rows.end()) table.rows.push_back(std::move(row));
     break;
@@ -484,7 +485,7 @@ namespace {
 
 constexpr double kHour = 3600, kDay = 24 * kHour;
 
-DeviceOffer offer_of(const std::string& name, const JsonPlace& place) {
+DeviceOffer parse_offer(const std::string& name, const JsonPlace& place) {
   DeviceOffer offer;
   std::string links;
   if (place.is_object()) {
@@ -494,20 +495,20 @@ DeviceOffer offer_of(const std::string& name, const JsonPlace& place) {
   } else {
     offer.per_hour = place.amount();
   }
-  if (!(offer.per_hour > 0)) place.fail("is no price: give one above 0 for a device's hour");
+  if (!(offer.per_hour > 0)) place.fail("is not a price: give a number above 0, per device and hour");
   const Machine machine = Machine::find(name, links);
-  if (!machine.links) place.fail("has no links that are known: add \"interconnect\", a name or a file");
+  if (!machine.links) place.fail("has no default interconnect: add \"interconnect\", a name or a file");
   offer.device = machine.specs();
   offer.links = machine.network();
   return offer;
 }
 
-// The fewest devices of one kind that train all tokens in time. From a first guess up or down by steps of an eighth.
+// Finds the fewest devices of one type that train all tokens in time, starting from an estimate, in steps of 1/8.
 class Offer {
  public:
-  Offer(Asker& asker, const PlanQuestion& question, const DeviceOffer& offer, std::vector<PlanRow>& rows)
-      : asker_(asker), question_(question), offer_(offer), rows_(rows) {
-    request_ = asker.request();
+  Offer(ScenarioRunner& runner, const PlanQuestion& question, const DeviceOffer& offer, std::vector<PlanRow>& rows)
+      : runner_(runner), question_(question), offer_(offer), rows_(rows) {
+    request_ = runner.request();
     if (offer.device.name != request_.device.name) request_.memory.reset();
     request_.device = offer.device;
     request_.links = offer.links;
@@ -516,13 +517,13 @@ class Offer {
 
   std::optional<PlanRow> fewest() {
     constexpr int kTries = 16;
-    int64_t devices = whole_machines(asker_.request().devices);
+    int64_t devices = whole_nodes(runner_.request().devices);
     PlanRow row = row_of(devices);
     for (int tries = 0; tries < kTries && !row.why_not.empty() && may(2 * devices); ++tries) row = row_of(devices *= 2);
     if (!row.why_not.empty()) return std::nullopt;
     const double guess = std::ceil(static_cast<double>(devices) * row.training / question_.within);
-    row = row_of(whole_machines(static_cast<int64_t>(std::min(guess, kMostDevices))));
-    // Up: twice as many while nothing fits, else by a step.
+    row = row_of(whole_nodes(static_cast<int64_t>(std::min(guess, kMostDevices))));
+    // Increases: doubles while nothing fits, otherwise by one step.
     for (int tries = 0; tries < kTries && !in_time(row); ++tries) {
       const int64_t more = row.devices + (row.why_not.empty() ? step(row.devices) : row.devices);
       if (!may(more)) return std::nullopt;
@@ -545,12 +546,12 @@ class Offer {
     return offer_.most > 0 ? std::clamp(offer_.most / machine_ * machine_, machine_, all) : all;
   }
   bool may(int64_t devices) const { return devices <= most(); }
-  // Eight to sixteen steps from nothing: other numbers have few divisors.
+  // A step is 1/8 to 1/16 of the devices, since other numbers have few divisors.
   int64_t step(int64_t devices) const {
     const auto machines = static_cast<uint64_t>(std::max<int64_t>(1, devices / machine_));
     return machine_ * static_cast<int64_t>(std::max<uint64_t>(1, std::bit_floor(machines) / 8));
   }
-  int64_t whole_machines(int64_t devices) const {
+  int64_t whole_nodes(int64_t devices) const {
     const int64_t by = step(devices);
     return std::min(most(), std::max(by, (devices + by - 1) / by * by));
   }
@@ -561,9 +562,9 @@ class Offer {
     const auto known = std::ranges::find(rows_, name, &PlanRow::value);
     if (known != rows_.end()) return *known;
     request_.devices = devices;
-    const bool own = offer_.device.name == asker_.request().device.name;
-    PlanRow row = asker_.row(name, static_cast<double>(devices), asker_.source(), request_,
-                             own ? asker_.kept() : asker_.kept("offer " + offer_.device.name));
+    const bool own = offer_.device.name == runner_.request().device.name;
+    PlanRow row = runner_.row(name, static_cast<double>(devices), runner_.source(), request_,
+                              own ? runner_.cache() : runner_.cache("offer " + offer_.device.name));
     if (row.why_not.empty()) {
       row.training = row.seconds * question_.tokens / static_cast<double>(request_.batch * request_.sequence);
       row.price = row.training / kHour * static_cast<double>(devices) * offer_.per_hour;
@@ -572,7 +573,7 @@ class Offer {
     return row;
   }
 
-  Asker& asker_;
+  ScenarioRunner& runner_;
   const PlanQuestion& question_;
   const DeviceOffer& offer_;
   std::vector<PlanRow>& rows_;
@@ -584,32 +585,33 @@ class Offer {
 
 std::vector<DeviceOffer> parse_offers(const std::string& text, const std::string& name) {
   const nlohmann::json json = parse_json(text, name);
-  const std::string heading = name + ": prices, such as {\"h100\": 2.5}";
+  const std::string heading = name + ": prices, for example {\"h100\": 2.5}";
   const JsonPlace place(json, heading);
   std::vector<DeviceOffer> offers;
-  for (const auto& [device, entry] : place.members()) offers.push_back(offer_of(device, entry));
-  if (offers.empty()) place.fail("name no device");
+  for (const auto& [device, entry] : place.members()) offers.push_back(parse_offer(device, entry));
+  if (offers.empty()) place.fail("contains no device");
   return offers;
 }
 
 std::vector<DeviceOffer> read_offers(const std::string& path) { return parse_offers(read_file(path), path); }
 
-PlanTable ask_price(Asker& asker, const PlanQuestion& question) {
+PlanTable sweep_price(ScenarioRunner& runner, const PlanQuestion& question) {
   if (question.offers.empty()) {
-    throw Error("--what price needs the user's prices: --prices FILE, such as {\"h100\": 2.5} for a device's hour");
+    throw Error("--what price requires --prices FILE, with prices per device and hour such as {\"h100\": 2.5}");
   }
   if (!(question.tokens > 0) || !(question.within > 0)) {
-    throw Error("--what price needs how much is trained, and in what time: --tokens 15T --within 14d");
+    throw Error("--what price requires --tokens and --within, for example --tokens 15T --within 14d");
   }
-  if (asker.request().sequence == 0) throw Error("--what price counts tokens: say how long sequences are (--seq)");
+  if (runner.request().sequence == 0) throw Error("--what price requires the sequence length: give --seq");
   PlanTable table{.about = question.about,
                   .title = fmt::format("{:g} tokens within {:.1f} days", question.tokens, question.within / kDay),
                   .head = "cluster"};
   std::optional<PlanRow> cheapest;
   for (const DeviceOffer& offer : question.offers) {
-    const std::optional<PlanRow> row = Offer(asker, question, offer, table.rows).fewest();
+    const std::optional<PlanRow> row = Offer(runner, question, offer, table.rows).fewest();
     if (!row) {
-      table.findings.push_back(fmt::format("no number of {} that was tried trains them in time", offer.device.name));
+      table.findings.push_back(
+          fmt::format("no number of {} devices tried trains all tokens in time", offer.device.name));
     } else if (!cheapest || row->price < cheapest->price) {
       cheapest = row;
     }
@@ -617,7 +619,7 @@ PlanTable ask_price(Asker& asker, const PlanQuestion& question) {
   if (cheapest) {
     table.findings.insert(
         table.findings.begin(),
-        fmt::format("cheapest in time: {}, {:.1f} days, {:.0f} in the prices' currency: {}", cheapest->value,
+        fmt::format("cheapest: {}, {:.1f} days, {:.0f} in the currency of the prices: {}", cheapest->value,
                     cheapest->training / kDay, cheapest->price, to_string(cheapest->plan)));
   }
   std::ranges::stable_sort(table.rows, [](const PlanRow& a, const PlanRow& b) {
@@ -628,42 +630,42 @@ PlanTable ask_price(Asker& asker, const PlanQuestion& question) {
 
 namespace {
 
-// By topic.
-constexpr std::array kAsk{ask_devices, ask_network, ask_memory, ask_batch, ask_sequence, ask_price};
+// Indexed by PlanTopic.
+constexpr std::array kSweeps{sweep_devices, sweep_network, sweep_memory, sweep_batch, sweep_sequence, sweep_price};
 
 }  // namespace
 
 struct PlanQuestions::Kept {
-  Asker asker;
-  int simulated;  // of a plan; a row of a table has one
+  ScenarioRunner runner;
+  int simulated;  // ClusterRequest::simulated for plan(); rows of a sweep use 1
 };
 
 PlanQuestions::PlanQuestions(StepSource source, ClusterRequest request) {
   const int simulated = request.simulated;
-  kept_ = std::make_shared<Kept>(Kept{Asker(std::move(source), std::move(request)), simulated});
+  kept_ = std::make_shared<Kept>(Kept{ScenarioRunner(std::move(source), std::move(request)), simulated});
 }
 
 PlanAnswer PlanQuestions::plan() {
-  ClusterRequest request = kept_->asker.request();
+  ClusterRequest request = kept_->runner.request();
   request.simulated = kept_->simulated;
-  PlanAnswer answer = try_plan(kept_->asker.source(), request, kept_->asker.kept(), true);
+  PlanAnswer answer = search_plan(kept_->runner.source(), request, kept_->runner.cache(), true);
   if (answer.simulated.empty()) {
-    throw NoPlanError(what_would_fit(kept_->asker.source(), request, kept_->asker.kept()));
+    throw NoPlanError(suggest_fitting_changes(kept_->runner.source(), request, kept_->runner.cache()));
   }
   return answer;
 }
 
 PlanTable PlanQuestions::ask(const PlanQuestion& question) {
   if (!(question.share > 0 && question.share <= 1)) {
-    throw Error(fmt::format("a share of the peak is above 0 and at most 1, not {}", question.share));
+    throw Error(fmt::format("the share of peak FLOP/s must be above 0 and at most 1, not {}", question.share));
   }
-  return kAsk[static_cast<size_t>(question.about)](kept_->asker, question);
+  return kSweeps[static_cast<size_t>(question.about)](kept_->runner, question);
 }
 
 SimulatedPlan PlanQuestions::simulate(std::string_view plan) {
-  const StepSource& source = kept_->asker.source();
-  const ClusterRequest& request = kept_->asker.request();
-  return kept_->asker.kept().simulator.of(source, request, given_plan(plan, source, request));
+  const StepSource& source = kept_->runner.source();
+  const ClusterRequest& request = kept_->runner.request();
+  return kept_->runner.cache().simulator.of(source, request, given_plan(plan, source, request));
 }
 
 }  // namespace shadowgraph

@@ -23,7 +23,7 @@ double value_of(PlanTopic about, const std::string& text) {
 
 std::vector<double> question_values(PlanTopic about, const std::vector<std::string>& words) {
   if (about == PlanTopic::kPrice && !words.empty()) {
-    throw Error("the question 'price' has no values: numbers of devices are found");
+    throw Error("--what price takes no --values: the number of devices is searched");
   }
   std::vector<double> values;
   for (const std::string& word : words) values.push_back(value_of(about, word));
@@ -33,12 +33,12 @@ std::vector<double> question_values(PlanTopic about, const std::vector<std::stri
 const OptionTable<PlanQuestion>& PlanQuestion::table() {
   static const auto table =
       OptionTable<PlanQuestion>()
-          .group("Questions, one table each, in place of one plan")
-          .add("share", &PlanQuestion::share, "Of the peak, that devices and batch are to reach",
+          .group("Sweeps (print a table instead of one plan)")
+          .add("share", &PlanQuestion::share, "Fraction of peak FLOP/s to reach, with --what devices and batch",
                {.least = 0, .most = 1, .above = true})
-          .add("tokens", &PlanQuestion::tokens, "With price: tokens in all, 15T, 300B (powers of 1,000)",
+          .add("tokens", &PlanQuestion::tokens, "With --what price: total training tokens, 15T, 300B (powers of 1,000)",
                {.kind = OptionKind::kCount, .least = 0, .above = true})
-          .add("within", &PlanQuestion::within, "With price: time for all of them, 14d, 36h",
+          .add("within", &PlanQuestion::within, "With --what price: time limit for training, 14d, 36h",
                {.kind = OptionKind::kSeconds, .least = 0, .above = true})
           .parsed(
               "prices", &PlanQuestion::offers,
@@ -46,7 +46,7 @@ const OptionTable<PlanQuestion>& PlanQuestion::table() {
                 return text.starts_with('{') ? parse_offers(text, "prices") : read_offers(text);
               },
               [](const std::vector<DeviceOffer>&) { return std::string(); },
-              "With price: a JSON file of a device's price an hour, {\"h100\": 2.5}", {.placeholder = "FILE"});
+              "With --what price: JSON file of device prices per hour, {\"h100\": 2.5}", {.placeholder = "FILE"});
   return table;
 }
 
@@ -55,8 +55,7 @@ namespace {
 constexpr double kDaySeconds = 86400;
 
 std::vector<std::string> head_of(const PlanTable& table) {
-  std::vector<std::string> head{table.head, "a step", "tokens/s a device", "of the peak", "exposed",
-                                "waiting",  "bytes"};
+  std::vector<std::string> head{table.head, "step time", "tokens/s/device", "of peak", "exposed", "waiting", "bytes"};
   if (table.about == PlanTopic::kPrice) head.insert(head.end(), {"days", "price"});
   head.emplace_back("plan");
   return head;
@@ -86,7 +85,7 @@ std::string to_text(const PlanTable& table) {
   for (const PlanRow& row : table.rows) lines.push_back(cells_of(table, row));
   std::vector<size_t> widths(lines.front().size(), 0);
   for (const auto& cells : lines) {
-    // Words of what does not fit run across the columns.
+    // Messages of rows without a plan span the columns.
     const size_t aligned = cells.size() == widths.size() ? cells.size() - 1 : 1;
     for (size_t i = 0; i < aligned; ++i) widths[i] = std::max(widths[i], cells[i].size());
   }

@@ -1,4 +1,4 @@
-// Writes the captured graphs of ranks as tasks of one schedule, a device each, which meet where they communicate.
+// Simulates the captured graphs of several ranks together, one device each, synchronized by their communication.
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -23,27 +23,27 @@
 
 namespace shadowgraph {
 
-// Which of the ranks that run stands for each rank of the program.
-class StandIns {
+// Maps each rank of the program to the captured rank that represents it.
+class Representatives {
  public:
-  // throws Error
-  explicit StandIns(std::span<const RankGraph> ranks) {
+  // Throws Error.
+  explicit Representatives(std::span<const RankGraph> ranks) {
     for (const RankGraph& rank : ranks) {
       if (rank.graph == nullptr || rank.ranks.empty())
-        throw Error("a rank that runs has a graph and the number of a rank");
+        throw Error("every captured rank needs a graph and at least one rank number");
       for (const int64_t number : rank.ranks) {
         const auto index = static_cast<uint32_t>(captured_.size());
-        if (!by_rank_.emplace(number, index).second) throw Error(fmt::format("two graphs run for rank {}", number));
+        if (!by_rank_.emplace(number, index).second) throw Error(fmt::format("rank {} has two graphs", number));
       }
       captured_.push_back(rank.ranks.front());
     }
   }
 
-  // Index of the graph that runs for a rank. Throws Error.
+  // Index of the graph that represents a rank. Throws Error if there is none.
   uint32_t of(int64_t rank) const {
     const auto found = by_rank_.find(rank);
     if (found == by_rank_.end())
-      throw Error(fmt::format("no graph runs for rank {}, with which others communicate", rank));
+      throw Error(fmt::format("rank {}, with which other ranks communicate, has no graph", rank));
     return found->second;
   }
 
@@ -54,29 +54,30 @@ class StandIns {
   std::vector<int64_t> captured_;
 };
 
-// Who comes where: the n-th communication of a rank in a channel meets the n-th of the others.
-class RankMeetings {
+// Matches the n-th communication of a rank in a channel with the n-th of the other ranks.
+class Rendezvous {
  public:
-  // Ranks that run, and which of several channels among the same.
+  // Captured ranks, and a number that distinguishes channels with the same ranks.
   using Channel = std::pair<std::vector<uint32_t>, uint64_t>;
 
-  explicit RankMeetings(StreamSchedule& schedule) : schedule_(schedule) {}
+  explicit Rendezvous(StreamSchedule& schedule) : schedule_(schedule) {}
   uint32_t number_of(const Channel& channel) {
     const auto [found, is_new] = numbers_.try_emplace(channel, static_cast<uint32_t>(lines_.size()));
     if (is_new) lines_.emplace_back();
     return found->second;
   }
 
-  // The meeting that a rank now comes to. `match`: all who come say the same; `name`: in words. Throws Error.
-  uint32_t come(uint32_t channel, uint32_t rank, uint32_t parts, uint64_t match, const std::string& name) {
+  // Returns the meeting that a rank joins next. `match` must be equal for all members; `name` is used in messages.
+  // Throws Error.
+  uint32_t join(uint32_t channel, uint32_t rank, uint32_t parts, uint64_t match, const std::string& name) {
     Line& line = lines_[channel];
     size_t& next = line.next[rank];
     if (next == line.meetings.size()) line.meetings.push_back({schedule_.add_meeting(parts), match, rank, name});
     const Meeting& meeting = line.meetings[next++];
     if (meeting.match == match) return meeting.number;
     throw Error(
-        fmt::format("ranks {} and {} do not meet: {} is at {}, {} at {}; all ranks of a group call the same "
-                    "collectives in the same order, on as many bytes",
+        fmt::format("mismatched communication of ranks {} and {}: rank {} is at {}, rank {} at {}; all ranks of a "
+                    "group must call the same collectives in the same order with the same sizes",
                     rank, meeting.first, rank, name, meeting.first, meeting.name));
   }
 
@@ -84,7 +85,7 @@ class RankMeetings {
   struct Meeting {
     uint32_t number = 0;
     uint64_t match = 0;
-    uint32_t first = 0;  // who came first, and what it does there
+    uint32_t first = 0;  // the first member, and its call
     std::string name;
   };
   struct Line {
@@ -109,19 +110,15 @@ bool is_transfer(const Collective& collective) {
 
 }  // namespace
 
-// ---- Meetings -------------------------------------------------------------------------------------------------------
-
-// ---- One rank -------------------------------------------------------------------------------------------------------
-
-// One rank's part of the schedule.
+// The tasks of one rank.
 class RankTasks {
  public:
-  // `rank`, `stand_ins`, `meetings` and the schedule outlive it.
-  RankTasks(const RankGraph& rank, uint32_t index, const RankGraphsOptions& options, const StandIns& stand_ins,
-            RankMeetings& meetings, StreamSchedule& schedule)
+  // `rank`, `representatives`, `meetings` and the schedule outlive it.
+  RankTasks(const RankGraph& rank, uint32_t index, const RankGraphsOptions& options,
+            const Representatives& representatives, Rendezvous& meetings, StreamSchedule& schedule)
       : graph_(*rank.graph),
         index_(index),
-        stand_ins_(stand_ins),
+        representatives_(representatives),
         meetings_(meetings),
         costs_(graph_),
         spec_(given_or_usual_spec(options.spec, graph_)),
@@ -136,7 +133,7 @@ class RankTasks {
 
   double device_share() const { return communication_.device_share(); }
   bool has(uint32_t task) const { return tasks_->node_of(task).valid(); }
-  // In words: "receive", "all_gather", or the module or phase that a kernel is of.
+  // "receive", "all_gather", or the module or phase of a kernel.
   std::string name_of(uint32_t task) const {
     if (const Collective* at = collective(task)) return name_of(*at);
     const NodeId node = tasks_->node_of(task);
@@ -152,7 +149,7 @@ class RankTasks {
     return fmt::format("{} {} rank {}", name_of(*at), is_send(*at) ? "to" : "from", peer_of(*at));
   }
 
-  // A send or a receive has another end; below 0: none.
+  // The peer of a send or receive; negative for other tasks.
   int64_t other_end(uint32_t task) const {
     const Collective* at = collective(task);
     return at != nullptr && is_transfer(*at) ? peer_of(*at) : -1;
@@ -173,26 +170,26 @@ class RankTasks {
       if (is_new) place->second = groups_of_[members]++;
       return meetings_.number_of({std::move(members), place->second});
     }
-    const uint32_t other = stand_ins_.of(peer_of(collective));
+    const uint32_t other = representatives_.of(peer_of(collective));
     if (other == index_) return meetings_.number_of({{index_}, kAmongAlike + (is_send(collective) ? 1 : 0)});
     if (is_send(collective)) return meetings_.number_of({{index_, other}, kTransfers});
     return meetings_.number_of({{other, index_}, kTransfers});
   }
 
-  // Ranks that do the same send while they receive: that takes its time and keeps none of them waiting for another.
+  // A transfer between ranks with the same representative takes its time, but does not wait for a peer.
   uint32_t meeting_of(const Collective& collective) {
     const auto payload = static_cast<uint64_t>(collective.payload);
     if (is_transfer(collective)) {
       const int64_t peer = peer_of(collective);
-      if (stand_ins_.of(peer) == index_) return StreamSchedule::kNone;
-      return meetings_.come(
+      if (representatives_.of(peer) == index_) return StreamSchedule::kNone;
+      return meetings_.join(
           channel_of(collective), index_, 2, payload,
           fmt::format("{} {} rank {}", name_of(collective), is_send(collective) ? "to" : "from", peer));
     }
     const auto parts = static_cast<uint32_t>(members_of(collective).size());
     if (parts < 2) return StreamSchedule::kNone;
     const auto match = payload * kCollectiveKindCount + static_cast<uint64_t>(collective.kind);
-    return meetings_.come(
+    return meetings_.join(
         channel_of(collective), index_, parts, match,
         fmt::format("{} in group {}", name_of(collective), communication_.groups()[collective.group].name));
   }
@@ -201,7 +198,7 @@ class RankTasks {
     const ProcessGroupInfo& group = communication_.groups()[collective.group];
     const Argument* argument = graph_.find_argument(collective.node, is_send(collective) ? "dst" : "src");
     if (argument == nullptr || argument->kind != ArgumentKind::kInt) {
-      throw Error("whom this communicates with is not known:\n  " + graph_.target(collective.node).name());
+      throw Error("the peer of this communication is unknown:\n  " + graph_.target(collective.node).name());
     }
     const int64_t peer = argument->i;
     if (group.ranks.empty()) return peer;
@@ -212,10 +209,11 @@ class RankTasks {
     return group.ranks[static_cast<size_t>(peer)];
   }
 
-  // Those that run, each once.
+  // Captured ranks of the group, without duplicates.
   std::vector<uint32_t> members_of(const Collective& collective) const {
     std::vector<uint32_t> members;
-    for (const int64_t rank : communication_.groups()[collective.group].ranks) members.push_back(stand_ins_.of(rank));
+    for (const int64_t rank : communication_.groups()[collective.group].ranks)
+      members.push_back(representatives_.of(rank));
     if (members.empty()) members.push_back(index_);
     std::ranges::sort(members);
     members.erase(std::unique(members.begin(), members.end()), members.end());
@@ -224,13 +222,13 @@ class RankTasks {
 
   const Graph& graph_;
   const uint32_t index_;
-  const StandIns& stand_ins_;
-  RankMeetings& meetings_;
+  const Representatives& representatives_;
+  Rendezvous& meetings_;
   const ProgramCosts costs_;
   const DeviceSpec spec_;
   const StepTime time_;
   const Communication communication_;
-  std::map<uint32_t, uint64_t> places_;  // of groups among those with the same members that run
+  std::map<uint32_t, uint64_t> places_;  // number of a group among those with the same captured members
   std::map<std::vector<uint32_t>, uint64_t> groups_of_;
   std::unique_ptr<StreamTasks> tasks_;
 };
@@ -243,9 +241,9 @@ double RankFigures::waiting() const {
 
 namespace {
 
-// Names the first task of each rank that could not run.
-[[noreturn]] void refuse_stuck(const std::deque<RankTasks>& ranks, const StandIns& stand_ins,
-                               std::span<const uint32_t> stuck) {
+// Reports a deadlock: the first task of each rank that cannot run.
+[[noreturn]] void report_deadlock(const std::deque<RankTasks>& ranks, const Representatives& representatives,
+                                  std::span<const uint32_t> stuck) {
   std::string text;
   for (uint32_t i = 0; i < ranks.size(); ++i) {
     const auto first = std::ranges::find_if(stuck, [&](uint32_t task) { return ranks[i].has(task); });
@@ -254,13 +252,13 @@ namespace {
       text += "; and more";
       break;
     }
-    text += fmt::format("{}rank {} waiting for {}", text.empty() ? "" : "; ", stand_ins.captured(i),
+    text += fmt::format("{}rank {} waiting for {}", text.empty() ? "" : "; ", representatives.captured(i),
                         ranks[i].cause_of(*first));
   }
-  throw Error("these ranks wait for ever: " + text + kHowToMeet);
+  throw Error("deadlock: " + text + kDeadlockHint);
 }
 
-// Kernels of one module that follow each other at once are one event.
+// Consecutive kernels of one module are merged into one event.
 std::vector<RankGraphsRun::Event> events_of(const RankTasks& rank, const StreamSchedule& schedule) {
   std::vector<RankGraphsRun::Event> kernels, others;
   std::vector<uint32_t> tasks;
@@ -292,22 +290,22 @@ std::vector<RankGraphsRun::Event> events_of(const RankTasks& rank, const StreamS
 }  // namespace
 
 RankGraphsRun RankGraphsRun::of(std::span<const RankGraph> ranks, const RankGraphsOptions& options) {
-  const StandIns stand_ins(ranks);
+  const Representatives representatives(ranks);
   StreamSchedule schedule;
-  RankMeetings meetings(schedule);
-  std::deque<RankTasks> tasks;  // they know where they are
+  Rendezvous meetings(schedule);
+  std::deque<RankTasks> tasks;  // not movable
   double share = 0;
   for (uint32_t i = 0; i < ranks.size(); ++i) {
-    tasks.emplace_back(ranks[i], i, options, stand_ins, meetings, schedule);
+    tasks.emplace_back(ranks[i], i, options, representatives, meetings, schedule);
     share = std::max(share, tasks.back().device_share());
   }
   schedule.run(share);
-  if (const auto stuck = schedule.stuck(); !stuck.empty()) refuse_stuck(tasks, stand_ins, stuck);
+  if (const auto stuck = schedule.stuck(); !stuck.empty()) report_deadlock(tasks, representatives, stuck);
   RankGraphsRun run;
   run.seconds_ = schedule.seconds();
   for (uint32_t i = 0; i < ranks.size(); ++i) {
     const StreamSchedule::DeviceSum& device = schedule.device(i);
-    RankFigures figures{.rank = stand_ins.captured(i), .computing = device.computing};
+    RankFigures figures{.rank = representatives.captured(i), .computing = device.computing};
     run.events_.push_back(events_of(tasks[i], schedule));
     for (const Event& event : run.events_.back()) {
       if (event.computes) figures.end = std::max(figures.end, event.end);

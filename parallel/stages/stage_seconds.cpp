@@ -15,7 +15,7 @@ ShardedParameters::ShardedParameters(const ProgramCosts& costs, const StageAssig
     const bool scatters = gathers_once && collective.kind == CollectiveKind::kReduceScatter;
     const bool adds = scatters || collective.kind == CollectiveKind::kAllReduce;
     const bool gathers = gathers_once && collective.kind == CollectiveKind::kAllGather;
-    if (gathers && sources.reads_parameters_alone(n)) gathers_[n] = 1;
+    if (gathers && sources.reads_only_parameters(n)) gathers_[n] = 1;
     if (adds && assignment.piece(n) == Piece::kWeightGradient) reduces_[n] = 1;
   }
 }
@@ -63,7 +63,7 @@ double NodeSeconds::scheduled(std::span<const NodeId> nodes, bool communicate,
 
 namespace {
 
-// The optimizer's lists hold tensors of all stages: each stage takes its share of a node's bytes.
+// Optimizer nodes process tensors of all stages: their time is divided by bytes.
 void add_optimizer(const Graph& graph, NodeId node, double seconds, const StageMemory& memory,
                    std::vector<StageFigures>& figures) {
   std::vector<double> share(figures.size(), 0);
@@ -183,7 +183,7 @@ void add_seconds(const ProgramCosts& costs, const StageAssignment& assignment, c
       const Collective* collective = seconds.communication().find(n);
       if (collective != nullptr && sharded.reduces(*collective)) of.reduce_gradients += collective->cost.seconds();
     }
-    // A gradient is read, and what it is added to is read and written.
+    // Accumulation reads the gradient, and reads and writes the buffer.
     const auto bytes = 3 * static_cast<double>(of.gradients);
     if (bytes > 0) of.accumulate = bytes / spec.memory_rate(KernelClass::kPointwiseInPlace, bytes);
   }

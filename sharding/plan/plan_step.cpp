@@ -295,9 +295,9 @@ constexpr std::array kPipelineAxes{"pp", "pipe", "pipeline", "stage", "stages"};
 const OptionTable<StepRequest>& StepRequest::table() {
   static const auto table =
       OptionTable<StepRequest>()
-          .group("The plan")
+          .group("Plan")
           .parsed("memory", &StepRequest::memory, &MemoryLimit::bytes_of, &MemoryLimit::text_of,
-                  "Memory limit per device: 24GiB, or a device's name such as l4", MemoryLimit::takes())
+                  "Device memory available to the step: 24GiB, or a device name, l4", MemoryLimit::takes())
           .parsed(
               "pin", &StepRequest::pins,
               [](const std::string& text) {
@@ -306,27 +306,28 @@ const OptionTable<StepRequest>& StepRequest::table() {
                 return ShardingPin{.name = text.substr(0, equals), .layout = Layout::parse(text.substr(equals + 1))};
               },
               [](const ShardingPin& pin) { return pin.name + "=" + to_string(pin.layout); },
-              "Fixed layout: 'layers.*.q_proj.weight=R,S(0)', 'n329=S(0),R'; repeatable", {.has_commas = true})
+              "Fix a layout: 'layers.*.q_proj.weight=R,S(0)', 'n329=S(0),R'; repeatable", {.has_commas = true})
           .add("by_hand", &StepRequest::by_hand,
-               "Preset plan: data-parallel, fully-sharded, tensor-parallel, fully-sharded-tensor-parallel, ...")
-          .add("unfold", &StepRequest::unfold, "Plan repeated layers separately")
+               "Evaluate a standard plan: data-parallel, fully-sharded, tensor-parallel, ...")
+          .add("unfold", &StepRequest::unfold, "Plan repeated layers individually instead of sharing one layout")
           .add("recompute", &StepRequest::recompute,
-               "With --memory: recompute activations in backward if that costs less than more sharding")
+               "With --memory: recompute in backward where it is cheaper than more sharding")
           .add("cut_random", &StepRequest::cut_random,
-               "Allow sharding of random operators: each device draws separately")
+               "Allow sharding of random operators: each device draws its own numbers")
           .add("cut_vocabulary", &StepRequest::cut_vocabulary,
-               "Decompose log_softmax, so that the loss can be sharded along the vocabulary")
-          .group("The solver")
+               "Decompose log_softmax so that the loss can be sharded along the vocabulary")
+          .group("Solver")
           .add("solver", &StepRequest::solver,
-               "Solver: own; highs (package highspy); or both: HiGHS improves the own solver's result")
+               "own (built-in), highs (package highspy), both (HiGHS for what own leaves unproven)")
           .add("highs", &StepRequest::highs,
-               "Path of libhighs.so.1 or of its folder (default: $SHADOWGRAPH_HIGHS, else next to libtorch)")
-          .add("time_limit", &StepRequest::time_limit, "Time limit of the solver in seconds (60 for a problem file)",
+               "Path of libhighs.so.1 or its folder (default: $SHADOWGRAPH_HIGHS, else next to libtorch)")
+          .add("time_limit", &StepRequest::time_limit, "Solver time limit in seconds (60 with --problem)",
                {.least = 0, .above = true})
-          .group("The output")
-          .add("compare", &StepRequest::compare, "Compare with data parallel, fully sharded and tensor parallel plans")
-          .add("explain", &StepRequest::explain, "List alternatives for a parameter, input or node 'n329'; repeatable",
-               {.has_commas = true});
+          .group("Output")
+          .add("compare", &StepRequest::compare,
+               "Also evaluate standard plans: data parallel, fully sharded, tensor parallel")
+          .add("explain", &StepRequest::explain,
+               "Show alternative layouts of a parameter, input or node 'n329'; repeatable", {.has_commas = true});
   return table;
 }
 

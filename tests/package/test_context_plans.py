@@ -119,12 +119,12 @@ class Written(Decoder):
 def test_what_cannot_be_cut_is_refused_where_it_is_asked_for():
     with pytest.raises(sg.Error, match="found no attention"):
         planned(Written, context=[2], sequence=512)
-    with pytest.raises(sg.Error, match="inputs of two arguments, samples and tokens"):
+    with pytest.raises(sg.Error, match="a function of samples and tokens"):
         sg.plan(Decoder, lambda n: f"i64[{n},512]", **{**HOW, "sequence": 512, "context": [2]})
-    with pytest.raises(sg.Error, match="512 tokens are no 6 equal chunks"):
+    with pytest.raises(sg.Error, match="512 tokens do not divide into 6 equal chunks"):
         planned(context=[3], sequence=512, devices="6xh100", batch=6)
     whole = planned(Written, sequence=16384)
-    assert any("sequences stay whole" in note for note in whole.dict()["notes"])
+    assert any("no context parallelism" in note for note in whole.dict()["notes"])
 
 
 def test_the_tool_cuts_sequences(capfd):

@@ -151,12 +151,12 @@ def test_what_does_not_fit_is_refused(figures):
     class Mesh:
         mesh_dim_names, shape = ("dp",), (4,)
 
-    with pytest.raises(ValueError, match="the plan is for the mesh"):
+    with pytest.raises(ValueError, match="the plan needs the mesh"):
         module.place(eager_plan_ranks.made("perceptron"), Mesh())
     Mesh.shape = (2,)
-    with pytest.raises(ValueError, match="does not know head.bias, head.weight"):
+    with pytest.raises(ValueError, match="no layout of head.bias, head.weight"):
         module.place(torch.nn.ModuleDict({"head": torch.nn.Linear(2, 2)}), Mesh())
-    with pytest.raises(ValueError, match="mean or a sum"):
+    with pytest.raises(ValueError, match="not one of 'mean', 'sum'"):
         module.place(eager_plan_ranks.made("perceptron"), Mesh(), loss="median")
     with pytest.raises(ValueError, match="no input nothing"):
         module.inputs(Mesh(), nothing=torch.ones(2))

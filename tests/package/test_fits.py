@@ -124,7 +124,7 @@ def test_fit_looks_for_the_largest(capfd):
     ended = figures(capfd, "fit", *TOKENS, "--memory", "80GiB", "--seq", "256..", "--batch", "1", "--json")
     assert ended["seq"] == 4096 and "no more than 4096 positions" in ended["limit"]
     assert main(["fit", *TOKENS, "--spec", "t4", "--seq", "1Ki"]) == 0
-    assert "14.74 GiB of memory (NVIDIA T4 16 GB): what fits" in capfd.readouterr().out
+    assert "14.74 GiB of memory (NVIDIA T4 16 GB), counting" in capfd.readouterr().out
     table = figures(capfd, "fit", *TOKENS, "--memory", "1GiB", "--batch", "1..64", "--seq", "256..1Ki", "--json")
     by_seq = {row["seq"]: row["batch"] for row in table["largest_batch"]}
     assert by_seq[256] == min(found["batch"], 64) and by_seq[256] > by_seq[1024] > 0
@@ -137,10 +137,10 @@ def test_fit_looks_for_the_largest(capfd):
 
 def test_what_fit_does_not_take(capfd):
     for words, said in (
-        (["fit", "test_fits:Tokens", "--input", "i64[4,seq]", "--memory", "1GiB"], "where it is"),
+        (["fit", "test_fits:Tokens", "--input", "i64[4,seq]", "--memory", "1GiB"], "mark it in the input specs"),
         (["fit", "test_fits:Tokens", "--input", "i64[batch,9]", "--memory", "1GiB", "--seq", "9.."], "the sequence"),
         (["fit", *TOKENS], "--memory"),
-        (["fit", *TOKENS, "--memory", "1MiB"], "does not fit into 1.00 MiB at batch 1"),
+        (["fit", *TOKENS, "--memory", "1MiB"], "does not fit in 1.00 MiB with batch 1"),
     ):  # fmt: skip
         assert main(words) in (1, 2)
         assert said in capfd.readouterr().err

@@ -180,15 +180,15 @@ def plan(**how):
 
 def test_plans_have_their_products_in_float8():
     plain, float8 = plan(tensor=[2]), plan(tensor=[2], float8=True)
-    assert "products of layers are in float8" in str(float8)
+    assert "matmuls of layers in float8" in str(float8)
     assert float8.dict()["float8"]
     assert not plain.dict()["float8"]
     assert float8.seconds < plain.seconds
     assert float8.bytes < plain.bytes
     assert plan(tensor=[2], float8=True, overlap="backward").seconds < float8.seconds  # products are still known
-    with pytest.raises(sg.Error, match="A100.* has no products in float8"):
+    with pytest.raises(sg.Error, match="A100.* does not support float8 matmuls"):
         plan(devices="8xa100", float8=True)
-    with pytest.raises(sg.Error, match="no product of a layer can be in float8"):
+    with pytest.raises(sg.Error, match="no matmul of a layer can use float8"):
         plan(dtype=torch.float32, float8=True)
 
 

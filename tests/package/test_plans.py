@@ -112,13 +112,13 @@ def test_a_module_without_layers_is_planned():
 @pytest.mark.parametrize(
     ("changed", "error", "why"),
     [
-        (dict(devices="many"), sg.Error, "is not a number of devices"),
+        (dict(devices="many"), sg.Error, "is not of the form"),
         (dict(devices="8xh9000"), sg.Error, "h9000"),
         (dict(memory="2070MB"), sg.NoPlanError, "no plan of model fits"),
-        (dict(memory="1GB"), sg.NoPlanError, "no room for a program"),
-        (dict(schedule=["2f2b"]), sg.Error, "no schedule"),
+        (dict(memory="1GB"), sg.NoPlanError, "is not enough"),
+        (dict(schedule=["2f2b"]), sg.Error, "unknown schedule"),
         (dict(tensor=[3]), sg.Error, "does not divide"),
-        (dict(pipeline=[3]), sg.NoPlanError, "no size of tensor parallel(.|\\n)*with any pipeline"),
+        (dict(pipeline=[3]), sg.NoPlanError, "no tensor-parallel degree(.|\\n)*with any pipeline"),
         (dict(tensor=2), sg.Error, r"give tensor=\[2\]"),
         (dict(layers=6), sg.Error, "how many, a function"),
     ],
@@ -169,13 +169,13 @@ def test_questions_ask_for_the_plans_of_changed_requests():
     assert rows["16"]["seconds"] == plan(devices="16xh100", simulated=1).seconds
     assert table.findings and table.findings[0] in str(table)
     cheapest = asked.ask("price", tokens="1M", within="1d", prices={"h100": 2.5, "a100": {"per_hour": 1, "most": 16}})
-    assert "cheapest in time" in cheapest.findings[0]
+    assert "cheapest: " in cheapest.findings[0]
 
 
 def test_sequences_can_be_asked_about_where_inputs_take_them():
     longer = [row["number"] for row in questions().ask("sequence", values=[32, 64]).dict()["rows"]]
     assert {32, 64} <= set(longer)
-    with pytest.raises(sg.Error, match="sequences of one length"):
+    with pytest.raises(sg.Error, match="fixed sequence length"):
         questions(inputs=ids).ask("sequence", values=[64])
 
 
@@ -183,7 +183,7 @@ def test_sequences_can_be_asked_about_where_inputs_take_them():
     ("what", "how", "why"),
     [
         ("weather", {}, "not one of devices, network"),
-        ("price", dict(tokens="1M", within="1d"), "needs the user's prices"),
+        ("price", dict(tokens="1M", within="1d"), "requires --prices"),
         ("price", dict(tokens="1M", within="1d", prices={"h9000": 1}), "h9000"),
         ("devices", dict(share=2), "above 0 and at most 1"),
     ],
@@ -194,7 +194,7 @@ def test_questions_that_make_no_sense_are_refused(what, how, why):
 
 
 def test_what_would_fit_was_planned():
-    with pytest.raises(sg.NoPlanError, match="smallest change first") as refused:
+    with pytest.raises(sg.NoPlanError, match="smallest first") as refused:
         plan(memory="2170MB", devices="1xh100", batch=4096, micro_batch=[4096], tensor=[])
     changes = str(refused.value).splitlines()[1:]
     assert "with any micro-batch" in changes[0]

@@ -254,14 +254,14 @@ def test_ranks_that_wait_for_ever_are_named():
         return program
 
     graphs = [rank_graph(0, waits(1)), rank_graph(1, waits(0))]
-    with pytest.raises(sg.Error, match="wait for ever: rank 0 waiting for receive from rank 1; rank 1 waiting"):
+    with pytest.raises(sg.Error, match="deadlock: rank 0 waiting for receive from rank 1; rank 1 waiting"):
         sg.RanksRun(graphs, [[0], [1]])
-    with pytest.raises(sg.Error, match="two graphs run for rank 0"):
+    with pytest.raises(sg.Error, match="rank 0 has two graphs"):
         sg.RanksRun(graphs, [[0], [0]])
-    with pytest.raises(sg.Error, match="no graph runs for rank 1"):
+    with pytest.raises(sg.Error, match="rank 1, with which other ranks communicate, has no graph"):
         sg.RanksRun(graphs[:1], [[0]])
     with pytest.raises(sg.Error, match="as many lists"):
         sg.RanksRun(graphs, [[0]])
     half = rank_graph(1, lambda x: torch.distributed.recv(x[:512], 0))
-    with pytest.raises(sg.Error, match="do not meet"):
+    with pytest.raises(sg.Error, match="mismatched communication"):
         sg.RanksRun([rank_graph(0, first), half], [[0], [1]])

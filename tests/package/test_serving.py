@@ -97,7 +97,7 @@ def test_windows_states_and_latents():
     ({"quant_method": "gptq", "bits": 4, "group_size": 64}, "GPTQ, 4 bits, groups of 64"),
     ({"quant_method": "awq", "bits": 4, "group_size": 128}, "AWQ, 4 bits, groups of 128"),
     ({"quant_method": "bitsandbytes", "load_in_8bit": True}, "LLM.int8()"),
-    ({"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_use_double_quant": True}, "NF4, quantised twice"),
+    ({"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_use_double_quant": True}, "NF4 with double"),
     ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "fp8 in blocks"),
     ({"quant_method": "mxfp4"}, "MXFP4"),
     ({"quant_method": "compressed-tensors", "config_groups": {"group_0": {

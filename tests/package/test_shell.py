@@ -117,7 +117,7 @@ def test_options_do_what_they_do_in_the_tool(tmp_path, capfd):
     assert [line.split()[0] for line in table.splitlines()[:4]] == ["BATCH", "4", "6", "8"]
     assert "largest batch within 1.00 GiB: 8" in table
     by = ran("fit", *net, "--batch", "4..5", "--memory", "3MiB").out
-    assert "no batch of the range fits into 3.00 MiB (bytes on the device)" in by
+    assert "no batch of the range fits in 3.00 MiB (bytes on the device)" in by
     reserved = json.loads(ran("fit", *net, "--batch", "4..5", "--memory", "1GiB", "--by", "reserved", "--json").out)
     assert reserved["by"] == "reserved" and reserved["batches"][0]["reserved_bytes"] % (2 << 20) == 0
     figures = json.loads(ran("fit", *net, "--batch", "4..5", "--memory", "1MiB", "--json").out)
@@ -199,8 +199,8 @@ def test_ranks_of_a_program_of_many(tmp_path, capfd, monkeypatch):
     assert main(["profile", "of_many:copies", *rows, "--world", "4", "--ranks", "0,3"]) == 0
     assert "rank 3" in capfd.readouterr().out
     for wrong, message in (
-        (["--ranks", "all"], "of how many processes? Give --world"),
-        (["--world", "2", "--ranks", "all", "--run"], "--run: is of one process"),
+        (["--ranks", "all"], "requires --world, the number of processes"),
+        (["--world", "2", "--ranks", "all", "--run"], "--run: applies to a single process"),
         (["--world", "2", "--ranks", "0,5"], "rank 5"),
     ):
         assert main(["profile", "of_many:copies", *rows, *wrong]) in (1, 2)

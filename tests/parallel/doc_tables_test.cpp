@@ -34,7 +34,7 @@ TEST(DocTables, HaveAllSchedules) {
   for (const KnownSchedule& known : known_schedules()) {
     const std::string stages = known.v_shaped              ? "V"
                                : known.stages_per_rank > 0 ? std::to_string(known.stages_per_rank)
-                                                           : std::to_string(known.least_stages_per_rank) + " or more";
+                                                           : std::to_string(known.min_stages_per_rank) + " or more";
     table += fmt::format("| `{}` | {} | {} | {} | {} | {} |\n", known.name, known.about, stages,
                          known.torch_class.empty() ? "rows" : fmt::format("`{}`", known.torch_class),
                          known.in_megatron ? "yes" : "no", known.searched ? "yes" : "if named");
@@ -43,7 +43,7 @@ TEST(DocTables, HaveAllSchedules) {
 }
 
 TEST(DocTables, HaveAllEngines) {
-  std::string table = "| file | for | what it has no words for |\n|---|---|---|\n";
+  std::string table = "| file | for | not supported |\n|---|---|---|\n";
   for (const Engine& engine : engines()) {
     table += fmt::format("| `{}` | {} | {} |\n", engine.file, engine.about, engine.cannot_express);
   }

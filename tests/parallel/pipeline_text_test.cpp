@@ -19,9 +19,9 @@ TEST(PipelineText, NamesTheRankThatWorksMost) {
   const StageFigures quick{.forward = 1, .input_gradient = 1, .weight_gradient = 1};
   StageFigures slow = quick;
   slow.forward = 2;
-  EXPECT_THAT(text_of({quick, slow, quick}), HasSubstr("most work: rank 1, 8.00 s of "));
-  EXPECT_THAT(text_of({slow, quick, quick}), HasSubstr("most work: rank 0, 8.00 s of "));
-  EXPECT_THAT(text_of({quick, quick}), HasSubstr("most work: rank 0, 6.00 s of "));
+  EXPECT_THAT(text_of({quick, slow, quick}), HasSubstr("most compute: rank 1, 8.00 s of "));
+  EXPECT_THAT(text_of({slow, quick, quick}), HasSubstr("most compute: rank 0, 8.00 s of "));
+  EXPECT_THAT(text_of({quick, quick}), HasSubstr("most compute: rank 0, 6.00 s of "));
 }
 
 TEST(PipelineText, NamesTheRankThatHoldsMost) {

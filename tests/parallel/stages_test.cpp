@@ -144,8 +144,8 @@ TEST(PipelineStages, BeginAtModules) {
     return "";
   };
   EXPECT_THAT(refusal({"model.layers.99"}), HasSubstr("no module model.layers.99"));
-  EXPECT_THAT(refusal({"model.norm", "model.layers.1"}), HasSubstr("does not come after"));
-  EXPECT_THAT(refusal({"model.embed_tokens"}), HasSubstr("does not come after the first node"));
+  EXPECT_THAT(refusal({"model.norm", "model.layers.1"}), HasSubstr("does not run after"));
+  EXPECT_THAT(refusal({"model.embed_tokens"}), HasSubstr("does not run after the first node"));
 }
 
 // Results of products with a bias are no more, once these are products and additions.
@@ -179,7 +179,7 @@ TEST(PipelineStages, SayWhichParametersSeveralHold) {
   // Skips of a U-Net go through the stages between.
   const std::vector<std::string> levels = {"down1", "down3", "up2"};
   const PipelineStages unet = PipelineStages::at_modules(step_of("unet"), levels, {.spec = &h100()});
-  EXPECT_THAT(unet.notes(), ::testing::Contains(HasSubstr("go through other stages")));
+  EXPECT_THAT(unet.notes(), ::testing::Contains(HasSubstr("are passed through other stages")));
 }
 
 // Gradients of what a residual connection hands on are added before they are sent: one tensor goes back for each that came.

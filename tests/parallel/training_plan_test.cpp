@@ -82,7 +82,7 @@ TEST_P(PlanOf, MoreLayersOfFourAreThoseOfTheLongerModel) {
     for (int64_t last = first + 1; last <= longer.size(); ++last) {
       EXPECT_EQ(longer.carried(first, last), repeated.carried(first, last)) << first << " to " << last;
       EXPECT_EQ(longer.parameters(first, last), repeated.parameters(first, last));
-      EXPECT_EQ(longer.passing(first, last), repeated.passing(first, last));
+      EXPECT_EQ(longer.transient(first, last), repeated.transient(first, last));
       EXPECT_EQ(longer.flops(first, last), repeated.flops(first, last));
       EXPECT_NEAR(longer.seconds(first, last).computing(), repeated.seconds(first, last).computing(), 1e-9);
     }
@@ -94,7 +94,7 @@ RecomputeLevel level_of(Recompute what, const Graph& step, const std::vector<std
   return {what, false, {}, std::make_shared<LayerChain>(step, begins, stage_options(request), request.state)};
 }
 
-LayoutChains chains_of(const std::string& model) {
+RecomputeLadder chains_of(const std::string& model) {
   const Graph kept = capture_small(model, {.layers = kLayers});
   std::vector<std::string> layers;
   const std::vector<std::string> begins = UnitNames::of(kept).begins;
@@ -102,25 +102,26 @@ LayoutChains chains_of(const std::string& model) {
     if (number_in_path(unit).second > 0) layers.push_back(unit);
   }
   Graph selective = clone(kept), whole = clone(kept);
-  compute_again(selective, {}, layers);
-  compute_again(whole, layers, {});
-  return LayoutChains({level_of(Recompute::kNothing, kept, begins), level_of(Recompute::kSelective, selective, begins),
-                       level_of(Recompute::kWhole, whole, begins)});
+  apply_recompute(selective, {}, layers);
+  apply_recompute(whole, layers, {});
+  return RecomputeLadder({level_of(Recompute::kNothing, kept, begins),
+                          level_of(Recompute::kSelective, selective, begins),
+                          level_of(Recompute::kWhole, whole, begins)});
 }
 
 // All cuts, each stage with as few steps of recomputing as fit.
-double quickest_slowest_stage(const LayoutChains& chains, const SplitLimits& limits, size_t stage = 0,
+double quickest_slowest_stage(const RecomputeLadder& chains, const SplitLimits& limits, size_t stage = 0,
                               int64_t first = 0) {
   constexpr double kNone = std::numeric_limits<double>::infinity();
   double best = kNone;
   for (int64_t last = first + 1; last <= chains.units(); ++last) {
     double seconds = kNone;
-    for (int64_t again = 0; again <= most_again(chains, first, last) && seconds == kNone; ++again) {
-      const StageUnits made{first, last, again};
-      if (bytes_of(chains, made, limits.between[stage], limits) <= limits.memory[stage])
+    for (int64_t steps = 0; steps <= max_recompute_steps(chains, first, last) && seconds == kNone; ++steps) {
+      const StageUnits made{first, last, steps};
+      if (bytes_of(chains, made, limits.in_flight[stage], limits) <= limits.memory[stage])
         seconds = seconds_of(chains, made);
     }
-    const bool is_last = stage + 1 == limits.between.size();
+    const bool is_last = stage + 1 == limits.in_flight.size();
     if (is_last && last != chains.units()) continue;
     const double rest = is_last ? 0 : quickest_slowest_stage(chains, limits, stage + 1, last);
     best = std::min(best, std::max(seconds, rest));
@@ -129,9 +130,9 @@ double quickest_slowest_stage(const LayoutChains& chains, const SplitLimits& lim
 }
 
 TEST_P(PlanOf, NoCutHasAQuickerSlowestStage) {
-  const LayoutChains chains = chains_of(GetParam());
-  SplitLimits limits{.between = {{4, 0}, {3, 0}, {1, 0}}, .replicas = {.state = kMixedPrecision}};
-  const auto bytes = [&](int64_t again) { return bytes_of(chains, {1, 4, again}, limits.between[0], limits); };
+  const RecomputeLadder chains = chains_of(GetParam());
+  SplitLimits limits{.in_flight = {{4, 0}, {3, 0}, {1, 0}}, .replicas = {.state = kMixedPrecision}};
+  const auto bytes = [&](int64_t steps) { return bytes_of(chains, {1, 4, steps}, limits.in_flight[0], limits); };
   int found = 0;
   for (const double part : {0.9, 0.95, 1.0, 1.1, 2.0}) {
     limits.memory.assign(3, static_cast<int64_t>(part * static_cast<double>(bytes(0))));
@@ -177,10 +178,10 @@ void expect_the_best_of_all(const StepSource& source, ClusterRequest request, in
     const std::vector<std::string> begins = UnitNames::of(step).begins;
     for (const int64_t sharing : expert_sizes(request, experts)) {
       const Graph rank = with_experts_over(clone(step), {.ranks = sharing});
-      const WaysDown ways({level_of(Recompute::kNothing, rank, begins)}, {}, false);  // no more is needed
+      const RecomputeLadders ladders({level_of(Recompute::kNothing, rank, begins)}, {}, false);  // no more is needed
       for (const TrainingPlan& plan :
-           plans_of(request, {.micro_batch = micro_batch, .experts = sharing}, ways.kept().size())) {
-        Candidate candidate(plan, ways, request);
+           plans_of(request, {.micro_batch = micro_batch, .experts = sharing}, ladders.kept().size())) {
+        Candidate candidate(plan, ladders, request);
         const Estimate* estimate =
             candidate.estimate(schedules, answer.memory, std::numeric_limits<double>::infinity());
         if (estimate == nullptr) continue;
@@ -288,7 +289,7 @@ TEST(TrainingPlan, LittleMemoryIsMetByComputingAgain) {
     plan_training(source, request);
     FAIL() << "a megabyte is enough";
   } catch (const NoPlanError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("smallest change first"));
+    EXPECT_THAT(error.what(), HasSubstr("smallest first"));
     EXPECT_THAT(error.what(), HasSubstr("more: tp 1, pp 1, dp 1"));
   }
 }
@@ -366,7 +367,7 @@ TEST(TrainingPlan, WhatIsComputedAgainIsWithinAHundredthOfAllWays) {
   ASSERT_GT(all.size(), 100U);
   std::set<std::string> seen;
   expect_nearly_the_best(source, request, all, {0.1, 0.3, 0.5, 0.7, 0.9}, 1.01,
-                         [&](const SimulatedPlan& best) { seen.insert(recomputing_of(best.plan)); });
+                         [&](const SimulatedPlan& best) { seen.insert(recompute_summary(best.plan)); });
   EXPECT_TRUE(seen.contains("selective") || seen.contains("selective and whole"));
 }
 
@@ -429,14 +430,14 @@ TEST(TrainingPlan, TheHostIsAKnobAndHasAnEnd) {
     plan_training(source, request);
     FAIL() << "half of it is enough";
   } catch (const NoPlanError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("with the optimizer on the host: tp 1"));
+    EXPECT_THAT(error.what(), HasSubstr("with the optimizer offloaded to CPU: tp 1"));
   }
   request.offload.push_back(Offload::kOptimizer);
   const PlanAnswer with = plan_training(source, request);
   EXPECT_TRUE(with.best().plan.optimizer_on_host);
   EXPECT_GT(with.best().on_host, 0);
   EXPECT_LE(with.best().bytes(), with.memory);
-  EXPECT_THAT(to_text(with), HasSubstr("optimizer on the host"));
+  EXPECT_THAT(to_text(with), HasSubstr("optimizer on CPU"));
   request.device.host->memory = with.best().on_host - 1;
   EXPECT_THROW(plan_training(source, request), NoPlanError);
   request.device.host.reset();
@@ -451,14 +452,14 @@ TEST(TrainingPlan, WhatMayBeComputedAgainIsAKnob) {
   const StepSource source = wide_source("llama3_8b", 4, 8192);
   request.memory = int64_t{200} << 30;
   const PlanAnswer roomy = plan_training(source, request);
-  ASSERT_EQ(recomputing_of(roomy.best().plan), "nothing");
+  ASSERT_EQ(recompute_summary(roomy.best().plan), "nothing");
   request.memory = *request.memory - roomy.memory + roomy.best().bytes() - (int64_t{3} << 30);
   const PlanAnswer any = plan_training(source, request);
   EXPECT_FALSE(any.best().plan.selective.empty());
   std::vector<std::string> values;
   for (const PlanNeighbour& neighbour : any.neighbours) {
     EXPECT_TRUE(!neighbour.seconds || neighbour.bytes <= any.memory) << neighbour.knob << " " << neighbour.value;
-    if (neighbour.knob != "computed again") continue;
+    if (neighbour.knob != "recompute") continue;
     values.push_back(neighbour.value);
     if (neighbour.value == "nothing") {
       EXPECT_FALSE(neighbour.seconds);
@@ -468,7 +469,7 @@ TEST(TrainingPlan, WhatMayBeComputedAgainIsAKnob) {
     }
   }
   EXPECT_THAT(values, ::testing::IsSupersetOf({"nothing", "whole"}));
-  EXPECT_THAT(to_text(any), HasSubstr("of which computed again; s: selective"));
+  EXPECT_THAT(to_text(any), HasSubstr("of which recomputed; s: selective"));
   request.recompute = {Recompute::kWhole};
   const PlanAnswer whole = plan_training(source, request);
   EXPECT_TRUE(whole.best().plan.selective.empty());
@@ -503,7 +504,7 @@ TEST(TrainingPlan, TheCurveIsAsQuickAsWholeLayersAndTheirParts) {
     EXPECT_NEAR(curve.best().estimated, curve.best().run.seconds(), 1e-3 * curve.best().estimated);
     if (curve.best().plan.in_part.empty()) continue;
     used = true;
-    EXPECT_THAT(to_text(curve), HasSubstr("c: by the curve"));
+    EXPECT_THAT(to_text(curve), HasSubstr("c: curve"));
     // The plan as somebody else's is the same plan.
     const SimulatedPlan again =
         simulate(source, request, given_plan(to_json(curve.best().plan).dump(), source, request));
@@ -528,13 +529,13 @@ TEST(TrainingPlan, WhatMakesNoSenseIsRefused) {
       EXPECT_THAT(error.what(), HasSubstr(why));
     }
   };
-  refused([](auto& r) { r.devices = 0; }, "one device at least");
-  refused([](auto& r) { r.batch = 0; }, "one sample at least");
+  refused([](auto& r) { r.devices = 0; }, "devices must be at least 1");
+  refused([](auto& r) { r.batch = 0; }, "at least one sample");
   refused([](auto& r) { r.tensor = {3}; }, "does not divide 8 devices");
-  refused([](auto& r) { r.schedules = {"2f2b"}; }, "no schedule '2f2b'");
+  refused([](auto& r) { r.schedules = {"2f2b"}; }, "unknown schedule '2f2b'");
   refused([](auto& r) { r.zero = {4}; }, "0 to 3");
   refused([](auto& r) { r.micro_batch = {0}; }, "micro_batch: '0' is not an integer >= 1");
-  refused([](auto& r) { r.batch = 2, r.tensor = {1}, r.pipeline = {1}; }, "no size of tensor parallel");
+  refused([](auto& r) { r.batch = 2, r.tensor = {1}, r.pipeline = {1}; }, "no tensor-parallel degree");
 }
 
 // 14 ranks take 128 micro-batches in 9 rounds, of which the last is not full.
@@ -549,7 +550,7 @@ TEST(TrainingPlan, SchedulesInRoundsAreFilledUp) {
   request.stages_per_rank = {2};
   const PlanAnswer answer = plan_training(small("llama3_8b"), request);
   EXPECT_EQ(answer.best().plan.microbatches, 18);
-  EXPECT_THAT(to_text(answer), HasSubstr("2 of 18 samples are filling"));
+  EXPECT_THAT(to_text(answer), HasSubstr("2 of 18 samples are padding"));
 }
 
 TEST(TrainingPlan, ASourceThatMakesNoFewerLayersIsRefused) {
@@ -562,7 +563,7 @@ TEST(TrainingPlan, ASourceThatMakesNoFewerLayersIsRefused) {
     plan_training(source, eight_devices());
     FAIL() << "six layers were taken for four";
   } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("was to be made with 4 layers and has 6 in 'model.layers.'"));
+    EXPECT_THAT(error.what(), HasSubstr("was requested with 4 layers but has 6 in 'model.layers.'"));
   }
   source.layers = 0;
   EXPECT_EQ(plan_training(source, eight_devices()).best().run.seconds(),
@@ -578,7 +579,7 @@ TEST(TrainingPlan, ABatchThatDoesNotDivideIsFilledUp) {
   const PlanAnswer answer = plan_training(small("llama3_8b"), request);
   EXPECT_EQ(answer.best().plan.data, 4);
   EXPECT_EQ(answer.best().plan.microbatches, 4);  // 16 samples, of which 3 are waste
-  EXPECT_THAT(to_text(answer), HasSubstr("3 of 16 samples are filling"));
+  EXPECT_THAT(to_text(answer), HasSubstr("3 of 16 samples are padding"));
 }
 
 }  // namespace

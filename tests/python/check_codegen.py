@@ -85,7 +85,7 @@ def check_tool(tool):
                folder / "py")
         expect(1, "named 'nothing.*'", "emit", graph, "--only", "nothing.*", "-o", folder / "none")
         expect(1, "no value %99999", "emit", graph, "--only", "%99999", "-o", folder / "none")
-        expect(2, "not cpu", "emit", graph, "--device", "abacus", "-o", folder / "none")
+        expect(2, "expected cpu", "emit", graph, "--device", "abacus", "-o", folder / "none")
         expect(2, "--lang", "emit", graph, "--lang", "cobol", "-o", folder / "none")
         (folder / "file").write_text("in the way")
         expect(1, "cannot create the folder", "emit", graph, "-o", folder / "file" / "sub")

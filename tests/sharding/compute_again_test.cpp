@@ -71,7 +71,7 @@ TEST_P(ComputeAgain, PartsOfLayers) {
     const int64_t before = count(rank.graph, "aten::mm", Graph::kBackward);
     const int64_t gathers = count(rank.graph, kGather, Graph::kBackward);
     const int64_t peak = peak_of_live_bytes(rank.graph);
-    compute_again(rank.graph, {}, layers);
+    apply_recompute(rank.graph, {}, layers);
     verify(rank.graph);
     EXPECT_EQ(count(rank.graph, "aten::mm", Graph::kBackward), before) << "products are kept";
     if (GetParam().gathers) {
@@ -93,7 +93,7 @@ TEST_P(ComputeAgain, SomeLayersWholeAndPartsOfOthers) {
       return count(rank.graph, "aten::mm", Graph::kBackward) + count(rank.graph, "aten::addmm", Graph::kBackward);
     };
     const int64_t before = products();
-    compute_again(rank.graph, std::vector{layers.front()}, std::vector{layers.back()});
+    apply_recompute(rank.graph, std::vector{layers.front()}, std::vector{layers.back()});
     EXPECT_GT(products(), before) << "products of the first layer";
     verify(rank.graph);
   }
@@ -105,7 +105,7 @@ TEST(ComputeAgainExperts, AreNotComputedAgain) {
   Graph step = capture_tiny_deepseek();
   const int64_t products = count(step, "aten::_grouped_mm", Graph::kBackward);
   ASSERT_GT(products, 0);
-  compute_again(step, {}, layers_of(step));
+  apply_recompute(step, {}, layers_of(step));
   const Graph rank = with_experts_over(std::move(step), {.ranks = 4});
   verify(rank);
   EXPECT_EQ(count(rank, "aten::_grouped_mm", Graph::kBackward), products);
