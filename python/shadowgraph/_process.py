@@ -42,14 +42,14 @@ def install():
             return
         _check_private_parts()
         _Flags.gpu_is_there = torch.cuda.is_available()
-        without_gpu = None if _Flags.gpu_is_there else _devices.what_initializing_raises()
+        init_error = None if _Flags.gpu_is_there else _devices.cuda_init_error()
         _C.install()
         _C.set_library_folders([os.path.dirname(torch.__file__) + os.sep, os.path.dirname(__file__) + os.sep])
         if not _Flags.gpu_is_there:
-            _devices.pretend_cuda(without_gpu)
+            _devices.simulate_cuda(init_error)
         _reads.guard()
         _tell_captures_of_checkpoints()
-        _files.read_for_real()
+        _files.patch_loading()
         _replace_what_reads_its_own_results()
         _leave_real_storages_real()
         _reads.copy_fake_storages()

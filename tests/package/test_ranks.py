@@ -176,7 +176,7 @@ def test_what_is_refused():
             sg.profile(Decoder, f"i64[{BATCH},{LENGTH}]", **how, **options)
     with pytest.raises(sg.Error, match="takes a function that makes"):
         sg.profile(torch.nn.Linear(2, 2), "f32[2,2]", **how, ranks="all", world=2)
-    with sg.fake_process_group(2), pytest.raises(sg.Error, match="inside a fake process group of 2"):
+    with sg.fake_process_group(2), pytest.raises(sg.Error, match="the active fake process group of 2"):
         sg.profile(Decoder, f"i64[{BATCH},{LENGTH}]", **how, ranks="all", world=4)
     with pytest.raises(sg.Error, match="rank 9 of 2 is in no role"):
         sg.profile(Decoder, f"i64[{BATCH},{LENGTH}]", **how, ranks="all", world=2).role_of(9)
