@@ -12,11 +12,11 @@ import time
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from . import _attributes, _compiled, _distributed, _inputs, _models, _own_loop, _pipelines, _schedules, _wrappers
+from . import _attributes, _compiled, _distributed, _inputs, _loop_tracker, _models, _pipelines, _schedules, _wrappers
 from . import _shadowgraph as _C
 from ._fake import Scope, fake
 from ._keywords import keywords_apart
-from ._own_loop import canonical
+from ._loop_tracker import canonical
 from ._training import PipelineLoop, Training, TrainingLoop, phase, region
 
 __all__ = ["Capture", "capture", "capture_training_step", "phase", "region"]
@@ -83,7 +83,7 @@ class Capture(Scope):
                          data_sizes=data_sizes, host_reads=host_reads, contents_budget=contents_budget,
                          unknown_operators_on_zeros=unknown_operators_on_zeros, saved_tensors=saved_tensors,
                          guards=guards, source_lines=source_lines)  # fmt: skip
-        self._loop: _own_loop.OwnLoop | None = _own_loop.OwnLoop(self)
+        self._loop: _loop_tracker.LoopTracker | None = _loop_tracker.LoopTracker(self)
         self._wrapped: list[tuple[str, torch.Tensor]] = []  # (name, parameter) of tensor subclasses that wrap tensors
         self._plain: list[torch.Tensor] = []  # all other parameters
 
@@ -92,12 +92,12 @@ class Capture(Scope):
         self._accelerate = _distributed.AccelerateDevice(torch.device(self._device))
         _ModuleCalls.acquire()
         if self._loop is not None:
-            _own_loop.enter(self._loop)
+            _loop_tracker.enter(self._loop)
         return self
 
     def __exit__(self, *exception):
         if self._loop is not None:
-            _own_loop.leave(self._loop)
+            _loop_tracker.leave(self._loop)
         _ModuleCalls.release()
         self._accelerate.restore()
         super().__exit__(*exception)
@@ -112,7 +112,7 @@ class Capture(Scope):
         """
         session = self._active()
         if self._loop is not None:
-            self._loop.knows(module, name, state)
+            self._loop.declare(module, name, state)
         if type(module).named_parameters is not torch.nn.Module.named_parameters:  # a wrapper that changes names
             parts = list(module.named_modules())
             parameters, buffers = module.named_parameters(), module.named_buffers()
@@ -123,7 +123,7 @@ class Capture(Scope):
             parts_of_it = _wrappers.inner(parameter)
             for suffix, part in parts_of_it:
                 (session.name_buffer if state else session.name_parameter)(part, prefix + path + suffix)
-            if _wrappers.has_class_of_its_own(parameter):
+            if _wrappers.is_subclass(parameter):
                 self._name_attributes(_attributes.tensors_of(parameter), prefix + path, parameter)
             if parts_of_it[0][1] is not parameter:
                 self._wrapped.append((prefix + path, parameter))
@@ -135,7 +135,7 @@ class Capture(Scope):
         for path, part in parts:
             session.name_module(part, prefix + path if path else name)
             for parameter in part._parameters.values():
-                if parameter is not None and _wrappers.has_class_of_its_own(parameter):
+                if parameter is not None and _wrappers.is_subclass(parameter):
                     found = _attributes.tensors_of(part, but=_models.OF_EVERY_MODULE)
                     self._name_attributes(found, prefix + path, parameter)
 
@@ -320,7 +320,7 @@ def _run(program, args, kwargs, *, device, dtype=None, train=None, loss=None, op
     with fake(device, **around) as mode, contextlib.ExitStack() as stack:
         module, conversion = None, _models.Conversion()
         if is_model:
-            module = _models.made(program, device, dtype, conversion)
+            module = _models.create(program, device, dtype, conversion)
             stack.enter_context(_models.Converted(module, mode, device, dtype, conversion))
             stack.enter_context(_training(module, train))
         if isinstance(module, _schedules.PipelineRank):

@@ -240,7 +240,7 @@ class EagerPlan:
                 self._miss("parameter", name, "one dimension is sharded over data and other axes: order of rows differs")
         for unit, cuts in cuts_of.items():
             if len(cuts) > 1:
-                self._miss("unit", unit, "parameters shard over different data axes: fully_shard uses the most common")
+                self._miss("unit", unit, "sharded over different data axes: fully_shard uses the most common one")
             for cut in cuts:
                 rest = [i for i in data if i not in cut]
                 if len(rest) > 1 or (rest and (len(cut) > 1 or rest[0] > cut[0])):

@@ -72,7 +72,7 @@ class PipelineRank(torch.nn.Module):
         return any(stage.is_last for stage in stages_of(self.schedule))
 
     @property
-    def asks_neighbours(self):
+    def infers_shapes(self):
         """Whether a stage does not know its shapes from its program."""
         backward = self.schedule._has_backward
         return any(hasattr(stage, "_user_meta") and not is_static(stage, backward)

@@ -95,7 +95,7 @@ def _looked_at(making, configuration, dtype, options):
     """(what layers keep of a request, names of parameters, further arguments of forward, what is assumed)."""
     in_mode = {name: value for name, value in (options or {}).items() if name in _capture._OF_MODE}
     with fake("cuda", **in_mode), torch.no_grad():
-        module = _models.made(making, "cuda", dtype).eval()
+        module = _models.create(making, "cuda", dtype).eval()
         configuration = configuration or getattr(module, "config", None)
         takes = inspect.signature(module.forward).parameters
         if "use_cache" not in takes:

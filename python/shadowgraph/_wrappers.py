@@ -42,14 +42,14 @@ def parts(wrapper):
 
 def is_fake(tensor):
     """Whether all that the tensor holds is fake."""
-    if has_class_of_its_own(tensor) and not all(_C.is_fake(part) for _, part in _attributes.tensors_of(tensor)):
+    if is_subclass(tensor) and not all(_C.is_fake(part) for _, part in _attributes.tensors_of(tensor)):
         return False
     return all(_C.is_fake(part) for _, part in inner(tensor))
 
 
 def rebuilt(tensor, change):
     """The tensor with change(part) in place of each part; a wrapper is made anew, with what it says besides kept."""
-    if has_class_of_its_own(tensor):
+    if is_subclass(tensor):
         return _attributes.rebuilt(tensor, change)
     if not is_wrapper(tensor):
         return change(tensor)
@@ -59,7 +59,7 @@ def rebuilt(tensor, change):
     return made.requires_grad_(tensor.requires_grad) if made.is_leaf and made.is_floating_point() else made
 
 
-def has_class_of_its_own(tensor):
+def is_subclass(tensor):
     """Whether a library made its class, as bitsandbytes does, and it is no wrapper. Raises Error for one that hides."""
     kind = type(tensor)
     if kind in _PLAIN or kind.__module__.partition(".")[0] == "torch" or is_wrapper(tensor):

@@ -89,7 +89,7 @@ def test_one_line_for_models_factories_and_structures():
         sg.profile(Net, "f32[8,16]", mode="infer", loss=".loss")
     with pytest.raises(sg.Error, match="no dtype 'f33'"):
         sg.profile(Net, "f33[8,16]")
-    with pytest.raises(sg.Error, match="no model"):
+    with pytest.raises(sg.Error, match="cannot create a model"):
         sg.profile(3, "f32[8,16]")
 
 
