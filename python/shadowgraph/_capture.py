@@ -292,7 +292,7 @@ def _loop_and_options(keywords, options):
     for name, value in keywords.items():
         if name in _OF_CAPTURE:
             if name in options:
-                raise TypeError(f"{name} is given both as a keyword and in options=; give it once")
+                raise TypeError(f"{name} is given twice: as a keyword and in options=; give it once")
             options[name] = value
         else:
             of_loop[name] = value

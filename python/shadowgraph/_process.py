@@ -379,7 +379,7 @@ class _CustomOperatorSizes:
 
 def _has_fake_kernel(operator):
     """Returns True if torch.library.register_fake was called for the operator, whose Meta kernel then calls Python."""
-    entry = torch._library.simple_registry.singleton._data.get(operator)  # .get() since 2.13; find() would create an entry
+    entry = torch._library.simple_registry.singleton._data.get(operator)  # .get() since 2.13; find() adds an entry
     return entry is not None and entry.fake_impl.kernel is not None
 
 

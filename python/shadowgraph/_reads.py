@@ -46,7 +46,7 @@ def _value_of(fake):
 
 def _error(name, fake, advice):
     if _C.is_deferred(fake):
-        advice = f"it is deferred; call sg.materialize_tensor to materialize it, sg.save_weights to save it, or {advice}"
+        advice = f"it is deferred; call sg.materialize_tensor to materialize it or sg.save_weights to save it; {advice}"
     return _C.DataDependentError(f"{name}() on a tensor without data ({_C.describe(fake)}): {advice}")
 
 

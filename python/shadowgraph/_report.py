@@ -227,7 +227,7 @@ def profile(model, inputs=None, *, loss=None, optimizer=None, device=None, dtype
         first role is captured, too, and Error is raised if it differs; pass roles in this case.
     """
     settings = dict(spec=spec, allocator=allocator, device_memory=device_memory, measure=measure,
-                 interconnect=interconnect, mesh=mesh, cublas_workspace=cublas_workspace)  # fmt: skip
+                    interconnect=interconnect, mesh=mesh, cublas_workspace=cublas_workspace)  # fmt: skip
     how = dict(loss=loss, optimizer=optimizer, dtype=dtype, mode=mode, options=options, **training)
     if isinstance(model, _C.Graph):
         _capture._loop_and_options(training, options)  # rejects unknown names

@@ -22,7 +22,7 @@ auto ask_python(const char* name, const nlohmann::json& request, Work work) {
   try {
     return work(tool.attr(name), to_python(request));
   } catch (const py::error_already_set& error) {
-    throw Error(tool.attr("said")(error.value(), request.value("debug", false)).cast<std::string>());
+    throw Error(tool.attr("error_message")(error.value(), request.value("debug", false)).cast<std::string>());
   }
 }
 

@@ -215,7 +215,7 @@ def test_what_is_refused():
             with pytest.raises(sg.Error, match=message):
                 sg.profile(make, IDS, device="cpu", **options)
         for options in ({"target": "f32[2,2]"}, {"return_outputs": False, "mode": "infer"}):
-            with pytest.raises(sg.Error, match="are of schedules"):
+            with pytest.raises(sg.Error, match="apply to schedules"):
                 sg.profile(torch.nn.Linear(2, 2), "f32[2,2]", device="cpu", **options)
         with pytest.raises(sg.Error, match="gave Linear, and no schedule"):
             sg.pipeline_shapes(lambda: torch.nn.Linear(2, 2), IDS)

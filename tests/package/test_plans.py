@@ -120,7 +120,7 @@ def test_a_module_without_layers_is_planned():
         (dict(tensor=[3]), sg.Error, "does not divide"),
         (dict(pipeline=[3]), sg.NoPlanError, "no size of tensor parallel(.|\\n)*with any pipeline"),
         (dict(tensor=2), sg.Error, r"give tensor=\[2\]"),
-        (dict(layers=6), sg.Error, "how many, a function"),
+        (dict(layers=6), sg.Error, "number of layers, function"),
     ],
 )
 def test_what_cannot_be_is_refused(changed, error, why):

@@ -43,13 +43,13 @@ def test_what_concerns_capturing_is_refused_for_a_graph():
     graph = step()
     for name, value in dict(loss=".loss", optimizer="sgd", dtype=torch.float16, mode="train", options={},
                             steady_state=True, run=True, accumulate=2, host_reads="finite").items():  # fmt: skip
-        with pytest.raises(sg.Error, match=f"^{name} is of capturing, and a graph is captured already"):
+        with pytest.raises(sg.Error, match=f"of a Graph does not accept {name}, which applies to capturing"):
             sg.profile(graph, **{name: value})
     with pytest.raises(sg.Error, match="^inputs, loss are of capturing"):
         sg.profile(graph, "f32[8,16]", loss=".loss")
     with pytest.raises(TypeError, match="did you mean 'accumulate'"):
         sg.profile(graph, acumulate=2)
-    with pytest.raises(TypeError, match="takes its inputs"):
+    with pytest.raises(TypeError, match="requires inputs"):
         sg.profile(Net())
 
 

@@ -164,7 +164,7 @@ def test_what_is_refused():
     how = dict(loss=mean, device="cpu")
     cases = [
         (dict(ranks="all"), "how many ranks are there"),
-        (dict(world=2), "give ranks='all'"),
+        (dict(world=2), "require ranks='all'"),
         (dict(ranks="all", world=2, roles={"a": [0]}), r"each of the 2 ranks once; check \[1\]"),
         (dict(ranks="all", world=2, roles={"a": [0, 1], "b": [1]}), r"look at \[1\]"),
         (dict(ranks="all", world=2, roles=3), "roles is int"),
