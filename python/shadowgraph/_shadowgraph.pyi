@@ -1,4 +1,4 @@
-"""What the extension module has; tests/package/test_stubs.py compares the two by name."""
+"""Type stubs of the extension module. tests/package/test_stubs.py checks that names match."""
 
 import os
 import pathlib
@@ -131,7 +131,7 @@ class Graph:
             parameters: bool = False, around: str | Sequence[str] = (), radius: int = 2,
             path: tuple[str, str] | None = None, color: str = "operator", spec: str = "", before: Graph | None = None,
             rows: int = 40, boxes: int = 250) -> str: ...  # fmt: skip
-    # These are defined in python/shadowgraph/_graph.py, _shapes.py and _fx.py.
+    # Defined in _graph.py, _shapes.py and _fx.py.
     def tabular(self) -> str: ...
     def print_tabular(self, file: IO[str] | None = None) -> None: ...
     def _repr_html_(self) -> str: ...
@@ -335,7 +335,7 @@ def is_fake(tensor: torch.Tensor) -> bool: ...
 def known_contents(tensor: torch.Tensor) -> torch.Tensor | None: ...
 def operators_with_rule() -> list[str]: ...
 
-# What the package's own modules use.
+# Internal: used by the modules of the package only.
 
 class KernelGroups:
     def report(self) -> list[dict[str, Any]]: ...

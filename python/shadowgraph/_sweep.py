@@ -170,7 +170,8 @@ def fit(model: Any, inputs: Callable[..., Any], sizes: Iterable[Mapping[str, int
             try:
                 given = inspect.signature(inputs).bind(**point)
             except TypeError as error:
-                raise _C.Error(f"inputs= must be a function that accepts the keywords {', '.join(point)}: {error}") from None
+                message = f"inputs= must be a function that accepts the keywords {', '.join(point)}: {error}"
+                raise _C.Error(message) from None
             captures.append((point, _capture.of_model(model, inputs(*given.args, **given.kwargs), **how)[0]))
     return SymbolicGraph(captures, _capture.canonical(device), allocator)
 

@@ -332,7 +332,7 @@ def test_pieces_compute_the_gradients_of_the_step():
              for node in step if node.target == "sg::gradient"}  # fmt: skip
     assert found.keys() == expected.keys() == dict(net.named_parameters()).keys()
     assert all(torch.equal(found[name], expected[name]) for name in expected)
-    with pytest.raises(sg.Error, match="a piece is F, B, I or W, not X"):
+    with pytest.raises(sg.Error, match="work must be F, B, I or W, not 'X'"):
         run.piece(step, 0, "X")
     with pytest.raises(sg.Error, match="there is no stage 3"):
         run.piece(step, 3, "F")

@@ -139,11 +139,11 @@ def test_memory_may_be_left_free():
     [
         (dict(micro_batch=[0]), "micro_batch: '0' is not a whole number of at least 1"),
         (dict(zero=["one"]), "zero: 'one' is not a whole number from 0 to 3"),
-        (dict(recompute="whole"), r"recompute: 'whole' is no list: give recompute=\['whole'\]"),
+        (dict(recompute="whole"), r"recompute: expected a list, got 'whole'; pass recompute=\['whole'\]"),
         (dict(float8="yes"), "float8: 'yes' is not true or false"),
         (dict(gradients=torch.float16), "gradients: 'f16' is not one of f32, bf16"),
         (dict(gradients=torch.bfloat16, captured_state=True), "give one of them"),
-        (dict(simulated=True), "simulated: True is not a whole number"),
+        (dict(simulated=True), "simulated: got True, expected a whole number"),
     ],
 )
 def test_knobs_are_checked_by_their_table(knob, why):

@@ -100,7 +100,7 @@ def test_collectives_have_their_own_seconds():
 def test_nodes_that_the_profile_does_not_know_are_refused():
     graph = step()
     report = sg.profile(graph)
-    with pytest.raises(sg.Error, match="of another graph"):
+    with pytest.raises(sg.Error, match="another graph"):
         report.node(next(iter(step())))
     (gone,) = [node for node in report.nodes if node.target == "sg::output"]
     gone.erase()
@@ -144,9 +144,9 @@ def test_profilers_with_rules_of_ones_own():
     (output,) = [node for node in table.nodes if node.target == "sg::output"]
     assert table.at(output, "most").unknown == 1 and "unknown=1" in repr(table.at(output, "most"))
     backward = [node for node in report.nodes if node.forward is not None]
-    with pytest.raises(sg.Error, match="stand at its forward node"):
+    with pytest.raises(sg.Error, match="part of its forward node"):
         table.at(backward[0], "energy")
-    with pytest.raises(sg.Error, match="no profiler has a figure 'power'; there are matmul_flops"):
+    with pytest.raises(sg.Error, match="unknown figure 'power'; the profilers have matmul_flops"):
         table.total("power")
 
 
@@ -165,14 +165,14 @@ def test_rules_that_fail_say_where():
         def measure(self, node):
             return [1]
 
-    with pytest.raises(sg.Error, match=r"\[1\], where it has 2 figures"):
+    with pytest.raises(sg.Error, match=r"returned \[1\] instead of a sequence of 2 values"):
         sg.GraphProfiler(Short()).run(report)
     profilers = sg.GraphProfiler(sg.FlopProfiler())
     with pytest.raises(sg.Error, match="two profilers have a figure 'matmul_flops'"):
         profilers.add("matmul_flops", "", lambda node: 0)
     with pytest.raises(sg.Error, match="'mine' has no rule"):
         profilers.add("mine", "B")
-    with pytest.raises(sg.Error, match="a profiler has figures"):
+    with pytest.raises(sg.Error, match="profiler= must be a profiler"):
         sg.GraphProfiler(3)
-    with pytest.raises(sg.Error, match="profilers run on a report"):
+    with pytest.raises(sg.Error, match="expected a report"):
         profilers.run(report.graph)

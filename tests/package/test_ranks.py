@@ -260,7 +260,7 @@ def test_ranks_that_wait_for_ever_are_named():
         sg.RanksRun(graphs, [[0], [0]])
     with pytest.raises(sg.Error, match="no graph runs for rank 1"):
         sg.RanksRun(graphs[:1], [[0]])
-    with pytest.raises(sg.Error, match="as many lists"):
+    with pytest.raises(sg.Error, match="lists of the same length"):
         sg.RanksRun(graphs, [[0]])
     half = rank_graph(1, lambda x: torch.distributed.recv(x[:512], 0))
     with pytest.raises(sg.Error, match="do not meet"):

@@ -102,5 +102,5 @@ def test_what_is_no_input_is_refused():
     shapes = graph.propagate((8,))
     assert shapes.apply() and not shapes.apply()
     graph.find("sg::output")[0].erase()
-    with pytest.raises(sg.Error, match="edited since it was propagated"):
+    with pytest.raises(sg.Error, match="edited after propagate"):
         shapes.apply()
