@@ -237,7 +237,9 @@ class EagerPlan:
             unit = next((unit for unit in self.units if name.startswith(unit + ".")), "")
             cuts_of.setdefault(_starred(unit), Counter())[cut] += 1
             if any(layout[i].startswith(f"S({dim}") for i in self._tensor for dim in [layout[cut[0]][2:-1]]):
-                self._miss("parameter", name, "one dimension is sharded over data and other axes: order of rows differs")
+                self._miss(
+                    "parameter", name, "one dimension is sharded over data and other axes: order of rows differs"
+                )
         for unit, cuts in cuts_of.items():
             if len(cuts) > 1:
                 self._miss("unit", unit, "sharded over different data axes: fully_shard uses the most common one")
@@ -300,6 +302,7 @@ _DATA_AXES_BY_HAND = {
     "data + tensor parallel": lambda axes: axes - 1,
     "fully sharded + tensor parallel": lambda axes: axes - 1,
 }
+
 
 def _placements(layout):
     """Parses "S(0),R" into ("S(0)", "R")."""

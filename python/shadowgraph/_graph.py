@@ -73,7 +73,9 @@ class CompiledGraph:
         # Names need not be unique: tensors that were not declared as inputs are also called input0, input1, ...
         placeholders = [node for node in graph if node.is_placeholder and node.target != "sg::constant"]
         self._all_names = self._executor.input_names
-        self._argument_indices = [i for i, node in enumerate(placeholders) if module is None or node.target == "sg::input"]
+        self._argument_indices = [
+            i for i, node in enumerate(placeholders) if module is None or node.target == "sg::input"
+        ]
         self.input_names: tuple[str, ...] = tuple(self._all_names[i] for i in self._argument_indices)
 
     def __repr__(self) -> str:

@@ -82,8 +82,9 @@ def mapped(structure, leaf):
             changed = {key: walk(f"{path}.{key}" if path else str(key), item) for key, item in value.items()}
             return changed if type(value) is dict else type(value)(**changed)
         if isinstance(value, tuple) and hasattr(value, "_fields"):
-            return type(value)(*(walk(f"{path}.{name}" if path else name, item)
-                                 for name, item in zip(value._fields, value)))
+            return type(value)(
+                *(walk(f"{path}.{name}" if path else name, item) for name, item in zip(value._fields, value))
+            )
         if isinstance(value, (list, tuple)):
             return type(value)(walk(f"{path}.{i}" if path else str(i), item) for i, item in enumerate(value))
         return value

@@ -137,9 +137,9 @@ def _recv_meta(stage, from_stage):
         what = "outputs" if from_stage < stage.stage_index else "input gradients"
         raise _C.DataDependentError(
             f"PipelineStage {stage.stage_index} requires the shapes of the {what} of stage {from_stage} on another "
-            "rank, and a fake process group sends nothing. Pass sg.profile a function that creates the schedule, enter `with "
-            "sg.pipeline_shapes(make_schedule, inputs, target=...):`, or pass input_args= and output_args= to every "
-            "PipelineStage"
+            "rank, and a fake process group sends nothing. Pass sg.profile a function that creates the schedule, enter "
+            "`with sg.pipeline_shapes(make_schedule, inputs, target=...):`, or pass input_args= and output_args= to "
+            "every PipelineStage"
         )
     return shapes.from_stage(from_stage, stage.stage_index)
 

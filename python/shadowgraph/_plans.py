@@ -18,10 +18,10 @@ __all__ = ["PlanQuestions", "pipeline", "plan", "simulate_plan"]
 class PlanQuestions:
     """Plans a model on a cluster under varying settings. Arguments are those of `sg.plan`.
 
-        questions = sg.PlanQuestions(config, inputs, loss=".loss", devices="1024xh100", batch=2048, sequence=8192)
-        print(questions.ask("devices", share=0.4))       # step time by devices, marking efficiency below 40%
-        print(questions.ask("price", tokens="15T", within="14d", prices={"h100": 2.5, "a100": 1.2}))
-        questions.plan()                                 # same as `sg.plan`
+    questions = sg.PlanQuestions(config, inputs, loss=".loss", devices="1024xh100", batch=2048, sequence=8192)
+    print(questions.ask("devices", share=0.4))       # step time by devices, marking efficiency below 40%
+    print(questions.ask("price", tokens="15T", within="14d", prices={"h100": 2.5, "a100": 1.2}))
+    questions.plan()                                 # same as `sg.plan`
     """
 
     def __init__(self, model: Any, inputs: Callable[..., Any], *, devices: str | int, batch: int, sequence: int = 0,

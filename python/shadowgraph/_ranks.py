@@ -226,7 +226,9 @@ def _given_roles(roles: Any, size: int) -> dict[Any, list[int]]:
     return found
 
 
-def _found_roles(models: _RankModels, first: torch.nn.Module, axes: list[_Axis] | None, size: int) -> dict[Any, list[int]]:
+def _found_roles(
+    models: _RankModels, first: torch.nn.Module, axes: list[_Axis] | None, size: int
+) -> dict[Any, list[int]]:
     if axes is None:
         if isinstance(first, _schedules.PipelineRank):
             raise _C.Error("cannot find roles, because the process groups of rank 0 are not the axes of one mesh; pass "

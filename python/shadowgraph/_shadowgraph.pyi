@@ -153,7 +153,6 @@ class Graph:
                     max_embedded_elements: int = 32) -> list[pathlib.Path]: ...  # fmt: skip
 
 def calibrate(trace: str, output: str = "", links: str = "", spec: str = "") -> dict[str, Any]: ...
-
 def profile_figures() -> list[dict[str, Any]]: ...
 
 class Profile:
@@ -480,9 +479,12 @@ def size_cost(graph: Graph, device: str | None = None, allocator: str = "") -> d
 def table_rows(graph: Graph) -> list[list[str]]: ...
 def take_node_names(graph: Graph, key: str) -> None: ...
 def write_weights(path: str, tensors: Sequence[tuple[str, torch.Tensor]]) -> tuple[int, int]: ...
-
 def engine_files(
-    step: Graph, plan: str, sequence: int = 0, batch: int = 0, float8: bool = False,
+    step: Graph,
+    plan: str,
+    sequence: int = 0,
+    batch: int = 0,
+    float8: bool = False,
     bfloat16_gradients: bool = False,
 ) -> list[tuple[str, str, str, str, list[str]]]: ...
 

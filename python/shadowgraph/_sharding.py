@@ -120,8 +120,16 @@ def _text_of_answer(answer: _Answer | None) -> tuple[str, str]:
     return json.dumps(answer if isinstance(answer, Mapping) else list(answer)), "the answer"
 
 
-def shard(graph: Graph, mesh: str | Mapping[str, int], *, spec: str = "", interconnect: str = "",
-          pins: Mapping[str, str] | None = None, answer: _Answer | None = None, **how: Any) -> Sharding:
+def shard(
+    graph: Graph,
+    mesh: str | Mapping[str, int],
+    *,
+    spec: str = "",
+    interconnect: str = "",
+    pins: Mapping[str, str] | None = None,
+    answer: _Answer | None = None,
+    **how: Any,
+) -> Sharding:
     """Finds the layouts of all tensors of a graph on a device mesh that minimize the estimated step time.
 
         step = sg.capture_training_step(Net, "f32[64,256]", loss=torch.mean, optimizer=torch.optim.AdamW)
