@@ -44,8 +44,9 @@ def ranks(request):
     wanted = "all" if request["ranks"] == "all" else [int(rank) for rank in request["ranks"].split(",")]
     with _capture.attention(request["attention"]):
         found = sg.profile(_program(request["source"]), _call(request), spec=request["spec"],
-                           allocator=request["allocator"], device_memory=request["memory"], interconnect=request["interconnect"], ranks=wanted,
-                           world=request["world"], **_how(request), **target)  # fmt: skip
+                           allocator=request["allocator"], device_memory=request["memory"],
+                           interconnect=request["interconnect"], ranks=wanted, world=request["world"],
+                           **_how(request), **target)  # fmt: skip
     run = found.run(request["spec"], request["interconnect"]) if wanted == "all" else None
     if request["folder"]:
         for role in found.roles:
