@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks the HTML pages of `shadowgraph draw -o page.html` and `shadowgraph plan -o DIR`: that the committed bundle is up
-# to date; its types, lint and unit tests; and pages of models in a real browser. Skips checks without npm or Chromium.
+# Checks the HTML pages of `shadowgraph draw -o page.html` and `shadowgraph plan -o DIR`: that the committed bundle is
+# up to date; its types, lint and unit tests; and pages of models in a browser. Skips checks without npm or Chromium.
 #
 #   scripts/check_page.sh               runs all checks, with build/bin/shadowgraph
 #   scripts/check_page.sh --bundle      runs only checks without a browser

@@ -3,8 +3,8 @@
 
     make_cpp_operators.py INCLUDE_DIRECTORY_OF_TORCH OUTPUT
 
-Schemas do not contain the C++ form, so it is read from the headers of ATen. A row has the operator, the form, the header
-in ATen/ops, and a bit mask. Forms are f: at::name(...), m: tensor.name(...), and o:
+Schemas do not contain the C++ form, so it is read from the headers of ATen. A row has the operator, the form, the
+header in ATen/ops, and a bit mask. Forms are f: at::name(...), m: tensor.name(...), and o:
 at::_ops::name_overload::call(...). Bit n is set if no other overload accepts n arguments, so that the remaining ones,
 which have defaults, can be omitted.
 """

@@ -7,8 +7,8 @@
 #   PYTHON=python3.12 scripts/make_wheel.sh BUILD
 #                                          uses another CPython than .venv; the folder must be configured for it
 #
-# With LOCAL_VERSION=yes the version includes that of torch, 0.1.0+torch2.13.0, so that one folder can contain wheels for
-# several versions and pip selects the one for the installed torch.
+# With LOCAL_VERSION=yes the version includes that of torch, 0.1.0+torch2.13.0, so that one folder can contain wheels
+# for several versions and pip selects the one for the installed torch.
 #
 # Not used by `pip install .`, which builds from scratch with scikit-build-core and torch from PyPI.
 set -euo pipefail

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Builds manylinux wheels (tagged by auditwheel) for all torch and CPython versions in build-wheels/. They contain the tool
-# but not libtorch, which the installed torch provides.
+# Builds manylinux wheels (tagged by auditwheel) for all torch and CPython versions in build-wheels/. They contain the
+# tool but not libtorch, which the installed torch provides.
 #
 #   scripts/make_wheels.sh                    for every supported torch with a build: build/, build-torch-VERSION/
 #   scripts/make_wheels.sh 2.13.0 2.15.0      for these versions; installs and builds missing ones (5 GB each)
 #
-# PYTHONS lists the interpreters, by default all of 3.10 to 3.14 that are found. Only the extension module is compiled for
-# each CPython. At the end, each build folder is configured for the CPython of .venv again.
+# PYTHONS lists the interpreters, by default all of 3.10 to 3.14 that are found. Only the extension module is compiled
+# for each CPython. At the end, each build folder is configured for the CPython of .venv again.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 jobs=${JOBS:-1}

@@ -42,7 +42,7 @@ inline bool {SWITCH}(int number) {{
 """
 TOOL = "tool"
 PACKAGE = "python_package"
-# {folder: further test programs, fastest first}. TOOL is tests/python/check_tool.py, PACKAGE is pytest on tests/package.
+# {folder: further test programs, fastest first}. TOOL is tests/python/check_tool.py, PACKAGE pytest on tests/package.
 MORE = {
     "support/": ("ir_tests", "profiler_tests", "kernels_tests"),
     "ir/": ("passes_tests", "profiler_tests", "core_tests", "replay_tests"),
@@ -211,7 +211,7 @@ def run(arguments, build, chosen):
         for mistake, verdict in pool.map(try_out, chosen):
             detected += bool(verdict)
             print(f"{mistake}\n    {verdict or 'MISSED'}", flush=True)
-    return noticed
+    return detected
 
 
 def main():
@@ -235,7 +235,7 @@ def main():
     only = numbers_of(arguments.only)
     chosen = [mistake for mistake in mistakes if not only or mistake.number in only]
     if kept and (absent := [str(mistake.number) for mistake in chosen if not mistake.is_in()]):
-        raise SystemExit(f"mistakes {', '.join(absent)} are not in the files left by --keep; restore the files with git")
+        raise SystemExit(f"mistakes {', '.join(absent)} are not in the files left by --keep; restore them with git")
     originals = {} if kept else put_in(chosen)
     try:
         detected = run(arguments, (ROOT / arguments.build).resolve(), chosen)

@@ -77,7 +77,7 @@ def version_of_project(torch):
 
 
 class Provider:
-    """Dynamic metadata of pyproject.toml for scikit-build-core. scripts/make_wheel.sh sets the environment variables."""
+    """Dynamic metadata of pyproject.toml for scikit-build-core. scripts/make_wheel.sh sets environment variables."""
 
     def __init__(self):
         self.state = "wheel"
