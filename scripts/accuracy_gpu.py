@@ -301,7 +301,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("build", type=pathlib.Path)
     parser.add_argument("--measurements", type=pathlib.Path, help="output of measure_gpu.py")
-    parser.add_argument("--spec", help="name from `shadowgraph list devices`, or a file (default: by the name of the GPU, else h100)")
+    parser.add_argument("--spec", help="name from `shadowgraph list devices`, or a file (default: the GPU's, or h100)")
     parser.add_argument("--only", nargs="+", metavar="MODEL", choices=list(measure_gpu.MODELS))
     parser.add_argument("--page", type=pathlib.Path, help="output file of the page (default: stdout)")
     options = parser.parse_args()

@@ -147,8 +147,8 @@ def google_tests(build, *programs):
     """Returns "1,234 of 1,240" passed tests, and prints the failed ones."""
     passed = failed = 0
     for program in programs:
-        output = build.text_of(build.folder / "bin" / program, "--gtest_color=no", "--gtest_brief=1", OMP_NUM_THREADS="1",
-                             VIRTUAL_ENV=str(ROOT / ".venv"))  # to find HiGHS # fmt: skip
+        output = build.text_of(build.folder / "bin" / program, "--gtest_color=no", "--gtest_brief=1",
+                               OMP_NUM_THREADS="1", VIRTUAL_ENV=str(ROOT / ".venv"))  # to find HiGHS # fmt: skip
         found = re.search(r"\[  PASSED  \] (\d+) tests?", output)
         if found is None:
             raise CompatibilityError(f"{program} did not finish: {output[-2000:]}")

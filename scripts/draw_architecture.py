@@ -18,7 +18,7 @@ from check_includes import INCLUDE, layer_of_public
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PICTURE = ROOT / "docs/pictures/architecture.svg"
 LAYERS = [*check_includes.LAYERS, "models", "cli"]
-MARGIN, BOX, ROW, GAP, LETTER = 16, 26, 58, 18, 7.3  # pixels: margin, box height, row distance, box distance, letter width
+MARGIN, BOX, ROW, GAP, LETTER = 16, 26, 58, 18, 7.3  # margin, box height, row and box distance, letter width
 
 
 def rooms():

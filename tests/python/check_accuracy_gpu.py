@@ -111,7 +111,7 @@ def check_dry_run(folder):
             measure_gpu.earlier_rows(output, others or facts, True)
             failures.append("another machine's measurements were overwritten")
         except SystemExit as error:
-            expect("left as it is" in str(error), str(error))
+            expect("choose another file" in str(error), str(error))
 
 
 class MadeUp:
