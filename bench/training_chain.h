@@ -1,4 +1,4 @@
-// A generated training step: a chain of blocks, each mm, relu, mm, dropout (random), add in forward and five nodes in
+// A generated training step: a chain of blocks with mm, relu, mm, dropout (random) and add in forward, and five nodes in
 // backward.
 #pragma once
 

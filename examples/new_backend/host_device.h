@@ -1,6 +1,6 @@
 // A minimal PyTorch device "host" (PrivateUse1) that uses host memory. It implements an allocator, a device guard,
-// copies and views, but no compute kernels. All other operators fall back to the CPU on the same memory, without a copy,
-// and are counted.
+// copies and views, but no compute kernels. All other operators fall back to the CPU on the same memory, without a
+// copy, and are counted.
 //
 //     host::register_device();
 //     at::Tensor x = at::ones({2, 3}, at::Device("host:0"));
