@@ -1,4 +1,4 @@
-"""Aceso's table of single collectives on 2, 4 and 8 GPUs: milliseconds, beside the prediction.
+"""Compares predicted times with Aceso's table of single collectives on 2, 4 and 8 GPUs.
 
     PYTHONPATH=build/python python bench/published/collectives.py [--csv FILE] [--by collective] [--json FILE]
 
@@ -49,7 +49,7 @@ def _sizes():
 
 
 def _key(row):
-    """Who sends what: GPU, processes, collective, elements."""
+    """Returns (GPU, processes, collective, elements) of a row."""
     mb = int(float(row["mb"]))
     elements = _sizes().get((row["gpu_set"], mb), mb * 2**19)
     return row["gpu_set"].split("-")[0], int(row["gpus"]), row["collective"], elements
@@ -63,7 +63,7 @@ def _is_aligned(collective, processes, elements):
 
 
 def _send(collective, processes, elements):
-    """What the program does between two looks at the clock."""
+    """Runs the timed part of the program."""
     if collective != "all_gather":
         elements = elements // processes * processes
     own = torch.empty(elements, dtype=torch.float16, device="cuda")
@@ -88,7 +88,7 @@ _known = {}
 
 
 def _predict(keys):
-    """Fills `_known`: one capture for each machine and number of processes."""
+    """Fills `_known` with one capture per machine and number of processes."""
     groups = collections.defaultdict(list)
     for key in keys:
         if key not in _known and key not in groups[key[:2]]:
@@ -110,10 +110,10 @@ def _predict(keys):
 
 
 def predicted(row):
-    """Milliseconds of a row, as its program would have measured them."""
+    """Returns the predicted time of a row in milliseconds."""
     key = _key(row)
     if key not in _known:
-        # With every size of the table, since rows come by the thousand.
+        # Predict all sizes of the table at once, because there are thousands of rows.
         sizes = {_key(other)[3] for other in read_rows(HERE / TABLE) if other["gpu_set"] == row["gpu_set"]}
         _predict([key, *((*key[:2], collective, size) for collective in COLLECTIVES for size in sizes)])
     return {"predicted": 1000 * _known[key]}

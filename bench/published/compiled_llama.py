@@ -31,12 +31,12 @@ class Block(torch.nn.Module):
         self.attention_norm, self.ffn_norm = (torch.nn.Parameter(torch.ones(width)) for _ in range(2))
 
     def forward(self, x, turns):
-        for parameter in self.parameters():  # those gathered in float8 have gradients in bf16
+        for parameter in self.parameters():  # parameters gathered in float8 have bf16 gradients
             if parameter.dtype == torch.float8_e4m3fn:
                 parameter.grad_dtype = torch.bfloat16
         x, normed = norm(x, self.attention_norm)
         attended = self.attended(normed, turns)
-        del normed  # what is used no more dies at once, as in Inductor's code
+        del normed  # freed after the last use, as in Inductor's code
         x, normed = add_norm(x, self.how.rows(attended, self.wo), self.ffn_norm)
         del attended
         a, b = self.how.columns(normed, self.w1, self.w3)

@@ -17,7 +17,7 @@ functional = torch.ops._c10d_functional
 
 
 def named(old, new):
-    """A collective that torch 2.13 renamed."""
+    """Returns a collective that was renamed in torch 2.13."""
     return getattr(collectives, new, None) or getattr(collectives, old)
 
 
@@ -29,10 +29,10 @@ reduce_scatter_autograd = named("reduce_scatter_tensor_autograd", "reduce_scatte
 
 @dataclasses.dataclass(frozen=True)
 class Products:
-    """How a block's products are computed."""
+    """Options for the matrix products of a block."""
 
     float8: bool = False
-    group: dist.ProcessGroup | None = None  # of tensor parallel
+    group: dist.ProcessGroup | None = None  # tensor parallel group
     asynchronous: bool = False
 
     @property
@@ -40,7 +40,7 @@ class Products:
         return self.group.size() if self.group else 1
 
     def cast(self, x):
-        """As operand of a product."""
+        """Converts an operand of a matrix product."""
         if not self.float8:
             return x
         scale = operators.amax(x)
@@ -55,7 +55,7 @@ class Products:
         return reduce_scatter(x, "sum", 1, self.group) if self.group else x
 
     def product(self, a, b, out=None):
-        """a @ b of matrices. Float8 wants rows of a and columns of b in one piece."""
+        """Returns a @ b of matrices. float8 requires a row-major a and a column-major b."""
         if not self.float8:
             return torch.mm(a, b, out=out)
         one = a.new_empty((), dtype=torch.float32)
@@ -149,7 +149,7 @@ class Result(torch.autograd.Function):
 
 
 def gather_and_multiply(how, x, weights):
-    """All pieces are asked for at once; each is multiplied when it is there, while the next is sent."""
+    """All-gathers all chunks asynchronously and multiplies each when it arrives."""
     pieces, name = how.size, how.group.group_name
     whole = x.new_empty(x.shape[0], x.shape[1] * pieces, x.shape[2])
     rows = flat(x).chunk(pieces)
@@ -167,7 +167,7 @@ def gather_and_multiply(how, x, weights):
 
 
 def multiply_and_scatter(how, x, weight):
-    """A piece is sent while the next is multiplied."""
+    """Multiplies chunks, and reduces each while the next is multiplied."""
     pieces, name = how.size, how.group.group_name
     whole = torch.empty(x.shape[0] * x.shape[1], weight.shape[1], dtype=torch.bfloat16, device=x.device)
     result = torch.empty(x.shape[0], x.shape[1] // pieces, weight.shape[1], dtype=torch.bfloat16, device=x.device)

@@ -1,4 +1,4 @@
-"""llm-foundry's table of MPT models trained with FSDP: tokens a second, and what fits, beside the prediction.
+"""Compares predictions with llm-foundry's table of MPT models with FSDP: throughput, and whether they fit in memory.
 
     PYTHONPATH=build/python python bench/published/llm_foundry.py [--csv FILE] [--rows 0..8] [--json FILE]
 
@@ -32,7 +32,7 @@ ATTENTION = {"a100_40gb": (0.40, 0.30), "a100": (0.40, 0.30), "h100": (0.21, 0.1
 # Fitted on half of the rows of H100: the products of CUDA 11 and 12 are slower than those that h100.json is of.
 SUSTAINED = {"h100": 0.86}
 PHASES = ("forward", "backward", "optimizer")
-# Its columns as the source names them, which --csv takes, too.
+# {our column: column of the source}; --csv accepts both.
 COLUMNS = {"gpu": "GPU", "gpus": "# GPUs", "model": "Model", "sequence": "SeqLen (T)", "micro_batch": "MicroBatchSize",
            "accumulate": "GradAccum", "sharding": "Sharding Strategy", "checkpoint": "Activation Checkpointing",
            "parameters": "NumParams", "tokens_per_second_per_gpu": "Throughput (T/s/GPU)"}  # fmt: skip
@@ -41,7 +41,7 @@ FEW, MORE = 4, 6  # layers
 
 @functools.cache
 def device(name):
-    """A file of the device with the attention of these runs."""
+    """Writes a device spec with the attention kernel of these runs and returns its path."""
     forward, backward = ATTENTION[name]
     path = pathlib.Path(tempfile.mkdtemp()) / f"{name}.json"
     figures = {"attention": forward, "attention_backward": backward}
@@ -52,7 +52,7 @@ def device(name):
 
 
 def made(row, layers):
-    """A function that makes one rank's model."""
+    """Returns a function that creates the model of one rank."""
 
     def make():
         devices = int(row["gpus"])
@@ -69,7 +69,7 @@ def made(row, layers):
 
 
 def step(row, layers, accumulate):
-    """What a step of so many micro-batches takes."""
+    """Returns the costs of a step with the given number of micro-batches."""
     ids = f"i64[{row['micro_batch']},{row['sequence']}]"
     spec = SPECS[row["gpu"]]
     with sg.fake_process_group(int(row["gpus"])):
@@ -91,7 +91,7 @@ def of_all_layers(row, accumulate):
 
 def predicted(row):
     accumulate = int(row["accumulate"])
-    # Micro-batches are alike, too.
+    # Micro-batches are identical, too.
     first = of_all_layers(row, 1)
     second = of_all_layers(row, 2) if accumulate > 1 else first
     seconds = first["seconds"] + (accumulate - 1) * (second["seconds"] - first["seconds"])

@@ -1,4 +1,4 @@
-"""nanotron's best runs of Llama on 8 to 512 H100s: shares of the peak, beside the prediction.
+"""Compares predictions with nanotron's best runs of Llama on 8 to 512 H100s: model FLOPs utilization.
 
     PYTHONPATH=build/python python bench/published/nanotron.py [--csv FILE] [--rows 0..8] [--json FILE]
 
@@ -27,7 +27,7 @@ def rows(path=HERE / TABLE):
 
 
 def layers_of(row):
-    """Layers of each stage: as many as keep below its share of all products."""
+    """Returns the number of layers per stage, limited by the stage's share of all matrix products."""
     count, width, _, inner = SIZES[row["model_B"]]
     layer, output = 4 * width * width + 3 * width * inner, WORDS * width
     total, counts, stage = count * layer + output, [0] * row["pp"], 0
@@ -48,7 +48,7 @@ def captured(row, layers, first, last, micro_batches, ahead, steps):
 
 
 def seconds_of(row, layers, first, last):
-    """(forward, backward, the rest of a step). Layers are alike, so captures of one and of two tell all."""
+    """Returns times of (forward, backward, rest of a step), extrapolated from captures of one and two layers."""
 
     @functools.cache
     def of(count, micro_batches):
@@ -81,7 +81,7 @@ def step_seconds(row):
 
 
 def flops(row):
-    """What a step computes on all GPUs, as nanotron counts it: all scores of causal attention."""
+    """Returns FLOPs of a step on all GPUs as counted by nanotron, including all scores of causal attention."""
     count, width, _, inner = SIZES[row["model_B"]]
     of_token = count * (8 * width * width + 4 * SEQUENCE * width + 6 * width * inner) + 2 * width * WORDS
     return 3 * of_token * SEQUENCE * row["mbs"] * row["gas"] * row["dp"]

@@ -1,4 +1,4 @@
-"""nanotron's best runs of Llama on 8 to 512 H100s: reserved memory of the fullest stage, beside the prediction.
+"""Compares predictions with nanotron's best runs of Llama on 8 to 512 H100s: highest reserved memory of a stage.
 
     PYTHONPATH=build/python python bench/published/nanotron_memory.py [--csv FILE] [--rows 0..8] [--json FILE]
 

@@ -1,4 +1,4 @@
-"""Aceso's tables of single operators: the forward time of a GPT's pieces in float16, beside the prediction.
+"""Compares predictions with Aceso's tables of single operators: forward times of GPT operators in float16.
 
     PYTHONPATH=build/python python bench/published/operators.py [--csv FILE] [--by op_name] [--json FILE]
 
@@ -28,7 +28,7 @@ SPECS = {"a100": "a100_40gb", "v100": "v100", "l4": "l4", "a10g": "a10g"}
 
 
 class Piece:
-    """One rank's tensors of a piece: tokens come as (sequence, micro-batch, width)."""
+    """Tensors of an operator on one rank. Activations are (sequence, micro-batch, width)."""
 
     def __init__(self, row):
         self.width, self.heads = SIZES[row["model"]]
@@ -58,7 +58,7 @@ class Piece:
         def run():
             if self.ranks == 1:
                 x = functional.embedding(ids, words)
-            else:  # words of other ranks are zeros here
+            else:  # tokens of other ranks are zero
                 outside = (ids < 0) | (ids >= VOCABULARY // self.ranks)
                 inside = ids.clone()
                 inside[outside] = 0
@@ -133,7 +133,7 @@ class Piece:
 
     def gelu(self):
         x = self.tokens(4 * self.width // self.ranks)
-        return lambda: functional.gelu(x, approximate="tanh")  # with its bias, one fused kernel
+        return lambda: functional.gelu(x, approximate="tanh")  # fused with the bias
 
     def loss(self):
         x, words = self.tokens(), self.half(VOCABULARY // self.ranks, self.width)
@@ -165,7 +165,7 @@ PIECES = {
 
 
 def _length(row, width, batch):
-    """Tokens of a sequence, which the file does not say but for embeddings."""
+    """Returns the sequence length, which the file only contains for embeddings."""
     tokens = {"encoder-embedding": "output_mb"}.get(row["op_name"])
     if tokens:
         return round(float(row["output_mb"]) * MIB / 2 / width / batch)
@@ -197,7 +197,7 @@ def device_of(row):
 
 
 def predicted(row):
-    """Microseconds of the device."""
+    """Returns the device time in microseconds."""
     report = sg.profile(graph_of(row), spec=SPECS[device_of(row)]).dict()
     overlap = report.get("communication", {}).get("overlap")
     return {"predicted": 1e6 * (overlap["seconds"] if overlap else report["time"]["device_seconds"])}

@@ -1,4 +1,4 @@
-"""Sailor's pipelines of OPT and GPT-Neo on GH200: what nvidia-smi showed of the fullest GPU, beside the prediction.
+"""Compares predictions with Sailor's pipelines of OPT and GPT-Neo on GH200: highest memory of a GPU in nvidia-smi.
 
     PYTHONPATH=build/python python bench/published/sailor.py [--csv FILE] [--rows 0..8] [--json FILE]
 
@@ -30,7 +30,7 @@ def published(row):
 
 @functools.lru_cache(maxsize=1)
 def captured(model, tensor, micro_batch, first, last, ahead, micro_batches):
-    """Two steps of a stage that runs `ahead` micro-batches before its first backward."""
+    """Captures two steps of a stage that runs `ahead` micro-batches before its first backward."""
     with sg.fake_process_group(tensor, rank=tensor - 1), sg.Capture("cuda", source_lines=False) as session:
         engine = Engine(model, rank_of(model, tensor, micro_batch), first, last, ahead)
         for _ in range(STEPS):
@@ -39,7 +39,7 @@ def captured(model, tensor, micro_batch, first, last, ahead, micro_batches):
 
 
 def stages(row):
-    """(first, last layer, micro-batches before the first backward) of each stage."""
+    """Returns (first layer, last layer, micro-batches before the first backward) of each stage."""
     counts, at = [int(count) for count in row["layers_per_stage"].split("/")], 0
     for i, count in enumerate(counts):
         yield at, at + count - 1, len(counts) - i
