@@ -3,9 +3,9 @@
 
     PYTHONPATH=build/python python bench/published_plans.py
 
-`figures()` returns the tables of docs/figures/21-plans.json. Models run in eager PyTorch with bfloat16, or float8 matrix
-products where the run used them, and float32 gradients, main weights and moments. Frameworks of the published runs
-compile and fuse kernels where noted.
+`figures()` returns the tables of docs/figures/21-plans.json. Models run in eager PyTorch with bfloat16, or float8
+matrix products where the run used them, and float32 gradients, main weights and moments. Frameworks of the published
+runs compile and fuse kernels where noted.
 """
 
 import csv
@@ -159,8 +159,8 @@ def recompute_text(found):
 
 def row(one):
     made, ours = as_published(one), found(one)
-    cells = [one["source"], one["name"], f"{one['devices']:,}", named(one["plan"]) + (recompute_text(made) if made else ""),
-             f"{one['mfu']:.1f} %", f"{share(one, made.seconds):.1f} %" if made else "does not fit",
+    cells = [one["source"], one["name"], f"{one['devices']:,}",
+             named(one["plan"]) + (recompute_text(made) if made else ""), f"{one['mfu']:.1f} %", f"{share(one, made.seconds):.1f} %" if made else "does not fit",
              ours.dict()["simulated"][0]["text"] + recompute_text(ours), f"{share(one, ours.seconds):.1f} %",
              f"{100 * (made.seconds / ours.seconds - 1):+.1f} %" if made else "", one["differs"]]  # fmt: skip
     return cells, made.seconds / ours.seconds if made else None

@@ -1,7 +1,7 @@
-"""What Inductor makes of the operators between a block's products: one kernel each, which reads its operands once.
+"""Fused kernels that Inductor generates between the matrix products of a block, as operators.
 
-The operators are registered without a computing kernel: captures alone call them. Each is tagged pointwise, so that the
-time model prices what it reads and writes. What backward needs is saved by hand, as AOTAutograd's partitioner saves it.
+The operators have no implementation, since only captures call them. They are tagged pointwise, so that the time model
+uses the bytes they read and write. They save the same tensors for backward as the partitioner of AOTAutograd.
 """
 
 import torch

@@ -1,8 +1,8 @@
-"""Llama 3 as torchtitan compiles it, block by block: what runs after torch.compile, DTensors and their plans gone.
+"""Llama 3 as compiled by torchtitan per block, after torch.compile has removed DTensors.
 
-Between products are Inductor's kernels (compiled_kernels.py). Rotations are complex numbers, which Inductor leaves to
-eager operators, so they are those of llama.py. Embedding, last norm, output layer and loss are not compiled. Tensor
-parallel cuts tokens between blocks and heads, hidden units and vocabulary inside.
+Uses fused kernels between matrix products (compiled_kernels.py). Complex rotary embeddings are those of llama.py,
+because Inductor falls back to eager for them. Embedding, final norm, output layer and loss are not compiled. Tensor
+parallelism shards tokens between blocks, and heads, hidden units and vocabulary inside.
 """
 
 import torch
@@ -61,7 +61,7 @@ class Block(torch.nn.Module):
 
 
 class Llama(torch.nn.Module):
-    """A stage: some layers, perhaps the embedding before them, perhaps the loss, or what it needs, behind."""
+    """A pipeline stage: layers, with the embedding on the first stage and the output layer and loss on the last."""
 
     def __init__(self, size, length, layers, how=None, mesh=None, first=True, last=True, gives_loss=True):
         super().__init__()

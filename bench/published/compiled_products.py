@@ -1,9 +1,9 @@
-"""The Linear layers of a compiled block: bf16 or float8, whole or parts of tensor parallel, whose collectives are here.
+"""Linear layers of a compiled block, in bf16 or float8, with optional tensor parallelism and its collectives.
 
-With tensor parallel, tokens are cut between blocks. Products that are cut by columns gather them first; those cut by
-rows scatter their sums. With float8, what is gathered is cast before, and all agree on the largest value. Asynchronous
-tensor parallel goes piece by piece, so that a product hides the collective of the next piece. The sum of several
-gradients is not scattered by pieces, since it is no product.
+With tensor parallelism, tokens are sharded between blocks. Column parallel layers all-gather them first; row parallel
+layers reduce-scatter their results. With float8, tensors are cast before the all-gather, with a common scale.
+Asynchronous tensor parallelism overlaps each chunk's collective with the matrix product of another. Sums of several
+gradients are reduce-scattered without chunks, since they are not matrix products.
 """
 
 import dataclasses
@@ -63,7 +63,7 @@ class Products:
         return torch._scaled_mm(a, b, one, one, out_dtype=torch.bfloat16, use_fast_accum=True, out=out)
 
     def for_weights(self, x):
-        """As operand of products that give gradients of weights, which sum over tokens.
+        """Converts an operand of weight gradients, which are summed over tokens.
 
         Float8 wants another order of it, once for all weights. So does what was gathered by pieces: PyTorch has it by
         token, then by batch.
@@ -84,7 +84,7 @@ def flat(x):
 
 
 class Columns(torch.autograd.Function):
-    """x by several weights, each cut by its columns."""
+    """Multiplies x by several column parallel weights."""
 
     @staticmethod
     def forward(ctx, how, x, *weights):
@@ -113,7 +113,7 @@ class Columns(torch.autograd.Function):
 
 
 class Rows(torch.autograd.Function):
-    """What backward of x by a weight that is cut by its rows needs, and of the result its gradient alone.
+    """Backward of x by a row parallel weight.
 
     The result follows in Result. So a checkpoint that computes again stops before the product, if it is the last.
     """

@@ -2,11 +2,11 @@
 
     PYTHONPATH=build/python python bench/published/llm_foundry.py [--csv FILE] [--rows 0..8] [--json FILE]
 
-The rows in llm_foundry.csv are facts of the benchmarking page of mosaicml/llm-foundry. They are of A100 and H100, 8 to
-512 devices, PyTorch FSDP, parameters kept in float32 and gathered in bfloat16. All of them ran, so all of them fit.
+The rows in llm_foundry.csv are from the benchmarking page of mosaicml/llm-foundry: 8 to 512 A100 or H100, PyTorch FSDP,
+parameters in float32, all-gathered in bfloat16. All of them fit in memory.
 
-Layers are alike: a model of four and one of six say what each takes. The seconds and each phase's live bytes grow by
-as much. What the allocator keeps beyond the peak is that of the larger one.
+Time and live bytes per phase are extrapolated from models with four and six layers, since layers are identical.
+Fragmentation of the allocator is that of the larger model.
 """
 
 import functools
@@ -26,10 +26,10 @@ import shadowgraph as sg
 TABLE, TITLE, UNIT = "llm_foundry.csv", "llm-foundry, MPT under FSDP", "tokens/s and GPU"
 WORST = "Runs on 32 and 64 A100s of 40 GB are slower than those on 8 and 128 of their own table."
 SPECS = {"a100_40gb": "a100_40gb", "a100_80gb": "a100", "h100_80gb": "h100"}
-# The runs are of llm-foundry 0.0.4, which had FlashAttention 1. On an A100 it reaches 30 to 50 % of the peak forward,
-# 25 to 35 % backward (FlashAttention-2 paper, 2.3). On an H100 it gains as much as FlashAttention-2 does.
+# llm-foundry 0.0.4 used FlashAttention 1, which reaches 30 to 50 % of peak FLOPs in forward and 25 to 35 % in backward
+# on A100 (FlashAttention-2 paper, 2.3). On H100 it is assumed to improve like FlashAttention-2.
 ATTENTION = {"a100_40gb": (0.40, 0.30), "a100": (0.40, 0.30), "h100": (0.21, 0.16)}
-# Fitted on half of the rows of H100: the products of CUDA 11 and 12 are slower than those that h100.json is of.
+# Fitted on half of the H100 rows: matrix products of CUDA 11 and 12 are slower than those of h100.json.
 SUSTAINED = {"h100": 0.86}
 PHASES = ("forward", "backward", "optimizer")
 # {our column: column of the source}; --csv accepts both.
@@ -115,7 +115,7 @@ def published(row):
 
 
 def is_compared(row):
-    return "fp8" not in row["precision"]  # TransformerEngine's kernels
+    return "fp8" not in row["precision"]  # kernels of TransformerEngine
 
 
 def part(row):

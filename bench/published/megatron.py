@@ -2,9 +2,9 @@
 
     PYTHONPATH=build/python python bench/published/megatron.py [--csv FILE] [--rows 0..8] [--json FILE]
 
-megatron.csv and megatron_cases.json are facts of NVIDIA/Megatron-LM, tests/functional_tests. They have the arguments of
-a case, and the bytes that its last rank had allocated after the last step, and at most. The programs are written here
-from how its modules are built; no line of it is copied.
+megatron.csv and megatron_cases.json are from NVIDIA/Megatron-LM, tests/functional_tests. They contain the arguments of
+a case, and the bytes allocated on its last rank after the last step and at the peak. The programs are independent
+implementations of its modules.
 """
 
 import functools
@@ -30,7 +30,7 @@ MICRO_BATCHES = 3
 
 
 def rows(path=HERE / TABLE):
-    """Dicts of case, hardware, published bytes, and `given`: the case's arguments and environment."""
+    """Returns dicts of case, hardware, published bytes, and `given`: arguments and environment of the case."""
     cases = json.loads((HERE / "megatron_cases.json").read_text())
     return [{**row, "given": cases.get(row["case"]) or json.loads(row["all_args_json"])} for row in read_rows(path)]
 
@@ -76,7 +76,7 @@ def captured(arguments):
 
 
 def engine_workspaces(arguments):
-    """How many workspaces TransformerEngine's products have made, which stay.
+    """Returns the number of cuBLAS workspaces that TransformerEngine has allocated, which are never freed.
 
     The router of a mixture of experts is one of its products, also in Megatron's own modules. Products of all experts
     at once run on four streams.

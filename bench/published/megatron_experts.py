@@ -1,6 +1,6 @@
 """Mixture of experts of Megatron-LM: router, token dispatch and combine, experts.
 
-Tokens are spread evenly over experts: which go where, data decides.
+Assumes balanced routing, since the actual routing depends on data.
 """
 
 import torch

@@ -1,6 +1,6 @@
 """Fused kernels of Megatron-LM and Apex as operators with their operands, allocations and mutations.
 
-Nobody computes with them here. Each has a fake kernel, which makes tensors of the sizes that the real one makes.
+They have no implementation, only fake kernels, which create tensors of the same sizes as the real kernels.
 """
 
 import math

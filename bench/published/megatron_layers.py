@@ -1,7 +1,7 @@
 """Tensor parallel layers of Megatron-LM. Tensors are [sequence, batch, hidden].
 
-Plain PyTorch, as `--transformer-impl local` lays them out. TransformerEngine's modules keep the same tensors for
-backward, with other attention, and a workspace of their own. `Rank` has what the layers of a process share.
+Plain PyTorch like `--transformer-impl local`. TransformerEngine's modules save the same tensors for backward, but have
+other attention kernels and a separate workspace. `Rank` contains the state shared by the layers of a process.
 """
 
 import math
@@ -66,7 +66,7 @@ class Rank:
         return self._shared[dtype][:count].view(shape)
 
     def dummy(self, weight):
-        """Placeholder for a gradient that a kernel has already added to the gradient buffer; kept by TransformerEngine."""
+        """Placeholder for a gradient that a kernel has already accumulated into the buffer, as in TransformerEngine."""
         if self.arguments.old:
             return torch.empty(weight.shape, dtype=weight.dtype, device="cuda", requires_grad=False)
         key = (weight.shape, weight.dtype)

@@ -2,8 +2,8 @@
 
     PYTHONPATH=build/python python bench/published/nanotron.py [--csv FILE] [--rows 0..8] [--json FILE]
 
-The rows in nanotron.csv are facts of huggingface/nanotron, its summary of benchmarks. Sequences have 4,096 tokens, no
-layer is computed again, and heads of keys are as many as of queries.
+The rows in nanotron.csv are from the benchmark summary of huggingface/nanotron. Sequences have 4,096 tokens; without
+recompute and grouped-query attention.
 """
 
 import functools

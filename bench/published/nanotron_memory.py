@@ -2,7 +2,7 @@
 
     PYTHONPATH=build/python python bench/published/nanotron_memory.py [--csv FILE] [--rows 0..8] [--json FILE]
 
-The rows are those of nanotron.csv. Which rank logged is not published: the first stage holds most.
+The rows are those of nanotron.csv. The rank that logged memory is not published; the first stage has the most.
 """
 
 from comparison import compare
@@ -21,7 +21,7 @@ def published(row):
 
 def predicted(row):
     counts = layers_of(row)
-    ahead = len(counts)  # micro-batches that the first stage runs forward before its first backward
+    ahead = len(counts)  # forwards of the first stage before its first backward
     several = min(row["gas"], ahead + 1)
     graph = captured(row, counts[0], True, ahead == 1, several, min(ahead, several), STEPS)
     memory = sg.profile(graph, spec="h100").dict()["device_memory"]

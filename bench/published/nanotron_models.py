@@ -1,6 +1,6 @@
 """Llama as in nanotron: pipeline stages, sequence parallelism, float32 gradients.
 
-A tensor is [sequence, batch, hidden]. Products over a cut sequence begin with a rank's own part while the rest comes.
+Tensors are [sequence, batch, hidden]. Matrix products start with the local part of the sequence during the all-gather.
 """
 
 import torch
@@ -196,7 +196,7 @@ class _Scattered(torch.autograd.Function):
 
 
 class _Plain:
-    """What the loss asks of a rank."""
+    """Model interface for the loss."""
 
     def __init__(self, rank):
         self.tensor, self.all_reduce, self.arguments = rank.tensor, rank.all_reduce, self

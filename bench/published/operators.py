@@ -2,9 +2,9 @@
 
     PYTHONPATH=build/python python bench/published/operators.py [--csv FILE] [--by op_name] [--json FILE]
 
-The rows in operators.csv are facts of logs that lie in Dazz993/Mist. They are of Megatron's pieces on A100 SXM 40 GB,
-with a sequence of 4,096, and on V100 SXM 32 GB with 2,048. A row says the micro-batch and the tensor-parallel ranks.
-With `algo` 1 the product of queries, keys and values is cut by rows.
+The rows in operators.csv are from logs in Dazz993/Mist: operators of Megatron-LM on A100 SXM 40 GB with a sequence
+length of 4,096, and on V100 SXM 32 GB with 2,048. Rows have micro-batch size and tensor parallel degree. With `algo` 1
+the QKV projection is row parallel.
 """
 
 import math

@@ -2,8 +2,8 @@
 
     python bench/published/page.py build/published [--only llm_foundry ...] [--figures]
 
-`--only` runs some tables; the others are as the folder has them.
-`--figures` also brings docs/figures/20-published.json and docs/pictures/published.svg up to date.
+`--only` runs some tables; the folder must contain results of the others.
+`--figures` also updates docs/figures/20-published.json and docs/pictures/published.svg.
 """
 
 import argparse

@@ -2,8 +2,8 @@
 
     PYTHONPATH=build/python python bench/published/sailor.py [--csv FILE] [--rows 0..8] [--json FILE]
 
-The rows in sailor.csv are facts of eth-easl/sailor, Planner/simulations/validation. The bytes are those of the device:
-what the allocator reserves, and what lies outside of it.
+The rows in sailor.csv are from eth-easl/sailor, Planner/simulations/validation. Bytes are those of the device,
+including memory outside of the allocator.
 """
 
 import functools
@@ -17,8 +17,8 @@ import shadowgraph as sg
 
 TABLE, TITLE, UNIT = "sailor.csv", "Sailor's pipelines, reserved", "bytes"
 WORST = "One row holds a quarter less than two others of the same plan."
-# Sailor states what its GPUs hold outside of PyTorch's allocator: contexts, kernels and NCCL's buffers.
-# (Planner/simulations/runtime_simulator.py). It is measured on GH200, and a round figure elsewhere.
+# Memory outside of PyTorch's allocator according to Sailor (Planner/simulations/runtime_simulator.py): CUDA contexts,
+# kernels and NCCL buffers. Measured on GH200, estimated for other GPUs.
 OUTSIDE = {"GH-96": 4_760_000_000 + 300_000_000}
 OUTSIDE_ELSEWHERE = 3_000_000_000
 SPECS = {"GH-96": "h100", "A100-40": "a100_40gb", "RTX-3090": "rtx3090"}

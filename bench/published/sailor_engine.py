@@ -1,6 +1,6 @@
 """Training step of one stage in DeepSpeed's pipeline engine, as used by Sailor.
 
-Ranks of tensor parallel send their parts of a tensor, and gather it where it comes.
+Tensor parallel ranks send partitioned tensors, which the receivers all-gather.
 """
 
 import torch
