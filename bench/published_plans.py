@@ -160,7 +160,8 @@ def recompute_text(found):
 def row(one):
     made, ours = as_published(one), found(one)
     cells = [one["source"], one["name"], f"{one['devices']:,}",
-             named(one["plan"]) + (recompute_text(made) if made else ""), f"{one['mfu']:.1f} %", f"{share(one, made.seconds):.1f} %" if made else "does not fit",
+             named(one["plan"]) + (recompute_text(made) if made else ""), f"{one['mfu']:.1f} %",
+             f"{share(one, made.seconds):.1f} %" if made else "does not fit",
              ours.dict()["simulated"][0]["text"] + recompute_text(ours), f"{share(one, ours.seconds):.1f} %",
              f"{100 * (made.seconds / ours.seconds - 1):+.1f} %" if made else "", one["differs"]]  # fmt: skip
     return cells, made.seconds / ours.seconds if made else None

@@ -3,8 +3,8 @@
     PYTHONPATH=build/python python bench/published/collectives.py [--csv FILE] [--by collective] [--json FILE]
 
 The rows in collectives.csv are from profiles by comm_profiler of microsoft/Aceso on A100 SXM4 40 GB and V100 SXM2
-32 GB, published in Dazz993/Mist. `mb` is the input size of a process in MiB of float16, rounded down; the result of all_gather
-is `gpus` times as large. Repeated measurements are represented by their median.
+32 GB, published in Dazz993/Mist. `mb` is the input size of a process in MiB of float16, rounded down; the result of
+all_gather is `gpus` times as large. Repeated measurements are represented by their median.
 
 A row is the wall time of a Python call between two synchronizations, which includes more than the collective:
 
@@ -28,7 +28,7 @@ import shadowgraph as sg
 
 warnings.filterwarnings("ignore", "`torch.distributed", FutureWarning)
 TABLE, TITLE, UNIT = "collectives.csv", "Single collectives", "ms"
-WORST = "The furthest off are small: tens of microseconds of Python and of a synchronisation are in each row."
+WORST = "The worst rows are small collectives, since each row includes tens of microseconds of Python and synchronization."
 SPECS = {"a100": "a100_40gb", "v100": "v100"}
 HOST = 60e-6  # seconds of a call with minimal data, without the time of NCCL
 HOST_TENSOR = 10e-6

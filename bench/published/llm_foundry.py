@@ -24,7 +24,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 import shadowgraph as sg
 
 TABLE, TITLE, UNIT = "llm_foundry.csv", "llm-foundry, MPT under FSDP", "tokens/s and GPU"
-WORST = "Runs on 32 and 64 A100s of 40 GB are slower than those on 8 and 128 of their own table."
+WORST = "Runs on 32 and 64 A100 40 GB are slower than those on 8 and 128 in the same table."
 SPECS = {"a100_40gb": "a100_40gb", "a100_80gb": "a100", "h100_80gb": "h100"}
 # llm-foundry 0.0.4 used FlashAttention 1, which reaches 30 to 50 % of peak FLOPs in forward and 25 to 35 % in backward
 # on A100 (FlashAttention-2 paper, 2.3). On H100 it is assumed to improve like FlashAttention-2.

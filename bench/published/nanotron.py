@@ -16,8 +16,8 @@ from nanotron_training import Training, stage_of
 import shadowgraph as sg
 
 TABLE, TITLE, UNIT = "nanotron.csv", "nanotron's Llama on H100, share of the peak", "%"
-WORST = ("80 B in parts of 8, with one sequence at a time, probably waits for Python. On 256 GPUs and more, sums of "
-         "gradients take longer than at line rate.")  # fmt: skip
+WORST = ("80 B with tensor parallel 8 and one sequence per micro-batch is probably host bound. On 256 GPUs and more, "
+         "gradient reductions are slower than the line rate.")  # fmt: skip
 PEAK = 989e12
 NUMBERS = ("nodes", "gpus", "dp", "tp", "pp", "gas", "mbs", "zero")
 

@@ -11,7 +11,7 @@ from nanotron import captured, is_compared, layers_of, named, part, rows  # noqa
 import shadowgraph as sg
 
 TABLE, TITLE, UNIT = "nanotron.csv", "nanotron's Llama on H100, reserved", "GiB"
-WORST = "Large micro-batches, and models with one table of words, hold more than the program here."
+WORST = "Runs with large micro-batches or tied embeddings used more memory than the program here."
 STEPS = 2
 
 

@@ -22,8 +22,8 @@ SIZES = {"gpt_1_3B": (2048, 32), "gpt_2_6B": (2560, 32), "gpt_6_7B": (4096, 32),
          "gpt_22B": (6144, 64), "gpt_40B": (8192, 64)}  # fmt: skip
 VOCABULARY = 51200
 TABLE, TITLE, UNIT = "operators.csv", "Single operators, forward", "us"
-WORST = ("Eight embeddings hold the first collective of their run, which makes NCCL's communicator. Megatron's fused "
-         "softmax over 4,096 keys is slower than any of PyTorch.")  # fmt: skip
+WORST = ("Eight embedding rows include the first collective of their run, which creates the NCCL communicator. "
+         "Megatron-LM's fused softmax over 4,096 keys is slower than all softmax kernels of PyTorch.")  # fmt: skip
 SPECS = {"a100": "a100_40gb", "v100": "v100", "l4": "l4", "a10g": "a10g"}
 
 

@@ -128,7 +128,7 @@ def page(tables, picture, seconds):
     out = ["<!doctype html><meta charset=utf-8><title>Predicted and published</title>",
            "<style>body{font:14px sans-serif;max-width:1100px;margin:2em auto;padding:0 1em}td,th{padding:2px 10px;",
            "text-align:right}td:first-child,th:first-child{text-align:left}svg{max-width:100%;height:auto}</style>",
-           "<h1>Predicted and published</h1><p>Each point is a run that somebody published. No GPU was used; grey is "
+           "<h1>Predicted and published</h1><p>Each point is a published run. No GPU was used; gray is "
            f"within 20 %. {sum(map(len, tables.values()))} rows in {seconds:.0f} s.</p>",
            picture[picture.index("<svg"):], table_html(COLUMNS, error_rows(tables))]  # fmt: skip
     for name, answers in tables.items():
@@ -140,7 +140,7 @@ def page(tables, picture, seconds):
                 for row in worst]  # fmt: skip
         about = " ".join(table.__doc__.split("\n\n")[2:])  # without the title and the command
         out.append(f"<h2>{html.escape(table.TITLE)}</h2><p>{html.escape(about)}</p><p>{html.escape(table.WORST)}</p>")
-        out.append(table_html(["furthest off", f"published, {table.UNIT}", "predicted", "error"], rows))
+        out.append(table_html(["worst rows", f"published, {table.UNIT}", "predicted", "error"], rows))
     return "\n".join(out)
 
 
@@ -149,8 +149,8 @@ def figures(tables, seconds):
     modules = [importlib.import_module(name) for name in tables]
     took = [f"All rows took {seconds:.0f} s on {os.cpu_count()} cores."] if seconds else []
     return {"title": "Published runs",
-            "about": "Predictions beside runs on GPUs that others published, from `bench/published/`. About half of "
-                     "each source is here. docs/time.md says which constants were fitted, and on what.",
+            "about": "Predictions compared with published runs on GPUs, from `bench/published/`. The rows are about "
+                     "half of each source. docs/time.md lists the fitted constants and the data they were fitted on.",
             "measured": datetime.date.today().isoformat(), "machine": write_figures.MACHINE,
             "command": "make published FIGURES=1",
             "reading": [f"{table.TITLE}. {table.WORST}" for table in modules] + took,

@@ -16,7 +16,7 @@ from sailor_models import rank_of
 import shadowgraph as sg
 
 TABLE, TITLE, UNIT = "sailor.csv", "Sailor's pipelines, reserved", "bytes"
-WORST = "One row holds a quarter less than two others of the same plan."
+WORST = "One row has 25 % less memory than two others with the same plan."
 # Memory outside of PyTorch's allocator according to Sailor (Planner/simulations/runtime_simulator.py): CUDA contexts,
 # kernels and NCCL buffers. Measured on GH200, estimated for other GPUs.
 OUTSIDE = {"GH-96": 4_760_000_000 + 300_000_000}

@@ -18,7 +18,7 @@ from sailor_models import SEQUENCE, SIZES, Stage, rank_of
 import shadowgraph as sg
 
 TABLE, TITLE, UNIT = "sailor_layers.csv", "Layers that Sailor measured", "s"
-WORST = "Products of the RTX 3090 are TF32's if its container was NVIDIA's, too."
+WORST = "Matrix products on the RTX 3090 used TF32 if it ran NVIDIA's container, too."
 # Differences from known devices: TF32 matrix products, and the memory of GH200.
 SPECS = {"A100-40": {"base": "a100_40gb", "matmul": {"float32": 156e12}},
          "A100-80": {"base": "a100", "matmul": {"float32": 156e12}}, "V100-16": {"base": "v100"},

@@ -21,8 +21,8 @@ from sailor_models import SEQUENCE, SIZES, rank_of
 import shadowgraph as sg
 
 TABLE, TITLE, UNIT = "sailor.csv", "Sailor's pipelines on GH200, a step", "s"
-WORST = ("A step of one micro-batch takes half again as long as its parts. Small batches wait for the host, "
-         "whose speed is not the same in all runs.")  # fmt: skip
+WORST = ("A step of one micro-batch takes 1.5 times as long as its parts. Small batches are host bound, and the host "
+         "speed differs between runs.")  # fmt: skip
 SPEC, LINKS = str(HERE / "gh200.json"), str(HERE / "gh200_links.json")
 
 

@@ -12,7 +12,7 @@ import megatron
 from comparison import HERE, compare, read_rows
 
 TABLE, TITLE, UNIT = "simumax.csv", "SimuMax's runs of Megatron-LM on B200, most allocated", "bytes"
-WORST = "Context parallel: what its exchanges hold is modelled in part."
+WORST = "The buffers of context parallel exchanges are only partly modeled."
 # Width, inner width, heads, key/value heads.
 SIZES = {"llama3-70b": (8192, 28672, 64, 8), "llama3-405b": (16384, 53248, 128, 16)}
 GPUS, WORDS = 8, 128256

@@ -22,7 +22,7 @@ from simumax import named, part, rows  # noqa: F401
 import shadowgraph as sg
 
 TABLE, TITLE, UNIT = "simumax.csv", "SimuMax's runs of Megatron-LM on B200, a step", "ms"
-WORST = "70 B in parts of 8, where kernels are short: SimuMax is 7 to 11 % low there, too."
+WORST = "70 B with tensor parallel 8, where kernels are short; SimuMax is 7 to 11 % too low there, too."
 
 
 @functools.cache

@@ -16,10 +16,9 @@ from torchtitan_pipeline import ranks_of
 from torchtitan_programs import Row, device
 
 TABLE, TITLE, UNIT = "torchtitan.csv", "torchtitan, Llama 3", "tokens/s and GPU"
-WORST = ("The card is one of 500 W and HBM2e, whose clocks nobody published. The two longest sequences ran as slow as "
-         "if context parallel had not balanced its causal halves. What was reserved there is 5 to 6 % too high. "
-         "In the 405B pipeline under 1F1B the last rank has 7 GiB less than was published; the cause is not "
-         "known.")  # fmt: skip
+WORST = ("The clocks of this GPU (500 W, HBM2e) are not published. The two longest sequences ran as slowly as without "
+         "load balancing of causal context parallelism; their reserved memory is predicted 5 to 6 % too high. "
+         "In the 405B pipeline with 1F1B the last rank has 7 GiB less than published; the cause is unknown.")  # fmt: skip
 
 
 def predicted(row):
