@@ -28,7 +28,7 @@ import shadowgraph as sg
 
 warnings.filterwarnings("ignore", "`torch.distributed", FutureWarning)
 TABLE, TITLE, UNIT = "collectives.csv", "Single collectives", "ms"
-WORST = "The worst rows are small collectives, since each row includes tens of microseconds of Python and synchronization."
+WORST = "The worst rows are small collectives: each row includes tens of microseconds of Python and synchronization."
 SPECS = {"a100": "a100_40gb", "v100": "v100"}
 HOST = 60e-6  # seconds of a call with minimal data, without the time of NCCL
 HOST_TENSOR = 10e-6

@@ -18,7 +18,7 @@ from torchtitan_programs import Row, device
 TABLE, TITLE, UNIT = "torchtitan.csv", "torchtitan, Llama 3", "tokens/s and GPU"
 WORST = ("The clocks of this GPU (500 W, HBM2e) are not published. The two longest sequences ran as slowly as without "
          "load balancing of causal context parallelism; their reserved memory is predicted 5 to 6 % too high. "
-         "In the 405B pipeline with 1F1B the last rank has 7 GiB less than published; the cause is unknown.")  # fmt: skip
+         "In the 405B pipeline with 1F1B the last rank has 7 GiB less than published, for unknown reasons.")
 
 
 def predicted(row):
