@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Plans of clusters by the tool: seconds from its start to its end, captures included, and its memory.
+"""Measures wall time and memory of cluster planning with the command line tool, including captures.
 
     PYTHONPATH=build/python python bench/plans.py [--figures]
 
@@ -42,8 +42,8 @@ CASES = [
 ]
 QUESTIONS = ["devices", "network", "memory", "batch", "sequence"]
 ASKED = ["llama3_405b", "--devices", "1024xh100", *TOKENS]
-QUESTION_COLUMNS = ["question", "rows", "finding", "answered in s", "RSS", "aim"]
-COLUMNS = ["model", "devices", "plan", "step s", "of the peak", "above the bound", "plan found in s", "RSS", "aim"]
+QUESTION_COLUMNS = ["sweep", "rows", "finding", "time s", "RSS", "aim"]
+COLUMNS = ["model", "devices", "plan", "step s", "of the peak", "above the bound", "planning s", "RSS", "aim"]
 
 
 def row(model, devices, options, aim):
@@ -59,16 +59,16 @@ def row(model, devices, options, aim):
         plan = json.load(out)
     best = plan["simulated"][0]
     if "--offload" in options:
-        model += ", the host and the curve allowed"
+        model += ", with offload and recompute curve"
     if "--layout" in options:
-        model += ", the solver's layouts allowed"
+        model += ", with layouts of the solver"
     return [model, devices, best["text"], f"{best['seconds']:.2f}", f"{100 * plan['model_flops_share']:.1f} %",
             f"{100 * (best['seconds'] / plan['bound_seconds'] - 1):.1f} %", f"{seconds:.1f}",
             f"{usage.ru_maxrss / 2**20:.2f} GiB", aim]  # fmt: skip
 
 
 def question_row(what, more=()):
-    """A question about Llama 3 405B on 1,024 H100s, beside a plan of which takes some seconds."""
+    """Measures a sweep for Llama 3 405B on 1,024 H100s."""
     begin = time.monotonic()
     with tempfile.TemporaryFile("w+") as out:
         process = subprocess.Popen([ROOT / "build/bin/shadowgraph", "plan", *ASKED, "--what", what, *more, "--json"],
@@ -85,7 +85,7 @@ def question_row(what, more=()):
 
 def price_row():
     with tempfile.NamedTemporaryFile("w", suffix=".json") as prices:
-        json.dump({"h100": 2.5, "a100": 1.25}, prices)  # anybody's; the question is how long an answer takes
+        json.dump({"h100": 2.5, "a100": 1.25}, prices)  # arbitrary prices
         prices.flush()
         return question_row("price", ["--tokens", "15T", "--within", "90d", "--prices", prices.name])
 
@@ -108,16 +108,16 @@ def main():
     others = [module.figures() for module in (published_plans, peer_plans)]
     figures = {
         "title": "Plans for a cluster",
-        "about": "`shadowgraph plan` from its start to its end. The last two rows are plans that were run, evaluated.",
+        "about": "Wall time of `shadowgraph plan`. The last two rows evaluate plans that were used in training.",
         "measured": datetime.date.today().isoformat(),
         "machine": "two cores of a shared x86-64 virtual machine, libtorch 2.13.0 CPU build, g++ 12.2, Release",
         "command": "python bench/plans.py --figures",
-        "reading": ["Aceso's log has 202 s for 13B, after profiling on the cluster.",
-                    "Meta trained the last two at 43 and 41 % of the peak; the program here is eager.",
+        "reading": ["Aceso took 202 s for 13B according to its log, after profiling on the cluster.",
+                    "Meta trained with the last two plans at 43 and 41 % of peak FLOPs; the program here is eager.",
                     *[sentence for _, reading in others for sentence in reading], *comparisons()],
         "tables": [
             {"columns": COLUMNS, "rows": rows},
-            {"about": "Questions about Llama 3 405B on 1,024 H100s, 16M tokens a step (`--what`).",
+            {"about": "Sweeps for Llama 3 405B on 1,024 H100s, 16M tokens per step (`--what`).",
              "columns": QUESTION_COLUMNS, "rows": asked},
             *[table for tables, _ in others for table in tables],
         ],

@@ -1,5 +1,5 @@
-// Measures what automatic sharding costs, from the captured graph to a plan: a training step (AdamW, bf16) of the Llama
-// models on meshes of H100s. Then the problem alone for programs of 100k and 1M nodes.
+// Measures automatic sharding of a captured training step (AdamW, bf16) of Llama models on meshes of H100s. Then the
+// construction of the problem for graphs of 100k and 1M nodes.
 #include <sys/resource.h>
 #include <torch/torch.h>
 
@@ -51,7 +51,7 @@ void measure(const Graph& graph, const std::string& name, const char* mesh, cons
   std::fflush(stdout);
 }
 
-// A chain of products and activations, so many nodes long.
+// A chain of matrix products and activations with the given number of nodes.
 Graph chain(int64_t nodes) {
   Graph graph;
   const TargetId mm = graph.intern_operator("aten::mm");

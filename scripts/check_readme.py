@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Checks that docs/cpp.md shows exactly examples/readme/main.cpp, the program that the tests build and run.
+"""Checks that docs/cpp.md contains examples/readme/main.cpp, which the tests build and run.
 
-    scripts/check_readme.py            fails if the block differs
-    scripts/check_readme.py --update   writes the file into docs/cpp.md
+    scripts/check_readme.py            fails if the code block differs
+    scripts/check_readme.py --update   updates the code block
 
-The block is the ```cpp fence after the line <!-- examples/readme/main.cpp -->. Without the program there is no block.
+The block is the ```cpp fence after the line <!-- examples/readme/main.cpp -->. Without the program, there must be no
+block.
 """
 
 import pathlib
@@ -27,7 +28,7 @@ def main():
     if match[1] == program:
         return
     if "--update" not in sys.argv[1:]:
-        sys.exit("docs/cpp.md does not show examples/readme/main.cpp as it is; run scripts/check_readme.py --update")
+        sys.exit("docs/cpp.md differs from examples/readme/main.cpp; run scripts/check_readme.py --update")
     block = MARK + (f"```cpp\n{program}```\n" if program else "")
     PAGE.write_text(text[: match.start()] + block + text[match.end():])
 

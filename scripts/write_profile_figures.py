@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
-"""Writes what follows from the rows of profiler/profile/figures.cpp, and from --help. Wants build/python (make python).
+"""Generates files from the table in profiler/profile/figures.cpp and from --help. Requires build/python (make python).
 
-    scripts/write_profile_figures.py           writes it anew
-    scripts/write_profile_figures.py --check   fails if something is not as the rows say
+    scripts/write_profile_figures.py           updates the files
+    scripts/write_profile_figures.py --check   fails if a file is out of date
 
-In docs/profile.schema.json these are the properties that are figures, and which of them are required; in the stub of
-the extension, the attributes of Profile; in docs/memory.md, the table of the report's lines. docs/options.md lists the
-options of all verbs.
+Generates the properties and required keys of docs/profile.schema.json, the attributes of Profile in the type stubs, the
+table of report lines in docs/memory.md, and docs/options.md with the options of all verbs.
 """
 
 import collections
@@ -21,7 +20,7 @@ TYPES = {"count": "int", "bytes": "int", "seconds": "float", "ratio": "float"}
 
 
 def object_of(lines, path):
-    """First line, last line and indent of the object at `path` of the schema's profile."""
+    """Returns (first line, last line, indent) of the object at `path` in the schema of a profile."""
     begin, end, indent = 0, len(lines) - 1, 2
     for key in ["$defs", "profile", *(part for name in path for part in ("properties", name))]:
         head, tail = f'{" " * indent}"{key}": {{', f'{" " * indent}}}'
@@ -33,7 +32,7 @@ def object_of(lines, path):
 
 def schema(text, figures):
     lines = text.split("\n")
-    after = {}  # the property behind which a new one of its object goes
+    after = {}  # {object: property after which to insert new ones}
     for figure in figures:
         *path, key = figure["key"].split(".")
         begin, end, indent = object_of(lines, path)
@@ -57,7 +56,7 @@ def schema(text, figures):
 
 
 def between(text, begin, end, lines):
-    """The text with these lines between those that hold `begin` and `end`."""
+    """Replaces the lines between those that contain `begin` and `end`."""
     return re.sub(rf"({re.escape(begin)}[^\n]*\n).*?([^\n]*{re.escape(end)})",
                   lambda match: match[1] + "".join(line + "\n" for line in lines) + match[2], text, flags=re.DOTALL)
 
@@ -77,7 +76,7 @@ def page(text, figures):
 
 
 def tables_of(tool, *words):
-    """What --help says, as (heading, [(option, what it is)]); headings are those of the verb's options."""
+    """Yields (heading, [(option, description)]) from --help."""
     text = subprocess.run([tool.path(), *words, "--help"], env=tool.environment(tool.folder_of("torch")), check=True,
                           capture_output=True, text=True).stdout
     for heading, lines in re.findall(r"^(\S[^\n]*):\n((?:  +\S[^\n]*\n)+)", text, re.MULTILINE):
@@ -150,7 +149,7 @@ def main(check):
             stale.append(name)
             if not check:
                 (ROOT / name).write_text(written)
-    return f"{', '.join(stale)}: run scripts/write_profile_figures.py" if check and stale else 0
+    return f"{', '.join(stale)} out of date; run scripts/write_profile_figures.py" if check and stale else 0
 
 
 if __name__ == "__main__":

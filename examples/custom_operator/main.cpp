@@ -1,5 +1,5 @@
-// Makes an operator of one's own known in one statement, outside shadowgraph's tree. It is then captured and profiled
-// on a pretended GPU that neither the operator nor this machine has.
+// Registers a custom operator with its costs, then captures and profiles it on a simulated GPU. Neither a GPU nor a
+// kernel of the operator is needed.
 #include <ATen/ATen.h>
 #include <shadowgraph/capture/capture.h>
 #include <shadowgraph/profile/operator_costs.h>
@@ -11,7 +11,7 @@
 
 namespace sg = shadowgraph;
 
-// y = act(x W), in a kernel of its own; what it computes does not matter here.
+// y = act(x W) as a fused operator, without an implementation.
 TORCH_LIBRARY(my, library) { library.def("fused_layer(Tensor x, Tensor weight) -> Tensor"); }
 
 at::Tensor fused_layer_shape(const at::Tensor& x, const at::Tensor& weight) {

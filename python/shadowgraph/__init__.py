@@ -1,4 +1,4 @@
-"""shadowgraph: what a PyTorch program does, without a GPU and without allocating the model.
+"""Captures and profiles PyTorch programs without a GPU and without allocating the model.
 
     import shadowgraph as sg
 
@@ -6,8 +6,8 @@
                         loss=".loss", optimizer=torch.optim.AdamW, device="cuda")
     print(report)                                     # cost per module, peak memory, FLOPs
 
-The program runs once on fake tensors and is recorded as one graph, below autograd: forward, backward and optimizer.
-Everything else is asked of that graph.
+The program runs once on fake tensors and is captured below autograd as one graph: forward, backward and optimizer.
+All analyses run on that graph.
 """
 
 import torch as _torch
@@ -15,10 +15,10 @@ from _shadowgraph_build import TORCH_VERSION, TORCH_VERSIONS
 
 if _torch.__version__.split("+")[0] != TORCH_VERSION:
     raise ImportError(
-        f"this build of shadowgraph is for torch {TORCH_VERSION}, and torch {_torch.__version__} is installed: it "
-        f"calls libtorch's C++ functions, which differ between versions; install torch=={TORCH_VERSION}, or the "
-        f"shadowgraph of another version (there are {', '.join(TORCH_VERSIONS)}; `pip install --no-build-isolation` "
-        "of the sources builds for the torch that is installed)"
+        f"this build of shadowgraph requires torch {TORCH_VERSION}, but torch {_torch.__version__} is installed; the "
+        f"C++ ABI of libtorch differs between versions. Install torch=={TORCH_VERSION}, or a shadowgraph wheel for "
+        f"your torch (available: {', '.join(TORCH_VERSIONS)}), or build from source for the installed torch with "
+        "`pip install --no-build-isolation`"
     )
 
 from . import integrations
@@ -101,7 +101,7 @@ from ._sharding import Sharding, shard
 from ._sweep import Sweep, SweepRow, fit, sweep
 from ._weights import Checkpoint
 
-# mypy knows them from the stub, as methods
+# Declared as methods in the stub.
 setattr(Graph, "to_fx", to_fx)  # noqa: B010
 setattr(Graph, "propagate", propagate)  # noqa: B010
 

@@ -1,4 +1,4 @@
-"""What the extension module has; tests/package/test_stubs.py compares the two by name."""
+"""Type stubs of the extension module. tests/package/test_stubs.py checks that names match."""
 
 import os
 import pathlib
@@ -131,7 +131,7 @@ class Graph:
             parameters: bool = False, around: str | Sequence[str] = (), radius: int = 2,
             path: tuple[str, str] | None = None, color: str = "operator", spec: str = "", before: Graph | None = None,
             rows: int = 40, boxes: int = 250) -> str: ...  # fmt: skip
-    # These are defined in python/shadowgraph/_graph.py, _shapes.py and _fx.py.
+    # Defined in _graph.py, _shapes.py and _fx.py.
     def tabular(self) -> str: ...
     def print_tabular(self, file: IO[str] | None = None) -> None: ...
     def _repr_html_(self) -> str: ...
@@ -153,7 +153,6 @@ class Graph:
                     max_embedded_elements: int = 32) -> list[pathlib.Path]: ...  # fmt: skip
 
 def calibrate(trace: str, output: str = "", links: str = "", spec: str = "") -> dict[str, Any]: ...
-
 def profile_figures() -> list[dict[str, Any]]: ...
 
 class Profile:
@@ -335,7 +334,7 @@ def is_fake(tensor: torch.Tensor) -> bool: ...
 def known_contents(tensor: torch.Tensor) -> torch.Tensor | None: ...
 def operators_with_rule() -> list[str]: ...
 
-# What the package's own modules use.
+# Internal: used by the modules of the package only.
 
 class KernelGroups:
     def report(self) -> list[dict[str, Any]]: ...
@@ -480,9 +479,12 @@ def size_cost(graph: Graph, device: str | None = None, allocator: str = "") -> d
 def table_rows(graph: Graph) -> list[list[str]]: ...
 def take_node_names(graph: Graph, key: str) -> None: ...
 def write_weights(path: str, tensors: Sequence[tuple[str, torch.Tensor]]) -> tuple[int, int]: ...
-
 def engine_files(
-    step: Graph, plan: str, sequence: int = 0, batch: int = 0, float8: bool = False,
+    step: Graph,
+    plan: str,
+    sequence: int = 0,
+    batch: int = 0,
+    float8: bool = False,
     bfloat16_gradients: bool = False,
 ) -> list[tuple[str, str, str, str, list[str]]]: ...
 

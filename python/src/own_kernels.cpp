@@ -1,4 +1,4 @@
-// Kernels that Python gives for operators: a callable, or a function of a shared library.
+// User-defined operator kernels: a Python callable, or a function of a shared library.
 #include "python/src/own_kernels.h"
 
 #include <pybind11/stl.h>
@@ -11,7 +11,7 @@
 namespace shadowgraph::python {
 namespace {
 
-// Held by kernels that may go on any thread.
+// Shared ownership of a Python object that may be released on any thread.
 std::shared_ptr<const py::object> shared_object(py::object object) {
   return {new py::object(std::move(object)), [](const py::object* held) {
             const py::gil_scoped_acquire gil;
@@ -23,8 +23,8 @@ c10::IValue result_of(const std::string& op, const py::handle& given, const c10:
   try {
     return torch::jit::toIValue(given, type);
   } catch (const py::cast_error&) {
-    throw UnsupportedError("the kernel given for " + op + " gave a " + std::string(py::str(py::type::of(given))) +
-                           ", where the operator gives a " + type->annotation_str());
+    throw UnsupportedError("the kernel of " + op + " returned " + std::string(py::str(py::type::of(given))) +
+                           ", but the operator returns " + type->annotation_str());
   }
 }
 
@@ -64,11 +64,12 @@ c10::DispatchKey key_of(const std::string& device) {
 }
 
 void bind_own_kernels(py::module_& m) {
-  py::class_<UsedKernel>(m, "UsedKernel", "A kernel of one's own in use.").def("report", [](const UsedKernel& kernel) {
-    const UsedKernel::Report row = kernel.report();
-    return py::dict(py::arg("operator") = row.op, py::arg("ran") = row.ran, py::arg("passed_on") = row.passed_on,
-                    py::arg("unchecked") = row.unchecked);
-  });
+  py::class_<UsedKernel>(m, "UsedKernel", "A user-defined kernel that is active.")
+      .def("report", [](const UsedKernel& kernel) {
+        const UsedKernel::Report row = kernel.report();
+        return py::dict(py::arg("operator") = row.op, py::arg("ran") = row.ran, py::arg("passed_on") = row.passed_on,
+                        py::arg("unchecked") = row.unchecked);
+      });
   m.def(
       "use_kernel",
       [](const std::string& op, py::object function, const std::string& device) {

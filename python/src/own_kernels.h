@@ -8,7 +8,7 @@
 
 namespace shadowgraph::python {
 
-// Gives the key of a device's kernels, by the name of the device. Throws c10::Error for a name that is none.
+// Returns the dispatch key of kernels on a device. Throws c10::Error for an invalid device.
 c10::DispatchKey key_of(const std::string& device);
 
 void bind_own_kernels(py::module_& m);

@@ -1,4 +1,4 @@
-// Layouts for all tensors of a graph, on many devices: shadowgraph/shard/shard.h.
+// Sharding (shadowgraph/shard/shard.h).
 #include <pybind11/stl.h>
 
 #include "python/src/binding.h"
@@ -9,14 +9,14 @@
 namespace shadowgraph::python {
 namespace {
 
-// Plans a copy of the graph, which stays Python's.
+// Plans a copy of the graph; the given one is not modified.
 std::shared_ptr<PlannedStep> plan_copy(const Graph& graph, const std::string& mesh, const std::string& spec,
                                        const std::string& interconnect, const std::string& answer,
                                        const std::string& answer_name, const py::dict& how) {
   StepRequest request{.mesh = DeviceMesh::parse(mesh)};
   if (!spec.empty()) request.device = DeviceSpec::find(spec);
   if (!interconnect.empty()) request.links = Interconnect::find(interconnect);
-  request.device_advice = "name some: spec=\"h100\"";
+  request.device_advice = "choose one with spec=\"h100\"";
   request.answer = answer;
   request.answer_name = answer_name;
   read_keywords(request, StepRequest::table(), how);
@@ -26,7 +26,7 @@ std::shared_ptr<PlannedStep> plan_copy(const Graph& graph, const std::string& me
   return planned;
 }
 
-// The graph lives in the plan, which it keeps alive.
+// Shares ownership of the plan, which contains the graph.
 std::shared_ptr<Graph> graph_of_plan(const std::shared_ptr<PlannedStep>& planned) { return {planned, &planned->graph}; }
 
 std::shared_ptr<Graph> graph_of_rank(const PlannedStep& planned, int64_t rank, bool cut_random) {

@@ -367,7 +367,7 @@ def test_plans_that_come_to_nothing_say_so(net):
         graph.run_passes("checkpoint{policy=optimal;bytes=1GB}")
     with pytest.warns(UserWarning, match="nothing is recomputed for 4 segments"):
         graph.run_passes("checkpoint{modules=layers.*}")
-    with pytest.warns(UserWarning, match="a replay carries out no checkpoints"):
+    with pytest.warns(UserWarning, match="ignores activation checkpoints"):
         graph.compile(net, autograd=True)
 
 
@@ -392,8 +392,8 @@ def test_what_cannot_run_twice_is_left_alone():
 
 def test_annotations_that_mean_nothing_are_refused():
     for labels, said in (
-        ({"a": [0], "tanh": [0]}, r"checkpoint \[0\] .* goes on at the torch.fx node tanh"),
-        ({"a": 1.5}, "is 1.5; an id, or a list"),
+        ({"a": [0], "tanh": [0]}, r"checkpoint \[0\] .* continues at the torch.fx node tanh"),
+        ({"a": 1.5}, "is 1.5; expected an id, or a list"),
     ):
         _, traced = annotated(labels)
         for call in (sg.checkpoint_fx, lambda module: sg.from_fx(module, "f32[32,16]")):

@@ -62,13 +62,13 @@ def test_flops_bytes_and_scratch_are_counted():
         raise ValueError("no idea")
 
     for rule, said in ((failing, "flops rule of sgtest::gated raised ValueError: no idea"),
-                       (lambda call: -1, "gave -1"), (lambda call: "many", "gave 'many'")):  # fmt: skip
+                       (lambda call: -1, "returned -1"), (lambda call: "many", "returned 'many'")):  # fmt: skip
         sg.register_cost("sgtest::gated", flops=rule, bytes=lambda call: 7, scratch=lambda call: 0)
         with pytest.raises(sg.Error, match=said):
             profile()
     sg.register_cost("sgtest::gated", flops=lambda call: 0, bytes=lambda call: 7, scratch=lambda call: 0)
     profile()
-    with pytest.raises(sg.Error, match="given the first time"):
+    with pytest.raises(sg.Error, match="pass the same ones"):
         sg.register_cost("sgtest::gated", flops=lambda call: 0)
 
 
@@ -76,7 +76,7 @@ def test_what_is_no_rule_is_refused():
     for call, said in (
         (lambda: sg.register_cost("no name", flops=lambda call: 0), "no name"),
         (lambda: sg.register_cost("sgtest::nothing"), "at least one"),
-        (lambda: sg.register_cost("sgtest::number", flops=3), "no function"),
+        (lambda: sg.register_cost("sgtest::number", flops=3), "must be a function"),
     ):
         with pytest.raises(sg.Error, match=said):
             call()

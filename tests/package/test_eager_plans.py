@@ -116,7 +116,7 @@ def test_tensor_parallel_layers(name, mesh, size, figures, tmp_path):
     if name == "decoder":
         assert done["data_axes"] == (["dp"] if "dp" in mesh else [])
     source = (tmp_path / "plan.py").read_text()
-    assert "DTensor decides" in source
+    assert "DTensor chooses" in source
     kinds = {miss["kind"] for miss in sharding.not_expressed}
     assert {"operator", "backward"} <= kinds
 

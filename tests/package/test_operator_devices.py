@@ -81,7 +81,7 @@ def test_devices_that_fit_no_schema_are_refused(define):
         ({"results": ["y"]}, "argument 'y', which does not exist"),
         ({"results": ["k"]}, "neither a tensor nor a device"),
         ({"results": ["x", "x"]}, "expected 1 .*, got 2"),
-        ({"results": [3]}, "neither an argument's name nor a torch.device"),
+        ({"results": [3]}, "names of arguments and torch.devices, not 3"),
         ({"operands": "nowhere"}, "not one of together, 'first or cpu', anywhere"),
     ):
         with pytest.raises(sg.Error, match=words):

@@ -62,7 +62,7 @@ def test_results_are_held_against_the_operators():
         (lambda x: x.double(), r"result 0 of Double\[2, 3\], but the operator returns Float\[2, 3\]"),
         (lambda x: x[0], r"result 0 of Float\[3\]"),
         (lambda x: x.to("meta"), "result 0 on meta"),
-        (lambda x: 3, "gave a <class 'int'>, where the operator gives a Tensor"),
+        (lambda x: 3, "returned <class 'int'>, but the operator returns Tensor"),
     ):
         with sg.use_kernel("aten::erf", wrong), pytest.raises(RuntimeError, match=said):
             torch.erf(x)

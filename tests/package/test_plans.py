@@ -120,7 +120,7 @@ def test_a_module_without_layers_is_planned():
         (dict(tensor=[3]), sg.Error, "does not divide"),
         (dict(pipeline=[3]), sg.NoPlanError, "no tensor-parallel degree(.|\\n)*with any pipeline"),
         (dict(tensor=2), sg.Error, r"give tensor=\[2\]"),
-        (dict(layers=6), sg.Error, "how many, a function"),
+        (dict(layers=6), sg.Error, "number of layers, function"),
     ],
 )
 def test_what_cannot_be_is_refused(changed, error, why):
@@ -139,11 +139,11 @@ def test_memory_may_be_left_free():
     [
         (dict(micro_batch=[0]), "micro_batch: '0' is not an integer >= 1"),
         (dict(zero=["one"]), "zero: 'one' is not an integer from 0 to 3"),
-        (dict(recompute="whole"), r"recompute: 'whole' is no list: give recompute=\['whole'\]"),
+        (dict(recompute="whole"), r"recompute: expected a list, got 'whole'; pass recompute=\['whole'\]"),
         (dict(float8="yes"), "float8: 'yes' is not true or false"),
         (dict(gradients=torch.float16), "gradients: 'f16' is not one of f32, bf16"),
         (dict(gradients=torch.bfloat16, captured_state=True), "give one of them"),
-        (dict(simulated=True), "simulated: True is not an integer"),
+        (dict(simulated=True), "simulated: got True, expected"),
     ],
 )
 def test_knobs_are_checked_by_their_table(knob, why):

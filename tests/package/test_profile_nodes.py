@@ -43,13 +43,13 @@ def test_what_concerns_capturing_is_refused_for_a_graph():
     graph = step()
     for name, value in dict(loss=".loss", optimizer="sgd", dtype=torch.float16, mode="train", options={},
                             steady_state=True, run=True, accumulate=2, host_reads="finite").items():  # fmt: skip
-        with pytest.raises(sg.Error, match=f"^{name} is of capturing, and a graph is captured already"):
+        with pytest.raises(sg.Error, match=f"of a Graph does not accept {name}, which applies to capturing"):
             sg.profile(graph, **{name: value})
     with pytest.raises(sg.Error, match="^inputs, loss are of capturing"):
         sg.profile(graph, "f32[8,16]", loss=".loss")
     with pytest.raises(TypeError, match="did you mean 'accumulate'"):
         sg.profile(graph, acumulate=2)
-    with pytest.raises(TypeError, match="takes its inputs"):
+    with pytest.raises(TypeError, match="requires inputs"):
         sg.profile(Net())
 
 
@@ -100,7 +100,7 @@ def test_collectives_have_their_own_seconds():
 def test_nodes_that_the_profile_does_not_know_are_refused():
     graph = step()
     report = sg.profile(graph)
-    with pytest.raises(sg.Error, match="of another graph"):
+    with pytest.raises(sg.Error, match="another graph"):
         report.node(next(iter(step())))
     (gone,) = [node for node in report.nodes if node.target == "sg::output"]
     gone.erase()
@@ -144,18 +144,18 @@ def test_profilers_with_rules_of_ones_own():
     (output,) = [node for node in table.nodes if node.target == "sg::output"]
     assert table.at(output, "most").unknown == 1 and "unknown=1" in repr(table.at(output, "most"))
     backward = [node for node in report.nodes if node.forward is not None]
-    with pytest.raises(sg.Error, match="stand at its forward node"):
+    with pytest.raises(sg.Error, match="part of its forward node"):
         table.at(backward[0], "energy")
-    with pytest.raises(sg.Error, match="no profiler has a figure 'power'; there are matmul_flops"):
+    with pytest.raises(sg.Error, match="unknown figure 'power'; the profilers have matmul_flops"):
         table.total("power")
 
 
 def test_rules_that_fail_say_where():
     report = sg.profile(step())
-    failing = {"raised ZeroDivisionError": lambda node: 1 / 0, "is 'much'": lambda node: "much",
-               "is nan": lambda node: float("nan")}  # fmt: skip
+    failing = {"raised ZeroDivisionError": lambda node: 1 / 0, "returned 'much'": lambda node: "much",
+               "returned nan": lambda node: float("nan")}  # fmt: skip
     for message, rule in failing.items():
-        with pytest.raises(sg.Error, match=f"the figure 'mine' of `.*` {message}"):
+        with pytest.raises(sg.Error, match=f"the rule for 'mine' {message}"):
             sg.GraphProfiler().add("mine", "", rule).run(report)
 
     class Short:
@@ -165,14 +165,14 @@ def test_rules_that_fail_say_where():
         def measure(self, node):
             return [1]
 
-    with pytest.raises(sg.Error, match=r"\[1\], where it has 2 figures"):
+    with pytest.raises(sg.Error, match=r"returned \[1\] instead of a sequence of 2 values"):
         sg.GraphProfiler(Short()).run(report)
     profilers = sg.GraphProfiler(sg.FlopProfiler())
     with pytest.raises(sg.Error, match="two profilers define a figure 'matmul_flops'"):
         profilers.add("matmul_flops", "", lambda node: 0)
-    with pytest.raises(sg.Error, match="'mine' has no rule"):
+    with pytest.raises(sg.Error, match="'mine' requires rule="):
         profilers.add("mine", "B")
-    with pytest.raises(sg.Error, match="a profiler has figures"):
+    with pytest.raises(sg.Error, match="profiler= must be a profiler"):
         sg.GraphProfiler(3)
-    with pytest.raises(sg.Error, match="profilers run on a report"):
+    with pytest.raises(sg.Error, match="expected a report"):
         profilers.run(report.graph)

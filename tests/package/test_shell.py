@@ -212,7 +212,7 @@ def test_what_is_mistyped_is_guessed(tmp_path):
     for words, code, said in (
         (("profile", "mine:net", "--input", "f32[8,16]", "--optimzer", "adamw"), 2, "did you mean --optimizer?"),
         (("profile", "mine:nett", "--input", "f32[8,16]"), 1, "mine has no 'nett'; did you mean net?"),
-        (("profile", "mien:net", "--input", "f32[8,16]"), 1, "there is no module 'mien'; did you mean mine?"),
+        (("profile", "mien:net", "--input", "f32[8,16]"), 1, "no module named 'mien'; did you mean mine?"),
         (("check", "b.json", "mine:net", "--input", "f32[8,16]", "--max-paek", "+1%"), 2, "did you mean --max-peak?"),
     ):
         done = run(*words, cwd=tmp_path)

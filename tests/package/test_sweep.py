@@ -92,9 +92,9 @@ def test_arguments_that_are_none():
     for call, said in (
         (lambda: sg.sweep(Net, lambda batch: f"f32[{batch},16]", []), "empty"),
         (lambda: sg.sweep(Net, lambda batch: f"f32[{batch},16]", [0, 1]), "positive ints"),
-        (lambda: sg.sweep(Net, "f32[4,16]", [1]), "no function"),
+        (lambda: sg.sweep(Net, "f32[4,16]", [1]), "must be a function"),
         (lambda: sg.sweep(Net, lambda batch: f"f32[{batch},16]", [1], mode="test"), "'train' or 'infer'"),
-        (lambda: sg.fit(Net, lambda b: f"f32[{b},16]", [dict(batch=2)]), "does not take the sizes batch"),
+        (lambda: sg.fit(Net, lambda b: f"f32[{b},16]", [dict(batch=2)]), "accepts the keywords batch"),
     ):
         with pytest.raises(sg.Error, match=said):
             call()

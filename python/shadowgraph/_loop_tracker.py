@@ -1,4 +1,4 @@
-"""What a capture around a program of one's own finds out: its modules, its optimizers' steps, gradients and inputs."""
+"""Tracks modules, optimizer steps, gradients and inputs when capturing a user-written training loop."""
 
 import contextlib
 import functools
@@ -16,16 +16,16 @@ def canonical(device):
     return f"{device.type}:0" if device.type != "cpu" and device.index is None else str(device)
 
 
-class OwnLoop:
-    """Told of what the program calls, it names that for a capture, as a profile of one line names its model.
+class LoopTracker:
+    """Declares modules, inputs and optimizer state of a capture as the program calls them.
 
-    module: the first one that the program called, which gives the graph its name.
+    module: the first module that the program called; the graph is named after it.
     """
 
     def __init__(self, capture):
         self._capture = capture
         self._known: set[int] = set()
-        self._kept: list[torch.nn.Module] = []  # so that no other module has the id of one that is known
+        self._alive: list[torch.nn.Module] = []  # keeps ids in _known from being reused
         self._names: set[str] = set()
         self._phases: list = []
         self.module = None
@@ -36,10 +36,10 @@ class OwnLoop:
 
     # ---- Modules
 
-    def knows(self, module, name, state):
-        """The module and its parts are named already."""
+    def declare(self, module, name, state):
+        """Notes that the module and its submodules are declared."""
         self._names.add(name)
-        self._kept.append(module)
+        self._alive.append(module)
         self._known.update(id(part) for part in module.modules())
         if self.module is None and not state:
             self.module = module
@@ -54,17 +54,17 @@ class OwnLoop:
 
     def _name(self, module):
         if not any(True for _ in module.parameters()) and not any(True for _ in module.buffers()):
-            self._known.add(id(module))  # a loss
-            self._kept.append(module)
+            self._known.add(id(module))  # such as a loss
+            self._alive.append(module)
             return
         name, count = "", 0
-        while name in self._names:  # a second model has its class's name before its parts' names
+        while name in self._names:  # prefix for the second model and later ones
             count += 1
             name = type(module).__name__ + (str(count) if count > 1 else "")
         self._capture.name_module(module, name)
 
     def metadata(self, device):
-        """(name, text) as a profile of one line has them."""
+        """Yields the (name, text) metadata that sg.profile sets."""
         yield "device", canonical(device)
         if self.module is not None:
             yield "mode", "train" if self.trains else "infer"
@@ -80,10 +80,10 @@ class OwnLoop:
                     for _, part in _wrappers.inner(parameter.grad):
                         _C.mark_gradient(part)
         self._enter_step()
-        if len(args) > 1 and callable(args[1]):  # after the optimizer itself
-            return (args[0], self._outside(args[1]), *args[2:]), kwargs
+        if len(args) > 1 and callable(args[1]):  # args[0] is the optimizer
+            return (args[0], self._outside_step(args[1]), *args[2:]), kwargs
         if callable(kwargs.get("closure")):
-            return args, {**kwargs, "closure": self._outside(kwargs["closure"])}
+            return args, {**kwargs, "closure": self._outside_step(kwargs["closure"])}
         return None
 
     def _enter_step(self):
@@ -103,44 +103,44 @@ class OwnLoop:
         if self._phases:
             self._phases.pop().leave()
 
-    def _outside(self, closure):
-        """A closure runs forward and backward in the middle of a step."""
+    def _outside_step(self, closure):
+        """Wraps a closure, which runs forward and backward during an optimizer step."""
 
         @functools.wraps(closure)
         def run(*args, **kwargs):
-            with self._leaving_the_step():
+            with self._suspended_step():
                 return closure(*args, **kwargs)
 
         return run
 
     @contextlib.contextmanager
-    def _leaving_the_step(self):
+    def _suspended_step(self):
         self._leave_phase()
         yield
         self._enter_step()
 
     def leave(self):
-        while self._phases:  # of steps that raised
+        while self._phases:  # left open by steps that raised
             self._leave_phase()
 
 
-class _Here(threading.local):
-    """The captures of a thread that look for modules, innermost last."""
+class _ThreadState(threading.local):
+    """Active trackers of a thread, innermost last."""
 
     def __init__(self):
-        self.loops: list[OwnLoop] = []
+        self.loops: list[LoopTracker] = []
 
 
-_here = _Here()
+_thread = _ThreadState()
 _installed = False
 
 
 def _innermost():
-    """The loop of the capture that records now; None where that is one of this package's own, or a mode is inside."""
-    if not _here.loops:
+    """Returns the tracker of the innermost mode, or None if that is not a user's capture."""
+    if not _thread.loops:
         return None
     mode = _C.detect_fake_mode(())
-    return _here.loops[-1] if mode and _here.loops[-1].records_as(mode) else None
+    return _thread.loops[-1] if mode and _thread.loops[-1].records_as(mode) else None
 
 
 def _root_called(module, arguments):
@@ -165,9 +165,9 @@ def enter(loop):
         register_optimizer_step_pre_hook(_step_begins)
         register_optimizer_step_post_hook(_step_ends)
         _installed = True
-    _here.loops.append(loop)
+    _thread.loops.append(loop)
 
 
 def leave(loop):
     loop.leave()
-    _here.loops.remove(loop)
+    _thread.loops.remove(loop)
