@@ -107,7 +107,7 @@ void LocalSearch::sum_prices() {
 void LocalSearch::raise_prices() {
   // The penalty of an exceeded row grows as long as it is exceeded.
   double highest_penalty = 0;
-  for (const double price : prices_) highest_penalty = std::max(dearest, price);
+  for (const double price : prices_) highest_penalty = std::max(highest_penalty, price);
   const double unit = std::max(highest_penalty * 0.05, price_unit_);
   for (size_t r = 0; r < excess_.size(); ++r)
     penalty_[r] = excess_[r] > 0 ? penalty_[r] * 1.1 + unit : penalty_[r] * 0.95;
