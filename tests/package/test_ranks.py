@@ -181,7 +181,7 @@ def test_what_is_refused():
     with pytest.raises(sg.Error, match="rank 9 of 2 is in no role"):
         sg.profile(Decoder, f"i64[{BATCH},{LENGTH}]", **how, ranks="all", world=2).role_of(9)
     graph = sg.capture(torch.nn.Linear(2, 2), "f32[2,2]")
-    with pytest.raises(sg.Error, match="ranks is of capturing"):
+    with pytest.raises(sg.Error, match="does not accept ranks, which applies to capturing"):
         sg.profile(graph, ranks="all")
 
 
