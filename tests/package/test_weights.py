@@ -104,7 +104,7 @@ def test_what_does_not_fit_names_the_key_and_changes_nothing():
         (lacking, sg.DeferredError, "'head.bias'"),
         ({**state, "tail.bias": torch.zeros(1)}, sg.DeferredError, "'tail.bias'"),
         ({**state, "head.bias": torch.zeros(5)}, sg.DeferredError, r"'head.bias' has shape \[5\].*\[4\]"),
-        ({**state, "head.bias": torch.zeros(4).half()}, sg.DeferredError, "'head.bias' is torch.float16"),
+        ({**state, "head.bias": torch.zeros(4).half()}, sg.DeferredError, "'head.bias' has dtype torch.float16"),
         ({"epoch": 3}, sg.DeferredError, "it has the keys epoch"),
         ("nowhere.safetensors", sg.FileError, "nowhere.safetensors"),
     ):
