@@ -111,7 +111,7 @@ def test_what_does_not_fit_names_the_key_and_changes_nothing():
         with pytest.raises(error, match=said):
             sg.materialize_module(net, source)
         assert all(sg.is_fake(tensor) for tensor in net.parameters())
-    with pytest.raises(sg.DeferredError, match="nearest name is 'head.bias'"):
+    with pytest.raises(sg.DeferredError, match="did you mean 'head.bias'"):
         sg.Checkpoint(state).read("head.bia")
     torch.manual_seed(7)
     net = sg.deferred_init(Net)
