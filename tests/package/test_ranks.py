@@ -169,7 +169,7 @@ def test_what_is_refused():
         (dict(ranks="all", world=2, roles={"a": [0, 1], "b": [1]}), r"check \[1\]"),
         (dict(ranks="all", world=2, roles=3), "to ranks, not int"),
         (dict(ranks=[0], world=2, roles=str), "roles= requires ranks='all'"),
-        (dict(ranks=[2], world=2), "rank 2 is not among 2"),
+        (dict(ranks=[2], world=2), "rank 2 is out of range"),
     ]
     for options, message in cases:
         with pytest.raises(sg.Error, match=message):
