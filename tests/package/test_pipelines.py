@@ -244,7 +244,7 @@ def test_a_schedule_and_its_modules():
     with sg.fake_process_group(RANKS, 1):
         both = sg.profile(make, IDS, target=IDS, device="cpu")
         assert both.peak_bytes == profiled_in_group("interleaved").peak_bytes
-        with pytest.raises(sg.Error, match="the parameter weight of LayerNorm is in no stage"):
+        with pytest.raises(sg.Error, match="parameter weight of LayerNorm is not in any stage"):
             sg.profile(lambda: make(lambda: torch.nn.LayerNorm(3)), IDS, target=IDS, device="cpu")
 
 
