@@ -163,25 +163,25 @@ def test_a_rank_that_does_something_else():
 def test_what_is_refused():
     how = dict(loss=mean, device="cpu")
     cases = [
-        (dict(ranks="all"), "how many ranks are there"),
+        (dict(ranks="all"), "the world size is unknown"),
         (dict(world=2), "require ranks='all'"),
         (dict(ranks="all", world=2, roles={"a": [0]}), r"each of the 2 ranks once; check \[1\]"),
-        (dict(ranks="all", world=2, roles={"a": [0, 1], "b": [1]}), r"look at \[1\]"),
-        (dict(ranks="all", world=2, roles=3), "roles is int"),
-        (dict(ranks=[0], world=2, roles=str), "roles= is of ranks='all'"),
-        (dict(ranks=[2], world=2), "rank 2 is not among 2"),
+        (dict(ranks="all", world=2, roles={"a": [0, 1], "b": [1]}), r"check \[1\]"),
+        (dict(ranks="all", world=2, roles=3), "to ranks, not int"),
+        (dict(ranks=[0], world=2, roles=str), "roles= requires ranks='all'"),
+        (dict(ranks=[2], world=2), "rank 2 is out of range"),
     ]
     for options, message in cases:
         with pytest.raises(sg.Error, match=message):
             sg.profile(Decoder, f"i64[{BATCH},{LENGTH}]", **how, **options)
-    with pytest.raises(sg.Error, match="takes a function that makes"):
+    with pytest.raises(sg.Error, match="requires a function that returns the model"):
         sg.profile(torch.nn.Linear(2, 2), "f32[2,2]", **how, ranks="all", world=2)
     with sg.fake_process_group(2), pytest.raises(sg.Error, match="the active fake process group of 2"):
         sg.profile(Decoder, f"i64[{BATCH},{LENGTH}]", **how, ranks="all", world=4)
-    with pytest.raises(sg.Error, match="rank 9 of 2 is in no role"):
+    with pytest.raises(sg.Error, match="rank 9 of 2 was not profiled"):
         sg.profile(Decoder, f"i64[{BATCH},{LENGTH}]", **how, ranks="all", world=2).role_of(9)
     graph = sg.capture(torch.nn.Linear(2, 2), "f32[2,2]")
-    with pytest.raises(sg.Error, match="ranks is of capturing"):
+    with pytest.raises(sg.Error, match="does not accept ranks, which applies to capturing"):
         sg.profile(graph, ranks="all")
 
 
