@@ -43,7 +43,7 @@ int measure(const std::string& name, bool with_optimizer) {
   for (int i = 0; i < 4; ++i) {
     torch::optim::AdamW optimizer(model.module->parameters(), torch::optim::AdamWOptions(1e-3));
     const ProgramToCapture program = models::program_of(model, with_optimizer ? &optimizer : nullptr);
-    const Capture capture = capture_training_step(program);
+    const CaptureResult capture = capture_training_step(program);
     if (i == 0) {
       cold = capture.seconds;
       resident = peak_resident_kib();

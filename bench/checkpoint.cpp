@@ -84,14 +84,15 @@ std::vector<ChainStage> random_stages(size_t count) {
   for (size_t i = 0; i < count; ++i) {
     ChainStage stage{.name = "stage"};
     stage.forward = 100 + random() % 1000;
-    stage.again = stage.forward - random() % 50;
+    stage.recompute = stage.forward - random() % 50;
     stage.output = 1000 + random() % 1000;
     const int64_t all = stage.output * (4 + random() % 8);
     stage.forward_peak = 2 * stage.output;
     stage.keeping_peak = all + 500;
     stage.backward_peak = all + 3 * stage.output;
     stage.resident = stage.output;
-    stage.options = {{all, 0}, {all * 2 / 3, stage.again / 4}, {all / 2, stage.again / 2}, {stage.output, stage.again}};
+    stage.options = {
+        {all, 0}, {all * 2 / 3, stage.recompute / 4}, {all / 2, stage.recompute / 2}, {stage.output, stage.recompute}};
     stages.push_back(stage);
   }
   return stages;
@@ -103,7 +104,7 @@ void Rotor(benchmark::State& state) {
   for (const ChainStage& stage : stages) bytes += stage.options[0].saved;
   for (auto _ : state) {
     const ChainSolver solver(stages, bytes, 500);
-    benchmark::DoNotOptimize(solver.plan(bytes / 3));
+    benchmark::DoNotOptimize(solver.schedule(bytes / 3));
   }
 }
 BENCHMARK(Rotor)->Arg(100)->Unit(benchmark::kMillisecond);
@@ -127,12 +128,12 @@ void Curve(benchmark::State& state, const char* model, int64_t batch, int64_t se
   for (auto _ : state) curve = CheckpointCurve::of(graph);
   // Compares recomputed FLOPs of other policies with those of the curve at the same peak.
   for (const CheckpointChoice& tried : curve.tried()) {
-    const bool shown = tried.made_by == "sqrt" || tried.made_by == "each" ||
-                       (tried.made_by == "budget" && tried.segments.size() % 4 == 0);
+    const bool shown = tried.policy == "sqrt" || tried.policy == "each" ||
+                       (tried.policy == "budget" && tried.segments.size() % 4 == 0);
     if (!shown) continue;
     const CheckpointChoice* best = curve.within(tried.peak);
     std::printf("%s at %s: %s recomputes %s FLOPs, optimal %s\n", model, human_bytes(tried.peak).c_str(),
-                tried.made_by.c_str(), human_count(again(tried)).c_str(), human_count(again(*best)).c_str());
+                tried.policy.c_str(), human_count(again(tried)).c_str(), human_count(again(*best)).c_str());
   }
 }
 BENCHMARK_CAPTURE(Curve, gpt2, "gpt2", 8, 1024, false)->Iterations(1)->Unit(benchmark::kMillisecond);

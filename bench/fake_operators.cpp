@@ -226,7 +226,7 @@ void seldom(benchmark::internal::Benchmark* benchmark) { benchmark->Iterations(5
 }  // namespace
 
 int main(int argc, char** argv) {
-  using shadowgraph::CaptureSession;
+  using shadowgraph::Capture;
   using shadowgraph::FakeTensorMode;
   at::set_num_threads(1);
   for (const Operator& op : operators()) {
@@ -240,7 +240,7 @@ int main(int argc, char** argv) {
       run(state, op.make(at::TensorOptions()));
     })->Apply(often);
     benchmark::RegisterBenchmark(("recorded/" + op.name).c_str(), [op](benchmark::State& state) {
-      CaptureSession session({.mode = {.device = at::kCUDA}});
+      Capture session({.mode = {.device = at::kCUDA}});
       run(state, op.make(at::TensorOptions()));
       const auto graph = session.finish({});
       bytes_per_node = std::max(bytes_per_node, static_cast<double>(graph.allocated_bytes()) / graph.node_count());
@@ -255,7 +255,7 @@ int main(int argc, char** argv) {
       run(state, op.make(at::TensorOptions()));
     })->Apply(seldom);
     benchmark::RegisterBenchmark(("recorded/" + op.name).c_str(), [op](benchmark::State& state) {
-      CaptureSession session({.mode = {.device = at::kCUDA}});
+      Capture session({.mode = {.device = at::kCUDA}});
       run(state, op.make(at::TensorOptions()));
       session.finish({});
     })->Apply(seldom);

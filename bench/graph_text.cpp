@@ -112,7 +112,7 @@ void BM_DeviceMemory(benchmark::State& state) {
   measure(state, [](const Graph& graph, const std::string&) { benchmark::DoNotOptimize(device_memory(graph)); });
 }
 void BM_StaticPlan(benchmark::State& state) {
-  measure(state, [](const Graph& graph, const std::string&) { benchmark::DoNotOptimize(plan_memory(graph)); });
+  measure(state, [](const Graph& graph, const std::string&) { benchmark::DoNotOptimize(memory_layout(graph)); });
 }
 void BM_StepTime(benchmark::State& state) {
   const DeviceSpec spec = DeviceSpec::named("h100");

@@ -150,7 +150,7 @@ void chain(const char* name, int operators, const Chain& function, int64_t bytes
   Graph graph;
   {
     const c10::NoGradGuard no_grad;
-    CaptureSession session({.guards = false});
+    Capture session({.guards = false});
     session.name_input(x, "x");
     session.name_input(y, "y");
     graph = session.finish({function(session.mode().from_real(x), session.mode().from_real(y))});

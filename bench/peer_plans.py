@@ -70,7 +70,7 @@ def simulated(case, tensor, data, pipeline, micro_batch):
     try:
         made = sg.plan(model, inputs, tensor=[tensor], pipeline=[pipeline], zero=[0, 1], micro_batch=[micro_batch],
                        stages_per_rank=[1], schedule=["1f1b"], simulated=1, **given)  # fmt: skip
-    except sg.NoPlanError:
+    except sg.InfeasibleError:
         return None
     return made.seconds, made.dict()["simulated"][0]["text"]
 

@@ -62,7 +62,7 @@ int main() {
   const PipelineStages stages = PipelineStages::balanced(step, kRanks, options);
   clock.row("split into 16 stages", "-", "-");
   const auto schedule = PipelineSchedule::named("1f1b", {.ranks = kRanks, .microbatches = kMicrobatches});
-  const PipelineRun run = PipelineRun::of(stages, schedule, {.interconnect = &links, .ranks_apart = kProcesses});
+  const PipelineRun run = PipelineRun::of(stages, schedule, {.interconnect = &links, .rank_stride = kProcesses});
   clock.row("1F1B of 128 micro-batches on all ranks", "-", "2 s with capture and split");
   const auto folder = std::filesystem::temp_directory_path() / "shadowgraph_bench_chakra";
   const ChakraFiles files = write_chakra(run, folder.string(), {.name = "llama", .processes_per_stage = kProcesses});

@@ -26,7 +26,7 @@ import write_figures  # noqa: E402
 PAGE = ROOT / "docs/figures/21-plans.json"
 
 TOKENS = ("--tokens-per-step", "16Mi", "--seq", "8192")
-MORE = ("--offload", "activations,optimizer", "--recompute", "whole,selective,curve")
+MORE = ("--offload", "activations,optimizer", "--recompute", "full,selective,curve")
 LAYOUTS = ("--layout", "megatron,solved,lean")
 CASES = [
     ("llama3_8b", "64xh100", ("--tokens-per-step", "1Mi", "--seq", "8192"), ""),
@@ -71,12 +71,12 @@ def question_row(what, more=()):
     """Measures a sweep for Llama 3 405B on 1,024 H100s."""
     begin = time.monotonic()
     with tempfile.TemporaryFile("w+") as out:
-        process = subprocess.Popen([ROOT / "build/bin/shadowgraph", "plan", *ASKED, "--what", what, *more, "--json"],
+        process = subprocess.Popen([ROOT / "build/bin/shadowgraph", "plan", *ASKED, "--sweep", what, *more, "--json"],
                                    stdout=out)  # fmt: skip
         _, status, usage = _wait(process)
         seconds = time.monotonic() - begin
         if status != 0:
-            sys.exit(f"plan --what {what}: {status}")
+            sys.exit(f"plan --sweep {what}: {status}")
         out.seek(0)
         table = json.load(out)[what]
     return [what, str(len(table["rows"])), table["findings"][0] if table["findings"] else "", f"{seconds:.1f}",
@@ -117,7 +117,7 @@ def main():
                     *[sentence for _, reading in others for sentence in reading], *comparisons()],
         "tables": [
             {"columns": COLUMNS, "rows": rows},
-            {"about": "Sweeps for Llama 3 405B on 1,024 H100s, 16M tokens per step (`--what`).",
+            {"about": "Sweeps for Llama 3 405B on 1,024 H100s, 16M tokens per step (`--sweep`).",
              "columns": QUESTION_COLUMNS, "rows": asked},
             *[table for tables, _ in others for table in tables],
         ],

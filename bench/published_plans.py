@@ -127,7 +127,7 @@ def as_published(one, **more):
         return found(one, tensor=[plan["tensor"]], context=[plan.get("context", 1)], pipeline=[plan["pipeline"]],
                      zero=[plan["zero"]], schedule=schedule, stages_per_rank=plan.get("stages_per_rank", []),
                      micro_batch=plan.get("micro_batch", []), simulated=1, **more)  # fmt: skip
-    except sg.NoPlanError:
+    except sg.InfeasibleError:
         return None
 
 

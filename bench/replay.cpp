@@ -37,7 +37,7 @@ Graph capture_chain() {
   const c10::NoGradGuard no_grad;
   const at::Tensor x = at::ones({8});
   const at::Tensor y = at::ones({8});
-  CaptureSession session({.guards = false});
+  Capture session({.guards = false});
   session.name_input(x, "x");
   session.name_input(y, "y");
   return session.finish({chain(session.mode().from_real(x), session.mode().from_real(y))});

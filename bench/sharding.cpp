@@ -37,11 +37,11 @@ void measure(const Graph& graph, const std::string& name, const char* mesh, cons
              const Interconnect& links, const char* aim) {
   Graph copy = clone(graph);
   const double before = peak_rss_mb();
-  const ShardingAnswer answer =
-      plan_step(std::move(copy), {.mesh = DeviceMesh::parse(mesh), .device = device, .links = links, .compare = true})
-          .answer;
+  const ShardingResult answer =
+      shard_step(std::move(copy), {.mesh = DeviceMesh::parse(mesh), .device = device, .links = links, .compare = true})
+          .result;
   double by_hand = 0;
-  for (const ComparedPlan& plan : answer.compared) {
+  for (const ParallelismCost& plan : answer.compared) {
     if (plan.seconds && (by_hand == 0 || *plan.seconds < by_hand)) by_hand = *plan.seconds;
   }
   std::printf("| %s, %s | %ld | %ld | %.2f | %.2f | %.3f %% | %.3f | %.3f | %.0f | %s |\n", name.c_str(), mesh,

@@ -51,7 +51,7 @@ std::string summary(const TraceCalibration& found) {
                   human_bytes(static_cast<int64_t>(found.spec.bandwidth)));
   constexpr size_t kMost = 10;
   for (size_t i = 0; i < found.left_out.size() && i < kMost; ++i) {
-    const TraceLeftOut& left = found.left_out[i];
+    const SkippedCalls& left = found.left_out[i];
     text += fmt::format("  skipped: {} x{}, {}: {}\n", left.op, left.calls, human_seconds(left.seconds), left.reason);
   }
   if (found.left_out.size() > kMost) text += fmt::format("  skipped: {} more\n", found.left_out.size() - kMost);

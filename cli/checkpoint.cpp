@@ -108,7 +108,7 @@ const CheckpointChoice& choice_that_fits(const CheckpointRequest& request, const
   if (!has_backward(graph)) {
     throw Error("--memory requires a step with backward: capture with --mode train, or use --bytes");
   }
-  std::optional<Fits> last;
+  std::optional<MemoryFit> last;
   ProfileOptions options{.top_at_peak = 0, .limit = request.memory};
   if (!request.memory->device.empty()) {
     options.memory.assumptions = DeviceAssumptions::of(DeviceSpec::named(request.memory->device));

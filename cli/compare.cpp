@@ -117,8 +117,8 @@ std::vector<Change> changed_totals(const Figures& before, const Figures& after) 
   std::vector<Change> totals;
   for (const char* path :
        {"nodes", "parameters", "parameter_bytes", "saved_activation_bytes", "peak/bytes", "peak_with_scratch/bytes",
-        "device_memory/reserved_peak_bytes", "static_plan/bytes", "flops/forward", "flops/backward", "flops/optimizer",
-        "time/seconds", "time/waiting_seconds"}) {
+        "device_memory/reserved_peak_bytes", "memory_layout/bytes", "flops/forward", "flops/backward",
+        "flops/optimizer", "time/seconds", "time/waiting_seconds"}) {
     const auto a = before.at(path);
     const auto b = after.at(path);
     if (!a && !b) continue;

@@ -33,7 +33,7 @@ struct DrawRequest {
   int radius = 2;
   std::vector<std::string> path;  // two nodes, as accepted by nodes_named(); empty: none
   std::string before;             // saved graph to highlight differences from; empty: none
-  size_t rows = ViewOptions().most_rows;
+  size_t rows = ViewOptions().max_rows;
   std::optional<size_t> boxes;  // maximum; empty: the default of DOT or SVG
 
   bool svg() const { return output.ends_with(".svg"); }
@@ -58,8 +58,8 @@ ViewOptions view_options(const DrawRequest& request, const Graph& graph) {
     options.phases = request.phases;
   }
   options.show_views = request.views;
-  options.most_rows = request.rows;
-  options.most_boxes = request.boxes ? *request.boxes : request.svg() ? kMostBoxesOfSvg : options.most_boxes;
+  options.max_rows = request.rows;
+  options.max_boxes = request.boxes ? *request.boxes : request.svg() ? kMaxSvgBoxes : options.max_boxes;
   options.radius = request.radius;
   if (!request.around.empty()) options.around = named_by_user(graph, "--around", request.around);
   if (!request.path.empty()) {

@@ -36,7 +36,7 @@ struct FitRequest {
   CaptureRequest capture{.mode = CaptureMode::kTrain};
   std::optional<MemoryLimit> memory;
   std::string spec;  // device for times and, unless `memory` is given, memory; empty: the device of `memory`, or h100
-  BoundedBytes by = BoundedBytes::kDevice;
+  MemoryMetric by = MemoryMetric::kDevice;
   std::string allocator;                 // as in PYTORCH_ALLOC_CONF
   std::optional<SizeRange> batches;      // --batch 1..512: prints a table instead of searching
   std::optional<int64_t> longest_from;   // --seq 1Ki..: searches for the longest sequence from here on
@@ -78,9 +78,9 @@ class Fitting {
     }
     // A growing cache leaves cached blocks that are slightly too small to be reused. With a capacity, the simulated
     // allocator frees them and retries when memory runs out, as on the device.
-    if (searches_context(request) && request.by != BoundedBytes::kLive) {
+    if (searches_context(request) && request.by != MemoryMetric::kLive) {
       options_.memory.capacity =
-          request.memory->bytes + (request.by == BoundedBytes::kReserved ? options_.memory.assumptions.context : 0);
+          request.memory->bytes + (request.by == MemoryMetric::kReserved ? options_.memory.assumptions.context : 0);
     }
   }
 
@@ -145,9 +145,9 @@ class Fitting {
   }
 
   int64_t held(const Profile& costs) const {
-    if (request_.by == BoundedBytes::kLive) return costs.leading_peak().bytes;
+    if (request_.by == MemoryMetric::kLive) return costs.leading_peak().bytes;
     if (!costs.device_memory) return std::max(costs.peak_with_scratch.bytes, costs.leading_peak().bytes);
-    return request_.by == BoundedBytes::kReserved ? costs.device_memory->reserved_peak
+    return request_.by == MemoryMetric::kReserved ? costs.device_memory->reserved_peak
                                                   : costs.device_memory->footprint();
   }
 
@@ -213,7 +213,7 @@ void check_search(const FitRequest& request) {
   if (searches_context(request) && request.longest_from) {
     throw Error("--mode decode searches for the longest context; remove --seq");
   }
-  if (request.by == BoundedBytes::kReserved && request.capture.device.is_cpu()) {
+  if (request.by == MemoryMetric::kReserved && request.capture.device.is_cpu()) {
     throw Error("--by reserved: a CPU has no caching allocator; use --by live, or --device cuda");
   }
 }
@@ -231,11 +231,11 @@ int search(const FitRequest& request) {
   auto list = nlohmann::json::array();
   if (!request.json) {
     fmt::print("{} of memory{}, counting {}\n", human_bytes(request.memory->bytes), of_device(*request.memory),
-               request.by == BoundedBytes::kDevice ? "allocator and CUDA context"
-               : request.by == BoundedBytes::kLive ? "live tensors only"
+               request.by == MemoryMetric::kDevice ? "allocator and CUDA context"
+               : request.by == MemoryMetric::kLive ? "live tensors only"
                                                    : "bytes reserved by the allocator");
     fmt::print("{:<16} {:>8} {:>12} {:>12} {:>12} {:>12}\n", "CHECKPOINTS", what,
-               request.by == BoundedBytes::kDevice ? "on device" : to_string(request.by), "live peak", "FLOPs a step",
+               request.by == MemoryMetric::kDevice ? "on device" : to_string(request.by), "live peak", "FLOPs a step",
                "time a step");
   }
   bool any = false;
@@ -275,7 +275,7 @@ int sweep(const CLI::App& command, const FitRequest& request) {
   const bool by_given = command.count("--by") > 0;
   if (by_given && !request.memory) throw Error("--by requires --memory");
   // A CPU has only live bytes.
-  const BoundedBytes by = !by_given && request.capture.device.is_cpu() ? BoundedBytes::kLive : request.by;
+  const MemoryMetric by = !by_given && request.capture.device.is_cpu() ? MemoryMetric::kLive : request.by;
   sweep_batches(request.capture, {*request.batches, request.memory, by, request.allocator, request.json});
   return 0;
 }
@@ -287,7 +287,7 @@ int grid(const CLI::App& command, const FitRequest& request) {
   SizeGridRequest sizes{.batches = doubling_sizes(request.batches->first, request.batches->last),
                         .seqs = doubling_sizes(request.seqs->first, request.seqs->last),
                         .memory = *request.memory,
-                        .by = live ? BoundedBytes::kLive : request.by,
+                        .by = live ? MemoryMetric::kLive : request.by,
                         .allocator = AllocatorSettings::parse(request.allocator),
                         .device = request.capture.device};
   const auto capture = [&](int64_t batch, int64_t seq) {

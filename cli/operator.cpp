@@ -9,7 +9,7 @@
 #include "cli/output.h"
 #include "cli/source_options.h"
 #include "cli/verbs.h"
-#include "shadowgraph/profile/operator_card.h"
+#include "shadowgraph/profile/operator_support.h"
 
 namespace shadowgraph::cli {
 namespace {
@@ -20,14 +20,14 @@ struct OperatorRequest {
 };
 
 int show_operator(const OperatorRequest& request) {
-  std::vector<OperatorCard> cards;
-  for (const std::string& name : request.names) std::ranges::move(operator_cards(name), std::back_inserter(cards));
+  std::vector<OperatorSupport> cards;
+  for (const std::string& name : request.names) std::ranges::move(operator_support(name), std::back_inserter(cards));
   if (request.json) {
     print_text(to_json(cards));
     return 0;
   }
   std::string text;
-  for (const OperatorCard& card : cards) text += (text.empty() ? "" : "\n") + to_text(card);
+  for (const OperatorSupport& card : cards) text += (text.empty() ? "" : "\n") + to_text(card);
   text.pop_back();
   print_text(text);
   return 0;

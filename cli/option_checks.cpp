@@ -58,7 +58,7 @@ CLI::Option* add_option(CLI::App& command, const Option& option, const ReadWords
                         const std::vector<std::string>& value) {
   if (!option.group.empty()) command.option_defaults()->group(option.group);
   const std::string name = option.flag();
-  const OptionTakes& takes = option.takes;
+  const OptionDomain& takes = option.takes;
   if (takes.kind == OptionKind::kFlag) {
     return command.add_flag_function(
         name, [read](int64_t) { read({"true"}); }, option.summary);

@@ -64,21 +64,21 @@ CLI::Option* add_field(CLI::App& command, T& value, const OptionTable<Field<T>>&
 }
 template <class T>
 CLI::Option* add_field(CLI::App& command, const std::string& name, T& value, const std::string& description,
-                       OptionTakes takes = {}) {
+                       OptionDomain takes = {}) {
   return add_field(command, value,
                    OptionTable<Field<T>>().add(name.substr(2), &Field<T>::value, description, std::move(takes)));
 }
 template <class Number>
 void add_number(CLI::App& command, const std::string& name, Number& number, double least,
                 const std::string& description) {
-  add_field(command, name, number, description, {.least = least});
+  add_field(command, name, number, description, {.min = least});
 }
 inline void add_tokens(CLI::App& command, const std::string& name, int64_t& tokens, const std::string& description) {
-  add_field(command, name, tokens, description, {.kind = OptionKind::kCount, .least = 1});
+  add_field(command, name, tokens, description, {.kind = OptionKind::kCount, .min = 1});
 }
 inline void add_bytes(CLI::App& command, const std::string& name, std::optional<int64_t>& bytes,
                       const std::string& description) {
-  add_field(command, name, bytes, description, {.kind = OptionKind::kBytes, .least = 1});
+  add_field(command, name, bytes, description, {.kind = OptionKind::kBytes, .min = 1});
 }
 // An option that may be repeated.
 inline CLI::Option* add_list(CLI::App& command, const std::string& name, std::vector<std::string>& list,

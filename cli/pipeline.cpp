@@ -87,7 +87,7 @@ void write_traces(const PipelineRun& run, const PipelineRequest& request, const 
   if (request.chakra.empty()) return;
   const Progress progress("writing " + request.chakra);
   const ChakraFiles files =
-      write_chakra(run, request.chakra, {.name = name, .processes_per_stage = request.run.ranks_apart});
+      write_chakra(run, request.chakra, {.name = name, .processes_per_stage = request.run.rank_stride});
   fmt::print(stderr, "{}: {} files, {} nodes, {}\n", request.chakra, files.files, files.nodes,
              human_bytes(files.bytes));
 }

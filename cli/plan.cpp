@@ -8,7 +8,7 @@
 
 #include "cli/option_checks.h"
 #include "cli/output.h"
-#include "cli/plan_questions.h"
+#include "cli/plan_sweep.h"
 #include "cli/progress.h"
 #include "cli/source_options.h"
 #include "cli/verbs.h"
@@ -32,7 +32,7 @@ struct ClusterOptions {
   std::string output;  // folder
   bool chakra = false;
   bool json = false;
-  WhatOptions what;
+  SweepOptions what;
 };
 
 // "4194304 (4Mi)" for 4M, if that is a multiple of `of`; otherwise empty.
@@ -82,7 +82,7 @@ void take_batch_of_graph(const CaptureRequest& step, ClusterRequest& request) {
 Graph capture_step(CaptureRequest request, const StepSize& size) {
   request.batch = size.micro_batch;
   request.layers = size.layers;
-  if (size.attention != AttentionKernel::kDevices) request.attention = size.attention;
+  if (size.attention != AttentionKernel::kDevice) request.attention = size.attention;
   return load(request).graph;
 }
 
@@ -106,16 +106,16 @@ StepSource source_of(const CaptureRequest& step) {
 }
 
 // Exports the plan for training frameworks. Returns a summary: files, frameworks without a file, and deviations.
-std::string write_exports(const PlanAnswer& answer, const StepSource& source, const std::filesystem::path& folder) {
+std::string write_exports(const ClusterPlan& answer, const StepSource& source, const std::filesystem::path& folder) {
   const TrainingPlan& plan = answer.best().plan;
   const Graph step = source.capture({.micro_batch = plan.micro_batch});
   std::string text = "\nexported files:\n";
-  for (const EngineFile& file : engine_files(plan, step,
-                                             {answer.request.sequence, answer.request.batch, answer.request.float8,
-                                              answer.request.state.gradient == 2})) {
+  for (const PlanExport& file : export_plan(plan, step,
+                                            {answer.request.sequence, answer.request.batch, answer.request.float8,
+                                             answer.request.state.gradient == 2})) {
     if (file.why_not.empty()) {
       write_file((folder / file.name).string(), file.text);
-      text += fmt::format("  {:<16} {}\n", file.name, file.engine);
+      text += fmt::format("  {:<16} {}\n", file.name, file.framework);
     } else {
       text += fmt::format("  {:<16} not written: {}\n", file.name, file.why_not);
     }
@@ -124,7 +124,7 @@ std::string write_exports(const PlanAnswer& answer, const StepSource& source, co
   return text;
 }
 
-void write_files(const PlanAnswer& answer, const StepSource& source, const ClusterOptions& options) {
+void write_files(const ClusterPlan& answer, const StepSource& source, const ClusterOptions& options) {
   if (options.output.empty()) return;
   const std::filesystem::path folder = options.output;
   std::filesystem::create_directories(folder);
@@ -134,7 +134,7 @@ void write_files(const PlanAnswer& answer, const StepSource& source, const Clust
   file("plan.txt", to_text(answer) + exports);
   file("report.html", plan_html(answer));
   file("plan.json", json_text(to_json(answer)));
-  if (!answer.best().layouts.empty()) file("layout.json", json_text(nlohmann::json(answer.best().layouts)));
+  if (!answer.best().layouts.empty()) file("parameter_layouts.json", json_text(nlohmann::json(answer.best().layouts)));
   file("pipeline.txt", to_text(answer.best().run));
   file("schedule.csv", answer.best().run.schedule().to_csv());
   file("trace.json", to_chrome_trace(answer.best().run));
@@ -158,10 +158,10 @@ int plan(const ClusterOptions& options) {
   step.steady_state = !request.state.optimizer;
   const StepSource source = source_of(step);
   if (!options.what.what.empty()) {
-    answer_questions(options.what, source, request, options.output, options.json);
+    run_sweeps(options.what, source, request, options.output, options.json);
     return 0;
   }
-  const PlanAnswer answer = plan_training(source, request);
+  const ClusterPlan answer = plan_training(source, request);
   write_files(answer, source, options);
   print_text(options.json ? json_text(to_json(answer)) : to_text(answer));
   return 0;
@@ -186,19 +186,19 @@ void add_options(CLI::App& command, ClusterOptions& options) {
                             {"input", "dtype", "host_reads", "data_sizes", "autocast", "clip_grad_norm", "grad_scaler",
                              "ema", "zero_grads", "debug", "optimizer"});
   cli::add_options(command, options.plan, ClusterRequest::table());
-  add_what_options(command, options.what);
+  add_sweep_options(command, options.what);
   begin_group(command, kOutput);
   command.add_option("-o,--output", options.output,
                      "Write report.html, plan.json, plan.txt, pipeline.txt, schedule.csv, trace.json and the plan "
                      "exported for training frameworks: " +
-                         fmt::format("{}", fmt::join(engine_file_names(), ", ")));
+                         fmt::format("{}", fmt::join(plan_export_names(), ", ")));
   command.add_flag("--chakra", options.chakra,
                    "With -o: also write Chakra traces of one replica, without reductions over replicas");
   command.add_flag("--json", options.json, "Print JSON");
   command.footer(
       "Examples:\n"
       "  shadowgraph plan llama3_405b --devices 8192xh100 --tokens-per-step 16Mi --seq 8192 -o plan\n"
-      "  shadowgraph plan llama3_405b --devices 1024xh100 --tokens-per-step 16Mi --seq 8192 --what devices,network\n"
+      "  shadowgraph plan llama3_405b --devices 1024xh100 --tokens-per-step 16Mi --seq 8192 --sweep devices,network\n"
       "  shadowgraph plan gpt2_xl --devices 16xa100 --samples-per-step 512 --seq 1024 --micro-batch 4");
 }
 

@@ -194,7 +194,7 @@ int answer_what_if(const CLI::App& command, const ProfileRequest& request) {
   WhatIf change;
   for (const std::string& text : request.what_if) apply(text, change);
   const LoadedGraph loaded = load(step);
-  const WhatIfAnswer answer = what_if(loaded.graph, change);
+  const WhatIfResult answer = what_if(loaded.graph, change);
   print_text(request.json ? json_text(to_json(answer)) : to_text(answer));
   return 0;
 }
@@ -247,7 +247,7 @@ int profile(const CLI::App& command, const ProfileRequest& request) {
   if (request.json) {
     print_text(json_text(json));
   } else {
-    print_text(report_head(profiled->costs) + to_text(profiled->costs.summary(summary_options(request))) + "\n" +
+    print_text(fit_summary(profiled->costs) + to_text(profiled->costs.summary(summary_options(request))) + "\n" +
                to_text(profiled->costs));
   }
   if (!request.folder.empty()) write_folder(request.folder, *profiled, json, request.exports);

@@ -202,7 +202,7 @@ void sweep_batches(const CaptureRequest& request, const SweepRequest& sweep) {
                profile.why_captured);
   }
   if (sweep.memory) {
-    const std::string what(sweep.by == BoundedBytes::kDevice ? "on the device" : to_string(sweep.by));
+    const std::string what(sweep.by == MemoryMetric::kDevice ? "on the device" : to_string(sweep.by));
     const std::string limit = human_bytes(sweep.memory->bytes);
     fmt::print("{}\n", largest == nullptr
                            ? "no batch of the range fits in " + limit + " (bytes " + what + ")"

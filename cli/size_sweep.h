@@ -25,7 +25,7 @@ std::optional<SizeRange> parse_size_range(const std::string& text);
 struct SweepRequest {
   SizeRange range;
   std::optional<MemoryLimit> memory;  // also prints the largest batch that fits
-  BoundedBytes by = BoundedBytes::kDevice;
+  MemoryMetric by = MemoryMetric::kDevice;
   std::string allocator;  // as in PYTORCH_ALLOC_CONF
   bool json = false;
 };

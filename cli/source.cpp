@@ -99,7 +99,7 @@ FakeTensorOptions mode_options(const CaptureRequest& request) {
   FakeTensorOptions options{
       .device = request.device, .data_sizes = data_sizes(request), .host_reads = host_reads(request)};
   at::globalContext().setSDPUseFlash(request.attention != AttentionKernel::kMath);  // read by the kernel choice of CPUs
-  if (request.attention != AttentionKernel::kDevices) allow_only(options.profile.emplace(), request.attention);
+  if (request.attention != AttentionKernel::kDevice) allow_only(options.profile.emplace(), request.attention);
   return options;
 }
 
@@ -128,7 +128,7 @@ void check_training_options(const CaptureRequest& request) {
                                                                                                   : "--zero-grads"));
 }
 
-Capture run(ProgramToCapture program, const CaptureRequest& request, const Tensors& parameters) {
+CaptureResult run(ProgramToCapture program, const CaptureRequest& request, const Tensors& parameters) {
   check_training_options(request);
   program.training = request.training;
   program.autocast = request.autocast;
@@ -205,11 +205,11 @@ LoadedGraph capture_model(const CaptureRequest& request) {
   }();
   const Progress progress("capturing " + request.source);
   if (request.generates()) check_training_options(request);
-  Capture capture = request.generates()
-                        ? models::capture_generation(model, {.prefill = request.mode == CaptureMode::kPrefill,
-                                                             .context = request.context,
-                                                             .static_cache = request.cache == CacheKind::kStatic})
-                        : run(models::program_of(model), request, model.module->parameters());
+  CaptureResult capture = request.generates()
+                              ? models::capture_generation(model, {.prefill = request.mode == CaptureMode::kPrefill,
+                                                                   .context = request.context,
+                                                                   .static_cache = request.cache == CacheKind::kStatic})
+                              : run(models::program_of(model), request, model.module->parameters());
   describe(capture.graph, request, request.source, request.dtype.value_or(c10::kFloat));
   return {std::move(capture.graph), capture.seconds, request.source};
 }
@@ -229,8 +229,8 @@ std::string with_size(const std::string& text, const std::string& name, int64_t 
 }
 
 // Returns the input specs of a file, with `batch` and `seq` replaced by --batch and --seq.
-std::vector<TensorSpecText> inputs_of_file(const CaptureRequest& request, const char* what) {
-  std::vector<TensorSpecText> specs;
+std::vector<TensorSpec> inputs_of_file(const CaptureRequest& request, const char* what) {
+  std::vector<TensorSpec> specs;
   bool batch = false;
   bool seq = false;
   for (const std::string& text : request.inputs) {
@@ -279,21 +279,21 @@ std::string converted_text(const std::vector<at::Tensor>& parameters, c10::Scala
                                      dtype_name(dtype));
 }
 
-Capture capture_program(ScriptProgram& script, const std::vector<TensorSpecText>& specs,
-                        const CaptureRequest& request) {
+CaptureResult capture_program(ScriptProgram& script, const std::vector<TensorSpec>& specs,
+                              const CaptureRequest& request) {
   script.train(request.trains());
   Tensors inputs;
-  for (const TensorSpecText& spec : specs) inputs.push_back(spec.make());
+  for (const TensorSpec& spec : specs) inputs.push_back(spec.make());
   return run(script.program(std::move(inputs)), request, script.parameters());
 }
-Capture capture_program(ExportedProgram& program, const std::vector<TensorSpecText>& specs,
-                        const CaptureRequest& request) {
+CaptureResult capture_program(ExportedProgram& program, const std::vector<TensorSpec>& specs,
+                              const CaptureRequest& request) {
   return run(program.program(program.make_inputs(specs)), request, program.parameters());
 }
 
 template <class Program>
 LoadedGraph capture_file(const CaptureRequest& request, const char* what) {
-  const std::vector<TensorSpecText> specs = inputs_of_file(request, what);
+  const std::vector<TensorSpec> specs = inputs_of_file(request, what);
   FakeTensorOptions options = mode_options(request);
   options.map_devices_to_default = true;
   // Tensors in a file's code are constants that sizes may depend on.
@@ -313,7 +313,7 @@ LoadedGraph capture_file(const CaptureRequest& request, const char* what) {
   program.make_fake(mode, request.dtype);
   const Progress progress("capturing " + request.source);
   const std::string name = std::filesystem::path(request.source).stem().string();
-  Capture capture = capture_program(program, specs, request);
+  CaptureResult capture = capture_program(program, specs, request);
   describe(capture.graph, request, name, dtype);
   if (!converted.empty()) capture.graph.metadata.other["assumed"] = converted;
   return {std::move(capture.graph), capture.seconds, name};

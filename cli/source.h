@@ -34,7 +34,7 @@ struct CaptureRequest {
   c10::Device device = c10::kCUDA;               // CPU, or CUDA with an index or without
   std::optional<c10::ScalarType> dtype = {};     // kFloat, kBFloat16; Python: also kHalf; empty: the model's own
   std::optional<c10::ScalarType> autocast = {};  // kBFloat16 or kHalf
-  AttentionKernel attention = AttentionKernel::kDevices;
+  AttentionKernel attention = AttentionKernel::kDevice;
   int64_t batch = 0;  // 0: the model's default
   int64_t seq = 0;
   int64_t layers = 0;                   // of a built-in model; 0: all layers

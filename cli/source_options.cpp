@@ -33,7 +33,7 @@ const OptionTable<CaptureRequest>& capture_options() {
                  {{"infer", kInfer}, {"train", kTrain}, {"prefill", kPrefill}, {"decode", kDecode}, {"serve", kServe}},
                  "infer, train; prefill, decode (built-in language models); serve (fit, Python models)")
           .add("context", &CaptureRequest::context, "Tokens in the KV cache (decode) or per request (serve): 4096, 8Ki",
-               {.kind = OptionKind::kCount, .least = 1})
+               {.kind = OptionKind::kCount, .min = 1})
           .words("cache", &CaptureRequest::cache, {{"grown", CacheKind::kGrown}, {"static", CacheKind::kStatic}},
                  "KV cache of prefill and decode: grown (by concatenation, default) or static")
           .words("optimizer", &CaptureRequest::optimizer,
@@ -42,15 +42,15 @@ const OptionTable<CaptureRequest>& capture_options() {
           .add("steady_state", &CaptureRequest::steady_state,
                "Capture the second training step, when optimizer state already exists")
           .add("accumulate", training(&TrainingOptions::accumulate),
-               "Gradient accumulation: micro-batches per optimizer step", {.least = 1})
+               "Gradient accumulation: micro-batches per optimizer step", {.min = 1})
           .words("autocast", &CaptureRequest::autocast, {{"bf16", c10::kBFloat16}, {"f16", c10::kHalf}},
                  "Run forward and loss under torch.autocast: bf16, f16")
           .add("clip_grad_norm", training(&TrainingOptions::clip_grad_norm),
-               "Clip gradients to this norm with torch.nn.utils.clip_grad_norm_", {.least = 0, .above = true})
+               "Clip gradients to this norm with torch.nn.utils.clip_grad_norm_", {.min = 0, .above = true})
           .add("grad_scaler", training(&TrainingOptions::grad_scaler),
                "Use torch.amp.GradScaler; gradients are assumed finite unless --host-reads overrides it")
           .add("ema", training(&TrainingOptions::ema),
-               "Keep an exponential moving average of the parameters with this decay: 0.999", {.least = 0, .most = 1})
+               "Keep an exponential moving average of the parameters with this decay: 0.999", {.min = 0, .max = 1})
           .add("zero_grads", training(&TrainingOptions::zero_grads),
                "Use zero_grad(set_to_none=False): gradients stay allocated between steps")
           .add("debug", &CaptureRequest::debug, "Show the Python traceback if the model raises (Python models only)")

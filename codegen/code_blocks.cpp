@@ -8,7 +8,7 @@
 #include <set>
 #include <unordered_set>
 
-#include "codegen/code_plan.h"
+#include "codegen/code_layout.h"
 #include "core/calls/functions.h"
 #include "core/replay/body_function.h"
 #include "ir/records.h"
@@ -149,7 +149,7 @@ bool is_function_region(const Graph& graph, RegionId id) {
 
 class BlockBuilder {
  public:
-  BlockBuilder(CodePlan& plan, const CodegenOptions& options, const std::vector<RegionId>& functions)
+  BlockBuilder(CodeLayout& plan, const CodegenOptions& options, const std::vector<RegionId>& functions)
       : plan_(plan), graph_(*plan.graph), options_(options), always_(functions.begin(), functions.end()) {}
 
   void run() {
@@ -305,7 +305,7 @@ class BlockBuilder {
     ++stamp_now_;
     const auto inside = [&](uint32_t variable) {
       const uint32_t defined = plan_.variables[variable].defined;
-      return defined != CodePlan::kGiven && defined >= block.begin && defined < block.end;
+      return defined != CodeLayout::kGiven && defined >= block.begin && defined < block.end;
     };
     const auto use = [&](uint32_t variable) {
       if (inside(variable) || stamp_[variable] == stamp_now_) return;
@@ -351,7 +351,7 @@ class BlockBuilder {
     }
   }
 
-  CodePlan& plan_;
+  CodeLayout& plan_;
   const Graph& graph_;
   const CodegenOptions& options_;
   const std::unordered_set<RegionId> always_;
@@ -363,7 +363,7 @@ class BlockBuilder {
 
 }  // namespace
 
-void build_blocks(CodePlan& plan, const CodegenOptions& options, const std::vector<RegionId>& functions) {
+void build_blocks(CodeLayout& plan, const CodegenOptions& options, const std::vector<RegionId>& functions) {
   BlockBuilder(plan, options, functions).run();
 }
 

@@ -111,7 +111,7 @@ std::string BlockNames::relative(std::string_view path) const {
 // there are several.
 std::string BlockNames::wanted(uint32_t variable) const {
   const CodeVariable& v = plan_.variables[variable];
-  if (v.defined == CodePlan::kGiven) {
+  if (v.defined == CodeLayout::kGiven) {
     return relative(plan_.given[v.given].name);
   }
   const CodeStep& step = plan_.steps[v.defined];
@@ -140,7 +140,7 @@ const std::string& BlockNames::of(uint32_t variable) {
   return names_.emplace(variable, scope_.take(wanted(variable))).first->second;
 }
 
-std::string function_name(const CodePlan& plan, const CodeBlock& block) {
+std::string function_name(const CodeLayout& plan, const CodeBlock& block) {
   const Graph& graph = *plan.graph;
   std::string name;
   const Region& region = graph.region(block.region);
@@ -171,7 +171,7 @@ std::string function_name(const CodePlan& plan, const CodeBlock& block) {
 
 // Returns the tensors whose last use is each statement of a block. Generated code frees them there, so that its peak
 // memory is the graph's.
-std::vector<std::vector<uint32_t>> last_uses(const CodePlan& plan, const CodeBlock& block,
+std::vector<std::vector<uint32_t>> last_uses(const CodeLayout& plan, const CodeBlock& block,
                                              const std::vector<uint32_t>& kept) {
   std::unordered_map<uint32_t, size_t> last;
   std::vector<uint32_t> order;

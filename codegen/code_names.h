@@ -5,7 +5,7 @@
 #include <string_view>
 #include <unordered_map>
 
-#include "codegen/code_plan.h"
+#include "codegen/code_layout.h"
 
 namespace shadowgraph {
 
@@ -33,7 +33,7 @@ class Scope {
 // equal blocks have equal text and share a function.
 class BlockNames {
  public:
-  BlockNames(const CodePlan& plan, const CodeBlock& block) : plan_(plan), block_(block) {}
+  BlockNames(const CodeLayout& plan, const CodeBlock& block) : plan_(plan), block_(block) {}
 
   // Returns the variable's name, chosen on the first call.
   const std::string& of(uint32_t variable);
@@ -46,19 +46,19 @@ class BlockNames {
   std::string wanted(uint32_t variable) const;
   std::string relative(std::string_view path) const;
 
-  const CodePlan& plan_;
+  const CodeLayout& plan_;
   const CodeBlock& block_;
   Scope scope_;
   std::unordered_map<uint32_t, std::string> names_;
 };
 
 // "gpt2_block_backward"; "backward_part" for a part outside all modules.
-std::string function_name(const CodePlan& plan, const CodeBlock& block);
+std::string function_name(const CodeLayout& plan, const CodeBlock& block);
 // "aten::_softmax.out" becomes softmax.
 std::string short_operator_name(const std::string& target);
 
 // By item of the block: the variables whose last use is there, except those that the block returns and those in `kept`.
-std::vector<std::vector<uint32_t>> last_uses(const CodePlan& plan, const CodeBlock& block,
+std::vector<std::vector<uint32_t>> last_uses(const CodeLayout& plan, const CodeBlock& block,
                                              const std::vector<uint32_t>& kept);
 
 }  // namespace shadowgraph

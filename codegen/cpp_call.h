@@ -8,8 +8,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "codegen/code_layout.h"
 #include "codegen/code_names.h"
-#include "codegen/code_plan.h"
 #include "shadowgraph/export.h"
 #include "shadowgraph/graph/graph.h"
 #include "shadowgraph/graph/target.h"
@@ -32,7 +32,7 @@ class CppCalls {
   // Returns the name of a variable in the current function.
   using NameOf = std::function<std::string(uint32_t variable)>;
 
-  CppCalls(const CodePlan& plan, const CodegenOptions& options, CppNeeds& needs)
+  CppCalls(const CodeLayout& plan, const CodegenOptions& options, CppNeeds& needs)
       : plan_(plan), graph_(*plan.graph), options_(options), needs_(needs) {}
 
   // Form of a call's results. kStack: a vector of IValues, as returned by calls through the dispatcher.
@@ -64,7 +64,7 @@ class CppCalls {
   std::string tensor_options(std::span<const Argument> four);
   std::string constant(ConstantId id);
 
-  const CodePlan& plan_;
+  const CodeLayout& plan_;
   const Graph& graph_;
   const CodegenOptions& options_;
   CppNeeds& needs_;

@@ -3,7 +3,7 @@
 // NAME.cpp contains headers, devices, helpers, small constants, functions, `run` and `run_by_name`. Helpers are only
 // included if they are called, so small graphs give small files.
 //
-// The plan (code_plan.h) determines variables, functions and lifetimes; this file gives them a C++ form. Writing
+// The plan (code_layout.h) determines variables, functions and lifetimes; this file gives them a C++ form. Writing
 // expressions (cpp_call.h) collects the required headers, helpers and constants in CppNeeds, which assemble() writes
 // last.
 //
@@ -92,7 +92,7 @@ using Returns = CppCalls::Returns;
 
 class CppFunctions {
  public:
-  CppFunctions(const CodePlan& plan, const CodegenOptions& options, CppNeeds& needs)
+  CppFunctions(const CodeLayout& plan, const CodegenOptions& options, CppNeeds& needs)
       : plan_(plan), graph_(*plan.graph), options_(options), needs_(needs), calls_(plan, options, needs) {}
 
   // Writes a function for every block except the last, which is the whole graph; blocks with equal text share one.
@@ -459,7 +459,7 @@ class CppFunctions {
     refuse_node(graph_, node, "its result " + std::to_string(position) + " is not one of its operands");
   }
 
-  const CodePlan& plan_;
+  const CodeLayout& plan_;
   const Graph& graph_;
   const CodegenOptions& options_;
   CppNeeds& needs_;
@@ -475,7 +475,7 @@ class CppWriter {
   CppWriter(const Graph& graph, const CodegenOptions& options)
       : options_(options),
         name_(identifier(options.name)),
-        plan_(CodePlan::make(graph, options)),
+        plan_(CodeLayout::make(graph, options)),
         graph_(*plan_.graph),
         functions_(plan_, options, needs_) {}
 
@@ -529,7 +529,7 @@ class CppWriter {
     } else if (!plan_.outputs.empty()) {
       body += "  Outputs out;\n";
       for (size_t i = 0; i < plan_.outputs.size(); ++i) {
-        if (plan_.outputs[i].variable == CodePlan::kNoVariable) continue;
+        if (plan_.outputs[i].variable == CodeLayout::kNoVariable) continue;
         body += fmt::format("  out.{} = {};\n", output_names_[i], output_text(i, names));
       }
       body += "  return out;\n";
@@ -540,12 +540,12 @@ class CppWriter {
   bool single_output() const { return plan_.outputs.size() == 1; }
   std::string output_text(size_t i, BlockNames& names) const {
     const uint32_t variable = plan_.outputs[i].variable;
-    return variable == CodePlan::kNoVariable ? "at::Tensor()" : names.of(variable);
+    return variable == CodeLayout::kNoVariable ? "at::Tensor()" : names.of(variable);
   }
 
   // Checks an input against the graph. A tensor whose geometry the program changes (t_, resize_) gets a separate tensor
   // object, since the caller's must not change.
-  std::string check_and_own(const CodePlan::Given& given, const std::string& name) {
+  std::string check_and_own(const CodeLayout::Given& given, const std::string& name) {
     needs_.helpers.insert("expect");
     std::string text;
     if (given.node.valid()) {
@@ -601,7 +601,7 @@ class CppWriter {
     return text;
   }
 
-  std::string comment(const CodePlan::Given& given) const {
+  std::string comment(const CodeLayout::Given& given) const {
     if (!given.node.valid()) return "";
     const ValueId id = graph_.results(given.node)[0].ref.value;
     const TargetId target = graph_.node(given.node).target;
@@ -772,7 +772,7 @@ target_link_libraries({0} PUBLIC ${{TORCH_LIBRARIES}})
 
   const CodegenOptions& options_;
   std::string name_;
-  CodePlan plan_;
+  CodeLayout plan_;
   const Graph& graph_;  // the plan's
   CppNeeds needs_;
   CppFunctions functions_;

@@ -11,8 +11,8 @@
 #include <set>
 #include <string>
 
+#include "codegen/code_layout.h"
 #include "codegen/code_names.h"
-#include "codegen/code_plan.h"
 #include "codegen/literals.h"
 #include "core/calls/functions.h"
 #include "ir/operators/operator_facts.h"
@@ -30,7 +30,7 @@ class PythonCalls {
  public:
   using NameOf = std::function<std::string(uint32_t variable)>;
 
-  PythonCalls(const CodePlan& plan, const CodegenOptions& options)
+  PythonCalls(const CodeLayout& plan, const CodegenOptions& options)
       : plan_(plan), graph_(*plan.graph), options_(options) {}
 
   // Throws UnsupportedError for nodes that cannot be expressed.
@@ -219,7 +219,7 @@ class PythonCalls {
     return "torch.ops." + name + "." + overload;
   }
 
-  const CodePlan& plan_;
+  const CodeLayout& plan_;
   const Graph& graph_;
   const CodegenOptions& options_;
   std::set<std::string> helpers_;    // "alias_of": functions at the top of the file
@@ -315,7 +315,7 @@ class PythonWriter {
   PythonWriter(const Graph& graph, const CodegenOptions& options)
       : options_(options),
         name_(identifier(options.name)),
-        plan_(CodePlan::make(graph, options)),
+        plan_(CodeLayout::make(graph, options)),
         graph_(*plan_.graph),
         calls_(plan_, options) {}
 
@@ -547,7 +547,7 @@ class PythonWriter {
     body += indent + "return {\n";
     for (const auto& output : plan_.outputs) {
       body += fmt::format("{}    {}: {},\n", indent, python::quoted(output.key()),
-                          output.variable == CodePlan::kNoVariable ? "None" : names.of(output.variable));
+                          output.variable == CodeLayout::kNoVariable ? "None" : names.of(output.variable));
     }
     body += indent + "}\n";
     std::string head =
@@ -575,7 +575,7 @@ class PythonWriter {
 
   const CodegenOptions& options_;
   std::string name_;
-  CodePlan plan_;
+  CodeLayout plan_;
   const Graph& graph_;  // the plan's
   PythonCalls calls_;
   GeneratedCode code_;

@@ -134,7 +134,7 @@ std::string number(double value) {
 std::string quoted(std::string_view text) {
   std::string out = "\"";
   while (!text.empty()) {
-    const Character c = take_character(text);
+    const Character c = pop_character(text);
     if (c.point == '"' || c.point == '\\') out += '\\';
     if (c.printable()) {
       out += c.bytes;

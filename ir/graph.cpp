@@ -348,7 +348,7 @@ void Graph::set_geometry(ValueId id, const TensorMeta& spec) {
 
 // Gives a value unshared dims. Only needed by code that writes sizes in place: instances of a SymbolicGraph keep the
 // addresses.
-void Graph::own_dims(ValueId id) {
+void Graph::unshare_dims(ValueId id) {
   const Run own = ints_.push_run(2U * value(id).rank);
   const auto shared = ints_.view({value(id).dims, own.size});
   std::copy(shared.begin(), shared.end(), ints_.view(own).begin());

@@ -120,7 +120,7 @@ void Graph::Editor::rehome(const Rehoming& rehoming) {
     see(graph_.value(v).producer);
     graph_.for_each_use(v, see);
   }
-  if (last.valid()) graph_.extend_life(rehoming.to, last);
+  if (last.valid()) graph_.extend_lifetime(rehoming.to, last);
   for (ValueId v : rehoming.values) {
     repair_saved(graph_.value(v).producer);
     graph_.for_each_use(v, [&](NodeId user) { repair_saved(user); });
@@ -179,7 +179,7 @@ uint32_t Graph::Editor::redirect(ValueId of, ValueId with, const UseFilter* filt
     graph_.uses_[argument->ref.use] = {.user = graph_.uses_[argument->ref.use].user, .value = with};
     append_use(argument->ref.use, with);
   }
-  if (to.valid() && !users.empty()) graph_.extend_life(to, users.back());
+  if (to.valid() && !users.empty()) graph_.extend_lifetime(to, users.back());
   rehome(rehoming);
   // A tensor saved as the changed argument is now the new value: autograd would have saved the operator's input.
   for (NodeId user : users) {
@@ -282,7 +282,7 @@ void Graph::set_arguments(NodeId id, std::span<const Argument> arguments) {
   nodes_[id.index].arguments = Editor(*this).own_arguments(kept);
   Editor(*this).enter_uses(id, arguments_.view(node(id).arguments));
   for_each_input(id, [&](ValueId v) {
-    if (value(v).storage.valid()) extend_life(value(v).storage, id);
+    if (value(v).storage.valid()) extend_lifetime(value(v).storage, id);
   });
   for (const Editor::Rehoming& rehoming : rehomings) Editor(*this).rehome(rehoming);
   // A tensor saved as a changed argument is now the new argument.
@@ -412,7 +412,7 @@ void Graph::Editor::drop_free(StorageId id) {
 
 // If the storage would be freed before `user`, moves the free to `user`. End nodes free nothing: what they hold stays
 // alive in the caller.
-void Graph::extend_life(StorageId id, NodeId user) {
+void Graph::extend_lifetime(StorageId id, NodeId user) {
   const NodeId freed = storage(id).freed_after;
   if (!freed.valid() || is_erased(freed) || !is_before(freed, user)) return;
   Editor(*this).drop_free(id);

@@ -31,7 +31,7 @@ std::vector<NodeId> Graph::users_of(ValueId id) const {
 std::vector<NodeId> nodes_calling(const Graph& graph, std::string_view name) {
   std::vector<bool> wanted(graph.target_count());
   for (uint32_t i = 0; i < graph.target_count(); ++i) {
-    wanted[i] = stands_for(name, graph.target(TargetId(i)).name());
+    wanted[i] = matches_operator(name, graph.target(TargetId(i)).name());
   }
   std::vector<NodeId> found;
   for (NodeId n : graph.nodes()) {
@@ -168,7 +168,7 @@ void Graph::move_range_before(NodeId first, NodeId last, NodeId position) {
   if (earlier) return;
   for (NodeId n : range) {
     const auto touch = [&](ValueId v) {
-      if (value(v).storage.valid()) extend_life(value(v).storage, n);
+      if (value(v).storage.valid()) extend_lifetime(value(v).storage, n);
     };
     for_each_input(n, touch);
     for_each_output(n, touch);
@@ -297,7 +297,7 @@ NodeId InsertionPoint::insert(TargetId target, std::span<const Argument> argumen
   node.source = source_;
   // An operand whose storage was freed earlier is kept alive up to the new node.
   graph_.for_each_input(id, [&](ValueId v) {
-    if (graph_.value(v).storage.valid()) graph_.extend_life(graph_.value(v).storage, id);
+    if (graph_.value(v).storage.valid()) graph_.extend_lifetime(graph_.value(v).storage, id);
   });
   return id;
 }

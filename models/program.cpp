@@ -21,7 +21,7 @@ ProgramToCapture program_of(const BuiltModel& model, torch::optim::Optimizer* op
   return program;
 }
 
-Capture capture_generation(const BuiltModel& model, const GenerationStep& step) {
+CaptureResult capture_generation(const BuiltModel& model, const GenerationStep& step) {
   if (!model.cache || !model.next) {
     throw std::invalid_argument(
         "this model has no key-value cache; prefill and decode require a generative language model, gpt2 or llama3");
@@ -43,7 +43,7 @@ Capture capture_generation(const BuiltModel& model, const GenerationStep& step) 
                             ? KeyValueCache(shape, ids.size(0), past, step.static_cache ? tokens : 0, options)
                             : KeyValueCache(shape);
   const auto begin = std::chrono::steady_clock::now();
-  CaptureSession session(*model.module);
+  Capture session(*model.module);
   session.name_input(ids, "input_ids");
   if (step.static_cache || past > 0) {
     for (const auto& [name, tensor] : cache.tensors()) session.name_input(tensor, name);

@@ -2,7 +2,7 @@
 //
 //     BuiltModel model = build("gpt2", {.tiny = true});
 //     torch::optim::AdamW adamw(model.module->parameters());
-//     Capture step = capture_training_step(program_of(model, &adamw));
+//     CaptureResult step = capture_training_step(program_of(model, &adamw));
 #pragma once
 
 #include <cstdint>
@@ -29,6 +29,6 @@ struct GenerationStep {
 // Outputs: the logits, then the cache. `other` metadata: generation, context, cache, cache_bytes_per_token,
 // cache_bytes, positions. Throws std::invalid_argument for models without a cache, a context below 1, and more tokens
 // than the model has positions.
-Capture capture_generation(const BuiltModel& model, const GenerationStep& step);
+CaptureResult capture_generation(const BuiltModel& model, const GenerationStep& step);
 
 }  // namespace shadowgraph::models

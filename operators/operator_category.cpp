@@ -5,7 +5,7 @@
 #include "ir/operators/operator_name.h"
 #include "profiler/cost/elementwise_table.h"
 #include "profiler/cost/flop_table.h"
-#include "shadowgraph/profile/operator_card.h"
+#include "shadowgraph/profile/operator_support.h"
 
 namespace shadowgraph {
 namespace {

@@ -26,7 +26,7 @@ namespace shadowgraph {
 struct ProfileViews {
   std::once_flag findings_once, plan_once;
   std::vector<Finding> findings;
-  MemoryPlan plan;
+  MemoryLayout plan;
 };
 // The modules, and the module that each node is charged to. A backward node is charged to that of its forward node.
 struct NodeModules {
@@ -103,8 +103,8 @@ std::vector<LiveStorage> describe_storages(const Graph& graph, const MemoryTimel
 // As in shadowgraph/profile/memory.h, on costs that have been computed already.
 DeviceMemory device_memory(const ProgramCosts& costs, const DeviceMemoryOptions& options);
 std::vector<SettingsOutcome> other_settings(const ProgramCosts& costs, const DeviceMemoryOptions& options);
-std::vector<PinnedMemory> pinned_memory(const ProgramCosts& costs, const DeviceMemoryOptions& options);
-MemoryPlan plan_memory(const ProgramCosts& costs, const PlanOptions& options);
+std::vector<FragmentationCause> fragmentation_causes(const ProgramCosts& costs, const DeviceMemoryOptions& options);
+MemoryLayout memory_layout(const ProgramCosts& costs, const MemoryLayoutOptions& options);
 
 // The stream a node was issued on and the events it waits for: notes that the recorder leaves
 // (core/capture/recorder.h).

@@ -35,7 +35,7 @@ PUBLIC = {
     "passes": ["passes/*"],
     "codegen": ["codegen/*"],
     "kernels": ["kernels/*"],
-    "operators": ["profile/operator_card"],
+    "operators": ["profile/operator_support"],
     "profiler": ["profile/*"],
     "sharding": ["shard/*"],
     "parallel": ["plan/*"],
@@ -66,7 +66,7 @@ ROOM_OF_PUBLIC = {
 }
 # Internal headers of core for higher layers: calling nodes on fake tensors, and functions that graphs call by name.
 CORE_INTERFACE = re.compile(
-    r"core/(calls/|replay/(body_function|replay_program)\.h|fake/(pretended_devices|process_groups)\.h|"
+    r"core/(calls/|replay/(body_function|replay_program)\.h|fake/(simulated_devices|process_groups)\.h|"
     r"libtorch/kernels\.h)"
 )
 USES_CORE_INTERFACE = {"passes", "codegen", "profiler", "sharding", "parallel", "viz"}

@@ -14,17 +14,17 @@
 namespace shadowgraph {
 namespace {
 
-std::string range_of(const OptionTakes& takes) {
+std::string range_of(const OptionDomain& takes) {
   if (takes.above) {
-    return fmt::format(" > {}{}", takes.least, takes.most < 9e18 ? fmt::format(" and <= {}", takes.most) : "");
+    return fmt::format(" > {}{}", takes.min, takes.max < 9e18 ? fmt::format(" and <= {}", takes.max) : "");
   }
-  if (takes.most < 9e18 && takes.most != std::numeric_limits<int32_t>::max()) {
-    return fmt::format(" from {} to {}", takes.least, takes.most);
+  if (takes.max < 9e18 && takes.max != std::numeric_limits<int32_t>::max()) {
+    return fmt::format(" from {} to {}", takes.min, takes.max);
   }
-  return std::isinf(takes.least) ? "" : fmt::format(" >= {}", takes.least);
+  return std::isinf(takes.min) ? "" : fmt::format(" >= {}", takes.min);
 }
 
-std::string one_of(const OptionTakes& takes) {
+std::string one_of(const OptionDomain& takes) {
   if (!takes.words.empty()) return fmt::format("one of {}", fmt::join(takes.words, ", "));
   switch (takes.kind) {
     case OptionKind::kText:
@@ -45,17 +45,17 @@ std::string one_of(const OptionTakes& takes) {
   return "";
 }
 
-[[noreturn]] void refuse_value(const std::string& text, const OptionTakes& takes) {
+[[noreturn]] void refuse_value(const std::string& text, const OptionDomain& takes) {
   throw Error(fmt::format("'{}' is not {}", text, one_of(takes)));
 }
 
-bool within(double number, const OptionTakes& takes) {
-  return number >= takes.least && number <= takes.most && !(takes.above && number == takes.least);
+bool within(double number, const OptionDomain& takes) {
+  return number >= takes.min && number <= takes.max && !(takes.above && number == takes.min);
 }
 
 }  // namespace
 
-std::string OptionTakes::text() const {
+std::string OptionDomain::text() const {
   const std::string one = one_of(*this);
   return list ? "a list, each " + one : one;
 }
@@ -115,13 +115,13 @@ std::string Option::joined(const std::vector<std::string>& words) { return fmt::
 
 namespace internal {
 
-size_t choice_of(const std::string& text, const OptionTakes& takes) {
+size_t choice_of(const std::string& text, const OptionDomain& takes) {
   const auto found = std::ranges::find(takes.words, text);
   if (found == takes.words.end()) refuse_value(text, takes);
   return static_cast<size_t>(found - takes.words.begin());
 }
 
-int64_t whole_of(const std::string& text, const OptionTakes& takes) {
+int64_t whole_of(const std::string& text, const OptionDomain& takes) {
   std::optional<int64_t> number = parse_number<int64_t>(text);
   if (!number && takes.kind == OptionKind::kCount) number = parse_count(text);
   if (!number && takes.kind == OptionKind::kBytes) number = parse_bytes(text);
@@ -129,7 +129,7 @@ int64_t whole_of(const std::string& text, const OptionTakes& takes) {
   return *number;
 }
 
-double number_of(const std::string& text, const OptionTakes& takes) {
+double number_of(const std::string& text, const OptionDomain& takes) {
   std::optional<double> number;
   if (takes.kind == OptionKind::kSeconds) {
     number = text == "0s" ? 0 : parse_duration(text);  // parse_duration accepts positive durations only
@@ -142,7 +142,7 @@ double number_of(const std::string& text, const OptionTakes& takes) {
   return *number;
 }
 
-bool flag_of(const std::string& text, const OptionTakes& takes) {
+bool flag_of(const std::string& text, const OptionDomain& takes) {
   if (text != "true" && text != "false") refuse_value(text, takes);
   return text == "true";
 }

@@ -25,7 +25,7 @@ struct Character {
   bool printable() const;
 };
 // Removes and returns the first character. `text` must not be empty.
-Character take_character(std::string_view& text);
+Character pop_character(std::string_view& text);
 
 // Replaces invalid UTF-8 by '?'.
 std::string utf8_text(std::string_view text);

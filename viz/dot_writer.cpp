@@ -233,7 +233,7 @@ class Writer {
 std::string escape_dot(std::string_view text, std::string_view line_end) {
   std::string out;
   while (!text.empty()) {
-    const Character c = take_character(text);
+    const Character c = pop_character(text);
     if (c.point == '\n') {
       out += line_end;
     } else if (!c.printable()) {

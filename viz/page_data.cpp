@@ -290,7 +290,7 @@ void add_modules(const Profile& profile, Columns& columns, Texts& texts) {
   }
   for (uint32_t m = 0; m < profile.modules.size(); ++m) {
     const ModuleProfile& module = profile.modules[m];
-    const GroupFigures& figures = module.figures;
+    const GroupCosts& figures = module.figures;
     parent.add(parents[m]);
     // Write only the part below the parent; a long path would otherwise be repeated at every level.
     const std::string& above = profile.modules[parents[m]].path;
@@ -570,7 +570,7 @@ class PageData {
       existed.add(existed_before(graph_, storage) ? 1 : 0);
     }
     if (storage_order_.size() > kMaxPlannedStorages) return;
-    const MemoryPlan plan = profile_.plan();
+    const MemoryLayout plan = profile_.memory_layout();
     Column& place = columns_.delta("storage.place");
     for (const StorageId id : storage_order_) place.add(plan.offsets[id] + 1);
     json own = json::array();

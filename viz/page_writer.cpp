@@ -111,7 +111,7 @@ std::string to_html(const Profile& profile, const HtmlOptions& options) {
   return page_of(title, "page.js", texts);
 }
 
-std::string plan_html(const PlanAnswer& answer) {
+std::string plan_html(const ClusterPlan& answer) {
   nlohmann::json data = to_json(answer);
   data["device_title"] = answer.request.device.title;
   nlohmann::json& actions = data["actions"] = nlohmann::json::array();

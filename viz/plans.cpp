@@ -17,9 +17,9 @@ namespace shadowgraph {
 namespace {
 
 // Formats "reduce_scatter tp, all_reduce dp 12.0 MiB".
-std::string redistribution_text(const Graph& graph, const ShardingPlan& plan, const PlannedCopy& copy) {
+std::string redistribution_text(const Graph& graph, const GraphLayouts& plan, const LayoutChange& copy) {
   std::string text;
-  for (const RedistributionStep& step : copy.way.steps) {
+  for (const RedistributionStep& step : copy.path.steps) {
     text += fmt::format("{}{} {}", text.empty() ? "" : ", ", to_string(step.kind), plan.mesh.axes[step.axis].name);
   }
   int64_t bytes = static_cast<int64_t>(c10::elementSize(graph.value(copy.value).dtype));
@@ -159,7 +159,7 @@ class PipelinePicture {
 
 }  // namespace
 
-ViewModel view_of_plan(const Graph& graph, const ShardingPlan& plan, const RedistributionPlanner& planner,
+ViewModel view_of_plan(const Graph& graph, const GraphLayouts& plan, const RedistributionPlanner& planner,
                        const ViewOptions& options) {
   std::vector<std::pair<NodeId, std::string>> lies;
   IdMap<ValueId, const Layout*> layout_of;
@@ -173,7 +173,7 @@ ViewModel view_of_plan(const Graph& graph, const ShardingPlan& plan, const Redis
     if (!layouts.results.empty()) lies.emplace_back(node, to_string(layouts.results[0]));
   }
   std::map<std::tuple<ValueId, PhaseId, std::string>, std::string> text_of;
-  for (const PlannedCopy& copy : copies_of(graph, plan, planner)) {
+  for (const LayoutChange& copy : layout_changes(graph, plan, planner)) {
     text_of[{copy.value, copy.phase, to_string(copy.to)}] = redistribution_text(graph, plan, copy);
   }
   const NodeColors colors = colors_by_kind(fmt::format("layout on {}", plan.mesh.to_string()), lies);
@@ -190,7 +190,7 @@ ViewModel view_of_plan(const Graph& graph, const ShardingPlan& plan, const Redis
         const Layout& wanted = layouts.operands[operand++];
         const Layout* const from = std::as_const(layout_of)[v];
         if (v != value || from == nullptr || *from == wanted) return;
-        const auto found = text_of.find({v, phase_of_copies(graph, user), to_string(wanted)});
+        const auto found = text_of.find({v, phase_of_layout_changes(graph, user), to_string(wanted)});
         if (found != text_of.end()) note = found->second + (note.empty() ? "" : ", ") + note;
       });
       user = graph.value(value).producer;

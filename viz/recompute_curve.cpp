@@ -101,14 +101,14 @@ std::string to_svg(const RecomputeCurve& curve, const std::string& title) {
     svg += fmt::format(
         "<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"{}\" fill=\"{}\"><title>{}: {}, {} FLOPs "
         "recomputed</title></circle>\n",
-        x_of(static_cast<double>(point.flops)), y_of(static_cast<double>(point.peak)), radius, colour, point.made_by,
+        x_of(static_cast<double>(point.flops)), y_of(static_cast<double>(point.peak)), radius, colour, point.policy,
         human_bytes(point.peak), human_count(point.flops));
   };
   for (const RecomputePoint& point : curve.points) mark(point, "#1f6fb4", 2.5);
-  const auto colour_of = [](const std::string& made_by) {
-    return made_by == "budget" ? "#c46210" : made_by == "sqrt" ? "#2e8b57" : "#8a2be2";
+  const auto colour_of = [](const std::string& policy) {
+    return policy == "budget" ? "#c46210" : policy == "sqrt" ? "#2e8b57" : "#8a2be2";
   };
-  for (const RecomputePoint& point : curve.others) mark(point, colour_of(point.made_by), 3.5);
+  for (const RecomputePoint& point : curve.others) mark(point, colour_of(point.policy), 3.5);
   struct Legend {
     const char* name;
     const char* colour;

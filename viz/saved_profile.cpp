@@ -27,7 +27,7 @@ void check_saved_profile(const JsonPlace& profile) {
   for (const char* key : {"flops", "elementwise_flops", "transcendental"}) check_amounts(profile.find(key));
   for (const char* key : {"parameters", "saved_bytes"}) profile.amount_or(key, 0);
   for (const auto& [key, figure] : {std::pair{"device_memory", "reserved_peak_bytes"},
-                                    std::pair{"static_plan", "bytes"}, std::pair{"time", "seconds"}}) {
+                                    std::pair{"memory_layout", "bytes"}, std::pair{"time", "seconds"}}) {
     if (const auto inside = profile.find(key)) inside->amount_or(figure, 0);
   }
   std::vector<JsonPlace> modules;

@@ -399,14 +399,14 @@ class ViewBuilder {
     const std::vector<size_t> boxes = boxes_by_depth(drawn_, contents_, hidden_);
     int depth = first_depth(boxes);
     size_t rows = make(depth);
-    const bool wished = options_.depth.has_value() || is_part() || options_.most_rows == 0;
-    if (wished || rows <= options_.most_rows) return finished(boxes);
+    const bool wished = options_.depth.has_value() || is_part() || options_.max_rows == 0;
+    if (wished || rows <= options_.max_rows) return finished(boxes);
     const size_t unfolded = rows;
     // Closing modules is preferred to merging operators, as long as enough boxes are left.
-    while (depth > 0 && rows > options_.most_rows && boxes[static_cast<size_t>(depth) - 1] >= kFewBoxes)
+    while (depth > 0 && rows > options_.max_rows && boxes[static_cast<size_t>(depth) - 1] >= kFewBoxes)
       rows = make(--depth);
-    if (rows > options_.most_rows) {
-      const size_t each = (rows + options_.most_rows - 1) / options_.most_rows;
+    if (rows > options_.max_rows) {
+      const size_t each = (rows + options_.max_rows - 1) / options_.max_rows;
       join_runs(each, false);
       unfold_hint_ = fmt::format(
           "up to {} consecutive boxes are merged: {} were stacked vertically; rows 0 (--rows 0) unfolds", each, rows);
@@ -428,7 +428,7 @@ class ViewBuilder {
   int first_depth(const std::vector<size_t>& boxes) const {
     const auto deepest = static_cast<int>(boxes.size()) - 1;
     const bool asked = options_.depth.has_value();
-    const size_t most = options_.most_boxes;
+    const size_t most = options_.max_boxes;
     const size_t limit = asked      ? most
                          : most > 0 ? std::min(options_.comfortable_boxes, most)
                                     : options_.comfortable_boxes;
@@ -450,9 +450,9 @@ class ViewBuilder {
     collapse_crowds();
     make_boxes();
     make_clusters();
-    if (options_.most_boxes > 0 && view_.boxes.size() > options_.most_boxes) {
+    if (options_.max_boxes > 0 && view_.boxes.size() > options_.max_boxes) {
       boxes_before_joining_ = view_.boxes.size();
-      joined_ = (view_.boxes.size() + options_.most_boxes - 1) / options_.most_boxes;
+      joined_ = (view_.boxes.size() + options_.max_boxes - 1) / options_.max_boxes;
       join_runs(joined_, true);
     }
     make_edges();
@@ -492,7 +492,7 @@ class ViewBuilder {
       if (!is_hidden(c) && contents_[c].visible > 0) ++children[clusters()[c].parent];
     }
     for (uint32_t c = 1; c < clusters().size(); ++c) {
-      if (collapsed_[c] != 0 || clusters()[c].phase || children[c] <= options_.most_children) continue;
+      if (collapsed_[c] != 0 || clusters()[c].phase || children[c] <= options_.max_children) continue;
       collapsed_[c] = 1;
       ++crowded_;
     }
@@ -664,19 +664,19 @@ class ViewBuilder {
       view_.notes.push_back(fmt::format("part of the graph: {} operators are omitted", drawn_.left_out));
     if (options_.depth && view_.depth < std::min(*options_.depth, deepest)) {
       view_.notes.push_back(fmt::format("depth {} instead of {}: more than {} boxes (--boxes allows more)", view_.depth,
-                                        std::min(*options_.depth, deepest), options_.most_boxes));
+                                        std::min(*options_.depth, deepest), options_.max_boxes));
     } else if (!options_.depth && view_.depth < deepest) {
       view_.notes.push_back(fmt::format("modules below level {} are collapsed", view_.depth));
     }
     if (!unfold_hint_.empty()) view_.notes.push_back(unfold_hint_);
     if (crowded_ > 0) {
       view_.notes.push_back(
-          fmt::format("{} modules with more than {} boxes are collapsed", crowded_, options_.most_children));
+          fmt::format("{} modules with more than {} boxes are collapsed", crowded_, options_.max_children));
     }
     if (joined_ > 0) {
       view_.notes.push_back(
           fmt::format("up to {} consecutive boxes are merged: {} would exceed {} (--boxes allows more)", joined_,
-                      boxes_before_joining_, options_.most_boxes));
+                      boxes_before_joining_, options_.max_boxes));
     }
     if (from_hidden_ > 0) {
       view_.notes.push_back(fmt::format("{} tensors from hidden phases have no edge", from_hidden_));

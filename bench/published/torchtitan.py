@@ -26,7 +26,7 @@ def predicted(row):
     if row["schedule"]:
         ranks = ranks_of(program, row["schedule"])
         seconds = ranks.run(spec=device(), interconnect="h100").seconds
-        reserved = [role.report.dict()["device_memory"]["reserved_peak_bytes"] for role in ranks.roles]
+        reserved = [role.profile.dict()["device_memory"]["reserved_peak_bytes"] for role in ranks.roles]
     else:
         report = program.profile().dict()
         seconds = report["communication"]["overlap"]["seconds"]

@@ -2,7 +2,7 @@
 
 #include <c10/util/SmallVector.h>
 
-#include "core/calls/own_generators.h"
+#include "core/calls/program_generators.h"
 #include "core/fake/dispatch/operator_info.h"
 #include "core/fake/fake_tensor_impl.h"
 #include "core/fake/mode_state.h"
@@ -10,7 +10,7 @@
 
 namespace shadowgraph {
 
-bool runs_as_others(const c10::OperatorHandle& op) { return OperatorInfo::of(op).route == Route::kComposite; }
+bool is_decomposed(const c10::OperatorHandle& op) { return OperatorInfo::of(op).route == Route::kComposite; }
 
 Argument argument_of(Graph& graph, const c10::IValue& value, TensorArgument tensor) {
   if (value.isTensor()) return value.toTensor().defined() ? tensor(value.toTensor()) : Argument::none();
@@ -78,11 +78,11 @@ TensorMeta spec_of(const FakeTensorImpl& fake, StorageId storage) {
           .strides = {fake.strides().data(), fake.strides().size()},
           .storage = storage,
           .offset = fake.storage_offset(),
-          .device = fake.pretended_device()};
+          .device = fake.simulated_device()};
 }
 
 Storage storage_of(const FakeTensorImpl& fake, NodeId born) {
-  const c10::Device device = fake.pretended_device();
+  const c10::Device device = fake.simulated_device();
   return {.bytes = static_cast<int64_t>(fake.unsafe_storage().nbytes()),
           .device_type = device.type(),
           .device_index = device.index(),

@@ -18,7 +18,7 @@
 namespace shadowgraph {
 
 // Returns whether the operator decomposes: graphs contain its parts, not the operator itself.
-bool runs_as_others(const c10::OperatorHandle& op);
+bool is_decomposed(const c10::OperatorHandle& op);
 
 // Converts the arguments and results of a call on fake tensors. Used by the recorder, and by passes that run a function
 // on fake tensors and record its calls (passes/decompose/decompositions.h, shadowgraph/passes/simplify.h). The caller

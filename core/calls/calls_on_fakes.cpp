@@ -12,7 +12,7 @@
 #include "core/fake/known_contents.h"
 #include "core/fake/mode/process_state.h"
 #include "core/fake/mode_state.h"
-#include "core/fake/pretended_devices.h"
+#include "core/fake/simulated_devices.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/graph/text.h"
 #include "support/text.h"
@@ -113,10 +113,10 @@ void copy_written_operands(const OperatorInfo& info, torch::jit::Stack& stack) {
 
 c10::Device indexed(c10::Device device) { return with_index(device); }
 
-CallsOnFakes::CallsOnFakes(const Graph& graph, const FakeTensorOptions& options)
-    : graph_(graph), calls_(graph), mode_(of_any_machine(options)), grad_mode_(c10::GradMode::is_enabled()) {}
+FakeCallRunner::FakeCallRunner(const Graph& graph, const FakeTensorOptions& options)
+    : graph_(graph), calls_(graph), mode_(with_all_devices(options)), grad_mode_(c10::GradMode::is_enabled()) {}
 
-void CallsOnFakes::give_sizes(const Graph& captured, const NamedDataSizes& given) {
+void FakeCallRunner::add_sizes(const Graph& captured, const NamedDataSizes& given) {
   NamedDataSizes recorded;
   for_each_host_value(captured, [&](const std::string& name, std::string_view value) {
     if (!is_of_size(name)) return;
@@ -131,7 +131,7 @@ void CallsOnFakes::give_sizes(const Graph& captured, const NamedDataSizes& given
   state_of(mode_).data_sizes.add(recorded);
 }
 
-void CallsOnFakes::give_answers(const Graph& captured) {
+void FakeCallRunner::add_host_reads(const Graph& captured) {
   HostReadValues& values = state_of(mode_).host_read_values;
   // "item0 = 1.5, assumed finite", "equal0 = true"
   for_each_host_value(captured, [&](const std::string& name, std::string_view value) {
@@ -149,7 +149,7 @@ void CallsOnFakes::give_answers(const Graph& captured) {
   });
 }
 
-void CallsOnFakes::fill_if_assumed(const Graph& captured, ValueId value, const at::Tensor& tensor) const {
+void FakeCallRunner::fill_assumed_mask(const Graph& captured, ValueId value, const at::Tensor& tensor) const {
   if (!tensor.defined()) return;
   for (const Guard& guard : captured.guards) {
     if (guard.value != value || guard.observed != kAssumedFull) continue;
@@ -158,7 +158,7 @@ void CallsOnFakes::fill_if_assumed(const Graph& captured, ValueId value, const a
   }
 }
 
-void CallsOnFakes::call(NodeId node, std::optional<c10::Device> device, torch::jit::Stack& stack) {
+void FakeCallRunner::call(NodeId node, std::optional<c10::Device> device, torch::jit::Stack& stack) {
   if (graph_.target(node).kind() == TargetKind::kOperator) {
     const OperatorInfo& info = OperatorInfo::of(calls_.operator_of(node));
     if (device) {

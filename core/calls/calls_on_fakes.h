@@ -46,7 +46,7 @@ class FakeValues {
 
 // Runs nodes of a graph on fake tensors under the conditions of the capture, for passes and sharding.
 //
-//     CallsOnFakes calls(graph);
+//     FakeCallRunner calls(graph);
 //     torch::jit::Stack stack;
 //     calls.push_arguments(node, [&](ValueId v) -> const at::Tensor& { return tensors[v]; }, stack);
 //     calls.call(node, device_of_result, stack);       // stack now holds the results of the schema
@@ -57,17 +57,17 @@ class FakeValues {
 // Adds the current device's index to a device without one.
 c10::Device indexed(c10::Device device);
 
-class CallsOnFakes {
+class FakeCallRunner {
  public:
   // `graph` must outlive this; nodes and targets may be added meanwhile.
-  explicit CallsOnFakes(const Graph& graph, const FakeTensorOptions& options = {});
+  explicit FakeCallRunner(const Graph& graph, const FakeTensorOptions& options = {});
 
   // Provides data-dependent sizes: those given, and those recorded in the guards of `captured`.
-  void give_sizes(const Graph& captured, const NamedDataSizes& given);
+  void add_sizes(const Graph& captured, const NamedDataSizes& given);
   // Provides the values of host reads recorded in the guards of `captured`.
-  void give_answers(const Graph& captured);
+  void add_host_reads(const Graph& captured);
   // Fills `tensor` with ones if a guard of `captured` assumed that for the value (a mask).
-  void fill_if_assumed(const Graph& captured, ValueId value, const at::Tensor& tensor) const;
+  void fill_assumed_mask(const Graph& captured, ValueId value, const at::Tensor& tensor) const;
 
   void push_arguments(NodeId node, NodeCalls::TensorOf tensor_of, torch::jit::Stack& stack) {
     calls_.push_arguments(node, tensor_of, stack);

@@ -44,7 +44,7 @@ at::Tensor exchange_random_state(c10::Device device, const at::Tensor& state);
 // Returns nullptr unless the target is one of the above.
 std::shared_ptr<const RegisteredFunction> random_state_function(const Target& target);
 
-// Key of the note that names the program's generator a node draws from (core/calls/own_generators.h).
+// Key of the note that names the program's generator a node draws from (core/calls/program_generators.h).
 
 inline constexpr std::string_view kGeneratorNote = "generator";
 

@@ -168,7 +168,7 @@ class CheckpointFrame : public std::enable_shared_from_this<CheckpointFrame> {
 
   const CheckpointedFunction function_;
   const CheckpointOptions options_;
-  CheckpointRuns runs_;
+  ExternalCheckpoint runs_;
   std::vector<torch::autograd::SavedVariable> inputs_;
   AutocastState autocast_;
   RandomStates random_;
@@ -185,13 +185,13 @@ using Hooks = torch::autograd::SavedVariableHooks;
 // Marks a run as a region of the active capture, if there is one.
 class RunScope {
  public:
-  explicit RunScope(CheckpointRuns& runs) : runs_(runs) { runs_.enter(); }
+  explicit RunScope(ExternalCheckpoint& runs) : runs_(runs) { runs_.enter(); }
   ~RunScope() { runs_.leave(); }
   RunScope(const RunScope&) = delete;
   RunScope& operator=(const RunScope&) = delete;
 
  private:
-  CheckpointRuns& runs_;
+  ExternalCheckpoint& runs_;
 };
 
 // ---- Forward: saved tensors are discarded
@@ -377,34 +377,34 @@ std::vector<at::Tensor> checkpoint_tensors(CheckpointedFunction function, std::v
   return frame->run_forward(inputs);
 }
 
-void CheckpointRuns::enter() {
+void ExternalCheckpoint::enter() {
   Recorder* const recorder = current_recorder();
-  Told told = Told::kNothing;
+  RunKind told = RunKind::kUnrecorded;
   if (recorder != nullptr && !has_run_) {
     session_ = recorder->session();
     recorded_as_ = recorder->enter_checkpoint(name_);
-    told = Told::kFirst;
+    told = RunKind::kForward;
   } else if (recorder != nullptr && session_ == recorder->session()) {
     recorder->enter_recomputation(recorded_as_, name_);
-    told = Told::kAgain;
+    told = RunKind::kRecomputation;
   }
   has_run_ = true;
   under_way_.push_back(told);
 }
 
-void CheckpointRuns::leave() noexcept {
-  const Told told = under_way_.back();
+void ExternalCheckpoint::leave() noexcept {
+  const RunKind told = under_way_.back();
   under_way_.pop_back();
   Recorder* const recorder = current_recorder();
-  if (told == Told::kNothing || recorder == nullptr || recorder->session() != session_) return;
-  if (told == Told::kFirst) {
+  if (told == RunKind::kUnrecorded || recorder == nullptr || recorder->session() != session_) return;
+  if (told == RunKind::kForward) {
     recorder->leave_checkpoint();
   } else {
     recorder->leave_recomputation();
   }
 }
 
-void CheckpointRuns::keep(const at::Tensor& tensor) {
+void ExternalCheckpoint::keep(const at::Tensor& tensor) {
   if (SavedTensorObserver* const capture = saved_tensor_observer_of_mode()) {
     if (const auto hook = capture->hooks_for_saved_tensor()) hook->call_pack_hook(tensor);
   }

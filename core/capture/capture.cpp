@@ -208,7 +208,7 @@ class TrainingLoop {
   }
 
   // Names existing state outside the module: averaged copies, gradients that stay allocated, the scaler's state.
-  void name_state(CaptureSession& session) const {
+  void name_state(Capture& session) const {
     for (const auto& [name, average] : averages_) session.name_buffer(average, name);
     for (const auto& [name, state] : scaler_.buffers()) session.name_buffer(state, name);
     for (const auto& [name, parameter] : parameters_) {
@@ -334,7 +334,7 @@ class TrainingLoop {
 
 namespace {
 
-void name_tensors(CaptureSession& session, const ProgramToCapture& program) {
+void name_tensors(Capture& session, const ProgramToCapture& program) {
   if (program.module != nullptr) session.name_module(*program.module);
   for (const auto& [name, tensor] : program.parameters) session.name_parameter(tensor, name);
   for (const auto& [name, tensor] : program.buffers) session.name_buffer(tensor, name);
@@ -399,12 +399,12 @@ class WarmLoop {
 
 // Warms the program up and records `body`, which runs the loop and sets the loss.
 template <class Body>
-Capture record_training(const ProgramToCapture& program, const CaptureOptions& given, const Body& body) {
+CaptureResult record_training(const ProgramToCapture& program, const CaptureOptions& given, const Body& body) {
   const CaptureOptions options = completed(program, given);
   WarmLoop loop(program, options);
 
   const Stopwatch watch;
-  CaptureSession session(options);
+  Capture session(options);
   name_tensors(session, program);
   loop->name_state(session);
   at::Tensor loss;
@@ -415,14 +415,14 @@ Capture record_training(const ProgramToCapture& program, const CaptureOptions& g
 
 }  // namespace
 
-Capture capture_forward(const ProgramToCapture& program, const CaptureOptions& options) {
+CaptureResult capture_forward(const ProgramToCapture& program, const CaptureOptions& options) {
   if (program.training != TrainingOptions()) {
     throw Error(
         "accumulate, clip_grad_norm, grad_scaler, ema and zero_grads apply to a training step; this captures forward "
         "only. Use capture_training_step");
   }
   const Stopwatch watch;
-  CaptureSession session(completed(program, options));
+  Capture session(completed(program, options));
   name_tensors(session, program);
   const Tensors outputs = [&] {
     std::optional<AutocastScope> autocast;
@@ -433,14 +433,14 @@ Capture capture_forward(const ProgramToCapture& program, const CaptureOptions& o
   return {std::move(graph), watch.seconds()};
 }
 
-Capture capture_training_step(const ProgramToCapture& program, const CaptureOptions& given) {
+CaptureResult capture_training_step(const ProgramToCapture& program, const CaptureOptions& given) {
   return record_training(program, given, [&](TrainingLoop& loop, at::Tensor& loss) {
     if (program.training.zero_grads) loop.zero_grad();
     loop.step(loss);
   });
 }
 
-Capture capture_training_run(const ProgramToCapture& program, int steps, const CaptureOptions& given) {
+CaptureResult capture_training_run(const ProgramToCapture& program, int steps, const CaptureOptions& given) {
   if (steps < 1) throw Error("a training run needs at least 1 step, not " + std::to_string(steps));
   return record_training(program, given, [&](TrainingLoop& loop, at::Tensor& loss) {
     for (int i = 0; i < steps; ++i) {

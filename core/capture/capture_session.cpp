@@ -3,7 +3,7 @@
 
 #include <atomic>
 
-#include "core/calls/own_generators.h"
+#include "core/calls/program_generators.h"
 #include "core/capture/recorder.h"
 #include "core/fake/dispatch/contents_of_call.h"
 #include "core/fake/known_contents.h"
@@ -49,7 +49,7 @@ std::vector<at::Tensor> parts_of(const at::Tensor& wrapper) {
   return look(wrapper);
 }
 
-CaptureSession::CaptureSession(const CaptureOptions& options)
+Capture::Capture(const CaptureOptions& options)
     : mode_(options_around({}, {}, options.mode)),
       recorder_(std::make_unique<Recorder>(state_of(mode_))),
       outer_(std::exchange(thread_state.capture, this)) {
@@ -60,24 +60,23 @@ CaptureSession::CaptureSession(const CaptureOptions& options)
   if (options.cpp_sources) recorder_->record_backtraces();
 }
 
-CaptureSession::CaptureSession(const torch::nn::Module& root, const CaptureOptions& options)
-    : CaptureSession(around(root, options)) {
+Capture::Capture(const torch::nn::Module& root, const CaptureOptions& options) : Capture(around(root, options)) {
   name_module(root);
 }
 
-CaptureSession::~CaptureSession() {
+Capture::~Capture() {
   state_of(mode_).observer = nullptr;
   state_of(mode_).saved_tensors = nullptr;
   thread_state.capture = outer_;
 }
 
-CaptureSession* CaptureSession::current() { return thread_state.capture; }
+Capture* Capture::current() { return thread_state.capture; }
 
 Recorder* current_recorder() {
   return thread_state.capture == nullptr ? nullptr : CaptureAccess::recorder(*thread_state.capture);
 }
 
-void CaptureSession::name_parameter(const at::Tensor& tensor, const std::string& name) {
+void Capture::name_parameter(const at::Tensor& tensor, const std::string& name) {
   // A tied parameter has several names; the first is used.
   forget_input_contents(tensor);
   if (!declared_.insert(tensor.unsafeGetTensorImpl()).second) return;
@@ -87,14 +86,14 @@ void CaptureSession::name_parameter(const at::Tensor& tensor, const std::string&
   parameters_.push_back(tensor);
 }
 
-void CaptureSession::name_buffer(const at::Tensor& tensor, const std::string& name) {
+void Capture::name_buffer(const at::Tensor& tensor, const std::string& name) {
   check_is_of(state_of(mode_), tensor, name);
   close_open_literal();
   recorder_->name_tensor(tensor, Builtin::kBuffer, name);
   recorder_->declare(tensor);
 }
 
-void CaptureSession::name_input(const at::Tensor& tensor, const std::string& name, bool keep_contents) {
+void Capture::name_input(const at::Tensor& tensor, const std::string& name, bool keep_contents) {
   if (!keep_contents) forget_input_contents(tensor);
   recorder_->name_tensor(tensor, Builtin::kInput, name);
   recorder_->declare(tensor);
@@ -106,7 +105,7 @@ void CaptureSession::name_input(const at::Tensor& tensor, const std::string& nam
   recorder_->assume(tensor, kAssumedFull);
 }
 
-void CaptureSession::name_module(const torch::nn::Module& root) {
+void Capture::name_module(const torch::nn::Module& root) {
   for (const auto& entry : root.named_parameters()) name_parameter(entry.value(), entry.key());
   for (const auto& entry : root.named_buffers()) name_buffer(entry.value(), entry.key());
   // Not Module::named_modules(), which requires the root to be owned by a shared_ptr.
@@ -121,27 +120,27 @@ void CaptureSession::name_module(const torch::nn::Module& root) {
   }
 }
 
-void CaptureSession::name_module(const void* module, std::string path) {
+void Capture::name_module(const void* module, std::string path) {
   if (!finished_) recorder_->name_module(module, std::move(path));
 }
 
-void CaptureSession::enter_module(const void* module, const std::string& class_name) {
+void Capture::enter_module(const void* module, const std::string& class_name) {
   if (!finished_) recorder_->enter_module(module, class_name);
 }
 
-void CaptureSession::leave_module() {
+void Capture::leave_module() {
   if (finished_) return;
   if (!recorder_->is_in_module()) throw Error("leave_module without a matching enter_module");
   recorder_->leave_region();
 }
 
-void CaptureSession::set_locate(Locate locate) {
+void Capture::set_locate(Locate locate) {
   if (!finished_) recorder_->set_locate(locate);
 }
 
-Graph CaptureSession::finish(const std::vector<at::Tensor>& outputs,
-                             std::vector<std::pair<at::Tensor, at::Tensor>> more_gradients) {
-  if (finished_) throw Error("this capture session is already finished; create a new CaptureSession");
+Graph Capture::finish(const std::vector<at::Tensor>& outputs,
+                      std::vector<std::pair<at::Tensor, at::Tensor>> more_gradients) {
+  if (finished_) throw Error("this capture session is already finished; create a new Capture");
   std::vector<std::pair<at::Tensor, at::Tensor>> gradients = std::move(more_gradients);
   for (const at::Tensor& parameter : parameters_) {
     if (parameter.grad().defined()) gradients.emplace_back(parameter, parameter.grad());

@@ -14,7 +14,7 @@ at::Tensor first_output_loss(const Tensors& outputs);
 // Appends all defined tensors, including those in lists, tuples and the values of dictionaries.
 void add_tensors(const c10::IValue& value, Tensors& tensors);
 
-// Returns "f32", as in TensorSpecText, or libtorch's name for dtypes not available there.
+// Returns "f32", as in TensorSpec, or libtorch's name for dtypes not available there.
 std::string name_of_dtype(c10::ScalarType dtype);
 
 // Validates the sizes in a pickle, which libtorch's unpickler allocates unchecked. Throws Error for a length beyond the

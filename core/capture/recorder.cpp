@@ -10,7 +10,7 @@
 #include <atomic>
 
 #include "core/calls/call_record.h"
-#include "core/calls/own_generators.h"
+#include "core/calls/program_generators.h"
 #include "core/fake/converter.h"
 #include "core/fake/dispatch/operator_info.h"
 #include "core/fake/fake_tensor_impl.h"
@@ -692,7 +692,7 @@ ValueId Recorder::insert_resize(FakeTensorImpl& fake, const Growth& growth) {
   const int64_t sizes[] = {bytes % item == 0 ? bytes / item : bytes};
   static const auto empty = c10::Dispatcher::singleton().findSchemaOrThrow("aten::empty", "memory_format");
   const Argument arguments[] = {graph_.int_list(sizes), Argument::of_int(static_cast<int64_t>(dtype)),
-                                Argument::none(),       Argument::of_device(fake.pretended_device()),
+                                Argument::none(),       Argument::of_device(fake.simulated_device()),
                                 Argument::none(),       Argument::none()};
   const NodeId next = growth.after.valid() ? graph_.node(growth.after).next : body_;
   const NodeId node = graph_.insert_before(next, target_of_operator(OperatorInfo::of(empty)), arguments);
@@ -706,7 +706,7 @@ ValueId Recorder::insert_resize(FakeTensorImpl& fake, const Growth& growth) {
   rename_storage(impl, session_, id);
   const int64_t strides[] = {1};
   const ValueId root = graph_.new_tensor(
-      node, {.dtype = dtype, .sizes = sizes, .strides = strides, .storage = id, .device = fake.pretended_device()});
+      node, {.dtype = dtype, .sizes = sizes, .strides = strides, .storage = id, .device = fake.simulated_device()});
   set_root(id, root);
   const Argument result[] = {Argument::of_value(root)};
   graph_.set_results(node, result);

@@ -1,4 +1,4 @@
-// Records operator calls into a Graph. Internal to core/capture; programs use CaptureSession.
+// Records operator calls into a Graph. Internal to core/capture; programs use Capture.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,7 +19,7 @@
 #include "core/fake/fake_tensor_impl.h"
 #include "core/fake/mode/process_state.h"
 #include "core/fake/mode_state.h"
-#include "core/fake/pretended_devices.h"
+#include "core/fake/simulated_devices.h"
 #include "shadowgraph/capture/capture.h"
 #include "shadowgraph/graph/graph.h"
 
@@ -109,7 +109,7 @@ class Recorder final : public CallObserver, public SavedTensorObserver, public S
   PhaseId set_phase(PhaseId phase) { return std::exchange(phase_, phase); }
   PhaseId phase_named(const std::string& name) { return graph_.intern_phase(name); }
   // Returns "file:line" of the program's current position, or an empty string; called for every node outside backward.
-  using Locate = CaptureSession::Locate;
+  using Locate = Capture::Locate;
   Locate set_locate(Locate locate) { return std::exchange(locate_, locate); }
   // Uses C++ backtraces as sources where no `locate` is set.
   void record_backtraces();
@@ -298,10 +298,10 @@ class LocateScope {
   Recorder::Locate outer_;
 };
 
-// Grants core access to a CaptureSession.
+// Grants core access to a Capture.
 struct CaptureAccess {
   // nullptr after finish().
-  static Recorder* recorder(CaptureSession& session) { return session.finished_ ? nullptr : session.recorder_.get(); }
+  static Recorder* recorder(Capture& session) { return session.finished_ ? nullptr : session.recorder_.get(); }
 };
 
 }  // namespace shadowgraph

@@ -327,10 +327,10 @@ std::string name_of_dtype(c10::ScalarType dtype) {
   return is_spec_dtype(dtype_word(dtype)) ? std::string(dtype_word(dtype)) : c10::toString(dtype);
 }
 
-at::Tensor TensorSpecText::make() const { return at::zeros(sizes, at::TensorOptions().dtype(dtype)); }
+at::Tensor TensorSpec::make() const { return at::zeros(sizes, at::TensorOptions().dtype(dtype)); }
 
-TensorSpecText parse_tensor_spec(std::string_view text) {
-  TensorSpecText spec;
+TensorSpec parse_tensor_spec(std::string_view text) {
+  TensorSpec spec;
   const size_t bracket = text.find('[');
   if (bracket == std::string_view::npos || !text.ends_with(']')) refuse_spec(text, "missing sizes in brackets");
   const std::string_view dtype = text.substr(0, bracket);

@@ -201,7 +201,7 @@ constexpr int64_t kShardWindow = int64_t{1} << 18;  // elements
 // Returns whether a factory's results are the same for every element, with a size given by its arguments.
 bool is_uniform_factory(const Target& target) {
   const OperatorFacts& facts = target.facts();
-  if (!facts.written.empty() || !(facts.uninitialised || facts.fills)) return false;
+  if (!facts.written.empty() || !(facts.uninitialized || facts.fills)) return false;
   return facts.geometry_only || target.signature().position_of("size").has_value();
 }
 
@@ -572,7 +572,7 @@ at::Tensor materialize_shard(const at::Tensor& tensor, int64_t dim, int64_t star
   const Graph& graph = record->graph();
   const StorageId storage = record->storage_of(*fake);
   const int64_t numel = tensor.numel();
-  const c10::Device device = options.device.value_or(fake->pretended_device());
+  const c10::Device device = options.device.value_or(fake->simulated_device());
 
   const std::vector<Recipe::Group> groups = record->recipe().groups_for({&storage, 1});
   const Recipe::Group& group = groups.at(0);

@@ -124,7 +124,7 @@ class Batch {
 
  private:
   c10::Device device_for(const FakeTensorImpl& fake) const {
-    return with_any_index(options_.device.value_or(fake.pretended_device()));
+    return with_any_index(options_.device.value_or(fake.simulated_device()));
   }
   at::ScalarType dtype_for(const FakeTensorImpl& fake) const {
     const at::ScalarType own = fake.dtype().toScalarType();
@@ -198,7 +198,7 @@ class Batch {
       recipe->sizes = fake.sizes().vec();
       recipe->strides = fake.strides().vec();
       recipe->offset = fake.storage_offset();
-      recipe->device = fake.pretended_device();
+      recipe->device = fake.simulated_device();
       recipe->conj = fake.is_conj();
       recipe->neg = fake.is_neg();
     }

@@ -98,7 +98,7 @@ DeferredRecord::DeferredRecord(DeferredLink& link, std::shared_ptr<ModeState> mo
       streams_(recorder_.graph(), [this](NodeId node, const RandomState& before) { return run_draw(node, before); }),
       default_dtype_(c10::get_default_dtype_as_scalartype()) {
   find_persistent_mode.store(&find_record, std::memory_order_release);
-  ++lasting_modes;
+  ++persistent_modes;
   recorder_.set_phase(Graph::kInit);
   mode_->observer = this;
   mode_->reads_data = true;
@@ -107,7 +107,7 @@ DeferredRecord::DeferredRecord(DeferredLink& link, std::shared_ptr<ModeState> mo
 }
 
 DeferredRecord::~DeferredRecord() {
-  --lasting_modes;
+  --persistent_modes;
   mode_->observer = nullptr;
 }
 
@@ -292,7 +292,7 @@ bool DeferredRecord::compute(const OperatorInfo& info, torch::jit::Stack& stack)
   const auto real_one = [&](const at::Tensor& tensor) {
     const FakeTensorImpl* fake = as_fake(tensor);
     if (fake == nullptr) return tensor;
-    device = fake->pretended_device();
+    device = fake->simulated_device();
     show_host_writes(tensor, *this);
     if (real_storage(storage_of(*fake))) check_operand(info.name, tensor, false);
     if (!storage_of(*fake).valid()) {
@@ -348,7 +348,7 @@ bool DeferredRecord::compute(const OperatorInfo& info, torch::jit::Stack& stack)
 }
 
 DeferredInit::DeferredInit(const DeferredOptions& options) {
-  if (is_describing()) return;
+  if (is_deferring()) return;
   mode_ = std::make_unique<FakeTensorMode>(FakeTensorOptions{.device = options.device, .profile = options.profile});
   const auto link = DeferredRecord::begin(ModeAccess::state(*mode_));
   record_ = link->record;
@@ -372,9 +372,9 @@ void DeferredInit::finish() {
 
 // ---- Contents of deferred tensors for readers without an operator: Python's tolist(), numpy() and printing
 
-bool is_describing() { return DeferredRecord::recording() != nullptr; }
+bool is_deferring() { return DeferredRecord::recording() != nullptr; }
 
-std::optional<at::Tensor> described_value(const at::Tensor& tensor) {
+std::optional<at::Tensor> deferred_value(const at::Tensor& tensor) {
   close_open_literal();
   const FakeTensorImpl* fake = as_fake(tensor);
   DeferredRecord* const recording = DeferredRecord::recording();

@@ -15,7 +15,7 @@
 
 #include "core/fake/fake_tensor_impl.h"
 #include "core/fake/known_contents.h"
-#include "core/fake/pretended_devices.h"
+#include "core/fake/simulated_devices.h"
 #include "core/fake/thread_state.h"
 #include "core/libtorch/autograd.h"
 #include "shadowgraph/error.h"
@@ -171,7 +171,7 @@ void copy_contents(const at::Tensor& fake, const at::Tensor& real) {
   };
   const FakeTensorImpl& impl = *as_fake(fake);
   const at::Tensor flat(c10::make_intrusive<FakeTensorImpl>(
-      *whole(fake, fake_key_set(impl.pretended_device())).unsafeGetTensorImpl(), impl.pretended_device()));
+      *whole(fake, fake_key_set(impl.simulated_device())).unsafeGetTensorImpl(), impl.simulated_device()));
   set_contents(flat, whole(real, c10::DispatchKeySet(c10::DispatchKey::CPU)));
 }
 
@@ -223,7 +223,7 @@ at::Tensor new_fake_of(const at::Tensor& real, ModeState* mode, std::optional<c1
         "a wrapper with sizes other than those of its data. Convert the tensors before applying the transform");
   }
   const FakeTensorImpl* other = as_fake(real);
-  const c10::Device own = other != nullptr ? other->pretended_device() : real.device();
+  const c10::Device own = other != nullptr ? other->simulated_device() : real.device();
   const c10::Device pretended = with_index(device ? *device : device_of_memory(real.storage(), mode, own));
   check_exists(pretended, mode);
   if (mode == nullptr) {

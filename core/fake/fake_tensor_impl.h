@@ -40,7 +40,7 @@ class FakeTensorImpl final : public c10::TensorImpl {
   FakeTensorImpl(ImplType view, c10::Storage&& storage, c10::DispatchKeySet keys, caffe2::TypeMeta dtype,
                  c10::Device device);
 
-  c10::Device pretended_device() const { return simulated_device_; }
+  c10::Device simulated_device() const { return simulated_device_; }
   // Moves a result created on the call's device to another one, for _foreach_*.
   void move_to(c10::Device device);
   // Returns the id of the mode it was created in (ModeState::id); 0 if none.
@@ -135,7 +135,7 @@ inline bool is_wrapper(const at::Tensor& tensor) {
 // Returns the device of a fake tensor or wrapper; nullopt for a real tensor.
 inline std::optional<c10::Device> device_of_fake_or_wrapper(const at::Tensor& tensor) {
   if (!tensor.defined()) return std::nullopt;
-  if (const FakeTensorImpl* fake = as_fake(tensor)) return fake->pretended_device();
+  if (const FakeTensorImpl* fake = as_fake(tensor)) return fake->simulated_device();
   return is_wrapper(tensor) ? std::optional(tensor.device()) : std::nullopt;
 }
 

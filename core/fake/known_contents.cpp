@@ -182,7 +182,7 @@ std::shared_ptr<KnownContents>& new_contents(const at::Tensor& fake) {
   forget_contents(storage);
   auto contents = std::make_shared<KnownContents>();
   contents->bytes = storage.nbytes();
-  contents->readable = as_fake(fake)->pretended_device().is_cpu();
+  contents->readable = as_fake(fake)->simulated_device().is_cpu();
   return storage_context_of(storage).contents = std::move(contents);
 }
 
@@ -392,7 +392,7 @@ void stop_refusing() {
 
 void refuse_to_print(const at::Tensor& fake) {
   if (as_fake(fake) == nullptr || fake.scalar_type() != at::kDouble || fake.unsafeGetTensorImpl()->numel() == 0) return;
-  if (!as_fake(fake)->pretended_device().is_cpu() || is_known(fake)) return;
+  if (!as_fake(fake)->simulated_device().is_cpu() || is_known(fake)) return;
   close_open_literal();
   static const std::string words = c10::str(
       kPrintedFakeError,
@@ -428,7 +428,7 @@ void close_literal() {
   }
   const at::Tensor fake(std::move(impl));
   KnownContents& contents = *contents_of(storage);
-  contents.readable = as_fake(fake)->pretended_device().is_cpu();
+  contents.readable = as_fake(fake)->simulated_device().is_cpu();
   contents.recorded = copied(contents.real);
   if (CallObserver* observer = thread_state.mode != nullptr ? thread_state.mode->observer : nullptr) {
     at::Tensor value;

@@ -1,4 +1,4 @@
-// The state of an active mode. Internal to core/; programs use FakeTensorMode and CaptureSession.
+// The state of an active mode. Internal to core/; programs use FakeTensorMode and Capture.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -89,7 +89,7 @@ class PersistentMode {
   virtual void leave() noexcept = 0;
 };
 using FindPersistentMode = std::shared_ptr<PersistentMode> (*)(const FakeTensorImpl&);
-extern std::atomic<uint32_t> lasting_modes;                   // number of live ones; mostly 0
+extern std::atomic<uint32_t> persistent_modes;                // number of live ones; mostly 0
 extern std::atomic<FindPersistentMode> find_persistent_mode;  // may be nullptr; returns nullptr for other tensors
 
 // Returns this thread's mode if it creates fake tensors; nullptr if there is none, or it only observes.
@@ -99,7 +99,7 @@ inline ModeState* active_fake_mode() {
 }
 
 inline bool may_have_persistent_mode(const ModeState* mode) {
-  return mode == nullptr && lasting_modes.load(std::memory_order_relaxed) != 0;
+  return mode == nullptr && persistent_modes.load(std::memory_order_relaxed) != 0;
 }
 
 void note_size_read(const FakeTensorImpl& tensor, SizeRead what, int64_t dimension) noexcept;

@@ -75,7 +75,7 @@ uintptr_t next_address(size_t bytes) {
 
 }  // namespace
 
-uintptr_t pretended_address(const c10::Storage& storage) {
+uintptr_t fake_address(const c10::Storage& storage) {
   if (storage.nbytes() == 0) return 0;
   if (storage.device_type() != c10::DeviceType::Meta) {
     throw Error("expected the storage of a fake tensor, but this one has memory; use its data pointer");
@@ -87,7 +87,7 @@ uintptr_t pretended_address(const c10::Storage& storage) {
   return context.address.compare_exchange_strong(address, made) ? made : address;
 }
 
-bool has_pretended_address(const c10::Storage& storage) {
+bool has_fake_address(const c10::Storage& storage) {
   return storage.device_type() == c10::DeviceType::Meta &&
          find_storage_context(*storage.unsafeGetStorageImpl()) != nullptr;
 }

@@ -23,7 +23,7 @@ struct StorageContext {
   // Watchers are only added, at the front, so iteration needs no lock.
   std::atomic<StorageWatcher*> watchers{nullptr};
   std::shared_ptr<KnownContents> contents;
-  std::atomic<uintptr_t> address{0};  // see pretended_address(); 0: not assigned yet
+  std::atomic<uintptr_t> address{0};  // see fake_address(); 0: not assigned yet
 
   StorageContext();
   ~StorageContext();

@@ -36,7 +36,7 @@ struct ModeState;
 struct LazyOutput;
 struct OperatorInfo;
 class CallObserver;
-class SHADOWGRAPH_API CaptureSession;
+class SHADOWGRAPH_API Capture;
 class SavedTensorObserver;
 
 struct ThreadState {
@@ -59,7 +59,7 @@ struct ThreadState {
   c10::impl::PODLocalDispatchKeySet* dispatch_keys = nullptr;
 
   // ---- Current scopes, innermost; nullptr: none
-  CaptureSession* capture = nullptr;
+  Capture* capture = nullptr;
   SavedTensorObserver* saved_tensors = nullptr;     // overrides the mode's (core/fake/mode/process_state.h)
   LazyOutput* lazy_output = nullptr;                // core/fake/dispatch/call.h
   const OperatorInfo* run_as_functional = nullptr;  // an out= form, while its functional form runs

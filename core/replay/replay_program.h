@@ -24,7 +24,7 @@
 #include <vector>
 
 #include "core/calls/node_calls.h"
-#include "core/calls/own_generators.h"
+#include "core/calls/program_generators.h"
 #include "shadowgraph/capture/replay.h"
 #include "shadowgraph/graph/analysis.h"
 

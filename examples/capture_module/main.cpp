@@ -28,7 +28,7 @@ int main() {
   const at::Tensor images = at::empty({64, 256});
 
   const auto loss = [](const shadowgraph::Tensors& outputs) { return outputs[0].square().mean(); };
-  const shadowgraph::Capture step = shadowgraph::capture_training_step(*net, {images}, loss, optimizer);
+  const shadowgraph::CaptureResult step = shadowgraph::capture_training_step(*net, {images}, loss, optimizer);
 
   const auto profile = shadowgraph::profile(step.graph);
   std::cout << shadowgraph::to_text(profile);

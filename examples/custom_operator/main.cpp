@@ -32,7 +32,7 @@ int main() {
   const auto fused_layer = c10::Dispatcher::singleton()
                                .findSchemaOrThrow("my::fused_layer", "")
                                .typed<at::Tensor(const at::Tensor&, const at::Tensor&)>();
-  sg::CaptureSession session({.mode = {.device = at::kCUDA}});
+  sg::Capture session({.mode = {.device = at::kCUDA}});
   const at::Tensor x = at::empty({64, 256});
   const at::Tensor weight = at::empty({256, 1024});
   const sg::Graph graph = session.finish({fused_layer.call(x, weight)});

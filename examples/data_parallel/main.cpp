@@ -110,7 +110,7 @@ int main() {
   Reducer reducer(net->parameters(), *mesh.group("dp"));
   const at::Tensor batch = at::empty({kBatch, kWidth});
 
-  sg::CaptureSession session(*net);
+  sg::Capture session(*net);
   session.name_input(batch, "batch");
   const at::Tensor loss = net->forward(batch).square().mean();
   loss.backward();

@@ -106,7 +106,7 @@ class OutOfMemoryError : public Error {
 
 // Thrown when no plan fits in memory, or when the request is contradictory. what() names the limiting factor, or the
 // changes that would make a plan fit, smallest first.
-class NoPlanError : public Error {
+class InfeasibleError : public Error {
  public:
   using Error::Error;
 };

@@ -1,13 +1,13 @@
 // Conversion between enumerators and names: to_string(), parse() and lists of names follow from one table per enum.
 //
-//     enum class Recompute : uint8_t { kNothing, kSelective, kWhole };
+//     enum class Recompute : uint8_t { kNone, kSelective, kFull };
 //     constexpr auto enum_names(Recompute) {
-//       return names_of<Recompute>({{Recompute::kNothing, "nothing"}, ...});
+//       return names_of<Recompute>({{Recompute::kNone, "none"}, ...});
 //     }
 //
-//     to_string(Recompute::kWhole);                   // "whole"
-//     parse<Recompute>("whole", "recompute");         // throws Error that lists the accepted names
-//     find_named<Recompute>("whole");                 // std::nullopt if there is no such name
+//     to_string(Recompute::kFull);                   // "full"
+//     parse<Recompute>("full", "recompute");  // throws Error that lists the accepted names
+//     find_named<Recompute>("full");                 // std::nullopt if there is no such name
 #pragma once
 
 #include <array>

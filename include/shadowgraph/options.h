@@ -9,7 +9,7 @@
 //       static OptionTable<DceOptions> table() {
 //         return OptionTable<DceOptions>()
 //             .choice("random", &DceOptions::random, {"keep", "drop"}, "Keep or drop unused random operators")
-//             .add("most", &DceOptions::most, "Maximum number of erased nodes", {.least = 1});
+//             .add("most", &DceOptions::most, "Maximum number of erased nodes", {.min = 1});
 //       }
 //     };
 //
@@ -44,10 +44,10 @@ namespace SHADOWGRAPH_API shadowgraph {
 enum class OptionKind : uint8_t { kText, kFlag, kWhole, kNumber, kCount, kBytes, kSeconds };
 
 // Accepted values of an option.
-struct OptionTakes {
+struct OptionDomain {
   OptionKind kind = OptionKind::kText;  // deduced from the field, except for values with units
-  double least = -std::numeric_limits<double>::infinity();
-  double most = std::numeric_limits<double>::infinity();
+  double min = -std::numeric_limits<double>::infinity();
+  double max = std::numeric_limits<double>::infinity();
   bool above = false;              // exclusive minimum
   bool list = false;               // deduced from the field
   bool has_commas = false;         // list elements contain commas, so that commas do not separate them
@@ -62,7 +62,7 @@ struct Option {
   std::string name;
   std::string group;    // heading in --help
   std::string summary;  // one line of help
-  OptionTakes takes;
+  OptionDomain takes;
 
   std::string flag() const;         // "--micro-batch"
   std::string placeholder() const;  // "INT"
@@ -76,10 +76,10 @@ struct Option {
 
 namespace internal {
 // Throw Error that states the given and the accepted values.
-size_t choice_of(const std::string& text, const OptionTakes& takes);
-int64_t whole_of(const std::string& text, const OptionTakes& takes);
-double number_of(const std::string& text, const OptionTakes& takes);
-bool flag_of(const std::string& text, const OptionTakes& takes);
+size_t choice_of(const std::string& text, const OptionDomain& takes);
+int64_t whole_of(const std::string& text, const OptionDomain& takes);
+double number_of(const std::string& text, const OptionDomain& takes);
+bool flag_of(const std::string& text, const OptionDomain& takes);
 std::string print_number(double number, OptionKind kind);
 [[noreturn]] void refuse_count(size_t given);
 [[noreturn]] void refuse_option(std::string_view name, const std::vector<std::string>& names);
@@ -97,14 +97,14 @@ struct OptionField<std::vector<T>> : OptionField<T> {
 };
 
 template <class T>
-OptionTakes taken_by(OptionTakes takes) {
+OptionDomain taken_by(OptionDomain takes) {
   using Element = typename OptionField<T>::Element;
   if (takes.kind != OptionKind::kText) return takes;
   if constexpr (std::is_same_v<Element, bool>) {
     takes.kind = OptionKind::kFlag;
   } else if constexpr (std::is_integral_v<Element>) {
     takes.kind = OptionKind::kWhole;
-    takes.most = std::min(takes.most, static_cast<double>(std::numeric_limits<Element>::max()));
+    takes.max = std::min(takes.max, static_cast<double>(std::numeric_limits<Element>::max()));
   } else if constexpr (std::is_floating_point_v<Element>) {
     takes.kind = OptionKind::kNumber;
   } else if constexpr (NamedEnum<Element>) {
@@ -114,7 +114,7 @@ OptionTakes taken_by(OptionTakes takes) {
 }
 
 template <class T>
-T read_word(const std::string& text, const OptionTakes& takes) {
+T read_word(const std::string& text, const OptionDomain& takes) {
   if constexpr (std::is_same_v<T, bool>) {
     return flag_of(text, takes);
   } else if constexpr (std::is_integral_v<T>) {
@@ -166,7 +166,7 @@ class OptionTable {
     return std::move(*this);
   }
   template <class Field>
-  OptionTable add(std::string name, Field field, std::string summary, OptionTakes takes = {}) && {
+  OptionTable add(std::string name, Field field, std::string summary, OptionDomain takes = {}) && {
     using Element = typename internal::OptionField<Type<Field>>::Element;
     takes = internal::taken_by<Type<Field>>(std::move(takes));
     const auto print = [kind = takes.kind](const Element& value) { return internal::print_word(value, kind); };
@@ -175,15 +175,15 @@ class OptionTable {
   // Adds an option of any other type. `parse` throws Error for invalid text; `print` returns text that `parse` accepts.
   template <class Field, class Parse, class Print>
   OptionTable parsed(std::string name, Field field, Parse parse, Print print, std::string summary,
-                     OptionTakes takes = {}) && {
+                     OptionDomain takes = {}) && {
     return fill(
         std::move(name), field, std::move(summary), std::move(takes),
-        [parse](const std::string& text, const OptionTakes&) { return parse(text); }, print);
+        [parse](const std::string& text, const OptionDomain&) { return parse(text); }, print);
   }
   // Adds an option with a fixed set of words and the values they map to.
   template <class Field>
   OptionTable words(std::string name, Field field, Choices<Field> choices, std::string summary) && {
-    OptionTakes takes;
+    OptionDomain takes;
     for (const auto& [word, value] : choices) takes.words.push_back(word);
     const auto print = [choices](const auto& value) {
       for (const auto& [word, meaning] : choices) {
@@ -191,7 +191,7 @@ class OptionTable {
       }
       return std::string();
     };
-    const auto read = [choices](const std::string& text, const OptionTakes& takes) {
+    const auto read = [choices](const std::string& text, const OptionDomain& takes) {
       return choices[internal::choice_of(text, takes)].second;
     };
     return fill(std::move(name), field, std::move(summary), std::move(takes), read, print);
@@ -251,9 +251,9 @@ class OptionTable {
  private:
   // `read` parses the whole value, a list element, or the content of an optional.
   template <class Field, class Read, class Print>
-  OptionTable fill(std::string name, Field field, std::string summary, OptionTakes takes, Read read, Print print) {
+  OptionTable fill(std::string name, Field field, std::string summary, OptionDomain takes, Read read, Print print) {
     using Value = Type<Field>;
-    using Element = std::remove_cvref_t<std::invoke_result_t<Read, const std::string&, const OptionTakes&>>;
+    using Element = std::remove_cvref_t<std::invoke_result_t<Read, const std::string&, const OptionDomain&>>;
     constexpr bool kList = internal::OptionField<Value>::list && !std::is_same_v<Value, Element>;
     takes.list = kList;
     Row& row = rows_.emplace_back();

@@ -29,7 +29,7 @@ struct Lattice {
   bool nested = true;
   bool repeats = false;  // has a stride of 0: places are visited more than once
 
-  // Saturates: a view that visits more places than 2^63 is only compared with kMostRuns.
+  // Saturates: a view that visits more places than 2^63 is only compared with kMaxRuns.
   int64_t places() const {
     int64_t count = 1;
     for (const Dimension& d : dimensions) {
@@ -95,9 +95,9 @@ std::optional<int64_t> next_byte_in(const Lattice& lattice, int64_t byte) {
   return rest < lattice.run ? std::optional(at + rest) : next;
 }
 
-// Returns whether a lattice of at most kMostRuns places shares a byte with a nested one.
+// Returns whether a lattice of at most kMaxRuns places shares a byte with a nested one.
 bool intersects(const Lattice& walked, const Lattice& nested) {
-  // Enumerates the places of the walked lattice: at most kMostRuns searches, each linear in the rank.
+  // Enumerates the places of the walked lattice: at most kMaxRuns searches, each linear in the rank.
   c10::SmallVector<int64_t, 6> index(walked.dimensions.size(), 0);
   int64_t at = walked.begin;
   while (true) {
@@ -188,11 +188,11 @@ Overlap overlap(const StridedView& a, const StridedView& b) {
   const int64_t x_places = x.places();
   const int64_t y_places = y.places();
   // Walk the view with fewer runs and search the other one, which must be nested.
-  if (y.nested && x_places <= kMostRuns && (x_places <= y_places || !x.nested)) {
+  if (y.nested && x_places <= kMaxRuns && (x_places <= y_places || !x.nested)) {
     return intersects(x, y) ? Overlap::kPartial : Overlap::kNone;
   }
-  if (x.nested && y_places <= kMostRuns) return intersects(y, x) ? Overlap::kPartial : Overlap::kNone;
-  if (y.nested && x_places <= kMostRuns) return intersects(x, y) ? Overlap::kPartial : Overlap::kNone;
+  if (x.nested && y_places <= kMaxRuns) return intersects(y, x) ? Overlap::kPartial : Overlap::kNone;
+  if (y.nested && x_places <= kMaxRuns) return intersects(x, y) ? Overlap::kPartial : Overlap::kNone;
   return Overlap::kMay;
 }
 
@@ -203,7 +203,7 @@ Overlap internal_overlap(const StridedView& view) {
   if (lattice.repeats) return Overlap::kPartial;
   if (lattice.nested) return Overlap::kNone;
   const int64_t places = lattice.places();
-  if (places > kMostRuns) return Overlap::kMay;
+  if (places > kMaxRuns) return Overlap::kMay;
   // Start of every run, dimension by dimension; after sorting, only neighbours can overlap.
   std::vector<int64_t> starts{lattice.begin};
   starts.reserve(static_cast<size_t>(places));

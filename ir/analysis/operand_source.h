@@ -4,7 +4,7 @@
 //     %6 = aten::t(self=%5)
 //     %7 = aten::mm(self=%1, mat2=%6)
 //
-// source_of(graph, %6, Behind::kViews) is %5, and with Behind::kCasts %0.
+// source_of(graph, %6, LookThrough::kViews) is %5, and with LookThrough::kCasts %0.
 #pragma once
 
 #include <string_view>
@@ -14,21 +14,21 @@
 namespace shadowgraph {
 
 // Operations to look through. Each level includes those before it.
-enum class Behind : uint8_t {
+enum class LookThrough : uint8_t {
   kViews,      // excludes wait_tensor, although it returns its operand
   kCasts,      // _to_copy
   kGathering,  // clone, cat and all_gather, with its wait
 };
 
 // Stops at placeholders. Linear in the length of the chain.
-inline ValueId source_of(const Graph& graph, ValueId value, Behind behind) {
+inline ValueId source_of(const Graph& graph, ValueId value, LookThrough behind) {
   const auto passes = [&](NodeId node) {
     const OperatorFacts& facts = graph.facts(node);
     if (facts.is_view && !facts.collective) return true;
-    if (behind == Behind::kViews) return false;
+    if (behind == LookThrough::kViews) return false;
     const std::string_view name = graph.target(node).name();
     if (name == "aten::_to_copy") return true;
-    return behind == Behind::kGathering &&
+    return behind == LookThrough::kGathering &&
            (name == "aten::clone" || name == "aten::cat" || name == "_c10d_functional::wait_tensor" ||
             name.starts_with("_c10d_functional::all_gather_into_tensor"));
   };
@@ -45,7 +45,7 @@ inline ValueId source_of(const Graph& graph, ValueId value, Behind behind) {
 }
 
 // Returns the placeholder of the parameter that an operand is made from; invalid if there is none.
-inline NodeId parameter_behind(const Graph& graph, ValueId value, Behind behind) {
+inline NodeId parameter_of_operand(const Graph& graph, ValueId value, LookThrough behind) {
   const NodeId node = graph.value(source_of(graph, value, behind)).producer;
   return graph.node(node).target == target_of(Builtin::kParameter) ? node : NodeId();
 }

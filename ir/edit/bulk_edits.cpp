@@ -41,14 +41,14 @@ void set_free_points(Graph& graph, const std::vector<NodeId>& free_points) {
   }
 }
 
-void die_at_last_use(Graph& graph, const std::set<StorageId>& storages) {
+void free_storages_after_last_use(Graph& graph, const std::set<StorageId>& storages) {
   const std::vector<NodeId> last = last_uses(graph);
   std::map<StorageId, NodeId> free_points;
   for (const StorageId storage : storages) free_points.emplace(storage, last[storage.index]);
-  die_at(graph, free_points);
+  free_storages_after(graph, free_points);
 }
 
-void die_at(Graph& graph, const std::map<StorageId, NodeId>& free_points) {
+void free_storages_after(Graph& graph, const std::map<StorageId, NodeId>& free_points) {
   std::map<NodeId, std::vector<StorageId>> changed;
   std::set<StorageId> moved;
   for (const auto& [storage, node] : free_points) {

@@ -49,10 +49,10 @@ std::vector<NodeId> last_uses(const Graph& graph);
 void set_free_points(Graph& graph, const std::vector<NodeId>& free_points);
 
 // Frees the storages after the last node that reads, writes or allocates them. Linear.
-void die_at_last_use(Graph& graph, const std::set<StorageId>& storages);
+void free_storages_after_last_use(Graph& graph, const std::set<StorageId>& storages);
 
 // Frees the storages after the given nodes.
-void die_at(Graph& graph, const std::map<StorageId, NodeId>& free_points);
+void free_storages_after(Graph& graph, const std::map<StorageId, NodeId>& free_points);
 
 // Records which values and nodes replace others, and updates references that are not uses: guards, arguments of
 // composite regions and forward links.

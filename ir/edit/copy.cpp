@@ -295,7 +295,7 @@ std::vector<ValueId> splice(Graph& into, NodeId position, const Graph& piece, st
     const NodeId copy = copier.copy(n, constant ? past_placeholders : position);
     // Storages that the piece reads must live until the copies have read them.
     const auto touch = [&](ValueId v) {
-      if (into.value(v).storage.valid()) into.extend_life(into.value(v).storage, copy);
+      if (into.value(v).storage.valid()) into.extend_lifetime(into.value(v).storage, copy);
     };
     into.for_each_input(copy, touch);
   }
@@ -350,7 +350,7 @@ Subgraph extract(const Graph& graph, std::span<const NodeId> nodes) {
   // Outputs are returned to the caller, so their storages live to the end.
   result.graph.for_each_input(end, [&](ValueId v) {
     const StorageId storage = result.graph.value(v).storage;
-    if (storage.valid()) result.graph.extend_life(storage, end);
+    if (storage.valid()) result.graph.extend_lifetime(storage, end);
   });
   return result;
 }

@@ -69,7 +69,7 @@ void apply(const OperatorRow& row, const Signature& signature, OperatorFacts& fa
   if (const int source = position_of(signature, row.alias_of); !row.alias_of.empty() && source >= 0) {
     facts.aliases.push_back({0, static_cast<uint16_t>(source), !maybe_alias});
   }
-  facts.uninitialised = row.is & OperatorFact::kUninitialised;
+  facts.uninitialized = row.is & OperatorFact::kUninitialized;
   facts.pointwise = row.is & OperatorFact::kPointwise;
   facts.host_read = row.is & OperatorFact::kHostRead;
   facts.resizes = row.is & OperatorFact::kResizes;
@@ -86,7 +86,7 @@ void derive_contents(const Signature& signature, OperatorFact is, OperatorFacts&
   for (const uint16_t position : facts.written) {
     const Formal& argument = signature.arguments[position];
     // Batch norm's `save_mean` is returned unchanged outside training.
-    const bool given_back = argument.out && !facts.uninitialised && !facts.resizes && facts.write_condition < 0;
+    const bool given_back = argument.out && !facts.uninitialized && !facts.resizes && facts.write_condition < 0;
     if (given_back || (overwrites && argument.writes)) facts.overwritten.push_back(position);
   }
   if (facts.is_out_variant) facts.write_condition = -1;  // results are always written
@@ -173,7 +173,7 @@ OperatorFacts facts_of(const Target& target, const std::optional<c10::OperatorHa
 
 // Facts are computed once for all copies of a target. They are final once the operator was found with its tags; before
 // that they are recomputed when operators have been registered since.
-const OperatorFacts& Target::work_out_facts() const {
+const OperatorFacts& Target::compute_facts() const {
   KnownTarget& known = KnownTarget::of(*this);
   signature();  // facts_of needs it, and computing it there would take the same lock
   const std::lock_guard lock(known.mutex);

@@ -25,7 +25,7 @@ enum class OperatorFact : uint32_t {
   kOverwrites = 1U << 0,     // overwrites every element of what it writes, without reading it
   kFills = 1U << 1,          // OperatorFacts::fills
   kGeometryOnly = 1U << 2,   // reads only sizes, strides, dtype and device of `self`
-  kUninitialised = 1U << 3,  // returns uninitialized memory
+  kUninitialized = 1U << 3,  // returns uninitialized memory
   kPointwise = 1U << 4,      // pointwise, without PyTorch's `pointwise` tag
   kHostRead = 1U << 5,       // copies tensor contents to the host
   kResizes = 1U << 6,
@@ -34,11 +34,11 @@ enum class OperatorFact : uint32_t {
   kNegates = 1U << 9,
   kMaybeAlias = 1U << 10,  // aliases, annotated or not, may also be newly allocated tensors
   // ---- Contents
-  kNotEvaluable = 1U << 11,   // cannot be evaluated: its effect is not a result, or the result has no memory
-  kReadsOperands = 1U << 12,  // a composite that reads integer operands on the host: lengths, split points
-  kAsksUserFirst = 1U << 13,  // a user-defined value for what it reads takes precedence over assumed contents
-  kUniform = 1U << 14,        // besides pointwise ones: a result is constant everywhere if its operands are
-  kUniformFill = 1U << 15,    // returns one number everywhere
+  kNotEvaluable = 1U << 11,       // cannot be evaluated: its effect is not a result, or the result has no memory
+  kReadsOperands = 1U << 12,      // a composite that reads integer operands on the host: lengths, split points
+  kPrefersUserValues = 1U << 13,  // a user-defined value for what it reads takes precedence over assumed contents
+  kUniform = 1U << 14,            // besides pointwise ones: a result is constant everywhere if its operands are
+  kUniformFill = 1U << 15,        // returns one number everywhere
   // ---- Kernels and dtypes
   kRefusesMeta = 1U << 16,     // the Meta kernel of this out= form fails, or keeps strides that eager does not
   kMakesQuantized = 1U << 17,  // results have a quantized dtype; fake tensors have no quantizer
@@ -85,10 +85,10 @@ enum class ContentsRule : uint8_t {
   kFalseIfFinite,  // isnan, isinf
   kEqual,          // true unless infinite; equal to itself
   kNotEqual,
-  kFindsNothing,  // writes its second argument only if it finds an infinity or NaN
+  kLeavesUnchanged,  // writes its second argument only if it finds an infinity or NaN
   // Unknown indices are assumed evenly distributed (core/fake/data_dependent_values.h):
-  kCounts,  // bincount, histc: the count of each index
-  kDeals,   // scatter of a number along the indices
+  kCounts,   // bincount, histc: the count of each index
+  kRouting,  // scatter of a number along the indices
 };
 
 // Numeric types for which a pointwise kernel is bitwise identical in every layout; vectorized and scalar loops may
@@ -129,9 +129,9 @@ struct OperatorRow {
   std::string_view dimensions, dimensions_of_result;
 
   // Returns whether the row describes effects of a call on its operands.
-  constexpr bool is_of_effects() const;
+  constexpr bool describes_effects() const;
 };
-constexpr bool OperatorRow::is_of_effects() const {
+constexpr bool OperatorRow::describes_effects() const {
   constexpr uint32_t kOfEffects = (static_cast<uint32_t>(OperatorFact::kMaybeAlias) << 1) - 1;
   return (is & static_cast<OperatorFact>(kOfEffects)) || !writes.empty() || !alias_of.empty() || !functional.empty();
 }

@@ -30,7 +30,7 @@ std::vector<c10::OperatorHandle> operators_named(std::string_view name) {
   const std::string all(without_overload(name));
   for (const auto& op : torch::jit::getAllOperatorsFor(c10::Symbol::fromQualString(all))) {
     const auto handle = c10::Dispatcher::singleton().findSchema(op->schema().operator_name());
-    if (handle && stands_for(name, full_name(handle->schema()))) found.push_back(*handle);
+    if (handle && matches_operator(name, full_name(handle->schema()))) found.push_back(*handle);
   }
   return found;
 }

@@ -51,7 +51,7 @@ constexpr std::string_view without_underscore(std::string_view name) {
 }
 
 // Returns whether `row`, a name in a table, matches the operator `name`, which includes its overload.
-constexpr bool stands_for(std::string_view row, std::string_view name) {
+constexpr bool matches_operator(std::string_view row, std::string_view name) {
   if (row.ends_with('.')) return row.substr(0, row.size() - 1) == name;
   return row == name || (row.find('.') == row.npos && row == without_overload(name));
 }

@@ -44,8 +44,7 @@ constexpr OperatorRow kRows[] = {
         softshrink)",
      .is = kFloatingOnly},
     {.names = "_cdist_forward _euclidean_dist", .same_dtype = "x1 x2"},
-    {.names = "logcumsumexp _log_softmax _pdist_forward rrelu_with_noise _safe_softmax _softmax",
-     .is = kFloatingOnly},
+    {.names = "logcumsumexp _log_softmax _pdist_forward rrelu_with_noise _safe_softmax _softmax", .is = kFloatingOnly},
     {.names = "_embedding_bag _embedding_bag_forward_only",
      .is = kFloatingOnly,
      .same_dtype = "weight per_sample_weights"},
@@ -104,7 +103,7 @@ constexpr OperatorRow kRows[] = {
      .is = kMaybeAlias,
      .alias_of = "input",
      .why = "as dropout"},
-    {.names = "_amp_foreach_non_finite_check_and_unscale_", .contents = kFindsNothing},
+    {.names = "_amp_foreach_non_finite_check_and_unscale_", .contents = kLeavesUnchanged},
     {.names = "angle.out clone conj_physical.out mvlgamma.out native_dropout_backward", .is = kOwnDtypes},
     {.names = "arange eye linspace logspace range scalar_tensor tril_indices triu_indices", .is = kFills},
     {.names = R"(
@@ -158,14 +157,14 @@ constexpr OperatorRow kRows[] = {
     {.names = R"(
         empty _empty_affine_quantized _empty_per_channel_affine_quantized empty_permuted empty_quantized
         empty_strided)",
-     .is = kUninitialised},
+     .is = kUninitialized},
     {.names = R"(
         _empty_affine_quantized. _empty_per_channel_affine_quantized. empty_quantized.
         _make_per_channel_quantized_tensor. _make_per_tensor_quantized_tensor. quantize_per_channel.
         quantize_per_tensor. quantize_per_tensor.tensor_qparams quantize_per_tensor.tensors
         quantize_per_tensor_dynamic.)",
      .is = kMakesQuantized},
-    {.names = "empty_like new_empty new_empty_strided", .is = kGeometryOnly | kUninitialised},
+    {.names = "empty_like new_empty new_empty_strided", .is = kGeometryOnly | kUninitialized},
     {.names = "eq.Scalar eq.Tensor", .contents = kEqual},
     {.names = "equal", .is = kHostRead | kOwnDtypes},
     {.names = "expand _unsafe_view. view.", .is = kInfersSizes},
@@ -185,9 +184,9 @@ constexpr OperatorRow kRows[] = {
     {.names = "instance_norm", .writes = kRunning, .when = "use_input_stats", .why = kBatchNorm},
     {.names = "isinf. isnan. isneginf. isposinf.", .contents = kFalseIfFinite},
     {.names = "lift", .is = kMaybeAlias, .alias_of = "self", .why = kMayCopy},
-    {.names = "_local_scalar_dense", .is = kHostRead | kAsksUserFirst},
+    {.names = "_local_scalar_dense", .is = kHostRead | kPrefersUserValues},
     {.names = "masked_fill where", .is = kOwnDtypes, .layout_free = kComplex},
-    {.names = "masked_select. nonzero.", .is = kAsksUserFirst},
+    {.names = "masked_select. nonzero.", .is = kPrefersUserValues},
     {.names = "max_pool1d", .is = kDirectOnCpu},
     {.names = "mode.values", .is = kRefusesMeta},
     {.names = "native_batch_norm",
@@ -216,8 +215,8 @@ constexpr OperatorRow kRows[] = {
     {.names = "rrelu_with_noise_", .writes = "noise", .why = "writes noise as well as self"},
     {.names = "rsqrt", .layout_free = kWide},
     {.names = "rsub", .is = kFused, .layout_free = kComplex},
-    {.names = "scatter.value scatter_add.", .contents = kDeals, .dimensions = "dim"},
-    {.names = "scatter_.value scatter_add_", .contents = kDeals},
+    {.names = "scatter.value scatter_add.", .contents = kRouting, .dimensions = "dim"},
+    {.names = "scatter_.value scatter_add_", .contents = kRouting},
     {.names = "set_",
      .is = kTakesStorage | kMaybeAlias,
      .alias_of = "source",

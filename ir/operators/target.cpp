@@ -335,7 +335,7 @@ std::optional<size_t> Signature::position_of(std::string_view argument) const {
 }
 
 // Computed on first use, under a lock; afterwards readers take the pointer without one.
-const Signature& Target::work_out_signature() const {
+const Signature& Target::compute_signature() const {
   KnownTarget& known = KnownTarget::of(*this);
   const std::lock_guard lock(known.mutex);
   if (!known.final_signature) {

@@ -24,7 +24,7 @@ using nlohmann::json;
 // nlohmann::json throws for invalid UTF-8; sources and names may contain any bytes.
 bool is_utf8(std::string_view text) {
   while (!text.empty()) {
-    if (!take_character(text).valid) return false;
+    if (!pop_character(text).valid) return false;
   }
   return true;
 }

@@ -67,7 +67,7 @@ std::string_view why_no_kernel(const Target& target) {
   if (facts.random || facts.draws) return "it draws random numbers from libtorch's generator";
   if (facts.host_read) return "it copies data to the host";
   if (facts.is_view) return "it is a view and computes nothing";
-  if (facts.geometry_only || facts.uninitialised) return "its result depends only on sizes";
+  if (facts.geometry_only || facts.uninitialized) return "its result depends only on sizes";
   return kNoRow;
 }
 

@@ -446,8 +446,8 @@ class KnownResults {
   std::unordered_map<std::string, ExpectedResults> known_;
 };
 
-OwnKernel::Results call_library(shadowgraph_kernel function, KnownResults& known, const c10::OperatorHandle& op,
-                                std::span<const c10::IValue> arguments) {
+KernelOverride::Results call_library(shadowgraph_kernel function, KnownResults& known, const c10::OperatorHandle& op,
+                                     std::span<const c10::IValue> arguments) {
   const ExpectedResults expected = known.of(op, arguments);
   if (expected == nullptr) return std::nullopt;
   CArguments given;
@@ -474,12 +474,12 @@ OwnKernel::Results call_library(shadowgraph_kernel function, KnownResults& known
   const int outcome = function(given.inputs.data(), static_cast<int32_t>(given.inputs.size()), given.outputs.data(),
                                static_cast<int32_t>(given.outputs.size()), given.numbers.data(),
                                static_cast<int32_t>(given.numbers.size()));
-  return outcome == 0 ? OwnKernel::Results(std::move(results)) : std::nullopt;
+  return outcome == 0 ? KernelOverride::Results(std::move(results)) : std::nullopt;
 }
 
 }  // namespace
 
-OwnKernel library_kernel(const std::string& op, const std::string& library, const std::string& symbol) {
+KernelOverride library_kernel(const std::string& op, const std::string& library, const std::string& symbol) {
   void* const handle = ::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) throw UnsupportedError(fmt::format("cannot load '{}': {}", library, ::dlerror()));
   void* const found = ::dlsym(handle, symbol.c_str());
@@ -499,7 +499,7 @@ namespace {
 
 class UserKernelCalls final : public EagerKernel {
  public:
-  UserKernelCalls(OwnKernel kernel, c10::DispatchKey key) : kernel_(std::move(kernel)), key_(key) {}
+  UserKernelCalls(KernelOverride kernel, c10::DispatchKey key) : kernel_(std::move(kernel)), key_(key) {}
 
   OperatorKernels::Outcome call(const c10::OperatorHandle& op, torch::jit::Stack& stack,
                                 OperatorKernels::OriginalCall& /*original*/) override {
@@ -514,7 +514,7 @@ class UserKernelCalls final : public EagerKernel {
       ++passed_on_;
       return Outcome::kUnsupported;
     }
-    OwnKernel::Results results;
+    KernelOverride::Results results;
     {
       under_way.push_back(this);
       const auto leave = c10::make_scope_exit([] { under_way.pop_back(); });
@@ -531,8 +531,8 @@ class UserKernelCalls final : public EagerKernel {
     return Outcome::kRan;
   }
 
-  UsedKernel::Report report() const {
-    return {.op = kernel_.op, .ran = ran_ + unchecked_, .passed_on = passed_on_, .unchecked = unchecked_};
+  ScopedKernelOverride::Report report() const {
+    return {.op = kernel_.op, .ran = ran_ + unchecked_, .declined = passed_on_, .unchecked = unchecked_};
   }
 
  private:
@@ -572,7 +572,7 @@ class UserKernelCalls final : public EagerKernel {
 
   static thread_local std::vector<const UserKernelCalls*> under_way;
 
-  const OwnKernel kernel_;
+  const KernelOverride kernel_;
   const c10::DispatchKey key_;
   KnownResults known_;
   std::atomic<int64_t> ran_ = 0, unchecked_ = 0, passed_on_ = 0;
@@ -582,9 +582,9 @@ thread_local std::vector<const UserKernelCalls*> UserKernelCalls::under_way;
 
 }  // namespace
 
-class UsedKernel::State {
+class ScopedKernelOverride::State {
  public:
-  State(OwnKernel kernel, const c10::OperatorHandle& op, c10::DispatchKey key)
+  State(KernelOverride kernel, const c10::OperatorHandle& op, c10::DispatchKey key)
       : calls_(std::make_shared<UserKernelCalls>(std::move(kernel), key)), slots_(calls_, {op}, key) {}
   Report report() const { return calls_->report(); }
 
@@ -593,26 +593,26 @@ class UsedKernel::State {
   const KernelRegistration slots_;
 };
 
-UsedKernel::UsedKernel(std::unique_ptr<State> state) : state_(std::move(state)) {}
-UsedKernel::UsedKernel(UsedKernel&&) noexcept = default;
-UsedKernel& UsedKernel::operator=(UsedKernel&&) noexcept = default;
-UsedKernel::~UsedKernel() = default;
-UsedKernel::Report UsedKernel::report() const { return state_->report(); }
+ScopedKernelOverride::ScopedKernelOverride(std::unique_ptr<State> state) : state_(std::move(state)) {}
+ScopedKernelOverride::ScopedKernelOverride(ScopedKernelOverride&&) noexcept = default;
+ScopedKernelOverride& ScopedKernelOverride::operator=(ScopedKernelOverride&&) noexcept = default;
+ScopedKernelOverride::~ScopedKernelOverride() = default;
+ScopedKernelOverride::Report ScopedKernelOverride::report() const { return state_->report(); }
 
-UsedKernel use_kernel(OwnKernel kernel, c10::DispatchKey key) {
+ScopedKernelOverride override_kernel(KernelOverride kernel, c10::DispatchKey key) {
   const auto op = find_operator(kernel.op);
-  if (!op) throw UnsupportedError("use_kernel: unknown operator " + kernel.op);
+  if (!op) throw UnsupportedError("override_kernel: unknown operator " + kernel.op);
   if (is_composite(*op)) {
-    throw UnsupportedError("use_kernel: " + kernel.op +
+    throw UnsupportedError("override_kernel: " + kernel.op +
                            " is a composite operator; give kernels for the operators that it calls");
   }
   if (key == c10::DispatchKey::Meta)
-    throw UnsupportedError("use_kernel: kernels for meta tensors are not supported, since they have no data");
+    throw UnsupportedError("override_kernel: kernels for meta tensors are not supported, since they have no data");
   if (c10::toBackendComponent(key) == c10::BackendComponent::InvalidBit || !op->hasComputedKernelForDispatchKey(key)) {
     throw UnsupportedError(
-        fmt::format("use_kernel: {} has no kernel for {} to fall back to", kernel.op, c10::toString(key)));
+        fmt::format("override_kernel: {} has no kernel for {} to fall back to", kernel.op, c10::toString(key)));
   }
-  return UsedKernel(std::make_unique<UsedKernel::State>(std::move(kernel), *op, key));
+  return ScopedKernelOverride(std::make_unique<ScopedKernelOverride::State>(std::move(kernel), *op, key));
 }
 
 }  // namespace shadowgraph

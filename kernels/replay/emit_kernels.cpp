@@ -86,8 +86,8 @@ class KernelWriter {
       const auto& nodes = groups_.groups()[g].nodes;
       const auto boundary = boundary_of(graph_, nodes);
       const auto in_place = [&](ValueId output) {
-        const auto& same = groups_.plan(g).same_tensor;
-        return std::ranges::find(same, output, &KernelPlan::SameTensor::result) != same.end();
+        const auto& same = groups_.lowered(g).same_tensor;
+        return std::ranges::find(same, output, &LoweredKernel::SameTensor::result) != same.end();
       };
       // emit_cpp() declares new variables for the results of a call, including those written in place. Such groups are
       // not replaced.
@@ -95,7 +95,7 @@ class KernelWriter {
       const std::string function = fmt::format("group{}", g);
       calls.push_back({.nodes = nodes, .schema = schema_of(graph_, nodes, "kernels::" + function, effects)});
       options_.functions["kernels::" + function] = {name_ + "::" + function, name_ + ".h"};
-      write_group(function, groups_.plan(g), boundary);
+      write_group(function, groups_.lowered(g), boundary);
     }
     replace_by_calls(graph_, calls);
     GeneratedCode code = emit_cpp(graph_, options_);
@@ -144,7 +144,7 @@ class KernelWriter {
     return view_of(graph_, v).bytes().second - view_of(graph_, v).bytes().first;
   }
 
-  void write_group(const std::string& function, const KernelPlan& plan, const Boundary& boundary) {
+  void write_group(const std::string& function, const LoweredKernel& plan, const Boundary& boundary) {
     std::map<ValueId, std::string> names;
     std::vector<std::string> parameters;
     for (const ValueId input : boundary.inputs) {
@@ -180,7 +180,7 @@ class KernelWriter {
     if (plan.program.has_checks()) body += "  in_range(wrong);\n";
     std::vector<std::string> results;
     for (const ValueId output : boundary.outputs) {
-      const auto same = std::ranges::find(plan.same_tensor, output, &KernelPlan::SameTensor::result);
+      const auto same = std::ranges::find(plan.same_tensor, output, &LoweredKernel::SameTensor::result);
       results.push_back(names.at(same == plan.same_tensor.end() ? output : same->tensor));
     }
     std::string type = "void";

@@ -11,7 +11,7 @@
 //   %4 = relu(%2)
 //
 // In the first way, several units may move to the node and merge. Both ways keep the line a valid order, so groups
-// never depend on each other in a cycle. plan_kernel decides which nodes can be one group, and is called for each
+// never depend on each other in a cycle. lower_kernel decides which nodes can be one group, and is called for each
 // attempted union.
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
@@ -82,18 +82,18 @@ class Grouper {
   }
 
   bool is_kernel(std::span<const NodeId> nodes) const {
-    const auto plan = plan_kernel(
+    const auto plan = lower_kernel(
         graph_, nodes, options_.kernels, [](ValueId) { return true; }, nullptr);
     return plan && (nodes.size() == 1 || keeps_threads_busy(*plan));
   }
 
   // Returns whether a plan has work for all threads. A reduction to a few numbers would limit everything that joins it.
-  static bool keeps_threads_busy(const KernelPlan& plan) {
+  static bool keeps_threads_busy(const LoweredKernel& plan) {
     const int64_t shares = plan.range * plan.row_work / kElementsOfAThread;
     return plan.range >= std::min<int64_t>(shares, at::get_num_threads());
   }
 
-  // A cheap check before calling plan_kernel.
+  // A cheap check before calling lower_kernel.
   bool may_join(const Unit& unit, NodeId node) const {
     return unit.kernel && graph_.node(unit.nodes[0]).phase == graph_.node(node).phase &&
            unit.nodes.size() < static_cast<size_t>(options_.max_nodes);
@@ -205,7 +205,7 @@ struct ResultSource {
 };
 
 struct PreparedGroup {
-  KernelPlan plan;
+  LoweredKernel plan;
   std::vector<std::string> operators;
   std::string original;  // equal for groups of the same operators
   KernelRef kernel;
@@ -271,7 +271,7 @@ class Groups final : public KernelGroups {
 
   const std::vector<NodeId>& order() const override { return order_; }
   const std::vector<Group>& groups() const override { return groups_; }
-  const KernelPlan& plan(uint32_t group) const override { return prepared_.at(group)->plan; }
+  const LoweredKernel& lowered(uint32_t group) const override { return prepared_.at(group)->plan; }
   void wait() const override { cache_->wait(); }
 
   bool run(uint32_t number, std::span<c10::IValue> values) override {
@@ -351,14 +351,14 @@ class Groups final : public KernelGroups {
  private:
   bool prepare(const Graph& graph, std::span<const NodeId> nodes, const KernelOptions& options,
                const std::function<bool(ValueId)>& escapes, PreparedGroup& group) {
-    auto plan = plan_kernel(graph, nodes, options, escapes, nullptr);
+    auto plan = lower_kernel(graph, nodes, options, escapes, nullptr);
     if (!plan) return false;  // none of its results are needed
     group.plan = std::move(*plan);
     for (const NodeId node : nodes) {
       group.operators.push_back(graph.target(node).name());
       group.original += group.operators.back() + " ";
     }
-    const KernelPlan& made = group.plan;
+    const LoweredKernel& made = group.plan;
     for (size_t i = 0; i < made.inputs.size(); ++i) {
       group.inputs.push_back({made.inputs[i], geometry_of(graph, made.inputs[i]), made.program.operands[i].written});
     }
@@ -382,8 +382,8 @@ class Groups final : public KernelGroups {
     return true;
   }
 
-  static uint32_t operand_of(const KernelPlan& plan, ValueId v) {
-    const auto same = std::ranges::find(plan.same_tensor, v, &KernelPlan::SameTensor::result);
+  static uint32_t operand_of(const LoweredKernel& plan, ValueId v) {
+    const auto same = std::ranges::find(plan.same_tensor, v, &LoweredKernel::SameTensor::result);
     if (same != plan.same_tensor.end()) v = same->tensor;
     const auto input = std::ranges::find(plan.inputs, v);
     if (input != plan.inputs.end()) return static_cast<uint32_t>(input - plan.inputs.begin());

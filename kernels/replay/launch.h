@@ -45,7 +45,7 @@ struct ResultGeometry {
 };
 
 // `data`: the first element of each operand. Returns false if an index is out of range.
-inline bool launch(const KernelBackend& backend, KernelFunction function, const KernelPlan& plan,
+inline bool launch(const KernelBackend& backend, KernelFunction function, const LoweredKernel& plan,
                    std::span<void* const> data, std::span<const int64_t> scalars) {
   if (plan.range <= 0) return true;
   return backend.launch(function, {.data = data,

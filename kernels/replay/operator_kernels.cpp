@@ -14,8 +14,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "kernels/compiler/lowering.h"
 #include "kernels/compiler/operator_table.h"
-#include "kernels/compiler/plan_parts.h"
 #include "kernels/replay/call_graph.h"
 #include "kernels/replay/launch.h"
 #include "shadowgraph/kernels/kernel.h"
@@ -30,7 +30,7 @@ namespace {
 
 struct PreparedCall {
   struct Part {
-    KernelPlan plan;
+    LoweredKernel plan;
     KernelRef kernel;
     std::vector<uint32_t> inputs;   // positions on the stack
     std::vector<uint32_t> outputs;  // of `fresh`
@@ -84,7 +84,7 @@ void bind(const CallGraph& call, PreparedCall& made) {
   };
   std::vector<ValueId> outputs;
   for (PreparedCall::Part& part : made.parts) {
-    const KernelPlan& plan = part.plan;
+    const LoweredKernel& plan = part.plan;
     made.decisive |= plan.decisive;
     for (const ValueId input : plan.inputs) part.inputs.push_back(position_of(input));
     if (plan.inputs.size() + plan.outputs.size() > kMaxOperands || plan.scalar_arguments.size() > kMaxOperands) {
@@ -103,7 +103,7 @@ void bind(const CallGraph& call, PreparedCall& made) {
     }
     ValueId tensor = result.ref.value;
     for (const PreparedCall::Part& part : made.parts) {
-      const auto same = std::ranges::find(part.plan.same_tensor, tensor, &KernelPlan::SameTensor::result);
+      const auto same = std::ranges::find(part.plan.same_tensor, tensor, &LoweredKernel::SameTensor::result);
       if (same != part.plan.same_tensor.end()) tensor = same->tensor;
     }
     const auto fresh = std::ranges::find(outputs, tensor);
@@ -131,7 +131,7 @@ std::shared_ptr<const PreparedCall> prepare_call(const c10::OperatorHandle& op, 
     check_devices(arguments, cache.backend().device());
     made->backend = &cache.backend();
     const CallGraph call = call_graph(op, arguments);
-    for (KernelPlan& plan : plan_parts(call.graph, call.node, options))
+    for (LoweredKernel& plan : lower_parts(call.graph, call.node, options))
       made->parts.push_back({.plan = std::move(plan)});
     bind(call, *made);
     for (PreparedCall::Part& part : made->parts) {

@@ -12,7 +12,7 @@ namespace {
 // Returns whether all layers are recomputed. Throws UnsupportedError unless it is all or none.
 bool recomputes(const PlannedModel& model, const TrainingPlan& plan, std::string_view engine) {
   const auto refuse = [&](const std::string& why) { throw UnsupportedError(fmt::format("{} {}", engine, why)); };
-  if (!plan.selective.empty()) refuse("recomputes only whole layers: plan with --recompute whole");
+  if (!plan.selective.empty()) refuse("recomputes only whole layers: plan with --recompute full");
   if (plan.recomputed.empty()) return false;
   const auto layers = std::ranges::count_if(model.modules, is_layer);
   const auto recomputed = std::ranges::count_if(plan.recomputed, is_layer);
@@ -22,7 +22,7 @@ bool recomputes(const PlannedModel& model, const TrainingPlan& plan, std::string
   return true;
 }
 
-EngineFile accelerate_config(const TrainingPlan& plan, const Graph& step, const EngineRequest& request) {
+PlanExport accelerate_config(const TrainingPlan& plan, const Graph& step, const PlanExportOptions& request) {
   if (plan.pipeline > 1)
     throw UnsupportedError("accelerate does not support pipeline parallelism for training: plan with --pipeline 1");
   if (plan.experts > 1)
@@ -39,7 +39,7 @@ EngineFile accelerate_config(const TrainingPlan& plan, const Graph& step, const 
   const bool recompute = recomputes(PlannedModel::of(step), plan, "accelerate");
   if (plan.zero == 0 && recompute)
     throw UnsupportedError("accelerate supports recompute only with FSDP: plan with --zero 1");
-  EngineFile file;
+  PlanExport file;
   std::string& text = file.text;
   text += "compute_environment: LOCAL_MACHINE\n";
   text += fmt::format("distributed_type: {}\n", plan.zero > 0 ? "FSDP" : plan.data > 1 ? "MULTI_GPU" : "NO");
@@ -60,7 +60,7 @@ EngineFile accelerate_config(const TrainingPlan& plan, const Graph& step, const 
                   "Accelerator(gradient_accumulation_steps={})",
                   plan.micro_batch, plan.microbatches));
   file.differs.emplace_back("machines are set in the launcher: --num_machines, --machine_rank, --main_process_ip");
-  if (plan.attention != AttentionKernel::kDevices) file.differs.emplace_back(kAttentionChosenByScript);
+  if (plan.attention != AttentionKernel::kDevice) file.differs.emplace_back(kAttentionChosenByScript);
   if (request.bfloat16_gradients) {
     file.differs.emplace_back(
         "bfloat16 gradients: set MixedPrecisionPolicy(reduce_dtype=torch.bfloat16) in the script");
@@ -69,7 +69,7 @@ EngineFile accelerate_config(const TrainingPlan& plan, const Graph& step, const 
   return file;
 }
 
-EngineFile deepspeed_config(const TrainingPlan& plan, const Graph& step, const EngineRequest& request) {
+PlanExport deepspeed_config(const TrainingPlan& plan, const Graph& step, const PlanExportOptions& request) {
   if (plan.pipeline > 1)
     throw UnsupportedError("DeepSpeed's configuration cannot express pipelines: plan with --pipeline 1");
   if (plan.experts > 1 || plan.context > 1 || plan.tensor > 1) {
@@ -81,7 +81,7 @@ EngineFile deepspeed_config(const TrainingPlan& plan, const Graph& step, const E
     throw UnsupportedError("DeepSpeed offloads the optimizer only with ZeRO: plan with --zero 1");
   }
   if (request.float8) throw UnsupportedError("DeepSpeed's configuration does not support float8");
-  EngineFile file;
+  PlanExport file;
   if (recomputes(PlannedModel::of(step), plan, "DeepSpeed")) {
     file.differs.emplace_back("recompute: call model.gradient_checkpointing_enable() in the script");
   }
@@ -95,11 +95,11 @@ EngineFile deepspeed_config(const TrainingPlan& plan, const Graph& step, const E
                               {"zero_optimization", zero}};
   file.text = config.dump(2) + "\n";
   note_batch(plan, request, file.differs);
-  if (plan.attention != AttentionKernel::kDevices) file.differs.emplace_back(kAttentionChosenByScript);
+  if (plan.attention != AttentionKernel::kDevice) file.differs.emplace_back(kAttentionChosenByScript);
   return file;
 }
 
-constexpr Engine kEngines[] = {
+constexpr TargetFramework kTargetFrameworks[] = {
     {.title = "PyTorch 2.13",
      .file = "train.py",
      .about = "only torch 2.13: DTensor, FSDP2, `torch.distributed.pipelining`, `torch.distributed.checkpoint`",
@@ -139,24 +139,24 @@ constexpr Engine kEngines[] = {
 
 }  // namespace
 
-std::span<const Engine> engines() { return kEngines; }
+std::span<const TargetFramework> target_frameworks() { return kTargetFrameworks; }
 
-std::vector<std::string> engine_file_names() {
+std::vector<std::string> plan_export_names() {
   std::vector<std::string> names;
-  for (const Engine& engine : kEngines) names.emplace_back(engine.file);
+  for (const TargetFramework& engine : kTargetFrameworks) names.emplace_back(engine.file);
   return names;
 }
 
-std::vector<EngineFile> engine_files(const TrainingPlan& plan, const Graph& step, const EngineRequest& request) {
-  std::vector<EngineFile> files;
-  for (const Engine& engine : kEngines) {
-    EngineFile& file = files.emplace_back();
+std::vector<PlanExport> export_plan(const TrainingPlan& plan, const Graph& step, const PlanExportOptions& request) {
+  std::vector<PlanExport> files;
+  for (const TargetFramework& engine : kTargetFrameworks) {
+    PlanExport& file = files.emplace_back();
     try {
       file = engine.write(plan, step, request);
     } catch (const UnsupportedError& error) {
       file.why_not = error.what();
     }
-    file.engine = engine.title;
+    file.framework = engine.title;
     file.name = engine.file;
   }
   return files;

@@ -106,7 +106,7 @@ std::string offload_arguments(const PlannedModel& model, const TrainingPlan& pla
 
 std::string attention_argument(const TrainingPlan& plan) {
   switch (plan.attention) {
-    case AttentionKernel::kDevices:
+    case AttentionKernel::kDevice:
       return "";
     case AttentionKernel::kFlash:
       return "--attention-backend flash\n";
@@ -132,13 +132,13 @@ void check_schedule(const TrainingPlan& plan) {
 
 }  // namespace
 
-EngineFile megatron_arguments(const TrainingPlan& plan, const Graph& step, const EngineRequest& request) {
+PlanExport megatron_arguments(const TrainingPlan& plan, const Graph& step, const PlanExportOptions& request) {
   const PlannedModel model = PlannedModel::of(step);
   check_schedule(plan);
   check_model(model);
   check_megatron_layout(plan, "Megatron-LM");
   check_no_curve(plan, "Megatron-LM");
-  EngineFile file;
+  PlanExport file;
   std::string& text = file.text;
   const auto add = [&](std::string_view flag, const auto&... value) {
     text += flag;

@@ -48,17 +48,17 @@ std::vector<PlannedParameter> parameters_of(const Graph& step) {
 }
 
 void check_megatron_layout(const TrainingPlan& plan, std::string_view engine) {
-  if (plan.layout == TensorLayout::kMegatron) return;
-  throw UnsupportedError(
-      fmt::format("{} uses its own tensor-parallel layouts: plan with --layout megatron, or apply layout.json with "
-                  "`shadowgraph shard`",
-                  engine));
+  if (plan.layout == TensorParallelLayout::kMegatron) return;
+  throw UnsupportedError(fmt::format(
+      "{} uses its own tensor-parallel layouts: plan with --layout megatron, or apply parameter_layouts.json with "
+      "`shadowgraph shard`",
+      engine));
 }
 
 void check_no_curve(const TrainingPlan& plan, std::string_view engine) {
   if (plan.in_part.empty()) return;
   throw UnsupportedError(
-      fmt::format("{} cannot keep individual results of a layer: plan with --recompute selective,whole", engine));
+      fmt::format("{} cannot keep individual results of a layer: plan with --recompute selective,full", engine));
 }
 
 void check_no_offload(const TrainingPlan& plan, std::string_view engine) {
@@ -81,7 +81,7 @@ void note_zero(const TrainingPlan& plan, std::vector<std::string>& differs, std:
       fmt::format("ZeRO {}: FSDP2 with parameters that stay unsharded from forward to backward{}", plan.zero, more));
 }
 
-void note_batch(const TrainingPlan& plan, const EngineRequest& request, std::vector<std::string>& differs) {
+void note_batch(const TrainingPlan& plan, const PlanExportOptions& request, std::vector<std::string>& differs) {
   if (request.batch == 0 || samples_of(plan) <= request.batch) return;
   differs.push_back(
       fmt::format("batch: {} samples per step, since {} do not divide evenly", samples_of(plan), request.batch));
@@ -245,12 +245,12 @@ std::map<std::string, int64_t> widths_of_heads(const Graph& step) {
 
 struct Linear {
   std::string module;
-  LinearCut cut = LinearCut::kNone;
+  LinearSharding cut = LinearSharding::kNone;
   bool fused = false, transposed = false, divides = false;
 };
 
 std::string style_of(const Linear& linear, bool columns, bool rows) {
-  const bool is_columns = linear.cut == LinearCut::kColumns;
+  const bool is_columns = linear.cut == LinearSharding::kColumns;
   if ((linear.fused || linear.transposed) && !(columns && rows)) {
     throw UnsupportedError(fmt::format(
         "{} is sharded without its counterpart, which is supported only for nn.Linear: plan with --tensor 1",
@@ -270,13 +270,14 @@ LinearCuts linear_cuts(const Graph& step, int64_t tensor) {
   const std::map<std::string, int64_t> widths = widths_of_heads(step);
   for (const PlannedParameter& parameter : parameters_of(step)) {
     Linear linear{.module = module_above(parameter.name)};
-    linear.cut = linear_cut(linear.module);
-    if (linear.cut == LinearCut::kNone || parameter.sizes.size() != 2 || !parameter.name.ends_with(".weight")) continue;
+    linear.cut = linear_sharding(linear.module);
+    if (linear.cut == LinearSharding::kNone || parameter.sizes.size() != 2 || !parameter.name.ends_with(".weight"))
+      continue;
     const ValueId weight = step.results(parameter.node)[0].ref.value;
     const std::string parent = module_above(linear.module);
     linear.transposed = is_transposed(step, weight);
     linear.fused = linear.module.ends_with("c_attn") || linear.module.ends_with("in_proj");
-    int64_t size = parameter.sizes[(linear.cut == LinearCut::kColumns) != linear.transposed ? 0 : 1];
+    int64_t size = parameter.sizes[(linear.cut == LinearSharding::kColumns) != linear.transposed ? 0 : 1];
     if (linear.fused) {
       if (size % 3 != 0) refuse_fused(linear.module, "they are not three equal parts");
       check_thirds(step, linear.module, weight, size / 3);
@@ -291,7 +292,7 @@ LinearCuts linear_cuts(const Graph& step, int64_t tensor) {
   }
   for (const auto& [parent, linears] : by_parent) {
     if (!std::ranges::all_of(linears, &Linear::divides)) continue;
-    const auto is_columns = [](const Linear& linear) { return linear.cut == LinearCut::kColumns; };
+    const auto is_columns = [](const Linear& linear) { return linear.cut == LinearSharding::kColumns; };
     const bool columns = std::ranges::any_of(linears, is_columns);
     const bool rows = !std::ranges::all_of(linears, is_columns);
     for (const Linear& linear : linears) {
@@ -318,7 +319,8 @@ ExpertModules expert_modules(const Graph& step) {
     if (step.node(node).phase != Graph::kForward) continue;
     ExpertModule& module = modules[module_path(step, node)];
     module.products.push_back(node);
-    module.parameters.insert(parameter_behind(step, step.find_argument(node, "mat2")->ref.value, Behind::kViews));
+    module.parameters.insert(
+        parameter_of_operand(step, step.find_argument(node, "mat2")->ref.value, LookThrough::kViews));
   }
   return modules;
 }

@@ -16,22 +16,22 @@
 namespace shadowgraph {
 
 // A target framework; a row of the table in exports.cpp, from which everything else is derived.
-struct Engine {
+struct TargetFramework {
   std::string_view title;  // "PyTorch 2.13"
   std::string_view file;   // "train.py"
   // Cells of the table in docs/cluster-plans.md.
   std::string_view about, cannot_express;
   // Returns the text and the deviations from the plan. Throws UnsupportedError.
-  EngineFile (*write)(const TrainingPlan&, const Graph& step, const EngineRequest&);
+  PlanExport (*write)(const TrainingPlan&, const Graph& step, const PlanExportOptions&);
 };
-std::span<const Engine> engines();
+std::span<const TargetFramework> target_frameworks();
 
 // A training script that needs only torch: DTensor, FSDP2 and torch.distributed.pipelining.
-EngineFile pytorch_script(const TrainingPlan& plan, const Graph& step, const EngineRequest& request);
+PlanExport pytorch_script(const TrainingPlan& plan, const Graph& step, const PlanExportOptions& request);
 // A Python function that modifies a torchtitan configuration.
-EngineFile torchtitan_recipe(const TrainingPlan& plan, const Graph& step, const EngineRequest& request);
+PlanExport torchtitan_recipe(const TrainingPlan& plan, const Graph& step, const PlanExportOptions& request);
 // Command line arguments of Megatron-LM, one per line.
-EngineFile megatron_arguments(const TrainingPlan& plan, const Graph& step, const EngineRequest& request);
+PlanExport megatron_arguments(const TrainingPlan& plan, const Graph& step, const PlanExportOptions& request);
 
 struct PlannedParameter {
   NodeId node;
@@ -93,7 +93,7 @@ void check_no_offload(const TrainingPlan& plan, std::string_view engine);
 void note_offload(const TrainingPlan& plan, std::vector<std::string>& differs);
 // FSDP2's variant of ZeRO 1 and 2, and a batch that does not divide.
 void note_zero(const TrainingPlan& plan, std::vector<std::string>& differs, std::string_view more = "");
-void note_batch(const TrainingPlan& plan, const EngineRequest& request, std::vector<std::string>& differs);
+void note_batch(const TrainingPlan& plan, const PlanExportOptions& request, std::vector<std::string>& differs);
 int64_t samples_of(const TrainingPlan& plan);  // per step
 
 // Returns parameters tied over several stages. Throws UnsupportedError if more than one tensor is passed to the next

@@ -31,7 +31,7 @@ std::string rows_of(const TrainingPlan& plan) {
 }
 
 std::string plan_block(const TrainingPlan& plan, const Graph& step, const PlannedModel& model,
-                       const std::vector<std::string>& tied, const LinearCuts& cuts, const EngineRequest& request) {
+                       const std::vector<std::string>& tied, const LinearCuts& cuts, const PlanExportOptions& request) {
   std::vector<std::string> begins;
   for (const PlannedStage& stage : plan.stages) begins.push_back(stage.begins);
   if (begins.empty()) begins.emplace_back();
@@ -40,9 +40,9 @@ std::string plan_block(const TrainingPlan& plan, const Graph& step, const Planne
       {"pipeline", plan.pipeline}, {"data", plan.data}, {"context", plan.context}, {"tensor", plan.tensor}};
   if (plan.data_outermost) std::swap(mesh[0], mesh[1]);
   nlohmann::json parts = nlohmann::json::array();
-  for (const PartlyKept& part : plan.in_part) parts.push_back({{"layers", part.layers}, {"keeps", part.keeps}});
+  for (const PartialRecompute& part : plan.in_part) parts.push_back({{"layers", part.layers}, {"keeps", part.keeps}});
   const bool efficient = plan.attention == AttentionKernel::kEfficient;
-  const std::string kernel(plan.attention == AttentionKernel::kDevices ? "" : to_string(plan.attention));
+  const std::string kernel(plan.attention == AttentionKernel::kDevice ? "" : to_string(plan.attention));
   const std::vector<std::pair<std::string_view, nlohmann::json>> values = {
       {"STAGES_PER_RANK", plan.stages_per_rank},
       {"EXPERTS", plan.experts},
@@ -122,7 +122,8 @@ std::set<std::string> parts_of(const TrainingPlan& plan, const Graph& step, cons
   return parts;
 }
 
-std::vector<std::string> differences(const TrainingPlan& plan, const LinearCuts& cuts, const EngineRequest& request) {
+std::vector<std::string> differences(const TrainingPlan& plan, const LinearCuts& cuts,
+                                     const PlanExportOptions& request) {
   std::vector<std::string> all;
   if (plan.tensor > 1) {
     all.emplace_back("tensor parallelism: activations between layers and the output of the head are replicated");
@@ -165,7 +166,7 @@ std::vector<std::string> differences(const TrainingPlan& plan, const LinearCuts&
 }
 
 // Throws UnsupportedError for models whose sequences the script cannot shard.
-void check_sequences(const TrainingPlan& plan, const Graph& step, const EngineRequest& request) {
+void check_sequences(const TrainingPlan& plan, const Graph& step, const PlanExportOptions& request) {
   if (plan.context == 1) return;
   if (request.sequence % (2 * plan.context) != 0) {
     throw UnsupportedError(fmt::format("{} tokens do not divide into {} equal chunks: plan with another --context",
@@ -186,7 +187,7 @@ void check_sequences(const TrainingPlan& plan, const Graph& step, const EngineRe
       throw Error(
           "experts have as many rows as a rank has tokens, so that their indices would be mistaken for positions");
     }
-    with_context_over(clone(step), {.ranks = plan.context});
+    shard_sequence_over(clone(step), {.ranks = plan.context});
   } catch (const Error& error) {
     throw UnsupportedError(error.what());
   }
@@ -195,19 +196,19 @@ void check_sequences(const TrainingPlan& plan, const Graph& step, const EngineRe
 // torch's selective checkpoint holds kept tensors itself, so they cannot be offloaded.
 void check_offloaded(const TrainingPlan& plan) {
   std::vector<std::string> parts = plan.selective;
-  for (const PartlyKept& part : plan.in_part) parts.insert(parts.end(), part.layers.begin(), part.layers.end());
+  for (const PartialRecompute& part : plan.in_part) parts.insert(parts.end(), part.layers.begin(), part.layers.end());
   for (const std::string& layer : plan.offloaded) {
     if (std::ranges::find(parts, layer) == parts.end()) continue;
     throw UnsupportedError(
         fmt::format("{} is partly recomputed, and torch cannot offload the kept results of such a layer: plan with "
-                    "--recompute whole, or without --offload activations",
+                    "--recompute full, or without --offload activations",
                     layer));
   }
 }
 
 }  // namespace
 
-EngineFile pytorch_script(const TrainingPlan& plan, const Graph& step, const EngineRequest& request) {
+PlanExport pytorch_script(const TrainingPlan& plan, const Graph& step, const PlanExportOptions& request) {
   const PlannedModel model = PlannedModel::of(step);
   check_megatron_layout(plan, "the script");
   const std::vector<std::string> tied = check_cuts(step, model, plan);
@@ -220,7 +221,7 @@ EngineFile pytorch_script(const TrainingPlan& plan, const Graph& step, const Eng
   check_offloaded(plan);
   if ((plan.tensor > 1 || plan.context > 1 || plan.experts > 1) && !plan.in_part.empty()) {
     throw UnsupportedError(
-        "`curve` is not supported with tensor, context or expert parallelism: plan with --recompute selective,whole");
+        "`curve` is not supported with tensor, context or expert parallelism: plan with --recompute selective,full");
   }
   if ((plan.zero > 0 || plan.optimizer_on_host) && plan.pipeline > 1 && known_schedule(plan.schedule).splits_backward) {
     throw UnsupportedError(
@@ -228,14 +229,14 @@ EngineFile pytorch_script(const TrainingPlan& plan, const Graph& step, const Eng
                     "{}--schedule 1f1b",
                     plan.schedule, plan.optimizer_on_host ? "" : "--zero 0, or "));
   }
-  EngineFile file{.differs = differences(plan, cuts, request)};
+  PlanExport file{.differs = differences(plan, cuts, request)};
   std::vector<std::string> notes = {to_string(plan)};
   for (const std::string& difference : file.differs) notes.push_back("deviates from the plan: " + difference);
   file.text = plan_script(parts_of(plan, step, tied, cuts), notes, plan_block(plan, step, model, tied, cuts, request));
   return file;
 }
 
-std::string layouts_script(const std::string& title, std::string_view plan) {
+std::string sharding_script(const std::string& title, std::string_view plan) {
   return plan_script({"layouts"}, {title}, plan);
 }
 

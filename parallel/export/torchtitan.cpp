@@ -115,7 +115,7 @@ std::string titan_stages(const PlannedModel& model, const TrainingPlan& plan) {
 
 }  // namespace
 
-EngineFile torchtitan_recipe(const TrainingPlan& plan, const Graph& step, const EngineRequest& request) {
+PlanExport torchtitan_recipe(const TrainingPlan& plan, const Graph& step, const PlanExportOptions& request) {
   const PlannedModel model = PlannedModel::of(step);
   if (plan.data_outermost && plan.pipeline > 1 && plan.data > 1) {
     throw UnsupportedError(
@@ -124,7 +124,7 @@ EngineFile torchtitan_recipe(const TrainingPlan& plan, const Graph& step, const 
   check_megatron_layout(plan, "torchtitan");
   check_no_curve(plan, "torchtitan");
   check_no_offload(plan, "torchtitan");
-  EngineFile file;
+  PlanExport file;
   std::string& text = file.text;
   text = "\"\"\"A plan for torchtitan 0.3.0: use `planned(llama3_8b())` in its config_registry.\"\"\"\n\n";
   const bool recomputes = !plan.recomputed.empty() || !plan.selective.empty();
@@ -179,7 +179,7 @@ EngineFile torchtitan_recipe(const TrainingPlan& plan, const Graph& step, const 
         "filter_fqns=[\"lm_head\"], model_compile_enabled=True)])");
   }
   note_batch(plan, request, file.differs);
-  if (plan.attention != AttentionKernel::kDevices) file.differs.emplace_back(kAttentionChosenByScript);
+  if (plan.attention != AttentionKernel::kDevice) file.differs.emplace_back(kAttentionChosenByScript);
   file.differs.emplace_back("the model is not part of the recipe: pass planned() the configuration of the same model");
   return file;
 }

@@ -52,7 +52,7 @@ class PipelineClock {
       : stages_(stages), schedule_(schedule), options_(options) {
     unsharded_.resize(static_cast<size_t>(schedule.stages()), 0);
     for (int32_t s = 0; s < schedule.stages(); ++s) {
-      const StageFigures& of = stages.of(s);
+      const StageCosts& of = stages.of(s);
       transfers_.push_back({.forward = seconds_between(s, s + 1, of.sends_forward),
                             .backward = seconds_between(s, s - 1, of.sends_backward)});
     }
@@ -117,7 +117,7 @@ class PipelineClock {
         received[match_of(a)] =
             program.receive(static_cast<uint32_t>(other_end(a)), match_of(a), transfer_seconds(a), i);
       } else if (a.work == kUnshard || a.work == kReduceGradients) {
-        const StageFigures& of = stages_.of(a.stage);
+        const StageCosts& of = stages_.of(a.stage);
         const double seconds = a.work == kUnshard ? of.unshard : of.reduce_gradients;
         const uint32_t step = program.collective(static_cast<uint32_t>(rank), i, seconds, i);
         if (a.work == kUnshard) {
@@ -169,7 +169,7 @@ class PipelineClock {
 
   // From the second micro-batch on, gradients are accumulated.
   Parts parts_of(const PipelineAction& a, std::vector<int32_t>& backwards) const {
-    const StageFigures& of = stages_.of(a.stage);
+    const StageCosts& of = stages_.of(a.stage);
     const PieceSeconds& exposed = unsharded_[static_cast<size_t>(a.stage)] != 0 ? of.exposed_unsharded : of.exposed;
     const auto adding = [&] { return backwards[static_cast<size_t>(a.stage)]++ > 0 ? of.accumulate : 0; };
     const double input = of.input_gradient - of.exposed.input_gradient;
@@ -199,7 +199,7 @@ class PipelineClock {
     const std::vector<uint32_t>& ranks = groups_[static_cast<size_t>(schedule_.ranks()) + number];
     if (options_.interconnect == nullptr) return 0;
     ProcessGroupInfo group{.name = "tied", .size = static_cast<int64_t>(ranks.size())};
-    for (const uint32_t rank : ranks) group.ranks.push_back(rank * options_.ranks_apart);
+    for (const uint32_t rank : ranks) group.ranks.push_back(rank * options_.rank_stride);
     const int64_t bytes = stages_.tied()[number].gradient_bytes;
     return collective_cost(CollectiveKind::kAllReduce, bytes, group, *options_.interconnect, 1).seconds();
   }
@@ -215,7 +215,7 @@ class PipelineClock {
     if (options_.interconnect == nullptr || bytes == 0 || receiver < 0 || receiver == schedule_.stages()) return 0;
     ProcessGroupInfo pair{.name = "pp", .size = 2};
     for (const int32_t stage : {sender, receiver})
-      pair.ranks.push_back(schedule_.rank_of(stage) * options_.ranks_apart);
+      pair.ranks.push_back(schedule_.rank_of(stage) * options_.rank_stride);
     return collective_cost(CollectiveKind::kSend, bytes, pair, *options_.interconnect, 1).seconds();
   }
 
@@ -306,7 +306,7 @@ class RankMemory {
       for (const int64_t bytes : part(s).state) keep(bytes);
       if (part(s).gradient_buffer > 0) keep(part(s).gradient_buffer);
       for (const int64_t bytes : part(s).inputs) keep(bytes * schedule_.microbatches());
-      if (!options_.receives_ahead) continue;
+      if (!options_.preallocate_receives) continue;
       for (int32_t m = 0; m < schedule_.microbatches(); ++m) {
         if (!is_here(s - 1)) {
           for (const PieceEvent& event : part(s).received) keep(event.bytes);
@@ -396,12 +396,12 @@ class RankMemory {
   }
 
   void receive(std::span<const PieceEvent> events, Slots& slots) {
-    if (options_.receives_ahead) return;
+    if (options_.preallocate_receives) return;
     for (const PieceEvent& event : events) take(slots[event.slot], event.bytes);
   }
 
   void count(const PipelineAction& a) {
-    const StageFigures& of = stages_.of(a.stage);
+    const StageCosts& of = stages_.of(a.stage);
     if (a.work == kForward) {
       ++in_flight_[static_cast<size_t>(a.stage)];
       carried_ += of.carried;
@@ -490,14 +490,12 @@ const OptionTable<PipelineRunOptions>& PipelineRunOptions::table() {
   static const auto table =
       OptionTable<PipelineRunOptions>()
           .group("Pipeline")
-          .add("ranks_apart", &PipelineRunOptions::ranks_apart,
-               "Processes per stage, e.g. 8 with tensor parallelism: distance between pipeline neighbours",
-               {.least = 1})
-          .add("receives_ahead", &PipelineRunOptions::receives_ahead,
+          .add("rank_stride", &PipelineRunOptions::rank_stride,
+               "Processes per stage, e.g. 8 with tensor parallelism: distance between pipeline neighbours", {.min = 1})
+          .add("preallocate_receives", &PipelineRunOptions::preallocate_receives,
                "Allocate all receive buffers up front, as torch.distributed.pipelining does")
           .add("overlap", &PipelineRunOptions::overlap,
-               "Fraction of exposed communication hidden by the compute of an overlapped action",
-               {.least = 0, .most = 1});
+               "Fraction of exposed communication hidden by the compute of an overlapped action", {.min = 0, .max = 1});
   return table;
 }
 

@@ -20,7 +20,7 @@ std::string stage_table(const PipelineStages& stages) {
   std::string text = fmt::format("{:>5}  {:<28} {:>9} {:>9} {:>9} {:>11} {:>11} {:>11}\n", "STAGE", "BEGINS AT", "F",
                                  "I", "W", "PARAMETERS", "CARRIED", "SENDS");
   for (int32_t s = 0; s < stages.count(); ++s) {
-    const StageFigures& of = stages.of(s);
+    const StageCosts& of = stages.of(s);
     std::string begins = of.begins.empty() ? "(outside modules)" : of.begins;
     if (begins.size() > 28) begins.replace(0, begins.size() - 26, "..");
     text += fmt::format("{:>5}  {:<28} {:>9} {:>9} {:>9} {:>11} {:>11} {:>11}\n", s, begins, human_seconds(of.forward),
@@ -86,7 +86,7 @@ nlohmann::json to_json(const PipelineRun& run) {
                       {"worst_rank", run.worst_rank()},    {"notes", run.stages().notes()},
                       {"stages", nlohmann::json::array()}, {"ranks", nlohmann::json::array()}};
   for (int32_t s = 0; s < run.stages().count(); ++s) {
-    const StageFigures& of = run.stages().of(s);
+    const StageCosts& of = run.stages().of(s);
     json["stages"].push_back({{"begins", of.begins},
                               {"forward_seconds", of.forward},
                               {"input_gradient_seconds", of.input_gradient},

@@ -56,9 +56,9 @@ const PlanSchedules::Entry* PlanSchedules::of(const TrainingPlan& plan, int64_t 
   std::unique_ptr<Entry> entry;
   try {
     const PipelineSchedule schedule = named(microbatches);
-    entry =
-        std::make_unique<Entry>(Entry{with_sums(schedule).with_transfers(), std::nullopt, in_flight_at_peak(schedule)});
-    if (shorter) entry->shorter = with_sums(named(microbatches - plan.pipeline)).with_transfers();
+    entry = std::make_unique<Entry>(
+        Entry{with_gradient_reduction(schedule).with_transfers(), std::nullopt, in_flight_at_peak(schedule)});
+    if (shorter) entry->shorter = with_gradient_reduction(named(microbatches - plan.pipeline)).with_transfers();
   } catch (const Error&) {  // not defined for these sizes
   }
   return entries_.emplace(std::move(key), std::move(entry)).first->second.get();
@@ -71,7 +71,7 @@ const PlanSchedules::Entry* PlanSchedules::shortened(const TrainingPlan& plan) {
   return of(plan, rounds * plan.pipeline + plan.microbatches % plan.pipeline, true);
 }
 
-int64_t ranks_apart(const TrainingPlan& plan) {
+int64_t rank_stride(const TrainingPlan& plan) {
   return plan.tensor * plan.context * (plan.data_outermost ? 1 : plan.data);
 }
 
@@ -89,8 +89,8 @@ Replicas replicas_of(const TrainingPlan& plan, const ClusterRequest& request, in
   return replicas;
 }
 
-int64_t state_on_host(const StageFigures& stage, Replicas replicas) {
-  return std::exchange(replicas.optimizer_on_host, false) ? held_by(stage, replicas).state : 0;
+int64_t state_on_host(const StageCosts& stage, Replicas replicas) {
+  return std::exchange(replicas.optimizer_on_host, false) ? replica_memory(stage, replicas).state : 0;
 }
 
 int64_t host_memory_of(const DeviceSpec& device) {
@@ -184,7 +184,7 @@ double Candidate::bound_of(const Estimate& cut, const PipelineSchedule& schedule
   std::vector<double> works(static_cast<size_t>(plan_.pipeline), 0), before(works.size(), -1);
   double passed = 0, most = 0;
   for (size_t s = 0; s < cut.stages.size(); ++s) {
-    const StageFigures of = figures_of(*cut.ladder, cut.stages[s]);
+    const StageCosts of = figures_of(*cut.ladder, cut.stages[s]);
     const auto rank = static_cast<size_t>(schedule.rank_of(static_cast<int32_t>(s)));
     if (before[rank] < 0) before[rank] = passed;
     const PieceSeconds each = of.unsharded();
@@ -201,7 +201,7 @@ double Candidate::seconds_of(const PipelineRun& run, const PlanSchedules::Entry&
   if (!entry.shorter) return run.seconds();
   const PipelineRun shorter =
       PipelineRun::of(run.stages(), *entry.shorter,
-                      {.interconnect = &request_->links, .ranks_apart = ranks_apart(plan_), .memory = false});
+                      {.interconnect = &request_->links, .rank_stride = rank_stride(plan_), .memory = false});
   const auto rounds =
       static_cast<double>(plan_.microbatches - entry.schedule.microbatches()) / static_cast<double>(plan_.pipeline);
   return run.seconds() + rounds * (run.seconds() - shorter.seconds());
@@ -265,11 +265,11 @@ std::optional<Estimate> Candidate::estimate_within(PlanSchedules& schedules, int
   // A bound for this split only; no other split is tried.
   bound_ = std::max(bound_, bound_of(estimate, entry->schedule));
   if (bound_ >= enough) return std::nullopt;
-  std::vector<StageFigures> figures;
+  std::vector<StageCosts> figures;
   for (const StageUnits& stage : estimate.stages) figures.push_back(figures_of(*estimate.ladder, stage));
   const PipelineRun run = PipelineRun::of(
-      replicated(PipelineStages::of_figures(std::move(figures)), limits.replicas, request_->device, &request_->links),
-      entry->schedule, {.interconnect = &request_->links, .ranks_apart = ranks_apart(plan_)});
+      replicated(PipelineStages::of_costs(std::move(figures)), limits.replicas, request_->device, &request_->links),
+      entry->schedule, {.interconnect = &request_->links, .rank_stride = rank_stride(plan_)});
   estimate.seconds = seconds_of(run, *entry);
   // The full schedule may not exist even though the shortened ones do.
   fits_ = estimate.seconds >= enough || schedules.full(plan_) != nullptr;
@@ -298,16 +298,16 @@ TrainingPlan Candidate::with(const Estimate& estimate) const {
         plan.offloaded.push_back(name);
         ++planned.offloaded;
       }
-      if (level.what == Recompute::kNothing) continue;
+      if (level.what == Recompute::kNone) continue;
       if (level.what == Recompute::kCurve) {
-        auto part = std::ranges::find(plan.in_part, level.keeps, &PartlyKept::keeps);
+        auto part = std::ranges::find(plan.in_part, level.keeps, &PartialRecompute::keeps);
         if (part == plan.in_part.end()) part = plan.in_part.insert(part, {.layers = {}, .keeps = level.keeps});
         part->layers.push_back(name);
         ++planned.in_part;
         continue;
       }
-      (level.what == Recompute::kWhole ? plan.recomputed : plan.selective).push_back(name);
-      ++(level.what == Recompute::kWhole ? planned.recomputed : planned.selective);
+      (level.what == Recompute::kFull ? plan.recomputed : plan.selective).push_back(name);
+      ++(level.what == Recompute::kFull ? planned.recomputed : planned.selective);
     }
   }
   return plan;

@@ -33,14 +33,14 @@ class PlanSchedules {
 };
 
 // Bytes of a stage's optimizer state offloaded to CPU, per replica; 0 without offloading.
-int64_t state_on_host(const StageFigures& stage, Replicas replicas);
+int64_t state_on_host(const StageCosts& stage, Replicas replicas);
 
 // Host memory available per device, in bytes; INT64_MAX if unknown.
 int64_t host_memory_of(const DeviceSpec& device);
 
 // Ranks that share a stage, and the rank distance of pipeline neighbours. Tensor parallelism is innermost.
 Replicas replicas_of(const TrainingPlan& plan, const ClusterRequest& request, int64_t bucket);
-int64_t ranks_apart(const TrainingPlan& plan);
+int64_t rank_stride(const TrainingPlan& plan);
 // Computes SimulatedPlan::other_streams. `outside` and `weights`: bytes and elements of parameters outside all layers.
 int64_t other_streams(const TrainingPlan& plan, const ClusterRequest& request, int64_t outside, int64_t weights);
 

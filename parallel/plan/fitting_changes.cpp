@@ -62,7 +62,7 @@ class FittingChanges {
   // Simulates a changed request, and records the change if a plan fits.
   bool add(double size, const std::string& change, const StepSource& source, const ClusterRequest& request,
            LayerCostCache& cache) {
-    const PlanAnswer answer = search_plan(source, request, cache, false);
+    const ClusterPlan answer = search_plan(source, request, cache, false);
     if (answer.simulated.empty()) return false;
     const SimulatedPlan& best = answer.best();
     found_.push_back(

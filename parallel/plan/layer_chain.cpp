@@ -20,7 +20,7 @@ bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 // Calls `each` with every additive field of two stages.
 template <class Each>
-void for_figures(StageFigures& a, const StageFigures& b, Each&& each) {
+void for_figures(StageCosts& a, const StageCosts& b, Each&& each) {
   const auto pieces = [&](PieceSeconds& x, const PieceSeconds& y) {
     each(x.forward, y.forward);
     each(x.backward, y.backward);
@@ -50,10 +50,10 @@ void for_figures(StageFigures& a, const StageFigures& b, Each&& each) {
   each(a.awaiting, b.awaiting);
 }
 
-void add(StageFigures& a, const StageFigures& b) {
+void add(StageCosts& a, const StageCosts& b) {
   for_figures(a, b, [](auto& x, const auto& y) { x += y; });
 }
-StageFigures difference(StageFigures a, const StageFigures& b) {
+StageCosts difference(StageCosts a, const StageCosts& b) {
   for_figures(a, b, [](auto& x, const auto& y) { x -= y; });
   return a;
 }
@@ -161,7 +161,7 @@ LayerChain::LayerChain(const Graph& step, const std::vector<std::string>& begins
     const PipelineStages pairs = cut(first, 2);
     // Splitting before 1, 3, 5, ... joins 1 and 2, 3 and 4, ...; splitting before 2, 4, ... joins 0 and 1, 2 and 3, ...
     for (size_t unit = first % 2; unit + 1 < units_.size(); unit += 2) {
-      StageFigures both = units_[unit];
+      StageCosts both = units_[unit];
       add(both, units_[unit + 1]);
       joins_[unit] = difference(pairs.of(static_cast<int32_t>((unit + first % 2) / 2)), both);
     }
@@ -170,9 +170,9 @@ LayerChain::LayerChain(const Graph& step, const std::vector<std::string>& begins
 }
 
 void LayerChain::compute_prefix_sums() {
-  const auto sums = [](const std::vector<StageFigures>& of) {
+  const auto sums = [](const std::vector<StageCosts>& of) {
     std::vector<Sums> before(1);
-    for (const StageFigures& f : of) {
+    for (const StageCosts& f : of) {
       const Sums& last = before.back();
       const PieceSeconds seconds = f.unsharded();
       before.push_back({.forward = last.forward + seconds.forward,
@@ -237,19 +237,19 @@ std::optional<LayerChain> LayerChain::with_more_layers(int64_t more, int64_t fir
 }
 
 bool LayerChain::are_alike(size_t a, size_t b) const {
-  const StageFigures &one = units_[a], &other = units_[b];
+  const StageCosts &one = units_[a], &other = units_[b];
   return one.parameters == other.parameters && one.weights == other.weights && one.carried == other.carried &&
          flops_[a] == flops_[b];
 }
 
 // Costs shared by adjacent units are already in their join.
-StageFigures LayerChain::counted_twice(int64_t first, int64_t last) const {
-  StageFigures duplicates;
+StageCosts LayerChain::counted_twice(int64_t first, int64_t last) const {
+  StageCosts duplicates;
   for (const Tied& tied : tied_) {
     int64_t before = last;  // none yet
     for (const int64_t unit : tied.units) {
       if (unit < first || unit >= last) continue;
-      const StageFigures& of = units_[static_cast<size_t>(unit)];
+      const StageCosts& of = units_[static_cast<size_t>(unit)];
       if (unit > before + 1) {
         duplicates.parameters += tied.bytes;
         duplicates.weights += tied.weights;
@@ -262,12 +262,12 @@ StageFigures LayerChain::counted_twice(int64_t first, int64_t last) const {
   return duplicates;
 }
 
-StageFigures LayerChain::stage(int64_t first, int64_t last) const {
+StageCosts LayerChain::stage(int64_t first, int64_t last) const {
   return difference(sum(first, last), counted_twice(first, last));
 }
 
-StageFigures LayerChain::sum(int64_t first, int64_t last) const {
-  StageFigures all = units_[static_cast<size_t>(first)];
+StageCosts LayerChain::sum(int64_t first, int64_t last) const {
+  StageCosts all = units_[static_cast<size_t>(first)];
   for (int64_t unit = first + 1; unit < last; ++unit) {
     add(all, units_[static_cast<size_t>(unit)]);
     add(all, joins_[static_cast<size_t>(unit - 1)]);
@@ -276,10 +276,10 @@ StageFigures LayerChain::sum(int64_t first, int64_t last) const {
   return all;
 }
 
-StageFigures LayerChain::joined(const LayerChain& a, int64_t first, int64_t middle, const LayerChain& b, int64_t last) {
-  StageFigures all = a.sum(first, middle);
+StageCosts LayerChain::joined(const LayerChain& a, int64_t first, int64_t middle, const LayerChain& b, int64_t last) {
+  StageCosts all = a.sum(first, middle);
   add(all, b.joins_[static_cast<size_t>(middle - 1)]);
-  const StageFigures rest = b.sum(middle, last);
+  const StageCosts rest = b.sum(middle, last);
   add(all, rest);
   all.sends_forward = rest.sends_forward;
   return difference(std::move(all), b.counted_twice(first, last));
@@ -304,9 +304,9 @@ int64_t LayerChain::parameters(int64_t first, int64_t last) const {
 int64_t LayerChain::weights(int64_t first, int64_t last) const {
   return between(units_before_, joins_before_, first, last, &Sums::weights) - counted_twice(first, last).weights;
 }
-StageFigures LayerChain::model_state(int64_t first, int64_t last) const {
+StageCosts LayerChain::model_state(int64_t first, int64_t last) const {
   const auto all = [&](int64_t Sums::*figure) { return between(units_before_, joins_before_, first, last, figure); };
-  const StageFigures duplicates = counted_twice(first, last);
+  const StageCosts duplicates = counted_twice(first, last);
   return {.weights = all(&Sums::weights) - duplicates.weights,
           .expert_weights = all(&Sums::expert_weights),
           .parameters = all(&Sums::parameters) - duplicates.parameters,

@@ -56,9 +56,9 @@ class LayerChain {
   int64_t size() const { return static_cast<int64_t>(begins_.size()); }
   const std::string& begins(int64_t unit) const { return begins_[static_cast<size_t>(unit)]; }
   // Costs of units first to last - 1 as a stage.
-  StageFigures stage(int64_t first, int64_t last) const;
+  StageCosts stage(int64_t first, int64_t last) const;
   // The same, with units before `middle` from `a` and the others from `b`.
-  static StageFigures joined(const LayerChain& a, int64_t first, int64_t middle, const LayerChain& b, int64_t last);
+  static StageCosts joined(const LayerChain& a, int64_t first, int64_t middle, const LayerChain& b, int64_t last);
   ChainSeconds seconds(int64_t first, int64_t last) const;
   int64_t carried(int64_t first, int64_t last) const;     // bytes kept on the device from forward to backward
   int64_t on_host(int64_t first, int64_t last) const;     // bytes offloaded to CPU from forward to backward
@@ -66,8 +66,8 @@ class LayerChain {
   int64_t parameters(int64_t first, int64_t last) const;  // bytes
   int64_t weights(int64_t first, int64_t last) const;     // elements
   int64_t fixed(int64_t first, int64_t last) const;       // bytes of buffers
-  // Parameters, gradients and optimizer state only: the input of held_by().
-  StageFigures model_state(int64_t first, int64_t last) const;
+  // Parameters, gradients and optimizer state only: the input of replica_memory().
+  StageCosts model_state(int64_t first, int64_t last) const;
   // Peak of transient bytes: beyond resident tensors, gradients and carried activations.
   int64_t transient(int64_t first, int64_t last) const;
   int64_t flops(int64_t first, int64_t last) const;  // of matmuls, forward and backward
@@ -75,15 +75,15 @@ class LayerChain {
  private:
   void compute_prefix_sums();
   bool are_alike(size_t a, size_t b) const;
-  StageFigures sum(int64_t first, int64_t last) const;
+  StageCosts sum(int64_t first, int64_t last) const;
   // Cost shared by non-adjacent units (tied weights), subtracted so that it is counted once.
-  StageFigures counted_twice(int64_t first, int64_t last) const;
+  StageCosts counted_twice(int64_t first, int64_t last) const;
 
   std::vector<std::string> begins_;
-  std::vector<StageFigures> units_;
-  std::vector<StageFigures> joins_;  // of a unit and the next: cost as one stage minus cost as two
-  std::vector<int64_t> transient_;   // by unit
-  std::vector<int64_t> flops_;       // by unit
+  std::vector<StageCosts> units_;
+  std::vector<StageCosts> joins_;   // of a unit and the next: cost as one stage minus cost as two
+  std::vector<int64_t> transient_;  // by unit
+  std::vector<int64_t> flops_;      // by unit
   struct Tied {
     int64_t bytes = 0, weights = 0;
     std::vector<int64_t> units;  // that use the parameter, ascending

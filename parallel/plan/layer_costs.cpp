@@ -27,7 +27,7 @@ int64_t LayerCosts::more_layers() const {
 
 // Throws LayersDiffer.
 LayerChain LayerCosts::chain(const Graph& step, const ExpertRanks& experts) const {
-  const Graph rank = with_experts_over(clone(step), experts);
+  const Graph rank = shard_experts_over(clone(step), experts);
   const StageOptions options{.spec = &request_.device, .interconnect = &request_.links, .gathers_once = false};
   const LayerChain few(rank, cache_.units, options, request_.state);
   std::optional<LayerChain> all = few.with_more_layers(more_layers(), source_.first_layers);
@@ -94,17 +94,17 @@ bool LayerCosts::by_curve() const {
 
 std::vector<LayerCosts::StepLevel> LayerCosts::levels_of(const Graph& kept) const {
   std::vector<StepLevel> levels;
-  levels.push_back({Recompute::kNothing, false, clone(kept)});
+  levels.push_back({Recompute::kNone, false, clone(kept)});
   levels.push_back({Recompute::kSelective, false, clone(kept)});
   apply_recompute(levels.back().step, {}, layers());
-  levels.push_back({Recompute::kWhole, false, clone(kept)});
+  levels.push_back({Recompute::kFull, false, clone(kept)});
   apply_recompute(levels.back().step, layers(), {});
   if (by_curve()) {
     const std::vector<std::string> names = layers();
     const StageOptions options{.spec = &request_.device, .interconnect = &request_.links, .gathers_once = false};
     for (KeptResults& option : kept_result_options(kept, names[names.size() / 2], options)) {
       levels.push_back({Recompute::kCurve, false, clone(kept), option});
-      const PartlyKept part{names, std::move(option)};
+      const PartialRecompute part{names, std::move(option)};
       apply_recompute(levels.back().step, {}, {}, {&part, 1});
     }
   }
@@ -147,7 +147,7 @@ const LayoutCosts* LayerCosts::costs_of(const LayoutSizes& sizes) {
     return costs.get();
   } catch (const UnsupportedError& error) {
     cache_.notes.push_back(fmt::format("no tensor parallelism of degree {}: {}", tensor, error.what()));
-  } catch (const NoPlanError& error) {
+  } catch (const InfeasibleError& error) {
     cache_.notes.push_back(fmt::format("no tensor parallelism of degree {}: {}", tensor, error.what()));
   }
   cache_.layouts[key] = nullptr;
@@ -164,7 +164,7 @@ std::vector<LayoutSizes> LayerCosts::all_layouts() {
             .tensor = tensor, .context = context, .micro_batch = micro_batch, .overlap = overlap_of(request_, tensor)};
         bool any = false;
         for (const AttentionKernel attention : attention_kernels(request_)) {
-          for (const TensorLayout layout : tensor_layouts(request_, tensor)) {
+          for (const TensorParallelLayout layout : tensor_layouts(request_, tensor)) {
             sizes.attention = attention;
             sizes.layout = layout;
             if (costs_of(sizes) == nullptr) continue;

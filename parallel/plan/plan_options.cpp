@@ -19,7 +19,7 @@ const OptionTable<ClusterRequest>& ClusterRequest::table() {
           .parsed("memory", &ClusterRequest::memory, &MemoryLimit::bytes_of, &MemoryLimit::text_of,
                   "Memory per device, 80GB (default: that of --devices)", MemoryLimit::takes())
           .add("leave_free", &ClusterRequest::leave_free, "Device memory that plans leave free: 4GiB",
-               {.kind = OptionKind::kBytes, .least = 0})
+               {.kind = OptionKind::kBytes, .min = 0})
           .group("Step")
           .parsed(
               "captured_state", &ClusterRequest::state,
@@ -33,36 +33,34 @@ const OptionTable<ClusterRequest>& ClusterRequest::table() {
           .add("float8", &ClusterRequest::float8,
                "Linear layers in float8 except the head, as in torchao and TransformerEngine")
           .group("Search space (default: everything applicable)")
-          .add("tensor", &ClusterRequest::tensor, "Tensor-parallel degrees: 4,8", {.least = 1})
+          .add("tensor", &ClusterRequest::tensor, "Tensor-parallel degrees: 4,8", {.min = 1})
           .add("context", &ClusterRequest::context,
-               "Context-parallel degrees: 2,16 (default: those with at least 8,192 tokens per rank)", {.least = 1})
-          .add("pipeline", &ClusterRequest::pipeline, "Pipeline-parallel degrees", {.least = 1})
-          .add("stages_per_rank", &ClusterRequest::stages_per_rank, "Stages per pipeline rank", {.least = 1})
+               "Context-parallel degrees: 2,16 (default: those with at least 8,192 tokens per rank)", {.min = 1})
+          .add("pipeline", &ClusterRequest::pipeline, "Pipeline-parallel degrees", {.min = 1})
+          .add("stages_per_rank", &ClusterRequest::stages_per_rank, "Stages per pipeline rank", {.min = 1})
           .add("experts", &ClusterRequest::experts, "Expert-parallel degrees, over data-parallel ranks: 8,64",
-               {.least = 1})
+               {.min = 1})
           .add("expert_capacity", &ClusterRequest::expert_capacity,
-               "Expert capacity factor (1: perfectly balanced routing)", {.least = 1})
+               "Expert capacity factor (1: perfectly balanced routing)", {.min = 1})
           .add("overlap", &ClusterRequest::overlap,
                "Overlap of tensor-parallel collectives: none (DTensor), backward (Megatron-LM), pieces (also split "
                "matmuls, as by --tp-comm-overlap and async tensor parallelism)")
           .add("layout", &ClusterRequest::layouts,
                "Tensor-parallel layouts: megatron (default), or found by the solver of `shard`: solved (fastest), lean "
-               "(least memory); the latter two are exported only to layout.json")
-          .add("micro_batch", &ClusterRequest::micro_batch, "Micro-batch sizes, in samples", {.least = 1})
+               "(least memory); the latter two are exported only to parameter_layouts.json")
+          .add("micro_batch", &ClusterRequest::micro_batch, "Micro-batch sizes, in samples", {.min = 1})
           .add("zero", &ClusterRequest::zero,
-               "ZeRO stages: 1 (shards optimizer state), 2 (and gradients), 3 (and parameters)",
-               {.least = 0, .most = 3})
+               "ZeRO stages: 1 (shards optimizer state), 2 (and gradients), 3 (and parameters)", {.min = 0, .max = 3})
           .add("schedule", &ClusterRequest::schedules,
                fmt::format("Pipeline schedules: {}", fmt::join(PipelineSchedule::names(), ", ")))
           .add("recompute", &ClusterRequest::recompute,
-               "Recompute of a layer in backward: nothing, whole, selective (all but matmuls, attention and "
+               "Recompute of a layer in backward: none, full, selective (all but matmuls, attention and "
                "collectives), curve (along the memory/time Pareto curve; exported only to train.py)")
           .add("offload", &ClusterRequest::offload,
                "May be offloaded to CPU: activations (saved for backward), optimizer (state and step)")
           .add("attention", &ClusterRequest::attention,
                "Kernels of scaled_dot_product_attention (default: device, PyTorch's choice)")
-          .add("simulated", &ClusterRequest::simulated, "Minimum number of plans to simulate on all ranks",
-               {.least = 1});
+          .add("simulated", &ClusterRequest::simulated, "Minimum number of plans to simulate on all ranks", {.min = 1});
   return table;
 }
 
@@ -72,16 +70,16 @@ const OptionTable<TrainingPlan>& TrainingPlan::table() {
                                 .group(kNeighbours)
                                 .add("attention", &TrainingPlan::attention, "{} attention")
                                 .add("layout", &TrainingPlan::layout, "{} layout")
-                                .add("tensor", &TrainingPlan::tensor, "", {.least = 1, .most = kMost})
-                                .add("context", &TrainingPlan::context, "", {.least = 1, .most = kMost})
-                                .add("pipeline", &TrainingPlan::pipeline, "", {.least = 1, .most = kMost})
-                                .add("micro_batch", &TrainingPlan::micro_batch, "", {.least = 1, .most = kMost})
-                                .add("experts", &TrainingPlan::experts, "", {.least = 1, .most = kMost})
-                                .add("zero", &TrainingPlan::zero, "", {.least = 0, .most = 3})
+                                .add("tensor", &TrainingPlan::tensor, "", {.min = 1, .max = kMost})
+                                .add("context", &TrainingPlan::context, "", {.min = 1, .max = kMost})
+                                .add("pipeline", &TrainingPlan::pipeline, "", {.min = 1, .max = kMost})
+                                .add("micro_batch", &TrainingPlan::micro_batch, "", {.min = 1, .max = kMost})
+                                .add("experts", &TrainingPlan::experts, "", {.min = 1, .max = kMost})
+                                .add("zero", &TrainingPlan::zero, "", {.min = 0, .max = 3})
                                 .group("")
-                                .add("data", &TrainingPlan::data, "", {.least = 1, .most = kMost})
-                                .add("microbatches", &TrainingPlan::microbatches, "", {.least = 1, .most = kMost})
-                                .add("stages_per_rank", &TrainingPlan::stages_per_rank, "", {.least = 1, .most = kMost})
+                                .add("data", &TrainingPlan::data, "", {.min = 1, .max = kMost})
+                                .add("microbatches", &TrainingPlan::microbatches, "", {.min = 1, .max = kMost})
+                                .add("stages_per_rank", &TrainingPlan::stages_per_rank, "", {.min = 1, .max = kMost})
                                 .add("schedule", &TrainingPlan::schedule, "")
                                 .add("overlap", &TrainingPlan::overlap, "overlap {}")
                                 .add("data_outermost", &TrainingPlan::data_outermost, "dp outermost")

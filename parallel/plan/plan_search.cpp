@@ -37,8 +37,8 @@ class PlanSearch {
     answer_.bound = best_estimate_;
   }
 
-  // PlanAnswer::simulated is empty if nothing fits.
-  PlanAnswer run(bool neighbours) {
+  // ClusterPlan::simulated is empty if nothing fits.
+  ClusterPlan run(bool neighbours) {
     make_candidates();
     simulate_best();
     if (answer_.simulated.empty()) return std::move(answer_);
@@ -138,7 +138,7 @@ class PlanSearch {
       std::ranges::make_heap(trials_, kSlower);
     };
     search_within(near);
-    std::map<TensorLayout, double> excess;  // minimum ratio of simulated to estimated bytes
+    std::map<TensorParallelLayout, double> excess;  // minimum ratio of simulated to estimated bytes
     while (std::ssize(answer_.simulated) < request().simulated) {
       if (trials_.empty()) {
         if (!answer_.simulated.empty() || near > kFarthest) break;
@@ -320,15 +320,13 @@ class PlanSearch {
     if (!answer_.best().plan.offloaded.empty()) {
       best_with("activations on", "device", candidates_with(request().recompute, false));
     }
-    if (recompute_summary(answer_.best().plan) == to_string(Recompute::kNothing))
-      return;  // the other levels include it
+    if (recompute_summary(answer_.best().plan) == to_string(Recompute::kNone)) return;  // the other levels include it
     using enum Recompute;
     const std::vector<Recompute>& allowed = request().recompute;
-    for (const Recompute what : allowed.empty() ? std::vector{kNothing, kSelective, kWhole}
-                                                : std::vector{kNothing, kSelective, kWhole, kCurve}) {
+    for (const Recompute what :
+         allowed.empty() ? std::vector{kNone, kSelective, kFull} : std::vector{kNone, kSelective, kFull, kCurve}) {
       if (to_string(what) == recompute_summary(answer_.best().plan)) continue;
-      if (what != Recompute::kNothing && !allowed.empty() && std::ranges::find(allowed, what) == allowed.end())
-        continue;
+      if (what != Recompute::kNone && !allowed.empty() && std::ranges::find(allowed, what) == allowed.end()) continue;
       best_with("recompute", to_string(what), candidates_with({what}));
     }
   }
@@ -360,7 +358,7 @@ class PlanSearch {
 
   PlanNeighbour best_of(const std::string& knob, const std::string& value, const std::vector<Candidate*>& candidates) {
     constexpr double kMuchSlower = 1.5;
-    PlanNeighbour best{.knob = knob, .value = value, .why_not = "no plan fits, or no schedule exists for its sizes"};
+    PlanNeighbour best{.option = knob, .value = value, .why_not = "no plan fits, or no schedule exists for its sizes"};
     std::optional<TrainingPlan> plan;
     double enough = kMuchSlower * answer_.best().run.seconds();
     for (Candidate* candidate : candidates) {
@@ -386,7 +384,7 @@ class PlanSearch {
     for (const Candidate& candidate : candidates_) {
       const Estimate* found = candidate.found();
       if (found == nullptr) continue;
-      answer_.worked_out.push_back({candidate.plan(), found->seconds, found->bytes});
+      answer_.estimated_plans.push_back({candidate.plan(), found->seconds, found->bytes});
     }
     constexpr double kFar = 0.02;
     for (const SimulatedPlan& result : answer_.simulated) {
@@ -398,7 +396,7 @@ class PlanSearch {
   }
 
   const StepSource& source_;
-  PlanAnswer answer_;
+  ClusterPlan answer_;
   LayerCostCache& cache_;
   LayerCosts costs_;
   std::deque<RecomputeLadders> ladders_;  // of candidates
@@ -409,8 +407,8 @@ class PlanSearch {
   PlanSchedules& schedules_;
 };
 
-PlanAnswer search_plan(const StepSource& source, const ClusterRequest& request, LayerCostCache& cache,
-                       bool neighbours) {
+ClusterPlan search_plan(const StepSource& source, const ClusterRequest& request, LayerCostCache& cache,
+                        bool neighbours) {
   return PlanSearch(source, request, cache).run(neighbours);
 }
 
@@ -419,10 +417,10 @@ std::optional<FittingPlan> first_fitting_plan(const StepSource& source, const Cl
   return PlanSearch(source, request, cache).first_fitting_plan(memory);
 }
 
-PlanAnswer plan_training(const StepSource& source, const ClusterRequest& request) {
+ClusterPlan plan_training(const StepSource& source, const ClusterRequest& request) {
   LayerCostCache cache;
-  PlanAnswer answer = search_plan(source, request, cache, true);
-  if (answer.simulated.empty()) throw NoPlanError(suggest_fitting_changes(source, request, cache));
+  ClusterPlan answer = search_plan(source, request, cache, true);
+  if (answer.simulated.empty()) throw InfeasibleError(suggest_fitting_changes(source, request, cache));
   return answer;
 }
 

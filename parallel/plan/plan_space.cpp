@@ -85,12 +85,12 @@ void check(const ClusterRequest& request) {
 }
 
 std::vector<AttentionKernel> attention_kernels(const ClusterRequest& request) {
-  return given_or(request.attention, {AttentionKernel::kDevices});
+  return given_or(request.attention, {AttentionKernel::kDevice});
 }
 
-std::vector<TensorLayout> tensor_layouts(const ClusterRequest& request, int64_t tensor) {
-  if (tensor == 1) return {TensorLayout::kMegatron};
-  return given_or(request.layouts, {TensorLayout::kMegatron});
+std::vector<TensorParallelLayout> tensor_layouts(const ClusterRequest& request, int64_t tensor) {
+  if (tensor == 1) return {TensorParallelLayout::kMegatron};
+  return given_or(request.layouts, {TensorParallelLayout::kMegatron});
 }
 
 LayoutSizes LayoutSizes::of(const TrainingPlan& plan) {
@@ -187,7 +187,7 @@ std::vector<PlacedAxis> placement_of(const TrainingPlan& plan, const Interconnec
                                {.axis = "data",
                                 .ranks = plan.data,
                                 .apart = plan.tensor * plan.context * (plan.data_outermost ? plan.pipeline : 1)},
-                               {.axis = "pipeline", .ranks = plan.pipeline, .apart = ranks_apart(plan)}};
+                               {.axis = "pipeline", .ranks = plan.pipeline, .apart = rank_stride(plan)}};
   std::erase_if(axes, [](const PlacedAxis& axis) { return axis.ranks == 1; });
   std::ranges::stable_sort(axes, {}, &PlacedAxis::apart);
   for (PlacedAxis& axis : axes) {

@@ -15,7 +15,7 @@ void check(const ClusterRequest& request);
 
 // Overlap of tensor-parallel collectives; kNone without tensor parallelism.
 CollectiveOverlap overlap_of(const ClusterRequest& request, int64_t tensor);
-std::vector<TensorLayout> tensor_layouts(const ClusterRequest& request, int64_t tensor);
+std::vector<TensorParallelLayout> tensor_layouts(const ClusterRequest& request, int64_t tensor);
 std::vector<AttentionKernel> attention_kernels(const ClusterRequest& request);
 std::vector<int64_t> tensor_sizes(const ClusterRequest& request);
 // Context-parallel degrees. By default each rank has at least 8,192 tokens.
@@ -33,8 +33,8 @@ struct LayoutSizes {
   int64_t micro_batch = 1;
   int64_t experts = 1;  // expert-parallel degree
   CollectiveOverlap overlap = CollectiveOverlap::kNone;
-  AttentionKernel attention = AttentionKernel::kDevices;
-  TensorLayout layout = TensorLayout::kMegatron;
+  AttentionKernel attention = AttentionKernel::kDevice;
+  TensorParallelLayout layout = TensorParallelLayout::kMegatron;
   static LayoutSizes of(const TrainingPlan& plan);
   friend auto operator<=>(const LayoutSizes&, const LayoutSizes&) = default;
 };

@@ -44,7 +44,7 @@ std::string stages_text(const TrainingPlan& plan) {
 }
 
 std::string neighbour_text(const PlanNeighbour& neighbour, const SimulatedPlan& best) {
-  std::string text = fmt::format("  {:<16} {:<12} ", neighbour.knob, neighbour.value);
+  std::string text = fmt::format("  {:<16} {:<12} ", neighbour.option, neighbour.value);
   if (!neighbour.seconds) return text + neighbour.why_not + "\n";
   const double slower = *neighbour.seconds / best.estimated - 1;
   const int64_t more = *neighbour.bytes - best.estimated_bytes;
@@ -55,7 +55,7 @@ std::string neighbour_text(const PlanNeighbour& neighbour, const SimulatedPlan& 
 
 }  // namespace
 
-std::string to_text(const PlanAnswer& answer) {
+std::string to_text(const ClusterPlan& answer) {
   const SimulatedPlan& best = answer.best();
   std::string text = fmt::format("{} on {} x {}\n", answer.name, answer.request.devices, answer.request.device.title);
   text += to_string(best.plan) + "\n";
@@ -115,7 +115,7 @@ nlohmann::json to_json(const TrainingPlan& plan) {
                       {"offloaded", stage.offloaded}});
   }
   nlohmann::json in_part = nlohmann::json::array();
-  for (const PartlyKept& part : plan.in_part) in_part.push_back({{"layers", part.layers}, {"keeps", part.keeps}});
+  for (const PartialRecompute& part : plan.in_part) in_part.push_back({{"layers", part.layers}, {"keeps", part.keeps}});
   nlohmann::json json{{"stages", std::move(stages)},
                       {"recomputed", plan.recomputed},
                       {"selective", plan.selective},
@@ -125,7 +125,7 @@ nlohmann::json to_json(const TrainingPlan& plan) {
   return json;
 }
 
-nlohmann::json to_json(const PlanAnswer& answer) {
+nlohmann::json to_json(const ClusterPlan& answer) {
   nlohmann::json simulated = nlohmann::json::array();
   for (const SimulatedPlan& plan : answer.simulated) {
     simulated.push_back({{"plan", to_json(plan.plan)},
@@ -140,7 +140,7 @@ nlohmann::json to_json(const PlanAnswer& answer) {
   }
   nlohmann::json neighbours = nlohmann::json::array();
   for (const PlanNeighbour& neighbour : answer.neighbours) {
-    nlohmann::json row{{"knob", neighbour.knob}, {"value", neighbour.value}};
+    nlohmann::json row{{"option", neighbour.option}, {"value", neighbour.value}};
     if (neighbour.seconds) row["seconds"] = *neighbour.seconds;
     if (neighbour.bytes) row["bytes"] = *neighbour.bytes;
     if (!neighbour.plan.empty()) row["plan"] = neighbour.plan;
@@ -149,12 +149,12 @@ nlohmann::json to_json(const PlanAnswer& answer) {
   }
   nlohmann::json worst;
   if (answer.worst_routing) worst = {{"seconds", answer.worst_routing->first}, {"bytes", answer.worst_routing->second}};
-  nlohmann::json worked_out = nlohmann::json::array();
-  for (const WorkedOutPlan& plan : answer.worked_out) {
-    worked_out.push_back({{"plan", to_json(plan.plan)},
-                          {"text", to_string(plan.plan)},
-                          {"seconds", plan.seconds},
-                          {"bytes", plan.bytes}});
+  nlohmann::json estimated_plans = nlohmann::json::array();
+  for (const EstimatedPlan& plan : answer.estimated_plans) {
+    estimated_plans.push_back({{"plan", to_json(plan.plan)},
+                               {"text", to_string(plan.plan)},
+                               {"seconds", plan.seconds},
+                               {"bytes", plan.bytes}});
   }
   nlohmann::json placed = nlohmann::json::array();
   for (const PlacedAxis& axis : placement_of(answer.best().plan, answer.request.links)) {
@@ -174,7 +174,7 @@ nlohmann::json to_json(const PlanAnswer& answer) {
           {"simulated", std::move(simulated)},
           {"neighbours", std::move(neighbours)},
           {"placed", std::move(placed)},
-          {"worked_out", std::move(worked_out)},
+          {"estimated_plans", std::move(estimated_plans)},
           {"counted", answer.counted},
           {"notes", answer.notes},
           {"run", to_json(answer.best().run)}};

@@ -95,8 +95,9 @@ class LayerCosts {
   std::optional<std::vector<LayoutSizes>> layouts_;
 };
 
-// Searches for the best plan; PlanAnswer::simulated is empty if nothing fits. Throws Error for invalid requests.
-PlanAnswer search_plan(const StepSource& source, const ClusterRequest& request, LayerCostCache& cache, bool neighbours);
+// Searches for the best plan; ClusterPlan::simulated is empty if nothing fits. Throws Error for invalid requests.
+ClusterPlan search_plan(const StepSource& source, const ClusterRequest& request, LayerCostCache& cache,
+                        bool neighbours);
 
 // A plan that fits according to layer costs. first_fitting_plan() returns the one with the lowest bound.
 struct FittingPlan {
@@ -118,7 +119,7 @@ StepSource sequence_shard(const StepSource& source, const ClusterRequest& reques
 // Throws Error if the step does not support context parallelism. `part` is the step on one rank's tokens.
 void check_sequence_shards(const Graph& whole, const Graph& part, int64_t context);
 
-// Bytes that a rank's caching allocator may reserve. Throws NoPlanError if the runtime overhead exceeds the memory.
+// Bytes that a rank's caching allocator may reserve. Throws InfeasibleError if the runtime overhead exceeds the memory.
 int64_t usable_memory(const ClusterRequest& request);
 // Device memory used by the CUDA context and NCCL buffers, in bytes.
 int64_t runtime_overhead_bytes(const DeviceSpec& device);

@@ -119,7 +119,7 @@ void extend_kept_lifetimes(Graph& rank, const CheckpointSegment& segment) {
   if (!end.valid()) return;
   std::map<StorageId, NodeId> deaths;
   for (const StorageId storage : early) deaths.emplace(storage, end);
-  die_at(rank, deaths);
+  free_storages_after(rank, deaths);
 }
 
 }  // namespace
@@ -133,7 +133,7 @@ std::vector<KeptResults> kept_result_options(const Graph& rank, const std::strin
   const CheckpointChain chain =
       CheckpointChain::of(rank, regions,
                           {.cost = [&](const Graph&, NodeId node) { return std::llround(seconds.of(node) * 1e9); },
-                           .most_options = kMaxOptions + 1});
+                           .max_options = kMaxOptions + 1});
   std::vector<KeptResults> options_by_size;
   for (const CheckpointStage& part : chain.parts) {
     for (size_t option = 1; option < part.keep.size(); ++option) {
@@ -179,8 +179,8 @@ std::string recompute_summary(const TrainingPlan& plan) {
   std::vector<std::string_view> words;
   if (!plan.selective.empty()) words.push_back(to_string(Recompute::kSelective));
   if (!plan.in_part.empty()) words.push_back(to_string(Recompute::kCurve));
-  if (!plan.recomputed.empty()) words.push_back(to_string(Recompute::kWhole));
-  return words.empty() ? std::string(to_string(Recompute::kNothing)) : fmt::format("{}", fmt::join(words, " and "));
+  if (!plan.recomputed.empty()) words.push_back(to_string(Recompute::kFull));
+  return words.empty() ? std::string(to_string(Recompute::kNone)) : fmt::format("{}", fmt::join(words, " and "));
 }
 
 void apply_offload(Graph& rank, std::span<const std::string> modules) {
@@ -188,7 +188,7 @@ void apply_offload(Graph& rank, std::span<const std::string> modules) {
 }
 
 void apply_recompute(Graph& rank, std::span<const std::string> whole, std::span<const std::string> selective,
-                     std::span<const PartlyKept> in_part) {
+                     std::span<const PartialRecompute> in_part) {
   std::vector<CheckpointSegment> segments;
   const auto add = [&](std::span<const std::string> modules) {
     for (CheckpointSegment& segment : each_region()(rank, regions_of(rank, modules))) {
@@ -198,7 +198,7 @@ void apply_recompute(Graph& rank, std::span<const std::string> whole, std::span<
   };
   add(selective);
   keep_expensive_results(rank, segments);
-  for (const PartlyKept& part : in_part) {
+  for (const PartialRecompute& part : in_part) {
     const size_t before = segments.size();
     add(part.layers);
     std::vector<RegionId> layers;

@@ -28,12 +28,12 @@ std::vector<std::vector<StorageId>> kept_storages(const Graph& rank, std::span<c
 // are always repeated. As in torch, kept tensors are freed only after the module's backward. Throws Error for unknown
 // modules.
 void apply_recompute(Graph& rank, std::span<const std::string> whole, std::span<const std::string> selective,
-                     std::span<const PartlyKept> in_part = {});
+                     std::span<const PartialRecompute> in_part = {});
 
 // Offloads the activations of these modules to CPU between forward and backward. Throws Error for unknown modules.
 void apply_offload(Graph& rank, std::span<const std::string> modules);
 
-// Returns the recompute levels that a plan uses, such as "curve and whole", or "nothing".
+// Returns the recompute levels that a plan uses, such as "curve and full", or "none".
 std::string recompute_summary(const TrainingPlan& plan);
 
 }  // namespace shadowgraph

@@ -83,21 +83,21 @@ double seconds_of_parameter_byte(const Interconnect& links) {
 // Time to recompute a byte by a kernel that reads two bytes and writes one.
 double seconds_of_kept_byte(const DeviceSpec& device) { return device.bandwidth > 0 ? 3 / device.bandwidth : 0; }
 
-StepRequest request_of(const LayoutSizes& sizes, const ClusterRequest& request) {
+ShardingRequest request_of(const LayoutSizes& sizes, const ClusterRequest& request) {
   return {.mesh = DeviceMesh::parse(fmt::format("tp={}", sizes.tensor)),
           .device = request.device,
           .links = request.links,
-          .cut_vocabulary = true};
+          .shard_vocabulary = true};
 }
 
 Graph shard_by_rules(Graph step, const LayoutSizes& sizes, const ClusterRequest& request) {
-  StepRequest layout = request_of(sizes, request);
-  layout.by_hand = "megatron";
+  ShardingRequest layout = request_of(sizes, request);
+  layout.parallelism = "megatron";
   try {
-    return std::move(plan_step(clone(step), layout).answer.rank->graph);
-  } catch (const NoPlanError&) {
-    layout.by_hand = "tensor-parallel";
-    return std::move(plan_step(std::move(step), layout).answer.rank->graph);
+    return std::move(shard_step(clone(step), layout).result.rank->graph);
+  } catch (const InfeasibleError&) {
+    layout.parallelism = "tensor-parallel";
+    return std::move(shard_step(std::move(step), layout).result.rank->graph);
   }
 }
 
@@ -109,22 +109,22 @@ Graph captured(const StepSource& source, int64_t layers, const LayoutSizes& size
 // Solves for a few layers, weighted to represent all, and applies the result to all layers.
 Graph shard_by_solver(Graph step, const StepSource& source, int64_t layers, const LayoutSizes& sizes,
                       const ClusterRequest& request) {
-  StepRequest layout = request_of(sizes, request);
+  ShardingRequest layout = request_of(sizes, request);
   layout.overlap = sizes.overlap;
-  layout.parameter_byte = seconds_of_parameter_byte(request.links);
-  if (sizes.layout == TensorLayout::kLean) layout.kept_byte = seconds_of_kept_byte(request.device);
+  layout.seconds_per_parameter_byte = seconds_of_parameter_byte(request.links);
+  if (sizes.layout == TensorParallelLayout::kLean) layout.seconds_per_kept_byte = seconds_of_kept_byte(request.device);
   SolvedStrategies strategies;
   const int64_t few = representative_layers(source), first = source.first_layers;
   if (layers > 0) {
-    layout.layer_times = static_cast<double>(source.layers - first) / static_cast<double>(layers - first);
+    layout.layer_repeats = static_cast<double>(source.layers - first) / static_cast<double>(layers - first);
   } else if (few > 0) {
-    StepRequest reduced = layout;
-    reduced.layer_times = static_cast<double>(source.layers - first) / static_cast<double>(few - first);
+    ShardingRequest reduced = layout;
+    reduced.layer_repeats = static_cast<double>(source.layers - first) / static_cast<double>(few - first);
     reduced.problem = [&](const ShardingProblem& problem) { strategies.remember(problem.assignment()); };
-    strategies.choose(plan_step(captured(source, few, sizes, request), reduced).answer.solution.choice);
-    layout.decided = [&](const ShardingProblem& problem) { return strategies.choice_of(problem.assignment()); };
+    strategies.choose(shard_step(captured(source, few, sizes, request), reduced).result.solution.choice);
+    layout.custom_solver = [&](const ShardingProblem& problem) { return strategies.choice_of(problem.assignment()); };
   }
-  return std::move(plan_step(std::move(step), layout).answer.rank->graph);
+  return std::move(shard_step(std::move(step), layout).result.rank->graph);
 }
 
 // The middle rank, which has the most kinds of calls.
@@ -184,29 +184,30 @@ StepSource sequence_shard(const StepSource& source, const ClusterRequest& reques
 Graph rank_of_step(const StepSource& source, int64_t layers, const LayoutSizes& sizes, const ClusterRequest& request) {
   Graph rank = captured(source, layers, sizes, request);
   if (sizes.tensor > 1) {
-    rank = sizes.layout == TensorLayout::kMegatron ? shard_by_rules(std::move(rank), sizes, request)
-                                                   : shard_by_solver(std::move(rank), source, layers, sizes, request);
+    rank = sizes.layout == TensorParallelLayout::kMegatron
+               ? shard_by_rules(std::move(rank), sizes, request)
+               : shard_by_solver(std::move(rank), source, layers, sizes, request);
     overlap_collectives(rank, sizes.overlap);  // must run before matmuls are rewritten
   }
   if (request.float8 && float8_products(rank).products == 0) {
     throw Error("no matmul of a layer can use float8: parameters must be bfloat16 and sizes divisible by 16");
   }
-  return with_context_over(std::move(rank), context_ranks(sizes.context, sizes.tensor));
+  return shard_sequence_over(std::move(rank), context_ranks(sizes.context, sizes.tensor));
 }
 
 void check_sequence_shards(const Graph& whole, const Graph& part, int64_t context) {
-  with_context_over(clone(part), context_ranks(context, 1));
-  check_tokens_are_apart(whole, part, context);
+  shard_sequence_over(clone(part), context_ranks(context, 1));
+  check_tokens_are_independent(whole, part, context);
 }
 
 int64_t SimulatedPlan::bytes() const { return run.rank(run.worst_rank()).reserved_peak + other_streams; }
 
-double PlanAnswer::tokens_per_second() const {
+double ClusterPlan::tokens_per_second() const {
   return static_cast<double>(request.batch * request.sequence) / best().run.seconds() /
          static_cast<double>(request.devices);
 }
 
-double PlanAnswer::model_flops_share() const {
+double ClusterPlan::model_flops_share() const {
   const auto peak = request.device.matmul.find(c10::kBFloat16);
   if (peak == request.device.matmul.end()) return 0;
   return flops * static_cast<double>(request.batch) / best().run.seconds() / static_cast<double>(request.devices) /
@@ -220,7 +221,7 @@ SimulatedPlan PlanSimulator::of(const StepSource& source, const ClusterRequest& 
   Graph rank = clone(known->second);
   apply_recompute(rank, plan.recomputed, plan.selective, plan.in_part);
   apply_offload(rank, plan.offloaded);
-  const Graph step = with_experts_over(
+  const Graph step = shard_experts_over(
       std::move(rank), {.ranks = plan.experts, .apart = plan.tensor, .capacity = request.expert_capacity});
   std::vector<std::string> cuts;
   for (const PlannedStage& stage : plan.stages) cuts.push_back(stage.begins);
@@ -241,7 +242,7 @@ SimulatedPlan PlanSimulator::of(const StepSource& source, const ClusterRequest& 
   });
   PipelineRun run = PipelineRun::of(replicated(stages, replicas, request.device, &request.links), entry->schedule,
                                     {.interconnect = &request.links,
-                                     .ranks_apart = ranks_apart(plan),
+                                     .rank_stride = rank_stride(plan),
                                      .bytes_of = like != cached_runs_.end() ? &like->run : nullptr});
   if (like == cached_runs_.end()) {
     constexpr size_t kKept = 3;
@@ -257,12 +258,12 @@ SimulatedPlan PlanSimulator::of(const StepSource& source, const ClusterRequest& 
   const auto [outside, weights] = outside_layers(step);
   const int64_t streams = other_streams(plan, request, outside, weights);
   SimulatedPlan result{.run = std::move(run), .other_streams = streams, .on_host = on_host};
-  if (plan.layout != TensorLayout::kMegatron) result.layouts = layouts_of(known->second);
+  if (plan.layout != TensorParallelLayout::kMegatron) result.layouts = layouts_of(known->second);
   result.plan = std::move(plan);
   return result;
 }
 
-SimulatedPlan simulate(const StepSource& source, const ClusterRequest& request, TrainingPlan plan) {
+SimulatedPlan simulate_plan(const StepSource& source, const ClusterRequest& request, TrainingPlan plan) {
   return PlanSimulator().of(source, request, std::move(plan));
 }
 
@@ -270,8 +271,9 @@ int64_t usable_memory(const ClusterRequest& request) {
   const int64_t all = request.memory.value_or(request.device.memory) - request.leave_free;
   const int64_t overhead = runtime_overhead_bytes(request.device);
   if (all <= overhead) {
-    throw NoPlanError(fmt::format("{} of device memory is not enough: the CUDA context and NCCL buffers alone need {}",
-                                  human_bytes(all), human_bytes(overhead)));
+    throw InfeasibleError(
+        fmt::format("{} of device memory is not enough: the CUDA context and NCCL buffers alone need {}",
+                    human_bytes(all), human_bytes(overhead)));
   }
   return all - overhead;
 }

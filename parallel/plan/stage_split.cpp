@@ -32,7 +32,7 @@ int64_t sum_of(const RecomputeLadder& ladder, const StageUnits& stage, Figure fi
 // Bytes that do not depend on recompute.
 int64_t held_of(const RecomputeLadder& ladder, const StageUnits& stage, const SplitLimits& limits) {
   const LayerChain& kept = ladder.kept();
-  return held_by(kept.model_state(stage.first, stage.last), limits.replicas).all() +
+  return replica_memory(kept.model_state(stage.first, stage.last), limits.replicas).all() +
          kept.fixed(stage.first, stage.last);
 }
 
@@ -295,7 +295,7 @@ const RecomputeLevel& level_of(const RecomputeLadder& ladder, const StageUnits& 
 }
 
 // At the boundary between the two levels, the join of the lower one is used.
-StageFigures figures_of(const RecomputeLadder& ladder, const StageUnits& stage) {
+StageCosts figures_of(const RecomputeLadder& ladder, const StageUnits& stage) {
   const auto [more, less, middle] = levels_of(ladder, stage);
   if (middle == stage.first) return less->stage(stage.first, stage.last);
   return LayerChain::joined(*more, stage.first, middle, *less, stage.last);

@@ -15,7 +15,7 @@ namespace shadowgraph {
 // Layer costs of one layout if every layer uses this recompute level. What is not recomputed is kept on the device, or
 // offloaded to CPU.
 struct RecomputeLevel {
-  Recompute what = Recompute::kNothing;
+  Recompute what = Recompute::kNone;
   bool on_host = false;
   std::vector<std::string> keeps = {};  // kept results of kCurve
   std::shared_ptr<const LayerChain> chain;
@@ -62,7 +62,7 @@ struct StageUnits {
 // Steps after which every unit is at the last level.
 int64_t max_recompute_steps(const RecomputeLadder& ladder, int64_t first, int64_t last);
 const RecomputeLevel& level_of(const RecomputeLadder& ladder, const StageUnits& stage, int64_t unit);
-StageFigures figures_of(const RecomputeLadder& ladder, const StageUnits& stage);
+StageCosts figures_of(const RecomputeLadder& ladder, const StageUnits& stage);
 int64_t transient_of(const RecomputeLadder& ladder, const StageUnits& stage);
 double seconds_of(const RecomputeLadder& ladder, const StageUnits& stage);
 

@@ -225,7 +225,8 @@ void check(const std::vector<CacheLayer>& cache, const ServingOptions& options) 
   if (!(options.memory_share > 0 && options.memory_share <= 1)) {
     throw Error(fmt::format("serve: memory_share must be above 0 and at most 1, not {}", options.memory_share));
   }
-  if (options.page < 1 || options.tokens_at_once < 1) throw Error("serve: page and tokens_at_once must be at least 1");
+  if (options.page < 1 || options.max_batched_tokens < 1)
+    throw Error("serve: page and max_batched_tokens must be at least 1");
   const bool keeps = std::ranges::any_of(
       cache, [](const CacheLayer& layer) { return layer.token_bytes > 0 || layer.state_bytes > 0; });
   if (!keeps) throw Error("serve: the program has no KV cache or other state; it must generate with a cache");
@@ -286,8 +287,8 @@ class Engine {
 
   // Measures weights and activations in the forward pass with the most tokens.
   void memory_of(Serving& serving) {
-    const int64_t tokens = std::min(options_.tokens_at_once, options_.context);
-    const Graph pass = capture_(std::max<int64_t>(1, options_.tokens_at_once / options_.context), tokens);
+    const int64_t tokens = std::min(options_.max_batched_tokens, options_.context);
+    const Graph pass = capture_(std::max<int64_t>(1, options_.max_batched_tokens / options_.context), tokens);
     const StoredWeights weights(pass, options_.weights, options_.kept);
     if (options_.weights && weights.quantised() == 0) {
       throw Error(
@@ -360,7 +361,7 @@ class Engine {
     }
     notes.push_back(
         fmt::format("the engine uses {:.0f} % of device memory; at most {} tokens per forward pass; {} tokens per page",
-                    100 * options_.memory_share, options_.tokens_at_once, options_.page));
+                    100 * options_.memory_share, options_.max_batched_tokens, options_.page));
     notes.emplace_back(
         "elementwise kernels are fused, and the host is never a bottleneck (CUDA graphs, whose memory is not counted)");
     notes.emplace_back("first token: of a single request; next token: reads the full length of each request");
@@ -391,12 +392,12 @@ const OptionTable<ServingOptions>& ServingOptions::table() {
       OptionTable<ServingOptions>()
           .group("Serving (--mode serve): an engine with a paged KV cache")
           .add("prompt", &ServingOptions::prompt, "Prompt tokens of a request, out of --context (0: all)",
-               {.kind = OptionKind::kCount, .least = 0})
+               {.kind = OptionKind::kCount, .min = 0})
           .add("memory_share", &ServingOptions::memory_share, "Fraction of device memory that the engine may use",
-               {.least = 0, .most = 1})
-          .add("tokens_at_once", &ServingOptions::tokens_at_once, "Maximum tokens per forward pass",
-               {.kind = OptionKind::kCount, .least = 1})
-          .add("page", &ServingOptions::page, "Tokens per KV cache page", {.least = 1});
+               {.min = 0, .max = 1})
+          .add("max_batched_tokens", &ServingOptions::max_batched_tokens, "Maximum tokens per forward pass",
+               {.kind = OptionKind::kCount, .min = 1})
+          .add("page", &ServingOptions::page, "Tokens per KV cache page", {.min = 1});
   return table;
 }
 

@@ -75,7 +75,7 @@ ParameterSources::ParameterSources(const ProgramCosts& costs) {
       }
     };
     graph.for_each_input(n, look);
-    for_each_made(graph, n, make);
+    for_each_written_value(graph, n, make);
     alone_[n] = read == Source::kParameters ? 1 : 0;
   }
 }
@@ -114,7 +114,7 @@ void ForwardLine::find_free(const ProgramCosts& costs) {
       free_[n] = 1;
       continue;
     }
-    for_each_made(graph, n, [&](ValueId v) {
+    for_each_written_value(graph, n, [&](ValueId v) {
       const StorageId s = graph.value(v).storage;
       if (s.valid()) bound[s] = 1;
     });
@@ -194,7 +194,7 @@ void ForwardLine::place_gathers(const ProgramCosts& costs) {
       if (const StorageId s = graph.value(v).storage; s.valid()) at = std::max(at, of[s]);
     };
     graph.for_each_input(n, look);
-    for_each_made(graph, n, look);
+    for_each_written_value(graph, n, look);
     return at;
   };
   for (const NodeId n : costs.nodes) {
@@ -206,7 +206,7 @@ void ForwardLine::place_gathers(const ProgramCosts& costs) {
       });
     }
     const int32_t at = latest(n, home);
-    for_each_made(graph, n, [&](ValueId v) {
+    for_each_written_value(graph, n, [&](ValueId v) {
       if (const StorageId s = graph.value(v).storage; s.valid() && home[s] == kNowhere) home[s] = at;
     });
   }
@@ -224,7 +224,7 @@ void ForwardLine::place_gathers(const ProgramCosts& costs) {
       if (s.valid() && costs.kinds[s] != StorageKind::kParameter) gathered[s] = at;
     };
     graph.for_each_input(*n, claim);
-    for_each_made(graph, *n, claim);
+    for_each_written_value(graph, *n, claim);
   }
 }
 
@@ -241,7 +241,7 @@ void ForwardLine::count_crossing(const ProgramCosts& costs) {
     };
     graph.for_each_input(n, seen);
     // Memory allocated by a free node belongs to the node that writes it first.
-    for_each_made(graph, n, [&](ValueId v) {
+    for_each_written_value(graph, n, [&](ValueId v) {
       const StorageId s = graph.value(v).storage;
       if (!s.valid() || born[s] != kNowhere || existed_before(graph, graph.storage(s))) return;
       born[s] = last[s] = i;

@@ -22,7 +22,7 @@ struct KindOfWeights {
   int64_t parameters = 0, weights = 0, gradients = 0, ranks = 1;
 };
 
-std::array<KindOfWeights, 2> kinds_of(const StageFigures& stage, const Replicas& replicas) {
+std::array<KindOfWeights, 2> kinds_of(const StageCosts& stage, const Replicas& replicas) {
   const int64_t gradients = replicas.state.gradient ? stage.weights * *replicas.state.gradient : stage.gradients;
   const double share =
       stage.weights > 0 ? static_cast<double>(stage.expert_weights) / static_cast<double>(stage.weights) : 0;
@@ -33,7 +33,7 @@ std::array<KindOfWeights, 2> kinds_of(const StageFigures& stage, const Replicas&
 }
 
 // Fraction of a stage's parameters in a bucket.
-double share_of_bucket(const StageFigures& stage, const Replicas& replicas) {
+double share_of_bucket(const StageCosts& stage, const Replicas& replicas) {
   if (replicas.bucket <= 0 || replicas.bucket >= stage.parameters) return 1;
   return static_cast<double>(replicas.bucket) / static_cast<double>(stage.parameters);
 }
@@ -42,8 +42,8 @@ int64_t part_of(double share, int64_t bytes) { return static_cast<int64_t>(share
 
 }  // namespace
 
-HeldBytes held_by(const StageFigures& stage, const Replicas& replicas) {
-  HeldBytes held;
+ReplicaMemory replica_memory(const StageCosts& stage, const Replicas& replicas) {
+  ReplicaMemory held;
   const double bucket = share_of_bucket(stage, replicas);
   for (const KindOfWeights& kind : kinds_of(stage, replicas)) {
     const auto ranks = [&](int zero) { return replicas.zero >= zero ? kind.ranks : 1; };
@@ -94,8 +94,8 @@ class ReplicatedStages {
   int64_t cut_from(int zero) const { return replicas_.zero >= zero ? replicas_.count : 1; }
   bool sends() const { return replicas_.count > 1; }
 
-  void hold(StageFigures& of, StagePart& part) {
-    const HeldBytes held = held_by(of, replicas_);
+  void hold(StageCosts& of, StagePart& part) {
+    const ReplicaMemory held = replica_memory(of, replicas_);
     hold_state(of, part, held);
     if (replicas_.state.gradient) {
       const double element = of.weights > 0 ? static_cast<double>(of.parameters) / static_cast<double>(of.weights) : 0;
@@ -131,7 +131,7 @@ class ReplicatedStages {
     return passed / spec_.host->link + moved / spec_.host->bandwidth;
   }
 
-  void hold_state(StageFigures& of, StagePart& part, const HeldBytes& held) {
+  void hold_state(StageCosts& of, StagePart& part, const ReplicaMemory& held) {
     if (replicas_.state.optimizer) {
       part.state = {held.state};
       part.optimizer.clear();
@@ -170,7 +170,7 @@ class ReplicatedStages {
     return seconds;
   }
 
-  void send(StageFigures& of) {
+  void send(StageCosts& of) {
     if (!sends() || links_ == nullptr) return;
     const double forward = of.forward, backward = of.backward();
     const double gather = replicas_.zero == 0 ? 0 : collective(CollectiveKind::kAllGather, &KindOfWeights::parameters);
@@ -188,7 +188,7 @@ class ReplicatedStages {
     add(&PieceSeconds::weight_gradient, of, std::max(0.0, both - before));
   }
 
-  static void add(double PieceSeconds::*piece, StageFigures& of, double seconds) {
+  static void add(double PieceSeconds::*piece, StageCosts& of, double seconds) {
     of.exposed.*piece += seconds;
     of.exposed_unsharded.*piece += seconds;
     if (piece == &PieceSeconds::forward) of.forward += seconds;
@@ -229,7 +229,7 @@ PipelineStages replicated(PipelineStages stages, const Replicas& replicas, const
   return ReplicatedStages(std::move(stages), replicas, spec, links).take();
 }
 
-PipelineSchedule with_sums(const PipelineSchedule& schedule) {
+PipelineSchedule with_gradient_reduction(const PipelineSchedule& schedule) {
   PipelineSchedule::Rows rows;
   std::vector<int32_t> actions(static_cast<size_t>(schedule.stages()), 0), done(actions.size(), 0);
   for (int32_t rank = 0; rank < schedule.ranks(); ++rank) {

@@ -139,7 +139,7 @@ StageMemory::StageMemory(const ProgramCosts& costs, const ForwardLine& line, con
   parts_.stages.resize(events_.size());
 }
 
-StageParts StageMemory::parts(std::vector<StageFigures>& figures, std::vector<std::string>& notes) {
+StageParts StageMemory::parts(std::vector<StageCosts>& figures, std::vector<std::string>& notes) {
   figures_ = &figures;
   notes_ = &notes;
   const c10::Device device = main_device(graph_, std::nullopt);
@@ -204,7 +204,7 @@ void StageMemory::place_resident(StorageId storage) {
   }
   for (const int32_t stage : stages) {
     StagePart& part = parts_.stages[static_cast<size_t>(stage)];
-    StageFigures& figures = (*figures_)[static_cast<size_t>(stage)];
+    StageCosts& figures = (*figures_)[static_cast<size_t>(stage)];
     if (kind == StorageKind::kInput) {
       part.inputs.push_back(bytes);
       figures.inputs += bytes;
@@ -287,7 +287,7 @@ void StageMemory::send(StorageId storage, int32_t from, int32_t to, bool forward
                                   human_bytes(bytes), graph_.target(graph_.storage(storage).born).name(), from, to));
   }
   for (int32_t stage = from; stage != to; stage += step) {
-    StageFigures& sender = (*figures_)[static_cast<size_t>(stage)];
+    StageCosts& sender = (*figures_)[static_cast<size_t>(stage)];
     (forward ? sender.sends_forward : sender.sends_backward) += bytes;
     const int32_t receiver = stage + step;
     const uint32_t slot = new_slot(receiver, false);
@@ -315,7 +315,7 @@ void StageMemory::add_lifetime(StorageId storage, int32_t stage, const StageUse&
   const uint32_t slot = new_slot(stage, gradient);
   auto& events = events_[static_cast<size_t>(stage)];
   events.push_back(timed(born, costs_.order[allocated.born], kAllocated, {slot, allocated.bytes}));
-  StageFigures& figures = (*figures_)[static_cast<size_t>(stage)];
+  StageCosts& figures = (*figures_)[static_cast<size_t>(stage)];
   if (gradient) {
     figures.gradients += allocated.bytes;
     return;

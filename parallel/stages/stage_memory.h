@@ -57,7 +57,7 @@ class StageMemory {
   StageMemory(const ProgramCosts& costs, const ForwardLine& line, const StageAssignment& assignment);
 
   // Fills in the bytes in `figures`, which has one element per stage.
-  StageParts parts(std::vector<StageFigures>& figures, std::vector<std::string>& notes);
+  StageParts parts(std::vector<StageCosts>& figures, std::vector<std::string>& notes);
   // Valid after parts().
   const std::vector<TiedParameter>& tied() const { return tied_; }
   // The stages that hold a storage of the optimizer step; all of them if it belongs to no parameter.
@@ -98,7 +98,7 @@ class StageMemory {
   std::vector<std::vector<TimedEvent>> optimizer_events_;  // by stage
   StageParts parts_;
   std::vector<TiedParameter> tied_;
-  std::vector<StageFigures>* figures_ = nullptr;
+  std::vector<StageCosts>* figures_ = nullptr;
   std::vector<std::string>* notes_ = nullptr;
 };
 

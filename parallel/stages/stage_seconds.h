@@ -46,7 +46,7 @@ class NodeSeconds {
   NodeSeconds(const ProgramCosts& costs, const DeviceSpec& spec, const Interconnect* links);
   // Includes hidden collectives; copies by copy engines count as 0.
   double of(NodeId node) const { return seconds_[node]; }
-  double copying(NodeId node) const { return is_beside_kernels(graph_, node) ? time_.of(node).seconds : 0; }
+  double copying(NodeId node) const { return overlaps_kernels(graph_, node) ? time_.of(node).seconds : 0; }
   double computing(NodeId node) const;
   const Communication& communication() const { return communication_; }
 
@@ -72,6 +72,6 @@ void add_segments(const ProgramCosts& costs, const StageAssignment& assignment, 
 
 void add_seconds(const ProgramCosts& costs, const StageAssignment& assignment, const StageMemory& memory,
                  const NodeSeconds& seconds, const ShardedParameters& sharded, const DeviceSpec& spec,
-                 std::span<const StageNodes> nodes, std::vector<StageFigures>& figures);
+                 std::span<const StageNodes> nodes, std::vector<StageCosts>& figures);
 
 }  // namespace shadowgraph

@@ -163,11 +163,11 @@ PipelineStages PipelineStages::balanced(const Graph& step, int32_t stages, const
   return cutting.cut(cutting.balanced(stages));
 }
 
-PipelineStages PipelineStages::of_figures(std::vector<StageFigures> figures) {
+PipelineStages PipelineStages::of_costs(std::vector<StageCosts> figures) {
   if (figures.empty()) throw Error("a pipeline must have at least one stage");
   StageParts parts;
   constexpr uint32_t kCarried = 0, kGradient = 1, kAwaiting = 2;
-  for (const StageFigures& of : figures) {
+  for (const StageCosts& of : figures) {
     StagePart part{.resident = {of.parameters - of.expert_parameters, of.other},
                    .experts = {of.expert_parameters},
                    .state = {of.optimizer_state},

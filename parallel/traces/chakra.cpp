@@ -157,7 +157,7 @@ class ProcessTrace {
     if (!regular) {
       throw Error(
           fmt::format("the step communicates in a group of {} processes with stride {}, which is not an axis of the {} "
-                      "processes of a stage; set --ranks-apart (processes per stage)",
+                      "processes of a stage; set --rank-stride (processes per stage)",
                       size, apart, options_.processes_per_stage));
     }
     const int64_t first = process_ - process_ / apart % size * apart;
@@ -216,7 +216,7 @@ class ProcessTrace {
     const bool forward = a.work == kSendForward || a.work == kReceiveForward;
     const int32_t other_stage = a.stage + (forward == sends ? 1 : -1);
     const int32_t sender = sends ? a.stage : other_stage, receiver = sends ? other_stage : a.stage;
-    const StageFigures& of = run_.stages().of(sender);
+    const StageCosts& of = run_.stages().of(sender);
     const auto rank_of = [&](int32_t stage) { return number_of(run_.schedule().rank_of(stage), process_); };
     std::vector<uint64_t> waits_for;
     if (last_computed_) waits_for.push_back(*last_computed_);

@@ -100,14 +100,14 @@ std::string to_chrome_trace(const PipelineRun& run) {
   return events.text(run.ranks());
 }
 
-std::string to_chrome_trace(const RankGraphsRun& run) {
+std::string to_chrome_trace(const DistributedRun& run) {
   RankEvents events;
   for (size_t i = 0; i < run.ranks(); ++i) {
     const int64_t rank = run.rank(i).rank;
     events.name_rank(rank);
     events.name_lane(rank, kComputingLane, "computing");
     events.name_lane(rank, kCommunicatingLane, "communicating");
-    for (const RankGraphsRun::Event& event : run.events(i)) {
+    for (const DistributedRun::Event& event : run.events(i)) {
       const int lane = event.computes ? kComputingLane : kCommunicatingLane;
       const char* category = event.computes    ? "kernel"
                              : event.other < 0 ? "collective"

@@ -32,7 +32,7 @@
 #include <vector>
 
 #include "core/calls/node_calls.h"
-#include "core/fake/pretended_devices.h"
+#include "core/fake/simulated_devices.h"
 #include "shadowgraph/capture/fake.h"
 #include "shadowgraph/graph/graph.h"
 
@@ -115,7 +115,7 @@ class Expander {
 
   Graph& graph_;
   const ExpansionTable& table_;
-  FakeTensorMode mode_{of_any_machine()};
+  FakeTensorMode mode_{with_all_devices()};
   BelowAutograd below_;
   NodeCalls calls_;
   std::vector<NodeId> inserted_;

@@ -257,7 +257,7 @@ class Float8Products {
     return {value("mat1"), value("mat2"), *graph_.find_argument(node, "self")};
   }
 
-  ValueId source(ValueId value) const { return source_of(graph_, value, Behind::kGathering); }
+  ValueId source(ValueId value) const { return source_of(graph_, value, LookThrough::kGathering); }
   // Returns whether a value is a placeholder, or a tensor that the program allocates and keeps as a parameter.
   bool is_parameter(ValueId value) const {
     return graph_.storage(graph_.value(source(value)).storage).kind == StorageKind::kParameter;
@@ -365,7 +365,7 @@ class Float8Products {
     result_.casts = operands_.casts();
     std::set<StorageId> storages = changed_;
     storages.insert(operands_.new_storages().begin(), operands_.new_storages().end());
-    die_at_last_use(graph_, storages);
+    free_storages_after_last_use(graph_, storages);
   }
 
   Graph& graph_;

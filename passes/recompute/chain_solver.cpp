@@ -26,7 +26,7 @@ void check_stage(const ChainStage& stage) {
   };
   if (stage.options.empty() || stage.options[0].cost != 0)
     refuse("its first option must have cost 0, that is keep everything");
-  for (const int64_t figure : {stage.forward, stage.again, stage.output, stage.forward_peak, stage.keeping_peak,
+  for (const int64_t figure : {stage.forward, stage.recompute, stage.output, stage.forward_peak, stage.keeping_peak,
                                stage.backward_peak, stage.resident}) {
     if (figure < 0) refuse("it has a negative value");
   }
@@ -105,7 +105,7 @@ void ChainSolver::solve(size_t first, size_t last) {
   for (size_t next = first + 1; next <= last; ++next) {
     const ChainStage& end = stages_[next - 1];
     running = std::max(running, (next - 1 > first ? stages_[next - 2].output : 0) + end.forward_peak);
-    const double cost = forward + units_of(end.again);
+    const double cost = forward + units_of(end.recompute);
     forward += units_of(end.forward);
     if (!end.droppable) continue;
     const size_t kept = slots_of(end.output);
@@ -120,8 +120,8 @@ void ChainSolver::solve(size_t first, size_t last) {
   }
 }
 
-std::optional<ChainPlan> ChainSolver::plan(int64_t bytes) const {
-  if (count_ == 0) return bytes < 0 ? std::nullopt : std::make_optional<ChainPlan>();
+std::optional<ChainSchedule> ChainSolver::schedule(int64_t bytes) const {
+  if (count_ == 0) return bytes < 0 ? std::nullopt : std::make_optional<ChainSchedule>();
   if (bytes < 0) return std::nullopt;
   const size_t memory = std::min(static_cast<size_t>(bytes / slot_), width_ - 1);
   const double* all = row(0, count_ - 1);
@@ -134,8 +134,8 @@ std::optional<ChainPlan> ChainSolver::plan(int64_t bytes) const {
 
 // Returns one plan for each distinct cost, the largest memory first. The table has them all, so each plan only costs a
 // trace.
-std::vector<ChainPlan> ChainSolver::curve() const {
-  std::vector<ChainPlan> plans;
+std::vector<ChainSchedule> ChainSolver::curve() const {
+  std::vector<ChainSchedule> plans;
   if (count_ == 0) return plans;
   const double* all = row(0, count_ - 1);
   for (size_t m = width_; m-- > 0;) {
@@ -146,14 +146,14 @@ std::vector<ChainPlan> ChainSolver::curve() const {
 }
 
 // Backtracks the choices with minimum cost, from all stages to single ones.
-ChainPlan ChainSolver::trace(size_t memory) const {
+ChainSchedule ChainSolver::trace(size_t memory) const {
   struct Range {
     size_t first, last, memory;
   };
-  ChainPlan plan{.cost = 0,
-                 .bytes = static_cast<int64_t>(memory) * slot_,
-                 .option = std::vector<size_t>(count_, 0),
-                 .segments = {}};
+  ChainSchedule plan{.cost = 0,
+                     .bytes = static_cast<int64_t>(memory) * slot_,
+                     .option = std::vector<size_t>(count_, 0),
+                     .segments = {}};
   std::vector<Range> open{{0, count_ - 1, memory}};
   const auto decide = [&](const Range& range) {
     const double least = row(range.first, range.last)[range.memory];
@@ -176,7 +176,7 @@ ChainPlan ChainSolver::trace(size_t memory) const {
     for (size_t next = range.first + 1; next <= range.last; ++next) {
       const ChainStage& end = stages_[next - 1];
       running = std::max(running, (next - 1 > range.first ? stages_[next - 2].output : 0) + end.forward_peak);
-      const double cost = forward + units_of(end.again);
+      const double cost = forward + units_of(end.recompute);
       forward += units_of(end.forward);
       const size_t kept = slots_of(end.output);
       if (!end.droppable || range.memory < std::max(kept, slots_of(running + resident))) continue;
@@ -184,7 +184,7 @@ ChainPlan ChainSolver::trace(size_t memory) const {
       if (sum != least) continue;
       plan.segments.push_back({range.first, next - 1});
       for (size_t k = range.first; k + 1 < next; ++k) plan.cost += stages_[k].forward;
-      plan.cost += end.again;
+      plan.cost += end.recompute;
       open.push_back({range.first, next - 1, range.memory});
       open.push_back({next, range.last, range.memory - kept});
       return;

@@ -10,8 +10,9 @@
 //                                                        %9 = aten::mm(%x, %w) @s9 | r8 backward of n2     r8: "recompute"
 //     %7 = gelu_backward(%g, %2) | backward of n3        %7 = gelu_backward(%g, %9)                free(s9)
 //
-// Decisions (checkpoint_plan.cpp). A backward node reads the copy if it differentiates a node of the segment and reads
-// a tensor whose storage was allocated there. All other readers, including other segments, read the original, which
+// Decisions (recompute_schedule.cpp). A backward node reads the copy if it differentiates a node of the segment and
+// reads a tensor whose storage was allocated there. All other readers, including other segments, read the original,
+// which
 // lives as long as they need it: the tensors kept by a checkpoint. Only nodes that such tensors depend on are
 // recomputed; the last product of a block usually is not.
 //
@@ -48,9 +49,9 @@
 
 #include "core/calls/functions.h"
 #include "ir/records.h"
-#include "passes/recompute/checkpoint_plan.h"
 #include "passes/recompute/forward_checkpoints.h"
 #include "passes/recompute/host_copies.h"
+#include "passes/recompute/recompute_schedule.h"
 #include "passes/recompute/regions.h"
 #include "shadowgraph/graph/analysis.h"
 #include "shadowgraph/graph/edit.h"
@@ -307,7 +308,7 @@ class Rewrite {
   bool is_copy(NodeId n) const { return std::as_const(changes_).copies[n] != 0; }
 
   Graph& graph_;
-  const CheckpointPlan plan_;
+  const RecomputeSchedule plan_;
   CheckpointRegions regions_;
   CheckpointResult result_;
   std::vector<std::unique_ptr<NodeCopier>> copiers_;  // by level

@@ -7,7 +7,7 @@
 // nodes.
 //
 // A stage of a transformer saves some ten to twenty tensors. The solver's time grows with the options per stage, so at
-// most options.most_options are kept: those close to the lower convex hull of cost over bytes. The greedy searches are
+// most options.max_options are kept: those close to the lower convex hull of cost over bytes. The greedy searches are
 // quadratic in the tensor groups, times a walk over the stage. The numbers may be approximate, since the solver's plans
 // are evaluated on the graph (checkpoint_curve.cpp).
 #include <fmt/format.h>
@@ -20,8 +20,8 @@
 #include <unordered_set>
 #include <vector>
 
-#include "passes/recompute/checkpoint_plan.h"
 #include "passes/recompute/forward_checkpoints.h"
+#include "passes/recompute/recompute_schedule.h"
 #include "shadowgraph/graph/analysis.h"
 #include "shadowgraph/passes/recompute.h"
 #include "shadowgraph/units.h"
@@ -56,7 +56,7 @@ class ChainBuilder {
       : graph_(graph), options_(options), effects_(Effects::of(graph)), lives_(graph.storage_count()) {
     check_countable(graph_);
     if (!options_.cost) options_.cost = flops_and_bytes();
-    if (options_.whole_stages) options_.most_options = 1;
+    if (options_.whole_stages) options_.max_options = 1;
     list_forward();
     find_lifetimes();
   }
@@ -262,7 +262,7 @@ class ChainBuilder {
     // A stage that saves nothing has nothing to recompute.
     for (size_t i = 0; i + 1 < ends_.size();) saved[i] == 0 ? join(i) : void(++i);
     if (ends_.size() > 1 && saved.back() == 0) join(ends_.size() - 2);
-    while (static_cast<int64_t>(ends_.size()) > std::max<int64_t>(1, options_.most_stages)) {
+    while (static_cast<int64_t>(ends_.size()) > std::max<int64_t>(1, options_.max_stages)) {
       size_t least = 0;
       for (size_t i = 0; i + 1 < ends_.size(); ++i) {
         if (saved[i] + saved[i + 1] < saved[least] + saved[least + 1]) least = i;
@@ -365,7 +365,7 @@ class ChainBuilder {
   }
 
   // Returns the cost of recomputing these storages of a stage if `kept` are available: a backward walk over the stage,
-  // as checkpoint_plan.cpp selects nodes.
+  // as recompute_schedule.cpp selects nodes.
   int64_t cost_of(size_t stage, const Storages& wanted, const Storages& kept) const {
     Storages needed;
     for (const StorageId s : wanted) {
@@ -436,8 +436,8 @@ class ChainBuilder {
                          .exposed = {0}};
     result.backward = backward_costs_[stage];
     // The last nodes of a stage may only serve the next stage; recompute omits them.
-    result.again = cost_of(stage, saved, {});
-    result.forward = std::max(result.again, cost_of(stage, all, {}));
+    result.recompute = cost_of(stage, saved, {});
+    result.forward = std::max(result.recompute, cost_of(stage, all, {}));
     result.output = bytes_of(outputs);
     result.forward_peak = peak_with(stage, outputs);
     result.keeping_peak = peak_with(stage, all);
@@ -554,7 +554,7 @@ class ChainBuilder {
       }
     }
     // While there are too many, drop the option that is least below the line through its neighbours.
-    while (static_cast<int64_t>(front.size()) > std::max<int64_t>(1, options_.most_options - 1)) {
+    while (static_cast<int64_t>(front.size()) > std::max<int64_t>(1, options_.max_options - 1)) {
       size_t least = 0;
       double min_loss = 0;
       for (size_t i = 0; i + 1 < front.size(); ++i) {  // the last option keeps nothing, and stays
@@ -687,7 +687,7 @@ namespace {
 
 // By stage: whether it is recomputed. A stage that is dropped but keeps a part keeps it within the recompute, so
 // nothing of it is offloaded.
-std::vector<bool> dropped_by(const ChainPlan& plan) {
+std::vector<bool> dropped_by(const ChainSchedule& plan) {
   std::vector<bool> dropped(plan.option.size(), false);
   for (const ChainSegment& segment : plan.segments) {
     for (size_t i = segment.first; i <= segment.last; ++i) dropped[i] = true;
@@ -699,7 +699,7 @@ std::vector<bool> dropped_by(const ChainPlan& plan) {
 
 // Converts a plan to segments of nodes. A dropped range is one segment; a stage that keeps a part is a nested or
 // separate one.
-std::vector<CheckpointSegment> CheckpointChain::segments(const ChainPlan& plan) const {
+std::vector<CheckpointSegment> CheckpointChain::segments(const ChainSchedule& plan) const {
   std::vector<CheckpointSegment> segments;
   for (const ChainSegment& dropped : plan.segments) {
     std::string name = stages[dropped.first].name;
@@ -723,7 +723,7 @@ std::vector<CheckpointSegment> CheckpointChain::segments(const ChainPlan& plan) 
   return segments;
 }
 
-int64_t CheckpointChain::exposed(const ChainPlan& plan) const {
+int64_t CheckpointChain::exposed(const ChainSchedule& plan) const {
   const std::vector<bool> dropped = dropped_by(plan);
   int64_t cost = 0;
   for (size_t i = 0; i < stages.size(); ++i) {

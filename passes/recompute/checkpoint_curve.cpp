@@ -201,10 +201,10 @@ CheckpointCurve CheckpointCurve::of(const Graph& graph, std::span<const RegionId
   const auto peak_of_device = [&](const Graph& of) {
     return chain_options.link > 0 ? peak_of_live_bytes(of, device) : peak_of_live_bytes(of);
   };
-  const auto attempt = [&](std::string made_by, std::vector<CheckpointSegment> segments, int64_t exposed = 0) {
+  const auto attempt = [&](std::string policy, std::vector<CheckpointSegment> segments, int64_t exposed = 0) {
     if (chain_options.whole_stages) segments = whole_segments(graph, std::move(segments));
     CheckpointChoice choice{
-        .made_by = std::move(made_by), .segments = std::move(segments), .cost = exposed, .repeated = {}};
+        .policy = std::move(policy), .segments = std::move(segments), .cost = exposed, .repeated = {}};
     if (choice.segments.empty()) {
       choice.peak = peak_of_device(graph);
     } else {
@@ -223,9 +223,9 @@ CheckpointCurve CheckpointCurve::of(const Graph& graph, std::span<const RegionId
   const std::vector<ChainStage>& stages = curve.chain_.stages;
   if (!stages.empty()) {
     const ChainSolver solver(stages, bytes_to_keep_all(stages), options.slots);
-    const std::vector<ChainPlan> plans = solver.curve();
-    for (const size_t i : evenly(plans.size(), static_cast<size_t>(options.most_plans))) {
-      const ChainPlan& plan = plans[i];
+    const std::vector<ChainSchedule> plans = solver.curve();
+    for (const size_t i : evenly(plans.size(), static_cast<size_t>(options.max_schedules))) {
+      const ChainSchedule& plan = plans[i];
       const bool keeps_all = std::all_of(plan.option.begin(), plan.option.end(), [](size_t o) { return o == 0; });
       if (plan.segments.empty() && keeps_all) continue;
       std::vector<CheckpointSegment> segments = curve.chain_.segments(plan);

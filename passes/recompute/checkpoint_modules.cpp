@@ -12,8 +12,8 @@
 #include <optional>
 
 #include "ir/edit/bulk_edits.h"
-#include "passes/recompute/checkpoint_plan.h"
 #include "passes/recompute/forward_checkpoints.h"
+#include "passes/recompute/recompute_schedule.h"
 #include "passes/recompute/regions.h"
 #include "shadowgraph/graph/analysis.h"
 #include "shadowgraph/graph/edit.h"

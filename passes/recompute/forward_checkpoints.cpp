@@ -7,7 +7,7 @@
 
 #include "core/calls/functions.h"
 #include "ir/records.h"
-#include "passes/recompute/checkpoint_plan.h"
+#include "passes/recompute/recompute_schedule.h"
 #include "passes/recompute/regions.h"
 #include "shadowgraph/graph/edit.h"
 
@@ -279,7 +279,7 @@ class ForwardMarks {
       graph_.set_saved(n, left);
     }
     for (const StorageId s : given) {
-      if (graph_.storage(s).freed_after.valid()) graph_.extend_life(s, graph_.last());
+      if (graph_.storage(s).freed_after.valid()) graph_.extend_lifetime(s, graph_.last());
     }
     free_dropped(dropped);
   }
@@ -317,7 +317,7 @@ class ForwardMarks {
   }
 
   Graph& graph_;
-  const CheckpointPlan plan_;
+  const RecomputeSchedule plan_;
   CheckpointRegions regions_;
   std::vector<bool> marked_;  // by level
   CheckpointResult result_;

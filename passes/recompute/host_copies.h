@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "passes/recompute/checkpoint_plan.h"
+#include "passes/recompute/recompute_schedule.h"
 #include "shadowgraph/graph/graph.h"
 #include "shadowgraph/passes/recompute.h"
 

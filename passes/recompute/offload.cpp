@@ -10,8 +10,8 @@
 #include "ir/analysis/module_tree.h"
 #include "ir/edit/bulk_edits.h"
 #include "ir/records.h"
-#include "passes/recompute/checkpoint_plan.h"
 #include "passes/recompute/host_copies.h"
+#include "passes/recompute/recompute_schedule.h"
 #include "passes/recompute/regions.h"
 #include "shadowgraph/graph/analysis.h"
 #include "shadowgraph/passes/recompute.h"
@@ -48,7 +48,7 @@ void update_lifetimes(Graph& graph, const StorageChanges& changes) {
     free_points[s] =
         is_end(graph.node(last_use[i]).target) ? NodeId() : last_use[i];  // never freed if an end node uses it
   }
-  die_at(graph, free_points);
+  free_storages_after(graph, free_points);
 }
 
 namespace {
@@ -270,7 +270,7 @@ class Offload {
       if (graph_.node(node).phase == Graph::kForward) drop_saved(node, changes);
     }
     update_lifetimes(graph_, changes);
-    die_at(graph_, held);
+    free_storages_after(graph_, held);
     result_.tensors = done.offloaded;
     result_.bytes = done.offloaded_bytes;
   }
@@ -302,8 +302,9 @@ OffloadResult offload_regions(Graph& graph, std::span<const RegionId> regions, i
 OffloadResult offload_modules(Graph& graph, const OffloadOptions& options) {
   // A program without numbered modules is not an error if the default was used.
   const bool any = options.modules == "auto";
-  return offload_regions(
-      graph, any ? regions_named(graph, options.modules) : regions_that_match(graph, options.modules), options.least);
+  return offload_regions(graph,
+                         any ? regions_named(graph, options.modules) : regions_that_match(graph, options.modules),
+                         options.min_bytes);
 }
 
 PassResult OffloadResult::summary() const {

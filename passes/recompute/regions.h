@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "passes/recompute/checkpoint_plan.h"
+#include "passes/recompute/recompute_schedule.h"
 #include "shadowgraph/graph/graph.h"
 
 namespace shadowgraph {

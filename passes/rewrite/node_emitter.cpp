@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "core/calls/calls_on_fakes.h"
-#include "core/fake/pretended_devices.h"
+#include "core/fake/simulated_devices.h"
 #include "ir/edit/bulk_edits.h"
 #include "ir/records.h"
 #include "ir/text/tensor_bytes.h"
@@ -283,7 +283,7 @@ std::string NodeEmitter::key_of(NodeId node) const {
 // Runs the call on fake tensors with the operands' geometry and records the geometry of its results; the fakes are
 // destroyed.
 NodeEmitter::Results NodeEmitter::run_on_fakes(NodeId node) {
-  if (!mode_) mode_ = std::make_unique<FakeTensorMode>(of_any_machine());
+  if (!mode_) mode_ = std::make_unique<FakeTensorMode>(with_all_devices());
   // Graphs record calls below autograd; above it the call might be decomposed.
   const BelowAutograd below;
   // A deque, since tensor_of returns references, which must stay valid as fakes are added.

@@ -19,7 +19,7 @@
 #include "core/calls/call_record.h"
 #include "core/calls/calls_on_fakes.h"
 #include "core/calls/node_calls.h"
-#include "core/fake/pretended_devices.h"
+#include "core/fake/simulated_devices.h"
 #include "ir/edit/bulk_edits.h"
 #include "ir/records.h"
 #include "shadowgraph/capture/fake.h"
@@ -297,7 +297,7 @@ class Rewriter {
         graph_.for_each_value_in(s, [&](ValueId alias) {
           graph_.for_each_use(alias, [&](NodeId user) { last = graph_.is_before(last, user) ? user : last; });
         });
-        die_at(graph_, {{s, last}});
+        free_storages_after(graph_, {{s, last}});
       });
     }
   }
@@ -340,7 +340,7 @@ class Rewriter {
     for (const auto& [n, frees] : frees_) graph_.set_frees(n, frees);
     for (NodeId n : match.place.delayed) {  // they may be after a free that they should precede
       const auto touch = [&](ValueId v) {
-        if (graph_.value(v).storage.valid()) graph_.extend_life(graph_.value(v).storage, n);
+        if (graph_.value(v).storage.valid()) graph_.extend_lifetime(graph_.value(v).storage, n);
       };
       graph_.for_each_input(n, touch);
       graph_.for_each_output(n, touch);
@@ -459,12 +459,12 @@ class Rewriter {
     if (!free_point.valid() || graph_.is_erased(free_point) || graph_.storage(to).freed_after.valid()) return;
     // The old storage may be freed inside the match; the new one cannot be freed before it is allocated.
     const NodeId after = graph_.is_before(free_point, inserted_.back()) ? inserted_.back() : free_point;
-    die_at(graph_, {{to, after}});
+    free_storages_after(graph_, {{to, after}});
   }
 
   Graph& graph_;
   const RewriteRule& rule_;
-  FakeTensorMode mode_{of_any_machine()};
+  FakeTensorMode mode_{with_all_devices()};
   BelowAutograd below_;
   NodeCalls calls_;
   std::unordered_map<ValueId, ValueId> replacement_of_;  // of replaced values

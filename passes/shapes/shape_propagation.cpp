@@ -71,7 +71,7 @@ InputGeometry InputGeometry::of(const at::Tensor& tensor) {
 }
 
 InputGeometry InputGeometry::of_text(std::string_view text) {
-  TensorSpecText spec = parse_tensor_spec(text);
+  TensorSpec spec = parse_tensor_spec(text);
   InputGeometry geometry;
   geometry.dtype = spec.dtype;
   geometry.sizes = std::move(spec.sizes);
@@ -195,8 +195,8 @@ class ShapeRun {
     for (uint32_t i = 0; i < graph.storage_count(); ++i) out_.bytes_[i] = graph.storage(StorageId(i)).bytes;
     out_.tensors_.reserve(graph.value_capacity());
     for (const auto& [name, geometry] : options.inputs) unbound_.push_back(name);
-    calls_.give_sizes(graph, options.data_sizes);
-    calls_.give_answers(graph);
+    calls_.add_sizes(graph, options.data_sizes);
+    calls_.add_host_reads(graph);
   }
 
   ShapePropagation run() {
@@ -250,7 +250,7 @@ class ShapeRun {
   void built_in(NodeId node) {
     if (graph_.is_placeholder(node)) {
       placeholder(node);
-      calls_.fill_if_assumed(graph_, only_result(node), out_.tensors_[only_result(node)]);
+      calls_.fill_assumed_mask(graph_, only_result(node), out_.tensors_[only_result(node)]);
     } else if (graph_.node(node).target == target_of(Builtin::kAlias)) {
       alias(node);
     } else if (graph_.node(node).target == target_of(Builtin::kGradient)) {
@@ -484,7 +484,7 @@ class ShapeRun {
 
   const Graph& graph_;
   const ShapePropagationOptions& options_;
-  CallsOnFakes calls_;
+  FakeCallRunner calls_;
   BakedSizes baked_;
   torch::jit::Stack stack_;
   ShapePropagation out_;

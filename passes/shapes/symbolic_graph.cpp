@@ -687,7 +687,7 @@ SymbolicGraph::Instance::Instance(const SymbolicGraph& symbolic) : symbolic_(sym
       const uint32_t first = symbolic.value_numbers_[value];
       const auto varying = std::ranges::lower_bound(symbolic.integers_, first, {}, &Varying::index);
       const uint32_t end = first + 2U * symbolic.base_.value(value).rank;
-      if (varying != symbolic.integers_.end() && varying->index < end) graph_.own_dims(value);
+      if (varying != symbolic.integers_.end() && varying->index < end) graph_.unshare_dims(value);
     });
   }
   const auto indices = [](const std::vector<Varying>& varying) {

@@ -106,7 +106,7 @@ class Folding {
     if (target.kind() != TargetKind::kOperator || !effects_.is_pure(n) || effects_.random(n)) return false;
     if (effects_.collective(n)) return false;
     const OperatorFacts& facts = target.facts();
-    if (facts.uninitialised || facts.resizes) return false;
+    if (facts.uninitialized || facts.resizes) return false;
     bool good = !graph_.results(n).empty();
     graph_.for_each_output(n, [&](ValueId v) { good = good && is_valid_result(n, v, max_bytes_, false); });
     if (!good) return false;

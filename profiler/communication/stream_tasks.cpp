@@ -27,7 +27,7 @@ uint32_t StreamSchedule::add(const Task& task, std::span<const uint32_t> after) 
   return static_cast<uint32_t>(tasks_.size() - 1);
 }
 
-uint32_t StreamSchedule::add_meeting(uint32_t parts) {
+uint32_t StreamSchedule::add_rendezvous(uint32_t parts) {
   parts_of_meeting_.push_back(parts);
   return static_cast<uint32_t>(parts_of_meeting_.size() - 1);
 }
@@ -285,7 +285,7 @@ class WholeStep {
  public:
   WholeStep(const Graph& graph, const Communication& communication, const StepTime& time, bool communicate)
       : tasks_(graph, communication, time, schedule_,
-               communicate ? StreamTaskRules{} : StreamTaskRules{.seconds = &none, .whole = true}) {
+               communicate ? StreamTaskOptions{} : StreamTaskOptions{.seconds = &none, .whole = true}) {
     for (const NodeId node : graph.nodes()) tasks_.add(node);
     schedule_.run(communicate ? communication.device_share() : 0);
   }
@@ -325,7 +325,7 @@ std::vector<ExposureCause> causes_of(std::span<const Exposure> exposures, const 
 }  // namespace
 
 StreamTasks::StreamTasks(const Graph& graph, const Communication& communication, const StepTime& time,
-                         StreamSchedule& schedule, StreamTaskRules rules)
+                         StreamSchedule& schedule, StreamTaskOptions rules)
     : graph_(graph),
       communication_(communication),
       time_(time),
@@ -361,7 +361,7 @@ void StreamTasks::add(NodeId node) {
   for (const uint32_t event : notes.waits) wait_for(event);
   if (const Collective* collective = communication_.find(node)) {
     communicate(node, *collective, notes.stream);
-  } else if (is_beside_kernels(graph_, node)) {
+  } else if (overlaps_kernels(graph_, node)) {
     copy(node, notes.stream);
   } else {
     compute(node, notes.stream);
@@ -492,7 +492,7 @@ void StreamTasks::wait_for_input(ValueId value, uint32_t stream) {
 }
 
 void StreamTasks::makes(NodeId node, uint32_t made, uint32_t stream) {
-  for_each_made(graph_, node, [&](ValueId value) { written_.note(value, {made, stream}); });
+  for_each_written_value(graph_, node, [&](ValueId value) { written_.note(value, {made, stream}); });
 }
 
 OverlappedStep OverlappedStep::of(const Graph& graph, const Communication& communication, const StepTime& time) {

@@ -33,7 +33,7 @@ namespace shadowgraph {
 
 // Calls f(value) for the results and for operands that the node writes, such as `out=`.
 template <class F>
-void for_each_made(const Graph& graph, NodeId node, F&& f) {
+void for_each_written_value(const Graph& graph, NodeId node, F&& f) {
   graph.for_each_output(node, f);
   const auto arguments = graph.arguments(node);
   for (const uint16_t at : graph.facts(node).written) {
@@ -51,7 +51,7 @@ class StreamSchedule {
     bool is_collective = false;
     bool is_copy = false;  // on a copy engine
     uint32_t device = 0;
-    uint32_t meeting = kNone;  // rendezvous, from add_meeting()
+    uint32_t meeting = kNone;  // rendezvous, from add_rendezvous()
   };
   // The device is idle because of a collective, until `waiter` can start; kNone: until the end of the program.
   struct Wait {
@@ -64,7 +64,7 @@ class StreamSchedule {
   // Adds a task, in issue order. `after` lists earlier tasks that it depends on, including the previous one of its
   // stream; kNone is ignored.
   uint32_t add(const Task& task, std::span<const uint32_t> after);
-  uint32_t add_meeting(uint32_t parts);
+  uint32_t add_rendezvous(uint32_t parts);
   const Task& task(uint32_t number) const { return tasks_[number]; }
   uint32_t tasks() const { return static_cast<uint32_t>(tasks_.size()); }
   // `share`: fraction of the device that a collective takes; 0 <= share < 1.
@@ -219,7 +219,7 @@ class LastWrites {
 //     gathered           1 2 3           scattered            1 2 3
 //     product          0 1 2 3           product            1 2 3 0
 
-struct StreamTaskRules {
+struct StreamTaskOptions {
   uint32_t device = 0;  // runs the tasks
   // Time of a collective in seconds; if empty, its estimated cost.
   std::function<double(const Collective&)> seconds;
@@ -236,7 +236,7 @@ struct StreamTaskRules {
 class StreamTasks {
  public:
   StreamTasks(const Graph& graph, const Communication& communication, const StepTime& time, StreamSchedule& schedule,
-              StreamTaskRules rules = {});
+              StreamTaskOptions rules = {});
   void add(NodeId node);  // in program order
 
   // Calls f(node, task). A node without time and dependencies is mapped to the previous task of its stream.
@@ -279,7 +279,7 @@ class StreamTasks {
   const Communication& communication_;
   const StepTime& time_;
   StreamSchedule& schedule_;
-  const StreamTaskRules rules_;
+  const StreamTaskOptions rules_;
   const uint32_t first_;         // first task of this program in the schedule
   std::vector<NodeId> node_of_;  // by task
   std::vector<std::pair<NodeId, uint32_t>> nodes_;

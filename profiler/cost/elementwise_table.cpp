@@ -589,7 +589,7 @@ const ElementwiseRow* find_own_or_plain(std::string_view name) {
 bool is_free(const Target& target) {
   if (target.kind() == TargetKind::kBuiltin) return true;
   const OperatorFacts& facts = target.facts();
-  if (facts.is_view || facts.fills || facts.uninitialised) return true;
+  if (facts.is_view || facts.fills || facts.uninitialized) return true;
   const FlopRow* product = find_flop_row(target.name());
   return product != nullptr && product->counts_all;
 }

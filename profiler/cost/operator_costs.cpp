@@ -164,7 +164,7 @@ struct TargetScratch {
     if (known.own && !known.own->scratch) known.own = nullptr;
     const OperatorFacts& facts = target.facts();
     // Collectives need none: NCCL's buffers belong to the communicator and persist.
-    known.never = facts.is_view || facts.fills || facts.uninitialised || facts.collective;
+    known.never = facts.is_view || facts.fills || facts.uninitialized || facts.collective;
     known.pointwise = facts.pointwise;
     known.rows[0] = find_scratch_row(target, c10::kCPU);
     known.rows[1] = find_scratch_row(target, c10::kCUDA);
@@ -222,7 +222,7 @@ int64_t copied_bytes(const Graph& graph, NodeId node, std::string_view places) {
 
 }  // namespace
 
-void register_operator(const std::string& operator_name, OperatorCosts costs) {
+void register_cost(const std::string& operator_name, OperatorCosts costs) {
   const size_t colons = operator_name.find("::");
   if (colons == std::string::npos || colons == 0 || colons + 2 == operator_name.size()) {
     throw Error("register_operator: invalid operator name '" + operator_name +
@@ -263,7 +263,7 @@ CustomOperators CustomOperators::of(const Graph& graph) {
     std::shared_ptr<const OperatorCosts> costs;
   };
   IdMap<TargetId, Known> known;
-  std::map<std::string, CustomOperatorFigures> figures;
+  std::map<std::string, CustomOperatorCosts> figures;
   OperandReader reader(graph);
   for (const NodeId node : graph.nodes()) {
     const TargetId target = graph.node(node).target;
@@ -274,7 +274,7 @@ CustomOperators CustomOperators::of(const Graph& graph) {
     const auto flops = evaluate(entry.costs->flops, call);
     const auto bytes = evaluate(entry.costs->bytes, call);
     const auto scratch = evaluate(entry.costs->scratch, call);
-    CustomOperatorFigures& row = figures[graph.target(target).name()];
+    CustomOperatorCosts& row = figures[graph.target(target).name()];
     ++row.calls;
     row.flops = saturating_add(row.flops, flops.value_or(0));
     row.bytes = saturating_add(row.bytes, bytes.value_or(0));

@@ -1,4 +1,4 @@
-// Fits a device spec and interconnect to a trace.
+// MemoryFit a device spec and interconnect to a trace.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -279,9 +279,9 @@ TraceCalibration calibrate_from_trace(const std::string& path, const TraceCalibr
   FittedDevice(calls, works, spec, known).fit();
   result.links = links_of(calls, spec, result);
 
-  std::map<std::pair<std::string, std::string>, TraceLeftOut> left_out;
+  std::map<std::pair<std::string, std::string>, SkippedCalls> left_out;
   const auto leave_out = [&](const std::string& op, const std::string& reason, int64_t count, double seconds) {
-    TraceLeftOut& entry = left_out.try_emplace({op, reason}, TraceLeftOut{.op = op, .reason = reason}).first->second;
+    SkippedCalls& entry = left_out.try_emplace({op, reason}, SkippedCalls{.op = op, .reason = reason}).first->second;
     entry.calls += count;
     entry.seconds += seconds;
   };
@@ -302,7 +302,7 @@ TraceCalibration calibrate_from_trace(const std::string& path, const TraceCalibr
     leave_out("record_param_comms", "collectives without a kernel in the trace", calls.events.comms_without_kernel, 0);
   }
   for (auto& [key, entry] : left_out) result.left_out.push_back(std::move(entry));
-  std::ranges::stable_sort(result.left_out, std::greater<>(), &TraceLeftOut::seconds);
+  std::ranges::stable_sort(result.left_out, std::greater<>(), &SkippedCalls::seconds);
   return result;
 }
 

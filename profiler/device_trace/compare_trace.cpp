@@ -32,7 +32,7 @@ struct StepSums {
   int64_t steps = 1;
   double seconds = 0, busy = 0;
   std::map<CallKey, CallSum> calls, collectives;
-  std::vector<TraceLeftOut> left_out;
+  std::vector<SkippedCalls> left_out;
 };
 
 void append_sizes(std::string& text, std::span<const int64_t> sizes) {
@@ -147,7 +147,7 @@ StepSums sums_of(const std::string& path) {
     sums.left_out.push_back(
         {name, calls.on_device ? "kernel without a PyTorch operator" : "unknown operator", other.calls, other.seconds});
   }
-  std::ranges::stable_sort(sums.left_out, std::greater<>(), &TraceLeftOut::seconds);
+  std::ranges::stable_sort(sums.left_out, std::greater<>(), &SkippedCalls::seconds);
   return sums;
 }
 
@@ -365,7 +365,7 @@ std::string to_text(const TraceComparison& comparison, size_t limit) {
   if (!comparison.left_out.empty()) {
     text += "\nnot compared\n";
     for (size_t i = 0; i < comparison.left_out.size() && (limit == 0 || i < limit); ++i) {
-      const TraceLeftOut& left = comparison.left_out[i];
+      const SkippedCalls& left = comparison.left_out[i];
       text += fmt::format("  {} x{}, {}: {}\n", left.op, left.calls, human_seconds(left.seconds), left.reason);
     }
   }
@@ -387,7 +387,7 @@ json to_json(const TraceComparison& comparison) {
               {"only_measured", json_of(in_one_only(comparison, false))},
               {"matched_seconds", comparison.matched_seconds},
               {"left_out", json::array()}};
-  for (const TraceLeftOut& left : comparison.left_out) {
+  for (const SkippedCalls& left : comparison.left_out) {
     object["left_out"].push_back(
         {{"op", left.op}, {"reason", left.reason}, {"calls", left.calls}, {"seconds", left.seconds}});
   }

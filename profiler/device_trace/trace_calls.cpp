@@ -311,7 +311,7 @@ class CallPicker {
       }
       if (!op.has_shapes || !in_range(op.start)) continue;
       const auto handle = resolver_.find(op);
-      if (!handle || runs_as_others(*handle)) continue;
+      if (!handle || is_decomposed(*handle)) continue;
       call_of_op_[i] = static_cast<uint32_t>(picked_.size());
       picked_.push_back({.op = i, .free = is_free(*handle), .list_dtype = first_float(op)});
     }
@@ -463,7 +463,7 @@ std::string failure_text(const std::exception& error) {
 Graph calls_captured(const TracedCalls& calls, std::vector<TracedWork>& into) {
   const c10::Device device(calls.on_device ? c10::kCUDA : c10::kCPU);
   CaptureOptions options{.mode = {.device = device}, .saved_tensors = false, .guards = false};
-  CaptureSession session(options);
+  Capture session(options);
   const c10::AutoGradMode no_history(false);
   CallResolver resolver;
   for (size_t i = 0; i < calls.distinct.size(); ++i) {

@@ -31,9 +31,9 @@ struct CachingAllocator::State {
   static constexpr int64_t kMostBytes = int64_t{1} << 50;
 
   static constexpr int64_t round_up(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
-  static void add(Figure& figure, int64_t amount) {
-    figure.now += amount;
-    figure.peak = std::max(figure.peak, figure.now);
+  static void add(Stat& figure, int64_t amount) {
+    figure.current += amount;
+    figure.peak = std::max(figure.peak, figure.current);
   }
 
   struct Block {
@@ -476,9 +476,9 @@ struct CachingAllocator::State {
     throw OutOfMemoryError(fmt::format(
         "out of memory: tried to allocate {}. Of a limit of {}, {} are reserved: {} allocated, and {} free in segments "
         "that also hold live blocks{}",
-        human_bytes(bytes), human_bytes(allowed()), human_bytes(reserved), human_bytes(stats.allocated.now),
-        human_bytes(stats.reserved.now - stats.active.now),
-        settings.expandable_segments || stats.reserved.now - stats.active.now < bytes
+        human_bytes(bytes), human_bytes(allowed()), human_bytes(reserved), human_bytes(stats.allocated.current),
+        human_bytes(stats.reserved.current - stats.active.current),
+        settings.expandable_segments || stats.reserved.current - stats.active.current < bytes
             ? ""
             : " (try expandable_segments:True)"));
   }
@@ -510,9 +510,9 @@ void CachingAllocator::empty_cache() { state_->release_cached(); }
 const CachingAllocator::Stats& CachingAllocator::stats() const { return state_->stats; }
 void CachingAllocator::reset_peaks() {
   Stats& stats = state_->stats;
-  for (Figure* figure :
+  for (Stat* figure :
        {&stats.requested, &stats.allocated, &stats.active, &stats.reserved, &stats.inactive_split, &stats.segments}) {
-    figure->peak = figure->now;
+    figure->peak = figure->current;
   }
 }
 int64_t CachingAllocator::address(Handle handle) const {

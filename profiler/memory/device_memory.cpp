@@ -82,15 +82,15 @@ class TrainingRun {
       }
       step();
       allocator_.synchronize();
-      result_.reserved_after.push_back(allocator_.stats().reserved.now);
-      result_.allocated_after.push_back(allocator_.stats().allocated.now);
+      result_.reserved_after.push_back(allocator_.stats().reserved.current);
+      result_.allocated_after.push_back(allocator_.stats().allocated.current);
       if (lost_) break;
     }
     const auto& stats = allocator_.stats();
     result_.requested_peak = stats.requested.peak;
     result_.allocated_peak = stats.allocated.peak;
     result_.reserved_peak = stats.reserved.peak;
-    result_.segments = stats.segments.now;
+    result_.segments = stats.segments.current;
     result_.retries = stats.retries;
     return result_;
   }
@@ -107,7 +107,7 @@ class TrainingRun {
       allocator_.synchronize();
       begin = end;
       const auto& stats = allocator_.stats();
-      peaks.push_back({stats.allocated.peak, stats.reserved.peak, stats.reserved.now});
+      peaks.push_back({stats.allocated.peak, stats.reserved.peak, stats.reserved.current});
     }
     return peaks;
   }
@@ -154,8 +154,8 @@ class TrainingRun {
       ++takes_;
       if (stats.reserved.peak > most) {
         calls_at_peak_ = takes_;
-        result_.held_at_peak = stats.active.now;
-        result_.stuck_at_peak = stats.inactive_split.now;
+        result_.held_at_peak = stats.active.current;
+        result_.stuck_at_peak = stats.inactive_split.current;
       }
       if (takes_ == record_after_) seen_ = allocator_.snapshot();
       return handle;
@@ -312,7 +312,7 @@ std::vector<SettingsOutcome> other_settings(const ProgramCosts& costs, const Dev
   return outcomes;
 }
 
-std::vector<PinnedMemory> pinned_memory(const ProgramCosts& costs, const DeviceMemoryOptions& options) {
+std::vector<FragmentationCause> fragmentation_causes(const ProgramCosts& costs, const DeviceMemoryOptions& options) {
   const c10::Device device = main_device(costs.graph(), options.device);
   const AllocationOrder order(costs, device);
   TrainingRun whole(costs, order, options, device);
@@ -320,9 +320,9 @@ std::vector<PinnedMemory> pinned_memory(const ProgramCosts& costs, const DeviceM
   TrainingRun again(costs, order, options, device);
   again.record_after(whole.calls_at_peak());
   again.steps();
-  std::vector<PinnedMemory> pinned;
+  std::vector<FragmentationCause> pinned;
   for (const auto& segment : again.seen()) {
-    PinnedMemory entry{.segment = segment.bytes};
+    FragmentationCause entry{.segment = segment.bytes};
     const CachingAllocator::BlockInfo* longest = nullptr;
     for (const auto& block : segment.blocks) {
       if (!block.active) {
@@ -340,8 +340,8 @@ std::vector<PinnedMemory> pinned_memory(const ProgramCosts& costs, const DeviceM
   return pinned;
 }
 
-std::vector<PinnedMemory> pinned_memory(const Graph& graph, const DeviceMemoryOptions& options) {
-  return pinned_memory(ProgramCosts(graph), options);
+std::vector<FragmentationCause> fragmentation_causes(const Graph& graph, const DeviceMemoryOptions& options) {
+  return fragmentation_causes(ProgramCosts(graph), options);
 }
 
 DeviceMemory device_memory(const Graph& graph, const DeviceMemoryOptions& options) {

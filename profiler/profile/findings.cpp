@@ -181,9 +181,9 @@ class Search {
 
   // Describes the segment with the most unusable free memory.
   std::string pinned(const DeviceMemoryOptions& options) const {
-    const auto all = pinned_memory(costs_, options);
+    const auto all = fragmentation_causes(costs_, options);
     if (all.empty() || all.front().stuck < kMebibyte) return {};
-    const PinnedMemory& most = all.front();
+    const FragmentationCause& most = all.front();
     std::string holder = "a workspace";
     if (most.storage.valid()) {
       const LiveStorage live = describe_storages(graph_, profile_.timeline(), {most.storage}).front();

@@ -43,10 +43,10 @@ std::string device_phrase(const MemoryLimit& memory) {
 
 }  // namespace
 
-std::optional<Fits> fits(const Profile& profile) {
+std::optional<MemoryFit> fits(const Profile& profile) {
   if (!profile.limit) return std::nullopt;
   const bool allocator = !profile.device.is_cpu();
-  Fits answer{.memory = *profile.limit};
+  MemoryFit answer{.memory = *profile.limit};
   if (allocator) {
     if (!profile.unlimited_bytes) return std::nullopt;
     answer.bytes = *profile.unlimited_bytes;
@@ -58,38 +58,42 @@ std::optional<Fits> fits(const Profile& profile) {
   answer.at_least = !profile.unknown_scratch.empty();
   // A requested limit bounds the allocator; the default one is only compared with.
   const bool within = answer.bytes <= answer.memory.bytes;
-  answer.by_giving_back = allocator && !within && answer.memory.asked && !out_of_memory;
-  answer.fits = !out_of_memory && (within || answer.by_giving_back);
+  answer.after_releasing_cache = allocator && !within && answer.memory.requested && !out_of_memory;
+  answer.fits = !out_of_memory && (within || answer.after_releasing_cache);
   const std::string step = profile.mode == ProgramMode::kTrain ? "steady state, " : "";
   answer.with = step + (allocator ? "with allocator and context" : "live tensors and known scratch");
   return answer;
 }
 
-std::string to_text(const Fits& fits) {
+std::string to_text(const MemoryFit& fits) {
   const int64_t unit = fits.memory.bytes >= kMebibyte * 1024 ? kMebibyte * 1024 : kMebibyte;
   std::string text =
       fmt::format("{}: {}{} of {} {}{} ({})", fits.fits ? "fits" : "does not fit", fits.at_least ? "at least " : "",
                   in_unit(fits.bytes, unit), in_unit(fits.memory.bytes, unit), unit == kMebibyte ? "MiB" : "GiB",
                   device_phrase(fits.memory), fits.with);
-  if (fits.by_giving_back) text += "; only by releasing cached memory, which costs time";
+  if (fits.after_releasing_cache) text += "; only by releasing cached memory, which costs time";
   return text;
 }
 
-std::string report_head(const Profile& profile) {
+std::string fit_summary(const Profile& profile) {
   const auto verdict = fits(profile);
   if (!verdict) return {};
-  const bool asked = verdict->memory.asked;
+  const bool asked = verdict->memory.requested;
   return to_text(*verdict) +
          (asked ? "\n\n" : "\n  memory of the device whose times are estimated; --memory compares with another\n\n");
 }
 
-nlohmann::json to_json(const Fits& fits) {
-  nlohmann::json object{
-      {"fits", fits.fits},           {"bytes", fits.bytes},        {"memory_bytes", fits.memory.bytes},
-      {"memory", fits.memory.title}, {"asked", fits.memory.asked}, {"with", fits.with},
-      {"at_least", fits.at_least},   {"text", to_text(fits)}};
+nlohmann::json to_json(const MemoryFit& fits) {
+  nlohmann::json object{{"fits", fits.fits},
+                        {"bytes", fits.bytes},
+                        {"memory_bytes", fits.memory.bytes},
+                        {"memory", fits.memory.title},
+                        {"requested", fits.memory.requested},
+                        {"with", fits.with},
+                        {"at_least", fits.at_least},
+                        {"text", to_text(fits)}};
   if (!fits.memory.device.empty()) object["device"] = fits.memory.device;
-  if (fits.by_giving_back) object["by_giving_back"] = true;
+  if (fits.after_releasing_cache) object["after_releasing_cache"] = true;
   return object;
 }
 
@@ -185,8 +189,8 @@ class GridCosts {
 };
 
 // Returns the largest of first, first + step, ..., `last` that fits; 0 if none does.
-template <class Fits>
-int64_t largest_that(int64_t first, int64_t last, int64_t step, const Fits& fits) {
+template <class MemoryFit>
+int64_t largest_that(int64_t first, int64_t last, int64_t step, const MemoryFit& fits) {
   if (!fits(first)) return 0;
   int64_t good = 0;  // in steps from the first
   int64_t bad = (last - first) / step + 1;
@@ -332,9 +336,9 @@ SizeCost size_cost(const Profile& profile) {
   return cost;
 }
 
-int64_t bytes_of(const SizeCost& cost, BoundedBytes bytes) {
-  if (bytes == BoundedBytes::kLive) return cost.peak_bytes;
-  const auto& asked = bytes == BoundedBytes::kReserved ? cost.reserved_bytes : cost.footprint_bytes;
+int64_t bytes_of(const SizeCost& cost, MemoryMetric bytes) {
+  if (bytes == MemoryMetric::kLive) return cost.peak_bytes;
+  const auto& asked = bytes == MemoryMetric::kReserved ? cost.reserved_bytes : cost.footprint_bytes;
   if (!asked)
     throw Error(
         fmt::format("--by {}: a CPU has no caching allocator; use --by live, or --device cuda", to_string(bytes)));

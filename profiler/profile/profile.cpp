@@ -100,7 +100,7 @@ std::vector<ModuleProfile> modules_of(const ProgramCosts& costs, const MemoryTim
   std::vector<uint32_t> parents;
   parents.reserve(count);
   for (const Module& module : tree) parents.push_back(module.parent);
-  auto figures = group_figures(costs.graph(), costs.kinds, costs.flops(), costs.modules().of_node, count, parents);
+  auto figures = group_costs(costs.graph(), costs.kinds, costs.flops(), costs.modules().of_node, count, parents);
   for (uint32_t i = count; i-- > 1;) figures[parents[i]].add_disjoint(figures[i]);
   std::vector<ModuleProfile> modules;
   modules.reserve(count);
@@ -188,7 +188,7 @@ void add_limit(Profile& profile, const ProgramCosts& costs, const ProfileOptions
   const bool known = options.spec != nullptr && options.spec->device == profile.device.type();
   if (!profile.limit && known && !profile.device.is_cpu()) {
     profile.limit = MemoryLimit::of(*options.spec);
-    if (profile.limit) profile.limit->asked = false;
+    if (profile.limit) profile.limit->requested = false;
   }
   if (profile.device.is_cpu() || !profile.limit) return;
   // No retry: the limit had no effect, so the second run below is not needed.
@@ -274,12 +274,12 @@ Profile profile(const Graph& graph, const ProfileOptions& asked) {
 MemoryTimeline Profile::timeline(c10::Device other) const { return costs_->timeline(other); }
 const Flops& Profile::node_flops() const { return costs_->flops(); }
 const NodeScratch& Profile::scratch(NodeId node) const { return costs_->scratch.of(node); }
-MemoryPlan Profile::plan(const PlanOptions& options) const {
-  const PlanOptions usual;
+MemoryLayout Profile::memory_layout(const MemoryLayoutOptions& options) const {
+  const MemoryLayoutOptions usual;
   if (options.device || options.alignment != usual.alignment || options.offline_limit != usual.offline_limit) {
-    return plan_memory(*costs_, options);
+    return shadowgraph::memory_layout(*costs_, options);
   }
-  std::call_once(views_->plan_once, [&] { views_->plan = plan_memory(*costs_, {.device = device}); });
+  std::call_once(views_->plan_once, [&] { views_->plan = shadowgraph::memory_layout(*costs_, {.device = device}); });
   return views_->plan;
 }
 const Graph& Profile::graph() const { return costs_->graph(); }

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "ir/text/words.h"
-#include "profiler/profile/figures.h"
+#include "profiler/profile/metrics.h"
 #include "profiler/program_costs.h"
 #include "shadowgraph/profile/communication.h"
 #include "shadowgraph/profile/device_spec.h"
@@ -245,7 +245,7 @@ namespace {
 
 // Writes memory beyond live bytes: scratch inside kernels and the caching allocator's figures.
 std::string memory_text(const Profile& profile) {
-  std::string text = figures_text(profile, TextPart::kScratch);
+  std::string text = metrics_text(profile, TextPart::kScratch);
   int64_t unknown = 0;
   for (const UncoveredOperator& op : profile.unknown_scratch) unknown += op.count;
   if (unknown > 0) {
@@ -258,7 +258,7 @@ std::string memory_text(const Profile& profile) {
     }
     text += most.size() > 3 ? ", ...)\n" : ")\n";
   }
-  text += figures_text(profile, TextPart::kAllocator);
+  text += metrics_text(profile, TextPart::kAllocator);
   if (!profile.out_of_memory.empty()) text += "  does not fit: " + profile.out_of_memory + "\n";
   return text;
 }
@@ -266,7 +266,7 @@ std::string memory_text(const Profile& profile) {
 std::string time_text(const StepTime& time, const Profile& profile) {
   std::string text =
       fmt::format("\n{:<15}{} a step, estimated for {}\n", "time", human_seconds(time.seconds()), time.spec());
-  text += figures_text(profile, TextPart::kTime);
+  text += metrics_text(profile, TextPart::kTime);
   std::vector<std::pair<double, KernelClass>> classes;
   for (const auto& [kind, name] : enum_names(KernelClass{})) {
     if (time.seconds(kind) > 0) classes.emplace_back(time.seconds(kind), kind);
@@ -334,7 +334,7 @@ std::string model_text(const Profile& profile) {
   line("device", device_text(profile.device));
   if (profile.mode) line("mode", std::string(to_string(*profile.mode)));
   optional_line("optimizer", profile.optimizer);
-  text += figures_text(profile, TextPart::kModel);
+  text += metrics_text(profile, TextPart::kModel);
   return text;
 }
 
@@ -373,7 +373,7 @@ std::string peak_text(const Profile& profile) {
   if (profile.steady_peak) {
     text += fmt::format("  {:<17}{:>12}  in {}\n", "first step", human_bytes(profile.peak.bytes), profile.peak.phase);
   }
-  text += figures_text(profile, TextPart::kPeak);
+  text += metrics_text(profile, TextPart::kPeak);
   if (profile.phase_peaks.size() > 1) text += fmt::format("  {:<17}{}\n", "by phase", phases_text(profile));
   return text;
 }
@@ -414,7 +414,7 @@ std::string own_operators_text(const Profile& profile) {
   if (profile.custom_operators.empty()) return {};
   std::string text =
       fmt::format("\n{:<30}{:>8}{:>12}{:>12}{:>12}\n", "custom operators", "calls", "FLOPs", "moved", "scratch");
-  for (const CustomOperatorFigures& row : profile.custom_operators) {
+  for (const CustomOperatorCosts& row : profile.custom_operators) {
     text += fmt::format("  {:<28}{:>8}{:>12}{:>12}{:>12}\n", row.op, row.calls, human_count(row.flops),
                         human_bytes(row.bytes), human_bytes(row.scratch));
     if (row.unknown > 0) text += fmt::format("    {} calls that its cost rules do not cover\n", row.unknown);

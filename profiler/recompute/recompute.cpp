@@ -90,7 +90,7 @@ RecomputeCurve RecomputeCurve::of(const Graph& graph, const CheckpointCurve& cur
                          .elsewhere = curve.chain().elsewhere,
                          .not_a_chain = curve.chain().not_a_chain};
   const auto point_of = [&](const CheckpointChoice& choice) {
-    RecomputePoint point{.made_by = choice.made_by, .peak = choice.peak, .offloaded = choice.offloaded};
+    RecomputePoint point{.policy = choice.policy, .peak = choice.peak, .offloaded = choice.offloaded};
     if (time != nullptr) point.seconds = 0;
     for (const NodeId n : choice.repeated) {
       point.flops += flops.of(n).matmul;
@@ -106,7 +106,7 @@ RecomputeCurve RecomputeCurve::of(const Graph& graph, const CheckpointCurve& cur
   };
   for (const CheckpointChoice& choice : curve.choices()) figures.points.push_back(point_of(choice));
   for (const CheckpointChoice& choice : curve.tried()) {
-    if (choice.made_by != "optimal" && choice.made_by != "none") figures.others.push_back(point_of(choice));
+    if (choice.policy != "optimal" && choice.policy != "none") figures.others.push_back(point_of(choice));
   }
   return figures;
 }
@@ -116,7 +116,7 @@ std::string to_text(const RecomputeCurve& curve) {
   std::string text = fmt::format("{:>12}  {:>14} {:>8}{}  {:>6}  {}\n", "PEAK", "RECOMPUTE", "OF STEP",
                                  times ? fmt::format("  {:>9}", "TIME") : "", "NODES", "PLAN");
   for (const RecomputePoint& point : curve.points) {
-    std::string plan = point.made_by;
+    std::string plan = point.policy;
     if (point.dropped != 0) plan += fmt::format(", {} dropped", point.dropped);
     if (point.in_part != 0) plan += fmt::format(", {} partly kept", point.in_part);
     if (point.offloaded != 0) plan += fmt::format(", {} offloaded to CPU", human_bytes(point.offloaded));
@@ -136,9 +136,10 @@ nlohmann::json to_json(const RecomputeCurve& curve) {
   const auto points_of = [](const std::vector<RecomputePoint>& points) {
     nlohmann::json list = nlohmann::json::array();
     for (const RecomputePoint& point : points) {
-      nlohmann::json entry{{"made_by", point.made_by},      {"peak_bytes", point.peak},   {"flops_again", point.flops},
-                           {"share_of_step", point.share},  {"nodes_again", point.nodes}, {"dropped", point.dropped},
-                           {"kept_in_part", point.in_part}, {"segments", point.segments}};
+      nlohmann::json entry{{"policy", point.policy},          {"peak_bytes", point.peak},
+                           {"recomputed_flops", point.flops}, {"share_of_step", point.share},
+                           {"nodes_again", point.nodes},      {"dropped", point.dropped},
+                           {"kept_in_part", point.in_part},   {"segments", point.segments}};
       if (point.offloaded != 0) entry["offloaded_bytes"] = point.offloaded;
       if (point.seconds) entry["seconds_again"] = *point.seconds;
       list.push_back(std::move(entry));
@@ -194,7 +195,7 @@ nlohmann::json chain_json(const Graph& graph, const CheckpointChain& chain, cons
                          {"resident_bytes", s.resident},
                          {"droppable", s.droppable},
                          {"forward_cost", s.forward},
-                         {"recompute_cost", s.again},
+                         {"recompute_cost", s.recompute},
                          {"options", nlohmann::json::array()}};
     if (time != nullptr) {
       entry["forward_seconds"] = sums[i].forward_seconds;

@@ -11,7 +11,7 @@
 
 namespace shadowgraph {
 
-inline bool is_beside_kernels(const Graph& graph, NodeId node) {
+inline bool overlaps_kernels(const Graph& graph, NodeId node) {
   return graph.has_notes(node) && graph.note(node, kKernelNote) == kCopyEngine;
 }
 

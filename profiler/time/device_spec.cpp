@@ -70,40 +70,40 @@ ClassRates class_rates(const JsonPlace& entry) {
 // The keys of `gpu` except `multiprocessors`.
 struct GpuKey {
   const char* name;
-  double GpuFigures::*figure;
+  double GpuSpec::*figure;
   bool needed;
 };
 constexpr GpuKey kGpuKeys[] = {
-    {"stream", &GpuFigures::stream, true},
-    {"moved", &GpuFigures::moved, false},
-    {"sustained", &GpuFigures::sustained, false},
-    {"matmul", &GpuFigures::matmul, true},
-    {"attention", &GpuFigures::attention, true},
-    {"attention_backward", &GpuFigures::attention_backward, true},
-    {"tensor_float32", &GpuFigures::tensor_float32, false},
+    {"stream", &GpuSpec::stream, true},
+    {"moved", &GpuSpec::moved, false},
+    {"sustained", &GpuSpec::sustained, false},
+    {"matmul", &GpuSpec::matmul, true},
+    {"attention", &GpuSpec::attention, true},
+    {"attention_backward", &GpuSpec::attention_backward, true},
+    {"tensor_float32", &GpuSpec::tensor_float32, false},
 };
 
-GpuFigures gpu_figures(const JsonPlace& entry) {
-  GpuFigures gpu;
+GpuSpec gpu_figures(const JsonPlace& entry) {
+  GpuSpec gpu;
   gpu.multiprocessors = entry["multiprocessors"].integer(1, 1'000'000);
   for (const GpuKey& key : kGpuKeys) {
     double& figure = gpu.*key.figure;
     figure = key.needed ? entry[key.name].amount() : entry.amount_or(key.name, figure);
-    if (figure <= 0 && (key.needed || key.figure == &GpuFigures::sustained || key.figure == &GpuFigures::moved))
+    if (figure <= 0 && (key.needed || key.figure == &GpuSpec::sustained || key.figure == &GpuSpec::moved))
       entry[key.name].fail("must be positive");
   }
   return gpu;
 }
 
-HostFigures host_figures(const JsonPlace& entry) {
-  HostFigures host{.link = entry["link"].amount(),
-                   .bandwidth = entry.amount_or("bandwidth", 0),
-                   .memory = static_cast<int64_t>(std::min(entry.amount_or("memory_bytes", 0), 9e18))};
+HostSpec host_figures(const JsonPlace& entry) {
+  HostSpec host{.link = entry["link"].amount(),
+                .bandwidth = entry.amount_or("bandwidth", 0),
+                .memory = static_cast<int64_t>(std::min(entry.amount_or("memory_bytes", 0), 9e18))};
   if (host.link <= 0) entry["link"].fail("must be positive (bytes per second)");
   return host;
 }
 
-json to_json(const GpuFigures& gpu) {
+json to_json(const GpuSpec& gpu) {
   json object{{"multiprocessors", gpu.multiprocessors}};
   for (const GpuKey& key : kGpuKeys) object[key.name] = gpu.*key.figure;
   return object;

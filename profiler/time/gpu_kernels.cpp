@@ -345,7 +345,7 @@ double gpu_fixed_seconds(const DeviceSpec& spec, KernelClass kind) {
 }
 
 double gpu_compute_fraction(const DeviceSpec& spec, KernelClass kind) {
-  const GpuFigures& gpu = *spec.gpu;
+  const GpuSpec& gpu = *spec.gpu;
   const bool hopper = is_hopper(spec);
   switch (kind) {
     case K::kConvolution:
@@ -433,7 +433,7 @@ static double rate_of(const DeviceSpec& spec, const ProductShape& product, c10::
 }
 
 ProductSeconds gpu_product(const DeviceSpec& spec, const ProductShape& product, c10::ScalarType dtype) {
-  const GpuFigures& gpu = *spec.gpu;
+  const GpuSpec& gpu = *spec.gpu;
   const bool hopper = is_hopper(spec);
   const double share = product.whole_vectors || dtype == c10::kFloat || !hopper ? 1 : kBrokenVectors;
   const double rate = share * rate_of(spec, product, dtype) / static_cast<double>(gpu.multiprocessors);

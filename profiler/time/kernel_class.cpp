@@ -81,7 +81,7 @@ TargetKernelClass kernel_class(const Target& called) {
   result.kind = [&] {
     const bool foreach = name.starts_with("foreach_");
     const K of_pointwise = row != nullptr && row->each.transcendental > 0 ? K::kTranscendental : K::kPointwise;
-    if (facts.is_view || facts.uninitialised) return K::kFree;
+    if (facts.is_view || facts.uninitialized) return K::kFree;
     if (row != nullptr && row->kind != K::kOther && !foreach) {
       return row->kind == K::kPointwise ? of_pointwise : row->kind;
     }
@@ -166,7 +166,7 @@ class TrafficOf {
       if (is_operand_storage(id, value)) return;  // in-place and out: counted among the operands
       results = saturating_add(results, element_bytes(graph_, value));
     });
-    if (!facts.uninitialised) traffic.written = results;
+    if (!facts.uninitialized) traffic.written = results;
 
     const auto arguments = graph_.arguments(id);
     const KernelClass kind = classes_.of(id);

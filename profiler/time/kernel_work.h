@@ -36,7 +36,7 @@ class KernelClasses {
   IdMap<TargetId, std::optional<TargetKernelClass>> by_target_;
 };
 
-// Models of GPU kernels, and the fraction of a device's peaks (GpuFigures) that each kernel class reaches.
+// Models of GPU kernels, and the fraction of a device's peaks (GpuSpec) that each kernel class reaches.
 //
 // A matrix product is split into tiles; a wave of tiles runs at once, one per multiprocessor. Each tile has a fixed
 // start and end time, and half of a product's writes are not hidden by compute. Attention goes by blocks of keys, half

@@ -191,7 +191,7 @@ StepTime StepTime::of(const ProgramCosts& costs, const DeviceSpec& spec, const M
   double possible = 0;
   CopyEngines engines(graph, spec);
   for (const NodeId node : costs.nodes) {
-    if (is_beside_kernels(graph, node)) {
+    if (overlaps_kernels(graph, node)) {
       const double issued = std::max({host, device, engines.ready(node)});
       NodeTime& at = time.by_node_[node];
       at = {.kind = KernelClass::kCopy, .bound = TimeBound::kMemory};

@@ -17,7 +17,7 @@
 #include <optional>
 #include <unordered_set>
 
-#include "core/fake/pretended_devices.h"
+#include "core/fake/simulated_devices.h"
 #include "ir/analysis/module_tree.h"
 #include "profiler/program_costs.h"
 #include "shadowgraph/capture/capture.h"
@@ -464,7 +464,7 @@ class Scenario {
 
   // Captures a step of an optimizer over the parameters that have gradients here.
   Graph optimizer_step(const std::string& name, bool steady) const {
-    const FakeTensorMode mode(of_any_machine({.device = device_}));
+    const FakeTensorMode mode(with_all_devices({.device = device_}));
     Tensors parameters;
     std::unordered_set<uint32_t> seen;
     for (const NodeId node : costs_.nodes) {
@@ -489,7 +489,7 @@ class Scenario {
       return std::make_unique<torch::optim::AdamW>(parameters, torch::optim::AdamWOptions(1e-3));
     }();
     if (steady) optimizer->step();  // creates the state that the captured step then finds
-    CaptureSession session;
+    Capture session;
     for (size_t i = 0; i < parameters.size(); ++i) {
       session.name_parameter(parameters[i], fmt::format("parameter{}", i));
       session.name_buffer(parameters[i].grad(), fmt::format("gradient{}", i));
@@ -590,9 +590,9 @@ std::vector<std::string> simplifications(const Scenario& scenario, const WhatIf&
 
 }  // namespace
 
-WhatIfAnswer what_if(const Graph& graph, const WhatIf& change) {
+WhatIfResult what_if(const Graph& graph, const WhatIf& change) {
   check(change);
-  WhatIfAnswer answer;
+  WhatIfResult answer;
   const Scenario before(graph, change);
   answer.peak_before = peak_of(before.recorded()).bytes;
   answer.held_before = held_at_end(before.recorded());
@@ -635,7 +635,7 @@ WhatIfAnswer what_if(const Graph& graph, const WhatIf& change) {
   return answer;
 }
 
-nlohmann::json to_json(const WhatIfAnswer& answer) {
+nlohmann::json to_json(const WhatIfResult& answer) {
   nlohmann::json object{{"peak_bytes_before", answer.peak_before},
                         {"peak_bytes", answer.peak},
                         {"phase", answer.phase},
@@ -651,7 +651,7 @@ nlohmann::json to_json(const WhatIfAnswer& answer) {
   return object;
 }
 
-std::string to_text(const WhatIfAnswer& answer) {
+std::string to_text(const WhatIfResult& answer) {
   std::string text = fmt::format("{:<15}{:>12}  recorded\n{:<15}{:>12}  what-if, in {}\n", "peak",
                                  human_bytes(answer.peak_before), "", human_bytes(answer.peak), answer.phase);
   for (size_t kind = 0; kind < answer.by_kind.size(); ++kind) {

@@ -38,19 +38,19 @@ from ._distributed import fake_process_group
 from ._fake import CrossRefMode, detect_fake_mode, fake, is_fake, known_contents, unfake
 from ._fx import from_fx, to_fx
 from ._fx_checkpoints import checkpoint_fx
-from ._graph import CompiledGraph, Replay
+from ._graph import CompiledGraph, ReplayResult
 from ._kernels import (
     CompiledOperators,
-    UsedKernel,
+    ScopedKernelOverride,
     compilable_operators,
     compile_operators,
     operators_without_kernels,
-    use_kernel,
+    override_kernel,
 )
 from ._pipelines import PipelineShapes, pipeline_shapes
-from ._plans import PlanQuestions, pipeline, plan, simulate_plan
-from ._ranks import Ranks, Role
-from ._report import Report, calibrate, profile
+from ._plans import PlanSweep, pipeline, plan, simulate_plan
+from ._profile import Profile, calibrate, profile
+from ._ranks import RankProfiles, Role
 from ._serving import serve
 from ._shadowgraph import (
     BakedSize,
@@ -59,19 +59,20 @@ from ._shadowgraph import (
     CrossRefDifference,
     DataDependentError,
     DeferredError,
+    DistributedRun,
     Error,
     FileError,
     FlopProfiler,
     Graph,
     GraphError,
     GraphProfiler,
+    InfeasibleError,
     MemoryProfiler,
     Node,
     NodeCost,
     NodeTable,
-    NoPlanError,
     NoRuleError,
-    OperatorCall,
+    OperandShapes,
     OutOfMemoryError,
     ParseError,
     PassError,
@@ -79,7 +80,6 @@ from ._shadowgraph import (
     PipelineSchedule,
     PlanTable,
     ProfiledNode,
-    RanksRun,
     Region,
     ReplayError,
     Serving,
@@ -98,8 +98,8 @@ from ._shadowgraph import (
 from ._shadowgraph import version as __version__
 from ._shapes import operators_with_rule, propagate, register_composite_rule, register_rule
 from ._sharding import Sharding, shard
-from ._sweep import Sweep, SweepRow, fit, sweep
-from ._weights import Checkpoint
+from ._sweep import SizeCost, SizeSweep, fit, sweep
+from ._weights import Weights
 
 # Declared as methods in the stub.
 setattr(Graph, "to_fx", to_fx)  # noqa: B010

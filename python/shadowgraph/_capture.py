@@ -77,11 +77,11 @@ class Capture(Scope):
     _kind = _C.Session
 
     def __init__(self, device="cpu", *, profile="", device_count=None, real_tensors="constant", data_sizes=None,
-                 host_reads=None, contents_budget=None, unknown_operators_on_zeros=False, saved_tensors=True,
+                 host_reads=None, contents_budget=None, allow_fallback_kernels=False, saved_tensors=True,
                  guards=True, source_lines=True):  # fmt: skip
         super().__init__(device, profile=profile, device_count=device_count, real_tensors=real_tensors,
                          data_sizes=data_sizes, host_reads=host_reads, contents_budget=contents_budget,
-                         unknown_operators_on_zeros=unknown_operators_on_zeros, saved_tensors=saved_tensors,
+                         allow_fallback_kernels=allow_fallback_kernels, saved_tensors=saved_tensors,
                          guards=guards, source_lines=source_lines)  # fmt: skip
         self._loop: _loop_tracker.LoopTracker | None = _loop_tracker.LoopTracker(self)
         self._wrapped: list[tuple[str, torch.Tensor]] = []  # (name, parameter) of tensor subclasses that wrap tensors

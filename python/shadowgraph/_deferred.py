@@ -11,7 +11,7 @@ from . import _process
 from . import _shadowgraph as _C
 from ._files import Copies
 from ._shadowgraph import deferred_graph
-from ._weights import Checkpoint, _nearest
+from ._weights import Weights, _nearest
 
 __all__ = ["DeferredInit", "deferred_graph", "deferred_init", "dematerialize", "is_deferred", "materialize_module",
            "materialize_shard",
@@ -60,7 +60,7 @@ class DeferredInit:
         if self._inside is not None:
             raise _C.Error("this DeferredInit is already active; create another one to nest them")
         with contextlib.ExitStack() as stack:
-            if not _C.is_describing():
+            if not _C.is_deferring():
                 stack.enter_context(_Scope(_C.Deferred(*self._options)))
                 stack.enter_context(_Literals())
                 stack.enter_context(Copies())
@@ -125,7 +125,7 @@ def materialize_tensor(tensor: torch.Tensor, source: Any = None, *, name: str | 
                        independent_streams: int | None = None) -> torch.Tensor:  # fmt: skip
     """Materializes a deferred tensor in place and returns it. A real tensor is returned unchanged.
 
-    source, name: weights (see `Checkpoint`) and the tensor's name in them; by default, its initial values.
+    source, name: weights (see `Weights`) and the tensor's name in them; by default, its initial values.
     device, dtype: override the recorded device, and the recorded dtype of floating-point tensors.
     independent_streams: seed for an independent random stream per draw, so that shards match the full tensor.
 
@@ -134,7 +134,7 @@ def materialize_tensor(tensor: torch.Tensor, source: Any = None, *, name: str | 
     if source is None:
         _C.materialize_tensors([tensor], None if device is None else str(device), dtype, independent_streams)
         return tensor
-    weights = Checkpoint(source)
+    weights = Weights(source)
     if name is None:
         raise _C.Error("materialize_tensor with source= requires name=, the tensor's name in the weights")
     if _C.is_fake(tensor):
@@ -154,7 +154,7 @@ def materialize_module(module: _Module, source: Any = None, *, prefix: str = "",
         sg.materialize_module(net)                                     # the same initial values as in eager
         sg.materialize_module(net.layers[3], "model.safetensors", prefix="layers.3.")    # reads only these
 
-    source: weights (see `Checkpoint`): a state dict, or files. Tensors are copied one by one, so the peak exceeds the
+    source: weights (see `Weights`): a state dict, or files. Tensors are copied one by one, so the peak exceeds the
         final memory by at most one tensor. Non-persistent buffers get their initial values.
     prefix: prefix of the module's names in the weights; other names in the weights are ignored.
     strict: require every parameter and persistent buffer in the weights, and no other names under the prefix.
@@ -167,7 +167,7 @@ def materialize_module(module: _Module, source: Any = None, *, prefix: str = "",
     Raises DeferredError, FileError.
     """
     if source is not None:
-        _from_weights(module, Checkpoint(source), prefix, strict, buffers_only, check_fn, device, dtype)
+        _from_weights(module, Weights(source), prefix, strict, buffers_only, check_fn, device, dtype)
     tensors = [tensor for tensor in _tensors(module, buffers_only, check_fn) if _C.is_fake(tensor)]
     _C.materialize_tensors(tensors, None if device is None else str(device), dtype, independent_streams)
     return module
@@ -179,7 +179,7 @@ def materialize_shard(tensor: torch.Tensor, dim: int, start: int, length: int, n
                       independent_streams: int | None = None) -> torch.Tensor:  # fmt: skip
     """Returns tensor.narrow(dim, start, length) as a new real tensor; `tensor` stays deferred.
 
-    source, name: weights (see `Checkpoint`) and the tensor's name in them, of which only the shard is read; by default,
+    source, name: weights (see `Weights`) and the tensor's name in them, of which only the shard is read; by default,
         its initial values. If the recorded operators do not allow computing only the shard, the full tensor is
         allocated temporarily.
     never_whole: raise DeferredError instead of allocating the full tensor.
@@ -188,7 +188,7 @@ def materialize_shard(tensor: torch.Tensor, dim: int, start: int, length: int, n
     if source is None:
         return _C.materialize_shard(tensor, dim, start, length, never_whole, None if device is None else str(device),
                                     dtype, independent_streams)  # fmt: skip
-    weights = Checkpoint(source)
+    weights = Weights(source)
     if name is None:
         raise _C.Error("materialize_shard with source= requires name=, the tensor's name in the weights")
     if independent_streams is not None:

@@ -18,7 +18,7 @@ _Layouts = dict[str, tuple[str, ...]]
 class EagerPlan:
     """Tables of layouts by path for the eager model; `not_expressed` lists parts of the plan that are not applied."""
 
-    def __init__(self, graph, plan, by_hand=""):
+    def __init__(self, graph, plan, parallelism=""):
         self.mesh = {axis["name"]: axis["size"] for axis in plan["mesh"]}
         self._axes = list(self.mesh)
         self._operands, self._results = {}, {}
@@ -29,7 +29,7 @@ class EagerPlan:
         self._whole = ("R",) * len(self._axes)
         self.not_expressed = []
         self._read(graph)
-        self.data_axes = tuple(axis for i, axis in enumerate(self._axes) if self._is_data_axis(i, by_hand))
+        self.data_axes = tuple(axis for i, axis in enumerate(self._axes) if self._is_data_axis(i, parallelism))
         self._tensor = [i for i, axis in enumerate(self._axes) if axis not in self.data_axes]
         if len(self._tensor) + min(len(self.data_axes), 2) > 4:
             self._miss("axes", "", "fully_shard supports at most two other axes; all axes use DTensor")
@@ -79,7 +79,7 @@ class EagerPlan:
                 self._batch.update(results)
             self._nodes.append((node, operands, results))
 
-    def _is_data_axis(self, axis, by_hand):
+    def _is_data_axis(self, axis, parallelism):
         """Returns True if ranks along the axis run the same program on different parts of the batch.
 
         For a manual plan this follows from its kind.
@@ -88,7 +88,7 @@ class EagerPlan:
         if "S(0)" not in cuts or any(cut not in ("S(0)", "R") for cut in cuts) or self.mesh[self._axes[axis]] < 2:
             return False
         strays = [node for node, operands, _ in self._nodes if self._strays(node, operands, axis)]
-        if axis < _DATA_AXES_BY_HAND.get(by_hand, lambda axes: 0)(len(self._axes)):
+        if axis < _DATA_AXES_BY_HAND.get(parallelism, lambda axes: 0)(len(self._axes)):
             for node in strays:
                 self._miss("operator", node.module, f"{node.target}: sharded over the batch here, as by hand")
             return True
@@ -345,8 +345,8 @@ def _table(name, rows):
     return [f"{name} = {{", *(f"    {key!r}: {row!r}," for key, row in rows.items()), "}"]
 
 
-def eager_plan(graph, plan, by_hand=""):
+def eager_plan(graph, plan, parallelism=""):
     try:
-        return EagerPlan(graph, plan, by_hand)
+        return EagerPlan(graph, plan, parallelism)
     except KeyError as error:
         raise _C.Error(f"the plan has no layouts for {error}; it was made for another graph") from None

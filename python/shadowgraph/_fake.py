@@ -92,7 +92,7 @@ class fake(Scope):
         "mask full": bool inputs, and integer inputs with "mask" in their names, are all ones.
     contents_budget: (bytes, seconds) limit for computing values that the program reads from constants and sizes;
         (1 GiB, 10 s) by default.
-    unknown_operators_on_zeros: run operators without a shape rule on real zeros with their CPU kernels to infer the
+    allow_fallback_kernels: run operators without a shape rule on real zeros with their CPU kernels to infer the
         output metadata. Operators that index by their operands or change geometry in place are rejected.
 
     Raises Error for an unsupported torch build, or for a device that cannot be simulated.
@@ -101,10 +101,10 @@ class fake(Scope):
     _kind = _C.Mode
 
     def __init__(self, device="cpu", *, profile="", device_count=None, real_tensors="constant", data_sizes=None,
-                 host_reads=None, contents_budget=None, unknown_operators_on_zeros=False):  # fmt: skip
+                 host_reads=None, contents_budget=None, allow_fallback_kernels=False):  # fmt: skip
         super().__init__(device, profile=profile, device_count=device_count, real_tensors=real_tensors,
                          data_sizes=data_sizes, host_reads=host_reads, contents_budget=contents_budget,
-                         unknown_operators_on_zeros=unknown_operators_on_zeros)  # fmt: skip
+                         allow_fallback_kernels=allow_fallback_kernels)  # fmt: skip
         self._real = {}  # {address: weak reference} of converted tensors
 
     def from_real(self, tensor, device=None):

@@ -87,7 +87,7 @@ def _fake_on(tensor, device):
         with unfake():
             data = tensor.detach()
         return torch.nn.Parameter(_fake_on(data, device), tensor.requires_grad)
-    if _C.is_describing() and _is_plain(tensor):
+    if _C.is_deferring() and _is_plain(tensor):
         return _copy_of(tensor, tensor.device if device is None else torch.device(device))
     return _C.from_real(tensor, None if device is None else str(device))
 
@@ -157,7 +157,7 @@ def _rebuilding(rebuild):
 
     @functools.wraps(rebuild)
     def rebuild_deferred(storage, *args, **kwargs):
-        if not _C.is_describing() or storage._untyped_storage.device.type == "meta":
+        if not _C.is_deferring() or storage._untyped_storage.device.type == "meta":
             return rebuild(storage, *args, **kwargs)
         with unfake():
             real = rebuild(storage, *args, **kwargs)
@@ -185,7 +185,7 @@ def _checking(load_state_dict):
 
     @functools.wraps(load_state_dict)
     def load(self, state_dict, *args, **kwargs):
-        if _C.is_describing() and isinstance(state_dict, Mapping):
+        if _C.is_deferring() and isinstance(state_dict, Mapping):
             for name, tensor in state_dict.items():
                 if isinstance(tensor, torch.Tensor):
                     _C.check_recordable(tensor, f"load_state_dict of '{name}'")

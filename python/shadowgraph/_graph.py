@@ -13,7 +13,7 @@ from . import _shadowgraph as _C
 from . import _wrappers
 from ._shadowgraph import Graph
 
-__all__ = ["CompiledGraph", "Replay"]
+__all__ = ["CompiledGraph", "ReplayResult"]
 
 _COLUMNS = ("name", "operator", "args", "results", "module", "phase")
 _WIDTHS = (None, None, 72, 60, None, None)  # characters; longer cells are cut
@@ -49,7 +49,7 @@ def repr_html(graph: Graph) -> str:
     return head + picture[max(picture.find("<svg"), 0) :]
 
 
-class Replay(NamedTuple):
+class ReplayResult(NamedTuple):
     """Result of running a compiled graph: its outputs, and gradients by parameter name."""
 
     outputs: tuple[torch.Tensor | None, ...]
@@ -92,7 +92,7 @@ class CompiledGraph:
         """
         return self.run(*inputs, **named).outputs
 
-    def run(self, /, *inputs: torch.Tensor | Mapping[str, torch.Tensor], **named: torch.Tensor) -> Replay:
+    def run(self, /, *inputs: torch.Tensor | Mapping[str, torch.Tensor], **named: torch.Tensor) -> ReplayResult:
         """Like calling the graph, but also returns the gradients that the program left in .grad, by parameter name."""
         takes = f"the graph takes {', '.join(self.input_names)}"
         if len(inputs) > len(self.input_names):
@@ -120,7 +120,7 @@ class CompiledGraph:
             of_module = _tensors_of(self._module, rest)
             given.update({i: of_module[name] for i, name in enumerate(self._all_names) if i not in given})
         outputs, gradients = self._executor.run([given[i] for i in range(len(self._all_names))], {})
-        return Replay(tuple(outputs), gradients)
+        return ReplayResult(tuple(outputs), gradients)
 
 
 def _tensors_of(module: torch.nn.Module, names: Iterable[str]) -> dict[str, torch.Tensor]:

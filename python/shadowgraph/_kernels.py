@@ -8,8 +8,8 @@ import torch
 
 from . import _shadowgraph as _C
 
-__all__ = ["CompiledOperators", "UsedKernel", "compilable_operators", "compile_operators", "operators_without_kernels",
-           "use_kernel"]  # fmt: skip
+__all__ = ["CompiledOperators", "ScopedKernelOverride", "compilable_operators", "compile_operators",
+           "operators_without_kernels", "override_kernel"]  # fmt: skip
 
 
 def compilable_operators() -> list[str]:
@@ -73,35 +73,35 @@ def compile_operators(operators: Iterable[str] | None = None, device: str | torc
     return CompiledOperators(operators, device, exact, measure)
 
 
-class UsedKernel:
-    """A user-defined kernel that is active until `close()` or the end of a `with` block. See `use_kernel`."""
+class ScopedKernelOverride:
+    """A user-defined kernel that is active until `close()` or the end of a `with` block. See `override_kernel`."""
 
-    def __init__(self, used: _C.UsedKernel):
-        self._used: _C.UsedKernel | None = used
+    def __init__(self, used: _C.ScopedKernelOverride):
+        self._used: _C.ScopedKernelOverride | None = used
 
     def report(self) -> dict[str, Any]:
-        """Returns call counts: `ran`, `passed_on`, and of those that ran `unchecked` (data-dependent result shapes)."""
+        """Returns call counts: `ran`, `declined`, and of those that ran `unchecked` (data-dependent result shapes)."""
         return {} if self._used is None else self._used.report()
 
     def close(self) -> None:
         """Restores the original implementation."""
         self._used = None
 
-    def __enter__(self) -> "UsedKernel":
+    def __enter__(self) -> "ScopedKernelOverride":
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
 
-def use_kernel(operator: str, kernel: Callable[..., Any] | tuple[str | os.PathLike[str], str],
-               device: str | torch.device = "cpu") -> UsedKernel:  # fmt: skip
+def override_kernel(operator: str, kernel: Callable[..., Any] | tuple[str | os.PathLike[str], str],
+               device: str | torch.device = "cpu") -> ScopedKernelOverride:  # fmt: skip
     """Runs calls of an operator with a user-defined kernel, in eager mode and in compiled graphs.
 
         def cumsum(x, dim, *, dtype=None):
             return my_library.cumsum(x, dim) if x.dtype == torch.float32 and dtype is None else NotImplemented
 
-        with sg.use_kernel("aten::cumsum", cumsum) as mine:
+        with sg.override_kernel("aten::cumsum", cumsum) as mine:
             loss.backward()
         mine.report()
 
@@ -116,6 +116,6 @@ def use_kernel(operator: str, kernel: Callable[..., Any] | tuple[str | os.PathLi
     UnsupportedError for an unknown or composite operator, and for a missing library or symbol.
     """
     if callable(kernel):
-        return UsedKernel(_C.use_kernel(operator, kernel, str(device)))
+        return ScopedKernelOverride(_C.override_kernel(operator, kernel, str(device)))
     library, symbol = kernel
-    return UsedKernel(_C.use_library_kernel(operator, os.fspath(library), symbol, str(device)))
+    return ScopedKernelOverride(_C.override_library_kernel(operator, os.fspath(library), symbol, str(device)))

@@ -12,16 +12,16 @@ from . import _capture, _keywords, _models
 from . import _shadowgraph as _C
 from ._shadowgraph import ClusterPlan, Graph, PipelineRun, PipelineSchedule, PlanTable, SimulatedPlan
 
-__all__ = ["PlanQuestions", "pipeline", "plan", "simulate_plan"]
+__all__ = ["PlanSweep", "pipeline", "plan", "simulate_plan"]
 
 
-class PlanQuestions:
+class PlanSweep:
     """Plans a model on a cluster under varying settings. Arguments are those of `sg.plan`.
 
-    questions = sg.PlanQuestions(config, inputs, loss=".loss", devices="1024xh100", batch=2048, sequence=8192)
-    print(questions.ask("devices", share=0.4))       # step time by devices, marking efficiency below 40%
-    print(questions.ask("price", tokens="15T", within="14d", prices={"h100": 2.5, "a100": 1.2}))
-    questions.plan()                                 # same as `sg.plan`
+    sweep = sg.PlanSweep(config, inputs, loss=".loss", devices="1024xh100", batch=2048, sequence=8192)
+    print(sweep.run("devices", share=0.4))       # step time by devices, marking efficiency below 40%
+    print(sweep.run("price", tokens="15T", within="14d", prices={"h100": 2.5, "a100": 1.2}))
+    sweep.plan()                                 # same as `sg.plan`
     """
 
     def __init__(self, model: Any, inputs: Callable[..., Any], *, devices: str | int, batch: int, sequence: int = 0,
@@ -47,12 +47,12 @@ class PlanQuestions:
                                              **how)  # fmt: skip
             return graph
 
-        questions: Any = getattr(_C, "_PlanQuestions")  # noqa: B009 - private, not in the stub
+        questions: Any = getattr(_C, "_PlanSweep")  # noqa: B009 - private, not in the stub
         self._questions = questions(captured, count, first[0] if first else 0, name, any_sequence, str(devices),
                                     interconnect, batch, sequence, plan_options)  # fmt: skip
 
     def plan(self) -> ClusterPlan:
-        """Returns the fastest plan. Raises NoPlanError if none fits, with settings that would fit."""
+        """Returns the fastest plan. Raises InfeasibleError if none fits, with settings that would fit."""
         plan: ClusterPlan = self._questions.plan()
         return plan
 
@@ -61,7 +61,7 @@ class PlanQuestions:
         simulated: SimulatedPlan = self._questions.simulate(json.dumps(dict(plan)))
         return simulated
 
-    def ask(self, what: str, *, values: Iterable[Any] = (), **how: Any) -> PlanTable:
+    def run(self, what: str, *, values: Iterable[Any] = (), **how: Any) -> PlanTable:
         """Plans the model for several values of one setting and returns a table.
 
         what: the setting: "devices", "network", "memory", "batch", "sequence", "price".
@@ -71,7 +71,7 @@ class PlanQuestions:
         """
         if isinstance(how.get("prices"), Mapping):
             how["prices"] = json.dumps(dict(how["prices"]))
-        table: PlanTable = self._questions.ask(what, [str(value) for value in values], how)
+        table: PlanTable = self._questions.run(what, [str(value) for value in values], how)
         return table
 
 
@@ -94,10 +94,10 @@ def plan(model: Any, inputs: Callable[..., Any], *, devices: str | int, batch: i
       after the first k with (..., ..., k). Known for most transformers configurations. Without it, the full model is
       captured for each micro-batch size.
 
-    Raises NoPlanError if no plan fits, with settings that would fit; Error for invalid arguments; and the errors of the
-    program.
+    Raises InfeasibleError if no plan fits, with settings that would fit; Error for invalid arguments; and the errors of
+    the program.
     """
-    return PlanQuestions(model, inputs, devices=devices, batch=batch, **how).plan()
+    return PlanSweep(model, inputs, devices=devices, batch=batch, **how).plan()
 
 
 def simulate_plan(model: Any, inputs: Callable[..., Any], plan: Mapping[str, Any], *, devices: str | int, batch: int,
@@ -117,7 +117,7 @@ def simulate_plan(model: Any, inputs: Callable[..., Any], plan: Mapping[str, Any
     Other arguments are those of `plan`. Plans that exceed the memory are accepted.
     Raises ParseError for an invalid plan; Error for a plan that requires more devices or has no schedule.
     """
-    return PlanQuestions(model, inputs, devices=devices, batch=batch, **how).simulate(plan)
+    return PlanSweep(model, inputs, devices=devices, batch=batch, **how).simulate(plan)
 
 
 def pipeline(step: Graph, schedule: str | PipelineSchedule = "1f1b", *, ranks: int | None = None,
@@ -149,7 +149,7 @@ def pipeline(step: Graph, schedule: str | PipelineSchedule = "1f1b", *, ranks: i
 
 
 _PLAN_OPTIONS = _keywords.list_options(plan)
-_keywords.list_options(PlanQuestions.ask)
+_keywords.list_options(PlanSweep.run)
 _keywords.list_options(pipeline)
 
 

@@ -173,7 +173,7 @@ def _patch_checkpoints():
     class Checkpointed:
         def __init__(self, function):
             self._function = function
-            self.runs = _C.CheckpointRuns(_name_of(function))
+            self.runs = _C.ExternalCheckpoint(_name_of(function))
 
         def __call__(self, *args, **kwargs):
             self.runs.enter()
@@ -226,7 +226,7 @@ def _patch_checkpoints():
         pack = self.pack_hook
 
         def pack_and_record(tensor):
-            _C.CheckpointRuns.keep(tensor)
+            _C.ExternalCheckpoint.keep(tensor)
             return pack(tensor)
 
         self.pack_hook = pack_and_record

@@ -14,7 +14,7 @@ from ._distributed import as_rank, in_world
 from ._fake import fake
 from ._shadowgraph import Graph
 
-__all__ = ["Ranks", "Role", "of_ranks"]
+__all__ = ["RankProfiles", "Role", "of_ranks"]
 
 
 class Role(NamedTuple):
@@ -23,29 +23,29 @@ class Role(NamedTuple):
     name: Any
     rank: int
     ranks: list[int]
-    report: Any
+    profile: Any
 
     @property
     def graph(self) -> Graph:
-        return self.report.graph
+        return self.profile.graph
 
     @property
     def seconds(self) -> float | None:
         """Estimated time of a step in seconds, without waiting for other ranks."""
-        seconds: float | None = self.report.dict().get("time", {}).get("seconds")
+        seconds: float | None = self.profile.dict().get("time", {}).get("seconds")
         return seconds
 
 
-class Ranks:
+class RankProfiles:
     """Memory and time of all ranks, returned by `sg.profile(..., ranks="all")`; prints as a table.
 
-    size: number of ranks. roles: list of `Role`. graphs, reports: by name of role.
+    size: number of ranks. roles: list of `Role`. graphs, profiles: by name of role.
     """
 
     def __init__(self, size: int, roles: list[Role]):
         self.size, self.roles = size, roles
         self.graphs = {role.name: role.graph for role in roles}
-        self.reports = {role.name: role.report for role in roles}
+        self.profiles = {role.name: role.profile for role in roles}
         self._role_of = {rank: role.name for role in roles for rank in role.ranks}
 
     def role_of(self, rank: int) -> Any:
@@ -57,23 +57,23 @@ class Ranks:
     @property
     def worst(self) -> Role:
         """Role with the highest peak memory."""
-        return max(self.roles, key=lambda role: role.report.peak_bytes)
+        return max(self.roles, key=lambda role: role.profile.peak_bytes)
 
     @property
     def why(self) -> str:
         """Explains the difference between the highest and the lowest peak memory of the roles."""
-        worst, least = self.worst, min(self.roles, key=lambda role: role.report.peak_bytes)
-        excess = worst.report.peak_bytes - least.report.peak_bytes
+        worst, least = self.worst, min(self.roles, key=lambda role: role.profile.peak_bytes)
+        excess = worst.profile.peak_bytes - least.profile.peak_bytes
         if excess == 0:
-            return f"every role peaks at {_C.human_bytes(worst.report.peak_bytes)}"
-        high, low = (role.report.dict()["peak"] for role in (worst, least))
+            return f"every role peaks at {_C.human_bytes(worst.profile.peak_bytes)}"
+        high, low = (role.profile.dict()["peak"] for role in (worst, least))
         more = {kind: count - low["by_kind"].get(kind, 0) for kind, count in high["by_kind"].items()}
         parts = [f"{kind.replace('_', ' ')} {_C.human_bytes(count)} more"
                  for kind, count in collections.Counter(more).most_common(2) if count > 0]  # fmt: skip
         return (f"{worst.name} peaks in {high['phase']}, {_C.human_bytes(excess)} above {least.name}: "
                 + ", ".join(parts))  # fmt: skip
 
-    def run(self, spec: str = "", interconnect: str = "") -> _C.RanksRun:
+    def run(self, spec: str = "", interconnect: str = "") -> _C.DistributedRun:
         """Simulates a step of all ranks with their communication.
 
             run = ranks.run(spec="h100")
@@ -83,12 +83,12 @@ class Ranks:
         Raises Error for deadlocks, mismatched collectives, and communication with a rank that was not profiled.
         """
         graphs = [role.graph for role in self.roles]
-        return _C.RanksRun(graphs, [role.ranks for role in self.roles], spec, interconnect)
+        return _C.DistributedRun(graphs, [role.ranks for role in self.roles], spec, interconnect)
 
     def dict(self) -> list[dict[str, Any]]:
         """Returns the rows of the table as dicts, as accepted by pandas.DataFrame."""
         return [{"role": role.name, "rank": role.rank, "ranks": len(role.ranks),
-                 "parameters": role.report.dict()["parameters"], "peak_bytes": role.report.peak_bytes,
+                 "parameters": role.profile.dict()["parameters"], "peak_bytes": role.profile.peak_bytes,
                  "seconds": role.seconds} for role in self.roles]  # fmt: skip
 
     def __str__(self) -> str:
@@ -103,7 +103,7 @@ class Ranks:
         return "\n".join([*lines, self.why])
 
     def __repr__(self) -> str:
-        return f"<shadowgraph.Ranks: {self.size} ranks in {len(self.roles)} roles>"
+        return f"<shadowgraph.RankProfiles: {self.size} ranks in {len(self.roles)} roles>"
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(str(self))}</pre>"
@@ -267,7 +267,8 @@ def _check_last(name: Any, ranks: list[int], graph: Graph, of_rank: Callable[[in
 
 
 def of_ranks(make: Any, of_rank: Callable[[], Any], ranks: Any, *, world: int | None, roles: Any, inputs: Any,
-             target: Any, device: Any, dtype: torch.dtype | None, train: bool, options: dict) -> Ranks:  # fmt: skip
+             target: Any, device: Any, dtype: torch.dtype | None, train: bool, options: dict
+             ) -> RankProfiles:  # fmt: skip
     """Returns a report per role; of_rank() profiles the current rank."""
     if isinstance(make, torch.nn.Module) or not callable(make):
         raise _C.Error(f"ranks= requires a function that returns the model of a rank, got {type(make).__name__}")
@@ -295,4 +296,4 @@ def of_ranks(make: Any, of_rank: Callable[[], Any], ranks: Any, *, world: int | 
                 if not found and roles is None and len(members) > 1:
                     _check_last(name, members, report.graph, profiled)
                 found.append(Role(name, members[0], members, report))
-    return Ranks(size, found)
+    return RankProfiles(size, found)

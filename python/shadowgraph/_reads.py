@@ -40,7 +40,7 @@ def patch_reads():
 
 def _value_of(fake):
     """Returns the values as a new real tensor, computed if the tensor is deferred, or None if they are unknown."""
-    value = _C.described_value(fake)
+    value = _C.deferred_value(fake)
     return _C.known_contents(fake) if value is None else value
 
 
@@ -107,7 +107,7 @@ def _text(original):
         if not _C.is_deferred(self) or self.untyped_storage().nbytes() > _MAX_PRINTED_BYTES:
             return what
         try:
-            value = _C.described_value(self)
+            value = _C.deferred_value(self)
         except _C.Error as error:  # a debugger that shows variables must not fail
             return f"<{_C.describe(self)}, whose values cannot be computed: {error}>"
         if value is None:
@@ -134,7 +134,7 @@ def _address(original):
 
     @functools.wraps(original)
     def data_ptr(self):
-        return _C.pretended_address(self) if _C.is_fake(self) else original(self)
+        return _C.fake_address(self) if _C.is_fake(self) else original(self)
 
     return data_ptr
 
@@ -165,7 +165,7 @@ def _patch_storages():
 
     @functools.wraps(original_data_ptr)
     def data_ptr(self):
-        address = _C.pretended_storage_address(self) if self.device.type == "meta" else None
+        address = _C.fake_storage_address(self) if self.device.type == "meta" else None
         return original_data_ptr(self) if address is None else address
 
     torch.UntypedStorage.data_ptr = data_ptr

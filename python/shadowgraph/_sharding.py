@@ -18,15 +18,15 @@ __all__ = ["Sharding", "shard"]
 
 _Json = dict[str, Any]  # inside the class, dict is a method
 _Strings = dict[str, str]
-_Answer = str | os.PathLike | Mapping[str, Any] | Iterable[int]
+_Solution = str | os.PathLike | Mapping[str, Any] | Iterable[int]
 
 
 class Sharding:
     """Layouts for all tensors of a graph, returned by `shadowgraph.shard`. Prints like the command line tool."""
 
-    def __init__(self, found: Any, cut_random: bool = False):
+    def __init__(self, found: Any, shard_random: bool = False):
         self._found = found
-        self._cut_random = cut_random
+        self._shard_random = shard_random
         self._eager: Any = None
 
     @property
@@ -38,9 +38,9 @@ class Sharding:
         """Returns time, bounds, peak memory, layouts of parameters and inputs, redistributions, and manual plans."""
         return self._found.dict()
 
-    def plan(self) -> _Json:
+    def graph_layouts(self) -> _Json:
         """Returns the plan in the format of plan.json: layouts of the operands and results of every node."""
-        return self._found.plan()
+        return self._found.graph_layouts()
 
     def text(self, rows: int = 40) -> str:
         return self._found.text(rows)
@@ -61,11 +61,11 @@ class Sharding:
 
         Raises UnsupportedError for operators that cannot run sharded as planned.
         """
-        return self._found.graph_of_rank(rank, self._cut_random)
+        return self._found.graph_of_rank(rank, self._shard_random)
 
     def _eager_plan(self) -> Any:
         if self._eager is None:
-            self._eager = eager_plan(self.graph, self.plan(), self.dict().get("by_hand", ""))
+            self._eager = eager_plan(self.graph, self.graph_layouts(), self.dict().get("parallelism", ""))
         return self._eager
 
     @property
@@ -108,16 +108,16 @@ def write_text(path: str | os.PathLike, text: str) -> None:
         raise _C.FileError(f"cannot write {path}: {error.strerror}") from None
 
 
-def _text_of_answer(answer: _Answer | None) -> tuple[str, str]:
+def _text_of_solution(solution: _Solution | None) -> tuple[str, str]:
     """Returns (JSON, name for messages) of an external solution."""
-    if answer is None:
-        return "", "the answer"
-    if isinstance(answer, str | os.PathLike):
+    if solution is None:
+        return "", "the solution"
+    if isinstance(solution, str | os.PathLike):
         try:
-            return pathlib.Path(answer).read_text(), os.fspath(answer)
+            return pathlib.Path(solution).read_text(), os.fspath(solution)
         except OSError as error:
-            raise _C.FileError(f"cannot read {os.fspath(answer)}: {error.strerror}") from None
-    return json.dumps(answer if isinstance(answer, Mapping) else list(answer)), "the answer"
+            raise _C.FileError(f"cannot read {os.fspath(solution)}: {error.strerror}") from None
+    return json.dumps(solution if isinstance(solution, Mapping) else list(solution)), "the solution"
 
 
 def shard(
@@ -127,7 +127,7 @@ def shard(
     spec: str = "",
     interconnect: str = "",
     pins: Mapping[str, str] | None = None,
-    answer: _Answer | None = None,
+    solution: _Solution | None = None,
     **how: Any,
 ) -> Sharding:
     """Finds the layouts of all tensors of a graph on a device mesh that minimize the estimated step time.
@@ -140,15 +140,15 @@ def shard(
     mesh: axis sizes by name, or a string such as "8x8" or "dp=2,tp=4".
     spec, interconnect: device and links, by name or file. Default to those of the graph's device.
     pins: fixed layouts, by name of a placeholder or node ("n329").
-    answer: external solution to evaluate instead of solving: a plan as returned by plan(), a solution of the exported
+    solution: external solution to evaluate instead of solving: a plan as returned by plan(), a solution of the exported
       problem or its list of strategies, layouts by name, or a file with one of these.
 
-    Raises NoPlanError if no layout fits in memory; Error for invalid arguments.
+    Raises InfeasibleError if no layout fits in memory; Error for invalid arguments.
     """
     if not isinstance(mesh, str):
         mesh = ",".join(f"{name}={size}" for name, size in mesh.items())
-    found = _C.Sharding(graph, mesh, spec, interconnect, *_text_of_answer(answer), {"pin": pins, **how})
-    return Sharding(found, how.get("cut_random") or False)
+    found = _C.Sharding(graph, mesh, spec, interconnect, *_text_of_solution(solution), {"pin": pins, **how})
+    return Sharding(found, how.get("shard_random") or False)
 
 
 _keywords.list_options(shard, but=("pin",))

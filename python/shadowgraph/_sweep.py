@@ -11,16 +11,16 @@ from . import _capture
 from . import _shadowgraph as _C
 from ._shadowgraph import Graph, SymbolicGraph
 
-__all__ = ["Sweep", "SweepRow", "fit", "sweep"]
+__all__ = ["SizeCost", "SizeSweep", "fit", "sweep"]
 
 # Batch sizes to capture for a fit, as in the command line tool: small, because ranges start small, but not 1, which is
 # special. The second set is for programs that change between the sizes of the first.
 _SAMPLES = ((2, 3, 5, 7), (16, 17, 19, 23))
-# {kind of memory, as in the command line tool: field of SweepRow}
+# {kind of memory, as in the command line tool: field of SizeCost}
 _BY = {"live": "peak_bytes", "reserved": "reserved_bytes", "device": "footprint_bytes"}
 
 
-class SweepRow(NamedTuple):
+class SizeCost(NamedTuple):
     """Costs of one batch size. Bytes count whole storages on the device; a multiply-accumulate is 2 FLOPs.
 
     captured: True for a capture at this batch size, False for an evaluation of the fitted polynomials.
@@ -37,7 +37,7 @@ class SweepRow(NamedTuple):
     footprint_bytes: int | None = None
 
     def bytes(self, by: str = "live") -> int:
-        """Returns the bytes for `by`: "live", "reserved" or "device", as in `Sweep.largest`."""
+        """Returns the bytes for `by`: "live", "reserved" or "device", as in `SizeSweep.largest`."""
         if by not in _BY:
             raise _C.Error(f"by={by!r}: expected one of {', '.join(_BY)}")
         count: int | None = getattr(self, _BY[by])
@@ -46,24 +46,24 @@ class SweepRow(NamedTuple):
         return count
 
 
-class Sweep:
+class SizeSweep:
     """Costs of a model over batch sizes. Prints as a table, renders in notebooks, and iterates over its rows.
 
-    rows: a SweepRow per batch size.
+    rows: a SizeCost per batch size.
     symbolic: the SymbolicGraph used to evaluate batch sizes, or None.
     why_captured: the reason why batch sizes were captured one by one instead, or None.
     """
 
-    def __init__(self, rows: list[SweepRow], symbolic: SymbolicGraph | None, why_captured: str | None):
+    def __init__(self, rows: list[SizeCost], symbolic: SymbolicGraph | None, why_captured: str | None):
         self.rows, self.symbolic, self.why_captured = rows, symbolic, why_captured
 
-    def __iter__(self) -> Iterator[SweepRow]:
+    def __iter__(self) -> Iterator[SizeCost]:
         return iter(self.rows)
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def largest(self, memory: int | str, by: str = "live") -> SweepRow | None:
+    def largest(self, memory: int | str, by: str = "live") -> SizeCost | None:
         """Returns the row of the largest batch size that fits in memory, or None.
 
         memory: bytes, a size such as "24GiB", or the name of a device.
@@ -93,7 +93,7 @@ class Sweep:
         return "\n".join(lines)
 
     def __repr__(self) -> str:
-        return f"<shadowgraph.Sweep of {len(self.rows)} batches>"
+        return f"<shadowgraph.SizeSweep of {len(self.rows)} batches>"
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(str(self))}</pre>"
@@ -102,7 +102,7 @@ class Sweep:
 def sweep(model: Any, inputs: Callable[[int], Any], batches: Iterable[int], *, loss: Any = None, optimizer: Any = None,
           device: str | torch.device = "cuda", dtype: torch.dtype | None = None, mode: str | None = None,
           steady_state: bool = False, options: Mapping[str, Any] | None = None, allocator: str = "",
-          progress: bool | None = None, **training: Any) -> Sweep:  # fmt: skip
+          progress: bool | None = None, **training: Any) -> SizeSweep:  # fmt: skip
     """Computes peak, reserved and saved bytes and FLOPs of a model over batch sizes, from only a few captures.
 
         table = sg.sweep(Net, lambda batch: f"f32[{batch},3,224,224]", batches=range(8, 257, 8), loss=torch.mean)
@@ -139,9 +139,9 @@ def sweep(model: Any, inputs: Callable[[int], Any], batches: Iterable[int], *, l
                 costs = _C.size_cost(captured_at(batch), str(device), allocator)
             else:
                 costs = symbolic.cost({"batch": batch})
-            rows.append(SweepRow(batch, costs["peak_bytes"], costs["saved_bytes"], costs["flops"], captured,
+            rows.append(SizeCost(batch, costs["peak_bytes"], costs["saved_bytes"], costs["flops"], captured,
                                  costs.get("reserved_bytes"), costs.get("footprint_bytes")))  # fmt: skip
-    return Sweep(rows, symbolic, why)
+    return SizeSweep(rows, symbolic, why)
 
 
 def fit(model: Any, inputs: Callable[..., Any], sizes: Iterable[Mapping[str, int]], *, loss: Any = None,

@@ -51,7 +51,7 @@ def ranks(request):
     if request["folder"]:
         for role in found.roles:
             name = str(role.name).replace(" ", "-").replace(",", "")
-            role.report.save(os.path.join(request["folder"], name), request["exports"])
+            role.profile.save(os.path.join(request["folder"], name), request["exports"])
         if run is not None:
             _sharding.write_text(os.path.join(request["folder"], "trace.json"), run.chrome_trace())
         print(f"wrote {len(found.roles)} reports to {request['folder']}", file=sys.stderr)
@@ -62,7 +62,7 @@ def ranks(request):
 
 def emit_python(request):
     """Writes a sharding plan for the eager model as Python and returns a message."""
-    eager = _eager_plan.eager_plan(_C.Graph.parse(request["graph"]), request["plan"], request["by_hand"])
+    eager = _eager_plan.eager_plan(_C.Graph.parse(request["graph"]), request["plan"], request["parallelism"])
     _sharding.write_text(request["path"], eager.source(request["title"]))
     missed = len(eager.not_expressed)
     return (f"wrote {request['path']}: {len(eager.parameters)} parameters; {missed} parts of the plan are not applied "

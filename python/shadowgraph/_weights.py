@@ -10,7 +10,7 @@ import torch
 
 from . import _shadowgraph as _C
 
-__all__ = ["Checkpoint"]
+__all__ = ["Weights"]
 
 
 _SAFETENSORS_DTYPES = {
@@ -23,10 +23,10 @@ _SAFETENSORS_DTYPES = {
 _IN_FOLDERS = ("*.safetensors.index.json", "*.bin.index.json", "*.safetensors", "pytorch_model*.bin", "*.pt", "*.pth")
 
 
-class Checkpoint:
+class Weights:
     """Weights by name, read lazily.
 
-        weights = sg.Checkpoint("model.safetensors")          # or a folder, an index, a .pt file, a state dict, a list
+        weights = sg.Weights("model.safetensors")          # or a folder, an index, a .pt file, a state dict, a list
         sg.materialize_module(model.layers[3], weights, prefix="layers.3.")
 
     source: a state dict; a .safetensors file; a file written by torch.save (memory-mapped, weights_only=True); a
@@ -37,7 +37,7 @@ class Checkpoint:
 
     def __init__(self, source: Any):
         self._of: dict[str, Any] = {}  # name -> _Tensors
-        if isinstance(source, Checkpoint):
+        if isinstance(source, Weights):
             self._of = source._of
             return
         for part in source if isinstance(source, (list, tuple)) else [source]:

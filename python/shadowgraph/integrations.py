@@ -90,7 +90,7 @@ def _of_report(predicted, on_gpu):
 def trainer_callback(predicted=None, *, steps=2):
     """Returns a callback for the transformers Trainer (and TRL) that logs both peaks.
 
-    predicted: a Report, or bytes; None logs only the measured peak.
+    predicted: a Profile, or bytes; None logs only the measured peak.
     steps: number of first steps to measure. From the second on, the optimizer state exists.
     """
     from transformers import TrainerCallback

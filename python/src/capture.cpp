@@ -85,7 +85,7 @@ bool notify_root_called(PyObject* self, PyObject* const* arguments, Py_ssize_t c
 
 // Module.__call__ while any capture is active: calls the original between enter_module() and leave_module().
 PyObject* call_module(PyObject* self, PyObject* const* arguments, Py_ssize_t count, PyObject* names) {
-  CaptureSession* const session = CaptureSession::current();
+  Capture* const session = Capture::current();
   const auto call = [&] {
     // Vectorcall expects self and the arguments contiguously.
     std::vector<PyObject*> all;
@@ -107,7 +107,7 @@ PyObject* call_module(PyObject* self, PyObject* const* arguments, Py_ssize_t cou
     session->enter_module(self, Py_TYPE(self)->tp_name);
     result = call();
     // Unless the call ended the session or started another one.
-    if (CaptureSession::current() == session) session->leave_module();
+    if (Capture::current() == session) session->leave_module();
   } catch (const std::exception& error) {
     Py_CLEAR(result);
     if (PyErr_Occurred() == nullptr) PyErr_SetString(PyExc_RuntimeError, error.what());
@@ -147,11 +147,11 @@ class Session {
         locations_(keyword<bool>(options, "source_lines")) {}
   void enter() {
     if (session_) throw Error("this capture is already active; create another one to nest them");
-    session_ = std::make_unique<CaptureSession>(options_);
+    session_ = std::make_unique<Capture>(options_);
     if (locations_) session_->set_locate(&python_location);
   }
   void leave() { session_.reset(); }
-  CaptureSession& get() {
+  Capture& get() {
     if (!session_) throw Error("this capture is not active; enter it using `with`");
     return *session_;
   }
@@ -167,7 +167,7 @@ class Session {
  private:
   CaptureOptions options_;
   bool locations_;
-  std::unique_ptr<CaptureSession> session_;
+  std::unique_ptr<Capture> session_;
 };
 
 // A C++ guard with enter() and leave() for Python.
@@ -226,12 +226,12 @@ void bind_capture(py::module_& m) {
       .def("name_module",
            [](Session& s, py::handle module, std::string path) { s.get().name_module(module.ptr(), std::move(path)); })
       .def("finish", &Session::finish, py::arg("outputs"), py::arg("gradients"));
-  py::class_<CheckpointRuns>(m, "CheckpointRuns")
+  py::class_<ExternalCheckpoint>(m, "ExternalCheckpoint")
       .def(py::init<std::string>())
-      .def("enter", &CheckpointRuns::enter)
-      .def("leave", &CheckpointRuns::leave)
-      .def_static("keep", &CheckpointRuns::keep);
-  m.def("is_capturing", [] { return CaptureSession::current() != nullptr; });
+      .def("enter", &ExternalCheckpoint::enter)
+      .def("leave", &ExternalCheckpoint::leave)
+      .def_static("keep", &ExternalCheckpoint::keep);
+  m.def("is_capturing", [] { return Capture::current() != nullptr; });
 }
 
 }  // namespace shadowgraph::python

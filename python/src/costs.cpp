@@ -17,7 +17,7 @@ struct TensorShape {
   int64_t bytes() const { return saturating_multiply(elements(), element_bytes); }
 };
 
-struct OperatorCall {
+struct PyOperandShapes {
   py::list arguments;
   py::list results;
 };
@@ -67,14 +67,14 @@ std::optional<int64_t> evaluate(const py::object& rule, const std::string& op, c
   const auto fail = [&](const std::string& what) {
     if (failure.empty()) {
       failure = fmt::format(
-          "the {} rule of {} {}; it must take an OperatorCall and return a non-negative int, or None if the cost is "
+          "the {} rule of {} {}; it must take an PyOperandShapes and return a non-negative int, or None if the cost is "
           "unknown",
           kind, op, what);
     }
     return std::nullopt;
   };
   try {
-    OperatorCall converted;
+    PyOperandShapes converted;
     for (const Operand& argument : call.arguments) converted.arguments.append(operand_object(argument));
     for (const Operand& result : call.results) converted.results.append(operand_object(result));
     const py::object cost = rule(converted);
@@ -91,15 +91,15 @@ std::optional<int64_t> evaluate(const py::object& rule, const std::string& op, c
   }
 }
 
-void register_cost(const std::string& name, const py::object& flops, const py::object& bytes,
-                   const py::object& scratch) {
+void register_python_cost(const std::string& name, const py::object& flops, const py::object& bytes,
+                          const py::object& scratch) {
   PythonRules& rules = rules_of(name);
   const bool known = rules.flops || rules.bytes || rules.scratch;
   OperatorCosts costs;
   const auto add = [&](CostRule& rule, py::object PythonRules::*member, const py::object& given, const char* kind) {
     if (given.is_none()) return;
     if (PyCallable_Check(given.ptr()) == 0) {
-      throw Error(fmt::format("register_cost('{}'): {}= must be a function of an OperatorCall, not {}", name, kind,
+      throw Error(fmt::format("register_cost('{}'): {}= must be a function of an OperandShapes, not {}", name, kind,
                               std::string(py::repr(given))));
     }
     rule = [name, member, kind](const OperandShapes& call) {
@@ -115,7 +115,7 @@ void register_cost(const std::string& name, const py::object& flops, const py::o
   }
   const auto same = [](const py::object& old, const CostRule& now) { return bool(old) == bool(now); };
   if (!known) {
-    register_operator(name, std::move(costs));
+    register_cost(name, std::move(costs));
   } else if (!same(rules.flops, costs.flops) || !same(rules.bytes, costs.bytes) ||
              !same(rules.scratch, costs.scratch)) {
     throw Error(
@@ -144,13 +144,13 @@ void bind_costs(py::module_& m) {
         return fmt::format("TensorShape({}, element_bytes={})", std::string(py::repr(py::tuple(py::cast(t.shape)))),
                            t.element_bytes);
       });
-  py::class_<OperatorCall>(m, "OperatorCall", "One call of an operator, as passed to cost rules.")
-      .def_readonly("arguments", &OperatorCall::arguments,
+  py::class_<PyOperandShapes>(m, "OperandShapes", "One call of an operator, as passed to cost rules.")
+      .def_readonly("arguments", &PyOperandShapes::arguments,
                     "Arguments in schema order: TensorShape, a list of them, a number, a tuple of integers, or None.")
-      .def_readonly("results", &OperatorCall::results, "Results in schema order: TensorShape or a list of them.");
-  m.def("register_cost", &register_cost, py::arg("name"), py::kw_only(), py::arg("flops") = py::none(),
+      .def_readonly("results", &PyOperandShapes::results, "Results in schema order: TensorShape or a list of them.");
+  m.def("register_cost", &register_python_cost, py::arg("name"), py::kw_only(), py::arg("flops") = py::none(),
         py::arg("bytes") = py::none(), py::arg("scratch") = py::none(),
-        "Registers cost rules for a custom operator: functions of an OperatorCall that return a count, or None if "
+        "Registers cost rules for a custom operator: functions of an OperandShapes that return a count, or None if "
         "unknown.\n\n"
         "name: \"mylib::op\", or \"mylib::op.out\" for one overload.\n"
         "flops: FLOPs; a multiply-accumulate is 2.\n"

@@ -46,8 +46,8 @@ void bind_deferred(py::module_& m) {
       .def("abandon", &Deferred::abandon);
   m.def(
       "is_deferred", [](const at::Tensor& tensor) { return is_deferred(tensor); }, py::arg("tensor"));
-  m.def("is_describing", &is_describing, "Whether deferred initialization is active on this thread.");
-  m.def("described_value", &described_value, py::arg("tensor"), py::call_guard<CppCall>(),
+  m.def("is_deferring", &is_deferring, "Whether deferred initialization is active on this thread.");
+  m.def("deferred_value", &deferred_value, py::arg("tensor"), py::call_guard<CppCall>(),
         "The values of a deferred tensor as a new CPU tensor; None for other tensors and inside another mode.");
   m.def("check_recordable", &check_recordable, py::arg("tensor"), py::arg("what"), py::call_guard<CppCall>(),
         "Raises the error that an operator on the tensor would raise in deferred initialization.");

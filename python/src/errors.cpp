@@ -80,8 +80,8 @@ void bind_errors(py::module_& m) {
   add<ReplayError>(m, "ReplayError", "Raised when a graph cannot be run or a run fails; names the node.");
   add<OutOfMemoryError>(m, "OutOfMemoryError",
                         "Raised when memory is exceeded; reports the same values as torch.OutOfMemoryError.");
-  add<NoPlanError>(
-      m, "NoPlanError",
+  add<InfeasibleError>(
+      m, "InfeasibleError",
       "Raised if no plan fits in memory or the pins are contradictory; the message has the obstacle, or settings that "
       "would fit.");
 

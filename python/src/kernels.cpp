@@ -3,7 +3,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "python/src/binding.h"
-#include "python/src/own_kernels.h"
+#include "python/src/kernel_overrides.h"
 #include "shadowgraph/kernels/kernel.h"
 
 namespace shadowgraph::python {
@@ -34,7 +34,7 @@ py::list report_of(const CompiledOperators& operators) {
 }  // namespace
 
 void bind_kernels(py::module_& m) {
-  bind_own_kernels(m);
+  bind_kernel_overrides(m);
   py::class_<KernelGroups, std::shared_ptr<KernelGroups>>(m, "KernelGroups",
                                                           "Groups of graph nodes that run as compiled kernels.")
       .def("report", [](const KernelGroups& groups) { return report_of(groups); })

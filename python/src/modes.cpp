@@ -100,7 +100,7 @@ HostReads host_reads_of(const py::object& given) {
       }
     } else if (PyCallable_Check(one.ptr()) != 0) {
       const auto function = std::make_shared<py::object>(py::reinterpret_borrow<py::object>(one));
-      reads.hint = [function](const HostReadQuestion& question) -> std::optional<c10::Scalar> {
+      reads.hint = [function](const HostReadQuery& question) -> std::optional<c10::Scalar> {
         const py::gil_scoped_acquire gil;
         const py::object value = (*function)(question.name, question.tensor, question.source);
         if (value.is_none()) return std::nullopt;
@@ -126,7 +126,7 @@ void add_data_sizes(FakeTensorOptions& options, py::handle given) {
     }
   } else if (PyCallable_Check(given.ptr()) != 0) {
     const auto function = std::make_shared<py::object>(py::reinterpret_borrow<py::object>(given));
-    options.data_size_hint = [function](const DataSizeQuestion& question) -> std::optional<int64_t> {
+    options.data_size_hint = [function](const DataSizeQuery& question) -> std::optional<int64_t> {
       const py::gil_scoped_acquire gil;
       const py::object size = (*function)(question.name, question.op, question.tensor, question.most);
       if (size.is_none()) return std::nullopt;
@@ -154,7 +154,7 @@ FakeTensorOptions fake_options(const std::string& device, const py::dict& given)
   const auto count = keyword<std::optional<int>>(given, "device_count");
   if (!profile.empty() || count) options.profile = device_profile_named(profile);
   if (count) options.profile->device_count = *count;
-  options.unknown_operators_on_zeros = keyword<bool>(given, "unknown_operators_on_zeros");
+  options.allow_fallback_kernels = keyword<bool>(given, "allow_fallback_kernels");
   options.real_tensors = parse<RealTensors>(keyword<std::string>(given, "real_tensors"), "real_tensors");
   add_data_sizes(options, given["data_sizes"]);
   options.host_reads = host_reads_of(given["host_reads"]);

@@ -39,8 +39,8 @@ std::string draw(const Graph& graph, const PictureRequest& request) {
   options.show_views = request.views;
   options.show_parameters = request.parameters;
   options.radius = request.radius;
-  options.most_rows = request.rows;
-  options.most_boxes = request.boxes;
+  options.max_rows = request.rows;
+  options.max_boxes = request.boxes;
   options.before = request.before;
   const auto* one = std::get_if<std::string>(&request.around);
   for (const std::string& name :
@@ -68,7 +68,7 @@ std::string draw(const Graph& graph, const PictureRequest& request) {
 
 // Defines Graph.dot or Graph.svg.
 template <class Class, class F>
-void bind_picture(Class& graph_class, const char* name, const char* doc, size_t most_boxes, F&& finish) {
+void bind_picture(Class& graph_class, const char* name, const char* doc, size_t max_boxes, F&& finish) {
   graph_class.def(
       name,
       [finish](const Graph& g, std::optional<int> depth, std::vector<std::string> phases, bool fold_repeats, bool views,
@@ -81,8 +81,8 @@ void bind_picture(Class& graph_class, const char* name, const char* doc, size_t 
       py::arg("fold_repeats") = true, py::arg("views") = false, py::arg("parameters") = false,
       py::arg("around") = std::vector<std::string>(), py::arg("radius") = ViewOptions().radius,
       py::arg("path") = std::nullopt, py::arg("color") = "operator", py::arg("spec") = "",
-      py::arg("before") = static_cast<const Graph*>(nullptr), py::arg("rows") = ViewOptions().most_rows,
-      py::arg("boxes") = most_boxes);
+      py::arg("before") = static_cast<const Graph*>(nullptr), py::arg("rows") = ViewOptions().max_rows,
+      py::arg("boxes") = max_boxes);
 }
 
 }  // namespace
@@ -100,8 +100,8 @@ void bind_pictures(py::module_& m) {
       "before: an earlier graph; differences from it are marked.\n"
       "rows: maximum height in boxes before further modules are folded; 0 for no limit.\n"
       "boxes: maximum number of boxes before modules and runs are folded; 0 for no limit.",
-      ViewOptions().most_boxes, [](std::string dot) { return dot; });
-  bind_picture(graph, "svg", "Returns the picture of `dot` as SVG. Requires the Graphviz library.", kMostBoxesOfSvg,
+      ViewOptions().max_boxes, [](std::string dot) { return dot; });
+  bind_picture(graph, "svg", "Returns the picture of `dot` as SVG. Requires the Graphviz library.", kMaxSvgBoxes,
                [](const std::string& dot) { return render_svg(dot); });
 }
 

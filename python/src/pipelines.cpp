@@ -86,9 +86,9 @@ std::vector<ActionTuple> actions_of(const PipelineRun& run, int32_t rank) {
   return actions;
 }
 
-std::shared_ptr<RankGraphsRun> run_ranks(const std::vector<std::shared_ptr<Graph>>& graphs,
-                                         const std::vector<std::vector<int64_t>>& ranks, const std::string& spec,
-                                         const std::string& interconnect) {
+std::shared_ptr<DistributedRun> run_ranks(const std::vector<std::shared_ptr<Graph>>& graphs,
+                                          const std::vector<std::vector<int64_t>>& ranks, const std::string& spec,
+                                          const std::string& interconnect) {
   if (graphs.empty() || graphs.size() != ranks.size())
     throw Error("graphs and ranks must be non-empty lists of the same length");
   const c10::Device device = graphs.front()->metadata.device.value_or(c10::Device(c10::kCPU));
@@ -96,8 +96,8 @@ std::shared_ptr<RankGraphsRun> run_ranks(const std::vector<std::shared_ptr<Graph
   std::vector<RankGraph> all;
   for (size_t i = 0; i < graphs.size(); ++i) all.push_back({graphs[i].get(), ranks[i]});
   begin_cost_rules();
-  const auto run = std::make_shared<RankGraphsRun>(
-      RankGraphsRun::of(all, {.spec = &machine.specs(), .interconnect = machine.links ? &*machine.links : nullptr}));
+  const auto run = std::make_shared<DistributedRun>(
+      DistributedRun::of(all, {.spec = &machine.specs(), .interconnect = machine.links ? &*machine.links : nullptr}));
   end_cost_rules();
   return run;
 }
@@ -108,10 +108,10 @@ using EngineTuple = std::tuple<std::string, std::string, std::string, std::strin
 std::vector<EngineTuple> files_of_engines(const Graph& step, const std::string& plan, int64_t sequence, int64_t batch,
                                           bool float8, bool bfloat16_gradients) {
   std::vector<EngineTuple> files;
-  const EngineRequest request{
+  const PlanExportOptions request{
       .sequence = sequence, .batch = batch, .float8 = float8, .bfloat16_gradients = bfloat16_gradients};
-  for (EngineFile& file : engine_files(given_plan(plan, step), step, request)) {
-    files.emplace_back(std::move(file.engine), std::move(file.name), std::move(file.text), std::move(file.why_not),
+  for (PlanExport& file : export_plan(parse_plan(plan, step), step, request)) {
+    files.emplace_back(std::move(file.framework), std::move(file.name), std::move(file.text), std::move(file.why_not),
                        std::move(file.differs));
   }
   return files;
@@ -120,13 +120,13 @@ std::vector<EngineTuple> files_of_engines(const Graph& step, const std::string& 
 }  // namespace
 
 void bind_pipelines(py::module_& m) {
-  m.def("engine_files", &files_of_engines, py::arg("step"), py::arg("plan"), py::arg("sequence") = 0,
+  m.def("export_plan", &files_of_engines, py::arg("step"), py::arg("plan"), py::arg("sequence") = 0,
         py::arg("batch") = 0, py::arg("float8") = false, py::arg("bfloat16_gradients") = false,
         py::call_guard<CppCall>(),
         "Exports a plan (JSON of `shadowgraph plan --json`) to the configuration files of all target frameworks: "
         "[(framework, file name, text, reason for no file, differences from the plan)]. `step` is the captured step of "
         "one micro-batch on one device.");
-  m.def("_layouts_script", &layouts_script);
+  m.def("_layouts_script", &sharding_script);
   m.def("_pipeline_options", [] { return options_of(PipelineRunOptions::table()); });
   py::class_<PipelineSchedule, std::shared_ptr<PipelineSchedule>>(
       m, "PipelineSchedule", "Order of the actions of each pipeline rank on stages and micro-batches.")
@@ -188,18 +188,18 @@ void bind_pipelines(py::module_& m) {
           "Writes MLCommons Chakra execution traces for network simulators, one file per process. Returns the number "
           "of files.")
       .def("__str__", [](const PipelineRun& run) { return to_text(run); });
-  py::class_<RankGraphsRun, std::shared_ptr<RankGraphsRun>>(m, "RanksRun",
-                                                            "Simulation of captured graphs of several ranks.")
+  py::class_<DistributedRun, std::shared_ptr<DistributedRun>>(m, "DistributedRun",
+                                                              "Simulation of captured graphs of several ranks.")
       .def(py::init(&run_ranks), py::arg("graphs"), py::arg("ranks"), py::arg("spec") = "",
            py::arg("interconnect") = "", py::call_guard<CppCall>(),
            "ranks: for each graph, the rank it was captured as, followed by identical ranks.")
-      .def_property_readonly("seconds", &RankGraphsRun::seconds,
+      .def_property_readonly("seconds", &DistributedRun::seconds,
                              "Time of a step in seconds, from the first kernel to the last.")
-      .def("dict", [](const RankGraphsRun& run) { return to_python(to_json(run)); })
+      .def("dict", [](const DistributedRun& run) { return to_python(to_json(run)); })
       .def(
-          "chrome_trace", [](const RankGraphsRun& run) { return to_chrome_trace(run); },
+          "chrome_trace", [](const DistributedRun& run) { return to_chrome_trace(run); },
           "Returns a trace for ui.perfetto.dev with all simulated ranks and transfers.")
-      .def("__str__", [](const RankGraphsRun& run) { return to_text(run); });
+      .def("__str__", [](const DistributedRun& run) { return to_text(run); });
 }
 
 }  // namespace shadowgraph::python

@@ -51,18 +51,18 @@ void register_devices_of(const std::string& name, const std::string& operands, c
 
 void bind_addresses(py::module_& m) {
   m.def(
-      "pretended_address",
+      "fake_address",
       [](const at::Tensor& tensor) {
         return tensor.numel() == 0 ? 0
-                                   : pretended_address(tensor.storage()) +
+                                   : fake_address(tensor.storage()) +
                                          static_cast<uintptr_t>(tensor.storage_offset()) * tensor.element_size();
       },
       "Returns a made-up data pointer, distinct for each storage. It must not be dereferenced.", py::arg("tensor"));
   m.def(
-      "pretended_storage_address",
+      "fake_storage_address",
       [](const c10::Storage& storage) -> std::optional<uintptr_t> {
-        if (detect_fake_mode({}) == nullptr && !has_pretended_address(storage)) return std::nullopt;
-        return pretended_address(storage);
+        if (detect_fake_mode({}) == nullptr && !has_fake_address(storage)) return std::nullopt;
+        return fake_address(storage);
       },
       "Returns the made-up data pointer of a meta storage, or None if no fake tensor is known to use it.",
       py::arg("storage"));

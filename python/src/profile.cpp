@@ -123,7 +123,7 @@ std::pair<py::object, std::string> what_if_of(const GraphProfile& p, std::option
                       .zero_stage = zero_stage,
                       .ranks = ranks,
                       .device = p.costs.device};
-  WhatIfAnswer answer;
+  WhatIfResult answer;
   {
     const CppCall call;
     answer = what_if(*p.graph, change);
@@ -159,7 +159,7 @@ py::object calibrate_by_trace(const std::string& trace, const std::string& outpu
              {"spec", to_json(calibration.spec)},
              {"links", calibration.links ? to_json(*calibration.links) : nlohmann::json()},
              {"left_out", nlohmann::json::array()}};
-    for (const TraceLeftOut& left : calibration.left_out) {
+    for (const SkippedCalls& left : calibration.left_out) {
       found["left_out"].push_back(
           {{"op", left.op}, {"reason", left.reason}, {"calls", left.calls}, {"seconds", left.seconds}});
     }
@@ -181,9 +181,9 @@ py::object to_python(const nlohmann::json& json) {
 void bind_profile(py::module_& m) {
   m.def("calibrate", &calibrate_by_trace, py::arg("trace"), py::arg("output") = "", py::arg("links") = "",
         py::arg("spec") = "");
-  m.def("profile_figures", [] {
+  m.def("profile_metrics", [] {
     py::list figures;
-    for (const ProfileFigure& figure : profile_figures()) {
+    for (const ProfileMetric& figure : profile_metrics()) {
       figures.append(py::dict(py::arg("key") = figure.key, py::arg("name") = figure.name(),
                               py::arg("unit") = to_string(figure.unit), py::arg("doc") = figure.doc,
                               py::arg("label") = figure.label, py::arg("required") = figure.required,
@@ -192,7 +192,7 @@ void bind_profile(py::module_& m) {
     return figures;
   });
   py::class_<GraphProfile, std::shared_ptr<GraphProfile>> report(m, "Profile");
-  for (const ProfileFigure& figure : profile_figures()) {
+  for (const ProfileMetric& figure : profile_metrics()) {
     report.def_property_readonly(
         figure.name().c_str(), [&figure](const GraphProfile& p) { return figure.value(p.costs); }, figure.doc.c_str());
   }
@@ -224,7 +224,7 @@ void bind_profile(py::module_& m) {
           [](const GraphProfile& p, const std::string& group, int depth, size_t rows) {
             const SummaryOptions options{
                 .grouping = parse<SummaryGrouping>(group, "group"), .depth = depth, .max_rows = rows};
-            return report_head(p.costs) + to_text(p.costs.summary(options)) + "\n" + to_text(p.costs);
+            return fit_summary(p.costs) + to_text(p.costs.summary(options)) + "\n" + to_text(p.costs);
           },
           py::arg("group") = "module", py::arg("depth") = 0, py::arg("rows") = 40,
           "Returns the tables of the command line tool as text.\n\n"

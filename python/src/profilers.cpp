@@ -47,14 +47,14 @@ std::vector<ProfiledNode> nodes_of(const ProfilePointer& profile) {
 // ---- Costs of a node; None if unknown
 
 template <class Profiler, size_t kIndex>
-std::optional<double> figure(const ProfiledNode& node) {
+std::optional<double> metric(const ProfiledNode& node) {
   std::array<std::optional<double>, 4> all;
   Profiler().measure(node.profile->costs, checked_id(node), all);
   return all[kIndex];
 }
 template <class Profiler, size_t kIndex>
 std::optional<int64_t> count(const ProfiledNode& node) {
-  const std::optional<double> number = figure<Profiler, kIndex>(node);
+  const std::optional<double> number = metric<Profiler, kIndex>(node);
   return number ? std::optional(static_cast<int64_t>(*number)) : std::nullopt;
 }
 template <int64_t NodeFlops::*kMember>
@@ -71,53 +71,53 @@ int64_t traffic(const ProfiledNode& node) {
 
 // ---- Rules defined in Python
 
-[[noreturn]] void refuse(const std::string& figure, const ProfiledNode& node, const std::string& what) {
-  throw Error(fmt::format("the rule for '{}' {} for `{}`; it must return a finite number, or None if unknown", figure,
+[[noreturn]] void refuse(const std::string& metric, const ProfiledNode& node, const std::string& what) {
+  throw Error(fmt::format("the rule for '{}' {} for `{}`; it must return a finite number, or None if unknown", metric,
                           what, to_text(*node.graph, node.id)));
 }
 
-std::optional<double> number_of(const std::string& figure, const ProfiledNode& node, py::handle result) {
+std::optional<double> number_of(const std::string& metric, const ProfiledNode& node, py::handle result) {
   if (result.is_none()) return std::nullopt;
   const double number = PyFloat_AsDouble(result.ptr());
   if (PyErr_Occurred() != nullptr) {
     PyErr_Clear();
-    refuse(figure, node, "returned " + std::string(py::repr(result)));
+    refuse(metric, node, "returned " + std::string(py::repr(result)));
   }
-  if (!std::isfinite(number)) refuse(figure, node, fmt::format("returned {}", number));
+  if (!std::isfinite(number)) refuse(metric, node, fmt::format("returned {}", number));
   return number;
 }
 
-py::object call_rule(const std::string& figure, const ProfiledNode& node, const py::object& rule) {
+py::object call_rule(const std::string& metric, const ProfiledNode& node, const py::object& rule) {
   try {
     return rule(node);
   } catch (py::error_already_set& error) {
-    refuse(figure, node, fmt::format("raised {}", error.what()));
+    refuse(metric, node, fmt::format("raised {}", error.what()));
   }
 }
 
-// A Python object with figures() and measure(node).
+// A Python object with metrics() and measure(node).
 class PythonProfiler final : public NodeProfiler {
  public:
   PythonProfiler(py::object object, ProfilePointer profile) : object_(std::move(object)), profile_(std::move(profile)) {
-    for (const py::handle figure : object_.attr("figures")()) {
-      const auto [name, unit] = figure.cast<std::pair<std::string, std::string>>();
-      figures_.push_back({name, unit});
+    for (const py::handle metric : object_.attr("metrics")()) {
+      const auto [name, unit] = metric.cast<std::pair<std::string, std::string>>();
+      metrics_.push_back({name, unit});
     }
-    if (figures_.empty())
-      throw Error("figures() of the profiler " + std::string(py::repr(object_)) + " is empty; return [(name, unit)]");
+    if (metrics_.empty())
+      throw Error("metrics() of the profiler " + std::string(py::repr(object_)) + " is empty; return [(name, unit)]");
   }
-  std::vector<NodeFigure> figures() const override { return figures_; }
+  std::vector<NodeMetric> metrics() const override { return metrics_; }
   void measure(const Profile&, NodeId id, std::span<std::optional<double>> into) const override {
     const ProfiledNode node{{profile_->graph, id}, profile_};
-    const py::object results = call_rule(figures_[0].name, node, object_.attr("measure"));
+    const py::object results = call_rule(metrics_[0].name, node, object_.attr("measure"));
     if (!py::isinstance<py::sequence>(results) || py::len(results) != into.size()) {
       refuse(
-          figures_[0].name, node,
+          metrics_[0].name, node,
           fmt::format("returned {} instead of a sequence of {} values", std::string(py::repr(results)), into.size()));
     }
     size_t i = 0;
     for (const py::handle result : results) {
-      into[i] = number_of(figures_[i].name, node, result);
+      into[i] = number_of(metrics_[i].name, node, result);
       ++i;
     }
   }
@@ -125,20 +125,20 @@ class PythonProfiler final : public NodeProfiler {
  private:
   py::object object_;
   ProfilePointer profile_;
-  std::vector<NodeFigure> figures_;
+  std::vector<NodeMetric> metrics_;
 };
 
 struct PyTable {
   ProfilePointer profile;
   NodeTable table;
 
-  size_t figure(const std::string& name) const {
-    const auto& all = table.figures();
-    const auto found = std::find_if(all.begin(), all.end(), [&](const NodeFigure& one) { return one.name == name; });
+  size_t metric(const std::string& name) const {
+    const auto& all = table.metrics();
+    const auto found = std::find_if(all.begin(), all.end(), [&](const NodeMetric& one) { return one.name == name; });
     if (found != all.end()) return static_cast<size_t>(found - all.begin());
     std::string names;
-    for (const NodeFigure& one : all) names += (names.empty() ? "" : ", ") + one.name;
-    throw Error("unknown figure '" + name + "'; the profilers have " + names);
+    for (const NodeMetric& one : all) names += (names.empty() ? "" : ", ") + one.name;
+    throw Error("unknown metric '" + name + "'; the profilers have " + names);
   }
 };
 
@@ -154,7 +154,7 @@ class Profilers {
     Step step;
     if (py::isinstance<py::str>(profiler)) {
       if (PyCallable_Check(rule.ptr()) == 0) {
-        throw Error("the figure '" + profiler.cast<std::string>() + "' requires rule=, a function of a node");
+        throw Error("the metric '" + profiler.cast<std::string>() + "' requires rule=, a function of a node");
       }
       step = [name = profiler.cast<std::string>(), unit, rule](GraphProfiler& to, const ProfilePointer& profile) {
         to.add(name, unit, [=](const Profile&, NodeId id) {
@@ -166,13 +166,13 @@ class Profilers {
       step = [own = profiler.cast<std::shared_ptr<NodeProfiler>>()](GraphProfiler& to, const ProfilePointer&) {
         to.add(std::shared_ptr<const NodeProfiler>(own));
       };
-    } else if (py::hasattr(profiler, "figures") && py::hasattr(profiler, "measure")) {
+    } else if (py::hasattr(profiler, "metrics") && py::hasattr(profiler, "measure")) {
       step = [profiler](GraphProfiler& to, const ProfilePointer& profile) {
         to.add(std::make_shared<const PythonProfiler>(profiler, profile));
       };
     } else {
       throw Error(
-          "profiler= must be a profiler, an object with figures() and measure(node), or the name of a figure, "
+          "profiler= must be a profiler, an object with metrics() and measure(node), or the name of a metric, "
           "not " +
           std::string(py::repr(profiler)));
     }
@@ -212,22 +212,22 @@ void bind_profiled_node(py::module_& m) {
       .def_property_readonly("saved_bytes", &count<MemoryProfiler, 1>,
                              "Bytes of activations saved for backward, counted at the first node that saves them.")
       .def_property_readonly("scratch_bytes", &count<MemoryProfiler, 2>, "Temporary memory of the kernel.")
-      .def_property_readonly("seconds", &figure<TimeProfiler, 0>,
+      .def_property_readonly("seconds", &metric<TimeProfiler, 0>,
                              "Estimated kernel time. None without a device spec, and for collectives.")
       .def_property_readonly("wire_bytes", &count<CommunicationProfiler, 0>, "Bytes sent by this process.")
-      .def_property_readonly("communication_seconds", &figure<CommunicationProfiler, 1>,
+      .def_property_readonly("communication_seconds", &metric<CommunicationProfiler, 1>,
                              "Estimated time of a collective; None without an interconnect spec.");
 }
 
 void bind_own_profilers(py::module_& m) {
-  const auto figures = [](const NodeProfiler& profiler) {
+  const auto metrics = [](const NodeProfiler& profiler) {
     std::vector<std::pair<std::string, std::string>> all;
-    for (const NodeFigure& one : profiler.figures()) all.emplace_back(one.name, one.unit);
+    for (const NodeMetric& one : profiler.metrics()) all.emplace_back(one.name, one.unit);
     return all;
   };
   py::class_<NodeProfiler, std::shared_ptr<NodeProfiler>>(m, "NodeProfiler",
                                                           "Base class of profilers, which compute costs per node.")
-      .def("figures", figures, "Returns [(name, unit)] of the columns it adds to a table.");
+      .def("metrics", metrics, "Returns [(name, unit)] of the columns it adds to a table.");
   py::class_<FlopProfiler, NodeProfiler, std::shared_ptr<FlopProfiler>>(
       m, "FlopProfiler", "Computes matmul_flops, elementwise_flops, transcendental.")
       .def(py::init());
@@ -253,10 +253,10 @@ void bind_table_of_nodes(py::module_& m) {
       });
   py::class_<PyTable>(m, "NodeTable", "Costs per node. Backward nodes with a known forward node are part of its row.")
       .def_property_readonly(
-          "figures",
+          "metrics",
           [](const PyTable& t) {
             std::vector<std::pair<std::string, std::string>> all;
-            for (const NodeFigure& one : t.table.figures()) all.emplace_back(one.name, one.unit);
+            for (const NodeMetric& one : t.table.metrics()) all.emplace_back(one.name, one.unit);
             return all;
           },
           "[(name, unit)]")
@@ -271,17 +271,17 @@ void bind_table_of_nodes(py::module_& m) {
       .def(
           "at",
           [](const PyTable& t, const PyNode& node, const std::string& name) {
-            const size_t index = t.figure(name);
+            const size_t index = t.metric(name);
             if (!t.table.has(profiled(t.profile, node).id)) {
               throw Error("the node has no row in the table; its costs are part of its forward node");
             }
             return t.table.at(node.id, index);
           },
-          "Returns a cost of a node. Raises Error for a node without a row, or an unknown figure.", py::arg("node"),
-          py::arg("figure"))
+          "Returns a cost of a node. Raises Error for a node without a row, or an unknown metric.", py::arg("node"),
+          py::arg("metric"))
       .def(
-          "total", [](const PyTable& t, const std::string& name) { return t.table.total(t.figure(name)); },
-          "Returns the total of a cost over all nodes.", py::arg("figure"))
+          "total", [](const PyTable& t, const std::string& name) { return t.table.total(t.metric(name)); },
+          "Returns the total of a cost over all nodes.", py::arg("metric"))
       .def(
           "csv", [](const PyTable& t) { return to_csv(t.table); },
           "Returns CSV with a line per node: node, phase, module, op, source, then each cost, its backward_ cost, and "
@@ -311,10 +311,10 @@ void bind_profilers(py::module_& m) {
       .def("add", &Profilers::add, py::return_value_policy::reference_internal, py::arg("profiler"),
            py::arg("unit") = "", py::arg("rule") = py::none(),
            "Adds a profiler and returns self.\n\n"
-           "profiler: a built-in profiler; an object with figures(), which returns [(name, unit)], and measure(node), "
-           "which returns a sequence of numbers, None if unknown; or the name of a figure.\n"
+           "profiler: a built-in profiler; an object with metrics(), which returns [(name, unit)], and measure(node), "
+           "which returns a sequence of numbers, None if unknown; or the name of a metric.\n"
            "unit, rule: for a name, its unit and a function of a node.\n\n"
-           "Rules get nodes as in `Report.nodes`. Raises Error for duplicate names.")
+           "Rules get nodes as in `Profile.nodes`. Raises Error for duplicate names.")
       .def("run", &Profilers::run, py::arg("report"),
            "Returns the table of a report. Raises Error if a rule raises or returns an invalid value.");
 }

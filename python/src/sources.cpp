@@ -17,7 +17,7 @@ void bind_sources(py::module_& m) {
   m.def(
       "name_nodes",
       [] {
-        CaptureSession* const session = CaptureSession::current();
+        Capture* const session = Capture::current();
         if (session == nullptr) throw Error("no capture is active on this thread");
         current_node.clear();
         session->set_locate(&location);

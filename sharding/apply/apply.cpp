@@ -57,7 +57,7 @@ std::vector<int64_t> dense_like(std::span<const int64_t> sizes, std::span<const 
 
 class Application {
  public:
-  Application(const Graph& graph, const ShardingPlan& plan, int64_t rank, const ApplyOptions& options)
+  Application(const Graph& graph, const GraphLayouts& plan, int64_t rank, const ApplyOptions& options)
       : read_(clone(graph)),
         plan_(plan),
         rank_(rank),
@@ -228,7 +228,7 @@ class Application {
     const at::Tensor& full = read_.constant(constant.constant);
     if (!full.defined() || full.is_meta())
       fail(node, "the contents of the constant are unknown, so it cannot be sharded");
-    return Argument::of_constant(made_.add_constant(local_part(full, layout, plan_.mesh, rank_)));
+    return Argument::of_constant(made_.add_constant(local_shard(full, layout, plan_.mesh, rank_)));
   }
 
   // An alias has no operator to run on the local tensor. It must be the same part of the local tensor as of the whole
@@ -279,7 +279,7 @@ class Application {
     }
     check_fresh(node, value, local);
     const uint32_t version = version_of(value);
-    const PhaseId phase = phase_of_copies(read_, node);
+    const PhaseId phase = phase_of_layout_changes(read_, node);
     std::vector<Copy>& copies = copies_[value];
     for (const Copy& copy : copies) {
       if (copy.version == version && copy.phase == phase && copy.layout == wanted) return {copy.made, version};
@@ -304,7 +304,7 @@ class Application {
   ValueId redistributed(NodeId node, ValueId value, const LocalValue& local, const Layout& wanted) {
     const RedistributionPlanner& planner = options_.planner != nullptr ? *options_.planner : *planner_;
     const auto bytes = static_cast<int64_t>(c10::elementSize(read_.value(value).dtype));
-    const Redistribution way = planner.way(read_.sizes(value), bytes, local.layout, wanted);
+    const Redistribution way = planner.path(read_.sizes(value), bytes, local.layout, wanted);
     if (!way.possible) {
       fail(node, fmt::format("no redistribution from {} to {} exists for a tensor of sizes [{}]",
                              to_string(local.layout), to_string(wanted), fmt::join(read_.sizes(value), ", ")));
@@ -357,7 +357,7 @@ class Application {
   }
 
   void check_random(NodeId node, const NodeLayouts& layouts) const {
-    if (options_.random_parts || !effects_.random(node) || !rules().strategies(read_, node).random) return;
+    if (options_.shard_random || !effects_.random(node) || !rules().strategies(read_, node).random) return;
     const auto cut = [](const Layout& layout) {
       return std::any_of(layout.begin(), layout.end(), [](const Placement& p) { return p.is_shard(); });
     };
@@ -367,7 +367,7 @@ class Application {
     }
     fail(node,
          fmt::format("it draws random numbers and its tensors are sharded ({} to {}), so the numbers would differ "
-                     "from those of a single device; set ApplyOptions::random_parts to allow it",
+                     "from those of a single device; set ApplyOptions::shard_random to allow it",
                      text_of(layouts.operands), text_of(layouts.results)));
   }
 
@@ -671,7 +671,7 @@ class Application {
   }
 
   Graph read_;  // a copy, since rules add lists of local sizes to it
-  const ShardingPlan& plan_;
+  const GraphLayouts& plan_;
   int64_t rank_;
   const ApplyOptions& options_;
   std::optional<ShardingRules> rules_;
@@ -691,7 +691,7 @@ class Application {
   std::vector<std::pair<size_t, Argument>> replaced_;  // replaced arguments of the current node, by position
 };
 
-ShardedGraph apply(const Graph& graph, const ShardingPlan& plan, int64_t rank, const ApplyOptions& options) {
+ShardedGraph apply(const Graph& graph, const GraphLayouts& plan, int64_t rank, const ApplyOptions& options) {
   return ShardedGraph::of(Application(graph, plan, rank, options).run());
 }
 

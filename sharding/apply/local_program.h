@@ -76,7 +76,7 @@ class LocalProgram {
  private:
   const Graph& read_;
   Graph& made_;
-  CallsOnFakes calls_;
+  FakeCallRunner calls_;
   BelowAutograd below_;
   NodeId model_;
   std::string redistribution_;

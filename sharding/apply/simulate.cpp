@@ -27,7 +27,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/calls/own_generators.h"
+#include "core/calls/program_generators.h"
 #include "core/fake/process_groups.h"
 #include "shadowgraph/capture/replay.h"
 #include "shadowgraph/error.h"
@@ -355,7 +355,7 @@ ShardedGraph ShardedGraph::of(Graph graph) {
   return sharded;
 }
 
-at::Tensor local_part(const at::Tensor& full, const Layout& layout, const DeviceMesh& mesh, int64_t rank) {
+at::Tensor local_shard(const at::Tensor& full, const Layout& layout, const DeviceMesh& mesh, int64_t rank) {
   const DimensionCuts cuts = cuts_of(full.sizes(), layout, mesh);
   for (size_t axis = 0; axis < layout.size(); ++axis) {
     if (layout[axis].is_partial() && layout[axis].op == PartialOp::kSum && mesh.coordinate(rank, axis) != 0) {
@@ -365,8 +365,8 @@ at::Tensor local_part(const at::Tensor& full, const Layout& layout, const Device
   return part_of(full.reshape(cuts.expanded), cuts, mesh, rank).reshape(cuts.local).clone(at::MemoryFormat::Contiguous);
 }
 
-at::Tensor whole_of(std::span<const at::Tensor> parts, const Layout& layout, const DeviceMesh& mesh,
-                    std::span<const int64_t> sizes) {
+at::Tensor full_tensor(std::span<const at::Tensor> parts, const Layout& layout, const DeviceMesh& mesh,
+                       std::span<const int64_t> sizes) {
   const DimensionCuts cuts = cuts_of(sizes, layout, mesh);
   if (parts.size() != static_cast<size_t>(mesh.size())) {
     throw Error(fmt::format("got {} shards of a tensor for mesh {}", parts.size(), mesh.to_string()));
@@ -417,7 +417,7 @@ at::Tensor local_input(const ShardedGraph& sharded, size_t input, const at::Tens
     throw Error(fmt::format("{} must have sizes [{}], not [{}]", tensor.name, fmt::join(tensor.sizes, ", "),
                             fmt::join(whole.sizes(), ", ")));
   }
-  at::Tensor part = local_part(whole, tensor.layout, sharded.mesh, sharded.rank);
+  at::Tensor part = local_shard(whole, tensor.layout, sharded.mesh, sharded.rank);
   size_t next = 0;
   for (const NodeId node : sharded.graph.nodes()) {
     if (sharded.graph.node(node).target.index > target_of(Builtin::kInput).index || next++ != input) continue;
@@ -430,7 +430,7 @@ at::Tensor local_input(const ShardedGraph& sharded, size_t input, const at::Tens
   return part;
 }
 
-std::vector<ShardedGraph> apply_to_all(const Graph& graph, const ShardingPlan& plan, const ApplyOptions& options) {
+std::vector<ShardedGraph> apply_to_all(const Graph& graph, const GraphLayouts& plan, const ApplyOptions& options) {
   std::vector<ShardedGraph> ranks;
   for (int64_t rank = 0; rank < plan.mesh.size(); ++rank) ranks.push_back(apply(graph, plan, rank, options));
   return ranks;
@@ -449,7 +449,7 @@ SimulatedRun simulate(std::span<const ShardedGraph> ranks, std::span<const at::T
   }
   // The program's generators are advanced by rank 0; the other ranks start from the same state.
   std::vector<std::map<std::string, at::Generator>> own_generators(ranks.size());
-  for (size_t rank = 1; rank < ranks.size(); ++rank) own_generators[rank] = copies_of_generators(ranks[rank].graph);
+  for (size_t rank = 1; rank < ranks.size(); ++rank) own_generators[rank] = copy_generators(ranks[rank].graph);
   std::vector<std::thread> threads;
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     threads.emplace_back([&, rank] {
@@ -484,7 +484,7 @@ SimulatedRun simulate(std::span<const ShardedGraph> ranks, std::span<const at::T
     std::vector<at::Tensor> parts;
     for (size_t rank = 0; rank < ranks.size(); ++rank) parts.push_back(part_of(rank));
     try {
-      return whole_of(parts, tensor.layout, mesh, tensor.sizes);
+      return full_tensor(parts, tensor.layout, mesh, tensor.sizes);
     } catch (const Error& error) {
       throw Error(fmt::format("{}: {}", what, error.what()));
     }

@@ -45,9 +45,9 @@ DeviceMesh DeviceMesh::parse(std::string_view text) {
       at = end + 1;
     }
   }
-  if (mesh.axes.empty() || mesh.axes.size() > kMostMeshAxes) {
+  if (mesh.axes.empty() || mesh.axes.size() > kMaxMeshAxes) {
     throw Error(fmt::format("mesh \"{}\" has {} axes; the number must be between 1 and {}", text, mesh.axes.size(),
-                            kMostMeshAxes));
+                            kMaxMeshAxes));
   }
   std::set<std::string> names;
   int64_t devices = 1;
@@ -91,8 +91,8 @@ std::string DeviceMesh::to_string() const {
 // ---- Text
 
 Layout::Layout(std::span<const Placement> placements) : size_(static_cast<uint8_t>(placements.size())) {
-  if (placements.size() > kMostMeshAxes) {
-    throw Error(fmt::format("a layout of {} axes; the maximum is {}", placements.size(), kMostMeshAxes));
+  if (placements.size() > kMaxMeshAxes) {
+    throw Error(fmt::format("a layout of {} axes; the maximum is {}", placements.size(), kMaxMeshAxes));
   }
   std::copy(placements.begin(), placements.end(), placements_.begin());
 }
@@ -181,7 +181,7 @@ std::optional<DimensionCuts> DimensionCuts::of(std::span<const int64_t> sizes, c
     if (layout[axis].is_shard() && layout[axis].dim >= sizes.size()) return std::nullopt;
   }
   for (size_t dim = 0; dim < sizes.size(); ++dim) {
-    std::array<uint8_t, kMostMeshAxes> axes{};
+    std::array<uint8_t, kMaxMeshAxes> axes{};
     size_t count = 0;
     for (size_t axis = 0; axis < layout.size(); ++axis) {
       if (layout[axis].is_shard() && layout[axis].dim == dim) axes[count++] = static_cast<uint8_t>(axis);
@@ -297,7 +297,7 @@ int64_t stretches(const Layout& layout, size_t axis, const DeviceMesh& mesh) {
   return stretches;
 }
 
-int64_t blocks_of_pieces(const Layout& layout, size_t axis, std::span<const int64_t> sizes, const DeviceMesh& mesh) {
+int64_t piece_block_count(const Layout& layout, size_t axis, std::span<const int64_t> sizes, const DeviceMesh& mesh) {
   const Placement& cut = layout[axis];
   const std::optional<std::vector<int64_t>> local = local_sizes(sizes, layout, mesh);
   if (!cut.is_shard() || !local) return 1;
@@ -442,8 +442,8 @@ struct RedistributionPlanner::State {
       seconds += cost.seconds();
       priced.wire = cost.wire;
     };
-    const bool scattered_before = step.from.is_shard() && blocks_of_pieces(before, step.axis, sizes, mesh) != 1;
-    const bool scattered_after = step.to.is_shard() && blocks_of_pieces(step.after, step.axis, sizes, mesh) != 1;
+    const bool scattered_before = step.from.is_shard() && piece_block_count(before, step.axis, sizes, mesh) != 1;
+    const bool scattered_after = step.to.is_shard() && piece_block_count(step.after, step.axis, sizes, mesh) != 1;
     switch (step.kind) {
       case RedistributionKind::kSlice:
         copy(bytes_after);
@@ -502,8 +502,8 @@ RedistributionPlanner::~RedistributionPlanner() = default;
 RedistributionPlanner::RedistributionPlanner(RedistributionPlanner&&) noexcept = default;
 RedistributionPlanner& RedistributionPlanner::operator=(RedistributionPlanner&&) noexcept = default;
 
-Redistribution RedistributionPlanner::way(std::span<const int64_t> sizes, int64_t element_bytes, const Layout& from,
-                                          const Layout& to) const {
+Redistribution RedistributionPlanner::path(std::span<const int64_t> sizes, int64_t element_bytes, const Layout& from,
+                                           const Layout& to) const {
   Redistribution way;
   if (from == to) return way;
   way.possible = local_sizes(sizes, from, state_->mesh).has_value() && local_sizes(sizes, to, state_->mesh).has_value();

@@ -63,9 +63,11 @@ bool is_plain_view(const Graph& graph, NodeId node) {
   return graph.facts(node).is_view && !graph.facts(node).collective && !graph.is_placeholder(node);
 }
 
-ValueId behind_views(const Graph& graph, ValueId value) { return source_of(graph, value, Behind::kViews); }
+ValueId behind_views(const Graph& graph, ValueId value) { return source_of(graph, value, LookThrough::kViews); }
 
-bool is_weight(const Graph& graph, ValueId value) { return parameter_behind(graph, value, Behind::kCasts).valid(); }
+bool is_weight(const Graph& graph, ValueId value) {
+  return parameter_of_operand(graph, value, LookThrough::kCasts).valid();
+}
 
 // Returns true if neither operand of a backward product is a weight.
 bool is_weight_gradient(const Graph& graph, NodeId product) {
@@ -145,7 +147,7 @@ class GatherAgain {
     for (const InputGradientSum& sum : sums) count += again(sum);
     if (count > 0) {
       keep_parts();
-      die_at_last_use(graph_, changed_);
+      free_storages_after_last_use(graph_, changed_);
     }
     return count;
   }
@@ -435,7 +437,7 @@ void keep_sent_memory(Graph& graph) {
     if (graph.is_placeholder(collective)) continue;
     std::vector<StorageId> sent;
     graph.for_each_input(collective, [&](ValueId v) { sent.push_back(graph.value(v).storage); });
-    for (const StorageId storage : sent) graph.extend_life(storage, wait);
+    for (const StorageId storage : sent) graph.extend_lifetime(storage, wait);
   }
 }
 
@@ -505,8 +507,8 @@ OverlapResult overlap_collectives(Graph& rank, CollectiveOverlap overlap) {
   OverlapResult result;
   if (overlap == CollectiveOverlap::kNone) return result;
   const std::vector<InputGradientSum> sums = input_gradient_sums(rank);
-  result.sums_hidden = std::ssize(sums);
-  result.gathered_again = GatherAgain(rank).run(sums);
+  result.overlapped_reductions = std::ssize(sums);
+  result.regathered = GatherAgain(rank).run(sums);
   std::vector<DelayedNode> held;
   for (const InputGradientSum& sum : sums) {
     for (const NodeId weights : sum.weight_gradients) held.push_back({weights, sum.collective});
@@ -556,7 +558,7 @@ void HiddenCollectives::find_sums() {
       const ValueId beside = activation_operand(graph_, node);
       const bool backward = graph_.node(node).phase == Graph::kBackward;
       if (backward && beside.valid()) {
-        found.reduce = std::as_const(of_weights_)[source_of(graph_, beside, Behind::kViews)];
+        found.reduce = std::as_const(of_weights_)[source_of(graph_, beside, LookThrough::kViews)];
         found.scatter = found.reduce;
       } else if (backward) {
         found.weight_gradient = 2 * seconds(node);  // until the next sum: the weight gradient and the input gradient

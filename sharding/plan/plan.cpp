@@ -17,7 +17,7 @@ namespace shadowgraph {
 
 namespace {
 
-constexpr const char* kPlanFormat = "shadowgraph-sharding-plan";
+constexpr const char* kPlanFormat = "shadowgraph-layouts";
 constexpr int kPlanVersion = 1;
 
 nlohmann::json layout_texts(std::span<const Layout> layouts) {
@@ -55,15 +55,15 @@ std::vector<uint32_t> choice_in(const JsonPlace& list) {
   return choice;
 }
 
-std::optional<GivenChoice> choice_of(const nlohmann::json& json, const std::string& name) {
+std::optional<AssignmentChoice> choice_of(const nlohmann::json& json, const std::string& name) {
   const JsonPlace place(json, name);
-  if (place.is_list()) return GivenChoice{.choice = choice_in(place), .cost = "", .name = name};
+  if (place.is_list()) return AssignmentChoice{.choice = choice_in(place), .cost = "", .name = name};
   if (!place.is_object() || place.text_or("format", "") != kSolutionFormat) return std::nullopt;
   if (place["version"].integer() != 1) place["version"].fail("must be 1");
   if (const auto why = place.find("why_infeasible"); why && !why->text().empty()) {
     throw Error(fmt::format("{} has no solution: {}", name, why->text()));
   }
-  return GivenChoice{.choice = choice_in(place["choice"]), .cost = place.text_or("cost", ""), .name = name};
+  return AssignmentChoice{.choice = choice_in(place["choice"]), .cost = place.text_or("cost", ""), .name = name};
 }
 
 std::vector<ShardingPin> layouts_by_name(const JsonPlace& place) {
@@ -89,7 +89,7 @@ std::vector<ShardingPin> layouts_by_name(const JsonPlace& place) {
 
 }  // namespace
 
-nlohmann::json to_json(const ShardingPlan& plan, const Graph& graph) {
+nlohmann::json to_json(const GraphLayouts& plan, const Graph& graph) {
   nlohmann::json json{{"format", kPlanFormat}, {"version", kPlanVersion}};
   for (const MeshAxis& axis : plan.mesh.axes) json["mesh"].push_back({{"name", axis.name}, {"size", axis.size}});
   json["nodes"] = nlohmann::json::array();
@@ -105,11 +105,11 @@ nlohmann::json to_json(const ShardingPlan& plan, const Graph& graph) {
   return json;
 }
 
-ShardingPlan sharding_plan_from_json(const nlohmann::json& json, const Graph& graph) {
+GraphLayouts graph_layouts_from_json(const nlohmann::json& json, const Graph& graph) {
   const JsonPlace place(json, "sharding plan");
   if (place["format"].text() != kPlanFormat) place["format"].fail(std::string("must be ") + kPlanFormat);
   if (place["version"].integer() != kPlanVersion) place["version"].fail(fmt::format("must be {}", kPlanVersion));
-  ShardingPlan plan;
+  GraphLayouts plan;
   std::string mesh;
   for (const JsonPlace& axis : place["mesh"].elements()) {
     mesh += fmt::format("{}{}={}", mesh.empty() ? "" : ",", axis["name"].text(), axis["size"].integer());
@@ -139,23 +139,24 @@ ShardingPlan sharding_plan_from_json(const nlohmann::json& json, const Graph& gr
   return plan;
 }
 
-std::vector<PlannedCopy> copies_of(const Graph& graph, const ShardingPlan& plan, const RedistributionPlanner& planner) {
+std::vector<LayoutChange> layout_changes(const Graph& graph, const GraphLayouts& plan,
+                                         const RedistributionPlanner& planner) {
   std::map<std::tuple<ValueId, uint32_t, std::string>, bool> made;
   IdMap<ValueId, const Layout*> layout_of;
-  std::vector<PlannedCopy> copies;
+  std::vector<LayoutChange> copies;
   for (const NodeId node : graph.nodes()) {
     const NodeTensors tensors = NodeTensors::of(graph, node);
     const NodeLayouts& layouts = plan.nodes[node];
-    const PhaseId phase = phase_of_copies(graph, node);
+    const PhaseId phase = phase_of_layout_changes(graph, node);
     for (size_t i = 0; i < tensors.operands.size(); ++i) {
       const ValueId value = tensors.operands[i];
       const Layout* from = std::as_const(layout_of)[value];
       if (from == nullptr || *from == layouts.operands[i]) continue;
       if (!made.try_emplace({value, phase.index, to_string(layouts.operands[i])}).second) continue;
-      PlannedCopy copy{.value = value, .phase = phase, .from = *from, .to = layouts.operands[i], .before = node};
-      copy.way = planner.way(graph.sizes(value), static_cast<int64_t>(c10::elementSize(graph.value(value).dtype)),
-                             copy.from, copy.to);
-      if (!copy.way.possible) {
+      LayoutChange copy{.value = value, .phase = phase, .from = *from, .to = layouts.operands[i], .before = node};
+      copy.path = planner.path(graph.sizes(value), static_cast<int64_t>(c10::elementSize(graph.value(value).dtype)),
+                               copy.from, copy.to);
+      if (!copy.path.possible) {
         throw Error(fmt::format("{} needs an operand with layout {}, which cannot be made from {}",
                                 graph.target(node).name(), to_string(copy.to), to_string(copy.from)));
       }
@@ -166,7 +167,7 @@ std::vector<PlannedCopy> copies_of(const Graph& graph, const ShardingPlan& plan,
   return copies;
 }
 
-AssignmentCost GivenChoice::of(const AssignmentProblem& problem) const {
+AssignmentCost AssignmentChoice::of(const AssignmentProblem& problem) const {
   if (choice.size() != problem.nodes.size()) {
     throw Error(fmt::format("{} has choices for {} nodes, but the problem has {}; it belongs to another problem", name,
                             choice.size(), problem.nodes.size()));
@@ -185,21 +186,21 @@ AssignmentCost GivenChoice::of(const AssignmentProblem& problem) const {
   return found;
 }
 
-GivenChoice read_choice(std::string_view text, const std::string& name) {
+AssignmentChoice read_assignment_choice(std::string_view text, const std::string& name) {
   const nlohmann::json json = parse_json(text, name);
   if (auto choice = choice_of(json, name)) return std::move(*choice);
   throw ParseError(fmt::format("{}: expected a list of strategies or a {}", name, kSolutionFormat), 0, 0);
 }
 
-GivenAnswer read_answer(std::string_view text, const std::string& name, const Graph& graph) {
+ImportedSolution read_solution(std::string_view text, const std::string& name, const Graph& graph) {
   const nlohmann::json json = parse_json(text, name);
-  GivenAnswer answer;
+  ImportedSolution answer;
   answer.choice = choice_of(json, name);
   if (answer.choice) return answer;
   const JsonPlace place(json, name);
   if (!place.is_object()) place.fail("must be an object or a list of strategies");
   if (place.find("format")) {
-    answer.plan = sharding_plan_from_json(json, graph);
+    answer.plan = graph_layouts_from_json(json, graph);
   } else {
     answer.layouts = layouts_by_name(place);
   }

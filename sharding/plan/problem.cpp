@@ -163,7 +163,7 @@ NodeStrategies ShardingProblemBuilder::strategies_of(NodeId node, const NodeTens
   } else {
     strategies = rules_.strategies(graph_, node, factors_);
   }
-  if (strategies.random && !options_.cut_random) strategies.axis.resize(1);
+  if (strategies.random && !options_.shard_random) strategies.axis.resize(1);
   return strategies;
 }
 
@@ -180,7 +180,7 @@ uint32_t ShardingProblemBuilder::make_variable(NodeId node, const NodeTensors& t
   AssignmentNode made;
   const double fixed = time.seconds - std::max(time.compute, time.memory);
   const bool parameter = graph_.node(node).target == target_of(Builtin::kParameter);
-  const double byte = parameter ? options_.parameter_byte : 0;
+  const double byte = parameter ? options_.seconds_per_parameter_byte : 0;
   double whole_bytes = 0;
   for (size_t i = 0; i < tensors.size(); ++i) whole_bytes += static_cast<double>(graph_.logical_bytes(tensors[i]));
   for (const MeshStrategy& strategy : mesh) {
@@ -286,7 +286,7 @@ bool ShardingProblemBuilder::is_in_layer(NodeId node) const {
 }
 
 int64_t ShardingProblemBuilder::counted(int64_t times, bool in_layer) const {
-  return in_layer ? std::llround(static_cast<double>(times) * options_.layer_times) : times;
+  return in_layer ? std::llround(static_cast<double>(times) * options_.layer_repeats) : times;
 }
 
 bool ShardingProblemBuilder::is_kept(const LiveInterval& live) const {
@@ -294,7 +294,7 @@ bool ShardingProblemBuilder::is_kept(const LiveInterval& live) const {
 }
 
 int64_t ShardingProblemBuilder::cost_of_keeping(int64_t bytes) const {
-  return std::llround(options_.kept_byte * static_cast<double>(bytes) * 1e12);
+  return std::llround(options_.seconds_per_kept_byte * static_cast<double>(bytes) * 1e12);
 }
 
 // Adds the memory of results of a variable's nodes, over their lifetimes. Results that are freed together are one
@@ -403,7 +403,7 @@ std::vector<LiveInterval> ShardingProblemBuilder::stacked(std::vector<LiveInterv
 
 // Creates the edges of a sharding problem, from the producer of a tensor to its users, directly or through a copy
 // shared by the uses in a phase (see the picture at the top).
-PhaseId phase_of_copies(const Graph& graph, NodeId node) {
+PhaseId phase_of_layout_changes(const Graph& graph, NodeId node) {
   if (graph.node(node).target != target_of(Builtin::kGradient)) return graph.node(node).phase;
   return Graph::kOptimizer;
 }
@@ -418,7 +418,7 @@ void ShardingProblemBuilder::find_uses() {
       uses_of_[v].push_back({.node = node,
                              .variable = tensors[slot].variable,
                              .slot = tensors[slot].tensor,
-                             .phase = phase_of_copies(graph_, node),
+                             .phase = phase_of_layout_changes(graph_, node),
                              .tied = memory_.is_tied(graph_, node, v)});
       ++slot;
     });
@@ -549,7 +549,8 @@ ShardingProblemBuilder::MatrixKey ShardingProblemBuilder::matrix_key(const EdgeK
           .sizes = {graph_.sizes(edge.value).begin(), graph_.sizes(edge.value).end()},
           .element_bytes = static_cast<int64_t>(c10::elementSize(graph_.value(edge.value).dtype)),
           .tied = key.tied,
-          .kept = options_.kept_byte > 0 && std::ranges::any_of(edge.live, [&](const auto& l) { return is_kept(l); }),
+          .kept = options_.seconds_per_kept_byte > 0 &&
+                  std::ranges::any_of(edge.live, [&](const auto& l) { return is_kept(l); }),
           .reduce = picoseconds(beside.reduce),
           .scatter = picoseconds(beside.scatter),
           .gather = picoseconds(beside.gather),

@@ -129,11 +129,11 @@ std::vector<ShardingProblem::TensorOf> ShardingProblem::tensors_of(NodeId node) 
 
 std::span<const NodeId> ShardingProblem::nodes_of(uint32_t variable) const { return variables_[variable].nodes; }
 
-ShardingPlan ShardingProblem::plan(std::span<const uint32_t> choice) const {
+GraphLayouts ShardingProblem::plan(std::span<const uint32_t> choice) const {
   if (choice.size() != assignment_.nodes.size()) {
     throw Error(fmt::format("got {} choices for {} variables", choice.size(), assignment_.nodes.size()));
   }
-  ShardingPlan plan;
+  GraphLayouts plan;
   plan.mesh = mesh_;
   for (const NodeId node : graph_->nodes()) {
     const std::vector<TensorOf> tensors = tensors_of(node);
@@ -148,7 +148,7 @@ ShardingPlan ShardingProblem::plan(std::span<const uint32_t> choice) const {
   return plan;
 }
 
-std::optional<std::vector<uint32_t>> ShardingProblem::choice_of(const ShardingPlan& plan) const {
+std::optional<std::vector<uint32_t>> ShardingProblem::choice_of(const GraphLayouts& plan) const {
   std::vector<std::optional<uint32_t>> found(variables_.size());
   for (const NodeId node : graph_->nodes()) {
     const std::vector<TensorOf> tensors = tensors_of(node);
@@ -227,17 +227,17 @@ std::vector<Layout> ShardingProblem::layouts_of(NodeId placeholder) const {
   return layouts;
 }
 
-std::vector<PlannedTensor> ShardingProblem::placeholders(const ShardingPlan& plan) const {
-  std::vector<PlannedTensor> found;
+std::vector<PlaceholderLayout> ShardingProblem::placeholders(const GraphLayouts& plan) const {
+  std::vector<PlaceholderLayout> found;
   for (const NodeId node : graph_->nodes()) {
     if (!graph_->is_placeholder(node)) break;
     const NodeLayouts& layouts = plan.nodes[node];
     if (layouts.results.empty()) continue;
     const ValueId value = graph_->results(node)[0].ref.value;
-    PlannedTensor tensor{.name = placeholder_name(*graph_, node),
-                         .node = node,
-                         .layout = layouts.results[0],
-                         .bytes = graph_->logical_bytes(value)};
+    PlaceholderLayout tensor{.name = placeholder_name(*graph_, node),
+                             .node = node,
+                             .layout = layouts.results[0],
+                             .bytes = graph_->logical_bytes(value)};
     tensor.local_bytes = tensor.bytes / parts_of(tensor.layout, mesh_);
     found.push_back(std::move(tensor));
   }

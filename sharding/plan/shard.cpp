@@ -26,7 +26,7 @@
 namespace shadowgraph {
 
 // Returns the lines below the title, each ending with a newline.
-std::string text_of_verdict(const ShardingAnswer& answer) {
+std::string text_of_verdict(const ShardingResult& answer) {
   const ShardingVerdict& verdict = answer.verdict;
   std::string text = fmt::format("verdict: {} device{} at {:.0f} % of {} peak throughput", answer.plan.mesh.size(),
                                  answer.plan.mesh.size() == 1 ? "" : "s", verdict.efficiency * 100,
@@ -67,7 +67,7 @@ bool is_batch(const Graph& graph, const Effects& effects, NodeId node) {
   return !graph.sizes(value).empty() && effects.final_version(graph.value(value).storage) == 0;
 }
 
-AxisUse use_of(const Graph& graph, const ShardingPlan& plan) {
+AxisUse use_of(const Graph& graph, const GraphLayouts& plan) {
   const size_t axes = plan.mesh.axes.size();
   AxisUse use{
       .anything = std::vector<bool>(axes), .vocabulary = std::vector<bool>(axes), .batch = std::vector<bool>(axes)};
@@ -105,7 +105,7 @@ AxisUse use_of(const Graph& graph, const ShardingPlan& plan) {
 
 std::string axis_text(const MeshAxis& axis) { return fmt::format("{}={}", axis.name, axis.size); }
 
-void add_suggestions(const AxisUse& use, const ShardingOptions& sharding, const ShardingAnswer& answer,
+void add_suggestions(const AxisUse& use, const ShardingOptions& sharding, const ShardingResult& answer,
                      ShardingVerdict& verdict) {
   std::vector<std::string>& tries = verdict.tries;
   int64_t devices_in_use = 1;
@@ -145,21 +145,22 @@ void add_suggestions(const AxisUse& use, const ShardingOptions& sharding, const 
     tries.push_back(fmt::format("a larger batch: communication takes {:.1f} times as long as compute",
                                 answer.communication / answer.compute));
   }
-  if (use.random_whole && !sharding.cut_random)
-    tries.push_back("--cut-random: random operators are replicated on all devices");
+  if (use.random_whole && !sharding.shard_random)
+    tries.push_back("--shard-random: random operators are replicated on all devices");
   const bool vocabulary_whole = std::ranges::any_of(answer.plan.mesh.axes, [&](const MeshAxis& axis) {
     const auto a = static_cast<size_t>(&axis - answer.plan.mesh.axes.data());
     return axis.size > 1 && use.anything[a] && !use.vocabulary[a];
   });
   if (use.has_log_softmax && vocabulary_whole)
-    tries.push_back("--cut-vocabulary: log_softmax is replicated over some axis");
+    tries.push_back("--shard-vocabulary: log_softmax is replicated over some axis");
 }
 
-std::vector<PlannedTraffic> traffic_of(const Graph& graph, const ShardingPlan& plan, const ShardingProblem& problem) {
-  std::map<std::tuple<uint32_t, RedistributionKind, uint8_t>, PlannedTraffic> sums;
-  for (const PlannedCopy& copy : copies_of(graph, plan, problem.planner())) {
-    for (const RedistributionStep& step : copy.way.steps) {
-      PlannedTraffic& sum = sums[{copy.phase.index, step.kind, step.axis}];
+std::vector<RedistributionTraffic> traffic_of(const Graph& graph, const GraphLayouts& plan,
+                                              const ShardingProblem& problem) {
+  std::map<std::tuple<uint32_t, RedistributionKind, uint8_t>, RedistributionTraffic> sums;
+  for (const LayoutChange& copy : layout_changes(graph, plan, problem.planner())) {
+    for (const RedistributionStep& step : copy.path.steps) {
+      RedistributionTraffic& sum = sums[{copy.phase.index, step.kind, step.axis}];
       sum.phase = copy.phase.index < graph.phase_count() ? graph.phase_name(copy.phase) : "optimizer";
       sum.kind = to_string(step.kind);
       sum.axis = plan.mesh.axes[step.axis].name;
@@ -169,17 +170,17 @@ std::vector<PlannedTraffic> traffic_of(const Graph& graph, const ShardingPlan& p
       for (const int64_t size : sizes.value_or(std::vector<int64_t>{0})) bytes *= size;
       sum.bytes += bytes;
     }
-    if (!copy.way.steps.empty()) {
-      const RedistributionStep& step = copy.way.steps.front();
-      sums[{copy.phase.index, step.kind, step.axis}].seconds += seconds_of(copy.way.picoseconds);
+    if (!copy.path.steps.empty()) {
+      const RedistributionStep& step = copy.path.steps.front();
+      sums[{copy.phase.index, step.kind, step.axis}].seconds += seconds_of(copy.path.picoseconds);
     }
   }
-  std::vector<PlannedTraffic> traffic;
+  std::vector<RedistributionTraffic> traffic;
   for (auto& [key, sum] : sums) traffic.push_back(std::move(sum));
   return traffic;
 }
 
-Explanation explain(const Graph& graph, const ShardingProblem& problem, const ShardingAnswer& answer,
+Explanation explain(const Graph& graph, const ShardingProblem& problem, const ShardingResult& answer,
                     const std::string& name, const SolveOptions& solve_options) {
   std::optional<uint32_t> variable;
   for (const NodeId node : nodes_named(graph, name)) {
@@ -211,7 +212,7 @@ Explanation explain(const Graph& graph, const ShardingProblem& problem, const Sh
 }
 
 ApplyOptions options_of_apply(const ShardingProblem& problem, const ShardingOptions& sharding) {
-  return {.rules = sharding.rules, .planner = &problem.planner(), .random_parts = sharding.cut_random};
+  return {.rules = sharding.rules, .planner = &problem.planner(), .shard_random = sharding.shard_random};
 }
 
 // Returns a given plan or choice as a solution; its memory may exceed the limit.
@@ -235,15 +236,16 @@ AssignmentSolution solution_of(const ShardingProblem& problem, const ShardOption
 // Finds a plan whose applied graph fits into memory. The solver may underestimate the peak of that graph; the problem's
 // limit is then lowered by the difference and solved again, up to five times.
 void solve_within_memory(const Graph& graph, const ShardingProblem& problem, const ShardingOptions& sharding,
-                         const ShardOptions& options, ShardingAnswer& answer) {
-  AssignmentProblem assignment =
-      options.by_hand ? problem.pinned(pins_of(*options.by_hand, graph, problem, sharding.mesh)) : problem.assignment();
+                         const ShardOptions& options, ShardingResult& answer) {
+  AssignmentProblem assignment = options.parallelism
+                                     ? problem.pinned(pins_of(*options.parallelism, graph, problem, sharding.mesh))
+                                     : problem.assignment();
   SolveOptions solving = options.solve;
   solving.pins = problem.pins();
   for (int attempt = 0;; ++attempt) {
     answer.solution = answer.given ? solution_of(problem, options) : solve(assignment, solving);
     if (!answer.solution.feasible) {
-      throw NoPlanError(fmt::format(
+      throw InfeasibleError(fmt::format(
           "{}: no plan {}. {}", answer.title,
           sharding.memory == kNoLimit ? "is possible" : "fits into " + human_bytes(sharding.memory) + " per device",
           answer.solution.why_infeasible));
@@ -254,18 +256,19 @@ void solve_within_memory(const Graph& graph, const ShardingProblem& problem, con
     answer.assumed_peak = static_cast<int64_t>(answer.solution.peak);
     if (sharding.memory == kNoLimit || answer.peak <= sharding.memory || answer.given) return;
     if (attempt == 5) {
-      throw NoPlanError(fmt::format("{}: the best plan found needs {} per device; the limit is {}", answer.title,
-                                    human_bytes(answer.peak), human_bytes(sharding.memory)));
+      throw InfeasibleError(fmt::format("{}: the best plan found needs {} per device; the limit is {}", answer.title,
+                                        human_bytes(answer.peak), human_bytes(sharding.memory)));
     }
     assignment.usage_limit -= answer.peak - sharding.memory;
     if (assignment.usage_limit <= 0) {
-      throw NoPlanError(fmt::format("{}: no plan fits into {} per device", answer.title, human_bytes(sharding.memory)));
+      throw InfeasibleError(
+          fmt::format("{}: no plan fits into {} per device", answer.title, human_bytes(sharding.memory)));
     }
   }
 }
 
 void give_each_rank(const Graph& graph, const ShardingProblem& problem, const ShardingOptions& sharding,
-                    const ShardOptions& options, const ShardingAnswer& answer) {
+                    const ShardOptions& options, const ShardingResult& answer) {
   for (int64_t rank = 0; options.each_rank && rank < sharding.mesh.size(); ++rank) {
     if (rank == options.rank) {
       options.each_rank(*answer.rank);
@@ -277,7 +280,7 @@ void give_each_rank(const Graph& graph, const ShardingProblem& problem, const Sh
 
 // Fills in the step time of the plan, of a single device, and of the plan with communication overlapped.
 void measure_plan(const Graph& graph, const ShardingProblem& problem, const ShardingOptions& sharding,
-                  ShardingAnswer& answer) {
+                  ShardingResult& answer) {
   const ShardingProblem::Cost cost = problem.cost(answer.solution.choice);
   answer.compute = seconds_of(cost.compute);
   answer.communication = seconds_of(cost.communication);
@@ -302,9 +305,9 @@ std::optional<double> seconds_with_identical_layers(const Graph& graph, const Sh
 
 // Evaluates a preset plan; one that exceeds the memory is reported with the reason. Without a preset, solves the
 // problem as it is.
-ComparedPlan compare_with(std::optional<HandPlan> hand, const Graph& graph, const ShardingProblem& problem,
-                          const DeviceMesh& mesh, const SolveOptions& solving) {
-  ComparedPlan compared{.name = hand ? std::string(to_string(*hand)) : "best found"};
+ParallelismCost compare_with(std::optional<Parallelism> hand, const Graph& graph, const ShardingProblem& problem,
+                             const DeviceMesh& mesh, const SolveOptions& solving) {
+  ParallelismCost compared{.name = hand ? std::string(to_string(*hand)) : "best found"};
   AssignmentProblem pinned = hand ? problem.pinned(pins_of(*hand, graph, problem, mesh)) : problem.assignment();
   AssignmentSolution solution = solve(pinned, solving);
   if (!solution.feasible && pinned.usage_limit != kNoLimit) {
@@ -342,7 +345,7 @@ std::string table(const std::vector<std::vector<std::string>>& rows, int limit, 
   return text;
 }
 
-std::string placeholder_table(const ShardingAnswer& answer, int rows) {
+std::string placeholder_table(const ShardingResult& answer, int rows) {
   // Tensors whose names differ only by numbers and that have the same layout share a line.
   struct Alike {
     int64_t count = 0;
@@ -353,7 +356,7 @@ std::string placeholder_table(const ShardingAnswer& answer, int rows) {
   std::map<std::pair<std::string, std::string>, Alike> alike;
   int64_t bytes = 0;
   int64_t local = 0;
-  for (const PlannedTensor& tensor : answer.placeholders) {
+  for (const PlaceholderLayout& tensor : answer.placeholders) {
     const auto key = std::pair(without_numbers(tensor.name), to_string(tensor.layout));
     const auto [at, is_new] = alike.try_emplace(key);
     if (is_new) order.push_back(key);
@@ -372,7 +375,7 @@ std::string placeholder_table(const ShardingAnswer& answer, int rows) {
          fmt::format("  {} of {} on each device\n", human_bytes(local), human_bytes(bytes));
 }
 
-std::string text_of_step(const ShardingAnswer& answer) {
+std::string text_of_step(const ShardingResult& answer) {
   const int64_t devices = answer.plan.mesh.size();
   std::string text = fmt::format(
       "{}: {} devices\n{} per step: {} compute, {} communication; a single device takes {}, {:.2f} times as "
@@ -387,11 +390,12 @@ std::string text_of_step(const ShardingAnswer& answer) {
   }
   text += text_of_verdict(answer);
   if (answer.given) text += "evaluated the given plan, without a search\n";
-  if (answer.by_hand) text += fmt::format("preset plan {}, completed by the solver\n", to_string(*answer.by_hand));
+  if (answer.parallelism)
+    text += fmt::format("preset plan {}, completed by the solver\n", to_string(*answer.parallelism));
   if (answer.bound > 0) {
     const double gap = answer.seconds() > 0 ? 1 - answer.bound / answer.seconds() : 0;
     text +=
-        fmt::format("lower bound for {}plans{}: {}; {}\n", answer.by_hand ? "such " : "",
+        fmt::format("lower bound for {}plans{}: {}; {}\n", answer.parallelism ? "such " : "",
                     answer.folded ? " with identical layouts for identical layers" : "", human_seconds(answer.bound),
                     !answer.solution.optimal ? fmt::format("this plan is within {:.3f} % of it", gap * 100)
                     : answer.coverage.without_a_rule.empty()
@@ -408,7 +412,7 @@ std::string text_of_step(const ShardingAnswer& answer) {
 
 }  // namespace
 
-ShardingVerdict verdict_of(const Graph& graph, const ShardingOptions& sharding, const ShardingAnswer& answer) {
+ShardingVerdict verdict_of(const Graph& graph, const ShardingOptions& sharding, const ShardingResult& answer) {
   const AxisUse use = use_of(graph, answer.plan);
   ShardingVerdict verdict{.batch = use.batch_size};
   const auto devices = static_cast<double>(answer.plan.mesh.size());
@@ -437,15 +441,15 @@ nlohmann::json json_of_verdict(const ShardingVerdict& verdict) {
   return json;
 }
 
-ShardingAnswer shard(const Graph& graph, const ShardingOptions& sharding, const ShardOptions& asked) {
+ShardingResult shard(const Graph& graph, const ShardingOptions& sharding, const ShardOptions& asked) {
   ShardOptions options = asked;
-  ShardingAnswer answer;
+  ShardingResult answer;
   Stopwatch watch;
   const ShardingProblem problem = ShardingProblem::of(graph, sharding);
   answer.problem_seconds = watch.seconds();
   if (options.problem) options.problem(problem);
-  if (options.decided) {
-    if (auto choice = options.decided(problem)) options.choice = GivenChoice{.choice = std::move(*choice)};
+  if (options.custom_solver) {
+    if (auto choice = options.custom_solver(problem)) options.choice = AssignmentChoice{.choice = std::move(*choice)};
   }
   answer.title = problem.assignment().name;
   answer.nodes = problem.tensor_nodes();
@@ -454,7 +458,7 @@ ShardingAnswer shard(const Graph& graph, const ShardingOptions& sharding, const 
   answer.folded = !sharding.unfold;
   answer.memory = sharding.memory;
   answer.given = options.plan != nullptr || options.choice;
-  answer.by_hand = options.by_hand;
+  answer.parallelism = options.parallelism;
   answer.coverage = problem.coverage();
   watch = Stopwatch();
   solve_within_memory(graph, problem, sharding, options, answer);
@@ -462,16 +466,16 @@ ShardingAnswer shard(const Graph& graph, const ShardingOptions& sharding, const 
   give_each_rank(graph, problem, sharding, options, answer);
   measure_plan(graph, problem, sharding, answer);
   answer.placeholders = problem.placeholders(answer.plan);
-  if (sharding.unfold && !answer.given && !options.by_hand) {
+  if (sharding.unfold && !answer.given && !options.parallelism) {
     answer.folded_seconds = seconds_with_identical_layers(graph, sharding, options.solve);
   }
   answer.traffic = traffic_of(graph, answer.plan, problem);
   answer.verdict = verdict_of(graph, sharding, answer);
-  if (options.compare && (answer.given || options.by_hand)) {
+  if (options.compare && (answer.given || options.parallelism)) {
     answer.compared.push_back(compare_with(std::nullopt, graph, problem, sharding.mesh, options.solve));
   }
   if (options.compare) {
-    for (const HandPlan hand : hand_plans(sharding.mesh)) {
+    for (const Parallelism hand : parallelisms(sharding.mesh)) {
       answer.compared.push_back(compare_with(hand, graph, problem, sharding.mesh, options.solve));
     }
   }
@@ -481,7 +485,7 @@ ShardingAnswer shard(const Graph& graph, const ShardingOptions& sharding, const 
   return answer;
 }
 
-std::string to_text(const ShardingAnswer& answer, int rows) {
+std::string to_text(const ShardingResult& answer, int rows) {
   std::string text = text_of_step(answer);
   text += fmt::format("{} nodes, {} variables, {} edges in {}; solved in {}\n", exact_count(answer.nodes),
                       exact_count(answer.variables), exact_count(answer.edges), human_seconds(answer.problem_seconds),
@@ -503,7 +507,7 @@ std::string to_text(const ShardingAnswer& answer, int rows) {
   text += "\n";
   text += placeholder_table(answer, rows);
   std::vector<std::vector<std::string>> lines{{"PHASE", "STEP", "AXIS", "CALLS", "OUTPUT BYTES", "TIME"}};
-  for (const PlannedTraffic& sum : answer.traffic) {
+  for (const RedistributionTraffic& sum : answer.traffic) {
     lines.push_back({sum.phase, sum.kind, sum.axis, fmt::format("{}", sum.calls), human_bytes(sum.bytes),
                      sum.seconds > 0 ? human_seconds(sum.seconds) : "combined"});
   }
@@ -512,7 +516,7 @@ std::string to_text(const ShardingAnswer& answer, int rows) {
     std::vector<std::vector<std::string>> plans{{"PLAN", "STEP TIME", "RELATIVE", "PEAK PER DEVICE", ""}};
     plans.push_back({"this plan", human_seconds(answer.seconds()), "1.00",
                      human_bytes(static_cast<int64_t>(answer.solution.peak)), ""});
-    for (const ComparedPlan& plan : answer.compared) {
+    for (const ParallelismCost& plan : answer.compared) {
       plans.push_back({plan.name, plan.seconds ? human_seconds(*plan.seconds) : "-",
                        plan.seconds ? fmt::format("{:.2f}", *plan.seconds / answer.seconds()) : "-",
                        plan.peak ? human_bytes(*plan.peak) : "-",
@@ -536,7 +540,7 @@ std::string to_text(const ShardingAnswer& answer, int rows) {
   return text;
 }
 
-nlohmann::json to_json(const ShardingAnswer& answer) {
+nlohmann::json to_json(const ShardingResult& answer) {
   nlohmann::json json{{"format", "shadowgraph-sharding"},
                       {"version", 1},
                       {"title", answer.title},
@@ -561,18 +565,18 @@ nlohmann::json to_json(const ShardingAnswer& answer) {
                       {"without_a_rule", answer.coverage.without_a_rule},
                       {"verdict", json_of_verdict(answer.verdict)},
                       {"given", answer.given}};
-  if (answer.by_hand) json["by_hand"] = to_string(*answer.by_hand);
+  if (answer.parallelism) json["parallelism"] = to_string(*answer.parallelism);
   if (answer.memory != kNoLimit) json["memory_limit"] = answer.memory;
   if (answer.folded_seconds) json["folded_seconds"] = *answer.folded_seconds;
   json["tensors"] = nlohmann::json::array();
-  for (const PlannedTensor& tensor : answer.placeholders) {
+  for (const PlaceholderLayout& tensor : answer.placeholders) {
     json["tensors"].push_back({{"name", tensor.name},
                                {"layout", to_string(tensor.layout)},
                                {"bytes", tensor.bytes},
                                {"local_bytes", tensor.local_bytes}});
   }
   json["redistributions"] = nlohmann::json::array();
-  for (const PlannedTraffic& sum : answer.traffic) {
+  for (const RedistributionTraffic& sum : answer.traffic) {
     json["redistributions"].push_back({{"phase", sum.phase},
                                        {"kind", sum.kind},
                                        {"axis", sum.axis},
@@ -580,13 +584,13 @@ nlohmann::json to_json(const ShardingAnswer& answer) {
                                        {"bytes", sum.bytes},
                                        {"seconds", sum.seconds}});
   }
-  json["plans_by_hand"] = nlohmann::json::array();
-  for (const ComparedPlan& plan : answer.compared) {
+  json["compared"] = nlohmann::json::array();
+  for (const ParallelismCost& plan : answer.compared) {
     nlohmann::json entry{{"name", plan.name}};
     if (plan.seconds) entry["seconds"] = *plan.seconds;
     if (plan.peak) entry["peak"] = *plan.peak;
     if (!plan.why_not.empty()) entry["why_not"] = plan.why_not;
-    json["plans_by_hand"].push_back(std::move(entry));
+    json["compared"].push_back(std::move(entry));
   }
   json["explanations"] = nlohmann::json::array();
   for (const Explanation& explanation : answer.explanations) {

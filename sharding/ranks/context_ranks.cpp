@@ -394,7 +394,7 @@ WorkOfTokens work_of_tokens(const Graph& step) {
 
 }  // namespace
 
-void check_tokens_are_apart(const Graph& whole, const Graph& part, int64_t ranks) {
+void check_tokens_are_independent(const Graph& whole, const Graph& part, int64_t ranks) {
   const WorkOfTokens of_whole = work_of_tokens(whole), of_part = work_of_tokens(part);
   if (of_whole.work.size() != of_part.work.size()) {
     throw Error(
@@ -412,7 +412,7 @@ void check_tokens_are_apart(const Graph& whole, const Graph& part, int64_t ranks
   }
 }
 
-Graph with_context_over(Graph step, const ContextRanks& over) {
+Graph shard_sequence_over(Graph step, const ContextRanks& over) {
   if (over.ranks == 1) return step;
   if (over.rank < 0 || over.rank >= over.ranks) {
     throw Error(fmt::format("rank {} is not among {} context parallel ranks", over.rank, over.ranks));

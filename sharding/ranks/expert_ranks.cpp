@@ -67,7 +67,7 @@ std::vector<GroupedProduct> grouped_products(const Graph& graph) {
     }
     GroupedProduct product{.node = node, .left = operand("self"), .right = operand("mat2"), .ends = ends->ref.value};
     if (graph.sizes(product.right).size() == 3) {
-      product.parameter = parameter_behind(graph, product.right, Behind::kViews);
+      product.parameter = parameter_of_operand(graph, product.right, LookThrough::kViews);
       if (!product.parameter.valid()) {
         throw Error(fmt::format("expert parallelism needs parameters as experts' weights; in {} they are not",
                                 module_path(graph, node)));
@@ -165,7 +165,7 @@ class ExpertExchange {
       for (const ValueId value : comes) send_there(value, node);
       for (const ValueId value : goes) send_back(value, node);
     }
-    die_at_last_use(graph_, changed_);
+    free_storages_after_last_use(graph_, changed_);
     cut_parameters();
   }
 
@@ -333,7 +333,7 @@ ExpertLayers expert_layers(const Graph& step) {
   return layers;
 }
 
-Graph with_experts_over(Graph step, const ExpertRanks& over) {
+Graph shard_experts_over(Graph step, const ExpertRanks& over) {
   if (over.ranks == 1) return step;
   const ExpertLayers layers = expert_layers(step);
   if (layers.experts == 0 || layers.experts % over.ranks != 0) {

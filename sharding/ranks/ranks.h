@@ -31,7 +31,7 @@ class GroupsOfGraph {
 
 // Expert parallelism: each rank has some of the experts, and tokens are sent to the ranks of their experts and back.
 //
-//     const Graph rank = with_experts_over(std::move(step), {.ranks = 64});
+//     const Graph rank = shard_experts_over(std::move(step), {.ranks = 64});
 //
 // Experts are grouped products (aten::_grouped_mm) with a parameter [experts, ..]. Everything between two products of a
 // module runs on the experts' ranks. Rows sent there, in forward and backward, go through an all_to_all and are sorted
@@ -55,15 +55,15 @@ struct ExpertRanks {
   double capacity = 1;  // capacity factor: rows of a rank over the mean
 };
 // Throws Error if the number of experts or rows is not divisible by the ranks.
-Graph with_experts_over(Graph step, const ExpertRanks& over);
+Graph shard_experts_over(Graph step, const ExpertRanks& over);
 
-// Returns true for a parameter that with_experts_over() has sharded.
+// Returns true for a parameter that shard_experts_over() has sharded.
 bool is_of_experts(const Graph& graph, NodeId placeholder);
 
 // Context parallelism: splits sequences over ranks; each has a part of the tokens, and attends to all of them.
 //
 //     const Graph step = capture({.tokens = 131072 / 16});                       // one rank's tokens
-//     const Graph rank = with_context_over(step, {.ranks = 16, .rank = 8});
+//     const Graph rank = shard_sequence_over(step, {.ranks = 16, .rank = 8});
 //
 // A sequence is split into 2 * ranks chunks; rank r has chunks r and 2 * ranks - 1 - r. This balances causal attention:
 //
@@ -87,10 +87,10 @@ struct ContextRanks {
 };
 // `step`: with one rank's tokens, for one device or one rank of tensor parallelism. Throws Error for unsupported
 // attention, naming operator and module, and for tokens that cannot be split into two equal chunks.
-Graph with_context_over(Graph step, const ContextRanks& over);
+Graph shard_sequence_over(Graph step, const ContextRanks& over);
 
 // Throws Error if the work of a step on `ranks` times as many tokens is not `ranks` times that of `part`, except for
 // attention. Such a model mixes tokens elsewhere, and its sequences cannot be split.
-void check_tokens_are_apart(const Graph& whole, const Graph& part, int64_t ranks);
+void check_tokens_are_independent(const Graph& whole, const Graph& part, int64_t ranks);
 
 }  // namespace shadowgraph

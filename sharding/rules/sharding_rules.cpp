@@ -215,7 +215,7 @@ const RuleText* class_by_facts(const Target& target) {
   if (facts.collective || facts.host_read) return &class_rule("whole");
   if (target.name().starts_with("aten::_foreach_")) return &class_rule("foreach");
   if (facts.pointwise) return &class_rule("pointwise");
-  const bool makes = facts.fills || facts.draws || facts.uninitialised;
+  const bool makes = facts.fills || facts.draws || facts.uninitialized;
   if (makes && facts.is_in_place) return &class_rule("pointwise");
   if (makes && facts.geometry_only) return &class_rule("like");
   if (makes && target.signature().position_of("size")) return &class_rule("factory");

@@ -198,7 +198,7 @@ AssignmentCost evaluate(const AssignmentProblem& problem, std::span<const uint32
   return result;
 }
 
-LeastNeeds::LeastNeeds(const AssignmentProblem& problem) : problem_(problem) {
+MinimumUsages::MinimumUsages(const AssignmentProblem& problem) : problem_(problem) {
   std::map<int64_t, Wide> changes;
   std::vector<int64_t> needs(problem.nodes.size(), 0);
   for (size_t i = 0; i < problem.nodes.size(); ++i) {
@@ -231,9 +231,9 @@ LeastNeeds::LeastNeeds(const AssignmentProblem& problem) : problem_(problem) {
   most_ = words(std::move(alive));
 }
 
-bool LeastNeeds::exceed_limit() const { return peak_ > problem_.usage_limit; }
+bool MinimumUsages::exceed_limit() const { return peak_ > problem_.usage_limit; }
 
-std::string LeastNeeds::to_text(bool shown) const {
+std::string MinimumUsages::to_text(bool shown) const {
   if (problem_.usage_limit == kNoLimit) return shown ? "No choice is feasible" : "No feasible choice was found in time";
   const std::string together = human_bytes(static_cast<int64_t>(peak_));
   const std::string limit = human_bytes(problem_.usage_limit);

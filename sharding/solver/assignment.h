@@ -23,9 +23,9 @@ inline std::string text_of(AssignmentCost::Wide value) {
 }
 
 // The minimum usage of each node. If their sum exceeds the limit, the problem is infeasible.
-class LeastNeeds {
+class MinimumUsages {
  public:
-  explicit LeastNeeds(const AssignmentProblem& problem);
+  explicit MinimumUsages(const AssignmentProblem& problem);
   bool exceed_limit() const;
   // Describes why the problem is infeasible, or (if not `shown`) why no solution was found.
   std::string to_text(bool shown) const;

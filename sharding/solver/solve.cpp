@@ -29,7 +29,7 @@ class Solver {
 
   AssignmentSolution run() {
     if (options_.solver != AssignmentSolver::kHighs) search();
-    if (options_.solver != AssignmentSolver::kOwn && !is_impossible_ && !is_good_enough()) ask_highs();
+    if (options_.solver != AssignmentSolver::kBuiltin && !is_impossible_ && !is_good_enough()) ask_highs();
     if (solution_.feasible) {
       solution_.lower_bound = std::min(bound_, solution_.cost);
       solution_.optimal = solution_.lower_bound == solution_.cost;
@@ -68,7 +68,7 @@ class Solver {
   bool out_of_time() const { return seconds() > options_.time_limit; }
   // Returns the fraction of the own search's time that is spent.
   double time_spent() const {
-    return seconds() / (options_.solver == AssignmentSolver::kOwn ? options_.time_limit : options_.time_limit / 2);
+    return seconds() / (options_.solver == AssignmentSolver::kBuiltin ? options_.time_limit : options_.time_limit / 2);
   }
 
   // ---- The own search
@@ -146,9 +146,9 @@ AssignmentSolution solve(const AssignmentProblem& problem, const SolveOptions& o
   Solver solver(problem, options);
   AssignmentSolution solution = solver.run();
   if (solution.feasible) return solution;
-  const LeastNeeds least(problem);
+  const MinimumUsages least(problem);
   if (least.exceed_limit()) solution.stopped = "infeasible";
-  if (options.solver != AssignmentSolver::kOwn && solution.stopped == "infeasible") {
+  if (options.solver != AssignmentSolver::kBuiltin && solution.stopped == "infeasible") {
     solution.why_infeasible =
         conflict_by_highs(problem, {.library = HighsLibrary::open(options.highs),
                                     .threads = highs_threads(options),

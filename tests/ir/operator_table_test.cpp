@@ -89,7 +89,7 @@ TEST(OperatorTable, RowsNameOperatorsAndArgumentsThatExist) {
       const auto matching = [&](std::string_view name, std::string_view argument) {
         return std::any_of(all.begin(), all.end(), [&](const c10::OperatorHandle& op) {
           const auto& schema = op.schema();
-          if (!stands_for(name, full_name(schema))) return false;
+          if (!matches_operator(name, full_name(schema))) return false;
           return argument.empty() || schema.argumentIndexWithName(argument).has_value();
         });
       };
@@ -127,11 +127,11 @@ TEST(OperatorTable, EveryRowIsRunOrSaysWhyNot) {
   std::set<std::string_view> not_run;
   for (const NotRun& row : kNotRun) not_run.insert(row.row);
   for (const OperatorRow& row : operator_table()) {
-    if (!row.is_of_effects()) continue;
+    if (!row.describes_effects()) continue;
     for_each_name(row.names, [&](std::string_view written) {
       const std::string each = full_name(written);
       const bool run = std::any_of(all_calls().begin(), all_calls().end(),
-                                   [&](const Call& call) { return stands_for(each, call.name); });
+                                   [&](const Call& call) { return matches_operator(each, call.name); });
       EXPECT_NE(run, not_run.erase(each) == 1) << each;
     });
   }
@@ -148,14 +148,14 @@ TEST(OperatorTable, NamesStandForOverloads) {
   EXPECT_EQ(without_underscore("aten::add_"), "aten::add");
   EXPECT_EQ(without_underscore("aten::__iand__"), "aten::__iand__");
   EXPECT_EQ(without_underscore("_"), "_");
-  EXPECT_TRUE(stands_for("aten::add", "aten::add.Tensor"));
-  EXPECT_TRUE(stands_for("aten::add", "aten::add"));
-  EXPECT_TRUE(stands_for("aten::add.", "aten::add"));
-  EXPECT_FALSE(stands_for("aten::add.", "aten::add.Tensor"));
-  EXPECT_TRUE(stands_for("aten::add.Tensor", "aten::add.Tensor"));
-  EXPECT_FALSE(stands_for("aten::add.Tensor", "aten::add"));
-  EXPECT_FALSE(stands_for("aten::add", "aten::addmm"));
-  EXPECT_FALSE(stands_for("aten::add", "aten::add_.Tensor"));
+  EXPECT_TRUE(matches_operator("aten::add", "aten::add.Tensor"));
+  EXPECT_TRUE(matches_operator("aten::add", "aten::add"));
+  EXPECT_TRUE(matches_operator("aten::add.", "aten::add"));
+  EXPECT_FALSE(matches_operator("aten::add.", "aten::add.Tensor"));
+  EXPECT_TRUE(matches_operator("aten::add.Tensor", "aten::add.Tensor"));
+  EXPECT_FALSE(matches_operator("aten::add.Tensor", "aten::add"));
+  EXPECT_FALSE(matches_operator("aten::add", "aten::addmm"));
+  EXPECT_FALSE(matches_operator("aten::add", "aten::add_.Tensor"));
   EXPECT_EQ(operator_name("aten::add.Tensor"), c10::OperatorName("aten::add", "Tensor"));
 }
 

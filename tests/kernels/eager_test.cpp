@@ -201,7 +201,7 @@ TEST(CompileOperators, FakeAndDeferredTensorsPassThrough) {
     EXPECT_TRUE(is_fake(at::mul(x, x)));
   }
   EXPECT_EQ(row_of(compiled, "aten::mul.Tensor").ran, 0);
-  CaptureSession session;
+  Capture session;
   const at::Tensor x = at::empty({4});
   const Graph graph = session.finish({at::add(x, x)});
   EXPECT_EQ(row_of(compiled, "aten::add.Tensor").ran, 0);

@@ -12,7 +12,7 @@ import shadowgraph as sg
 
 def communication(graph):
     graph.verify()
-    return sg.Report(graph, spec="h100").dict()["communication"]
+    return sg.Profile(graph, spec="h100").dict()["communication"]
 
 
 def test_collectives_of_torch_distributed():

@@ -153,7 +153,7 @@ def steps():
 
 def files_of(step, plan, **sizes):
     """(text, why there is none, what differs), by file name."""
-    files = sg._shadowgraph.engine_files(step, json.dumps(plan), **sizes)
+    files = sg._shadowgraph.export_plan(step, json.dumps(plan), **sizes)
     return {name: (text, why_not, differs) for _, name, text, why_not, differs in files}
 
 
@@ -669,7 +669,7 @@ def test_torchtitan_recipe(steps):
 def test_what_is_no_plan_is_refused(steps):
     for text in ("[]", '{"tensor": 0}', '{"tensor": "two"}', '{"tensors": 2}', '{"stages": [{"layer": 2}]}'):
         with pytest.raises(sg.Error, match="a plan: "):
-            sg._shadowgraph.engine_files(steps["gpt"], text)
+            sg._shadowgraph.export_plan(steps["gpt"], text)
 
 
 def test_a_model_that_is_not_the_plan_s_is_refused(steps, tmp_path):

@@ -96,7 +96,7 @@ def test_a_report_says_whether_it_fits():
     small = sg.profile(torch.nn.Linear(16, 8), "f32[4,16]", device_memory=64 << 20)
     assert small.fits is False and str(small).startswith("does not fit: ")
     by_spec = sg.profile(torch.nn.Linear(16, 8), "f32[4,16]", spec="t4")
-    assert by_spec.fits is True and "of a T4 16 GB" in str(by_spec) and by_spec.dict()["fits"]["asked"] is False
+    assert by_spec.fits is True and "of a T4 16 GB" in str(by_spec) and by_spec.dict()["fits"]["requested"] is False
     assert sg.profile(torch.nn.Linear(16, 8), "f32[4,16]", device="cpu").fits is None
     with pytest.raises(sg.Error, match="24GiB"):
         sg.profile(torch.nn.Linear(16, 8), "f32[4,16]", device_memory="24")

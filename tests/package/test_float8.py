@@ -196,7 +196,7 @@ def test_engines_are_told():
     graph = sg.capture_training_step(nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64)), "f32[16,64]")
     words = json.dumps({"data": 8, "zero": 3, "micro_batch": 16, "stages": [{"begins": "0"}]})
     files = {name: (text, differs) for _, name, text, _, differs in
-             sg._shadowgraph.engine_files(graph, words, float8=True)}  # fmt: skip
+             sg._shadowgraph.export_plan(graph, words, float8=True)}  # fmt: skip
     assert "mixed_precision: fp8\nfp8_config:\n  backend: ao\n" in files["accelerate.yaml"][0]
     assert any("convert_to_float8_training" in line for line in files["train.py"][1])
     config = pytest.importorskip("accelerate.commands.config.config_args")

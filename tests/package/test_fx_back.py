@@ -33,7 +33,7 @@ def test_there_and_back(make, inputs, device):
         assert class_names(again) == class_names(graph)
         assert len(again.find("sg::constant")) == len(graph.find("sg::constant"))
     # What a program holds longer than it reads it is not in a torch.fx module.
-    assert 0 < sg.Report(sg.from_fx(infer.to_fx(), device=device)).peak_bytes <= sg.Report(infer).peak_bytes
+    assert 0 < sg.Profile(sg.from_fx(infer.to_fx(), device=device)).peak_bytes <= sg.Profile(infer).peak_bytes
 
 
 def test_a_traced_module_keeps_names_and_modules():

@@ -52,7 +52,7 @@ def test_what_the_host_writes_is_in_no_memory_of_its_own():
     graph.verify()
     written = [node for node in graph if node.notes.get("literal") == "host"]
     assert written and all(node.target == "sg::constant" for node in written)
-    assert sg.Report(graph).dict()["peak"]["by_kind"]["constant"] == 0
+    assert sg.Profile(graph).dict()["peak"]["by_kind"]["constant"] == 0
 
 
 # ---- Storages whose memory was given back
@@ -82,7 +82,7 @@ def test_a_view_of_an_emptied_storage_shows_what_comes_there():
     graph.verify()
     assert torch.equal(graph.compile()(shard)[0], gathered(shard))
     # The shard, the memory that came again, and what cat made or the result; what was given back is not there.
-    assert sg.Report(graph).peak_bytes == 32 + 2 * 64 + 32
+    assert sg.Profile(graph).peak_bytes == 32 + 2 * 64 + 32
 
 
 USES = {

@@ -16,7 +16,7 @@ VERBS = {  # words, words that are refused; {g}: a graph, {s}: a TorchScript fil
     "profile": ("{g}", "{g} --depth -1"),
     "fit": ("{s} --input f32[batch,16] --memory 900MiB", "{g} --memory 1GiB"),
     "checkpoint": ("{g} --pareto", "{g} --bytes many"),
-    "shard": ("{g} --mesh dp=2 --by-hand data-parallel", "{g}"),
+    "shard": ("{g} --mesh dp=2 --parallelism data-parallel", "{g}"),
     "pipeline": ("{g} --ranks 2 --microbatches 2", "{g} --schedule none"),
     "plan": ("{g} --devices 2xh100 --samples-per-step 8 --micro-batch 4", "{g} --devices x"),
     "compare": ("{g} {g}", "{g} nowhere.sg"),

@@ -48,13 +48,13 @@ def test_flops_are_those_of_flop_counter_mode():
 def test_a_figure_is_the_same_in_json_and_as_an_attribute():
     report = sg.profile(Net, "f32[8,16]", optimizer="adamw", device="cuda", spec="h100")
     known = 0
-    for figure in _shadowgraph.profile_figures():
+    for figure in _shadowgraph.profile_metrics():
         value = report.dict()
         for key in figure["key"].split("."):
             value = value and value.get(key)
         known += value is not None
         assert value is not None or not figure["always"]
-        assert getattr(super(sg.Report, report), figure["name"]) == value, figure
+        assert getattr(super(sg.Profile, report), figure["name"]) == value, figure
         assert getattr(_shadowgraph.Profile, figure["name"]).__doc__ == figure["doc"]
     assert known > 25
 

@@ -224,7 +224,7 @@ def test_checkpoints_are_regions_and_save_nothing(reentrant):
     gelu = graph.find("aten::gelu")
     assert [node.phase for node in gelu] == ["forward"] * 4 + ["backward"] * 4
     assert [node.forward for node in gelu[4:]] == gelu[3::-1]
-    checkpointed, before = (sg.Report(each).dict()["peak"]["bytes"] for each in (graph, plain))
+    checkpointed, before = (sg.Profile(each).dict()["peak"]["bytes"] for each in (graph, plain))
     assert checkpointed < 0.65 * before
 
 

@@ -56,12 +56,12 @@ def test_memory_is_that_of_vllms_logs():
     for issue, rows in VLLM.items():
         for memory, tokens, activations, cache in rows:
             answer = sg.serve(llama31_8b(), spec="h100", memory=int(memory * GIB), context=tokens,
-                              tokens_at_once=tokens)  # fmt: skip
+                              max_batched_tokens=tokens)  # fmt: skip
             # 14.9888 GiB in its logs: with a table of 32 MiB for positions.
             assert answer.weights_bytes / GIB == pytest.approx(14.9575, abs=1e-3), issue
             assert answer.activations_bytes / GIB == pytest.approx(activations, abs=0.4), issue
             assert answer.cache_bytes / GIB == pytest.approx(cache, abs=1.7), issue
-    llama2 = sg.serve(llama2_7b(), spec="a100", context=4096, tokens_at_once=4096)
+    llama2 = sg.serve(llama2_7b(), spec="a100", context=4096, max_batched_tokens=4096)
     assert llama2.pages == pytest.approx(7351, rel=0.02)  # vLLM pull request 2031: blocks on an A100 of 80 GB
 
 

@@ -51,7 +51,7 @@ def test_highs_finds_what_the_own_search_finds(figures):
 def test_what_is_in_the_way_has_a_name(figures):
     pytest.importorskip("highspy")
     pins = {"up.weight": "R", "embedding.weight": "S(0)"}
-    with pytest.raises(sg.NoPlanError, match="The smallest feasible limit is"):
+    with pytest.raises(sg.InfeasibleError, match="The smallest feasible limit is"):
         sg.shard(step(), "dp=2", memory=1000, solver="both", pins=pins, **figures)
 
 

@@ -31,7 +31,7 @@ def test_every_form_of_weights(form, tmp_path):
     elif form in ("safetensors", "open"):
         source = tmp_path / "w.safetensors"
         safetensors.save_file(state, source)
-        source = sg.Checkpoint(source) if form == "open" else source
+        source = sg.Weights(source) if form == "open" else source
     else:
         files = [tmp_path / f"model-{i}.safetensors" for i in range(2)]
         for file, half in zip(files, halves):
@@ -112,7 +112,7 @@ def test_what_does_not_fit_names_the_key_and_changes_nothing():
             sg.materialize_module(net, source)
         assert all(sg.is_fake(tensor) for tensor in net.parameters())
     with pytest.raises(sg.DeferredError, match="did you mean 'head.bias'"):
-        sg.Checkpoint(state).read("head.bia")
+        sg.Weights(state).read("head.bia")
     torch.manual_seed(7)
     net = sg.deferred_init(Net)
     torch.manual_seed(7)
@@ -130,9 +130,9 @@ def test_files_that_are_none(tmp_path):
     for name, error in (("bad.safetensors", sg.FileError), ("bad.pt", sg.FileError), ("bad.index.json", sg.FileError),
                         ("empty", sg.FileError), ("list.pt", sg.DeferredError)):  # fmt: skip
         with pytest.raises(error, match=name):
-            sg.Checkpoint(tmp_path / name)
+            sg.Weights(tmp_path / name)
     with pytest.raises(sg.DeferredError, match="several of the weight files"):
-        sg.Checkpoint([{"a": torch.ones(1)}, {"a": torch.ones(1)}])
+        sg.Weights([{"a": torch.ones(1)}, {"a": torch.ones(1)}])
 
 
 def anonymous_bytes():
@@ -180,7 +180,7 @@ def test_parts_of_dimensions_counted_from_behind(form, tmp_path):
         torch.save(state, source)
     elif form == "safetensors":
         safetensors.save_file(state, source)
-    weights = sg.Checkpoint(source)
+    weights = sg.Weights(source)
     for dim, size in zip((-1, -2, -3), (4, 3, 2)):
         part = weights.read_part("w", dim, 1, size - 1)
         assert part.is_contiguous() and torch.equal(part, state["w"].narrow(dim, 1, size - 1))

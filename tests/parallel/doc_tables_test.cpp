@@ -44,10 +44,10 @@ TEST(DocTables, HaveAllSchedules) {
 
 TEST(DocTables, HaveAllEngines) {
   std::string table = "| file | for | not supported |\n|---|---|---|\n";
-  for (const Engine& engine : engines()) {
+  for (const TargetFramework& engine : target_frameworks()) {
     table += fmt::format("| `{}` | {} | {} |\n", engine.file, engine.about, engine.cannot_express);
   }
-  expect_table("cluster-plans.md", "engines", table);
+  expect_table("cluster-plans.md", "target_frameworks", table);
 }
 
 }  // namespace

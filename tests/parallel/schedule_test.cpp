@@ -121,8 +121,8 @@ TEST(PipelineSchedule, WaitsForSendsAndReductions) {
 
   // Forward 1 s, backward 2 s, a reduction 5 s.
   const auto seconds_of = [](const char* row) {
-    const StageFigures stage{.forward = 1, .input_gradient = 1, .weight_gradient = 1, .reduce_gradients = 5};
-    return PipelineRun::of(PipelineStages::of_figures({stage}), PipelineSchedule::from_csv(row, "one")).seconds();
+    const StageCosts stage{.forward = 1, .input_gradient = 1, .weight_gradient = 1, .reduce_gradients = 5};
+    return PipelineRun::of(PipelineStages::of_costs({stage}), PipelineSchedule::from_csv(row, "one")).seconds();
   };
   EXPECT_DOUBLE_EQ(seconds_of("0F0,0B0,0REDUCE_GRAD,0F1,0B1"), 3 + 5);
   EXPECT_DOUBLE_EQ(seconds_of("0F0,0B0,0REDUCE_GRAD,0WAIT_REDUCE_GRAD,0F1,0B1"), 3 + 5 + 3);
@@ -135,11 +135,11 @@ struct ClosedForm {
 
 PipelineRun run_of(const char* name, int32_t ranks, const ClosedForm& costs) {
   const int32_t a_rank = PipelineSchedule::stages_per_rank(name, 1);
-  const StageFigures stage{.forward = costs.forward,
-                           .input_gradient = costs.input_gradient,
-                           .weight_gradient = costs.weight_gradient,
-                           .carried = 1 << 20};
-  const auto stages = PipelineStages::of_figures(std::vector<StageFigures>(static_cast<size_t>(ranks * a_rank), stage));
+  const StageCosts stage{.forward = costs.forward,
+                         .input_gradient = costs.input_gradient,
+                         .weight_gradient = costs.weight_gradient,
+                         .carried = 1 << 20};
+  const auto stages = PipelineStages::of_costs(std::vector<StageCosts>(static_cast<size_t>(ranks * a_rank), stage));
   return PipelineRun::of(
       stages, PipelineSchedule::named(name, {.ranks = ranks, .stages_per_rank = a_rank, .microbatches = 3 * ranks}));
 }
@@ -223,7 +223,7 @@ TEST(ClosedForms, RepeatedBlocksHoldAHalfAndAThird) {
 
 // The first micro-batch's gradients are there; those of later ones are added to them.
 TEST(ClosedForms, GradientsAreAddedFromTheSecondMicroBatchOn) {
-  const auto stages = PipelineStages::of_figures({{.forward = 1, .weight_gradient = 2, .accumulate = 0.5}});
+  const auto stages = PipelineStages::of_costs({{.forward = 1, .weight_gradient = 2, .accumulate = 0.5}});
   const PipelineRun run = PipelineRun::of(stages, PipelineSchedule::named("1f1b", {.microbatches = 3}));
   EXPECT_DOUBLE_EQ(run.rank(0).computing, 3 * 3 + 2 * 0.5);
 }
@@ -231,9 +231,9 @@ TEST(ClosedForms, GradientsAreAddedFromTheSecondMicroBatchOn) {
 TEST(ClosedForms, StagesOfARankShrinkTheBubble) {
   const ClosedForm c{1, 1, 1};
   for (const int32_t a_rank : {1, 2, 4}) {
-    const StageFigures stage{
+    const StageCosts stage{
         .forward = c.forward / a_rank, .input_gradient = 1.0 / a_rank, .weight_gradient = 1.0 / a_rank};
-    const auto stages = PipelineStages::of_figures(std::vector<StageFigures>(static_cast<size_t>(4 * a_rank), stage));
+    const auto stages = PipelineStages::of_costs(std::vector<StageCosts>(static_cast<size_t>(4 * a_rank), stage));
     const PipelineRun run = PipelineRun::of(
         stages, PipelineSchedule::named("interleaved", {.ranks = 4, .stages_per_rank = a_rank, .microbatches = 8}));
     EXPECT_NEAR(run.rank(0).waits.total(), 3 * 3.0 / a_rank, 1e-9);

@@ -120,7 +120,7 @@ TEST_F(ServingOfGpt2, WaitsLongerForMoreRequestsAndAnswersMore) {
 TEST_F(ServingOfGpt2, SaysTheLongestThatFits) {
   const Serving serving = serve_with([](ServingOptions& options) {
     options.context = 1 << 30;
-    options.tokens_at_once = 1024;
+    options.max_batched_tokens = 1024;
   });
   EXPECT_FALSE(serving.fits());
   EXPECT_EQ(serving.longest, serving.pages * 16);
@@ -139,7 +139,7 @@ TEST_F(ServingOfGpt2, RefusesOptionsThatContradict) {
   refusal([](ServingOptions& options) { options.context = 0; }, "context");
   refusal([](ServingOptions& options) { options.prompt = 2000; }, "longer than the request");
   refusal([](ServingOptions& options) { options.memory_share = 1.5; }, "memory_share must be");
-  refusal([](ServingOptions& options) { options.page = 0; }, "page and tokens_at_once");
+  refusal([](ServingOptions& options) { options.page = 0; }, "page and max_batched_tokens");
   refusal(
       [](ServingOptions& options) {
         options.weights = WeightFormat::parse("int8");

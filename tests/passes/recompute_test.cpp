@@ -62,7 +62,7 @@ void expect_contract(const Graph& graph) {
     cost = choice->cost;
     for (const CheckpointChoice& tried : curve.tried()) {
       if (tried.peak > budget) continue;
-      EXPECT_LE(choice->cost, tried.cost) << tried.made_by;
+      EXPECT_LE(choice->cost, tried.cost) << tried.policy;
     }
   }
 }

@@ -132,7 +132,7 @@ TEST(DeviceMemory, WhoKeepsFreeMemoryFromBeingGivenBack) {
   t.free_after(second.node, {t.storage(first)});
   const auto large = t.call("aten::relu", {x}, {{15 * kMega}});
   t.output({second, large});
-  const auto pinned = pinned_memory(t.graph);
+  const auto pinned = fragmentation_causes(t.graph);
   ASSERT_EQ(pinned.size(), 2u);
   EXPECT_EQ(pinned[0].storage, t.storage(second));
   EXPECT_EQ(pinned[0].bytes, 6 * kMebibyte);

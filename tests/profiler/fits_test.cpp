@@ -160,9 +160,9 @@ TEST(Fits, IsTheFirstLine) {
   // Nobody asked: the device that times are estimated for, which limits nothing.
   const DeviceSpec spec = DeviceSpec::named("t4");
   const Profile by_spec = profile(graph, {.spec = &spec});
-  EXPECT_THAT(report_head(by_spec),
+  EXPECT_THAT(fit_summary(by_spec),
               AllOf(HasSubstr("of a T4 16 GB ("), HasSubstr("--memory compares with another\n\n")));
-  EXPECT_EQ(report_head(in_l4), to_text(*verdict) + "\n\n");
+  EXPECT_EQ(fit_summary(in_l4), to_text(*verdict) + "\n\n");
   EXPECT_FALSE(fits(profile(graph)));
 }
 

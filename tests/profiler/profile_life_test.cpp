@@ -60,7 +60,7 @@ TEST(ProfileLife, ViewsOfADestroyedGraphThrow) {
   step.reset();
   EXPECT_EQ(message_of([&] { costs.graph(); }), kGone);
   EXPECT_EQ(message_of([&] { costs.summary(); }), kGone);
-  EXPECT_EQ(message_of([&] { costs.plan(); }), kGone);
+  EXPECT_EQ(message_of([&] { costs.memory_layout(); }), kGone);
   EXPECT_EQ(message_of([&] { costs.timeline(c10::Device("cpu")); }), kGone);
   EXPECT_EQ(message_of([&] { findings(costs); }), kGone);
   EXPECT_EQ(message_of([&] { to_text(costs); }), kGone);
@@ -75,10 +75,10 @@ TEST(ProfileLife, ViewsOfADestroyedGraphThrow) {
 TEST(ProfileLife, WhatWasAskedBeforeIsStillThere) {
   std::optional<ProfiledStep> step = small_step();
   const Profile costs = profile(step->graph);
-  const int64_t bytes = costs.plan().bytes;
+  const int64_t bytes = costs.memory_layout().bytes;
   const size_t found = findings(costs).size();
   step.reset();
-  EXPECT_EQ(costs.plan().bytes, bytes);
+  EXPECT_EQ(costs.memory_layout().bytes, bytes);
   EXPECT_EQ(findings(costs).size(), found);
 }
 

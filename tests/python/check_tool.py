@@ -71,7 +71,7 @@ def usage(folder):
     expect(1, "operator", "gelu", says=("did you mean aten::gelu?",))
     expect(2, "operator", says=("NAME",))
     cards = json.loads(expect(0, "operator", "aten::add.Tensor", "--json"))
-    if [card["name"] for card in cards] != ["aten::add.Tensor"] or not all(row["says"] for row in cards[0]["rows"]):
+    if [card["name"] for card in cards] != ["aten::add.Tensor"] or not all(row["entry"] for row in cards[0]["rows"]):
         failures.append(f"operator --json: {cards}")
 
 
@@ -360,12 +360,12 @@ def estimates(folder):
                 failures.append(f"profile {verb[0]} has a line of {len(line)} columns: {line}")
     settings = json.loads(expect(0, "profile", *step, "--allocator", "expandable_segments:True", "--json"))
     plain = json.loads(expect(0, "profile", *step, "--json"))
-    for key in ("device_memory", "static_plan", "time", "peak_with_scratch", "unknown_scratch", "findings"):
+    for key in ("device_memory", "memory_layout", "time", "peak_with_scratch", "unknown_scratch", "findings"):
         if key not in plain:
             failures.append(f"profile --json lacks {key}")
     if settings["device_memory"]["reserved_peak_bytes"] == plain["device_memory"]["reserved_peak_bytes"]:
         failures.append("the allocator's settings change nothing")
-    if plain["static_plan"]["bytes"] < plain["static_plan"]["bound"]:
+    if plain["memory_layout"]["bytes"] < plain["memory_layout"]["bound"]:
         failures.append("a plan below its bound")
     names = {entry["name"] for entry in json.loads(expect(0, "list", "devices", "--json"))}
     if not {"h100", "a100", "mi300x", "cpu"} <= names:

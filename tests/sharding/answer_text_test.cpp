@@ -10,8 +10,8 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-ShardingAnswer four_devices() {
-  ShardingAnswer answer;
+ShardingResult four_devices() {
+  ShardingResult answer;
   answer.plan.mesh = DeviceMesh::parse("dp=4");
   answer.title = "a model on dp=4";
   answer.compute = 0.003, answer.communication = 0.001, answer.alone = 0.01;
@@ -20,7 +20,7 @@ ShardingAnswer four_devices() {
 }
 
 TEST(ShardingText, PlaceholdersThatLieAlikeShareALineWithTheirSums) {
-  ShardingAnswer answer = four_devices();
+  ShardingResult answer = four_devices();
   const auto add = [&](const char* name, const char* layout, int64_t bytes, int64_t local) {
     answer.placeholders.push_back(
         {.name = name, .node = {}, .layout = Layout::parse(layout), .bytes = bytes, .local_bytes = local});
@@ -38,7 +38,7 @@ TEST(ShardingText, PlaceholdersThatLieAlikeShareALineWithTheirSums) {
 }
 
 TEST(ShardingText, SecondsOfAStepAndOfPlansByHand) {
-  ShardingAnswer answer = four_devices();
+  ShardingResult answer = four_devices();
   answer.compared.push_back({.name = "data parallel", .seconds = 0.006, .peak = 2048});
   answer.traffic.push_back({.phase = "forward", .kind = "all_gather", .axis = "dp", .calls = 3, .bytes = 4096});
   answer.traffic.back().seconds = 0.002;

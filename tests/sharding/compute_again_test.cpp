@@ -22,16 +22,16 @@ std::vector<std::string> layers_of(const Graph& step) {
 }
 
 // On a device with slow memory sequences are cut, so that norms take half.
-PlannedStep cut_in_half(const Graph& step, const char* by_hand) {
+Sharding cut_in_half(const Graph& step, const char* parallelism) {
   DeviceSpec slow = DeviceSpec::named("h100");
   slow.bandwidth /= 1e6;
   slow.gpu->stream /= 1e6;
   slow.tables = {};
-  return plan_step(clone(step), {.mesh = DeviceMesh::parse("tp=2"),
-                                 .device = slow,
-                                 .links = Interconnect::named("h100"),
-                                 .cut_vocabulary = true,
-                                 .by_hand = by_hand});
+  return shard_step(clone(step), {.mesh = DeviceMesh::parse("tp=2"),
+                                  .device = slow,
+                                  .links = Interconnect::named("h100"),
+                                  .shard_vocabulary = true,
+                                  .parallelism = parallelism});
 }
 
 int64_t count(const Graph& graph, std::string_view operation, PhaseId phase) {
@@ -51,7 +51,7 @@ void expect_same(const SimulatedRun& one, const SimulatedRun& other) {
 }
 
 struct Cut {
-  const char *model, *by_hand;
+  const char *model, *parallelism;
   bool gathers;
 };
 class ComputeAgain : public ::testing::TestWithParam<Cut> {};
@@ -64,8 +64,8 @@ TEST_P(ComputeAgain, PartsOfLayers) {
   const CapturedStep step = capture_step(GetParam().model, StepOptimizer::kAdamW, 4);
   const std::vector<std::string> layers = layers_of(step.graph);
   ASSERT_GE(layers.size(), 2U);
-  const PlannedStep planned = cut_in_half(step.graph, GetParam().by_hand);
-  std::vector<ShardedGraph> ranks = apply_to_all(planned.graph, planned.answer.plan);
+  const Sharding planned = cut_in_half(step.graph, GetParam().parallelism);
+  std::vector<ShardedGraph> ranks = apply_to_all(planned.graph, planned.result.plan);
   const SimulatedRun kept = simulate(ranks, step.inputs);
   for (ShardedGraph& rank : ranks) {
     const int64_t before = count(rank.graph, "aten::mm", Graph::kBackward);
@@ -85,8 +85,8 @@ TEST_P(ComputeAgain, PartsOfLayers) {
 TEST_P(ComputeAgain, SomeLayersWholeAndPartsOfOthers) {
   const CapturedStep step = capture_step(GetParam().model, StepOptimizer::kAdamW, 4);
   const std::vector<std::string> layers = layers_of(step.graph);
-  const PlannedStep planned = cut_in_half(step.graph, GetParam().by_hand);
-  std::vector<ShardedGraph> ranks = apply_to_all(planned.graph, planned.answer.plan);
+  const Sharding planned = cut_in_half(step.graph, GetParam().parallelism);
+  std::vector<ShardedGraph> ranks = apply_to_all(planned.graph, planned.result.plan);
   const SimulatedRun kept = simulate(ranks, step.inputs);
   for (ShardedGraph& rank : ranks) {
     const auto products = [&] {
@@ -106,7 +106,7 @@ TEST(ComputeAgainExperts, AreNotComputedAgain) {
   const int64_t products = count(step, "aten::_grouped_mm", Graph::kBackward);
   ASSERT_GT(products, 0);
   apply_recompute(step, {}, layers_of(step));
-  const Graph rank = with_experts_over(std::move(step), {.ranks = 4});
+  const Graph rank = shard_experts_over(std::move(step), {.ranks = 4});
   verify(rank);
   EXPECT_EQ(count(rank, "aten::_grouped_mm", Graph::kBackward), products);
 }

@@ -88,7 +88,7 @@ TEST_F(Highs, BoundsAndCostsHoldTheOwnSearchs) {
     const AssignmentProblem problem = chain_within_limit(seed, 30);
     const AssignmentSolution own = solve(problem, {.gap = 1e-3});
     const AssignmentSolution highs = solve(problem, {.solver = AssignmentSolver::kHighs});
-    const AssignmentSolution both = solve(problem, {.gap = 1e-9, .solver = AssignmentSolver::kOwnThenHighs});
+    const AssignmentSolution both = solve(problem, {.gap = 1e-9, .solver = AssignmentSolver::kBuiltinThenHighs});
     ASSERT_TRUE(own.feasible && highs.feasible && both.feasible);
     EXPECT_LE(highs.lower_bound, own.cost);
     EXPECT_LE(own.lower_bound, highs.cost);

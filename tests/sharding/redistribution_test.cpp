@@ -11,8 +11,8 @@ using Dims = std::vector<int64_t>;
 
 class Redistribution2d : public ::testing::Test {
  protected:
-  Redistribution way(const Dims& sizes, const char* from, const char* to) const {
-    return planner_.way(sizes, 4, Layout::parse(from), Layout::parse(to));
+  Redistribution path(const Dims& sizes, const char* from, const char* to) const {
+    return planner_.path(sizes, 4, Layout::parse(from), Layout::parse(to));
   }
   std::string steps(const Dims& sizes, const char* from, const char* to) const {
     const Redistribution found = way(sizes, from, to);
@@ -75,12 +75,12 @@ TEST_F(Redistribution2d, NestedCuts) {
 }
 
 TEST_F(Redistribution2d, BlocksOfPieces) {
-  EXPECT_EQ(blocks_of_pieces(Layout::parse("S(0),R"), 0, Dims{16, 8}, mesh_), 1);
-  EXPECT_EQ(blocks_of_pieces(Layout::parse("R,S(1)"), 1, Dims{16, 8}, mesh_), 16);
-  EXPECT_EQ(blocks_of_pieces(Layout::parse("S(0),S(1)"), 1, Dims{16, 8}, mesh_), 4);
-  EXPECT_EQ(blocks_of_pieces(Layout::parse("R,S(0,2)"), 1, Dims{16, 8}, mesh_), 2);
-  EXPECT_EQ(blocks_of_pieces(Layout::parse("S(0),S(0)"), 1, Dims{32, 8}, mesh_), 1);
-  EXPECT_EQ(blocks_of_pieces(Layout::parse("S(0),S(0,4)"), 1, Dims{32, 8}, mesh_), 1);
+  EXPECT_EQ(piece_block_count(Layout::parse("S(0),R"), 0, Dims{16, 8}, mesh_), 1);
+  EXPECT_EQ(piece_block_count(Layout::parse("R,S(1)"), 1, Dims{16, 8}, mesh_), 16);
+  EXPECT_EQ(piece_block_count(Layout::parse("S(0),S(1)"), 1, Dims{16, 8}, mesh_), 4);
+  EXPECT_EQ(piece_block_count(Layout::parse("R,S(0,2)"), 1, Dims{16, 8}, mesh_), 2);
+  EXPECT_EQ(piece_block_count(Layout::parse("S(0),S(0)"), 1, Dims{32, 8}, mesh_), 1);
+  EXPECT_EQ(piece_block_count(Layout::parse("S(0),S(0,4)"), 1, Dims{32, 8}, mesh_), 1);
 }
 
 // All layouts of a matrix on two axes.
@@ -100,7 +100,7 @@ TEST_F(Redistribution2d, ManyAtOnceAreAsOneByOne) {
   const std::vector<int64_t> costs = planner_.costs(sizes, 2, layouts, layouts);
   for (size_t i = 0; i < layouts.size(); ++i) {
     for (size_t j = 0; j < layouts.size(); ++j) {
-      const Redistribution one = planner_.way(sizes, 2, layouts[i], layouts[j]);
+      const Redistribution one = planner_.path(sizes, 2, layouts[i], layouts[j]);
       EXPECT_EQ(costs[i * layouts.size() + j], one.possible ? one.picoseconds : kForbidden)
           << to_string(layouts[i]) << " to " << to_string(layouts[j]);
       if (!one.possible) continue;
@@ -139,7 +139,7 @@ TEST_F(Redistribution2d, MoreBytesCostMore) {
     for (const Layout& to : layouts_of_a_matrix()) {
       int64_t last = -1;
       for (int64_t rows = 256; rows <= 65536; rows *= 4) {
-        const Redistribution found = planner_.way(Dims{rows, 512}, 4, from, to);
+        const Redistribution found = planner_.path(Dims{rows, 512}, 4, from, to);
         if (!found.possible) continue;
         EXPECT_GE(found.picoseconds, last) << to_string(from) << " to " << to_string(to);
         last = found.picoseconds;

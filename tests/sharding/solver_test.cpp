@@ -219,7 +219,7 @@ TEST(Solver, NeedsNameWhatIsAliveThen) {
                              .usages = {1024 * (i + 1)},
                              .live = {{.begin = i, .end = i + 1}}});
   }
-  const LeastNeeds needs(problem);
+  const MinimumUsages needs(problem);
   EXPECT_TRUE(needs.exceed_limit());
   const std::string text = needs.to_text(/*shown=*/true);
   EXPECT_THAT(text, HasSubstr("At point 2 "));

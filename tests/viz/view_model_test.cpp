@@ -165,7 +165,7 @@ TEST(ViewModel, Depth) {
 
 TEST(ViewModel, DepthIsChosenForReadability) {
   const Encoder encoder(100);
-  ViewOptions options{.fold_repeats = false, .comfortable_boxes = 150, .most_rows = 0};
+  ViewOptions options{.fold_repeats = false, .comfortable_boxes = 150, .max_rows = 0};
   const ViewModel model = ViewModel::of(encoder.t.graph, options);
   EXPECT_EQ(model.depth, 2);
   EXPECT_EQ(model.boxes.size(), 102U);
@@ -179,10 +179,10 @@ TEST(ViewModel, DepthIsChosenForReadability) {
 
 TEST(ViewModel, LimitsAreKeptAndSaid) {
   const Encoder encoder(100);
-  const ViewModel deep = ViewModel::of(encoder.t.graph, {.depth = 4, .fold_repeats = false, .most_boxes = 120});
+  const ViewModel deep = ViewModel::of(encoder.t.graph, {.depth = 4, .fold_repeats = false, .max_boxes = 120});
   EXPECT_EQ(deep.boxes.size(), 102U);
   EXPECT_THAT(deep.notes, Contains(HasSubstr("depth 2 instead of 4")));
-  const ViewModel crowd = ViewModel::of(encoder.t.graph, {.depth = 4, .fold_repeats = false, .most_children = 50});
+  const ViewModel crowd = ViewModel::of(encoder.t.graph, {.depth = 4, .fold_repeats = false, .max_children = 50});
   EXPECT_EQ(crowd.boxes.size(), 3U);
   EXPECT_THAT(crowd.notes, Contains("1 modules with more than 50 boxes are collapsed"));
 
@@ -249,7 +249,7 @@ TEST(ViewModel, LargeTrainingGraphsShowForwardOnly) {
   t.phase = Graph::kBackward;
   for (int i = 0; i < 200; ++i) x = t.call("aten::neg", {x}, {{4}});
   t.output({x});
-  const ViewModel model = ViewModel::of(t.graph, {.most_rows = 0});
+  const ViewModel model = ViewModel::of(t.graph, {.max_rows = 0});
   EXPECT_EQ(model.boxes.size(), 202U);
   EXPECT_THAT(model.notes, Contains("200 operators in hidden phases: backward"));
 }
@@ -257,9 +257,9 @@ TEST(ViewModel, LargeTrainingGraphsShowForwardOnly) {
 TEST(ViewModel, FoldsFurtherWhereItIsTooTall) {
   const Encoder encoder(12, 5);
   // 0..4 folded, 5, 6..11 folded: nine boxes and two ends below one another.
-  const ViewOptions tall{.most_rows = 0};
+  const ViewOptions tall{.max_rows = 0};
   EXPECT_EQ(ViewModel::of(encoder.t.graph, tall).boxes.size(), 11U);
-  const ViewModel joined = ViewModel::of(encoder.t.graph, {.most_rows = 8});
+  const ViewModel joined = ViewModel::of(encoder.t.graph, {.max_rows = 8});
   EXPECT_LE(joined.boxes.size(), 8U);
   EXPECT_THAT(joined.notes, Contains(HasSubstr("up to 2 consecutive boxes are merged: 11 were stacked vertically")));
   TestGraph t;
@@ -270,14 +270,14 @@ TEST(ViewModel, FoldsFurtherWhereItIsTooTall) {
     x = t.call("aten::neg", {x}, {{4}});
   }
   t.output({x});
-  EXPECT_EQ(ViewModel::of(t.graph, {.most_rows = 0}).boxes.size(), 67U);
-  const ViewModel folded = ViewModel::of(t.graph, {.most_rows = 20});
+  EXPECT_EQ(ViewModel::of(t.graph, {.max_rows = 0}).boxes.size(), 67U);
+  const ViewModel folded = ViewModel::of(t.graph, {.max_rows = 20});
   EXPECT_EQ(folded.boxes.size(), 12U);
   EXPECT_EQ(folded.depth, 0);
   EXPECT_THAT(folded.notes,
               Contains("folded from 67 vertically stacked boxes to 12; --depth 1 opens more, --rows 0 all"));
   // A wish is a wish.
-  EXPECT_EQ(ViewModel::of(t.graph, {.depth = 1, .most_rows = 20}).boxes.size(), 67U);
+  EXPECT_EQ(ViewModel::of(t.graph, {.depth = 1, .max_rows = 20}).boxes.size(), 67U);
 }
 
 TEST(ViewModel, Differences) {

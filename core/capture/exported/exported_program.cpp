@@ -27,7 +27,7 @@ namespace shadowgraph {
 namespace {
 
 struct BoundInputs {
-  std::vector<TensorSpecText> tensors;        // of the user's tensors, in order
+  std::vector<TensorSpec> tensors;            // of the user's tensors, in order
   std::vector<std::vector<int64_t>> strides;  // parallel; empty: contiguous
   std::vector<bool> requires_grad;
   SymbolValues symbols;
@@ -102,8 +102,8 @@ class InputBinder {
   SymbolValues symbols_;
 };
 
-TensorSpecText example_of(const SavedInput& spec, const std::string& path, c10::ScalarType dtype) {
-  TensorSpecText example{.dtype = dtype};
+TensorSpec example_of(const SavedInput& spec, const std::string& path, c10::ScalarType dtype) {
+  TensorSpec example{.dtype = dtype};
   for (size_t i = 0; i < spec.geometry->sizes.size(); ++i) {
     const int64_t size = spec.geometry->sizes[i].value;
     if (size < 0) {
@@ -147,7 +147,7 @@ std::vector<std::string> describe_inputs(const SavedProgram& program) {
 
 // `given` has one entry for each tensor input, or is empty to use the sizes of the example inputs. Floating-point
 // inputs are expected to be `dtype` if it is given. Throws Error that names the input and the dimension.
-BoundInputs bind_inputs(const SavedProgram& program, const std::string& path, std::span<const TensorSpecText> given,
+BoundInputs bind_inputs(const SavedProgram& program, const std::string& path, std::span<const TensorSpec> given,
                         std::optional<c10::ScalarType> dtype) {
   std::vector<const SavedInput*> specs;
   for (const SavedInput& spec : program.inputs) {
@@ -162,7 +162,7 @@ BoundInputs bind_inputs(const SavedProgram& program, const std::string& path, st
     const SavedGeometry& geometry = *specs[i]->geometry;
     const c10::ScalarType expected = dtype && at::isFloatingType(geometry.dtype) ? *dtype : geometry.dtype;
     bound.tensors.push_back(given.empty() ? example_of(*specs[i], path, expected) : given[i]);
-    const TensorSpecText& spec = bound.tensors.back();
+    const TensorSpec& spec = bound.tensors.back();
     if (spec.dtype != expected) {
       throw Error(path + ": input '" + specs[i]->name + "' must be " + name_of_dtype(expected) + ", not " +
                   name_of_dtype(spec.dtype));
@@ -423,12 +423,12 @@ std::vector<at::Tensor> ExportedProgram::parameters() const {
   return parameters;
 }
 
-Tensors ExportedProgram::make_inputs(const std::vector<TensorSpecText>& given) {
+Tensors ExportedProgram::make_inputs(const std::vector<TensorSpec>& given) {
   BoundInputs bound = bind_inputs(state_->saved, state_->archive.path(), given, state_->dtype);
   state_->symbols = std::move(bound.symbols);
   Tensors tensors;
   for (size_t i = 0; i < bound.tensors.size(); ++i) {
-    const TensorSpecText& spec = bound.tensors[i];
+    const TensorSpec& spec = bound.tensors[i];
     try {
       tensors.push_back(bound.strides[i].empty()
                             ? spec.make()

@@ -11,7 +11,7 @@
 #include "core/fake/fake_tensor_impl.h"
 #include "core/fake/known_contents.h"
 #include "core/fake/mode_state.h"
-#include "core/fake/pretended_devices.h"
+#include "core/fake/simulated_devices.h"
 #include "core/fake/thread_state.h"
 
 namespace shadowgraph {
@@ -46,7 +46,7 @@ class KernelScope {
 class CommonDevice {
  public:
   void see(const FakeTensorImpl& fake) {
-    const c10::Device device = fake.pretended_device();
+    const c10::Device device = fake.simulated_device();
     if (!known_) {
       known_ = true;
       device_ = device;
@@ -77,7 +77,7 @@ inline void wrap_result(at::Tensor& result, c10::Device device, bool watch) {
     result = FakeTensorImpl::wrap(*result.unsafeGetTensorImpl(), device);
     if (watch) static_cast<FakeTensorImpl*>(result.unsafeGetTensorImpl())->watch_size_reads();
   } else if (fake->take_fresh()) {
-    if (C10_UNLIKELY(fake->pretended_device() != device)) fake->move_to(device);
+    if (C10_UNLIKELY(fake->simulated_device() != device)) fake->move_to(device);
     if (watch) fake->watch_size_reads();
   }
 }

@@ -46,7 +46,7 @@ bool is_routing_by_scatter(const OperatorInfo& info, const torch::jit::Stack& st
 
 std::optional<uint16_t> routed_operand(const OperatorInfo& info, const torch::jit::Stack& stack, size_t begin) {
   const bool counts = info.contents_rule == ContentsRule::kCounts;
-  if (!counts && info.contents_rule != ContentsRule::kDeals) return std::nullopt;
+  if (!counts && info.contents_rule != ContentsRule::kRouting) return std::nullopt;
   const uint16_t position = counts ? 0 : 2;
   const at::Tensor index = stack[begin + position].toTensor();
   if (as_fake(index) == nullptr || is_knowable(index)) return std::nullopt;
@@ -67,7 +67,7 @@ void set_counts(const at::Tensor& result, const std::shared_ptr<const Routing>& 
 at::Tensor assumed_indices_like(const at::Tensor& index, const Routing& routing, int64_t dim) {
   const at::Tensor real = assumed_indices(routing, index.sizes(), dim).to(index.scalar_type());
   const at::Tensor fake =
-      FakeTensorImpl::empty_strided(real.sizes(), real.strides(), real.dtype(), as_fake(index)->pretended_device());
+      FakeTensorImpl::empty_strided(real.sizes(), real.strides(), real.dtype(), as_fake(index)->simulated_device());
   settle(*set_pending_contents(fake, nullptr), real.storage());
   return fake;
 }
@@ -211,12 +211,14 @@ bool is_in_memory(const c10::StorageImpl& storage) {
 // Returns the operands that the call does not change under the user's assumptions: found_inf of GradScaler.
 uint64_t unchanged_arguments(const OperatorInfo& info) {
   const ModeState* mode = thread_state.mode;
-  if (info.contents_rule != ContentsRule::kFindsNothing) return 0;
+  if (info.contents_rule != ContentsRule::kLeavesUnchanged) return 0;
   return mode != nullptr && mode->options.host_reads.finite ? uint64_t{1} << 1 : 0;
 }
 
 // Returns whether user-provided values for the call take precedence over assumptions.
-bool prefers_user_values(const OperatorInfo& info) { return operator_row(info.name).is & OperatorFact::kAsksUserFirst; }
+bool prefers_user_values(const OperatorInfo& info) {
+  return operator_row(info.name).is & OperatorFact::kPrefersUserValues;
+}
 
 }  // namespace
 
@@ -399,7 +401,7 @@ void ContentsOfCall::assume_indices(const torch::jit::Stack& stack, size_t resul
   const at::Tensor index = arguments_[*routed_].toTensor();
   const at::Tensor& result = stack[results].toTensor();
   const bool marks = result.dim() == index.dim() && info_.argument_count == 4 && arguments_[3].isScalar();
-  const bool scatters = info_.contents_rule == ContentsRule::kDeals;
+  const bool scatters = info_.contents_rule == ContentsRule::kRouting;
   const int64_t dim = scatters ? c10::maybe_wrap_dim(arguments_[1].toInt(), index.dim()) : 0;
   ModeState* const mode = thread_state.mode;
   static auto* no_sizes = new DataSizes;

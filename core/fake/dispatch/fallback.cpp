@@ -19,7 +19,7 @@
 #include "core/fake/dispatch/run_on_meta.h"
 #include "core/fake/known_contents.h"
 #include "core/fake/mode_state.h"
-#include "core/fake/pretended_devices.h"
+#include "core/fake/simulated_devices.h"
 #include "core/fake/tensors_in_value.h"
 #include "core/fake/thread_state.h"
 #include "core/libtorch/python_key.h"
@@ -92,7 +92,7 @@ class ResultPlacement {
     const std::optional<c10::Device> registered = registered_for(place, element);
     if (const FakeTensorImpl* operand = sharing_storage(result)) {
       // A view is on the device of its base.
-      const c10::Device where = operand->pretended_device();
+      const c10::Device where = operand->simulated_device();
       wrap(result, where);
       check(where, registered, place);
       return;
@@ -108,7 +108,7 @@ class ResultPlacement {
       if (fake != nullptr && !fake->is_fresh()) fake->move_to(where);
       wrap(result, where);
     } else {
-      check(fake->pretended_device(), registered, place);
+      check(fake->simulated_device(), registered, place);
     }
     // Its contents are those of the rule, not of the operator.
     forget_contents(storage_of(result));
@@ -129,7 +129,7 @@ class ResultPlacement {
   }
 
   // A C++ rule may leave the device open by creating its result on "meta", as Meta kernels do.
-  bool is_meta_of_rule(const FakeTensorImpl& fake) const { return info_.rule && fake.pretended_device().is_meta(); }
+  bool is_meta_of_rule(const FakeTensorImpl& fake) const { return info_.rule && fake.simulated_device().is_meta(); }
 
   std::optional<c10::Device> registered_for(size_t place, size_t element) const {
     if (!info_.devices || place >= info_.devices->results.size()) return std::nullopt;
@@ -142,7 +142,7 @@ class ResultPlacement {
     size_t index = 0;
     for_each_tensor(argument, [&](const at::Tensor& operand) {
       const bool counts = !argument.isList() || index++ == element;
-      if (counts && operand.defined() && is_fake(operand)) found = as_fake(operand)->pretended_device();
+      if (counts && operand.defined() && is_fake(operand)) found = as_fake(operand)->simulated_device();
     });
     return found;
   }
@@ -232,7 +232,7 @@ void mark_views_of_real(const Stack& stack, size_t begin) {
 // a number (new_empty) has no value and becomes a fake one.
 bool uses_only_host_scalars(const OperatorInfo& info, const Stack& stack, size_t begin) {
   if (info.writes || info.random || info.lifts || info.tensor_arguments.empty()) return false;
-  if (info.target.facts().uninitialised) return false;
+  if (info.target.facts().uninitialized) return false;
   bool any = false;
   bool all = true;
   for (const uint16_t position : info.tensor_arguments) {
@@ -385,7 +385,7 @@ class BoxedCall {
         const UserKernelScope scope(mode_);
         run_kernel(info_, &stack_);
       } else if (C10_UNLIKELY(info_.route == Route::kNone && mode_ != nullptr &&
-                              mode_->options.unknown_operators_on_zeros)) {
+                              mode_->options.allow_fallback_kernels)) {
         run_on_zeros(info_, stack_, begin_, device);
       } else {
         run_on_meta(info_, &stack_);
@@ -427,7 +427,7 @@ bool runs_directly(const OperatorInfo& info, const Stack& stack, size_t begin) {
   if (!info.direct_on_cpu) return false;
   const at::Tensor& self = stack[begin].toTensor();
   const FakeTensorImpl* fake = as_fake(self);
-  const c10::Device device = fake != nullptr ? fake->pretended_device() : self.device();
+  const c10::Device device = fake != nullptr ? fake->simulated_device() : self.device();
   return device.is_cpu() && !(self.requires_grad() && c10::GradMode::is_enabled());
 }
 

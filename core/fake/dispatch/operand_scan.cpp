@@ -27,7 +27,7 @@ void OperandDevices::refuse(uint16_t position, c10::Device common, c10::Device o
   } else {
     const std::string backend =
         common.is_cpu() ? c10::DeviceTypeName(other.type()) : c10::DeviceTypeName(common.type());
-    const bool structured = has_meta_kernel_of_its_own(info_.op);
+    const bool structured = has_dedicated_meta_kernel(info_.op);
     const auto& name = info_.op.operator_name();
     const std::string base = name.name.substr(name.name.find("::") + 2);
     words = "got " + info_.op.schema().arguments()[position].name() + " is on " + other.str() +

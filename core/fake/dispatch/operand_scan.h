@@ -27,7 +27,7 @@ class OperandDevices {
   OperandDevices(const OperatorInfo& info, DeviceRule rule) : info_(info), rule_(rule) {}
 
   void see(const FakeTensorImpl& fake, uint16_t position, size_t slot, bool written) {
-    const c10::Device device = fake.pretended_device();
+    const c10::Device device = fake.simulated_device();
     const bool cpu_scalar = device.is_cpu() && fake.rank() == 0 && info_.mixes_cpu_scalars;
     if (rule_ == DeviceRule::kPerSlot) {
       if (slots_.size() <= slot) slots_.resize(slot + 1);

@@ -38,7 +38,7 @@ void note_fast_path(const std::string& operator_name, std::source_location place
   places.by_name.insert_or_assign(operator_name, place);
 }
 
-std::source_location fast_path_place(const std::string& operator_name) {
+std::source_location fast_path_location(const std::string& operator_name) {
   FastPaths& places = FastPaths::global();
   const std::lock_guard lock(places.mutex);
   const auto found = places.by_name.find(operator_name);
@@ -70,7 +70,7 @@ bool is_device(const c10::Type& type) {
 // Not hasComputedKernelForDispatchKey: libtorch has a fallback on Meta, which throws, so that is always true.
 bool has_meta_kernel(const c10::OperatorHandle& op) {
   using c10::DispatchKey;
-  return has_meta_kernel_of_its_own(op) || op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd) ||
+  return has_dedicated_meta_kernel(op) || op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd) ||
          op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutogradNonFunctional);
 }
 
@@ -82,7 +82,7 @@ bool is_out_form_of_composite(const c10::OperatorHandle& op) {
   const bool has_out = std::any_of(arguments.begin(), arguments.end(), [](const auto& a) { return a.is_out(); });
   return has_out && op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd) &&
          !op.hasKernelForDispatchKey(DispatchKey::ADInplaceOrView) &&
-         !op.hasKernelForDispatchKey(DispatchKey::Autograd) && !has_meta_kernel_of_its_own(op);
+         !op.hasKernelForDispatchKey(DispatchKey::Autograd) && !has_dedicated_meta_kernel(op);
 }
 
 DeviceRule rule_of(OperandPlaces operands) {
@@ -110,7 +110,7 @@ Route route_of(const OperatorInfo& info) {
   const c10::OperatorHandle& op = info.op;
   if (info.rule) return Route::kRule;
   if (info.makes_quantized) return Route::kNone;
-  if (op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) && !has_meta_kernel_of_its_own(op)) {
+  if (op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) && !has_dedicated_meta_kernel(op)) {
     return Route::kComposite;
   }
   if (is_out_form_of_composite(op)) return Route::kComposite;
@@ -170,7 +170,7 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& handle, uint32_t dense_id)
   }
   // User-defined operators are never evaluated: they may have side effects.
   evaluable = name.starts_with("aten::") && !random && touched_arguments == written_arguments && !inplace_view &&
-              !facts.uninitialised && !facts.resizes && !facts.takes_storage && argument_count <= 64 &&
+              !facts.uninitialized && !facts.resizes && !facts.takes_storage && argument_count <= 64 &&
               !(row.is & OperatorFact::kNotEvaluable);
   mixes_cpu_scalars = !(row.is & OperatorFact::kNoCpuScalars);
   marks_for_profiler = name.starts_with("profiler::");
@@ -200,7 +200,7 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& handle, uint32_t dense_id)
   if (rule) check_signature(*rule, op, name);
   if (composite_rule) check_signature(*composite_rule, op, name);
   route = route_of(*this);
-  const bool own_kernel = route == Route::kRule || (route == Route::kMeta && has_meta_kernel_of_its_own(op));
+  const bool own_kernel = route == Route::kRule || (route == Route::kMeta && has_dedicated_meta_kernel(op));
   meta_kernel = cpp_meta_kernel(op);
   copies_operands = own_kernel && !(rule && rule->sees_devices) && copies_operands_on_cpu(op);
 }
@@ -279,8 +279,8 @@ const OperatorInfo& OperatorInfo::of(const c10::OperatorHandle& op) {
   return table->of(op);
 }
 
-WayToRun way_to_run(const c10::OperatorHandle& op) {
-  using Kind = WayToRun::Kind;
+ExecutionRoute execution_route(const c10::OperatorHandle& op) {
+  using Kind = ExecutionRoute::Kind;
   const OperatorInfo& info = OperatorInfo::of(op);
   switch (info.route) {
     case Route::kRule:
@@ -296,7 +296,7 @@ WayToRun way_to_run(const c10::OperatorHandle& op) {
       break;
   }
   if (const FreshForm* form = form_of_tensors(info.target)) {
-    WayToRun way = way_to_run(form->op);
+    ExecutionRoute way = execution_route(form->op);
     way.form = form;
     if (way.kind != Kind::kDataDependent && way.kind != Kind::kNone) way.kind = Kind::kOutForm;
     return way;

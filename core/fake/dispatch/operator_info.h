@@ -82,7 +82,7 @@ inline bool is_in(uint64_t arguments, uint16_t position) { return position < 64 
 
 // The way fake tensors run an operator, as reported by docs, `shadowgraph operator` and the coverage test.
 
-struct WayToRun {
+struct ExecutionRoute {
   enum class Kind : uint8_t {
     kRule,           // a shape rule
     kDecomposition,  // decomposed; each part runs in turn
@@ -96,7 +96,7 @@ struct WayToRun {
   const FreshForm* form = nullptr;  // of an out= operator without its own kernel: the form it runs as
 };
 
-WayToRun way_to_run(const c10::OperatorHandle& op);
+ExecutionRoute execution_route(const c10::OperatorHandle& op);
 
 // ---- Operators with an unboxed kernel (core/fake/dispatch/unboxed_call.h) and their source locations
 
@@ -105,6 +105,6 @@ void note_fast_path(const std::string& operator_name, std::source_location place
 
 // Returns the source location of the unboxed kernel of "aten::add.Tensor". Line 0 if there is none, or if the process
 // state is not installed yet (core/fake/mode/process_state.h). Thread-safe.
-std::source_location fast_path_place(const std::string& operator_name);
+std::source_location fast_path_location(const std::string& operator_name);
 
 }  // namespace shadowgraph

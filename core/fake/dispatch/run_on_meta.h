@@ -79,7 +79,7 @@ void run_kernel(const OperatorInfo& info, torch::jit::Stack* stack);
 // only throws c10::Error, so TensorImpl's message identifies it.
 bool reads_data(const c10::Error& error);
 
-// Runs an operator without a rule on real zeros, if FakeTensorOptions::unknown_operators_on_zeros is set. Replaces the
+// Runs an operator without a rule on real zeros, if FakeTensorOptions::allow_fallback_kernels is set. Replaces the
 // operands on the stack, from `begin` on, by fake results on `device`. Throws NoRuleError for an operator that has no
 // CPU kernel, changes geometry in place, returns views, or indexes with an operand: zeros would be wrong or out of
 // bounds. Rethrows kernel errors.

@@ -6,7 +6,7 @@
 #include "core/fake/dispatch/operator_info.h"
 #include "core/fake/fake_tensor_impl.h"
 #include "core/fake/mode/modes.h"
-#include "core/fake/pretended_devices.h"
+#include "core/fake/simulated_devices.h"
 #include "core/fake/tensors_in_value.h"
 #include "core/fake/thread_state.h"
 #include "shadowgraph/capture/fake.h"
@@ -96,7 +96,7 @@ class CrossRefMode::Observer final : public CallObserver {
     const auto restore =
         c10::make_scope_exit([outer = std::exchange(thread_state.mode, nullptr)] { thread_state.mode = outer; });
     const UntranslatedErrors caught_here;
-    FakeTensorMode mode(of_any_machine());
+    FakeTensorMode mode(with_all_devices());
     try {
       for (size_t i = 0; i < stack.size(); ++i) {
         stack[i] = faked(stack[i], mode);

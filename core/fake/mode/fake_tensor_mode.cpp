@@ -14,7 +14,7 @@
 #include "core/fake/mode/modes.h"
 #include "core/fake/mode/process_state.h"
 #include "core/fake/mode_state.h"
-#include "core/fake/pretended_devices.h"
+#include "core/fake/simulated_devices.h"
 #include "core/fake/thread_state.h"
 #include "shadowgraph/capture/fake.h"
 #include "shadowgraph/error.h"
@@ -46,7 +46,7 @@ void complete(FakeTensorOptions& given, FakeTensorOptions around) {
   given.host_reads.masks_full |= around.host_reads.masks_full;
   if (!given.contents_budget) given.contents_budget = around.contents_budget;
   if (!given.real_tensors) given.real_tensors = around.real_tensors;
-  given.unknown_operators_on_zeros |= around.unknown_operators_on_zeros;
+  given.allow_fallback_kernels |= around.allow_fallback_kernels;
 }
 
 struct ModeOfTensors {
@@ -65,8 +65,8 @@ std::optional<ModeOfTensors> mode_of_tensors(at::TensorList tensors) {
     const FakeTensorImpl* fake = as_fake(tensor);
     if (fake == nullptr) continue;
     if (!found) found.emplace();
-    on_one_device = on_one_device && (!device || *device == fake->pretended_device());
-    device = fake->pretended_device();
+    on_one_device = on_one_device && (!device || *device == fake->simulated_device());
+    device = fake->simulated_device();
     if (!seen.insert(fake->mode_id()).second) continue;
     std::optional<FakeTensorOptions> options = options_of_mode(fake->mode_id());
     if (!options) continue;
@@ -106,7 +106,7 @@ void check_is_of(const ModeState& mode, const at::Tensor& tensor, const std::str
   if (!options) return;
   if (const auto words = difference(mode.options, *options)) {
     throw Error("the capture conflicts with the mode that '" + name + "' was created in: " + *words +
-                ". Pass the module to the CaptureSession constructor, which inherits its mode, or create the module in "
+                ". Pass the module to the Capture constructor, which inherits its mode, or create the module in "
                 "a matching mode");
   }
 }
@@ -228,7 +228,7 @@ FakeTensorModeScope::FakeTensorModeScope(FakeTensorMode& mode)
   if (state_of(mode).observer != nullptr && thread_state.mode != &state_of(mode)) {
     throw Error(
         "this mode is being captured, and a capture is bound to the thread that started it; create a separate "
-        "FakeTensorMode or CaptureSession for each thread");
+        "FakeTensorMode or Capture for each thread");
   }
   enter(&state_of(mode));
   c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
@@ -239,7 +239,7 @@ FakeTensorModeScope::~FakeTensorModeScope() {
   enter(outer_);
 }
 
-std::atomic<uint32_t> lasting_modes{0};
+std::atomic<uint32_t> persistent_modes{0};
 std::atomic<FindPersistentMode> find_persistent_mode{nullptr};
 
 UnfakeGuard::UnfakeGuard()
@@ -294,7 +294,7 @@ std::string to_string(const at::Tensor& tensor) {
   text += c10::toString(tensor.scalar_type());
   text += "[";
   for (size_t i = 0; i < tensor.sizes().size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(tensor.sizes()[i]);
-  text += "] on " + (fake != nullptr ? fake->pretended_device() : tensor.device()).str();
+  text += "] on " + (fake != nullptr ? fake->simulated_device() : tensor.device()).str();
   if (tensor.requires_grad()) text += ", requires_grad";
   return text;
 }

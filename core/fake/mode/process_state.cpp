@@ -36,7 +36,7 @@
 #include "core/fake/dispatch/unboxed_call.h"
 #include "core/fake/fake_tensor_impl.h"
 #include "core/fake/mode_state.h"
-#include "core/fake/pretended_devices.h"
+#include "core/fake/simulated_devices.h"
 #include "core/fake/thread_state.h"
 #include "core/libtorch/autograd.h"
 #include "core/libtorch/process.h"

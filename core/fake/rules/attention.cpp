@@ -245,7 +245,7 @@ int64_t fused_sdp_choice(const Tensor& query, const Tensor& key, const Tensor& v
                             dropout, is_causal, scale, enable_gqa);
   }
   const bool has_mask = given(mask);
-  const c10::DeviceType device = pretended_device().type();
+  const c10::DeviceType device = simulated_device().type();
   if (device == c10::DeviceType::CUDA || device == c10::DeviceType::XPU || device == c10::DeviceType::MPS) {
     return static_cast<int64_t>(choose_attention_kernel(
         device, {query, key, value, has_mask ? mask : std::nullopt, dropout, is_causal, enable_gqa}));

@@ -192,7 +192,7 @@ c10::Storage storage_for(const Tensor& self, const c10::Storage& source) {
   const FakeTensorImpl* fake = as_fake(self);
   if (fake == nullptr || source.device_type() == c10::DeviceType::Meta) return source;
   ModeState* mode = thread_state.mode;
-  const c10::Device device = fake->pretended_device();
+  const c10::Device device = fake->simulated_device();
   if (device != source.device() && !(mode != nullptr && mode->maps_devices())) {
     throw Error("Attempted to set the storage of a tensor on device \"" + device.str() +
                 "\" to a storage on different device \"" + source.device().str() +
@@ -272,7 +272,7 @@ Tensor like(const Tensor& x) { return rules::empty(x.sizes(), x.scalar_type()); 
 
 // The CPU has no such kernel, although TensorIterator promotes operands to the dtype.
 void check_has_kernel(const char* name, const Tensor& result) {
-  TORCH_CHECK_NOT_IMPLEMENTED(!is_bcomplex32(result.scalar_type()) || !pretended_device().is_cpu(), '"', name,
+  TORCH_CHECK_NOT_IMPLEMENTED(!is_bcomplex32(result.scalar_type()) || !simulated_device().is_cpu(), '"', name,
                               "\" not implemented for 'BComplex32'");
 }
 
@@ -305,7 +305,7 @@ Tensor& binary_(Tensor& x, const Tensor& y, Extra... extra) {
 template <class Operator>
 Tensor& ternary_(Tensor& x, const Tensor& y, const Tensor& z, const Scalar& value) {
   if (are_alike(x, y) && are_alike(x, z) && is_apart(x, y) && is_apart(x, z) && is_real(value)) return x;
-  TORCH_CHECK_NOT_IMPLEMENTED(x.scalar_type() != c10::kBool || !pretended_device().is_cpu(), '"', Operator::name,
+  TORCH_CHECK_NOT_IMPLEMENTED(x.scalar_type() != c10::kBool || !simulated_device().is_cpu(), '"', Operator::name,
                               "\" not implemented for 'Bool'");
   return OnMeta<Operator>::call(x, y, z, value);
 }

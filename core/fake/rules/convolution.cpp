@@ -95,7 +95,7 @@ MemoryFormat overrideable_format(const Tensor& input, const Tensor& weight) {
     const MemoryFormat format = tensor.suggest_memory_format();
     return format == MemoryFormat::ChannelsLast || format == MemoryFormat::ChannelsLast3d;
   };
-  const c10::DeviceType device = pretended_device().type();
+  const c10::DeviceType device = simulated_device().type();
   const bool channels_last =
       (device == c10::DeviceType::XPU && (is_channels_last(input) || is_channels_last(weight))) ||
       (device == c10::DeviceType::MPS && is_channels_last(input));
@@ -114,7 +114,7 @@ ConvBackend selected(const Tensor& input, const Tensor& weight, const Convolutio
 ConvBackend select_backend(const Tensor& input, const Tensor& weight, const ConvolutionParameters& p) {
   const ScalarType dtype = input.scalar_type();
   const CpuProfile& cpu = device_profile().cpu;
-  if (!pretended_device().is_cpu() || mkldnn_matches_this_machine(dtype, cpu)) return selected(input, weight, p);
+  if (!simulated_device().is_cpu() || mkldnn_matches_this_machine(dtype, cpu)) return selected(input, weight, p);
   if (!mkldnn_supports(dtype, cpu)) {  // as for double, which it never supports
     const auto as_double = [](const Tensor& tensor) {
       return stand_in(rules::empty_strided(tensor.sizes(), tensor.strides(), at::kDouble));
@@ -163,7 +163,7 @@ ConvolutionKernel choose_convolution_kernel(const Tensor& input, const Tensor& w
 
   const auto& context = at::globalContext();
   const DeviceProfile& device = device_profile();
-  Key key{static_cast<int64_t>(pretended_device().type()),
+  Key key{static_cast<int64_t>(simulated_device().type()),
           static_cast<int64_t>(input.scalar_type()),
           static_cast<int64_t>(weight.scalar_type()),
           context.userEnabledCuDNN() | context.userEnabledMkldnn() << 1 | context.userEnabledNNPACK() << 2 |

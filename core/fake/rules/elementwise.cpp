@@ -324,7 +324,7 @@ struct Checked;
 template <class Operator, Refused what, class Result, class First, class... Rest>
 struct Checked<Operator, what, Result(First, Rest...)> {
   static Result run(First first, Rest... rest) {
-    if (refuses(what, first.scalar_type()) && pretended_device().is_cpu()) {
+    if (refuses(what, first.scalar_type()) && simulated_device().is_cpu()) {
       TORCH_CHECK_NOT_IMPLEMENTED(!(is_refused(what, rest) && ...), '"', Operator::name, "\" not implemented for '",
                                   first.scalar_type(), "'");
     }
@@ -344,7 +344,7 @@ void add(RuleRegistry& registry) {
 // A number takes part in type promotion.
 template <class Operator, class Result = Tensor, class X = const Tensor>
 Result clamp(X& x, const Scalar& bound) {
-  TORCH_CHECK_NOT_IMPLEMENTED(x.scalar_type() != at::kBool || !bound.isBoolean() || !pretended_device().is_cpu(), '"',
+  TORCH_CHECK_NOT_IMPLEMENTED(x.scalar_type() != at::kBool || !bound.isBoolean() || !simulated_device().is_cpu(), '"',
                               Operator::name, "\" not implemented for 'Bool'");
   return OnMeta<Operator>::call(x, bound);
 }

@@ -322,9 +322,9 @@ Tensor repeat_interleave(const Tensor& repeats, std::optional<int64_t> output_si
 TwoTensors pack_padded_sequence(const Tensor& input, const Tensor& lengths, bool batch_first) {
   const FakeTensorImpl* fake = as_fake(lengths);
   TORCH_CHECK(
-      lengths.dim() == 1 && lengths.scalar_type() == c10::kLong && fake != nullptr && fake->pretended_device().is_cpu(),
+      lengths.dim() == 1 && lengths.scalar_type() == c10::kLong && fake != nullptr && fake->simulated_device().is_cpu(),
       "'lengths' argument should be a 1D CPU int64 tensor, but got ", lengths.dim(), "D ",
-      fake != nullptr ? fake->pretended_device().str() : lengths.device().str(), " ", lengths.scalar_type(), " tensor");
+      fake != nullptr ? fake->simulated_device().str() : lengths.device().str(), " ", lengths.scalar_type(), " tensor");
   TORCH_CHECK(input.numel() > 0, "Cannot pack empty tensors.");
   const int64_t batch = input.size(batch_first ? 0 : 1);
   TORCH_CHECK(lengths.size(0) == batch, "Expected `len(lengths)` to be equal to batch_size, but got ", lengths.size(0),

@@ -151,7 +151,7 @@ Tensor int_mm(const Tensor& a, const Tensor& b) {
               b.sizes());
   // The CPU's kernel also accepts torchao's unsigned operands.
   const bool left_fits =
-      a.scalar_type() == c10::kChar || (a.scalar_type() == c10::kByte && pretended_device().is_cpu());
+      a.scalar_type() == c10::kChar || (a.scalar_type() == c10::kByte && simulated_device().is_cpu());
   TORCH_CHECK(left_fits && b.scalar_type() == c10::kChar, "Expected both operands to be int8, got ", a.scalar_type(),
               " and ", b.scalar_type());
   return rules::empty({a.size(0), b.size(1)}, c10::kInt);

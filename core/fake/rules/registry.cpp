@@ -160,7 +160,7 @@ std::vector<std::string> operators_with_rule() { return RuleRegistry::global().n
 
 namespace shadowgraph::rules {
 
-c10::Device pretended_device() { return thread_state.kernel_device(); }
+c10::Device simulated_device() { return thread_state.kernel_device(); }
 
 const DeviceProfile& device_profile() {
   static const DeviceProfile standard;
@@ -168,7 +168,7 @@ const DeviceProfile& device_profile() {
 }
 
 at::Tensor stand_in(c10::IntArrayRef sizes, c10::IntArrayRef strides, const at::Tensor& dtype_of) {
-  const c10::Device device = pretended_device();
+  const c10::Device device = simulated_device();
   const c10::DispatchKey key = device.is_cuda()  ? c10::DispatchKey::CUDA
                                : device.is_cpu() ? c10::DispatchKey::CPU
                                                  : c10::DispatchKey::Meta;
@@ -185,7 +185,7 @@ bool in_call() { return thread_state.kernel_depth != 0 || thread_state.in_user_k
 
 at::Tensor empty(c10::IntArrayRef sizes, c10::ScalarType dtype, c10::MemoryFormat format) {
   if (!in_call()) return at::detail::empty_meta(sizes, dtype, format);
-  return FakeTensorImpl::empty(sizes, c10::scalarTypeToTypeMeta(dtype), format, pretended_device());
+  return FakeTensorImpl::empty(sizes, c10::scalarTypeToTypeMeta(dtype), format, simulated_device());
 }
 
 at::Tensor empty(c10::IntArrayRef sizes, const at::Tensor& dtype_of, c10::MemoryFormat format) {
@@ -194,7 +194,7 @@ at::Tensor empty(c10::IntArrayRef sizes, const at::Tensor& dtype_of, c10::Memory
 
 at::Tensor empty_strided(c10::IntArrayRef sizes, c10::IntArrayRef strides, c10::ScalarType dtype) {
   if (!in_call()) return at::detail::empty_strided_meta(sizes, strides, dtype);
-  return FakeTensorImpl::empty_strided(sizes, strides, c10::scalarTypeToTypeMeta(dtype), pretended_device());
+  return FakeTensorImpl::empty_strided(sizes, strides, c10::scalarTypeToTypeMeta(dtype), simulated_device());
 }
 
 at::Tensor alias(const at::Tensor& base, c10::IntArrayRef sizes, c10::IntArrayRef strides, int64_t offset) {
@@ -251,7 +251,7 @@ at::Tensor iterate(const at::Tensor& output, Operands inputs, const Elementwise&
   const KernelDepth depth;
   at::Tensor result = config.build().output();
   if (own && !is_fake(result)) {
-    result = FakeTensorImpl::wrap(*result.unsafeGetTensorImpl(), pretended_device());
+    result = FakeTensorImpl::wrap(*result.unsafeGetTensorImpl(), simulated_device());
     as_fake(result)->mark_fresh();
   }
   return result;
@@ -350,12 +350,12 @@ const c10::KernelFunction* cpp_meta_kernel(const c10::OperatorHandle& op) {
                          DispatchKey::CompositeExplicitAutograd, DispatchKey::CompositeImplicitAutograd}) {
     if (const auto* kernel = cpp_kernel(op, key)) return kernel;
     // For user-defined operators, Python's kernel takes precedence over composite kernels.
-    if (key == DispatchKey::Meta && has_meta_kernel_of_its_own(op)) return nullptr;
+    if (key == DispatchKey::Meta && has_dedicated_meta_kernel(op)) return nullptr;
   }
   return nullptr;
 }
 
-bool has_meta_kernel_of_its_own(const c10::OperatorHandle& op) {
+bool has_dedicated_meta_kernel(const c10::OperatorHandle& op) {
   const auto space = op.schema().getNamespace();
   if (space && *space == "aten") return cpp_kernel(op, c10::DispatchKey::Meta) != nullptr;
   return op.hasKernelForDispatchKey(c10::DispatchKey::Meta);

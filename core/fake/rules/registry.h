@@ -184,7 +184,7 @@ namespace shadowgraph {
 const c10::KernelFunction* cpp_meta_kernel(const c10::OperatorHandle& op);
 // Returns whether a kernel is registered for Meta itself. For libtorch's operators it must be in C++; for others any
 // kernel counts, since shape functions of custom operators are registered that way (torch.library.register_fake).
-bool has_meta_kernel_of_its_own(const c10::OperatorHandle& op);
+bool has_dedicated_meta_kernel(const c10::OperatorHandle& op);
 
 // Calls an operator's C++ Meta kernel: OnMeta<at::_ops::clone>::call(x, format).
 template <class Operator, class Signature = typename Operator::schema>

@@ -10,8 +10,8 @@
 
 #include <array>
 
-#include "core/fake/pretended_devices.h"
 #include "core/fake/rules/registry.h"
+#include "core/fake/simulated_devices.h"
 #include "core/fake/storage_context.h"
 #include "shadowgraph/capture/shape_rules.h"
 
@@ -291,7 +291,7 @@ Tensor& amp_update_scale_(Tensor& scale, Tensor& /*growth_tracker*/, const Tenso
 
 // The kernel checks its operand's device, which is meta there.
 Tensor pin_memory(const Tensor& x, OptionalDevice /*device*/) {
-  TORCH_CHECK(pretended_device().is_cpu(), "cannot pin a tensor on ", pretended_device(),
+  TORCH_CHECK(simulated_device().is_cpu(), "cannot pin a tensor on ", simulated_device(),
               ": only dense CPU tensors can be pinned");
   return rules::empty_strided(x.sizes(), x.strides(), x.scalar_type());
 }

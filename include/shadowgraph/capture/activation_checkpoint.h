@@ -56,9 +56,9 @@ std::vector<at::Tensor> checkpoint_tensors(CheckpointedFunction function, std::v
 
 // Reports an activation checkpoint implemented elsewhere (torch.utils.checkpoint) to the current capture, if any. Call
 // enter and leave around every run of the function; the first run is forward. For use on one thread.
-class CheckpointRuns {
+class ExternalCheckpoint {
  public:
-  explicit CheckpointRuns(std::string name) : name_(std::move(name)) {}
+  explicit ExternalCheckpoint(std::string name) : name_(std::move(name)) {}
   void enter();
   void leave() noexcept;
   // Reports a tensor needed by backward that recompute has produced.
@@ -69,8 +69,8 @@ class CheckpointRuns {
   uint32_t session_ = 0;  // the capture that recorded the first run; 0: none
   uint32_t recorded_as_ = 0;
   bool has_run_ = false;
-  enum class Told : uint8_t { kNothing, kFirst, kAgain };
-  std::vector<Told> under_way_;
+  enum class RunKind : uint8_t { kUnrecorded, kForward, kRecomputation };
+  std::vector<RunKind> under_way_;
 };
 
 namespace internal {

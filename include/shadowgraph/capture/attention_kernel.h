@@ -13,17 +13,17 @@ namespace SHADOWGRAPH_API shadowgraph {
 
 struct DeviceProfile;  // shadowgraph/capture/fake.h
 
-// kDevices: the kernel that PyTorch chooses for the device.
-enum class AttentionKernel : uint8_t { kDevices, kFlash, kEfficient, kCudnn, kMath };
+// kDevice: the kernel that PyTorch chooses for the device.
+enum class AttentionKernel : uint8_t { kDevice, kFlash, kEfficient, kCudnn, kMath };
 constexpr auto enum_names(AttentionKernel) {
-  return names_of<AttentionKernel>({{AttentionKernel::kDevices, "device"},
+  return names_of<AttentionKernel>({{AttentionKernel::kDevice, "device"},
                                     {AttentionKernel::kFlash, "flash"},
                                     {AttentionKernel::kEfficient, "efficient"},
                                     {AttentionKernel::kCudnn, "cudnn"},
                                     {AttentionKernel::kMath, "math"}});
 }
 
-// Disables all other kernels in the profile. No effect for kDevices.
+// Disables all other kernels in the profile. No effect for kDevice.
 void allow_only(DeviceProfile& profile, AttentionKernel kernel);
 
 }  // namespace shadowgraph

@@ -27,7 +27,7 @@ namespace SHADOWGRAPH_API shadowgraph {
 // ---------------------------------------------------------------------------------------------------------------------
 // Records a program as one graph: forward, backward and optimizer step, with regions, saved tensors and lifetimes.
 //
-//     shadowgraph::CaptureSession session({.mode = {.device = at::kCUDA}});
+//     shadowgraph::Capture session({.mode = {.device = at::kCUDA}});
 //     Net net;                                       // created in the session: fake, nothing is allocated
 //     session.name_module(net);
 //     at::Tensor loss = net.forward(at::empty({32, 3, 224, 224})).sum();
@@ -60,15 +60,15 @@ struct CaptureOptions {
   bool cpp_sources = false;
 };
 
-class CaptureSession {
+class Capture {
  public:
   // Fields that the options leave open are taken from the innermost mode of this thread.
-  explicit CaptureSession(const CaptureOptions& options = {});
+  explicit Capture(const CaptureOptions& options = {});
   // For an existing module: takes them from the mode in which its tensors were created, and calls name_module.
-  explicit CaptureSession(const torch::nn::Module& root, const CaptureOptions& options = {});
-  ~CaptureSession();  // without finish(), discards the recording and restores all state
-  CaptureSession(const CaptureSession&) = delete;
-  CaptureSession& operator=(const CaptureSession&) = delete;
+  explicit Capture(const torch::nn::Module& root, const CaptureOptions& options = {});
+  ~Capture();  // without finish(), discards the recording and restores all state
+  Capture(const Capture&) = delete;
+  Capture& operator=(const Capture&) = delete;
 
   // Declares the module's parameters and buffers (in registration order, shared ones once) and the paths of its
   // submodules. The module must outlive the session. Throws Error, as do name_parameter and name_buffer, for tensors of
@@ -100,7 +100,7 @@ class CaptureSession {
 
   FakeTensorMode& mode() { return mode_; }
   // Returns the session that records on this thread, or nullptr.
-  static CaptureSession* current();
+  static Capture* current();
 
  private:
   friend struct CaptureAccess;
@@ -108,7 +108,7 @@ class CaptureSession {
   std::unique_ptr<Recorder> recorder_;
   std::vector<at::Tensor> parameters_;
   std::unordered_set<const c10::TensorImpl*> declared_;
-  CaptureSession* outer_;
+  Capture* outer_;
   bool finished_ = false;
 };
 
@@ -122,7 +122,7 @@ class PhaseScope {
   PhaseScope& operator=(const PhaseScope&) = delete;
 
  private:
-  CaptureSession* session_;
+  Capture* session_;
   PhaseId outer_;
 };
 
@@ -135,7 +135,7 @@ class RegionScope {
   RegionScope& operator=(const RegionScope&) = delete;
 
  private:
-  CaptureSession* session_ = nullptr;
+  Capture* session_ = nullptr;
 };
 
 // For language bindings with tensor subclasses that wrap other tensors (Python's DTensor). Returns the wrapped tensors,
@@ -172,7 +172,7 @@ using ForwardFunction = std::function<Tensors(const Tensors& inputs)>;
 // Maps the outputs to a scalar loss.
 using LossFunction = std::function<at::Tensor(const Tensors& outputs)>;
 
-struct Capture {
+struct CaptureResult {
   Graph graph;
   double seconds = 0;  // wall time of the capture; not part of the graph, which is reproducible
 };
@@ -226,7 +226,7 @@ class FiniteGradients {
 
 // Captures forward in the caller's grad mode. Exceptions of the program are propagated after restoring all state.
 // Throws Error for non-default TrainingOptions.
-Capture capture_forward(const ProgramToCapture& program, const CaptureOptions& options = {});
+CaptureResult capture_forward(const ProgramToCapture& program, const CaptureOptions& options = {});
 
 // Captures zero_grad, forward, loss, backward and optimizer step. Throws
 //
@@ -235,12 +235,12 @@ Capture capture_forward(const ProgramToCapture& program, const CaptureOptions& o
 //     FakeTensorMode;
 //   - Error for invalid options: accumulate below 1, a norm or decay out of range;
 //   - Error for a GradScaler without an optimizer, or an unsupported autocast dtype.
-Capture capture_training_step(const ProgramToCapture& program, const CaptureOptions& options = {});
+CaptureResult capture_training_step(const ProgramToCapture& program, const CaptureOptions& options = {});
 
 // Captures the first steps of a training run as one graph, each in a scope region "step 1", "step 2", ... The lifetimes
 // of tensors that outlive their step are recorded rather than assumed (shadowgraph/profile/memory.h). Throws as
 // capture_training_step does, and Error for fewer than one step. warmup_steps precede the recorded steps.
-Capture capture_training_run(const ProgramToCapture& program, int steps = 3, const CaptureOptions& options = {});
+CaptureResult capture_training_run(const ProgramToCapture& program, int steps = 3, const CaptureOptions& options = {});
 
 // Calls module.forward with up to eight inputs as separate arguments, or with all inputs as one vector.
 template <class Module>
@@ -278,7 +278,7 @@ Tensors call_forward(Module& module, const Tensors& inputs) {
 }
 
 template <class Module>
-Capture capture_forward(Module& module, const Tensors& inputs, const CaptureOptions& options = {}) {
+CaptureResult capture_forward(Module& module, const Tensors& inputs, const CaptureOptions& options = {}) {
   return capture_forward(
       ProgramToCapture{
           .module = &module, .inputs = inputs, .forward = [&](const Tensors& in) { return call_forward(module, in); }},
@@ -286,8 +286,8 @@ Capture capture_forward(Module& module, const Tensors& inputs, const CaptureOpti
 }
 
 template <class Module>
-Capture capture_training_step(Module& module, const Tensors& inputs, const LossFunction& loss,
-                              torch::optim::Optimizer& optimizer, const CaptureOptions& options = {}) {
+CaptureResult capture_training_step(Module& module, const Tensors& inputs, const LossFunction& loss,
+                                    torch::optim::Optimizer& optimizer, const CaptureOptions& options = {}) {
   return capture_training_step(ProgramToCapture{.module = &module,
                                                 .inputs = inputs,
                                                 .forward = [&](const Tensors& in) { return call_forward(module, in); },
@@ -343,14 +343,14 @@ class ModuleScope {
 // contains the devices it was made on as constants; map_devices_to_default maps them to the mode's device.
 
 // Dtype (f64 f32 f16 bf16 i64 i32 i16 i8 u8 bool c64 c128) and sizes: "f32[8,3,224,224]"; "i64[]" is a scalar.
-struct TensorSpecText {
+struct TensorSpec {
   c10::ScalarType dtype = c10::ScalarType::Float;
   std::vector<int64_t> sizes;
   // Returns a tensor of zeros on the active mode's device.
   at::Tensor make() const;
 };
 // Throws Error that states the problem and the syntax.
-TensorSpecText parse_tensor_spec(std::string_view text);
+TensorSpec parse_tensor_spec(std::string_view text);
 
 class ScriptProgram {
  public:
@@ -378,7 +378,7 @@ class ScriptProgram {
 
 // Marks the role of tensors that a program creates during capture, for captures of a whole program.
 //
-//     CaptureSession session;
+//     Capture session;
 //     auto net = std::make_shared<Net>();          // its parameters are created in the graph
 //     session.name_module(*net);                   // they are classified as parameters, and phase "init"
 //     net->forward(x).backward();

@@ -48,7 +48,7 @@ class ExportedProgram {
   // Creates input tensors on the active mode's device, with the sizes used for the export or those given, one spec per
   // input. Call after make_fake. Throws Error that names the input and dimension if a size contradicts the archive: a
   // static size, another size of the same symbol, a range.
-  Tensors make_inputs(const std::vector<TensorSpecText>& given = {});
+  Tensors make_inputs(const std::vector<TensorSpec>& given = {});
 
   // Returns the forward program on inputs from make_inputs. Its outputs are the tensors in the result, including nested
   // ones, in order. Buffers and inputs are mutated as in the exported program. The loss is defined as for

@@ -97,14 +97,14 @@ struct DeviceProfile {
 
 using NamedDataSizes = std::map<std::string, int64_t>;
 
-struct DataSizeQuestion {
+struct DataSizeQuery {
   std::string name;          // "nonzero0"
   std::string op;            // "aten::nonzero"
   const at::Tensor& tensor;  // the fake tensor whose data determines the size
   int64_t most;              // upper bound of the size
 };
 // Returns the size, or std::nullopt if unknown; DataDependentError is thrown then.
-using DataSizeHint = std::function<std::optional<int64_t>(const DataSizeQuestion&)>;
+using DataSizeHint = std::function<std::optional<int64_t>(const DataSizeQuery&)>;
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Known contents: tensors that are computed from constants and sizes only. Small contents are computed immediately,
@@ -124,14 +124,14 @@ struct ContentsBudget {
 //
 // A capture records every value as a guard of the graph, with its source line if known.
 
-struct HostReadQuestion {
+struct HostReadQuery {
   std::string name;          // "item0"
   std::string op;            // "aten::_local_scalar_dense"
   const at::Tensor& tensor;  // the fake tensor that is read
   std::string source;        // "train.py:12", if known to the capture
 };
 // Returns the value, or std::nullopt if unknown.
-using HostReadHint = std::function<std::optional<c10::Scalar>(const HostReadQuestion&)>;
+using HostReadHint = std::function<std::optional<c10::Scalar>(const HostReadQuery&)>;
 
 // Sources of values in order of precedence: `values` by name, `hint`, `values` by kind, `finite`.
 struct HostReads {
@@ -187,7 +187,7 @@ struct FakeTensorOptions {
   // For operators without rule, decomposition and Meta kernel: run the CPU kernel on real tensors of zeros to find the
   // result shapes. Allocates real memory. Not done for operators that index by operands or change an operand's
   // geometry: with zeros they could read out of bounds or give wrong shapes.
-  bool unknown_operators_on_zeros = false;
+  bool allow_fallback_kernels = false;
 };
 
 class FakeTensorMode {
@@ -226,7 +226,7 @@ class FakeTensorMode {
 // activated, since a capture belongs to one thread.
 class FakeTensorModeScope {
  public:
-  // Throws Error if the mode belongs to a CaptureSession of another thread.
+  // Throws Error if the mode belongs to a Capture of another thread.
   explicit FakeTensorModeScope(FakeTensorMode& mode);
   ~FakeTensorModeScope();
   FakeTensorModeScope(const FakeTensorModeScope&) = delete;
@@ -358,7 +358,7 @@ class CrossRefMode {
 
 // Simulated addresses of fake storages, for programs that identify tensors by address.
 //
-//     pretended_address(tensor.storage())       // unique per storage, constant during its lifetime
+//     fake_address(tensor.storage())       // unique per storage, constant during its lifetime
 //
 // In Python, data_ptr() of a fake is this address plus its offset; in C++, data_ptr() cannot be overridden and is null
 // plus the offset. Recorded graphs do not use addresses: values refer to storages (StorageId), and nodes list the
@@ -366,8 +366,8 @@ class CrossRefMode {
 
 // Returns an address that is never mapped: on x86-64 it is not canonical, so accessing it terminates the process.
 // Address ranges of storages below 1 TiB do not overlap. Returns 0 for an empty storage. Throws Error if it has memory.
-uintptr_t pretended_address(const c10::Storage& storage);
+uintptr_t fake_address(const c10::Storage& storage);
 // Returns whether the storage has an address, because it was requested or the storage is being observed.
-bool has_pretended_address(const c10::Storage& storage);
+bool has_fake_address(const c10::Storage& storage);
 
 }  // namespace shadowgraph

@@ -124,8 +124,8 @@ namespace SHADOWGRAPH_API rules {
 // Building blocks of rules: new meta tensors, the simulated device, the elementwise rule.
 
 // The simulated device of the outermost call on this thread, and its properties.
-c10::Device pretended_device();
-inline bool on_cuda() { return pretended_device().is_cuda(); }
+c10::Device simulated_device();
+inline bool on_cuda() { return simulated_device().is_cuda(); }
 const DeviceProfile& device_profile();
 
 // To call libtorch's Meta kernel from a rule.

@@ -28,7 +28,7 @@ namespace SHADOWGRAPH_API shadowgraph {
 //     shadowgraph::materialize_module(*net->layer3);   // bitwise equal to eager construction
 //
 // Tensors created inside are deferred tensors: fake tensors whose operators are recorded in a graph that they own.
-// Operations on them later, outside of any mode, are recorded as well. Under a FakeTensorMode or a CaptureSession,
+// Operations on them later, outside of any mode, are recorded as well. Under a FakeTensorMode or a Capture,
 // deferred tensors act as ordinary fakes, and operations there do not affect the recording.
 //
 // Random numbers are not drawn while recording, but after deferred_init the generators have the state they would have
@@ -67,7 +67,7 @@ class DeferredInit {
 };
 
 // Returns whether deferred initialization is active on this thread.
-bool is_describing();
+bool is_deferring();
 
 // Calls fn(args...) in a DeferredInit scope and returns its result.
 template <class Function, class... Args>
@@ -152,7 +152,7 @@ at::Tensor materialize_shard(const at::Tensor& tensor, int64_t dim, int64_t star
 
 // Returns the current value of a deferred tensor as a new real CPU tensor; it remains deferred. std::nullopt for other
 // tensors, and within another mode or a capture. Throws DeferredError, and errors of operators.
-std::optional<at::Tensor> described_value(const at::Tensor& tensor);
+std::optional<at::Tensor> deferred_value(const at::Tensor& tensor);
 // Throws the error that an operator on `tensor` would throw during deferred initialization (DeferredError,
 // UnsupportedError, ...); `what` starts the message.
 void check_recordable(const at::Tensor& tensor, const std::string& what);

@@ -15,7 +15,7 @@
 #include "shadowgraph/export.h"
 #include "shadowgraph/graph/graph.h"
 #include "shadowgraph/names.h"
-#include "shadowgraph/profile/operator_card.h"
+#include "shadowgraph/profile/operator_support.h"
 #include "shadowgraph/shard/apply.h"
 #include "shadowgraph/shard/layout.h"
 
@@ -143,9 +143,9 @@ struct ViewOptions {
   bool show_views = false;
   bool show_parameters = false;    // as separate boxes
   size_t comfortable_boxes = 120;  // target for the automatic depth
-  size_t most_boxes = 3000;        // limit enforced by depth, then by merging runs; 0: unlimited
-  size_t most_children = 400;      // limit for boxes directly in a module
-  size_t most_rows = 40;           // limit for boxes in a column, with automatic depth; 0: unlimited
+  size_t max_boxes = 3000;         // limit enforced by depth, then by merging runs; 0: unlimited
+  size_t max_children = 400;       // limit for boxes directly in a module
+  size_t max_rows = 40;            // limit for boxes in a column, with automatic depth; 0: unlimited
 
   // Part of the graph to show, the union of both. Both empty: the whole graph.
   std::vector<NodeId> around;  // with all nodes at most `radius` tensor edges away
@@ -243,8 +243,8 @@ std::string escape_dot(std::string_view text, std::string_view line_end = "\\n")
 // fonts. Graphviz is not thread-safe; calls are serialized. Nothing is written to stderr.
 
 // Number of boxes that Graphviz lays out in seconds: its time grows at least quadratically. For
-// ViewOptions::most_boxes.
-constexpr size_t kMostBoxesOfSvg = 250;
+// ViewOptions::max_boxes.
+constexpr size_t kMaxSvgBoxes = 250;
 
 // Throws Error if `dot` is not valid DOT, or if Graphviz or its plugins are unavailable.
 std::string render_svg(const std::string& dot);
@@ -280,7 +280,7 @@ struct RecomputeCurve;  // shadowgraph/profile/recompute.h
 //
 // `options.colors` and `.edge_note` are replaced. Throws as ViewModel::of does, and Error if the plan requires an
 // impossible redistribution.
-ViewModel view_of_plan(const Graph& graph, const ShardingPlan& plan, const RedistributionPlanner& planner,
+ViewModel view_of_plan(const Graph& graph, const GraphLayouts& plan, const RedistributionPlanner& planner,
                        const ViewOptions& options = {});
 
 // Timeline of a pipeline: the actions of each rank over time, and its memory.
@@ -304,10 +304,10 @@ std::string pipeline_html(const PipelineRun& run, const PipelinePictureOptions& 
 //
 //     write_file("report.html", plan_html(plan_training(source, request)));
 
-struct PlanAnswer;  // shadowgraph/plan/training_plan.h
+struct ClusterPlan;  // shadowgraph/plan/training_plan.h
 
 // Returns a self-contained HTML file.
-std::string plan_html(const PlanAnswer& answer);
+std::string plan_html(const ClusterPlan& answer);
 
 // Plots peak memory (decreasing) against recomputed FLOPs as a staircase, since between two points the cheaper one is
 // used, with the other policies as marks. Reproducible; no fonts are measured.

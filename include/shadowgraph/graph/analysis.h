@@ -193,7 +193,7 @@ bool sort_topologically(Graph& graph);
 //     x = base, y = base.view(...)       the same bytes, another shape                              kPartial
 //     x = base, y = base                                                                            kSame
 //
-// The result is exact if one view is simple and the other has at most kMostRuns runs of adjacent elements. A view is
+// The result is exact if one view is simple and the other has at most kMaxRuns runs of adjacent elements. A view is
 // simple if no element is visited twice and its strides nest, as after slicing, transposing and viewing. Otherwise the
 // result is kMay, never an incorrect kNone or kPartial. Tests compare it with sets of bytes.
 //
@@ -228,7 +228,7 @@ enum class Overlap : uint8_t {
 constexpr auto enum_names(Overlap) { return names_in_order<Overlap>("none", "same", "partial", "may"); }
 
 // Maximum number of runs of adjacent elements that overlap() compares before returning kMay.
-constexpr int64_t kMostRuns = 4096;
+constexpr int64_t kMaxRuns = 4096;
 
 Overlap overlap(const StridedView& a, const StridedView& b);
 // Returns whether an element is visited twice, as after expand() and unfold(): kNone, kPartial or kMay.

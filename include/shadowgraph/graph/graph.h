@@ -432,9 +432,9 @@ class Graph : GraphTables {
   // Replaces all attributes of a tensor value, for passes that infer new shapes.
   void set_geometry(ValueId id, const TensorMeta& spec);
   // Gives the value a private copy of its sizes and strides (see intern_dims).
-  void own_dims(ValueId id);
+  void unshare_dims(ValueId id);
   // Delays the free point of a storage to `user` if it is earlier (never freed for sg::output, sg::gradient).
-  void extend_life(StorageId id, NodeId user);
+  void extend_lifetime(StorageId id, NodeId user);
 
   // Heap memory in bytes, without the data of tensor constants.
   size_t allocated_bytes() const;

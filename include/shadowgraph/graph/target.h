@@ -145,7 +145,7 @@ struct OperatorFacts {
   bool draws = false;
   // Deterministic, with results that depend only on scalars and sizes: zeros, arange, full_like, zero_.
   bool fills = false;
-  bool uninitialised = false;  // results are uninitialized memory: empty, new_empty
+  bool uninitialized = false;  // results are uninitialized memory: empty, new_empty
   bool pointwise = false;      // each result element depends only on the operand elements at its position (broadcast)
   // Reads only the geometry of its operands, not their contents: views, empty_like. Writes do not affect it.
   bool geometry_only = false;
@@ -172,7 +172,7 @@ class Target {
   // Computed on first use and cached. Thread-safe.
   const Signature& signature() const {
     const Signature* known = known_->signature.load(std::memory_order_acquire);
-    return known != nullptr ? *known : work_out_signature();
+    return known != nullptr ? *known : compute_signature();
   }
   std::string schema_text() const;
   // Computed on first use, cached in this target and its copies; the reference stays valid. Thread-safe. Facts depend
@@ -181,7 +181,7 @@ class Target {
   // change objects; facts are final once the operator has been found.
   const OperatorFacts& facts() const {
     const OperatorFacts* known = known_->facts.load(std::memory_order_acquire);
-    return known != nullptr ? *known : work_out_facts();
+    return known != nullptr ? *known : compute_facts();
   }
 
  private:
@@ -190,8 +190,8 @@ class Target {
     std::atomic<const OperatorFacts*> facts = nullptr;
     std::atomic<const Signature*> signature = nullptr;
   };
-  const Signature& work_out_signature() const;
-  const OperatorFacts& work_out_facts() const;
+  const Signature& compute_signature() const;
+  const OperatorFacts& compute_facts() const;
 
   TargetKind kind_;
   std::string name_;

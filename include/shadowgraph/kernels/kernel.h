@@ -48,7 +48,7 @@ struct KernelMeasureOptions {
 };
 
 // A kernel for nodes of a graph. Sizes and strides are those of the launch, not part of the program.
-struct KernelPlan {
+struct LoweredKernel {
   KernelProgram program;
   std::vector<ValueId> inputs;   // first operands: read, or written in place (see program.operands)
   std::vector<ValueId> outputs;  // following operands: new tensors with the geometry of the values
@@ -71,8 +71,9 @@ struct KernelPlan {
 
 // `escapes(value)` returns whether the value is used outside of the nodes and must be stored. Returns std::nullopt,
 // with the reason in `reason`, if the nodes cannot be compiled.
-std::optional<KernelPlan> plan_kernel(const Graph& graph, std::span<const NodeId> nodes, const KernelOptions& options,
-                                      const std::function<bool(ValueId)>& escapes, std::string* reason);
+std::optional<LoweredKernel> lower_kernel(const Graph& graph, std::span<const NodeId> nodes,
+                                          const KernelOptions& options, const std::function<bool(ValueId)>& escapes,
+                                          std::string* reason);
 
 class Trial;
 
@@ -179,7 +180,7 @@ std::map<std::string, std::string> operators_without_kernels();
 
 // Custom kernels: replace libtorch's implementation of an operator in eager calls and replay.
 //
-//     const UsedKernel mine = use_kernel({.op = "aten::cumsum", .run = my_cumsum}, c10::DispatchKey::CPU);
+//     const ScopedKernelOverride mine = override_kernel({.op = "aten::cumsum", .run = my_cumsum}, c10::DispatchKey::CPU);
 //     x.cumsum(0);                                           // runs my_cumsum, below autograd
 //     ReplayExecutor(graph).run(bindings);                   // also in graphs; compiled groups take precedence
 //     mine.report();                                         // number of calls run, and declined
@@ -188,7 +189,7 @@ std::map<std::string, std::string> operators_without_kernels();
 // the original implementation. The number, dtype, sizes and device of results are checked against the operator; a
 // mismatch throws UnsupportedError from the call.
 
-struct OwnKernel {
+struct KernelOverride {
   using Results = std::optional<std::vector<c10::IValue>>;
   std::string op;  // with overload: "aten::add_.Tensor"
   // Arguments by schema position. Must be thread-safe. Calls of the same operator inside run the original
@@ -199,33 +200,33 @@ struct OwnKernel {
 // Loads the function `symbol` of a shared library, declared as in shadowgraph/kernels/c_kernel.h, for the lifetime of
 // the process. Declines calls with tensor lists, strings, tensors that are not strided, or data-dependent results.
 // Throws UnsupportedError if the library or symbol does not exist.
-OwnKernel library_kernel(const std::string& op, const std::string& library, const std::string& symbol);
+KernelOverride library_kernel(const std::string& op, const std::string& library, const std::string& symbol);
 
 // Active until it is destroyed. The most recent one for an operator takes precedence, including compile_operators().
-class UsedKernel {
+class ScopedKernelOverride {
  public:
-  UsedKernel(UsedKernel&&) noexcept;
-  UsedKernel& operator=(UsedKernel&&) noexcept;
-  ~UsedKernel();
+  ScopedKernelOverride(ScopedKernelOverride&&) noexcept;
+  ScopedKernelOverride& operator=(ScopedKernelOverride&&) noexcept;
+  ~ScopedKernelOverride();
 
   struct Report {
     std::string op;
     int64_t ran = 0;
-    int64_t passed_on = 0;  // declined calls
+    int64_t declined = 0;   // declined calls
     int64_t unchecked = 0;  // calls run with data-dependent results, which cannot be checked
   };
   Report report() const;
 
  private:
-  friend UsedKernel use_kernel(OwnKernel, c10::DispatchKey);
+  friend ScopedKernelOverride override_kernel(KernelOverride, c10::DispatchKey);
   class State;
-  explicit UsedKernel(std::unique_ptr<State> state);
+  explicit ScopedKernelOverride(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };
 
 // `key`: dispatch key of the device: CPU, CUDA, PrivateUse1. Throws UnsupportedError, naming the operator, if it does
 // not exist, has no kernel for this device, or is composite.
-UsedKernel use_kernel(OwnKernel kernel, c10::DispatchKey key);
+ScopedKernelOverride override_kernel(KernelOverride kernel, c10::DispatchKey key);
 
 // Replay of graphs with compiled kernels for groups of nodes.
 //
@@ -234,7 +235,7 @@ UsedKernel use_kernel(OwnKernel kernel, c10::DispatchKey key);
 //     executor.run(bindings);                                // nodes run individually until their kernel is compiled
 //     groups->summary();                                     // states of the groups
 //
-// A group consists of nodes of one phase that plan_kernel compiles to one program and that can run at one position: no
+// A group consists of nodes of one phase that lower_kernel compiles to one program and that can run at one position: no
 // dependence by values, writes, random numbers or host reads leads out of the group and back. Other nodes remain calls.
 // Results used only within a group are not stored; writes go to the same tensors as before.
 //
@@ -278,7 +279,7 @@ class KernelGroups : public NodeGroups {
   virtual std::string summary() const = 0;
   // Blocks until all compilations have finished.
   virtual void wait() const = 0;
-  virtual const KernelPlan& plan(uint32_t group) const = 0;
+  virtual const LoweredKernel& lowered(uint32_t group) const = 0;
 };
 
 // `cache` nullptr: KernelCache::shared(). Does not keep a reference to the graph; the graph that is run must have the

@@ -4,7 +4,7 @@
 //
 //     std::vector<ChainStage> stages = ...;                  // forward runs 0, 1, ..., backward in reverse
 //     const ChainSolver solver(stages, 8'000'000'000);       // bytes; also solves all smaller budgets
-//     const std::optional<ChainPlan> plan = solver.plan(4'000'000'000);
+//     const std::optional<ChainSchedule> plan = solver.schedule(4'000'000'000);
 //     plan->cost;                                            // recompute cost
 //
 // Uses the dynamic program of rotor (Beaumont, Eyraud-Dubois, Herrmann, Joly and Shilova 2019, "Optimal checkpointing
@@ -54,7 +54,7 @@ struct ChainStage {
   std::string name;
   int64_t forward = 0;        // cost of running it again with all its outputs
   int64_t backward = 0;       // cost of its backward; the same for all schedules
-  int64_t again = 0;          // cost of running it again for its own backward only: at most `forward`
+  int64_t recompute = 0;      // cost of running it again for its own backward only: at most `forward`
   int64_t output = 0;         // bytes passed to the next stage
   int64_t forward_peak = 0;   // peak bytes in forward if only the output is saved
   int64_t keeping_peak = 0;   // peak bytes in forward if everything is saved
@@ -75,12 +75,12 @@ struct ChainSegment {
   friend bool operator==(const ChainSegment&, const ChainSegment&) = default;
 };
 
-struct ChainPlan {
+struct ChainSchedule {
   int64_t cost = 0;                    // total recompute cost
   int64_t bytes = 0;                   // maximum memory, in whole slots
   std::vector<size_t> option;          // by stage: option used in the last run before its backward
   std::vector<ChainSegment> segments;  // outer segments before nested ones
-  friend bool operator==(const ChainPlan&, const ChainPlan&) = default;
+  friend bool operator==(const ChainSchedule&, const ChainSchedule&) = default;
 };
 
 class ChainSolver {
@@ -90,9 +90,9 @@ class ChainSolver {
   ChainSolver(std::span<const ChainStage> stages, int64_t bytes, int64_t slots = 500);
 
   // Returns std::nullopt if no schedule fits.
-  std::optional<ChainPlan> plan(int64_t bytes) const;
+  std::optional<ChainSchedule> schedule(int64_t bytes) const;
   // Returns the Pareto curve, by increasing cost and decreasing memory.
-  std::vector<ChainPlan> curve() const;
+  std::vector<ChainSchedule> curve() const;
 
  private:
   const double* row(size_t first, size_t last) const { return costs_.data() + (first * count_ + last) * width_; }
@@ -100,7 +100,7 @@ class ChainSolver {
   size_t slots_of(int64_t bytes) const;
   double units_of(int64_t cost) const;
   void solve(size_t first, size_t last);
-  ChainPlan trace(size_t memory) const;
+  ChainSchedule trace(size_t memory) const;
 
   std::vector<ChainStage> stages_;
   size_t count_ = 0;
@@ -224,10 +224,10 @@ struct CheckpointModulesOptions {
         .choice("policy", &CheckpointModulesOptions::policy, {"each", "every", "sqrt", "budget", "optimal"},
                 "Recompute each module, every k-th, sqrt(n) segments, the first within a budget, or the optimal "
                 "segments")
-        .add("every", &CheckpointModulesOptions::every, "k for policy=every", {.least = 1})
+        .add("every", &CheckpointModulesOptions::every, "k for policy=every", {.min = 1})
         .add("bytes", &CheckpointModulesOptions::bytes,
              "Peak memory limit for policy=budget and policy=optimal: 40GB, 512MiB, 1000",
-             {.kind = OptionKind::kBytes, .least = 1});
+             {.kind = OptionKind::kBytes, .min = 1});
   }
 };
 // The pass `checkpoint`: segments by name and policy. Throws Error for patterns without match, and for `budget` and
@@ -285,9 +285,9 @@ struct CheckpointStage {
 };
 
 struct CheckpointChainOptions {
-  CostOfNode cost = {};      // default: flops_and_bytes()
-  int64_t most_stages = 80;  // limit; adjacent stages are merged
-  int64_t most_options = 8;  // per stage
+  CostOfNode cost = {};     // default: flops_and_bytes()
+  int64_t max_stages = 80;  // limit; adjacent stages are merged
+  int64_t max_options = 8;  // per stage
   // Recompute stages as a whole or not at all, as checkpoints of a forward graph do. Nothing within a stage is saved,
   // and no stage starts between the creation of a tensor and the last write to it.
   bool whole_stages = false;
@@ -308,15 +308,15 @@ struct CheckpointChain {
                             const CheckpointChainOptions& options = {});
 
   // Returns the segments of a schedule for checkpoint_segments. Recomputed segments are not offloaded.
-  std::vector<CheckpointSegment> segments(const ChainPlan& plan) const;
+  std::vector<CheckpointSegment> segments(const ChainSchedule& plan) const;
   // Returns the exposed transfer time of the schedule.
-  int64_t exposed(const ChainPlan& plan) const;
+  int64_t exposed(const ChainSchedule& plan) const;
 };
 
 // The Pareto curve of peak memory and recompute.
 
 struct CheckpointChoice {
-  std::string made_by;  // "none", "optimal", "each", "every 2", "sqrt", "budget"
+  std::string policy;  // "none", "optimal", "each", "every 2", "sqrt", "budget"
   std::vector<CheckpointSegment> segments;
   int64_t peak = 0;       // peak live bytes with these segments
   int64_t cost = 0;       // of recomputed nodes, and exposed transfers
@@ -327,7 +327,7 @@ struct CheckpointChoice {
 struct CheckpointCurveOptions {
   CheckpointChainOptions chain = {};
   int64_t slots = 500;
-  int64_t most_plans = 64;  // schedules of the chain to evaluate on the graph, at evenly spaced budgets
+  int64_t max_schedules = 64;  // schedules of the chain to evaluate on the graph, at evenly spaced budgets
 };
 
 class CheckpointCurve {
@@ -371,15 +371,15 @@ CheckpointPolicy least_recompute(int64_t bytes, CheckpointCurveOptions options =
 // the pass after `checkpoint`.
 
 struct OffloadOptions {
-  std::string modules = "auto";      // see regions_named()
-  int64_t least = int64_t{1} << 20;  // minimum bytes of a tensor to offload
+  std::string modules = "auto";          // see regions_named()
+  int64_t min_bytes = int64_t{1} << 20;  // minimum bytes of a tensor to offload
 
   static OptionTable<OffloadOptions> table() {
     return OptionTable<OffloadOptions>()
         .add("modules", &OffloadOptions::modules,
              "Modules to offload: path patterns separated by '+', or auto (the longest run of numbered modules)")
-        .add("least", &OffloadOptions::least, "Minimum size of offloaded tensors",
-             {.kind = OptionKind::kBytes, .least = 0});
+        .add("min_bytes", &OffloadOptions::min_bytes, "Minimum size of offloaded tensors",
+             {.kind = OptionKind::kBytes, .min = 0});
   }
 };
 

@@ -52,7 +52,7 @@ struct ConstFoldOptions {
   static OptionTable<ConstFoldOptions> table() {
     return OptionTable<ConstFoldOptions>().add("max_bytes", &ConstFoldOptions::max_bytes,
                                                "Maximum size of a folded constant",
-                                               {.kind = OptionKind::kBytes, .least = 0});
+                                               {.kind = OptionKind::kBytes, .min = 0});
   }
 };
 struct ConstFoldResult {

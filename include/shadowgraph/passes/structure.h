@@ -25,7 +25,7 @@ struct CollapseOptions {
     return OptionTable<CollapseOptions>()
         .choice("level", &CollapseOptions::level, {"module", "composite"},
                 "Collapse calls of modules or of composite operators")
-        .add("depth", &CollapseOptions::depth, "Depth of the collapsed modules: layers.0 has depth 2", {.least = 1})
+        .add("depth", &CollapseOptions::depth, "Depth of the collapsed modules: layers.0 has depth 2", {.min = 1})
         .choice("bodies", &CollapseOptions::bodies, {"drop", "keep"},
                 "Drop the collapsed nodes, or keep them with the calls so that the graph can run");
   }
@@ -47,10 +47,9 @@ struct FindRepeatsOptions {
 
   static OptionTable<FindRepeatsOptions> table() {
     return OptionTable<FindRepeatsOptions>()
-        .add("min_nodes", &FindRepeatsOptions::min_nodes, "Minimum number of nodes per block",
-             {.least = 1, .most = kMost})
+        .add("min_nodes", &FindRepeatsOptions::min_nodes, "Minimum number of nodes per block", {.min = 1, .max = kMost})
         .add("min_blocks", &FindRepeatsOptions::min_blocks, "Minimum number of blocks per run",
-             {.least = 2, .most = kMost});
+             {.min = 2, .max = kMost});
   }
   static constexpr int64_t kMost = 1 << 30;
 };
@@ -75,7 +74,7 @@ struct FuseGroupsOptions {
 
   static OptionTable<FuseGroupsOptions> table() {
     return OptionTable<FuseGroupsOptions>().add("min_nodes", &FuseGroupsOptions::min_nodes,
-                                                "Minimum number of nodes per group", {.least = 2});
+                                                "Minimum number of nodes per group", {.min = 2});
   }
 };
 struct FuseGroupsResult {
@@ -151,7 +150,7 @@ struct PartitionOptions {
     return OptionTable<PartitionOptions>()
         .add("operators", &PartitionOptions::operators,
              "Supported operators, separated by '+', with or without overload; *: all")
-        .add("min_nodes", &PartitionOptions::min_nodes, "Minimum number of nodes per part", {.least = 1})
+        .add("min_nodes", &PartitionOptions::min_nodes, "Minimum number of nodes per part", {.min = 1})
         .choice("merge", &PartitionOptions::merge, {"all", "linked"},
                 "Merge as many nodes as possible into a part (all), or only connected nodes (linked)");
   }

@@ -1,6 +1,6 @@
 // Exports a training plan to the configuration format of a training framework.
 //
-//     for (const EngineFile& file : engine_files(plan, step, {.sequence = 8192, .batch = 2048})) {
+//     for (const PlanExport& file : export_plan(plan, step, {.sequence = 8192, .batch = 2048})) {
 //       if (file.why_not.empty()) write(file.name, file.text);     // train.py, megatron.args, accelerate.yaml
 //     }
 //
@@ -19,15 +19,15 @@
 
 namespace SHADOWGRAPH_API shadowgraph {
 
-struct EngineRequest {
+struct PlanExportOptions {
   int64_t sequence = 0;             // tokens per sample; 0: samples are not sequences
   int64_t batch = 0;                // requested samples per step; 0: those of the plan
   bool float8 = false;              // matrix products of layers in float8, except the head
   bool bfloat16_gradients = false;  // store and reduce gradients in bfloat16 instead of float32
 };
 
-struct EngineFile {
-  std::string engine;                // "PyTorch 2.13"
+struct PlanExport {
+  std::string framework;             // "PyTorch 2.13"
   std::string name;                  // "train.py"
   std::string text;                  // "": the framework cannot run the plan
   std::string why_not;               // the reason
@@ -35,12 +35,12 @@ struct EngineFile {
 };
 
 // Exports to all frameworks (docs/cluster-plans.md), including those that cannot run the plan.
-std::vector<EngineFile> engine_files(const TrainingPlan& plan, const Graph& step, const EngineRequest& request = {});
-std::vector<std::string> engine_file_names();
+std::vector<PlanExport> export_plan(const TrainingPlan& plan, const Graph& step, const PlanExportOptions& request = {});
+std::vector<std::string> plan_export_names();
 
 // Returns a Python script that shards an eager model with torch alone according to a plan of `shard`. `plan` has the
 // lines that set MESH, DATA_AXES, PARAMETERS, USES, INPUTS, MODULES and UNITS of parallel/export/plan_runtime.py.
-std::string layouts_script(const std::string& title, std::string_view plan);
+std::string sharding_script(const std::string& title, std::string_view plan);
 
 // Exports MLCommons Chakra execution traces for network simulators such as ASTRA-sim, one file per process.
 //

@@ -147,7 +147,7 @@ struct ByPiece {
 // Seconds by piece. Backward as a whole may hide more communication than its two pieces separately.
 using PieceSeconds = ByPiece<double>;
 
-struct StageFigures {
+struct StageCosts {
   std::string begins;  // the module of its first node
   double forward = 0;  // seconds per micro-batch; likewise below
   double input_gradient = 0;
@@ -213,10 +213,10 @@ class PipelineStages {
 
   // Creates stages from costs alone, from a planner or measurements. `carried` bytes are allocated in F and freed in W;
   // gradients are allocated in W.
-  static PipelineStages of_figures(std::vector<StageFigures> figures);
+  static PipelineStages of_costs(std::vector<StageCosts> figures);
 
   int32_t count() const { return static_cast<int32_t>(figures_.size()); }
-  const StageFigures& of(int32_t stage) const { return figures_[static_cast<size_t>(stage)]; }
+  const StageCosts& of(int32_t stage) const { return figures_[static_cast<size_t>(stage)]; }
   const std::vector<TiedParameter>& tied() const { return tied_; }
   // Remarks for reports: parameters shared by several stages, tensors passed through stages.
   const std::vector<std::string>& notes() const { return notes_; }
@@ -226,7 +226,7 @@ class PipelineStages {
  private:
   friend class StageCutting;
   friend class ReplicatedStages;
-  std::vector<StageFigures> figures_;
+  std::vector<StageCosts> figures_;
   std::vector<TiedParameter> tied_;
   std::vector<std::string> notes_;
   std::shared_ptr<const StageParts> parts_;
@@ -250,7 +250,7 @@ Subgraph stage_piece(const Graph& step, const PipelineStages& stages, int32_t st
 //
 //     const Replicas replicas{.count = 64, .zero = 1, .ranks = ranks, .state = kMixedPrecision};
 //     const PipelineStages shared = replicated(stages, replicas, h100, &links);
-//     const PipelineSchedule schedule = with_sums(PipelineSchedule::named("1f1b", size));
+//     const PipelineSchedule schedule = with_gradient_reduction(PipelineSchedule::named("1f1b", size));
 //     PipelineRun::of(shared, schedule, {.interconnect = &links});
 //
 // The step is captured for one replica. Memory and communication of replicas are derived from its costs:
@@ -293,7 +293,7 @@ struct Replicas {
 };
 
 // Memory of a stage on a rank, except activations, in bytes.
-struct HeldBytes {
+struct ReplicaMemory {
   int64_t parameters = 0;       // sharded
   int64_t gathered = 0;         // buckets of unsharded parameters
   int64_t gradients = 0;        // sharded
@@ -302,7 +302,7 @@ struct HeldBytes {
   int64_t all() const { return parameters + gathered + gradients + whole_gradients + state; }
 };
 // `stage`: costs of one replica, as captured. Uses its parameters, weights, gradients and optimizer state.
-HeldBytes held_by(const StageFigures& stage, const Replicas& replicas);
+ReplicaMemory replica_memory(const StageCosts& stage, const Replicas& replicas);
 
 // Throws Error for an unknown ZeRO stage, a count below 1, a number of expert ranks that does not divide the count, and
 // for experts with captured optimizer state. An optimizer on the CPU requires a device with known host bandwidth, and
@@ -311,7 +311,7 @@ PipelineStages replicated(PipelineStages stages, const Replicas& replicas, const
                           const Interconnect* links);
 
 // Adds UNSHARD of each stage before its first action and REDUCE_GRAD after its last.
-PipelineSchedule with_sums(const PipelineSchedule& schedule);
+PipelineSchedule with_gradient_reduction(const PipelineSchedule& schedule);
 
 // Simulates all ranks of a pipeline: time and memory.
 //
@@ -331,14 +331,14 @@ class PipelineRun;
 struct PipelineRunOptions {
   const Interconnect* interconnect = nullptr;  // between ranks; nullptr: transfers take no time
   // Distance in global rank between neighbors of the pipeline: the number of processes per stage.
-  int64_t ranks_apart = 1;
+  int64_t rank_stride = 1;
   AllocatorSettings allocator;
   // Fraction of exposed collective time that is hidden by the compute of an overlapped action, from 0 (none) to 1 (all
   // that fits). Compute times of overlapped actions are added in any case.
   double overlap = 1;
   // Allocate the receive buffers of all micro-batches in advance, as torch.distributed.pipelining does. Other
   // frameworks allocate them when needed.
-  bool receives_ahead = false;
+  bool preallocate_receives = false;
   // Reuse the memory results of a run of the same stages and schedule, as they do not depend on links.
   const PipelineRun* bytes_of = nullptr;
   bool memory = true;  // false: simulate time only
@@ -417,7 +417,7 @@ std::string to_chrome_trace(const PipelineRun& run);
 // Simulates captured graphs of several ranks together: waits between ranks, and the time of the step.
 //
 //     const std::vector<RankGraph> ranks = {{.graph = &first, .ranks = {0, 1}}, {.graph = &last, .ranks = {2, 3}}};
-//     const RankGraphsRun run = RankGraphsRun::of(ranks, {.spec = &h100, .interconnect = &links});
+//     const DistributedRun run = DistributedRun::of(ranks, {.spec = &h100, .interconnect = &links});
 //     run.seconds(); run.rank(1).waits;
 //
 // Each graph is that of ranks[0] and represents all ranks in RankGraph::ranks, which do the same. Sends to a rank are
@@ -430,12 +430,12 @@ struct RankGraph {
   std::vector<int64_t> ranks;    // global ranks: the one it was captured for, then those that do the same
 };
 
-struct RankGraphsOptions {
+struct DistributedRunOptions {
   const DeviceSpec* spec = nullptr;            // nullptr: default for the graphs' device
   const Interconnect* interconnect = nullptr;  // nullptr: communication takes no time
 };
 
-struct RankFigures {
+struct DistributedRank {
   int64_t rank = 0;
   double computing = 0;  // seconds
   double end = 0;        // end of its compute
@@ -444,15 +444,15 @@ struct RankFigures {
   double waiting() const;
 };
 
-class RankGraphsRun {
+class DistributedRun {
  public:
   // Throws Error if a rank is in several graphs or a destination is in none, and if ranks deadlock or their
   // communication does not match.
-  static RankGraphsRun of(std::span<const RankGraph> ranks, const RankGraphsOptions& options = {});
+  static DistributedRun of(std::span<const RankGraph> ranks, const DistributedRunOptions& options = {});
 
   double seconds() const { return seconds_; }       // per step
   size_t ranks() const { return figures_.size(); }  // number of simulated ranks
-  const RankFigures& rank(size_t index) const { return figures_[index]; }
+  const DistributedRank& rank(size_t index) const { return figures_[index]; }
   // An action of a rank, including communication.
   struct Event {
     std::string name;
@@ -467,13 +467,13 @@ class RankGraphsRun {
 
  private:
   double seconds_ = 0;
-  std::vector<RankFigures> figures_;
+  std::vector<DistributedRank> figures_;
   std::vector<std::vector<Event>> events_;
 };
 
-std::string to_text(const RankGraphsRun& run);
-nlohmann::json to_json(const RankGraphsRun& run);
+std::string to_text(const DistributedRun& run);
+nlohmann::json to_json(const DistributedRun& run);
 // Writes a trace with a process per rank, lanes for compute and communication, arrows from sends to receives.
-std::string to_chrome_trace(const RankGraphsRun& run);
+std::string to_chrome_trace(const DistributedRun& run);
 
 }  // namespace shadowgraph

@@ -75,7 +75,7 @@ struct ServingOptions {
   double memory_share = 0.9;                   // fraction used by the engine (gpu_memory_utilization)
   int64_t context = 0;                         // tokens per request, including its output
   int64_t prompt = 0;                          // prompt tokens per request; 0: all
-  int64_t tokens_at_once = 8192;               // maximum tokens per pass (max_num_batched_tokens)
+  int64_t max_batched_tokens = 8192;           // maximum tokens per pass (max_num_batched_tokens)
   int64_t page = 16;                           // tokens per page
   std::optional<WeightFormat> weights;         // of matrix products; std::nullopt: as in the program
   std::vector<std::string> kept;               // substrings of names of parameters that are not quantized: "lm_head"
@@ -100,7 +100,7 @@ struct Serving {
   int64_t weights_made = 0;   // in the dtype of the program
   int64_t quantised = 0;      // parameters in the format
   std::string format;         // title; "": as in the program
-  int64_t activations = 0;    // peak of a pass of tokens_at_once
+  int64_t activations = 0;    // peak of a pass of max_batched_tokens
   int64_t context_bytes = 0;  // CUDA context and NCCL buffers, assumed
   int64_t pages = 0;          // number of KV cache pages
   int64_t cache = 0;          // bytes of the KV cache

@@ -2,7 +2,7 @@
 //
 //     StepSource source{.capture = capture, .layers = 126};
 //     ClusterRequest request{.devices = 1024, .device = h100, .links = links, .batch = 2048, .sequence = 8192};
-//     const PlanAnswer answer = plan_training(source, request);
+//     const ClusterPlan answer = plan_training(source, request);
 //     answer.best().plan.tensor;  answer.best().run.seconds();  answer.bound;
 //     std::puts(to_text(answer).c_str());
 //
@@ -48,7 +48,7 @@ namespace SHADOWGRAPH_API shadowgraph {
 struct StepSize {
   int64_t micro_batch = 1;
   int64_t layers = 0;  // number of layers of the model; 0: all
-  AttentionKernel attention = AttentionKernel::kDevices;
+  AttentionKernel attention = AttentionKernel::kDevice;
 };
 
 // Captures steps of a model at different sizes.
@@ -65,24 +65,25 @@ struct StepSource {
 // Recompute of a layer's activations in backward. kSelective: everything except the results of products with weights,
 // attention and convolutions (saved after their all-reduce, if any). kCurve: points on the memory/time Pareto curve of
 // rotor, of which there are several.
-enum class Recompute : uint8_t { kNothing, kSelective, kWhole, kCurve };
+enum class Recompute : uint8_t { kNone, kSelective, kFull, kCurve };
 constexpr auto enum_names(Recompute) {
-  return names_of<Recompute>({{Recompute::kNothing, "nothing"},
+  return names_of<Recompute>({{Recompute::kNone, "none"},
                               {Recompute::kSelective, "selective"},
-                              {Recompute::kWhole, "whole"},
+                              {Recompute::kFull, "full"},
                               {Recompute::kCurve, "curve"}});
 }
 
 // Layout of a stage's tensors over tensor parallel ranks: rules of Megatron-LM, or the solver of
 // shadowgraph/shard/shard.h, for which collectives cost their exposed time.
-enum class TensorLayout : uint8_t {
+enum class TensorParallelLayout : uint8_t {
   kMegatron,
   kSolved,  // minimum time
   kLean,    // minimum time, where saved activations cost as much as recomputing them
 };
-constexpr auto enum_names(TensorLayout) {
-  return names_of<TensorLayout>(
-      {{TensorLayout::kMegatron, "megatron"}, {TensorLayout::kSolved, "solved"}, {TensorLayout::kLean, "lean"}});
+constexpr auto enum_names(TensorParallelLayout) {
+  return names_of<TensorParallelLayout>({{TensorParallelLayout::kMegatron, "megatron"},
+                                         {TensorParallelLayout::kSolved, "solved"},
+                                         {TensorParallelLayout::kLean, "lean"}});
 }
 
 // Tensors that may be offloaded to CPU: saved activations, or main weights and moments with the optimizer step.
@@ -107,10 +108,10 @@ struct ClusterRequest {
   std::vector<int64_t> tensor, context, pipeline, stages_per_rank, micro_batch, experts;
   std::vector<int> zero;
   std::vector<std::string> schedules;
-  std::vector<AttentionKernel> attention;  // empty: PyTorch's choice for the device
-  std::vector<TensorLayout> layouts;       // empty: Megatron-LM's
-  std::vector<Recompute> recompute;        // in addition to kNothing; empty: all except kCurve
-  std::vector<Offload> offload;            // tensors that may be offloaded to CPU
+  std::vector<AttentionKernel> attention;     // empty: PyTorch's choice for the device
+  std::vector<TensorParallelLayout> layouts;  // empty: Megatron-LM's
+  std::vector<Recompute> recompute;           // in addition to kNone; empty: all except kCurve
+  std::vector<Offload> offload;               // tensors that may be offloaded to CPU
   // Expert capacity factor: rows that an expert rank has space for, relative to the mean. 1: balanced routing.
   double expert_capacity = 1;
   // Overlap of tensor parallel collectives in the target framework.
@@ -125,10 +126,10 @@ struct ClusterRequest {
 };
 
 // Layers for which the same activations are saved and the rest is recomputed (Recompute::kCurve).
-struct PartlyKept {
+struct PartialRecompute {
   std::vector<std::string> layers;
   std::vector<std::string> keeps;  // saved forward results: "aten::mm#2" is that of the third aten::mm in the layer
-  friend bool operator==(const PartlyKept&, const PartlyKept&) = default;
+  friend bool operator==(const PartialRecompute&, const PartialRecompute&) = default;
 };
 
 struct PlannedStage {
@@ -152,16 +153,16 @@ struct TrainingPlan {
   int64_t microbatches = 1;  // per step and replica
   int zero = 0;              // ZeRO stage: optimizer state, gradients, parameters sharded over the replicas
   std::string schedule = "1f1b";
-  TensorLayout layout = TensorLayout::kMegatron;
+  TensorParallelLayout layout = TensorParallelLayout::kMegatron;
   CollectiveOverlap overlap = CollectiveOverlap::kNone;  // of tensor parallel collectives
-  AttentionKernel attention = AttentionKernel::kDevices;
+  AttentionKernel attention = AttentionKernel::kDevice;
   bool data_outermost = false;  // true: ranks of a pipeline are consecutive; false: data parallel ranks are
   std::vector<PlannedStage> stages;
-  std::vector<std::string> recomputed;  // modules with full recompute
-  std::vector<std::string> selective;   // modules with selective recompute (Recompute::kSelective)
-  std::vector<PartlyKept> in_part;      // modules recomputed by the curve
-  std::vector<std::string> offloaded;   // modules with saved activations offloaded to CPU
-  bool optimizer_on_host = false;       // optimizer state and step are on the CPU
+  std::vector<std::string> recomputed;    // modules with full recompute
+  std::vector<std::string> selective;     // modules with selective recompute (Recompute::kSelective)
+  std::vector<PartialRecompute> in_part;  // modules recomputed by the curve
+  std::vector<std::string> offloaded;     // modules with saved activations offloaded to CPU
+  bool optimizer_on_host = false;         // optimizer state and step are on the CPU
 
   // Table of scalar fields: JSON keys, values by which neighboring plans differ (the group), and the text for
   // non-default values (the summary).
@@ -183,14 +184,14 @@ struct SimulatedPlan {
   int64_t other_streams = 0;
   int64_t on_host = 0;  // bytes offloaded to CPU, maximum of all ranks
   // Layouts of parameters over tensor parallel ranks found by the solver: "model.embed_tokens.weight" is "S(0)".
-  // Accepted by `shadowgraph shard --answer`.
+  // Accepted by `shadowgraph shard --solution`.
   std::map<std::string, std::string> layouts;
   int64_t bytes() const;  // maximum device memory reserved by a rank, including other streams
 };
 
 // Best plan with another value of one option, estimated from layer costs.
 struct PlanNeighbour {
-  std::string knob;               // "tensor"
+  std::string option;             // "tensor"
   std::string value;              // "4"
   std::optional<double> seconds;  // std::nullopt: no such plan fits
   std::optional<int64_t> bytes;
@@ -199,13 +200,13 @@ struct PlanNeighbour {
 };
 
 // A plan of the search, without stages, estimated from layer costs.
-struct WorkedOutPlan {
+struct EstimatedPlan {
   TrainingPlan plan;
   double seconds = 0;
   int64_t bytes = 0;  // on the rank with the highest memory use
 };
 
-struct PlanAnswer {
+struct ClusterPlan {
   std::string name;
   ClusterRequest request;
   int64_t memory = 0;                    // bytes that a rank may reserve
@@ -214,8 +215,8 @@ struct PlanAnswer {
   std::vector<PlanNeighbour> neighbours;
   // Seconds and bytes of the best plan if all rows possible are routed to the experts of one rank.
   std::optional<std::pair<double, int64_t>> worst_routing;
-  std::vector<WorkedOutPlan> worked_out;   // by lower bound; all others have higher bounds or do not fit
-  std::map<std::string, int64_t> counted;  // statistics of the search: "tried", "too large", ...
+  std::vector<EstimatedPlan> estimated_plans;  // by lower bound; all others have higher bounds or do not fit
+  std::map<std::string, int64_t> counted;      // statistics of the search: "tried", "too large", ...
   std::vector<std::string> notes;
   double table_seconds = 0, search_seconds = 0, simulation_seconds = 0;
 
@@ -225,20 +226,20 @@ struct PlanAnswer {
   double flops = 0;                  // per sample, forward and backward without recompute
 };
 
-// Throws NoPlanError if no plan fits; Error for an invalid request, and the errors of captures.
-PlanAnswer plan_training(const StepSource& source, const ClusterRequest& request);
+// Throws InfeasibleError if no plan fits; Error for an invalid request, and the errors of captures.
+ClusterPlan plan_training(const StepSource& source, const ClusterRequest& request);
 
 // Captures a plan completely and simulates all ranks of one of its pipelines. Throws Error for an invalid plan.
-SimulatedPlan simulate(const StepSource& source, const ClusterRequest& request, TrainingPlan plan);
+SimulatedPlan simulate_plan(const StepSource& source, const ClusterRequest& request, TrainingPlan plan);
 
-std::string to_text(const PlanAnswer& answer);
-nlohmann::json to_json(const PlanAnswer& answer);
+std::string to_text(const ClusterPlan& answer);
+nlohmann::json to_json(const ClusterPlan& answer);
 nlohmann::json to_json(const TrainingPlan& plan);
 
 // Simulation of plans from other sources, for comparison.
 //
-//     const TrainingPlan plan = given_plan(text, source, request);
-//     simulate(source, request, plan);
+//     const TrainingPlan plan = parse_plan(text, source, request);
+//     simulate_plan(source, request, plan);
 //
 // {"tensor": 8, "pipeline": 16, "stages_per_rank": 8, "schedule": "interleaved", "zero": 1, "micro_batch": 1}
 //
@@ -252,19 +253,19 @@ nlohmann::json to_json(const TrainingPlan& plan);
 
 // Throws ParseError for unknown keys, invalid values, and stages and layers that the model does not have. Throws Error
 // for more ranks than devices or more stages than units.
-TrainingPlan given_plan(std::string_view text, const StepSource& source, const ClusterRequest& request);
+TrainingPlan parse_plan(std::string_view text, const StepSource& source, const ClusterRequest& request);
 // Parses a plan for a captured step. Degrees that are omitted are 1.
-TrainingPlan given_plan(std::string_view text, const Graph& step);
+TrainingPlan parse_plan(std::string_view text, const Graph& step);
 
 // Scenarios: re-plans a model with more devices, faster links, other memory, other batches.
 //
-//     PlanQuestions questions(source, request);
-//     std::puts(to_text(questions.ask({.about = PlanTopic::kDevices})).c_str());
+//     PlanSweep sweep(source, request);
+//     std::puts(to_text(sweep.run({.kind = PlanSweepKind::kDevices})).c_str());
 //
 // A row of a table is the best plan for a modified request, simulated as in plan_training(). Layer costs are cached
 // between rows and between scenarios if the captured step and the links are the same.
 
-enum class PlanTopic : uint8_t {
+enum class PlanSweepKind : uint8_t {
   kDevices,   // step time by number of devices, and where efficiency drops below `share`
   kNetwork,   // step time with faster links, and exposed communication
   kMemory,    // step time by device memory, and the minimum required
@@ -272,13 +273,13 @@ enum class PlanTopic : uint8_t {
   kSequence,  // the longest sequence that fits
   kPrice,     // the cheapest cluster that trains a number of tokens in time
 };
-constexpr auto enum_names(PlanTopic) {
-  return names_of<PlanTopic>({{PlanTopic::kDevices, "devices"},
-                              {PlanTopic::kNetwork, "network"},
-                              {PlanTopic::kMemory, "memory"},
-                              {PlanTopic::kBatch, "batch"},
-                              {PlanTopic::kSequence, "sequence"},
-                              {PlanTopic::kPrice, "price"}});
+constexpr auto enum_names(PlanSweepKind) {
+  return names_of<PlanSweepKind>({{PlanSweepKind::kDevices, "devices"},
+                                  {PlanSweepKind::kNetwork, "network"},
+                                  {PlanSweepKind::kMemory, "memory"},
+                                  {PlanSweepKind::kBatch, "batch"},
+                                  {PlanSweepKind::kSequence, "sequence"},
+                                  {PlanSweepKind::kPrice, "price"}});
 }
 
 // Available devices with a user-defined price.
@@ -293,8 +294,8 @@ struct DeviceOffer {
 std::vector<DeviceOffer> read_offers(const std::string& path);
 std::vector<DeviceOffer> parse_offers(const std::string& text, const std::string& name);
 
-struct PlanQuestion {
-  PlanTopic about = PlanTopic::kDevices;
+struct PlanSweepOptions {
+  PlanSweepKind kind = PlanSweepKind::kDevices;
   // Numbers of devices; bandwidth factors; bytes per device; samples; tokens per sequence. Empty: values around those
   // of the request.
   std::vector<double> values = {};
@@ -305,11 +306,11 @@ struct PlanQuestion {
   std::vector<DeviceOffer> offers = {};
 
   // All options except `about` and `values`.
-  static const OptionTable<PlanQuestion>& table();
+  static const OptionTable<PlanSweepOptions>& table();
 };
 
 // Parses values of a topic: "512", "80GB", "2". Throws Error.
-std::vector<double> question_values(PlanTopic about, const std::vector<std::string>& words);
+std::vector<double> sweep_values(PlanSweepKind kind, const std::vector<std::string>& words);
 
 struct PlanRow {
   std::string value;  // "2048", "infiniband x 2"
@@ -327,20 +328,20 @@ struct PlanRow {
 };
 
 struct PlanTable {
-  PlanTopic about = PlanTopic::kDevices;
+  PlanSweepKind kind = PlanSweepKind::kDevices;
   std::string title, head;  // head: heading of the first column
   std::vector<PlanRow> rows;
   std::vector<std::string> findings;  // conclusions, in sentences
 };
 
-class PlanQuestions {
+class PlanSweep {
  public:
-  PlanQuestions(StepSource source, ClusterRequest request);
+  PlanSweep(StepSource source, ClusterRequest request);
   // Same as plan_training().
-  PlanAnswer plan();
+  ClusterPlan plan();
   // Throws Error if the source does not support the scenario, and the errors of captures.
-  PlanTable ask(const PlanQuestion& question);
-  // Simulates a plan from another source, see given_plan(). It need not fit in memory.
+  PlanTable run(const PlanSweepOptions& question);
+  // Simulates a plan from another source, see parse_plan(). It need not fit in memory.
   SimulatedPlan simulate(std::string_view plan);
 
  private:

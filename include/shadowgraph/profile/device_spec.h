@@ -123,7 +123,7 @@ struct ClassRates {
 };
 
 // Achievable fractions of a GPU's peak rates. profiler/time/kernel_work.h has the model common to all GPUs.
-struct GpuFigures {
+struct GpuSpec {
   int64_t multiprocessors = 0;
   double stream = 0;     // B/s of a large copy
   double moved = 0.85;   // fraction of it achieved by reductions and kernels that write new memory
@@ -132,15 +132,15 @@ struct GpuFigures {
   double attention = 0;
   double attention_backward = 0;
   double tensor_float32 = 0;  // peak FLOP/s of float32 convolutions, which may use TF32
-  friend bool operator==(const GpuFigures&, const GpuFigures&) = default;
+  friend bool operator==(const GpuSpec&, const GpuSpec&) = default;
 };
 
 // Host resources available to each device.
-struct HostFigures {
+struct HostSpec {
   double link = 0;       // B/s of a copy between device and pinned memory, in one direction
   double bandwidth = 0;  // B/s of host memory per device if all devices use it; 0: unknown
   int64_t memory = 0;    // bytes; 0: unknown
-  friend bool operator==(const HostFigures&, const HostFigures&) = default;
+  friend bool operator==(const HostSpec&, const HostSpec&) = default;
 };
 
 struct DeviceSpec {
@@ -161,8 +161,8 @@ struct DeviceSpec {
   // Rates by class. Defaults for missing classes: `gpu`, if set; otherwise the more general class (grouped for
   // depthwise, pointwise for in-place); otherwise kMatmul for compute-bound classes and kOther for the rest.
   std::map<KernelClass, ClassRates> classes;
-  std::optional<GpuFigures> gpu;
-  std::optional<HostFigures> host;
+  std::optional<GpuSpec> gpu;
+  std::optional<HostSpec> host;
   OperatorTables tables;                       // measured calls, which take precedence over rates
   std::map<std::string, std::string> sources;  // by name of the value; "*" for all others
 

@@ -28,25 +28,25 @@ namespace SHADOWGRAPH_API shadowgraph {
 
 struct Profile;
 
-struct Fits {
+struct MemoryFit {
   bool fits = false;
   // Memory used on a device with unlimited memory: reserved bytes, context and NCCL buffers; on a CPU, live bytes and
   // scratch.
   int64_t bytes = 0;
   bool at_least = false;  // the scratch memory of some calls is unknown
   // `bytes` exceed the limit, but the program fits because the allocator releases cached memory in time.
-  bool by_giving_back = false;
+  bool after_releasing_cache = false;
   MemoryLimit memory;
   std::string with;  // what `bytes` include: "steady state, with allocator and context"
 };
 
 // Returns std::nullopt if no limit is known.
-std::optional<Fits> fits(const Profile& profile);
+std::optional<MemoryFit> fits(const Profile& profile);
 
-std::string to_text(const Fits& fits);  // one line, without newline
+std::string to_text(const MemoryFit& fits);  // one line, without newline
 // Returns the head of a report: that line, the device if it was implied, and an empty line. "" if no limit is known.
-std::string report_head(const Profile& profile);
-nlohmann::json to_json(const Fits& fits);
+std::string fit_summary(const Profile& profile);
+nlohmann::json to_json(const MemoryFit& fits);
 
 // Costs of a symbolic graph at many sizes, without capturing at each of them.
 //
@@ -74,13 +74,13 @@ struct SizeCost {
 SizeCost size_cost(const Profile& profile);
 
 // Bytes to which a memory limit applies: live tensors, reserved by the allocator, or reserved plus context.
-enum class BoundedBytes : uint8_t { kLive, kReserved, kDevice };
-constexpr auto enum_names(BoundedBytes) {
-  return names_of<BoundedBytes>(
-      {{BoundedBytes::kLive, "live"}, {BoundedBytes::kReserved, "reserved"}, {BoundedBytes::kDevice, "device"}});
+enum class MemoryMetric : uint8_t { kLive, kReserved, kDevice };
+constexpr auto enum_names(MemoryMetric) {
+  return names_of<MemoryMetric>(
+      {{MemoryMetric::kLive, "live"}, {MemoryMetric::kReserved, "reserved"}, {MemoryMetric::kDevice, "device"}});
 }
 // Throws Error for bytes of an allocator on a CPU.
-int64_t bytes_of(const SizeCost& cost, BoundedBytes bytes);
+int64_t bytes_of(const SizeCost& cost, MemoryMetric bytes);
 
 class SizeSweep {
  public:
@@ -122,7 +122,7 @@ struct SizeGridRequest {
   std::vector<int64_t> batches;  // increasing; the largest is searched for between the first and the last
   std::vector<int64_t> seqs;
   MemoryLimit memory;
-  BoundedBytes by = BoundedBytes::kDevice;
+  MemoryMetric by = MemoryMetric::kDevice;
   AllocatorSettings allocator;
   std::optional<c10::Device> device;
 };

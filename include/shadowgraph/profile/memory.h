@@ -193,18 +193,18 @@ struct AllocatorSettings {
 
 class CachingAllocator {
  public:
-  struct Figure {
-    int64_t now = 0;
+  struct Stat {
+    int64_t current = 0;
     int64_t peak = 0;
   };
   // In bytes, named as in torch.cuda.memory_stats().
   struct Stats {
-    Figure requested;                // requested by the caller
-    Figure allocated;                // rounded, in allocated blocks
-    Figure active;                   // allocated, or freed but waiting for another stream
-    Figure reserved;                 // in segments
-    Figure inactive_split;           // free, in partly used segments: cannot be released to the device
-    Figure segments;                 // number of segments
+    Stat requested;                  // requested by the caller
+    Stat allocated;                  // rounded, in allocated blocks
+    Stat active;                     // allocated, or freed but waiting for another stream
+    Stat reserved;                   // in segments
+    Stat inactive_split;             // free, in partly used segments: cannot be released to the device
+    Stat segments;                   // number of segments
     int64_t device_allocations = 0;  // calls of cudaMalloc, or mapped pages
     int64_t device_frees = 0;
     int64_t retries = 0;  // allocations that succeeded after the cache was released
@@ -364,17 +364,17 @@ std::vector<SettingsOutcome> other_settings(const Graph& graph, const DeviceMemo
 
 // Finds storages that prevent free memory from being released when reserved bytes are at their peak: the longest-lived
 // storage of each partly free segment, by decreasing free bytes of the segment.
-struct PinnedMemory {
+struct FragmentationCause {
   StorageId storage;  // invalid: a workspace or scratch memory
   int64_t bytes = 0;  // of the storage
   int64_t stuck = 0;  // free bytes in its segment
   int64_t segment = 0;
 };
-std::vector<PinnedMemory> pinned_memory(const Graph& graph, const DeviceMemoryOptions& options = {});
+std::vector<FragmentationCause> fragmentation_causes(const Graph& graph, const DeviceMemoryOptions& options = {});
 
 // Memory of the steps of a training run: the first, which creates gradients and optimizer state, and later ones.
 //
-//     const Capture run = capture_training_run(program, 3);
+//     const CaptureResult run = capture_training_run(program, 3);
 //     const RunMemory memory = RunMemory::of(run.graph);
 //     memory.steps[0].peak; memory.steady().peak; memory.peak();       // live bytes
 //     memory.reserved_peak();                                          // of the caching allocator
@@ -422,39 +422,39 @@ std::string to_text(const RunMemory& run);
 // `bound`, the peak of live bytes, is a lower bound for any plan. Storages that exist before the program are included,
 // at the lowest offsets.
 //
-//     const MemoryPlan plan = plan_memory(graph);
+//     const MemoryLayout plan = memory_layout(graph);
 //     plan.bytes; plan.bound; plan.offsets[storage];
 
-struct PlanRequest {
+struct AllocationLifetime {
   int64_t bytes = 0;
   uint32_t born = 0;  // first and last live step, both inclusive
   uint32_t last = 0;
 };
 
-struct Plan {
+struct ArenaLayout {
   std::vector<int64_t> offsets;  // by request; multiples of the alignment
   int64_t bytes = 0;             // size of the arena
   int64_t bound = 0;             // peak of aligned live bytes
   std::string planner;
 };
 
-struct PlanOptions {
+struct MemoryLayoutOptions {
   std::optional<c10::Device> device;  // default as for profile()
   int64_t alignment = 512;            // bytes; a power of two
   size_t offline_limit = 2000;
 };
 
 // O(n log n), except for the offline planners. Requests of 0 bytes have offset 0.
-Plan plan_memory(const std::vector<PlanRequest>& requests, const PlanOptions& options = {});
+ArenaLayout memory_layout(const std::vector<AllocationLifetime>& requests, const MemoryLayoutOptions& options = {});
 
-struct MemoryPlan {
+struct MemoryLayout {
   IdMap<StorageId, int64_t> offsets{-1};  // -1: on another device
   int64_t bytes = 0;
   int64_t bound = 0;
   std::string planner;
   double overhead() const { return bound == 0 ? 0 : static_cast<double>(bytes - bound) / static_cast<double>(bound); }
 };
-MemoryPlan plan_memory(const Graph& graph, const PlanOptions& options = {});
+MemoryLayout memory_layout(const Graph& graph, const MemoryLayoutOptions& options = {});
 
 // Memory available to a program, given as a device name or a size.
 //
@@ -466,9 +466,9 @@ struct DeviceSpec;  // shadowgraph/profile/device_spec.h
 
 struct MemoryLimit {
   int64_t bytes = 0;
-  std::string device;  // "l4"; "" for a size
-  std::string title;   // for display: "NVIDIA L4 24 GB", or the size as given
-  bool asked = true;   // false: implied by the device that times are estimated for
+  std::string device;     // "l4"; "" for a size
+  std::string title;      // for display: "NVIDIA L4 24 GB", or the size as given
+  bool requested = true;  // false: implied by the device that times are estimated for
   // A warning for a size that looks like the nominal memory of a device, of which less is available to programs, or "".
   std::string note;
 
@@ -479,7 +479,7 @@ struct MemoryLimit {
   // For option tables with a field of bytes.
   static int64_t bytes_of(const std::string& text) { return parse(text).bytes; }
   static std::string text_of(int64_t bytes) { return std::to_string(bytes) + "B"; }
-  static OptionTakes takes() {
+  static OptionDomain takes() {
     return {.kind = OptionKind::kBytes, .placeholder = "SIZE|DEVICE", .note = [](const std::string& text) {
               return parse(text).note;
             }};

@@ -123,7 +123,7 @@ struct OperatorCosts {
 };
 
 // Throws Error if `operator_name` is not of the form "space::name", or is already registered.
-void register_operator(const std::string& operator_name, OperatorCosts costs);
+void register_cost(const std::string& operator_name, OperatorCosts costs);
 
 // Returns the costs registered for a target or for its functional variant, or nullptr.
 std::shared_ptr<const OperatorCosts> registered_costs(const Target& target);
@@ -133,21 +133,21 @@ std::optional<int64_t> evaluate(const CostRule& rule, const OperandShapes& call)
 
 // Costs of registered operators (shadowgraph/profile/register_operator.h) in a graph, by node and by operator.
 
-struct CustomOperatorFigures {
+struct CustomOperatorCosts {
   std::string op;  // with overload
   int64_t calls = 0;
   int64_t flops = 0;    // sum of all calls
   int64_t bytes = 0;    // sum of all calls
   int64_t scratch = 0;  // maximum of all calls
   int64_t unknown = 0;  // calls for which a rule returned no result
-  friend bool operator==(const CustomOperatorFigures&, const CustomOperatorFigures&) = default;
+  friend bool operator==(const CustomOperatorCosts&, const CustomOperatorCosts&) = default;
 };
 
 class CustomOperators {
  public:
   static CustomOperators of(const Graph& graph);
 
-  const std::vector<CustomOperatorFigures>& by_operator() const { return by_operator_; }  // by name
+  const std::vector<CustomOperatorCosts>& by_operator() const { return by_operator_; }  // by name
   // Scratch memory of nodes in program order, without those that have none.
   struct Scratch {
     NodeId node;
@@ -157,7 +157,7 @@ class CustomOperators {
   const std::vector<Scratch>& scratch() const { return scratch_; }
 
  private:
-  std::vector<CustomOperatorFigures> by_operator_;
+  std::vector<CustomOperatorCosts> by_operator_;
   std::vector<Scratch> scratch_;
 };
 

@@ -73,7 +73,7 @@ std::string to_text(const std::vector<Finding>& findings);
 //   forward_flops,   NodeFlops of the group's nodes of that phase
 //   backward_flops
 
-struct GroupFigures {
+struct GroupCosts {
   int64_t forward_nodes = 0;
   int64_t backward_nodes = 0;
   int64_t incremental = 0;  // in bytes, as are those below
@@ -85,8 +85,8 @@ struct GroupFigures {
   NodeFlops backward_flops;
 
   // Adds all fields except `parameters`, since groups may share parameters.
-  void add_disjoint(const GroupFigures& other);
-  friend bool operator==(const GroupFigures&, const GroupFigures&) = default;
+  void add_disjoint(const GroupCosts& other);
+  friend bool operator==(const GroupCosts&, const GroupCosts&) = default;
 };
 
 constexpr uint32_t kNoGroup = 0xFFFFFFFFU;
@@ -95,16 +95,16 @@ constexpr uint32_t kNoGroup = 0xFFFFFFFFU;
 // and backward count, without placeholders, sg::output and sg::gradient. `parents`, if given, is a tree of groups
 // (parents before children, kNoGroup for a root); `parameters` are then those of the subtree, each storage counted
 // once, and all other fields those of the group alone.
-std::vector<GroupFigures> group_figures(const Graph& graph, const IdMap<StorageId, StorageKind>& kinds,
-                                        const Flops& flops, const IdMap<NodeId, uint32_t>& group_of,
-                                        uint32_t group_count, std::span<const uint32_t> parents = {});
+std::vector<GroupCosts> group_costs(const Graph& graph, const IdMap<StorageId, StorageKind>& kinds, const Flops& flops,
+                                    const IdMap<NodeId, uint32_t>& group_of, uint32_t group_count,
+                                    std::span<const uint32_t> parents = {});
 
 // Summary table: costs per module, composite call or operator, one row each, in program order.
 //
 //   Op type      module class, "composite" or "operator"; "x12" for twelve equal, adjacent ones in one row
 //   Op           module path, or operator with the path of its module
 //   Accumulate   bytes saved for backward so far: running sum of Saved, up to saved_activation_bytes
-//   Saved        bytes first saved by this row (see GroupFigures for exact definitions of the byte columns)
+//   Saved        bytes first saved by this row (see GroupCosts for exact definitions of the byte columns)
 //   Output       bytes allocated in forward and saved by autograd
 //   Temp         bytes allocated in forward and not saved
 //   Param        bytes of parameters read in forward
@@ -143,7 +143,7 @@ struct SummaryRow {
   std::string op;
   int64_t repeats = 1;
   int64_t accumulate = 0;
-  GroupFigures figures;  // sum of all repeats
+  GroupCosts figures;  // sum of all repeats
 };
 
 struct SummaryTable {
@@ -230,7 +230,7 @@ struct ModuleProfile {
   std::string class_name;
   uint32_t calls = 0;
   std::vector<uint32_t> children;  // indices into Profile::modules
-  GroupFigures figures;            // of the module and its descendants
+  GroupCosts figures;              // of the module and its descendants
   int64_t peak = 0;  // peak live bytes on the profile's device while nodes of the module run, including backward
 };
 
@@ -250,7 +250,7 @@ struct Profile {
   ParameterCount size;
   std::map<std::string, NodeFlops> flops;  // by phase: forward, backward, optimizer, and others with FLOPs
   std::vector<UncoveredOperator> uncovered;
-  std::vector<CustomOperatorFigures>
+  std::vector<CustomOperatorCosts>
       custom_operators;  // called operators that are registered (shadowgraph/profile/register_operator.h)
   SavedBytes saved;
   PeakInfo peak;  // lower bound: without scratch; of the recorded step
@@ -279,8 +279,8 @@ struct Profile {
 
   // ---- Views
   // A profile does not own or copy its graph, but follows it when it is moved. Once the graph is destroyed, graph(),
-  // summary(), plan(), the timeline of another device, text and JSON throw Error; all others remain usable. timeline()
-  // has the live bytes of `device`, whose peak is `peak`, timeline(other) those of another device.
+  // summary(), memory_layout(), the timeline of another device, text and JSON throw Error; all others remain usable.
+  // timeline() has the live bytes of `device`, whose peak is `peak`, timeline(other) those of another device.
   const Graph& graph() const;
   const MemoryTimeline& timeline() const { return *timeline_; }
   MemoryTimeline timeline(c10::Device other) const;
@@ -294,7 +294,7 @@ struct Profile {
   const Communication* communication() const { return communication_.get(); }
   // Step with overlapping communication; nullptr without collectives, ProfileOptions::spec or an interconnect.
   const OverlappedStep* overlap() const { return overlap_.get(); }
-  MemoryPlan plan(const PlanOptions& options = {}) const;
+  MemoryLayout memory_layout(const MemoryLayoutOptions& options = {}) const;
 
  private:
   friend Profile profile(const Graph& graph, const ProfileOptions& options);

@@ -29,30 +29,30 @@
 namespace SHADOWGRAPH_API shadowgraph {
 
 // A scalar metric of a profile, with the same name in text reports, JSON and Python. The table is in
-// profiler/profile/figures.cpp.
+// profiler/profile/metrics.cpp.
 //
-//     for (const ProfileFigure& figure : profile_figures()) figure.value(costs);
+//     for (const ProfileMetric& metric : profile_metrics()) metric.value(costs);
 
-enum class FigureUnit : uint8_t { kCount, kBytes, kSeconds, kRatio };
-std::string_view to_string(FigureUnit unit);  // "count", "bytes", "seconds", "ratio"
+enum class MetricUnit : uint8_t { kCount, kBytes, kSeconds, kRatio };
+std::string_view to_string(MetricUnit unit);  // "count", "bytes", "seconds", "ratio"
 
-using FigureValue = std::optional<std::variant<int64_t, double>>;  // std::nullopt: unknown
+using MetricValue = std::optional<std::variant<int64_t, double>>;  // std::nullopt: unknown
 
-struct ProfileFigure {
+struct ProfileMetric {
   std::string key;  // in JSON: "peak.bytes" is nested
-  FigureUnit unit = FigureUnit::kCount;
+  MetricUnit unit = MetricUnit::kCount;
   std::string doc;
   std::string label;     // label of its line in the text report; "": not at the start of a line
   bool required = true;  // present whenever the enclosing JSON object is
   bool always = true;    // never absent
-  std::function<FigureValue(const Profile&)> value;
+  std::function<MetricValue(const Profile&)> value;
 
   std::string name() const;  // name of the Python attribute: peak_bytes
 };
 
-const std::vector<ProfileFigure>& profile_figures();
+const std::vector<ProfileMetric>& profile_metrics();
 
-struct NodeFigure {
+struct NodeMetric {
   std::string name;  // "matmul_flops"
   std::string unit;  // "FLOP", "B", "s"; "": a count
 };
@@ -61,15 +61,15 @@ struct NodeFigure {
 class NodeProfiler {
  public:
   virtual ~NodeProfiler() = default;
-  virtual std::vector<NodeFigure> figures() const = 0;
-  // Sets the values of a single node, in the order of figures(); std::nullopt if unknown.
+  virtual std::vector<NodeMetric> metrics() const = 0;
+  // Sets the values of a single node, in the order of metrics(); std::nullopt if unknown.
   virtual void measure(const Profile& profile, NodeId node, std::span<std::optional<double>> into) const = 0;
 };
 
 // matmul_flops, elementwise_flops, transcendental (NodeFlops). Unknown for uncovered calls.
 class FlopProfiler : public NodeProfiler {
  public:
-  std::vector<NodeFigure> figures() const override;
+  std::vector<NodeMetric> metrics() const override;
   void measure(const Profile& profile, NodeId node, std::span<std::optional<double>> into) const override;
 };
 
@@ -77,14 +77,14 @@ class FlopProfiler : public NodeProfiler {
 // (NodeScratch), and moved_bytes, read and written (NodeTraffic).
 class MemoryProfiler : public NodeProfiler {
  public:
-  std::vector<NodeFigure> figures() const override;
+  std::vector<NodeMetric> metrics() const override;
   void measure(const Profile& profile, NodeId node, std::span<std::optional<double>> into) const override;
 };
 
 // seconds of kernels, except collectives; unknown for a profile without a device spec.
 class TimeProfiler : public NodeProfiler {
  public:
-  std::vector<NodeFigure> figures() const override;
+  std::vector<NodeMetric> metrics() const override;
   void measure(const Profile& profile, NodeId node, std::span<std::optional<double>> into) const override;
 };
 
@@ -92,7 +92,7 @@ class TimeProfiler : public NodeProfiler {
 // Unknown for uncovered collectives; seconds are unknown without an interconnect.
 class CommunicationProfiler : public NodeProfiler {
  public:
-  std::vector<NodeFigure> figures() const override;
+  std::vector<NodeMetric> metrics() const override;
   void measure(const Profile& profile, NodeId node, std::span<std::optional<double>> into) const override;
 };
 
@@ -104,22 +104,22 @@ struct NodeCost {
 
 class NodeTable {
  public:
-  const std::vector<NodeFigure>& figures() const { return figures_; }
+  const std::vector<NodeMetric>& metrics() const { return metrics_; }
   // Nodes in program order, except for backward nodes that are attributed to a forward node.
   const std::vector<NodeId>& nodes() const { return nodes_; }
   bool has(NodeId node) const { return row_[node] != kNoRow; }
-  const NodeCost& at(NodeId node, size_t figure) const { return costs_[row_[node] * figures_.size() + figure]; }
+  const NodeCost& at(NodeId node, size_t metric) const { return costs_[row_[node] * metrics_.size() + metric]; }
   // Throws Error if there is no such metric, or if the node has no row.
-  const NodeCost& at(NodeId node, std::string_view figure) const;
+  const NodeCost& at(NodeId node, std::string_view metric) const;
   // Returns the sum of a metric over all nodes.
-  NodeCost total(size_t figure) const;
+  NodeCost total(size_t metric) const;
   // Throws Error if the graph has been destroyed. Needed by to_csv only.
   const Graph& graph() const { return graph_.get("table of nodes"); }
 
  private:
   friend class GraphProfiler;
   WeakGraph graph_;
-  std::vector<NodeFigure> figures_;
+  std::vector<NodeMetric> metrics_;
   std::vector<NodeId> nodes_;
   static constexpr uint32_t kNoRow = 0xFFFFFFFFU;
   IdMap<NodeId, uint32_t> row_{kNoRow};
@@ -141,16 +141,16 @@ class GraphProfiler {
   GraphProfiler& add(std::string name, std::string unit,
                      std::function<std::optional<double>(const Profile&, NodeId)> rule);
 
-  // Linear in nodes and figures.
+  // Linear in nodes and metrics.
   NodeTable run(const Profile& profile) const;
 
  private:
   struct Added {
     std::shared_ptr<const NodeProfiler> profiler;
-    size_t figures;
+    size_t metrics;
   };
   std::vector<Added> profilers_;
-  std::vector<NodeFigure> figures_;
+  std::vector<NodeMetric> metrics_;
 };
 
 }  // namespace shadowgraph

@@ -26,7 +26,7 @@ class StepTime;  // shadowgraph/profile/step_time.h
 CostOfNode nanoseconds(const StepTime& time);
 
 struct RecomputePoint {
-  std::string made_by;            // see CheckpointChoice
+  std::string policy;             // see CheckpointChoice
   int64_t peak = 0;               // live bytes
   int64_t flops = 0;              // recomputed FLOPs of matrix products
   double share = 0;               // fraction of the FLOPs in forward and backward without recompute

@@ -32,7 +32,7 @@ namespace SHADOWGRAPH_API shadowgraph {
 
 template <class Return, class... Args>
 void register_operator(const std::string& operator_name, Return (*shape)(Args...), OperatorCosts costs = {}) {
-  register_operator(operator_name, std::move(costs));
+  register_cost(operator_name, std::move(costs));
   register_rule(operator_name, shape);
 }
 

@@ -74,7 +74,7 @@ nlohmann::json model_explorer(const Profile& profile);
 // maxima in the trace; see the spec's `sources`. Throws Error under a FakeTensorMode.
 
 // Calls of an operator, or a kernel, that could not be used.
-struct TraceLeftOut {
+struct SkippedCalls {
   std::string op;
   std::string reason;
   int64_t calls = 0;
@@ -88,7 +88,7 @@ struct TraceCalibration {
   int64_t sizes = 0;                  // distinct sizes in the table
   int64_t collectives = 0;
   double seconds = 0;                  // total time
-  std::vector<TraceLeftOut> left_out;  // by decreasing time
+  std::vector<SkippedCalls> left_out;  // by decreasing time
 };
 
 struct TraceCalibrationOptions {
@@ -125,7 +125,7 @@ struct TraceComparison {
   // By decreasing difference.
   std::vector<ComparedTime> operators, classes, collectives;
   std::vector<ComparedTime> sizes;     // by operator, sizes and dtype
-  std::vector<TraceLeftOut> left_out;  // of the whole trace: kernels without operator, unknown operators
+  std::vector<SkippedCalls> left_out;  // of the whole trace: kernels without operator, unknown operators
   double matched_seconds = 0;          // time in the trace of calls with operators and sizes in both
 
   // Returns the operator, collective or idle time with the largest difference; nullptr if there is none.

@@ -1,7 +1,7 @@
 // Estimates the memory of a recorded training step with another dtype, optimizer, accumulation, checkpoint policy or
 // ZeRO stage, from the graph alone: the model is not run again.
 //
-//     const WhatIfAnswer answer = what_if(graph, {.dtype = c10::ScalarType::BFloat16, .optimizer = "adamw"});
+//     const WhatIfResult answer = what_if(graph, {.dtype = c10::ScalarType::BFloat16, .optimizer = "adamw"});
 //     answer.peak_before; answer.peak; answer.steady_peak;    // live bytes
 //     for (const std::string& line : answer.ignored) ...      // effects not included
 //
@@ -38,7 +38,7 @@ struct WhatIf {
   std::optional<c10::Device> device;  // default as for profile()
 };
 
-struct WhatIfAnswer {
+struct WhatIfResult {
   // Live bytes per rank.
   int64_t peak_before = 0;  // of the recorded step
   int64_t peak = 0;         // of the same step, first or steady, with the changes
@@ -61,9 +61,9 @@ struct WhatIfAnswer {
 //   - a dtype for a step without float32 parameters.
 //
 // Also throws the errors of the checkpoint pass.
-WhatIfAnswer what_if(const Graph& graph, const WhatIf& change);
+WhatIfResult what_if(const Graph& graph, const WhatIf& change);
 
-nlohmann::json to_json(const WhatIfAnswer& answer);
-std::string to_text(const WhatIfAnswer& answer);
+nlohmann::json to_json(const WhatIfResult& answer);
+std::string to_text(const WhatIfResult& answer);
 
 }  // namespace shadowgraph

@@ -1,6 +1,6 @@
 // Sharding plans, and their application: the program of one rank, with redistributions and communication overlap.
 //
-//     for (const PlannedCopy& copy : copies_of(graph, plan, planner)) ...      // S(0) -> R before %12, an all_gather
+//     for (const LayoutChange& copy : layout_changes(graph, plan, planner)) ...      // S(0) -> R before %12, an all_gather
 //
 // Created by ShardingProblem (shadowgraph/shard/problem.h). apply() returns the graph of one device.
 #pragma once
@@ -33,33 +33,34 @@ struct NodeLayouts {
 // tensor is redistributed before the first node that needs it. The copy is shared by all nodes of the same phase that
 // need that layout, unless the tensor is written in between, and is freed after the last of them. Operands that a node
 // writes, and views whose memory is written while in use, cannot be copies: they have the layout of the tensor.
-struct ShardingPlan {
+struct GraphLayouts {
   DeviceMesh mesh;
   IdMap<NodeId, NodeLayouts> nodes;  // placeholders have results, sg::output has operands
 };
 
 // Nodes are identified by their numbers in the text form:
 //
-//     {"format": "shadowgraph-sharding-plan", "version": 1, "mesh": [{"name": "x", "size": 8}],
+//     {"format": "shadowgraph-layouts", "version": 1, "mesh": [{"name": "x", "size": 8}],
 //      "nodes": [{"node": 329, "name": "aten::mm", "operands": ["S(0)", "R"], "results": ["S(0)"]}]}
 //
 // Reading throws ParseError if the JSON is not a plan for this graph.
-nlohmann::json to_json(const ShardingPlan& plan, const Graph& graph);
-ShardingPlan sharding_plan_from_json(const nlohmann::json& json, const Graph& graph);
+nlohmann::json to_json(const GraphLayouts& plan, const Graph& graph);
+GraphLayouts graph_layouts_from_json(const nlohmann::json& json, const Graph& graph);
 
 // A redistribution required by a plan, shared by one or more operands.
-struct PlannedCopy {
+struct LayoutChange {
   ValueId value;
   PhaseId phase;
   Layout from, to;
   NodeId before;  // the first node that uses it
-  Redistribution way;
+  Redistribution path;
 };
 // Returns redistributions in program order of their first users. Throws Error if the plan requires an impossible one.
-std::vector<PlannedCopy> copies_of(const Graph& graph, const ShardingPlan& plan, const RedistributionPlanner& planner);
+std::vector<LayoutChange> layout_changes(const Graph& graph, const GraphLayouts& plan,
+                                         const RedistributionPlanner& planner);
 
 // Returns the phase to which a node's copies belong: its own, or the optimizer's (if any) for sg::gradient.
-PhaseId phase_of_copies(const Graph& graph, NodeId node);
+PhaseId phase_of_layout_changes(const Graph& graph, NodeId node);
 
 // Overlap of tensor parallel collectives with matrix products, in the program of one rank.
 //
@@ -98,9 +99,9 @@ constexpr auto enum_names(CollectiveOverlap) {
 }
 
 struct OverlapResult {
-  int64_t sums_hidden = 0;     // reductions of input gradients overlapped with weight gradients
-  int64_t gathered_again = 0;  // inputs gathered again
-  int64_t in_pieces = 0;       // collectives overlapped in pieces
+  int64_t overlapped_reductions = 0;  // reductions of input gradients overlapped with weight gradients
+  int64_t regathered = 0;             // inputs gathered again
+  int64_t in_pieces = 0;              // collectives overlapped in pieces
 };
 // Linear in the graph, except for moved nodes. Collectives that cannot be overlapped are unchanged.
 OverlapResult overlap_collectives(Graph& rank, CollectiveOverlap overlap);
@@ -118,7 +119,7 @@ OverlapResult overlap_collectives(Graph& rank, CollectiveOverlap overlap);
 // Node order, phases, regions, forward links, source lines, flags, notes, free points and saved tensors are preserved.
 //
 // A redistribution is inserted before the first node that needs it, with that node's phase, region and source, and a
-// note "redistribution" with the two layouts. It is shared by all users of its phase, see ShardingPlan, and freed after
+// note "redistribution" with the two layouts. It is shared by all users of its phase, see GraphLayouts, and freed after
 // the last use of it or of its views; intermediate tensors are freed after their use. Guards on sizes of sharded
 // tensors are dropped.
 //
@@ -139,7 +140,7 @@ struct ApplyOptions {
   const RedistributionPlanner* planner = nullptr;  // for the plan's mesh; nullptr: one for "h100" links
   // Allow random operators with sharded tensors. Each device then draws its own random numbers, which differ from those
   // of the program. Otherwise they throw UnsupportedError.
-  bool random_parts = false;
+  bool shard_random = false;
 };
 
 // An input or output of a sharded program.
@@ -165,6 +166,6 @@ struct ShardedGraph {
 
 // Throws UnsupportedError; Error if the mesh does not have the rank, or if the graph has a process group named as one
 // of its axes. Linear; costs about as much as shape propagation.
-ShardedGraph apply(const Graph& graph, const ShardingPlan& plan, int64_t rank, const ApplyOptions& options = {});
+ShardedGraph apply(const Graph& graph, const GraphLayouts& plan, int64_t rank, const ApplyOptions& options = {});
 
 }  // namespace shadowgraph

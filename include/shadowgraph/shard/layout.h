@@ -37,10 +37,10 @@ namespace SHADOWGRAPH_API shadowgraph {
 // ---------------------------------------------------------------------------------------------------------------------
 // The mesh: devices by coordinate, with the last axis varying fastest (as in FakeMesh and torch's DeviceMesh).
 
-constexpr size_t kMostMeshAxes = 4;
+constexpr size_t kMaxMeshAxes = 4;
 
 struct DeviceMesh {
-  std::vector<MeshAxis> axes;  // 1 to kMostMeshAxes, with distinct names and at least 1 device
+  std::vector<MeshAxis> axes;  // 1 to kMaxMeshAxes, with distinct names and at least 1 device
 
   // Parses "8", "8x8", "4x4x4" (axes "x", "y", "z", "w") or "dp=8,tp=4". Throws Error.
   static DeviceMesh parse(std::string_view text);
@@ -93,7 +93,7 @@ class Layout {
   friend bool operator==(const Layout&, const Layout&) = default;
 
  private:
-  std::array<Placement, kMostMeshAxes> placements_{};
+  std::array<Placement, kMaxMeshAxes> placements_{};
   uint8_t size_ = 0;
 };
 
@@ -107,7 +107,7 @@ std::optional<std::vector<int64_t>> local_sizes(std::span<const int64_t> sizes, 
 
 // Finds the cheapest sequence of collectives and local copies from one layout to another.
 //
-//     const Redistribution way = planner.way(sizes, /*element_bytes=*/4, from, to);
+//     const Redistribution way = planner.path(sizes, /*element_bytes=*/4, from, to);
 //     for (const RedistributionStep& step : way.steps) ...      // all_gather over "tp" of dimension 1
 //
 // Cost estimation and code generation share this planner, so that the estimated program is the one that runs. The
@@ -148,7 +148,7 @@ std::optional<RedistributionStep> redistribution_step(const Layout& layout, size
 
 // Returns the number of separate memory blocks of a piece of a shard, within the tensor before sharding over `axis` (or
 // after gathering). 1 if pieces are contiguous; otherwise a step needs an additional copy. `layout` must shard `axis`.
-int64_t blocks_of_pieces(const Layout& layout, size_t axis, std::span<const int64_t> sizes, const DeviceMesh& mesh);
+int64_t piece_block_count(const Layout& layout, size_t axis, std::span<const int64_t> sizes, const DeviceMesh& mesh);
 
 struct RedistributionRates {
   const Interconnect* interconnect = nullptr;
@@ -165,10 +165,11 @@ class RedistributionPlanner {
   RedistributionPlanner& operator=(RedistributionPlanner&&) noexcept;
 
   // `sizes` are those of the whole tensor. Impossible if a layout does not divide them.
-  Redistribution way(std::span<const int64_t> sizes, int64_t element_bytes, const Layout& from, const Layout& to) const;
+  Redistribution path(std::span<const int64_t> sizes, int64_t element_bytes, const Layout& from,
+                      const Layout& to) const;
 
   // Returns a matrix of picoseconds from each of `from` (rows) to each of `to`; kForbidden (shadowgraph/shard/solver.h)
-  // if impossible. Same as way(), but faster for many.
+  // if impossible. Same as path(), but faster for many.
   std::vector<int64_t> costs(std::span<const int64_t> sizes, int64_t element_bytes, std::span<const Layout> from,
                              std::span<const Layout> to) const;
 

@@ -3,8 +3,8 @@
 //     ShardingOptions options{.mesh = DeviceMesh::parse("8x8"), .device = &h100, .interconnect = &links};
 //     const ShardingProblem problem = ShardingProblem::of(graph, options);
 //     const AssignmentSolution solution = solve(problem.assignment());            // shadowgraph/shard/solver.h
-//     const ShardingPlan plan = problem.plan(solution.choice);
-//     for (const PlannedTensor& tensor : problem.placeholders(plan)) ...        // "layers.0.q_proj.weight" "R,S(0)"
+//     const GraphLayouts plan = problem.plan(solution.choice);
+//     for (const PlaceholderLayout& tensor : problem.placeholders(plan)) ...        // "layers.0.q_proj.weight" "R,S(0)"
 //
 // The variables are strategies of nodes: on every mesh axis, one of those given by its rule
 // (shadowgraph/shard/rules.h). The costs are times of nodes on local tensors, and of redistributions between results
@@ -47,18 +47,19 @@ struct ShardingOptions {
   const ShardingRules* rules = nullptr;        // nullptr: built-in rules
   int64_t memory = kNoLimit;                   // bytes per device, live at any node
   std::vector<ShardingPin> pins;
-  bool unfold = false;      // use a variable for each node, instead of one for equal nodes of repeated layers
-  bool cut_random = false;  // random operators may be sharded: each device draws its own numbers
+  bool unfold = false;        // use a variable for each node, instead of one for equal nodes of repeated layers
+  bool shard_random = false;  // random operators may be sharded: each device draws its own numbers
   CollectiveOverlap overlap = CollectiveOverlap::kNone;  // redistributions hidden by this cost nothing
-  double parameter_byte = 0;  // seconds per byte of a device's parameters, for communication between replicas
-  double kept_byte = 0;       // seconds per byte saved on a device from forward to backward
-  double layer_times = 1;     // weight of nodes in numbered modules: the step represents one with more layers
+  double seconds_per_parameter_byte =
+      0;                             // seconds per byte of a device's parameters, for communication between replicas
+  double seconds_per_kept_byte = 0;  // seconds per byte saved on a device from forward to backward
+  double layer_repeats = 1;          // weight of nodes in numbered modules: the step represents one with more layers
 };
 
 // Returns the rates used for redistributions; requires a device and an interconnect.
 RedistributionRates redistribution_rates(const ShardingOptions& options);
 
-struct PlannedTensor {
+struct PlaceholderLayout {
   std::string name;
   NodeId node;
   Layout layout;
@@ -82,10 +83,10 @@ class ShardingProblem {
   // Returns the costs of pinned variables without the pins (SolveOptions::pins).
   const std::vector<AssignmentPin>& pins() const { return pins_; }
   // Returns the plan for a choice: one strategy for each of assignment().nodes.
-  ShardingPlan plan(std::span<const uint32_t> choice) const;
+  GraphLayouts plan(std::span<const uint32_t> choice) const;
   // Returns the choice for a plan, with minimum cost for shared copies. std::nullopt if a node does not have such a
   // strategy, or if nodes of one variable have different layouts in the plan.
-  std::optional<std::vector<uint32_t>> choice_of(const ShardingPlan& plan) const;
+  std::optional<std::vector<uint32_t>> choice_of(const GraphLayouts& plan) const;
   // Returns the variable of a node; std::nullopt for nodes without tensors.
   std::optional<uint32_t> variable_of(NodeId node) const;
   // Returns the nodes of a variable; empty for the variables of shared copies.
@@ -99,7 +100,7 @@ class ShardingProblem {
   };
   Cost cost(std::span<const uint32_t> choice) const;
   // Returns parameters, buffers and inputs with their layouts, in program order.
-  std::vector<PlannedTensor> placeholders(const ShardingPlan& plan) const;
+  std::vector<PlaceholderLayout> placeholders(const GraphLayouts& plan) const;
 
   // Returns all possible layouts of a placeholder.
   std::vector<Layout> layouts_of(NodeId placeholder) const;
@@ -155,10 +156,10 @@ class ShardingProblem {
 // Standard parallelism plans: pins of parameters and inputs, where the rest is chosen for minimum cost. Tensors that
 // are not divisible remain replicated.
 //
-//     const AssignmentProblem pinned = problem.pinned(pins_of(HandPlan::kFullySharded, graph, problem, mesh));
+//     const AssignmentProblem pinned = problem.pinned(pins_of(Parallelism::kFullySharded, graph, problem, mesh));
 //     const AssignmentSolution by_hand = solve(pinned);                         // for comparison with the best plan
 
-enum class HandPlan : uint8_t {
+enum class Parallelism : uint8_t {
   kDataParallel,    // parameters replicated, inputs sharded along dimension 0 over all axes
   kFullySharded,    // parameters sharded as well: ZeRO 3, FSDP
   kTensorParallel,  // parameters of linear layers alternately column- and row-parallel over the last axis (Megatron)
@@ -166,39 +167,39 @@ enum class HandPlan : uint8_t {
   kDataTensorParallel,  // inputs sharded over the other axes
   kFullyShardedTensor,  // and parameters
 };
-constexpr auto enum_names(HandPlan) {
-  return names_in_order<HandPlan>("data parallel", "fully sharded", "tensor parallel", "megatron",
-                                  "data + tensor parallel", "fully sharded + tensor parallel");
+constexpr auto enum_names(Parallelism) {
+  return names_in_order<Parallelism>("data parallel", "fully sharded", "tensor parallel", "megatron",
+                                     "data + tensor parallel", "fully sharded + tensor parallel");
 }
 // Parses a name as written by to_string, or with "-" instead of blanks. Throws Error that lists those for the mesh.
-HandPlan hand_plan(std::string_view name, const DeviceMesh& mesh);
+Parallelism parse_parallelism(std::string_view name, const DeviceMesh& mesh);
 // Returns the plans to compare with: the first three for one axis, otherwise all that use several axes. `megatron` is
 // included only if requested by name, since it is impossible for some models.
-std::vector<HandPlan> hand_plans(const DeviceMesh& mesh);
+std::vector<Parallelism> parallelisms(const DeviceMesh& mesh);
 // Tensor parallelism of a linear layer with this module name: column-parallel (outputs) or row-parallel (inputs).
-enum class LinearCut : uint8_t { kNone, kColumns, kRows };
-LinearCut linear_cut(std::string_view module);
+enum class LinearSharding : uint8_t { kNone, kColumns, kRows };
+LinearSharding linear_sharding(std::string_view module);
 
 // Moves the bias of row-parallel products after their reduction over ranks, which `megatron` requires. Returns the
 // number of changes.
-int64_t put_biases_behind_sums(Graph& graph);
+int64_t move_biases_after_reduction(Graph& graph);
 
-std::vector<ShardingPin> pins_of(HandPlan plan, const Graph& graph, const ShardingProblem& problem,
+std::vector<ShardingPin> pins_of(Parallelism plan, const Graph& graph, const ShardingProblem& problem,
                                  const DeviceMesh& mesh);
 
 // Sharding decisions of a user or another solver, read from a file.
 //
-//     const GivenAnswer answer = read_answer(read_file("choice.json"), "choice.json", graph);
+//     const ImportedSolution answer = read_solution(read_file("choice.json"), "choice.json", graph);
 //
 // Four formats are recognized by their contents:
 //
-//     {"format": "shadowgraph-sharding-plan", ...}            layouts of all nodes: plan.json
+//     {"format": "shadowgraph-layouts", ...}            layouts of all nodes: layouts.json
 //     {"format": "shadowgraph-assignment-solution", ...}      a strategy for each node of the exported problem
 //     [0, 3, 1, ...]                                          the choice only, as written by IOPDDL solvers
 //     {"head.weight": "R,S(0)", "layers.*.norm.weight": ...}  layouts by name: the rest is chosen for minimum cost
 
 // A solution of an assignment problem.
-struct GivenChoice {
+struct AssignmentChoice {
   std::vector<uint32_t> choice;
   std::string cost;  // stated in the file; "" if it is not
   std::string name;  // file name, for messages
@@ -209,15 +210,15 @@ struct GivenChoice {
 };
 
 // Exactly one of these is set.
-struct GivenAnswer {
-  std::optional<ShardingPlan> plan;
-  std::optional<GivenChoice> choice;
+struct ImportedSolution {
+  std::optional<GraphLayouts> plan;
+  std::optional<AssignmentChoice> choice;
   std::vector<ShardingPin> layouts;
 };
 
 // `name` is the file name, for messages. Throws ParseError for other formats, and for another graph.
-GivenAnswer read_answer(std::string_view text, const std::string& name, const Graph& graph);
+ImportedSolution read_solution(std::string_view text, const std::string& name, const Graph& graph);
 // Reads the second or third format only. Throws ParseError for anything else.
-GivenChoice read_choice(std::string_view text, const std::string& name);
+AssignmentChoice read_assignment_choice(std::string_view text, const std::string& name);
 
 }  // namespace shadowgraph

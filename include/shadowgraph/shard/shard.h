@@ -1,6 +1,6 @@
 // Automatic sharding of a captured step: search for a plan, its application, and reports.
 //
-//     split_mean_losses(step.graph);           // before shard(); plan_step() does so itself
+//     split_mean_losses(step.graph);           // before shard(); shard_step() does so itself
 #pragma once
 
 #include <c10/core/Device.h>
@@ -58,12 +58,12 @@ struct ShardingVerdict {
 // plan to one device's graph (apply.h), and reports the result. Used by `shadowgraph shard` and by sg.shard in Python.
 // Call the steps individually to export problems or to use another solver.
 //
-//     const ShardingAnswer answer = shard(graph, {.mesh = DeviceMesh::parse("8x8"), .device = &h100,
+//     const ShardingResult answer = shard(graph, {.mesh = DeviceMesh::parse("8x8"), .device = &h100,
 //                                                 .interconnect = &links, .memory = int64_t{80} << 30});
 //     std::puts(to_text(answer).c_str());
 
 // Communication of one kind of redistribution over one axis in one phase.
-struct PlannedTraffic {
+struct RedistributionTraffic {
   std::string phase;
   std::string kind;  // "all_gather", "slice", ...
   std::string axis;
@@ -74,7 +74,7 @@ struct PlannedTraffic {
 
 // A standard plan (data parallel, fully sharded, tensor parallel) for comparison. Layouts that its pins leave open are
 // chosen for minimum cost.
-struct ComparedPlan {
+struct ParallelismCost {
   std::string name;
   std::optional<double> seconds;  // std::nullopt: impossible
   std::optional<int64_t> peak;    // bytes per device, by the problem's memory model
@@ -94,8 +94,8 @@ struct Explanation {
   std::vector<Alternative> alternatives;  // chosen first, then by seconds
 };
 
-struct ShardingAnswer {
-  ShardingPlan plan;
+struct ShardingResult {
+  GraphLayouts plan;
   AssignmentSolution solution;
   std::string title;  // "llama3_8b on x=8,y=8"
   int64_t nodes = 0;  // nodes with tensors
@@ -113,49 +113,49 @@ struct ShardingAnswer {
   int64_t peak = 0;                  // peak live bytes on a device, of the applied graph
   int64_t assumed_peak = 0;          // the problem's estimate of it, from local bytes of storages
   std::optional<ShardedGraph> rank;  // the applied graph of ShardOptions::rank
-  std::vector<PlannedTensor> placeholders;
-  std::vector<PlannedTraffic> traffic;
-  std::vector<ComparedPlan> compared;
+  std::vector<PlaceholderLayout> placeholders;
+  std::vector<RedistributionTraffic> traffic;
+  std::vector<ParallelismCost> compared;
   std::vector<Explanation> explanations;
   RuleCoverage coverage;
   ShardingVerdict verdict;
-  bool given = false;               // the plan is ShardOptions::plan or choice: no search
-  std::optional<HandPlan> by_hand;  // ShardOptions::by_hand
+  bool given = false;                      // the plan is ShardOptions::plan or choice: no search
+  std::optional<Parallelism> parallelism;  // ShardOptions::parallelism
   double seconds() const { return compute + communication; }
 };
 
 struct ShardOptions {
-  bool compare = false;                // compare with standard plans
-  std::vector<std::string> explain;    // names of placeholders, or "n329"
-  int64_t rank = 0;                    // rank whose graph is returned and measured
-  const ShardingPlan* plan = nullptr;  // evaluate this plan instead of searching, even if it exceeds the memory
-  std::optional<GivenChoice> choice;   // likewise for a choice of the problem
-  std::optional<HandPlan> by_hand;     // use this standard plan; layouts it leaves open are chosen for minimum cost
+  bool compare = false;                    // compare with standard plans
+  std::vector<std::string> explain;        // names of placeholders, or "n329"
+  int64_t rank = 0;                        // rank whose graph is returned and measured
+  const GraphLayouts* plan = nullptr;      // evaluate this plan instead of searching, even if it exceeds the memory
+  std::optional<AssignmentChoice> choice;  // likewise for a choice of the problem
+  std::optional<Parallelism> parallelism;  // use this standard plan; layouts it leaves open are chosen for minimum cost
   SolveOptions solve;
   // Called with the graph of each device, in order of ranks, for export.
   std::function<void(const ShardedGraph&)> each_rank = {};
   // Returns a choice to use instead of searching, or std::nullopt.
-  std::function<std::optional<std::vector<uint32_t>>(const ShardingProblem&)> decided = {};
+  std::function<std::optional<std::vector<uint32_t>>(const ShardingProblem&)> custom_solver = {};
   // Called with the problem before it is solved, for export.
   std::function<void(const ShardingProblem&)> problem = {};
 };
 
-// Throws NoPlanError, and the errors of ShardingProblem::of. Mean losses should be split first (split_mean_losses), as
-// otherwise the batch is gathered for them; plan_step() does that itself.
+// Throws InfeasibleError, and the errors of ShardingProblem::of. Mean losses should be split first (split_mean_losses),
+// as otherwise the batch is gathered for them; shard_step() does that itself.
 //
 // With a limit, a plan is rejected if its applied graph exceeds the limit. The problem's limit is then lowered by the
 // excess, a few times.
-ShardingAnswer shard(const Graph& graph, const ShardingOptions& sharding, const ShardOptions& options = {});
+ShardingResult shard(const Graph& graph, const ShardingOptions& sharding, const ShardOptions& options = {});
 
 // Formats a report with at most `rows` lines per table (0: all).
-std::string to_text(const ShardingAnswer& answer, int rows = 40);
+std::string to_text(const ShardingResult& answer, int rows = 40);
 // Does not include the plan, which is written to a separate file.
-nlohmann::json to_json(const ShardingAnswer& answer);
+nlohmann::json to_json(const ShardingResult& answer);
 
 // Joint sharding and recompute: finds the fastest step that fits in a device's memory.
 //
-//     const PlannedStep found = shard_and_recompute(graph, {.mesh = ..., .memory = int64_t{20} << 30});
-//     found.graph;             // the step with recompute, to which found.answer.plan applies
+//     const Sharding found = shard_and_recompute(graph, {.mesh = ..., .memory = int64_t{20} << 30});
+//     found.graph;             // the step with recompute, to which found.result.plan applies
 //     to_text(found);          // results of each round, then the plan
 //
 // More sharding costs communication, more recompute costs FLOPs, and either alone may be more expensive than both. They
@@ -187,93 +187,93 @@ struct RecomputeAndShardOptions {
 };
 
 // Extends a plan to a graph with recompute: recomputed nodes have the layouts of the original ones.
-ShardingPlan with_repeated(const ShardingPlan& plan, const Graph& rewritten);
+GraphLayouts with_repeated(const GraphLayouts& plan, const Graph& rewritten);
 
 // Plans a captured step in one call: prepares the graph for shard() and fills in defaults of the request.
 //
-//     StepRequest request{.mesh = DeviceMesh::parse("dp=8,tp=8"), .memory = 80'000'000'000};
-//     const PlannedStep planned = plan_step(std::move(capture.graph), request);
+//     ShardingRequest request{.mesh = DeviceMesh::parse("dp=8,tp=8"), .memory = 80'000'000'000};
+//     const Sharding planned = shard_step(std::move(capture.graph), request);
 //     std::fputs(to_text(planned).c_str(), stdout);
 //
 // Used by `shadowgraph shard` and by `shard` in Python. Use shard() for graphs with split losses.
 //
 // Steps:
-//   1. Splits mean losses, since a mean of means is wrong if devices have unequal numbers of targets. `cut_vocabulary`
+//   1. Splits mean losses, since a mean of means is wrong if devices have unequal numbers of targets. `shard_vocabulary`
 //      also splits log_softmax. For the standard plan of Megatron-LM, moves biases after reductions over ranks.
 //   2. Looks up device specs and interconnect, if not given.
 //   3. Shards the step, or with `recompute`, alternates sharding and recompute.
 
-struct StepRequest {
+struct ShardingRequest {
   DeviceMesh mesh;  // required
 
   // Device, interconnect, and memory of each device. Default: Machine::find for the graph's device, which is a CUDA
-  // device unless specified, and the default interconnect of the device. plan_step() throws Error if none is known.
+  // device unless specified, and the default interconnect of the device. shard_step() throws Error if none is known.
   std::optional<DeviceSpec> device;
   std::optional<Interconnect> links;
   std::optional<int64_t> memory;  // bytes for the step; std::nullopt: no limit
 
   // Search space.
   std::vector<ShardingPin> pins;
-  ShardingRules rules;          // built-in rules; extend with add()
-  bool unfold = false;          // decide repeated layers individually
-  bool cut_random = false;      // devices may draw different random numbers
-  bool cut_vocabulary = false;  // losses may be sharded along the vocabulary; see split_log_softmaxes for the cost
+  ShardingRules rules;            // built-in rules; extend with add()
+  bool unfold = false;            // decide repeated layers individually
+  bool shard_random = false;      // devices may draw different random numbers
+  bool shard_vocabulary = false;  // losses may be sharded along the vocabulary; see split_log_softmaxes for the cost
   CollectiveOverlap overlap = CollectiveOverlap::kNone;  // ShardingOptions::overlap
-  double parameter_byte = 0;                             // ShardingOptions::parameter_byte
-  double kept_byte = 0;                                  // ShardingOptions::kept_byte
-  double layer_times = 1;                                // ShardingOptions::layer_times
+  double seconds_per_parameter_byte = 0;                 // ShardingOptions::seconds_per_parameter_byte
+  double seconds_per_kept_byte = 0;                      // ShardingOptions::seconds_per_kept_byte
+  double layer_repeats = 1;                              // ShardingOptions::layer_repeats
   bool recompute = false;  // use recompute where cheaper than more sharding; requires `memory`
 
   // A plan to evaluate instead of searching (given_answer.h): its JSON, and the file name for messages.
-  std::string answer, answer_name = "the answer";
-  std::string by_hand;  // name of a standard plan, see hand_plan(); "": none
+  std::string solution, solution_name = "the solution";
+  std::string parallelism;  // name of a standard plan, see parse_parallelism(); "": none
 
   // Solver options.
   double time_limit = 20;     // seconds
   std::optional<double> gap;  // relative gap at which to stop; std::nullopt: 0.001 with a memory limit, otherwise 0
-  AssignmentSolver solver = AssignmentSolver::kOwn;
-  std::string highs;                                             // SolveOptions::highs
-  std::string device_advice = "give some: StepRequest::device";  // end of the message if the device is unknown
+  AssignmentSolver solver = AssignmentSolver::kBuiltin;
+  std::string highs;                                                 // SolveOptions::highs
+  std::string device_advice = "give some: ShardingRequest::device";  // end of the message if the device is unknown
 
   // Optional results, see ShardOptions.
   bool compare = false;
   std::vector<std::string> explain;
   int64_t rank = 0;
   std::function<void(const ShardedGraph&)> each_rank = {};
-  std::function<std::optional<std::vector<uint32_t>>(const ShardingProblem&)> decided = {};
+  std::function<std::optional<std::vector<uint32_t>>(const ShardingProblem&)> custom_solver = {};
   std::function<void(const ShardingProblem&)> problem = {};
 
   // Options except mesh, device and answer.
-  static const OptionTable<StepRequest>& table();
+  static const OptionTable<ShardingRequest>& table();
 };
 
-// Throws Error for an invalid request, independent of a graph. Also called by plan_step().
-void check(const StepRequest& request);
+// Throws Error for an invalid request, independent of a graph. Also called by shard_step().
+void check(const ShardingRequest& request);
 
-struct PlannedStep {
+struct Sharding {
   Graph graph;  // the planned step, with split losses and possibly recompute
-  ShardingAnswer answer;
-  // With StepRequest::recompute: recomputed segments, and the rounds of the search.
+  ShardingResult result;
+  // With ShardingRequest::recompute: recomputed segments, and the rounds of the search.
   std::vector<CheckpointSegment> segments;
   std::vector<RecomputeRound> rounds;
   // Device and interconnect used.
   DeviceSpec device;
   Interconnect links;
 
-  // Returns a planner of redistributions, for copies_of() and pictures.
+  // Returns a planner of redistributions, for layout_changes() and pictures.
   RedistributionPlanner planner() const;
 };
 
-// Requires `sharding.memory`. Throws NoPlanError if nothing fits, and the errors of shard().
-PlannedStep shard_and_recompute(const Graph& graph, const ShardingOptions& sharding,
-                                const RecomputeAndShardOptions& options = {});
+// Requires `sharding.memory`. Throws InfeasibleError if nothing fits, and the errors of shard().
+Sharding shard_and_recompute(const Graph& graph, const ShardingOptions& sharding,
+                             const RecomputeAndShardOptions& options = {});
 
-// Consumes the graph: pass clone(graph) to keep it. Throws Error, NoPlanError, and the errors of shard().
-PlannedStep plan_step(Graph graph, const StepRequest& request);
+// Consumes the graph: pass clone(graph) to keep it. Throws Error, InfeasibleError, and the errors of shard().
+Sharding shard_step(Graph graph, const ShardingRequest& request);
 
 // Formats the rounds, if any, then the answer.
-std::string to_text(const PlannedStep& planned, int rows = 40);
+std::string to_text(const Sharding& planned, int rows = 40);
 // Does not include the plan, which is written to a separate file.
-nlohmann::json to_json(const PlannedStep& planned);
+nlohmann::json to_json(const Sharding& planned);
 
 }  // namespace shadowgraph

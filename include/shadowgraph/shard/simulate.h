@@ -19,13 +19,13 @@ namespace SHADOWGRAPH_API shadowgraph {
 
 // Returns the local tensor of `rank` as a new contiguous tensor. On partial axes, coordinate 0 has all of it and others
 // have zeros (kSum), or all devices have it (kAverage, kMax, kMin). Throws Error if the layout does not fit.
-at::Tensor local_part(const at::Tensor& full, const Layout& layout, const DeviceMesh& mesh, int64_t rank);
+at::Tensor local_shard(const at::Tensor& full, const Layout& layout, const DeviceMesh& mesh, int64_t rank);
 // Returns the whole tensor from the local tensors of all ranks, in order of ranks. Throws Error if they do not match
 // the layout, or if replicas differ (compared bitwise, including NaN).
-at::Tensor whole_of(std::span<const at::Tensor> parts, const Layout& layout, const DeviceMesh& mesh,
-                    std::span<const int64_t> sizes);
+at::Tensor full_tensor(std::span<const at::Tensor> parts, const Layout& layout, const DeviceMesh& mesh,
+                       std::span<const int64_t> sizes);
 
-// Returns the local tensor of a parameter, buffer or input for this rank's program: same as local_part(), with the
+// Returns the local tensor of a parameter, buffer or input for this rank's program: same as local_shard(), with the
 // strides of the graph. Throws Error if it does not match.
 at::Tensor local_input(const ShardedGraph& sharded, size_t input, const at::Tensor& whole);
 
@@ -53,7 +53,7 @@ struct SimulatedRun {
 };
 
 // Calls apply() for every rank of the plan's mesh.
-std::vector<ShardedGraph> apply_to_all(const Graph& graph, const ShardingPlan& plan, const ApplyOptions& options = {});
+std::vector<ShardedGraph> apply_to_all(const Graph& graph, const GraphLayouts& plan, const ApplyOptions& options = {});
 
 // `inputs` are the whole parameters, buffers and inputs in program order; they are not modified. Throws Error if the
 // number of ranks differs from the mesh, a tensor does not match, replicas differ, or ranks communicate in different

@@ -118,12 +118,12 @@ AssignmentCost evaluate(const AssignmentProblem& problem, std::span<const uint32
 // on request: `pip install highspy` installs it. It solves the reduced problem; bounds are lowered by its tolerances.
 
 enum class AssignmentSolver : uint8_t {
-  kOwn,
-  kHighs,         // HiGHS only
-  kOwnThenHighs,  // the built-in search for half of the time, then HiGHS for what it leaves open
+  kBuiltin,
+  kHighs,             // HiGHS only
+  kBuiltinThenHighs,  // the built-in search for half of the time, then HiGHS for what it leaves open
 };
 
-constexpr auto enum_names(AssignmentSolver) { return names_in_order<AssignmentSolver>("own", "highs", "both"); }
+constexpr auto enum_names(AssignmentSolver) { return names_in_order<AssignmentSolver>("builtin", "highs", "both"); }
 
 struct SolveOptions {
   double time_limit = 60;                  // seconds; the best solution so far is returned then
@@ -133,7 +133,7 @@ struct SolveOptions {
   int64_t moves = 20000;                   // of the local search
   size_t threads = 0;                      // 0: all cores, and one for HiGHS; does not affect the result
   std::vector<uint32_t> start;             // initial choice, used if feasible; empty: none
-  AssignmentSolver solver = AssignmentSolver::kOwn;
+  AssignmentSolver solver = AssignmentSolver::kBuiltin;
   // Library of HiGHS, or its directory. "": $SHADOWGRAPH_HIGHS, or the Python package highspy next to a loaded library
   // (such as libtorch) or in $VIRTUAL_ENV, or libhighs.so in the system's search path.
   std::string highs;

@@ -135,7 +135,7 @@ TEST(Collectives, OperatorsOfLaterVersions) {
   const FakeMesh mesh({{"tp", 4}}, 1);
   const auto has = [](const char* name) { return c10::Dispatcher::singleton().findSchema({name, ""}).has_value(); };
   if (!has("c10d::gather_into_tensor_")) GTEST_SKIP() << "not in this libtorch";
-  CaptureSession session({.mode = {.device = at::kCUDA}});
+  Capture session({.mode = {.device = at::kCUDA}});
   const at::Tensor part = at::empty({2, 3}), whole = at::empty({8, 3}), nothing = at::empty({0});
   const auto gather = [&](const at::Tensor& into, int64_t root) {
     return call("c10d::gather_into_tensor_", {into, part, mesh.group("tp"), root, true, int64_t{-1}});
@@ -188,7 +188,7 @@ TEST(Collectives, SizesThatDoNotFitAreRefused) {
 // Every method of c10d::ProcessGroup that moves tensors: its node, what it writes, and that waiting is a node.
 TEST(Collectives, ThroughProcessGroups) {
   const FakeMesh mesh({{"dp", 2}, {"tp", 4}}, 5);
-  CaptureSession session({.mode = {.device = at::kCUDA}});
+  Capture session({.mode = {.device = at::kCUDA}});
   auto& group = *mesh.group("tp");
   at::Tensor part = at::empty({2, 3}), whole = at::empty({8, 3}), other = at::empty({8, 3});
   Tensors parts{part}, wholes{whole};
@@ -245,7 +245,7 @@ TEST(Collectives, ThroughProcessGroups) {
 TEST(Collectives, WaitingIsANodeOnlyOfAsynchronousCalls) {
   const FakeMesh mesh({{"dp", 2}});
   for (const bool asynchronous : {false, true}) {
-    CaptureSession session;
+    Capture session;
     Tensors tensors{at::empty({4})};
     c10d::AllreduceOptions options;
     options.asyncOp = asynchronous;
@@ -272,7 +272,7 @@ struct Gather : torch::autograd::Function<Gather> {
 
 TEST(Collectives, BackwardOnesBelongToForwardOnes) {
   const FakeMesh mesh({{"tp", 4}});
-  CaptureSession session;
+  Capture session;
   const at::Tensor x = at::empty({8, 6}).requires_grad_();
   session.name_parameter(x, "x");
   Gather::apply(x).square().sum().backward();
@@ -306,7 +306,7 @@ TEST(Collectives, ContentsAreForgotten) {
 Graph sum_over(const char* group) {
   FakeTensorMode mode;
   const at::Tensor x = at::empty({4});
-  CaptureSession session;
+  Capture session;
   session.name_input(x, "x");
   return session.finish({functional("wait_tensor", {functional("all_reduce", {x, "sum", group})})});
 }
@@ -335,7 +335,7 @@ TEST(Collectives, ReplayOnARealGroupAndRefusalWithoutOne) {
     functional_graph = sum_over("dp");
     FakeTensorMode mode;
     Tensors tensors{at::empty({4})};
-    CaptureSession session;
+    Capture session;
     session.name_input(tensors[0], "x");
     mesh.group("dp")->allreduce(tensors)->wait();
     group_graph = session.finish({tensors[0]});

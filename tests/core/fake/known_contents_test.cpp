@@ -343,7 +343,7 @@ TEST(FakeConstants, ACapturedLiteralIsReplayed) {
   };
   const at::Tensor real = at::rand({2});
   Graph graph = [&] {
-    CaptureSession session;
+    Capture session;
     const at::Tensor x = session.mode().from_real(real);
     session.name_input(x, "x");
     return session.finish({program(x)});
@@ -355,7 +355,7 @@ TEST(FakeConstants, ACapturedLiteralIsReplayed) {
   EXPECT_TRUE(outputs[0].equal(program(x)));
   // The same text every time, and what the path depended on is listed.
   const auto text = [&] {
-    CaptureSession session;
+    Capture session;
     const at::Tensor input = session.mode().from_real(real);
     session.name_input(input, "x");
     return shadowgraph::to_text(session.finish({program(input)}));
@@ -371,7 +371,7 @@ TEST(FakeConstants, ALargeLiteralIsReplayed) {
   std::vector<float> numbers(3000);
   for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<float>(i);
   Graph graph = [&] {
-    CaptureSession session;
+    Capture session;
     return session.finish({at::tensor(numbers) * 2});
   }();
   const auto outputs = Interpreter(graph).run(Bindings()).outputs;

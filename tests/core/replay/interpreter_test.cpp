@@ -223,7 +223,7 @@ sg::output(values=[%6, %5])
 TEST(Interpreter, ConstantsThatAreWrittenAreTheSameInEveryRun) {
   const at::Tensor real = at::arange(4, at::kFloat);
   const Graph graph = captured({}, [&](const Tensors&) {
-    const at::Tensor fake = CaptureSession::current()->mode().from_real(real);
+    const at::Tensor fake = Capture::current()->mode().from_real(real);
     fake.narrow(0, 1, 2).add_(1);
     return Tensors{fake.clone()};
   });

@@ -61,7 +61,7 @@ export interface ProfileJson {
   out_of_memory?: string;
   time?: { spec: string; seconds: number; flop_utilization?: number; waiting_seconds?: number; classes?: Record<string, number> };
   communication?: Record<string, unknown>;
-  static_plan?: { bytes: number; bound: number; planner: string };
+  memory_layout?: { bytes: number; bound: number; planner: string };
   outputs?: { dtype?: string; shape?: number[]; defined?: boolean }[];
   findings?: Finding[];
   cache?: Record<string, unknown>;

@@ -86,7 +86,7 @@ export function figures(before: ProfileJson, after: ProfileJson): Difference[] {
     row('peak memory', units.bytes, (p) => p.peak.bytes),
     row('saved for backward', units.bytes, (p) => p.saved_bytes),
     row('reserved by the allocator', units.bytes, (p) => memory(p, 'reserved_peak_bytes')),
-    row('static plan', units.bytes, (p) => p.static_plan?.bytes),
+    row('static plan', units.bytes, (p) => p.memory_layout?.bytes),
     row('parameters', units.count, (p) => p.parameters),
     row('matmul FLOPs', units.flops, (p) => total(p.flops)),
     row('elementwise FLOPs', units.flops, (p) => total(p.elementwise_flops)),

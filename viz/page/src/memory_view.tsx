@@ -100,7 +100,7 @@ function reservedOn(graph: Graph, timeline: Timeline): { bytes: Float64Array; pe
   return known ?? undefined;
 }
 function plannedOn(graph: Graph, timeline: Timeline): number | undefined {
-  const plan = graph.header.profile.static_plan;
+  const plan = graph.header.profile.memory_layout;
   return plan && timeline.device === graph.header.profile.device ? plan.bytes : undefined;
 }
 
@@ -419,7 +419,7 @@ export function MemoryView(): VNode {
   const pinned = state.step !== undefined && state.step < graph.nodeCount ? state.step : undefined;
   const step = pointed ?? pinned ?? timeline.peakStep;
   const memory = graph.header.profile.device_memory as Record<string, number> | undefined;
-  const plan = graph.header.profile.static_plan;
+  const plan = graph.header.profile.memory_layout;
   const blockAt = (at: number, y: number, height: number): Block | undefined => {
     const value = ((height - BOTTOM - y) / (height - TOP - BOTTOM)) * blocks.top;
     const slack = blocks.top / Math.max(1, height - TOP - BOTTOM);

@@ -30,7 +30,7 @@ CapturedProgram run(const std::string& path, const std::vector<std::string>& inp
   ExportedProgram program = ExportedProgram::load(path);
   FakeTensorMode mode({.device = at::kCPU, .map_devices_to_default = true});
   program.make_fake(mode, dtype);
-  std::vector<TensorSpecText> specs;
+  std::vector<TensorSpec> specs;
   for (const std::string& text : inputs) specs.push_back(parse_tensor_spec(text));
   const ProgramToCapture capture = program.program(program.make_inputs(specs));
   const c10::AutoGradMode grad(train);

@@ -14,7 +14,7 @@ export function PlanChart({ plan }: { plan: PlanData }): VNode {
   const [knob, setKnob] = useState(0);
   const [pointed, setPointed] = useState<Point>();
   const best = plan.simulated[0];
-  const near = plan.worked_out.filter((point) => point.seconds <= FARTHEST * best.seconds && point.text !== best.text);
+  const near = plan.estimated_plans.filter((point) => point.seconds <= FARTHEST * best.seconds && point.text !== best.text);
   const values = valuesOf([best, ...near], knob);
   const shown = pointed ?? best;
   const least = 0.98 * Math.min(plan.bound_seconds, best.seconds);
@@ -64,7 +64,7 @@ export function PlanChart({ plan }: { plan: PlanData }): VNode {
         <b>{shown.text}</b>: {seconds(shown.seconds)}{shown === best ? '' : ` (${difference > 0 ? '+' : ''}${percent(difference)})`}, {bytes(shown.bytes)}.{' '}
         <span class="quiet">
           {near.length} other plans by per-layer estimates; ringed ones are simulated
-          {plan.worked_out.length > near.length + 1 ? `; plans slower than ${FARTHEST} times the best are omitted` : ''}. All other plans are slower by their lower bound, or do not fit.
+          {plan.estimated_plans.length > near.length + 1 ? `; plans slower than ${FARTHEST} times the best are omitted` : ''}. All other plans are slower by their lower bound, or do not fit.
         </span>
       </p>
     </section>

@@ -26,7 +26,7 @@ export interface Simulated extends Point {
 }
 
 export interface Neighbour {
-  knob: string;
+  option: string;
   value: string;
   seconds?: number;
   bytes?: number;
@@ -65,7 +65,7 @@ export interface PlanData {
   tokens_per_second_per_device: number;
   model_flops_share: number;
   simulated: Simulated[];
-  worked_out: Point[];
+  estimated_plans: Point[];
   neighbours: Neighbour[];
   counted: Record<string, number>;
   notes: string[];

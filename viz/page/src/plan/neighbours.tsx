@@ -5,7 +5,7 @@ import type { Neighbour, PlanData } from './data';
 
 function byKnob(neighbours: Neighbour[]): [string, Neighbour[]][] {
   const found = new Map<string, Neighbour[]>();
-  for (const neighbour of neighbours) found.set(neighbour.knob, [...(found.get(neighbour.knob) ?? []), neighbour]);
+  for (const neighbour of neighbours) found.set(neighbour.option, [...(found.get(neighbour.option) ?? []), neighbour]);
   for (const rows of found.values()) rows.sort((a, b) => (a.seconds ?? Infinity) - (b.seconds ?? Infinity));
   return [...found];
 }
