@@ -95,7 +95,7 @@ def _wait(process) -> tuple[int, int, resource.struct_rusage]:
 
 
 def comparisons():
-    """Returns sentences of the page that no script measures: comparisons with captured programs and with Meta's runs."""
+    """Returns sentences of the page that no script measures: comparisons with captured programs and Meta's runs."""
     return [each for each in json.loads(PAGE.read_text())["reading"] if each.startswith("Beside ")]
 
 

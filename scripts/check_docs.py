@@ -8,7 +8,8 @@
 - The navigation of mkdocs.yml contains exactly the pages in docs/.
 - Lists, tables and code blocks are separated from text by an empty line, as the site generator requires.
 - Paths in backticks in docs/, README.md, CONTRIBUTING.md and tests/documents.md exist if their first folder does.
-  `<name>` and capital words match any name, and `shadowgraph/NAME.h` is a public header. build/ and out/ are not checked.
+  `<name>` and capital words match any name, and `shadowgraph/NAME.h` is a public header. build/ and out/ are not
+  checked.
 - `docs/...` in sources, scripts and tests exists, with its #heading.
 - `shadowgraph VERB` in examples is a verb of the command line tool.
 - Code blocks name their language. Output is `text`, without a title, in a section `##` whose commands

@@ -180,7 +180,7 @@ std::map<std::string, std::string> operators_without_kernels();
 
 // Custom kernels: replace libtorch's implementation of an operator in eager calls and replay.
 //
-//     const ScopedKernelOverride mine = override_kernel({.op = "aten::cumsum", .run = my_cumsum}, c10::DispatchKey::CPU);
+//   const ScopedKernelOverride mine = override_kernel({.op = "aten::cumsum", .run = my_cumsum}, c10::DispatchKey::CPU);
 //     x.cumsum(0);                                           // runs my_cumsum, below autograd
 //     ReplayExecutor(graph).run(bindings);                   // also in graphs; compiled groups take precedence
 //     mine.report();                                         // number of calls run, and declined

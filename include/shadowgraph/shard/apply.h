@@ -1,6 +1,6 @@
 // Sharding plans, and their application: the program of one rank, with redistributions and communication overlap.
 //
-//     for (const LayoutChange& copy : layout_changes(graph, plan, planner)) ...      // S(0) -> R before %12, an all_gather
+//     for (const LayoutChange& copy : layout_changes(graph, plan, planner)) ...  // S(0) -> R before %12, an all_gather
 //
 // Created by ShardingProblem (shadowgraph/shard/problem.h). apply() returns the graph of one device.
 #pragma once

@@ -4,7 +4,7 @@
 //     const ShardingProblem problem = ShardingProblem::of(graph, options);
 //     const AssignmentSolution solution = solve(problem.assignment());            // shadowgraph/shard/solver.h
 //     const GraphLayouts plan = problem.plan(solution.choice);
-//     for (const PlaceholderLayout& tensor : problem.placeholders(plan)) ...        // "layers.0.q_proj.weight" "R,S(0)"
+//     for (const PlaceholderLayout& tensor : problem.placeholders(plan)) ...  // "layers.0.q_proj.weight" "R,S(0)"
 //
 // The variables are strategies of nodes: on every mesh axis, one of those given by its rule
 // (shadowgraph/shard/rules.h). The costs are times of nodes on local tensors, and of redistributions between results

@@ -198,7 +198,7 @@ GraphLayouts with_repeated(const GraphLayouts& plan, const Graph& rewritten);
 // Used by `shadowgraph shard` and by `shard` in Python. Use shard() for graphs with split losses.
 //
 // Steps:
-//   1. Splits mean losses, since a mean of means is wrong if devices have unequal numbers of targets. `shard_vocabulary`
+//   1. Splits mean losses, since a mean of means is wrong for unequal numbers of targets. `shard_vocabulary`
 //      also splits log_softmax. For the standard plan of Megatron-LM, moves biases after reductions over ranks.
 //   2. Looks up device specs and interconnect, if not given.
 //   3. Shards the step, or with `recompute`, alternates sharding and recompute.
