@@ -378,7 +378,7 @@ TEST(TrainingRun, OptionsThatMakeNoSenseAreRefused) {
 TEST(TrainingRun, AutocastIsForInferenceToo) {
   const FakeTensorMode mode({.device = c10::Device(at::kCUDA, 0)});
   const auto linear = std::make_shared<torch::nn::LinearImpl>(torch::nn::LinearOptions(10, 5));
-  const Capture capture =
+  const CaptureResult capture =
       capture_forward(ProgramToCapture{.module = linear.get(),
                                        .inputs = {at::empty({8, 10})},
                                        .forward = [&](const Tensors& in) { return Tensors{linear->forward(in[0])}; },
