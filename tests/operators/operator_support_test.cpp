@@ -50,7 +50,7 @@ const std::map<std::string, OperatorSupport>& cards_of_aten() {
 
 const OperatorSupport& card_of(const std::string& name) { return cards_of_aten().at(name); }
 
-std::string says(const std::string& name, std::string_view table) { return card_of(name).row(table).says; }
+std::string says(const std::string& name, std::string_view table) { return card_of(name).row(table).entry; }
 std::string place(const std::string& name, std::string_view table) { return card_of(name).row(table).place; }
 bool is_missing(const std::string& name, std::string_view table) { return card_of(name).row(table).missing; }
 

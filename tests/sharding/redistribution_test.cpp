@@ -15,7 +15,7 @@ class Redistribution2d : public ::testing::Test {
     return planner_.path(sizes, 4, Layout::parse(from), Layout::parse(to));
   }
   std::string steps(const Dims& sizes, const char* from, const char* to) const {
-    const Redistribution found = way(sizes, from, to);
+    const Redistribution found = path(sizes, from, to);
     if (!found.possible) return "none";
     std::string text;
     for (const RedistributionStep& step : found.steps) {
@@ -43,7 +43,7 @@ TEST_F(Redistribution2d, OneStepEach) {
 
 // A local copy reads what it writes: 64 MiB over tp, 2^23 bytes each, twice at 3 TB/s, beside 5 us to launch it.
 TEST_F(Redistribution2d, ASliceTakesItsLaunchAndTwiceItsBytes) {
-  const Redistribution slice = way({4096, 4096}, "R,R", "R,S(0)");
+  const Redistribution slice = path({4096, 4096}, "R,R", "R,S(0)");
   ASSERT_EQ(slice.steps.size(), 1U);
   EXPECT_NEAR(static_cast<double>(slice.picoseconds), 5e6 + 2.0 * (1 << 23) / 3e12 * 1e12, 1);
   EXPECT_EQ(slice.wire_bytes, 0);
@@ -69,7 +69,7 @@ TEST_F(Redistribution2d, NestedCuts) {
   const auto gathered = redistribution_step(Layout::parse("S(0),S(0)"), 0, Placement::replicate(), mesh_, sizes);
   ASSERT_TRUE(gathered.has_value());
   EXPECT_EQ(to_string(gathered->after), "R,S(0,4)");
-  const Redistribution found = way(sizes, "R,S(0)", "S(0),S(0)");
+  const Redistribution found = path(sizes, "R,S(0)", "S(0),S(0)");
   ASSERT_TRUE(found.possible);
   EXPECT_EQ(found.steps.back().after, Layout::parse("S(0),S(0)"));
 }
@@ -152,9 +152,9 @@ TEST_F(Redistribution2d, MoreBytesCostMore) {
 TEST_F(Redistribution2d, SumsAndTheirPieces) {
   for (int64_t rows = 64; rows <= 65536; rows *= 8) {
     const Dims sizes{rows, 1024};
-    EXPECT_LE(way(sizes, "R,P(sum)", "R,S(0)").picoseconds, way(sizes, "R,P(sum)", "R,R").picoseconds);
-    EXPECT_LE(way(sizes, "R,P(sum)", "R,R").picoseconds,
-              way(sizes, "R,P(sum)", "R,S(0)").picoseconds + way(sizes, "R,S(0)", "R,R").picoseconds);
+    EXPECT_LE(path(sizes, "R,P(sum)", "R,S(0)").picoseconds, path(sizes, "R,P(sum)", "R,R").picoseconds);
+    EXPECT_LE(path(sizes, "R,P(sum)", "R,R").picoseconds,
+              path(sizes, "R,P(sum)", "R,S(0)").picoseconds + path(sizes, "R,S(0)", "R,R").picoseconds);
   }
 }
 
