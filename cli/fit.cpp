@@ -433,7 +433,7 @@ void add_options(CLI::App& command, FitRequest& request) {
   add_memory(command, request.memory, "Device memory: l4, 24GiB (default: that of --spec)");
   add_spec_option(command, request.spec);
   add_field(command, "--by", request.by,
-            "Bytes limited by --memory: live (tensors), reserved (allocator), device (plus CUDA context)");
+            "Bytes --memory limits: live (tensors), reserved (allocator), device (plus CUDA context)");
   add_allocator_option(command, request.allocator);
   add_serving_options(command, request.serve);
   begin_group(command, kOutput);

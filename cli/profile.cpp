@@ -85,7 +85,7 @@ void add_options(CLI::App& command, ProfileRequest& request) {
   command.add_option("-o,--output", request.folder, "Write graph.sg, profile.json and report.html to this folder");
   command
       .add_option("--export", request.exports,
-                  "Additional files for -o: svg, dot, nodes-csv, storages-csv, trace, snapshot, model-explorer")
+                  "More files for -o: svg, dot, nodes-csv, storages-csv, trace, snapshot, model-explorer")
       ->delimiter(',')
       ->type_name("NAME,...")
       ->check(one_of(export_names()));

@@ -231,7 +231,7 @@ void add_options(CLI::App& command, ShardRequest& request) {
   cli::add_options(command, request.step, ShardingRequest::table());
   begin_group(command, kOutput);
   command.add_option("-o,--output", request.output,
-                     "Folder for graph.sg, layouts.json, sharding.json and rank0.sg; with --problem: solution file");
+                     "Folder for graph.sg, layouts.json, sharding.json, rank0.sg; with --problem: solution file");
   add_number(command, "--rank", request.step.rank, 0, "Rank whose graph is written");
   command.add_flag("--all-ranks", request.all_ranks, "Write the graphs of all ranks: rank0.sg, rank1.sg, ...");
   command.add_option("--emit-python", request.emit_python,

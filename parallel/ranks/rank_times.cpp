@@ -194,8 +194,8 @@ class RankRun {
     const bool collective = step.kind == RankStep::Kind::kCollective;
     const size_t bound = collective ? groups_.size() : ranks_.size();
     if (step.other >= bound) {
-      throw Error(fmt::format("rank {} uses {} {}, but there are only {}", rank, collective ? "group" : "rank",
-                              step.other, bound));
+      throw Error(fmt::format("rank {0} uses {1} {2}, but the number of {1}s is {3}", rank,
+                              collective ? "group" : "rank", step.other, bound));
     }
     const bool sends = step.kind == RankStep::Kind::kSend;
     const auto name =

@@ -567,8 +567,8 @@ std::vector<std::string> simplifications(const Scenario& scenario, const WhatIf&
   ignored.push_back("caching allocator, scratch inside kernels, time: only live bytes are estimated");
   if (change.dtype) {
     ignored.push_back(
-        "dtype: losses are assumed to run in float32 on a copy of their inputs, everything else in the new dtype; a "
-        "model that computes norms in float32 needs more");
+        "dtype: a float32 step does not record casts to float32: losses are assumed to run in float32 on a copy of "
+        "their inputs, everything else in the new dtype; a model that computes norms in float32 needs more");
     ignored.push_back("dtype: attention may use another kernel");
   }
   if (!change.optimizer.empty() && change.optimizer != "none") {

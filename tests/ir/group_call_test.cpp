@@ -108,15 +108,17 @@ TEST(IrGroupCall, Refusals) {
   expect_refused(graph, {.nodes = n({1, 1}), .schema = "my::f(Tensor x) -> Tensor"}, "listed twice");
   expect_refused(graph, {.nodes = n({1, 3}), .schema = "my::f(Tensor x, Tensor y) -> (Tensor, Tensor)"},
                  "shares a storage");
-  expect_refused(graph, {.nodes = n({1, 4}), .schema = "my::f(Tensor x, Tensor y) -> Tensor"}, "circle");
-  expect_refused(graph, {.nodes = n({1, 2}), .schema = "my::f() -> Tensor"}, "they read 1 values");
+  expect_refused(graph, {.nodes = n({1, 4}), .schema = "my::f(Tensor x, Tensor y) -> Tensor"},
+                 "depend on one another in a cycle");
+  expect_refused(graph, {.nodes = n({1, 2}), .schema = "my::f() -> Tensor"}, "the nodes read 1 values");
   expect_refused(graph, {.nodes = n({1, 2}), .schema = "my::f(Tensor x, Tensor y) -> Tensor"},
                  "argument 'y' has no value");
-  expect_refused(graph, {.nodes = n({1, 2}), .schema = "my::f(Tensor x) -> (Tensor, Tensor)"}, "they give 1 values");
+  expect_refused(graph, {.nodes = n({1, 2}), .schema = "my::f(Tensor x) -> (Tensor, Tensor)"},
+                 "the nodes produce 1 values");
   expect_refused(graph, {.nodes = n({1, 2}), .schema = "my::f(Tensor(a) x) -> Tensor(a)"}, "does not share");
   expect_refused(
       graph, {.nodes = n({2}), .schema = "my::f(Tensor x) -> Tensor", .arguments = {Argument::of_value(ValueId(0))}},
-      "no argument");
+      "a value that is not among the arguments");
   expect_refused(graph, {.nodes = n({1, 2, 3}), .schema = "my::f(Tensor x) -> Tensor", .outputs = {ValueId(2)}},
                  "not returned");
   EXPECT_THROW(replace_by_call(graph, {.nodes = n({1}), .schema = "no schema"}), ParseError);
@@ -155,7 +157,8 @@ TEST(IrGroupCall, RandomGroups) {
     try {
       call = replace_by_call(graph, {.nodes = nodes, .schema = schema});
     } catch (const GraphError& error) {
-      EXPECT_NE(std::string(error.what()).find("circle"), std::string::npos) << schema << error.what();
+      EXPECT_NE(std::string(error.what()).find("depend on one another in a cycle"), std::string::npos)
+          << schema << error.what();
       EXPECT_EQ(to_text(graph), text);
       ++circles;
       continue;

@@ -85,9 +85,10 @@ TEST(IrJson, ErrorsNameThePlace) {
     EXPECT_NE(message.find(part), std::string::npos) << message;
   };
   expect(message_of([](json& j) { j.erase("nodes"); }), "'nodes' is missing");
-  expect(message_of([](json& j) { j = 3; }), "no object");
+  expect(message_of([](json& j) { j = 3; }), "not an object, expected one with the key 'shadowgraph'");
   expect(message_of([](json& j) { j["shadowgraph"] = 7; }), "newer");
-  expect(message_of([](json& j) { j["nodes"][4]["target"] = "aten::mm\nn5: x"; }), "json:/nodes/4: not the name");
+  expect(message_of([](json& j) { j["nodes"][4]["target"] = "aten::mm\nn5: x"; }),
+         "json:/nodes/4: an invalid word, expected the name of a target");
   expect(message_of([](json& j) { j["nodes"][4]["target"] = "aten::bmm"; }), "json:/nodes/4: unknown operator");
   expect(message_of([](json& j) { j["nodes"][4]["arguments"]["self"] = {{"value", 40}}; }), "json:/nodes/4: %40");
   expect(message_of([](json& j) { j["nodes"][4]["arguments"]["self"] = {{"what", 40}}; }), "unknown kind 'what'");

@@ -147,7 +147,7 @@ TEST(IrPattern, Refusals) {
       {"return %y\n%y = aten::relu(self=%x)", "a line after 'return'"},
       {"%y = aten::relu(self=%x, self=%x)\nreturn %y", "an argument given twice"},
       {"%y = aten::relu(self=%x) : f32[2]\nreturn %y", ""},
-      {"%y = aten::relu(self=%)\nreturn %y", "no value"},
+      {"%y = aten::relu(self=%)\nreturn %y", "a '%' without a name"},
   };
   for (const auto& [text, why] : cases) {
     try {

@@ -151,7 +151,7 @@ def test_what_is_wrong_is_said_in_one_line(tmp_path, capfd):
         (["fit", "test_capture:Net", "--input", "f32[8,16]", "--batch", "1..9"], "f32[batch,"),
         (["fit", "test_capture:Net", "--input", "f32[batch,16]", "--batch", "1..9", "--by", "live"], "--memory"),
         (["profile", "hf:nowhere.json"], "nowhere.json"),
-        (["profile", f"hf:{tmp_path}/bad.json"], "no JSON"),
+        (["profile", f"hf:{tmp_path}/bad.json"], "bad.json is not valid JSON"),
         (["profile", f"hf:{tmp_path}/empty.json"], "model_type"),
         (["profile", "test_capture:Net", "--input", "f32[8,17]"], "RuntimeError"),
     ):
@@ -211,7 +211,7 @@ def test_what_is_mistyped_is_guessed(tmp_path):
     (tmp_path / "mine.py").write_text("import torch\ndef net(): return torch.nn.Linear(16, 4)\n")
     for words, code, said in (
         (("profile", "mine:net", "--input", "f32[8,16]", "--optimzer", "adamw"), 2, "did you mean --optimizer?"),
-        (("profile", "mine:nett", "--input", "f32[8,16]"), 1, "mine has no 'nett'; did you mean net?"),
+        (("profile", "mine:nett", "--input", "f32[8,16]"), 1, "module mine has no attribute 'nett'; did you mean net?"),
         (("profile", "mien:net", "--input", "f32[8,16]"), 1, "no module named 'mien'; did you mean mine?"),
         (("check", "b.json", "mine:net", "--input", "f32[8,16]", "--max-paek", "+1%"), 2, "did you mean --max-peak?"),
     ):
@@ -225,5 +225,5 @@ def test_options_of_a_training_step_want_one(option, tmp_path, monkeypatch, capf
     (tmp_path / "mine.py").write_text("import torch\ndef net(): return torch.nn.Linear(16, 4)\n")
     monkeypatch.chdir(tmp_path)
     assert main(["profile", "mine:net", "--input", "f32[8,16]", *option]) == 2
-    assert f"{option[0]}: is of" in capfd.readouterr().err
+    assert f"{option[0]}: applies to training only; add --mode train" in capfd.readouterr().err
     assert main(["profile", "mine:net", "--input", "f32[8,16]", "--mode", "train", *option]) == 0

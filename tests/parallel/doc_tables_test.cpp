@@ -17,7 +17,9 @@ void expect_table(const std::string& page, const std::string& mark, const std::s
   const std::string table = "\n" + rows + "\n";
   const std::string path = std::string(SHADOWGRAPH_SOURCE_DIR) + "/docs/" + page;
   std::string text = read_file(path);
-  const size_t begin = text.find('\n', text.find("<!-- " + mark)) + 1, end = text.find("<!-- end -->", begin);
+  const size_t marked = text.find("<!-- " + mark + ":");
+  ASSERT_NE(marked, std::string::npos) << path << ": " << mark;
+  const size_t begin = text.find('\n', marked) + 1, end = text.find("<!-- end -->", begin);
   ASSERT_NE(end, std::string::npos);
   const std::string found = text.substr(begin, end - begin);
   if (std::getenv("UPDATE_GOLDEN") != nullptr && found != table) {
@@ -42,12 +44,12 @@ TEST(DocTables, HaveAllSchedules) {
   expect_table("many-devices.md", "schedules", table);
 }
 
-TEST(DocTables, HaveAllEngines) {
+TEST(DocTables, HaveAllFrameworks) {
   std::string table = "| file | for | not supported |\n|---|---|---|\n";
-  for (const TargetFramework& engine : target_frameworks()) {
-    table += fmt::format("| `{}` | {} | {} |\n", engine.file, engine.about, engine.cannot_express);
+  for (const TargetFramework& framework : target_frameworks()) {
+    table += fmt::format("| `{}` | {} | {} |\n", framework.file, framework.about, framework.cannot_express);
   }
-  expect_table("cluster-plans.md", "target_frameworks", table);
+  expect_table("cluster-plans.md", "frameworks", table);
 }
 
 }  // namespace

@@ -220,7 +220,7 @@ TEST(WhatWouldFit, NamesChangesThatWerePlanned) {
   ASSERT_GE(changes.size(), 2U) << why;
   EXPECT_THAT(changes.front(), HasSubstr("with any micro-batch: tp 1")) << why;
   EXPECT_THAT(changes, Contains(AllOf(HasSubstr("devices with"), HasSubstr("more: tp"))));
-  for (const std::string& change : changes) EXPECT_THAT(change, AllOf(HasSubstr(" a step"), HasSubstr("tp "))) << why;
+  for (const std::string& change : changes) EXPECT_THAT(change, AllOf(HasSubstr(" per step"), HasSubstr("tp "))) << why;
 }
 
 TEST(WhatWouldFit, ABatchForFewerRanksIsMadeLarger) {

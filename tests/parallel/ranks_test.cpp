@@ -86,13 +86,13 @@ TEST(RankTimes, NamesThoseThatWaitForEver) {
 TEST(RankTimes, RefusesWhatIsNotThere) {
   std::vector<RankProgram> ranks(1);
   ranks[0].send(3, 0, 0, 0);
-  EXPECT_THAT(refusal_of(ranks), HasSubstr("rank 0 names rank 3 of 1"));
+  EXPECT_THAT(refusal_of(ranks), HasSubstr("rank 0 uses rank 3, but the number of ranks is 1"));
   ranks[0] = {};
   ranks[0].send(0, 0, 0, 0);
   EXPECT_THAT(refusal_of(ranks), HasSubstr("sends to itself"));
   ranks[0] = {};
   ranks[0].collective(0, 0, 0, 0);
-  EXPECT_THAT(refusal_of(ranks), HasSubstr("names group 0 of 0"));
+  EXPECT_THAT(refusal_of(ranks), HasSubstr("uses group 0, but the number of groups is 0"));
   const std::vector<std::vector<uint32_t>> groups = {{1}};
   EXPECT_THAT(refusal_of(ranks, groups), HasSubstr("in group 0, but is not a member"));
   ranks[0] = {};

@@ -47,13 +47,13 @@ TEST(PipelineSchedule, ReadsAndWritesTheCsvOfPyTorch) {
 
 TEST(PipelineSchedule, SaysWhatIsWrongWithARow) {
   EXPECT_THAT(refusal_of(""), HasSubstr("it has no ranks"));
-  EXPECT_THAT(refusal_of("\n\n"), HasSubstr("computes nothing"));
+  EXPECT_THAT(refusal_of("\n\n"), HasSubstr("it has no compute actions"));
   EXPECT_THAT(refusal_of("0F0,0X0"), HasSubstr("plan.csv, line 1, cell 2: '0X0' is not an action"));
   EXPECT_THAT(refusal_of("0F0,0B0\n1F0,1B-1"), HasSubstr("line 2, cell 2"));
   EXPECT_THAT(refusal_of("0F99999999999"), HasSubstr("is not an action"));
   EXPECT_THAT(refusal_of("(0F0;0B0OVERLAP_F_B"), HasSubstr("is not an action"));
   EXPECT_THAT(refusal_of("(0F0;0SEND_F0)OVERLAP_F_B"), HasSubstr("is not an action"));
-  EXPECT_THAT(refusal_of("0F0,0B0,0F1"), HasSubstr("neither 0B1 nor 0I1 is there"));
+  EXPECT_THAT(refusal_of("0F0,0B0,0F1"), HasSubstr("0B1 or 0I1 is missing"));
   EXPECT_THAT(refusal_of("0F0,0I0"), HasSubstr("0W0 is missing"));
   EXPECT_THAT(refusal_of("0F0,0B0,0W0"), HasSubstr("0B0 and 0W0 exclude each other"));
   EXPECT_THAT(refusal_of("0F0,0F0,0B0"), HasSubstr("0F0 occurs twice"));

@@ -143,7 +143,7 @@ TEST(PipelineStages, BeginAtModules) {
     }
     return "";
   };
-  EXPECT_THAT(refusal({"model.layers.99"}), HasSubstr("no module model.layers.99"));
+  EXPECT_THAT(refusal({"model.layers.99"}), HasSubstr("the module model.layers.99 does not run in forward"));
   EXPECT_THAT(refusal({"model.norm", "model.layers.1"}), HasSubstr("does not run after"));
   EXPECT_THAT(refusal({"model.embed_tokens"}), HasSubstr("does not run after the first node"));
 }

@@ -478,7 +478,7 @@ TEST(TrainingPlan, WhatMayBeComputedAgainIsAKnob) {
     plan_training(source, request);
     FAIL() << "nothing is computed again, and all fits";
   } catch (const InfeasibleError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("with any recomputing: tp 1"));
+    EXPECT_THAT(error.what(), HasSubstr("with any recompute: tp 1"));
   }
 }
 

@@ -202,7 +202,7 @@ TEST(InterconnectFiles, WhatIsNoneIsRefused) {
   EXPECT_THAT(error(R"({"version": 1, "levels": [{"name": "a", "bandwidth": 1, "latency": -1}]})"),
               HasSubstr("levels[0].latency is not a finite number >= 0"));
   EXPECT_THAT(error(R"({"version": 1, "levels": [{"name": "a", "bandwidth": 1}, {"name": "b", "bandwidth": 1}]})"),
-              HasSubstr("levels[0] has no size"));
+              HasSubstr("levels[0] needs a size"));
   EXPECT_THAT(error(R"({"version": 1, "levels": [{"name": "a", "size": 8, "bandwidth": 1},
                                                  {"name": "b", "size": 12, "bandwidth": 1}]})"),
               HasSubstr("not a multiple of a's 8"));

@@ -104,7 +104,7 @@ TEST(DeviceMemory, WorkspacesFollowFromTheDevice) {
   for (const char* name : {"a100", "a10g", "l4", "t4", "v100"}) EXPECT_EQ(of(name), 8'519'680) << name;
   EXPECT_EQ(of("mi300x"), 128 * kMebibyte);
   EXPECT_EQ(DeviceAssumptions().workspace(), 32 * kMebibyte);
-  EXPECT_THAT(DeviceAssumptions().why_workspace(), HasSubstr("assumed"));
+  EXPECT_THAT(DeviceAssumptions().why_workspace(), HasSubstr("assuming sm_90"));
   EXPECT_EQ(cublas_workspace(":4096:8"), 32 * kMebibyte);
   EXPECT_EQ(cublas_workspace(":4096:2:16:8"), 8'519'680);
   for (const char* wrong : {"", "4096:8", ":4096", ":4096:", ":-1:2", ":4096:8 "}) {

@@ -169,11 +169,11 @@ TEST(OperatorTables, RowsOfAFileBecomeTables) {
 TEST(OperatorTables, BadRowsAreRefusedByFileAndLine) {
   const std::string kHead = "operator,dtype,m,n,k,bytes,seconds\n";
   const std::pair<std::string, const char*> kWrong[] = {
-      {"", ":1: is empty"},
+      {"", ":1: the file is empty"},
       {"operator,dtype,secs\n", ":1: unknown column 'secs'"},
-      {"operator,dtype,dtype\n", "twice"},
+      {"operator,dtype,dtype\n", ":1: duplicate column 'dtype'"},
       {kHead, "has no rows"},
-      {kHead + "aten::mm,float32,64,64\n", ":2: has 4 fields"},
+      {kHead + "aten::mm,float32,64,64\n", ":2: expected 7 fields, got 4"},
       {kHead + "aten::mm,float32,64,64,64,,1e-5\naten::mm,float32,x,64,64,,1e-5\n", ":3: m is 'x'"},
       {kHead + "aten::mm,float32,64,64,64.5,,1e-5\n", "expected an integer"},
       {kHead + "aten::mm,float32,64,64,,,1e-5\n", ":2: has no k"},
@@ -233,7 +233,7 @@ TEST(CollectiveTables, ByProcessesAndByAxis) {
 TEST(CollectiveTables, BadRowsAreRefusedByFileAndLine) {
   const std::string kHead = "collective,processes,bytes,seconds,axis\n";
   const std::pair<std::string, const char*> kWrong[] = {
-      {kHead + "all_reduc,8,1,1,\n", ":2: collective 'all_reduc' is none"},
+      {kHead + "all_reduc,8,1,1,\n", ":2: unknown collective 'all_reduc'"},
       {kHead + "all_reduce,1,1,1,\n", "between 2 and"},
       {kHead + "all_reduce,8,0,1,\n", "bytes is '0'"},
       {kHead + "all_reduce,8,1,1,dp\nall_reduce,4,1,1,dp\n", ":3: axis 'dp'"},

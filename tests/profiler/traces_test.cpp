@@ -202,7 +202,7 @@ TEST(Findings, AStepThatWaitsForTheHost) {
   const Profile costs = profile(t.graph, {.spec = &spec});
   const auto found = findings(costs);
   ASSERT_THAT(found, Contains(Field(&Finding::name, "launch-bound")));
-  EXPECT_THAT(to_text(found), HasSubstr("30 calls"));
+  EXPECT_THAT(to_text(found), HasSubstr("30 kernels, many shorter than their launch"));
   EXPECT_TRUE(findings(profile(t.graph)).empty()) << "without times nothing is known of waiting";
 }
 

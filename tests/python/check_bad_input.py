@@ -69,7 +69,7 @@ WRONG = {
                ("bandwidth", None, "bandwidth is missing"),
                ("matmul", [1], "matmul is not an object"),
                ("sources", [1], "sources is not an object"),
-               ("classes", {"matmul": {"compute": [[1]]}}, "classes.matmul.compute[0] is not a pair"),
+               ("classes", {"matmul": {"compute": [[1]]}}, "classes.matmul.compute[0] must be a pair [work, rate]"),
                ("classes", {"other": 1}, "classes.other is not an object"),
                ("gpu/stream", [1], "gpu.stream is not a number"),
                ("tables", {"aten::mm": 1}, "tables.aten::mm is not an object"),

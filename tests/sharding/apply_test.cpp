@@ -121,7 +121,7 @@ TEST(Apply, SaysWhatIsWrongWithAPlan) {
   const std::string few = message({"-> R", "-> R", "R -> R", "R -> R", "R -> R", "R ->"});
   EXPECT_NE(few.find("1 operand layouts"), std::string::npos) << few;
   const std::string back = message({"-> R", "-> R", "R R -> R", "R -> R", "R -> R", "P(sum) ->"});
-  EXPECT_NE(back.find("no way from R to P(sum)"), std::string::npos) << back;
+  EXPECT_NE(back.find("no redistribution from R to P(sum)"), std::string::npos) << back;
   const std::string rank = message({"-> R", "-> R", "R R -> R", "R -> R", "R -> R", "R ->"}, "2", 2);
   EXPECT_NE(rank.find("rank 2 is not in mesh"), std::string::npos) << rank;
 }

@@ -132,7 +132,7 @@ TEST_F(Highs, NamesThePinsThatContradictEachOther) {
   problem.nodes[2].pinned = 1;
   const AssignmentSolution solution = solve(problem, {.solver = AssignmentSolver::kHighs});
   EXPECT_EQ(solution.stopped, "infeasible");
-  EXPECT_THAT(solution.why_infeasible, HasSubstr("the pins weights=R and activations=S(0) at once"));
+  EXPECT_THAT(solution.why_infeasible, HasSubstr("pins weights=R and activations=S(0) together"));
   EXPECT_THAT(solution.why_infeasible, HasSubstr("without any one of them there is one"));
   EXPECT_THAT(solution.why_infeasible, HasSubstr("Conflicting nodes: weights, activations"));
   EXPECT_THAT(solution.why_infeasible, Not(HasSubstr("spare")));

@@ -303,7 +303,7 @@ TEST_F(ShardingProblems, PlansReadBackFromJson) {
   }
   nlohmann::json missing = json;
   missing["nodes"].erase(5);
-  EXPECT_THAT(error_of([&] { graph_layouts_from_json(missing, graph); }), HasSubstr("nodes has no n"));
+  EXPECT_THAT(error_of([&] { graph_layouts_from_json(missing, graph); }), HasSubstr("nodes lacks n"));
 }
 
 }  // namespace

@@ -182,7 +182,7 @@ TEST(ShardingRules, WhatIsNoStrategyHasNoLocalCall) {
             "no strategy for axis x has these placements");
   EXPECT_EQ(message("3", layouts({"S(0)", "R"}), layouts({"S(0)"})), "no strategy for axis x has these placements");
   EXPECT_EQ(message("4x2", layouts({"S(0),S(0)", "R,R"}), layouts({"S(0),S(0)"})), "a size is not divisible");
-  EXPECT_EQ(message("2", layouts({"S(0)"}), layouts({"S(0)"})), "it has 2 operands and 1 results");
+  EXPECT_EQ(message("2", layouts({"S(0)"}), layouts({"S(0)"})), "expected layouts of 2 operands and 1 results");
   EXPECT_EQ(message("2", layouts({"S(0),R", "R,R"}), layouts({"S(0),R"})),
             "a layout must have one placement per mesh axis");
 }

@@ -20,9 +20,9 @@ std::string refusal(F f) {
 }
 
 TEST(JsonText, WhatIsNoneNamesFileLineAndColumn) {
-  EXPECT_THAT(refusal([] { parse_json("{\"a\": 1,\n \"b\" 2}", "my.json"); }), HasSubstr("my.json:2:6: not JSON"));
-  EXPECT_THAT(refusal([] { parse_json("", "my.json"); }), HasSubstr("my.json:1:1: not JSON"));
-  EXPECT_THAT(refusal([] { parse_json("[1e999]", "my.json"); }), HasSubstr("my.json:1:1: not JSON"));
+  EXPECT_THAT(refusal([] { parse_json("{\"a\": 1,\n \"b\" 2}", "my.json"); }), HasSubstr("my.json:2:6: invalid JSON"));
+  EXPECT_THAT(refusal([] { parse_json("", "my.json"); }), HasSubstr("my.json:1:1: invalid JSON"));
+  EXPECT_THAT(refusal([] { parse_json("[1e999]", "my.json"); }), HasSubstr("my.json:1:1: invalid JSON"));
   EXPECT_THAT(refusal([] { parse_json("\"\\ud800\"", "my.json"); }), HasSubstr("my.json:1:"));
 }
 

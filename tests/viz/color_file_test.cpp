@@ -83,7 +83,7 @@ TEST(ColorFile, SaysWhatIsWrongAndWhere) {
   EXPECT_THAT(error_of(t.graph, "{\"n1\": null}"), HasSubstr("must be a number or a string"));
   EXPECT_THAT(error_of(t.graph, "{\"n1\": -1}"), HasSubstr("-1 of n1 must be a non-negative number"));
   EXPECT_THAT(error_of(t.graph, "{\"n1\": 1, \"n2\": \"left\"}"), HasSubstr("only numbers or only strings"));
-  EXPECT_THAT(error_of(t.graph, R"({"unit": "miles", "nodes": {}})"), HasSubstr("no unit 'miles'"));
+  EXPECT_THAT(error_of(t.graph, R"({"unit": "miles", "nodes": {}})"), HasSubstr("unknown unit 'miles'"));
   EXPECT_THAT(error_of(t.graph, ""), HasSubstr("at least two columns"));
   EXPECT_THAT(error_of(t.graph, "node,a\n1,2\n1,3\n"), HasSubstr("line 3: node '1' occurs twice"));
   EXPECT_THAT(error_of(t.graph, "node,a\n1,2,3\n"), HasSubstr("line 2 has 3 fields, but line 1 has 2"));
