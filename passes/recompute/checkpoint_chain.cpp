@@ -119,8 +119,7 @@ class ChainBuilder {
     if (cost < 0 || total_cost_ > kMaxSum) {
       throw Error(
           "the total cost of this graph's operators exceeds 2^58, the limit for recompute plans; check whether the "
-          "file "
-          "is damaged");
+          "file is damaged");
     }
     return cost;
   }

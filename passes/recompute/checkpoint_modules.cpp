@@ -348,8 +348,7 @@ CheckpointResult checkpoint_forward(Graph& graph, const CheckpointModulesOptions
   if (checkpointed && plans_for_bytes(options)) {
     throw Error(
         "this forward graph already has checkpoints, whose recompute memory is unknown; use a graph without "
-        "checkpoints "
-        "for a budget in bytes");
+        "checkpoints for a budget in bytes");
   }
   const Graph step = assumed_step(graph);
   const std::vector<CheckpointSegment> segments = policy_of(options, /*whole_stages=*/true)(step, regions);

@@ -67,7 +67,7 @@ std::optional<int64_t> evaluate(const py::object& rule, const std::string& op, c
   const auto fail = [&](const std::string& what) {
     if (failure.empty()) {
       failure = fmt::format(
-          "the {} rule of {} {}; it must take an PyOperandShapes and return a non-negative int, or None if the cost is "
+          "the {} rule of {} {}; it must take an OperandShapes and return a non-negative int, or None if the cost is "
           "unknown",
           kind, op, what);
     }

@@ -363,7 +363,7 @@ def test_plans_that_come_to_nothing_say_so(net):
     with pytest.raises(RuntimeError, match="the budget is 1000 bytes"):
         graph.run_passes("checkpoint{policy=optimal;bytes=1000}")
     graph.run_passes("checkpoint{modules=layers.*}")
-    with pytest.raises(RuntimeError, match="has checkpoints already"):
+    with pytest.raises(RuntimeError, match="already has checkpoints"):
         graph.run_passes("checkpoint{policy=optimal;bytes=1GB}")
     with pytest.warns(UserWarning, match="nothing is recomputed for 4 segments"):
         graph.run_passes("checkpoint{modules=layers.*}")
@@ -401,7 +401,7 @@ def test_annotations_that_mean_nothing_are_refused():
                 call(traced)
     with pytest.raises(RuntimeError, match="no node has meta"):
         sg.checkpoint_fx(annotated({})[1])
-    with pytest.raises(RuntimeError, match="takes a torch.fx.GraphModule, not Net"):
+    with pytest.raises(RuntimeError, match="expects a torch.fx.GraphModule, got Net"):
         sg.checkpoint_fx(Net())
 
 

@@ -149,7 +149,7 @@ def test_memory_may_be_left_free():
 def test_knobs_are_checked_by_their_table(knob, why):
     with pytest.raises(sg.Error, match=why):
         plan(**knob)
-    assert "micro_batch: Samples of a micro-batch (a list, each an integer >= 1)" in sg.plan.__doc__
+    assert "micro_batch: Micro-batch sizes, in samples (a list, each an integer >= 1)" in sg.plan.__doc__
 
 
 def ids_of(samples, tokens):
@@ -198,7 +198,7 @@ def test_what_would_fit_was_planned():
         plan(memory="2170MB", devices="1xh100", batch=4096, micro_batch=[4096], tensor=[])
     changes = str(refused.value).splitlines()[1:]
     assert "with any micro-batch" in changes[0]
-    assert all(" a step" in change for change in changes)
+    assert all(" per step" in change for change in changes)
 
 
 def test_neighbours_that_were_simulated_take_what_they_took():

@@ -359,7 +359,7 @@ def test_options_of_the_capture_are_keywords_too():
         sg.profile(model, inputs, options={"guard": False})
     with pytest.raises(TypeError, match="did you mean 'guards'"):
         sg.capture(model, inputs, options={"guard": False})
-    with pytest.raises(TypeError, match="unknown keyword argument 'x'. There are accumulate, .*host_reads"):
+    with pytest.raises(TypeError, match="unknown keyword argument 'x'. Accepted: accumulate, .*host_reads"):
         sg.profile(model, inputs, x=2)
     with pytest.raises(TypeError, match="did you mean 'accumulate'"):
         sg.capture_training_step(model, inputs, accumulated=2)

@@ -121,7 +121,7 @@ def test_what_is_not_understood_is_refused_by_name():
     with pytest.raises(sg.Error, match="'quip'.*gptq"):
         sg.serve(config, spec="l4", context=64)
     config.quantization_config = {"quant_method": "compressed-tensors", "config_groups": {}}
-    with pytest.raises(sg.Error, match="0 groups"):
+    with pytest.raises(sg.Error, match="0 config_groups"):
         sg.serve(config, spec="l4", context=64)
     with pytest.raises(sg.Error, match="no format 'int3'"):
         sg.serve(small(), spec="l4", context=64, weights="int3")

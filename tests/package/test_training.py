@@ -263,8 +263,8 @@ def test_optimizers_by_name(name):
     "wrong, words",
     [
         ("lion", "no optimizer 'lion': sgd, adam, adamw, adafactor"),
-        (3, "optimizer is int"),
-        (lambda p: p, "optimizer gave list"),
+        (3, "takes parameters, not int"),
+        (lambda p: p, "but returned list"),
     ],
 )
 def test_what_is_no_optimizer(wrong, words):

@@ -274,7 +274,7 @@ def pages(folder, graph):
     table = f"{folder / 'saved' / 'nodes.csv'}:live_bytes"
     expect(0, "draw", graph, "--color", table, "-o", page, says=("g.html: ",))
     expect(0, "compare", graph, graph, "--color", table, "-o", page, says=("g.html: ",))
-    expect(0, "draw", graph, "--color", table, prints=("colour: live_bytes", "min "))
+    expect(0, "draw", graph, "--color", table, prints=("color: live_bytes", "min "))
     expect(1, "draw", graph, "--color", table + "s", says=("no column 'live_bytess'; choose one of node, phase",))
     expect(1, "draw", graph, "-o", folder / "no" / "folder.html", says=("no/folder.html",))
     for option in (("--nodes",), ("--json",), ("--limit", 3)):
