@@ -122,7 +122,7 @@ def test_what_is_no_baseline(baseline, tmp_path):
     done = tool("check", tmp_path / "none.json", step)
     assert done.returncode == 1 and "--update" in done.stderr
     done = tool("check", baseline, step, "--spec", "a100")
-    assert done.returncode == 1 and "are of h100, not of a100" in done.stderr
+    assert done.returncode == 1 and "was written for h100, not for a100" in done.stderr
     damaged = json.loads(baseline.read_text())
     damaged["at_peak"][0] = ["kind", "module", "op", -1]
     (tmp_path / "baseline.json").write_text(json.dumps(damaged))

@@ -217,7 +217,7 @@ def test_what_cannot_run_says_why():
     run = graph.compile(net, device="cpu")
     for call, said in (
         (lambda: run(), "no tensor for input0"),
-        (lambda: run(x, x), "2 tensors, but 1 are wanted"),
+        (lambda: run(x, x), "got 2 tensors, expected 1"),
         (lambda: run(torch.randn(7, 16)), "input0"),
         (lambda: run(x.double()), "input0"),
         (lambda: run(x, other=x), "other"),

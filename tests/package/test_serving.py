@@ -123,7 +123,7 @@ def test_what_is_not_understood_is_refused_by_name():
     config.quantization_config = {"quant_method": "compressed-tensors", "config_groups": {}}
     with pytest.raises(sg.Error, match="0 config_groups"):
         sg.serve(config, spec="l4", context=64)
-    with pytest.raises(sg.Error, match="no format 'int3'"):
+    with pytest.raises(sg.Error, match="unknown weight format 'int3'"):
         sg.serve(small(), spec="l4", context=64, weights="int3")
     with pytest.raises(sg.Error, match="past_key_values"):
         sg.serve(transformers.BertConfig(num_hidden_layers=1), spec="l4", context=64)

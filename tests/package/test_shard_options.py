@@ -58,7 +58,7 @@ def test_what_is_in_the_way_has_a_name(figures):
 def test_a_solver_that_is_not_there_is_named(figures):
     with pytest.raises(sg.Error, match="pip install highspy"):
         sg.shard(step(), "dp=2", solver="highs", highs="/nowhere/libhighs.so", **figures)
-    with pytest.raises(sg.Error, match="own, highs, both"):
+    with pytest.raises(sg.Error, match="builtin, highs, both"):
         sg.shard(step(), "dp=2", solver="cplex", **figures)
 
 
