@@ -156,7 +156,7 @@ def test_what_cannot_be_is_said(step):
         sg.PipelineSchedule("2f2b", 2, 2)
     with pytest.raises(sg.ParseError, match="line 1, cell 2"):
         sg.PipelineSchedule.from_csv("0F0,0Q0")
-    with pytest.raises(sg.Error, match="no module layers.9"):
+    with pytest.raises(sg.Error, match="module layers.9 does not run in forward"):
         sg.pipeline(step, "1f1b", ranks=2, microbatches=2, cuts=["layers.9"])
     with pytest.raises(sg.Error, match="has 2 stages, but the step is split into 3"):
         sg.pipeline(step, "1f1b", ranks=2, microbatches=2, cuts=["layers.2", "layers.3"])

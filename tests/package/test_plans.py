@@ -119,7 +119,7 @@ def test_a_module_without_layers_is_planned():
         (dict(schedule=["2f2b"]), sg.Error, "unknown schedule"),
         (dict(tensor=[3]), sg.Error, "does not divide"),
         (dict(pipeline=[3]), sg.InfeasibleError, "no tensor-parallel degree(.|\\n)*with any pipeline"),
-        (dict(tensor=2), sg.Error, r"give tensor=\[2\]"),
+        (dict(tensor=2), sg.Error, r"pass tensor=\[2\]"),
         (dict(layers=6), sg.Error, "number of layers, function"),
     ],
 )

@@ -87,7 +87,7 @@ def test_one_line_for_models_factories_and_structures():
         assert "Net" in str(report) and "<pre>" in report._repr_html_()
     with pytest.raises(sg.Error, match="mode='infer' accepts neither"):
         sg.profile(Net, "f32[8,16]", mode="infer", loss=".loss")
-    with pytest.raises(sg.Error, match="no dtype 'f33'"):
+    with pytest.raises(sg.Error, match="unknown dtype 'f33'"):
         sg.profile(Net, "f33[8,16]")
     with pytest.raises(sg.Error, match="cannot create a model"):
         sg.profile(3, "f32[8,16]")

@@ -254,7 +254,7 @@ def test_plans_by_hand(figures):
             == sg.shard(graph, "4", parallelism=name.replace(" ", "-"), **figures).graph_layouts()
         )
     assert set(sg.shard(graph, "4", parallelism="data parallel", **figures).layouts().values()) == {"R", "S(0)"}
-    with pytest.raises(sg.Error, match="there are data-parallel, fully-sharded, tensor-parallel"):
+    with pytest.raises(sg.Error, match="choose one of data-parallel, fully-sharded, tensor-parallel"):
         sg.shard(graph, "4", parallelism="fsdp", **figures)
     with pytest.raises(sg.Error, match="data-tensor-parallel, fully-sharded-tensor-parallel"):
         sg.shard(graph, "2x2", parallelism="tensor-parallel", **figures)
