@@ -1,6 +1,6 @@
 # docker build -t shadowgraph . && docker run --rm shadowgraph profile resnet50 --mode train --device cuda
 #
-# TORCH names one of cmake/torch_versions.txt; without it, it is the default, of which PyPI's wheel is the CUDA build.
+# TORCH selects a version of cmake/torch_versions.txt. The default version is installed from PyPI with CUDA.
 FROM debian:12 AS build
 ARG TORCH=
 RUN apt-get update -qq && apt-get install -y -qq --no-install-recommends make ca-certificates && rm -rf /var/lib/apt/lists/*

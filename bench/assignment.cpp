@@ -1,9 +1,9 @@
-// Reads, writes, evaluates and solves generated assignment problems of 100k and 1M nodes. Does so for the instances of
-// the IOPDDL contest (https://github.com/google/iopddl, benchmarks/*.json, unpacked), too, if their folder is given:
+// Reads, writes, evaluates and solves generated assignment problems of 100k and 1M nodes, or the instances of the
+// IOPDDL contest (https://github.com/google/iopddl, benchmarks/*.json, unpacked):
 //
 //     assignment --instances DIR [--share 0.25] [--threads 2]
 //
-// `--share` is the part of the contest's time limits to use; those have reading in them.
+// `--share` is the fraction of the contest's time limits to use. The limits include reading.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -23,7 +23,7 @@ namespace {
 
 using namespace shadowgraph;
 
-// A chain of layers as programs have them: every fourth node also goes to the fourth behind it.
+// A chain with skip connections: every fourth node also has an edge from the fourth node before it.
 AssignmentProblem generated(int64_t nodes, bool limited) {
   constexpr uint32_t kStrategies = 4;
   constexpr int64_t kSkip = 4;
@@ -99,7 +99,7 @@ BENCHMARK(solve_without_limit)->Arg(100'000)->Arg(1'000'000)->Unit(benchmark::kM
 struct Instance {
   const char* name;
   double seconds;  // the contest's time limit
-  double best;     // the best cost known: the contest's results, its winners' experiments, Gurobi for B, S and V
+  double best;     // best known cost, from the results of the contest, experiments of its winners, and Gurobi (B, S, V)
 };
 constexpr Instance kInstances[] = {
     {"A", 60, 6548641531.},  {"B", 60, 532843.},        {"C", 60, 84102445260.},   {"D", 60, 3.094e11},
@@ -118,7 +118,7 @@ void run_instances(const std::filesystem::path& folder, double share, size_t thr
   double sum = 0;
   int count = 0;
   for (const Instance& instance : kInstances) {
-    // Both names that the files go by.
+    // Files have one of two names.
     std::filesystem::path file = folder / (std::string(instance.name) + ".json");
     if (!std::filesystem::exists(file)) file = folder / ("asplos-2025-iopddl-" + std::string(instance.name) + ".json");
     if (!std::filesystem::exists(file)) {
@@ -130,7 +130,7 @@ void run_instances(const std::filesystem::path& folder, double share, size_t thr
     SolveOptions options{.iterations = std::numeric_limits<int>::max(),
                          .moves = std::numeric_limits<int64_t>::max(),
                          .threads = threads};
-    // A second of each minute for what cannot be interrupted.
+    // Reserve 2 % for work that cannot be interrupted.
     options.time_limit = std::max(1.0, instance.seconds * share * 0.98 - (seconds_now() - start));
     const AssignmentSolution solution = solve(problem, options);
     const auto cost = static_cast<double>(solution.cost);
@@ -161,6 +161,6 @@ int main(int argc, char** argv) {
     run_instances(folder, share, threads);
     return 0;
   }
-  std::printf("The contest's instances: --instances DIR\n");
+  std::printf("Use --instances DIR to run the instances of the IOPDDL contest.\n");
   return shadowgraph::bench::report_growth(argc, argv);
 }

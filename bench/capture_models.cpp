@@ -1,10 +1,11 @@
-// Capturing each built-in model: one training step (AdamW) at its default size on fake CUDA, module already built.
+// Captures a training step (AdamW) of each built-in model at its default size on simulated CUDA. Excludes building the
+// module.
 //
-//   capture_models             every model, each in a process of its own, as a table
+//   capture_models             all models, each in a separate process, as a table
 //   capture_models MODEL [--no-optimizer]
 //                              one model: cold and warm seconds, nodes, bytes per node, resident memory
 //
-// Resident memory is the peak above that of the process before its first fake tensor, libtorch already loaded.
+// Resident memory is the peak relative to the process before its first fake tensor, with libtorch loaded.
 #include <sys/wait.h>
 #include <torch/torch.h>
 
@@ -42,7 +43,7 @@ int measure(const std::string& name, bool with_optimizer) {
   for (int i = 0; i < 4; ++i) {
     torch::optim::AdamW optimizer(model.module->parameters(), torch::optim::AdamWOptions(1e-3));
     const ProgramToCapture program = models::program_of(model, with_optimizer ? &optimizer : nullptr);
-    const Capture capture = capture_training_step(program);
+    const CaptureResult capture = capture_training_step(program);
     if (i == 0) {
       cold = capture.seconds;
       resident = peak_resident_kib();

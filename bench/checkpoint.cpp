@@ -1,10 +1,9 @@
 // Measures activation checkpointing:
 //
-//   - the pass at 10k, 100k and 1M nodes, us per node and growth;
-//   - shadowgraph::checkpoint in eager programs against none, in one run;
-//   - rotor's dynamic programme over 100 stages and 500 slots (aim: 100 ms);
-//   - the curve of the policy optimal for GPT-2 and Llama 3 8B, with what it and the policies budget and sqrt compute
-//     again.
+//   - the checkpoint pass at 10k, 100k and 1M nodes: us per node, scaling;
+//   - overhead of shadowgraph::checkpoint in eager programs;
+//   - the dynamic program of rotor with 100 stages and 500 slots (aim: 100 ms);
+//   - the memory/recompute curve for GPT-2 and Llama 3 8B, compared with the policies budget and sqrt.
 //
 //     build/bench/checkpoint [--benchmark_filter=...]
 //
@@ -36,7 +35,7 @@ using namespace shadowgraph;
 void Pass(benchmark::State& state) {
   const Graph graph = bench::training_step(state.range(0));
   {
-    // Once before: pages that the kernel has to clear first take as long as half of the pass.
+    // Warm up: page faults take as long as half of the pass.
     Graph copy = clone(graph);
     checkpoint_segments(copy, each_region()(copy, regions_named(copy, "layers.*")));
   }
@@ -46,13 +45,13 @@ void Pass(benchmark::State& state) {
     const auto segments = each_region()(copy, regions_named(copy, "layers.*"));
     state.ResumeTiming();
     const CheckpointResult done = checkpoint_segments(copy, segments);
-    if (done.recomputed == 0) state.SkipWithError("nothing computed again");
+    if (done.recomputed == 0) state.SkipWithError("nothing was recomputed");
     benchmark::DoNotOptimize(done);
   }
 }
 BENCHMARK(Pass)->Arg(10000)->Arg(100000)->Arg(1000000)->Unit(benchmark::kMillisecond);
 
-// Twenty blocks of two products of 32 x 32: forward and backward, where the work is small and the overhead shows.
+// Twenty blocks of two 32 x 32 matrix products, small enough to measure the overhead of checkpoint().
 constexpr int kBlocks = 20;
 
 enum class Checkpoints { kNone, kWithoutRandomState, kAll };
@@ -78,21 +77,22 @@ BENCHMARK(EagerWithout)->Unit(benchmark::kMillisecond);
 BENCHMARK(EagerWithoutState)->Unit(benchmark::kMillisecond);
 BENCHMARK(EagerWith)->Unit(benchmark::kMillisecond);
 
-// Stages of random sizes with four ways to keep each, as those of a network are.
+// Stages of random sizes with four options each for the saved activations.
 std::vector<ChainStage> random_stages(size_t count) {
   std::mt19937 random(1);
   std::vector<ChainStage> stages;
   for (size_t i = 0; i < count; ++i) {
     ChainStage stage{.name = "stage"};
     stage.forward = 100 + random() % 1000;
-    stage.again = stage.forward - random() % 50;
+    stage.recompute = stage.forward - random() % 50;
     stage.output = 1000 + random() % 1000;
     const int64_t all = stage.output * (4 + random() % 8);
     stage.forward_peak = 2 * stage.output;
     stage.keeping_peak = all + 500;
     stage.backward_peak = all + 3 * stage.output;
     stage.resident = stage.output;
-    stage.options = {{all, 0}, {all * 2 / 3, stage.again / 4}, {all / 2, stage.again / 2}, {stage.output, stage.again}};
+    stage.options = {
+        {all, 0}, {all * 2 / 3, stage.recompute / 4}, {all / 2, stage.recompute / 2}, {stage.output, stage.recompute}};
     stages.push_back(stage);
   }
   return stages;
@@ -104,7 +104,7 @@ void Rotor(benchmark::State& state) {
   for (const ChainStage& stage : stages) bytes += stage.options[0].saved;
   for (auto _ : state) {
     const ChainSolver solver(stages, bytes, 500);
-    benchmark::DoNotOptimize(solver.plan(bytes / 3));
+    benchmark::DoNotOptimize(solver.schedule(bytes / 3));
   }
 }
 BENCHMARK(Rotor)->Arg(100)->Unit(benchmark::kMillisecond);
@@ -126,20 +126,20 @@ void Curve(benchmark::State& state, const char* model, int64_t batch, int64_t se
   };
   CheckpointCurve curve;
   for (auto _ : state) curve = CheckpointCurve::of(graph);
-  // At the peak of another policy: what it computes again, and what the curve does.
+  // Compares recomputed FLOPs of other policies with those of the curve at the same peak.
   for (const CheckpointChoice& tried : curve.tried()) {
-    const bool shown = tried.made_by == "sqrt" || tried.made_by == "each" ||
-                       (tried.made_by == "budget" && tried.segments.size() % 4 == 0);
+    const bool shown = tried.policy == "sqrt" || tried.policy == "each" ||
+                       (tried.policy == "budget" && tried.segments.size() % 4 == 0);
     if (!shown) continue;
     const CheckpointChoice* best = curve.within(tried.peak);
-    std::printf("%s at %s: %s %s FLOPs again, optimal %s\n", model, human_bytes(tried.peak).c_str(),
-                tried.made_by.c_str(), human_count(again(tried)).c_str(), human_count(again(*best)).c_str());
+    std::printf("%s at %s: %s recomputes %s FLOPs, optimal %s\n", model, human_bytes(tried.peak).c_str(),
+                tried.policy.c_str(), human_count(again(tried)).c_str(), human_count(again(*best)).c_str());
   }
 }
 BENCHMARK_CAPTURE(Curve, gpt2, "gpt2", 8, 1024, false)->Iterations(1)->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(Curve, llama3_8b, "llama3_8b", 1, 8192, true)->Iterations(1)->Unit(benchmark::kMillisecond);
 
-// A call adds a second forward and what checkpoint() itself does.
+// checkpoint() adds a second forward and its own overhead.
 void print_overhead(const bench::Growth& measured) {
   const auto microseconds = [&](const char* name) {
     const auto found = measured.milliseconds.find(name);
@@ -151,7 +151,7 @@ void print_overhead(const bench::Growth& measured) {
   const double stateless = microseconds("EagerWithoutState");
   if (forward == 0 || without == 0 || with == 0 || stateless == 0) return;
   std::printf(
-      "\n| us a block | forward | forward and backward | with checkpoint() | above a second forward | of that without "
+      "\n| us per block | forward | forward and backward | with checkpoint() | overhead | overhead without "
       "random state |\n|---|---|---|---|---|---|\n| | %.1f | %.1f | %.1f | %.1f | %.1f |\n",
       forward, without, with, with - without - forward, stateless - without - forward);
 }
@@ -159,7 +159,7 @@ void print_overhead(const bench::Growth& measured) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  mallopt(M_MMAP_THRESHOLD, 1 << 30);  // what was freed is used again, at every size
+  mallopt(M_MMAP_THRESHOLD, 1 << 30);  // reuse freed memory of every size
   mallopt(M_TRIM_THRESHOLD, INT_MAX);
   const shadowgraph::bench::Growth measured = shadowgraph::bench::run_benchmarks(argc, argv);
   shadowgraph::bench::print_growth(measured);

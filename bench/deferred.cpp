@@ -1,11 +1,11 @@
-// Deferred initialisation: describing models, and materialising them, against building them.
+// Compares deferred initialization and materialization of models with eager construction.
 //
-//   deferred              a table: each model in a process of its own
-//   deferred MODEL        one model: described only
+//   deferred              all models, each in a separate process, as a table
+//   deferred MODEL        one model: only deferred initialization
 //   deferred MODEL --materialise
-//                         and materialised as a whole, against eager construction; needs memory for one of them at a time
+//                         also materialization and eager construction; requires memory for one model at a time
 //
-// "on meta" is building the module under a fake mode on the meta device without any record.
+// "on meta" is construction in a fake mode on the meta device, without recording.
 #include "shadowgraph/deferred/deferred.h"
 
 #include <sys/wait.h>
@@ -84,9 +84,9 @@ int measure(const std::string& name, bool materialise) {
 int main(int argc, char** argv) {
   if (argc > 1) return measure(argv[1], argc > 2 && std::strcmp(argv[2], "--materialise") == 0);
   std::printf(
-      "| model | nodes | described cold ms | warm ms | on meta ms | warm / meta | us per node | bytes per node | "
+      "| model | nodes | deferred cold ms | warm ms | on meta ms | warm / meta | us per node | bytes per node | "
       "resident "
-      "MiB | eager s | materialised s | ratio |\n|---|---|---|---|---|---|---|---|---|---|---|---|\n");
+      "MiB | eager s | materialized s | ratio |\n|---|---|---|---|---|---|---|---|---|---|---|---|\n");
   std::fflush(stdout);
   int failed = 0;
   for (const auto& info : models::available()) {

@@ -1,10 +1,9 @@
-// Measures one operator call: on fake tensors, with recording, on plain meta tensors (the floor) and on the real CPU.
+// Measures operator calls on fake tensors, in captures, on meta tensors (the lower bound) and on the real CPU.
 //
-// Prints Google Benchmark's rows and then the ratios against what the design allows. Fake may take 2.0 x meta as a
-// geometric mean, recording 1.0 us above fake, and a node 600 bytes. One thread, no autograd, 64 x 32 tensors as in the
-// probe. Then a row or two for each family of rules (core/rules/), without limits. What counts is the fastest of many
-// batches of 40 calls: some are undisturbed even on a busy machine. (The time that Google Benchmark prints is that of a
-// batch.)
+// Prints the rows of Google Benchmark, then ratios against the aims: fake at most 2.0 x meta (geometric mean), captures
+// 1.0 us above fake, 600 bytes per node. One thread, no autograd, 64 x 32 tensors. Then one or two rows for each family
+// of shape rules, without aims. Reports the fastest of many batches of 40 calls, which is robust on a busy machine.
+// (Google Benchmark prints the time of a batch.)
 #include <benchmark/benchmark.h>
 #include <torch/torch.h>
 
@@ -84,13 +83,13 @@ std::vector<Operator> operators() {
   };
 }
 
-// What one operator of a family costs; composites are all their parts.
+// One or two operators per family. Composite operators include their parts.
 std::vector<Operator> families() {
   const auto on = [](at::IntArrayRef sizes, auto f) {
     return
         [f, sizes = sizes.vec()](at::TensorOptions o) -> Call { return [f, x = at::rand(sizes, o)] { return f(x); }; };
   };
-  // Ten tensors at a time.
+  // Lists of ten tensors.
   const auto on_list = [](auto f) {
     return [f](at::TensorOptions o) -> Call {
       return [f, list = at::rand({10, 8, 8}, o).unbind()] { return f(list); };
@@ -227,7 +226,7 @@ void seldom(benchmark::internal::Benchmark* benchmark) { benchmark->Iterations(5
 }  // namespace
 
 int main(int argc, char** argv) {
-  using shadowgraph::CaptureSession;
+  using shadowgraph::Capture;
   using shadowgraph::FakeTensorMode;
   at::set_num_threads(1);
   for (const Operator& op : operators()) {
@@ -241,7 +240,7 @@ int main(int argc, char** argv) {
       run(state, op.make(at::TensorOptions()));
     })->Apply(often);
     benchmark::RegisterBenchmark(("recorded/" + op.name).c_str(), [op](benchmark::State& state) {
-      CaptureSession session({.mode = {.device = at::kCUDA}});
+      Capture session({.mode = {.device = at::kCUDA}});
       run(state, op.make(at::TensorOptions()));
       const auto graph = session.finish({});
       bytes_per_node = std::max(bytes_per_node, static_cast<double>(graph.allocated_bytes()) / graph.node_count());
@@ -256,7 +255,7 @@ int main(int argc, char** argv) {
       run(state, op.make(at::TensorOptions()));
     })->Apply(seldom);
     benchmark::RegisterBenchmark(("recorded/" + op.name).c_str(), [op](benchmark::State& state) {
-      CaptureSession session({.mode = {.device = at::kCUDA}});
+      Capture session({.mode = {.device = at::kCUDA}});
       run(state, op.make(at::TensorOptions()));
       session.finish({});
     })->Apply(seldom);

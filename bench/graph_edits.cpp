@@ -1,5 +1,5 @@
-// Measures edits, copies, searches and comparisons of generated graphs of 100k and 1M nodes. Prints us per node, and
-// growth against the aim "1M nodes take <= 12 x what 100k take".
+// Measures edits, copies, searches and comparisons of generated graphs of 100k and 1M nodes. Prints us per node and the
+// scaling factor (aim: 1M nodes take at most 12 x as long as 100k).
 #include <benchmark/benchmark.h>
 
 #include "bench/growth.h"
@@ -12,7 +12,7 @@ namespace {
 
 using namespace shadowgraph;
 
-// A chain of mul, add with the input, relu_: storages are born and die, add_ writes.
+// A chain of mul, add with the input, and relu_, with allocations, frees and in-place writes.
 Graph generate(int64_t nodes) {
   Graph graph;
   const TargetId mul = graph.intern_operator("aten::mul.Tensor"), add = graph.intern_operator("aten::add.Tensor"),
@@ -60,7 +60,7 @@ void read(benchmark::State& state, F&& f) {
   count_nodes(state);
 }
 
-// On a fresh copy each time, whose making is not counted.
+// Runs f on a new copy each time, without timing the copy.
 template <class F>
 void edit(benchmark::State& state, F&& f) {
   for (auto _ : state) {
@@ -123,7 +123,7 @@ void BM_InsertAndMoveEach(benchmark::State& state) {
   });
 }
 void BM_ReplaceUses(benchmark::State& state) {
-  // Each product by the input: its sum then reads the input twice.
+  // Replaces each product by the input.
   edit(state, [](Graph& graph) {
     for (uint32_t n = 1; n + 3 < graph.node_capacity(); n += 3) graph.replace_all_uses_with(ValueId(n), ValueId(0));
   });

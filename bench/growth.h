@@ -1,6 +1,5 @@
-// Runs all benchmarks of a program that measure at 100k and 1M nodes, and prints us per node and growth as a table. The
-// aim is "1M nodes take <= 12 x what 100k take". Benchmarks must report in milliseconds, and run on one thread: what
-// counts is CPU time, as others may use the machine.
+// Runs benchmarks at 100k and 1M nodes, and prints a table with us per node and the scaling factor (aim: 1M nodes take
+// at most 12 x as long as 100k). Benchmarks must report milliseconds and run on one thread, since CPU time is used.
 #pragma once
 
 #include <benchmark/benchmark.h>
@@ -30,7 +29,7 @@ inline Growth run_benchmarks(int argc, char** argv) {
   return growth;
 }
 
-// Prints the benchmarks that ran at both sizes.
+// Prints the table of benchmarks that ran at both sizes.
 inline void print_growth(const Growth& growth) {
   std::printf("\n| | us per node at 100k | at 1M | 1M / 100k (aim 12) |\n|---|---|---|---|\n");
   for (const auto& [name, by_size] : growth.milliseconds) {

@@ -1,8 +1,8 @@
-// Measures kernels made on demand against eager, operator by operator, on one thread. Prints the best of alternating
-// calls and the ratio (above 1: the kernel is faster). "used" stands where both ways were measured and the faster is
-// taken. Then runs a step of AdamW over GPT-2's parameters in four ways.
+// Compares compiled kernels with eager operators on one thread. Prints the best of alternating calls and the ratio (the
+// kernel is faster if above 1). "used" is the ratio when the faster implementation is chosen by measurement. Then runs
+// an AdamW step on the parameters of GPT-2 in four ways.
 //
-//     kernel_operators [FILTER]      operators whose line contains FILTER; "adamw" for the step alone
+//     kernel_operators [FILTER]      operators whose line contains FILTER; "adamw" for the step only
 #include <fmt/format.h>
 #include <torch/torch.h>
 
@@ -58,7 +58,7 @@ struct Bench {
   std::string filter;
   double worst = std::numeric_limits<double>::infinity();
 
-  // Both ways boxed, on the same arguments.
+  // Calls both implementations boxed, with the same arguments.
   void run(const std::string& name, const std::string& label, std::vector<IValue> given) {
     if (fmt::format("{} {}", name, label).find(filter) == std::string::npos) return;
     const auto op = operator_named(name);
@@ -148,7 +148,7 @@ void operators(Bench& bench) {
   }
 }
 
-// What torch.optim's AdamW calls with foreach=True.
+// The calls of torch.optim.AdamW with foreach=True.
 struct AdamW {
   Tensors parameters;
   Tensors gradients;
@@ -202,14 +202,14 @@ void adamw(const std::shared_ptr<sg::KernelCache>& cache, bool tiny) {
   }
   const auto compiled = [&](const std::function<void()>& body, int calls) {
     const auto operators = sg::compile_operators(names, c10::DispatchKey::CPU, {.cache = cache});
-    for (int i = 0; i < calls; ++i) body();  // made ready
+    for (int i = 0; i < calls; ++i) body();  // warm up
     return microseconds(body);
   };
   double best[4];
   std::ranges::fill(best, std::numeric_limits<double>::infinity());
   const auto foreach_step = [&] { step.foreach_step(); };
   const auto fused_step = [&] { step.fused_step(); };
-  compiled(foreach_step, 12);  // decides; the cache keeps what
+  compiled(foreach_step, 12);  // decides; the result is kept in the cache
   compiled(fused_step, 12);
   for (int i = 0; i < (tiny ? 20 : 4); ++i) {
     best[0] = std::min(best[0], microseconds(foreach_step));
@@ -237,7 +237,7 @@ int main(int argc, char** argv) {
     Bench bench{kernels, filter};
     fmt::print("{:28} {:12} {:>9} {:>9}\n", "512K elements", "", "eager", "kernel");
     operators(bench);
-    fmt::print("least, as used: {:.2f} x\n", bench.worst);
+    fmt::print("worst ratio, as used: {:.2f} x\n", bench.worst);
   }
   if (filter.empty() || filter == "adamw") {
     adamw(cache, true);

@@ -1,11 +1,11 @@
-"""A training step of small BERT and GPT-2 by torch.compile (Inductor) and by our replay with kernels, in the same run.
+"""Compares torch.compile (Inductor) with replay with kernels on training steps of small BERT and GPT-2 models.
 
     OMP_NUM_THREADS=1 python bench/kernel_peers.py build/bench [build/python]
 
-Step time (the best of many) and time to the first result, from a process without caches: Inductor's are in a temporary
-folder, ours too. Models by Hugging Face run in eager mode and compiled, with forward, backward and AdamW each, sizes as
-in bench/kernels.cpp. With build/python the package captures and compiles the same modules. Then comes
-build/bench/kernels, which has our own modules of the same architectures. Needs torch and transformers.
+Measures step time (the best of many) and time to the first result with empty caches in temporary folders. Runs Hugging
+Face models in eager mode and compiled, including backward and AdamW, with the sizes of bench/kernels.cpp. With
+build/python the package captures and compiles the same modules. Then runs build/bench/kernels, which has our own
+modules of the same architectures. Requires torch and transformers.
 """
 
 import os
@@ -16,7 +16,7 @@ import tempfile
 import time
 import types
 
-# A torchvision built for another torch fails when it registers its operators' fake kernels; no model needs them.
+# torchvision built for another torch fails to register fake kernels, which these models do not need.
 sys.modules.setdefault("torchvision._meta_registrations", types.ModuleType("torchvision._meta_registrations"))
 FOLDER = tempfile.TemporaryDirectory()
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = FOLDER.name + "/inductor"

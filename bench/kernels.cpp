@@ -1,11 +1,11 @@
-// Measures kernels made on demand: a training step eager, replayed, and replayed with kernels; chains of pointwise
-// operators. Also measures what a lookup, a compilation and a second process cost. One thread. Prints the ratios
-// against the aims in docs/figures.md.
+// Measures compiled kernels on one thread: training steps in eager mode, replayed, and replayed with kernels; chains of
+// pointwise operators; and the cost of a cache lookup, a compilation and a second process. Prints ratios against the
+// aims in docs/figures.md.
 //
 //     build/bench/kernels                  all
-//     build/bench/kernels step bert_base   a row; step, chains, hit, compile, load
+//     build/bench/kernels step bert_base   one of step, chains, hit, compile
 //
-// Ways that are compared are run in turn; the best time of each counts, so that a busy machine disturbs no one alone.
+// Compared variants run alternately, and the best time of each is reported, so that load affects all of them equally.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <sys/wait.h>
@@ -36,7 +36,7 @@ double microseconds(const std::function<void()>& work) {
   return std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
 }
 
-// The best of many turns for each way.
+// Returns the best time of each variant over many rounds.
 std::vector<double> best_of(const std::vector<std::function<void()>>& ways, double seconds, int least = 5) {
   std::vector<double> best(ways.size(), 1e30);
   const auto begin = Clock::now();
@@ -79,7 +79,7 @@ Bindings bind_step(const Graph& graph, const models::BuiltModel& model) {
       bound.push_back(buffers[name].clone());
     } else if (input != model.input_names.end()) {
       bound.push_back(model.inputs[static_cast<size_t>(input - model.input_names.begin())]);
-    } else {  // the optimizer's state
+    } else {  // optimizer state
       const auto sizes = graph.sizes(value);
       bound.push_back(at::zeros({sizes.data(), sizes.size()}, graph.value(value).dtype));
     }
@@ -111,7 +111,7 @@ void step(const std::string& name, bool tiny) {
     grouped->run(bindings);
   });
   const double compiling = microseconds([&] { groups->wait(); });
-  for (int i = 0; i < 12; ++i) grouped->run(bindings);  // measures both ways
+  for (int i = 0; i < 12; ++i) grouped->run(bindings);  // measures both implementations
   const auto best = best_of({[&] {
                                optimizer.zero_grad();
                                model.loss(model.forward(model.inputs), model.inputs).backward();
@@ -136,7 +136,7 @@ void step(const std::string& name, bool tiny) {
     kernels += static_cast<double>(std::min(report.kernel_ns, report.nodes_ns)) / 1e3;
     nodes += static_cast<double>(report.nodes_ns) / 1e3;
   }
-  std::printf("  what is grouped took %.0f us as nodes and takes %.0f us\n", nodes, kernels);
+  std::printf("  grouped nodes: %.0f us without kernels, %.0f us with kernels\n", nodes, kernels);
   std::filesystem::remove_all(folder);
 }
 
@@ -150,7 +150,7 @@ void chain(const char* name, int operators, const Chain& function, int64_t bytes
   Graph graph;
   {
     const c10::NoGradGuard no_grad;
-    CaptureSession session({.guards = false});
+    Capture session({.guards = false});
     session.name_input(x, "x");
     session.name_input(y, "y");
     graph = session.finish({function(session.mode().from_real(x), session.mode().from_real(y))});
@@ -194,7 +194,7 @@ void chains() {
   }
 }
 
-// ---- What it costs
+// ---- Overhead
 
 void hit() {
   const std::string folder = temporary_folder();
@@ -246,7 +246,7 @@ void compile_and_load() {
               cache->stats().compile_seconds / static_cast<double>(cache->stats().compiled));
   std::fflush(stdout);
   const pid_t child = ::fork();
-  if (child == 0) {  // a process that has loaded none of them
+  if (child == 0) {  // a process that has not loaded any of the kernels
     const std::string copy = folder + "_copy";
     std::filesystem::copy(folder, copy, std::filesystem::copy_options::recursive);
     const auto second = std::make_shared<KernelCache>(KernelCacheOptions{.directory = copy, .background = false});

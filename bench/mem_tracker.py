@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""PyTorch's MemTracker beside its FakeTensorMode, in one process, one thread: a training step with AdamW (foreach).
+"""Measures PyTorch's MemTracker relative to FakeTensorMode: a training step with AdamW (foreach) on one thread.
 
     .venv/bin/python bench/mem_tracker.py [gpt2 bert resnet50]
 
-Prints CPU seconds of the thread, the least of several steps after a first one. MemTracker records peak memory by kind
-during the same step. Models and inputs are those of bench/python_package.py, which
-measures a capture by shadowgraph against FakeTensorMode. docs/figures.md has the figures.
+Prints the minimum CPU time of several steps after a first one. MemTracker records peak memory by kind during the same
+step. Models and inputs are those of bench/python_package.py, which compares captures with FakeTensorMode. See
+docs/figures.md for results.
 """
 
 import peer_steps
@@ -15,7 +15,7 @@ from torch.distributed._tools.mem_tracker import MemTracker
 
 def compare(name):
     with FakeTensorMode():
-        model, given, optimizer = peer_steps.made(name)
+        model, given, optimizer = peer_steps.create(name)
 
         def step():
             peer_steps.step(model, given, optimizer)

@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""Writes the text of a training step of many nodes in many modules, for the page of a report (docs/figures.md).
+"""Generates the text of a graph with many nodes in many modules, to test HTML pages (docs/figures.md).
 
     bench/million_nodes.py build/pages/graphs/million.sg [--nodes 1000001]
     build/bin/shadowgraph draw build/pages/graphs/million.sg -o build/pages/million.html
 
-The graph has blocks of layers as a transformer has them, in stages. Each layer is a little different from the one
-before, so that they do not fold into one: the page has all modules to show.
+The graph has stages of layers like a transformer. Each layer differs slightly from the previous one, so that they are
+not folded and the page shows all modules.
 """
 
 import argparse
 import os
 
-LAYERS = 20  # in a stage
+LAYERS = 20  # per stage
 MODULES = ("attention", "mlp")
 OPERATORS = ("aten::relu", "aten::neg", "aten::exp", "aten::abs")
 
@@ -21,11 +21,11 @@ def lines(nodes):
     yield 'meta "model" = "million"'
     for name in OPERATORS:
         yield f"operator {name}(Tensor self) -> Tensor"
-    each = 45  # operators in a module
+    each = 45  # operators per module
     calls = nodes - 1
     modules = -(-calls // each)
     layers = -(-modules // len(MODULES))
-    # Storages: the input, then what each operator makes, dying three operators later.
+    # Storages: the input and the result of each operator, which is freed three operators later.
     yield "s0 = 4096 cuda:0 input"
     for i in range(1, nodes):
         yield f"s{i} = {4096 + 512 * (i % 7)} cuda:0 temporary"

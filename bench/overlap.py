@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Tokens a second of Llama 3 8B with FSDP2 on eight H100s, with and without overlap, against torchtitan's.
+"""Compares throughput of Llama 3 8B with FSDP2 on eight H100s, with and without overlap, with torchtitan.
 
     PYTHONPATH=build/python bench/overlap.py [LAYERS]
 
-torchtitan (benchmarks/llama3_h100_202412_torchtitan.md) measured 5,762 tokens a second and GPU, eager. It had two
-sequences of 8,192, bfloat16 with sums in float32, selective checkpoints of operators, and H100s with HBM2e at 500 W.
+torchtitan (benchmarks/llama3_h100_202412_torchtitan.md) measured 5,762 tokens per second and GPU in eager mode, with
+two sequences of 8,192 tokens, bfloat16 with float32 reductions, selective activation checkpoints per operator, and
+H100s with HBM2e at 500 W.
 """
 
 import functools
@@ -26,7 +27,7 @@ KEPT = {torch.ops.aten._scaled_dot_product_flash_attention.default,
 
 
 def contexts():
-    """torchtitan's selective checkpoints: attention and every second product are kept."""
+    """Selective activation checkpoints of torchtitan: saves attention and every second matrix product."""
     products = {True: 0, False: 0}
 
     def policy(context, operator, *args, **kwargs):
@@ -57,23 +58,23 @@ def make(layers):
 
 
 def main(layers=32):
-    # transformers asks for torchvision, which is built for another torch.
+    # transformers imports torchvision, which may be built for another torch.
     sys.modules.setdefault("torchvision._meta_registrations", types.ModuleType("torchvision._meta_registrations"))
     ids = f"i64[{SEQUENCES},{LENGTH}]"
     with sg.fake_process_group(RANKS, rank=0):
         report = sg.profile(functools.partial(make, layers), {"input_ids": ids, "labels": ids}, loss=".loss",
                             optimizer=functools.partial(torch.optim.AdamW, fused=True), device="cuda",
                             steady_state=True, spec="h100", interconnect="h100")  # fmt: skip
-    told = report.dict()
-    overlap = told["communication"]["overlap"]
-    for key, what in (("seconds", "with overlap"), ("at_most_seconds", "one after the other"),
+    costs = report.dict()
+    overlap = costs["communication"]["overlap"]
+    for key, what in (("seconds", "with overlap"), ("at_most_seconds", "without overlap"),
                       ("compute_seconds", "without communication")):  # fmt: skip
-        print(f"{SEQUENCES * LENGTH / overlap[key]:6.0f} tokens a second and GPU {what}")
+        print(f"{SEQUENCES * LENGTH / overlap[key]:6.0f} tokens per second and GPU {what}")
     print(f"{PUBLISHED:6} measured")
     for cause in overlap["causes"]:
         print(f"{1e3 * cause['seconds']:6.1f} ms waiting for {cause['text']}")
     print(f"{1e3 * overlap['slowed_seconds']:6.1f} ms slower kernels")
-    print(f"{told['device_memory']['reserved_peak_bytes'] / 2**30:6.1f} GiB reserved, 82.4 measured")
+    print(f"{costs['device_memory']['reserved_peak_bytes'] / 2**30:6.1f} GiB reserved, 82.4 measured")
 
 
 if __name__ == "__main__":

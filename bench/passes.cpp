@@ -1,12 +1,11 @@
-// Runs every pass of the table on generated graphs of 10k, 100k and 1M nodes, and on a captured Llama-3-8B training
-// step. Prints us per node, and growth against the aim "1M nodes take <= 12 x what 100k take". Passes run with the
-// options of kOptions.
+// Runs all registered passes on generated graphs of 10k, 100k and 1M nodes, and on a captured Llama 3 8B training step.
+// Prints us per node and the scaling factor (aim: 1M nodes take at most 12 x as long as 100k).
 //
 //     build/bench/passes [name ...]        only passes whose name starts with one of these
 //
-// The generated graph is a chain of equal blocks of 14 nodes with work for every pass. A block has a view there and
-// back, a product computed twice, a clone of what nobody writes, and zeros that are overwritten. It also has an
-// in-place operator on a buffer, arithmetic on constants, a dead branch, an elementwise chain, and a region.
+// The generated graph is a chain of equal blocks of 14 nodes with work for every pass: a pair of inverse views, a
+// common subexpression, a redundant clone, a dead store, an in-place operator, constant arithmetic, a dead branch, an
+// elementwise chain, and a region.
 #include <fmt/format.h>
 #include <torch/optim/adamw.h>
 
@@ -58,7 +57,7 @@ Graph generate(int64_t nodes) {
       return value++;
     };
     const int64_t x = current;
-    // Where x lives: the output of the block before.
+    // Storage of x, the output of the previous block.
     const int64_t home = storage - 1;
     const int64_t turned = node(fmt::format("t(self=%{})", x), kTurned, block == 0 ? 0 : home);
     const int64_t back = node(fmt::format("t(self=%{})", turned), kShape, block == 0 ? 0 : home);
@@ -78,7 +77,7 @@ Graph generate(int64_t nodes) {
   return parse(text + storages + regions + body + fmt::format("sg::output(values=[%{}])\n", current));
 }
 
-// Where the defaults do nothing, or nothing is the default.
+// Options of passes that have no effect, or cannot run, with their defaults.
 const std::map<std::string, PassOptions> kOptions = {
     {"decompose", {{"to", "aten::t+aten::mm+aten::clone+aten::zeros+aten::copy_+aten::mul+aten::add+aten::relu"}}},
     {"partition", {{"operators", "aten::mm+aten::mul+aten::add"}}},
@@ -89,7 +88,7 @@ const std::map<std::string, PassOptions> kOptions = {
 };
 
 double seconds_of(const Graph& graph, const Pass& pass, std::string& failure) {
-  // The best of a few: other programs share the machine.
+  // Take the best of several runs, since the machine is shared.
   double best = 1e9;
   const int runs = graph.node_count() > 500000 ? 3 : graph.node_count() > 50000 ? 5 : 20;
   const auto options = kOptions.find(pass.name);
@@ -128,7 +127,7 @@ int main(int argc, char** argv) {
   try {
     llama = llama_step();
   } catch (const std::exception& error) {
-    fmt::print(stderr, "no capture to measure on: {}\n", error.what());
+    fmt::print(stderr, "cannot capture the Llama 3 8B step: {}\n", error.what());
   }
   fmt::print(
       "| pass | us per node at 10k | at 100k | at 1M | 1M / 100k (aim 12) | Llama-3-8B step, {} nodes, ms |\n"

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Plans of other planners beside ours, under one simulator.
+"""Compares our plans with those of other planners, using our simulator for all.
 
     PYTHONPATH=build/python python bench/peer_plans.py
 
-bench/peer_plans.json has what eight planners answered: Sailor's own, and those of AMP, Piper, Varuna, Metis, Galvatron,
-DTFM and FlashFlex as Sailor's authors ported them. Its head says at which commit, how they were asked, with which
-budgets. Each gave up to five plans, best first. The first that fits by our simulator stands for it. Its numbers
-of ranks and its micro-batch are theirs; where stages begin, and what is computed again, is chosen as for ours.
+bench/peer_plans.json has the plans of eight planners: Sailor, and AMP, Piper, Varuna, Metis, Galvatron, DTFM and
+FlashFlex as ported by the authors of Sailor. It also has the commit, settings and budgets. Each planner returned up to
+five plans, best first, of which the first that fits in our simulator is used, with its numbers of ranks and its
+micro-batch size. Stage boundaries and recompute are chosen by our planner.
 """
 
 import functools
@@ -27,7 +27,7 @@ MODELS = {
     "LLAMA-3-8": {"layers": 32, "width": 4096, "heads": 32, "key_heads": 8, "inner": 14336, "words": 128256,
                   "gated": True},
 }  # fmt: skip
-# Spec, links, bytes of memory as Sailor's cluster files have them.
+# (spec, links, bytes of memory) as in the cluster files of Sailor.
 DEVICES = {
     "A100-40": ("a100_40gb", "a100", 42338615296),
     "V100-16": ("v100", "v100", 17179869184),
@@ -36,8 +36,8 @@ DEVICES = {
 LENGTH = 2048
 
 
-def asked(model, gpu, devices, batch):
-    """What sg.plan takes."""
+def plan_arguments(model, gpu, devices, batch):
+    """Returns (model, inputs, keywords) for sg.plan."""
     import torch
 
     sizes = {**MODELS[model], "length": LENGTH}
@@ -55,7 +55,7 @@ def asked(model, gpu, devices, batch):
 def ours(case):
     import shadowgraph as sg
 
-    model, inputs, given = asked(*case)
+    model, inputs, given = plan_arguments(*case)
     begin = time.monotonic()
     found = sg.plan(model, inputs, **given)
     return found, time.monotonic() - begin
@@ -63,27 +63,27 @@ def ours(case):
 
 @functools.cache
 def simulated(case, tensor, data, pipeline, micro_batch):
-    """(seconds, text); nothing: it does not fit."""
+    """Returns (seconds, text), or None if the plan does not fit in memory."""
     import shadowgraph as sg
 
-    model, inputs, given = asked(case[0], case[1], tensor * data * pipeline, case[3])
+    model, inputs, given = plan_arguments(case[0], case[1], tensor * data * pipeline, case[3])
     try:
         made = sg.plan(model, inputs, tensor=[tensor], pipeline=[pipeline], zero=[0, 1], micro_batch=[micro_batch],
                        stages_per_rank=[1], schedule=["1f1b"], simulated=1, **given)  # fmt: skip
-    except sg.NoPlanError:
+    except sg.InfeasibleError:
         return None
     return made.seconds, made.dict()["simulated"][0]["text"]
 
 
 def theirs(case, plans):
-    """The first plan that fits."""
+    """Returns the result of the first plan that fits."""
     sizes = ([plan[key] for key in ("tensor", "data", "pipeline", "micro_batch")] for plan in plans)
     return next((made for plan in sizes if (made := simulated(case, *plan))), None)
 
 
 NONE = "none fits"
-COLUMNS = ["model", "devices", "batch", "ours", "step s", "found in s", "best of theirs", "step s", "of",
-           "theirs by seconds", "ours is quicker by"]  # fmt: skip
+COLUMNS = ["model", "devices", "batch", "ours", "step s", "found in s", "best of others", "step s", "planner",
+           "others by seconds", "ours is faster by"]  # fmt: skip
 
 
 def figures():
@@ -110,21 +110,21 @@ def figures():
                      f"{100 * quicker:+.1f} %" if best else ""])  # fmt: skip
         print(" | ".join(rows[-1]), flush=True)
     alone = sum(cells[6] == NONE for cells in rows)
-    reading = [f"Ours is as good as the best of eight other planners, or better, in {won} of {len(rows)} cases. In "
-               f"{alone} of them no plan of theirs fits, or they gave none."]  # fmt: skip
-    table = {"about": "Plans of other planners (Sailor's repository) beside ours, under one simulator; float32, AdamW.",
+    reading = [f"Our plan is at least as fast as the best of eight other planners in {won} of {len(rows)} cases. In "
+               f"{alone} of them no other plan fits."]  # fmt: skip
+    table = {"about": "Plans of other planners (from Sailor's repository) and ours in our simulator; float32, AdamW.",
              "command": "python bench/peer_plans.py", "columns": COLUMNS, "rows": rows}  # fmt: skip
     return [table, took_table(seconds)], reading
 
 
 def took_table(seconds):
     rows = [[name, str(len(of)), f"{sum(of) / len(of):.2f}", f"{max(of):.1f}"] for name, of in sorted(seconds.items())]
-    return {"about": "What other planners took, profiles not counted.",
-            "columns": ["planner", "answers", "mean s", "most s"], "rows": rows}  # fmt: skip
+    return {"about": "Time of other planners, without profiling.",
+            "columns": ["planner", "answers", "mean s", "max s"], "rows": rows}  # fmt: skip
 
 
 def uniform(plan):
-    """A plan of theirs in our words; nothing: its stages have different numbers of ranks."""
+    """Converts a plan of another planner, or returns None if its stages have different numbers of ranks."""
     if "D" in plan:
         return {"tensor": plan["T"], "data": plan["D"], "pipeline": plan["P"], "micro_batch": int(plan["mbs"])}
     if "pipeline_list" in plan:
@@ -144,7 +144,7 @@ def uniform(plan):
 
 
 def translate(path):
-    """Answers as their planners gave them, to what bench/peer_plans.json has."""
+    """Converts the output of the planners to bench/peer_plans.json."""
     answers = []
     for answer in json.loads(pathlib.Path(path).read_text()):
         plans = [plan for plan in map(uniform, answer.pop("plans")) if plan is not None][:5]

@@ -1,11 +1,11 @@
-"""The training steps that PyTorch's own tools are timed on, and how: bench/python_package.py and bench/mem_tracker.py.
+"""Training steps and timing shared by bench/python_package.py and bench/mem_tracker.py.
 
     import peer_steps
 
-    model, inputs, optimizer = peer_steps.made("gpt2")
+    model, inputs, optimizer = peer_steps.create("gpt2")
     seconds = peer_steps.best(lambda: peer_steps.step(model, inputs, optimizer), 4)
 
-Models are Hugging Face's of their usual sizes, built without weights. Times are CPU time of the thread.
+Models are Hugging Face models of the usual sizes with random weights. Times are thread CPU times.
 """
 
 import os
@@ -14,7 +14,7 @@ import time
 import types
 
 os.environ["HF_HUB_OFFLINE"] = "1"
-# A torchvision built for another torch fails when it registers its operators' fake kernels; no model needs them.
+# torchvision built for another torch fails to register fake kernels, which these models do not need.
 sys.modules.setdefault("torchvision._meta_registrations", types.ModuleType("torchvision._meta_registrations"))
 
 import torch  # noqa: E402
@@ -42,8 +42,8 @@ MODELS = {
 }  # fmt: skip
 
 
-def made(name):
-    """A model, its inputs, and AdamW (foreach)."""
+def create(name):
+    """Returns a model, its inputs, and AdamW (foreach)."""
     make, inputs = MODELS[name]
     model = make()
     return model, inputs(), torch.optim.AdamW(model.parameters(), foreach=True)
@@ -58,7 +58,7 @@ def step(model, inputs, optimizer):
 
 
 def best(work, rounds):
-    """The least seconds of several rounds, the first (cold) one left out."""
+    """Returns the minimum time in seconds of several rounds, without the first (cold) one."""
     times = []
     for _ in range(rounds):
         begin = time.thread_time()
@@ -68,7 +68,7 @@ def best(work, rounds):
 
 
 def each(compare, header, default=tuple(MODELS)):
-    """Prints a table with a row by `compare` for each model that the command line names."""
+    """Prints a table with the row of `compare` for each model on the command line."""
     torch.set_num_threads(1)
     print(f"| {' | '.join(header)} |\n{'|---' * len(header)}|")
     for name in sys.argv[1:] or default:

@@ -1,8 +1,8 @@
-// Measures pipelines cut from one step:
+// Measures pipeline simulation:
 //
-//   - a training step of Llama 3 70B (bf16, AdamW) is captured, cut into 16 stages, and run as 1F1B of 128 micro-batches;
-//   - its Chakra traces are written, a file a process, 64 processes a stage;
-//   - a generated step of 1M nodes, cut into 16 stages.
+//   - capture of a Llama 3 70B step (bf16, AdamW), split into 16 stages, 1F1B schedule with 128 micro-batches;
+//   - its Chakra traces, one file per process, 64 processes per stage;
+//   - a generated step of 1M nodes, split into 16 stages.
 //
 //     build/bench/pipelines
 #include <sys/resource.h>
@@ -26,7 +26,7 @@ using namespace shadowgraph;
 
 class Clock {
  public:
-  // Prints a row: CPU seconds since the one before.
+  // Prints a row with the CPU time since the previous row.
   void row(const char* what, const std::string& size, const char* aim) {
     const auto now = std::clock();
     rusage usage{};
@@ -58,12 +58,12 @@ int main() {
   std::printf("| what | size | CPU s | peak MB so far | aim |\n|---|---|---|---|---|\n");
   Clock clock;
   const Graph step = llama3_70b();
-  clock.row("Llama 3 70B captured", std::to_string(step.node_count()) + " nodes", "-");
+  clock.row("capture of Llama 3 70B", std::to_string(step.node_count()) + " nodes", "-");
   const PipelineStages stages = PipelineStages::balanced(step, kRanks, options);
-  clock.row("cut into 16 stages", "-", "-");
+  clock.row("split into 16 stages", "-", "-");
   const auto schedule = PipelineSchedule::named("1f1b", {.ranks = kRanks, .microbatches = kMicrobatches});
-  const PipelineRun run = PipelineRun::of(stages, schedule, {.interconnect = &links, .ranks_apart = kProcesses});
-  clock.row("1F1B of 128 micro-batches on all ranks", "-", "2 s with capture and cut");
+  const PipelineRun run = PipelineRun::of(stages, schedule, {.interconnect = &links, .rank_stride = kProcesses});
+  clock.row("1F1B of 128 micro-batches on all ranks", "-", "2 s with capture and split");
   const auto folder = std::filesystem::temp_directory_path() / "shadowgraph_bench_chakra";
   const ChakraFiles files = write_chakra(run, folder.string(), {.name = "llama", .processes_per_stage = kProcesses});
   clock.row("Chakra traces", std::to_string(files.files) + " files, " + std::to_string(files.bytes >> 20) + " MiB",
@@ -72,5 +72,5 @@ int main() {
   const Graph chain = bench::training_step(1'000'000);
   clock.row("a generated step", std::to_string(chain.node_count()) + " nodes", "-");
   (void)PipelineStages::balanced(chain, kRanks, options);
-  clock.row("cut into 16 stages", "-", "2 s");
+  clock.row("split into 16 stages", "-", "2 s");
 }

@@ -1,4 +1,4 @@
-"""Models whose plans others published, as plain modules: GPT of Megatron-LM's tables, Llama 3, OPT and GPT-Neo."""
+"""Models with published plans, as plain modules: GPT as in tables of Megatron-LM, Llama 3, OPT and GPT-Neo."""
 
 import torch
 from torch import nn
@@ -6,9 +6,9 @@ from torch.nn import functional
 
 
 class Attention(nn.Module):
-    def __init__(self, width, heads, key_heads, turned, bias):
+    def __init__(self, width, heads, key_heads, rotary, bias):
         super().__init__()
-        self.head, self.grouped, self.turned = width // heads, key_heads != heads, turned
+        self.head, self.grouped, self.rotary = width // heads, key_heads != heads, rotary
         self.q_proj = nn.Linear(width, width, bias=bias)
         self.k_proj = nn.Linear(width, key_heads * self.head, bias=bias)
         self.v_proj = nn.Linear(width, key_heads * self.head, bias=bias)
@@ -18,7 +18,7 @@ class Attention(nn.Module):
         batch, tokens, _ = x.shape
         parts = (self.q_proj, self.k_proj, self.v_proj)
         q, k, v = (part(x).view(batch, tokens, -1, self.head).transpose(1, 2) for part in parts)
-        if self.turned:
+        if self.rotary:
             q, k = rotated(q, turns), rotated(k, turns)
         y = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=self.grouped)
         return self.o_proj(y.transpose(1, 2).reshape(batch, tokens, -1))
@@ -56,7 +56,7 @@ class Layer(nn.Module):
         super().__init__()
         norm = nn.RMSNorm if gated else nn.LayerNorm
         self.input_layernorm, self.post_attention_layernorm = norm(width), norm(width)
-        self.self_attn = Attention(width, heads, key_heads, turned=gated, bias=not gated)
+        self.self_attn = Attention(width, heads, key_heads, rotary=gated, bias=not gated)
         self.mlp = Gated(width, inner) if gated else Plain(width, inner)
 
     def forward(self, x, turns):
@@ -65,7 +65,7 @@ class Layer(nn.Module):
 
 
 class Model(nn.Module):
-    """Gives the loss of tokens, each against itself: which label it is changes no cost."""
+    """Returns the loss with the inputs as labels, which do not affect costs."""
 
     def __init__(self, *, layers, width, heads, words, length, key_heads=None, inner=None, gated=False):
         super().__init__()
@@ -94,7 +94,7 @@ class Model(nn.Module):
 
 
 def flops(*, layers, width, heads, words, length, key_heads=None, inner=None, gated=False):
-    """One sequence's, forward and backward. Attention counts half of all scores, which a causal one has."""
+    """Returns FLOPs of forward and backward for one sequence. Causal attention counts half of the scores."""
     keys = (key_heads or heads) / heads
     inner = inner or 4 * width
     layer = 2 * width * width * (1 + keys) + (3 if gated else 2) * width * inner

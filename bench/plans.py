@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Plans of clusters by the tool: seconds from its start to its end, captures included, and its memory.
+"""Measures wall time and memory of cluster planning with the command line tool, including captures.
 
     PYTHONPATH=build/python python bench/plans.py [--figures]
 
@@ -23,8 +23,10 @@ ROOT = pathlib.Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 import write_figures  # noqa: E402
 
+PAGE = ROOT / "docs/figures/21-plans.json"
+
 TOKENS = ("--tokens-per-step", "16Mi", "--seq", "8192")
-MORE = ("--offload", "activations,optimizer", "--recompute", "whole,selective,curve")
+MORE = ("--offload", "activations,optimizer", "--recompute", "full,selective,curve")
 LAYOUTS = ("--layout", "megatron,solved,lean")
 CASES = [
     ("llama3_8b", "64xh100", ("--tokens-per-step", "1Mi", "--seq", "8192"), ""),
@@ -40,8 +42,8 @@ CASES = [
 ]
 QUESTIONS = ["devices", "network", "memory", "batch", "sequence"]
 ASKED = ["llama3_405b", "--devices", "1024xh100", *TOKENS]
-QUESTION_COLUMNS = ["question", "rows", "finding", "answered in s", "RSS", "aim"]
-COLUMNS = ["model", "devices", "plan", "step s", "of the peak", "above the bound", "plan found in s", "RSS", "aim"]
+QUESTION_COLUMNS = ["sweep", "rows", "finding", "time s", "RSS", "aim"]
+COLUMNS = ["model", "devices", "plan", "step s", "of the peak", "above the bound", "planning s", "RSS", "aim"]
 
 
 def row(model, devices, options, aim):
@@ -57,24 +59,24 @@ def row(model, devices, options, aim):
         plan = json.load(out)
     best = plan["simulated"][0]
     if "--offload" in options:
-        model += ", the host and the curve allowed"
+        model += ", with offload and recompute curve"
     if "--layout" in options:
-        model += ", the solver's layouts allowed"
+        model += ", with layouts of the solver"
     return [model, devices, best["text"], f"{best['seconds']:.2f}", f"{100 * plan['model_flops_share']:.1f} %",
             f"{100 * (best['seconds'] / plan['bound_seconds'] - 1):.1f} %", f"{seconds:.1f}",
             f"{usage.ru_maxrss / 2**20:.2f} GiB", aim]  # fmt: skip
 
 
 def question_row(what, more=()):
-    """A question about Llama 3 405B on 1,024 H100s, beside a plan of which takes some seconds."""
+    """Measures a sweep for Llama 3 405B on 1,024 H100s."""
     begin = time.monotonic()
     with tempfile.TemporaryFile("w+") as out:
-        process = subprocess.Popen([ROOT / "build/bin/shadowgraph", "plan", *ASKED, "--what", what, *more, "--json"],
+        process = subprocess.Popen([ROOT / "build/bin/shadowgraph", "plan", *ASKED, "--sweep", what, *more, "--json"],
                                    stdout=out)  # fmt: skip
         _, status, usage = _wait(process)
         seconds = time.monotonic() - begin
         if status != 0:
-            sys.exit(f"plan --what {what}: {status}")
+            sys.exit(f"plan --sweep {what}: {status}")
         out.seek(0)
         table = json.load(out)[what]
     return [what, str(len(table["rows"])), table["findings"][0] if table["findings"] else "", f"{seconds:.1f}",
@@ -83,13 +85,18 @@ def question_row(what, more=()):
 
 def price_row():
     with tempfile.NamedTemporaryFile("w", suffix=".json") as prices:
-        json.dump({"h100": 2.5, "a100": 1.25}, prices)  # anybody's; the question is how long an answer takes
+        json.dump({"h100": 2.5, "a100": 1.25}, prices)  # arbitrary prices
         prices.flush()
         return question_row("price", ["--tokens", "15T", "--within", "90d", "--prices", prices.name])
 
 
 def _wait(process) -> tuple[int, int, resource.struct_rusage]:
     return os.wait4(process.pid, 0)
+
+
+def comparisons():
+    """Returns sentences of the page that no script measures: comparisons with captured programs and Meta's runs."""
+    return [each for each in json.loads(PAGE.read_text())["reading"] if each.startswith("Beside ")]
 
 
 def main():
@@ -101,22 +108,21 @@ def main():
     others = [module.figures() for module in (published_plans, peer_plans)]
     figures = {
         "title": "Plans for a cluster",
-        "about": "`shadowgraph plan` from its start to its end. The last two rows are plans that were run, evaluated.",
+        "about": "Wall time of `shadowgraph plan`. The last two rows evaluate plans that were used in training.",
         "measured": datetime.date.today().isoformat(),
         "machine": "two cores of a shared x86-64 virtual machine, libtorch 2.13.0 CPU build, g++ 12.2, Release",
         "command": "python bench/plans.py --figures",
-        "reading": ["Aceso's log has 202 s for 13B, after profiling on the cluster.",
-                    "Meta trained the last two at 43 and 41 % of the peak; the program here is eager.",
-                    *[sentence for _, reading in others for sentence in reading]],
+        "reading": ["Aceso took 202 s for 13B according to its log, after profiling on the cluster.",
+                    "Meta trained with the last two plans at 43 and 41 % of peak FLOPs; the program here is eager.",
+                    *[sentence for _, reading in others for sentence in reading], *comparisons()],
         "tables": [
             {"columns": COLUMNS, "rows": rows},
-            {"about": "Questions about Llama 3 405B on 1,024 H100s, 16M tokens a step (`--what`).",
+            {"about": "Sweeps for Llama 3 405B on 1,024 H100s, 16M tokens per step (`--sweep`).",
              "columns": QUESTION_COLUMNS, "rows": asked},
             *[table for tables, _ in others for table in tables],
         ],
     }  # fmt: skip
-    path = ROOT / "docs/figures/21-plans.json"
-    write_figures.write(path, figures)
+    write_figures.write(PAGE, figures)
 
 
 if __name__ == "__main__":

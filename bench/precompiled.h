@@ -1,4 +1,4 @@
-// The C++ frontend and Google Benchmark, for benchmarks.
+// Precompiled header of benchmarks: the C++ frontend and Google Benchmark.
 #pragma once
 #include <benchmark/benchmark.h>
 #include <torch/torch.h>

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Plans that others published, simulated, beside the plan found for the same devices, batch and sequence.
+"""Simulates published plans and compares them with our plans for the same devices, batch size and sequence length.
 
     PYTHONPATH=build/python python bench/published_plans.py
 
-`figures()` gives the tables of docs/figures/21-plans.json. The model is eager PyTorch in bfloat16, or with products in
-float8 as the run had them, and float32 gradients, main weights and moments. Engines of the published runs compile and
-fuse where a row says so.
+`figures()` returns the tables of docs/figures/21-plans.json. Models run in eager PyTorch with bfloat16, or float8
+matrix products where the run used them, and float32 gradients, main weights and moments. Frameworks of the published
+runs compile and fuse kernels where noted.
 """
 
 import csv
@@ -37,13 +37,13 @@ MEGATRON = {
     "314b": (128, 16384, 96, 8, 8, 3072, 1536, 48),
     "462b": (144, 18432, 112, 8, 16, 6144, 3072, 47),
 }
-# MLPerf Training 5.0, llama31_405b on H100s: GPUs, batch, micro-batches of a replica, seconds. In float8, with a plan
-# of tensor 8, pipeline 8 with 8 stages a rank, context 2. How many stages a rank has is chosen: 8 do not fit here.
+# MLPerf Training 5.0, llama31_405b on H100s: GPUs, batch, micro-batches per replica, seconds. In float8 with tensor 8,
+# pipeline 8 with 8 stages per rank, and context 2. Stages per rank are chosen here, because 8 do not fit.
 MLPERF = [(512, 1152, 288, 55.13), (2048, 1152, 72, 14.22), (2432, 1216, 64, 12.73)]
 
 
-# What the engines of the published runs hide of tensor parallel's collectives, by their documentation. Meta's is not
-# said; nanotron's runs have tp_linear_async_communication and tp_recompute_allgather.
+# Overlap of tensor parallel collectives in the frameworks, according to their documentation. Unknown for Meta; nanotron
+# used tp_linear_async_communication and tp_recompute_allgather.
 OVERLAP = {"Llama 3": "backward", "torchtitan": "pieces", "Megatron-LM": "pieces", "nanotron": "backward",
            "MLPerf": "pieces"}  # fmt: skip
 
@@ -57,10 +57,10 @@ def meta():
     sizes = {**LLAMA["405b"], "gated": True}
     for devices, mfu in ((8192, 43.4), (16384, 40.4)):
         plan = {"tensor": 8, "pipeline": 16, "schedule": "interleaved", "zero": 1, "micro_batch": [1]}
-        yield case("405b", "Llama 3", sizes, devices, 2048, 8192, plan, mfu, "fused kernels, nothing computed again")
+        yield case("405b", "Llama 3", sizes, devices, 2048, 8192, plan, mfu, "fused kernels, no recompute")
     plan = {"tensor": 8, "context": 16, "pipeline": 16, "schedule": "interleaved", "zero": 1, "micro_batch": [1]}
     yield case("405b, 131,072 tokens", "Llama 3", sizes, 16384, 128, 131072, plan, 100 * 380e12 / PEAK,
-               "fused kernels, nothing computed again")  # fmt: skip
+               "fused kernels, no recompute")  # fmt: skip
 
 
 def torchtitan():
@@ -81,7 +81,7 @@ def megatron():
             each = next(n for n in (6, 4, 3, 2, 1) if layers % (pipeline * n) == 0)
             plan |= {"stages_per_rank": [each], "schedule": "interleaved" if each > 1 else "1f1b"}
         yield case(name, "Megatron-LM", sizes, devices, batch, 4096, plan, mfu,
-                   "fused; micro-batch not said")  # fmt: skip
+                   "fused kernels; unknown micro-batch size")  # fmt: skip
 
 
 def nanotron():
@@ -109,7 +109,7 @@ CASES = [*meta(), *torchtitan(), *megatron(), *nanotron(), *mlperf()]
 
 
 def program(sizes):
-    """What sg.plan takes: the model, its inputs, and how layers are made fewer."""
+    """Returns (model, inputs, layers) for sg.plan."""
 
     def make(layers):
         return lambda: plan_models.Model(**{**sizes, "layers": layers})
@@ -118,7 +118,7 @@ def program(sizes):
 
 
 def as_published(one, **more):
-    """The plan with the published sizes; cuts, and what is computed again, are chosen. Nothing: none fits."""
+    """Returns the plan with the published sizes, chosen stages and recompute, or None if none fits in memory."""
     import shadowgraph as sg
 
     plan = one["plan"]
@@ -127,15 +127,15 @@ def as_published(one, **more):
         return found(one, tensor=[plan["tensor"]], context=[plan.get("context", 1)], pipeline=[plan["pipeline"]],
                      zero=[plan["zero"]], schedule=schedule, stages_per_rank=plan.get("stages_per_rank", []),
                      micro_batch=plan.get("micro_batch", []), simulated=1, **more)  # fmt: skip
-    except sg.NoPlanError:
+    except sg.InfeasibleError:
         return None
 
 
-def found(one, **knobs):
+def found(one, **options):
     import shadowgraph as sg
 
     model, inputs, layers = program(one["sizes"])
-    how = {"overlap": OVERLAP[one["source"]], "float8": one["source"] in FLOAT8, **knobs}
+    how = {"overlap": OVERLAP[one["source"]], "float8": one["source"] in FLOAT8, **options}
     return sg.plan(model, inputs, devices=f"{one['devices']}xh100", batch=one["batch"], layers=layers,
                    sequence=one["sizes"]["length"], loss=lambda loss: loss, **how)  # fmt: skip
 
@@ -146,22 +146,23 @@ def share(one, seconds):
 
 FLOAT8 = ("torchtitan", "MLPerf")
 COLUMNS = ["source", "model", "devices", "published plan", "published", "simulated", "ours", "simulated", "faster by",
-           "what the run had otherwise"]  # fmt: skip
+           "differences of the run"]  # fmt: skip
 
 
-def again(found):
-    """How many layers a plan computes again, and how many in part."""
+def recompute_text(found):
+    """Returns text with the numbers of layers with full and selective recompute."""
     plan = found.dict()["simulated"][0]["plan"]
     units = sum(stage["units"] for stage in plan["stages"]) - 2
     whole, part = len(plan["recomputed"]), len(plan["selective"])
-    return (f", {whole} of {units} again" if whole else "") + (f", {part} in part" if part else "")
+    return (f", {whole} of {units} recomputed" if whole else "") + (f", {part} selective" if part else "")
 
 
 def row(one):
     made, ours = as_published(one), found(one)
-    cells = [one["source"], one["name"], f"{one['devices']:,}", named(one["plan"]) + (again(made) if made else ""),
-             f"{one['mfu']:.1f} %", f"{share(one, made.seconds):.1f} %" if made else "does not fit",
-             ours.dict()["simulated"][0]["text"] + again(ours), f"{share(one, ours.seconds):.1f} %",
+    cells = [one["source"], one["name"], f"{one['devices']:,}",
+             named(one["plan"]) + (recompute_text(made) if made else ""), f"{one['mfu']:.1f} %",
+             f"{share(one, made.seconds):.1f} %" if made else "does not fit",
+             ours.dict()["simulated"][0]["text"] + recompute_text(ours), f"{share(one, ours.seconds):.1f} %",
              f"{100 * (made.seconds / ours.seconds - 1):+.1f} %" if made else "", one["differs"]]  # fmt: skip
     return cells, made.seconds / ours.seconds if made else None
 
@@ -177,12 +178,12 @@ def named(plan):
 FREE = {"version": 1, "base": 1e-9, "levels": [{"name": "wire", "size": 8, "latency": 1e-9, "bandwidth": 1e15},
         {"name": "network", "latency": 1e-9, "bandwidth": 1e15}]}  # fmt: skip
 EXPLAINED = ("Llama 3 405b", "Megatron-LM 32b", "Megatron-LM 119b", "Megatron-LM 462b")
-WHY_COLUMNS = ["source", "model", "devices", "published", "collectives waited for", "overlap backward",
-               "overlap pieces", "nothing computed again, too", "collectives free, too", "no bubble, too"]  # fmt: skip
+WHY_COLUMNS = ["source", "model", "devices", "published", "no overlap", "overlap backward", "overlap pieces",
+               "and no recompute", "and free collectives", "and no bubble"]  # fmt: skip
 
 
-def why(one):
-    """What keeps a published plan from its published share: one cause after another is taken away."""
+def explain(one):
+    """Returns a row that explains the difference from the published share by removing one cause after another."""
     with tempfile.NamedTemporaryFile("w", suffix=".json") as links:
         json.dump(FREE, links)
         links.flush()
@@ -204,7 +205,7 @@ def ranks(values):
 
 
 def correlation(pairs):
-    """Spearman's, of the order of published figures and that of simulated ones."""
+    """Returns Spearman's rank correlation of published and simulated values."""
     a, b = (ranks([pair[side] for pair in pairs]) for side in (0, 1))
     n = len(pairs)
     return 1 - 6 * sum((x - y) ** 2 for x, y in zip(a, b, strict=True)) / (n * (n * n - 1))
@@ -222,14 +223,14 @@ def figures():
     pairs["all in bfloat16"] = [pair for source, of in pairs.items() if source not in FLOAT8 for pair in of]
     orders = ", ".join(f"{source} {correlation(of):.2f}" for source, of in pairs.items() if len(of) > 2)
     reading = [f"Rank correlation of published and simulated shares of the peak: {orders}.",
-               f"Ours is as good as the published plan, or better, in {len(rows) - worse} of {len(rows)} rows."]
-    table = {"about": "Plans that others published, and ours for the same devices, batch and sequence, under one "
-                      "model. Collectives of tensor parallel overlap as the run's engine has it. Shares are of the "
-                      "bfloat16 peak, half of attention's scores counted.",
+               f"Our plan is at least as fast as the published one in {len(rows) - worse} of {len(rows)} rows."]
+    table = {"about": "Published plans and ours for the same devices, batch size and sequence length, in the same cost "
+                      "model. Tensor parallel collectives overlap as in the framework of the run. Shares are of peak "
+                      "bfloat16 FLOPs; causal attention counts half of the scores.",
              "command": "python bench/published_plans.py", "columns": COLUMNS, "rows": rows}  # fmt: skip
-    explained = [why(one) for one in CASES if f"{one['source']} {one['name']}" in EXPLAINED]
+    explained = [explain(one) for one in CASES if f"{one['source']} {one['name']}" in EXPLAINED]
     print("\n".join(" | ".join(cells) for cells in explained), flush=True)
-    causes = {"about": "Why published plans come out lower: shares of the peak, one cause after another taken away.",
+    causes = {"about": "Causes of lower simulated shares of the peak, removed one after another.",
               "command": "python bench/published_plans.py", "columns": WHY_COLUMNS, "rows": explained}  # fmt: skip
     return [table, causes], reading
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""The Python package against torch's FakeTensorMode, in one process, one thread: a training step with AdamW (foreach).
+"""Compares the Python package with FakeTensorMode: a training step with AdamW (foreach) in one process on one thread.
 
     PYTHONPATH=build/python .venv/bin/python bench/python_package.py [gpt2 bert t5 resnet50]
 
-Times are CPU time of the thread, the least of several rounds, the first (cold) one left out. FakeTensorMode is on
-"cpu", ours on pretended CUDA. "recorded" is a whole capture, with module paths, saved tensors and source lines.
-make_fx traces forward and backward alone (tracing_mode="fake"), and is compared with our capture of those. The table
-in docs/figures.md comes from here.
+Times are the minimum thread CPU time of several rounds, without the first (cold) one. FakeTensorMode uses "cpu", our
+package simulated CUDA. "recorded" is a full capture with module paths, saved tensors and source lines. make_fx only
+traces forward and backward (tracing_mode="fake"), and is compared with a capture of these. Creates the table in
+docs/figures.md.
 """
 
 import peer_steps
@@ -21,7 +21,7 @@ import shadowgraph as sg
 def compare(name):
     make, inputs = peer_steps.MODELS[name]
     with FakeTensorMode():
-        model, given, optimizer = peer_steps.made(name)
+        model, given, optimizer = peer_steps.create(name)
         theirs = best(lambda: step(model, given, optimizer), 4)
     with sg.fake("cuda"):
         with torch.device("cuda"):
@@ -55,7 +55,7 @@ def compare(name):
 
 
 def make_fx_seconds(make, inputs):
-    """Forward and backward of a real model as make_fx traces them."""
+    """Returns the time of make_fx for forward and backward of a real model."""
     model, given = make(), inputs()
     parameters, buffers = dict(model.named_parameters()), dict(model.named_buffers())
 
@@ -66,7 +66,7 @@ def make_fx_seconds(make, inputs):
     return best(lambda: make_fx(gradients, tracing_mode="fake")(parameters, buffers, given), 2)
 
 
-def small_things():
+def call_overheads():
     with sg.fake("cuda"):
         x, y = torch.empty(64, 32, device="cuda"), torch.empty(64, 32, device="cuda")
         identity = torch.nn.Identity()
@@ -83,4 +83,4 @@ def small_things():
 if __name__ == "__main__":
     peer_steps.each(compare, ("model", "nodes", "FakeTensorMode ms", "fakes ms", "recorded ms", "fakes", "recorded",
                               "make_fx ms", "make_fx"))  # fmt: skip
-    small_things()
+    call_overheads()

@@ -1,12 +1,12 @@
-"""Runs PyTorch's FakeTensorMode and make_fx, in Python, on the operators and architectures of our benchmarks.
+"""Compares PyTorch's FakeTensorMode and make_fx with our benchmarks on the same operators and models.
 
-Both run in the same run; the ratios are printed as Markdown.
+Prints the ratios as Markdown.
 
     python bench/python_peers.py build/bench
 
-Per operator: FakeTensorMode with a warm cache, 16 x 16 tensors, against `fake_operators`. Per model: make_fx with fake
-tensors over forward and backward, against the capture of both by `capture_models`. The models are llama3_8b and
-bert_base (Hugging Face, random weights on fake tensors). Needs torch, and transformers for the models.
+Operators: FakeTensorMode with a warm cache, compared with `fake_operators`. Models: make_fx with fake tensors on
+forward and backward, compared with captures by `capture_models`. The models are llama3_8b and bert_base (Hugging Face,
+on fake tensors). Requires torch, and transformers for the models.
 """
 
 import json
@@ -33,7 +33,7 @@ def best(call, repeats=5, calls=200):
 
 
 def python_fake_operators():
-    """Microseconds per call under FakeTensorMode, cache warm."""
+    """Returns microseconds per call in FakeTensorMode with a warm cache."""
     with FakeTensorMode(), torch.no_grad():
         a, b = torch.ones(64, 32), torch.ones(64, 32)
         s = torch.ones(32, 64)
@@ -84,7 +84,7 @@ def table_of(output):
 
 
 def huggingface(name):
-    # A torchvision beside a torch of another build cannot load its own operators, and transformers imports it.
+    # transformers imports torchvision, which may be built for another torch.
     sys.modules.setdefault("torchvision._meta_registrations", types.ModuleType("torchvision._meta_registrations"))
     import transformers
 
@@ -103,7 +103,7 @@ def huggingface(name):
 
 
 def make_fx_seconds(name):
-    """make_fx over forward and backward on fake tensors: seconds and nodes."""
+    """Returns (seconds, nodes) of make_fx for forward and backward on fake tensors."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     with mode:
         model, shape = huggingface(name)
@@ -148,7 +148,7 @@ def main():
         seconds, nodes = make_fx_seconds(name)
         ratio = seconds / ours_seconds
         print(f"| {name} | {seconds:.2f} ({nodes}) | {ours_seconds:.3f} ({ours_nodes}) | {ratio:.0f} x |")
-    print("\nbar 50 x")
+    print("\naim 50 x")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
-// Measures what replay adds to the operators it calls. The same chain of small operators is called through at::, boxed
-// by hand, and by an Interpreter. A captured training step of a model runs against eager. The table in
-// docs/figures.md comes from here.
+// Measures the overhead of replay. Calls a chain of small operators through at::, boxed, and by an Interpreter, and
+// compares a replayed training step with eager. Creates the table in docs/figures.md.
 //
 //     build/bench/replay --benchmark_min_time=0.5
 #include "shadowgraph/capture/replay.h"
@@ -38,7 +37,7 @@ Graph capture_chain() {
   const c10::NoGradGuard no_grad;
   const at::Tensor x = at::ones({8});
   const at::Tensor y = at::ones({8});
-  CaptureSession session({.guards = false});
+  Capture session({.guards = false});
   session.name_input(x, "x");
   session.name_input(y, "y");
   return session.finish({chain(session.mode().from_real(x), session.mode().from_real(y))});
@@ -58,7 +57,7 @@ void direct_calls(benchmark::State& state) {
   count_nodes(state, 4 * kRounds);
 }
 
-// What an interpreter cannot do without: arguments on a stack, callBoxed, the result off the stack.
+// The minimum for any interpreter: push arguments, callBoxed, pop the result.
 void boxed_calls(benchmark::State& state) {
   const c10::NoGradGuard no_grad;
   const at::Tensor x = at::ones({8});
@@ -117,7 +116,7 @@ BENCHMARK(boxed_calls);
 BENCHMARK(interpreter);
 BENCHMARK(prepare);
 
-// ---- A training step of a tiny model: eager with autograd and optimizer, and its graph
+// ---- A training step of a tiny model: eager, and replay of its graph
 
 void eager_step(benchmark::State& state, const char* name) {
   at::set_num_threads(1);

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""CPU seconds of sg.profile of one rank: Llama 3 8B with FSDP2 on eight H100s, selective checkpoints, the second step.
+"""Measures CPU time of sg.profile for a rank of Llama 3 8B with FSDP2 on eight H100s and selective checkpoints.
 
     PYTHONPATH=build/python python bench/sharded_profile.py
 
-The model, and how it is sharded, are bench/overlap.py's. The first call of a process loads what it uses.
+Model and sharding are those of bench/overlap.py. Profiles the second step. The first call includes imports.
 """
 
 import functools
@@ -25,7 +25,7 @@ def profile():
 
 
 def main():
-    # transformers asks for torchvision, which is built for another torch.
+    # transformers imports torchvision, which may be built for another torch.
     sys.modules.setdefault("torchvision._meta_registrations", types.ModuleType("torchvision._meta_registrations"))
     print("| call | CPU s | aim |\n|---|---|---|")
     for number in range(3):

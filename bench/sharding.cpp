@@ -1,5 +1,5 @@
-// Measures what automatic sharding costs, from the captured graph to a plan: a training step (AdamW, bf16) of the Llama
-// models on meshes of H100s. Then the problem alone for programs of 100k and 1M nodes.
+// Measures automatic sharding of a captured training step (AdamW, bf16) of Llama models on meshes of H100s. Then the
+// construction of the problem for graphs of 100k and 1M nodes.
 #include <sys/resource.h>
 #include <torch/torch.h>
 
@@ -37,11 +37,11 @@ void measure(const Graph& graph, const std::string& name, const char* mesh, cons
              const Interconnect& links, const char* aim) {
   Graph copy = clone(graph);
   const double before = peak_rss_mb();
-  const ShardingAnswer answer =
-      plan_step(std::move(copy), {.mesh = DeviceMesh::parse(mesh), .device = device, .links = links, .compare = true})
-          .answer;
+  const ShardingResult answer =
+      shard_step(std::move(copy), {.mesh = DeviceMesh::parse(mesh), .device = device, .links = links, .compare = true})
+          .result;
   double by_hand = 0;
-  for (const ComparedPlan& plan : answer.compared) {
+  for (const ParallelismCost& plan : answer.compared) {
     if (plan.seconds && (by_hand == 0 || *plan.seconds < by_hand)) by_hand = *plan.seconds;
   }
   std::printf("| %s, %s | %ld | %ld | %.2f | %.2f | %.3f %% | %.3f | %.3f | %.0f | %s |\n", name.c_str(), mesh,
@@ -51,7 +51,7 @@ void measure(const Graph& graph, const std::string& name, const char* mesh, cons
   std::fflush(stdout);
 }
 
-// A chain of products and activations, so many nodes long.
+// A chain of matrix products and activations with the given number of nodes.
 Graph chain(int64_t nodes) {
   Graph graph;
   const TargetId mm = graph.intern_operator("aten::mm");

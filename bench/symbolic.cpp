@@ -1,5 +1,5 @@
-// Measures one graph for many sizes: what capturing costs against fitting, instantiating and rewriting in place. Also
-// shape propagation and decomposition of real models, in us per node.
+// Measures symbolic graphs: time of capturing, fitting, instantiating and rewriting in place. Also shape propagation
+// and decomposition of real models in us per node.
 //
 //     build/bench/symbolic [model ...]          by default resnet50, bert_base, llama3_8b
 #include "shadowgraph/passes/symbolic.h"
@@ -33,7 +33,7 @@ double milliseconds(int rounds, F&& f) {
   return best;
 }
 
-// A training step with AdamW on fake CUDA.
+// A training step with AdamW on simulated CUDA.
 Graph capture(const std::string& name, int64_t batch) {
   const FakeTensorMode mode({.device = c10::kCUDA});
   const models::BuiltModel model = models::build(name, {.batch = batch});
@@ -68,7 +68,7 @@ void measure(const std::string& name) {
   std::printf(
       "%-12s %7.0f nodes, %4zu polynomials | model and capture %8.2f ms | fit of 4 %7.2f | instantiate %6.2f | in "
       "place "
-      "%6.3f | sweep made %6.2f, a size %6.3f | us per node: shape-prop %.2f, decompose %.2f, split-bias %.2f\n",
+      "%6.3f | sweep %6.2f, per size %6.3f | us per node: shape-prop %.2f, decompose %.2f, split-bias %.2f\n",
       name.c_str(), nodes, symbolic->polynomials().size(), capture_ms, fit_ms, instantiate_ms, rewrite_ms, sweep_ms,
       answer_ms, shape_ms * 1e3 / nodes, decompose_ms * 1e3 / nodes, split_ms * 1e3 / nodes);
 }

@@ -19,7 +19,7 @@ constexpr int64_t kMost = int64_t{1} << 62;
 
 int64_t nanoseconds(double seconds) { return std::llround(seconds * 1e9); }
 
-std::string words_of(const Graph& graph) {
+std::string description_of(const Graph& graph) {
   const Metadata& metadata = graph.metadata;
   std::string text = metadata.model.value_or("a graph");
   if (metadata.mode) text += metadata.mode == ProgramMode::kTrain ? ", train" : ", infer";
@@ -32,7 +32,7 @@ std::string words_of(const Graph& graph) {
   return text;
 }
 
-// The path of the module that a node's seconds are charged to: a backward node's are its forward node's.
+// Path of the module that a node's time is attributed to. A backward node counts for its forward node's module.
 std::string module_of(const Graph& graph, NodeId id) {
   const Node& node = graph.node(id);
   const bool linked = node.phase == Graph::kBackward && node.forward.valid() && !graph.is_erased(node.forward);
@@ -62,7 +62,7 @@ Baseline::Amounts amounts_in(const JsonPlace& rows) {
 
 Baseline Baseline::of(const Graph& graph, const DeviceSpec& spec) {
   const Profile costs = profile(graph, {.top_at_peak = graph.storage_count(), .spec = &spec});
-  Baseline baseline{.program = words_of(graph), .spec = spec.name};
+  Baseline baseline{.program = description_of(graph), .spec = spec.name};
   baseline.peak = costs.peak.bytes;
   baseline.time = nanoseconds(costs.overlap() != nullptr ? costs.overlap()->seconds() : costs.time()->seconds());
   baseline.saved = costs.saved.activations;
@@ -99,10 +99,10 @@ json Baseline::to_json() const {
 Baseline Baseline::from_json(const json& json, const std::string& name) {
   const JsonPlace place(json, name);
   if (!place.is_object() || place.text_or("format", "") != kBaselineFormat) {
-    throw ParseError(fmt::format("{} is no baseline: 'shadowgraph check {} SOURCE --update' writes one", name, name), 0,
-                     0);
+    throw ParseError(
+        fmt::format("{} is not a baseline; create one with 'shadowgraph check {} SOURCE --update'", name, name), 0, 0);
   }
-  if (place["version"].integer() != 1) place["version"].fail("is not 1: write it anew with --update");
+  if (place["version"].integer() != 1) place["version"].fail("is not 1; recreate the baseline with --update");
   const auto amount = [&](const char* key) { return place[key].integer(0, kMost); };
   return {.program = place["program"].text(),
           .spec = place["spec"].text(),

@@ -1,5 +1,4 @@
-// `shadowgraph calibrate`: figures of devices and links. What this machine's CPU does, measured; what a trace of a device
-// shows; tables that others measured.
+// `shadowgraph calibrate`: creates device and link specs from measurements on this CPU, profiler traces or tables.
 #include <fmt/format.h>
 
 #include <filesystem>
@@ -17,17 +16,17 @@ namespace shadowgraph::cli {
 namespace {
 
 struct CalibrateRequest {
-  std::string trace, table, collectives;  // files; all empty: this machine is measured
-  std::string spec, interconnect;         // what tables are added to, or whose peaks hold
+  std::string trace, table, collectives;  // files; all empty: measures this machine
+  std::string spec, interconnect;         // specs to start from
   std::string output, links;              // files to write
   bool measures() const { return trace.empty() && table.empty() && collectives.empty(); }
 };
 
-constexpr const char* kFigures = "Figures from files";
+constexpr const char* kFromFiles = "Specs from files";
 
 void make_folder_of(const std::string& path) {
   std::error_code error;
-  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);  // what fails, writing says
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);  // writing reports failures
 }
 
 int measure_this_machine(const std::string& output) {
@@ -44,7 +43,7 @@ int measure_this_machine(const std::string& output) {
   return 0;
 }
 
-std::string in_short(const TraceCalibration& found) {
+std::string summary(const TraceCalibration& found) {
   std::string text =
       fmt::format("{}\n  {} calls of {} sizes, {} in all; matrix products up to {}FLOP/s, memory up to {}/s\n",
                   found.spec.title, found.calls, found.sizes, human_seconds(found.seconds),
@@ -52,54 +51,55 @@ std::string in_short(const TraceCalibration& found) {
                   human_bytes(static_cast<int64_t>(found.spec.bandwidth)));
   constexpr size_t kMost = 10;
   for (size_t i = 0; i < found.left_out.size() && i < kMost; ++i) {
-    const TraceLeftOut& left = found.left_out[i];
-    text += fmt::format("  left out: {} x{}, {}: {}\n", left.op, left.calls, human_seconds(left.seconds), left.reason);
+    const SkippedCalls& left = found.left_out[i];
+    text += fmt::format("  skipped: {} x{}, {}: {}\n", left.op, left.calls, human_seconds(left.seconds), left.reason);
   }
-  if (found.left_out.size() > kMost) text += fmt::format("  left out: {} more\n", found.left_out.size() - kMost);
+  if (found.left_out.size() > kMost) text += fmt::format("  skipped: {} more\n", found.left_out.size() - kMost);
   return text;
 }
 
-// What a table is added to: the figures asked for, or those that the file to write has already.
-std::string figures_to_fill(const std::string& asked, const std::string& output, const char* option) {
-  if (!asked.empty()) return asked;
+// Returns the spec that a table is added to: the given one, or the existing output file.
+std::string base_spec(const std::string& spec, const std::string& output, const char* option) {
+  if (!spec.empty()) return spec;
   if (std::filesystem::exists(output)) return output;
-  throw CLI::ValidationError(option, fmt::format("says which figures the table is added to: {} a100", option));
+  throw CLI::ValidationError(option, fmt::format("requires a spec to add the table to, for example {} a100", option));
 }
 
-int figures_from_files(const CalibrateRequest& request) {
+int specs_from_files(const CalibrateRequest& request) {
   const bool has_spec = !request.trace.empty() || !request.table.empty();
-  if (has_spec && request.output.empty()) throw CLI::ValidationError("-o", "names the file for the device's figures");
-  if (!has_spec && !request.output.empty()) throw CLI::ValidationError("-o", "is for --trace and --table");
+  if (has_spec && request.output.empty())
+    throw CLI::ValidationError("-o", "is required: the device spec file to write");
+  if (!has_spec && !request.output.empty()) throw CLI::ValidationError("-o", "requires --trace or --table");
   if (!request.collectives.empty() && request.links.empty()) {
-    throw CLI::ValidationError("--links", "names the file for the figures of the links");
+    throw CLI::ValidationError("--links", "is required with --collectives: the link spec file to write");
   }
   if (request.trace.empty() && request.collectives.empty() && !request.links.empty()) {
-    throw CLI::ValidationError("--links", "is for --trace and --collectives");
+    throw CLI::ValidationError("--links", "requires --trace or --collectives");
   }
   std::string text;
   std::optional<DeviceSpec> spec;
   std::optional<Interconnect> links;
   if (!request.trace.empty()) {
     TraceCalibration found = calibrate_from_trace(request.trace, {.device = request.spec});
-    text += in_short(found);
+    text += summary(found);
     spec = std::move(found.spec);
     links = std::move(found.links);
     if (links && request.links.empty()) {
-      text += fmt::format("  {} collectives: --links FILE writes their tables\n", found.collectives);
+      text += fmt::format("  {} collectives; add --links FILE to write their tables\n", found.collectives);
       links.reset();
     }
     if (!links && !request.links.empty() && request.collectives.empty()) {
-      throw Error(request.trace + " has no collectives of two or more processes: leave --links out");
+      throw Error(request.trace + " has no collectives of two or more processes; remove --links");
     }
   }
   if (!request.table.empty()) {
-    if (!spec) spec = DeviceSpec::find(figures_to_fill(request.spec, request.output, "--spec"));
+    if (!spec) spec = DeviceSpec::find(base_spec(request.spec, request.output, "--spec"));
     spec->tables.add(read_operator_csv(request.table));
     spec->sources["tables." + std::filesystem::path(request.table).filename().string()] = "measured, by its rows";
   }
   if (!request.collectives.empty()) {
     if (!links || !request.interconnect.empty()) {
-      links = Interconnect::find(figures_to_fill(request.interconnect, request.links, "--interconnect"));
+      links = Interconnect::find(base_spec(request.interconnect, request.links, "--interconnect"));
     }
     links->add_csv(request.collectives);
     links->sources["tables." + std::filesystem::path(request.collectives).filename().string()] =
@@ -119,24 +119,26 @@ int figures_from_files(const CalibrateRequest& request) {
 }
 
 int calibrate(const CLI::App& command, const CalibrateRequest& request) {
-  if (!request.measures()) return figures_from_files(request);
-  takes_none_of(command, "a measurement of this machine", {"--spec", "--interconnect", "--links"});
+  if (!request.measures()) return specs_from_files(request);
+  takes_none_of(command, "a measurement of this machine; add --trace, --table or --collectives",
+                {"--spec", "--interconnect", "--links"});
   return measure_this_machine(request.output);
 }
 
 void add_options(CLI::App& command, CalibrateRequest& request) {
-  begin_group(command, kFigures);
-  command.add_option("--trace", request.trace, "Trace of torch.profiler with record_shapes=True, .json or .json.gz");
+  begin_group(command, kFromFiles);
+  command.add_option("--trace", request.trace,
+                     "torch.profiler trace recorded with record_shapes=True, .json or .json.gz");
   command.add_option("--table", request.table,
-                     "CSV of operators: operator, dtype, seconds and m, n, k, batch or bytes, flops");
+                     "CSV of operator times: operator, dtype, seconds and m, n, k, batch or bytes, flops");
   command.add_option("--collectives", request.collectives,
-                     "CSV of collectives: collective, processes, bytes, seconds, axis");
-  command.add_option("--spec", request.spec, "Device whose figures hold otherwise: a name or a file");
-  command.add_option("--interconnect", request.interconnect, "Links whose figures hold otherwise: a name or a file");
+                     "CSV of collective times: collective, processes, bytes, seconds, axis");
+  command.add_option("--spec", request.spec, "Device spec to start from: a name or a file");
+  command.add_option("--interconnect", request.interconnect, "Link spec to start from: a name or a file");
   begin_group(command, kOutput);
   command.add_option("-o,--output", request.output,
-                     "File to write (default, of this machine: where profile looks for it)");
-  command.add_option("--links", request.links, "File to write of links");
+                     "Device spec file to write (default: where profile looks for this machine's)");
+  command.add_option("--links", request.links, "Link spec file to write");
   command.footer(
       "Examples:\n"
       "  shadowgraph calibrate\n"

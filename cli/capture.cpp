@@ -1,4 +1,4 @@
-// `shadowgraph capture`: the graph itself, captured or read from a file; printed, written, or verified.
+// `shadowgraph capture`: captures or reads a graph, and prints, writes or verifies it.
 #include "shadowgraph/capture/capture.h"
 
 #include <fmt/format.h>
@@ -31,7 +31,7 @@ void write(const GraphRequest& request, const LoadedGraph& loaded) {
     write_graph_file(request.output, loaded.graph);
   }
   const std::string how =
-      loaded.capture_seconds ? fmt::format("captured in {:.3f} s", *loaded.capture_seconds) : "as saved before";
+      loaded.capture_seconds ? fmt::format("captured in {:.3f} s", *loaded.capture_seconds) : "read from a file";
   fmt::print(stderr, "{}: {} nodes, {}\n", request.output, loaded.graph.node_count(), how);
 }
 
@@ -43,7 +43,7 @@ int capture(const CLI::App& command, const GraphRequest& request) {
   if (!request.output.empty()) takes_none_of(command, "-o", {"--preset"});
   if (request.json) takes_none_of(command, "--json", {"--preset"});
   const LoadedGraph loaded = load(request.capture);
-  // What is wrong with a saved graph can be printed; what is wrong with a capture is a bug of ours.
+  // An invalid saved graph can still be printed; an invalid capture is a bug.
   if (request.verify || loaded.capture_seconds) verify(loaded.graph);
   if (!request.output.empty()) write(request, loaded);
   if (request.verify) {
@@ -58,11 +58,11 @@ void add_options(CLI::App& command, GraphRequest& request) {
   add_source(command, request.capture);
   add_capture_options(command, request.capture);
   begin_group(command, kOutput);
-  command.add_option("-o,--output", request.output, "Graph file to write (default: print the graph)");
-  command.add_flag("--json", request.json, "As JSON rather than text");
-  command.add_flag("--verify", request.verify, "Check the graph against every invariant, and say so");
+  command.add_option("-o,--output", request.output, "Write the graph to this file (default: print it)");
+  command.add_flag("--json", request.json, "JSON instead of text");
+  command.add_flag("--verify", request.verify, "Verify all invariants of the graph and report the result");
   add_choice(command, "--preset", request.preset,
-             "Of what is printed: canonical, reads back; short, for people; fingerprint, structure");
+             "Text format: canonical (can be parsed), short (readable), fingerprint (structure only)");
   command.footer(
       "Examples:\n"
       "  shadowgraph capture gpt2 --mode train -o gpt2.sg\n"

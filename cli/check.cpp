@@ -1,4 +1,4 @@
-// `shadowgraph check`: whether a program holds more, or takes longer, than a baseline allows. For pull requests.
+// `shadowgraph check`: checks a program's memory and time against a baseline, for CI of pull requests.
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -26,7 +26,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kGrew = 4;  // apart from errors: 1 to 3
+constexpr int kGrew = 4;  // exit code; errors are 1 to 3
 
 struct CheckRequest {
   CaptureRequest capture;
@@ -40,7 +40,7 @@ struct CheckRequest {
   int rows = 10;
 };
 
-// What a figure may be at most: a share above the baseline, bytes above it, or bytes.
+// Upper limit of a metric: relative to the baseline, in bytes above it, or absolute.
 struct Limit {
   std::string text;
   std::optional<double> share;  // 0.01
@@ -53,7 +53,7 @@ struct Limit {
   }
 };
 
-// "+1%", and with `sizes` also "+200MiB" and "24GiB".
+// Parses "+1%" and, with `sizes`, "+200MiB" and "24GiB".
 std::optional<Limit> parse_limit(const std::string& text, bool sizes) {
   Limit limit{.text = text};
   const bool plus = text.starts_with('+');
@@ -70,18 +70,19 @@ std::optional<Limit> parse_limit(const std::string& text, bool sizes) {
   return limit;
 }
 
-CLI::Validator limit_like(bool sizes) {
+CLI::Validator limit_check(bool sizes) {
   return {[sizes](const std::string& text) {
             if (parse_limit(text, sizes)) return std::string();
-            return "'" + text + (sizes ? "' is no limit such as +1%, +200MiB or 24GiB" : "' is no limit such as +5%");
+            return "'" + text +
+                   (sizes ? "' is not a limit such as +1%, +200MiB or 24GiB" : "' is not a limit such as +5%");
           },
           ""};
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// What grew
+// Growth
 
-// Growth of makers in layers that differ by their number alone is one row.
+// Growth by origin. Origins in layers that differ only in their index share a row.
 struct Growth {
   std::string kind, module, op;
   int64_t makers = 0;
@@ -89,7 +90,7 @@ struct Growth {
   int64_t delta() const { return after - before; }
 };
 
-// "layers.*.mlp" of "layers.3.mlp". Inputs without a name, as the optimizer's state, have a number: "sg::input input38".
+// "layers.3.mlp" becomes "layers.*.mlp". Unnamed inputs such as optimizer state are numbered: "sg::input input38".
 std::string starred(const std::string& path) {
   constexpr std::string_view kUnnamed = "sg::input input";
   if (path.starts_with(kUnnamed)) return std::string(kUnnamed) + "*";
@@ -105,7 +106,7 @@ std::string starred(const std::string& path) {
   return text;
 }
 
-// Largest growth first; what became less is left out.
+// Sorted by growth, largest first; decreases are left out.
 std::vector<Growth> growth_of(const Baseline::Amounts& before, const Baseline::Amounts& after) {
   std::set<Maker> makers;
   for (const auto& [maker, amount] : before) makers.insert(maker);
@@ -135,38 +136,38 @@ std::vector<Growth> growth_of(const Baseline::Amounts& before, const Baseline::A
   return grown;
 }
 
-struct Figure {
+struct Metric {
   std::string name;
   int64_t before, after;
   std::string (*text)(int64_t amount);
-  std::optional<Limit> limit;  // none: told, and not checked
+  std::optional<Limit> limit;  // none: reported, but not checked
   bool grew() const { return limit && after > limit->of(before); }
 };
 
-struct Checked {
+struct CheckResult {
   Baseline before, after;
-  std::vector<Figure> figures;
+  std::vector<Metric> metrics;
   std::vector<Growth> at_peak, kernels;
-  bool grew() const { return std::ranges::any_of(figures, &Figure::grew); }
+  bool grew() const { return std::ranges::any_of(metrics, &Metric::grew); }
 };
 
 std::string text_of_bytes(int64_t bytes) { return human_bytes(bytes); }
 std::string text_of_nanoseconds(int64_t time) { return human_seconds(static_cast<double>(time) * 1e-9); }
 std::string text_of_count(int64_t count) { return human_count(count); }
 
-Checked checked(Baseline before, Baseline after, const CheckRequest& request) {
-  Checked made{.before = std::move(before), .after = std::move(after)};
-  const Baseline& a = made.before;
-  const Baseline& b = made.after;
-  made.figures = {
+CheckResult compare_baselines(Baseline before, Baseline after, const CheckRequest& request) {
+  CheckResult result{.before = std::move(before), .after = std::move(after)};
+  const Baseline& a = result.before;
+  const Baseline& b = result.after;
+  result.metrics = {
       {"peak memory", a.peak, b.peak, text_of_bytes, parse_limit(request.max_peak, true)},
       {fmt::format("time on {}", b.spec), a.time, b.time, text_of_nanoseconds, parse_limit(request.max_time, false)},
       {"saved for backward", a.saved, b.saved, text_of_bytes},
       {"parameters", a.parameters, b.parameters, text_of_bytes},
       {"FLOPs", a.flops, b.flops, text_of_count}};
-  made.at_peak = growth_of(a.at_peak, b.at_peak);
-  made.kernels = growth_of(a.kernels, b.kernels);
-  return made;
+  result.at_peak = growth_of(a.at_peak, b.at_peak);
+  result.kernels = growth_of(a.kernels, b.kernels);
+  return result;
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -183,17 +184,17 @@ std::string change_text(int64_t before, int64_t after, std::string (*text)(int64
   return change;
 }
 
-std::string headline(const Checked& made) {
+std::string headline(const CheckResult& result) {
   std::string grown;
-  for (const Figure& figure : made.figures) {
-    if (figure.grew()) grown += std::string(grown.empty() ? "" : " and ") + figure.name;
+  for (const Metric& metric : result.metrics) {
+    if (metric.grew()) grown += std::string(grown.empty() ? "" : " and ") + metric.name;
   }
   return grown.empty() ? "within the limits" : grown + " grew";
 }
 
-std::string verdict_of(const Figure& figure) {
-  if (!figure.limit) return "";
-  return figure.grew() ? "above " + figure.limit->text : "within " + figure.limit->text;
+std::string verdict_of(const Metric& metric) {
+  if (!metric.limit) return "";
+  return metric.grew() ? "above " + metric.limit->text : "within " + metric.limit->text;
 }
 
 std::string maker_text(const Growth& row) {
@@ -209,15 +210,15 @@ void each_row(const std::vector<Growth>& growth, int rows, std::string& text, co
   if (growth.size() > most) text += fmt::format("{}and {} more (--rows 0)\n", prefix, growth.size() - most);
 }
 
-std::string to_text(const Checked& made, int rows) {
-  std::string text = headline(made) + "\n";
-  if (made.before.program != made.after.program) {
-    text += fmt::format("the baseline is of: {}\nthis is:            {}\n", made.before.program, made.after.program);
+std::string to_text(const CheckResult& result, int rows) {
+  std::string text = headline(result) + "\n";
+  if (result.before.program != result.after.program) {
+    text += fmt::format("baseline program: {}\ncurrent program:  {}\n", result.before.program, result.after.program);
   }
-  for (const Figure& figure : made.figures) {
-    text += fmt::format("  {:<20}{:>14} {:>14}  {:<24}{}\n", figure.name, figure.text(figure.before),
-                        figure.text(figure.after), change_text(figure.before, figure.after, figure.text),
-                        verdict_of(figure));
+  for (const Metric& metric : result.metrics) {
+    text += fmt::format("  {:<20}{:>14} {:>14}  {:<24}{}\n", metric.name, metric.text(metric.before),
+                        metric.text(metric.after), change_text(metric.before, metric.after, metric.text),
+                        verdict_of(metric));
   }
   const auto table = [&](const char* title, const std::vector<Growth>& growth, std::string (*amount)(int64_t)) {
     if (growth.empty()) return;
@@ -227,12 +228,12 @@ std::string to_text(const Checked& made, int rows) {
                          row.kind, maker_text(row));
     });
   };
-  table("more is alive at the peak", made.at_peak, text_of_bytes);
-  table("kernels take longer", made.kernels, text_of_nanoseconds);
+  table("growth at the memory peak", result.at_peak, text_of_bytes);
+  table("slower kernels", result.kernels, text_of_nanoseconds);
   return text;
 }
 
-// Names come from programs: nothing in them may end a cell or begin an element.
+// Escapes a name, which comes from the program, for a table cell.
 std::string cell(std::string_view name) {
   std::string text;
   for (const char c : xml_text(plain_text(name))) {
@@ -242,17 +243,17 @@ std::string cell(std::string_view name) {
   return text;
 }
 
-std::string to_markdown(const Checked& made, int rows) {
-  std::string text = fmt::format("### shadowgraph: {}\n\n", headline(made));
-  if (made.before.program != made.after.program) {
-    text +=
-        fmt::format("The baseline is of: {}. This is: {}.\n\n", cell(made.before.program), cell(made.after.program));
+std::string to_markdown(const CheckResult& result, int rows) {
+  std::string text = fmt::format("### shadowgraph: {}\n\n", headline(result));
+  if (result.before.program != result.after.program) {
+    text += fmt::format("Baseline program: {}. Current program: {}.\n\n", cell(result.before.program),
+                        cell(result.after.program));
   }
   text += "| | baseline | now | change | limit |\n|---|--:|--:|--:|---|\n";
-  for (const Figure& figure : made.figures) {
-    text += fmt::format("| {} | {} | {} | {} | {} |\n", figure.name, figure.text(figure.before),
-                        figure.text(figure.after), change_text(figure.before, figure.after, figure.text),
-                        figure.grew() ? "**" + verdict_of(figure) + "**" : verdict_of(figure));
+  for (const Metric& metric : result.metrics) {
+    text += fmt::format("| {} | {} | {} | {} | {} |\n", metric.name, metric.text(metric.before),
+                        metric.text(metric.after), change_text(metric.before, metric.after, metric.text),
+                        metric.grew() ? "**" + verdict_of(metric) + "**" : verdict_of(metric));
   }
   const auto table = [&](const char* title, const std::vector<Growth>& growth, std::string (*amount)(int64_t)) {
     if (growth.empty()) return;
@@ -264,19 +265,19 @@ std::string to_markdown(const Checked& made, int rows) {
                          amount(row.before), amount(row.after), change_text(row.before, row.after, amount));
     });
   };
-  table("More is alive at the peak:", made.at_peak, text_of_bytes);
-  table("Kernels take longer:", made.kernels, text_of_nanoseconds);
+  table("Growth at the memory peak:", result.at_peak, text_of_bytes);
+  table("Slower kernels:", result.kernels, text_of_nanoseconds);
   return text;
 }
 
-json to_json(const Checked& made) {
-  json object{{"grew", made.grew()},           {"baseline_program", made.before.program},
-              {"program", made.after.program}, {"spec", made.after.spec},
-              {"figures", json::array()},      {"at_peak", json::array()},
+json to_json(const CheckResult& result) {
+  json object{{"grew", result.grew()},           {"baseline_program", result.before.program},
+              {"program", result.after.program}, {"spec", result.after.spec},
+              {"figures", json::array()},        {"at_peak", json::array()},
               {"kernels", json::array()}};
-  for (const Figure& figure : made.figures) {
-    json row{{"name", figure.name}, {"before", figure.before}, {"after", figure.after}};
-    if (figure.limit) row.update({{"limit", figure.limit->of(figure.before)}, {"grew", figure.grew()}});
+  for (const Metric& metric : result.metrics) {
+    json row{{"name", metric.name}, {"before", metric.before}, {"after", metric.after}};
+    if (metric.limit) row.update({{"limit", metric.limit->of(metric.before)}, {"grew", metric.grew()}});
     object["figures"].push_back(std::move(row));
   }
   const auto add = [&](const char* name, const std::vector<Growth>& growth) {
@@ -289,14 +290,14 @@ json to_json(const Checked& made) {
                               {"after", row.after}});
     }
   };
-  add("at_peak", made.at_peak);
-  add("kernels", made.kernels);
+  add("at_peak", result.at_peak);
+  add("kernels", result.kernels);
   return object;
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
 
-// The figures of a CPU are this machine's, and an answer would be another on the next: they are asked for by name.
+// A CPU's spec is measured on this machine, so the result would depend on it: it is used only if named explicitly.
 DeviceSpec spec_of(const CheckRequest& request, const std::string& of_baseline) {
   return Machine::find(request.spec.empty() ? of_baseline : request.spec).specs();
 }
@@ -322,39 +323,39 @@ int check(const CLI::App& command, const CheckRequest& request) {
   if (request.json) takes_none_of(command, "--json", {"--markdown", "--rows"});
   std::error_code ignored;
   if (!std::filesystem::exists(request.baseline, ignored)) {
-    throw FileError(fmt::format("there is no baseline '{}': write it with --update", request.baseline));
+    throw FileError(fmt::format("the baseline '{}' does not exist; create it with --update", request.baseline));
   }
   Baseline before = Baseline::from_json(parse_json(read_file(request.baseline), request.baseline), request.baseline);
   const DeviceSpec spec = spec_of(request, before.spec);
   if (spec.name != before.spec) {
-    throw Error(fmt::format("the times in {} are of {}, not of {}: leave --spec out, or write it anew with --update",
+    throw Error(fmt::format("{} was written for {}, not for {}; remove --spec, or recreate the baseline with --update",
                             request.baseline, before.spec, spec.name));
   }
-  const Checked made = checked(std::move(before), now(request, spec), request);
-  print_text(request.json       ? json_text(to_json(made))
-             : request.markdown ? to_markdown(made, request.rows)
-                                : to_text(made, request.rows));
-  return made.grew() ? kGrew : 0;
+  const CheckResult result = compare_baselines(std::move(before), now(request, spec), request);
+  print_text(request.json       ? json_text(to_json(result))
+             : request.markdown ? to_markdown(result, request.rows)
+                                : to_text(result, request.rows));
+  return result.grew() ? kGrew : 0;
 }
 
 void add_options(CLI::App& command, CheckRequest& request) {
-  command.add_option("BASELINE", request.baseline, "File that --update wrote")->required();
+  command.add_option("BASELINE", request.baseline, "Baseline file, written by --update")->required();
   add_source(command, request.capture);
   add_capture_options(command, request.capture);
-  command.add_option("--spec", request.spec, "Device that times are of: one of 'list devices', or a file (h100)");
-  begin_group(command, "The check");
-  command
-      .add_option("--max-peak", request.max_peak, "Most that may be alive: +1%, +200MiB above the baseline, or 24GiB")
-      ->check(limit_like(true))
+  command.add_option("--spec", request.spec,
+                     "Device for time estimates: a name from 'list devices' or a spec file (default: h100)");
+  begin_group(command, "Check");
+  command.add_option("--max-peak", request.max_peak, "Peak memory limit: +1% or +200MiB above the baseline, or 24GiB")
+      ->check(limit_check(true))
       ->capture_default_str();
-  command.add_option("--max-time", request.max_time, "Longest that a step may take above the baseline: +5%")
-      ->check(limit_like(false))
+  command.add_option("--max-time", request.max_time, "Step time limit above the baseline: +5%")
+      ->check(limit_check(false))
       ->capture_default_str();
-  command.add_flag("--update", request.update, "Write BASELINE, and check nothing");
+  command.add_flag("--update", request.update, "Write BASELINE instead of checking");
   begin_group(command, kOutput);
-  command.add_flag("--markdown", request.markdown, "A comment for a pull request");
-  command.add_flag("--json", request.json, "As JSON");
-  add_number(command, "--rows", request.rows, 0, "Most rows of a table (0: all)");
+  command.add_flag("--markdown", request.markdown, "Print Markdown for a pull request comment");
+  command.add_flag("--json", request.json, "Print JSON");
+  add_number(command, "--rows", request.rows, 0, "Maximum rows of a table (0: all)");
   command.footer(
       "Exit code 4: something grew beyond its limit.\n"
       "\n"

@@ -1,4 +1,4 @@
-// `shadowgraph checkpoint`: what backward computes again, for how many bytes.
+// `shadowgraph checkpoint`: plans activation checkpointing.
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -21,20 +21,20 @@
 namespace shadowgraph::cli {
 namespace {
 
-enum class RecomputeCost : uint8_t { kFlops, kTime };  // time: on the device of `spec`
+enum class RecomputeCost : uint8_t { kFlops, kTime };  // time: on the device `spec`
 constexpr auto enum_names(RecomputeCost) { return names_in_order<RecomputeCost>("flops", "time"); }
 
 struct CheckpointRequest {
   CaptureRequest capture{.mode = CaptureMode::kTrain};
-  std::string modules;                // stages are these; empty: they are found
-  std::optional<int64_t> bytes;       // the cheapest plan within these, of live tensors
-  std::optional<MemoryLimit> memory;  // the cheapest plan that fits into it, with allocator and context
+  std::string modules;                // modules that become stages; empty: detected
+  std::optional<int64_t> bytes;       // limit of live tensor bytes for the cheapest plan
+  std::optional<MemoryLimit> memory;  // limit for the cheapest plan, with allocator and context
   bool pareto = false;                // the whole curve
   RecomputeCost cost = RecomputeCost::kFlops;
-  std::string spec;                       // name of a device or file with its figures; empty: by the graph's device
-  std::optional<int64_t> link_bandwidth;  // B/s to the host and back, each; empty: nothing waits there
-  std::string output;                     // graph file: the step with the plan within `bytes`
-  std::string picture;                    // SVG file: the curve
+  std::string spec;                       // device name or spec file; empty: by the graph's device
+  std::optional<int64_t> link_bandwidth;  // B/s to the host, and as much back; empty: no offloading
+  std::string output;                     // graph file for the step with the plan applied
+  std::string picture;                    // SVG file of the curve
   std::string chain;                      // JSON file
   std::string module_statistics;          // JSON file
   bool json = false;
@@ -44,7 +44,7 @@ struct CheckpointRequest {
   bool by_time() const { return cost == RecomputeCost::kTime; }
 };
 
-// The device whose memory is in question: that of the largest storages.
+// Returns the device of the graph, or of its largest storage.
 c10::DeviceType device_of(const Graph& graph) {
   if (graph.metadata.device) return graph.metadata.device->type();
   const Storage* largest = nullptr;
@@ -65,55 +65,56 @@ bool has_backward(const Graph& graph) {
 std::vector<RegionId> stages_named(const Graph& graph, const std::string& modules) {
   if (modules.empty()) return {};
   std::vector<RegionId> regions = regions_named(graph, modules);
-  if (regions.empty()) throw Error("no region matches --modules " + modules);
+  if (regions.empty()) throw Error("--modules " + modules + ": no module matches");
   return regions;
 }
 
 void check(const CheckpointRequest& request) {
   if (!request.plans() && request.chain.empty() && request.module_statistics.empty()) {
-    throw Error("what is asked for? Give --pareto, --memory, --bytes, --svg, --chain or --module-statistics");
+    throw Error("nothing to do: give --pareto, --memory, --bytes, --svg, --chain or --module-statistics");
   }
   if (!request.output.empty() && !request.one_plan()) {
-    throw Error("-o writes the step with the plan that fits into --memory, or is within --bytes: give one of them");
+    throw Error("-o requires --memory or --bytes");
   }
-  if (request.bytes && request.memory) throw Error("--memory and --bytes are two answers: give one of them");
+  if (request.bytes && request.memory) throw Error("--memory and --bytes cannot be combined; give one of them");
 }
 
 CheckpointCurveOptions curve_options(const CheckpointRequest& request, const StepTime* times) {
   CheckpointCurveOptions options;
   if (request.by_time()) {
-    if (times == nullptr) throw Error("--cost time: no figures of this device; name some with --spec");
+    if (times == nullptr)
+      throw Error("--cost time: no spec for this device; choose one with --spec (see 'shadowgraph list devices')");
     options.chain.cost = nanoseconds(*times);
   }
   if (request.link_bandwidth) {
-    if (!request.by_time()) throw Error("--link-bandwidth weighs transfers against computing: give --cost time");
+    if (!request.by_time()) throw Error("--link-bandwidth requires --cost time");
     options.chain.link = static_cast<double>(*request.link_bandwidth) * 1e-9;
   }
   return options;
 }
 
-Graph rewritten_by(const Graph& graph, const CheckpointChoice& choice, bool say) {
+Graph apply_choice(const Graph& graph, const CheckpointChoice& choice, bool say) {
   Graph rewritten = clone(graph);
   const CheckpointResult done = checkpoint_segments(rewritten, choice.segments);
   for (const auto& [what, count] : done.obstacles) {
-    if (say) fmt::print(stderr, "shadowgraph: not computed again, {} x {}\n", count, what);
+    if (say) fmt::print(stderr, "shadowgraph: not recomputed, {} x {}\n", count, what);
   }
   return rewritten;
 }
 
-// The cheapest plan that fits into --memory, as the caching allocator has it.
+// Returns the cheapest plan that fits into --memory, including the caching allocator's overhead.
 const CheckpointChoice& choice_that_fits(const CheckpointRequest& request, const Graph& graph,
                                          const CheckpointCurve& curve) {
   if (!has_backward(graph)) {
-    throw Error("--memory is of a whole step, and this is a forward alone: give the step, or --bytes of live tensors");
+    throw Error("--memory requires a step with backward: capture with --mode train, or use --bytes");
   }
-  std::optional<Fits> last;
+  std::optional<MemoryFit> last;
   ProfileOptions options{.top_at_peak = 0, .limit = request.memory};
   if (!request.memory->device.empty()) {
     options.memory.assumptions = DeviceAssumptions::of(DeviceSpec::named(request.memory->device));
   }
   for (const CheckpointChoice& choice : curve.choices()) {
-    const Graph rewritten = rewritten_by(graph, choice, false);
+    const Graph rewritten = apply_choice(graph, choice, false);
     last = fits(profile(rewritten, options));
     if (!last || !last->fits) continue;
     fmt::print(stderr, "shadowgraph: {}\n", to_text(*last));
@@ -126,17 +127,16 @@ const CheckpointChoice& choice_within(const CheckpointRequest& request, const Ch
                                       const RecomputeCurve& figures) {
   if (const CheckpointChoice* choice = curve.within(*request.bytes)) return *choice;
   throw Error(fmt::format(
-      "no plan is within {}: the lowest peak is {}, and {} are parameters, inputs and what else no plan changes",
+      "no plan fits in {}: the lowest peak is {}, of which {} (parameters, inputs, ...) do not depend on the plan",
       human_bytes(*request.bytes), human_bytes(figures.points.back().peak), human_bytes(figures.elsewhere)));
 }
 
-// Writes the plan within --bytes or --memory into a copy of `graph`. Leaves it alone in `figures` unless the curve is
-// asked for.
+// Writes `graph` with the plan that fits --bytes or --memory. Without --pareto, drops other points from `figures`.
 void choose(const CheckpointRequest& request, const Graph& graph, const CheckpointCurve& curve,
             RecomputeCurve& figures) {
   const CheckpointChoice& choice =
       request.memory ? choice_that_fits(request, graph, curve) : choice_within(request, curve, figures);
-  if (!request.output.empty()) write_graph_file(request.output, rewritten_by(graph, choice, true));
+  if (!request.output.empty()) write_graph_file(request.output, apply_choice(graph, choice, true));
   if (!request.pareto) {
     figures.points = {figures.points[static_cast<size_t>(&choice - curve.choices().data())]};
     figures.others.clear();
@@ -146,7 +146,7 @@ void choose(const CheckpointRequest& request, const Graph& graph, const Checkpoi
 int checkpoint(const CheckpointRequest& request) {
   check(request);
   const LoadedGraph loaded = load(request.capture);
-  // A forward alone is planned as the step that autograd would make of it.
+  // A forward-only graph is planned as the step that autograd would derive from it.
   const bool forward = !has_backward(loaded.graph);
   const std::optional<Graph> assumed = forward ? std::optional(assumed_step(loaded.graph)) : std::nullopt;
   const Graph& graph = assumed ? *assumed : loaded.graph;
@@ -162,18 +162,20 @@ int checkpoint(const CheckpointRequest& request) {
     write_file(request.chain, json_text(chain_json(graph, chain, times)));
   }
   if (!request.module_statistics.empty()) {
-    if (times == nullptr) throw Error("--module-statistics: no figures of this device; name some with --spec");
+    if (times == nullptr)
+      throw Error(
+          "--module-statistics: no spec for this device; choose one with --spec (see 'shadowgraph list devices')");
     write_file(request.module_statistics, json_text(sac_ilp_module_info(graph, *time)));
   }
   if (!request.plans()) return 0;
 
   const CheckpointCurve curve = [&] {
-    const Progress progress("trying what to compute again");
+    const Progress progress("planning recompute");
     return CheckpointCurve::of(graph, regions, options);
   }();
   RecomputeCurve figures = RecomputeCurve::of(graph, curve, times);
   if (!request.picture.empty()) {
-    write_file(request.picture, to_svg(figures, loaded.name + ": peak against recomputing"));
+    write_file(request.picture, to_svg(figures, loaded.name + ": peak memory against recompute"));
   }
   if (request.one_plan()) choose(request, loaded.graph, curve, figures);
   if (request.pareto || request.one_plan()) print_text(request.json ? json_text(to_json(figures)) : to_text(figures));
@@ -185,22 +187,23 @@ void add_options(CLI::App& command, CheckpointRequest& request) {
   add_capture_options(command, request.capture);
   add_spec_option(command, request.spec);
   add_bytes(command, "--link-bandwidth", request.link_bandwidth,
-            "With --cost time: bytes a second to the host, where kept tensors may then wait: 25GB");
-  begin_group(command, "The plan");
-  command.add_flag("--pareto", request.pareto, "The curve: peaks that can be had, and what each takes again");
-  add_memory(command, request.memory, "The least to compute again so that the step fits into a device: l4, 24GiB");
-  add_bytes(command, "--bytes", request.bytes, "The same for live bytes alone: 40GB");
+            "With --cost time: host link bandwidth in bytes/s, 25GB; also considers offloading to CPU");
+  begin_group(command, "Plan");
+  command.add_flag("--pareto", request.pareto, "Print the Pareto curve of peak memory against recompute cost");
+  add_memory(command, request.memory, "Recompute as little as possible so that the step fits in a device: l4, 24GiB");
+  add_bytes(command, "--bytes", request.bytes, "The same for live tensor bytes only: 40GB");
   command.add_option("--modules", request.modules,
-                     "Computed again whole or in part: 'transformer.h.*', auto (default: they are found)");
-  add_choice(command, "--cost", request.cost, "What is to be least: flops, or time on the device of --spec");
+                     "Modules to recompute in full or in part: 'transformer.h.*', auto (default: detected)");
+  add_choice(command, "--cost", request.cost, "Recompute cost to minimize: flops, or time on the --spec device");
   begin_group(command, kOutput);
   command.add_option("-o,--output", request.output,
-                     "With --memory, --bytes: graph file with that plan: of the step, or of the forward given");
-  command.add_option("--svg", request.picture, "File for a picture of the curve");
-  command.add_option("--chain", request.chain, "JSON file: the step as a chain of stages, for other solvers");
+                     "With --memory or --bytes: write the graph with the plan applied to this file");
+  command.add_option("--svg", request.picture, "Plot the curve to this SVG file");
+  command.add_option("--chain", request.chain,
+                     "Write the step as a chain of stages to this JSON file, for other solvers");
   command.add_option("--module-statistics", request.module_statistics,
-                     "JSON file: what torch.distributed._tools.sac_ilp is given of modules");
-  command.add_flag("--json", request.json, "As JSON");
+                     "Write module statistics for torch.distributed._tools.sac_ilp to this JSON file");
+  command.add_flag("--json", request.json, "Print JSON");
   command.footer(
       "Examples:\n"
       "  shadowgraph checkpoint gpt2 --batch 8 --seq 1024 --pareto --svg curve.svg\n"

@@ -1,4 +1,4 @@
-// `shadowgraph compare`: what grew, and where, between two programs: totals and modules, node by node, or as a page.
+// `shadowgraph compare`: differences of two programs as totals and modules, node by node, or as an HTML page.
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -28,31 +28,31 @@ using nlohmann::json;
 
 constexpr const char* kWhole = "top_at_peak is all of it";
 
-constexpr int kDifferent = 1;  // of --nodes, as diff(1) has it
-constexpr const char* kPage = "The page (-o)";
-constexpr const char* kTimes = "Estimates (of a page, or beside a trace)";
+constexpr int kDifferent = 1;  // exit code of --nodes, as of diff(1)
+constexpr const char* kPage = "Page (-o)";
+constexpr const char* kTimes = "Estimates (with -o or a trace)";
 
 struct CompareRequest {
-  CaptureRequest capture;  // of both, where they are no saved graphs
+  CaptureRequest capture;  // for both sources, unless they are saved graphs
   std::string before, after;
   bool nodes = false;           // node by node
-  std::optional<size_t> limit;  // most lines of a list; 0: all; empty: 10, or 200 nodes
+  std::optional<size_t> limit;  // maximum lines of a list; 0: all; empty: 10, or 200 nodes
   bool json = false;
   std::string page;  // HTML file; empty: text
   std::string title;
-  std::string color;  // file of values by node; empty: none
+  std::string color;  // file of node values; empty: none
   EstimateRequest estimate;
 };
 
 CaptureRequest capture_of(const CompareRequest& request, const std::string& source) {
   CaptureRequest capture = request.capture;
   capture.source = source;
-  // What is saved is compared as it is: the other side may have been captured with checkpoints to see what they do.
+  // --checkpoint applies to captures only, so that a saved graph can be compared with its checkpointed version.
   if (kind_of_source(source) == SourceKind::kGraph) capture.checkpoint.clear();
   return capture;
 }
 
-// A file of JSON that is no saved graph and should be a profile; null for anything else.
+// Reads a JSON file that is not a saved graph and should be a profile; null for anything else.
 json saved_profile(const std::string& source) {
   std::error_code ignored;
   if (!std::filesystem::is_regular_file(source, ignored)) return {};
@@ -63,11 +63,11 @@ json saved_profile(const std::string& source) {
   return object;
 }
 
-// The JSON of a profile: a file of it, or that of a graph.
+// Returns the profile of a source as JSON, read from profile.json or computed.
 json profile_of(const CompareRequest& request, const std::string& source) {
   if (json saved = saved_profile(source); !saved.is_null()) {
     if (saved.contains("peak") && saved.contains("nodes")) return saved;
-    throw Error(source + " is JSON and neither a profile.json nor a saved graph");
+    throw Error(source + " is JSON, but neither a profile.json nor a saved graph");
   }
   const Graph graph = load(capture_of(request, source)).graph;
   std::optional<DeviceSpec> spec;
@@ -117,8 +117,8 @@ std::vector<Change> changed_totals(const Figures& before, const Figures& after) 
   std::vector<Change> totals;
   for (const char* path :
        {"nodes", "parameters", "parameter_bytes", "saved_activation_bytes", "peak/bytes", "peak_with_scratch/bytes",
-        "device_memory/reserved_peak_bytes", "static_plan/bytes", "flops/forward", "flops/backward", "flops/optimizer",
-        "time/seconds", "time/waiting_seconds"}) {
+        "device_memory/reserved_peak_bytes", "memory_layout/bytes", "flops/forward", "flops/backward",
+        "flops/optimizer", "time/seconds", "time/waiting_seconds"}) {
     const auto a = before.at(path);
     const auto b = after.at(path);
     if (!a && !b) continue;
@@ -188,7 +188,7 @@ int compare_figures(const CompareRequest& request) {
   const Figures after(after_json, request.after);
   const std::vector<Change> totals = changed_totals(before, after);
   const std::vector<Change> modules = changed_modules(before, after);
-  // A file of a profile has the largest few storages alone, so the lists can be told apart only if both are of graphs.
+  // profile.json lists only the largest storages, so these lists are compared only if both sources are graphs.
   const bool lists = before_json.contains(kWhole) && after_json.contains(kWhole);
   const auto peak = lists ? changes_of(before.at_peak(), after.at_peak(), "bytes") : std::vector<Change>();
   const auto operators = changes_of(before.operators(), after.operators(), "calls");
@@ -200,8 +200,8 @@ int compare_figures(const CompareRequest& request) {
                           {"operators", to_json(operators, limit)}}));
     return 0;
   }
-  print_text(text_of_totals(totals) + text_of_changes("what is alive at the peak", peak, limit, false) +
-             (lists ? "" : "\nwhat is alive at the peak: in graph files, not in profile.json\n") +
+  print_text(text_of_totals(totals) + text_of_changes("alive at the peak", peak, limit, false) +
+             (lists ? "" : "\nalive at the peak: not available for profile.json; compare graph files instead\n") +
              text_of_changes("modules", modules, limit, true) +
              text_of_changes("calls of operators", operators, limit, false));
   return 0;
@@ -238,54 +238,56 @@ int write_comparison(const CompareRequest& request) {
   return 0;
 }
 
-// A prediction beside the real step: AFTER is a trace that torch.profiler recorded.
+// Compares a prediction with AFTER, a trace recorded by torch.profiler.
 int compare_with_trace_file(const CompareRequest& request) {
-  const TraceComparison beside = [&] {
+  const TraceComparison comparison = [&] {
     if (is_trace_file(request.before)) return compare_traces(request.before, request.after);
     if (!saved_profile(request.before).is_null()) {
-      throw Error(request.before + " has no times of single calls; give the graph beside it, a model, or its trace");
+      throw Error(request.before + " has no times per call; compare the trace with graph.sg, a model or another trace");
     }
     const auto profiled = load_and_profile(capture_of(request, request.before), request.estimate);
     return compare_with_trace(profiled->costs, request.after);
   }();
-  print_text(request.json ? json_text(shadowgraph::to_json(beside)) : to_text(beside, request.limit.value_or(10)));
+  print_text(request.json ? json_text(shadowgraph::to_json(comparison))
+                          : to_text(comparison, request.limit.value_or(10)));
   return 0;
 }
 
 int compare(const CLI::App& command, const CompareRequest& request) {
   if (is_trace_file(request.after)) {
-    takes_none_of(command, "a trace", {"--nodes", "-o", kPage});
+    takes_none_of(command, "a profiler trace", {"--nodes", "-o", kPage});
     return compare_with_trace_file(request);
   }
   if (is_trace_file(request.before)) {
-    throw CLI::ValidationError("AFTER", "a trace stands behind what is set beside it: compare PREDICTION TRACE");
+    throw CLI::ValidationError("AFTER", "the trace must come second: shadowgraph compare PREDICTION TRACE");
   }
   if (!request.page.empty()) {
     takes_none_of(command, "-o", {"--nodes", "--json", "--limit"});
     return write_comparison(request);
   }
-  takes_none_of(command, "text, only with -o", {kPage, kTimes});
+  takes_none_of(command, "text output; add -o PAGE.html", {kPage, kTimes});
   if (!request.nodes) return compare_figures(request);
   takes_none_of(command, "--nodes", {"--json"});
   return compare_nodes(request);
 }
 
 void add_options(CLI::App& command, CompareRequest& request) {
-  command.add_option("BEFORE", request.before, "What it was: a SOURCE as of profile, or a profile.json")->required();
+  command.add_option("BEFORE", request.before, "Reference: a SOURCE as in profile, or a profile.json")->required();
   command
-      .add_option("AFTER", request.after, "What it is, or a trace of torch.profiler; options hold for what is captured")
+      .add_option("AFTER", request.after,
+                  "A SOURCE, profile.json or torch.profiler trace; options apply to sources that are captured")
       ->required();
   add_capture_options(command, request.capture);
   begin_group(command, kOutput);
-  command.add_flag("--nodes", request.nodes, "Node by node; exit code 1 if they differ, as diff(1)");
-  command.add_option("-o,--output", request.page, "HTML file: a page of AFTER that shows what differs");
-  add_number(command, "--limit", request.limit, 0, "Most lines of a list (0: all; default: 10, and 200 nodes)");
-  command.add_flag("--json", request.json, "As JSON");
+  command.add_flag("--nodes", request.nodes, "Compare node by node; exit code 1 if they differ, as diff(1)");
+  command.add_option("-o,--output", request.page, "Write an HTML page of AFTER that highlights the differences");
+  add_number(command, "--limit", request.limit, 0, "Maximum lines of a list (0: all; default: 10, or 200 nodes)");
+  command.add_flag("--json", request.json, "Print JSON");
   begin_group(command, kTimes);
   add_estimate_options(command, request.estimate);
   begin_group(command, kPage);
-  command.add_option("--title", request.title, "Its title (default: the model, or the file)");
-  command.add_option("--color", request.color, "Values of nodes to colour by: FILE.json, FILE.csv or FILE.csv:COLUMN");
+  command.add_option("--title", request.title, "Title of the page (default: the model or file)");
+  command.add_option("--color", request.color, "Node values to colour by: FILE.json, FILE.csv or FILE.csv:COLUMN");
   command.footer(
       "Examples:\n"
       "  shadowgraph compare before.sg after.sg --nodes\n"

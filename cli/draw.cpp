@@ -1,4 +1,4 @@
-// `shadowgraph draw`: a graph as DOT or SVG, or as a page to open in a browser.
+// `shadowgraph draw`: draws a graph as DOT or SVG, or writes an HTML page.
 #include "shadowgraph/draw/draw.h"
 
 #include <fmt/format.h>
@@ -16,25 +16,25 @@
 namespace shadowgraph::cli {
 namespace {
 
-constexpr const char* kPicture = "The picture (.svg, .dot)";
+constexpr const char* kPicture = "Picture (.svg, .dot)";
 
 struct DrawRequest {
   CaptureRequest capture;
   EstimateRequest estimate;
   std::string output;              // .dot, .svg, .html; empty: DOT to stdout
-  std::string color = "operator";  // or a file of values by node
-  std::string title;               // of a page; empty: the model's name
-  int depth = -1;                  // module levels to open; -1: as many as stay readable
-  bool unfold = false;             // draw repeated layers one by one
+  std::string color = "operator";  // or a file of node values
+  std::string title;               // of an HTML page; empty: the model's name
+  int depth = -1;                  // module levels to expand; -1: as many as stay readable
+  bool unfold = false;             // draw repeated layers individually
   bool all_phases = false;
-  std::vector<std::string> phases;  // which to draw; empty: forward alone if the graph is large
+  std::vector<std::string> phases;  // phases to draw; empty: only forward if the graph is large
   bool views = false;               // draw views too
-  std::string around;               // what nodes_named() takes; empty: the whole graph
+  std::string around;               // as accepted by nodes_named(); empty: the whole graph
   int radius = 2;
-  std::vector<std::string> path;  // two of those; empty: none
-  std::string before;             // a graph file to mark the differences from; empty: none
-  size_t rows = ViewOptions().most_rows;
-  std::optional<size_t> boxes;  // at most; empty: what DOT and SVG each take
+  std::vector<std::string> path;  // two nodes, as accepted by nodes_named(); empty: none
+  std::string before;             // saved graph to highlight differences from; empty: none
+  size_t rows = ViewOptions().max_rows;
+  std::optional<size_t> boxes;  // maximum; empty: the default of DOT or SVG
 
   bool svg() const { return output.ends_with(".svg"); }
   bool page() const { return output.ends_with(".html"); }
@@ -58,8 +58,8 @@ ViewOptions view_options(const DrawRequest& request, const Graph& graph) {
     options.phases = request.phases;
   }
   options.show_views = request.views;
-  options.most_rows = request.rows;
-  options.most_boxes = request.boxes ? *request.boxes : request.svg() ? kMostBoxesOfSvg : options.most_boxes;
+  options.max_rows = request.rows;
+  options.max_boxes = request.boxes ? *request.boxes : request.svg() ? kMaxSvgBoxes : options.max_boxes;
   options.radius = request.radius;
   if (!request.around.empty()) options.around = named_by_user(graph, "--around", request.around);
   if (!request.path.empty()) {
@@ -116,30 +116,32 @@ int draw(const CLI::App& command, const DrawRequest& request) {
   }
   takes_none_of(command, "-o NAME.html", {kPicture});
   if (command.count("--color") > 0 && !is_color_file(request.color)) {
-    throw CLI::ValidationError("--color", "a page has all these colours; for it, this is a FILE of values by node");
+    throw CLI::ValidationError("--color",
+                               "an HTML page already offers these colours; give a FILE of node values, or remove it");
   }
   return draw_page(request);
 }
 
 void add_picture_options(CLI::App& command, DrawRequest& request) {
   begin_group(command, kPicture);
-  add_number(command, "--depth", request.depth, 0, "Module levels to open (default: what stays readable)");
-  command.add_flag("--unfold", request.unfold, "Draw repeated layers one by one");
-  command.add_flag("--all-phases", request.all_phases, "Draw backward and optimizer too");
-  command.add_option("--phase", request.phases, "Draw this phase: forward, backward, optimizer; repeat");
-  command.add_flag("--views", request.views, "Draw views and other plumbing too");
+  add_number(command, "--depth", request.depth, 0, "Module levels to expand (default: as many as stay readable)");
+  command.add_flag("--unfold", request.unfold, "Draw repeated layers individually");
+  command.add_flag("--all-phases", request.all_phases, "Also draw backward and optimizer");
+  command.add_option("--phase", request.phases, "Draw only this phase: forward, backward, optimizer; repeatable");
+  command.add_flag("--views", request.views, "Also draw views and other nodes without computation");
   command
-      .add_option("--around", request.around, "Draw what is near a node (n12), value (%7), module, parameter, operator")
+      .add_option("--around", request.around,
+                  "Draw the neighbourhood of a node (n12), value (%7), module, parameter or operator")
       ->type_name("NODE");
-  add_number(command, "--radius", request.radius, 0, "With --around: steps along tensors, either way");
-  command.add_option("--path", request.path, "Draw the ways of tensors from one to the other")
+  add_number(command, "--radius", request.radius, 0, "With --around: maximum distance in edges, in both directions");
+  command.add_option("--path", request.path, "Draw the dataflow paths from one to the other")
       ->type_name("FROM TO")
       ->expected(2);
-  command.add_option("--diff", request.before, "Mark what differs from this saved graph: added, removed, changed")
+  command.add_option("--diff", request.before, "Highlight differences from this saved graph: added, removed, changed")
       ->type_name("BEFORE");
   add_number(command, "--boxes", request.boxes, 0,
-             "Boxes in all before modules close (default: 250 of SVG, 3000 of DOT; 0: any number)");
-  add_number(command, "--rows", request.rows, 0, "Boxes below one another before it folds further (0: any number)");
+             "Maximum boxes before modules are collapsed (default: 250 in SVG, 3000 in DOT; 0: no limit)");
+  add_number(command, "--rows", request.rows, 0, "Maximum boxes in a column before more is folded (0: no limit)");
 }
 
 void add_options(CLI::App& command, DrawRequest& request) {
@@ -149,16 +151,16 @@ void add_options(CLI::App& command, DrawRequest& request) {
   begin_group(command, kOutput);
   command
       .add_option("-o,--output", request.output,
-                  "NAME.svg, a picture; NAME.dot, for Graphviz; NAME.html, a page (default: DOT to stdout)")
+                  "NAME.svg, NAME.dot (Graphviz) or NAME.html (interactive page) (default: DOT to stdout)")
       ->check([](const std::string& text) {
         const bool known = text.ends_with(".svg") || text.ends_with(".dot") || text.ends_with(".html");
-        return known ? std::string() : "'" + text + "' does not say what is wanted: end it with .svg, .dot or .html";
+        return known ? std::string() : "'" + text + "' has no known format; end it with .svg, .dot or .html";
       });
   command
       .add_option("--color", request.color,
                   "operator, flops, bytes, allocated, memory, time, device, phase, module; or FILE[:COLUMN]")
       ->capture_default_str();
-  command.add_option("--title", request.title, "Title of a page (default: the model, or the file)");
+  command.add_option("--title", request.title, "Title of the HTML page (default: the model or file)");
   add_picture_options(command, request);
   command.footer(
       "Examples:\n"

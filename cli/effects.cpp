@@ -10,8 +10,8 @@
 namespace shadowgraph::cli {
 namespace {
 
-constexpr std::array kOfTraining{"--optimizer",   "--steady-state", "--accumulate", "--clip-grad-norm",
-                                 "--grad-scaler", "--ema",          "--zero-grads"};
+constexpr std::array kTrainingOptions{"--optimizer",   "--steady-state", "--accumulate", "--clip-grad-norm",
+                                      "--grad-scaler", "--ema",          "--zero-grads"};
 
 bool is_given(const CLI::App& command, const std::string& name) {
   const CLI::Option* option = command.get_option_no_throw(name);
@@ -22,15 +22,17 @@ bool is_given(const CLI::App& command, const std::string& name) {
   throw CLI::ValidationError(option, why);
 }
 
-// What a capture is told, of a graph that is recorded already.
-void refuse_for_recorded(const CLI::App& command, const CaptureRequest& request) {
+// Rejects options of a capture for a saved graph.
+void refuse_for_saved_graph(const CLI::App& command, const CaptureRequest& request) {
   for (const CLI::Option* option : command.get_options()) {
     const std::string name = option->get_name();
     const bool of_capture = option->get_group() == kModel || option->get_group() == kStep;
-    // Checkpoints are put into a recorded step, too. What code is emitted for is a device of its own.
-    const bool own = name == "--checkpoint" || command.get_name() == "emit";
-    if (option->count() == 0 || own || !(of_capture || name == "--device")) continue;
-    refuse_option(name, fmt::format("has no effect: {} is recorded already", request.source));
+    // Checkpointing also rewrites saved steps, and `emit` moves them to another device.
+    const bool allowed = name == "--checkpoint" || command.get_name() == "emit";
+    if (option->count() == 0 || allowed || !(of_capture || name == "--device")) continue;
+    refuse_option(name,
+                  fmt::format("has no effect: {} is already captured; remove the option, or capture the model again",
+                              request.source));
   }
 }
 
@@ -40,12 +42,12 @@ void refuse_without_effect(const CLI::App& command, const CaptureRequest& reques
   if (request.source.empty()) return;
   std::error_code ignored;
   const bool is_file = std::filesystem::is_regular_file(request.source, ignored);
-  if (is_file && kind_of_source(request.source) == SourceKind::kGraph) return refuse_for_recorded(command, request);
+  if (is_file && kind_of_source(request.source) == SourceKind::kGraph) return refuse_for_saved_graph(command, request);
   if (!request.trains() && !is_given(command, "--what-if")) {
-    for (const char* option : kOfTraining) {
-      if (is_given(command, option)) refuse_option(option, "is of a training step: give --mode train");
+    for (const char* option : kTrainingOptions) {
+      if (is_given(command, option)) refuse_option(option, "applies to training only; add --mode train");
     }
-    if (is_given(command, "--run")) refuse_option("--run", "is of training steps: give --mode train");
+    if (is_given(command, "--run")) refuse_option("--run", "applies to training only; add --mode train");
   }
 }
 

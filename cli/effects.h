@@ -1,5 +1,4 @@
-// Options that change nothing beside the others that are given. They are refused, so that nobody takes an answer for
-// what it is not.
+// Rejects options without effect, so that a result is not mistaken for one that took them into account.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -8,7 +7,7 @@
 
 namespace shadowgraph::cli {
 
-// Asks once the command line is read. Throws CLI::ValidationError that says what to do.
+// Call after parsing the command line. Throws CLI::ValidationError.
 void refuse_without_effect(const CLI::App& command, const CaptureRequest& request);
 
 }  // namespace shadowgraph::cli

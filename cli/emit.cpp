@@ -1,4 +1,4 @@
-// `shadowgraph emit`: code that runs a graph, or the weights that a model starts with.
+// `shadowgraph emit`: generates code from a graph, or writes the initial weights of a model.
 #include <ATen/Context.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -28,7 +28,7 @@ struct EmitRequest {
   CaptureRequest capture;
   std::string output;  // folder for code, file for weights
   Language language = Language::kCpp;
-  std::string name;                    // empty: that of the file
+  std::string name;                    // empty: the file's name
   std::vector<std::string> only;       // "%12", "gradient.*", globs over weights; empty: all
   std::vector<std::string> functions;  // "my::op=callee@header"
   bool autograd = false;
@@ -41,7 +41,7 @@ int emit_code(const CLI::App& command, const EmitRequest& request) {
   CodegenOptions options;
   options.name = request.name.empty() ? std::filesystem::path(request.capture.source).stem().string() : request.name;
   options.autograd = request.autograd;
-  // A capture is on that device already.
+  // A new capture is already on that device.
   if (!loaded.capture_seconds && command.count("--device") > 0) options.device = request.capture.device;
   for (const std::string& text : request.functions) {
     const size_t equals = text.find('=');
@@ -58,14 +58,14 @@ int emit_code(const CLI::App& command, const EmitRequest& request) {
   if (!code.constants_file.empty()) files.push_back(code.constants_file);
   fmt::print("{}: {}; {} functions for {} calls\n", request.output, fmt::join(files, ", "), code.functions, code.calls);
   for (const std::string& library : code.libraries_of) {
-    fmt::print("  the code needs the library that defines the operators of {}\n", library);
+    fmt::print("  requires the library that defines the operators of {}\n", library);
   }
   return 0;
 }
 
-// fnmatch takes an unclosed bracket as the character itself, which nobody means.
+// Rejects unclosed brackets, which fnmatch would match literally.
 void check_glob(const std::string& glob) {
-  if (glob.empty()) throw Error("--only is empty; a pattern such as '*layer.3.*' is wanted");
+  if (glob.empty()) throw Error("--only is empty; give a pattern such as '*layer.3.*'");
   bool escaped = false;
   size_t open = std::string::npos;
   for (size_t i = 0; i < glob.size(); ++i) {
@@ -85,14 +85,14 @@ void check_glob(const std::string& glob) {
   if (escaped) throw Error(fmt::format("--only '{}' ends with a backslash that escapes nothing", glob));
 }
 
-// The model is described, not built: one tensor at a time is computed, with the numbers of the whole model's building.
+// Builds the model with deferred tensors and materializes them one at a time. The values are those of the whole model.
 int emit_weights(const EmitRequest& request) {
   const std::string& model_name = request.capture.source;
   for (const std::string& glob : request.only) check_glob(glob);
   if (kind_of_source(model_name) != SourceKind::kModel) {
-    throw Error(model_name + " is a file, which has its own weights: --weights is of a built-in model");
+    throw Error("--weights requires a built-in model (see 'shadowgraph list models'), not " + model_name);
   }
-  const Progress progress("materialising " + model_name);
+  const Progress progress("materializing " + model_name);
   at::manual_seed(static_cast<uint64_t>(request.seed));
   models::ModelOptions options;
   options.dtype = request.capture.dtype.value_or(c10::kFloat);
@@ -126,7 +126,7 @@ int emit_weights(const EmitRequest& request) {
 
 int emit(const CLI::App& command, const EmitRequest& request) {
   if (!request.weights) {
-    takes_none_of(command, "code, only with --weights", {"--seed"});
+    takes_none_of(command, "code output; add --weights", {"--seed"});
     return emit_code(command, request);
   }
   takes_only(command, "--weights", {"SOURCE", "--only", "--seed", "--dtype", "--output"});
@@ -136,23 +136,25 @@ int emit(const CLI::App& command, const EmitRequest& request) {
 void add_options(CLI::App& command, EmitRequest& request) {
   add_source(command, request.capture);
   add_capture_options(command, request.capture);
-  command.get_option("--device")->description("As of a capture; of a saved graph, every device of it as this one");
-  begin_group(command, "The code");
-  add_choice(command, "--lang", request.language, "cpp: against libtorch alone; python: over torch.ops");
-  command.add_option("--name", request.name, "Of the files and the namespace (default: the source's)");
+  command.get_option("--device")->description("Simulated device, as in capture; a saved graph is moved to this device");
+  begin_group(command, "Code");
+  add_choice(command, "--lang", request.language, "cpp (needs only libtorch) or python (torch.ops)");
+  command.add_option("--name", request.name, "Name of the files and the namespace (default: the source's)");
   add_list(command, "--function", request.functions,
-           "What code calls for your own: my::op=library::callee@header.h, or @module; repeat")
+           "Function to call for a custom operator: my::op=library::callee@header.h, or @module")
       ->check([](const std::string& text) {
         return text.find('=') == text.npos ? "'" + text + "' is not NAME=CALLEE or NAME=CALLEE@FROM" : std::string();
       });
-  command.add_flag("--autograd", request.autograd, "Of a forward graph: code that autograd differentiates");
-  begin_group(command, "The weights");
-  command.add_flag("--weights", request.weights, "Initial weights of a built-in model instead, for torch.load");
+  command.add_flag("--autograd", request.autograd, "Emit differentiable code (forward graphs only)");
+  begin_group(command, "Weights");
+  command.add_flag("--weights", request.weights,
+                   "Write the initial weights of a built-in model instead, for torch.load");
   add_number(command, "--seed", request.seed, 0, "With --weights: torch::manual_seed before the model is built");
   begin_group(command, kOutput);
-  command.add_option("-o,--output", request.output, "Folder for code, made if need be; file for weights")->required();
+  command.add_option("-o,--output", request.output, "Folder for code (created if needed), or file for weights")
+      ->required();
   add_list(command, "--only", request.only,
-           "What this value needs: %12, 'gradient.*'; or weights named 'layers.3.*'; repeat");
+           "Only what computes these values: %12, 'gradient.*'; or weights named 'layers.3.*'");
   command.footer(
       "Examples:\n"
       "  shadowgraph emit gpt2.sg --lang cpp -o gpt2_step\n"

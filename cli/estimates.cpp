@@ -31,7 +31,8 @@ Estimates::Estimates(const EstimateRequest& request, const Graph& graph) {
 
 void Estimates::measure(const Graph& graph) {
   const MeasureReport report = measure_calls(graph, measured_);
-  fmt::print(stderr, "shadowgraph: measured {} distinct calls, {} were known\n", report.measured, report.known);
+  fmt::print(stderr, "shadowgraph: measured {} distinct calls; {} were already measured\n", report.measured,
+             report.known);
   for (const UnmeasuredCall& call : report.left_out) {
     fmt::print(stderr, "shadowgraph: not measured: {} x{}: {}\n", call.op, call.calls, call.reason);
   }
@@ -48,12 +49,12 @@ std::unique_ptr<Profiled> load_and_profile(const CaptureRequest& capture, const 
   result->costs.capture_seconds = loaded.capture_seconds;
   if (!result->costs.communication() && !(request.mesh.empty() && request.interconnect.empty())) {
     throw Error(
-        fmt::format("{} has no effect: the program sends nothing between processes. `shadowgraph shard SOURCE "
-                    "--mesh` lays a step out over devices",
+        fmt::format("{} has no effect: the program has no communication. Use `shadowgraph shard SOURCE --mesh` to "
+                    "shard a step over devices",
                     request.mesh.empty() ? "--interconnect" : "--mesh"));
   }
   if (!request.allocator.empty() && result->costs.device.is_cpu()) {
-    throw Error("--allocator has no effect: the settings are of CUDA's caching allocator, and this runs on the CPU");
+    throw Error("--allocator has no effect: it configures CUDA's caching allocator, and this program runs on the CPU");
   }
   result->title = loaded.capture_seconds ? loaded.name : capture.source;
   return result;

@@ -1,4 +1,4 @@
-// What a profile is told beside the graph: the device's figures, its links, what was measured on this machine.
+// Inputs of a profile besides the graph: device and link specs, and measurements on this machine.
 #pragma once
 
 #include <memory>
@@ -15,18 +15,18 @@
 namespace shadowgraph::cli {
 
 struct EstimateRequest {
-  std::string spec;                   // name of a device or file with its figures; empty: by the graph's device
-  std::string interconnect;           // name or file of links between processes; empty: what is usual around `spec`
+  std::string spec;                   // device name or spec file; empty: by the graph's device
+  std::string interconnect;           // name or file of the links between devices; empty: typical for `spec`
   std::string mesh;                   // "dp=8,tp=4"; empty: none
-  std::string allocator;              // as PYTORCH_ALLOC_CONF takes it
-  std::optional<MemoryLimit> memory;  // of the device; if it names one, times are for that, too
-  bool measure = false;               // calls on the CPU that are not known yet
+  std::string allocator;              // as in PYTORCH_ALLOC_CONF
+  std::optional<MemoryLimit> memory;  // of the device; if it names a device, times are estimated for it too
+  bool measure = false;               // measure calls on the CPU that have no measurement yet
 };
 
 class Estimates {
  public:
   Estimates(const EstimateRequest& request, const Graph& graph);
-  Estimates(const Estimates&) = delete;  // options() point into it
+  Estimates(const Estimates&) = delete;  // options() point into this object
   Estimates& operator=(const Estimates&) = delete;
   const ProfileOptions& options() const { return options_; }
 
@@ -38,17 +38,17 @@ class Estimates {
   Machine machine_;
 };
 
-// A graph, its profile, and what the profile was told. It stays where it is, since the profile points at the others.
+// A graph and its profile. Not movable: the profile refers to the other members.
 struct Profiled {
   LoadedGraph loaded;
   std::unique_ptr<Estimates> estimates;
   Profile costs;
-  std::string title;  // what a reader knows it by: the model, or the file that it was read from
+  std::string title;  // name of the model or of the file it was read from
 };
 
 // Loads, verifies and profiles a source.
 std::unique_ptr<Profiled> load_and_profile(const CaptureRequest& capture, const EstimateRequest& request);
-// Writes the page and says on stderr how large it is.
+// Writes the HTML page and prints its size to stderr.
 void write_page(const std::string& path, const Profiled& profiled, const HtmlOptions& options);
 
 }  // namespace shadowgraph::cli

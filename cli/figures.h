@@ -1,4 +1,4 @@
-// The figures of a profile as its JSON has them: of a file (profile.json), or of to_json(Profile).
+// Reads metrics from the JSON of a profile: profile.json or to_json(Profile).
 #pragma once
 
 #include <map>
@@ -10,20 +10,20 @@
 
 namespace shadowgraph::cli {
 
-// Figures by name, as far as a profile has them. What is there and of another type is refused with ParseError.
+// Metrics by name, where present. Throws ParseError for values of another type.
 class Figures {
  public:
   using Table = std::map<std::string, double>;
 
-  // `name` is of the file or graph, for messages. Refers to both.
+  // `name` of the file or graph is used in messages. Keeps references to both arguments.
   Figures(const nlohmann::json& profile, std::string_view name) : profile_(profile, name) {}
 
-  // "peak/bytes": by the names of members.
+  // Value at a path of member names, such as "peak/bytes".
   std::optional<double> at(std::string_view path) const;
-  // Sums of the modules' tree by path.
+  // Metrics of the module tree by path.
   std::map<std::string, Table> modules() const;
   Table operators() const;
-  // Bytes alive at the peak by who made them.
+  // Bytes alive at the peak by origin.
   Table at_peak() const;
 
  private:

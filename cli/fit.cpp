@@ -1,5 +1,5 @@
-// `shadowgraph fit`: the largest batch, the longest sequence or context (--mode decode) that a device's memory holds.
-// Or a table over a range of batches; or what an engine serves (--mode serve).
+// `shadowgraph fit`: finds the largest batch, or the longest sequence or context (--mode decode), that fits in memory.
+// Also prints tables over ranges of sizes, and simulates serving engines (--mode serve).
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -23,7 +23,7 @@
 namespace shadowgraph::cli {
 namespace {
 
-// What --mode serve takes beside a spec, a context and a memory.
+// Options of --mode serve, except spec, context and memory.
 struct ServeRequest {
   ServingOptions engine;
   std::optional<std::string> weights;
@@ -35,14 +35,13 @@ struct ServeRequest {
 struct FitRequest {
   CaptureRequest capture{.mode = CaptureMode::kTrain};
   std::optional<MemoryLimit> memory;
-  std::string
-      spec;  // device that times are of, and whose memory it is unless one is given; empty: as `memory`, or h100
-  BoundedBytes by = BoundedBytes::kDevice;
-  std::string allocator;                 // as PYTORCH_ALLOC_CONF takes it
-  std::optional<SizeRange> batches;      // --batch 1..512: a table over these instead of a search
-  std::optional<int64_t> longest_from;   // --seq 1Ki..: the sequence is looked for, from here on, at the batch given
-  std::optional<SizeRange> seqs;         // --seq 512..8Ki: of a table, with `batches`
-  std::vector<std::string> checkpoints;  // policies tried besides none: "auto", "layers.*"
+  std::string spec;  // device for times and, unless `memory` is given, memory; empty: the device of `memory`, or h100
+  MemoryMetric by = MemoryMetric::kDevice;
+  std::string allocator;                 // as in PYTORCH_ALLOC_CONF
+  std::optional<SizeRange> batches;      // --batch 1..512: prints a table instead of searching
+  std::optional<int64_t> longest_from;   // --seq 1Ki..: searches for the longest sequence from here on
+  std::optional<SizeRange> seqs;         // --seq 512..8Ki: prints a table, with `batches`
+  std::vector<std::string> checkpoints;  // checkpointing policies to try besides none: "auto", "layers.*"
   ServeRequest serve;
   bool json = false;
 };
@@ -53,20 +52,20 @@ struct Probe {
   int64_t held = 0;  // bytes
   int64_t peak = 0;  // live bytes
   int64_t flops = 0;
-  double seconds = 0;  // of a step; 0: no times
+  double seconds = 0;  // per step; 0: unknown
   std::optional<CacheInfo> cache;
 };
 
-bool looks_for_context(const FitRequest& request) {
+bool searches_context(const FitRequest& request) {
   return request.capture.mode == CaptureMode::kDecode && request.capture.context == 0;
 }
 
 const char* name_of_size(const FitRequest& request) {
-  if (looks_for_context(request)) return "context";
+  if (searches_context(request)) return "context";
   return request.longest_from ? "seq" : "batch";
 }
 
-// Tries sizes of one program with one checkpoint policy.
+// Searches the sizes of one program with one checkpointing policy.
 class Fitting {
  public:
   Fitting(const FitRequest& request, std::string checkpoint) : request_(request), checkpoint_(std::move(checkpoint)) {
@@ -77,20 +76,20 @@ class Fitting {
       options_.spec = &*spec_;
       options_.memory.assumptions = DeviceAssumptions::of(*spec_);
     }
-    // A grown cache leaves free blocks that are a little too small for the next tokens. Where they are in the way, the
-    // allocator gives them back and tries again, as on a device of this memory.
-    if (looks_for_context(request) && request.by != BoundedBytes::kLive) {
+    // A growing cache leaves cached blocks that are slightly too small to be reused. With a capacity, the simulated
+    // allocator frees them and retries when memory runs out, as on the device.
+    if (searches_context(request) && request.by != MemoryMetric::kLive) {
       options_.memory.capacity =
-          request.memory->bytes + (request.by == BoundedBytes::kReserved ? options_.memory.assumptions.context : 0);
+          request.memory->bytes + (request.by == MemoryMetric::kReserved ? options_.memory.assumptions.context : 0);
     }
   }
 
-  // The largest that fits, of sizes from `least` on. Empty if that does not.
+  // Returns the largest size >= `least` that fits; empty if `least` does not fit.
   std::optional<Probe> largest(int64_t least) {
     std::optional<Probe> best = probe(least);
     if (!best || !best->fits) return std::nullopt;
     int64_t step = std::max<int64_t>(1, least);
-    int64_t beyond = 0;  // the least size known not to do
+    int64_t beyond = 0;  // the smallest size known not to fit
     while (beyond == 0 && best->size < kMost) {
       const auto next = probe(best->size + step);
       if (next && next->fits) {
@@ -112,16 +111,16 @@ class Fitting {
   }
 
   int captures = 0;
-  std::string limit;  // why larger sizes were not tried, if it was not memory
+  std::string limit;  // why larger sizes were not possible, if not for memory
 
  private:
   static constexpr int64_t kMost = int64_t{1} << 24;
 
-  // Empty if the program does not exist at this size.
+  // Returns empty if the program cannot be captured at this size.
   std::optional<Probe> probe(int64_t size) {
     CaptureRequest at = request_.capture;
-    (looks_for_context(request_) ? at.context : request_.longest_from ? at.seq : at.batch) = size;
-    // What a first step with gradients that stay leaves to the next is not in that step alone.
+    (searches_context(request_) ? at.context : request_.longest_from ? at.seq : at.batch) = size;
+    // The first step does not show the gradients that stay allocated for the second.
     if (at.training.zero_grads) at.steady_state = true;
     at.checkpoint = checkpoint_;
     std::optional<LoadedGraph> loaded;
@@ -146,9 +145,9 @@ class Fitting {
   }
 
   int64_t held(const Profile& costs) const {
-    if (request_.by == BoundedBytes::kLive) return costs.leading_peak().bytes;
+    if (request_.by == MemoryMetric::kLive) return costs.leading_peak().bytes;
     if (!costs.device_memory) return std::max(costs.peak_with_scratch.bytes, costs.leading_peak().bytes);
-    return request_.by == BoundedBytes::kReserved ? costs.device_memory->reserved_peak
+    return request_.by == MemoryMetric::kReserved ? costs.device_memory->reserved_peak
                                                   : costs.device_memory->footprint();
   }
 
@@ -180,9 +179,9 @@ void print_row(const std::string& policy, const Fitting& fitting, const Probe& b
   fmt::print("{:<16} {:>8} {:>12} {:>12} {:>12} {:>12}  {} captures\n", policy, best.size, human_bytes(best.held),
              human_bytes(best.peak), human_count(best.flops), best.seconds > 0 ? human_seconds(best.seconds) : "-",
              fitting.captures);
-  if (!fitting.limit.empty()) fmt::print("{:<16} {:>8} no larger one: {}\n", "", "", fitting.limit);
+  if (!fitting.limit.empty()) fmt::print("{:<16} {:>8} limited by: {}\n", "", "", fitting.limit);
   if (!best.cache) return;
-  fmt::print("{:<16} {:>8} {} bytes a token and sequence, {} in all{}\n", "", "",
+  fmt::print("{:<16} {:>8} KV cache: {} bytes per token and sequence, {} in total{}\n", "", "",
              exact_count(best.cache->bytes_per_token), human_bytes(best.cache->bytes),
              best.cache->context > best.cache->positions
                  ? fmt::format("; the model was trained on {} positions", exact_count(best.cache->positions))
@@ -191,37 +190,36 @@ void print_row(const std::string& policy, const Fitting& fitting, const Probe& b
 
 std::string of_device(const MemoryLimit& memory) { return memory.device.empty() ? "" : " (" + memory.title + ")"; }
 
-// Sizes of a file are those that its inputs name.
+// Checks that the source can be captured at other sizes: the input specs must name them.
 void check_source(const FitRequest& request) {
   const SourceKind kind = kind_of_source(request.capture.source);
   if (kind == SourceKind::kGraph) {
-    throw Error(request.capture.source +
-                " is a recorded graph, of one size: fit captures at other sizes, of a model or "
-                "a program");
+    throw Error("fit captures several sizes and needs a model; " + request.capture.source +
+                " is a saved graph with fixed sizes");
   }
   const bool other_batches = request.batches || !request.longest_from;
   if (other_batches && !has_size(request.capture, "batch")) {
     throw Error(request.capture.source +
-                ": fit changes the batch: say where it is in its inputs, --input 'f32[batch,3,224,224]'");
+                ": fit varies the batch size; mark it in the input specs: --input 'f32[batch,3,224,224]'");
   }
   if ((request.seqs || request.longest_from) && !has_size(request.capture, "seq")) {
     throw Error(request.capture.source +
-                ": fit changes the sequence: say where it is in its inputs, --input 'i64[batch,seq]'");
+                ": fit varies the sequence length; mark it in the input specs: --input 'i64[batch,seq]'");
   }
 }
 
 void check_search(const FitRequest& request) {
   check_source(request);
-  if (looks_for_context(request) && request.longest_from) {
-    throw Error("--mode decode looks for the longest context; it takes no --seq");
+  if (searches_context(request) && request.longest_from) {
+    throw Error("--mode decode searches for the longest context; remove --seq");
   }
-  if (request.by == BoundedBytes::kReserved && request.capture.device.is_cpu()) {
-    throw Error("--by reserved: a CPU has no caching allocator; --by live, or --device cuda");
+  if (request.by == MemoryMetric::kReserved && request.capture.device.is_cpu()) {
+    throw Error("--by reserved: a CPU has no caching allocator; use --by live, or --device cuda");
   }
 }
 
-// Captures at every size that is tried, at most some thirty; the answer is one of them, so nothing is extrapolated.
-// On a CPU, which reserves nothing, the bytes are the peak with what is known of scratch, or live bytes.
+// Captures every size that is tried, about thirty at most; the result is one of them, so nothing is extrapolated. On a
+// CPU, which has no caching allocator, bytes are the peak including known scratch memory, or live bytes.
 int search(const FitRequest& request) {
   check_search(request);
   const char* what = name_of_size(request);
@@ -232,12 +230,12 @@ int search(const FitRequest& request) {
   }
   auto list = nlohmann::json::array();
   if (!request.json) {
-    fmt::print("{} of memory{}: what fits, {}\n", human_bytes(request.memory->bytes), of_device(*request.memory),
-               request.by == BoundedBytes::kDevice ? "with allocator and context"
-               : request.by == BoundedBytes::kLive ? "live tensors alone"
-                                                   : "as the allocator reserves");
+    fmt::print("{} of memory{}, counting {}\n", human_bytes(request.memory->bytes), of_device(*request.memory),
+               request.by == MemoryMetric::kDevice ? "allocator and CUDA context"
+               : request.by == MemoryMetric::kLive ? "live tensors only"
+                                                   : "bytes reserved by the allocator");
     fmt::print("{:<16} {:>8} {:>12} {:>12} {:>12} {:>12}\n", "CHECKPOINTS", what,
-               request.by == BoundedBytes::kDevice ? "on device" : to_string(request.by), "live peak", "FLOPs a step",
+               request.by == MemoryMetric::kDevice ? "on device" : to_string(request.by), "live peak", "FLOPs a step",
                "time a step");
   }
   bool any = false;
@@ -254,11 +252,11 @@ int search(const FitRequest& request) {
     } else if (best) {
       print_row(name, fitting, *best);
     } else {
-      fmt::print("{:<16} {:>8}  not even {} {} fits\n", name, "-", what, least);
+      fmt::print("{:<16} {:>8}  {} {} does not fit\n", name, "-", what, least);
     }
   }
   if (request.json) {
-    nlohmann::json answer = list.front();  // without checkpoints, or with those asked for
+    nlohmann::json answer = list.front();  // the policy of --checkpoint, or none
     answer["memory_bytes"] = request.memory->bytes;
     if (!request.memory->device.empty()) answer["device"] = request.memory->device;
     answer["by"] = to_string(request.by);
@@ -267,17 +265,17 @@ int search(const FitRequest& request) {
     print_text(json_text(answer));
   }
   if (any) return 0;
-  throw Error(fmt::format("{} does not fit into {} at {} {}", request.capture.source,
+  throw Error(fmt::format("{} does not fit in {} with {} {}", request.capture.source,
                           human_bytes(request.memory->bytes), what, least));
 }
 
 int sweep(const CLI::App& command, const FitRequest& request) {
   takes_none_of(command, "--batch A..B", {"--with-checkpoint", "--spec"});
   check_source(request);
-  const bool asked = command.count("--by") > 0;
-  if (asked && !request.memory) throw Error("--by says which bytes --memory is of: give --memory, too");
-  // A CPU has live bytes alone.
-  const BoundedBytes by = !asked && request.capture.device.is_cpu() ? BoundedBytes::kLive : request.by;
+  const bool by_given = command.count("--by") > 0;
+  if (by_given && !request.memory) throw Error("--by requires --memory");
+  // A CPU has only live bytes.
+  const MemoryMetric by = !by_given && request.capture.device.is_cpu() ? MemoryMetric::kLive : request.by;
   sweep_batches(request.capture, {*request.batches, request.memory, by, request.allocator, request.json});
   return 0;
 }
@@ -289,7 +287,7 @@ int grid(const CLI::App& command, const FitRequest& request) {
   SizeGridRequest sizes{.batches = doubling_sizes(request.batches->first, request.batches->last),
                         .seqs = doubling_sizes(request.seqs->first, request.seqs->last),
                         .memory = *request.memory,
-                        .by = live ? BoundedBytes::kLive : request.by,
+                        .by = live ? MemoryMetric::kLive : request.by,
                         .allocator = AllocatorSettings::parse(request.allocator),
                         .device = request.capture.device};
   const auto capture = [&](int64_t batch, int64_t seq) {
@@ -299,7 +297,7 @@ int grid(const CLI::App& command, const FitRequest& request) {
     return load(at).graph;
   };
   const SizeGrid found = [&] {
-    const Progress progress("looking for what fits");
+    const Progress progress("looking for sizes that fit");
     return SizeGrid::of(capture, sizes);
   }();
   if (request.json) {
@@ -313,13 +311,13 @@ int grid(const CLI::App& command, const FitRequest& request) {
   return 0;
 }
 
-// The memory of the device that times are asked for, if no other is given.
+// Fills in the memory of the --spec device if --memory was not given.
 FitRequest with_memory(const FitRequest& request) {
-  FitRequest asked = request;
-  if (asked.memory || asked.spec.empty()) return asked;
-  asked.memory = Machine::find(asked.spec).memory;
-  if (!asked.memory) throw Error("--spec " + asked.spec + " has no figure of its memory: give --memory");
-  return asked;
+  FitRequest fitted = request;
+  if (fitted.memory || fitted.spec.empty()) return fitted;
+  fitted.memory = Machine::find(fitted.spec).memory;
+  if (!fitted.memory) throw Error("--spec " + fitted.spec + " has no memory size; add --memory");
+  return fitted;
 }
 
 const std::string& kServing = ServingOptions::table().rows().front().group;
@@ -329,26 +327,26 @@ int serve(const CLI::App& command, const FitRequest& request) {
              {"SOURCE", "--mode", "--spec", "--memory", "--context", "--dtype", "--debug", "--json", kServing});
   const CaptureRequest& capture = request.capture;
   if (kind_of_source(capture.source) != SourceKind::kPython) {
-    throw Error("--mode serve is of models in Python: hf:CONFIG.json or some.module:factory. For " + capture.source +
-                " --mode decode says the longest context of a batch");
+    throw Error("--mode serve requires a Python model (hf:CONFIG.json or some.module:factory), not " + capture.source +
+                "; use --mode decode to find its longest context");
   }
   if (capture.context == 0) throw CLI::RequiredError("--context");
   const std::string device = !request.spec.empty() || !request.memory ? request.spec : request.memory->device;
-  if (device.empty()) throw Error("which device serves? Give --spec: l4, h100, ...");
-  const ServeRequest& asked = request.serve;
+  if (device.empty()) throw Error("--mode serve requires a device; add --spec, for example --spec l4");
+  const ServeRequest& serve_options = request.serve;
   nlohmann::json keep;
-  if (!asked.keep.empty()) keep = asked.keep;
+  if (!serve_options.keep.empty()) keep = serve_options.keep;
   nlohmann::json weights;
-  if (asked.weights) weights = *asked.weights == "none" ? "" : *asked.weights;
+  if (serve_options.weights) weights = *serve_options.weights == "none" ? "" : *serve_options.weights;
   nlohmann::json how{{"spec", device},
                      {"context", capture.context},
                      {"weights", weights},
                      {"keep", keep},
-                     {"tensor_parallel", asked.devices},
+                     {"tensor_parallel", serve_options.devices},
                      {"memory", request.memory ? request.memory->bytes : 0},
-                     {"interconnect", asked.interconnect}};
-  for (const auto& row : ServingOptions::table().rows()) how[row.name] = row.json(row.print(asked.engine));
-  const Serving answer = needed_python(capture.source + " is a model in Python")
+                     {"interconnect", serve_options.interconnect}};
+  for (const auto& row : ServingOptions::table().rows()) how[row.name] = row.json(row.print(serve_options.engine));
+  const Serving answer = needed_python(capture.source + " is a Python model")
                              .serve({{"source", capture.source},
                                      {"debug", capture.debug},
                                      {"dtype", capture.dtype ? nlohmann::json(dtype_name(*capture.dtype)) : nullptr},
@@ -361,20 +359,20 @@ int fit(const CLI::App& command, const FitRequest& request) {
   if (request.capture.mode == CaptureMode::kServe) return serve(command, request);
   for (const CLI::Option* option : command.get_options()) {
     if (option->count() == 0 || option->get_group() != kServing) continue;
-    throw CLI::ValidationError(option->get_name(), "is of an engine: give --mode serve");
+    throw CLI::ValidationError(option->get_name(), "requires --mode serve");
   }
   if (request.batches && !request.seqs && !request.longest_from) return sweep(command, request);
-  FitRequest asked = with_memory(request);
-  if (!asked.memory) throw CLI::RequiredError("--memory");
-  if (asked.longest_from && asked.batches) {  // "1k..": as far as a table goes
-    asked.seqs = SizeRange{.first = *asked.longest_from, .last = *asked.longest_from * 64};
+  FitRequest completed = with_memory(request);
+  if (!completed.memory) throw CLI::RequiredError("--memory or --spec");
+  if (completed.longest_from && completed.batches) {  // "1k.." in a table
+    completed.seqs = SizeRange{.first = *completed.longest_from, .last = *completed.longest_from * 64};
   }
-  if (!asked.seqs) return search(asked);
-  if (!asked.batches) asked.batches = SizeRange{.first = 1, .last = 64};
-  return grid(command, asked);
+  if (!completed.seqs) return search(completed);
+  if (!completed.batches) completed.batches = SizeRange{.first = 1, .last = 64};
+  return grid(command, completed);
 }
 
-// "512..8k".
+// Parses "512..8k".
 std::optional<SizeRange> sequence_range(const std::string& text) {
   const size_t dots = text.find("..");
   if (dots == text.npos) return std::nullopt;
@@ -393,9 +391,12 @@ void add_ranges(CLI::App& command, FitRequest& request) {
             request.batches = parse_size_range(text);
             if (!request.batches) request.capture.batch = std::stoll(text);
           },
-          "With --seq 1Ki..: the batch; or a range, 1..512 or 8..512:8: a row for each of them")
-      ->check(
-          [](const std::string& text) { return parse_size_range(text) ? std::string() : whole_number_from(1)(text); });
+          "Batch size, with --seq 1Ki..; or a range to tabulate: 1..512, 8..512:8")
+      ->check([](const std::string& text) {
+        if (parse_size_range(text)) return std::string();
+        return text.find("..") == text.npos ? whole_number_from(1)(text)
+                                            : "'" + text + "' is not a range such as 1..512 or 8..512:8";
+      });
   command
       .add_option_function<std::string>(
           "--seq",
@@ -407,21 +408,21 @@ void add_ranges(CLI::App& command, FitRequest& request) {
               request.capture.seq = *parse_count(text);
             }
           },
-          "Sequence length; 1k.. for the longest from there on; 512..8k: a table, with --batch A..B")
+          "Sequence length; 1k.. finds the longest; 512..8k tabulates, with --batch A..B")
       ->check([](const std::string& text) {
         const bool open = text.ends_with("..") && parse_count(text.substr(0, text.size() - 2));
         if (open || parse_count(text) || sequence_range(text)) return std::string();
-        return "'" + text + "' is neither a length such as 512 or 1k nor a range such as 1k.. or 512..8k";
+        return "'" + text + "' is not a length such as 512 or 1k, or a range such as 1k.. or 512..8k";
       });
 }
 
 void add_serving_options(CLI::App& command, ServeRequest& request) {
   cli::add_options(command, request.engine, ServingOptions::table());
   command.add_option("--weights", request.weights,
-                     "How parameters are stored: awq, gptq:group=32, none, ... (as the configuration says)");
+                     "Quantization of weights: awq, gptq:group=32, none, ... (default: the configuration's)");
   add_list(command, "--keep", request.keep,
-           "Parameters that stay as made: parts of names, or patterns (the output layer); repeat");
-  add_number(command, "--tp", request.devices, 1, "Devices that share each layer");
+           "Parameters to leave unquantized: substrings or patterns (default: the output layer)");
+  add_number(command, "--tp", request.devices, 1, "Tensor-parallel degree");
   add_interconnect_option(command, request.interconnect);
 }
 
@@ -429,16 +430,16 @@ void add_options(CLI::App& command, FitRequest& request) {
   add_source(command, request.capture, "Built-in model, .pt or .pt2 file, some.module:factory or hf:CONFIG.json");
   add_ranges(command, request);
   add_capture_options_but_sizes(command, request.capture);
-  add_memory(command, request.memory, "Memory of the device: l4, 24GiB (default: that of --spec)");
+  add_memory(command, request.memory, "Device memory: l4, 24GiB (default: that of --spec)");
   add_spec_option(command, request.spec);
   add_field(command, "--by", request.by,
-            "What --memory bounds: live, tensors; reserved, the allocator; device, and context");
+            "Bytes --memory limits: live (tensors), reserved (allocator), device (plus CUDA context)");
   add_allocator_option(command, request.allocator);
   add_serving_options(command, request.serve);
   begin_group(command, kOutput);
   command.add_option("--with-checkpoint", request.checkpoints,
-                     "Also with these modules computed again in backward: auto, 'layers.*'; repeat");
-  command.add_flag("--json", request.json, "As JSON, key batch (or seq, or context)");
+                     "Also try activation checkpointing of these modules: auto, 'layers.*'; repeatable");
+  command.add_flag("--json", request.json, "Print JSON; the result is under batch, seq or context");
   command.footer(
       "Examples:\n"
       "  shadowgraph fit llama3_8b --memory h100 --dtype bf16 --seq 8Ki.. --batch 1\n"

@@ -1,4 +1,4 @@
-// `shadowgraph list`: what there is to name. With kernels, the folder of those made on demand is tidied here, too.
+// `shadowgraph list`: lists models, devices, passes and compiled kernels; also cleans up the kernel cache.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
@@ -29,8 +29,8 @@ struct ListRequest {
   std::optional<int64_t> prune;
   bool clear = false;
   bool operators = false;
-  std::string directory;  // of the kernels; empty: where the library looks
-  bool dry_run = false;   // say what would go
+  std::string directory;  // kernel cache; empty: the library's default
+  bool dry_run = false;   // only report what would be deleted
   bool json = false;
 };
 
@@ -129,7 +129,7 @@ nlohmann::json to_json(const std::string& directory, const std::vector<KernelCac
 
 struct Row {
   int64_t entries = 0;
-  int64_t foreign = 0;  // of another compiler or processor than this one's
+  int64_t foreign = 0;  // for another compiler or processor
   int64_t broken = 0;
   int64_t bytes = 0;
   int64_t last_use = 0;
@@ -137,21 +137,21 @@ struct Row {
 
 void print_row(size_t width, const std::string& name, const Row& row) {
   std::string notes;
-  if (row.foreign > 0) notes = fmt::format("{} of another compiler or processor", row.foreign);
+  if (row.foreign > 0) notes = fmt::format("{} for another compiler or processor", row.foreign);
   if (row.broken > 0) notes += fmt::format("{}{} broken", notes.empty() ? "" : ", ", row.broken);
   print_text(fmt::format("{:<{}}  {:>7} {:>12}  {:<16}  {}\n", name, width, row.entries, human_bytes(row.bytes),
                          row.last_use > 0 ? date_of(row.last_use) : "", notes));
 }
 
-void print_erased(const ListRequest& request, const std::vector<KernelCacheEntry>& erased) {
+void print_deleted(const ListRequest& request, const std::vector<KernelCacheEntry>& deleted) {
   int64_t bytes = 0;
-  for (const KernelCacheEntry& entry : erased) bytes += entry.bytes;
-  const size_t n = erased.size();
+  for (const KernelCacheEntry& entry : deleted) bytes += entry.bytes;
+  const size_t n = deleted.size();
   print_text(fmt::format("{}: {} {} {}, {}\n", directory_of(request), n, n == 1 ? "entry" : "entries",
-                         request.dry_run ? "would be erased" : "erased", human_bytes(bytes)));
+                         request.dry_run ? "would be deleted" : "deleted", human_bytes(bytes)));
 }
 
-// A line an operator: kernels, bytes, last use, how many are broken or of another compiler or processor than this one.
+// Prints a line per operator: kernels, bytes, last use, and how many are broken or for another compiler or processor.
 void list_kernels(const ListRequest& request) {
   const std::string directory = directory_of(request);
   const std::vector<KernelCacheEntry> entries = list_kernel_cache(directory, false);
@@ -186,7 +186,7 @@ void list_kernels(const ListRequest& request) {
   print_row(width, "total", total);
 }
 
-// Compares every library's digest with its manifest. Whether all are whole.
+// Compares every library's digest with its manifest. Returns whether all are intact.
 bool verify_kernels(const ListRequest& request) {
   const std::string directory = directory_of(request);
   const std::vector<KernelCacheEntry> entries = list_kernel_cache(directory, true);
@@ -195,17 +195,17 @@ bool verify_kernels(const ListRequest& request) {
   for (const KernelCacheEntry& entry : entries) {
     if (!entry.problem.empty()) text += fmt::format("{}: {}\n", entry.stem, entry.problem);
   }
-  text += fmt::format("{}: {} of {} {} whole\n", directory, entries.size() - static_cast<size_t>(broken),
+  text += fmt::format("{}: {} of {} {} intact\n", directory, entries.size() - static_cast<size_t>(broken),
                       entries.size(), entries.size() == 1 ? "entry is" : "entries are");
   print_text(request.json ? json_text(to_json(directory, entries)) : text);
   if (broken != 0) {
-    fmt::print(stderr, "shadowgraph: {} of the kernels in {} cannot be used: what is said of each is why\n", broken,
+    fmt::print(stderr, "shadowgraph: {} of the kernels in {} cannot be used, for the reasons printed above\n", broken,
                directory);
   }
   return broken == 0;
 }
 
-// What kernels are made of, and of the rest of libtorch's operators why not: the rest by reason.
+// Prints the operators that can be compiled, and the others grouped by the reason why not.
 void list_operators(bool json) {
   const std::vector<std::string> compiled = compilable_operators();
   const std::map<std::string, std::string> without = operators_without_kernels();
@@ -221,23 +221,23 @@ void list_operators(bool json) {
   }
 }
 
-int tidy_or_list_kernels(const CLI::App& command, const ListRequest& request) {
+int kernels(const CLI::App& command, const ListRequest& request) {
   if (request.verify + request.prune.has_value() + request.clear > 1) {
-    throw CLI::ValidationError("list kernels", "one of --verify, --prune and --clear at a time");
+    throw CLI::ValidationError("list kernels", "give only one of --verify, --prune and --clear at a time");
   }
   if (request.operators) {
     takes_only(command, "--operators", {"WHAT", "--operators", "--json"});
     list_operators(request.json);
     return 0;
   }
-  const bool erases = request.prune || request.clear;
-  if (erases) takes_none_of(command, request.prune ? "--prune" : "--clear", {"--json"});
-  if (!erases && request.dry_run) throw CLI::ValidationError("--dry-run", "is for --prune and --clear");
+  const bool deletes = request.prune || request.clear;
+  if (deletes) takes_none_of(command, request.prune ? "--prune" : "--clear", {"--json"});
+  if (!deletes && request.dry_run) throw CLI::ValidationError("--dry-run", "requires --prune or --clear");
   if (request.verify) return verify_kernels(request) ? 0 : 1;
   if (request.prune) {
-    print_erased(request, prune_kernel_cache(directory_of(request), *request.prune, request.dry_run));
+    print_deleted(request, prune_kernel_cache(directory_of(request), *request.prune, request.dry_run));
   } else if (request.clear) {
-    print_erased(request, clear_kernel_cache(directory_of(request), request.dry_run));
+    print_deleted(request, clear_kernel_cache(directory_of(request), request.dry_run));
   } else {
     list_kernels(request);
   }
@@ -245,7 +245,7 @@ int tidy_or_list_kernels(const CLI::App& command, const ListRequest& request) {
 }
 
 int list(const CLI::App& command, const ListRequest& request) {
-  if (request.what == "kernels") return tidy_or_list_kernels(command, request);
+  if (request.what == "kernels") return kernels(command, request);
   takes_only(command, request.what, {"WHAT", "--json"});
   if (request.what == "models") list_models(request.json);
   if (request.what == "devices") list_devices(request.json);
@@ -257,19 +257,18 @@ void add_options(CLI::App& command, ListRequest& request) {
   command.add_option("WHAT", request.what, "models, devices, passes or kernels")
       ->required()
       ->check(one_of({"models", "devices", "passes", "kernels"}));
-  begin_group(command, "The kernels made on demand");
-  command.add_flag("--operators", request.operators,
-                   "What kernels are made of, and why none is made of libtorch's other operators");
+  begin_group(command, "Compiled kernels (list kernels)");
+  command.add_flag("--operators", request.operators, "List operators that can be compiled, and why the others cannot");
   command.add_flag("--verify", request.verify,
-                   "Compare every library with its manifest (exit code 1: some are broken)");
+                   "Verify every library against its manifest (exit code 1 if any is broken)");
   add_bytes(command, "--prune", request.prune,
-            "Erase what is broken, and what was not used for longest, until this much stays: 1GiB");
-  command.add_flag("--clear", request.clear, "Erase all kernels");
-  command.add_flag("--dry-run", request.dry_run, "With --prune or --clear: say what would go");
+            "Delete broken, then least recently used kernels until this size remains: 1GiB");
+  command.add_flag("--clear", request.clear, "Delete all kernels");
+  command.add_flag("--dry-run", request.dry_run, "With --prune or --clear: only report what would be deleted");
   command.add_option("--dir", request.directory,
-                     "Their folder (default: $SHADOWGRAPH_CACHE, else shadowgraph/ in the user's cache folder)");
+                     "Kernel cache folder (default: $SHADOWGRAPH_CACHE, else shadowgraph/ in the user cache)");
   begin_group(command, kOutput);
-  command.add_flag("--json", request.json, "As JSON, with all figures");
+  command.add_flag("--json", request.json, "Print JSON with all columns");
   command.footer(
       "Examples:\n"
       "  shadowgraph list models\n"

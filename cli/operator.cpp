@@ -1,4 +1,4 @@
-// `shadowgraph operator`: what is known of an operator, from every table, with the places where it stands.
+// `shadowgraph operator`: shows every rule and kernel of an operator with its source location.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 #include "cli/output.h"
 #include "cli/source_options.h"
 #include "cli/verbs.h"
-#include "shadowgraph/profile/operator_card.h"
+#include "shadowgraph/profile/operator_support.h"
 
 namespace shadowgraph::cli {
 namespace {
@@ -20,25 +20,27 @@ struct OperatorRequest {
 };
 
 int show_operator(const OperatorRequest& request) {
-  std::vector<OperatorCard> cards;
-  for (const std::string& name : request.names) std::ranges::move(operator_cards(name), std::back_inserter(cards));
+  std::vector<OperatorSupport> cards;
+  for (const std::string& name : request.names) std::ranges::move(operator_support(name), std::back_inserter(cards));
   if (request.json) {
     print_text(to_json(cards));
     return 0;
   }
   std::string text;
-  for (const OperatorCard& card : cards) text += (text.empty() ? "" : "\n") + to_text(card);
+  for (const OperatorSupport& card : cards) text += (text.empty() ? "" : "\n") + to_text(card);
   text.pop_back();
   print_text(text);
   return 0;
 }
 
 void add_options(CLI::App& command, OperatorRequest& request) {
-  command.add_option("NAME", request.names, "aten::gelu: every overload of it; aten::add.Tensor: that one")->required();
+  command.add_option("NAME", request.names, "Operator: aten::gelu (all overloads) or aten::add.Tensor (one overload)")
+      ->required();
   begin_group(command, kOutput);
-  command.add_flag("--json", request.json, "As JSON: an object for each overload");
+  command.add_flag("--json", request.json, "Print JSON, one object per overload");
   command.footer(
-      "Each line is a table: what it says, and where that stands. A line with '-' says what happens without.\n"
+      "Each line shows one rule or kernel and its source location; '-' marks a missing one and describes the "
+      "fallback.\n"
       "Examples:\n"
       "  shadowgraph operator aten::gelu\n"
       "  shadowgraph operator aten::add.Tensor --json");

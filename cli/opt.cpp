@@ -1,4 +1,4 @@
-// `shadowgraph opt`: a saved graph, rewritten by passes.
+// `shadowgraph opt`: runs passes on a saved graph.
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -25,7 +25,7 @@ struct OptimizeRequest {
 
 int optimize(const OptimizeRequest& request) {
   if (request.json && request.output.empty()) {
-    throw CLI::ValidationError("--json", "stdout cannot hold both the graph and the report; name a file with -o");
+    throw CLI::ValidationError("--json", "requires -o: the graph and the report cannot both go to stdout");
   }
   const Pipeline pipeline = Pipeline::parse(request.passes);
   Graph graph = read_saved_graph(request.file);
@@ -33,7 +33,7 @@ int optimize(const OptimizeRequest& request) {
   {
     const Progress progress("running " + pipeline.text());
     PipelineOptions options = request.unchecked ? PipelineOptions() : PipelineOptions::checked();
-    options.restore_on_error = false;  // nothing is written when a pass fails
+    options.restore_on_error = false;  // the graph is discarded if a pass fails
     report = pipeline.run(graph, options);
   }
   if (request.output.empty()) {
@@ -55,17 +55,18 @@ int optimize(const OptimizeRequest& request) {
 
 void add_options(CLI::App& command, OptimizeRequest& request) {
   command.add_option("GRAPH", request.file, "Saved graph")->required();
-  begin_group(command, "The passes");
-  command.add_option("--pass", request.passes, "In order, with options: dce{random=drop},cse; 'list passes' has all")
+  begin_group(command, "Passes");
+  command
+      .add_option("--pass", request.passes, "Passes in order, with options: dce{random=drop},cse; see 'list passes'")
       ->required();
   command.add_flag("--no-check", request.unchecked, "Do not verify the graph after each pass");
   begin_group(command, kOutput);
-  command.add_option("-o,--output", request.output, "Graph file to write (default: stdout)");
-  command.add_flag("--json", request.json, "The report as JSON; wants -o");
+  command.add_option("-o,--output", request.output, "Write the graph to this file (default: stdout)");
+  command.add_flag("--json", request.json, "Print the report as JSON (requires -o)");
   command.footer(
       "Examples:\n"
       "  shadowgraph opt gpt2.sg --pass canonicalize,cse,dce -o small.sg\n"
-      "  SHADOWGRAPH_DUMP=folder shadowgraph opt gpt2.sg --pass dce    also the graph before and after every pass");
+      "  SHADOWGRAPH_DUMP=folder shadowgraph opt gpt2.sg --pass dce    # also dumps the graph around every pass");
 }
 
 }  // namespace

@@ -15,15 +15,15 @@
 namespace shadowgraph::cli {
 namespace {
 
-// `named_are_fine`: whether the words are those that may be given, or those that may not.
+// `allowed`: whether `words` lists the options that may be given, or those that may not.
 void refuse(const CLI::App& command, std::string_view option, std::initializer_list<std::string_view> words,
-            bool named_are_fine) {
+            bool allowed) {
   for (const CLI::Option* given : command.get_options()) {
     const std::string name = given->get_name();
     if (given->count() == 0 || name == option) continue;
     const bool named =
         std::ranges::any_of(words, [&](std::string_view word) { return word == name || word == given->get_group(); });
-    if (named != named_are_fine) throw CLI::ValidationError(fmt::format("{} is not taken with {}", name, option));
+    if (named != allowed) throw CLI::ValidationError(fmt::format("{} cannot be used with {}", name, option));
   }
 }
 
@@ -42,7 +42,7 @@ CLI::Validator one_of(std::vector<std::string> words) {
   return {[words = std::move(words)](const std::string& text) {
             if (std::ranges::find(words, text) != words.end()) return std::string();
             const std::string near = closest(text, words);
-            return fmt::format("there is no '{}'{}; there are {}", text,
+            return fmt::format("unknown value '{}'{}; expected one of {}", text,
                                near.empty() ? "" : " (did you mean " + near + "?)", fmt::join(words, ", "));
           },
           ""};
@@ -51,26 +51,26 @@ CLI::Validator one_of(std::vector<std::string> words) {
 std::string device_name(const std::string& text) {
   const bool cuda = text == "cuda" || (text.starts_with("cuda:") && text.size() > 5 && text.size() <= 7 &&
                                        text.find_first_not_of("0123456789", 5) == std::string::npos);
-  return text == "cpu" || cuda ? std::string() : "'" + text + "' is not cpu, cuda or cuda:i";
+  return text == "cpu" || cuda ? std::string() : "unknown device '" + text + "'; expected cpu, cuda or cuda:i";
 }
 
 CLI::Option* add_option(CLI::App& command, const Option& option, const ReadWords& read, const ReadWords& check,
-                        const std::vector<std::string>& held) {
+                        const std::vector<std::string>& value) {
   if (!option.group.empty()) command.option_defaults()->group(option.group);
   const std::string name = option.flag();
-  const OptionTakes& takes = option.takes;
+  const OptionDomain& takes = option.takes;
   if (takes.kind == OptionKind::kFlag) {
     return command.add_flag_function(
         name, [read](int64_t) { read({"true"}); }, option.summary);
   }
   const auto set = [name, read, note = takes.note](const std::vector<std::string>& words) {
     for (const std::string& word : words) {
-      const std::string said = note == nullptr ? "" : note(word);
-      if (!said.empty()) fmt::print(stderr, "shadowgraph: {} {}\n", name, said);
+      const std::string text = note == nullptr ? "" : note(word);
+      if (!text.empty()) fmt::print(stderr, "shadowgraph: {} {}\n", name, text);
     }
     read(words);
   };
-  const auto why_not = [check](const std::vector<std::string>& words) {
+  const auto problem = [check](const std::vector<std::string>& words) {
     try {
       check(words);
     } catch (const std::exception& error) {
@@ -84,12 +84,12 @@ CLI::Option* add_option(CLI::App& command, const Option& option, const ReadWords
   if (takes.list) added->take_all();
   if (takes.list && !takes.has_commas) added->delimiter(',');
   if (takes.words.empty()) {
-    added->check([why_not](const std::string& word) { return why_not({word}); });
+    added->check([problem](const std::string& word) { return problem({word}); });
   } else {
     added->check(one_of(takes.words));
   }
   added->type_name(option.placeholder());
-  if (!takes.list && !held.empty() && why_not(held).empty()) added->default_str(held.front());
+  if (!takes.list && !value.empty() && problem(value).empty()) added->default_str(value.front());
   return added;
 }
 

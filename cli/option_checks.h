@@ -1,4 +1,4 @@
-// What an option takes, what is said of text that it does not take, and which options go together.
+// Declares options with their checks, and rejects combinations of options.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -19,18 +19,18 @@
 
 namespace shadowgraph::cli {
 
-// CLI11's own number checks print the whole range of a double.
+// Replaces CLI11's number checks, whose messages print the whole range of a double.
 CLI::Validator whole_number_from(int64_t least);
-// One of these words; CLI11's own check fills the screen of --help with them.
+// Accepts one of the words. CLI11's own check would list all of them in --help.
 CLI::Validator one_of(std::vector<std::string> words);
-// "cpu", "cuda", "cuda:1".
+// Accepts "cpu", "cuda" and "cuda:1". Returns the error message, or "".
 std::string device_name(const std::string& text);
 
-// The option of a row, under the heading of the row. `read` throws Error for words that it does not take; `check` does
-// the same and leaves no trace. `held` is shown as the default.
+// Adds an option in its group of --help. `read` stores the words and throws Error if they are invalid; `check` only
+// validates. `value` is shown as the default.
 using ReadWords = std::function<void(const std::vector<std::string>& words)>;
 CLI::Option* add_option(CLI::App& command, const Option& option, const ReadWords& read, const ReadWords& check,
-                        const std::vector<std::string>& held);
+                        const std::vector<std::string>& value);
 template <class Request>
 CLI::Option* add_option(CLI::App& command, Request& request, const typename OptionTable<Request>::Row& row) {
   return add_option(
@@ -46,17 +46,16 @@ void add_options(CLI::App& command, Request& request, const OptionTable<Request>
   for (const auto& row : table.rows()) add_option(command, request, row);
 }
 
-// One field, by a row of its own. `name` is "--rows". What it holds already is shown as the default, if the option would
-// take it.
+// Adds an option for a single field. `name` is "--rows". The field's value is shown as the default if it is valid.
 template <class T>
-struct Held {
+struct Field {
   T value;
 };
 template <class T>
-CLI::Option* add_field(CLI::App& command, T& value, const OptionTable<Held<T>>& table) {
+CLI::Option* add_field(CLI::App& command, T& value, const OptionTable<Field<T>>& table) {
   const auto& row = table.rows().front();
   const auto check = [read = row.read](const std::vector<std::string>& words) {
-    Held<T> scratch{};
+    Field<T> scratch{};
     read(scratch, words);
     return std::move(scratch.value);
   };
@@ -65,23 +64,23 @@ CLI::Option* add_field(CLI::App& command, T& value, const OptionTable<Held<T>>& 
 }
 template <class T>
 CLI::Option* add_field(CLI::App& command, const std::string& name, T& value, const std::string& description,
-                       OptionTakes takes = {}) {
+                       OptionDomain takes = {}) {
   return add_field(command, value,
-                   OptionTable<Held<T>>().add(name.substr(2), &Held<T>::value, description, std::move(takes)));
+                   OptionTable<Field<T>>().add(name.substr(2), &Field<T>::value, description, std::move(takes)));
 }
 template <class Number>
 void add_number(CLI::App& command, const std::string& name, Number& number, double least,
                 const std::string& description) {
-  add_field(command, name, number, description, {.least = least});
+  add_field(command, name, number, description, {.min = least});
 }
 inline void add_tokens(CLI::App& command, const std::string& name, int64_t& tokens, const std::string& description) {
-  add_field(command, name, tokens, description, {.kind = OptionKind::kCount, .least = 1});
+  add_field(command, name, tokens, description, {.kind = OptionKind::kCount, .min = 1});
 }
 inline void add_bytes(CLI::App& command, const std::string& name, std::optional<int64_t>& bytes,
                       const std::string& description) {
-  add_field(command, name, bytes, description, {.kind = OptionKind::kBytes, .least = 1});
+  add_field(command, name, bytes, description, {.kind = OptionKind::kBytes, .min = 1});
 }
-// May be given several times.
+// An option that may be repeated.
 inline CLI::Option* add_list(CLI::App& command, const std::string& name, std::vector<std::string>& list,
                              const std::string& description) {
   return add_field(command, name, list, description, {.has_commas = true});
@@ -90,29 +89,28 @@ inline void add_choice(CLI::App& command, const std::string& name, std::string& 
                        const std::string& description) {
   add_field(command, name, value, description, {.words = std::move(words)});
 }
-// The same for words that mean values. A value that no word means is not shown.
+// Maps words to values. A default without a word is not shown.
 template <class Value>
 requires(!std::is_same_v<Value, std::string>) void add_choice(
     CLI::App& command, const std::string& name, Value& value,
     std::vector<std::pair<std::string, std::type_identity_t<Value>>> choices, const std::string& description) {
   add_field(command, value,
-            OptionTable<Held<Value>>().words(name.substr(2), &Held<Value>::value, std::move(choices), description));
+            OptionTable<Field<Value>>().words(name.substr(2), &Field<Value>::value, std::move(choices), description));
 }
-// Words of an enum.
 template <NamedEnum E>
 void add_choice(CLI::App& command, const std::string& name, E& value, const std::string& description) {
   add_field(command, name, value, description);
 }
-// The memory of a device, the same in all verbs: a size, or a device's name (MemoryLimit::parse).
+// Adds --memory: a size, or the name of a device (MemoryLimit::parse).
 inline void add_memory(CLI::App& command, std::optional<MemoryLimit>& memory, const std::string& description) {
-  using Memory = Held<std::optional<MemoryLimit>>;
+  using Memory = Field<std::optional<MemoryLimit>>;
   add_field(command, memory,
             OptionTable<Memory>().parsed(
                 "memory", &Memory::value, &MemoryLimit::parse, [](const MemoryLimit& limit) { return limit.title; },
                 description, MemoryLimit::takes()));
 }
 
-// Both refuse, as wrong usage, options that were given beside `option`. Words are names of options and of groups.
+// Reject other options given together with `option`, as wrong usage. `words` are names of options and of groups.
 void takes_only(const CLI::App& command, std::string_view option, std::initializer_list<std::string_view> words);
 void takes_none_of(const CLI::App& command, std::string_view option, std::initializer_list<std::string_view> words);
 

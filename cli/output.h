@@ -1,4 +1,4 @@
-// The answer, on stdout: text and JSON as every subcommand writes them.
+// Prints results to stdout, as text or JSON.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -8,9 +8,9 @@
 
 namespace shadowgraph::cli {
 
-// With a line feed at its end. What a terminal would obey is escaped.
+// Escapes control characters, and ends the text with a line feed.
 void print_text(std::string_view text);
-// Names come from the program and from files: a byte that is not UTF-8, which JSON cannot hold, is replaced.
+// Replaces bytes that are not valid UTF-8, which names from programs and files may contain.
 std::string json_text(const nlohmann::json& json);
 
 }  // namespace shadowgraph::cli

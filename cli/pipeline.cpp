@@ -1,4 +1,4 @@
-// `shadowgraph pipeline`: a step cut into stages, under a schedule, on all ranks: seconds and bytes of each.
+// `shadowgraph pipeline`: simulates a step that is split into pipeline stages: time and memory of every rank.
 #include "shadowgraph/plan/pipeline.h"
 
 #include <fmt/format.h>
@@ -23,8 +23,8 @@ namespace {
 
 struct PipelineRequest {
   CaptureRequest capture{.mode = CaptureMode::kTrain, .steady_state = true};
-  std::string spec;          // device; empty: by the graph's
-  std::string interconnect;  // empty: what is usual around the device
+  std::string spec;          // device; empty: by the graph's device
+  std::string interconnect;  // empty: typical for the device
   std::string allocator;
   PipelineSize size{.ranks = 4, .stages_per_rank = 2, .microbatches = 8};
   std::string schedule = "1f1b";      // a name, or a file
@@ -51,20 +51,20 @@ PipelineStages stages_of(const Graph& step, const PipelineRequest& request, int3
                          const StageOptions& options) {
   if (request.cuts.empty()) return PipelineStages::balanced(step, count, options);
   if (static_cast<int32_t>(request.cuts.size()) + 1 != count) {
-    throw Error(fmt::format("{} stages begin at {} cuts, not at {}: give --cut for the second stage, the third, ..",
-                            count, count - 1, request.cuts.size()));
+    throw Error(fmt::format("{} stages need {} --cut options, one per stage after the first, but {} were given", count,
+                            count - 1, request.cuts.size()));
   }
   return PipelineStages::at_modules(step, request.cuts, options);
 }
 
-// Returns what does not fit, in words; "" if all does.
-std::string too_large(const PipelineRun& run, const std::optional<MemoryLimit>& memory) {
+// Returns a message listing the ranks that need more than `memory`; "" if there are none.
+std::string memory_problem(const PipelineRun& run, const std::optional<MemoryLimit>& memory) {
   if (!memory) return "";
   std::string ranks;
   for (int32_t r = 0; r < run.ranks(); ++r) {
     const int64_t held = std::max(run.rank(r).peak, run.rank(r).reserved_peak);
     if (held > memory->bytes)
-      ranks += fmt::format("{}rank {} holds {}", ranks.empty() ? "" : ", ", r, human_bytes(held));
+      ranks += fmt::format("{}rank {} needs {}", ranks.empty() ? "" : ", ", r, human_bytes(held));
   }
   return ranks.empty() ? "" : fmt::format("does not fit into {}: {}", human_bytes(memory->bytes), ranks);
 }
@@ -87,13 +87,13 @@ void write_traces(const PipelineRun& run, const PipelineRequest& request, const 
   if (request.chakra.empty()) return;
   const Progress progress("writing " + request.chakra);
   const ChakraFiles files =
-      write_chakra(run, request.chakra, {.name = name, .processes_per_stage = request.run.ranks_apart});
+      write_chakra(run, request.chakra, {.name = name, .processes_per_stage = request.run.rank_stride});
   fmt::print(stderr, "{}: {} files, {} nodes, {}\n", request.chakra, files.files, files.nodes,
              human_bytes(files.bytes));
 }
 
 int pipeline(const CLI::App& command, const PipelineRequest& request) {
-  if (!request.capture.trains()) throw Error("a pipeline is cut from a training step: --mode train");
+  if (!request.capture.trains()) throw Error("pipeline requires a training step; use --mode train");
   const PipelineSchedule schedule = schedule_of(command, request);
   const LoadedGraph loaded = load(request.capture);
   const Progress progress("running " + std::to_string(schedule.ranks()) + " ranks of " + loaded.name);
@@ -108,7 +108,7 @@ int pipeline(const CLI::App& command, const PipelineRequest& request) {
   write_files(run, request, loaded.name);
   write_traces(run, request, loaded.name);
   print_text(request.json ? json_text(to_json(run)) : to_text(run));
-  const std::string problem = too_large(run, request.memory);
+  const std::string problem = memory_problem(run, request.memory);
   if (!problem.empty()) throw Error(loaded.name + " " + problem);
   return 0;
 }
@@ -119,26 +119,27 @@ void add_options(CLI::App& command, PipelineRequest& request) {
   add_spec_option(command, request.spec);
   add_interconnect_option(command, request.interconnect);
   add_allocator_option(command, request.allocator);
-  add_memory(command, request.memory, "Memory of a device, l4 or 24GiB: says which ranks need more");
-  begin_group(command, "The pipeline");
+  add_memory(command, request.memory, "Device memory, l4 or 24GiB: fails if a rank needs more");
+  begin_group(command, "Pipeline");
   std::vector<std::string> open = PipelineSchedule::names();
   std::erase_if(open, [](const std::string& name) { return PipelineSchedule::stages_per_rank(name, 0) > 0; });
   command
       .add_option("--schedule", request.schedule,
-                  fmt::format("{}, or PyTorch's CSV", fmt::join(PipelineSchedule::names(), ", ")))
+                  fmt::format("{}, or a PyTorch schedule CSV", fmt::join(PipelineSchedule::names(), ", ")))
       ->capture_default_str();
-  add_number(command, "--ranks", request.size.ranks, 1, "Devices in a row");
-  add_number(command, "--microbatches", request.size.microbatches, 1, "Of a step; --batch is the size of one");
+  add_number(command, "--ranks", request.size.ranks, 1, "Ranks of the pipeline");
+  add_number(command, "--microbatches", request.size.microbatches, 1,
+             "Micro-batches per step; --batch is the size of each");
   add_number(command, "--stages-per-rank", request.size.stages_per_rank, 1,
-             fmt::format("Of {}", fmt::join(open, ", ")));
-  add_list(command, "--cut", request.cuts, "Module at which the next stage begins; repeat (default: balanced)");
+             fmt::format("Stages per rank, for {}", fmt::join(open, ", ")));
+  add_list(command, "--cut", request.cuts,
+           "Module at which the next stage begins; repeatable (default: balanced stages)");
   cli::add_options(command, request.run, PipelineRunOptions::table());
   begin_group(command, kOutput);
   command.add_option("-o,--output", request.output,
-                     "Folder for pipeline.html, .svg, .json, .txt, schedule.csv and trace.json");
-  command.add_option("--chakra", request.chakra,
-                     "Folder for execution traces of MLCommons Chakra, a file a process, for network simulators");
-  command.add_flag("--json", request.json, "As JSON");
+                     "Write pipeline.html, .svg, .json, .txt, schedule.csv and trace.json to this folder");
+  command.add_option("--chakra", request.chakra, "Folder for MLCommons Chakra execution traces, one file per process");
+  command.add_flag("--json", request.json, "Print JSON");
   command.footer(
       "Examples:\n"
       "  shadowgraph pipeline llama3_8b --dtype bf16 --batch 1 --ranks 4 --microbatches 16 -o pipeline\n"

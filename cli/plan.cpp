@@ -1,4 +1,4 @@
-// `shadowgraph plan`: how a model is best trained on a cluster.
+// `shadowgraph plan`: finds the fastest parallelism plan for a cluster.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
@@ -8,7 +8,7 @@
 
 #include "cli/option_checks.h"
 #include "cli/output.h"
-#include "cli/plan_questions.h"
+#include "cli/plan_sweep.h"
 #include "cli/progress.h"
 #include "cli/source_options.h"
 #include "cli/verbs.h"
@@ -25,17 +25,17 @@ namespace {
 struct ClusterOptions {
   CaptureRequest capture{.mode = CaptureMode::kTrain, .dtype = c10::kBFloat16};
   std::string devices;       // "1024xh100"
-  std::string interconnect;  // empty: what is usual around the device
+  std::string interconnect;  // empty: typical for the device
   int64_t tokens = 0;        // of a step
   int64_t samples = 0;       // of a step
   ClusterRequest plan;
   std::string output;  // folder
   bool chakra = false;
   bool json = false;
-  WhatOptions what;
+  SweepOptions what;
 };
 
-// "4194304 (4Mi)" of 4M, if that is a multiple; otherwise empty.
+// "4194304 (4Mi)" for 4M, if that is a multiple of `of`; otherwise empty.
 std::string binary_multiple(int64_t tokens, int64_t of) {
   constexpr std::array kUnits{"", "Ki", "Mi", "Gi", "Ti"};
   size_t power = 0;
@@ -44,7 +44,7 @@ std::string binary_multiple(int64_t tokens, int64_t of) {
   return power > 0 && binary % of == 0 ? fmt::format("{} ({}{})", binary, tokens, kUnits[power]) : "";
 }
 
-// Says which numbers of tokens are near and are whole sequences.
+// Lists nearby numbers of tokens that are multiples of the sequence length.
 std::string nearest_multiples(int64_t tokens, int64_t seq) {
   const int64_t below = tokens / seq * seq;
   std::string text = below > 0 ? fmt::format("{} or {}", below, below + seq) : std::to_string(seq);
@@ -54,27 +54,27 @@ std::string nearest_multiples(int64_t tokens, int64_t seq) {
 
 int64_t batch_of(const ClusterOptions& options) {
   if (options.samples > 0 && options.tokens > 0) {
-    throw CLI::ValidationError("--samples-per-step", "says the same as --tokens-per-step: give one of them");
+    throw CLI::ValidationError("--samples-per-step", "cannot be used with --tokens-per-step; give one of them");
   }
   if (options.samples > 0) return options.samples;
   if (options.tokens == 0) throw CLI::RequiredError("--tokens-per-step or --samples-per-step");
-  if (options.capture.seq == 0) throw CLI::ValidationError("--tokens-per-step", "is of sequences: give --seq");
+  if (options.capture.seq == 0) throw CLI::ValidationError("--tokens-per-step", "requires --seq, the sequence length");
   const int64_t tokens = options.tokens;
   if (tokens % options.capture.seq != 0) {
     throw CLI::ValidationError("--tokens-per-step",
-                               fmt::format("{} tokens are no whole number of sequences of {}; give {}", tokens,
+                               fmt::format("{} tokens is not a multiple of the sequence length {}; use {}", tokens,
                                            options.capture.seq, nearest_multiples(tokens, options.capture.seq)));
   }
   return tokens / options.capture.seq;
 }
 
-// A saved graph has one size of micro-batch, which is asked for if the graph does not say it.
+// A saved graph has a fixed micro-batch size: taken from its metadata, or else required from the user.
 void take_batch_of_graph(const CaptureRequest& step, ClusterRequest& request) {
   if (kind_of_source(step.source) != SourceKind::kGraph) return;
   const std::optional<int64_t> batch = read_saved_graph(step.source).metadata.batch;
   if (request.micro_batch.empty() && batch) request.micro_batch = {*batch};
   if (request.micro_batch.size() != 1 || (batch && request.micro_batch.front() != *batch)) {
-    throw Error(fmt::format("{} is a recorded step of one micro-batch{}: say of how many samples with --micro-batch",
+    throw Error(fmt::format("{} is a saved step with one micro-batch{}; give its number of samples with --micro-batch",
                             step.source, batch ? fmt::format(", of {} samples", *batch) : ""));
   }
 }
@@ -82,7 +82,7 @@ void take_batch_of_graph(const CaptureRequest& step, ClusterRequest& request) {
 Graph capture_step(CaptureRequest request, const StepSize& size) {
   request.batch = size.micro_batch;
   request.layers = size.layers;
-  if (size.attention != AttentionKernel::kDevices) request.attention = size.attention;
+  if (size.attention != AttentionKernel::kDevice) request.attention = size.attention;
   return load(request).graph;
 }
 
@@ -105,18 +105,17 @@ StepSource source_of(const CaptureRequest& step) {
   return source;
 }
 
-// Writes the plan in the words of engines. Gives what a reader should know: engines without a file, and what differs.
-std::string write_engine_files(const PlanAnswer& answer, const StepSource& source,
-                               const std::filesystem::path& folder) {
+// Exports the plan for training frameworks. Returns a summary: files, frameworks without a file, and deviations.
+std::string write_exports(const ClusterPlan& answer, const StepSource& source, const std::filesystem::path& folder) {
   const TrainingPlan& plan = answer.best().plan;
   const Graph step = source.capture({.micro_batch = plan.micro_batch});
-  std::string text = "\nengines:\n";
-  for (const EngineFile& file : engine_files(plan, step,
-                                             {answer.request.sequence, answer.request.batch, answer.request.float8,
-                                              answer.request.state.gradient == 2})) {
+  std::string text = "\nexported files:\n";
+  for (const PlanExport& file : export_plan(plan, step,
+                                            {answer.request.sequence, answer.request.batch, answer.request.float8,
+                                             answer.request.state.gradient == 2})) {
     if (file.why_not.empty()) {
       write_file((folder / file.name).string(), file.text);
-      text += fmt::format("  {:<16} {}\n", file.name, file.engine);
+      text += fmt::format("  {:<16} {}\n", file.name, file.framework);
     } else {
       text += fmt::format("  {:<16} not written: {}\n", file.name, file.why_not);
     }
@@ -125,17 +124,17 @@ std::string write_engine_files(const PlanAnswer& answer, const StepSource& sourc
   return text;
 }
 
-void write_files(const PlanAnswer& answer, const StepSource& source, const ClusterOptions& options) {
+void write_files(const ClusterPlan& answer, const StepSource& source, const ClusterOptions& options) {
   if (options.output.empty()) return;
   const std::filesystem::path folder = options.output;
   std::filesystem::create_directories(folder);
   const auto file = [&](const char* name, const std::string& text) { write_file((folder / name).string(), text); };
-  const std::string engines = write_engine_files(answer, source, folder);
-  fmt::print(stderr, "{}", engines);
-  file("plan.txt", to_text(answer) + engines);
+  const std::string exports = write_exports(answer, source, folder);
+  fmt::print(stderr, "{}", exports);
+  file("plan.txt", to_text(answer) + exports);
   file("report.html", plan_html(answer));
   file("plan.json", json_text(to_json(answer)));
-  if (!answer.best().layouts.empty()) file("layout.json", json_text(nlohmann::json(answer.best().layouts)));
+  if (!answer.best().layouts.empty()) file("parameter_layouts.json", json_text(nlohmann::json(answer.best().layouts)));
   file("pipeline.txt", to_text(answer.best().run));
   file("schedule.csv", answer.best().run.schedule().to_csv());
   file("trace.json", to_chrome_trace(answer.best().run));
@@ -159,10 +158,10 @@ int plan(const ClusterOptions& options) {
   step.steady_state = !request.state.optimizer;
   const StepSource source = source_of(step);
   if (!options.what.what.empty()) {
-    answer_questions(options.what, source, request, options.output, options.json);
+    run_sweeps(options.what, source, request, options.output, options.json);
     return 0;
   }
-  const PlanAnswer answer = plan_training(source, request);
+  const ClusterPlan answer = plan_training(source, request);
   write_files(answer, source, options);
   print_text(options.json ? json_text(to_json(answer)) : to_text(answer));
   return 0;
@@ -170,36 +169,36 @@ int plan(const ClusterOptions& options) {
 
 void add_options(CLI::App& command, ClusterOptions& options) {
   add_source(command, options.capture);
-  begin_group(command, "The cluster");
-  command.add_option("--devices", options.devices, "How many of which device: 1024xh100")->required();
+  begin_group(command, "Cluster");
+  command.add_option("--devices", options.devices, "Number and type of devices: 1024xh100")->required();
   CLI::Option* links = add_interconnect_option(command, options.interconnect);
   command
       .add_option("--topology", options.interconnect,
-                  "The same as a file of levels: NVLink, rail, spine, sites (docs/interconnect.schema.json)")
+                  "Network file with levels such as NVLink, rail, spine, sites (docs/interconnect.schema.json)")
       ->check(CLI::ExistingFile)
       ->excludes(links);
-  begin_group(command, "The step");
+  begin_group(command, "Step");
   add_tokens(command, "--tokens-per-step", options.tokens,
-             "On all devices: 16Mi (of 1,048,576), 16M (of 1,000,000), 512Ki");
-  add_number(command, "--samples-per-step", options.samples, 1, "The same in samples, or sequences");
+             "Global batch in tokens: 16Mi (x 1,048,576), 16M (x 1,000,000), 512Ki");
+  add_number(command, "--samples-per-step", options.samples, 1, "Global batch in samples or sequences");
   add_tokens(command, "--seq", options.capture.seq, "Sequence length of a language model: 8192, 8Ki");
   add_capture_options_named(command, options.capture,
                             {"input", "dtype", "host_reads", "data_sizes", "autocast", "clip_grad_norm", "grad_scaler",
                              "ema", "zero_grads", "debug", "optimizer"});
   cli::add_options(command, options.plan, ClusterRequest::table());
-  add_what_options(command, options.what);
+  add_sweep_options(command, options.what);
   begin_group(command, kOutput);
   command.add_option("-o,--output", options.output,
-                     "Folder for report.html, plan.json, plan.txt, pipeline.txt, schedule.csv, trace.json, and the "
-                     "plan in the words of "
-                     "engines: " +
-                         fmt::format("{}", fmt::join(engine_file_names(), ", ")));
-  command.add_flag("--chakra", options.chakra, "With -o: Chakra traces of one replica, without sums over replicas");
-  command.add_flag("--json", options.json, "As JSON");
+                     "Write report.html, plan.json, plan.txt, pipeline.txt, schedule.csv, trace.json and the plan "
+                     "exported for training frameworks: " +
+                         fmt::format("{}", fmt::join(plan_export_names(), ", ")));
+  command.add_flag("--chakra", options.chakra,
+                   "With -o: also write Chakra traces of one replica, without reductions over replicas");
+  command.add_flag("--json", options.json, "Print JSON");
   command.footer(
       "Examples:\n"
       "  shadowgraph plan llama3_405b --devices 8192xh100 --tokens-per-step 16Mi --seq 8192 -o plan\n"
-      "  shadowgraph plan llama3_405b --devices 1024xh100 --tokens-per-step 16Mi --seq 8192 --what devices,network\n"
+      "  shadowgraph plan llama3_405b --devices 1024xh100 --tokens-per-step 16Mi --seq 8192 --sweep devices,network\n"
       "  shadowgraph plan gpt2_xl --devices 16xa100 --samples-per-step 512 --seq 1024 --micro-batch 4");
 }
 

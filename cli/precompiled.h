@@ -1,4 +1,4 @@
-// What the tool's sources include.
+// Precompiled header of the tool.
 #pragma once
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>

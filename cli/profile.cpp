@@ -1,4 +1,4 @@
-// `shadowgraph profile`: what a program holds, when the peak is, what it costs; and what it would hold otherwise.
+// `shadowgraph profile`: memory, time and FLOPs of a program, and predictions for a changed one.
 #include "shadowgraph/profile/profile.h"
 
 #include <fmt/format.h>
@@ -25,13 +25,13 @@ namespace {
 struct ProfileRequest {
   CaptureRequest capture;
   EstimateRequest estimate;
-  std::vector<std::string> what_if;  // "zero=1"; empty: the program as it is
-  bool run = false;                  // also the first three steps of a training run
+  std::vector<std::string> what_if;  // "zero=1"; empty: no prediction
+  bool run = false;                  // also profile the first three steps of a training run
   std::string folder;                // empty: no files
-  std::vector<std::string> exports;  // files beside the usual three
+  std::vector<std::string> exports;  // additional files in `folder`
   bool json = false;                 // one JSON object on stdout instead of the tables
-  std::string ranks;                 // "all", "0,3": of capture.world processes; empty: rank 0 alone
-  std::string target;                // of the loss of a pipeline's last stage, "i64[32,512]"
+  std::string ranks;                 // "all", "0,3", of capture.world processes; empty: rank 0 only
+  std::string target;                // of the loss in a pipeline's last stage, "i64[32,512]"
   SummaryGrouping group = SummaryGrouping::kModule;
   int depth = 0;
   int rows = 40;
@@ -62,12 +62,12 @@ std::vector<std::string> export_names() {
   return names;
 }
 
-constexpr const char* kProcesses = "Processes of torch.distributed (of a model in Python)";
+constexpr const char* kProcesses = "torch.distributed (Python models only)";
 
-std::string ranks_like(const std::string& text) {
+std::string ranks_problem(const std::string& text) {
   const bool numbers = !text.empty() && text.find_first_not_of("0123456789,") == text.npos && text.front() != ',' &&
                        text.back() != ',' && text.find(",,") == text.npos;
-  return text == "all" || numbers ? "" : "'" + text + "' is neither all nor numbers of ranks such as 0,3";
+  return text == "all" || numbers ? "" : "'" + text + "' is not a list of ranks; expected all, or numbers such as 0,3";
 }
 
 void add_options(CLI::App& command, ProfileRequest& request) {
@@ -75,44 +75,46 @@ void add_options(CLI::App& command, ProfileRequest& request) {
   add_capture_options(command, request.capture);
   add_estimate_options(command, request.estimate);
   command.add_flag("--measure", request.estimate.measure,
-                   "Run each distinct call once on this CPU, for scratch and seconds; kept for next time");
+                   "Measure scratch memory and time of each distinct call on this CPU; results are cached");
   begin_group(command, kOutput);
   command
       .add_option("--what-if", request.what_if,
-                  "What a step would hold with other dtype, optimizer, accumulate, checkpoint, zero, ranks")
+                  "Predict a changed step: dtype, optimizer, accumulate, checkpoint, zero, ranks")
       ->delimiter(',')
       ->type_name("NAME=VALUE,...");
-  command.add_option("-o,--output", request.folder, "Folder for graph.sg, profile.json and report.html");
+  command.add_option("-o,--output", request.folder, "Write graph.sg, profile.json and report.html to this folder");
   command
       .add_option("--export", request.exports,
                   "More files for -o: svg, dot, nodes-csv, storages-csv, trace, snapshot, model-explorer")
       ->delimiter(',')
       ->type_name("NAME,...")
       ->check(one_of(export_names()));
-  command.add_flag("--json", request.json, "One JSON object instead of tables");
-  command.add_flag("--run", request.run, "Also what the first three steps of a training run hold");
-  add_choice(command, "--group", request.group, "Rows of the table: module, composite, operator");
-  add_number(command, "--depth", request.depth, 0, "Module levels in the table (0: what fits)");
-  add_number(command, "--rows", request.rows, 0, "Most rows of the table (0: all)");
+  command.add_flag("--json", request.json, "Print one JSON object instead of tables");
+  command.add_flag("--run", request.run, "Also profile the first three steps of a training run");
+  add_choice(command, "--group", request.group, "Group table rows by module, composite or operator");
+  add_number(command, "--depth", request.depth, 0, "Module levels in the table (0: as many as fit)");
+  add_number(command, "--rows", request.rows, 0, "Maximum rows of the table (0: all)");
   begin_group(command, kProcesses);
-  add_number(command, "--world", request.capture.world, 1, "It is one of so many, rank 0 of them");
-  command.add_option("--ranks", request.ranks, "All of them by role, and what they wait for each other: all, 0,3")
-      ->check(ranks_like);
-  command.add_option("--target", request.target, "Of the loss of a pipeline's last stage: i64[32,512]");
+  add_number(command, "--world", request.capture.world, 1, "Capture rank 0 of this many processes");
+  command
+      .add_option("--ranks", request.ranks,
+                  "Profile these ranks by role, including time spent waiting for each other: all, or 0,3")
+      ->check(ranks_problem);
+  command.add_option("--target", request.target, "Target of the loss in a pipeline's last stage: i64[32,512]");
   command.footer(
       "Examples:\n"
       "  shadowgraph profile resnet50 --mode train --batch 32 -o out/resnet50 --export nodes-csv,trace\n"
       "  shadowgraph profile gpt2 --batch 8 --what-if zero=3,ranks=8,dtype=bf16,optimizer=adamw");
 }
 
-struct KnownChange {
+struct WhatIfChange {
   const char* name;
   CLI::Validator takes;
   void (*apply)(WhatIf& change, const std::string& value);
 };
 
-const std::vector<KnownChange>& known_changes() {
-  static const std::vector<KnownChange> known = {
+const std::vector<WhatIfChange>& what_if_changes() {
+  static const std::vector<WhatIfChange> known = {
       {"dtype", one_of({"bf16", "f16"}),
        [](WhatIf& change, const std::string& value) {
          change.dtype = value == "bf16" ? c10::ScalarType::BFloat16 : c10::ScalarType::Half;
@@ -135,11 +137,12 @@ void apply(const std::string& text, WhatIf& change) {
   const size_t equals = text.find('=');
   const std::string name = text.substr(0, equals);
   std::vector<std::string> names;
-  for (const KnownChange& known : known_changes()) {
+  for (const WhatIfChange& known : what_if_changes()) {
     names.emplace_back(known.name);
     if (name != known.name) continue;
     const std::string value = equals == text.npos ? "" : text.substr(equals + 1);
-    const std::string problem = value.empty() ? "a value is missing" : known.takes(value);
+    const std::string problem =
+        value.empty() ? "the value is missing; give NAME=VALUE, for example zero=1" : known.takes(value);
     if (!problem.empty()) throw CLI::ValidationError("--what-if " + name, problem);
     known.apply(change, value);
     return;
@@ -155,11 +158,11 @@ SummaryOptions summary_options(const ProfileRequest& request) {
   return options;
 }
 
-// Before the work, so that a folder that cannot be made costs nothing.
+// Called before the capture, so that a bad path fails early.
 void make_folder(const std::string& folder) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
-  if (error) throw FileError("cannot make the folder '" + folder + "': " + error.message());
+  if (error) throw FileError("cannot create the folder '" + folder + "': " + error.message());
 }
 
 void write_folder(const std::string& folder, const Profiled& profiled, const nlohmann::json& profile,
@@ -170,9 +173,9 @@ void write_folder(const std::string& folder, const Profiled& profiled, const nlo
   std::vector<std::string> written{"graph.sg", "profile.json", "report.html"};
   for (const Export& each : kExports) {
     if (std::ranges::find(exports, each.name) == exports.end()) continue;
-    // The allocator's events end where it gives up, so a snapshot would not be of the whole step.
+    // The simulated allocator stops when it runs out of memory, so a snapshot would be incomplete.
     if (each.name == std::string("snapshot") && !profiled.costs.out_of_memory.empty()) {
-      fmt::print(stderr, "shadowgraph: no snapshot is written, for the step does not fit\n");
+      fmt::print(stderr, "shadowgraph: no snapshot written: the step does not fit in memory\n");
       continue;
     }
     write_file(folder + "/" + each.file, each.text(profiled));
@@ -184,35 +187,36 @@ void write_folder(const std::string& folder, const Profiled& profiled, const nlo
 int answer_what_if(const CLI::App& command, const ProfileRequest& request) {
   takes_only(command, "--what-if", {"SOURCE", kModel, kStep, "--device", "--json"});
   if (command.count("--mode") > 0 && !request.capture.trains()) {
-    throw CLI::ValidationError("--mode", "--what-if is of a training step: leave --mode out");
+    throw CLI::ValidationError("--mode", "--what-if predicts a training step; remove --mode, or use --mode train");
   }
   CaptureRequest step = request.capture;
   step.mode = CaptureMode::kTrain;
   WhatIf change;
   for (const std::string& text : request.what_if) apply(text, change);
   const LoadedGraph loaded = load(step);
-  const WhatIfAnswer answer = what_if(loaded.graph, change);
+  const WhatIfResult answer = what_if(loaded.graph, change);
   print_text(request.json ? json_text(to_json(answer)) : to_text(answer));
   return 0;
 }
 
-// Ranks of a program of many, each with a report.
+// Profiles several ranks of a distributed program.
 int profile_ranks(const CLI::App& command, const ProfileRequest& request) {
-  if (request.capture.world == 0) throw CLI::ValidationError("--ranks", "is of how many processes? Give --world");
+  if (request.capture.world == 0) throw CLI::ValidationError("--ranks", "requires --world, the number of processes");
   for (const char* option : {"--checkpoint", "--what-if", "--run", "--measure", "--mesh"}) {
     if (command.count(option) > 0) {
-      throw CLI::ValidationError(option, "is of one process: leave --ranks out");
+      throw CLI::ValidationError(option, "applies to a single process; remove --ranks");
     }
   }
   if (kind_of_source(request.capture.source) != SourceKind::kPython) {
-    throw Error("--ranks is of models in Python, some.module:factory or hf:CONFIG.json");
+    throw Error("--ranks requires a Python model (some.module:factory or hf:CONFIG.json), not " +
+                request.capture.source);
   }
   const EstimateRequest& estimate = request.estimate;
   nlohmann::json memory;
   if (estimate.memory) memory = estimate.memory->bytes;
   if (estimate.memory && !estimate.memory->device.empty()) memory = estimate.memory->device;
-  nlohmann::json asked = python_request(request.capture);
-  asked.update({{"spec", estimate.spec},
+  nlohmann::json ranks = python_request(request.capture);
+  ranks.update({{"spec", estimate.spec},
                 {"allocator", estimate.allocator},
                 {"memory", memory},
                 {"interconnect", estimate.interconnect},
@@ -221,14 +225,14 @@ int profile_ranks(const CLI::App& command, const ProfileRequest& request) {
                 {"json", request.json},
                 {"folder", request.folder},
                 {"exports", request.exports}});
-  print_text(needed_python(request.capture.source + " is a model in Python").ask("ranks", asked));
+  print_text(needed_python(request.capture.source + " is a Python model").ask("ranks", ranks));
   return 0;
 }
 
 int profile(const CLI::App& command, const ProfileRequest& request) {
   if (!request.what_if.empty()) return answer_what_if(command, request);
   if (!request.exports.empty() && request.folder.empty()) {
-    throw CLI::ValidationError("--export", "its files go into the folder of -o: name one");
+    throw CLI::ValidationError("--export", "requires an output folder; add -o FOLDER");
   }
   if (request.json) takes_none_of(command, "--json", {"--group", "--depth", "--rows"});
   if (!request.folder.empty()) make_folder(request.folder);
@@ -238,12 +242,12 @@ int profile(const CLI::App& command, const ProfileRequest& request) {
     const LoadedGraph steps = load_run(request.capture, /*steps=*/3);
     profiled->costs.run = RunMemory::of(steps.graph, profiled->estimates->options().memory);
   }
-  nlohmann::json json;  // worked out for whom it is
+  nlohmann::json json;  // computed only if it is written
   if (request.json || !request.folder.empty()) json = to_json(profiled->costs);
   if (request.json) {
     print_text(json_text(json));
   } else {
-    print_text(report_head(profiled->costs) + to_text(profiled->costs.summary(summary_options(request))) + "\n" +
+    print_text(fit_summary(profiled->costs) + to_text(profiled->costs.summary(summary_options(request))) + "\n" +
                to_text(profiled->costs));
   }
   if (!request.folder.empty()) write_folder(request.folder, *profiled, json, request.exports);

@@ -1,4 +1,4 @@
-// Says on stderr what is going on, if it takes more than a second.
+// Prints `what` with the elapsed time to stderr if an operation takes longer than a second.
 #pragma once
 
 #include <condition_variable>

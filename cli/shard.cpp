@@ -1,4 +1,4 @@
-// `shadowgraph shard`: layouts for all tensors of a step on many devices; or an assignment problem from a file.
+// `shadowgraph shard`: plans the layouts of all tensors of a step on a device mesh, or solves an assignment problem.
 #include "shadowgraph/shard/shard.h"
 
 #include <fmt/format.h>
@@ -24,22 +24,22 @@ namespace {
 
 struct ShardRequest {
   CaptureRequest capture{.mode = CaptureMode::kTrain};
-  StepRequest step;  // without what the words below say
+  ShardingRequest step;  // completed by step_request() from the text fields below
   std::string mesh;
-  std::string spec;          // device; empty: by the graph's
-  std::string interconnect;  // empty: what is usual around the device
+  std::string spec;          // device; empty: by the graph's device
+  std::string interconnect;  // empty: typical for the device
   std::string rules;         // file of rules; empty: none
-  std::string answer;        // file of an answer from elsewhere; empty: none
-  std::string output;        // folder for the graph, the plan and a device's graph; file for a solution
-  bool all_ranks = false;    // every device's graph is written there, not that of StepRequest::rank
-  std::string emit_python;   // file of the plan for eager modules; empty: none
-  std::string dot;           // files for a picture of the plan; empty: none
+  std::string solution;      // file of an existing plan; empty: none
+  std::string output;        // folder for the graph, the plan and a rank's graph; with `problem`: solution file
+  bool all_ranks = false;    // write every rank's graph there, not only that of ShardingRequest::rank
+  std::string emit_python;   // file for the plan as Python; empty: none
+  std::string dot;           // files for drawings of the plan; empty: none
   std::string svg;
   int rows = 40;
   bool json = false;
-  std::string problem;   // file of a problem, ours or one of IOPDDL, solved instead of a step
-  double gap = 0;        // of that: relative, good enough
-  int64_t threads = 0;   // 0: as many as the machine has
+  std::string problem;   // problem file, ours or IOPDDL, solved instead of planning a step
+  double gap = 0;        // relative optimality gap for `problem`
+  int64_t threads = 0;   // 0: all cores
   std::string exported;  // file to write the problem to; empty: none
   AssignmentFormat format = AssignmentFormat::kJson;
 };
@@ -49,19 +49,19 @@ void export_problem(const AssignmentProblem& problem, const ShardRequest& reques
   write_file(request.exported, [&](std::ostream& out) { write_assignment(problem, request.format, out); });
 }
 
-// What can be said before a step is captured. It points at `request`.
-StepRequest step_request(const ShardRequest& request) {
-  StepRequest step = request.step;
+// Builds and checks the request before the step is captured. The result refers to `request`.
+ShardingRequest step_request(const ShardRequest& request) {
+  ShardingRequest step = request.step;
   step.mesh = DeviceMesh::parse(request.mesh);
   if (!request.rules.empty()) step.rules.add(read_file(request.rules));
   if (!request.spec.empty()) step.device = DeviceSpec::find(request.spec);
-  step.device_advice = "name some with --spec";
+  step.device_advice = "choose one with --spec (see 'shadowgraph list devices')";
   if (!request.interconnect.empty()) step.links = Interconnect::find(request.interconnect);
-  if (!request.answer.empty()) {
-    step.answer = read_file(request.answer);
-    step.answer_name = request.answer;
+  if (!request.solution.empty()) {
+    step.solution = read_file(request.solution);
+    step.solution_name = request.solution;
   }
-  if (step.recompute && !step.memory) throw Error("--recompute makes a step fit: give --memory");
+  if (step.recompute && !step.memory) throw Error("--recompute requires --memory");
   if (!request.exported.empty()) {
     step.problem = [&request](const ShardingProblem& problem) { export_problem(problem.assignment(), request); };
   }
@@ -69,28 +69,28 @@ StepRequest step_request(const ShardRequest& request) {
   return step;
 }
 
-void draw_plan(const ShardRequest& request, const PlannedStep& planned) {
+void draw_plan(const ShardRequest& request, const Sharding& planned) {
   if (request.dot.empty() && request.svg.empty()) return;
-  const std::string dot = write_dot(view_of_plan(planned.graph, planned.answer.plan, planned.planner()));
+  const std::string dot = write_dot(view_of_plan(planned.graph, planned.result.plan, planned.planner()));
   if (!request.dot.empty()) write_file(request.dot, dot);
   if (!request.svg.empty()) write_file(request.svg, render_svg(dot));
 }
 
-// The plan in the words of torch.distributed.tensor and fully_shard.
-void emit_python(const ShardRequest& request, const PlannedStep& planned, const nlohmann::json& answer) {
+// Exports the plan to Python, for torch.distributed.tensor and fully_shard.
+void emit_python(const ShardRequest& request, const Sharding& planned, const nlohmann::json& answer) {
   if (request.emit_python.empty()) return;
-  const std::string said = python().ask("emit_python", {{"path", request.emit_python},
-                                                        {"graph", to_text(planned.graph, PrintPreset::kCanonical)},
-                                                        {"plan", to_json(planned.answer.plan, planned.graph)},
-                                                        {"by_hand", answer.value("by_hand", "")},
-                                                        {"title", answer["title"]},
-                                                        {"debug", request.capture.debug}});
-  fmt::print(stderr, "{}\n", said);
+  const std::string report = python().ask("emit_python", {{"path", request.emit_python},
+                                                          {"graph", to_text(planned.graph, PrintPreset::kCanonical)},
+                                                          {"plan", to_json(planned.result.plan, planned.graph)},
+                                                          {"parallelism", answer.value("parallelism", "")},
+                                                          {"title", answer["title"]},
+                                                          {"debug", request.capture.debug}});
+  fmt::print(stderr, "{}\n", report);
 }
 
 int shard(const ShardRequest& request) {
-  if (!request.emit_python.empty()) needed_python("--emit-python writes a plan for modules in Python");
-  StepRequest step = step_request(request);
+  if (!request.emit_python.empty()) needed_python("--emit-python writes a plan for Python modules");
+  ShardingRequest step = step_request(request);
   LoadedGraph loaded = load(request.capture);
   const std::filesystem::path folder = request.output;
   const auto write_rank = [&](const ShardedGraph& sharded) {
@@ -98,13 +98,13 @@ int shard(const ShardRequest& request) {
   };
   if (!request.output.empty()) std::filesystem::create_directories(folder);
   if (request.all_ranks && !request.output.empty()) step.each_rank = write_rank;
-  const PlannedStep planned = plan_step(std::move(loaded.graph), step);
+  const Sharding planned = shard_step(std::move(loaded.graph), step);
   const nlohmann::json json = to_json(planned);
   if (!request.output.empty()) {
     write_graph_file((folder / "graph.sg").string(), planned.graph);
-    write_file((folder / "plan.json").string(), json_text(to_json(planned.answer.plan, planned.graph)));
-    write_file((folder / "answer.json").string(), json_text(json));
-    if (!request.all_ranks) write_rank(*planned.answer.rank);
+    write_file((folder / "layouts.json").string(), json_text(to_json(planned.result.plan, planned.graph)));
+    write_file((folder / "sharding.json").string(), json_text(json));
+    if (!request.all_ranks) write_rank(*planned.result.rank);
   }
   draw_plan(request, planned);
   emit_python(request, planned, json);
@@ -121,21 +121,21 @@ std::string quality(const AssignmentSolution& solution, const nlohmann::json& js
                      json["lower_bound"].get<std::string>());
 }
 
-// What another solver's choice costs. Nothing is solved.
-AssignmentSolution solution_of_answer(const AssignmentProblem& problem, const ShardRequest& request) {
-  const GivenChoice given = read_choice(read_file(request.answer), request.answer);
+// Evaluates the choice of another solver, without solving.
+AssignmentSolution imported_solution(const AssignmentProblem& problem, const ShardRequest& request) {
+  const AssignmentChoice given = read_assignment_choice(read_file(request.solution), request.solution);
   const AssignmentCost cost = given.of(problem);
   return {.choice = given.choice,
           .feasible = cost.feasible(),
           .cost = cost.cost,
           .peak = cost.peak,
           .peak_at = cost.peak_at,
-          .why_infeasible = cost.feasible() ? "" : "its usage is above the limit",
+          .why_infeasible = cost.feasible() ? "" : "its memory usage exceeds the limit",
           .stopped = "given"};
 }
 
 int solve_problem(const CLI::App& command, const ShardRequest& request) {
-  takes_only(command, "--problem", {"--output", "--json", "--answer", "The solver"});
+  takes_only(command, "--problem", {"--output", "--json", "--solution", "Solver"});
   const AssignmentProblem problem = [&] {
     try {
       return read_assignment(read_file(request.problem));
@@ -144,8 +144,8 @@ int solve_problem(const CLI::App& command, const ShardRequest& request) {
     }
   }();
   export_problem(problem, request);
-  if (!request.answer.empty()) takes_only(command, "--answer", {"--problem", "--export", "--format", "--json"});
-  // The time is what ends it.
+  if (!request.solution.empty()) takes_only(command, "--solution", {"--problem", "--export", "--format", "--json"});
+  // Only the time limit ends the search.
   const SolveOptions options{.time_limit = command.count("--time-limit") > 0 ? request.step.time_limit : 60,
                              .gap = request.gap,
                              .iterations = std::numeric_limits<int>::max(),
@@ -154,7 +154,7 @@ int solve_problem(const CLI::App& command, const ShardRequest& request) {
                              .solver = request.step.solver,
                              .highs = request.step.highs};
   const AssignmentSolution solution =
-      request.answer.empty() ? solve(problem, options) : solution_of_answer(problem, request);
+      request.solution.empty() ? solve(problem, options) : imported_solution(problem, request);
   const nlohmann::json json = to_json(solution);
   if (!request.output.empty()) write_file(request.output, json_text(json));
   if (request.json) {
@@ -164,11 +164,11 @@ int solve_problem(const CLI::App& command, const ShardRequest& request) {
   fmt::print("{} nodes, {} edges\n", problem.nodes.size(), problem.edges.size());
   if (!solution.feasible)
     throw Error(
-        fmt::format("{}: {}", request.answer.empty() ? request.problem : request.answer, solution.why_infeasible));
+        fmt::format("{}: {}", request.solution.empty() ? request.problem : request.solution, solution.why_infeasible));
   fmt::print("cost {}, {}\n", json["cost"].get<std::string>(),
-             request.answer.empty() ? quality(solution, json) : "as " + request.answer + " has it");
-  if (request.answer.empty() && !solution.optimal) {
-    fmt::print("stopped by {}\n", solution.stopped == "gap" ? "the gap that is good enough" : "time");
+             request.solution.empty() ? quality(solution, json) : "as given in " + request.solution);
+  if (request.solution.empty() && !solution.optimal) {
+    fmt::print("stopped by {}\n", solution.stopped == "gap" ? "the optimality gap" : "the time limit");
   }
   if (problem.usage_limit != kNoLimit) {
     fmt::print("usage {} of {}, at point {}\n", json["peak"].get<std::string>(), problem.usage_limit, solution.peak_at);
@@ -181,44 +181,45 @@ int shard_or_solve(const CLI::App& command, const ShardRequest& request) {
   for (const char* needed : {"SOURCE", "--mesh"}) {
     if (command.count(needed) == 0) throw CLI::RequiredError(needed);
   }
-  for (const char* solving : {"--gap", "--threads"}) {
-    if (command.count(solving) > 0) throw CLI::ValidationError(solving, "is for a problem from a file: --problem");
+  for (const char* option : {"--gap", "--threads"}) {
+    if (command.count(option) > 0) throw CLI::ValidationError(option, "requires --problem");
   }
-  if (!request.answer.empty()) takes_none_of(command, "--answer", {"--by-hand", "--recompute", "--export", "--pin"});
+  if (!request.solution.empty())
+    takes_none_of(command, "--solution", {"--parallelism", "--recompute", "--export", "--pin"});
   if (request.json) takes_none_of(command, "--json", {"--rows"});
-  for (const char* of_files : {"--all-ranks", "--rank"}) {
-    if (command.count(of_files) > 0 && request.output.empty()) {
-      throw CLI::ValidationError(of_files, "is of the files in the folder of -o: name one");
+  for (const char* option : {"--all-ranks", "--rank"}) {
+    if (command.count(option) > 0 && request.output.empty()) {
+      throw CLI::ValidationError(option, "requires an output folder; add -o FOLDER");
     }
   }
-  if (command.count("--highs") > 0 && request.step.solver == AssignmentSolver::kOwn) {
-    throw CLI::ValidationError("--highs", "is of --solver highs and --solver both");
+  if (command.count("--highs") > 0 && request.step.solver == AssignmentSolver::kBuiltin) {
+    throw CLI::ValidationError("--highs", "requires --solver highs or --solver both");
   }
   if (command.count("--format") > 0 && request.exported.empty()) {
-    throw CLI::ValidationError("--format", "is of what --export writes");
+    throw CLI::ValidationError("--format", "requires --export");
   }
   return shard(request);
 }
 
 void add_solver_options(CLI::App& command, ShardRequest& request) {
-  command.add_option("--export", request.exported, "File to write the problem to, for other solvers");
-  add_choice(command, "--format", request.format, "Of --export: json, iopddl, lp or mps");
+  command.add_option("--export", request.exported, "Write the assignment problem to this file, for other solvers");
+  add_choice(command, "--format", request.format, "Format of --export: json, iopddl, lp, mps");
 }
 
 void add_plan_options(CLI::App& command, ShardRequest& request) {
-  begin_group(command, "The plan");
-  command.add_option("--mesh", request.mesh, "Devices: 8, 8x8, 4x4x4, or with names dp=8,tp=4 (required)");
-  command.add_option("--answer", request.answer,
-                     "From elsewhere: plan.json, solution of --export, {\"head.weight\": \"R,S(0)\"}");
-  command.add_option("--rules", request.rules, "File with sharding rules of your own, a line an operator");
-  begin_group(command, "The solver");
+  begin_group(command, "Plan");
+  command.add_option("--mesh", request.mesh, "Device mesh: 8, 8x8, 4x4x4, or with axis names dp=8,tp=4 (required)");
+  command.add_option("--solution", request.solution,
+                     "Existing plan: plan.json, a solution of --export, or {\"head.weight\": \"R,S(0)\"}");
+  command.add_option("--rules", request.rules, "File of user-defined sharding rules, one operator per line");
+  begin_group(command, "Solver");
   command.add_option("--problem", request.problem,
-                     "Solve this file instead of a SOURCE: written by --export, or of IOPDDL");
+                     "Solve this problem file instead of a SOURCE: written by --export, or IOPDDL");
   add_solver_options(command, request);
-  add_field(command, "--gap", request.gap, "With --problem: distance to the bound that is good enough, 0.001",
-            {.least = 0, .most = 1});
+  add_field(command, "--gap", request.gap, "With --problem: relative optimality gap at which to stop: 0.001",
+            {.min = 0, .max = 1});
   add_field(command, "--threads", request.threads,
-            "With --problem: by default as many as the machine has; the result is the same", {.least = 1});
+            "With --problem: solver threads (default: all cores); does not affect the result", {.min = 1});
 }
 
 void add_options(CLI::App& command, ShardRequest& request) {
@@ -227,23 +228,24 @@ void add_options(CLI::App& command, ShardRequest& request) {
   add_spec_option(command, request.spec);
   add_interconnect_option(command, request.interconnect);
   add_plan_options(command, request);
-  cli::add_options(command, request.step, StepRequest::table());
+  cli::add_options(command, request.step, ShardingRequest::table());
   begin_group(command, kOutput);
   command.add_option("-o,--output", request.output,
-                     "Folder for graph.sg, plan.json, answer.json and rank0.sg; with --problem: solution file");
-  add_number(command, "--rank", request.step.rank, 0, "Whose graph is written");
-  command.add_flag("--all-ranks", request.all_ranks, "Write the graphs of all devices, rank0.sg, rank1.sg, ...");
+                     "Folder for graph.sg, layouts.json, sharding.json, rank0.sg; with --problem: solution file");
+  add_number(command, "--rank", request.step.rank, 0, "Rank whose graph is written");
+  command.add_flag("--all-ranks", request.all_ranks, "Write the graphs of all ranks: rank0.sg, rank1.sg, ...");
   command.add_option("--emit-python", request.emit_python,
-                     "File of the plan in Python, for eager modules: torch.distributed.tensor and fully_shard");
-  command.add_option("--dot", request.dot, "File for a picture of the plan: layouts as colours, redistributions red");
-  command.add_option("--svg", request.svg, "The same picture, rendered");
-  add_number(command, "--rows", request.rows, 0, "Most rows of a table (0: all)");
-  command.add_flag("--json", request.json, "As JSON");
+                     "Write the plan as Python for eager modules: torch.distributed.tensor and fully_shard");
+  command.add_option("--dot", request.dot,
+                     "Draw the plan to this DOT file: layouts as colours, redistributions in red");
+  command.add_option("--svg", request.svg, "Draw the plan to this SVG file");
+  add_number(command, "--rows", request.rows, 0, "Maximum rows of a table (0: all)");
+  command.add_flag("--json", request.json, "Print JSON");
   command.footer(
       "Examples:\n"
       "  shadowgraph shard llama3_8b --mesh dp=8,tp=8 --dtype bf16 --memory 80GB -o plan\n"
-      "  shadowgraph shard llama3_8b --mesh 8 --dtype bf16 --by-hand fully-sharded -o plan\n"
-      "  shadowgraph shard llama3_8b --mesh 8 --dtype bf16 --answer plan/plan.json --compare\n"
+      "  shadowgraph shard llama3_8b --mesh 8 --dtype bf16 --parallelism fully-sharded -o plan\n"
+      "  shadowgraph shard llama3_8b --mesh 8 --dtype bf16 --solution plan/layouts.json --compare\n"
       "  shadowgraph shard --problem problem.json --time-limit 10 -o solution.json");
 }
 

@@ -17,8 +17,8 @@
 namespace shadowgraph::cli {
 namespace {
 
-// Where captures are made to learn from. Small, since kernels may be chosen by size and ranges begin small; without 1,
-// which is not like others. The second try is for programs that change between those.
+// Batches captured for the fit. They are small because ranges begin small and kernels may depend on the size; 1 is left
+// out because it is often a special case. The second set is for programs that change within the first.
 constexpr int64_t kSamples[][4] = {{2, 3, 5, 7}, {16, 17, 19, 23}};
 
 struct Row {
@@ -47,7 +47,7 @@ class BatchProfile {
   }
 
   std::vector<Row> rows;
-  std::string why_captured;  // of the batches that are not answered from the fit
+  std::string why_captured;  // why batches were captured instead of computed from the fit
   int64_t captures = 0;
   double fit_seconds = 0;
   std::optional<SymbolicGraph> symbolic;
@@ -81,7 +81,7 @@ class BatchProfile {
     const int64_t end = range_.first + (range_.last - range_.first) / range_.step * range_.step;
     if (end > trusted_) {
       if (const auto difference = symbolic->difference_from({{"batch", end}}, capture(end))) {
-        why_captured = fmt::format("at batch {} the program is another than at {}: {}", end, trusted_, *difference);
+        why_captured = fmt::format("at batch {} the program differs from that at {}: {}", end, trusted_, *difference);
       } else {
         trusted_ = end;
       }
@@ -165,7 +165,8 @@ std::optional<SizeRange> parse_size_range(const std::string& text) {
 
 void sweep_batches(const CaptureRequest& request, const SweepRequest& sweep) {
   if (kind_of_source(request.source) == SourceKind::kGraph) {
-    throw Error("--batch A..B needs a model or a program: " + request.source + " is a recorded graph, of one batch");
+    throw Error("--batch A..B captures several batches and needs a model; " + request.source +
+                " is a saved graph with one batch");
   }
   BatchProfile profile(request, sweep);
   {
@@ -194,16 +195,17 @@ void sweep_batches(const CaptureRequest& request, const SweepRequest& sweep) {
         fmt::print(" {} {};", profile.symbolic->base().phase_name(phase), profile.sweep->flops_text(phase));
       }
     }
-    fmt::print("\n{} captures in {:.3f} s, the last of them agrees\n", profile.captures, profile.fit_seconds);
+    fmt::print("\n{} captures in {:.3f} s; the last one confirms the fit\n", profile.captures, profile.fit_seconds);
   }
   if (!profile.why_captured.empty()) {
-    fmt::print("\nNot all batches are one program, so some were captured one by one:\n{}\n", profile.why_captured);
+    fmt::print("\nThe program depends on the batch size, so some batches were captured individually:\n{}\n",
+               profile.why_captured);
   }
   if (sweep.memory) {
-    const std::string what(sweep.by == BoundedBytes::kDevice ? "on the device" : to_string(sweep.by));
+    const std::string what(sweep.by == MemoryMetric::kDevice ? "on the device" : to_string(sweep.by));
     const std::string limit = human_bytes(sweep.memory->bytes);
     fmt::print("{}\n", largest == nullptr
-                           ? "no batch of the range fits into " + limit + " (bytes " + what + ")"
+                           ? "no batch of the range fits in " + limit + " (bytes " + what + ")"
                            : fmt::format("largest batch within {}: {}, with {} {} at the peak", limit, largest->batch,
                                          human_bytes(bytes_of(largest->cost, sweep.by)), what));
   }

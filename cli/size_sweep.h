@@ -1,4 +1,4 @@
-// `fit MODEL --batch 1..512`: a table over batch sizes from a handful of captures.
+// `fit MODEL --batch 1..512`: a table over batch sizes, fitted from a few captures.
 #pragma once
 
 #include <cstdint>
@@ -17,16 +17,16 @@ struct SizeRange {
   int64_t last = 1;
   int64_t step = 1;
 };
-// "1..512", "8..512:8"; empty for anything else, a range without sizes included.
+// Parses "1..512" or "8..512:8"; empty for anything else, including empty ranges.
 std::optional<SizeRange> parse_size_range(const std::string& text);
 
-// Captures at a few batches, fits, compares with a capture at the end of the range, and prints a row a batch. What does
-// not fit is captured batch by batch, and says so.
+// Captures a few batches, fits polynomials, checks them against a capture at the end of the range, and prints a row per
+// batch. Batches that the fit does not cover are captured and marked.
 struct SweepRequest {
   SizeRange range;
-  std::optional<MemoryLimit> memory;  // also the largest batch that fits into it
-  BoundedBytes by = BoundedBytes::kDevice;
-  std::string allocator;  // as PYTORCH_ALLOC_CONF takes it
+  std::optional<MemoryLimit> memory;  // also prints the largest batch that fits
+  MemoryMetric by = MemoryMetric::kDevice;
+  std::string allocator;  // as in PYTORCH_ALLOC_CONF
   bool json = false;
 };
 void sweep_batches(const CaptureRequest& request, const SweepRequest& sweep);

@@ -33,35 +33,38 @@ namespace {
 
 [[noreturn]] void refuse_source(const std::string& source) {
   std::error_code ignored;
-  if (std::filesystem::is_directory(source, ignored)) throw FileError("'" + source + "' is a folder, not a file");
+  if (std::filesystem::is_directory(source, ignored))
+    throw FileError("'" + source +
+                    "' is a folder; give a model file or a built-in model (see 'shadowgraph list models')");
   std::vector<std::string> names;
   for (const auto& info : models::available()) names.push_back(info.name);
   const std::string near = closest(source, names);
-  throw Error(fmt::format("'{}' is neither a file nor a built-in model{}; the models are {}", source,
-                          near.empty() ? "" : " (did you mean " + near + "?)", fmt::join(names, ", ")));
+  throw Error(fmt::format(
+      "'{}' is neither a file nor a built-in model{}; give a file, some.module:factory, hf:CONFIG.json or one of {}",
+      source, near.empty() ? "" : " (did you mean " + near + "?)", fmt::join(names, ", ")));
 }
 
-// nullptr: there is none of that name.
+// Returns nullptr if there is no such model.
 const models::ModelInfo* model_named(const std::string& name) {
   const auto& infos = models::available();
   const auto found = std::ranges::find(infos, name, &models::ModelInfo::name);
   return found == infos.end() ? nullptr : &*found;
 }
 
-// "item0=2.5" as name and text.
-std::pair<std::string, std::string> named_value(const std::string& text, const char* option, const char* example) {
+// Splits "item0=2.5" into name and value.
+std::pair<std::string, std::string> split_assignment(const std::string& text, const char* option, const char* example) {
   const size_t equals = text.find('=');
   if (equals == std::string::npos || equals == 0 || equals + 1 == text.size()) {
-    throw Error(fmt::format("{} '{}': a name and a value are expected, for example {}", option, text, example));
+    throw Error(fmt::format("{} '{}': expected NAME=VALUE, for example {}", option, text, example));
   }
   return {text.substr(0, equals), text.substr(equals + 1)};
 }
 
-c10::Scalar answer_in(const std::string& text, const std::string& value) {
+c10::Scalar parse_host_read(const std::string& text, const std::string& value) {
   if (value == "true" || value == "false") return value == "true";
   if (const auto integer = parse_number<int64_t>(value)) return *integer;
   if (const auto real = parse_number<double>(value)) return *real;
-  throw Error(fmt::format("--host-reads '{}': '{}' is neither a number nor true or false", text, value));
+  throw Error(fmt::format("--host-reads '{}': '{}' is not a number, true or false", text, value));
 }
 
 HostReads host_reads(const CaptureRequest& request) {
@@ -72,8 +75,8 @@ HostReads host_reads(const CaptureRequest& request) {
     } else if (text == "mask-full") {
       reads.masks_full = true;
     } else {
-      const auto [name, value] = named_value(text, "--host-reads", "item0=2.5, finite or mask-full");
-      reads.values.insert_or_assign(name, answer_in(text, value));
+      const auto [name, value] = split_assignment(text, "--host-reads", "item0=2.5, finite or mask-full");
+      reads.values.insert_or_assign(name, parse_host_read(text, value));
     }
   }
   return reads;
@@ -82,9 +85,11 @@ HostReads host_reads(const CaptureRequest& request) {
 NamedDataSizes data_sizes(const CaptureRequest& request) {
   NamedDataSizes sizes;
   for (const std::string& text : request.data_sizes) {
-    const auto [name, value] = named_value(text, "--data-sizes", "nonzero0=17");
+    const auto [name, value] = split_assignment(text, "--data-sizes", "nonzero0=17");
     const auto size = parse_number<int64_t>(value);
-    if (!size) throw Error(fmt::format("--data-sizes '{}': '{}' is no number of elements", text, value));
+    if (!size)
+      throw Error(fmt::format("--data-sizes '{}': '{}' is not a number of elements; give for example nonzero0=17", text,
+                              value));
     sizes.insert_or_assign(name, *size);
   }
   return sizes;
@@ -93,8 +98,8 @@ NamedDataSizes data_sizes(const CaptureRequest& request) {
 FakeTensorOptions mode_options(const CaptureRequest& request) {
   FakeTensorOptions options{
       .device = request.device, .data_sizes = data_sizes(request), .host_reads = host_reads(request)};
-  at::globalContext().setSDPUseFlash(request.attention != AttentionKernel::kMath);  // what the CPU's choice asks
-  if (request.attention != AttentionKernel::kDevices) allow_only(options.profile.emplace(), request.attention);
+  at::globalContext().setSDPUseFlash(request.attention != AttentionKernel::kMath);  // read by the kernel choice of CPUs
+  if (request.attention != AttentionKernel::kDevice) allow_only(options.profile.emplace(), request.attention);
   return options;
 }
 
@@ -115,14 +120,15 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(const CaptureRequest& re
 void check_training_options(const CaptureRequest& request) {
   if (request.trains() || request.training == TrainingOptions()) return;
   const TrainingOptions& training = request.training;
-  throw Error(fmt::format("{} is of a training step: give --mode train", training.accumulate != 1  ? "--accumulate"
-                                                                         : training.clip_grad_norm ? "--clip-grad-norm"
-                                                                         : training.grad_scaler    ? "--grad-scaler"
-                                                                         : training.ema            ? "--ema"
-                                                                                                   : "--zero-grads"));
+  throw Error(fmt::format("{} applies to training only; add --mode train", training.accumulate != 1 ? "--accumulate"
+                                                                           : training.clip_grad_norm
+                                                                               ? "--clip-grad-norm"
+                                                                           : training.grad_scaler ? "--grad-scaler"
+                                                                           : training.ema         ? "--ema"
+                                                                                                  : "--zero-grads"));
 }
 
-Capture run(ProgramToCapture program, const CaptureRequest& request, const Tensors& parameters) {
+CaptureResult run(ProgramToCapture program, const CaptureRequest& request, const Tensors& parameters) {
   check_training_options(request);
   program.training = request.training;
   program.autocast = request.autocast;
@@ -160,30 +166,32 @@ void describe(Graph& graph, const CaptureRequest& request, const std::string& na
   if (request.seq > 0) metadata.seq = request.seq;
 }
 
-// Prefill and decode: what their options must and must not be.
+// Checks the options of --mode prefill and --mode decode.
 void check_generation(const CaptureRequest& request, SourceKind kind) {
   const bool decode = request.mode == CaptureMode::kDecode;
-  if (request.context > 0 && !decode)
-    throw Error("--context is the length of the cache before a token: give --mode decode");
+  if (request.context > 0 && !decode) throw Error("--context applies to decoding only; add --mode decode");
   if (request.cache && !request.generates()) {
-    throw Error("--cache is of inference with keys and values: give --mode prefill or --mode decode");
+    throw Error("--cache applies to generation only; add --mode prefill or --mode decode");
   }
   if (!request.generates()) return;
   if (kind != SourceKind::kModel) {
     throw Error(fmt::format(
-        "--mode {} is of built-in language models; a file runs as it was written: give it the cache among its inputs",
-        to_string(request.mode)));
+        "--mode {} requires a built-in language model, not {}; for other models, pass the KV cache as an --input",
+        to_string(request.mode), request.source));
   }
-  if (decode && request.context == 0) throw Error("--mode decode needs the tokens in the cache: --context 4096");
-  if (decode && request.seq != 0) throw Error("--mode decode takes one token; the tokens before it are --context");
+  if (decode && request.context == 0)
+    throw Error("--mode decode requires --context, the number of tokens in the KV cache: --context 4096");
+  if (decode && request.seq != 0)
+    throw Error("--mode decode processes one token: remove --seq; --context gives the tokens before it");
   if (request.autocast) {
-    throw Error(fmt::format("--autocast is not taken with --mode {}: give --dtype", to_string(request.mode)));
+    throw Error(fmt::format("--autocast is not supported with --mode {}; use --dtype", to_string(request.mode)));
   }
 }
 
 LoadedGraph capture_model(const CaptureRequest& request) {
   if (!request.inputs.empty())
-    throw Error("--input is for TorchScript and torch.export files; " + request.source + " has its own");
+    throw Error("--input applies to TorchScript, torch.export and Python models; " + request.source +
+                " has fixed inputs: use --batch and --seq");
   const FakeTensorMode mode(mode_options(request));
   const bool decodes = request.mode == CaptureMode::kDecode;
   models::BuiltModel model = [&] {
@@ -197,16 +205,16 @@ LoadedGraph capture_model(const CaptureRequest& request) {
   }();
   const Progress progress("capturing " + request.source);
   if (request.generates()) check_training_options(request);
-  Capture capture = request.generates()
-                        ? models::capture_generation(model, {.prefill = request.mode == CaptureMode::kPrefill,
-                                                             .context = request.context,
-                                                             .static_cache = request.cache == CacheKind::kStatic})
-                        : run(models::program_of(model), request, model.module->parameters());
+  CaptureResult capture = request.generates()
+                              ? models::capture_generation(model, {.prefill = request.mode == CaptureMode::kPrefill,
+                                                                   .context = request.context,
+                                                                   .static_cache = request.cache == CacheKind::kStatic})
+                              : run(models::program_of(model), request, model.module->parameters());
   describe(capture.graph, request, request.source, request.dtype.value_or(c10::kFloat));
   return {std::move(capture.graph), capture.seconds, request.source};
 }
 
-// "f32[batch,3]" at a batch of 8 is "f32[8,3]". Sets `named` where `name` stands in the text.
+// Replaces `name` by `size`: "f32[batch,3]" with a batch of 8 becomes "f32[8,3]". Sets `named` if `name` was found.
 std::string with_size(const std::string& text, const std::string& name, int64_t size, bool& named) {
   std::string result;
   for (size_t at = 0; at < text.size();) {
@@ -220,9 +228,9 @@ std::string with_size(const std::string& text, const std::string& name, int64_t 
   return result;
 }
 
-// The inputs of a file, with --batch and --seq where these stand in their texts.
-std::vector<TensorSpecText> inputs_of_file(const CaptureRequest& request, const char* what) {
-  std::vector<TensorSpecText> specs;
+// Returns the input specs of a file, with `batch` and `seq` replaced by --batch and --seq.
+std::vector<TensorSpec> inputs_of_file(const CaptureRequest& request, const char* what) {
+  std::vector<TensorSpec> specs;
   bool batch = false;
   bool seq = false;
   for (const std::string& text : request.inputs) {
@@ -233,21 +241,21 @@ std::vector<TensorSpecText> inputs_of_file(const CaptureRequest& request, const 
   }
   if ((request.batch != 0 && !batch) || (request.seq != 0 && !seq)) {
     throw Error(
-        fmt::format("--batch and --seq are for built-in models; give {} with --input, and say there what they "
-                    "are: --input 'f32[batch,3,224,224]'",
+        fmt::format("--batch and --seq have no effect: give {} with --input, and write 'batch' and 'seq' as sizes: "
+                    "--input 'f32[batch,3,224,224]'",
                     what));
   }
   return specs;
 }
 
-// The dtypes of a program's parameters, as its file has them.
-std::vector<at::Tensor> parameters_as_made(ScriptProgram& script, FakeTensorMode&) { return script.parameters(); }
-std::vector<at::Tensor> parameters_as_made(ExportedProgram& program, FakeTensorMode& mode) {
+// Returns the parameters with the dtypes that the file has.
+std::vector<at::Tensor> saved_parameters(ScriptProgram& script, FakeTensorMode&) { return script.parameters(); }
+std::vector<at::Tensor> saved_parameters(ExportedProgram& program, FakeTensorMode& mode) {
   program.make_fake(mode);
   return program.parameters();
 }
 
-// That of most parameters; empty without any.
+// Returns the dtype with the most elements; empty without parameters.
 std::optional<c10::ScalarType> usual_dtype(const std::vector<at::Tensor>& parameters) {
   std::map<c10::ScalarType, int64_t> elements;
   for (const at::Tensor& parameter : parameters) elements[parameter.scalar_type()] += parameter.numel();
@@ -255,10 +263,10 @@ std::optional<c10::ScalarType> usual_dtype(const std::vector<at::Tensor>& parame
   return most == elements.end() ? std::nullopt : std::optional(most->first);
 }
 
-// "--dtype converted 8,030,261,248 elements of parameters from bfloat16 to float32"; empty if none changes.
-std::string converted_text(const std::vector<at::Tensor>& made, c10::ScalarType dtype) {
+// "--dtype converted 8,030,261,248 elements of parameters from bfloat16 to float32"; empty if nothing changes.
+std::string converted_text(const std::vector<at::Tensor>& parameters, c10::ScalarType dtype) {
   std::map<c10::ScalarType, int64_t> elements;
-  for (const at::Tensor& parameter : made) {
+  for (const at::Tensor& parameter : parameters) {
     const c10::ScalarType from = parameter.scalar_type();
     if (from != dtype && at::isFloatingType(from)) elements[from] += parameter.numel();
   }
@@ -267,29 +275,28 @@ std::string converted_text(const std::vector<at::Tensor>& made, c10::ScalarType 
     parts.push_back(fmt::format("{} elements of parameters from {}", exact_count(count), dtype_name(from)));
   }
   return parts.empty() ? ""
-                       : fmt::format("--dtype converted {} to {}: without it they stay as made", fmt::join(parts, ", "),
+                       : fmt::format("--dtype converted {} to {}; omit it to keep them", fmt::join(parts, ", "),
                                      dtype_name(dtype));
 }
 
-// Either is a program from a file: what differs is where its inputs come from.
-Capture capture_program(ScriptProgram& script, const std::vector<TensorSpecText>& specs,
-                        const CaptureRequest& request) {
+CaptureResult capture_program(ScriptProgram& script, const std::vector<TensorSpec>& specs,
+                              const CaptureRequest& request) {
   script.train(request.trains());
   Tensors inputs;
-  for (const TensorSpecText& spec : specs) inputs.push_back(spec.make());
+  for (const TensorSpec& spec : specs) inputs.push_back(spec.make());
   return run(script.program(std::move(inputs)), request, script.parameters());
 }
-Capture capture_program(ExportedProgram& program, const std::vector<TensorSpecText>& specs,
-                        const CaptureRequest& request) {
+CaptureResult capture_program(ExportedProgram& program, const std::vector<TensorSpec>& specs,
+                              const CaptureRequest& request) {
   return run(program.program(program.make_inputs(specs)), request, program.parameters());
 }
 
 template <class Program>
 LoadedGraph capture_file(const CaptureRequest& request, const char* what) {
-  const std::vector<TensorSpecText> specs = inputs_of_file(request, what);
+  const std::vector<TensorSpec> specs = inputs_of_file(request, what);
   FakeTensorOptions options = mode_options(request);
   options.map_devices_to_default = true;
-  // Tensors in a file's code are constants, and sizes may follow from them.
+  // Tensors in a file's code are constants that sizes may depend on.
   options.real_tensors = RealTensors::kConstant;
   Program program = [&] {
     const Progress progress("loading " + request.source);
@@ -298,15 +305,15 @@ LoadedGraph capture_file(const CaptureRequest& request, const char* what) {
   FakeTensorMode mode(options);
   std::optional<c10::ScalarType> dtype = request.dtype;
   std::string converted;
-  if (const auto made = parameters_as_made(program, mode); dtype) {  // which lets go of the weights
-    converted = converted_text(made, *dtype);
+  if (const auto saved = saved_parameters(program, mode); dtype) {  // freed here
+    converted = converted_text(saved, *dtype);
   } else {
-    dtype = usual_dtype(made);
+    dtype = usual_dtype(saved);
   }
   program.make_fake(mode, request.dtype);
   const Progress progress("capturing " + request.source);
   const std::string name = std::filesystem::path(request.source).stem().string();
-  Capture capture = capture_program(program, specs, request);
+  CaptureResult capture = capture_program(program, specs, request);
   describe(capture.graph, request, name, dtype);
   if (!converted.empty()) capture.graph.metadata.other["assumed"] = converted;
   return {std::move(capture.graph), capture.seconds, name};
@@ -326,16 +333,16 @@ bool is_dotted_name(std::string_view text) {
   return !begins;
 }
 
-bool is_made_in_python(const std::string& source) {
+bool is_python_source(const std::string& source) {
   const size_t colon = source.find(':');
   if (colon == source.npos) return false;
   const std::string_view text = source;
   return text.starts_with("hf:") || (is_dotted_name(text.substr(0, colon)) && is_dotted_name(text.substr(colon + 1)));
 }
 
-const Python& python_for(const std::string& source) { return needed_python(source + " is a model in Python"); }
+const Python& python_for(const std::string& source) { return needed_python(source + " is a Python model"); }
 
-// The inputs of a model in Python as (name or null, dtype and shape).
+// Returns the inputs of a Python model as [name or null, "f32[8,3]"] pairs.
 nlohmann::json inputs_in_python(const CaptureRequest& request) {
   std::vector<std::string> texts = request.inputs;
   if (texts.empty() && request.source.starts_with("hf:")) {
@@ -343,8 +350,8 @@ nlohmann::json inputs_in_python(const CaptureRequest& request) {
     if (request.trains()) texts.emplace_back("labels=i64[batch,seq]");
   }
   if (texts.empty()) {
-    throw Error(
-        "the inputs' dtypes and shapes are needed: one --input each, for example --input 'f32[batch,3,224,224]'");
+    throw Error(request.source +
+                " requires input specs: give one --input per input, for example --input 'f32[batch,3,224,224]'");
   }
   auto inputs = nlohmann::json::array();
   for (const std::string& text : texts) {
@@ -359,7 +366,7 @@ nlohmann::json inputs_in_python(const CaptureRequest& request) {
   return inputs;
 }
 
-nlohmann::json answers_in_python(const HostReads& reads) {
+nlohmann::json host_reads_in_python(const HostReads& reads) {
   auto answers = nlohmann::json::array();
   if (reads.finite) answers.push_back("finite");
   if (reads.masks_full) answers.push_back("mask full");
@@ -381,7 +388,7 @@ nlohmann::json dtype_in_python(const std::optional<c10::ScalarType>& dtype) {
   return dtype ? nlohmann::json(dtype_name(*dtype)) : nlohmann::json();
 }
 
-// What no program but one in Python can honour.
+// Rejects options that only Python models support.
 void check_for_cpp(const CaptureRequest& request) {
   const char* option = request.dtype == c10::kHalf                      ? "--dtype f16"
                        : request.optimizer == OptimizerKind::kAdafactor ? "--optimizer adafactor"
@@ -389,21 +396,20 @@ void check_for_cpp(const CaptureRequest& request) {
                        : request.debug                                  ? "--debug"
                                                                         : nullptr;
   if (option == nullptr) return;
-  throw Error(fmt::format("{} is of models in Python, some.module:factory or hf:CONFIG.json; {} is none", option,
+  throw Error(fmt::format("{} requires a Python model (some.module:factory or hf:CONFIG.json), not {}", option,
                           request.source));
 }
 
 LoadedGraph capture_in_python(const CaptureRequest& request) {
-  const Python& of_process = python_for(request.source);
+  const Python& python = python_for(request.source);
   check_training_options(request);
-  const nlohmann::json asked = python_request(request);
   const Progress progress("capturing " + request.source);
-  auto [graph, seconds] = of_process.capture(asked);
+  auto [graph, seconds] = python.capture(python_request(request));
   std::string name = graph.metadata.model.value_or("captured");
   return {std::move(graph), seconds, std::move(name)};
 }
 
-LoadedGraph load_as_it_is(const CaptureRequest& request) {
+LoadedGraph load_without_checkpoint(const CaptureRequest& request) {
   const SourceKind kind = kind_of_source(request.source);
   check_generation(request, kind);
   if (kind != SourceKind::kPython) check_for_cpp(request);
@@ -413,8 +419,8 @@ LoadedGraph load_as_it_is(const CaptureRequest& request) {
     case SourceKind::kTorchScript:
       if (!request.inputs.empty()) return capture_file<ScriptProgram>(request, "a TorchScript file's shapes");
       throw Error(
-          "a TorchScript file needs its inputs' dtypes and shapes: one --input each, in the order of forward's "
-          "arguments, for example --input 'f32[8,3,224,224]'");
+          "a TorchScript file requires input specs: give one --input per argument of forward, in order, for example "
+          "--input 'f32[8,3,224,224]'");
     case SourceKind::kExported:
       return capture_file<ExportedProgram>(request, "a torch.export archive's sizes");
     case SourceKind::kPython:
@@ -442,7 +448,7 @@ nlohmann::json python_request(const CaptureRequest& request) {
           {"layers", request.layers},
           {"steady_state", request.steady_state},
           {"run_steps", request.run_steps},
-          {"host_reads", answers_in_python(host_reads(request))},
+          {"host_reads", host_reads_in_python(host_reads(request))},
           {"data_sizes", data_sizes(request)},
           {"world", request.world},
           {"debug", request.debug},
@@ -471,7 +477,7 @@ SourceKind kind_of_source(const std::string& source) {
   std::error_code ignored;
   const bool is_file = std::filesystem::is_regular_file(source, ignored);
   if (!is_file && model_named(source) != nullptr) return SourceKind::kModel;
-  if (!is_file && is_made_in_python(source)) return SourceKind::kPython;
+  if (!is_file && is_python_source(source)) return SourceKind::kPython;
   if (!is_file) refuse_source(source);
   std::ifstream file(source, std::ios::binary);
   std::string head(12, '\0');
@@ -479,7 +485,7 @@ SourceKind kind_of_source(const std::string& source) {
   if (head.starts_with("PK\x03\x04")) {
     return ExportedProgram::is_archive(source) ? SourceKind::kExported : SourceKind::kTorchScript;
   }
-  return SourceKind::kGraph;  // the parser says what is wrong with it if it is not
+  return SourceKind::kGraph;  // the parser reports other contents
 }
 
 SourceLayers layers_of_source(const std::string& source) {
@@ -506,7 +512,7 @@ Graph read_saved_graph(const std::string& path) {
 }
 
 LoadedGraph load(const CaptureRequest& request) {
-  LoadedGraph loaded = load_as_it_is(request);
+  LoadedGraph loaded = load_without_checkpoint(request);
   if (request.checkpoint.empty()) return loaded;
   const PassResult done = run_pass(loaded.graph, "checkpoint", {{"modules", request.checkpoint}});
   for (const std::string& warning : done.warnings) {
@@ -516,15 +522,13 @@ LoadedGraph load(const CaptureRequest& request) {
 }
 
 LoadedGraph load_run(CaptureRequest request, int steps) {
-  if (!request.trains()) throw Error("--run is of training steps: give --mode train");
   if (!request.checkpoint.empty()) {
-    throw Error(
-        "--run records steps as the program runs them: leave --checkpoint out, or write the checkpoints into "
-        "the program");
+    throw Error("--run does not support --checkpoint; remove it, or use torch.utils.checkpoint in the model");
   }
   if (kind_of_source(request.source) == SourceKind::kGraph) {
-    throw Error(request.source + " is a recorded graph: --run records steps of its own, of a model");
+    throw Error("--run captures several steps and needs a model; " + request.source + " is a saved graph");
   }
+  if (!request.trains()) throw Error("--run applies to training only; add --mode train");
   request.run_steps = steps;
   return load(request);
 }

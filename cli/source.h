@@ -1,4 +1,4 @@
-// Where a graph comes from: a built-in model, a TorchScript file, an archive of torch.export, a saved graph, or Python.
+// Loads or captures a graph from a built-in model, a TorchScript file, a torch.export archive, a saved graph or Python.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -18,11 +18,10 @@
 
 namespace shadowgraph::cli {
 
-// Prefill and decode are inference with a cache of keys and values. Serve: no capture, but what an engine does (`fit`).
+// Prefill and decode are inference with a KV cache. Serve simulates an engine instead of capturing a step (`fit` only).
 enum class CaptureMode : uint8_t { kInfer, kTrain, kPrefill, kDecode, kServe };
-enum class OptimizerKind : uint8_t { kSgd, kAdam, kAdamW, kAdafactor };  // adafactor: of models in Python
+enum class OptimizerKind : uint8_t { kSgd, kAdam, kAdamW, kAdafactor };  // adafactor: Python models only
 enum class CacheKind : uint8_t { kGrown, kStatic };  // grown by concatenation, or written to in place
-// As options spell them.
 constexpr auto enum_names(CaptureMode) {
   return names_in_order<CaptureMode>("infer", "train", "prefill", "decode", "serve");
 }
@@ -33,23 +32,23 @@ struct CaptureRequest {
   CaptureMode mode = CaptureMode::kInfer;
   OptimizerKind optimizer = OptimizerKind::kSgd;
   c10::Device device = c10::kCUDA;               // CPU, or CUDA with an index or without
-  std::optional<c10::ScalarType> dtype = {};     // kFloat, kBFloat16; of Python kHalf; nothing: as the program was made
+  std::optional<c10::ScalarType> dtype = {};     // kFloat, kBFloat16; Python: also kHalf; empty: the model's own
   std::optional<c10::ScalarType> autocast = {};  // kBFloat16 or kHalf
-  AttentionKernel attention = AttentionKernel::kDevices;
+  AttentionKernel attention = AttentionKernel::kDevice;
   int64_t batch = 0;  // 0: the model's default
   int64_t seq = 0;
-  int64_t layers = 0;                   // of a built-in model; 0: all
+  int64_t layers = 0;                   // of a built-in model; 0: all layers
   int64_t context = 0;                  // decode: tokens in the cache
-  std::optional<CacheKind> cache = {};  // nothing: grown, and not asked for
+  std::optional<CacheKind> cache = {};  // empty: not given, grown
   bool steady_state = false;            // record the second step, with optimizer state present
-  std::vector<std::string> inputs;      // TorchScript, torch.export, Python: one spec an input; batch, seq are those
-  std::vector<std::string> host_reads;  // finite, mask-full, NAME=VALUE: what the program reads and data decides
+  std::vector<std::string> inputs;      // TorchScript, torch.export, Python: one spec per input; may use `batch`, `seq`
+  std::vector<std::string> host_reads;  // finite, mask-full, NAME=VALUE: results of data-dependent reads
   std::vector<std::string> data_sizes;  // NAME=N
   TrainingOptions training;
-  int run_steps = 0;       // that many steps of a training run as one graph; 0: one step
-  std::string checkpoint;  // modules whose activations backward computes again; patterns as of the pass
-  int world = 0;           // of Python: processes of torch.distributed, of which this is rank 0; 0: it is alone
-  bool debug = false;      // of Python: where the program raised
+  int run_steps = 0;       // captures this many steps of a training run in one graph; 0: one step
+  std::string checkpoint;  // modules to checkpoint; patterns as in the pass `checkpoint`
+  int world = 0;           // Python: size of the torch.distributed world, captured as rank 0; 0: not distributed
+  bool debug = false;      // Python: show the traceback of exceptions
 
   bool trains() const { return mode == CaptureMode::kTrain; }
   bool generates() const { return mode == CaptureMode::kPrefill || mode == CaptureMode::kDecode; }
@@ -62,26 +61,26 @@ struct LoadedGraph {
 };
 
 enum class SourceKind { kModel, kTorchScript, kExported, kGraph, kPython };
-// By what the file holds, not by its name. Throws Error, listing what would be accepted, if it is none of these.
+// Detects the kind by the file's contents, not its name. Throws Error for anything else.
 SourceKind kind_of_source(const std::string& source);
 
-// How many layers a built-in model or a configuration of transformers has; 0 for others and for files.
+// Number of layers of a built-in model or a transformers configuration; 0 for others and for files.
 struct SourceLayers {
   int64_t count = 0;
-  int64_t first = 0;  // of them come first and are of another kind than the rest
+  int64_t first = 0;  // leading layers of another kind than the rest
 };
 SourceLayers layers_of_source(const std::string& source);
-// What it is called in titles.
+// Name for titles.
 std::string name_of_source(const std::string& source);
-// Whether it may be captured at this size, "batch" or "seq".
+// Returns whether the source can be captured with other values of `size`, "batch" or "seq".
 bool has_size(const CaptureRequest& request, std::string_view size);
-// What Python is told (cli/tool.h). Throws Error for inputs that are wrong.
+// The request for Python (cli/tool.h). Throws Error for invalid inputs.
 nlohmann::json python_request(const CaptureRequest& request);
 
 LoadedGraph load(const CaptureRequest& request);
-// A saved graph: text, or JSON as to_json() has it.
+// Reads a saved graph, as text or as JSON from to_json().
 Graph read_saved_graph(const std::string& path);
-// The first steps of a training run (capture_training_run), without checkpoints. Throws Error for a graph file.
+// Captures the first steps of a training run (capture_training_run) without checkpoints; throws Error for saved graphs.
 LoadedGraph load_run(CaptureRequest request, int steps);
 
 }  // namespace shadowgraph::cli

@@ -9,7 +9,7 @@
 namespace shadowgraph::cli {
 namespace {
 
-// What a capture takes but its source and sizes.
+// All options of a capture except its source and sizes.
 const OptionTable<CaptureRequest>& capture_options() {
   using enum CaptureMode;
   using enum OptimizerKind;
@@ -20,42 +20,42 @@ const OptionTable<CaptureRequest>& capture_options() {
       OptionTable<CaptureRequest>()
           .group(kModel)
           .words("dtype", &CaptureRequest::dtype, {{"f32", c10::kFloat}, {"bf16", c10::kBFloat16}, {"f16", c10::kHalf}},
-                 "Convert parameters and inputs to f32, bf16; in Python f16 (as made; built-in models: f32)")
+                 "Convert parameters and inputs to f32, bf16 or, in Python, f16 (default: the model's own)")
           .add("input", &CaptureRequest::inputs,
-               "An input of .pt or in Python, [NAME=]'f32[batch,3,64]'; repeat. .pt2: for other sizes",
-               {.has_commas = true})
+               "Input spec of a .pt, .pt2 or Python model, [NAME=]'f32[batch,3,64]'; repeatable", {.has_commas = true})
           .add("attention", &CaptureRequest::attention,
-               "Kernel of attention: device (PyTorch's choice), flash, efficient, cudnn, math")
+               "Attention kernel: device (PyTorch's choice), flash, efficient, cudnn, math")
           .add("host_reads", &CaptureRequest::host_reads,
-               "What the program reads from data: item0=2.5, bool=false, finite, mask-full; repeat")
-          .add("data_sizes", &CaptureRequest::data_sizes, "Sizes of results that depend on data: nonzero0=17; repeat")
+               "Results of data-dependent reads such as item(): item0=2.5, bool=false, finite, mask-full")
+          .add("data_sizes", &CaptureRequest::data_sizes, "Data-dependent output sizes: nonzero0=17; repeatable")
           .group(kStep)
           .words("mode", &CaptureRequest::mode,
                  {{"infer", kInfer}, {"train", kTrain}, {"prefill", kPrefill}, {"decode", kDecode}, {"serve", kServe}},
-                 "infer, train; of gpt2, llama3: prefill, decode (after --context); of fit in Python: serve")
-          .add("context", &CaptureRequest::context, "decode: tokens in the cache; serve: of a request, 4096 or 8Ki",
-               {.kind = OptionKind::kCount, .least = 1})
+                 "infer, train; prefill, decode (built-in language models); serve (fit, Python models)")
+          .add("context", &CaptureRequest::context, "Tokens in the KV cache (decode) or per request (serve): 4096, 8Ki",
+               {.kind = OptionKind::kCount, .min = 1})
           .words("cache", &CaptureRequest::cache, {{"grown", CacheKind::kGrown}, {"static", CacheKind::kStatic}},
-                 "prefill, decode: grown by concatenation (default), or static")
+                 "KV cache of prefill and decode: grown (by concatenation, default) or static")
           .words("optimizer", &CaptureRequest::optimizer,
                  {{"sgd", kSgd}, {"adam", kAdam}, {"adamw", kAdamW}, {"adafactor", kAdafactor}},
-                 "Optimizer of a training step: sgd, adam, adamw; in Python adafactor")
-          .add("steady_state", &CaptureRequest::steady_state, "The second training step, with optimizer state there")
-          .add("accumulate", training(&TrainingOptions::accumulate), "Micro-batches before the optimizer's step",
-               {.least = 1})
+                 "Optimizer: sgd, adam, adamw; adafactor (Python models only)")
+          .add("steady_state", &CaptureRequest::steady_state,
+               "Capture the second training step, when optimizer state already exists")
+          .add("accumulate", training(&TrainingOptions::accumulate),
+               "Gradient accumulation: micro-batches per optimizer step", {.min = 1})
           .words("autocast", &CaptureRequest::autocast, {{"bf16", c10::kBFloat16}, {"f16", c10::kHalf}},
-                 "torch.autocast of forward and loss: bf16, f16")
+                 "Run forward and loss under torch.autocast: bf16, f16")
           .add("clip_grad_norm", training(&TrainingOptions::clip_grad_norm),
-               "torch.nn.utils.clip_grad_norm_ to this norm", {.least = 0, .above = true})
+               "Clip gradients to this norm with torch.nn.utils.clip_grad_norm_", {.min = 0, .above = true})
           .add("grad_scaler", training(&TrainingOptions::grad_scaler),
-               "torch.amp.GradScaler, which finds no infinity unless --host-reads says so")
-          .add("ema", training(&TrainingOptions::ema), "A moving average of the parameters with this decay, 0.999",
-               {.least = 0, .most = 1})
+               "Use torch.amp.GradScaler; gradients are assumed finite unless --host-reads overrides it")
+          .add("ema", training(&TrainingOptions::ema),
+               "Keep an exponential moving average of the parameters with this decay: 0.999", {.min = 0, .max = 1})
           .add("zero_grads", training(&TrainingOptions::zero_grads),
-               "zero_grad(set_to_none=False): gradients stay from step to step")
-          .add("debug", &CaptureRequest::debug, "Of a model in Python: show where the program raised")
+               "Use zero_grad(set_to_none=False): gradients stay allocated between steps")
+          .add("debug", &CaptureRequest::debug, "Show the Python traceback if the model raises (Python models only)")
           .add("checkpoint", &CaptureRequest::checkpoint,
-               "Modules that backward computes again: 'transformer.h.*', or auto for numbered layers");
+               "Apply activation checkpointing to modules: 'transformer.h.*', or auto (numbered layers)");
   return table;
 }
 
@@ -76,7 +76,8 @@ void add_sizes(CLI::App& command, CaptureRequest& request) {
   command.add_option("--batch", request.batch, "Batch size (default: the model's own)")
       ->check([](const std::string& text) {
         if (!parse_size_range(text)) return whole_number_from(1)(text);
-        return fmt::format("a range of batches is for 'shadowgraph fit SOURCE --batch {}'", text);
+        return fmt::format("a range is only accepted by 'shadowgraph fit SOURCE --batch {}'; give one batch size",
+                           text);
       });
   add_tokens(command, "--seq", request.seq, "Sequence length of a language model: 8192, 8Ki");
 }
@@ -90,7 +91,7 @@ void add_capture_options_but_sizes(CLI::App& command, CaptureRequest& request) {
   command
       .add_option_function<std::string>(
           "--device", [&request](const std::string& name) { request.device = c10::Device(name); },
-          "Device to pretend, which need not exist: cpu, cuda, cuda:i")
+          "Simulated device, which need not exist: cpu, cuda, cuda:i")
       ->check(device_name)
       ->default_str(request.device.str());
   command.final_callback([&command, &request] { refuse_without_effect(command, request); });
@@ -103,23 +104,24 @@ void add_capture_options(CLI::App& command, CaptureRequest& request) {
 
 CLI::Option* add_spec_option(CLI::App& command, std::string& spec) {
   return command.add_option("--spec", spec,
-                            "Device that times are estimated for: one of 'list devices', or a file (h100)");
+                            "Device for time estimates: a name from 'list devices' or a spec file (default: h100)");
 }
 
 CLI::Option* add_interconnect_option(CLI::App& command, std::string& interconnect) {
   return command.add_option("--interconnect", interconnect,
-                            "Links between devices: h100, mi300x, pcie5, ... or a file (those around --spec)");
+                            "Links between devices: h100, mi300x, pcie5, ... or a file (default: typical for --spec)");
 }
 
 CLI::Option* add_allocator_option(CLI::App& command, std::string& allocator) {
-  return command.add_option("--allocator", allocator, "As PYTORCH_ALLOC_CONF: expandable_segments:True");
+  return command.add_option("--allocator", allocator,
+                            "Allocator settings as in PYTORCH_ALLOC_CONF: expandable_segments:True");
 }
 
 void add_estimate_options(CLI::App& command, EstimateRequest& request) {
-  add_memory(command, request.memory, "Memory of the device, l4 or 24GiB: says whether the step fits");
+  add_memory(command, request.memory, "Device memory, l4 or 24GiB: reports whether the step fits");
   add_spec_option(command, request.spec);
   add_interconnect_option(command, request.interconnect);
-  command.add_option("--mesh", request.mesh, "Sizes of process groups that the graph only names: dp=8,tp=4");
+  command.add_option("--mesh", request.mesh, "Sizes of process groups that the graph refers to by name: dp=8,tp=4");
   add_allocator_option(command, request.allocator);
 }
 

@@ -1,4 +1,4 @@
-// The options that say what a SOURCE is, which step of it is captured, and on which device.
+// Options shared by all verbs: the SOURCE, the step to capture and the device.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -10,26 +10,26 @@
 
 namespace shadowgraph::cli {
 
-// Headings of --help, the same for all verbs.
-constexpr const char* kModel = "The model";
-constexpr const char* kStep = "The step";
-constexpr const char* kDevice = "The device";
-constexpr const char* kOutput = "The output";
+// Headings of --help.
+constexpr const char* kModel = "Model";
+constexpr const char* kStep = "Step";
+constexpr const char* kDevice = "Device";
+constexpr const char* kOutput = "Output";
 
-// What is added next stands under that heading.
+// Adds the options declared next to this group of --help.
 void begin_group(CLI::App& command, const char* heading);
 
 constexpr const char* kSourceHelp = "Built-in model, .pt, .pt2 or .sg file, some.module:factory or hf:CONFIG.json";
 CLI::Option* add_source(CLI::App& command, CaptureRequest& request, const char* description = kSourceHelp);
 
-// All that a capture takes. Sizes: --batch and --seq, for whom `fit` has its own.
+// Adds all options of a capture. Sizes are --batch and --seq; `fit` defines its own.
 void add_capture_options(CLI::App& command, CaptureRequest& request);
 void add_sizes(CLI::App& command, CaptureRequest& request);
 void add_capture_options_but_sizes(CLI::App& command, CaptureRequest& request);
-// Some of these, for `plan`, which has its own attention.
+// Adds only the named options, for `plan`, which defines its own --attention.
 void add_capture_options_named(CLI::App& command, CaptureRequest& request, std::initializer_list<const char*> names);
 
-// Figures that times and reserved bytes are estimated from.
+// Adds options for estimates of time and reserved memory.
 void add_estimate_options(CLI::App& command, EstimateRequest& request);
 CLI::Option* add_spec_option(CLI::App& command, std::string& spec);
 CLI::Option* add_interconnect_option(CLI::App& command, std::string& interconnect);

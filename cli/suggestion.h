@@ -1,4 +1,4 @@
-// What somebody who mistyped a name may have meant.
+// Suggestions for mistyped names.
 #pragma once
 
 #include <span>
@@ -7,7 +7,7 @@
 
 namespace shadowgraph::cli {
 
-// The candidate nearest to `name` by edit distance, case and punctuation aside; empty if none is near.
+// Returns the candidate closest to `name` by edit distance, ignoring case and punctuation; empty if none is close.
 //
 //     closest("ResNet-5", {"resnet50", "gpt2"})  // "resnet50"
 std::string closest(std::string_view name, std::span<const std::string> candidates);

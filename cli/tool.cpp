@@ -1,6 +1,6 @@
 // The shadowgraph tool: command line to verbs, and errors to exit codes.
 //
-//   0  done      1  the input's fault      2  wrong usage      3  our fault      4  `check` found growth
+//   0  success    1  invalid input    2  wrong usage    3  internal error    4  `check` found growth
 #include "cli/tool.h"
 
 #include <CLI/CLI.hpp>
@@ -26,42 +26,41 @@
 namespace shadowgraph::cli {
 namespace {
 
-constexpr int kInputFault = 1;
-constexpr int kUsage = 2;
-constexpr int kOurFault = 3;
+constexpr int kInvalidInput = 1;
+constexpr int kWrongUsage = 2;
+constexpr int kInternalError = 3;
 
 struct Verb {
   const char* name;
-  const char* answers;
+  const char* summary;
   Work (*declare)(CLI::App& command);
 };
 
 constexpr Verb kVerbs[] = {
-    {"profile", "What it holds in memory, when the peak is, what it costs; what it would hold otherwise",
-     declare_profile},
-    {"fit", "The largest batch, sequence or context that fits into a device's memory", declare_fit},
-    {"checkpoint", "What backward should compute again, and the curve of memory against work", declare_checkpoint},
-    {"shard", "How the tensors of a step are best laid out over many devices", declare_shard},
-    {"pipeline", "A step cut into stages: what all ranks of a pipeline take, in seconds and bytes", declare_pipeline},
-    {"plan", "A plan of training on a cluster: how many ways each thing is cut, and what a step takes", declare_plan},
-    {"compare", "What grew, and where; or a prediction beside a trace of the real step", declare_compare},
-    {"check", "Whether a program grew beyond a baseline: for pull requests", declare_check},
-    {"draw", "A picture of the graph, or a page to open in a browser", declare_draw},
-    {"capture", "The graph itself: print it, save it, verify it", declare_capture},
-    {"opt", "Rewrite a saved graph by passes", declare_opt},
-    {"emit", "Code that runs the graph, or the initial weights of a model", declare_emit},
-    {"list", "What there is: models, devices, passes, kernels", declare_list},
-    {"operator", "What is known of one operator, from every table, and what is missing", declare_operator},
-    {"calibrate", "Figures of devices: this machine measured, a trace of a GPU, tables", declare_calibrate},
+    {"profile", "Profile the memory, time and FLOPs of a model's step", declare_profile},
+    {"fit", "Find the largest batch, sequence or context that fits in a device's memory", declare_fit},
+    {"checkpoint", "Plan activation checkpointing: what to recompute for a given peak memory", declare_checkpoint},
+    {"shard", "Find the best sharding of a training step over a device mesh", declare_shard},
+    {"pipeline", "Simulate pipeline parallelism: time and memory of every rank under a schedule", declare_pipeline},
+    {"plan", "Find the fastest parallelism plan for a cluster that fits in memory", declare_plan},
+    {"compare", "Compare two programs, or a prediction with a profiler trace", declare_compare},
+    {"check", "Check a program's memory and time against a baseline, for CI", declare_check},
+    {"draw", "Draw the graph as SVG or DOT, or write an interactive HTML page", declare_draw},
+    {"capture", "Capture a graph, and print, save or verify it", declare_capture},
+    {"opt", "Run passes on a saved graph", declare_opt},
+    {"emit", "Generate code from a graph, or write a model's initial weights", declare_emit},
+    {"list", "List models, devices, passes or compiled kernels", declare_list},
+    {"operator", "Show the rules and kernels of an operator, and what is missing", declare_operator},
+    {"calibrate", "Create a device spec: measure this machine, or read a GPU trace or tables", declare_calibrate},
 };
 
 constexpr const char* kAbout =
     "shadowgraph: capture and profile PyTorch programs on fake tensors.\n"
     "\n"
-    "Runs a model without a GPU and without allocating it, records forward, backward and optimizer step as one graph,\n"
-    "and answers from that graph. A SOURCE is a built-in model, a TorchScript file (.pt), an archive of torch.export\n"
-    "(.pt2), a saved graph (.sg, .json), or, where the package shadowgraph is installed, a model in Python:\n"
-    "some.module:factory, which makes a torch.nn.Module, or hf:CONFIG.json, a configuration of transformers.\n";
+    "Runs a model without a GPU and without allocating memory for it, and captures forward, backward and optimizer\n"
+    "step as one graph, which the commands below analyze. A SOURCE is a built-in model, a TorchScript file (.pt), a\n"
+    "torch.export archive (.pt2), a saved graph (.sg, .json) or, if the Python package is installed, a Python model:\n"
+    "some.module:factory, which returns a torch.nn.Module, or hf:CONFIG.json, a transformers configuration.\n";
 
 constexpr const char* kExamples =
     "Examples:\n"
@@ -74,10 +73,10 @@ constexpr const char* kExamples =
     "  shadowgraph fit hf:CONFIG.json --mode serve --spec l4 --context 8Ki --weights awq\n"
     "  shadowgraph VERB --help\n"
     "\n"
-    "Exit codes: 0 done, 1 the input's fault (or compare --nodes found a difference), 2 wrong usage, 3 a bug of "
-    "ours,\n4 check found growth.\n";
+    "Exit codes: 0 success, 1 invalid input (or compare --nodes found a difference), 2 wrong usage, 3 internal error,\n"
+    "4 check found growth.\n";
 
-// CLI11 leaves two lines between groups, which costs a screen its foot.
+// Removes the second empty line that CLI11 prints between groups, so that help fits on a screen.
 struct Formatter : CLI::Formatter {
   std::string make_help(const CLI::App* app, std::string name, CLI::AppFormatMode mode) const override {
     std::string text = CLI::Formatter::make_help(app, std::move(name), mode);
@@ -86,8 +85,8 @@ struct Formatter : CLI::Formatter {
   }
 };
 
-// "; did you mean --optimizer?" for the first option that there is none of; "" if all are known, or none is near.
-std::string meant_option(const CLI::App& app) {
+// "; did you mean --optimizer?" for the first unknown option; "" if there is none, or no option has a similar name.
+std::string option_suggestion(const CLI::App& app) {
   for (const CLI::App* command : app.get_subcommands()) {
     std::vector<std::string> names;
     for (const CLI::Option* option : command->get_options()) {
@@ -105,28 +104,28 @@ std::string meant_option(const CLI::App& app) {
 std::string usage_message(const CLI::App* app, const CLI::Error& error) {
   std::string command = app->get_name();
   for (const CLI::App* sub : app->get_subcommands()) command += " " + sub->get_name();
-  return fmt::format("shadowgraph: {}{}\nRun '{} --help' for the usage.\n", error.what(), meant_option(*app), command);
+  return fmt::format("shadowgraph: {}{}\nRun '{} --help' for usage.\n", error.what(), option_suggestion(*app), command);
 }
 
-int complain(int code, const std::string& message) {
+int print_error(int code, const std::string& message) {
   std::fputs(("shadowgraph: " + terminal_text(message) + "\n").c_str(), stderr);
   return code;
 }
 
-// What is wrong with a first word that is no verb; CLI11 would only say that a command is missing.
-std::optional<std::string> wrong_verb(const std::string& word) {
+// The message for an unknown verb. CLI11 would only report that a command is missing.
+std::optional<std::string> unknown_verb_message(const std::string& word) {
   std::vector<std::string> names;
   for (const Verb& verb : kVerbs) names.emplace_back(verb.name);
   if (word.starts_with('-') || std::ranges::find(names, word) != names.end()) return std::nullopt;
   const std::string near = closest(word, names);
-  return fmt::format("there is no command '{}'{}; the commands are {}", word,
+  return fmt::format("unknown command '{}'{}; the commands are {}", word,
                      near.empty() ? "" : " (did you mean " + near + "?)", fmt::join(names, ", "));
 }
 
-// A full disk or a closed stdout shows here at the latest.
+// Reports a full disk or a closed stdout.
 void flush_stdout() {
   if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
-    throw FileError("cannot write to the standard output: " + std::generic_category().message(errno));
+    throw FileError("cannot write to stdout: " + std::generic_category().message(errno));
   }
 }
 
@@ -141,13 +140,13 @@ int run(int argc, char** argv) {
   app.failure_message(usage_message);
   std::vector<std::pair<const CLI::App*, Work>> works;
   for (const Verb& verb : kVerbs) {
-    CLI::App* command = app.add_subcommand(verb.name, verb.answers);
+    CLI::App* command = app.add_subcommand(verb.name, verb.summary);
     command->group("Verbs");
     works.emplace_back(command, verb.declare(*command));
-    command->set_help_flag("-h,--help", "Print this");  // among the last group's, not before the first
+    command->set_help_flag("-h,--help", "Print this help");  // listed in the last group, not before the first
   }
   if (argc > 1) {
-    if (const auto message = wrong_verb(argv[1])) return complain(kUsage, *message);
+    if (const auto message = unknown_verb_message(argv[1])) return print_error(kWrongUsage, *message);
   }
   try {
     app.parse(argc, argv);
@@ -161,7 +160,7 @@ int run(int argc, char** argv) {
     return app.exit(success);
   } catch (const CLI::ParseError& error) {
     app.exit(error);
-    return kUsage;
+    return kWrongUsage;
   }
 }
 
@@ -171,28 +170,28 @@ int run_tool(int argc, char** argv) {
   try {
     return run(argc, argv);
   } catch (const Error& error) {
-    return complain(static_cast<int>(error.fault()), error.what());
+    return print_error(static_cast<int>(error.fault()), error.what());
   } catch (const std::invalid_argument& error) {
-    return complain(kInputFault, error.what());
+    return print_error(kInvalidInput, error.what());
   } catch (const c10::Error& error) {
-    // Its first lines are the message; what follows is for libtorch's developers.
-    return complain(kInputFault, error.what_without_backtrace());
+    // The backtrace only helps developers of libtorch.
+    return print_error(kInvalidInput, error.what_without_backtrace());
   } catch (const std::bad_alloc&) {
-    return complain(kInputFault, "out of memory");
+    return print_error(kInvalidInput, "out of memory");
   } catch (const std::exception& error) {
-    return complain(kOurFault, std::string("internal error: ") + error.what());
+    return print_error(kInternalError, std::string("internal error: ") + error.what());
   }
 }
 
 Python& python() {
-  static Python of_process;
-  return of_process;
+  static Python instance;
+  return instance;
 }
 
 const Python& needed_python(const std::string& what) {
   if (python().ask == nullptr) {
     throw Error(what +
-                ", which needs Python: the command shadowgraph of the package does it (pip install shadowgraph)");
+                ", which needs Python: run the `shadowgraph` command of the Python package (pip install shadowgraph)");
   }
   return python();
 }

@@ -1,5 +1,5 @@
-// The tool as a function, and what it asks the Python of its process. The program shadowgraph has none;
-// shadowgraph._shadowgraph has (python/src/tool.cpp).
+// The tool as a function, and its callbacks into Python. They are set in the Python extension (python/src/tool.cpp) and
+// empty in the shadowgraph executable.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -13,16 +13,17 @@
 
 namespace shadowgraph::cli {
 
-// Requests are what python/shadowgraph/_tool.py reads. Each throws Error for what Python raises.
+// python/shadowgraph/_tool.py documents the requests. Each function converts Python exceptions to Error.
 struct Python {
   std::function<std::pair<Graph, double>(const nlohmann::json& request)> capture;  // and seconds
   std::function<Serving(const nlohmann::json& request)> serve;
   std::function<std::string(const std::string& what, const nlohmann::json& request)> ask;
 };
-Python& python();                                      // of this process; empty functions: none
-const Python& needed_python(const std::string& what);  // throws Error, which says what needs it
+Python& python();  // process-wide; its functions are empty without Python
+// Throws Error if Python is unavailable; `what` begins the message and names what needs it.
+const Python& needed_python(const std::string& what);
 
-// The exit code. Prints to stdout and stderr of C.
+// Returns the exit code. Prints to C stdout and stderr.
 int run_tool(int argc, char** argv);
 
 }  // namespace shadowgraph::cli

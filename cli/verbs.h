@@ -1,4 +1,4 @@
-// The verbs of the tool, a file each. tool.cpp has the table of them and what each says of itself.
+// The verbs of the tool, one source file each. tool.cpp has the table of verbs and their summaries.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -8,12 +8,12 @@
 
 namespace shadowgraph::cli {
 
-// What a verb does once its command line is read. It prints to stdout, writes files whole or not at all, and gives back
-// the exit code. It throws CLI::ParseError for wrong usage that shows late, anything else as tool.cpp sorts it.
+// Runs a verb after its command line has been parsed, and returns the exit code. Prints to stdout; writes each file
+// completely or not at all. Throws CLI::ParseError for wrong usage; tool.cpp maps other exceptions to exit codes.
 using Work = std::function<int()>;
 
-// Makes the work of a verb of two functions. `add` declares options that fill a request, and `run` answers the request
-// once the command line is read. Some ask the command, too, which options were given.
+// Combines two functions into a verb: `add` declares options that fill a request, and `run` executes the request. `run`
+// may also take the command, to see which options were given.
 template <class Request>
 Work work_of(CLI::App& command, void (*add)(CLI::App&, Request&), int (*run)(const CLI::App&, const Request&)) {
   const auto request = std::make_shared<Request>();
@@ -27,7 +27,7 @@ Work work_of(CLI::App& command, void (*add)(CLI::App&, Request&), int (*run)(con
   return [request, run] { return run(*request); };
 }
 
-// Each declares the options and examples of its verb.
+// Each function declares the options and examples of its verb.
 Work declare_profile(CLI::App& command);
 Work declare_fit(CLI::App& command);
 Work declare_checkpoint(CLI::App& command);

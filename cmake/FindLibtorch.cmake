@@ -1,17 +1,17 @@
 # Finds libtorch, of any build, without a CUDA toolkit on the machine.
 #
-# PyTorch's own TorchConfig.cmake of a CUDA build includes Caffe2's public/cuda.cmake, which wants nvcc, the CUDA headers
-# and enable_language(CUDA), and stops with "Your installed Caffe2 version uses CUDA but I cannot find the CUDA
-# libraries" where they are missing: on most machines with the CUDA wheel, for pip brings the CUDA libraries but no
-# toolkit. Nothing here includes a CUDA header, so the shared libraries and the include folders are all that is needed.
+# PyTorch's own TorchConfig.cmake of a CUDA build includes Caffe2's public/cuda.cmake, which requires nvcc, the CUDA
+# headers and enable_language(CUDA), and otherwise fails with "Your installed Caffe2 version uses CUDA but I cannot find
+# the CUDA libraries". That fails on most machines with the CUDA wheel, since pip installs the CUDA libraries but no
+# toolkit. Nothing here includes a CUDA header, so the shared libraries and the include folders are sufficient.
 #
-# Looked for, in this order: TORCH_DIR (variable, then environment), a Torch that find_package(Torch) has found already,
-# CMAKE_PREFIX_PATH (variable, then environment), the virtual environment of this checkout. Each may name the torch
-# folder of a wheel, an unpacked libtorch, or a folder below one (share/cmake, share/cmake/Torch).
+# Search order: TORCH_DIR (variable, then environment), a Torch that find_package(Torch) has found already,
+# CMAKE_PREFIX_PATH (variable, then environment), the virtual environment of this checkout. Each may be the torch folder
+# of a wheel, an unpacked libtorch, or a folder below one (share/cmake, share/cmake/Torch).
 #
-# Gives  libtorch::libtorch    what find_package(Torch) would link: libtorch, libtorch_cpu, libc10, and with a CUDA build
+# Sets   libtorch::libtorch    as linked by find_package(Torch): libtorch, libtorch_cpu, libc10, and for a CUDA build
 #                              libtorch_cuda behind libtorch
-#        libtorch::cpu         libtorch_cpu and libc10 alone: all that shadowgraph itself calls
+#        libtorch::cpu         libtorch_cpu and libc10 only: all that shadowgraph itself calls
 #        Libtorch_ROOT_DIR, Libtorch_VERSION, Libtorch_WITH_CUDA, Libtorch_WITH_DISTRIBUTED
 
 set(_libtorch_candidates ${TORCH_DIR} "$ENV{TORCH_DIR}" ${TORCH_INSTALL_PREFIX} ${CMAKE_PREFIX_PATH})
@@ -32,7 +32,7 @@ foreach(_libtorch_candidate IN LISTS _libtorch_candidates)
     endif()
   endforeach()
 endforeach()
-# A folder that was asked for by name and holds no libtorch is a mistake; going on to the next would hide it.
+# An explicitly given folder without libtorch is an error; continuing with the next candidate would hide it.
 foreach(_libtorch_asked "${TORCH_DIR}" "$ENV{TORCH_DIR}")
   if(_libtorch_asked)
     get_filename_component(_libtorch_asked "${_libtorch_asked}" REALPATH)
@@ -65,7 +65,7 @@ find_package_handle_standard_args(Libtorch
   REASON_FAILURE_MESSAGE "make setup installs it into .venv, or set TORCH_DIR to a torch folder or an unpacked libtorch")
 
 if(Libtorch_FOUND AND NOT TARGET libtorch::cpu)
-  # Some headers change with these definitions (class layouts included), so they must be those of this build of libtorch.
+  # Some headers depend on these definitions (including class layouts), so they must match this build of libtorch.
   set(_libtorch_definitions "")
   if(EXISTS ${Libtorch_ROOT_DIR}/share/cmake/Caffe2/Caffe2Targets.cmake)
     file(READ ${Libtorch_ROOT_DIR}/share/cmake/Caffe2/Caffe2Targets.cmake _libtorch_text)
@@ -95,8 +95,8 @@ if(Libtorch_FOUND AND NOT TARGET libtorch::cpu)
   add_library(libtorch::torch SHARED IMPORTED)
   set_target_properties(libtorch::torch PROPERTIES
     IMPORTED_LOCATION ${Libtorch_ROOT_DIR}/lib/libtorch.so IMPORTED_SONAME libtorch.so)
-  # libtorch.so defines no symbol, it only needs libtorch_cpu and, in a CUDA build, libtorch_cuda, whose static
-  # initialisers register the CUDA kernels, hooks and guards. A linker that drops unneeded libraries (Ubuntu's default)
+  # libtorch.so defines no symbols; it only depends on libtorch_cpu and, in a CUDA build, libtorch_cuda, whose static
+  # initializers register the CUDA kernels, hooks and guards. A linker that drops unneeded libraries (Ubuntu's default)
   # would drop it, and CUDA with it.
   set(CMAKE_LINK_LIBRARY_USING_libtorch_keep_SUPPORTED TRUE)
   set(CMAKE_LINK_LIBRARY_USING_libtorch_keep
@@ -105,7 +105,7 @@ if(Libtorch_FOUND AND NOT TARGET libtorch::cpu)
   set_target_properties(libtorch::libtorch PROPERTIES
     INTERFACE_LINK_LIBRARIES "$<LINK_LIBRARY:libtorch_keep,libtorch::torch>;libtorch::cpu")
   if(Libtorch_WITH_CUDA)
-    # The linker would otherwise want to see the CUDA libraries behind libtorch_cuda too.
+    # Otherwise the linker would require the CUDA libraries that libtorch_cuda depends on.
     set_property(TARGET libtorch::libtorch APPEND PROPERTY INTERFACE_LINK_OPTIONS LINKER:--allow-shlib-undefined)
   endif()
 endif()

@@ -1,5 +1,5 @@
-// fmt's functions, compiled once. libtorch ships fmt's headers without its library, and used header-only every unit that
-// formats anything compiles them again: 3.6 s each with g++ 12. This is what fmt's own src/format.cc does.
+// fmt's functions, compiled once. libtorch ships fmt's headers without its library; header-only, every translation unit
+// that formats anything would compile them again: 3.6 s each with g++ 12. Equivalent to fmt's src/format.cc.
 #include <fmt/format-inl.h>
 
 FMT_BEGIN_NAMESPACE

@@ -1,7 +1,7 @@
 include(CMakePackageConfigHelpers)
 include(GNUInstallDirs)
 
-# Installed programs find the libtorch that they were built with, without LD_LIBRARY_PATH.
+# Installed programs find the libtorch that they were built against, without LD_LIBRARY_PATH.
 set(installed_rpath "$ORIGIN/../lib;${Libtorch_ROOT_DIR}/lib")
 set_target_properties(shadowgraph PROPERTIES INSTALL_RPATH "${installed_rpath}")
 install(TARGETS shadowgraph EXPORT shadowgraphTargets LIBRARY DESTINATION lib ARCHIVE DESTINATION lib)

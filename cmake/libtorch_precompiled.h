@@ -1,4 +1,4 @@
-// What sources of the library that speak libtorch include; keep <torch/torch.h> out of it.
+// Precompiled header of library sources that use libtorch; must not include <torch/torch.h>.
 #pragma once
 #include <ATen/Context.h>
 #include <ATen/core/Tensor.h>

@@ -4,8 +4,8 @@ option(SHADOWGRAPH_BUILD_BENCH "Build the benchmarks" ${PROJECT_IS_TOP_LEVEL})
 option(SHADOWGRAPH_BUILD_PYTHON "Build the Python package" OFF)
 option(SHADOWGRAPH_FUZZ "Build the fuzz targets, with clang, and nothing else" OFF)
 option(SHADOWGRAPH_WARNINGS_AS_ERRORS "Treat warnings as errors" OFF)
-# Shared, because what the library installs (kernels on the fake key, the engine stub, hooks) must exist once in a
-# process, and because the linker would drop the registrations out of an archive.
+# Shared, because registrations (kernels on the fake key, the engine stub, hooks) must exist once in a process, and
+# because the linker would drop them from an archive.
 option(BUILD_SHARED_LIBS "Build libshadowgraph as a shared library" ON)
 set(SHADOWGRAPH_SANITIZE "" CACHE STRING "Sanitizers to build with, e.g. address,undefined")
 
@@ -17,17 +17,17 @@ set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
-# Installed programs find libshadowgraph beside them and libtorch where it was at build time.
+# Installed programs find libshadowgraph relative to their path and libtorch where it was at build time.
 set(CMAKE_INSTALL_RPATH $ORIGIN/../lib)
 set(CMAKE_INSTALL_RPATH_USE_LINK_PATH ON)
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
 
 find_program(SHADOWGRAPH_CCACHE ccache)
 if(SHADOWGRAPH_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  # Precompiled headers carry time stamps, and no two that GCC makes are the same: without this sloppiness, and the sums
-  # that shadowgraph_pch_sum (cmake/targets.cmake) writes beside them, every unit that uses one would miss the cache.
+  # Precompiled headers contain time stamps, and GCC's are never identical: without this sloppiness, and the checksums
+  # written by shadowgraph_pch_sum (cmake/targets.cmake), every unit that uses one would miss the cache.
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_PCH_EXTSUM=1
       CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime ${SHADOWGRAPH_CCACHE})
 endif()
 set(SHADOWGRAPH_GROUP_BYTES 90000 CACHE STRING
-  "Sources of a folder that are compiled together are at most so large (cmake/targets.cmake); 0 compiles each alone")
+  "Maximum total size of sources of a folder that are compiled together (cmake/targets.cmake); 0 compiles each alone")

@@ -1,4 +1,4 @@
-// What sources of the library include that do not speak libtorch: its value types alone (device, dtype, layout).
+// Precompiled header of library sources that do not use libtorch, except its value types (device, dtype, layout).
 #pragma once
 #include <c10/core/Device.h>
 #include <c10/core/Layout.h>

@@ -1,4 +1,4 @@
-# Settings that every translation unit of the project shares.
+# Settings shared by all translation units of the project.
 add_library(shadowgraph_settings INTERFACE)
 target_include_directories(shadowgraph_settings INTERFACE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
 target_compile_definitions(shadowgraph_settings INTERFACE SHADOWGRAPH_VERSION="${PROJECT_VERSION}")
@@ -6,10 +6,10 @@ target_compile_options(shadowgraph_settings INTERFACE -Wall -Wextra -Wno-unused-
 if(SHADOWGRAPH_WARNINGS_AS_ERRORS)
   target_compile_options(shadowgraph_settings INTERFACE -Werror)
 endif()
-# Calls inside the shared library need no detour for symbols that nobody replaces.
+# Calls inside the shared library need no indirection, since its symbols are never interposed.
 target_compile_options(shadowgraph_settings INTERFACE -fno-semantic-interposition)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  # GCC's collector would walk over the precompiled header several times a unit, and free next to nothing.
+  # GCC's garbage collector would traverse the precompiled header several times per unit and free almost nothing.
   target_compile_options(shadowgraph_settings INTERFACE --param=ggc-min-expand=1000 --param=ggc-min-heapsize=8000000)
 endif()
 add_library(shadowgraph_sanitizers INTERFACE)
@@ -19,23 +19,23 @@ if(SHADOWGRAPH_SANITIZE)
 endif()
 target_link_libraries(shadowgraph_settings INTERFACE shadowgraph_sanitizers)
 target_link_libraries(shadowgraph_settings INTERFACE libtorch::cpu nlohmann_json::nlohmann_json)
-# Headers of libtorch then include the operators that they call, not all 4,000 headers of operators.
+# Makes libtorch's headers include only the operators that they call, not all 4,000 operator headers.
 target_compile_definitions(shadowgraph_settings INTERFACE AT_PER_OPERATOR_HEADERS)
 add_library(shadowgraph_fmt STATIC ${CMAKE_CURRENT_LIST_DIR}/fmt_library.cpp)
 target_link_libraries(shadowgraph_fmt PRIVATE libtorch::cpu)
 set_target_properties(shadowgraph_fmt PROPERTIES CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
 target_link_libraries(shadowgraph_settings INTERFACE shadowgraph_fmt)
 
-# Compiles the sources of a folder of `target` in groups, in the order of their paths, up to SHADOWGRAPH_GROUP_BYTES
-# together: an edit moves no file of another folder into another group. Behind a precompiled header of libtorch a small
-# file still spends most of its time on templates that the headers leave to instantiate, in every unit alike; a group does
-# so once (docs/architecture.md#building). What is local to a file must therefore have a name of its own within its folder.
+# Compiles the sources of each folder of `target` in groups, in the order of their paths, of up to
+# SHADOWGRAPH_GROUP_BYTES each, so that edits do not change the groups of other folders. With a precompiled header of
+# libtorch, a small file still spends most of its time on instantiating the headers' templates; a group does so once
+# (CONTRIBUTING.md#build). Names local to a file must therefore be unique within the folder.
 function(shadowgraph_group target)
   if(SHADOWGRAPH_GROUP_BYTES EQUAL 0)
     return()
   endif()
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
-  # In a group GCC takes every file for an included one, and warns of what is local to it.
+  # In a group GCC treats every file as included, and would warn about its local types.
   target_compile_options(${target} PRIVATE -Wno-subobject-linkage)
   get_target_property(folder ${target} SOURCE_DIR)
   get_target_property(sources ${target} SOURCES)
@@ -62,7 +62,7 @@ function(shadowgraph_group target)
   endforeach()
 endfunction()
 
-# The text of a precompiled header with those of this project that it includes.
+# Returns the text of a precompiled header, with the project's headers that it includes.
 function(shadowgraph_pch_text header result)
   file(READ ${header} text)
   file(STRINGS ${header} includes REGEX "^#include \"")
@@ -74,8 +74,8 @@ function(shadowgraph_pch_text header result)
   set(${result} "${text}" PARENT_SCOPE)
 endfunction()
 
-# What ccache takes for the contents of target's precompiled header: they follow from libtorch's version, the compiler and
-# the text of `header`. The flags are hashed with each unit.
+# Writes what ccache uses as contents of target's precompiled header, which depend on libtorch's version, the compiler
+# and the text of `header`. The flags are hashed with each unit.
 function(shadowgraph_pch_sum target header)
   shadowgraph_pch_text(${header} text)
   get_target_property(folder ${target} BINARY_DIR)
@@ -83,8 +83,8 @@ function(shadowgraph_pch_sum target header)
     CONTENT "${Libtorch_VERSION} ${Libtorch_WITH_CUDA} ${CMAKE_CXX_COMPILER_VERSION} ${CMAKE_BUILD_TYPE} ${text}")
 endfunction()
 
-# How much of libtorch a file includes, directly or by the project's own headers. 0: nothing but c10's value types.
-# 1: ATen. 2: the C++ frontend.
+# Returns how much of libtorch a file includes, directly or through the project's headers. 0: only c10's value types. 1:
+# ATen. 2: the C++ frontend.
 function(shadowgraph_depth_of_libtorch path result)
   get_property(depth GLOBAL PROPERTY "depth of libtorch ${path}")
   if("${depth}" STREQUAL "")
@@ -115,11 +115,11 @@ function(shadowgraph_depth_of_libtorch path result)
   set(${result} ${depth} PARENT_SCOPE)
 endfunction()
 
-# Object library `name` of a layer; all share the precompiled header of the first that takes `header`.
+# Object library `name` of a layer; all share the precompiled header created by the first that uses `header`.
 function(shadowgraph_layer_part name header)
   add_library(${name} OBJECT ${ARGN})
   target_link_libraries(${name} PUBLIC shadowgraph_settings)
-  # The library shows what the public headers declare (include/shadowgraph/export.h).
+  # The library exports what the public headers declare (include/shadowgraph/export.h).
   set_target_properties(${name} PROPERTIES CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
   shadowgraph_group(${name})
   get_property(first GLOBAL PROPERTY "precompiled ${header}")
@@ -132,8 +132,8 @@ function(shadowgraph_layer_part name header)
   endif()
 endfunction()
 
-# The folder `name` as object libraries: sg_<name>, and sg_<name>_libtorch of the sources that include libtorch. Nobody
-# pays for headers that others need.
+# The folder `name` as object libraries: sg_<name>, and sg_<name>_libtorch of the sources that include libtorch, so that
+# the others do not pay for its headers.
 set(SHADOWGRAPH_LAYER_PARTS "" _libtorch)
 function(shadowgraph_layer name)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${name}/*.cpp)
@@ -146,13 +146,13 @@ function(shadowgraph_layer name)
     shadowgraph_layer_part(sg_${name}_libtorch libtorch_precompiled.h ${sources_1} ${sources_2})
   endif()
   if(name STREQUAL "viz")
-    # Headers alone: the library is opened when a picture is drawn (viz/svg_writer.cpp).
+    # Headers only: the library is loaded when a picture is drawn (viz/svg_writer.cpp).
     target_include_directories(sg_viz SYSTEM PRIVATE ${GRAPHVIZ_INCLUDE_DIRS})
     target_link_libraries(sg_viz PRIVATE ${CMAKE_DL_LIBS})
   endif()
 endfunction()
 
-# Gives `target` the objects of some layers.
+# Adds the objects of some layers to `target`.
 function(shadowgraph_objects target scope)
   foreach(layer ${ARGN})
     foreach(part IN LISTS SHADOWGRAPH_LAYER_PARTS)
@@ -165,9 +165,9 @@ endfunction()
 
 function(shadowgraph_assemble target)
   shadowgraph_objects(${target} PRIVATE ${ARGN})
-  # shadowgraph itself calls libtorch_cpu only. With a CUDA build of libtorch, that keeps libtorch_cuda and the
-  # libraries behind it out of the tool (it starts in 0.23 s, not 0.40, 1.4 when cold), which pretends to have CUDA anyway.
-  # Programs that use the installed package get the whole of libtorch, CUDA included, as from find_package(Torch).
+  # shadowgraph itself only calls libtorch_cpu. With a CUDA build of libtorch, that avoids loading libtorch_cuda and its
+  # dependencies in the tool (it starts in 0.23 s instead of 0.40, or 1.4 when cold), which simulates CUDA anyway.
+  # Programs that use the installed package link all of libtorch, CUDA included, as with find_package(Torch).
   target_link_libraries(${target}
     PUBLIC $<BUILD_INTERFACE:libtorch::cpu> $<INSTALL_INTERFACE:libtorch::libtorch> nlohmann_json::nlohmann_json
     PRIVATE ${CMAKE_DL_LIBS} $<BUILD_INTERFACE:ZLIB::ZLIB> $<INSTALL_INTERFACE:z> $<BUILD_INTERFACE:shadowgraph_fmt> $<BUILD_INTERFACE:shadowgraph_sanitizers>)
@@ -177,19 +177,19 @@ function(shadowgraph_assemble target)
   set_target_properties(${target} PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR})
 endfunction()
 
-# The same objects for programs that look inside, as the tests do: linked in, not from the shared library, whose internals
-# are hidden.
+# The same objects for programs that use internals, such as the tests: linked directly, since the shared library hides
+# its internals.
 function(shadowgraph_internals target)
   add_library(${target} INTERFACE)
   shadowgraph_objects(${target} INTERFACE ${ARGN})
   target_link_libraries(${target} INTERFACE shadowgraph_settings ZLIB::ZLIB ${CMAKE_DL_LIBS})
 endfunction()
 
-# Programs whose own code need not be fast are compiled with -O0: libtorch and shadowgraph do the work, and an optimiser
-# takes half of their build.
+# Programs whose own code need not be fast are compiled with -O0, since libtorch and shadowgraph do the work and
+# optimization takes half of their build time.
 
-# An object library of `sources` at -O0 behind the precompiled `header`, which the first library that names it makes. GCC
-# takes a precompiled header only with the same code model: -fPIC, where CMake gives programs -fPIE.
+# An object library of `sources` at -O0 with the precompiled `header`, which the first library that uses it creates. GCC
+# requires the same code model for a precompiled header: -fPIC, where CMake uses -fPIE for programs.
 function(shadowgraph_unoptimised_part name header)
   add_library(${name} OBJECT ${ARGN})
   target_link_libraries(${name} PUBLIC shadowgraph_settings)
@@ -206,8 +206,8 @@ function(shadowgraph_unoptimised_part name header)
   shadowgraph_group(${name})
 endfunction()
 
-# Gives `target` some of the tests' sources, at -O0, each behind the smaller of two precompiled headers that it can do
-# with: ATen, or the C++ frontend, which costs 5 s more a unit. LIBRARIES are what the sources need beside libtorch.
+# Adds some of the tests' sources to `target`, at -O0, each with the smaller sufficient precompiled header: ATen, or the
+# C++ frontend, which costs 5 s more per unit. LIBRARIES: dependencies other than libtorch.
 function(shadowgraph_test_sources target)
   cmake_parse_arguments(PARSE_ARGV 1 given "" "" "SOURCES;LIBRARIES")
   foreach(source IN LISTS given_SOURCES)

@@ -1,6 +1,6 @@
-# Reads torch_versions.txt: which versions of libtorch there are builds for, and what the wheel of this one has.
+# Reads torch_versions.txt: the supported versions of libtorch, and the CUDA and cuDNN versions of this one's wheel.
 #
-# Gives  SHADOWGRAPH_TORCH_VERSIONS   "2.12.1;2.13.0;..."
+# Sets   SHADOWGRAPH_TORCH_VERSIONS   "2.12.1;2.13.0;..."
 #        SHADOWGRAPH_CUDA_VERSION, SHADOWGRAPH_CUDNN_VERSION   of the row of this minor; else of the newest
 set(SHADOWGRAPH_TORCH_VERSIONS "")
 set(SHADOWGRAPH_TORCH_KNOWN FALSE)
@@ -22,6 +22,6 @@ foreach(_torch_row IN LISTS _torch_rows)
 endforeach()
 if(NOT SHADOWGRAPH_TORCH_KNOWN)
   list(JOIN SHADOWGRAPH_TORCH_VERSIONS ", " _torch_text)
-  message(WARNING "shadowgraph is written and tested against libtorch ${_torch_text}; this one is ${Libtorch_VERSION}. "
-                  "CONTRIBUTING.md says what a new one needs.")
+  message(WARNING "shadowgraph is tested with libtorch ${_torch_text}, but this is ${Libtorch_VERSION}. "
+                  "See CONTRIBUTING.md for adding a version.")
 endif()

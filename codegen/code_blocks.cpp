@@ -1,6 +1,6 @@
-// Puts the bodies of calls in their place before code is written, each in a region of its own.
+// Inlines the bodies of calls, each in a separate region.
 //
-//     %2 = my::block(%1) | note("body"="...")     becomes the body's nodes, in a scope or module that is a function
+//     %2 = my::block(%1) | note("body"="...")     becomes the body's nodes, in a scope or module region with a function
 //
 // Copies the graph once if any call has a body, and is linear in the bodies.
 #include <algorithm>
@@ -8,7 +8,7 @@
 #include <set>
 #include <unordered_set>
 
-#include "codegen/code_plan.h"
+#include "codegen/code_layout.h"
 #include "core/calls/functions.h"
 #include "core/replay/body_function.h"
 #include "ir/records.h"
@@ -34,12 +34,12 @@ RegionId add_function_region(Graph& graph, NodeId call) {
   region.class_name = graph.intern(class_name);
   region.parent = graph.node(call).region;
   const Region& around = graph.region(region.parent);
-  // The call may stand in the region of the very module that it calls; that is not nested in itself.
+  // The call may be in the region of the module that it calls, which must not be nested in itself.
   if (around.kind == RegionKind::kModule && graph.text_or_empty(around.name) == path) region.parent = around.parent;
   return graph.add_region(region);
 }
 
-// The modules around the call, which a body that was cut out of its graph has too.
+// Removes the modules around the call, which an extracted body also contains.
 void drop_outer_regions(Graph& body, const Graph& graph, RegionId around) {
   std::set<std::pair<RegionKind, std::string_view>> outer;
   for (; around.valid(); around = graph.region(around).parent) {
@@ -69,15 +69,15 @@ void inline_body(InlinedBodies& inlined, NodeId call) {
     graph.for_each_output(call, [&](ValueId value) { results.push_back(value); });
     const RegionId region = add_function_region(graph, call);
     drop_outer_regions(body, graph, region);
-    // Spliced nodes take over the region of the call.
+    // Spliced nodes inherit the region of the call.
     mutable_node(graph, call).region = region;
     inlined.functions.push_back(region);
-    // Remembered, so that the nodes between it and the call are those that came from the body.
+    // The nodes between this one and the call are those of the body.
     const NodeId before = graph.node(call).previous;
     const std::vector<ValueId> made = splice(graph, call, body, inputs);
     if (made.size() != results.size() || !std::ranges::all_of(made, [](ValueId value) { return value.valid(); })) {
       refuse_node(graph, call,
-                  "its body gives " + std::to_string(made.size()) + " values where the call has " +
+                  "its body returns " + std::to_string(made.size()) + " values, but the call has " +
                       std::to_string(results.size()) + ", or None for one of them");
     }
     for (NodeId node = graph.node(call).previous; node.valid() && node != before; node = graph.node(node).previous) {
@@ -91,7 +91,7 @@ void inline_body(InlinedBodies& inlined, NodeId call) {
   } catch (const UnsupportedError&) {
     throw;
   } catch (const Error& error) {
-    refuse_node(graph, call, std::string("its body cannot take its place: ") + error.what());
+    refuse_node(graph, call, std::string("its body cannot be inlined: ") + error.what());
   }
 }
 
@@ -107,30 +107,30 @@ std::optional<InlinedBodies> inline_bodies(const Graph& graph, const CodegenOpti
   };
   std::vector<NodeId> calls = calls_of(graph);
   if (calls.empty()) return std::nullopt;
-  // The caller's graph is only read, so the bodies go into a copy.
+  // The caller's graph is const, so bodies are inlined into a copy.
   InlinedBodies inlined{.graph = clone(graph), .functions = {}, .only = options.only};
-  // A body may hold calls with bodies; each stands inside its caller's text, so this ends.
+  // Repeats for nested bodies. Each is part of the text of its caller, so this terminates.
   for (; !calls.empty(); calls = calls_of(inlined.graph)) {
     for (const NodeId call : calls) inline_body(inlined, call);
   }
   return inlined;
 }
 
-// Groups the steps of a plan into blocks, which become the functions of the code.
+// Groups the steps of a plan into blocks, which become functions.
 //
 //     root
-//       transformer.h.0              a module that ran enough nodes (CodegenOptions::min_function_nodes)
+//       transformer.h.0              a module with enough nodes (CodegenOptions::min_function_nodes)
 //         transformer.h.0.attn
-//       part                         some items of a block that would have more than max_function_items
+//       part                         some items of a block with more than max_function_items
 //
-// A block is closed when all its items are known. Its inputs are what it reads and did not make; its outputs are what
-// it made and steps behind it read.
+// A block is closed when all its items are known. Its inputs are the variables that it reads but does not define; its
+// outputs those that it defines and later steps read.
 //
-// Linear in steps times the depth of modules, which kMaxDepth bounds.
+// Linear in steps times the depth of modules, which is bounded by kMaxDepth.
 
 namespace {
 
-constexpr size_t kMaxDepth = 32;  // of functions in functions; deeper modules are written where they are
+constexpr size_t kMaxDepth = 32;  // nested functions; deeper modules are written inline
 
 bool is_function_region(const Graph& graph, RegionId id) {
   const Region& region = graph.region(id);
@@ -149,7 +149,7 @@ bool is_function_region(const Graph& graph, RegionId id) {
 
 class BlockBuilder {
  public:
-  BlockBuilder(CodePlan& plan, const CodegenOptions& options, const std::vector<RegionId>& functions)
+  BlockBuilder(CodeLayout& plan, const CodegenOptions& options, const std::vector<RegionId>& functions)
       : plan_(plan), graph_(*plan.graph), options_(options), always_(functions.begin(), functions.end()) {}
 
   void run() {
@@ -175,8 +175,8 @@ class BlockBuilder {
     for (uint32_t step = 0; step < step_count(); ++step) {
       const Node& node = graph_.node(plan_.steps[step].node);
       if (node.region.valid() && node.region.index < chains.size()) chain_of_[step] = chains[node.region.index];
-      // Autograd runs glue between modules, such as sums of gradients, that belongs to none of them.
-      // Alone, it would cut the backward of a module in pieces.
+      // Autograd runs operators between modules, such as sums of gradients. As separate blocks they would split the
+      // backward of a module.
       const bool after_forward = node.phase == Graph::kBackward || node.phase == Graph::kOptimizer;
       if (chain_of_[step].empty() && after_forward && step != 0 && phase(step - 1) == node.phase) {
         chain_of_[step] = chain_of_[step - 1];
@@ -188,7 +188,7 @@ class BlockBuilder {
   RegionId region_at(uint32_t step, size_t depth) const {
     return depth < chain_of_[step].size() ? chain_of_[step][depth] : RegionId();
   }
-  // A function that is one even if it is small.
+  // Returns whether a region becomes a function regardless of size.
   bool is_function_always(RegionId region) const {
     return graph_.region(region).kind == RegionKind::kCheckpoint || always_.contains(region);
   }
@@ -205,25 +205,25 @@ class BlockBuilder {
     fill(block, block.begin, block.end, depth);
     while (block.items.size() > static_cast<size_t>(std::max(options_.max_function_items, 2))) {
       const size_t before = block.items.size();
-      // Parts of parts, until the function is short: compilers are slow on long ones.
+      // Splits repeatedly until the function is short: compilers are slow on long ones.
       cut(block, /*by_phase=*/true);
       if (block.items.size() == before) cut(block, /*by_phase=*/false);  // the phases alternate
     }
   }
 
-  // A function would add nothing: it calls another one, or, in backward, where recomputation cuts modules in pieces,
-  // two.
+  // Returns whether a function would be useless, since it only calls another one (or two in backward, where
+  // recomputation splits modules).
   bool only_calls(const CodeBlock& block) const {
     if (is_function_always(block.region) || block.items.size() > (block.phase == Graph::kForward ? 1 : 2)) return false;
     return std::ranges::all_of(block.items, [](const CodeBlock::Item& item) { return item.is_block(); });
   }
 
-  // Lists the steps from begin to end as items, with each region that is worth a function as one item.
+  // Lists the steps from begin to end as items, with each region that becomes a function as one item.
   void fill(CodeBlock& block, uint32_t begin, uint32_t end, size_t depth) {
     for (uint32_t step = begin; step < end;) {
       const RegionId child = region_at(step, depth);
       uint32_t stop = step + 1;
-      // A region may come back after another one, as in backward; each visit is a block of its own.
+      // A region may recur after another one, as in backward; each visit is a separate block.
       while (stop < end && region_at(stop, depth) == child && phase(stop) == phase(step)) ++stop;
       if (!child.valid()) {
         for (; step < stop; ++step) block.items.push_back({.step = step});
@@ -238,7 +238,7 @@ class BlockBuilder {
         } else {
           block.items.push_back({.step = step, .block = finish(std::move(inner))});
         }
-        // Too small for a function, but something inside must be one all the same.
+        // Too small for a function, but contains a region that must be one.
       } else if (has_function(step, stop, depth + 1)) {
         fill(block, step, stop, depth + 1);
       } else {
@@ -276,19 +276,19 @@ class BlockBuilder {
     return target.kind() == TargetKind::kFunction && random_state_function(target) != nullptr;
   }
 
-  // Returns what the modules in a checkpoint or scope have in common.
+  // Returns the common module path of a checkpoint or scope.
   std::string path_of(const CodeBlock& block) const {
     const RegionKind kind = graph_.region(block.region).kind;
     if (kind != RegionKind::kCheckpoint && kind != RegionKind::kScope) return std::string(plan_.path_of(block.region));
     std::optional<std::string> common;
     for (const CodeBlock::Item& item : block.items) {
       if (!item.is_block() && is_state(plan_.steps[item.step].node))
-        continue;  // outside of them, in each of many alike
+        continue;  // outside of them in each of several equal layers
       const std::string path = item.is_block()
                                    ? plan_.blocks[item.block].path
                                    : std::string(plan_.path_of(graph_.node(plan_.steps[item.step].node).region));
       if (!common) common = path;
-      // Cuts "h.0.attn" to "h.0", at dots alone: "h.1" is no prefix of "h.10".
+      // Shortens "h.0.attn" to "h.0", at dots only: "h.1" is not a prefix of "h.10".
       while (!common->empty() && path != *common && !path.starts_with(*common + ".")) {
         const size_t dot = common->rfind('.');
         common->resize(dot == std::string::npos ? 0 : dot);
@@ -297,16 +297,15 @@ class BlockBuilder {
     return common.value_or("");
   }
 
-  // Works out inputs and outputs, and appends the block. Inner blocks are finished first, so they come first in the
-  // plan.
+  // Computes inputs and outputs, and appends the block; inner blocks first.
   uint32_t finish(CodeBlock block) {
     block.path = path_of(block);
-    // A stamp for each block spares clearing a set of all variables for each.
+    // A stamp per block avoids clearing a set of all variables.
     stamp_.resize(plan_.variables.size(), 0);
     ++stamp_now_;
     const auto inside = [&](uint32_t variable) {
       const uint32_t defined = plan_.variables[variable].defined;
-      return defined != CodePlan::kGiven && defined >= block.begin && defined < block.end;
+      return defined != CodeLayout::kGiven && defined >= block.begin && defined < block.end;
     };
     const auto use = [&](uint32_t variable) {
       if (inside(variable) || stamp_[variable] == stamp_now_) return;
@@ -314,7 +313,7 @@ class BlockBuilder {
       block.inputs.push_back(variable);
     };
     const auto make = [&](uint32_t variable) {
-      // Steps behind the block read it, so the block must return it.
+      // Steps after the block read it, so the block must return it.
       if (plan_.variables[variable].last_use >= block.end) block.outputs.push_back(variable);
     };
     for (const CodeBlock::Item& item : block.items) {
@@ -336,16 +335,15 @@ class BlockBuilder {
     return static_cast<uint32_t>(plan_.blocks.size()) - 1;
   }
 
-  // What the function of a checkpoint must not do twice is refused, but for running statistics.
+  // Finds running statistics of a checkpoint's function; rejects other operations that cannot run twice.
   void find_statistics(CodeBlock& block) {
     if (!effects_) effects_ = Effects::of(graph_);
     std::vector<NodeId> nodes;
     for (uint32_t step = block.begin; step < block.end; ++step) nodes.push_back(plan_.steps[step].node);
-    const SecondRun again = second_run(graph_, *effects_, nodes);
+    const RecomputeCheck again = check_recompute(graph_, *effects_, nodes);
     if (!again.obstacle.empty()) {
-      refuse_node(
-          graph_, again.at,
-          "code for autograd runs what is in a checkpoint a second time, in backward, and cannot: " + again.obstacle);
+      refuse_node(graph_, again.at,
+                  "code for autograd cannot recompute this checkpoint in backward: " + again.obstacle);
     }
     for (uint32_t i = 0; i < block.inputs.size(); ++i) {
       const ValueId value = plan_.variables[block.inputs[i]].value;
@@ -353,11 +351,11 @@ class BlockBuilder {
     }
   }
 
-  CodePlan& plan_;
+  CodeLayout& plan_;
   const Graph& graph_;
   const CodegenOptions& options_;
   const std::unordered_set<RegionId> always_;
-  std::optional<Effects> effects_;               // once a checkpoint asks
+  std::optional<Effects> effects_;               // computed for the first checkpoint
   std::vector<std::vector<RegionId>> chain_of_;  // by step: regions that are functions, outermost first
   std::vector<uint32_t> stamp_;                  // by variable
   uint32_t stamp_now_ = 0;
@@ -365,7 +363,7 @@ class BlockBuilder {
 
 }  // namespace
 
-void build_blocks(CodePlan& plan, const CodegenOptions& options, const std::vector<RegionId>& functions) {
+void build_blocks(CodeLayout& plan, const CodegenOptions& options, const std::vector<RegionId>& functions) {
   BlockBuilder(plan, options, functions).run();
 }
 

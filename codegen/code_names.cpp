@@ -1,8 +1,8 @@
-// Names in emitted code. Variables are named after what made them, relative to the function they are in, and functions
-// after the class of their module. One list of reserved words serves both languages.
+// Names in generated code. Variables are named after the operator that produces them, relative to the function they are
+// in, and functions after the class of their module. One list of reserved words covers both languages.
 //
-// Names decide more than looks. Two layers become one function only if their texts are equal, so a name must not tell
-// which layer it is in (relative()). Names are made when they are first asked for, in the order of the text.
+// Two layers share one function only if their texts are equal, so names must not depend on the layer (relative()).
+// Names are chosen on first use, in textual order.
 #include "codegen/code_names.h"
 
 #include <algorithm>
@@ -31,7 +31,7 @@ bool is_reserved(const std::string& name) {
       "None", "True", "False", "as", "async", "await", "def", "del", "elif", "except", "from", "global", "import", "in",
       "is", "lambda", "nonlocal", "pass", "raise", "with", "yield", "print", "match", "type", "list", "dict", "tuple",
       "set", "map", "range", "len", "math", "self", "super", "str", "object",
-      // what the generated code itself uses
+      // used by generated code
       "at", "c10", "std", "torch", "aten", "ops", "outputs", "inputs", "generator", "constants", "Inputs", "Outputs",
       "Tensors", "run", "forward", "drop", "number", "alias_of", "own", "copy_of", "checkpoint", "call_operator",
       "embedded", "shallow_copy", "functional_call", "expect", "draws", "random_state", "exchange_random_state",
@@ -60,7 +60,7 @@ std::string plain_identifier(std::string_view text) {
 std::string identifier(std::string_view text) {
   std::string name = plain_identifier(text);
   if (is_reserved(name)) name += "_value";
-  // Functions of the generated code begin with run_ and embedded_.
+  // Functions of generated code start with run_ and embedded_.
   if (name.starts_with("run_") || name.starts_with("embedded_")) name = "value_" + name;
   return name;
 }
@@ -82,7 +82,7 @@ std::string function_identifier(std::string_view class_name) {
 
 std::string Scope::take(std::string_view wanted) { return take_identifier(identifier(wanted)); }
 
-// Counts per name, and skips numbers that a path has taken: x, x_2, x_3.
+// Counts per name, and skips numbers that are taken: x, x_2, x_3.
 std::string Scope::take_identifier(const std::string& base) {
   if (taken_.try_emplace(base, 1).second) return base;
   while (true) {
@@ -98,7 +98,7 @@ std::string short_operator_name(const std::string& target) {
   return std::string(name);
 }
 
-// Takes the path of the block's own module off: inside layers.3, the weight layers.3.attn.weight is attn.weight.
+// Removes the path of the block's module: inside layers.3, the weight layers.3.attn.weight is attn.weight.
 std::string BlockNames::relative(std::string_view path) const {
   const std::string_view own = block_.path;
   if (own.empty()) return std::string(path);
@@ -107,11 +107,11 @@ std::string BlockNames::relative(std::string_view path) const {
   return std::string(path);
 }
 
-// Given tensors keep the graph's names. Results are called after their operator, and after the schema's name of a
-// result where there are several.
+// Placeholders keep the graph's names. Results are named after their operator, or after their name in the schema if
+// there are several.
 std::string BlockNames::wanted(uint32_t variable) const {
   const CodeVariable& v = plan_.variables[variable];
-  if (v.defined == CodePlan::kGiven) {
+  if (v.defined == CodeLayout::kGiven) {
     return relative(plan_.given[v.given].name);
   }
   const CodeStep& step = plan_.steps[v.defined];
@@ -129,7 +129,7 @@ std::string BlockNames::wanted(uint32_t variable) const {
   const bool inside = v.defined >= block_.begin && v.defined < block_.end;
   const std::string path(plan_.path_of(graph.node(step.node).region));
   const std::string from_here = relative(path);
-  // What another module made is named by its operator alone, or the same block in two places would differ.
+  // Results of other modules are named by the operator only, or the same block in two places would differ.
   if (from_here.empty() || (!inside && from_here == path)) return name;
   return from_here + "_" + name;
 }
@@ -140,17 +140,17 @@ const std::string& BlockNames::of(uint32_t variable) {
   return names_.emplace(variable, scope_.take(wanted(variable))).first->second;
 }
 
-std::string function_name(const CodePlan& plan, const CodeBlock& block) {
+std::string function_name(const CodeLayout& plan, const CodeBlock& block) {
   const Graph& graph = *plan.graph;
   std::string name;
   const Region& region = graph.region(block.region);
-  // An update is the same for every module.
+  // Updates are the same for every module.
   if (region.kind != RegionKind::kRoot && block.phase != Graph::kOptimizer) {
     const std::string_view class_name = graph.text_or_empty(region.class_name);
     if (!class_name.empty()) {
       name = function_identifier(class_name);
     } else {
-      // The last word of the path that is no number: "transformer.h.0.ln_1" gives ln_1.
+      // The last word of the path that is not a number: "transformer.h.0.ln_1" gives ln_1.
       std::string_view path = graph.text_or_empty(region.name);
       while (!path.empty()) {
         const size_t dot = path.rfind('.');
@@ -169,15 +169,15 @@ std::string function_name(const CodePlan& plan, const CodeBlock& block) {
   return "run_" + (block.part ? name + "_part" : name);
 }
 
-// Returns the tensors that each statement of a block is the last to use. There emitted code lets go of them, so that
-// its peak is the graph's.
-std::vector<std::vector<uint32_t>> last_uses(const CodePlan& plan, const CodeBlock& block,
+// Returns the tensors whose last use is each statement of a block. Generated code frees them there, so that its peak
+// memory is the graph's.
+std::vector<std::vector<uint32_t>> last_uses(const CodeLayout& plan, const CodeBlock& block,
                                              const std::vector<uint32_t>& kept) {
   std::unordered_map<uint32_t, size_t> last;
   std::vector<uint32_t> order;
   for (size_t i = 0; i < block.items.size(); ++i) {
     const auto use = [&](uint32_t variable) {
-      // The map says where the last use is, the list keeps the order, so that the text is the same in each run.
+      // The map has the last use, the list the order, so that the output is deterministic.
       if (last.insert_or_assign(variable, i).second) order.push_back(variable);
     };
     const CodeBlock::Item& item = block.items[i];
@@ -191,7 +191,7 @@ std::vector<std::vector<uint32_t>> last_uses(const CodePlan& plan, const CodeBlo
     for (const CodeStep::Copy& copy : plan.steps[item.step].copies) use(copy.to);
     for (const uint32_t variable : plan.steps[item.step].results) use(variable);
   }
-  // What the block returns is still needed at its end.
+  // Outputs of the block are needed at its end.
   for (const uint32_t variable : block.outputs) last.erase(variable);
   for (const uint32_t variable : kept) last.erase(variable);
   std::vector<std::vector<uint32_t>> at(block.items.size());

@@ -1,67 +1,64 @@
-// Names for generated code: of values, functions and members, good in C++ and in Python alike.
+// Identifiers for generated code that are valid in C++ and in Python.
 #pragma once
 
 #include <string>
 #include <string_view>
 #include <unordered_map>
 
-#include "codegen/code_plan.h"
+#include "codegen/code_layout.h"
 
 namespace shadowgraph {
 
-// Letters, digits and single underscores, beginning with a letter: "transformer.h.0.ln_1" gives transformer_h_0_ln_1.
-// "" gives "value". No keyword of either language, and none of the names that generated code uses itself.
+// Returns an identifier of letters, digits and single underscores that starts with a letter: "transformer.h.0.ln_1"
+// becomes transformer_h_0_ln_1, "" becomes "value". Avoids keywords of both languages and names used by generated code.
 std::string identifier(std::string_view text);
-// The same where keywords do not matter: as part of a name.
+// Like identifier(), but for a part of a name, where keywords are allowed.
 std::string plain_identifier(std::string_view text);
-// "shadowgraph::models::Gpt2BlockImpl" gives gpt2_block; "Conv1D" gives conv1d.
+// "shadowgraph::models::Gpt2BlockImpl" becomes gpt2_block; "Conv1D" becomes conv1d.
 std::string function_identifier(std::string_view class_name);
 
 // The names of one scope.
 class Scope {
  public:
-  // `wanted` as an identifier; with _2, _3, ... if it is taken.
+  // Returns `wanted` as an identifier, with suffix _2, _3, ... if it is taken.
   std::string take(std::string_view wanted);
-  // The same for what is an identifier.
+  // Like take(), for a string that is an identifier already.
   std::string take_identifier(const std::string& wanted);
 
  private:
   std::unordered_map<std::string, int> taken_;
 };
 
-// What variables and functions of generated code are called.
-
-// The names of variables in one function: from the module path, as seen from the function's own module, and the
-// operator. So blocks that are alike have the same text, and become one function.
+// Names of variables in one function: from the operator and the module path relative to the function's module, so that
+// equal blocks have equal text and share a function.
 class BlockNames {
  public:
-  BlockNames(const CodePlan& plan, const CodeBlock& block) : plan_(plan), block_(block) {}
+  BlockNames(const CodeLayout& plan, const CodeBlock& block) : plan_(plan), block_(block) {}
 
-  // Gives the name, and takes one at the first call for a variable.
+  // Returns the variable's name, chosen on the first call.
   const std::string& of(uint32_t variable);
   bool has(uint32_t variable) const { return names_.contains(variable); }
   void set(uint32_t variable, std::string name) { names_[variable] = std::move(name); }
-  // A name for something else.
+  // Returns a new name for something else.
   std::string take(std::string_view wanted) { return scope_.take(wanted); }
 
  private:
   std::string wanted(uint32_t variable) const;
   std::string relative(std::string_view path) const;
 
-  const CodePlan& plan_;
+  const CodeLayout& plan_;
   const CodeBlock& block_;
   Scope scope_;
   std::unordered_map<uint32_t, std::string> names_;
 };
 
-// "gpt2_block_backward"; "backward_part" for a part of what is in no module.
-std::string function_name(const CodePlan& plan, const CodeBlock& block);
-// "aten::_softmax.out" gives softmax.
+// "gpt2_block_backward"; "backward_part" for a part outside all modules.
+std::string function_name(const CodeLayout& plan, const CodeBlock& block);
+// "aten::_softmax.out" becomes softmax.
 std::string short_operator_name(const std::string& target);
 
-// By item of the block: which variables are read there for the last time. Those that the block gives back, or that are
-// in `kept`, are not among them.
-std::vector<std::vector<uint32_t>> last_uses(const CodePlan& plan, const CodeBlock& block,
+// By item of the block: the variables whose last use is there, except those that the block returns and those in `kept`.
+std::vector<std::vector<uint32_t>> last_uses(const CodeLayout& plan, const CodeBlock& block,
                                              const std::vector<uint32_t>& kept);
 
 }  // namespace shadowgraph

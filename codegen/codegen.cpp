@@ -1,5 +1,5 @@
-// Has the ends that the C++ and Python writers share. Values are asked for by name (`--only`), errors show the node,
-// and files are written.
+// Code shared by the C++ and Python writers: selecting values by name (`--only`), errors that show the node, and
+// writing files.
 #include "shadowgraph/codegen/codegen.h"
 
 #include <ATen/core/Dict.h>
@@ -22,7 +22,7 @@ struct NamedValue {
   ValueId value;
 };
 
-// Names are those of the graph's placeholders, outputs and gradients, as run_by_name and forward() give them.
+// The names of the graph's placeholders, outputs and gradients, as in run_by_name and forward().
 std::vector<NamedValue> named_values(const Graph& graph) {
   std::vector<NamedValue> named;
   size_t outputs = 0;
@@ -38,7 +38,7 @@ std::vector<NamedValue> named_values(const Graph& graph) {
       }
     } else if (target == target_of(Builtin::kGradient) && arguments[1].kind == ArgumentKind::kValue) {
       const NodeId parameter = graph.value(arguments[0].ref.value).producer;
-      // A gradient of something without a name cannot be asked for by name.
+      // A gradient of an unnamed tensor cannot be selected by name.
       if (graph.node(parameter).target.index > target_of(Builtin::kInput).index) continue;
       named.push_back({"gradient." + graph.text(graph.arguments(parameter)[0].string), arguments[1].ref.value});
     }
@@ -81,8 +81,8 @@ void choose_values(const Graph& graph, const std::vector<std::string>& patterns,
       options.only_names.push_back(value.name);
     }
     if (!any) {
-      throw UnsupportedError("nothing in the graph is called '" + pattern + "'; there is " + some_names(named) +
-                             ", and every value by its number, as %12");
+      throw UnsupportedError("no value of the graph is named '" + pattern + "'; the names are " + some_names(named) +
+                             "; values can also be selected by number, as %12");
     }
   }
 }
@@ -92,12 +92,12 @@ void write_code(const GeneratedCode& code, const std::string& directory) {
   std::error_code error;
   fs::create_directories(directory, error);
   if (!fs::is_directory(directory)) {
-    throw FileError("cannot make the folder '" + directory + "'" + (error ? ": " + error.message() : ""));
+    throw FileError("cannot create the folder '" + directory + "'" + (error ? ": " + error.message() : ""));
   }
   if (!code.constants_file.empty()) {
     c10::Dict<std::string, at::Tensor> tensors;
     for (const auto& [name, tensor] : code.constants) tensors.insert(name, tensor);
-    // The format that torch.load and torch::jit::pickle_load both read.
+    // The format of torch.load and torch::jit::pickle_load.
     const std::vector<char> bytes = torch::jit::pickle_save(tensors);
     write_file((fs::path(directory) / code.constants_file).string(), std::string_view(bytes.data(), bytes.size()));
   }

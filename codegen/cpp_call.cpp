@@ -1,11 +1,11 @@
-// Writes a step as a C++ expression, in the most readable form that means this operator and no other:
+// Generates the C++ expression of a step, in the most readable form that is unambiguous:
 //
-//     at::add(x, y), x.relu()                        functions and methods of ATen, with defaults left out
-//     at::_ops::add_Tensor::call(x, y, 1)            where overloads could be confused; every argument is written
-//     call_operator("mine::op", "", {x, y})          through the dispatcher, for what ATen's headers do not declare
+//     at::add(x, y), x.relu()                        functions and methods of ATen, without trailing defaults
+//     at::_ops::add_Tensor::call(x, y, 1)            if overloads are ambiguous; with all arguments
+//     call_operator("mine::op", "", {x, y})          through the dispatcher, if ATen's headers do not declare it
 //
-// A graph stores dtype, layout and memory format as plain integers; only the schema says which one a number is. Calls
-// by name take C++ types; calls through the dispatcher take what an IValue can be made from without losing its type.
+// A graph stores dtype, layout and memory format as plain integers, which only the schema distinguishes. Calls by name
+// take C++ types; calls through the dispatcher take values that convert to an IValue of the right type.
 #include "codegen/cpp_call.h"
 
 #include <fmt/format.h>
@@ -28,8 +28,8 @@ namespace {
 struct CppOperator {
   std::string_view name;    // "aten::add.Tensor"
   char form = 'o';          // f: at::add(...), m: self.add(...), o: at::_ops::add_Tensor::call(...)
-  uint32_t counts = 0;      // bit n: no other overload could be meant by the first n arguments
-  std::string_view header;  // in ATen/ops, without .h; "" for the operator's own name
+  uint32_t counts = 0;      // bit n: the first n arguments select this overload unambiguously
+  std::string_view header;  // in ATen/ops, without .h; "" if equal to the operator's name
 
   std::string header_name() const {
     if (form == 'o') return (header.empty() ? function() : std::string(header)) + "_ops";
@@ -48,18 +48,19 @@ struct CppOperator {
   }
 };
 
-// libtorch's C++ functions, sorted by name. scripts/make_cpp_operators.py writes the table from libtorch's own headers.
+// libtorch's C++ functions, sorted by name. scripts/make_cpp_operators.py generates the table from libtorch's headers.
 constexpr CppOperator kOperators[] = {
 #include <cpp_operators.inc>
 };
 
-// nullptr: not an operator of ATen; it is called through the dispatcher.
+// Returns nullptr for operators outside ATen, which are called through the dispatcher.
 const CppOperator* find_cpp_operator(std::string_view name) {
   const auto* const found = std::ranges::lower_bound(kOperators, name, {}, &CppOperator::name);
   return found != std::end(kOperators) && found->name == name ? found : nullptr;
 }
 
-// Where dtype, layout, device and pin_memory follow one another, which C++ has as one at::TensorOptions; or the size.
+// Returns the position of consecutive dtype, layout, device and pin_memory, which are one at::TensorOptions in C++;
+// else the number of arguments.
 size_t tensor_options_at(const std::vector<Formal>& formals) {
   for (size_t i = 0; i + 3 < formals.size(); ++i) {
     if (formals[i].name == "dtype" && formals[i + 1].name == "layout" && formals[i + 2].name == "device" &&
@@ -72,7 +73,7 @@ size_t tensor_options_at(const std::vector<Formal>& formals) {
 
 }  // namespace
 
-// A number where a tensor is wanted becomes a tensor without dimensions, as Python's dispatch makes one.
+// A number where a tensor is expected becomes a 0-dim tensor, as in Python's dispatch.
 std::string CppCalls::value(ValueId id, TypeClass wanted) {
   const uint32_t variable = plan_.variable_of(id, step_);
   std::string name = (*name_of_)(variable);
@@ -97,7 +98,7 @@ std::string CppCalls::value(ValueId id, TypeClass wanted) {
 // Four arguments of the schema (dtype, layout, device, pin_memory) are one in C++.
 std::string CppCalls::tensor_options(std::span<const Argument> four) {
   std::string text;
-  // Options that the call left out are not written: ATen then asks its defaults, as the recorded call did.
+  // Omitted options are not written: ATen then uses its defaults, as the recorded call did.
   if (four[0].kind == ArgumentKind::kInt) text += ".dtype(" + cpp::dtype(static_cast<c10::ScalarType>(four[0].i)) + ")";
   if (four[1].kind == ArgumentKind::kInt) text += ".layout(" + cpp::layout(four[1].i) + ")";
   if (four[2].kind == ArgumentKind::kDevice) text += ".device(" + device(four[2].device()) + ")";
@@ -105,7 +106,7 @@ std::string CppCalls::tensor_options(std::span<const Argument> four) {
   return "at::TensorOptions()" + text;
 }
 
-// `typed`: the place takes any list type (a template, a dispatcher call), so a bare brace list would not compile.
+// `typed`: the parameter accepts any list type (a template, a dispatcher call), so a bare brace list would not compile.
 std::string CppCalls::argument(const Argument& a, const FormalType& type, bool typed) {
   const auto scalar = [&](const std::string& text) {
     if (type.type != TypeClass::kTensor) return text;
@@ -114,7 +115,7 @@ std::string CppCalls::argument(const Argument& a, const FormalType& type, bool t
   };
   switch (a.kind) {
     case ArgumentKind::kNone:
-      // An undefined tensor is how C++ leaves out a tensor that the schema does not call optional.
+      // An undefined tensor represents a missing tensor that the schema does not declare optional.
       if (type.type == TypeClass::kTensor && !type.optional) return "at::Tensor()";
       return "std::nullopt";
     case ArgumentKind::kValue:
@@ -147,7 +148,7 @@ std::string CppCalls::argument(const Argument& a, const FormalType& type, bool t
     case ArgumentKind::kConstant:
       return constant(a.constant);
     case ArgumentKind::kGenerator:
-      // Without a generator the operator draws from the default one, as in the recorded run.
+      // Without a generator the operator uses the default one, as in the recorded run.
       if (type.optional) return "std::nullopt";
       return "at::globalContext().defaultGenerator(" + device(a.device()) + ")";
     case ArgumentKind::kOpaque:
@@ -159,7 +160,7 @@ std::string CppCalls::argument(const Argument& a, const FormalType& type, bool t
   return {};
 }
 
-// Lists of ints, tensors, floats, numbers and bools have view types of their own in ATen's signatures.
+// ATen's signatures have special view types for lists of ints, tensors, floats, numbers and bools.
 std::string CppCalls::list(const Argument& a, const FormalType& type, bool typed) {
   std::vector<std::string> elements;
   const FormalType element{type.element, type.element_optional};
@@ -169,7 +170,7 @@ std::string CppCalls::list(const Argument& a, const FormalType& type, bool typed
     for (const Argument& e : graph_.list(a)) elements.push_back(argument(e, element, true));
   }
   std::string text = fmt::format("{}", fmt::join(elements, ", "));
-  // A bare brace list is shorter, but ambiguous where overloads or an optional may take it.
+  // A bare brace list is shorter, but ambiguous with overloads or optionals.
   const auto as = [&](const std::string& cpp, bool needed) {
     if (elements.empty()) return needed ? cpp + "()" : std::string("{}");
     return needed ? cpp + "({" + text + "})" : "{" + text + "}";
@@ -195,8 +196,8 @@ std::string CppCalls::list(const Argument& a, const FormalType& type, bool typed
   }
 }
 
-// Spells an argument for a call through the dispatcher, where nothing converts it. An int must be an int64_t, and a
-// list must have the schema's element type, or the operator raises at run time.
+// Writes an argument for a call through the dispatcher, which does not convert it: an int must be an int64_t, and a
+// list must have the schema's element type, or the call fails at run time.
 std::string CppCalls::ivalue(const Argument& a, const FormalType& type) {
   const FormalType element{type.element, type.element_optional};
   switch (a.kind) {
@@ -233,11 +234,11 @@ std::string CppCalls::ivalue(const Argument& a, const FormalType& type) {
       for (const Argument& e : graph_.list(a)) {
         if (e.kind == ArgumentKind::kList) {
           refuse_node(graph_, plan_.steps[step_].node,
-                      "lists in lists have no C++ form here; rewrite the node to operators first");
+                      "nested lists are not supported in C++ code; replace the node by other operators first");
         }
         elements.push_back(argument(e, element, true));
       }
-      // An IValue keeps the element type, so a list of dtypes must be one of ints here.
+      // An IValue keeps the element type, so a list of dtypes must be a list of ints here.
       const char* of = "int64_t";
       switch (type.element) {
         case TypeClass::kTensor:
@@ -259,7 +260,7 @@ std::string CppCalls::ivalue(const Argument& a, const FormalType& type) {
           break;
         default:
           refuse_node(graph_, plan_.steps[step_].node,
-                      "a list of this type has no C++ form; rewrite the node to operators first");
+                      "a list of this type is not supported in C++ code; replace the node by other operators first");
       }
       return fmt::format("c10::List<{}>({{{}}})", of, fmt::join(elements, ", "));
     }
@@ -270,11 +271,11 @@ std::string CppCalls::ivalue(const Argument& a, const FormalType& type) {
 }
 
 std::string CppCalls::device(c10::Device device) {
-  // A device chosen for the code takes the place of all that were recorded.
+  // A device chosen for the code replaces all recorded ones.
   if (options_.device) device = *options_.device;
   if (device == c10::Device(at::kCPU)) return "at::kCPU";
   needs_.devices.insert(device.str());
-  // Names one constant for each device: "cuda:0" is kCuda0.
+  // One constant per device: "cuda:0" is kCuda0.
   std::string name = "k" + device.str();
   name[1] = static_cast<char>(std::toupper(static_cast<unsigned char>(name[1])));
   std::erase(name, ':');
@@ -309,10 +310,10 @@ CppCalls::Call CppCalls::call(uint32_t step, const NameOf& name_of) {
   return {};
 }
 
-// Functions have no kernel in libtorch: the user names a callee, or it is one of those that passes make.
+// Functions have no kernel in libtorch: the user names a callee, or it is one created by passes.
 CppCalls::Call CppCalls::function_call(uint32_t step, const Target& target) {
   const NodeId node = plan_.steps[step].node;
-  // A function that the user names comes first, so that it can replace the ones known below.
+  // A function named by the user comes first, so that it can replace the ones below.
   if (const auto named = options_.functions.find(target.name()); named != options_.functions.end()) {
     if (!named->second.from.empty()) needs_.headers.insert(named->second.from);
     return call_by_schema(named->second.callee, target);
@@ -336,13 +337,12 @@ CppCalls::Call CppCalls::function_call(uint32_t step, const Target& target) {
   refuse_node(graph_, node, why_no_function(target));
 }
 
-// Calls a C++ function whose parameters are those of the schema, in order. Nothing is left out: it may have no
-// defaults.
+// Calls a C++ function with all parameters of the schema in order, since it may have no defaults.
 CppCalls::Call CppCalls::call_by_schema(const std::string& callee, const Target& target) {
   const NodeId node = plan_.steps[step_].node;
   const Signature& formals = graph_.target(node).signature();
   if (formals.variadic_arguments || formals.variadic_returns) {
-    refuse_node(graph_, node, "a schema with '...' does not say how " + callee + " is to be called");
+    refuse_node(graph_, node, "a schema with '...' does not define the arguments of " + callee);
   }
   const auto arguments = graph_.arguments(node);
   std::string text;
@@ -356,9 +356,9 @@ CppCalls::Call CppCalls::operator_call(uint32_t step, const Target& target) {
   const NodeId node = plan_.steps[step].node;
   const CppOperator* op = find_cpp_operator(target.name());
   const Signature& formals = graph_.target(node).signature();
-  // The same name with another schema is another operator: it is not what ATen's header declares.
+  // The same name with another schema is a different operator, which ATen's header does not declare.
   refuse_another_schema(graph_, node);
-  // ATen's headers do not declare it, as for custom operators: the dispatcher finds it by name at run time.
+  // Not declared in ATen's headers, like custom operators: the dispatcher finds it by name at run time.
   if (op == nullptr) {
     if (target.name().find("::") != std::string::npos) {
       needs_.libraries.insert(target.name().substr(0, target.name().find("::")));
@@ -369,7 +369,7 @@ CppCalls::Call CppCalls::operator_call(uint32_t step, const Target& target) {
   }
   needs_.headers.insert("ATen/ops/" + op->header_name() + ".h");
   const std::vector<Argument> arguments = arguments_with_device(graph_, node);
-  // The form at::_ops takes dtype, layout, device and pin_memory one by one, as the schema does.
+  // at::_ops functions take dtype, layout, device and pin_memory separately, as the schema does.
   const size_t options_at = op->form == 'o' ? formals.arguments.size() : tensor_options_at(formals.arguments);
 
   struct Written {
@@ -378,9 +378,9 @@ CppCalls::Call CppCalls::operator_call(uint32_t step, const Target& target) {
   };
   std::vector<Written> written;
   std::string self;
-  // With other overloads of the name, literals say which type they mean.
+  // If the name has other overloads, literals state their type.
   const bool typed = op->form != 'o';
-  // ATen's out= functions take the outputs first, where schemas have them last.
+  // ATen's out= functions take the outputs first, schemas last.
   size_t outs = 0;
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (i == options_at) {
@@ -401,7 +401,7 @@ CppCalls::Call CppCalls::operator_call(uint32_t step, const Target& target) {
       written.push_back({std::move(text), is_default});
     }
   }
-  // Leaves out trailing defaults, as far as no other overload could be meant by the arguments that are left.
+  // Omits trailing defaults, as far as the remaining arguments select this overload.
   size_t count = written.size();
   if (op->form != 'o') {
     for (size_t fewer = count; fewer-- > 0 && written[fewer].is_default;) {
@@ -421,7 +421,7 @@ CppCalls::Call CppCalls::operator_call(uint32_t step, const Target& target) {
   }
 }
 
-// The results come as a vector of IValues, whatever the schema returns.
+// Returns the results as a vector of IValues, whatever the schema returns.
 CppCalls::Call CppCalls::boxed_call(const std::string& callee, const Target& target, uint32_t step) {
   const NodeId node = plan_.steps[step].node;
   const Signature& formals = graph_.target(node).signature();

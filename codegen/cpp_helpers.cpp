@@ -7,10 +7,9 @@
 namespace shadowgraph {
 namespace {
 
-// A function that generated files carry with them if something in them calls it. It is C++ text here, compiled by
-// whoever compiles the file, so it must need libtorch's headers alone.
+// A function that is copied into generated files that call it. It is C++ text, so it may only use libtorch's headers.
 struct Helper {
-  std::string_view name;                  // by which calls ask for it (CppNeeds::helpers)
+  std::string_view name;                  // as in CppNeeds::helpers
   std::vector<std::string_view> needs;    // helpers that it calls
   std::vector<std::string_view> headers;  // "ATen/ops/as_strided.h"
   std::string_view text;
@@ -19,7 +18,7 @@ struct Helper {
 const std::vector<Helper>& all_helpers() {
   static const std::vector<Helper> helpers = {
       {"drop", {}, {}, R"(
-// Lets go of tensors after their last use.
+// Releases tensors after their last use.
 template <class... T>
 void drop(T&... tensors) {
   (tensors.reset(), ...);
@@ -29,7 +28,7 @@ void drop(T&... tensors) {
        {},
        {"ATen/ScalarOps.h"},
        R"(
-// A number where an operator takes a tensor; it does not take part in type promotion.
+// A number where an operator expects a tensor; it does not take part in type promotion.
 at::Tensor number(const at::Scalar& value) {
   at::Tensor tensor = c10::scalar_to_tensor(value);
   tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
@@ -37,14 +36,14 @@ at::Tensor number(const at::Scalar& value) {
 }
 )"},
       {"shallow_copy", {}, {}, R"(
-// Another tensor object over the same storage: it keeps its sizes and strides when those of the other change.
+// Another tensor object over the same storage, which keeps its sizes and strides if the original's change.
 at::Tensor shallow_copy(const at::Tensor& tensor) {
   c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
   return at::Tensor(impl->shallow_copy_and_detach(impl->version_counter(), true));
 }
 )"},
       {"own", {"shallow_copy"}, {}, R"(
-// A given tensor that is changed in place: the caller's object keeps its sizes, and autograd notices the write.
+// An input that is changed in place: the caller's object keeps its sizes, and autograd sees the write.
 at::Tensor own(const at::Tensor& given, bool written) {
   if (written && !given.is_inference()) given.unsafeGetTensorImpl()->bump_version();
   return shallow_copy(given);
@@ -62,7 +61,7 @@ at::Tensor copy_of(const at::Tensor& tensor) {
 }
 )"},
       {"alias_of", {}, {}, R"(
-// Another tensor over the storage of `source`, `bytes` after its first element.
+// Another tensor over the storage of `source`, starting `bytes` after its first element.
 at::Tensor alias_of(const at::Tensor& source, at::ScalarType dtype, at::IntArrayRef sizes, at::IntArrayRef strides,
                     int64_t bytes) {
   auto impl = source.unsafeGetTensorImpl()->shallow_copy_and_detach(c10::VariableVersion(0), true);
@@ -90,7 +89,7 @@ at::Tensor embedded(at::ScalarType dtype, at::IntArrayRef sizes, at::IntArrayRef
        {},
        {"ATen/core/dispatch/Dispatcher.h", "ATen/core/ivalue.h"},
        R"(
-// An operator that is none of ATen's own functions: by its name, from whichever library defined it.
+// Calls an operator that ATen's headers do not declare, by its name.
 std::vector<c10::IValue> call_operator(const char* name, const char* overload, std::vector<c10::IValue> arguments) {
   c10::Dispatcher::singleton().findSchemaOrThrow(name, overload).callBoxed(arguments);
   return arguments;
@@ -100,8 +99,8 @@ std::vector<c10::IValue> call_operator(const char* name, const char* overload, s
        {"call_operator"},
        {"ATen/ops/_neg_view.h", "ATen/ops/as_strided.h"},
        R"(
-// An operator that writes its arguments, on copies of the storages that it writes. Gives those results of it that are
-// new, and then the written arguments.
+// Runs an operator that writes its arguments on copies of the written storages. Returns its new results, followed by
+// the written arguments.
 std::vector<c10::IValue> functional_call(const char* name, const char* overload, const std::vector<size_t>& written,
                                          const std::vector<size_t>& fresh, std::vector<c10::IValue> arguments) {
   std::vector<std::pair<const void*, at::Tensor>> copies;
@@ -117,7 +116,7 @@ std::vector<c10::IValue> functional_call(const char* name, const char* overload,
     if (tensor.is_neg()) tensor = at::_neg_view(tensor);
     const auto bytes = static_cast<int64_t>(tensor.storage().nbytes());
     const auto item = static_cast<int64_t>(tensor.itemsize());
-    // In bytes, if it is no whole number of elements.
+    // In bytes, if the size is not a multiple of the element size.
     if (bytes % item != 0) tensor = at::as_strided(tensor, {bytes < item ? 0 : 1}, {1}, 0).view(at::kByte);
     const int64_t elements = bytes % item != 0 ? bytes : bytes / item;
     copies.emplace_back(storage, at::as_strided(tensor, {elements}, {1}, 0).clone());
@@ -175,17 +174,17 @@ std::vector<c10::IValue> functional_call(const char* name, const char* overload,
        {},
        {"stdexcept", "string", "c10/util/StringUtil.h"},
        R"(
-// Throws std::invalid_argument unless a given tensor is what the graph was captured with.
+// Throws std::invalid_argument unless an input has the dtype, device and geometry of the captured one.
 void expect(const at::Tensor& tensor, const char* name, at::ScalarType dtype, at::Device device, at::IntArrayRef sizes,
             at::IntArrayRef strides) {
-  if (!tensor.defined()) throw std::invalid_argument(std::string("there is no tensor for ") + name);
+  if (!tensor.defined()) throw std::invalid_argument(std::string("missing tensor: ") + name);
   bool fits = tensor.scalar_type() == dtype && tensor.sizes() == sizes && tensor.device().type() == device.type();
   if (fits && tensor.layout() == at::kStrided && tensor.numel() != 0) {
     for (size_t i = 0; i < sizes.size(); ++i) fits &= sizes[i] == 1 || tensor.strides()[i] == strides[i];
   }
   if (fits) return;
   throw std::invalid_argument(c10::str(name, " is ", tensor.scalar_type(), tensor.sizes(), " on ", tensor.device(),
-                                       ", where the code was made for ", dtype, sizes, " with strides ", strides,
+                                       ", but the code was generated for ", dtype, sizes, " with strides ", strides,
                                        " on ", device));
 }
 )"},
@@ -193,7 +192,7 @@ void expect(const at::Tensor& tensor, const char* name, at::ScalarType dtype, at
        {},
        {"ATen/Context.h", "ATen/core/Generator.h", "mutex"},
        R"(
-// While it lives, operators draw from `given` wherever they would draw from the default generator of its device.
+// While alive, makes operators use `given` instead of the default generator of its device.
 class DrawFrom {
  public:
   explicit DrawFrom(const std::optional<at::Generator>& given) : given_(given) {
@@ -230,7 +229,7 @@ class DrawFrom {
        {},
        {"ATen/Context.h", "ATen/core/Generator.h", "mutex"},
        R"(
-// Where the default generator of a device is.
+// Returns the state of the default generator of a device.
 at::Tensor random_state(at::Device device) {
   at::Generator generator = at::globalContext().defaultGenerator(device);
   const std::lock_guard lock(generator.mutex());
@@ -241,7 +240,7 @@ at::Tensor random_state(at::Device device) {
        {},
        {"ATen/Context.h", "ATen/core/Generator.h", "mutex"},
        R"(
-// Puts the default generator of a device elsewhere; gives where it was.
+// Sets the state of the default generator of a device; returns the previous one.
 at::Tensor exchange_random_state(const at::Tensor& state, at::Device device) {
   at::Generator generator = at::globalContext().defaultGenerator(device);
   const std::lock_guard lock(generator.mutex());
@@ -256,12 +255,12 @@ at::Tensor exchange_random_state(const at::Tensor& state, at::Device device) {
        {"ATen/Context.h", "functional", "mutex", "torch/csrc/autograd/autograd.h",
         "torch/csrc/autograd/custom_function.h"},
        R"(
-// Activation checkpoint: keeps the inputs of `function` alone, and runs it again when backward needs what is inside.
-// Random numbers are the same the second time. `function` may call checkpoint itself. Inputs at the positions `statistics`
-// are written to in the first run alone: the second one gets copies.
+// Activation checkpoint: saves only the inputs of `function`, and runs it again when backward needs its activations,
+// with the same random numbers. `function` may call checkpoint itself. Inputs at the positions `statistics` are only
+// written in the first run; the second one gets copies.
 using Function = std::function<std::vector<at::Tensor>(std::vector<at::Tensor>)>;
 
-// The states of the default generators that a function on these tensors may draw from.
+// The states of the default generators that a function on these tensors may use.
 std::vector<std::pair<at::Generator, at::Tensor>> random_states(const std::vector<at::Tensor>& inputs) {
   std::vector<at::Device> devices = {at::kCPU};
   for (const at::Tensor& input : inputs) {
@@ -289,7 +288,8 @@ void set_random_states(const std::vector<std::pair<at::Generator, at::Tensor>>& 
 struct Recomputed : torch::CustomClassHolder {
   Function function;
   std::vector<size_t> statistics;
-  std::vector<at::Tensor> written;  // parallel to `statistics`: autograd would refuse to keep what is written later
+  // parallel to `statistics`: autograd does not allow saved tensors to be written later
+  std::vector<at::Tensor> written;
   std::vector<std::pair<at::Generator, at::Tensor>> states;
 };
 
@@ -346,7 +346,7 @@ std::vector<at::Tensor> checkpoint(Function function, std::vector<at::Tensor> in
   auto recomputed = c10::make_intrusive<Recomputed>();
   recomputed->function = std::move(function);
   recomputed->statistics = std::move(statistics);
-  return Checkpoint::apply(recomputed, at::TensorList(inputs));  // autograd looks into no other list
+  return Checkpoint::apply(recomputed, at::TensorList(inputs));  // autograd only tracks this list
 }
 )"},
   };
@@ -356,7 +356,7 @@ std::vector<at::Tensor> checkpoint(Function function, std::vector<at::Tensor> in
 }  // namespace
 
 std::string cpp_helpers(std::set<std::string> names, std::set<std::string>& headers) {
-  // Those needed come before those that need them, so one walk from the end finds all.
+  // Helpers come before those that call them, so one walk from the end finds all.
   const auto& helpers = all_helpers();
   for (auto helper = helpers.rbegin(); helper != helpers.rend(); ++helper) {
     if (!names.contains(std::string(helper->name))) continue;

@@ -1,17 +1,17 @@
 // Writes a plan as a C++ library: NAME.cpp, NAME.h and a CMakeLists.txt that finds libtorch.
 //
-// NAME.cpp holds, from the top down: headers, devices, helpers, small constants, functions, `run` and `run_by_name`. A
-// helper is there only if something calls it, so small graphs give small files.
+// NAME.cpp contains headers, devices, helpers, small constants, functions, `run` and `run_by_name`. Helpers are only
+// included if they are called, so small graphs give small files.
 //
-// What a graph says is decided in the plan (code_plan.h): variables, functions, lifetimes. Here it gets a C++ form. The
-// parts that spell expressions (cpp_call.h) note in CppNeeds which headers, helpers and constants they asked for, and
-// assemble() writes those down last.
+// The plan (code_layout.h) determines variables, functions and lifetimes; this file gives them a C++ form. Writing
+// expressions (cpp_call.h) collects the required headers, helpers and constants in CppNeeds, which assemble() writes
+// last.
 //
-// Blocks whose text is the same share one function: twelve equal layers are written once and called twelve times. The
-// variables of a block are therefore named from its module on, so that the names do not tell the layers apart.
+// Blocks with equal text share one function: twelve equal layers are written once and called twelve times. The
+// variables of a block are named relative to its module, so that the names do not differ between layers.
 //
-// Memory is freed as in the recorded program. A tensor is moved into the call that reads it last, or dropped behind it.
-// Linear in the text that is written.
+// Memory is freed as in the recorded program: a tensor is moved into the last call that reads it, or dropped after it.
+// Linear in the generated text.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -29,7 +29,7 @@
 namespace shadowgraph {
 namespace {
 
-// Spells each element as the type T of the list that the generated function is given.
+// Writes each element as the type T of the list.
 template <class T, class F>
 std::string elements(const std::vector<uint8_t>& bytes, F&& spell) {
   std::string text;
@@ -51,19 +51,19 @@ bool all_finite(const std::vector<uint8_t>& bytes) {
   return true;
 }
 
-// The function that makes a small constant, bit for bit, anew at each call: from a list of numbers, or of bytes for
-// types other than int, long, float and double. Throws UnsupportedError if its contents are not readable.
+// The function that creates a small constant, bit for bit, at each call: from a list of numbers, or of bytes for types
+// other than int, long, float and double. Throws UnsupportedError if the contents are not readable.
 std::string embedded_constant(const Graph& graph, ConstantId id) {
   const TensorBytes content = readable_constant(graph, id, fmt::format("c{}", id.index));
   const auto& bytes = content.bytes;
   std::string type = "uint8_t";
   std::string text;
-  // Numbers are written so that they read back bit for bit. NaN and infinity have no literal and go as bytes.
+  // Numbers read back bit for bit. NaN and infinity have no literal and are written as bytes.
   if (content.dtype == at::kFloat && all_finite<float>(bytes)) {
     type = "float";
     text = elements<float>(bytes, [](float value) {
       std::string number = fmt::format("{}", value);
-      // "1f" is no C++ literal; "1.0f" is one.
+      // "1f" is not a C++ literal; "1.0f" is.
       if (number.find_first_of(".e") == std::string::npos) number += ".0";
       return number + "f";
     });
@@ -76,7 +76,7 @@ std::string embedded_constant(const Graph& graph, ConstantId id) {
   } else if (content.dtype == at::kInt) {
     type = "int32_t";
     text = elements<int32_t>(bytes, [](int32_t value) {
-      // -2147483648 is the negation of a literal that int32_t cannot hold.
+      // -2147483648 is the negation of a literal that does not fit an int32_t.
       return value == std::numeric_limits<int32_t>::min() ? "std::numeric_limits<int32_t>::min()"
                                                           : std::to_string(value);
     });
@@ -92,13 +92,13 @@ using Returns = CppCalls::Returns;
 
 class CppFunctions {
  public:
-  CppFunctions(const CodePlan& plan, const CodegenOptions& options, CppNeeds& needs)
+  CppFunctions(const CodeLayout& plan, const CodegenOptions& options, CppNeeds& needs)
       : plan_(plan), graph_(*plan.graph), options_(options), needs_(needs), calls_(plan, options, needs) {}
 
-  // One for every block but the last, which is the whole; blocks with the same text share one. Those called come first.
-  // Throws UnsupportedError for what cannot be written.
+  // Writes a function for every block except the last, which is the whole graph; blocks with equal text share one.
+  // Callees come first. Throws UnsupportedError for nodes that cannot be expressed.
   std::string write_all() {
-    // The plan lists inner blocks first, so each function is there before one that calls it.
+    // The plan lists inner blocks first, so each function is defined before its callers.
     functions_.resize(plan_.blocks.size());
     for (uint32_t block = 0; block + 1 < plan_.blocks.size(); ++block) write_function(block);
     std::string text;
@@ -112,9 +112,10 @@ class CppFunctions {
     return text;
   }
 
-  // The statements of a block, after write_all. `kept`: variables to be there at the end besides the block's outputs.
+  // Returns the statements of a block; call after write_all. `kept`: variables needed at the end besides the block's
+  // outputs.
   std::string body_of(const CodeBlock& block, BlockNames& names, const std::vector<uint32_t>& kept) {
-    // A variable is let go behind its last reader, so memory is freed where the recorded program freed it.
+    // A variable is dropped after its last reader, so memory is freed where the recorded program freed it.
     const auto last = last_uses(plan_, block, kept);
     const bool keeps_mode = options_.autograd && leaves_grad_mode(plan_, block.region);
     std::string text;
@@ -122,7 +123,7 @@ class CppFunctions {
     for (size_t i = 0; i < block.items.size(); ++i) {
       const CodeBlock::Item& item = block.items[i];
       if (item.is_block()) {
-        // What is called takes the mode that it finds for its caller's wish.
+        // Callees take the current gradient mode for the caller's.
         if (options_.autograd && mode && !*mode) {
           text += "  c10::GradMode::set_enabled(with_gradients);\n";
           mode.reset();
@@ -143,7 +144,7 @@ class CppFunctions {
  private:
   struct Function {
     std::string name;
-    std::string result;  // the struct it gives; "" for none or one output
+    std::string result;  // the struct that it returns; "" for no or one output
   };
   struct Written {
     Function function;
@@ -152,7 +153,7 @@ class CppFunctions {
     std::vector<std::string> places;  // module paths of the blocks that share it, for a comment above it
   };
 
-  // C++ types, functions and what stands between them.
+  // C++ types, functions and separators.
   std::string type_of(uint32_t variable) const {
     const CodeVariable& v = plan_.variables[variable];
     if (v.kind == ValueKind::kTensor) return "at::Tensor";
@@ -178,7 +179,7 @@ class CppFunctions {
     if (many) body += fmt::format("  return {{{}}};\n", fmt::join(returned, ", "));
     const std::string signature = fmt::format("({}) {{\n", fmt::join(parameters, ", "));
     const std::string type = many ? "" : block.outputs.empty() ? "void" : type_of(block.outputs[0]);
-    // The same text is the same function: its name is no part of it.
+    // Functions are equal if their text without the name is.
     const auto [entry, is_new] = by_text_.try_emplace(type + members + signature + body, written_.size());
     if (is_new) {
       Function made;
@@ -199,12 +200,12 @@ class CppFunctions {
     return block.path.empty() ? graph_.phase_name(block.phase) : block.path;
   }
 
-  // Some kernels ask whether gradients are wanted, and so does autograd.
+  // Some kernels depend on the gradient mode, and so does autograd.
   void grad_mode(uint32_t step, std::optional<bool>& mode, std::string& text) const {
     if (!plan_.uses_grad_mode || graph_.target(plan_.steps[step].node).kind() == TargetKind::kBuiltin) return;
     const bool wanted = plan_.steps[step].grad_mode;
     if ((mode && *mode == wanted) || (options_.autograd && !mode && wanted)) return;
-    // Under autograd the caller's mode wins: in his no_grad, `run` must not turn gradients on.
+    // Under autograd the caller's mode has priority: within no_grad, `run` must not enable gradients.
     if (options_.autograd) {
       if (text.find("with_gradients") == std::string::npos) {
         text +=
@@ -226,14 +227,15 @@ class CppFunctions {
     return fmt::format("  drop({});\n", fmt::join(names, ", "));
   }
 
-  // Statements. Each ends the lives of what it is the last to read, by std::move into the call or a drop behind it.
+  // Statements. Each ends the lifetime of the variables that it reads last, by std::move into the call or by drop
+  // afterwards.
   std::string block_call(uint32_t number, BlockNames& names, const std::vector<uint32_t>& last) {
     const CodeBlock& block = plan_.blocks[number];
     const Function& function = functions_[number];
     const auto is_last = [&](uint32_t variable) { return std::ranges::find(last, variable) != last.end(); };
     std::vector<std::string> arguments;
     for (const uint32_t variable : block.inputs) {
-      // A moved operand may die inside the callee; held here, it would live until the call returns.
+      // A moved operand may be freed inside the callee; otherwise it would live until the call returns.
       arguments.push_back(is_last(variable) ? "std::move(" + names.of(variable) + ")" : names.of(variable));
     }
     std::vector<std::string> unused;
@@ -250,13 +252,13 @@ class CppFunctions {
     return "  " + text + drops(unused);
   }
 
-  // A call through the `checkpoint` helper, which keeps the operands and calls the function again in backward. The
-  // helper takes and gives lists of tensors, so the function is wrapped in a lambda.
+  // A call through the `checkpoint` helper, which saves the operands and calls the function again in backward. The
+  // helper takes and returns lists of tensors, so the function is wrapped in a lambda.
   std::string checkpoint_call(const CodeBlock& block, const Function& function, BlockNames& names,
                               const std::vector<std::string>& arguments, const std::vector<std::string>& results) {
     needs_.helpers.insert("checkpoint");
-    // Autograd keeps the tensors that the helper is given, so tensors go through the list `in`.
-    // Numbers need no gradient and are captured by value.
+    // Autograd saves the tensors passed to the helper, so tensors are passed in the list `in`. Numbers need no gradient
+    // and are captured by value.
     std::vector<std::string> inner;
     std::vector<std::string> captured;
     std::vector<std::string> tensors;
@@ -300,8 +302,7 @@ class CppFunctions {
     return text;
   }
 
-  // One step: copies of tensor objects that it would change, the call, names for results that somebody reads, and what
-  // dies behind it.
+  // One step: copies of tensor objects that it changes, the call, names for results that are used, and drops.
   std::string statement(uint32_t number, BlockNames& names, const std::vector<uint32_t>& last, bool at_end) {
     const CodeStep& step = plan_.steps[number];
     std::string text;
@@ -311,24 +312,24 @@ class CppFunctions {
     }
     const auto name_of = [&](uint32_t variable) { return names.of(variable); };
     CppCalls::Call call = calls_.call(number, name_of);
-    // Results that nobody reads need no name, if there is but one thing that is returned.
+    // Unused results need no name, if only one thing is returned.
     std::vector<bool> wanted(step.results.size());
     bool any = false;
     for (size_t i = 0; i < step.results.size(); ++i) {
       wanted[i] = step.fresh[i] && !(plan_.variables[step.results[i]].last_use == number);
       any |= wanted[i];
     }
-    std::vector<std::string> bound;  // made here, and to be dropped
+    std::vector<std::string> bound;  // defined here, and to be dropped
     if (!any) {
       text += "  " + call.expression + ";\n";
     } else {
       text += results_of(number, call, names, wanted, bound);
     }
-    // At the end of a function its variables die by themselves.
+    // At the end of a function its variables are destroyed anyway.
     if (at_end) return text;
     std::vector<std::string> dropped;
     for (const uint32_t variable : last) {
-      // A result that nobody reads was never bound to a name, or is in `bound`.
+      // An unused result was never bound to a name, or is in `bound`.
       const bool made_here = std::ranges::find(step.results, variable) != step.results.end() &&
                              plan_.variables[variable].defined == number;
       if (!made_here) dropped.push_back(names.of(variable));
@@ -337,7 +338,7 @@ class CppFunctions {
     return text + drops(dropped);
   }
 
-  // Takes a result out of an IValue, as the type that the variable has.
+  // Takes a result out of an IValue, with the type of the variable.
   std::string from_ivalue(const std::string& text, uint32_t variable) const {
     const CodeVariable& v = plan_.variables[variable];
     if (v.kind == ValueKind::kTensor) return text + ".toTensor()";
@@ -345,7 +346,7 @@ class CppFunctions {
     return text + (v.kind == ValueKind::kInt ? ".toInt()" : v.kind == ValueKind::kFloat ? ".toDouble()" : ".toBool()");
   }
 
-  // Takes the elements of a list that somebody reads out of it. `flat` counts the results of the step.
+  // Takes the used elements out of a list. `flat` counts the results of the step.
   std::string list_elements(const CodeStep& step, const std::string& list, const Argument& result,
                             const std::vector<bool>& wanted, size_t& flat, BlockNames& names) {
     std::string text;
@@ -360,7 +361,7 @@ class CppFunctions {
       }
       ++position;
     }
-    // The list would keep the elements that nobody reads alive.
+    // The list would keep unused elements alive.
     if (!all) text += "  " + list + ".clear();\n";
     return text;
   }
@@ -386,12 +387,11 @@ class CppFunctions {
         text += list_elements(step, list, results[i], wanted, flat, names);
       }
     }
-    // The stack holds references too, beside the variables taken from it.
+    // The stack also holds references to the results.
     return text + "  " + stack + ".clear();\n";
   }
 
-  // Names the results of a call. How depends on what the call returns in C++: a stack of IValues, one tensor or list,
-  // or a tuple.
+  // Names the results of a call, depending on its C++ return type: a stack of IValues, one tensor or list, or a tuple.
   std::string results_of(uint32_t number, const CppCalls::Call& call, BlockNames& names,
                          const std::vector<bool>& wanted, std::vector<std::string>& bound) {
     const CodeStep& step = plan_.steps[number];
@@ -408,7 +408,7 @@ class CppFunctions {
       const uint32_t variable = step.results[0];
       return fmt::format("  {} {} = {};\n", type_of(variable), names.of(variable), call.expression);
     }
-    // Several. References to operands (out= forms) are not to be bound: letting go of one would take the operand away.
+    // Several results. References to operands (out= forms) must not be bound: dropping one would drop the operand.
     const OperatorFacts& facts = graph_.facts(step.node);
     if (graph_.target(step.node).kind() == TargetKind::kOperator && !facts.written.empty() && !facts.aliases.empty()) {
       text += "  " + call.expression + ";\n";
@@ -420,7 +420,7 @@ class CppFunctions {
       }
       return text;
     }
-    // A structured binding must name every result, so those that nobody reads are dropped behind it.
+    // A structured binding must name every result, so unused ones are dropped afterwards.
     std::vector<std::string> bindings;
     std::vector<std::pair<std::string, size_t>> lists;
     for (size_t i = 0; i < results.size(); ++i) {
@@ -448,7 +448,7 @@ class CppFunctions {
     return text;
   }
 
-  // The operand that result `position` is.
+  // Returns the operand that result `position` is.
   std::string operand(uint32_t number, size_t position, BlockNames& names) {
     const NodeId node = plan_.steps[number].node;
     for (const auto& alias : graph_.facts(node).aliases) {
@@ -456,16 +456,16 @@ class CppFunctions {
       if (alias.result != position || arguments[alias.argument].kind != ArgumentKind::kValue) continue;
       return names.of(plan_.variable_of(arguments[alias.argument].ref.value, number));
     }
-    refuse_node(graph_, node, "its result " + std::to_string(position) + " is none of its operands");
+    refuse_node(graph_, node, "its result " + std::to_string(position) + " is not one of its operands");
   }
 
-  const CodePlan& plan_;
+  const CodeLayout& plan_;
   const Graph& graph_;
   const CodegenOptions& options_;
   CppNeeds& needs_;
   CppCalls calls_;
   std::vector<Function> functions_;                  // by block
-  std::vector<Written> written_;                     // each text once, in the order of the file
+  std::vector<Written> written_;                     // unique texts, in the order of the file
   std::unordered_map<std::string, size_t> by_text_;  // types, results and body: place in written_
   Scope function_names_;
 };
@@ -475,12 +475,12 @@ class CppWriter {
   CppWriter(const Graph& graph, const CodegenOptions& options)
       : options_(options),
         name_(identifier(options.name)),
-        plan_(CodePlan::make(graph, options)),
+        plan_(CodeLayout::make(graph, options)),
         graph_(*plan_.graph),
         functions_(plan_, options, needs_) {}
 
   GeneratedCode run() {
-    // The order counts: each part asks for helpers, headers and names that later parts write down.
+    // The order matters: each part adds helpers, headers and names that later parts write.
     const std::string functions = functions_.write_all();
     const std::string run = root();
     const std::string declarations = declare();
@@ -495,7 +495,7 @@ class CppWriter {
   }
 
  private:
-  // `run`: names what is given, checks it, writes the statements of the outermost block, and returns the outputs.
+  // `run`: names and checks the inputs, writes the statements of the outermost block, and returns the outputs.
   std::string root() {
     const CodeBlock& block = plan_.blocks.back();
     BlockNames names(plan_, block);
@@ -529,7 +529,7 @@ class CppWriter {
     } else if (!plan_.outputs.empty()) {
       body += "  Outputs out;\n";
       for (size_t i = 0; i < plan_.outputs.size(); ++i) {
-        if (plan_.outputs[i].variable == CodePlan::kNoVariable) continue;
+        if (plan_.outputs[i].variable == CodeLayout::kNoVariable) continue;
         body += fmt::format("  out.{} = {};\n", output_names_[i], output_text(i, names));
       }
       body += "  return out;\n";
@@ -540,12 +540,12 @@ class CppWriter {
   bool single_output() const { return plan_.outputs.size() == 1; }
   std::string output_text(size_t i, BlockNames& names) const {
     const uint32_t variable = plan_.outputs[i].variable;
-    return variable == CodePlan::kNoVariable ? "at::Tensor()" : names.of(variable);
+    return variable == CodeLayout::kNoVariable ? "at::Tensor()" : names.of(variable);
   }
 
-  // Checks a given tensor against the graph. A tensor that the program turns (t_, resize_) gets an object of the run's
-  // own, since the caller's must stay as it is.
-  std::string check_and_own(const CodePlan::Given& given, const std::string& name) {
+  // Checks an input against the graph. A tensor whose geometry the program changes (t_, resize_) gets a separate tensor
+  // object, since the caller's must not change.
+  std::string check_and_own(const CodeLayout::Given& given, const std::string& name) {
     needs_.helpers.insert("expect");
     std::string text;
     if (given.node.valid()) {
@@ -564,7 +564,7 @@ class CppWriter {
     return text + fmt::format("  {} = own({}, {});\n", name, name, given.written);
   }
 
-  // All inputs have one type, so a long parameter list would invite swapping two of them.
+  // All inputs have one type, so a long parameter list would invite mistakes.
   bool structs() const { return plan_.given.size() > 6; }
   std::string output_type() const {
     return plan_.outputs.empty() ? "void" : single_output() ? "at::Tensor" : "Outputs";
@@ -601,7 +601,7 @@ class CppWriter {
     return text;
   }
 
-  std::string comment(const CodePlan::Given& given) const {
+  std::string comment(const CodeLayout::Given& given) const {
     if (!given.node.valid()) return "";
     const ValueId id = graph_.results(given.node)[0].ref.value;
     const TargetId target = graph_.node(given.node).target;
@@ -615,8 +615,8 @@ class CppWriter {
 
   static constexpr const char* kTensors = "std::map<std::string, at::Tensor>";
 
-  // The second entry point, for callers that have a state dict: it finds each tensor by the graph's name and says which
-  // one is missing.
+  // The second entry point, for callers with a state dict: looks up each tensor by the graph's name, and throws for
+  // missing ones.
   std::string write_by_name() {
     std::string text = fmt::format("{} run_by_name(const {}& tensors{}) {{\n", kTensors, kTensors,
                                    plan_.random ? ", std::optional<at::Generator> generator" : "");
@@ -624,7 +624,7 @@ class CppWriter {
       text +=
           "  const auto find = [&](const char* name) {\n"
           "    const auto found = tensors.find(name);\n"
-          "    if (found == tensors.end()) throw std::invalid_argument(std::string(\"there is no tensor for \") + "
+          "    if (found == tensors.end()) throw std::invalid_argument(std::string(\"missing tensor: \") + "
           "name);\n"
           "    return found->second;\n"
           "  };\n";
@@ -650,7 +650,7 @@ class CppWriter {
     return text + "  return named;\n}\n";
   }
 
-  // Constants that did not fit into the code.
+  // Constants that are too large to embed.
   std::string write_constants() {
     take_side_constants(plan_, name_, code_);
     if (code_.constants.empty()) return "";
@@ -669,7 +669,7 @@ std::map<std::string, at::Tensor> load_constants(const std::string& file) {
 )";
   }
 
-  // Declarations for the header, with what a caller has to know of each.
+  // Declarations for the header, with comments for callers.
   std::string prototypes() const {
     std::vector<std::string> list = parameters();
     std::string generator;
@@ -680,37 +680,38 @@ std::map<std::string, at::Tensor> load_constants(const std::string& file) {
     std::string text;
     if (!code_.constants.empty()) {
       text += fmt::format(
-          "// The tensors of {}, by the names that run_by_name takes.\n{} load_constants(const std::string& file);\n\n",
+          "// Loads the tensors of {}, with the names used by run_by_name.\n{} load_constants(const std::string& "
+          "file);\n\n",
           code_.constants_file, kTensors);
     }
-    if (plan_.random) text += "// Draws random numbers from `generator`, or else from the default one of the device.\n";
+    if (plan_.random) text += "// Uses `generator` for random numbers, or else the device's default generator.\n";
     text += fmt::format("{} run({});\n\n", output_type(), fmt::join(list, ", "));
     text +=
-        "// The same with the names that the graph has: \"layer.weight\"; gives \"output0\", "
+        "// The same with the graph's names: takes \"layer.weight\", returns \"output0\", "
         "\"gradient.layer.weight\".\n";
     text += fmt::format("{} run_by_name(const {}& tensors{});\n", kTensors, kTensors, generator);
     return text;
   }
 
   std::string about() const {
-    std::string text = fmt::format("// {}: written by shadowgraph for libtorch {}, and needs nothing else.\n", name_,
+    std::string text = fmt::format("// {}: generated by shadowgraph for libtorch {}; no other dependencies.\n", name_,
                                    libtorch_version());
     for (const auto& [key, value] : graph_.metadata.lines()) {
       text += fmt::format("//   {}: {}\n", cpp::comment(key), cpp::comment(value));
     }
     if (options_.autograd) {
-      text += "// Autograd differentiates it. What was a checkpoint region is run again in backward.\n";
+      text += "// Differentiable by autograd. Checkpoint regions are recomputed in backward.\n";
     } else {
-      text += "// It runs below autograd: what it returns has no history.\n";
+      text += "// Runs below autograd: the results have no gradient history.\n";
     }
     for (const std::string& library : needs_.libraries) {
-      text += fmt::format("// Needs the library that defines the operators of {}, loaded before it runs.\n",
+      text += fmt::format("// Requires the library that defines the operators of {}, loaded before it runs.\n",
                           cpp::comment(library));
     }
     return text;
   }
 
-  // Puts NAME.cpp together. Everything that may still ask for a header or a helper has been written before.
+  // Assembles NAME.cpp. Everything that may add a header or a helper has been written before.
   std::string assemble(const std::string& declarations, const std::string& functions, const std::string& run,
                        const std::string& by_name) {
     const std::string constants = write_constants();
@@ -726,7 +727,7 @@ std::map<std::string, at::Tensor> load_constants(const std::string& file) {
     }
     if (plan_.random) headers.insert("ATen/core/Generator.h");
     if (needs_.helpers.contains("checkpoint")) headers.insert("algorithm");
-    // Helpers come last: everything above may still have asked for one.
+    // Helpers come last, since everything above may add one.
     const std::string helpers = cpp_helpers(needs_.helpers, headers);
     std::string text = about() + "\n";
     for (const bool system : {false, true}) {
@@ -740,7 +741,7 @@ std::map<std::string, at::Tensor> load_constants(const std::string& file) {
       text += fmt::format("\nconst at::Device {}(\"{}\");\n", functions_.calls().device(c10::Device(device)), device);
     }
     text += helpers + embedded + functions;
-    text += "\n}  // namespace\n\n// What " + name_ + ".h declares.\n" + prototypes() + "\n" + constants + "\n" + run +
+    text += "\n}  // namespace\n\n// Declared in " + name_ + ".h.\n" + prototypes() + "\n" + constants + "\n" + run +
             "\n" + by_name + "\n}  // namespace " + name_ + "\n";
     return text;
   }
@@ -752,7 +753,7 @@ std::map<std::string, at::Tensor> load_constants(const std::string& file) {
     return text + "namespace " + name_ + " {\n\n" + declarations + prototypes() + "\n}  // namespace " + name_ + "\n";
   }
 
-  // The project is a library of one file, so that emitted code builds by itself and as a folder of another project.
+  // The project is a library of one file, so generated code builds alone and as a folder of another project.
   std::string cmake() const {
     return fmt::format(
         R"(# cmake -S . -B build -DCMAKE_PREFIX_PATH=$(python -c 'import torch; print(torch.utils.cmake_prefix_path)')
@@ -771,7 +772,7 @@ target_link_libraries({0} PUBLIC ${{TORCH_LIBRARIES}})
 
   const CodegenOptions& options_;
   std::string name_;
-  CodePlan plan_;
+  CodeLayout plan_;
   const Graph& graph_;  // the plan's
   CppNeeds needs_;
   CppFunctions functions_;

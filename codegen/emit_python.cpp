@@ -1,9 +1,8 @@
 // Writes a plan as one Python file whose `forward` takes and returns tensors by name.
 //
-// Goes the same way as the C++ writer: blocks become functions, equal texts one function, and `del` frees tensors
-// behind their last reader. Python needs no types and no forms of calls: an operator is `torch.ops.aten.add.Tensor`.
-// Naming the overload spares overload resolution, which could choose another operator than was recorded. Linear in the
-// text that is written.
+// Works like the C++ writer: blocks become functions, equal texts share one function, and `del` frees tensors after
+// their last reader. Python needs no types and no special forms of calls: an operator is `torch.ops.aten.add.Tensor`,
+// with its overload, so that overload resolution cannot choose another one. Linear in the generated text.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -12,8 +11,8 @@
 #include <set>
 #include <string>
 
+#include "codegen/code_layout.h"
 #include "codegen/code_names.h"
-#include "codegen/code_plan.h"
 #include "codegen/literals.h"
 #include "core/calls/functions.h"
 #include "ir/operators/operator_facts.h"
@@ -31,10 +30,10 @@ class PythonCalls {
  public:
   using NameOf = std::function<std::string(uint32_t variable)>;
 
-  PythonCalls(const CodePlan& plan, const CodegenOptions& options)
+  PythonCalls(const CodeLayout& plan, const CodegenOptions& options)
       : plan_(plan), graph_(*plan.graph), options_(options) {}
 
-  // Throws UnsupportedError for what cannot be written.
+  // Throws UnsupportedError for nodes that cannot be expressed.
   std::string call(uint32_t step, const NameOf& name_of) {
     step_ = step;
     name_of_ = &name_of;
@@ -56,7 +55,7 @@ class PythonCalls {
   }
 
   std::string device(c10::Device device) const {
-    // A device chosen for the code takes the place of all that were recorded.
+    // A device chosen for the code replaces all recorded ones.
     if (options_.device) device = *options_.device;
     return fmt::format("torch.device(\"{}\")", device.str());
   }
@@ -76,7 +75,7 @@ class PythonCalls {
       }
       elements = "torch.tensor([" + elements + "], dtype=torch.int64)";
     } else {
-      // Bytes keep NaN payloads and half types exactly; integers alone are more readable as numbers.
+      // Bytes preserve NaN payloads and half types; integers are more readable as numbers.
       for (const uint8_t byte : content.bytes) elements += fmt::format("{:02x}", byte);
       elements =
           fmt::format("torch.frombuffer(bytearray.fromhex(\"{}\"), dtype={})", elements, python::dtype(content.dtype));
@@ -86,7 +85,7 @@ class PythonCalls {
 
   const std::set<std::string>& helpers() const { return helpers_; }
   const std::set<std::string>& libraries() const { return libraries_; }
-  const std::set<std::string>& modules() const { return modules_; }  // of functions that the options name
+  const std::set<std::string>& modules() const { return modules_; }  // of functions named in the options
 
  private:
   std::string argument(const Argument& a, const FormalType& type) {
@@ -140,14 +139,14 @@ class PythonCalls {
     return {};
   }
 
-  // Arguments as a call passes them.
+  // Arguments of a call.
   struct Arguments {
     std::vector<std::string> positional;
     std::vector<std::string> keywords;
   };
 
-  // Spells the arguments of a call, without defaults at the end unless all are wanted. Functions of users and
-  // functional calls take all of them by position, since they have no schema in Python.
+  // Writes the arguments of a call, omitting trailing defaults unless all are requested. User functions and functional
+  // calls take all arguments by position, since they have no schema in Python.
   Arguments arguments_of(NodeId node, bool all_by_position) {
     const Signature& formals = graph_.target(node).signature();
     const std::vector<Argument> arguments = arguments_with_device(graph_, node);
@@ -170,7 +169,7 @@ class PythonCalls {
     return spelled;
   }
 
-  // Another tensor over the storage of a value, with the graph's geometry: views that no operator made (.data =).
+  // Another tensor over the storage of a value, with the graph's geometry: views that no operator created (.data =).
   std::string alias(NodeId node) {
     const ValueId from = graph_.arguments(node)[0].ref.value;
     const ValueId to = graph_.results(node)[0].ref.value;
@@ -182,7 +181,7 @@ class PythonCalls {
 
   std::string function_call(NodeId node, const Target& target) {
     const std::string arguments = fmt::format("{}", fmt::join(arguments_of(node, true).positional, ", "));
-    // A function that the user names comes first, so that it can replace the ones known below.
+    // A function named by the user comes first, so that it can replace the ones below.
     if (const auto named = options_.functions.find(target.name()); named != options_.functions.end()) {
       const auto& [callee, module] = named->second;
       if (module.empty()) return callee + "(" + arguments + ")";
@@ -208,32 +207,32 @@ class PythonCalls {
     std::string name = signature.name;
     if (const size_t colons = name.find("::"); colons != std::string::npos) {
       const std::string library = name.substr(0, colons);
-      // These come with PyTorch; others must be loaded before, and the file says so.
+      // These are part of PyTorch; others must be loaded before, as stated in the file.
       if (library != "aten" && library != "prim" && library != "prims") libraries_.insert(library);
       name.replace(colons, 2, ".");
     }
     const std::string overload = signature.overload.empty() ? "default" : signature.overload;
-    // random_.from is Python's own word.
+    // random_.from is a Python keyword.
     if (identifier(overload) == overload + "_value") {
       return fmt::format("getattr(torch.ops.{}, {})", name, python::quoted(overload));
     }
     return "torch.ops." + name + "." + overload;
   }
 
-  const CodePlan& plan_;
+  const CodeLayout& plan_;
   const Graph& graph_;
   const CodegenOptions& options_;
-  std::set<std::string> helpers_;    // "alias_of": functions at the head of the file
-  std::set<std::string> libraries_;  // namespaces of operators that PyTorch does not bring
+  std::set<std::string> helpers_;    // "alias_of": functions at the top of the file
+  std::set<std::string> libraries_;  // namespaces of operators outside PyTorch
   std::set<std::string> modules_;
-  // These are of the call that is being written.
+  // State of the current call.
   const NameOf* name_of_ = nullptr;
   uint32_t step_ = 0;
 };
 
 constexpr const char* kAliasOf = R"(
 def alias_of(source, dtype, sizes, strides, offset):
-    """Another tensor over the storage of `source`, `offset` bytes after its first element."""
+    """Another tensor over the storage of `source`, starting `offset` bytes after its first element."""
     begin = source.storage_offset() * source.element_size() + offset
     alias = torch.empty(0, dtype=dtype, device=source.device)
     return alias.set_(source.untyped_storage(), begin // alias.element_size(), sizes, strides)
@@ -242,7 +241,7 @@ def alias_of(source, dtype, sizes, strides, offset):
 
 constexpr const char* kFunctionalCall = R"(
 def functional_call(operator, written, fresh, arguments):
-    """An operator that writes its arguments, on copies of the storages that it writes."""
+    """Runs an operator that writes its arguments on copies of the written storages."""
     copies = {}
 
     def add(tensor):
@@ -284,11 +283,11 @@ def functional_call(operator, written, fresh, arguments):
 
 constexpr const char* kRandomState = R"(
 def default_generator(device):
-    """The one that operators on the device draw from."""
+    """Returns the default generator of the device."""
     return torch.default_generator if device.type == "cpu" else torch.cuda.default_generators[device.index or 0]
 
 def exchange_random_state(state, device):
-    """Puts that generator elsewhere; gives where it was."""
+    """Sets the state of the default generator; returns the previous one."""
     before = default_generator(device).get_state()
     default_generator(device).set_state(state)
     return before
@@ -297,7 +296,7 @@ def exchange_random_state(state, device):
 
 constexpr const char* kStatisticsOnce = R"(
 class StatisticsOnce:
-    """A checkpoint's function. Running statistics, by position, are updated in its first run; later ones get copies."""
+    """Wraps a checkpoint's function: running statistics, by position, are only updated in its first run."""
 
     def __init__(self, function, statistics):
         self.function, self.statistics, self.has_run = function, statistics, False
@@ -316,7 +315,7 @@ class PythonWriter {
   PythonWriter(const Graph& graph, const CodegenOptions& options)
       : options_(options),
         name_(identifier(options.name)),
-        plan_(CodePlan::make(graph, options)),
+        plan_(CodeLayout::make(graph, options)),
         graph_(*plan_.graph),
         calls_(plan_, options) {}
 
@@ -346,13 +345,13 @@ class PythonWriter {
   }
 
  private:
-  enum class GradMode { kUnknown, kOff, kOn };  // where a function is
+  enum class GradMode { kUnknown, kOff, kOn };  // mode of the current function
 
   std::string about() const {
-    std::string text = fmt::format("\"\"\"{}: written by shadowgraph for PyTorch {}.\n\n", name_, libtorch_version());
+    std::string text = fmt::format("\"\"\"{}: generated by shadowgraph for PyTorch {}.\n\n", name_, libtorch_version());
     for (const auto& [key, value] : graph_.metadata.lines()) text += plain(key) + ": " + plain(value) + "\n";
     for (const std::string& library : calls_.libraries()) {
-      text += "Needs the library that defines the operators of " + plain(library) + ".\n";
+      text += "Requires the library that defines the operators of " + plain(library) + ".\n";
     }
     return text + "\"\"\"\n\n";
   }
@@ -364,7 +363,7 @@ class PythonWriter {
     return text;
   }
 
-  // A variable must not hide a module.
+  // A variable must not shadow a module.
   BlockNames names_in(const CodeBlock& block) const {
     BlockNames names(plan_, block);
     for (const auto& [name, function] : options_.functions) {
@@ -373,7 +372,7 @@ class PythonWriter {
     return names;
   }
 
-  // One block as a function, unless an equal one is there already.
+  // Writes a block as a function, unless an equal one exists.
   void write_function(uint32_t number) {
     const CodeBlock& block = plan_.blocks[number];
     BlockNames names = names_in(block);
@@ -384,7 +383,7 @@ class PythonWriter {
     for (const uint32_t variable : block.outputs) returned.push_back(names.of(variable));
     if (!returned.empty()) body += fmt::format("    return {}\n", fmt::join(returned, ", "));
     const std::string rest = fmt::format("({}):\n{}", fmt::join(parameters, ", "), body.empty() ? "    pass\n" : body);
-    // Equal layers share one function; the name is no part of the text.
+    // Equal layers share one function, so the name is not part of the text.
     const auto [entry, is_new] = by_text_.try_emplace(rest, "");
     if (is_new) {
       entry->second = function_names_.take_identifier(function_name(plan_, block));
@@ -399,22 +398,27 @@ class PythonWriter {
                       const std::string& indent) {
     const auto last = last_uses(plan_, block, kept);
     const bool keeps_mode = options_.autograd && leaves_grad_mode(plan_, block.region);
-    // The caller's wish. A checkpoint's second run comes when `forward` has returned, so what is in one asks at its
-    // begin.
-    const bool asks = options_.autograd && checkpoint_around(graph_, block.region).valid();
-    const std::string wish = !options_.autograd ? "True" : asks ? names.take("with_gradients") : "WITH_GRADIENTS[-1]";
+    // The caller's gradient mode. A checkpoint is recomputed after `forward` has returned, so its function reads the
+    // mode at its start.
+    const bool reads_mode = options_.autograd && checkpoint_around(graph_, block.region).valid();
+    const std::string caller_mode = !options_.autograd ? "True"
+                                    : reads_mode       ? names.take("with_gradients")
+                                                       : "WITH_GRADIENTS[-1]";
     std::string text;
-    GradMode mode = asks ? GradMode::kOn : GradMode::kUnknown;
+    GradMode mode = reads_mode ? GradMode::kOn : GradMode::kUnknown;
     for (size_t i = 0; i < block.items.size(); ++i) {
       const CodeBlock::Item& item = block.items[i];
       if (item.is_block()) {
-        // What asks for the mode takes it as it finds it. What is called sets the mode as it needs it.
-        const bool will_ask = options_.autograd && checkpoint_around(graph_, plan_.blocks[item.block].region).valid();
-        if (will_ask && !keeps_mode && plan_.uses_grad_mode) set_grad_mode(true, wish, mode, text, indent);
+        // Functions that read the mode take the current one; other callees set the mode as needed.
+        const bool callee_reads_mode =
+            options_.autograd && checkpoint_around(graph_, plan_.blocks[item.block].region).valid();
+        if (callee_reads_mode && !keeps_mode && plan_.uses_grad_mode) {
+          set_grad_mode(true, caller_mode, mode, text, indent);
+        }
         mode = GradMode::kUnknown;
         text += block_call(item.block, names, indent);
       } else {
-        if (!keeps_mode) grad_mode(item.step, wish, mode, text, indent);
+        if (!keeps_mode) grad_mode(item.step, caller_mode, mode, text, indent);
         text += statement(item.step, names, indent);
       }
       std::vector<std::string> dropped;
@@ -426,15 +430,15 @@ class PythonWriter {
         text += fmt::format("{}del {}\n", indent, fmt::join(dropped, ", "));
       }
     }
-    const bool asked = asks && text.find("_set_grad_enabled(" + wish + ")") != std::string::npos;
-    return asked ? fmt::format("{}{} = torch.is_grad_enabled()\n", indent, wish) + text : text;
+    const bool has_calls = reads_mode && text.find("_set_grad_enabled(" + caller_mode + ")") != std::string::npos;
+    return has_calls ? fmt::format("{}{} = torch.is_grad_enabled()\n", indent, caller_mode) + text : text;
   }
 
-  // Whether the statement of `step` leaves the variable with a name: not a result that nobody reads.
+  // Returns whether the statement of `step` binds the variable: not if it is an unused result.
   bool is_bound(uint32_t step, uint32_t variable) const {
-    return plan_.variables[variable].defined != step || wants_names(step);
+    return plan_.variables[variable].defined != step || needs_names(step);
   }
-  bool wants_names(uint32_t step) const {
+  bool needs_names(uint32_t step) const {
     const CodeStep& s = plan_.steps[step];
     for (size_t i = 0; i < s.results.size(); ++i) {
       if (s.fresh[i] && plan_.variables[s.results[i]].last_use != step) return true;
@@ -442,20 +446,19 @@ class PythonWriter {
     return false;
   }
 
-  void grad_mode(uint32_t step, const std::string& wish, GradMode& mode, std::string& text,
+  void grad_mode(uint32_t step, const std::string& caller_mode, GradMode& mode, std::string& text,
                  const std::string& indent) const {
     if (!plan_.uses_grad_mode || graph_.target(plan_.steps[step].node).kind() == TargetKind::kBuiltin) return;
-    set_grad_mode(plan_.steps[step].grad_mode, wish, mode, text, indent);
+    set_grad_mode(plan_.steps[step].grad_mode, caller_mode, mode, text, indent);
   }
-  static void set_grad_mode(bool wanted, const std::string& wish, GradMode& mode, std::string& text,
+  static void set_grad_mode(bool enabled, const std::string& caller_mode, GradMode& mode, std::string& text,
                             const std::string& indent) {
-    if (mode == (wanted ? GradMode::kOn : GradMode::kOff)) return;
-    text += fmt::format("{}torch._C._set_grad_enabled({})\n", indent, wanted ? wish : "False");
-    mode = wanted ? GradMode::kOn : GradMode::kOff;
+    if (mode == (enabled ? GradMode::kOn : GradMode::kOff)) return;
+    text += fmt::format("{}torch._C._set_grad_enabled({})\n", indent, enabled ? caller_mode : "False");
+    mode = enabled ? GradMode::kOn : GradMode::kOff;
   }
 
-  // A call of a function. With autograd, a checkpoint region becomes torch.utils.checkpoint, which runs it again in
-  // backward as the program did.
+  // A function call. With autograd, a checkpoint region becomes torch.utils.checkpoint.
   std::string block_call(uint32_t number, BlockNames& names, const std::string& indent) {
     const CodeBlock& block = plan_.blocks[number];
     std::vector<std::string> arguments;
@@ -467,7 +470,7 @@ class PythonWriter {
       std::string function = functions_[number];
       if (!block.statistics.empty()) {
         uses_statistics_ = true;
-        std::vector<std::string> statistics;  // checkpoint() refuses to keep what is written
+        std::vector<std::string> statistics;  // checkpoint() cannot save tensors that are written
         for (const uint32_t position : block.statistics) {
           statistics.push_back(fmt::format("{}: {}", position, arguments[position]));
         }
@@ -481,7 +484,7 @@ class PythonWriter {
     return fmt::format("{}{} = {}\n", indent, fmt::join(results, ", "), call);
   }
 
-  // One call and the names of its results. Results that nobody reads get none: their memory goes at once.
+  // One call and the names of its results. Unused results get none, so their memory is freed at once.
   std::string statement(uint32_t number, BlockNames& names, const std::string& indent) {
     const CodeStep& step = plan_.steps[number];
     std::string text;
@@ -490,14 +493,14 @@ class PythonWriter {
     }
     const auto name_of = [&](uint32_t variable) { return names.of(variable); };
     const std::string call = calls_.call(number, name_of);
-    if (!wants_names(number)) return text + indent + call + "\n";
+    if (!needs_names(number)) return text + indent + call + "\n";
     const auto results = graph_.results(step.node);
     size_t flat = 0;
     std::string lists;
     std::vector<std::string> targets;
     for (const Argument& result : results) {
       if (result.kind == ArgumentKind::kValue) {
-        // An operand given back has its name already.
+        // An operand that is returned has a name already.
         targets.push_back(step.fresh[flat] ? names.of(step.results[flat]) : "_");
         ++flat;
       } else if (result.kind == ArgumentKind::kList) {
@@ -530,33 +533,33 @@ class PythonWriter {
       const std::string from = given.constant.valid() ? "CONSTANTS" : "tensors";
       body += fmt::format("{}{} = {}[{}]\n", indent, name, from, python::quoted(given.name));
       if (given.constant.valid()) {
-        // CONSTANTS serve every call of forward, so one that is written is copied.
+        // CONSTANTS are shared by all calls of forward, so one that is written is copied.
         if (given.written) body += fmt::format("{}{} = {}.clone()\n", indent, name, name);
         continue;
       }
       const ValueId id = graph_.results(given.node)[0].ref.value;
       body += fmt::format("{}expect({}, {}, {}, {})\n", indent, name, python::quoted(given.name),
                           python::dtype(graph_.value(id).dtype), python::ints(graph_.sizes(id)));
-      // A tensor object of the run's own: the caller's keeps its sizes.
+      // A separate tensor object: the caller's keeps its sizes.
       if (given.own && !options_.autograd) body += fmt::format("{}{} = {}.detach()\n", indent, name, name);
     }
     body += body_of(block, names, plan_.returned_variables(), indent);
     body += indent + "return {\n";
     for (const auto& output : plan_.outputs) {
       body += fmt::format("{}    {}: {},\n", indent, python::quoted(output.key()),
-                          output.variable == CodePlan::kNoVariable ? "None" : names.of(output.variable));
+                          output.variable == CodeLayout::kNoVariable ? "None" : names.of(output.variable));
     }
     body += indent + "}\n";
     std::string head =
         "def expect(tensor, name, dtype, sizes):\n"
         "    if tensor.dtype != dtype or list(tensor.shape) != sizes:\n"
-        "        raise ValueError(f\"{name} is {tensor.dtype}{list(tensor.shape)}, where the code was made for "
+        "        raise ValueError(f\"{name} is {tensor.dtype}{list(tensor.shape)}, but the code was generated for "
         "{dtype}{sizes}\")\n\n\n";
     if (options_.autograd) {
       head += "WITH_GRADIENTS = [True]\n\n\n";
       return head +
              "def forward(tensors):\n"
-             "    \"\"\"Takes and gives tensors by the names that the graph has. Autograd differentiates it.\"\"\"\n"
+             "    \"\"\"Takes and returns tensors by the graph's names. Differentiable by autograd.\"\"\"\n"
              "    WITH_GRADIENTS.append(torch.is_grad_enabled())\n"
              "    try:\n" +
              body +
@@ -565,14 +568,14 @@ class PythonWriter {
     }
     return head +
            "def forward(tensors):\n"
-           "    \"\"\"Takes and gives tensors by the names that the graph has. Runs below autograd.\"\"\"\n"
+           "    \"\"\"Takes and returns tensors by the graph's names. Runs below autograd.\"\"\"\n"
            "    with torch.no_grad(), torch._C._AutoDispatchBelowAutograd():\n" +
            body;
   }
 
   const CodegenOptions& options_;
   std::string name_;
-  CodePlan plan_;
+  CodeLayout plan_;
   const Graph& graph_;  // the plan's
   PythonCalls calls_;
   GeneratedCode code_;

@@ -22,14 +22,14 @@
 namespace shadowgraph {
 namespace {
 
-// The shortest that reads back to the same double.
+// The shortest decimal that reads back to the same double.
 std::string decimal(double value) {
   std::string text = fmt::format("{}", value);
   if (text.find_first_of(".e") == std::string::npos) text += ".0";
   return text;
 }
 
-// In double quotes. What is no printable ASCII, and what is in `escaped`, becomes what `escape` gives for the byte.
+// In double quotes. Bytes that are not printable ASCII, or are in `escaped`, are replaced by `escape`.
 std::string quoted(std::string_view text, std::string_view escaped,
                    c10::function_ref<std::string(unsigned char)> escape) {
   std::string out = "\"";
@@ -53,7 +53,7 @@ std::string quoted(std::string_view text, std::string_view escaped,
 namespace shadowgraph::cpp {
 
 std::string dtype(c10::ScalarType dtype) {
-  // The common ones have short names; the others are spelled by their enumerator.
+  // Common dtypes have short names; others use their enumerator.
   static constexpr std::array kShort = {at::kByte,         at::kChar,          at::kShort, at::kInt,
                                         at::kLong,         at::kHalf,          at::kFloat, at::kDouble,
                                         at::kComplexFloat, at::kComplexDouble, at::kBool,  at::kBFloat16};
@@ -62,7 +62,7 @@ std::string dtype(c10::ScalarType dtype) {
 }
 
 std::string number(int64_t value) {
-  // -9223372036854775808 is the negation of a literal that int64_t cannot hold.
+  // -9223372036854775808 is the negation of a literal that does not fit an int64_t.
   if (value == std::numeric_limits<int64_t>::min()) return "std::numeric_limits<int64_t>::min()";
   return std::to_string(value);
 }
@@ -70,7 +70,7 @@ std::string number(int64_t value) {
 std::string number(double value) {
   if (std::isnan(value)) {
     const auto bits = std::bit_cast<uint64_t>(value);
-    // The usual NaN has a readable name; any other keeps its bits.
+    // The default NaN has a readable name; others keep their bits.
     if (bits == 0x7ff8000000000000ULL) return "std::numeric_limits<double>::quiet_NaN()";
     return fmt::format("std::bit_cast<double>(uint64_t{{{:#x}}})", bits);
   }
@@ -80,7 +80,7 @@ std::string number(double value) {
   return decimal(value);
 }
 
-// Octal escapes: a hexadecimal one would go on over the digits that follow it.
+// Octal escapes, since a hexadecimal one would absorb following digits.
 std::string quoted(std::string_view text) {
   return shadowgraph::quoted(text, "?", [](unsigned char byte) { return fmt::format("\\{:03o}", byte); });
 }
@@ -105,11 +105,11 @@ std::string memory_format(int64_t value) {
   return fmt::format("static_cast<at::MemoryFormat>({})", value);
 }
 
-// Text of users in comments: module paths and metadata may hold anything.
+// User text in comments: module paths and metadata may contain anything.
 std::string comment(std::string_view given) {
   std::string text = plain_text(given);
   for (char& c : text) {
-    // A backslash at a line's end would continue the comment, and "??" could begin a trigraph.
+    // A backslash at the end of a line would continue the comment, and "??" could begin a trigraph.
     if (c == '\\' || c == '?') c = ' ';
   }
   return text;
@@ -134,12 +134,13 @@ std::string number(double value) {
 std::string quoted(std::string_view text) {
   std::string out = "\"";
   while (!text.empty()) {
-    const Character c = take_character(text);
+    const Character c = pop_character(text);
     if (c.point == '"' || c.point == '\\') out += '\\';
     if (c.printable()) {
       out += c.bytes;
     } else if (!c.valid) {
-      out += fmt::format("\\udc{:02x}", static_cast<unsigned char>(c.bytes[0]));  // as os.fsdecode has such bytes
+      // as os.fsdecode represents such bytes
+      out += fmt::format("\\udc{:02x}", static_cast<unsigned char>(c.bytes[0]));
     } else {
       out += c.point < 0x100 ? fmt::format("\\x{:02x}", c.point) : fmt::format("\\U{:08x}", c.point);
     }

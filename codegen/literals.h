@@ -1,4 +1,4 @@
-// Literals of C++ that give the same value, bit for bit.
+// C++ literals that reproduce a value bit for bit.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -11,19 +11,19 @@
 namespace shadowgraph::cpp {
 
 std::string number(int64_t value);
-std::string number(double value);           // 0.5, or std::bit_cast<double>(...) for a NaN with other bits than usual
-std::string quoted(std::string_view text);  // any bytes
+std::string number(double value);                  // 0.5, or std::bit_cast<double>(...) for a NaN with non-default bits
+std::string quoted(std::string_view text);         // any bytes
 std::string ints(std::span<const int64_t> list);   // {2, 3}
 std::string dtype(c10::ScalarType dtype);          // at::kFloat
 std::string layout(int64_t layout);                // at::kStrided
 std::string memory_format(int64_t memory_format);  // at::MemoryFormat::Preserve
 
-// Text that may stand after two slashes.
+// Returns text that is safe in a // comment.
 std::string comment(std::string_view given);
 
 }  // namespace shadowgraph::cpp
 
-// Literals of Python that give the same value, bit for bit.
+// Python literals that reproduce a value bit for bit.
 
 namespace shadowgraph::python {
 

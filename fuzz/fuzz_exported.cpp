@@ -1,5 +1,5 @@
-// libFuzzer target: the program in an archive of torch.export. The input is the record models/model.json; what is around
-// it is whole, since a zip whose sums are wrong is refused by its reader.
+// libFuzzer target: torch.export archives. The input is the record models/model.json in a valid archive, since the zip
+// reader rejects wrong checksums.
 #include <caffe2/serialize/inline_container.h>
 
 #include <filesystem>

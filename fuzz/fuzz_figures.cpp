@@ -1,4 +1,4 @@
-// libFuzzer target: the figures of devices and of the links between them, and back.
+// libFuzzer target: round trip of device specs and interconnects.
 #include <cstdio>
 #include <cstdlib>
 
@@ -12,7 +12,7 @@ namespace {
 
 void check_same(const nlohmann::json& first, const nlohmann::json& again) {
   if (first == again) return;
-  std::fprintf(stderr, "does not come back:\n%s\n", json_text(first).c_str());
+  std::fprintf(stderr, "round trip differs:\n%s\n", json_text(first).c_str());
   std::abort();
 }
 

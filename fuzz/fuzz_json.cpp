@@ -1,4 +1,4 @@
-// libFuzzer target: JSON to graph and back.
+// libFuzzer target: round trip of graphs in JSON.
 #include <cstdio>
 #include <cstdlib>
 
@@ -14,7 +14,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     violations(graph);
     const std::string text = to_text(graph);
     if (to_text(from_json(to_json(graph))) != text || to_text(parse(text)) != text) {
-      std::fprintf(stderr, "does not come back:\n%s\n", text.c_str());
+      std::fprintf(stderr, "round trip differs:\n%s\n", text.c_str());
       std::abort();
     }
   });

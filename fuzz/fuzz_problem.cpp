@@ -1,4 +1,4 @@
-// libFuzzer target: assignment problems of both formats to text and back.
+// libFuzzer target: round trip of assignment problems in both formats.
 #include <cstdio>
 #include <cstdlib>
 #include <sstream>
@@ -15,7 +15,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     write_assignment(problem, AssignmentFormat::kJson, first);
     write_assignment(read_assignment(first.str()), AssignmentFormat::kJson, again);
     if (again.str() != first.str()) {
-      std::fprintf(stderr, "does not come back:\n%s\n", first.str().c_str());
+      std::fprintf(stderr, "round trip differs:\n%s\n", first.str().c_str());
       std::abort();
     }
   } catch (const Error&) {}

@@ -1,4 +1,4 @@
-// libFuzzer target: profile.json, as `compare` adds it up and as a page takes it.
+// libFuzzer target: profile.json, read like in `compare` and in pages.
 #include "cli/figures.h"
 #include "fuzz/read_input.h"
 #include "viz/saved_profile.h"

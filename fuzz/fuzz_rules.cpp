@@ -1,4 +1,4 @@
-// libFuzzer target: lines of sharding rules.
+// libFuzzer target: sharding rules.
 #include "shadowgraph/error.h"
 #include "sharding/rules/rule_text.h"
 

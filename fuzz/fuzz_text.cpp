@@ -1,4 +1,4 @@
-// libFuzzer target: text to graph and back.
+// libFuzzer target: round trip of graphs in text form.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -16,7 +16,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const std::string text = to_text(graph);
     const std::string again = to_text(parse(text));
     if (again != text) {
-      std::fprintf(stderr, "printed and read back, it prints otherwise:\n%s\n----\n%s\n", text.c_str(), again.c_str());
+      std::fprintf(stderr, "round trip differs:\n%s\n----\n%s\n", text.c_str(), again.c_str());
       std::abort();
     }
     to_text(graph, PrintPreset::kShort);

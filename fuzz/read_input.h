@@ -1,4 +1,4 @@
-// What the targets of JSON share.
+// Shared by fuzz targets with JSON input.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace shadowgraph {
 
-// Calls read(json) with an input that is JSON. A file's faults are answered by Error; anything else is a finding.
+// Calls read(json) if the input is JSON. Invalid inputs must throw Error; anything else is a finding.
 template <class Read>
 int read_json_input(const uint8_t* data, size_t size, const Read& read) {
   try {

@@ -1,5 +1,5 @@
-// Built on a small core: nodes, values and storages are records in arenas, and all lists (arguments, sizes, uses,
-// frees) are runs in pools.
+// Storage of a graph: nodes, values and storages are records in arenas; lists (arguments, sizes, uses, frees) are runs
+// in pools.
 //
 //     Node     target, region, phase, previous/next          program order: a doubly linked list, with labels
 //     Value    dims (a run of ints_), storage, first_use     uses: a doubly linked list through uses_
@@ -30,7 +30,7 @@ namespace shadowgraph {
 
 namespace {
 
-// The first letter of a key keeps a user's function apart from an operator or built-in of the same schema text.
+// The first letter of a key distinguishes user functions, operators and built-ins with the same schema text.
 constexpr char kKindLetters[] = {'o', 'b', 'f'};
 
 std::string target_key(TargetKind kind, const std::string& schema_text) {
@@ -42,9 +42,9 @@ struct BuiltinTarget {
   std::string key;
 };
 
-// Parsed once: every graph has them, also one that was moved from.
+// Parsed once, since every graph has them, including a moved-from one.
 const std::vector<BuiltinTarget>& builtin_targets() {
-  // The list is never freed: graphs in static storage may outlive it otherwise.
+  // Never freed: graphs in static storage may outlive it otherwise.
   static const auto* targets = [] {
     auto* made = new std::vector<BuiltinTarget>;
     for (uint32_t i = 0; i < kBuiltinCount; ++i) {
@@ -59,8 +59,8 @@ const std::vector<BuiltinTarget>& builtin_targets() {
 
 }  // namespace
 
-// The ids of phases, built-in targets and the root region are constants of the API, so every graph begins with them, in
-// this order.
+// The ids of phases, built-in targets and the root region are API constants, so every graph starts with them, in this
+// order.
 Graph::Graph() {
   for (const char* phase : {"forward", "backward", "optimizer", "init"}) phases_.emplace_back(phase);
   for (const BuiltinTarget& builtin : builtin_targets()) {
@@ -75,7 +75,7 @@ Graph::Graph() {
 
 Graph::~Graph() = default;
 
-// A graph that was moved from is an empty one, not a broken one: it may be filled again.
+// A moved-from graph is empty and valid, and may be reused.
 Graph::Graph(Graph&& other) noexcept : Graph() { swap(other); }
 
 Graph& Graph::operator=(Graph&& other) noexcept {
@@ -84,10 +84,10 @@ Graph& Graph::operator=(Graph&& other) noexcept {
   return *this;
 }
 
-// An InsertionPoint holds the graph's address, so none may stand in a graph that is moved.
+// An InsertionPoint holds the graph's address, so no graph may be moved while it has one.
 void Graph::swap(Graph& other) noexcept {
   TORCH_INTERNAL_ASSERT(insertion_points_.empty() && other.insertion_points_.empty(),
-                        "a graph was moved while an InsertionPoint stood in it");
+                        "a graph was moved while it had an InsertionPoint");
   std::swap(static_cast<GraphTables&>(*this), static_cast<GraphTables&>(other));
   std::swap(metadata, other.metadata);
   std::swap(guards, other.guards);
@@ -96,15 +96,15 @@ void Graph::swap(Graph& other) noexcept {
   *other.place_ = &other;
 }
 
-// Text is interned so that a name costs 4 bytes a node however often it occurs. Texts are never dropped: an erased
-// node's source may still be asked for in a message.
+// Interned, so that a name costs 4 bytes per node however often it occurs. Texts are never removed: messages may still
+// refer to an erased node's source.
 StringId Graph::intern(std::string_view text) {
   auto [entry, added] = string_ids_.try_emplace(std::string(text), StringId(static_cast<uint32_t>(strings_.size())));
   if (added) strings_.emplace_back(text);
   return entry->second;
 }
 
-// There are a handful of phases, so that a search beats a map.
+// There are only a handful of phases, so a linear search is faster than a map.
 PhaseId Graph::intern_phase(std::string_view name) {
   for (uint32_t i = 0; i < phases_.size(); ++i) {
     if (phases_[i] == name) return PhaseId(i);
@@ -113,8 +113,8 @@ PhaseId Graph::intern_phase(std::string_view name) {
   return PhaseId(static_cast<uint32_t>(phases_.size() - 1));
 }
 
-// The key is the schema's text, not the name: overloads differ in it, and so does an operator whose schema changed
-// between versions of libtorch.
+// Keyed by the schema's text, not the name: overloads differ in it, and so do versions of an operator whose schema
+// changed between libtorch releases.
 TargetId Graph::intern_target(Target target) {
   const TargetId next(static_cast<uint32_t>(targets_.size()));
   auto [entry, added] = target_ids_.try_emplace(target_key(target.kind(), target.schema_text()), next);
@@ -134,7 +134,7 @@ int64_t Graph::numel(ValueId id) const {
   return count;
 }
 
-// Asks c10's own rule, so that sizes of 0 and 1 are judged as libtorch judges them.
+// Uses c10's rule, so that sizes of 0 and 1 are treated as in libtorch.
 bool Graph::is_contiguous(ValueId id) const {
   const std::span<const int64_t> dims = sizes(id);
   const std::span<const int64_t> steps = strides(id);
@@ -159,7 +159,7 @@ int64_t Graph::logical_bytes(ValueId id) const {
   return v.kind == ValueKind::kTensor ? numel(id) * static_cast<int64_t>(c10::elementSize(v.dtype)) : 0;
 }
 
-// Searches by name. Schemas have few arguments; a caller that asks for many nodes keeps the position instead.
+// Searches by name. Schemas have few arguments; callers that query many nodes cache the position instead.
 const Argument* Graph::find_argument(NodeId id, std::string_view name) const {
   const auto& formal = target(id).signature().arguments;
   const auto actual = arguments(id);
@@ -177,13 +177,13 @@ Argument Graph::complex_argument(double real, double imaginary) {
 // ---- Notes ----------------------------------------------------------------------------------------------------------
 
 // A node's notes are a list sorted by key, so that two graphs with the same notes print alike. Most graphs have none,
-// hence a side table that grows when the first one comes.
+// hence a side table that is created with the first note.
 void Graph::set_note(NodeId id, std::string_view key, std::string_view value) {
   if (first_note(id) == kNoNote && value.empty()) return;
   if (id.index >= first_note_.size()) first_note_.resize(nodes_.size(), kNoNote);
   uint32_t* link = &first_note_[id.index];
-  // `link` points at the index to change, in the table or in the note before, so that the first note needs no special
-  // case.
+  // `link` points at the index to change, in the table or in the preceding note, so that the first note needs no
+  // special case.
   while (*link != kNoNote && text(notes_[*link].key) < key) link = &notes_[*link].next;
   const bool found = *link != kNoNote && text(notes_[*link].key) == key;
   if (value.empty()) {
@@ -202,7 +202,7 @@ std::string_view Graph::note(NodeId id, std::string_view key) const {
   return {};
 }
 
-// Counts what the arenas hold; texts and maps are left out, since they do not grow with the nodes.
+// Counts the arenas. Texts and maps are ignored, since they do not grow with the nodes.
 size_t Graph::allocated_bytes() const {
   return nodes_.allocated_bytes() + values_.allocated_bytes() + storages_.allocated_bytes() +
          regions_.allocated_bytes() + arguments_.allocated_bytes() + ints_.allocated_bytes() +
@@ -213,7 +213,7 @@ size_t Graph::allocated_bytes() const {
 
 namespace {
 
-// The verifier asks these before it reads anything: a graph built from noise may hold any number as an index.
+// Bounds checks for the verifier, which runs them before reading anything: an invalid graph may hold any index.
 template <class T>
 bool holds(const Arena<T>& arena, Run run) {
   return run.size == 0 || uint64_t{run.offset} + run.size <= arena.size();
@@ -248,19 +248,19 @@ bool Graph::in_bounds(const Argument& argument) const {
   }
 }
 
-// How graphs grow: nodes in program order, the values that they make, uses and storages, and the links between them.
-// Records are only appended; what changes are the lists that lead to them.
+// Construction of graphs: nodes in program order, the values that they produce, uses and storages, and the links
+// between them. Records are only appended; edits change the lists that lead to them.
 
 namespace {
 
-// The distance between the labels of nodes appended one after another, and from a node to one that is inserted behind
-// it. Many can be inserted at one place, and 2^32 nodes appended, before labels have to move.
+// Distances between the order labels of appended nodes, and from a node to one that is inserted after it. Leaves room
+// for many insertions at one place, and for 2^32 appended nodes, before relabelling.
 constexpr uint64_t kAppendGap = uint64_t{1} << 32;
 constexpr uint64_t kInsertGap = uint64_t{1} << 16;
 
 }  // namespace
 
-// The use of a list element is noted in the element itself, so two nodes must not share one.
+// The use of a list element is recorded in the element itself, so two nodes must not share one.
 Run Graph::Editor::own_arguments(std::span<const Argument> arguments) {
   const Run run = graph_.arguments_.push_run(arguments);
   for (uint32_t i = 0; i < run.size; ++i) {
@@ -272,8 +272,8 @@ Run Graph::Editor::own_arguments(std::span<const Argument> arguments) {
   return run;
 }
 
-// Appends the record first and links it then: the new node's id is its place in the arena, whatever its place in the
-// program.
+// Appends the record first and links it afterwards: the node's id is its position in the arena, regardless of program
+// order.
 NodeId Graph::insert_before(NodeId position, TargetId target, std::span<const Argument> arguments) {
   Node node;
   node.target = target;
@@ -288,9 +288,9 @@ NodeId Graph::insert_before(NodeId position, TargetId target, std::span<const Ar
   return id;
 }
 
-// Where these sizes and strides lie in ints_. What lies there is never written again: others may share it.
-// Blocks of a model repeat the same few shapes, so a small cache of recent ones saves most of the memory. A miss costs
-// a copy in the pool, never a wrong answer: what is found is compared in full.
+// Returns the position of these sizes and strides in ints_, which is never overwritten, since others may share it.
+// Blocks of a model repeat a few shapes, so a small cache of recent ones saves most of the memory. A miss only costs
+// another copy in the pool; hits are compared in full.
 uint32_t Graph::Editor::intern_dims(std::span<const int64_t> sizes, std::span<const int64_t> strides) {
   const auto rank = static_cast<uint32_t>(sizes.size());
   uint64_t hash = rank;
@@ -308,7 +308,7 @@ uint32_t Graph::Editor::intern_dims(std::span<const int64_t> sizes, std::span<co
   const auto pool = graph_.ints_.view(dims);
   std::copy(sizes.begin(), sizes.end(), pool.begin());
   std::copy(strides.begin(), strides.end(), pool.begin() + rank);
-  // Rank 0 has nothing to share; its offset would only push a useful entry out.
+  // Rank 0 has nothing to share and would evict a useful entry.
   if (rank != 0) recent = {dims.offset, rank};
   return dims.offset;
 }
@@ -326,14 +326,14 @@ ValueId Graph::new_tensor(NodeId producer, const TensorMeta& spec) {
   value.storage = spec.storage;
   value.offset = spec.offset;
   value.producer = producer;
-  // siblings_ runs parallel to values_, so every value gets an entry, also one without a storage.
+  // siblings_ is parallel to values_, so every value gets an entry, even without a storage.
   const ValueId id(values_.push(value));
   siblings_.push({});
   Editor(*this).join_storage(id);
   return id;
 }
 
-// Writes new dims rather than changing the old ones: other values may share those (intern_dims).
+// Adds new dims instead of changing the old ones, which other values may share (intern_dims).
 void Graph::set_geometry(ValueId id, const TensorMeta& spec) {
   Value& changed = values_[id.index];
   changed.rank = static_cast<uint16_t>(spec.sizes.size());
@@ -346,9 +346,9 @@ void Graph::set_geometry(ValueId id, const TensorMeta& spec) {
   set_storage(id, spec.storage, spec.offset);
 }
 
-// Gives a value dims of its own. Only code that writes sizes in place needs this: instances of a SymbolicGraph keep the
+// Gives a value unshared dims. Only needed by code that writes sizes in place: instances of a SymbolicGraph keep the
 // addresses.
-void Graph::own_dims(ValueId id) {
+void Graph::unshare_dims(ValueId id) {
   const Run own = ints_.push_run(2U * value(id).rank);
   const auto shared = ints_.view({value(id).dims, own.size});
   std::copy(shared.begin(), shared.end(), ints_.view(own).begin());
@@ -363,7 +363,7 @@ ValueId Graph::new_scalar(NodeId producer, ValueKind kind) {
   return ValueId(values_.push(value));
 }
 
-// Keeps the list of values in a storage right, which every edit of aliases relies on.
+// Maintains the list of values in each storage, on which every edit of aliases relies.
 void Graph::set_storage(ValueId id, StorageId storage, int64_t offset) {
   values_[id.index].offset = offset;
   if (value(id).storage == storage) return;
@@ -372,10 +372,10 @@ void Graph::set_storage(ValueId id, StorageId storage, int64_t offset) {
   Editor(*this).join_storage(id);
 }
 
-// Puts the value in front of its storage's list: constant time, and nobody relies on the order.
+// Inserts the value at the front of its storage's list; constant time, the order does not matter.
 void Graph::Editor::join_storage(ValueId id) {
   const StorageId storage = graph_.value(id).storage;
-  if (storage.index >= graph_.storages_.size()) return;  // none, or a broken graph
+  if (storage.index >= graph_.storages_.size()) return;  // none, or an invalid graph
   if (storage.index >= graph_.first_in_storage_.size()) graph_.first_in_storage_.resize(graph_.storages_.size());
   ValueId& first = graph_.first_in_storage_[storage.index];
   graph_.siblings_[id.index] = {.previous = {}, .next = first};
@@ -383,7 +383,7 @@ void Graph::Editor::join_storage(ValueId id) {
   first = id;
 }
 
-// A value that is not first and has no previous one was never in a list: a graph read from noise may have such values.
+// A value that is not first and has no previous one is in no list, which may occur in an invalid graph.
 void Graph::Editor::leave_storage(ValueId id) {
   const StorageId storage = graph_.value(id).storage;
   if (storage.index >= graph_.first_in_storage_.size()) return;
@@ -396,12 +396,12 @@ void Graph::Editor::leave_storage(ValueId id) {
   }
 }
 
-// Writes the results anew at the end of the pool. The old run stays there unused; a node's results change seldom.
+// Appends the results to the pool and leaves the old run unused; a node's results change seldom.
 void Graph::set_results(NodeId id, std::span<const Argument> results) {
   nodes_[id.index].results = arguments_.push_run(results);
 }
 
-// Serves builders that find results one by one. Quadratic in a node's results, which are few.
+// For builders that add results one by one. Quadratic in a node's results, which are few.
 ValueId Graph::add_tensor_result(NodeId id, const TensorMeta& spec) {
   const ValueId value = new_tensor(id, spec);
   std::vector<Argument> results(this->results(id).begin(), this->results(id).end());
@@ -410,12 +410,12 @@ ValueId Graph::add_tensor_result(NodeId id, const TensorMeta& spec) {
   return value;
 }
 
-// Keeps both directions: the node lists what dies after it, and the storage knows the node and its place in that list.
-// So a death is dropped in constant time (drop_free).
+// Maintains both directions: the node lists the storages freed after it, and the storage records the node and its
+// position in that list, so that a free can be dropped in constant time (drop_free).
 void Graph::set_frees(NodeId id, std::span<const StorageId> frees) {
   for (StorageId storage_id : this->frees(id)) storages_[storage_id.index].freed_after = NodeId();
   nodes_[id.index].frees = frees_.push_run(frees);
-  // The new run has no room behind it (add_frees).
+  // The new run has no spare room (add_frees).
   if (!frees_room_.empty()) frees_room_.erase(id);
   for (uint32_t i = 0; i < frees.size(); ++i) {
     storages_[frees[i].index].freed_after = id;
@@ -425,18 +425,18 @@ void Graph::set_frees(NodeId id, std::span<const StorageId> frees) {
 
 // ---- Links
 
-// Order is kept twice: as links, for walks, and as labels that rise along the program, for is_before() in constant
-// time. A new node gets a label between those of its neighbours.
+// The order is stored twice: as links, for walks, and as increasing labels, for is_before() in constant time. A new
+// node gets a label between those of its neighbours.
 void Graph::Editor::link_before(NodeId id, NodeId position) {
   const NodeId previous = position.valid() ? graph_.node(position).previous : graph_.last_;
   const auto room = [&] {
     const uint64_t end = position.valid() ? graph_.order_[position.index] : UINT64_MAX;
     return end - (previous.valid() ? graph_.order_[previous.index] : 0);
   };
-  // Two labels side by side leave none between them; make_room_at spreads them.
+  // Adjacent labels leave no room between them; make_room_at spreads them.
   if (room() < 2) make_room_at(previous.valid() ? previous : position);
   const uint64_t low = previous.valid() ? graph_.order_[previous.index] : 0;
-  // Appends leave wide gaps, as nothing is known of what comes between; inserts take the middle if the gap is small.
+  // Appends leave wide gaps, since later insertions are unknown; inserts use the middle of a small gap.
   graph_.order_[id.index] = low + std::min(position.valid() ? kInsertGap : kAppendGap, room() / 2);
   graph_.nodes_[id.index].previous = previous;
   graph_.nodes_[id.index].next = position;
@@ -444,10 +444,9 @@ void Graph::Editor::link_before(NodeId id, NodeId position) {
   (position.valid() ? graph_.nodes_[position.index].previous : graph_.last_) = id;
 }
 
-// Spreads the labels around a node whose neighbour's label leaves no room. It takes the smallest aligned range of
-// labels that is thinly settled, thinner the larger it is. That makes a logarithmic number of moves per insertion,
-// amortised. Bender, Cole, Demaine, Farach-Colton, Zito: Two Simplified Algorithms for Maintaining Order in a List
-// (2002).
+// Spreads the labels around a node without room, over the smallest aligned range of labels whose density is below a
+// limit, which decreases with the size of the range. Moves an amortized logarithmic number of labels per insertion.
+// Bender, Cole, Demaine, Farach-Colton, Zito: Two Simplified Algorithms for Maintaining Order in a List (2002).
 void Graph::Editor::make_room_at(NodeId id) {
   NodeId left = id;
   NodeId right = id;
@@ -465,8 +464,8 @@ void Graph::Editor::make_room_at(NodeId id) {
       right = n;
       ++count;
     }
-    // 1.4 per doubling lies between 1, at which ranges never fill, and 2, at which one is never thin. A step below 8
-    // would be used up at once.
+    // 1.4 per doubling is between 1, at which ranges never fill, and 2, at which no range is below the limit. Steps
+    // below 8 would be used up at once.
     capacity *= 1.4;
     const uint64_t step = (uint64_t{1} << bits) / count;
     if (static_cast<double>(count) > capacity || step < 8) continue;
@@ -479,7 +478,7 @@ void Graph::Editor::make_room_at(NodeId id) {
   TORCH_INTERNAL_ASSERT(false, "labels of more nodes than there are ids");
 }
 
-// Insertion points are told first: one that stands at this node moves on to the next.
+// Insertion points are updated first: one at this node moves on to the next.
 void Graph::Editor::unlink(NodeId id) {
   for (InsertionPoint* point : graph_.insertion_points_) point->leave(id);
   const Node& n = graph_.node(id);
@@ -487,8 +486,8 @@ void Graph::Editor::unlink(NodeId id) {
   (n.next.valid() ? graph_.nodes_[n.next.index].previous : graph_.last_) = n.previous;
 }
 
-// Makes a use for each value that the arguments mention, lists included, and notes it in the argument itself. So
-// dropping a use needs no search.
+// Creates a use for each value in the arguments, lists included, and records it in the argument itself, so that
+// dropping it needs no search.
 void Graph::Editor::enter_uses(NodeId id, std::span<Argument> arguments) {
   for (Argument& argument : arguments) {
     if (argument.kind == ArgumentKind::kValue) {
@@ -500,8 +499,7 @@ void Graph::Editor::enter_uses(NodeId id, std::span<Argument> arguments) {
   }
 }
 
-// Appends, so that uses of a value come in the order in which they were made: replacing them visits users in a stable
-// order.
+// Appends, so that a value's uses are in order of creation and replacing them visits users in a stable order.
 void Graph::Editor::append_use(uint32_t use, ValueId id) {
   Value& v = graph_.values_[id.index];
   graph_.uses_[use].previous = v.last_use;
@@ -509,7 +507,7 @@ void Graph::Editor::append_use(uint32_t use, ValueId id) {
   v.last_use = use;
 }
 
-// Takes uses out of their values' lists in constant time each; the records stay behind as holes.
+// Removes uses from their values' lists in constant time each; the records remain as unused entries.
 void Graph::Editor::drop_uses(std::span<const Argument> arguments) {
   for (const Argument& argument : arguments) {
     if (argument.kind == ArgumentKind::kValue && argument.ref.use != Argument::kNoUse) {
@@ -523,7 +521,7 @@ void Graph::Editor::drop_uses(std::span<const Argument> arguments) {
   }
 }
 
-// Says whether a list belongs to a node already; such a list must be copied before another node takes it.
+// Returns whether a list already belongs to a node and must be copied before another node takes it.
 bool Graph::Editor::has_entered_uses(std::span<const Argument> arguments) const {
   for (const Argument& argument : arguments) {
     if (argument.kind == ArgumentKind::kValue && argument.ref.use != Argument::kNoUse) return true;
@@ -532,7 +530,7 @@ bool Graph::Editor::has_entered_uses(std::span<const Argument> arguments) const 
   return false;
 }
 
-// Copies a list with the lists in it; strings, ints and constants are shared, as nobody writes them.
+// Copies a list with its nested lists; strings, ints and constants are shared, since they are immutable.
 Run Graph::Editor::copy_list(Run list) {
   const Run copy = graph_.arguments_.push_run(graph_.arguments_.view(list));
   for (uint32_t i = 0; i < copy.size; ++i) {
@@ -542,31 +540,32 @@ Run Graph::Editor::copy_list(Run list) {
   return copy;
 }
 
-// Large blocks ask for large pages: a walk over a large graph then misses the TLB less.
+// Large blocks request huge pages, so that walking a large graph causes fewer TLB misses.
 void* allocate_arena_block(size_t bytes) {
-  // The size of x86's large pages; where they are another size, this is only a matter of speed.
+  // The huge page size of x86; elsewhere it only affects speed.
   constexpr size_t kLargePage = size_t{1} << 21;
   const bool large = bytes >= 2 * kLargePage;
-  // std::aligned_alloc wants a multiple of the alignment.
+  // std::aligned_alloc requires a multiple of the alignment.
   void* block =
       large ? std::aligned_alloc(kLargePage, (bytes + kLargePage - 1) / kLargePage * kLargePage) : std::malloc(bytes);
   if (block == nullptr) throw std::bad_alloc();
 #ifdef MADV_HUGEPAGE
-  // A refusal costs nothing but the speed.
+  // Only advice: failure is harmless.
   if (large) madvise(block, bytes, MADV_HUGEPAGE);
 #endif
   return block;
 }
 
-// The graph holds one pointer to itself, which moves along with it. It dies with the graph, so lock() tells both.
+// The graph owns a pointer to itself, which is updated when it moves and expires with the graph.
 WeakGraph::WeakGraph(const Graph& graph) : place_(graph.place_) {}
 
 const Graph& WeakGraph::get(const char* owner) const {
   if (const auto place = place_.lock()) return **place;
-  throw Error(std::string("the graph of this ") + owner + " is gone; keep it alive, or ask before");
+  throw Error(std::string("the graph of this ") + owner + " was destroyed; keep it alive while the " + owner +
+              " is in use");
 }
 
-// Each field of Metadata once, with its name and its text both ways.
+// Each field of Metadata with its name and its conversion from and to text.
 
 namespace {
 
@@ -592,7 +591,7 @@ bool read(std::string_view text, std::optional<int64_t>& field) {
 }
 bool read(std::string_view text, std::optional<c10::Device>& field) { return (field = parse_device(text)).has_value(); }
 
-// visit(name, field, what a text of it is), in the order of names.
+// Calls visit(name, field, description of accepted text), in order of names.
 template <class Of, class Visit>
 void each_field(Of& metadata, Visit&& visit) {
   visit("batch", metadata.batch, "a number");
@@ -615,14 +614,14 @@ std::vector<std::pair<std::string, std::string>> Metadata::lines() const {
   return {sorted.begin(), sorted.end()};
 }
 
-// Whatever is no field is kept as it is, so that a program's own metadata comes back from a file.
+// Unknown keys are kept unchanged, so that a program's own metadata survives a round trip.
 void Metadata::set(const std::string& key, std::string text) {
   bool is_field = false;
   each_field(*this, [&](const char* name, auto& field, const char* expected) {
     if (key != name) return;
     is_field = true;
     std::remove_reference_t<decltype(field)> value;
-    // Only what is printed as it was read: nothing is lost on the way.
+    // Accepts only text that prints back unchanged, so that nothing is lost.
     if (!read(text, value) || word_of(*value) != text) {
       throw Error("metadata \"" + key + "\": \"" + text + "\" is not " + expected);
     }

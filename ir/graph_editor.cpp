@@ -1,5 +1,5 @@
-// Edits of who reads what: uses that go to another value, and new arguments. Results that alias an argument move with
-// it, so each edit first finds out all that moves and whether it may.
+// Edits of uses and arguments. Results that alias an argument move with it, so each edit first determines everything
+// that moves and whether it may.
 #include "ir/graph_editor.h"
 
 #include <fmt/format.h>
@@ -17,8 +17,8 @@
 
 namespace shadowgraph {
 
-// Says what is to move from one storage to another: results of operators that alias something that moves. When %1 is
-// replaced by a tensor elsewhere, its views follow:
+// Results that move from one storage to another because they alias something that moves. When %1 is replaced by a
+// tensor elsewhere, its views follow:
 //
 //     %2 = aten::t(%1) @s1        uses of %1 become uses of %5 @s3        %2 = aten::t(%5) @s3
 struct Graph::Editor::Rehoming {
@@ -28,10 +28,10 @@ struct Graph::Editor::Rehoming {
   c10::Device device = c10::kCPU;  // of `to`
   std::vector<ValueId> values;
   std::unordered_set<ValueId> moved;  // `values`, and what the edit replaces
-  std::vector<NodeId> users;          // whose results are still to be looked at
+  std::vector<NodeId> users;          // whose results still have to be visited
 };
 
-// Collects pointers to the arguments themselves: the uses of a value say who uses it, not where in nested lists.
+// Collects pointers to the arguments themselves: a value's uses record the user, not the position in nested lists.
 void Graph::Editor::collect_arguments(std::span<Argument> arguments, NodeId user, ValueId of, const UseFilter* filter,
                                       std::vector<Argument*>& found) {
   for (Argument& argument : arguments) {
@@ -44,8 +44,8 @@ void Graph::Editor::collect_arguments(std::span<Argument> arguments, NodeId user
   }
 }
 
-// Finds the results, in the storage that is left, of operators that alias one of their moved operands there. Those
-// results move, too, and so do views of them: a worklist, since chains of views may be as long as the program.
+// Finds results, in the old storage, of operators that alias one of their moved operands there. Those results move,
+// too, and so do views of them. Uses a worklist, since chains of views may be as long as the program.
 void Graph::Editor::follow_aliases(Rehoming& rehoming) {
   while (!rehoming.users.empty()) {
     const NodeId n = rehoming.users.back();
@@ -69,9 +69,9 @@ void Graph::Editor::follow_aliases(Rehoming& rehoming) {
         known = true;
         moves = moves || any_moved(arguments.subspan(alias.argument, 1));
       }
-      // The schema of a user's function may say nothing of aliases.
+      // The schema of a user-defined function may not declare aliases.
       if (!known) {
-        // The schema says nothing, but the storage does: it comes from the moved operand unless another shares it.
+        // The storage decides instead: it comes from the moved operand unless another operand shares it.
         bool other = false;
         graph_.for_each_value(arguments, [&](ValueId v) {
           other = other || (!rehoming.moved.contains(v) && graph_.value(v).storage == rehoming.from);
@@ -88,7 +88,7 @@ void Graph::Editor::follow_aliases(Rehoming& rehoming) {
   }
 }
 
-// Views that move keep their geometry, so they must fit into the new storage. This is checked before anything moves.
+// Views that move keep their geometry and must fit into the new storage. Checked before anything moves.
 void Graph::Editor::check_extents(const Rehoming& rehoming) const {
   for (ValueId v : rehoming.values) {
     const Value& moved = graph_.value(v);
@@ -98,20 +98,20 @@ void Graph::Editor::check_extents(const Rehoming& rehoming) const {
     const auto item = static_cast<int64_t>(c10::elementSize(moved.dtype));
     if (offset < 0 || (offset + *extent) * item > graph_.storage(rehoming.to).bytes) {
       throw GraphError(fmt::format(
-          "cannot replace: a view of what is replaced would reach outside the {} bytes of the new storage:{}",
+          "cannot replace: a view of the replaced value would extend outside the {} bytes of the new storage:{}",
           graph_.storage(rehoming.to).bytes, describe(moved.producer)));
     }
   }
 }
 
-// Moves the values, then mends what depends on where they are: the life of the new storage, and what is saved.
+// Moves the values, then updates the lifetime of the new storage and the saved tensors.
 void Graph::Editor::rehome(const Rehoming& rehoming) {
   for (ValueId v : rehoming.values) {
     graph_.set_storage(v, rehoming.to, graph_.value(v).offset + rehoming.shift);
     graph_.values_[v.index].device_type = rehoming.device.type();
     graph_.values_[v.index].device_index = rehoming.device.index();
   }
-  // Lives on until the last of its new users, found first: a storage may get very many.
+  // Extended to the last of its new users, which is determined first, since a storage may get very many.
   NodeId last;
   const auto see = [&](NodeId n) {
     if (!last.valid() || graph_.is_before(last, n)) last = n;
@@ -120,7 +120,7 @@ void Graph::Editor::rehome(const Rehoming& rehoming) {
     see(graph_.value(v).producer);
     graph_.for_each_use(v, see);
   }
-  if (last.valid()) graph_.extend_life(rehoming.to, last);
+  if (last.valid()) graph_.extend_lifetime(rehoming.to, last);
   for (ValueId v : rehoming.values) {
     repair_saved(graph_.value(v).producer);
     graph_.for_each_use(v, [&](NodeId user) { repair_saved(user); });
@@ -133,12 +133,11 @@ uint32_t Graph::replace_uses_if(ValueId of, ValueId with, const UseFilter& filte
   return Editor(*this).redirect(of, with, &filter);
 }
 
-// Replaces uses. The checks come first: every user must come after the new value, and every view must fit into its
-// storage.
+// Replaces uses. Checks first that every user comes after the new value and that every view fits into its storage.
 uint32_t Graph::Editor::redirect(ValueId of, ValueId with, const UseFilter* filter) {
   if (of == with) return 0;
   const NodeId producer = graph_.value(with).producer;
-  if (graph_.is_erased(producer)) throw GraphError("cannot replace a use by a value whose node is erased");
+  if (graph_.is_erased(producer)) throw GraphError("cannot replace a use by a value of an erased node");
   std::vector<Argument*> found;
   std::vector<NodeId> users;
   for (NodeId user : graph_.users_of(of)) {
@@ -147,17 +146,17 @@ uint32_t Graph::Editor::redirect(ValueId of, ValueId with, const UseFilter* filt
     if (found.size() == before) continue;
     users.push_back(user);
     if (!graph_.is_before(producer, user)) {
-      throw GraphError("cannot replace a use: the new value is not made before its user:" + describe(user));
+      throw GraphError("cannot replace a use: the new value is not defined before its user:" + describe(user));
     }
   }
-  // Where the new value lives in another storage, views of the old one follow it. To find them, facts are asked of the
-  // users as they will be, with the new value in place.
+  // If the new value is in another storage, views of the old one follow it. The alias facts are those of the users
+  // after the replacement, so the new value is put in place first.
   const StorageId from = graph_.value(of).storage;
   const StorageId to = graph_.value(with).storage;
   Rehoming rehoming{.from = from, .to = to, .shift = graph_.value(with).offset - graph_.value(of).offset};
   if (from.valid() && to.valid() && from != to) {
     rehoming.device = graph_.storage(to).device();
-    for (Argument* argument : found) argument->ref.value = with;  // as the users' aliases are to be seen
+    for (Argument* argument : found) argument->ref.value = with;  // see the users' aliases after the replacement
     rehoming.moved.insert(with);
     rehoming.users = users;
     const auto undo = [&] {
@@ -168,7 +167,7 @@ uint32_t Graph::Editor::redirect(ValueId of, ValueId with, const UseFilter* filt
       check_extents(rehoming);
     } catch (...) {
       undo();
-      // A throw must leave the graph as it was, uses included.
+      // On an exception the graph must be unchanged, uses included.
       throw;
     }
     undo();
@@ -180,10 +179,9 @@ uint32_t Graph::Editor::redirect(ValueId of, ValueId with, const UseFilter* filt
     graph_.uses_[argument->ref.use] = {.user = graph_.uses_[argument->ref.use].user, .value = with};
     append_use(argument->ref.use, with);
   }
-  if (to.valid() && !users.empty()) graph_.extend_life(to, users.back());
+  if (to.valid() && !users.empty()) graph_.extend_lifetime(to, users.back());
   rehome(rehoming);
-  // What was saved as the argument that changed is saved as the new one: autograd would have saved what the operator
-  // read.
+  // A tensor saved as the changed argument is now the new value: autograd would have saved the operator's input.
   for (NodeId user : users) {
     bool changed = false;
     std::vector<SavedTensor> saved(graph_.saved(user).begin(), graph_.saved(user).end());
@@ -197,7 +195,7 @@ uint32_t Graph::Editor::redirect(ValueId of, ValueId with, const UseFilter* filt
     if (changed) graph_.set_saved(user, saved);
     repair_saved(user);
   }
-  // Tensors that other nodes save follow only if all uses do: with a filter, the old value is still meant by somebody.
+  // Other nodes' saved tensors follow only if all uses do: with a filter, the old value remains in use.
   if (filter != nullptr) return static_cast<uint32_t>(found.size());
   if (const auto entry = graph_.saved_elsewhere_.find(of); entry != graph_.saved_elsewhere_.end()) {
     for (NodeId saver : std::vector<NodeId>(entry->second)) {
@@ -212,17 +210,16 @@ uint32_t Graph::Editor::redirect(ValueId of, ValueId with, const UseFilter* filt
   return static_cast<uint32_t>(found.size());
 }
 
-// A call changes in place, keeping id, results and users. The new target must give as many results; whether they are
-// the same tensors is the caller's to know.
+// Changes the call in place and keeps id, results and users. The new target must have as many results; the caller
+// ensures that they have the same meaning.
 void Graph::set_call(NodeId id, TargetId target, std::span<const Argument> arguments) {
-  if (target.index >= target_count()) throw GraphError("no such target:" + Editor(*this).describe(id));
+  if (target.index >= target_count()) throw GraphError("the target does not exist:" + Editor(*this).describe(id));
   const Signature& signature = this->target(target).signature();
   if (!signature.variadic_returns && signature.returns.size() != results(id).size()) {
-    throw GraphError(fmt::format("{} gives {} results, not the {} of the node that is to call it:{}",
-                                 this->target(target).name(), signature.returns.size(), results(id).size(),
-                                 Editor(*this).describe(id)));
+    throw GraphError(fmt::format("{} returns {} results, but the node has {}:{}", this->target(target).name(),
+                                 signature.returns.size(), results(id).size(), Editor(*this).describe(id)));
   }
-  // set_arguments asks the node's facts, so the target must be the new one by then.
+  // set_arguments uses the node's facts, so the new target must be set by then.
   const TargetId old = std::exchange(nodes_[id.index].target, target);
   try {
     set_arguments(id, arguments);
@@ -232,26 +229,27 @@ void Graph::set_call(NodeId id, TargetId target, std::span<const Argument> argum
   }
 }
 
-// Rewrites the whole list: arguments are a run in a pool that others may share.
+// Rewrites the whole list, since the run in the pool may be shared.
 void Graph::set_argument(NodeId id, size_t position, const Argument& argument) {
   std::vector<Argument> changed(arguments(id).begin(), arguments(id).end());
   if (position >= changed.size()) {
-    throw GraphError(fmt::format("there is no argument {}:{}", position, Editor(*this).describe(id)));
+    throw GraphError(fmt::format("argument {} does not exist:{}", position, Editor(*this).describe(id)));
   }
   changed[position] = argument;
   set_arguments(id, changed);
 }
 
-// New arguments may alias another storage; then results that alias them move there, and so do views of these. As in
-// redirect(), everything is checked before the first change.
+// New arguments may alias another storage; results that alias them then move there, with their views. As in redirect(),
+// everything is checked before the first change.
 void Graph::set_arguments(NodeId id, std::span<const Argument> arguments) {
   const Signature& signature = target(id).signature();
   const size_t wanted = signature.arguments.size();
   if (signature.variadic_arguments ? arguments.size() < wanted : arguments.size() != wanted) {
-    throw GraphError(fmt::format("{} arguments where {} takes {}", arguments.size(), target(id).name(), wanted));
+    throw GraphError(
+        fmt::format("{} arguments are given, but {} takes {}", arguments.size(), target(id).name(), wanted));
   }
   Editor(*this).check_operands(arguments, id, "set arguments");
-  // Which results must move: those that alias an argument that is in another storage now.
+  // Results that must move: those that alias an argument whose storage changes.
   std::vector<Editor::Rehoming> rehomings;
   for (const OperatorFacts::Alias& alias : facts(id).aliases) {
     if (alias.argument >= arguments.size() || alias.result >= results(id).size()) continue;
@@ -277,17 +275,17 @@ void Graph::set_arguments(NodeId id, std::span<const Argument> arguments) {
     rehomings.push_back(std::move(rehoming));
   }
 
-  // Both lists are copied, since the pools that they lie in may grow now.
-  const std::vector<Argument> kept(arguments.begin(), arguments.end());  // they may be the node's own
+  // Copies both lists, since the pools that hold them may grow.
+  const std::vector<Argument> kept(arguments.begin(), arguments.end());  // `arguments` may be the node's own
   const std::vector<Argument> before(this->arguments(id).begin(), this->arguments(id).end());
   Editor(*this).drop_uses(before);
   nodes_[id.index].arguments = Editor(*this).own_arguments(kept);
   Editor(*this).enter_uses(id, arguments_.view(node(id).arguments));
   for_each_input(id, [&](ValueId v) {
-    if (value(v).storage.valid()) extend_life(value(v).storage, id);
+    if (value(v).storage.valid()) extend_lifetime(value(v).storage, id);
   });
   for (const Editor::Rehoming& rehoming : rehomings) Editor(*this).rehome(rehoming);
-  // What was saved as an argument that changed is saved as what it is now.
+  // A tensor saved as a changed argument is now the new argument.
   std::vector<SavedTensor> saved;
   for (SavedTensor tensor : this->saved(id)) {
     const bool is_argument = tensor.role == SavedRole::kArgument && tensor.index < kept.size();
@@ -310,8 +308,8 @@ void Graph::set_arguments(NodeId id, std::span<const Argument> arguments) {
 
 // ---- Saved tensors --------------------------------------------------------------------------------------------------
 
-// saved_elsewhere_ lists who saves a value that it neither takes nor makes. Only such savers keep a value from being
-// erased without showing among its uses.
+// saved_elsewhere_ lists the nodes that save a value that is neither their argument nor their result. Only these keep a
+// value from being erased without being among its uses.
 void Graph::Editor::forget_saved_elsewhere(NodeId id) {
   if (graph_.saved_elsewhere_.empty()) return;
   for (const SavedTensor& saved : graph_.saved(id)) {
@@ -322,13 +320,13 @@ void Graph::Editor::forget_saved_elsewhere(NodeId id) {
   }
 }
 
-// Notes which of the saved tensors are neither arguments nor results of the node. Autograd seldom saves such (an input
-// of a composite), so the side table stays small.
+// Records which saved tensors are neither arguments nor results of the node. Autograd seldom saves such tensors (an
+// input of a composite), so the side table stays small.
 void Graph::set_saved(NodeId id, std::span<const SavedTensor> saved) {
   Editor(*this).forget_saved_elsewhere(id);
   nodes_[id.index].saved = saved_.push_run(saved);
   for (const SavedTensor& tensor : saved) {
-    // The two usual cases first.
+    // The two common cases first.
     const auto arguments = this->arguments(id);
     if (tensor.role == SavedRole::kArgument && tensor.index < arguments.size() &&
         Editor(*this).mentions(arguments.subspan(tensor.index, 1), tensor.value)) {
@@ -340,9 +338,9 @@ void Graph::set_saved(NodeId id, std::span<const SavedTensor> saved) {
   }
 }
 
-// Repairs the list of saved tensors after a node's arguments changed, or the storages of its arguments or results. What
-// was saved as an argument or result is still one: the same value, or one in the same storage. Otherwise the first
-// tensor of that argument or result takes its place; without one the entry goes.
+// Updates the list of saved tensors after the node's arguments, or the storages of its arguments or results, have
+// changed. A saved argument or result remains one: the same value, or one in the same storage. Otherwise the first
+// tensor of that argument or result replaces it; without one the entry is removed.
 void Graph::Editor::repair_saved(NodeId id) {
   if (graph_.node(id).saved.size == 0) return;
   std::vector<SavedTensor> repaired;
@@ -365,10 +363,10 @@ void Graph::Editor::repair_saved(NodeId id) {
   if (changed) graph_.set_saved(id, repaired);
 }
 
-// ---- Deaths ---------------------------------------------------------------------------------------------------------
+// ---- Frees ----------------------------------------------------------------------------------------------------------
 
-// Appends in place where there is room. A node may inherit the deaths of many that are erased after it, one at a time,
-// so a copy each time would be quadratic. frees_room_ says how long the run may get.
+// Appends in place if there is room. A node may inherit the frees of many nodes that are erased after it, one at a
+// time, and a copy each time would be quadratic. frees_room_ is the capacity of the run.
 void Graph::Editor::add_frees(NodeId id, std::span<const StorageId> storages) {
   if (storages.empty()) return;
   Run& run = graph_.nodes_[id.index].frees;
@@ -392,7 +390,7 @@ void Graph::Editor::add_frees(NodeId id, std::span<const StorageId> storages) {
   }
 }
 
-// A storage must die once. Edits that move a death drop it here first and add it elsewhere.
+// A storage must be freed only once. Edits that move a free drop it here first and add it elsewhere.
 void Graph::Editor::drop_free(StorageId id) {
   const NodeId freed = graph_.storage(id).freed_after;
   graph_.storages_[id.index].freed_after = NodeId();
@@ -400,8 +398,9 @@ void Graph::Editor::drop_free(StorageId id) {
   Run& run = graph_.nodes_[freed.index].frees;
   const auto list = graph_.frees_.view(run);
   const uint32_t place = graph_.storage(id).place_in_frees;
-  TORCH_INTERNAL_ASSERT(place < run.size && list[place] == id, "a storage is not where it is listed as freed");
-  // Short lists keep their order; in one of a hundred thousand, the last takes the place.
+  TORCH_INTERNAL_ASSERT(place < run.size && list[place] == id,
+                        "a storage is not in the list of frees that it refers to");
+  // Short lists keep their order; in long ones the last element fills the gap.
   const uint32_t moved_from = run.size <= 64 ? place + 1 : run.size - 1;
   uint32_t to = place;
   for (uint32_t i = moved_from; i < run.size; ++i, ++to) {
@@ -411,19 +410,19 @@ void Graph::Editor::drop_free(StorageId id) {
   --run.size;
 }
 
-// A storage that died before `user` would be read after its death; its death moves to `user`. Nodes at the end free
-// nothing: what they hold lives on with the caller.
-void Graph::extend_life(StorageId id, NodeId user) {
+// If the storage would be freed before `user`, moves the free to `user`. End nodes free nothing: what they hold stays
+// alive in the caller.
+void Graph::extend_lifetime(StorageId id, NodeId user) {
   const NodeId freed = storage(id).freed_after;
   if (!freed.valid() || is_erased(freed) || !is_before(freed, user)) return;
   Editor(*this).drop_free(id);
   if (Editor::rank_of(node(user).target) != Editor::kEndRank) Editor(*this).add_frees(user, std::span(&id, 1));
 }
 
-// Nodes that are to be erased together. Few are looked through; of many there is a bit for each id between theirs.
-class Graph::Editor::DoomedNodes {
+// Nodes to be erased together: a short list, or a bit for each id in their range if there are many.
+class Graph::Editor::NodesToErase {
  public:
-  explicit DoomedNodes(std::span<const NodeId> nodes) : nodes_(nodes) {
+  explicit NodesToErase(std::span<const NodeId> nodes) : nodes_(nodes) {
     if (nodes.size() <= kFew) return;
     const auto [least, most] = std::minmax_element(nodes.begin(), nodes.end());
     least_ = least->index;
@@ -444,14 +443,14 @@ class Graph::Editor::DoomedNodes {
 
 // ---- Erasing --------------------------------------------------------------------------------------------------------
 
-// A result that another node saves for backward is needed, though nobody uses it.
+// A result that another node saves for backward is needed even without uses.
 bool Graph::can_erase(NodeId id) const {
   bool needed = false;
   for_each_output(id, [&](ValueId v) { needed = needed || has_uses(v) || is_saved_elsewhere(v); });
   return !needed;
 }
 
-// Erasing hands on what the node had to do with lives: storages that it allocated, and storages that died after it.
+// Erasing a node moves its allocations and frees to other nodes.
 void Graph::erase(NodeId id) {
   if (!can_erase(id)) {
     throw GraphError(
@@ -460,24 +459,24 @@ void Graph::erase(NodeId id) {
         Editor(*this).describe(id));
   }
   Editor(*this).drop_uses(arguments(id));
-  Editor(*this).hand_births_on(id, nullptr);
+  Editor(*this).transfer_allocations(id, nullptr);
   Editor(*this).remove(id);
 }
 
-// Erases nodes that use one another, which one by one would depend on the order. Everything is checked before the first
-// one goes.
+// Erases nodes that use one another, where erasing one by one would depend on the order. Everything is checked before
+// the first one is erased.
 void Graph::erase(std::span<const NodeId> ids) {
-  std::vector<NodeId> doomed;
+  std::vector<NodeId> to_erase;
   for (NodeId n : ids) {
-    if (!is_erased(n)) doomed.push_back(n);
+    if (!is_erased(n)) to_erase.push_back(n);
   }
   const auto comes_first = [&](NodeId a, NodeId b) { return is_before(a, b); };
-  if (!std::is_sorted(doomed.begin(), doomed.end(), comes_first)) {
-    std::sort(doomed.begin(), doomed.end(), comes_first);
+  if (!std::is_sorted(to_erase.begin(), to_erase.end(), comes_first)) {
+    std::sort(to_erase.begin(), to_erase.end(), comes_first);
   }
-  doomed.erase(std::unique(doomed.begin(), doomed.end()), doomed.end());
-  const Editor::DoomedNodes all(doomed);
-  for (NodeId n : doomed) {
+  to_erase.erase(std::unique(to_erase.begin(), to_erase.end()), to_erase.end());
+  const Editor::NodesToErase all(to_erase);
+  for (NodeId n : to_erase) {
     bool needed = false;
     for_each_output(n, [&](ValueId v) {
       for_each_use(v, [&](NodeId user) { needed = needed || !all.contains(user); });
@@ -486,60 +485,59 @@ void Graph::erase(std::span<const NodeId> ids) {
       }
     });
     if (needed) {
-      throw GraphError("cannot erase a node with a result that is used, or saved, by a node that stays:" +
+      throw GraphError("cannot erase a node with a result that is used, or saved, by a remaining node:" +
                        Editor(*this).describe(n));
     }
   }
-  // Uses go first, then births, then nodes: handing a birth on looks for the first node left that makes a value in the
-  // storage.
-  for (NodeId n : doomed) Editor(*this).drop_uses(arguments(n));
-  for (NodeId n : doomed) Editor(*this).hand_births_on(n, &all);
-  // In program order, so that deaths go to a node that stays at once.
-  for (NodeId n : doomed) Editor(*this).remove(n);
+  // Uses are dropped first, then allocations moved, then nodes removed: moving an allocation looks for the first
+  // remaining node with a value in the storage.
+  for (NodeId n : to_erase) Editor(*this).drop_uses(arguments(n));
+  for (NodeId n : to_erase) Editor(*this).transfer_allocations(n, &all);
+  // In program order, so that each free moves directly to a remaining node.
+  for (NodeId n : to_erase) Editor(*this).remove(n);
 }
 
-// What is left to do when the uses it made are gone, and its births handed on.
-// An erased node keeps its id and its record; an invalid target says that it is gone. Ids that others hold therefore
-// never come to mean another node.
+// Removes a node whose uses are dropped and whose allocations were moved. An erased node keeps its id and record, with
+// an invalid target, so an id never comes to denote another node.
 void Graph::Editor::remove(NodeId id) {
   forget_saved_elsewhere(id);
-  hand_deaths_on(id, graph_.node(id).previous.valid() ? graph_.node(id).previous : graph_.node(id).next);
+  transfer_frees(id, graph_.node(id).previous.valid() ? graph_.node(id).previous : graph_.node(id).next);
   if (id.index < graph_.first_note_.size()) graph_.first_note_[id.index] = kNoNote;
   unlink(id);
   graph_.nodes_[id.index].target = TargetId();
   --graph_.live_nodes_;
 }
 
-// Lets the first other node that makes a value in a storage have allocated it. An in-place chain loses its first node
-// this way: empty, add_ without the empty. Without an heir the storage is gone, and nothing frees it.
-void Graph::Editor::hand_births_on(NodeId id, const DoomedNodes* doomed) {
+// Makes the first other node with a value in a storage its allocating node. For example, an in-place chain may lose its
+// first node: empty, add_ without the empty. Without another node the storage is unused and never freed.
+void Graph::Editor::transfer_allocations(NodeId id, const NodesToErase* to_erase) {
   graph_.for_each_output(id, [&](ValueId v) {
     const StorageId s = graph_.value(v).storage;
     if (!s.valid() || graph_.storage(s).born != id) return;
-    NodeId heir;
+    NodeId successor;
     graph_.for_each_value_in(s, [&](ValueId other) {
       const NodeId producer = graph_.value(other).producer;
-      if (producer == id || graph_.is_erased(producer) || (doomed != nullptr && doomed->contains(producer))) return;
-      if (!heir.valid() || graph_.is_before(producer, heir)) heir = producer;
+      if (producer == id || graph_.is_erased(producer) || (to_erase != nullptr && to_erase->contains(producer))) return;
+      if (!successor.valid() || graph_.is_before(producer, successor)) successor = producer;
     });
-    if (heir.valid()) {
-      graph_.storages_[s.index].born = heir;
+    if (successor.valid()) {
+      graph_.storages_[s.index].born = successor;
     } else {
       drop_free(s);
     }
   });
 }
 
-// Deaths go to a neighbour, so that live bytes change by what the node itself held and by nothing else. Storages that
-// the node allocated itself are gone and have no death.
-void Graph::Editor::hand_deaths_on(NodeId id, NodeId heir) {
+// Moves the frees to a neighbour, so that live bytes change only by what the node itself allocated. Storages that the
+// node allocated are gone and not freed.
+void Graph::Editor::transfer_frees(NodeId id, NodeId successor) {
   if (graph_.node(id).frees.size == 0) return;
   std::vector<StorageId> freed;
   for (StorageId s : graph_.frees(id)) {
     if (graph_.storage(s).born != id) freed.push_back(s);
   }
   graph_.set_frees(id, {});
-  if (heir.valid()) add_frees(heir, freed);
+  if (successor.valid()) add_frees(successor, freed);
 }
 
 }  // namespace shadowgraph

@@ -1,5 +1,5 @@
-// Edits of single facts of nodes, values and storages, and what edits ask of the graph. Each first finds out whether it
-// may, so that a throw leaves the graph as it was. Edits of uses, order and lives, in files beside this one, do the same.
+// Edits of single properties of nodes, values and storages, and of program order. Each first checks whether it is
+// valid, so that an exception leaves the graph unchanged.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,8 +17,8 @@ namespace shadowgraph {
 
 std::string Graph::Editor::describe(NodeId id) const { return "\n  " + to_text(graph_, id); }
 
-// Uses come in the order in which they were made, and a node may use a value twice. Callers want each node once, in
-// program order.
+// Uses are in order of creation, and a node may use a value several times. Callers expect each node once, in program
+// order.
 std::vector<NodeId> Graph::users_of(ValueId id) const {
   std::vector<NodeId> users;
   for_each_use(id, [&](NodeId n) { users.push_back(n); });
@@ -27,11 +27,11 @@ std::vector<NodeId> Graph::users_of(ValueId id) const {
   return users;
 }
 
-// Targets are asked once each, not nodes: a graph of a million nodes has a hundred targets.
+// Compares targets, not nodes: a graph of a million nodes has about a hundred targets.
 std::vector<NodeId> nodes_calling(const Graph& graph, std::string_view name) {
   std::vector<bool> wanted(graph.target_count());
   for (uint32_t i = 0; i < graph.target_count(); ++i) {
-    wanted[i] = stands_for(name, graph.target(TargetId(i)).name());
+    wanted[i] = matches_operator(name, graph.target(TargetId(i)).name());
   }
   std::vector<NodeId> found;
   for (NodeId n : graph.nodes()) {
@@ -47,12 +47,12 @@ bool Graph::Editor::mentions(std::span<const Argument> arguments, ValueId id) co
 }
 
 void Graph::set_region(NodeId id, RegionId region) {
-  if (region.index >= region_count()) throw GraphError("no such region:" + Editor(*this).describe(id));
+  if (region.index >= region_count()) throw GraphError("the region does not exist:" + Editor(*this).describe(id));
   nodes_[id.index].region = region;
 }
 
 void Graph::set_phase(NodeId id, PhaseId phase) {
-  if (phase.index >= phase_count()) throw GraphError("no such phase:" + Editor(*this).describe(id));
+  if (phase.index >= phase_count()) throw GraphError("the phase does not exist:" + Editor(*this).describe(id));
   nodes_[id.index].phase = phase;
 }
 
@@ -64,37 +64,37 @@ void Graph::set_requires_grad(ValueId id, bool requires_grad) { values_[id.index
 
 void Graph::set_storage_kind(StorageId id, StorageKind kind) { storages_[id.index].kind = kind; }
 
-// Edits of program order. Each first checks that all still comes after what it needs.
+// Edits of program order. Each first checks that every node still comes after its dependences.
 
-// Program order has three parts: placeholders, calls, and sg::output and sg::gradient at the end.
+// Program order has three parts: placeholders, calls, and the end nodes sg::output and sg::gradient.
 int Graph::Editor::rank_of(TargetId target) {
   return shadowgraph::is_placeholder(target) ? kPlaceholderRank : is_end(target) ? kEndRank : 1;
 }
 
-// Only neighbours need be looked at: the rest of the program is in order already.
+// Checking the neighbours is enough, since the rest of the program is ordered already.
 void Graph::Editor::check_order_of_kinds(NodeId before, TargetId target, NodeId after) const {
   const int rank = rank_of(target);
   if ((before.valid() && rank_of(graph_.node(before).target) > rank) ||
       (after.valid() && rank_of(graph_.node(after).target) < rank)) {
-    throw GraphError("no place for a call of " + graph_.target(target).name() +
-                     ": placeholders come first, sg::output and sg::gradient last");
+    throw GraphError("cannot place a call of " + graph_.target(target).name() +
+                     " here: placeholders come first, sg::output and sg::gradient last");
   }
 }
 
-// Looks at labels, not at the whole program: constant time an operand.
+// Compares labels: constant time per operand.
 void Graph::Editor::check_operands(std::span<const Argument> arguments, NodeId position, const char* what) const {
   graph_.for_each_value(arguments, [&](ValueId v) {
     const NodeId producer = v.index < graph_.values_.size() ? graph_.value(v).producer : NodeId();
     if (!producer.valid() || graph_.is_erased(producer) ||
         (position.valid() && !graph_.is_before(producer, position))) {
-      throw GraphError(fmt::format("cannot {}: an operand (value id {}) is not made before that place{}", what, v.index,
-                                   position.valid() ? ", which is before" + describe(position) : ""));
+      throw GraphError(fmt::format("cannot {}: an operand (value id {}) is not defined before that place{}", what,
+                                   v.index, position.valid() ? ", which is before" + describe(position) : ""));
     }
   });
 }
 
-// Checks that the nodes that come to stand earlier do not refer to those that come to stand later. Moving a range up is
-// the same as moving what lies between down:
+// Checks that the nodes that come to be earlier do not refer to those that come to be later. Moving a range up is the
+// same as moving the nodes in between down:
 //
 //     ... position [ between ] [ range ] ...       ->       ... [ range ] [ between ] ...
 void Graph::Editor::check_range_move(NodeId first, NodeId last, NodeId position) const {
@@ -108,8 +108,7 @@ void Graph::Editor::check_range_move(NodeId first, NodeId last, NodeId position)
   };
   for (NodeId n = rising; n != rising_end; n = graph_.node(n).next) {
     bool refers = sinks(graph_.node(n).forward);
-    // A node needs the allocation of a storage, too, even where no value connects the two: a view by set_ is an
-    // example.
+    // A node also needs the allocation of its storages, even if no value connects the two, such as a view by set_.
     const auto see = [&](ValueId v) {
       const StorageId s = graph_.value(v).storage;
       refers = refers || sinks(graph_.value(v).producer) || (s.valid() && sinks(graph_.storage(s).born));
@@ -121,16 +120,15 @@ void Graph::Editor::check_range_move(NodeId first, NodeId last, NodeId position)
     });
     if (refers) {
       throw GraphError(
-          "cannot move a node over one that it depends on (by a value, its storage, or as backward of it):" +
+          "cannot move a node across one that it depends on (by a value, its storage, or its forward node):" +
           describe(n));
     }
   }
 }
 
-// Ranges move as one, with one check at their borders, since moving node by node would pass through states that are not
-// legal.
+// Moves a range at once, with one check at its borders, since moving node by node would pass through invalid states.
 void Graph::move_range_before(NodeId first, NodeId last, NodeId position) {
-  if (is_before(last, first)) throw GraphError("no range: it ends before it begins");
+  if (is_before(last, first)) throw GraphError("invalid range: the last node comes before the first");
   if (position == node(last).next || position == first) return;
   if (position.valid() && is_before(first, position) && !is_before(last, position)) {
     throw GraphError("cannot move a range into itself");
@@ -140,8 +138,7 @@ void Graph::move_range_before(NodeId first, NodeId last, NodeId position) {
   Editor(*this).check_order_of_kinds(before, node(first).target, NodeId());
   Editor(*this).check_order_of_kinds(NodeId(), node(last).target, position);
 
-  // Deaths are told of nodes, so moving nodes moves them. What must not happen is that a storage dies before somebody
-  // reads it.
+  // Frees belong to nodes and move with them. A storage must not be freed before it is read.
   const bool earlier = position.valid() && is_before(position, first);
   std::vector<NodeId> range;
   for (NodeId n = first;; n = node(n).next) {
@@ -149,29 +146,29 @@ void Graph::move_range_before(NodeId first, NodeId last, NodeId position) {
     if (n == last) break;
   }
   if (earlier) {
-    // What died within the range may be used by the nodes that now come after it. What was born there was not.
-    const NodeId heir = node(first).previous;
+    // A storage freed within the range may be used by the nodes that now come after it, unless it was allocated there.
+    const NodeId successor = node(first).previous;
     for (NodeId n : range) {
       std::vector<StorageId> stay;
       std::vector<StorageId> go;
       for (StorageId s : frees(n)) {
         const NodeId born = storage(s).born;
-        // A storage that was born within the range was unknown to the nodes that were in front of it.
+        // A storage allocated within the range was not accessible to the nodes in front of it.
         const bool inside = born.valid() && !is_erased(born) && !is_before(born, first) && !is_before(last, born);
         (inside ? stay : go).push_back(s);
       }
       if (go.empty()) continue;
       set_frees(n, stay);
-      Editor(*this).add_frees(heir, go);
+      Editor(*this).add_frees(successor, go);
     }
   }
   for (NodeId n : range) Editor(*this).unlink(n);
   for (NodeId n : range) Editor(*this).link_before(n, position);
-  // The range moved down: whatever it touches must live until there.
+  // The range moved down: everything it accesses must live until there.
   if (earlier) return;
   for (NodeId n : range) {
     const auto touch = [&](ValueId v) {
-      if (value(v).storage.valid()) extend_life(value(v).storage, n);
+      if (value(v).storage.valid()) extend_lifetime(value(v).storage, n);
     };
     for_each_input(n, touch);
     for_each_output(n, touch);
@@ -179,22 +176,23 @@ void Graph::move_range_before(NodeId first, NodeId last, NodeId position) {
 }
 
 void Graph::reorder(std::span<const NodeId> order) {
-  if (!insertion_points_.empty()) throw GraphError("an InsertionPoint stands among the nodes to be reordered");
+  if (!insertion_points_.empty())
+    throw GraphError("cannot reorder the nodes while there is an InsertionPoint; destroy it first");
   std::vector<uint32_t> positions(nodes_.size(), NodeId::kNone);
   uint32_t next = 0;
   for (NodeId n : order) {
     if (n.index >= nodes_.size() || is_erased(n) || positions[n.index] != NodeId::kNone) {
-      throw GraphError("the new order names a node twice, or one that is not there");
+      throw GraphError("the new order lists a node twice, or one that does not exist");
     }
     positions[n.index] = next++;
   }
-  if (next != live_nodes_) throw GraphError(fmt::format("the new order has {} of {} nodes", next, live_nodes_));
+  if (next != live_nodes_) throw GraphError(fmt::format("the new order lists only {} of {} nodes", next, live_nodes_));
 
-  // Everything is found out in one walk over the new order: that it is legal, and where each storage is touched last.
+  // One walk over the new order checks that it is valid and finds the last access of each storage.
   std::vector<NodeId> last_touch(storages_.size());
   int rank = Editor::kPlaceholderRank;
   for (NodeId n : order) {
-    // A node refers to another "later" if that comes at or behind its own new place.
+    // True if node `other` comes at or after the node's new position.
     const auto later = [&](NodeId other) {
       return other.valid() && !is_erased(other) && positions[other.index] >= positions[n.index];
     };
@@ -215,7 +213,7 @@ void Graph::reorder(std::span<const NodeId> order) {
       throw GraphError("in the new order a node comes before one that it depends on:" + Editor(*this).describe(n));
   }
 
-  // Links and labels are made anew, with the widest gaps.
+  // Links and labels are recreated, with the widest gaps.
   first_ = last_ = NodeId();
   for (NodeId n : order) {
     nodes_[n.index].previous = last_;
@@ -224,7 +222,7 @@ void Graph::reorder(std::span<const NodeId> order) {
     last_ = n;
   }
   if (last_.valid()) nodes_[last_.index].next = NodeId();
-  // What died before a node that now comes later and needs it.
+  // Storages freed before a node that now comes later and needs them.
   std::vector<std::pair<NodeId, StorageId>> later;
   for (NodeId n : order) {
     std::vector<StorageId> stay;
@@ -243,8 +241,8 @@ void Graph::reorder(std::span<const NodeId> order) {
   }
 }
 
-// Registers with the graph, which tells all points when a node goes (Graph::unlink). A point's own settings are read
-// once: the model node may be erased later.
+// Registers with the graph, which updates all points when a node is erased (Graph::unlink). The model node's settings
+// are read once, since it may be erased later.
 InsertionPoint::InsertionPoint(Graph& graph, NodeId model, NodeId position) : graph_(graph), position_(position) {
   graph.insertion_points_.push_back(this);
   if (!model.valid()) return;
@@ -256,7 +254,7 @@ InsertionPoint::InsertionPoint(Graph& graph, NodeId model, NodeId position) : gr
   source_ = node.source;
 }
 
-// The end is before sg::output and sg::gradient, which come last.
+// The end is in front of sg::output and sg::gradient, which come last.
 InsertionPoint InsertionPoint::at_end(Graph& graph) {
   NodeId position;
   for (NodeId n = graph.last(); n.valid() && Graph::Editor::rank_of(graph.node(n).target) == Graph::Editor::kEndRank;
@@ -266,12 +264,12 @@ InsertionPoint InsertionPoint::at_end(Graph& graph) {
   return {graph, NodeId(), position};
 }
 
-// The point is nearly always the one made last, so that erasing from the list is cheap.
+// The point is nearly always the most recent one, so erasing it from the list is cheap.
 InsertionPoint::~InsertionPoint() { std::erase(graph_.insertion_points_, this); }
 
 NodeId InsertionPoint::insert(TargetId target, std::span<const Argument> arguments) {
   const int rank = Graph::Editor::rank_of(target);
-  // A place among the placeholders means the one after them for anything else.
+  // For other nodes, a position among the placeholders means the one after them.
   if (rank != Graph::Editor::kPlaceholderRank) {
     while (position_.valid() &&
            Graph::Editor::rank_of(graph_.node(position_).target) == Graph::Editor::kPlaceholderRank) {
@@ -284,7 +282,8 @@ NodeId InsertionPoint::insert(TargetId target, std::span<const Argument> argumen
   if (target == target_of(Builtin::kOutput)) {
     for (NodeId n = graph_.last(); n.valid() && Graph::Editor::rank_of(graph_.node(n).target) == rank;
          n = graph_.node(n).previous) {
-      if (graph_.node(n).target == target) throw GraphError("a graph has one sg::output; set its arguments instead");
+      if (graph_.node(n).target == target)
+        throw GraphError("the graph already has an sg::output; change its arguments instead");
     }
   }
   Graph::Editor(graph_).check_operands(arguments, position_, "insert a node");
@@ -293,12 +292,12 @@ NodeId InsertionPoint::insert(TargetId target, std::span<const Argument> argumen
   node.region = region_;
   node.phase = phase_;
   node.flags = flags_;
-  // The model's forward node may be erased by now, or come later than this place; a backward node must come after it.
+  // The model's forward node may be erased by now, or come after this position; a backward node must come after it.
   if (forward_.valid() && !graph_.is_erased(forward_) && graph_.is_before(forward_, id)) node.forward = forward_;
   node.source = source_;
-  // An operand whose storage died before lives on until the new node.
+  // An operand whose storage was freed earlier is kept alive up to the new node.
   graph_.for_each_input(id, [&](ValueId v) {
-    if (graph_.value(v).storage.valid()) graph_.extend_life(graph_.value(v).storage, id);
+    if (graph_.value(v).storage.valid()) graph_.extend_lifetime(graph_.value(v).storage, id);
   });
   return id;
 }

@@ -1,6 +1,6 @@
-// The records of a graph, to be written. They are for code that builds graphs anew, or changes them in ways that
-// Graph's edits do not offer, and keeps the invariants (ir/analysis/verifier.cpp) itself. Internal: outside the library
-// a graph changes by its edits alone, so that one that verifies goes on doing so.
+// Mutable access to a graph's records, for code that builds graphs, or changes them in ways that Graph's edits do not
+// offer, and that maintains the invariants (ir/analysis/verifier.cpp) itself. Internal: users change a graph through
+// its edits only, so a graph that verifies keeps verifying.
 #pragma once
 
 #include <span>
@@ -9,7 +9,7 @@
 
 namespace shadowgraph {
 
-// Calls f(ValueId) for the values that a saved tensor's role names: those of the argument, or the flat result.
+// Calls f(ValueId) for the values of the argument or flat result that a saved tensor refers to.
 template <class F>
 void for_each_value_of_role(const Graph& graph, NodeId id, const SavedTensor& saved, F&& f) {
   if (saved.role == SavedRole::kArgument && saved.index < graph.arguments(id).size()) {

@@ -1,4 +1,4 @@
-// Reads, writes and locks one entry of the cache's folder: STEM.cpp, STEM.so, STEM.json. Internal to kernels/cache.
+// Reads, writes and locks the entries of the cache folder: STEM.cpp, STEM.so, STEM.json.
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <sys/file.h>
@@ -31,21 +31,22 @@ namespace {
 
 struct CacheManifest {
   std::string name;      // of the operator's folder
-  std::string key;       // in full
-  std::string identity;  // of the back end, the key's second half
+  std::string key;       // the full key
+  std::string identity;  // of the back end, the second half of the key
   std::string digest;    // of the library
   std::map<std::string, std::string> verdicts;
 };
 
 constexpr int kManifestVersion = 1;
 
-// Throws UnsupportedError if the entry is not there, is cut short or has no manifest.
+// Throws UnsupportedError if the entry is missing, truncated or has no manifest.
 CacheManifest read_manifest(const std::string& path) {
   try {
     const nlohmann::json json = parse_json(read_file(path), path);
-    const std::string heading = "'" + path + "' is no manifest of a kernel";
+    const std::string heading = "'" + path + "' is not a kernel manifest";
     const JsonPlace place(json, heading);
-    if (place["version"].integer() != kManifestVersion) throw UnsupportedError("'" + path + "' is of another version");
+    if (place["version"].integer() != kManifestVersion)
+      throw UnsupportedError("'" + path + "' has a different format version");
     CacheManifest manifest{.name = place["name"].text(),
                            .key = place["key"].text(),
                            .identity = place["identity"].text(),
@@ -66,11 +67,11 @@ void write_manifest_file(const std::string& path, const CacheManifest& manifest)
   write_file(path, json_text(json, 1) + "\n");
 }
 
-// Returns what is wrong with the library at STEM.so, or "" if it is the one that the manifest names.
+// Returns the problem with the library at STEM.so, or "" if it matches the manifest.
 std::string library_problem(const std::string& stem, const CacheManifest& manifest) {
   try {
     const std::string digest = sha256(read_file(stem + ".so"));
-    return digest == manifest.digest ? "" : fmt::format("'{}.so' is not what its manifest tells of", stem);
+    return digest == manifest.digest ? "" : fmt::format("'{}.so' does not match its manifest", stem);
   } catch (const FileError& error) {
     return error.what();
   }
@@ -84,7 +85,7 @@ constexpr const char* kEntryEndings[] = {".json", ".so", ".cpp"};
   throw FileError(fmt::format("cannot read the kernel cache '{}': {}", directory, error.message()));
 }
 
-// Calls f(folder, file) for the files of all operators' folders.
+// Calls f(folder, file) for the files in all operators' folders.
 template <class F>
 void for_each_cache_file(const std::string& directory, F&& f) {
   std::error_code error;
@@ -169,7 +170,7 @@ std::vector<KernelCacheEntry> clear_kernel_cache(const std::string& directory, b
   for_each_cache_file(directory, [&](const fs::path& folder, const fs::path& file) {
     const std::string name = file.filename();
     const std::string ending = file.extension();
-    // Removes nothing but what the cache makes: somebody may have named a folder that holds more.
+    // Only removes files that the cache creates: the user may have given a folder with other contents.
     const bool own = ending == ".lock" || ending == ".json" || ending == ".so" || ending == ".cpp" ||
                      ending == ".log" || name.find(".tmp") != std::string::npos;
     if (!own) return;
@@ -188,8 +189,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// So many keys of one hash find a place each.
-constexpr int kMostCollisions = 8;
+// Maximum number of keys with the same hash.
+constexpr int kMaxCollisions = 8;
 
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
@@ -199,7 +200,7 @@ uint64_t hash_of(const std::string& key) {
   return hash;
 }
 
-// A folder that belongs to this process alone and goes with it.
+// A temporary folder of this process, removed on destruction.
 class PrivateFolder {
  public:
   PrivateFolder() {
@@ -227,7 +228,7 @@ std::string Kernel::problem() const {
   return problem_;
 }
 
-// Threads that compile, started when there is first something to do.
+// Compiler threads, started on first use.
 class KernelCache::Jobs {
  public:
   Jobs(KernelCache& cache, int threads) : cache_(cache), most_(std::max(threads, 1)) {}
@@ -298,7 +299,7 @@ const std::shared_ptr<KernelCache>& KernelCache::shared() {
 KernelRef KernelCache::find(const std::string& name, const KernelProgram& program) {
   if (!backend_->problem().empty()) {
     const std::lock_guard lock(mutex_);
-    if (!said_) TORCH_WARN("shadowgraph makes no kernels: ", backend_->problem());
+    if (!said_) TORCH_WARN("shadowgraph cannot compile kernels: ", backend_->problem());
     said_ = true;
     return nullptr;
   }
@@ -336,14 +337,14 @@ KernelCacheStats KernelCache::stats() const {
   return stats_;
 }
 
-// Loads the entry with this very key, if it is whole. The places tried are those of keys with the same hash.
+// Loads the entry with exactly this key, if it is complete. Keys with the same hash have consecutive entries.
 bool KernelCache::load_entry(const KernelRef& kernel) {
   const auto begin = Clock::now();
   std::string folder_name = kernel->name_;
   std::ranges::replace(folder_name, '/', '_');
   const std::string base = fmt::format("{}/{}/{:016x}", directory_, folder_name, kernel->hash_);
   kernel->stem_.clear();
-  for (int i = 0; i < kMostCollisions; ++i) {
+  for (int i = 0; i < kMaxCollisions; ++i) {
     const std::string stem = i == 0 ? base : fmt::format("{}-{}", base, i);
     if (::access((stem + ".json").c_str(), F_OK) != 0) {
       if (kernel->stem_.empty()) kernel->stem_ = stem;
@@ -370,9 +371,9 @@ bool KernelCache::load_entry(const KernelRef& kernel) {
       return true;
     } catch (const UnsupportedError&) {
       const std::lock_guard lock(mutex_);
-      // The entry is looked at again under the lock.
+      // The entry is checked again under the lock.
       if (!std::exchange(kernel->rejected_, true)) ++stats_.rejected;
-      if (kernel->stem_.empty()) kernel->stem_ = stem;  // made again in the broken one's place
+      if (kernel->stem_.empty()) kernel->stem_ = stem;  // recompiled in place of the invalid one
       if (kernel->stem_ == stem) return false;
     }
   }
@@ -388,11 +389,10 @@ void KernelCache::finish(const KernelRef& kernel, KernelFunction function, const
   kernel->state_.store(function != nullptr ? Kernel::State::kReady : Kernel::State::kFailed, std::memory_order_release);
 }
 
-// A lock that one process and thread holds at a time, for as long as the object lives. It is given up if the process
-// ends.
+// A lock held by one process and thread for the lifetime of the object. Released if the process ends.
 class EntryLock {
  public:
-  // `held()` is false where there can be no lock file.
+  // `held()` is false if the lock file cannot be created.
   explicit EntryLock(const std::string& path) {
     descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (descriptor_ < 0) return;
@@ -449,7 +449,7 @@ void KernelCache::obtain(const KernelRef& kernel) {
   finish(kernel, nullptr, problem);
 }
 
-// Compiles and loads; with `keep` into the cache's folder, if that can be written. Returns what is wrong.
+// Compiles and loads a kernel; with `keep` into the cache folder, if that is writable. Returns the problem, if any.
 std::string KernelCache::make_entry(const KernelRef& kernel, bool keep) {
   const auto begin = Clock::now();
   std::optional<PrivateFolder> folder;
@@ -472,7 +472,7 @@ std::string KernelCache::make_entry(const KernelRef& kernel, bool keep) {
       const std::string digest = sha256(bytes);
       const KernelFunction function = backend_->load(library);
       if (keep) {
-        // Without its manifest there is no entry, whatever of it was written before the failure.
+        // Without a manifest there is no entry, whatever was written before the failure.
         std::remove((kernel->stem_ + ".json").c_str());
         if (std::rename(source.c_str(), (kernel->stem_ + ".cpp").c_str()) != 0 ||
             std::rename(library.c_str(), (kernel->stem_ + ".so").c_str()) != 0 || !write_manifest(*kernel, digest)) {
@@ -492,9 +492,9 @@ std::string KernelCache::make_entry(const KernelRef& kernel, bool keep) {
     stats_.compile_seconds += seconds;
     if (problem.empty()) ++stats_.compiled;
   }
-  // The folder may be full or not writable: try once more without it. A compiler that fails fails again, cheaply
-  // enough. One that did not end is not tried again: its time is up.
-  if (!problem.empty() && keep && problem.find("did not end") == std::string::npos) {
+  // The folder may be full or not writable: retry once without it. A failing compiler fails again, at low cost. A
+  // compiler that timed out is not retried.
+  if (!problem.empty() && keep && problem.find("did not finish") == std::string::npos) {
     {
       const std::lock_guard lock(mutex_);
       ++stats_.write_errors;
@@ -548,9 +548,9 @@ void KernelCache::set_verdict(const KernelRef& kernel, const std::string& subjec
   try {
     CacheManifest manifest = read_manifest(kernel->stem_ + ".json");
     if (manifest.key != kernel->key_) return;
-    manifest.verdicts[subject] = verdict;  // others' stay
+    manifest.verdicts[subject] = verdict;  // keeps verdicts of others
     write_manifest_file(kernel->stem_ + ".json", manifest);
-  } catch (const Error&) {  // pruned meanwhile, or a full disk: it is measured again next time
+  } catch (const Error&) {  // pruned meanwhile, or the disk is full: measured again next time
     const std::lock_guard count(mutex_);
     ++stats_.write_errors;
   }

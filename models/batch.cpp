@@ -46,7 +46,7 @@ at::Tensor next_token_loss(const at::Tensor& logits, const at::Tensor& labels) {
 
 void normal_linear_and_embedding_(torch::nn::Module& root, double deviation) {
   at::NoGradGuard no_grad;
-  // Without `root` itself: it has no shared_ptr yet while it is being constructed.
+  // Without `root`, which has no shared_ptr yet while it is being constructed.
   for (const auto& module : root.modules(/*include_self=*/false)) {
     if (auto* linear = module->as<torch::nn::Linear>()) {
       torch::nn::init::normal_(linear->weight, 0, deviation);

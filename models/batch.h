@@ -1,4 +1,4 @@
-// Synthetic batches and the losses of the zoo. Deviceless, like everything in models/ (see model.h).
+// Synthetic batches, and losses of the models. Independent of devices (see model.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,7 +14,7 @@
 
 namespace shadowgraph::models {
 
-// Throws std::invalid_argument if a model with `max_positions` positions cannot read `seq` tokens.
+// Throws std::invalid_argument if `seq` exceeds `max_positions`.
 void check_seq(int64_t seq, int64_t max_positions);
 
 // Uniform int64 in [0, bound): token ids, class labels, per-pixel classes.
@@ -28,14 +28,14 @@ at::Tensor class_loss(const at::Tensor& logits, const at::Tensor& labels);
 
 // Mean cross entropy in float32 of the logits at each position against the label of the next position; the last
 // position has none. `logits` [batch, seq, vocab], `labels` [batch, seq]. Shifts the labels, not the logits, as Hugging
-// Face's ForCausalLMLoss does: no second copy of the logits.
+// Face's ForCausalLMLoss does, which avoids a copy of the logits.
 at::Tensor next_token_loss(const at::Tensor& logits, const at::Tensor& labels);
 
-// In every Linear and Embedding below `root`: weights normal with mean 0 and `deviation`, biases zero, an embedding's
-// padding row zero. Writes only, reads no data. May be called in the constructor of `root`.
+// Initializes every Linear and Embedding below `root`: weights normal with mean 0 and standard deviation `deviation`,
+// biases and padding rows zero. Does not read tensor data. May be called in the constructor of `root`.
 void normal_linear_and_embedding_(torch::nn::Module& root, double deviation);
 
-// A model that takes one tensor and gives "logits", which `loss` holds against `labels`.
+// Builds a model with one input tensor and the output "logits", which `loss` compares with `labels`.
 template <class Model>
 BuiltModel model_of_logits(const std::shared_ptr<Model>& model, std::pair<std::string, at::Tensor> input,
                            at::Tensor labels, at::Tensor (*loss)(const at::Tensor& logits, const at::Tensor& labels)) {

@@ -3,7 +3,7 @@ import torch
 
 
 def noise(shape, seed):
-    """Uniform in [-1, 1) and the same in every language: the digits of a sine far behind the point."""
+    """Uniform in [-1, 1), reproducible in every language: the low-order digits of a sine."""
     k = torch.arange(torch.Size(shape).numel(), dtype=torch.float64)
     return (2 * torch.frac((torch.sin(k * 12.9898 + seed) + 1) * 43758.5453) - 1).reshape(shape).float()
 

@@ -26,7 +26,7 @@ torch::nn::LayerNorm layer_norm(const Config& config) {
   return torch::nn::LayerNorm(torch::nn::LayerNormOptions({config.hidden}).eps(config.norm_eps));
 }
 
-// Layers that write to the residual stream start smaller the more of them there are: two a block.
+// Layers that write to the residual stream, two per block, are initialized smaller the more blocks there are.
 double residual_deviation(const Gpt2Config& config) {
   return 0.02 / std::sqrt(2.0 * static_cast<double>(config.layers));
 }
@@ -100,7 +100,8 @@ at::Tensor BertSelfAttention::forward(const at::Tensor& x) {
   return y.transpose(1, 2).reshape({batch, seq, hidden});
 }
 
-// Projection, dropout, residual and norm that close both halves of a layer: BertSelfOutput and BertOutput there.
+// Projection, dropout, residual and norm at the end of both halves of a layer: BertSelfOutput and BertOutput in Hugging
+// Face.
 struct BertResidualOutput : torch::nn::Module {
   BertResidualOutput(int64_t in_features, const BertConfig& config) {
     dense = register_module("dense", torch::nn::Linear(in_features, config.hidden));
@@ -353,8 +354,8 @@ struct Gpt2Model : torch::nn::Module {
   torch::nn::LayerNorm ln_f{nullptr};
 };
 
-// A projection without bias whose weight is the parameter of another module, here the token embedding. It registers
-// none, so the shared one is counted, named and updated once; torch::nn::Module does not remove duplicates.
+// A projection without bias whose weight belongs to another module, here the token embedding. It does not register the
+// weight, so the shared one is counted, named and updated once; torch::nn::Module does not remove duplicates.
 struct TiedLinear : torch::nn::Module {
   at::Tensor forward(const at::Tensor& x, const at::Tensor& weight) {
     ModuleScope scope(*this);
@@ -374,7 +375,7 @@ struct Gpt2LMHeadModel : torch::nn::Module {
     return lm_head->forward(transformer->forward(input_ids), transformer->wte->weight);
   }
 
-  // After the tokens in the cache, which takes these in: logits of the last, [batch, 1, vocab].
+  // Logits of the last token, [batch, 1, vocab], given the tokens in the cache, to which it adds `input_ids`.
   at::Tensor next(const at::Tensor& input_ids, KeyValueCache& cache) {
     ModuleScope scope(*this);
     const at::Tensor last = transformer->forward(input_ids, &cache).slice(/*dim=*/1, /*start=*/-1);
@@ -412,7 +413,7 @@ LstmLmConfig tiny(LstmLmConfig config) {
 struct LstmLanguageModel : torch::nn::Module {
   struct Output {
     at::Tensor log_probabilities;  // [seq * batch, vocab]
-    at::Tensor hidden, cell;       // [layers, batch, hidden], for the next stretch of text
+    at::Tensor hidden, cell;       // hidden, cell: [layers, batch, hidden], for the next segment of text
   };
 
   explicit LstmLanguageModel(const LstmLmConfig& config) {

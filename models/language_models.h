@@ -1,5 +1,5 @@
-// BERT (Devlin et al. 2018, arXiv:1810.04805) with a pooler and no task head: Hugging Face's BertModel, by its names.
-// Without an attention mask: every token attends to every token, as Hugging Face does when all tokens are real.
+// BERT (Devlin et al. 2018, arXiv:1810.04805) with a pooler and no task head: Hugging Face's BertModel, with its names.
+// Without an attention mask: every token attends to every token, as in Hugging Face without padding.
 #pragma once
 
 #include <torch/nn/modules/container/modulelist.h>
@@ -38,13 +38,13 @@ struct BertSelfAttention : torch::nn::Module {
   torch::nn::Linear query{nullptr}, key{nullptr}, value{nullptr};
 };
 
-// The model has no head of its own. So the loss takes the features of the pooler's output for classes and scores them
-// against one label a sequence. The gradient enters where that of a sequence classifier does.
+// BertModel has no head, so the loss uses the pooler's output as class scores, with one label per sequence. The
+// gradient enters as in a sequence classifier.
 BuiltModel build_bert(BertConfig config, const ModelOptions& options);
 
-// GPT-2 (Radford et al. 2019) with its language-model head: Hugging Face's GPT2LMHeadModel, by its names. It differs
-// from that in two places that change memory but no result. gelu_new is one fused operator unless the config says
-// otherwise. The causal mask, unused with scaled_dot_product_attention, is not kept as a buffer in every layer.
+// GPT-2 (Radford et al. 2019) with its language-model head: Hugging Face's GPT2LMHeadModel, with its names. Two
+// differences change memory but no result: gelu_new is one fused operator unless the config disables that, and the
+// causal mask, which scaled_dot_product_attention does not use, is not stored in every layer.
 struct Gpt2Config {
   int64_t layers = 12;
   int64_t heads = 12;
@@ -54,7 +54,7 @@ struct Gpt2Config {
   double norm_eps = 1e-5;
   double dropout = 0.1;            // embeddings and residual branches
   double attention_dropout = 0.1;  // attention weights
-  bool fused_gelu = true;          // false: gelu_new as Hugging Face spells it, eight operators
+  bool fused_gelu = true;          // false: gelu_new as eight operators, as in Hugging Face
 };
 
 Gpt2Config gpt2_config();
@@ -101,8 +101,8 @@ struct Gpt2Block : torch::nn::Module {
 
 BuiltModel build_gpt2(Gpt2Config config, const ModelOptions& options);
 
-// The LSTM language model of PyTorch's word_language_model example (RNNModel), at its defaults on WikiText-2.
-// Time-major, as there: token ids are [seq, batch].
+// The LSTM language model of PyTorch's word_language_model example (RNNModel), with its defaults on WikiText-2.
+// Time-major: token ids are [seq, batch].
 struct LstmLmConfig {
   int64_t vocab = 33278;
   int64_t embedding = 200;

@@ -23,7 +23,7 @@ torch::nn::Linear projection(int64_t in_features, int64_t out_features) {
   return torch::nn::Linear(torch::nn::LinearOptions(in_features, out_features).bias(false));
 }
 
-// (a, b) -> (-b, a), the halves of the last dimension.
+// (a, b) -> (-b, a) for the halves of the last dimension.
 at::Tensor rotate_half(const at::Tensor& x) {
   const int64_t half = x.size(-1) / 2;
   return at::cat({-x.slice(/*dim=*/-1, half), x.slice(/*dim=*/-1, 0, half)}, /*dim=*/-1);
@@ -33,8 +33,8 @@ at::Tensor rotate(const at::Tensor& x, const LlamaRotaryEmbedding::Rotation& rot
   return x * rotation.cos + rotate_half(x) * rotation.sin;
 }
 
-// [batch, kv_heads, seq, head_size] -> [batch, kv_heads * times, seq, head_size], each head `times` in a row. A copy,
-// as in Hugging Face: the expanded tensor cannot be viewed with one heads dimension.
+// [batch, kv_heads, seq, head_size] -> [batch, kv_heads * times, seq, head_size], each head repeated `times` times. A
+// copy, as in Hugging Face: the expanded tensor cannot be viewed with one heads dimension.
 at::Tensor repeat_kv(const at::Tensor& x, int64_t times) {
   if (times == 1) {
     return x;
@@ -45,7 +45,7 @@ at::Tensor repeat_kv(const at::Tensor& x, int64_t times) {
       .reshape({batch, kv_heads * times, seq, head_size});
 }
 
-// Pairs of neighbours turn, where Llama's are halves apart: they are sorted into halves first.
+// Rotates pairs of adjacent elements by sorting them into halves, as Llama's rotation expects.
 at::Tensor rotate_pairs(const at::Tensor& x, const LlamaRotaryEmbedding::Rotation& rotation) {
   const int64_t half = x.size(3) / 2;
   const at::Tensor halves = x.view({x.size(0), x.size(1), x.size(2), half, 2}).transpose(4, 3).reshape(x.sizes().vec());
@@ -211,7 +211,7 @@ struct LlamaForCausalLM : torch::nn::Module {
     return lm_head->forward(model->forward(input_ids));
   }
 
-  // After the tokens in the cache, which takes these in: logits of the last, [batch, 1, vocab].
+  // Logits of the last token, [batch, 1, vocab], given the tokens in the cache, to which it adds `input_ids`.
   at::Tensor next(const at::Tensor& input_ids, KeyValueCache& cache) {
     ModuleScope scope(*this);
     return lm_head->forward(model->forward(input_ids, &cache).slice(/*dim=*/1, /*start=*/-1));
@@ -300,7 +300,7 @@ struct DeepseekAttention : torch::nn::Module {
   std::shared_ptr<LlamaRMSNorm> q_a_layernorm, kv_a_layernorm;
 };
 
-// Which experts a token goes to, and how much each counts. Both [tokens, experts_per_token].
+// The selected experts of each token and their weights, both [tokens, experts_per_token].
 struct DeepseekRouter : torch::nn::Module {
   explicit DeepseekRouter(const DeepseekConfig& config) : config(config) {
     weight = register_parameter("weight", torch::randn({config.experts, config.hidden}) * 0.02);
@@ -325,7 +325,7 @@ struct DeepseekRouter : torch::nn::Module {
 
   DeepseekConfig config;
   at::Tensor weight;
-  at::Tensor e_score_correction_bias;  // buffer: balances loads, untouched by gradients
+  at::Tensor e_score_correction_bias;  // buffer: balances expert loads, not updated by gradients
 };
 
 struct DeepseekExperts : torch::nn::Module {
@@ -395,8 +395,8 @@ struct DeepseekLayer : torch::nn::Module {
   }
 
   std::shared_ptr<DeepseekAttention> self_attn;
-  std::shared_ptr<LlamaMlp> dense;   // one of both
-  std::shared_ptr<DeepseekMoe> moe;  //
+  std::shared_ptr<LlamaMlp> dense;   // in the first layers, otherwise null
+  std::shared_ptr<DeepseekMoe> moe;  // in the other layers
   std::shared_ptr<LlamaRMSNorm> input_layernorm, post_attention_layernorm;
 };
 

@@ -48,7 +48,7 @@ KeyValueCache::Layer KeyValueCache::update(size_t at, const at::Tensor& keys, co
     layer.values.index_copy_(2, positions, values);
     return layer;
   }
-  // Like Hugging Face's, the first update copies, too: an empty tensor and the new ones.
+  // As in Hugging Face, the first update also copies: it concatenates an empty tensor and the new ones.
   const auto grown = [](const at::Tensor& old, const at::Tensor& now) {
     return at::cat({old.defined() ? old : torch::empty({0}, now.options()), now}, /*dim=*/-2);
   };

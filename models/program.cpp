@@ -21,15 +21,13 @@ ProgramToCapture program_of(const BuiltModel& model, torch::optim::Optimizer* op
   return program;
 }
 
-Capture capture_generation(const BuiltModel& model, const GenerationStep& step) {
+CaptureResult capture_generation(const BuiltModel& model, const GenerationStep& step) {
   if (!model.cache || !model.next) {
     throw std::invalid_argument(
-        "this model keeps no keys and values of tokens that it has read: prefill and decode are of language models "
-        "that "
-        "generate, gpt2 and llama3");
+        "this model has no key-value cache; prefill and decode require a generative language model, gpt2 or llama3");
   }
   if (!step.prefill && step.context < 1) {
-    throw std::invalid_argument("decode follows at least 1 token in the cache, not " + std::to_string(step.context));
+    throw std::invalid_argument("decode requires a context of at least 1 token, got " + std::to_string(step.context));
   }
   const CacheShape& shape = *model.cache;
   at::Tensor ids = model.inputs.at(0);
@@ -45,7 +43,7 @@ Capture capture_generation(const BuiltModel& model, const GenerationStep& step) 
                             ? KeyValueCache(shape, ids.size(0), past, step.static_cache ? tokens : 0, options)
                             : KeyValueCache(shape);
   const auto begin = std::chrono::steady_clock::now();
-  CaptureSession session(*model.module);
+  Capture session(*model.module);
   session.name_input(ids, "input_ids");
   if (step.static_cache || past > 0) {
     for (const auto& [name, tensor] : cache.tensors()) session.name_input(tensor, name);

@@ -30,7 +30,7 @@ def report(name, module, loss):
 def resnet(name, block):
     from torchvision.models.resnet import ResNet
 
-    class Narrow(ResNet):  # the width of the first stage is no option there
+    class Narrow(ResNet):  # torchvision has no option for the width of the first stage
         def _make_layer(self, block, planes, *args, **kwargs):
             self.inplanes = 8 if planes == 64 else self.inplanes
             return super()._make_layer(block, planes // 8, *args, **kwargs)

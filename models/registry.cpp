@@ -16,8 +16,8 @@ namespace {
 
 struct Row {
   ModelInfo info;
-  int64_t tiny_size;                           // of the sequence or the image of a tiny model
-  BuiltModel (*build)(const ModelOptions& o);  // wants batch and the size set
+  int64_t tiny_size;                           // sequence length or image size of a tiny model
+  BuiltModel (*build)(const ModelOptions& o);  // requires batch and size to be set
 };
 
 template <class Config>
@@ -79,7 +79,7 @@ const std::vector<Row>& rows() {
 const Row& find_row(std::string_view name) {
   const auto row = std::find_if(rows().begin(), rows().end(), [&](const Row& r) { return r.info.name == name; });
   if (row == rows().end()) {
-    std::string message = "no model is called '" + std::string(name) + "'; available are";
+    std::string message = "unknown model '" + std::string(name) + "'; available models:";
     for (const ModelInfo& info : available()) {
       message += (&info == &available().front() ? " " : ", ") + info.name;
     }
@@ -92,7 +92,7 @@ const Row& find_row(std::string_view name) {
   throw std::invalid_argument("model '" + info.name + "': " + why);
 }
 
-// A size the model has and the caller left open becomes `fallback`; one it does not have must be left open.
+// Sets a size that was not given to `fallback`; throws if it is given but the model does not have it.
 void resolve(const ModelInfo& info, const char* option, bool applies, int64_t fallback, int64_t& value) {
   if (value < 0) {
     reject(info, std::string(option) + " must not be negative, got " + std::to_string(value));
@@ -125,8 +125,8 @@ ModelOptions resolved(const Row& row, ModelOptions options) {
 }
 
 // torch::nn::Module::to(dtype) would also convert integers (position ids, batch counts) and the table of rotary
-// frequencies, which is needed in float32. So: floating-point parameters, and the floating-point buffers that stand
-// beside them (running statistics); a table in a module without parameters stays as it is.
+// frequencies, which must stay float32. So this converts floating-point parameters, and floating-point buffers of
+// modules with parameters (running statistics).
 void convert_to(torch::nn::Module& root, at::ScalarType dtype) {
   at::NoGradGuard no_grad;
   const auto convert = [&](at::Tensor& tensor) {

@@ -24,7 +24,7 @@ namespace shadowgraph::models {
 
 namespace {
 
-// Every convolution here is followed by a batch norm, so none has a bias.
+// Without bias, since every convolution here is followed by a batch norm.
 torch::nn::Conv2d convolution(int64_t in_channels, int64_t out_channels, int64_t kernel, int64_t stride = 1) {
   torch::nn::Conv2d conv(
       torch::nn::Conv2dOptions(in_channels, out_channels, kernel).stride(stride).padding(kernel / 2).bias(false));
@@ -59,7 +59,7 @@ std::array<torch::nn::Sequential, 4> stages(const ResNetConfig& config) {
   return result;
 }
 
-// relu(branch + shortcut) in place, as torchvision has it: neither needs its own result for backward but relu.
+// relu(branch + shortcut) in place, as in torchvision: only relu saves its result for backward.
 at::Tensor add_shortcut(at::Tensor branch, torch::nn::Sequential& downsample, const at::Tensor& input) {
   branch += downsample ? downsample->forward(input) : input;
   return at::relu_(branch);
@@ -93,7 +93,7 @@ ResNetConfig resnet18_config() { return {}; }
 ResNetConfig resnet50_config() { return {.blocks = {3, 4, 6, 3}, .bottleneck = true}; }
 
 ResNetConfig tiny(ResNetConfig config) {
-  config.blocks = {2, 1, 1, 1};  // two in the first stage: a block without and one with a shortcut of its own
+  config.blocks = {2, 1, 1, 1};  // two in the first stage: a block with a downsampled shortcut and one without
   config.width = 8;
   config.classes = 10;
   return config;
@@ -122,7 +122,7 @@ struct BasicBlock : torch::nn::Module {
 
   torch::nn::Conv2d conv1{nullptr}, conv2{nullptr};
   torch::nn::BatchNorm2d bn1{nullptr}, bn2{nullptr};
-  torch::nn::Sequential downsample{nullptr};  // null where the shortcut is the identity
+  torch::nn::Sequential downsample{nullptr};  // null if the shortcut is the identity
 };
 
 // 1x1 down, 3x3, 1x1 up.
@@ -239,7 +239,7 @@ Up::Up(int64_t in_channels, int64_t out_channels, bool bilinear) {
 at::Tensor Up::forward(const at::Tensor& x, const at::Tensor& skip) {
   ModuleScope scope(*this);
   const at::Tensor large = up ? up->forward(x) : twice_as_large(x);
-  // An odd size lost its last row or column on the way down.
+  // An odd size lost its last row or column while downsampling.
   const int64_t rows = skip.size(2) - large.size(2), columns = skip.size(3) - large.size(3);
   const at::Tensor padded = at::constant_pad_nd(large, {columns / 2, columns - columns / 2, rows / 2, rows - rows / 2});
   return conv->forward(at::cat({skip, padded}, /*dim=*/1));
@@ -256,7 +256,8 @@ at::Tensor OutConv::forward(const at::Tensor& x) {
 
 Unet::Unet(const UnetConfig& config) {
   const int64_t w = config.width;
-  const int64_t divisor = config.bilinear ? 2 : 1;  // interpolation keeps the channels, so what goes up has half
+  // interpolation keeps the number of channels, so the upsampled tensor has half
+  const int64_t divisor = config.bilinear ? 2 : 1;
   inc = register_module("inc", std::make_shared<DoubleConv>(config.channels, w, w));
   down1 = register_module("down1", std::make_shared<Down>(w, 2 * w));
   down2 = register_module("down2", std::make_shared<Down>(2 * w, 4 * w));
@@ -389,8 +390,8 @@ struct VisionTransformer : torch::nn::Module {
                              std::sqrt(1.0 / static_cast<double>(3 * config.patch_size * config.patch_size)));
     torch::nn::init::zeros_(conv_proj->bias);
     encoder = register_module("encoder", std::make_shared<VitEncoder>(config));
-    // torchvision starts the head at zero, which stops every gradient of the first step below it; Linear's own start is
-    // kept instead.
+    // torchvision initializes the head to zero, which blocks all gradients below it in the first step; keep Linear's
+    // initialization.
     heads->push_back("head", torch::nn::Linear(config.hidden, config.classes));
     register_module("heads", heads);
   }

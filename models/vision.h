@@ -1,4 +1,4 @@
-// Residual networks (He et al. 2015, arXiv:1512.03385), v1.5 as torchvision has them: stride on the 3x3 convolution.
+// Residual networks (He et al. 2015, arXiv:1512.03385), v1.5 as in torchvision: stride in the 3x3 convolution.
 // Parameter and buffer names are torchvision's.
 #pragma once
 
@@ -28,13 +28,13 @@ ResNetConfig tiny(ResNetConfig config);
 
 BuiltModel build_resnet(const ResNetConfig& config, const ModelOptions& options);
 
-// U-Net (Ronneberger et al. 2015, arXiv:1505.04597) in the form most people run: padded convolutions with batch norm,
-// by the names of milesial/Pytorch-UNet.
+// U-Net (Ronneberger et al. 2015, arXiv:1505.04597) in its common form: padded convolutions with batch norm, with the
+// names of milesial/Pytorch-UNet.
 struct UnetConfig {
   int64_t channels = 3;  // of the image
   int64_t classes = 2;
-  int64_t width = 64;     // channels at full resolution; each of four levels down doubles them
-  bool bilinear = false;  // upsample by interpolation instead of a transposed convolution, and half the deepest width
+  int64_t width = 64;     // channels at full resolution, doubled at each of the four levels
+  bool bilinear = false;  // upsample by interpolation instead of a transposed convolution, with half the deepest width
 };
 
 UnetConfig unet_config();
@@ -57,7 +57,7 @@ struct Down : torch::nn::Module {
 
 struct Up : torch::nn::Module {
   Up(int64_t in_channels, int64_t out_channels, bool bilinear);
-  // `x` from below is upsampled, padded to the size of `skip` and joined with it.
+  // Upsamples `x`, pads it to the size of `skip`, and concatenates both.
   at::Tensor forward(const at::Tensor& x, const at::Tensor& skip);
 
   torch::nn::ConvTranspose2d up{nullptr};  // null: bilinear
@@ -86,7 +86,7 @@ BuiltModel build_unet(const UnetConfig& config, const ModelOptions& options);
 
 // Vision transformer (Dosovitskiy et al. 2020, arXiv:2010.11929), with torchvision's names and structure.
 struct VitConfig {
-  int64_t image_size = 224;  // the position embedding fixes it
+  int64_t image_size = 224;  // fixed by the position embedding
   int64_t patch_size = 16;   // must divide image_size
   int64_t layers = 12;
   int64_t heads = 12;
@@ -100,7 +100,7 @@ struct VitConfig {
 VitConfig vit_b_16_config();
 VitConfig tiny(VitConfig config);
 
-// Self attention with the packed projection and the names of nn.MultiheadAttention, batch first.
+// Self attention with a packed projection and the names of nn.MultiheadAttention, batch first.
 struct PackedSelfAttention : torch::nn::Module {
   PackedSelfAttention(int64_t hidden, int64_t heads, double dropout);
   at::Tensor forward(const at::Tensor& x);

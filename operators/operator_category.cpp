@@ -5,7 +5,7 @@
 #include "ir/operators/operator_name.h"
 #include "profiler/cost/elementwise_table.h"
 #include "profiler/cost/flop_table.h"
-#include "shadowgraph/profile/operator_card.h"
+#include "shadowgraph/profile/operator_support.h"
 
 namespace shadowgraph {
 namespace {
@@ -30,7 +30,7 @@ constexpr CategoryStyle kStyles[] = {
     {kOther, "other", "#f7c6c6"},
 };
 
-// What a family is drawn as, before the cost tables are asked.
+// Category by operator family, with precedence over the cost tables.
 std::optional<OperatorCategory> category_of(OperatorFamily family) {
   switch (family) {
     case OperatorFamily::kAttention:

@@ -1,9 +1,9 @@
-// Runs passes one after another: parses the text of a pipeline, completes options, checks, times and dumps.
+// Parses pipeline text and runs its passes in order, with defaults for options, checks, timing and dumps.
 //
 //     dce{random=drop},cse      two steps; options in braces, separated by ';', with quotes where a value needs them
 //
-// The graph is verified before the first step and after each one, so a broken graph is blamed on the right pass. That
-// is linear in the graph for each step, and can be switched off; so can the comparison with a copy.
+// The graph is verified before the first step and after each one, so that an invalid graph is attributed to the right
+// pass. Each check is linear in the graph; it can be disabled, and so can the comparison with a copy.
 #include "shadowgraph/passes/pipeline.h"
 
 #include <c10/util/Exception.h>
@@ -27,12 +27,12 @@
 namespace shadowgraph {
 namespace {
 
-// "; did you mean dce or cse?", or all there are if none is near.
+// Returns "; did you mean dce or cse?", or all known names if none is similar.
 std::string suggestion(std::string_view word, std::vector<std::string> known, std::string_view what) {
-  if (known.empty()) return fmt::format("; it has no {}", what);
+  if (known.empty()) return "; it takes no options";
   std::vector<std::string> near;
   for (const std::string& name : known) {
-    // "canon" is far from "canonicalize" in letters, but is surely meant.
+    // "canon" has a large edit distance to "canonicalize", but surely means it.
     const bool part = word.size() > 2 && name.find(word) != name.npos;
     if (part || edit_distance(word, name) <= std::max<size_t>(1, word.size() / 3)) near.push_back(name);
   }
@@ -44,12 +44,12 @@ const Pass& pass_named(std::string_view name) {
   if (const Pass* pass = find_pass(name)) return *pass;
   std::vector<std::string> names;
   for (const Pass* pass : all_passes()) names.push_back(pass->name);
-  throw PassError("", fmt::format("there is no pass '{}'{}", name, suggestion(name, names, "the passes")),
+  throw PassError("", fmt::format("unknown pass '{}'{}", name, suggestion(name, names, "available passes")),
                   Error::Fault::kUsage);
 }
 
-// A pass gets all its options, so it need not know which were given. Unknown names are errors here, before anything
-// runs: a misspelt option would otherwise be a default without a word.
+// Adds the defaults of options that are not given. Throws for unknown names before anything runs: a misspelt option
+// would otherwise silently have its default.
 PassOptions with_defaults(const Pass& pass, const PassOptions& given) {
   PassOptions complete;
   for (const PassOption& option : pass.options) complete.emplace(option.name, option.default_value);
@@ -59,7 +59,8 @@ PassOptions with_defaults(const Pass& pass, const PassOptions& given) {
       std::vector<std::string> names;
       for (const PassOption& option : pass.options) names.push_back(option.name);
       throw PassError(
-          "", fmt::format("pass '{}' has no option '{}'{}", pass.name, name, suggestion(name, names, "options")),
+          "",
+          fmt::format("pass '{}' has no option '{}'{}", pass.name, name, suggestion(name, names, "available options")),
           Error::Fault::kUsage);
     }
     found->second = value;
@@ -74,7 +75,7 @@ std::string_view trimmed(std::string_view text) {
   return text;
 }
 
-// Takes text up to one of `ends`, trimmed, and leaves that character first.
+// Consumes text up to, not including, one of the characters in `ends`, and returns it trimmed.
 std::string_view take_until(std::string_view& rest, std::string_view ends) {
   const size_t end = std::min(rest.find_first_of(ends), rest.size());
   const std::string_view taken = trimmed(rest.substr(0, end));
@@ -85,22 +86,22 @@ std::string_view take_until(std::string_view& rest, std::string_view ends) {
 [[noreturn]] void fail_at(std::string_view text, std::string_view rest, std::string_view message) {
   const size_t column = text.size() - rest.size();
   throw PassError("",
-                  fmt::format("{}\n  {}\n  {}^\na pipeline looks like dce{{random=drop}},cse", message, text,
+                  fmt::format("{}\n  {}\n  {}^\nexample of a pipeline: dce{{random=drop}},cse", message, text,
                               std::string(column, ' ')),
                   Error::Fault::kUsage);
 }
 
-// The value of an option: up to ';' or '}', or whatever stands between quotes.
+// Reads an option's value: quoted text, or everything up to ';' or '}'.
 std::string_view take_value(std::string_view text, std::string_view& rest) {
   while (rest.starts_with(' ')) rest.remove_prefix(1);
   if (!rest.starts_with('"') && !rest.starts_with('\'')) return take_until(rest, ";}");
   const std::string_view start = rest;
   const size_t end = rest.find(rest.front(), 1);
-  if (end == rest.npos) fail_at(text, start, "the quote is not closed");
+  if (end == rest.npos) fail_at(text, start, "unterminated quote");
   const std::string_view value = rest.substr(1, end - 1);
   rest.remove_prefix(end + 1);
   const std::string_view after = rest;
-  if (!take_until(rest, ";}").empty()) fail_at(text, after, "';' or '}' is expected here");
+  if (!take_until(rest, ";}").empty()) fail_at(text, after, "expected ';' or '}' here");
   return value;
 }
 
@@ -108,11 +109,11 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// Writes the graphs around one pass; silent without a folder.
+// Writes the graph before and after a pass to the dump folder, if there is one.
 class Dump {
  public:
   Dump(const PipelineOptions& options, const std::string& pass) {
-    static std::atomic<int> count{0};  // so that several pipelines of a process do not write over one another
+    static std::atomic<int> count{0};  // numbers files across the pipelines of a process
     std::string folder = options.dump_folder;
     if (const char* variable = std::getenv("SHADOWGRAPH_DUMP"); folder.empty() && variable != nullptr) {
       folder = variable;
@@ -121,12 +122,12 @@ class Dump {
     std::error_code error;
     std::filesystem::create_directories(folder, error);
     if (error) {
-      throw FileError(fmt::format("cannot make the folder {} to dump into: {}", folder, error.message()));
+      throw FileError(fmt::format("cannot create the dump folder {}: {}", folder, error.message()));
     }
     prefix_ = fmt::format("{}/{:02}-{}", folder, ++count, pass);
   }
   void write(const Graph& graph, std::string_view when) const {
-    // Not write_graph_file, which refuses what a faulty pass leaves: that is to be looked at.
+    // Not write_graph_file, which rejects the invalid graph of a faulty pass that is to be inspected.
     if (!prefix_.empty()) {
       write_file(fmt::format("{}.{}.sg", prefix_, when), [&](std::ostream& file) { print(file, graph); });
     }
@@ -154,15 +155,15 @@ Pipeline& Pipeline::add(Pass pass, PassOptions options) {
   return *this;
 }
 
-// Throws PassError with a caret below the place. Passes and options are looked up while reading, so that a text
-// that parses can run.
+// Throws PassError with a caret below the error. Looks up passes and options while parsing, so that a parsed pipeline
+// can run.
 Pipeline Pipeline::parse(std::string_view text) {
   Pipeline pipeline;
   std::string_view rest = text;
   while (true) {
     const std::string_view start = rest;
     const std::string_view name = take_until(rest, ",{}=;");
-    if (name.empty()) fail_at(text, start, "the name of a pass is expected here");
+    if (name.empty()) fail_at(text, start, "expected the name of a pass here");
     PassOptions options;
     if (rest.starts_with('{')) {
       rest.remove_prefix(1);
@@ -170,19 +171,20 @@ Pipeline Pipeline::parse(std::string_view text) {
         const std::string_view option_start = rest;
         const std::string_view option = take_until(rest, ",{}=;");
         if (option.empty() || !rest.starts_with('=')) {
-          fail_at(text, option_start, "an option, name=value, is expected here");
+          fail_at(text, option_start, "expected an option, name=value, here");
         }
         rest.remove_prefix(1);
         const std::string_view value = take_value(text, rest);
-        if (rest.empty()) fail_at(text, rest, fmt::format("the options of '{}' are not closed: '}}' is missing", name));
+        if (rest.empty())
+          fail_at(text, rest, fmt::format("the options of '{}' are not terminated: '}}' is missing", name));
         if (!options.emplace(option, value).second) {
-          fail_at(text, option_start, fmt::format("option '{}' is given twice", option));
+          fail_at(text, option_start, fmt::format("option '{}' is given more than once", option));
         }
         if (rest.starts_with(';')) rest.remove_prefix(1);
       }
       rest.remove_prefix(1);
       const std::string_view after = rest;
-      if (!take_until(rest, ",").empty()) fail_at(text, after, "a comma or the end is expected here");
+      if (!take_until(rest, ",").empty()) fail_at(text, after, "expected a comma or the end here");
     }
     try {
       pipeline.add(name, std::move(options));
@@ -190,17 +192,17 @@ Pipeline Pipeline::parse(std::string_view text) {
       fail_at(text, start, error.what());
     }
     if (rest.empty()) return pipeline;
-    if (!rest.starts_with(',')) fail_at(text, rest, "a comma, options in braces, or the end is expected here");
+    if (!rest.starts_with(',')) fail_at(text, rest, "expected a comma, options in braces, or the end here");
     rest.remove_prefix(1);
   }
 }
 
-// The text of a step as its user gave it, without the defaults that were filled in: parse() reads it back.
+// Returns the text of a step as given, without defaults. parse() reads it back.
 std::string Pipeline::text_of(const Step& step) {
   if (step.given.empty()) return step.pass.name;
   std::vector<std::string> options;
   for (const auto& [name, value] : step.given) {
-    // Quotes only where the value would end early, so that text() gives back what a user typed.
+    // Quote only values that would otherwise end early, so that text() returns what the user typed.
     const bool plain = value.find_first_of(";}\"'") == value.npos;
     const char quote = value.find('"') == value.npos ? '"' : '\'';
     options.push_back(plain ? fmt::format("{}={}", name, value) : fmt::format("{0}={1}{2}{1}", name, quote, value));
@@ -214,8 +216,7 @@ std::string Pipeline::text() const {
   return fmt::format("{}", fmt::join(words, ","));
 }
 
-// Errors are sorted by whose they are. What a pass throws is the input's fault; a broken or wrongly reported
-// graph is the pass's own.
+// Exceptions thrown by a pass are attributed to its input; an invalid graph or a wrong result is a bug of the pass.
 PassRun Pipeline::run_step(size_t index, Graph& graph, const PipelineOptions& options, double& check_seconds) const {
   const Step& step = steps_[index];
   PassRun run;
@@ -223,7 +224,7 @@ PassRun Pipeline::run_step(size_t index, Graph& graph, const PipelineOptions& op
   run.nodes_before = graph.node_count();
   const Dump dump(options, step.pass.name);
   dump.write(graph, "before");
-  // Checks are timed apart: they would make a cheap pass look slow.
+  // Checks are timed separately, since they would make a cheap pass look slow.
   auto check_start = std::chrono::steady_clock::now();
   std::optional<Graph> before;
   if (options.check_unchanged) before.emplace(clone(graph));
@@ -234,7 +235,7 @@ PassRun Pipeline::run_step(size_t index, Graph& graph, const PipelineOptions& op
   };
   const auto fail = [&](const std::string& reason) { throw PassError(step.pass.name, message(reason)); };
   const auto fail_as_bug = [&](const std::string& reason) {
-    // The broken graph is what a developer wants to see.
+    // Dump the invalid graph for debugging.
     dump.write(graph, "failed");
     throw PassError(step.pass.name, message(reason), Error::Fault::kOurs);
   };
@@ -246,7 +247,7 @@ PassRun Pipeline::run_step(size_t index, Graph& graph, const PipelineOptions& op
   } catch (const c10::Error& error) {
     fail(error.what_without_backtrace());
   } catch (const std::bad_alloc&) {
-    // Memory that ran out is no fault of the pass, and a message would need more of it.
+    // Not attributed to the pass; formatting a message would allocate again.
     throw;
   } catch (const std::exception& error) {
     fail(error.what());
@@ -259,13 +260,13 @@ PassRun Pipeline::run_step(size_t index, Graph& graph, const PipelineOptions& op
     try {
       verify(graph);
     } catch (const GraphError& error) {
-      fail_as_bug(std::string("it left a broken graph, which is a bug of the pass: ") + error.what());
+      fail_as_bug(std::string("it produced an invalid graph, which is a bug in the pass: ") + error.what());
     }
   }
-  // Callers skip work when nothing changed, so a wrong "no" would leave them with stale results.
+  // Callers skip work if nothing changed, so a wrong "unchanged" would leave them with stale results.
   if (before && !run.result.changed) {
     if (const auto difference = first_difference(*before, graph)) {
-      fail_as_bug("it says that it changed nothing, but it did, which is a bug of the pass: " + *difference);
+      fail_as_bug("it reported no changes but changed the graph, which is a bug in the pass: " + *difference);
     }
   }
   check_seconds += seconds_since(check_start);
@@ -280,7 +281,7 @@ PipelineReport Pipeline::run(Graph& graph, const PipelineOptions& options) const
     verify(graph);
     report.check_seconds += seconds_since(start);
   }
-  // A pass may fail halfway; the copy costs as much as the graph, so it is made on demand.
+  // A pass may fail halfway. The copy costs as much as the graph, so it is optional.
   std::optional<Graph> original;
   if (options.restore_on_error) original.emplace(clone(graph));
   try {
@@ -301,12 +302,12 @@ bool PipelineReport::changed() const {
   return std::any_of(runs.begin(), runs.end(), [](const PassRun& run) { return run.result.changed; });
 }
 
-// A table of times and node counts, then what passes report at length.
+// A table of times and node counts, followed by the reports of the passes.
 std::string to_text(const PipelineReport& report) {
   size_t width = 4;
   double seconds = 0;
   for (const PassRun& run : report.runs) width = std::max(width, run.pass.size());
-  std::string text = fmt::format("{:<{}}  {:>9}  {:>9}  {:>9}  what it did\n", "pass", width, "ms", "nodes", "after");
+  std::string text = fmt::format("{:<{}}  {:>9}  {:>9}  {:>9}  changes\n", "pass", width, "ms", "nodes", "after");
   for (const PassRun& run : report.runs) {
     text += fmt::format("{:<{}}  {:>9.3f}  {:>9}  {:>9}  {}\n", run.pass, width, run.seconds * 1e3, run.nodes_before,
                         run.nodes_after, counters_text(run.result));

@@ -1,4 +1,4 @@
-// The table of passes: one row each. A new pass adds its file, its declaration and its row.
+// The registry of passes. A new pass needs a source file, a declaration and a row in this table.
 #include <algorithm>
 #include <map>
 #include <memory>
@@ -15,7 +15,7 @@
 namespace shadowgraph {
 namespace {
 
-// Names stand in the text of a pipeline, where other characters have a meaning.
+// Other characters have a meaning in pipeline text.
 bool is_name(std::string_view name) {
   const auto fits = [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-'; };
   return !name.empty() && name.front() >= 'a' && name.front() <= 'z' && std::all_of(name.begin(), name.end(), fits);
@@ -27,64 +27,59 @@ struct Registry {
 
   void add(Pass pass) {
     if (!is_name(pass.name))
-      throw Error("'" + pass.name + "' is no name of a pass: lower case letters, digits and '-'");
-    if (!pass.run) throw Error("pass '" + pass.name + "' has no function");
+      throw Error("'" + pass.name +
+                  "' is not a valid pass name; use lower case letters, digits and '-', starting with a letter");
+    if (!pass.run) throw Error("pass '" + pass.name + "' has no function to run");
     auto [entry, added] = passes.try_emplace(pass.name);
-    if (!added) throw Error("there is a pass named '" + pass.name + "' already");
-    // Behind a pointer, since find_pass hands out addresses that must stay right when passes are added.
+    if (!added) throw Error("a pass named '" + pass.name + "' is already registered");
+    // Allocated separately, since find_pass returns addresses that must stay valid when passes are added.
     entry->second = std::make_unique<const Pass>(std::move(pass));
   }
 };
 
-// A row is name, one line for `list passes`, function; its options come from the function's second argument.
+// Each row has the name, the summary printed by `list passes`, and the function, whose second argument defines the
+// options.
 std::vector<Pass> built_in_passes() {
   return {
-      pass_row("canonicalize",
-               "One way of writing for what can be written in many: no-op views and copies, view chains, arguments",
+      pass_row("canonicalize", "Canonicalizes views, copies and arguments: removes no-ops, merges chains of views",
                canonicalize),
-      pass_row("checkpoint", "Activation checkpointing: backward computes again what forward then need not keep",
+      pass_row("checkpoint", "Activation checkpointing: recomputes activations in backward instead of keeping them",
                checkpoint_modules),
-      pass_row("collapse",
-               "One node for each call of a module or composite operator: the graph at the level of torch.fx",
+      pass_row("collapse", "Collapses each call of a module or composite operator to one node, as in torch.fx",
                collapse),
-      pass_row("const-fold", "Computes now, on the CPU, what only depends on constants", const_fold),
-      pass_row("cse", "Of nodes that compute the same thing, one stays", cse),
-      pass_row("dce", "Erases nodes that nobody can notice; never an effect", dce),
-      pass_row("dead-storage", "Drops writes that nobody sees; allocations that are filled at once become the filling",
-               dead_storage),
-      pass_row("decompose",
-               "Replaces operators by more basic ones until a chosen set is left; lists what has no decomposition",
+      pass_row("const-fold", "Constant folding: evaluates operators with constant operands on the CPU", const_fold),
+      pass_row("cse", "Common subexpression elimination", cse),
+      pass_row("dce", "Dead code elimination: removes side-effect-free nodes with unused results", dce),
+      pass_row("dead-storage", "Dead store elimination; folds empty()+fill into the fill", dead_storage),
+      pass_row("decompose", "Decomposes operators into a set of more basic ones; reports those without a decomposition",
                decompose),
-      pass_row("find-repeats", "Finds blocks that repeat, such as layers; notes repeat=\"run 0, block 3 of 32\"",
-               find_repeats),
-      pass_row("float8", "Products of linear layers in float8: operands cast by their largest element, as torchao does",
+      pass_row("find-repeats",
+               "Finds repeated blocks, such as layers; annotates nodes: repeat=\"run 0, block 3 of 32\"", find_repeats),
+      pass_row("float8", "Runs matrix products of linear layers in float8 with per-tensor scaling, as in torchao",
                float8_products),
-      pass_row("free-at-last-use",
-               "Storages die after their last use, as a replay frees them, not when the program let go",
+      pass_row("free-at-last-use", "Frees storages after their last use instead of where the program released them",
                free_at_last_use),
-      pass_row("functionalize",
-               "Resolves aliases and writes: no mutation but write-backs to what was given, at the end", functionalize),
-      pass_row("fuse-groups", "Finds chains of elementwise operators that one kernel could do; notes fuse=\"g0\"",
+      pass_row("functionalize", "Functionalization: removes aliasing and mutation; mutated inputs are copied back last",
+               functionalize),
+      pass_row("fuse-groups", "Finds elementwise operators that one kernel can fuse; annotates nodes: fuse=\"g0\"",
                fuse_groups),
-      pass_row("merge-constants", "Of constants with the same contents, one stays", merge_constants),
-      pass_row("offload", "What modules keep for backward waits on the host meanwhile", offload_modules),
-      pass_row("partition", "Finds parts of given operators that can run as one; notes part=\"0\"", partition),
-      pass_row("reinplace",
-               "Runs operators in place where nobody needs the memory any more: the reverse of functionalize",
+      pass_row("merge-constants", "Merges constants with equal contents", merge_constants),
+      pass_row("offload", "Offloads activations saved for backward to CPU memory", offload_modules),
+      pass_row("partition", "Partitions supported operators into subgraphs; annotates nodes: part=\"0\"", partition),
+      pass_row("reinplace", "Runs operators in place where an operand's memory is free; the reverse of functionalize",
                reinplace),
-      pass_row("rewrite", "Replaces what matches patterns, both written as graph text", rewrite),
-      pass_row("shape-prop",
-               "Runs the operators again on fake tensors with other inputs; finds sizes that are baked in", shape_prop),
-      pass_row("split-bias", "Products and convolutions with a bias: the product, and the addition by itself",
-               split_bias),
+      pass_row("rewrite", "Replaces matches of patterns, written as graph text", rewrite),
+      pass_row("shape-prop", "Shape propagation: runs operators on fake tensors for new inputs; reports baked-in sizes",
+               shape_prop),
+      pass_row("split-bias", "Splits products and convolutions with a bias into a product and an addition", split_bias),
   };
 }
 
 Registry& registry() {
   static Registry* registry = [] {
-    auto* made = new Registry;  // never destroyed: user code may register and look up at any time
-    for (Pass& pass : built_in_passes()) made->add(std::move(pass));
-    return made;
+    auto* created = new Registry;  // never destroyed: user code may register and look up passes at any time
+    for (Pass& pass : built_in_passes()) created->add(std::move(pass));
+    return created;
   }();
   return *registry;
 }
@@ -97,7 +92,7 @@ void register_pass(Pass pass) {
   all.add(std::move(pass));
 }
 
-// The address stays good: passes are never taken out.
+// The address stays valid: passes are never removed.
 const Pass* find_pass(std::string_view name) {
   Registry& all = registry();
   const std::lock_guard lock(all.mutex);

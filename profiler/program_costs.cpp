@@ -21,14 +21,14 @@ std::vector<NodeId> in_order(const Graph& graph) {
   return nodes;
 }
 
-// Streams and events are few: a larger number is a mistake, for which no table should be made.
-constexpr uint32_t kMost = 1U << 24;
+// Streams and events are few; a larger number is an error and must not size a table.
+constexpr uint32_t kMax = 1U << 24;
 
 std::vector<uint32_t> numbers_in(std::string_view key, std::string_view text) {
   const auto numbers = parse_numbers<uint32_t>(text, ' ');
-  if (numbers && std::ranges::all_of(*numbers, [](uint32_t number) { return number <= kMost; })) return *numbers;
+  if (numbers && std::ranges::all_of(*numbers, [](uint32_t number) { return number <= kMax; })) return *numbers;
   throw Error(
-      fmt::format("the note \"{}\"=\"{}\" is not of numbers up to {}, with a space between them", key, text, kMost));
+      fmt::format("invalid note \"{}\"=\"{}\": expected numbers up to {}, separated by spaces", key, text, kMax));
 }
 
 }  // namespace

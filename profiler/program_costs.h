@@ -1,8 +1,8 @@
-// Works out, once a graph, what more than one figure is made of. That is program order, kinds of storages, FLOPs,
-// traffic, bytes by node, the tree of modules. Summaries, timelines, findings and plans of a Profile read it.
+// Computes once per graph the inputs of several analyses: program order, kinds of storages, FLOPs, traffic, bytes by
+// node, the module tree. Summaries, timelines, findings and plans of a Profile read it.
 //
-// Order, kinds, custom costs and scratch are made at once, in time linear in the graph. The rest is made when somebody
-// first asks, since a caller who wants the peak needs no FLOPs. Several threads may ask.
+// Order, kinds, custom costs and scratch are computed in the constructor, in time linear in the graph. The rest is
+// computed on first use, since a caller interested in the peak needs no FLOPs. Thread-safe.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -21,21 +21,20 @@
 
 namespace shadowgraph {
 
-// Holds answers of a Profile that not every caller wants to pay for. Findings run the allocator under other settings,
-// and the plan runs several planners. Each is worked out when first asked for; several threads may ask.
+// Lazily computed results of a Profile that are expensive: findings (runs the allocator under other settings) and the
+// static plan (runs several planners). Thread-safe.
 struct ProfileViews {
   std::once_flag findings_once, plan_once;
   std::vector<Finding> findings;
-  MemoryPlan plan;
+  MemoryLayout plan;
 };
-// Has the modules, and the one that each node is charged to. A backward node is charged to the module of its forward
-// node.
+// The modules, and the module that each node is charged to. A backward node is charged to that of its forward node.
 struct NodeModules {
   ModuleTree tree;
   IdMap<NodeId, uint32_t> of_node;  // index into tree.modules
 };
-// Has, for each node, the bytes of storages that it makes, that die at it, and that it is the first to keep for
-// backward. Storages that existed before the program count nowhere.
+// For each node, the bytes of storages that it allocates, that it frees, and that it is the first to save for backward.
+// Storages that existed before the program are not counted.
 struct NodeBytes {
   IdMap<NodeId, int64_t> allocated, freed, saved;
 };
@@ -46,20 +45,20 @@ class ProgramCosts {
   static const ProgramCosts& of(const Profile& profile) { return *profile.costs_; }
   static ProfileViews& views(const Profile& profile) { return *profile.views_; }
 
-  // Throws Error if the graph is gone: a Profile may live longer. Functions that ask often keep the reference.
+  // Throws Error if the graph has been destroyed (a Profile may outlive it). Keep the reference in hot loops.
   const Graph& graph() const { return graph_.get("profile"); }
   const std::vector<NodeId> nodes;            // in program order
-  const IdMap<NodeId, uint32_t> order;        // place in `nodes`
+  const IdMap<NodeId, uint32_t> order;        // index into `nodes`
   const IdMap<StorageId, StorageKind> kinds;  // of every storage
   const CustomOperators custom;
   const Scratch scratch;
-  // Worked out when first asked for.
+  // Computed on first use.
   const Flops& flops() const;
   const Traffic& traffic() const;
   const NodeBytes& node_bytes() const;
   const NodeModules& modules() const;
 
-  // Returns live bytes of one device, or of all storages there are.
+  // Returns live bytes of one device, or of all storages if `device` is empty.
   MemoryTimeline timeline(std::optional<c10::Device> device) const;
   SummaryTable summary(const SummaryOptions& options) const;
 
@@ -72,54 +71,54 @@ class ProgramCosts {
   mutable NodeModules modules_;
 };
 
-// What each storage is for, refined from what the recorder noted and from how the graph uses it.
+// Classifies each storage by its purpose, from the recorder's notes and its uses in the graph.
 //
-// The first that applies:
+// The first match applies:
 //   gradient                             an input that is the second argument of an sg::gradient
-//   parameter, buffer, input, constant   born at the placeholder of that name
-//   what the recorder says               if it says anything but temporary
+//   parameter, buffer, input, constant   allocated by the placeholder of that kind
+//   the recorder's kind                  unless it is temporary
 //   gradient                             the storage of an sg::gradient's second argument
-//   optimizer_state                      born in phase optimizer and alive at the end
-//   activation                           born in phase forward, and saved for backward by any node, or alive at the
-//                                        first backward node
+//   optimizer_state                      allocated in phase optimizer and alive at the end
+//   activation                           allocated in phase forward, and saved for backward or alive at the first
+//                                        backward node
 //   temporary                            everything else; also all results of a graph without a backward phase
 //
-// docs/memory.md#what-is-counted says it for people. `order` is that of ProgramCosts.
+// docs/memory.md#what-is-counted explains it. `order` is ProgramCosts::order.
 IdMap<StorageId, StorageKind> storage_kinds(const Graph& graph, const IdMap<NodeId, uint32_t>& order);
 
-// Returns the device whose memory a figure is about. That is the one asked for, or else the one that the graph was
-// captured for. If it has no index, it is the one of its type that holds most bytes of storages.
+// Returns the device to report memory of: `asked`, or else the one that the graph was captured for. Without an index,
+// the device of that type that holds most bytes of storages.
 c10::Device main_device(const Graph& graph, std::optional<c10::Device> asked);
-// Says whether a device is the one wanted: any of its type if that has no index, and any at all if none is wanted.
+// Returns true if `device` matches `wanted`: any index matches a `wanted` without one, any device an empty `wanted`.
 bool is_on(c10::Device device, const std::optional<c10::Device>& wanted);
 // Returns bytes of storages by device, in the order of first use.
 std::vector<std::pair<c10::Device, int64_t>> bytes_by_device(const Graph& graph);
 
 // {"parameter": 12, ...}
 nlohmann::json kinds_json(const BytesByKind& bytes);
-// Describes storages in words, in their order.
+// Describes storages (producer, module, shape, kind), in the given order.
 std::vector<LiveStorage> describe_storages(const Graph& graph, const MemoryTimeline& timeline,
                                            const std::vector<StorageId>& storages);
 
-// These do what shadowgraph/profile/memory.h says, on costs that are known already.
+// As in shadowgraph/profile/memory.h, on costs that have been computed already.
 DeviceMemory device_memory(const ProgramCosts& costs, const DeviceMemoryOptions& options);
 std::vector<SettingsOutcome> other_settings(const ProgramCosts& costs, const DeviceMemoryOptions& options);
-std::vector<PinnedMemory> pinned_memory(const ProgramCosts& costs, const DeviceMemoryOptions& options);
-MemoryPlan plan_memory(const ProgramCosts& costs, const PlanOptions& options);
+std::vector<FragmentationCause> fragmentation_causes(const ProgramCosts& costs, const DeviceMemoryOptions& options);
+MemoryLayout memory_layout(const ProgramCosts& costs, const MemoryLayoutOptions& options);
 
-// On which stream a node was issued, and for what it waits there: the notes that a capture leaves
+// The stream a node was issued on and the events it waits for: notes that the recorder leaves
 // (core/capture/recorder.h).
 struct StreamNotes {
   uint32_t stream = 0;
   uint32_t event = 0;             // recorded after the node; 0: none
-  std::vector<uint32_t> waits;    // for these events its stream waits before the node
-  std::vector<uint32_t> used_on;  // streams that use what memory the node makes, beside the node's own
+  std::vector<uint32_t> waits;    // events that its stream waits for before the node
+  std::vector<uint32_t> used_on;  // other streams that use memory the node allocates (Tensor.record_stream)
 };
 
-// Throws Error for a note that is no list of numbers.
+// Throws Error if a note is not a list of numbers.
 StreamNotes stream_notes(const Graph& graph, NodeId node);
 
-// In the words of the graph's guards, each once: "routing0: 64 evenly over 4, assumed, read at moe.py:12".
+// Lists the graph's guards, each once: "routing0: 64 evenly over 4, assumed, read at moe.py:12".
 std::vector<std::string> assumptions_of(const Graph& graph);
 
 }  // namespace shadowgraph

@@ -1,6 +1,6 @@
-"""The command `shadowgraph`: the program at once, or the same in shadowgraph.__main__ where Python is needed.
+"""Entry point of the command `shadowgraph`. Executes the C++ tool, or shadowgraph.__main__ if a model is in Python.
 
-Not in the package, whose import takes torch and two seconds, ten times what the tool does.
+A module outside the package, because importing the package imports torch (about two seconds).
 """
 
 import importlib.metadata
@@ -11,7 +11,7 @@ import sys
 
 from _shadowgraph_build import TORCH_VERSION, TORCH_VERSIONS, VERSION
 
-MADE_IN_PYTHON = re.compile(r"hf:.*|[^\W\d]\w*(\.\w+)*:[^\W\d]\w*(\.\w+)*")
+PYTHON_MODEL = re.compile(r"hf:.*|[^\W\d]\w*(\.\w+)*:[^\W\d]\w*(\.\w+)*")
 
 
 def main():
@@ -19,8 +19,8 @@ def main():
     if arguments == ["--version"]:
         print(versions())
         return 0
-    asks_python = any(word.startswith("--emit-python") or MADE_IN_PYTHON.fullmatch(word) for word in arguments)
-    tool, torch = None if asks_python else path(), folder_of("torch")
+    needs_python = any(word.startswith("--emit-python") or PYTHON_MODEL.fullmatch(word) for word in arguments)
+    tool, torch = None if needs_python else path(), folder_of("torch")
     if tool is None or torch is None or not is_torch_right():
         from shadowgraph.__main__ import main as main_of_package
 
@@ -30,12 +30,12 @@ def main():
 
 
 def versions():
-    """What is installed and what it is made for."""
+    """Returns the output of `shadowgraph --version`."""
     installed = installed_torch() or "none"
     python = ".".join(map(str, sys.version_info[:3]))
     return (
-        f"shadowgraph {VERSION}\ntorch {TORCH_VERSION}, which this build is for; installed: {installed}\n"
-        f"Python {python}\nthere are builds for torch {', '.join(TORCH_VERSIONS)}"
+        f"shadowgraph {VERSION}\nbuilt for torch {TORCH_VERSION}; installed torch: {installed}\n"
+        f"Python {python}\nsupported torch versions: {', '.join(TORCH_VERSIONS)}"
     )
 
 
@@ -51,20 +51,20 @@ def is_torch_right():
 
 
 def folder_of(package):
-    """Where a package lies, without importing it; None if it is not installed."""
+    """Returns the folder of a package without importing it, or None if it is not installed."""
     spec = importlib.util.find_spec(package)
     return None if spec is None or spec.origin is None else os.path.dirname(os.path.abspath(spec.origin))
 
 
 def path():
-    """Returns the path of the C++ tool; None if the package was built without it."""
+    """Returns the path of the C++ tool, or None if the package was built without it."""
     package = folder_of("shadowgraph")
     tool = None if package is None else os.path.join(package, "bin", "shadowgraph")
     return tool if tool is not None and os.path.exists(tool) else None
 
 
 def environment(torch):
-    """What the tool runs in, so that it finds libtorch in the folder of torch."""
+    """Returns the environment for the tool, with libtorch in `torch` on the library path."""
     paths = [os.path.join(torch, "lib"), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
     return {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(paths)}
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# The library and the tool for aarch64, by Debian's cross compiler, in build-aarch64/; torch is PyPI's wheel for aarch64.
+# Cross-compiles the library and the tool for aarch64 in build-aarch64/, against the aarch64 wheel of torch on PyPI.
 #
-#   scripts/aarch64.sh 2.15.0          that version, of cmake/torch_versions.txt
-#   scripts/aarch64.sh 2.15.0 --run    and profiles a model by qemu-aarch64-static
+#   scripts/aarch64.sh 2.15.0          a version of cmake/torch_versions.txt
+#   scripts/aarch64.sh 2.15.0 --run    also profiles a model in qemu-aarch64-static
 #
-# Needs Debian's g++-aarch64-linux-gnu, and qemu-user-static to run. Nothing is installed: the build folder has arm64's.
+# Requires Debian's g++-aarch64-linux-gnu, and qemu-user-static for --run. Installs nothing outside the build folder.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 version=$1
@@ -13,9 +13,9 @@ root=$build/root
 say() { echo "aarch64: $*" >&2; }
 mkdir -p "$build"/{apt/lists/partial,apt/archives/partial,wheels}
 
-# apt with an architecture and a state of its own. What is linked, and what the tool loads.
+# Uses a private apt state for arm64. Downloads libraries to link and to load at run time.
 if [[ ! -e $root/usr/lib/aarch64-linux-gnu/libgvc.so ]]; then
-  say "Debian's libraries for arm64"
+  say "downloading Debian libraries for arm64"
   : >>"$build/apt/status"
   apt=(apt-get -qq -o APT::Architecture=arm64 -o APT::Architectures::=arm64 -o APT::Sandbox::User=root
     -o Dir::State="$build/apt" -o Dir::State::status="$build/apt/status" -o Dir::Cache="$build/apt")
@@ -25,7 +25,7 @@ if [[ ! -e $root/usr/lib/aarch64-linux-gnu/libgvc.so ]]; then
   for package in "$build"/apt/archives/*.deb; do dpkg-deb -x "$package" "$root"; done
 fi
 
-# unpack FOLDER PACKAGE...: aarch64's wheels of packages, without what they require.
+# unpack FOLDER PACKAGE...: unpacks aarch64 wheels without their dependencies.
 unpack() {
   .venv/bin/python -m pip download --quiet --disable-pip-version-check --dest "$build/wheels" --no-deps \
     --only-binary=:all: --platform manylinux_2_28_aarch64 --platform manylinux_2_25_aarch64 \
@@ -35,9 +35,9 @@ unpack() {
 }
 torch=$build/torch-$version/torch
 if [[ ! -e $torch/lib/libtorch_cpu.so ]]; then
-  say "torch $version"
+  say "downloading torch $version"
   unpack "$build/torch-$version" "torch==$version"
-  rm -f "$torch"/lib/libtorch_cuda*.so # half of it, and nothing here links it
+  rm -f "$torch"/lib/libtorch_cuda*.so # half of the size, and not linked
 fi
 
 cat >"$build/toolchain.cmake" <<EOF
@@ -56,11 +56,11 @@ cmake --build "$build" -j "${JOBS:-1}" --target shadowgraph shadowgraph_tool
 file -L "$build/libshadowgraph.so" "$build/bin/shadowgraph"
 
 if [[ ${2:-} == --run ]]; then
-  # Of CUDA's libraries libtorch_cpu links these two.
+  # CUDA libraries linked by libtorch_cpu.
   cuda=$build/torch-$version/nvidia/cu13/lib
   if [[ ! -e $cuda/libcupti.so.13 ]]; then
     minor=$(sed -n "s/^$version *\([0-9.]*\) .*/\1/p" cmake/torch_versions.txt)
-    say "CUDA's runtime and CUPTI $minor"
+    say "downloading CUDA runtime and CUPTI $minor"
     unpack "$build/torch-$version" "nvidia-cuda-runtime==$minor.*" "nvidia-cuda-cupti==$minor.*"
   fi
   "${QEMU:-qemu-aarch64-static}" -L "$root" -E LD_LIBRARY_PATH="$root/usr/lib/aarch64-linux-gnu:$cuda" \

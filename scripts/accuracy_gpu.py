@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Predictions for a GPU beside measurements from one, as a page.
+"""Writes a page that compares predictions for a GPU with measurements.
 
-    accuracy_gpu.py BUILD --page build/accuracy-gpu.md                                 predictions alone
+    accuracy_gpu.py BUILD --page build/accuracy-gpu.md                                 predictions only
     accuracy_gpu.py BUILD --page build/accuracy-gpu.md --measurements measurements.json
 
-The file of measurements is what scripts/measure_gpu.py writes on a machine with a GPU. Predictions are what
-`shadowgraph profile --json` says of the same configurations. The first step gives the memory of a run, the second
-(--steady-state) the memory and the time of those that follow. Predictions are kept in BUILD/accuracy-gpu/ for as long
-as the tool stays the same, so that an interrupted run goes on.
+scripts/measure_gpu.py creates the measurements on a machine with a GPU. Predictions are the output of
+`shadowgraph profile --json` for the same configurations: memory from the first step, and memory and time of later steps
+from the second one (--steady-state). Predictions are cached in BUILD/accuracy-gpu/ until the tool changes, so that an
+interrupted run can continue.
 """
 
 import argparse
@@ -27,7 +27,7 @@ MIB = 2**20
 
 
 class InputError(Exception):
-    """The file of measurements, or what was asked of it, is no use."""
+    """Raised for an invalid file of measurements or invalid options."""
 
 
 def number(row, *path):
@@ -41,27 +41,27 @@ def number(row, *path):
 
 
 def read_measurements(path):
-    """The document, checked: every row is of a configuration that can be predicted and has all that the page shows."""
+    """Reads and validates a file of measurements: every row is complete and has a known configuration."""
     try:
         document = json.loads(path.read_text())
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}") from error
     except ValueError as error:
-        raise InputError(f"{path} is no JSON: {error}") from error
+        raise InputError(f"{path} is not valid JSON: {error}") from error
     if not isinstance(document, dict) or document.get("format") != measure_gpu.FORMAT:
         raise InputError(f"{path} was not written by scripts/measure_gpu.py: its 'format' is not "
                          f"'{measure_gpu.FORMAT}'")
     if document.get("version") != measure_gpu.VERSION:
-        raise InputError(f"{path} is of version {document.get('version')!r}; this script reads {measure_gpu.VERSION}")
+        raise InputError(f"{path} has version {document.get('version')!r}, expected {measure_gpu.VERSION}")
     machine, rows = document.get("machine"), document.get("rows")
     if not isinstance(machine, dict) or not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise InputError(f"{path}: 'machine' must be an object and 'rows' a list of objects")
     if machine.get("dry_run") or document.get("tiny"):
-        raise InputError(f"{path} is of a dry run: it has no memory of a GPU in it, or none of the usual sizes")
+        raise InputError(f"{path} is from a dry run and has no GPU measurements at the usual sizes; measure without it")
     if not isinstance(machine.get("device"), str):
-        raise InputError(f"{path}: 'machine' has no name of a device")
+        raise InputError(f"{path}: 'machine' has no 'device'")
     if not rows:
-        raise InputError(f"{path} has no rows: nothing was measured")
+        raise InputError(f"{path} has no rows")
     seen = set()
     for row in rows:
         try:
@@ -70,11 +70,11 @@ def read_measurements(path):
             raise InputError(f"{path}: a row has no {error}") from error
         label = " ".join(map(str, key))
         if name not in measure_gpu.MODELS or mode not in measure_gpu.MODES or dtype not in measure_gpu.DTYPES:
-            raise InputError(f"{path}: row {label}: no such model, mode or dtype")
+            raise InputError(f"{path}: row {label}: unknown model, mode or dtype")
         if type(size) is not int or type(sequence) is not int or size < 1 or sequence < 0:
-            raise InputError(f"{path}: row {label}: batch must be a number from 1, seq from 0")
+            raise InputError(f"{path}: row {label}: batch must be a positive integer, and seq a non-negative one")
         if key in seen:
-            raise InputError(f"{path}: row {label} is there twice")
+            raise InputError(f"{path}: duplicate row {label}")
         seen.add(key)
         if not row.get("out_of_memory"):
             for field in (("run", "active_bytes"), ("run", "reserved_bytes"), ("steady", "active_bytes"),
@@ -84,18 +84,18 @@ def read_measurements(path):
 
 
 def spec_for(device):
-    """The spec that a GPU's name as torch has it is of, by `reported_as` in its file; the one with most words."""
+    """Returns the device spec whose `reported_as` matches the GPU name reported by torch, with the most words."""
     has = set(re.findall("[a-z0-9]+", device.lower()))
     specs = {path.stem: json.loads(path.read_text()).get("reported_as", "").split() for path in DEVICES.glob("*.json")}
     fitting = [spec for spec, words in specs.items()
                if words and all((word.strip("-") in has) != word.startswith("-") for word in words)]
     if fitting:
         return max(fitting, key=lambda spec: len([word for word in specs[spec] if not word.startswith("-")]))
-    raise InputError(f"no spec is known for '{device}': name one of `shadowgraph list devices`, or a file, with --spec")
+    raise InputError(f"no spec for '{device}'; pass --spec with a name from `shadowgraph list devices` or a file")
 
 
-def of_python(spec, build):
-    """The device as a program in Python sees it, which issues calls more slowly than one in C++."""
+def spec_for_python(spec, build):
+    """Returns the spec with the host time of Python programs, which launch kernels more slowly than C++ programs."""
     if pathlib.Path(spec).suffix:
         return spec
     path = build / "accuracy-gpu" / f"{spec}.json"
@@ -105,16 +105,16 @@ def of_python(spec, build):
 
 
 class Predictor:
-    """What the tool says, kept in a file by the tool's contents and arguments."""
+    """Runs the tool and caches its output, keyed by the hash of the tool and the arguments."""
 
     def __init__(self, build, spec, allocator):
         self.tool = build / "bin" / "shadowgraph"
         if not self.tool.is_file():
-            raise InputError(f"there is no {self.tool}: make build")
-        self.options = ["--device", "cuda", "--spec", of_python(spec, build)]
+            raise InputError(f"{self.tool} does not exist; run make build")
+        self.options = ["--device", "cuda", "--spec", spec_for_python(spec, build)]
         self.options += ["--allocator", allocator] if allocator else []
         digest = hashlib.sha256()
-        # A spec may be a file, and what stands in it another day something else.
+        # The spec may be a file.
         for part in [self.tool, build / "libshadowgraph.so.0", pathlib.Path(self.options[3])]:
             if part.is_file():
                 digest.update(part.read_bytes())
@@ -141,7 +141,7 @@ class Predictor:
         return self.kept[key]
 
     def of(self, key):
-        """The figures of the page for a configuration."""
+        """Returns the predictions for a configuration."""
         name, size, sequence, mode, dtype = key
         arguments = [name, "--batch", str(size), *(["--seq", str(sequence)] if sequence else []), "--dtype", dtype]
         if mode == "infer":
@@ -182,25 +182,24 @@ def aims_in_words():
             f"{100 * AIMS['time']:.0f} % mean error")
 
 
-HEAD = """# Predicted against a GPU
+HEAD = """# Predictions for a GPU
 
-Written by `make accuracy-gpu` (scripts/accuracy_gpu.py): each built-in model at its usual size, inference, SGD and
-AdamW, in float32 and bfloat16. {which}
+Generated by `make accuracy-gpu` (scripts/accuracy_gpu.py): each built-in model at its usual size; inference, SGD and
+AdamW; float32 and bfloat16. {which}
 
-- **active**: most bytes that the caching allocator has given out in any step, MiB; with cuBLAS's workspace.
-- **steady**: the same of the steps after the first.
-- **reserved**: most bytes of its segments, MiB.
-- **ms**: of a step after the first, from issuing it to its end on the GPU.
-- **unknown**: calls of a step whose scratch inside kernels is unknown and in no figure
-  (docs/memory.md says why).
+- **active**: peak MiB allocated from the caching allocator in any step, including the cuBLAS workspace.
+- **steady**: the same for steps after the first.
+- **reserved**: peak MiB reserved by the caching allocator.
+- **ms**: time of a step after the first, from its launch to its end on the GPU.
+- **unknown**: calls per step whose temporary memory is unknown and not included (see docs/memory.md).
 """
 
 HOW = """## Measuring
-On a machine with a GPU; torch 2.0 or newer is all that the script needs:
+On a machine with a GPU, with torch 2.0 or newer:
 ```sh
 python measure_gpu.py -o measurements.json            # scripts/measure_gpu.py, copied there alone
 ```
-and here, with that file:
+Then, in this repository:
 ```sh
 make accuracy-gpu MEASUREMENTS=measurements.json
 ```
@@ -210,9 +209,9 @@ make accuracy-gpu MEASUREMENTS=measurements.json
 def page_of_predictions(keys, predictor):
     predicted = {key: predictor.of(key) for key in keys}
     title = next(iter(predicted.values()))["title"]
-    out = [HEAD.format(which=f"Figures of {title}."),
-           "**No GPU was to be had where this page was made.** What follows are predictions alone; nobody has measured",
-           "one of them. The aims that they will be held to, as errors of a prediction:", aims_in_words() + ".", "",
+    out = [HEAD.format(which=f"Device: {title}."),
+           "**This page contains predictions only**, without measurements. Aims for the errors:",
+           aims_in_words() + ".", "",
            "| model | mode | dtype | active | steady | reserved | unknown | ms |", "|---|---|---|---|---|---|---|---|"]
     for key, row in predicted.items():
         out.append(f"| {label_of(key)} | {mib(row['active'])} | {mib(row['steady'])} | {mib(row['reserved'])} | "
@@ -226,7 +225,7 @@ def verdict(errors):
 
 
 def machine_lines(machine, predicted):
-    """What was measured on, and where it is not what the predictions assume."""
+    """Returns lines about the machine, and where it differs from the assumptions of the predictions."""
     facts = [("driver", machine.get("driver")), ("torch", machine.get("torch")), ("CUDA", machine.get("cuda")),
              ("ROCm", machine.get("rocm")), ("cuDNN", machine.get("cudnn")), ("Python", machine.get("python")),
              ("host", machine.get("host")), ("allocator settings", machine.get("allocator_settings")),
@@ -239,9 +238,9 @@ def machine_lines(machine, predicted):
         lines += [f"Its compute capability is {capability[0]}.{capability[1]}, where PyTorch gives cuBLAS 8.1 MiB; the "
                   f"predictions assume {mib(assumed)} MiB (docs/memory.md).", ""]
     if machine.get("cublas_workspace_config"):
-        lines += ["CUBLAS_WORKSPACE_CONFIG was set; the predictions know nothing of it.", ""]
+        lines += ["CUBLAS_WORKSPACE_CONFIG was set, which the predictions ignore.", ""]
     if machine.get("allocator", "native") != "native":
-        lines += [f"The allocator was {machine['allocator']}, which is not modelled.", ""]
+        lines += [f"The allocator was {machine['allocator']}, for which there is no model.", ""]
     return lines
 
 
@@ -250,8 +249,8 @@ def page_of_both(document, predictor):
     rows = {measure_gpu.key_of(row): row for row in document["rows"]}
     predicted = {key: predictor.of(key) for key in rows}
     title = next(iter(predicted.values()))["title"]
-    out = [HEAD.format(which=f"Predictions with the figures of {title}."), *machine_lines(machine, predicted),
-           "Each figure is predicted, measured, and by how much the prediction is off. Aims:",
+    out = [HEAD.format(which=f"Device of the predictions: {title}."), *machine_lines(machine, predicted),
+           "Columns are predicted, measured, and the error of the prediction. Aims:",
            aims_in_words() + ".", "",
            "| model | mode | dtype | active | | | steady | | | reserved | | | unknown | ms | | | verdict |",
            "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|"]
@@ -276,22 +275,22 @@ def page_of_both(document, predictor):
         for name in worst:
             worst[name] = max(worst[name], off[name], key=abs)
         times.append(abs(off["seconds"]))
-        # A step of steady state is part of the run, and has the same aim.
-        said = verdict({"active": max(off["active"], off["steady"], key=abs), "reserved": off["reserved"],
+        # Steady-state steps have the same aim.
+        result = verdict({"active": max(off["active"], off["steady"], key=abs), "reserved": off["reserved"],
                         "time": off["seconds"]})
-        missed += said != "within"
+        missed += result != "within"
         cells = [f"{mib(expected[name])} | {mib(real[name])} | {percent(off[name])}"
                  for name in ("active", "steady", "reserved")]
         out.append(head + " | ".join(cells) + f" | {expected['unknown']} | {milliseconds(expected['seconds'])} | "
-                   f"{milliseconds(real['seconds'])} | {percent(off['seconds'])} | {said} |")
-    out += ["", "A verdict holds the row's own time against the aim for the mean.", ""]
+                   f"{milliseconds(real['seconds'])} | {percent(off['seconds'])} | {result} |")
+    out += ["", "Verdicts compare the time error of each row with the aim for the mean error.", ""]
     if times:
         mean = statistics.mean(times)
 
         def judged(name, error):
             return f"{'within' if abs(error) <= AIMS[name] else 'not within'} the aim of {100 * AIMS[name]:.0f} %"
 
-        out += [f"- {words}: the worst row is {percent(worst[name])} off, {judged(name, worst[name])}."
+        out += [f"- {words}: worst error {percent(worst[name])}, {judged(name, worst[name])}."
                 for name, words in [("active", "Active peak"), ("reserved", "Reserved")]]
         out += [f"- Step time: mean error {100 * mean:.1f} %, {judged('time', mean)}."]
     out += [f"- {len(rows) - missed} of {len(rows)} rows are within all aims.", ""]
@@ -301,10 +300,10 @@ def page_of_both(document, predictor):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("build", type=pathlib.Path)
-    parser.add_argument("--measurements", type=pathlib.Path, help="what measure_gpu.py wrote")
-    parser.add_argument("--spec", help="of `shadowgraph list devices`, or a file (default: by the GPU's name, or h100)")
+    parser.add_argument("--measurements", type=pathlib.Path, help="output of measure_gpu.py")
+    parser.add_argument("--spec", help="name from `shadowgraph list devices`, or a file (default: the GPU's, or h100)")
     parser.add_argument("--only", nargs="+", metavar="MODEL", choices=list(measure_gpu.MODELS))
-    parser.add_argument("--page", type=pathlib.Path, help="where to write the page (default: print it)")
+    parser.add_argument("--page", type=pathlib.Path, help="output file of the page (default: stdout)")
     options = parser.parse_args()
     try:
         document = read_measurements(options.measurements) if options.measurements else None
@@ -312,7 +311,7 @@ def main():
             if options.only:
                 document["rows"] = [row for row in document["rows"] if row["model"] in options.only]
                 if not document["rows"]:
-                    raise InputError(f"{options.measurements} has no rows of {', '.join(options.only)}")
+                    raise InputError(f"{options.measurements} has no rows for {', '.join(options.only)}")
             machine = document["machine"]
             predictor = Predictor(options.build, options.spec or spec_for(machine["device"]),
                                   machine.get("allocator_settings") or "")

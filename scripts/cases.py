@@ -1,14 +1,17 @@
-"""Proves on small trees that a check finds each mistake, and nothing else: what `--test` of the checks runs."""
+"""Self-test of the check scripts (`--test`): runs a check on small trees with and without mistakes."""
 
 import pathlib
 import tempfile
 
 
 def prove(check, bad, good, tree, found, mistakes=lambda number: number > 0):
-    """Prints what a check gets wrong, and returns whether there is anything.
+    """Runs the check on all cases. Prints wrong results and returns True if there are any.
 
-    check: its name, for the message. bad, good: {title: (file, text)}. tree(title, file, text): {path: text} of the
-    files to write. found(root, file): the findings there. mistakes(number): whether that many refuse a bad case.
+    check: name of the check.
+    bad, good: {title: (file, text)}.
+    tree(title, file, text): returns {path: text} of the files to write.
+    found(root, file): returns the findings in the tree.
+    mistakes(number): returns True if this number of findings is right for a bad case.
     """
     wrong = []
     for expected, cases in ((True, bad), (False, good)):
@@ -21,6 +24,6 @@ def prove(check, bad, good, tree, found, mistakes=lambda number: number > 0):
                 findings = list(found(root, name))
                 as_expected = mistakes(len(findings)) if expected else not findings
                 if not as_expected:
-                    wrong.append(f"{title}: {name} with {text!r} gives {findings}")
-    print("\n".join(wrong) or f"{check}: {len(bad)} bad cases refused, {len(good)} good ones accepted")
+                    wrong.append(f"{title}: {name} with {text!r} has findings {findings}")
+    print("\n".join(wrong) or f"{check}: {len(bad)} bad cases rejected, {len(good)} good cases accepted")
     return bool(wrong)

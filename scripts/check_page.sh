@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# The pages that `shadowgraph draw -o page.html` and `shadowgraph plan -o DIR` write: whether the committed bundle is what its sources give, its types, lint and unit
-# tests, and pages of models used in a real browser. Without npm or Chromium it says so, and leaves out what needs them.
+# Checks the HTML pages of `shadowgraph draw -o page.html` and `shadowgraph plan -o DIR`: that the committed bundle is
+# up to date; its types, lint and unit tests; and pages of models in a browser. Skips checks without npm or Chromium.
 #
-#   scripts/check_page.sh               all of it, with build/bin/shadowgraph
-#   scripts/check_page.sh --bundle      what needs no browser
-#   scripts/check_page.sh --pictures    also takes docs/pictures/report-*.png anew
-#   TOOL      the tool, if it is another
-#   CLICK_MS  milliseconds of work that a click may take (100); more on machines that do several things at once
+#   scripts/check_page.sh               runs all checks, with build/bin/shadowgraph
+#   scripts/check_page.sh --bundle      runs only checks without a browser
+#   scripts/check_page.sh --pictures    also updates docs/pictures/report-*.png
+#   TOOL      path of the tool
+#   CLICK_MS  time limit in milliseconds for handling a click (100); raise it on busy machines
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -24,17 +24,17 @@ done
 say() { echo "page: $*"; }
 
 if ! command -v npm >/dev/null; then
-  say "not checked, for there is no npm (scripts/setup.sh --test installs it)"
+  say "skipped: npm is missing (scripts/setup.sh --test installs it)"
   exit 0
 fi
 
-say "the bundle, types, lint, unit tests"
+say "checking bundle, types, lint and unit tests"
 (
   cd viz/page
   npm ci --no-audit --no-fund --loglevel=error --ignore-scripts
   npm run --silent build
   if ! git diff --exit-code --stat -- dist; then
-    echo "page: viz/page/dist is not what viz/page/src gives: run 'npm run build' there and commit dist/" >&2
+    echo "page: viz/page/dist is out of date; run 'npm run build' in viz/page and commit dist/" >&2
     exit 1
   fi
   npm run --silent types
@@ -45,15 +45,15 @@ if [[ -n $bundle_only ]]; then exit 0; fi
 
 chromium=${CHROMIUM:-$(command -v chromium || command -v chromium-browser || true)}
 if [[ -z $chromium ]]; then
-  say "not opened in a browser, for there is no chromium (scripts/setup.sh --test installs it)"
+  say "browser tests skipped: chromium is missing (scripts/setup.sh --test installs it)"
   exit 0
 fi
 if [[ ! -x $tool ]]; then
-  echo "page: $tool is not there: run 'make build', or name it with TOOL=" >&2
+  echo "page: $tool does not exist; run 'make build', or set TOOL" >&2
   exit 1
 fi
 
-say "pages of models in $chromium"
+say "testing pages of models in $chromium"
 rm -rf $pages
 mkdir -p $pages/graphs
 for model in resnet50 llama3_8b unet bert_base; do
@@ -72,7 +72,7 @@ mv $pages/plan/report.html $pages/plan.html
 python3 bench/million_nodes.py $pages/graphs/million.sg
 "$tool" draw $pages/graphs/million.sg -o $pages/million.html
 rm $pages/graphs/million.sg
-# Names that would leave their place if they could, one of them a megabyte long.
+# Names that require escaping, one of them a megabyte long.
 python3 - $pages/graphs/hostile.sg <<'PYTHON'
 import sys
 

@@ -3,8 +3,8 @@
 
     check_room.py BUILD JOBS ROOM
 
-Which program tests a folder is said in tests/CMakeLists.txt (shadowgraph_test_program). Of a program that tests several
-folders, the suites of this one run.
+tests/CMakeLists.txt assigns folders to test programs (shadowgraph_test_program). For a program that tests several
+folders, only the suites of this folder run.
 """
 
 import pathlib
@@ -15,7 +15,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PROGRAM = re.compile(r"^shadowgraph_test_program\((\w+) \d+ ([^)]+)\)", re.MULTILINE)
 SUITE = re.compile(r"^(?:TYPED_)?TEST(_F|_P)?\((\w+),", re.MULTILINE)
-# Folders that a script tests, from outside: targets, and what runs.
+# Folders tested by ctest: {folder: (targets, pattern of tests)}.
 BY_CTEST = {"cli": (["shadowgraph_tool"], "^tool$"), "python": (["shadowgraph_python"], "^python_")}
 
 
@@ -33,7 +33,7 @@ def filters_of(folder):
 def main():
     build, jobs, room = sys.argv[1], sys.argv[2], sys.argv[3].strip("/")
     if not (ROOT / room).is_dir():
-        sys.exit(f"there is no folder {room}")
+        sys.exit(f"folder {room} does not exist")
     by_folder = programs()
     inside = [folder for folder in by_folder if folder == room or folder.startswith(room + "/")]
     around = [folder for folder in by_folder if room.startswith(folder + "/")]
@@ -50,7 +50,7 @@ def main():
         targets, pattern = BY_CTEST[top]
         commands = [["ctest", "--test-dir", build, "--output-on-failure", "-j", jobs, "-R", pattern]]
     else:
-        sys.exit(f"no test program is of {room}; there are {', '.join([*by_folder, *BY_CTEST])}")
+        sys.exit(f"{room} has no test program; folders with one are {', '.join([*by_folder, *BY_CTEST])}")
     subprocess.run(["cmake", "--build", build, "-j", jobs, "--target", *targets], check=True)
     failed = [command for command in commands if subprocess.run(command, cwd=ROOT).returncode != 0]
     sys.exit(bool(failed))

@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""Builds and tests shadowgraph against another version of PyTorch, in an environment of its own.
+"""Builds and tests shadowgraph with another version of PyTorch in a separate virtual environment.
 
-    scripts/compatibility.py 2.15.0                      installs, builds, tests all
-    scripts/compatibility.py 2.15.0 --steps build,unit   some of the steps; figures of the others stay
-    scripts/compatibility.py 2.15.0 --lean               what needs no Python: a third of the disk and of the download
-    scripts/compatibility.py --second                    what CI does with the newest other version that it can install
-    scripts/compatibility.py --schemas OLD NEW           operators whose schema differs between two environments
-    scripts/compatibility.py --list                      the steps
+    scripts/compatibility.py 2.15.0                      installs, builds and runs all tests
+    scripts/compatibility.py 2.15.0 --steps build,unit   runs some steps; results of other steps are kept
+    scripts/compatibility.py 2.15.0 --lean               runs steps without Python: a third of the disk and download
+    scripts/compatibility.py --second                    runs the CI check with the newest other version available
+    scripts/compatibility.py --schemas OLD NEW           lists operator schemas that differ between two versions
+    scripts/compatibility.py --list                      lists the steps
 
-`make compatibility VERSION=2.15.0` is the first. Results are a row of docs/figures/19-compatibility.json. The build
-is in build-torch-VERSION, the environment in env/ below it; --env and --build name other folders. It has torch and
-torchvision of that version, and all else by a .pth file from .venv. On Linux the wheels on PyPI are CUDA builds, some
-5 GB installed. With --lean it has torch, and of what that requires CUDA's runtime and CUPTI alone, which libtorch_cpu
-links. The library, the tool and the tests in C++ need no more, and `import torch` needs all.
+`make compatibility VERSION=2.15.0` runs the first command. Results are a row of docs/figures/19-compatibility.json. The
+build folder is build-torch-VERSION (--build), and the environment is env/ in it (--env). It contains torch and
+torchvision of that version; other packages come from .venv by a .pth file. On Linux the wheels on PyPI are CUDA builds
+of about 5 GB. With --lean, only torch, the CUDA runtime and CUPTI are installed, which libtorch_cpu links. This
+suffices for the library, the tool and the C++ tests, but not for `import torch`.
 """
 
 import argparse
@@ -35,17 +35,17 @@ FIGURES = ROOT / "docs/figures/19-compatibility.json"
 UNIT = ("ir_tests", "core_tests", "deferred_tests", "kernels_tests", "profiler_tests", "sharding_tests",
         "parallel_tests")  # fmt: skip
 MODELS = ("resnet18", "resnet50", "vit_b_16", "bert_base", "gpt2", "llama3_8b", "unet", "lstm_lm")
-INSTALL_SECONDS = 240  # that CI waits for a version
+INSTALL_SECONDS = 240  # time limit of CI for the installation of a version
 COLUMNS = ["torch", "date", "unit tests", "pass tests", "replay tests", "OpInfo conformance", "package tests",
            "training steps like those of the default"]  # fmt: skip
 
 
 class CompatibilityError(Exception):
-    """A version cannot be had, or a step did not get to its end."""
+    """Raised when a version cannot be installed or a step fails."""
 
 
 class Build:
-    """A build folder and an environment of one version."""
+    """Build folder and virtual environment of one version."""
 
     def __init__(self, version, folder=None, environment=None, jobs=1, lean=False):
         self.version, self.jobs, self.lean = version, jobs, lean
@@ -54,40 +54,40 @@ class Build:
         self.python = self.environment / "bin/python"
 
     def run(self, *command, check=True, seconds=None, **environment):
-        """Runs a command whose output goes to the terminal."""
+        """Runs a command with output to the terminal."""
         print("+", *command, flush=True)
         try:
             done = subprocess.run([*map(str, command)], cwd=ROOT, env={**os.environ, **environment}, timeout=seconds)
         except subprocess.TimeoutExpired:
-            raise CompatibilityError(f"{command[0]} was not done after {seconds} s") from None
+            raise CompatibilityError(f"{command[0]} timed out after {seconds} s") from None
         if check and done.returncode:
-            raise CompatibilityError(f"{command[0]} ended with {done.returncode}")
+            raise CompatibilityError(f"{command[0]} failed with exit code {done.returncode}")
 
     def text_of(self, *command, shown=True, **environment):
-        """What a command prints and complains of, whatever it ends with; `shown` as it comes, for some take an hour."""
+        """Returns stdout and stderr of a command, ignoring its exit code. `shown`: also print it immediately."""
         print("+", *command, flush=True)
-        said = []
+        lines = []
         with subprocess.Popen([*map(str, command)], cwd=ROOT, env={**os.environ, **environment}, text=True,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as running:  # fmt: skip
             for line in running.stdout:
-                said.append(line)
+                lines.append(line)
                 if shown:
                     print(line, end="", flush=True)
-        return "".join(said)
+        return "".join(lines)
 
     def site_packages(self):
         (folder,) = self.environment.glob("lib/python3*/site-packages")
         return folder
 
     def installed(self):
-        """The version of torch in the environment; None if there is none."""
+        """Returns the version of torch in the environment, or None."""
         if not self.python.exists():
             return None
         found = [*self.site_packages().glob("torch-*.dist-info/RECORD")]
         return found[0].parent.name.removesuffix(".dist-info").partition("-")[2].split("+")[0] if found else None
 
     def lacks(self, *packages):
-        """Whether one of them is not in the environment: `--second` installs torch alone."""
+        """Returns True if a package is missing in the environment; `--second` only installs torch."""
         return any(not [*self.site_packages().glob(f"{name}-*.dist-info/RECORD")] for name in packages)
 
     def pip_install(self, *what, seconds=None):
@@ -95,7 +95,7 @@ class Build:
                  seconds=seconds)  # fmt: skip
 
     def install(self, *more, seconds=None):
-        without_dependencies = self.environment / "lean"  # a file that says so
+        without_dependencies = self.environment / "lean"  # marker file
         lean_before = without_dependencies.exists() and not self.lean
         if self.installed() != self.version or lean_before or (not self.lean and self.lacks(*more)):
             self.run(ROOT / ".venv/bin/python", "-m", "venv", self.environment)
@@ -106,12 +106,12 @@ class Build:
             else:
                 self.pip_install(f"torch=={self.version}", "numpy", *more, seconds=seconds)
                 without_dependencies.unlink(missing_ok=True)
-        # Each time: an environment may come from another checkout.
+        # Always updated, because the environment may be from another checkout.
         (checkout,) = ROOT.glob(".venv/lib/python3*/site-packages")
         (self.site_packages() / "zz_of_the_checkout.pth").write_text(f"{checkout}\n")
 
     def linked_by_libtorch_cpu(self):
-        """The parts of CUDA that the wheel's CPU side links, as the wheel requires them; none of a CPU build."""
+        """Returns the requirements for the CUDA libraries that libtorch_cpu links; none for a CPU build."""
         (metadata,) = self.site_packages().glob("torch-*.dist-info/METADATA")
         found = re.search(r"^Requires-Dist: cuda-toolkit\[.*\]==([0-9.]+)", metadata.read_text(), re.M)
         return [f"cuda-toolkit[cudart,cupti]=={found[1]}"] if found else []
@@ -126,11 +126,11 @@ class Build:
         self.run("cmake", "--build", self.folder, "-j", self.jobs, "--target", *targets, check=check)
 
     def of_package(self):
-        """What the environment's Python needs to find the package of this build."""
+        """Returns the environment variables to import the package of this build."""
         return {"PYTHONPATH": f"{self.folder / 'python'}:tests/package"}
 
 
-# ---- Steps: each gives its cell of the table ------------------------------------------------------------------------
+# ---- Steps: each returns its cell of the table ----------------------------------------------------------------------
 
 
 def install(build):
@@ -138,22 +138,22 @@ def install(build):
 
 
 def build_all(build):
-    build.configure("-DSHADOWGRAPH_BUILD_TESTS=ON")  # `--second` turns them off
+    build.configure("-DSHADOWGRAPH_BUILD_TESTS=ON")  # `--second` disables them
     of_python = () if build.lean else ("shadowgraph_python", "conformance")
     build.compile("shadowgraph", "shadowgraph_tool", *of_python, *UNIT, "passes_tests", "replay_tests")
 
 
 def google_tests(build, *programs):
-    """"1,234 of 1,240 pass", and prints which do not."""
+    """Returns "1,234 of 1,240" passed tests, and prints the failed ones."""
     passed = failed = 0
     for program in programs:
-        said = build.text_of(build.folder / "bin" / program, "--gtest_color=no", "--gtest_brief=1", OMP_NUM_THREADS="1",
-                             VIRTUAL_ENV=str(ROOT / ".venv"))  # where HiGHS is found # fmt: skip
-        found = re.search(r"\[  PASSED  \] (\d+) tests?", said)
+        output = build.text_of(build.folder / "bin" / program, "--gtest_color=no", "--gtest_brief=1",
+                               OMP_NUM_THREADS="1", VIRTUAL_ENV=str(ROOT / ".venv"))  # to find HiGHS # fmt: skip
+        found = re.search(r"\[  PASSED  \] (\d+) tests?", output)
         if found is None:
-            raise CompatibilityError(f"{program} did not get to its end: {said[-2000:]}")
+            raise CompatibilityError(f"{program} did not finish: {output[-2000:]}")
         passed += int(found[1])
-        names = sorted(set(re.findall(r"^\[  FAILED  \] (\S+\.\S+?),? ", said, re.M)))
+        names = sorted(set(re.findall(r"^\[  FAILED  \] (\S+\.\S+?),? ", output, re.M)))
         failed += len(names)
         print(*names, sep="\n")
     return f"{passed:,} of {passed + failed:,}"
@@ -175,28 +175,28 @@ def conformance(build):
     samples = build.folder / "fixtures/opinfo.pt"
     samples.parent.mkdir(exist_ok=True)
     build.run(build.python, "tests/conformance/export_samples.py", samples, **build.of_package())
-    said = build.text_of(build.folder / "bin/conformance", samples, "--allow", "tests/conformance/allow_list.txt",
+    output = build.text_of(build.folder / "bin/conformance", samples, "--allow", "tests/conformance/allow_list.txt",
                          "--jobs", build.jobs)  # fmt: skip
-    found = re.search(r"([\d,]+) samples?.*", said)
+    found = re.search(r"([\d,]+) samples?.*", output)
     if found is None:
-        raise CompatibilityError("conformance says no number of samples")
+        raise CompatibilityError("conformance printed no number of samples")
     return found[0].strip()
 
 
 def package(build):
     path = f"{build.folder / 'bin'}:{os.environ['PATH']}"
-    said = build.text_of(build.python, "-m", "pytest", "-v", "--tb=short", "-p", "no:cacheprovider", "tests/package",
+    output = build.text_of(build.python, "-m", "pytest", "-v", "--tb=short", "-p", "no:cacheprovider", "tests/package",
                          PATH=path, VIRTUAL_ENV=str(ROOT / ".venv"), HF_HUB_OFFLINE="1",
                          **build.of_package())  # fmt: skip
-    last = said.strip().splitlines()[-1]
+    last = output.strip().splitlines()[-1]
     passed, failed = (int((re.search(rf"(\d+) {word}", last) or [0, 0])[1]) for word in ("passed", "failed"))
     if passed == 0:
-        raise CompatibilityError(f"pytest ran no test: {last}")
+        raise CompatibilityError(f"no test of the package passed: {last}")
     return f"{passed:,} of {passed + failed:,}"
 
 
 def training_step(tool, model, device):
-    """The graph of a training step as text, without the line that says the version."""
+    """Returns the lines of the graph of a training step, without the version line."""
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "step.sg"
         command = [tool, "capture", model, "--mode", "train", "--device", device, "--optimizer", "adamw", "-o", path]
@@ -205,7 +205,7 @@ def training_step(tool, model, device):
 
 
 def graphs(build):
-    """How many models' training steps are those of the default build, to the line; prints how the others differ."""
+    """Compares captured training steps with those of the default build; prints differences."""
     same, notes = 0, []
     for model in MODELS:
         for device in ("cuda", "cpu"):
@@ -217,15 +217,14 @@ def graphs(build):
             differing = sum(a != b for a, b in zip(theirs, ours)) + abs(len(theirs) - len(ours))
             notes.append(f"{model} on {device}: {differing:,} of {len(theirs):,} lines")
             print(notes[-1])
-    said = f"{same} of {2 * len(MODELS)}"
-    return said + (f" ({'; '.join(notes)})" if notes else "")
+    return f"{same} of {2 * len(MODELS)}" + (f" ({'; '.join(notes)})" if notes else "")
 
 
 STEPS = {"install": (install, None), "build": (build_all, None), "unit": (unit, "unit tests"),
          "passes": (passes, "pass tests"), "replay": (replay, "replay tests"),
          "conformance": (conformance, "OpInfo conformance"), "package": (package, "package tests"),
          "graphs": (graphs, COLUMNS[-1])}  # fmt: skip
-NEED_PYTHON = ("conformance", "package")  # import torch
+NEED_PYTHON = ("conformance", "package")  # steps that import torch
 
 
 # ---- The table ------------------------------------------------------------------------------------------------------
@@ -244,7 +243,7 @@ def write_row(version, cells):
     write_figures.write(FIGURES, document)
 
 
-# ---- What CI does ---------------------------------------------------------------------------------------------------
+# ---- CI check ------------------------------------------------------------------------------------------------------
 
 ONE_CAPTURE = """
 import torch, shadowgraph as sg
@@ -255,9 +254,9 @@ print("captured a training step with torch", torch.__version__, "of", len(report
 
 
 def second(jobs, seconds):
-    """Configures, compiles and captures once with the newest other version that can be had.
+    """Configures, compiles and runs one capture with the newest other version that can be installed.
 
-    Compiles for as long as it may; what it then has not reached is said and is no failure.
+    Not finishing within the time limit is reported, but is not a failure.
     """
     for row in reversed(torch_versions.supported()):
         if row.default:
@@ -269,14 +268,14 @@ def second(jobs, seconds):
         except CompatibilityError as error:
             print(f"compatibility: torch {row.text} cannot be installed here: {error}")
     else:
-        print("compatibility: SKIPPED, the registry gives no second version of torch")
+        print("compatibility: SKIPPED, no other version of torch can be installed")
         return 0
     build.configure("-DSHADOWGRAPH_BUILD_TESTS=OFF")
     deadline = time.monotonic() + seconds
     command = ["cmake", "--build", build.folder, "-j", jobs, "--target"]
     for target in ("sg_core_libtorch", "shadowgraph_python"):
         print("+", *command, target, flush=True)
-        # A session of its own, so that the compilers end with it.
+        # A new session, so that the compilers can be terminated with it.
         compiling = subprocess.Popen([*map(str, command), target], cwd=ROOT, start_new_session=True)
         try:
             if compiling.wait(max(1, deadline - time.monotonic())):
@@ -285,8 +284,8 @@ def second(jobs, seconds):
         except subprocess.TimeoutExpired:
             os.killpg(compiling.pid, signal.SIGTERM)
             compiling.wait()
-            print(f"compatibility: {target} is not there after {seconds} s (COMPATIBILITY_SECONDS); what was compiled "
-                  f"compiles with torch {build.version}, and the next run goes on")  # fmt: skip
+            print(f"compatibility: {target} was not finished after {seconds} s (COMPATIBILITY_SECONDS); all compiled "
+                  f"files are compatible with torch {build.version}, and the next run continues")  # fmt: skip
             return 0
     build.run(build.python, "-c", ONE_CAPTURE, **build.of_package())
     return 0
@@ -331,18 +330,18 @@ def main():
     possible = [step for step in STEPS if not given.lean or step not in NEED_PYTHON]
     steps = given.steps.split(",") if given.steps else possible
     if given.version not in known:
-        parser.error(f"give a version of cmake/torch_versions.txt: {', '.join(known)}")
+        parser.error(f"VERSION must be one of cmake/torch_versions.txt: {', '.join(known)}")
     if unknown := [step for step in steps if step not in STEPS]:
-        parser.error(f"no step {', '.join(unknown)}; there are {', '.join(STEPS)}")
+        parser.error(f"unknown step {', '.join(unknown)}; expected {', '.join(STEPS)}")
     if impossible := [step for step in steps if step not in possible]:
-        parser.error(f"--lean installs a torch that Python cannot import, which {' and '.join(impossible)} must")
+        parser.error(f"{' and '.join(impossible)} must import torch, which --lean does not support")
     build = Build(given.version, given.build, given.env, given.jobs, given.lean)
     for step in steps:
         function, column = STEPS[step]
-        said = function(build)
+        result = function(build)
         if column:
-            print(f"=== {column}: {said}")
-            write_row(given.version, {column: said})
+            print(f"=== {column}: {result}")
+            write_row(given.version, {column: result})
     return 0
 
 

@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
-"""Draws the rooms of the tree, and which includes which, into docs/pictures/architecture.svg.
+"""Draws the C++ folders and the includes between them into docs/pictures/architecture.svg.
 
-    scripts/draw_architecture.py           draws it anew
-    scripts/draw_architecture.py --check   fails if the picture shows another tree than the one that is here
+    scripts/draw_architecture.py           draws the picture
+    scripts/draw_architecture.py --check   fails if the picture is out of date
 
-A room is a folder with C++ in it; the public headers of a layer are with the files on its top. An arrow leads down from
-a room to one that its files include. Where a room reaches another also by a longer way, the direct arrow is left out,
-so that the picture shows the layers. An arrow that leads up belongs to a circle, and is red.
+The public headers of a layer belong to its top-level folder. An arrow leads down from a folder to one that its files
+include. Arrows implied by longer paths are omitted (transitive reduction). Upward arrows are part of a cycle, and red.
 """
 
 import pathlib
@@ -19,7 +18,7 @@ from check_includes import INCLUDE, layer_of_public
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PICTURE = ROOT / "docs/pictures/architecture.svg"
 LAYERS = [*check_includes.LAYERS, "models", "cli"]
-MARGIN, BOX, ROW, GAP, LETTER = 16, 26, 58, 18, 7.3  # pixels: around, a box's height, rows' distance, boxes', a letter
+MARGIN, BOX, ROW, GAP, LETTER = 16, 26, 58, 18, 7.3  # margin, box height, row and box distance, letter width
 
 
 def rooms():
@@ -55,7 +54,7 @@ def includes(found):
 
 
 def reduced(edges):
-    """Without the arrows that a longer way stands for."""
+    """Returns the transitive reduction of the edges."""
     nexts = {}
     for a, b in edges:
         nexts.setdefault(a, set()).add(b)
@@ -75,7 +74,7 @@ def reduced(edges):
 
 
 def ranks(found, edges):
-    """The row of each room within its layer, 0 the lowest: above all that it includes there, but for circles."""
+    """Returns {folder: row within its layer}, 0 at the bottom. A folder is above those it includes, except cycles."""
     below = {room: [b for a, b in edges if a == room and a.split("/")[0] == b.split("/")[0]] for room in found}
     rank, open_rooms = {}, set()
 
@@ -88,7 +87,7 @@ def ranks(found, edges):
 
     for room in sorted(found):
         of(room)
-    for layer in LAYERS:  # public headers beside the highest rooms
+    for layer in LAYERS:  # public headers are in the top row
         if layer in found:
             rank[layer] = max([0, *(rank[room] for room in found if room.startswith(layer + "/"))])
     return rank
@@ -101,19 +100,19 @@ def label_of(room):
 
 
 def placed(found, edges):
-    """The rows of rooms from the lowest on, with their layer, and x and width of each room."""
+    """Returns (rows of folders with their layer, bottom first; {folder: x}; {folder: width}; total width)."""
     rank = ranks(found, edges)
     width = {room: round(LETTER * len(label_of(room))) + 22 for room in found}
     rows = []
     for layer in LAYERS:
         rooms = [room for room in found if room.split("/")[0] == layer]
         rows += [(layer, [room for room in rooms if rank[room] == row]) for row in sorted({rank[r] for r in rooms})]
-    # Public headers stand in a column of their own, since most rooms reach them.
+    # Public headers have a separate column, since most folders include them.
     column = max(width[layer] for layer in LAYERS if layer in found) + 3 * GAP
     extent = column + max(sum(width[room] + GAP for room in row if "/" in room) for _, row in rows)
     x = {layer: (column - 3 * GAP - width[layer]) // 2 for layer in LAYERS if layer in found}
     for _, row in rows:
-        # Each near the middle of what it includes.
+        # Place each near the center of the folders that it includes.
         def wanted(room):
             under = [x[b] + width[b] / 2 for a, b in edges if a == room and b in x and "/" in b]
             return (sum(under) / len(under) if under else extent / 2, room)
@@ -168,7 +167,7 @@ def main():
     drawn = picture()
     if "--check" in sys.argv[1:]:
         if not PICTURE.exists() or PICTURE.read_text() != drawn:
-            sys.exit("docs/pictures/architecture.svg shows another tree; scripts/draw_architecture.py draws it anew")
+            sys.exit("docs/pictures/architecture.svg is out of date; run scripts/draw_architecture.py")
         return
     PICTURE.write_text(drawn)
 

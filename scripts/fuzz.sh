@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Runs the fuzz targets of build-fuzz/, each for FUZZ_SECONDS (60), from the files that the repository has of each kind. A
-# finding fails and leaves its input in build-fuzz/crashes/. What was found to be interesting stays in
-# build-fuzz/corpus/ for the next run. FUZZ_ONLY="rules problem" runs these alone.
+# Runs each fuzz target in build-fuzz/ for FUZZ_SECONDS (60), with files of the repository as seeds. Fails on a finding,
+# and keeps its input in build-fuzz/crashes/. Keeps the corpus in build-fuzz/corpus/ for later runs.
+# FUZZ_ONLY="rules problem" selects targets.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 seconds=${FUZZ_SECONDS:-60}
 kinds=${FUZZ_ONLY:-text json exported profile figures problem rules}
 for kind in $kinds; do mkdir -p build-fuzz/{corpus,seeds}/"$kind"; done
 mkdir -p build-fuzz/crashes
-seeds() { # KIND FILE...: what of them is there
+seeds() { # KIND FILE...: copies the existing files
   local kind=$1 file
   shift
   [[ -d build-fuzz/seeds/$kind ]] || return 0
@@ -27,12 +27,12 @@ seeds figures profiler/time/devices/*.json profiler/communication/interconnects/
 seeds problem tests/golden/fuzz/problem/*.json
 seeds rules sharding/rules/*.txt
 
-# libtorch's own allocations at start are not ours to account for.
+# Leak detection is off because of allocations of libtorch at startup.
 export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
 failed=
 for kind in $kinds; do
   dictionary=(-dict=fuzz/graph.dict)
-  if [[ $kind != text && $kind != json ]]; then # the words of the seeds, keys in their quotes
+  if [[ $kind != text && $kind != json ]]; then # words of the seeds, and quoted keys
     cat build-fuzz/seeds/"$kind"/* | grep -oE '"?[A-Za-z_][A-Za-z0-9_.:]*"?' | sort -u | head -n 600 |
       sed -E 's/"/\\"/g; s/.*/"&"/' >build-fuzz/"$kind".dict
     dictionary=(-dict=build-fuzz/"$kind".dict)

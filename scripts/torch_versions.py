@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""The versions of PyTorch that this tree is for (cmake/torch_versions.txt), and which of them is the default.
+"""Supported versions of PyTorch (cmake/torch_versions.txt) and the default one.
 
-    scripts/torch_versions.py            lists them
-    scripts/torch_versions.py default    asks the registry which should be the default, and fails if it is another one
+    scripts/torch_versions.py            lists the versions
+    scripts/torch_versions.py default    fails unless the default is the best version on PyPI
 
-Also gives the wheel its requirement and version (pyproject.toml): the very torch that it is built for. A source
-distribution, for which none is installed, takes the whole range.
+Also sets version and requirements of the wheel (pyproject.toml): it requires exactly the torch that it was built for. A
+source distribution accepts the whole range.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ class Version:
 
 
 def supported():
-    """All versions, the oldest first."""
+    """Returns all versions, oldest first."""
     rows = [line.split() for line in FILE.read_text().splitlines() if line and not line.startswith("#")]
     return [Version(row[0], row[1], int(row[2]), row[3:] == ["default"]) for row in rows]
 
@@ -46,22 +46,22 @@ def default():
 
 
 def best_of(offered, rows):
-    """Returns the newest supported version of which `offered` has a CPU build, else the newest of them."""
+    """Returns the newest supported version with a CPU build in `offered`, else the newest one in `offered`."""
     rows = [row for row in reversed(rows) if {row.text, row.text + "+cpu"} & set(offered)]
     of_cpu = [row for row in rows if row.text + "+cpu" in offered]
     return (of_cpu or rows or [None])[0]
 
 
-def offered_by_the_registry():
+def registry_versions():
     done = subprocess.run([sys.executable, "-m", "pip", "index", "versions", "torch"], capture_output=True, text=True)
     found = re.search(r"Available versions: (.*)", done.stdout)
     if found is None:
-        raise SystemExit(f"torch_versions: pip says of no torch: {done.stderr.strip()}")
+        raise SystemExit(f"torch_versions: pip found no versions of torch: {done.stderr.strip()}")
     return found[1].split(", ")
 
 
 def requirement(installed):
-    """What a wheel built for torch `installed` needs; None for a source distribution."""
+    """Returns the torch requirement of a wheel built for `installed`, or of a source distribution if None."""
     if installed is None:
         first, last = supported()[0].minor, supported()[-1].minor
         major, minor = last.split(".")
@@ -70,14 +70,14 @@ def requirement(installed):
 
 
 def version_of_project(torch):
-    """As CMakeLists.txt has it; with `torch` as the local part, by which wheels for several torches differ."""
+    """Returns the version in CMakeLists.txt, with `torch` as local version if given."""
     found = re.search(r"project\(shadowgraph VERSION ([0-9.]+)", (FILE.parent.parent / "CMakeLists.txt").read_text())
     assert found is not None
     return found[1] + (f"+torch{torch}" if torch else "")
 
 
 class Provider:
-    """What pyproject.toml calls dynamic; scikit-build-core asks. scripts/make_wheel.sh says what its wheel is of."""
+    """Dynamic metadata of pyproject.toml for scikit-build-core. scripts/make_wheel.sh sets environment variables."""
 
     def __init__(self):
         self.state = "wheel"
@@ -94,14 +94,14 @@ class Provider:
         return {"version": version, "dependencies": [requirement(given)]}
 
     def dynamic_wheel(self, settings):
-        """The requirement of a source distribution is not that of the wheel made of it."""
+        """A wheel built from a source distribution has other requirements than it."""
         return {"dependencies": True}
 
 
 def main(arguments):
     if arguments == ["default"]:
-        best = best_of(offered_by_the_registry(), supported())
-        print(f"{best.text} should be the default, {default().text} is" if best else "the registry has none of them")
+        best = best_of(registry_versions(), supported())
+        print(f"best version: {best.text}; default: {default().text}" if best else "PyPI has no supported version")
         return 0 if best is not None and best.default else 1
     if arguments:
         print(__doc__, file=sys.stderr)

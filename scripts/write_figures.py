@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""Writes docs/figures.md from the measurements in docs/figures/*.json.
+"""Generates docs/figures.md from the measurements in docs/figures/*.json.
 
-    scripts/write_figures.py           writes the page anew
-    scripts/write_figures.py --check   fails if the page is not what the measurements give
+    scripts/write_figures.py           writes the page
+    scripts/write_figures.py --check   fails if the page is out of date
 
-A file is a section, in the order of file names:
+Each file is a section, in the order of file names:
 
-    {"title": ..., "about": what is measured and what it is compared with,
-     "measured": date, "machine": ..., "command": what measures it,
-     "reading": [sentences about the figures],
+    {"title": ..., "about": what is measured and the baseline,
+     "measured": date, "machine": ..., "command": command that measures,
+     "reading": [sentences about the results],
      "tables": [{"about": ..., "columns": [...], "rows": [[...], ...]}, ...]}
 
-A table may have its own "measured" and "command". With "data_only" the page names the file and shows no rows. To
-bring figures up to date, run the command, put the numbers into the file, and run this script.
+A table may override "measured" and "command". With "data_only" the page refers to the file instead of showing rows. To
+update a section, run the command, edit the file, and run this script.
 """
 
 import json
@@ -26,34 +26,34 @@ KEYS = {"title", "about", "measured", "machine", "command", "reading", "tables"}
 TABLE_KEYS = {"about", "columns", "rows", "measured", "command", "data_only"}
 HEAD = """# Figures
 `scripts/write_figures.py` writes this page from `docs/figures/`. Each section names the date, the machine and the
-command. An *aim* is what the project asks of itself on such a machine. Machines are shared and noisy, so only ratios
+command. An *aim* is the project's target on such a machine. Machines are shared and noisy, so only ratios
 carry over to another one. `make bench` runs all benchmarks; `bench/README.md` says what each measures. Where no
 machine is named, it is {machine}.
 """
-# The machine of most sections, which they do not repeat.
+# Default machine, which sections do not repeat.
 MACHINE = "two cores of a shared x86-64 virtual machine, libtorch 2.13.0 CPU build, g++ 12.2, Release, one thread"
 
 
 class FiguresError(Exception):
-    """A file of figures is not as the head of this script says."""
+    """Raised for a file that does not follow the format described at the top of this script."""
 
 
 def source_lines(part):
-    """When, where and how it was measured, in a line."""
+    """Returns the line with date, machine and command."""
     commands = ", ".join(f"`{command.strip()}`" for command in part.get("command", "").split(";") if command)
     machine = part.get("machine")
-    said = [part.get("measured"), f"on {machine}" if machine not in (None, MACHINE) else None,
+    facts = [part.get("measured"), f"on {machine}" if machine not in (None, MACHINE) else None,
             commands and f"by {commands}"]  # fmt: skip
-    return [f"- *Measured* {'; '.join(filter(None, said))}"] if any(said) else []
+    return [f"- *Measured* {'; '.join(filter(None, facts))}"] if any(facts) else []
 
 
 def table(path, part):
     if unknown := set(part) - TABLE_KEYS:
-        raise FiguresError(f"{path}: a table has no key {', '.join(sorted(unknown))}")
+        raise FiguresError(f"{path}: unknown keys in a table: {', '.join(sorted(unknown))}")
     columns, rows = part["columns"], part["rows"]
     for row in rows:
         if len(row) != len(columns):
-            raise FiguresError(f"{path}: a row has {len(row)} cells, not {len(columns)}: {row}")
+            raise FiguresError(f"{path}: row has {len(row)} cells, expected {len(columns)}: {row}")
     if part.get("data_only"):
         return [f"{part['about']}: {len(rows)} rows in `docs/figures/{path.name}`.", ""]
     lines = [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
@@ -65,7 +65,7 @@ def table(path, part):
 
 
 def write(path, document):
-    """Writes a file of figures, a row of a table or a sentence a line."""
+    """Writes a file of measurements, with one line per table row or sentence."""
     text = json.dumps(document, indent=2, ensure_ascii=False)
     path.write_text(re.sub(r'(?<!"reading": )\[\s*((?:"(?:[^"\\]|\\.)*",?\s*)+)\]',
                            lambda match: "[" + re.sub(r"\s*\n\s*", " ", match[1]).strip() + "]", text) + "\n")
@@ -75,7 +75,7 @@ def section(path):
     try:
         document = json.loads(path.read_text())
     except ValueError as error:
-        raise FiguresError(f"{path} is no JSON: {error}") from error
+        raise FiguresError(f"{path} is not valid JSON: {error}") from error
     if set(document) != KEYS:
         raise FiguresError(f"{path}: the keys must be {', '.join(sorted(KEYS))}")
     out = [f"## {document['title']}", document["about"], ""]
@@ -99,7 +99,7 @@ def main():
         sys.exit(f"write_figures.py: {error}")
     if "--check" in sys.argv[1:]:
         if not PAGE.exists() or PAGE.read_text() != text:
-            sys.exit("docs/figures.md is not what docs/figures/ gives; run scripts/write_figures.py")
+            sys.exit("docs/figures.md is out of date; run scripts/write_figures.py")
         return
     PAGE.write_text(text)
 

@@ -17,7 +17,7 @@ constexpr double kMostExact = 9007199254740992.0;  // 2^53
   throw ParseError(name + ":" + std::to_string(line) + ": " + why, line, 1);
 }
 
-// Splits text into records, each with the line that it begins on. A quoted field may hold line breaks.
+// Splits text into records with their first line number. Quoted fields may contain line breaks.
 class Records {
  public:
   Records(std::string_view text, const std::string& name) : text_(text), name_(name) {}
@@ -50,7 +50,7 @@ class Records {
     const int began = line_;
     ++at_;
     for (;; step()) {
-      if (at_ >= text_.size()) refuse_line(name_, began, "a quote does not end");
+      if (at_ >= text_.size()) refuse_line(name_, began, "a quoted field is not terminated");
       if (text_[at_] != '"') {
         result += text_[at_];
       } else if (at_ + 1 < text_.size() && text_[at_ + 1] == '"') {
@@ -62,7 +62,7 @@ class Records {
     }
     ++at_;
     if (at_ < text_.size() && text_[at_] != ',' && text_[at_] != '\n' && text_[at_] != '\r') {
-      refuse_line(name_, line_, "something stands behind a quote, where a comma should");
+      refuse_line(name_, line_, "expected ',' after a quoted field");
     }
     return result;
   }
@@ -82,28 +82,28 @@ CsvTable::CsvTable(std::string_view text, std::string name, const std::vector<st
   int line = 1;
   std::string names;
   for (const std::string_view one : known) names += (names.empty() ? "" : ", ") + std::string(one);
-  if (!records.next(columns_, line)) refuse_line(name_, 1, "is empty; its first line names the columns, of " + names);
+  if (!records.next(columns_, line))
+    refuse_line(name_, 1, "the file is empty; expected a header line with columns of " + names);
   for (size_t i = 0; i < columns_.size(); ++i) {
     const std::string& column = columns_[i];
     const std::string quoted = fmt::format("'{}'", terminal_text(column));
     if (std::ranges::find(known, column) == known.end()) {
-      refuse_line(name_, line, quoted + " is no column; the first line names those that are there, of " + names);
+      refuse_line(name_, line, "unknown column " + quoted + "; the columns are " + names);
     }
     if (std::find(columns_.begin(), columns_.begin() + static_cast<std::ptrdiff_t>(i), column) !=
         columns_.begin() + static_cast<std::ptrdiff_t>(i)) {
-      refuse_line(name_, line, "the column " + quoted + " stands there twice");
+      refuse_line(name_, line, "duplicate column " + quoted);
     }
   }
   CsvRow row;
   row.table_ = this;
   while (records.next(row.fields_, row.line_)) {
     if (row.fields_.size() != columns_.size()) {
-      row.fail("has " + std::to_string(row.fields_.size()) + " fields, and there are " +
-               std::to_string(columns_.size()) + " columns");
+      row.fail("expected " + std::to_string(columns_.size()) + " fields, got " + std::to_string(row.fields_.size()));
     }
     rows_.push_back(row);
   }
-  if (rows_.empty()) refuse_line(name_, line, "has no row under its columns");
+  if (rows_.empty()) refuse_line(name_, line, "the file has no rows after its header");
 }
 
 std::optional<size_t> CsvTable::place_of(std::string_view column) const {
@@ -127,7 +127,7 @@ double CsvRow::amount(std::string_view column) const {
   const std::string& field = text(column);
   const auto value = parse_number<double>(field);
   if (!value || !std::isfinite(*value) || *value <= 0) {
-    fail(std::string(column) + " is '" + terminal_text(field) + "', which is no number above 0");
+    fail(std::string(column) + " is '" + terminal_text(field) + "', expected a number > 0");
   }
   return *value;
 }
@@ -135,7 +135,7 @@ double CsvRow::amount(std::string_view column) const {
 int64_t CsvRow::count(std::string_view column) const {
   const double value = amount(column);
   if (value != std::floor(value) || value > kMostExact) {
-    fail(std::string(column) + " is '" + terminal_text(text(column)) + "', which is no whole number");
+    fail(std::string(column) + " is '" + terminal_text(text(column)) + "', expected an integer");
   }
   return static_cast<int64_t>(value);
 }

@@ -1,5 +1,5 @@
-// Writes lines of comma-separated values as RFC 4180 has them: fields with a comma, a quote or a line break are quoted.
-// What cannot be printed is escaped, as on a terminal.
+// CSV writer and reader (RFC 4180). Fields with a comma, a quote or a line break are quoted; non-printable characters
+// are escaped, as on a terminal.
 #pragma once
 
 #include <fmt/format.h>
@@ -16,7 +16,7 @@ namespace shadowgraph {
 
 class Csv {
  public:
-  explicit Csv(std::string_view names) : out_(std::string(names) + '\n') {}  // "node,op": words
+  explicit Csv(std::string_view names) : out_(std::string(names) + '\n') {}  // header "node,op"
   explicit Csv(const std::vector<std::string>& names) {
     for (const std::string& name : names) text(name);
     end();
@@ -50,18 +50,18 @@ class Csv {
   bool start_ = true;
 };
 
-// Reads comma-separated values as RFC 4180 has them, with one line of names first. Each field knows its line, so that
-// errors name the file, the line and the column. "gemm.csv:7: m is 'x', which is no whole number above 0"
+// Reads CSV with a header line. Rows store their line number for error messages with file, line and column:
+// "gemm.csv:7: m is 'x', expected a number > 0".
 
 class CsvRow {
  public:
-  // Empty if the file has no such column, or the row nothing in it.
+  // Returns "" if the file has no such column, or the field is empty.
   std::string_view text_or_empty(std::string_view column) const;
   const std::string& text(std::string_view column) const;
-  double amount(std::string_view column) const;  // a finite number above 0
-  int64_t count(std::string_view column) const;  // a whole number above 0
+  double amount(std::string_view column) const;  // a finite number > 0
+  int64_t count(std::string_view column) const;  // an integer > 0
   bool has(std::string_view column) const { return !text_or_empty(column).empty(); }
-  // Throws ParseError: file, line and `why`.
+  // Throws ParseError with file, line and `why`.
   [[noreturn]] void fail(const std::string& why) const;
 
  private:
@@ -73,7 +73,7 @@ class CsvRow {
 
 class CsvTable {
  public:
-  // Throws ParseError for a column that is not in `known`, rows with another number of fields, quotes that do not end.
+  // Throws ParseError for a column that is not in `known`, rows with a wrong number of fields, unterminated quotes.
   CsvTable(std::string_view text, std::string name, const std::vector<std::string_view>& known);
   CsvTable(const CsvTable&) = delete;
   CsvTable& operator=(const CsvTable&) = delete;

@@ -1,4 +1,4 @@
-// A text file that is compiled in: cmake/embed.cmake makes a function that gives those of a folder.
+// A text file embedded in the library: cmake/embed.cmake generates a function that returns the files of a folder.
 #pragma once
 
 #include <string_view>
@@ -6,7 +6,7 @@
 namespace shadowgraph {
 
 struct EmbeddedFile {
-  std::string_view name;  // "h100", of h100.json; others with their ending
+  std::string_view name;  // file name, without the extension .json: "h100"
   std::string_view text;
 };
 

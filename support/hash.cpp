@@ -12,8 +12,8 @@ namespace shadowgraph {
 namespace {
 
 struct Sha256Constants {
-  std::array<uint32_t, 8> start;   // fractional parts of square roots of the first primes
-  std::array<uint32_t, 64> round;  // and of cube roots
+  std::array<uint32_t, 8> start;   // fractional parts of the square roots of the first primes
+  std::array<uint32_t, 64> round;  // fractional parts of their cube roots
 };
 
 Sha256Constants make_constants() {

@@ -1,4 +1,4 @@
-// Compares doubles by their bits: NaN equals itself, and -0.0 is not 0.0.
+// Hashing: bitwise comparison, hash combination, a hash index, SHA-256.
 #pragma once
 
 #include <bit>
@@ -9,12 +9,10 @@
 #include <vector>
 
 namespace shadowgraph {
-
+// Compares doubles by bits: NaN equals itself, and -0.0 differs from 0.0.
 constexpr bool same_bits(double a, double b) { return std::bit_cast<uint64_t>(a) == std::bit_cast<uint64_t>(b); }
 
-// Items found again by 64-bit hashes of one's own.
-
-// One more number in a 64-bit hash: the finalizer of splitmix64, whose every bit depends on every bit.
+// Combines a 64-bit hash with a number, using the finalizer of splitmix64 (full avalanche).
 inline uint64_t mixed(uint64_t hash, uint64_t number) {
   uint64_t x = hash * 0x9E3779B97F4A7C15U + number + 0x9E3779B97F4A7C15U;
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9U;
@@ -22,13 +20,13 @@ inline uint64_t mixed(uint64_t hash, uint64_t number) {
   return x ^ (x >> 31);
 }
 
-// Items found again by their hash. One flat table: a lookup costs one cache miss, where a std::unordered_map of a
-// million nodes costs three.
+// An index of items by precomputed 64-bit hashes. A flat table: a lookup costs one cache miss, where a
+// std::unordered_map of a million nodes costs three.
 class HashIndex {
  public:
   explicit HashIndex(size_t expected) : slots_(std::bit_ceil(2 * expected + 16)) {}
 
-  // The item with this hash for which is_equal(item) holds; if there is none, `item`, which is then in the table.
+  // Returns the item with this hash for which is_equal(item) is true; if there is none, adds `item`.
   template <class F>
   uint32_t& find_or_add(uint64_t hash, uint32_t item, F&& is_equal) {
     if (2 * ++count_ > slots_.size()) grow();
@@ -64,9 +62,7 @@ class HashIndex {
   size_t count_ = 0;
 };
 
-// SHA-256 (FIPS 180-4), for digests of cached files.
-
-// Returns 64 hexadecimal digits.
+// Returns the SHA-256 digest (FIPS 180-4) as 64 hexadecimal digits.
 std::string sha256(std::string_view bytes);
 
 }  // namespace shadowgraph

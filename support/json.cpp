@@ -13,12 +13,12 @@ namespace {
   const std::string_view before = text.substr(0, std::min(at, text.size()));
   const auto line = static_cast<int>(std::count(before.begin(), before.end(), '\n')) + 1;
   const auto column = static_cast<int>(before.size() - (before.rfind('\n') + 1)) + 1;  // npos + 1 is 0
-  throw ParseError(std::string(name) + ":" + std::to_string(line) + ":" + std::to_string(column) +
-                       ": not JSON that can be read: " + why,
-                   line, column);
+  throw ParseError(
+      std::string(name) + ":" + std::to_string(line) + ":" + std::to_string(column) + ": invalid JSON: " + why, line,
+      column);
 }
 
-// Refuses text whose brackets nest too deeply, without a stack of any kind.
+// Rejects deeply nested text before it is parsed recursively.
 void check_depth(std::string_view text, std::string_view name) {
   int depth = 0;
   bool quoted = false;
@@ -37,19 +37,19 @@ void check_depth(std::string_view text, std::string_view name) {
   }
 }
 
-// Calls nlohmann's parser, and says in our words what it throws.
+// Calls nlohmann's parser and rewrites its error messages.
 template <class Parse>
 nlohmann::json parsed(std::string_view text, std::string_view name, const Parse& parse) {
   check_depth(text, name);
   try {
     return parse();
   } catch (const nlohmann::json::parse_error& error) {
-    // "[json.exception.parse_error.101] parse error at line 1, column 2: syntax error while ..." becomes what is wrong.
+    // Removes the prefix "[json.exception.parse_error.101] parse error at line 1, column 2: ".
     const std::string_view what = error.what();
     const size_t begin = what.find(": ");
     refuse_json(text, error.byte == 0 ? 0 : error.byte - 1, name,
                 std::string(begin == std::string_view::npos ? what : what.substr(begin + 2)));
-  } catch (const nlohmann::json::exception& error) {  // a number that no double holds
+  } catch (const nlohmann::json::exception& error) {  // a number out of the range of double
     const std::string_view what = error.what();       // "[json.exception.out_of_range.406] number overflow ..."
     refuse_json(text, 0, name, std::string(what.substr(what.find(']') + 2)));
   }
@@ -98,7 +98,7 @@ JsonPlace JsonPlace::inside(const nlohmann::json& value, std::string_view step) 
 }
 
 void JsonPlace::fail(const std::string& why) const {
-  throw ParseError(std::string(heading_) + ": " + (path_.empty() ? "the whole" : path_) + " " + why, 0, 0);
+  throw ParseError(std::string(heading_) + ": " + (path_.empty() ? "the document" : path_) + " " + why, 0, 0);
 }
 
 void JsonPlace::fail_type(const char* expected) const {
@@ -188,7 +188,7 @@ double JsonPlace::number() const {
 
 double JsonPlace::amount() const {
   const double value = number();
-  if (!std::isfinite(value) || value < 0) fail("is not a number of 0 or more");
+  if (!std::isfinite(value) || value < 0) fail("is not a finite number >= 0");
   return value;
 }
 

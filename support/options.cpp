@@ -14,29 +14,29 @@
 namespace shadowgraph {
 namespace {
 
-std::string range_of(const OptionTakes& takes, std::string_view least) {
+std::string range_of(const OptionDomain& takes) {
   if (takes.above) {
-    return fmt::format(" above {}{}", takes.least, takes.most < 9e18 ? fmt::format(" and at most {}", takes.most) : "");
+    return fmt::format(" > {}{}", takes.min, takes.max < 9e18 ? fmt::format(" and <= {}", takes.max) : "");
   }
-  if (takes.most < 9e18 && takes.most != std::numeric_limits<int32_t>::max()) {
-    return fmt::format(" from {} to {}", takes.least, takes.most);
+  if (takes.max < 9e18 && takes.max != std::numeric_limits<int32_t>::max()) {
+    return fmt::format(" from {} to {}", takes.min, takes.max);
   }
-  return std::isinf(takes.least) ? "" : fmt::format(" {} {}", least, takes.least);
+  return std::isinf(takes.min) ? "" : fmt::format(" >= {}", takes.min);
 }
 
-std::string one_of(const OptionTakes& takes) {
+std::string one_of(const OptionDomain& takes) {
   if (!takes.words.empty()) return fmt::format("one of {}", fmt::join(takes.words, ", "));
   switch (takes.kind) {
     case OptionKind::kText:
-      return "a text";
+      return "a string";
     case OptionKind::kFlag:
       return "true or false";
     case OptionKind::kWhole:
-      return "a whole number" + range_of(takes, "of at least");
+      return "an integer" + range_of(takes);
     case OptionKind::kNumber:
-      return "a number" + range_of(takes, "of at least");
+      return "a number" + range_of(takes);
     case OptionKind::kCount:
-      return "a number such as 8192, 8Ki (of 1,024) or 16M (of 1,000,000)";
+      return "a number such as 8192, 8Ki (8 x 1,024) or 16M (16 x 1,000,000)";
     case OptionKind::kBytes:
       return "a size such as 24GiB";
     case OptionKind::kSeconds:
@@ -45,17 +45,17 @@ std::string one_of(const OptionTakes& takes) {
   return "";
 }
 
-[[noreturn]] void refuse_value(const std::string& text, const OptionTakes& takes) {
+[[noreturn]] void refuse_value(const std::string& text, const OptionDomain& takes) {
   throw Error(fmt::format("'{}' is not {}", text, one_of(takes)));
 }
 
-bool within(double number, const OptionTakes& takes) {
-  return number >= takes.least && number <= takes.most && !(takes.above && number == takes.least);
+bool within(double number, const OptionDomain& takes) {
+  return number >= takes.min && number <= takes.max && !(takes.above && number == takes.min);
 }
 
 }  // namespace
 
-std::string OptionTakes::text() const {
+std::string OptionDomain::text() const {
   const std::string one = one_of(*this);
   return list ? "a list, each " + one : one;
 }
@@ -115,13 +115,13 @@ std::string Option::joined(const std::vector<std::string>& words) { return fmt::
 
 namespace internal {
 
-size_t choice_of(const std::string& text, const OptionTakes& takes) {
+size_t choice_of(const std::string& text, const OptionDomain& takes) {
   const auto found = std::ranges::find(takes.words, text);
   if (found == takes.words.end()) refuse_value(text, takes);
   return static_cast<size_t>(found - takes.words.begin());
 }
 
-int64_t whole_of(const std::string& text, const OptionTakes& takes) {
+int64_t whole_of(const std::string& text, const OptionDomain& takes) {
   std::optional<int64_t> number = parse_number<int64_t>(text);
   if (!number && takes.kind == OptionKind::kCount) number = parse_count(text);
   if (!number && takes.kind == OptionKind::kBytes) number = parse_bytes(text);
@@ -129,10 +129,10 @@ int64_t whole_of(const std::string& text, const OptionTakes& takes) {
   return *number;
 }
 
-double number_of(const std::string& text, const OptionTakes& takes) {
+double number_of(const std::string& text, const OptionDomain& takes) {
   std::optional<double> number;
   if (takes.kind == OptionKind::kSeconds) {
-    number = text == "0s" ? 0 : parse_duration(text);  // durations that people write are above 0
+    number = text == "0s" ? 0 : parse_duration(text);  // parse_duration accepts positive durations only
   } else if (takes.kind == OptionKind::kCount) {
     if (const auto count = parse_count(text)) number = static_cast<double>(*count);
   } else {
@@ -142,7 +142,7 @@ double number_of(const std::string& text, const OptionTakes& takes) {
   return *number;
 }
 
-bool flag_of(const std::string& text, const OptionTakes& takes) {
+bool flag_of(const std::string& text, const OptionDomain& takes) {
   if (text != "true" && text != "false") refuse_value(text, takes);
   return text == "true";
 }
@@ -151,11 +151,11 @@ std::string print_number(double number, OptionKind kind) {
   return fmt::format("{}{}", number, kind == OptionKind::kSeconds ? "s" : "");
 }
 
-void refuse_count(size_t given) { throw Error(fmt::format("it takes one value, not {}", given)); }
+void refuse_count(size_t given) { throw Error(fmt::format("expected one value, got {}", given)); }
 
 void refuse_option(std::string_view name, const std::vector<std::string>& names) {
-  if (names.empty()) throw Error(fmt::format("there is no option '{}', nor any other", name));
-  throw Error(fmt::format("there is no option '{}'; there are {}", name, fmt::join(names, ", ")));
+  if (names.empty()) throw Error(fmt::format("unknown option '{}'; there are no options", name));
+  throw Error(fmt::format("unknown option '{}'; expected one of {}", name, fmt::join(names, ", ")));
 }
 
 }  // namespace internal

@@ -1,4 +1,4 @@
-// Says where something stands in the source tree, for people who want to look: a registration, a row of a table.
+// Source locations relative to the root of the source tree, for registrations and rows of tables.
 //
 //     void add(std::string name, Rule rule, std::source_location place = std::source_location::current());
 //     struct Row { std::string_view name; const char* file = __builtin_FILE(); };
@@ -12,7 +12,7 @@
 
 namespace shadowgraph {
 
-// Returns a path of the compiler's from the root of the source tree on; one outside of the tree stays as it is.
+// Returns the path relative to the root of the source tree; paths outside of the tree are unchanged.
 inline std::string source_place(std::string_view file) {
   constexpr std::string_view kHere = "support/source_place.h";
   const std::string_view own = std::source_location::current().file_name();
@@ -21,7 +21,7 @@ inline std::string source_place(std::string_view file) {
   return std::string(file);
 }
 
-// Returns the same with the line; "" for a location that nobody gave.
+// Returns the path with line; "" for an empty location.
 inline std::string source_place(const std::source_location& place) {
   return place.line() == 0 ? std::string() : source_place(place.file_name()) + ":" + std::to_string(place.line());
 }

@@ -1,4 +1,4 @@
-// Seconds by the steady clock since it was made.
+// Measures seconds since construction, with the steady clock.
 #pragma once
 
 #include <chrono>

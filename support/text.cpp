@@ -17,7 +17,7 @@ bool Character::printable() const {
          (point & 0xfffeU) != 0xfffeU;
 }
 
-Character take_character(std::string_view& text) {
+Character pop_character(std::string_view& text) {
   const auto lead = static_cast<unsigned char>(text[0]);
   const size_t length = lead < 0x80 ? 1 : (lead >> 5) == 6 ? 2 : (lead >> 4) == 14 ? 3 : (lead >> 3) == 30 ? 4 : 0;
   Character taken{.bytes = text.substr(0, 1)};
@@ -29,7 +29,7 @@ Character take_character(std::string_view& text) {
       taken.valid = taken.valid && (next & 0xc0U) == 0x80U;
       taken.point = taken.point << 6 | (next & 0x3fU);
     }
-    // Overlong forms and surrogates are none.
+    // Overlong encodings and surrogates are invalid.
     static constexpr uint32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
     taken.valid = taken.valid && taken.point >= kLeast[length] && taken.point <= 0x10ffff &&
                   (taken.point < 0xd800 || taken.point >= 0xe000);
@@ -46,7 +46,7 @@ Character take_character(std::string_view& text) {
 std::string utf8_text(std::string_view text) {
   std::string out;
   while (!text.empty()) {
-    const Character c = take_character(text);
+    const Character c = pop_character(text);
     out += c.valid ? c.bytes : "?";
   }
   return out;
@@ -55,7 +55,7 @@ std::string utf8_text(std::string_view text) {
 std::string plain_text(std::string_view text) {
   std::string out;
   while (!text.empty()) {
-    const Character c = take_character(text);
+    const Character c = pop_character(text);
     out += !c.valid ? "?" : !c.printable() ? " " : c.bytes;
   }
   return out;
@@ -64,7 +64,7 @@ std::string plain_text(std::string_view text) {
 std::string xml_text(std::string_view text) {
   std::string out;
   while (!text.empty()) {
-    const Character c = take_character(text);
+    const Character c = pop_character(text);
     out += !c.valid          ? "?"
            : !c.printable()  ? " "
            : c.point == '&'  ? "&amp;"
@@ -85,7 +85,7 @@ std::string terminal_text(std::string_view text) {
     out.append(text.begin(), end);
     text.remove_prefix(static_cast<size_t>(end - text.begin()));
     if (text.empty()) break;
-    const Character c = take_character(text);
+    const Character c = pop_character(text);
     if (c.printable()) {
       out += c.bytes;
     } else if (!c.valid) {

@@ -1,5 +1,5 @@
-// Names come from programs and files, and may be any bytes. These functions make them fit for outputs: whole UTF-8,
-// without characters that steer a terminal, end a line or turn the order of what follows.
+// Text utilities. Names from programs and files may contain any bytes; these functions convert them to valid UTF-8
+// without control characters, line breaks and bidirectional formatting characters.
 #pragma once
 
 #include <algorithm>
@@ -15,31 +15,31 @@
 
 namespace shadowgraph {
 
-// One character at the front of a text.
+// The first character of a text.
 struct Character {
   std::string_view bytes;
   uint32_t point = 0;
-  bool valid = false;  // otherwise `bytes` is one byte that begins no UTF-8 character, and `point` 0
+  bool valid = false;  // if false, `bytes` is one byte of invalid UTF-8, and `point` is 0
 
-  // False for controls, line ends other than \n, marks of writing direction, and what XML cannot hold.
+  // Returns false for control characters, line separators, bidirectional formatting and characters not allowed in XML.
   bool printable() const;
 };
-// Takes it off. `text` must not be empty.
-Character take_character(std::string_view& text);
+// Removes and returns the first character. `text` must not be empty.
+Character pop_character(std::string_view& text);
 
-// Bytes that are no UTF-8 become '?'.
+// Replaces invalid UTF-8 by '?'.
 std::string utf8_text(std::string_view text);
-// On one line, as a comment in code has it: what cannot be printed, line ends among it, becomes a blank.
+// Converts to a single line, for comments in code: also replaces non-printable characters and line breaks by blanks.
 std::string plain_text(std::string_view text);
-// For HTML, SVG and labels of Graphviz that are like HTML: elements and attributes in double quotes. Bytes that are no
-// UTF-8 become '?', what cannot be printed a blank.
+// Escapes for HTML, SVG and HTML-like labels of Graphviz: elements and double-quoted attributes. Replaces invalid UTF-8
+// by '?' and non-printable characters by blanks.
 std::string xml_text(std::string_view text);
-// For a terminal: \n and \t stay, and what else cannot be printed becomes an escape. Within strings of JSON, "\u001b"
-// says the same as the character.
+// Escapes for terminals: preserves \n and \t and escapes other non-printable characters. Within JSON strings, "\u001b"
+// is equivalent to the character.
 std::string terminal_text(std::string_view text);
 
-// The number that the whole text is, as std::from_chars reads it: no blank before it, no '+'. A double may be "inf" or
-// "nan".
+// Parses the whole text as a number in the format of std::from_chars: without leading blanks or '+'. A double may be
+// "inf" or "nan".
 template <class T>
 std::optional<T> parse_number(std::string_view text) {
   T value{};
@@ -48,7 +48,7 @@ std::optional<T> parse_number(std::string_view text) {
   return error == std::errc() && stop == end ? std::optional(value) : std::nullopt;
 }
 
-// Numbers with one `separator` between two, and perhaps one behind the last. std::nullopt for other text.
+// Parses numbers separated by `separator`, optionally with a trailing one. Returns std::nullopt for invalid text.
 template <class T>
 std::optional<std::vector<T>> parse_numbers(std::string_view text, char separator) {
   std::vector<T> numbers;
@@ -62,7 +62,7 @@ std::optional<std::vector<T>> parse_numbers(std::string_view text, char separato
   return numbers;
 }
 
-// How many letters must be put in, left out or replaced to make one word of another (Levenshtein): for "did you mean".
+// Returns the Levenshtein distance, for suggestions ("did you mean").
 
 inline size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);

@@ -13,8 +13,8 @@
 
 namespace shadowgraph {
 
-// Calls each(0) to each(count - 1), on up to `threads` threads; 0: as many as the machine has. Throws what the call of the
-// least index threw; what is left is then not begun.
+// Calls each(0) to each(count - 1) on up to `threads` threads; 0: all cores. If calls throw, rethrows the exception of
+// the smallest index and does not start further calls.
 template <class Each>
 void for_each_parallel(size_t count, const Each& each, size_t threads = 0) {
   if (threads == 0) threads = std::max(1U, std::thread::hardware_concurrency());
@@ -42,8 +42,8 @@ void for_each_parallel(size_t count, const Each& each, size_t threads = 0) {
   if (failed) std::rethrow_exception(failed);
 }
 
-// std::condition_variable's wait(lock, condition), which is a function of its own in the library of GCC 12 and later.
-// Without it wheels are for systems with GCC 11's, too: RHEL 9 has it, and clusters have RHEL 9.
+// Same as std::condition_variable::wait(lock, condition), whose symbol requires the runtime library of GCC 12 or later.
+// Wheels also support that of GCC 11, which RHEL 9 has.
 
 template <class Condition>
 void wait_until(std::condition_variable& changed, std::unique_lock<std::mutex>& lock, Condition condition) {

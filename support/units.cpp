@@ -15,7 +15,7 @@ template <size_t N>
 std::string scaled(int64_t amount, double base, const std::array<const char*, N>& units) {
   double value = static_cast<double>(amount);
   size_t unit = 0;
-  // 999.995 would print as 1000.00.
+  // 999.995 would be printed as 1000.00.
   while ((value >= base - 0.005 || value <= -(base - 0.005)) && unit + 1 < N) {
     value /= base;
     ++unit;
@@ -24,7 +24,7 @@ std::string scaled(int64_t amount, double base, const std::array<const char*, N>
   return fmt::format("{:.2f}{}", value, units[unit]);
 }
 
-// A number above 0 and what stands behind it, in capitals. std::nullopt: there is no such number.
+// Returns a positive number and the unit after it in upper case, or std::nullopt.
 std::optional<std::pair<double, std::string>> split_quantity(std::string_view text) {
   double number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -35,7 +35,7 @@ std::optional<std::pair<double, std::string>> split_quantity(std::string_view te
   return std::pair{number, unit};
 }
 
-// Of a unit without its B: "", "K", "KI" up to "T", "TI"; billions of parameters and tokens are "B" as well as "G".
+// Returns the factor of a unit without its B: "", "K", "KI" up to "T", "TI".
 std::optional<double> scale_of(std::string_view unit, std::string_view letters) {
   if (unit.empty()) return 1;
   const size_t power = letters.find(unit.front());

@@ -1,4 +1,4 @@
-// Reads values of nodes from a file: JSON or CSV, keyed by node.
+// Reads node values from a JSON or CSV file.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -20,7 +20,7 @@ using nlohmann::json;
 
 struct GivenValue {
   std::string key;    // "n12", "12", "%7"
-  std::string value;  // as it is written
+  std::string value;  // as written in the file
   std::string where;  // "line 3"
 };
 struct GivenValues {
@@ -40,13 +40,13 @@ GivenValues read_json(const std::string& text, const std::string& name) {
     if (const auto unit = place.find("unit")) given.unit = unit->text();
   }
   for (const auto& [key, value] : (wrapped ? *nodes : place).members()) {
-    if (!value.json().is_number() && !value.is_text()) value.fail("is neither a number nor a word");
+    if (!value.json().is_number() && !value.is_text()) value.fail("must be a number or a string");
     given.values.push_back({key, value.is_text() ? value.text() : json_text(value.json()), "key"});
   }
   return given;
 }
 
-// Takes the line at the front of `text` and returns its fields; quoted ones may hold commas, quotes and line ends.
+// Removes the first line of `text` and returns its fields; quoted fields may contain commas, quotes and newlines.
 std::vector<std::string> take_csv_line(std::string_view& text, size_t& line) {
   std::vector<std::string> fields(1);
   bool quoted = false;
@@ -84,13 +84,13 @@ std::optional<std::string> unit_by_column(const std::string& column) {
 GivenValues read_csv(std::string_view text, const std::string& name, const std::string& column) {
   size_t line = 1;
   const std::vector<std::string> head = take_csv_line(text, line);
-  if (head.size() < 2) throw Error(name + ": line 1: a table of values by node has two columns or more");
+  if (head.size() < 2) throw Error(name + ": line 1: a table of values by node needs at least two columns");
   const auto node = static_cast<size_t>(std::find(head.begin(), head.end(), "node") - head.begin()) % head.size();
   size_t from = node == 0 ? 1 : 0;
   if (!column.empty()) {
     const auto found = std::find(head.begin(), head.end(), column);
     if (found == head.end()) {
-      throw Error(fmt::format("{}: no column '{}'; there are {}", name, column, fmt::join(head, ", ")));
+      throw Error(fmt::format("{}: no column '{}'; choose one of {}", name, column, fmt::join(head, ", ")));
     }
     from = static_cast<size_t>(found - head.begin());
   }
@@ -100,9 +100,9 @@ GivenValues read_csv(std::string_view text, const std::string& name, const std::
     std::vector<std::string> fields = take_csv_line(text, line);
     if (fields.size() == 1 && fields[0].empty()) continue;
     if (fields.size() != head.size()) {
-      throw Error(fmt::format("{}: line {}: {} fields, where line 1 has {}", name, at, fields.size(), head.size()));
+      throw Error(fmt::format("{}: line {} has {} fields, but line 1 has {}", name, at, fields.size(), head.size()));
     }
-    // A node without a value is not coloured.
+    // Nodes without a value are not colored.
     if (!fields[from].empty()) given.values.push_back({fields[node], fields[from], fmt::format("line {}", at)});
   }
   return given;
@@ -110,10 +110,10 @@ GivenValues read_csv(std::string_view text, const std::string& name, const std::
 
 NodeColors::Unit unit_of(const std::string& text, const std::string& name) {
   if (const auto unit = find_named<NodeColors::Unit>(text)) return *unit;
-  throw Error(fmt::format("{}: no unit '{}'; there are flops, bytes, seconds and none", name, text));
+  throw Error(fmt::format("{}: unknown unit '{}'; choose one of flops, bytes, seconds, none", name, text));
 }
 
-// Finds a node by "n12", by "12" as tables have it, or by its value "%7". Invalid if there is none.
+// Finds a node by "n12", by "12" as in tables, or by its value "%7". Invalid if there is none.
 NodeId node_of(const Graph& graph, const Numbering& numbering, std::string_view key) {
   const bool value = key.starts_with('%');
   if (value || key.starts_with('n')) key.remove_prefix(1);
@@ -123,7 +123,7 @@ NodeId node_of(const Graph& graph, const Numbering& numbering, std::string_view 
   return *number < numbering.nodes().size() ? numbering.nodes()[*number] : NodeId();
 }
 
-// Finds the column in "FILE.csv:COLUMN".
+// Returns the position of the column name in "FILE.csv:COLUMN".
 size_t column_start(std::string_view name) {
   const size_t at = name.rfind(".csv:");
   return at == std::string_view::npos ? name.size() : at + 4;
@@ -145,7 +145,7 @@ NodeColors node_colors_of_text(const Graph& graph, const std::string& text, cons
   if (numbers != 0 && numbers != given.values.size()) {
     const auto word = std::find_if(given.values.begin(), given.values.end(),
                                    [](const GivenValue& value) { return !parse_number<double>(value.value); });
-    throw Error(fmt::format("{}: {}: '{}' of {} is not a number, and others are: values are all numbers or all words",
+    throw Error(fmt::format("{}: {}: '{}' of {} is not a number, but others are; give only numbers or only strings",
                             name, word->where, word->value, word->key));
   }
   KindNumbers kinds(colors);
@@ -154,11 +154,11 @@ NodeColors node_colors_of_text(const Graph& graph, const std::string& text, cons
   for (const GivenValue& value : given.values) {
     const NodeId node = node_of(graph, numbering, value.key);
     if (!node.valid()) {
-      throw Error(fmt::format("{}: {}: no node '{}'; nodes are n0 to n{}, or %7 for what makes a value", name,
+      throw Error(fmt::format("{}: {}: no node '{}'; give n0 to n{}, or a value such as %7 for its producer", name,
                               value.where, value.key, std::max<int64_t>(int64_t{graph.node_count()} - 1, 0)));
     }
     if (!seen.insert(node.index).second) {
-      throw Error(fmt::format("{}: {}: node '{}' comes twice", name, value.where, value.key));
+      throw Error(fmt::format("{}: {}: node '{}' occurs twice", name, value.where, value.key));
     }
     if (numbers == 0) {
       kinds.set(node, value.value);
@@ -167,7 +167,7 @@ NodeColors node_colors_of_text(const Graph& graph, const std::string& text, cons
     const double amount = *parse_number<double>(value.value);
     if (!std::isfinite(amount) || amount < 0) {
       throw Error(
-          fmt::format("{}: {}: {} of {} is not an amount, 0 or more", name, value.where, value.value, value.key));
+          fmt::format("{}: {}: {} of {} must be a non-negative number", name, value.where, value.value, value.key));
     }
     colors.amounts[node] = amount;
   }

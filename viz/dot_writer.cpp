@@ -12,10 +12,10 @@
 namespace shadowgraph {
 namespace {
 
-constexpr size_t kManyBoxes = 600;  // beyond so many, layout gives up some beauty for time
+constexpr size_t kManyBoxes = 600;  // above this, layout quality is traded for speed
 
-// Pads a title with spaces. Viewers without the font that Graphviz measures with take a wider one (DejaVu Sans by a
-// sixth). The title would then stand out of its box, unless it was measured with as many spaces after it.
+// Pads a title with spaces. Viewers without Graphviz's font substitute a wider one (DejaVu Sans by a sixth); without
+// padding, the title would overflow its box.
 std::string padded(std::string_view title) {
   std::string text(title);
   text.append(title.size() * 2 / 5, ' ');
@@ -38,12 +38,12 @@ std::string edge_look(ViewEdgeKind kind) {
 struct MarkStyle {
   ViewMark mark;
   std::string_view color;
-  std::string_view style;  // beside "filled"
+  std::string_view style;  // in addition to "filled"
   std::string_view label;
 };
-// These are Okabe and Ito's hues, which the colour-blind tell apart; removed is dashed as well.
+// Okabe and Ito's color-blind safe hues; removed is also dashed.
 constexpr MarkStyle kMarkStyles[] = {
-    {ViewMark::kNamed, "#0072b2", "bold", "asked for"},
+    {ViewMark::kNamed, "#0072b2", "bold", "selected"},
     {ViewMark::kAdded, "#009e73", "bold", "added"},
     {ViewMark::kRemoved, "#d55e00", "dashed", "removed"},
     {ViewMark::kChanged, "#b07800", "bold", "changed"},
@@ -91,7 +91,7 @@ class Writer {
     out_ += '\n';
   }
 
-  // Clusters nest as modules do, at most 64 deep.
+  // Clusters are nested like modules, at most 64 deep.
   void contents(uint32_t c, int indent) {
     for (uint32_t b : boxes_[c]) box(model_.boxes[b], indent);
     for (uint32_t child : children_[c]) {
@@ -133,7 +133,7 @@ class Writer {
   }
 
   void write_edge(const ViewEdge& edge) {
-    // One pixel wide up to a megabyte, then thicker with the logarithm of the bytes.
+    // One pixel wide up to a megabyte, then growing with the logarithm of the bytes.
     const int width =
         std::max(0, static_cast<int>(std::bit_width(static_cast<uint64_t>(std::max<int64_t>(edge.bytes, 1)))) - 20);
     if (model_.boxes[edge.from].omitted || model_.boxes[edge.to].omitted) {
@@ -144,15 +144,15 @@ class Writer {
     if (edge.to_next_copy && !edge.removed) look = ", style=dashed, constraint=false";
     if (!edge.note.empty() && !edge.removed) look = ", color=\"#c0392b\", fontcolor=\"#c0392b\"";
     const std::string& label = edge.note.empty() ? edge.label : edge.note;
-    // Spaces keep the label off the line where the viewer's font is wider than the one measured with.
+    // Spaces keep the label off the line if the viewer's font is wider than Graphviz's.
     line(1, "{} -> {} [label=\"  {}  \", tooltip=\"{}\", labeltooltip=\"{}\", penwidth={:.1f}{}];",
          model_.boxes[edge.from].id, model_.boxes[edge.to].id, escape_dot(label, " "), escape_dot(edge.tooltip),
          escape_dot(edge.tooltip), 1.0 + 0.2 * width, look);
   }
 
-  // Holds boxes without edges in their place. Dot puts such a box on the first row, and the clusters around it grow up
-  // to there. A batch norm's counter (`add_` to a buffer) would stretch every module over the whole picture. An
-  // invisible edge holds it beside the next box of its module, in program order, or else the one before.
+  // Keeps boxes without edges near their module. Dot puts such a box in the first row, and the clusters around it extend
+  // to there: a batch norm's counter (`add_` to a buffer) would stretch every module over the whole picture. An
+  // invisible edge ties it to the next box of its module in program order, or else to the previous one.
   void hold_loose_boxes() {
     std::vector<bool> held(model_.boxes.size());
     for (const ViewEdge& edge : model_.edges) {
@@ -181,7 +181,7 @@ class Writer {
     line(2, "<TABLE BORDER=\"0\" CELLBORDER=\"0\" CELLSPACING=\"2\" CELLPADDING=\"2\">");
     line(2, "<TR><TD ALIGN=\"LEFT\"><B>{}</B></TD></TR>", xml_text(model_.title.empty() ? "graph" : model_.title));
     if (!model_.legend_title.empty()) {
-      line(2, "<TR><TD ALIGN=\"LEFT\">colour: {}</TD></TR>", xml_text(model_.legend_title));
+      line(2, "<TR><TD ALIGN=\"LEFT\">color: {}</TD></TR>", xml_text(model_.legend_title));
       for (const LegendEntry& entry : model_.legend) legend_row(entry);
     } else {
       for (const CategoryStyle& style : category_styles()) {
@@ -197,16 +197,16 @@ class Writer {
     }
     const bool left_out =
         std::any_of(model_.boxes.begin(), model_.boxes.end(), [](const auto& b) { return b.omitted; });
-    if (left_out) line(2, "<TR><TD ALIGN=\"LEFT\">grey, dashed: left out</TD></TR>");
+    if (left_out) line(2, "<TR><TD ALIGN=\"LEFT\">gray, dashed: omitted</TD></TR>");
     const bool copies =
         std::any_of(model_.edges.begin(), model_.edges.end(), [](const auto& e) { return e.to_next_copy; });
-    if (copies) line(2, "<TR><TD ALIGN=\"LEFT\">dashed: into the next copy</TD></TR>");
+    if (copies) line(2, "<TR><TD ALIGN=\"LEFT\">dashed: to the next copy</TD></TR>");
     const auto any = [&](ViewEdgeKind kind) {
       return std::any_of(model_.edges.begin(), model_.edges.end(),
                          [&](const auto& e) { return e.kind == kind && !e.removed && !e.to_next_copy; });
     };
     if (any(ViewEdgeKind::kAlias)) {
-      line(2, "<TR><TD ALIGN=\"LEFT\"><FONT COLOR=\"#0072b2\">blue, dashed: the same storage</FONT></TD></TR>");
+      line(2, "<TR><TD ALIGN=\"LEFT\"><FONT COLOR=\"#0072b2\">blue, dashed: alias (same storage)</FONT></TD></TR>");
     }
     if (any(ViewEdgeKind::kMutation)) {
       line(2, "<TR><TD ALIGN=\"LEFT\"><FONT COLOR=\"#d55e00\">orange, dotted: written in place</FONT></TD></TR>");
@@ -233,7 +233,7 @@ class Writer {
 std::string escape_dot(std::string_view text, std::string_view line_end) {
   std::string out;
   while (!text.empty()) {
-    const Character c = take_character(text);
+    const Character c = pop_character(text);
     if (c.point == '\n') {
       out += line_end;
     } else if (!c.printable()) {

@@ -16,15 +16,15 @@
 namespace shadowgraph {
 namespace {
 
-constexpr uint32_t kMostNodesOfAllPhases = 300;
-constexpr uint32_t kDeepestModule = 64;  // what is deeper belongs to the last level
+constexpr uint32_t kMaxNodesOfAllPhases = 300;
+constexpr uint32_t kDeepestModule = 64;  // deeper modules are merged into the last level
 
-// Returns which phases to show.
+// Returns, for each phase, whether it is shown.
 std::vector<uint8_t> shown_phases(const Graph& graph, const ViewOptions& options) {
   std::vector<uint8_t> shown(graph.phase_count(), 0);
   if (options.phases.empty()) {
     const bool part = !options.around.empty() || options.path.has_value();
-    const bool all = part || graph.node_count() <= kMostNodesOfAllPhases;
+    const bool all = part || graph.node_count() <= kMaxNodesOfAllPhases;
     bool forward = false;
     for (NodeId node : graph.nodes()) {
       forward = forward || (graph.node(node).phase == Graph::kForward &&
@@ -42,7 +42,7 @@ std::vector<uint8_t> shown_phases(const Graph& graph, const ViewOptions& options
       shown[i] = 1;
       known = true;
     }
-    if (!known) throw Error("the graph has no phase '" + name + "'; it has " + names);
+    if (!known) throw Error("the graph has no phase '" + name + "'; choose from " + names);
   }
   return shown;
 }
@@ -93,7 +93,7 @@ class Selector {
     return options_.show_views || !is_view(target);
   }
 
-  // Lets a view show what its first tensor shows. Only views do: anything else makes a value of its own.
+  // Maps a node that is not drawn to its first operand. Only for views: other nodes compute new values.
   void pass_through(NodeId node) {
     if (is_placeholder(graph_.node(node).target) || !is_view(graph_.node(node).target)) return;
     ValueId source;
@@ -111,7 +111,7 @@ class Selector {
   std::vector<uint8_t> shown_;
 };
 
-// Puts every drawn node into the cluster of its module call.
+// Assigns every drawn node to the cluster of its module call.
 class Clusters {
  public:
   Clusters(const Graph& graph, DrawnGraph& drawn) : graph_(graph), drawn_(drawn) {
@@ -155,7 +155,7 @@ class Clusters {
 
   uint32_t cluster_of(PhaseId phase, RegionId region) {
     auto& known = by_region_[phase.index];
-    // These are the module regions from here up to one that has a cluster.
+    // The module regions from here up to one that has a cluster.
     std::vector<RegionId> pending;
     uint32_t cluster = of_phase(phase);
     std::string path;
@@ -181,12 +181,12 @@ class Clusters {
     return cluster;
   }
 
-  // Returns the cluster of a module called `name` inside the module `path`, whose cluster is `at`.
+  // Returns the cluster of a module called `name` inside the module `path`, which has cluster `at`.
   uint32_t enter(uint32_t at, const std::string& path, const std::string& name, const Region& module) {
     const bool below = !path.empty() && name.size() > path.size() && name.starts_with(path) && name[path.size()] == '.';
     std::string rest = path.empty() || !below ? name : name.substr(path.size() + 1);
     if (rest.empty() || name == path) return at;
-    // Containers on the way have clusters, too, though no region names them.
+    // Containers in between have clusters too, although they have no regions.
     for (size_t dot = rest.find('.'); dot != std::string::npos && drawn_.clusters[at].depth + 1 < kDeepestModule;
          dot = rest.find('.')) {
       const auto [entry, added] = containers_.try_emplace({at, rest.substr(0, dot)}, 0);
@@ -208,12 +208,12 @@ class Clusters {
   std::map<std::pair<uint32_t, std::string>, uint32_t> containers_;
 };
 
-// Finds equal layers: sibling modules, numbered or called repeatedly, that do the same. What is the same,
-// ir/analysis/structural_hash.h says, which summaries and find-repeats go by, too.
+// Finds repeated layers: sibling modules, numbered or called repeatedly, that are identical by
+// ir/analysis/structural_hash.h, which summaries and find-repeats use too.
 //
-// A module's block is its drawn nodes. They must lie in equal places below the module; an operand that is a view that
-// is not drawn counts as what it shows. Each node is hashed once for every numbered module around it, so the work is
-// linear in nodes times nesting.
+// A module's block is its drawn nodes, at the same relative module paths; an operand that is a view without a box
+// counts as its source. Each node is hashed once for every numbered module around it, so the work is linear in nodes
+// times nesting.
 class Folder {
  public:
   Folder(const Graph& graph, const IdMap<NodeId, uint32_t>& labels, DrawnGraph& drawn)
@@ -229,7 +229,7 @@ class Folder {
         names.push_back({cluster.name, cluster.class_name, cluster.call});
       }
       for (size_t first = 0; first < siblings.size();) {
-        // Phases have no number, so no phase repeats another.
+        // Phases have no number, so they never repeat each other.
         const size_t last = end_of_run(names, first, [&](size_t i) { return content(siblings[i]); });
         if (last - first > 1) mark_run(siblings, first, last, hidden);
         first = last;
@@ -239,11 +239,11 @@ class Folder {
       const auto from = members(copy);
       const auto to = members(original);
       for (size_t i = 0; i < from.size(); ++i) {
-        // The outermost copy decides, and comes first.
+        // The outermost copy takes precedence, and comes first.
         if (drawn_.stand_in[from[i]] == from[i]) drawn_.stand_in[from[i]] = to[i];
       }
     }
-    // A stand-in may itself lie in an inner copy; it lies in one cluster fewer each time.
+    // A stand-in may itself be in an inner copy; each step leaves one level of nesting.
     for (uint32_t& stand_in : drawn_.stand_in) {
       while (drawn_.stand_in[stand_in] != stand_in) stand_in = drawn_.stand_in[stand_in];
     }
@@ -312,7 +312,7 @@ DrawnGraph DrawnGraph::of(const Graph& graph, const ViewOptions& options, const 
   drawn.stand_in.resize(drawn.nodes.size());
   for (uint32_t i = 0; i < drawn.stand_in.size(); ++i) drawn.stand_in[i] = i;
   if (!options.fold_repeats) return drawn;
-  // A node that is named or that differs is like no other.
+  // A named or changed node equals no other.
   IdMap<NodeId, uint32_t> labels;
   const auto named = named_nodes(options);
   for (uint32_t i = 0; i < drawn.nodes.size(); ++i) {
@@ -412,7 +412,7 @@ size_t rows_of(const ViewModel& view) {
 BoxNodes nodes_of_boxes(const DrawnGraph& drawn, const std::vector<uint32_t>& box_of_node,
                         const std::vector<uint32_t>& levels) {
   BoxNodes nodes(levels.size());
-  std::map<std::pair<uint32_t, uint32_t>, uint32_t> copies;  // box and cluster: which copy
+  std::map<std::pair<uint32_t, uint32_t>, uint32_t> copies;  // copy index by box and cluster
   for (uint32_t node = 0; node < drawn.nodes.size(); ++node) {
     const uint32_t box = box_of_node[node];
     if (box == DrawnGraph::kNone) continue;

@@ -13,7 +13,7 @@
 namespace shadowgraph {
 namespace {
 
-// Holds lists of indices, one after another.
+// Concatenated lists of indices.
 struct Lists {
   std::vector<uint32_t> start, items;
   std::span<const uint32_t> of(uint32_t i) const { return std::span(items).subspan(start[i], start[i + 1] - start[i]); }
@@ -86,8 +86,8 @@ class PartFinder {
     if (any) return;
     const auto back = reached(from, makers_);
     const bool other_way = std::any_of(to.begin(), to.end(), [&](uint32_t at) { return back[at] != 0; });
-    throw Error(fmt::format("no way of tensors leads from {} to {}{}", words(path.from), words(path.to),
-                            other_way ? "; one leads back: name them the other way round" : ""));
+    throw Error(fmt::format("no path of tensors leads from {} to {}{}", words(path.from), words(path.to),
+                            other_way ? "; one leads in the other direction: swap the ends" : ""));
   }
 
   void drop_rest() {
@@ -129,17 +129,17 @@ class PartFinder {
     return text;
   }
 
-  // Returns the places of those nodes that are drawn; a module may have nodes in phases that are not.
+  // Returns the positions of those nodes that are drawn; a module may have nodes in phases that are not.
   std::vector<uint32_t> places(const std::vector<NodeId>& nodes) const {
     std::vector<uint32_t> found;
     for (const NodeId node : nodes) {
       if (node.index >= graph_.node_capacity() || graph_.is_erased(node)) {
-        throw Error(fmt::format("the graph has no node of id {}", node.index));
+        throw Error(fmt::format("the graph has no node with id {}", node.index));
       }
       if (const uint32_t at = std::as_const(drawn_.index)[node]; at != DrawnGraph::kNone) found.push_back(at);
     }
     if (found.empty()) {
-      throw Error(fmt::format("{} is not in the phases that are shown{}", words(nodes),
+      throw Error(fmt::format("{} is not in a phase that is shown{}", words(nodes),
                               nodes.empty() ? "" : ": it is in " + graph_.phase_name(graph_.node(nodes[0]).phase)));
     }
     return found;
@@ -174,7 +174,7 @@ bool is_in_module(std::string_view path, std::string_view module) {
 }
 
 [[noreturn]] void no_such_node(const Graph& graph, std::string_view name) {
-  // Collects the paths, names and operators that have the text in them, the shortest first.
+  // Collects paths, names and operators that contain the text, shortest first.
   std::map<std::pair<size_t, std::string>, bool> alike;
   const auto offer = [&](std::string text) {
     if (text.find(name) != text.npos) alike[{text.size(), std::move(text)}] = true;
@@ -185,13 +185,13 @@ bool is_in_module(std::string_view path, std::string_view module) {
     offer(graph.target(node).name());
   }
   std::string text = fmt::format(
-      "nothing in the graph is called '{}'; name a node (n12), a value (%7), a module's path, a parameter or an "
+      "nothing in the graph is named '{}'; give a node (n12), a value (%7), a module path, a parameter or an "
       "operator",
       name);
   size_t shown = 0;
   for (const auto& [key, unused] : alike) {
     if (key.first == 0 || shown == 5) continue;
-    text += (shown++ == 0 ? "; there is " : ", ") + key.second;
+    text += (shown++ == 0 ? "; similar names: " : ", ") + key.second;
   }
   throw Error(text);
 }
@@ -220,7 +220,7 @@ std::vector<NodeId> nodes_named(const Graph& graph, std::string_view name) {
     if (target == name || overloads || short_name(target) == name) calling.push_back(node);
   }
   if (name.empty()) no_such_node(graph, name);
-  // Take a module's own work; its backward is near it.
+  // Use the module's forward nodes; its backward nodes are nearby.
   std::vector<NodeId> forward;
   std::copy_if(in_module.begin(), in_module.end(), std::back_inserter(forward),
                [&](NodeId node) { return graph.node(node).phase == Graph::kForward; });

@@ -29,7 +29,7 @@ class Merger {
       paired[change.before.index] = 1;
       twin_[change.before] = change.after;
     }
-    // Nodes that the list of changes does not name are equal, and in the same order in both.
+    // Nodes that are not in the list of changes are equal, and in the same order in both graphs.
     NodeId at = after.first();
     uint32_t number = 0;
     for (const NodeId node : after.nodes()) merged_.number[node] = number++;
@@ -40,7 +40,7 @@ class Merger {
       twin_[node] = at;
       at = after.node(at).next;
     }
-    // The walk goes from the end, so that what comes next is known.
+    // Walk from the end, so that the next node is known.
     std::vector<NodeId> position(before_.node_capacity());
     NodeId next;
     for (const NodeId node : before_.nodes_reversed()) {
@@ -81,7 +81,7 @@ class Merger {
 
   void insert(NodeId node, NodeId position, uint32_t number) {
     const Node& old = before_.node(node);
-    // A second end of the program would say nothing; its lost uses do.
+    // A second sg::output or sg::gradient adds nothing; its lost uses are recorded instead.
     if (old.target == target_of(Builtin::kOutput) || old.target == target_of(Builtin::kGradient)) return;
     std::vector<Argument> arguments;
     for (const Argument& argument : before_.arguments(node)) arguments.push_back(copied(argument));
@@ -131,7 +131,7 @@ class Merger {
     return known;
   }
 
-  // Returns the region of the same name and call under the same parent, or a new one.
+  // Returns the region with the same name and call under the same parent, or a new one.
   RegionId region_of(RegionId id) {
     if (!id.valid() || id == Graph::kRootRegion) return id;
     if (!regions_known_) {
@@ -139,7 +139,7 @@ class Merger {
       for (uint32_t i = 1; i < graph().region_count(); ++i) enter(RegionId(i));
     }
     if (const RegionId known = std::as_const(region_)[id]; known.valid()) return known;
-    // The list goes from the outside in.
+    // Outermost first.
     std::vector<RegionId> pending;
     for (RegionId at = id; at.valid() && at != Graph::kRootRegion && !std::as_const(region_)[at].valid() &&
                            pending.size() <= before_.region_count();

@@ -18,14 +18,14 @@ namespace {
 
 // Titles in the order of ColorBy.
 constexpr std::string_view kTitles[] = {"kind of operator",
-                                        "FLOPs of matrix products",
+                                        "matmul FLOPs",
                                         "bytes read and written",
                                         "bytes allocated",
-                                        "bytes kept for backward",
+                                        "bytes saved for backward",
                                         "estimated time",
                                         "device",
                                         "phase",
-                                        "class of the module",
+                                        "module class",
                                         "given values"};
 
 // cividis, from Nunez, Anderton, Renslow: Optimizing colormaps with consideration for color vision deficiency (2018).
@@ -35,10 +35,10 @@ constexpr size_t kFirstUnderBlackText = 5;
 constexpr int kLegendSteps = 5;
 constexpr std::string_view kNoAmount = "#e6e6e6";
 
-// These are Okabe and Ito's hues, lightened so that black text is readable on them; then the same with more grey.
+// Okabe and Ito's hues, lightened so that black text is readable on them; then grayer variants.
 constexpr std::string_view kKindFills[] = {"#8ec7ea", "#f6c667", "#7fd1b9", "#e3b5cf", "#f4ee9c", "#eda07a", "#9fb8e0",
                                            "#cfcfcf", "#b7dbe8", "#e8d5a9", "#b5d9cd", "#dcc9d6", "#e6e3c3", "#dfbfae"};
-constexpr size_t kMostKinds = std::size(kKindFills) - 1;  // the last one is for all others
+constexpr size_t kMaxKinds = std::size(kKindFills) - 1;  // the last one is for all other kinds
 
 std::string amount_text(double amount, NodeColors::Unit unit) {
   switch (unit) {
@@ -56,7 +56,7 @@ std::string amount_text(double amount, NodeColors::Unit unit) {
   return {};
 }
 
-// Returns the class of the innermost module around a node that has one.
+// Returns the class of the innermost enclosing module that has one.
 std::string module_class(const Graph& graph, NodeId node) {
   RegionId at = charged_region(graph, node);
   for (uint32_t steps = 0; at.valid() && steps <= graph.region_count(); ++steps) {
@@ -78,7 +78,7 @@ std::string first_device(const Graph& graph, NodeId node) {
   return name.empty() ? "no device" : name;
 }
 
-// Counts copies of equal layers.
+// Statistics over the copies of a repeated layer.
 struct Copies {
   double least = 0, mean = 0, most = 0;
   size_t count = 0;
@@ -98,7 +98,7 @@ struct Copies {
   }
 };
 
-// Writes into the titles of open layers what the boxes of folded ones have.
+// Adds to the titles of open repeated layers the statistics that folded ones have in their boxes.
 void add_amounts_of_clusters(const DrawnGraph& drawn, const NodeColors& colors, ViewModel& view) {
   std::vector<double> sums(drawn.clusters.size(), 0);
   for (uint32_t node = 0; node < drawn.nodes.size(); ++node) {
@@ -194,10 +194,7 @@ void color_by_kind(ViewModel& view, const BoxNodes& nodes_of, const NodeColors& 
     if (used[k]) view.legend.push_back(colors.kind_entries[k]);
   }
   if (several || none) {
-    view.legend.push_back({several && none ? "several, or none"
-                           : several       ? "several"
-                                           : "none",
-                           std::string(kNoAmount)});
+    view.legend.push_back({several && none ? "several or none" : several ? "several" : "none", std::string(kNoAmount)});
   }
 }
 
@@ -205,13 +202,13 @@ void color_by_kind(ViewModel& view, const BoxNodes& nodes_of, const NodeColors& 
 
 uint32_t KindNumbers::add(const std::string& name) {
   auto [entry, added] = numbers_.try_emplace(name, static_cast<uint32_t>(colors_.kind_entries.size()));
-  if (added && colors_.kind_entries.size() < kMostKinds) {
+  if (added && colors_.kind_entries.size() < kMaxKinds) {
     colors_.kind_entries.push_back({name, std::string(kKindFills[colors_.kind_entries.size()])});
   } else if (added) {
-    if (colors_.kind_entries.size() == kMostKinds) {
-      colors_.kind_entries.push_back({"others", std::string(kKindFills[kMostKinds])});
+    if (colors_.kind_entries.size() == kMaxKinds) {
+      colors_.kind_entries.push_back({"others", std::string(kKindFills[kMaxKinds])});
     }
-    entry->second = kMostKinds;
+    entry->second = kMaxKinds;
   }
   return entry->second;
 }
@@ -221,8 +218,8 @@ ColorBy color_by(std::string_view name) {
   if (by && *by != ColorBy::kGiven) return *by;
   std::vector<std::string> names = enum_words<ColorBy>();
   names.pop_back();
-  throw Error(
-      fmt::format("no colours by '{}'; there are {}, and files of values (.json, .csv)", name, fmt::join(names, ", ")));
+  throw Error(fmt::format("unknown coloring '{}'; choose one of {}, or give a file of values (.json, .csv)", name,
+                          fmt::join(names, ", ")));
 }
 
 NodeColors NodeColors::of(const Profile& profile, ColorBy by) {
@@ -236,8 +233,8 @@ NodeColors NodeColors::of(const Profile& profile, ColorBy by) {
   if (by == ColorBy::kTime) {
     if (time == nullptr) {
       throw Error(
-          "times are not known: colours by time need a device's figures (--spec, or ProfileOptions::spec); "
-          "'shadowgraph list devices' shows them");
+          "coloring by time needs a device spec: set --spec or ProfileOptions::spec; 'shadowgraph list devices' lists "
+          "them");
     }
     colors.title += " on " + time->spec();
     colors.unit = Unit::kSeconds;
@@ -274,7 +271,7 @@ NodeColors NodeColors::of(const Profile& profile, ColorBy by) {
         kinds.set(node, module_class(graph, node));
         break;
       case ColorBy::kGiven:
-        throw Error("values that are given come from a file, rather than a profile: node_colors_of_file");
+        throw Error("given values come from a file, not from a profile; use node_colors_of_file");
     }
   }
   return colors;
@@ -295,7 +292,7 @@ NodeColors colors_by_kind(std::string title, const std::vector<std::pair<NodeId,
 }
 
 void color_boxes(const DrawnGraph& drawn, const BoxNodes& nodes_of, const NodeColors& colors, ViewModel& view) {
-  // Boxes have the categories without colours.
+  // Boxes already have the colors of their operator kinds.
   if (colors.by == ColorBy::kOperator) return;
   view.legend_title = colors.title;
   const bool kinds = !colors.kind_entries.empty();

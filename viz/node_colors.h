@@ -1,4 +1,4 @@
-// Fills a view model's boxes by values of the nodes in them.
+// Fills the boxes of a view model by values of their nodes.
 #pragma once
 
 #include <map>
@@ -10,11 +10,11 @@
 
 namespace shadowgraph {
 
-// Call this before clusters are tidied: `view.clusters` are those of `drawn`. A box that stands for equal layers says
-// the least, the mean and the most of them.
+// Call this before clusters are tidied: `view.clusters` must correspond to `drawn`. A box for repeated layers shows
+// their minimum, mean and maximum.
 void color_boxes(const DrawnGraph& drawn, const BoxNodes& nodes_of, const NodeColors& colors, ViewModel& view);
 
-// Gives nodes kinds by name, each with a colour. When colours run out, one last kind has all others.
+// Assigns kinds with colors to nodes by name. When colors run out, the last kind covers all others.
 class KindNumbers {
  public:
   explicit KindNumbers(NodeColors& colors) : colors_(colors) {}
@@ -26,7 +26,7 @@ class KindNumbers {
   std::map<std::string, uint32_t> numbers_;
 };
 
-// Gives some nodes a kind by name; the kinds that most nodes have get the colours there are.
+// Assigns kinds to some nodes by name; the most frequent kinds get distinct colors.
 NodeColors colors_by_kind(std::string title, const std::vector<std::pair<NodeId, std::string>>& kind_of);
 
 }  // namespace shadowgraph

@@ -1,4 +1,4 @@
-// Writes the data of a page as viz/page/README.md describes them: columns, and texts by number.
+// Writes the data of a page as described in viz/page/README.md: columns, and strings by number.
 #include "viz/page_data.h"
 
 #include <fmt/format.h>
@@ -34,7 +34,7 @@
 namespace shadowgraph {
 namespace {
 
-// A column of whole numbers in variable length, seven bits a byte: as they are, or as differences from the one before.
+// A column of integers as variable-length numbers, seven bits per byte: plain, or as differences from the previous one.
 class Column {
  public:
   enum class Code : char { kPlain = 'u', kDelta = 'd' };
@@ -104,7 +104,7 @@ class Columns {
   std::vector<std::unique_ptr<Column>> columns_;
 };
 
-// Numbers texts, each once; 0 is the empty one.
+// Interns strings; 0 is the empty one.
 class Texts {
  public:
   Texts() { number(""); }
@@ -122,9 +122,9 @@ class Texts {
   std::vector<std::string> list_;
 };
 
-constexpr size_t kLongestConstants = 2000;  // characters of the constant arguments of a call
+constexpr size_t kLongestConstants = 2000;  // characters of a call's constant arguments
 
-// Writes "stride=[2, 2], groups=1". `number_of` says which number a value in a list has.
+// Formats "stride=[2, 2], groups=1". `number_of` returns the number of a value in a list.
 class ConstantText {
  public:
   ConstantText(const Graph& graph, const std::function<uint32_t(ValueId)>& number_of)
@@ -145,7 +145,7 @@ class ConstantText {
   }
 
  private:
-  // Appends an argument; says whether there is anything but values in it.
+  // Appends an argument; returns true if it contains anything except values.
   bool append(std::string& text, const Argument& argument, TypeClass type, int depth) const {
     switch (argument.kind) {
       case ArgumentKind::kNone:
@@ -222,7 +222,7 @@ class ConstantText {
   const std::function<uint32_t(ValueId)>& number_of_;
 };
 
-// Adds the module calls around every node, phase by phase, and which of them do the same as the one before.
+// Adds the module calls around every node, phase by phase, and marks those identical to a previous one.
 void add_clusters(const Profile& profile, Columns& columns, Texts& texts) {
   const Graph& graph = profile.graph();
   const ProgramCosts& costs = ProgramCosts::of(profile);
@@ -265,13 +265,13 @@ void add_regions(const Graph& graph, Columns& columns, Texts& texts) {
     parent.add(region.parent.valid() ? int64_t{region.parent.index} + 1 : 0);
     std::string_view text = graph.text_or_empty(region.name);
     if (text.empty() && region.target.valid()) text = graph.target(region.target).name();
-    // Modules have their names in module.*; calls of composite operators need theirs here.
+    // Names of modules are in module.*; calls of composite operators need theirs here.
     name.add(region.kind == RegionKind::kModule ? 0 : texts.number(text));
     call.add(region.call);
   }
 }
 
-// Adds the tree of paths, with its figures.
+// Adds the module tree with its costs.
 void add_modules(const Profile& profile, Columns& columns, Texts& texts) {
   Column &parent = columns.delta("module.parent"), &path = columns.plain("module.path"),
          &class_name = columns.plain("module.class"), &calls = columns.plain("module.calls"),
@@ -290,9 +290,9 @@ void add_modules(const Profile& profile, Columns& columns, Texts& texts) {
   }
   for (uint32_t m = 0; m < profile.modules.size(); ++m) {
     const ModuleProfile& module = profile.modules[m];
-    const GroupFigures& figures = module.figures;
+    const GroupCosts& figures = module.figures;
     parent.add(parents[m]);
-    // Write only the part below the parent: a long path would otherwise be there once a level.
+    // Write only the part below the parent; a long path would otherwise be repeated at every level.
     const std::string& above = profile.modules[parents[m]].path;
     const bool below = m != 0 && !above.empty() && module.path.size() > above.size() &&
                        module.path.starts_with(above) && module.path[above.size()] == '.';
@@ -317,9 +317,9 @@ void add_modules(const Profile& profile, Columns& columns, Texts& texts) {
 using nlohmann::json;
 
 constexpr uint32_t kNoNumber = 0xFFFFFFFFU;
-constexpr size_t kMostPlannedStorages = 200'000;  // beyond so many, the page itself places the blocks that it shows
+constexpr size_t kMaxPlannedStorages = 200'000;  // above this, the page places the blocks that it shows
 
-// The columns of nodes, in the order in which the page has them.
+// The node columns, in the page's order.
 struct CallColumns {
   Columns& columns;
   Column &target = columns.plain("node.target"), &phase = columns.plain("node.phase"),
@@ -328,7 +328,7 @@ struct CallColumns {
          &constant = columns.plain("node.constants"), &name = columns.plain("node.name"),
          &inputs = columns.plain("node.inputs"), &outputs = columns.plain("node.outputs"),
          &saved = columns.plain("node.saved"), &category = columns.plain("node.category");
-  // Of all nodes, one after the other.
+  // Concatenated over all nodes.
   Column &input_value = columns.plain("input.value"), &input_place = columns.plain("input.place"),
          &saved_value = columns.plain("saved.value"), &saved_role = columns.plain("saved.role");
 };
@@ -375,7 +375,7 @@ class PageData {
     const Numbering numbering = Numbering::of(graph_);
     storage_order_ = numbering.storages();
     for (uint32_t i = 0; i < storage_order_.size(); ++i) storage_number_[storage_order_[i]] = i;
-    // Storages that nothing shown holds still take memory.
+    // Storages without shown values still take memory.
     for (uint32_t i = 0; i < graph_.storage_count(); ++i) {
       if (std::as_const(storage_number_)[StorageId(i)] != kNoNumber) continue;
       storage_number_[StorageId(i)] = static_cast<uint32_t>(storage_order_.size());
@@ -444,7 +444,7 @@ class PageData {
     to.constant.add(texts_.number(placeholder.empty() ? ConstantText(graph_, number).of(id) : std::string()));
   }
 
-  // A value is said by its distance from the next one to be made.
+  // A value is encoded by its distance from the next one to be created.
   void add_operands(CallColumns& to, NodeId id) {
     const OperatorFacts& facts = graph_.facts(graph_.node(id).target);
     const auto actual = graph_.arguments(id);
@@ -504,7 +504,7 @@ class PageData {
     notes_.push_back({i, std::move(list)});
   }
 
-  // Numbers lists of numbers (sizes and strides) by their text, each once.
+  // Interns lists of numbers (sizes and strides).
   uint32_t list_number(std::span<const int64_t> numbers) {
     std::string text;
     for (const int64_t number : numbers) {
@@ -569,8 +569,8 @@ class PageData {
       value.add(first[i]);
       existed.add(existed_before(graph_, storage) ? 1 : 0);
     }
-    if (storage_order_.size() > kMostPlannedStorages) return;
-    const MemoryPlan plan = profile_.plan();
+    if (storage_order_.size() > kMaxPlannedStorages) return;
+    const MemoryLayout plan = profile_.memory_layout();
     Column& place = columns_.delta("storage.place");
     for (const StorageId id : storage_order_) place.add(plan.offsets[id] + 1);
     json own = json::array();
@@ -580,23 +580,23 @@ class PageData {
     if (!own.empty()) header_["registered_scratch"] = std::move(own);
   }
 
-  // Writes what the caching allocator has reserved after each step, if the device has one. It counts one step from
-  // nothing, before memory that is freed is taken again.
+  // Writes the bytes reserved by the caching allocator after each node, if the device has one: for a single step that
+  // starts with an empty cache.
   void reserved() {
-    if (!profile_.device_memory || costs_.nodes.empty() || costs_.nodes.size() > kMostPlannedStorages) return;
+    if (!profile_.device_memory || costs_.nodes.empty() || costs_.nodes.size() > kMaxPlannedStorages) return;
     std::vector<uint32_t> ends(costs_.nodes.size());
     for (uint32_t i = 0; i < ends.size(); ++i) ends[i] = i;
     std::vector<AllocatorPeaks> peaks;
     try {
       peaks = allocator_peaks(costs_, profile_.device_memory->options, ends);
     } catch (const OutOfMemoryError&) {
-      return;  // the profile says so
+      return;  // reported in the profile
     }
     Column& bytes = columns_.delta("node.reserved");
     for (const AllocatorPeaks& peak : peaks) bytes.add(peak.reserved);
   }
 
-  // Marks the nodes of this graph that differ: 1 removed or added, 2 changed.
+  // Marks nodes that differ: 1 removed or added, 2 changed.
   void differences() {
     if (role_.diff == nullptr) return;
     std::vector<int64_t> state(costs_.nodes.size(), 0);
@@ -615,7 +615,7 @@ class PageData {
     header_["same"] = role_.diff->same;
   }
 
-  // Writes values of nodes that a file gave.
+  // Writes node values given in a file.
   void given() {
     if (role_.values == nullptr) return;
     const NodeColors& colors = *role_.values;
@@ -689,14 +689,14 @@ class PageData {
   IdMap<ValueId, uint32_t> value_number_{kNoNumber};
   IdMap<StorageId, uint32_t> storage_number_{kNoNumber};
   std::vector<ValueId> value_order_;
-  uint32_t next_value_ = 0;  // how many values the nodes so far made
+  uint32_t next_value_ = 0;  // number of values created so far
   std::vector<StorageId> storage_order_;
 };
 
 }  // namespace
 
 std::string packed(const std::string& bytes) {
-  // In large data the last few percent of compression cost seconds.
+  // For large data, the last few percent of compression take seconds.
   const int level = bytes.size() > 8'000'000 ? 5 : 9;
   uLongf size = compressBound(static_cast<uLong>(bytes.size()));
   std::vector<uint8_t> compressed(size);

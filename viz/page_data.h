@@ -1,5 +1,5 @@
-// Writes what the page (viz/page/) is given of a profile: a header in JSON and columns of numbers, one byte string.
-// viz/page/README.md describes the format and has its version; viz/page/src/container.ts reads it.
+// Writes the page's data (viz/page/) for a profile as one byte string: a JSON header and columns of numbers. The format
+// and its version are described in viz/page/README.md; viz/page/src/container.ts reads it.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@ namespace shadowgraph {
 
 constexpr int kPageDataVersion = 1;
 
-// Says which of the two graphs of a comparison this is; `diff` then says what became of its nodes.
+// The role of this graph in a comparison; `diff` marks its nodes as added, removed or changed.
 struct PageRole {
   std::string title;
   const GraphDiff* diff = nullptr;
@@ -22,7 +22,7 @@ struct PageRole {
 
 std::string page_data(const Profile& profile, const PageRole& role);
 
-// Returns the bytes compressed (zlib's format) and in base64, as they stand in the page.
+// Returns the bytes zlib-compressed and base64-encoded, as embedded in the page.
 std::string packed(const std::string& bytes);
 
 }  // namespace shadowgraph

@@ -1,7 +1,7 @@
-// One HTML file with its program, its style and its data in it, which asks nothing of any network.
+// Writes one HTML file with script, style and data, without network access.
 //
-// What comes from programs and files stands in the page compressed and in base64. So no name in it can end a script or
-// open a tag. The title alone is text, and is escaped.
+// Text from programs and files is compressed and base64-encoded, so that names cannot end a script or open a tag. Only
+// the title is plain text, and is escaped.
 #include <c10/util/Exception.h>
 #include <nlohmann/json.hpp>
 
@@ -25,7 +25,7 @@ namespace shadowgraph {
 
 struct PageText {
   const char* id;
-  std::string packed;  // as of viz/page_data.h
+  std::string packed;  // by packed() of viz/page_data.h
 };
 
 std::span<const EmbeddedFile> page_files();  // viz/page/dist/, by cmake/embed.cmake
@@ -39,7 +39,7 @@ std::string_view bundled(std::string_view name) {
   TORCH_INTERNAL_ASSERT(false, "no file ", name, " is compiled in");
 }
 
-// The title of the window keeps so many bytes; the page itself shows the name in full.
+// Limits the window title; the page itself shows the full name.
 std::string window_title(std::string_view title) {
   constexpr size_t kLongest = 200;
   return xml_text(utf8_text(title).substr(0, kLongest)) + (title.size() > kLongest ? " ..." : "");
@@ -57,7 +57,7 @@ std::string page_of(std::string_view title, std::string_view script, const std::
   html += bundled("page.css");
   html +=
       "</style>\n</head>\n<body>\n<div id=\"page\"><p class=\"waiting\">Reading the graph ...</p></div>\n"
-      "<noscript><p>This page draws with JavaScript, which is switched off here.</p></noscript>\n";
+      "<noscript><p>This page needs JavaScript, which is disabled.</p></noscript>\n";
   for (const PageText& text : texts) {
     html += "<script type=\"text/plain\" id=\"";
     html += text.id;
@@ -73,7 +73,7 @@ std::string title_of(const Profile& profile, const std::string& wanted) {
   return wanted.empty() ? profile.model.value_or("graph") : wanted;
 }
 
-// viz/page/src/plan/data.ts says what a plan's page is given.
+// The page's data for a plan; viz/page/src/plan/data.ts declares their format.
 nlohmann::json actions_of(const PipelineRun& run, int32_t rank) {
   constexpr double kMillion = 1e6;
   nlohmann::json numbers = nlohmann::json::array();
@@ -111,7 +111,7 @@ std::string to_html(const Profile& profile, const HtmlOptions& options) {
   return page_of(title, "page.js", texts);
 }
 
-std::string plan_html(const PlanAnswer& answer) {
+std::string plan_html(const ClusterPlan& answer) {
   nlohmann::json data = to_json(answer);
   data["device_title"] = answer.request.device.title;
   nlohmann::json& actions = data["actions"] = nlohmann::json::array();

@@ -16,10 +16,10 @@
 namespace shadowgraph {
 namespace {
 
-// Writes "reduce_scatter tp, all_reduce dp 12.0 MiB".
-std::string redistribution_text(const Graph& graph, const ShardingPlan& plan, const PlannedCopy& copy) {
+// Formats "reduce_scatter tp, all_reduce dp 12.0 MiB".
+std::string redistribution_text(const Graph& graph, const GraphLayouts& plan, const LayoutChange& copy) {
   std::string text;
-  for (const RedistributionStep& step : copy.way.steps) {
+  for (const RedistributionStep& step : copy.path.steps) {
     text += fmt::format("{}{} {}", text.empty() ? "" : ", ", to_string(step.kind), plan.mesh.axes[step.axis].name);
   }
   int64_t bytes = static_cast<int64_t>(c10::elementSize(graph.value(copy.value).dtype));
@@ -30,7 +30,7 @@ std::string redistribution_text(const Graph& graph, const ShardingPlan& plan, co
 
 using enum PipelineWork;
 
-// By F, B, I, W: for even and odd micro-batches. Told apart by people who do not see red or green, too.
+// Colors for F, B, I, W, in even and odd micro-batches; distinguishable by the color-blind.
 struct WorkColor {
   const char* name;
   const char* even;
@@ -38,8 +38,8 @@ struct WorkColor {
 };
 constexpr std::array<WorkColor, 4> kWorkColors = {{{"F: forward", "#3b75af", "#7fb0dc"},
                                                    {"B: backward", "#2c7a4b", "#76b88f"},
-                                                   {"I: gradients of inputs", "#c8781e", "#eeb46f"},
-                                                   {"W: gradients of weights", "#7c5295", "#b795cb"}}};
+                                                   {"I: input gradients", "#c8781e", "#eeb46f"},
+                                                   {"W: weight gradients", "#7c5295", "#b795cb"}}};
 
 class PipelinePicture {
  public:
@@ -81,7 +81,7 @@ class PipelinePicture {
 
   void title() {
     label(kLeft, 16, "start",
-          fmt::format("{}{}: {} stages on {} ranks, {} micro-batches, {} a step, ranks wait {:.1f} % of it",
+          fmt::format("{}{}: {} stages on {} ranks, {} micro-batches, {} per step, pipeline bubble {:.1f} %",
                       options_.title.empty() ? "" : options_.title + ", ", run_.schedule().name(),
                       run_.schedule().stages(), run_.schedule().ranks(), run_.schedule().microbatches(),
                       human_seconds(run_.seconds()), 100 * run_.bubble()));
@@ -93,7 +93,7 @@ class PipelinePicture {
       label(at + 14, 34, "start", color.name);
       at += 165;
     }
-    label(at, 34, "start", "grey line: live bytes" + std::string(options_.memory ? "; red: a device's memory" : ""));
+    label(at, 34, "start", "gray line: live bytes" + std::string(options_.memory ? "; red: device memory" : ""));
   }
 
   void rank(int32_t r) {
@@ -111,7 +111,7 @@ class PipelinePicture {
     const double end = run_.seconds() - run_.rank(r).waits.after;
     if (run_.rank(r).optimizer > 0) {
       text_ += fmt::format(
-          "<g><title>the optimizer's step: {}</title><rect x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" "
+          "<g><title>optimizer step: {}</title><rect x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" "
           "height=\"{:.0f}\" "
           "fill=\"#9a9a9a\"/></g>\n",
           human_seconds(run_.rank(r).optimizer), x(end - run_.rank(r).optimizer), top,
@@ -129,7 +129,7 @@ class PipelinePicture {
     const WorkColor& color = kWorkColors[static_cast<size_t>(at.action.work)];
     const double begin = x(at.begin), width = std::max(0.4, x(at.end) - begin);
     text_ += fmt::format(
-        "<g><title>{}: {} from {}, {} live after it</title><rect x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" "
+        "<g><title>{}: {} from {}, {} live afterwards</title><rect x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" "
         "height=\"{:.0f}\" fill=\"{}\"/>",
         to_string(at.action), human_seconds(at.end - at.begin), human_seconds(at.begin), human_bytes(at.live), begin,
         top, width, kBoxes, at.action.microbatch % 2 == 0 ? color.even : color.odd);
@@ -159,7 +159,7 @@ class PipelinePicture {
 
 }  // namespace
 
-ViewModel view_of_plan(const Graph& graph, const ShardingPlan& plan, const RedistributionPlanner& planner,
+ViewModel view_of_plan(const Graph& graph, const GraphLayouts& plan, const RedistributionPlanner& planner,
                        const ViewOptions& options) {
   std::vector<std::pair<NodeId, std::string>> lies;
   IdMap<ValueId, const Layout*> layout_of;
@@ -173,13 +173,13 @@ ViewModel view_of_plan(const Graph& graph, const ShardingPlan& plan, const Redis
     if (!layouts.results.empty()) lies.emplace_back(node, to_string(layouts.results[0]));
   }
   std::map<std::tuple<ValueId, PhaseId, std::string>, std::string> text_of;
-  for (const PlannedCopy& copy : copies_of(graph, plan, planner)) {
+  for (const LayoutChange& copy : layout_changes(graph, plan, planner)) {
     text_of[{copy.value, copy.phase, to_string(copy.to)}] = redistribution_text(graph, plan, copy);
   }
   const NodeColors colors = colors_by_kind(fmt::format("layout on {}", plan.mesh.to_string()), lies);
   ViewOptions drawn = options;
   drawn.colors = &colors;
-  // A redistribution in front of a view is noted at the node that takes the view, for views are not drawn.
+  // A redistribution before a view is shown at the node that reads the view, since views are not drawn.
   drawn.edge_note = [&](NodeId user, ValueId value) {
     std::string note;
     for (size_t steps = 0; steps < graph.node_count(); ++steps) {
@@ -190,7 +190,7 @@ ViewModel view_of_plan(const Graph& graph, const ShardingPlan& plan, const Redis
         const Layout& wanted = layouts.operands[operand++];
         const Layout* const from = std::as_const(layout_of)[v];
         if (v != value || from == nullptr || *from == wanted) return;
-        const auto found = text_of.find({v, phase_of_copies(graph, user), to_string(wanted)});
+        const auto found = text_of.find({v, phase_of_layout_changes(graph, user), to_string(wanted)});
         if (found != text_of.end()) note = found->second + (note.empty() ? "" : ", ") + note;
       });
       user = graph.value(value).producer;

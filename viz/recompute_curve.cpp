@@ -1,4 +1,4 @@
-// Draws the curve of peak against recomputed FLOPs.
+// Draws peak memory against recomputed FLOPs.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -86,7 +86,7 @@ std::string to_svg(const RecomputeCurve& curve, const std::string& title) {
         x, kTop, kHeight - kBottom, kHeight - kBottom + 18, i * x_tick);
   }
   svg += fmt::format(
-      "<text x=\"{:.1f}\" y=\"{}\" text-anchor=\"middle\">recomputed, {} of matrix products (a step: {:.4g})</text>\n"
+      "<text x=\"{:.1f}\" y=\"{}\" text-anchor=\"middle\">recomputed matmul {} (one step: {:.4g})</text>\n"
       "<text transform=\"translate(18 {:.1f}) rotate(-90)\" text-anchor=\"middle\">peak of live bytes, {}</text>\n",
       (kLeft + kWidth - kRight) / 2, kHeight - 14, flops.name, static_cast<double>(curve.flops) / flops.one,
       (kTop + kHeight - kBottom) / 2, bytes.name);
@@ -99,15 +99,16 @@ std::string to_svg(const RecomputeCurve& curve, const std::string& title) {
   svg += fmt::format("<path d=\"{}\" fill=\"none\" stroke=\"#1f6fb4\" stroke-width=\"1.5\"/>\n", steps);
   const auto mark = [&](const RecomputePoint& point, const char* colour, double radius) {
     svg += fmt::format(
-        "<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"{}\" fill=\"{}\"><title>{}: {}, {} FLOPs again</title></circle>\n",
-        x_of(static_cast<double>(point.flops)), y_of(static_cast<double>(point.peak)), radius, colour, point.made_by,
+        "<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"{}\" fill=\"{}\"><title>{}: {}, {} FLOPs "
+        "recomputed</title></circle>\n",
+        x_of(static_cast<double>(point.flops)), y_of(static_cast<double>(point.peak)), radius, colour, point.policy,
         human_bytes(point.peak), human_count(point.flops));
   };
   for (const RecomputePoint& point : curve.points) mark(point, "#1f6fb4", 2.5);
-  const auto colour_of = [](const std::string& made_by) {
-    return made_by == "budget" ? "#c46210" : made_by == "sqrt" ? "#2e8b57" : "#8a2be2";
+  const auto colour_of = [](const std::string& policy) {
+    return policy == "budget" ? "#c46210" : policy == "sqrt" ? "#2e8b57" : "#8a2be2";
   };
-  for (const RecomputePoint& point : curve.others) mark(point, colour_of(point.made_by), 3.5);
+  for (const RecomputePoint& point : curve.others) mark(point, colour_of(point.policy), 3.5);
   struct Legend {
     const char* name;
     const char* colour;

@@ -14,10 +14,11 @@ void check_amounts(const std::optional<JsonPlace>& table) {
   for (const auto& [name, amount] : table->members()) amount.amount();
 }
 
-// Checks what the page adds up of a saved profile (viz/page/src/differences.ts).
+// Validates the members of a saved profile that the page sums up (viz/page/src/differences.ts).
 void check_saved_profile(const JsonPlace& profile) {
   if (profile.find("batches")) {
-    profile["batches"].fail("is of a profile of several batches: save that of one ('shadowgraph profile -o')");
+    profile["batches"].fail(
+        "is of a profile of several batch sizes; save the profile of one ('shadowgraph profile -o')");
   }
   profile["nodes"].amount();
   profile["peak"]["bytes"].amount();
@@ -26,7 +27,7 @@ void check_saved_profile(const JsonPlace& profile) {
   for (const char* key : {"flops", "elementwise_flops", "transcendental"}) check_amounts(profile.find(key));
   for (const char* key : {"parameters", "saved_bytes"}) profile.amount_or(key, 0);
   for (const auto& [key, figure] : {std::pair{"device_memory", "reserved_peak_bytes"},
-                                    std::pair{"static_plan", "bytes"}, std::pair{"time", "seconds"}}) {
+                                    std::pair{"memory_layout", "bytes"}, std::pair{"time", "seconds"}}) {
     if (const auto inside = profile.find(key)) inside->amount_or(figure, 0);
   }
   std::vector<JsonPlace> modules;
@@ -51,7 +52,7 @@ void check_saved_profile(const JsonPlace& profile) {
 std::string saved_profile(const std::string& text, const std::string& title) {
   const std::string name = title.empty() ? "the profile to compare with" : title;
   nlohmann::json profile = parse_json(text, name);
-  const std::string heading = name + ": not a profile, as 'shadowgraph profile -o' saves it (profile.json)";
+  const std::string heading = name + ": not a profile.json as saved by 'shadowgraph profile -o'";
   const JsonPlace place(profile, heading);
   check_saved_profile(place);
   const std::string model = place.text_or("model", "a saved profile");

@@ -1,12 +1,12 @@
-// Reads what to_json(Profile) was, for a page that compares with it.
+// Reads a saved profile (the JSON of to_json(Profile)) for a page that compares with it.
 #pragma once
 
 #include <string>
 
 namespace shadowgraph {
 
-// Returns the profile's JSON as the page reads it: checked, with a title, without what a comparison leaves alone.
-// Throws ParseError if it is no profile of one program. `title` may be empty: then it is the model's name.
+// Returns the profile's JSON for the page: validated, with a title, without members that a comparison does not need.
+// Throws ParseError if it is not the profile of one program. If `title` is empty, the model's name is used.
 std::string saved_profile(const std::string& text, const std::string& title);
 
 }  // namespace shadowgraph

@@ -15,8 +15,8 @@
 namespace shadowgraph {
 namespace {
 
-// Graphviz' library is opened when the first picture is drawn. shadowgraph itself needs none, in a Python wheel least
-// of all.
+// Graphviz's libraries, loaded when the first picture is drawn. shadowgraph does not link them, since Python wheels
+// cannot depend on them.
 struct Graphviz {
   void* cgraph = dlopen("libcgraph.so.6", RTLD_NOW | RTLD_LOCAL);
   void* gvc = dlopen("libgvc.so.6", RTLD_NOW | RTLD_LOCAL);
@@ -47,8 +47,9 @@ const Graphviz& graphviz() {
   static const auto* const opened = new Graphviz;
   if (!opened->complete) {
     throw Error(
-        "drawing SVG needs Graphviz' libraries libgvc.so.6 and libcgraph.so.6, which are not installed (Debian: "
-        "libgvc6); write DOT instead");
+        "drawing SVG needs Graphviz's libraries libgvc.so.6 and libcgraph.so.6; install them (Debian: libgvc6) or "
+        "write "
+        "DOT instead");
   }
   return *opened;
 }
@@ -62,7 +63,7 @@ constexpr Plugin kPlugins[] = {
     {"libgvplugin_dot_layout.so.6", "gvplugin_dot_layout_LTX_library"},
 };
 
-// Returns the folder of Graphviz' plugins, which Debian and the makefiles of Graphviz put beside libgvc.
+// Returns the folder of Graphviz's plugins, a subfolder next to libgvc on Debian and in Graphviz's own builds.
 std::string plugin_folder() {
   Dl_info info{};
   if (dladdr(reinterpret_cast<void*>(graphviz().gvContext), &info) == 0 || info.dli_fname == nullptr) return {};
@@ -71,7 +72,7 @@ std::string plugin_folder() {
   return slash == std::string::npos ? std::string() : library.substr(0, slash) + "/graphviz/";
 }
 
-// Returns the plugins, loaded once and for good. Empty if one cannot be found.
+// Returns the plugins, loaded once per process. Empty if one cannot be found.
 const std::vector<lt_symlist_t>& plugins() {
   static const auto* const loaded = [] {
     auto* symbols = new std::vector<lt_symlist_t>;
@@ -88,7 +89,7 @@ const std::vector<lt_symlist_t>& plugins() {
   return *loaded;
 }
 
-// Collects what Graphviz would print. Its error handler takes no argument: the mutex below makes this safe.
+// Collects Graphviz's messages. Its error handler takes no context argument; the mutex below makes this safe.
 std::string& messages() {
   static std::string text;
   return text;
@@ -111,8 +112,8 @@ struct MessageGuard {
   throw Error(text);
 }
 
-// Maps names to ids, counted. Graphviz' own ids are addresses, and subgraphs are laid out and written in the order of
-// ids.
+// Maps names to ids in order of appearance. Graphviz's default ids are addresses, and subgraphs are laid out and
+// written in the order of ids, so pictures would differ from run to run.
 struct Names {
   std::unordered_map<std::string, IDTYPE> ids;
   std::unordered_map<IDTYPE, const std::string*> names;
@@ -137,13 +138,13 @@ void forget_id(void*, int, IDTYPE) {}
 char* name_of(void* state, int, IDTYPE id) {
   const auto* all = static_cast<Names*>(state);
   const auto found = all->names.find(id);
-  return found == all->names.end() ? nullptr : const_cast<char*>(found->second->c_str()) + 1;  // after the kind's digit
+  return found == all->names.end() ? nullptr : const_cast<char*>(found->second->c_str()) + 1;  // skip the kind
 }
 void close_names(void* state) { delete static_cast<Names*>(state); }
 void register_id(void*, int, void*) {}
 Agiddisc_t counted_ids{open_names, map_name, allow_id, forget_id, name_of, close_names, register_id};
 
-// Lets Graphviz read from a string, a piece at a time.
+// Input channel that lets Graphviz read from a string.
 struct Text {
   std::string_view left;
 };
@@ -169,7 +170,7 @@ struct GraphDeleter {
   void operator()(Agraph_t* graph) const { graphviz().agclose(graph); }
 };
 
-// Holds one layout, freed before its graph and context.
+// A layout, freed before its graph and context.
 struct GraphLayout {
   GVC_t* context;
   Agraph_t* graph;
@@ -185,7 +186,7 @@ std::string render_svg(const std::string& dot) {
   const std::lock_guard lock(mutex);
   const MessageGuard silence;
 
-  // Without the two plugins at the usual place, Graphviz searches by its own configuration.
+  // If the plugins are not in the usual folder, Graphviz searches by its configuration.
   std::unique_ptr<GVC_t, ContextDeleter> context(plugins().empty() ? graphviz().gvContext()
                                                                    : graphviz().gvContextPlugins(plugins().data(), 0));
   if (!context) fail("Graphviz could not be started");
@@ -194,14 +195,14 @@ std::string render_svg(const std::string& dot) {
   const GraphLayout layout(context.get(), graph.get());
   if (!layout.done) {
     fail(
-        "Graphviz could not lay the graph out; if it has no layout engine 'dot', install its plugins "
-        "(Debian: libgvc6) or write DOT instead");
+        "Graphviz failed to compute a layout; if it has no layout engine 'dot', install its plugins (Debian: libgvc6) "
+        "or write DOT instead");
   }
   char* data = nullptr;
   unsigned int length = 0;
   if (graphviz().gvRenderData(context.get(), graph.get(), "svg", &data, &length) != 0 || data == nullptr) {
     graphviz().gvFreeRenderData(data);
-    fail("Graphviz could not write SVG");
+    fail("Graphviz failed to write SVG");
   }
   std::string svg(data, length);
   graphviz().gvFreeRenderData(data);

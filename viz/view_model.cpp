@@ -1,4 +1,4 @@
-// Makes the model of a picture of what is drawn: boxes and their texts, edges, marks, clusters.
+// Builds a view model from the drawn nodes: boxes with text, edges, marks, clusters.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -24,11 +24,11 @@
 namespace shadowgraph {
 namespace {
 
-constexpr size_t kMostParameterLines = 3;
+constexpr size_t kMaxParameterLines = 3;
 
-constexpr size_t kLongestLine = 40;  // characters of a label's line
+constexpr size_t kLongestLine = 40;  // characters of a label line
 
-// Cuts a text to at most so many bytes; one that is cut ends with "...".
+// Truncates a text to a number of bytes, ending in "..." if it is cut.
 std::string shortened(std::string text, size_t longest = kLongestLine) {
   if (text.size() <= longest) return text;
   size_t end = longest - 3;
@@ -36,7 +36,7 @@ std::string shortened(std::string text, size_t longest = kLongestLine) {
   return text.substr(0, end) + "...";
 }
 
-// What a placeholder is a part of: "S(0) of [4096,4096]"; empty where it is the whole.
+// Returns a sharded placeholder's layout: "S(0) of [4096,4096]"; empty if it is whole.
 std::string layout_label(const Graph& graph, NodeId placeholder) {
   const std::string_view layout = graph.note(placeholder, "layout");
   if (layout.empty()) return {};
@@ -44,7 +44,7 @@ std::string layout_label(const Graph& graph, NodeId placeholder) {
 }
 
 // Adds the parameters, buffers and constants that the node reads, directly or through views: "weight f32[64,3,7,7]",
-// "weight, bias f32[64]", "weight f32[16,64], S(0) of [64,64]". Those of one type and layout share a line.
+// "weight, bias f32[64]", "weight f32[16,64], S(0) of [64,64]". Those with equal type and layout share a line.
 void add_parameters(const Graph& graph, const DrawnGraph& drawn, NodeId id, std::vector<std::string>& lines) {
   const std::string module = module_path(graph, id) + ".";
   std::vector<ValueId> seen;
@@ -69,13 +69,13 @@ void add_parameters(const Graph& graph, const DrawnGraph& drawn, NodeId id, std:
       same->second += ", " + name;
     }
   });
-  for (size_t i = 0; i < names_by_type.size() && i < kMostParameterLines; ++i) {
+  for (size_t i = 0; i < names_by_type.size() && i < kMaxParameterLines; ++i) {
     const auto& [type, names] = names_by_type[i];
     lines.push_back(shortened(names, std::max<size_t>(kLongestLine - std::min(type.size(), kLongestLine - 12), 12)) +
                     " " + type);
   }
-  if (names_by_type.size() > kMostParameterLines) {
-    lines.push_back(fmt::format("+{} more", names_by_type.size() - kMostParameterLines));
+  if (names_by_type.size() > kMaxParameterLines) {
+    lines.push_back(fmt::format("+{} more", names_by_type.size() - kMaxParameterLines));
   }
 }
 
@@ -111,13 +111,13 @@ std::string box_tooltip(const Graph& graph, const Flops& flops_of, NodeId id) {
 
 struct ViewEdges {
   std::vector<ViewEdge> edges;
-  int64_t from_hidden = 0;  // tensors from phases that are not shown
+  int64_t from_hidden = 0;  // tensors from hidden phases
 };
 
-// Does what ViewOptions::edge_note does.
+// As ViewOptions::edge_note.
 using EdgeNote = std::function<std::string(NodeId user, ValueId value)>;
 
-constexpr size_t kMostTensorsNamed = 12;  // in the tooltip of an edge
+constexpr size_t kMaxTensorsNamed = 12;  // in an edge's tooltip
 constexpr size_t kLongestEdgeLabel = 28;
 
 class EdgeBuilder {
@@ -141,7 +141,7 @@ class EdgeBuilder {
     }
   }
 
-  // Adds edges for what a node read before and reads no more.
+  // Adds edges for tensors that a node read only in the earlier graph.
   void add_lost(const MergedGraph& merged) {
     std::set<std::pair<uint32_t, uint32_t>> seen;
     for (const MergedGraph::LostUse& use : merged.lost_uses) {
@@ -153,7 +153,7 @@ class EdgeBuilder {
       found_.edges.push_back({.from = from,
                               .to = to,
                               .label = shortened(type, kLongestEdgeLabel),
-                              .tooltip = type + ", read before",
+                              .tooltip = type + ", only before",
                               .bytes = graph_.logical_bytes(use.value),
                               .removed = true});
     }
@@ -193,7 +193,7 @@ class EdgeBuilder {
     if (!seen_.emplace(entry->second, drawn_.stand_in[from_node], result, type).second) return;
     ViewEdge& edge = found_.edges[entry->second];
     if (ways_[entry->second]++ == 0) edge.label = shortened(type, kLongestEdgeLabel);
-    if (ways_[entry->second] <= kMostTensorsNamed) {
+    if (ways_[entry->second] <= kMaxTensorsNamed) {
       edge.tooltip += (edge.tooltip.empty() ? "" : "\n") + type + " of " + graph_.target(producer).name();
     }
     edge.bytes = std::max(edge.bytes, graph_.logical_bytes(value));
@@ -204,7 +204,7 @@ class EdgeBuilder {
     edge.tooltip += "\n" + note;
   }
 
-  // Says whether a result of the node is in the same storage as what it reads.
+  // Returns true if a result of the node shares its storage with the operand.
   bool is_alias(NodeId user, ValueId value) const {
     const StorageId storage = graph_.value(value).storage;
     bool same = false;
@@ -214,7 +214,7 @@ class EdgeBuilder {
     return same;
   }
 
-  // Says whether two nodes lie in different copies of one run of equal modules.
+  // Returns true if two nodes are in different copies of one run of repeated modules.
   bool in_different_copies(uint32_t a, uint32_t b) const {
     const auto& clusters = drawn_.clusters;
     for (uint32_t c = drawn_.cluster_of[a]; c != 0; c = clusters[c].parent) {
@@ -239,11 +239,11 @@ class EdgeBuilder {
   ViewEdges found_;
   std::map<std::tuple<uint32_t, uint32_t, bool, ViewEdgeKind>, uint32_t> places_;
   std::set<std::tuple<uint32_t, uint32_t, uint32_t, std::string>> seen_;  // edge, producer, result, type
-  std::vector<size_t> ways_;                                              // tensors that take each edge
+  std::vector<size_t> ways_;                                              // number of tensors by edge
 };
 
-// Makes the edges of a picture, once it is known which box every node is in: kNone for a node without a box. With
-// `merged`, edges also show what was read before.
+// Builds the edges of a picture, given the box of every node (kNone without one). With `merged`, includes tensors read
+// only in the earlier graph.
 ViewEdges edges_of(const Graph& graph, const DrawnGraph& drawn, const std::vector<uint32_t>& box_of_node,
                    const MergedGraph* merged, const EdgeNote& note) {
   EdgeBuilder builder(graph, drawn, box_of_node, note);
@@ -252,7 +252,7 @@ ViewEdges edges_of(const Graph& graph, const DrawnGraph& drawn, const std::vecto
   return builder.take();
 }
 
-// Marks boxes with nodes that are asked for and, with `merged`, those that differ; edges of what was removed, too.
+// Marks boxes with selected nodes and, with `merged`, boxes and edges that differ.
 void mark_boxes(const BoxNodes& nodes, const IdMap<NodeId, uint8_t>& named, const MergedGraph* merged,
                 ViewModel& view) {
   for (size_t b = 0; b < nodes.size(); ++b) {
@@ -282,7 +282,7 @@ void mark_boxes(const BoxNodes& nodes, const IdMap<NodeId, uint8_t>& named, cons
   }
 }
 
-// Adds in grey what is next to a part of a graph: one box for each side of a box, with its edge.
+// Adds omitted neighbors of a part in gray: one box for the inputs and one for the outputs of a box, with an edge.
 void add_omitted(const Graph& graph, const DrawnGraph& drawn, const std::vector<uint32_t>& box_of_node,
                  ViewModel& view) {
   std::map<std::pair<uint32_t, bool>, uint32_t> boxes;
@@ -305,16 +305,16 @@ void add_omitted(const Graph& graph, const DrawnGraph& drawn, const std::vector<
     stub.lines = {count > 1 ? fmt::format("{} more", count)
                             : shortened(name.empty() ? std::string(short_name(graph.target(first).name())) : name)};
     stub.tooltip =
-        fmt::format("left out: {} operators that {}", count, makers ? "make what it reads" : "read what it makes");
+        fmt::format("omitted: {} operators that {}", count, makers ? "produce its inputs" : "read its results");
     const auto at = static_cast<uint32_t>(view.boxes.size());
     view.boxes.push_back(std::move(stub));
     view.edges.push_back({.from = makers ? at : box, .to = makers ? box : at});
   }
 }
 
-// Drops clusters without boxes and turns clusters of one box into a line of its label. Joins a container with its only
-// module, and numbers what is left. `view.clusters` are those of `modules`; `titled` are the boxes whose first line is
-// a module's name.
+// Drops clusters without boxes and turns clusters of one box into a line of its label. Merges a container with its only
+// module, and numbers the rest. `view.clusters` correspond to `modules`; `titled` are the boxes whose first line is a
+// module's name.
 void tidy_clusters(const std::vector<ModuleCluster>& modules, std::set<uint32_t>& titled, ViewModel& view) {
   const auto count = static_cast<uint32_t>(view.clusters.size());
   std::vector<uint32_t> boxes(count, 0);
@@ -375,13 +375,13 @@ void tidy_clusters(const std::vector<ModuleCluster>& modules, std::set<uint32_t>
   view.clusters = std::move(kept);
   for (ViewBox& box : view.boxes) {
     box.cluster = place[box.cluster];
-    // A module called relu whose only operator is relu says it once.
+    // A module called relu with a single operator relu shows the name once.
     if (box.lines.size() > 1 && box.lines[0] == box.lines[1]) box.lines.erase(box.lines.begin());
   }
 }
 
 constexpr uint32_t kNone = DrawnGraph::kNone;
-constexpr size_t kFewBoxes = 8;  // a picture of fewer boxes says nothing; a tall one is better
+constexpr size_t kFewBoxes = 8;  // with fewer boxes a picture is useless; a tall one is better
 
 class ViewBuilder {
  public:
@@ -399,20 +399,20 @@ class ViewBuilder {
     const std::vector<size_t> boxes = boxes_by_depth(drawn_, contents_, hidden_);
     int depth = first_depth(boxes);
     size_t rows = make(depth);
-    const bool wished = options_.depth.has_value() || is_part() || options_.most_rows == 0;
-    if (wished || rows <= options_.most_rows) return finished(boxes);
+    const bool wished = options_.depth.has_value() || is_part() || options_.max_rows == 0;
+    if (wished || rows <= options_.max_rows) return finished(boxes);
     const size_t unfolded = rows;
-    // Closing modules is better than joining operators, as long as a picture is left.
-    while (depth > 0 && rows > options_.most_rows && boxes[static_cast<size_t>(depth) - 1] >= kFewBoxes)
+    // Closing modules is preferred to merging operators, as long as enough boxes are left.
+    while (depth > 0 && rows > options_.max_rows && boxes[static_cast<size_t>(depth) - 1] >= kFewBoxes)
       rows = make(--depth);
-    if (rows > options_.most_rows) {
-      const size_t each = (rows + options_.most_rows - 1) / options_.most_rows;
+    if (rows > options_.max_rows) {
+      const size_t each = (rows + options_.max_rows - 1) / options_.max_rows;
       join_runs(each, false);
       unfold_hint_ = fmt::format(
-          "runs of up to {} boxes are joined: {} were below one another; rows 0 (--rows 0) unfolds", each, rows);
+          "up to {} consecutive boxes are merged: {} were stacked vertically; rows 0 (--rows 0) unfolds", each, rows);
       make_edges();
     } else {
-      unfold_hint_ = fmt::format("folded from {} boxes below one another to {}; --depth {} opens more, --rows 0 all",
+      unfold_hint_ = fmt::format("folded from {} vertically stacked boxes to {}; --depth {} opens more, --rows 0 all",
                                  unfolded, rows, depth + 1);
     }
     return finished(boxes);
@@ -428,7 +428,7 @@ class ViewBuilder {
   int first_depth(const std::vector<size_t>& boxes) const {
     const auto deepest = static_cast<int>(boxes.size()) - 1;
     const bool asked = options_.depth.has_value();
-    const size_t most = options_.most_boxes;
+    const size_t most = options_.max_boxes;
     const size_t limit = asked      ? most
                          : most > 0 ? std::min(options_.comfortable_boxes, most)
                                     : options_.comfortable_boxes;
@@ -437,8 +437,8 @@ class ViewBuilder {
     return depth;
   }
 
-  // Makes the picture with `depth` levels open, without its clusters and notes. Returns how many boxes stand below one
-  // another.
+  // Builds the picture with `depth` levels open, without clusters and notes. Returns the number of vertically stacked
+  // boxes.
   size_t make(int depth) {
     ViewModel fresh;
     fresh.depth = depth;
@@ -450,9 +450,9 @@ class ViewBuilder {
     collapse_crowds();
     make_boxes();
     make_clusters();
-    if (options_.most_boxes > 0 && view_.boxes.size() > options_.most_boxes) {
+    if (options_.max_boxes > 0 && view_.boxes.size() > options_.max_boxes) {
       boxes_before_joining_ = view_.boxes.size();
-      joined_ = (view_.boxes.size() + options_.most_boxes - 1) / options_.most_boxes;
+      joined_ = (view_.boxes.size() + options_.max_boxes - 1) / options_.max_boxes;
       join_runs(joined_, true);
     }
     make_edges();
@@ -475,7 +475,7 @@ class ViewBuilder {
       collapsed_[c] = !clusters()[c].phase && clusters()[c].depth > static_cast<uint32_t>(view_.depth) ? 1 : 0;
     }
     if (options_.depth) return;
-    // A node that is asked for is always seen.
+    // Named nodes are always visible.
     for (uint32_t node = 0; node < drawn_.nodes.size(); ++node) {
       if (named_[drawn_.nodes[node]] == 0) continue;
       for (uint32_t c = drawn_.cluster_of[node]; c != 0 && collapsed_[c] != 0; c = clusters()[c].parent)
@@ -492,7 +492,7 @@ class ViewBuilder {
       if (!is_hidden(c) && contents_[c].visible > 0) ++children[clusters()[c].parent];
     }
     for (uint32_t c = 1; c < clusters().size(); ++c) {
-      if (collapsed_[c] != 0 || clusters()[c].phase || children[c] <= options_.most_children) continue;
+      if (collapsed_[c] != 0 || clusters()[c].phase || children[c] <= options_.max_children) continue;
       collapsed_[c] = 1;
       ++crowded_;
     }
@@ -521,7 +521,7 @@ class ViewBuilder {
     if (clusters()[c].repeats > 1) text += " each";
     return text;
   }
-  // Joins a count and its unit: "7.44 G" and "FLOPs" make "7.44 GFLOPs", "320" and "FLOPs" make "320 FLOPs".
+  // Joins a count and its unit: "7.44 G" and "FLOPs" become "7.44 GFLOPs", "320" and "FLOPs" become "320 FLOPs".
   static std::string spaced(std::string count) {
     if (std::isdigit(static_cast<unsigned char>(count.back())) != 0) count += ' ';
     return count;
@@ -537,7 +537,7 @@ class ViewBuilder {
       if (module == ModuleCluster::kNone) {
         box_of_node_[node] = add_box(node, cluster);
       } else if (contents_[module].visible == 1) {
-        // One operator is clearer than a box that says so.
+        // A single operator is clearer than a box around it.
         box_of_node_[node] = add_box(node, clusters()[module].parent);
         std::string name;
         for (uint32_t c = cluster; c != module; c = clusters()[c].parent) name = "." + clusters()[c].name + name;
@@ -552,7 +552,7 @@ class ViewBuilder {
       box_of_node_[node] = box_of_node_[drawn_.stand_in[node]];
   }
 
-  // Names a box by the node's place in the graph that it is from.
+  // Returns a box id from the node's position in its original graph.
   std::string box_id(char letter, uint32_t node) const {
     if (merged_ == nullptr) return fmt::format("{}{}", letter, drawn_.position[node]);
     const NodeId id = drawn_.nodes[node];
@@ -600,8 +600,7 @@ class ViewBuilder {
     return static_cast<uint32_t>(view_.boxes.size() - 1);
   }
 
-  // Makes the clusters of the picture: the open modules that are not hidden, under their indices in the module tree for
-  // now.
+  // Creates the clusters of the picture: open modules that are not hidden, still with their indices in the module tree.
   void make_clusters() {
     view_.clusters.resize(clusters().size());
     for (uint32_t c = 0; c < clusters().size(); ++c) {
@@ -613,7 +612,7 @@ class ViewBuilder {
     }
   }
 
-  // Makes one box of up to `each` neighbours in program order, which is left to do where no modules can be closed.
+  // Merges up to `each` consecutive boxes, if no modules can be closed.
   void join_runs(size_t each, bool placeholders) {
     const size_t count = view_.boxes.size();
     std::vector<ViewBox> joined;
@@ -659,36 +658,37 @@ class ViewBuilder {
       const bool any = merged_->added + merged_->removed + merged_->changed > 0;
       view_.notes.push_back(any ? fmt::format("{} nodes added, {} removed, {} changed", merged_->added,
                                               merged_->removed, merged_->changed)
-                                : "no node differs");
+                                : "the graphs are identical");
     }
-    if (drawn_.left_out > 0) view_.notes.push_back(fmt::format("a part: {} operators are left out", drawn_.left_out));
+    if (drawn_.left_out > 0)
+      view_.notes.push_back(fmt::format("part of the graph: {} operators are omitted", drawn_.left_out));
     if (options_.depth && view_.depth < std::min(*options_.depth, deepest)) {
       view_.notes.push_back(fmt::format("depth {} instead of {}: more than {} boxes (--boxes allows more)", view_.depth,
-                                        std::min(*options_.depth, deepest), options_.most_boxes));
+                                        std::min(*options_.depth, deepest), options_.max_boxes));
     } else if (!options_.depth && view_.depth < deepest) {
       view_.notes.push_back(fmt::format("modules below level {} are collapsed", view_.depth));
     }
     if (!unfold_hint_.empty()) view_.notes.push_back(unfold_hint_);
     if (crowded_ > 0) {
       view_.notes.push_back(
-          fmt::format("{} modules with more than {} boxes are collapsed", crowded_, options_.most_children));
+          fmt::format("{} modules with more than {} boxes are collapsed", crowded_, options_.max_children));
     }
     if (joined_ > 0) {
       view_.notes.push_back(
-          fmt::format("runs of up to {} boxes are joined: {} would be more than {} (--boxes allows more)", joined_,
-                      boxes_before_joining_, options_.most_boxes));
+          fmt::format("up to {} consecutive boxes are merged: {} would exceed {} (--boxes allows more)", joined_,
+                      boxes_before_joining_, options_.max_boxes));
     }
     if (from_hidden_ > 0) {
-      view_.notes.push_back(fmt::format("{} tensors that come from phases not shown have no edge", from_hidden_));
+      view_.notes.push_back(fmt::format("{} tensors from hidden phases have no edge", from_hidden_));
     }
     if (drawn_.hidden_nodes > 0) {
-      view_.notes.push_back(fmt::format("{} operators of phases not shown: {}", drawn_.hidden_nodes,
-                                        fmt::join(drawn_.hidden_phases, ", ")));
+      view_.notes.push_back(
+          fmt::format("{} operators in hidden phases: {}", drawn_.hidden_nodes, fmt::join(drawn_.hidden_phases, ", ")));
     }
     if (drawn_.plumbing > 0) view_.notes.push_back(fmt::format("{} views are not drawn", drawn_.plumbing));
     int64_t folded = 0;
     for (uint32_t node = 0; node < drawn_.nodes.size(); ++node) folded += is_shown(node) ? 0 : 1;
-    if (folded > 0) view_.notes.push_back(fmt::format("{} operators are in repeated layers drawn once", folded));
+    if (folded > 0) view_.notes.push_back(fmt::format("{} operators in repeated layers are folded", folded));
   }
 
   const Graph& graph_;
@@ -698,7 +698,7 @@ class ViewBuilder {
   const Flops flops_;
   const IdMap<NodeId, uint8_t> named_;
   const std::vector<ClusterContents> contents_;
-  const std::vector<uint8_t> hidden_;  // clusters in a copy that is not drawn
+  const std::vector<uint8_t> hidden_;  // clusters in a folded copy
   ViewModel view_;
   std::vector<uint8_t> collapsed_;        // clusters drawn as one box
   std::vector<uint32_t> collapsed_into_;  // the outermost such cluster around each
@@ -707,9 +707,9 @@ class ViewBuilder {
   std::vector<uint32_t> levels_;  // of boxes: nodes_of_boxes
   std::set<uint32_t> titled_;     // boxes whose first line is a module's name
   std::string unfold_hint_;
-  int64_t crowded_ = 0;      // modules closed for having many boxes
-  int64_t from_hidden_ = 0;  // tensors from phases that are not shown
-  size_t joined_ = 0;        // boxes in a run that is drawn as one, for having too many
+  int64_t crowded_ = 0;      // modules closed because of too many boxes
+  int64_t from_hidden_ = 0;  // tensors from hidden phases
+  size_t joined_ = 0;        // boxes merged into one, because of too many
   size_t boxes_before_joining_ = 0;
 };
 

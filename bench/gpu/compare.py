@@ -1,9 +1,9 @@
-"""Predictions beside what was measured on an H100 (bench/gpu/h100), into docs/figures/22-h100.json.
+"""Compares predictions with measurements of an H100 (bench/gpu/h100). Writes docs/figures/22-h100.json.
 
     PYTHONPATH=build/python python bench/gpu/compare.py [--figures] [--predictions FILE] [--transformers FOLDER]
 
-The GPU ran torch 2.11 and transformers 5.17; FOLDER has that version, where another is installed. Predictions are kept
-in FILE, and those that it has are not made again.
+Measurements are from torch 2.11 and transformers 5.17; FOLDER contains that version if another one is installed.
+Predictions are cached in FILE.
 """
 
 import argparse
@@ -18,7 +18,7 @@ import sys
 HERE = pathlib.Path(__file__).parent
 FIGURES = HERE.parents[1] / "docs/figures/22-h100.json"
 GIB, MIB = 2**30, 2**20
-# So many of the operators were there for the laws of time to be fitted; the others are held out.
+# The time model was fitted on this number of operators; the others are held out.
 FITTED = 429
 
 
@@ -56,9 +56,9 @@ def percent(share, digits=1):
 def program_rows(predicted):
     rows, errors = [], {"allocated": [], "reserved": [], "seconds": []}
     for name, row in programs().items():
-        said, peaks = predicted[name], row["peaks"]
-        off = {kind: said[kind] / peaks[kind] - 1 for kind in ("allocated", "reserved")}
-        off["seconds"] = said["time"]["seconds"] / row["seconds"] - 1
+        prediction, peaks = predicted[name], row["peaks"]
+        off = {kind: prediction[kind] / peaks[kind] - 1 for kind in ("allocated", "reserved")}
+        off["seconds"] = prediction["time"]["seconds"] / row["seconds"] - 1
         for kind, error in off.items():
             errors[kind].append(abs(error))
         rows.append([name, f"{peaks['allocated'] / GIB:.3f}", percent(off["allocated"], 3),
@@ -68,36 +68,36 @@ def program_rows(predicted):
 
 
 def operator_rows(predicted):
-    """By class, those that do not wait for the host: fitted ones, and ones held out."""
+    """Returns errors per operator class, fitted and held out, without operators that are host bound."""
     by_class = {}
-    for at, (name, (taken, host)) in enumerate(measured("operators").items()):
-        said = predicted.get(name)
-        if said is None or host > 0.8 * taken:
+    for at, (name, (micros, host)) in enumerate(measured("operators").items()):
+        prediction = predicted.get(name)
+        if prediction is None or host > 0.8 * micros:
             continue
-        kind = max((key for key in said if key != "seconds"), key=said.get)
+        kind = max((key for key in prediction if key != "seconds"), key=prediction.get)
         for key in (kind, "all"):
-            by_class.setdefault(key, ([], []))[at >= FITTED].append(abs(1e6 * said["seconds"] / taken - 1))
+            by_class.setdefault(key, ([], []))[at >= FITTED].append(abs(1e6 * prediction["seconds"] / micros - 1))
     rows = []
     for kind in sorted(by_class, key=lambda key: (key == "all", key)):
         fitted, held = by_class[kind]
-        told = [f"{100 * figure(errors):.1f} %" if errors else "" for errors in (fitted, held)
-                for figure in (statistics.median, statistics.mean)]  # fmt: skip
-        rows.append([kind, str(len(fitted)), *told[:2], str(len(held)), *told[2:]])
+        cells = [f"{100 * average(errors):.1f} %" if errors else "" for errors in (fitted, held)
+                 for average in (statistics.median, statistics.mean)]  # fmt: skip
+        rows.append([kind, str(len(fitted)), *cells[:2], str(len(held)), *cells[2:]])
     return rows
 
 
 def float8_rows(predicted):
-    """Training steps of four layers of Llama 3 8B at 8,192 tokens, ms, and a line about the kernels."""
-    taken = measured("float8")
-    steps = {name: 1e3 * row["seconds"] for name, row in taken["programs"].items()}
-    said = {name: 1e3 * seconds for name, seconds in predicted["programs"].items()}
-    rows = [[name, f"{steps[name]:.1f}", f"{said[name]:.1f}", percent(said[name] / steps[name] - 1)]
+    """Returns rows of training steps of four layers of Llama 3 8B at 8,192 tokens, and errors of single kernels."""
+    results = measured("float8")
+    steps = {name: 1e3 * row["seconds"] for name, row in results["programs"].items()}
+    ours = {name: 1e3 * seconds for name, seconds in predicted["programs"].items()}
+    rows = [[name, f"{steps[name]:.1f}", f"{ours[name]:.1f}", percent(ours[name] / steps[name] - 1)]
             for name in ("bf16", "as the pass", "torchao")]  # fmt: skip
-    ratios = steps["torchao, compiled"] / steps["bf16, compiled"], said["the pass"] / said["bf16"]
-    rows.append(["compiled: torchao by bf16; here: the pass by bf16", *(f"x {ratio:.2f}" for ratio in ratios),
+    ratios = steps["torchao, compiled"] / steps["bf16, compiled"], ours["the pass"] / ours["bf16"]
+    rows.append(["compiled: torchao / bf16; predicted: pass / bf16", *(f"x {ratio:.2f}" for ratio in ratios),
                  percent(ratios[1] / ratios[0] - 1)])  # fmt: skip
     off = {"_scaled_mm": [], "cast": []}
-    for name, micros in taken["operators"].items():
+    for name, micros in results["operators"].items():
         for kind in off:
             if name.startswith(kind):
                 off[kind].append(abs(predicted["operators"][name] / micros - 1))
@@ -109,7 +109,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--figures", action="store_true", help=f"write {FIGURES.name}")
     parser.add_argument("--predictions", type=pathlib.Path, default=pathlib.Path("build/h100-predictions.json"))
-    parser.add_argument("--transformers", default="", help="a folder that has transformers 5.17")
+    parser.add_argument("--transformers", default="", help="folder with transformers 5.17")
     given = parser.parse_args()
     of_programs, of_operators, of_float8 = predictions(given.predictions, given.transformers)
     rows, errors = program_rows(of_programs)
@@ -129,31 +129,32 @@ def main():
     machine = measured("programs")["machine"]
     document = {
         "title": "On an H100",
-        "about": "Whole programs, captured as they are written, beside the same files on one GPU. Peaks are of three "
-        "steps from nothing on, and seconds of a later one. Those of many devices are one rank; on the GPU, "
-        "collectives moved nothing, so that their seconds are of kernels and the host alone.",
+        "about": "Programs captured and run on one GPU from the same source. Peaks are those of the first three steps, "
+        "and time is that of a later step. Distributed programs ran one rank, with collectives that transfer nothing, "
+        "so that their time excludes communication.",
         "measured": "2026-11-26",
         "machine": f"{machine['device']}, torch {machine['torch']}, CUDA {machine['cuda']}, transformers "
         f"{machine['transformers']}; predictions by libtorch 2.13.0, {datetime.date.today()}",
         "command": "python bench/gpu/measure.py; python bench/gpu/compare.py --figures",
         "reading": [
             f"Allocated: {summary['allocated']}. Reserved: {summary['reserved']}. Seconds: {summary['seconds']}.",
-            "torch 2.11's pipelines keep other buffers than 2.13's, which the predictions are of.",
-            "DTensor's Python takes 200 us a call, which no law here has: both tensor parallel rows wait for it.",
-            "`operators-` rows that wait for the host are left out below.",
+            "Pipelines of torch 2.11 allocate other buffers than those of 2.13, which is used for the predictions.",
+            "The time model lacks the Python overhead of DTensor, 200 us per call, which bounds both tensor parallel "
+            "rows.",
+            "Host-bound operators are excluded below.",
         ],
         "tables": [
             {"columns": ["program", "allocated GiB", "off", "reserved GiB", "off", "step ms", "off"], "rows": rows},
             {
-                "about": "Single operators by class. Laws of time were fitted on the first; sizes of the others were "
-                "chosen afterwards, and nothing was fitted on them.",
+                "about": "Single operators by class. The time model was fitted on the first group. Sizes of the held "
+                "out operators were chosen afterwards.",
                 "columns": ["class", "fitted on", "median", "mean", "held out", "median", "mean"],
                 "rows": by_class,
             },
             {
-                "about": "Layers' products in float8 (bench/gpu/float8.py): training steps of four layers of Llama 3 "
-                f"8B at 8,192 tokens. Kernels alone: {kernels}. The law of products was fitted on them.",
-                "columns": ["step", "measured ms", "here", "off"],
+                "about": "float8 linear layers (bench/gpu/float8.py): training steps of four layers of Llama 3 8B at "
+                f"8,192 tokens. Errors of single kernels: {kernels}. The time model was fitted on them.",
+                "columns": ["step", "measured ms", "predicted ms", "off"],
                 "rows": steps,
             },
         ],

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Products in float8 on a GPU: single kernels, and a training step with each linear layer's three products so.
+"""Measures float8 matrix products on a GPU: single kernels, and training steps with float8 linear layers.
 
-    python float8.py -o FILE        runs on a machine with an NVIDIA GPU; writes what h100/float8.json has
+    python float8.py -o FILE        runs on an NVIDIA GPU; writes the format of h100/float8.json
 
-`as the pass` does what `shadowgraph opt --pass float8` writes. torchao's converted model is the same arithmetic in more
-kernels, which torch.compile joins.
+`as the pass` performs the operators that `shadowgraph opt --pass float8` generates. torchao does the same arithmetic in
+more kernels, which torch.compile fuses.
 """
 
 import argparse
@@ -15,13 +15,13 @@ import time
 import torch
 from single_operators import E4, E5, F32, of, seconds_of
 
-MOST = {E4: 448.0, E5: 57344.0}
+MAX = {E4: 448.0, E5: 57344.0}
 
 
 def cast(x, dtype, transposed=False):
-    """(x by its scale in float8, the scale [1, 1]). `transposed`: it lies by columns."""
+    """Returns (x / scale in float8, scale [1, 1]). `transposed`: the result is column-major."""
     scale = torch.linalg.vector_norm(x, float("inf"), keepdim=True, dtype=F32)
-    scale = torch.clamp_min(torch.mul(scale, 1 / MOST[dtype]), 1e-12)
+    scale = torch.clamp_min(torch.mul(scale, 1 / MAX[dtype]), 1e-12)
     rows, columns = x.shape
     out = torch.empty_strided((rows, columns), (1, rows) if transposed else (columns, 1), dtype=dtype, device=x.device)
     torch.div(x, scale, out=out)
@@ -161,7 +161,7 @@ def programs(row, write):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("-o", "--output", type=pathlib.Path, required=True)
-    parser.add_argument("--programs", action="store_true", help="no single kernels")
+    parser.add_argument("--programs", action="store_true", help="skip single kernels")
     given = parser.parse_args()
     rows = {"machine": {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "cuda": torch.version.cuda},
             "operators": {}, "programs": {}}  # fmt: skip

@@ -1,4 +1,4 @@
-"""Operators of sizes on which no law of time was fitted. Importing this adds them to single_operators.OPERATORS."""
+"""Operators on which the time model was not fitted. Importing this adds them to single_operators.OPERATORS."""
 
 import torch
 from single_operators import (

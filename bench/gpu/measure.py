@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Runs on a machine with an NVIDIA GPU: peaks and times of programs.py, times of single_operators.py, and constants.
+"""Measures programs.py and single_operators.py on an NVIDIA GPU: peak memory, times, and memory of libraries.
 
     python measure.py -o FOLDER [--only NAME ...] [--seconds 400]
 
-Needs torch, and for some programs transformers, timm, peft, torchvision. Every program runs in a process of its own,
-forked after torch was imported, one at a time. FOLDER/programs.json and operators.json are written as they grow.
+Requires torch, and for some programs transformers, timm, peft, torchvision. Each program runs in a separate process,
+forked after importing torch. FOLDER/programs.json and operators.json are updated after each row.
 """
 
 import argparse
@@ -35,7 +35,7 @@ FORKS = True
 
 
 def apart(function, *arguments, limit=120):
-    """What `function` gives in a forked process, or {"failed": its error}."""
+    """Returns the result of `function` in a forked process, or {"failed": error}."""
     if not FORKS:
         return in_a_process(limit, function, *arguments)
     read, write = os.pipe()
@@ -43,11 +43,11 @@ def apart(function, *arguments, limit=120):
     if child == 0:
         os.close(read)
         try:
-            answer = function(*arguments)
+            result = function(*arguments)
         except BaseException:
-            answer = {"failed": traceback.format_exc()[-3000:]}
+            result = {"failed": traceback.format_exc()[-3000:]}
         with os.fdopen(write, "w") as out:
-            out.write(json.dumps(answer))
+            out.write(json.dumps(result))
         os._exit(0)
     os.close(write)
     began = time.perf_counter()
@@ -64,16 +64,16 @@ def apart(function, *arguments, limit=120):
                 os.kill(child, 9)
                 break
     os.waitpid(child, 0)
-    return json.loads(text) if text else {"failed": "no answer in time"}
+    return json.loads(text) if text else {"failed": "timeout"}
 
 
 def in_a_process(limit, function, *arguments):
-    """As apart(), where a fork cannot have CUDA."""
+    """Like apart(), for machines where CUDA does not work after a fork."""
     command = [sys.executable, __file__, "--one", json.dumps([function.__name__, *arguments])]
     try:
         run = subprocess.run(command, capture_output=True, text=True, timeout=limit)
     except subprocess.TimeoutExpired:
-        return {"failed": "no answer in time"}
+        return {"failed": "timeout"}
     return json.loads(run.stdout.splitlines()[-1]) if run.returncode == 0 else {"failed": run.stderr[-3000:]}
 
 
@@ -83,13 +83,13 @@ def model(name, size, sequence, mode, dtype):
 
 
 def models(path, deadline):
-    """The rows of scripts/measure_gpu.py, in its format."""
+    """Measures the configurations of scripts/measure_gpu.py and writes its format."""
     facts = apart(measure_gpu.machine, "cuda")
     rows = []
     for (name, size, sequence), mode, dtype in itertools.product(measure_gpu.CONFIGURATIONS, measure_gpu.MODES,
                                                                  measure_gpu.DTYPES):  # fmt: skip
         if time.monotonic() > deadline:
-            print("no time for", name, mode, dtype)
+            print("skipped (time limit):", name, mode, dtype)
             break
         row = {"model": name, "batch": size, "seq": sequence, "mode": mode, "dtype": dtype}
         answer = apart(model, name, size, sequence, mode, dtype)
@@ -121,7 +121,7 @@ def timed(step):
 
 
 def measured(name):
-    """Peaks of STEPS steps from nothing on, then seconds of MORE steps."""
+    """Returns peaks of the first STEPS steps, and times of MORE further steps."""
     torch.cuda.init()
     function = programs.PROGRAMS[name]
     if function.world > 1:
@@ -163,7 +163,7 @@ def measured(name):
 
 
 def kernels_of(name):
-    """Device microseconds of each operator, with its sizes, in one step."""
+    """Returns the device time in us of each operator, by sizes, in one step."""
     from torch.profiler import ProfilerActivity, profile
 
     torch.cuda.init()
@@ -188,7 +188,7 @@ def kernels_of(name):
 
 
 def traced(name, path):
-    """A trace of three steps as `shadowgraph calibrate --trace` reads it."""
+    """Writes a trace for `shadowgraph calibrate --trace`."""
     from torch.profiler import ProfilerActivity, profile, schedule
 
     step = programs.PROGRAMS[name]()
@@ -203,7 +203,7 @@ def traced(name, path):
 
 
 def constants():
-    """Bytes that a process holds beyond what its allocator has reserved, as its libraries come."""
+    """Returns device memory outside the caching allocator in bytes, after loading each library."""
 
     def used():
         torch.cuda.synchronize()
@@ -258,12 +258,12 @@ def main():
     parser.add_argument("--only", nargs="*")
     parser.add_argument("--traces", nargs="*", default=[])
     parser.add_argument("--kernels", nargs="*", default=[])
-    parser.add_argument("--pipelining", help="a folder with torch.distributed.pipelining of another version")
+    parser.add_argument("--pipelining", help="folder with torch.distributed.pipelining of another version")
     parser.add_argument("--operators", action="store_true")
-    parser.add_argument("--first", type=int, default=0, help="operator to begin with")
+    parser.add_argument("--first", type=int, default=0, help="index of the first operator")
     parser.add_argument("--workspaces", action="store_true")
     parser.add_argument("--models", action="store_true")
-    parser.add_argument("--seconds", type=float, default=1e9, help="after which nothing new is begun")
+    parser.add_argument("--seconds", type=float, default=1e9, help="time limit for starting measurements")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.one:
@@ -273,7 +273,7 @@ def main():
         print(json.dumps({each.__name__: each for each in functions}[name](*arguments)))
         return
     began = time.monotonic()
-    if given.pipelining:  # of another version of PyTorch
+    if given.pipelining:
         import torch.distributed as dist
 
         dist.__path__.insert(0, given.pipelining)
@@ -298,12 +298,12 @@ def main():
     write(path, rows)
     for name in given.only if given.only is not None else programs.PROGRAMS:
         if time.monotonic() - began > given.seconds:
-            print("no time for", name)
+            print("skipped (time limit):", name)
             continue
         row = rows["programs"][name] = apart(measured, name)
-        told = row.get("failed") or (f"{row['peaks']['allocated'] / 2**30:.3f} {row['peaks']['reserved'] / 2**30:.3f} "
+        text = row.get("failed") or (f"{row['peaks']['allocated'] / 2**30:.3f} {row['peaks']['reserved'] / 2**30:.3f} "
                                      f"GiB {1e3 * row['seconds']:.2f} {1e3 * row['host_seconds']:.2f} ms")  # fmt: skip
-        print(f"{name:32} {told[-700:]}  {time.monotonic() - began:.0f} s", flush=True)
+        print(f"{name:32} {text[-700:]}  {time.monotonic() - began:.0f} s", flush=True)
         write(path, rows)
     if given.operators:
         answer = apart(operators.measured_operators, str(given.output / "operators.json"), given.first, limit=150)

@@ -1,4 +1,4 @@
-"""What shadowgraph says of each program and operator, for the comparison with an H100."""
+"""Predicts memory and time of each program and operator, for the comparison with an H100."""
 
 import argparse
 import contextlib
@@ -18,7 +18,7 @@ import torch
 
 import shadowgraph as sg
 
-# torchvision without its own operators registers rules for them, and fails.
+# torchvision without its compiled operators fails to register fake kernels for them.
 sys.modules.setdefault("torchvision._meta_registrations", types.ModuleType("without operators"))
 
 STEPS = 3
@@ -51,7 +51,7 @@ def predicted(program, spec):
 
 
 def seconds_of(name, spec):
-    """What one more call of an operator takes."""
+    """Returns the time of an additional call of an operator, in total and by kernel class."""
 
     def device_seconds(calls):
         with sg.Capture("cuda", guards=False, source_lines=False) as session:
@@ -92,7 +92,7 @@ def step_seconds(change, passes, spec):
 
 
 def predict_float8(spec):
-    """Kernels of float8.py, and its training steps: as they are written, and bf16's with the pass."""
+    """Predicts kernels and training steps of float8.py, and the bf16 step with the float8 pass."""
     kernels = {}
     for name in float8.measured()["operators"]:
 

@@ -1,6 +1,6 @@
-"""Training and inference programs as people write them, for a real GPU and for `sg.Capture("cuda")` alike.
+"""Typical training and inference programs, to run on a real GPU and in `sg.Capture("cuda")`.
 
-Each makes its model on the device and gives a function that runs one step. ranks.py adds those of many devices.
+Each creates its model on the device and returns a function that runs one step. ranks.py adds distributed programs.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ BF16 = torch.bfloat16
 
 
 def program(function=None, *, world=1, rank=0, alone=False):
-    """`alone`: one rank of one, of a real group."""
+    """Registers a program. `alone`: runs in a real process group of one rank."""
     if function is None:
         return functools.partial(program, world=world, rank=rank, alone=alone)
     function.world, function.rank, function.alone = world, rank, alone
@@ -44,7 +44,7 @@ def step_of(model, loss_of, optimizer, *, autocast=None, scaler=None, clip=None)
     return step
 
 
-# ---- transformers: their modules, from their configurations
+# ---- Models of transformers
 
 
 def made(config, kind="AutoModelForCausalLM", dtype=BF16, **keywords):
@@ -216,7 +216,7 @@ def mamba_370m():
     return language_step(config, 2, 256)
 
 
-# ---- held out: programs of which no law was fitted
+# ---- Held-out programs, on which the time model was not fitted
 
 
 @program
@@ -286,7 +286,7 @@ def transformer_encoder():
                    autocast=BF16)  # fmt: skip
 
 
-# ---- images
+# ---- Image models
 
 
 def image_step(model, batch, pixels=224, classes=1000, *, channels_last=False, **how):
@@ -347,7 +347,7 @@ def deeplab_v3():
                    torch.optim.SGD(model.parameters(), 0.1, momentum=0.9), autocast=BF16)  # fmt: skip
 
 
-# ---- PyTorch's own modules
+# ---- Modules of PyTorch
 
 
 @program

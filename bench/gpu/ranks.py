@@ -1,7 +1,7 @@
-"""Programs of many devices, one rank of each. Importing this adds them to programs.PROGRAMS.
+"""Distributed programs, one rank of each. Importing this adds them to programs.PROGRAMS.
 
-The other ranks are pretended, on the GPU by torch's "fake" backend. Its collectives move nothing. A rank allocates
-what a real one does, when a real one does.
+Other ranks are simulated, on the GPU by torch's "fake" backend, whose collectives transfer nothing. Allocations are the
+same as on a real rank.
 """
 
 import torch
@@ -74,14 +74,14 @@ def loss_of_tokens(logits, ids):
     return functional.cross_entropy(logits.flatten(0, 1).float(), ids.flatten())
 
 
-def sharded(decoder, mesh, *, again=True, reduce=torch.float32):
-    """FSDP2 with mixed precision, materialised on the device after it was cut."""
+def sharded(decoder, mesh, *, reshard=True, reduce=torch.float32):
+    """Applies FSDP2 with mixed precision, then materializes the shards on the device."""
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     policy = MixedPrecisionPolicy(param_dtype=BF16, reduce_dtype=reduce)
     for block in decoder.blocks:
-        fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=again)
-    fully_shard(decoder, mesh=mesh, mp_policy=policy, reshard_after_forward=again)
+        fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
+    fully_shard(decoder, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
     decoder.to_empty(device="cuda")
     with torch.no_grad():
         for each in decoder.parameters():
@@ -110,7 +110,7 @@ def fsdp_8b_64():
 
 @program(world=64)
 def fsdp_8b_64_kept():
-    return fsdp_step(1, 2048, mesh_of((64,), ("dp",)), again=False)
+    return fsdp_step(1, 2048, mesh_of((64,), ("dp",)), reshard=False)
 
 
 @program(world=64, rank=9)
@@ -129,7 +129,7 @@ def ddp_1b():
     return step_of(model, lambda: loss_of_tokens(model(ids), ids), torch.optim.AdamW(model.parameters()), autocast=BF16)
 
 
-def cut_by_tensor(model, mesh):
+def apply_tensor_parallel(model, mesh):
     from torch.distributed.tensor import Replicate, Shard
     from torch.distributed.tensor.parallel import (
         ColwiseParallel,
@@ -155,7 +155,7 @@ def cut_by_tensor(model, mesh):
 
 
 def filled(model):
-    """Parameters on the device, DTensors too."""
+    """Materializes parameters, including DTensors, on the device."""
     model.to_empty(device="cuda")
     with torch.no_grad():
         for each in model.parameters():
@@ -167,7 +167,7 @@ def filled(model):
 def tensor_parallel_8_of_70b():
     with torch.device("meta"):
         model = Decoder(8, 8192, 64, 8, 28672, 128256)
-    model = filled(cut_by_tensor(model, mesh_of((8,), ("tp",))).to(BF16))
+    model = filled(apply_tensor_parallel(model, mesh_of((8,), ("tp",))).to(BF16))
     ids = tokens(1, 4096)
     return step_of(model, lambda: loss_of_tokens(model(ids), ids), torch.optim.AdamW(model.parameters(), fused=True))
 
@@ -177,7 +177,7 @@ def fsdp_8_x_tensor_8_of_70b():
     mesh = mesh_of((8, 8), ("dp", "tp"))
     with torch.device("meta"):
         model = Decoder(16, 8192, 64, 8, 28672, 128256)
-    model = sharded(cut_by_tensor(model, mesh["tp"]), mesh["dp"])
+    model = sharded(apply_tensor_parallel(model, mesh["tp"]), mesh["dp"])
     ids = tokens(1, 4096)
     return step_of(model, lambda: loss_of_tokens(model(ids), ids), torch.optim.AdamW(model.parameters(), fused=True))
 

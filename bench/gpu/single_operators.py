@@ -1,6 +1,6 @@
-"""Single operators on a GPU: each makes its tensors and gives what is timed. `x` marks what has a gradient.
+"""Single operators to time on a GPU. Each entry creates its tensors and returns the function to time.
 
-Most move 100 MB and more, so that they neither fit into the L2 cache nor wait for the host.
+Most access at least 100 MB, so that they exceed the L2 cache and are not host bound.
 """
 
 import itertools
@@ -26,7 +26,7 @@ def whole(high, *sizes):
 
 
 def add(name, make):
-    """`make` gives the function that is timed. With a backward, one more row has both ways."""
+    """Registers an operator. `make` returns the function to time."""
     assert name not in OPERATORS, name
     OPERATORS[name] = make
 
@@ -36,7 +36,7 @@ def on(function, *given):
 
 
 def plain(name, function, *sizes, dtypes=(BF16, F32)):
-    """A function of tensors of these sizes."""
+    """Registers a function of tensors with these sizes."""
     for dtype in dtypes:
 
         def make(dtype=dtype):
@@ -47,7 +47,7 @@ def plain(name, function, *sizes, dtypes=(BF16, F32)):
 
 
 def both_ways(name, function, *sizes, dtypes=(BF16, F32)):
-    """Forward alone, and forward with backward."""
+    """Registers a function twice: only forward, and forward with backward."""
     plain(name, function, *sizes, dtypes=dtypes)
     for dtype in dtypes:
 
@@ -59,7 +59,7 @@ def both_ways(name, function, *sizes, dtypes=(BF16, F32)):
         add(f"{name} both ways {NAMES[dtype]} {' '.join('x'.join(map(str, each)) for each in sizes)}", make)
 
 
-# ---- products
+# ---- Matrix products
 for rows, inner, columns in [
     (4096, 4096, 4096),
     (8192, 8192, 8192),
@@ -148,7 +148,7 @@ for groups, rows, inner, columns in [
 ]:
     add(f"_grouped_mm bf16 {groups} x {rows}x{inner}x{columns}", grouped(groups, rows, inner, columns))
 
-# ---- attention
+# ---- Attention
 for batch, heads, length, width, causal in [
     (4, 32, 4096, 128, True),
     (4, 32, 4096, 128, False),
@@ -183,7 +183,7 @@ both_ways(
     dtypes=(F32,),
 )
 
-# ---- what moves
+# ---- Pointwise operators and copies
 BIG, WIDE = (8192, 8192), (16384, 4096)
 both_ways("add", torch.add, BIG, BIG)
 both_ways("mul", torch.mul, BIG, BIG)
@@ -217,7 +217,7 @@ both_ways("dropout", lambda x: F.dropout(x, 0.1), BIG)
 plain("randn", lambda x: torch.randn_like(x), BIG)
 plain("bernoulli", lambda x: torch.empty_like(x).bernoulli_(0.5), BIG)
 
-# ---- along a dimension
+# ---- Reductions and normalization
 for size in [BIG, (65536, 1024), (2048, 32000), (512, 128256)]:
     both_ways("softmax", lambda x: F.softmax(x, -1), size)
     both_ways("log_softmax", lambda x: F.log_softmax(x, -1), size)
@@ -253,7 +253,7 @@ both_ways("interpolate bilinear", lambda x: F.interpolate(x, scale_factor=2, mod
 both_ways("interpolate nearest", lambda x: F.interpolate(x, scale_factor=2), (16, 64, 128, 128))
 
 
-# ---- by index
+# ---- Indexing
 def embedding(rows, words, width, dtype, back):
     def make():
         ids, weight = whole(words, rows), of(words, width, dtype=dtype, grad=back)
@@ -308,7 +308,7 @@ for rows, words in [(4096, 32000), (2048, 128256)]:
         add(f"cross_entropy both ways {NAMES[dtype]} {rows}x{words}", entropy(rows, words, dtype))
 
 
-# ---- convolutions
+# ---- Convolutions
 def convolution(x, weight, dtype, stride=1, groups=1, last=False, back=False):
     def make():
         image, kernel = of(*x, dtype=dtype, grad=back), of(*weight, dtype=dtype, grad=back)
@@ -365,7 +365,7 @@ for kind in ("LSTM", "GRU"):
         add(f"{kind} both ways {NAMES[dtype]} 64x256x1024 2 layers", recurrent(kind, dtype))
 
 
-# ---- optimizers
+# ---- Optimizers
 def clipping(dtype):
     def make():
         parameters = [of(4096, 4096, dtype=dtype, grad=True) for _ in range(16)]
@@ -398,7 +398,7 @@ for dtype in (BF16, F32):
 
 
 def seconds_of(run):
-    """The median of five groups of calls, of as many as take 5 ms, back to back."""
+    """Returns the time per call in seconds: the median of five groups of back-to-back calls of about 5 ms."""
     for _ in range(3):
         run()
     torch.cuda.synchronize()

@@ -1,4 +1,4 @@
-"""Bytes that single convolutions take in their kernels: what was given out beyond operands and results."""
+"""Measures temporary memory of single convolutions: peak allocation beyond operands and results."""
 
 import json
 import pathlib
@@ -21,7 +21,7 @@ for batch in (4, 16, 64):
     CASES.append(((batch, 256, 28, 28), (256, 8, 3, 3), 1, 32))
 
 
-def taken(x, weight, stride, groups, dtype, last):
+def measure(x, weight, stride, groups, dtype, last):
     image = torch.randn(x, device="cuda", dtype=dtype)
     kernel = torch.randn(weight, device="cuda", dtype=dtype)
     if last:
@@ -30,7 +30,7 @@ def taken(x, weight, stride, groups, dtype, last):
     row = {"x": x, "weight": weight, "stride": stride, "groups": groups, "dtype": str(dtype)[6:], "channels_last": last}
 
     def beyond(run):
-        run()  # libraries and plans come with the first
+        run()  # loads libraries and creates plans
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
         before = torch.cuda.memory_allocated()
@@ -69,7 +69,7 @@ def measured_workspaces(path):
             (torch.float32, True),
         ]:
             try:
-                rows.append(taken(*case, dtype, last))
+                rows.append(measure(*case, dtype, last))
             except Exception as error:
                 failed.append(f"{case} {error}"[:200])
     pathlib.Path(path).write_text(json.dumps(rows) + "\n")

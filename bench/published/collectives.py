@@ -1,19 +1,19 @@
-"""Aceso's table of single collectives on 2, 4 and 8 GPUs: milliseconds, beside the prediction.
+"""Compares predicted times with Aceso's table of single collectives on 2, 4 and 8 GPUs.
 
     PYTHONPATH=build/python python bench/published/collectives.py [--csv FILE] [--by collective] [--json FILE]
 
-The rows in collectives.csv are facts of profiles that the comm_profiler of microsoft/Aceso made. Dazz993/Mist keeps
-them, of A100 SXM4 40 GB and V100 SXM2 32 GB. `mb` is MiB of float16, rounded down, and of a process's input:
-all_gather's result is `gpus` times as large. A size that was measured several times has the median.
+The rows in collectives.csv are from profiles by comm_profiler of microsoft/Aceso on A100 SXM4 40 GB and V100 SXM2
+32 GB, published in Dazz993/Mist. `mb` is the input size of a process in MiB of float16, rounded down; the result of
+all_gather is `gpus` times as large. Repeated measurements are represented by their median.
 
-A row is wall time of a Python call between two synchronisations, and not of the collective alone:
+A row is the wall time of a Python call between two synchronizations, which includes more than the collective:
 
-- HOST is what PyTorch and the synchronisation take, and HOST_TENSOR what making each tensor of a list takes.
-- all_gather and reduce_scatter of lists go through one flat tensor, from or to which each part is copied.
-- The sizes are those of a GPT's activations (46.004 MiB, not 46): collectives_sizes.csv has the elements of those
-  that are no whole MiB. They follow from Aceso's table of operators, in the order in which its profiler met them.
-- Where parts of a size do not begin at multiples of 16 bytes, NCCL moves them more slowly: UNALIGNED. Programs whose
-  tensors are allocated one by one never see that, so shadowgraph leaves it out.
+- HOST is the time of PyTorch and the synchronization, and HOST_TENSOR that of creating each tensor of a list.
+- all_gather and reduce_scatter of lists use one flat tensor, from or to which each part is copied.
+- Sizes are those of GPT activations (46.004 MiB, not 46). collectives_sizes.csv has the number of elements of
+  fractional sizes, derived from Aceso's table of operators.
+- NCCL is slower for parts that are not aligned to 16 bytes: UNALIGNED. shadowgraph does not model this, since
+  separately allocated tensors are aligned.
 """
 
 import collections
@@ -28,14 +28,14 @@ import shadowgraph as sg
 
 warnings.filterwarnings("ignore", "`torch.distributed", FutureWarning)
 TABLE, TITLE, UNIT = "collectives.csv", "Single collectives", "ms"
-WORST = "The furthest off are small: tens of microseconds of Python and of a synchronisation are in each row."
+WORST = "The worst rows are small collectives: each row includes tens of microseconds of Python and synchronization."
 SPECS = {"a100": "a100_40gb", "v100": "v100"}
-HOST = 60e-6  # seconds of a call that sends next to nothing, less what NCCL takes
+HOST = 60e-6  # seconds of a call with minimal data, without the time of NCCL
 HOST_TENSOR = 10e-6
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 LISTS = ("all_gather", "reduce_scatter", "all_to_all")
-COPIES = ("all_gather", "reduce_scatter")  # as many as there are processes
-# How much longer a collective takes that moves parts of elements, not of 16 bytes.
+COPIES = ("all_gather", "reduce_scatter")  # one per process
+# Slowdown of collectives with parts that are not aligned to 16 bytes.
 UNALIGNED = {
     "a100": {"all_gather": 2.0, "reduce_scatter": 4.2, "all_to_all": 1.75},
     "v100": {"all_gather": 1.75, "reduce_scatter": 1.65, "all_to_all": 1.8},
@@ -49,7 +49,7 @@ def _sizes():
 
 
 def _key(row):
-    """Who sends what: GPU, processes, collective, elements."""
+    """Returns (GPU, processes, collective, elements) of a row."""
     mb = int(float(row["mb"]))
     elements = _sizes().get((row["gpu_set"], mb), mb * 2**19)
     return row["gpu_set"].split("-")[0], int(row["gpus"]), row["collective"], elements
@@ -63,7 +63,7 @@ def _is_aligned(collective, processes, elements):
 
 
 def _send(collective, processes, elements):
-    """What the program does between two looks at the clock."""
+    """Runs the timed part of the program."""
     if collective != "all_gather":
         elements = elements // processes * processes
     own = torch.empty(elements, dtype=torch.float16, device="cuda")
@@ -88,7 +88,7 @@ _known = {}
 
 
 def _predict(keys):
-    """Fills `_known`: one capture for each machine and number of processes."""
+    """Fills `_known` with one capture per machine and number of processes."""
     groups = collections.defaultdict(list)
     for key in keys:
         if key not in _known and key not in groups[key[:2]]:
@@ -110,10 +110,10 @@ def _predict(keys):
 
 
 def predicted(row):
-    """Milliseconds of a row, as its program would have measured them."""
+    """Returns the predicted time of a row in milliseconds."""
     key = _key(row)
     if key not in _known:
-        # With every size of the table, since rows come by the thousand.
+        # Predict all sizes of the table at once, because there are thousands of rows.
         sizes = {_key(other)[3] for other in read_rows(HERE / TABLE) if other["gpu_set"] == row["gpu_set"]}
         _predict([key, *((*key[:2], collective, size) for collective in COLLECTIVES for size in sizes)])
     return {"predicted": 1000 * _known[key]}

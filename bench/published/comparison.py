@@ -1,4 +1,4 @@
-"""What every table here shares: rows of a file, a figure predicted beside the published one, and errors."""
+"""Shared by all tables: reads rows, predicts their values, and computes errors against the published values."""
 
 import argparse
 import csv
@@ -18,18 +18,18 @@ def read_rows(path):
 
 
 def rows_of(table, path=None):
-    """Those that are compared."""
+    """Returns the rows that are compared."""
     read = getattr(table, "rows", read_rows)
     return [row for row in read(path or HERE / table.TABLE) if table.is_compared(row)]
 
 
 def error(pair):
-    """How far the prediction is above the published figure: 0.1 is 10 % too high."""
+    """Returns the relative error of the prediction: 0.1 is 10 % too high."""
     return pair["predicted"] / pair["published"] - 1
 
 
 def summary(pairs):
-    """Mean, median and worst error of {"published", "predicted"} without its sign, and the median with it."""
+    """Returns mean, median and worst absolute error, and the signed median, of {"published", "predicted"} rows."""
     errors = [error(pair) for pair in pairs]
     sizes = [abs(each) for each in errors]
     return {"rows": len(pairs), "mean": statistics.mean(sizes), "median": statistics.median(sizes), "worst": max(sizes),
@@ -37,7 +37,7 @@ def summary(pairs):
 
 
 def rank_correlation(pairs):
-    """Spearman's: 1 if the predictions order the rows as they were published."""
+    """Returns Spearman's rank correlation of predicted and published values."""
     return statistics.correlation(*(_ranks([pair[key] for pair in pairs]) for key in ("published", "predicted")))
 
 
@@ -62,10 +62,10 @@ def compare(name):
     """
     table = importlib.import_module(name)
     parser = argparse.ArgumentParser(description=table.__doc__.splitlines()[0])
-    parser.add_argument("--csv", help="rows of the same columns, .csv or .csv.gz")
-    parser.add_argument("--rows", default="", help="a..b: some rows alone")
-    parser.add_argument("--by", help="sum up by this column, without each row")
-    parser.add_argument("--json", help="where both figures of each row go")
+    parser.add_argument("--csv", help="file with rows of the same columns, .csv or .csv.gz")
+    parser.add_argument("--rows", default="", help="range of rows, a..b")
+    parser.add_argument("--by", help="summarize by this column instead of printing rows")
+    parser.add_argument("--json", help="output file for both values of each row")
     given = parser.parse_args()
     rows = rows_of(table, given.csv)
     if given.rows:

@@ -1,7 +1,7 @@
-"""What Inductor makes of the operators between a block's products: one kernel each, which reads its operands once.
+"""Fused kernels that Inductor generates between the matrix products of a block, as operators.
 
-The operators are registered without a computing kernel: captures alone call them. Each is tagged pointwise, so that the
-time model prices what it reads and writes. What backward needs is saved by hand, as AOTAutograd's partitioner saves it.
+The operators have no implementation, since only captures call them. They are tagged pointwise, so that the time model
+uses the bytes they read and write. They save the same tensors for backward as the partitioner of AOTAutograd.
 """
 
 import torch
@@ -12,14 +12,14 @@ FLOAT8 = torch.float8_e4m3fn
 
 
 def kernel(schema, results):
-    """Defines an operator; `results` makes what it gives."""
+    """Defines an operator; `results` creates its results."""
     name = schema[: schema.index("(")]
     library.define(schema, tags=torch.Tag.pointwise)
     library.impl(name, results, "Meta")
 
 
 def rows(x):
-    """A float32 for each vector of x."""
+    """Returns a float32 tensor with one element per vector of x."""
     return torch.empty(x.shape[:-1], dtype=torch.float32, device=x.device)
 
 
@@ -39,7 +39,7 @@ kernel("cast(Tensor x, Tensor scale) -> Tensor", lambda x, scale: torch.empty_li
 
 
 class Norm(torch.autograd.Function):
-    """(x, normed x), so that backward adds the gradient of x in the same kernel."""
+    """Returns (x, normed x), so that backward adds the gradient of x in the same kernel."""
 
     @staticmethod
     def forward(ctx, x, weight):
@@ -55,7 +55,7 @@ class Norm(torch.autograd.Function):
 
 
 class AddNorm(torch.autograd.Function):
-    """(x + y, normed x + y)."""
+    """Returns (x + y, normed x + y)."""
 
     @staticmethod
     def forward(ctx, x, y, weight):

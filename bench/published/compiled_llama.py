@@ -1,8 +1,8 @@
-"""Llama 3 as torchtitan compiles it, block by block: what runs after torch.compile, DTensors and their plans gone.
+"""Llama 3 as compiled by torchtitan per block, after torch.compile has removed DTensors.
 
-Between products are Inductor's kernels (compiled_kernels.py). Rotations are complex numbers, which Inductor leaves to
-eager operators, so they are those of llama.py. Embedding, last norm, output layer and loss are not compiled. Tensor
-parallel cuts tokens between blocks and heads, hidden units and vocabulary inside.
+Uses fused kernels between matrix products (compiled_kernels.py). Complex rotary embeddings are those of llama.py,
+because Inductor falls back to eager for them. Embedding, final norm, output layer and loss are not compiled. Tensor
+parallelism shards tokens between blocks, and heads, hidden units and vocabulary inside.
 """
 
 import torch
@@ -31,12 +31,12 @@ class Block(torch.nn.Module):
         self.attention_norm, self.ffn_norm = (torch.nn.Parameter(torch.ones(width)) for _ in range(2))
 
     def forward(self, x, turns):
-        for parameter in self.parameters():  # those gathered in float8 have gradients in bf16
+        for parameter in self.parameters():  # parameters gathered in float8 have bf16 gradients
             if parameter.dtype == torch.float8_e4m3fn:
                 parameter.grad_dtype = torch.bfloat16
         x, normed = norm(x, self.attention_norm)
         attended = self.attended(normed, turns)
-        del normed  # what is used no more dies at once, as in Inductor's code
+        del normed  # freed after the last use, as in Inductor's code
         x, normed = add_norm(x, self.how.rows(attended, self.wo), self.ffn_norm)
         del attended
         a, b = self.how.columns(normed, self.w1, self.w3)
@@ -61,7 +61,7 @@ class Block(torch.nn.Module):
 
 
 class Llama(torch.nn.Module):
-    """A stage: some layers, perhaps the embedding before them, perhaps the loss, or what it needs, behind."""
+    """A pipeline stage: layers, with the embedding on the first stage and the output layer and loss on the last."""
 
     def __init__(self, size, length, layers, how=None, mesh=None, first=True, last=True, gives_loss=True):
         super().__init__()

@@ -1,9 +1,9 @@
-"""The Linear layers of a compiled block: bf16 or float8, whole or parts of tensor parallel, whose collectives are here.
+"""Linear layers of a compiled block, in bf16 or float8, with optional tensor parallelism and its collectives.
 
-With tensor parallel, tokens are cut between blocks. Products that are cut by columns gather them first; those cut by
-rows scatter their sums. With float8, what is gathered is cast before, and all agree on the largest value. Asynchronous
-tensor parallel goes piece by piece, so that a product hides the collective of the next piece. The sum of several
-gradients is not scattered by pieces, since it is no product.
+With tensor parallelism, tokens are sharded between blocks. Column parallel layers all-gather them first; row parallel
+layers reduce-scatter their results. With float8, tensors are cast before the all-gather, with a common scale.
+Asynchronous tensor parallelism overlaps each chunk's collective with the matrix product of another. Sums of several
+gradients are reduce-scattered without chunks, since they are not matrix products.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ functional = torch.ops._c10d_functional
 
 
 def named(old, new):
-    """A collective that torch 2.13 renamed."""
+    """Returns a collective that was renamed in torch 2.13."""
     return getattr(collectives, new, None) or getattr(collectives, old)
 
 
@@ -29,10 +29,10 @@ reduce_scatter_autograd = named("reduce_scatter_tensor_autograd", "reduce_scatte
 
 @dataclasses.dataclass(frozen=True)
 class Products:
-    """How a block's products are computed."""
+    """Options for the matrix products of a block."""
 
     float8: bool = False
-    group: dist.ProcessGroup | None = None  # of tensor parallel
+    group: dist.ProcessGroup | None = None  # tensor parallel group
     asynchronous: bool = False
 
     @property
@@ -40,7 +40,7 @@ class Products:
         return self.group.size() if self.group else 1
 
     def cast(self, x):
-        """As operand of a product."""
+        """Converts an operand of a matrix product."""
         if not self.float8:
             return x
         scale = operators.amax(x)
@@ -55,7 +55,7 @@ class Products:
         return reduce_scatter(x, "sum", 1, self.group) if self.group else x
 
     def product(self, a, b, out=None):
-        """a @ b of matrices. Float8 wants rows of a and columns of b in one piece."""
+        """Returns a @ b of matrices. float8 requires a row-major a and a column-major b."""
         if not self.float8:
             return torch.mm(a, b, out=out)
         one = a.new_empty((), dtype=torch.float32)
@@ -63,7 +63,7 @@ class Products:
         return torch._scaled_mm(a, b, one, one, out_dtype=torch.bfloat16, use_fast_accum=True, out=out)
 
     def for_weights(self, x):
-        """As operand of products that give gradients of weights, which sum over tokens.
+        """Converts an operand of weight gradients, which are summed over tokens.
 
         Float8 wants another order of it, once for all weights. So does what was gathered by pieces: PyTorch has it by
         token, then by batch.
@@ -84,7 +84,7 @@ def flat(x):
 
 
 class Columns(torch.autograd.Function):
-    """x by several weights, each cut by its columns."""
+    """Multiplies x by several column parallel weights."""
 
     @staticmethod
     def forward(ctx, how, x, *weights):
@@ -113,7 +113,7 @@ class Columns(torch.autograd.Function):
 
 
 class Rows(torch.autograd.Function):
-    """What backward of x by a weight that is cut by its rows needs, and of the result its gradient alone.
+    """Backward of x by a row parallel weight.
 
     The result follows in Result. So a checkpoint that computes again stops before the product, if it is the last.
     """
@@ -149,7 +149,7 @@ class Result(torch.autograd.Function):
 
 
 def gather_and_multiply(how, x, weights):
-    """All pieces are asked for at once; each is multiplied when it is there, while the next is sent."""
+    """All-gathers all chunks asynchronously and multiplies each when it arrives."""
     pieces, name = how.size, how.group.group_name
     whole = x.new_empty(x.shape[0], x.shape[1] * pieces, x.shape[2])
     rows = flat(x).chunk(pieces)
@@ -167,7 +167,7 @@ def gather_and_multiply(how, x, weights):
 
 
 def multiply_and_scatter(how, x, weight):
-    """A piece is sent while the next is multiplied."""
+    """Multiplies chunks, and reduces each while the next is multiplied."""
     pieces, name = how.size, how.group.group_name
     whole = torch.empty(x.shape[0] * x.shape[1], weight.shape[1], dtype=torch.bfloat16, device=x.device)
     result = torch.empty(x.shape[0], x.shape[1] // pieces, weight.shape[1], dtype=torch.bfloat16, device=x.device)

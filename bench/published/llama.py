@@ -1,16 +1,16 @@
-"""Llama 3 as torchtitan trains it: plain modules, rotations by complex numbers, losses in float32."""
+"""Llama 3 as in torchtitan: plain modules, complex rotary embeddings, losses in float32."""
 
 import torch
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-# Width, layers, heads, heads of keys and values, hidden width.
+# Width, layers, heads, key/value heads, hidden width.
 SIZES = {"8b": (4096, 32, 32, 8, 14336), "70b": (8192, 80, 64, 8, 28672), "405b": (16384, 126, 128, 8, 53248)}
 VOCABULARY = 128256
 
 
 class RmsNorm(torch.nn.Module):
-    """torch.nn.RMSNorm as PyTorch ran it until 2.7: not one kernel but six, in float32."""
+    """torch.nn.RMSNorm as in PyTorch until 2.7: six kernels in float32 instead of one."""
 
     def __init__(self, width):
         super().__init__()
@@ -22,7 +22,7 @@ class RmsNorm(torch.nn.Module):
 
 
 def rotated(x, turns):
-    """(batch, tokens, heads, head) turned by (tokens, head / 2) complex numbers."""
+    """Rotates (batch, tokens, heads, head) by complex numbers (tokens, head / 2)."""
     pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
     return torch.view_as_real(pairs * turns[None, : x.shape[1], None, :]).flatten(3).type_as(x)
 
@@ -47,7 +47,7 @@ class Attention(torch.nn.Module):
         q, k, v = (w(x).view(batch, tokens, -1, self.head) for w in (self.wq, self.wk, self.wv))
         q, k = rotated(q, turns), rotated(k, turns)
         q, k, v = (part.transpose(1, 2) for part in (q, self.repeated(k), self.repeated(v)))
-        with sdpa_kernel(SDPBackend.FLASH_ATTENTION):  # which was PyTorch's first choice then
+        with sdpa_kernel(SDPBackend.FLASH_ATTENTION):  # PyTorch's default at the time
             attended = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         return self.wo(attended.transpose(1, 2).contiguous().view(batch, tokens, -1))
 
@@ -77,7 +77,7 @@ class Block(torch.nn.Module):
 
 
 class Llama(torch.nn.Module):
-    """Gives the loss of tokens, each against itself: which label it is changes no cost."""
+    """Returns the loss with the inputs as labels, which do not affect costs."""
 
     def __init__(self, size, length, layers=None):
         super().__init__()

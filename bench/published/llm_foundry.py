@@ -1,12 +1,12 @@
-"""llm-foundry's table of MPT models trained with FSDP: tokens a second, and what fits, beside the prediction.
+"""Compares predictions with llm-foundry's table of MPT models with FSDP: throughput, and whether they fit in memory.
 
     PYTHONPATH=build/python python bench/published/llm_foundry.py [--csv FILE] [--rows 0..8] [--json FILE]
 
-The rows in llm_foundry.csv are facts of the benchmarking page of mosaicml/llm-foundry. They are of A100 and H100, 8 to
-512 devices, PyTorch FSDP, parameters kept in float32 and gathered in bfloat16. All of them ran, so all of them fit.
+The rows in llm_foundry.csv are from the benchmarking page of mosaicml/llm-foundry: 8 to 512 A100 or H100, PyTorch FSDP,
+parameters in float32, all-gathered in bfloat16. All of them fit in memory.
 
-Layers are alike: a model of four and one of six say what each takes. The seconds and each phase's live bytes grow by
-as much. What the allocator keeps beyond the peak is that of the larger one.
+Time and live bytes per phase are extrapolated from models with four and six layers, since layers are identical.
+Fragmentation of the allocator is that of the larger model.
 """
 
 import functools
@@ -24,15 +24,15 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 import shadowgraph as sg
 
 TABLE, TITLE, UNIT = "llm_foundry.csv", "llm-foundry, MPT under FSDP", "tokens/s and GPU"
-WORST = "Runs on 32 and 64 A100s of 40 GB are slower than those on 8 and 128 of their own table."
+WORST = "Runs on 32 and 64 A100 40 GB are slower than those on 8 and 128 in the same table."
 SPECS = {"a100_40gb": "a100_40gb", "a100_80gb": "a100", "h100_80gb": "h100"}
-# The runs are of llm-foundry 0.0.4, which had FlashAttention 1. On an A100 it reaches 30 to 50 % of the peak forward,
-# 25 to 35 % backward (FlashAttention-2 paper, 2.3). On an H100 it gains as much as FlashAttention-2 does.
+# llm-foundry 0.0.4 used FlashAttention 1, which reaches 30 to 50 % of peak FLOPs in forward and 25 to 35 % in backward
+# on A100 (FlashAttention-2 paper, 2.3). On H100 it is assumed to improve like FlashAttention-2.
 ATTENTION = {"a100_40gb": (0.40, 0.30), "a100": (0.40, 0.30), "h100": (0.21, 0.16)}
-# Fitted on half of the rows of H100: the products of CUDA 11 and 12 are slower than those that h100.json is of.
+# Fitted on half of the H100 rows: matrix products of CUDA 11 and 12 are slower than those of h100.json.
 SUSTAINED = {"h100": 0.86}
 PHASES = ("forward", "backward", "optimizer")
-# Its columns as the source names them, which --csv takes, too.
+# {our column: column of the source}; --csv accepts both.
 COLUMNS = {"gpu": "GPU", "gpus": "# GPUs", "model": "Model", "sequence": "SeqLen (T)", "micro_batch": "MicroBatchSize",
            "accumulate": "GradAccum", "sharding": "Sharding Strategy", "checkpoint": "Activation Checkpointing",
            "parameters": "NumParams", "tokens_per_second_per_gpu": "Throughput (T/s/GPU)"}  # fmt: skip
@@ -41,7 +41,7 @@ FEW, MORE = 4, 6  # layers
 
 @functools.cache
 def device(name):
-    """A file of the device with the attention of these runs."""
+    """Writes a device spec with the attention kernel of these runs and returns its path."""
     forward, backward = ATTENTION[name]
     path = pathlib.Path(tempfile.mkdtemp()) / f"{name}.json"
     figures = {"attention": forward, "attention_backward": backward}
@@ -52,7 +52,7 @@ def device(name):
 
 
 def made(row, layers):
-    """A function that makes one rank's model."""
+    """Returns a function that creates the model of one rank."""
 
     def make():
         devices = int(row["gpus"])
@@ -69,7 +69,7 @@ def made(row, layers):
 
 
 def step(row, layers, accumulate):
-    """What a step of so many micro-batches takes."""
+    """Returns the costs of a step with the given number of micro-batches."""
     ids = f"i64[{row['micro_batch']},{row['sequence']}]"
     spec = SPECS[row["gpu"]]
     with sg.fake_process_group(int(row["gpus"])):
@@ -91,7 +91,7 @@ def of_all_layers(row, accumulate):
 
 def predicted(row):
     accumulate = int(row["accumulate"])
-    # Micro-batches are alike, too.
+    # Micro-batches are identical, too.
     first = of_all_layers(row, 1)
     second = of_all_layers(row, 2) if accumulate > 1 else first
     seconds = first["seconds"] + (accumulate - 1) * (second["seconds"] - first["seconds"])
@@ -115,7 +115,7 @@ def published(row):
 
 
 def is_compared(row):
-    return "fp8" not in row["precision"]  # TransformerEngine's kernels
+    return "fp8" not in row["precision"]  # kernels of TransformerEngine
 
 
 def part(row):

@@ -1,10 +1,10 @@
-"""Megatron-LM's golden values: bytes allocated on the last rank of its functional tests, beside the prediction.
+"""Compares predicted memory with golden values of Megatron-LM: bytes allocated on the last rank in functional tests.
 
     PYTHONPATH=build/python python bench/published/megatron.py [--csv FILE] [--rows 0..8] [--json FILE]
 
-megatron.csv and megatron_cases.json are facts of NVIDIA/Megatron-LM, tests/functional_tests. They have the arguments of
-a case, and the bytes that its last rank had allocated after the last step, and at most. The programs are written here
-from how its modules are built; no line of it is copied.
+megatron.csv and megatron_cases.json are from NVIDIA/Megatron-LM, tests/functional_tests. They contain the arguments of
+a case, and the bytes allocated on its last rank after the last step and at the peak. The programs are independent
+implementations of its modules.
 """
 
 import functools
@@ -17,26 +17,26 @@ from megatron_training import Training
 
 import shadowgraph as sg
 
-TABLE, TITLE, UNIT = "megatron.csv", "Megatron-LM, most allocated", "bytes"
-WORST = ("Two rows go on from a checkpoint, whose loading is not modelled. Others on A100 are probably older than the "
-         "attention of their cases: with attention in parts most are within 2.5 %.")  # fmt: skip
-STEPS = 2  # the second finds the optimizer's state
+TABLE, TITLE, UNIT = "megatron.csv", "Megatron-LM, peak allocation", "bytes"
+WORST = ("Two rows resume from a checkpoint, whose loading is not modeled. Others on A100 probably predate the "
+         "attention kernel of their cases: with unfused attention most are within 2.5 %.")  # fmt: skip
+STEPS = 2  # the optimizer state exists in the second step
 SPECS = {"a100": "a100", "h100": "h100", "gb200": "b200"}
-# TransformerEngine's workspace for cuBLAS: on Hopper and later, and before.
+# cuBLAS workspace of TransformerEngine: on Hopper and later, and before.
 TRANSFORMER_ENGINE, TRANSFORMER_ENGINE_OLDER = 32 * 2**20, 4 * 2**20
 GROUPED_STREAMS = 4
-# Micro-batches beyond these hold what those before them held.
+# Further micro-batches do not change memory.
 MICRO_BATCHES = 3
 
 
 def rows(path=HERE / TABLE):
-    """Dicts of case, hardware, published bytes, and `given`: the case's arguments and environment."""
+    """Returns dicts of case, hardware, published bytes, and `given`: arguments and environment of the case."""
     cases = json.loads((HERE / "megatron_cases.json").read_text())
     return [{**row, "given": cases.get(row["case"]) or json.loads(row["all_args_json"])} for row in read_rows(path)]
 
 
 def why_not(row):
-    """Why the programs do not express a row's case."""
+    """Returns the reason why the programs here do not support a case, or None."""
     try:
         megatron_arguments.of_row(row)
     except megatron_arguments.NotExpressed as error:
@@ -45,12 +45,12 @@ def why_not(row):
 
 
 def published(row):
-    """Bytes of the last rank, at most."""
+    """Returns the peak bytes of the last rank."""
     return int(float(row["mem_max_allocated_bytes"]))
 
 
 def published_after(row):
-    """Bytes of the last rank after the last step."""
+    """Returns the bytes of the last rank after the last step."""
     return int(float(row["mem_allocated_bytes_last"]))
 
 
@@ -58,12 +58,12 @@ def spec_of(row):
     for name, spec in SPECS.items():
         if name in row["hardware"]:
             return spec
-    return "a100"  # "lts": the stack of long support, which ran on A100
+    return "a100"  # "lts": the long-term support stack, which ran on A100
 
 
 @functools.lru_cache(maxsize=4)
 def captured(arguments):
-    """What the last rank does from its beginning to the end of a second step, as a graph."""
+    """Captures the last rank from its start to the end of the second step."""
     count = arguments.gpus
     with sg.fake_process_group(count, rank=count - 1), sg.Capture("cuda", source_lines=False) as session:
         rank = Rank(arguments)
@@ -76,7 +76,7 @@ def captured(arguments):
 
 
 def engine_workspaces(arguments):
-    """How many workspaces TransformerEngine's products have made, which stay.
+    """Returns the number of cuBLAS workspaces that TransformerEngine has allocated, which are never freed.
 
     The router of a mixture of experts is one of its products, also in Megatron's own modules. Products of all experts
     at once run on four streams.

@@ -1,4 +1,4 @@
-"""What a case of Megatron-LM's functional tests asks for, with Megatron's own defaults where it says nothing."""
+"""Arguments of a case of Megatron-LM's functional tests, with defaults of Megatron-LM."""
 
 import dataclasses
 
@@ -7,11 +7,11 @@ import torch
 OLDER = "dracooci"
 GPUS, GPUS_OF_GB200_NODE = 8, 4
 GPT2_WORDS, BERT_WORDS, BERT_CASED_WORDS = 50257, 30522, 28996
-# BertWordPiece tokenizers add a word for the beginning and one for the end when there are extra ids.
+# BertWordPiece tokenizers add tokens for begin and end if there are extra ids.
 ENDS = 2
 
 
-# What changes bytes and no program here has.
+# Arguments that affect memory and are not supported here.
 LACKING = ("multi-latent-attention", "use-megatron-fsdp", "use-torch-fsdp2", "pipeline-model-parallel-layout",
            "perform-rl-step", "mtp-num-layers", "rerun-mode", "moe-layer-freq",
            "overlap-moe-expert-parallel-comm", "optimizer", "fp8-format", "fp4-format", "yaml-cfg", "recompute-modules",
@@ -23,20 +23,20 @@ LACKING = ("multi-latent-attention", "use-megatron-fsdp", "use-torch-fsdp2", "pi
 
 
 class NotExpressed(Exception):
-    """The programs here do not have what the case asks for."""
+    """Raised for a case that the programs here do not support."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Arguments:
-    """Sizes are those of the whole model; `ranks` of Megatron's order tensor, context, data, pipeline."""
+    """Sizes are those of the full model. `ranks` are in the order tensor, context, data, pipeline."""
 
     family: str  # gpt, bert, t5
     layers: int
     hidden: int
     ffn: int
     heads: int
-    groups: int  # heads of keys and values
-    head: int  # size of one
+    groups: int  # key/value heads
+    head: int  # head dimension
     sequence: int
     decoder_sequence: int
     decoder_layers: int
@@ -46,18 +46,18 @@ class Arguments:
     micro_batches: int
     tensor: int
     pipeline: int
-    virtual: int  # stages a rank
+    virtual: int  # stages per rank
     context: int
     data: int
     sequence_parallel: bool
     distributed_optimizer: bool
-    local: bool  # plain PyTorch modules in place of TransformerEngine's
+    local: bool  # plain PyTorch modules instead of TransformerEngine
     attention: str  # unfused, flash, fused
     last_layers: int  # of the last rank
     experts: int
     expert_parallel: int
-    expert_tensor: int  # ranks that an expert is cut over
-    old: bool  # the stack of long support
+    expert_tensor: int  # expert tensor parallel size
+    old: bool  # long-term support stack
     older: bool  # golden values of a cluster that ran an older stack
     dtype: torch.dtype
     gradients: torch.dtype  # of the buffer
@@ -74,7 +74,7 @@ class Arguments:
         return self.tensor * self.pipeline * self.context * self.data
 
     def sharers(self, of_experts=False):
-        """How many ranks have the same parameters and share the state of a distributed optimizer."""
+        """Number of ranks with the same parameters, which share the state of a distributed optimizer."""
         ranks = self.data * self.context
         if of_experts:
             ranks = ranks * self.tensor // (self.expert_parallel * self.expert_tensor)
@@ -114,7 +114,7 @@ class Arguments:
 
 
 def of_row(row):
-    """The arguments of a row of Megatron's table: case, hardware, given. Raises NotExpressed."""
+    """Returns the arguments of a row: case, hardware, given. Raises NotExpressed."""
     _refuse(row)
     given = _Given(row["given"])
     tensor = given.number("tensor-model-parallel-size", 1)
@@ -172,18 +172,18 @@ def _refuse(row):
     if "num-experts" in given and not given.flag("disable-bias-linear"):
         raise NotExpressed(f"{case}: experts with biases")
     if _family(row) in ("gpt", "moe") and "tokenizer-type" in given and "vocab-size" not in given:
-        raise NotExpressed(f"{case}: how many words its tokenizer has is not published")
+        raise NotExpressed(f"{case}: the vocabulary size of its tokenizer is not published")
     if "release" in case and given.flag("use-distributed-optimizer"):
-        raise NotExpressed(f"{case}: how many GPUs share the optimizer's state is not published")
+        raise NotExpressed(f"{case}: the number of GPUs that share the optimizer state is not published")
 
 
 def _data_parallel(row, given, ranks):
-    """How many ranks have a share of the batch. `ranks`: those that have one share together."""
+    """Returns the data parallel size. `ranks`: ranks per model replica."""
     gpus = GPUS_OF_GB200_NODE if "gb200" in row["hardware"] and row["case"].endswith("_1node") else GPUS
     if "release" in row["case"]:
-        gpus = ranks  # how many there were changes nothing without a distributed optimizer
+        gpus = ranks  # the number has no effect without a distributed optimizer
     micro = given.number("micro-batch-size")
-    # Fewer GPUs run where the batch has not a micro-batch for each.
+    # Fewer GPUs are used if the batch has less than one micro-batch per GPU.
     data = min(gpus // ranks, given.number("global-batch-size", gpus * micro) // micro)
     if data == 0:
         raise NotExpressed(f"{row['case']}: more GPUs than {gpus}")
@@ -239,7 +239,7 @@ def _attention(given, local, hardware):
 
 
 def _last_layers(given, layers, pipeline):
-    """How many layers the last rank has: as many as the others, unless it is said."""
+    """Returns the number of layers of the last rank, the same as on other ranks by default."""
     first, last = (given.number(f"decoder-{which}-pipeline-num-layers", 0) for which in ("first", "last"))
     if last:
         return last

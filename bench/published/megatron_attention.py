@@ -1,4 +1,4 @@
-"""Attention of Megatron-LM and TransformerEngine: with all scores in memory, and by one kernel."""
+"""Attention of Megatron-LM and TransformerEngine: unfused with all scores in memory, and fused."""
 
 import math
 
@@ -9,7 +9,7 @@ from megatron_layers import ColumnLinear, ColumnProduct, Norm, RowLinear
 from megatron_recompute import Recomputed
 from torch import nn
 
-LONGEST_FUSED = 4096  # keys that the fused softmax takes
+LONGEST_FUSED = 4096  # limit of the fused softmax
 
 
 def _made(shape, dtype):
@@ -17,7 +17,7 @@ def _made(shape, dtype):
 
 
 class DotProducts(nn.Module):
-    """Attention whose scores are all in memory. Megatron's own has them in the buffer that layers share, too."""
+    """Unfused attention. Megatron-LM's implementation keeps scores in a buffer shared by layers."""
 
     def __init__(self, rank, causal, layer):
         super().__init__()
@@ -72,7 +72,7 @@ class DotProducts(nn.Module):
 
 
 class FusedProducts(nn.Module):
-    """Attention by one kernel. Flash attention takes the batch first, so all that it reads and gives is copied."""
+    """Fused attention. Flash attention has the batch first, so inputs and results are copied."""
 
     def __init__(self, flash, causal):
         super().__init__()
@@ -101,7 +101,7 @@ class SelfAttention(nn.Module):
         if arguments.flag("qk-layernorm"):
             self.norms = nn.ModuleList(Norm(rank, arguments.head) for _ in range(2))
         self.head, self.groups = arguments.head, arguments.groups // rank.tensor
-        self.each = arguments.heads // arguments.groups  # queries of a group
+        self.each = arguments.heads // arguments.groups  # queries per group
         self.core = core
         self.again = arguments.given.get("recompute-granularity") == "selective"
         outputs = (arguments.heads + 2 * arguments.groups) * self.head
@@ -118,7 +118,7 @@ class SelfAttention(nn.Module):
         if self.rotary:
             query, key = Rotated.apply(query), Rotated.apply(key)
         if self.copies and (self.rotary or self.norms is not None or self.each > 1):
-            key, value = key.contiguous(), value.contiguous()  # TransformerEngine has all three alike
+            key, value = key.contiguous(), value.contiguous()  # TransformerEngine requires equal layouts
         parts = (query, key, value, mask)
         context = Recomputed.apply(self.core, *parts) if self.again else self.core(*parts)
         return self.out(context), self.out.bias

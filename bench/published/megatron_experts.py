@@ -1,6 +1,6 @@
-"""Mixtures of experts of Megatron-LM: the router, tokens to the ranks of their experts and back, the experts.
+"""Mixture of experts of Megatron-LM: router, token dispatch and combine, experts.
 
-Tokens are spread evenly over experts: which go where, data decides.
+Assumes balanced routing, since the actual routing depends on data.
 """
 
 import torch
@@ -12,7 +12,7 @@ from torch import nn
 
 
 class _Scores(torch.autograd.Function):
-    """The router's product, in its own type."""
+    """Matrix product of the router, in its own dtype."""
 
     @staticmethod
     def forward(ctx, x, weight, dtype):
@@ -29,7 +29,7 @@ class _Scores(torch.autograd.Function):
 
 
 class _Gathered(torch.autograd.Function):
-    """The tokens of all ranks of a group; the sum of their gradients goes back."""
+    """All-gathers tokens; backward reduce-scatters gradients."""
 
     @staticmethod
     def forward(ctx, x, group, size, whole):
@@ -56,7 +56,7 @@ class _Scattered(torch.autograd.Function):
 
 
 class _Exchanged(torch.autograd.Function):
-    """As many tokens to each rank of a group as from it."""
+    """All-to-all with equal splits."""
 
     @staticmethod
     def forward(ctx, x, group):
@@ -108,7 +108,7 @@ class Expert(nn.Module):
 
 
 class Experts(nn.Module):
-    """In place of a layer's MLP."""
+    """Replaces the MLP of a layer."""
 
     def __init__(self, rank):
         super().__init__()

@@ -1,6 +1,6 @@
-"""Fused kernels of Megatron-LM and Apex as named operators: what each takes, allocates and overwrites.
+"""Fused kernels of Megatron-LM and Apex as operators with their operands, allocations and mutations.
 
-Nobody computes with them here. Each has a fake kernel, which makes tensors of the sizes that the real one makes.
+They have no implementation, only fake kernels, which create tensors of the same sizes as the real kernels.
 """
 
 import math
@@ -21,7 +21,7 @@ def _nothing(call):
 
 
 def _float_sums(call):
-    """Attention's backward sums the gradient of the query in float32, and a number a row."""
+    """Backward of attention accumulates the query gradient in float32, and one value per row."""
     query = call.arguments[1]
     return 4 * math.prod(query.shape[:3]) * (query.shape[3] + 1)
 
@@ -96,7 +96,7 @@ kernels = torch.ops.megatron
 
 
 class ScaledSoftmax(torch.autograd.Function):
-    """Masked, or without a mask causal; backward overwrites the gradient that it is given."""
+    """Masked softmax, causal without a mask. Backward overwrites the given gradient."""
 
     @staticmethod
     def forward(ctx, scores, mask, scale):
@@ -154,7 +154,7 @@ class BiasSwiglu(torch.autograd.Function):
 
 
 class WeightedSwiglu(torch.autograd.Function):
-    """An expert's tokens, each with its share of the result."""
+    """Tokens of an expert with their routing weights."""
 
     @staticmethod
     def forward(ctx, x, weights):
@@ -167,7 +167,7 @@ class WeightedSwiglu(torch.autograd.Function):
 
 
 class EngineLoss(torch.autograd.Function):
-    """TransformerEngine's cross entropy: its forward writes the gradient over the logits."""
+    """Cross entropy of TransformerEngine: forward overwrites the logits with the gradient."""
 
     @staticmethod
     def forward(ctx, logits, target):
@@ -182,7 +182,7 @@ class EngineLoss(torch.autograd.Function):
 
 
 class Rotated(torch.autograd.Function):
-    """Rotary positions keep nothing but their table."""
+    """Rotary embedding, which only saves its table."""
 
     @staticmethod
     def forward(ctx, x):
@@ -194,7 +194,7 @@ class Rotated(torch.autograd.Function):
 
 
 class Attention(torch.autograd.Function):
-    """Flash attention, and cuDNN's: they keep what they read, the result, and a float32 number a row."""
+    """Flash and cuDNN attention, which save inputs, result, and one float32 value per row."""
 
     @staticmethod
     def forward(ctx, query, key, value, flash, causal):

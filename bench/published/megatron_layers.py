@@ -1,7 +1,7 @@
-"""Layers of Megatron-LM, cut over tensor parallel ranks. A tensor is [sequence, batch, hidden].
+"""Tensor parallel layers of Megatron-LM. Tensors are [sequence, batch, hidden].
 
-Plain PyTorch, as `--transformer-impl local` lays them out. TransformerEngine's modules keep the same tensors for
-backward, with other attention, and a workspace of their own. `Rank` has what the layers of a process share.
+Plain PyTorch like `--transformer-impl local`. TransformerEngine's modules save the same tensors for backward, but have
+other attention kernels and a separate workspace. `Rank` contains the state shared by the layers of a process.
 """
 
 import math
@@ -14,7 +14,7 @@ from torch import nn
 
 
 class Deferred:
-    """Products for the output's weight, which `--defer-embedding-wgrad-compute` puts off to the end of the step."""
+    """Weight gradients of the output layer, deferred to the end of the step by `--defer-embedding-wgrad-compute`."""
 
     def __init__(self, arguments):
         self.most = arguments.number("wgrad-deferral-limit", 0) or arguments.micro_batches
@@ -34,7 +34,7 @@ class Deferred:
 
 
 class Rank:
-    """The last process: its arguments, its groups, and the buffer that layers use in turns.
+    """The last rank: its arguments, its groups, and the buffer shared by layers.
 
     Ranks count tensor parallel first, then context and data parallel, then stages.
     """
@@ -59,14 +59,14 @@ class Rank:
         return self.arguments.tensor
 
     def buffer(self, shape, dtype):
-        """Part of one buffer a dtype, which grows and stays."""
+        """Returns a part of the buffer of a dtype, which grows as needed and is never freed."""
         count = math.prod(shape)
         if dtype not in self._shared or self._shared[dtype].numel() < count:
             self._shared[dtype] = torch.empty(count, dtype=dtype, device="cuda", requires_grad=False)
         return self._shared[dtype][:count].view(shape)
 
     def dummy(self, weight):
-        """Stands for a gradient that a kernel added to the buffer of gradients already; TransformerEngine keeps one."""
+        """Placeholder for a gradient that a kernel has already accumulated into the buffer, as in TransformerEngine."""
         if self.arguments.old:
             return torch.empty(weight.shape, dtype=weight.dtype, device="cuda", requires_grad=False)
         key = (weight.shape, weight.dtype)
@@ -93,7 +93,7 @@ class Rank:
 
 
 class ColumnProduct(torch.autograd.Function):
-    """x W^T of a weight cut by rows. Input gradients are summed here, and parts of a sequence gathered."""
+    """Column parallel x W^T. All-reduces input gradients, and all-gathers the sequence with sequence parallelism."""
 
     @staticmethod
     def forward(ctx, x, weight, bias, rank, cut, last=False):
@@ -119,7 +119,7 @@ class ColumnProduct(torch.autograd.Function):
         reduced = None
         if along:
             part = rank.scattered(of_x)
-        elif ctx.cut and rank.tensor > 1:  # beside the product for the weight
+        elif ctx.cut and rank.tensor > 1:  # overlaps with the weight gradient
             reduced = dist.all_reduce(of_x, group=rank.group, async_op=True)
         if later:
             ctx.parameter.added = True
@@ -137,7 +137,7 @@ class ColumnProduct(torch.autograd.Function):
 
 
 class _Reduced(torch.autograd.Function):
-    """The sum over tensor parallel ranks, in place; with sequence parallel a part of it."""
+    """All-reduce over tensor parallel ranks in place, or reduce-scatter with sequence parallelism."""
 
     @staticmethod
     def forward(ctx, x, rank):
@@ -158,7 +158,7 @@ def parameter(rank, *shape, dtype=None):
 
 
 class ColumnLinear(nn.Module):
-    """Hands its bias on, for whoever fuses it."""
+    """Returns the bias separately, so that it can be fused."""
 
     def __init__(self, rank, inputs, outputs, bias=True):
         super().__init__()
@@ -183,7 +183,7 @@ class RowLinear(nn.Module):
 
 
 class Norm(nn.Module):
-    """Apex's fused layer norm keeps what PyTorch's keeps: its input, the mean and the inverse deviation of each row."""
+    """Fused layer norm of Apex, which saves the same as PyTorch: input, mean and inverse deviation per row."""
 
     def __init__(self, rank, size=None):
         super().__init__()
@@ -198,7 +198,7 @@ class Norm(nn.Module):
 
 
 def gated(x):
-    """SwiGLU by PyTorch's operators."""
+    """SwiGLU with PyTorch operators."""
     gate, linear = torch.chunk(x, 2, dim=-1)
     return F.silu(gate) * linear
 
@@ -231,7 +231,7 @@ class Mlp(nn.Module):
 
 
 class Layer(nn.Module):
-    """attention, cross: functions that make a layer's, given its number."""
+    """attention, cross: functions from the number of a layer to its attention."""
 
     def __init__(self, rank, attention, cross=None, mlp=Mlp):
         super().__init__()

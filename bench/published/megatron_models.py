@@ -1,4 +1,4 @@
-"""GPT, BERT and T5 of Megatron-LM, as the last rank of a pipeline has them, and what each makes its loss of."""
+"""GPT, BERT and T5 of Megatron-LM on the last pipeline rank, with their losses."""
 
 import functools
 
@@ -14,7 +14,7 @@ from torch import nn
 
 
 class VocabularyLoss(torch.autograd.Function):
-    """Cross entropy of logits that are cut along the vocabulary; its backward overwrites what forward keeps.
+    """Vocabulary parallel cross entropy. Backward overwrites the saved tensors.
 
     kept: the logits stay as they are, as in Megatron-DeepSpeed.
     """
@@ -32,14 +32,14 @@ class VocabularyLoss(torch.autograd.Function):
         begin = (rank.tensor - 1) * size
         elsewhere = (target < begin) | (target >= begin + size)
         here = target.clone() - begin
-        here.masked_fill_(elsewhere, 0)  # Megatron indexes by the mask, which waits for the device
+        here.masked_fill_(elsewhere, 0)  # Megatron-LM indexes by the mask, which synchronizes
         here = here.view(-1)
         rows = torch.arange(start=0, end=here.shape[0], device="cuda")
         predicted = logits.view(-1, size)[rows, here]
         predicted = predicted.clone().contiguous().view_as(target)
         predicted.masked_fill_(elsewhere, 0.0)
         fused = rank.arguments.flag("cross-entropy-loss-fusion")
-        shares = torch.exp(logits) if fused else torch.exp(logits, out=logits)  # compiled, it is not in place
+        shares = torch.exp(logits) if fused else torch.exp(logits, out=logits)  # not in place if compiled
         sums = shares.sum(dim=-1)
         rank.all_reduce(predicted)
         rank.all_reduce(sums)
@@ -61,7 +61,7 @@ class VocabularyLoss(torch.autograd.Function):
 
 
 class Embedding(nn.Module):
-    """Words, cut over tensor parallel ranks, and positions."""
+    """Vocabulary parallel word embeddings, and position embeddings."""
 
     def __init__(self, rank, types=0):
         super().__init__()
@@ -114,7 +114,7 @@ class _Summed(torch.autograd.Function):
 
 
 class _Own(torch.autograd.Function):
-    """This rank's part of the sequence, copied so that the rest is given back."""
+    """Copy of this rank's part of the sequence, so that the rest can be freed."""
 
     @staticmethod
     def forward(ctx, x, rank):
@@ -128,7 +128,7 @@ class _Own(torch.autograd.Function):
 
 
 def output_weight(rank, embedding):
-    """The last stage has a copy of the words where the first one has the words themselves."""
+    """Copy of the tied word embeddings on the last stage."""
     if embedding is not None and rank.arguments.tied:
         return None
     return parameter(rank, rank.arguments.words // rank.tensor, rank.arguments.hidden)
@@ -143,7 +143,7 @@ def _cross(rank, number):
 
 
 class Stack(nn.Module):
-    """The layers of one stage, and the norm after the last."""
+    """Layers of one stage, and the final norm."""
 
     def __init__(self, rank, numbers, causal, cross=False, last=True):
         super().__init__()
@@ -161,7 +161,7 @@ class Stack(nn.Module):
 
 
 class LanguageModel(nn.Module):
-    """What the models share: logits, and the loss of them."""
+    """Base class of the models: logits and loss."""
 
     def __init__(self, rank):
         super().__init__()
@@ -169,7 +169,7 @@ class LanguageModel(nn.Module):
         self.bias = None
 
     def words(self):
-        """The output's weight; None: there is none on this stage."""
+        """Returns the weight of the output layer, or None if it is not on this stage."""
         if self.output is not None:
             return self.output
         return self.embedding.word if self.embedding is not None else None
@@ -254,7 +254,7 @@ MODELS = {"gpt": Gpt, "bert": Bert, "t5": T5}
 
 
 def chunks(rank):
-    """The parts of the model that the last rank of the pipeline has, one a virtual stage."""
+    """Returns the model chunks of the last pipeline rank, one per virtual stage."""
     arguments = rank.arguments
     stages = arguments.pipeline * arguments.virtual
     each = arguments.layers // stages
@@ -272,7 +272,7 @@ def chunks(rank):
 
 
 def batch_of(arguments):
-    """A micro-batch as the loader gives it, on the device."""
+    """Returns a micro-batch of the data loader on the device."""
     rows, length = arguments.micro_batch, arguments.sequence // arguments.context
     ids = lambda size: torch.empty(rows, size, dtype=torch.int64, device="cuda")  # noqa: E731
     mask = lambda a, b: torch.empty(rows, 1, a, b, dtype=torch.bool, device="cuda")  # noqa: E731
@@ -291,7 +291,7 @@ def batch_of(arguments):
 
 
 def loss_of(arguments, output, batch):
-    """(loss, what is reported of it)."""
+    """Returns (loss, reported loss)."""
     weights = batch["weights"].view(-1).float()
     if arguments.family == "bert":
         losses, binary = output

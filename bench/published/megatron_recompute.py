@@ -1,4 +1,4 @@
-"""Parts of a program whose forward keeps nothing but what it is given, and which backward runs again."""
+"""Activation checkpoints of Megatron-LM."""
 
 import functools
 
@@ -6,7 +6,7 @@ import torch
 
 
 class Recomputed(torch.autograd.Function):
-    """function(*given), where what is given is tensors and None."""
+    """Returns function(*given) with an activation checkpoint. Arguments are tensors or None."""
 
     @staticmethod
     def forward(ctx, function, *given):
@@ -28,7 +28,7 @@ class Recomputed(torch.autograd.Function):
 
 
 class Plan:
-    """Which layers of a stack run again, by Megatron's arguments."""
+    """Selects the layers to recompute by Megatron-LM's arguments."""
 
     def __init__(self, arguments):
         full = arguments.given.get("recompute-granularity") == "full"
@@ -36,7 +36,7 @@ class Plan:
         self.count = arguments.number("recompute-num-layers", 1)
 
     def run(self, layers, x, *others):
-        """uniform: as many layers at once as are asked for. block: so many of the first ones, each by itself."""
+        """uniform: groups of recompute-num-layers layers. block: the first recompute-num-layers layers individually."""
         at_once = self.count if self.method == "uniform" else 1
         for first in range(0, len(layers), at_once):
             part = functools.partial(_through, layers[first : first + at_once])

@@ -1,11 +1,11 @@
-"""A training step of Megatron-LM on the last rank: buffers of gradients and parameters, the optimizer, 1F1B."""
+"""Training step of Megatron-LM on the last rank: gradient and parameter buffers, optimizer, 1F1B schedule."""
 
 import torch
 import torch.distributed as dist
 from megatron_kernels import kernels
 from megatron_models import batch_of, loss_of
 
-ALIGNED = 64  # elements at which a parameter begins where the buffers are cut over ranks
+ALIGNED = 64  # alignment of parameters in elements if buffers are sharded
 BUCKET_MULTIPLE = 128
 LEAST_BUCKET, BUCKET_A_RANK = 40_000_000, 1_000_000
 
@@ -15,7 +15,7 @@ def _padded(count, multiple):
 
 
 class Buffers:
-    """One buffer for all gradients of a chunk, as backward makes them. A distributed optimizer adds parameters."""
+    """Buffer for all gradients of a chunk in order of backward; also for parameters with a distributed optimizer."""
 
     def __init__(self, rank, parameters, bucketed, of_experts):
         self.group = rank.experts_data_group if of_experts else rank.data_group
@@ -56,13 +56,13 @@ class Buffers:
         return end
 
     def own(self, p):
-        """The range of a parameter that the last rank of data parallel updates; None: nothing of it."""
+        """Returns the range of a parameter that the last data parallel rank updates, or None."""
         first, last = self.places[p]
         for begin, end in self.buckets:
             if begin <= first < end:
                 lower = max(first, end - (end - begin) // self.ranks)
                 return (lower - first, last - first) if lower < last else None
-        raise AssertionError("a parameter in no bucket")
+        raise AssertionError("parameter is not in any bucket")
 
     def reduce(self):
         for begin, end in self.buckets:
@@ -94,7 +94,7 @@ def _add_to_buffer(p):
 
 
 class Optimizer:
-    """Adam on float32 copies of the parameters, or of this rank's part of them."""
+    """Adam on float32 copies of the parameters or of this rank's shard."""
 
     def __init__(self, arguments, buffers):
         self.arguments, self.buffers = arguments, buffers
@@ -144,7 +144,7 @@ class Optimizer:
 
 
 class Training:
-    """The last rank's steps: forward and backward in turns, after as many forwards as its virtual stages ask for."""
+    """1F1B steps of the last rank, after the warm-up forwards of its virtual stages."""
 
     def __init__(self, rank, chunks):
         self.rank, self.arguments, self.chunks = rank, rank.arguments, chunks
@@ -167,7 +167,7 @@ class Training:
 
     def forward(self, number, x):
         batch = batch_of(self.arguments)
-        self.chunks[number].given = x  # until the next one
+        self.chunks[number].given = x  # kept until the next one
         output = self.chunks[number](batch, x)
         if number + 1 < len(self.chunks):
             return output
@@ -199,7 +199,7 @@ class Training:
         self.optimizer.step()
 
     def run(self, micro_batches):
-        """All virtual stages but the last run forward for a whole group before the first backward."""
+        """Interleaved schedule: all virtual stages but the last run a group of forwards before the first backward."""
         pipeline, count = self.arguments.pipeline, len(self.chunks)
         group = self.arguments.number("microbatch-group-size-per-virtual-pipeline-stage", pipeline)
         order = [number for first in range(0, micro_batches, group) for number in range(count)
@@ -212,7 +212,7 @@ class Training:
                 number = order[k]
                 output = self.forward(number, x)
                 kept[number].append((x, output))
-                if number + 1 < count:  # what was sent is given back, and the graph that made it is kept
+                if number + 1 < count:  # frees the sent output but keeps its autograd graph
                     output.data = torch.empty(1, dtype=output.dtype, device="cuda")
                 x = self.received() if pipeline > 1 and k + 1 < len(order) else None
             if k >= before:

@@ -1,4 +1,4 @@
-"""MPT as llm-foundry trains it: a GPT with layer norms before, biases, learned positions, flash attention."""
+"""MPT as in llm-foundry: a GPT with pre-layer norm, biases, learned positions and flash attention."""
 
 import torch
 from torch.nn import functional
@@ -13,7 +13,7 @@ VOCABULARY = 50368
 
 
 class _RowsOf(torch.autograd.Function):
-    """flash-attn's way to leave padding out: the rows that are tokens, copied. Here all are."""
+    """Unpadding of flash-attn, which copies the rows of tokens; here without padding."""
 
     @staticmethod
     def forward(context, x, rows):
@@ -103,7 +103,7 @@ def _(gradients, logits, sums, labels):
 
 
 class _FusedCrossEntropy(torch.autograd.Function):
-    """flash-attn's: float32 inside, the gradient in the place of the logits."""
+    """Cross entropy of flash-attn: float32 internally, the gradient overwrites the logits."""
 
     @staticmethod
     def forward(context, logits, labels):
@@ -122,6 +122,6 @@ def cross_entropy(logits, labels):
     return _FusedCrossEntropy.apply(logits, labels).mean()
 
 
-# flash-attn's kernels work from operands to results.
+# Kernels of flash-attn read operands and write results only.
 for _name in ("published::cross_entropy", "published::cross_entropy_backward"):
     sg.register_cost(_name, scratch=lambda call: 0)

@@ -1,9 +1,9 @@
-"""nanotron's best runs of Llama on 8 to 512 H100s: shares of the peak, beside the prediction.
+"""Compares predictions with nanotron's best runs of Llama on 8 to 512 H100s: model FLOPs utilization.
 
     PYTHONPATH=build/python python bench/published/nanotron.py [--csv FILE] [--rows 0..8] [--json FILE]
 
-The rows in nanotron.csv are facts of huggingface/nanotron, its summary of benchmarks. Sequences have 4,096 tokens, no
-layer is computed again, and heads of keys are as many as of queries.
+The rows in nanotron.csv are from the benchmark summary of huggingface/nanotron. Sequences have 4,096 tokens; without
+recompute and grouped-query attention.
 """
 
 import functools
@@ -16,8 +16,8 @@ from nanotron_training import Training, stage_of
 import shadowgraph as sg
 
 TABLE, TITLE, UNIT = "nanotron.csv", "nanotron's Llama on H100, share of the peak", "%"
-WORST = ("80 B in parts of 8, with one sequence at a time, probably waits for Python. On 256 GPUs and more, sums of "
-         "gradients take longer than at line rate.")  # fmt: skip
+WORST = ("80 B with tensor parallel 8 and one sequence per micro-batch is probably host bound. On 256 GPUs and more, "
+         "gradient reductions are slower than the line rate.")  # fmt: skip
 PEAK = 989e12
 NUMBERS = ("nodes", "gpus", "dp", "tp", "pp", "gas", "mbs", "zero")
 
@@ -27,7 +27,7 @@ def rows(path=HERE / TABLE):
 
 
 def layers_of(row):
-    """Layers of each stage: as many as keep below its share of all products."""
+    """Returns the number of layers per stage, limited by the stage's share of all matrix products."""
     count, width, _, inner = SIZES[row["model_B"]]
     layer, output = 4 * width * width + 3 * width * inner, WORDS * width
     total, counts, stage = count * layer + output, [0] * row["pp"], 0
@@ -48,7 +48,7 @@ def captured(row, layers, first, last, micro_batches, ahead, steps):
 
 
 def seconds_of(row, layers, first, last):
-    """(forward, backward, the rest of a step). Layers are alike, so captures of one and of two tell all."""
+    """Returns times of (forward, backward, rest of a step), extrapolated from captures of one and two layers."""
 
     @functools.cache
     def of(count, micro_batches):
@@ -81,7 +81,7 @@ def step_seconds(row):
 
 
 def flops(row):
-    """What a step computes on all GPUs, as nanotron counts it: all scores of causal attention."""
+    """Returns FLOPs of a step on all GPUs as counted by nanotron, including all scores of causal attention."""
     count, width, _, inner = SIZES[row["model_B"]]
     of_token = count * (8 * width * width + 4 * SEQUENCE * width + 6 * width * inner) + 2 * width * WORDS
     return 3 * of_token * SEQUENCE * row["mbs"] * row["gas"] * row["dp"]

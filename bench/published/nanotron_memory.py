@@ -1,8 +1,8 @@
-"""nanotron's best runs of Llama on 8 to 512 H100s: reserved memory of the fullest stage, beside the prediction.
+"""Compares predictions with nanotron's best runs of Llama on 8 to 512 H100s: highest reserved memory of a stage.
 
     PYTHONPATH=build/python python bench/published/nanotron_memory.py [--csv FILE] [--rows 0..8] [--json FILE]
 
-The rows are those of nanotron.csv. Which rank logged is not published: the first stage holds most.
+The rows are those of nanotron.csv. The rank that logged memory is not published; the first stage has the most.
 """
 
 from comparison import compare
@@ -11,7 +11,7 @@ from nanotron import captured, is_compared, layers_of, named, part, rows  # noqa
 import shadowgraph as sg
 
 TABLE, TITLE, UNIT = "nanotron.csv", "nanotron's Llama on H100, reserved", "GiB"
-WORST = "Large micro-batches, and models with one table of words, hold more than the program here."
+WORST = "Runs with large micro-batches or tied embeddings used more memory than the program here."
 STEPS = 2
 
 
@@ -21,7 +21,7 @@ def published(row):
 
 def predicted(row):
     counts = layers_of(row)
-    ahead = len(counts)  # micro-batches that the first stage runs forward before its first backward
+    ahead = len(counts)  # forwards of the first stage before its first backward
     several = min(row["gas"], ahead + 1)
     graph = captured(row, counts[0], True, ahead == 1, several, min(ahead, several), STEPS)
     memory = sg.profile(graph, spec="h100").dict()["device_memory"]

@@ -1,6 +1,6 @@
-"""Llama as nanotron trains it: stages of a pipeline, the sequence cut over tensor parallel ranks, float32 gradients.
+"""Llama as in nanotron: pipeline stages, sequence parallelism, float32 gradients.
 
-A tensor is [sequence, batch, hidden]. Products over a cut sequence begin with a rank's own part while the rest comes.
+Tensors are [sequence, batch, hidden]. Matrix products start with the local part of the sequence during the all-gather.
 """
 
 import torch
@@ -11,13 +11,13 @@ from megatron_models import VocabularyLoss
 from torch import nn
 
 SEQUENCE, WORDS = 4096, 131072
-# Layers, width, heads, inner width. Those below 4 B have one table of words for both ends.
+# Layers, width, heads, inner width. Models below 4 B have tied embeddings.
 SIZES = {"1.34": (16, 2048, 32, 8192), "3.57": (28, 3072, 32, 8192), "8.86": (32, 4096, 32, 14336),
          "80.0": (80, 8192, 64, 28672)}  # fmt: skip
 
 
 class Rank:
-    """The last rank of a stage: tensor parallel ranks are neighbours, data parallel ones next."""
+    """The last rank of a stage. Rank order is tensor, data."""
 
     def __init__(self, tensor, data):
         self.tensor, self.data = tensor, data
@@ -27,7 +27,7 @@ class Rank:
         self._rooms = {}
 
     def room(self, name, part):
-        """A buffer for a gathered tensor, which all layers share."""
+        """Returns the buffer for gathered tensors, which all layers share."""
         shape = (part.shape[0] * self.tensor, *part.shape[1:])
         if self._rooms.get(name) is None or self._rooms[name].shape != shape:
             self._rooms[name] = torch.empty(shape, dtype=part.dtype, device="cuda", requires_grad=False)
@@ -43,7 +43,7 @@ class Rank:
         return tensor
 
     def by_parts(self, name, part, product):
-        """product(...) of the whole sequence: of the own part first, of the rest when it is there."""
+        """Returns product(...) of the full sequence: first of the local part, then of the gathered rest."""
         whole, coming = self.gathered(name, part)
         of_own = product(part)
         result = torch.empty((whole.shape[0], *of_own.shape[1:]), dtype=part.dtype, device="cuda")
@@ -63,7 +63,7 @@ def _flat(x):
 
 
 class Column(torch.autograd.Function):
-    """Keeps the rank's own part of the sequence, and gathers the rest again in backward."""
+    """Saves the local part of the sequence, and all-gathers the rest again in backward."""
 
     @staticmethod
     def forward(ctx, x, weight, rank):
@@ -150,7 +150,7 @@ class Layer(nn.Module):
 
 
 class Stage(nn.Module):
-    """begins: it has the words; ends: it has the output and the loss. Small models have one table for both."""
+    """begins: has the embeddings. ends: has the output layer and the loss. Small models have tied embeddings."""
 
     def __init__(self, model, rank, layers, begins, ends):
         super().__init__()
@@ -196,7 +196,7 @@ class _Scattered(torch.autograd.Function):
 
 
 class _Plain:
-    """What the loss asks of a rank."""
+    """Model interface for the loss."""
 
     def __init__(self, rank):
         self.tensor, self.all_reduce, self.arguments = rank.tensor, rank.all_reduce, self

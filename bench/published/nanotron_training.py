@@ -1,15 +1,15 @@
-"""A step of nanotron on one stage: float32 copies of gradients and parameters, data parallel ranks, ZeRO 1, AdamW."""
+"""Training step of nanotron on one stage: float32 gradients and parameters, data parallelism, ZeRO 1, AdamW."""
 
 import torch
 import torch.distributed as dist
 from nanotron_models import SEQUENCE, SIZES, Rank, Stage
 
-BUCKET = 25 * 2**20  # bytes of bfloat16 gradients that DistributedDataParallel sends at once
+BUCKET = 25 * 2**20  # bucket size of DistributedDataParallel in bytes
 STEPS = 2
 
 
 class Training:
-    """zero: 1 shares the float32 parameters and AdamW's state among data parallel ranks; 0 has DDP."""
+    """zero: 1 shards float32 parameters and AdamW state over data parallel ranks; 0 uses DDP."""
 
     def __init__(self, row, stage, first, last):
         self.rank = Rank(row["tp"], row["dp"])
@@ -36,7 +36,7 @@ class Training:
                 p.register_post_accumulate_grad_hook(self._into_bucket)
 
     def _into_bucket(self, p):
-        """What DDP does when a gradient of the last micro-batch is there."""
+        """Hook of DDP for a gradient of the last micro-batch."""
         if not self.last:
             return
         begin, end = self.places[p]

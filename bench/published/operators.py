@@ -1,10 +1,10 @@
-"""Aceso's tables of single operators: the forward time of a GPT's pieces in float16, beside the prediction.
+"""Compares predictions with Aceso's tables of single operators: forward times of GPT operators in float16.
 
     PYTHONPATH=build/python python bench/published/operators.py [--csv FILE] [--by op_name] [--json FILE]
 
-The rows in operators.csv are facts of logs that lie in Dazz993/Mist. They are of Megatron's pieces on A100 SXM 40 GB,
-with a sequence of 4,096, and on V100 SXM 32 GB with 2,048. A row says the micro-batch and the tensor-parallel ranks.
-With `algo` 1 the product of queries, keys and values is cut by rows.
+The rows in operators.csv are from logs in Dazz993/Mist: operators of Megatron-LM on A100 SXM 40 GB with a sequence
+length of 4,096, and on V100 SXM 32 GB with 2,048. Rows have micro-batch size and tensor parallel degree. With `algo` 1
+the QKV projection is row parallel.
 """
 
 import math
@@ -22,13 +22,13 @@ SIZES = {"gpt_1_3B": (2048, 32), "gpt_2_6B": (2560, 32), "gpt_6_7B": (4096, 32),
          "gpt_22B": (6144, 64), "gpt_40B": (8192, 64)}  # fmt: skip
 VOCABULARY = 51200
 TABLE, TITLE, UNIT = "operators.csv", "Single operators, forward", "us"
-WORST = ("Eight embeddings hold the first collective of their run, which makes NCCL's communicator. Megatron's fused "
-         "softmax over 4,096 keys is slower than any of PyTorch.")  # fmt: skip
+WORST = ("Eight embedding rows include the first collective of their run, which creates the NCCL communicator. "
+         "Megatron-LM's fused softmax over 4,096 keys is slower than all softmax kernels of PyTorch.")  # fmt: skip
 SPECS = {"a100": "a100_40gb", "v100": "v100", "l4": "l4", "a10g": "a10g"}
 
 
 class Piece:
-    """One rank's tensors of a piece: tokens come as (sequence, micro-batch, width)."""
+    """Tensors of an operator on one rank. Activations are (sequence, micro-batch, width)."""
 
     def __init__(self, row):
         self.width, self.heads = SIZES[row["model"]]
@@ -58,7 +58,7 @@ class Piece:
         def run():
             if self.ranks == 1:
                 x = functional.embedding(ids, words)
-            else:  # words of other ranks are zeros here
+            else:  # tokens of other ranks are zero
                 outside = (ids < 0) | (ids >= VOCABULARY // self.ranks)
                 inside = ids.clone()
                 inside[outside] = 0
@@ -133,7 +133,7 @@ class Piece:
 
     def gelu(self):
         x = self.tokens(4 * self.width // self.ranks)
-        return lambda: functional.gelu(x, approximate="tanh")  # with its bias, one fused kernel
+        return lambda: functional.gelu(x, approximate="tanh")  # fused with the bias
 
     def loss(self):
         x, words = self.tokens(), self.half(VOCABULARY // self.ranks, self.width)
@@ -165,7 +165,7 @@ PIECES = {
 
 
 def _length(row, width, batch):
-    """Tokens of a sequence, which the file does not say but for embeddings."""
+    """Returns the sequence length, which the file only contains for embeddings."""
     tokens = {"encoder-embedding": "output_mb"}.get(row["op_name"])
     if tokens:
         return round(float(row["output_mb"]) * MIB / 2 / width / batch)
@@ -197,7 +197,7 @@ def device_of(row):
 
 
 def predicted(row):
-    """Microseconds of the device."""
+    """Returns the device time in microseconds."""
     report = sg.profile(graph_of(row), spec=SPECS[device_of(row)]).dict()
     overlap = report.get("communication", {}).get("overlap")
     return {"predicted": 1e6 * (overlap["seconds"] if overlap else report["time"]["device_seconds"])}

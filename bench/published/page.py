@@ -1,9 +1,9 @@
-"""Runs every table of published runs and writes a page: figures drawn, errors, and the rows that are off most.
+"""Compares predictions with all published runs and writes a page with plots, errors and the worst rows.
 
     python bench/published/page.py build/published [--only llm_foundry ...] [--figures]
 
-`--only` runs some tables; the others are as the folder has them.
-`--figures` also brings docs/figures/20-published.json and docs/pictures/published.svg up to date.
+`--only` runs some tables; the folder must contain results of the others.
+`--figures` also updates docs/figures/20-published.json and docs/pictures/published.svg.
 """
 
 import argparse
@@ -24,11 +24,11 @@ ROOT = HERE.parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
 import write_figures  # noqa: E402
 
-# A module for each table, in the order of the page.
+# Modules of the tables, in the order of the page.
 TABLES = ["llm_foundry", "torchtitan", "nanotron", "nanotron_memory", "operators", "collectives", "megatron", "simumax",
           "simumax_seconds", "sailor", "sailor_seconds", "sailor_layers"]  # fmt: skip
-WORST = 5  # rows that are named
-MANY = 300  # points, which are drawn as an image
+WORST = 5  # number of worst rows to list
+MANY = 300  # plots with more points are rasterized
 
 
 def chunk_of(name, rows):
@@ -37,7 +37,7 @@ def chunk_of(name, rows):
 
 
 def run(names):
-    """The answers of each table. Rows go to as many processes as there are cores."""
+    """Returns the predictions of each table, computed in one process per core."""
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(os.cpu_count(), context) as pool:
         waiting = {}
@@ -50,7 +50,7 @@ def run(names):
 
 
 def parts_of(table, answers):
-    """Rows by what the table says they are parts of."""
+    """Returns {part: rows} of a table."""
     parts = {}
     for each in answers:
         parts.setdefault(table.part(each), []).append(each)
@@ -58,7 +58,7 @@ def parts_of(table, answers):
 
 
 def left_out(table):
-    """How many rows are not compared, or why each case is not."""
+    """Returns the number of rows that are not compared, or the reason for each case."""
     read = getattr(table, "rows", read_rows)
     rows = [row for row in read(HERE / table.TABLE) if not table.is_compared(row)]
     if not hasattr(table, "why_not"):
@@ -71,7 +71,7 @@ def percent(figure, signed=False):
 
 
 def error_rows(tables):
-    """Each table and part: rows, mean, median, worst, bias, order, and how many are said to fit."""
+    """Yields a row per table and part: rows, mean, median, worst, bias, rank correlation, correct fits."""
     for name, answers in tables.items():
         table = importlib.import_module(name)
         parts = parts_of(table, answers)
@@ -128,7 +128,7 @@ def page(tables, picture, seconds):
     out = ["<!doctype html><meta charset=utf-8><title>Predicted and published</title>",
            "<style>body{font:14px sans-serif;max-width:1100px;margin:2em auto;padding:0 1em}td,th{padding:2px 10px;",
            "text-align:right}td:first-child,th:first-child{text-align:left}svg{max-width:100%;height:auto}</style>",
-           "<h1>Predicted and published</h1><p>Each point is a run that somebody published. No GPU was used; grey is "
+           "<h1>Predicted and published</h1><p>Each point is a published run. No GPU was used; gray is "
            f"within 20 %. {sum(map(len, tables.values()))} rows in {seconds:.0f} s.</p>",
            picture[picture.index("<svg"):], table_html(COLUMNS, error_rows(tables))]  # fmt: skip
     for name, answers in tables.items():
@@ -138,19 +138,19 @@ def page(tables, picture, seconds):
         worst = sorted(answers, key=lambda row: -abs(error(row)))[:WORST]
         rows = [[table.named(row), f"{row['published']:.5g}", f"{row['predicted']:.5g}", percent(error(row), True)]
                 for row in worst]  # fmt: skip
-        said = " ".join(table.__doc__.split("\n\n")[2:])  # without the title and the command
-        out.append(f"<h2>{html.escape(table.TITLE)}</h2><p>{html.escape(said)}</p><p>{html.escape(table.WORST)}</p>")
-        out.append(table_html(["furthest off", f"published, {table.UNIT}", "predicted", "error"], rows))
+        about = " ".join(table.__doc__.split("\n\n")[2:])  # without the title and the command
+        out.append(f"<h2>{html.escape(table.TITLE)}</h2><p>{html.escape(about)}</p><p>{html.escape(table.WORST)}</p>")
+        out.append(table_html(["worst rows", f"published, {table.UNIT}", "predicted", "error"], rows))
     return "\n".join(out)
 
 
 def figures(tables, seconds):
-    """The section of docs/figures.md."""
+    """Returns the section of docs/figures.md."""
     modules = [importlib.import_module(name) for name in tables]
     took = [f"All rows took {seconds:.0f} s on {os.cpu_count()} cores."] if seconds else []
     return {"title": "Published runs",
-            "about": "Predictions beside runs on GPUs that others published, from `bench/published/`. About half of "
-                     "each source is here. docs/time.md says which constants were fitted, and on what.",
+            "about": "Predictions compared with published runs on GPUs, from `bench/published/`. The rows are about "
+                     "half of each source. docs/time.md lists the fitted constants and the data they were fitted on.",
             "measured": datetime.date.today().isoformat(), "machine": write_figures.MACHINE,
             "command": "make published FIGURES=1",
             "reading": [f"{table.TITLE}. {table.WORST}" for table in modules] + took,

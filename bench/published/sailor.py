@@ -1,9 +1,9 @@
-"""Sailor's pipelines of OPT and GPT-Neo on GH200: what nvidia-smi showed of the fullest GPU, beside the prediction.
+"""Compares predictions with Sailor's pipelines of OPT and GPT-Neo on GH200: highest memory of a GPU in nvidia-smi.
 
     PYTHONPATH=build/python python bench/published/sailor.py [--csv FILE] [--rows 0..8] [--json FILE]
 
-The rows in sailor.csv are facts of eth-easl/sailor, Planner/simulations/validation. The bytes are those of the device:
-what the allocator reserves, and what lies outside of it.
+The rows in sailor.csv are from eth-easl/sailor, Planner/simulations/validation. Bytes are those of the device,
+including memory outside of the allocator.
 """
 
 import functools
@@ -16,9 +16,9 @@ from sailor_models import rank_of
 import shadowgraph as sg
 
 TABLE, TITLE, UNIT = "sailor.csv", "Sailor's pipelines, reserved", "bytes"
-WORST = "One row holds a quarter less than two others of the same plan."
-# Sailor states what its GPUs hold outside of PyTorch's allocator: contexts, kernels and NCCL's buffers.
-# (Planner/simulations/runtime_simulator.py). It is measured on GH200, and a round figure elsewhere.
+WORST = "One row has 25 % less memory than two others with the same plan."
+# Memory outside of PyTorch's allocator according to Sailor (Planner/simulations/runtime_simulator.py): CUDA contexts,
+# kernels and NCCL buffers. Measured on GH200, estimated for other GPUs.
 OUTSIDE = {"GH-96": 4_760_000_000 + 300_000_000}
 OUTSIDE_ELSEWHERE = 3_000_000_000
 SPECS = {"GH-96": "h100", "A100-40": "a100_40gb", "RTX-3090": "rtx3090"}
@@ -30,7 +30,7 @@ def published(row):
 
 @functools.lru_cache(maxsize=1)
 def captured(model, tensor, micro_batch, first, last, ahead, micro_batches):
-    """Two steps of a stage that runs `ahead` micro-batches before its first backward."""
+    """Captures two steps of a stage that runs `ahead` micro-batches before its first backward."""
     with sg.fake_process_group(tensor, rank=tensor - 1), sg.Capture("cuda", source_lines=False) as session:
         engine = Engine(model, rank_of(model, tensor, micro_batch), first, last, ahead)
         for _ in range(STEPS):
@@ -39,7 +39,7 @@ def captured(model, tensor, micro_batch, first, last, ahead, micro_batches):
 
 
 def stages(row):
-    """(first, last layer, micro-batches before the first backward) of each stage."""
+    """Returns (first layer, last layer, micro-batches before the first backward) of each stage."""
     counts, at = [int(count) for count in row["layers_per_stage"].split("/")], 0
     for i, count in enumerate(counts):
         yield at, at + count - 1, len(counts) - i

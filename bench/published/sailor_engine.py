@@ -1,6 +1,6 @@
-"""A training step of one stage under DeepSpeed's pipeline engine, as Sailor has it: what it sends, gets and holds.
+"""Training step of one stage in DeepSpeed's pipeline engine, as used by Sailor.
 
-Ranks of tensor parallel send their parts of a tensor, and gather it where it comes.
+Tensor parallel ranks send partitioned tensors, which the receivers all-gather.
 """
 
 import torch
@@ -11,7 +11,7 @@ STEPS = 2
 
 
 class Engine:
-    """ahead: how many micro-batches run forward before the first backward. The first and last stages have batches."""
+    """ahead: number of forwards before the first backward. The first and last stages load batches."""
 
     def __init__(self, model, rank, first, last, ahead):
         self.rank, self.ahead = rank, ahead
@@ -29,7 +29,7 @@ class Engine:
         return SEQUENCE * self.micro_batch * self.hidden // self.rank.tensor
 
     def _gathered(self, part):
-        """The whole of a tensor of which this rank got a part: into a flat one, and copied."""
+        """All-gathers a tensor that was received partitioned: into a flat buffer, then copied."""
         flat = torch.zeros(self._part() * self.rank.tensor, device="cuda")
         mine = flat[-self._part() :]
         mine.copy_(part.clone())
@@ -50,7 +50,7 @@ class Engine:
             self.inputs[at] = self._gathered(self.inputs[at]).requires_grad_()
         result = self.stage(self.batches[at], self.mask, self.inputs[at])
         if self.ends:
-            self.results[at] = result  # until the next micro-batch's logits
+            self.results[at] = result  # kept until the logits of the next micro-batch
             self.losses[at] = self.stage.loss(result, self.batches[at])
             return
         part = self._own(result)

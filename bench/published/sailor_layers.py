@@ -1,9 +1,9 @@
-"""Single layers of OPT and GPT-Neo on five GPUs: seconds of forward and of backward, beside the prediction.
+"""Compares predictions with forward and backward times of single layers of OPT and GPT-Neo on five GPUs.
 
     PYTHONPATH=build/python python bench/published/sailor_layers.py [--csv FILE] [--by part] [--json FILE]
 
-The rows in sailor_layers.csv are facts of eth-easl/sailor, Planner/sailor_planner/profiles: events around a layer, in
-float32, TF32 from Ampere on. No constant was fitted on the RTX 3090. Micro-batches below 4 wait for the host.
+The rows in sailor_layers.csv are from eth-easl/sailor, Planner/sailor_planner/profiles: CUDA event times of a layer in
+float32, with TF32 since Ampere. No constant was fitted on the RTX 3090. Micro-batches below 4 are host bound.
 """
 
 import functools
@@ -18,8 +18,8 @@ from sailor_models import SEQUENCE, SIZES, Stage, rank_of
 import shadowgraph as sg
 
 TABLE, TITLE, UNIT = "sailor_layers.csv", "Layers that Sailor measured", "s"
-WORST = "Products of the RTX 3090 are TF32's if its container was NVIDIA's, too."
-# What differs from the device that is known: TF32 for products, and the memory of GH200.
+WORST = "Matrix products on the RTX 3090 used TF32 if it ran NVIDIA's container, too."
+# Differences from known devices: TF32 matrix products, and the memory of GH200.
 SPECS = {"A100-40": {"base": "a100_40gb", "matmul": {"float32": 156e12}},
          "A100-80": {"base": "a100", "matmul": {"float32": 156e12}}, "V100-16": {"base": "v100"},
          "RTX-3090": {"base": "rtx3090"},
@@ -37,7 +37,7 @@ def spec_of(gpu):
 
 @functools.lru_cache(maxsize=8)
 def captured(model, micro_batch):
-    """Forward and backward of two layers, again with gradients that are there."""
+    """Captures forward and backward of two layers, a second time with existing gradients."""
     with sg.fake_process_group(1), sg.Capture("cuda", source_lines=False) as session:
         rank = rank_of(model, 1, micro_batch)
         stage = Stage(model, rank, 1, 2)

@@ -1,6 +1,6 @@
-"""OPT and GPT-Neo as Sailor trains them with Megatron-DeepSpeed: float32, stages of a pipeline, tensor parallel.
+"""OPT and GPT-Neo as in Sailor with Megatron-DeepSpeed: float32, pipeline stages, tensor parallelism.
 
-There is no dropout of attention, and no fused kernel of float32. Bytes of layers are those of Megatron's own.
+Without attention dropout and fused float32 kernels. Memory of layers is that of Megatron-LM's layers.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ SIZES = {"OPT-350": (24, 1024, 16), "GPT-NEO": (32, 2560, 20)}  # layers, hidden
 
 
 def rank_of(model, tensor, micro_batch, data=1):
-    """The rank's arguments as Megatron's are; Sailor's layers take what they need of them."""
+    """Arguments of the rank in the format of Megatron-LM, as used by Sailor's layers."""
     layers, hidden, heads = SIZES[model]
     given = {"num-layers": layers, "hidden-size": hidden, "num-attention-heads": heads, "seq-length": SEQUENCE,
              "max-position-embeddings": SEQUENCE, "micro-batch-size": micro_batch, "global-batch-size": micro_batch,
@@ -30,7 +30,7 @@ def rank_of(model, tensor, micro_batch, data=1):
 
 
 class _NormOfResult(torch.autograd.Function):
-    """Apex's layer norm that keeps its result, which the product after it keeps anyway, and not what it reads."""
+    """Layer norm of Apex that saves its result, which the next matrix product saves anyway, instead of its input."""
 
     @staticmethod
     def forward(ctx, x, weight, bias):
@@ -51,7 +51,7 @@ class ResultNorm(Norm):
 
 
 class Layer(nn.Module):
-    """OPT's: no dropout, ReLU."""
+    """Layer of OPT: no dropout, ReLU."""
 
     norm = ResultNorm
 
@@ -61,7 +61,7 @@ class Layer(nn.Module):
         self.p = arguments.dropout[0]
         self.norm1, self.norm2 = self.norm(rank), self.norm(rank)
         self.attention = SelfAttention(rank, DotProducts(rank, True, 1))
-        self.attention.core.local = False  # no buffer that layers share
+        self.attention.core.local = False  # no buffer shared by layers
         self.up = ColumnLinear(rank, arguments.hidden, arguments.ffn)
         self.down = RowLinear(rank, arguments.ffn, arguments.hidden)
 
@@ -71,14 +71,14 @@ class Layer(nn.Module):
 
 
 class NeoLayer(Layer):
-    """GPT-Neo's: GELU, and dropout of what attention and the MLP give. Attention gives its first row alone, there."""
+    """Layer of GPT-Neo: GELU, dropout after attention and MLP. In Sailor, attention only returns its first row."""
 
     norm = Norm
 
     def __init__(self, rank):
         super().__init__(rank)
         whole = torch.empty(1, 1, SEQUENCE, SEQUENCE, dtype=torch.bool, device="cuda")
-        self.register_buffer("bias", whole)  # a mask that nobody reads
+        self.register_buffer("bias", whole)  # an unused mask
 
     def dropped(self, x):
         return F.dropout(x, self.p, training=True)
@@ -89,7 +89,7 @@ class NeoLayer(Layer):
 
 
 class Stage(nn.Module):
-    """Layers first to last of all, where the embedding is 0 and what comes after the layers is the last."""
+    """Layers first to last of the model, counting the embedding as the first and the head as the last."""
 
     def __init__(self, model, rank, first, last):
         super().__init__()
@@ -101,12 +101,12 @@ class Stage(nn.Module):
         self.layers = nn.ModuleList((NeoLayer if neo else Layer)(rank) for _ in inner)
         self.ends = last > count
         self.after = ResultNorm(rank) if self.ends else None
-        # GPT-Neo has no output layer there: its loss is of the hidden state.
+        # GPT-Neo has no output layer in Sailor: its loss is computed from the hidden state.
         self.output = parameter(rank, rank.arguments.words // rank.tensor, rank.arguments.hidden) if (
             self.ends and not neo) else None  # fmt: skip
 
     def forward(self, batch, mask, x=None):
-        """What the next stage gets, or logits."""
+        """Returns the activations for the next stage, or logits."""
         if self.embedding is not None:
             x = self.embedding(batch["tokens"], batch["positions"])
         for layer in self.layers:

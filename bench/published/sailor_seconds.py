@@ -1,9 +1,9 @@
-"""Sailor's pipelines of OPT and GPT-Neo on GH200: seconds of a step, beside the prediction.
+"""Compares predictions with Sailor's pipelines of OPT and GPT-Neo on GH200: step time.
 
     PYTHONPATH=build/python python bench/published/sailor_seconds.py [--csv FILE] [--rows 0..8] [--json FILE]
 
-Figures of the card and the network are in gh200.json and gh200_links.json. Sailor measured the network. A call of the
-host takes 62 us: Sailor's profile of a layer has 3.2 ms for its 52 calls where batches are small.
+Specs of the GPU and the network are in gh200.json and gh200_links.json. The network is as measured by Sailor. The host
+time of a call is 62 us, since Sailor's profile of a layer has 3.2 ms for 52 calls with small batches.
 """
 
 import functools
@@ -21,8 +21,8 @@ from sailor_models import SEQUENCE, SIZES, rank_of
 import shadowgraph as sg
 
 TABLE, TITLE, UNIT = "sailor.csv", "Sailor's pipelines on GH200, a step", "s"
-WORST = ("A step of one micro-batch takes half again as long as its parts. Small batches wait for the host, "
-         "whose speed is not the same in all runs.")  # fmt: skip
+WORST = ("A step of one micro-batch takes 1.5 times as long as its parts. Small batches are host bound, and the host "
+         "speed differs between runs.")  # fmt: skip
 SPEC, LINKS = str(HERE / "gh200.json"), str(HERE / "gh200_links.json")
 
 
@@ -32,7 +32,7 @@ def published(row):
 
 @functools.cache
 def quick_host():
-    """The card with a host that goes from call to call without Python's modules."""
+    """Returns the device spec with the host time of calls outside of Python modules."""
     figures = {**json.loads((HERE / "gh200.json").read_text()), "host_call": 5e-6}
     path = pathlib.Path(tempfile.mkdtemp()) / "gh200_quick.json"
     path.write_text(json.dumps(figures))
@@ -41,7 +41,7 @@ def quick_host():
 
 @functools.cache
 def few(model, tensor, micro_batch, data, first, last, micro_batches):
-    """Seconds of a step of few layers: all, without the host's, and forward's share of what is computed."""
+    """Returns (time, device time, forward's share of device time) of a step with few layers."""
     ranks = tensor * data
     with sg.fake_process_group(ranks, rank=ranks - 1), sg.Capture("cuda", source_lines=False) as session:
         Engine(model, rank_of(model, tensor, micro_batch, data), first, last, 1).step(micro_batches)
@@ -53,7 +53,7 @@ def few(model, tensor, micro_batch, data, first, last, micro_batches):
 
 
 def stage(model, tensor, micro_batch, data, first, last):
-    """(forward, backward, the rest of a step) in seconds. Layers are alike, so two captures of one and two tell all."""
+    """Returns times of (forward, backward, rest of a step), extrapolated from captures of one and two layers."""
     count = SIZES[model][0]
     layers = min(last, count) - max(first, 1) + 1
     ends = (lambda n: (count - n + 1, count + 1)) if last > count else (lambda n: (1, n))
@@ -68,7 +68,7 @@ def stage(model, tensor, micro_batch, data, first, last):
 
     (once, once_alone, _), (twice, twice_alone, share) = linear(1), linear(2)
     each = twice - once
-    # The rest of a step goes over gradients and parameters without Python between calls.
+    # The rest of a step handles gradients and parameters without Python between calls.
     return each * share, each * (1 - share), 2 * once_alone - twice_alone
 
 
@@ -81,7 +81,7 @@ def predicted(row):
     links = json.loads((HERE / "gh200_links.json").read_text())
     between = links["levels"][1]
     bytes_sent = 4 * SEQUENCE * micro_batch * hidden / tensor
-    send = 2 * (links["base"] + between["latency"]) + bytes_sent / between["bandwidth"]  # with a message of its sizes
+    send = 2 * (links["base"] + between["latency"]) + bytes_sent / between["bandwidth"]  # and a message with sizes
     forward, backward, rest = zip(*times, strict=True)
     programs = stage_clock.deepspeed(len(times), micro_batches, forward, backward, send)
     for program, seconds in zip(programs, rest, strict=True):

@@ -1,9 +1,9 @@
-"""Llama on eight B200s, by Megatron-LM as SimuMax ran it: most bytes allocated on the last rank, beside the prediction.
+"""Compares predictions with SimuMax's runs of Llama in Megatron-LM on eight B200s: peak allocation of the last rank.
 
     PYTHONPATH=build/python python bench/published/simumax.py [--csv FILE] [--rows 0..8] [--json FILE]
 
-The rows in simumax.csv are facts of MooreThreads/SimuMax, docs/b200. They ran Megatron-LM with TransformerEngine, one
-sequence a micro-batch, a distributed optimizer, and TransformerEngine's cross entropy.
+The rows in simumax.csv are from MooreThreads/SimuMax, docs/b200: Megatron-LM with TransformerEngine, one sequence per
+micro-batch, distributed optimizer, cross entropy of TransformerEngine.
 """
 
 import re
@@ -12,8 +12,8 @@ import megatron
 from comparison import HERE, compare, read_rows
 
 TABLE, TITLE, UNIT = "simumax.csv", "SimuMax's runs of Megatron-LM on B200, most allocated", "bytes"
-WORST = "Context parallel: what its exchanges hold is modelled in part."
-# Width, inner width, heads, heads of keys and values.
+WORST = "The buffers of context parallel exchanges are only partly modeled."
+# Width, inner width, heads, key/value heads.
 SIZES = {"llama3-70b": (8192, 28672, 64, 8), "llama3-405b": (16384, 53248, 128, 16)}
 GPUS, WORDS = 8, 128256
 
@@ -28,7 +28,7 @@ def rows(path=HERE / TABLE):
 
 
 def given_of(row):
-    """Megatron's arguments of a case."""
+    """Returns the Megatron-LM arguments of a case."""
     if row["model"] not in SIZES:
         return {"multi-latent-attention": "true"}
     hidden, inner, heads, groups = SIZES[row["model"]]

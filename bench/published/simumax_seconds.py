@@ -1,9 +1,9 @@
-"""Llama on eight B200s, by Megatron-LM as SimuMax ran it: milliseconds of a step, beside the prediction.
+"""Compares predictions with SimuMax's runs of Llama in Megatron-LM on eight B200s: step time.
 
     PYTHONPATH=build/python python bench/published/simumax_seconds.py [--csv FILE] [--rows 0..8] [--json FILE]
 
-Pipelines are left out: the program here is the last rank's. Products reach 0.49 of the peak, as SimuMax measured single
-ones on that machine (configs/system/b200_bf16_ceperm.json).
+Excludes pipelines, because only the last rank is simulated. Matrix products reach 49 % of peak FLOPs, as measured by
+SimuMax on that machine (configs/system/b200_bf16_ceperm.json).
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ from simumax import named, part, rows  # noqa: F401
 import shadowgraph as sg
 
 TABLE, TITLE, UNIT = "simumax.csv", "SimuMax's runs of Megatron-LM on B200, a step", "ms"
-WORST = "70 B in parts of 8, where kernels are short: SimuMax is 7 to 11 % low there, too."
+WORST = "70 B with tensor parallel 8, where kernels are short; SimuMax is 7 to 11 % too low there, too."
 
 
 @functools.cache

@@ -1,19 +1,19 @@
-"""When stages of a pipeline compute, send and wait: the programs of all stages against each other.
+"""Simulates computation, sends and receives of pipeline stages.
 
-Computing is in order, and so are messages: who sends waits until it has arrived, who receives until it is there.
+Computation and messages are in order. Sends and receives block until the message has arrived.
 """
 
 import collections
 
 
 def run(programs):
-    """Seconds until the last stage is done.
+    """Returns the time in seconds until the last stage is done.
 
     A program is a list of ("compute", seconds), ("send", to stage, tag, seconds) and ("receive", from stage, tag).
     """
     at = [0] * len(programs)
     now = [0.0] * len(programs)
-    waiting = {}  # by (sender, receiver, tag): who came first, and when
+    waiting = {}  # {(sender, receiver, tag): (stage that arrived first, time)}
     ready = collections.deque(range(len(programs)))
     while ready:
         stage = ready.popleft()
@@ -34,12 +34,12 @@ def run(programs):
                 ready.append(other)
             at[stage] += 1
     if waiting:
-        raise ValueError(f"stages wait for ever: {sorted(waiting)}")
+        raise ValueError(f"deadlock between stages: {sorted(waiting)}")
     return max(now)
 
 
 def deepspeed(stages, micro_batches, forward, backward, send):
-    """The programs of DeepSpeed's TrainSchedule: seconds of each stage's forward and backward, and of one message."""
+    """Returns the programs of DeepSpeed's TrainSchedule, from times of forward, backward and a message in seconds."""
     valid = lambda batch: 0 <= batch < micro_batches  # noqa: E731
     programs = []
     for stage in range(stages):

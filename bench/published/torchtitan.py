@@ -1,13 +1,14 @@
-"""torchtitan's Llama 3 on H100s of 96 GB: tokens a second, and reserved bytes, beside the prediction.
+"""Compares predictions with torchtitan's Llama 3 on 96 GB H100s: throughput and reserved memory.
 
     PYTHONPATH=build/python python bench/published/torchtitan.py [--csv FILE] [--json FILE]
 
-The rows in torchtitan.csv are facts of the benchmark pages of pytorch/torchtitan, December 2024 and June 2025. Their
-programs follow its commit 9dec370. They have FSDP2, tensor parallel with cut sequences and loss, and context parallel.
-Pipelines have as many micro-batches as ranks. Blocks are checkpointed and compiled; float8 is gathered as such.
+The rows in torchtitan.csv are from benchmark pages of pytorch/torchtitan, December 2024 and June 2025. The programs
+follow commit 9dec370: FSDP2, tensor parallelism with sequence and loss parallelism, and context parallelism. Pipelines
+have one micro-batch per rank. Blocks use activation checkpoints and torch.compile; float8 parameters are all-gathered
+in float8.
 
-What torch.compile changes is written by hand (compiled_kernels.py): one kernel where eager PyTorch has several, and
-what backward does not need is not kept. Asynchronous tensor parallel is written in as many pieces as there are ranks.
+Effects of torch.compile are modeled manually (compiled_kernels.py): fused kernels, and fewer tensors saved for
+backward. Asynchronous tensor parallelism uses one chunk per rank.
 """
 
 from comparison import compare
@@ -15,10 +16,9 @@ from torchtitan_pipeline import ranks_of
 from torchtitan_programs import Row, device
 
 TABLE, TITLE, UNIT = "torchtitan.csv", "torchtitan, Llama 3", "tokens/s and GPU"
-WORST = ("The card is one of 500 W and HBM2e, whose clocks nobody published. The two longest sequences ran as slow as "
-         "if context parallel had not balanced its causal halves. What was reserved there is 5 to 6 % too high. "
-         "In the 405B pipeline under 1F1B the last rank has 7 GiB less than was published; the cause is not "
-         "known.")  # fmt: skip
+WORST = ("The clocks of this GPU (500 W, HBM2e) are not published. The two longest sequences ran as slowly as without "
+         "load balancing of causal context parallelism; their reserved memory is predicted 5 to 6 % too high. "
+         "In the 405B pipeline with 1F1B the last rank has 7 GiB less than published, for unknown reasons.")
 
 
 def predicted(row):
@@ -26,7 +26,7 @@ def predicted(row):
     if row["schedule"]:
         ranks = ranks_of(program, row["schedule"])
         seconds = ranks.run(spec=device(), interconnect="h100").seconds
-        reserved = [role.report.dict()["device_memory"]["reserved_peak_bytes"] for role in ranks.roles]
+        reserved = [role.profile.dict()["device_memory"]["reserved_peak_bytes"] for role in ranks.roles]
     else:
         report = program.profile().dict()
         seconds = report["communication"]["overlap"]["seconds"]
@@ -36,7 +36,7 @@ def predicted(row):
 
 
 def others(answers):
-    """Reserved bytes, where they were published."""
+    """Returns the published reserved bytes, or None."""
     return {"reserved GiB": [{"published": float(row["reserved_gib"]), "predicted": row["reserved"]} for row in answers
                              if row["reserved_gib"]]}  # fmt: skip
 

@@ -1,6 +1,6 @@
-"""torchtitan's pipelines: each rank's stages under FSDP2 and tensor parallel, all ranks against each other.
+"""Simulates torchtitan's pipelines of stages with FSDP2 and tensor parallelism on all ranks.
 
-A pipeline rank has one stage (1F1B) or two (Interleaved1F1B). As many micro-batches as ranks go through it.
+A pipeline rank has one stage (1F1B) or two (Interleaved1F1B). The number of micro-batches equals the number of ranks.
 """
 
 import torch
@@ -16,14 +16,14 @@ SCHEDULES = {"1F1B": (Schedule1F1B, 1), "Interleaved1F1B": (ScheduleInterleaved1
 
 
 def layers_of(all_layers, stages):
-    """How torchtitan cuts layers into stages: the first has the fewest, those after it one more until none is left."""
+    """Returns the layers per stage as in torchtitan: the first stage has the fewest, later ones one more as needed."""
     few, more = divmod(all_layers, stages)
     middle = [few + (at < more) for at in range(stages - 2)]
     return [few, *middle, all_layers - few - sum(middle)]
 
 
 def ranks_of(row, schedule):
-    """Each rank of one pipeline stands for those that do the same."""
+    """Captures the ranks of one pipeline, each on behalf of identical ranks."""
     ranks = row.sizes["pp"]
     apart = row.gpus // ranks
     made, stages_of_rank = SCHEDULES[schedule]
@@ -40,6 +40,6 @@ def ranks_of(row, schedule):
         return made(parts if stages_of_rank > 1 else parts[0], n_microbatches=ranks, loss_fn=loss_of)
 
     roles = {f"rank {at}": range(at * apart, (at + 1) * apart) for at in range(ranks)}
-    with loss_parallel():  # also while stages tell each other their shapes
+    with loss_parallel():  # also during shape inference of stages
         return sg.profile(make, row.ids, target=row.ids, world=row.gpus, ranks="all", roles=roles, **HOW,
                           spec=device(), interconnect="h100")  # fmt: skip

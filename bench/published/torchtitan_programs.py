@@ -1,4 +1,4 @@
-"""The programs of torchtitan's rows: a row's model under FSDP2, tensor and context parallel, checkpoints and AdamW."""
+"""Programs of torchtitan's rows: FSDP2, tensor and context parallelism, activation checkpoints and AdamW."""
 
 import contextlib
 import functools
@@ -29,13 +29,13 @@ SAVED = {aten._scaled_dot_product_efficient_attention.default, aten._scaled_dot_
 
 @functools.cache
 def device():
-    """The H100 of these runs: 96 GB of HBM2e, 500 W. Clocks go with the power to about 1 / 2.5.
+    """Spec of the H100 of these runs: 96 GB of HBM2e, 500 W. Clocks scale with power to the 1 / 2.5.
 
     Float8 reaches 0.709 of its peak where bf16 reaches 0.803: 1402.6 and 794.5 TFLOP/s in the table of
     stas00/ml-engineering.
     """
     clocks = (500 / 700) ** (1 / 2.5)
-    # Stand-ins for Inductor's kernels here are PyTorch's, which on "sm_90" go by the pace of eager ones.
+    # Kernels of Inductor are represented by operators, which on "sm_90" would get the rates of eager kernels.
     figures = {"version": 1, "base": "h100", "architecture": "sm_90a", "title": "NVIDIA H100 96 GB, 500 W",
                "memory_bytes": 102000000000, "bandwidth": 2.4e12,
                "matmul": {"float8_e4m3fn": 1978.9e12 * 0.709 / 0.803},
@@ -47,7 +47,7 @@ def device():
 
 
 class LocalAdamW(torch.optim.AdamW):
-    """AdamW of each parameter's local part: the kernels are those of AdamW of DTensors, captured in less time."""
+    """AdamW on local tensors: the same kernels as AdamW on DTensors, but faster to capture."""
 
     def __init__(self, parameters):
         self.whole = list(parameters)
@@ -63,7 +63,7 @@ class LocalAdamW(torch.optim.AdamW):
 
 
 def every_other_product(kept_products):
-    """Keeps what is dear to compute again, of products those at the given places of a block."""
+    """Selective checkpoint policy: saves expensive operators, and matrix products at the given positions of a block."""
     count = {True: 0, False: 0}
 
     def policy(context, operator, *arguments, **keywords):
@@ -75,13 +75,13 @@ def every_other_product(kept_products):
     return create_selective_checkpoint_contexts(policy)
 
 
-# Whole steps with all layers, without what nobody reads here.
+# Options for captures of full steps, without unused information.
 HOW = {"optimizer": LocalAdamW, "device": "cuda", "steady_state": True,
        "options": {"guards": False, "source_lines": False}}  # fmt: skip
 
 
 class Row:
-    """What a row's columns mean for its program."""
+    """Program options from the columns of a row."""
 
     def __init__(self, row):
         columns = {"pp": "pipeline", "dp": "shard", "cp": "context", "tp": "tensor"}
@@ -93,7 +93,7 @@ class Row:
         self.selective, self.asynchronous = row["checkpoint"] == "selective", row["asynchronous_tensor"] == "yes"
 
     def tokens_of_gpu(self, row):
-        """What a group of GPUs with one batch sees in a step, by how many they are."""
+        """Tokens per GPU and step."""
         return int(row["micro_batch"]) * self.tokens / self.sizes.get("tp", 1) / self.sizes.get("pp", 1)
 
     def mesh(self):
@@ -103,10 +103,10 @@ class Row:
         return mesh
 
     def checkpointed(self, layer):
-        """After torch.compile, the last product is not kept, since backward does not ask for it."""
+        """With torch.compile, the last matrix product is not saved, since backward does not use it."""
         kept = {1, 3, 5} if self.compiled else {1, 3, 5, 7}
         if self.compiled and "tp" in self.sizes:
-            kept.add(4)  # its scattered sum is kept, so nobody computes it again
+            kept.add(4)  # its reduce-scattered sum is saved, so it is not recomputed
         context = {"context_fn": functools.partial(every_other_product, kept)} if self.selective else {}
         return checkpoint_wrapper(layer, preserve_rng_state=False, **context)
 
@@ -114,7 +114,7 @@ class Row:
         whole = {"mesh": mesh["fsdp" if "cp" in self.sizes else "dp"],
                  "mp_policy": MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)}  # fmt: skip
         of_layers = dict(whole)
-        if self.float8:  # cast before they are gathered
+        if self.float8:  # cast before the all-gather
             of_layers["mp_policy"] = MixedPrecisionPolicy(param_dtype=torch.float8_e4m3fn, reduce_dtype=torch.float32,
                                                           cast_forward_inputs=False)  # fmt: skip
         for i, layer in enumerate(model.layers):
@@ -130,7 +130,7 @@ class Row:
         return compiled_llama.Llama(self.size, self.tokens, layers, how, tp, *ends, **given)
 
     def profile(self):
-        """A step of one rank; a pipeline's are in torchtitan_pipeline.py."""
+        """Captures a step of one rank. For pipelines, see torchtitan_pipeline.py."""
         mesh = []
 
         def make():
@@ -141,7 +141,7 @@ class Row:
             stack = contextlib.ExitStack()
             if "tp" in self.sizes:
                 stack.enter_context(loss_parallel())
-            if "cp" in self.sizes:  # the tokens are cut already: which they are changes no cost
+            if "cp" in self.sizes:  # tokens are sharded already; their values do not affect costs
                 set_rotate_method("allgather")
                 order = torch.empty(self.tokens * self.sizes["cp"], device="cuda")
                 stack.enter_context(context_parallel(mesh[0]["cp"], buffers=[order], buffer_seq_dims=[0]))

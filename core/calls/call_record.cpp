@@ -2,7 +2,7 @@
 
 #include <c10/util/SmallVector.h>
 
-#include "core/calls/own_generators.h"
+#include "core/calls/program_generators.h"
 #include "core/fake/dispatch/operator_info.h"
 #include "core/fake/fake_tensor_impl.h"
 #include "core/fake/mode_state.h"
@@ -10,7 +10,7 @@
 
 namespace shadowgraph {
 
-bool runs_as_others(const c10::OperatorHandle& op) { return OperatorInfo::of(op).route == Route::kComposite; }
+bool is_decomposed(const c10::OperatorHandle& op) { return OperatorInfo::of(op).route == Route::kComposite; }
 
 Argument argument_of(Graph& graph, const c10::IValue& value, TensorArgument tensor) {
   if (value.isTensor()) return value.toTensor().defined() ? tensor(value.toTensor()) : Argument::none();
@@ -78,11 +78,11 @@ TensorMeta spec_of(const FakeTensorImpl& fake, StorageId storage) {
           .strides = {fake.strides().data(), fake.strides().size()},
           .storage = storage,
           .offset = fake.storage_offset(),
-          .device = fake.pretended_device()};
+          .device = fake.simulated_device()};
 }
 
 Storage storage_of(const FakeTensorImpl& fake, NodeId born) {
-  const c10::Device device = fake.pretended_device();
+  const c10::Device device = fake.simulated_device();
   return {.bytes = static_cast<int64_t>(fake.unsafe_storage().nbytes()),
           .device_type = device.type(),
           .device_index = device.index(),
@@ -116,12 +116,13 @@ void CallRecording::end_call(const OperatorInfo& info, std::span<const CallArgum
 Argument CallRecording::argument_of(const c10::IValue& value) {
   return shadowgraph::argument_of(graph_, value, [this](const at::Tensor& tensor) {
     if (is_fake(tensor)) return Argument::of_value(value_of(tensor));
-    TORCH_CHECK(tensor.dim() == 0 && tensor.device().is_cpu(), "the function to expand an operator met a real tensor");
+    TORCH_CHECK(tensor.dim() == 0 && tensor.device().is_cpu(),
+                "the decomposition function uses a real tensor; it may only use its arguments and numbers");
     return number_of(graph_, tensor);
   });
 }
 
-// A storage that is met first in a result is new to the graph.
+// A storage first seen in a result is added to the graph.
 ValueId CallRecording::new_value(NodeId node, const at::Tensor& tensor) {
   const FakeTensorImpl& fake = *as_fake(tensor);
   const auto [storage, added] = storages_.try_emplace(fake.unsafe_storage().unsafeGetStorageImpl(), StorageId());
@@ -135,10 +136,11 @@ ValueId CallRecording::new_value(NodeId node, const at::Tensor& tensor) {
   return value;
 }
 
-// Records a tensor that no call gave as an alias of one on its storage; detach makes such below autograd.
+// Records a tensor that is not a call's result as an alias of one on its storage.
 ValueId CallRecording::alias(const at::Tensor& tensor) {
   const auto storage = storages_.find(tensor.storage().unsafeGetStorageImpl());
-  TORCH_CHECK(storage != storages_.end(), "the function to expand an operator met a fake tensor from outside");
+  TORCH_CHECK(storage != storages_.end(),
+              "the decomposition function uses a fake tensor from elsewhere; it may only use its arguments");
   ValueId source;
   for (const at::Tensor& known : held_) {
     if (known.storage().is_alias_of(tensor.storage())) source = values_[known.unsafeGetTensorImpl()];

@@ -1,4 +1,4 @@
-// Says which operators no graph holds: those that run as others, which are recorded in their place.
+// Records calls on fake tensors in a graph.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,52 +17,50 @@
 
 namespace shadowgraph {
 
-bool runs_as_others(const c10::OperatorHandle& op);
+// Returns whether the operator decomposes: graphs contain its parts, not the operator itself.
+bool is_decomposed(const c10::OperatorHandle& op);
 
-// Writes a call on fake tensors in the graph's words: what it was given and what it gave. The recorder uses it, and so
-// do passes that run something on fakes and keep what it calls (passes/decompose/decompositions.h,
-// shadowgraph/passes/simplify.h). Only the caller knows which Value a tensor is, so it says that; everything else is
-// here.
+// Converts the arguments and results of a call on fake tensors. Used by the recorder, and by passes that run a function
+// on fake tensors and record its calls (passes/decompose/decompositions.h, shadowgraph/passes/simplify.h). The caller
+// maps tensors to values.
 //
-//     arguments.push_back(argument_of(graph, ivalue, [&](const at::Tensor& t) { return Argument::of_value(known[t]); }));
+//     arguments.push_back(argument_of(graph, value, [&](const at::Tensor& t) { return Argument::of_value(ids[t]); }));
 
 class FakeTensorImpl;
 
-// It is called with defined tensors only.
+// Called with defined tensors only.
 using TensorArgument = c10::function_ref<Argument(const at::Tensor&)>;
 
-// Returns an argument for any value; lists nest. A process group and a reduction become their names
-// (core/fake/process_groups.h). An object that a graph cannot hold becomes an opaque argument with the name of its
-// type.
+// Converts any value; lists nest. A process group or reduction is recorded by name (core/fake/process_groups.h). An
+// object that a graph cannot hold becomes an opaque argument with the name of its type.
 Argument argument_of(Graph& graph, const c10::IValue& value, TensorArgument tensor);
 
-// Returns tensors, lists of them and fresh scalars as arguments; none for anything else.
+// Converts tensors, lists of tensors and new scalars; none for other values.
 Argument result_of(Graph& graph, NodeId node, const c10::IValue& value, TensorArgument tensor);
 
-// Returns a real 0-dimensional CPU tensor, such as the number that the C++ API wraps (x * 2). It becomes a number if an
-// argument has its type, otherwise a constant of the graph.
+// Converts a real 0-dimensional CPU tensor, such as a wrapped number (x * 2), to a number if arguments support its
+// type, otherwise to a constant of the graph.
 Argument number_of(Graph& graph, const at::Tensor& tensor);
 
-// Describes a value as the fake is now, in `storage`. The spans are the fake's: use them before that changes.
+// Returns the current metadata of a fake on `storage`. The spans refer to the fake and are invalidated by changes.
 TensorMeta spec_of(const FakeTensorImpl& fake, StorageId storage);
 TensorMeta spec_of(const at::Tensor& fake, StorageId storage);
 
-// Describes the fake's storage as a temporary that `born` made.
+// Returns the fake's storage as a temporary allocated by `born`.
 Storage storage_of(const FakeTensorImpl& fake, NodeId born);
 Storage storage_of(const at::Tensor& fake, NodeId born);
 
-// Records what a function calls on fake tensors, as nodes of a graph before one of its nodes. A pass so replaces a node by
-// what some function makes of it.
+// Records the calls of a function on fake tensors as nodes before a node, for passes that replace the node by them.
 //
 //     CallRecording recording(graph, node, inserted);
 //     recording.know(operand, fake);                       // for each operand of the node
 //     const CallRecording::Scope recorded(recording, mode);
-//     function(fake);                                      // its calls are nodes now
-//     recording.value_of(result);                          // the value that a result of it is
+//     function(fake);                                      // its calls become nodes
+//     recording.value_of(result);                          // the value of a result
 //
-// It holds every tensor that it meets, so that an address means one tensor. Throws c10::Error for a tensor from outside.
+// Keeps all tensors alive, so that addresses identify them. Throws c10::Error for a tensor from elsewhere.
 
-// Factories that name no device make their tensors there.
+// Sets the device of factories that do not specify one.
 void set_default_device(FakeTensorMode& mode, c10::Device device);
 
 class CallRecording final : public CallObserver {
@@ -75,7 +73,7 @@ class CallRecording final : public CallObserver {
     values_[tensor.unsafeGetTensorImpl()] = value;
     storages_.try_emplace(tensor.storage().unsafeGetStorageImpl(), graph_.value(value).storage);
   }
-  // A tensor that no call gave is an alias, such as detach makes below autograd.
+  // A tensor that is not a call's result, such as that of detach below autograd, becomes an alias.
   ValueId value_of(const at::Tensor& tensor) {
     const auto known = values_.find(tensor.unsafeGetTensorImpl());
     return known != values_.end() ? known->second : alias(tensor);
@@ -83,8 +81,8 @@ class CallRecording final : public CallObserver {
   const std::vector<StorageId>& fresh() const { return fresh_; }
   bool is_fresh(StorageId storage) const { return !fresh_.empty() && storage >= fresh_.front(); }
 
-  // The observer sees calls below autograd, so composites that the function calls are in parts already.
-  // While it lives, calls under `mode` on this thread are recorded.
+  // Records calls under `mode` on this thread for its lifetime. The observer is below autograd, so composites are
+  // already decomposed.
   class Scope {
    public:
     Scope(CallRecording& recording, FakeTensorMode& mode);

@@ -12,7 +12,7 @@
 #include "core/fake/known_contents.h"
 #include "core/fake/mode/process_state.h"
 #include "core/fake/mode_state.h"
-#include "core/fake/pretended_devices.h"
+#include "core/fake/simulated_devices.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/graph/text.h"
 #include "support/text.h"
@@ -28,14 +28,14 @@ at::Tensor fake_of(const Graph& graph, ValueId id, const c10::Storage& storage) 
 void check_is_strided_tensor(const Graph& graph, ValueId id) {
   const Value& value = graph.value(id);
   if (value.kind == ValueKind::kTensor && value.layout == c10::Layout::Strided && value.storage.valid()) return;
-  throw Error("there is no fake tensor for a value of type " + type_text(graph, id) + ", made by " +
-              to_text(graph, value.producer) + ": only strided tensors have one");
+  throw Error("cannot create a fake tensor for a value of type " + type_text(graph, id) + ", produced by " +
+              to_text(graph, value.producer) + ": only strided tensors are supported");
 }
 
 }  // namespace
 
 c10::Storage fake_storage(int64_t bytes) {
-  // Resizable and without memory: resize_ and set_ work on it, and nothing is allocated.
+  // Resizable and without memory: resize_ and set_ work on it.
   return c10::Storage(c10::Storage::use_byte_size_t(), static_cast<size_t>(bytes),
                       c10::DataPtr(nullptr, c10::Device(c10::DeviceType::Meta)),
                       c10::GetAllocator(c10::DeviceType::Meta), /*resizable=*/true);
@@ -43,7 +43,7 @@ c10::Storage fake_storage(int64_t bytes) {
 
 at::Tensor fake_on(const c10::Storage& storage, c10::ScalarType dtype, std::span<const int64_t> sizes,
                    std::span<const int64_t> strides, int64_t offset, c10::Device device) {
-  // Without it, the first operator on this tensor would find no fake kernels.
+  // Otherwise the first operator on this tensor would find no fake kernels.
   install_process_state();
   auto fake = c10::make_intrusive<FakeTensorImpl>(c10::Storage(storage), fake_key_set(device),
                                                   c10::scalarTypeToTypeMeta(dtype), device);
@@ -58,7 +58,7 @@ at::Tensor fake_of(const Graph& graph, ValueId value) {
 }
 
 const c10::Storage& FakeValues::of(StorageId id) {
-  // Values of one storage share it here too, so that aliases are seen as such.
+  // Values on one storage share it here too, to preserve aliasing.
   c10::Storage& storage = storages_[id];
   if (!storage) storage = fake_storage(graph_.storage(id).bytes);
   return storage;
@@ -75,9 +75,9 @@ const at::Tensor& FakeValues::of(ValueId value) {
 
 namespace {
 
-// Calls each(name, value) for guards that tell what a question to the data was answered: "nonzero0 = 17".
+// Calls each(name, value) for guards on data: "nonzero0 = 17".
 template <class Each>
-void for_each_answer(const Graph& captured, const Each& each) {
+void for_each_host_value(const Graph& captured, const Each& each) {
   for (const Guard& guard : captured.guards) {
     const size_t equals = guard.observed.find(" = ");
     if (guard.kind != Guard::Kind::kHostValue || equals == std::string::npos) continue;
@@ -85,7 +85,7 @@ void for_each_answer(const Graph& captured, const Each& each) {
   }
 }
 
-// Says whether an answer is a size, and not what item() or equal() read. An operator's own name is of what was computed.
+// Returns whether a name is that of a size, not of an item() or equal() read or an evaluated operator.
 bool is_of_size(const std::string& name) {
   return !name.starts_with("item") && !name.starts_with("equal") && name.find("::") == name.npos;
 }
@@ -97,8 +97,8 @@ std::optional<Number> number_at_front(std::string_view text) {
   return number;
 }
 
-// The values before such a call must keep the geometry that they had.
-void give_written_operands_a_copy(const OperatorInfo& info, torch::jit::Stack& stack) {
+// Copies written operands shallowly: the values before the call must keep their geometry.
+void copy_written_operands(const OperatorInfo& info, torch::jit::Stack& stack) {
   for (const uint16_t position : info.tensor_arguments) {
     c10::IValue& operand = stack[position];
     if (!is_in(info.written_arguments, position) || !operand.isTensor()) continue;
@@ -113,64 +113,64 @@ void give_written_operands_a_copy(const OperatorInfo& info, torch::jit::Stack& s
 
 c10::Device indexed(c10::Device device) { return with_index(device); }
 
-CallsOnFakes::CallsOnFakes(const Graph& graph, const FakeTensorOptions& options)
-    : graph_(graph), calls_(graph), mode_(of_any_machine(options)), grad_mode_(c10::GradMode::is_enabled()) {}
+FakeCallRunner::FakeCallRunner(const Graph& graph, const FakeTensorOptions& options)
+    : graph_(graph), calls_(graph), mode_(with_all_devices(options)), grad_mode_(c10::GradMode::is_enabled()) {}
 
-void CallsOnFakes::give_sizes(const Graph& captured, const NamedDataSizes& given) {
+void FakeCallRunner::add_sizes(const Graph& captured, const NamedDataSizes& given) {
   NamedDataSizes recorded;
-  for_each_answer(captured, [&](const std::string& name, std::string_view value) {
+  for_each_host_value(captured, [&](const std::string& name, std::string_view value) {
     if (!is_of_size(name)) return;
-    if (value.find(", ") != value.npos) return;  // what was assumed is assumed again
+    if (value.find(", ") != value.npos) return;  // assumptions are made again
     const auto size = parse_number<int64_t>(value);
     if (!size || *size < 0) {
-      throw Error(c10::str("the graph records \"", name, " = ", value, "\", which is no size"));
+      throw Error(c10::str("invalid guard in the graph: \"", name, " = ", value, "\"; expected a non-negative size"));
     }
     recorded.emplace(name, *size);
   });
-  state_of(mode_).data_sizes.give(given);
-  state_of(mode_).data_sizes.give(recorded);
+  state_of(mode_).data_sizes.add(given);
+  state_of(mode_).data_sizes.add(recorded);
 }
 
-void CallsOnFakes::give_answers(const Graph& captured) {
-  HostAnswers& answers = state_of(mode_).host_answers;
+void FakeCallRunner::add_host_reads(const Graph& captured) {
+  HostReadValues& values = state_of(mode_).host_read_values;
   // "item0 = 1.5, assumed finite", "equal0 = true"
-  for_each_answer(captured, [&](const std::string& name, std::string_view value) {
+  for_each_host_value(captured, [&](const std::string& name, std::string_view value) {
     if (!name.starts_with("item") && !name.starts_with("equal")) return;
     if (value.starts_with("true") || value.starts_with("false")) {
-      answers.give(name, value.starts_with("true"));
+      values.add(name, value.starts_with("true"));
       return;
     }
     const std::string_view number = value.substr(0, value.find(','));
     if (const auto integer = parse_number<int64_t>(number)) {
-      answers.give(name, *integer);
+      values.add(name, *integer);
     } else if (const auto real = number_at_front<double>(number)) {
-      answers.give(name, *real);
+      values.add(name, *real);
     }
   });
 }
 
-void CallsOnFakes::fill_if_assumed(const Graph& captured, ValueId value, const at::Tensor& tensor) const {
+void FakeCallRunner::fill_assumed_mask(const Graph& captured, ValueId value, const at::Tensor& tensor) const {
   if (!tensor.defined()) return;
   for (const Guard& guard : captured.guards) {
     if (guard.value != value || guard.observed != kAssumedFull) continue;
-    give_uniform_contents(tensor, 1);
+    set_uniform_contents(tensor, 1);
     return;
   }
 }
 
-void CallsOnFakes::call(NodeId node, std::optional<c10::Device> device, torch::jit::Stack& stack) {
+void FakeCallRunner::call(NodeId node, std::optional<c10::Device> device, torch::jit::Stack& stack) {
   if (graph_.target(node).kind() == TargetKind::kOperator) {
     const OperatorInfo& info = OperatorInfo::of(calls_.operator_of(node));
     if (device) {
       state_of(mode_).default_device = *device;
-      // In a trace it is the device that the program was traced on.
+      // A trace contains the device that the program was traced on.
       if (info.device_argument >= 0) {
         c10::IValue& named = stack[static_cast<size_t>(info.device_argument)];
         if (named.isDevice()) named = *device;
       }
     }
     const OperatorFacts& facts = info.target.facts();
-    if (info.writes && (facts.changes_objects || facts.is_out_variant)) give_written_operands_a_copy(info, stack);
+    if (info.writes && (facts.changes_objects || facts.is_out_variant)) copy_written_operands(info, stack);
     const bool grad_mode = graph_.node(node).flags.grad_mode;
     if (grad_mode != c10::GradMode::is_enabled()) c10::GradMode::set_enabled(grad_mode);
   }

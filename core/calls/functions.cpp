@@ -58,7 +58,10 @@ const Target& set_random_state() {
 
 int64_t random_state_bytes(c10::Device device) {
   if (device.is_cuda()) return kCudaStateBytes;
-  if (!device.is_cpu()) throw Error("the random state of a generator on " + device.str() + " is not supported");
+  if (!device.is_cpu()) {
+    throw Error("saving the random state of a generator on " + device.str() +
+                " is not supported; only cpu and cuda are");
+  }
   static const int64_t bytes = at::detail::getDefaultCPUGenerator().get_state().numel();
   return bytes;
 }
@@ -101,7 +104,7 @@ std::shared_ptr<const RegisteredFunction> random_state_function(const Target& ta
 
 namespace {
 
-// Writes "aten::add_" as "aten__add_".
+// "aten::add_" -> "aten__add_"
 std::string flat_name(const std::string& qualified) {
   std::string name = qualified;
   const size_t colons = name.find("::");
@@ -109,7 +112,7 @@ std::string flat_name(const std::string& qualified) {
   return name;
 }
 
-// Goes the other way: a namespace may hold "__" itself, so each is tried.
+// The inverse of flat_name. A namespace may contain "__", so each split is tried.
 std::optional<c10::OperatorHandle> operator_behind(const c10::FunctionSchema& schema) {
   const std::string prefix = std::string(kFunctionalCallNamespace) + "::";
   if (!schema.name().starts_with(prefix)) return std::nullopt;
@@ -121,7 +124,7 @@ std::optional<c10::OperatorHandle> operator_behind(const c10::FunctionSchema& sc
   return std::nullopt;
 }
 
-// Says whether the result at `position` is one of the written arguments; says nothing if it views one that is not
+// Returns whether the result at `position` is one of the written arguments; nullopt if it views one that is not
 // written.
 std::optional<bool> is_written_argument(const OperatorFacts& facts, size_t position) {
   bool found = false;
@@ -140,10 +143,10 @@ at::Tensor without_bits(at::Tensor tensor) {
   return tensor.is_neg() ? at::_neg_view(tensor) : tensor;
 }
 
-// Returns what is written as it is stored: the image of a storage holds what is stored.
+// Returns the tensor without lazy bits: a storage is copied as stored.
 c10::IValue stored(const c10::IValue& value) { return with_tensors(value, without_bits); }
 
-// Moves operands onto copies of the storages that are written.
+// Moves operands onto copies of the written storages.
 class Copies {
  public:
   void add(const c10::IValue& value) {
@@ -164,7 +167,7 @@ class Copies {
     const auto bytes = static_cast<int64_t>(plain.unsafeGetTensorImpl()->unsafe_storage().nbytes());
     const auto item = static_cast<int64_t>(plain.itemsize());
     if (bytes % item == 0) return at::as_strided(plain, {bytes / item}, {1}, 0).clone();
-    // The storage may have no whole number of elements, as floats that are seen as complex numbers.
+    // The storage may not be a whole number of elements, such as floats viewed as complex numbers.
     const at::Tensor first = at::as_strided(plain, {bytes < item ? 0 : 1}, {1}, 0).view(at::kByte);
     return at::as_strided(first, {bytes}, {1}, 0).clone();
   }
@@ -271,7 +274,7 @@ struct FunctionRegistry {
   }
 };
 
-// Checks on real and fake tensors alike: no collective finds its way without the group.
+// Checks the group on real and fake tensors alike: collectives need it.
 std::shared_ptr<const RegisteredFunction> process_group_function(const Target& target) {
   const FunctionKernel kernel = [](std::span<const c10::IValue> arguments) {
     check_process_group(arguments);
@@ -287,9 +290,8 @@ std::shared_ptr<const RegisteredFunction> process_group_function(const Target& t
 void register_function(const std::string& schema_text, FunctionKernel shape_rule, FunctionKernel kernel) {
   const Target target(TargetKind::kFunction, schema_text);
   if (!shape_rule) {
-    throw Error(
-        "function " + target.name() +
-        " needs a shape rule: what its results look like, given fake tensors; see shadowgraph/capture/replay.h");
+    throw Error("function " + target.name() +
+                " needs a shape rule that returns its results for fake tensors; see shadowgraph/capture/replay.h");
   }
   auto function = std::make_shared<const RegisteredFunction>(
       RegisteredFunction{target.schema_text(), std::move(shape_rule), std::move(kernel)});

@@ -12,7 +12,7 @@
 namespace shadowgraph {
 namespace {
 
-// Returns what an IValue list holds for a schema's element type: symbolic ints, dtypes and layouts are ints there.
+// Returns the element type at run time: symbolic ints, dtypes and layouts are ints.
 c10::TypePtr runtime_type(const c10::TypePtr& type) {
   switch (type->kind()) {
     case c10::TypeKind::SymIntType:
@@ -31,7 +31,7 @@ c10::TypePtr runtime_type(const c10::TypePtr& type) {
   }
 }
 
-// Returns the element type of a list argument; Any if the schema does not say.
+// Returns the element type of a list argument; Any if the schema has none.
 c10::TypePtr element_type_of(const c10::FunctionSchema& schema, size_t position) {
   if (position >= schema.arguments().size()) return c10::AnyType::get();
   c10::TypePtr type = schema.arguments()[position].type();
@@ -41,7 +41,7 @@ c10::TypePtr element_type_of(const c10::FunctionSchema& schema, size_t position)
 }
 
 at::Tensor wrapped_number(const at::Scalar& number) {
-  at::Tensor tensor = c10::scalar_to_tensor(number);  // a real CPU tensor, inside a fake mode too
+  at::Tensor tensor = c10::scalar_to_tensor(number);  // a real CPU tensor, even inside a fake mode
   tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
   return tensor;
 }
@@ -86,8 +86,8 @@ c10::IValue CallTemplates::ivalue_of(const Argument& argument, TypeClass type, b
       if (optional) return {};
       return at::globalContext().defaultGenerator(options.device(argument.device()));
     case ArgumentKind::kOpaque:
-      options.problem("its argument is an object that a graph does not hold (" + graph_.text(argument.string) +
-                      "); replace the node, or derive from Interpreter and run it there with defer_errors");
+      options.problem("its argument is an object that a graph cannot hold (" + graph_.text(argument.string) +
+                      "); replace the node, or run it in a subclass of Interpreter with defer_errors");
       return {};
     case ArgumentKind::kValue:
     case ArgumentKind::kList:
@@ -112,7 +112,7 @@ c10::IValue CallTemplates::list_of(const Argument& argument, const c10::TypePtr&
       list.push_back(optional || formal.type != TypeClass::kTensor ? c10::IValue() : c10::IValue(at::Tensor()));
       values->patches.push_back({index, element.ref.value, 0});
     } else {
-      options.problem("tensors in lists of lists cannot be replayed; derive from Interpreter and run the node there");
+      options.problem("nested lists of tensors cannot be replayed; run the node in a subclass of Interpreter");
     }
     ++index;
   }
@@ -146,7 +146,7 @@ CallTemplates::Call CallTemplates::add(NodeId node, const Signature& formals, co
         templates_.emplace_back();
       }
     } else if (argument.kind == ArgumentKind::kIntList && type.type == TypeClass::kList && !type.is_int_list()) {
-      // The schema has other elements than the graph's ints: int?[], float[].
+      // The schema's elements are not the graph's ints: int?[], float[].
       c10::impl::GenericList list(element_type_of(schema, i));
       for (const int64_t element : graph_.ints(argument)) {
         list.push_back(ivalue_of(Argument::of_int(element), type.element, type.element_optional, options));
@@ -178,14 +178,14 @@ BelowAutograd::BelowAutograd() : guard_(keys_above()) {}
 
 const c10::OperatorHandle& NodeCalls::operator_of(NodeId node) {
   const TargetId target = graph_.node(node).target;
-  // Looked up once for each target: many nodes share one, and find_operator compares schemas.
+  // Cached per target, because find_operator compares schemas.
   if (target.index >= operators_.size()) operators_.resize(target.index + 1);
   auto& handle = operators_[target.index];
   if (!handle) {
     handle = find_operator(graph_.target(target));
     if (!handle) {
-      throw Error("cannot call " + graph_.target(target).name() +
-                  " again: this process has no operator with that schema. Load the library that registers it; node: " +
+      throw Error("cannot run " + graph_.target(target).name() +
+                  ": this process has no operator with that schema. Load the library that registers it; node: " +
                   to_text(graph_, node));
     }
   }
@@ -195,11 +195,11 @@ const c10::OperatorHandle& NodeCalls::operator_of(NodeId node) {
 void NodeCalls::push_arguments(NodeId node, TensorOf tensor_of, torch::jit::Stack& stack) {
   const Signature& formals = formals_of(node);
   if (formals.variadic_arguments || graph_.arguments(node).size() != formals.arguments.size()) {
-    throw Error("cannot call a node again that has other arguments than its schema: " + to_text(graph_, node));
+    throw Error("cannot run a node whose arguments do not match its schema: " + to_text(graph_, node));
   }
   const auto own_device = [](c10::Device device) { return device; };
   const auto refuse = [&](const std::string& what) {
-    throw Error("cannot call a node again: " + what + "; node: " + to_text(graph_, node));
+    throw Error("cannot run a node: " + what + "; node: " + to_text(graph_, node));
   };
   const auto content = [&](ValueId v) -> c10::IValue {
     if (graph_.value(v).kind != ValueKind::kTensor) refuse("an argument is a number that another node computes");
@@ -217,10 +217,11 @@ void NodeCalls::call(NodeId node, torch::jit::Stack& stack) {
   }
   const auto function = find_function(graph_.target(node));
   if (!function) {
-    throw Error("cannot call " + graph_.target(node).name() +
-                ": no function of that schema is registered in this process; see shadowgraph/capture/replay.h");
+    throw Error("cannot run " + graph_.target(node).name() +
+                ": no function with that schema is registered in this process; call register_function (see "
+                "shadowgraph/capture/replay.h)");
   }
-  // A function of the user's has no kernel for fake tensors; its shape rule stands for one.
+  // User-defined functions have no kernel for fake tensors, only a shape rule.
   stack = function->shape_rule(stack);
 }
 

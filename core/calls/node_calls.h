@@ -1,11 +1,11 @@
-// Makes the arguments of nodes as IValues once, lacking only what values hold. It serves code that calls a node's
-// operator again: the interpreter, shape propagation, rewrites.
+// Prepares the arguments of nodes as IValues, except for values. Used to run nodes again: by the interpreter, shape
+// propagation and rewrites.
 //
 //     CallTemplates templates(graph);
 //     const CallTemplates::Call call = templates.add(node, formals, CallTemplates::Options{});
 //     templates.push(call, [&](ValueId v) { return contents[v]; }, stack);
 //
-// Numbers that stand for tensors are wrapped numbers, an optional generator is None (the default one).
+// Numbers for tensor arguments become wrapped numbers; an optional generator is None (the default generator).
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -36,21 +36,21 @@ class CallTemplates {
     Range patches;
   };
   struct Options {
-    // Returns the device to name instead of one that an argument names.
+    // Maps the device of an argument.
     c10::function_ref<c10::Device(c10::Device)> device;
-    // Called with what is wrong with an argument that no call can be given; it is None then.
+    // Called with a description of an argument that cannot be passed; it becomes None.
     c10::function_ref<void(const std::string& what)> problem;
   };
 
   // `graph` must outlive this.
   explicit CallTemplates(const Graph& graph) : graph_(graph) {}
 
-  // Makes one IValue for each of the node's arguments. Only the newest call's templates may be changed, by at().
+  // Prepares one IValue for each of the node's arguments. Only the latest call's may be modified, by at().
   Call add(NodeId node, const Signature& formals, const Options& options);
-  // Forgets all calls.
+  // Removes all calls.
   void clear();
 
-  // Appends the arguments of a call. `content` gives an IValue for a ValueId.
+  // Appends the arguments of a call. `content` returns the IValue of a ValueId.
   template <class Content>
   void push(const Call& call, const Content& content, torch::jit::Stack& stack) const {
     const size_t base = stack.size();
@@ -78,17 +78,17 @@ class CallTemplates {
     }
   }
 
-  // Argument `i` of a call.
+  // Returns argument `i` of a call.
   c10::IValue& at(const Call& call, uint32_t i) { return templates_[call.arguments.begin + i]; }
 
  private:
-  // Fills position `argument` of the stack: with a value, or with list `list` if the value is invalid.
+  // Sets position `argument` of the stack to a value, or to list `list` if the value is invalid.
   struct Patch {
     uint32_t argument = 0;
     ValueId value;
     uint32_t list = 0;
   };
-  // A list argument that holds values, made anew for each call.
+  // A list argument that contains values, created for each call.
   struct List {
     c10::TypePtr element_type;
     std::vector<c10::IValue> elements;
@@ -105,17 +105,15 @@ class CallTemplates {
   std::vector<List> lists_;
 };
 
-// A node's operator called again, on tensors that the caller chooses: what shape propagation and rewrites by function
-// are made of.
+// Runs a node's operator on tensors chosen by the caller, for shape propagation and rewrites.
 //
 //     NodeCalls calls(graph);
 //     torch::jit::Stack stack;
 //     calls.push_arguments(node, [&](ValueId v) -> const at::Tensor& { return tensors[v]; }, stack);
-//     calls.call(node, stack);                      // stack now holds the results, as many as the schema returns
+//     calls.call(node, stack);                      // stack now holds the results of the schema
 //
-// The operator runs through the dispatcher, whatever the tensors are: fake ones give shapes, real ones results. A graph
-// is recorded below autograd, so the caller switches autograd off (BelowAutograd), or every call would be recorded in a
-// tape that nobody reads.
+// The operator runs through the dispatcher: fake tensors yield shapes, real tensors results. Graphs are recorded below
+// autograd, so the caller must disable it (BelowAutograd), or every call would be recorded for backward.
 
 class NodeCalls {
  public:
@@ -123,11 +121,10 @@ class NodeCalls {
   explicit NodeCalls(const Graph& graph) : graph_(graph), arguments_(graph) {}
 
   using TensorOf = c10::function_ref<const at::Tensor&(ValueId)>;
-  // As the interpreter makes them (core/calls/node_calls.h). Throws Error for arguments that no text form holds
-  // (custom classes), and for numbers that other nodes compute.
+  // Throws Error for arguments without a text form (custom classes), and for numbers computed by other nodes.
   void push_arguments(NodeId node, TensorOf tensor_of, torch::jit::Stack& stack);
-  // A registered function's shape rule is called, so its tensors must be fake. Throws Error if this process does not
-  // have the operator or function, and what that throws.
+  // For a registered function, its shape rule is called, so the tensors must be fake. Throws Error if this process does
+  // not have the operator or function, and rethrows their errors.
   void call(NodeId node, torch::jit::Stack& stack);
 
   const c10::OperatorHandle& operator_of(NodeId node);
@@ -139,7 +136,7 @@ class NodeCalls {
   std::vector<std::optional<c10::OperatorHandle>> operators_;  // by TargetId
 };
 
-// While it lives, calls on this thread skip autograd, autocast and the recording of composite operators.
+// Disables autograd, autocast and the recording of composite operators on this thread for its lifetime.
 class BelowAutograd {
  public:
   BelowAutograd();

@@ -1,5 +1,4 @@
-// Takes what a function sees besides its inputs (random state, autocast) when it runs, and puts it back when it runs
-// again. Internal to core/checkpoint.
+// Activation checkpointing for C++ programs, after torch.utils.checkpoint (non-reentrant).
 #include "shadowgraph/capture/activation_checkpoint.h"
 
 #include <ATen/autocast_mode.h>
@@ -37,12 +36,12 @@ struct AutocastOfDevice {
   at::ScalarType dtype = at::autocast::get_autocast_dtype(type);
 };
 
-// Autocast of this thread as it was when this was made.
+// Snapshot of this thread's autocast settings.
 struct AutocastState {
   AutocastOfDevice cpu{c10::DeviceType::CPU}, cuda{c10::DeviceType::CUDA};
   bool cache_enabled = at::autocast::is_autocast_cache_enabled();
 
-  // Until its end, this thread has that state.
+  // Applies the snapshot for its lifetime.
   struct Restored {
     explicit Restored(const AutocastState& state)
         : cpu(state.cpu.type, state.cpu.dtype, state.cpu.enabled, state.cache_enabled),
@@ -62,7 +61,7 @@ at::Tensor fake_state(c10::Device device) {
                                c10::MemoryFormat::Contiguous, kCpu);
 }
 
-// Returns the state that the generator is left with; undefined if nothing is drawn here.
+// Returns the generator's current state; undefined in a FakeTensorMode that is not being captured.
 at::Tensor take(c10::Device device) {
   if (!is_faking()) return random_state(device);
   if (current_recorder() == nullptr) return {};
@@ -90,11 +89,11 @@ void put_back(c10::Device device, const at::Tensor& state) {
 
 }  // namespace
 
-// States of the default generators of the CPU and of the inputs' CUDA devices. Fake tensors draw no numbers, so a
-// FakeTensorMode has no state. A capture has the tensors that would hold it, and the graph says so.
+// States of the default generators of the CPU and of the inputs' CUDA devices. A plain FakeTensorMode draws no random
+// numbers and has none; a capture records the reads and writes of the state in the graph.
 class RandomStates {
  public:
-  RandomStates() = default;  // none
+  RandomStates() = default;  // saves nothing
   explicit RandomStates(const std::vector<at::Tensor>& inputs) {
     std::vector<c10::Device> devices{kCpu};
     for (const at::Tensor& input : inputs) {
@@ -130,22 +129,21 @@ class RandomStates {
   std::vector<std::pair<c10::Device, at::Tensor>> states_;
 };
 
-// Keeps one call of a checkpointed function: its inputs, and a slot for every tensor that autograd wanted to save in
-// it. Internal to core/checkpoint.
+// One call of a checkpointed function: its inputs, and a slot for every tensor that autograd saved in it.
 //
-// Who holds whom:
+// Ownership:
 //
-//     grad_fn made in the function  a hook in place of a tensor
-//     hook                          its slot and the frame
-//     frame                         the function and the inputs; it knows the slots without holding them
+//     grad_fn created in the function  a hook in place of a saved tensor
+//     hook                             its slot and the frame
+//     frame                            the function and the inputs; weak references to the slots
 //
-// The frame keeps inputs as autograd would save them outside the function, so an outer checkpoint has a slot for them
-// in its turn. When the last grad_fn lets go, all of it goes. A run of the function fills a slot for one backward (one
-// graph task); asking the slot empties it.
+// The inputs are saved variables of autograd outside the function, so an outer checkpoint sees them as its own slots.
+// All of it is freed with the last grad_fn. A recomputation fills the slots for one backward pass (one graph task);
+// unpacking a slot empties it.
 
 struct CheckpointSlot {
   size_t index = 0;
-  // Describes what was to be saved, to compare it with what comes the second time.
+  // Metadata of the saved tensor, compared with that of the recomputation.
   std::vector<int64_t> sizes;
   at::ScalarType dtype = at::kFloat;
   c10::Device device = c10::Device(c10::DeviceType::CPU);
@@ -160,7 +158,7 @@ class CheckpointFrame : public std::enable_shared_from_this<CheckpointFrame> {
 
   std::vector<at::Tensor> run_forward(const std::vector<at::Tensor>& inputs);
 
-  // ---- For the hooks
+  // ---- Called by the hooks
   std::shared_ptr<CheckpointSlot> new_slot(const at::Tensor& tensor);
   at::Tensor unpack(CheckpointSlot& slot);
 
@@ -170,13 +168,13 @@ class CheckpointFrame : public std::enable_shared_from_this<CheckpointFrame> {
 
   const CheckpointedFunction function_;
   const CheckpointOptions options_;
-  CheckpointRuns runs_;
+  ExternalCheckpoint runs_;
   std::vector<torch::autograd::SavedVariable> inputs_;
   AutocastState autocast_;
   RandomStates random_;
   std::vector<std::weak_ptr<CheckpointSlot>> slots_;
   bool forward_done_ = false;
-  std::unordered_set<int> tasks_run_;  // graph tasks under way for which the function ran again
+  std::unordered_set<int> tasks_run_;  // running graph tasks for which the function was recomputed
   std::mutex mutex_;                   // taken in backward, from the inner frame to the outer
 };
 
@@ -184,19 +182,19 @@ namespace {
 
 using Hooks = torch::autograd::SavedVariableHooks;
 
-// Marks a run as a region of the capture under way, if there is one.
+// Marks a run as a region of the active capture, if there is one.
 class RunScope {
  public:
-  explicit RunScope(CheckpointRuns& runs) : runs_(runs) { runs_.enter(); }
+  explicit RunScope(ExternalCheckpoint& runs) : runs_(runs) { runs_.enter(); }
   ~RunScope() { runs_.leave(); }
   RunScope(const RunScope&) = delete;
   RunScope& operator=(const RunScope&) = delete;
 
  private:
-  CheckpointRuns& runs_;
+  ExternalCheckpoint& runs_;
 };
 
-// ---- The first run: nothing is kept
+// ---- Forward: saved tensors are discarded
 
 class SlotHook final : public Hooks {
  public:
@@ -220,7 +218,7 @@ class Forward final : public SavedTensorObserver {
   CheckpointFrame& frame_;
 };
 
-// ---- The second run: what is saved fills the slots
+// ---- Recomputation: saved tensors fill the slots
 
 class PlainHook final : public Hooks {
  public:
@@ -231,8 +229,8 @@ class PlainHook final : public Hooks {
   std::optional<SavedData> data_;
 };
 
-// Thrown through the function when its last tensor is there. It is no exception that a function would catch by its
-// type.
+// Thrown through the function when its last slot is filled. Not derived from std::exception, so that the function does
+// not catch it.
 struct AllSlotsFilled {};
 
 class RefillHook final : public Hooks {
@@ -246,7 +244,7 @@ class RefillHook final : public Hooks {
   at::Tensor call_unpack_hook() override { return data_->call_unpack_hook(); }
 
  private:
-  const Fill& fill_;  // only called in the second run, which outlives it
+  const Fill& fill_;  // called only during the recomputation, which outlives it
   std::shared_ptr<Hooks> data_;
 };
 
@@ -254,7 +252,7 @@ class Refill final : public SavedTensorObserver {
  public:
   Refill(RefillHook::Fill fill, SavedTensorObserver* capture) : fill_(std::move(fill)), capture_(capture) {}
   std::unique_ptr<Hooks> hooks_for_saved_tensor() override {
-    // In a capture, autograd's hook keeps the tensor, so that the graph knows that this node's tensor is kept.
+    // In a capture, autograd's hook keeps the tensor, so that the graph records it as saved by this node.
     std::unique_ptr<Hooks> data =
         capture_ == nullptr ? std::make_unique<PlainHook>() : capture_->hooks_for_saved_tensor();
     return std::make_unique<RefillHook>(fill_, std::move(data));
@@ -298,14 +296,14 @@ at::Tensor CheckpointFrame::unpack(CheckpointSlot& slot) {
   const std::lock_guard lock(mutex_);
   auto found = slot.filled.find(task);
   if (found == slot.filled.end()) {
-    // If a slot is asked a second time in one backward, or by no backward, it is filled for this tensor alone.
+    // A slot unpacked twice in one backward, or outside of backward, is refilled alone.
     const bool first = task >= 0 && tasks_run_.insert(task).second;
     if (first) forget_after(task);
     run_again(task, first ? nullptr : &slot);
     found = slot.filled.find(task);
     if (found == slot.filled.end()) {
-      throw Error("checkpoint '" + options_.name + "': the second run did not reach saved tensor " +
-                  std::to_string(slot.index));
+      throw Error("checkpoint '" + options_.name + "': the recomputation did not reach saved tensor " +
+                  std::to_string(slot.index) + ". The function must depend only on its inputs");
     }
   }
   const std::shared_ptr<Hooks> data = std::move(found->second);
@@ -313,7 +311,7 @@ at::Tensor CheckpointFrame::unpack(CheckpointSlot& slot) {
   return data->call_unpack_hook();
 }
 
-// Forgets what a backward did not ask for (it may be after some gradients only) when it ends.
+// Drops what a backward did not unpack (it may compute only some gradients) when it ends.
 void CheckpointFrame::forget_after(int task) {
   torch::autograd::Engine::get_default_engine().queue_callback([frame = weak_from_this(), task] {
     const auto alive = frame.lock();
@@ -327,7 +325,7 @@ void CheckpointFrame::forget_after(int task) {
 }
 
 void CheckpointFrame::run_again(int task, CheckpointSlot* only) {
-  // This comes first, for it may run an outer checkpoint's function.
+  // First, because it may recompute an outer checkpoint.
   std::vector<at::Tensor> inputs;
   for (const auto& input : inputs_) inputs.push_back(input.unpack());
 
@@ -358,56 +356,55 @@ void CheckpointFrame::run_again(int task, CheckpointSlot* only) {
     const RandomStates::Restored random(random_);
     const SavedTensorScope scope(&observer);
     function_(inputs);
-    // NOLINTNEXTLINE(bugprone-empty-catch): that is how it ends
+    // NOLINTNEXTLINE(bugprone-empty-catch): early stop
   } catch (const AllSlotsFilled&) {}
   if (count != expected && (count < expected || forward_done_)) {
-    mismatch =
-        "it saved " + std::to_string(expected) + " tensors in forward and " + std::to_string(count) + " when run again";
+    mismatch = "it saved " + std::to_string(expected) + " tensors in forward and " + std::to_string(count) +
+               " in the recomputation";
   }
   if (!mismatch.empty()) {
-    throw Error("checkpoint '" + options_.name +
-                "': the function does not do the same when it runs again: " + mismatch +
-                ". It must depend on its inputs alone, and on captured tensors and settings that stay as they "
-                "are until backward (random numbers from a generator of one's own, counters, caches)");
+    throw Error("checkpoint '" + options_.name + "': the recomputation differs from the forward pass: " + mismatch +
+                ". The function must depend only on its inputs and on tensors and settings that do not change before "
+                "backward; check for counters, caches and random numbers from a generator that you pass yourself");
   }
 }
 
 std::vector<at::Tensor> checkpoint_tensors(CheckpointedFunction function, std::vector<at::Tensor> inputs,
                                            const CheckpointOptions& options) {
-  // Without gradients nothing would be saved.
+  // Without gradients nothing is saved.
   if (!c10::GradMode::is_enabled()) return function(inputs);
   const auto frame = std::make_shared<CheckpointFrame>(std::move(function), options);
   return frame->run_forward(inputs);
 }
 
-void CheckpointRuns::enter() {
+void ExternalCheckpoint::enter() {
   Recorder* const recorder = current_recorder();
-  Told told = Told::kNothing;
+  RunKind told = RunKind::kUnrecorded;
   if (recorder != nullptr && !has_run_) {
     session_ = recorder->session();
     recorded_as_ = recorder->enter_checkpoint(name_);
-    told = Told::kFirst;
+    told = RunKind::kForward;
   } else if (recorder != nullptr && session_ == recorder->session()) {
     recorder->enter_recomputation(recorded_as_, name_);
-    told = Told::kAgain;
+    told = RunKind::kRecomputation;
   }
   has_run_ = true;
   under_way_.push_back(told);
 }
 
-void CheckpointRuns::leave() noexcept {
-  const Told told = under_way_.back();
+void ExternalCheckpoint::leave() noexcept {
+  const RunKind told = under_way_.back();
   under_way_.pop_back();
   Recorder* const recorder = current_recorder();
-  if (told == Told::kNothing || recorder == nullptr || recorder->session() != session_) return;
-  if (told == Told::kFirst) {
+  if (told == RunKind::kUnrecorded || recorder == nullptr || recorder->session() != session_) return;
+  if (told == RunKind::kForward) {
     recorder->leave_checkpoint();
   } else {
     recorder->leave_recomputation();
   }
 }
 
-void CheckpointRuns::keep(const at::Tensor& tensor) {
+void ExternalCheckpoint::keep(const at::Tensor& tensor) {
   if (SavedTensorObserver* const capture = saved_tensor_observer_of_mode()) {
     if (const auto hook = capture->hooks_for_saved_tensor()) hook->call_pack_hook(tensor);
   }

@@ -1,5 +1,4 @@
-// Runs one step of a training loop as PyTorch programs write it, with the options of TrainingOptions. Internal to
-// core/capture.
+// Captures of forward passes and training steps. The training loop follows PyTorch's Python sources.
 #include "shadowgraph/capture/capture.h"
 
 #include <ATen/core/Tensor.h>
@@ -31,8 +30,8 @@
 
 namespace shadowgraph {
 
-// Has the pieces of a training loop that libtorch's C++ frontend lacks, or has in another form than Python's. Each
-// calls the operators that the Python file named beside it calls, in that order, which is what a graph of it must show.
+// The parts of a training loop that libtorch's C++ frontend lacks or implements differently from Python. Each calls the
+// same operators in the same order as the Python file named above it, so that the graph is the same.
 
 namespace {
 
@@ -40,7 +39,7 @@ void check(bool holds, const std::string& message) {
   if (!holds) throw Error(message);
 }
 
-// Groups tensors by device and dtype, in the order of first sight, as foreach operators take them.
+// Groups tensors by device and dtype, in order of first appearance, as foreach operators require.
 std::vector<Tensors> by_device_and_dtype(const Tensors& tensors) {
   std::vector<Tensors> groups;
   for (const at::Tensor& tensor : tensors) {
@@ -56,18 +55,21 @@ std::vector<Tensors> by_device_and_dtype(const Tensors& tensors) {
 at::Tensor checked_loss(const ProgramToCapture& program, const Tensors& outputs) {
   at::Tensor loss = program.loss(outputs);
   if (!loss.defined() || loss.numel() != 1) {
-    throw Error("the loss must be a scalar, but it " +
-                (loss.defined() ? "has shape " + c10::str(loss.sizes()) : std::string("is undefined")));
+    throw Error("the loss must be a scalar tensor, but it " +
+                (loss.defined() ? "has shape " + c10::str(loss.sizes()) + "; reduce it, for example with mean()"
+                                : std::string("is undefined")));
   }
   if (!loss.requires_grad()) {
-    throw Error("the loss does not require grad: no parameter or input that requires grad led to it");
+    throw Error(
+        "the loss does not require grad: it does not depend on a parameter or input that requires grad. Check for "
+        "NoGradGuard, detach() and frozen parameters");
   }
   return loss;
 }
 
 }  // namespace
 
-// Each parameter of the program once, by its first name.
+// Returns each parameter of the program once, under its first name.
 std::vector<std::pair<std::string, at::Tensor>> parameters_of(const ProgramToCapture& program) {
   std::vector<std::pair<std::string, at::Tensor>> parameters;
   std::unordered_set<const c10::TensorImpl*> seen;
@@ -94,18 +96,18 @@ FiniteGradients::~FiniteGradients() {
 
 // ---- torch/amp/autocast_mode.py
 
-// Enters autocast; nothing happens without a dtype. Throws Error if there is no autocast of that dtype on the device.
+// Enters autocast; does nothing without a dtype. Throws Error if the device has no autocast for that dtype.
 void enter_autocast(std::optional<AutocastScope>& scope, c10::DeviceType device, std::optional<c10::ScalarType> dtype) {
   if (!dtype) return;
   check(*dtype == c10::ScalarType::BFloat16 || *dtype == c10::ScalarType::Half,
-        std::string("autocast takes bfloat16 or float16, not ") + c10::toString(*dtype));
-  check(is_autocast_available(device), "there is no autocast for " + c10::DeviceTypeName(device, true));
+        std::string("autocast supports bfloat16 and float16, not ") + c10::toString(*dtype));
+  check(is_autocast_available(device), "autocast is not available on device type " + c10::DeviceTypeName(device, true));
   scope.emplace(device, dtype);
 }
 
 // ---- torch/amp/grad_scaler.py
 
-// Does what torch.amp.GradScaler does at its defaults, for one optimizer.
+// torch.amp.GradScaler with its default settings, for one optimizer.
 class GradScaler {
  public:
   at::Tensor scale(const at::Tensor& loss) {
@@ -126,7 +128,7 @@ class GradScaler {
       for (const at::Tensor& parameter : group.params()) {
         if (!parameter.grad().defined()) continue;
         check(parameter.grad().scalar_type() != at::kHalf,
-              "a GradScaler cannot unscale float16 gradients: keep parameters in float32 and use autocast");
+              "GradScaler cannot unscale float16 gradients; keep the parameters in float32 and use autocast");
         gradients.push_back(parameter.grad());
       }
     }
@@ -162,14 +164,14 @@ class GradScaler {
     found_inf_.clear();
   }
 
-  // Returns those tensors of the state that exist.
+  // Returns the state tensors that exist.
   std::vector<std::pair<std::string, at::Tensor>> buffers() const {
     if (!scale_.defined()) return {};
     return {{"grad_scaler.scale", scale_}, {"grad_scaler.growth_tracker", growth_tracker_}};
   }
 
  private:
-  at::Tensor scale_, growth_tracker_;  // made by the first scale()
+  at::Tensor scale_, growth_tracker_;  // created by the first scale()
   std::vector<at::Tensor> found_inf_;  // by device, between unscale_ and update
 };
 
@@ -177,23 +179,22 @@ class GradScaler {
 
 class TrainingLoop {
  public:
-  // Throws Error for options that make no sense. Makes the averaged copies, so it must be called inside the mode of the
-  // module.
+  // Throws Error for invalid options. Creates the averaged copies, so it must be constructed inside the module's mode.
   TrainingLoop(const ProgramToCapture& program, const FakeTensorOptions& mode)
       : program_(program),
         device_(mode.device.value_or(c10::Device(c10::kCPU)).type()),
         parameters_(parameters_of(program)) {
     const TrainingOptions& training = program.training;
-    check(training.accumulate >= 1,
-          "gradients are accumulated over at least 1 micro-batch, not " + std::to_string(training.accumulate));
+    check(training.accumulate >= 1, "accumulate is the number of micro-batches and must be at least 1, not " +
+                                        std::to_string(training.accumulate));
     check(!training.clip_grad_norm || (*training.clip_grad_norm > 0 && std::isfinite(*training.clip_grad_norm)),
-          "the norm that gradients are clipped to must be positive and finite");
-    check(!training.ema || (*training.ema >= 0 && *training.ema <= 1), "the decay of an average is between 0 and 1");
+          "clip_grad_norm must be positive and finite");
+    check(!training.ema || (*training.ema >= 0 && *training.ema <= 1), "ema is a decay and must be between 0 and 1");
     check(!training.grad_scaler || program.optimizer != nullptr,
-          "a GradScaler steps an optimizer, and this program has none");
+          "grad_scaler needs an optimizer, and the program has none");
     {
-      std::optional<AutocastScope> tried;
-      enter_autocast(tried, device_, program.autocast);
+      std::optional<AutocastScope> probe;
+      enter_autocast(probe, device_, program.autocast);
     }
     if (!training.ema) return;
     const at::NoGradGuard no_grad;
@@ -206,8 +207,8 @@ class TrainingLoop {
     for (const auto& entry : program.module->named_buffers()) copy(entry.key(), entry.value());
   }
 
-  // Names what is there already and belongs to no module: averaged copies, gradients that stay, the scaler's state.
-  void name_state(CaptureSession& session) const {
+  // Names existing state outside the module: averaged copies, gradients that stay allocated, the scaler's state.
+  void name_state(Capture& session) const {
     for (const auto& [name, average] : averages_) session.name_buffer(average, name);
     for (const auto& [name, state] : scaler_.buffers()) session.name_buffer(state, name);
     for (const auto& [name, parameter] : parameters_) {
@@ -215,7 +216,7 @@ class TrainingLoop {
     }
   }
 
-  // Zeroes gradients, or lets go of them.
+  // Zeroes the gradients, or sets them to None.
   void zero_grad() const {
     const bool to_none = !program_.training.zero_grads;
     const PhaseScope phase("optimizer");
@@ -238,8 +239,8 @@ class TrainingLoop {
     }
   }
 
-  // Does all of one step after zero_grad. `loss` is the variable of the loop: its old tensor dies where the program
-  // sets it.
+  // Runs one step after zero_grad. `loss` is the loop's variable: its previous tensor is freed when it is reassigned,
+  // as in the program.
   void step(at::Tensor& loss) {
     for (int64_t i = 0; i < program_.training.accumulate; ++i) {
       {
@@ -247,7 +248,7 @@ class TrainingLoop {
         enter_autocast(autocast, device_, program_.autocast);
         Tensors outputs = program_.forward(program_.inputs);
         loss = checked_loss(program_, outputs);
-        // As in a training loop: only the loss is still held when backward runs.
+        // As in a training loop: only the loss is still referenced when backward runs.
         outputs.clear();
         if (program_.training.accumulate > 1) loss = loss / program_.training.accumulate;
       }
@@ -261,7 +262,7 @@ class TrainingLoop {
  private:
   void backward(const at::Tensor& loss) {
     if (!program_.training.grad_scaler) {
-      const PhaseScope phase("backward");  // for what runs before the engine: the first gradient
+      const PhaseScope phase("backward");  // covers the initial gradient, created before the engine starts
       loss.backward();
       return;
     }
@@ -286,7 +287,7 @@ class TrainingLoop {
     }
   }
 
-  // torch/nn/utils/clip_grad.py; libtorch's own reads the norm back and takes no foreach operators.
+  // torch/nn/utils/clip_grad.py; libtorch's C++ version reads the norm back and does not use foreach operators.
   void clip_gradients() const {
     const at::NoGradGuard no_grad;
     Tensors gradients;
@@ -307,7 +308,7 @@ class TrainingLoop {
     for (const Tensors& group : groups) at::_foreach_mul_(group, clamped.to(group[0].device()));
   }
 
-  // torch/optim/swa_utils.py: does AveragedModel.update_parameters without its count of updates, a tensor on the CPU.
+  // torch/optim/swa_utils.py: AveragedModel.update_parameters without its update counter, a CPU tensor.
   void update_averages() {
     const at::NoGradGuard no_grad;
     Tensors averages, current;
@@ -317,7 +318,7 @@ class TrainingLoop {
       if (averaged_ == 0) averages_[i].second.detach().copy_(current[i]);
     }
     if (averaged_++ == 0) return;
-    // The parameters have the same lists of device and dtype: an average has its parameter's.
+    // An average has its parameter's device and dtype, so both group alike.
     const auto grouped = by_device_and_dtype(averages);
     const auto with = by_device_and_dtype(current);
     for (size_t i = 0; i < grouped.size(); ++i) at::_foreach_lerp_(grouped[i], with[i], 1 - *program_.training.ema);
@@ -325,7 +326,7 @@ class TrainingLoop {
 
   const ProgramToCapture& program_;
   const c10::DeviceType device_;
-  std::vector<std::pair<std::string, at::Tensor>> parameters_;  // each once
+  std::vector<std::pair<std::string, at::Tensor>> parameters_;  // unique
   GradScaler scaler_;
   std::vector<std::pair<std::string, at::Tensor>> averages_;  // parallel to parameters_, then buffers
   int64_t averaged_ = 0;                                      // steps
@@ -333,7 +334,7 @@ class TrainingLoop {
 
 namespace {
 
-void name_tensors(CaptureSession& session, const ProgramToCapture& program) {
+void name_tensors(Capture& session, const ProgramToCapture& program) {
   if (program.module != nullptr) session.name_module(*program.module);
   for (const auto& [name, tensor] : program.parameters) session.name_parameter(tensor, name);
   for (const auto& [name, tensor] : program.buffers) session.name_buffer(tensor, name);
@@ -343,7 +344,7 @@ void name_tensors(CaptureSession& session, const ProgramToCapture& program) {
   }
 }
 
-// Returns the options as given; the program's own tensors fill in what they leave open.
+// Fills options that were left open from the program's tensors.
 CaptureOptions completed(const ProgramToCapture& program, CaptureOptions options) {
   Tensors own;
   if (program.module != nullptr) {
@@ -367,17 +368,17 @@ class Stopwatch {
 void check_parameters_are_fake(const ProgramToCapture& program) {
   for (const auto& [name, parameter] : parameters_of(program)) {
     if (!is_fake(parameter)) {
-      throw UnsupportedError("parameter '" + name + "' is a real tensor: a training step on fake tensors would " +
-                             "give it a fake gradient. Make the module inside a FakeTensorMode");
+      throw UnsupportedError("parameter '" + name + "' is a real tensor, and a training step on fake tensors would " +
+                             "give it a fake gradient. Create the module inside a FakeTensorMode");
     }
   }
 }
 
-// Runs the loop of a program for the steps that are not recorded: they leave the optimizer's state and no gradients.
+// Runs the warmup steps, which are not recorded: they leave the optimizer's state and no gradients.
 class WarmLoop {
  public:
   WarmLoop(const ProgramToCapture& program, const CaptureOptions& options) {
-    if (!program.loss) throw Error("a training step needs a loss function");
+    if (!program.loss) throw Error("a training step needs a loss function; set ProgramToCapture::loss");
     check_parameters_are_fake(program);
     for (const auto& [name, parameter] : parameters_of(program)) parameter.mutable_grad().reset();
     FakeTensorMode mode(options.mode);
@@ -396,14 +397,14 @@ class WarmLoop {
   std::optional<TrainingLoop> loop_;
 };
 
-// Warms the program up and records what `body` makes the loop do; `body` returns the loss.
+// Warms the program up and records `body`, which runs the loop and sets the loss.
 template <class Body>
-Capture record_training(const ProgramToCapture& program, const CaptureOptions& given, const Body& body) {
+CaptureResult record_training(const ProgramToCapture& program, const CaptureOptions& given, const Body& body) {
   const CaptureOptions options = completed(program, given);
   WarmLoop loop(program, options);
 
   const Stopwatch watch;
-  CaptureSession session(options);
+  Capture session(options);
   name_tensors(session, program);
   loop->name_state(session);
   at::Tensor loss;
@@ -414,13 +415,14 @@ Capture record_training(const ProgramToCapture& program, const CaptureOptions& g
 
 }  // namespace
 
-Capture capture_forward(const ProgramToCapture& program, const CaptureOptions& options) {
+CaptureResult capture_forward(const ProgramToCapture& program, const CaptureOptions& options) {
   if (program.training != TrainingOptions()) {
     throw Error(
-        "accumulate, clip_grad_norm, grad_scaler, ema and zero_grads are of a training step: this is forward alone");
+        "accumulate, clip_grad_norm, grad_scaler, ema and zero_grads apply to a training step; this captures forward "
+        "only. Use capture_training_step");
   }
   const Stopwatch watch;
-  CaptureSession session(completed(program, options));
+  Capture session(completed(program, options));
   name_tensors(session, program);
   const Tensors outputs = [&] {
     std::optional<AutocastScope> autocast;
@@ -431,15 +433,15 @@ Capture capture_forward(const ProgramToCapture& program, const CaptureOptions& o
   return {std::move(graph), watch.seconds()};
 }
 
-Capture capture_training_step(const ProgramToCapture& program, const CaptureOptions& given) {
+CaptureResult capture_training_step(const ProgramToCapture& program, const CaptureOptions& given) {
   return record_training(program, given, [&](TrainingLoop& loop, at::Tensor& loss) {
     if (program.training.zero_grads) loop.zero_grad();
     loop.step(loss);
   });
 }
 
-Capture capture_training_run(const ProgramToCapture& program, int steps, const CaptureOptions& given) {
-  if (steps < 1) throw Error("a training run has at least 1 step, not " + std::to_string(steps));
+CaptureResult capture_training_run(const ProgramToCapture& program, int steps, const CaptureOptions& given) {
+  if (steps < 1) throw Error("a training run needs at least 1 step, not " + std::to_string(steps));
   return record_training(program, given, [&](TrainingLoop& loop, at::Tensor& loss) {
     for (int i = 0; i < steps; ++i) {
       const RegionScope step("step " + std::to_string(i + 1));

@@ -3,7 +3,7 @@
 
 #include <atomic>
 
-#include "core/calls/own_generators.h"
+#include "core/calls/program_generators.h"
 #include "core/capture/recorder.h"
 #include "core/fake/dispatch/contents_of_call.h"
 #include "core/fake/known_contents.h"
@@ -18,8 +18,8 @@ namespace {
 
 std::atomic<WrapperParts> wrapper_parts{nullptr};
 
-// Forgets contents: a tensor from outside may have any, whatever it is filled with now.
-void forget_what_it_holds(const at::Tensor& tensor) {
+// Forgets known contents: an input may hold any values, whatever it is filled with now.
+void forget_input_contents(const at::Tensor& tensor) {
   close_open_literal();
   if (is_fake(tensor)) forget_contents(*tensor.storage().unsafeGetStorageImpl());
 }
@@ -42,13 +42,14 @@ void set_wrapper_parts(WrapperParts parts) { wrapper_parts.store(parts, std::mem
 std::vector<at::Tensor> parts_of(const at::Tensor& wrapper) {
   const WrapperParts look = wrapper_parts.load(std::memory_order_acquire);
   if (look == nullptr) {
-    throw Error(c10::str("a tensor of another language holds other tensors, and nobody says which: a ",
-                         wrapper.scalar_type(), " of sizes ", wrapper.sizes(), "; give set_wrapper_parts a function"));
+    throw Error(c10::str("a tensor subclass from another language holds inner tensors (", wrapper.scalar_type(),
+                         " of sizes ", wrapper.sizes(),
+                         "), and no function to unwrap it is registered; call set_wrapper_parts"));
   }
   return look(wrapper);
 }
 
-CaptureSession::CaptureSession(const CaptureOptions& options)
+Capture::Capture(const CaptureOptions& options)
     : mode_(options_around({}, {}, options.mode)),
       recorder_(std::make_unique<Recorder>(state_of(mode_))),
       outer_(std::exchange(thread_state.capture, this)) {
@@ -56,29 +57,28 @@ CaptureSession::CaptureSession(const CaptureOptions& options)
   state.observer = recorder_.get();
   state.saved_tensors = options.saved_tensors ? recorder_.get() : nullptr;
   state.watch_size_reads = options.guards;
-  if (options.cpp_sources) recorder_->note_backtraces();
+  if (options.cpp_sources) recorder_->record_backtraces();
 }
 
-CaptureSession::CaptureSession(const torch::nn::Module& root, const CaptureOptions& options)
-    : CaptureSession(around(root, options)) {
+Capture::Capture(const torch::nn::Module& root, const CaptureOptions& options) : Capture(around(root, options)) {
   name_module(root);
 }
 
-CaptureSession::~CaptureSession() {
+Capture::~Capture() {
   state_of(mode_).observer = nullptr;
   state_of(mode_).saved_tensors = nullptr;
   thread_state.capture = outer_;
 }
 
-CaptureSession* CaptureSession::current() { return thread_state.capture; }
+Capture* Capture::current() { return thread_state.capture; }
 
 Recorder* current_recorder() {
   return thread_state.capture == nullptr ? nullptr : CaptureAccess::recorder(*thread_state.capture);
 }
 
-void CaptureSession::name_parameter(const at::Tensor& tensor, const std::string& name) {
-  // A tied parameter comes under several names; the first counts.
-  forget_what_it_holds(tensor);
+void Capture::name_parameter(const at::Tensor& tensor, const std::string& name) {
+  // A tied parameter has several names; the first is used.
+  forget_input_contents(tensor);
   if (!declared_.insert(tensor.unsafeGetTensorImpl()).second) return;
   check_is_of(state_of(mode_), tensor, name);
   recorder_->name_tensor(tensor, Builtin::kParameter, name);
@@ -86,29 +86,29 @@ void CaptureSession::name_parameter(const at::Tensor& tensor, const std::string&
   parameters_.push_back(tensor);
 }
 
-void CaptureSession::name_buffer(const at::Tensor& tensor, const std::string& name) {
+void Capture::name_buffer(const at::Tensor& tensor, const std::string& name) {
   check_is_of(state_of(mode_), tensor, name);
   close_open_literal();
   recorder_->name_tensor(tensor, Builtin::kBuffer, name);
   recorder_->declare(tensor);
 }
 
-void CaptureSession::name_input(const at::Tensor& tensor, const std::string& name, bool keep_contents) {
-  if (!keep_contents) forget_what_it_holds(tensor);
+void Capture::name_input(const at::Tensor& tensor, const std::string& name, bool keep_contents) {
+  if (!keep_contents) forget_input_contents(tensor);
   recorder_->name_tensor(tensor, Builtin::kInput, name);
   recorder_->declare(tensor);
   if (keep_contents || !state_of(mode_).options.host_reads.masks_full || !is_fake(tensor)) return;
   const bool is_mask = tensor.scalar_type() == c10::kBool ||
                        (c10::isIntegralType(tensor.scalar_type(), false) && name.find("mask") != std::string::npos);
   if (!is_mask || !PendingCall::covers_storage(tensor)) return;
-  give_uniform_contents(tensor, 1);
+  set_uniform_contents(tensor, 1);
   recorder_->assume(tensor, kAssumedFull);
 }
 
-void CaptureSession::name_module(const torch::nn::Module& root) {
+void Capture::name_module(const torch::nn::Module& root) {
   for (const auto& entry : root.named_parameters()) name_parameter(entry.value(), entry.key());
   for (const auto& entry : root.named_buffers()) name_buffer(entry.value(), entry.key());
-  // The walk is by hand: Module::named_modules() wants the root to be owned by a shared_ptr.
+  // Not Module::named_modules(), which requires the root to be owned by a shared_ptr.
   std::vector<std::pair<const torch::nn::Module*, std::string>> pending{{&root, ""}};
   while (!pending.empty()) {
     const auto [module, path] = pending.back();
@@ -120,27 +120,27 @@ void CaptureSession::name_module(const torch::nn::Module& root) {
   }
 }
 
-void CaptureSession::name_module(const void* module, std::string path) {
+void Capture::name_module(const void* module, std::string path) {
   if (!finished_) recorder_->name_module(module, std::move(path));
 }
 
-void CaptureSession::enter_module(const void* module, const std::string& class_name) {
+void Capture::enter_module(const void* module, const std::string& class_name) {
   if (!finished_) recorder_->enter_module(module, class_name);
 }
 
-void CaptureSession::leave_module() {
+void Capture::leave_module() {
   if (finished_) return;
-  if (!recorder_->is_in_module()) throw Error("leave_module without the enter_module that it ends");
+  if (!recorder_->is_in_module()) throw Error("leave_module without a matching enter_module");
   recorder_->leave_region();
 }
 
-void CaptureSession::set_locate(Locate locate) {
+void Capture::set_locate(Locate locate) {
   if (!finished_) recorder_->set_locate(locate);
 }
 
-Graph CaptureSession::finish(const std::vector<at::Tensor>& outputs,
-                             std::vector<std::pair<at::Tensor, at::Tensor>> more_gradients) {
-  if (finished_) throw Error("this capture session is finished already");
+Graph Capture::finish(const std::vector<at::Tensor>& outputs,
+                      std::vector<std::pair<at::Tensor, at::Tensor>> more_gradients) {
+  if (finished_) throw Error("this capture session is already finished; create a new Capture");
   std::vector<std::pair<at::Tensor, at::Tensor>> gradients = std::move(more_gradients);
   for (const at::Tensor& parameter : parameters_) {
     if (parameter.grad().defined()) gradients.emplace_back(parameter, parameter.grad());
@@ -151,7 +151,7 @@ Graph CaptureSession::finish(const std::vector<at::Tensor>& outputs,
   finished_ = true;
   Graph graph = recorder_->finish(outputs, gradients);
   name_generators(graph);
-  // What decides how long products take, and no call tells.
+  // Affects the time of matrix products, but appears in no call.
   if (at::globalContext().float32Precision(at::Float32Backend::CUDA, at::Float32Op::MATMUL) ==
       at::Float32Precision::TF32) {
     graph.metadata.set("float32_matmul", "tf32");
@@ -169,8 +169,12 @@ PhaseScope::~PhaseScope() {
 
 void resize_storage(const c10::Storage& storage, size_t bytes) {
   c10::StorageImpl& impl = *storage.unsafeGetStorageImpl();
-  if (!impl.resizable()) throw Error("resize_storage: this storage has a size that cannot change");
-  if (!impl.device().is_meta()) throw Error("resize_storage: this storage has data; it is of no fake tensor");
+  if (!impl.resizable()) throw Error("resize_storage: the storage is not resizable");
+  if (!impl.device().is_meta()) {
+    throw Error(
+        "resize_storage: expected the storage of a fake tensor, but this one holds data; use "
+        "untyped_storage().resize_()");
+  }
   ModeState* const mode = active_fake_mode();
   if (mode != nullptr && mode->observer != nullptr && thread_state.kernel_depth == 0) {
     close_open_literal();

@@ -10,7 +10,7 @@
 #include <atomic>
 
 #include "core/calls/call_record.h"
-#include "core/calls/own_generators.h"
+#include "core/calls/program_generators.h"
 #include "core/fake/converter.h"
 #include "core/fake/dispatch/operator_info.h"
 #include "core/fake/fake_tensor_impl.h"
@@ -57,33 +57,32 @@ ValueId Recorder::declare(const at::Tensor& tensor) {
   const ValueId value = value_of(*as_fake(fake));
   const auto name = names_.find(tensor.unsafeGetTensorImpl());
   if (name == names_.end()) return value;
-  // Parameters that lie in one buffer are views of it.
+  // Parameters in one flat buffer are views of it.
   const NodeId node = graph_.value(value).producer;
   if (graph_.node(node).target == target_of(Builtin::kAlias) && name->second.kind == Builtin::kParameter) {
     graph_.set_note(node, "parameter", name->second.name);
     in_buffers_.emplace(tensor.unsafeGetTensorImpl(), value);
   }
-  name_what_was_made(value, name->second);
+  name_created_value(value, name->second);
   return value;
 }
 
 // ---- Calls
 
 void Recorder::begin_call(const OperatorInfo& info, std::span<const CallArgument> arguments) {
-  if (link_->has_deaths()) flush_deaths();
+  if (link_->has_frees()) flush_frees();
   if (C10_UNLIKELY(info.group_argument >= 0)) {
     declare_group(arguments[static_cast<size_t>(info.group_argument)].boxed());  // collectives have no unboxed kernel
   }
   arguments_.clear();
-  unrecorded_ = looks_at_nothing(info, arguments);
+  unrecorded_ = is_view_of_freed_memory(info, arguments);
   if (C10_UNLIKELY(unrecorded_)) return;
   calling_ = &info;
   for (const CallArgument& argument : arguments) arguments_.push_back(argument_of(argument));
   calling_ = nullptr;
 }
 
-// Describes a group in the graph before the first collective on it. If nobody has a group of that name, the call will
-// say so.
+// Declares a process group in the graph before the first collective on it. An unknown group is reported by the call.
 void Recorder::declare_group(const c10::IValue& group) {
   const auto info = describe_group(group);
   if (!info || !groups_.insert(info->name).second) return;
@@ -126,18 +125,18 @@ void Recorder::end_call(const OperatorInfo& info, std::span<const CallArgument> 
     link_recomputation(node);
   }
   for (const uint32_t checkpoint : open_checkpoints_) checkpoints_[checkpoint].push_back(node);
-  // An autograd function of the program's runs without gradients, behind a grad_fn that it has made. If it
-  // communicates, that grad_fn is the collective's.
+  // A custom autograd function runs without gradients, after its grad_fn was created. If it communicates, that grad_fn
+  // belongs to the collective.
   if (n.flags.grad_mode || C10_UNLIKELY(info.group_argument >= 0)) claim_sequence(node);
   if (C10_UNLIKELY(streams_.in_use())) streams_.issued(graph_, node);
-  if (mode_.data_sizes.has_asked()) note_data_sizes(node);
-  if (C10_UNLIKELY(mode_.routings.has_made())) note_routings(node);
+  if (mode_.data_sizes.has_used()) note_data_sizes(node);
+  if (C10_UNLIKELY(mode_.routings.has_new())) note_routings(node);
   if (info.depends_on_data && !results.empty()) note_host_read(info, node, results[0]);
 }
 
 namespace {
 
-// The first of the values that `visit` passes on; invalid if there are none.
+// Returns the first value that `visit` passes on; invalid if there are none.
 ValueId first_of(const auto& visit) {
   ValueId first;
   visit([&](ValueId value) {
@@ -153,18 +152,18 @@ std::string text_of(const c10::Scalar& value) {
 
 }  // namespace
 
-// Notes that the program has read a value (item(), equal()): the path depends on it.
+// Guards on a value that the program read (item(), equal()).
 void Recorder::note_host_read(const OperatorInfo& info, NodeId node, const CallArgument& result) {
   if (result.kind() != CallArgument::Kind::kBoxed || !result.boxed().isScalar()) return;
   const ValueId read = first_of([&](auto f) { graph_.for_each_value(graph_.arguments(node), f); });
-  if (!mode_.host_answers.has_asked()) {
+  if (!mode_.host_read_values.has_used()) {
     const std::string value = info.name + " = " + c10::str(result.boxed().toScalar());
     graph_.guards.push_back({Guard::Kind::kHostValue, read, -1, value});
   }
-  for (const HostAnswers::Answer& answer : mode_.host_answers.take_asked()) {
-    std::string observed = answer.name + " = " + text_of(answer.value);
-    if (!answer.why.empty()) observed += ", " + answer.why;
-    if (!answer.source.empty()) observed += ", at " + answer.source;
+  for (const HostReadValues::Entry& read_value : mode_.host_read_values.take_used()) {
+    std::string observed = read_value.name + " = " + text_of(read_value.value);
+    if (!read_value.why.empty()) observed += ", " + read_value.why;
+    if (!read_value.source.empty()) observed += ", at " + read_value.source;
     graph_.guards.push_back({Guard::Kind::kHostValue, read, -1, std::move(observed)});
   }
 }
@@ -180,34 +179,34 @@ std::string Recorder::location() {
   return backtraces_ ? backtraces_->line_of(locate_()) : locate_();
 }
 
-void Recorder::note_backtraces() {
+void Recorder::record_backtraces() {
   backtraces_ = std::make_unique<CppBacktraces>();
   locate_ = [] { return current_recorder()->backtraces_->note(); };
 }
 
-// Notes a size that the user gave in place of data: at the node, and as something that the path depended on.
+// Notes a user-provided data-dependent size at the node, and guards on it.
 void Recorder::note_data_sizes(NodeId node) {
   const ValueId result = first_of([&](auto f) { graph_.for_each_output(node, f); });
   std::string names;
-  for (const DataSizes::Asked& asked : mode_.data_sizes.take_asked()) {
-    names += (names.empty() ? "" : ", ") + asked.name;
-    std::string observed = asked.name + " = " + std::to_string(asked.size);
-    if (!asked.why.empty()) observed += ", " + asked.why;
+  for (const DataSizes::Used& used : mode_.data_sizes.take_used()) {
+    names += (names.empty() ? "" : ", ") + used.name;
+    std::string observed = used.name + " = " + std::to_string(used.size);
+    if (!used.why.empty()) observed += ", " + used.why;
     graph_.guards.push_back({Guard::Kind::kHostValue, result, -1, std::move(observed)});
   }
   graph_.set_note(node, "data_size", names);
 }
 
-// Keeps what counts were assumed of, to note those that the program has read.
+// Remembers routings assumed for counts, to guard on those that the program reads.
 void Recorder::note_routings(NodeId node) {
   const ValueId result = first_of([&](auto f) { graph_.for_each_output(node, f); });
-  for (const auto& routing : mode_.routings.take_made()) routed_.emplace(routing.get(), result);
+  for (const auto& routing : mode_.routings.take_new()) routed_.emplace(routing.get(), result);
 }
 
 void Recorder::note_routings_read() {
   for (const Routings::Read& read : mode_.routings.take_read()) {
     const auto counted = routed_.find(read.routing.get());
-    if (counted == routed_.end()) continue;  // before this capture
+    if (counted == routed_.end()) continue;  // counted before this capture
     std::string observed = read.routing->name + ": " + read.routing->what + ", assumed";
     if (!read.source.empty()) observed += ", read at " + read.source;
     graph_.guards.push_back({Guard::Kind::kHostValue, counted->second, -1, std::move(observed)});
@@ -218,14 +217,14 @@ void Recorder::abandon_call(const OperatorInfo& info) noexcept {
   arguments_.clear();
   calling_ = nullptr;
   unrecorded_ = false;
-  mode_.data_sizes.forget_asked();
-  mode_.host_answers.forget_asked();
+  mode_.data_sizes.clear_used();
+  mode_.host_read_values.clear_used();
 }
 
-// Records the numbers of at::tensor({...}), or what an accessor wrote, as a copy from a constant of the graph.
+// Records the values of at::tensor({...}), or of an accessor's write, as a copy from a constant of the graph.
 void Recorder::host_wrote(const at::Tensor& fake, const at::Tensor& value) {
   const KernelDepth depth;
-  if (link_->has_deaths()) flush_deaths();
+  if (link_->has_frees()) flush_frees();
   const ValueId written = value_of(*as_fake(fake));
   const at::Tensor constant =
       FakeTensorImpl::empty_strided(value.sizes(), value.strides(), value.dtype(), c10::Device(c10::kCPU));
@@ -252,20 +251,20 @@ void Recorder::host_wrote(const at::Tensor& fake, const at::Tensor& value) {
   if (streams_.in_use()) streams_.issued(graph_, node);
 }
 
-void Recorder::flush_deaths() {
-  deaths_.clear();
+void Recorder::flush_frees() {
+  freed_.clear();
   if (last_.valid()) {
     const auto earlier = graph_.frees(last_);
-    deaths_.assign(earlier.begin(), earlier.end());
+    freed_.assign(earlier.begin(), earlier.end());
   }
-  const size_t known = deaths_.size();
-  link_->take_deaths(deaths_);
-  if (last_.valid() && deaths_.size() > known) graph_.set_frees(last_, deaths_);
+  const size_t known = freed_.size();
+  link_->take_frees(freed_);
+  if (last_.valid() && freed_.size() > known) graph_.set_frees(last_, freed_);
 }
 
 void Recorder::record_function(const Target& target, std::span<const c10::IValue> arguments, const at::Tensor& result) {
   const KernelDepth depth;
-  if (link_->has_deaths()) flush_deaths();
+  if (link_->has_frees()) flush_frees();
   arguments_.clear();
   for (const c10::IValue& argument : arguments) arguments_.push_back(argument_of(argument));
   const NodeId node = append(graph_.intern_target(target), arguments_);
@@ -275,14 +274,14 @@ void Recorder::record_function(const Target& target, std::span<const c10::IValue
   }
   Node& n = mutable_node(graph_, node);
   n.phase = current_phase();
-  n.region = materialise(regions_.size() - 1);
+  n.region = add_open_region(regions_.size() - 1);
 }
 
-// ---- What the path depended on
+// ---- Guards
 
 void Recorder::size_read(const FakeTensorImpl& tensor, SizeRead what, int64_t dimension) noexcept {
   try {
-    // Note only what the program itself asked for: not a decomposition, not autograd.
+    // Only reads by the program itself: not inside decompositions or autograd.
     if (regions_.back().region.kind == RegionKind::kComposite || phase_.valid()) return;
     if (torch::autograd::get_current_node()) return;
     const KernelDepth depth;
@@ -310,7 +309,7 @@ void Recorder::size_read(const FakeTensorImpl& tensor, SizeRead what, int64_t di
     graph_.guards.push_back(std::move(guard));
     // NOLINTNEXTLINE(bugprone-empty-catch): observers of size reads are noexcept
   } catch (const std::exception&) {
-    // A size that is out of range is the program's own error, raised where it asked.
+    // An out-of-range dimension is the program's error, raised at its call.
   }
 }
 
@@ -319,10 +318,10 @@ void Recorder::size_read(const FakeTensorImpl& tensor, SizeRead what, int64_t di
 Graph Recorder::finish(const std::vector<at::Tensor>& outputs,
                        const std::vector<std::pair<at::Tensor, at::Tensor>>& gradients) {
   const KernelDepth depth;
-  flush_deaths();
+  flush_frees();
   const auto declare_value = [&](const at::Tensor& tensor) { return argument_of_tensor(tensor); };
   for (const auto& [parameter, gradient] : gradients) {
-    // Take the parameter as it was declared, not as the optimizer's last in-place update left it.
+    // Use the parameter's declared value, not the optimizer's last in-place update.
     const Argument last = declare_value(parameter);
     const auto in_buffer = in_buffers_.find(parameter.unsafeGetTensorImpl());
     const ValueId declared =
@@ -341,8 +340,6 @@ Graph Recorder::finish(const std::vector<at::Tensor>& outputs,
   if (backtraces_) backtraces_->resolve(graph_);
   return std::move(graph_);
 }
-
-// Turns tensors and arguments of calls into values of the graph.
 
 // ---- Tensors to values
 
@@ -369,7 +366,7 @@ ValueId Recorder::value_of(FakeTensorImpl& fake) {
     const c10::StorageImpl* const unmet = fake.unsafe_storage().unsafeGetStorageImpl();
     const auto grown = growths_.find(unmet);
     if (C10_UNLIKELY(grown != growths_.end() && is_bound(*unmet, session_))) {
-      return grown_before(fake, growths_.extract(grown).mapped());
+      return insert_resize(fake, growths_.extract(grown).mapped());
     }
     return placeholder_for(fake);
   }
@@ -381,7 +378,7 @@ ValueId Recorder::value_of(FakeTensorImpl& fake) {
   }
   const Argument source[] = {Argument::of_value(root)};
   const NodeId node = append(target_of(Builtin::kAlias), source);
-  mutable_node(graph_, node).region = materialise(regions_.size() - 1);
+  mutable_node(graph_, node).region = add_open_region(regions_.size() - 1);
   mutable_node(graph_, node).phase = current_phase();
   const ValueId value = new_value(node, fake, storage);
   const Argument result[] = {Argument::of_value(value)};
@@ -389,9 +386,8 @@ ValueId Recorder::value_of(FakeTensorImpl& fake) {
   return value;
 }
 
-// Records set_ with a storage, which no value is. `after`, its self as it left it, says which part of which storage it
-// took. So the call is recorded as set_ with a tensor, an alias of that storage. A storage that no tensor of the
-// program had stays opaque.
+// Records set_ with a storage, which is not a value, as set_ with a tensor: an alias of that storage. `after` is self
+// after the call, and identifies the storage and offset. A storage without a known tensor stays opaque.
 TargetId Recorder::set_from_storage(const OperatorInfo& info, FakeTensorImpl& after) {
   const c10::StorageImpl* storage = after.unsafe_storage().unsafeGetStorageImpl();
   if (!find_storage_id(*storage, session_).valid()) {
@@ -412,9 +408,9 @@ TargetId Recorder::set_from_storage(const OperatorInfo& info, FakeTensorImpl& af
 
 namespace {
 
-// A number that libtorch made a tensor of for this call (prim::NumToTensor) may be gone by now: what it was is known.
+// Returns the value of a number converted for this call (prim::NumToTensor), whose tensor may be freed by now.
 std::optional<at::Tensor> value_of_converted(FakeTensorImpl& fake, const ModeState& mode) {
-  if (fake.mode_id() != mode.id || mode.id == 0) return std::nullopt;  // made before this capture
+  if (fake.mode_id() != mode.id || mode.id == 0) return std::nullopt;  // created before this capture
   const at::Tensor tensor(c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim_copy(&fake));
   if (!is_known(tensor) || !assumptions_of(tensor).empty()) return std::nullopt;
   const auto value = known_value(tensor);
@@ -482,7 +478,7 @@ StorageId Recorder::storage_of_result(FakeTensorImpl& fake, NodeId node) {
   const auto bytes = static_cast<int64_t>(impl.nbytes());
   const StorageId known = find_storage_id(impl, session_);
   if (known.valid()) {
-    // resize_ may have grown it.
+    // resize_ may have increased it.
     mutable_storage(graph_, known).bytes = std::max(graph_.storage(known).bytes, bytes);
     return known;
   }
@@ -594,17 +590,16 @@ TargetId Recorder::target_of_operator(const OperatorInfo& info) {
   return target;
 }
 
-// Records storages that the program gives another size: untyped_storage().resize_(bytes), as FSDP2 does with gathered
-// parameters.
+// ---- Resized storages: untyped_storage().resize_(bytes), as FSDP2 does with unsharded parameters.
 //
-// Memory that is given back and taken again is other memory, so the record has another storage for it from there on.
-// The old one dies, and the new one is born by aten::empty, whose contents are undefined, too. What the program keeps
-// of the contents is a copy. Tensors that look at it become aliases of the new storage when they are used. Replay,
-// lifetimes and allocators need to know nothing of it.
+// Freed and reallocated memory becomes a new storage in the graph. The old storage is freed, and the new one is
+// allocated by aten::empty, whose contents are also undefined. Contents kept by the program become a copy. Tensors on
+// the old storage become aliases of the new one at their next use. Replay, lifetimes and allocators need no special
+// case.
 
 namespace {
 
-// A fake tensor of `elements` elements at the beginning of the storage.
+// A 1-D fake tensor over the first `elements` elements of the storage.
 at::Tensor beginning_of(const c10::Storage& storage, c10::ScalarType dtype, int64_t elements, c10::Device device) {
   c10::Storage shared = storage;
   at::Tensor tensor = at::detail::make_tensor<FakeTensorImpl>(std::move(shared), fake_key_set(device),
@@ -625,14 +620,14 @@ void Recorder::storage_resized(c10::StorageImpl& storage, size_t bytes) {
   if (bytes == storage.nbytes()) return;
   const StorageId before = find_storage_id(storage, session_);
   if (!before.valid()) {
-    // What was there belongs to nobody here. Which device the new memory is on, the first tensor that uses it tells.
+    // Its previous contents are not recorded. The device is that of the first tensor that uses the new memory.
     if (bytes == 0) {
       growths_.erase(&storage);
     } else {
       const KernelDepth depth;
       const bool in_backward = torch::autograd::get_current_node() != nullptr || !recomputations_.empty();
       const PhaseId phase = phase_.valid() ? phase_ : in_backward ? Graph::kBackward : Graph::kForward;
-      growths_[&storage] = {last_, phase, materialise(regions_.size() - 1), other_streams()};
+      growths_[&storage] = {last_, phase, add_open_region(regions_.size() - 1), non_default_streams()};
       if (!is_bound(storage, session_)) {
         bind_storage(storage, StorageId(), c10::intrusive_ptr<SessionLink>::reclaim_copy(link_));
       }
@@ -654,18 +649,18 @@ void Recorder::storage_resized(c10::StorageImpl& storage, size_t bytes) {
     const at::NoGradGuard no_grad;
     now.narrow(0, 0, elements).copy_(beginning_of(shared, dtype, elements, device));
   }
-  // The two exchange their ids, and the old memory dies with `now`.
+  // Swap their ids: the old memory is freed with `now`.
   c10::StorageImpl& made = *now.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
   const StorageId after = find_storage_id(made, session_);
-  TORCH_INTERNAL_ASSERT(after.valid(), "an observed call names what it makes");
+  TORCH_INTERNAL_ASSERT(after.valid(), "an observed call binds the storages it allocates");
   rename_storage(made, session_, before);
   rename_storage(storage, session_, after);
   forget_contents(storage);
 }
 
-// Says whether the call gives a view of memory that was given back. That computes nothing, and what the view shows once
-// there is memory again is an alias of it.
-bool Recorder::looks_at_nothing(const OperatorInfo& info, std::span<const CallArgument> arguments) const {
+// Returns whether the call is a view of freed memory. It computes nothing; the view becomes an alias once memory is
+// allocated.
+bool Recorder::is_view_of_freed_memory(const OperatorInfo& info, std::span<const CallArgument> arguments) const {
   if (!info.is_view && !info.inplace_view) return false;
   if (arguments.empty()) return false;
   const CallArgument& self = arguments[0];
@@ -673,7 +668,7 @@ bool Recorder::looks_at_nothing(const OperatorInfo& info, std::span<const CallAr
   return self.kind() == CallArgument::Kind::kBoxed && self.boxed().isTensor() && is_emptied(self.boxed().toTensor());
 }
 
-// Refuses what reads or writes memory that was given back. Eager reads behind the null pointer.
+// Rejects reads and writes of freed memory, where eager would dereference a null pointer.
 void Recorder::check_has_memory(const FakeTensorImpl& fake) const {
   if (fake.layout() != c10::Layout::Strided || fake.numel() == 0) return;
   int64_t end = fake.storage_offset() + 1;
@@ -681,15 +676,15 @@ void Recorder::check_has_memory(const FakeTensorImpl& fake) const {
   const auto bytes = static_cast<int64_t>(fake.unsafe_storage().nbytes());
   const auto needed = end * static_cast<int64_t>(fake.dtype().itemsize());
   if (needed <= bytes) return;
-  throw Error(c10::str(calling_ != nullptr ? calling_->name : std::string("the program"), " uses a tensor of ",
-                       fake.sizes(), " ", fake.dtype().toScalarType(), ", which needs ", needed,
-                       " bytes of a storage that has ", bytes,
-                       ": its memory was given back (untyped_storage().resize_). Use it before, or give the storage "
-                       "memory again first"));
+  throw Error(c10::str(calling_ != nullptr ? calling_->name : std::string("the program"), " uses a tensor of shape ",
+                       fake.sizes(), " and dtype ", fake.dtype().toScalarType(), ", which needs ", needed,
+                       " bytes, but its storage has ", bytes,
+                       " because it was resized (untyped_storage().resize_). Use it before its memory is freed, "
+                       "or resize the storage back first"));
 }
 
-// Puts the aten::empty that gave the storage of `fake` its memory where that was.
-ValueId Recorder::grown_before(FakeTensorImpl& fake, const Growth& growth) {
+// Inserts the aten::empty that allocated the storage of `fake` at the position of the resize.
+ValueId Recorder::insert_resize(FakeTensorImpl& fake, const Growth& growth) {
   c10::StorageImpl& impl = *fake.unsafe_storage().unsafeGetStorageImpl();
   const auto bytes = static_cast<int64_t>(impl.nbytes());
   const auto item = static_cast<int64_t>(fake.dtype().itemsize());
@@ -697,7 +692,7 @@ ValueId Recorder::grown_before(FakeTensorImpl& fake, const Growth& growth) {
   const int64_t sizes[] = {bytes % item == 0 ? bytes / item : bytes};
   static const auto empty = c10::Dispatcher::singleton().findSchemaOrThrow("aten::empty", "memory_format");
   const Argument arguments[] = {graph_.int_list(sizes), Argument::of_int(static_cast<int64_t>(dtype)),
-                                Argument::none(),       Argument::of_device(fake.pretended_device()),
+                                Argument::none(),       Argument::of_device(fake.simulated_device()),
                                 Argument::none(),       Argument::none()};
   const NodeId next = growth.after.valid() ? graph_.node(growth.after).next : body_;
   const NodeId node = graph_.insert_before(next, target_of_operator(OperatorInfo::of(empty)), arguments);
@@ -711,7 +706,7 @@ ValueId Recorder::grown_before(FakeTensorImpl& fake, const Growth& growth) {
   rename_storage(impl, session_, id);
   const int64_t strides[] = {1};
   const ValueId root = graph_.new_tensor(
-      node, {.dtype = dtype, .sizes = sizes, .strides = strides, .storage = id, .device = fake.pretended_device()});
+      node, {.dtype = dtype, .sizes = sizes, .strides = strides, .storage = id, .device = fake.simulated_device()});
   set_root(id, root);
   const Argument result[] = {Argument::of_value(root)};
   graph_.set_results(node, result);

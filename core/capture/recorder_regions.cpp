@@ -1,7 +1,7 @@
-// Keeps the recorder's regions: module scopes, composite calls, and modules inferred from who owns the parameters.
+// The recorder's regions: module scopes, composite calls, and modules inferred from their parameters.
 //
-// Regions are entered eagerly but become part of the graph only when a node is recorded inside. So composites that
-// compute nothing leave no trace, such as reshape of a contiguous tensor to its own shape.
+// An open region is added to the graph when the first node is recorded inside. So composites that compute nothing leave
+// no trace, such as reshape of a contiguous tensor to its own shape.
 #include <ATen/SequenceNumber.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -57,7 +57,7 @@ class SavedTensorHook final : public torch::autograd::SavedVariableHooks {
   std::optional<SavedData> data_;
 };
 
-// Returns the accelerator that a node computes on, with its index; the CPU: none.
+// Returns the accelerator that a node computes on, with its index, or the CPU.
 c10::Device accelerator_of(const Graph& graph, NodeId node) {
   c10::Device found(c10::kCPU);
   const auto look = [&](ValueId id) {
@@ -133,7 +133,7 @@ void Recorder::enter_composite(const OperatorInfo& info, std::span<const CallArg
     for (const CallArgument& argument : arguments) {
       try {
         composite_arguments_.push_back(argument_of(argument));
-      } catch (const Error&) {  // a tensor without memory: the operator inside that uses it says so
+      } catch (const Error&) {  // a tensor without memory: reported by the operator inside that uses it
         composite_arguments_.push_back(Argument::none());
       }
     }
@@ -149,17 +149,17 @@ void Recorder::leave_composite() noexcept {
 
 RegionId Recorder::current_region(std::span<const Argument> arguments) {
   const size_t depth = regions_.size() - 1;
-  if (regions_[depth].region.kind == RegionKind::kComposite) return materialise(depth);
+  if (regions_[depth].region.kind == RegionKind::kComposite) return add_open_region(depth);
   return inferred_region(depth, arguments);
 }
 
-RegionId Recorder::materialise(size_t depth) {
+RegionId Recorder::add_open_region(size_t depth) {
   OpenRegion& open = regions_[depth];
   if (open.id.valid()) return open.id;
   const std::span<const Argument> arguments(composite_arguments_.data() + open.arguments.offset, open.arguments.size);
   const bool outermost_composite =
       open.region.kind == RegionKind::kComposite && regions_[depth - 1].region.kind != RegionKind::kComposite;
-  open.region.parent = outermost_composite ? inferred_region(depth - 1, arguments) : materialise(depth - 1);
+  open.region.parent = outermost_composite ? inferred_region(depth - 1, arguments) : add_open_region(depth - 1);
   if (open.region.kind == RegionKind::kComposite) {
     open.region.name = graph_.intern(graph_.target(open.region.target).name());
     open.region.class_name = graph_.intern("");
@@ -173,7 +173,7 @@ RegionId Recorder::materialise(size_t depth) {
 
 StringId Recorder::owner_path(std::span<const Argument> arguments) const {
   StringId owner;
-  // The search goes by storage, so that views count: a matmul with weight.t() belongs to the weight's module.
+  // By storage, so that views count: a matmul with weight.t() belongs to the weight's module.
   graph_.for_each_value(arguments, [&](ValueId value) {
     const StorageId storage = graph_.value(value).storage;
     if (!owner.valid() && storage.index < owners_.size()) owner = owners_[storage.index];
@@ -189,9 +189,9 @@ RegionId Recorder::add_inferred_module(RegionId parent, StringId name) {
   return graph_.add_region(region);
 }
 
-// Returns the module inside the open region `depth` whose parameters are among `arguments`, or that region itself.
+// Returns the inferred module inside open region `depth` that owns a parameter in `arguments`, or that region itself.
 RegionId Recorder::inferred_region(size_t depth, std::span<const Argument> arguments) {
-  const RegionId outer = materialise(depth);
+  const RegionId outer = add_open_region(depth);
   const StringId path = owner_path(arguments);
   if (!path.valid()) return outer;
   std::string_view module;
@@ -209,8 +209,8 @@ RegionId Recorder::inferred_region(size_t depth, std::span<const Argument> argum
   return open.inferred;
 }
 
-// Infers modules for programs without a ModuleScope. A node that uses no parameter belongs to the smallest module that
-// holds the operators before and after it.
+// Infers modules for programs without a ModuleScope. A node without parameters belongs to the innermost module that
+// contains both the preceding and the following operators.
 void Recorder::infer_modules_from_neighbours() {
   struct Unit {
     NodeId node;
@@ -250,12 +250,11 @@ void Recorder::infer_modules_from_neighbours() {
     const NodeId forward = graph_.node(node).forward;
     if (forward.valid() && !is_recomputed(node)) mutable_node(graph_, node).region = graph_.node(forward).region;
   }
-  put_parents_first();
+  sort_regions();
 }
 
-// Reorders regions: those inferred at the end were appended after what they hold, and a graph wants parents before
-// children.
-void Recorder::put_parents_first() {
+// Sorts regions so that parents precede children, as a graph requires; regions inferred at the end were appended.
+void Recorder::sort_regions() {
   std::vector<Region> ordered;
   std::vector<RegionId> moved(graph_.region_count());
   std::vector<RegionId> chain;
@@ -272,14 +271,14 @@ void Recorder::put_parents_first() {
   for (const NodeId node : graph_.nodes()) mutable_node(graph_, node).region = moved[graph_.node(node).region.index];
 }
 
-// Links backward nodes to forward nodes, and notes what autograd saves.
+// ---- Backward nodes and saved tensors
 
-// Puts a node that runs under the engine into backward, and links it to the forward node that made the engine's current
+// Marks a node that runs under the autograd engine as backward, and links it to the forward node of the current
 // grad_fn.
 void Recorder::link_backward(NodeId node) {
   const auto grad_fn = torch::autograd::get_current_node();
   if (!grad_fn) {
-    // What nodes have queued runs when the last of them is done: FSDP2 and DistributedDataParallel finish there.
+    // Callbacks queued on the engine run after its last node; FSDP2 and DistributedDataParallel finish there.
     if (torch::autograd::get_current_graph_task_id() >= 0) mutable_node(graph_, node).phase = Graph::kBackward;
     return;
   }
@@ -291,7 +290,7 @@ void Recorder::link_backward(NodeId node) {
   n.source = graph_.node(n.forward).source;
 }
 
-// Links a node that is run again: it is part of backward, as far as it goes the same way as the run in forward.
+// Marks a recomputed node as backward and links it to the forward node it repeats, as long as both runs agree.
 void Recorder::link_recomputation(NodeId node) {
   Node& n = mutable_node(graph_, node);
   n.phase = Graph::kBackward;
@@ -301,12 +300,12 @@ void Recorder::link_recomputation(NodeId node) {
   if (run.next == first.size()) return;
   const NodeId repeated = first[run.next++];
   if (graph_.node(repeated).target != n.target) {
-    // torch.utils.checkpoint detaches a tensor that it keeps now.
+    // torch.utils.checkpoint detaches a tensor that it now keeps.
     if (graph_.target(n.target).name() == "aten::detach") {
       --run.next;
       return;
     }
-    // The second run went another way: an operator that both take later on is not the same one.
+    // The recomputation diverged: a later operator with the same target is not the same node.
     run.next = static_cast<uint32_t>(first.size());
     return;
   }
@@ -314,10 +313,9 @@ void Recorder::link_recomputation(NodeId node) {
   n.source = graph_.node(repeated).source;
 }
 
-// Claims sequence numbers. Autograd makes an operator's grad_fn just before it calls it, so numbers not yet claimed are
-// this node's.
+// Assigns new sequence numbers to the node: autograd creates an operator's grad_fn just before calling it.
 void Recorder::claim_sequence(NodeId node) {
-  if (!own_link_) return;  // this link goes on in other scopes and threads, where numbers mean nothing
+  if (!own_link_) return;  // a shared link spans scopes and threads, where sequence numbers are not comparable
   const uint64_t now = at::sequence_number::peek();
   if (now == sequence_seen_) return;
   sequence_seen_ = now;
@@ -382,11 +380,11 @@ void Recorder::attach_saved_tensors() {
   }
 }
 
-// Records what tensors are that the program makes while it is recorded. A parameter that was there before is a
-// placeholder. One that a program makes, and moves to a device, is the result of an operator.
+// ---- Parameters, buffers and inputs created during the capture. One that existed before is a placeholder; one that
+// the program creates, and moves to a device, is the result of an operator.
 
-// Only what is made of nothing, or comes from another device, is an input: other arguments of a module are computed.
-bool Recorder::comes_from_elsewhere(ValueId value) const {
+// Only values created without inputs or from another device are inputs; other arguments of a module are computed.
+bool Recorder::is_new_or_transferred(ValueId value) const {
   const NodeId born = graph_.storage(graph_.value(value).storage).born;
   bool elsewhere = true;
   graph_.for_each_input(born, [&](ValueId operand) {
@@ -396,20 +394,20 @@ bool Recorder::comes_from_elsewhere(ValueId value) const {
   return elsewhere;
 }
 
-void Recorder::name_what_was_made(ValueId value, const Name& name) {
+void Recorder::name_created_value(ValueId value, const Name& name) {
   const StorageId storage = graph_.value(value).storage;
   if (!storage.valid()) return;
   const NodeId born = graph_.storage(storage).born;
   if (!born.valid() || graph_.is_placeholder(born)) return;
   if (name.kind == Builtin::kInput) {
-    if (comes_from_elsewhere(value)) graph_.set_storage_kind(storage, StorageKind::kInput);
+    if (is_new_or_transferred(value)) graph_.set_storage_kind(storage, StorageKind::kInput);
     return;
   }
   const bool parameter = name.kind == Builtin::kParameter;
   graph_.set_storage_kind(storage, parameter ? StorageKind::kParameter : StorageKind::kBuffer);
   const NodeId made = graph_.value(value).producer;
   graph_.set_note(made, parameter ? "parameter" : "buffer", name.name);
-  // The program has built the module until here, but for what came after the first call of one.
+  // Module construction extends to here, except for nodes after the first module call.
   const uint32_t last = modules_named_ ? (entered_.valid() ? std::min(entered_.index, made.index) : 0) : made.index;
   NodeId node = built_.valid() ? graph_.node(built_).next : *graph_.nodes().begin();
   for (; node.valid(); node = graph_.node(node).next) {
@@ -473,7 +471,7 @@ uint64_t StreamRecord::event(const c10::Stream& stream, NodeId newest) {
 }
 
 void StreamRecord::wait(Graph& graph, const c10::Stream& stream, uint64_t event) {
-  if (event >> 32 != session_) return;  // another record's, which has happened
+  if (event >> 32 != session_) return;  // of another session, already complete
   const auto [after, awaited] = events_[static_cast<uint32_t>(event) - 1];
   const uint32_t waiting = number_of(stream);
   if (waiting == awaited) return;

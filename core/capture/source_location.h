@@ -1,5 +1,4 @@
-// Finds where in the user's C++ a program is: notes call stacks while it runs, and turns them into lines when the
-// record ends. Internal to core/capture.
+// Finds the user's C++ source lines: collects backtraces during capture and symbolizes them at the end.
 #pragma once
 
 #include <string>
@@ -13,13 +12,13 @@ namespace shadowgraph {
 
 class CppBacktraces {
  public:
-  // Notes the calling stack; the returned text stands for it until resolve().
+  // Collects the current backtrace; the returned text represents it until resolve().
   std::string note();
-  // Returns "file:line" of a noted stack. It is that of the innermost frame, inlined ones included, that is not in
-  // libtorch, shadowgraph or the standard library. Empty if the program has no debug information there.
+  // Returns "file:line" of a collected backtrace: the innermost frame, including inlined ones, outside libtorch,
+  // shadowgraph and the standard library. Empty without debug information there.
   std::string line_of(const std::string& noted);
-  // Puts lines in place of what was noted, in the sources of all nodes. It asks for all addresses at once, since
-  // reading a program's debug information takes long.
+  // Replaces collected backtraces by lines in the sources of all nodes. Symbolizes all addresses together, since
+  // reading debug information is slow.
   void resolve(Graph& graph);
 
  private:
@@ -28,23 +27,20 @@ class CppBacktraces {
     size_t operator()(const Stack& stack) const;
   };
   void symbolize(const std::vector<const Stack*>& stacks);
-  std::string users_line(const Stack& stack) const;
+  std::string user_line(const Stack& stack) const;
 
   std::unordered_map<Stack, size_t, HashOfStack> index_;
   std::vector<const Stack*> stacks_;                           // keys of index_
-  std::unordered_map<void*, std::vector<std::string>> known_;  // "file:line", innermost of the inlined ones first
+  std::unordered_map<void*, std::vector<std::string>> known_;  // "file:line", innermost inlined frame first
 };
 
-// Finds where in the user's Python a TorchScript program is: "file:line" of the operator being called. Internal to
-// core/.
-
-// Asks the TorchScript interpreter that runs on this thread. Empty outside it, or where the file carries no debug
-// information. A trace has Python's call stack as text in place of its source; a script has the source itself.
+// Returns "file:line" of the operator being called by the TorchScript interpreter on this thread. Empty outside the
+// interpreter or without debug information. A trace stores Python's call stack as text; a script stores its source.
 std::string script_location();
 
-// Is told the frames on the way to an operator, from the innermost outwards. It gives the first that is not PyTorch's
-// own code, for that is the line a user can change, or else the innermost.
-class UsersFrame {
+// Selects the user's frame from those added, innermost first: the first outside PyTorch's own code, or else the
+// innermost.
+class UserFrame {
  public:
   void add(std::string_view file, std::string_view line);
   bool found() const { return !users_.empty(); }

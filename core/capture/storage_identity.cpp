@@ -10,17 +10,17 @@ namespace {
 struct Binding final : StorageWatcher {
   Binding(uint32_t known_session, StorageId known_id, c10::intrusive_ptr<SessionLink> known_link)
       : session(known_session), id(known_id), link(std::move(known_link)) {}
-  ~Binding() override { link->storage_died(id); }
+  ~Binding() override { link->storage_freed(id); }
 
-  // The session changes when another one takes the binding over. By then no reader of either is looking for it. `id`
-  // and `link` are set before it.
+  // Changes when another session reuses the binding. By then neither session looks it up. `id` and `link` are set
+  // first.
   std::atomic<uint32_t> session;
   StorageId id;
-  c10::intrusive_ptr<SessionLink> link;  // read and taken over under `links`, but for a session's own
+  c10::intrusive_ptr<SessionLink> link;  // protected by `links()`, except within the session itself
   c10::Storage kept;
 };
 
-// Whoever asks for links of all sessions, or takes a binding over, holds this.
+// Protects lookups across sessions and the reuse of bindings.
 std::mutex& links() {
   static auto* mutex = new std::mutex;
   return *mutex;
@@ -31,7 +31,7 @@ constexpr uint32_t kNoSession = 0xFFFFFFFFU;
 Binding* find_binding(const StorageContext* context, uint32_t session) {
   if (context == nullptr) return nullptr;
   for (StorageWatcher* w = context->watchers.load(std::memory_order_acquire); w != nullptr; w = w->next) {
-    auto* binding = static_cast<Binding*>(w);  // there are no others
+    auto* binding = static_cast<Binding*>(w);  // the only kind of watcher
     if (binding->session.load(std::memory_order_acquire) == session) return binding;
   }
   return nullptr;
@@ -43,25 +43,25 @@ Binding* find_binding(const c10::StorageImpl& storage, uint32_t session) {
 
 }  // namespace
 
-void SessionLink::storage_died(StorageId id) noexcept {
+void SessionLink::storage_freed(StorageId id) noexcept {
   if (!id.valid()) return;
   const std::lock_guard lock(mutex_);
   if (is_closed()) return;
-  deaths_.push_back(id);
+  freed_.push_back(id);
   pending_.store(true, std::memory_order_release);
 }
 
-void SessionLink::take_deaths(std::vector<StorageId>& deaths) {
+void SessionLink::take_frees(std::vector<StorageId>& freed) {
   const std::lock_guard lock(mutex_);
-  deaths.insert(deaths.end(), deaths_.begin(), deaths_.end());
-  deaths_.clear();
+  freed.insert(freed.end(), freed_.begin(), freed_.end());
+  freed_.clear();
   pending_.store(false, std::memory_order_release);
 }
 
 void SessionLink::close() {
   const std::lock_guard lock(mutex_);
   closed_.store(true, std::memory_order_release);
-  deaths_.clear();
+  freed_.clear();
 }
 
 StorageId find_storage_id(const c10::StorageImpl& storage, uint32_t session) {

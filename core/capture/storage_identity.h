@@ -1,10 +1,10 @@
-// Says which storage is which, and when it dies, by a context in the DataPtr of every meta storage that a capture
-// meets.
+// Identifies storages and observes when they are freed, by a context in the DataPtr of every meta storage that a
+// capture uses.
 //
-// The context holds one binding per session that met the storage (nearly always one). When the storage is destroyed, on
-// whatever thread, each session still running is told. Sessions are reference-counted through their link, so a storage
-// may outlive the session that met it. The next session takes the binding of a closed one over, so that captures of one
-// model leave nothing at its parameters.
+// The context holds one binding for each session that uses the storage (nearly always one). When the storage is freed,
+// on any thread, all active sessions are notified. Sessions are reference-counted through their link, so a storage may
+// outlive its session. The next session reuses the binding of a closed one, so that repeated captures of one model do
+// not accumulate bindings on its parameters.
 #pragma once
 
 #include <c10/core/Storage.h>
@@ -20,45 +20,45 @@ namespace shadowgraph {
 
 struct StorageContext;
 
-// What storages hold of a session: the list of deaths not yet seen by the recorder.
+// Connects storages to a session: collects the storages freed since the recorder last looked.
 class SessionLink : public c10::intrusive_ptr_target {
  public:
   explicit SessionLink(uint32_t session) : session_(session) {}
 
   uint32_t session() const { return session_; }
   // May be called on any thread. Ignored after close().
-  void storage_died(StorageId id) noexcept;
-  // Moves the deaths since the last call into `deaths` (appended).
-  void take_deaths(std::vector<StorageId>& deaths);
-  bool has_deaths() const { return pending_.load(std::memory_order_acquire); }
+  void storage_freed(StorageId id) noexcept;
+  // Appends the storages freed since the last call to `freed`.
+  void take_frees(std::vector<StorageId>& freed);
+  bool has_frees() const { return pending_.load(std::memory_order_acquire); }
   void close();
   bool is_closed() const { return closed_.load(std::memory_order_acquire); }
-  // Says whether somebody asks for the link (find_link) once it is closed.
+  // Returns whether the link can still be found (find_link) after it is closed.
   virtual bool outlives_session() const { return false; }
 
  private:
   const uint32_t session_;
   std::mutex mutex_;
-  std::vector<StorageId> deaths_;
+  std::vector<StorageId> freed_;
   std::atomic<bool> pending_{false};
   std::atomic<bool> closed_{false};
 };
 
-// Returns the storage's id in `session`, or an invalid id if the session has not met it.
+// Returns the storage's id in `session`; invalid if the session has not bound it.
 StorageId find_storage_id(const c10::StorageImpl& storage, uint32_t session);
 StorageId find_storage_id(const StorageContext& storage, uint32_t session);
-// Returns the link of the session with the highest number for which `wanted` holds; nullptr if there is none.
+// Returns the link accepted by `wanted` with the highest session number; nullptr if there is none.
 SessionLink* find_link(const c10::StorageImpl& storage, bool (*wanted)(const SessionLink& link));
-// Lets the storage keep `kept` alive as long as it lives, for the session that has met it.
+// Keeps `kept` alive as long as the storage, for a session that has bound it.
 void attach_to_storage(c10::StorageImpl& storage, uint32_t session, c10::Storage kept);
-// Returns what is attached, or an empty storage.
+// Returns the attached storage, or an empty one.
 c10::Storage attached_to_storage(const c10::StorageImpl& storage, uint32_t session);
-// Enters the storage, which must be one of a fake tensor (no data). An invalid id says that the session will name it at
-// its first use; its death is nobody's.
+// Binds the storage of a fake tensor (no data). An invalid id is set at the first use (rename_storage); until then the
+// storage being freed is not recorded.
 void bind_storage(c10::StorageImpl& storage, StorageId id, c10::intrusive_ptr<SessionLink> link);
-// Says whether the session has entered the storage, under whatever id.
+// Returns whether the session has bound the storage, even under an invalid id.
 bool is_bound(const c10::StorageImpl& storage, uint32_t session);
-// Gives a storage that the session has entered another id.
+// Changes the id of a storage that the session has bound.
 void rename_storage(c10::StorageImpl& storage, uint32_t session, StorageId id);
 
 }  // namespace shadowgraph

@@ -27,10 +27,10 @@
 namespace shadowgraph {
 namespace {
 
-// What stands behind an instruction: so many bytes, so many lines, or a length of so many bytes and as many as it says.
-// A memo's number is stored in `bytes`.
+// Operands of a pickle opcode: a number of bytes, a number of lines, or a length field followed by that many bytes.
+// `memo`: `bytes` hold a memo index.
 struct PickleOperand {
-  const char* instructions;
+  const char* opcodes;
   int bytes = 0;
   int lines = 0;
   int length = 0;
@@ -38,23 +38,23 @@ struct PickleOperand {
 };
 
 constexpr PickleOperand kPickleOperands[] = {
-    {.instructions = "(.012NQRbdeaslotu})]\x81\x85\x86\x87\x88\x89\x8f\x90\x91\x92\x93\x94"},
-    {.instructions = "K\x80\x82", .bytes = 1},
-    {.instructions = "M\x83", .bytes = 2},
-    {.instructions = "J\x84", .bytes = 4},
-    {.instructions = "G\x95", .bytes = 8},
-    {.instructions = "FILVSPpg", .lines = 1},
-    {.instructions = "ci", .lines = 2},
-    {.instructions = "UC\x8a\x8c", .length = 1},
-    {.instructions = "TXB\x8b", .length = 4},
-    {.instructions = "\x8d\x8e", .length = 8},
-    {.instructions = "qh", .bytes = 1, .memo = true},
-    {.instructions = "rj", .bytes = 4, .memo = true},
+    {.opcodes = "(.012NQRbdeaslotu})]\x81\x85\x86\x87\x88\x89\x8f\x90\x91\x92\x93\x94"},
+    {.opcodes = "K\x80\x82", .bytes = 1},
+    {.opcodes = "M\x83", .bytes = 2},
+    {.opcodes = "J\x84", .bytes = 4},
+    {.opcodes = "G\x95", .bytes = 8},
+    {.opcodes = "FILVSPpg", .lines = 1},
+    {.opcodes = "ci", .lines = 2},
+    {.opcodes = "UC\x8a\x8c", .length = 1},
+    {.opcodes = "TXB\x8b", .length = 4},
+    {.opcodes = "\x8d\x8e", .length = 8},
+    {.opcodes = "qh", .bytes = 1, .memo = true},
+    {.opcodes = "rj", .bytes = 4, .memo = true},
 };
 
-const PickleOperand* operand_of(char instruction) {
+const PickleOperand* operand_of(char opcode) {
   for (const PickleOperand& row : kPickleOperands) {
-    if (std::string_view(row.instructions).find(instruction) != std::string_view::npos) return &row;
+    if (std::string_view(row.opcodes).find(opcode) != std::string_view::npos) return &row;
   }
   return nullptr;
 }
@@ -65,7 +65,7 @@ void check_pickle_sizes(std::string_view pickle) {
   size_t at = 0;
   const auto fail = [&](const std::string& what) { throw Error("byte " + std::to_string(at) + ": " + what); };
   const auto number = [&](int bytes) {
-    if (pickle.size() - at < static_cast<size_t>(bytes)) fail("it ends within an instruction");
+    if (pickle.size() - at < static_cast<size_t>(bytes)) fail("truncated within an opcode");
     uint64_t value = 0;
     for (int i = 0; i < bytes; ++i) {
       value |= uint64_t{static_cast<unsigned char>(pickle[at + static_cast<size_t>(i)])} << (8 * i);
@@ -74,33 +74,33 @@ void check_pickle_sizes(std::string_view pickle) {
     return value;
   };
   while (at < pickle.size()) {
-    const char instruction = pickle[at];
-    const PickleOperand* operand = operand_of(instruction);
-    if (operand == nullptr) return fail("no instruction of a pickle");
+    const char opcode = pickle[at];
+    const PickleOperand* operand = operand_of(opcode);
+    if (operand == nullptr) return fail("not a pickle opcode");
     ++at;
     const uint64_t value = number(operand->bytes);
-    if (operand->memo && value > pickle.size()) fail("the number of a memo is larger than the record");
+    if (operand->memo && value > pickle.size()) fail("a memo index is larger than the record");
     for (int i = 0; i < operand->lines; ++i) {
       const size_t end = pickle.find('\n', at);
-      if (end == std::string_view::npos) fail("a line does not end");
+      if (end == std::string_view::npos) fail("unterminated line");
       at = end + 1;
     }
     const uint64_t length = number(operand->length);
-    if (length > pickle.size() - at) fail("a length is larger than what is left of the record");
+    if (length > pickle.size() - at) fail("a length exceeds the rest of the record");
     at += length;
-    if (instruction == '.') return;
+    if (opcode == '.') return;
   }
-  fail("it does not end");
+  fail("truncated");
 }
 
-// Checks what libtorch's reader of TorchScript files trusts: sizes of records and in pickles, indices in debug
-// records, the depth of code.
+// ---- Validates what libtorch's TorchScript reader trusts: sizes of records and in pickles, indices in debug records,
+// the nesting depth of code.
 
 namespace {
 
-// The parser of TorchScript calls itself for what is in brackets, for blocks in blocks, for each operator of a chain.
-constexpr int kDeepestCode = 500;
-constexpr size_t kLongestExpression = 4000;  // characters without a comma or a line end, strings left out
+// TorchScript's parser recurses into brackets, nested blocks and operator chains.
+constexpr int kMaxCodeDepth = 500;
+constexpr size_t kMaxExpressionLength = 4000;  // characters without a comma or newline, outside of strings
 
 void demand(bool holds, const std::string& what) {
   if (!holds) throw Error(what);
@@ -109,7 +109,7 @@ void demand(bool holds, const std::string& what) {
 void check_code(std::string_view code) {
   int depth = 0;
   size_t length = 0;
-  size_t blanks = 0;  // at the start of the line
+  size_t blanks = 0;  // indentation
   char quote = 0;
   for (size_t at = 0; at < code.size(); ++at) {
     const char c = code[at];
@@ -123,13 +123,13 @@ void check_code(std::string_view code) {
     blanks = c == '\n' ? 0 : blanks + (c == ' ' && blanks + 1 == length ? 1 : 0);
     depth += c == '(' || c == '[' || c == '{' ? 1 : 0;
     depth -= c == ')' || c == ']' || c == '}' ? 1 : 0;
-    demand(depth < kDeepestCode, "its brackets are nested too deeply");
-    demand(blanks < 2 * size_t{kDeepestCode}, "its blocks are nested too deeply");
-    demand(length < kLongestExpression, "it has an expression that is too long");
+    demand(depth < kMaxCodeDepth, "brackets are nested too deeply");
+    demand(blanks < 2 * size_t{kMaxCodeDepth}, "blocks are nested too deeply");
+    demand(length < kMaxExpressionLength, "an expression is too long");
   }
 }
 
-// Refers to the tuple's.
+// The result refers to `tuple`.
 const c10::ivalue::TupleElements& elements_of(const c10::IValue& tuple, size_t least) {
   demand(tuple.isTuple(), "a tuple is missing");
   const c10::ivalue::TupleElements& elements = tuple.toTupleRef().elements();
@@ -142,25 +142,25 @@ int64_t integer_of(const c10::IValue& value, int64_t most) {
   return value.toInt();
 }
 
-// Reads a debug record as libtorch does (torch/csrc/jit/serialization/source_range_serialization.cpp), and checks what
-// that takes as given.
+// Reads a debug record as libtorch does (torch/csrc/jit/serialization/source_range_serialization.cpp), with the checks
+// that libtorch omits.
 class DebugRecord {
  public:
   void check_all(const c10::IValue& record) {
     const auto& parts = elements_of(record, 1);
     c10::IValue ranges = record;
     if (parts[0].isString() && parts[0].toStringRef() == kWithTable) {
-      demand(parts.size() == 3, "its parts are not three");
+      demand(parts.size() == 3, "expected three parts");
       for (const c10::IValue& text : elements_of(parts[1], 0)) {
-        demand(text.isString(), "its table has what is no text");
+        demand(text.isString(), "the string table contains something other than a string");
         sizes_.push_back(static_cast<int64_t>(text.toStringRef().size()));
       }
       ranges = parts[2];
     }
     for (const c10::IValue& row : elements_of(ranges, 0)) {
       const auto& fields = elements_of(row, 2);
-      demand(fields[0].isInt(), "a place in the code is no number");
-      // Older files have no tag between the two.
+      demand(fields[0].isInt(), "an offset into the code is not a number");
+      // Older files have no tag between them.
       check_range(fields[fields.size() == 2 || fields[1].isTuple() ? 1 : 2]);
     }
   }
@@ -171,20 +171,20 @@ class DebugRecord {
   void check_range(const c10::IValue& range) {
     const auto& fields = elements_of(range, 3);
     const int64_t bytes = bytes_of_source(fields[0]);
-    const int64_t end = integer_of(fields[2], bytes + 1);  // the tracer's ranges end one behind their stack of calls
+    const int64_t end = integer_of(fields[2], bytes + 1);  // the tracer's ranges end one past their call stack
     integer_of(fields[1], end);
   }
   int64_t bytes_of_source(const c10::IValue& source) {
     const auto& fields = elements_of(source, 3);
-    demand(fields[2].isInt(), "a line is no number");
+    demand(fields[2].isInt(), "a line number is not a number");
     if (sizes_.empty()) {
-      demand(fields[0].isString(), "a source has no text");
-      demand(fields[1].isNone() || fields[1].isString(), "the name of a file is no text");
+      demand(fields[0].isString(), "a source text is missing");
+      demand(fields[1].isNone() || fields[1].isString(), "a file name is not a string");
       return static_cast<int64_t>(fields[0].toStringRef().size());
     }
     const auto last = static_cast<int64_t>(sizes_.size()) - 1;
     integer_of(fields[1], last);
-    demand(fields[0].isIntList(), "a source is no list of texts");
+    demand(fields[0].isIntList(), "a source is not a list of strings");
     int64_t bytes = 0;
     for (const int64_t text : fields[0].toIntVector()) {
       bytes = saturating_add(bytes, sizes_[static_cast<size_t>(integer_of(text, last))]);
@@ -196,8 +196,8 @@ class DebugRecord {
 };
 
 void check_record(caffe2::serialize::PyTorchStreamReader& reader, const std::string& name, uintmax_t file_bytes) {
-  // PyTorch does not compress, and reads each record into memory of the size that the file states.
-  demand(reader.getRecordSize(name) <= file_bytes, "it is compressed, or said to be larger than the file");
+  // PyTorch does not compress, and allocates the size stated in the file for each record.
+  demand(reader.getRecordSize(name) <= file_bytes, "compressed, or larger than the file");
   const bool debug = name.ends_with(".debug_pkl");
   const bool code = name.ends_with(".py");
   if (!debug && !code && !name.ends_with(".pkl")) return;
@@ -208,8 +208,8 @@ void check_record(caffe2::serialize::PyTorchStreamReader& reader, const std::str
   if (debug) DebugRecord().check_all(torch::jit::unpickle(text.data(), text.size()));
 }
 
-// TorchScript's optimising executor would specialise on the first shapes and differentiate on its own; the plain
-// interpreter calls operators one by one. The switch is process-wide, so it is put back.
+// Disables TorchScript's optimizing executor, which specializes on the first shapes and differentiates by itself; the
+// plain interpreter calls operators one by one. The switch is process-wide, so it is restored.
 class PlainInterpreter {
  public:
   PlainInterpreter() : optimize_(torch::jit::getGraphExecutorOptimize()) {
@@ -223,8 +223,8 @@ class PlainInterpreter {
   bool optimize_;
 };
 
-// Shortens an error. The interpreter puts what went wrong behind the source of every module on the way to it; this
-// keeps that and the place.
+// Shortens an interpreter error to the final message and its location; the full text contains the source of every
+// module on the call path.
 std::string shortened(std::string_view message) {
   constexpr std::string_view kError = "\nRuntimeError: ";
   constexpr std::string_view kFrame = "\n  File \"";
@@ -240,13 +240,13 @@ std::string shortened(std::string_view message) {
   return text;
 }
 
-// libtorch takes the sizes of storages as the file states them.
+// libtorch trusts the storage sizes stated in the file.
 void check_weights(const torch::jit::Module& module, const std::string& path) {
   const uintmax_t file_bytes = std::filesystem::file_size(path);
   const auto check = [&](const auto& list) {
     for (const auto& [name, tensor] : list) {
       if (tensor.has_storage() && tensor.storage().nbytes() > file_bytes) {
-        throw Error(path + " is damaged: " + name + " is said to be larger than the file");
+        throw Error(path + " is damaged: " + name + " is larger than the file");
       }
     }
   };
@@ -268,8 +268,8 @@ void check_input_count(const c10::FunctionSchema& forward, size_t given) {
   }
 }
 
-// Prepares a graph for its first run, which folds what can be computed from constants. That must happen on real
-// tensors: the results stay in the module, and are constants of the program, not calls that it makes.
+// Compiles the graph before its first run, which folds constants. That must happen on real tensors: the results stay in
+// the module and are constants of the program, not calls.
 void compile(const torch::jit::Module& module, const std::vector<c10::IValue>& arguments) {
   const UnfakeGuard real;
   torch::jit::Stack stack{module._ivalue()};
@@ -284,12 +284,12 @@ constexpr std::string_view kSpecDtypes[] = {"f64", "f32", "f16", "bf16", "i64", 
 bool is_spec_dtype(std::string_view word) { return std::ranges::find(kSpecDtypes, word) != std::end(kSpecDtypes); }
 
 [[noreturn]] void refuse_spec(std::string_view text, const std::string& why) {
-  throw Error("input '" + std::string(text) + "': " + why + "; write for example f32[8,3,224,224] or i64[2,128]");
+  throw Error("input '" + std::string(text) + "': " + why + "; expected for example f32[8,3,224,224] or i64[2,128]");
 }
 
 }  // namespace
 
-// Throws Error, which names the record. Reads pickles and the code, no weights.
+// Throws Error that names the record. Reads pickles and code, but no weights.
 void check_script_archive(const std::string& path) {
   caffe2::serialize::PyTorchStreamReader reader(path);
   const uintmax_t file_bytes = std::filesystem::file_size(path);
@@ -318,21 +318,23 @@ at::Tensor first_output_loss(const Tensors& outputs) {
   for (const at::Tensor& output : outputs) {
     if (output.is_floating_point() && output.requires_grad()) return output.dim() == 0 ? output : output.mean();
   }
-  throw Error("no output is floating-point and requires grad, so there is nothing to train; use --mode infer");
+  throw Error(
+      "no output is floating-point and requires grad, so there is no loss to differentiate; use --mode infer to "
+      "capture forward only");
 }
 
 std::string name_of_dtype(c10::ScalarType dtype) {
   return is_spec_dtype(dtype_word(dtype)) ? std::string(dtype_word(dtype)) : c10::toString(dtype);
 }
 
-at::Tensor TensorSpecText::make() const { return at::zeros(sizes, at::TensorOptions().dtype(dtype)); }
+at::Tensor TensorSpec::make() const { return at::zeros(sizes, at::TensorOptions().dtype(dtype)); }
 
-TensorSpecText parse_tensor_spec(std::string_view text) {
-  TensorSpecText spec;
+TensorSpec parse_tensor_spec(std::string_view text) {
+  TensorSpec spec;
   const size_t bracket = text.find('[');
-  if (bracket == std::string_view::npos || !text.ends_with(']')) refuse_spec(text, "the sizes in brackets are missing");
+  if (bracket == std::string_view::npos || !text.ends_with(']')) refuse_spec(text, "missing sizes in brackets");
   const std::string_view dtype = text.substr(0, bracket);
-  if (!is_spec_dtype(dtype)) refuse_spec(text, "'" + std::string(dtype) + "' is not a dtype");
+  if (!is_spec_dtype(dtype)) refuse_spec(text, "unknown dtype '" + std::string(dtype) + "'");
   spec.dtype = parse_dtype(dtype).value();
   std::string_view rest = text.substr(bracket + 1, text.size() - bracket - 2);
   int64_t elements = 1;
@@ -340,13 +342,13 @@ TensorSpecText parse_tensor_spec(std::string_view text) {
     int64_t size = 0;
     while (rest.starts_with(' ')) rest.remove_prefix(1);
     const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), size);
-    if (error != std::errc() || size < 0) refuse_spec(text, "'" + std::string(rest) + "' does not start with a size");
+    if (error != std::errc() || size < 0) refuse_spec(text, "expected a size at '" + std::string(rest) + "'");
     rest.remove_prefix(static_cast<size_t>(end - rest.data()));
     while (rest.starts_with(' ')) rest.remove_prefix(1);
     if (size != 0 && __builtin_mul_overflow(elements, size, &elements)) refuse_spec(text, "too many elements");
     spec.sizes.push_back(size);
     if (rest.empty()) break;
-    if (rest.front() != ',' || rest.size() == 1) refuse_spec(text, "sizes are separated by single commas");
+    if (rest.front() != ',' || rest.size() == 1) refuse_spec(text, "sizes must be separated by single commas");
     rest.remove_prefix(1);
   }
   if (elements > (int64_t{1} << 58)) refuse_spec(text, "too many elements");
@@ -374,7 +376,7 @@ ScriptProgram ScriptProgram::load(const std::string& path) {
     return ScriptProgram(std::move(module));
   } catch (const Error&) {
     throw;
-  } catch (const std::exception& load_error) {  // of the zip, of pickles, of the code
+  } catch (const std::exception& load_error) {  // from the zip reader, the unpickler or the compiler
     throw Error(path +
                 " is not a TorchScript file that this libtorch can load (save one in Python with "
                 "torch.jit.trace(model, inputs).save(path)): " +
@@ -392,15 +394,15 @@ void ScriptProgram::make_fake(FakeTensorMode& mode, std::optional<c10::ScalarTyp
     if (is_parameter) fake.set_requires_grad(real.requires_grad());
     return fake;
   };
-  // One tensor may be an attribute of several modules (tied weights): the memo gives the same fake, converted ones
-  // here.
+  // One tensor may be an attribute of several modules (tied weights). The mode's memo returns the same fake; converted
+  // ones are memoized here.
   std::unordered_map<const c10::TensorImpl*, at::Tensor> converted;
   const auto fake_of = [&](const at::Tensor& real, bool is_parameter) {
     auto [entry, added] = converted.try_emplace(real.unsafeGetTensorImpl());
     if (added) entry->second = convert(real, is_parameter);
     return entry->second;
   };
-  std::vector<at::Tensor> keep_real;  // addresses are keys above: nothing may be freed meanwhile
+  std::vector<at::Tensor> keep_real;  // their addresses are the keys above and must not be reused
   for (torch::jit::Module submodule : module_->module.modules()) {
     for (const auto& parameter : submodule.named_parameters(/*recurse=*/false)) {
       keep_real.push_back(parameter.value);
@@ -448,7 +450,7 @@ ProgramToCapture ScriptProgram::program(Tensors inputs) const {
       throw;
     } catch (const Error&) {
       throw;
-    } catch (const std::exception& error) {  // whatever an operator threw, once the interpreter has had it
+    } catch (const std::exception& error) {  // the interpreter rethrows operator errors under its own type
       throw Error("the TorchScript program failed: " + shortened(error.what()));
     }
     return outputs;

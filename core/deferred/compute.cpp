@@ -1,4 +1,5 @@
-// Runs parts of a record on real tensors: Recipe says what, RandomStreams with which numbers, Interpreter how.
+// Runs parts of a recording on real tensors: Recipe selects the nodes, RandomStreams provides the generator states,
+// Interpreter runs them.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>
@@ -22,8 +23,7 @@
 namespace shadowgraph {
 namespace {
 
-// Sets the default dtype to what it was when the program was described, for operators that take their result's dtype
-// from it.
+// Restores the default dtype that was active during recording, for operators whose result dtype depends on it.
 class DefaultDtype {
  public:
   explicit DefaultDtype(at::ScalarType dtype) : before_(c10::get_default_dtype_as_scalartype()) {
@@ -41,8 +41,8 @@ class DefaultDtype {
   bool changed_ = false;
 };
 
-// Finds the same operator with a generator after what `op` has (aten::rand -> aten::rand.generator); nullopt if there
-// is none.
+// Finds the overload of `op` with an additional generator argument (aten::rand -> aten::rand.generator); nullopt if
+// there is none.
 struct WithGenerator {
   c10::OperatorHandle op;
   size_t position;
@@ -59,21 +59,22 @@ std::optional<WithGenerator> overload_with_generator(const c10::OperatorHandle& 
 
 class Replay final : public Interpreter {
  public:
-  // Says what happens after a node; all ids are the piece's.
+  // Actions after nodes; node and value ids are those of the piece.
   struct Hooks {
     struct Kept {
-      StorageId storage;  // of the record
+      StorageId storage;  // in the record
       ValueId through;
       uint32_t position = 0;
       bool stays = false;
     };
     std::unordered_map<NodeId, std::vector<Kept>> snapshots;
-    std::unordered_map<NodeId, std::vector<StorageId>> finished;  // of the record: nothing touches them any more
+    std::unordered_map<NodeId, std::vector<StorageId>> finished;  // storages of the record that are not used any more
     std::unordered_map<StorageId, ValueId> roots;                 // of those
   };
 
-  Replay(const Piece& piece, InterpreterOptions options, Hooks hooks, Snapshots& snapshots, RandomStreams& streams,
-         std::optional<uint64_t> seed, const std::function<void(DeferredRecord::Computed)>& done)
+  Replay(const RecipeGraph& piece, InterpreterOptions options, Hooks hooks, Snapshots& snapshots,
+         RandomStreams& streams, std::optional<uint64_t> seed,
+         const std::function<void(DeferredRecord::Computed)>& done)
       : Interpreter(piece.graph(), std::move(options)),
         piece_(piece),
         hooks_(std::move(hooks)),
@@ -82,7 +83,7 @@ class Replay final : public Interpreter {
         seed_(seed),
         done_(done) {}
 
-  // where the draw that is asked for (a node of the record) begins and ends, rather than where it is in the record
+  // Overrides the state before a draw (a node of the record), and receives the state after it.
   std::optional<NodeId> given_draw;
   RandomState given_state;
 
@@ -92,7 +93,7 @@ class Replay final : public Interpreter {
     if (kept == hooks_.snapshots.end()) {
       Interpreter::run_node(node);
     } else {
-      std::vector<c10::Storage> written;  // set_ gives the tensor another one
+      std::vector<c10::Storage> written;  // read before the node, because set_ replaces the storage
       for (const Hooks::Kept& one : kept->second) written.push_back(value(one.through).toTensor().storage());
       Interpreter::run_node(node);
       for (size_t i = 0; i < written.size(); ++i) {
@@ -147,11 +148,11 @@ class Replay final : public Interpreter {
     }
     static std::mutex of_process;
     const std::lock_guard lock(of_process);
-    const GeneratorInPlaceOfDefault scope(generator_);
+    const DefaultGeneratorOverride scope(generator_);
     op.callBoxed(stack);
   }
 
-  const Piece& piece_;
+  const RecipeGraph& piece_;
   Hooks hooks_;
   Snapshots& snapshots_;
   RandomStreams& streams_;
@@ -160,8 +161,8 @@ class Replay final : public Interpreter {
   at::Generator generator_;
 };
 
-// Errors name the node of the record.
-void run_nodes(Replay& replay, const Piece& piece, const Graph& record) {
+// Rewrites errors to refer to nodes of the record.
+void run_nodes(Replay& replay, const RecipeGraph& piece, const Graph& record) {
   try {
     replay.run({});
   } catch (const ReplayError& error) {
@@ -171,7 +172,7 @@ void run_nodes(Replay& replay, const Piece& piece, const Graph& record) {
       try {
         nested->rethrow_nested();
       } catch (const DeferredError&) {
-        throw;  // what `done` throws passes through as it is
+        throw;  // errors from `done` pass through unchanged
       } catch (const std::exception& cause) {
         what = "while running " + to_text(record, node) + "\n  " + message_of(cause);
       }
@@ -180,7 +181,7 @@ void run_nodes(Replay& replay, const Piece& piece, const Graph& record) {
   }
 }
 
-// Keeps what a run writes to a storage.
+// Writes of a run to one storage.
 struct WritesOfRun {
   uint32_t count = 0;
   NodeId last;
@@ -197,10 +198,10 @@ ValueId first_output(const Graph& graph, NodeId node) {
 
 constexpr int64_t kShardWindow = int64_t{1} << 18;  // elements
 
-// Says whether a factory's results are alike in every place, and its arguments say how many places there are.
-bool is_even_factory(const Target& target) {
+// Returns whether a factory's results are the same for every element, with a size given by its arguments.
+bool is_uniform_factory(const Target& target) {
   const OperatorFacts& facts = target.facts();
-  if (!facts.written.empty() || !(facts.uninitialised || facts.fills)) return false;
+  if (!facts.written.empty() || !(facts.uninitialized || facts.fills)) return false;
   return facts.geometry_only || target.signature().position_of("size").has_value();
 }
 
@@ -209,32 +210,34 @@ bool is_whole(const Graph& graph, ValueId value, int64_t numel) {
          graph.numel(value) == numel && is_whole(graph, value);
 }
 
-// Returns why `step` cannot run piece by piece; empty if it can.
+// Returns why `step` cannot run window by window; empty if it can.
 std::string obstacle(const Graph& graph, const Recipe::Step& step, int64_t numel) {
   if (step.role != Recipe::Role::kRun) return "";
   const Target& target = graph.target(step.node);
-  if (target.kind() != TargetKind::kOperator) return target.name() + " is no operator";
+  if (target.kind() != TargetKind::kOperator) return target.name() + " is not an operator";
   const auto results = graph.results(step.node);
-  if (results.size() != 1 || results[0].kind != ArgumentKind::kValue) return target.name() + " has other results";
+  if (results.size() != 1 || results[0].kind != ArgumentKind::kValue) {
+    return target.name() + " does not return a single tensor";
+  }
   bool whole = is_whole(graph, results[0].ref.value, numel);
   graph.for_each_input(step.node, [&](ValueId value) { whole = whole && is_whole(graph, value, numel); });
-  if (!whole) return target.name() + " works on parts of tensors, or on tensors of other sizes";
+  if (!whole) return target.name() + " uses part of a tensor, or tensors of different sizes";
   const OperatorFacts& facts = target.facts();
   if (facts.random) {
     return random_fill_of(graph, step.node).kind != FillKind::kNone
                ? ""
-               : target.name() + " draws random numbers in a way that is not known element by element";
+               : target.name() + " draws random numbers that cannot be attributed to elements";
   }
-  return facts.is_view || facts.pointwise || is_even_factory(target) ? "" : target.name() + " is not elementwise";
+  return facts.is_view || facts.pointwise || is_uniform_factory(target) ? "" : target.name() + " is not elementwise";
 }
 
 class WindowReplay final : public Interpreter {
  public:
-  WindowReplay(const Piece& piece, InterpreterOptions options, DeferredRecord& record, std::optional<uint64_t> seed,
-               int64_t numel)
+  WindowReplay(const RecipeGraph& piece, InterpreterOptions options, DeferredRecord& record,
+               std::optional<uint64_t> seed, int64_t numel)
       : Interpreter(piece.graph(), std::move(options)), piece_(piece), record_(record), seed_(seed), numel_(numel) {}
 
-  // Returns elements begin to end, one-dimensional; begin is a multiple of 16.
+  // Returns elements [begin, end) as a 1-D tensor; begin must be a multiple of 16.
   at::Tensor window(int64_t begin, int64_t end) {
     begin_ = begin;
     count_ = end - begin;
@@ -255,7 +258,7 @@ class WindowReplay final : public Interpreter {
       draw(node, stack);
       return;
     }
-    if (is_even_factory(graph().target(node))) {
+    if (is_uniform_factory(graph().target(node))) {
       const auto& arguments = op.schema().arguments();
       for (size_t i = 0; i < arguments.size(); ++i) {
         if (arguments[i].name() == "size") stack[i] = std::vector<int64_t>{count_};
@@ -270,10 +273,10 @@ class WindowReplay final : public Interpreter {
  private:
   struct Position {
     RandomState state;
-    uint64_t words = 0;  // skipped since the draw began
+    uint64_t words = 0;  // skipped since the start of the draw
   };
 
-  // Returns a generator that stands `words` after the beginning of the draw. Calls mostly ascend.
+  // Returns a generator positioned `words` words into the draw. Calls are mostly in ascending order.
   const at::Generator& generator_at(NodeId node, uint64_t words) {
     auto entry = positions_.find(node);
     if (entry == positions_.end() || entry->second.words > words) {
@@ -288,7 +291,7 @@ class WindowReplay final : public Interpreter {
     return generator_;
   }
 
-  // Returns the fill on `count` elements from there: in place where the node is, a factory otherwise.
+  // Runs the fill for the next `count` elements: in place if the node is, as a factory otherwise.
   at::Tensor filled(NodeId node, const torch::jit::Stack& arguments, int64_t count, const at::Generator& generator) {
     const Value& result = graph().value(graph().results(node)[0].ref.value);
     at::Tensor piece = at::empty({count}, at::TensorOptions().dtype(result.dtype));
@@ -319,20 +322,20 @@ class WindowReplay final : public Interpreter {
 
   void draw(NodeId node, torch::jit::Stack& stack) {
     const RandomFill fill = random_fill_of(graph(), node);
-    const auto words_at = [&](int64_t element) { return static_cast<uint64_t>(element) * fill.words_each; };
+    const auto word_offset_of = [&](int64_t element) { return static_cast<uint64_t>(element) * fill.words_each; };
     at::Tensor piece;
     if (fill.kind == FillKind::kSerial) {
-      piece = filled(node, stack, count_, generator_at(node, words_at(begin_)));
+      piece = filled(node, stack, count_, generator_at(node, word_offset_of(begin_)));
     } else {
       const int64_t padded = (count_ + 15) / 16 * 16;
-      piece = filled(node, stack, padded, generator_at(node, words_at(begin_))).narrow(0, 0, count_);
+      piece = filled(node, stack, padded, generator_at(node, word_offset_of(begin_))).narrow(0, 0, count_);
       const int64_t remainder = numel_ % 16;
       const int64_t tail = numel_ - 16;
       if (remainder != 0 && begin_ + count_ > tail) {
         const at::ScalarType dtype = piece.scalar_type();
         const bool whole = dtype == at::kFloat || dtype == at::kDouble;
         const at::Tensor last =
-            filled(node, stack, 16, generator_at(node, words_at(whole ? numel_ : numel_ - remainder)));
+            filled(node, stack, 16, generator_at(node, word_offset_of(whole ? numel_ : numel_ - remainder)));
         const int64_t from = std::max(begin_, tail);
         const int64_t length = begin_ + count_ - from;
         piece.narrow(0, from - begin_, length).copy_(last.narrow(0, from - tail, length));
@@ -351,7 +354,7 @@ class WindowReplay final : public Interpreter {
 
   const OperatorFacts& facts_of(NodeId node) { return record_.graph().facts(piece_.of_record(node)); }
 
-  const Piece& piece_;
+  const RecipeGraph& piece_;
   DeferredRecord& record_;
   std::optional<uint64_t> seed_;
   int64_t numel_;
@@ -364,31 +367,31 @@ class WindowReplay final : public Interpreter {
 void check_range(const at::Tensor& tensor, int64_t& dim, int64_t start, int64_t length) {
   const int64_t rank = tensor.dim();
   if (rank == 0 || dim < -rank || dim >= rank) {
-    throw DeferredError(c10::str("a tensor with sizes ", tensor.sizes(), " has no dimension ", dim));
+    throw DeferredError(c10::str("dimension ", dim, " is out of range for a tensor with sizes ", tensor.sizes()));
   }
   if (dim < 0) dim += rank;
   if (start < 0 || length < 0 || start > tensor.size(dim) - length) {
-    throw DeferredError(c10::str("elements ", start, " to ", start + length, " of dimension ", dim,
-                                 " are not all within [", "0, ", tensor.size(dim), ") of sizes ", tensor.sizes()));
+    throw DeferredError(
+        c10::str("range [", start, ", ", start + length, ") exceeds dimension ", dim, " of sizes ", tensor.sizes()));
   }
 }
 
-// Fills `result`, elements `start` and on of dimension `dim`, which has `size` of them in the whole.
+// Fills `result`: elements from `start` on of dimension `dim`, whose full size is `size`.
 void fill_part(const at::Tensor& result, int64_t dim, int64_t start, int64_t size, WindowReplay& windows) {
   const at::Tensor flat = result.view({-1});
   const int64_t length = result.size(dim);
   int64_t inner = 1;
   for (int64_t d = dim + 1; d < result.dim(); ++d) inner *= result.size(d);
-  const int64_t row = size * inner;  // elements between parts
+  const int64_t row = size * inner;  // elements per row of the whole tensor
   const int64_t part = length * inner;
   const int64_t rows = result.numel() / part;
   const int64_t numel = rows * row;
-  // `done` elements of the result are there.
+  // `done`: number of filled elements.
   for (int64_t done = 0; done < result.numel();) {
     const int64_t first = done / part * row + start * inner + done % part;
     const int64_t begin = first / 16 * 16;
     const int64_t end = std::min(numel, begin + kShardWindow);
-    // The window ends where parts reach into one of full size, and not beyond what is needed.
+    // Rounds the window up to the last element needed within the maximum window size.
     const int64_t last_row = std::min(rows - 1, (end - 1) / row);
     int64_t needed = first + 1;
     for (int64_t r = done / part; r <= last_row; ++r) {
@@ -416,10 +419,10 @@ void DeferredRecord::check_constants(const std::vector<Recipe::Step>& steps) con
       const at::Tensor& tensor = graph().constant(argument.constant);
       if (!counted || static_cast<uint32_t>(tensor._version()) == version) continue;
       throw DeferredError(
-          c10::str("the tensor from outside that the recipe uses (", tensor.scalar_type(), " ", tensor.sizes(),
-                   ", in the record: ", to_text(graph(), step.node), ") has been written since: it was at version ",
-                   version, " and is at version ", tensor._version(),
-                   ". Keep it unchanged until everything is materialised, or give deferred_init a clone"),
+          c10::str("a tensor created outside of deferred_init (", tensor.scalar_type(), " ", tensor.sizes(),
+                   ", in the record: ", to_text(graph(), step.node), ") was modified since it was recorded: version ",
+                   version, " then, ", tensor._version(),
+                   " now. Keep it unchanged until everything is materialized, or pass a clone to deferred_init"),
           step.node);
     }
   }
@@ -429,7 +432,7 @@ void DeferredRecord::run(Recipe::Group group, const ComputeOptions& options,
                          const std::function<void(Computed)>& done) {
   check_constants(group.steps);
   nodes_run_ += group.steps.size();
-  const Piece piece(graph(), recipe_, group);
+  const RecipeGraph piece(graph(), recipe_, group);
   Replay::Hooks hooks;
   InterpreterOptions replay;
   replay.device = options.device;
@@ -441,7 +444,7 @@ void DeferredRecord::run(Recipe::Group group, const ComputeOptions& options,
     hooks.roots[storage] = root;
     last_touch[storage] = NodeId();
   }
-  // Contents from other random numbers are no snapshots.
+  // Contents computed with independent streams must not become snapshots.
   const bool keep = !options.independent_streams;
   std::unordered_map<StorageId, WritesOfRun> writes;
   for (const Recipe::Step& step : group.steps) {
@@ -456,7 +459,7 @@ void DeferredRecord::run(Recipe::Group group, const ComputeOptions& options,
     graph().for_each_output(step.node, touch);
     if (step.role != Recipe::Role::kRun) continue;
     graph().for_each_input(step.node, touch);
-    // A check may throw, so what it is about is handed over afterwards.
+    // A check may throw, so storages are handed over after it.
     if (graph().results(step.node).empty()) {
       for (auto& [storage, last] : last_touch) {
         if (last.valid()) last = here;
@@ -511,7 +514,7 @@ RandomState DeferredRecord::run_draw(NodeId node, const RandomState& before) {
   const Recipe::Group group = recipe_.group_for_node(node, &snapshots_);
   check_constants(group.steps);
   nodes_run_ += group.steps.size();
-  const Piece piece(graph(), recipe_, group);
+  const RecipeGraph piece(graph(), recipe_, group);
   InterpreterOptions replay;
   replay.device = c10::Device(c10::kCPU);
   replay.nodes = piece.nodes();
@@ -537,11 +540,10 @@ c10::Storage DeferredRecord::real_storage(StorageId id) {
   return c10::Storage(std::move(alive));
 }
 
-// Makes part of a tensor without the whole: runs its recipe on one window of elements after the other.
+// Computes a shard of a tensor by running its recipe window by window.
 //
-// This works where element i of the result depends on element i of what came before, and on random numbers with a known
-// place. That place in the generator's sequence must be known for each element. So each window runs the very same
-// nodes, on one-dimensional pieces:
+// This requires that element i of the result depends only on element i of earlier tensors, and on random numbers whose
+// position in the generator's sequence is known for each element. Each window runs the same nodes on 1-D pieces:
 //
 //     %0 = aten::empty([4096, 4096])            a piece of 262,144 elements
 //     %1 = aten::normal_(%0, 0, 0.02)           the generator skipped to the piece's first block of sixteen
@@ -562,14 +564,15 @@ at::Tensor materialize_shard(const at::Tensor& tensor, int64_t dim, int64_t star
   }
   const std::shared_ptr<DeferredRecord> record = DeferredRecord::of(*fake);
   if (!record) {
-    throw DeferredError(c10::str("a fake tensor with sizes ", tensor.sizes(), " that no deferred_init describes"));
+    throw DeferredError(c10::str("the fake tensor with sizes ", tensor.sizes(),
+                                 " was not created by deferred_init, so it cannot be materialized"));
   }
   const std::lock_guard lock(record->mutex());
   show_host_writes(tensor, *record);
   const Graph& graph = record->graph();
   const StorageId storage = record->storage_of(*fake);
   const int64_t numel = tensor.numel();
-  const c10::Device device = options.device.value_or(fake->pretended_device());
+  const c10::Device device = options.device.value_or(fake->simulated_device());
 
   const std::vector<Recipe::Group> groups = record->recipe().groups_for({&storage, 1});
   const Recipe::Group& group = groups.at(0);
@@ -579,18 +582,18 @@ at::Tensor materialize_shard(const at::Tensor& tensor, int64_t dim, int64_t star
       graph.value(root).dtype != tensor.scalar_type() || !is_whole(graph, root, numel)) {
     why = "it is a view of another tensor";
   }
-  if (record->real_storage(storage)) why = "its storage has been materialised";
+  if (record->real_storage(storage)) why = "its storage is already materialized";
   for (const Recipe::Step& step : group.steps) {
     if (why.empty()) why = obstacle(graph, step, numel);
   }
   if (!why.empty()) {
     if (never_whole) {
-      throw DeferredError(
-          c10::str("a part of the tensor with sizes ", tensor.sizes(), " cannot be made without the whole: ", why));
+      throw DeferredError(c10::str("cannot compute a shard of the tensor with sizes ", tensor.sizes(),
+                                   " without the whole tensor: ", why));
     }
     if (record->real_storage(storage)) {
       throw DeferredError(c10::str("the tensor with sizes ", tensor.sizes(),
-                                   " shares a storage that has been materialised; materialise it and take a slice"));
+                                   " shares a materialized storage; materialize the tensor and take a slice"));
     }
     const at::Tensor whole = record->value_of(*fake, {c10::Device(c10::kCPU), options.independent_streams});
     const RealCalls real;
@@ -600,7 +603,7 @@ at::Tensor materialize_shard(const at::Tensor& tensor, int64_t dim, int64_t star
   const RealCalls real;
   at::Tensor result = at::empty(sizes, at::TensorOptions().dtype(dtype).device(device));
   if (result.numel() == 0) return result;
-  const Piece piece(graph, record->recipe(), group);
+  const RecipeGraph piece(graph, record->recipe(), group);
   InterpreterOptions replay;
   replay.only = {piece.value(root)};
   replay.device = c10::Device(c10::kCPU);

@@ -15,7 +15,7 @@
 namespace shadowgraph {
 namespace {
 
-// Keeps with a materialised tensor what describes it again.
+// Stored with a materialized tensor to turn it back into a deferred one.
 struct RecipeOfTensor final : c10::intrusive_ptr_target {
   c10::intrusive_ptr<DeferredLink> link;
   StorageId storage;
@@ -29,7 +29,7 @@ struct RecipeOfTensor final : c10::intrusive_ptr_target {
 
 struct Named {
   at::Tensor tensor;
-  std::string name;  // "" if it has none
+  std::string name;  // may be empty
 };
 
 std::string label(const Named& named) {
@@ -45,8 +45,8 @@ std::shared_ptr<DeferredRecord> record_of(const Named& named) {
     if (auto record = DeferredRecord::of(*fake)) return record;
   }
   throw DeferredError(label(named) +
-                      " is a fake tensor that no deferred_init describes, so there is nothing to make it from: it was "
-                      "made under a FakeTensorMode, or assigned there (`.data = `)");
+                      " is a fake tensor that was not created by deferred_init, so it cannot be materialized: it was "
+                      "created under a FakeTensorMode, or assigned from such a tensor (`.data = `)");
 }
 
 c10::Device with_any_index(c10::Device device) {
@@ -66,7 +66,7 @@ at::Tensor on_storage(c10::Storage storage, FakeTensorImpl& fake, caffe2::TypeMe
   return tensor;
 }
 
-// Returns all elements of the storage, converted.
+// Returns the whole storage converted to another device and dtype.
 c10::Storage converted(const c10::Storage& storage, caffe2::TypeMeta from, c10::Device device, at::ScalarType to) {
   const RealCalls real;
   at::Tensor flat = at::empty({0}, at::TensorOptions().dtype(from).device(storage.device()));
@@ -76,7 +76,7 @@ c10::Storage converted(const c10::Storage& storage, caffe2::TypeMeta from, c10::
   return flat.to(device, to).storage();
 }
 
-// Collects the tensors of one record that are to become real, by storage.
+// The tensors of one record to materialize, by storage.
 class Batch {
  public:
   Batch(std::shared_ptr<DeferredRecord> record, const MaterializeOptions& options)
@@ -89,7 +89,7 @@ class Batch {
     auto& entry = storages_[storage];
     if (entry.empty()) order_.push_back(storage);
     if (named.tensor.is_view()) {
-      // Autograd's base of the view shares the data: it becomes real with it.
+      // Autograd's base of the view shares the storage, so it is materialized too.
       const at::Tensor base(named.tensor._base());
       const FakeTensorImpl* fake_base = as_fake(base);
       if (fake_base != nullptr && DeferredRecord::of(*fake_base) == record_ &&
@@ -116,15 +116,15 @@ class Batch {
       record_->compute(missing, compute,
                        [&](DeferredRecord::Computed computed) { place(computed.id, computed.tensor.storage()); });
     } catch (const DeferredError& error) {
-      // Others are not about an operator or constant of the record.
+      // Other errors do not concern an operator or constant of the record.
       if (!error.node().valid() && dynamic_cast<const std::nested_exception*>(&error) == nullptr) throw;
-      throw DeferredError("cannot materialise " + name_near(error.node()) + ": " + error.what(), error.node());
+      throw DeferredError("cannot materialize " + name_near(error.node()) + ": " + error.what(), error.node());
     }
   }
 
  private:
   c10::Device device_for(const FakeTensorImpl& fake) const {
-    return with_any_index(options_.device.value_or(fake.pretended_device()));
+    return with_any_index(options_.device.value_or(fake.simulated_device()));
   }
   at::ScalarType dtype_for(const FakeTensorImpl& fake) const {
     const at::ScalarType own = fake.dtype().toScalarType();
@@ -138,29 +138,29 @@ class Batch {
       const FakeTensorImpl& fake = *as_fake(named.tensor);
       if (dtype_for(fake) != fake.dtype().toScalarType() && fake.dtype() != first.dtype()) {
         throw DeferredError(label(named) +
-                            " shares its storage with a tensor of another dtype, so that it cannot be "
-                            "converted on the way; materialise both as they are");
+                            " shares its storage with a tensor of another dtype, so it cannot be "
+                            "converted; materialize both without MaterializeOptions::dtype");
       }
       const c10::Device device = device_for(fake);
       if (device.is_cuda() && !at::globalContext().hasCUDA()) {
-        throw DeferredError(label(named) + " was described for " + device.str() +
-                            ", which this process does not have; "
-                            "set MaterializeOptions::device, e.g. to cpu");
+        throw DeferredError(label(named) + " was created on " + device.str() +
+                            ", which is not available in this process; "
+                            "set MaterializeOptions::device, for example to cpu");
       }
     }
   }
 
-  // Shares a storage that somebody has made real before.
+  // Uses a storage that was materialized earlier.
   void share(StorageId id, const c10::Storage& storage) {
     const auto& known = record_->real.at(id);
     for (const Named& named : storages_.at(id)) {
       FakeTensorImpl* fake = as_fake(named.tensor);
-      if (fake == nullptr) continue;  // the base of another one
+      if (fake == nullptr) continue;  // already materialized as the base of another one
       const at::ScalarType made = known.dtype.value_or(fake->dtype().toScalarType());
       if ((options_.dtype && dtype_for(*fake) != made) || (options_.device && device_for(*fake) != storage.device())) {
-        throw DeferredError(label(named) + " shares its storage with a tensor that was materialised as " +
+        throw DeferredError(label(named) + " shares its storage with a tensor that was materialized as " +
                             c10::str(made) + " on " + storage.device().str() +
-                            "; materialise it with the same dtype and device");
+                            "; materialize it with the same dtype and device");
       }
       make(*fake, id, storage, caffe2::TypeMeta::fromScalarType(made));
     }
@@ -179,7 +179,7 @@ class Batch {
     }
     real.storage = storage.getWeakStorageImpl();
     real.device = device;
-    // Other fakes may still look at the storage; as long as they do, it stays.
+    // Keeps it alive while other fakes use the storage.
     attach_to_storage(*first.unsafe_storage().unsafeGetStorageImpl(), record_->session(), storage);
     for (const Named& named : tensors) {
       if (FakeTensorImpl* fake = as_fake(named.tensor)) {
@@ -198,17 +198,17 @@ class Batch {
       recipe->sizes = fake.sizes().vec();
       recipe->strides = fake.strides().vec();
       recipe->offset = fake.storage_offset();
-      recipe->device = fake.pretended_device();
+      recipe->device = fake.simulated_device();
       recipe->conj = fake.is_conj();
       recipe->neg = fake.is_neg();
     }
     const at::Tensor real = on_storage(storage, fake, dtype);
-    const std::unique_lock lock(DeferredRecord::turning());
+    const std::unique_lock lock(DeferredRecord::storage_swap_mutex());
     fake.become_real(real.getIntrusivePtr(), std::move(recipe));
   }
 
   std::string name_near(NodeId node) const {
-    // Find the first group that is still a fake: groups come one after the other.
+    // Groups run in order, so it is the first one that is still fake.
     for (const StorageId id : order_) {
       const auto& tensors = storages_.at(id);
       for (const Named& named : tensors) {
@@ -233,7 +233,7 @@ void materialize(const std::vector<Named>& tensors, const MaterializeOptions& op
   if (options.dtype && !at::isFloatingType(*options.dtype)) {
     throw DeferredError(std::string("dtype must be a floating-point type, not ") + c10::toString(*options.dtype));
   }
-  // One batch after the other: mostly there is one record.
+  // One batch per record; mostly there is only one.
   std::vector<std::shared_ptr<DeferredRecord>> records;
   for (const Named& named : tensors) {
     if (!is_fake(named.tensor)) continue;
@@ -251,7 +251,7 @@ void materialize(const std::vector<Named>& tensors, const MaterializeOptions& op
   }
 }
 
-// A module and its submodules, children first. The walk is by hand: Module::modules() wants a shared_ptr to the root.
+// A module and its submodules, children first. Not Module::modules(), which requires a shared_ptr to the root.
 struct Visited {
   const torch::nn::Module* module;
   std::string path;
@@ -331,19 +331,22 @@ void dematerialize(const at::Tensor& tensor) {
   FakeTensorImpl* impl = with_recipe(tensor);
   if (impl == nullptr) {
     if (is_deferred(tensor)) return;
-    throw DeferredError("this tensor was not materialised from a recipe that was kept, so its data cannot be dropped");
+    throw DeferredError(
+        "this tensor cannot be dematerialized: it was not materialized by deferred_init, or without "
+        "MaterializeOptions::keep_recipe");
   }
   const auto recipe = c10::static_intrusive_pointer_cast<RecipeOfTensor>(impl->recipe());
   const std::shared_ptr<DeferredRecord> record = recipe->link->record;
   const std::lock_guard lock(record->mutex());
-  auto& remade = record->remade.try_emplace(recipe->storage, c10::intrusive_ptr<c10::StorageImpl>()).first->second;
-  c10::intrusive_ptr<c10::StorageImpl> meta = remade.lock();
+  auto& new_meta_storages =
+      record->new_meta_storages.try_emplace(recipe->storage, c10::intrusive_ptr<c10::StorageImpl>()).first->second;
+  c10::intrusive_ptr<c10::StorageImpl> meta = new_meta_storages.lock();
   if (!meta) {
     meta = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(),
                                                  static_cast<size_t>(record->graph().storage(recipe->storage).bytes),
                                                  c10::GetAllocator(c10::DeviceType::Meta), /*resizable=*/true);
     bind_storage(*meta, recipe->storage, recipe->link);
-    remade = c10::weak_intrusive_ptr<c10::StorageImpl>(meta);
+    new_meta_storages = c10::weak_intrusive_ptr<c10::StorageImpl>(meta);
   }
   const auto fake = c10::make_intrusive<FakeTensorImpl>(c10::Storage(std::move(meta)), fake_key_set(recipe->device),
                                                         recipe->dtype, recipe->device);
@@ -351,7 +354,7 @@ void dematerialize(const at::Tensor& tensor) {
   const at::Tensor holder(fake);
   if (recipe->conj) holder._set_conj(true);
   if (recipe->neg) holder._set_neg(true);
-  const std::unique_lock swap(DeferredRecord::turning());
+  const std::unique_lock swap(DeferredRecord::storage_swap_mutex());
   impl->become_fake(*fake);
 }
 

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <vector>
 
-// Compiles functions for wider vectors too; the library takes the machine's when it is loaded.
+// Compiles functions for several vector widths; the machine's is selected at load time.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
 #define SHADOWGRAPH_WIDE_VECTORS __attribute__((target_clones("arch=x86-64-v4", "avx2", "default"), optimize("O3")))
 #else
@@ -30,7 +30,7 @@ constexpr uint16_t kExponents[] = {
     16363, 16368, 16421, 16537, 16590, 16595, 16817, 16822, 16875, 16933, 17044, 17160, 17271, 17329, 17445,
     17498, 17725, 17783, 17841, 17952, 18068, 18179, 18237, 18406, 18633, 18691, 18860, 19087, 19314, 19937};
 static_assert(std::size(kExponents) == 135 && kExponents[134] == kDegree);
-// Eight words are folded into at once: none of what is added may come from themselves.
+// Eight words are folded at once, so no term may come from those words themselves.
 static_assert(kDegree - kExponents[133] >= 9 * 64);
 
 // ---- Polynomials over GF(2), reduced: bit i is the coefficient of x^i
@@ -58,9 +58,9 @@ uint64_t spread(uint32_t half) {
 constexpr size_t kTop = kDegree / 64;
 using Eight [[gnu::vector_size(64)]] = uint64_t;
 
-// Adds to eight words from `low` on what the words above kTop come to. x^i is x^(i - 19937) times the polynomial
-// without its leading term. That term's next exponent is 623 less, so all comes from words beyond these eight. `high`
-// has those words at their places, final, and zeros elsewhere.
+// Reduces the words above kTop into the eight words from `low` on. x^i is x^(i - 19937) times the polynomial without
+// its leading term, whose next exponent is at least 623 lower, so all terms come from words beyond these eight. `high`
+// holds those words, final, at their positions, and zeros elsewhere.
 SHADOWGRAPH_WIDE_VECTORS void fold_into(uint64_t* words, const uint64_t* high, size_t low) {
   Eight sum;
   std::memcpy(&sum, words + low, sizeof sum);
@@ -132,8 +132,8 @@ void next_block(State& s) {
   s[kWords - 1] = next_word(s[kShift - 1], s[kWords - 1], s[0]);
 }
 
-// Sums the windows of 624 words that begin at words[i] for each x^i of `power`. Windows are first summed by the pattern
-// of six coefficients in a row, which is a third of the additions.
+// Sums the windows of 624 words that begin at words[i] for each x^i of `power`. Windows are first grouped by the
+// pattern of six consecutive coefficients, which needs a third of the additions.
 constexpr size_t kGroup = 6;
 constexpr size_t kGroups = (kDegree + kGroup - 1) / kGroup;
 constexpr size_t kWindow = kWords + kGroup - 1;
@@ -161,7 +161,7 @@ void sum_of_windows(const Polynomial& power, const uint32_t* words, State& sum) 
 }
 
 void jump_blocks(State& state, uint64_t blocks) {
-  // The state begins at the second word: the low bits of the first one are no part of it.
+  // The state begins at the second word: the low bits of the first are not part of it.
   const Polynomial power = power_of_x(blocks * kWords - 1);
   std::vector<uint32_t> words(1 + kGroups * kGroup + kWords);
   std::copy(state.begin(), state.end(), words.begin());
@@ -171,16 +171,15 @@ void jump_blocks(State& state, uint64_t blocks) {
   sum_of_windows(power, words.data() + 1, state);
 }
 
-// From here a jump is cheaper than running: some 0.3 ms against half a microsecond a block.
+// From here on a jump is faster than running the recurrence: 0.3 ms against half a microsecond per block.
 constexpr uint64_t kJumpFrom = 768;
 
 }  // namespace
 
 std::span<const uint16_t> mt19937_polynomial() { return kExponents; }
 
-// Advances the engine and its counts. After k draws of a block, next_ is k and left_ is 625 - k; freshly seeded, left_
-// is 1 and next_ 0.
-// 1 and next_ 0.
+// Advances the engine and its counters. After k draws of a block, next_ is k and left_ is 625 - k; freshly seeded,
+// left_ is 1 and next_ is 0.
 void advance(at::mt19937_data_pod& engine, uint64_t draws) {
   const auto available = static_cast<uint64_t>(engine.left_ - 1);
   if (draws <= available) {

@@ -31,7 +31,7 @@ Consumption words(uint64_t count) { return {Kind::kWords, count}; }
 
 uint64_t elements(const Graph& graph, ValueId value) { return static_cast<uint64_t>(graph.numel(value)); }
 
-// Returns the words that one uniform number takes; 0 for a dtype that the kernels do not have.
+// Returns the words per uniform number; 0 for unsupported dtypes.
 uint64_t words_of_uniform(at::ScalarType dtype) {
   switch (dtype) {
     case at::kFloat:
@@ -57,7 +57,7 @@ Consumption of_normal(const Graph& graph, ValueId value) {
   if (each == 0) return {};
   if (n < 16 || !graph.is_contiguous(value)) return {Kind::kNormals, n};
   const uint64_t tail = n % 16 != 0 ? 16 : 0;
-  // Half types are made sixteen at a time; the others are first filled as a whole.
+  // Half types are drawn in blocks of sixteen; the others are first filled completely.
   const bool whole = dtype == at::kFloat || dtype == at::kDouble;
   return words(each * ((whole ? n : n - n % 16) + tail));
 }
@@ -70,7 +70,7 @@ Consumption of_random(const Graph& graph, ValueId value) {
 Consumption of_range(const Graph& graph, ValueId value, int64_t from, int64_t to) {
   const uint64_t range = static_cast<uint64_t>(to) - static_cast<uint64_t>(from);
   constexpr uint64_t kWide = uint64_t{1} << 28;
-  // Floating types round the bounds first, so nothing is decided here near the limit.
+  // Floating-point types round the bounds first, so nothing is assumed near the limit.
   if (range > kWide - kWide / 64 && range < kWide + kWide / 64 &&
       !at::isIntegralType(graph.value(value).dtype, /*includeBool=*/true)) {
     return {};
@@ -78,12 +78,13 @@ Consumption of_range(const Graph& graph, ValueId value, int64_t from, int64_t to
   return words((range >= kWide ? 2 : 1) * elements(graph, value));
 }
 
-// ---- Operators whose kernels may be MKL's
+// ---- Operators that may use MKL
 
 using Sampler = void (*)(at::Tensor&, const at::Generator&);
 
+// A linear function of the number of elements.
 struct Line {
-  bool straight = false;
+  bool straight = false;  // the measurement was linear
   uint64_t each = 0;
   uint64_t constant = 0;
 };
@@ -123,7 +124,7 @@ Consumption of_sampler(const Graph& graph, ValueId value, Sampler sample) {
   return line.straight ? words(line.each * elements(graph, value) + line.constant) : Consumption();
 }
 
-// ---- Rows
+// ---- Table of operators
 
 enum class Family : uint8_t { kUniform, kNormal, kRandom, kRange, kPermutation, kSampler };
 
@@ -193,7 +194,7 @@ RandomState RandomState::of(const at::Generator& generator) {
 void RandomState::put_into(const at::Generator& generator) const {
   at::CPUGeneratorImpl& impl = impl_of(generator);
   const std::lock_guard lock(impl.mutex_);
-  at::mt19937 moved = impl.engine();  // a new one would seed itself, which takes longer than a draw's record
+  at::mt19937 moved = impl.engine();  // a copy: constructing one seeds it, which is slow
   moved.set_data(engine);
   impl.set_engine(moved);
   impl.set_next_float_normal_sample(next_float);
@@ -249,7 +250,7 @@ void skip(RandomState& state, const Consumption& consumption) {
     advance(state.engine, 4);
     return;
   }
-  // The second half of the last pair stays in the generator, so it must be made.
+  // The second half of the last pair is cached in the generator, so it must be computed.
   const RealCalls real;
   const at::Generator generator = at::detail::createCPUGenerator();
   state.put_into(generator);
@@ -274,7 +275,7 @@ RandomFill random_fill_of(const Graph& graph, NodeId node) {
 
 namespace {
 
-// Vigna's splitmix64 makes well-mixed 64-bit numbers from consecutive ones.
+// Vigna's splitmix64: a well-mixed function of 64-bit integers.
 uint64_t mixed(uint64_t x) {
   x += 0x9E3779B97F4A7C15U;
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9U;
@@ -288,10 +289,13 @@ uint64_t next_nonce() {
 }
 
 constexpr uint32_t kMagic = 0x5347646EU;
-constexpr size_t kUnpinned = 64;           // known states kept per stream, 2.5 KB each
-constexpr uint64_t kFar = 1U << 20;        // words after which a state is worth keeping
-constexpr uint32_t kManyDraws = 64;        // likewise, draws
-constexpr uint64_t kForeignBlocks = 4096;  // how far a ticket is searched for among states drawn from it
+constexpr size_t kUnpinned = 64;           // unpinned states kept per stream, 2.5 KB each
+constexpr uint64_t kFar = 1U << 20;        // distance in words from which a state is kept
+constexpr uint32_t kManyDraws = 64;        // the same in draws
+constexpr uint64_t kForeignBlocks = 4096;  // how many blocks to search for draws from a ticket
+
+// Returns whether no number has been drawn from a ticket.
+bool is_untouched(const at::mt19937_data_pod& engine) { return engine.left_ == 1 && engine.next_ == 0; }
 
 }  // namespace
 
@@ -300,7 +304,7 @@ RandomStreams::RandomStreams(const Graph& graph, RunDraw run)
 
 // ---- Tickets
 
-// Fills a ticket with noise: whoever draws from it past the record at least gets numbers that look random.
+// Fills a ticket with pseudorandom words, so that unrecorded draws from it at least look random.
 void RandomStreams::make_noise(Stream& stream) const {
   at::mt19937_data_pod& engine = stream.noise;
   engine = stream.known.begin()->second.state.engine;
@@ -317,7 +321,10 @@ void RandomStreams::make_noise(Stream& stream) const {
 
 at::mt19937_data_pod RandomStreams::ticket(const Stream& stream) {
   at::mt19937_data_pod engine = stream.noise;
-  engine.state_[3] = static_cast<uint32_t>(stream.draws.size());
+  const Point end = stream.end();
+  engine.state_[3] = end.draw;
+  engine.state_[4] = end.segment;
+  engine.seed_ = stream.known.at({end.segment, stream.segments.back()}).state.engine.seed_;  // initial_seed()
   return engine;
 }
 
@@ -327,38 +334,48 @@ void RandomStreams::put_ticket(uint32_t number) {
   stream.has_ticket = true;
 }
 
-// Finds what the program has done to the generator since the last ticket.
+std::optional<RandomState> RandomStreams::state_of_ticket(const RandomState& state) {
+  const auto& words = state.engine.state_;
+  if (words[0] != kMagic || !is_untouched(state.engine)) return std::nullopt;
+  for (uint32_t i = 0; i < streams_.size(); ++i) {
+    const auto& noise = streams_[i].noise.state_;
+    const Point named{words[4], words[3]};
+    const bool ours = words[1] == noise[1] && words[2] == noise[2] && words[10] == noise[10];
+    if (ours && named <= streams_[i].end()) return state_at(i, named);
+  }
+  return std::nullopt;
+}
+
+RandomState RandomStreams::current_state(const at::Generator& generator) {
+  const RandomState found = RandomState::of(generator);
+  return state_of_ticket(found).value_or(found);
+}
+
+// Detects changes of the generator's state since the last ticket.
 void RandomStreams::observe(uint32_t number) {
   Stream& stream = streams_[number];
   if (!stream.has_ticket) return;
   const RandomState found = RandomState::of(stream.generator);
-  const auto position = static_cast<uint32_t>(stream.draws.size());
-  const auto& noise = stream.noise.state_;
-  const auto& words = found.engine.state_;
-  const bool ours = words[0] == kMagic && words[1] == noise[1] && words[2] == noise[2] && words[10] == noise[10] &&
-                    found.engine.left_ == 1 && found.engine.next_ == 0;
-  if (ours && words[3] == position) return;
-  if (ours && words[3] < position) {
-    const RandomState restored = state_at(number, words[3]);
-    keep(streams_[number], position, restored, /*pinned=*/true);
+  if (found.engine.state_ == ticket(stream).state_ && is_untouched(found.engine)) return;
+  if (const auto restored = state_of_ticket(found)) {
+    begin_segment(streams_[number], *restored);
     return;
   }
   at::mt19937_data_pod drawn_from = ticket(stream);
   for (uint64_t block = 0; block < kForeignBlocks; ++block) {
-    advance(drawn_from, drawn_from.left_ == 1 && drawn_from.next_ == 0 ? 1 : 624);
-    if (drawn_from.state_ != words) continue;
+    advance(drawn_from, is_untouched(drawn_from) ? 1 : 624);
+    if (drawn_from.state_ != found.engine.state_) continue;
     put_ticket(number);
     throw DeferredError(
-        "numbers were drawn from a random generator past the record while a program was being described: by another "
-        "thread, or directly from the generator. What they were is not what running the program would give. Draw them "
-        "under an UnfakeGuard, or outside deferred_init");
+        "random numbers were drawn outside the recording while deferred_init was active, by another thread or directly "
+        "from the generator, and differ from those of an eager run. Draw them under an UnfakeGuard, or outside of "
+        "deferred_init");
   }
-  keep(stream, position, found, /*pinned=*/true);
-  stream.at_cursor.reset();
+  begin_segment(stream, found);
 }
 
 uint32_t RandomStreams::stream_of(const std::optional<at::Generator>& generator) {
-  // Generators of pretended devices have no numbers of their own: draws follow the CPU's, as if built there.
+  // Generators of simulated devices produce no numbers: their draws use the CPU's, as if the module was created there.
   const bool is_cpu = generator && generator->defined() && generator->device().is_cpu();
   const at::Generator& wanted = is_cpu ? *generator : at::detail::getDefaultCPUGenerator();
   for (uint32_t i = 0; i < streams_.size(); ++i) {
@@ -366,7 +383,7 @@ uint32_t RandomStreams::stream_of(const std::optional<at::Generator>& generator)
   }
   Stream stream;
   stream.generator = wanted;
-  keep(stream, 0, RandomState::of(wanted), /*pinned=*/true);
+  begin_segment(stream, current_state(wanted));
   make_noise(stream);
   streams_.push_back(std::move(stream));
   return static_cast<uint32_t>(streams_.size()) - 1;
@@ -375,8 +392,7 @@ uint32_t RandomStreams::stream_of(const std::optional<at::Generator>& generator)
 void RandomStreams::resume() {
   active_ = true;
   const uint32_t number = stream_of(std::nullopt);
-  Stream& stream = streams_[number];
-  keep(stream, static_cast<uint32_t>(stream.draws.size()), RandomState::of(stream.generator), /*pinned=*/true);
+  begin_segment(streams_[number], current_state(streams_[number].generator));
   put_ticket(number);
 }
 
@@ -390,7 +406,7 @@ void RandomStreams::pause() {
     } catch (const DeferredError&) {
       failure = std::current_exception();
     }
-    const auto end = static_cast<uint32_t>(streams_[i].draws.size());
+    const Point end = streams_[i].end();
     try {
       state_at(i, end).put_into(streams_[i].generator);
     } catch (const std::exception&) {
@@ -409,9 +425,8 @@ void RandomStreams::draw(NodeId node, const std::optional<at::Generator>& genera
   if (streams_[number].has_ticket) {
     observe(number);
   } else {
-    // The stream was not met before, or was met outside the described program: it is where it is.
-    keep(streams_[number], position, RandomState::of(streams_[number].generator), /*pinned=*/true);
-    streams_[number].at_cursor.reset();
+    // First use, or the stream was used outside of the recording: take its current state.
+    begin_segment(streams_[number], current_state(streams_[number].generator));
   }
   Stream& stream = streams_[number];
   stream.draws.push_back({node, consumption_of(graph_, node)});
@@ -419,37 +434,45 @@ void RandomStreams::draw(NodeId node, const std::optional<at::Generator>& genera
   if (active_) {
     put_ticket(number);
   } else {
-    state_at(number, position + 1).put_into(streams_[number].generator);
+    state_at(number, stream.end()).put_into(stream.generator);
   }
 }
 
 // ---- States
 
-void RandomStreams::keep(Stream& stream, uint32_t draw, const RandomState& state, bool pinned) {
-  const auto [entry, added] = stream.known.try_emplace(draw, Known{state, pinned});
+void RandomStreams::begin_segment(Stream& stream, const RandomState& state) {
+  stream.segments.push_back(static_cast<uint32_t>(stream.draws.size()));
+  keep(stream, stream.end(), state, /*pinned=*/true);
+}
+
+void RandomStreams::keep(Stream& stream, Point point, const RandomState& state, bool pinned) {
+  const auto [entry, added] = stream.known.try_emplace(point, Known{state, pinned});
   if (!added) {
     if (pinned) entry->second = {state, true};
     return;
   }
   if (pinned) return;
   if (stream.unpinned.size() < kUnpinned) {
-    stream.unpinned.push_back(draw);
+    stream.unpinned.push_back(point);
     return;
   }
-  uint32_t& oldest = stream.unpinned[stream.next_unpinned++ % kUnpinned];
+  Point& oldest = stream.unpinned[stream.next_unpinned++ % kUnpinned];
   const auto old = stream.known.find(oldest);
   if (old != stream.known.end() && !old->second.pinned) stream.known.erase(old);
-  oldest = draw;
+  oldest = point;
 }
 
-RandomState RandomStreams::state_before(Place place) { return state_at(place.stream, place.draw); }
+RandomState RandomStreams::state_before(Place place) {
+  return state_at(place.stream, streams_[place.stream].before(place.draw));
+}
 
-RandomState RandomStreams::state_at(uint32_t number, uint32_t draw) {
+RandomState RandomStreams::state_at(uint32_t number, Point point) {
+  // A segment begins with a known state, so the nearest one is of the same segment.
   const auto nearest = [&](const Stream& stream) {
-    const auto known = std::prev(stream.known.upper_bound(draw));
-    std::pair<uint32_t, const RandomState*> best{known->first, &known->second.state};
-    if (stream.at_cursor && stream.cursor <= draw && stream.cursor > best.first) {
-      best = {stream.cursor, &*stream.at_cursor};
+    const auto known = std::prev(stream.known.upper_bound(point));
+    std::pair<uint32_t, const RandomState*> best{known->first.draw, &known->second.state};
+    if (stream.at_cursor && stream.cursor <= point && stream.cursor > known->first) {
+      best = {stream.cursor.draw, &*stream.at_cursor};
     }
     return best;
   };
@@ -458,7 +481,7 @@ RandomState RandomStreams::state_at(uint32_t number, uint32_t draw) {
   uint64_t words = 0;
   uint64_t total = 0;
   const auto flush = [&] { skip(state, {Consumption::Kind::kWords, std::exchange(words, 0)}); };
-  for (uint32_t i = first; i < draw; ++i) {
+  for (uint32_t i = first; i < point.draw; ++i) {
     const auto [node, consumption] = streams_[number].draws[i];
     if (consumption.kind == Consumption::Kind::kWords) {
       words += consumption.count;
@@ -470,19 +493,17 @@ RandomState RandomStreams::state_at(uint32_t number, uint32_t draw) {
       skip(state, consumption);
     } else {
       state = run_(node, state);
-      keep(streams_[number], i + 1, state, /*pinned=*/true);
+      keep(streams_[number], {point.segment, i + 1}, state, /*pinned=*/true);
     }
   }
   flush();
-  if (total > kFar || draw - first > kManyDraws) keep(streams_[number], draw, state, /*pinned=*/false);
+  if (total > kFar || point.draw - first > kManyDraws) keep(streams_[number], point, state, /*pinned=*/false);
   return state;
 }
 
 void RandomStreams::note_state_after(Place place, const RandomState& state) {
   Stream& stream = streams_[place.stream];
-  // A base there says otherwise: the program seeded after this draw.
-  if (stream.known.contains(place.draw + 1)) return;
-  stream.cursor = place.draw + 1;
+  stream.cursor = {stream.before(place.draw).segment, place.draw + 1};
   stream.at_cursor = state;
 }
 

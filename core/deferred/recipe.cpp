@@ -17,10 +17,10 @@
 namespace shadowgraph {
 namespace {
 
-// A tensor and its place in the maps cost about this much beside its bytes.
+// Estimated memory of a snapshot, including the tensor object and its map entry.
 int64_t cost_of(const at::Tensor& bytes) { return static_cast<int64_t>(bytes.nbytes()) + 512; }
 
-// This operator makes linalg operators throw. It runs with the node whose result it looks at.
+// The operator by which linalg functions report errors. It runs together with the node whose result it checks.
 constexpr std::string_view kCheck = "aten::_linalg_check_errors";
 
 bool same_tensor(const Graph& graph, ValueId a, ValueId b) {
@@ -67,7 +67,7 @@ void Snapshots::thin(History& history) {
 
 void Snapshots::keep(StorageId storage, uint32_t position, const c10::Storage& contents, bool stays) {
   const auto size = static_cast<int64_t>(contents.nbytes());
-  if (size == 0 || size > kMostBytes / 4 || !contents.device().is_cpu()) return;
+  if (size == 0 || size > kMaxBytes / 4 || !contents.device().is_cpu()) return;
   History& history = histories_[storage];
   if (!stays && history.passing != 0) drop(history, history.entries.find(history.passing));
   const auto [entry, added] = history.entries.try_emplace(position);
@@ -82,14 +82,14 @@ void Snapshots::keep(StorageId storage, uint32_t position, const c10::Storage& c
   std::memcpy(entry->second.bytes.mutable_data_ptr(), contents.data(), static_cast<size_t>(size));
   history.bytes += cost_of(entry->second.bytes);
   bytes_ += cost_of(entry->second.bytes);
-  while (bytes_ > kMostBytes) {
+  while (bytes_ > kMaxBytes) {
     thin(std::ranges::max_element(histories_, {}, [](const auto& one) { return one.second.bytes; })->second);
   }
 }
 
 bool is_whole(const Graph& graph, ValueId value) {
   const Value& v = graph.value(value);
-  // Nothing that is as large begins anywhere but at the start.
+  // A tensor of the storage's size can only start at its beginning.
   return v.storage.valid() && graph.is_contiguous(value) &&
          graph.logical_bytes(value) == graph.storage(v.storage).bytes;
 }
@@ -115,7 +115,7 @@ bool Recipe::overwrites(NodeId node, StorageId storage) const {
   return !reads_itself;
 }
 
-void Recipe::note_growth(NodeId node) {
+void Recipe::record_growth(NodeId node) {
   graph_.for_each_output(node, [&](ValueId value) {
     const StorageId storage = graph_.value(value).storage;
     if (!storage.valid()) return;
@@ -126,7 +126,7 @@ void Recipe::note_growth(NodeId node) {
 }
 
 void Recipe::add(NodeId node) {
-  note_growth(node);
+  record_growth(node);
   note_origin(node);
   const auto arguments = graph_.arguments(node);
   if (graph_.target(node).name() == kCheck && arguments[0].kind == ArgumentKind::kValue) {
@@ -159,11 +159,11 @@ void Recipe::note_origin(NodeId node) {
   origins_[after.index] = origin_of(before);
 }
 
-// Walks backwards through the program, nodes by descending id. Placeholders, which may have any id, are kept on the
-// side.
+// Walks backwards through the program by descending node id. Placeholders, which may have any id, are collected
+// separately.
 class Recipe::Walk {
  public:
-  // Storages in `without` begin at the beginning.
+  // `without`: storages that must not start from a snapshot.
   Walk(Recipe& recipe, const Snapshots* snapshots, const std::unordered_set<StorageId>& without)
       : recipe_(recipe), graph_(recipe.graph_), snapshots_(snapshots), without_(without) {}
 
@@ -171,11 +171,11 @@ class Recipe::Walk {
     need_contents(storage, graph_.node_capacity());
     need_tensor(first_value(graph_, storage));
   }
-  void want_run(NodeId node) { reach(node, kContents); }
+  void need_run(NodeId node) { reach(node, kContents); }
 
-  // Returns storages whose contents are needed from before their snapshot, too; look when steps() have been made. If
-  // there are any, the steps are good for nothing.
-  const std::unordered_set<StorageId>& begun_too_late() const { return begun_too_late_; }
+  // Returns storages whose contents are also needed before their snapshot; valid after steps(). If there are any, the
+  // steps are unusable.
+  const std::unordered_set<StorageId>& needed_before_snapshot() const { return needed_before_snapshot_; }
   std::unordered_map<StorageId, Snapshots::Snapshot> take_snapshots() { return std::move(begins_); }
 
   std::vector<Step> steps() {
@@ -210,13 +210,13 @@ class Recipe::Walk {
     if (value.valid()) reach(graph_.value(value).producer, kTensor);
   }
 
-  // Asks for the contents of `storage` as a node with id `before` finds them.
+  // Requests the contents of `storage` as seen by a node with id `before`.
   void need_contents(StorageId storage, uint32_t before) {
     if (!storage.valid()) return;
     uint32_t& covered = covered_from_.try_emplace(storage, UINT32_MAX).first->second;
     if (before > covered) return;
     if (begins_.contains(storage)) {
-      begun_too_late_.insert(storage);
+      needed_before_snapshot_.insert(storage);
       return;
     }
     covered = 0;
@@ -254,7 +254,7 @@ class Recipe::Walk {
     return snapshots_->latest(storage, before);
   }
 
-  // Says whether all that `node` gives is on storages that begin later.
+  // Returns whether all outputs of `node` are on storages that start from a later snapshot.
   bool is_before_snapshots(NodeId node) const {
     bool all = true;
     bool any = false;
@@ -266,7 +266,7 @@ class Recipe::Walk {
     return any && all;
   }
 
-  // Asks for the size of `storage`: a view that a node with id `before` takes lies within it.
+  // Requests the size of `storage` as needed by a view taken by a node with id `before`.
   void need_size(StorageId storage, uint32_t before) {
     const auto found = recipe_.growers_.find(storage);
     if (found == recipe_.growers_.end()) return;
@@ -321,10 +321,10 @@ class Recipe::Walk {
   const Snapshots* snapshots_;
   const std::unordered_set<StorageId>& without_;
   std::unordered_map<StorageId, Snapshots::Snapshot> begins_;
-  std::unordered_set<StorageId> begun_too_late_;
+  std::unordered_set<StorageId> needed_before_snapshot_;
   std::unordered_map<NodeId, Need> needs_;
   std::unordered_map<StorageId, uint32_t>
-      covered_from_;  // contents from here on, up to readers seen so far, are covered
+      covered_from_;  // contents from this node on, up to the readers seen so far, are covered
   std::priority_queue<uint32_t> pending_;
   std::vector<Step> steps_;
   std::vector<Step> placeholders_;
@@ -337,15 +337,16 @@ Recipe::Reached Recipe::reach(std::span<const StorageId> wanted, NodeId node, co
   for (int attempt = 1;; ++attempt) {
     Walk walk(*this, attempt == kAttempts ? nullptr : snapshots, without);
     for (const StorageId storage : wanted) walk.want(storage);
-    if (node.valid()) walk.want_run(node);
+    if (node.valid()) walk.need_run(node);
     std::vector<Step> steps = walk.steps();
-    if (walk.begun_too_late().empty()) return {std::move(steps), walk.take_snapshots()};
-    without.insert(walk.begun_too_late().begin(), walk.begun_too_late().end());
+    if (walk.needed_before_snapshot().empty()) return {std::move(steps), walk.take_snapshots()};
+    without.insert(walk.needed_before_snapshot().begin(), walk.needed_before_snapshot().end());
   }
 }
 
-// Parts the steps into groups. Steps that touch a storage belong together, unless they share only a placeholder that
-// nobody writes; such placeholders go to every group that reads them. An item is a step, or a storage that is wanted.
+// Partitions the steps into groups. Steps that use the same storage belong together, unless it is a placeholder's that
+// is never written; such placeholders are part of every group that reads them. An item is a step or a requested
+// storage.
 class Recipe::Grouping {
  public:
   Grouping(const Recipe& recipe, const Reached& reached, std::span<const StorageId> wanted)
@@ -406,7 +407,7 @@ class Recipe::Grouping {
     }
   }
 
-  // Groups come in the order in which items first name them.
+  // Groups are in order of their first item.
   size_t group_of(uint32_t item) {
     const auto [entry, added] = group_of_.try_emplace(sets_.find_set(item), groups_.size());
     if (added) {
@@ -446,7 +447,7 @@ class Recipe::Grouping {
     for (uint32_t i = 0; i < wanted_.size(); ++i) {
       const size_t group = group_of(first_wanted_ + i);
       groups_[group].wanted.push_back(wanted_[i]);
-      // This storage is a placeholder's, and nothing else touches it.
+      // The storage of a placeholder that nothing else uses.
       const NodeId born = graph_.storage(wanted_[i]).born;
       if (graph_.is_placeholder(born)) give(group, born);
     }
@@ -459,9 +460,9 @@ class Recipe::Grouping {
   const std::span<const StorageId> wanted_;
   const uint32_t first_wanted_;  // items before it are steps
   boost::disjoint_sets_with_storage<> sets_;
-  std::unordered_map<StorageId, bool> shared_;  // a placeholder's: nobody writes it
+  std::unordered_map<StorageId, bool> shared_;  // of placeholders; true: never written
   std::unordered_map<ValueId, NodeId> placeholder_of_;
-  std::unordered_map<StorageId, uint32_t> set_of_;  // an item that touches it
+  std::unordered_map<StorageId, uint32_t> set_of_;  // an item that uses it
   std::vector<Group> groups_;
   std::vector<std::vector<NodeId>> given_;       // by group: the placeholders that it reads
   std::unordered_map<size_t, size_t> group_of_;  // by set
@@ -497,7 +498,7 @@ TensorMeta spec_of(const Graph& graph, ValueId id, StorageId storage) {
 
 }  // namespace
 
-Piece::Piece(const Graph& record, const Recipe& recipe, const Recipe::Group& group)
+RecipeGraph::RecipeGraph(const Graph& record, const Recipe& recipe, const Recipe::Group& group)
     : record_(record), copier_(record, graph_) {
   copier_.reserve(group.steps.size());
   nodes_.reserve(group.steps.size());
@@ -521,23 +522,23 @@ Piece::Piece(const Graph& record, const Recipe& recipe, const Recipe::Group& gro
   }
 }
 
-NodeId Piece::node(NodeId of_record) const {
+NodeId RecipeGraph::node(NodeId of_record) const {
   const auto allocation = allocations_.find(of_record);
   return allocation != allocations_.end() ? allocation->second : copier_.node(of_record);
 }
 
-void Piece::note(NodeId here, NodeId of_record, bool copied) {
+void RecipeGraph::note(NodeId here, NodeId of_record, bool copied) {
   if (here.index >= made_from_.size()) made_from_.resize(std::max<size_t>(here.index + 1, 2 * made_from_.size()));
   made_from_[here.index] = {of_record, copied};
   nodes_.push_back(here);
 }
 
-void Piece::copy(NodeId node) {
+void RecipeGraph::copy(NodeId node) {
   copier_.bind(record_.node(node).region, Graph::kRootRegion);
   note(copier_.copy(node, NodeId()), node, true);
 }
 
-void Piece::allocate(NodeId node) {
+void RecipeGraph::allocate(NodeId node) {
   const ValueId result = record_.results(node)[0].ref.value;
   const Value& value = record_.value(result);
   const NodeId here = graph_.append(intern_operator(graph_, empty_strided()),
@@ -552,7 +553,7 @@ void Piece::allocate(NodeId node) {
   note(here, node, false);
 }
 
-void Piece::take_from_snapshot(NodeId node, const Recipe::Group& group) {
+void RecipeGraph::take_from_snapshot(NodeId node, const Recipe::Group& group) {
   record_.for_each_output(node, [&](ValueId value) {
     const StorageId storage = record_.value(value).storage;
     auto [bytes, added] = snapshot_here_.try_emplace(storage);

@@ -1,14 +1,13 @@
-// Keeps contents of storages at places in the program, so that what is read later need not begin at the beginning.
+// Keeps snapshots of storages at positions of the program, so that later reads need not replay it from the beginning.
 //
 //     for (int i = 0; i < 100'000; ++i) {
 //       total.add_(x[i]);
-//       if (total.max().item<float>() > 1) break;   // runs what came since the last read
+//       if (total.max().item<float>() > 1) break;   // runs only what was recorded since the last read
 //     }
 //
-// A storage with a long history gets a snapshot every `spacing` writes, wherever it is computed, and one where it was
-// computed last. All snapshots of a record take no more than kMostBytes. Beyond that, those of the storage that has
-// most are thinned to every second one. So a read costs `spacing` writes at most, and large storages have few snapshots
-// or none.
+// A storage with a long history gets a snapshot every `spacing` writes whenever it is computed, and one at its last
+// computation. All snapshots of a record take at most kMaxBytes; beyond that, the storage with the most bytes loses
+// every second snapshot. So a read costs at most `spacing` writes, and large storages have few snapshots or none.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -28,19 +27,19 @@ namespace shadowgraph {
 
 class Snapshots {
  public:
-  static constexpr int64_t kMostBytes = int64_t{64} << 20;
+  static constexpr int64_t kMaxBytes = int64_t{64} << 20;
   static constexpr uint32_t kSpacing = 64;
-  // A storage must have seen so many writes before a run leaves a snapshot at its end.
+  // Number of writes from which a run leaves a snapshot at its end.
   static constexpr uint32_t kLongHistory = 16;
 
   struct Snapshot {
-    uint32_t position = 0;  // as the node with this id finds it
-    at::Tensor bytes;       // all of the storage; undefined: there is none
+    uint32_t position = 0;  // contents as seen by the node with this id
+    at::Tensor bytes;       // all of the storage; undefined: no snapshot
   };
-  // Returns the latest snapshot that is not later than `before`.
+  // Returns the latest snapshot at or before `before`.
   Snapshot latest(StorageId storage, uint32_t before) const;
   uint32_t spacing(StorageId storage) const;
-  // Copies `contents`. A copy that does not stay goes when the next such copy of the storage comes.
+  // Copies `contents`. A copy that does not stay is replaced by the next such copy of the storage.
   void keep(StorageId storage, uint32_t position, const c10::Storage& contents, bool stays);
   int64_t bytes() const { return bytes_; }
 
@@ -52,7 +51,7 @@ class Snapshots {
   struct History {
     std::map<uint32_t, Entry> entries;
     uint32_t spacing = kSpacing;
-    uint32_t passing = 0;  // the position of the one that does not stay; 0: none
+    uint32_t passing = 0;  // position of the one that does not stay; 0: none
     int64_t bytes = 0;
   };
   void drop(History& history, std::map<uint32_t, Entry>::iterator entry);
@@ -62,38 +61,38 @@ class Snapshots {
   int64_t bytes_ = 0;
 };
 
-// Finds what must run so that some storages hold what the described program left in them.
+// Finds the nodes that must run to compute the current contents of storages.
 //
-// The graph is append-only here, so a node's id is its place in the program (but for placeholders, which compute
-// nothing). For every storage the nodes that write it are kept in order. The walk goes back from a reader to the last
-// node that overwrites the whole storage. That gives what the reader needs, at a cost of what is found:
+// The graph is append-only here, so a node's id is its position in the program (except for placeholders, which compute
+// nothing). For every storage the nodes that write it are kept in order. A backward walk from a reader to the last node
+// that overwrites the whole storage finds what the reader needs, in time proportional to the result:
 //
 //     %0 = aten::empty([4])         allocated, its contents are not needed
-//     %1 = aten::uniform_(%0)       left out: the next node overwrites all of it
+//     %1 = aten::uniform_(%0)       skipped: the next node overwrites all of it
 //     %2 = aten::normal_(%1)
 //     %3 = aten::add_(%2, 1)
 //
-// A view reads nothing of its storage, but the storage must be large enough: nodes that have made it larger run, too.
+// A view does not read its storage but needs it to be large enough, so nodes that have enlarged it run too.
 //
-// An operator may be left out although its result is used (normal_ above takes %1). It then stands for the tensor that
-// it was given first, %0. A factory whose contents nobody reads becomes an empty tensor. Where a storage has a snapshot
-// (core/deferred/recipe.h), nothing before that is run for it, and earlier tensors on it are views of the snapshot.
+// An operator may be skipped although its result is used (normal_ above takes %1). Its result is then the tensor it was
+// first given, %0. A factory whose contents are not read becomes an empty tensor. Where a storage has a snapshot,
+// nothing before it runs for that storage, and earlier tensors on it are views of the snapshot.
 
-// Says whether the value is all of its storage.
+// Returns whether the value covers its whole storage.
 bool is_whole(const Graph& graph, ValueId value);
-// Returns the value that the storage was born as.
+// Returns the first value on the storage.
 ValueId first_value(const Graph& graph, StorageId storage);
 
 class Recipe {
  public:
   explicit Recipe(const Graph& graph) : graph_(graph) {}
 
-  // Call this when `node` has just been appended.
+  // Must be called after `node` was appended.
   void add(NodeId node);
 
   enum class Role : uint8_t {
     kRun,
-    kIdentity,  // left out: its result is origin_of(result)
+    kIdentity,  // skipped: its result is origin_of(result)
     kAllocate,  // its result is an empty tensor
     kSnapshot   // its results are views of the snapshots of their storages
   };
@@ -101,18 +100,18 @@ class Recipe {
     NodeId node;
     Role role = Role::kRun;
   };
-  // A group of storages that can only be computed together, and what computes them, in program order.
+  // Storages that must be computed together, and the steps that compute them in program order.
   struct Group {
     std::vector<Step> steps;
     std::vector<StorageId> wanted;
-    std::unordered_map<StorageId, Snapshots::Snapshot> snapshots;  // of those that begin there
+    std::unordered_map<StorageId, Snapshots::Snapshot> snapshots;  // of the storages that start from one
   };
-  // Returns groups for the storages as they are now; each storage is named once. Groups come in program order. The cost
-  // is linear in what is returned, but for a logarithm. Without `snapshots` everything begins at the beginning.
+  // Returns groups, in program order, for the current contents of the storages; each storage is in one group. Linear in
+  // the result, up to a logarithm. Without `snapshots` everything is computed from the beginning.
   std::vector<Group> groups_for(std::span<const StorageId> wanted, const Snapshots* snapshots = nullptr);
-  // Returns, as one group, what `node` needs in order to run.
+  // Returns everything that `node` needs in order to run as one group.
   Group group_for_node(NodeId node, const Snapshots* snapshots = nullptr);
-  // Returns the first value that is the same tensor as `value`, by in-place operators that keep the geometry.
+  // Returns the first value that is the same tensor as `value`, following in-place operators that keep the geometry.
   ValueId origin_of(ValueId value) const {
     return value.index < origins_.size() && origins_[value.index].valid() ? origins_[value.index] : value;
   }
@@ -133,11 +132,11 @@ class Recipe {
  private:
   struct Writer {
     NodeId node;
-    bool overwrites = false;  // all of the storage, reading nothing of it
+    bool overwrites = false;  // all of the storage, without reading it
   };
   class Walk;
   bool overwrites(NodeId node, StorageId storage) const;
-  void note_growth(NodeId node);
+  void record_growth(NodeId node);
   void note_origin(NodeId node);
   struct Reached {
     std::vector<Step> steps;
@@ -148,38 +147,38 @@ class Recipe {
 
   const Graph& graph_;
   std::vector<std::vector<Writer>> writers_;                    // by storage
-  std::vector<int64_t> bytes_;                                  // of each storage, as last seen
-  std::unordered_map<StorageId, std::vector<NodeId>> growers_;  // what made a storage larger (resize_, out=), in order
-  std::unordered_map<NodeId, NodeId> checks_;                   // of results that nothing else may read
+  std::vector<int64_t> bytes_;                                  // by storage: latest size
+  std::unordered_map<StorageId, std::vector<NodeId>> growers_;  // nodes that enlarged a storage, in order
+  std::unordered_map<NodeId, NodeId> checks_;                   // node -> the check of its result
   std::vector<ValueId> origins_;                                // by value, see origin_of
-  // Views of these may be conjugated or negated lazily, which values do not say; so they have no snapshots.
+  // Storages with lazily conjugated or negated views, which values do not record; they have no snapshots.
   std::unordered_set<StorageId> lazily_changed_;
 };
 
-// Makes the steps of a Recipe::Group a graph of their own, for the interpreter. Running a few nodes of a large record
-// then costs what those few cost. What was left out is gone:
+// The steps of a Recipe::Group as a separate graph for the interpreter, so that running a few nodes of a large record
+// costs only those nodes. Skipped nodes are replaced:
 //
-//   - an identity is its operand's value;
-//   - an allocation is aten::empty_strided;
-//   - what a snapshot holds is an sg::constant, with an sg::alias for every tensor on it. The interpreter copies the
-//     constant if it is written.
+//   - an identity by its operand's value;
+//   - an allocation by aten::empty_strided;
+//   - a snapshot by an sg::constant, with an sg::alias for every tensor on it. The interpreter copies the constant
+//     if it is written.
 
-class Piece {
+class RecipeGraph {
  public:
-  Piece(const Graph& record, const Recipe& recipe, const Recipe::Group& group);
-  Piece(const Piece&) = delete;
-  Piece& operator=(const Piece&) = delete;
+  RecipeGraph(const Graph& record, const Recipe& recipe, const Recipe::Group& group);
+  RecipeGraph(const RecipeGraph&) = delete;
+  RecipeGraph& operator=(const RecipeGraph&) = delete;
 
   const Graph& graph() const { return graph_; }
-  // Returns the nodes in the order to run them.
+  // Returns the nodes in execution order.
   const std::vector<NodeId>& nodes() const { return nodes_; }
-  // Returns what a value of the record is here; invalid if it is not.
+  // Returns the value here of a value of the record; invalid if there is none.
   ValueId value(ValueId of_record) const { return copier_.value(of_record); }
-  // Returns the node here that a step became; invalid for an identity, and for what a snapshot holds.
+  // Returns the node here of a step; invalid for an identity or snapshot.
   NodeId node(NodeId of_record) const;
-  // Returns the node of the record that a node here stands for.
+  // Returns the node of the record that a node here was created from.
   NodeId of_record(NodeId here) const { return made_from_[here.index].node; }
-  // Says whether it is that very node, rather than an allocation or a part of a snapshot in its place.
+  // Returns whether it is a copy of that node, not an allocation or part of a snapshot.
   bool is_copy(NodeId here) const { return made_from_[here.index].copied; }
 
  private:

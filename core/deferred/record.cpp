@@ -18,11 +18,11 @@ namespace {
 
 bool is_deferred_link(const SessionLink& link) { return dynamic_cast<const DeferredLink*>(&link) != nullptr; }
 
-std::shared_ptr<LastingMode> find_record(const FakeTensorImpl& fake) { return DeferredRecord::of(fake); }
+std::shared_ptr<PersistentMode> find_record(const FakeTensorImpl& fake) { return DeferredRecord::of(fake); }
 
 std::string geometry(const at::Tensor& tensor) { return c10::str(tensor.scalar_type(), " ", tensor.sizes()); }
 
-// Calls f(const at::Tensor&) for the tensors of an argument that are defined.
+// Calls f(const at::Tensor&) for the defined tensors of an argument.
 template <class F>
 void for_each_tensor(const c10::IValue& value, F&& f) {
   if (value.isTensor()) {
@@ -59,7 +59,7 @@ void for_each_tensor(const CallArgument& argument, F&& f) {
   }
 }
 
-// Says whether an operator writes what its facts say that it may: batch norm's statistics, in training.
+// Returns whether a conditional write of an operator's facts takes place: batch norm's statistics, in training.
 bool writes_with(const OperatorFacts& facts, std::span<const CallArgument> arguments) {
   const auto position = static_cast<size_t>(facts.write_condition);
   if (facts.write_condition < 0 || position >= arguments.size()) return true;
@@ -68,8 +68,8 @@ bool writes_with(const OperatorFacts& facts, std::span<const CallArgument> argum
   return condition.kind() != CallArgument::Kind::kBoxed || !condition.boxed().isBool() || condition.boxed().toBool();
 }
 
-// Says whether a value is plain. Objects have contents that the record does not keep: a storage, a stream, an object of
-// a custom class.
+// Returns whether a value can be recorded. Objects (a storage, a stream, a custom class) have state that the record
+// does not keep.
 bool is_plain(const c10::IValue& value) {
   if (value.isList()) {
     for (const c10::IValue& element : value.toListRef()) {
@@ -97,8 +97,8 @@ DeferredRecord::DeferredRecord(DeferredLink& link, std::shared_ptr<ModeState> mo
       recipe_(recorder_.graph()),
       streams_(recorder_.graph(), [this](NodeId node, const RandomState& before) { return run_draw(node, before); }),
       default_dtype_(c10::get_default_dtype_as_scalartype()) {
-  find_lasting_mode.store(&find_record, std::memory_order_release);
-  ++lasting_modes;
+  find_persistent_mode.store(&find_record, std::memory_order_release);
+  ++persistent_modes;
   recorder_.set_phase(Graph::kInit);
   mode_->observer = this;
   mode_->reads_data = true;
@@ -107,21 +107,21 @@ DeferredRecord::DeferredRecord(DeferredLink& link, std::shared_ptr<ModeState> mo
 }
 
 DeferredRecord::~DeferredRecord() {
-  --lasting_modes;
+  --persistent_modes;
   mode_->observer = nullptr;
 }
 
 std::shared_ptr<DeferredRecord> DeferredRecord::of(const FakeTensorImpl& fake) {
   c10::Storage storage;
   {
-    const std::shared_lock lock(turning());
+    const std::shared_lock lock(storage_swap_mutex());
     storage = fake.unsafe_storage();
   }
   SessionLink* link = find_link(*storage.unsafeGetStorageImpl(), &is_deferred_link);
   return link != nullptr ? static_cast<DeferredLink*>(link)->record : nullptr;
 }
 
-std::shared_mutex& DeferredRecord::turning() {
+std::shared_mutex& DeferredRecord::storage_swap_mutex() {
   static auto* mutex = new std::shared_mutex;
   return *mutex;
 }
@@ -140,7 +140,7 @@ StorageId DeferredRecord::storage_of(const FakeTensorImpl& fake) const {
 void DeferredRecord::end_scope() {
   const std::lock_guard lock(mutex_);
   in_scope_ = false;
-  // Fakes of tensors from outside would keep this record alive, and lifetimes no longer matter.
+  // Fakes of outside tensors would keep this record alive, and lifetimes no longer matter.
   mode_->memo = {};
   link_->close();
   streams_.pause();
@@ -156,23 +156,23 @@ void DeferredRecord::check_operand(const std::string& user, const at::Tensor& te
     const at::Tensor outside = this->outside(*fake);
     if (!outside.defined()) {
       throw DeferredError(user + " uses a fake tensor (" + geometry(tensor) +
-                          ") that another mode or another deferred_init made; its contents are not known here. "
-                          "Make it in the same deferred_init, or materialise it first");
+                          ") that was created by another mode or another deferred_init, so its contents are unknown. "
+                          "Create it in the same deferred_init, or materialize it first");
     }
     if (outside.is_inference()) {
-      throw DeferredError(user + " uses an inference tensor from outside (" + geometry(outside) +
-                          "), which may change without leaving a trace; give it a clone() made outside of "
-                          "inference mode");
+      throw DeferredError(
+          user + " uses an inference tensor created outside of deferred_init (" + geometry(outside) +
+          "), whose modifications cannot be detected; pass a clone() created outside of inference mode");
     }
   } else if (real_storage(storage)) {
-    throw DeferredError(user + " uses a described tensor (" + geometry(tensor) +
-                        ") whose storage has been materialised by way of another tensor that shares it. "
-                        "Call materialize_tensor on this one too, which copies nothing, and then use it");
+    throw DeferredError(user + " uses a deferred tensor (" + geometry(tensor) +
+                        ") whose storage was already materialized through another tensor that shares it. "
+                        "Call materialize_tensor on this one first, which copies nothing");
   }
   if (!written) return;
   if (!storage.valid() || graph().storage(storage).kind == StorageKind::kConstant) {
-    throw DeferredError(user + " would write to a tensor from outside (" + geometry(tensor) + ")" +
-                        kNotWrittenFromOutside);
+    throw DeferredError(user + " would write to a tensor created outside of deferred_init (" + geometry(tensor) + ")" +
+                        kOutsideWriteHint);
   }
 }
 
@@ -181,7 +181,7 @@ void DeferredRecord::begin_call(const OperatorInfo& info, std::span<const CallAr
   try {
     generator_.reset();
     const OperatorFacts& facts = info.target.facts();
-    const bool writes_more = !facts.written.empty() && writes_with(facts, arguments);  // than its schema says
+    const bool writes_more = !facts.written.empty() && writes_with(facts, arguments);  // than its schema declares
     for (size_t i = 0; i < arguments.size(); ++i) {
       const CallArgument& argument = arguments[i];
       const bool written = (info.writes && i < 64 && ((info.written_arguments >> i) & 1) != 0) ||
@@ -192,14 +192,13 @@ void DeferredRecord::begin_call(const OperatorInfo& info, std::span<const CallAr
       } else if (argument.kind() == CallArgument::Kind::kBoxed) {
         const c10::IValue& value = argument.boxed();
         if (value.isGenerator()) generator_ = value.toGenerator();
-        // A storage of a described tensor is recorded as an alias of it.
+        // A storage of a deferred tensor is recorded as an alias of it.
         const bool described =
             value.isStorage() && find_storage_id(*value.toStorage().unsafeGetStorageImpl(), session_).valid();
         if (!described && !is_plain(value)) {
           throw DeferredError(info.name + ": argument '" + info.op.schema().arguments()[i].name() + "' is a " +
                               value.type()->str() +
-                              ", which cannot be kept for later; run this line under an UnfakeGuard, on real "
-                              "tensors");
+                              ", which cannot be recorded; run this line under an UnfakeGuard, on real tensors");
         }
       }
     }
@@ -219,7 +218,7 @@ void DeferredRecord::note_constants() {
   }
 }
 
-// The fallback calls abandon_call if this throws.
+// If this throws, the fallback calls abandon_call.
 void DeferredRecord::end_call(const OperatorInfo& info, std::span<const CallArgument> results) {
   recorder_.end_call(info, results);
   const NodeId node = recorder_.last_node();
@@ -242,7 +241,8 @@ void DeferredRecord::host_wrote(const at::Tensor& fake, const at::Tensor& value)
 
 void DeferredRecord::storage_resized(c10::StorageImpl& storage, size_t bytes) {
   throw DeferredError(
-      "resize_ of a storage while tensors are described: a recipe knows storages of one size; make a new tensor");
+      "cannot resize the storage of a deferred tensor: recorded storages have a fixed size; create a new tensor "
+      "instead");
 }
 
 void DeferredRecord::mode_suspended() { streams_.pause(); }
@@ -258,7 +258,7 @@ void DeferredRecord::leave() noexcept {
   mutex_.unlock();
 }
 
-// ---- Calls whose results depend on data: made at once, on just what they read
+// ---- Data-dependent calls: computed immediately, from only what they read
 
 namespace {
 
@@ -275,7 +275,7 @@ bool has_mask(const torch::jit::Stack& stack, size_t begin) {
   return false;
 }
 
-// Copies what may be shared with the record, or with a tensor from outside.
+// Copies a value that may be shared with the record or with an outside tensor.
 at::Tensor own_copy(const at::Tensor& value) {
   const RealCalls real;
   return value.detach().cpu().resolve_conj().resolve_neg().clone();
@@ -292,7 +292,7 @@ bool DeferredRecord::compute(const OperatorInfo& info, torch::jit::Stack& stack)
   const auto real_one = [&](const at::Tensor& tensor) {
     const FakeTensorImpl* fake = as_fake(tensor);
     if (fake == nullptr) return tensor;
-    device = fake->pretended_device();
+    device = fake->simulated_device();
     show_host_writes(tensor, *this);
     if (real_storage(storage_of(*fake))) check_operand(info.name, tensor, false);
     if (!storage_of(*fake).valid()) {
@@ -348,7 +348,7 @@ bool DeferredRecord::compute(const OperatorInfo& info, torch::jit::Stack& stack)
 }
 
 DeferredInit::DeferredInit(const DeferredOptions& options) {
-  if (is_describing()) return;
+  if (is_deferring()) return;
   mode_ = std::make_unique<FakeTensorMode>(FakeTensorOptions{.device = options.device, .profile = options.profile});
   const auto link = DeferredRecord::begin(ModeAccess::state(*mode_));
   record_ = link->record;
@@ -358,7 +358,7 @@ DeferredInit::DeferredInit(const DeferredOptions& options) {
 DeferredInit::~DeferredInit() {
   try {
     finish();
-  } catch (const std::exception&) {  // the program's own exception is under way, or nobody asked
+  } catch (const std::exception&) {  // destructors must not throw; call finish() to see errors
   }
 }
 
@@ -370,11 +370,11 @@ void DeferredInit::finish() {
   record->end_scope();
 }
 
-// What a described tensor holds, for those who read it by no operator: Python's tolist() and numpy(), and printing.
+// ---- Contents of deferred tensors for readers without an operator: Python's tolist(), numpy() and printing
 
-bool is_describing() { return DeferredRecord::recording() != nullptr; }
+bool is_deferring() { return DeferredRecord::recording() != nullptr; }
 
-std::optional<at::Tensor> described_value(const at::Tensor& tensor) {
+std::optional<at::Tensor> deferred_value(const at::Tensor& tensor) {
   close_open_literal();
   const FakeTensorImpl* fake = as_fake(tensor);
   DeferredRecord* const recording = DeferredRecord::recording();

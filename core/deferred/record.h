@@ -1,11 +1,11 @@
-// Keeps the record of a described program, owned by the tensors it describes. Internal to core/deferred; programs use
-// deferred_init.h and materialize.h.
+// The recording of a deferred program, owned by its tensors. Internal to core/deferred; programs use
+// shadowgraph/deferred/deferred.h.
 //
-// It is a Recorder (core/capture/) that goes on after its scope. Calls on described tensors outside of any mode are
-// recorded as well, so that nothing done to them later is lost. It adds what replaying in parts needs:
-//   - who writes which storage (recipe.h);
-//   - where random numbers come from (random_streams.h);
-//   - in which version tensors from outside were.
+// It contains a Recorder (core/capture/) that continues after its scope: calls on deferred tensors outside of any mode
+// are recorded too, so that later modifications are not lost. In addition it tracks
+//   - the writers of each storage (recipe.h);
+//   - the origin of random numbers (random_streams.h);
+//   - the versions of tensors created outside.
 #pragma once
 
 #include <mutex>
@@ -20,7 +20,7 @@ namespace shadowgraph {
 
 class DeferredRecord;
 
-// Every storage that the record describes holds this link, so the record lives as long as one of them.
+// Held by every storage of the record, so the record lives as long as one of them.
 class DeferredLink final : public SessionLink {
  public:
   explicit DeferredLink(uint32_t session) : SessionLink(session) {}
@@ -28,23 +28,22 @@ class DeferredLink final : public SessionLink {
   std::shared_ptr<DeferredRecord> record;
 };
 
-class DeferredRecord final : public CallObserver, public LastingMode {
+class DeferredRecord final : public CallObserver, public PersistentMode {
  public:
-  // Begins a record in a mode that has just begun; it becomes the mode's observer.
+  // Begins a record in a new mode and becomes its observer.
   static c10::intrusive_ptr<DeferredLink> begin(std::shared_ptr<ModeState> mode);
-  // Returns the record that describes `tensor`, nullptr if none does. O(1). Another thread may be turning it real
+  // Returns the record of a deferred tensor; nullptr for others. O(1). Another thread may be materializing it
   // meanwhile.
   static std::shared_ptr<DeferredRecord> of(const FakeTensorImpl& fake);
-  // A tensor holds this alone while it changes its storage for another. A thread that asks then finds one of them
-  // whole.
-  static std::shared_mutex& turning();
-  // Returns the record of the program that is being described on this thread, nullptr if none is.
+  // Locked exclusively while a tensor's storage is replaced, so that readers on other threads see a consistent state.
+  static std::shared_mutex& storage_swap_mutex();
+  // Returns the record being recorded on this thread; nullptr if there is none.
   static DeferredRecord* recording();
 
   DeferredRecord(DeferredLink& link, std::shared_ptr<ModeState> mode);
   ~DeferredRecord() override;
 
-  // Ends the scope: generators are left where the program would have left them. Throws as RandomStreams::pause.
+  // Ends the scope and sets the generators to their final states. Throws as RandomStreams::pause.
   void end_scope();
 
   const Graph& graph() const { return recorder_.graph(); }
@@ -52,44 +51,44 @@ class DeferredRecord final : public CallObserver, public LastingMode {
   StorageId storage_of(const FakeTensorImpl& fake) const;
   std::recursive_mutex& mutex() { return mutex_; }
 
-  // Throws if the record cannot use `tensor`, or write it; `user` begins the message. The caller holds the mutex.
+  // Throws if the record cannot use or write `tensor`; `user` begins the message. The caller holds the mutex.
   void check_operand(const std::string& user, const at::Tensor& tensor, bool written);
-  // Returns the real tensor from outside that `fake` stands for; undefined if there is none.
+  // Returns the real tensor that `fake` was converted from; undefined if there is none.
   at::Tensor outside(const FakeTensorImpl& fake) const;
 
-  // ---- Computing. The caller holds the mutex.
+  // ---- Computation. The caller holds the mutex.
   struct Computed {
     StorageId id;
-    at::Tensor tensor;  // the first tensor on the storage; the storage is what counts
+    at::Tensor tensor;  // the first tensor on the storage
   };
   struct ComputeOptions {
-    std::optional<c10::Device> device;  // in place of the recorded one
+    std::optional<c10::Device> device;  // overrides the recorded one
     std::optional<uint64_t> independent_streams;
   };
-  // Runs what the storages need, in groups that share nothing, one after the other. Each storage is handed over when
-  // nothing needs it any more; `done` may keep or drop it.
+  // Computes storages in independent groups, one after the other. `done` is called for each storage after its last use,
+  // and may keep or drop it.
   void compute(const std::vector<StorageId>& storages, const ComputeOptions& options,
                const std::function<void(Computed)>& done);
-  // Returns a real tensor with the contents that `fake` has now, for our own use.
+  // Returns a real tensor with the current contents of `fake`, for internal use.
   at::Tensor value_of(const FakeTensorImpl& fake, const ComputeOptions& options);
   Recipe& recipe() { return recipe_; }
   RandomStreams& streams() { return streams_; }
-  // Returns how many nodes have been run so far, or given in another way: the work of it all.
+  // Returns the number of nodes run so far, a measure of the total work.
   uint64_t nodes_run() const { return nodes_run_; }
   const Snapshots& snapshots() const { return snapshots_; }
-  // Checks that constants of the steps are as they were when they were recorded. Throws DeferredError.
+  // Throws DeferredError if constants of the steps were modified since they were recorded.
   void check_constants(const std::vector<Recipe::Step>& steps) const;
 
-  // ---- Storages that have become real
+  // ---- Materialized storages
   struct RealStorage {
     c10::weak_intrusive_ptr<c10::StorageImpl> storage{c10::intrusive_ptr<c10::StorageImpl>()};
-    std::optional<at::ScalarType> dtype;  // that it was converted to
+    std::optional<at::ScalarType> dtype;  // set if it was converted
     c10::Device device = c10::Device(c10::kCPU);
   };
   std::unordered_map<StorageId, RealStorage> real;
-  // Meta storages made anew for what was dematerialised.
-  std::unordered_map<StorageId, c10::weak_intrusive_ptr<c10::StorageImpl>> remade;
-  // Returns the real storage, if somebody still holds it.
+  // New meta storages of dematerialized tensors.
+  std::unordered_map<StorageId, c10::weak_intrusive_ptr<c10::StorageImpl>> new_meta_storages;
+  // Returns the real storage if it is still alive.
   c10::Storage real_storage(StorageId id);
   c10::intrusive_ptr<DeferredLink> link() { return c10::intrusive_ptr<DeferredLink>::reclaim_copy(link_); }
 
@@ -105,7 +104,7 @@ class DeferredRecord final : public CallObserver, public LastingMode {
   void mode_suspended() override;
   void mode_resumed() noexcept override;
 
-  // ---- LastingMode
+  // ---- PersistentMode
   ModeState& enter() override;
   void leave() noexcept override;
 
@@ -123,8 +122,8 @@ class DeferredRecord final : public CallObserver, public LastingMode {
   Snapshots snapshots_;
   uint64_t nodes_run_ = 0;
   std::recursive_mutex mutex_;
-  std::vector<std::pair<uint32_t, bool>> constant_versions_;  // by ConstantId; false: it has none
-  std::optional<at::Generator> generator_;                    // of the call under way
+  std::vector<std::pair<uint32_t, bool>> constant_versions_;  // by ConstantId; false: it has no version
+  std::optional<at::Generator> generator_;                    // of the current call
   at::ScalarType default_dtype_;
   bool in_scope_ = true;
 };

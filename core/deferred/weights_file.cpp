@@ -13,12 +13,12 @@
 namespace shadowgraph {
 namespace {
 
-// The dtypes that a weights file has a class of storages for: "FloatStorage" and so on.
+// The dtypes with a storage class in a weights file: "FloatStorage" and so on.
 constexpr at::ScalarType kStored[] = {at::kFloat, at::kDouble, at::kHalf,         at::kBFloat16,
                                       at::kLong,  at::kInt,    at::kShort,        at::kChar,
                                       at::kByte,  at::kBool,   at::kComplexFloat, at::kComplexDouble};
 
-// The opcodes of pickle protocol 2 that a state dict needs: https://docs.python.org/3/library/pickletools.html
+// Writes the opcodes of pickle protocol 2 for a state dict: https://docs.python.org/3/library/pickletools.html
 class Pickle {
  public:
   Pickle() { text_ = "\x80\x02"; }
@@ -36,7 +36,7 @@ class Pickle {
     text_ += value;
   }
   void integer(int64_t value) {
-    text_ += "\x8a\x09";  // LONG1, nine bytes: signed, whatever the value
+    text_ += "\x8a\x09";  // LONG1 with nine bytes, signed
     little_endian(static_cast<uint64_t>(value), 8);
     text_ += value < 0 ? '\xff' : '\0';
   }
@@ -61,7 +61,7 @@ class Pickle {
 
 struct Stored {
   std::string key;
-  std::vector<size_t> tensors;  // positions of those that share it
+  std::vector<size_t> tensors;  // indices of the tensors that share it
 };
 
 void pickle_tensor(Pickle& pickle, const at::Tensor& tensor, at::ScalarType dtype, const std::string& key,
@@ -102,16 +102,17 @@ WrittenWeights write_weights(const std::string& path, const std::vector<std::pai
     const auto& [name, tensor] = tensors[i];
     if (!tensor.defined() || tensor.layout() != c10::kStrided ||
         std::ranges::find(kStored, tensor.scalar_type()) == std::end(kStored) || tensor.is_conj() || tensor.is_neg()) {
-      throw DeferredError("'" + name +
-                          "' cannot be written to a weights file: only dense tensors of the usual dtypes can");
+      throw DeferredError("cannot write '" + name +
+                          "' to a weights file: only dense tensors of a dtype with a torch storage class are "
+                          "supported, without a lazy conjugate or negative bit");
     }
     const auto [entry, added] =
         by_storage.try_emplace(tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl(), storages.size());
     if (added) storages.push_back({std::to_string(storages.size()), {}});
     auto& sharing = storages[entry->second].tensors;
     if (!sharing.empty() && tensors[sharing.front()].second.scalar_type() != tensor.scalar_type()) {
-      throw DeferredError("'" + name + "' and '" + tensors[sharing.front()].first +
-                          "' share a storage with two dtypes, which a weights file cannot say");
+      throw DeferredError("cannot write '" + name + "' and '" + tensors[sharing.front()].first +
+                          "' to a weights file: they share a storage with different dtypes");
     }
     sharing.push_back(i);
   }
@@ -153,15 +154,15 @@ WrittenWeights write_weights(const std::string& path, const std::vector<std::pai
         archive.writeRecord("byteorder", "little", std::strlen("little"));
         archive.writeEndOfFile();
       } catch (...) {
-        // The archive's destructor warns if it was not ended.
+        // The archive's destructor warns if it was not finalized.
         try {
           if (!archive.finalized()) archive.writeEndOfFile();
-        } catch (const std::exception&) {  // nothing of it is kept anyway
+        } catch (const std::exception&) {  // the file is discarded anyway
         }
         throw;
       }
     } catch (const c10::Error&) {
-      // write_file reports the stream's own failure (a full disk), with its reason.
+      // write_file reports failures of the stream (a full disk) with their reason.
       if (file) throw;
     }
   });

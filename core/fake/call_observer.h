@@ -1,5 +1,5 @@
-// Views one argument or result of an operator call: an IValue of a boxed call, or the C++ argument of an unboxed one.
-// Nothing is copied and no reference is counted, so what it looks at must outlive it.
+// A view of one argument or result of an operator call: an IValue of a boxed call, or the C++ argument of an unboxed
+// one. Does not copy or count references, so the viewed value must outlive it.
 #pragma once
 
 #include <ATen/core/IListRef.h>
@@ -42,11 +42,11 @@ class CallArgument {
 
   explicit CallArgument(const c10::IValue& value) : kind_(Kind::kBoxed), pointer_(&value) {}
 
-  // Views a C++ argument or result. Types that no operator with an unboxed kernel has do not compile.
+  // Views a C++ argument or result. Does not compile for types that no unboxed kernel uses.
   template <class T>
   static CallArgument of(const T& value);
 
-  // Returns a copy that lives on its own, for observers that do not mind the cost.
+  // Returns an owning copy.
   c10::IValue value() const;
 
   Kind kind() const { return kind_; }
@@ -142,59 +142,60 @@ CallArgument CallArgument::of(const T& value) {
   } else if constexpr (std::is_same_v<T, c10::List<std::optional<at::Tensor>>>) {
     return {Kind::kOptionalTensors, &value};
   } else {
-    static_assert(kNoSuchArgument<T>, "teach CallArgument this type, and the recorder its kind");
+    static_assert(kNoSuchArgument<T>, "add this type to CallArgument, and its kind to the recorder");
   }
 }
 
-// Views the boxed arguments or results that a stack has from `begin` on.
+// Returns views of the boxed arguments or results from `begin` on in the stack.
 inline c10::SmallVector<CallArgument, 12> viewed(const std::vector<c10::IValue>& stack, size_t begin) {
   c10::SmallVector<CallArgument, 12> arguments;
   for (size_t i = begin; i < stack.size(); ++i) arguments.emplace_back(stack[i]);
   return arguments;
 }
 
-// Lets others see the calls that the fake tensor fallback carries out: the recorder of core/capture/ does.
+// Observes the calls that the fake tensor fallback executes. Implemented by the recorder in core/capture/.
 
 struct OperatorInfo;
 class FakeTensorImpl;
 enum class SizeRead { kRank, kSize, kSizes };
 
-// Arguments are those of the schema, in its order, and results its returns. Calls come on the thread that runs the
-// program, never re-entrantly: what a kernel calls belongs to the outer call and is not shown.
+// Arguments and results are in schema order. Called on the thread that runs the program, never re-entrantly: calls made
+// by a kernel belong to the outer call and are not reported.
 class CallObserver {
  public:
   virtual ~CallObserver() = default;
 
-  // A call is about to run; its real tensors have been replaced by fakes already. Throwing refuses the call.
+  // Called before a call runs; real operands are already replaced by fakes. Throwing rejects the call.
   virtual void begin_call(const OperatorInfo& info, std::span<const CallArgument> arguments) = 0;
-  // It has run.
+  // Called after it has run.
   virtual void end_call(const OperatorInfo& info, std::span<const CallArgument> results) = 0;
-  // It threw.
+  // Called if it throws.
   virtual void abandon_call(const OperatorInfo& info) noexcept = 0;
 
-  // A composite operator was called (and left, also by an exception); the calls in between are its decomposition.
+  // Called around a composite operator, even if it throws; calls in between are its decomposition.
   virtual void enter_composite(const OperatorInfo& info, std::span<const CallArgument> arguments) = 0;
   virtual void leave_composite() noexcept = 0;
 
-  // With ModeState::reads_data: carries out a call whose results depend on the contents of fakes. Nothing of it is
-  // shown otherwise. Returns true if it did, with the results on the stack in place of the arguments.
+  // With ModeState::reads_data: executes a call whose results depend on the contents of fakes, which is then not
+  // reported otherwise. Returns true if it did; the stack then holds the results instead of the arguments.
   virtual bool compute(const OperatorInfo& info, torch::jit::Stack& stack) { return false; }
 
-  // Returns where in its source the program is, "train.py:12"; "" if nobody knows.
+  // Returns the program's source location, "train.py:12"; empty if unknown.
   virtual std::string location() { return ""; }
 
-  // An UnfakeGuard begins and ends on the observed thread.
+  // Called when an UnfakeGuard begins and ends on the observed thread.
   virtual void mode_suspended() {}
   virtual void mode_resumed() noexcept {}
 
-  // The host wrote `value` into a fake tensor whose contents are known, through a data pointer: at::tensor({...}), an
-  // accessor. `value` is a real tensor that the observer keeps. It is shown before the first call that can see it.
+  // Called when the host wrote `value` through a data pointer into a fake tensor with known contents: at::tensor({...})
+  // or an accessor. `value` is a real tensor, owned by the observer. Called before the first call that can see the
+  // write.
   virtual void host_wrote(const at::Tensor& fake, const at::Tensor& value) {}
 
-  // The program is about to give the storage of a fake tensor another size: untyped_storage().resize_(bytes).
+  // Called before the program resizes the storage of a fake tensor: untyped_storage().resize_(bytes).
   virtual void storage_resized(c10::StorageImpl& storage, size_t bytes) {}
 
-  // The program asked for a size outside any kernel.
+  // Called when the program reads a size outside of kernels.
   virtual void size_read(const FakeTensorImpl& tensor, SizeRead what, int64_t dimension) noexcept {}
 };
 

@@ -15,7 +15,7 @@
 
 #include "core/fake/fake_tensor_impl.h"
 #include "core/fake/known_contents.h"
-#include "core/fake/pretended_devices.h"
+#include "core/fake/simulated_devices.h"
 #include "core/fake/thread_state.h"
 #include "core/libtorch/autograd.h"
 #include "shadowgraph/error.h"
@@ -23,7 +23,7 @@
 namespace shadowgraph {
 namespace {
 
-// Returns the entry of the memo for `real` and a device, if there is one.
+// Returns the memo entry for `real` on a device; nullptr if there is none.
 template <class Entry, class Real>
 Entry* find_entry(std::unordered_multimap<const Real*, Entry>& entries, const Real* real, c10::Device device) {
   const auto [first, last] = entries.equal_range(real);
@@ -38,7 +38,7 @@ c10::Storage meta_storage_of(const c10::Storage& storage, ModeState* mode, c10::
   if (entry == nullptr) {
     entry = &mode->memo.storages.emplace(key, ConversionMemo::StorageEntry{.device = device})->second;
   }
-  // The weak reference keeps the address from being used again, so it is the same storage. Another size means resize_.
+  // The weak reference keeps the address from being reused, so it is the same storage. A changed size means resize_.
   if (!entry->meta || entry->meta.nbytes() != storage.nbytes()) {
     entry->real = storage.getWeakStorageImpl();
     entry->meta = meta_storage(storage.nbytes());
@@ -46,8 +46,7 @@ c10::Storage meta_storage_of(const c10::Storage& storage, ModeState* mode, c10::
   return entry->meta;
 }
 
-// Returns where a fake goes if nobody says: where the real tensor is, unless all fakes of its memory were told to be
-// elsewhere.
+// Returns the default device of a fake: that of the real tensor, unless all fakes on its storage are on another one.
 c10::Device device_of_memory(const c10::Storage& storage, ModeState* mode, c10::Device own) {
   if (mode == nullptr) return own;
   const std::lock_guard lock(mode->memo_mutex);
@@ -61,44 +60,44 @@ c10::Device device_of_memory(const c10::Storage& storage, ModeState* mode, c10::
   return found;
 }
 
-// Refuses from within the engine, which hands on what Python knows.
+// Throws from within the engine, which passes on only translated exceptions to Python.
 [[noreturn]] void refuse_in_backward(const std::string& words) {
   const UnsupportedError error(words);
   translate(error);
   throw error;
 }
 constexpr const char* kRealHistory =
-    "backward has reached a real tensor that is not a leaf: its history is made of real tensors. Detach it before it "
-    "meets fakes, or run the part that made it on fake tensors too";
+    "backward reached a real tensor that is not a leaf, so its history consists of real tensors. Detach it before "
+    "using it with fake tensors, or run the part that computed it on fake tensors too";
 
-// Stands for the history of a real tensor that is not a leaf. Gradients that arrive here would go on to real tensors.
+// Replaces the history of a real non-leaf tensor. Gradients that arrive here would flow to real tensors.
 class RealHistory final : public torch::autograd::Node {
  public:
   torch::autograd::variable_list apply(torch::autograd::variable_list&&) override { refuse_in_backward(kRealHistory); }
   std::string name() const override { return "RealHistory"; }
 };
 
-// Stands before the gradient of a real leaf, or before the history of a real tensor.
-class RefusesFakes final : public torch::autograd::FunctionPreHook {
+// Hook before the gradient of a real leaf, or before the history of a real tensor.
+class FakeGradientGuard final : public torch::autograd::FunctionPreHook {
  public:
-  explicit RefusesFakes(std::string leaf) : leaf_(std::move(leaf)) {}
+  explicit FakeGradientGuard(std::string leaf) : leaf_(std::move(leaf)) {}
   torch::autograd::variable_list operator()(const torch::autograd::variable_list& gradients) override {
     if (std::none_of(gradients.begin(), gradients.end(), [](const at::Tensor& each) { return is_fake(each); })) {
       return gradients;
     }
     if (leaf_.empty()) refuse_in_backward(kRealHistory);
     refuse_in_backward(
-        "backward would leave a fake gradient at a real tensor (" + leaf_ +
-        "), which is as it was. Make the module inside the mode, convert it (fakeify, or sg.capture and sg.profile in "
-        "Python) or the tensor (from_real, whose result gets the gradient), or ask for the gradient alone with "
-        "torch.autograd.grad");
+        "backward would give a real tensor (" + leaf_ +
+        ") a fake gradient; nothing was changed. Create the module inside the mode, convert the module (fakeify, or "
+        "sg.capture and sg.profile in Python) or the tensor (from_real; the result receives the gradient), or compute "
+        "only the gradient with torch.autograd.grad");
   }
 
  private:
-  std::string leaf_;  // its sizes
+  std::string leaf_;  // the leaf's sizes as text; empty for a non-leaf
 };
 
-// Lets operators run as in the program, above autograd, whatever kernel we are in.
+// Runs operators above autograd, as in the program, even inside a kernel.
 class ProgramLevel {
  public:
   ProgramLevel() : depth_(std::exchange(thread_state.kernel_depth, 0)), keys_(keys()) {}
@@ -118,13 +117,13 @@ class ProgramLevel {
   c10::impl::ForceDispatchKeyGuard keys_;
 };
 
-// Returns the same view of the fake of its base, known to autograd as one. Returns nothing if libtorch could not make
-// it of the base in one step: another dtype.
+// Returns the same view of the base's fake, tracked by autograd as a view. Undefined if libtorch cannot create it from
+// the base in one step because the dtype differs.
 at::Tensor view_of_fake_base(const at::Tensor& real, ModeState* mode, c10::Device device) {
   if (mode == nullptr || real.is_inference() || !real.is_view()) return {};
   const at::Tensor base(real._base());
   if (base.dtype() != real.dtype() || base.is_conj() || base.is_neg()) return {};
-  // The base of another mode's fake is a fake as well, and gets one of its own.
+  // The base of another mode's fake is also a fake, and is converted.
   const at::Tensor fake_base = is_fake(real) ? new_fake_of(base, mode, device) : fake_of_real(base, mode, device);
   const Unobserved unobserved(mode);
   const ProgramLevel level;
@@ -135,7 +134,7 @@ at::Tensor view_of_fake_base(const at::Tensor& real, ModeState* mode, c10::Devic
 }
 
 at::Tensor detached_fake(const at::Tensor& real, ModeState* mode, c10::Device device) {
-  // An inference tensor gives an inference tensor, and others do not, whatever is on now.
+  // Inference tensors become inference tensors and others do not, regardless of the current inference mode.
   const c10::InferenceMode inference(real.is_inference());
   auto fake = c10::make_intrusive<FakeTensorImpl>(meta_storage_of(real.storage(), mode, device), fake_key_set(device),
                                                   real.dtype(), device);
@@ -143,27 +142,27 @@ at::Tensor detached_fake(const at::Tensor& real, ModeState* mode, c10::Device de
   return at::Tensor(std::move(fake));
 }
 
-bool takes_contents(const at::Tensor& real, const ModeState* mode) {
+bool should_copy_contents(const at::Tensor& real, const ModeState* mode) {
   if (mode == nullptr || is_fake(real) || !real.device().is_cpu()) return false;
-  if (real.storage().nbytes() > kMostKnownBytes || real.storage().data() == nullptr) return false;
+  if (real.storage().nbytes() > kMaxKnownBytes || real.storage().data() == nullptr) return false;
   return real.numel() == 1 ||
-         (mode->real_tensors() == RealTensors::kConstant && real.numel() <= most_known_elements(real.scalar_type()));
+         (mode->real_tensors() == RealTensors::kConstant && real.numel() <= max_known_elements(real.scalar_type()));
 }
 
-// Does as takes_contents, where a dtype is not known: keeps one number, or as many as are kept of the widest dtype.
+// Like should_copy_contents, but without a dtype: keeps one number, or the number of elements kept for the widest dtype.
 bool keeps_contents_of(const c10::Storage& real, const ModeState& mode) {
   if (!real.device().is_cpu() || real.nbytes() == 0 || real.data() == nullptr) return false;
   const auto bytes = static_cast<int64_t>(sizeof(double));
-  const int64_t most = mode.real_tensors() == RealTensors::kConstant ? most_known_elements(at::kDouble) : 1;
+  const int64_t most = mode.real_tensors() == RealTensors::kConstant ? max_known_elements(at::kDouble) : 1;
   return static_cast<int64_t>(real.nbytes()) <= most * bytes;
 }
 
-void take_contents(const at::Tensor& fake, const at::Tensor& real) {
+void copy_contents(const at::Tensor& fake, const at::Tensor& real) {
   const c10::Storage& storage = real.storage();
   const auto elements = static_cast<int64_t>(storage.nbytes() / real.dtype().itemsize());
   if (static_cast<size_t>(elements) * real.dtype().itemsize() != storage.nbytes()) return;
   const RealCalls calls;
-  // Read the whole storage: its other views see it too.
+  // Read the whole storage, for its other views.
   const auto whole = [&](const at::Tensor& tensor, c10::DispatchKeySet keys) {
     auto view = c10::make_intrusive<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(tensor.storage()), keys,
                                                      tensor.dtype());
@@ -172,8 +171,8 @@ void take_contents(const at::Tensor& fake, const at::Tensor& real) {
   };
   const FakeTensorImpl& impl = *as_fake(fake);
   const at::Tensor flat(c10::make_intrusive<FakeTensorImpl>(
-      *whole(fake, fake_key_set(impl.pretended_device())).unsafeGetTensorImpl(), impl.pretended_device()));
-  give_contents(flat, whole(real, c10::DispatchKeySet(c10::DispatchKey::CPU)));
+      *whole(fake, fake_key_set(impl.simulated_device())).unsafeGetTensorImpl(), impl.simulated_device()));
+  set_contents(flat, whole(real, c10::DispatchKeySet(c10::DispatchKey::CPU)));
 }
 
 std::vector<int64_t> geometry_of(const at::Tensor& real) {
@@ -191,7 +190,7 @@ bool still_describes(const ConversionMemo::TensorEntry& entry, const at::Tensor&
          entry.geometry == geometry_of(real) && (!entry.has_contents || entry.version == version_of(real));
 }
 
-// Removes entries of real tensors that are gone, now and then.
+// Occasionally removes entries of freed real tensors.
 void sweep(ConversionMemo& memo) {
   static constexpr size_t kLeast = 64;
   if (memo.tensors.size() < kLeast || (memo.tensors.size() & (memo.tensors.size() - 1)) != 0) return;
@@ -213,19 +212,18 @@ at::Tensor fake_of_real(const at::Tensor& real, ModeState* mode, std::optional<c
 at::Tensor new_fake_of(const at::Tensor& real, ModeState* mode, std::optional<c10::Device> device) {
   if (!device && mode != nullptr && mode->maps_devices()) device = mode->default_device;
   if (real.layout() != c10::Layout::Strided || real.is_quantized() || real.is_nested()) {
-    throw UnsupportedError("only dense strided tensors can be made fake, not one with layout " +
+    throw UnsupportedError("only dense strided tensors can be converted to fake tensors, not layout " +
                            c10::str(real.layout()) + (real.is_quantized() ? " (quantized)" : ""));
   }
   if (!real.has_storage() || real.unsafeGetTensorImpl()->key_set().has_any(c10::functorch_batched_ks) ||
       real.key_set().has(c10::DispatchKey::FuncTorchGradWrapper) ||
       real.key_set().has(c10::DispatchKey::Functionalize)) {
     throw UnsupportedError(
-        "a tensor of a functorch transform (vmap, grad, functionalize) cannot be made fake: it is a wrapper whose "
-        "sizes "
-        "are not those of its data. Make the tensors fake first and transform the program with other means");
+        "a tensor inside a functorch transform (vmap, grad, functionalize) cannot be converted to a fake tensor: it is "
+        "a wrapper with sizes other than those of its data. Convert the tensors before applying the transform");
   }
   const FakeTensorImpl* other = as_fake(real);
-  const c10::Device own = other != nullptr ? other->pretended_device() : real.device();
+  const c10::Device own = other != nullptr ? other->simulated_device() : real.device();
   const c10::Device pretended = with_index(device ? *device : device_of_memory(real.storage(), mode, own));
   check_exists(pretended, mode);
   if (mode == nullptr) {
@@ -255,11 +253,11 @@ at::Tensor new_fake_of(const at::Tensor& real, ModeState* mode, std::optional<c1
     }
   }
   if (mode->watch_size_reads) as_fake(fake)->watch_size_reads();
-  const bool has_contents = takes_contents(real, mode);
+  const bool has_contents = should_copy_contents(real, mode);
   if (has_contents) {
     c10::StorageImpl& storage = *fake.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
     forget_contents(storage);  // older ones
-    take_contents(fake, real);
+    copy_contents(fake, real);
   }
   sweep(mode->memo);
   ConversionMemo::TensorEntry entry{.device = pretended};
@@ -276,7 +274,7 @@ at::Tensor new_fake_of(const at::Tensor& real, ModeState* mode, std::optional<c1
   } else {
     mode->memo.tensors.emplace(key, std::move(entry));
   }
-  // This comes last: a gradient's gradient may lead back here.
+  // Last, because a gradient's gradient may lead back here.
   if (real.is_leaf() && real.requires_grad() && real.grad().defined() && real.grad().layout() == c10::Layout::Strided) {
     fake.mutable_grad() = fake_of_real(real.grad(), mode, pretended);
   }
@@ -301,9 +299,9 @@ c10::Storage fake_storage_of(const c10::Storage& real, ModeState* mode, c10::Dev
   const ConversionMemo::StorageEntry* before = find_entry(mode->memo.storages, key, device);
   const c10::StorageImpl* known = before != nullptr ? before->meta.unsafeGetStorageImpl() : nullptr;
   c10::Storage meta = meta_storage_of(real, mode, device);
-  // Later the fake's own contents may differ, or no longer be known.
+  // Only on creation: later the fake's contents may differ or be unknown.
   if (meta.unsafeGetStorageImpl() != known && keeps_contents_of(real, *mode)) {
-    // Compare as tensors of bytes: whatever dtype they are read as, these are the contents.
+    // As bytes, independent of the dtype that they are read as.
     const auto bytes = [&](const c10::Storage& storage, c10::DispatchKeySet keys) {
       auto view = c10::make_intrusive<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(storage), keys,
                                                        caffe2::TypeMeta::Make<uint8_t>());
@@ -313,7 +311,7 @@ c10::Storage fake_storage_of(const c10::Storage& real, ModeState* mode, c10::Dev
     const at::Tensor whole = bytes(real, c10::DispatchKeySet(c10::DispatchKey::CPU));
     const at::Tensor fake(
         c10::make_intrusive<FakeTensorImpl>(*bytes(meta, fake_key_set(device)).unsafeGetTensorImpl(), device));
-    take_contents(fake, whole);
+    copy_contents(fake, whole);
   }
   return meta;
 }
@@ -321,7 +319,7 @@ c10::Storage fake_storage_of(const c10::Storage& real, ModeState* mode, c10::Dev
 void forget_fakes_of(const c10::TensorImpl* real, ModeState& mode) {
   const std::lock_guard lock(mode.memo_mutex);
   const auto [first, last] = mode.memo.tensors.equal_range(real);
-  std::vector<at::Tensor> fakes;  // they die after the table is in order
+  std::vector<at::Tensor> fakes;  // freed after the table is consistent
   for (auto entry = first; entry != last; ++entry) {
     mode.memo.origins.erase(entry->second.fake.unsafeGetTensorImpl());
     fakes.push_back(std::move(entry->second.fake));
@@ -329,14 +327,14 @@ void forget_fakes_of(const c10::TensorImpl* real, ModeState& mode) {
   mode.memo.tensors.erase(first, last);
 }
 
-void keep_gradients_from(const at::Tensor& real) {
+void block_gradients_into(const at::Tensor& real) {
   if (!real.requires_grad()) return;
   const bool leaf = real.is_leaf();
   const auto node = leaf ? torch::autograd::impl::try_get_grad_accumulator(real) : real.grad_fn();
   if (!node) return;
-  const auto is_ours = [](const auto& hook) { return dynamic_cast<const RefusesFakes*>(hook.get()) != nullptr; };
+  const auto is_ours = [](const auto& hook) { return dynamic_cast<const FakeGradientGuard*>(hook.get()) != nullptr; };
   if (std::ranges::any_of(std::as_const(*node).pre_hooks(), is_ours)) return;
-  node->add_pre_hook(std::make_unique<RefusesFakes>(leaf ? c10::str(real.sizes()) : ""));
+  node->add_pre_hook(std::make_unique<FakeGradientGuard>(leaf ? c10::str(real.sizes()) : ""));
 }
 
 }  // namespace shadowgraph

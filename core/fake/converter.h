@@ -1,4 +1,4 @@
-// Turns real tensors into fake ones. Internal to core/; programs use FakeTensorMode::from_real.
+// Converts real tensors to fake ones. Internal to core/; programs use FakeTensorMode::from_real.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -7,31 +7,30 @@
 
 namespace shadowgraph {
 
-// Returns a fake with the real tensor's dtype, sizes, strides and offset that pretends to be on `device` (nullopt: the
-// real tensor's own). With a mode, the same real tensor gives the same fake, and tensors that share a storage give
-// fakes that share one. A leaf stays a leaf and keeps requires_grad. A fake is returned as it is.
+// Returns a fake with the real tensor's dtype, sizes, strides and offset on the simulated `device` (nullopt: the real
+// tensor's). With a mode, the same real tensor has the same fake, and tensors that share a storage have fakes that
+// share one. A leaf stays a leaf and keeps requires_grad. A fake is returned as it is.
 at::Tensor fake_of_real(const at::Tensor& real, ModeState* mode, std::optional<c10::Device> device = std::nullopt);
-// Does the same, also for a fake of another mode.
+// The same, but also converts a fake of another mode.
 at::Tensor new_fake_of(const at::Tensor& tensor, ModeState* mode, std::optional<c10::Device> device = std::nullopt);
 
-// Returns the storage that fakes on `device` of a real storage's tensors share, with its contents where those are kept.
+// Returns the storage shared by the fakes on `device` of a real storage's tensors, with its contents if they are known.
 c10::Storage fake_storage_of(const c10::Storage& real, ModeState* mode, c10::Device device);
-// Drops a tensor's fakes from the memo. The tensor need not exist any more.
+// Removes a tensor's fakes from the memo. The tensor may have been freed.
 void forget_fakes_of(const c10::TensorImpl* real, ModeState& mode);
 
-// Keeps backward from going on from fakes into a real tensor: its gradient, or the history that made it. Call it for a
-// real operand that autograd has seen, before the call runs: what autograd has put behind it then refuses fakes.
-void keep_gradients_from(const at::Tensor& real);
+// Prevents backward from leaking fake gradients into a real tensor or its history: installs a hook that throws for
+// fakes. Called before the call for a real operand that requires grad.
+void block_gradients_into(const at::Tensor& real);
 
-// Returns the real tensor that `fake` was made from, if it is still alive; otherwise undefined.
+// Returns the real tensor that `fake` was converted from, if it is still alive; otherwise undefined.
 class FakeTensorImpl;
 at::Tensor real_of_fake(const FakeTensorImpl& fake, const ModeState& mode);
 
-// While it lives, nobody watches a mode: what libtorch does around a conversion, and what a kernel of the user's own
-// calls, is not the program's.
+// Suspends the observers of a mode, while libtorch converts tensors or a user-defined kernel runs.
 class Unobserved {
  public:
-  // Only a mode of one thread has observers, so nobody else's calls are lost.
+  // Only single-threaded modes have observers, so no other thread is affected.
   explicit Unobserved(ModeState* mode) : mode_(mode) {
     if (mode_ != nullptr && mode_->observer != nullptr) observer_ = std::exchange(mode_->observer, nullptr);
     if (mode_ != nullptr && mode_->saved_tensors != nullptr) {

@@ -53,9 +53,9 @@ std::optional<int64_t> DataSizes::element(const std::string& name, const std::st
   }
   if (given->second < 0 || given->second > most) {
     throw Error("the count given as '" + given->first + "', " + std::to_string(given->second) +
-                ", is none that it can have: 0 to " + std::to_string(most));
+                ", is out of range: expected 0 to " + std::to_string(most));
   }
-  asked_.push_back({given->first, given->second, ""});
+  used_.push_back({given->first, given->second, ""});
   return given->second;
 }
 
@@ -68,31 +68,31 @@ int64_t DataSizes::size(const std::string& op, const std::string& question, cons
     given = given_.emplace(name, std::min(all->second, most)).first;
   }
   if (given == given_.end() && hint_) {
-    if (const auto answer = hint_({name, op, tensor, most})) given = given_.emplace(name, *answer).first;
+    if (const auto size = hint_({name, op, tensor, most})) given = given_.emplace(name, *size).first;
   }
   const bool is_mask = tensor.scalar_type() == c10::kBool && (question == "nonzero" || question == "masked_select");
   if (given == given_.end() && masks_full_ && is_mask) given = given_.emplace(name, most).first;
   if (given == given_.end() && assume) {
     if (const auto assumed = assume()) {
-      asked_.push_back({name, assumed->size, assumed->why});
+      used_.push_back({name, assumed->size, assumed->why});
       return assumed->size;
     }
   }
   if (given == given_.end()) {
     throw DataDependentError(
         op +
-        ": the result depends on the data of a fake tensor, which has none. Ways out: give its size as a hint, "
-        "the option data_sizes {\"" +
+        ": the size of the result depends on the data of a fake tensor, which has none. Provide the size with "
+        "data_sizes {\"" +
         name + "\": n}, {\"" + question +
-        "\": n} for all such (or as many as there can be), a function (data_size_hint in C++)" +
-        (is_mask ? ", or assume that masks keep everything, host_reads \"mask full\"" : "") +
+        "\": n} for all calls (limited to the maximum of each), or a function (data_size_hint in C++)" +
+        (is_mask ? "; assume that masks keep every element with host_reads \"mask full\"" : "") +
         "; pass it in as a number; or run this part on real tensors under an UnfakeGuard");
   }
   if (given->second < 0 || given->second > most) {
     throw Error(op + ": the size given as '" + name + "', " + std::to_string(given->second) +
-                ", is none that it can have: 0 to " + std::to_string(most));
+                ", is out of range: expected 0 to " + std::to_string(most));
   }
-  asked_.push_back({name, given->second, ""});
+  used_.push_back({name, given->second, ""});
   return given->second;
 }
 
@@ -103,19 +103,18 @@ const char* kind_of(const std::string& question, const at::Tensor& tensor) {
   return c10::isIntegralType(tensor.scalar_type(), /*includeBool=*/false) ? "int" : "float";
 }
 
-// As the program will find it: a number for a bool would be no bool.
+// Converts to the kind that the program reads; a number is not accepted as a bool.
 c10::Scalar as_kind(const c10::Scalar& value, const char* kind, const std::string& name) {
   const std::string_view wanted = kind;
   if (wanted == "bool") {
     if (!value.isBoolean() && !(value.isIntegral(false) && (value.toLong() == 0 || value.toLong() == 1))) {
-      throw Error("the answer to the host read '" + name + "' must be true or false: " + c10::str(value) +
-                  " was given");
+      throw Error("the value of host read '" + name + "' must be true or false, not " + c10::str(value));
     }
     return value.toBool();
   }
   if (wanted == "int") {
     if (!value.isIntegral(/*includeBool=*/true)) {
-      throw Error("the answer to the host read '" + name + "' must be an integer: " + c10::str(value) + " was given");
+      throw Error("the value of host read '" + name + "' must be an integer, not " + c10::str(value));
     }
     return value.toLong();
   }
@@ -124,54 +123,54 @@ c10::Scalar as_kind(const c10::Scalar& value, const char* kind, const std::strin
 
 }  // namespace
 
-std::optional<HostAnswers::Answer> HostAnswers::find(const std::string& name, const std::string& op,
-                                                     const std::string& question, const at::Tensor& tensor,
-                                                     const std::string& source) {
-  const auto given = [&](const std::string& key) -> std::optional<Answer> {
+std::optional<HostReadValues::Entry> HostReadValues::find(const std::string& name, const std::string& op,
+                                                          const std::string& question, const at::Tensor& tensor,
+                                                          const std::string& source) {
+  const auto given = [&](const std::string& key) -> std::optional<Entry> {
     const auto value = reads_.values.find(key);
     if (value == reads_.values.end()) return std::nullopt;
-    return Answer{name, value->second, "", source};
+    return Entry{name, value->second, "", source};
   };
-  if (auto answer = given(name)) return answer;
+  if (auto entry = given(name)) return entry;
   if (reads_.hint) {
-    if (const auto value = reads_.hint({name, op, tensor, source})) return Answer{name, *value, "", source};
+    if (const auto value = reads_.hint({name, op, tensor, source})) return Entry{name, *value, "", source};
   }
-  if (auto answer = given(kind_of(question, tensor))) return answer;
+  if (auto entry = given(kind_of(question, tensor))) return entry;
   if (reads_.finite && (tensor.is_floating_point() || tensor.is_complex())) {
-    return Answer{name, 1.0, "assumed finite", source};
+    return Entry{name, 1.0, "assumed finite", source};
   }
   return std::nullopt;
 }
 
-c10::Scalar HostAnswers::read(const std::string& op, const std::string& question, const at::Tensor& tensor,
-                              const std::string& source, const std::function<std::optional<Assumed>()>& assume) {
+c10::Scalar HostReadValues::read(const std::string& op, const std::string& question, const at::Tensor& tensor,
+                                 const std::string& source, const std::function<std::optional<Assumed>()>& assume) {
   const std::lock_guard lock(mutex_);
   const std::string name = question + std::to_string(count_[question]++);
-  auto answer = find(name, op, question, tensor, source);
-  if (!answer && assume) {
-    if (const auto assumed = assume()) answer = Answer{name, assumed->value, assumed->why, source};
+  auto entry = find(name, op, question, tensor, source);
+  if (!entry && assume) {
+    if (const auto assumed = assume()) entry = Entry{name, assumed->value, assumed->why, source};
   }
-  if (!answer) {
+  if (!entry) {
     --count_[question];
     const char* const kind = kind_of(question, tensor);
     const bool floating = std::string_view(kind) == "float";
     throw DataDependentError(
         op + ": the result depends on the data of a fake tensor, which has none" +
-        (source.empty() ? "" : " (read at " + source + ")") +
-        ". Ways out: answer the read with the option host_reads, {\"" + name + "\": value}, {\"" + kind +
-        "\": value} for all such, a function" + (floating ? ", or \"finite\"" : "") +
-        "; compute the value from sizes or from tensors whose contents are known; pass it in as a number; or run this "
-        "part on real tensors under an UnfakeGuard");
+        (source.empty() ? "" : " (read at " + source + ")") + ". Provide the value with host_reads {\"" + name +
+        "\": value}, {\"" + kind + "\": value} for all reads of that kind, or a function" +
+        (floating ? "; assume finite values with \"finite\"" : "") +
+        "; compute it from sizes or from tensors with known contents; pass it in as a number; or run this part on real "
+        "tensors under an UnfakeGuard");
   }
-  answer->value = as_kind(answer->value, kind_of(question, tensor), name);
-  asked_.push_back(*answer);
-  return answer->value;
+  entry->value = as_kind(entry->value, kind_of(question, tensor), name);
+  used_.push_back(*entry);
+  return entry->value;
 }
 
-c10::Scalar HostAnswers::assume(const std::string& question, const c10::Scalar& value, const std::string& why,
-                                const std::string& source) {
+c10::Scalar HostReadValues::assume(const std::string& question, const c10::Scalar& value, const std::string& why,
+                                   const std::string& source) {
   const std::lock_guard lock(mutex_);
-  asked_.push_back({question + std::to_string(count_[question]++), value, why, source});
+  used_.push_back({question + std::to_string(count_[question]++), value, why, source});
   return value;
 }
 
@@ -208,7 +207,8 @@ std::shared_ptr<const Routing> Routings::of(const std::string& op, const at::Ten
   int64_t more = open > 0 ? left % open : left;
   if ((open == 0 && left != 0) || share + (more > 0 ? 1 : 0) > rows) {
     throw Error(c10::str(op, ": the counts given for '", routing->name, "' leave ", left, " of ", index.numel(),
-                         " for ", open, " of ", choices, " choices, each of which can have at most ", rows));
+                         " indices for ", open, " of ", choices, " choices, each of which takes at most ", rows,
+                         "; change these data_sizes"));
   }
   for (size_t i = 0; i < n; ++i) {
     if (given[i]) continue;
@@ -216,7 +216,7 @@ std::shared_ptr<const Routing> Routings::of(const std::string& op, const at::Ten
     if (more > 0) --more;
   }
   routing->what = c10::str(index.numel(), open == choices ? " evenly" : " as given,", " over ", choices);
-  made_.push_back(routing);
+  new_.push_back(routing);
   return routing;
 }
 
@@ -230,15 +230,15 @@ void Routings::read(const Assumptions& assumptions, const std::string& source) {
 
 void note_read(const Assumptions& assumptions) {
   ModeState* const mode = thread_state.mode;
-  if (assumptions.empty() || mode == nullptr || mode->observer == nullptr) return;  // nobody takes note
+  if (assumptions.empty() || mode == nullptr || mode->observer == nullptr) return;
   mode->routings.read(assumptions, mode->observer->location());
 }
 
-at::Tensor dealt(const Routing& routing, c10::IntArrayRef sizes, int64_t dim) {
+at::Tensor assumed_indices(const Routing& routing, c10::IntArrayRef sizes, int64_t dim) {
   const RealCalls real;
   c10::DimVector turned(sizes);
   std::swap(turned.front(), turned[static_cast<size_t>(dim)]);
-  // Sorted along the choices of all rows before their second ones: equal ones are in different rows.
+  // Sorted by choice across all rows, so that equal indices are in different rows.
   at::Tensor indices = at::empty(turned, at::kLong);
   auto* next = indices.mutable_data_ptr<int64_t>();
   for (size_t i = 0; i < routing.counts.size(); ++i) {

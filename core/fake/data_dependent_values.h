@@ -1,5 +1,5 @@
-// Keeps the sizes that the user gave for results that depend on data, and what was asked of them. Internal to core/;
-// the options are FakeTensorOptions::data_sizes and data_size_hint (shadowgraph/capture/fake.h).
+// Sizes of data-dependent results provided by the user, and the uses made of them. Internal to core/; the options are
+// FakeTensorOptions::data_sizes and data_size_hint (shadowgraph/capture/fake.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,107 +20,107 @@ namespace shadowgraph {
 
 class DataSizes {
  public:
-  void give(NamedDataSizes sizes) { given_.merge(sizes); }
-  void give(DataSizeHint hint) { hint_ = std::move(hint); }
-  // Says whether a mask of bools keeps everything.
+  void add(NamedDataSizes sizes) { given_.merge(sizes); }
+  void add(DataSizeHint hint) { hint_ = std::move(hint); }
+  // Sets whether boolean masks are assumed to keep every element.
   void assume_masks_full(bool full) { masks_full_ = full; }
 
-  // Returns the size for `question` ("nonzero") about `tensor`. Throws DataDependentError that tells its name if none
-  // was given or is assumed, and Error if it is negative or more than `most`.
+  // Returns the size of a result of `question` ("nonzero") on `tensor`. Throws DataDependentError with the name to
+  // provide if there is neither a provided nor an assumed size, and Error if it is negative or more than `most`.
   struct Assumed {
     int64_t size = 0;
     std::string why;
   };
   int64_t size(const std::string& op, const std::string& question, const at::Tensor& tensor, int64_t most,
                const std::function<std::optional<Assumed>()>& assume = {});
-  // Returns the name of a question about `tensor`: the same for the same contents, or for any view of them.
+  // Returns the name of a question on `tensor`, the same for the same contents (by_geometry: and the same view of
+  // them).
   std::string name_of(const std::string& question, const at::Tensor& tensor, bool by_geometry);
-  // Returns what was given for one element of such a question, "routing0[3]" or, as far as there can be so many,
-  // "routing[3]".
+  // Returns the provided size of one element of a question, "routing0[3]" or "routing[3]", the latter limited to
+  // `most`.
   std::optional<int64_t> element(const std::string& name, const std::string& question, int64_t index, int64_t most);
 
-  // What was asked since the last call of this, by name, again or for the first time.
-  struct Asked {
+  // Sizes used since the last take_used(), by name.
+  struct Used {
     std::string name;
     int64_t size = 0;
-    std::string why;  // "" if given
+    std::string why;  // empty if provided by the user
   };
-  bool has_asked() const { return !asked_.empty(); }
-  std::vector<Asked> take_asked() { return std::exchange(asked_, {}); }
-  void forget_asked() noexcept { asked_.clear(); }
+  bool has_used() const { return !used_.empty(); }
+  std::vector<Used> take_used() { return std::exchange(used_, {}); }
+  void clear_used() noexcept { used_.clear(); }
 
  private:
   struct Known {
     std::string question;
     const c10::StorageImpl* address = nullptr;
-    c10::weak_intrusive_ptr<c10::StorageImpl> storage{c10::intrusive_ptr<c10::StorageImpl>()};  // alive: same storage
+    c10::weak_intrusive_ptr<c10::StorageImpl> storage{c10::intrusive_ptr<c10::StorageImpl>()};  // alive: same address
     std::vector<int64_t> geometry;
     uint32_t version = 0;
     std::string name;
   };
 
-  std::recursive_mutex mutex_;  // a hint may ask for another size
+  std::recursive_mutex mutex_;  // a hint may request another size
   NamedDataSizes given_;
   DataSizeHint hint_;
   bool masks_full_ = false;
-  std::vector<Known> known_;  // few: programs that ask are small parts of models
+  std::vector<Known> known_;  // few entries: data-dependent operators are rare in models
   std::map<std::string, int> count_;
-  std::vector<Asked> asked_;
+  std::vector<Used> used_;
 };
 
-// What the user says of values that the program reads and data decides, and what was asked. Internal to core/; the
-// options are FakeTensorOptions::host_reads (shadowgraph/capture/fake.h).
+// Values of host reads (item(), equal()) provided by the user, and the reads made. Internal to core/; the options are
+// FakeTensorOptions::host_reads (shadowgraph/capture/fake.h).
 
-// What a guard says of a mask that is taken to hide nothing.
+// Guard text for a mask that is assumed to keep every element.
 inline constexpr const char* kAssumedFull = "assumed full of ones";
 
-class HostAnswers {
+class HostReadValues {
  public:
-  void give(HostReads reads) { reads_ = std::move(reads); }
-  // By name, beside the user's: what another capture was answered.
-  void give(const std::string& name, const c10::Scalar& value) { reads_.values.emplace(name, value); }
+  void add(HostReads reads) { reads_ = std::move(reads); }
+  // Adds a named value recorded by another capture; values provided by the user take precedence.
+  void add(const std::string& name, const c10::Scalar& value) { reads_.values.emplace(name, value); }
 
-  struct Answer {
+  struct Entry {
     std::string name;  // "item0"
     c10::Scalar value;
-    std::string why;  // "" if given; "assumed finite"
+    std::string why;  // empty if provided by the user; or "assumed finite"
     std::string source;
   };
-  // For `question` ("item", "equal") about `tensor`, whose dtype the value gets. Throws DataDependentError, which tells
-  // the name and the option, if nobody has an answer, and Error if it is of another kind than the tensor. Who has no
-  // answer of the user's may assume one.
+  // Returns the value of a read of `tensor` ("item", "equal"), converted to its dtype. Throws DataDependentError with
+  // the name and the option if there is neither a provided nor an assumed value, and Error if the value has another
+  // kind than the tensor.
   struct Assumed {
     c10::Scalar value;
     std::string why;
   };
   c10::Scalar read(const std::string& op, const std::string& question, const at::Tensor& tensor,
                    const std::string& source, const std::function<std::optional<Assumed>()>& assume = {});
-  // A reason without the user: aten::equal of a tensor with itself.
+  // Records a value that is assumed without the user: aten::equal of a tensor with itself.
   c10::Scalar assume(const std::string& question, const c10::Scalar& value, const std::string& why,
                      const std::string& source);
 
-  // What was asked since the last call of this.
-  bool has_asked() const { return !asked_.empty(); }
-  std::vector<Answer> take_asked() { return std::exchange(asked_, {}); }
-  void forget_asked() noexcept { asked_.clear(); }
+  // Reads since the last take_used().
+  bool has_used() const { return !used_.empty(); }
+  std::vector<Entry> take_used() { return std::exchange(used_, {}); }
+  void clear_used() noexcept { used_.clear(); }
 
  private:
-  std::optional<Answer> find(const std::string& name, const std::string& op, const std::string& question,
-                             const at::Tensor& tensor, const std::string& source);
+  std::optional<Entry> find(const std::string& name, const std::string& op, const std::string& question,
+                            const at::Tensor& tensor, const std::string& source);
 
   std::recursive_mutex mutex_;  // a hint may read another value
   HostReads reads_;
   std::map<std::string, int> count_;
-  std::vector<Answer> asked_;
+  std::vector<Entry> used_;
 };
 
-// What a mode assumes of indices that data decides and that the program counts, such as an expert for each token.
-// Internal to core/.
+// Assumptions about data-dependent routing indices, such as the expert chosen for each token. Internal to core/.
 //
-// Nobody knows which expert a token goes to. Programs count how many go to each, read the counts and send so many. So
-// the indices are taken to be dealt evenly, and what is counted (bincount, histc, sums of one_hot) follows. The user
-// gives other counts as data sizes: "routing0[3]" is the count of choice 3 in the first such question, "routing[3]" in
-// all of them. What the program reads of it is noted in the graph.
+// Programs count the tokens of each expert, read the counts and transfer that many rows. So indices are assumed to be
+// balanced, and counts (bincount, histc, sums of one_hot) derive from that. The user can provide other counts as data
+// sizes: "routing0[3]" is the count of choice 3 in the first routing, "routing[3]" in all of them. Values that the
+// program reads become guards in the graph.
 
 class DataSizes;
 struct ModeState;
@@ -131,38 +131,38 @@ struct Routing {
   std::vector<int64_t> counts;
 };
 
-// What known contents depend on besides what the program says. Mostly empty, seldom more than one.
+// The assumptions that known contents derive from. Mostly empty, rarely more than one.
 using Assumptions = std::vector<std::shared_ptr<const Routing>>;
 void add_assumptions(Assumptions& to, const Assumptions& more);
 std::string names_of(const Assumptions& assumptions);
 
 class Routings {
  public:
-  // Returns how often each of `choices` is among `index`, of which `rows` rows have none twice. Throws Error if the
-  // user's counts cannot be.
+  // Returns the counts of `choices` in `index`, which has `rows` rows without duplicates. Throws Error if the counts
+  // provided by the user are impossible.
   std::shared_ptr<const Routing> of(const std::string& op, const at::Tensor& index, int64_t choices, int64_t rows,
                                     DataSizes& sizes);
-  // Notes that the program has read what follows from these.
+  // Records that the program has read contents derived from `assumptions`.
   void read(const Assumptions& assumptions, const std::string& source);
 
   struct Read {
     std::shared_ptr<const Routing> routing;
     std::string source;
   };
-  bool has_made() const { return !made_.empty(); }
-  std::vector<std::shared_ptr<const Routing>> take_made() { return std::exchange(made_, {}); }
+  bool has_new() const { return !new_.empty(); }
+  std::vector<std::shared_ptr<const Routing>> take_new() { return std::exchange(new_, {}); }
   std::vector<Read> take_read() { return std::exchange(read_, {}); }
 
  private:
-  std::vector<std::shared_ptr<const Routing>> made_;  // since they were last taken
+  std::vector<std::shared_ptr<const Routing>> new_;  // since the last take_new()
   std::vector<Read> read_;
 };
 
-// Notes in the calling thread's mode that the program reads what follows from these.
+// Records in this thread's mode that the program reads contents derived from `assumptions`.
 void note_read(const Assumptions& assumptions);
 
-// Returns indices with those counts, on the CPU, so that no row has one twice. Rows are along dimension `dim` of a
-// tensor of these sizes.
-at::Tensor dealt(const Routing& routing, c10::IntArrayRef sizes, int64_t dim);
+// Returns indices with the assumed counts, on the CPU, without duplicates in a row. Rows are along dimension `dim` of a
+// tensor of `sizes`.
+at::Tensor assumed_indices(const Routing& routing, c10::IntArrayRef sizes, int64_t dim);
 
 }  // namespace shadowgraph

@@ -29,16 +29,16 @@ const c10::DispatchKeySet kXpuKeys = make_key_set(c10::DispatchKey::XPU);
 const c10::DispatchKeySet kMpsKeys = make_key_set(c10::DispatchKey::MPS);
 const c10::DispatchKeySet kPrivateUse1Keys = make_key_set(c10::DispatchKey::PrivateUse1);
 
-std::atomic<bool> others_are_pretended{false};
-void note_other_accelerator() noexcept {
-  if (!others_are_pretended.load(std::memory_order_relaxed)) {
-    others_are_pretended.store(true, std::memory_order_relaxed);
+std::atomic<bool> others_simulated{false};
+void record_other_accelerator() noexcept {
+  if (!others_simulated.load(std::memory_order_relaxed)) {
+    others_simulated.store(true, std::memory_order_relaxed);
   }
 }
 
 }  // namespace
 
-bool other_accelerators_are_pretended() noexcept { return others_are_pretended.load(std::memory_order_relaxed); }
+bool other_accelerators_are_simulated() noexcept { return others_simulated.load(std::memory_order_relaxed); }
 
 c10::DispatchKeySet fake_key_set(c10::Device device) {
   switch (device.type()) {
@@ -47,18 +47,18 @@ c10::DispatchKeySet fake_key_set(c10::Device device) {
     case c10::DeviceType::CPU:
       return kCpuKeys;
     case c10::DeviceType::XPU:
-      note_other_accelerator();
+      record_other_accelerator();
       return kXpuKeys;
     case c10::DeviceType::MPS:
-      note_other_accelerator();
+      record_other_accelerator();
       return kMpsKeys;
     case c10::DeviceType::PrivateUse1:
-      note_other_accelerator();
+      record_other_accelerator();
       return kPrivateUse1Keys;
     case c10::DeviceType::Meta:
       return kMetaKeys;
     default:
-      throw Error("fake tensors can pretend to be on cpu, cuda, xpu, mps, privateuseone or meta, not on " +
+      throw Error("fake tensors support devices of type cpu, cuda, xpu, mps, privateuseone and meta, not " +
                   device.str());
   }
 }
@@ -69,7 +69,7 @@ c10::Device with_current_index(c10::DeviceType type) {
 }
 
 FakeTensorImpl* as_fake(c10::TensorImpl* impl) {
-  // The key alone does not tell: the result of a view kernel inherits its base's keys but is a plain TensorImpl.
+  // The key is not sufficient: the result of a view kernel inherits its base's keys but is a plain TensorImpl.
   if (!impl->key_set().has(kFakeKey) || typeid(*impl) != typeid(FakeTensorImpl)) return nullptr;
   return static_cast<FakeTensorImpl*>(impl);
 }
@@ -82,14 +82,14 @@ bool is_fake(const at::Tensor& tensor) { return as_fake(tensor) != nullptr; }
 
 FakeTensorImpl::FakeTensorImpl(c10::Storage&& storage, c10::DispatchKeySet keys, caffe2::TypeMeta dtype,
                                c10::Device device)
-    : TensorImpl(std::move(storage), keys, dtype), pretended_device_(device) {
+    : TensorImpl(std::move(storage), keys, dtype), simulated_device_(device) {
   set_custom_device(true);
 }
 
-// Copies the geometry with everything libtorch has derived from it (contiguity and the like) instead of deriving it
-// again. This runs for every result of every call.
+// Copies the geometry with all properties that libtorch derives from it (such as contiguity), since this runs for every
+// result of every call.
 FakeTensorImpl::FakeTensorImpl(const c10::TensorImpl& meta, c10::Device device)
-    : TensorImpl(fake_key_set(device), meta.dtype(), c10::Device(c10::DeviceType::Meta)), pretended_device_(device) {
+    : TensorImpl(fake_key_set(device), meta.dtype(), c10::Device(c10::DeviceType::Meta)), simulated_device_(device) {
   const c10::DispatchKeySet keys = key_set_;  // without autograd's in inference mode
   copy_tensor_metadata(&meta, this, version_counter(), /*allow_tensor_metadata_change=*/true);
   key_set_ = keys;
@@ -100,7 +100,7 @@ FakeTensorImpl::FakeTensorImpl(const c10::TensorImpl& meta, c10::Device device)
 
 FakeTensorImpl::FakeTensorImpl(ImplType view, c10::Storage&& storage, c10::DispatchKeySet keys, caffe2::TypeMeta dtype,
                                c10::Device device)
-    : TensorImpl(view, std::move(storage), keys, dtype), pretended_device_(device) {
+    : TensorImpl(view, std::move(storage), keys, dtype), simulated_device_(device) {
   set_custom_device(true);
 }
 
@@ -115,7 +115,7 @@ at::Tensor FakeTensorImpl::empty(c10::IntArrayRef sizes, caffe2::TypeMeta dtype,
   at::detail::check_size_nonnegative(sizes);
   const size_t bytes = at::detail::computeStorageNbytesContiguous(sizes, dtype.itemsize());
   auto fake = c10::make_intrusive<FakeTensorImpl>(meta_storage(bytes), fake_key_set(device), dtype, device);
-  // A new tensor has the sizes [0].
+  // New tensors already have sizes [0].
   if (sizes.size() != 1 || sizes[0] != 0) fake->set_sizes_contiguous(sizes);
   if (format != c10::MemoryFormat::Contiguous) fake->empty_tensor_restride(format);
   fake->fresh_ = true;
@@ -134,7 +134,7 @@ at::Tensor FakeTensorImpl::empty_strided(c10::IntArrayRef sizes, c10::IntArrayRe
 
 at::Tensor FakeTensorImpl::view(c10::IntArrayRef sizes, c10::IntArrayRef strides, int64_t offset) const {
   auto fake =
-      c10::make_intrusive<FakeTensorImpl>(VIEW, c10::Storage(unsafe_storage()), key_set(), dtype(), pretended_device_);
+      c10::make_intrusive<FakeTensorImpl>(VIEW, c10::Storage(unsafe_storage()), key_set(), dtype(), simulated_device_);
   fake->set_sizes_and_strides(sizes, strides, offset);
   fake->fresh_ = true;
   fake->view_of_real_ = version_of_real_;
@@ -143,15 +143,16 @@ at::Tensor FakeTensorImpl::view(c10::IntArrayRef sizes, c10::IntArrayRef strides
 
 at::Tensor FakeTensorImpl::wrap(const c10::TensorImpl& meta, c10::Device device) {
   if (C10_UNLIKELY(meta.layout() != c10::Layout::Strided)) {
-    throw NoRuleError("a tensor of layout " + c10::str(meta.layout()) +
-                      " would come out, and fake tensors are dense and strided: leave sparse tensors out of what is "
-                      "captured, or run this part on real tensors under an UnfakeGuard");
+    throw NoRuleError(
+        "the result has layout " + c10::str(meta.layout()) +
+        ", but fake tensors are dense and strided. Leave sparse tensors out of the captured program, or run "
+        "this part on real tensors under an UnfakeGuard");
   }
   return at::Tensor(c10::make_intrusive<FakeTensorImpl>(meta, device));
 }
 
 void FakeTensorImpl::move_to(c10::Device device) {
-  pretended_device_ = device;
+  simulated_device_ = device;
   c10::DispatchKeySet keys = fake_key_set(device);
   if (is_inference()) keys = keys - c10::autograd_dispatch_keyset_with_ADInplaceOrView;
   key_set_ = keys;
@@ -188,11 +189,11 @@ c10::intrusive_ptr<c10::TensorImpl> FakeTensorImpl::copy_and_detach(Version&& ve
     return TensorImpl::shallow_copy_and_detach(std::forward<Version>(version_counter), allow_tensor_metadata_change);
   }
   auto copy =
-      c10::make_intrusive<FakeTensorImpl>(c10::Storage(unsafe_storage()), key_set(), dtype(), pretended_device_);
+      c10::make_intrusive<FakeTensorImpl>(c10::Storage(unsafe_storage()), key_set(), dtype(), simulated_device_);
   copy_tensor_metadata(this, copy.get(), std::forward<Version>(version_counter), allow_tensor_metadata_change);
   copy->set_custom_device(true);
   copy->bind(session_, value_);
-  // Autograd's copies that share a counter, by reference, are those of a view that it does not track.
+  // Autograd passes the counter by reference only for views that it does not track.
   copy->version_of_real_ = view_of_real_ && std::is_lvalue_reference_v<Version>;
   return copy;
 }
@@ -210,12 +211,12 @@ c10::intrusive_ptr<c10::TensorImpl> FakeTensorImpl::shallow_copy_and_detach(c10:
 void FakeTensorImpl::shallow_copy_from(const c10::intrusive_ptr<TensorImpl>& impl) {
   copy_tensor_metadata(impl.get(), this, version_counter(), allow_tensor_metadata_change());
   if (const FakeTensorImpl* fake = as_fake(impl.get())) {
-    pretended_device_ = fake->pretended_device_;
+    simulated_device_ = fake->simulated_device_;
     bind(fake->session_, fake->value_);
     set_custom_device(true);
   } else {
-    // `.data =` made it something real: it is real from here on.
-    pretended_device_ = impl->device();
+    // Assigned a real tensor by `.data =`: it is real from here on.
+    simulated_device_ = impl->device();
     set_custom_device(false);
     set_custom_sizes_strides(SizesStridesPolicy::Default);
   }
@@ -230,7 +231,7 @@ void FakeTensorImpl::become_real(const c10::intrusive_ptr<TensorImpl>& real,
 
 void FakeTensorImpl::become_fake(const FakeTensorImpl& fake) {
   copy_tensor_metadata(&fake, this, version_counter(), allow_tensor_metadata_change());
-  pretended_device_ = fake.pretended_device_;
+  simulated_device_ = fake.simulated_device_;
   bind(fake.session_, fake.value_);
   set_custom_device(true);
   recipe_.reset();

@@ -48,8 +48,8 @@ KnownContents* contents_of(const c10::StorageImpl& storage) {
 
 namespace {
 
-// Notes that the host has asked for a pointer to write through: from now on its writes are looked for.
-void host_takes_pointer(c10::StorageImpl* storage) {
+// Called when the host requests a mutable pointer: from then on its writes are detected.
+void host_requests_pointer(c10::StorageImpl* storage) {
   KnownContents* contents = contents_of(*storage);
   if (contents == nullptr) return;
   contents->host_may_write = true;
@@ -67,21 +67,21 @@ void set_pointer(c10::StorageImpl& storage, void* pointer, c10::DeleterFnPtr del
 
 void publish(c10::StorageImpl& storage) {
   const KnownContents& contents = *storage_context_of(storage).contents;
-  // Reads through a pointer are not seen, and what is assumed is not to be read unseen.
+  // Reads through a pointer are not observed, so contents derived from assumptions are not readable.
   const bool readable = contents.readable && contents.real && contents.known.empty() && contents.assumed.empty();
   set_pointer(storage, readable ? raw_data_ptr(*contents.real.unsafeGetStorageImpl()).get() : nullptr,
               &delete_storage_context_with_contents);
   if (!readable || contents.host_may_write) return;
-  if constexpr (kWriteHooksStay) {
-    set_write_hook(storage, &host_takes_pointer);
+  if constexpr (kWriteHooksPersist) {
+    set_write_hook(storage, &host_requests_pointer);
   } else {
-    host_takes_pointer(&storage);
+    host_requests_pointer(&storage);
   }
 }
 
 namespace {
 
-// Returns the same number everywhere.
+// Returns a view with zero strides.
 at::Tensor uniform_view(const UniformContents& uniform, const at::Tensor& like) {
   const c10::TensorImpl& impl = *like.unsafeGetTensorImpl();
   auto view = c10::make_intrusive<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(uniform.element),
@@ -131,7 +131,7 @@ bool is_known(const at::Tensor& tensor) {
   const int64_t elements = tensor.unsafeGetTensorImpl()->numel();
   if (elements == 0) return true;
   const KnownContents* contents = contents_of(storage_of(tensor));
-  return contents != nullptr && contents->real && elements <= most_known_elements(tensor.scalar_type()) &&
+  return contents != nullptr && contents->real && elements <= max_known_elements(tensor.scalar_type()) &&
          contents->real.nbytes() == tensor.unsafeGetTensorImpl()->unsafe_storage().nbytes() &&
          all_known(*contents, tensor);
 }
@@ -176,17 +176,17 @@ std::optional<c10::Scalar> uniform_value(const at::Tensor& tensor) {
 
 namespace {
 
-// Makes new contents in place of what was there.
+// Replaces the contents by new ones.
 std::shared_ptr<KnownContents>& new_contents(const at::Tensor& fake) {
   c10::StorageImpl& storage = storage_of(fake);
   forget_contents(storage);
   auto contents = std::make_shared<KnownContents>();
   contents->bytes = storage.nbytes();
-  contents->readable = as_fake(fake)->pretended_device().is_cpu();
+  contents->readable = as_fake(fake)->simulated_device().is_cpu();
   return storage_context_of(storage).contents = std::move(contents);
 }
 
-// Returns contents that nobody else has, as a buffer; nullptr if they cannot be had.
+// Returns the contents as an unshared buffer; nullptr if unavailable.
 KnownContents* own_buffer(c10::StorageImpl& storage) {
   if (contents_of(storage) == nullptr) return nullptr;
   std::shared_ptr<KnownContents>& held = storage_context_of(storage).contents;
@@ -240,10 +240,10 @@ void mark_assumed(const at::Tensor& fake, const Assumptions& assumed) {
   publish(storage);
 }
 
-void give_contents(const at::Tensor& fake, const at::Tensor& real) {
+void set_contents(const at::Tensor& fake, const at::Tensor& real) {
   c10::StorageImpl& storage = storage_of(fake);
-  if (has_contents(storage)) return;  // a view of known contents, or written already
-  if (fake.numel() == 0 || fake.numel() > most_known_elements(fake.scalar_type()) || storage.nbytes() > kMostKnownBytes)
+  if (has_contents(storage)) return;  // a view of known contents, or already written
+  if (fake.numel() == 0 || fake.numel() > max_known_elements(fake.scalar_type()) || storage.nbytes() > kMaxKnownBytes)
     return;
   if (fake.sizes() != real.sizes() || fake.dtype() != real.dtype()) return;
   auto& contents = new_contents(fake);
@@ -252,21 +252,21 @@ void give_contents(const at::Tensor& fake, const at::Tensor& real) {
   publish(storage);
 }
 
-void give_uniform_contents(const at::Tensor& fake, const c10::Scalar& number) {
-  constexpr int64_t kFew = 1024;  // at hand, so that what follows is, too
+void set_uniform_contents(const at::Tensor& fake, const c10::Scalar& number) {
+  constexpr int64_t kFew = 1024;  // stored as a buffer, so that derived contents are available too
   if (fake.numel() == 0) return;
   const RealCalls calls;
   const at::Tensor element = at::scalar_tensor(number, at::TensorOptions(fake.scalar_type()));
   if (fake.numel() <= kFew) {
     forget_contents(storage_of(fake));
-    give_contents(fake, element.expand(fake.sizes()));
+    set_contents(fake, element.expand(fake.sizes()));
     return;
   }
-  settle_uniform(*new_contents(fake), element);
+  resolve_to_uniform(*new_contents(fake), element);
   publish(storage_of(fake));
 }
 
-std::shared_ptr<KnownContents> give_pending_contents(const at::Tensor& fake, std::shared_ptr<PendingContents> pending) {
+std::shared_ptr<KnownContents> set_pending_contents(const at::Tensor& fake, std::shared_ptr<PendingContents> pending) {
   auto& contents = new_contents(fake);
   contents->pending = std::move(pending);
   publish(storage_of(fake));
@@ -277,7 +277,7 @@ std::shared_ptr<KnownContents> snapshot_of_contents(const at::Tensor& fake) {
   c10::StorageImpl& storage = storage_of(fake);
   KnownContents* contents = contents_of(storage);
   if (contents == nullptr) return nullptr;
-  if (contents->host_may_write) {  // through a pointer, at any time
+  if (contents->host_may_write) {  // at any time, through a pointer
     auto now = std::make_shared<KnownContents>(*contents);
     now->real = copied(contents->real);
     now->host_may_write = false;
@@ -291,7 +291,7 @@ void settle(KnownContents& contents, c10::Storage real) {
   contents.pending.reset();
 }
 
-void settle_uniform(KnownContents& contents, const at::Tensor& element) {
+void resolve_to_uniform(KnownContents& contents, const at::Tensor& element) {
   auto uniform = std::make_shared<UniformContents>();
   uniform->dtype = element.scalar_type();
   uniform->element = copied(element.contiguous().storage());
@@ -302,7 +302,7 @@ void settle_uniform(KnownContents& contents, const at::Tensor& element) {
 void forget_contents(c10::StorageImpl& storage) {
   StorageContext* context = find_storage_context(storage);
   if (context == nullptr || !has_contents(storage)) return;
-  // The host may still hold a pointer, so the memory lives on, for nobody to read.
+  // The host may still hold a pointer, so the memory is kept.
   if (!context->contents->host_may_write) context->contents.reset();
   set_pointer(storage, nullptr, &delete_storage_context);
 }
@@ -320,7 +320,7 @@ at::Tensor contents_to_write(const at::Tensor& fake) {
 void mark_known(const at::Tensor& fake) {
   c10::StorageImpl& storage = storage_of(fake);
   KnownContents& contents = *contents_of(storage);
-  if (contents.host_may_write && contents.recorded) {  // what a call has written is no news to the observer
+  if (contents.host_may_write && contents.recorded) {  // writes by calls need no report
     const auto* now = static_cast<const char*>(contents.real.data());
     auto* shown = static_cast<char*>(contents.recorded.mutable_data());
     for_each_element(fake, [&](size_t begin, size_t bytes) { std::memcpy(shown + begin, now + begin, bytes); });
@@ -336,11 +336,11 @@ void mark_known(const at::Tensor& fake) {
 
 namespace {
 
-// Memory to be read as uninitialised, as much as a literal can have. It costs nothing until it is read.
-constexpr size_t kLargestLiteral = size_t{1} << 30;
-void* uninitialised_memory() {
+// Read-only zero pages, large enough for any literal; committed only when read.
+constexpr size_t kMaxLiteralBytes = size_t{1} << 30;
+void* zero_pages() {
   static void* const memory = [] {
-    void* mapped = mmap(nullptr, kLargestLiteral, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* mapped = mmap(nullptr, kMaxLiteralBytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     return mapped == MAP_FAILED ? nullptr : mapped;
   }();
   return memory;
@@ -362,8 +362,8 @@ void literal_is_written(c10::StorageImpl* storage) {
 
 void open_for_literal(const at::Tensor& fake) {
   c10::StorageImpl& storage = storage_of(fake);
-  void* memory = uninitialised_memory();
-  if (memory == nullptr || storage.nbytes() == 0 || storage.nbytes() > kLargestLiteral) return;
+  void* memory = zero_pages();
+  if (memory == nullptr || storage.nbytes() == 0 || storage.nbytes() > kMaxLiteralBytes) return;
   set_pointer(storage, memory, raw_data_ptr(storage).get_deleter());
   set_write_hook(storage, &literal_is_written);
   auto impl = fake.getIntrusivePtr();
@@ -374,14 +374,13 @@ void open_for_literal(const at::Tensor& fake) {
 
 namespace {
 
-// While the thread has a refused storage (ThreadBelongings), thread_state.literal is this, which no tensor of a program
-// is.
+// The value of thread_state.literal while the thread has a refused storage (ThreadObjects).
 c10::TensorImpl* const kRefused = c10::UndefinedTensorImpl::singleton();
-std::mutex refusing;  // a storage may be printed by two threads
+std::mutex refusing;  // two threads may print the same storage
 
 void stop_refusing() {
   thread_state.literal = nullptr;
-  const auto storage = std::exchange(thread_belongings().refused,
+  const auto storage = std::exchange(thread_objects().refused,
                                      c10::weak_intrusive_ptr<c10::StorageImpl>(c10::intrusive_ptr<c10::StorageImpl>()))
                            .lock();
   if (!storage) return;
@@ -393,24 +392,24 @@ void stop_refusing() {
 
 void refuse_to_print(const at::Tensor& fake) {
   if (as_fake(fake) == nullptr || fake.scalar_type() != at::kDouble || fake.unsafeGetTensorImpl()->numel() == 0) return;
-  if (!as_fake(fake)->pretended_device().is_cpu() || is_known(fake)) return;
+  if (!as_fake(fake)->simulated_device().is_cpu() || is_known(fake)) return;
   close_open_literal();
   static const std::string words = c10::str(
-      kPrintedFake,
-      ": shadowgraph::to_string(tensor) describes it; known contents (literals, and what is computed from them) can be "
-      "printed, and real tensors, under an UnfakeGuard");
+      kPrintedFakeError,
+      ". Use shadowgraph::to_string(tensor) to describe it. Tensors with known contents (literals, and values computed "
+      "from them) can be printed, and real tensors under an UnfakeGuard");
   const auto& storage = fake.unsafeGetTensorImpl()->unsafe_storage();
   {
     const std::lock_guard lock(refusing);
     storage.unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(words);
   }
-  thread_belongings().refused = storage.getWeakStorageImpl();
+  thread_objects().refused = storage.getWeakStorageImpl();
   thread_state.literal = kRefused;
 }
 
 bool is_refused_to_print(const at::Tensor& fake) {
   return thread_state.literal == kRefused && as_fake(fake) != nullptr &&
-         thread_belongings().refused._unsafe_get_target() ==
+         thread_objects().refused._unsafe_get_target() ==
              fake.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
 }
 
@@ -429,7 +428,7 @@ void close_literal() {
   }
   const at::Tensor fake(std::move(impl));
   KnownContents& contents = *contents_of(storage);
-  contents.readable = as_fake(fake)->pretended_device().is_cpu();
+  contents.readable = as_fake(fake)->simulated_device().is_cpu();
   contents.recorded = copied(contents.real);
   if (CallObserver* observer = thread_state.mode != nullptr ? thread_state.mode->observer : nullptr) {
     at::Tensor value;
@@ -439,14 +438,14 @@ void close_literal() {
     }
     observer->host_wrote(fake, value);
   }
-  if (storage.nbytes() > kMostKnownBytes) {
+  if (storage.nbytes() > kMaxKnownBytes) {
     forget_contents(storage);
   } else {
     publish(storage);
   }
 }
 
-// Shows what the host wrote since the observer last saw this tensor.
+// Reports what the host wrote since the last report.
 void show_host_writes(const at::Tensor& fake, CallObserver& observer) {
   KnownContents* contents = contents_of(storage_of(fake));
   if (contents == nullptr || !contents->host_may_write) return;

@@ -34,12 +34,12 @@ bool is_class(const c10::Type& type, const char* name) {
   return type.kind() == c10::TypeKind::ClassType && type.str() == name;
 }
 
-// Keeps what FakeMesh and fake_process_group have made, by name.
+// Groups created by FakeMesh and fake_process_group, by name.
 struct KnownGroups {
   std::mutex mutex;
   struct Known {
     ProcessGroupInfo info;
-    Group group;  // c10d's registry holds none itself
+    Group group;  // c10d's registry does not own it
   };
   std::map<std::string, Known> by_name;
   std::atomic<DescribeProcessGroup> describe{nullptr};
@@ -50,7 +50,7 @@ struct KnownGroups {
   }
 };
 
-// c10d's registry throws for a name that it does not have.
+// c10d's registry throws for unknown names.
 Group find_group(const std::string& name) {
   try {
     return c10d::resolve_process_group(name);
@@ -59,11 +59,11 @@ Group find_group(const std::string& name) {
   }
 }
 
-// Stands for what real tensors would be sent with: Backend's own methods refuse, with this name.
+// The backend of fake groups. Backend's methods throw with this name for real tensors.
 class FakeBackend final : public c10d::Backend {
  public:
   using Backend::Backend;
-  const std::string getBackendName() const override { return "fake (shadowgraph's, for fake tensors alone)"; }
+  const std::string getBackendName() const override { return "fake (shadowgraph; supports fake tensors only)"; }
 };
 
 class CompletedWork final : public c10d::Work {
@@ -78,11 +78,11 @@ class CompletedWork final : public c10d::Work {
   void blockCurrentStream() override { join(); }
   bool wait(std::chrono::milliseconds /*timeout*/) override {
     join();
-    // NCCL lets go of them here, gloo with the Work.
+    // NCCL releases them here, gloo with the Work.
     std::erase_if(sent_, [](const at::Tensor& tensor) { return !tensor.device().is_cpu(); });
     return true;
   }
-  // Who waits for the future is not seen: there the first reader of the tensors is where the program waits.
+  // Waiting for the future is not observed: the first read of the tensors counts as the wait.
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
     auto future = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::ofTensors());
     future->markCompleted(c10::IValue(tensors_));
@@ -108,20 +108,20 @@ class CompletedWork final : public c10d::Work {
 void check(const ProcessGroupInfo& info) {
   if (info.name.empty()) throw Error("a process group needs a name");
   if (info.size < 1) {
-    throw Error("process group '" + info.name + "': its size is " + std::to_string(info.size) + "; give 1 or more");
+    throw Error("process group '" + info.name + "': size must be at least 1, not " + std::to_string(info.size));
   }
   if (info.rank < 0 || info.rank >= info.size) {
-    throw Error("process group '" + info.name + "': rank " + std::to_string(info.rank) + " is not among its " +
-                std::to_string(info.size) + " processes; give 0 to " + std::to_string(info.size - 1));
+    throw Error("process group '" + info.name + "': rank must be 0 to " + std::to_string(info.size - 1) + ", not " +
+                std::to_string(info.rank));
   }
   if (!info.ranks.empty() && static_cast<int64_t>(info.ranks.size()) != info.size) {
-    throw Error("process group '" + info.name + "': " + std::to_string(info.ranks.size()) + " ranks for " +
-                std::to_string(info.size) + " processes");
+    throw Error("process group '" + info.name + "': expected " + std::to_string(info.size) + " ranks, got " +
+                std::to_string(info.ranks.size()));
   }
   if (find_group(info.name)) {
     throw Error("a process group named '" + info.name +
-                "' is registered in this process already; let go of that one (FakeMesh, destroy_process_group) or give "
-                "another name");
+                "' already exists in this process; destroy it first (FakeMesh, destroy_process_group) or use another "
+                "name");
   }
 }
 
@@ -149,7 +149,7 @@ Group fake_process_group(const ProcessGroupInfo& info) {
 
 void unregister_fake_process_group(const std::string& name) {
   KnownGroups& known = KnownGroups::global();
-  Group last;  // let go of without the lock
+  Group last;  // released without the lock
   {
     const std::lock_guard lock(known.mutex);
     const auto found = known.by_name.find(name);
@@ -172,7 +172,7 @@ ProcessGroupInfo describe(const Group& group) {
       return found->second.info;
     }
   }
-  // DeviceMesh gives the groups of its axes this prefix.
+  // DeviceMesh describes the groups of its axes with this prefix.
   constexpr std::string_view kMesh = "mesh_";
   if (const std::string& words = group->getGroupDesc(); words.starts_with(kMesh))
     info.axis = words.substr(kMesh.size());
@@ -197,24 +197,25 @@ std::optional<ProcessGroupInfo> find_process_group(const std::string& name) {
 void set_describe_process_group(DescribeProcessGroup ask) { KnownGroups::global().describe = ask; }
 
 FakeMesh::FakeMesh(std::vector<MeshAxis> axes, int64_t rank) : axes_(std::move(axes)), rank_(rank) {
-  if (axes_.empty()) throw Error("a mesh needs an axis: FakeMesh({{\"dp\", 8}, {\"tp\", 4}})");
+  if (axes_.empty()) throw Error("a mesh needs at least one axis, for example FakeMesh({{\"dp\", 8}, {\"tp\", 4}})");
   std::set<std::string> names{"world"};
   for (const MeshAxis& axis : axes_) {
-    if (axis.size < 1) throw Error("mesh axis '" + axis.name + "' has size " + std::to_string(axis.size));
+    if (axis.size < 1) {
+      throw Error("mesh axis '" + axis.name + "' must have a size of at least 1, not " + std::to_string(axis.size));
+    }
     if (axis.name.empty()) throw Error("a mesh axis needs a name");
     if (!names.insert(axis.name).second) {
       throw Error("mesh axis '" + axis.name +
-                  "': the name is taken; axes have names of their own, and \"world\" is the "
-                  "whole mesh");
+                  "' is already in use; axis names must be unique, and \"world\" is reserved for the whole mesh");
     }
-    if (size_ > INT32_MAX / axis.size) throw Error("the mesh has more than 2^31 processes");
+    if (size_ > INT32_MAX / axis.size) throw Error("the mesh has more than 2^31 - 1 processes");
     size_ *= axis.size;
   }
   if (rank < 0 || rank >= size_) {
-    throw Error("rank " + std::to_string(rank) + " is not in a mesh of " + std::to_string(size_) +
-                " processes; give 0 to " + std::to_string(size_ - 1));
+    throw Error("rank " + std::to_string(rank) + " is not in the mesh of " + std::to_string(size_) +
+                " processes; it must be 0 to " + std::to_string(size_ - 1));
   }
-  const auto give_back = [this] {
+  const auto unregister_groups = [this] {
     for (const Group& group : groups_) unregister_fake_process_group(group->getGroupName());
   };
   try {
@@ -230,7 +231,7 @@ FakeMesh::FakeMesh(std::vector<MeshAxis> axes, int64_t rank) : axes_(std::move(a
     for (int64_t i = 0; i < size_; ++i) world.ranks.push_back(i);
     groups_.push_back(fake_process_group(world));
   } catch (...) {
-    give_back();
+    unregister_groups();
     throw;
   }
 }
@@ -244,7 +245,7 @@ size_t FakeMesh::index_of(std::string_view axis) const {
   if (found != axes_.end()) return static_cast<size_t>(found - axes_.begin());
   std::string names;
   for (const MeshAxis& known : axes_) names += (names.empty() ? "" : ", ") + known.name;
-  throw Error("the mesh has no axis '" + std::string(axis) + "'; it has " + names);
+  throw Error("the mesh has no axis '" + std::string(axis) + "'; its axes are " + names);
 }
 
 int64_t FakeMesh::coordinate(std::string_view axis) const { return groups_[index_of(axis)]->getRank(); }
@@ -253,7 +254,8 @@ const Group& FakeMesh::group(std::string_view axis) const { return groups_[index
 std::vector<MeshAxis> parse_mesh(std::string_view text) {
   std::vector<MeshAxis> axes;
   const auto refuse = [&] {
-    throw Error("mesh '" + std::string(text) + "': axes are written NAME=SIZE with commas between them: dp=8,tp=4");
+    throw Error("invalid mesh '" + std::string(text) +
+                "'; expected NAME=SIZE separated by commas, for example dp=8,tp=4");
   };
   for (std::string_view rest = text;;) {
     const std::string_view part = rest.substr(0, rest.find(','));
@@ -291,13 +293,13 @@ c10::IValue object_named(const c10::Type& type, const std::string& name, std::st
   if (is_class(type, kProcessGroupType)) {
     if (Group group = find_group(name)) return group;
     problem = "this process has no process group named '" + name +
-              "'; make it first (init_process_group and new_group, or FakeMesh to run on fake tensors)";
+              "'; create it first (init_process_group and new_group, or FakeMesh to run on fake tensors)";
     return {};
   }
   for (const auto& [known, kind] : kReductions) {
     if (known == name) return c10::make_intrusive<c10d::ReduceOp>(kind);
   }
-  problem = "'" + name + "' is no reduction; there are sum, avg, product, min, max, band, bor, bxor";
+  problem = "unknown reduction '" + name + "'; supported are sum, avg, product, min, max, band, bor, bxor";
   return {};
 }
 
@@ -320,7 +322,7 @@ void wait_for_work(std::span<const c10::IValue> results) {
   }
 }
 
-// ---- What a graph says of its groups --------------------------------------------------------------------------------
+// ---- Groups in a graph ----------------------------------------------------------------------------------------------
 
 const Target& process_group_target() {
   static const Target target(TargetKind::kFunction,
@@ -337,10 +339,10 @@ void check_process_group(std::span<const c10::IValue> arguments) {
   const int64_t size = arguments[1].toInt();
   const auto found = find_process_group(name);
   if (found && found->size == size) return;
-  throw Error("the graph communicates in process group '" + name + "' of " + std::to_string(size) +
-              " processes, and this process has " +
-              (found ? "one of " + std::to_string(found->size) : std::string("none of that name")) +
-              "; make it first (init_process_group and new_group, or FakeMesh to run on fake tensors)");
+  throw Error("the graph uses process group '" + name + "' of size " + std::to_string(size) +
+              ", but in this process it " +
+              (found ? "has size " + std::to_string(found->size) : std::string("does not exist")) +
+              "; create it first (init_process_group and new_group, or FakeMesh to run on fake tensors)");
 }
 
 namespace {

@@ -59,26 +59,26 @@ StorageContext& storage_context_of(c10::StorageImpl& storage) {
 
 namespace {
 
-// Below 2^63, so that a signed number holds it, and above what five levels of page tables reach.
+// Below 2^63, to fit into a signed integer, and above the range of five-level page tables.
 constexpr uintptr_t kFirstAddress = uintptr_t{1} << 57;
 constexpr uintptr_t kAddressEnd = uintptr_t{1} << 63;
-constexpr uintptr_t kMostBetween = uintptr_t{1} << 40;
+constexpr uintptr_t kMaxAddressStep = uintptr_t{1} << 40;
 constexpr uintptr_t kAlignment = 64;
 
 uintptr_t next_address(size_t bytes) {
   static std::atomic<uintptr_t> next{kFirstAddress};
-  const uintptr_t room = (std::min<uintptr_t>(bytes, kMostBetween) / kAlignment + 1) * kAlignment;
+  const uintptr_t room = (std::min<uintptr_t>(bytes, kMaxAddressStep) / kAlignment + 1) * kAlignment;
   const uintptr_t address = next.fetch_add(room, std::memory_order_relaxed);
-  if (address >= kAddressEnd - kMostBetween) throw Error("all addresses for storages of fake tensors are used up");
+  if (address >= kAddressEnd - kMaxAddressStep) throw Error("out of simulated addresses for storages of fake tensors");
   return address;
 }
 
 }  // namespace
 
-uintptr_t pretended_address(const c10::Storage& storage) {
+uintptr_t fake_address(const c10::Storage& storage) {
   if (storage.nbytes() == 0) return 0;
   if (storage.device_type() != c10::DeviceType::Meta) {
-    throw Error("a storage with memory has an address of its own; pretended_address is for those of fake tensors");
+    throw Error("expected the storage of a fake tensor, but this one has memory; use its data pointer");
   }
   StorageContext& context = storage_context_of(*storage.unsafeGetStorageImpl());
   uintptr_t address = context.address.load(std::memory_order_acquire);
@@ -87,7 +87,7 @@ uintptr_t pretended_address(const c10::Storage& storage) {
   return context.address.compare_exchange_strong(address, made) ? made : address;
 }
 
-bool has_pretended_address(const c10::Storage& storage) {
+bool has_fake_address(const c10::Storage& storage) {
   return storage.device_type() == c10::DeviceType::Meta &&
          find_storage_context(*storage.unsafeGetStorageImpl()) != nullptr;
 }

@@ -1,5 +1,5 @@
-// Holds what shadowgraph keeps in the meta storage of a fake tensor, as the context of its DataPtr. That is who wants
-// to know of its death, and its contents if they are known (core/fake/known_contents.h). Internal to core/.
+// The context of the DataPtr of a fake tensor's meta storage: watchers of its destruction, and its contents if they are
+// known (core/fake/known_contents.h). Internal to core/.
 #pragma once
 
 #include <c10/core/Storage.h>
@@ -12,7 +12,7 @@ namespace shadowgraph {
 
 struct KnownContents;
 
-// It is destroyed when the storage is, on whatever thread that happens.
+// Destroyed with its storage, on any thread.
 class StorageWatcher {
  public:
   virtual ~StorageWatcher() = default;
@@ -20,10 +20,10 @@ class StorageWatcher {
 };
 
 struct StorageContext {
-  // Watchers are only ever added, at the front: walking needs no lock.
+  // Watchers are only added, at the front, so iteration needs no lock.
   std::atomic<StorageWatcher*> watchers{nullptr};
   std::shared_ptr<KnownContents> contents;
-  std::atomic<uintptr_t> address{0};  // shadowgraph/capture/fake.h; 0: nobody has asked
+  std::atomic<uintptr_t> address{0};  // see fake_address(); 0: not assigned yet
 
   StorageContext();
   ~StorageContext();
@@ -33,11 +33,11 @@ struct StorageContext {
   void watch(StorageWatcher* watcher);
 };
 
-// These delete the context. By them a storage is known to have one, and to have contents.
+// Deleters. They also identify storages that have a context, and known contents.
 void delete_storage_context(void* context);
 void delete_storage_context_with_contents(void* context);
 
-// Avoids libtorch's own accessors, which check first what we need not ask.
+// Bypasses the checks of libtorch's accessors.
 inline c10::DataPtr& raw_data_ptr(const c10::StorageImpl& storage) {
   return const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks();
 }
@@ -46,10 +46,10 @@ inline bool has_contents(const c10::StorageImpl& storage) {
   return raw_data_ptr(storage).get_deleter() == &delete_storage_context_with_contents;
 }
 
-// nullptr if the storage has none.
+// Returns nullptr if the storage has none.
 StorageContext* find_storage_context(const c10::StorageImpl& storage);
 StorageContext* find_storage_context(const c10::DataPtr& data);
-// The storage must be that of a fake tensor.
+// Creates the context if needed. The storage must be that of a fake tensor.
 StorageContext& storage_context_of(c10::StorageImpl& storage);
 
 }  // namespace shadowgraph

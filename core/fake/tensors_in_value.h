@@ -1,4 +1,4 @@
-// Visits or replaces the tensors of one boxed argument or result: Tensor, Tensor[], Tensor?[], Tensor[][].
+// Visits or replaces the tensors in a boxed argument or result: Tensor, Tensor[], Tensor?[], Tensor[][].
 // Internal to core/.
 #pragma once
 
@@ -13,7 +13,7 @@
 
 namespace shadowgraph {
 
-// In order; undefined tensors, too.
+// In order, including undefined tensors.
 template <class F>
 void for_each_tensor(const c10::IValue& value, F&& f) {
   if (value.isTensor()) {
@@ -23,7 +23,7 @@ void for_each_tensor(const c10::IValue& value, F&& f) {
   }
 }
 
-// Returns the value with `f` of each defined tensor in its place: lists are fresh ones, other values stay.
+// Returns the value with each defined tensor replaced by `f(tensor)`. Lists are copied; other values are unchanged.
 template <class F>
 c10::IValue with_tensors(const c10::IValue& value, F&& f) {
   const auto of = [&](const at::Tensor& tensor) -> at::Tensor { return tensor.defined() ? f(tensor) : tensor; };
@@ -43,7 +43,7 @@ c10::IValue with_tensors(const c10::IValue& value, F&& f) {
   return list;
 }
 
-// Lets `f(tensor, result, element)` change the results on a stack from `begin` on; those in lists change there.
+// Lets `f(tensor, result, element)` modify the results from `begin` on in a stack; elements of lists in place.
 template <class F>
 void change_results(torch::jit::Stack& stack, size_t begin, F&& f) {
   for (size_t i = begin; i < stack.size(); ++i) {

@@ -6,8 +6,8 @@ namespace shadowgraph {
 
 thread_local constinit ThreadState thread_state;
 
-ThreadBelongings& thread_belongings() {
-  thread_local ThreadBelongings belongings;
+ThreadObjects& thread_objects() {
+  thread_local ThreadObjects belongings;
   return belongings;
 }
 

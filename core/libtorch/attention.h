@@ -1,7 +1,7 @@
-// How libtorch chooses a kernel of attention for a GPU, where versions differ.
+// libtorch's selection of an attention kernel on GPUs, where versions differ.
 //
 // Replaces: one choice for all versions (core/fake/rules/attention.cpp).
-// Since:    stands at each, by native/transformers/cuda/sdp_utils.cpp and the functions in libtorch_cuda.so of the wheels.
+// Since:    see each, from native/transformers/cuda/sdp_utils.cpp and the functions in libtorch_cuda.so of the wheels.
 // Check:    AttentionRules.CudaPicksEagersKernel.
 #pragma once
 
@@ -17,7 +17,7 @@
 
 namespace shadowgraph {
 
-// 2.14: three dimensions get a batch of one before anything is chosen, and lose it at the end.
+// 2.14: 3-D operands get a batch dimension of one before the selection, and lose it at the end.
 constexpr bool kAttentionAddsBatch = kLibtorchMinor >= 214;
 inline bool attention_adds_batch(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value) {
   return kAttentionAddsBatch && query.dim() == 3 && key.dim() == 3 && value.dim() == 3;
@@ -27,22 +27,22 @@ inline std::optional<at::Tensor> attention_mask_with_batch(std::optional<at::Ten
   return mask;
 }
 
-// 2.14: the efficient kernel takes groups of queries for each key, and operands that begin at aligned places alone.
+// 2.14: the efficient kernel supports grouped queries, and requires operands that start at aligned offsets.
 constexpr bool kEfficientAttentionTakesGroups = kLibtorchMinor >= 214;
 constexpr bool kEfficientAttentionWantsAlignment = kLibtorchMinor >= 214;
 
-// 2.14: the frontend of cuDNN has kernels for heads of up to 256, and limits of its grid are asked; 2.15 asks flash's.
+// 2.14: cuDNN's frontend has kernels for heads of up to 256, and its grid limits are checked; 2.15 checks flash's.
 constexpr bool kCudnnAttentionTakesWideHeads = kLibtorchMinor >= 214;
 constexpr bool kCudnnAttentionHasLargestGrid = kLibtorchMinor >= 214;
 constexpr bool kFlashAttentionHasLargestGrid = kLibtorchMinor >= 215;
 
-// 2.14: not for one query, with these versions of cuDNN on compute capabilities 10 and 11.
+// 2.14: excludes a single query with these versions of cuDNN on compute capabilities 10 and 11.
 constexpr bool cudnn_attention_refuses_one_query(long cudnn, int major) {
   return kLibtorchMinor >= 214 && (major == 10 || major == 11) && 91900 <= cudnn && cudnn <= 92500 &&
          !(92401 <= cudnn && cudnn < 92500);
 }
 
-// 2.14: one head of keys and values serves all queries, groups or not.
+// 2.14: a single head of keys and values serves all queries, grouped or not.
 template <bool groups, bool same_heads, class Parameters>
 bool attention_heads_fit(const Parameters& params) {
   if constexpr (requires { sdp::check_batch_size_and_num_heads_dense<groups, same_heads, true>(params, false); }) {
@@ -52,20 +52,20 @@ bool attention_heads_fit(const Parameters& params) {
   }
 }
 
-// A shape rule with the arguments that its operator has in this libtorch. A later version may append some with defaults,
-// and a rule must have the operator's very signature.
+// Adapts a shape rule to the arguments that its operator has in this libtorch. A later version may append arguments
+// with defaults, and a rule must have exactly the operator's signature.
 //
-//     registry.add("aten::x", &WithLaterArguments<at::_ops::x, rule>::run);    rule(a, b), and x(a, b, c=None) by now
+//     registry.add("aten::x", &WithLaterArguments<at::_ops::x, rule>::run);    rule(a, b) for x(a, b, c=None)
 //
-// Replaces: a rule for each version.
-// Since:    2.14, `seqused_k` and `block_table` of _cudnn_attention_forward, which no shape depends on.
-// Check:    AttentionRules.EveryRuleOfTheProcessFitsItsOperator, and OperatorInfo when the operator is first met.
+// Replaces: one rule per version.
+// Since:    2.14, `seqused_k` and `block_table` of _cudnn_attention_forward, which do not affect shapes.
+// Check:    AttentionRules.EveryRuleOfTheProcessFitsItsOperator, and OperatorInfo at the operator's first use.
 
 template <class Operator, auto rule, class Signature = typename Operator::schema>
 struct WithLaterArguments;
 template <class Operator, auto rule, class Result, class... Arguments>
 struct WithLaterArguments<Operator, rule, Result(Arguments...)> {
-  // Rules take numbers where an operator takes symbolic ones.
+  // Rules take plain integers for symbolic ones.
   template <class T>
   using Plain = std::conditional_t<std::is_same_v<T, c10::SymInt>, int64_t, T>;
 

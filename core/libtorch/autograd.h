@@ -1,8 +1,8 @@
-// How libtorch holds nodes of autograd.
+// Ownership of autograd nodes.
 //
-// Replaces: a pointer that is spelled as in one version.
+// Replaces: a pointer type of one version.
 // Since:    2.12 has shared pointers, 2.13 intrusive ones.
-// Check:    FakeTensors.* (tests/core) make such a node.
+// Check:    FakeTensors.* (tests/core) create such a node.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
@@ -23,19 +23,19 @@ using NodePointer = decltype(torch::autograd::Edge::function);
 template <class Node, class Pointer = NodePointer>
 Pointer make_node() {
   if constexpr (std::is_same_v<Pointer, std::shared_ptr<torch::autograd::Node>>) {
-    return Pointer(new Node, [](auto* node) { deleteNode(node); });  // torch::autograd's, where there is one
+    return Pointer(new Node, [](auto* node) { deleteNode(node); });  // torch::autograd::deleteNode, where it exists
   } else {
     return c10::make_intrusive<Node>();
   }
 }
 
-// The autograd engine that asks another for everything. torch::autograd::Engine is no public interface: its virtual
-// functions change with libtorch, and one that is not handed on is lost to the engine behind (Python's).
+// An autograd engine that forwards everything to another one. torch::autograd::Engine is not a public interface: its
+// virtual functions change with libtorch, and one that is not forwarded bypasses the inner engine (Python's).
 //
-// Replaces: a subclass that spells the functions of one version.
-// Since:    2.14 has get_node_creation_hooks(); pointers to nodes are those of node_pointer.h.
-// Check:    check_what_was_installed (core/fake/mode/process_state.cpp).
-
+// Replaces: a subclass with the functions of one version.
+// Since:    2.14 has get_node_creation_hooks(); node pointers are NodePointer above.
+// Check:    verify_installation (core/fake/mode/process_state.cpp).
+//
 // Without `inner` it is libtorch's base engine.
 class ForwardingEngine : public torch::autograd::Engine {
  public:

@@ -1,4 +1,4 @@
-// The text of an error that a call of libtorch may have thrown.
+// Messages of errors that libtorch may have thrown.
 #pragma once
 
 #include <c10/util/Exception.h>
@@ -8,7 +8,7 @@
 
 namespace shadowgraph {
 
-// Without libtorch's backtrace.
+// Returns the message without libtorch's backtrace.
 inline std::string message_of(const std::exception& error) {
   const auto* of_libtorch = dynamic_cast<const c10::Error*>(&error);
   return of_libtorch != nullptr ? of_libtorch->what_without_backtrace() : error.what();

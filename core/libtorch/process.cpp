@@ -16,9 +16,8 @@ void check_libtorch_version(uint64_t loaded) {
   constexpr uint64_t compiled = TORCH_ABI_VERSION;
   if (loaded == compiled) return;
   throw Error(
-      fmt::format("this shadowgraph is compiled for libtorch {}, and the process has loaded {}, whose "
-                  "classes are laid out otherwise; load that of {}, or build shadowgraph with "
-                  "TORCH_DIR set to the one that is loaded",
+      fmt::format("this shadowgraph was compiled for libtorch {}, but the process has loaded {}, which is not ABI "
+                  "compatible; load libtorch {}, or build shadowgraph with TORCH_DIR set to the one that is loaded",
                   libtorch_version_text(compiled), libtorch_version_text(loaded), libtorch_version_text(compiled)),
       NodeId(), Error::Fault::kOurs);
 }
@@ -27,10 +26,11 @@ void check_libtorch_version() { check_libtorch_version(aoti_torch_abi_version())
 
 void require_of_libtorch(bool holds, const char* piece, const char* what_it_should_do) {
   if (holds) return;
-  throw Error(fmt::format("libtorch {} has another {} than those that shadowgraph knows: {}; core/libtorch is "
-                          "where this is mended (CONTRIBUTING.md, a new PyTorch)",
-                          libtorch_version_text(aoti_torch_abi_version()), piece, what_it_should_do),
-              NodeId(), Error::Fault::kOurs);
+  throw Error(
+      fmt::format("libtorch {} is not compatible with this version of shadowgraph ({}: {}); to support it, adapt "
+                  "core/libtorch (see CONTRIBUTING.md, a new PyTorch)",
+                  libtorch_version_text(aoti_torch_abi_version()), piece, what_it_should_do),
+      NodeId(), Error::Fault::kOurs);
 }
 
 }  // namespace shadowgraph

@@ -1,9 +1,10 @@
-// Calls that are for Python and found a dispatch key of ours first. A subclass with __torch_dispatch__ is among the
-// operands, or a TorchDispatchMode is on.
+// Calls intended for Python that reach one of our dispatch keys first: an operand is a subclass with
+// __torch_dispatch__, or a TorchDispatchMode is active.
 //
-// Replaces: the order of keys, in which libtorch takes Python's before Fake.
-// Since:    2.13. Before, Fake is above Python, and what Python runs excludes all keys above it: ours must stay.
-// Check:    tests/package/test_distributed.py: a DTensor of fakes stays one.
+// Replaces: the order of keys, in which libtorch handles Python before Fake.
+// Since:    2.13. Before, Fake is above Python, and what Python runs excludes all keys above it: ours must stay
+//           included.
+// Check:    tests/package/test_distributed.py: a DTensor of fakes stays a DTensor.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -16,10 +17,10 @@
 
 namespace shadowgraph {
 
-// Whether Python answers a call that `found` is the first key of.
+// Returns whether Python handles a call whose first key is `found`.
 inline bool is_first_for_python(c10::DispatchKey found, c10::DispatchKeySet keys) {
   if (found < c10::DispatchKey::Python || !keys.has(c10::DispatchKey::Python)) return false;
-  // Without a mode the key that modes include means nothing.
+  // Without a mode, the key that modes include has no effect.
   return c10::impl::TorchDispatchModeTLS::stack_len() > 0 ||
          !c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::Python);
 }

@@ -1,7 +1,7 @@
-// Calls a function when a pointer to write through is first asked of a storage, before it is given.
+// A callback for the first request of a mutable pointer to a storage, called before the pointer is returned.
 //
 // Replaces: StorageImpl::set_materializer.
-// Since:    2.13. 2.12 has copy-on-write alone, which asks the storage's allocator for memory at that very moment.
+// Since:    2.13. 2.12 only has copy-on-write, which allocates from the storage's allocator at that moment.
 // Check:    HostWrites.* and KnownContents.* (tests/core) write through pointers.
 #pragma once
 
@@ -21,22 +21,22 @@ using WriteHook = void (*)(c10::StorageImpl*);
 
 #if __has_include(<c10/core/StorageMaterializer.h>)
 
-// Whether a hook may stay for a storage's whole life. Otherwise it is cleared before the storage dies.
-constexpr bool kWriteHooksStay = true;
+// True if a hook may remain for the storage's lifetime; otherwise it must be cleared before the storage is freed.
+constexpr bool kWriteHooksPersist = true;
 
 inline void set_write_hook(c10::StorageImpl& storage, WriteHook hook) { storage.set_materializer(hook); }
-// libtorch clears a hook by itself after its call.
+// libtorch clears a hook itself after calling it.
 inline void clear_write_hook(c10::StorageImpl& storage) {
   if (storage.has_materializer()) storage.clear_materializer();
 }
-// The storage's own pointer while a hook stands in its place; nullptr where none does.
+// Returns the storage's actual pointer while a hook replaces it; nullptr without a hook.
 inline c10::DataPtr* hidden_by_write_hook(c10::StorageImpl& /*storage*/) { return nullptr; }
 
 #else
 
-constexpr bool kWriteHooksStay = false;
+constexpr bool kWriteHooksPersist = false;
 
-// Stands in for a storage's allocator, of which a writer wants a copy, since the pointer says that others share it.
+// Replaces a storage's allocator, which copy-on-write asks for a copy, since the pointer is marked as shared.
 class CopyOnWriteHook final : public c10::Allocator {
  public:
   CopyOnWriteHook(c10::StorageImpl& storage, WriteHook hook)
@@ -60,13 +60,13 @@ class CopyOnWriteHook final : public c10::Allocator {
   c10::DataPtr allocate(size_t bytes) override {
     if (called_) return allocator_->allocate(bytes);
     called_ = true;
-    // libtorch has let go of this reference, and holds a lock that a deleter would wait for.
+    // libtorch has released this reference, and holds a lock that a deleter would wait for.
     storage_._mutable_data_ptr_no_checks().release_context();
     storage_.set_data_ptr_noswap(std::move(hidden_));
     hook_(&storage_);
     return std::move(storage_._mutable_data_ptr_no_checks());
   }
-  void copy_data(void* /*to*/, const void* /*from*/, size_t /*bytes*/) const override {}  // the hook has
+  void copy_data(void* /*to*/, const void* /*from*/, size_t /*bytes*/) const override {}  // done by the hook
 
  private:
   c10::StorageImpl& storage_;

@@ -1,9 +1,8 @@
-// Runs a call that carries what it stands for. passes/structure/collapse.cpp writes the nodes it hides into the call's
-// note "body", as the text of a graph. The call can be run wherever its graph is read.
+// Runs a call with an embedded body graph. passes/structure/collapse.cpp writes the collapsed nodes as graph text into
+// the call's note "body", so the call can be run wherever its graph is loaded.
 //
-// The body's sg::input placeholders stand, in order, for the call's tensor arguments, its outputs for the call's
-// results. Writes reach the tensors given. Random numbers come from the default generator, as in the nodes that were
-// there.
+// The body's sg::input placeholders correspond, in order, to the call's tensor arguments, and its outputs to the call's
+// results. Writes modify the given tensors. Random numbers come from the default generator, as in the original nodes.
 #pragma once
 
 #include <memory>
@@ -18,8 +17,8 @@ struct SHADOWGRAPH_API RegisteredFunction;
 
 constexpr std::string_view kBodyNote = "body";
 
-// Throws ParseError for what is no graph, ReplayError for one that does not have the target's number of tensors and
-// results. Where a body cannot run, running the function throws, naming the body's node.
+// Throws ParseError for invalid graph text, and ReplayError if the numbers of tensors or results differ from the
+// target's. If a body cannot run, calling the function throws an error that names the body's node.
 std::shared_ptr<const RegisteredFunction> function_of_body(const Target& target, std::string_view text,
                                                            const InterpreterOptions& options);
 

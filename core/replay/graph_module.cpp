@@ -21,7 +21,7 @@ namespace {
 
 constexpr const char* kHashKey = "shadowgraph.graph_hash";
 
-// Returns FNV-1a of the canonical text.
+// Returns the FNV-1a hash of the canonical text.
 int64_t hash_of(const Graph& graph) {
   uint64_t hash = 14695981039346656037ULL;
   for (const char c : to_text(graph, PrintPreset::kCanonical)) {
@@ -46,7 +46,7 @@ Bindings& Bindings::module(const torch::nn::Module& module) {
   return *this;
 }
 
-// Runs through autograd, and looks once whether every operator knows its derivative.
+// Runs through autograd, and checks in the first run that every operator is differentiable.
 class GraphModule::Checked : public Interpreter {
  public:
   Checked(const Graph& graph, InterpreterOptions options) : Interpreter(graph, std::move(options)) {}
@@ -77,16 +77,15 @@ class GraphModule::Checked : public Interpreter {
   void check(NodeId node, ValueId value, const at::Tensor& tensor) const {
     if (!tensor.defined()) return;
     const auto& function = tensor.grad_fn();
-    // Compare by name: of the two nodes that stand for a missing derivative, one has a type that libtorch keeps to
-    // itself.
+    // By name: one of the two node types for a missing derivative is private to libtorch.
     const bool lacking = function && function->name().find("NotImplemented") != std::string::npos;
     const bool lost = !tensor.requires_grad() && graph().value(value).requires_grad && tensor.is_floating_point();
     if (!lacking && !lost) return;
-    throw Error("no gradient goes through " + to_text(graph(), node) + "\n  autograd " +
+    throw Error("cannot differentiate " + to_text(graph(), node) + "\n  autograd " +
                 (lacking ? "has no derivative for the operator"
-                         : "does not know the operator, but the captured program had gradients here") +
-                "; give it one (torch::autograd), decompose it (shadowgraph opt --pass decompose), or run "
-                "under torch::NoGradGuard");
+                         : "does not track the operator, but the captured program had gradients here") +
+                "; register a derivative (torch::autograd), decompose the operator (shadowgraph opt --pass decompose), "
+                "or run under torch::NoGradGuard");
   }
 };
 
@@ -110,12 +109,12 @@ void GraphModule::refuse_training() const {
     const PhaseId phase = graph_.node(node).phase;
     const bool gradient = graph_.node(node).target == target_of(Builtin::kGradient);
     if (phase != Graph::kBackward && phase != Graph::kOptimizer && !gradient) continue;
-    throw Error("a GraphModule is made from a forward graph, but this one has " + to_text(graph_, node) +
-                "\n  capture the forward alone; a whole training step runs in a ReplayExecutor");
+    throw Error("a GraphModule needs a forward graph, but this one contains " + to_text(graph_, node) +
+                "\n  capture only the forward pass, or run the training step in a ReplayExecutor");
   }
 }
 
-// Makes sg::constant sg::buffer, so that it moves and is saved as buffers are.
+// Turns sg::constant into sg::buffer, so that constants are moved and saved like buffers.
 void GraphModule::own_constants() {
   std::vector<NodeId> constants;
   for (const NodeId node : graph_.nodes()) {
@@ -164,17 +163,17 @@ void GraphModule::adopt(const std::map<std::string, at::Tensor>& tensors, bool c
     const auto found = tensors.find(name);
     const auto constant = constants_.find(name);
     if (found == tensors.end() && constant == constants_.end()) {
-      throw Error("there is no tensor for '" + name + "', which the graph has as " + to_text(graph_, node));
+      throw Error("missing tensor '" + name + "' for " + to_text(graph_, node));
     }
     const at::Tensor& tensor = found != tensors.end() ? found->second : constant->second;
     const Value& expected = graph_.value(value);
     const auto sizes = graph_.sizes(value);
     const bool same_dtype = tensor.defined() && (converted || tensor.scalar_type() == expected.dtype);
     if (!same_dtype || !std::ranges::equal(tensor.sizes(), sizes)) {
-      throw Error("the tensor for '" + name + "' is " +
-                  (tensor.defined() ? shape_text(tensor.scalar_type(), tensor.sizes()) : "undefined") + ", not " +
-                  shape_text(expected.dtype, {sizes.data(), sizes.size()}) +
-                  " as in the graph; capture the graph with it, or convert the module afterwards with to()");
+      throw Error("tensor '" + name + "' is " +
+                  (tensor.defined() ? shape_text(tensor.scalar_type(), tensor.sizes()) : "undefined") +
+                  ", but the graph expects " + shape_text(expected.dtype, {sizes.data(), sizes.size()}) +
+                  "; capture the graph with this tensor, or convert the module with to() after creating it");
     }
     torch::nn::Module* owner = this;
     std::string path;
@@ -209,17 +208,18 @@ void GraphModule::prepare() {
 
 std::vector<at::Tensor> GraphModule::forward(const std::vector<at::Tensor>& inputs) {
   if (inputs.size() != input_names_.size()) {
-    throw Error("the module takes " + std::to_string(input_names_.size()) + " tensors (" +
-                c10::Join(", ", input_names_) + "), not " + std::to_string(inputs.size()));
+    throw Error("the module takes " + std::to_string(input_names_.size()) + " inputs (" +
+                c10::Join(", ", input_names_) + "), but " + std::to_string(inputs.size()) + " were given");
   }
   Bindings bindings;
   for (size_t i = 0; i < inputs.size(); ++i) {
     const auto sizes = graph_.sizes(input_values_[i]);
     if (!inputs[i].defined() || !std::ranges::equal(inputs[i].sizes(), sizes)) {
-      throw Error("the input '" + input_names_[i] + "' is " +
+      throw Error("input '" + input_names_[i] + "' is " +
                   (inputs[i].defined() ? shape_text(inputs[i].scalar_type(), inputs[i].sizes()) : "undefined") +
                   ", but the graph was captured with " +
-                  shape_text(graph_.value(input_values_[i]).dtype, {sizes.data(), sizes.size()}));
+                  shape_text(graph_.value(input_values_[i]).dtype, {sizes.data(), sizes.size()}) +
+                  "; capture the graph again for other sizes");
     }
     bindings.bind(input_names_[i], inputs[i]);
   }
@@ -249,15 +249,16 @@ std::shared_ptr<GraphModule> GraphModule::load(const std::string& graph_file, co
     for (const auto& entry : value.toGenericDict())
       tensors.emplace(entry.key().toStringRef(), entry.value().toTensor());
   } catch (const std::exception& error) {
-    throw Error("'" + tensor_file + "' holds no dict of tensors that libtorch can read");
+    throw Error("'" + tensor_file +
+                "' is not a dict of tensors that libtorch can load; write it with GraphModule::save");
   }
   const auto hash = tensors.find(kHashKey);
   if (hash == tensors.end() || hash->second.scalar_type() != at::kLong || hash->second.numel() != 1) {
-    throw Error("'" + tensor_file + "' was not written by GraphModule::save: it does not say which graph it is for");
+    throw Error("'" + tensor_file + "' was not written by GraphModule::save: the hash of its graph is missing");
   }
   if (hash->second.item<int64_t>() != hash_of(graph)) {
-    throw Error("'" + tensor_file + "' belongs to another graph than '" + graph_file +
-                "', or that file was changed; load the two that were saved together");
+    throw Error("'" + tensor_file + "' does not belong to graph '" + graph_file +
+                "', or the graph was modified; load the two files that were saved together");
   }
   tensors.erase(hash);
   for (const NodeId node : graph.nodes()) {

@@ -1,4 +1,4 @@
-// What a replay makes of tensors: others over the same storage, copies, and words for messages.
+// Runs the steps of a compiled graph.
 #include <ATen/Context.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
@@ -29,8 +29,7 @@
 
 namespace shadowgraph {
 
-// Returns a tensor over `source`'s storage or another one, with `source`'s dispatch keys, device and kind of
-// TensorImpl.
+// Returns a tensor over the given storage with `source`'s dispatch keys, device and TensorImpl type.
 at::Tensor with_geometry(const at::Tensor& source, c10::Storage storage, caffe2::TypeMeta dtype, c10::IntArrayRef sizes,
                          c10::IntArrayRef strides, int64_t offset) {
   auto impl = source.unsafeGetTensorImpl()->shallow_copy_and_detach(c10::VariableVersion(0),
@@ -59,16 +58,16 @@ at::Tensor bytes_of(const at::Tensor& tensor) {
 
 constexpr const char* kSend = "c10d::send";
 
-bool says_it_writes(const c10::AliasInfo& alias) {
-  return alias.isWrite() || std::ranges::any_of(alias.containedTypes(), &says_it_writes);
+bool declares_write(const c10::AliasInfo& alias) {
+  return alias.isWrite() || std::ranges::any_of(alias.containedTypes(), &declares_write);
 }
 
 bool may_write(const c10::FunctionSchema* schema, size_t position) {
-  // Functions have no schema here, and c10d's schemas do not say what they write.
+  // Functions have no schema here, and c10d's schemas do not declare their writes.
   if (schema == nullptr) return true;
   if (schema->name().starts_with("c10d::")) return schema->name() != kSend;
   const auto* alias = schema->arguments()[position].alias_info();
-  return alias != nullptr && says_it_writes(*alias);
+  return alias != nullptr && declares_write(*alias);
 }
 
 void visit_tensors(const c10::IValue& value, const auto& visit) {
@@ -82,8 +81,8 @@ void visit_tensors(const c10::IValue& value, const auto& visit) {
 using Step = ReplayProgram::Step;
 using StepKind = ReplayProgram::StepKind;
 
-// Runs nodes where the graph was recorded: below autograd, view tracking and autocast. The grad mode, which kernels may
-// ask for, follows the nodes.
+// Runs nodes at the dispatch level where they were recorded: below autograd, view tracking and autocast. The grad mode,
+// which kernels may query, follows the nodes.
 class ReplayScope {
  private:
   c10::AutoGradMode grad_mode_{false};
@@ -112,16 +111,16 @@ c10::Storage copy_of_storage(const at::Tensor& tensor) {
   return copy.storage();
 }
 
-GeneratorInPlaceOfDefault::GeneratorInPlaceOfDefault(at::Generator given)
+DefaultGeneratorOverride::DefaultGeneratorOverride(at::Generator given)
     : given_(std::move(given)),
       default_(at::globalContext().defaultGenerator(given_.device())),
       before_(exchange_state(default_, state_of(given_))) {}
 
-GeneratorInPlaceOfDefault::~GeneratorInPlaceOfDefault() { exchange_state(given_, exchange_state(default_, before_)); }
+DefaultGeneratorOverride::~DefaultGeneratorOverride() { exchange_state(given_, exchange_state(default_, before_)); }
 
-// Gives operands a tensor of their own if they are the very tensor of an `out=` that is not dense, or has no elements
+// Replaces operands that are the same tensor as an `out=` that is not dense or has no elements by a shallow copy
 // (ReplayProgram::Step::loose_out).
-void part_from_loose_outs(const c10::FunctionSchema& schema, torch::jit::Stack& stack) {
+void separate_loose_outs(const c10::FunctionSchema& schema, torch::jit::Stack& stack) {
   for (size_t out = 0; out < stack.size(); ++out) {
     if (!schema.arguments()[out].is_out() || !stack[out].isTensor()) continue;
     const at::Tensor written = stack[out].toTensor();
@@ -179,7 +178,7 @@ void PendingTransfers::wait_for_all() {
   under_way_.clear();
 }
 
-// Cleans up after a run, whichever way it ends.
+// Cleans up after a run, even if it throws.
 class Interpreter::Run {
  public:
   explicit Run(Interpreter& interpreter) : interpreter_(interpreter) {
@@ -224,7 +223,7 @@ ReplayResult Interpreter::run(const Bindings& bindings) {
   const bool caller_mode = c10::GradMode::is_enabled();
   const c10::AutoGradMode restore_grad_mode(caller_mode);
   bind(bindings);
-  std::optional<GeneratorInPlaceOfDefault> generator;
+  std::optional<DefaultGeneratorOverride> generator;
   if (options_.generator && program_->random && active_fake_mode() == nullptr) generator.emplace(*options_.generator);
 
   try {
@@ -246,7 +245,7 @@ ReplayResult Interpreter::run(const Bindings& bindings) {
 void Interpreter::run_steps(bool caller_mode) {
   const auto count = static_cast<uint32_t>(program_->steps.size());
   const bool groups = runs_groups();
-  uint32_t refused = ReplayProgram::kNoGroup;  // the group whose nodes are under way
+  uint32_t refused = ReplayProgram::kNoGroup;  // the group that runs node by node
   for (step_ = 0; step_ < count; ++step_) {
     const Step& step = program_->steps[step_];
     if (groups && step.group != ReplayProgram::kNoGroup) {
@@ -264,8 +263,8 @@ void Interpreter::run_steps(bool caller_mode) {
   }
 }
 
-// Says whether groups run as kernels. Kernels see memory, no operators: whoever watches those, or stands in for them,
-// must see the nodes.
+// Returns whether groups run as kernels. Kernels work on memory and call no operators, so modes that observe or replace
+// operators need the nodes.
 bool Interpreter::runs_groups() const {
   if (program_->groups.empty() || program_->transfers || thread_state.mode != nullptr) return false;
   const c10::DispatchKeySet watched({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot,
@@ -309,7 +308,7 @@ void Interpreter::run_node(NodeId node) {
     stack_[step.generator_position] = own_generator(step.generator);
   }
   if (step.preserved.size != 0) preserve(step_);
-  if (step.loose_out) part_from_loose_outs(step.op->schema(), stack_);
+  if (step.loose_out) separate_loose_outs(step.op->schema(), stack_);
   if (C10_UNLIKELY(transfers_ != nullptr)) {
     if (!transfers_->empty()) transfers_->wait_for(step.op != nullptr ? &step.op->schema() : nullptr, stack_);
     if (step.transfers && active_fake_mode() == nullptr) {
@@ -332,9 +331,9 @@ void Interpreter::push_arguments(uint32_t number) {
   program_->templates.push(program_->steps[number].call, content, stack_);
 }
 
-// Returns the generator that stands for one of the program's own, in the state in which it is to be drawn from.
+// Returns the generator that replaces one of the program's generators, in its initial state at the first use of a run.
 const at::Generator& Interpreter::own_generator(uint32_t number) {
-  const OwnGenerator& own = program_->generators[number];
+  const ProgramGenerator& own = program_->generators[number];
   Drawing& drawing = drawing_[number];
   if (std::exchange(drawing.has_begun, true)) return drawing.generator;
   const auto given = options_.generators.find(own.name);
@@ -345,12 +344,12 @@ const at::Generator& Interpreter::own_generator(uint32_t number) {
   } else if (drawing.generator.defined()) {
     put_state(drawing.generator, own);
   } else {
-    drawing.generator = made_generator(own);
+    drawing.generator = create_generator(own);
   }
   return drawing.generator;
 }
 
-// Gives values that are the same tensor as an operand whose geometry is about to change a tensor of their own.
+// Copies values that are the same tensor as an operand whose geometry is about to change.
 void Interpreter::preserve(uint32_t number) {
   for (const ValueId id : program_->preserved(program_->steps[number])) {
     c10::IValue& content = values_[id.index];
@@ -377,7 +376,8 @@ void Interpreter::call_function(NodeId node, const RegisteredFunction& function,
   bool fake = active_fake_mode() != nullptr;
   for (const c10::IValue& argument : stack) fake |= argument.isTensor() && is_fake(argument.toTensor());
   if (!fake && !function.kernel) {
-    fail(node, "the function has a shape rule but no kernel; give one to register_function to run it on real tensors");
+    fail(node,
+         "the function has a shape rule but no kernel; pass a kernel to register_function to run it on real tensors");
   }
   stack = (fake ? function.shape_rule : function.kernel)({stack.data(), stack.size()});
 }
@@ -388,7 +388,7 @@ void Interpreter::store_results(uint32_t number) {
   const uint32_t* const end = code + step.results.size;
   for (size_t i = 0; code != end; ++i) {
     if (i == stack_.size()) {
-      fail(step.node, "it returned only " + std::to_string(stack_.size()) + " results");
+      fail(step.node, "it returned only " + std::to_string(stack_.size()) + " results; the graph has more");
     }
     if (*code == ReplayProgram::kNoValue) {
       ++code;
@@ -399,8 +399,8 @@ void Interpreter::store_results(uint32_t number) {
       const uint32_t count = *code++ & ~ReplayProgram::kList;
       const auto elements = stack_[i].toListRef();
       if (elements.size() != count) {
-        fail(step.node,
-             "it returned a list of " + std::to_string(elements.size()) + ", not of " + std::to_string(count));
+        fail(step.node, "it returned a list of " + std::to_string(elements.size()) + " elements, expected " +
+                            std::to_string(count));
       }
       for (uint32_t j = 0; j < count; ++j, ++code) {
         if (*code == ReplayProgram::kNoValue) continue;
@@ -418,14 +418,14 @@ void Interpreter::check_result(NodeId node, ValueId id, const c10::IValue& conte
   const auto strides = graph_.strides(id);
   const std::string expected =
       geometry_text(value.dtype, {sizes.data(), sizes.size()}, {strides.data(), strides.size()});
-  if (!content.isTensor() || !content.toTensor().defined()) fail(node, "it returned no tensor, not " + expected);
+  if (!content.isTensor() || !content.toTensor().defined()) fail(node, "it returned no tensor, expected " + expected);
   const at::Tensor& tensor = content.toTensor();
   if (tensor.scalar_type() == value.dtype && std::ranges::equal(tensor.sizes(), sizes) &&
       std::ranges::equal(tensor.strides(), strides)) {
     return;
   }
-  fail(node,
-       "it returned " + geometry_text(tensor.scalar_type(), tensor.sizes(), tensor.strides()) + ", not " + expected);
+  fail(node, "it returned " + geometry_text(tensor.scalar_type(), tensor.sizes(), tensor.strides()) + ", expected " +
+                 expected);
 }
 
 // ---- Built-ins
@@ -470,7 +470,7 @@ at::Tensor Interpreter::alias_of(NodeId node) const {
   const Value& result = graph_.value(to);
   const auto dtype = caffe2::TypeMeta::fromScalarType(result.dtype);
   const auto item = static_cast<int64_t>(dtype.itemsize());
-  // The offset is relative to the source: a bound tensor may begin elsewhere in its storage than the captured one did.
+  // Relative to the source, whose offset may differ between the bound and the captured tensor.
   const auto source_item = static_cast<int64_t>(source.itemsize());
   const int64_t moved = (source.storage_offset() - graph_.value(from).offset) * source_item;
   const int64_t begin = moved + result.offset * item;
@@ -482,9 +482,9 @@ at::Tensor Interpreter::alias_of(NodeId node) const {
     for (size_t i = 0; i < sizes.size(); ++i) end += (sizes[i] - 1) * strides[i] * item;
   }
   if (begin < 0 || begin % item != 0 || (end > static_cast<int64_t>(source.storage().nbytes()) && end != begin)) {
-    fail(node, "it covers bytes " + std::to_string(begin) + " to " + std::to_string(end) + " of a storage that has " +
+    fail(node, "it covers bytes " + std::to_string(begin) + " to " + std::to_string(end) + " of a storage of " +
                    std::to_string(source.storage().nbytes()) +
-                   "; bind a tensor whose storage is laid out as the captured one's");
+                   " bytes; bind a tensor whose storage has the captured one's layout");
   }
   return with_geometry(source, source.storage(), dtype, {sizes.data(), sizes.size()}, {strides.data(), strides.size()},
                        begin / item);
@@ -494,14 +494,14 @@ const c10::IValue& Interpreter::value(ValueId value) const {
   if (value.index >= values_.size() || values_[value.index].isNone()) {
     const NodeId node = program_->steps[step_].node;
     fail(node, c10::str("%", value.index) +
-                   " (id, not printed number) holds nothing: it was not computed, or was released after its last use");
+                   " (value id) is undefined: it was not computed, or was released after its last use");
   }
   return values_[value.index];
 }
 
 void Interpreter::set_value(ValueId value, c10::IValue content) { values_[value.index] = std::move(content); }
 
-// What the interpreter does before the first node: placeholders get the tensors that are bound to them, if they fit.
+// ---- Binding placeholders
 
 void Interpreter::check_devices() const {
   if (active_fake_mode() != nullptr) return;
@@ -509,8 +509,8 @@ void Interpreter::check_devices() const {
     if (use.device.is_cpu() || use.device.is_meta()) continue;
     const auto* guard = c10::impl::device_guard_impl_registry[static_cast<size_t>(use.device.type())].load();
     if (guard == nullptr || (use.device.has_index() && use.device.index() >= guard->deviceCount())) {
-      fail(use.node, "there is no " + use.device.str() +
-                         " in this process; set InterpreterOptions::device to run everything on another device");
+      fail(use.node, "device " + use.device.str() +
+                         " is not available in this process; set InterpreterOptions::device to run on another device");
     }
   }
 }
@@ -525,8 +525,8 @@ void Interpreter::check_binding(NodeId node, const at::Tensor& tensor) const {
       tensor.device().type() == device.type() &&
       (!device.has_index() || !tensor.device().has_index() || tensor.device().index() == device.index());
   if (!on_device) {
-    fail(node, "the tensor bound to it is on " + tensor.device().str() + ", not on " + device.str() +
-                   "; move it there, or set InterpreterOptions::device");
+    fail(node, "the tensor bound to it is on " + tensor.device().str() + ", expected " + device.str() +
+                   "; move it, or set InterpreterOptions::device");
   }
   const auto same_strides = [&] {
     if (tensor.layout() != c10::Layout::Strided || tensor.numel() == 0) return true;
@@ -539,12 +539,13 @@ void Interpreter::check_binding(NodeId node, const at::Tensor& tensor) const {
   fail(node, "the tensor bound to it is " +
                  geometry_text(tensor.scalar_type(), tensor.sizes(),
                                tensor.layout() == c10::Layout::Strided ? tensor.strides() : c10::IntArrayRef()) +
-                 ", not " + geometry_text(value.dtype, {sizes.data(), sizes.size()}, {strides.data(), strides.size()}) +
+                 ", expected " +
+                 geometry_text(value.dtype, {sizes.data(), sizes.size()}, {strides.data(), strides.size()}) +
                  "; capture the graph with such a tensor, or set InterpreterOptions::check_bindings to false if the "
-                 "program does not mind");
+                 "program allows other geometries");
 }
 
-// Returns the run's own TensorImpl of a bound tensor: what changes its geometry must not change the caller's.
+// Returns a separate TensorImpl for a bound tensor, so that changes of its geometry do not affect the caller's.
 at::Tensor Interpreter::own_tensor(const at::Tensor& bound, bool copied) {
   at::Tensor tensor = bound;
   if (ModeState* mode = active_fake_mode()) tensor = fake_of_real(bound, mode);
@@ -561,7 +562,7 @@ void Interpreter::bind(const Bindings& bindings) {
   if (!ordered.empty() && ordered.size() != program_->all_placeholders) {
     throw ReplayError("the graph has " + std::to_string(program_->all_placeholders) +
                           " parameters, buffers and inputs, but " + std::to_string(ordered.size()) +
-                          " tensors are bound in order",
+                          " tensors were bound in order",
                       NodeId());
   }
   size_t found = 0;
@@ -579,12 +580,12 @@ void Interpreter::bind(const Bindings& bindings) {
       fail(step.node, "no tensor is bound to it; call Bindings::bind(\"" + *placeholders[i].name + "\", tensor)");
     }
     if (options_.check_bindings) check_binding(step.node, tensor);
-    if (options_.autograd && active_fake_mode() == nullptr) {  // autograd counts writes itself
+    if (options_.autograd && active_fake_mode() == nullptr) {  // autograd bumps versions itself
       values_[graph_.results(step.node)[0].ref.value.index] = tensor;
       continue;
     }
     const bool copied = options_.copy_inputs && step.written;
-    // Below view tracking nothing counts writes, but autograd must notice them in what the caller holds.
+    // Below view tracking nothing bumps versions, but autograd must detect writes to the caller's tensors.
     if (step.written && !copied && !tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
     values_[graph_.results(step.node)[0].ref.value.index] = own_tensor(tensor, copied);
   }
@@ -595,7 +596,7 @@ void Interpreter::bind(const Bindings& bindings) {
   }
 }
 
-// Refuses a name that no placeholder has. In a slice, placeholders that it does not need may be bound as well.
+// Throws for a name without a placeholder. In a slice, placeholders that it does not need may be bound as well.
 void Interpreter::check_names(const Bindings& bindings) const {
   std::unordered_set<std::string_view> known;
   for (const NodeId node : graph_.nodes()) {
@@ -603,8 +604,8 @@ void Interpreter::check_names(const Bindings& bindings) const {
   }
   for (const auto& [name, entry] : bindings.named()) {
     if (!entry.must_exist || known.contains(name)) continue;
-    throw ReplayError("the graph has no placeholder '" + name +
-                          "' (an input that shares the storage of an earlier one has none: it is an sg::alias of it)",
+    throw ReplayError("the graph has no placeholder named '" + name +
+                          "'; an input that shares storage with an earlier one is an sg::alias and is not bound",
                       NodeId());
   }
 }

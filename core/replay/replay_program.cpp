@@ -28,14 +28,14 @@ std::vector<NodeId> slice_for(const Graph& graph, const Effects& effects, std::s
   for (const ValueId value : values) {
     if (!value.valid() || value.index >= graph.value_capacity() || !graph.value(value).producer.valid() ||
         graph.is_erased(graph.value(value).producer)) {
-      throw Error("the graph has no value %" + std::to_string(value.index) + " (id, not printed number) to slice for");
+      throw Error("cannot slice for value %" + std::to_string(value.index) +
+                  " (value id): it is not in the graph or was erased");
     }
     need(value);
   }
 
   std::vector<NodeId> nodes;
-  // The walk goes backwards: a storage becomes needed at its last reader, so that writes after it are not part of the
-  // slice.
+  // Backwards: a storage becomes needed at its last reader, so that later writes are not part of the slice.
   for (NodeId node = graph.last(); node.valid(); node = graph.node(node).previous) {
     if (is_end(graph.node(node).target)) continue;
     bool needed = false;
@@ -52,7 +52,7 @@ std::vector<NodeId> slice_for(const Graph& graph, const Effects& effects, std::s
 
 namespace {
 
-// Holds the graph before the interpreter that looks at it.
+// The graph precedes the interpreter that refers to it.
 struct Body {
   Graph graph;
   Interpreter interpreter;
@@ -62,8 +62,8 @@ struct Body {
         interpreter(graph, {.device = options.device, .check_results = options.check_results}) {}
 };
 
-// Makes several tensors of outputs that are one, as the operand and the result of an in-place operator are. Whoever
-// changes the geometry of one later (t_) must not change the other's.
+// Separates outputs that are the same tensor, such as self and the result of an in-place operator, so that changing the
+// geometry of one (t_) does not change the other.
 void part(std::vector<at::Tensor>& outputs) {
   for (size_t i = 1; i < outputs.size(); ++i) {
     if (!outputs[i].defined()) continue;
@@ -137,7 +137,7 @@ class Compiler {
       if (known && std::exchange(wanted[node], 0U) != 0) ordered.push_back(node);
     }
     if (ordered.size() != nodes.size() || options_.groups->order().size() != graph_.node_count()) {
-      throw Error("InterpreterOptions::groups were made for another graph, or this one has changed since");
+      throw Error("InterpreterOptions::groups do not match the graph; create them again after changing it");
     }
     return ordered;
   }
@@ -154,7 +154,7 @@ class Compiler {
     }
   }
 
-  // Says whether all of the group is in the slice, and nothing is wanted of what only the group sees.
+  // Returns whether the slice contains the whole group and needs none of its internal values.
   bool holds_whole(const NodeGroups::Group& group, uint32_t begin, const std::vector<NodeId>& nodes,
                    const std::vector<bool>& chosen) const {
     if (begin + group.nodes.size() > nodes.size()) return false;
@@ -238,16 +238,16 @@ class Compiler {
   }
 
   void compile_generator(Step& step) {
-    const auto own = own_generator_of(graph_, node_);
+    const auto own = program_generator_of(graph_, node_);
     if (!own) return;
     auto& known = program_->generators;
-    const auto same = std::ranges::find(known, own->name, &OwnGenerator::name);
+    const auto same = std::ranges::find(known, own->name, &ProgramGenerator::name);
     step.generator = static_cast<uint32_t>(same - known.begin());
     step.generator_position = own->position;
     if (same == known.end()) known.push_back(*own);
   }
 
-  // A factory that named no device or dtype took the defaults of that time: here they are what the result says.
+  // Fills device and dtype arguments that defaulted at capture from the result's.
   void name_factory_options(const Step& step, const Signature& formals) {
     const auto results = graph_.results(node_);
     const ValueId result = results.empty() ? ValueId() : first_tensor(graph_, results[0]);
@@ -293,7 +293,7 @@ class Compiler {
     const auto release = [&](ValueId value) {
       uint32_t& last = last_use_[value.index];
       if (last != number) return;
-      last = kAlone;  // once, however often the node names it
+      last = kAlone;  // only once, even if the node uses it several times
       values.push_back(value);
     };
     graph_.for_each_input(node_, release);
@@ -301,7 +301,7 @@ class Compiler {
     step.released.size = static_cast<uint32_t>(values.size()) - step.released.begin;
   }
 
-  // ---- Values that are one tensor
+  // ---- Values that share one tensor
 
   void compile_identity(Step& step) {
     const OperatorFacts& facts = graph_.facts(node_);
@@ -322,7 +322,7 @@ class Compiler {
         preserve(before);
       }
     };
-    // An in-place operator gives its self back. So does set_, which is said to alias its source.
+    // In-place operators return self. set_ does too, although its schema declares an alias of the source.
     const bool in_place = !facts.written.empty() && is_in_place_name(graph_.target(node_).signature().name);
     if (in_place) follow(facts.written[0], 0, true);
     for (const auto& alias : facts.aliases) {
@@ -343,7 +343,7 @@ class Compiler {
     sets_[set].push_back(after);
   }
 
-  // Each value is kept at most once: afterwards it is a tensor of its own. So this is linear over the whole program.
+  // Linear over the whole program: each value is preserved at most once, and is a separate tensor afterwards.
   void preserve(ValueId changed) {
     const auto number = static_cast<uint32_t>(program_->steps.size());
     const auto keep = [&](ValueId value) {
@@ -370,12 +370,12 @@ class Compiler {
       return;
     }
     if (has_another_schema(target)) {
-      note_problem("this process has the operator with another schema than " + target.schema_text() +
-                   "; capture the graph again with this libtorch");
+      note_problem("the operator has a different schema in this process than " + target.schema_text() +
+                   "; capture the graph again with this libtorch version");
     } else if (const std::string_view why = why_removed(target.name()); !why.empty()) {
-      note_problem("no operator " + target.name() + ": " + std::string(why));
+      note_problem("operator " + target.name() + " does not exist: " + std::string(why));
     } else {
-      note_problem("the operator is not registered in this process; load the library that defines " + target.name());
+      note_problem("the operator is not registered in this process; load the library that registers " + target.name());
     }
   }
 
@@ -395,8 +395,8 @@ class Compiler {
     }
   }
 
-  // Kernels refuse the very tensor of an `out=` that has gaps or no elements as an operand, but not another one on the
-  // same memory. The program may have had two tensors that are one value here (`.data =`).
+  // Kernels reject an `out=` with gaps or no elements if it is the same tensor as an operand, but not if it is another
+  // tensor on the same memory. Two tensors of the program may be one value here (`.data =`).
   bool has_loose_out() const {
     const auto& formals = graph_.target(node_).signature().arguments;
     const auto arguments = graph_.arguments(node_);
@@ -465,18 +465,19 @@ class Compiler {
         step.kind = StepKind::kGradient;
         return;
     }
-    note_problem("this version does not know the built-in " + graph_.target(node_).name());
+    note_problem("unknown built-in " + graph_.target(node_).name() +
+                 "; the graph needs a newer version of shadowgraph");
   }
 
   const Graph& graph_;
   const InterpreterOptions& options_;
   std::unique_ptr<ReplayProgram> program_;
   NodeId node_;
-  IdMap<NodeId, uint32_t> position_;   // of placeholders
+  IdMap<NodeId, uint32_t> position_;   // of placeholders, among all
   std::vector<bool> looked_up_;        // by TargetId
   std::vector<uint32_t> last_use_;     // by value: step
   std::vector<bool> written_;          // by storage
-  std::vector<uint32_t> same_tensor_;  // by value: the set of values that are the same TensorImpl
+  std::vector<uint32_t> same_tensor_;  // by value: index into sets_ of values with the same TensorImpl
   std::vector<std::vector<ValueId>> sets_;
 };
 
@@ -494,8 +495,8 @@ std::shared_ptr<const RegisteredFunction> function_of_body(const Target& target,
     last = node;
   }
   if (inputs != tensors_in(target.signature().arguments) || outputs != target.signature().returns.size()) {
-    throw ReplayError("the body of " + target.name() + " takes " + std::to_string(inputs) + " tensors and gives " +
-                          std::to_string(outputs) + ", unlike " + target.schema_text(),
+    throw ReplayError("the body of " + target.name() + " takes " + std::to_string(inputs) + " tensors and returns " +
+                          std::to_string(outputs) + ", which does not match " + target.schema_text(),
                       NodeId());
   }
   const auto body = std::make_shared<Body>(std::move(graph), options);

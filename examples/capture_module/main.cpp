@@ -1,4 +1,4 @@
-// Captures one training step of a small module of one's own, on a pretended GPU, and asks the graph what it costs.
+// Captures a training step of a small module on a simulated GPU, and profiles the graph.
 #include <shadowgraph/capture/capture.h>
 #include <shadowgraph/profile/profile.h>
 #include <torch/nn.h>
@@ -21,14 +21,14 @@ struct PerceptronImpl : torch::nn::Module {
 TORCH_MODULE(Perceptron);
 
 int main() {
-  // Everything made while the mode lives is fake: it has shapes, no data, and claims to be on cuda:0.
+  // Tensors created while the mode is active are fake: they have shapes and the device cuda:0, but no data.
   shadowgraph::FakeTensorMode mode({.device = at::kCUDA});
   Perceptron net;
   torch::optim::SGD optimizer(net->parameters(), 0.1);
   const at::Tensor images = at::empty({64, 256});
 
   const auto loss = [](const shadowgraph::Tensors& outputs) { return outputs[0].square().mean(); };
-  const shadowgraph::Capture step = shadowgraph::capture_training_step(*net, {images}, loss, optimizer);
+  const shadowgraph::CaptureResult step = shadowgraph::capture_training_step(*net, {images}, loss, optimizer);
 
   const auto profile = shadowgraph::profile(step.graph);
   std::cout << shadowgraph::to_text(profile);

@@ -1,5 +1,5 @@
-// Makes an operator of one's own known in one statement, outside shadowgraph's tree. It is then captured and profiled
-// on a pretended GPU that neither the operator nor this machine has.
+// Registers a custom operator with its costs, then captures and profiles it on a simulated GPU. Neither a GPU nor a
+// kernel of the operator is needed.
 #include <ATen/ATen.h>
 #include <shadowgraph/capture/capture.h>
 #include <shadowgraph/profile/operator_costs.h>
@@ -11,7 +11,7 @@
 
 namespace sg = shadowgraph;
 
-// y = act(x W), in a kernel of its own; what it computes does not matter here.
+// y = act(x W) as a fused operator, without an implementation.
 TORCH_LIBRARY(my, library) { library.def("fused_layer(Tensor x, Tensor weight) -> Tensor"); }
 
 at::Tensor fused_layer_shape(const at::Tensor& x, const at::Tensor& weight) {
@@ -32,7 +32,7 @@ int main() {
   const auto fused_layer = c10::Dispatcher::singleton()
                                .findSchemaOrThrow("my::fused_layer", "")
                                .typed<at::Tensor(const at::Tensor&, const at::Tensor&)>();
-  sg::CaptureSession session({.mode = {.device = at::kCUDA}});
+  sg::Capture session({.mode = {.device = at::kCUDA}});
   const at::Tensor x = at::empty({64, 256});
   const at::Tensor weight = at::empty({256, 1024});
   const sg::Graph graph = session.finish({fused_layer.call(x, weight)});

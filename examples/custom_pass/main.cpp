@@ -1,10 +1,10 @@
-// A pass of one's own, outside shadowgraph's tree: written, registered, and run in a pipeline with the built-in ones.
+// Defines and registers a custom pass, and runs it in a pipeline with built-in passes.
 //
-// drop-dropout takes dropout out of a graph that was captured in training mode:
+// drop-dropout removes dropout from a graph captured in training mode:
 //
-//     %5, %6 = aten::native_dropout(input=%4, p=0.5, train=true)        users of %5 use %4; the node goes
+//     %5, %6 = aten::native_dropout(input=%4, p=0.5, train=true)        removed; %5 is replaced by %4
 //
-// That is dropout on a GPU, so the capture pretends one; on the CPU it is bernoulli_, div_ and mul.
+// The capture simulates a GPU, where dropout is this operator; on the CPU it consists of bernoulli_, div_ and mul.
 #include <shadowgraph/capture/capture.h>
 #include <shadowgraph/graph/analysis.h>
 #include <shadowgraph/graph/text.h>
@@ -16,18 +16,18 @@
 
 namespace sg = shadowgraph;
 
-// What it takes: a field an option, and a row of the table for the text form of each.
+// Options of the pass. Each field has a row in the table that defines its text form.
 struct DropDropoutOptions {
   enum class Written : uint8_t { kKeep, kDrop };
   Written written = Written::kKeep;
 
   static sg::OptionTable<DropDropoutOptions> table() {
     return sg::OptionTable<DropDropoutOptions>().choice("written", &DropDropoutOptions::written, {"keep", "drop"},
-                                                        "keep, or drop: dropouts whose result is written in place");
+                                                        "keep or drop dropouts whose result is modified in place");
   }
 };
 
-// What it did: for C++, and for people.
+// Result of the pass. summary() is used in the pipeline report.
 struct DropDropoutResult {
   int64_t dropouts = 0;
   sg::PassResult summary() const { return {.changed = dropouts != 0, .counters = {{"dropouts", dropouts}}}; }
@@ -42,7 +42,7 @@ DropDropoutResult drop_dropout(sg::Graph& graph, const DropDropoutOptions& optio
     const sg::ValueId kept = results[0].ref.value;
     const sg::ValueId mask = results[1].ref.value;
     const sg::ValueId input = graph.find_argument(node, "input")->ref.value;
-    // Backward reads the mask; a write to the result must not reach the input.
+    // Keep the node if backward uses the mask, or if the result is modified, which must not modify the input.
     if (graph.has_uses(mask)) continue;
     if (options.written == DropDropoutOptions::Written::kKeep && effects.final_version(graph.value(kept).storage) != 0)
       continue;
@@ -72,7 +72,7 @@ TORCH_MODULE(Net);
 
 int main() {
   sg::register_pass(
-      sg::pass_row("drop-dropout", "Takes dropout out of a graph captured in training mode", drop_dropout));
+      sg::pass_row("drop-dropout", "Removes dropout from a graph captured in training mode", drop_dropout));
 
   sg::FakeTensorMode mode({.device = at::kCUDA});
   Net net;

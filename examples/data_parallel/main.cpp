@@ -1,7 +1,6 @@
-// Trains data parallel as DistributedDataParallel does it: every process has the whole model and a part of the batch.
-// Gradients are gathered in buckets of 25 MiB, and a bucket is averaged over all processes as soon as backward has
-// filled it. Nothing is sent and no GPU is needed: one process of 16 is captured, and its graph says what it would
-// cost.
+// Data parallel training like DistributedDataParallel: each rank has the full model and a shard of the batch. Gradients
+// are collected in buckets of 25 MiB, and each bucket is all-reduced as soon as backward has filled it. One of 16 ranks
+// is captured and profiled, without GPUs and without a network.
 #include <shadowgraph/capture/capture.h>
 #include <shadowgraph/capture/process_group.h>
 #include <shadowgraph/profile/communication.h>
@@ -42,11 +41,11 @@ struct NetImpl : torch::nn::Module {
 };
 TORCH_MODULE(Net);
 
-// Averages gradients over the processes of a group while backward goes on.
+// Averages gradients over a process group, overlapped with backward.
 class Reducer {
  public:
   Reducer(const std::vector<at::Tensor>& parameters, c10d::ProcessGroup& group) : group_(group) {
-    // Backward reaches the last parameters first.
+    // Backward computes gradients of the last parameters first.
     for (auto parameter = parameters.rbegin(); parameter != parameters.rend(); ++parameter) {
       if (buckets_.empty() || buckets_.back().bytes >= kBucketBytes) buckets_.emplace_back();
       Bucket& bucket = buckets_.back();
@@ -64,7 +63,7 @@ class Reducer {
     }
   }
 
-  // After backward: gradients are the averages.
+  // Waits for all buckets and writes the averages to .grad. Call after backward.
   void finish() {
     for (Bucket& bucket : buckets_) {
       bucket.work->wait();
@@ -111,7 +110,7 @@ int main() {
   Reducer reducer(net->parameters(), *mesh.group("dp"));
   const at::Tensor batch = at::empty({kBatch, kWidth});
 
-  sg::CaptureSession session(*net);
+  sg::Capture session(*net);
   session.name_input(batch, "batch");
   const at::Tensor loss = net->forward(batch).square().mean();
   loss.backward();
@@ -127,17 +126,17 @@ int main() {
   const sg::Profile profile = sg::profile(graph, {.spec = &device, .interconnect = &links});
   std::cout << sg::to_text(profile);
 
-  // By hand. Parameters are float32; a block is 2 x 1024 x 4096 weights, 4096 + 1024 biases: 32 MiB and 20 KiB, one bucket.
+  // Expected values. A block has 2 x 1024 x 4096 weights and 4096 + 1024 biases in float32: 32 MiB + 20 KiB, a bucket.
   const int64_t bytes = kBlocks * (2 * kWidth * kInner + kInner + kWidth) * 4;
   const sg::CommunicationSum sent = profile.communication()->total();
-  // A ring of 16 over two machines of 8: 30 hops of which 2 between machines, at 8 x 50 GB/s > NVLink's 370.8 GB/s.
-  // Filling it costs a quarter of a hop's bytes.
+  // A ring of 16 ranks over two nodes of 8: 30 hops, 2 of them between nodes at 8 x 50 GB/s > 370.8 GB/s of NVLink.
+  // Filling the pipeline costs a quarter of the bytes of a hop.
   const double wire = 2.0 * 15 / 16 * static_cast<double>(bytes);
   const double ring = kBlocks * (6.6e-6 + 28 * 0.6e-6 + 2 * 2.7e-6) + (1 + 0.25 / 30) * wire / 370.8e9;
   const bool right = reducer.buckets() == kBlocks && sent.calls == kBlocks && sent.payload == bytes &&
                      std::abs(static_cast<double>(sent.wire) - wire) <= 2 * kBlocks &&
                      std::abs(sent.seconds - ring) < 1e-3 * ring &&
-                     // parameters, gradients and buckets are alive together, and less than the batch's activations
+                     // parameters, gradients and buckets are live at the peak, plus a few activations
                      profile.peak.bytes >= 3 * bytes && profile.peak.bytes < 3 * bytes + (64 << 20) &&
                      profile.overlap()->seconds() < profile.overlap()->at_most();
   std::cout << "\npeak of a process " << profile.peak.bytes << " bytes, sends " << sent.wire << " bytes in "

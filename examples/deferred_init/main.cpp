@@ -1,4 +1,5 @@
-// Describes a model, makes two parts of it as two processes of a group would, and checks them against the whole.
+// Initializes a model without memory, materializes two shards of a parameter as two ranks would, and compares them with
+// eager initialization.
 #include <shadowgraph/shadowgraph.h>
 #include <torch/torch.h>
 
@@ -14,7 +15,7 @@ struct Net : torch::nn::Module {
   torch::nn::Linear body{nullptr}, head{nullptr};
 };
 
-std::shared_ptr<Net> describe() {
+std::shared_ptr<Net> make_deferred() {
   torch::manual_seed(7);
   return sg::deferred_init([] { return std::make_shared<Net>(); });  // nothing is allocated
 }
@@ -22,12 +23,12 @@ std::shared_ptr<Net> describe() {
 }  // namespace
 
 int main() {
-  // Each process describes the whole and makes its rows of it.
-  const at::Tensor first = sg::materialize_shard(describe()->head->weight, 0, 0, 256);
-  const at::Tensor second = sg::materialize_shard(describe()->head->weight, 0, 256, 256);
+  // Each rank initializes the deferred model and materializes its rows.
+  const at::Tensor first = sg::materialize_shard(make_deferred()->head->weight, 0, 0, 256);
+  const at::Tensor second = sg::materialize_shard(make_deferred()->head->weight, 0, 256, 256);
 
-  // The last layer alone, with the numbers that it has in the whole network.
-  const auto net = describe();
+  // Materializes only the last layer, with the same values as in the full model.
+  const auto net = make_deferred();
   sg::materialize_module(*net->head);
 
   torch::manual_seed(7);
@@ -36,6 +37,6 @@ int main() {
                     at::equal(net->head->bias, eager.head->bias) && sg::is_deferred(net->body->weight);
   std::cout << (same ? "as built eagerly\n" : "DIFFERENT\n");
 
-  sg::write_weights("head.pt", {{"weight", net->head->weight}, {"bias", net->head->bias}});  // torch.load reads it
+  sg::write_weights("head.pt", {{"weight", net->head->weight}, {"bias", net->head->bias}});  // readable by torch.load
   return same ? 0 : 1;
 }

@@ -1,6 +1,6 @@
-// Trains as FSDP does it: a process owns one part in 16 of each layer's parameters. It gathers a layer just before it
-// is used, lets go of it after, and gathers it again in backward. The sums of the gradients are scattered to their
-// owners. One process is captured, without a GPU and without a network.
+// Fully sharded training like FSDP: each of 16 ranks has a shard of the parameters of each layer. A layer is
+// all-gathered before its forward, freed after it, and all-gathered again in backward. Gradients are reduce-scattered.
+// One rank is captured and profiled, without GPUs and without a network.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <shadowgraph/capture/activation_checkpoint.h>
 #include <shadowgraph/capture/capture.h>
@@ -28,8 +28,8 @@ at::Tensor call(const char* name, torch::jit::Stack stack) {
   return stack[0].toTensor();
 }
 
-// Gathers the whole of a flat parameter of which each process has a part; in backward, each gets the sum of its part.
-// (libtorch 2.13 has gradients for these operators in Python alone.)
+// All-gathers a sharded flat parameter; backward reduce-scatters its gradient. (In libtorch 2.13 only Python has
+// gradients of these operators.)
 struct Gather : torch::autograd::Function<Gather> {
   static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& part) {
     return call("_c10d_functional::all_gather_into_tensor", {part, kProcesses, "fsdp"});
@@ -49,7 +49,7 @@ struct NetImpl : torch::nn::Module {
   at::Tensor forward(at::Tensor x) {
     const sg::ModuleScope scope(*this);
     for (const at::Tensor& part : parts) {
-      // What is made inside is gone after it, the gathered weights too, and made again in backward.
+      // Frees the gathered weights and activations after forward, and recomputes them in backward.
       x = sg::checkpoint(
           [part](const at::Tensor& input) {
             const at::Tensor weights = Gather::apply(part);
@@ -79,20 +79,21 @@ int main() {
   const sg::Profile profile = sg::profile(step.graph, {.spec = &device, .interconnect = &links});
   std::cout << sg::to_text(profile);
 
-  // By hand: a layer is 2 x 1024 x 4096 float32, 32 MiB, of which 15/16 come from others: gathered twice, scattered once.
+  // Expected values. A layer has 2 x 1024 x 4096 float32, 32 MiB. 15/16 of it is received in two all-gathers and sent
+  // in one reduce-scatter.
   const int64_t layer = kLayerElements * 4;
   const int64_t wire = 3 * kLayers * (layer / 16 * 15);
   const sg::Communication& communication = *profile.communication();
   const sg::CommunicationSum sent = communication.total();
-  // A ring of 16 over two machines of 8: 15 hops, one of them between the machines. Filling it costs a quarter of one.
+  // A ring of 16 ranks over two nodes of 8: 15 hops, one of them between nodes. Filling the pipeline costs a quarter.
   const double seconds =
       3 * kLayers * (6.6e-6 + 14 * 0.6e-6 + 2.7e-6) + (1 + 0.25 / 15) * static_cast<double>(wire) / 370.8e9;
   const bool right = communication.of(sg::CollectiveKind::kAllGather).calls == 2 * kLayers &&
                      communication.of(sg::CollectiveKind::kReduceScatter).calls == kLayers && sent.wire == wire &&
                      std::abs(sent.seconds - seconds) < 1e-6 * seconds &&
                      communication.of(sg::Graph::kForward).calls == kLayers &&
-                     // The model is 256 MiB. A process has a 16th of parameters, gradients and the two states of AdamW,
-                     // 64 MiB. It also has the whole of one layer at a time, its gradient, and that of its halves.
+                     // The model has 256 MiB. A rank has 1/16 of parameters, gradients and two AdamW states, 64 MiB,
+                     // and one gathered layer at a time with its gradient and the gradients of its two matrices.
                      profile.peak.bytes > 2 * layer && profile.peak.bytes < 64 * (1 << 20) + 5 * layer;
   std::cout << "\npeak of a process " << profile.peak.bytes << " bytes, sends " << sent.wire << " bytes in "
             << sent.seconds * 1e3 << " ms; a step takes " << profile.overlap()->seconds() * 1e3 << " ms\n"

@@ -22,10 +22,10 @@ namespace {
 const c10::Device kDevice(c10::DeviceType::PrivateUse1, 0);
 const c10::DispatchKeySet kKeys(c10::DispatchKey::PrivateUse1);
 
-// ---- Memory, the guard, and what libtorch asks accelerators
+// ---- Allocator, device guard and accelerator hooks
 
 struct Allocator final : c10::Allocator {
-  // Memory of `storage`, which lives as long, seen from another device.
+  // Returns the memory of `storage` for another device; keeps the storage alive.
   static c10::DataPtr share(c10::Storage storage, c10::Device device) {
     void* data = storage.mutable_data();
     return {data, new c10::Storage(std::move(storage)), [](void* owner) { delete static_cast<c10::Storage*>(owner); },
@@ -40,7 +40,7 @@ struct Allocator final : c10::Allocator {
   void copy_data(void* to, const void* from, size_t bytes) const override { default_copy_data(to, from, bytes); }
 } allocator;
 
-// One device and one stream, on which everything is finished when it returns.
+// One device with one synchronous stream.
 struct Guard final : c10::impl::NoOpDeviceGuardImpl<c10::DeviceType::PrivateUse1> {
   c10::Device exchangeDevice(c10::Device) const override { return kDevice; }
   c10::Device getDevice() const override { return kDevice; }
@@ -67,12 +67,12 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   }
 };
 
-// ---- The same memory on both sides
+// ---- Sharing memory between the device and the CPU
 
 void count(const c10::OperatorHandle& op);
 
-// Storages of one call, device and CPU: what shares storage on one side does so on the other.
-class Sides {
+// Maps storages between device and CPU for one call. Tensors that share a storage on one side share one on the other.
+class StorageMap {
  public:
   at::Tensor to_cpu(const at::Tensor& tensor) {
     if (!tensor.defined() || !tensor.device().is_privateuseone()) return tensor;
@@ -84,7 +84,7 @@ class Sides {
     if (!tensor.defined() || !tensor.device().is_cpu()) return tensor;
     return view(tensor, device_storage(tensor.storage()), c10::DispatchKey::PrivateUse1);
   }
-  // What an operator did to `cpu`, the other side of `tensor`: resized it, gave it another storage.
+  // Applies metadata and storage changes of `cpu`, the CPU view of `tensor`, to `tensor`.
   void write_back(const at::Tensor& cpu, const at::Tensor& tensor) {
     c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
     const c10::Storage storage = device_storage(cpu.storage());
@@ -109,7 +109,7 @@ class Sides {
     out.unsafeGetTensorImpl()->set_sizes_and_strides(of.sizes(), of.strides(), of.storage_offset());
     return out;
   }
-  // The memory of a storage that may be resized again, as a storage of its own.
+  // Moves the memory of a storage to a new one; the old one gets an empty allocation.
   static c10::Storage own(const c10::Storage& storage) {
     const size_t bytes = storage.nbytes();
     return {c10::Storage::use_byte_size_t(), bytes, storage.set_data_ptr(allocator.allocate(0)), nullptr, false};
@@ -135,7 +135,7 @@ class Sides {
   std::vector<std::pair<c10::Storage, c10::Storage>> pairs_;
 };
 
-// Every tensor of a value by `change`, in lists, too.
+// Applies `change` to every tensor of a value, including lists.
 template <class Change>
 c10::IValue with_tensors(const c10::IValue& value, const Change& change) {
   if (value.isTensor()) return change(value.toTensor());
@@ -154,15 +154,15 @@ c10::IValue with_tensors(const c10::IValue& value, const Change& change) {
   return value;
 }
 
-// ---- All operators that the device does not have: on the CPU
+// ---- CPU fallback
 
 void run_on_cpu(const c10::OperatorHandle& op, const c10::OperatorHandle& by, torch::jit::Stack* stack) {
   count(op);
   const auto& arguments = op.schema().arguments();
   const auto begin = stack->end() - static_cast<std::ptrdiff_t>(arguments.size());
   const torch::jit::Stack before(begin, stack->end());
-  Sides sides;
-  // A tensor passed twice must be one tensor there, too: operators compare them.
+  StorageMap storages;
+  // Preserve tensor identity, because some operators compare arguments.
   std::vector<std::pair<at::Tensor, at::Tensor>> tensors;
   for (auto argument = begin; argument != stack->end(); ++argument) {
     if (argument->isDevice() && argument->toDevice().is_privateuseone()) *argument = c10::Device(at::kCPU);
@@ -170,7 +170,7 @@ void run_on_cpu(const c10::OperatorHandle& op, const c10::OperatorHandle& by, to
       for (const auto& [there, here] : tensors) {
         if (there.is_same(tensor)) return here;
       }
-      tensors.emplace_back(tensor, sides.to_cpu(tensor));
+      tensors.emplace_back(tensor, storages.to_cpu(tensor));
       return tensors.back().second;
     });
   }
@@ -180,7 +180,7 @@ void run_on_cpu(const c10::OperatorHandle& op, const c10::OperatorHandle& by, to
     if (alias == nullptr || !alias->isWrite()) continue;
     with_tensors(before[i], [&](const at::Tensor& tensor) {
       for (const auto& [there, here] : tensors) {
-        if (there.is_same(tensor) && !here.is_same(there)) sides.write_back(here, there);
+        if (there.is_same(tensor) && !here.is_same(there)) storages.write_back(here, there);
       }
       return tensor;
     });
@@ -192,15 +192,16 @@ void run_on_cpu(const c10::OperatorHandle& op, const c10::OperatorHandle& by, to
         if (here.is_same(tensor)) return there;
       }
       TORCH_CHECK_NOT_IMPLEMENTED(!tensor.defined() || tensor.has_storage(), op.schema().operator_name(),
-                                  " gives a tensor of layout ", tensor.layout(), ", which host memory does not hold");
-      return sides.to_device(tensor);
+                                  " returns a tensor of layout ", tensor.layout(),
+                                  ", which is not supported on this device");
+      return storages.to_device(tensor);
     });
   }
 }
 
 void fall_back(const c10::OperatorHandle& op, torch::jit::Stack* stack) { run_on_cpu(op, op, stack); }
 
-// Convolutions reach a new device by names of their own, with the arguments of those that the CPU has.
+// PrivateUse1 devices get the *_overrideable variants of convolution, which are mapped to the CPU operators.
 const c10::OperatorHandle& operator_named(const char* name) {
   static const auto convolution = c10::Dispatcher::singleton().findSchemaOrThrow("aten::convolution", "");
   static const auto backward = c10::Dispatcher::singleton().findSchemaOrThrow("aten::convolution_backward", "");
@@ -209,7 +210,7 @@ const c10::OperatorHandle& operator_named(const char* name) {
 void convolve(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   run_on_cpu(op, operator_named("convolution"), stack);
 }
-// It has one argument less: the sizes of the bias, whose gradient libtorch computes itself.
+// The overrideable variant lacks the sizes of the bias, whose gradient libtorch computes separately.
 std::tuple<at::Tensor, at::Tensor, at::Tensor> convolve_backward(const at::Tensor& gradient, const at::Tensor& input,
                                                                  const at::Tensor& weight, at::IntArrayRef stride,
                                                                  at::IntArrayRef padding, at::IntArrayRef dilation,
@@ -224,7 +225,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> convolve_backward(const at::Tenso
   return {stack[0].toTensor(), stack[1].toTensor(), stack[2].toTensor()};
 }
 
-// ---- The few operators that a device must have
+// ---- Required operators
 
 at::Tensor empty(at::IntArrayRef sizes, std::optional<at::ScalarType> dtype, std::optional<at::Layout>,
                  std::optional<at::Device>, std::optional<bool>, std::optional<at::MemoryFormat> format) {
@@ -237,8 +238,8 @@ at::Tensor empty_strided(at::IntArrayRef sizes, at::IntArrayRef strides, std::op
 }
 
 at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool) {
-  Sides sides;
-  sides.to_cpu(to).copy_(sides.to_cpu(from));
+  StorageMap storages;
+  storages.to_cpu(to).copy_(storages.to_cpu(from));
   return to;
 }
 
@@ -254,7 +255,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("view", TORCH_FN(at::native::view));
   library.impl("set_.source_Storage", TORCH_FN(at::native::set_));
   library.impl("set_.source_Storage_storage_offset", TORCH_FN(at::native::set_storage_cpu_));
-  // libtorch would make these of other operators, with other rounding, or ask the device's name.
+  // libtorch would decompose these, with different rounding, or check the device type.
   for (const char* name : {"native_layer_norm", "native_group_norm", "addr", "addr.out", "silu_backward",
                            "mish_backward", "mode", "conj_physical_"}) {
     library.impl(name, torch::CppFunction::makeFromBoxedFunction<&fall_back>());
@@ -263,7 +264,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("convolution_backward_overrideable", TORCH_FN(convolve_backward));
 }
 
-// The copy itself sees to lazy conjugation and negation; resolving them first would copy, and so on for ever.
+// copy_from handles lazy conjugation and negation. Resolving them first would call copy_ and recurse infinitely.
 TORCH_LIBRARY_IMPL(aten, Conjugate, library) { library.impl("_copy_from", torch::CppFunction::makeFallthrough()); }
 TORCH_LIBRARY_IMPL(aten, Negative, library) { library.impl("_copy_from", torch::CppFunction::makeFallthrough()); }
 

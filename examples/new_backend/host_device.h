@@ -1,6 +1,6 @@
-// A device for PyTorch in a page of code: "host", the machine's own memory under another name (PrivateUse1). It has an
-// allocator, a guard, copies and views, and no compute kernel at all. Whatever else is called falls back to the CPU, on
-// the same memory, without a copy, and is counted.
+// A minimal PyTorch device "host" (PrivateUse1) that uses host memory. It implements an allocator, a device guard,
+// copies and views, but no compute kernels. All other operators fall back to the CPU on the same memory, without a
+// copy, and are counted.
 //
 //     host::register_device();
 //     at::Tensor x = at::ones({2, 3}, at::Device("host:0"));
@@ -16,14 +16,14 @@
 
 namespace host {
 
-// Names the device. Its kernels are registered when the program is loaded; call this once, before the first tensor.
+// Registers the device name. Call once, before the first tensor. Kernels are registered when the program is loaded.
 void register_device();
 
-// Moves a parameter or buffer, for all who hold it; before the first backward. torch::nn::Module::to() refuses devices
-// that libtorch's list of dense ones does not have (Tensor::set_data, "incompatible tensor type").
+// Moves a parameter or buffer in place; call before the first backward. torch::nn::Module::to() does not support this
+// device type (Tensor::set_data throws "incompatible tensor type").
 void move(const at::Tensor& tensor);
 
-// Calls that ran on the CPU since the beginning or forget_fallbacks(), by operator.
+// Number of CPU fallbacks per operator since the start or the last forget_fallbacks().
 std::map<std::string, int64_t> fallbacks();
 void forget_fallbacks();
 

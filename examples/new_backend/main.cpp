@@ -1,6 +1,5 @@
-// Trains a small network on a device that has no compute kernel of its own. Pointwise operators and those that reduce
-// rows are compiled when they are met first; the rest runs on the CPU and is listed. The same steps on the CPU give the
-// same losses.
+// Trains a small network on a device without compute kernels. Pointwise operators and row reductions are compiled at
+// their first call; other operators fall back to the CPU and are counted. Compares the losses with those on the CPU.
 #include <shadowgraph/kernels/kernel.h>
 #include <torch/torch.h>
 
@@ -39,7 +38,7 @@ int main() {
 
   const sg::CompiledOperators compiled =
       sg::compile_operators(sg::compilable_operators(), c10::DispatchKey::PrivateUse1);
-  train(c10::Device(at::kPrivateUse1, 0));  // compiles beside what it runs
+  train(c10::Device(at::kPrivateUse1, 0));  // compiles kernels in the background
   compiled.cache().wait();
   host::forget_fallbacks();
   const std::vector<double> losses = train(c10::Device(at::kPrivateUse1, 0));
@@ -48,7 +47,7 @@ int main() {
   for (const auto& row : compiled.report()) {
     if (row.ran > 0) std::cout << "  " << row.op << ' ' << row.ran << '\n';
   }
-  std::cout << "fallen back to the CPU:\n";
+  std::cout << "CPU fallbacks:\n";
   for (const auto& [op, calls] : host::fallbacks()) std::cout << "  " << op << ' ' << calls << '\n';
   bool same = true;
   for (size_t i = 0; i < losses.size(); ++i) {

@@ -8,7 +8,7 @@ int main() {
   torch::nn::Sequential net(torch::nn::Linear(4096, 16384), torch::nn::GELU(), torch::nn::Linear(16384, 4096));
   torch::optim::AdamW adamw(net->parameters());
 
-  const sg::Capture step = sg::capture_training_step(
+  const sg::CaptureResult step = sg::capture_training_step(
       *net.ptr(), {torch::randn({8192, 4096})}, [](const sg::Tensors& outputs) { return outputs[0].sum(); }, adamw);
 
   const sg::Profile costs = sg::profile(step.graph);

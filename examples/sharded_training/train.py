@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""A training step planned for a mesh of devices, and run there: one process a rank, over PyTorch's own process groups.
+"""Shards a training step over a device mesh and runs it with one process per rank.
 
-    python train.py --mesh dp=2,tp=2                       gloo, on this machine's CPU
-    python train.py --mesh dp=2,tp=2 --backend nccl        the same code, a GPU for each process
+    python train.py --mesh dp=2,tp=2                       gloo, on the CPU
+    python train.py --mesh dp=2,tp=2 --backend nccl        one GPU per process
 
-A small network is captured. `shadowgraph shard` finds a plan and writes every rank's graph; a few tensors are pinned,
-or so small a network would stay on one device. Each process replays its own graph on its parts of parameters and batch.
-What it is left with is compared with the parts of what one process computes from the whole graph.
+Captures a small network. `shadowgraph shard` finds a sharding and writes the graph of each rank. A few layouts are
+pinned, since a network this small would not be sharded. Each rank replays its graph on its shards of parameters and
+batch, and compares the results with those of the full graph.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from torch.nn import functional as F
 import shadowgraph as sg
 
 WIDTH, INNER, BATCH = 32, 64, 24
-# By axis of the mesh: the first has the batch, the last, if there are several, the inner dimension of the two layers.
+# {tensor: {mesh axis: placement}}: the first axis shards the batch, the last of several the inner dimension.
 PINS = {
     "batch": {0: "S(0)"},
     "up.weight": {-1: "S(0)"},
@@ -45,12 +45,12 @@ class Net(torch.nn.Module):
 
 
 def mesh_of(text):
-    """[("dp", 2), ("tp", 2)]"""
+    """Parses "dp=2,tp=2" into [("dp", 2), ("tp", 2)]."""
     return [(name, int(size)) for name, size in (axis.split("=") for axis in text.split(","))]
 
 
 def coordinates(rank, mesh):
-    """The last axis varies fastest."""
+    """Returns the mesh coordinates of a rank. The last axis varies fastest."""
     places = []
     for _, size in reversed(mesh):
         places.insert(0, rank % size)
@@ -59,26 +59,26 @@ def coordinates(rank, mesh):
 
 
 def local_part(whole, layout, mesh, rank):
-    """What `rank` has of a tensor that lies as "S(0),R" or "S(0,8),R": eight stretches, each of which is cut."""
-    cuts = []  # (dimension, stretches, axis): outer cuts first, of equal ones those of the first axis
+    """Returns the shard of `rank`. A layout is "S(0),R", or "S(0,8),R" for eight blocks that are sharded each."""
+    cuts = []  # (dimension, blocks, axis), sorted from outer to inner
     for axis, placement in enumerate(re.findall(r"R|[SP]\([^)]*\)", layout)):
         if placement.startswith("S"):
             dim, outer = ([int(i) for i in placement[2:-1].split(",")] + [1])[:2]
             cuts.append((dim, outer, axis))
         elif placement.startswith("P"):
-            raise ValueError(f"no part of a partial tensor: {layout}")
+            raise ValueError(f"a partial tensor has no shards: {layout}")
     for dim, outer, axis in sorted(cuts):
-        stretches = outer
+        blocks = outer
         for other_dim, other_outer, other in cuts:
             if other_dim == dim and other_outer < outer:
-                stretches //= mesh[other][1]
-        pieces = whole.unflatten(dim, (stretches, mesh[axis][1], -1))
+                blocks //= mesh[other][1]
+        pieces = whole.unflatten(dim, (blocks, mesh[axis][1], -1))
         whole = pieces.select(dim + 1, coordinates(rank, mesh)[axis]).flatten(dim, dim + 1)
     return whole.clone(memory_format=torch.contiguous_format)
 
 
 def plan(folder, mesh_text, tool):
-    """Captures the step and writes graph.sg and rankN.sg."""
+    """Captures the step and writes graph.sg and rankN.sg. Returns the number of ranks."""
     mesh = mesh_of(mesh_text)
     step = sg.capture_training_step(lambda: Net().double(), {"batch": f"f64[{BATCH},{WIDTH}]"},
                                     loss=lambda y: (y * y).sum(),
@@ -89,7 +89,7 @@ def plan(folder, mesh_text, tool):
         if node.target in RESULT_PINS:
             given[node.name] = RESULT_PINS[node.target]
         elif node.target == "aten::mm" and INNER in node.results[0].shape and BATCH not in node.results[0].shape:
-            # A weight's gradient: what each part of the batch gives is added up.
+            # A weight gradient is summed over the shards of the batch.
             given[node.name] = {0: "P(sum)", -1: f"S({node.results[0].shape.index(INNER)})"}
     pins = []
     for name, by_axis in given.items():
@@ -111,13 +111,13 @@ def placeholders(graph):
 
 
 def whole_inputs(graph, device):
-    """The same in every process."""
+    """Returns random inputs that are the same on every rank."""
     torch.manual_seed(7)
     return [torch.randn(node.results[0].shape, dtype=torch.float64).to(device) for node in placeholders(graph)]
 
 
 def make_groups(mesh, rank, size):
-    """A process group for each axis, under its name: that is where the graph's collectives look for it."""
+    """Registers a process group per mesh axis under the axis name, which the collectives of the graph use."""
     mine = coordinates(rank, mesh)
     for axis, (name, _) in enumerate(mesh):
         seen = set()
@@ -136,7 +136,7 @@ def make_groups(mesh, rank, size):
 
 
 def run_rank(folder, mesh_text, rank, size, backend):
-    """One process. Returns what is off most, relative to the largest element of its tensor."""
+    """Runs one rank. Returns (largest error relative to the largest element of the tensor, number of collectives)."""
     mesh = mesh_of(mesh_text)
     device = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
     dist.init_process_group(backend, store=dist.FileStore(str(folder / "store"), size), rank=rank, world_size=size)
@@ -171,7 +171,7 @@ def run_rank(folder, mesh_text, rank, size, backend):
         for name, layout in by_name.items():
             compare(expected.gradients[name], actual.gradients[name], layout)
         sent = sum("_c10d_functional" in node.target and "wait" not in node.target for node in graph)
-        print(f"rank {rank}: {len(graph)} nodes, {sent} collectives over {backend}, off by {worst:.1e}", flush=True)
+        print(f"rank {rank}: {len(graph)} nodes, {sent} collectives over {backend}, error {worst:.1e}", flush=True)
         return worst, sent
     finally:
         dist.destroy_process_group()
@@ -181,8 +181,8 @@ def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mesh", default="dp=2,tp=2")
     parser.add_argument("--backend", default="gloo", choices=["gloo", "nccl"])
-    parser.add_argument("--tool", default="shadowgraph", help="the command-line tool, if it is not on the path")
-    parser.add_argument("--folder", type=pathlib.Path, help="where graphs are written (default: one that is removed)")
+    parser.add_argument("--tool", default="shadowgraph", help="path of the command line tool")
+    parser.add_argument("--folder", type=pathlib.Path, help="folder for the graphs (default: a temporary one)")
     parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--size", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)

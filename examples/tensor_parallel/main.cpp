@@ -1,6 +1,6 @@
-// Runs tensor parallel as Megatron-LM does it: the first matrix of an MLP is split by columns and the second by rows,
-// attention by heads. So each needs one sum over the processes forward and one backward. One process of 8 is captured,
-// without a GPU and without a network.
+// Tensor parallel training like Megatron-LM: the first matrix of an MLP is sharded by columns and the second by rows,
+// and attention by heads, so each needs one all-reduce in forward and one in backward. One of 8 ranks is captured and
+// profiled, without GPUs and without a network.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <shadowgraph/capture/capture.h>
 #include <shadowgraph/capture/process_group.h>
@@ -20,7 +20,7 @@ namespace sg = shadowgraph;
 constexpr int64_t kProcesses = 8;
 constexpr int64_t kLayers = 2, kWidth = 2048, kHeads = 16, kBatch = 4, kLength = 512;
 
-at::Tensor sum_over_processes(const at::Tensor& x) {
+at::Tensor all_reduce(const at::Tensor& x) {
   static const auto reduce = c10::Dispatcher::singleton().findSchemaOrThrow("_c10d_functional::all_reduce", "");
   static const auto wait = c10::Dispatcher::singleton().findSchemaOrThrow("_c10d_functional::wait_tensor", "");
   torch::jit::Stack stack{x, "sum", "tp"};
@@ -32,14 +32,14 @@ at::Tensor sum_over_processes(const at::Tensor& x) {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Where processes begin to compute parts: nothing forward, a sum backward.
+// Start of a parallel region: identity in forward, all-reduce in backward.
 struct Spread : torch::autograd::Function<Spread> {
   static at::Tensor forward(AutogradContext*, const at::Tensor& x) { return x.view(x.sizes()); }
-  static variable_list backward(AutogradContext*, const variable_list& g) { return {sum_over_processes(g[0])}; }
+  static variable_list backward(AutogradContext*, const variable_list& g) { return {all_reduce(g[0])}; }
 };
-// Where parts are added up: the other way round.
+// End of a parallel region: all-reduce in forward, identity in backward.
 struct Join : torch::autograd::Function<Join> {
-  static at::Tensor forward(AutogradContext*, const at::Tensor& x) { return sum_over_processes(x); }
+  static at::Tensor forward(AutogradContext*, const at::Tensor& x) { return all_reduce(x); }
   static variable_list backward(AutogradContext*, const variable_list& g) { return {g[0]}; }
 };
 
@@ -80,23 +80,24 @@ int main() {
   const sg::Profile profile = sg::profile(step.graph, {.spec = &device, .interconnect = &links});
   std::cout << sg::to_text(profile);
 
-  // By hand: two sums a layer forward, and two backward, each of the whole hidden state, 4 x 512 x 2048 float32, 16 MiB.
+  // Expected values: two all-reduces per layer in forward and two in backward, each of the hidden state of
+  // 4 x 512 x 2048 float32, 16 MiB.
   const int64_t state = kBatch * kLength * kWidth * 4;
   const int64_t sums = 4 * kLayers;
   const int64_t wire = sums * (2 * (state / 8 * 7));
-  // A ring of 8 by NVLink: 14 hops, and a quarter of one to fill it.
+  // A ring of 8 ranks over NVLink: 14 hops, and a quarter of one to fill the pipeline.
   const double seconds =
       static_cast<double>(sums) * (6.6e-6 + 14 * 0.6e-6) + (1 + 0.25 / 14) * static_cast<double>(wire) / 370.8e9;
   const sg::Communication& communication = *profile.communication();
   const sg::CommunicationSum sent = communication.total();
-  // 12 x width^2 a layer, of which a process has one part in 8.
+  // 12 x width^2 parameters per layer, 1/8 of them per rank.
   const int64_t parameters = kLayers * 12 * kWidth * kWidth / kProcesses;
   const bool right = sent.calls == sums && sent.payload == sums * state && sent.wire == wire &&
                      std::abs(sent.seconds - seconds) < 1e-6 * seconds &&
                      communication.of(sg::Graph::kForward).calls == 2 * kLayers &&
                      communication.of(sg::Graph::kBackward).calls == 2 * kLayers &&
                      profile.size.parameters == parameters && profile.peak.bytes > 2 * parameters * 4 &&
-                     // Nothing to compute while a sum is under way: all of it shows.
+                     // Nothing can overlap with an all-reduce, so nearly all of it is exposed.
                      profile.overlap()->exposed() > 0.9 * sent.seconds;
   std::cout << "\npeak of a process " << profile.peak.bytes << " bytes, sends " << sent.wire << " bytes in "
             << sent.seconds * 1e3 << " ms; a step takes " << profile.overlap()->seconds() * 1e3 << " ms\n"

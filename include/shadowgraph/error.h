@@ -1,4 +1,4 @@
-// What shadowgraph throws at its users. Every message says what was wrong, where, and what to do about it.
+// Exception types of shadowgraph.
 #pragma once
 
 #include <stdexcept>
@@ -10,18 +10,17 @@
 namespace SHADOWGRAPH_API shadowgraph {
 
 // ---------------------------------------------------------------------------------------------------------------------
-// What shadowgraph throws at its users. Every message says what was wrong, where, and what to do about it.
-//
-// Our own bugs are TORCH_INTERNAL_ASSERT failures (c10::Error), never one of these.
+// Every message states the cause, the location and a remedy. Bugs in shadowgraph itself raise c10::Error
+// (TORCH_INTERNAL_ASSERT), never one of these types.
 
-// The root: a user's mistake, or input that cannot be handled.
+// Base class: invalid use or unsupported input.
 class Error : public std::runtime_error {
  public:
-  // Whose it is, as the tool's exit code says. kOurs: a bug of a pass, or a libtorch in which nothing works.
+  // Cause of the error, used as exit code by the command line tool. kOurs: a bug in a pass, or an unusable libtorch.
   enum class Fault { kInput = 1, kUsage = 2, kOurs = 3 };
   explicit Error(const std::string& message, NodeId node = NodeId(), Fault fault = Fault::kInput)
       : std::runtime_error(message), node_(node), fault_(fault) {}
-  NodeId node() const { return node_; }  // of the graph in question; invalid if it is about none
+  NodeId node() const { return node_; }  // node of the graph being processed; invalid if not specific to a node
   Fault fault() const { return fault_; }
 
  private:
@@ -29,7 +28,7 @@ class Error : public std::runtime_error {
   Fault fault_;
 };
 
-// Text or JSON that is not a graph. what() holds "name:line:column: message" and the offending line.
+// Thrown for text or JSON that is not a valid graph. what() is "name:line:column: message" and the offending line.
 class ParseError : public Error {
  public:
   ParseError(const std::string& message, int line, int column) : Error(message), line_(line), column_(column) {}
@@ -41,81 +40,81 @@ class ParseError : public Error {
   int column_;
 };
 
-// A file that cannot be read or written.
+// Thrown when a file cannot be read or written.
 class FileError : public Error {
  public:
   using Error::Error;
 };
 
-// A graph that breaks an invariant of shadowgraph/graph/verify.h: what() lists every violation. Or an edit that would
-// leave it so, e.g. erasing a node whose outputs are used: nothing was changed.
+// Thrown for a graph that violates an invariant of shadowgraph/graph/verify.h (what() lists every violation), and for
+// an edit that would violate one, such as erasing a node whose outputs are used. The graph is left unchanged.
 class GraphError : public Error {
  public:
   using Error::Error;
 };
 
-// A pass that failed, or a text that is no pipeline of passes. kUsage: the text; kOurs: the pass left a broken graph,
-// or changed what it said it had not.
+// Thrown when a pass fails or a pipeline string is invalid. kUsage: invalid pipeline string; kOurs: the pass produced
+// an invalid graph, or modified state that it declared as preserved.
 class PassError : public Error {
  public:
   PassError(const std::string& pass, const std::string& message, Fault fault = Fault::kInput)
       : Error(message, NodeId(), fault), pass_(pass) {}
-  const std::string& pass() const { return pass_; }  // empty for a text
+  const std::string& pass() const { return pass_; }  // empty if a pipeline string is invalid
 
  private:
   std::string pass_;
 };
 
-// The operator has neither a rule, nor a decomposition, nor a C++ Meta kernel. Shape and type errors of the operators
-// themselves are libtorch's own (c10::Error), word for word as eager raises them.
+// Thrown for an operator that has neither a shape rule nor a decomposition nor a C++ Meta kernel. Shape and type errors
+// of operators are raised by libtorch as in eager mode (c10::Error, with the same message).
 class NoRuleError : public Error {
  public:
   using Error::Error;
 };
 
-// The result depends on data that a fake tensor does not have: item(), nonzero(), masked_select(), ...
+// Thrown when a result depends on the data of a fake tensor: item(), nonzero(), masked_select(), ...
 class DataDependentError : public Error {
  public:
   using Error::Error;
 };
 
-// What is asked for is not done for this tensor or graph, though another way may be open: a real tensor where a fake
-// one is needed, a node without kernel, code, layout or words in another framework, captures that are not one program.
+// Thrown when an operation does not support the given tensor or graph: a real tensor where a fake one is required, a
+// node without a kernel, generated code or layout, a plan that the target framework cannot express.
 class UnsupportedError : public Error {
  public:
   using Error::Error;
 };
 
-// What deferred initialisation throws. The record is as it was, and the call may be tried again. node(), of the
-// record's graph: the operator that failed (the cause is nested), or the sg::constant that was written since.
+// Thrown by deferred initialization. The recording is left unchanged and the call may be retried. node() refers to the
+// recorded graph: the operator that failed (the cause is nested), or an sg::constant that was modified after recording.
 class DeferredError : public Error {
  public:
   using Error::Error;
 };
 
-// A graph that cannot run here, or a run that failed: names the node, its text, and what to do.
+// Thrown when a graph cannot be executed on this machine or its execution fails. what() names the node and a remedy.
 class ReplayError : public Error {
  public:
   using Error::Error;
 };
 
-// No segment can be had and nothing cached is left to give back; what() has the figures that PyTorch's error has.
+// Thrown when no segment can be allocated and no cached one can be released. what() has the numbers of PyTorch's error.
 class OutOfMemoryError : public Error {
  public:
   using Error::Error;
 };
 
-// Nothing keeps within the memory, or what is asked for contradicts itself. what() says what is in the way, or what
-// would fit, smallest change first.
-class NoPlanError : public Error {
+// Thrown when no plan fits in memory, or when the request is contradictory. what() names the limiting factor, or the
+// changes that would make a plan fit, smallest first.
+class InfeasibleError : public Error {
  public:
   using Error::Error;
 };
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Serves bindings to other languages. An error that leaves an operator call passes through libtorch. That may know how
-// to hand exceptions of its own to the caller's language, but not these. The translator is called with each and may
-// throw one of libtorch's in its place. nullptr: nobody is called. Thread-safe.
+// For language bindings. Exceptions that leave an operator call pass through libtorch, which can translate its own
+// exceptions to the calling language, but not these. The translator is called with each one and may throw an exception
+// type of libtorch instead. nullptr disables translation. Thread-safe.
 
 using ErrorTranslator = void (*)(const Error& error);
 void set_error_translator(ErrorTranslator translator);

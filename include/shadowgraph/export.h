@@ -1,5 +1,5 @@
-// What the shared library shows of itself: all that the headers in include/shadowgraph declare, and nothing else, since
-// it is compiled with hidden symbols (tests/python/check_exports.py).
+// Symbol visibility of the shared library. It is compiled with hidden symbols; only declarations in include/shadowgraph
+// are exported (tests/python/check_exports.py).
 #pragma once
 
 #define SHADOWGRAPH_API [[gnu::visibility("default")]]

@@ -1,13 +1,13 @@
-// Names of enumerators: one table beside each enum, from which to_string(), parse() and lists of names follow.
+// Conversion between enumerators and names: to_string(), parse() and lists of names follow from one table per enum.
 //
-//     enum class Recompute : uint8_t { kNothing, kSelective, kWhole };
+//     enum class Recompute : uint8_t { kNone, kSelective, kFull };
 //     constexpr auto enum_names(Recompute) {
-//       return names_of<Recompute>({{Recompute::kNothing, "nothing"}, ...});
+//       return names_of<Recompute>({{Recompute::kNone, "none"}, ...});
 //     }
 //
-//     to_string(Recompute::kWhole);                   // "whole"
-//     parse<Recompute>("whole", "recompute");         // throws Error: "recompute 'all' is none of nothing, selective, whole"
-//     find_named<Recompute>("whole");                 // std::nullopt for other words
+//     to_string(Recompute::kFull);                   // "full"
+//     parse<Recompute>("full", "recompute");  // throws Error that lists the accepted names
+//     find_named<Recompute>("full");                 // std::nullopt if there is no such name
 #pragma once
 
 #include <array>
@@ -29,7 +29,7 @@ struct EnumName {
   std::string_view name;
 };
 
-// The table of an enum; its order is that of messages and --help.
+// Defines the name table of an enum. Messages and --help list the names in this order.
 template <class E, size_t n>
 constexpr std::array<EnumName<E>, n> names_of(const EnumName<E> (&names)[n]) {
   return std::to_array(names);
@@ -40,14 +40,14 @@ concept NamedEnum = std::is_enum_v<E> && requires(E value) {
   enum_names(value);
 };
 
-// The same for names in the order of enumerators, of which `first` is the first.
+// Defines the name table from names in the order of the enumerators, starting at `first`.
 template <class E, E first = E{}, class... Names>
 constexpr auto names_in_order(Names... names) {
   auto value = static_cast<std::underlying_type_t<E>>(first);
   return std::array<EnumName<E>, sizeof...(names)>{EnumName<E>{static_cast<E>(value++), names}...};
 }
 
-// "?" for a value that has no name, which only a cast can make.
+// Returns the name of `value`, or "?" for a value that is not an enumerator.
 template <NamedEnum E>
 constexpr std::string_view to_string(E value) {
   for (const auto& row : enum_names(E{})) {
@@ -75,7 +75,7 @@ namespace internal {
 [[noreturn]] void refuse_name(std::string_view what, std::string_view text, std::span<const std::string> names);
 }  // namespace internal
 
-// `what` names the thing in the message, "recompute". Throws Error.
+// Returns the enumerator called `text`. Throws Error, in which `what` names the option ("recompute").
 template <NamedEnum E>
 E parse(std::string_view text, std::string_view what) {
   if (const auto value = find_named<E>(text)) return *value;

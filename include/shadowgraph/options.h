@@ -1,5 +1,5 @@
-// Options of requests and passes: fields of a struct, declared once. The command line, Python's keywords, JSON, text and
-// what help and messages say follow from the table beside them.
+// Declaration of options as struct fields. The command line, Python keywords, JSON, the text form, help and error
+// messages are derived from one table per struct.
 //
 //     struct DceOptions {
 //       enum class Random : uint8_t { kKeep, kDrop };
@@ -8,15 +8,15 @@
 //
 //       static OptionTable<DceOptions> table() {
 //         return OptionTable<DceOptions>()
-//             .choice("random", &DceOptions::random, {"keep", "drop"}, "keep, or drop: later random numbers may differ")
-//             .add("most", &DceOptions::most, "Nodes that are erased", {.least = 1});
+//             .choice("random", &DceOptions::random, {"keep", "drop"}, "Keep or drop unused random operators")
+//             .add("most", &DceOptions::most, "Maximum number of erased nodes", {.min = 1});
 //       }
 //     };
 //
-// Names are those of Python, JSON and text, "micro_batch"; the command line has --micro-batch. Defaults are those of the
-// struct. What an option takes follows from the type of its field: flags, numbers, strings, enums with names
-// (shadowgraph/names.h), optional ones, and lists of these. A field may be a member, or a function that gives a reference
-// to one: [](auto& request) -> auto& { return request.state.gradient; }.
+// Names are written as in Python, JSON and the text form ("micro_batch"); the command line uses --micro-batch. Defaults
+// are those of the struct. Accepted values follow from the type of the field: flags, numbers, strings, enums with names
+// (shadowgraph/names.h), optionals, and lists of these. A field is given as a member pointer or as a function that
+// returns a reference: [](auto& request) -> auto& { return request.state.gradient; }.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -40,45 +40,46 @@
 
 namespace SHADOWGRAPH_API shadowgraph {
 
-// kCount, kBytes and kSeconds are quantities (shadowgraph/units.h): "16M", "24GiB", "14d".
+// Type of value. kCount, kBytes and kSeconds are parsed with units (shadowgraph/units.h): "16M", "24GiB", "14d".
 enum class OptionKind : uint8_t { kText, kFlag, kWhole, kNumber, kCount, kBytes, kSeconds };
 
-struct OptionTakes {
-  OptionKind kind = OptionKind::kText;  // follows from the field but for quantities
-  double least = -std::numeric_limits<double>::infinity();
-  double most = std::numeric_limits<double>::infinity();
-  bool above = false;                                      // more than the least
-  bool list = false;                                       // follows from the field
-  bool has_commas = false;                                 // what a list has; others are separated by commas
-  std::vector<std::string> words;                          // one of these; empty: any
-  std::string placeholder = {};                            // in --help; empty: by the kind
-  std::string (*note)(const std::string& text) = nullptr;  // what is to be said of a value that is taken; "": nothing
+// Accepted values of an option.
+struct OptionDomain {
+  OptionKind kind = OptionKind::kText;  // deduced from the field, except for values with units
+  double min = -std::numeric_limits<double>::infinity();
+  double max = std::numeric_limits<double>::infinity();
+  bool above = false;              // exclusive minimum
+  bool list = false;               // deduced from the field
+  bool has_commas = false;         // list elements contain commas, so that commas do not separate them
+  std::vector<std::string> words;  // accepted words; empty: any
+  std::string placeholder = {};    // shown in --help; empty: default of the kind
+  std::string (*note)(const std::string& text) = nullptr;  // returns a warning about an accepted value, or ""
 
-  std::string text() const;  // "a whole number of at least 1", "a list of ..."
+  std::string text() const;  // description for messages: "an integer >= 1", "a list, each ..."
 };
 
 struct Option {
   std::string name;
-  std::string group;    // heading of --help
-  std::string summary;  // one line
-  OptionTakes takes;
+  std::string group;    // heading in --help
+  std::string summary;  // one line of help
+  OptionDomain takes;
 
   std::string flag() const;         // "--micro-batch"
   std::string placeholder() const;  // "INT"
-  // Values as words, one but for lists. Throws Error for JSON of another type.
+  // Convert between JSON and words (one word, or one per list element). Throw Error for JSON of the wrong type.
   nlohmann::json json(const std::vector<std::string>& words) const;
   std::vector<std::string> words(const nlohmann::json& value) const;
-  // In one word, as text has them.
+  // Split and join the single string used by the text form.
   std::vector<std::string> split(const std::string& text) const;
   static std::string joined(const std::vector<std::string>& words);
 };
 
 namespace internal {
-// They throw Error that says what was given and what may be given.
-size_t choice_of(const std::string& text, const OptionTakes& takes);
-int64_t whole_of(const std::string& text, const OptionTakes& takes);
-double number_of(const std::string& text, const OptionTakes& takes);
-bool flag_of(const std::string& text, const OptionTakes& takes);
+// Throw Error that states the given and the accepted values.
+size_t choice_of(const std::string& text, const OptionDomain& takes);
+int64_t whole_of(const std::string& text, const OptionDomain& takes);
+double number_of(const std::string& text, const OptionDomain& takes);
+bool flag_of(const std::string& text, const OptionDomain& takes);
 std::string print_number(double number, OptionKind kind);
 [[noreturn]] void refuse_count(size_t given);
 [[noreturn]] void refuse_option(std::string_view name, const std::vector<std::string>& names);
@@ -96,14 +97,14 @@ struct OptionField<std::vector<T>> : OptionField<T> {
 };
 
 template <class T>
-OptionTakes taken_by(OptionTakes takes) {
+OptionDomain taken_by(OptionDomain takes) {
   using Element = typename OptionField<T>::Element;
   if (takes.kind != OptionKind::kText) return takes;
   if constexpr (std::is_same_v<Element, bool>) {
     takes.kind = OptionKind::kFlag;
   } else if constexpr (std::is_integral_v<Element>) {
     takes.kind = OptionKind::kWhole;
-    takes.most = std::min(takes.most, static_cast<double>(std::numeric_limits<Element>::max()));
+    takes.max = std::min(takes.max, static_cast<double>(std::numeric_limits<Element>::max()));
   } else if constexpr (std::is_floating_point_v<Element>) {
     takes.kind = OptionKind::kNumber;
   } else if constexpr (NamedEnum<Element>) {
@@ -113,7 +114,7 @@ OptionTakes taken_by(OptionTakes takes) {
 }
 
 template <class T>
-T read_word(const std::string& text, const OptionTakes& takes) {
+T read_word(const std::string& text, const OptionDomain& takes) {
   if constexpr (std::is_same_v<T, bool>) {
     return flag_of(text, takes);
   } else if constexpr (std::is_integral_v<T>) {
@@ -153,36 +154,36 @@ class OptionTable {
 
  public:
   struct Row : Option {
-    // Throws Error for words that it does not take.
+    // Parses `words` into the field. Throws Error for invalid values.
     std::function<void(Options&, const std::vector<std::string>& words)> read;
-    // None: the option has no value, or an empty list.
+    // Returns the value as words; empty if the option is unset or an empty list.
     std::function<std::vector<std::string>(const Options&)> print;
   };
 
-  // Rows from here on stand under this heading.
+  // Sets the --help heading of all options added after this call.
   OptionTable group(std::string heading) && {
     group_ = std::move(heading);
     return std::move(*this);
   }
   template <class Field>
-  OptionTable add(std::string name, Field field, std::string summary, OptionTakes takes = {}) && {
+  OptionTable add(std::string name, Field field, std::string summary, OptionDomain takes = {}) && {
     using Element = typename internal::OptionField<Type<Field>>::Element;
     takes = internal::taken_by<Type<Field>>(std::move(takes));
     const auto print = [kind = takes.kind](const Element& value) { return internal::print_word(value, kind); };
     return fill(std::move(name), field, std::move(summary), std::move(takes), &internal::read_word<Element>, print);
   }
-  // Any other type: `parse` throws Error for what it does not take, `print` gives the text that `parse` reads back.
+  // Adds an option of any other type. `parse` throws Error for invalid text; `print` returns text that `parse` accepts.
   template <class Field, class Parse, class Print>
   OptionTable parsed(std::string name, Field field, Parse parse, Print print, std::string summary,
-                     OptionTakes takes = {}) && {
+                     OptionDomain takes = {}) && {
     return fill(
         std::move(name), field, std::move(summary), std::move(takes),
-        [parse](const std::string& text, const OptionTakes&) { return parse(text); }, print);
+        [parse](const std::string& text, const OptionDomain&) { return parse(text); }, print);
   }
-  // Words that mean values.
+  // Adds an option with a fixed set of words and the values they map to.
   template <class Field>
   OptionTable words(std::string name, Field field, Choices<Field> choices, std::string summary) && {
-    OptionTakes takes;
+    OptionDomain takes;
     for (const auto& [word, value] : choices) takes.words.push_back(word);
     const auto print = [choices](const auto& value) {
       for (const auto& [word, meaning] : choices) {
@@ -190,12 +191,12 @@ class OptionTable {
       }
       return std::string();
     };
-    const auto read = [choices](const std::string& text, const OptionTakes& takes) {
+    const auto read = [choices](const std::string& text, const OptionDomain& takes) {
       return choices[internal::choice_of(text, takes)].second;
     };
     return fill(std::move(name), field, std::move(summary), std::move(takes), read, print);
   }
-  // An enum whose enumerators, from 0 on, are called `names`.
+  // Adds an option for an enum whose enumerators, starting from 0, are called `names`.
   template <class Enum>
   requires std::is_enum_v<Enum> OptionTable choice(std::string name, Enum Options::*field,
                                                    std::vector<std::string> names, std::string summary) && {
@@ -205,21 +206,21 @@ class OptionTable {
   }
 
   const std::vector<Row>& rows() const& { return rows_; }
-  const std::vector<Row>& rows() && = delete;  // they would be gone before a loop over them begins
+  const std::vector<Row>& rows() && = delete;  // would dangle in a range-based for loop
   const Row* find(std::string_view name) const {
     for (const Row& row : rows_) {
       if (row.name == name) return &row;
     }
     return nullptr;
   }
-  // Throws Error if there is none.
+  // Returns the option called `name`. Throws Error if there is none.
   const Row& at(std::string_view name) const {
     if (const Row* row = find(name)) return *row;
     std::vector<std::string> names;
     for (const Row& row : rows_) names.push_back(row.name);
     internal::refuse_option(name, names);
   }
-  // Throws Error for values that no text would give.
+  // Throws Error if a field holds a value that could not be parsed from text.
   void check(const Options& options) const {
     Options scratch;
     for (const Row& row : rows_) {
@@ -232,7 +233,7 @@ class OptionTable {
       }
     }
   }
-  // Text by name. Those not given keep their defaults.
+  // Parses options from text by name. Options not given keep their defaults.
   Options read(const std::map<std::string, std::string, std::less<>>& given) const {
     Options options;
     for (const auto& [name, text] : given) {
@@ -248,11 +249,11 @@ class OptionTable {
   }
 
  private:
-  // `read` makes the whole value of a word, or an element of a list, or what is there of an optional one.
+  // `read` parses the whole value, a list element, or the content of an optional.
   template <class Field, class Read, class Print>
-  OptionTable fill(std::string name, Field field, std::string summary, OptionTakes takes, Read read, Print print) {
+  OptionTable fill(std::string name, Field field, std::string summary, OptionDomain takes, Read read, Print print) {
     using Value = Type<Field>;
-    using Element = std::remove_cvref_t<std::invoke_result_t<Read, const std::string&, const OptionTakes&>>;
+    using Element = std::remove_cvref_t<std::invoke_result_t<Read, const std::string&, const OptionDomain&>>;
     constexpr bool kList = internal::OptionField<Value>::list && !std::is_same_v<Value, Element>;
     takes.list = kList;
     Row& row = rows_.emplace_back();
@@ -280,7 +281,7 @@ class OptionTable {
       } else {
         words.push_back(print(value));
       }
-      if (!choices.empty()) std::erase(words, "");  // values that no word means
+      if (!choices.empty()) std::erase(words, "");  // values without a word
       return words;
     };
     return std::move(*this);

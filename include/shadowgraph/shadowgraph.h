@@ -1,5 +1,5 @@
-// All of shadowgraph but two headers: bgl.h needs Boost, graph_module.h brings torch::nn::Module. Programs that need one
-// concept include its header alone.
+// Includes all of shadowgraph except two headers: bgl.h requires Boost, and graph_module.h includes torch::nn::Module.
+// Programs that need a single component should include its header only.
 #pragma once
 
 #include "shadowgraph/capture/activation_checkpoint.h"

@@ -1,4 +1,4 @@
-// How figures are written for people, and the names of dtypes.
+// Formatting and parsing of byte counts, counts, durations and dtype names.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -19,18 +19,18 @@ std::string human_count(
 std::string exact_count(int64_t count);     // "25,557,032"
 std::string human_seconds(double seconds);  // "0 s", "3.20 us", "12.5 ms", "1.04 s"
 
-// Quantities as people write them: a number above 0 and at most one unit, blanks allowed between. Letters may have
-// either case. std::nullopt for other text, fractions of a whole and what int64 cannot hold.
+// Parse a positive number with an optional unit, which may be separated by blanks and is case-insensitive. Return
+// std::nullopt for invalid text, fractions of a byte or unit, and values that do not fit in int64.
 std::optional<int64_t> parse_count(
     std::string_view text);  // "512", "8k", "16M", "15T": powers of 1,000; "8Ki", "16Mi": of 1,024
 std::optional<int64_t> parse_bytes(std::string_view text);  // "24GiB": powers of 1,024; "80GB": of 1,000; rounded down
 std::optional<double> parse_duration(std::string_view text);  // seconds: "90s", "20min", "36h", "14d"
 
-std::string dtype_name(c10::ScalarType dtype);                           // "float32", as Python's torch writes it
-std::optional<c10::ScalarType> parse_dtype_name(std::string_view name);  // empty if no dtype is called so
+std::string dtype_name(c10::ScalarType dtype);                           // "float32", as in Python's torch
+std::optional<c10::ScalarType> parse_dtype_name(std::string_view name);  // std::nullopt if there is no such dtype
 
-// Sums and products that stop at the largest int64 where they would overflow: absurd shapes from a file must not be
-// undefined behaviour.
+// Saturating arithmetic: results that overflow are clamped to the largest int64, so that absurd shapes in a file do not
+// cause undefined behavior.
 
 inline int64_t saturating_multiply(int64_t a, int64_t b) {
   int64_t product = 0;

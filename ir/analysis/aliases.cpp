@@ -1,5 +1,5 @@
-// Decides whether two views of one storage share bytes. The question is about sets of bytes, so order, sizes of 1 and
-// the way dimensions are divided are forgotten first.
+// Decides whether two views of one storage share bytes. Only the set of bytes matters, so views are first normalized:
+// dimension order, sizes of 1 and splits of dimensions are removed.
 #include <c10/core/ScalarType.h>
 #include <c10/util/SmallVector.h>
 
@@ -18,17 +18,18 @@ struct Dimension {
   int64_t stride = 0;  // bytes
 };
 
-// The places that a view visits, order forgotten. Dimensions come by falling stride, in bytes, with neighbours merged
-// and those of size 1 left out. The elements themselves are the innermost run.
+// The places that a view visits, in normalized form. Dimensions are sorted by decreasing stride, in bytes; adjacent
+// ones are merged and those of size 1 dropped. The elements themselves are the innermost run.
 struct Lattice {
   c10::SmallVector<Dimension, 6> dimensions;
   int64_t begin = 0;  // byte of the lowest element
   int64_t run = 1;    // adjacent bytes at each place
-  // Every stride is larger than all that lies inside it: each byte belongs to one place at most, found digit by digit.
+  // Every stride is larger than the extent of all inner dimensions: each byte belongs to at most one place, which is
+  // found digit by digit.
   bool nested = true;
-  bool repeats = false;  // a stride of 0: places are visited twice
+  bool repeats = false;  // has a stride of 0: places are visited more than once
 
-  // Saturates: a view that visits more places than 2^63 is only compared with kMostRuns.
+  // Saturates: a view that visits more places than 2^63 is only compared with kMaxRuns.
   int64_t places() const {
     int64_t count = 1;
     for (const Dimension& d : dimensions) {
@@ -43,9 +44,9 @@ Lattice lattice_of(const StridedView& view) {
   result.begin = view.offset * view.itemsize;
   result.run = view.itemsize;
   for (size_t i = 0; i < view.sizes.size(); ++i) {
-    // A size of 1 never steps, whatever its stride says.
+    // The stride of a dimension of size 1 is irrelevant.
     if (view.sizes[i] == 1) continue;
-    // A stride of 0 visits the same places again; for overlap with others one visit is enough.
+    // A stride of 0 visits the same places again; one visit is enough for overlap with other views.
     if (view.strides[i] == 0) {
       result.repeats = true;
     } else {
@@ -54,7 +55,7 @@ Lattice lattice_of(const StridedView& view) {
   }
   auto& dims = result.dimensions;
   std::sort(dims.begin(), dims.end(), [](const Dimension& a, const Dimension& b) { return a.stride > b.stride; });
-  // From the inside out: what continues the run, or the dimension inside it, becomes one with it.
+  // From the innermost dimension outwards: merge a dimension that continues the run, or the dimension inside it.
   size_t kept = dims.size();
   for (size_t i = dims.size(); i-- > 0;) {
     const Dimension d = dims[i];
@@ -67,8 +68,8 @@ Lattice lattice_of(const StridedView& view) {
     }
   }
   dims.erase(dims.begin(), dims.begin() + static_cast<std::ptrdiff_t>(kept));
-  // A dimension may step less than what lies inside it reaches, as in as_strided with overlapping windows. Then a byte
-  // may belong to several places.
+  // A stride may be smaller than the extent of the inner dimensions, as in as_strided with overlapping windows. A byte
+  // may then belong to several places.
   int64_t inner = result.run;
   for (size_t i = dims.size(); i-- > 0;) {
     if (dims[i].stride < inner) result.nested = false;
@@ -77,14 +78,13 @@ Lattice lattice_of(const StridedView& view) {
   return result;
 }
 
-// The first byte at or after `byte` that lies in a nested lattice; nothing if there is none.
+// Returns the first byte at or after `byte` that belongs to a nested lattice; nullopt if there is none.
 std::optional<int64_t> next_byte_in(const Lattice& lattice, int64_t byte) {
   int64_t rest = byte - lattice.begin;
-  // The search goes down the dimensions like digits of a number: each takes as many whole steps as fit.
+  // Goes down the dimensions like digits of a number: each takes as many whole steps as fit.
   if (rest <= 0) return lattice.begin;
   int64_t at = lattice.begin;
-  // Where to go on if the digits below lead past their end: the place one further in the innermost dimension that has
-  // one.
+  // The fallback if the inner digits overflow: the next place along the innermost dimension that has one.
   std::optional<int64_t> next;
   for (const Dimension& d : lattice.dimensions) {
     const int64_t digit = std::min(rest / d.stride, d.size - 1);
@@ -95,10 +95,9 @@ std::optional<int64_t> next_byte_in(const Lattice& lattice, int64_t byte) {
   return rest < lattice.run ? std::optional(at + rest) : next;
 }
 
-// Whether a lattice of at most kMostRuns places has a byte in common with a nested one.
-bool meets(const Lattice& walked, const Lattice& nested) {
-  // An odometer over the places of the walked lattice: at most kMostRuns searches, each logarithmic in nothing but the
-  // rank.
+// Returns whether a lattice of at most kMaxRuns places shares a byte with a nested one.
+bool intersects(const Lattice& walked, const Lattice& nested) {
+  // Enumerates the places of the walked lattice: at most kMaxRuns searches, each linear in the rank.
   c10::SmallVector<int64_t, 6> index(walked.dimensions.size(), 0);
   int64_t at = walked.begin;
   while (true) {
@@ -116,15 +115,15 @@ bool meets(const Lattice& walked, const Lattice& nested) {
   }
 }
 
-// x = base[::2], y = base[1::2]: all places are the same modulo the greatest common divisor of the strides.
+// x = base[::2], y = base[1::2]: all places of a view are equal modulo the greatest common divisor of the strides.
 bool apart_modulo_strides(const Lattice& a, const Lattice& b) {
   int64_t step = 0;
   for (const Lattice* lattice : {&a, &b}) {
     for (const Dimension& d : lattice->dimensions) step = std::gcd(step, d.stride);
   }
-  // Both are single runs; the byte ranges, compared before, decide.
+  // Both are single runs, whose byte ranges were compared before.
   if (step == 0) return false;
-  // The distance is taken modulo the common step, so that it does not matter which view begins first.
+  // The distance is taken modulo the common step, so it does not matter which view starts first.
   const int64_t distance = ((b.begin - a.begin) % step + step) % step;
   return distance >= a.run && distance + b.run <= step;
 }
@@ -158,7 +157,7 @@ bool same_geometry(const StridedView& a, const StridedView& b) {
          same_numbers(a.strides, b.strides);
 }
 
-// Strides of dimensions of size 1 do not matter: no element is reached by them.
+// Strides of dimensions of size 1 do not matter, since they reach no element.
 bool same_elements(const StridedView& a, const StridedView& b) {
   if (a.itemsize != b.itemsize || a.offset != b.offset || !same_numbers(a.sizes, b.sizes)) return false;
   for (size_t i = 0; i < a.sizes.size(); ++i) {
@@ -173,14 +172,14 @@ bool is_dense(const StridedView& view) {
   return !lattice.repeats && lattice.dimensions.empty();
 }
 
-// Cheap answers come first; nearly all pairs of a real graph end before the lattices are walked.
+// Cheap tests come first; nearly all pairs of a real graph are decided before the lattices are walked.
 Overlap overlap(const StridedView& a, const StridedView& b) {
   if (a.numel() == 0 || b.numel() == 0) return Overlap::kNone;
   if (same_elements(a, b)) return Overlap::kSame;
   const auto [a_begin, a_end] = a.bytes();
   const auto [b_begin, b_end] = b.bytes();
   if (a_end <= b_begin || b_end <= a_begin) return Overlap::kNone;
-  // Both begin at the same byte, which both have.
+  // Both views contain their common first byte.
   if (a_begin == b_begin) return Overlap::kPartial;
   const Lattice x = lattice_of(a);
   const Lattice y = lattice_of(b);
@@ -188,24 +187,24 @@ Overlap overlap(const StridedView& a, const StridedView& b) {
   if (apart_modulo_strides(x, y)) return Overlap::kNone;
   const int64_t x_places = x.places();
   const int64_t y_places = y.places();
-  // The view with fewer runs is walked, and the other one, which must be nested, is searched.
-  if (y.nested && x_places <= kMostRuns && (x_places <= y_places || !x.nested)) {
-    return meets(x, y) ? Overlap::kPartial : Overlap::kNone;
+  // Walk the view with fewer runs and search the other one, which must be nested.
+  if (y.nested && x_places <= kMaxRuns && (x_places <= y_places || !x.nested)) {
+    return intersects(x, y) ? Overlap::kPartial : Overlap::kNone;
   }
-  if (x.nested && y_places <= kMostRuns) return meets(y, x) ? Overlap::kPartial : Overlap::kNone;
-  if (y.nested && x_places <= kMostRuns) return meets(x, y) ? Overlap::kPartial : Overlap::kNone;
+  if (x.nested && y_places <= kMaxRuns) return intersects(y, x) ? Overlap::kPartial : Overlap::kNone;
+  if (y.nested && x_places <= kMaxRuns) return intersects(x, y) ? Overlap::kPartial : Overlap::kNone;
   return Overlap::kMay;
 }
 
-// Asks whether a view visits a byte twice. Writing through such a view is not defined.
+// Checks whether a view visits a byte twice. Writing through such a view is undefined.
 Overlap internal_overlap(const StridedView& view) {
   if (view.numel() <= 1) return Overlap::kNone;
   const Lattice lattice = lattice_of(view);
   if (lattice.repeats) return Overlap::kPartial;
   if (lattice.nested) return Overlap::kNone;
   const int64_t places = lattice.places();
-  if (places > kMostRuns) return Overlap::kMay;
-  // All places where a run begins, dimension by dimension; after sorting, only neighbours can overlap.
+  if (places > kMaxRuns) return Overlap::kMay;
+  // Start of every run, dimension by dimension; after sorting, only neighbours can overlap.
   std::vector<int64_t> starts{lattice.begin};
   starts.reserve(static_cast<size_t>(places));
   for (const Dimension& d : lattice.dimensions) {
@@ -221,7 +220,7 @@ Overlap internal_overlap(const StridedView& view) {
   return Overlap::kNone;
 }
 
-// Sorts values by storage in two walks (count, then place): no list per storage is allocated.
+// Sorts values by storage in two walks (count, then place), without a list per storage.
 AliasAnalysis AliasAnalysis::of(const Graph& graph) {
   AliasAnalysis result(graph);
   const uint32_t storages = graph.storage_count();
@@ -251,7 +250,7 @@ AliasAnalysis AliasAnalysis::of(const Graph& graph) {
   return result;
 }
 
-// Values in different storages never alias: a capture gives one StorageId to one allocation.
+// Values in different storages never alias: a capture assigns one StorageId per allocation.
 Overlap AliasAnalysis::relation(ValueId a, ValueId b) const {
   const Value& x = graph_->value(a);
   const Value& y = graph_->value(b);

@@ -1,10 +1,10 @@
-// Finds what each node depends on, and what may move without anybody noticing.
+// Dependences between nodes, and which nodes may be moved without changing the program.
 //
-// A node depends on the makers of its operands, on the last writer of what it reads, and on all readers of what it
-// overwrites. Host reads depend on those before them. Edges are kept in two tables. Passes that reorder, group or fuse
-// ask here, so none of them has rules of its own about effects.
+// A node depends on the producers of its operands, on the last writer of what it reads, and on all readers of what it
+// overwrites. Host reads depend on earlier host reads. Passes that reorder, group or fuse nodes use this analysis, so
+// none of them has separate rules about effects.
 //
-// Building takes one walk; edges are about as many as operands.
+// Takes one walk over the graph; there are about as many edges as operands.
 #include <boost/graph/compressed_sparse_row_graph.hpp>
 #include <boost/graph/depth_first_search.hpp>
 
@@ -20,34 +20,34 @@
 namespace shadowgraph {
 namespace {
 
-// What happened last to a storage or generator.
+// Most recent accesses of a storage or generator.
 struct History {
   NodeId writer;
   std::vector<NodeId> readers;  // since then
-  // Views look at geometry alone, which most writes leave: those matter that may change it.
+  // Views read only the geometry, which most writes leave unchanged; they depend on writes that may change it.
   NodeId reshaper;
   std::vector<NodeId> viewers;  // since then
 };
 
-// Finds what each node directly depends on, node by node in program order.
+// Finds the direct dependences of each node in program order.
 //
-// One walk keeps for every storage who wrote it last and who read it since. So an edge is made only to the last of
-// each, and there are about as many edges as operands.
+// Keeps the last writer of every storage and its readers since, so there is an edge only to the latest of each and
+// about as many edges as operands.
 class DirectDependences {
  public:
   DirectDependences(const Graph& graph, const Effects& effects)
       : graph_(graph), effects_(effects), histories_(graph.storage_count() + effects.pseudo_storage_count()) {}
 
-  // Each once, in the order of their numbers; good until the next call.
+  // Without duplicates, sorted by id; valid until the next call.
   const std::vector<NodeId>& of(NodeId n) {
     direct_.clear();
     node_ = n;
     follow_values();
-    const bool reshapes = effects_.unknown(n) || reshapes_what_it_writes(graph_.node(n).target);
+    const bool reshapes = effects_.unknown(n) || changes_geometry(graph_.node(n).target);
     follow_contents(reshapes);
-    // Reads and writes are noted after the edges are made, so that add_(x, x) does not depend on itself.
+    // Record reads and writes after the edges, so that add_(x, x) does not depend on itself.
     note_contents(reshapes);
-    // What the host saw, it saw in that order: a branch may depend on it.
+    // Host reads keep their order: a branch may depend on them.
     if (effects_.host_read(n) || effects_.unknown(n)) {
       depend(last_on_host_);
       last_on_host_ = n;
@@ -58,12 +58,12 @@ class DirectDependences {
   }
 
  private:
-  // A node may need the same node several times over; duplicates go before edges are kept.
+  // A node may depend on another in several ways; duplicates are removed before edges are stored.
   void depend(NodeId on) {
     if (on.valid() && on != node_ && !graph_.is_erased(on)) direct_.push_back(on);
   }
 
-  // Whatever touches a storage comes after its allocation, even if no value leads there.
+  // Every access of a storage comes after its allocation, even without a value that connects the two.
   void touch(ValueId v) {
     const StorageId s = graph_.value(v).storage;
     if (s.valid()) depend(graph_.storage(s).born);
@@ -78,14 +78,14 @@ class DirectDependences {
     depend(graph_.node(node_).forward);
   }
 
-  // Most writes leave geometry as it is, and views may pass them. These do not: t_, resize_, set_, an `out=` that is
-  // resized.
-  bool reshapes_what_it_writes(TargetId target) const {
+  // Most writes do not change the geometry, and views may move across them. These do: t_, resize_, set_, and an `out=`
+  // tensor that is resized.
+  bool changes_geometry(TargetId target) const {
     const OperatorFacts& facts = graph_.facts(target);
     return facts.changes_objects || facts.is_out_variant;
   }
 
-  // A write comes after the last write and after all reads of what it overwrites.
+  // A write comes after the last write and all reads of what it overwrites.
   void follow_contents(bool reshapes) {
     const bool views = effects_.geometry_only(node_);
     for (const StorageVersion& read : effects_.reads(node_)) {
@@ -121,13 +121,13 @@ class DirectDependences {
   const Effects& effects_;
   std::vector<History> histories_;  // by storage, pseudo storages last
   NodeId last_on_host_;
-  NodeId node_;  // asked for
+  NodeId node_;  // whose dependences are collected
   std::vector<NodeId> direct_;
 };
 
 }  // namespace
 
-// Keeps edges in two compressed tables, by user and by used, so that both directions cost no search.
+// Stores the edges in two compressed tables, by user and by dependence, so that both directions are cheap.
 Dependences Dependences::of(const Graph& graph, const Effects& effects) {
   Dependences result;
   const uint32_t count = graph.node_capacity();
@@ -156,10 +156,10 @@ Dependences Dependences::of(const Graph& graph, const Effects& effects) {
   return result;
 }
 
-// Says without an order of the whole graph whether one node may move: its own edges decide.
+// Decides from the node's own edges whether it may move, without ordering the whole graph.
 bool Dependences::can_move_before(const Graph& graph, NodeId node, NodeId position) const {
   if (position == node || position == graph.node(node).next) return true;
-  // Where it would stand, neighbours of the right kind.
+  // The neighbours at the new position must be of the right kind.
   const NodeId previous = position.valid() ? graph.node(position).previous : graph.last();
   if (graph.is_placeholder(node) ? previous.valid() && !graph.is_placeholder(previous)
                                  : position.valid() && graph.is_placeholder(position)) {
@@ -177,15 +177,15 @@ bool Dependences::can_move_before(const Graph& graph, NodeId node, NodeId positi
                      [&](NodeId n) { return position.valid() && !graph.is_before(n, position); });
 }
 
-// Finds a place for several nodes at once. There are three cases, from the cheapest on. All can wait for the last, all
-// can come before the first user, or users between have to wait for them.
+// Finds a common position for several nodes. The cases, from the cheapest: all can move down to the last node, all can
+// move up to the first user, or users in between have to move down as well.
 Dependences::MeetingPoint Dependences::meeting_point(const Graph& graph, std::span<const NodeId> nodes,
                                                      size_t farthest) const {
   const auto earlier = [&](NodeId a, NodeId b) { return graph.is_before(a, b); };
   const auto is_one = [&](NodeId n) { return std::find(nodes.begin(), nodes.end(), n) != nodes.end(); };
   const NodeId last = *std::max_element(nodes.begin(), nodes.end(), earlier);
-  NodeId needed;  // the last that one of them needs
-  NodeId user;    // the first that needs one of them
+  NodeId needed;  // the last dependence of any of them
+  NodeId user;    // the first user of any of them
   for (NodeId n : nodes) {
     for (NodeId b : before(n)) {
       if ((!needed.valid() || earlier(needed, b)) && !is_one(b)) needed = b;
@@ -196,7 +196,7 @@ Dependences::MeetingPoint Dependences::meeting_point(const Graph& graph, std::sp
   }
   if (!user.valid() || earlier(last, user)) return {.position = graph.node(last).next};
   if (!needed.valid() || earlier(needed, user)) return {.position = user, .at_last = false};
-  // Whoever between the two needs one of the nodes, directly or not, has to wait.
+  // Nodes between the two that depend on one of the nodes, directly or not, have to move down.
   MeetingPoint point{.position = graph.node(needed).next, .at_last = false};
   std::unordered_set<NodeId> waiting;
   const auto waits = [&](NodeId n) { return waiting.contains(n); };
@@ -207,13 +207,13 @@ Dependences::MeetingPoint Dependences::meeting_point(const Graph& graph, std::sp
       point.delayed.push_back(n);
     }
     if (n == needed) break;
-    // The search is bounded: a pattern in a graph of a million nodes must not look at all of it for each match.
+    // The search is bounded: a pattern in a graph of a million nodes must not visit all of it for each match.
     if (farthest-- == 0) {
       point.obstacle = needed;
       return point;
     }
   }
-  // A node that must wait and is needed by one of the nodes makes a circle.
+  // A node that must move down and that one of the nodes depends on closes a cycle.
   for (NodeId n : nodes) {
     const auto needs = before(n);
     const auto found = std::find_if(needs.begin(), needs.end(), waits);
@@ -222,18 +222,18 @@ Dependences::MeetingPoint Dependences::meeting_point(const Graph& graph, std::sp
   return point;
 }
 
-// The order changes as little as it must: units are started in program order.
+// The order changes as little as possible: units are visited in program order.
 std::vector<NodeId> topological_order(const Graph& graph, const Dependences& dependences) {
   return topological_order(graph, dependences, IdMap<NodeId, int32_t>(-1));
 }
 
 namespace {
 
-// An edge from each unit to those that it depends on.
+// An edge from each unit to each unit that it depends on.
 using UnitGraph = boost::compressed_sparse_row_graph<boost::directedS, boost::no_property, boost::no_property,
                                                      boost::no_property, uint32_t, uint32_t>;
 
-// Units are finished in an order: whatever one depends on is finished before it.
+// Postorder: a unit is finished after all units that it depends on.
 struct Placing : boost::default_dfs_visitor {
   std::function<void(uint32_t)> place;
   std::function<void(uint32_t)> refuse_circle;
@@ -245,12 +245,12 @@ struct Placing : boost::default_dfs_visitor {
 
 }  // namespace
 
-// Units, single nodes and groups, are taken in program order; those that one depends on and that are not placed yet
-// come first. Boost's search keeps a stack of its own. Over its compressed rows it takes a fifth of the time that a
-// walk over vectors of vectors took (1M nodes: 0.19 s against 1.0).
+// Takes units (single nodes and groups) in program order, each after the units that it depends on. Boost's search keeps
+// an explicit stack. On compressed rows it takes a fifth of the time of a walk over vectors of vectors (1M nodes: 0.19
+// s instead of 1.0).
 std::vector<NodeId> topological_order(const Graph& graph, const Dependences& dependences,
                                       const IdMap<NodeId, int32_t>& group_of) {
-  // A group is one unit, and so is every node in none.
+  // A group is one unit; so is every node outside all groups.
   std::vector<uint32_t> unit_of(graph.node_capacity());
   std::vector<NodeId> first_of;  // by unit
   std::vector<int64_t> unit_of_group;
@@ -275,7 +275,7 @@ std::vector<NodeId> topological_order(const Graph& graph, const Dependences& dep
   std::vector<uint32_t> next(members_begin.begin(), members_begin.end() - 1);
   for (NodeId n : graph.nodes()) members[next[unit_of[n.index]]++] = n;
 
-  // Edges within a unit are no constraint on the order of units.
+  // Edges within a unit do not constrain the order of units.
   std::vector<std::pair<uint32_t, uint32_t>> edges;
   for (uint32_t unit = 0; unit < count; ++unit) {
     for (uint32_t i = members_begin[unit]; i < members_begin[unit + 1]; ++i) {
@@ -294,7 +294,7 @@ std::vector<NodeId> topological_order(const Graph& graph, const Dependences& dep
     order.insert(order.end(), members.begin() + members_begin[unit], members.begin() + members_begin[unit + 1]);
   };
   placing.refuse_circle = [&](uint32_t unit) {
-    throw GraphError("no order: nodes, or groups of nodes, depend on one another in a circle, through\n  " +
+    throw GraphError("cannot sort: nodes or groups of nodes depend on one another in a cycle through\n  " +
                      to_text(graph, first_of[unit]));
   };
   std::vector<boost::default_color_type> colors(count, boost::white_color);
@@ -302,7 +302,7 @@ std::vector<NodeId> topological_order(const Graph& graph, const Dependences& dep
   const auto place_from = [&](uint32_t unit) {
     if (colors[unit] == boost::white_color) boost::depth_first_visit(units, unit, placing, color);
   };
-  // Placeholders and the end have their places; between them, what must.
+  // Placeholders and end nodes keep their places; the others go in between.
   for (uint32_t i = 0; i < count; ++i) {
     if (graph.is_placeholder(first_of[i])) place_from(i);
   }

@@ -1,8 +1,8 @@
-// Compares two graphs by canonical numbers. Both are numbered in program order, so numbers agree wherever the graphs do
-// up to there, and ids, pools and interning orders do not matter.
+// Compares two graphs by canonical numbers. Both are numbered in program order, so the numbers agree up to the first
+// difference, whatever the ids, pools and interning orders.
 //
-// This is the equality that the text form keeps: parse(to_text(g)) has no difference from g. It takes one walk over
-// both graphs and stops at the first node that differs; GraphDiff (diff.cpp) aligns what comes after.
+// This is the equality that the text form preserves: parse(to_text(g)) has no difference from g. One walk over both
+// graphs, which stops at the first node that differs; GraphDiff aligns the rest.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -26,14 +26,14 @@ class Comparison {
  public:
   Comparison(const Graph& a, const Graph& b)
       : a_(a), b_(b), na_(Numbering::of(a)), nb_(Numbering::of(b)), targets_(a.target_count()) {}
-  // Walks both graphs in step, and shows both lines of the first pair that differs.
+  // Walks both graphs in parallel and prints both lines of the first pair that differs.
   std::optional<std::string> run() {
     const size_t count = std::min(na_.nodes().size(), nb_.nodes().size());
     for (size_t i = 0; i < count; ++i) {
       const NodeId a = na_.nodes()[i];
       const NodeId b = nb_.nodes()[i];
       const char* what = difference_of(a, b);
-      // Results have the same structure here, so values can be walked side by side.
+      // Results have the same structure at this point, so values can be walked in parallel.
       if (what == nullptr) {
         std::vector<ValueId> values;
         b_.for_each_output(b, [&](ValueId v) { values.push_back(v); });
@@ -48,7 +48,7 @@ class Comparison {
     }
     if (na_.nodes().size() != nb_.nodes().size()) {
       const bool more = na_.nodes().size() > count;
-      return fmt::format("{} nodes against {}; the first that has no partner:\n  {}", na_.nodes().size(),
+      return fmt::format("{} nodes versus {}; the first one without a counterpart:\n  {}", na_.nodes().size(),
                          nb_.nodes().size(),
                          more ? to_text(a_, na_.nodes()[count], na_) : to_text(b_, nb_.nodes()[count], nb_));
     }
@@ -61,8 +61,8 @@ class Comparison {
     return na_.of(a) == nb_.of(b);
   }
   bool same_text(StringId a, StringId b) const { return a_.text_or_empty(a) == b_.text_or_empty(b); }
-  // Targets are equal by schema text. Found pairs are remembered, so that texts are compared once a target, not once a
-  // node.
+  // Targets are equal if their schema texts are. Equal pairs are cached, so that texts are compared once per target,
+  // not once per node.
   bool same_target(TargetId a, TargetId b) {
     const bool a_valid = a.index < a_.target_count();
     if (!a_valid || b.index >= b_.target_count()) return a_valid == (b.index < b_.target_count());
@@ -74,14 +74,14 @@ class Comparison {
     return true;
   }
 
-  // Values are equal by number, constants by number (their contents are compared once, in heads()), floats by bits.
+  // Compares values and constants by number (constants' contents are compared once, in heads()) and floats by bits.
   bool same_arguments(std::span<const Argument> a, std::span<const Argument> b) const {
     const auto same = [this](auto x, auto y) { return same_number(x, y); };
     return std::ranges::equal(
         a, b, [&](const Argument& x, const Argument& y) { return same_argument(a_, x, b_, y, same, same); });
   }
 
-  // Geometry, place and flags must agree; the storage by its number, which is by first appearance.
+  // Geometry and flags must agree, and the storage by its number in order of first appearance.
   bool same_value(ValueId a, ValueId b) const {
     const Value& x = a_.value(a);
     const Value& y = b_.value(b);
@@ -93,7 +93,7 @@ class Comparison {
            x.storage.valid() == y.storage.valid() && x.offset == y.offset;
   }
 
-  // Constants without readable contents count as equal: nothing of them is known.
+  // Constants without readable contents count as equal.
   bool same_constant(ConstantId a, ConstantId b) const {
     const auto x = tensor_bytes(a_.constant(a));
     const auto y = tensor_bytes(b_.constant(b));
@@ -101,24 +101,24 @@ class Comparison {
     return x->dtype == y->dtype && x->sizes == y->sizes && x->strides == y->strides && x->bytes == y->bytes;
   }
 
-  // Compares what is not of a node. It comes last, although it is printed first: a differing node says more.
+  // Compares what is not part of a node. Comes last although it is printed first: a differing node is more informative.
   std::optional<std::string> heads() {
-    if (a_.metadata != b_.metadata) return "the metadata differ";
+    if (a_.metadata != b_.metadata) return "the metadata differs";
     if (na_.storages().size() != nb_.storages().size()) {
-      return fmt::format("{} storages against {}", na_.storages().size(), nb_.storages().size());
+      return fmt::format("{} storages versus {}", na_.storages().size(), nb_.storages().size());
     }
     for (size_t i = 0; i < na_.storages().size(); ++i) {
       const Storage& x = a_.storage(na_.storages()[i]);
       const Storage& y = b_.storage(nb_.storages()[i]);
       if (x.bytes != y.bytes || x.device() != y.device() || x.kind != y.kind) {
-        return fmt::format("s{} differs: {} bytes, {} against {} bytes, {} (or by device)", i, x.bytes,
+        return fmt::format("s{} differs: {} bytes, {} versus {} bytes, {} (or by device)", i, x.bytes,
                            to_string(x.kind), y.bytes, to_string(y.kind));
       }
-      if (!same_number(x.born, y.born)) return fmt::format("s{} is born at another node", i);
-      if (!same_number(x.freed_after, y.freed_after)) return fmt::format("s{} dies at another node", i);
+      if (!same_number(x.born, y.born)) return fmt::format("s{} is allocated at another node", i);
+      if (!same_number(x.freed_after, y.freed_after)) return fmt::format("s{} is freed at another node", i);
     }
     if (a_.region_count() != b_.region_count()) {
-      return fmt::format("{} regions against {}", a_.region_count(), b_.region_count());
+      return fmt::format("{} regions versus {}", a_.region_count(), b_.region_count());
     }
     for (uint32_t i = 0; i < a_.region_count(); ++i) {
       const Region& x = a_.region(RegionId(i));
@@ -126,12 +126,12 @@ class Comparison {
       if (x.kind != y.kind || x.inferred != y.inferred || x.parent != y.parent || x.call != y.call ||
           !same_text(x.name, y.name) || !same_text(x.class_name, y.class_name) || !same_target(x.target, y.target) ||
           !same_arguments(a_.region_arguments(RegionId(i)), b_.region_arguments(RegionId(i)))) {
-        return fmt::format("r{} differs: {} '{}' against {} '{}'", i, to_string(x.kind), a_.text_or_empty(x.name),
+        return fmt::format("r{} differs: {} '{}' versus {} '{}'", i, to_string(x.kind), a_.text_or_empty(x.name),
                            to_string(y.kind), b_.text_or_empty(y.name));
       }
     }
     if (na_.constants().size() != nb_.constants().size()) {
-      return fmt::format("{} constants against {}", na_.constants().size(), nb_.constants().size());
+      return fmt::format("{} constants versus {}", na_.constants().size(), nb_.constants().size());
     }
     for (size_t i = 0; i < na_.constants().size(); ++i) {
       if (!same_constant(na_.constants()[i], nb_.constants()[i])) return fmt::format("constant c{} differs", i);
@@ -146,7 +146,7 @@ class Comparison {
     return std::nullopt;
   }
 
-  // What differs between two nodes, as a part of a sentence, or nullptr; in the order in which a reader looks.
+  // Returns what differs between two nodes, for a message, or nullptr; the most important property first.
   const char* difference_of(NodeId a, NodeId b) {
     const Node& x = a_.node(a);
     const Node& y = b_.node(b);
@@ -159,7 +159,7 @@ class Comparison {
     };
     if (phase(a_, x.phase) != phase(b_, y.phase)) return "its phase";
     if (x.flags != y.flags) return "its modes";
-    if (!same_number(x.forward, y.forward)) return "the forward node it belongs to";
+    if (!same_number(x.forward, y.forward)) return "its forward node";
     if (!same_text(x.source, y.source)) return "its source line";
     const auto saved_a = a_.saved(a);
     const auto saved_b = b_.saved(b);
@@ -167,7 +167,7 @@ class Comparison {
       return p.role == q.role && p.index == q.index && same_number(p.value, q.value);
     };
     if (!std::equal(saved_a.begin(), saved_a.end(), saved_b.begin(), saved_b.end(), same_saved)) {
-      return "what is saved for backward";
+      return "its saved tensors";
     }
     if (a_.has_notes(a) || b_.has_notes(b)) {
       std::vector<std::pair<std::string_view, std::string_view>> notes_a, notes_b;
@@ -179,7 +179,7 @@ class Comparison {
     const auto frees_b = b_.frees(b);
     const auto same_storage = [&](StorageId p, StorageId q) { return same_number(p, q); };
     if (!std::equal(frees_a.begin(), frees_a.end(), frees_b.begin(), frees_b.end(), same_storage)) {
-      return "what is freed after it";
+      return "the storages freed after it";
     }
     return nullptr;
   }
@@ -188,29 +188,28 @@ class Comparison {
   const Graph& b_;
   const Numbering na_;
   const Numbering nb_;
-  std::vector<TargetId> targets_;  // the target of b that was found equal to this one of a
+  std::vector<TargetId> targets_;  // by target of a: the equal target of b
 };
 
 }  // namespace
 
 std::optional<std::string> first_difference(const Graph& a, const Graph& b) { return Comparison(a, b).run(); }
 
-// Compares two graphs in three steps. Nodes are hashed by what they are by themselves, the sequences of hashes are
-// aligned, and aligned nodes are compared in what surrounds them.
+// Diff of two graphs in three steps: hash the nodes by themselves, align the sequences of hashes, and compare the
+// context of aligned nodes.
 //
-//     before  mm  add  relu          mm and relu are aligned, add went, mul came; relu is then "changed", since its
-//     after   mm  mul  relu          operand is another node
+//     before  mm  add  relu          mm and relu are aligned, add was removed and mul added; relu is
+//     after   mm  mul  relu          "changed", since its operand is another node
 //
-// Hashes leave out ids and operands, for a node that moved must keep its hash. Alignment is Myers' O(ND) algorithm over
-// the hashes: N nodes and D edits. Above kMaxEdits it takes the best way so far and begins anew. So two graphs
-// without anything in common still take linear time and memory.
+// Hashes ignore ids and operands, so that a node that moved keeps its hash. Alignment is Myers' O(ND) algorithm over
+// the hashes, with N nodes and D edits. After kMaxEdits edits it commits to the best path so far and starts again from
+// there, so graphs without anything in common still take linear time and memory.
 
 namespace {
 
 uint64_t mixed_text(uint64_t hash, std::string_view text) { return mixed(hash, std::hash<std::string_view>()(text)); }
 
-// What the nodes of one graph are by themselves, as hashes. A collision aligns two nodes that the comparison then finds
-// to be different.
+// Hashes of a graph's nodes without their context. A collision only aligns two nodes that are then found to differ.
 class Fingerprints {
  public:
   explicit Fingerprints(const Graph& graph) : graph_(graph), targets_(graph.target_count()) {
@@ -219,7 +218,7 @@ class Fingerprints {
           mixed_text(static_cast<uint64_t>(graph.target(TargetId(i)).kind()), graph.target(TargetId(i)).schema_text());
     }
   }
-  // Leaves out ids, operands, regions and sources: a node that moved or was renumbered must keep its hash.
+  // Ignores ids, operands, regions and sources: a node that moved or was renumbered must keep its hash.
   uint64_t of(NodeId n) const {
     uint64_t hash = targets_[graph_.node(n).target.index];
     hash = mixed_text(hash, graph_.phase_name(graph_.node(n).phase));
@@ -228,7 +227,7 @@ class Fingerprints {
   }
 
  private:
-  // The storage is left out: its number changes with every storage inserted before.
+  // Ignores the storage, whose number changes with every storage inserted earlier.
   uint64_t type(uint64_t hash, ValueId v) const {
     const Value& value = graph_.value(v);
     hash = mixed(hash, static_cast<uint64_t>(value.kind) << 8 | static_cast<uint64_t>(value.dtype));
@@ -238,7 +237,7 @@ class Fingerprints {
     for (const int64_t stride : graph_.strides(v)) hash = mixed(hash, static_cast<uint64_t>(stride));
     return hash;
   }
-  // Constants are numbered as the graph met them, so they count alike.
+  // Constants are numbered in order of appearance, so all count as equal.
   uint64_t arguments(uint64_t hash, std::span<const Argument> arguments) const {
     return hash_of(
         graph_, arguments, hash, [this](ValueId v) { return type(0, v); },
@@ -250,10 +249,10 @@ class Fingerprints {
   std::vector<uint64_t> targets_;
 };
 
-// How far d edits reach along `a` on each diagonal k = x - y: row[k + d]; -1 where they do not.
+// Furthest position along `a` reached with d edits on each diagonal k = x - y: row[k + d]; -1 if unreachable.
 using Reach = std::vector<int64_t>;
 
-// How far d edits come on diagonal k before equal elements are followed, given how far d - 1 come.
+// Start on diagonal k with d edits, before following equal elements, given the reach with d - 1 edits.
 struct Start {
   int64_t down = -1;   // by an element of `b` from diagonal k + 1
   int64_t right = -1;  // by an element of `a` from diagonal k - 1
@@ -267,9 +266,9 @@ Start start_of(const Reach& previous, int d, int64_t k) {
   return {.down = at(k + 1), .right = at(k - 1) < 0 ? -1 : at(k - 1) + 1};
 }
 
-// Pairs (i, j) of equal elements, both growing: a long common subsequence, the longest if it takes at most kMaxEdits
-// edits.
-// Equal beginnings and ends go first, so that a small edit of a large graph costs what the edit costs.
+// Returns pairs (i, j) of equal elements, increasing in both: a longest common subsequence if that takes at most
+// kMaxEdits edits, else a long one. Equal prefixes and suffixes are matched first, so that a small edit of a large
+// graph is cheap.
 std::vector<std::pair<uint32_t, uint32_t>> align(const std::vector<uint64_t>& a, const std::vector<uint64_t>& b) {
   std::vector<std::pair<uint32_t, uint32_t>> pairs;
   auto x0 = uint32_t{0};
@@ -288,8 +287,7 @@ std::vector<std::pair<uint32_t, uint32_t>> align(const std::vector<uint64_t>& a,
     int64_t end_k = 0;
     int end_d = -1;
     int64_t best = -1;
-    // Myers: for d = 0, 1, 2, ... edits, how far along each diagonal do they reach? The first d that reaches the end is
-    // the least.
+    // Myers: extend the reach for d = 0, 1, 2, ... edits. The first d that reaches the end is minimal.
     for (int d = 0; d <= kMax && end_d < 0; ++d) {
       auto& row = furthest[static_cast<size_t>(d)];
       row.assign(static_cast<size_t>(2 * d + 1), -1);
@@ -304,7 +302,7 @@ std::vector<std::pair<uint32_t, uint32_t>> align(const std::vector<uint64_t>& a,
           end_k = k;
           break;
         }
-        // Beyond kMaxEdits the way that reaches farthest is taken as far as it goes, and the search begins anew there.
+        // At kMaxEdits, take the furthest-reaching path and restart the search from its end.
         if (d == kMax && x + y > best) {
           best = x + y;
           end_k = k;
@@ -313,7 +311,7 @@ std::vector<std::pair<uint32_t, uint32_t>> align(const std::vector<uint64_t>& a,
     }
     const bool done = end_d >= 0;
     if (!done) end_d = kMax;
-    // Back along the way, which gives the pairs from the last to the first.
+    // Backtracks along the path, which gives the pairs from last to first.
     const size_t begin = pairs.size();
     int64_t x = furthest[static_cast<size_t>(end_d)][static_cast<size_t>(end_k + end_d)];
     int64_t k = end_k;
@@ -340,13 +338,13 @@ std::vector<std::pair<uint32_t, uint32_t>> align(const std::vector<uint64_t>& a,
   return pairs;
 }
 
-// Two nodes that are the same by themselves: whether they also are in the graph around them.
+// Compares the context of two nodes that are equal by themselves.
 class Wiring {
  public:
   Wiring(const Graph& before, const Graph& after)
       : before_(before), after_(after), partner_(before.value_capacity()), node_partner_(before.node_capacity()) {}
 
-  // Pairs say which value of the one graph is which of the other; operands are then equal if they are pairs.
+  // Pairs map values of one graph to values of the other; operands are equal if they are mapped.
   void pair(NodeId a, NodeId b) {
     node_partner_[a.index] = b;
     std::vector<ValueId> values;
@@ -358,7 +356,7 @@ class Wiring {
     });
   }
 
-  // Compares everything that is printed of a node, and names the first thing that differs.
+  // Compares everything that is printed for a node, and returns the first difference.
   std::string difference(NodeId a, NodeId b) const {
     std::vector<ValueId> values;
     after_.for_each_input(b, [&](ValueId v) { values.push_back(v); });
@@ -386,9 +384,9 @@ class Wiring {
     if (!std::equal(p.begin(), p.end(), q.begin(), q.end(), [&](const SavedTensor& s, const SavedTensor& t) {
           return s.role == t.role && s.index == t.index && partner_[s.value.index] == t.value;
         })) {
-      return "what is saved for backward";
+      return "its saved tensors";
     }
-    if (before_.frees(a).size() != after_.frees(b).size()) return "what is freed after it";
+    if (before_.frees(a).size() != after_.frees(b).size()) return "the storages freed after it";
     std::vector<std::pair<std::string_view, std::string_view>> notes, other_notes;
     before_.for_each_note(a, [&](std::string_view key, std::string_view value) { notes.emplace_back(key, value); });
     after_.for_each_note(b,
@@ -406,7 +404,7 @@ class Wiring {
 
 }  // namespace
 
-// A node that only moved counts as gone and come, if the alignment cannot keep both orders.
+// A node that only moved counts as removed and added, if the alignment cannot keep both orders.
 GraphDiff GraphDiff::of(const Graph& before, const Graph& after) {
   GraphDiff diff;
   std::vector<NodeId> a(before.nodes().begin(), before.nodes().end());
@@ -418,14 +416,14 @@ GraphDiff GraphDiff::of(const Graph& before, const Graph& after) {
   for (NodeId n : b) hashes_b.push_back(of_after.of(n));
   const auto pairs = align(hashes_a, hashes_b);
 
-  // Between aligned nodes, those that call the same operator are one that changed, in order.
+  // Between aligned nodes, nodes that call the same operator count as changed, in order.
   Wiring wiring(before, after);
   for (const auto& [i, j] : pairs) wiring.pair(a[i], b[j]);
   std::vector<std::pair<NodeId, NodeId>> rows;  // all nodes, with their partners, in order
   uint32_t next_a = 0;
   uint32_t next_b = 0;
-  // Between aligned nodes there are some on both sides. A node that calls the same operator as its partner is one that
-  // changed, otherwise one went and one came.
+  // Pairs unaligned nodes between two aligned ones: two that call the same operator count as changed, others as removed
+  // and added.
   const auto gap = [&](uint32_t end_a, uint32_t end_b) {
     while (next_a < end_a || next_b < end_b) {
       const bool same_operator =
@@ -463,12 +461,12 @@ GraphDiff GraphDiff::of(const Graph& before, const Graph& after) {
     diff.changed += x.valid() && y.valid();
     diff.changes.push_back({x, y, std::move(what)});
   }
-  // Equal nodes do not mean equal graphs: storages and metadata may differ.
+  // Graphs with equal nodes may still differ in storages or metadata.
   if (diff.changes.empty()) diff.elsewhere = first_difference(before, after);
   return diff;
 }
 
-// In the manner of diff(1): lines that went with -, lines that came with +, and headings where a stretch begins.
+// Prints like diff(1): removed lines with -, added lines with +, and a heading for each group of changes.
 std::string to_text(const GraphDiff& diff, const Graph& before, const Graph& after, size_t limit) {
   if (diff.empty()) return "";
   const Numbering numbers_before = Numbering::of(before);
@@ -481,7 +479,7 @@ std::string to_text(const GraphDiff& diff, const Graph& before, const Graph& aft
       text += fmt::format("... and {} more\n", diff.changes.size() - limit);
       break;
     }
-    // Changes that follow one another share a heading.
+    // Adjacent changes share a heading.
     const bool goes_on = (change.before.valid() ? before.node(change.before).previous == last_before : shown > 1) &&
                          (change.after.valid() ? after.node(change.after).previous == last_after : shown > 1);
     if (!goes_on || shown == 1) {

@@ -1,5 +1,5 @@
-// Effects are worked out in one walk in program order, with the current version of every storage in a table. A version
-// is the number of writes so far.
+// Computes effects in one walk in program order, with the current version of every storage in a table. A version is the
+// number of writes so far.
 //
 //     %1 = aten::add_(%0, %0) @s0       reads s0@0, writes s0: 0 -> 1
 //     %2 = aten::mul(%0, %0)  @s2       reads s0@1: the older name %0 reads what was written through %1
@@ -11,7 +11,7 @@
 namespace shadowgraph {
 namespace {
 
-// Calls f(const Value&) for the tensors among `arguments` that exist, lists included.
+// Calls f(const Value&) for the valid tensors among `arguments`, lists included.
 template <class F>
 void for_each_tensor(const Graph& graph, std::span<const Argument> arguments, F&& f, int depth = 0) {
   for (const Argument& argument : arguments) {
@@ -25,7 +25,7 @@ void for_each_tensor(const Graph& graph, std::span<const Argument> arguments, F&
   }
 }
 
-// An opaque object may be anything, a tensor included.
+// An opaque object may contain anything, including tensors.
 bool has_opaque(const Graph& graph, std::span<const Argument> arguments, int depth = 0) {
   return std::any_of(arguments.begin(), arguments.end(), [&](const Argument& argument) {
     return argument.kind == ArgumentKind::kOpaque || (argument.kind == ArgumentKind::kList && depth < kMaxListDepth &&
@@ -33,8 +33,8 @@ bool has_opaque(const Graph& graph, std::span<const Argument> arguments, int dep
   });
 }
 
-// Returns the device whose generator a random node draws from: by its generator argument, else by a function's device
-// argument, else by its first tensor. libtorch chooses the default generator in the same way.
+// Returns the device whose generator a random node draws from: given by its generator argument, else by a factory's
+// device argument, else by its first tensor. libtorch chooses the default generator in the same way.
 c10::Device generator_device(const Graph& graph, NodeId node, const OperatorFacts& facts) {
   const auto arguments = graph.arguments(node);
   for (const uint16_t position : facts.generators) {
@@ -59,19 +59,19 @@ c10::Device generator_device(const Graph& graph, NodeId node, const OperatorFact
 }  // namespace
 
 StorageId Effects::generator_for(c10::Device device) {
-  // "cpu" and "cpu:0" are one generator.
+  // "cpu" and "cpu:0" share one generator.
   if (device.type() == c10::DeviceType::CPU) device = c10::Device(c10::DeviceType::CPU);
   for (const Generator& generator : generators_) {
     if (generator.device == device) return generator.storage;
   }
-  // Pseudo storages are numbered behind the graph's own, so that one table has the versions of both.
+  // Pseudo storages are numbered after the graph's, so that one table holds the versions of both.
   const StorageId id(static_cast<uint32_t>(versions_.size()));
   generators_.push_back({id, device});
   versions_.push_back(0);
   return id;
 }
 
-// Visits the nodes in program order.
+// Walks over the nodes in program order.
 class Effects::Walk {
  public:
   Walk(const Graph& graph, Effects& result)
@@ -87,20 +87,20 @@ class Effects::Walk {
     Entry& entry = result_.entries_[n.index];
     entry.reads = static_cast<uint32_t>(result_.reads_.size());
     entry.writes = static_cast<uint32_t>(result_.writes_.size());
-    // Broken graphs are analysed, too: the verifier asks for effects before it knows that all is well.
+    // Invalid graphs are analysed, too: the verifier computes effects before it has checked everything.
     if (target.index >= graph_.target_count()) return;
     const OperatorFacts& facts = graph_.facts(target);
     const bool unknown = facts.unknown || has_opaque(graph_, graph_.arguments(n));
     touch_operands(n, facts, unknown);
-    // A draw reads and writes the generator, so draws stay in order like writes to one buffer.
+    // A random operator reads and writes its generator, so draws stay in order like writes to one buffer.
     if (facts.random) use(result_.generator_for(generator_device(graph_, n, facts)));
-    // Collectives stay in order with one another, whatever they communicate: every process must run them alike, or they
-    // wait for each other for ever.
+    // Collectives stay in order, whatever they communicate: every process must run them in the same order, or they
+    // deadlock.
     if (facts.collective) use(collectives());
     entry.read_count = static_cast<uint32_t>(result_.reads_.size()) - entry.reads;
     entry.write_count = static_cast<uint32_t>(result_.writes_.size()) - entry.writes;
     entry.random = facts.random;
-    // What is unknown may look at contents, whatever the facts say.
+    // Unknown operators may read contents, whatever their facts say.
     entry.geometry_only = facts.geometry_only && !unknown;
     entry.collective = facts.collective;
     entry.host_read = facts.host_read;
@@ -160,8 +160,8 @@ class Effects::Walk {
 
   const Graph& graph_;
   Effects& result_;
-  // For each storage, the last node (as 1 + its ordinal) that was seen to read or write it. A node that names a storage
-  // twice reads it once.
+  // For each storage, the last node (as 1 + its ordinal) that was recorded as reading or writing it, so that a node
+  // with several operands in one storage reads it once.
   std::vector<uint32_t> last_read_;
   std::vector<uint32_t> last_write_;
   std::vector<bool> unknown_seen_;  // by target
@@ -177,7 +177,7 @@ Effects Effects::of(const Graph& graph) {
   Walk walk(graph, result);
   uint32_t ordinal = 0;
   for (NodeId n : graph.nodes()) {
-    if (++ordinal > graph.node_capacity()) break;  // a cycle in a broken list
+    if (++ordinal > graph.node_capacity()) break;  // a cycle in an invalid list
     walk.visit(n);
   }
   return result;

@@ -16,7 +16,7 @@ int64_t TensorGeometry::numel() const {
   return count;
 }
 
-// Strides count, too: kernels choose by them, and a pass that swaps values of other strides changes bits.
+// Strides count: kernels are chosen by them, so replacing a value by one with other strides may change bits.
 bool same_type(const Graph& graph, ValueId a, ValueId b) {
   const Value& x = graph.value(a);
   const Value& y = graph.value(b);
@@ -33,13 +33,13 @@ bool same_place(const Graph& graph, ValueId a, ValueId b) {
   return graph.value(a).storage == graph.value(b).storage && same_type_and_offset(graph, a, b);
 }
 
-// Works out which values are one tensor object, and which storages somebody outside can see.
+// Determines which values are one tensor object, and which storages are visible outside the graph.
 //
-// Passes that put a value in another's place ask this first. Two tensors with equal contents are two objects: a later
-// write to one must not show in the other. What cannot be seen, and is not written, may be merged. One walk over the
-// nodes; each mark is an entry in a vector.
+// Passes that replace one value by another consult this first. Two tensors with equal contents are distinct objects: a
+// later write to one must not show in the other. Tensors that are neither visible nor written may be merged. One walk
+// over the nodes; each mark is an entry in a vector.
 
-// Says whether a storage is there after the program: it was the caller's before, or the program left it to the caller.
+// Returns whether a storage exists after the program: it belonged to the caller before, or the program returns it.
 bool outlives(const Graph& graph, StorageId id) {
   const Storage& storage = graph.storage(id);
   if (storage.freed_after.valid() && !graph.is_erased(storage.freed_after)) return false;
@@ -67,10 +67,11 @@ Identity Identity::of(const Graph& graph, const Effects& effects, const std::vec
   Identity result;
   result.escapes_.resize(graph.storage_count());
   for (uint32_t i = 0; i < graph.storage_count(); ++i) result.escapes_[i] = outlives(graph, StorageId(i));
-  // Lazy: some tensor on the storage may be conjugated or negated only by a flag, so bytes alone do not tell its value.
+  // Lazy: some tensor on the storage may be conjugated or negated by a flag only, so the bytes do not determine its
+  // value.
   result.lazy_.assign(graph.storage_count(), false);
-  // At first each value is an object of its own. Walking in program order, an in-place result takes the object of its
-  // operand, which has its final one by then.
+  // Initially each value is a separate object. In program order, an in-place result joins the object of its operand,
+  // which is final by then.
   result.objects_.resize(graph.value_capacity());
   for (uint32_t i = 0; i < graph.value_capacity(); ++i) result.objects_[i] = i;
   result.object_changes_.assign(graph.value_capacity(), false);
@@ -89,7 +90,7 @@ Identity Identity::of(const Graph& graph, const Effects& effects, const std::vec
     graph.for_each_output(n, [&](ValueId v) {
       if (graph.value(v).kind == ValueKind::kTensor && c10::isComplexType(graph.value(v).dtype)) mark(result.lazy_, v);
     });
-    // An unknown call may keep its operands or change them: nothing about them is certain any more.
+    // An unknown call may keep or change its operands, so nothing about them is certain afterwards.
     if (effects.unknown(n)) {
       graph.for_each_input(n, [&](ValueId v) {
         mark(result.escapes_, v);
@@ -103,13 +104,13 @@ Identity Identity::of(const Graph& graph, const Effects& effects, const std::vec
       const Argument& to = graph.results(n)[alias.result];
       if (from.kind != ArgumentKind::kValue || to.kind != ArgumentKind::kValue) continue;
       const bool same = same_place(graph, from.ref.value, to.ref.value);
-      // An in-place operator, and one that copies only if it must (contiguous), gives the very tensor it was given.
+      // An in-place operator, and one that copies only if needed (contiguous), returns its operand itself.
       if (written || (!alias.always && same)) {
         result.objects_[to.ref.value.index] = result.objects_[from.ref.value.index];
         if (!same) result.object_changes_[result.objects_[from.ref.value.index]] = true;
       }
     }
-    // set_ and resize_ change where a tensor object points to, for all values that are this object.
+    // set_ and resize_ change the storage or geometry of a tensor object, for all values that are this object.
     if (!facts.changes_objects) continue;
     for (const uint16_t position : facts.written) {
       if (position >= arguments.size()) continue;

@@ -1,11 +1,11 @@
-// Holds a tensor's geometry as a value of its own, and the ways in which two tensors of a graph are alike.
+// Compares tensors of a graph, and TensorGeometry, a tensor's geometry as an independent value.
 //
-//     same_type               dtype, sizes, strides, device, layout        "f32[2,3]{3,1} cpu", as hash_of_type hashes it
-//     same_type_and_offset    and the offset                               a view of the one is a view of the other
-//     same_place              and the storage                              one tensor under two names
+//     same_type               dtype, sizes, strides, device, layout        "f32[2,3]{3,1} cpu"; see hash_of_type
+//     same_type_and_offset    and the offset                               a view of one is a view of the other
+//     same_place              and the storage                              the same tensor under two names
 //
-// StridedView (shadowgraph/graph/analysis.h), and same_geometry and same_elements of it, are about memory alone, whatever the
-// dtype means.
+// StridedView (shadowgraph/graph/analysis.h) with same_geometry and same_elements compares memory only, regardless of
+// the dtype.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -22,7 +22,7 @@
 
 namespace shadowgraph {
 
-// By value, where a StridedView or a TensorMeta would dangle: for graphs that change meanwhile.
+// Holds copies, where a StridedView or a TensorMeta would dangle when the graph changes.
 struct TensorGeometry {
   c10::ScalarType dtype = c10::ScalarType::Float;
   c10::DimVector sizes;    // elements
@@ -35,34 +35,36 @@ struct TensorGeometry {
   int64_t numel() const;
 };
 
-// False for values that are no tensors.
+// All return false for values that are not tensors.
 bool same_type(const Graph& graph, ValueId a, ValueId b);
 bool same_type_and_offset(const Graph& graph, ValueId a, ValueId b);
 bool same_place(const Graph& graph, ValueId a, ValueId b);
 
-// What must be known of a tensor before another may take its place: who else can see it, and whether it changes.
+// Facts needed before one tensor may replace another: whether it is visible outside the graph, and whether it changes.
 //
 //     %1 = aten::relu(self=%0) : ... @s1
 //     %2 = aten::relu(self=%0) : ... @s2        equal contents, so %2 could be %1, but for:
-//          aten::add_.Tensor(self=%2, ...)      a write (never_written), which would reach %1 too
+//          aten::add_.Tensor(self=%2, ...)      a write (never_written), which would also reach %1
 //          aten::t_(self=%2)                    a change of the tensor object (object_changes), likewise
-//          sg::output(values=[%1, %2])          both seen from outside (escapes), where they are two tensors
+//          sg::output(values=[%1, %2])          both visible outside the graph (escapes), as two distinct tensors
 //
-// A value is geometry; the tensor *object* that had it may get another one in place (t_, resize_, set_, set_data). The
-// old value then has no later uses, but a value that was merged with it would.
+// A value is a geometry; the tensor *object* that has it may get another one in place (t_, resize_, set_, set_data).
+// The old value then has no later uses, but a value that was merged with it would.
 
 class Identity {
  public:
-  // Linear. As if the nodes marked in `without` (by index) were not there.
+  // Linear in the graph. Ignores the nodes marked in `without` (by index).
   static Identity of(const Graph& graph, const Effects& effects, const std::vector<bool>& without = {});
 
-  // Says whether somebody outside the graph may hold a storage when the graph ends. A placeholder has it, sg::output or
-  // sg::gradient mentions it, something unknown was given it, or it outlives the graph.
+  // Returns whether code outside the graph may hold the storage when the graph ends: it belongs to a placeholder, is an
+  // operand of sg::output, sg::gradient or an unknown operator, or outlives the graph.
   bool escapes(StorageId storage) const { return escapes_[storage.index]; }
   void set_escapes(StorageId storage) { escapes_[storage.index] = true; }
-  // Whether the tensor object that has this value is given another geometry or storage, before or after it has it.
+  // Returns whether the tensor object with this value changes its geometry or storage in place, before or after it has
+  // this value.
   bool object_changes(ValueId value) const { return object_changes_[objects_[value.index]]; }
-  // Lazy conjugates, lazy negatives and what shares a storage with them: equal geometry does not mean equal elements.
+  // Returns whether the storage has lazy conjugates or lazy negatives: equal geometry then does not imply equal
+  // elements.
   bool has_lazy_views(StorageId storage) const { return lazy_[storage.index]; }
 
  private:
@@ -72,10 +74,11 @@ class Identity {
   std::vector<bool> lazy_;
 };
 
-// A storage that the program's user still has when the graph ends: placeholders, gradients, optimizer state.
+// Returns whether the storage is still alive in the program when the graph ends: placeholders, gradients, optimizer
+// state.
 bool outlives(const Graph& graph, StorageId storage);
 
-// The operator's only result, if that is one tensor.
+// Returns the node's result if it has exactly one and that is a tensor; otherwise an invalid id.
 ValueId only_result(const Graph& graph, NodeId node);
 
 }  // namespace shadowgraph

@@ -1,9 +1,8 @@
-// Builds the tree of modules from module regions, which know their paths: layers.0.attn is inside layers.0, also where
-// the program called it from elsewhere. A container that was never called (nn.ModuleList) gets an entry from the paths
-// below it.
+// Builds the module tree from module regions, by path: layers.0.attn is inside layers.0 even if the program called it
+// from elsewhere. A container that was never called (nn.ModuleList) gets an entry from the paths below it.
 //
-// One walk over the regions, and a search a path. Regions of one path share an entry, so the tree has the size of the
-// model and not of the run.
+// One walk over the regions with one lookup per path. Regions with the same path share an entry, so the tree is as
+// large as the model, not the run.
 #include "ir/analysis/module_tree.h"
 
 #include <string_view>
@@ -14,22 +13,22 @@
 namespace shadowgraph {
 namespace {
 
-// No program has deeper paths; anything below belongs to the last level. This keeps recursion over the tree shallow.
+// Limits the depth of the tree, so that recursion over it is shallow. Deeper paths are attached to the last level.
 constexpr uint32_t kDeepest = 64;
 
 class Builder {
  public:
-  // Expects `names` paths at most.
+  // `names` is the maximum number of paths.
   Builder(ModuleTree& tree, size_t names) : tree_(tree) {
     tree_.modules.reserve(names + 1);
     tree_.modules.emplace_back();
     by_path_.reserve(names);
   }
 
-  // `path` is one of the graph's texts, which outlive this. `inside` is a module that it may be in.
+  // `path` is a text of the graph, which outlives this object. `inside` is a module that may contain it.
   uint32_t module_at(std::string_view path, uint32_t inside) {
     if (path.empty()) return 0;
-    // Looking for the containers from the top would cost a search each.
+    // Looking up the containers from the root would cost a search for each.
     const std::string& outer = tree_.modules[inside].path;
     const bool begins = inside != 0 && tree_.modules[inside].depth < kDeepest && path.size() > outer.size() &&
                         path[outer.size()] == '.' && path.starts_with(outer);
@@ -84,20 +83,20 @@ ModuleTree ModuleTree::of(const Graph& graph) {
       if (module.class_name.empty()) module.class_name = graph.text_or_empty(region.class_name);
       tree.of_region[id] = at;
     } else if (region.parent.valid() && region.parent.index < i) {
-      // A region is entered after its parent, so its parent's entry is there.
+      // A region comes after its parent, so the parent's entry exists.
       tree.of_region[id] = tree.of_region[region.parent];
     }
   }
   return tree;
 }
 
-// A node outside all modules counts for the root, which has index 0.
+// Nodes outside all modules belong to the root, which has index 0.
 uint32_t ModuleTree::of_node(const Graph& graph, NodeId node) const {
   const RegionId region = charged_region(graph, node);
   return region.valid() ? of_region[region] : 0;
 }
 
-// A backward node ran in no module: the engine called it. It is charged to where its forward node ran.
+// A backward node ran in no module, since autograd called it. It is charged to the region of its forward node.
 RegionId charged_region(const Graph& graph, NodeId node) {
   const Node& n = graph.node(node);
   const bool linked = n.phase == Graph::kBackward && n.forward.valid() && n.forward.index < graph.node_capacity() &&
@@ -105,7 +104,7 @@ RegionId charged_region(const Graph& graph, NodeId node) {
   return linked ? graph.node(n.forward).region : n.region;
 }
 
-// Bounded by the number of regions: messages about broken graphs ask, too, and their parents may be a circle.
+// Bounded by the number of regions: messages about invalid graphs use it, and their parents may form a cycle.
 std::string module_path(const Graph& graph, NodeId node) {
   RegionId region = charged_region(graph, node);
   for (uint32_t steps = 0; region.valid() && steps < graph.region_count(); ++steps) {
@@ -124,7 +123,7 @@ std::string placeholder_name(const Graph& graph, NodeId node) {
   return named ? std::string(graph.text_or_empty(arguments[0].string)) : std::string();
 }
 
-// Parents come before their children, so one walk hands down the answer, however deep regions nest.
+// Parents come before their children, so one walk propagates the result, however deep regions nest.
 IdMap<RegionId, RegionId> recompute_regions(const Graph& graph) {
   IdMap<RegionId, RegionId> regions;
   regions.reserve(graph.region_count());

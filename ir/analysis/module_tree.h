@@ -1,9 +1,8 @@
-// Shows the modules of a program as a tree of paths, and which of them a node belongs to.
+// The tree of a program's modules, by path.
 //
-// "layer1.0.conv1" is a child of "layer1.0", and that a child of "layer1". Containers that no region names (a
-// ModuleList) stand in the tree by their path alone. All calls of a module are one entry. A backward node belongs to
-// the module of the forward node it differentiates. A node outside every module belongs to the root, whose path is
-// empty.
+// "layer1.0.conv1" is a child of "layer1.0", and that of "layer1". Containers without a region (such as a ModuleList)
+// are in the tree by their path only. All calls of a module share one entry. A backward node belongs to the module of
+// the forward node it differentiates. A node outside every module belongs to the root, whose path is empty.
 #pragma once
 
 #include <cstdint>
@@ -43,12 +42,12 @@ std::string module_path(const Graph& graph, NodeId node);
 // Returns "fc.weight" for sg::parameter("fc.weight"); "" for anything that is not a named placeholder.
 std::string placeholder_name(const Graph& graph, NodeId node);
 
-// What kernel a node stands for, where it is not the operator's own: time models read it.
+// Note with the kind of kernel that runs a node, if it is not the operator's own; read by time models.
 
 inline constexpr std::string_view kKernelNote = "kernel";
-// One that a compiler makes: it moves what it must, at the pace of the memory.
+// A compiler-generated kernel: memory-bound.
 inline constexpr std::string_view kCompiledKernel = "compiled";
-// None: a copy between device and host by an engine of its own, beside kernels.
+// No kernel: a copy between device and host by a copy engine, concurrent with kernels.
 inline constexpr std::string_view kCopyEngine = "copy engine";
 
 }  // namespace shadowgraph

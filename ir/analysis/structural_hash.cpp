@@ -9,7 +9,7 @@
 
 namespace shadowgraph {
 
-// Hashes only say that arguments may be equal; callers confirm with this.
+// Equal hashes only suggest that arguments are equal; callers confirm it with this function.
 bool same_arguments(const Graph& graph, std::span<const Argument> a, std::span<const Argument> b) {
   constexpr std::equal_to<> kSame{};
   return std::ranges::equal(
@@ -29,14 +29,15 @@ uint64_t hash_of_type(const Graph& graph, ValueId id, uint64_t hash) {
   return hash;
 }
 
-// Compares blocks of nodes by hashes. Two blocks are the same if the same calls stand in the same places and take their
-// operands from the same places. Names, ids and storages do not count, so layer 3 equals layer 4.
+// Compares blocks of nodes by hashes. Two blocks are equal if the same calls are in the same places and take their
+// operands from the same places. Names, ids and storages are ignored, so layer 3 equals layer 4.
 //
-// The hash of a block costs its arguments. What does not depend on the block is hashed once for the whole graph.
+// The hash of a block costs its arguments. Everything that does not depend on the block is hashed once for the whole
+// graph.
 
 namespace {
 
-// How far two siblings are apart, by number or by call; nothing if they are not of one kind.
+// Returns the distance between two siblings, by number or by call; nullopt if they are of different kinds.
 std::optional<int64_t> distance(const Sibling& a, const Sibling& b) {
   if (a.class_name != b.class_name) return std::nullopt;
   if (a.name == b.name) return static_cast<int64_t>(b.call) - static_cast<int64_t>(a.call);
@@ -53,17 +54,17 @@ BlockHashes::BlockHashes(const Graph& graph)
   for (NodeId n : graph.nodes()) {
     const Node& node = graph.node(n);
     uint64_t hash = mixed(node.target.index, node.phase.index);
-    // What does not depend on the block is hashed once for each node, as blocks overlap.
     hash = hash_of(graph, graph.arguments(n), hash, [&](ValueId v) { return hash_of_type(graph, v, 1); });
     graph.for_each_output(n, [&](ValueId v) { hash = hash_of_type(graph, v, hash); });
     of_node_[n.index] = hash;
   }
 }
 
-// Operands from inside count by their producer's place and result, those from outside by the order of their first use.
+// Operands from inside the block are identified by their producer's position and result, those from outside by order of
+// first use.
 uint64_t BlockHashes::of(std::span<const NodeId> block, c10::function_ref<uint64_t(NodeId)> label,
                          c10::function_ref<ValueId(ValueId)> origin) {
-  // A new number makes the entries of earlier blocks stale, which spares clearing two tables for each block.
+  // A new number invalidates the entries of earlier blocks, so the two tables need not be cleared.
   ++block_;
   uint64_t hash = block.size();
   uint32_t outside = 0;
@@ -96,9 +97,9 @@ size_t end_of_run(std::span<const Sibling> siblings, size_t first, c10::function
   size_t last = first + 1;
   for (; last < siblings.size(); ++last) {
     const auto between = distance(siblings[last - 1], siblings[last]);
-    // Layers count up in forward and down in backward, but never turn round within one run.
+    // Layers count up in forward and down in backward, but never change direction within a run.
     if (!between || (*between != 1 && *between != -1) || (step && *between != *step)) break;
-    // Hashing is put off until names say that a run is possible.
+    // Hashing is deferred until the names allow a run.
     if (!wanted) wanted = content(first);
     if (content(last) != *wanted) break;
     step = between;

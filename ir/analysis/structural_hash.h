@@ -1,4 +1,4 @@
-// Hashes and equality of nodes' structure: what CSE and the search for repeats look nodes up by.
+// Structural hashes and equality of nodes, for CSE and the search for repeated blocks.
 #pragma once
 
 #include <c10/util/FunctionRef.h>
@@ -15,9 +15,9 @@
 
 namespace shadowgraph {
 
-// Hashes arguments, list by list; of_value(ValueId), of_string(StringId) and of_constant(ConstantId) say what those count
-// as. Floats count by their bits. By default strings and constants count by id, so hashes mean something within one
-// graph.
+// Hashes arguments, lists included; of_value(ValueId), of_string(StringId) and of_constant(ConstantId) return the
+// hashes of their operands. Floats are hashed by their bits. By default strings and constants are hashed by id, so
+// hashes are only comparable within one graph.
 struct ByIndex {
   uint64_t operator()(auto id) const { return id.index; }
 };
@@ -66,9 +66,9 @@ uint64_t hash_of(const Graph& graph, std::span<const Argument> arguments, uint64
   return hash;
 }
 
-// Whether x of graph a and y of graph b are equal to the bit: -0.0 is not 0.0, NaN is NaN, 1 is not true. Strings are
-// equal by text. same_value(ValueId, ValueId) and same_constant(ConstantId, ConstantId) say when those are. Lists below
-// kMaxListDepth, which no sound graph has, are not.
+// Returns whether x of graph a and y of graph b are equal bit for bit: -0.0 is not 0.0, NaN is NaN, 1 is not true.
+// Strings compare by text; same_value(ValueId, ValueId) and same_constant(ConstantId, ConstantId) compare values and
+// constants. Lists nested deeper than kMaxListDepth, which no valid graph has, are unequal.
 template <class SameValue, class SameConstant>
 bool same_argument(const Graph& a, const Argument& x, const Graph& b, const Argument& y, const SameValue& same_value,
                    const SameConstant& same_constant, int depth = 0) {
@@ -106,35 +106,35 @@ bool same_argument(const Graph& a, const Argument& x, const Graph& b, const Argu
   return false;
 }
 
-// Within one graph: values and constants are equal if they are the same.
+// Within one graph, where values and constants compare by id.
 bool same_arguments(const Graph& graph, std::span<const Argument> a, std::span<const Argument> b);
 
-// dtype, sizes, strides, device, layout; of scalars the kind. Storage and offset are left out.
+// Hashes dtype, sizes, strides, device and layout; for scalars, the kind. Ignores storage and offset.
 uint64_t hash_of_type(const Graph& graph, ValueId value, uint64_t hash);
 
-// Decides when two parts of a program do the same. find-repeats, the layers that a picture folds and the rows that a
-// summary folds all go by this.
+// Decides when two blocks of a program are the same. Used by find-repeats and by the folding of layers in pictures and
+// summaries.
 //
-// A block is some nodes in program order. Two are the same if, node by node,
+// A block is a sequence of nodes in program order. Two blocks are the same if, node by node,
 //
 //     they call the same target in the same phase, with the same constants,
-//     they take values of the same types from the same places: result r of the block's i-th node, or the k-th value from
-//     outside of it, counted in the order in which those first appear (add(x, x) is not add(x, y)),
-//     and they give results of the same types.
+//     they take values of the same types from the same places: result r of the block's i-th node, or the k-th value
+//     from outside the block, counted by first use (add(x, x) is not add(x, y)),
+//     and their results have the same types.
 //
-// Types are dtype, sizes, strides, device and layout. Names, storages, lifetimes, and which outside value it is do not
-// count: layers have parameters of their own. Blocks are compared by a 64-bit hash.
+// Types are dtype, sizes, strides, device and layout. Names, storages, lifetimes and the identity of outside values are
+// ignored, since each layer has its own parameters. Blocks are compared by a 64-bit hash.
 
 class BlockHashes {
  public:
-  // One walk over the graph, which must outlive this, unchanged.
+  // One walk over the graph, which must outlive this object unchanged.
   explicit BlockHashes(const Graph& graph);
 
-  // Returns a node's hash without the places of its operands: equal nodes of equal blocks have equal ones.
+  // Returns a node's hash without the places of its operands. Equal for corresponding nodes of equal blocks.
   uint64_t of_node(NodeId node) const { return of_node_[node.index]; }
 
-  // Linear in the block. `label` is one more thing that must agree node by node (where in a module a node lies).
-  // `origin` says which value an operand counts as (a picture looks through views that it does not draw).
+  // Linear in the block. `label` is an additional property that must agree node by node, such as the node's position
+  // within a module. `origin` maps an operand to the value it counts as (a picture skips views that it does not draw).
   uint64_t of(
       std::span<const NodeId> block, c10::function_ref<uint64_t(NodeId)> label = [](NodeId) { return uint64_t{0}; },
       c10::function_ref<ValueId(ValueId)> origin = [](ValueId v) { return v; });
@@ -142,7 +142,7 @@ class BlockHashes {
  private:
   const Graph& graph_;
   std::vector<uint64_t> of_node_;
-  // By node and value: for which block it was last seen, and as which of its nodes or outside values.
+  // By node and value: the block in which it was last seen, and its number there among nodes or outside values.
   struct Seen {
     uint32_t block = 0;
     uint32_t number = 0;
@@ -154,14 +154,14 @@ class BlockHashes {
 
 // A module among its siblings.
 struct Sibling {
-  std::string_view name;        // its own: "0", "attention"
+  std::string_view name;        // without the path: "0", "attention"
   std::string_view class_name;  // "" if unknown
-  uint32_t call = 0;            // which call of that name
+  uint32_t call = 0;            // index among the calls of that name
 };
 
-// Returns one past the last of the siblings from `first` on that repeat the first. They are of one class, one apart by
-// number ("3", "4") or by call, all in the same direction (backward meets layers last to first). They have the same
-// content, by its hash.
+// Returns one past the last of the siblings from `first` on that repeat the first. They have the same class and the
+// same content, by its hash, and are one apart by number ("3", "4") or by call, all in the same direction (backward
+// visits layers last to first).
 size_t end_of_run(std::span<const Sibling> siblings, size_t first, c10::function_ref<uint64_t(size_t)> content);
 
 }  // namespace shadowgraph

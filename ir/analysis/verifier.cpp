@@ -1,7 +1,8 @@
-// One walk over a graph that may be noise, which lists every violation of shadowgraph/graph/verify.h. Internal to ir/analysis.
+// Checks a possibly corrupt graph in one walk and lists every violation of shadowgraph/graph/verify.h. Internal to
+// ir/analysis.
 //
-// Nothing may be believed before it is checked. So links and references come first (verifier_references.cpp), and a node
-// with a reference out of range is looked at no further.
+// Nothing is trusted before it is checked. So links and references come first, and a node with a reference out of range
+// is not checked further.
 #include <c10/core/ScalarType.h>
 #include <fmt/format.h>
 
@@ -23,7 +24,7 @@ namespace shadowgraph {
 
 namespace {
 
-// Generous where libtorch converts: a number stands for a tensor, a value for a number of its kind.
+// Allows what libtorch converts: a number where a tensor is expected, a value where a number is.
 bool fits_schema(const Graph& graph, const Argument& a, TypeClass type, bool optional) {
   if (a.kind == ArgumentKind::kNone) return optional || type == TypeClass::kTensor || type == TypeClass::kAny;
   if (a.kind == ArgumentKind::kOpaque || type == TypeClass::kAny) return true;
@@ -31,7 +32,7 @@ bool fits_schema(const Graph& graph, const Argument& a, TypeClass type, bool opt
   const ValueKind value = is_value ? graph.value(a.ref.value).kind : ValueKind::kTensor;
   switch (type) {
     case TypeClass::kTensor:
-      // A number where a tensor is due is one that the C++ API wrapped (0-dimensional, on the CPU).
+      // A number where a tensor is expected was wrapped by the C++ API (0-dimensional, on the CPU).
       return (is_value && value == ValueKind::kTensor) || a.kind == ArgumentKind::kConstant ||
              a.kind == ArgumentKind::kInt || a.kind == ArgumentKind::kFloat || a.kind == ArgumentKind::kBool ||
              a.kind == ArgumentKind::kComplex;
@@ -79,7 +80,7 @@ bool fits_schema(const Graph& graph, const Argument& a, const FormalType& type) 
   }
 }
 
-// A result that is not there is None: kernels may leave out what a flag switches off.
+// A missing result is None: kernels may omit results that a flag disables.
 bool result_fits_schema(const Graph& graph, const Argument& a, TypeClass type) {
   if (a.kind == ArgumentKind::kNone) return true;
   if (a.kind == ArgumentKind::kList) return type == TypeClass::kList || type == TypeClass::kAny;
@@ -99,7 +100,7 @@ class Verifier {
         use_counts_(graph.value_capacity(), 0),
         results_seen_(graph.value_capacity(), false),
         storage_frees_(graph.storage_count()) {}
-  // All nodes' references are checked before any node's meaning, since a node's meaning asks other nodes.
+  // Checks the references of all nodes before the semantics of any, which involve other nodes.
   std::vector<Violation> run() {
     regions();
     storages();
@@ -108,12 +109,12 @@ class Verifier {
     for (const NodeId id : order_) {
       if (!broken_[id.index]) node(id);
     }
-    // With unknown arguments the counts of uses mean nothing.
+    // Use counts are meaningless if some arguments are unknown.
     if (std::none_of(order_.begin(), order_.end(), [&](NodeId id) { return broken_[id.index]; })) uses();
     for (uint32_t i = 0; i < graph_.storage_count(); ++i) {
       const NodeId freed = graph_.storage(StorageId(i)).freed_after;
       if (live(freed) && storage_frees_[i] != freed) {
-        report(Rule::kFrees, freed, "storage id {} says that it was freed after this node, which does not list it", i);
+        report(Rule::kFrees, freed, "storage id {} is recorded as freed after this node, which does not list it", i);
       }
     }
     return std::move(found_);
@@ -123,7 +124,7 @@ class Verifier {
   template <class... A>
   void report(Rule rule, NodeId node, fmt::format_string<A...> format, A&&... values) {
     std::string message = fmt::format(format, std::forward<A>(values)...);
-    // Only a node whose references were checked and found good can be printed.
+    // Only nodes whose references are valid can be printed.
     if (live(node) && !broken_[node.index]) {
       if (!numbering_) numbering_ = Numbering::of(graph_);
       message += "\n  " + to_text(graph_, node, *numbering_);
@@ -131,37 +132,38 @@ class Verifier {
     found_.push_back({rule, node, std::move(message)});
   }
 
-  // Nodes are live if the walk along the links met them, whatever their records say.
+  // A node is live if the walk along the links reached it, whatever its record says.
   bool live(NodeId id) const { return id.index < ordinals_.size() && ordinals_[id.index] != Numbering::kNone; }
   bool earlier(NodeId id, NodeId than) const { return live(id) && ordinals_[id.index] < ordinals_[than.index]; }
 
-  // A list that goes in a circle ends the check of links: everything else walks along them.
+  // A cycle in the list ends the link check, since everything else walks along the links.
   void links() {
     NodeId previous;
     for (NodeId n = graph_.first(); n.valid(); n = graph_.node(n).next) {
       if (n.index >= graph_.node_capacity())
-        return report(Rule::kLinks, {}, "the node list goes to id {}, which is out of range", n.index);
+        return report(Rule::kLinks, {}, "the node list contains id {}, which is out of range", n.index);
       if (ordinals_[n.index] != Numbering::kNone)
-        return report(Rule::kLinks, {}, "the node list comes to node id {} twice", n.index);
+        return report(Rule::kLinks, {}, "the node list contains node id {} twice", n.index);
       if (graph_.is_erased(n))
-        return report(Rule::kLinks, {}, "the node list comes to id {}, which is erased", n.index);
-      // Positions are counted here and not asked of the graph, whose own order may be broken.
+        return report(Rule::kLinks, {}, "the node list contains id {}, which is erased", n.index);
+      // Positions are counted here, since the graph's own order may be invalid.
       ordinals_[n.index] = static_cast<uint32_t>(order_.size());
       order_.push_back(n);
       if (graph_.node(n).previous != previous) {
-        report(Rule::kLinks, {}, "node id {} names as previous another than the one it comes after", n.index);
+        report(Rule::kLinks, {}, "the previous node of node id {} is not the one before it in the list", n.index);
       }
-      // Labels are checked beside the links: is_before() answers from labels alone.
+      // Check the order labels as well, which is_before() compares.
       if (previous.valid() && !graph_.is_before(previous, n)) {
-        report(Rule::kLinks, {}, "is_before() does not say that node id {} comes after the one before it", n.index);
+        report(Rule::kLinks, {}, "is_before() is false for node id {} and its predecessor", n.index);
       }
       previous = n;
     }
-    if (graph_.last() != previous) report(Rule::kLinks, {}, "the last node is not where the list ends");
+    if (graph_.last() != previous) report(Rule::kLinks, {}, "the last node is not the end of the list");
     if (order_.size() != graph_.node_count()) {
-      report(Rule::kLinks, {}, "the list holds {} nodes, the graph counts {}", order_.size(), graph_.node_count());
+      report(Rule::kLinks, {}, "the list contains {} nodes, but the graph counts {}", order_.size(),
+             graph_.node_count());
     }
-    // A node that is not erased and in no list is lost.
+    // A node that is neither erased nor in the list is lost.
     for (uint32_t i = 0; i < graph_.node_capacity(); ++i) {
       if (ordinals_[i] == Numbering::kNone && !graph_.is_erased(NodeId(i))) {
         report(Rule::kLinks, {}, "live node id {} is not in the list", i);
@@ -169,11 +171,11 @@ class Verifier {
     }
   }
 
-  // Every index in the record must name something. Messages do not print such a node, as printing would follow the
+  // Checks that every index in the record is in range. Messages do not print such a node, since printing follows the
   // indices.
   bool references(NodeId id) {
     const Node& n = graph_.node(id);
-    // The first fault is enough: behind it nothing of the node can be trusted.
+    // Report the first error only: the rest of the node cannot be trusted.
     const auto bad = [&](const char* what) {
       broken_[id.index] = true;
       report(Rule::kReferences, id, "node id {}: {} is out of range", id.index, what);
@@ -199,7 +201,7 @@ class Verifier {
     return values || bad("the sizes of a result");
   }
 
-  // Lists nest at most kMaxListDepth deep, so that later walks may recurse without asking.
+  // Checks that lists nest at most kMaxListDepth deep, so that later walks may recurse.
   bool arguments_in_range(std::span<const Argument> arguments, int depth, bool results) {
     return std::all_of(arguments.begin(), arguments.end(), [&](const Argument& a) {
       if (!graph_.in_bounds(a) || a.kind > ArgumentKind::kOpaque) return false;
@@ -208,14 +210,14 @@ class Verifier {
     });
   }
 
-  // Parents come first, so a region tree cannot have a circle.
+  // Parents come first, so the region tree cannot have a cycle.
   void regions() {
     for (uint32_t i = 0; i < graph_.region_count(); ++i) {
       const Region& region = graph_.region(RegionId(i));
       if (i == 0 ? region.parent.valid() || region.kind != RegionKind::kRoot
                  : region.parent.index >= i || region.kind == RegionKind::kRoot) {
-        report(Rule::kRegions, {},
-               "r{} is no part of a tree: its parent must be an earlier region, and r0 alone the root", i);
+        report(Rule::kRegions, {}, "r{} has an invalid parent: it must be an earlier region, and only r0 is the root",
+               i);
       }
       const auto bad_string = [&](StringId s) { return s.valid() && s.index >= graph_.string_count(); };
       if (bad_string(region.name) || bad_string(region.class_name) ||
@@ -223,24 +225,24 @@ class Verifier {
         report(Rule::kReferences, {}, "r{}: its name, class, target or arguments are out of range", i);
         continue;
       }
-      // A composite's arguments are checked by their number alone; their values may be gone.
+      // Only the number of a composite's arguments is checked; their values may be erased.
       if (region.arguments.size != 0 &&
           (!region.target.valid() ||
            region.arguments.size != graph_.target(region.target).signature().arguments.size())) {
-        report(Rule::kRegions, {}, "r{} has {} arguments, which is not what its operator takes", i,
+        report(Rule::kRegions, {}, "r{} has {} arguments, which its operator does not accept", i,
                region.arguments.size);
       }
     }
   }
 
-  // Storages are checked here by themselves; whether values lie within them, result() asks.
+  // Checks storages by themselves; result() checks that values are within their bounds.
   void storages() {
     for (uint32_t i = 0; i < graph_.storage_count(); ++i) {
       const Storage& storage = graph_.storage(StorageId(i));
       if (storage.bytes < 0) report(Rule::kStorage, {}, "storage id {} has {} bytes", i, storage.bytes);
       for (const NodeId n : {storage.born, storage.freed_after}) {
         if (n.valid() && n.index >= graph_.node_capacity()) {
-          report(Rule::kReferences, {}, "storage id {} is born or freed at node id {}, which is out of range", i,
+          report(Rule::kReferences, {}, "storage id {} is allocated or freed at node id {}, which is out of range", i,
                  n.index);
         }
       }
@@ -253,7 +255,7 @@ class Verifier {
     signature(id);
     aliases(id);
     placement(id);
-    // A forward node that is erased is no error: passes erase forward nodes whose backward still runs.
+    // An erased forward node is valid: passes erase forward nodes whose backward still runs.
     const NodeId forward = graph_.node(id).forward;
     if (forward.valid() && !graph_.is_erased(forward) && !earlier(forward, id)) {
       report(Rule::kForward, id, "its forward node does not come before it");
@@ -262,33 +264,33 @@ class Verifier {
     frees(id);
   }
 
-  // An operand's use must be in the list of its value, and its maker must come before.
+  // Checks that an operand's use is in its value's use list and that its producer comes before.
   void inputs(NodeId id, std::span<const Argument> arguments, int depth) {
     for (const Argument& a : arguments) {
       if (a.kind == ArgumentKind::kList && depth < kMaxListDepth) inputs(id, graph_.list(a), depth + 1);
       if (a.kind != ArgumentKind::kValue) continue;
       const ValueId v = a.ref.value;
       ++use_counts_[v.index];
-      // A node that uses its own result is refused too: it is not earlier than itself.
+      // This also rejects a node that uses its own result.
       if (!earlier(graph_.value(v).producer, id)) {
-        report(Rule::kOrder, id, "uses a value (id {}) that no earlier node makes", v.index);
+        report(Rule::kOrder, id, "uses a value (id {}) that no earlier node produces", v.index);
       } else {
         lifetime(id, v, false);
       }
       if (a.ref.use >= graph_.use_capacity() || graph_.use(a.ref.use).user != id || graph_.use(a.ref.use).value != v) {
-        report(Rule::kUses, id, "an argument's use is not entered in the list of value id {}", v.index);
+        report(Rule::kUses, id, "an argument's use is missing from the use list of value id {}", v.index);
       }
     }
   }
 
-  // Walks along each value's uses and counts. The list must hold exactly what arguments mention, no more and no less.
+  // Walks along each value's use list, which must contain exactly the uses in arguments.
   void uses() {
     for (uint32_t i = 0; i < graph_.value_capacity(); ++i) {
       const Value& value = graph_.value(ValueId(i));
       uint32_t count = 0;
       uint32_t previous = Argument::kNoUse;
       bool consistent = true;
-      // One more than there should be is enough to know, and ends a cycle.
+      // Stops one past the expected count, which also ends a cycle.
       for (uint32_t u = value.first_use; u != Argument::kNoUse && count <= use_counts_[i]; u = graph_.use(u).next) {
         if (u >= graph_.use_capacity() || graph_.use(u).value.index != i || graph_.use(u).previous != previous ||
             !live(graph_.use(u).user)) {
@@ -299,13 +301,13 @@ class Verifier {
         ++count;
       }
       if (!consistent || count != use_counts_[i] || value.last_use != previous) {
-        report(Rule::kUses, value.producer,
-               "the list of uses of value id {} does not hold the {} uses that arguments make", i, use_counts_[i]);
+        report(Rule::kUses, value.producer, "the use list of value id {} does not contain exactly its {} uses", i,
+               use_counts_[i]);
       }
     }
   }
 
-  // A schema with `...` says nothing of the arguments behind.
+  // A schema with `...` does not describe the arguments after it.
   void signature(NodeId id) {
     const Signature& formals = graph_.target(id).signature();
     const auto arguments = graph_.arguments(id);
@@ -315,11 +317,11 @@ class Verifier {
     }
     for (size_t i = 0; i < std::min(wanted, arguments.size()); ++i) {
       if (!fits_schema(graph_, arguments[i], formals.arguments[i].type)) {
-        report(Rule::kArguments, id, "argument '{}' is not of the kind that the schema has", formals.arguments[i].name);
+        report(Rule::kArguments, id, "argument '{}' does not match the type in the schema", formals.arguments[i].name);
       }
     }
     const auto results = graph_.results(id);
-    // A node without results is an operator whose results nobody recorded (write-only forms).
+    // A node without results calls an operator whose results were not recorded (write-only forms).
     if (results.empty() || formals.variadic_returns) return;
     if (results.size() != formals.returns.size()) {
       report(Rule::kReturns, id, "{} results, but the schema returns {}", results.size(), formals.returns.size());
@@ -331,16 +333,16 @@ class Verifier {
         for (const Argument& element : graph_.list(results[i]))
           good = good && result_fits_schema(graph_, element, type.element);
       }
-      if (!good) report(Rule::kReturns, id, "result {} is not of the kind that the schema returns", i);
+      if (!good) report(Rule::kReturns, id, "result {} does not match the type in the schema", i);
     }
   }
 
-  // A value must be made by one node, once, and lie within its storage.
+  // A value must be produced once, by one node, and fit into its storage.
   void result(NodeId id, ValueId v) {
     const Value& value = graph_.value(v);
     if (value.producer != id)
-      report(Rule::kResults, id, "a result (value id {}) that names another node as its producer", v.index);
-    if (results_seen_[v.index]) report(Rule::kResults, id, "value id {} is a result a second time", v.index);
+      report(Rule::kResults, id, "a result (value id {}) has another node as its producer", v.index);
+    if (results_seen_[v.index]) report(Rule::kResults, id, "value id {} is a result more than once", v.index);
     results_seen_[v.index] = true;
     if (value.kind != ValueKind::kTensor) return;
 
@@ -357,14 +359,14 @@ class Verifier {
     const Storage& storage = graph_.storage(value.storage);
     if (storage.device() != value.device())
       report(Rule::kStorage, id, "a result is on another device than its storage");
-    // Sparse and other layouts have no extent in bytes, and an empty tensor reaches nowhere.
+    // Other layouts, such as sparse, have no extent in bytes; an empty tensor has extent 0.
     if (extent && *extent > 0 && value.layout == c10::Layout::Strided && value.offset >= 0 &&
         value.dtype < c10::ScalarType::Undefined) {
       int64_t end = 0;
       const bool overflow = __builtin_add_overflow(*extent, value.offset, &end) ||
                             __builtin_mul_overflow(end, static_cast<int64_t>(c10::elementSize(value.dtype)), &end);
       if (overflow || end > storage.bytes) {
-        report(Rule::kExtent, id, "a result reaches to byte {} of a storage of {} bytes",
+        report(Rule::kExtent, id, "a result extends to byte {} of a storage of {} bytes",
                overflow ? std::string("2^63 and beyond") : std::to_string(end), storage.bytes);
       }
     }
@@ -376,9 +378,9 @@ class Verifier {
     if (value.kind != ValueKind::kTensor || value.storage.index >= graph_.storage_count()) return;
     const Storage& storage = graph_.storage(value.storage);
     const char* what = as_result ? "a result" : "an argument";
-    // A storage without birth was there before the graph.
+    // A storage without an allocating node existed before the graph.
     if (storage.born.valid() && storage.born != id && !earlier(storage.born, id)) {
-      report(Rule::kLifetime, id, "the storage of {} is born after this node, or at an erased one", what);
+      report(Rule::kLifetime, id, "the storage of {} is allocated after this node, or at an erased one", what);
     }
     if (storage.freed_after.valid() && earlier(storage.freed_after, id)) {
       report(Rule::kLifetime, id, "the storage of {} was freed before this node", what);
@@ -391,7 +393,7 @@ class Verifier {
     const auto results = graph_.results(id);
     const auto storage_of = [&](ValueId v) { return graph_.value(v).storage; };
     for (const OperatorFacts::Alias& alias : facts.aliases) {
-      // Operators such as reshape may copy, so only aliases that are certain are checked.
+      // Operators such as reshape may copy, so only definite aliases are checked.
       if (!alias.always || alias.argument >= arguments.size() || alias.result >= results.size()) continue;
       std::vector<StorageId> known;
       graph_.for_each_value(arguments.subspan(alias.argument, 1), [&](ValueId v) { known.push_back(storage_of(v)); });
@@ -406,7 +408,7 @@ class Verifier {
     }
   }
 
-  // Placeholders, calls, ends: once a later kind has come, an earlier one must not.
+  // Placeholders, then calls, then end nodes: a kind must not occur after a later one.
   void placement(NodeId id) {
     const TargetId target = graph_.node(id).target;
     const bool placeholder = target.index <= target_of(Builtin::kConstant).index;
@@ -418,13 +420,13 @@ class Verifier {
     if (target == target_of(Builtin::kOutput) && ++outputs_ > 1) report(Rule::kOutput, id, "a second sg::output");
   }
 
-  // A tensor saved as an argument is that argument or shares its storage: autograd may save a view or an unpacked form of
-  // it.
+  // A tensor saved as an argument is that argument or shares its storage, since autograd may save a view or an unpacked
+  // form.
   void saved(NodeId id) {
     for (const SavedTensor& saved : graph_.saved(id)) {
       const Value& value = graph_.value(saved.value);
       if (!live(value.producer)) {
-        report(Rule::kSaved, id, "saves a value (id {}) that no live node makes", saved.value.index);
+        report(Rule::kSaved, id, "saves a value (id {}) that no live node produces", saved.value.index);
         continue;
       }
       bool found = saved.role == SavedRole::kInternal;
@@ -439,15 +441,14 @@ class Verifier {
     }
   }
 
-  // Deaths are told twice, by the node and by the storage; both must agree, in both directions. The other direction is
-  // checked in run().
+  // Frees are recorded by both node and storage, which must agree in both directions. run() checks the other direction.
   void frees(NodeId id) {
     for (const StorageId storage : graph_.frees(id)) {
       if (storage_frees_[storage.index].valid())
-        report(Rule::kFrees, id, "frees storage id {} a second time", storage.index);
+        report(Rule::kFrees, id, "frees storage id {} more than once", storage.index);
       storage_frees_[storage.index] = id;
       if (graph_.storage(storage).freed_after != id) {
-        report(Rule::kFrees, id, "frees storage id {}, which says that it was freed elsewhere", storage.index);
+        report(Rule::kFrees, id, "frees storage id {}, which is recorded as freed elsewhere", storage.index);
       }
     }
   }
@@ -457,7 +458,7 @@ class Verifier {
   std::optional<Numbering> numbering_;
   std::vector<NodeId> order_;
   std::vector<uint32_t> ordinals_;  // position in program order
-  std::vector<bool> broken_;        // by node: a reference out of range
+  std::vector<bool> broken_;        // by node: has a reference out of range
   std::vector<uint32_t> use_counts_;
   std::vector<bool> results_seen_;
   std::vector<NodeId> storage_frees_;
@@ -470,12 +471,12 @@ class Verifier {
 
 std::vector<Violation> violations(const Graph& graph) { return Verifier(graph).run(); }
 
-// The message lists every violation: one broken edit often breaks several rules, and the first is seldom the telling
-// one.
+// The message lists every violation: one wrong edit often breaks several rules, and the first is seldom the most
+// informative one.
 void verify(const Graph& graph) {
   const std::vector<Violation> found = violations(graph);
   if (found.empty()) return;
-  std::string message = fmt::format("the graph breaks {} {} of shadowgraph/graph/verify.h:", found.size(),
+  std::string message = fmt::format("the graph violates {} {} of shadowgraph/graph/verify.h:", found.size(),
                                     found.size() == 1 ? "rule" : "rules");
   for (const Violation& violation : found) {
     message +=

@@ -21,14 +21,14 @@ std::vector<NodeId> last_uses(const Graph& graph) {
   return last;
 }
 
-void set_deaths(Graph& graph, const std::vector<NodeId>& deaths) {
+void set_free_points(Graph& graph, const std::vector<NodeId>& free_points) {
   std::vector<std::pair<NodeId, StorageId>> dying;
-  for (uint32_t i = 0; i < deaths.size(); ++i) {
-    if (deaths[i].valid()) dying.emplace_back(deaths[i], StorageId(i));
+  for (uint32_t i = 0; i < free_points.size(); ++i) {
+    if (free_points[i].valid()) dying.emplace_back(free_points[i], StorageId(i));
   }
-  // Stable: storages that die together keep the order of their ids, so that the text is the same in each run.
+  // Stable: storages freed together keep the order of their ids, so that the text is deterministic.
   std::ranges::stable_sort(dying, {}, &std::pair<NodeId, StorageId>::first);
-  // All are taken away before any is set, since a storage may have only one death.
+  // All are removed before any is set, since a storage may be freed only once.
   for (const NodeId node : graph.nodes()) {
     if (!graph.frees(node).empty()) graph.set_frees(node, {});
   }
@@ -41,17 +41,17 @@ void set_deaths(Graph& graph, const std::vector<NodeId>& deaths) {
   }
 }
 
-void die_at_last_use(Graph& graph, const std::set<StorageId>& storages) {
+void free_storages_after_last_use(Graph& graph, const std::set<StorageId>& storages) {
   const std::vector<NodeId> last = last_uses(graph);
-  std::map<StorageId, NodeId> deaths;
-  for (const StorageId storage : storages) deaths.emplace(storage, last[storage.index]);
-  die_at(graph, deaths);
+  std::map<StorageId, NodeId> free_points;
+  for (const StorageId storage : storages) free_points.emplace(storage, last[storage.index]);
+  free_storages_after(graph, free_points);
 }
 
-void die_at(Graph& graph, const std::map<StorageId, NodeId>& deaths) {
+void free_storages_after(Graph& graph, const std::map<StorageId, NodeId>& free_points) {
   std::map<NodeId, std::vector<StorageId>> changed;
   std::set<StorageId> moved;
-  for (const auto& [storage, node] : deaths) {
+  for (const auto& [storage, node] : free_points) {
     const NodeId before = graph.storage(storage).freed_after;
     if (before == node) continue;
     moved.insert(storage);
@@ -69,14 +69,13 @@ void die_at(Graph& graph, const std::map<StorageId, NodeId>& deaths) {
   for (const auto& [node, dying] : changed) graph.set_frees(node, dying);
 }
 
-// Repairs what refers to replaced values and nodes apart from arguments: guards, the arguments of composite regions,
-// forward links. Passes note replacements as they go and call finish() once, which walks the graph once instead of for
-// each.
+// Updates references to replaced values and nodes other than arguments: guards, the arguments of composite regions,
+// forward links. Passes record replacements as they go and call finish() once, so the graph is walked once.
 
 // ---- Replacements ---------------------------------------------------------------------------------------------------
 
 ValueId Replacements::now(ValueId value) const {
-  // A chain of replacements ends: each names an earlier value.
+  // Chains of replacements end, since each refers to an earlier value.
   for (ValueId next = values_[value]; next.valid(); next = values_[value]) value = next;
   return value;
 }
@@ -116,15 +115,15 @@ void Replacements::finish(Graph& graph) const {
 
 namespace {
 
-// Nodes made since the marks were made stay.
+// Nodes created after the marks stay.
 bool is_marked(const std::vector<bool>& marks, NodeId n) { return n.index < marks.size() && marks[n.index]; }
 
-// Takes what a node saves off values whose producers go. A value that is internal to the operator is forgotten. An
-// argument or result is found again by its position, where an edit may have put another value.
-std::vector<SavedTensor> without_doomed(const Graph& graph, NodeId n, const std::vector<bool>& doomed) {
+// Replaces saved values whose producers are erased. A value internal to the operator is dropped. An argument or result
+// is looked up by its position, where an edit may have put another value.
+std::vector<SavedTensor> without_erased(const Graph& graph, NodeId n, const std::vector<bool>& to_erase) {
   std::vector<SavedTensor> kept;
   for (SavedTensor saved : graph.saved(n)) {
-    if (is_marked(doomed, graph.value(saved.value).producer)) {
+    if (is_marked(to_erase, graph.value(saved.value).producer)) {
       if (saved.role == SavedRole::kInternal) continue;
       ValueId own;
       for_each_value_of_role(graph, n, saved, [&](ValueId v) {
@@ -140,17 +139,17 @@ std::vector<SavedTensor> without_doomed(const Graph& graph, NodeId n, const std:
 
 }  // namespace
 
-uint32_t erase_nodes(Graph& graph, const std::vector<bool>& doomed) {
+uint32_t erase_nodes(Graph& graph, const std::vector<bool>& to_erase) {
   std::vector<NodeId> ids;
   for (NodeId n : graph.nodes()) {
-    if (is_marked(doomed, n)) {
+    if (is_marked(to_erase, n)) {
       ids.push_back(n);
       continue;
     }
     const auto saved = graph.saved(n);
     if (std::any_of(saved.begin(), saved.end(),
-                    [&](const SavedTensor& s) { return is_marked(doomed, graph.value(s.value).producer); })) {
-      graph.set_saved(n, without_doomed(graph, n, doomed));
+                    [&](const SavedTensor& s) { return is_marked(to_erase, graph.value(s.value).producer); })) {
+      graph.set_saved(n, without_erased(graph, n, to_erase));
     }
   }
   graph.erase(ids);

@@ -1,4 +1,4 @@
-// Copies arguments from one graph into another, or within one. Internal to the library.
+// Edits of many nodes or storages at once. Internal to the library.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@
 
 namespace shadowgraph {
 
-// Copies what an argument has in pools of its graph: strings, lists of integers, complex numbers. A list gets what
-// `element` makes of each of its elements. Values and tensor constants come back as they are.
+// Copies an argument's data in the pools of its graph: strings, lists of integers, complex numbers. `element` is
+// applied to each element of a list. Values and tensor constants are returned unchanged.
 template <class CopyElement>
 Argument copied_argument(Graph& into, const Graph& from, const Argument& argument, const CopyElement& element) {
   switch (argument.kind) {
@@ -40,24 +40,22 @@ Argument copied_argument(Graph& into, const Graph& from, const Argument& argumen
   }
 }
 
-// When storages die, after an edit has changed who reads them.
+// Recomputes where storages are freed after an edit has changed their readers.
 
-// The last node that reads, writes or makes what is in a storage, by storage; invalid without one. Linear.
+// The last node that reads, writes or allocates each storage, by storage; invalid if there is none. Linear.
 std::vector<NodeId> last_uses(const Graph& graph);
 
-// All storages die after these nodes, by storage; invalid: nowhere. Linear but for a sort.
-void set_deaths(Graph& graph, const std::vector<NodeId>& deaths);
+// Frees all storages after the given nodes, by storage; invalid: never. Linear but for a sort.
+void set_free_points(Graph& graph, const std::vector<NodeId>& free_points);
 
-// They die after the last node that reads, writes or makes what is in them. Linear.
-void die_at_last_use(Graph& graph, const std::set<StorageId>& storages);
+// Frees the storages after the last node that reads, writes or allocates them. Linear.
+void free_storages_after_last_use(Graph& graph, const std::set<StorageId>& storages);
 
-// They die after these nodes.
-void die_at(Graph& graph, const std::map<StorageId, NodeId>& deaths);
+// Frees the storages after the given nodes.
+void free_storages_after(Graph& graph, const std::map<StorageId, NodeId>& free_points);
 
-// What edits of many nodes at once leave to be mended.
-
-// A pass' bookkeeping of which value stands for which: mends what uses do not cover. Guards, arguments of
-// composite regions and forward links name values and nodes that may be gone.
+// Records which values and nodes replace others, and updates references that are not uses: guards, arguments of
+// composite regions and forward links.
 class Replacements {
  public:
   void add(ValueId of, ValueId with) { values_[of] = with; }
@@ -74,9 +72,9 @@ class Replacements {
   IdMap<NodeId, NodeId> nodes_;
 };
 
-// Erases the nodes marked (by index; those beyond stay), users of one another included. Nodes that stay may say that
-// autograd keeps a result of one that goes. They then keep their own argument or result instead, or no longer say so.
-// Returns how many. Linear.
-uint32_t erase_nodes(Graph& graph, const std::vector<bool>& doomed);
+// Erases the nodes marked (by index; nodes beyond the end stay), even if they use one another. A remaining node that
+// saves a result of an erased one saves its own argument or result instead, or nothing. Returns the number of erased
+// nodes. Linear.
+uint32_t erase_nodes(Graph& graph, const std::vector<bool>& to_erase);
 
 }  // namespace shadowgraph

@@ -14,8 +14,8 @@
 
 namespace shadowgraph {
 
-// A copy of the tables keeps every id, so side tables of the one are good for the other. A node by node copy would give
-// new ids and cost far more.
+// Copying the tables keeps every id, so side tables are valid for both graphs. A node-by-node copy would assign new ids
+// and cost far more.
 Graph clone(const Graph& graph) {
   Graph copy;
   copy.metadata = graph.metadata;
@@ -28,8 +28,8 @@ NodeCopier::NodeCopier(const Graph& from, Graph& into, RegionId region) : from_(
   regions_[Graph::kRootRegion] = region;
 }
 
-// Lets a value of the other graph stand for one of this. It also binds their storages, so that views of it that are
-// copied later land in the right place:
+// Maps a value of the other graph to one of this, and their storages, so that views copied later refer to the right
+// place:
 //
 //     piece: %0 @s0, %1 = t(%0) @s0      into: %7 @s4 +6      bind(%0, %7)      copy of %1: @s4 +6
 void NodeCopier::bind(ValueId from, ValueId to) {
@@ -37,12 +37,12 @@ void NodeCopier::bind(ValueId from, ValueId to) {
   const Value& outer = into_.value(to);
   if (inner.storage.valid() && outer.storage.valid()) {
     const HomeOfStorage home{.storage = outer.storage, .shift = outer.offset - inner.offset, .bound = true};
-    // Two inputs that share a storage must stand for two values that do, at the same distance.
+    // Two inputs that share a storage must be bound to values that share one at the same distance.
     HomeOfStorage& known = storages_[inner.storage];
     if (known.storage.valid() && (known.storage != home.storage || known.shift != home.shift)) {
       throw GraphError(
-          fmt::format("value id {} shares a storage with another that stands for a value in a different storage, or "
-                      "elsewhere in it",
+          fmt::format("cannot bind value id {}: it shares a storage with another bound value, but their replacements "
+                      "do not share one at the same offset",
                       from.index));
     }
     known = home;
@@ -50,8 +50,8 @@ void NodeCopier::bind(ValueId from, ValueId to) {
   values_[from] = to;
 }
 
-// Copies a region with those around it that are not here yet, outermost first: a region's parent must have the smaller
-// id. The root stands for the region that the piece is put into.
+// Copies a region with its ancestors that are not copied yet, outermost first, since a parent must have the smaller id.
+// The root maps to the region that the piece is copied into.
 RegionId NodeCopier::region(RegionId from) {
   std::vector<RegionId> missing;
   RegionId known = from;
@@ -65,8 +65,8 @@ RegionId NodeCopier::region(RegionId from) {
     copy.class_name = into_.intern(from_.text_or_empty(copy.class_name));
     if (copy.target.valid()) copy.target = into_.intern_target(from_.target(copy.target));
     copy.arguments = {};
-    // Values among a composite's arguments may be none that is copied; a region says what it was called with, and
-    // nothing computes from it.
+    // Arguments of a composite may refer to values that are not copied; they only document the call, nothing computes
+    // from them.
     std::vector<Argument> arguments;
     for (const Argument& a : from_.region_arguments(missing[i])) arguments.push_back(copy_argument(a, true));
     const RegionId id = into_.add_region(copy);
@@ -76,17 +76,17 @@ RegionId NodeCopier::region(RegionId from) {
   return regions_[from];
 }
 
-// Copies an argument. With `tolerant`, a value that was not copied becomes one that is not there.
+// Copies an argument. With `tolerant`, a value that was not copied becomes invalid.
 Argument NodeCopier::copy_argument(const Argument& from, bool tolerant) {
   if (from.kind == ArgumentKind::kValue) {
     const ValueId to = value(from.ref.value);
     if (!to.valid() && !tolerant) {
-      throw GraphError(fmt::format("an operand (value id {}) is neither bound nor made by a node copied before",
+      throw GraphError(fmt::format("an operand (value id {}) is neither bound nor produced by a node copied before",
                                    from.ref.value.index));
     }
     return Argument::of_value(to);
   }
-  // Within one graph constants are shared, so that a copy of a node costs no tensor.
+  // Within one graph constants are shared, so that copying a node copies no tensor.
   if (from.kind == ArgumentKind::kConstant && &from_ != &into_) {
     const auto [to, added] = constants_.try_emplace(from.constant);
     if (added) to->second = into_.share_constant(from_, from.constant);
@@ -95,8 +95,8 @@ Argument NodeCopier::copy_argument(const Argument& from, bool tolerant) {
   return copied_argument(into_, from_, from, [&](const Argument& e) { return copy_argument(e, tolerant); });
 }
 
-// Copies a result: makes the value, and its storage the first time that one is met. A bound storage decides the device:
-// a piece may be spliced into a program on another one.
+// Copies a result: creates the value, and its storage at its first value. A bound storage determines the device, since
+// a piece may be spliced into a program on another device.
 Argument NodeCopier::copy_result(const Argument& from, NodeId producer) {
   if (from.kind == ArgumentKind::kList) {
     std::vector<Argument> elements;
@@ -108,7 +108,7 @@ Argument NodeCopier::copy_result(const Argument& from, NodeId producer) {
   const Value value = from_.value(id);
   TensorMeta spec = from_.meta(id);
   if (value.storage.valid()) {
-    // A storage of the piece is born where its first copied value is made, if the node that allocated it is not copied.
+    // A storage whose allocating node is not copied is allocated at the first of its values that is.
     HomeOfStorage& known = storages_[value.storage];
     if (!known.storage.valid()) {
       Storage copy = from_.storage(value.storage);
@@ -142,7 +142,7 @@ NodeId NodeCopier::copy(NodeId from, NodeId position) {
   copy.phase = node.phase.index <= Graph::kInit.index ? node.phase : into_.intern_phase(from_.phase_name(node.phase));
   copy.flags = node.flags;
   copy.source = node.source.valid() ? into_.intern(std::string(from_.text_or_empty(node.source))) : StringId();
-  // The forward link is kept where that node is copied, too. In the same graph it may also stay where it was.
+  // Keeps the forward link if the forward node is copied, too. Within one graph it may also refer to the original.
   if (node.forward.valid()) {
     copy.forward = this->node(node.forward);
     if (!copy.forward.valid() && &from_ == &into_) copy.forward = node.forward;
@@ -150,8 +150,8 @@ NodeId NodeCopier::copy(NodeId from, NodeId position) {
   std::vector<Argument> results;
   for (const Argument& r : from_.results(from)) results.push_back(copy_result(r, to));
   if (!results.empty()) into_.set_results(to, results);
-  // Deaths are copied for storages that the copy made. A bound storage belongs to the graph around, which decides when
-  // it dies.
+  // Frees are copied for storages that the copy created. A bound storage belongs to the surrounding graph, which
+  // decides when to free it.
   std::vector<StorageId> freed;
   for (StorageId s : from_.frees(from)) {
     const auto home = storages_.find(s);
@@ -160,13 +160,13 @@ NodeId NodeCopier::copy(NodeId from, NodeId position) {
   if (!freed.empty()) into_.set_frees(to, freed);
   std::vector<std::pair<std::string, std::string>> notes;
   from_.for_each_note(from, [&](const std::string& key, const std::string& text) { notes.emplace_back(key, text); });
-  // The list is sorted by key; setting the last first makes every insertion a constant one.
+  // The list is sorted by key, so inserting the last first makes every insertion constant time.
   for (size_t i = notes.size(); i-- > 0;) into_.set_note(to, notes[i].first, notes[i].second);
   if (node.saved.size != 0) copy_saved(from, to);
   return to;
 }
 
-// Tensors saved from a node that comes later are not known yet; finish() asks again.
+// Tensors saved from a later node are not known yet; finish() calls this again.
 void NodeCopier::copy_saved(NodeId from, NodeId to) {
   std::vector<SavedTensor> saved;
   for (SavedTensor tensor : from_.saved(from)) {
@@ -183,49 +183,50 @@ void NodeCopier::finish() {
 
 namespace {
 
-// A placeholder other than sg::constant is given from outside; a constant belongs to the piece.
+// Placeholders other than sg::constant are inputs; a constant belongs to the piece.
 bool is_given(const Graph& piece, NodeId n) {
   return piece.is_placeholder(n) && piece.node(n).target != target_of(Builtin::kConstant);
 }
 
-// The value of a placeholder; invalid if it has none.
+// Returns the value of a placeholder; invalid if it has none.
 ValueId value_of_placeholder(const Graph& graph, NodeId n) {
   const auto results = graph.results(n);
   return results.size() == 1 && results[0].kind == ArgumentKind::kValue ? results[0].ref.value : ValueId();
 }
 
-// Checks all that the piece takes for granted about an input. Strides and offset matter only where the piece makes
-// views of it, since a view's geometry is written as numbers.
+// Checks everything the piece assumes about an input. Strides and offset matter only if the piece makes views of it,
+// whose geometry is recorded as numbers.
 void check_input(const Graph& into, NodeId position, const Graph& piece, ValueId formal, ValueId actual) {
   const auto refuse = [&](const std::string& what) {
     throw GraphError(fmt::format("cannot splice: {}:\n  {}", what, to_text(piece, piece.value(formal).producer)));
   };
   if (actual.index >= into.value_capacity() || into.is_erased(into.value(actual).producer)) {
-    refuse("there is no such value to stand for this placeholder");
+    refuse("the value given for this placeholder does not exist");
   }
   const Value& a = piece.value(formal);
   const Value& b = into.value(actual);
   if (position.valid() && !into.is_before(b.producer, position)) {
-    refuse("the value that stands for this placeholder is not made before the place");
+    refuse("the value given for this placeholder is not defined before the insertion point");
   }
-  if (a.kind != b.kind) refuse("a scalar and a tensor do not stand for one another");
+  if (a.kind != b.kind)
+    refuse("the value given for this placeholder is a scalar where a tensor is expected, or the reverse");
   if (a.kind != ValueKind::kTensor) return;
   const auto same = [](auto x, auto y) { return std::equal(x.begin(), x.end(), y.begin(), y.end()); };
   if (a.dtype != b.dtype || a.device() != b.device() || !same(piece.sizes(formal), into.sizes(actual))) {
-    refuse("the value that stands for this placeholder, " + type_text(into, actual) +
-           ", has another dtype, device or shape");
+    refuse("the value given for this placeholder, " + type_text(into, actual) + ", has another dtype, device or shape");
   }
   if (!a.storage.valid()) return;
   bool views = false;
   piece.for_each_value_in(a.storage,
-                          // Only a view that the piece makes itself counts; other placeholders on the storage are
-                          // checked by their own.
+                          // Only views that the piece itself makes count; other placeholders on the storage are checked
+                          // separately.
                           [&](ValueId v) { views = views || !piece.is_placeholder(piece.value(v).producer); });
   if (!views) return;
   if (!same(piece.strides(formal), into.strides(actual))) {
-    refuse("the value that stands for this placeholder has other strides, and the piece makes views of it");
+    refuse("the value given for this placeholder has other strides, and the piece makes views of it");
   }
-  if (!b.storage.valid()) refuse("the piece makes views of this placeholder, and the value for it has no storage");
+  if (!b.storage.valid())
+    refuse("the piece makes views of this placeholder, but the value given for it has no storage");
   piece.for_each_value_in(a.storage, [&](ValueId v) {
     const Value& view = piece.value(v);
     const auto extent = extent_of(piece.sizes(v), piece.strides(v));
@@ -233,22 +234,22 @@ void check_input(const Graph& into, NodeId position, const Graph& piece, ValueId
     const int64_t offset = view.offset + b.offset - a.offset;
     if (offset < 0 ||
         (offset + *extent) * static_cast<int64_t>(c10::elementSize(view.dtype)) > into.storage(b.storage).bytes) {
-      refuse("a view that the piece makes reaches outside the storage of the value that stands for this placeholder");
+      refuse("a view that the piece makes extends outside the storage of the value given for this placeholder");
     }
   });
 }
 
 }  // namespace
 
-// Splices a graph in. Everything that can be wrong with inputs is found before the first node is made.
+// Splices a graph in. All errors in the inputs are found before the first node is created.
 std::vector<ValueId> splice(Graph& into, NodeId position, const Graph& piece, std::span<const ValueId> inputs) {
   if (&into == &piece) throw GraphError("cannot splice a graph into itself; clone it first");
-  // The place is after the placeholders and before sg::output and sg::gradient, whatever was asked for.
+  // The position is after the placeholders and before sg::output and sg::gradient, whatever was requested.
   if (!position.valid()) position = InsertionPoint::at_end(into).position();
   while (position.valid() && into.is_placeholder(position)) position = into.node(position).next;
   const NodeId before = position.valid() ? into.node(position).previous : into.last();
   if (before.valid() && is_end(into.node(before).target))
-    throw GraphError("cannot splice behind sg::output or sg::gradient");
+    throw GraphError("cannot splice after sg::output or sg::gradient");
 
   const RegionId region = position.valid() ? into.node(position).region : Graph::kRootRegion;
   NodeCopier copier(piece, into, region);
@@ -260,7 +261,8 @@ std::vector<ValueId> splice(Graph& into, NodeId position, const Graph& piece, st
     }
     if (!is_given(piece, n)) continue;
     const ValueId formal = value_of_placeholder(piece, n);
-    if (!formal.valid()) throw GraphError("cannot splice: a placeholder has no result:\n  " + to_text(piece, n));
+    if (!formal.valid())
+      throw GraphError("cannot splice: a placeholder of the graph has no result:\n  " + to_text(piece, n));
     if (next < inputs.size()) {
       check_input(into, position, piece, formal, inputs[next]);
       copier.bind(formal, inputs[next]);
@@ -269,10 +271,10 @@ std::vector<ValueId> splice(Graph& into, NodeId position, const Graph& piece, st
   }
   if (next != inputs.size()) {
     throw GraphError(
-        fmt::format("the graph to be spliced has {} placeholders, {} values are given", next, inputs.size()));
+        fmt::format("cannot splice: the graph has {} placeholders, but {} values are given", next, inputs.size()));
   }
 
-  // Constants of the piece go behind the placeholders that are there, since placeholders come first.
+  // Constants of the piece go after the existing placeholders, since placeholders come first.
   NodeId past_placeholders = into.first();
   while (past_placeholders.valid() && into.is_placeholder(past_placeholders)) {
     past_placeholders = into.node(past_placeholders).next;
@@ -291,9 +293,9 @@ std::vector<ValueId> splice(Graph& into, NodeId position, const Graph& piece, st
     }
     const bool constant = piece.is_placeholder(n);
     const NodeId copy = copier.copy(n, constant ? past_placeholders : position);
-    // What the piece reads must live until its copies have read it.
+    // Storages that the piece reads must live until the copies have read them.
     const auto touch = [&](ValueId v) {
-      if (into.value(v).storage.valid()) into.extend_life(into.value(v).storage, copy);
+      if (into.value(v).storage.valid()) into.extend_lifetime(into.value(v).storage, copy);
     };
     into.for_each_input(copy, touch);
   }
@@ -305,19 +307,19 @@ std::vector<ValueId> splice(Graph& into, NodeId position, const Graph& piece, st
   return outputs;
 }
 
-// Cuts nodes out as a graph of their own; `graph` stays as it is. Values from outside become sg::input, values that
-// others use or save become outputs.
+// Extracts nodes into a new graph; `graph` is unchanged. Values from outside become sg::input; values that other nodes
+// use or save become outputs.
 Subgraph extract(const Graph& graph, std::span<const NodeId> nodes) {
   for (NodeId n : nodes) {
     if (graph.is_placeholder(n) || is_end(graph.node(n).target)) {
-      throw GraphError("cannot cut out a placeholder, sg::output or sg::gradient:\n  " + to_text(graph, n));
+      throw GraphError("cannot extract a placeholder, sg::output or sg::gradient:\n  " + to_text(graph, n));
     }
   }
   Boundary boundary = boundary_of(graph, nodes);
   Subgraph result{.inputs = std::move(boundary.inputs), .outputs = std::move(boundary.outputs)};
   NodeCopier copier(graph, result.graph);
-  // Storages of inputs are there before the piece begins, whatever they are to the graph around. Inputs that share one
-  // share it in the piece, too, so that writes and views mean the same.
+  // Storages of inputs exist before the piece begins. Inputs that share one share it in the piece, too, so that writes
+  // and views have the same effect.
   std::unordered_map<StorageId, StorageId> storages;
   for (size_t i = 0; i < result.inputs.size(); ++i) {
     const ValueId v = result.inputs[i];
@@ -345,10 +347,10 @@ Subgraph extract(const Graph& graph, std::span<const NodeId> nodes) {
   for (ValueId v : result.outputs) outputs.push_back(Argument::of_value(copier.value(v)));
   const Argument list[] = {result.graph.make_list(outputs)};
   const NodeId end = result.graph.append(target_of(Builtin::kOutput), list);
-  // Outputs are handed to the caller, so their storages live to the end.
+  // Outputs are returned to the caller, so their storages live to the end.
   result.graph.for_each_input(end, [&](ValueId v) {
     const StorageId storage = result.graph.value(v).storage;
-    if (storage.valid()) result.graph.extend_life(storage, end);
+    if (storage.valid()) result.graph.extend_lifetime(storage, end);
   });
   return result;
 }

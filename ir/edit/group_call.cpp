@@ -1,4 +1,5 @@
-// Plans a call in the place of nodes, and refuses what the function's schema does not allow. Internal to ir/edit.
+// Replaces a group of nodes by a call, and rejects groups that the function's schema does not cover. Internal to
+// ir/edit.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -22,16 +23,16 @@ namespace shadowgraph {
 
 namespace {
 
-// What nodes do beyond making their results.
-struct GroupDeeds {
-  std::vector<StorageId> written;  // that others know too, sorted
+// Side effects of a group of nodes.
+struct GroupEffects {
+  std::vector<StorageId> written;  // visible outside the group, sorted
   bool random = false;
   bool collective = false;
   bool anything = false;  // host reads, unknown
 };
 
-// What a call will be made of, worked out before the graph is touched.
-struct GroupPlan {
+// A call and its operands, computed before the graph is changed.
+struct PlannedCall {
   std::vector<NodeId> nodes;  // in program order
   TargetId target;
   std::vector<Argument> arguments;
@@ -42,25 +43,27 @@ struct GroupPlan {
   throw GraphError("cannot replace nodes by a call of " + schema + ": " + what);
 }
 
-// Sums up what the nodes do to others. A write to a storage that only they know is nobody's business:
+// Collects the side effects of a node group. Writes to storage local to the group are ignored:
 //
-//     %3 = empty(..) @s3, %4 = add_(%3, 1) @s3, %5 = mul(%0, %4)        no deed: s3 is born and dies inside
-GroupDeeds deeds_of(const Graph& graph, const Effects& effects, std::span<const NodeId> nodes,
-                    const Boundary& boundary) {
-  GroupDeeds deeds;
+//     %3 = empty(..) @s3, %4 = add_(%3, 1) @s3, %5 = mul(%0, %4)        no effect: s3 is allocated and freed inside
+GroupEffects effects_of(const Graph& graph, const Effects& effects, std::span<const NodeId> nodes,
+                        const Boundary& boundary) {
+  GroupEffects group_effects;
   std::unordered_set<StorageId> known;
   for (ValueId v : boundary.inputs) known.insert(graph.value(v).storage);
   for (NodeId n : nodes) {
-    deeds.random = deeds.random || effects.random(n);
-    deeds.collective = deeds.collective || effects.collective(n);
-    deeds.anything = deeds.anything || effects.host_read(n) || effects.unknown(n);
+    group_effects.random = group_effects.random || effects.random(n);
+    group_effects.collective = group_effects.collective || effects.collective(n);
+    group_effects.anything = group_effects.anything || effects.host_read(n) || effects.unknown(n);
     for (const StorageWrite& write : effects.writes(n)) {
-      if (!effects.is_generator(write.storage) && known.contains(write.storage)) deeds.written.push_back(write.storage);
+      if (!effects.is_generator(write.storage) && known.contains(write.storage))
+        group_effects.written.push_back(write.storage);
     }
   }
-  std::sort(deeds.written.begin(), deeds.written.end());
-  deeds.written.erase(std::unique(deeds.written.begin(), deeds.written.end()), deeds.written.end());
-  return deeds;
+  std::sort(group_effects.written.begin(), group_effects.written.end());
+  group_effects.written.erase(std::unique(group_effects.written.begin(), group_effects.written.end()),
+                              group_effects.written.end());
+  return group_effects;
 }
 
 std::vector<NodeId> in_program_order(const Graph& graph, std::span<const NodeId> nodes) {
@@ -69,25 +72,26 @@ std::vector<NodeId> in_program_order(const Graph& graph, std::span<const NodeId>
   return sorted;
 }
 
-// Returns the nodes of a group in program order, each a call.
+// Returns the nodes of a group in program order; throws unless all are calls.
 std::vector<NodeId> calls_of(const Graph& graph, const GroupCall& group) {
-  if (group.nodes.empty()) refuse_group(group.schema, "there are none");
+  if (group.nodes.empty()) refuse_group(group.schema, "the group is empty");
   for (NodeId n : group.nodes) {
     if (n.index >= graph.node_capacity() || graph.is_erased(n))
-      refuse_group(group.schema, "one of them does not exist");
+      refuse_group(group.schema, "a node of the group does not exist");
     if (graph.target(n).kind() == TargetKind::kBuiltin && graph.target(n).name() != "sg::alias") {
-      refuse_group(group.schema, "this one is no call:\n  " + to_text(graph, n));
+      refuse_group(group.schema, "this node is not a call:\n  " + to_text(graph, n));
     }
   }
   std::vector<NodeId> nodes = in_program_order(graph, group.nodes);
-  if (std::adjacent_find(nodes.begin(), nodes.end()) != nodes.end()) refuse_group(group.schema, "one is named twice");
+  if (std::adjacent_find(nodes.begin(), nodes.end()) != nodes.end())
+    refuse_group(group.schema, "a node is listed twice");
   return nodes;
 }
 
-// Works a plan out, and refuses on the way what the schema does not allow.
-class GroupPlanner {
+// Plans the call, and rejects groups whose behaviour the schema does not allow.
+class CallPlanner {
  public:
-  GroupPlanner(Graph& graph, const Effects& effects, const GroupCall& group)
+  CallPlanner(Graph& graph, const Effects& effects, const GroupCall& group)
       : graph_(graph),
         effects_(effects),
         group_(group),
@@ -96,13 +100,13 @@ class GroupPlanner {
         boundary_(boundary_of(graph, planned_.nodes)),
         target_(TargetKind::kFunction, group.schema) {}
 
-  GroupPlan run() {
+  PlannedCall run() {
     planned_.target = graph_.intern_target(target_);
     take_arguments();
     take_outputs();
-    // What the nodes do must be in the schema. Passes believe schemas, so a write that is not in it would be moved over.
+    // Side effects must be in the schema. Passes trust schemas, so an undeclared write would be reordered.
     if (!target_.facts().unknown) {
-      check_deeds();
+      check_effects();
       check_aliases();
     }
     return std::move(planned_);
@@ -111,13 +115,13 @@ class GroupPlanner {
  private:
   [[noreturn]] void refuse(const std::string& what) const { refuse_group(group_.schema, what); }
 
-  // Without arguments by the caller, the schema's come in the order in which the nodes first use them, then defaults.
+  // Without explicit arguments, the schema's are the values in order of first use by the nodes, then defaults.
   void take_arguments() {
     const Signature& formals = target_.signature();
     planned_.arguments = group_.arguments;
     if (planned_.arguments.empty()) {
       if (boundary_.inputs.size() > formals.arguments.size()) {
-        refuse(fmt::format("they read {} values", boundary_.inputs.size()));
+        refuse(fmt::format("the nodes read {} values", boundary_.inputs.size()));
       }
       for (ValueId v : boundary_.inputs) planned_.arguments.push_back(Argument::of_value(v));
       for (size_t i = planned_.arguments.size(); i < formals.arguments.size(); ++i) {
@@ -135,47 +139,48 @@ class GroupPlanner {
       given.insert(v);
       if (graph_.value(v).storage.valid()) given_storages_.insert(graph_.value(v).storage);
     });
-    // The call must see everything that the nodes see.
+    // The call must receive every value that the nodes read.
     for (ValueId v : boundary_.inputs) {
-      if (!given.contains(v)) refuse("they read a value that is no argument: " + type_text(graph_, v));
+      if (!given.contains(v)) refuse("the nodes read a value that is not among the arguments: " + type_text(graph_, v));
     }
     for (ValueId v : given) {
-      if (inside_.contains(graph_.value(v).producer)) refuse("one of them makes an argument");
+      if (inside_.contains(graph_.value(v).producer)) refuse("an argument is produced by a node of the group");
     }
   }
 
-  // A value that somebody outside uses must come out of the call, else it is lost.
+  // Every value used outside the group must be returned by the call.
   void take_outputs() {
     planned_.outputs = group_.outputs.empty() ? boundary_.outputs : group_.outputs;
     const std::unordered_set<ValueId> returned(planned_.outputs.begin(), planned_.outputs.end());
     if (planned_.outputs.size() != target_.signature().returns.size()) {
-      refuse(fmt::format("they give {} values", planned_.outputs.size()));
+      refuse(fmt::format("the nodes produce {} values", planned_.outputs.size()));
     }
     for (ValueId v : boundary_.outputs) {
       if (!returned.contains(v)) refuse("a value that others use is not returned: " + type_text(graph_, v));
     }
     for (ValueId v : planned_.outputs) {
-      if (!inside_.contains(graph_.value(v).producer)) refuse("it returns a value that none of them makes");
+      if (!inside_.contains(graph_.value(v).producer)) refuse("it returns a value that no node of the group produces");
     }
   }
 
-  void check_deeds() const {
+  void check_effects() const {
     const OperatorFacts& facts = target_.facts();
-    const GroupDeeds deeds = deeds_of(graph_, effects_, planned_.nodes, boundary_);
-    if (deeds.anything) refuse("one of them reads the host or is unknown; the schema needs '...'");
-    if (deeds.random && !facts.random) refuse("one of them draws random numbers; the schema needs a 'Generator?'");
-    if (deeds.collective && !facts.collective)
-      refuse("one of them is a collective; the schema needs a 'str group_name'");
+    const GroupEffects group_effects = effects_of(graph_, effects_, planned_.nodes, boundary_);
+    if (group_effects.anything) refuse("a node copies data to the host or is unknown; add '...' to the schema");
+    if (group_effects.random && !facts.random)
+      refuse("a node draws random numbers; add a 'Generator?' argument to the schema");
+    if (group_effects.collective && !facts.collective)
+      refuse("a node is a collective; add a 'str group_name' argument to the schema");
     std::unordered_set<StorageId> may_write;
     for (const uint16_t i : facts.written) {
       for (StorageId s : storages_of(i)) may_write.insert(s);
     }
-    for (StorageId s : deeds.written) {
-      if (!may_write.contains(s)) refuse("they write an argument that the schema does not mark with (a!)");
+    for (StorageId s : group_effects.written) {
+      if (!may_write.contains(s)) refuse("the nodes write an argument that the schema does not mark with (a!)");
     }
   }
 
-  // An alias that the schema does not mention is as bad as a write that it does not mention.
+  // Undeclared aliases are rejected for the same reason as undeclared writes.
   void check_aliases() const {
     std::vector<char> marked(planned_.outputs.size());
     for (const OperatorFacts::Alias& alias : target_.facts().aliases) {
@@ -189,7 +194,7 @@ class GroupPlanner {
     }
     for (size_t r = 0; r < planned_.outputs.size(); ++r) {
       if (marked[r] == 0 && given_storages_.contains(graph_.value(planned_.outputs[r]).storage)) {
-        refuse(fmt::format("result {} shares a storage with an argument, unmarked", r));
+        refuse(fmt::format("result {} shares a storage with an argument, which the schema does not declare", r));
       }
     }
   }
@@ -204,7 +209,7 @@ class GroupPlanner {
   Graph& graph_;
   const Effects& effects_;
   const GroupCall& group_;
-  GroupPlan planned_;
+  PlannedCall planned_;
   const std::unordered_set<NodeId> inside_;
   const Boundary boundary_;
   const Target target_;
@@ -213,7 +218,7 @@ class GroupPlanner {
 
 }  // namespace
 
-// A value is an output if somebody outside uses it, or saves it for backward.
+// A value is an output if a node outside the group uses it or saves it for backward.
 Boundary boundary_of(const Graph& graph, std::span<const NodeId> nodes) {
   Boundary boundary;
   const std::vector<NodeId> sorted = in_program_order(graph, nodes);
@@ -232,28 +237,26 @@ Boundary boundary_of(const Graph& graph, std::span<const NodeId> nodes) {
   return boundary;
 }
 
-// Turns nodes into one call of a user's function, and a call back into nodes. What must hold for that is checked
-// against the function's schema.
+// Replaces nodes by one call of a user-defined function, and a call by nodes, after checking the function's schema.
 
 namespace {
 
-// Returns the innermost region around two others. Parents have smaller indices, so the larger one is always the one to
-// leave.
+// Returns the innermost region that contains both. Parents have smaller indices, so the larger index is always replaced
+// by its parent.
 RegionId common_region(const Graph& graph, RegionId a, RegionId b) {
-  // Parents have smaller indices.
   while (a != b) {
     (a.index > b.index ? a : b) = graph.region(a.index > b.index ? a : b).parent;
   }
   return a;
 }
 
-// Puts the call in the place of the first node. Its results live where the old ones did, so that aliases, lives and
-// views are right at once.
-NodeId make_call(Graph& graph, const GroupPlan& planned) {
+// Inserts the call in place of the first node. Its results keep the storages of the old ones, so that aliases,
+// lifetimes and views remain valid.
+NodeId make_call(Graph& graph, const PlannedCall& planned) {
   NodeId call;
   RegionId region = graph.node(planned.nodes.front()).region;
   for (NodeId n : planned.nodes) region = common_region(graph, region, graph.node(n).region);
-  // The point must be gone before nodes are erased.
+  // The insertion point must be destroyed before nodes are erased.
   {
     InsertionPoint at(graph, planned.nodes.front());
     call = at.insert(planned.target, planned.arguments);
@@ -265,8 +268,8 @@ NodeId make_call(Graph& graph, const GroupPlan& planned) {
   }
   graph.set_results(call, results);
 
-  // Autograd keeps of the call what it kept of the nodes, as far as that is one of the call's arguments or results.
-  // Tensors within are gone with the nodes.
+  // The call saves for backward what the nodes saved, as far as that is an argument or result of the call. Tensors
+  // inside are gone with the nodes.
   std::unordered_map<ValueId, SavedTensor> known;
   for (size_t r = 0; r < planned.outputs.size(); ++r) {
     known[planned.outputs[r]] = {
@@ -293,8 +296,8 @@ NodeId make_call(Graph& graph, const GroupPlan& planned) {
   return call;
 }
 
-// Links backward nodes to the call. A backward node that now stands before the call (it was moved up) has no forward
-// node.
+// Links backward nodes to the call. A backward node that now precedes the call (it was moved up) loses its forward
+// link.
 void relink(Graph& graph, const std::unordered_map<NodeId, NodeId>& replaced) {
   for (NodeId n : graph.nodes()) {
     const auto found = replaced.find(graph.node(n).forward);
@@ -305,8 +308,8 @@ void relink(Graph& graph, const std::unordered_map<NodeId, NodeId>& replaced) {
 
 }  // namespace
 
-// Writes a schema that is legal for the nodes: "(a!)" where they write, the same letter where a result shares the
-// storage, options for random numbers and collectives.
+// Writes a schema that is valid for the nodes: "(a!)" for writes, the same letter where a result shares the storage,
+// and arguments for random numbers and collectives.
 std::string schema_of(const Graph& graph, std::span<const NodeId> nodes, const std::string& name) {
   return schema_of(graph, nodes, name, Effects::of(graph));
 }
@@ -314,10 +317,10 @@ std::string schema_of(const Graph& graph, std::span<const NodeId> nodes, const s
 std::string schema_of(const Graph& graph, std::span<const NodeId> nodes, const std::string& name,
                       const Effects& effects) {
   const Boundary boundary = boundary_of(graph, nodes);
-  const GroupDeeds deeds = deeds_of(graph, effects, nodes, boundary);
+  const GroupEffects group_effects = effects_of(graph, effects, nodes, boundary);
   std::unordered_set<StorageId> outgoing;
   for (ValueId v : boundary.outputs) outgoing.insert(graph.value(v).storage);
-  std::map<StorageId, std::string> sets;  // of storages that are written, or come out again
+  std::map<StorageId, std::string> sets;  // alias sets of storages that are written or returned
   std::string text = name + "(";
   for (size_t i = 0; i < boundary.inputs.size(); ++i) {
     const Value& value = graph.value(boundary.inputs[i]);
@@ -325,7 +328,8 @@ std::string schema_of(const Graph& graph, std::span<const NodeId> nodes, const s
     if (value.kind != ValueKind::kTensor) {
       text += to_string(value.kind);
     } else {
-      const bool written = std::binary_search(deeds.written.begin(), deeds.written.end(), value.storage);
+      const bool written =
+          std::binary_search(group_effects.written.begin(), group_effects.written.end(), value.storage);
       text += "Tensor";
       if (value.storage.valid() && (written || outgoing.contains(value.storage))) {
         const auto [set, added] = sets.try_emplace(value.storage, fmt::format("a{}", sets.size()));
@@ -335,10 +339,10 @@ std::string schema_of(const Graph& graph, std::span<const NodeId> nodes, const s
     text += fmt::format(" x{}", i);
   }
   std::string options;
-  if (deeds.random) options += ", Generator? generator=None";
-  if (deeds.collective) options += ", str group_name=\"\"";
+  if (group_effects.random) options += ", Generator? generator=None";
+  if (group_effects.collective) options += ", str group_name=\"\"";
   if (!options.empty()) text += (boundary.inputs.empty() ? "*" : ", *") + options;
-  if (deeds.anything) text += boundary.inputs.empty() && options.empty() ? "..." : ", ...";
+  if (group_effects.anything) text += boundary.inputs.empty() && options.empty() ? "..." : ", ...";
   text += ") -> ";
   std::string returns;
   for (ValueId v : boundary.outputs) {
@@ -346,7 +350,8 @@ std::string schema_of(const Graph& graph, std::span<const NodeId> nodes, const s
     returns += returns.empty() ? "" : ", ";
     returns += value.kind == ValueKind::kTensor ? "Tensor" : to_string(value.kind);
     if (const auto set = sets.find(value.storage); value.storage.valid() && set != sets.end()) {
-      const bool written = std::binary_search(deeds.written.begin(), deeds.written.end(), value.storage);
+      const bool written =
+          std::binary_search(group_effects.written.begin(), group_effects.written.end(), value.storage);
       returns += "(" + set->second + (written ? "!)" : ")");
     }
   }
@@ -357,23 +362,23 @@ NodeId replace_by_call(Graph& graph, const GroupCall& group) {
   return replace_by_calls(graph, std::span(&group, 1))[0];
 }
 
-// Replaces several groups at once: one analysis of effects, and one new order in which each group stands together.
-// Group by group, each would move nodes that the next one has planned with.
+// Replaces several groups at once, with one effects analysis and one new order in which each group is contiguous.
+// Replacing them one by one would move nodes that later plans refer to.
 std::vector<NodeId> replace_by_calls(Graph& graph, std::span<const GroupCall> groups) {
   const Effects effects = Effects::of(graph);
-  std::vector<GroupPlan> all;
+  std::vector<PlannedCall> all;
   IdMap<NodeId, int32_t> group_of(-1);
   for (const GroupCall& group : groups) {
-    all.push_back(GroupPlanner(graph, effects, group).run());
+    all.push_back(CallPlanner(graph, effects, group).run());
     for (NodeId n : all.back().nodes) {
-      if (group_of[n] >= 0) refuse_group(group.schema, "one of them is in another group:\n  " + to_text(graph, n));
+      if (group_of[n] >= 0) refuse_group(group.schema, "this node is also in another group:\n  " + to_text(graph, n));
       group_of[n] = static_cast<int32_t>(all.size() - 1);
     }
   }
   const std::vector<NodeId> order = topological_order(graph, Dependences::of(graph, effects), group_of);
   if (!std::equal(order.begin(), order.end(), graph.nodes().begin())) graph.reorder(order);
-  // Calls are made from the end of the program on. What an earlier group makes is then still known by the name it was
-  // planned with: its own replacement comes later.
+  // Calls are created from the end of the program, so that values of an earlier group still have the names used in the
+  // plan: they are replaced later.
   std::vector<size_t> from_last(all.size());
   std::iota(from_last.begin(), from_last.end(), size_t{0});
   std::sort(from_last.begin(), from_last.end(),
@@ -388,8 +393,8 @@ std::vector<NodeId> replace_by_calls(Graph& graph, std::span<const GroupCall> gr
   return calls;
 }
 
-// Puts the body in a call's place. Results of the call become the body's outputs, at the same storages where those
-// alias its arguments.
+// Inserts the body in place of a call. The call's results become the body's outputs, in the same storages where they
+// alias the call's arguments.
 void inline_call(Graph& graph, NodeId call, const Graph& body) {
   std::vector<ValueId> inputs;
   graph.for_each_input(call, [&](ValueId v) { inputs.push_back(v); });
@@ -402,10 +407,10 @@ void inline_call(Graph& graph, NodeId call, const Graph& body) {
       outputs += list.kind == ArgumentKind::kList ? body.list(list).size() : 0;
   }
   if (outputs != results.size()) {
-    throw GraphError(fmt::format("cannot inline: the body outputs {} values, the call has {}:\n  {}", outputs,
-                                 results.size(), to_text(graph, call)));
+    throw GraphError(fmt::format("cannot inline: the body returns {} values, but the call has {} results:\n  {}",
+                                 outputs, results.size(), to_text(graph, call)));
   }
-  // Whether the body made any node decides whether backward nodes have something to link to.
+  // Backward nodes can only be linked if the body created a node.
   const NodeId before = graph.node(call).previous;
   const std::vector<ValueId> made = splice(graph, call, body, inputs);
   NodeId last;
@@ -413,24 +418,25 @@ void inline_call(Graph& graph, NodeId call, const Graph& body) {
   for (size_t i = 0; i < results.size(); ++i) {
     if (!made[i].valid()) {
       if (graph.can_erase(call)) continue;
-      throw GraphError("cannot inline: the body outputs None where the call has a result:\n  " + to_text(graph, call));
+      throw GraphError("cannot inline: the body returns None where the call has a result:\n  " + to_text(graph, call));
     }
-    // The body's fresh storages have no death of their own: sg::output kept them alive there.
+    // Fresh storages of the body are not freed in it, since sg::output keeps them alive.
     const StorageId from = graph.value(results[i]).storage;
     const StorageId to = graph.value(made[i]).storage;
     graph.replace_all_uses_with(results[i], made[i]);
     if (!from.valid() || !to.valid() || from == to || !last.valid()) continue;
-    // A storage made in the body dies where the call's would have.
+    // A storage allocated in the body is freed where the call's would have been.
     const NodeId born = graph.storage(to).born;
-    const NodeId death = graph.storage(from).freed_after;
+    const NodeId free_point = graph.storage(from).freed_after;
     const bool inside = born.valid() && !graph.is_erased(born) && (!before.valid() || graph.is_before(before, born)) &&
                         graph.is_before(born, call);
-    if (!inside || graph.storage(to).freed_after.valid() || !death.valid() || graph.is_erased(death)) continue;
+    if (!inside || graph.storage(to).freed_after.valid() || !free_point.valid() || graph.is_erased(free_point))
+      continue;
     graph.set_storage_kind(to, graph.storage(from).kind);
-    // The call used it, so that is not before the body.
-    std::vector<StorageId> frees(graph.frees(death).begin(), graph.frees(death).end());
+    // The call used it, so it is freed after the body.
+    std::vector<StorageId> frees(graph.frees(free_point).begin(), graph.frees(free_point).end());
     frees.push_back(to);
-    graph.set_frees(death, frees);
+    graph.set_frees(free_point, frees);
   }
   graph.erase(call);
   if (last.valid()) relink(graph, {{call, last}});

@@ -1,11 +1,11 @@
-// Reads patterns. A pattern is a small program in the text form's words; pattern_search.cpp finds it in a graph.
+// Patterns: small programs in the syntax of the text form that are searched for in a graph.
 //
-//     %t = aten::t(self=%w)                        %w: any value; %t: the result of this very call
+//     %t = aten::t(self=%w)                        %w: any value; %t: the result of this call
 //     %y = aten::addmm(self=%b, mat1=%x, mat2=%t, beta=$beta, ...)      $beta: any constant; ...: any other argument
 //     return %y                                    only %y may be used by the rest of the graph
 //
-// Constants are read into a graph of the pattern's own (`literals`) by the reader of the text form. Reading is linear
-// in the text, but that each named result looks at all earlier calls.
+// Constants are parsed into a separate graph (`literals`) by the parser of the text form. Linear in the text, except
+// that each named result is compared with all earlier calls.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -25,13 +25,13 @@ namespace shadowgraph {
 
 namespace {
 
-constexpr size_t kMaxCalls = 256;  // a search tries one call inside the other
+constexpr size_t kMaxCalls = 256;  // the search recurses once per call
 
 class PatternReader {
  public:
   PatternReader(std::string_view text, const Graph* targets, std::string_view name)
       : cursor_(text, name), targets_(targets) {}
-  // A pattern must say which values come out: others may not be used by the rest of the graph.
+  // A pattern must list its outputs: other values may not be used by the rest of the graph.
   Pattern run() {
     while (cursor_.next_line()) {
       if (returned_) cursor_.fail("a line after 'return'", "the end");
@@ -50,7 +50,7 @@ class PatternReader {
   }
 
  private:
-  // The search tries one call inside the other, so its stack is as deep as the pattern is long.
+  // The search recurses once per call, so its stack is as deep as the pattern is long.
   void call_line() {
     if (pattern_.calls.size() == kMaxCalls) cursor_.fail("too many calls", fmt::format("at most {}", kMaxCalls));
     PatternCall call;
@@ -73,7 +73,7 @@ class PatternReader {
       do {
         cursor_.peek();
         const auto place = cursor_.place();
-        // "...": all arguments that are not named may be anything.
+        // "...": unlisted arguments may have any value.
         if (cursor_.eat('.')) {
           cursor_.expect('.');
           cursor_.expect('.');
@@ -93,7 +93,7 @@ class PatternReader {
       } while (cursor_.eat(','));
       cursor_.expect(')');
     }
-    // An argument that is left out means its default, not "anything": patterns must not match more than they say.
+    // An omitted argument means its default, not "anything", so that patterns match only what they state.
     for (size_t i = 0; i < stated.size(); ++i) {
       if (stated[i]) continue;
       if (call.more) {
@@ -108,7 +108,7 @@ class PatternReader {
     }
   }
 
-  // An int list is one constant; another list may have values in it, so its elements are patterns themselves.
+  // An int list is one constant; other lists may contain values, so their elements are patterns themselves.
   PatternArgument take_argument(const FormalType& type, int depth) {
     PatternArgument result;
     if (cursor_.eat_word("_")) {
@@ -119,12 +119,12 @@ class PatternReader {
     } else if (cursor_.eat('$')) {
       result.kind = PatternArgument::Kind::kArgument;
       const std::string name = "$" + std::string(cursor_.take_identifier());
-      if (name.size() == 1) cursor_.fail("no name", "one such as $alpha");
+      if (name.size() == 1) cursor_.fail("a '$' without a name", "a name such as $alpha");
       const auto [entry, added] = arguments_.try_emplace(name, static_cast<uint32_t>(pattern_.argument_names.size()));
       if (added) pattern_.argument_names.push_back(name);
       result.index = entry->second;
     } else if (cursor_.peek() == '[' && !type.is_int_list()) {
-      if (depth >= kMaxListDepth) cursor_.fail("a list that nests too deep");
+      if (depth >= kMaxListDepth) cursor_.fail("lists nested too deeply");
       result.kind = PatternArgument::Kind::kList;
       FormalType element;
       element.type = type.type == TypeClass::kList ? type.element : TypeClass::kAny;
@@ -142,11 +142,11 @@ class PatternReader {
     return result;
   }
 
-  // Numbers values in the order of first mention; -1 as maker means a wildcard.
+  // Numbers values in order of first mention; a maker of -1 denotes a wildcard.
   uint32_t take_value() {
     cursor_.expect('%');
     const std::string name = "%" + std::string(cursor_.take_identifier());
-    if (name.size() == 1) cursor_.fail("no value", "one such as %x");
+    if (name.size() == 1) cursor_.fail("a '%' without a name", "a value such as %x");
     const auto [entry, added] = values_.try_emplace(name, static_cast<uint32_t>(pattern_.value_names.size()));
     if (added) {
       pattern_.value_names.push_back(name);
@@ -163,8 +163,8 @@ class PatternReader {
       }
       const auto place = cursor_.place();
       const uint32_t value = take_value();
-      if (pattern_.maker[value] >= 0) cursor_.fail_at(place, "a value that a line above makes", "a new name");
-      // A wildcard that was read before it is made would be a circle.
+      if (pattern_.maker[value] >= 0) cursor_.fail_at(place, "a value that an earlier line defines", "a new name");
+      // A wildcard that is read before it is defined would form a cycle.
       for (const PatternCall& earlier : pattern_.calls) {
         const auto mentions = [&](const auto& self, const PatternArgument& a) -> bool {
           return (a.kind == PatternArgument::Kind::kValue && a.index == value) ||
@@ -172,7 +172,7 @@ class PatternReader {
         };
         if (std::any_of(earlier.arguments.begin(), earlier.arguments.end(),
                         [&](const PatternArgument& a) { return mentions(mentions, a); })) {
-          cursor_.fail_at(place, "a value that a line above reads already", "a line order in which it is made first");
+          cursor_.fail_at(place, "a value that an earlier line uses before its definition", "its definition first");
         }
       }
       pattern_.maker[value] = static_cast<int32_t>(pattern_.calls.size());
@@ -180,7 +180,7 @@ class PatternReader {
     } while (cursor_.eat(','));
   }
 
-  // A pattern may name functions of the user's own, which only the graph that it is for may know.
+  // A pattern may call user-defined functions, which only the target graph may declare.
   TargetId take_target(PatternCall& call) {
     cursor_.peek();
     const auto place = cursor_.place();
@@ -188,7 +188,7 @@ class PatternReader {
     if (targets_ != nullptr) {
       for (uint32_t i = 0; i < targets_->target_count(); ++i) {
         const Target& target = targets_->target(TargetId(i));
-        // The graph goes first: it may hold another version of the schema than this libtorch.
+        // Look in the graph first: its schema may be another version than this libtorch's.
         if (target.name() == call.target && target.kind() != TargetKind::kBuiltin) {
           return pattern_.literals->intern_target(target);
         }
@@ -204,20 +204,20 @@ class PatternReader {
   const Graph* targets_;
   Pattern pattern_;
   ArgumentReader literals_{cursor_, *pattern_.literals,
-                           [this](bool) -> ValueId { cursor_.fail("a value where a constant is expected"); }};
-  // Names to numbers. `$names` stand for arguments that are no values; both occur again wherever the name does.
+                           [this](bool) -> ValueId { cursor_.fail("a value", "a constant"); }};
+  // Numbers by name. `$names` denote arguments that are not values; a repeated name must match the same thing.
   std::unordered_map<std::string, uint32_t> values_, arguments_;
   bool returned_ = false;
 };
 
 }  // namespace
 
-// `targets` is the graph whose own functions the pattern may name; operators come from this process.
+// `targets` is the graph whose functions the pattern may call; operators are looked up in this process.
 Pattern Pattern::parse(std::string_view text, const Graph* targets, std::string_view name) {
   return PatternReader(text, targets, name).run();
 }
 
-// A tensor constant may be huge, so its contents are never compared: it is the same only within one graph.
+// Tensor constants may be huge, so their contents are not compared: they are equal only within one graph.
 bool same_constant_argument(const Graph& a, const Argument& x, const Graph& b, const Argument& y) {
   return same_argument(
       a, x, b, y, [](ValueId, ValueId) { return false; },
@@ -226,14 +226,14 @@ bool same_constant_argument(const Graph& a, const Argument& x, const Graph& b, c
 
 // Finds patterns in graphs.
 //
-//     %wt = aten::t(self=%w)                      the last call is tried on each node of the graph; from there the
-//     %y = aten::addmm(self=%b, mat1=%x,          search goes to makers of operands, then to users of values that are
-//                      mat2=%wt)                  known, and back when something does not fit
+//     %wt = aten::t(self=%w)                      The last call is tried on each node of the graph. From there the
+//     %y = aten::addmm(self=%b, mat1=%x,          search follows producers of operands, then users of bound values,
+//                      mat2=%wt)                  and backtracks on a mismatch.
 //     return %y
 //
-// A node that cannot be the last call is refused by one bit of a table, so most nodes cost a look. A candidate costs
-// the calls of the pattern, times the users of a value where a call is reached from what it reads. Whether all nodes of
-// a match can meet at one point is asked last, since that follows dependences.
+// A node that cannot be the last call is rejected by one bit of a table, so most nodes cost a lookup. A candidate costs
+// the calls of the pattern, times the users of a value if a call is reached through an operand. Whether all nodes of a
+// match can meet at one point is checked last, since that follows dependences.
 
 namespace {
 
@@ -242,7 +242,7 @@ void values_of(const PatternArgument& argument, std::vector<uint32_t>& values) {
   for (const PatternArgument& e : argument.elements) values_of(e, values);
 }
 
-// Searches by going back: a step binds names, and undo() takes its bindings away again if a later step fails.
+// Backtracking search: a step binds names, and undo() removes the bindings if a later step fails.
 class Search {
  public:
   Search(const Graph& graph, const Pattern& pattern, const Dependences& dependences)
@@ -253,7 +253,7 @@ class Search {
         nodes_(pattern.calls.size()),
         values_(pattern.value_names.size()),
         arguments_(pattern.argument_names.size()) {
-    // Targets are compared once a call of the pattern, so that a node is refused by looking up one bit.
+    // Targets are compared once per call of the pattern, so that rejecting a node costs one bit lookup.
     for (const PatternCall& call : pattern.calls) {
       auto& wanted = targets_.emplace_back(graph.target_count());
       for (uint32_t i = 0; i < graph.target_count(); ++i) {
@@ -264,7 +264,7 @@ class Search {
     plan();
   }
 
-  // Each node is tried as the pattern's last call, in program order, so that the first match wins where matches overlap.
+  // Tries each node as the pattern's last call, in program order, so that the first of overlapping matches wins.
   std::vector<Match> run(std::vector<std::string>* refused) {
     std::vector<Match> matches;
     for (NodeId n : graph_.nodes()) {
@@ -272,8 +272,8 @@ class Search {
       if (!try_node(steps_[0], 0, n)) {
         if (refused != nullptr && obstacle_.valid()) {
           refused->push_back(fmt::format(
-              "no place for what ends at\n  {}\nbefore, between or behind\n  {}\nwhich needs a part of it and is "
-              "needed by another, or is too far away",
+              "no place for the match that ends at\n  {}\nbefore, between or after\n  {}\nwhich depends on one part of "
+              "it and is a dependence of another, or is too far away",
               to_text(graph_, n), to_text(graph_, obstacle_)));
         }
         continue;
@@ -287,7 +287,7 @@ class Search {
       for (const auto& argument : arguments_) match.arguments.push_back(argument.value_or(Argument()));
       match.pattern = &pattern_;
       matches.push_back(std::move(match));
-      // Nodes of a match are taken: matches never overlap.
+      // Mark the nodes of a match, since matches never overlap.
       for (NodeId m : nodes_) taken_[m.index] = 1;
       undo(0, 0);
     }
@@ -297,12 +297,12 @@ class Search {
  private:
   struct Step {
     size_t call = 0;
-    // kAnchor: the node that is tried. kProducer: the one node that makes `value`. kUser: any user of `value`.
+    // kAnchor: the candidate node. kProducer: the producer of `value`. kUser: any user of `value`.
     enum class How : uint8_t { kAnchor, kProducer, kUser } how = How::kAnchor;
     uint32_t value = 0;  // whose producer or user the call is
   };
-  // Plans the order of steps: from the last call to what makes its operands, then to other calls that share a value. A
-  // producer is one node, users may be many, so producers come first.
+  // Orders the steps: from the last call to the producers of its operands, then to other calls that share a value.
+  // Producers come first, since there is only one, but there may be many users.
   void plan() {
     const auto& calls = pattern_.calls;
     std::vector<std::vector<uint32_t>> reads(calls.size());
@@ -333,18 +333,19 @@ class Search {
           if (known[v]) next = Step{i, Step::How::kUser, v};
         }
       }
-      // Such a call could stand anywhere in the graph, and the search would try all pairs of nodes.
+      // Such a call could be anywhere in the graph, and the search would try all pairs of nodes.
       if (!next) {
         size_t i = 0;
         while (placed[i]) ++i;
         throw Error(
-            fmt::format("line {} of the pattern shares no value with the others; match it by itself", calls[i].line));
+            fmt::format("line {} of the pattern shares no value with the other lines; use a separate pattern for it",
+                        calls[i].line));
       }
       place(*next);
     }
   }
 
-  // Goes from step to step. Only a shared value with many users makes a step try several nodes.
+  // Runs the steps. Only a shared value with many users makes a step try several nodes.
   bool solve(size_t number) {
     if (number == steps_.size()) return legal();
     const Step& step = steps_[number];
@@ -354,9 +355,9 @@ class Search {
     return std::any_of(users.begin(), users.end(), [&](NodeId n) { return try_node(step, number, n); });
   }
 
-  // Tries one node for one call; whatever it bound is undone when the rest of the pattern does not follow.
+  // Tries one node for one call; undoes its bindings if the rest of the pattern does not match.
   bool try_node(const Step& step, size_t number, NodeId n) {
-    // The cheap tests come first, as nearly every node fails them.
+    // Cheap tests first, since nearly every node fails them.
     if (taken_[n.index] != 0 || !targets_[step.call][graph_.node(n).target.index]) return false;
     const size_t values = bound_values_.size();
     const size_t arguments = bound_arguments_.size();
@@ -368,7 +369,7 @@ class Search {
     return false;
   }
 
-  // A call with fewer arguments than the pattern has never fits; one with more fits only with `...`.
+  // A call with fewer arguments than the pattern never matches; one with more matches only with `...`.
   bool unify(const PatternCall& call, NodeId n) {
     const auto arguments = graph_.arguments(n);
     if (arguments.size() < call.arguments.size() || (arguments.size() > call.arguments.size() && !call.more))
@@ -384,11 +385,11 @@ class Search {
       }
       ++flat;
     });
-    // A pattern that names fewer results leaves the last ones unnamed.
+    // A pattern may leave the last results unnamed.
     return good && flat >= call.results.size();
   }
 
-  // Says whether an argument is what the pattern wants, and binds the names in it.
+  // Returns whether an argument matches the pattern; binds the names in it.
   bool unify(const PatternArgument& wanted, const Argument& actual) {
     switch (wanted.kind) {
       case PatternArgument::Kind::kAnything:
@@ -406,7 +407,7 @@ class Search {
           bound_arguments_.push_back(wanted.index);
           return true;
         }
-        // Values are equal by identity, constants by content.
+        // Values compare by identity, constants by content.
         if (bound->kind == ArgumentKind::kValue || actual.kind == ArgumentKind::kValue) {
           return bound->kind == actual.kind && bound->ref.value == actual.ref.value;
         }
@@ -422,7 +423,7 @@ class Search {
     return false;
   }
 
-  // A name means one value throughout a match; binding it again asks for the same one.
+  // A name denotes one value throughout a match; if it is already bound, the values must be equal.
   bool bind(uint32_t value, ValueId to) {
     if (values_[value].valid()) return values_[value] == to;
     values_[value] = to;
@@ -430,8 +431,8 @@ class Search {
     return true;
   }
 
-  // What fits by its calls must also be replaceable. Values that do not come out may be used within the match alone, and
-  // all nodes must be able to meet at one point.
+  // Checks that a match can be replaced: values that are not returned have no uses outside the match, and all nodes can
+  // meet at one point.
   bool legal() {
     for (size_t i = 0; i < nodes_.size(); ++i) {
       const PatternCall& call = pattern_.calls[i];
@@ -443,19 +444,19 @@ class Search {
         const bool returned = named >= 0 && std::find(pattern_.returns.begin(), pattern_.returns.end(),
                                                       static_cast<uint32_t>(named)) != pattern_.returns.end();
         if (returned) return;
-        // A node outside would say that it saves a tensor that nobody makes any more.
+        // An outside node would refer to a saved tensor that no longer has a producer.
         good = good && !graph_.is_saved_elsewhere(v);
         graph_.for_each_use(v, [&](NodeId user) { good = good && taken_[user.index] == 2; });
       });
       if (!good) return false;
     }
-    // The costly test comes last, for nodes that fit in every other way.
+    // The most expensive test comes last.
     place_ = dependences_.meeting_point(graph_, nodes_);
     if (place_.obstacle.valid()) obstacle_ = place_.obstacle;
     return !place_.obstacle.valid();
   }
 
-  // Bindings are undone in the reverse order of being made, back to given counts.
+  // Removes bindings in reverse order, down to the given counts.
   void undo(size_t values, size_t arguments) {
     for (; bound_values_.size() > values; bound_values_.pop_back()) values_[bound_values_.back()] = ValueId();
     for (; bound_arguments_.size() > arguments; bound_arguments_.pop_back())
@@ -466,14 +467,14 @@ class Search {
   const Pattern& pattern_;
   const Dependences& dependences_;
   std::vector<Step> steps_;
-  std::vector<std::vector<bool>> targets_;  // by call: which targets of the graph it may be
+  std::vector<std::vector<bool>> targets_;  // by call: the targets of the graph that it matches
   std::vector<char> taken_;                 // by node: 1 in an earlier match, 2 in this one
   std::vector<NodeId> nodes_;
   Dependences::MeetingPoint place_;
-  NodeId obstacle_;  // to what fits from the node that is tried
+  NodeId obstacle_;  // the node that blocks the match at the current candidate
   std::vector<ValueId> values_;
   std::vector<std::optional<Argument>> arguments_;
-  std::vector<uint32_t> bound_values_, bound_arguments_;  // in order, to undo
+  std::vector<uint32_t> bound_values_, bound_arguments_;  // in order of binding, for undo()
 };
 
 size_t place_of(std::string_view name, const std::vector<std::string>& names, const char* what) {
@@ -490,7 +491,7 @@ std::vector<Match> find_matches(const Graph& graph, const Pattern& pattern, std:
 
 std::vector<Match> find_matches(const Graph& graph, const Pattern& pattern, const Dependences& dependences,
                                 std::vector<std::string>* refused) {
-  if (pattern.calls.empty()) throw Error("a pattern without a call matches nothing in particular");
+  if (pattern.calls.empty()) throw Error("the pattern has no call; give it at least one");
   return Search(graph, pattern, dependences).run(refused);
 }
 

@@ -1,4 +1,4 @@
-// Whether operators came or went in this process: what is found by searching them is good until then.
+// Caches of what is derived from an operator's schema and registration, valid until operators are registered again.
 #pragma once
 
 #include <ATen/core/function_schema.h>
@@ -16,18 +16,16 @@
 
 namespace shadowgraph {
 
-// Changes whenever an operator is registered with the dispatcher or leaves it. Read it before the search whose answer
-// is to be kept. Thread-safe.
+// Changes whenever an operator is registered with the dispatcher or deregistered. Read it before the lookup whose
+// result is cached. Thread-safe.
 uint64_t operator_generation();
 
-// What is kept with a target, shared by its copies: its schema, its facts, its other forms. Internal to ir/.
-
-// An answer that holds for one generation of registered operators, and is asked for again in the next. Earlier answers
-// stay where they are, for whoever holds them. Thread-safe.
+// A cached result that is valid for one generation of registered operators and recomputed in the next. Earlier results
+// stay alive, so that references to them remain valid. Thread-safe.
 template <class Answer>
 class GenerationSlot {
  public:
-  // nullptr for an empty answer. `find` runs without a lock.
+  // Returns nullptr for an empty result. `find` runs without a lock.
   template <class Find>
   const Answer* get(Find&& find) {
     const uint64_t generation = operator_generation();
@@ -45,8 +43,8 @@ class GenerationSlot {
     const std::optional<Answer> answer;
   };
 
-  // Two threads may both find an answer; the second then sees an equal one and only marks it as good for this
-  // generation. An answer that changed goes behind the earlier ones, which are never freed while the target lives.
+  // Two threads may compute the same result; the second then only marks the existing one as valid for this generation.
+  // A changed result is appended: earlier ones are never freed while the target lives.
   Entry* renew(uint64_t generation, std::optional<Answer> answer) {
     const std::lock_guard lock(mutex_);
     Entry* entry = latest_.load(std::memory_order_relaxed);
@@ -69,13 +67,13 @@ struct KnownTarget : Target::Known {
   static KnownTarget& of(const Target& target) { return static_cast<KnownTarget&>(*target.known_); }
 
   const c10::FunctionSchema schema;
-  std::mutex mutex;                                  // for the next four
-  std::unique_ptr<const Signature> final_signature;  // what `signature` points to
-  std::unique_ptr<const OperatorFacts> final_facts;  // what `facts` points to
-  // Facts of an operator that this process did not have when it was asked; found again when a library has registered
-  // operators since (looked_for_tags).
+  std::mutex mutex;                                  // guards the next four
+  std::unique_ptr<const Signature> final_signature;  // target of the pointer `signature`
+  std::unique_ptr<const OperatorFacts> final_facts;  // target of the pointer `facts`
+  // Facts of an operator that was not registered when they were requested; recomputed once other operators have been
+  // registered (tags_generation).
   std::unique_ptr<const OperatorFacts> facts_without_tags;
-  uint64_t looked_for_tags = 0;  // the generation in which the operator was not there
+  uint64_t tags_generation = 0;  // the generation in which the operator was not registered
   GenerationSlot<FunctionalForm> functional;
   GenerationSlot<InPlaceForm> in_place;
   GenerationSlot<FreshForm> fresh;

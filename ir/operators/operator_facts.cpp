@@ -1,8 +1,8 @@
-// Concludes what a call does to its operands from the schema, from rows of operator_table.cpp, and from the operator's
-// tags. The conclusions are what effects, passes and analyses go by.
+// Derives the effects of a call on its operands from the schema, the rows of operator_table.cpp, and the operator's
+// tags, for passes and analyses.
 //
-// A fact may be careful (assume a write, an alias, a change) but never hopeful, or passes would change programs without
-// a word. Facts are worked out once a target, so their cost does not depend on the graph.
+// Facts may be conservative (assume a write, an alias, a change) but never optimistic, or passes would silently change
+// programs. They are computed once per target, so their cost does not depend on the graph.
 #include "ir/operators/operator_facts.h"
 
 #include <ATen/core/enum_tag.h>
@@ -16,8 +16,8 @@
 namespace shadowgraph {
 namespace {
 
-// Says whether two formals may alias: schemas name sets, Tensor(a) and Tensor(a|b).
-bool share_a_set(const Formal& a, const Formal& b) {
+// Returns whether two formals may alias: schemas declare alias sets, Tensor(a) and Tensor(a|b).
+bool share_alias_set(const Formal& a, const Formal& b) {
   return std::ranges::any_of(
       a.alias_sets, [&](const std::string& set) { return std::ranges::find(b.alias_sets, set) != b.alias_sets.end(); });
 }
@@ -41,8 +41,8 @@ void read_signature(const Signature& signature, OperatorFacts& facts) {
   for (size_t r = 0; r < signature.returns.size(); ++r) {
     const Formal& result = signature.returns[r];
     for (size_t i = 0; i < signature.arguments.size(); ++i) {
-      if (share_a_set(result, signature.arguments[i])) {
-        // With a choice, (a|b), it is one or the other.
+      if (share_alias_set(result, signature.arguments[i])) {
+        // With alternatives, (a|b), it aliases only one of them.
         facts.aliases.push_back({static_cast<uint16_t>(r), static_cast<uint16_t>(i), result.alias_sets.size() == 1});
       }
     }
@@ -53,8 +53,8 @@ bool is_in(const std::vector<uint16_t>& positions, size_t position) {
   return std::find(positions.begin(), positions.end(), position) != positions.end();
 }
 
-// Adds what the table says. Names that this overload does not have are passed over: a row stands for all overloads of a
-// name.
+// Adds the facts of a table row. Argument names that this overload does not have are skipped, since a row applies to
+// all overloads.
 void apply(const OperatorRow& row, const Signature& signature, OperatorFacts& facts) {
   for_each_name(row.writes, [&](std::string_view name) {
     const auto position = signature.position_of(name);
@@ -69,7 +69,7 @@ void apply(const OperatorRow& row, const Signature& signature, OperatorFacts& fa
   if (const int source = position_of(signature, row.alias_of); !row.alias_of.empty() && source >= 0) {
     facts.aliases.push_back({0, static_cast<uint16_t>(source), !maybe_alias});
   }
-  facts.uninitialised = row.is & OperatorFact::kUninitialised;
+  facts.uninitialized = row.is & OperatorFact::kUninitialized;
   facts.pointwise = row.is & OperatorFact::kPointwise;
   facts.host_read = row.is & OperatorFact::kHostRead;
   facts.resizes = row.is & OperatorFact::kResizes;
@@ -78,20 +78,19 @@ void apply(const OperatorRow& row, const Signature& signature, OperatorFacts& fa
   facts.negates = row.is & OperatorFact::kNegates;
 }
 
-// Says which contents a call does not read: those that it overwrites as a whole, those of operands of which it reads
-// the geometry alone. A write without a read begins a new life of the contents, which lets passes drop what was written
-// before.
-void conclude_contents(const Signature& signature, OperatorFact is, OperatorFacts& facts) {
+// Determines the contents that a call does not read: those it fully overwrites, and those of operands of which it reads
+// only the geometry. A write without a read discards the old contents, so passes can drop earlier writes.
+void derive_contents(const Signature& signature, OperatorFact is, OperatorFacts& facts) {
   const bool overwrites = is & OperatorFact::kOverwrites;
   const bool geometry_only = is & OperatorFact::kGeometryOnly;
   for (const uint16_t position : facts.written) {
     const Formal& argument = signature.arguments[position];
-    // Batch norm's `save_mean` stays as it is outside training.
-    const bool given_back = argument.out && !facts.uninitialised && !facts.resizes && facts.write_condition < 0;
+    // Batch norm's `save_mean` is returned unchanged outside training.
+    const bool given_back = argument.out && !facts.uninitialized && !facts.resizes && facts.write_condition < 0;
     if (given_back || (overwrites && argument.writes)) facts.overwritten.push_back(position);
   }
-  if (facts.is_out_variant) facts.write_condition = -1;  // results are written in any case
-  // Whether contents are read beyond those of `self`, where a row speaks of that.
+  if (facts.is_out_variant) facts.write_condition = -1;  // results are always written
+  // True if contents of operands other than `self` are read, for rows that describe `self`.
   bool reads = false;
   for (size_t i = 0; i < signature.arguments.size(); ++i) {
     const Formal& formal = signature.arguments[i];
@@ -103,13 +102,13 @@ void conclude_contents(const Signature& signature, OperatorFact is, OperatorFact
   facts.geometry_only = geometry_only && !reads;
 }
 
-// Says whether a collective's argument is an object of c10d that only says where it communicates and how, not what.
-bool names_a_group(std::string_view argument) {
+// Returns whether a collective's argument is a c10d object that describes the communication, not its data.
+bool is_group_argument(std::string_view argument) {
   return argument == "group_name" || argument == "process_group" || argument == "reduce_op";
 }
 
-// `op`: the operator in this process, if it is there. Facts come from three sources, in this order. These are the
-// schema, rows of the table where schemas lie or say nothing, and tags that the operator has in this process.
+// `op`: the operator in this process, if registered. Combines the schema, the table rows that correct it, and the
+// operator's tags, in this order.
 OperatorFacts facts_of(const Target& target, const std::optional<c10::OperatorHandle>& op) {
   OperatorFacts facts;
   if (target.kind() == TargetKind::kBuiltin) {
@@ -131,20 +130,19 @@ OperatorFacts facts_of(const Target& target, const std::optional<c10::OperatorHa
     facts.pointwise = facts.pointwise || op->hasTag(at::Tag::pointwise);
     facts.changes_objects = facts.resizes || facts.takes_storage || op->hasTag(at::Tag::inplace_view);
   } else {
-    // An operator that this process does not have may change objects: nobody can say. Analyses then take the careful
-    // way.
+    // An operator that is not registered in this process may change tensor objects; assume that it does.
     facts.changes_objects = target.kind() == TargetKind::kOperator;
   }
 
   const std::string_view space = namespace_of(target.name());
   facts.collective = std::ranges::find(collective_namespaces(), space) != collective_namespaces().end();
-  // Functions that take a generator's state out and put it back (core/calls/functions.h) are ordered among the
-  // draws. What is put in decides what is drawn later, which no result shows.
+  // Functions that get and set a generator's state (core/calls/functions.h) are ordered among random operators. A new
+  // state affects later random numbers, which no result shows.
   if (space == "sg_random") {
     facts.random = true;
     facts.host_read = target.name() != "sg_random::get_state";
   }
-  // A user's function says by its arguments what it is; see shadowgraph/graph/target.h.
+  // Arguments of a user-defined function declare its effects; see shadowgraph/graph/target.h.
   if (target.kind() == TargetKind::kFunction) {
     for (const Formal& formal : signature.arguments) {
       facts.collective = facts.collective || (formal.name == "group_name" && formal.type.type == TypeClass::kString);
@@ -152,9 +150,9 @@ OperatorFacts facts_of(const Target& target, const std::optional<c10::OperatorHa
   }
   facts.unknown = signature.variadic_arguments || signature.variadic_returns ||
                   std::any_of(signature.arguments.begin(), signature.arguments.end(), [&](const Formal& formal) {
-                    return formal.type.type == TypeClass::kAny && !(facts.collective && names_a_group(formal.name));
+                    return formal.type.type == TypeClass::kAny && !(facts.collective && is_group_argument(formal.name));
                   });
-  conclude_contents(signature, row.is, facts);
+  derive_contents(signature, row.is, facts);
   size_t tensor_results = 0;
   size_t aliased_results = 0;
   for (size_t r = 0; r < signature.returns.size(); ++r) {
@@ -162,9 +160,9 @@ OperatorFacts facts_of(const Target& target, const std::optional<c10::OperatorHa
     aliased_results +=
         std::any_of(facts.aliases.begin(), facts.aliases.end(), [&](const auto& a) { return a.result == r; });
   }
-  // A view gives nothing fresh: all its tensor results alias something, and it writes nothing.
+  // A view returns no new tensor: all tensor results alias an argument, and it writes nothing.
   facts.is_view = tensor_results > 0 && aliased_results == tensor_results && facts.written.empty();
-  // A view that may be a copy reads what it copies.
+  // A view that may be a copy reads its operand.
   const bool always_view = facts.is_view && std::all_of(facts.aliases.begin(), facts.aliases.end(),
                                                         [](const OperatorFacts::Alias& alias) { return alias.always; });
   facts.geometry_only = !facts.unknown && (always_view || facts.geometry_only);
@@ -173,18 +171,18 @@ OperatorFacts facts_of(const Target& target, const std::optional<c10::OperatorHa
 
 }  // namespace
 
-// Facts are worked out once for all copies of a target. They are final once the operator was found with its tags;
-// before that they are worked out again when a library has registered operators since.
-const OperatorFacts& Target::work_out_facts() const {
+// Facts are computed once for all copies of a target. They are final once the operator was found with its tags; before
+// that they are recomputed when operators have been registered since.
+const OperatorFacts& Target::compute_facts() const {
   KnownTarget& known = KnownTarget::of(*this);
-  signature();  // facts_of asks for it, and working it out takes the same lock
+  signature();  // facts_of needs it, and computing it there would take the same lock
   const std::lock_guard lock(known.mutex);
   if (known.final_facts) return *known.final_facts;
   const uint64_t generation = operator_generation();
-  if (known.facts_without_tags && known.looked_for_tags == generation) return *known.facts_without_tags;
+  if (known.facts_without_tags && known.tags_generation == generation) return *known.facts_without_tags;
   const auto op = find_operator(*this);
   if (kind_ == TargetKind::kOperator && !op) {
-    known.looked_for_tags = generation;
+    known.tags_generation = generation;
     if (!known.facts_without_tags) {
       known.facts_without_tags = std::make_unique<const OperatorFacts>(facts_of(*this, std::nullopt));
     }
@@ -204,12 +202,12 @@ bool writes_now(const Graph& graph, NodeId node, const OperatorFacts& facts) {
   const auto position = static_cast<size_t>(facts.write_condition);
   if (position >= arguments.size()) return true;
   const Argument& condition = arguments[position];
-  // A condition that was computed is not known here: assume the write.
+  // The condition is a computed value: assume the write.
   return condition.kind != ArgumentKind::kBool || condition.b;
 }
 
-// The schema is believed except for what the table says. A node without the deciding argument reads what it is annotated
-// to write.
+// The schema holds except for the table's corrections. A node without the deciding argument only reads the operand that
+// is annotated as written.
 bool writes_argument(const Graph& graph, NodeId node, size_t position) {
   const Target& target = graph.target(node);
   if (target.kind() != TargetKind::kOperator) return true;

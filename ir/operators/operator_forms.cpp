@@ -1,5 +1,5 @@
-// Finds other forms of an operator by name and schema. No list of pairs is kept: libtorch's naming is regular, and the
-// few exceptions are rows of the operator table.
+// Finds other forms of an operator by name and schema. No list of pairs is needed: libtorch's naming is regular, and
+// the few exceptions are rows of the operator table.
 #include "ir/operators/operator_forms.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -24,14 +24,13 @@ bool same_target(const Target& a, const Target& b) {
   return a.kind() == b.kind() && a.name() == b.name() && function_schema(a) == function_schema(b);
 }
 
-// Returns all overloads, or the one that the name says. The dispatcher knows operators by exact name; libtorch's JIT
-// lists the overloads.
+// Returns all overloads, or the given one. The dispatcher looks up exact names; libtorch's JIT lists the overloads.
 std::vector<c10::OperatorHandle> operators_named(std::string_view name) {
   std::vector<c10::OperatorHandle> found;
   const std::string all(without_overload(name));
   for (const auto& op : torch::jit::getAllOperatorsFor(c10::Symbol::fromQualString(all))) {
     const auto handle = c10::Dispatcher::singleton().findSchema(op->schema().operator_name());
-    if (handle && stands_for(name, full_name(handle->schema()))) found.push_back(*handle);
+    if (handle && matches_operator(name, full_name(handle->schema()))) found.push_back(*handle);
   }
   return found;
 }
@@ -40,7 +39,7 @@ bool is_among(const std::vector<uint16_t>& positions, size_t position) {
   return std::find(positions.begin(), positions.end(), position) != positions.end();
 }
 
-// Whether a result only repeats what was written: add_ returns self.
+// Returns whether a result only returns a written argument: add_ returns self.
 bool is_result_of_write(const OperatorFacts& facts, size_t result) {
   return std::any_of(facts.aliases.begin(), facts.aliases.end(), [&](const OperatorFacts::Alias& alias) {
     return alias.result == result && is_among(facts.written, alias.argument);
@@ -57,13 +56,14 @@ bool same_type(const c10::Argument& a, const c10::Argument& b) {
   return required(*a.real_type()) == required(*b.real_type());
 }
 
-// A factory's options say what its result is like; an `out=` tensor says that itself.
+// Returns whether an argument is a factory option, which an `out=` tensor implies.
 bool describes_result(const std::string& name) {
   constexpr std::array<std::string_view, 4> kOptions = {"dtype", "layout", "device", "pin_memory"};
   return std::find(kOptions.begin(), kOptions.end(), name) != kOptions.end();
 }
 
-// What `candidate` takes, by position in `schema` without its `out=` arguments, or kOfResult; empty if it takes others.
+// Returns the arguments of `candidate`, by position in `schema` without its `out=` arguments, or kOfResult; empty if
+// they do not match.
 std::optional<std::vector<uint16_t>> match_arguments(const c10::FunctionSchema& schema,
                                                      const c10::FunctionSchema& candidate) {
   std::vector<uint16_t> given;
@@ -86,7 +86,7 @@ std::optional<std::vector<uint16_t>> match_arguments(const c10::FunctionSchema& 
   return taken;
 }
 
-// Whether `candidate` gives the types that `form`, which lacks nothing else, says.
+// Returns whether the return types of `candidate` match those of `form`, which is otherwise complete.
 bool gives(const FunctionalForm& form, const c10::FunctionSchema& schema, const c10::FunctionSchema& candidate) {
   const auto& returns = candidate.returns();
   if (returns.size() != form.fresh.size() + form.written.size()) return false;
@@ -99,8 +99,8 @@ bool gives(const FunctionalForm& form, const c10::FunctionSchema& schema, const 
   return true;
 }
 
-// A functional form takes the same arguments without the `out=` ones. It returns the fresh results and then what the
-// other leaves in its written arguments:
+// A functional form takes the same arguments without the `out=` ones. It returns the new results, followed by the final
+// contents of the original's written arguments:
 //
 //     _native_batch_norm_legit(x, w, b, mean!, var!, ..) -> (y, m, v)
 //     _native_batch_norm_legit_functional(x, w, b, mean, var, ..) -> (y, m, v, mean, var)
@@ -110,11 +110,11 @@ std::optional<FunctionalForm> match_functional(const Target& original, const c10
   FunctionalForm form{.target = Target(TargetKind::kOperator, op.schema()), .arguments = std::move(*arguments)};
   const OperatorFacts& facts = original.facts();
   const OperatorFacts& functional = form.target.facts();
-  // It must be functional itself; a view may stand for one that writes geometry (t_ and t).
+  // It must be functional itself; a view may replace an operator that writes geometry (t_ and t).
   if (!functional.written.empty() || functional.unknown) return std::nullopt;
   if (!functional.aliases.empty() && !functional.is_view) return std::nullopt;
   form.written = facts.written;
-  // Results for `out=` arguments come first in every functional form that libtorch has.
+  // In all functional forms of libtorch, results for `out=` arguments come first.
   std::stable_partition(form.written.begin(), form.written.end(),
                         [&](uint16_t position) { return original.signature().arguments[position].out; });
   for (size_t r = 0; r < original.signature().returns.size(); ++r) {
@@ -124,7 +124,7 @@ std::optional<FunctionalForm> match_functional(const Target& original, const c10
   return form;
 }
 
-// A fresh form makes its `out=` results and writes whatever else the original writes.
+// A fresh form allocates the `out=` results and writes the other arguments that the original writes.
 std::optional<FreshForm> match_fresh(const Target& original, const c10::OperatorHandle& op) {
   const auto& schema = function_schema(original);
   const auto& returns = op.schema().returns();
@@ -140,8 +140,8 @@ std::optional<FreshForm> match_fresh(const Target& original, const c10::Operator
   return FreshForm{op, std::move(*arguments)};
 }
 
-// Searches `names` for operators that match(op) answers. Takes the one with the overload name of `target`, or else
-// the first one, or the first of those that take the fewest arguments.
+// Searches `names` for operators accepted by match(op). Prefers the one with the overload name of `target`, then the
+// fewest arguments, then the first.
 template <class Form, class Match>
 std::optional<Form> best_form(const Target& target, const std::vector<std::string>& names, Match&& match) {
   std::optional<Form> best;
@@ -160,9 +160,9 @@ std::optional<Form> best_form(const Target& target, const std::vector<std::strin
   return best;
 }
 
-// The `out=` operators that PyTorch generates call the functional form and copy its first results. What else they are
-// said to write stays as it was (aten::_fused_adamw.out and its moments).
-bool leaves_the_rest(const Target& target) {
+// The `out=` operators that PyTorch generates call the functional form and copy its first results. Other arguments
+// annotated as written stay unchanged (aten::_fused_adamw.out and its moments).
+bool is_generated_out(const Target& target) {
   const auto op = find_operator(target);
   if (!op || !op->hasTag(at::Tag::generated)) return false;
   const auto& arguments = target.signature().arguments;
@@ -171,12 +171,12 @@ bool leaves_the_rest(const Target& target) {
          std::any_of(written.begin(), written.end(), [&](uint16_t position) { return !arguments[position].out; });
 }
 
-// Names are tried from the most telling: rows of the table, then the name without `out=`, without the underscore, with
-// the suffix.
+// Tries the most specific names first: table rows, then the name without `out=`, without the underscore, with the
+// suffix.
 std::optional<FunctionalForm> find_functional_form(const Target& target) {
   const OperatorFacts& facts = target.facts();
   if (target.kind() != TargetKind::kOperator || facts.written.empty() || facts.unknown) return std::nullopt;
-  if (leaves_the_rest(target)) return std::nullopt;
+  if (is_generated_out(target)) return std::nullopt;
   std::vector<std::string> names;
   if (const OperatorRow row = operator_row(target.name()); !row.functional.empty()) names.emplace_back(row.functional);
   const std::string& name = target.signature().name;
@@ -187,7 +187,7 @@ std::optional<FunctionalForm> find_functional_form(const Target& target) {
                                    [&](const c10::OperatorHandle& op) { return match_functional(target, op); });
 }
 
-// The in-place form is found backwards: it must have this operator as its functional form.
+// An in-place form is found backwards: its functional form must be this operator.
 std::optional<InPlaceForm> find_in_place_form(const Target& target) {
   if (target.kind() != TargetKind::kOperator) return std::nullopt;
   std::vector<std::string> names;
@@ -220,7 +220,7 @@ bool operator==(const FunctionalForm& a, const FunctionalForm& b) { return same_
 bool operator==(const InPlaceForm& a, const InPlaceForm& b) { return same_target(a.target, b.target); }
 bool operator==(const FreshForm& a, const FreshForm& b) { return a.op == b.op; }
 
-// Answers are kept with the target and looked for again when operators were registered since.
+// Results are cached with the target and looked up again when operators have been registered since.
 const FunctionalForm* functional_form(const Target& target) {
   return KnownTarget::of(target).functional.get([&] { return find_functional_form(target); });
 }

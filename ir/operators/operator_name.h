@@ -1,17 +1,17 @@
-// The parts of an operator's name, and what a name in a table stands for.
+// Parts of an operator's name, and name matching in tables.
 //
 //     aten::add_.Tensor     namespace aten, name add_, overload Tensor; the default overload is written "aten::mm"
 //
-// Tables name "aten::add" and mean every overload of it, or "aten::add.Tensor" and mean that one, which comes first.
-// "aten::add." is the default overload alone.
+// In tables, "aten::add" matches every overload, "aten::add.Tensor" only that one and takes precedence, and
+// "aten::add." only the default overload.
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <vector>
 
 namespace shadowgraph {
 
@@ -39,24 +39,25 @@ constexpr std::string_view without_namespace(std::string_view name) {
 // "aten::add.Tensor" -> "add".
 constexpr std::string_view short_name(std::string_view name) { return without_overload(without_namespace(name)); }
 
-// Whether a name without overload is that of an in-place operator whose plain form has the same name without the
-// underscore: "aten::add_". Not "aten::__iand__".
+// Returns whether a name without overload is an in-place operator's, whose plain form lacks the underscore:
+// "aten::add_", but not "aten::__iand__".
 constexpr bool is_in_place_name(std::string_view name) {
   return name.size() > 1 && name.ends_with('_') && !name.ends_with("__");
 }
 
-// "aten::add_" -> "aten::add"; any other name as it is.
+// "aten::add_" -> "aten::add"; other names are returned unchanged.
 constexpr std::string_view without_underscore(std::string_view name) {
   return is_in_place_name(name) ? name.substr(0, name.size() - 1) : name;
 }
 
-// Whether `row`, a name in a table, stands for the operator `name`, which has its overload.
-constexpr bool stands_for(std::string_view row, std::string_view name) {
+// Returns whether `row`, a name in a table, matches the operator `name`, which includes its overload.
+constexpr bool matches_operator(std::string_view row, std::string_view name) {
   if (row.ends_with('.')) return row.substr(0, row.size() - 1) == name;
   return row == name || (row.find('.') == row.npos && row == without_overload(name));
 }
 
-// The entry of `rows` (a map by name) for an operator: its own, or that of all its overloads; rows.end() if none.
+// Returns the entry for an operator in `rows` (a map by name): that of its overload, else of all overloads, else
+// rows.end().
 template <class Map>
 auto find_by_operator(Map& rows, std::string_view name) {
   using Key = typename Map::key_type;
@@ -64,16 +65,16 @@ auto find_by_operator(Map& rows, std::string_view name) {
   return own != rows.end() ? own : rows.find(Key(without_overload(name)));
 }
 
-// Rows of a table that speak of several operators, and the row for one of them.
+// Lookup of table rows by operator name. A row may have several names.
 //
 //     constexpr Row kRows[] = {{"add sub rsub", scaled_sum}, {"pow", power}, {"sg_random::set_state", nothing}};
 //     const OperatorRows<Row> index(kRows);
-//     index.find("aten::add.Tensor")      // the first row: of all overloads of aten::add without a row of their own
+//     index.find("aten::add.Tensor")      // the first row: applies to all overloads of aten::add without a row
 //
-// Names stand between spaces or line breaks. Those of aten go without "aten::", all others with their namespace.
-// "add." is the default overload alone.
+// Names are separated by spaces or line breaks. Those of aten omit "aten::"; all others include their namespace. "add."
+// is the default overload only.
 
-// Calls visit(std::string_view) for each name, as it is written.
+// Calls visit(std::string_view) for each name as written.
 template <class Visit>
 void for_each_name(std::string_view names, Visit&& visit) {
   constexpr std::string_view kBetween = " \n";
@@ -86,12 +87,12 @@ void for_each_name(std::string_view names, Visit&& visit) {
   }
 }
 
-// "add.Tensor" -> "aten::add.Tensor", "sg_random::set_state" as it is.
+// "add.Tensor" -> "aten::add.Tensor"; "sg_random::set_state" is returned unchanged.
 inline std::string full_name(std::string_view written) {
   return (written.find("::") == written.npos ? "aten::" : "") + std::string(written);
 }
 
-// Row has `names`. The rows must outlive the index.
+// Row must have a member `names`. The rows must outlive the index.
 template <class Row>
 class OperatorRows {
  public:
@@ -99,34 +100,38 @@ class OperatorRows {
     for (const Row& row : rows) {
       for_each_name(row.names, [&](std::string_view name) {
         auto& rows = name.find('.') == name.npos ? of_all_ : of_one_;
-        rows.emplace(name.ends_with('.') ? name.substr(0, name.size() - 1) : name, &row);
+        rows[name.ends_with('.') ? name.substr(0, name.size() - 1) : name].push_back(&row);
       });
     }
   }
 
-  // The row of "aten::add.Tensor", or that of all overloads; nullptr if there is none.
+  // Returns the row of "aten::add.Tensor", else that of all overloads, else nullptr.
   const Row* find(std::string_view name) const {
-    const auto [own, common] = all(name);
-    return own != nullptr ? own : common;
+    const Row* first = nullptr;
+    for_each(name, [&](const Row& row) { first = first != nullptr ? first : &row; });
+    return first;
   }
 
-  // Both rows that speak of it: its own, that of all overloads; nullptr for what there is not.
-  std::array<const Row*, 2> all(std::string_view name) const {
+  // Calls f(row) for the rows of this overload, then for those of all overloads.
+  template <class F>
+  void for_each(std::string_view name, F&& f) const {
     constexpr std::string_view kAten = "aten::";
     if (name.starts_with(kAten)) {
       name.remove_prefix(kAten.size());
     } else if (name.find("::") == name.npos) {
-      return {};  // a function without namespace is none of aten's
+      return;  // not an ATen operator: no namespace
     }
-    const auto in = [](const auto& rows, std::string_view key) {
+    const auto visit = [&](const auto& rows, std::string_view key) {
       const auto found = rows.find(key);
-      return found == rows.end() ? nullptr : found->second;
+      if (found == rows.end()) return;
+      for (const Row* row : found->second) f(*row);
     };
-    return {in(of_one_, name), in(of_all_, without_overload(name))};
+    visit(of_one_, name);
+    visit(of_all_, without_overload(name));
   }
 
  private:
-  std::unordered_map<std::string_view, const Row*> of_one_, of_all_;  // by name
+  std::unordered_map<std::string_view, std::vector<const Row*>> of_one_, of_all_;  // by name
 };
 
 }  // namespace shadowgraph

@@ -1,10 +1,9 @@
-// Every fact about operators that is data, one row for operators of which the same holds (operator_facts.h says what the
-// columns mean). A missing fact of what a call does is a wrong answer, on which effects, functionalization and the
-// allocator's lives rest: after adding one, add its call to tests/ir/operator_calls.cpp, which runs it and looks at what
-// was written.
+// The operator table: properties of operators, with a row for operators that share them (see operator_facts.h for the
+// columns). A missing effect makes effects, functionalization and storage lifetimes wrong: after adding a row, add a
+// call to tests/ir/operator_calls.cpp, which runs the operator and checks what was written.
 //
-// The batch norm and dropout families come from their schemas. The aliases and the writes without annotation come from
-// a run of PyTorch's OpInfo samples (3464 samples, 619 operators, CPU). A TorchDispatchMode compared contents and
+// The batch norm and dropout families come from their schemas. The aliases and unannotated writes were found by running
+// PyTorch's OpInfo samples (3464 samples, 619 operators, CPU) under a TorchDispatchMode that compared contents and
 // storages before and after.
 #include "ir/operators/operator_facts.h"
 #include "ir/operators/operator_name.h"
@@ -19,10 +18,67 @@ using enum LayoutFree;
 
 constexpr std::string_view kRunning = "running_mean running_var";
 constexpr std::string_view kBatchNorm = "updates its running statistics, which most overloads do not annotate";
-constexpr std::string_view kMayCopy = "gives the argument itself or a view of it when nothing has to be copied";
-constexpr std::string_view kCollectiveWrites = "filled with what other processes send; c10d annotates nothing";
+constexpr std::string_view kMayCopy = "returns the argument itself or a view of it when no copy is needed";
+constexpr std::string_view kCollectiveWrites = "filled with data from other processes; c10d does not annotate writes";
 
 constexpr OperatorRow kRows[] = {
+    // ---- Dtypes that eager's kernels require. tests/conformance finds them: `conformance --faults`.
+    {.names = R"(
+        _adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward adaptive_max_pool2d_backward
+        adaptive_max_pool3d_backward avg_pool2d_backward avg_pool3d_backward fractional_max_pool2d_backward
+        fractional_max_pool3d_backward glu_backward max_pool2d_with_indices_backward
+        max_pool3d_with_indices_backward reflection_pad1d_backward reflection_pad2d_backward
+        reflection_pad3d_backward replication_pad1d_backward replication_pad2d_backward
+        replication_pad3d_backward)",
+     .same_dtype = "grad_output self"},
+    {.names = "_adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_max_pool2d adaptive_max_pool3d", .is = kFloatingOnly},
+    {.names = "addbmm addbmm_ baddbmm baddbmm_", .same_dtype = "batch1 batch2 self"},
+    {.names = "addmm addmm_ _addmm_activation", .same_dtype = "mat1 mat2 self"},
+    {.names = "binary_cross_entropy", .same_dtype = "self target weight"},
+    {.names = "binary_cross_entropy_backward", .same_dtype = "self target weight grad_output"},
+    {.names = "bitwise_and bitwise_and_ bitwise_not bitwise_not_ bitwise_or bitwise_or_ bitwise_xor bitwise_xor_",
+     .is = kIntegersOnly},
+    {.names = "bmm mm", .same_dtype = "self mat2"},
+    {.names = R"(
+        celu elu gelu glu hardshrink hardsigmoid hardswish leaky_relu log_sigmoid_forward mish silu softplus
+        softshrink)",
+     .is = kFloatingOnly},
+    {.names = "_cdist_forward _euclidean_dist", .same_dtype = "x1 x2"},
+    {.names = "logcumsumexp _log_softmax _pdist_forward rrelu_with_noise _safe_softmax _softmax", .is = kFloatingOnly},
+    {.names = "_embedding_bag _embedding_bag_forward_only",
+     .is = kFloatingOnly,
+     .same_dtype = "weight per_sample_weights"},
+    {.names = "_fused_adagrad_", .same_dtype = "self grads state_sums"},
+    {.names = "_fused_adam_ _fused_adamw_", .same_dtype = "self grads exp_avgs exp_avg_sqs max_exp_avg_sqs"},
+    {.names = "_fused_sgd_", .same_dtype = "self grads momentum_buffer_list"},
+    {.names = "grid_sampler_2d grid_sampler_3d", .is = kFloatingOnly, .same_dtype = "input grid"},
+    {.names = "grid_sampler_2d_backward grid_sampler_3d_backward", .same_dtype = "grad_output input grid"},
+    {.names = "_index_put_impl_ index_put index_put_ _unsafe_index_put", .same_dtype = "self values"},
+    {.names = "linalg_cross", .same_dtype = "self other"},
+    {.names = "_log_softmax_backward_data _softmax_backward_data",
+     .is = kFloatingOnly,
+     .same_dtype = "grad_output output"},
+    {.names = "log_sigmoid_backward", .same_dtype = "grad_output self"},
+    {.names = "native_batch_norm _native_batch_norm_legit _batch_norm_with_update",
+     .is = kFloatingOnly,
+     .same_dtype = "input",
+     .same_dtype_or_float = "weight bias running_mean running_var"},
+    {.names = "native_group_norm native_layer_norm",
+     .is = kFloatingOnly | kMixedOnCpu,
+     .same_dtype = "input",
+     .same_dtype_or_float = "weight bias"},
+    {.names = "nll_loss_forward nll_loss2d_forward", .is = kFloatingOnly, .same_dtype = "self weight"},
+    {.names = "nll_loss_backward nll_loss2d_backward", .same_dtype = "grad_output self weight"},
+    {.names = "put put_", .same_dtype = "self source"},
+    {.names = "rrelu_with_noise_", .same_dtype = "self noise"},
+    {.names = "_scaled_dot_product_flash_attention_for_cpu", .is = kFloatingOnly, .same_dtype = "query key value"},
+    {.names = "_trilinear", .same_dtype = "i1 i2 i3"},
+    {.names = R"(
+        _upsample_bicubic2d_aa upsample_bicubic2d _upsample_bilinear2d_aa upsample_bilinear2d upsample_linear1d
+        _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d upsample_nearest1d
+        upsample_nearest2d upsample_nearest3d upsample_trilinear3d)",
+     .is = kFloatingOrBytes},
+    // ---- What else is known
     {.names = R"(
         abs absolute bitwise_and bitwise_not bitwise_or bitwise_xor ceil clamp clamp_max clamp_min clip div
         floor ge greater gt isnan le less logical_and logical_not logical_or logical_xor lt maximum minimum
@@ -47,7 +103,7 @@ constexpr OperatorRow kRows[] = {
      .is = kMaybeAlias,
      .alias_of = "input",
      .why = "as dropout"},
-    {.names = "_amp_foreach_non_finite_check_and_unscale_", .contents = kFindsNothing},
+    {.names = "_amp_foreach_non_finite_check_and_unscale_", .contents = kLeavesUnchanged},
     {.names = "angle.out clone conj_physical.out mvlgamma.out native_dropout_backward", .is = kOwnDtypes},
     {.names = "arange eye linspace logspace range scalar_tensor tril_indices triu_indices", .is = kFills},
     {.names = R"(
@@ -101,14 +157,14 @@ constexpr OperatorRow kRows[] = {
     {.names = R"(
         empty _empty_affine_quantized _empty_per_channel_affine_quantized empty_permuted empty_quantized
         empty_strided)",
-     .is = kUninitialised},
+     .is = kUninitialized},
     {.names = R"(
         _empty_affine_quantized. _empty_per_channel_affine_quantized. empty_quantized.
         _make_per_channel_quantized_tensor. _make_per_tensor_quantized_tensor. quantize_per_channel.
         quantize_per_tensor. quantize_per_tensor.tensor_qparams quantize_per_tensor.tensors
         quantize_per_tensor_dynamic.)",
      .is = kMakesQuantized},
-    {.names = "empty_like new_empty new_empty_strided", .is = kGeometryOnly | kUninitialised},
+    {.names = "empty_like new_empty new_empty_strided", .is = kGeometryOnly | kUninitialized},
     {.names = "eq.Scalar eq.Tensor", .contents = kEqual},
     {.names = "equal", .is = kHostRead | kOwnDtypes},
     {.names = "expand _unsafe_view. view.", .is = kInfersSizes},
@@ -128,9 +184,9 @@ constexpr OperatorRow kRows[] = {
     {.names = "instance_norm", .writes = kRunning, .when = "use_input_stats", .why = kBatchNorm},
     {.names = "isinf. isnan. isneginf. isposinf.", .contents = kFalseIfFinite},
     {.names = "lift", .is = kMaybeAlias, .alias_of = "self", .why = kMayCopy},
-    {.names = "_local_scalar_dense", .is = kHostRead | kAsksUserFirst},
+    {.names = "_local_scalar_dense", .is = kHostRead | kPrefersUserValues},
     {.names = "masked_fill where", .is = kOwnDtypes, .layout_free = kComplex},
-    {.names = "masked_select. nonzero.", .is = kAsksUserFirst},
+    {.names = "masked_select. nonzero.", .is = kPrefersUserValues},
     {.names = "max_pool1d", .is = kDirectOnCpu},
     {.names = "mode.values", .is = kRefusesMeta},
     {.names = "native_batch_norm",
@@ -155,12 +211,12 @@ constexpr OperatorRow kRows[] = {
     {.names = "rrelu_with_noise",
      .writes = "noise",
      .when = "training",
-     .why = "draws its noise into an argument; older schemas do not annotate it"},
-    {.names = "rrelu_with_noise_", .writes = "noise", .why = "writes noise beside self"},
+     .why = "writes its random noise to an argument; older schemas do not annotate it"},
+    {.names = "rrelu_with_noise_", .writes = "noise", .why = "writes noise as well as self"},
     {.names = "rsqrt", .layout_free = kWide},
     {.names = "rsub", .is = kFused, .layout_free = kComplex},
-    {.names = "scatter.value scatter_add.", .contents = kDeals, .dimensions = "dim"},
-    {.names = "scatter_.value scatter_add_", .contents = kDeals},
+    {.names = "scatter.value scatter_add.", .contents = kRouting, .dimensions = "dim"},
+    {.names = "scatter_.value scatter_add_", .contents = kRouting},
     {.names = "set_",
      .is = kTakesStorage | kMaybeAlias,
      .alias_of = "source",
@@ -169,8 +225,8 @@ constexpr OperatorRow kRows[] = {
     {.names = "_to_copy", .is = kPointwise | kUniform},
     {.names = "transpose.int", .dimensions = "dim0 dim1"},
     {.names = "unsafe_chunk unsafe_split_with_sizes", .alias_of = "self", .why = "as unsafe_split"},
-    {.names = "unsafe_split", .alias_of = "self", .why = "views that autograd is told nothing of"},
-    {.names = "_unsafe_view", .is = kUniform, .alias_of = "self", .why = "a view that autograd is told nothing of"},
+    {.names = "unsafe_split", .alias_of = "self", .why = "views that are not registered with autograd"},
+    {.names = "_unsafe_view", .is = kUniform, .alias_of = "self", .why = "a view that is not registered with autograd"},
     {.names = R"(
         _c10d_functional::batch_p2p_ops c10d::allreduce_ c10d::broadcast_)",
      .writes = "tensors",
@@ -179,8 +235,8 @@ constexpr OperatorRow kRows[] = {
     {.names = "_c10d_functional::irecv", .writes = "tensor", .alias_of = "tensor", .why = kCollectiveWrites},
     {.names = "_c10d_functional::isend _c10d_functional::wait_tensor",
      .alias_of = "tensor",
-     .why = "gives its operand back"},
-    {.names = "_c10d_functional::wait_tensors", .alias_of = "tensors", .why = "gives its operands back"},
+     .why = "returns its operand"},
+    {.names = "_c10d_functional::wait_tensors", .alias_of = "tensors", .why = "returns its operands"},
     {.names = "c10d::allgather_ c10d::gather_", .writes = "output_tensors", .why = kCollectiveWrites},
     {.names = R"(
         c10d::_allgather_base_ c10d::gather_into_tensor_ c10d::_reduce_scatter_base_)",
@@ -204,10 +260,10 @@ constexpr OperatorRow kRows[] = {
     {.names = "fsdp::all_gather_copy_in",
      .writes = "all_gather_output",
      .alias_of = "all_gather_output",
-     .why = "copies shards into its part of the output and gives both; nothing is annotated"},
+     .why = "copies shards into its part of the output and returns both; nothing is annotated"},
 };
 
-// The first part that a name has counts.
+// Families by part of a name; the first matching row applies.
 struct FamilyPart {
   std::string_view part;
   OperatorFamily family;
@@ -238,7 +294,7 @@ constexpr FamilyPart kFamilies[] = {
     {"embedding", OperatorFamily::kEmbedding},
 };
 
-// Operators of these namespaces communicate: they are ordered among one another, whatever their schemas say.
+// Namespaces of communication operators, which are ordered among one another, whatever their schemas declare.
 constexpr std::string_view kCollectiveNamespaces[] = {
     "c10d", "_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "_dtensor", "sg_c10d"};
 
@@ -251,22 +307,23 @@ OperatorRow operator_row(std::string_view name) {
   static const OperatorRows<OperatorRow> index(operator_rows::kRows);
   OperatorRow joined;
   const auto take = [](std::string_view& to, std::string_view from) { to = to.empty() ? from : to; };
-  for (const OperatorRow* row : index.all(name)) {
-    if (row == nullptr) continue;
-    joined.is = joined.is | row->is;
-    take(joined.writes, row->writes);
-    take(joined.when, row->when);
-    take(joined.alias_of, row->alias_of);
-    take(joined.why, row->why);
-    take(joined.functional, row->functional);
-    take(joined.spares, row->spares);
-    take(joined.unless, row->unless);
-    take(joined.dimensions, row->dimensions);
-    take(joined.dimensions_of_result, row->dimensions_of_result);
-    if (joined.devices == DeviceRule::kCommon) joined.devices = row->devices;
-    if (joined.contents == ContentsRule::kNone) joined.contents = row->contents;
-    if (joined.layout_free == LayoutFree::kIntegers) joined.layout_free = row->layout_free;
-  }
+  index.for_each(name, [&](const OperatorRow& row) {
+    joined.is = joined.is | row.is;
+    take(joined.writes, row.writes);
+    take(joined.when, row.when);
+    take(joined.alias_of, row.alias_of);
+    take(joined.why, row.why);
+    take(joined.functional, row.functional);
+    take(joined.spares, row.spares);
+    take(joined.unless, row.unless);
+    take(joined.dimensions, row.dimensions);
+    take(joined.dimensions_of_result, row.dimensions_of_result);
+    take(joined.same_dtype, row.same_dtype);
+    take(joined.same_dtype_or_float, row.same_dtype_or_float);
+    if (joined.devices == DeviceRule::kCommon) joined.devices = row.devices;
+    if (joined.contents == ContentsRule::kNone) joined.contents = row.contents;
+    if (joined.layout_free == LayoutFree::kIntegers) joined.layout_free = row.layout_free;
+  });
   return joined;
 }
 

@@ -1,5 +1,5 @@
-// A new version adds rows where the schemas of two versions differ in more than added arguments
-// (scripts/compatibility.py --schemas OLD NEW lists what differs).
+// Add rows for each libtorch version whose schemas differ in more than added arguments (listed by
+// scripts/compatibility.py --schemas OLD NEW).
 #include "ir/operators/schema_changes.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -13,7 +13,7 @@
 namespace shadowgraph {
 namespace {
 
-// Two names of one operator that takes the same, the later first.
+// Two names of one operator with the same schema, the newer one first.
 struct Renamed {
   std::string_view now, before;
 };
@@ -36,8 +36,8 @@ struct Removed {
   std::string_view op, why;
 };
 constexpr Removed kRemoved[] = {
-    {"aten::qr", "libtorch has had none since 2.14; capture the program again with torch.linalg.qr"},
-    {"aten::qr.Q", "libtorch has had none since 2.14; capture the program again with torch.linalg.qr"},
+    {"aten::qr", "removed in libtorch 2.14; use torch.linalg.qr and capture the program again"},
+    {"aten::qr.Q", "removed in libtorch 2.14; use torch.linalg.qr and capture the program again"},
 };
 
 bool same_aliases(const c10::Argument& a, const c10::Argument& b) {
@@ -56,8 +56,8 @@ const c10::Argument* find_argument(const c10::FunctionSchema& schema, std::strin
   return nullptr;
 }
 
-// Whether a call that leaves `from`'s defaults alone is one of `to`.
-bool takes_what(const c10::FunctionSchema& to, const c10::FunctionSchema& from, std::string_view op) {
+// Returns whether a call that uses the defaults of `from` is a valid call of `to`.
+bool is_compatible(const c10::FunctionSchema& to, const c10::FunctionSchema& from, std::string_view op) {
   if (to.is_vararg() || from.is_vararg() || to.returns().size() != from.returns().size()) return false;
   for (size_t i = 0; i < to.returns().size(); ++i) {
     if (*to.returns()[i].type() != *from.returns()[i].type() || !same_aliases(to.returns()[i], from.returns()[i])) {
@@ -74,7 +74,7 @@ bool takes_what(const c10::FunctionSchema& to, const c10::FunctionSchema& from, 
   }
   return std::all_of(to.arguments().begin(), to.arguments().end(), [&](const c10::Argument& argument) {
     const c10::Argument* there = find_argument(from, op, argument.name());
-    // A default that changed would change the call.
+    // A changed default would change the call.
     if (there == nullptr) return argument.default_value().has_value();
     return !there->default_value() ||
            (argument.default_value() && *argument.default_value() == *there->default_value());
@@ -96,7 +96,7 @@ std::optional<Target> in_this_libtorch(const Target& target) {
   std::string_view name = target.name();
   if (!find_operator(name)) name = operator_in_this_libtorch(name);
   const auto here = name.empty() ? std::nullopt : find_operator(name);
-  if (!here || !takes_what(here->schema(), function_schema(target), name)) return std::nullopt;
+  if (!here || !is_compatible(here->schema(), function_schema(target), name)) return std::nullopt;
   return Target(TargetKind::kOperator, here->schema());
 }
 

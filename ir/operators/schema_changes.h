@@ -1,4 +1,4 @@
-// Operators whose schema differs between versions of libtorch, for graphs that another version wrote.
+// Operators whose name or schema differs between libtorch versions, for reading graphs written with another version.
 #pragma once
 
 #include <optional>
@@ -8,24 +8,24 @@
 
 namespace shadowgraph {
 
-// What this process has in the place of `target`, an operator that it does not have with this schema. That is the
-// operator of the same name, or of the name that a row gives it, if
+// Returns this libtorch's replacement for `target`, an operator whose schema is not registered here; empty if there is
+// none. The replacement has the same name, or the name given by a table row, and
 //
-// - it returns and writes the same, by libtorch's own words for aliases, and
-// - it takes every argument of `target` that has no default, by name or by the name that a row gives it, and
-// - whatever else it takes has a default.
+// - the same returns, writes and alias annotations,
+// - a parameter for every argument of `target` without a default, with the same name or the one given by a table row,
+// - defaults for all other parameters.
 //
-// So an argument that was added or dropped counts for nothing while a graph leaves it at its default. Empty otherwise.
+// So an added or removed argument is compatible as long as the graph leaves it at its default.
 std::optional<Target> in_this_libtorch(const Target& target);
 
-// What an argument of `target`, an operator of this process, is called here; `name` itself if it was called so always.
-// In `target`'s schema or not: the caller looks.
+// Returns the current name of `target`'s argument `name`, or `name` itself if it was never renamed. Does not check that
+// the schema has it.
 std::string_view argument_in_this_libtorch(const Target& target, std::string_view name);
 
-// What this libtorch calls an operator that another version has by `name`; empty unless a row says so.
+// Returns the current name of an operator that another version calls `name`; empty if it was never renamed.
 std::string_view operator_in_this_libtorch(std::string_view name);
 
-// Why this libtorch has no operator `name` and what has taken its place; empty if nothing is known.
+// Returns why operator `name` was removed and its replacement; empty if unknown.
 std::string_view why_removed(std::string_view name);
 
 }  // namespace shadowgraph

@@ -1,8 +1,8 @@
-// Holds all that a graph asks of libtorch: schemas are parsed, operators are looked up in the dispatcher, and constants
-// are tensors. Sources of ir/ that do not need these are compiled without ATen.
+// The graph's interface to libtorch: parsed schemas, operators looked up in the dispatcher, and constant tensors. Other
+// sources of ir/ are compiled without ATen.
 //
-// A target keeps its schema as text and is looked up when somebody asks. So a graph with a user's operator opens in a
-// process that does not have it.
+// A target keeps its schema as text and is looked up on demand, so that a graph with a custom operator can be opened in
+// a process that does not have it.
 #include "shadowgraph/graph/target.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -41,7 +41,7 @@ std::string Target::schema_text() const { return toString(function_schema(*this)
 
 const c10::FunctionSchema& function_schema(const Target& target) { return KnownTarget::of(target).schema; }
 
-// An operator of the same name with another schema is another operator: its arguments may stand elsewhere.
+// An operator of the same name with another schema is a different operator, as its argument positions may differ.
 std::optional<c10::OperatorHandle> find_operator(const Target& target) {
   if (target.kind() != TargetKind::kOperator) return std::nullopt;
   auto found = c10::Dispatcher::singleton().findSchema(function_schema(target).operator_name());
@@ -64,7 +64,7 @@ TargetId intern_operator(Graph& graph, const c10::OperatorHandle& op) {
 
 TargetId Graph::intern_operator(std::string_view name) {
   const auto op = find_operator(name);
-  if (!op) throw Error("this process has no operator " + std::string(name));
+  if (!op) throw Error("operator not registered in this process: " + std::string(name));
   return shadowgraph::intern_operator(*this, *op);
 }
 
@@ -73,7 +73,7 @@ ConstantId Graph::add_constant(at::Tensor tensor) {
   return ConstantId(static_cast<uint32_t>(constants_.size() - 1));
 }
 
-// Constants that were lost on the way (a graph from a text without their bytes) have no geometry.
+// Constants without data (a graph parsed from text without their bytes) have no geometry.
 std::optional<TensorMeta> Graph::constant_meta(ConstantId id) const {
   const at::Tensor& tensor = constant(id);
   if (!tensor.defined()) return std::nullopt;
@@ -99,7 +99,7 @@ c10::OperatorName operator_name(std::string_view name) {
   return {std::string(without_overload(name)), std::string(overload_of(name))};
 }
 
-// These schemas are part of the text form: they are not declared in a file, so changing one needs a new format version.
+// These schemas are part of the text form but not declared in files, so changing one requires a new format version.
 const char* builtin_schema(Builtin builtin) {
   switch (builtin) {
     case Builtin::kParameter:
@@ -133,20 +133,20 @@ class RegistrationCounter final : public c10::OpRegistrationListener {
 }  // namespace
 
 uint64_t operator_generation() {
-  // Never removed: the dispatcher tells it of deregistrations until the process ends.
+  // Never removed: the dispatcher notifies it of deregistrations until the process ends.
   static const auto* const listening = new c10::RegistrationHandleRAII(
       c10::Dispatcher::singleton().addRegistrationListener(std::make_unique<RegistrationCounter>()));
   static_cast<void>(listening);
   return registrations_seen.load();
 }
 
-// Turns c10's schemas into signatures of values: names, classes of types, defaults, alias sets. Code that reads graphs
-// asks these, and so needs neither the dispatcher nor the JIT's type objects. A signature is worked out once a target.
+// Converts c10's schemas to signatures: names, type classes, defaults, alias sets. Code that reads graphs uses these
+// and needs neither the dispatcher nor the JIT's type objects. A signature is computed once per target.
 
 namespace {
 
-// Schema types as classes. Symbolic ints and floats are numbers in a graph, and whatever has no class is kAny: the
-// verifier then accepts anything.
+// Type classes of schema types. Symbolic ints and floats are numbers in a graph; types without a class are kAny, for
+// which the verifier accepts anything.
 TypeClass class_of(const c10::Type& type) {
   switch (type.kind()) {
     case c10::TypeKind::TensorType:
@@ -187,8 +187,8 @@ const c10::Type& without_optional(const c10::Type& type, bool& optional) {
   return optional ? *static_cast<const c10::OptionalType&>(type).getElementType() : type;
 }
 
-// Empty for defaults that no Argument can hold.
-// Defaults are kept outside any graph, with their strings and lists, as one signature serves all graphs.
+// Empty for defaults that no Argument can represent. Defaults are stored outside any graph, with their strings and
+// lists, since all graphs share a signature.
 std::optional<DefaultArgument> default_argument(const c10::IValue& value) {
   DefaultArgument result;
   if (value.isNone()) return result;
@@ -212,7 +212,7 @@ std::optional<DefaultArgument> default_argument(const c10::IValue& value) {
   } else if (value.isList()) {
     result.argument = Argument::of_run(ArgumentKind::kList, {});
     for (const c10::IValue& element : value.toListRef()) {
-      // One element that a graph cannot hold makes the whole default unknown.
+      // If one element cannot be represented, the whole default is unknown.
       auto converted = default_argument(element);
       if (!converted) return std::nullopt;
       result.elements.push_back(std::move(*converted));
@@ -223,14 +223,14 @@ std::optional<DefaultArgument> default_argument(const c10::IValue& value) {
   return result;
 }
 
-// Those of a list's elements included.
+// Includes the sets of a list's elements.
 void collect_sets(const c10::AliasInfo& info, std::vector<std::string>& sets) {
   for (const c10::Symbol set : info.beforeSets()) sets.emplace_back(set.toUnqualString());
   for (const c10::AliasInfo& contained : info.containedTypes()) collect_sets(contained, sets);
 }
 
 Formal formal_of(const c10::Argument& argument) {
-  // real_type keeps dtype, layout and memory format apart; the plain type calls all three int.
+  // real_type distinguishes dtype, layout and memory format; the plain type calls all three int.
   Formal formal{.name = argument.name(), .type = formal_type(*argument.real_type())};
   formal.has_default = argument.default_value().has_value();
   if (formal.has_default) formal.default_value = default_argument(*argument.default_value());
@@ -255,7 +255,7 @@ Signature signature_of(const c10::FunctionSchema& schema) {
 
 }  // namespace
 
-// Elements of lists in lists have the class kAny: they are not checked.
+// Elements of nested lists have the class kAny and are not checked.
 FormalType formal_type(const c10::Type& type) {
   FormalType result;
   const c10::Type& inner = without_optional(type, result.optional);
@@ -264,7 +264,7 @@ FormalType formal_type(const c10::Type& type) {
     const c10::Type& element =
         without_optional(*static_cast<const c10::ListType&>(inner).getElementType(), result.element_optional);
     result.element = class_of(element);
-    // An int list in the IValue, whatever the ints stand for.
+    // An int list in the IValue, whatever the ints encode.
     if (result.element == TypeClass::kDtype || result.element == TypeClass::kLayout ||
         result.element == TypeClass::kMemoryFormat) {
       result.element = TypeClass::kInt;
@@ -274,7 +274,7 @@ FormalType formal_type(const c10::Type& type) {
   return result;
 }
 
-// Whether an argument of a graph says what the schema says by default: the text then leaves it out.
+// Returns whether an argument equals the schema's default, so that the text omits it.
 bool DefaultArgument::equals(const Graph& graph, const Argument& actual) const {
   if (actual.kind != argument.kind) return false;
   switch (actual.kind) {
@@ -309,7 +309,7 @@ bool DefaultArgument::equals(const Graph& graph, const Argument& actual) const {
   }
 }
 
-// Strings and lists live in pools of the graph that holds the argument, so a default is made anew for each graph.
+// Strings and lists are stored in the pools of the graph, so a default is created for each graph.
 Argument DefaultArgument::make(Graph& graph) const {
   switch (argument.kind) {
     case ArgumentKind::kComplex:
@@ -334,8 +334,8 @@ std::optional<size_t> Signature::position_of(std::string_view argument) const {
   return static_cast<size_t>(found - arguments.begin());
 }
 
-// Worked out at the first question, under a lock; afterwards readers take the pointer without one.
-const Signature& Target::work_out_signature() const {
+// Computed on first use, under a lock; afterwards readers take the pointer without one.
+const Signature& Target::compute_signature() const {
   KnownTarget& known = KnownTarget::of(*this);
   const std::lock_guard lock(known.mutex);
   if (!known.final_signature) {

@@ -1,5 +1,5 @@
-// Reads tokens from lines. It points into the text and copies nothing but quoted strings, so that reading costs about 2
-// us a node. Places are pointers, too; line and column are worked out when an error needs them.
+// Reads tokens line by line. Points into the text and copies only quoted strings, so reading costs about 2 us per node.
+// Positions are pointers; line and column are computed when an error needs them.
 #include "ir/text/cursor.h"
 
 #include <fmt/format.h>
@@ -37,11 +37,11 @@ bool Cursor::next_line() {
         static_cast<const char*>(std::memchr(line_begin_, '\n', static_cast<size_t>(text_end_ - line_begin_)));
     line_end_ = newline != nullptr ? newline : text_end_;
     next_line_ = newline != nullptr ? newline + 1 : text_end_;
-    // Windows' line ends are accepted and never written.
+    // Windows line ends are accepted, but never written.
     if (line_end_ != line_begin_ && line_end_[-1] == '\r') --line_end_;
     if (peek() != '#' && at_ != line_end_) return true;
   }
-  if (line_ == 0) line_ = 1;  // an empty text: errors are about its first line
+  if (line_ == 0) line_ = 1;  // empty text: errors refer to its first line
   line_begin_ = line_end_ = at_ = text_end_;
   return false;
 }
@@ -50,13 +50,13 @@ bool Cursor::eat_word(std::string_view word) {
   skip_spaces();
   const auto left = static_cast<size_t>(line_end_ - at_);
   if (left < word.size() || std::memcmp(at_, word.data(), word.size()) != 0) return false;
-  // A word must end where it is matched: "of" is not the beginning of "offset".
+  // The word must end here: "of" is not a prefix of "offset".
   if (left > word.size() && is_identifier(at_[word.size()])) return false;
   at_ += word.size();
   return true;
 }
 
-// Each of these says what it found and what it expected, so that callers need no messages of their own.
+// These report what was found and expected, so that callers need no messages.
 void Cursor::expect(char c) {
   if (!eat(c)) fail(found(), fmt::format("'{}'", c));
 }
@@ -79,7 +79,7 @@ std::string_view Cursor::take_identifier() {
   return take_while(at_, line_end_, is_identifier);
 }
 
-// A name without '=' behind it is no argument's name; the cursor goes back.
+// A name that is not followed by '=' is not an argument name; the cursor moves back.
 std::string_view Cursor::take_argument_name() {
   skip_spaces();
   const char* begin = at_;
@@ -89,7 +89,7 @@ std::string_view Cursor::take_argument_name() {
   return {};
 }
 
-// Takes more than a number can have; parse_number and parse_float judge it.
+// Accepts a superset of numbers; parse_number and parse_float validate it.
 std::string_view Cursor::take_number() {
   skip_spaces();
   const char* begin = at_;
@@ -107,18 +107,18 @@ int64_t Cursor::take_int() {
   if (c != '-' && !is_digit(c)) fail(found(), "an integer");
   const Place start = place();
   const auto value = parse_number<int64_t>(take_number());
-  if (!value) fail_at(start, "a number that is no 64-bit integer", "an integer");
+  if (!value) fail_at(start, "a number that does not fit a 64-bit integer", "an integer");
   return *value;
 }
 
-// Ids have no leading sign and no letters behind: %4x is an error, not %4.
+// Ids have no sign and no trailing letters: %4x is an error, not %4.
 uint32_t Cursor::take_id(char letter, std::string_view what) {
   if (!at_id(letter)) fail(found(), fmt::format("{} such as {}0", what, letter));
   const Place start = place();
   ++at_;
   uint64_t number = 0;
   while (at_ != line_end_ && is_digit(*at_)) {
-    // Saturates instead of overflowing: a number that large is refused as unknown later.
+    // Saturates instead of overflowing: so large a number is rejected as unknown later.
     number = std::min<uint64_t>(number * 10 + static_cast<uint64_t>(*at_++ - '0'), UINT32_MAX);
   }
   if (at_ != line_end_ && is_identifier(*at_)) fail_at(start, "letters after the number", what);
@@ -137,12 +137,13 @@ std::string Cursor::take_quoted() {
     }
     ++at_;
   }
-  if (at_ == line_end_) fail_at(start, "a string without end", "a closing '\"' on the same line");
+  if (at_ == line_end_) fail_at(start, "an unterminated string", "a closing '\"' on the same line");
   const std::string_view between(begin, static_cast<size_t>(at_ - begin));
   ++at_;
   if (!escaped) return std::string(between);
   auto text = unquote(between);
-  if (!text) fail_at(start, "a string with a broken escape", "\\\" \\\\ \\n \\t \\r or \\x and two hexadecimal digits");
+  if (!text)
+    fail_at(start, "a string with an invalid escape", "\\\" \\\\ \\n \\t \\r or \\x and two hexadecimal digits");
   return std::move(*text);
 }
 
@@ -153,7 +154,7 @@ std::string_view Cursor::take_rest() {
   return rest;
 }
 
-// Says what stands at the cursor, in few characters, for messages.
+// Describes the text at the cursor, shortened, for messages.
 std::string Cursor::found() const {
   if (at_ == line_end_) return line_begin_ == text_end_ ? "the end of the text" : "the end of the line";
   const char* end = at_;
@@ -164,14 +165,14 @@ std::string Cursor::found() const {
   return "found " + text;
 }
 
-// The message shows the line and a caret below the place, as compilers do. Bytes that are not printable ASCII are shown
-// as spaces, so that the caret stays in its column and a terminal is left alone.
+// The message shows the line with a caret below the position, as compilers do. Non-printable bytes are shown as spaces,
+// which keeps the caret in its column and cannot affect a terminal.
 void Cursor::fail_at(Place place, std::string_view what, std::string_view expected) const {
   constexpr size_t kBefore = 100;
   constexpr size_t kAfter = 60;
   const auto offset = static_cast<size_t>(place.at - place.line_begin);
   const char* line_end = std::find(place.at, text_end_, '\n');
-  // A line of a hostile text may be megabytes long: show what is around the place.
+  // A line may be megabytes long: show only the surroundings of the position.
   const size_t skipped = offset > kBefore ? offset - kBefore : 0;
   std::string shown(
       place.line_begin + skipped,
@@ -186,27 +187,27 @@ void Cursor::fail_at(Place place, std::string_view what, std::string_view expect
   throw ParseError(message, place.line, static_cast<int>(offset + 1));
 }
 
-// Reads the arguments of a call, as the schema of its target asks for them.
+// Reads the arguments of a call according to its target's schema.
 //
-//     aten::sum(self=%1, dim=[0,1], dtype=f32)      keepdim is left out and gets its default
+//     aten::sum(self=%1, dim=[0,1], dtype=f32)      keepdim is omitted and gets its default
 //
-// Schema and text go in the same order as a rule, so a name is found at once. Linear in the text.
+// Schema and text usually have the same order, so a name is found at once. Linear in the text.
 
-// The position of an argument in the schema of `target`; past the last if it has none of this name.
+// Returns the position of an argument in the schema of `target`; past the last if there is none of this name.
 size_t ArgumentReader::position_of(TargetId target, std::string_view name, size_t next) const {
   const auto& formals = graph_.target(target).signature().arguments;
   const auto search = [&](size_t from, std::string_view wanted) {
     while (from < formals.size() && formals[from].name != wanted) ++from;
     return from;
   };
-  // Nearly always the next one, or a few further on: those between are left at their defaults.
+  // Nearly always the next one or a few further, when those in between have their defaults.
   size_t position = search(next, name);
   if (position == formals.size()) position = search(0, name);
   if (position == formals.size()) position = search(0, argument_in_this_libtorch(graph_.target(target), name));
   return position;
 }
 
-// Reads a call's arguments by name. Arguments that are not stated get their defaults, made once a schema.
+// Reads a call's arguments by name. Omitted arguments get their defaults, which are created once per schema.
 std::span<const Argument> ArgumentReader::take_arguments(TargetId target, bool forward_references) {
   const Signature& formals = graph_.target(target).signature();
   arguments_.assign(formals.arguments.size(), Argument());
@@ -221,19 +222,19 @@ std::span<const Argument> ArgumentReader::take_arguments(TargetId target, bool f
       if (!name.empty()) {
         const size_t position = position_of(target, name, next);
         if (position == formals.arguments.size()) {
-          std::string what = "no argument of this name: ";
+          std::string what = "unknown argument ";
           append_quoted(what, name);
           cursor_.fail_at(place, what, "one of " + graph_.target(target).schema_text());
         }
-        // The later one would silently win.
-        if (stated_[position]) cursor_.fail_at(place, "an argument given twice", "each argument once");
+        // Otherwise the later one would silently win.
+        if (stated_[position]) cursor_.fail_at(place, "a repeated argument", "each argument once");
         stated_[position] = true;
         arguments_[position] = take_argument(formals.arguments[position].type, forward_references, 0);
         next = position + 1;
       } else if (formals.variadic_arguments) {
         arguments_.push_back(take_argument(FormalType(), forward_references, 0));
       } else {
-        cursor_.fail_at(place, "an argument without name", "name=value");
+        cursor_.fail_at(place, "an argument without a name", "name=value");
       }
     } while (cursor_.eat(','));
     cursor_.expect(')');
@@ -249,7 +250,7 @@ std::span<const Argument> ArgumentReader::take_arguments(TargetId target, bool f
   return arguments_;
 }
 
-// The first character tells most kinds; the schema's type decides only between words.
+// The first character determines most kinds; the schema's type only distinguishes words.
 Argument ArgumentReader::take_argument(const FormalType& type, bool forward_references, int depth) {
   const char c = cursor_.peek();
   switch (c) {
@@ -266,31 +267,32 @@ Argument ArgumentReader::take_argument(const FormalType& type, bool forward_refe
     const Cursor::Place place = cursor_.place();
     const std::string_view token = cursor_.take_number();
     if (const auto value = parse_number<int64_t>(token)) return Argument::of_int(*value);
-    // Digits alone are an integer, never rounded to a float: 9007199254740993 must come back as it is.
+    // Digits only are an integer and are never rounded to a float: 9007199254740993 must round-trip.
     if (token.find_first_not_of("0123456789", 1) != std::string_view::npos) {
       if (const auto value = parse_float(token)) return Argument::of_float(*value);
     }
-    cursor_.fail_at(place, "not a number, or one out of range", "a 64-bit integer or a float");
+    cursor_.fail_at(place, "not a number, or out of range", "a 64-bit integer or a float");
   }
   return take_word_argument(type, forward_references, depth);
 }
 
-// Words mean dtypes, layouts or memory formats where the schema has such a type, since "i8" may be a string elsewhere.
+// Words are dtypes, layouts or memory formats only where the schema has such a type, since "i8" may be a string
+// elsewhere.
 Argument ArgumentReader::take_word_argument(const FormalType& type, bool forward_references, int depth) {
   const Cursor::Place place = cursor_.place();
   const auto finite = [&] {
     cursor_.peek();
     const Cursor::Place number_place = cursor_.place();
     const auto value = parse_float(cursor_.take_number());
-    if (!value) cursor_.fail_at(number_place, "no float", "one such as 1.0");
+    if (!value) cursor_.fail_at(number_place, "not a float", "a number such as 1.0");
     return *value;
   };
   if (cursor_.eat_word("nan")) {
-    // The usual NaN needs no bits; another one states its own.
+    // The default NaN needs no bits; others state theirs.
     if (cursor_.peek() != '(') return Argument::of_float(*parse_float("nan"));
     cursor_.expect('(');
     const auto value = parse_float(fmt::format("nan({})", cursor_.take_identifier()));
-    if (!value) cursor_.fail_at(place, "no NaN", "nan(7ff8000000000001): 16 hexadecimal digits");
+    if (!value) cursor_.fail_at(place, "not a NaN", "nan(7ff8000000000001): 16 hexadecimal digits");
     cursor_.expect(')');
     return Argument::of_float(*value);
   }
@@ -319,7 +321,7 @@ Argument ArgumentReader::take_word_argument(const FormalType& type, bool forward
   if (word == "generator") {
     cursor_.expect('(');
     const auto device = parse_device(cursor_.take_name());
-    if (!device) cursor_.fail_at(place, "no generator", "one such as generator(cuda:0)");
+    if (!device) cursor_.fail_at(place, "not a generator", "a generator such as generator(cuda:0)");
     cursor_.expect(')');
     return Argument::of_device(*device, ArgumentKind::kGenerator);
   }
@@ -330,17 +332,17 @@ Argument ArgumentReader::take_word_argument(const FormalType& type, bool forward
     cursor_.expect(')');
     return argument;
   }
-  // c0, c1, ... are constants; no device is called so.
+  // c0, c1, ... are constants; no device has such a name.
   if (word.size() > 1 && word[0] == 'c' && word[1] >= '0' && word[1] <= '9') {
     const auto number = parse_number<int64_t>(word.substr(1));
     if (!number || *number >= graph_.constant_count()) {
-      cursor_.fail_at(place, "there is no such constant", "a constant that a line above declares");
+      cursor_.fail_at(place, "an undeclared constant", "a constant declared on an earlier line");
     }
     return Argument::of_constant(ConstantId(static_cast<uint32_t>(*number)));
   }
   if (const auto device = parse_device(word)) return Argument::of_device(*device);
-  // The message says what the schema wants here, since the word alone may be right elsewhere.
-  std::string what = word.empty() ? "no value" : "no value ";
+  // The message includes what the schema expects, since the word alone may be valid elsewhere.
+  std::string what = word.empty() ? "not a value" : "not a value: ";
   if (!word.empty()) append_quoted(what, word);
   const std::string_view expected = type.type == TypeClass::kDtype          ? "a dtype such as f32"
                                     : type.type == TypeClass::kLayout       ? "a layout such as strided"
@@ -349,7 +351,7 @@ Argument ArgumentReader::take_word_argument(const FormalType& type, bool forward
   cursor_.fail_at(place, what, expected);
 }
 
-// Also reads `ints[...]`, an int list where the schema expects something else.
+// Also reads `ints[...]`, an int list where the schema has another type.
 Argument ArgumentReader::take_ints() {
   ints_.clear();
   cursor_.expect('[');
@@ -362,16 +364,16 @@ Argument ArgumentReader::take_ints() {
   return graph_.int_list(ints_);
 }
 
-// An int list where the schema has one is a run of numbers, not of arguments: sizes are what most lists are.
+// An int list where the schema has one is read as numbers, not arguments, since most lists are sizes.
 Argument ArgumentReader::take_list(bool as_ints, const FormalType& type, bool forward_references, int depth) {
   if (as_ints) return take_ints();
   if (depth >= kMaxListDepth) {
-    cursor_.fail("a list that nests too deep", fmt::format("at most {} lists in lists", kMaxListDepth));
+    cursor_.fail("lists nested too deeply", fmt::format("at most {} levels", kMaxListDepth));
   }
   FormalType element;
   element.type = type.type == TypeClass::kList ? type.element : TypeClass::kAny;
   cursor_.expect('[');
-  // Lists nest, so all share one stack instead of allocating a vector each.
+  // Nested lists share one stack instead of allocating a vector each.
   const size_t base = stack_.size();
   if (!cursor_.eat(']')) {
     do {

@@ -1,4 +1,4 @@
-// A place in a text, line by line, and errors that show it. What ir/text/parser.cpp reads its tokens with.
+// Line-based cursor over a text, with errors that show the position. Used by ir/text/parser.cpp.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace shadowgraph {
 
 class Cursor {
  public:
-  // Where something was read, to complain about it later.
+  // A position that was read, for error messages.
   struct Place {
     const char* at = nullptr;
     const char* line_begin = nullptr;
@@ -38,33 +38,33 @@ class Cursor {
     skip_spaces();
     return at_ == line_end_ ? '\0' : *at_;
   }
-  // Takes `c` if it comes next.
+  // Consumes `c` if it comes next.
   bool eat(char c) {
     if (peek() != c || at_ == line_end_) return false;
     ++at_;
     return true;
   }
-  // Takes `word` if it comes next and does not go on.
+  // Consumes `word` if it comes next as a whole word.
   bool eat_word(std::string_view word);
   void expect(char c);
   void expect_word(std::string_view word);
   void expect_end();
 
-  // The run of characters of a name, [A-Za-z0-9_.:], taken; may be empty.
+  // Consumes a run of [A-Za-z0-9_.:]; may be empty.
   std::string_view take_name();
-  // The run of [A-Za-z0-9_], taken; may be empty.
+  // Consumes a run of [A-Za-z0-9_]; may be empty.
   std::string_view take_identifier();
-  // `name=`, taken; empty, and nothing taken, if that is not what comes next.
+  // Consumes `name=` and returns the name; returns "" and consumes nothing if the next token has another form.
   std::string_view take_argument_name();
-  // The run of characters of a number, taken: digits, letters, '.', '-', '+', and nan(...).
+  // Consumes the characters of a number: digits, letters, '.', '-', '+', and nan(...).
   std::string_view take_number();
   int64_t take_int();
-  // A letter and a number: `s12`. `what` says what was expected.
+  // Consumes a letter and a number: `s12`. `what` describes the expected token in errors.
   uint32_t take_id(char letter, std::string_view what);
-  // Whether a letter followed by a digit comes next.
+  // Returns whether the next token is `letter` followed by a digit.
   bool at_id(char letter) { return peek() == letter && at_ + 1 < line_end_ && at_[1] >= '0' && at_[1] <= '9'; }
   std::string take_quoted();
-  // All that is left of the line.
+  // Consumes the rest of the line.
   std::string_view take_rest();
 
   [[noreturn]] void fail(std::string_view what, std::string_view expected = {}) const {
@@ -76,7 +76,7 @@ class Cursor {
   void skip_spaces() {
     while (at_ != line_end_ && (*at_ == ' ' || *at_ == '\t')) ++at_;
   }
-  // What stands at the place, for messages: "'foo'" or "the end of the line".
+  // Describes the text at the cursor for messages: "'foo'" or "the end of the line".
   std::string found() const;
 
   std::string_view name_;
@@ -88,22 +88,22 @@ class Cursor {
   int line_ = 0;
 };
 
-// Reads the arguments of a call in the text form: `(self=%1, other=0.5, dims=[1, 2])`. What ir/text/parser.cpp and
-// patterns (shadowgraph/graph/edit.h) share. docs/graph.md holds the grammar.
+// Reads the arguments of a call in the text form: `(self=%1, other=0.5, dims=[1, 2])`. Shared by ir/text/parser.cpp and
+// patterns (shadowgraph/graph/edit.h). docs/graph.md has the grammar.
 
 class ArgumentReader {
  public:
-  // Reads `%4`; with `forward_references`, also values that come later or are gone.
+  // Reads `%4`; with `forward_references`, also values that are defined later or erased.
   using TakeValue = std::function<ValueId(bool forward_references)>;
 
-  // Lists, strings and the like go into the pools of `graph`. All must outlive the reader.
+  // Lists, strings and the like are stored in the pools of `graph`. All must outlive the reader.
   ArgumentReader(Cursor& cursor, Graph& graph, TakeValue take_value)
       : cursor_(cursor), graph_(graph), take_value_(std::move(take_value)) {}
 
-  // All arguments of a call of `target`, parentheses included, by schema position, defaults filled in. Good until the
-  // next call. Throws ParseError.
+  // Reads all arguments of a call of `target`, including parentheses; returns them by schema position, with defaults
+  // filled in. Valid until the next call. Throws ParseError.
   std::span<const Argument> take_arguments(TargetId target, bool forward_references);
-  // One, which the schema has as `type`.
+  // Reads one argument of schema type `type`.
   Argument take_argument(const FormalType& type, bool forward_references, int depth = 0);
 
  private:
@@ -115,7 +115,7 @@ class ArgumentReader {
   Cursor& cursor_;
   Graph& graph_;
   TakeValue take_value_;
-  // Scratch, kept to spare allocations.
+  // Scratch, reused to avoid allocations.
   std::vector<Argument> arguments_;
   std::vector<bool> stated_;
   std::vector<Argument> stack_;  // elements of the lists being read, innermost last

@@ -1,4 +1,4 @@
-// Reads and writes files whole, with errors that name the path and the reason.
+// Reads and writes whole files, with errors that give the path and the reason.
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Streams say that they failed, the C library says why.
+// Streams only report failure; errno has the reason.
 [[noreturn]] void fail(const std::string& what, const std::string& path, int reason) {
   throw FileError(what + " '" + path + "'" + (reason != 0 ? ": " + std::generic_category().message(reason) : ""));
 }
@@ -32,9 +32,9 @@ void write_to(const std::string& destination, const std::string& path,
 
 }  // namespace
 
-// Writes beside the file and renames: whoever reads the path, and whoever is interrupted, has the old file or the new
-// one. A pipe or a device is written directly, since it cannot be replaced. A link stays a link, and what it points to
-// is replaced.
+// Writes to a temporary file and renames it, so that readers see, and an interruption leaves, either the old or the new
+// file. Pipes and devices are written directly, since they cannot be replaced. Symbolic links are kept and their
+// targets replaced.
 void write_file(const std::string& path, const std::function<void(std::ostream&)>& write) {
   std::error_code ignored;
   const fs::file_status status = fs::status(path, ignored);

@@ -1,7 +1,6 @@
-// Writes the values of a graph in JSON as graph text: words, numbers, strings, arguments. Internal to ir/text.
+// Converts a graph's JSON to graph text: words, numbers, strings, arguments. Internal to ir/text.
 //
-// The one parser judges the text. Only what the text cannot express safely is checked here: words that could break out
-// of their place.
+// The text is validated by its parser. Only words that could break out of their place are checked here.
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -19,7 +18,7 @@ using nlohmann::json;
 
 namespace {
 
-// Writes JSON as graph text, line by line, and lets the one parser judge it.
+// Writes JSON as graph text, line by line, and parses that.
 class Importer {
  public:
   explicit Importer(const json& source) : source_(source) {}
@@ -28,7 +27,7 @@ class Importer {
     put_metadata();
     each("operators", [&](const json& target, size_t) { put_target(target); });
     each("storages", [&](const json& storage, size_t i) { put_storage(storage, i); });
-    // Constants come before what refers to them: arguments of regions may.
+    // Constants come first, since arguments of regions may refer to them.
     each("constants", [&](const json& constant, size_t i) { put_constant(constant, i); });
     each("regions", [&](const json& region, size_t i) { put_region(region, i); });
     each("dependencies", [&](const json& dependency, size_t) { put_dependency(dependency); });
@@ -37,7 +36,7 @@ class Importer {
       put_node(node);
     });
 
-    // The parser's error tells a line of the intermediate text, which nobody has seen; it becomes a path in the JSON.
+    // The parser's error has a line of the intermediate text, which is replaced by a path in the JSON.
     try {
       return parse(text_, "json");
     } catch (const ParseError& error) {
@@ -52,12 +51,12 @@ class Importer {
 
  private:
   [[noreturn]] void fail(std::string_view what) const {
-    // The error names the path of the element, as /nodes/12: a line of the text would tell the user nothing.
+    // The error contains the element's path, such as /nodes/12; a line of the text would be meaningless to the user.
     const int line = static_cast<int>(paths_.size()) + 1;
     throw ParseError(fmt::format("json:{}: {}", path_.empty() ? "/" : path_, what), line, 1);
   }
   const json& field(const json& object, const char* key) const {
-    if (!object.is_object()) fail(fmt::format("no object, expected one with '{}'", key));
+    if (!object.is_object()) fail(fmt::format("not an object, expected one with the key '{}'", key));
     const auto found = object.find(key);
     if (found == object.end()) fail(fmt::format("'{}' is missing", key));
     return *found;
@@ -66,45 +65,46 @@ class Importer {
     const auto found = object.find(key);
     return found == object.end() || found->is_null() ? nullptr : &*found;
   }
-  // Returns a string that may stand in the text as it is. Anything with a space, quote or bracket could end its field
-  // and begin another.
+  // Returns a string that is safe to insert into the text. A space, quote or bracket could end its field and start
+  // another.
   std::string_view word(const json& value, std::string_view what) const {
-    if (!value.is_string()) fail(fmt::format("no string, expected {}", what));
+    if (!value.is_string()) fail(fmt::format("not a string, expected {}", what));
     const std::string_view text = value.get_ref<const std::string&>();
-    // One rule for all words: dtypes, devices, kinds and names of operators with their overloads.
+    // One rule for all words: dtypes, devices, kinds and operator names with overloads.
     const auto plain = [](char c) {
       return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '.' ||
              c == ':' || c == '#';
     };
-    if (text.empty() || !std::all_of(text.begin(), text.end(), plain)) fail(fmt::format("not {}", what));
+    if (text.empty() || !std::all_of(text.begin(), text.end(), plain))
+      fail(fmt::format("an invalid word, expected {}", what));
     return text;
   }
 
   void put(std::string_view text) { text_ += text; }
   void put_int(const json& value) {
     if (!value.is_number_integer()) fail("not an integer where one is expected");
-    // Numbers keep all 64 bits; a double in between would round them.
+    // Numbers keep all 64 bits; a double would round them.
     put(value.is_number_unsigned() ? fmt::to_string(value.get<uint64_t>()) : fmt::to_string(value.get<int64_t>()));
   }
 
-  // JSON strings are UTF-8. Other bytes come as the text form's escapes.
+  // JSON strings are UTF-8. Other bytes are given as the text form's escapes.
   void put_quoted(const json& value) {
     if (value.is_object()) {
-      // Unquoted and quoted again, so that nothing but a proper string gets into the text.
+      // Unquotes and quotes again, so that only valid strings enter the text.
       const auto text =
           field(value, "escaped").is_string() ? unquote(value["escaped"].get<std::string>()) : std::nullopt;
-      if (!text) fail("a broken 'escaped' string");
+      if (!text) fail("an invalid 'escaped' string");
       return append_quoted(text_, *text);
     }
-    if (!value.is_string()) fail("no string where one is expected");
+    if (!value.is_string()) fail("not a string where one is expected");
     append_quoted(text_, value.get_ref<const std::string&>());
   }
 
   void put_float(const json& value) {
-    // JSON has no infinity and no NaN, so they come as strings.
+    // JSON has no infinity and NaN, so they are strings.
     if (value.is_number()) return append_float(text_, value.get<double>());
     const auto number = value.is_string() ? parse_float(value.get<std::string>()) : std::nullopt;
-    if (!number) fail("no float, expected a number, \"inf\", \"-inf\" or \"nan\"");
+    if (!number) fail("not a float, expected a number, \"inf\", \"-inf\" or \"nan\"");
     append_float(text_, *number);
   }
 
@@ -135,10 +135,10 @@ class Importer {
       case json::value_t::object:
         break;
       default:
-        fail("no argument");
+        fail("not an argument");
     }
-    // Kinds that JSON has no type for are objects with one key. Two keys would leave open which one is meant.
-    if (value.size() != 1) fail("no argument: an object with one key is expected");
+    // Kinds without a JSON type are objects with one key. Two keys would be ambiguous.
+    if (value.size() != 1) fail("not an argument: expected an object with exactly one key");
     const std::string& key = value.begin().key();
     const json& content = value.begin().value();
     if (key == "value") return put_value(content);
@@ -151,7 +151,7 @@ class Importer {
       return put_int(content);
     }
     if (key == "complex") {
-      if (!content.is_array() || content.size() != 2) fail("no complex number, expected two floats");
+      if (!content.is_array() || content.size() != 2) fail("not a complex number, expected two floats");
       put("complex(");
       put_float(content[0]);
       put(",");
@@ -172,14 +172,14 @@ class Importer {
       put("list");
       return put_list(content, depth);
     }
-    fail("no argument: unknown kind '" + key + "'");
+    fail("not an argument: unknown kind '" + key + "'");
   }
 
   void put_arguments(const json& object, const json* more) {
-    if (!object.is_object()) fail("no object of arguments where one is expected");
+    if (!object.is_object()) fail("not an object of arguments where one is expected");
     put("(");
     bool first = true;
-    // Arguments beyond the schema's, of variadic functions, have no name and come in "more".
+    // Variadic arguments beyond the schema have no name and are in "more".
     for (const auto& [name, value] : object.items()) {
       if (!first) put(", ");
       first = false;
@@ -188,7 +188,7 @@ class Importer {
       put_argument(value, 0);
     }
     if (more != nullptr) {
-      if (!more->is_array()) fail("'more' is no array");
+      if (!more->is_array()) fail("'more' is not an array");
       for (const json& value : *more) {
         if (!first) put(", ");
         first = false;
@@ -198,10 +198,10 @@ class Importer {
     put(")");
   }
 
-  // Depth is checked here, too, for this recursion runs before the parser's.
+  // The depth is checked here, too, since this recursion runs before the parser's.
   void put_list(const json& list, int depth) {
-    if (!list.is_array()) fail("no array where one is expected");
-    if (depth > kMaxListDepth) fail("lists nest too deep");
+    if (!list.is_array()) fail("not an array where one is expected");
+    if (depth > kMaxListDepth) fail("lists nested too deeply");
     put("[");
     for (size_t i = 0; i < list.size(); ++i) {
       if (i != 0) put(",");
@@ -211,7 +211,7 @@ class Importer {
   }
 
   void put_ints(const json& list, char open, char close) {
-    if (!list.is_array()) fail("no array of integers where one is expected");
+    if (!list.is_array()) fail("not an array of integers where one is expected");
     text_ += open;
     for (size_t i = 0; i < list.size(); ++i) {
       if (i != 0) put(",");
@@ -225,11 +225,11 @@ class Importer {
     paths_.push_back(path_);
   }
 
-  // Nested as they are returned; put_value(json) writes each value.
+  // Nested as returned; put_value(json) writes each value.
   template <class F>
   void put_results(const json& results, F&& put_value, int depth = 0) {
-    if (!results.is_array()) fail("no array of results where one is expected");
-    if (depth > kMaxListDepth) fail("results nest too deep");
+    if (!results.is_array()) fail("not an array of results where one is expected");
+    if (depth > kMaxListDepth) fail("results nested too deeply");
     for (size_t i = 0; i < results.size(); ++i) {
       if (i != 0) put(", ");
       if (results[i].is_null()) {
@@ -244,8 +244,8 @@ class Importer {
     }
   }
 
-  // The parser checks types itself, so a wrong dtype is reported in the same words as in the text form.
-  // Everything is written out, also what equals its default: the parser drops it.
+  // The parser checks types, so an invalid dtype is reported in the same words as in the text form. Defaults are
+  // written out; the parser drops them.
   void put_type(const json& type) {
     if (const json* scalar = optional_field(type, "scalar")) return put(word(*scalar, "int, float or bool"));
     put(word(field(type, "dtype"), "a dtype"));
@@ -274,7 +274,7 @@ class Importer {
     }
   }
 
-  // Follows the order of the text's node lines.
+  // Follows the order of the text form's node lines.
   void put_node(const json& node) {
     const json* results = optional_field(node, "results");
     if (results != nullptr && results->empty()) results = nullptr;
@@ -297,7 +297,7 @@ class Importer {
       put_int(*region);
     }
     if (const json* phase = optional_field(node, "phase")) {
-      // The four known phases are words of the text form; others are quoted, so that they cannot be taken for words.
+      // The four built-in phases are words of the text form; others are quoted to distinguish them.
       const bool known = *phase == "forward" || *phase == "backward" || *phase == "optimizer" || *phase == "init";
       put(known ? " " : " phase ");
       known ? put(phase->get_ref<const std::string&>()) : put_quoted(*phase);
@@ -307,14 +307,14 @@ class Importer {
       put_int(*forward);
     }
     if (const json* modes = optional_field(node, "modes")) {
-      if (!modes->is_array()) fail("'modes' is no array");
+      if (!modes->is_array()) fail("'modes' is not an array");
       for (const json& mode : *modes) put(fmt::format(" {}", word(mode, "a mode")));
     }
     if (const json* saved = optional_field(node, "saved")) put_saved(*saved);
     const auto storages = [&](const char* key, std::string_view text, bool with_version) {
       const json* list = optional_field(node, key);
       if (list == nullptr) return;
-      if (!list->is_array() || list->empty()) fail(fmt::format("'{}' is no array with elements", key));
+      if (!list->is_array() || list->empty()) fail(fmt::format("'{}' is not a non-empty array", key));
       put(text);
       for (size_t i = 0; i < list->size(); ++i) {
         put(i == 0 ? "(s" : ", s");
@@ -328,10 +328,10 @@ class Importer {
     storages("writes", " writes", true);
     storages("free", " free", false);
     if (const json* notes = optional_field(node, "notes")) {
-      if (!notes->is_array() || notes->empty()) fail("'notes' is no array with elements");
+      if (!notes->is_array() || notes->empty()) fail("'notes' is not a non-empty array");
       for (size_t i = 0; i < notes->size(); ++i) {
         const json& note = (*notes)[i];
-        if (!note.is_array() || note.size() != 2) fail("a note is no pair of key and value");
+        if (!note.is_array() || note.size() != 2) fail("a note is not a pair of key and value");
         put(i == 0 ? " note(" : ", ");
         put_quoted(note[0]);
         put("=");
@@ -354,7 +354,7 @@ class Importer {
     end_line();
   }
 
-  // Metadata is an object, or an array of pairs where JSON cannot have the keys.
+  // Metadata is an object, or an array of pairs if JSON cannot represent the keys.
   void put_metadata() {
     path_ = "/metadata";
     const auto meta = [&](const json& key, const json& value) {
@@ -367,9 +367,9 @@ class Importer {
     if (const json& metadata = field(source_, "metadata"); metadata.is_object()) {
       for (const auto& [key, value] : metadata.items()) meta(key, value);
     } else {
-      if (!metadata.is_array()) fail("neither object nor array");
+      if (!metadata.is_array()) fail("neither an object nor an array");
       for (const json& pair : metadata) {
-        if (!pair.is_array() || pair.size() != 2) fail("no pair of key and value");
+        if (!pair.is_array() || pair.size() != 2) fail("not a pair of key and value");
         meta(pair[0], pair[1]);
       }
     }
@@ -379,9 +379,9 @@ class Importer {
     put(word(field(target, "kind"), "operator or function"));
     put(" ");
     const json& schema = field(target, "schema");
-    // A line break in a schema would begin another line, of any kind.
+    // A line break in a schema would start another line.
     if (!schema.is_string() || schema.get_ref<const std::string&>().find_first_of("\n\r") != std::string::npos) {
-      fail("no schema on one line");
+      fail("the schema is not a string on one line");
     }
     put(schema.get_ref<const std::string&>());
   }
@@ -441,7 +441,7 @@ class Importer {
   }
 
   void put_saved(const json& saved) {
-    if (!saved.is_array() || saved.empty()) fail("'saved' is no array with elements");
+    if (!saved.is_array() || saved.empty()) fail("'saved' is not a non-empty array");
     put(" saved(");
     for (size_t i = 0; i < saved.size(); ++i) {
       if (i != 0) put(", ");
@@ -465,12 +465,12 @@ class Importer {
     put(")");
   }
 
-  // Notes for every line which element it came from, so that the parser's error can name that.
+  // Records the JSON element of every line, for the parser's errors.
   template <class F>
   void each(const char* table, F&& f) {
     path_ = fmt::format("/{}", table);
     const json& list = field(source_, table);
-    if (!list.is_array()) fail("no array where one is expected");
+    if (!list.is_array()) fail("not an array where one is expected");
     for (size_t i = 0; i < list.size(); ++i) {
       path_ = fmt::format("/{}/{}", table, i);
       f(list[i], i);

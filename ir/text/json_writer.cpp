@@ -1,10 +1,9 @@
-// Writes graphs as JSON, for readers that have no parser for the text form.
+// Writes graphs as JSON, for readers without a parser for the text form.
 //
-// The way back, from_json, writes the text form of what it is given and lets the one parser judge it. Every line of
-// that text belongs to one JSON element, which is how errors find their way back. So JSON can hold nothing that text
-// cannot.
+// from_json converts JSON to the text form and parses that. Every line of that text belongs to one JSON element, which
+// errors refer to. So JSON cannot express more than the text form.
 //
-// Linear in the graph. The whole value is built in memory, where the text form is written in pieces.
+// Linear in the graph. Builds the whole value in memory, whereas the text form is written in pieces.
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -22,15 +21,15 @@ namespace {
 
 using nlohmann::json;
 
-// nlohmann::json throws for strings that are no UTF-8, and sources or names may be any bytes.
+// nlohmann::json throws for invalid UTF-8; sources and names may contain any bytes.
 bool is_utf8(std::string_view text) {
   while (!text.empty()) {
-    if (!take_character(text).valid) return false;
+    if (!pop_character(text).valid) return false;
   }
   return true;
 }
 
-// Strings that are no UTF-8 become an object with the text form's escapes, so that nothing is lost and JSON stays
+// Strings that are not UTF-8 become an object with the text form's escapes, so that nothing is lost and the JSON is
 // valid.
 json string_json(std::string_view text) {
   if (is_utf8(text)) return text;
@@ -49,19 +48,19 @@ json float_json(double value) {
 
 // ---- Graph to JSON --------------------------------------------------------------------------------------------------
 
-// Says everything, defaults included: readers of JSON have no schemas at hand.
+// Writes everything, defaults included, since readers of JSON may not have the schemas.
 class Exporter {
  public:
   explicit Exporter(const Graph& graph)
       : graph_(graph), numbering_(Numbering::of(graph)), effects_(Effects::of(graph)) {}
   json run() {
     json result = {{"shadowgraph", kTextFormatVersion}, {"libtorch", libtorch_version()}, {"metadata", json::array()}};
-    // Tables that are empty are there too, so that readers need not ask.
+    // Empty tables are written, too, so that readers need not check for them.
     for (const char* table : {"operators", "storages", "regions", "constants", "dependencies", "nodes"}) {
       result[table] = json::array();
     }
     json metadata = json::object();
-    // Metadata is an object unless a key is no UTF-8: then it is a list of pairs.
+    // Metadata is an object, or a list of pairs if a key is not UTF-8.
     bool plain_keys = true;
     for (const auto& [key, value] : graph_.metadata.lines()) {
       result["metadata"].push_back(json::array({string_json(key), string_json(value)}));
@@ -90,7 +89,7 @@ class Exporter {
                                         {"observed", string_json(guard.observed)}});
     }
     json& nodes = result["nodes"];
-    // Nodes are most of a graph, and their array would move its elements as it grows.
+    // Nodes make up most of a graph; reserving avoids moving them as the array grows.
     nodes.get_ref<json::array_t&>().reserve(numbering_.nodes().size());
     for (const NodeId id : numbering_.nodes()) nodes.push_back(node(id));
     return result;
@@ -102,7 +101,7 @@ class Exporter {
     const uint32_t n = numbering_.of(id);
     return n == Numbering::kNone ? json() : json(n);
   }
-  // Kinds that JSON lacks become objects with one key, so that a reader can tell them from strings and numbers.
+  // Kinds without a JSON type become objects with one key, to distinguish them from strings and numbers.
   json argument(const Argument& a, const FormalType& type) const {
     switch (a.kind) {
       case ArgumentKind::kNone:
@@ -110,7 +109,7 @@ class Exporter {
       case ArgumentKind::kValue:
         return {{"value", number(a.ref.value)}};
       case ArgumentKind::kInt:
-        // c10's enumerations are a byte wide, so a large number must not be cast to one.
+        // c10's enumerations are one byte wide, so check the range before casting.
         if (a.i >= 0 && a.i < static_cast<int64_t>(c10::ScalarType::Undefined)) {
           if (type.type == TypeClass::kDtype) return {{"dtype", dtype_word(static_cast<c10::ScalarType>(a.i))}};
           const auto layout = layout_word(static_cast<c10::Layout>(a.i));
@@ -134,7 +133,7 @@ class Exporter {
       case ArgumentKind::kIntList: {
         json list = json::array();
         for (const int64_t i : graph_.ints(a)) list.push_back(i);
-        // The kind of list that the schema expects is a plain array, the other one is marked.
+        // The kind of list that the schema expects is a plain array; the other one is marked.
         return type.is_int_list() ? list : json{{"ints", std::move(list)}};
       }
       case ArgumentKind::kList: {
@@ -154,7 +153,7 @@ class Exporter {
     return nullptr;
   }
 
-  // By name, defaults included.
+  // By name, including defaults.
   json arguments(TargetId target, std::span<const Argument> actual) {
     const auto& formals = graph_.target(target).signature().arguments;
     json result = json::object();
@@ -164,7 +163,7 @@ class Exporter {
     return result;
   }
 
-  // Nested as the node returns them; None is null.
+  // Nested as returned; None is null.
   json results(std::span<const Argument> results) const {
     json list = json::array();
     for (const Argument& result : results) {
@@ -210,7 +209,7 @@ class Exporter {
 
   json constant(ConstantId id) const {
     const auto bytes = tensor_bytes(graph_.constant(id));
-    // A meta or sparse tensor has no bytes to show; the rest of the graph is still worth having.
+    // A meta or sparse tensor has no bytes to write.
     if (!bytes) return nullptr;
     std::string base64;
     append_base64(base64, bytes->bytes);
@@ -220,7 +219,7 @@ class Exporter {
             {"base64", std::move(base64)}};
   }
 
-  // Lists that are empty are left out, so that most nodes stay short.
+  // Empty lists are omitted to keep most nodes short.
   json node(NodeId id) {
     const Node& node = graph_.node(id);
     json result = {{"target", target_name(node.target)},
@@ -229,7 +228,7 @@ class Exporter {
                    {"phase", string_json(graph_.phase_name(node.phase))}};
     const auto& formals = graph_.target(node.target).signature().arguments;
     const auto actual = graph_.arguments(id);
-    // Arguments of variadic calls have no name, so they come as a list.
+    // Variadic arguments have no name, so they are a list.
     for (size_t i = formals.size(); i < actual.size(); ++i) result["more"].push_back(argument(actual[i], {}));
     if (node.results.size != 0) result["results"] = results(graph_.results(id));
     if (numbering_.of(node.forward) != Numbering::kNone) result["forward"] = number(node.forward);
@@ -240,7 +239,7 @@ class Exporter {
     for (const SavedTensor& saved : graph_.saved(id)) {
       json item = {{"value", number(saved.value)}};
       if (saved.role == SavedRole::kArgument) {
-        // `internal` is a word of its own in the text.
+        // `internal` is a keyword of the text form.
         const bool by_name = saved.index < formals.size() && formals[saved.index].name != "internal";
         item["argument"] = by_name ? json(formals[saved.index].name) : json(saved.index);
       } else if (saved.role == SavedRole::kResult) {
@@ -253,7 +252,7 @@ class Exporter {
       result["writes"].push_back({{"storage", number(write.storage)}, {"version", write.after}});
     }
     for (const StorageId storage : graph_.frees(id)) result["free"].push_back(number(storage));
-    // In pairs, as a key may be no UTF-8.
+    // Pairs, since a key may not be UTF-8.
     graph_.for_each_note(id, [&](std::string_view key, std::string_view value) {
       result["notes"].push_back(json::array({string_json(key), string_json(value)}));
     });

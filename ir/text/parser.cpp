@@ -1,14 +1,14 @@
-// Reads graph text. docs/graph.md#the-text-form has the grammar; a function here is a rule there.
+// Parser of graph text. docs/graph.md#the-text-form has the grammar; each function implements one of its rules.
 //
-// There is one pass over the lines, by recursive descent where brackets nest. The graph is built while it is read, and
-// ids are positions: the k-th node line is node k. So what parse gives prints back byte for byte. A line may speak of
-// later lines: values of composites' arguments, deaths and births, forward links. That waits in lists of (number, place)
-// until finish(), so that its error, too, names line and column.
+// One pass over the lines, with recursive descent where brackets nest. The graph is built while reading, and ids are
+// positions: the k-th node line is node k. So a parsed graph prints back byte for byte. References to later lines
+// (values of composites' arguments, frees, allocations, forward links) are collected as (number, position) and resolved
+// in finish(), so that their errors also have line and column.
 //
-// A text of N bytes takes time and memory linear in N, whatever it says: files may come from anywhere. So lists have a
-// bounded depth, phases a bounded number, and ids must come in order, which spares tables of names.
+// Time and memory are linear in the size of the text, even for malicious files. So the depth of lists and the number of
+// phases are bounded, and ids must be in order, which avoids tables of names.
 //
-// Only the form is checked here, and what the graph could not hold. Whether it makes sense is the verifier's question.
+// Only checks the form, and what a graph could not represent. The verifier checks the rest.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -34,15 +34,14 @@ namespace shadowgraph {
 
 namespace {
 
-// libtorch's schema parser recurses on nested types and expands `int[N] x=0` to N ints, so it must not see just
-// anything.
+// Limits for libtorch's schema parser, which recurses on nested types and expands `int[N] x=0` to N ints.
 constexpr size_t kMaxSchemaBytes = size_t{1} << 16;
 constexpr int kMaxSchemaNesting = 32;
 constexpr int kMaxSchemaListSize = 1024;
-// intern_phase compares with all phases there are.
+// intern_phase compares with all existing phases.
 constexpr uint32_t kMaxPhases = 1024;
 
-// Lets names be looked up as views of the text, without a string for each node line.
+// Allows looking up names as views of the text, without a string for each node line.
 struct NameHash {
   using is_transparent = void;
   size_t operator()(std::string_view name) const { return std::hash<std::string_view>()(name); }
@@ -51,11 +50,11 @@ struct NameHash {
 class TextParser {
  public:
   TextParser(std::string_view text, std::string_view name) : cursor_(text, name) {
-    // Built-ins need no line: every reader has them.
+    // Built-ins are declared implicitly.
     for (uint32_t i = 0; i < kBuiltinCount; ++i) name_target(TargetId(i), graph_.target(TargetId(i)).name());
   }
-  // A line says what it is by its first word or letter. Lines may come in any order, as long as what they cite is
-  // declared above.
+  // The first word or letter of a line determines its kind. Lines may come in any order, as long as what they refer to
+  // is declared above.
   Graph run() {
     header();
     while (cursor_.next_line()) {
@@ -76,7 +75,7 @@ class TextParser {
       } else if (cursor_.at_id('c')) {
         constant_line();
       } else {
-        node_line();  // without results or number, sg::output(...), as people write it
+        node_line();  // without results or number, sg::output(...), as in hand-written text
       }
       cursor_.expect_end();
     }
@@ -87,28 +86,28 @@ class TextParser {
  private:
   using Place = Cursor::Place;
 
-  // The version stands first, so that a text of a later format is refused as such and not as nonsense. Schemas in the text
-  // say what operators take; those of another libtorch are looked for in this one (ir/operators/schema_changes.h).
+  // The version comes first, so that text in a later format is reported as such. Operators whose schema in the text
+  // differs from this libtorch's are converted (ir/operators/schema_changes.h).
   void header() {
     if (!cursor_.next_line() || !cursor_.eat_word("shadowgraph")) {
-      cursor_.fail("this is no shadowgraph text", "a first line such as 'shadowgraph 1 libtorch 2.13.0'");
+      cursor_.fail("not shadowgraph text", "a first line such as 'shadowgraph 1 libtorch 2.13.0'");
     }
     cursor_.peek();
     const Place place = cursor_.place();
     const int64_t version = cursor_.take_int();
     if (version > kTextFormatVersion) {
-      cursor_.fail_at(
-          place, fmt::format("format version {} is newer than what this library reads; update shadowgraph", version),
-          fmt::format("at most {}", kTextFormatVersion));
+      cursor_.fail_at(place,
+                      fmt::format("format version {} is newer than this library supports; update shadowgraph", version),
+                      fmt::format("at most {}", kTextFormatVersion));
     }
-    if (version < 1) cursor_.fail_at(place, "no format version", "1");
+    if (version < 1) cursor_.fail_at(place, "not a format version", "1");
     cursor_.expect_word("libtorch");
     const std::string_view libtorch = cursor_.take_rest();
-    if (libtorch.empty()) cursor_.fail("no libtorch version", "a version such as 2.13.0");
+    if (libtorch.empty()) cursor_.fail("a missing libtorch version", "a version such as 2.13.0");
     of_another_libtorch_ = libtorch != libtorch_version();
   }
 
-  // Metadata checks its own values; its error gets the place in the text.
+  // Metadata validates its values; the position in the text is added to its error.
   void meta_line() {
     cursor_.peek();
     const Place place = cursor_.place();
@@ -122,27 +121,26 @@ class TextParser {
     } catch (const ParseError&) {
       throw;
     } catch (const Error& error) {
-      cursor_.fail_at(value, error.what(), "what Metadata says (shadowgraph/graph/graph.h)");
+      cursor_.fail_at(value, error.what(), "a value allowed by Metadata (shadowgraph/graph/graph.h)");
     }
   }
 
-  // A schema goes to libtorch's own parser, which was not written for text that means harm: bounds first.
+  // libtorch's schema parser is not hardened against malicious text, so limits are checked first.
   void target_line(TargetKind kind) {
     cursor_.peek();
     const Place place = cursor_.place();
-    // Everything is bounded before libtorch's parser sees it.
     const std::string_view text = cursor_.take_rest();
     if (text.size() > kMaxSchemaBytes) cursor_.fail_at(place, "a schema that is too long", "at most 64 KiB");
     int nesting = 0;
     for (size_t i = 0; i < text.size(); ++i) {
       nesting += (text[i] == '(' || text[i] == '[') - (text[i] == ')' || text[i] == ']');
-      if (nesting > kMaxSchemaNesting) cursor_.fail_at(place, "a schema that nests too deep", "at most 32 brackets");
-      // `int[1000000000] x=0` would become a list of as many ints.
+      if (nesting > kMaxSchemaNesting) cursor_.fail_at(place, "a schema nested too deeply", "at most 32 brackets");
+      // `int[1000000000] x=0` would become a list of that many ints.
       if (text[i] == '[' && i + 1 < text.size() && text[i + 1] >= '0' && text[i + 1] <= '9') {
         const size_t end = std::min(text.find_first_not_of("0123456789", i + 1), text.size());
         const auto size = parse_number<int64_t>(text.substr(i + 1, end - i - 1));
         if (!size || *size > kMaxSchemaListSize) {
-          cursor_.fail_at(place, "a schema with too large a fixed-size list", "at most 1024 elements");
+          cursor_.fail_at(place, "a schema with a fixed-size list that is too large", "at most 1024 elements");
         }
       }
     }
@@ -151,21 +149,21 @@ class TextParser {
       target.emplace(kind, std::string(text));
     } catch (const ParseError&) {
       cursor_.fail_at(place, "not an operator schema that libtorch can read",
-                      "one such as aten::mm(Tensor self, Tensor mat2) -> Tensor");
+                      "a schema such as aten::mm(Tensor self, Tensor mat2) -> Tensor");
     }
     std::string name = target->name();
     std::optional<Target> here = of_another_libtorch_ ? in_this_libtorch(*target) : std::nullopt;
-    // Interning says whether the schema was there before: a second line for it would shift no id, but prints differently.
+    // A repeated schema would not shift any id, but the graph would print differently.
     const uint32_t before = graph_.target_count();
     const TargetId id = graph_.intern_target(here ? *std::move(here) : *std::move(target));
     if (graph_.target_count() == before && graph_.target(id).name() == name) {
-      cursor_.fail_at(place, "a schema that was there before", "each schema once");
+      cursor_.fail_at(place, "a repeated schema", "each schema once");
     }
     name_target(id, std::move(name));
   }
 
-  // Storages, regions and constants are numbered by their lines. A number out of order is an error, since it would come
-  // back as another one.
+  // Storages, regions and constants are numbered by their lines. Other numbers are errors, since they would not
+  // round-trip.
   void storage_line() {
     const Place place = cursor_.place();
     if (cursor_.take_id('s', "a storage") != graph_.storage_count()) {
@@ -177,19 +175,18 @@ class TextParser {
     cursor_.peek();
     const Place device_place = cursor_.place();
     const auto device = parse_device(cursor_.take_name());
-    if (!device) cursor_.fail_at(device_place, "no device", "one such as cpu or cuda:0");
+    if (!device) cursor_.fail_at(device_place, "not a device", "a device such as cpu or cuda:0");
     storage.device_type = device->type();
     storage.device_index = device->index();
     cursor_.peek();
     const Place kind_place = cursor_.place();
     const auto kind = find_named<StorageKind>(cursor_.take_identifier());
     if (!kind) {
-      cursor_.fail_at(kind_place, "no storage kind",
+      cursor_.fail_at(kind_place, "not a storage kind",
                       "parameter, buffer, input, constant, activation, gradient, optimizer_state or temporary");
     }
     storage.kind = *kind;
-    // Most storages are born at the first node whose result has them. The text leaves that out, and take_type fills it
-    // in.
+    // Most storages are allocated by the first node with a result in them: omitted in text, added by take_type.
     Born born;
     if (cursor_.eat_word("born")) {
       born.stated = true;
@@ -202,7 +199,7 @@ class TextParser {
   void region_line() {
     const Place place = cursor_.place();
     const uint32_t number = cursor_.take_id('r', "a region");
-    // r0, the root, is in every graph; a line for it, if any, is the first and gives it a name.
+    // Every graph has r0, the root; a line for it, if any, is the first and names it.
     if (number != graph_.region_count() && (number != 0 || graph_.region_count() != 1)) {
       cursor_.fail_at(place, "a region out of order", fmt::format("r{}", graph_.region_count()));
     }
@@ -212,7 +209,7 @@ class TextParser {
     const Place kind_place = cursor_.place();
     const auto kind = find_named<RegionKind>(cursor_.take_identifier());
     if (!kind || (*kind == RegionKind::kRoot) != (number == 0)) {
-      cursor_.fail_at(kind_place, "no region kind", number == 0 ? "root" : "module, composite, checkpoint or scope");
+      cursor_.fail_at(kind_place, "not a region kind", number == 0 ? "root" : "module, composite, checkpoint or scope");
     }
     region.kind = *kind;
     std::optional<std::string> name;
@@ -221,12 +218,11 @@ class TextParser {
     if (cursor_.peek() == '"') class_name = cursor_.take_quoted();
     if (cursor_.eat_word("call")) {
       const int64_t call = cursor_.take_int();
-      if (call < 0 || call > UINT32_MAX) cursor_.fail("a call index out of range", "one from 0 to 4294967295");
+      if (call < 0 || call > UINT32_MAX) cursor_.fail("a call index out of range", "0 to 4294967295");
       region.call = static_cast<uint32_t>(call);
     }
     std::span<const Argument> arguments;
-    // `in r3 inferred` may stand behind the operator or, if there is none, at once: a word that is none of these is a
-    // target.
+    // `in r3 inferred` may follow the operator or replace it: any other word is a target.
     const auto at_tail = [&] {
       if (cursor_.eat_word("in")) region.parent = RegionId(cursor_.take_id('r', "the parent region"));
       region.inferred = cursor_.eat_word("inferred");
@@ -237,9 +233,9 @@ class TextParser {
       if (cursor_.peek() == '(') arguments = arguments_.take_arguments(region.target, true);
       at_tail();
     }
-    // So that no walk to the root goes in circles.
+    // So that every walk to the root ends.
     if (region.parent.valid() && region.parent.index >= number) {
-      cursor_.fail_at(place, "a parent that is not an earlier region", "the tree from the root on");
+      cursor_.fail_at(place, "a parent that is not an earlier region", "an earlier region");
     }
     region.name = graph_.intern(name ? *name : region.target.valid() ? graph_.target(region.target).name() : "");
     region.class_name = graph_.intern(class_name);
@@ -258,14 +254,14 @@ class TextParser {
     }
     cursor_.expect('=');
     if (cursor_.eat_word("unreadable")) {
-      graph_.add_constant(at::Tensor());  // meta, sparse or the like when it was printed; its node has its type
+      graph_.add_constant(at::Tensor());  // a meta, sparse or similar tensor; its node has its type
       return;
     }
     TensorBytes tensor;
     cursor_.peek();
     const Place type_place = cursor_.place();
     const auto dtype = parse_dtype(cursor_.take_identifier());
-    if (!dtype) cursor_.fail_at(type_place, "no dtype", "one such as f32");
+    if (!dtype) cursor_.fail_at(type_place, "not a dtype", "a dtype such as f32");
     tensor.dtype = *dtype;
     take_sizes('[', ']', tensor.sizes);
     if (cursor_.peek() == '{') {
@@ -276,10 +272,12 @@ class TextParser {
     cursor_.peek();
     const Place bytes_place = cursor_.place();
     auto bytes = parse_base64(cursor_.take_quoted());
-    if (!bytes) cursor_.fail_at(bytes_place, "no base64 text", "the tensor's bytes in base64");
+    if (!bytes) cursor_.fail_at(bytes_place, "not base64 text", "the tensor's bytes in base64");
     tensor.bytes = std::move(*bytes);
     auto made = tensor_of(tensor);
-    if (!made) cursor_.fail_at(bytes_place, "as many bytes as do not fit the type", "those of its sizes and strides");
+    if (!made)
+      cursor_.fail_at(bytes_place, "a number of bytes that does not match the type",
+                      "the bytes for its sizes and strides");
     graph_.add_constant(std::move(*made));
   }
 
@@ -287,7 +285,7 @@ class TextParser {
     cursor_.peek();
     const Place place = cursor_.place();
     const auto kind = find_named<Guard::Kind>(cursor_.take_identifier());
-    if (!kind) cursor_.fail_at(place, "no kind of dependency", "rank, size, sizes or host_value");
+    if (!kind) cursor_.fail_at(place, "not a kind of dependency", "rank, size, sizes or host_value");
     Guard guard;
     guard.kind = *kind;
     cursor_.expect('(');
@@ -299,7 +297,7 @@ class TextParser {
     graph_.guards.push_back(std::move(guard));
   }
 
-  // People may leave the number out; then the line's place decides, as it does anyhow.
+  // The number may be omitted, since the line's position determines it.
   void node_line() {
     const Place place = cursor_.place();
     const uint32_t number = graph_.node_capacity();
@@ -316,16 +314,16 @@ class TextParser {
       cursor_.expect('=');
     }
     const TargetId target = take_target();
-    // Arguments are read before results exist: a node cannot use its own result.
+    // Arguments are read before results are created: a node cannot use its own result.
     const NodeId node = graph_.append(target, arguments_.take_arguments(target, false));
     if (!shapes_.empty()) take_results(node);
     if (cursor_.eat('|')) take_attributes(node);
   }
 
-  // Each takes one kind of reference, and fails at its place if it names nothing that is there.
+  // These read one kind of reference each, and fail at its position if it is undefined.
   void name_target(TargetId id, std::string name) {
     std::string unique = name;
-    // Two schemas of one name (a function declared again otherwise) are f and f#2, in the order of their lines.
+    // Two schemas with one name (a function that was redeclared) are f and f#2, in the order of their lines.
     for (int copy = 2; !target_names_.emplace(unique, id).second; ++copy) unique = fmt::format("{}#{}", name, copy);
   }
 
@@ -333,7 +331,7 @@ class TextParser {
     cursor_.peek();
     const Place place = cursor_.place();
     const std::string_view name = cursor_.take_name();
-    if (name.empty()) cursor_.fail_at(place, "no operator name", "one such as aten::mm");
+    if (name.empty()) cursor_.fail_at(place, "a missing operator name", "a name such as aten::mm");
     auto found = target_names_.end();
     if (cursor_.eat('#')) {
       found = target_names_.find(fmt::format("{}#{}", name, cursor_.take_int()));
@@ -343,39 +341,39 @@ class TextParser {
     if (found == target_names_.end()) {
       std::string what = "unknown operator ";
       append_quoted(what, name);
-      cursor_.fail_at(place, what, "one that an 'operator' or 'function' line above declares, with its overload name");
+      cursor_.fail_at(place, what, "a name with overload that an earlier 'operator' or 'function' line declares");
     }
     return found->second;
   }
 
-  // "%4"; with `forward`, also "%?" (no longer alive) and values that come later, which are checked at the end.
+  // "%4"; with `forward`, also "%?" (erased) and later values, which are checked at the end.
   ValueId take_value(bool forward) {
     cursor_.peek();
     const Place place = cursor_.place();
-    // Erased since: composites' arguments and guards may outlive the values they name.
+    // Erased: composites' arguments and guards may outlive the values they refer to.
     if (forward && cursor_.eat_word("%?")) return {};
     const uint32_t number = cursor_.take_id('%', "a value");
     if (number >= graph_.value_capacity()) {
       if (!forward) {
-        cursor_.fail_at(place, fmt::format("%{} is not made by a line above", number), "a value defined earlier");
+        cursor_.fail_at(place, fmt::format("%{} is not defined on an earlier line", number), "a value defined earlier");
       }
       forward_values_.push_back({number, place});
     }
     return ValueId(number);
   }
 
-  // Storages are declared above all nodes, so a number that is too large is known to be wrong at once.
+  // Storages are declared before all nodes, so an unknown number is an error at once.
   StorageId take_storage() {
     cursor_.peek();
     const Place place = cursor_.place();
     const uint32_t number = cursor_.take_id('s', "a storage");
     if (number >= graph_.storage_count()) {
-      cursor_.fail_at(place, fmt::format("there is no s{}", number), "a storage that a line above declares");
+      cursor_.fail_at(place, fmt::format("s{} is not declared", number), "a storage declared on an earlier line");
     }
     return StorageId(number);
   }
 
-  // A node may be cited before its line (deaths, births), so the check waits for finish().
+  // A node may be referred to before its line (frees, allocations), so finish() checks it.
   NodeId take_node() {
     cursor_.peek();
     const Place place = cursor_.place();
@@ -384,8 +382,8 @@ class TextParser {
     return NodeId(number);
   }
 
-  // The left side of a line is read before its target, the types after it. So names are kept as a shape that the types
-  // must follow. They are checked as they come: the k-th name of the text is value k.
+  // The left side of a line is read before its target, and the types after it. So names are stored as a shape that the
+  // types must match. They are checked at once: the k-th name of the text is value k.
   void take_result_names(int depth) {
     do {
       const char c = cursor_.peek();
@@ -397,7 +395,7 @@ class TextParser {
         ++named_values_;
         shapes_.push_back({Shape::kValue});
       } else if (c == '[') {
-        if (depth >= kMaxListDepth) cursor_.fail("results that nest too deep", "fewer lists in lists");
+        if (depth >= kMaxListDepth) cursor_.fail("results nested too deeply", "fewer levels");
         cursor_.expect('[');
         shapes_.push_back({Shape::kOpen});
         if (cursor_.peek() != ']') take_result_names(depth + 1);
@@ -406,12 +404,12 @@ class TextParser {
       } else if (cursor_.eat_word("None")) {
         shapes_.push_back({Shape::kNone});
       } else {
-        cursor_.fail("no result", "%0, None or [...]");
+        cursor_.fail("not a result", "%0, None or [...]");
       }
     } while (cursor_.eat(','));
   }
 
-  // Types follow in the order of the names, nested alike.
+  // Types follow in the order of the names, with the same nesting.
   void take_results(NodeId node) {
     cursor_.expect(':');
     results_.clear();
@@ -430,7 +428,7 @@ class TextParser {
       case Shape::kOpen: {
         cursor_.expect('[');
         const size_t base = stack_.size();
-        // stack_ holds the elements of all lists that are open, so that nesting allocates nothing.
+        // stack_ holds the elements of all open lists, so that nesting does not allocate.
         for (bool first = true; shapes_[shape].kind != Shape::kClose; first = false) {
           if (!first) cursor_.expect(',');
           const Argument element = take_result(node, shape, depth + 1);
@@ -448,8 +446,8 @@ class TextParser {
     }
   }
 
-  // Reads a type: f32[2,3]{1,2} @s4+6 cuda:0 grad. All but dtype and sizes may be left out, for contiguous, no storage,
-  // offset 0, the storage's device, strided.
+  // Reads a type: f32[2,3]{1,2} @s4+6 cuda:0 grad. Everything but dtype and sizes is optional; the defaults are
+  // contiguous, no storage, offset 0, the storage's device, strided.
   ValueId take_type(NodeId node) {
     cursor_.peek();
     const Place place = cursor_.place();
@@ -461,12 +459,13 @@ class TextParser {
     }
     TensorMeta spec;
     const auto dtype = parse_dtype(word);
-    if (!dtype) cursor_.fail_at(place, "no type", "one such as f32[2,3], int, float or bool");
+    if (!dtype) cursor_.fail_at(place, "not a type", "a type such as f32[2,3], int, float or bool");
     spec.dtype = *dtype;
     take_sizes('[', ']', sizes_);
     if (cursor_.peek() == '{') {
       take_sizes('{', '}', strides_);
-      if (sizes_.size() != strides_.size()) cursor_.fail("not as many strides as sizes", "one stride a dimension");
+      if (sizes_.size() != strides_.size())
+        cursor_.fail("a different number of strides and sizes", "one stride per dimension");
     } else {
       contiguous_strides(sizes_, strides_);
     }
@@ -476,7 +475,7 @@ class TextParser {
       if (!cursor_.eat_word("none")) {
         spec.storage = take_storage();
         spec.device = graph_.storage(spec.storage).device();
-        // The first value in a storage says where it was born, unless its own line does.
+        // The first value in a storage implies its allocation, unless its own line states it.
         if (!born_[spec.storage.index].stated) born_[spec.storage.index] = {true, node};
       }
       if (cursor_.eat('+')) {
@@ -494,13 +493,13 @@ class TextParser {
       } else if (const auto layout = parse_layout(attribute)) {
         spec.layout = *layout;
       } else {
-        cursor_.fail_at(word_place, "nothing that a type has", "@storage, a device, a layout or grad");
+        cursor_.fail_at(word_place, "an unknown type attribute", "@storage, a device, a layout or grad");
       }
     }
     return graph_.new_tensor(node, spec);
   }
 
-  // Value::rank has 16 bits.
+  // Value::rank is 16 bits wide.
   void take_sizes(char open, char close, std::vector<int64_t>& sizes) {
     sizes.clear();
     cursor_.expect(open);
@@ -514,16 +513,16 @@ class TextParser {
     if (sizes.size() > UINT16_MAX) cursor_.fail_at(place, "too many dimensions", "at most 65535");
   }
 
-  // Attributes may come in any order; the printer writes them in one.
+  // Attributes may come in any order; the printer uses a fixed one.
   void take_attributes(NodeId node) {
-    // Regions are declared above, so the count is fixed while nodes are read.
+    // Regions are declared before nodes, so their number is fixed here.
     const uint32_t regions = graph_.region_count();
     while (!cursor_.at_end()) {
       const Place place = cursor_.place();
       if (cursor_.at_id('r')) {
         const uint32_t region = cursor_.take_id('r', "a region");
         if (region >= regions) {
-          cursor_.fail_at(place, fmt::format("there is no r{}", region), "a region that a line above declares");
+          cursor_.fail_at(place, fmt::format("r{} is not declared", region), "a region declared on an earlier line");
         }
         mutable_node(graph_, node).region = RegionId(region);
       } else if (cursor_.peek() == '"') {
@@ -552,7 +551,7 @@ class TextParser {
     }
   }
 
-  // Built-in phases are words; a user's, which may be called anything, are quoted: phase "warm up".
+  // Built-in phases are words; custom ones, which may have any name, are quoted: phase "warm up".
   void take_phase(NodeId node) {
     for (uint32_t i = 0; i <= Graph::kInit.index; ++i) {
       if (cursor_.eat_word(graph_.phase_name(PhaseId(i)))) {
@@ -562,17 +561,17 @@ class TextParser {
     }
     const Place place = cursor_.place();
     if (!cursor_.eat_word("phase")) {
-      cursor_.fail("nothing that a node has",
+      cursor_.fail("an unknown node attribute",
                    "a region, a phase, 'of', a mode, 'saved', 'writes', 'free', 'note' or a quoted source line");
     }
     mutable_node(graph_, node).phase = graph_.intern_phase(cursor_.take_quoted());
-    // Each new phase costs a comparison with all before it, so the text must not have many.
+    // Each new phase is compared with all earlier ones, so their number is limited.
     if (graph_.phase_count() > kMaxPhases) {
       cursor_.fail_at(place, "too many phases", fmt::format("at most {}", kMaxPhases));
     }
   }
 
-  // Saved tensors name an argument, a result or a value of the operator's own.
+  // Saved tensors refer to an argument, a result or an internal value of the operator.
   void take_saved(NodeId node) {
     const auto& formals = graph_.target(node).signature().arguments;
     const auto arguments = graph_.arguments(node);
@@ -594,13 +593,13 @@ class TextParser {
         const auto formal =
             std::find_if(formals.begin(), formals.end(), [&](const Formal& f) { return f.name == name; });
         if (formal == formals.end()) {
-          cursor_.fail_at(place, "no saved tensor", "an argument's name, argument[0], result[0] or internal=%0");
+          cursor_.fail_at(place, "not a saved tensor", "an argument's name, argument[0], result[0] or internal=%0");
         }
-        // The name stands for the position: people read names.
+        // The name is more readable than the position.
         tensor.role = SavedRole::kArgument;
         tensor.index = static_cast<uint16_t>(formal - formals.begin());
       }
-      // An argument or result says which value it is, unless that is a list or the tensor saved is another one.
+      // An argument or result implies its value, unless it is a list or the saved tensor is a different one.
       if (cursor_.eat('=')) {
         tensor.value = take_value(true);
       } else if (tensor.role == SavedRole::kArgument && tensor.index < arguments.size() &&
@@ -608,9 +607,9 @@ class TextParser {
         tensor.value = arguments[tensor.index].ref.value;
       } else if (tensor.role == SavedRole::kResult) {
         for_each_value_of_role(graph_, node, tensor, [&](ValueId v) { tensor.value = v; });
-        if (!tensor.value.valid()) cursor_.fail_at(place, "no result of this index", "one of the results");
+        if (!tensor.value.valid()) cursor_.fail_at(place, "an unknown result", "the index of a result");
       } else {
-        cursor_.fail_at(place, "a saved tensor that is not a single tensor argument", "its value too: name=%0");
+        cursor_.fail_at(place, "a saved argument that is not a single tensor", "its value as well: name=%0");
       }
       saved.push_back(tensor);
     } while (cursor_.eat(','));
@@ -618,8 +617,8 @@ class TextParser {
     graph_.set_saved(node, saved);
   }
 
-  // Reads writes. They follow from schemas and order; the text repeats them for its readers, and check_writes() holds
-  // them against that.
+  // Reads writes. They follow from schemas and order; the text repeats them for its readers, and check_writes() checks
+  // them.
   void take_writes(NodeId node) {
     cursor_.expect('(');
     do {
@@ -628,13 +627,14 @@ class TextParser {
       const StorageId storage = take_storage();
       cursor_.expect('@');
       const int64_t version = cursor_.take_int();
-      if (version < 1 || version > UINT32_MAX) cursor_.fail_at(place, "no version that a write makes", "1 or more");
+      if (version < 1 || version > UINT32_MAX)
+        cursor_.fail_at(place, "not a version that a write creates", "1 or more");
       writes_.push_back({node, storage, static_cast<uint32_t>(version), place});
     } while (cursor_.eat(','));
     cursor_.expect(')');
   }
 
-  // Each storage dies once; a second death would be a contradiction that no edit could make.
+  // Each storage is freed once; a second free would be a contradiction that no edit can create.
   void take_frees(NodeId node) {
     std::vector<StorageId> freed;
     cursor_.expect('(');
@@ -643,7 +643,7 @@ class TextParser {
       const Place place = cursor_.place();
       const StorageId storage = take_storage();
       if (graph_.storage(storage).freed_after.valid()) {
-        cursor_.fail_at(place, "a storage that was freed before", "each storage freed once");
+        cursor_.fail_at(place, "a storage that was freed before", "each storage to be freed once");
       }
       mutable_storage(graph_, storage).freed_after = node;
       freed.push_back(storage);
@@ -661,41 +661,41 @@ class TextParser {
       std::string key = cursor_.take_quoted();
       cursor_.expect('=');
       notes.emplace_back(std::move(key), cursor_.take_quoted());
-      if (notes.back().second.empty()) cursor_.fail_at(place, "an empty note", "no note, or one that says something");
+      if (notes.back().second.empty()) cursor_.fail_at(place, "an empty note", "a non-empty note");
     } while (cursor_.eat(','));
     cursor_.expect(')');
-    // Last key first: a note goes before those it meets, without a walk along them.
+    // In descending order of keys: each note is inserted at the front, without walking the list.
     std::sort(notes.begin(), notes.end(), std::greater<>());
     for (size_t i = 0; i < notes.size(); ++i) {
       if (i != 0 && notes[i].first == notes[i - 1].first) {
-        cursor_.fail_at(place, "two notes of one key", "each key once");
+        cursor_.fail_at(place, "two notes with the same key", "each key once");
       }
       graph_.set_note(node, notes[i].first, notes[i].second);
     }
   }
 
-  // Checks what refers to later lines: values that are saved or guarded, forward nodes, births. In the order of
-  // citation, so that the first wrong one is reported.
+  // Resolves references to later lines: saved or guarded values, forward nodes, allocating nodes. In textual order, so
+  // that the first error is reported.
   void finish() {
     for (const Forward& forward : forward_values_) {
       if (forward.index >= graph_.value_capacity()) {
-        cursor_.fail_at(forward.place, fmt::format("no line makes %{}", forward.index), "a value of this text");
+        cursor_.fail_at(forward.place, fmt::format("%{} is not defined", forward.index), "a value of this text");
       }
     }
     for (const Forward& forward : forward_nodes_) {
       if (forward.index >= graph_.node_capacity()) {
-        cursor_.fail_at(forward.place, fmt::format("there is no n{}", forward.index), "a node of this text");
+        cursor_.fail_at(forward.place, fmt::format("n{} is not defined", forward.index), "a node of this text");
       }
     }
-    // Births are set last: a storage's line may cite a node that comes later.
+    // Allocations are set last, since a storage's line may refer to a later node.
     for (uint32_t i = 0; i < born_.size(); ++i) mutable_storage(graph_, StorageId(i)).born = born_[i].node;
     check_writes();
   }
 
-  // Compares the stated writes with the real ones. Both lists are in program order, so one walk along both will do.
-  // Random numbers are no storages of the text.
+  // Compares the stated writes with the derived ones. Both lists are in program order, so one walk suffices. Generators
+  // are not storages of the text.
   void check_writes() {
-    // Without a statement there is nothing to hold against anything, and effects cost a walk.
+    // Without stated writes there is nothing to compare, and computing effects costs a walk.
     if (writes_.empty()) return;
     const Effects effects = Effects::of(graph_);
     for (size_t i = 0; i < writes_.size();) {
@@ -704,13 +704,14 @@ class TextParser {
         if (effects.is_generator(write.storage)) continue;
         const bool here = i < writes_.size() && writes_[i].node == node;
         if (!here || writes_[i].storage != write.storage || writes_[i].version != write.after) {
-          cursor_.fail_at(writes_[here ? i : i - 1].place, "not the writes that this operator makes",
+          cursor_.fail_at(writes_[here ? i : i - 1].place, "writes that differ from this operator's",
                           fmt::format("s{}@{}", write.storage.index, write.after));
         }
         ++i;
       }
       if (i < writes_.size() && writes_[i].node == node) {
-        cursor_.fail_at(writes_[i].place, "a write that this operator does not make", "what its schema says it writes");
+        cursor_.fail_at(writes_[i].place, "a write that this operator does not perform",
+                        "the writes declared in its schema");
       }
     }
   }
@@ -721,19 +722,19 @@ class TextParser {
   ArgumentReader arguments_{cursor_, graph_, [this](bool forward) { return take_value(forward); }};
   std::unordered_map<std::string, TargetId, NameHash, std::equal_to<>> target_names_;
 
-  // Scratch, kept to spare allocations.
+  // Scratch, reused to avoid allocations.
   std::vector<Argument> stack_;  // elements of the lists of results being read, innermost last
   std::vector<int64_t> sizes_, strides_;
-  // A line names its results before their types, %1, [%2, %3] = ... : f32[2], [f32[3], f32[4]]. The names' brackets are
-  // kept until the types are read and must nest alike.
+  // A line has the names of its results before their types, %1, [%2, %3] = ... : f32[2], [f32[3], f32[4]]. The names'
+  // brackets are stored until the types are read and must match.
   struct Shape {
     enum Kind : uint8_t { kNone, kValue, kOpen, kClose } kind;
   };
   std::vector<Shape> shapes_;  // of the names left of '='
   std::vector<Argument> results_;
-  uint32_t named_values_ = 0;  // values whose name was read; graph_.value_capacity() have their type too
+  uint32_t named_values_ = 0;  // values whose name was read; graph_.value_capacity() of them also have a type
 
-  // What can only be checked when all is read.
+  // References that can only be checked at the end.
   struct Forward {
     uint32_t index;
     Place place;

@@ -1,10 +1,10 @@
-// Prints graphs as text, in the three presets: canonical, short and fingerprint.
+// Prints graphs as text, in three presets: canonical, short and fingerprint.
 //
-//     n4: %3 = aten::relu(self=%2) : f32[8,64] @s5 | r2 grad_mode      canonical: parse() gives the same graph back
-//     %3 = relu(%2) : f32[8,64]                                        short: for people
-//     aten::relu(self=^1) : f32[8,64] cpu | grad_mode                  fingerprint: equal for blocks that repeat
+//     n4: %3 = aten::relu(self=%2) : f32[8,64] @s5 | r2 grad_mode      canonical: parse() restores the same graph
+//     %3 = relu(%2) : f32[8,64]                                        short: for reading
+//     aten::relu(self=^1) : f32[8,64] cpu | grad_mode                  fingerprint: equal for repeated blocks
 //
-// Linear in the graph. A file is written in pieces, so that memory does not grow with it.
+// Linear in the graph. Files are written in pieces, so that memory use does not grow with them.
 #include <ostream>
 #include <span>
 #include <string>
@@ -25,10 +25,10 @@ namespace shadowgraph {
 
 namespace {
 
-constexpr size_t kShortList = 4;  // kShort cuts longer lists
+constexpr size_t kShortList = 4;  // kShort truncates longer lists
 
-// Writes the presets of the text. Canonical text must come back byte for byte. So whatever parse() derives is left out
-// here by the same rule: defaults, contiguous strides, births at the first use.
+// Writes all presets. Canonical text must round-trip byte for byte, so everything that parse() derives is omitted by
+// the same rule: defaults, contiguous strides, allocations at the first use.
 class TextWriter {
  public:
   TextWriter(const Graph& graph, const Numbering& numbering, PrintPreset preset)
@@ -36,21 +36,21 @@ class TextWriter {
 
   std::string& text() { return out_; }
   void set_effects(const Effects* effects) { effects_ = effects; }
-  // For kFingerprint: values that are made by none of these are printed by type. Numbers the values that the slice
-  // makes, from 0, so that equal slices of one graph give equal fingerprints wherever they stand.
+  // For kFingerprint: prints values from outside the slice by type, and numbers the slice's values from 0, so that
+  // equal slices of a graph have equal fingerprints.
   void set_slice(std::span<const NodeId> nodes) {
     sliced_ = true;
     slice_numbers_.assign(graph_.value_capacity(), Numbering::kNone);
     uint32_t next = 0;
     for (NodeId n : nodes) {
       graph_.for_each_output(n, [&](ValueId v) {
-        // A broken graph may name a value that is not there; messages must print it all the same.
+        // An invalid graph may refer to a value that does not exist; messages must print it all the same.
         if (v.index < slice_numbers_.size()) slice_numbers_[v.index] = next++;
       });
     }
   }
 
-  // Everything that nodes cite stands above them, so that a reader needs one pass.
+  // Everything that nodes refer to comes first, so that a reader needs one pass.
   void head() {
     put("shadowgraph 1 libtorch ");
     put(libtorch_version());
@@ -68,13 +68,13 @@ class TextWriter {
       put('\n');
     }
     for (uint32_t i = 0; i < numbering_.storages().size(); ++i) storage_line(i, numbering_.storages()[i]);
-    // Before the regions, whose arguments may be constants.
+    // Before the regions, which may have constants as arguments.
     for (uint32_t i = 0; i < numbering_.constants().size(); ++i) constant_line(i, numbering_.constants()[i]);
     for (uint32_t i = 0; i < graph_.region_count(); ++i) region_line(RegionId(i));
     for (const Guard& guard : graph_.guards) guard_line(guard);
   }
 
-  // One line a node, whatever it holds: diffs then show nodes.
+  // One line per node, whatever it contains, so that diffs show nodes.
   void node_line(NodeId id) {
     const Node& node = graph_.node(id);
     const auto results = graph_.results(id);
@@ -97,13 +97,13 @@ class TextWriter {
       this->results(results, [this](ValueId v) { type(v); });
     }
     if (preset_ != PrintPreset::kShort) attributes(id);
-    // Results count after the line, so that `^1` is the value made just before.
+    // Results are counted after the line, so that `^1` is the value produced just before.
     if (preset_ == PrintPreset::kFingerprint) {
       graph_.for_each_output(id, [&](ValueId) { ++next_value_; });
     }
   }
 
-  // Each part is left out when it is what parse() would assume.
+  // Each part is omitted if parse() would assume it.
   void type(ValueId id) {
     if (id.index >= graph_.value_capacity() || !graph_.in_bounds(graph_.value(id))) return put('?');
     const Value& value = graph_.value(id);
@@ -112,14 +112,14 @@ class TextWriter {
     put('[');
     ints(graph_.sizes(id));
     put(']');
-    // Shape and dtype are what people ask for; strides, storage and device come with the long forms.
+    // Only shape and dtype; strides, storage and device are in the long forms.
     if (preset_ == PrintPreset::kShort) return;
     if (!has_contiguous_strides(graph_.sizes(id), graph_.strides(id))) {
       put('{');
       ints(graph_.strides(id));
       put('}');
     }
-    // Only canonical text has storages: other presets say what a tensor is, not where it lies.
+    // Only canonical text has storages.
     const bool canonical = preset_ == PrintPreset::kCanonical;
     const bool has_storage = value.storage.index < graph_.storage_count();
     if (canonical && (value.storage.valid() || value.offset != 0)) {
@@ -134,7 +134,7 @@ class TextWriter {
       put('+');
       append_int(out_, value.offset);
     }
-    // The storage's line has the device already, unless the value claims another one.
+    // The storage's line has the device already, unless the value's differs.
     if (!has_storage || graph_.storage(value.storage).device() != value.device() || !canonical) {
       put(' ');
       append_device(out_, value.device());
@@ -149,7 +149,7 @@ class TextWriter {
  private:
   void put(std::string_view text) { out_ += text; }
   void put(char c) { out_ += c; }
-  // Broken graphs are printed, too, in messages of the verifier: what has no number is "?".
+  // Invalid graphs are printed in messages of the verifier; anything without a number is "?".
   void number(char letter, uint32_t n) {
     put(letter);
     if (n == Numbering::kNone) {
@@ -159,8 +159,7 @@ class TextWriter {
     }
   }
 
-  // Writes a reference to a value. A fingerprint names values by distance, since absolute numbers differ from block to
-  // block:
+  // Writes a reference to a value. A fingerprint uses distances, since absolute numbers differ from block to block:
   //
   //     %7 = mul(%5, %6), %12 = mul(%10, %11)        both are mul(^2, ^1)
   void value_ref(ValueId id) {
@@ -170,7 +169,7 @@ class TextWriter {
     const bool known = id.index < graph_.value_capacity();
     const NodeId producer = known ? graph_.value(id).producer : NodeId();
     const bool placeholder = producer.index < graph_.node_capacity() && graph_.is_placeholder(producer);
-    // A value from outside says what it is by its type only: layers have parameters of their own.
+    // A value from outside is printed by type only, since each layer has its own parameters.
     if (n == Numbering::kNone || placeholder) {
       put('<');
       if (placeholder) {
@@ -186,11 +185,11 @@ class TextWriter {
     }
   }
 
-  // Two schemas may have one name; the copies are numbered as the parser numbers them.
+  // Two schemas may have the same name; copies are numbered as in the parser.
   void target_name(TargetId id) {
     if (id.index >= graph_.target_count()) return put("target?");
     const std::string_view name = graph_.target(id).name();
-    // Nearly every operator is in aten, so people do not need to read it.
+    // Nearly every operator is in aten, so the short form omits the namespace.
     put(preset_ == PrintPreset::kShort && namespace_of(name) == "aten" ? without_namespace(name) : name);
     if (const uint32_t copy = numbering_.name_copy(id); copy > 1) number('#', copy);
   }
@@ -204,7 +203,7 @@ class TextWriter {
     append_device(out_, storage.device());
     put(' ');
     put(to_string(storage.kind));
-    // Says where a storage is born only if that is not the first node that makes a value in it, which parse() assumes.
+    // Omits the allocating node if it is the first one with a value in the storage, which parse() assumes.
     const uint32_t born = numbering_.of(storage.born);
     if (born != numbering_.of(numbering_.first_node(id))) {
       put(" born ");
@@ -222,14 +221,14 @@ class TextWriter {
     const std::string_view name = graph_.text_or_empty(region.name);
     const std::string_view class_name = graph_.text_or_empty(region.class_name);
     const bool has_target = region.target.index < graph_.target_count();
-    // The root is in every graph; a line for it would only say what is known.
-    const bool says_more = region.call != 0 || region.inferred || has_target || region.parent.valid();
-    // A root with a name or a call has something to say, and is printed.
-    if (id == Graph::kRootRegion && name.empty() && class_name.empty() && !says_more) return;
+    // Every graph has the root; a line for it is only needed for additional properties.
+    const bool has_details = region.call != 0 || region.inferred || has_target || region.parent.valid();
+    // A root with a name or a call is printed.
+    if (id == Graph::kRootRegion && name.empty() && class_name.empty() && !has_details) return;
     number('r', id.index);
     put(" = ");
     put(to_string(region.kind));
-    // A composite is called what its operator is called; that name is not repeated.
+    // A composite has the name of its operator by default, which is not repeated.
     const bool name_is_target = has_target && name == graph_.target(region.target).name();
     if (!name_is_target || !class_name.empty()) {
       put(' ');
@@ -256,7 +255,8 @@ class TextWriter {
     put('\n');
   }
 
-  // A constant without readable contents (meta, sparse) is kept as a declaration: the rest of the graph still comes back.
+  // A constant without readable contents (meta, sparse) is declared without its bytes: the rest of the graph
+  // round-trips.
   void constant_line(uint32_t n, ConstantId id) {
     const auto bytes = tensor_bytes(graph_.constant(id));
     number('c', n);
@@ -294,8 +294,8 @@ class TextWriter {
     put('\n');
   }
 
-  // Arguments that equal their schema's default are left out. The default is compared as an argument, so "1" and "1.0"
-  // differ here as they do for the parser.
+  // Omits arguments that equal their schema's default. Compared as arguments, so "1" and "1.0" differ here as they do
+  // for the parser.
   void arguments(TargetId target, std::span<const Argument> actual) {
     const Signature& formals = graph_.target(target).signature();
     put('(');
@@ -303,17 +303,17 @@ class TextWriter {
     for (size_t i = 0; i < actual.size(); ++i) {
       const Formal* formal = i < formals.arguments.size() ? &formals.arguments[i] : nullptr;
       if (formal != nullptr && formal->default_value && formal->default_value->equals(graph_, actual[i])) continue;
-      // The name of a placeholder, and constants: what a fingerprint must not see.
+      // A placeholder's name and constants are not part of a fingerprint.
       if (preset_ == PrintPreset::kFingerprint && is_placeholder(target)) continue;
       if (!first) put(", ");
       first = false;
-      // A value by position is shorter; everything else keeps its name.
+      // Values are printed by position to save space; other arguments keep their names.
       const bool by_position = preset_ == PrintPreset::kShort && actual[i].kind == ArgumentKind::kValue;
       if (formal != nullptr && !by_position) {
         put(formal->name);
         put('=');
       }
-      // Arguments of variadic calls have no formal, so their integers cannot be words.
+      // Variadic arguments have no formal, so their integers cannot be words.
       const FormalType type = formal != nullptr ? formal->type : FormalType();
       argument(actual[i], type.type, type.is_int_list(), type.element, 0);
     }
@@ -328,9 +328,8 @@ class TextWriter {
         return value_ref(a.ref.value);
       case ArgumentKind::kInt: {
         std::string_view word;
-        // Numbers of dtypes, layouts and memory formats are libtorch's own and may change, so words are written. A number
-        // without a word stays a number.
-        // c10's enumerations are a byte wide: 256 + 6 is no dtype.
+        // Numbers of dtypes, layouts and memory formats are internal to libtorch and may change, so words are written.
+        // Numbers without a word are printed as they are. c10's enumerations are one byte wide: 256 + 6 is not a dtype.
         if (a.i >= 0 && a.i < 127) {
           if (type == TypeClass::kDtype && a.i < static_cast<int64_t>(c10::ScalarType::Undefined)) {
             word = dtype_word(static_cast<c10::ScalarType>(a.i));
@@ -358,14 +357,13 @@ class TextWriter {
         return append_quoted(out_, graph_.text_or_empty(a.string));
       case ArgumentKind::kDevice:
         return append_device(out_, a.device());
-      // A list of ints where the schema has one is `[..]`. The other kind of list is marked, so that both come back as
-      // what they were.
+      // A list of ints where the schema has one is `[..]`. The other kind of list is marked, so that both round-trip.
       case ArgumentKind::kIntList:
         put(int_list ? "[" : "ints[");
         ints(graph_.ints(a), preset_ == PrintPreset::kShort, ", ");
         return put(']');
       case ArgumentKind::kList:
-        // Depth is bounded as in the parser, which would refuse what is printed deeper.
+        // Bounded as in the parser, which would reject deeper lists.
         if (depth >= kMaxListDepth) return put("[?]");
         put(int_list ? "list[" : "[");
         elements(graph_.list(a), element, depth);
@@ -394,7 +392,7 @@ class TextWriter {
     if (cut) put(", ...");
   }
 
-  // kShort is for people: long lists say their beginning.
+  // kShort truncates long lists.
   void ints(std::span<const int64_t> list, bool cut = false, std::string_view separator = ",") {
     const size_t shown = cut && list.size() > kShortList ? kShortList - 1 : list.size();
     for (size_t i = 0; i < shown; ++i) {
@@ -404,7 +402,7 @@ class TextWriter {
     if (shown < list.size()) put(", ...");
   }
 
-  // Names and types are written apart: names first, so that lines begin with what they make.
+  // Names and types are written separately, names first, so that lines start with their results.
   template <class F>
   void results(std::span<const Argument> results, F&& put_value, int depth = 0) {
     bool first = true;
@@ -423,8 +421,8 @@ class TextWriter {
     }
   }
 
-  // Attributes of a node, each written only if it is there, in a fixed order: region, phase, forward, modes, saved,
-  // writes, frees, notes, source. attribute() puts what separates them.
+  // Writes the node's attributes that are present, in a fixed order: region, phase, forward, modes, saved, writes,
+  // frees, notes, source. attribute() writes the separators.
   void attributes(NodeId id) {
     const Node& node = graph_.node(id);
     const bool canonical = preset_ == PrintPreset::kCanonical;
@@ -451,7 +449,7 @@ class TextWriter {
     }
   }
 
-  // The built-in phases are words; one that a user named is quoted, so that it cannot pass for an attribute.
+  // Built-in phases are words; custom ones are quoted to distinguish them from attributes.
   void phase(PhaseId id) {
     attribute();
     if (id.index >= graph_.phase_count()) {
@@ -476,8 +474,8 @@ class TextWriter {
     }
   }
 
-  // Names what is saved by its role. The value follows only where the role does not imply it, which parse() works out in
-  // the same way.
+  // Writes saved tensors by role. The value is added only if the role does not imply it, by the same rule as in
+  // parse().
   void saved(NodeId id) {
     const auto arguments = graph_.arguments(id);
     const TargetId target = graph_.node(id).target;
@@ -490,9 +488,9 @@ class TextWriter {
     for (const SavedTensor& saved : graph_.saved(id)) {
       if (!first) put(", ");
       first = false;
-      bool implied = false;  // the value is the one that the name stands for
+      bool implied = false;  // the role implies the value
       if (saved.role == SavedRole::kArgument) {
-        // "internal" is a role, so an argument of this name goes by its number.
+        // "internal" is a role, so an argument with this name is given by its number.
         if (saved.index < formals.size() && formals[saved.index].name != "internal") {
           put(formals[saved.index].name);
         } else {
@@ -518,11 +516,11 @@ class TextWriter {
     put(')');
   }
 
-  // Writes are derived. They are printed since they answer what readers of a graph ask first, and the parser checks them.
+  // Writes are derived, but printed as they are what readers look for first; the parser checks them.
   void writes(NodeId id) {
     bool open = false;
     for (const StorageWrite& write : effects_->writes(id)) {
-      // Generators and collectives are pseudo storages of the analysis, so the text has no number for them.
+      // Generators and collectives are pseudo storages of the analysis, which the text does not number.
       if (effects_->is_generator(write.storage)) continue;
       if (!open) attribute();
       put(open ? ", " : "writes(");
@@ -560,7 +558,7 @@ class TextWriter {
     put(')');
   }
 
-  // The separator before the next attribute.
+  // Writes the separator before the next attribute.
   void attribute() {
     put(any_attribute_ ? " " : " | ");
     any_attribute_ = true;
@@ -573,20 +571,20 @@ class TextWriter {
   std::string out_;
   bool any_attribute_ = false;  // on this line
   bool sliced_ = false;
-  std::vector<uint32_t> slice_numbers_;  // by value index: its number among the slice's values
-  uint32_t next_value_ = 0;              // kFingerprint: how many values the lines so far made
+  std::vector<uint32_t> slice_numbers_;  // by value index: its number within the slice
+  uint32_t next_value_ = 0;              // kFingerprint: the number of values produced by the lines so far
 };
 
-// Text goes out in pieces of this size, so that a graph of a million nodes needs no string of 150 MB.
+// Text is flushed in pieces of this size, so that a graph of a million nodes needs no string of 150 MB.
 constexpr size_t kFlushBytes = size_t{1} << 18;
 
-// Works for strings and streams: `flush` takes the text whenever it likes.
+// For strings and streams: `flush` may consume the text at any call.
 template <class Flush>
 void write_graph(const Graph& graph, PrintPreset preset, Flush&& flush) {
   const Numbering numbering = Numbering::of(graph);
   TextWriter writer(graph, numbering, preset);
   std::optional<Effects> effects;
-  // Effects cost a walk over the graph, so only the preset that prints writes pays it.
+  // Computing effects costs a walk over the graph, so only do it for the preset that prints writes.
   if (preset == PrintPreset::kCanonical) {
     effects = Effects::of(graph);
     writer.set_effects(&*effects);
@@ -604,7 +602,7 @@ void write_graph(const Graph& graph, PrintPreset preset, Flush&& flush) {
 
 void print(std::ostream& out, const Graph& graph, PrintPreset preset) {
   write_graph(graph, preset, [&](std::string& text, bool last) {
-    // Few large writes: one for each line would cost more than making the lines.
+    // Few large writes: one per line would cost more than formatting the lines.
     if (text.size() < kFlushBytes && !last) return;
     out.write(text.data(), static_cast<std::streamsize>(text.size()));
     text.clear();
@@ -619,7 +617,7 @@ std::string to_text(const Graph& graph, PrintPreset preset) {
   return result;
 }
 
-// One line for a message. Numbering costs a walk over the graph; callers with many messages keep one.
+// Prints one line for a message. Numbering costs a walk over the graph; callers with many messages reuse one.
 std::string to_text(const Graph& graph, NodeId node) { return to_text(graph, node, Numbering::of(graph)); }
 
 std::string to_text(const Graph& graph, NodeId node, const Numbering& numbering) {
@@ -640,7 +638,7 @@ std::string to_text(const Graph& graph, std::span<const NodeId> nodes, PrintPres
   return std::move(writer.text());
 }
 
-// Needs no numbering: a type in short form cites nothing.
+// Needs no numbering: a type in short form contains no references.
 std::string type_text(const Graph& graph, ValueId value) {
   const Numbering numbering;
   TextWriter writer(graph, numbering, PrintPreset::kShort);
@@ -653,12 +651,10 @@ void write_graph_file(const std::string& path, const Graph& graph) {
   write_file(path, [&](std::ostream& file) { print(file, graph); });
 }
 
-// Numbers nodes, values, storages, constants and regions as the text shows them: in the order in which a reader meets
-// them. Ids of the graph have gaps after edits, and depend on the order of edits; numbers do not. So equal graphs print
-// equal text. One walk.
+// Numbers nodes, values, storages, constants and regions in order of appearance in the text. Ids have gaps and depend
+// on the order of edits; numbers do not, so equal graphs print equal text. One walk.
 
-// Numbers things in the order in which they are first met. Ids out of range are skipped: broken graphs are numbered,
-// too, for messages.
+// Numbers entities in order of appearance. Skips ids out of range, since invalid graphs are numbered for messages.
 template <class I>
 void Numbering::number(std::vector<uint32_t>& numbers, std::vector<I>& order, I id) {
   if (id.index >= numbers.size() || numbers[id.index] != kNone) return;
@@ -677,7 +673,7 @@ bool Numbering::number_arguments(const Graph& graph, std::span<const Argument> a
   return true;
 }
 
-// Values and their storages are numbered where they are made, so that numbers rise along the program.
+// Values and their storages are numbered where they are produced, so that numbers increase along the program.
 bool Numbering::number_results(const Graph& graph, NodeId node, std::span<const Argument> results, int depth) {
   for (const Argument& result : results) {
     if (result.kind == ArgumentKind::kValue && result.ref.value.index < values_.size()) {
@@ -711,7 +707,7 @@ Numbering Numbering::of(const Graph& graph) {
     result.target_order_.push_back(id);
   };
 
-  // Stops at a node that is met twice: a list of a broken graph may be a circle.
+  // Stops at a node that is reached twice: the list of an invalid graph may be a cycle.
   for (NodeId n = graph.first(); n.index < graph.node_capacity() && result.of(n) == kNone; n = graph.node(n).next) {
     number(result.nodes_, result.node_order_, n);
     if (!graph.in_bounds(graph.node(n))) continue;
@@ -725,8 +721,8 @@ Numbering Numbering::of(const Graph& graph) {
     see_target(graph.region(RegionId(i)).target);
     result.number_arguments(graph, graph.region_arguments(RegionId(i)), 0);
   }
-  // A storage may be allocated by a node and not (yet) seen through a value. It is kept, or the memory timeline would
-  // lose it.
+  // A storage may be allocated by a node without being referred to by a value (yet). It is kept for the memory
+  // timeline.
   for (uint32_t i = 0; i < graph.storage_count(); ++i) {
     if (result.of(graph.storage(StorageId(i)).born) != kNone) {
       number(result.storages_, result.storage_order_, StorageId(i));

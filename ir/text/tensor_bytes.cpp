@@ -1,7 +1,7 @@
-// Turns a strided tensor into sizes, strides and bytes, and back.
+// Converts a strided tensor to sizes, strides and bytes, and back.
 //
-// The bytes reach from the first element to the last one, gaps included. Gaps are zero, so equal tensors have equal
-// bytes. An expanded tensor stays as small as its storage.
+// The bytes span the first to the last element, gaps included. Gaps are zeroed, so equal tensors have equal bytes. An
+// expanded tensor stays as small as its storage.
 //
 // Linear in the bytes.
 #include "ir/text/tensor_bytes.h"
@@ -16,18 +16,18 @@
 namespace shadowgraph {
 namespace {
 
-// Strides of huge sizes overflow. Wrapping is defined, and both functions below wrap in the same way.
+// Strides of huge sizes overflow. Wrapping is well defined, and both functions below wrap alike.
 int64_t wrapping_product(int64_t a, int64_t b) {
   return static_cast<int64_t>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
 }
 
-// Copies the elements, wherever strides put them, and leaves gaps alone. Dimensions of stride 0 are copied once.
+// Copies the elements according to their strides and skips gaps. Dimensions of stride 0 are copied once.
 void copy_elements(const TensorBytes& like, const uint8_t* from, uint8_t* to, size_t item) {
   std::vector<int64_t> sizes;
   std::vector<int64_t> strides;
   for (size_t d = 0; d < like.sizes.size(); ++d) {
     if (like.sizes[d] == 0) return;
-    // All indices of stride 0 are one byte range: an expanded tensor would be copied over and over.
+    // All indices of stride 0 are the same bytes, which would be copied repeatedly.
     if (like.strides[d] == 0 || like.sizes[d] == 1) continue;
     sizes.push_back(like.sizes[d]);
     strides.push_back(like.strides[d]);
@@ -36,7 +36,7 @@ void copy_elements(const TensorBytes& like, const uint8_t* from, uint8_t* to, si
   int64_t at = 0;
   while (true) {
     std::memcpy(to + static_cast<size_t>(at) * item, from + static_cast<size_t>(at) * item, item);
-    // Counts like an odometer, the last dimension fastest, and keeps `at` up to date with one addition.
+    // Counts like an odometer, the last dimension fastest, and updates `at` with one addition.
     size_t d = sizes.size();
     while (d > 0) {
       --d;
@@ -56,7 +56,7 @@ std::optional<int64_t> extent_of(std::span<const int64_t> sizes, std::span<const
   int64_t last = 0;
   bool empty = false;
   for (size_t d = 0; d < sizes.size(); ++d) {
-    // Sizes may come from a file, so nothing about them is taken for granted.
+    // Sizes may come from a file, so they are not trusted.
     if (sizes[d] < 0 || strides[d] < 0) return std::nullopt;
     if (sizes[d] == 0) {
       empty = true;
@@ -97,7 +97,7 @@ std::optional<TensorBytes> tensor_bytes(const at::Tensor& given) {
     if (!tensor.device().is_cuda() || !tensor.has_storage() || tensor.storage().data() == nullptr) return std::nullopt;
     tensor = tensor.to(c10::kCPU);
   }
-  // The flags are not in the bytes, so the values are computed first.
+  // The bytes do not include the flags, so the values are computed first.
   if (tensor.is_conj() || tensor.is_neg()) tensor = tensor.resolve_conj().resolve_neg();
   TensorBytes result{tensor.scalar_type(), tensor.sizes().vec(), tensor.strides().vec(), {}};
   const auto extent = extent_of(result.sizes, result.strides);
@@ -125,7 +125,7 @@ std::optional<at::Tensor> tensor_of(const TensorBytes& bytes) {
       static_cast<size_t>(size) != bytes.bytes.size()) {
     return std::nullopt;
   }
-  // numel must be an int64 even where stride 0 keeps the extent small.
+  // numel must fit an int64 even if stride 0 keeps the extent small.
   int64_t numel = 1;
   for (const int64_t s : bytes.sizes) {
     if (__builtin_mul_overflow(numel, s, &numel)) return std::nullopt;

@@ -1,6 +1,6 @@
-// Spells the small things of the text form, and reads them back: dtypes, devices, numbers, quoted strings, bytes.
+// Formats and parses the atoms of the text form: dtypes, devices, numbers, quoted strings, bytes.
 //
-// Whatever is written reads back as the same bits. Words stand for c10's integers, since those are libtorch's own.
+// Everything round-trips to the same bits. Words replace c10's integers, which are internal to libtorch.
 #include "ir/text/words.h"
 
 #include <torch/headeronly/version.h>
@@ -14,8 +14,8 @@
 namespace shadowgraph {
 namespace {
 
-// By the integer of the ScalarType. c10 promises never to renumber them, for they are in serialized files; new ones come
-// before Undefined. This libtorch has as many of the words as kDtypeCount; the assertion catches one that adds more.
+// Indexed by ScalarType. c10 promises never to renumber them, as they are in serialized files; new ones come before
+// Undefined. This libtorch has the first kDtypeCount words; the assertion fails if a version adds more.
 constexpr std::string_view kDtypes[] = {
     "u8",      "i8",    "i16",    "i32",    "i64",       "f16",         "f32",        "f64",   "c32",     "c64",
     "c128",    "bool",  "qi8",    "qu8",    "qi32",      "bf16",        "qu4x2",      "qu2x4", "bits1x8", "bits2x4",
@@ -33,13 +33,13 @@ static_assert(static_cast<size_t>(c10::Layout::Jagged) + 1 == std::size(kLayouts
 constexpr std::string_view kMemoryFormats[] = {"contiguous", "preserve", "channels_last", "channels_last_3d"};
 static_assert(static_cast<size_t>(c10::MemoryFormat::ChannelsLast3d) == 3);
 
-// Spelled as PyTorch spells them, by the integer of the DeviceType.
+// Spelled as in PyTorch, indexed by DeviceType.
 constexpr std::string_view kDevices[] = {"cpu",  "cuda", "mkldnn", "opengl", "opencl", "ideep", "hip",
                                          "fpga", "maia", "xla",    "vulkan", "metal",  "xpu",   "mps",
                                          "meta", "hpu",  "ve",     "lazy",   "ipu",    "mtia",  "privateuseone"};
 static_assert(std::size(kDevices) == static_cast<size_t>(c10::COMPILE_TIME_MAX_DEVICE_TYPES));
 
-// The tables are short, and f32 is answered before (parse_dtype).
+// The tables are short, and f32 is handled separately (parse_dtype).
 template <class E>
 std::optional<E> find_word(std::span<const std::string_view> words, std::string_view word) {
   for (size_t i = 0; i < words.size(); ++i) {
@@ -48,12 +48,12 @@ std::optional<E> find_word(std::span<const std::string_view> words, std::string_
   return std::nullopt;
 }
 
-// The NaN that a processor makes; others keep their bits in the text.
+// The NaN that processors produce; others are written with their bits.
 constexpr uint64_t kUsualNan = 0x7ff8000000000000;
 constexpr char kBase64[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 constexpr char kHex[] = "0123456789abcdef";
 
-// Lower case alone, as the writer makes it: one number has one text.
+// Lower case only, as the writer produces it: one text per number.
 int hex_digit(char c) {
   if (c >= '0' && c <= '9') return c - '0';
   if (c >= 'a' && c <= 'f') return c - 'a' + 10;
@@ -62,7 +62,7 @@ int hex_digit(char c) {
 
 }  // namespace
 
-// What is out of range prints as "undefined": broken graphs must print.
+// Values out of range print as "undefined": invalid graphs must print.
 std::string_view dtype_word(c10::ScalarType dtype) {
   const auto i = static_cast<size_t>(dtype);
   return i < kDtypeCount ? kDtypes[i] : kUndefined;
@@ -112,13 +112,13 @@ std::optional<c10::Device> parse_device(std::string_view text) {
   const auto type = find_word<c10::DeviceType>(kDevices, text.substr(0, colon));
   if (!type) return std::nullopt;
   if (colon == std::string_view::npos) return c10::Device(*type);
-  // A CPU has index 0 or none: c10::Device refuses others with an exception of its own.
+  // A CPU has index 0 or none: c10::Device throws for others.
   const auto index = parse_number<int64_t>(text.substr(colon + 1));
   if (!index || *index < 0 || *index > 127 || (*type == c10::DeviceType::CPU && *index != 0)) return std::nullopt;
   return c10::Device(*type, static_cast<c10::DeviceIndex>(*index));
 }
 
-// to_chars neither allocates nor asks the locale.
+// to_chars neither allocates nor depends on the locale.
 void append_int(std::string& out, int64_t value) {
   // -2^63 has 20 characters.
   char buffer[24];
@@ -126,8 +126,8 @@ void append_int(std::string& out, int64_t value) {
   out.append(buffer, end);
 }
 
-// Writes the shortest decimal that reads back to the same bits, which is what to_chars gives. A NaN has 2^52 patterns
-// of bits; all but the usual one are written out, since a replay must give the same bits.
+// Writes the shortest decimal that reads back to the same bits, as to_chars does. A NaN has 2^52 bit patterns; all but
+// the default one are written out, since a replay must reproduce the bits.
 void append_float(std::string& out, double value) {
   if (std::isnan(value)) {
     const auto bits = std::bit_cast<uint64_t>(value);
@@ -143,14 +143,14 @@ void append_float(std::string& out, double value) {
   const auto end = std::to_chars(buffer, buffer + sizeof buffer, value).ptr;
   const std::string_view text(buffer, static_cast<size_t>(end - buffer));
   out += text;
-  // "1" would come back as an int.
+  // "1" would read back as an int.
   if (text.find_first_of(".einf") == std::string_view::npos) out += ".0";
 }
 
 std::optional<double> parse_float(std::string_view text) {
   if (text == "nan") return std::bit_cast<double>(kUsualNan);
   if (text.starts_with("nan(")) {
-    // All 16 digits must be there: "nan(" + 16 + ")".
+    // Requires all 16 digits: "nan(" + 16 + ")".
     if (text.size() != 21 || text.back() != ')') return std::nullopt;
     uint64_t bits = 0;
     for (char c : text.substr(4, 16)) {
@@ -161,11 +161,11 @@ std::optional<double> parse_float(std::string_view text) {
     return std::isnan(value) ? std::optional(value) : std::nullopt;
   }
   const auto value = parse_number<double>(text);
-  // from_chars reads "nan(...)" and "infinity" too: nothing but digits, '.', 'e', signs and "inf" is ours.
+  // from_chars also accepts "nan(...)" and "infinity"; the text form only has digits, '.', 'e', signs and "inf".
   return value && !std::isnan(*value) ? value : std::nullopt;
 }
 
-// Text files hold ASCII alone, whatever bytes the names have: they survive every editor and diff.
+// Files contain only ASCII, whatever bytes the names have, so they survive every editor and diff.
 void append_quoted(std::string& out, std::string_view text) {
   out += '"';
   for (const char c : text) {
@@ -198,7 +198,7 @@ std::optional<std::string> unquote(std::string_view text) {
       out += text[i];
       continue;
     }
-    // A backslash at the end escapes nothing.
+    // A trailing backslash escapes nothing.
     if (++i == text.size()) return std::nullopt;
     switch (text[i]) {
       case '"':
@@ -227,7 +227,7 @@ std::optional<std::string> unquote(std::string_view text) {
   return out;
 }
 
-// Constants are bytes, so their bits survive.
+// Constants are stored as bytes, so their bits are preserved.
 void append_base64(std::string& out, std::span<const uint8_t> bytes) {
   out.reserve(out.size() + (bytes.size() + 2) / 3 * 4);
   for (size_t i = 0; i < bytes.size(); i += 3) {
@@ -238,7 +238,7 @@ void append_base64(std::string& out, std::span<const uint8_t> bytes) {
   }
 }
 
-// Reads what append_base64 writes, and nothing else: no line breaks, no other padding.
+// Reads only what append_base64 writes: no line breaks, no other padding.
 std::optional<std::vector<uint8_t>> parse_base64(std::string_view text) {
   static const auto kValues = [] {
     std::array<int8_t, 256> values;
@@ -259,7 +259,7 @@ std::optional<std::vector<uint8_t>> parse_base64(std::string_view text) {
       group = group << 6 | static_cast<uint32_t>(value);
     }
     for (size_t k = 0; k < 3 - padding; ++k) bytes.push_back(static_cast<uint8_t>(group >> (16 - 8 * k)));
-    // Bits that the padding cuts off must be 0, or two texts would mean the same bytes.
+    // Bits cut off by the padding must be 0, so that the encoding of bytes is unique.
     if (padding != 0 && (group & ((1U << (8 * padding)) - 1)) != 0) return std::nullopt;
   }
   return bytes;

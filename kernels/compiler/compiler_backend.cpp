@@ -25,7 +25,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// -nostdlib: the process has the functions that a kernel calls (memset, erf).
+// -nostdlib: the functions that kernels call (memset, erf) are in the process.
 constexpr const char* kFixedFlags[] = {"-std=gnu++17",       "-w", "-fPIC", "-shared", "-nostdlib", "-fno-exceptions",
                                        "-fvisibility=hidden"};
 
@@ -42,7 +42,7 @@ std::string in_path(const std::string& name) {
   return "";
 }
 
-// Returns the processor's name and features, which -march=native goes by.
+// Returns the processor's model and features, on which -march=native depends.
 std::string processor() {
   std::ifstream file("/proc/cpuinfo");
   std::string line;
@@ -54,7 +54,7 @@ std::string processor() {
   return found;
 }
 
-// Identifies the binary by its place, size and time: asking for its version takes longer than loading all kernels.
+// Identifies the compiler binary by path, size and time: querying its version takes longer than loading all kernels.
 std::string file_identity(const std::string& path) {
   std::error_code error;
   const fs::path real = fs::canonical(path, error);
@@ -76,7 +76,7 @@ class CompilerBackend : public KernelBackend {
       }
     }
     if (compiler_.empty()) {
-      problem_ = wanted.empty() ? "there is no C++ compiler (c++, g++, clang++); install one, or set CXX"
+      problem_ = wanted.empty() ? "no C++ compiler found (c++, g++, clang++); install one, or set CXX"
                                 : "the compiler '" + wanted + "' cannot be run; install it, or set CXX";
       return;
     }
@@ -108,7 +108,7 @@ class CompilerBackend : public KernelBackend {
     posix_spawn_file_actions_addopen(&actions, 2, log.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
     posix_spawnattr_t attributes;
     posix_spawnattr_init(&attributes);
-    // The compiler gets a group of its own: one that hangs is ended with all it has started.
+    // The compiler gets a separate process group, so that a timeout can end it with its children.
     posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
     posix_spawnattr_setpgroup(&attributes, 0);
     pid_t child = 0;
@@ -125,19 +125,19 @@ class CompilerBackend : public KernelBackend {
         ::kill(-child, SIGKILL);
         ::waitpid(child, &status, 0);
         std::remove(log.c_str());
-        return fmt::format("'{}' did not end within {} ms", compiler_, timeout_.count());
+        return fmt::format("'{}' did not finish within {} ms", compiler_, timeout_.count());
       }
       std::this_thread::sleep_for(pause);
       pause = std::min(pause + pause / 4 + std::chrono::milliseconds(1), std::chrono::milliseconds(10));
     }
-    std::string said;
+    std::string output;
     if (std::ifstream file(log); file) {
-      said.assign(std::istreambuf_iterator<char>(file), {});
-      said.resize(std::min<size_t>(said.size(), 2000));
+      output.assign(std::istreambuf_iterator<char>(file), {});
+      output.resize(std::min<size_t>(output.size(), 2000));
     }
     std::remove(log.c_str());
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return "";
-    return fmt::format("'{}' failed ({}): {}", compiler_, status, said);
+    return fmt::format("'{}' failed ({}): {}", compiler_, status, output);
   }
 
   KernelFunction load(const std::string& library) const override {
@@ -146,7 +146,7 @@ class CompilerBackend : public KernelBackend {
     void* symbol = ::dlsym(handle, kKernelSymbol);
     if (symbol == nullptr) {
       ::dlclose(handle);
-      throw UnsupportedError(fmt::format("'{}' has no {}", library, kKernelSymbol));
+      throw UnsupportedError(fmt::format("'{}' does not define {}", library, kKernelSymbol));
     }
     return reinterpret_cast<KernelFunction>(symbol);
   }
@@ -161,8 +161,8 @@ class CompilerBackend : public KernelBackend {
 
 }  // namespace
 
-// -ffp-contract=off: eager rounds a product before it adds; where it does not, the program says so (kMultiplyAdd).
-// -fno-tree-pre: without it, loops with tanh and expm1 are not vectorised (tanh: 0.29 x eager instead of 3.7 x).
+// -ffp-contract=off: eager rounds products before adding; where it does not, the program uses kMultiplyAdd.
+// -fno-tree-pre: without it, loops with tanh and expm1 are not vectorized (tanh: 0.29 x eager instead of 3.7 x).
 const std::vector<std::string>& kernel_flags() {
   static const std::vector<std::string> flags = {
       "-O3",     "-march=native", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math",

@@ -27,7 +27,7 @@ std::string KernelProgram::text() const {
   }
   for (size_t i = 0; i < expressions.size(); ++i) {
     const KernelExpression& e = expressions[i];
-    // Constants are written as bits, so that -0 and NaNs are told apart.
+    // Constants are written as bits, to distinguish -0 and NaNs.
     out += fmt::format("e{} {} {} {} {} {} {} {} {:x}\n", i, to_string(e.operation), c10::toString(e.type),
                        e.operands[0], e.operands[1], e.operands[2], e.index, c10::toString(e.rounding),
                        std::bit_cast<uint64_t>(e.number));
@@ -47,7 +47,7 @@ const char* cpp_type(ScalarType type) {
                                    {ScalarType::Float, "float"},      {ScalarType::Double, "double"}};
   const auto* const row = std::ranges::find(kTypes, type, &Row::first);
   if (row == std::end(kTypes))
-    throw UnsupportedError(std::string("a kernel cannot compute with ") + c10::toString(type));
+    throw UnsupportedError(std::string("kernels do not support the dtype ") + c10::toString(type));
   return row->second;
 }
 
@@ -95,7 +95,7 @@ std::string load(ScalarType dtype, const std::string& element) {
   return element;
 }
 
-// The function of one operand that an operation is; empty for others.
+// Returns the unary function of an operation; empty for others.
 std::string_view function_of(Operation operation, ScalarType type) {
   struct Row {
     Operation operation;
@@ -119,7 +119,7 @@ std::string_view function_of(Operation operation, ScalarType type) {
   return type == ScalarType::Float ? row->of_float : row->of_double;
 }
 
-// The sign between two operands that an operation is; empty for others.
+// Returns the binary C++ operator of an operation; empty for others.
 std::string_view sign_of(Operation operation) {
   using Row = std::pair<Operation, std::string_view>;
   static constexpr Row kSigns[] = {
@@ -179,7 +179,7 @@ std::string expression_text(const KernelProgram& program, const KernelExpression
     default:
       break;
   }
-  TORCH_INTERNAL_ASSERT(false, "a reduction is no expression of its own");
+  TORCH_INTERNAL_ASSERT(false, "a reduction is not a single expression");
 }
 
 bool is_rounded(const KernelProgram& program, uint32_t expression, ScalarType dtype) {

@@ -26,7 +26,7 @@ ScalarType computed_as(ScalarType dtype) {
     case ScalarType::Double:
       return dtype;
     default:
-      throw UnsupportedError(std::string("kernels do not compute with ") + c10::toString(dtype));
+      throw UnsupportedError(std::string("kernels do not support the dtype ") + c10::toString(dtype));
   }
 }
 
@@ -141,7 +141,7 @@ Typed OperatorCall::tensor(size_t i) const {
   switch (a.kind) {
     case ArgumentKind::kValue:
       if (graph_.value(a.ref.value).kind != ValueKind::kTensor)
-        throw UnsupportedError("a number that another node gives");
+        throw UnsupportedError("a number computed by another node");
       return content_(a.ref.value, nullptr);
     case ArgumentKind::kInt:
       return build.scalar(a.i, i);
@@ -165,14 +165,15 @@ int64_t OperatorCall::integer(size_t i) const {
   decide_by(i);
   const Argument& a = argument(i);
   if (a.kind == ArgumentKind::kBool) return a.b ? 1 : 0;
-  if (a.kind != ArgumentKind::kInt) throw UnsupportedError("argument " + std::to_string(i) + " is not a known number");
+  if (a.kind != ArgumentKind::kInt)
+    throw UnsupportedError("argument " + std::to_string(i) + " is not a constant integer");
   return a.i;
 }
 
 std::string_view OperatorCall::string(size_t i) const {
   decide_by(i);
   const Argument& a = argument(i);
-  if (a.kind != ArgumentKind::kString) throw UnsupportedError("argument " + std::to_string(i) + " is no string");
+  if (a.kind != ArgumentKind::kString) throw UnsupportedError("argument " + std::to_string(i) + " is not a string");
   return graph_.text(a.string);
 }
 
@@ -180,15 +181,15 @@ std::span<const int64_t> OperatorCall::ints(size_t i) const {
   decide_by(i);
   const Argument& a = argument(i);
   if (a.kind != ArgumentKind::kIntList)
-    throw UnsupportedError("argument " + std::to_string(i) + " is no list of integers");
+    throw UnsupportedError("argument " + std::to_string(i) + " is not a list of integers");
   return graph_.ints(a);
 }
 
 bool OperatorCall::is_ints(size_t i) const { return argument(i).kind == ArgumentKind::kIntList; }
 
 ScalarType OperatorCall::promoted(std::initializer_list<size_t> operands) const {
-  // A tensor without dimensions, and then a number, changes the dtype only if it is of a higher kind: bool, integer,
-  // floating-point.
+  // A 0-dim tensor, and then a number, only affects the dtype if it is of a higher category: bool, integer, floating
+  // point.
   ScalarType by_category[3] = {ScalarType::Undefined, ScalarType::Undefined, ScalarType::Undefined};
   const auto add = [](ScalarType& into, ScalarType dtype) {
     into = into == ScalarType::Undefined ? dtype : c10::promoteTypes(into, dtype);
@@ -230,13 +231,13 @@ Typed OperatorCall::operand(size_t i, ScalarType dtype) const {
 
 Typed OperatorCall::along(size_t i, const std::vector<int64_t>& dims) const {
   const Argument& a = argument(i);
-  if (a.kind != ArgumentKind::kValue) throw UnsupportedError("argument " + std::to_string(i) + " is no tensor");
+  if (a.kind != ArgumentKind::kValue) throw UnsupportedError("argument " + std::to_string(i) + " is not a tensor");
   return content_(a.ref.value, &dims);
 }
 
 Typed OperatorCall::in_range(size_t i, int64_t dim, Typed index) const {
   const int64_t size = graph_.sizes(argument(i).ref.value)[static_cast<size_t>(dim)];
-  if (size == 0) throw UnsupportedError("elements of a dimension of size 0");
+  if (size == 0) throw UnsupportedError("an index into a dimension of size 0");
   return apply(Operation::kInRange, build.convert(index, ScalarType::Long), build.fixed(size));
 }
 
@@ -251,7 +252,7 @@ ScalarType OperatorCall::result_dtype(size_t i) const { return graph_.value(grap
 
 int64_t OperatorCall::rank(size_t i) const {
   const Argument& a = argument(i);
-  if (a.kind != ArgumentKind::kValue) throw UnsupportedError("argument " + std::to_string(i) + " is no tensor");
+  if (a.kind != ArgumentKind::kValue) throw UnsupportedError("argument " + std::to_string(i) + " is not a tensor");
   return graph_.value(a.ref.value).rank;
 }
 

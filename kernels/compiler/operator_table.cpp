@@ -15,35 +15,34 @@ namespace {
 
 struct NoKernelReason {
   std::string_view why;
-  std::initializer_list<std::string_view>
-      names;  // without namespace, overload and underscore at the end; or its begin*
+  std::initializer_list<std::string_view> names;  // without namespace, overload and trailing underscore; or a prefix*
 };
 
 const NoKernelReason kNoKernel[] = {
-    {"it is a matrix product, which libtorch's BLAS does better than a loop",
+    {"it is a matrix product, for which libtorch uses BLAS",
      {"mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "addr", "matmul", "linear", "_addmm*",
       "einsum", "_scaled_mm*", "_grouped_mm"}},
-    {"it is a convolution, which libtorch's oneDNN does better than a loop",
+    {"it is a convolution, for which libtorch uses oneDNN",
      {"conv1d*", "conv2d*", "conv3d*", "conv_*", "convolution*", "_convolution*", "_conv_depthwise*", "cudnn_conv*",
       "mkldnn_conv*", "miopen_conv*", "slow_conv*", "thnn_conv*"}},
-    {"it is attention, of which libtorch has fused kernels",
+    {"it is attention, for which libtorch has fused kernels",
      {"_scaled_dot_product*", "scaled_dot_product*", "_flash_attention*", "_efficient_attention*",
       "_cudnn_attention*"}},
-    {"it is a recurrent layer, of which libtorch has fused kernels",
+    {"it is a recurrent layer, for which libtorch has fused kernels",
      {"lstm*", "gru*", "rnn_*", "_thnn_fused*", "_cudnn_rnn*", "mkldnn_rnn*", "_lstm_mps"}},
-    {"each element depends on the one before it, and the loop language has no scans",
+    {"it is a scan, which the loop language does not support",
      {"cumsum", "cumprod", "logcumsumexp", "cummax", "cummin", "_cummax_helper", "_cummin_helper"}},
-    {"it gives places, and the reductions of the loop language give numbers alone",
+    {"it returns indices, which reductions of the loop language do not support",
      {"argmax", "argmin", "max", "min", "sort", "argsort", "topk", "kthvalue", "median", "nanmedian", "mode", "aminmax",
       "searchsorted", "bucketize"}},
-    {"it writes where data says, so two rows may write one element",
+    {"it writes at data-dependent positions, so two rows may write the same element",
      {"scatter*", "index_add", "index_put", "_index_put_impl", "_unsafe_index_put", "index_copy", "index_fill",
       "index_reduce", "masked_scatter", "put", "embedding_dense_backward", "embedding_bag", "_embedding_bag*", "histc",
       "bincount"}},
-    {"its reductions have other dimensions on both sides of them, which the loop language has not",
+    {"it reduces inner dimensions, which the loop language does not support",
      {"native_batch_norm*", "_native_batch_norm*", "_batch_norm*", "batch_norm*", "cudnn_batch_norm*",
       "native_group_norm*", "group_norm"}},
-    {"its elements read windows, which the loop language has not",
+    {"it reads windows of elements, which the loop language does not support",
      {"max_pool*", "avg_pool*", "adaptive_*", "_adaptive_*", "fractional_*", "upsample_*", "_upsample_*", "im2col",
       "col2im", "unfold_backward", "grid_sampler*", "reflection_pad*", "replication_pad*", "constant_pad_nd"}},
 };
@@ -56,19 +55,19 @@ bool is_of(std::string_view name, std::string_view pattern) {
 }  // namespace
 
 std::string_view why_no_kernel(const Target& target) {
-  if (target.kind() != TargetKind::kOperator) return "it is no operator of libtorch";
+  if (target.kind() != TargetKind::kOperator) return "it is not a libtorch operator";
   const std::string& full = target.name();
-  if (namespace_of(full) != "aten") return "it is not libtorch's";
-  if (overload_of(full).ends_with("out")) return "kernels make their results, and an out= form is given them";
+  if (namespace_of(full) != "aten") return "it is not an ATen operator";
+  if (overload_of(full).ends_with("out")) return "it is an out= form, and kernels allocate their results";
   const std::string_view name = without_underscore(short_name(full));
   for (const NoKernelReason& reason : kNoKernel) {
     if (std::ranges::any_of(reason.names, [&](std::string_view each) { return is_of(name, each); })) return reason.why;
   }
   const OperatorFacts& facts = target.facts();
-  if (facts.random || facts.draws) return "it draws random numbers, in the order of libtorch's generator";
-  if (facts.host_read) return "the host reads its result";
-  if (facts.is_view) return "it is a view, which computes nothing";
-  if (facts.geometry_only || facts.uninitialised) return "it makes a tensor of nothing but sizes";
+  if (facts.random || facts.draws) return "it draws random numbers from libtorch's generator";
+  if (facts.host_read) return "it copies data to the host";
+  if (facts.is_view) return "it is a view and computes nothing";
+  if (facts.geometry_only || facts.uninitialized) return "its result depends only on sizes";
   return kNoRow;
 }
 

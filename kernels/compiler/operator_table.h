@@ -1,4 +1,4 @@
-// Why no kernel is made of an operator that has no row. Internal to kernels/, and for the operator card.
+// The table of operators that kernels are compiled for. Internal to kernels/; also used by the operator card.
 #pragma once
 
 #include <functional>
@@ -12,43 +12,43 @@
 
 namespace shadowgraph {
 
-// The reason of an operator that could have a row.
-inline constexpr std::string_view kNoRow = "nobody has written its row";
+// The reason for operators that could have a row.
+inline constexpr std::string_view kNoRow = "it has no row in the operator table";
 
-// Returns a clause, as "it is a matrix product, which libtorch's BLAS does better than a loop".
+// Returns a clause such as "it is a matrix product, for which libtorch uses BLAS".
 std::string_view why_no_kernel(const Target& target);
 
-// Shows one node to the rows of the operator table: operands and numbers as expressions, and what they become. Internal
-// to kernels/compiler.
+// Access to one node for the rows of the operator table: its operands and numbers as expressions. Internal to
+// kernels/compiler.
 
-// An expression, and the dtype that it has for ATen. An expression of a two-byte dtype is computed as a kFloat.
+// An expression with its ATen dtype. Expressions of two-byte dtypes are computed in kFloat.
 struct Typed {
   uint32_t expression = 0;
   c10::ScalarType dtype = c10::ScalarType::Float;
 };
 
-// Appends expressions to a program, and collects scalars of the call beside it.
+// Appends expressions to a program, and collects the scalars of the call.
 class ExpressionBuilder {
  public:
   explicit ExpressionBuilder(KernelProgram& program) : program_(program) {}
 
   Typed load(uint32_t operand, c10::ScalarType dtype);
-  // `argument` is the place in the call that the number comes from.
+  // `argument`: the position of the argument that the number comes from.
   Typed scalar(double value, size_t argument);
   Typed scalar(int64_t value, size_t argument);
   Typed constant(double value, c10::ScalarType dtype);
-  // Rounds a value to what `dtype` can hold; appends nothing where that changes nothing.
+  // Rounds a value to `dtype`; appends nothing if that has no effect.
   Typed convert(Typed value, c10::ScalarType dtype);
-  // Takes operands of one dtype and gives a result of the same, or kBool for comparisons. A result that is computed in
-  // kFloat for two bytes is not rounded until it is converted.
+  // Operands must have the same dtype, which is the result's, or kBool for comparisons. A result of a two-byte dtype
+  // computed in kFloat is only rounded when it is converted.
   Typed apply(KernelOperation operation, Typed a);
   Typed apply(KernelOperation operation, Typed a, Typed b);
   Typed apply(KernelOperation operation, Typed a, Typed b, Typed c);
   Typed row_size();
-  // Returns the element of `operand` that lies `index` steps of `stride` on; all of them are kLong.
+  // Returns the element of `operand` at offset `index` * `stride`; both are kLong.
   Typed gather(uint32_t operand, c10::ScalarType dtype, Typed index, Typed stride);
   Typed column();
-  // Adds a number that the sizes of the operands decide and no argument gives.
+  // Adds a scalar determined by the operands' sizes rather than an argument.
   Typed fixed(int64_t value) { return scalar(value, kNoArgument); }
   static constexpr uint32_t kNoArgument = 0xFFFFFFFFU;
   const std::vector<int64_t>& scalars() const { return scalars_; }
@@ -61,16 +61,16 @@ class ExpressionBuilder {
   std::vector<uint32_t> scalar_arguments_;
 };
 
-// Returns kFloat for kHalf and kBFloat16, otherwise the dtype. Throws UnsupportedError for a dtype that kernels do not
-// compute with.
+// Returns kFloat for kHalf and kBFloat16, otherwise the dtype. Throws UnsupportedError for dtypes without arithmetic in
+// kernels.
 c10::ScalarType computed_as(c10::ScalarType dtype);
 
 class OperatorCall {
  public:
-  // Returns the elements of a tensor. Its dimensions are those `dims` of what is computed, or the last ones for
-  // nullptr.
+  // Returns the elements of a tensor. `dims` maps its dimensions to those of the iteration space; nullptr for the last
+  // ones.
   using Content = std::function<Typed(ValueId, const std::vector<int64_t>* dims)>;
-  // Returns the operand of a tensor that is gathered from, along the dimension that `dims` has as -1.
+  // Returns the operand for a tensor that is gathered from; `dims` is -1 for the gathered dimension.
   using Source = std::function<uint32_t(ValueId, const std::vector<int64_t>& dims)>;
 
   OperatorCall(const Graph& graph, NodeId node, ExpressionBuilder& build, Content content, Source source)
@@ -78,31 +78,31 @@ class OperatorCall {
 
   ExpressionBuilder& build;
 
-  // These return arguments by position. All throw UnsupportedError if the argument is of another kind.
+  // Arguments by position. All throw UnsupportedError if the argument has another kind.
   bool is_none(size_t i) const;
-  // Says whether an argument is a number, or a tensor of one element, which libtorch's kernels take for one.
+  // Returns whether an argument is a number or a tensor with one element, which libtorch's kernels treat as a number.
   bool is_single(size_t i) const;
-  Typed tensor(size_t i) const;  // as it is; a number as kDouble or kLong
+  Typed tensor(size_t i) const;  // in its dtype; numbers as kDouble or kLong
   double number(size_t i) const;
   int64_t integer(size_t i) const;
   bool flag(size_t i) const { return integer(i) != 0; }
   std::string_view string(size_t i) const;
   std::span<const int64_t> ints(size_t i) const;
   bool is_ints(size_t i) const;
-  // Returns what operands promote to in ATen: tensors come before zero-dimensional ones, and these before numbers.
+  // Returns ATen's promoted dtype of the operands: tensors have priority over 0-dim tensors, and these over numbers.
   c10::ScalarType promoted(std::initializer_list<size_t> operands) const;
-  // Returns the same for an operator that makes floating-point numbers of integers.
+  // As promoted(), but with integers promoted to floating point.
   c10::ScalarType promoted_to_float(std::initializer_list<size_t> operands) const;
-  // Returns `tensor(i)` as `dtype`; a number is not rounded to two bytes.
+  // Returns `tensor(i)` converted to `dtype`; a number is not rounded to two bytes.
   Typed operand(size_t i, c10::ScalarType dtype) const;
-  // Returns a tensor whose dimensions lie along `dims` of the space, rather than along the last ones.
+  // Returns a tensor whose dimensions correspond to `dims` of the iteration space instead of the last ones.
   Typed along(size_t i, const std::vector<int64_t>& dims) const;
-  // Returns that tensor's element at `index` of its dimension `dim`. The index is checked when the kernel runs.
+  // Returns the element at `index` of dimension `dim`. The index is checked at run time.
   Typed in_range(size_t i, int64_t dim, Typed index) const;
   Typed gathered(size_t i, const std::vector<int64_t>& dims, Typed index) const;
   c10::ScalarType result_dtype(size_t i = 0) const;
   int64_t rank(size_t i) const;  // of a tensor
-  // Bits of the arguments whose values decide what is computed; numbers that the kernel gets as scalars have no bit.
+  // Bit mask of the arguments whose values affect the program; numbers passed as scalars are not included.
   uint64_t decisive() const { return decisive_; }
   size_t argument_count() const { return graph_.arguments(node_).size(); }
 
@@ -120,36 +120,36 @@ class OperatorCall {
   mutable uint64_t decisive_ = 0;
 };
 
-// Says what operators compute, a row each. Internal to kernels/compiler.
+// The operator table: one row per operator. Internal to kernels/compiler.
 
 using c10::ScalarType;
 using Operation = KernelOperation;
 using Call = OperatorCall;
 using Results = std::vector<Typed>;
 
-// Returns the dimensions of argument `input` that an operator reduces, ascending. Throws UnsupportedError for what no
-// kernel does.
+// Returns the dimensions of argument `input` that an operator reduces, in ascending order. Throws UnsupportedError for
+// unsupported reductions.
 using ReducedDimensions = std::vector<int64_t> (*)(const Call& call);
 
 struct KernelRow {
-  const char* name;  // without namespace and overload; in-place variants have the row of the functional one
-  // Makes one expression a result. Throws UnsupportedError for what the row does not do.
+  const char* name;  // without namespace and overload; in-place variants use the functional one's row
+  // Returns one expression per result. Throws UnsupportedError for unsupported arguments.
   Results (*make)(const Call& call);
-  // whether results are within some ulps of eager's, rather than the same bits
+  // whether results may differ from eager by a few ulps instead of being bitwise equal
   bool inexact = false;
   ReducedDimensions reduced = nullptr;  // nullptr: pointwise
   size_t input = 0;
-  // For an operator that returns nothing: the arguments that `make`'s expressions are written to.
+  // For an operator that returns nothing: the arguments that the expressions of `make` are written to.
   std::vector<size_t> writes;
-  // Makes the results from `second_results` on, which reduce other dimensions, in a program of their own.
+  // Returns the results from `second_results` on, which reduce other dimensions, in a separate program.
   Results (*make_second)(const Call& call) = nullptr;
   ReducedDimensions reduced_second = nullptr;
   size_t second_results = 0;
 
-  const char* file = __builtin_FILE();  // that the row stands in
+  const char* file = __builtin_FILE();  // the file of the row
 };
 
-// ---- For several rows
+// ---- Shared by several rows
 
 inline Typed times(const Call& call, Typed a, Typed b) { return call.apply(Operation::kMultiply, a, b); }
 inline Typed divided(const Call& call, Typed a, Typed b) { return call.apply(Operation::kDivide, a, b); }
@@ -157,11 +157,10 @@ inline Typed plus(const Call& call, Typed a, Typed b) { return call.apply(Operat
 inline Typed minus(const Call& call, Typed a, Typed b) { return call.apply(Operation::kSubtract, a, b); }
 Typed constant_of(const Call& call, double value, Typed like);
 bool has_two_bytes(ScalarType dtype);
-// Returns a * b + c, rounded once where eager's kernels round once: those for AVX2 and above are compiled with
-// contraction.
+// Returns a * b + c, rounded once where eager's kernels do: those for AVX2 and above are compiled with FP contraction.
 Typed multiply_add(const Call& call, Typed a, Typed b, Typed c);
 
-// Returns nullptr if there is no row. `name` is an operator's with namespace and overload: "aten::add_.Tensor".
+// Returns nullptr if there is no row. `name` has namespace and overload: "aten::add_.Tensor".
 const KernelRow* find_kernel_row(std::string_view name);
 
 std::vector<KernelRow> pointwise_rows();

@@ -8,12 +8,12 @@ namespace {
 
 bool is_float(ScalarType dtype) { return c10::isFloatingType(dtype); }
 
-// Refuses numbers, and tensors of one element, beside two-byte tensors. libtorch's kernels round them operator by
-// operator, and differently in a vector and in what is left of one, so results would not be theirs.
-void refuse_numbers_beside_two_bytes(const Call& call, ScalarType common, std::initializer_list<size_t> arguments) {
+// Rejects numbers and one-element tensors combined with two-byte tensors. libtorch's kernels round them per operator,
+// and differently in vectorized and scalar code, so results would differ.
+void reject_numbers_with_two_byte_dtypes(const Call& call, ScalarType common, std::initializer_list<size_t> arguments) {
   if (!has_two_bytes(common)) return;
   for (const size_t i : arguments) {
-    if (call.is_single(i)) throw UnsupportedError("a number beside elements of two bytes");
+    if (call.is_single(i)) throw UnsupportedError("a number combined with a two-byte dtype");
   }
 }
 
@@ -27,7 +27,7 @@ Results same(const Call& call) {
 template <Operation kOperation>
 Results rounding(const Call& call) {
   const Typed x = call.tensor(0);
-  if (call.argument_count() > 1) throw UnsupportedError("rounding to decimals");
+  if (call.argument_count() > 1) throw UnsupportedError("rounding to a number of decimals");
   return {is_float(x.dtype) ? call.apply(kOperation, x) : x};
 }
 
@@ -45,7 +45,7 @@ Results absolute(const Call& call) {
 
 Results negate(const Call& call) {
   const Typed x = call.tensor(0);
-  if (x.dtype == ScalarType::Bool) throw UnsupportedError("the negative of booleans");
+  if (x.dtype == ScalarType::Bool) throw UnsupportedError("negation of booleans");
   return {call.apply(Operation::kNegate, x)};
 }
 
@@ -124,8 +124,8 @@ Results gelu_backward(const Call& call) {
                                 call.apply(Operation::kExponentialOrZero, times(constant_of(call, -0.5, x), square)));
     return {times(g, plus(normal_cdf(call, x), times(x, density)))};
   }
-  // Half of 1 + tanh(u) is s = 1 / (1 + exp(-2 u)). Its slope s (1 - s) comes from exp(-2 |u|), so that nothing
-  // cancels.
+  // Half of 1 + tanh(u) is s = 1 / (1 + exp(-2 u)). Its derivative s (1 - s) is computed from exp(-2 |u|), without
+  // cancellation.
   const Typed u = gelu_inner(call, x);
   const Typed e =
       call.apply(Operation::kExponentialOrZero, times(constant_of(call, -2, x), call.apply(Operation::kAbsolute, u)));
@@ -167,18 +167,18 @@ Results threshold_backward(const Call& call) {
 template <Operation kOperation>
 Results arithmetic(const Call& call) {
   const ScalarType common = call.promoted({0, 1});
-  refuse_numbers_beside_two_bytes(call, common, {0, 1});
+  reject_numbers_with_two_byte_dtypes(call, common, {0, 1});
   return {call.apply(kOperation, call.operand(0, common), call.operand(1, common))};
 }
 
-// Numbers are rounded too: results are rounded before they are compared or chosen from.
+// Numbers are rounded too: results are rounded before a comparison or selection.
 template <Operation kOperation>
 Results choice(const Call& call) {
   const ScalarType common = call.promoted({0, 1});
   constexpr bool kOneOfBoth = kOperation == Operation::kMaximum || kOperation == Operation::kMinimum;
-  // Where in a vector a zero is decides whether it is the greater one.
+  // The order of +0 and -0 depends on the position in a vector.
   if (kOneOfBoth && has_two_bytes(common) && (call.tensor(0).dtype != common || call.tensor(1).dtype != common)) {
-    throw UnsupportedError("elements of two bytes beside others");
+    throw UnsupportedError("a two-byte dtype combined with another dtype");
   }
   const Typed a = call.build.convert(call.operand(0, common), common);
   return {call.apply(kOperation, a, call.build.convert(call.operand(1, common), common))};
@@ -193,14 +193,14 @@ Results swapped_choice(const Call& call) {
 
 Results add_scaled(const Call& call, size_t a, size_t b, bool subtract) {
   const ScalarType common = call.promoted({0, 1});
-  refuse_numbers_beside_two_bytes(call, common, {0, 1});
+  reject_numbers_with_two_byte_dtypes(call, common, {0, 1});
   const Typed x = call.operand(a, common);
   const Typed y = call.operand(b, common);
   if (call.argument_count() < 3 || call.number(2) == 1) {
     return {call.apply(subtract ? Operation::kSubtract : Operation::kAdd, x, y)};
   }
   if (common == ScalarType::Bool) throw UnsupportedError("booleans with an alpha");
-  if (has_two_bytes(common)) throw UnsupportedError("elements of two bytes with an alpha");
+  if (has_two_bytes(common)) throw UnsupportedError("a two-byte dtype with an alpha");
   const Typed alpha = call.operand(2, common);
   return {multiply_add(call, y, subtract ? call.apply(Operation::kNegate, alpha) : alpha, x)};
 }
@@ -210,7 +210,7 @@ Results subtract(const Call& call) { return add_scaled(call, 0, 1, true); }
 Results reverse_subtract(const Call& call) { return add_scaled(call, 1, 0, true); }
 
 Results divide(const Call& call) {
-  if (call.argument_count() > 2 && !call.is_none(2)) throw UnsupportedError("division that rounds");
+  if (call.argument_count() > 2 && !call.is_none(2)) throw UnsupportedError("division with a rounding mode");
   const ScalarType common = call.promoted_to_float({0, 1});
   return {call.apply(Operation::kDivide, call.operand(0, common), call.operand(1, common))};
 }
@@ -225,29 +225,29 @@ Results logical_not(const Call& call) { return {call.apply(Operation::kNot, call
 template <Operation kOperation>
 Results bitwise(const Call& call) {
   const ScalarType common = call.promoted({0, 1});
-  if (is_float(common)) throw UnsupportedError("bits of floating-point numbers");
+  if (is_float(common)) throw UnsupportedError("bitwise operations on floating-point numbers");
   return {call.apply(kOperation, call.operand(0, common), call.operand(1, common))};
 }
 
 Results bitwise_not(const Call& call) {
-  if (is_float(call.tensor(0).dtype)) throw UnsupportedError("bits of floating-point numbers");
+  if (is_float(call.tensor(0).dtype)) throw UnsupportedError("bitwise operations on floating-point numbers");
   return same<Operation::kNot>(call);
 }
 
-// Does the exponents for which eager multiplies, divides or takes roots rather than calling pow.
+// Supports the exponents for which eager multiplies, divides or takes roots instead of calling pow.
 Results power(const Call& call) {
   const ScalarType common = call.promoted({0, 1});
   const double exponent = call.number(1);
   const Typed x = call.operand(0, common);
-  if (!is_float(common) && exponent != 2) throw UnsupportedError("integer powers but the second");
-  if (has_two_bytes(common)) throw UnsupportedError("powers of elements of two bytes");
+  if (!is_float(common) && exponent != 2) throw UnsupportedError("integer powers other than 2");
+  if (has_two_bytes(common)) throw UnsupportedError("powers of a two-byte dtype");
   if (exponent == 2) return {call.apply(Operation::kMultiply, x, x)};
   if (exponent == 3) return {call.apply(Operation::kMultiply, call.apply(Operation::kMultiply, x, x), x)};
   if (exponent == 0.5) return {call.apply(Operation::kSquareRoot, x)};
   if (exponent == -0.5) return {reciprocal_of(call, call.apply(Operation::kSquareRoot, x))};
   if (exponent == -1) return {reciprocal_of(call, x)};
   if (exponent == -2) return {reciprocal_of(call, call.apply(Operation::kMultiply, x, x))};
-  throw UnsupportedError("powers but 2, 3, 0.5, -0.5, -1 and -2");
+  throw UnsupportedError("powers other than 2, 3, 0.5, -0.5, -1 and -2");
 }
 
 // ---- Three and more
@@ -265,7 +265,7 @@ Results masked_fill(const Call& call) {
   return {call.apply(Operation::kSelect, mask, call.build.convert(call.operand(2, x.dtype), x.dtype), x)};
 }
 
-// Computes self + value * a * b, or with a / b.
+// self + value * a * b, or with a / b.
 Results add_product(const Call& call, bool divide_them) {
   const ScalarType common = call.promoted({0, 1, 2});
   if (!is_float(common)) throw UnsupportedError("addcmul of integers");
@@ -280,7 +280,7 @@ Results add_product(const Call& call, bool divide_them) {
 Results addcmul(const Call& call) { return add_product(call, false); }
 Results addcdiv(const Call& call) { return add_product(call, true); }
 
-// Goes from the end that is nearer, as libtorch does.
+// Interpolates from the nearer end, as libtorch does.
 Results lerp(const Call& call) {
   const ScalarType common = call.promoted({0, 1});
   if (!is_float(common)) throw UnsupportedError("lerp of integers");
@@ -378,15 +378,15 @@ std::vector<KernelRow> pointwise_rows() {
   };
 }
 
-// Optimizer steps, for one tensor of their lists. kernels/replay/call_graph.h hands them over one by one.
+// Optimizer steps for one tensor of their lists; kernels/replay/call_graph.h splits the lists.
 
 namespace {
 
 Typed rest_of(const Call& call, Typed a) { return call.apply(Operation::kSubtract, constant_of(call, 1, a), a); }
 Typed root(const Call& call, Typed a) { return call.apply(Operation::kSquareRoot, a); }
 
-// Checks that parameters have one dtype and that the gradient scaler's arguments, from position `scaler` on, are
-// absent.
+// Checks that the parameters have the same dtype and that the gradient scaler's arguments, from position `scaler` on,
+// are absent.
 ScalarType parameter_type(const Call& call, std::initializer_list<size_t> tensors, size_t scaler) {
   if (!call.is_none(scaler) || !call.is_none(scaler + 1))
     throw UnsupportedError("an optimizer step with a gradient scaler");
@@ -395,19 +395,19 @@ ScalarType parameter_type(const Call& call, std::initializer_list<size_t> tensor
     throw UnsupportedError("an optimizer step of parameters that are neither f32 nor f64");
   }
   for (const size_t i : tensors) {
-    if (call.tensor(i).dtype != dtype) throw UnsupportedError("an optimizer step of several dtypes");
+    if (call.tensor(i).dtype != dtype) throw UnsupportedError("an optimizer step with several dtypes");
   }
   return dtype;
 }
 
-// The arguments are
+// Arguments:
 //
 //     0 parameter    3 exp_avg_sq              6 lr       9 weight_decay   12 maximize
 //     1 gradient     4 max_exp_avg_sq or none  7 beta1   10 eps            13 grad_scale
 //     2 exp_avg      5 step                    8 beta2   11 amsgrad        14 found_inf
 //
-// What follows from numbers alone is computed in double, as libtorch does. AdamW's decay is taken off the parameter,
-// Adam's is added to the gradient.
+// Values that depend only on numbers are computed in double, as in libtorch. AdamW subtracts the decay from the
+// parameter, Adam adds it to the gradient.
 Results adam_step(const Call& call, bool decoupled) {
   const ScalarType dtype = parameter_type(call, {1, 2, 3}, 13);
   const auto number = [&](size_t i) { return call.build.convert(call.tensor(i), ScalarType::Double); };
@@ -446,7 +446,7 @@ Results adam_step(const Call& call, bool decoupled) {
 Results adam(const Call& call) { return adam_step(call, false); }
 Results adamw(const Call& call) { return adam_step(call, true); }
 
-// The arguments are
+// Arguments:
 //
 //     0 parameter           3 weight_decay  6 dampening   9 is_first_step
 //     1 gradient            4 momentum      7 nesterov   10 grad_scale
@@ -462,7 +462,7 @@ Results sgd(const Call& call) {
   if (call.number(3) != 0) gradient = multiply_add(call, parameter, number(3), gradient);
   std::vector<Typed> made(1);
   if (call.number(4) != 0) {
-    if (call.tensor(2).dtype != dtype) throw UnsupportedError("an optimizer step of several dtypes");
+    if (call.tensor(2).dtype != dtype) throw UnsupportedError("an optimizer step with several dtypes");
     Typed momentum = gradient;
     if (!call.flag(9)) {
       const Typed kept =

@@ -1,5 +1,5 @@
-// Writes a program as a function of C++. ProgramLevels says what is computed where: the level of each expression, and
-// the loop over elements that it belongs to.
+// Writes a program as a C++ function. ProgramLevels determines where each expression is computed: its level, and the
+// loop over elements that it belongs to.
 #include "kernels/compiler/program_source.h"
 
 #include <fmt/format.h>
@@ -18,16 +18,16 @@ using c10::ScalarType;
 
 namespace {
 
-// A loop takes so many rows at a time, so that sums are loaded and stored less often.
+// A loop processes this many rows at a time, so that sums are loaded and stored less often.
 constexpr uint32_t kWays = 4;
 
-// A program with reductions runs several loops over the same elements, one a phase. Reductions of phase 0 read
-// elements, those of phase 1 read what follows from them, and so on. The last loop computes what is left to store.
+// A program with reductions has several loops over the same elements, one per phase. Reductions of phase 0 read
+// elements, those of phase 1 depend on results of phase 0, and so on. The last loop computes the remaining stores.
 class ProgramLevels {
  public:
   static constexpr uint8_t kKernel = 0;   // constant in the kernel
-  static constexpr uint8_t kRow = 1;      // one for what is reduced: a row, or with `columns` each element of the row
-  static constexpr uint8_t kElement = 2;  // one an element
+  static constexpr uint8_t kRow = 1;      // one per reduction: a row, or with `columns` each element of the row
+  static constexpr uint8_t kElement = 2;  // one per element
 
   explicit ProgramLevels(const KernelProgram& program)
       : program_(program),
@@ -40,13 +40,13 @@ class ProgramLevels {
   }
 
   uint8_t level(uint32_t expression) const { return places_[expression].level; }
-  // Returns the number of reductions, one after the other, that come before it.
+  // Returns the number of reductions that an expression depends on in sequence.
   uint32_t phase(uint32_t expression) const { return places_[expression].phase; }
   uint32_t last_phase() const { return last_phase_; }
   // With columns, a value of the row is an array.
   bool is_column(uint32_t i) const { return program_.columns && places_[i].level == kRow; }
 
-  // Returns the reductions that the loop of a phase computes.
+  // Returns the reductions computed by the loop of a phase.
   std::vector<uint32_t> reductions(uint32_t phase) const {
     std::vector<uint32_t> own;
     for (uint32_t i = 0; i < places_.size(); ++i) {
@@ -67,13 +67,13 @@ class ProgramLevels {
     std::vector<KernelStore> own;
     for (const KernelStore& store : program_.stores) {
       if (!is_of_row(store)) continue;
-      TORCH_INTERNAL_ASSERT(places_[store.expression].level != kElement, "a row's store of what differs along it");
+      TORCH_INTERNAL_ASSERT(places_[store.expression].level != kElement, "a store per row of a value per element");
       own.push_back(store);
     }
     return own;
   }
 
-  // Says for each expression whether the loop must have it, computed or loaded.
+  // Returns for each expression whether the loop needs it, computed or loaded.
   std::vector<bool> needed_by_loop(uint32_t phase) const {
     std::vector<bool> wanted(places_.size());
     for (const KernelStore& store : element_stores(phase)) wanted[store.expression] = true;
@@ -88,7 +88,7 @@ class ProgramLevels {
     return false;
   }
 
-  // Returns the expressions whose values a loop keeps in a row of memory for later ones.
+  // Returns the expressions whose values a loop stores in a row buffer for later loops.
   std::vector<uint32_t> kept() const {
     std::vector<uint32_t> out;
     for (uint32_t i = 0; i < kept_.size(); ++i) {
@@ -130,7 +130,7 @@ class ProgramLevels {
     return (has_reductions_ ? from.of_row : from.layout == KernelLayout::kBroadcast) ? kRow : kElement;
   }
 
-  // What no loop reads from memory may be stored as soon as it is known, which saves computing it again.
+  // Values that no loop reads from memory are stored as soon as they are known, which avoids recomputing them.
   uint32_t loop_of(const KernelStore& store) const {
     return is_read_[store.operand] ? last_phase_ : places_[store.expression].phase;
   }
@@ -146,10 +146,10 @@ class ProgramLevels {
     return wanted;
   }
 
-  // Counts the operations an element that each expression stands for; a costly one counts as several.
+  // Returns the operations per element of each expression; expensive ones count as several.
   std::vector<uint32_t> costs() const {
     constexpr uint32_t kCostly = 8;
-    constexpr uint32_t kMost = 1000;  // a shared expression counts for each that uses it
+    constexpr uint32_t kMost = 1000;  // a shared expression counts for each user
     std::vector<uint32_t> costs(places_.size());
     for (uint32_t i = 0; i < places_.size(); ++i) {
       const KernelExpression& e = program_.expressions[i];
@@ -161,8 +161,8 @@ class ProgramLevels {
     return costs;
   }
 
-  // Chooses what the loops keep for later ones, such as the exponentials of a softmax. An expression qualifies if it
-  // costs more than keeping it and the loops of several phases want it; the last such ones are kept.
+  // Selects the values stored for later loops, such as the exponentials of a softmax: expressions that cost more than
+  // storing them and are used by several phases; the last such ones.
   void choose_kept() {
     constexpr uint32_t kWorthKeeping = 6;
     const std::vector<uint32_t> cost = costs();
@@ -184,7 +184,7 @@ class ProgramLevels {
   const bool has_reductions_;
   std::vector<Place> places_;
   std::vector<bool> is_read_;   // operands
-  std::vector<uint32_t> kept_;  // 1 + the loop that keeps it, 0: none
+  std::vector<uint32_t> kept_;  // 1 + the loop that stores it; 0: none
   uint32_t last_phase_ = 0;
 };
 
@@ -245,7 +245,7 @@ class ProgramWriter {
     }
   }
 
-  // Opens loops over reduced dimensions but the last `inner`, with pointers x0 ... there.
+  // Opens the loops over all reduced dimensions except the last `inner`, with pointers x0 ... there.
   void open_nest(uint32_t inner) {
     for (uint32_t d = 0; d + inner < program_.reduced_rank; ++d) {
       line("for (i64 c{0} = 0; c{0} < sizes[{1}]; ++c{0}) {{", d, program_.outer_rank + d);
@@ -285,11 +285,11 @@ class ProgramWriter {
     }
   }
 
-  // Writes the pragma in front of a loop over elements that computes `wanted`.
+  // Writes the pragma of a loop over elements that computes `wanted`.
   void simd(const std::vector<bool>& wanted, const std::string& clauses = "") {
     for (uint32_t i = 0; i < wanted.size(); ++i) {
       if (!wanted[i] || program_.expressions[i].operation != Operation::kInRange) continue;
-      if (levels_.level(i) == ProgramLevels::kElement || levels_.is_column(i)) return;  // it writes to what all share
+      if (levels_.level(i) == ProgramLevels::kElement || levels_.is_column(i)) return;  // it writes to shared memory
     }
     line("_Pragma(\"omp simd{}\")", clauses);
   }
@@ -365,8 +365,8 @@ class ProgramWriter {
     element_loop("0", "N", levels_.last_phase());
   }
 
-  // Adds short sums in the type itself and their sums in double, which is no worse than eager's cascade. Four sums
-  // beside one another take longer (45 us for 30, rows of 256): adding them up at a row's end is what costs.
+  // Adds short sums in the dtype itself and those sums in double, which is as accurate as eager's cascade. Four
+  // parallel sums are slower (45 us instead of 30, rows of 256), since adding them at the end of a row dominates.
   void reduce(uint32_t phase) {
     const std::vector<uint32_t> own = levels_.reductions(phase);
     const std::vector<bool> wanted = levels_.needed_by_loop(phase);
@@ -394,7 +394,7 @@ class ProgramWriter {
   bool is_sum(uint32_t i) const { return program_.expressions[i].operation == KernelOperation::kRowSum; }
   c10::ScalarType type_of(uint32_t i) const { return program_.expressions[i].type; }
 
-  // Orders floating-point numbers as integers, a NaN above all: such maxima vectorise and keep NaNs.
+  // Compares floating-point numbers as integers, with NaN above all: such maxima vectorize and propagate NaNs.
   const char* order_type(uint32_t i) const { return type_of(i) == ScalarType::Double ? "i64" : "i32"; }
 
   const char* lowest(uint32_t i) const {
@@ -409,7 +409,7 @@ class ProgramWriter {
 
   const char* neutral(uint32_t i) const { return is_sum(i) ? "0" : lowest(i); }
 
-  // Takes one more value into an accumulator.
+  // Accumulates one value.
   void accumulate(uint32_t i, const std::string& into, const std::string& value) {
     if (is_sum(i)) {
       line("{} += {};", into, value);
@@ -499,7 +499,7 @@ class ProgramWriter {
     each([&](uint32_t i) { line("m{}[j] = {};", i, result_of(i, fmt::format("a{}[j]", i))); });
   }
 
-  // Computes what follows from reductions and from operands of the row alone.
+  // Computes the expressions that only depend on reductions and on row operands.
   void derive_columns(uint32_t phase) {
     for (uint32_t i = 0; i < program_.expressions.size(); ++i) {
       const KernelExpression& e = program_.expressions[i];
@@ -522,7 +522,7 @@ class ProgramWriter {
   const KernelProgram& program_;
   const ProgramLevels levels_;
   char access_ = 'p';
-  uint32_t ahead_ = 0;  // rows, where a loop takes several
+  uint32_t ahead_ = 0;  // rows processed at a time
   std::string out_;
 };
 

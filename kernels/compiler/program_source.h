@@ -1,4 +1,4 @@
-// Writes single expressions as C++. Internal to kernels/compiler.
+// Generates C++ from kernel programs. Internal to kernels/compiler.
 #pragma once
 
 #include <string>
@@ -9,41 +9,38 @@
 
 namespace shadowgraph {
 
-const char* cpp_type(c10::ScalarType type);     // what is computed with
-const char* stored_type(c10::ScalarType type);  // what lies in memory
+const char* cpp_type(c10::ScalarType type);     // type of computation
+const char* stored_type(c10::ScalarType type);  // type in memory
 
 uint32_t arity(KernelOperation operation);
 bool is_reduction(KernelOperation operation);
-// Says whether storing a result is better than computing it again.
+// Returns whether storing a result is cheaper than recomputing it.
 bool is_costly(KernelOperation operation);
 
-// Writes an expression in terms of e0, e1 ...; `element` is the operand's element, for loads. It must not be a
-// reduction.
+// Returns an expression in terms of e0, e1 ...; `element` is the operand's element, for loads. Must not be a reduction.
 std::string expression_text(const KernelProgram& program, const KernelExpression& expression,
                             const std::string& element);
-// Writes what is stored. A value that is rounded to two bytes already is only cut.
+// Returns the stored value. A value that is already rounded to two bytes is only truncated.
 std::string stored_text(const KernelProgram& program, const KernelStore& store);
-// Says whether `dtype` (kBFloat16, kHalf) can hold an expression's value. That is so if it is read as `dtype` or
-// rounded to it, or if negation or a choice makes it of such values.
+// Returns whether the value of an expression is exactly representable in `dtype` (kBFloat16, kHalf): it is loaded as or
+// rounded to `dtype`, or a negation or selection of such values.
 bool is_rounded(const KernelProgram& program, uint32_t expression, c10::ScalarType dtype);
 
-// Writes a kernel program as C++. Internal to kernels/compiler.
-
-// Must change whenever the generated code does: it is part of every key.
+// Part of every cache key: must change whenever the generated code does.
 constexpr int kGeneratorVersion = 4;
 constexpr const char* kKernelSymbol = "shadowgraph_kernel";
 
-// Returns one translation unit that includes nothing and defines kKernelSymbol (KernelFunction). Its length is linear
-// in the program's, except that cheap expressions which several reductions need are computed again after each.
+// Returns a translation unit without includes that defines kKernelSymbol (KernelFunction). Linear in the program,
+// except that cheap expressions used by several reductions are recomputed after each.
 std::string program_source(const KernelProgram& program);
 
-// Returns what it is compiled with: optimisation, processor, and how it computes.
+// Returns the compiler flags: optimization, target processor and floating-point mode.
 const std::vector<std::string>& kernel_flags();
 
-// Holds the C++ that stands before every generated kernel. Internal to kernels/compiler.
+// C++ source prepended to every generated kernel. Internal to kernels/compiler.
 
-// These functions have no branches and no calls, so that the compiler makes vectors of loops that call them.
-// docs/kernels.md lists their errors against the exact value, in units in the last place.
+// These functions have no branches and no calls, so that loops that call them are vectorized. docs/kernels.md lists
+// their errors in units in the last place.
 std::string_view vector_math_source();
 
 }  // namespace shadowgraph

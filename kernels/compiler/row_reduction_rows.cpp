@@ -26,19 +26,19 @@ std::vector<int64_t> all_of(int64_t from, int64_t to) {
   return dims;
 }
 
-// Returns the one dimension that argument `kDim` names.
+// Returns the dimension given by argument `kDim`.
 template <size_t kDim>
 std::vector<int64_t> one_dimension(const Call& call) {
   const int64_t rank = call.rank(0);
-  if (rank == 0) throw UnsupportedError("a reduction of a number");
+  if (rank == 0) throw UnsupportedError("a reduction of a 0-dim tensor");
   const int64_t dim = call.integer(kDim);
   return {dim < 0 ? dim + rank : dim};
 }
 
-// Returns the dimensions that argument 1 lists, or all.
+// Returns the dimensions listed by argument 1, or all.
 std::vector<int64_t> listed_dimensions(const Call& call) {
   const int64_t rank = call.rank(0);
-  if (rank == 0) return {};  // dimension 0 and -1 of a number are allowed
+  if (rank == 0) return {};  // 0-dim tensors accept dimensions 0 and -1
   if (call.argument_count() <= 2 || call.is_none(1) || !call.is_ints(1) || call.ints(1).empty()) {
     return all_of(0, rank);
   }
@@ -69,7 +69,7 @@ Results softmax(const Call& call) {
   return {times(call, e, divided(call, constant_of(call, 1, e), row_sum(call, e)))};
 }
 
-// Gives zeros for a row of -inf alone, where a softmax would give NaNs.
+// Returns zeros for a row of only -inf, where softmax would return NaNs.
 Results safe_softmax(const Call& call) {
   const Typed x = call.build.convert(floats_of(call, 0), call.result_dtype());
   const Typed highest = call.apply(Operation::kRowMaximum, x);
@@ -131,7 +131,7 @@ Results layer_norm_parameters(const Call& call) {
 
 Results rms_norm(const Call& call) {
   const Typed x = floats_of(call, 0);
-  // libtorch composes rms_norm of other operators, each of which rounds.
+  // libtorch decomposes rms_norm into operators that each round.
   if (has_two_bytes(x.dtype)) throw UnsupportedError("rms_norm of two-byte elements");
   if (call.is_none(3)) throw UnsupportedError("rms_norm without an epsilon");
   const Typed mean_square = row_mean(call, times(call, x, x));
@@ -148,7 +148,7 @@ Results lowest(const Call& call) {
 }
 
 // Returns the variance and the mean. Overloads: (self, unbiased), (self, dim, unbiased, keepdim), (self, dim,
-// correction, keepdim). The last one's correction may be none, which is 1.
+// correction, keepdim). In the last one, a correction of None means 1.
 std::pair<Typed, Typed> moments(const Call& call) {
   const Typed x = floats_of(call, 0);
   const size_t at = call.argument_count() == 2 ? 1 : 2;
@@ -202,7 +202,7 @@ std::vector<KernelRow> row_reduction_rows() {
   };
 }
 
-// Operators that read where an index says, and losses whose classes are indices.
+// Operators that read at indices, and losses whose classes are indices.
 
 namespace {
 
@@ -213,7 +213,7 @@ std::vector<int64_t> identity_dims(int64_t rank) {
 }
 
 int64_t dimension(const Call& call, size_t i, int64_t rank) {
-  if (rank == 0) throw UnsupportedError("an index into a number");
+  if (rank == 0) throw UnsupportedError("an index into a 0-dim tensor");
   const int64_t dim = call.integer(i);
   return dim < 0 ? dim + rank : dim;
 }
@@ -231,16 +231,16 @@ Results index_select(const Call& call) {
 // (weight, indices, ...)
 Results embedding(const Call& call) {
   const int64_t rank = call.rank(1);
-  if (call.rank(0) != 2) throw UnsupportedError("an embedding of other than a matrix");
+  if (call.rank(0) != 2) throw UnsupportedError("an embedding weight that is not a matrix");
   const Typed index = rank == 0 ? call.tensor(1) : call.along(1, identity_dims(rank));
   return {call.gathered(0, {-1, rank}, index)};
 }
 
-// (self, dim, index): an index for each element.
+// (self, dim, index): an index per element.
 Results gather(const Call& call) {
   const int64_t rank = call.rank(0);
   const int64_t dim = dimension(call, 1, rank);
-  if (call.rank(2) != rank) throw UnsupportedError("an index of another rank");
+  if (call.rank(2) != rank) throw UnsupportedError("an index with a different rank");
   std::vector<int64_t> dims = identity_dims(rank);
   dims[static_cast<size_t>(dim)] = -1;
   return {call.gathered(0, dims, call.tensor(2))};
@@ -248,7 +248,7 @@ Results gather(const Call& call) {
 
 constexpr int64_t kMean = 1;  // at::Reduction
 
-// Targets of [N], and whether they count.
+// Targets of shape [N], and whether they are not ignored.
 struct Targets {
   Typed index;
   Typed counts;
@@ -261,8 +261,8 @@ Targets targets_of(const Call& call, size_t target, size_t ignored) {
 }
 
 std::vector<int64_t> all_targets(const Call& call) {
-  if (call.rank(0) != 2 || call.rank(1) != 1) throw UnsupportedError("a loss of other than a matrix");
-  if (call.integer(3) == 0) throw UnsupportedError("a loss that is not reduced");
+  if (call.rank(0) != 2 || call.rank(1) != 1) throw UnsupportedError("a loss whose input is not a matrix");
+  if (call.integer(3) == 0) throw UnsupportedError("a loss without reduction");
   return {0};
 }
 
@@ -283,7 +283,7 @@ Results nll_loss(const Call& call) {
 
 // (grad_output, self, target, weight, reduction, ignore_index, total_weight)
 Results nll_loss_backward(const Call& call) {
-  if (call.rank(1) != 2 || call.rank(2) != 1) throw UnsupportedError("a loss of other than a matrix");
+  if (call.rank(1) != 2 || call.rank(2) != 1) throw UnsupportedError("a loss whose input is not a matrix");
   const Targets targets = targets_of(call, 2, 5);
   const Typed g = call.rank(0) == 1 ? call.along(0, {0}) : call.tensor(0);
   const Typed index = call.in_range(1, 1, targets.index);

@@ -2,17 +2,17 @@
 
 namespace shadowgraph {
 
-// The functions are computed as
+// Algorithms:
 //
-//     exp    2^n exp(r), |r| <= ln 2 / 2, Taylor's series to where its rest is below a tenth of an ulp; ln 2 in two
-//            parts, of which n times the first is exact
+//     exp    2^n exp(r), |r| <= ln 2 / 2; Taylor series with a remainder below a tenth of an ulp; ln 2 in two parts, of
+//            which n times the first is exact
 //     log    f - s (f - R(s)) for m = 1 + f, s = f / (2 + f), by the series of artanh
-//     expm1  as exp, with exp(r) - 1 apart from 2^n - 1
+//     expm1  as exp, with exp(r) - 1 separate from 2^n - 1
 //     erf    its series up to 1, then 1 - exp(-x^2) p(1 / (1 + x / 2)), p fitted to erfc (7e-10)
-//     cdf    the normal distribution's: half of 1 + x p(x^2) / q(x^2), fitted to 2e-8 of erf; at 5.75 it is 1 or above
-//            before it is cut
+//     cdf    of the normal distribution: half of 1 + x p(x^2) / q(x^2), fitted to 2e-8 of erf; clamped, since it is at
+//            least 1 at 5.75
 //
-// Comparisons are written so that a NaN goes through.
+// Comparisons are written so that NaNs propagate.
 std::string_view vector_math_source() {
   return R"(#define SG static inline __attribute__((always_inline))
 typedef __INT64_TYPE__ i64; typedef __INT32_TYPE__ i32; typedef __UINT32_TYPE__ u32; typedef __UINT64_TYPE__ u64;

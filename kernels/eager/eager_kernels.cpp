@@ -1,4 +1,5 @@
-// Asks kernels before libtorch's: compiled ones, and a caller's own, whose results are held against the operator's.
+// Runs kernels in place of libtorch's in eager mode: compiled ones, and user-defined ones, whose results are checked
+// against the operator's.
 #include <ATen/core/List.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
@@ -36,28 +37,28 @@
 namespace shadowgraph {
 namespace {
 
-// Who is asked. Thread-safe.
-class AskedKernel {
+// A kernel that may handle a call. Thread-safe.
+class EagerKernel {
  public:
-  virtual ~AskedKernel() = default;
-  // Runs the call, or leaves the stack as it is. With kOriginal what would have run comes next, and `original` is told
-  // when it ended. With any other outcome but kRan the next one is asked.
+  virtual ~EagerKernel() = default;
+  // Runs the call, or leaves the stack unchanged. For kOriginal the original kernel runs next, and `original` is
+  // notified when it has ended. For other outcomes except kRan the next kernel is tried.
   virtual OperatorKernels::Outcome call(const c10::OperatorHandle& op, torch::jit::Stack& stack,
                                         OperatorKernels::OriginalCall& original) = 0;
 };
 
-// Lists who is asked at an operator's kernel of one device. The boxed kernel that asks stays in libtorch's table for
-// good. Taking it out while another thread runs it would free the object that it runs. With nobody to ask it passes on.
+// The kernels for one operator and device. The boxed kernel that dispatches to them stays registered permanently:
+// removing it while another thread runs it would free the running object. Without kernels it calls the original.
 class Slot {
  public:
-  using Asked = std::vector<std::shared_ptr<AskedKernel>>;  // the latest last
+  using Kernels = std::vector<std::shared_ptr<EagerKernel>>;  // the most recent last
 
   explicit Slot(c10::SafeKernelFunction original) : original_(std::move(original)) {}
 
   void call(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) const {
     if (occupied_.load(std::memory_order_acquire)) {
-      const std::shared_ptr<const Asked> asked = asked_.load(std::memory_order_acquire);
-      for (auto kernel = asked->rbegin(); kernel != asked->rend(); ++kernel) {
+      const std::shared_ptr<const Kernels> active = active_.load(std::memory_order_acquire);
+      for (auto kernel = active->rbegin(); kernel != active->rend(); ++kernel) {
         OperatorKernels::OriginalCall original;
         const auto outcome = (*kernel)->call(op, *stack, original);
         if (outcome == OperatorKernels::Outcome::kRan) return;
@@ -71,46 +72,46 @@ class Slot {
   }
 
   // Call both under slots_mutex.
-  void add(const std::shared_ptr<AskedKernel>& kernel) {
-    Asked asked = *asked_.load();
-    asked.push_back(kernel);
-    set(std::move(asked));
+  void add(const std::shared_ptr<EagerKernel>& kernel) {
+    Kernels active = *active_.load();
+    active.push_back(kernel);
+    set(std::move(active));
   }
-  void remove(const std::shared_ptr<AskedKernel>& kernel) {
-    Asked asked = *asked_.load();
-    std::erase(asked, kernel);
-    set(std::move(asked));
+  void remove(const std::shared_ptr<EagerKernel>& kernel) {
+    Kernels active = *active_.load();
+    std::erase(active, kernel);
+    set(std::move(active));
   }
 
  private:
-  void set(Asked asked) {
-    const bool occupied = !asked.empty();
+  void set(Kernels active) {
+    const bool occupied = !active.empty();
     if (!occupied) occupied_.store(false, std::memory_order_release);
-    asked_.store(std::make_shared<const Asked>(std::move(asked)), std::memory_order_release);
+    active_.store(std::make_shared<const Kernels>(std::move(active)), std::memory_order_release);
     if (occupied) occupied_.store(true, std::memory_order_release);
   }
 
   const c10::SafeKernelFunction original_;
   std::atomic<bool> occupied_ = false;
-  std::atomic<std::shared_ptr<const Asked>> asked_ = std::make_shared<const Asked>();
+  std::atomic<std::shared_ptr<const Kernels>> active_ = std::make_shared<const Kernels>();
 };
 
-struct AskingKernel final : c10::OperatorKernel {
-  explicit AskingKernel(Slot& slot) : slot(slot) {}
+struct DispatchKernel final : c10::OperatorKernel {
+  explicit DispatchKernel(Slot& slot) : slot(slot) {}
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
     slot.call(op, keys, stack);
   }
   Slot& slot;
 };
 
-// Libtorch warns that a kernel covers one that was there, which is the purpose here.
+// Suppresses libtorch's warning about overriding a kernel, which is intended here.
 struct NoWarnings final : c10::WarningHandler {
   void process(const c10::Warning&) override {}
 };
 
 std::mutex slots_mutex;
 
-// Makes the slot of an operator and device once, for the rest of the process. Call under slots_mutex.
+// Creates the slot of an operator and device once per process. Call under slots_mutex.
 Slot& slot_of(const c10::OperatorHandle& op, c10::DispatchKey key) {
   static auto& slots = *new std::map<std::pair<std::string, c10::DispatchKey>, Slot*>();
   const std::string name = toString(op.operator_name());
@@ -121,39 +122,40 @@ Slot& slot_of(const c10::OperatorHandle& op, c10::DispatchKey key) {
   auto* const library = new torch::Library(torch::Library::IMPL, space, key, __FILE__, __LINE__);
   NoWarnings silent;
   const c10::WarningUtils::WarningHandlerGuard guard(&silent);
-  library->impl(name.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<AskingKernel>(*slot)));
+  library->impl(name.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<DispatchKernel>(*slot)));
   return *slot;
 }
 
-// While it lives, calls of some operators ask a kernel. It may go while they are under way; these end as they began.
-class AskingSlots {
+// Dispatches calls of some operators to a kernel for its lifetime. May be destroyed while calls are running; these end
+// as they began.
+class KernelRegistration {
  public:
-  AskingSlots(std::shared_ptr<AskedKernel> kernel, const std::vector<c10::OperatorHandle>& operators,
-              c10::DispatchKey key)
+  KernelRegistration(std::shared_ptr<EagerKernel> kernel, const std::vector<c10::OperatorHandle>& operators,
+                     c10::DispatchKey key)
       : kernel_(std::move(kernel)) {
     const std::lock_guard lock(slots_mutex);
     for (const c10::OperatorHandle& op : operators) {
       Slot& slot = slot_of(op, key);
-      if (std::ranges::find(slots_, &slot) != slots_.end()) continue;  // named twice
+      if (std::ranges::find(slots_, &slot) != slots_.end()) continue;  // listed twice
       slot.add(kernel_);
       slots_.push_back(&slot);
     }
   }
-  ~AskingSlots() {
+  ~KernelRegistration() {
     const std::lock_guard lock(slots_mutex);
     for (Slot* slot : slots_) slot->remove(kernel_);
   }
-  AskingSlots(const AskingSlots&) = delete;
-  AskingSlots& operator=(const AskingSlots&) = delete;
+  KernelRegistration(const KernelRegistration&) = delete;
+  KernelRegistration& operator=(const KernelRegistration&) = delete;
 
  private:
-  const std::shared_ptr<AskedKernel> kernel_;
+  const std::shared_ptr<EagerKernel> kernel_;
   std::vector<Slot*> slots_;
 };
 
-// libtorch splits such a call above the devices' kernels, where autograd is. A device's kernel would take its gradient
-// away.
-bool is_made_of_others(const c10::OperatorHandle& op) {
+// Composite operators are decomposed above the device kernels, where autograd is; a device kernel would remove the
+// gradient.
+bool is_composite(const c10::OperatorHandle& op) {
   return op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
 }
 
@@ -166,8 +168,8 @@ bool is_compilable(const c10::OperatorHandle& op) {
   return find_kernel_row(toString(op.operator_name())) != nullptr;
 }
 
-// Calls of chosen operators, each through the kernel that is compiled for it.
-class CompiledKernels final : public AskedKernel {
+// Runs calls of selected operators by compiled kernels.
+class CompiledKernels final : public EagerKernel {
  public:
   CompiledKernels(std::shared_ptr<KernelCache> cache, const CompileOperatorsOptions& options, bool measures)
       : kernels(std::move(cache), options.kernels, options.measure), measures_(measures) {}
@@ -184,27 +186,28 @@ class CompiledKernels final : public AskedKernel {
 
 c10::OperatorHandle compilable_operator(const std::string& name) {
   const auto op = find_operator(name);
-  if (!op) throw UnsupportedError(fmt::format("compile_operators: there is no operator {}", name));
+  if (!op) throw UnsupportedError(fmt::format("compile_operators: unknown operator {}", name));
   if (!is_compilable(*op)) {
-    throw UnsupportedError(fmt::format(
-        "compile_operators: no kernel is made of {}: {}; compilable_operators() lists what they are made of", name,
-        why_no_kernel(Target(TargetKind::kOperator, op->schema()))));
+    throw UnsupportedError(
+        fmt::format("compile_operators: no kernel for {}: {}; see compilable_operators() for supported operators", name,
+                    why_no_kernel(Target(TargetKind::kOperator, op->schema()))));
   }
-  if (is_made_of_others(*op)) {
-    throw UnsupportedError(fmt::format("compile_operators: libtorch makes {} of other operators; name those", name));
+  if (is_composite(*op)) {
+    throw UnsupportedError(
+        fmt::format("compile_operators: {} is a composite operator; give the operators that it calls", name));
   }
   return *op;
 }
 
-// A back end for host memory serves the CPU, and a device of one's own, whose memory may be the host's.
+// A back end for host memory supports the CPU, and custom devices whose memory may be the host's.
 void check_device(c10::DispatchKey key, const KernelBackend& backend) {
   const c10::DispatchKey own = c10::computeDispatchKey(std::nullopt, c10::kStrided, c10::Device(backend.device()));
   if (key == own || (backend.device() == c10::kCPU && key == c10::DispatchKey::PrivateUse1)) return;
   std::string wanted = c10::toString(key);
   std::ranges::transform(wanted, wanted.begin(), [](unsigned char c) { return std::tolower(c); });
   throw UnsupportedError(fmt::format(
-      "compile_operators: the back end makes kernels for {}, not for {}; give CompileOperatorsOptions::cache one that "
-      "does (KernelBackend::device)",
+      "compile_operators: the back end compiles kernels for {}, not for {}; set CompileOperatorsOptions::cache to one "
+      "for that device (KernelBackend::device)",
       c10::DeviceTypeName(backend.device(), /*lower_case=*/true), wanted));
 }
 
@@ -219,7 +222,7 @@ class CompiledOperators::State {
 
  private:
   const std::shared_ptr<CompiledKernels> kernels_;
-  const AskingSlots slots_;
+  const KernelRegistration slots_;
 };
 
 CompiledOperators::CompiledOperators(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -236,14 +239,14 @@ CompiledOperators compile_operators(const std::vector<std::string>& operators, c
   check_device(key, cache->backend());
   std::vector<c10::OperatorHandle> handles;
   for (const std::string& name : operators) handles.push_back(compilable_operator(name));
-  // Another device may have nothing else to run, or only copies to the host and back.
+  // On other devices the original may not exist, or only copy to the host and back.
   auto kernels = std::make_shared<CompiledKernels>(cache, options, key == c10::DispatchKey::CPU);
   return CompiledOperators(std::make_unique<CompiledOperators::State>(std::move(kernels), handles, key));
 }
 
 namespace {
 
-// Calls f(name, operator) for all of ATen's.
+// Calls f(name, operator) for all ATen operators.
 template <class F>
 void for_each_aten_operator(F&& f) {
   for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
@@ -257,7 +260,7 @@ void for_each_aten_operator(F&& f) {
 std::vector<std::string> compilable_operators() {
   std::vector<std::string> names;
   for_each_aten_operator([&](const std::string& name, const c10::OperatorHandle& op) {
-    if (is_compilable(op) && !is_made_of_others(op)) names.push_back(name);
+    if (is_compilable(op) && !is_composite(op)) names.push_back(name);
   });
   std::ranges::sort(names);
   return names;
@@ -267,10 +270,9 @@ std::map<std::string, std::string> operators_without_kernels() {
   std::map<std::string, std::string> reasons;
   for_each_aten_operator([&](const std::string& name, const c10::OperatorHandle& op) {
     const bool compilable = is_compilable(op);
-    if (compilable && !is_made_of_others(op)) return;
+    if (compilable && !is_composite(op)) return;
     const std::string_view why = why_no_kernel(Target(TargetKind::kOperator, op.schema()));
-    reasons[name] = compilable || (why == kNoRow && is_made_of_others(op)) ? "libtorch makes it of other operators"
-                                                                           : std::string(why);
+    reasons[name] = compilable || (why == kNoRow && is_composite(op)) ? "it is a composite operator" : std::string(why);
   });
   return reasons;
 }
@@ -278,14 +280,14 @@ std::map<std::string, std::string> operators_without_kernels() {
 namespace {
 
 struct ExpectedResult {
-  bool tensor = false;  // otherwise a number or the like, of which nothing is known; or an undefined tensor
-  int argument = -1;    // the position of the argument that it is; -1: a tensor of its own
+  bool tensor = false;  // otherwise a number or similar, which is not checked, or an undefined tensor
+  int argument = -1;    // the position of the argument that it aliases; -1: a new tensor
   c10::ScalarType dtype = c10::ScalarType::Undefined;
   std::vector<int64_t> sizes, strides;
 };
 using ExpectedResults = std::shared_ptr<const std::vector<ExpectedResult>>;
 
-// Meta tensors in place of the call's, each once.
+// Replaces the call's tensors by meta tensors, each once.
 class MetaArguments {
  public:
   c10::IValue of(const c10::IValue& argument) {
@@ -293,7 +295,7 @@ class MetaArguments {
     return with_tensors(argument, [this](const at::Tensor& tensor) { return of(tensor); });
   }
 
-  // The first of the call's arguments that is this one.
+  // Returns the position of the first argument that is this tensor.
   int position_of(const at::Tensor& meta, std::span<const c10::IValue> metas) const {
     for (size_t i = 0; i < metas.size(); ++i) {
       if (metas[i].isTensor() && metas[i].toTensor().is_same(meta)) return static_cast<int>(i);
@@ -319,10 +321,10 @@ bool is_strided(const c10::IValue& argument) {
   return !argument.isTensor() || !argument.toTensor().defined() || argument.toTensor().layout() == c10::kStrided;
 }
 
-// So many calls of one operator are known. Past that all of them are forgotten.
-constexpr size_t kMostKnown = 4096;
+// Maximum number of cached calls per operator; beyond that the cache is cleared.
+constexpr size_t kMaxCachedCalls = 4096;
 
-// All of a call but contents; empty for what has no short text.
+// Everything about a call except contents; empty for arguments without a short text.
 std::string text_of(std::span<const c10::IValue> arguments) {
   std::string text = c10::str(c10::get_default_dtype_as_scalartype());
   for (const c10::IValue& argument : arguments) {
@@ -340,7 +342,7 @@ std::string text_of(std::span<const c10::IValue> arguments) {
   return text;
 }
 
-ExpectedResults work_out(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments) {
+ExpectedResults compute_expected(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments) {
   MetaArguments metas;
   torch::jit::Stack stack;
   for (const c10::IValue& argument : arguments) {
@@ -354,7 +356,7 @@ ExpectedResults work_out(const c10::OperatorHandle& op, std::span<const c10::IVa
     return nullptr;
   } catch (const c10::Error&) {
     throw;
-  } catch (const std::exception&) {  // only data decides: our rule says so, or a Meta kernel in Python
+  } catch (const std::exception&) {  // data-dependent according to the shape rule, or a Meta kernel in Python
     return nullptr;
   }
   std::vector<ExpectedResult> expected;
@@ -371,10 +373,10 @@ ExpectedResults work_out(const c10::OperatorHandle& op, std::span<const c10::IVa
   return std::make_shared<const std::vector<ExpectedResult>>(std::move(expected));
 }
 
-// What the C function is given of a call. Lists of sizes lie in the tensors.
+// Arguments for the C function. Lists of sizes refer to the tensors.
 class CArguments {
  public:
-  // Returns false for an argument that has no place there.
+  // Returns false for unsupported arguments.
   bool add(const c10::IValue& argument, bool takes_tensor) {
     if (argument.isTensor() || (takes_tensor && argument.isNone())) {
       if (argument.isTensor() && argument.toTensor().defined()) return add_tensor(argument.toTensor(), inputs);
@@ -421,21 +423,21 @@ bool is_of_tensors(const c10::Argument& formal) {
   return type->kind() == c10::TypeKind::TensorType;
 }
 
-// Keeps them by the geometry and the numbers of calls. Thread-safe.
+// Caches expected results by the geometry and numbers of calls. Thread-safe.
 class KnownResults {
  public:
-  // By our rule or libtorch's Meta kernel. nullptr if neither knows without data, and for arguments that cannot be
-  // shown to them. Throws c10::Error for a call that the operator refuses.
+  // By shadowgraph's shape rule or libtorch's Meta kernel. nullptr if the results are data-dependent, or for arguments
+  // that cannot be converted to meta. Throws c10::Error for calls that the operator rejects.
   ExpectedResults of(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments) {
     const std::string text = text_of(arguments);
-    if (text.empty()) return work_out(op, arguments);
+    if (text.empty()) return compute_expected(op, arguments);
     {
       const std::lock_guard lock(mutex_);
       if (const auto found = known_.find(text); found != known_.end()) return found->second;
     }
-    ExpectedResults made = work_out(op, arguments);
+    ExpectedResults made = compute_expected(op, arguments);
     const std::lock_guard lock(mutex_);
-    if (known_.size() >= kMostKnown) known_.clear();
+    if (known_.size() >= kMaxCachedCalls) known_.clear();
     return known_.try_emplace(text, std::move(made)).first->second;
   }
 
@@ -444,8 +446,8 @@ class KnownResults {
   std::unordered_map<std::string, ExpectedResults> known_;
 };
 
-OwnKernel::Results call_library(shadowgraph_kernel function, KnownResults& known, const c10::OperatorHandle& op,
-                                std::span<const c10::IValue> arguments) {
+KernelOverride::Results call_library(shadowgraph_kernel function, KnownResults& known, const c10::OperatorHandle& op,
+                                     std::span<const c10::IValue> arguments) {
   const ExpectedResults expected = known.of(op, arguments);
   if (expected == nullptr) return std::nullopt;
   CArguments given;
@@ -461,7 +463,7 @@ OwnKernel::Results call_library(shadowgraph_kernel function, KnownResults& known
     if (!like.tensor) return std::nullopt;
     if (like.argument >= 0) {
       results.push_back(arguments[static_cast<size_t>(like.argument)]);
-      // It is written, as the operator's own kernel would say.
+      // Counts as written, as with the operator's own kernel.
       static_cast<void>(results.back().toTensor().mutable_data_ptr());
     } else {
       results.emplace_back(at::empty_strided(like.sizes, like.strides,
@@ -472,18 +474,18 @@ OwnKernel::Results call_library(shadowgraph_kernel function, KnownResults& known
   const int outcome = function(given.inputs.data(), static_cast<int32_t>(given.inputs.size()), given.outputs.data(),
                                static_cast<int32_t>(given.outputs.size()), given.numbers.data(),
                                static_cast<int32_t>(given.numbers.size()));
-  return outcome == 0 ? OwnKernel::Results(std::move(results)) : std::nullopt;
+  return outcome == 0 ? KernelOverride::Results(std::move(results)) : std::nullopt;
 }
 
 }  // namespace
 
-OwnKernel library_kernel(const std::string& op, const std::string& library, const std::string& symbol) {
+KernelOverride library_kernel(const std::string& op, const std::string& library, const std::string& symbol) {
   void* const handle = ::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) throw UnsupportedError(fmt::format("cannot load '{}': {}", library, ::dlerror()));
   void* const found = ::dlsym(handle, symbol.c_str());
   if (found == nullptr) {
     ::dlclose(handle);
-    throw UnsupportedError(fmt::format("'{}' has no function {}", library, symbol));
+    throw UnsupportedError(fmt::format("'{}' does not define the function {}", library, symbol));
   }
   const auto function = reinterpret_cast<shadowgraph_kernel>(found);
   return {.op = op,
@@ -495,9 +497,9 @@ OwnKernel library_kernel(const std::string& op, const std::string& library, cons
 
 namespace {
 
-class OwnCalls final : public AskedKernel {
+class UserKernelCalls final : public EagerKernel {
  public:
-  OwnCalls(OwnKernel kernel, c10::DispatchKey key) : kernel_(std::move(kernel)), key_(key) {}
+  UserKernelCalls(KernelOverride kernel, c10::DispatchKey key) : kernel_(std::move(kernel)), key_(key) {}
 
   OperatorKernels::Outcome call(const c10::OperatorHandle& op, torch::jit::Stack& stack,
                                 OperatorKernels::OriginalCall& /*original*/) override {
@@ -508,11 +510,11 @@ class OwnCalls final : public AskedKernel {
     ExpectedResults expected;
     try {
       expected = known_.of(op, arguments);
-    } catch (const c10::Error&) {  // the operator itself says what is wrong with the call
+    } catch (const c10::Error&) {  // the operator itself reports what is wrong with the call
       ++passed_on_;
       return Outcome::kUnsupported;
     }
-    OwnKernel::Results results;
+    KernelOverride::Results results;
     {
       under_way.push_back(this);
       const auto leave = c10::make_scope_exit([] { under_way.pop_back(); });
@@ -529,8 +531,8 @@ class OwnCalls final : public AskedKernel {
     return Outcome::kRan;
   }
 
-  UsedKernel::Report report() const {
-    return {.op = kernel_.op, .ran = ran_ + unchecked_, .passed_on = passed_on_, .unchecked = unchecked_};
+  ScopedKernelOverride::Report report() const {
+    return {.op = kernel_.op, .ran = ran_ + unchecked_, .declined = passed_on_, .unchecked = unchecked_};
   }
 
  private:
@@ -538,11 +540,11 @@ class OwnCalls final : public AskedKernel {
              const std::vector<ExpectedResult>* expected, std::vector<c10::IValue>& results) const {
     const size_t wanted = op.schema().returns().size();
     if (results.size() != wanted)
-      refuse(fmt::format("{} results, where the operator gives {}", results.size(), wanted));
+      refuse(fmt::format("{} results, but the operator returns {}", results.size(), wanted));
     for (size_t i = 0; i < wanted; ++i) {
       const bool is_tensor = results[i].isTensor() && results[i].toTensor().defined();
       if (is_tensor && !results[i].toTensor().key_set().has_backend(c10::toBackendComponent(key_))) {
-        refuse(fmt::format("result {} on {}, where the operator runs on {}", i, results[i].toTensor().device().str(),
+        refuse(fmt::format("result {} on {}, but the operator runs on {}", i, results[i].toTensor().device().str(),
                            c10::toString(key_)));
       }
       if (expected == nullptr) continue;
@@ -550,7 +552,7 @@ class OwnCalls final : public AskedKernel {
       if (like.argument >= 0) {
         const at::Tensor& argument = arguments[static_cast<size_t>(like.argument)].toTensor();
         if (!is_tensor || !results[i].toTensor().is_same(argument)) {
-          refuse(fmt::format("another result {} than the argument that the operator writes", i));
+          refuse(fmt::format("a result {} that is not the argument written by the operator", i));
         }
         continue;
       }
@@ -558,57 +560,59 @@ class OwnCalls final : public AskedKernel {
       if (!like.tensor) continue;
       const at::Tensor& tensor = results[i].toTensor();
       if (tensor.scalar_type() != like.dtype || tensor.sizes() != c10::IntArrayRef(like.sizes)) {
-        refuse(c10::str("result ", i, " of ", tensor.scalar_type(), tensor.sizes(), ", where the operator gives ",
+        refuse(c10::str("result ", i, " of ", tensor.scalar_type(), tensor.sizes(), ", but the operator returns ",
                         like.dtype, c10::IntArrayRef(like.sizes)));
       }
     }
   }
 
   [[noreturn]] void refuse(const std::string& what) const {
-    throw UnsupportedError("the kernel given for " + kernel_.op + " gave " + what);
+    throw UnsupportedError("the kernel for " + kernel_.op + " returned " + what);
   }
 
-  static thread_local std::vector<const OwnCalls*> under_way;
+  static thread_local std::vector<const UserKernelCalls*> under_way;
 
-  const OwnKernel kernel_;
+  const KernelOverride kernel_;
   const c10::DispatchKey key_;
   KnownResults known_;
   std::atomic<int64_t> ran_ = 0, unchecked_ = 0, passed_on_ = 0;
 };
 
-thread_local std::vector<const OwnCalls*> OwnCalls::under_way;
+thread_local std::vector<const UserKernelCalls*> UserKernelCalls::under_way;
 
 }  // namespace
 
-class UsedKernel::State {
+class ScopedKernelOverride::State {
  public:
-  State(OwnKernel kernel, const c10::OperatorHandle& op, c10::DispatchKey key)
-      : calls_(std::make_shared<OwnCalls>(std::move(kernel), key)), slots_(calls_, {op}, key) {}
+  State(KernelOverride kernel, const c10::OperatorHandle& op, c10::DispatchKey key)
+      : calls_(std::make_shared<UserKernelCalls>(std::move(kernel), key)), slots_(calls_, {op}, key) {}
   Report report() const { return calls_->report(); }
 
  private:
-  const std::shared_ptr<OwnCalls> calls_;
-  const AskingSlots slots_;
+  const std::shared_ptr<UserKernelCalls> calls_;
+  const KernelRegistration slots_;
 };
 
-UsedKernel::UsedKernel(std::unique_ptr<State> state) : state_(std::move(state)) {}
-UsedKernel::UsedKernel(UsedKernel&&) noexcept = default;
-UsedKernel& UsedKernel::operator=(UsedKernel&&) noexcept = default;
-UsedKernel::~UsedKernel() = default;
-UsedKernel::Report UsedKernel::report() const { return state_->report(); }
+ScopedKernelOverride::ScopedKernelOverride(std::unique_ptr<State> state) : state_(std::move(state)) {}
+ScopedKernelOverride::ScopedKernelOverride(ScopedKernelOverride&&) noexcept = default;
+ScopedKernelOverride& ScopedKernelOverride::operator=(ScopedKernelOverride&&) noexcept = default;
+ScopedKernelOverride::~ScopedKernelOverride() = default;
+ScopedKernelOverride::Report ScopedKernelOverride::report() const { return state_->report(); }
 
-UsedKernel use_kernel(OwnKernel kernel, c10::DispatchKey key) {
+ScopedKernelOverride override_kernel(KernelOverride kernel, c10::DispatchKey key) {
   const auto op = find_operator(kernel.op);
-  if (!op) throw UnsupportedError("use_kernel: there is no operator " + kernel.op);
-  if (is_made_of_others(*op)) {
-    throw UnsupportedError("use_kernel: libtorch makes " + kernel.op + " of other operators; give kernels for those");
+  if (!op) throw UnsupportedError("override_kernel: unknown operator " + kernel.op);
+  if (is_composite(*op)) {
+    throw UnsupportedError("override_kernel: " + kernel.op +
+                           " is a composite operator; give kernels for the operators that it calls");
   }
-  if (key == c10::DispatchKey::Meta) throw UnsupportedError("use_kernel: meta tensors have no data for a kernel");
+  if (key == c10::DispatchKey::Meta)
+    throw UnsupportedError("override_kernel: kernels for meta tensors are not supported, since they have no data");
   if (c10::toBackendComponent(key) == c10::BackendComponent::InvalidBit || !op->hasComputedKernelForDispatchKey(key)) {
-    throw UnsupportedError(fmt::format("use_kernel: {} has no kernel for {} that could run where yours does not",
-                                       kernel.op, c10::toString(key)));
+    throw UnsupportedError(
+        fmt::format("override_kernel: {} has no kernel for {} to fall back to", kernel.op, c10::toString(key)));
   }
-  return UsedKernel(std::make_unique<UsedKernel::State>(std::move(kernel), *op, key));
+  return ScopedKernelOverride(std::make_unique<ScopedKernelOverride::State>(std::move(kernel), *op, key));
 }
 
 }  // namespace shadowgraph

@@ -16,9 +16,9 @@
 namespace shadowgraph {
 namespace {
 
-class CallGraphMaker {
+class CallGraphBuilder {
  public:
-  explicit CallGraphMaker(const c10::OperatorHandle& op) : op_(op) {}
+  explicit CallGraphBuilder(const c10::OperatorHandle& op) : op_(op) {}
 
   CallGraph run(std::span<const c10::IValue> arguments) {
     torch::jit::Stack metas;
@@ -26,34 +26,34 @@ class CallGraphMaker {
     for (const c10::IValue& argument : arguments) {
       ValueId value;
       own.push_back(argument_of(argument, value, metas));
-      made_.arguments.push_back(value);
+      result_.arguments.push_back(value);
     }
     for (const c10::Device& device : asked_) {
-      // "host" is "host:0".
+      // "host" equals "host:0".
       if (!on_ || device.type() != on_->type() || (device.has_index() && on_->has_index() && device != *on_)) {
         throw UnsupportedError("a result on " + device.str());
       }
     }
-    // A call of one element of lists is none that the operator takes, and it returns nothing.
+    // A call of one element of a list operator is not a valid call of the operator, and returns nothing.
     if (op_.schema().returns().empty()) {
       metas.clear();
     } else {
       call_on_meta(op_, metas);
     }
-    made_.node = made_.graph.append(intern_operator(made_.graph, op_), own);
+    result_.node = result_.graph.append(intern_operator(result_.graph, op_), own);
     std::vector<Argument> results;
     for (const c10::IValue& result : metas) {
-      if (!result.isTensor()) throw UnsupportedError("a result that is no tensor");
+      if (!result.isTensor()) throw UnsupportedError("a result that is not a tensor");
       results.push_back(result.toTensor().defined() ? Argument::of_value(result_of(result.toTensor()))
                                                     : Argument::none());
     }
-    made_.graph.set_results(made_.node, results);
-    return std::move(made_);
+    result_.graph.set_results(result_.node, results);
+    return std::move(result_);
   }
 
  private:
   Argument argument_of(const c10::IValue& argument, ValueId& value, torch::jit::Stack& metas) {
-    Graph& graph = made_.graph;
+    Graph& graph = result_.graph;
     metas.push_back(argument);
     if (argument.isNone()) return Argument::none();
     if (argument.isInt()) return Argument::of_int(argument.toInt());
@@ -97,16 +97,16 @@ class CallGraphMaker {
   }
 
   ValueId result_of(const at::Tensor& tensor) {
-    Graph& graph = made_.graph;
+    Graph& graph = result_.graph;
     const auto found = by_meta_.find(tensor.unsafeGetTensorImpl());
     if (found != by_meta_.end()) {
       const Value& value = graph.value(found->second);
-      return graph.new_tensor(made_.node, spec_of(tensor, value.storage, value.offset));
+      return graph.new_tensor(result_.node, spec_of(tensor, value.storage, value.offset));
     }
     for (const at::Tensor& other : kept_) {
       if (other.is_alias_of(tensor)) throw UnsupportedError("a result that is a view");
     }
-    return graph.new_tensor(made_.node, spec_of(tensor, graph.add_storage({.born = made_.node}), 0));
+    return graph.new_tensor(result_.node, spec_of(tensor, graph.add_storage({.born = result_.node}), 0));
   }
 
   static TensorMeta spec_of(const at::Tensor& tensor, StorageId storage, int64_t offset) {
@@ -126,17 +126,17 @@ class CallGraphMaker {
       throw UnsupportedError("a tensor on " + tensor.device().str());
     if (tensor.is_conj() || tensor.is_neg()) throw UnsupportedError("a conjugate or negative view");
     if (tensor.key_set().has(c10::DispatchKey::Functionalize) || tensor.key_set().has(c10::DispatchKey::Python)) {
-      throw UnsupportedError("a tensor of another kind");
+      throw UnsupportedError("a tensor of an unsupported kind");
     }
   }
 
   const c10::OperatorHandle& op_;
-  CallGraph made_;
+  CallGraph result_;
   std::map<const c10::StorageImpl*, StorageId> storages_;
   std::map<const c10::TensorImpl*, ValueId> by_meta_;
   std::vector<at::Tensor> kept_;
   std::vector<c10::Device> asked_;
-  std::optional<c10::Device> on_;  // where the results will be
+  std::optional<c10::Device> on_;  // device of the results
 };
 
 }  // namespace
@@ -167,14 +167,14 @@ void call_on_meta(const c10::OperatorHandle& op, torch::jit::Stack& metas) {
 }
 
 CallGraph call_graph(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments) {
-  return CallGraphMaker(op).run(arguments);
+  return CallGraphBuilder(op).run(arguments);
 }
 
 namespace {
 
 bool is_list(const c10::IValue& argument) { return argument.isList() && !argument.isIntList(); }
 
-// Returns the overloads that one over lists may stand for. A list of numbers is a number for each element.
+// Returns the single-tensor overloads for a list overload. A list of numbers has a number per element.
 std::vector<std::string> element_overloads(const std::string& overload) {
   if (overload == "List" || overload == "Tensor") return {"Tensor", ""};
   if (overload == "Scalar" || overload == "ScalarList") return {"Scalar", "Tensor_Scalar", ""};
@@ -194,7 +194,7 @@ std::optional<c10::OperatorHandle> element_operator(const c10::OperatorHandle& o
   }
   if (!name.starts_with(kForeach)) return std::nullopt;
   const std::string single = "aten::" + name.substr(kForeach.size());
-  // A tensor of numbers, one for each element.
+  // A tensor with a number per element.
   const bool numbers = overload == "Tensor" && single.starts_with("aten::addc");
   for (const std::string& candidate : numbers ? std::vector<std::string>() : element_overloads(overload)) {
     const auto found = c10::Dispatcher::singleton().findSchema({single, candidate});

@@ -1,5 +1,5 @@
-// Emits groups as functions of the code. The graph goes through emit_cpp in the groups' order, with a call in the place
-// of each group. The functions that it calls are written here.
+// Emits kernel groups as functions of the generated code. emit_cpp writes the graph in the groups' order, with a call
+// in place of each group; the called functions are written here.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -38,12 +38,12 @@ inline at::Tensor fresh(at::ScalarType dtype, at::IntArrayRef sizes, at::IntArra
   return at::empty_strided(sizes, strides, at::TensorOptions(at::kCPU).dtype(dtype));
 }}
 
-// One of them is written, and the loop does not see it through the other.
+// One of them is written, and the loop would not see the write through the other.
 inline void apart(const at::Tensor& a, int64_t bytes_of_a, const at::Tensor& b, int64_t bytes_of_b) {{
   const auto* const x = static_cast<const char*>(a.const_data_ptr());
   const auto* const y = static_cast<const char*>(b.const_data_ptr());
   if (x < y + bytes_of_b && y < x + bytes_of_a) {{
-    throw std::invalid_argument("{0}: tensors overlap that did not when the graph was captured");
+    throw std::invalid_argument("{0}: tensors overlap that did not overlap when the graph was captured");
   }}
 }}
 
@@ -75,7 +75,7 @@ class KernelWriter {
   }
 
   GeneratedCode run() {
-    // Who reads a group's values decided which are needed, whatever autograd once kept.
+    // The readers of a group's values determine which are needed, regardless of saved tensors.
     for (const NodeId node : graph_.nodes()) graph_.set_saved(node, {});
     graph_.reorder(groups_.order());
     const Effects effects = Effects::of(graph_);
@@ -86,16 +86,16 @@ class KernelWriter {
       const auto& nodes = groups_.groups()[g].nodes;
       const auto boundary = boundary_of(graph_, nodes);
       const auto in_place = [&](ValueId output) {
-        const auto& same = groups_.plan(g).same_tensor;
-        return std::ranges::find(same, output, &KernelPlan::SameTensor::result) != same.end();
+        const auto& same = groups_.lowered(g).same_tensor;
+        return std::ranges::find(same, output, &LoweredKernel::SameTensor::result) != same.end();
       };
-      // emit_cpp() declares all results of a call anew, also those that the call has written in place. Such groups stay
-      // nodes.
+      // emit_cpp() declares new variables for the results of a call, including those written in place. Such groups are
+      // not replaced.
       if (boundary.outputs.size() > 1 && std::ranges::any_of(boundary.outputs, in_place)) continue;
       const std::string function = fmt::format("group{}", g);
       calls.push_back({.nodes = nodes, .schema = schema_of(graph_, nodes, "kernels::" + function, effects)});
       options_.functions["kernels::" + function] = {name_ + "::" + function, name_ + ".h"};
-      write_group(function, groups_.plan(g), boundary);
+      write_group(function, groups_.lowered(g), boundary);
     }
     replace_by_calls(graph_, calls);
     GeneratedCode code = emit_cpp(graph_, options_);
@@ -117,7 +117,7 @@ class KernelWriter {
     const std::string begin =
         std::string("extern \"C\" __attribute__((visibility(\"default\"))) void ") + kKernelSymbol;
     const size_t at = source.find(begin);
-    TORCH_INTERNAL_ASSERT(at != std::string::npos, "program_source() begins its function in another way");
+    TORCH_INTERNAL_ASSERT(at != std::string::npos, "program_source() changed the start of its function");
     source.replace(at, begin.size(), "void run");
     constexpr const char* kParameters =
         "void* const* data, const __INT64_TYPE__* sizes, const __INT64_TYPE__* strides, const __INT64_TYPE__* "
@@ -134,7 +134,7 @@ class KernelWriter {
 
   static std::string list(std::span<const int64_t> numbers) { return fmt::format("{}", fmt::join(numbers, ", ")); }
 
-  // An array of C++ needs at least one element.
+  // A C++ array needs at least one element.
   static std::string array(const char* name, std::span<const int64_t> numbers) {
     return fmt::format("  static constexpr int64_t {}[] = {{{}}};\n", name, numbers.empty() ? "0" : list(numbers));
   }
@@ -144,7 +144,7 @@ class KernelWriter {
     return view_of(graph_, v).bytes().second - view_of(graph_, v).bytes().first;
   }
 
-  void write_group(const std::string& function, const KernelPlan& plan, const Boundary& boundary) {
+  void write_group(const std::string& function, const LoweredKernel& plan, const Boundary& boundary) {
     std::map<ValueId, std::string> names;
     std::vector<std::string> parameters;
     for (const ValueId input : boundary.inputs) {
@@ -180,7 +180,7 @@ class KernelWriter {
     if (plan.program.has_checks()) body += "  in_range(wrong);\n";
     std::vector<std::string> results;
     for (const ValueId output : boundary.outputs) {
-      const auto same = std::ranges::find(plan.same_tensor, output, &KernelPlan::SameTensor::result);
+      const auto same = std::ranges::find(plan.same_tensor, output, &LoweredKernel::SameTensor::result);
       results.push_back(names.at(same == plan.same_tensor.end() ? output : same->tensor));
     }
     std::string type = "void";
@@ -198,11 +198,11 @@ class KernelWriter {
   void build_loops(std::string& cmake) const {
     const std::string library = fmt::format("add_library({0} {0}.cpp)", options_.name);
     const size_t at = cmake.find(library);
-    TORCH_INTERNAL_ASSERT(at != std::string::npos, "emit_cpp() writes another CMakeLists.txt");
+    TORCH_INTERNAL_ASSERT(at != std::string::npos, "emit_cpp() changed its CMakeLists.txt");
     cmake.replace(
         at, library.size(),
         fmt::format("add_library({0} {0}.cpp {1}.cpp)\n"
-                    "# The loops, for the processor at hand. Products and sums must not be contracted.\n"
+                    "# Kernels for the native processor. FP contraction must be off.\n"
                     "set({0}_KERNEL_FLAGS \"-w;{2}\" CACHE STRING \"Compiler flags of {1}.cpp\")\n"
                     "set_source_files_properties({1}.cpp PROPERTIES COMPILE_OPTIONS \"${{{0}_KERNEL_FLAGS}}\")",
                     options_.name, name_, fmt::join(kernel_flags(), ";")));
@@ -220,10 +220,10 @@ class KernelWriter {
 
 GeneratedCode emit_cpp_with_kernels(const Graph& graph, const KernelGroups& groups, const CodegenOptions& options) {
   if (options.autograd)
-    throw UnsupportedError("kernels have no history: emit_cpp_with_kernels() writes no code for autograd");
+    throw UnsupportedError("emit_cpp_with_kernels() does not support autograd; turn it off in CodegenOptions");
   if (options.device)
-    throw UnsupportedError("kernels are for the device of the graph; leave CodegenOptions::device out");
-  if (!options.only.empty()) throw UnsupportedError("kernels are of the whole graph; leave CodegenOptions::only out");
+    throw UnsupportedError("kernels run on the device of the graph; do not set CodegenOptions::device");
+  if (!options.only.empty()) throw UnsupportedError("kernels are for the whole graph; do not set CodegenOptions::only");
   return KernelWriter(graph, groups, options).run();
 }
 

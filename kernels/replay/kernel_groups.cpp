@@ -1,18 +1,18 @@
-// Decides which nodes become one kernel, and runs them as launches.
+// Groups nodes into kernels, and runs the groups as launches.
 //
-// Units stand in a line that is an order to run in at any time. A unit is a group that grows, or a node that stays
-// alone. A node that a kernel does joins units that it depends on, in one of two ways:
+// Units form a line that is always a valid execution order. A unit is a growing group, or a single node. A node that a
+// kernel supports joins units that it depends on, in one of two ways:
 //
-//   %2 = mul(%0, %1)      nobody has needed %2 yet, so its unit may wait: it moves to the end of the line, and the add,
-//   %5 = add(%2, %4)      which has come there, joins it
+//   %2 = mul(%0, %1)      %2 is not used yet, so its unit moves to the end of the line, and the add, which is there,
+//   %5 = add(%2, %4)      joins it
 //
-//   %2 = mul(%0, %1)      mm needs %2, so the unit stays where it is; the relu needs nothing that comes after it, and
+//   %2 = mul(%0, %1)      mm uses %2, so the unit keeps its place; the relu depends on nothing after the unit, and
 //   %3 = mm(%2, %w)       moves up
 //   %4 = relu(%2)
 //
-// In the first way, several units may wait for the node and become one. Both ways keep the line an order, so groups
-// never need one another in a circle. plan_kernel decides what can be one group: it is asked for each union that is
-// tried.
+// In the first way, several units may move to the node and merge. Both ways keep the line a valid order, so groups
+// never depend on each other in a cycle. lower_kernel decides which nodes can be one group, and is called for each
+// attempted union.
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <c10/util/SmallVector.h>
@@ -31,7 +31,7 @@ namespace {
 
 struct Grouping {
   std::vector<NodeId> order;                // all nodes
-  std::vector<std::vector<NodeId>> groups;  // one after another in `order`, each in program order
+  std::vector<std::vector<NodeId>> groups;  // in the order of `order`, each in program order
 };
 
 class Grouper {
@@ -40,7 +40,7 @@ class Grouper {
       : graph_(graph), options_(options), dependences_(Dependences::of(graph)) {}
 
   Grouping run() {
-    find_turned_storages();
+    find_lazy_storages();
     for (const NodeId node : graph_.nodes()) place(node);
     return result();
   }
@@ -49,8 +49,8 @@ class Grouper {
   struct Unit {
     std::vector<NodeId> nodes;  // in program order
     uint32_t position = 0;      // in the line
-    bool kernel = false;        // a kernel does it
-    bool needed = false;        // by a unit behind it
+    bool kernel = false;        // supported by a kernel
+    bool needed = false;        // by a later unit
   };
 
   uint32_t unit_of(NodeId node) {
@@ -59,22 +59,22 @@ class Grouper {
     return unit;
   }
 
-  // Finds views with a negative or conjugate bit, which a value of the graph does not tell from others of its storage.
-  void find_turned_storages() {
-    turned_.assign(graph_.storage_count(), false);
+  // Finds storages with negative or conjugate views, which values of the graph do not distinguish.
+  void find_lazy_storages() {
+    lazy_storages_.assign(graph_.storage_count(), false);
     for (const NodeId node : graph_.nodes()) {
       if (!graph_.facts(node).negates && !graph_.facts(node).conjugates) continue;
       graph_.for_each_output(node, [&](ValueId v) {
-        if (graph_.value(v).storage.valid()) turned_[graph_.value(v).storage.index] = true;
+        if (graph_.value(v).storage.valid()) lazy_storages_[graph_.value(v).storage.index] = true;
       });
     }
   }
 
-  bool touches_turned(NodeId node) const {
+  bool uses_lazy_storage(NodeId node) const {
     bool found = false;
     const auto look = [&](ValueId v) {
       const StorageId storage = graph_.value(v).storage;
-      found |= storage.valid() && turned_[storage.index];
+      found |= storage.valid() && lazy_storages_[storage.index];
     };
     graph_.for_each_input(node, look);
     graph_.for_each_output(node, look);
@@ -82,19 +82,18 @@ class Grouper {
   }
 
   bool is_kernel(std::span<const NodeId> nodes) const {
-    const auto plan = plan_kernel(
+    const auto plan = lower_kernel(
         graph_, nodes, options_.kernels, [](ValueId) { return true; }, nullptr);
     return plan && (nodes.size() == 1 || keeps_threads_busy(*plan));
   }
 
-  // Says whether a plan has work for all threads. A reduction to a few numbers would leave everything that joins it to
-  // as many.
-  static bool keeps_threads_busy(const KernelPlan& plan) {
+  // Returns whether a plan has work for all threads. A reduction to a few numbers would limit everything that joins it.
+  static bool keeps_threads_busy(const LoweredKernel& plan) {
     const int64_t shares = plan.range * plan.row_work / kElementsOfAThread;
     return plan.range >= std::min<int64_t>(shares, at::get_num_threads());
   }
 
-  // Says whether asking plan_kernel is worth while.
+  // A cheap check before calling lower_kernel.
   bool may_join(const Unit& unit, NodeId node) const {
     return unit.kernel && graph_.node(unit.nodes[0]).phase == graph_.node(node).phase &&
            unit.nodes.size() < static_cast<size_t>(options_.max_nodes);
@@ -113,7 +112,7 @@ class Grouper {
     before_.erase(std::ranges::unique(before_).begin(), before_.end());
 
     const auto own = static_cast<uint32_t>(units_.size());
-    const bool kernel = !touches_turned(node) && is_kernel({&node, 1});
+    const bool kernel = !uses_lazy_storage(node) && is_kernel({&node, 1});
     units_.push_back({.nodes = {node}, .position = ++end_, .kernel = kernel});
     joined_.push_back(own);
     unit_of_[node] = own;
@@ -126,7 +125,7 @@ class Grouper {
 
   void join(uint32_t own, NodeId node) {
     const Unit& last = units_[before_[0]];
-    // The node may move up to a unit that must stay where it is: all else that it needs comes no later.
+    // The node may move up to a unit that keeps its place, if it depends on nothing later.
     const bool up = last.needed && may_join(last, node);
     std::vector<NodeId> nodes = {node};
     std::vector<uint32_t> taken;
@@ -172,16 +171,16 @@ class Grouper {
   const Graph& graph_;
   const GroupKernelsOptions& options_;
   const Dependences dependences_;
-  std::vector<bool> turned_;  // by storage
+  std::vector<bool> lazy_storages_;  // by storage
   std::vector<Unit> units_;
-  std::vector<uint32_t> joined_;  // by unit: itself, or one that it has become part of
+  std::vector<uint32_t> joined_;  // by unit: itself, or the unit that it was merged into
   IdMap<NodeId, uint32_t> unit_of_;
   uint32_t end_ = 0;
-  std::vector<uint32_t> before_;  // units that the node at hand needs, the latest first
+  std::vector<uint32_t> before_;  // units that the current node depends on, the latest first
 };
 
 struct Geometry : ResultGeometry {
-  int64_t bytes = 0;  // from the first element to the end of the last; 0 without elements
+  int64_t bytes = 0;  // from the first element to the end of the last; 0 if empty
   bool contiguous = false;
 };
 
@@ -206,20 +205,20 @@ struct ResultSource {
 };
 
 struct PreparedGroup {
-  KernelPlan plan;
+  LoweredKernel plan;
   std::vector<std::string> operators;
-  std::string original;  // the same for groups of the same operators
+  std::string original;  // equal for groups of the same operators
   KernelRef kernel;
   std::string problem;
   std::vector<GroupInput> inputs;
   std::vector<Geometry> outputs;
   std::vector<ResultSource> results;
-  // Inputs of different storages, one of them written: the graph says that they are apart.
+  // Inputs in different storages, one of them written: they must not overlap.
   std::vector<std::pair<uint32_t, uint32_t>> apart;
-  std::atomic<Trial*> trial = nullptr;  // once the kernel is ready
+  std::atomic<Trial*> trial = nullptr;  // set once the kernel is ready
   std::atomic<int64_t> kernel_runs = 0;
   std::atomic<int64_t> node_runs = 0;
-  std::atomic<int64_t> began = -1;  // when the nodes that are measured began
+  std::atomic<int64_t> began = -1;  // start time of the measured nodes
 };
 
 bool is_plain(const at::Tensor& tensor, c10::DeviceType device) {
@@ -272,22 +271,22 @@ class Groups final : public KernelGroups {
 
   const std::vector<NodeId>& order() const override { return order_; }
   const std::vector<Group>& groups() const override { return groups_; }
-  const KernelPlan& plan(uint32_t group) const override { return prepared_.at(group)->plan; }
+  const LoweredKernel& lowered(uint32_t group) const override { return prepared_.at(group)->plan; }
   void wait() const override { cache_->wait(); }
 
   bool run(uint32_t number, std::span<c10::IValue> values) override {
     PreparedGroup& group = *prepared_[number];
     const KernelFunction function = group.kernel != nullptr ? group.kernel->function() : nullptr;
-    if (function == nullptr || !is_as_planned(group, values)) {
+    if (function == nullptr || !matches_plan(group, values)) {
       group.node_runs.fetch_add(1, std::memory_order_relaxed);
       return false;
     }
     Trial& trial = trial_of(group);
-    Trial::Way way = trial.verdict();
-    const bool measured = way == Trial::Way::kUnknown;
-    if (measured) way = trial.next();
+    Trial::Implementation implementation = trial.verdict();
+    const bool measured = implementation == Trial::Implementation::kUnknown;
+    if (measured) implementation = trial.next();
     const int64_t begin = measured ? trial.now() : 0;
-    if (way == Trial::Way::kOriginal) {
+    if (implementation == Trial::Implementation::kOriginal) {
       if (measured) group.began = begin;
       group.node_runs.fetch_add(1, std::memory_order_relaxed);
       return false;
@@ -296,7 +295,7 @@ class Groups final : public KernelGroups {
       group.node_runs.fetch_add(1, std::memory_order_relaxed);
       return false;
     }
-    if (measured) trial.took(way, trial.now() - begin);
+    if (measured) trial.took(implementation, trial.now() - begin);
     group.kernel_runs.fetch_add(1, std::memory_order_relaxed);
     return true;
   }
@@ -306,7 +305,7 @@ class Groups final : public KernelGroups {
     const int64_t began = group.began.exchange(-1, std::memory_order_relaxed);
     if (began < 0) return;
     Trial& trial = *group.trial.load(std::memory_order_acquire);
-    trial.took(Trial::Way::kOriginal, trial.now() - began);
+    trial.took(Trial::Implementation::kOriginal, trial.now() - began);
   }
 
   std::vector<Report> report() const override {
@@ -320,8 +319,8 @@ class Groups final : public KernelGroups {
       report.state = state_of(*group);
       if (report.state == State::kFailed && group->kernel != nullptr) report.problem = group->kernel->problem();
       if (const Trial* const trial = group->trial.load(std::memory_order_acquire)) {
-        report.kernel_ns = trial->best(Trial::Way::kKernel);
-        report.nodes_ns = trial->best(Trial::Way::kOriginal);
+        report.kernel_ns = trial->best(Trial::Implementation::kKernel);
+        report.nodes_ns = trial->best(Trial::Implementation::kOriginal);
       }
       out.push_back(std::move(report));
     }
@@ -352,14 +351,14 @@ class Groups final : public KernelGroups {
  private:
   bool prepare(const Graph& graph, std::span<const NodeId> nodes, const KernelOptions& options,
                const std::function<bool(ValueId)>& escapes, PreparedGroup& group) {
-    auto plan = plan_kernel(graph, nodes, options, escapes, nullptr);
-    if (!plan) return false;  // nothing of it is needed
+    auto plan = lower_kernel(graph, nodes, options, escapes, nullptr);
+    if (!plan) return false;  // none of its results are needed
     group.plan = std::move(*plan);
     for (const NodeId node : nodes) {
       group.operators.push_back(graph.target(node).name());
       group.original += group.operators.back() + " ";
     }
-    const KernelPlan& made = group.plan;
+    const LoweredKernel& made = group.plan;
     for (size_t i = 0; i < made.inputs.size(); ++i) {
       group.inputs.push_back({made.inputs[i], geometry_of(graph, made.inputs[i]), made.program.operands[i].written});
     }
@@ -371,7 +370,7 @@ class Groups final : public KernelGroups {
         if (written && storage(i) != storage(j)) group.apart.emplace_back(i, j);
       }
     }
-    // Without a tensor to ask at run time, the graph must say that this is for host memory.
+    // Without input tensors to check at run time, the graph's outputs must be in host memory.
     if (made.inputs.empty() && graph.value(made.outputs[0]).device_type != c10::kCPU) return false;
     for (const NodeId node : nodes) {
       graph.for_each_output(node, [&](ValueId v) {
@@ -383,8 +382,8 @@ class Groups final : public KernelGroups {
     return true;
   }
 
-  static uint32_t operand_of(const KernelPlan& plan, ValueId v) {
-    const auto same = std::ranges::find(plan.same_tensor, v, &KernelPlan::SameTensor::result);
+  static uint32_t operand_of(const LoweredKernel& plan, ValueId v) {
+    const auto same = std::ranges::find(plan.same_tensor, v, &LoweredKernel::SameTensor::result);
     if (same != plan.same_tensor.end()) v = same->tensor;
     const auto input = std::ranges::find(plan.inputs, v);
     if (input != plan.inputs.end()) return static_cast<uint32_t>(input - plan.inputs.begin());
@@ -393,7 +392,7 @@ class Groups final : public KernelGroups {
     return static_cast<uint32_t>(plan.inputs.size() + static_cast<size_t>(output - plan.outputs.begin()));
   }
 
-  bool is_as_planned(const PreparedGroup& group, std::span<c10::IValue> values) const {
+  bool matches_plan(const PreparedGroup& group, std::span<c10::IValue> values) const {
     const c10::DeviceType device = cache_->backend().device();
     for (const GroupInput& input : group.inputs) {
       const c10::IValue& value = values[input.value.index];
@@ -421,7 +420,7 @@ class Groups final : public KernelGroups {
     return *trial;
   }
 
-  // Returns false if an index is out of range: the nodes themselves then say what is wrong.
+  // Returns false if an index is out of range: the original nodes then report the error.
   bool launch_group(const PreparedGroup& group, KernelFunction function, std::span<c10::IValue> values) const {
     c10::SmallVector<void*, 16> data;
     for (const GroupInput& input : group.inputs) {
@@ -447,8 +446,8 @@ class Groups final : public KernelGroups {
     if (group.kernel == nullptr || group.kernel->state() == Kernel::State::kFailed) return State::kFailed;
     if (group.kernel->state() == Kernel::State::kPending) return State::kCompiling;
     const Trial* const trial = group.trial.load(std::memory_order_acquire);
-    if (trial == nullptr || trial->verdict() == Trial::Way::kUnknown) return State::kMeasuring;
-    return trial->verdict() == Trial::Way::kKernel ? State::kKernel : State::kNodes;
+    if (trial == nullptr || trial->verdict() == Trial::Implementation::kUnknown) return State::kMeasuring;
+    return trial->verdict() == Trial::Implementation::kKernel ? State::kKernel : State::kNodes;
   }
 
   const std::shared_ptr<KernelCache> cache_;
@@ -456,7 +455,7 @@ class Groups final : public KernelGroups {
   std::vector<NodeId> order_;
   std::vector<Group> groups_;
   std::vector<std::unique_ptr<PreparedGroup>> prepared_;
-  std::map<std::string, int64_t> calls_;  // nodes in no group, by operator
+  std::map<std::string, int64_t> calls_;  // nodes outside groups, by operator
 };
 
 }  // namespace

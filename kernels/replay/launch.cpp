@@ -1,4 +1,4 @@
-// Runs kernels on this process's threads: what a back end does that has no launch of its own.
+// Runs kernels on the threads of this process: the default launch of back ends.
 #include "kernels/replay/launch.h"
 
 #include <ATen/Parallel.h>
@@ -33,12 +33,13 @@ namespace {
 constexpr std::string_view kKernelWord = "kernel";
 constexpr std::string_view kOriginalWord = "original";
 
-// The kernel must be faster by this part of its time.
+// The kernel must be faster by this fraction of its time.
 constexpr int64_t kMargin = 32;
 
-// Writes "kernel 1200 3400": the way, and the best nanoseconds of both.
-std::string text_of(Trial::Way way, int64_t kernel, int64_t original) {
-  return fmt::format("{} {} {}", way == Trial::Way::kKernel ? kKernelWord : kOriginalWord, kernel, original);
+// Formats "kernel 1200 3400": the verdict, and the best nanoseconds of both.
+std::string text_of(Trial::Implementation implementation, int64_t kernel, int64_t original) {
+  return fmt::format("{} {} {}", implementation == Trial::Implementation::kKernel ? kKernelWord : kOriginalWord, kernel,
+                     original);
 }
 
 }  // namespace
@@ -46,42 +47,42 @@ std::string text_of(Trial::Way way, int64_t kernel, int64_t original) {
 Trial::Trial(KernelCache& cache, KernelRef kernel, std::string subject, const KernelMeasureOptions& options)
     : cache_(cache), kernel_(std::move(kernel)), subject_(std::move(subject)), options_(options) {
   if (!options_.enabled) {
-    verdict_ = Way::kKernel;
+    verdict_ = Implementation::kKernel;
     return;
   }
   const std::string known = cache_.verdict(kernel_, subject_);
   const size_t space = known.find(' ');
   if (space == std::string::npos) return;
-  const std::string_view way = std::string_view(known).substr(0, space);
+  const std::string_view word = std::string_view(known).substr(0, space);
   const char* const end = known.data() + known.size();
   const auto kernel_time = std::from_chars(known.data() + space + 1, end, kernel_best_);
   if (kernel_time.ec != std::errc() || kernel_time.ptr == end) return;
   std::from_chars(kernel_time.ptr + 1, end, original_best_);
-  if (way == kKernelWord) verdict_ = Way::kKernel;
-  if (way == kOriginalWord) verdict_ = Way::kOriginal;
+  if (word == kKernelWord) verdict_ = Implementation::kKernel;
+  if (word == kOriginalWord) verdict_ = Implementation::kOriginal;
 }
 
-// The order is k o o k k o o k ... Two calls of a step that differ (in what the processor's cache holds) then get both
-// ways alike.
-Trial::Way Trial::next() {
+// The order is k o o k k o o k ..., so that two alternating calls of a step (which differ in cache contents) get both
+// implementations equally often.
+Trial::Implementation Trial::next() {
   const std::lock_guard lock(mutex_);
   const int64_t turn = turns_++ % 4;
-  return turn == 0 || turn == 3 ? Way::kKernel : Way::kOriginal;
+  return turn == 0 || turn == 3 ? Implementation::kKernel : Implementation::kOriginal;
 }
 
-void Trial::took(Way way, int64_t nanoseconds) {
+void Trial::took(Implementation implementation, int64_t nanoseconds) {
   std::string decided;
   {
     const std::lock_guard lock(mutex_);
-    const bool kernel = way == Way::kKernel;
+    const bool kernel = implementation == Implementation::kKernel;
     int64_t& samples = kernel ? kernel_samples_ : original_samples_;
     int64_t& best = kernel ? kernel_best_ : original_best_;
     best = samples++ == 0 ? nanoseconds : std::min(best, nanoseconds);
     const int64_t wanted = std::max(options_.samples, 1);
-    if (verdict() != Way::kUnknown || kernel_samples_ < wanted || original_samples_ < wanted) return;
-    // A few samples do not tell ways apart that are nearly alike; nothing is changed then.
+    if (verdict() != Implementation::kUnknown || kernel_samples_ < wanted || original_samples_ < wanted) return;
+    // A few samples do not distinguish similar times; the original is kept then.
     const bool pays = kernel_best_ + kernel_best_ / kMargin < original_best_;
-    const Way faster = pays ? Way::kKernel : Way::kOriginal;
+    const Implementation faster = pays ? Implementation::kKernel : Implementation::kOriginal;
     decided = text_of(faster, kernel_best_, original_best_);
     verdict_.store(faster, std::memory_order_release);
   }
@@ -94,9 +95,9 @@ int64_t Trial::now() const {
       .count();
 }
 
-int64_t Trial::best(Way way) const {
+int64_t Trial::best(Implementation implementation) const {
   const std::lock_guard lock(mutex_);
-  return way == Way::kKernel ? kernel_best_ : original_best_;
+  return implementation == Implementation::kKernel ? kernel_best_ : original_best_;
 }
 
 Trial& Trials::of(const KernelRef& kernel, const std::string& original, int64_t work) {

@@ -1,4 +1,4 @@
-// Calls kernels, and tries them against what they replace. Internal to kernels/replay.
+// Launches kernels, and measures them against the operators that they replace. Internal to kernels/replay.
 #pragma once
 
 #include <ATen/EmptyTensor.h>
@@ -22,30 +22,30 @@
 
 namespace shadowgraph {
 
-// Below so many elements, threads cost more than they save; eager's grain.
+// Minimum number of elements per thread, as in eager.
 constexpr int64_t kElementsOfAThread = 32768;
 
 struct ResultGeometry {
   c10::ScalarType dtype = c10::ScalarType::Undefined;
   std::vector<int64_t> sizes;
   std::vector<int64_t> strides;
-  bool as_empty_gives = false;  // strides are those that at::empty gives, also where they do not matter
+  bool strides_of_empty = false;  // strides equal at::empty's, even in dimensions where they do not matter
 
   static ResultGeometry of(const Graph& graph, ValueId v) {
     return {.dtype = graph.value(v).dtype,
             .sizes = {graph.sizes(v).begin(), graph.sizes(v).end()},
             .strides = {graph.strides(v).begin(), graph.strides(v).end()},
-            .as_empty_gives = has_contiguous_strides(graph.sizes(v), graph.strides(v))};
+            .strides_of_empty = has_contiguous_strides(graph.sizes(v), graph.strides(v))};
   }
   at::Tensor allocate(c10::Device device) const {
     if (!device.is_cpu()) return at::empty_strided(sizes, strides, at::TensorOptions(dtype).device(device));
-    return as_empty_gives ? at::Tensor(at::detail::empty_cpu(sizes, dtype))
-                          : at::Tensor(at::detail::empty_strided_cpu(sizes, strides, dtype));
+    return strides_of_empty ? at::Tensor(at::detail::empty_cpu(sizes, dtype))
+                            : at::Tensor(at::detail::empty_strided_cpu(sizes, strides, dtype));
   }
 };
 
 // `data`: the first element of each operand. Returns false if an index is out of range.
-inline bool launch(const KernelBackend& backend, KernelFunction function, const KernelPlan& plan,
+inline bool launch(const KernelBackend& backend, KernelFunction function, const LoweredKernel& plan,
                    std::span<void* const> data, std::span<const int64_t> scalars) {
   if (plan.range <= 0) return true;
   return backend.launch(function, {.data = data,
@@ -56,28 +56,28 @@ inline bool launch(const KernelBackend& backend, KernelFunction function, const 
                                    .row_work = plan.row_work});
 }
 
-// Uses two ways to do one thing in turn until it is known which is faster. Thread-safe.
+// Alternates between two implementations until it is known which is faster. Thread-safe.
 class Trial {
  public:
-  enum class Way : uint8_t { kUnknown, kKernel, kOriginal };
+  enum class Implementation : uint8_t { kUnknown, kKernel, kOriginal };
 
   Trial(KernelCache& cache, KernelRef kernel, std::string subject, const KernelMeasureOptions& options);
 
-  // kUnknown while it is measured.
-  Way verdict() const { return verdict_.load(std::memory_order_acquire); }
-  // Returns the way for the next call while the verdict is not known; its time goes to took().
-  Way next();
-  void took(Way way, int64_t nanoseconds);
+  // kUnknown while measuring.
+  Implementation verdict() const { return verdict_.load(std::memory_order_acquire); }
+  // Returns the implementation for the next call while measuring; report its time to took().
+  Implementation next();
+  void took(Implementation implementation, int64_t nanoseconds);
   int64_t now() const;
-  // Returns the best time so far; 0 if nothing is known.
-  int64_t best(Way way) const;
+  // Returns the best time so far; 0 if there is none.
+  int64_t best(Implementation implementation) const;
 
  private:
   KernelCache& cache_;
   const KernelRef kernel_;
   const std::string subject_;
   const KernelMeasureOptions& options_;
-  std::atomic<Way> verdict_ = Way::kUnknown;
+  std::atomic<Implementation> verdict_ = Implementation::kUnknown;
   mutable std::mutex mutex_;
   int64_t turns_ = 0;
   int64_t kernel_samples_ = 0;
@@ -86,11 +86,11 @@ class Trial {
   int64_t original_best_ = 0;
 };
 
-// Keeps trials by kernel and subject, one for all calls that are alike. Trials live as long as this object.
+// Trials by kernel and subject, shared by all equivalent calls. They live as long as this object.
 class Trials {
  public:
   Trials(KernelCache& cache, KernelMeasureOptions options) : cache_(cache), options_(std::move(options)) {}
-  // `original` is what the kernel stands for, `work` the elements of a call. The kernel must be ready.
+  // `original`: the replaced operator; `work`: the elements of a call. The kernel must be ready.
   Trial& of(const KernelRef& kernel, const std::string& original, int64_t work);
   bool enabled() const { return options_.enabled; }
 

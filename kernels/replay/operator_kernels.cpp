@@ -1,6 +1,6 @@
-// Runs one call. It is found by a signature of words, compared in full. The signature holds all that decides what is
-// run: dtypes, sizes, strides, what shares storage, and numbers that decide. What is found is a finished launch that
-// lacks only pointers and numbers.
+// Runs single calls. A prepared call is looked up by a signature with everything that affects the kernel: dtypes,
+// sizes, strides, shared storages, and numbers that the program depends on. It is a launch that only lacks pointers and
+// scalars.
 #include <c10/util/SmallVector.h>
 
 #include <algorithm>
@@ -14,8 +14,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "kernels/compiler/lowering.h"
 #include "kernels/compiler/operator_table.h"
-#include "kernels/compiler/plan_parts.h"
 #include "kernels/replay/call_graph.h"
 #include "kernels/replay/launch.h"
 #include "shadowgraph/kernels/kernel.h"
@@ -23,38 +23,38 @@
 
 namespace shadowgraph {
 
-// One kernel takes so many operands and numbers at most.
-constexpr size_t kMostOperands = 32;
+// Maximum number of operands and scalars of a kernel.
+constexpr size_t kMaxOperands = 32;
 
 namespace {
 
 struct PreparedCall {
   struct Part {
-    KernelPlan plan;
+    LoweredKernel plan;
     KernelRef kernel;
     std::vector<uint32_t> inputs;   // positions on the stack
     std::vector<uint32_t> outputs;  // of `fresh`
   };
-  std::vector<Part> parts;  // empty: not supported, and `problem` says why
+  std::vector<Part> parts;  // empty: not supported, for the reason in `problem`
   std::vector<ResultGeometry> fresh;
-  // Says for each result: a fresh tensor, -1 - the position on the stack, or nothing.
+  // For each result: the index of a new tensor, -1 - the position on the stack, or kUndefined.
   static constexpr int kUndefined = -1000;
   std::vector<int> results;
   std::string problem;
   const KernelBackend* backend = nullptr;  // of the cache that the call was prepared with
-  // Bits of the arguments whose value decides.
+  // Bit mask of the arguments whose value affects the program.
   uint64_t decisive = 0;
 
-  mutable std::atomic<Trial*> trial = nullptr;  // once somebody measures it
+  mutable std::atomic<Trial*> trial = nullptr;  // set once measured
 
-  // Elements that it goes over.
+  // Number of elements processed.
   int64_t work() const {
     int64_t sum = 0;
     for (const Part& part : parts) sum += part.plan.range * part.plan.row_work;
     return sum;
   }
 
-  // Returns kReady if all kernels are ready, kFailed if one cannot be had.
+  // Returns kReady if all kernels are ready, kFailed if one failed.
   Kernel::State state() const {
     bool ready = !parts.empty();
     for (const Part& part : parts) {
@@ -84,10 +84,10 @@ void bind(const CallGraph& call, PreparedCall& made) {
   };
   std::vector<ValueId> outputs;
   for (PreparedCall::Part& part : made.parts) {
-    const KernelPlan& plan = part.plan;
+    const LoweredKernel& plan = part.plan;
     made.decisive |= plan.decisive;
     for (const ValueId input : plan.inputs) part.inputs.push_back(position_of(input));
-    if (plan.inputs.size() + plan.outputs.size() > kMostOperands || plan.scalar_arguments.size() > kMostOperands) {
+    if (plan.inputs.size() + plan.outputs.size() > kMaxOperands || plan.scalar_arguments.size() > kMaxOperands) {
       throw UnsupportedError("too many operands");
     }
     for (const ValueId output : plan.outputs) {
@@ -103,7 +103,7 @@ void bind(const CallGraph& call, PreparedCall& made) {
     }
     ValueId tensor = result.ref.value;
     for (const PreparedCall::Part& part : made.parts) {
-      const auto same = std::ranges::find(part.plan.same_tensor, tensor, &KernelPlan::SameTensor::result);
+      const auto same = std::ranges::find(part.plan.same_tensor, tensor, &LoweredKernel::SameTensor::result);
       if (same != part.plan.same_tensor.end()) tensor = same->tensor;
     }
     const auto fresh = std::ranges::find(outputs, tensor);
@@ -112,9 +112,9 @@ void bind(const CallGraph& call, PreparedCall& made) {
   }
 }
 
-// Numbers travel with the call; other tensors must be where the kernel runs.
+// Numbers are passed with the call; other tensors must be on the kernel's device.
 void check_devices(std::span<const c10::IValue> arguments, c10::DeviceType device) {
-  if (device == c10::kCPU) return;  // memory of the host, under any name
+  if (device == c10::kCPU) return;  // host memory, under any name
   for (const c10::IValue& argument : arguments) {
     if (!argument.isTensor() || !argument.toTensor().defined()) continue;
     const at::Tensor& tensor = argument.toTensor();
@@ -127,11 +127,11 @@ std::shared_ptr<const PreparedCall> prepare_call(const c10::OperatorHandle& op, 
                                                  const KernelOptions& options, KernelCache& cache) {
   auto made = std::make_shared<PreparedCall>();
   try {
-    if (arguments.size() > kMostOperands) throw UnsupportedError("too many arguments");
+    if (arguments.size() > kMaxOperands) throw UnsupportedError("too many arguments");
     check_devices(arguments, cache.backend().device());
     made->backend = &cache.backend();
     const CallGraph call = call_graph(op, arguments);
-    for (KernelPlan& plan : plan_parts(call.graph, call.node, options))
+    for (LoweredKernel& plan : lower_parts(call.graph, call.node, options))
       made->parts.push_back({.plan = std::move(plan)});
     bind(call, *made);
     for (PreparedCall::Part& part : made->parts) {
@@ -139,17 +139,17 @@ std::shared_ptr<const PreparedCall> prepare_call(const c10::OperatorHandle& op, 
       if (part.kernel == nullptr) throw UnsupportedError(cache.backend().problem());
     }
     return made;
-  } catch (const std::exception& error) {  // the original says what is wrong with the call
+  } catch (const std::exception& error) {  // the original reports what is wrong with the call
     const auto* libtorch = dynamic_cast<const c10::Error*>(&error);
     auto refused = std::make_shared<PreparedCall>();
     refused->problem = libtorch != nullptr ? libtorch->what_without_backtrace() : error.what();
-    refused->decisive = ~uint64_t{0};  // the refusal may be for its numbers
+    refused->decisive = ~uint64_t{0};  // the rejection may depend on its numbers
     return refused;
   }
 }
 
-// Appends the call's results to `results`; all kernels must be ready. Returns false if an index is out of range: then
-// there are no results, and the original says what is wrong.
+// Appends the call's results to `results`; all kernels must be ready. Returns false if an index is out of range,
+// without results; the original then reports the error.
 bool run_call(const PreparedCall& call, std::span<const c10::IValue> arguments, torch::jit::Stack& results) {
   const at::Tensor* first = nullptr;
   for (const PreparedCall::Part& part : call.parts) {
@@ -162,8 +162,8 @@ bool run_call(const PreparedCall& call, std::span<const c10::IValue> arguments, 
   const c10::Device device = first == nullptr ? c10::Device(c10::kCPU) : first->device();
   for (const ResultGeometry& wanted : call.fresh) fresh.push_back(wanted.allocate(device));
   for (const PreparedCall::Part& part : call.parts) {
-    void* data[kMostOperands];
-    int64_t scalars[kMostOperands];
+    void* data[kMaxOperands];
+    int64_t scalars[kMaxOperands];
     size_t operands = 0;
     for (size_t i = 0; i < part.inputs.size(); ++i) {
       const at::Tensor& tensor = arguments[part.inputs[i]].toTensor();
@@ -192,8 +192,8 @@ bool run_call(const PreparedCall& call, std::span<const c10::IValue> arguments, 
 
 using Words = c10::SmallVector<int64_t, 64>;
 
-// So many calls of one operator are kept. Past that all of them are forgotten; their kernels are not.
-constexpr size_t kMostCalls = 4096;
+// Maximum number of prepared calls per operator; beyond that they are discarded, but not their kernels.
+constexpr size_t kMaxPreparedCalls = 4096;
 
 struct WordsHash {
   size_t operator()(const Words& words) const {
@@ -204,7 +204,7 @@ struct WordsHash {
 };
 
 struct OperatorEntry {
-  std::optional<c10::OperatorHandle> element;  // of an operator over lists
+  std::optional<c10::OperatorHandle> element;  // of a list operator
   bool gives_list = false;
   std::shared_mutex mutex;
   uint64_t decisive = 0;
@@ -255,11 +255,11 @@ void append_tensor(const at::Tensor& tensor, Words& words) {
   words.append(strides.begin(), strides.end());
 }
 
-// Returns false if no kernel takes an argument.
+// Returns false for unsupported arguments.
 bool signature(std::span<const c10::IValue> arguments, uint64_t decisive, Words& words) {
   words.push_back(static_cast<int64_t>(c10::get_default_dtype_as_scalartype()));
-  const c10::StorageImpl* storages[kMostOperands];
-  int64_t offsets[kMostOperands];
+  const c10::StorageImpl* storages[kMaxOperands];
+  int64_t offsets[kMaxOperands];
   size_t tensors = 0;
   for (size_t i = 0; i < arguments.size(); ++i) {
     const c10::IValue& argument = arguments[i];
@@ -276,7 +276,7 @@ bool signature(std::span<const c10::IValue> arguments, uint64_t decisive, Words&
     const at::Tensor& tensor = argument.toTensor();
     append_tensor(tensor, words);
     if (!tensor.defined() || !tensor.has_storage()) continue;
-    if (tensors == kMostOperands) return false;
+    if (tensors == kMaxOperands) return false;
     const c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
     const auto* const first = std::find(storages, storages + tensors, storage);
     if (first != storages + tensors) {
@@ -292,8 +292,7 @@ bool signature(std::span<const c10::IValue> arguments, uint64_t decisive, Words&
   return true;
 }
 
-// Returns the arguments that decide whatever a plan says: all but numbers that are computed with. A dtype is an int,
-// too.
+// Returns the arguments that always affect a plan: all except numbers used in computations. Dtypes are ints.
 uint64_t deciding_by_type(const c10::FunctionSchema& schema) {
   uint64_t deciding = 0;
   for (size_t i = 0; i < schema.arguments().size(); ++i) {
@@ -355,19 +354,19 @@ class OperatorKernels::Table {
                                               : Outcome::kUnsupported;
   }
 
-  // Runs the kernels or leaves the call to the original: whichever is faster, or is to be measured next.
+  // Runs the kernels or leaves the call to the original, whichever is faster or to be measured next.
   template <class F>
-  static Outcome either_way(Trial* trial, OriginalCall* original, F&& run) {
-    const Trial::Way verdict = trial != nullptr ? trial->verdict() : Trial::Way::kKernel;
-    const bool measured = verdict == Trial::Way::kUnknown;
-    const Trial::Way way = measured ? trial->next() : verdict;
+  static Outcome run_faster(Trial* trial, OriginalCall* original, F&& run) {
+    const Trial::Implementation verdict = trial != nullptr ? trial->verdict() : Trial::Implementation::kKernel;
+    const bool measured = verdict == Trial::Implementation::kUnknown;
+    const Trial::Implementation implementation = measured ? trial->next() : verdict;
     const int64_t began = measured ? trial->now() : 0;
-    if (way == Trial::Way::kOriginal) {
+    if (implementation == Trial::Implementation::kOriginal) {
       if (measured) *original = OriginalCall(trial, began);
       return Outcome::kOriginal;
     }
     if (!run()) return Outcome::kUnsupported;
-    if (measured) trial->took(way, trial->now() - began);
+    if (measured) trial->took(implementation, trial->now() - began);
     return Outcome::kRan;
   }
 
@@ -384,7 +383,7 @@ class OperatorKernels::Table {
         prepared->trial.store(trial, std::memory_order_release);
       }
     }
-    return either_way(trial, original, [&] {
+    return run_faster(trial, original, [&] {
       results.reserve(prepared->results.size());
       return run_call(*prepared, arguments, results);
     });
@@ -413,7 +412,7 @@ class OperatorKernels::Table {
       const std::string name = toString(op.operator_name()) + " of " + std::to_string(length);
       trial = &trial_of(name, *prepared[0], work);
     }
-    return either_way(trial, original, [&] {
+    return run_faster(trial, original, [&] {
       c10::List<at::Tensor> made;
       for (size_t i = 0; i < stacks.size(); ++i) {
         torch::jit::Stack own;
@@ -425,7 +424,7 @@ class OperatorKernels::Table {
     });
   }
 
-  // The trial is kept with the first of the call's kernels.
+  // The trial is stored with the first of the call's kernels.
   Trial& trial_of(const std::string& name, const PreparedCall& call, int64_t work) {
     return trials_.of(call.parts[0].kernel, "eager " + name, work);
   }
@@ -460,9 +459,9 @@ class OperatorKernels::Table {
     }
     auto call = prepare_call(op, arguments, options_, *cache_);
     const std::unique_lock lock(entry.mutex);
-    // An argument decides that was not known to: signatures made without it say too little.
+    // An argument turned out to affect the program: signatures without it are incomplete.
     const uint64_t deciding = entry.decisive | call->decisive;
-    if (deciding != entry.decisive || entry.calls.size() >= kMostCalls) entry.calls.clear();
+    if (deciding != entry.decisive || entry.calls.size() >= kMaxPreparedCalls) entry.calls.clear();
     if (deciding != decisive) {
       words.clear();
       if (!signature(arguments, deciding, words)) return nullptr;
@@ -480,7 +479,7 @@ class OperatorKernels::Table {
 };
 
 void OperatorKernels::OriginalCall::ended() {
-  if (trial_ != nullptr) trial_->took(Trial::Way::kOriginal, trial_->now() - began_);
+  if (trial_ != nullptr) trial_->took(Trial::Implementation::kOriginal, trial_->now() - began_);
 }
 
 OperatorKernels::OperatorKernels(std::shared_ptr<KernelCache> cache, KernelOptions options,

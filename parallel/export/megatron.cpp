@@ -27,60 +27,61 @@ std::string layout_of(const PlannedModel& model, const TrainingPlan& plan) {
 void check_model(const PlannedModel& model) {
   const auto lists = std::ranges::count_if(model.order, [](const std::string& name) { return name.ends_with("*"); });
   if (lists == 1) return;
-  throw UnsupportedError(
-      fmt::format("Megatron-LM's layouts are of models with one list of layers, not of {} lists", lists));
+  throw UnsupportedError(fmt::format("Megatron-LM supports models with one list of layers, not {} lists", lists));
 }
 
-// Whether norms are computed again in all layers. It is the part of selective recomputing that Megatron-LM has words for.
+// Returns whether norms are recomputed in all layers, all of selective recompute that Megatron-LM can express.
 bool recomputes_norms(const PlannedModel& model, const TrainingPlan& plan) {
   if (plan.selective.empty()) return false;
   const auto layers = std::ranges::count_if(model.modules, is_layer);
   const auto parts = std::ranges::count_if(plan.selective, is_layer);
   if (parts == layers && plan.recomputed.empty()) return true;
-  throw UnsupportedError(fmt::format(
-      "Megatron-LM recomputes parts of all layers, or whole ones, and the plan parts of {} and {} whole ones", parts,
-      plan.recomputed.size()));
+  throw UnsupportedError(
+      fmt::format("Megatron-LM recomputes either parts of all layers or whole layers, but the plan has {} partly and "
+                  "{} wholly recomputed layers",
+                  parts, plan.recomputed.size()));
 }
 
-// In how many layers of each stage activations are computed again; nothing: in none.
+// Number of recomputed layers per stage; empty if there are none.
 std::optional<int64_t> recomputed_layers(const PlannedModel& model, const TrainingPlan& plan) {
   if (plan.recomputed.empty()) return std::nullopt;
   int64_t most = 0;
   std::vector<std::pair<int64_t, int64_t>> stages;  // recomputed, all
   for (const auto& modules : modules_of_stages(model, plan)) {
-    int64_t again = 0, all = 0;
+    int64_t recomputed = 0, all = 0;
     for (const std::string& module : modules) {
       if (!is_layer(module)) continue;
       const bool one = std::ranges::find(plan.recomputed, module) != plan.recomputed.end();
-      if (one && again != all) {
-        throw UnsupportedError("Megatron-LM recomputes the first layers of a stage, and the plan others: " + module);
+      if (one && recomputed != all) {
+        throw UnsupportedError("Megatron-LM recomputes the first layers of a stage, but the plan recomputes " + module);
       }
       ++all;
-      again += one ? 1 : 0;
+      recomputed += one ? 1 : 0;
     }
-    most = std::max(most, again);
-    stages.emplace_back(again, all);
+    most = std::max(most, recomputed);
+    stages.emplace_back(recomputed, all);
   }
-  for (const auto& [again, all] : stages) {
-    if (again == std::min(most, all)) continue;
-    throw UnsupportedError(fmt::format(
-        "Megatron-LM recomputes as many layers in each stage, and the plan {} in one and {} in another", most, again));
+  for (const auto& [recomputed, all] : stages) {
+    if (recomputed == std::min(most, all)) continue;
+    throw UnsupportedError(
+        fmt::format("Megatron-LM recomputes the same number of layers in each stage, but the plan has {} and {}", most,
+                    recomputed));
   }
   int64_t known = 0;
   for (const std::string& module : plan.recomputed) known += is_layer(module) ? 1 : 0;
   if (known != std::ssize(plan.recomputed)) {
-    throw UnsupportedError("Megatron-LM recomputes whole layers, and the plan parts of them");
+    throw UnsupportedError("Megatron-LM recomputes whole layers, but the plan recomputes parts of them");
   }
   return most;
 }
 
-// TransformerEngine's offload is of the first layers, and goes with neither recomputing nor pipelines.
+// TransformerEngine offloads the first layers, and supports neither recompute nor pipelines with it.
 int64_t layers_on_host(const PlannedModel& model, const TrainingPlan& plan) {
   if (plan.offloaded.empty()) return 0;
-  const char* why = plan.pipeline > 1                                     ? "in no pipeline"
-                    : !plan.recomputed.empty() || !plan.selective.empty() ? "without recomputing"
+  const char* why = plan.pipeline > 1                                     ? "without a pipeline"
+                    : !plan.recomputed.empty() || !plan.selective.empty() ? "without recompute"
                                                                           : nullptr;
-  if (why != nullptr) throw UnsupportedError(fmt::format("Megatron-LM keeps layers on the host {}", why));
+  if (why != nullptr) throw UnsupportedError(fmt::format("Megatron-LM offloads activations only {}", why));
   int64_t first = 0;
   for (const std::string& module : model.modules) {
     if (!is_layer(module)) continue;
@@ -88,7 +89,7 @@ int64_t layers_on_host(const PlannedModel& model, const TrainingPlan& plan) {
     ++first;
   }
   if (first == std::ssize(plan.offloaded)) return first;
-  throw UnsupportedError("Megatron-LM keeps the first layers on the host, and the plan others");
+  throw UnsupportedError("Megatron-LM offloads the first layers, but the plan offloads others");
 }
 
 std::string offload_arguments(const PlannedModel& model, const TrainingPlan& plan) {
@@ -98,15 +99,14 @@ std::string offload_arguments(const PlannedModel& model, const TrainingPlan& pla
   }
   if (!plan.optimizer_on_host) return text;
   if (plan.zero != 1) {
-    throw UnsupportedError(
-        "Megatron-LM has an optimizer on the host with its distributed one alone: plan with --zero 1");
+    throw UnsupportedError("Megatron-LM offloads only the distributed optimizer: plan with --zero 1");
   }
   return text + "--optimizer-cpu-offload\n--optimizer-offload-fraction 1.0\n--use-precision-aware-optimizer\n";
 }
 
 std::string attention_argument(const TrainingPlan& plan) {
   switch (plan.attention) {
-    case AttentionKernel::kDevices:
+    case AttentionKernel::kDevice:
       return "";
     case AttentionKernel::kFlash:
       return "--attention-backend flash\n";
@@ -117,7 +117,7 @@ std::string attention_argument(const TrainingPlan& plan) {
     case AttentionKernel::kEfficient:
       break;
   }
-  throw UnsupportedError("Megatron-LM has flash, fused and unfused attention, no memory-efficient one");
+  throw UnsupportedError("Megatron-LM supports flash, fused (cudnn) and unfused (math) attention, but not efficient");
 }
 
 void check_schedule(const TrainingPlan& plan) {
@@ -127,18 +127,18 @@ void check_schedule(const TrainingPlan& plan) {
     if (known.in_megatron) names.push_back(known.name);
   }
   throw UnsupportedError(
-      fmt::format("Megatron-LM has the schedules {}, not {}", fmt::join(names, " and "), plan.schedule));
+      fmt::format("Megatron-LM supports the schedules {}, not {}", fmt::join(names, " and "), plan.schedule));
 }
 
 }  // namespace
 
-EngineFile megatron_arguments(const TrainingPlan& plan, const Graph& step, const EngineRequest& request) {
+PlanExport megatron_arguments(const TrainingPlan& plan, const Graph& step, const PlanExportOptions& request) {
   const PlannedModel model = PlannedModel::of(step);
   check_schedule(plan);
   check_model(model);
-  check_laid_out_by_hand(plan, "Megatron-LM");
+  check_megatron_layout(plan, "Megatron-LM");
   check_no_curve(plan, "Megatron-LM");
-  EngineFile file;
+  PlanExport file;
   std::string& text = file.text;
   const auto add = [&](std::string_view flag, const auto&... value) {
     text += flag;
@@ -170,18 +170,18 @@ EngineFile megatron_arguments(const TrainingPlan& plan, const Graph& step, const
   if (plan.zero == 1) add("--use-distributed-optimizer");
   if (plan.zero > 1) {
     if (plan.pipeline > 1) {
-      throw UnsupportedError(
-          fmt::format("Megatron-LM has no ZeRO {} in a pipeline: plan with --zero 1 or --pipeline 1", plan.zero));
+      throw UnsupportedError(fmt::format(
+          "Megatron-LM does not support ZeRO {} in a pipeline: plan with --zero 1 or --pipeline 1", plan.zero));
     }
     add("--use-megatron-fsdp");
     add("--use-distributed-optimizer");
     add("--data-parallel-sharding-strategy", plan.zero == 2 ? "optim_grads" : "optim_grads_params");
-    add("--ckpt-format", "fsdp_dtensor");  // Megatron-LM refuses others with its FSDP
+    add("--ckpt-format", "fsdp_dtensor");  // the only format supported with Megatron-FSDP
   }
   if (recomputes_norms(model, plan)) {
     add("--recompute-granularity", "selective");
     add("--recompute-modules", "layernorm");
-    file.differs.emplace_back("recomputing: norms alone; what activations of an MLP give is kept");
+    file.differs.emplace_back("recompute: only norms; results of MLP activations are kept");
   } else if (const auto layers = recomputed_layers(model, plan)) {
     add("--recompute-granularity", "full");
     add("--recompute-method", "block");
@@ -195,18 +195,18 @@ EngineFile megatron_arguments(const TrainingPlan& plan, const Graph& step, const
     add("--fp8-format", "hybrid");
     add("--fp8-recipe", "tensorwise");
   }
-  say_batch(plan, request, file.differs);
+  note_batch(plan, request, file.differs);
   if (plan.tensor > 1 && plan.overlap == CollectiveOverlap::kNone) {
     file.differs.emplace_back(
-        "tensor parallel: backward's collectives run beside products here, and gathered inputs are not kept; plan with "
-        "--overlap backward");
+        "tensor parallelism: Megatron-LM overlaps backward's collectives with matmuls and does not keep gathered "
+        "inputs; plan with --overlap backward");
   }
   if (plan.zero > 1) {
-    file.differs.emplace_back("the environment: CUDA_DEVICE_MAX_CONNECTIONS is not 1, as Megatron-LM's FSDP wants it");
+    file.differs.emplace_back("environment: CUDA_DEVICE_MAX_CONNECTIONS must not be 1 with Megatron-FSDP");
   } else if (plan.tensor > 1) {
-    file.differs.emplace_back("the environment: CUDA_DEVICE_MAX_CONNECTIONS=1, as sequence parallel wants it");
+    file.differs.emplace_back("environment: sequence parallelism needs CUDA_DEVICE_MAX_CONNECTIONS=1");
   }
-  file.differs.emplace_back("the model's own sizes (--hidden-size and the like) are not in the file");
+  file.differs.emplace_back("model sizes (--hidden-size, ...) are not in the file");
   return file;
 }
 

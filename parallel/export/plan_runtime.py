@@ -1,26 +1,27 @@
-"""Applies a plan of shadowgraph to an eager model, with torch alone.
+"""Applies a shadowgraph plan to an eager model. Requires only torch.
 
 # -- with training
     torchrun --nproc-per-node 8 train.py --model mine:make --random-tokens 32000 --steps 3
     torchrun --nnodes 8 --nproc-per-node 8 ... train.py --model mine:make --data mine:batches --save checkpoint
 
---model: a function that gives the model, the same on each rank; its modules have the names below.
---data: a function of (samples, sequence) that yields (inputs, targets) of whole steps, the same on each rank.
---loss: a function of (output, targets) that gives a micro-batch's mean; without it, the next token's cross entropy.
-        Where ranks share sequences, it is given a rank's part of both: an early chunk of each sequence and a late one.
---meta: the model is made without memory, and a rank fills in the modules of its own stages one by one: first values are
-        what reset_parameters or _init_weights give under a seed of the module's name, or those of --resume.
+--model: function that returns the model, identical on all ranks, with the module names used below.
+--data: function of (samples, sequence) that yields (inputs, targets) of global batches, identical on all ranks.
+--loss: function of (output, targets) that returns the mean over a micro-batch (default: next-token cross entropy).
+        With context parallelism it receives a rank's part of both: an early and a late chunk of each sequence.
+--meta: build the model on the meta device and materialize the modules of a rank's stages one by one, with
+        reset_parameters or _init_weights under a seed derived from the module name, or with the values of --resume.
 # -- end with
 # -- with layouts
-    mesh = make_mesh("cuda")                   # torch.distributed is set up
-    place(model, mesh)                         # every rank has the same whole model
+    mesh = make_mesh("cuda")                   # after torch.distributed.init_process_group
+    place(model, mesh)                         # the full model must be identical on all ranks
     optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
     with scope():
         loss = model(**inputs(mesh, input_ids=..., labels=...)).loss
         loss.backward()
     optimizer.step()
 
-Data axes: the loss of a rank is of its part of the batch. NOT_EXPRESSED lists what the plan says and this file cannot.
+On data axes, each rank computes the loss of its part of the batch. NOT_EXPRESSED lists parts of the plan that this file
+cannot express.
 # -- end with
 """
 
@@ -58,7 +59,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only  # with training
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts  # with training
 
 # -- the plan
-# Of training. In MESH and elsewhere * in a name stands for a number.
+# For training. A * in a name matches a number.
 MESH = {"pipeline": 1, "data": 1, "context": 1, "tensor": 1}
 STAGES_PER_RANK, EXPERTS, MICRO_BATCH, MICROBATCHES, SEQUENCE, ZERO = 1, 1, 1, 1, 128, 0
 SCHEDULE, SCHEDULE_CLASS, SCHEDULE_ROWS, V_SHAPED, SPLITS_BACKWARD = "1f1b", "Schedule1F1B", "", False, False
@@ -66,14 +67,14 @@ ORDER, STAGES = ["layers.*"], [""]
 TIED, RECOMPUTED, SELECTIVE, IN_PART, OFFLOADED = [], [], [], [], []
 OPTIMIZER_ON_HOST, ATTENTION = False, ""
 CUT, FUSED, GROUPED = {}, {}, {}
-# Of layouts.
+# For layouts.
 DATA_AXES, UNITS = (), ()
 PARAMETERS, USES, INPUTS, MODULES = {}, {}, {}, {}
 # -- end of the plan
 
 
 def _of(table, name):
-    """The row of a path."""
+    """Returns the row of `table` that matches a path, or None."""
     return table[name] if name in table else next((row for like, row in table.items() if _is_like(like, name)), None)
 
 
@@ -82,7 +83,7 @@ def _is_like(like, path):
 
 
 def _placement(text):
-    """ "S(0,3)": dimension 0 is 3 stretches, each of which is cut."""
+    """Parses a placement. "S(0,3)": dimension 0 consists of 3 ranges, each of which is sharded."""
     if text == "R":
         return Replicate()
     kind, inside = text[0], text[2:-1]
@@ -97,13 +98,13 @@ def _local(tensor):
 
 
 def _laid(parameter, mesh, placements, source=None):
-    """A rank's part of a whole parameter: by the values of rank `source`, or by its own."""
+    """Shards a full parameter, with the values of rank `source` or with its own."""
     laid = distribute_tensor(parameter.detach(), mesh, placements, src_data_rank=source)
     return nn.Parameter(laid, requires_grad=parameter.requires_grad)
 
 
 def _lay_around(module, mesh, takes, gives, given=None, local=False):
-    """What a module takes and gives lies so; `given`: how that lies which is no DTensor. `local`: it gives none."""
+    """Redistributes a module's input and output. `given`: layout of plain tensors; `local`: return plain tensors."""
 
     def lay(tensor, placements):
         if not isinstance(tensor, DTensor):
@@ -125,7 +126,7 @@ def _lay_around(module, mesh, takes, gives, given=None, local=False):
 
 
 def _average(parameter, group, divisor):
-    """The gradient of a parameter that each rank has whole."""
+    """Averages the gradient of a replicated parameter."""
     dist.all_reduce(_local(parameter.grad).div_(divisor), group=group)
 
 
@@ -134,25 +135,25 @@ TENSOR_AXES = tuple(axis for axis in MESH if axis not in DATA_AXES)
 
 
 def make_mesh(device_type="cuda"):
-    """The mesh of the plan, over the processes of torch.distributed."""
+    """Creates the mesh of the plan over the processes of torch.distributed."""
     return init_device_mesh(device_type, tuple(MESH.values()), mesh_dim_names=tuple(MESH))
 
 
 def scope():
-    """Around forward and backward: tensors that the model makes itself are the same on all ranks of the tensor axes."""
+    """Context for forward and backward: treats tensors created by the model as replicated over the tensor axes."""
     return implicit_replication()
 
 
 def place(model, mesh, loss="mean"):
-    """Lays a model out as the plan says, in place, and gives it back. Every rank has the same whole model before.
+    """Shards a model in place as planned, and returns it. The full model must be identical on all ranks.
 
-    mesh: what make_mesh() gives. loss: "mean" or "sum", what the loss is over the batch. Each rank of the data axes
-    computes it of its own part, and gradients are averaged or added up. Make the optimizer afterwards.
+    mesh: from make_mesh(). loss: reduction of the loss over the batch, "mean" or "sum". Each rank of the data axes
+    computes the loss of its part, and gradients are averaged or summed. Create the optimizer afterwards.
     """
     if tuple(mesh.mesh_dim_names or ()) != tuple(MESH) or tuple(mesh.shape) != tuple(MESH.values()):
-        raise ValueError(f"the plan is for the mesh {MESH}; this one is {mesh}")
+        raise ValueError(f"the plan needs the mesh {MESH}, not {mesh}; create it with make_mesh()")
     if loss not in ("mean", "sum"):
-        raise ValueError(f"loss={loss!r}: it is a mean or a sum over the batch")
+        raise ValueError(f"loss={loss!r} is not one of 'mean', 'sum'")
     layouts = _layouts(model)
     if TENSOR_AXES:
         _distribute(model, mesh[TENSOR_AXES], layouts)
@@ -162,15 +163,15 @@ def place(model, mesh, loss="mean"):
 
 
 def inputs(mesh, /, *given, **named):
-    """This rank's part of a whole batch: of tensors by position, a tuple; by name, a dict."""
+    """Returns this rank's part of a global batch: a tuple for positional tensors, a dict for keywords."""
     if given and named:
-        raise ValueError("give inputs by position or by name")
+        raise ValueError("give all inputs by position, or all by name")
     placed = {}
     for name, tensor in (named or dict(zip(INPUTS, given))).items():
         if name not in INPUTS:
-            raise ValueError(f"the plan has no input {name}: it knows {', '.join(INPUTS)}")
-        for axis, lies in _cuts(INPUTS[name]).items():
-            tensor = tensor.chunk(MESH[axis], _placement(lies).dim)[mesh.get_local_rank(axis)]
+            raise ValueError(f"the plan has no input {name}; expected {', '.join(INPUTS)}")
+        for axis, code in _cuts(INPUTS[name]).items():
+            tensor = tensor.chunk(MESH[axis], _placement(code).dim)[mesh.get_local_rank(axis)]
         if TENSOR_AXES:
             tensor = distribute_tensor(tensor.contiguous(), mesh[TENSOR_AXES], _over(INPUTS[name]))
         placed[name] = tensor
@@ -178,32 +179,32 @@ def inputs(mesh, /, *given, **named):
 
 
 def _layouts(model):
-    """How parameters lie over each axis, by id; tied ones under the name that the plan knows."""
+    """Layouts of parameters over each axis, by id. Tied parameters use the name that occurs in the plan."""
     known = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         first, row = known.get(id(parameter), (name, None))
         known[id(parameter)] = (first, row or _of(PARAMETERS, name))
     unknown = [name for name, row in known.values() if row is None]
     if unknown:
-        raise ValueError(f"the plan does not know {', '.join(sorted(unknown)[:5])}; it was made of another model")
+        raise ValueError(f"the plan has no layout of {', '.join(sorted(unknown)[:5])}; it was made for another model")
     return {parameter: row for parameter, (_, row) in known.items()}
 
 
 def _over(layout):
-    """Placements over the tensor axes."""
-    return [_placement(lies) for axis, lies in zip(MESH, layout) if axis in TENSOR_AXES]
+    """Returns the placements over the tensor axes."""
+    return [_placement(code) for axis, code in zip(MESH, layout) if axis in TENSOR_AXES]
 
 
 def _cuts(layout):
-    """The data axes that cut a tensor, and how."""
-    return {axis: lies for axis, lies in zip(MESH, layout) if axis in DATA_AXES and lies != "R"}
+    """Returns the data axes that shard a tensor, with their placements."""
+    return {axis: code for axis, code in zip(MESH, layout) if axis in DATA_AXES and code != "R"}
 
 
-# ---- The tensor axes: parameters, and what modules take and give, are DTensors
+# ---- Tensor axes: parameters and activations between modules are DTensors
 
 
 def _distribute(model, mesh, layouts):
-    made = {}  # tied parameters stay tied
+    made = {}  # keeps tied parameters tied
 
     def partition(path, module, mesh):
         for key, parameter in list(module._parameters.items()):
@@ -230,14 +231,14 @@ def _distribute(model, mesh, layouts):
 
 
 def _lay_gradient(parameter):
-    """The gradient of a parameter lies as it does."""
+    """Redistributes a gradient to the layout of its parameter."""
     gradient = parameter.grad
     if isinstance(gradient, DTensor) and gradient.placements != parameter.placements:
         parameter.grad = gradient.redistribute(placements=parameter.placements)
 
 
 def _gather_around(module, uses):
-    """While forward runs the module's parameters lie as it uses them; their gradients go back as they came."""
+    """Redistributes a module's parameters during forward; autograd redistributes the gradients back."""
 
     def before(module, given):
         for key, placements in uses.items():
@@ -251,7 +252,7 @@ def _gather_around(module, uses):
     module.register_forward_hook(after, always_call=True)
 
 
-# ---- The data axes: fully_shard where parameters are cut, averages of gradients where they are whole
+# ---- Data axes: fully_shard for sharded parameters, averaged gradients for replicated ones
 
 
 def _fully_shard(model, mesh, layouts, divisor):
@@ -280,7 +281,7 @@ def _fully_shard(model, mesh, layouts, divisor):
     if taken == whole:
         return
     for path, own in units.items():
-        # Most elements decide over which of the axes; NOT_EXPRESSED has the others.
+        # Uses the axes that shard the most elements; NOT_EXPRESSED lists the others.
         elements = collections.Counter()
         for parameter in own:
             elements[cut(parameter)] += parameter.numel()
@@ -295,7 +296,7 @@ def _flat(mesh, axes):
 
 
 def _data_mesh(mesh, axes):
-    """What fully_shard takes: one axis to cut over, or one to copy over before it."""
+    """Returns a mesh for fully_shard: the sharded axis, optionally after a replicated one."""
     rest = tuple(axis for axis in DATA_AXES if axis not in axes)
     if not rest:
         return _flat(mesh, axes)
@@ -313,14 +314,14 @@ SAMPLES = MICRO_BATCH * MICROBATCHES  # of a replica and step
 
 
 class CannotRunError(Exception):
-    """The model is not the one that the plan was made for, or its forward cannot be cut so."""
+    """Raised if the plan was made for another model, or the forward cannot be split as planned."""
 
 
 # -- with fused
 def _cut_in_three(module, mesh):
-    """Cuts queries, keys and values in one layer.
+    """Shards a fused QKV layer.
 
-    Its weight is kept as three, with a dimension more. A rank has its own heads' part of each.
+    The weight gets an additional dimension of size three. Each rank holds the part of its own heads of each.
     """
     outputs = 0 if isinstance(module, nn.Linear) else 1  # transformers' Conv1D
     for name, whole in list(module.named_parameters(recurse=False)):
@@ -340,7 +341,7 @@ def _cut_in_three(module, mesh):
 
 
 class OwnHeads(TorchFunctionMode):
-    """A module's forward with queries, keys and values in one layer, of a rank's own heads."""
+    """Adapts the forward of a module with a fused QKV layer to a rank's own heads."""
 
     def __init__(self, width):
         super().__init__()
@@ -349,19 +350,21 @@ class OwnHeads(TorchFunctionMode):
     def __torch_function__(self, called, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         if called is nn.functional.scaled_dot_product_attention and args[0].shape[-1] != self.width:
-            raise CannotRunError(f"heads are {args[0].shape[-1]} wide, not {self.width}: forward has a number of heads")
+            raise CannotRunError(f"head size is {args[0].shape[-1]}, not {self.width}: forward hard-codes the number")
         if args and getattr(args[0], "is_three", False):
             if called in (torch.split, torch.Tensor.split):
                 size = args[1]
                 size = size // TENSOR if isinstance(size, int) else [each // TENSOR for each in size]
                 args = (args[0], size, *args[2:])
             elif called.__name__ not in ("chunk", "size", "dim", "__get__"):
-                raise CannotRunError(f"{called.__name__} of queries, keys and values in one; split and chunk are known")
+                raise CannotRunError(
+                    f"unsupported {called.__name__} of fused queries, keys, values; use split or chunk"
+                )
         return called(*args, **kwargs)
 
 
 # -- end with
-# How weight and bias lie, what the layer is given, as what it takes that, and what it gives.
+# Placements of weight, bias, the given input, the required input, and the output.
 STYLES = {
     "columns": ("S(0)", "S(0)", "R", "R", "S(-1)"),
     "columns, gathered": ("S(0)", "S(0)", "R", "R", "R"),
@@ -373,17 +376,17 @@ STYLES = {
 
 
 def _cut(module, style, mesh):
-    """Cuts a layer over ranks of tensor parallel. What it is given and gives is no DTensor."""
+    """Shards a layer by tensor parallelism. Its inputs and outputs are plain tensors."""
     if style == "columns of three":  # with fused
         return _cut_in_three(module, mesh)  # with fused
-    weight, bias, given, takes, gives = ([_placement(lies)] for lies in STYLES[style])
+    weight, bias, given, takes, gives = ([_placement(code)] for code in STYLES[style])
     for name, parameter in list(module.named_parameters(recurse=False)):
         setattr(module, name, _laid(parameter, mesh, weight if name == "weight" else bias))
     return _lay_around(module, mesh, takes, gives, given, local=True)
 
 
 class _Leave(Exception):
-    """Leaves forward where the next stage begins, with what that is given."""
+    """Raised to leave forward at the beginning of the next stage, with the tensor to send."""
 
     def __init__(self, tensor):
         super().__init__()
@@ -391,7 +394,7 @@ class _Leave(Exception):
 
 
 def _refuse_gradient(_):
-    raise CannotRunError("backward of a stage reaches a module of an earlier one beside the tensor that is sent")
+    raise CannotRunError("backward of a stage reaches an earlier stage other than through the tensor that is sent")
 
 
 def _first_tensor(args, kwargs):
@@ -407,7 +410,7 @@ def _holds_nan(tensor):
 
 
 def _fill(model, prefix, device, seed):
-    """Gives modules below a name memory and first values: the same on each rank, whatever else it has."""
+    """Materializes and initializes modules under a prefix, with the same values on every rank."""
     for name, module in model.get_submodule(prefix).named_modules(prefix=prefix):
         if not any(tensor.is_meta for tensor in _own(module).values()):
             continue
@@ -423,12 +426,12 @@ def _fill(model, prefix, device, seed):
                 module.reset_parameters()
         for own, tensor in _own(module).items():
             if tensor.isnan().any() if _holds_nan(tensor) else empty.get(tensor) == tensor._version:
-                raise CannotRunError(f"--meta: nothing gives {name}.{own} a first value; reset_parameters can")
+                raise CannotRunError(f"--meta: {name}.{own} is not initialized; initialize it in reset_parameters")
 
 
 # -- with grouped
 class GroupedOnMeta(TorchFunctionMode):
-    """Grouped products without memory, of which torch knows those in bfloat16 alone."""
+    """Grouped matmuls on the meta device, which torch supports only for bfloat16."""
 
     def __torch_function__(self, called, types, args=(), kwargs=None):
         if called is torch._grouped_mm:
@@ -439,13 +442,13 @@ class GroupedOnMeta(TorchFunctionMode):
 # -- end with
 # -- with context
 def next_token_of_chunks(logits, labels):
-    """A rank's share of next_token; its labels were shifted before they were cut."""
+    """A rank's part of next_token(), for labels that were shifted before they were sharded."""
     total = nn.functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), reduction="sum")
     return total * CONTEXT / (labels.shape[0] * (labels.shape[1] * CONTEXT - 1))
 
 
 def _attend(queries, keys, values, causal, scale):
-    """Flash attention, and the log-sum-exps of its scores."""
+    """Returns the output of flash attention and the log-sum-exp of its scores."""
     flash = "_scaled_dot_product_flash_attention" + ("" if queries.is_cuda else "_for_cpu")
     return getattr(torch.ops.aten, flash)(queries, keys, values, 0.0, causal, scale=scale)[:2]
 
@@ -460,10 +463,10 @@ def _attend_backward(gradient, queries, keys, values, out, sums, causal, scale):
 
 
 class CausalAttention(torch.autograd.Function):
-    """Attention of a rank's chunks to those of all ranks: to its own while others' arrive, then to those before them.
+    """Causal attention with context parallelism: attends to local chunks while the chunks of other ranks are gathered.
 
-    Rank r of R has chunks r and 2 R - 1 - r of a sequence. All its queries go to early chunks of ranks before it, those
-    of its late chunk to both chunks of ranks behind it. Keys and values are gathered again for backward.
+    Rank r of R has chunks r and 2 R - 1 - r of a sequence. All queries attend to the early chunks of lower ranks, those
+    of the late chunk also to both chunks of higher ranks. Keys and values are gathered again in backward.
     """
 
     @staticmethod
@@ -510,7 +513,7 @@ def _heads_first(tokens):
 
 
 def _parts(group, tokens):
-    """The first of a rank's queries, and a view of the chunks of other ranks that they go to."""
+    """Yields the first query index, and a view of the chunks of other ranks that the queries attend to."""
     rank, ranks = group.rank(), group.size()
     if rank > 0:
         yield 0, lambda all: all.unflatten(2, (ranks, 2, -1))[:, :, :rank, 0]
@@ -519,7 +522,7 @@ def _parts(group, tokens):
 
 
 class OnChunks(TorchFunctionMode):
-    """A model's forward on a rank's chunks of sequences: it attends to all of them, and counts their positions."""
+    """Runs forward on a rank's chunks of the sequences, with attention over all chunks and their true positions."""
 
     def __init__(self, group):
         super().__init__()
@@ -527,7 +530,7 @@ class OnChunks(TorchFunctionMode):
 
     def cut(self, sequences):
         if sequences.shape[1] % (2 * CONTEXT) != 0:
-            raise CannotRunError(f"{sequences.shape[1]} tokens are no {2 * CONTEXT} equal chunks")
+            raise CannotRunError(f"{sequences.shape[1]} tokens do not divide into {2 * CONTEXT} equal chunks")
         chunks = sequences.chunk(2 * CONTEXT, 1)
         return torch.cat((chunks[self.group.rank()], chunks[-1 - self.group.rank()]), 1)
 
@@ -542,7 +545,7 @@ class OnChunks(TorchFunctionMode):
                 output = forward(received, inputs)
             if not stage.ends and not (self.attends and self.counts):
                 missing = "torch.arange for positions" if self.attends else "scaled_dot_product_attention"
-                raise CannotRunError(f"the model does not call {missing}: its sequences cannot be cut")
+                raise CannotRunError(f"context parallelism requires that the model calls {missing}")
             return output
 
         stage.forward = run
@@ -560,18 +563,18 @@ class OnChunks(TorchFunctionMode):
             owned = isinstance(args[0], nn.Parameter) or id(args[0]) in self.buffers
             if owned and any(here == tokens < whole for here, whole in zip(made.shape, args[0].shape)):
                 name = self.buffers.get(id(args[0]), "a parameter")
-                raise CannotRunError(f"the model takes first rows of {name}, and not those of its tokens' positions")
+                raise CannotRunError(f"the model slices {name} by length instead of indexing it with token positions")
         return made
 
     def _attention(self, queries, keys, values, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, **_):
         if attn_mask is not None or dropout_p > 0 or not is_causal or not queries.shape[2] == keys.shape[2]:
-            raise CannotRunError("attention over several ranks is causal, without a mask and without dropout")
+            raise CannotRunError("context parallelism supports only causal attention without mask and dropout")
         return CausalAttention.apply(queries, keys, values, scale, self.group)
 
 
 # -- end with
 class StandIn(nn.Module):
-    """A module of another stage. It gives values of the module's shapes, and has no parameters."""
+    """Placeholder for a module of another stage: returns tensors of the same shapes, without parameters."""
 
     def __init__(self, module, dtype):
         super().__init__()
@@ -605,7 +608,7 @@ class StandIn(nn.Module):
 
 
 def modules_in_order(model):
-    """Names of modules as forward calls them: layers, and what comes before and behind them."""
+    """Names of the modules in forward order: layers, and modules before and after them."""
     names = []
     for name in ORDER:
         layers = model.get_submodule(name[:-2]).named_children() if name.endswith(".*") else [("", None)]
@@ -619,19 +622,19 @@ def modules_of_stages(model):
     missing = [name for name in [*STAGES[1:], *RECOMPUTED] if name not in dict(model.named_modules())]
     if missing or any(begin not in names for begin in STAGES[1:]):
         raise CannotRunError(
-            f"the plan begins stages at {STAGES[1:]}; the model's modules are {names}, without {missing}"
+            f"the plan begins stages at {STAGES[1:]}, but the model has the modules {names}; missing: {missing}"
         )
     begins = [0, *(names.index(begin) for begin in STAGES[1:]), len(names)]
     if begins != sorted(set(begins)):
-        raise CannotRunError(f"forward calls {names}, and the plan's stages begin at {STAGES[1:]} in another order")
+        raise CannotRunError(f"forward calls {names}, but the plan's stages begin at {STAGES[1:]}, in another order")
     for name, _ in model.named_parameters():
         if not any(name.startswith(part + ".") for part in names) and len(STAGES) > 1:
-            raise CannotRunError(f"the parameter {name} is in none of the modules that are cut: {names}")
+            raise CannotRunError(f"the parameter {name} is outside of the modules that form the stages: {names}")
     return [names[begin:end] for begin, end in itertools.pairwise(begins)]
 
 
 def tied_over_stages(model, parts):
-    """The names by stage of each parameter that several stages hold."""
+    """Returns the name per stage of each parameter that is tied over several stages."""
     names = collections.defaultdict(dict)
     for name, parameter in model.named_parameters(remove_duplicate=False):
         for stage, modules in enumerate(parts):
@@ -639,14 +642,14 @@ def tied_over_stages(model, parts):
                 names[parameter].setdefault(stage, name)
     tied = [of for of in names.values() if len(of) > 1]
     if (first := [next(iter(of.values())) for of in tied]) != TIED:
-        raise CannotRunError(f"stages share the parameters {first}, and by the plan {TIED}")
+        raise CannotRunError(f"the model ties the parameters {first} over stages, but the plan ties {TIED}")
     return tied
 
 
 class Stage(nn.Module):
-    """A stretch of the model's forward: from where it is given a tensor to where the next stage begins.
+    """A stage: the part of the model's forward from its first module to the beginning of the next stage.
 
-    Forward runs from its beginning. Modules of other stages stand in, so masks and positions come out as in the whole.
+    Runs the whole forward with placeholders for the modules of other stages, so that masks and positions are computed.
     """
 
     def __init__(self, model, parts, index, dtype):
@@ -660,7 +663,7 @@ class Stage(nn.Module):
         self.model = model
 
     def connect(self):
-        """Takes and leaves tensors at its edges, before any other hook does."""
+        """Registers the hooks that receive and return tensors at the stage boundaries, before all other hooks."""
         if self.begins:
             self.model.get_submodule(self.begins).register_forward_pre_hook(self._enter, prepend=True, with_kwargs=True)
         if self.ends:
@@ -669,11 +672,11 @@ class Stage(nn.Module):
     def _enter(self, _, args, kwargs):
         replaced, self.received = self.received, None
         if replaced is None:
-            raise CannotRunError(f"{self.begins} is called twice: a stage cannot begin there")
+            raise CannotRunError(f"{self.begins} is called twice, so a stage cannot begin there")
         stood_in = _first_tensor(args, kwargs)
         rest = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor) and leaf is not stood_in]
         if any(tensor.requires_grad for tensor in rest):
-            raise CannotRunError(f"{self.begins} takes more than one tensor that earlier stages compute")
+            raise CannotRunError(f"{self.begins} takes more than one tensor of earlier stages; only one can be sent")
         return tree_map_only(torch.Tensor, lambda leaf: replaced if leaf is stood_in else leaf, (args, kwargs))
 
     def _leave(self, _, args, kwargs):
@@ -683,7 +686,7 @@ class Stage(nn.Module):
         self.received = received if self.begins else None
         inputs, more = received if inputs is None else inputs, {}
         # -- with context
-        # Without a mask, transformers takes chunks for sequences of their own.
+        # Without a mask, transformers treats the chunks as separate sequences.
         if "attention_mask" in inspect.signature(self.model.forward).parameters:
             more["attention_mask"] = torch.ones_like(inputs)
         # -- end with
@@ -692,15 +695,15 @@ class Stage(nn.Module):
         except _Leave as left:
             return left.tensor
         if self.ends or self.received is not None:
-            raise CannotRunError(f"forward does not call {self.ends or self.begins}")
+            raise CannotRunError(f"forward does not call {self.ends or self.begins}, where a stage begins")
         return output if isinstance(output, torch.Tensor) else output.logits
 
 
 class PipelinedStage(PipelineStage):
-    """Has memory for what it is sent of a micro-batch from when that comes until backward has read it.
+    """Allocates receive buffers per micro-batch, and frees them after backward.
 
-    torch's own stage has memory for all micro-batches at once. It keeps what comes out while backward runs, and by the
-    graphs of losses what came in until the step ends.
+    torch's PipelineStage allocates buffers for all micro-batches, keeps outputs during backward, and keeps inputs alive
+    through the graphs of losses until the step ends.
     """
 
     def _setup_forward_recv_info(self, microbatches, has_backward):
@@ -734,7 +737,7 @@ class PipelinedStage(PipelineStage):
         else:
             state = self._forward_chunk_states[microbatch]
             state.live_outputs, state.output_grad_edges = [], ()
-        return [output]  # that the loss empties
+        return [output]  # emptied by loss()
 
     def backward_one_chunk(self, microbatch, loss=None, full_backward=True, **kwargs):
         super().backward_one_chunk(microbatch, loss=loss, full_backward=full_backward, **kwargs)
@@ -755,7 +758,7 @@ def _handed_out(tensors, infos):
 
 
 def stages_of_rank(rank):
-    """Which stages a rank of the pipeline has."""
+    """Returns the stages of a pipeline rank."""
     if V_SHAPED:
         return [rank, 2 * PIPELINE - 1 - rank]
     return [rank + PIPELINE * part for part in range(STAGES_PER_RANK)]
@@ -765,7 +768,7 @@ def next_token(logits, labels):
     return nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1).float(), labels[:, 1:].flatten())
 
 
-# What a layer of SELECTIVE keeps: products with weights, convolutions, attention, sums over ranks.
+# Results kept by layers of SELECTIVE: matmuls with weights, convolutions, attention, reductions over ranks.
 KEPT = ("mm", "addmm", "linear", "_grouped_mm", "convolution", "_scaled_dot_product", "_flash_attention",
         "_efficient_attention", "reduce_scatter", "all_reduce")  # fmt: skip
 
@@ -776,7 +779,7 @@ def _keep(_, operator, *args, **kwargs):
 
 
 def _contexts_that_keep(keeps):
-    """What a layer of IN_PART keeps: "aten::mm#2" is what the third call of that operator in its forward gives."""
+    """Checkpoint contexts that keep the listed results: "aten::mm#2" is the result of the third aten::mm in forward."""
     calls = collections.defaultdict(collections.Counter)
 
     def keep(context, operator, *args, **kwargs):
@@ -792,7 +795,7 @@ def _recompute(module, **how):
     module.forward = functools.partial(checkpoint, module.forward, use_reentrant=False, **how)
 
 
-LEAST_ON_HOST = 1 << 20  # bytes of a tensor that a layer of OFFLOADED keeps; smaller ones stay
+LEAST_ON_HOST = 1 << 20  # smallest tensor that is offloaded, in bytes
 
 
 def _storage_of(tensor):
@@ -804,7 +807,7 @@ def _bytes(storage):
 
 
 class OnHost:
-    """The bytes of a storage that wait on the host: they leave on one stream, and come back on another."""
+    """A storage offloaded to pinned host memory. Copies out and back use separate streams."""
 
     def __init__(self, storage, leaving, coming):
         self.source, self.back, self.device, self.coming = _bytes(storage), None, storage.device, coming
@@ -840,14 +843,14 @@ class OnHost:
 
 
 class Offload:
-    """What layers of OFFLOADED keep for backward waits on the host.
+    """Offloads the activations of layers in OFFLOADED to CPU between forward and backward.
 
-    It has left when forward of the layer behind ends, and comes back when backward of that one begins.
+    Device memory is freed when forward of the next layer ends; the copy back starts when backward of that layer begins.
     """
 
     def __init__(self, device):
         self.streams = [torch.cuda.Stream(device) if device.type == "cuda" else None for _ in range(2)]
-        self.before, self.leaving = (), []  # of the layer that ran last
+        self.before, self.leaving = (), []  # of the most recent layer
 
     def end_of_stage(self):
         self._leave([])
@@ -864,7 +867,7 @@ class Offload:
 
     def _run(self, module, forward, args, kwargs):
         given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-        # Parameters and buffers stay, and so does what other layers are given, too.
+        # Keeps parameters, buffers, and inputs shared with other layers on the device.
         stays = (*module.parameters(), *module.buffers(), *given[1:])
         stays = {_storage_of(tensor).data_ptr() for tensor in stays}
         kept, mine, before = {}, weakref.WeakSet(), self.before
@@ -899,9 +902,9 @@ class Offload:
 
 # -- with experts
 class Exchange(TorchFunctionMode):
-    """One forward of a module with grouped products: its rows go to the ranks of their experts, and come back.
+    """One forward of a module with grouped matmuls: sends rows to the ranks of their experts, and the results back.
 
-    All products but the last are of rows that are sent. What lies between products is computed where the experts are.
+    All matmuls except the last read the rows that are sent. Operators between matmuls run on the ranks of the experts.
     """
 
     def __init__(self, products, group):
@@ -950,7 +953,7 @@ def _put_experts_on_ranks(module, products, mesh):
         with Exchange(products, mesh.get_group()) as exchange:
             output = forward(*args, **kwargs)
         if exchange.products != 0:
-            raise CannotRunError(f"a module has {products} grouped products by the plan, and forward called others")
+            raise CannotRunError(f"the plan expects {products} grouped matmuls in a module; forward calls others")
         return output
 
     module.forward = run
@@ -970,25 +973,25 @@ def _within(mode, module):
 
 # -- end with
 class Training:
-    """The stages of this rank, in place, and their optimizers. All ranks make theirs at the same time."""
+    """The stages of this rank and their optimizers. Constructed collectively by all ranks."""
 
     def __init__(
         self, make, device, loss=next_token, precision=torch.float32, optimizer=torch.optim.AdamW, meta=None
-    ):  # meta: the seed of a model that is made without memory
+    ):  # meta: seed for materialization, or None
         count = PIPELINE * REPLICAS * TENSOR
         if dist.get_world_size() != count:
-            raise CannotRunError(f"the plan is of {count} processes, not of {dist.get_world_size()}")
+            raise CannotRunError(f"the plan needs {count} processes, not {dist.get_world_size()}")
         ranks = torch.arange(count).view(list(MESH.values())).permute([list(MESH).index(axis) for axis in AXES])
 
         def mesh(replicas, **more):
-            # ZeRO 0 keeps all on each rank: replicas of parts of one.
+            # ZeRO 0 replicates everything: one part per replica.
             cut = {"replicas": replicas, "parts": 1} if ZERO == 0 else {"replicas": 1, "parts": replicas}
             shape = {"pipeline": PIPELINE, **cut, **more, "tensor": TENSOR}
             return DeviceMesh(device.type, ranks.reshape(tuple(shape.values())), mesh_dim_names=tuple(shape))
 
         self.mesh = mesh(REPLICAS)
         # -- with experts
-        # Replicas and parts are those of ranks that have the same experts.
+        # Replicas and parts among ranks with the same experts.
         self.expert_mesh = mesh(REPLICAS // EXPERTS, experts=EXPERTS)
         # -- end with
         # -- with context
@@ -1002,7 +1005,7 @@ class Training:
         self.sharded = ZERO > 0 or precision != torch.float32 or OPTIMIZER_ON_HOST
         self.offload = Offload(device)
         if self.sharded and PIPELINE > 1 and SPLITS_BACKWARD:
-            raise CannotRunError(f"{SCHEDULE} with FSDP2: backward in two pieces leaves parameters without gradients")
+            raise CannotRunError(f"{SCHEDULE} splits backward, which leaves FSDP2 parameters without gradients")
         self.numbers = stages_of_rank(self.mesh["pipeline"].get_local_rank())
         self.stages = [self._stage(make, number) for number in self.numbers]
         # -- with tied
@@ -1023,8 +1026,8 @@ class Training:
         if self.meta is None:
             stage.to(self.device)
         elif self.tied or len({*model.parameters()}) < len([*model.named_parameters(remove_duplicate=False)]):
-            raise CannotRunError("--meta: modules that share a parameter would each be given their own")
-        # Layers one by one, so that a rank never has two of them whole.
+            raise CannotRunError("--meta does not support modules that share a parameter")
+        # Prepares layers one by one, so that at most one is unsharded.
         waiting = [name for name, module in model.named_modules() if not isinstance(module, StandIn)]
         for prefix in [*modules_in_order(model), ""]:
             if isinstance(model.get_submodule(prefix), StandIn):
@@ -1058,7 +1061,7 @@ class Training:
                     fully_shard(module, **self._sharding_of_experts())
             # -- end with
             # -- with context
-            if is_layer and name == prefix:  # for what is computed again behind forward
+            if is_layer and name == prefix:  # also for recompute after forward
                 _within(self.chunks, module)
             # -- end with
             if name in RECOMPUTED:
@@ -1068,7 +1071,7 @@ class Training:
             for part in IN_PART:
                 if name in part["layers"]:
                     _recompute(module, context_fn=functools.partial(_contexts_that_keep, part["keeps"]))
-            if name in OFFLOADED:  # around a checkpoint, what that keeps
+            if name in OFFLOADED:  # wraps the checkpoint: offloads what it keeps
                 self.offload.around(module)
         if self.sharded and is_layer:
             fully_shard(model.get_submodule(prefix), **self._sharding())
@@ -1076,7 +1079,7 @@ class Training:
     def _sharding(self):
         mesh = self.mesh["replicas", "parts"] if ZERO == 0 else self.mesh["parts"]
         policy = MixedPrecisionPolicy(param_dtype=self.precision, reduce_dtype=torch.float32)
-        # Parameters in float32, their gradients and the optimizer's state are on the host, and its step runs there.
+        # Offloads float32 parameters, gradients and optimizer state, and runs the optimizer step on the CPU.
         host = CPUOffloadPolicy(pin_memory=self.device.type == "cuda") if OPTIMIZER_ON_HOST else OffloadPolicy()
         how = {"mesh": mesh, "mp_policy": policy, "offload_policy": host, "reshard_after_forward": ZERO == 3}
         # -- with fused
@@ -1086,7 +1089,7 @@ class Training:
 
     # -- with fused
     def _place_of_three(self, parameter):
-        """Three parts are too few for many ranks."""
+        """Shards fused QKV weights along dimension 2, since dimension 0 has only three elements."""
         is_three = isinstance(parameter, DTensor) and parameter.ndim == 3 and parameter.shape[0] == 3
         return Shard(2) if is_three and parameter.shape[2] % self.mesh["parts"].size() == 0 else None
 
@@ -1128,12 +1131,12 @@ class Training:
         return (self.mesh["replicas"].get_local_rank() + self.mesh["parts"].get_local_rank()) // CONTEXT
 
     def backward(self, inputs, target):
-        """Gradients of a whole step; gives its mean loss. `inputs` and `target` are of all replicas."""
+        """Computes the gradients of a step and returns its mean loss. `inputs` and `target` are the global batch."""
         mine = slice(self.replica() * SAMPLES, (self.replica() + 1) * SAMPLES)
         inputs, target = (tensor[mine].to(self.device) for tensor in (inputs, target))
         # -- with context
         if self.loss is next_token_of_chunks:
-            target = nn.functional.pad(target[:, 1:], (0, 1), value=-100)  # that cross_entropy leaves out
+            target = nn.functional.pad(target[:, 1:], (0, 1), value=-100)  # ignored by cross_entropy
         inputs, target = self.chunks.cut(inputs), self.chunks.cut(target)
         # -- end with
         loss = self._pipeline(inputs, target) if self.schedule else self._accumulate(inputs, target)
@@ -1141,7 +1144,7 @@ class Training:
             self._average_gradients()
         # -- with experts
         for parameter in self._of_experts() if self.sharded else ():
-            parameter.grad.to_local().div_(EXPERTS)  # FSDP2 divided what it summed by the ranks that have them
+            parameter.grad.to_local().div_(EXPERTS)  # FSDP2 divides only by the ranks that hold them
         # -- end with
         # -- with tied
         for tied, group in zip(self.tied, self.groups, strict=True):
@@ -1174,12 +1177,12 @@ class Training:
 
     # -- with tied
     def _group_of(self, tied):
-        """The ranks of this rank's pipeline that hold a parameter."""
+        """Creates the group of ranks in this rank's pipeline that hold a tied parameter."""
         owners = [rank for rank in range(PIPELINE) if not tied.keys().isdisjoint(stages_of_rank(rank))]
         return dist.new_subgroups_by_enumeration(self.mesh.mesh.flatten(1)[owners].T.tolist())[0]
 
     def _sum_gradients(self, tied, group):
-        """Each stage then takes the same step with its own copy."""
+        """Reduces gradients of a tied parameter, so that the optimizer updates all copies equally."""
         grads = [self.parameters()[tied[number]].grad for number in self.numbers if number in tied]
         grads = [_local(grad) for grad in grads if grad is not None]
         if grads:
@@ -1253,7 +1256,7 @@ def main():
     parser.add_argument("--model", required=True, type=function_of, metavar="MODULE:FUNCTION")
     data = parser.add_mutually_exclusive_group(required=True)
     data.add_argument("--data", type=function_of, metavar="MODULE:FUNCTION")
-    data.add_argument("--random-tokens", type=int, metavar="WORDS")
+    data.add_argument("--random-tokens", type=int, metavar="VOCABULARY")
     parser.add_argument("--loss", type=function_of, default=next_token, metavar="MODULE:FUNCTION")
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--lr", type=float, default=1e-4)

@@ -18,13 +18,13 @@
 namespace shadowgraph {
 namespace {
 
-// The layer that a module is in, or itself.
+// Returns the layer that contains a module, or the module itself.
 std::string entry_of(const std::string& module) {
   const auto [at, length] = number_in_path(module);
   return length > 0 ? module.substr(0, at + length) : module;
 }
 
-bool lies_in(const std::string& path, const std::string& module) {
+bool is_in(const std::string& path, const std::string& module) {
   if (module.empty()) return true;
   return path.starts_with(module) && (path.size() == module.size() || path[module.size()] == '.');
 }
@@ -47,42 +47,44 @@ std::vector<PlannedParameter> parameters_of(const Graph& step) {
   return parameters;
 }
 
-void check_laid_out_by_hand(const TrainingPlan& plan, std::string_view engine) {
-  if (plan.layout == TensorLayout::kMegatron) return;
+void check_megatron_layout(const TrainingPlan& plan, std::string_view engine) {
+  if (plan.layout == TensorParallelLayout::kMegatron) return;
   throw UnsupportedError(fmt::format(
-      "{} lays tensors out by its own rules: plan with --layout megatron, or run layout.json by `shadowgraph shard`",
+      "{} uses its own tensor-parallel layouts: plan with --layout megatron, or apply parameter_layouts.json with "
+      "`shadowgraph shard`",
       engine));
 }
 
 void check_no_curve(const TrainingPlan& plan, std::string_view engine) {
   if (plan.in_part.empty()) return;
-  throw UnsupportedError(fmt::format(
-      "{} has no words for results of a layer that are kept: plan with --recompute selective,whole", engine));
+  throw UnsupportedError(
+      fmt::format("{} cannot keep individual results of a layer: plan with --recompute selective,full", engine));
 }
 
-void check_layers_are_on_device(const TrainingPlan& plan, std::string_view engine) {
+void check_no_offload(const TrainingPlan& plan, std::string_view engine) {
   if (plan.offloaded.empty()) return;
-  throw UnsupportedError(fmt::format(
-      "{} keeps what layers keep on the device: plan without --offload, or with --offload optimizer", engine));
+  throw UnsupportedError(
+      fmt::format("{} cannot offload activations: plan without --offload, or with --offload optimizer", engine));
 }
 
-void say_what_is_on_host(const TrainingPlan& plan, std::vector<std::string>& differs) {
+void note_offload(const TrainingPlan& plan, std::vector<std::string>& differs) {
   if (!plan.optimizer_on_host) return;
-  differs.emplace_back("optimizer on the host: FSDP2 copies parameters in float32, whenever they are gathered");
+  differs.emplace_back("optimizer offload: FSDP2 copies parameters in float32 whenever they are gathered");
   if (plan.zero >= 2 && plan.pipeline == 1 && plan.microbatches > 1) {
-    differs.emplace_back("optimizer on the host: gradients of each micro-batch are copied, and added up there");
+    differs.emplace_back("optimizer offload: gradients of each micro-batch are copied to CPU and accumulated there");
   }
 }
 
-void say_zero(const TrainingPlan& plan, std::vector<std::string>& differs, std::string_view more) {
+void note_zero(const TrainingPlan& plan, std::vector<std::string>& differs, std::string_view more) {
   if (plan.zero != 1 && plan.zero != 2) return;
   differs.push_back(
-      fmt::format("ZeRO {}: FSDP2 with parameters that stay gathered from forward to backward{}", plan.zero, more));
+      fmt::format("ZeRO {}: FSDP2 with parameters that stay unsharded from forward to backward{}", plan.zero, more));
 }
 
-void say_batch(const TrainingPlan& plan, const EngineRequest& request, std::vector<std::string>& differs) {
+void note_batch(const TrainingPlan& plan, const PlanExportOptions& request, std::vector<std::string>& differs) {
   if (request.batch == 0 || samples_of(plan) <= request.batch) return;
-  differs.push_back(fmt::format("batch: {} samples a step, as {} do not divide", samples_of(plan), request.batch));
+  differs.push_back(
+      fmt::format("batch: {} samples per step, since {} do not divide evenly", samples_of(plan), request.batch));
 }
 
 int64_t samples_of(const TrainingPlan& plan) { return plan.data * plan.micro_batch * plan.microbatches; }
@@ -92,7 +94,7 @@ bool is_layer(const std::string& module) {
   return length > 0 && at + length == module.size();
 }
 
-std::string with_star(const std::string& path) {
+std::string with_wildcard(const std::string& path) {
   const auto [at, length] = number_in_path(path);
   return length > 0 ? path.substr(0, at) + "*" + path.substr(at + length) : path;
 }
@@ -102,10 +104,10 @@ PlannedModel PlannedModel::of(const Graph& step) {
   for (const PlannedParameter& parameter : parameters_of(step)) {
     const std::string owner = module_above(parameter.name);
     entries.insert(entry_of(owner));
-    // A head whose weight is the embedding's has a parameter, too.
+    // A head that is tied to the embedding also counts.
     step.for_each_use(step.results(parameter.node)[0].ref.value, [&](NodeId user) {
       const std::string module = module_path(step, user);
-      if (step.node(user).phase == Graph::kForward && !lies_in(owner, module)) entries.insert(entry_of(module));
+      if (step.node(user).phase == Graph::kForward && !is_in(owner, module)) entries.insert(entry_of(module));
     });
   }
   const ProgramCosts costs(step);
@@ -115,12 +117,12 @@ PlannedModel PlannedModel::of(const Graph& step) {
     if (std::ranges::find(names, name) == names.end()) names.push_back(name);
   };
   for (int32_t i = 0; i < line.length(); ++i) {
-    // The innermost entry: "model" may hold a parameter, too.
+    // The innermost entry, since "model" may also have a parameter.
     std::string entry = entry_of(module_path(step, line.node(i)));
     while (!entry.empty() && !entries.contains(entry)) entry = module_above(entry);
     if (!entries.contains(entry)) continue;
     add(model.modules, entry);
-    add(model.order, with_star(entry));
+    add(model.order, with_wildcard(entry));
   }
   return model;
 }
@@ -132,7 +134,7 @@ std::vector<std::vector<std::string>> modules_of_stages(const PlannedModel& mode
     const bool last = stage + 1 >= plan.stages.size();
     const auto end = last ? model.modules.end() : std::ranges::find(model.modules, plan.stages[stage + 1].begins);
     if (!last && end == model.modules.end()) {
-      throw UnsupportedError(fmt::format("stage {} begins at {}, which has no parameters; those that do are {}",
+      throw UnsupportedError(fmt::format("stage {} begins at {}, which has no parameters; it must begin at one of {}",
                                          stage + 1, plan.stages[stage + 1].begins, fmt::join(model.order, ", ")));
     }
     const auto next = static_cast<size_t>(end - model.modules.begin());
@@ -147,10 +149,10 @@ std::vector<std::string> check_cuts(const Graph& step, const PlannedModel& model
   std::vector<std::string> tied;
   if (plan.stages.size() < 2) return tied;
   for (const std::string& outer : model.modules) {
-    const auto inside = [&](const std::string& name) { return name != outer && lies_in(name, outer); };
+    const auto inside = [&](const std::string& name) { return name != outer && is_in(name, outer); };
     if (outer.empty() || std::ranges::any_of(model.modules, inside)) {
       throw UnsupportedError(
-          fmt::format("{} has parameters of its own beside the modules in it, so no stage can be without it",
+          fmt::format("{} has direct parameters besides its submodules, so it cannot be split over stages",
                       outer.empty() ? "the model" : outer));
     }
   }
@@ -164,8 +166,8 @@ std::vector<std::string> check_cuts(const Graph& step, const PlannedModel& model
     const size_t tensors = stages.parts().stages[stage].received.size();
     if (tensors > 1) {
       throw UnsupportedError(
-          fmt::format("{} tensors go to the stage that begins at {}: forward can be cut there only if the module is "
-                      "given all of them as one",
+          fmt::format("{} tensors are passed to the stage that begins at {}: it can begin there only if the module "
+                      "takes a single tensor",
                       tensors, plan.stages[stage].begins));
     }
   }
@@ -184,7 +186,7 @@ void for_each_product(const Graph& step, ValueId weight, const auto& visit) {
   });
 }
 
-// [inputs, outputs] as transformers' Conv1D has it, and not as nn.Linear.
+// Returns whether the weight has the shape [inputs, outputs], as in transformers' Conv1D, unlike nn.Linear.
 bool is_transposed(const Graph& step, ValueId weight) {
   bool found = false;
   for_each_product(step, weight, [&](NodeId) { found = true; });
@@ -192,13 +194,12 @@ bool is_transposed(const Graph& step, ValueId weight) {
 }
 
 [[noreturn]] void refuse_fused(const std::string& module, const std::string& why) {
-  throw UnsupportedError(
-      fmt::format("{} has queries, keys and values in one, and {}: use a model with a layer for "
-                  "each, or plan with --tensor 1",
-                  with_star(module), why));
+  throw UnsupportedError(fmt::format(
+      "{} has fused queries, keys and values, and {}: use a model with separate layers, or plan with --tensor 1",
+      with_wildcard(module), why));
 }
 
-// Throws for a layer whose output is not split into three equal parts.
+// Throws UnsupportedError unless the layer's output is split into three equal parts.
 void check_thirds(const Graph& step, const std::string& module, ValueId weight, int64_t third) {
   std::vector<ValueId> outputs;
   const auto add = [&](NodeId product) { outputs.push_back(step.results(product)[0].ref.value); };
@@ -222,7 +223,7 @@ void check_thirds(const Graph& step, const std::string& module, ValueId weight, 
       } else if (whole.valid() && step.facts(user).is_view) {
         outputs.push_back(whole);
       } else {
-        refuse_fused(module, fmt::format("{} takes them, where a script knows split and chunk into three equal parts",
+        refuse_fused(module, fmt::format("{} uses them, but only split and chunk into three equal parts are supported",
                                          step.target(user).name()));
       }
     });
@@ -230,7 +231,7 @@ void check_thirds(const Graph& step, const std::string& module, ValueId weight, 
   if (!split) refuse_fused(module, "they are not split");
 }
 
-// How wide heads are in attention, by the module that calls it. Attention that is written out is not there.
+// Head size by the module that calls scaled_dot_product_attention. Unfused attention is not included.
 std::map<std::string, int64_t> widths_of_heads(const Graph& step) {
   std::map<std::string, int64_t> widths;
   for (const NodeId node : step.nodes()) {
@@ -244,16 +245,16 @@ std::map<std::string, int64_t> widths_of_heads(const Graph& step) {
 
 struct Linear {
   std::string module;
-  LinearCut cut = LinearCut::kNone;
+  LinearSharding cut = LinearSharding::kNone;
   bool fused = false, transposed = false, divides = false;
 };
 
 std::string style_of(const Linear& linear, bool columns, bool rows) {
-  const bool is_columns = linear.cut == LinearCut::kColumns;
+  const bool is_columns = linear.cut == LinearSharding::kColumns;
   if ((linear.fused || linear.transposed) && !(columns && rows)) {
-    throw UnsupportedError(
-        fmt::format("{} is cut without its other half, which a script does for nn.Linear alone: plan with --tensor 1",
-                    with_star(linear.module)));
+    throw UnsupportedError(fmt::format(
+        "{} is sharded without its counterpart, which is supported only for nn.Linear: plan with --tensor 1",
+        with_wildcard(linear.module)));
   }
   if (linear.fused) return "columns of three";
   if (linear.transposed) return is_columns ? "columns of Conv1D" : "rows of Conv1D";
@@ -269,20 +270,21 @@ LinearCuts linear_cuts(const Graph& step, int64_t tensor) {
   const std::map<std::string, int64_t> widths = widths_of_heads(step);
   for (const PlannedParameter& parameter : parameters_of(step)) {
     Linear linear{.module = module_above(parameter.name)};
-    linear.cut = linear_cut(linear.module);
-    if (linear.cut == LinearCut::kNone || parameter.sizes.size() != 2 || !parameter.name.ends_with(".weight")) continue;
+    linear.cut = linear_sharding(linear.module);
+    if (linear.cut == LinearSharding::kNone || parameter.sizes.size() != 2 || !parameter.name.ends_with(".weight"))
+      continue;
     const ValueId weight = step.results(parameter.node)[0].ref.value;
     const std::string parent = module_above(linear.module);
     linear.transposed = is_transposed(step, weight);
     linear.fused = linear.module.ends_with("c_attn") || linear.module.ends_with("in_proj");
-    int64_t size = parameter.sizes[(linear.cut == LinearCut::kColumns) != linear.transposed ? 0 : 1];
+    int64_t size = parameter.sizes[(linear.cut == LinearSharding::kColumns) != linear.transposed ? 0 : 1];
     if (linear.fused) {
-      if (size % 3 != 0) refuse_fused(linear.module, "they are no three equal parts");
+      if (size % 3 != 0) refuse_fused(linear.module, "they are not three equal parts");
       check_thirds(step, linear.module, weight, size / 3);
       if (!widths.contains(parent)) {
-        refuse_fused(linear.module, "no scaled_dot_product_attention is called beside it");
+        refuse_fused(linear.module, "its module does not call scaled_dot_product_attention");
       }
-      if (size % (3 * widths.at(parent)) != 0) refuse_fused(linear.module, "attention sees heads of another width");
+      if (size % (3 * widths.at(parent)) != 0) refuse_fused(linear.module, "attention uses another head size");
       size /= 3 * widths.at(parent);
     }
     linear.divides = size % tensor == 0;
@@ -290,12 +292,12 @@ LinearCuts linear_cuts(const Graph& step, int64_t tensor) {
   }
   for (const auto& [parent, linears] : by_parent) {
     if (!std::ranges::all_of(linears, &Linear::divides)) continue;
-    const auto is_columns = [](const Linear& linear) { return linear.cut == LinearCut::kColumns; };
+    const auto is_columns = [](const Linear& linear) { return linear.cut == LinearSharding::kColumns; };
     const bool columns = std::ranges::any_of(linears, is_columns);
     const bool rows = !std::ranges::all_of(linears, is_columns);
     for (const Linear& linear : linears) {
-      cuts.styles[with_star(linear.module)] = style_of(linear, columns, rows);
-      if (linear.fused) cuts.widths[with_star(parent)] = widths.at(parent);
+      cuts.styles[with_wildcard(linear.module)] = style_of(linear, columns, rows);
+      if (linear.fused) cuts.widths[with_wildcard(parent)] = widths.at(parent);
     }
   }
   return cuts;
@@ -303,7 +305,7 @@ LinearCuts linear_cuts(const Graph& step, int64_t tensor) {
 
 namespace {
 
-// The grouped products of a module's forward, in order.
+// The grouped matmuls of a module's forward, in order.
 struct ExpertModule {
   std::vector<NodeId> products;
   std::set<NodeId> parameters;
@@ -317,27 +319,28 @@ ExpertModules expert_modules(const Graph& step) {
     if (step.node(node).phase != Graph::kForward) continue;
     ExpertModule& module = modules[module_path(step, node)];
     module.products.push_back(node);
-    module.parameters.insert(parameter_behind(step, step.find_argument(node, "mat2")->ref.value, Behind::kViews));
+    module.parameters.insert(
+        parameter_of_operand(step, step.find_argument(node, "mat2")->ref.value, LookThrough::kViews));
   }
   return modules;
 }
 
-// Rows of tokens are computed with where they are, and rows of experts where these are: what lies between products has
-// nothing of the former. All products but the last are of the rows that are sent.
+// Checks that the module's matmuls can run on the ranks of the experts: operators between them must only use rows of
+// experts, and all matmuls except the last must read the rows that are sent.
 void check_chain(const Graph& step, const std::string& name, const ExpertModule& module, int64_t rows) {
   const auto refuse = [&](const std::string& why) {
-    throw UnsupportedError(
-        fmt::format("{} {}: the script's experts are two products, or three of which two are of "
-                    "the same rows; plan with --experts 1",
-                    name, why));
+    throw UnsupportedError(fmt::format(
+        "{} {}: experts must be two grouped matmuls, or three of which two read the same rows; plan with --experts 1",
+        name, why));
   };
   const auto operand = [&](NodeId node, const char* argument) { return step.find_argument(node, argument)->ref.value; };
   const NodeId last = module.products.back();
-  std::set<NodeId> there;  // forward nodes that are computed where the experts are
+  std::set<NodeId> there;  // forward nodes that run on the ranks of the experts
   for (const NodeId node : module.products) {
-    if (operand(node, "offs") != operand(last, "offs")) refuse("has products of rows in other groups");
+    if (operand(node, "offs") != operand(last, "offs")) refuse("has matmuls with different groups");
     if (node == last) continue;
-    if (operand(node, "self") != operand(module.products.front(), "self")) refuse("has products one behind another");
+    if (operand(node, "self") != operand(module.products.front(), "self"))
+      refuse("has more than two matmuls in sequence");
     there.insert(node);
   }
   const auto is_there = [&](ValueId value) { return there.contains(step.value(value).producer); };
@@ -354,16 +357,17 @@ void check_chain(const Graph& step, const std::string& name, const ExpertModule&
     });
     if (!some) continue;
     if (!all || module_path(step, node).rfind(name, 0) != 0) {
-      refuse(fmt::format("computes {} with rows of tokens between its products", step.target(node).name()));
+      refuse(fmt::format("computes {} on rows of tokens between its matmuls", step.target(node).name()));
     }
     there.insert(node);
   }
-  if (module.products.size() > 1 && !is_there(operand(last, "self"))) refuse("has a last product of rows of tokens");
+  if (module.products.size() > 1 && !is_there(operand(last, "self")))
+    refuse("has a last matmul that reads rows of tokens");
   for (const NodeId node : there) {
     step.for_each_output(node, [&](ValueId value) {
       step.for_each_use(value, [&](NodeId user) {
         if (step.node(user).phase != Graph::kForward || user == last || there.contains(user)) return;
-        refuse(fmt::format("gives {} what lies between its products", step.target(user).name()));
+        refuse(fmt::format("passes intermediate results between its matmuls to {}", step.target(user).name()));
       });
     });
   }
@@ -380,9 +384,10 @@ std::map<std::string, int64_t> grouped_products(const Graph& step, int64_t ranks
   } catch (const Error& error) {
     throw UnsupportedError(error.what());
   }
-  if (layers.experts == 0) throw UnsupportedError("no module has experts that could be on several ranks");
+  if (layers.experts == 0) throw UnsupportedError("no module supports expert parallelism");
   if (layers.experts % ranks != 0) {
-    throw UnsupportedError(fmt::format("{} experts do not divide by {} ranks", layers.experts, ranks));
+    throw UnsupportedError(
+        fmt::format("{} experts do not divide by the expert-parallel degree {}", layers.experts, ranks));
   }
   const ExpertModules modules = expert_modules(step);
   for (const auto& [name, module] : modules) check_chain(step, name, module, layers.rows);
@@ -391,15 +396,16 @@ std::map<std::string, int64_t> grouped_products(const Graph& step, int64_t ranks
     const auto has = [&](const auto& module) { return module.second.parameters.contains(parameter.node); };
     if (owner == modules.end() ? std::ranges::none_of(modules, has) : has(*owner)) continue;
     throw UnsupportedError(
-        fmt::format("{} and the module whose forward has the grouped products: experts' weights, and nothing else, are "
-                    "parameters of that module in a script",
+        fmt::format("parameter {}: a module with grouped matmuls must have the experts' weights, and only these, as "
+                    "direct parameters",
                     parameter.name));
   }
   for (const auto& [name, module] : modules) {
-    int64_t& count = products[with_star(name)];
+    int64_t& count = products[with_wildcard(name)];
     const auto here = static_cast<int64_t>(module.products.size());
     if (count > 0 && count != here) {
-      throw UnsupportedError(fmt::format("{} have {} grouped products and {}", with_star(name), count, here));
+      throw UnsupportedError(
+          fmt::format("{} have different numbers of grouped matmuls: {} and {}", with_wildcard(name), count, here));
     }
     count = here;
   }

@@ -1,4 +1,4 @@
-// Says what engines are told of a model: its modules in the order of forward, stage by stage, and which linear layers are cut.
+// Properties of a model that exports need: modules in forward order, stages, and tensor-parallel linear layers.
 #pragma once
 
 #include <cstdint>
@@ -15,23 +15,23 @@
 
 namespace shadowgraph {
 
-// One row of exports.cpp: all else that knows engines reads it there.
-struct Engine {
+// A target framework; a row of the table in exports.cpp, from which everything else is derived.
+struct TargetFramework {
   std::string_view title;  // "PyTorch 2.13"
   std::string_view file;   // "train.py"
-  // Two cells of the table in docs/cluster-plans.md.
+  // Cells of the table in docs/cluster-plans.md.
   std::string_view about, cannot_express;
-  // Gives text and what differs. Throws UnsupportedError.
-  EngineFile (*write)(const TrainingPlan&, const Graph& step, const EngineRequest&);
+  // Returns the text and the deviations from the plan. Throws UnsupportedError.
+  PlanExport (*write)(const TrainingPlan&, const Graph& step, const PlanExportOptions&);
 };
-std::span<const Engine> engines();
+std::span<const TargetFramework> target_frameworks();
 
-// A script that trains with torch alone, on DTensor, FSDP2 and torch.distributed.pipelining.
-EngineFile pytorch_script(const TrainingPlan& plan, const Graph& step, const EngineRequest& request);
-// A Python function that sets a configuration of torchtitan.
-EngineFile torchtitan_recipe(const TrainingPlan& plan, const Graph& step, const EngineRequest& request);
-// Arguments of Megatron-LM, one a line.
-EngineFile megatron_arguments(const TrainingPlan& plan, const Graph& step, const EngineRequest& request);
+// A training script that needs only torch: DTensor, FSDP2 and torch.distributed.pipelining.
+PlanExport pytorch_script(const TrainingPlan& plan, const Graph& step, const PlanExportOptions& request);
+// A Python function that modifies a torchtitan configuration.
+PlanExport torchtitan_recipe(const TrainingPlan& plan, const Graph& step, const PlanExportOptions& request);
+// Command line arguments of Megatron-LM, one per line.
+PlanExport megatron_arguments(const TrainingPlan& plan, const Graph& step, const PlanExportOptions& request);
 
 struct PlannedParameter {
   NodeId node;
@@ -41,63 +41,63 @@ struct PlannedParameter {
 std::vector<PlannedParameter> parameters_of(const Graph& step);
 
 struct PlannedModel {
-  // Modules with parameters, one after another as forward calls them: "model.embed_tokens", "model.layers.0", ..
+  // Modules with parameters in forward order: "model.embed_tokens", "model.layers.0", ...
   std::vector<std::string> modules;
-  // The same with "model.layers.*" for all of one list.
+  // The same with one entry "model.layers.*" per list.
   std::vector<std::string> order;
 
   static PlannedModel of(const Graph& step);
 };
 
-// torch's policies see products of tensor parallel, and their sums over ranks.
-inline constexpr std::string_view kPartsOfSumsAreKept =
-    "selective recomputing: torch keeps products whose sums over ranks it keeps, too";
+// torch's checkpoint policies cannot keep a reduction without the matmul before it.
+inline constexpr std::string_view kMatmulsOfReductionsKept =
+    "selective recompute: torch also keeps the matmuls whose reductions are kept";
 
-inline constexpr std::string_view kAttentionIsTheScripts =
-    "the kernel of attention is what PyTorch takes, unless torch.nn.attention.sdpa_kernel says so";
+inline constexpr std::string_view kAttentionChosenByScript =
+    "the attention kernel is PyTorch's choice, unless the script sets torch.nn.attention.sdpa_kernel";
 
 bool is_layer(const std::string& module);
-// "model.norm" of "model.norm.weight", "model" of that, and then "".
+// Parent path: "model.norm" of "model.norm.weight", "model" of "model.norm", "" of "model".
 std::string module_above(const std::string& path);
-// "model.layers.*.mlp.up_proj" of "model.layers.7.mlp.up_proj".
-std::string with_star(const std::string& path);
+// Replaces the layer number: "model.layers.*.mlp.up_proj" for "model.layers.7.mlp.up_proj".
+std::string with_wildcard(const std::string& path);
 
 struct LinearCuts {
-  // By with_star(): "columns", "columns, gathered" where what comes out is needed whole, "rows", "rows of a whole input".
-  // A layer with queries, keys and values in one has "columns of three". There are "columns of Conv1D" and its "rows".
+  // Style by with_wildcard(): "columns", "columns, gathered" if the output is needed in full, "rows", "rows of a whole
+  // input". A fused QKV layer has "columns of three"; there are also "columns of Conv1D" and "rows of Conv1D".
   std::map<std::string, std::string> styles;
-  // How wide heads are in the modules around "columns of three", by with_star().
+  // Head size in modules that contain "columns of three", by with_wildcard().
   std::map<std::string, int64_t> widths;
 };
-// Linear layers that tensor parallel cuts. A module's linear layers are cut in pairs or not at all, as its sizes divide.
-// Throws UnsupportedError where queries, keys and values in one are no equal parts, one behind another, or
-// where their attention is not known.
+// Returns the linear layers sharded by tensor parallelism. The layers of a module are sharded in pairs or not at all,
+// depending on divisibility. Throws UnsupportedError if fused queries, keys and values are not three equal consecutive
+// parts, or their attention is not recognized.
 LinearCuts linear_cuts(const Graph& step, int64_t tensor);
 
-// Modules whose experts are on several ranks, by with_star(), and how many grouped products their forward has.
-// Throws UnsupportedError for other parameters of such a module, and for products that are not chained as a script's.
+// Returns the modules with expert parallelism, by with_wildcard(), and the number of grouped matmuls in their forward.
+// Throws UnsupportedError if such a module has other parameters, or its matmuls are not chained as the script requires.
 std::map<std::string, int64_t> grouped_products(const Graph& step, int64_t ranks);
 
-// Modules of each stage. Throws UnsupportedError where stages begin at no module of the list.
+// Returns the modules of each stage. Throws UnsupportedError if a stage does not begin at one of the modules.
 std::vector<std::vector<std::string>> modules_of_stages(const PlannedModel& model, const TrainingPlan& plan);
 
-// Throws UnsupportedError for tensors that the solver laid out over ranks of tensor parallel.
-void check_laid_out_by_hand(const TrainingPlan& plan, std::string_view engine);
+// Throws UnsupportedError for tensor-parallel layouts found by the solver.
+void check_megatron_layout(const TrainingPlan& plan, std::string_view engine);
 
-// Throws UnsupportedError for plans that keep layers in part by the curve.
+// Throws UnsupportedError for plans with the recompute level `curve`.
 void check_no_curve(const TrainingPlan& plan, std::string_view engine);
 
-// Throws UnsupportedError for plans whose layers have tensors that wait on the host.
-void check_layers_are_on_device(const TrainingPlan& plan, std::string_view engine);
-// FSDP2's CPUOffloadPolicy is how engines have an optimizer on the host.
-void say_what_is_on_host(const TrainingPlan& plan, std::vector<std::string>& differs);
-// ZeRO 1 and 2, which FSDP2 has in its own way.
-void say_zero(const TrainingPlan& plan, std::vector<std::string>& differs, std::string_view more = "");
-void say_batch(const TrainingPlan& plan, const EngineRequest& request, std::vector<std::string>& differs);
-int64_t samples_of(const TrainingPlan& plan);  // of a step
+// Throws UnsupportedError for plans with offloaded activations.
+void check_no_offload(const TrainingPlan& plan, std::string_view engine);
+// These append deviations from the plan: FSDP2's CPUOffloadPolicy for an offloaded optimizer,
+void note_offload(const TrainingPlan& plan, std::vector<std::string>& differs);
+// FSDP2's variant of ZeRO 1 and 2, and a batch that does not divide.
+void note_zero(const TrainingPlan& plan, std::vector<std::string>& differs, std::string_view more = "");
+void note_batch(const TrainingPlan& plan, const PlanExportOptions& request, std::vector<std::string>& differs);
+int64_t samples_of(const TrainingPlan& plan);  // per step
 
-// Parameters that several stages hold. Throws UnsupportedError where more than one tensor goes to the next stage, and
-// for parameters of modules that have layers inside.
+// Returns parameters tied over several stages. Throws UnsupportedError if more than one tensor is passed to the next
+// stage, or a module with layers inside has direct parameters.
 std::vector<std::string> check_cuts(const Graph& step, const PlannedModel& model, const TrainingPlan& plan);
 
 }  // namespace shadowgraph

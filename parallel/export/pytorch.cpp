@@ -1,4 +1,4 @@
-// Writes plans as Python: plan_runtime.py, which applies any, and what this one is.
+// Exports plans as Python scripts: plan_runtime.py followed by the constants of the plan.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
@@ -31,7 +31,7 @@ std::string rows_of(const TrainingPlan& plan) {
 }
 
 std::string plan_block(const TrainingPlan& plan, const Graph& step, const PlannedModel& model,
-                       const std::vector<std::string>& tied, const LinearCuts& cuts, const EngineRequest& request) {
+                       const std::vector<std::string>& tied, const LinearCuts& cuts, const PlanExportOptions& request) {
   std::vector<std::string> begins;
   for (const PlannedStage& stage : plan.stages) begins.push_back(stage.begins);
   if (begins.empty()) begins.emplace_back();
@@ -40,9 +40,9 @@ std::string plan_block(const TrainingPlan& plan, const Graph& step, const Planne
       {"pipeline", plan.pipeline}, {"data", plan.data}, {"context", plan.context}, {"tensor", plan.tensor}};
   if (plan.data_outermost) std::swap(mesh[0], mesh[1]);
   nlohmann::json parts = nlohmann::json::array();
-  for (const PartlyKept& part : plan.in_part) parts.push_back({{"layers", part.layers}, {"keeps", part.keeps}});
+  for (const PartialRecompute& part : plan.in_part) parts.push_back({{"layers", part.layers}, {"keeps", part.keeps}});
   const bool efficient = plan.attention == AttentionKernel::kEfficient;
-  const std::string kernel(plan.attention == AttentionKernel::kDevices ? "" : to_string(plan.attention));
+  const std::string kernel(plan.attention == AttentionKernel::kDevice ? "" : to_string(plan.attention));
   const std::vector<std::pair<std::string_view, nlohmann::json>> values = {
       {"STAGES_PER_RANK", plan.stages_per_rank},
       {"EXPERTS", plan.experts},
@@ -70,15 +70,15 @@ std::string plan_block(const TrainingPlan& plan, const Graph& step, const Planne
   };
   std::string text = fmt::format("MESH = dict({})\n", json_text(mesh));
   for (const auto& [name, value] : values) {
-    // All but this is the same in Python.
+    // Only booleans differ between JSON and Python.
     const std::string_view truth = value == true ? "True" : "False";
     text += fmt::format("{} = {}\n", name, value.is_boolean() ? std::string(truth) : json_text(value));
   }
   return text;
 }
 
-// A script has those parts of the template that its plan uses. Others stand between lines "# -- with experts" and
-// "# -- end with", which may lie in each other, or on lines that end in "# with experts, context".
+// Selects the parts of the template that a plan uses. Optional parts are enclosed in the lines "# -- with experts" and
+// "# -- end with", which may be nested, or are lines that end in "# with experts, context".
 std::string with_parts(std::string_view whole, const std::set<std::string>& used) {
   std::string text;
   std::vector<bool> kept = {true};
@@ -122,50 +122,54 @@ std::set<std::string> parts_of(const TrainingPlan& plan, const Graph& step, cons
   return parts;
 }
 
-std::vector<std::string> differences(const TrainingPlan& plan, const LinearCuts& cuts, const EngineRequest& request) {
+std::vector<std::string> differences(const TrainingPlan& plan, const LinearCuts& cuts,
+                                     const PlanExportOptions& request) {
   std::vector<std::string> all;
   if (plan.tensor > 1) {
-    all.emplace_back("tensor parallel: activations between layers are whole on each rank, and so is what a head gives");
+    all.emplace_back("tensor parallelism: activations between layers and the output of the head are replicated");
   }
   if (plan.overlap != CollectiveOverlap::kNone) {
-    all.emplace_back("tensor parallel: collectives are waited for where they stand; plan with --overlap none");
+    all.emplace_back("tensor parallelism: collectives are not overlapped; plan with --overlap none");
   }
   if (!cuts.widths.empty()) {
-    all.emplace_back("queries, keys and values in one layer: its weight is kept, and saved, as three");
+    all.emplace_back("fused QKV layer: its weight is stored and saved as three");
   }
   if (plan.context > 1) {
-    all.emplace_back("sequences over several ranks: attention is flash's, and a loss shifts labels over chunks");
+    all.emplace_back(
+        "context parallelism: attention uses the flash kernel, and the loss must account for chunked labels");
   }
-  if (plan.experts > 1) all.emplace_back("experts: as many rows go to a rank as are routed to it; none are padded");
-  if (plan.tensor > 1 && !plan.selective.empty()) all.emplace_back(kPartsOfSumsAreKept);
-  say_zero(plan, all, ", beside the rank's part of them");
+  if (plan.experts > 1)
+    all.emplace_back("experts: ranks receive exactly the rows routed to them, without padding or dropping");
+  if (plan.tensor > 1 && !plan.selective.empty()) all.emplace_back(kMatmulsOfReductionsKept);
+  note_zero(plan, all, ", in addition to the rank's shard");
   if (plan.pipeline > 1 && known_schedule(plan.schedule).splits_backward) {
-    all.push_back(fmt::format("{}: torch keeps what both pieces of backward read until the second", plan.schedule));
+    all.push_back(
+        fmt::format("{}: torch keeps tensors used by both parts of backward until the second", plan.schedule));
   }
   if (plan.zero > 0 && plan.pipeline > 1) {
-    all.emplace_back("gradients: torch's pipelines add them up over data ranks once, behind all micro-batches");
+    all.emplace_back("gradients: torch's pipelines reduce them over data ranks once, after all micro-batches");
   }
   if (plan.zero == 0 && plan.data > 1 && !plan.optimizer_on_host) {
-    all.emplace_back("ZeRO 0: in float32, gradients are averaged behind backward, with nothing beside it");
+    all.emplace_back("ZeRO 0: in float32, gradients are averaged after backward, without overlap");
   }
-  say_what_is_on_host(plan, all);
+  note_offload(plan, all);
   if (request.bfloat16_gradients) {
-    all.emplace_back("gradients: summed in float32, and by the plan in bfloat16");
+    all.emplace_back("gradients: reduced in float32, in the plan in bfloat16");
   }
   if (request.float8) {
     all.emplace_back(
-        "float8: torch alone has no layers for it: let --model's function convert the model, by torchao's "
+        "float8: not part of torch; convert the model in the --model function with torchao's "
         "convert_to_float8_training");
   }
-  say_batch(plan, request, all);
+  note_batch(plan, request, all);
   return all;
 }
 
-// What the script's attention over several ranks does not know, beside what that of plans does not.
-void check_sequences(const TrainingPlan& plan, const Graph& step, const EngineRequest& request) {
+// Throws UnsupportedError for models whose sequences the script cannot shard.
+void check_sequences(const TrainingPlan& plan, const Graph& step, const PlanExportOptions& request) {
   if (plan.context == 1) return;
   if (request.sequence % (2 * plan.context) != 0) {
-    throw UnsupportedError(fmt::format("{} tokens are no {} equal chunks: plan with another --context",
+    throw UnsupportedError(fmt::format("{} tokens do not divide into {} equal chunks: plan with another --context",
                                        request.sequence, 2 * plan.context));
   }
   for (const NodeId node : step.nodes()) {
@@ -173,66 +177,66 @@ void check_sequences(const TrainingPlan& plan, const Graph& step, const EngineRe
     const Argument* causal = step.find_argument(node, "is_causal");
     if (causal != nullptr && causal->kind == ArgumentKind::kBool && !causal->b) {
       throw UnsupportedError(
-          fmt::format("attention in {} is not causal, and the script's over several ranks is: plan "
+          fmt::format("attention in {} is not causal, which the script does not support with context parallelism: plan "
                       "with --context 1",
                       module_path(step, node)));
     }
   }
   try {
     if (request.sequence > 0 && expert_layers(step).rows == request.sequence) {
-      throw Error("experts have as many rows as a rank has tokens, and their numbers would be taken for positions");
+      throw Error(
+          "experts have as many rows as a rank has tokens, so that their indices would be mistaken for positions");
     }
-    with_context_over(clone(step), {.ranks = plan.context});
+    shard_sequence_over(clone(step), {.ranks = plan.context});
   } catch (const Error& error) {
     throw UnsupportedError(error.what());
   }
 }
 
-// torch's policies hold what they keep themselves.
+// torch's selective checkpoint holds kept tensors itself, so they cannot be offloaded.
 void check_offloaded(const TrainingPlan& plan) {
   std::vector<std::string> parts = plan.selective;
-  for (const PartlyKept& part : plan.in_part) parts.insert(parts.end(), part.layers.begin(), part.layers.end());
+  for (const PartialRecompute& part : plan.in_part) parts.insert(parts.end(), part.layers.begin(), part.layers.end());
   for (const std::string& layer : plan.offloaded) {
     if (std::ranges::find(parts, layer) == parts.end()) continue;
     throw UnsupportedError(
-        fmt::format("{} is computed again in part, and what torch keeps of such a layer cannot go to the host: plan "
-                    "with --recompute whole, or without --offload activations",
+        fmt::format("{} is partly recomputed, and torch cannot offload the kept results of such a layer: plan with "
+                    "--recompute full, or without --offload activations",
                     layer));
   }
 }
 
 }  // namespace
 
-EngineFile pytorch_script(const TrainingPlan& plan, const Graph& step, const EngineRequest& request) {
+PlanExport pytorch_script(const TrainingPlan& plan, const Graph& step, const PlanExportOptions& request) {
   const PlannedModel model = PlannedModel::of(step);
-  check_laid_out_by_hand(plan, "the script");
+  check_megatron_layout(plan, "the script");
   const std::vector<std::string> tied = check_cuts(step, model, plan);
   const LinearCuts cuts = linear_cuts(step, plan.tensor);
   check_sequences(plan, step, request);
   if (plan.experts > 1 && plan.replicas() % plan.experts != 0) {
     throw UnsupportedError(
-        fmt::format("{} data ranks do not divide by {} ranks of experts", plan.replicas(), plan.experts));
+        fmt::format("{} data ranks do not divide by the expert-parallel degree {}", plan.replicas(), plan.experts));
   }
   check_offloaded(plan);
   if ((plan.tensor > 1 || plan.context > 1 || plan.experts > 1) && !plan.in_part.empty()) {
     throw UnsupportedError(
-        "the script counts operators of a layer, and on several ranks others are called: plan with --recompute "
-        "selective,whole");
+        "`curve` is not supported with tensor, context or expert parallelism: plan with --recompute selective,full");
   }
   if ((plan.zero > 0 || plan.optimizer_on_host) && plan.pipeline > 1 && known_schedule(plan.schedule).splits_backward) {
-    throw UnsupportedError(fmt::format(
-        "{} has backward in two pieces, which leaves parameters of FSDP2 without gradients in torch 2.13: plan with "
-        "{}--schedule 1f1b",
-        plan.schedule, plan.optimizer_on_host ? "" : "--zero 0, or "));
+    throw UnsupportedError(
+        fmt::format("{} splits backward, which leaves FSDP2 parameters without gradients in torch 2.13: plan with "
+                    "{}--schedule 1f1b",
+                    plan.schedule, plan.optimizer_on_host ? "" : "--zero 0, or "));
   }
-  EngineFile file{.differs = differences(plan, cuts, request)};
+  PlanExport file{.differs = differences(plan, cuts, request)};
   std::vector<std::string> notes = {to_string(plan)};
-  for (const std::string& difference : file.differs) notes.push_back("not as planned: " + difference);
+  for (const std::string& difference : file.differs) notes.push_back("deviates from the plan: " + difference);
   file.text = plan_script(parts_of(plan, step, tied, cuts), notes, plan_block(plan, step, model, tied, cuts, request));
   return file;
 }
 
-std::string layouts_script(const std::string& title, std::string_view plan) {
+std::string sharding_script(const std::string& title, std::string_view plan) {
   return plan_script({"layouts"}, {title}, plan);
 }
 

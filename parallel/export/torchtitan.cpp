@@ -12,7 +12,7 @@
 namespace shadowgraph {
 namespace {
 
-// torchtitan's decoders have these names: "layers.7" of "model.layers.7".
+// Name of a module in torchtitan's decoders: "layers.7" for "model.layers.7".
 std::string titan_name(const std::string& module) {
   static const std::map<std::string, std::string> kNames{{"embed_tokens", "tok_embeddings"},
                                                          {"tok_embeddings", "tok_embeddings"},
@@ -25,18 +25,18 @@ std::string titan_name(const std::string& module) {
   const auto found = kNames.find(module.substr(module.rfind('.') + 1));
   if (found != kNames.end()) return found->second;
   throw UnsupportedError(
-      fmt::format("torchtitan's decoders have tok_embeddings, layers, norm and lm_head, not {}", module));
+      fmt::format("torchtitan's decoders have the modules tok_embeddings, layers, norm and lm_head, not {}", module));
 }
 
 std::string_view titan_schedule(const std::string& schedule) {
   const KnownSchedule& known = known_schedule(schedule);
   if (!known.torch_class.empty()) return known.torch_name();
   throw UnsupportedError(
-      fmt::format("torchtitan has no schedule of the name {}{}", schedule,
-                  known.v_shaped ? ", and its pipeline_parallel_schedule_csv puts stages in a loop over ranks" : ""));
+      fmt::format("torchtitan does not have the schedule {}{}", schedule,
+                  known.v_shaped ? ", and its pipeline_parallel_schedule_csv supports only looped stages" : ""));
 }
 
-// torchtitan's own policies are for all layers, so the recipe has one for those of the plan.
+// torchtitan's checkpoint policies apply to all layers, so the recipe defines one for the plan's layers.
 constexpr std::string_view kPolicy = R"(from dataclasses import dataclass
 
 from torchtitan.distributed.activation_checkpoint import FullAC
@@ -55,8 +55,8 @@ class PlannedAC(FullAC):
 
 )";
 
-// The same where of some layers only what is cheap is computed again. torchtitan's own would compute each second product
-// again, and keeps scores of attention by hand.
+// The same with selective recompute of some layers. torchtitan's own policy would recompute every second matmul and
+// keep unfused attention scores.
 constexpr std::string_view kSelectivePolicy = R"(from dataclasses import dataclass
 
 import torch
@@ -92,7 +92,8 @@ class PlannedAC(SelectiveAC):
 std::string titan_layers(const std::vector<std::string>& modules) {
   std::vector<std::string> layers;
   for (const std::string& module : modules) {
-    if (!is_layer(module)) throw UnsupportedError("torchtitan recomputes layers, and the plan " + module);
+    if (!is_layer(module))
+      throw UnsupportedError("torchtitan recomputes whole layers, but the plan recomputes " + module);
     layers.push_back(titan_name(module));
   }
   return json_text(layers);
@@ -114,17 +115,18 @@ std::string titan_stages(const PlannedModel& model, const TrainingPlan& plan) {
 
 }  // namespace
 
-EngineFile torchtitan_recipe(const TrainingPlan& plan, const Graph& step, const EngineRequest& request) {
+PlanExport torchtitan_recipe(const TrainingPlan& plan, const Graph& step, const PlanExportOptions& request) {
   const PlannedModel model = PlannedModel::of(step);
   if (plan.data_outermost && plan.pipeline > 1 && plan.data > 1) {
-    throw UnsupportedError("torchtitan's meshes have the pipeline outermost, and the plan data parallel");
+    throw UnsupportedError(
+        "torchtitan's meshes have the pipeline outermost, but the plan has data parallelism outermost");
   }
-  check_laid_out_by_hand(plan, "torchtitan");
+  check_megatron_layout(plan, "torchtitan");
   check_no_curve(plan, "torchtitan");
-  check_layers_are_on_device(plan, "torchtitan");
-  EngineFile file;
+  check_no_offload(plan, "torchtitan");
+  PlanExport file;
   std::string& text = file.text;
-  text = "\"\"\"A plan as a recipe of torchtitan 0.3.0: `planned(llama3_8b())` in its config_registry.\"\"\"\n\n";
+  text = "\"\"\"A plan for torchtitan 0.3.0: use `planned(llama3_8b())` in its config_registry.\"\"\"\n\n";
   const bool recomputes = !plan.recomputed.empty() || !plan.selective.empty();
   if (recomputes) text += policy_of(plan);
   text += "def planned(config):\n";
@@ -138,7 +140,7 @@ EngineFile torchtitan_recipe(const TrainingPlan& plan, const Graph& step, const 
   if (plan.context > 1) set("parallelism", "context_parallel_degree", plan.context);
   if (plan.experts > 1) set("parallelism", "expert_parallel_degree", plan.experts);
   if (plan.overlap == CollectiveOverlap::kPieces) {
-    set("compile", "enable", "True");  // asynchronous tensor parallel is a pass of the compiler
+    set("compile", "enable", "True");  // async tensor parallelism is a compiler pass
     set("compile", "enable_async_tensor_parallel", "True");
   }
   set("parallelism", "pipeline_parallel_degree", plan.pipeline);
@@ -148,37 +150,37 @@ EngineFile torchtitan_recipe(const TrainingPlan& plan, const Graph& step, const 
     set("parallelism", "module_fqns_per_model_part", titan_stages(model, plan));
   }
   if (plan.optimizer_on_host) set("training", "enable_cpu_offload", "True");
-  // torchtitan refuses them in a pipeline, and nothing that is captured may wait for the host.
+  // torchtitan does not support CUDA graphs in a pipeline, and captured graphs must not wait for the host.
   if (plan.pipeline > 1 || plan.optimizer_on_host) set("training", "disable_cuda_graphs", "True");
-  // A pipeline's micro-batches are parts of a local batch.
+  // In a pipeline, micro-batches are parts of the local batch.
   set("training", "local_batch_size", plan.micro_batch * (plan.pipeline > 1 ? plan.microbatches : 1));
   set("training", "global_batch_size", samples_of(plan));
   if (request.sequence > 0) set("training", "seq_len", request.sequence);
   text += fmt::format("    config.activation_checkpoint = {}\n    return config\n",
                       recomputes ? "PlannedAC.Config()" : "None");
   if (plan.context > 1 && plan.zero == 0) {
-    file.differs.emplace_back("ZeRO 0: ranks that share sequences cut parameters, as torchtitan always does");
+    file.differs.emplace_back("ZeRO 0: torchtitan always shards parameters over context-parallel ranks");
   }
   if (plan.overlap == CollectiveOverlap::kBackward) {
     file.differs.emplace_back(
-        "tensor parallel: collectives are waited for where they stand, and gathered inputs kept; plan with --overlap "
-        "none or pieces");
+        "tensor parallelism: collectives are not overlapped and gathered inputs are kept; plan with --overlap none or "
+        "pieces");
   }
-  if (plan.tensor > 1 && !plan.selective.empty()) file.differs.emplace_back(kPartsOfSumsAreKept);
-  say_zero(plan, file.differs);
-  say_what_is_on_host(plan, file.differs);
+  if (plan.tensor > 1 && !plan.selective.empty()) file.differs.emplace_back(kMatmulsOfReductionsKept);
+  note_zero(plan, file.differs);
+  note_offload(plan, file.differs);
   if (request.bfloat16_gradients) {
-    file.differs.emplace_back("gradients: torchtitan sums them in float32, and the plan in bfloat16");
+    file.differs.emplace_back("gradients: torchtitan reduces them in float32, the plan in bfloat16");
   }
   if (request.float8) {
     set("compile", "enable", "True");
     file.differs.emplace_back(
-        "float8: the model's configuration decides: model_registry(.., converters=[Float8LinearConverter.Config("
+        "float8: set in the model configuration: model_registry(.., converters=[Float8LinearConverter.Config("
         "filter_fqns=[\"lm_head\"], model_compile_enabled=True)])");
   }
-  say_batch(plan, request, file.differs);
-  if (plan.attention != AttentionKernel::kDevices) file.differs.emplace_back(kAttentionIsTheScripts);
-  file.differs.emplace_back("the model is the recipe's: give planned() the configuration of the same one");
+  note_batch(plan, request, file.differs);
+  if (plan.attention != AttentionKernel::kDevice) file.differs.emplace_back(kAttentionChosenByScript);
+  file.differs.emplace_back("the model is not part of the recipe: pass planned() the configuration of the same model");
   return file;
 }
 

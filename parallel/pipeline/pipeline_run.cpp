@@ -1,4 +1,4 @@
-// Says when each rank of a pipeline does what.
+// Simulates the time and memory of all ranks of a pipeline.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -25,17 +25,17 @@ namespace {
 
 using enum PipelineWork;
 
-// What a step of a rank's program is: the place of its action in the row, or one of these.
+// Values of RankStep::what: the index of an action in the rank's row, or one of these.
 constexpr uint32_t kOptimizerStep = 0xFFFFFFFFU;
-constexpr uint32_t kFirstTied = 0x80000000U;  // and the number of the parameter
-// Causes of waiting.
+constexpr uint32_t kFirstTied = 0x80000000U;  // plus the number of the tied parameter
+// RankStep::what of waits: their causes.
 constexpr uint32_t kWaitsForward = 0, kWaitsBackward = 1, kWaitsUnshard = 2, kWaitsReduce = 3;
 
 bool sends(const PipelineAction& a) { return a.work == kSendForward || a.work == kSendBackward; }
 bool receives(const PipelineAction& a) { return a.work == kReceiveForward || a.work == kReceiveBackward; }
 bool is_backward(const PipelineAction& a) { return a.work == kBackward || a.work == kInputGradient; }
 
-// Both ends of a transfer name the stage that receives, the direction and the micro-batch.
+// Key that matches a send with its receive: receiving stage, direction and micro-batch.
 uint64_t match_of(const PipelineAction& a) {
   const bool forward = a.work == kSendForward || a.work == kReceiveForward;
   const int32_t receiver = receives(a) ? a.stage : forward ? a.stage + 1 : a.stage - 1;
@@ -44,15 +44,15 @@ uint64_t match_of(const PipelineAction& a) {
 
 }  // namespace
 
-// Fills in the seconds of a run.
+// Computes the times of a run.
 class PipelineClock {
  public:
-  // `schedule` has its transfers. All live until run() has returned.
+  // `schedule` must include transfers. All arguments must outlive run().
   PipelineClock(const PipelineStages& stages, const PipelineSchedule& schedule, const PipelineRunOptions& options)
       : stages_(stages), schedule_(schedule), options_(options) {
     unsharded_.resize(static_cast<size_t>(schedule.stages()), 0);
     for (int32_t s = 0; s < schedule.stages(); ++s) {
-      const StageFigures& of = stages.of(s);
+      const StageCosts& of = stages.of(s);
       transfers_.push_back({.forward = seconds_between(s, s + 1, of.sends_forward),
                             .backward = seconds_between(s, s - 1, of.sends_backward)});
     }
@@ -77,8 +77,8 @@ class PipelineClock {
     const RankTimes times = RankTimes::of(programs, groups_, [&](uint32_t rank, const RankStep& step) {
       const auto row = schedule_.of(static_cast<int32_t>(rank));
       if (step.what < row.size()) return to_string(row[step.what]);
-      if (step.what == kOptimizerStep) return std::string("the optimizer's step");
-      return "the sum of gradients of " + stages_.tied()[step.what - kFirstTied].name;
+      if (step.what == kOptimizerStep) return std::string("the optimizer step");
+      return "the gradient reduction of " + stages_.tied()[step.what - kFirstTied].name;
     });
     run.seconds_ = times.seconds();
     run.actions_.resize(programs.size());
@@ -88,7 +88,7 @@ class PipelineClock {
   }
 
  private:
-  // Seconds of an action: its kernels, and what collectives inside it add.
+  // Seconds of an action: compute, and exposed communication inside it.
   struct Parts {
     double computing = 0;
     double exposed = 0;
@@ -98,7 +98,7 @@ class PipelineClock {
     std::unordered_map<uint64_t, uint32_t> received, sent;  // steps
     std::unordered_map<int32_t, uint32_t> unshards;         // steps, by stage
     std::vector<uint32_t> reduces;
-    std::unordered_map<int32_t, std::deque<uint32_t>> reduces_of;  // not waited for, by stage
+    std::unordered_map<int32_t, std::deque<uint32_t>> reduces_of;  // not waited for yet, by stage
     std::vector<int32_t> backwards(static_cast<size_t>(schedule_.stages()), 0);
     const auto row = schedule_.of(rank);
     received.reserve(row.size());
@@ -117,7 +117,7 @@ class PipelineClock {
         received[match_of(a)] =
             program.receive(static_cast<uint32_t>(other_end(a)), match_of(a), transfer_seconds(a), i);
       } else if (a.work == kUnshard || a.work == kReduceGradients) {
-        const StageFigures& of = stages_.of(a.stage);
+        const StageCosts& of = stages_.of(a.stage);
         const double seconds = a.work == kUnshard ? of.unshard : of.reduce_gradients;
         const uint32_t step = program.collective(static_cast<uint32_t>(rank), i, seconds, i);
         if (a.work == kUnshard) {
@@ -127,7 +127,7 @@ class PipelineClock {
           reduces_of[a.stage].push_back(step);
         }
       } else if (computes(a)) {
-        // Actions that overlap begin together, when the last of their operands is there.
+        // Overlapping actions start together, when all of their operands have arrived.
         std::vector<Parts> together;
         uint32_t last = i;
         for (uint32_t k = i;; ++k) {
@@ -167,9 +167,9 @@ class PipelineClock {
     return program;
   }
 
-  // From the second micro-batch on gradients are added to those that are there.
+  // From the second micro-batch on, gradients are accumulated.
   Parts parts_of(const PipelineAction& a, std::vector<int32_t>& backwards) const {
-    const StageFigures& of = stages_.of(a.stage);
+    const StageCosts& of = stages_.of(a.stage);
     const PieceSeconds& exposed = unsharded_[static_cast<size_t>(a.stage)] != 0 ? of.exposed_unsharded : of.exposed;
     const auto adding = [&] { return backwards[static_cast<size_t>(a.stage)]++ > 0 ? of.accumulate : 0; };
     const double input = of.input_gradient - of.exposed.input_gradient;
@@ -179,11 +179,11 @@ class PipelineClock {
                              : a.work == kBackward      ? input + weight + adding()
                              : a.work == kInputGradient ? input
                                                         : weight + adding();
-    // Copies to the host and back run beside all else.
+    // Host copies overlap with compute.
     return {computing, std::max(exposed[a.work], of.copies[a.work] - computing)};
   }
 
-  // Actions that overlap compute in turns, and their collectives go one after another; each takes its own time at least.
+  // Overlapping actions share the device and the network; each takes at least its own time.
   double seconds_of(std::span<const Parts> together) const {
     double computing = 0, exposed = 0, longest = 0;
     for (const Parts& parts : together) {
@@ -199,7 +199,7 @@ class PipelineClock {
     const std::vector<uint32_t>& ranks = groups_[static_cast<size_t>(schedule_.ranks()) + number];
     if (options_.interconnect == nullptr) return 0;
     ProcessGroupInfo group{.name = "tied", .size = static_cast<int64_t>(ranks.size())};
-    for (const uint32_t rank : ranks) group.ranks.push_back(rank * options_.ranks_apart);
+    for (const uint32_t rank : ranks) group.ranks.push_back(rank * options_.rank_stride);
     const int64_t bytes = stages_.tied()[number].gradient_bytes;
     return collective_cost(CollectiveKind::kAllReduce, bytes, group, *options_.interconnect, 1).seconds();
   }
@@ -215,7 +215,7 @@ class PipelineClock {
     if (options_.interconnect == nullptr || bytes == 0 || receiver < 0 || receiver == schedule_.stages()) return 0;
     ProcessGroupInfo pair{.name = "pp", .size = 2};
     for (const int32_t stage : {sender, receiver})
-      pair.ranks.push_back(schedule_.rank_of(stage) * options_.ranks_apart);
+      pair.ranks.push_back(schedule_.rank_of(stage) * options_.rank_stride);
     return collective_cost(CollectiveKind::kSend, bytes, pair, *options_.interconnect, 1).seconds();
   }
 
@@ -231,7 +231,7 @@ class PipelineClock {
     PipelineRank& of = run.ranks_[static_cast<size_t>(rank)];
     auto& actions = run.actions_[static_cast<size_t>(rank)];
     bool has_begun = false;
-    double group_begin = -1;  // of actions that overlap
+    double group_begin = -1;  // of the current group of overlapping actions
     for (size_t i = 0; i < steps.size(); ++i) {
       if (steps[i].kind == RankStep::Kind::kWait) {
         const double waited = at[i].end - at[i].begin;
@@ -256,7 +256,7 @@ class PipelineClock {
       }
       actions.push_back(time);
     }
-    // Actions that overlap end together.
+    // Overlapping actions end together.
     for (size_t i = actions.size(); i-- > 1;) {
       if (actions[i - 1].action.overlaps_next) actions[i - 1].end = actions[i].end;
     }
@@ -267,8 +267,8 @@ class PipelineClock {
   const PipelineStages& stages_;
   const PipelineSchedule& schedule_;
   const PipelineRunOptions& options_;
-  std::vector<PieceSeconds> transfers_;        // by stage: what it sends to the next one, and to the one before
-  std::vector<char> unsharded_;                // by stage: the schedule gathers its parameters
+  std::vector<PieceSeconds> transfers_;        // by stage: sends to the next and to the previous stage
+  std::vector<char> unsharded_;                // by stage: whether the schedule gathers its parameters
   std::vector<std::vector<uint32_t>> groups_;  // each rank alone, then the ranks of each tied parameter
 };
 
@@ -276,7 +276,7 @@ using enum PipelineWork;
 
 class RankMemory {
  public:
-  // `schedule` has its transfers. All outlive this.
+  // `schedule` must include transfers. All arguments must outlive this object.
   RankMemory(const PipelineStages& stages, const PipelineSchedule& schedule, const PipelineRunOptions& options,
              int32_t rank)
       : stages_(stages),
@@ -286,28 +286,27 @@ class RankMemory {
         rank_(rank),
         allocator_(options.allocator),
         gradients_(parts_.stages.size()),
-        between_(parts_.stages.size(), 0) {
+        in_flight_(parts_.stages.size(), 0) {
     for (int32_t s = 0; s < schedule.stages(); ++s) {
       if (!is_here(s)) continue;
-      own_.push_back(s);
+      rank_stages_.push_back(s);
       gradients_[static_cast<size_t>(s)].resize(part(s).slots);
     }
   }
 
-  // Two steps of training, of which the second is told. `actions`: the rank's, in the order of its row without what is
-  // no action of a micro-batch.
+  // Runs two training steps and records the second. `actions`: the rank's compute and transfer actions, in order.
   void run(PipelineRank& of, std::span<PipelineActionTime> actions) {
     const auto keep = [this](int64_t bytes) {
       Held held;
       take(held, bytes);
     };
-    for (const int32_t s : own_) {
+    for (const int32_t s : rank_stages_) {
       for (const int64_t bytes : part(s).resident) keep(bytes);
       for (const int64_t bytes : part(s).experts) keep(bytes);
       for (const int64_t bytes : part(s).state) keep(bytes);
       if (part(s).gradient_buffer > 0) keep(part(s).gradient_buffer);
       for (const int64_t bytes : part(s).inputs) keep(bytes * schedule_.microbatches());
-      if (!options_.receives_ahead) continue;
+      if (!options_.preallocate_receives) continue;
       for (int32_t m = 0; m < schedule_.microbatches(); ++m) {
         if (!is_here(s - 1)) {
           for (const PieceEvent& event : part(s).received) keep(event.bytes);
@@ -317,7 +316,7 @@ class RankMemory {
         }
       }
     }
-    // Forward and backward have a thread each, and with it a handle of cuBLAS.
+    // Forward and backward run on separate threads, each with its own cuBLAS handle.
     for (int i = 0; parts_.has_allocator && i < 2; ++i) allocator_.allocate(parts_.workspace);
     const int64_t resident = live_;
     step({});
@@ -330,7 +329,7 @@ class RankMemory {
     of.activations_peak = figures_.activations_peak;
     of.host_peak = figures_.host_peak;
     of.microbatches_peak = figures_.microbatches_peak;
-    of.stages = own_;
+    of.stages = rank_stages_;
     of.allocated_peak = allocator_.stats().allocated.peak;
     of.reserved_peak = allocator_.stats().reserved.peak;
   }
@@ -358,15 +357,15 @@ class RankMemory {
     held = {};
   }
 
-  // A gradient of a weight that is there already takes the new one in, which then goes.
+  // If a weight's gradient exists, a new one is accumulated into it and freed.
   void play(std::span<const PieceEvent> events, const StagePart& part, Slots& slots, Slots& gradients) {
     for (const PieceEvent& event : events) {
       const bool gradient = event.slot != PieceEvent::kScratch && part.is_gradient[event.slot] != 0;
       const bool is_added = gradient && (part.gradient_buffer > 0 || gradients[event.slot].bytes > 0);
       if (event.slot == PieceEvent::kScratch || is_added) {
-        Held passing;
-        take(passing, event.bytes);
-        drop(passing);
+        Held transient;
+        take(transient, event.bytes);
+        drop(transient);
       } else if (gradient) {
         take(gradients[event.slot], event.bytes);
       } else if (event.bytes > 0) {
@@ -388,7 +387,7 @@ class RankMemory {
     if (!computes(a)) return;
     play(of.pieces[a.work], of, slots, gradients);
     count(a);
-    // Within a rank the stage before is handed the gradient itself.
+    // Within a rank, the gradient is passed to the previous stage directly.
     if ((a.work == kBackward || a.work == kInputGradient) && is_here(a.stage - 1)) {
       Slots& before = slots_of(a.stage - 1, a.microbatch);
       for (const PieceEvent& event : part(a.stage - 1).received_gradients) take(before[event.slot], event.bytes);
@@ -397,25 +396,25 @@ class RankMemory {
   }
 
   void receive(std::span<const PieceEvent> events, Slots& slots) {
-    if (options_.receives_ahead) return;
+    if (options_.preallocate_receives) return;
     for (const PieceEvent& event : events) take(slots[event.slot], event.bytes);
   }
 
   void count(const PipelineAction& a) {
-    const StageFigures& of = stages_.of(a.stage);
+    const StageCosts& of = stages_.of(a.stage);
     if (a.work == kForward) {
-      ++between_[static_cast<size_t>(a.stage)];
+      ++in_flight_[static_cast<size_t>(a.stage)];
       carried_ += of.carried;
       on_host_ += of.on_host;
     } else if (a.work == kBackward || a.work == kWeightGradient) {
-      --between_[static_cast<size_t>(a.stage)];
+      --in_flight_[static_cast<size_t>(a.stage)];
       carried_ -= of.carried;
       on_host_ -= of.on_host;
     }
     figures_.host_peak = std::max(figures_.host_peak, on_host_);
     figures_.activations_peak = std::max(figures_.activations_peak, carried_);
     figures_.microbatches_peak =
-        std::max(figures_.microbatches_peak, std::accumulate(between_.begin(), between_.end(), int32_t{0}));
+        std::max(figures_.microbatches_peak, std::accumulate(in_flight_.begin(), in_flight_.end(), int32_t{0}));
   }
 
   void step(std::span<PipelineActionTime> actions) {
@@ -426,7 +425,7 @@ class RankMemory {
       if (at < actions.size()) actions[at++].live = live_;
     }
     optimizer_step();
-    // zero_grad, and what the program held of its micro-batches to the end.
+    // zero_grad, and tensors that the program keeps until the end of the step.
     for (auto& [key, slots] : slots_) {
       for (Held& held : slots) {
         if (held.bytes > 0) drop(held);
@@ -442,7 +441,7 @@ class RankMemory {
 
   void optimizer_step() {
     now_ = {.stage = -1};
-    for (const int32_t s : own_) {
+    for (const int32_t s : rank_stages_) {
       Slots slots(part(s).slots);
       const StagePart& of = part(s);
       play(of.optimizer, of, slots, slots);
@@ -461,7 +460,7 @@ class RankMemory {
     return slots;
   }
 
-  // Thousands of micro-batches that are through are no longer looked at.
+  // Removes finished micro-batches, of which there may be thousands.
   void forget_if_empty(int32_t stage, int32_t microbatch) {
     const auto found = slots_.find(key_of(stage, microbatch));
     if (std::ranges::none_of(found->second, [](const Held& held) { return held.bytes > 0; })) slots_.erase(found);
@@ -477,11 +476,11 @@ class RankMemory {
   const PipelineSchedule& schedule_;
   const PipelineRunOptions& options_;
   int32_t rank_;
-  std::vector<int32_t> own_;  // stages
+  std::vector<int32_t> rank_stages_;
   CachingAllocator allocator_;
-  std::unordered_map<uint64_t, Slots> slots_;  // by stage and micro-batch, while anything is held
+  std::unordered_map<uint64_t, Slots> slots_;  // by stage and micro-batch, while non-empty
   std::vector<Slots> gradients_;               // by stage
-  std::vector<int32_t> between_;               // by stage: micro-batches between forward and backward
+  std::vector<int32_t> in_flight_;             // by stage: micro-batches in flight
   PipelineAction now_{.stage = -1};
   int64_t live_ = 0, carried_ = 0, on_host_ = 0;
   PipelineRank figures_;
@@ -490,22 +489,20 @@ class RankMemory {
 const OptionTable<PipelineRunOptions>& PipelineRunOptions::table() {
   static const auto table =
       OptionTable<PipelineRunOptions>()
-          .group("The pipeline")
-          .add("ranks_apart", &PipelineRunOptions::ranks_apart,
-               "Processes of one stage, 8 of tensor parallel: how far apart neighbours of the pipeline are",
-               {.least = 1})
-          .add("receives_ahead", &PipelineRunOptions::receives_ahead,
-               "Room for all that is received from the beginning, as torch.distributed.pipelining has it")
+          .group("Pipeline")
+          .add("rank_stride", &PipelineRunOptions::rank_stride,
+               "Processes per stage, e.g. 8 with tensor parallelism: distance between pipeline neighbours", {.min = 1})
+          .add("preallocate_receives", &PipelineRunOptions::preallocate_receives,
+               "Allocate all receive buffers up front, as torch.distributed.pipelining does")
           .add("overlap", &PipelineRunOptions::overlap,
-               "Where two actions overlap, the share of what collectives expose that the other's computing hides",
-               {.least = 0, .most = 1});
+               "Fraction of exposed communication hidden by the compute of an overlapped action", {.min = 0, .max = 1});
   return table;
 }
 
 PipelineRun PipelineRun::of(PipelineStages stages, const PipelineSchedule& schedule,
                             const PipelineRunOptions& options) {
   if (stages.count() != schedule.stages()) {
-    throw Error(fmt::format("schedule {} has {} stages, and the step is cut into {}", schedule.name(),
+    throw Error(fmt::format("the schedule {} has {} stages, but the step is split into {}", schedule.name(),
                             schedule.stages(), stages.count()));
   }
   PipelineRun run;
@@ -519,7 +516,7 @@ PipelineRun PipelineRun::of(PipelineStages stages, const PipelineSchedule& sched
     RankMemory(*run.stages_, *run.schedule_, options, static_cast<int32_t>(rank))
         .run(run.ranks_[rank], run.actions_[rank]);
   };
-  // Most time is that of allocators.
+  // The simulated allocators take most of the time.
   for_each_parallel(run.ranks_.size(), play, run.stages_->parts().has_allocator ? options.threads : 1);
   return run;
 }

@@ -13,14 +13,14 @@ namespace {
 std::string percent(double part, double whole) { return fmt::format("{:.1f} %", whole > 0 ? 100 * part / whole : 0); }
 
 std::string peak_moment(const PipelineRank& rank) {
-  return rank.peak_at.stage < 0 ? "the optimizer's step" : to_string(rank.peak_at);
+  return rank.peak_at.stage < 0 ? "the optimizer step" : to_string(rank.peak_at);
 }
 
 std::string stage_table(const PipelineStages& stages) {
   std::string text = fmt::format("{:>5}  {:<28} {:>9} {:>9} {:>9} {:>11} {:>11} {:>11}\n", "STAGE", "BEGINS AT", "F",
                                  "I", "W", "PARAMETERS", "CARRIED", "SENDS");
   for (int32_t s = 0; s < stages.count(); ++s) {
-    const StageFigures& of = stages.of(s);
+    const StageCosts& of = stages.of(s);
     std::string begins = of.begins.empty() ? "(outside modules)" : of.begins;
     if (begins.size() > 28) begins.replace(0, begins.size() - 26, "..");
     text += fmt::format("{:>5}  {:<28} {:>9} {:>9} {:>9} {:>11} {:>11} {:>11}\n", s, begins, human_seconds(of.forward),
@@ -46,21 +46,21 @@ std::string rank_table(const PipelineRun& run) {
   return text;
 }
 
-std::string worst_of(const PipelineRun& run) {
+std::string peak_summary(const PipelineRun& run) {
   const int32_t r = run.worst_rank();
   const PipelineRank& worst = run.rank(r);
   int64_t gradients = 0;
   for (const int32_t s : worst.stages) gradients += run.stages().of(s).gradients;
   std::string text = fmt::format(
-      "most memory: rank {}, {} live in {}: {} there from the beginning, {} of gradients, {} between "
-      "forward and backward ({} micro-batches)\n",
+      "most memory: rank {}, {} live in {}: {} resident, {} of gradients, {} of activations ({} micro-batches in "
+      "flight)\n",
       r, human_bytes(worst.peak), peak_moment(worst), human_bytes(worst.resident), human_bytes(gradients),
       human_bytes(worst.activations_peak), worst.microbatches_peak);
   int32_t slow = 0;
   for (int32_t i = 1; i < run.ranks(); ++i) {
     if (run.rank(i).computing > run.rank(slow).computing) slow = i;
   }
-  text += fmt::format("most work: rank {}, {} of {}\n", slow, human_seconds(run.rank(slow).computing),
+  text += fmt::format("most compute: rank {}, {} of {}\n", slow, human_seconds(run.rank(slow).computing),
                       human_seconds(run.seconds()));
   return text;
 }
@@ -72,7 +72,7 @@ std::string to_text(const PipelineRun& run) {
   std::string text = fmt::format(
       "{}: {} stages on {} ranks, {} micro-batches\na step takes {}; ranks wait {:.1f} % of it\n\n", schedule.name(),
       schedule.stages(), schedule.ranks(), schedule.microbatches(), human_seconds(run.seconds()), 100 * run.bubble());
-  text += stage_table(run.stages()) + "\n" + rank_table(run) + "\n" + worst_of(run);
+  text += stage_table(run.stages()) + "\n" + rank_table(run) + "\n" + peak_summary(run);
   constexpr size_t kShown = 6;
   const auto& notes = run.stages().notes();
   for (size_t i = 0; i < std::min(kShown, notes.size()); ++i) text += "note: " + notes[i] + "\n";
@@ -86,7 +86,7 @@ nlohmann::json to_json(const PipelineRun& run) {
                       {"worst_rank", run.worst_rank()},    {"notes", run.stages().notes()},
                       {"stages", nlohmann::json::array()}, {"ranks", nlohmann::json::array()}};
   for (int32_t s = 0; s < run.stages().count(); ++s) {
-    const StageFigures& of = run.stages().of(s);
+    const StageCosts& of = run.stages().of(s);
     json["stages"].push_back({{"begins", of.begins},
                               {"forward_seconds", of.forward},
                               {"input_gradient_seconds", of.input_gradient},

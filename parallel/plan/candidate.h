@@ -1,4 +1,4 @@
-// One point of the space of plans: its schedule, a bound of its seconds, its stages, what a step takes by layers' figures.
+// A point of the search space: a plan with its schedule, lower bound, stages, and step time from layer costs.
 #pragma once
 
 #include <map>
@@ -12,18 +12,18 @@
 
 namespace shadowgraph {
 
-// Schedules by size, for several threads. Beyond a few micro-batches for each rank all of them repeat themselves, so two short ones tell what
-// a long one takes.
+// Cache of schedules by size. Thread-safe. Schedules become periodic after a few micro-batches per rank, so the time of
+// a long one is extrapolated from two short ones.
 class PlanSchedules {
  public:
   struct Entry {
-    PipelineSchedule schedule;                // with sums and transfers; the longer of two
-    std::optional<PipelineSchedule> shorter;  // by one micro-batch for each rank; nothing: `schedule` is the plan's own
-    std::vector<Between> between;             // by stage
+    PipelineSchedule schedule;                // with reductions and transfers; the longer of the two
+    std::optional<PipelineSchedule> shorter;  // one micro-batch per rank less; empty: `schedule` is the full one
+    std::vector<InFlight> in_flight;          // by stage
   };
-  // nullptr: there is no such schedule. The plan's own, or those that stand for it.
-  const Entry* own(const TrainingPlan& plan) { return of(plan, plan.microbatches, false); }
-  const Entry* standing_for(const TrainingPlan& plan);
+  // The full schedule of a plan, or a shortened pair to extrapolate from. Returns nullptr if there is no such schedule.
+  const Entry* full(const TrainingPlan& plan) { return of(plan, plan.microbatches, false); }
+  const Entry* shortened(const TrainingPlan& plan);
 
  private:
   const Entry* of(const TrainingPlan& plan, int64_t microbatches, bool shorter);
@@ -32,61 +32,62 @@ class PlanSchedules {
   std::map<std::string, std::unique_ptr<Entry>> entries_;
 };
 
-// Bytes of the optimizer's state of a stage of one replica, where that is on the host.
-int64_t state_on_host(const StageFigures& stage, Replicas replicas);
+// Bytes of a stage's optimizer state offloaded to CPU, per replica; 0 without offloading.
+int64_t state_on_host(const StageCosts& stage, Replicas replicas);
 
-// Bytes of the host for each device; as much as one likes where it is unknown.
+// Host memory available per device, in bytes; INT64_MAX if unknown.
 int64_t host_memory_of(const DeviceSpec& device);
 
-// Ranks that share a stage, and how far apart neighbours of a pipeline are, as tensor parallel is innermost.
+// Ranks that share a stage, and the rank distance of pipeline neighbours. Tensor parallelism is innermost.
 Replicas replicas_of(const TrainingPlan& plan, const ClusterRequest& request, int64_t bucket);
-int64_t ranks_apart(const TrainingPlan& plan);
-// Bytes of SimulatedPlan::other_streams, where `outside` bytes of parameters of `weights` elements are in no layer.
+int64_t rank_stride(const TrainingPlan& plan);
+// Computes SimulatedPlan::other_streams. `outside` and `weights`: bytes and elements of parameters outside all layers.
 int64_t other_streams(const TrainingPlan& plan, const ClusterRequest& request, int64_t outside, int64_t weights);
 
 struct Estimate {
-  const LayoutChains* chains = nullptr;  // of which the stages are
+  const RecomputeLadder* ladder = nullptr;  // that the stages refer to
   std::vector<StageUnits> stages;
   double seconds = 0;
-  int64_t bytes = 0;  // of the fullest rank
+  int64_t bytes = 0;  // of the rank with the highest peak
 };
 
 class Candidate {
  public:
-  // The latter two outlive it.
-  Candidate(TrainingPlan plan, const WaysDown& ways, const ClusterRequest& request);
+  // `ladders` and `request` must outlive the candidate.
+  Candidate(TrainingPlan plan, const RecomputeLadders& ladders, const ClusterRequest& request);
 
   const TrainingPlan& plan() const { return plan_; }
-  // Seconds that no cut into stages brings it below. It rises once memory has been looked at.
+  // Lower bound of the step time over all splits into stages. Estimating with a memory limit may raise it.
   double bound() const { return bound_; }
-  // Nothing: it has no schedule, no cut of it fits into `memory` bytes, or it takes `enough` seconds or more. What is
-  // found without cutting memory short is kept, and costs nothing the next time.
+  // Returns nullptr if there is no schedule, no split fits in `memory` bytes, or the step takes `enough` seconds or
+  // more. The result is cached.
   const Estimate* estimate(PlanSchedules& schedules, int64_t memory, double enough);
-  // The same for less memory than the request has; `spend_spare`: what stages of a rank leave goes to kept layers.
-  std::optional<Estimate> with_less(PlanSchedules& schedules, int64_t memory, double enough, bool spend_spare = true);
-  // What a simulation says in place of estimate(); nothing: the plan is too large, whatever is computed again.
+  // Estimates with another memory limit, without caching. `spend_spare`: use leftover memory to recompute fewer layers.
+  std::optional<Estimate> estimate_within(PlanSchedules& schedules, int64_t memory, double enough,
+                                          bool spend_spare = true);
+  // Replaces the cached estimate by a simulated result; empty: the plan does not fit at any recompute level.
   void learn(std::optional<Estimate> known) {
     fits_ = known.has_value();
     found_ = std::move(known);
   }
-  const Estimate* found() const { return found_ ? &*found_ : nullptr; }  // by estimate() or learn()
-  // Whether estimate() found that nothing fits.
+  const Estimate* found() const { return found_ ? &*found_ : nullptr; }  // cached by estimate() or learn()
+  // False once no split was found to fit.
   bool fits() const { return fits_; }
-  // The plan with the stages of an estimate.
+  // Returns the plan with the stages of an estimate.
   TrainingPlan with(const Estimate& estimate) const;
 
  private:
-  std::vector<int64_t> shares(const LayoutChains& chains, const PipelineSchedule& schedule, const SplitLimits& limits,
-                              int64_t memory) const;
+  std::vector<int64_t> shares(const RecomputeLadder& ladder, const PipelineSchedule& schedule,
+                              const SplitLimits& limits, int64_t memory) const;
   int64_t other_streams() const;
-  double seconds_kept_again(const LayoutChains& chains, const SplitLimits& limits) const;
-  bool fits_host(const LayoutChains& chains, const PipelineSchedule& schedule, const std::vector<StageUnits>& stages,
+  double min_compute_seconds(const RecomputeLadder& ladder, const SplitLimits& limits) const;
+  bool fits_host(const RecomputeLadder& ladder, const PipelineSchedule& schedule, const std::vector<StageUnits>& stages,
                  const SplitLimits& limits) const;
   double bound_of(const Estimate& cut, const PipelineSchedule& schedule) const;
   double seconds_of(const PipelineRun& run, const PlanSchedules::Entry& entry) const;
 
   TrainingPlan plan_;
-  const WaysDown* ways_;
+  const RecomputeLadders* ladders_;
   const ClusterRequest* request_;
   double bound_ = 0;
   bool fits_ = true;

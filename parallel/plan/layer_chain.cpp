@@ -18,9 +18,9 @@ namespace {
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-// Calls `each` with every figure of two stages that adds up.
+// Calls `each` with every additive field of two stages.
 template <class Each>
-void for_figures(StageFigures& a, const StageFigures& b, Each&& each) {
+void for_figures(StageCosts& a, const StageCosts& b, Each&& each) {
   const auto pieces = [&](PieceSeconds& x, const PieceSeconds& y) {
     each(x.forward, y.forward);
     each(x.backward, y.backward);
@@ -50,27 +50,27 @@ void for_figures(StageFigures& a, const StageFigures& b, Each&& each) {
   each(a.awaiting, b.awaiting);
 }
 
-void add(StageFigures& a, const StageFigures& b) {
+void add(StageCosts& a, const StageCosts& b) {
   for_figures(a, b, [](auto& x, const auto& y) { x += y; });
 }
-StageFigures difference(StageFigures a, const StageFigures& b) {
+StageCosts difference(StageCosts a, const StageCosts& b) {
   for_figures(a, b, [](auto& x, const auto& y) { x -= y; });
   return a;
 }
 
-// What a rank holds at most while it works on one micro-batch, beyond what stays.
-std::vector<int64_t> passing_of(const PipelineStages& stages, const TrainingState& state, const DeviceSpec& spec) {
+// Returns each stage's transient peak for one micro-batch: beyond resident and carried bytes.
+std::vector<int64_t> transient_of(const PipelineStages& stages, const TrainingState& state, const DeviceSpec& spec) {
   const PipelineStages shared = replicated(stages, {.state = state}, spec, nullptr);
   const auto schedule = PipelineSchedule::named("gpipe", {.ranks = stages.count(), .microbatches = 1});
   const PipelineRun run = PipelineRun::of(shared, schedule);
-  std::vector<int64_t> passing;
+  std::vector<int64_t> transient;
   for (int32_t s = 0; s < stages.count(); ++s) {
-    passing.push_back(std::max<int64_t>(0, run.rank(s).peak - run.rank(s).resident - shared.of(s).carried));
+    transient.push_back(std::max<int64_t>(0, run.rank(s).peak - run.rank(s).resident - shared.of(s).carried));
   }
-  return passing;
+  return transient;
 }
 
-// Units first to last - 1, with the joins between them.
+// Sum over units first to last - 1 and the joins between them, from prefix sums.
 template <class Sums, class Number>
 Number between(const std::vector<Sums>& units, const std::vector<Sums>& joins, int64_t first, int64_t last,
                Number Sums::*figure) {
@@ -96,17 +96,17 @@ UnitNames UnitNames::of(const Graph& step) {
   const ForwardLine line(costs);
   UnitNames names{.begins = {""}};
   std::string now;
-  std::set<std::string> entered;  // modules that have computed, and those around them
+  std::set<std::string> entered;  // modules seen so far, with their ancestors
   for (int32_t i = 0; i < line.length(); ++i) {
     const std::string path = module_path(step, line.node(i));
     const auto [at, length] = number_in_path(path);
     const bool layer = length > 0;
-    // What is in no layer begins a unit only behind one.
+    // Modules outside of layers begin a unit only after a layer.
     const std::string unit = layer ? path.substr(0, at + length) : path;
     const bool was_layer = number_in_path(now).second > 0;
     const bool begins = layer ? unit != now : was_layer && !unit.empty();
     if (begins && i == 0) {
-      names.begins.front() = unit;  // nothing comes before the first layer
+      names.begins.front() = unit;  // the model begins with a layer
     } else if (begins && !entered.contains(unit)) {
       names.begins.push_back(unit);
     }
@@ -128,8 +128,8 @@ void check_layers(const std::vector<std::string>& units, int64_t wanted, const s
   for (const auto& [list, layers] : lists) {
     if (layers <= wanted) continue;
     throw Error(
-        fmt::format("{} was to be made with {} layers and has {} in '{}': its source cannot make fewer; say so, "
-                    "and it is captured whole (StepSource::layers 0, layers=(0, ...) in Python)",
+        fmt::format("{} was requested with {} layers but has {} in '{}': if its source cannot build fewer layers, set "
+                    "StepSource::layers to 0 (in Python layers=(0, ...)) to capture it whole",
                     model, wanted, layers, list));
   }
 }
@@ -151,7 +151,7 @@ LayerChain::LayerChain(const Graph& step, const std::vector<std::string>& begins
     for (const PieceSegment& segment : segments.backward) flops += segment.flops;
     flops_.push_back(flops);
   }
-  passing_ = passing_of(apart, state, *options.spec);
+  transient_ = transient_of(apart, state, *options.spec);
   for (const TiedParameter& tied : apart.tied()) {
     tied_.push_back({tied.gradient_bytes, tied.weights, {tied.stages.begin(), tied.stages.end()}});
   }
@@ -159,20 +159,20 @@ LayerChain::LayerChain(const Graph& step, const std::vector<std::string>& begins
   for (const size_t first : {size_t{1}, size_t{2}}) {
     if (begins.size() < 2) break;
     const PipelineStages pairs = cut(first, 2);
-    // Cut before 1, 3, 5, ..: joined are 1 and 2, 3 and 4. Cut before 2, 4, ..: 0 and 1, 2 and 3.
+    // Splitting before 1, 3, 5, ... joins 1 and 2, 3 and 4, ...; splitting before 2, 4, ... joins 0 and 1, 2 and 3, ...
     for (size_t unit = first % 2; unit + 1 < units_.size(); unit += 2) {
-      StageFigures both = units_[unit];
+      StageCosts both = units_[unit];
       add(both, units_[unit + 1]);
       joins_[unit] = difference(pairs.of(static_cast<int32_t>((unit + first % 2) / 2)), both);
     }
   }
-  add_up();
+  compute_prefix_sums();
 }
 
-void LayerChain::add_up() {
-  const auto sums = [](const std::vector<StageFigures>& of) {
+void LayerChain::compute_prefix_sums() {
+  const auto sums = [](const std::vector<StageCosts>& of) {
     std::vector<Sums> before(1);
-    for (const StageFigures& f : of) {
+    for (const StageCosts& f : of) {
       const Sums& last = before.back();
       const PieceSeconds seconds = f.unsharded();
       before.push_back({.forward = last.forward + seconds.forward,
@@ -205,69 +205,69 @@ std::optional<LayerChain> LayerChain::with_more_layers(int64_t more, int64_t fir
   const auto longest = std::ranges::max_element(lists, {}, [](const auto& entry) { return entry.second.size(); });
   const auto third = static_cast<size_t>(first) + 2;
   if (longest == lists.end() || longest->second.size() < third + 2) {
-    throw Error("layers are repeated from a model with four of a kind at least");
+    throw Error("extrapolating layers requires at least four layers of the same kind");
   }
   const size_t before = longest->second[third - 1];
   if (!are_alike(before, longest->second[third])) return std::nullopt;
   LayerChain chain = *this;
-  const auto again = static_cast<ptrdiff_t>(longest->second[third]);
+  const auto repeated = static_cast<ptrdiff_t>(longest->second[third]);
   const auto times = static_cast<size_t>(more);
-  const auto repeat = [&](auto& of) { of.insert(of.begin() + again, times, of[static_cast<size_t>(again)]); };
+  const auto repeat = [&](auto& of) { of.insert(of.begin() + repeated, times, of[static_cast<size_t>(repeated)]); };
   repeat(chain.begins_);
   repeat(chain.units_);
   repeat(chain.joins_);
-  repeat(chain.passing_);
+  repeat(chain.transient_);
   repeat(chain.flops_);
-  for (size_t i = static_cast<size_t>(again), layer = third; i < chain.begins_.size(); ++i, ++layer) {
+  for (size_t i = static_cast<size_t>(repeated), layer = third; i < chain.begins_.size(); ++i, ++layer) {
     if (!chain.begins_[i].starts_with(longest->first)) break;
     chain.begins_[i] = longest->first + std::to_string(layer);
   }
   for (Tied& tied : chain.tied_) {
     std::vector<int64_t> units;
     for (const int64_t unit : tied.units) {
-      if (unit <= again) units.push_back(unit);
-      if (unit < again) continue;
-      for (int64_t i = unit == again ? 1 : more; i <= more; ++i) units.push_back(unit + i);
+      if (unit <= repeated) units.push_back(unit);
+      if (unit < repeated) continue;
+      for (int64_t i = unit == repeated ? 1 : more; i <= more; ++i) units.push_back(unit + i);
     }
     tied.units = std::move(units);
   }
   for (size_t i = 0; i < chain.units_.size(); ++i) chain.units_[i].begins = chain.begins_[i];
-  chain.add_up();
+  chain.compute_prefix_sums();
   return chain;
 }
 
 bool LayerChain::are_alike(size_t a, size_t b) const {
-  const StageFigures &one = units_[a], &other = units_[b];
+  const StageCosts &one = units_[a], &other = units_[b];
   return one.parameters == other.parameters && one.weights == other.weights && one.carried == other.carried &&
          flops_[a] == flops_[b];
 }
 
-// Neighbours are cut together, too: what they have in common is in their join.
-StageFigures LayerChain::counted_twice(int64_t first, int64_t last) const {
-  StageFigures twice;
+// Costs shared by adjacent units are already in their join.
+StageCosts LayerChain::counted_twice(int64_t first, int64_t last) const {
+  StageCosts duplicates;
   for (const Tied& tied : tied_) {
     int64_t before = last;  // none yet
     for (const int64_t unit : tied.units) {
       if (unit < first || unit >= last) continue;
-      const StageFigures& of = units_[static_cast<size_t>(unit)];
+      const StageCosts& of = units_[static_cast<size_t>(unit)];
       if (unit > before + 1) {
-        twice.parameters += tied.bytes;
-        twice.weights += tied.weights;
-        if (tied.weights > 0) twice.gradients += tied.bytes;
-        if (of.weights > 0) twice.optimizer_state += of.optimizer_state / of.weights * tied.weights;
+        duplicates.parameters += tied.bytes;
+        duplicates.weights += tied.weights;
+        if (tied.weights > 0) duplicates.gradients += tied.bytes;
+        if (of.weights > 0) duplicates.optimizer_state += of.optimizer_state / of.weights * tied.weights;
       }
       before = unit;
     }
   }
-  return twice;
+  return duplicates;
 }
 
-StageFigures LayerChain::stage(int64_t first, int64_t last) const {
+StageCosts LayerChain::stage(int64_t first, int64_t last) const {
   return difference(sum(first, last), counted_twice(first, last));
 }
 
-StageFigures LayerChain::sum(int64_t first, int64_t last) const {
-  StageFigures all = units_[static_cast<size_t>(first)];
+StageCosts LayerChain::sum(int64_t first, int64_t last) const {
+  StageCosts all = units_[static_cast<size_t>(first)];
   for (int64_t unit = first + 1; unit < last; ++unit) {
     add(all, units_[static_cast<size_t>(unit)]);
     add(all, joins_[static_cast<size_t>(unit - 1)]);
@@ -276,10 +276,10 @@ StageFigures LayerChain::sum(int64_t first, int64_t last) const {
   return all;
 }
 
-StageFigures LayerChain::joined(const LayerChain& a, int64_t first, int64_t middle, const LayerChain& b, int64_t last) {
-  StageFigures all = a.sum(first, middle);
+StageCosts LayerChain::joined(const LayerChain& a, int64_t first, int64_t middle, const LayerChain& b, int64_t last) {
+  StageCosts all = a.sum(first, middle);
   add(all, b.joins_[static_cast<size_t>(middle - 1)]);
-  const StageFigures rest = b.sum(middle, last);
+  const StageCosts rest = b.sum(middle, last);
   add(all, rest);
   all.sends_forward = rest.sends_forward;
   return difference(std::move(all), b.counted_twice(first, last));
@@ -304,15 +304,15 @@ int64_t LayerChain::parameters(int64_t first, int64_t last) const {
 int64_t LayerChain::weights(int64_t first, int64_t last) const {
   return between(units_before_, joins_before_, first, last, &Sums::weights) - counted_twice(first, last).weights;
 }
-StageFigures LayerChain::standing(int64_t first, int64_t last) const {
+StageCosts LayerChain::model_state(int64_t first, int64_t last) const {
   const auto all = [&](int64_t Sums::*figure) { return between(units_before_, joins_before_, first, last, figure); };
-  const StageFigures twice = counted_twice(first, last);
-  return {.weights = all(&Sums::weights) - twice.weights,
+  const StageCosts duplicates = counted_twice(first, last);
+  return {.weights = all(&Sums::weights) - duplicates.weights,
           .expert_weights = all(&Sums::expert_weights),
-          .parameters = all(&Sums::parameters) - twice.parameters,
+          .parameters = all(&Sums::parameters) - duplicates.parameters,
           .expert_parameters = all(&Sums::expert_parameters),
-          .optimizer_state = all(&Sums::state) - twice.optimizer_state,
-          .gradients = all(&Sums::gradients) - twice.gradients};
+          .optimizer_state = all(&Sums::state) - duplicates.optimizer_state,
+          .gradients = all(&Sums::gradients) - duplicates.gradients};
 }
 int64_t LayerChain::fixed(int64_t first, int64_t last) const {
   return between(units_before_, joins_before_, first, last, &Sums::fixed);
@@ -322,13 +322,13 @@ int64_t LayerChain::flops(int64_t first, int64_t last) const {
   return std::accumulate(flops_.begin() + first, flops_.begin() + last, int64_t{0});
 }
 
-// Backward of a unit runs when what later ones carried is gone. Meanwhile what the unit before has on the host comes
-// back, as what the unit before kept in forward leaves.
-int64_t LayerChain::passing(int64_t first, int64_t last) const {
+// Backward of a unit runs after later units have freed their carried activations. Meanwhile the offloaded activations
+// of the unit before are copied back.
+int64_t LayerChain::transient(int64_t first, int64_t last) const {
   int64_t most = 0, gone = 0;
   for (int64_t unit = last - 1; unit >= first; --unit) {
-    const int64_t comes_back = unit > first ? units_[static_cast<size_t>(unit - 1)].on_host : 0;
-    most = std::max(most, passing_[static_cast<size_t>(unit)] + comes_back - gone);
+    const int64_t reloaded = unit > first ? units_[static_cast<size_t>(unit - 1)].on_host : 0;
+    most = std::max(most, transient_[static_cast<size_t>(unit)] + reloaded - gone);
     gone += units_[static_cast<size_t>(unit)].carried;
     if (gone > most) break;
   }

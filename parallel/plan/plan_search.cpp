@@ -1,4 +1,4 @@
-// The search of one request: plans by their bounds, simulations of what looks best, and the best with other knobs.
+// Searches for the best plan: branch and bound over estimates, then simulation of the best candidates.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -23,75 +23,73 @@
 
 namespace shadowgraph {
 
-// The best plan with another value of one knob.
-
 class PlanSearch {
  public:
-  PlanSearch(const StepSource& source, const ClusterRequest& request, KeptTables& kept)
+  PlanSearch(const StepSource& source, const ClusterRequest& request, LayerCostCache& cache)
       : source_(source),
         answer_{.name = source.name, .request = request},
-        kept_(kept),
-        tables_(source, answer_.request, kept),
-        schedules_(kept.schedules) {
+        cache_(cache),
+        costs_(source, answer_.request, cache),
+        schedules_(cache.schedules) {
     check(request);
     check_links(request);
-    answer_.memory = memory_of(request);
+    answer_.memory = usable_memory(request);
     answer_.bound = best_estimate_;
   }
 
-  // Nothing is simulated where nothing fits.
-  PlanAnswer run(bool neighbours) {
+  // ClusterPlan::simulated is empty if nothing fits.
+  ClusterPlan run(bool neighbours) {
     make_candidates();
     simulate_best();
     if (answer_.simulated.empty()) return std::move(answer_);
     if (neighbours) {
-      look_around();
-      look_at_overlaps();
-      look_at_recomputing();
-      route_badly();
+      add_neighbours();
+      add_overlap_neighbours();
+      add_recompute_neighbours();
+      simulate_worst_routing();
     }
-    write_down();
+    finish();
     return std::move(answer_);
   }
 
-  std::optional<FittingPlan> first_that_fits(int64_t memory) {
+  std::optional<FittingPlan> first_fitting_plan(int64_t memory) {
     make_candidates();
-    return first_of(memory);
+    return first_fitting(memory);
   }
 
  private:
-  std::optional<FittingPlan> first_of(int64_t memory) {
+  std::optional<FittingPlan> first_fitting(int64_t memory) {
     for (Candidate& candidate : candidates_) {
-      if (auto estimate = candidate.with_less(schedules_, memory, kForever)) {
+      if (auto estimate = candidate.estimate_within(schedules_, memory, kForever)) {
         return FittingPlan{candidate.with(*estimate), std::move(*estimate)};
       }
     }
     return std::nullopt;
   }
 
-  struct Tried {
+  struct Trial {
     Candidate* candidate;
     Estimate estimate;
-    int64_t memory;  // that it was looked for with
+    int64_t memory;  // limit of the estimate
     int tries = 0;
     bool spend_spare = true;
   };
 
-  static bool is_slower(const Tried& a, const Tried& b) { return a.estimate.seconds > b.estimate.seconds; }
+  static bool is_slower(const Trial& a, const Trial& b) { return a.estimate.seconds > b.estimate.seconds; }
   static constexpr auto kSlower = is_slower;
   static constexpr double kForever = std::numeric_limits<double>::infinity();
 
   const ClusterRequest& request() const { return answer_.request; }
-  // Least bound first.
+  // Sorted by lower bound.
   std::vector<Candidate> candidates_with(const std::vector<Recompute>& allowed, bool host_allowed = true) {
     std::vector<Candidate> candidates;
-    for (LayoutSizes sizes : tables_.layouts()) {
-      const LayoutTables* tables = tables_.of(sizes);
-      for (const int64_t ranks : tables_.expert_ranks(tables->experts)) {
-        const WaysDown& ways = ways_.emplace_back(tables->chains.at(ranks), allowed, host_allowed);
+    for (LayoutSizes sizes : costs_.layouts()) {
+      const LayoutCosts* costs = costs_.of(sizes);
+      for (const int64_t ranks : costs_.expert_ranks(costs->experts)) {
+        const RecomputeLadders& ladders = ladders_.emplace_back(costs->chains.at(ranks), allowed, host_allowed);
         sizes.experts = ranks;
-        for (TrainingPlan& plan : plans_of(request(), sizes, ways.kept().size())) {
-          candidates.emplace_back(std::move(plan), ways, request());
+        for (TrainingPlan& plan : plans_of(request(), sizes, ladders.kept().size())) {
+          candidates.emplace_back(std::move(plan), ladders, request());
         }
       }
     }
@@ -102,176 +100,177 @@ class PlanSearch {
   void make_candidates() {
     const Stopwatch watch;
     candidates_ = candidates_with(request().recompute);
-    answer_.notes = kept_.notes;
-    answer_.flops = kept_.flops;
+    answer_.notes = cache_.notes;
+    answer_.flops = cache_.flops;
     answer_.table_seconds = watch.seconds();
   }
 
-  // Works out all that may be within `near` times the best, since a simulation may find that the best does not fit.
+  // Estimates all candidates whose bound is within `near` times the best, since the best may turn out not to fit.
   void search(double near) {
     const Stopwatch watch;
-    constexpr size_t kAtOnce = 4;  // of which the later ones do not know yet how good the earlier ones are
+    constexpr size_t kAtOnce = 4;  // estimated in parallel, with the same limit
     for (size_t first = 0; first < candidates_.size(); first += kAtOnce) {
       const auto some = std::span(candidates_).subspan(first, std::min(kAtOnce, candidates_.size() - first));
-      const auto work_out = [&, enough = near * best_estimate_](size_t i) {
+      const auto estimate = [&, enough = near * best_estimate_](size_t i) {
         some[i].estimate(schedules_, answer_.memory, enough);
       };
       const auto is_near = [&](const Candidate& candidate) { return candidate.bound() < near * best_estimate_; };
-      if (std::ranges::any_of(some, is_near)) for_each_parallel(some.size(), work_out);
+      if (std::ranges::any_of(some, is_near)) for_each_parallel(some.size(), estimate);
       for (Candidate& candidate : some) {
         const Estimate* estimate = candidate.estimate(schedules_, answer_.memory, near * best_estimate_);
         if (candidate.fits()) answer_.bound = std::min(answer_.bound, candidate.bound());
         if (estimate == nullptr || !seen_.insert(&candidate).second) continue;
         best_estimate_ = std::min(best_estimate_, estimate->seconds);
-        tried_.push_back({&candidate, *estimate, answer_.memory});
+        trials_.push_back({&candidate, *estimate, answer_.memory});
       }
     }
     answer_.search_seconds += watch.seconds();
   }
 
-  // What is too large once it is simulated is looked for again, with as much less memory. The same goes for what would be
-  // too large if it exceeds its estimate as others did.
+  // A plan that turns out too large in simulation is estimated again with a lower memory limit. The same applies in
+  // advance to plans that would be too large if they exceeded their estimates as much as others did.
   void simulate_best() {
     const Stopwatch watch;
     constexpr double kNearest = 1.05, kWider = 1.3, kFarthest = 4;
     double near = kNearest;
     const auto search_within = [&](double times) {
       search(near = times);
-      std::ranges::make_heap(tried_, kSlower);
+      std::ranges::make_heap(trials_, kSlower);
     };
     search_within(near);
-    std::map<TensorLayout, double> excess;  // least of simulated bytes over estimated ones
+    std::map<TensorParallelLayout, double> excess;  // minimum ratio of simulated to estimated bytes
     while (std::ssize(answer_.simulated) < request().simulated) {
-      if (tried_.empty()) {
+      if (trials_.empty()) {
         if (!answer_.simulated.empty() || near > kFarthest) break;
         search_within(near * kWider);
         continue;
       }
-      // With less memory a plan may be slower than others that were not looked at yet.
-      const double quickest = tried_.front().estimate.seconds / best_estimate_;
+      // Lower memory limits make plans slower, possibly slower than candidates not estimated yet.
+      const double quickest = trials_.front().estimate.seconds / best_estimate_;
       if (quickest > near) search_within(1.001 * quickest);
-      Tried tried = pop();
-      const auto estimated = static_cast<double>(tried.estimate.bytes);
+      Trial trial = pop();
+      const auto estimated = static_cast<double>(trial.estimate.bytes);
       const auto memory = static_cast<double>(answer_.memory);
-      const auto known = excess.find(tried.candidate->plan().layout);
-      if (tried.tries == 0 && known != excess.end() && estimated * known->second > memory) {
-        try_with(std::move(tried), static_cast<int64_t>(memory / known->second));
+      const auto known = excess.find(trial.candidate->plan().layout);
+      if (trial.tries == 0 && known != excess.end() && estimated * known->second > memory) {
+        retry_within(std::move(trial), static_cast<int64_t>(memory / known->second));
         continue;
       }
-      if (schedules_.own(tried.candidate->plan()) == nullptr) continue;  // short ones stood for one that there is not
-      SimulatedPlan made = simulated(*tried.candidate, tried.estimate);
-      double& least = excess.try_emplace(made.plan.layout, kForever).first->second;
-      least = std::min(least, static_cast<double>(made.bytes()) / estimated);
-      if (fits(made)) {
-        use_what_is_left(std::move(tried), std::move(made));
+      if (schedules_.full(trial.candidate->plan()) == nullptr) continue;  // the full schedule does not exist
+      SimulatedPlan result = simulate(*trial.candidate, trial.estimate);
+      double& least = excess.try_emplace(result.plan.layout, kForever).first->second;
+      least = std::min(least, static_cast<double>(result.bytes()) / estimated);
+      if (fits(result)) {
+        use_spare_memory(std::move(trial), std::move(result));
         continue;
       }
-      ++answer_.counted["simulated, and too large"];
-      if (made.bytes() <= answer_.memory) {  // the host is full
-        tried.candidate->learn(std::nullopt);
+      ++answer_.counted["simulated, but too large"];
+      if (result.bytes() <= answer_.memory) {  // host memory exceeded
+        trial.candidate->learn(std::nullopt);
         continue;
       }
-      // More each time, since a layer computed again may free less than it should: blocks of the allocator are large.
-      const int64_t over = std::max(made.bytes() - answer_.memory, answer_.memory / 200) * (tried.tries + 1);
-      const int64_t less = std::min(tried.memory, tried.estimate.bytes) - over;
-      try_with(std::move(tried), less);
+      // Reduced further each time: recomputing a layer may free less than expected, because allocator blocks are large.
+      const int64_t over = std::max(result.bytes() - answer_.memory, answer_.memory / 200) * (trial.tries + 1);
+      const int64_t less = std::min(trial.memory, trial.estimate.bytes) - over;
+      retry_within(std::move(trial), less);
     }
-    if (answer_.simulated.empty()) simulate_above();
-    std::ranges::stable_sort(answer_.simulated, {}, [](const SimulatedPlan& made) { return made.run.seconds(); });
+    if (answer_.simulated.empty()) simulate_over_limit();
+    std::ranges::stable_sort(answer_.simulated, {}, [](const SimulatedPlan& result) { return result.run.seconds(); });
     answer_.simulation_seconds = watch.seconds() - answer_.search_seconds;
     count();
   }
 
-  void push(Tried tried) {
-    tried_.push_back(std::move(tried));
-    std::ranges::push_heap(tried_, kSlower);
+  void push(Trial trial) {
+    trials_.push_back(std::move(trial));
+    std::ranges::push_heap(trials_, kSlower);
   }
 
-  Tried pop() {
-    std::ranges::pop_heap(tried_, kSlower);
-    Tried tried = std::move(tried_.back());
-    tried_.pop_back();
-    return tried;
+  Trial pop() {
+    std::ranges::pop_heap(trials_, kSlower);
+    Trial trial = std::move(trials_.back());
+    trials_.pop_back();
+    return trial;
   }
 
-  void try_with(Tried tried, int64_t memory) {
+  void retry_within(Trial trial, int64_t memory) {
     constexpr int kMostTries = 7;
     std::optional<Estimate> less;
-    if (++tried.tries < kMostTries) less = tried.candidate->with_less(schedules_, memory, kForever, tried.spend_spare);
-    // A rank that is packed to its last byte leaves no room for what a simulation finds.
-    if (!less && tried.spend_spare && tried.candidate->plan().stages_per_rank > 1) {
-      tried.spend_spare = false;
-      tried.tries = 1;
+    if (++trial.tries < kMostTries)
+      less = trial.candidate->estimate_within(schedules_, memory, kForever, trial.spend_spare);
+    // Without spending spare memory there is more room for what the estimate misses.
+    if (!less && trial.spend_spare && trial.candidate->plan().stages_per_rank > 1) {
+      trial.spend_spare = false;
+      trial.tries = 1;
       memory = answer_.memory;
-      less = tried.candidate->with_less(schedules_, memory, kForever, false);
+      less = trial.candidate->estimate_within(schedules_, memory, kForever, false);
     }
-    tried.candidate->learn(less);
+    trial.candidate->learn(less);
     if (!less) return;
-    tried.estimate = std::move(*less);
-    tried.memory = memory;
-    push(std::move(tried));
+    trial.estimate = std::move(*less);
+    trial.memory = memory;
+    push(std::move(trial));
   }
 
-  SimulatedPlan simulated(const Candidate& candidate, const Estimate& estimate) {
-    SimulatedPlan made = kept_.simulator.of(source_, request(), candidate.with(estimate));
-    made.estimated = estimate.seconds;
-    made.estimated_bytes = estimate.bytes;
+  SimulatedPlan simulate(const Candidate& candidate, const Estimate& estimate) {
+    SimulatedPlan result = cache_.simulator.of(source_, request(), candidate.with(estimate));
+    result.estimated = estimate.seconds;
+    result.estimated_bytes = estimate.bytes;
     ++answer_.counted["simulated"];
-    return made;
+    return result;
   }
 
-  bool fits(const SimulatedPlan& made) const {
-    return made.bytes() <= answer_.memory && made.on_host <= host_memory_of(request().device);
+  bool fits(const SimulatedPlan& result) const {
+    return result.bytes() <= answer_.memory && result.on_host <= host_memory_of(request().device);
   }
-  // A plan that was looked for with less memory may have been given too little: what it leaves is tried, too.
-  void use_what_is_left(Tried tried, SimulatedPlan made) {
+  // A plan estimated with a lower limit may leave memory unused: tries again with the difference.
+  void use_spare_memory(Trial trial, SimulatedPlan result) {
     constexpr double kWorthIt = 0.995;
-    const double seconds = made.run.seconds();
-    const int64_t left = answer_.memory - made.bytes();
-    tried.estimate.seconds = seconds;
-    answer_.simulated.push_back(std::move(made));
-    if (tried.tries > 0) {
+    const double seconds = result.run.seconds();
+    const int64_t left = answer_.memory - result.bytes();
+    trial.estimate.seconds = seconds;
+    answer_.simulated.push_back(std::move(result));
+    if (trial.tries > 0) {
       std::optional<Estimate> more =
-          tried.candidate->with_less(schedules_, tried.memory + left, kForever, tried.spend_spare);
+          trial.candidate->estimate_within(schedules_, trial.memory + left, kForever, trial.spend_spare);
       if (more && more->seconds < kWorthIt * seconds) {
-        SimulatedPlan quicker = simulated(*tried.candidate, *more);
-        if (fits(quicker) && quicker.run.seconds() < seconds) {
-          more->seconds = quicker.run.seconds();
-          tried.estimate = std::move(*more);
-          answer_.simulated.back() = std::move(quicker);
+        SimulatedPlan faster = simulate(*trial.candidate, *more);
+        if (fits(faster) && faster.run.seconds() < seconds) {
+          more->seconds = faster.run.seconds();
+          trial.estimate = std::move(*more);
+          answer_.simulated.back() = std::move(faster);
         }
       }
     }
-    tried.candidate->learn(std::move(tried.estimate));
+    trial.candidate->learn(std::move(trial.estimate));
   }
 
-  // A plan whose estimate is too large may fit once it is simulated.
-  void simulate_above() {
+  // A plan whose estimate is slightly too large may still fit in simulation.
+  void simulate_over_limit() {
     for (const double excess : {1.02, 1.05, 1.1}) {
-      const auto found = first_of(static_cast<int64_t>(excess * static_cast<double>(answer_.memory)));
-      if (!found || schedules_.own(found->plan) == nullptr) continue;
-      SimulatedPlan made = kept_.simulator.of(source_, request(), found->plan);
+      const auto found = first_fitting(static_cast<int64_t>(excess * static_cast<double>(answer_.memory)));
+      if (!found || schedules_.full(found->plan) == nullptr) continue;
+      SimulatedPlan result = cache_.simulator.of(source_, request(), found->plan);
       ++answer_.counted["simulated"];
-      if (!fits(made)) continue;
-      made.estimated = found->estimate.seconds;
-      made.estimated_bytes = found->estimate.bytes;
+      if (!fits(result)) continue;
+      result.estimated = found->estimate.seconds;
+      result.estimated_bytes = found->estimate.bytes;
       answer_.bound = std::min(answer_.bound, found->estimate.seconds);
-      answer_.simulated.push_back(std::move(made));
+      answer_.simulated.push_back(std::move(result));
       return;
     }
   }
 
   void count() {
-    answer_.counted["plans in the space"] = std::ssize(candidates_);
+    answer_.counted["plans in the search space"] = std::ssize(candidates_);
     for (const Candidate& candidate : candidates_) {
-      ++answer_.counted[seen_.contains(&candidate) ? "worked out"
-                        : candidate.fits()         ? "slower by their bounds"
-                                                   : "without a schedule, or too large"];
+      ++answer_.counted[seen_.contains(&candidate) ? "estimated"
+                        : candidate.fits()         ? "pruned by their bounds"
+                                                   : "too large, or without a schedule"];
     }
   }
 
-  // The best plan of each other value of a knob, all other knobs free.
-  void look_around() {
+  // For each option, finds the best plan for every other value.
+  void add_neighbours() {
     const auto look = [&](const char* name, const auto& knob) {
       const std::string chosen = knob(answer_.best().plan);
       std::map<std::string, std::vector<Candidate*>> values;  // least bound first
@@ -290,29 +289,29 @@ class PlanSearch {
     });
   }
 
-  // The same sizes under an engine that overlaps otherwise.
-  void look_at_overlaps() {
+  // The same sizes with other overlap of tensor-parallel collectives.
+  void add_overlap_neighbours() {
     const TrainingPlan& best = answer_.best().plan;
     for (const auto other : {CollectiveOverlap::kNone, CollectiveOverlap::kBackward, CollectiveOverlap::kPieces}) {
       if (best.tensor == 1 || other == best.overlap) continue;
       TrainingPlan plan = best;
       plan.overlap = other;
-      const LayoutTables* tables = tables_.of(LayoutSizes::of(plan));
-      if (tables == nullptr) continue;
+      const LayoutCosts* costs = costs_.of(LayoutSizes::of(plan));
+      if (costs == nullptr) continue;
       plan.stages.clear();
       plan.recomputed.clear();
       plan.selective.clear();
       plan.in_part.clear();
       plan.offloaded.clear();
-      const WaysDown& ways = ways_.emplace_back(tables->chains.at(best.experts), request().recompute, true);
-      Candidate candidate(std::move(plan), ways, request());
+      const RecomputeLadders& ladders =
+          ladders_.emplace_back(costs->chains.at(best.experts), request().recompute, true);
+      Candidate candidate(std::move(plan), ladders, request());
       answer_.neighbours.push_back(best_of("overlap", std::string(to_string(other)), {&candidate}));
     }
   }
 
-  // Plans of the space in which nothing, parts or whole layers alone are computed again, and in which no layer is on the
-  // host.
-  void look_at_recomputing() {
+  // The best plans with each single recompute level, and without offloaded activations.
+  void add_recompute_neighbours() {
     const auto best_with = [&](const char* knob, std::string_view value, std::vector<Candidate> others) {
       std::vector<Candidate*> all;
       for (Candidate& candidate : others) all.push_back(&candidate);
@@ -321,28 +320,28 @@ class PlanSearch {
     if (!answer_.best().plan.offloaded.empty()) {
       best_with("activations on", "device", candidates_with(request().recompute, false));
     }
-    if (recomputing_of(answer_.best().plan) == to_string(Recompute::kNothing)) return;  // the others may do that, too
+    if (recompute_summary(answer_.best().plan) == to_string(Recompute::kNone)) return;  // the other levels include it
     using enum Recompute;
-    const std::vector<Recompute>& asked = request().recompute;
-    for (const Recompute what : asked.empty() ? std::vector{kNothing, kSelective, kWhole}
-                                              : std::vector{kNothing, kSelective, kWhole, kCurve}) {
-      if (to_string(what) == recomputing_of(answer_.best().plan)) continue;
-      if (what != Recompute::kNothing && !asked.empty() && std::ranges::find(asked, what) == asked.end()) continue;
-      best_with("computed again", to_string(what), candidates_with({what}));
+    const std::vector<Recompute>& allowed = request().recompute;
+    for (const Recompute what :
+         allowed.empty() ? std::vector{kNone, kSelective, kFull} : std::vector{kNone, kSelective, kFull, kCurve}) {
+      if (to_string(what) == recompute_summary(answer_.best().plan)) continue;
+      if (what != Recompute::kNone && !allowed.empty() && std::ranges::find(allowed, what) == allowed.end()) continue;
+      best_with("recompute", to_string(what), candidates_with({what}));
     }
   }
 
-  // Each rank may have rows of all ranks of its group, as many of each token as it has experts for.
-  void route_badly() {
+  // Worst case: one rank receives the rows of all ranks of its group.
+  void simulate_worst_routing() {
     const TrainingPlan& plan = answer_.best().plan;
     if (plan.experts == 1) return;
     ClusterRequest worst = request();
     worst.expert_capacity = static_cast<double>(plan.experts);
-    const SimulatedPlan made = kept_.simulator.of(source_, worst, plan);
-    answer_.worst_routing = {made.run.seconds(), made.bytes()};
+    const SimulatedPlan result = cache_.simulator.of(source_, worst, plan);
+    answer_.worst_routing = {result.run.seconds(), result.bytes()};
   }
 
-  // An estimate that has spent spare memory may need more than there is. It is looked for again with as much less.
+  // An estimate that spends spare memory may exceed the limit. It is repeated with a limit lowered by the excess.
   std::optional<Estimate> fitting(Candidate& candidate, double enough) {
     constexpr int kMostTries = 4;
     const Estimate* known = candidate.estimate(schedules_, answer_.memory, enough);
@@ -351,7 +350,7 @@ class PlanSearch {
     int64_t memory = answer_.memory;
     for (int tries = 0; found && found->bytes > answer_.memory; ++tries) {
       memory -= found->bytes - answer_.memory;
-      found = tries < kMostTries ? candidate.with_less(schedules_, memory, enough, false) : std::nullopt;
+      found = tries < kMostTries ? candidate.estimate_within(schedules_, memory, enough, false) : std::nullopt;
       if (found) candidate.learn(found);
     }
     return found;
@@ -359,7 +358,7 @@ class PlanSearch {
 
   PlanNeighbour best_of(const std::string& knob, const std::string& value, const std::vector<Candidate*>& candidates) {
     constexpr double kMuchSlower = 1.5;
-    PlanNeighbour best{.knob = knob, .value = value, .why_not = "no plan fits, or no schedule is made for its sizes"};
+    PlanNeighbour best{.option = knob, .value = value, .why_not = "no plan fits, or no schedule exists for its sizes"};
     std::optional<TrainingPlan> plan;
     double enough = kMuchSlower * answer_.best().run.seconds();
     for (Candidate* candidate : candidates) {
@@ -372,56 +371,56 @@ class PlanSearch {
       enough = estimate->seconds;
       plan = candidate->with(*estimate);
     }
-    for (const SimulatedPlan& made : answer_.simulated) {
-      if (made.plan != plan) continue;
-      best.seconds = made.run.seconds();
-      best.bytes = made.bytes();
+    for (const SimulatedPlan& result : answer_.simulated) {
+      if (result.plan != plan) continue;
+      best.seconds = result.run.seconds();
+      best.bytes = result.bytes();
     }
     return best;
   }
 
-  // What people compare a plan with: all that was worked out, and where estimates and simulations differ.
-  void write_down() {
+  // Records all estimated plans, and notes large differences between estimates and simulations.
+  void finish() {
     for (const Candidate& candidate : candidates_) {
       const Estimate* found = candidate.found();
       if (found == nullptr) continue;
-      answer_.worked_out.push_back({candidate.plan(), found->seconds, found->bytes});
+      answer_.estimated_plans.push_back({candidate.plan(), found->seconds, found->bytes});
     }
     constexpr double kFar = 0.02;
-    for (const SimulatedPlan& made : answer_.simulated) {
-      const double further = made.run.seconds() / made.estimated - 1;
-      if (std::abs(further) <= kFar) continue;
-      answer_.notes.push_back(
-          fmt::format("{} takes {:+.1f} % against its estimate of {}: figures of layers are that far off",
-                      to_string(made.plan), 100 * further, human_seconds(made.estimated)));
+    for (const SimulatedPlan& result : answer_.simulated) {
+      const double error = result.run.seconds() / result.estimated - 1;
+      if (std::abs(error) <= kFar) continue;
+      answer_.notes.push_back(fmt::format("{} takes {:+.1f} % compared with its estimate of {} from layer costs",
+                                          to_string(result.plan), 100 * error, human_seconds(result.estimated)));
     }
   }
 
   const StepSource& source_;
-  PlanAnswer answer_;
-  KeptTables& kept_;
-  LayerTables tables_;
-  std::deque<WaysDown> ways_;  // of candidates
+  ClusterPlan answer_;
+  LayerCostCache& cache_;
+  LayerCosts costs_;
+  std::deque<RecomputeLadders> ladders_;  // of candidates
   std::vector<Candidate> candidates_;
-  std::vector<Tried> tried_;
+  std::vector<Trial> trials_;
   std::unordered_set<const Candidate*> seen_;
   double best_estimate_ = std::numeric_limits<double>::infinity();
   PlanSchedules& schedules_;
 };
 
-PlanAnswer try_plan(const StepSource& source, const ClusterRequest& request, KeptTables& kept, bool neighbours) {
-  return PlanSearch(source, request, kept).run(neighbours);
+ClusterPlan search_plan(const StepSource& source, const ClusterRequest& request, LayerCostCache& cache,
+                        bool neighbours) {
+  return PlanSearch(source, request, cache).run(neighbours);
 }
 
-std::optional<FittingPlan> first_that_fits(const StepSource& source, const ClusterRequest& request, KeptTables& kept,
-                                           int64_t memory) {
-  return PlanSearch(source, request, kept).first_that_fits(memory);
+std::optional<FittingPlan> first_fitting_plan(const StepSource& source, const ClusterRequest& request,
+                                              LayerCostCache& cache, int64_t memory) {
+  return PlanSearch(source, request, cache).first_fitting_plan(memory);
 }
 
-PlanAnswer plan_training(const StepSource& source, const ClusterRequest& request) {
-  KeptTables kept;
-  PlanAnswer answer = try_plan(source, request, kept, true);
-  if (answer.simulated.empty()) throw NoPlanError(what_would_fit(source, request, kept));
+ClusterPlan plan_training(const StepSource& source, const ClusterRequest& request) {
+  LayerCostCache cache;
+  ClusterPlan answer = search_plan(source, request, cache, true);
+  if (answer.simulated.empty()) throw InfeasibleError(suggest_fitting_changes(source, request, cache));
   return answer;
 }
 

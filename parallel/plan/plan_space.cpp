@@ -43,12 +43,12 @@ std::vector<std::string> schedules_of(const ClusterRequest& request, int64_t pip
   std::erase_if(names, [&](const std::string& name) {
     const KnownSchedule& known = known_schedule(name);
     return (known.stages_per_rank > 0 && known.stages_per_rank != stages_per_rank) ||
-           stages_per_rank < known.least_stages_per_rank;
+           stages_per_rank < known.min_stages_per_rank;
   });
   return names;
 }
 
-// Schedules in rounds take as many micro-batches as fill their last one.
+// Rounds up to full rounds for schedules that require them.
 int64_t filled_rounds(const std::string& schedule, int64_t microbatches, int64_t pipeline) {
   if (!known_schedule(schedule).in_rounds || microbatches <= pipeline) return microbatches;
   return (microbatches + pipeline - 1) / pipeline * pipeline;
@@ -57,41 +57,40 @@ int64_t filled_rounds(const std::string& schedule, int64_t microbatches, int64_t
 }  // namespace
 
 void check(const ClusterRequest& request) {
-  if (request.devices < 1) throw Error(fmt::format("a plan is of one device at least, not of {}", request.devices));
-  if (request.batch < 1) throw Error(fmt::format("a step has one sample at least, not {}", request.batch));
-  if (request.sequence < 0) throw Error(fmt::format("a sample has no {} tokens", request.sequence));
+  if (request.devices < 1)
+    throw Error(fmt::format("the number of devices must be at least 1, not {}", request.devices));
+  if (request.batch < 1) throw Error(fmt::format("the batch must have at least one sample, not {}", request.batch));
+  if (request.sequence < 0) throw Error(fmt::format("the sequence length must not be negative: {}", request.sequence));
   ClusterRequest::table().check(request);
   if (request.state.gradient && !request.state.optimizer) {
-    throw Error("gradients are those of the capture with captured_state: give one of them");
+    throw Error("gradients cannot be set with captured_state, which uses those of the capture; give one of them");
   }
   if (request.may_offload(Offload::kActivations) && !request.device.host) {
-    throw Error(
-        fmt::format("copies to the host take unknown seconds: {} has no host.link; give a file of the device "
-                    "with it",
-                    request.device.title));
+    throw Error(fmt::format("offload needs the bandwidth to the host: {} has no host.link; use a spec file that has it",
+                            request.device.title));
   }
   if (request.float8 && !request.device.matmul.contains(c10::kFloat8_e4m3fn)) {
-    throw Error(fmt::format("{} has no products in float8", request.device.title));
+    throw Error(fmt::format("{} does not support float8 matmuls", request.device.title));
   }
   const std::vector<std::string> names = PipelineSchedule::names();
   for (const std::string& name : request.schedules) {
     if (std::ranges::find(names, name) != names.end()) continue;
-    throw Error(fmt::format("there is no schedule '{}'; there are {}", name, fmt::join(names, ", ")));
+    throw Error(fmt::format("unknown schedule '{}'; expected one of {}", name, fmt::join(names, ", ")));
   }
   for (const int64_t tensor : request.tensor) {
     if (request.devices % tensor != 0) {
-      throw Error(fmt::format("tensor parallel of {} does not divide {} devices", tensor, request.devices));
+      throw Error(fmt::format("tensor-parallel degree {} does not divide {} devices", tensor, request.devices));
     }
   }
 }
 
 std::vector<AttentionKernel> attention_kernels(const ClusterRequest& request) {
-  return given_or(request.attention, {AttentionKernel::kDevices});
+  return given_or(request.attention, {AttentionKernel::kDevice});
 }
 
-std::vector<TensorLayout> tensor_layouts(const ClusterRequest& request, int64_t tensor) {
-  if (tensor == 1) return {TensorLayout::kMegatron};
-  return given_or(request.layouts, {TensorLayout::kMegatron});
+std::vector<TensorParallelLayout> tensor_layouts(const ClusterRequest& request, int64_t tensor) {
+  if (tensor == 1) return {TensorParallelLayout::kMegatron};
+  return given_or(request.layouts, {TensorParallelLayout::kMegatron});
 }
 
 LayoutSizes LayoutSizes::of(const TrainingPlan& plan) {
@@ -103,7 +102,7 @@ LayoutSizes LayoutSizes::of(const TrainingPlan& plan) {
           .layout = plan.layout};
 }
 
-// Within a machine unless asked for: beyond it each layer's sums would go over the slow links.
+// By default within a node: across nodes the reductions of every layer would use slow links.
 std::vector<int64_t> tensor_sizes(const ClusterRequest& request) {
   const int64_t machine = request.links.levels.empty() || request.links.levels.front().size == 0
                               ? request.devices
@@ -117,13 +116,14 @@ CollectiveOverlap overlap_of(const ClusterRequest& request, int64_t tensor) {
   return tensor > 1 ? request.overlap : CollectiveOverlap::kNone;
 }
 
-// Shorter parts send more than they compute.
+// With fewer tokens per rank, communication exceeds compute.
 std::vector<int64_t> context_sizes(const ClusterRequest& request) {
   constexpr int64_t kLeastTokens = 8192;
   return given_or(request.context, powers_of_two(std::max<int64_t>(1, request.sequence / kLeastTokens)));
 }
 
-// Two sequences of which a rank has halves are as many tokens as one that it has whole, which sends less.
+// With context parallelism only micro-batches of one sample: larger ones have as many tokens per rank as a lower
+// degree, but send more.
 std::vector<int64_t> micro_batches(const ClusterRequest& request, int64_t context) {
   std::vector<int64_t> sizes = given_or(request.micro_batch, powers_of_two(context == 1 ? 8 : 1));
   std::erase_if(sizes, [&](int64_t size) { return size > request.batch; });
@@ -146,7 +146,7 @@ std::vector<TrainingPlan> plans_of(const ClusterRequest& request, const LayoutSi
     if (rest % pipeline != 0 || pipeline > units) continue;
     const int64_t data = rest / pipeline;
     if (data * context % experts != 0) continue;
-    if (data * micro_batch > request.batch) continue;  // ranks without a sample
+    if (data * micro_batch > request.batch) continue;  // some ranks would have no sample
     const int64_t microbatches = (request.batch + data * micro_batch - 1) / (data * micro_batch);
     for (const int64_t stages_per_rank : given_or(request.stages_per_rank, {1, 2, 3, 4, 6, kMostStagesPerRank})) {
       if (pipeline * stages_per_rank > units) continue;
@@ -154,7 +154,7 @@ std::vector<TrainingPlan> plans_of(const ClusterRequest& request, const LayoutSi
         for (const int zero : data* context == 1 ? std::vector<int>{0} : given_or(request.zero, {1, 2, 3})) {
           const bool orders_differ = pipeline > 1 && data > 1 && machine != 0;
           for (const bool data_outermost : {false, true}) {
-            // Ranks that share experts are neighbours.
+            // Expert-parallel ranks must be adjacent.
             if (data_outermost && (!orders_differ || experts > 1)) continue;
             TrainingPlan plan{.tensor = tensor,
                               .context = context,
@@ -187,11 +187,11 @@ std::vector<PlacedAxis> placement_of(const TrainingPlan& plan, const Interconnec
                                {.axis = "data",
                                 .ranks = plan.data,
                                 .apart = plan.tensor * plan.context * (plan.data_outermost ? plan.pipeline : 1)},
-                               {.axis = "pipeline", .ranks = plan.pipeline, .apart = ranks_apart(plan)}};
+                               {.axis = "pipeline", .ranks = plan.pipeline, .apart = rank_stride(plan)}};
   std::erase_if(axes, [](const PlacedAxis& axis) { return axis.ranks == 1; });
   std::ranges::stable_sort(axes, {}, &PlacedAxis::apart);
   for (PlacedAxis& axis : axes) {
-    // Groups begin at whole multiples of what they span, or inside a block that does.
+    // Groups are aligned to their span, or lie in an aligned block.
     const int64_t span = axis.ranks * axis.apart;
     for (const LinkLevel& level : links.levels) {
       axis.level = level.name;
@@ -213,14 +213,14 @@ void check_links(const ClusterRequest& request) {
   const Interconnect& links = request.links;
   if (!links.levels.empty() && links.levels.back().size > 0 && request.devices > links.levels.back().size) {
     throw Error(
-        fmt::format("links '{}' join {} devices by {}, their outermost level, and the plan is of {}: give a "
-                    "level around them, or one without a size",
+        fmt::format("the interconnect '{}' joins at most {} devices (level '{}'), but {} are requested: add an outer "
+                    "level, or omit its size",
                     links.name, links.levels.back().size, links.levels.back().name, request.devices));
   }
   constexpr std::array<const char*, 2> kNamed{"tp", "dp"};
   for (const auto& [axis, figures] : links.axes) {
     if (std::ranges::find(kNamed, axis) != kNamed.end()) continue;
-    throw Error(fmt::format("links '{}' have figures of an axis '{}', which no plan has: its axes are tp and dp",
+    throw Error(fmt::format("the interconnect '{}' has costs for the unknown axis '{}'; plans have the axes tp and dp",
                             links.name, axis));
   }
 }

@@ -1,4 +1,4 @@
-// Goes through the knobs of a plan.
+// Enumerates the search space of plans.
 #pragma once
 
 #include <compare>
@@ -10,49 +10,49 @@
 
 namespace shadowgraph {
 
-// Throws Error for a request that leaves nothing to try, and says which knob.
+// Throws Error for a request with an empty search space or invalid options.
 void check(const ClusterRequest& request);
 
-// What hides collectives of tensor parallel; nothing where there is none.
+// Overlap of tensor-parallel collectives; kNone without tensor parallelism.
 CollectiveOverlap overlap_of(const ClusterRequest& request, int64_t tensor);
-std::vector<TensorLayout> tensor_layouts(const ClusterRequest& request, int64_t tensor);
+std::vector<TensorParallelLayout> tensor_layouts(const ClusterRequest& request, int64_t tensor);
 std::vector<AttentionKernel> attention_kernels(const ClusterRequest& request);
 std::vector<int64_t> tensor_sizes(const ClusterRequest& request);
-// Ranks that may share a sequence, where it is long: each has 8,192 tokens at least, unless asked.
+// Context-parallel degrees. By default each rank has at least 8,192 tokens.
 std::vector<int64_t> context_sizes(const ClusterRequest& request);
 std::vector<int64_t> micro_batches(const ClusterRequest& request, int64_t context);
-// Ranks that may share layers of so many experts.
+// Expert-parallel degrees for layers with this many experts.
 std::vector<int64_t> expert_sizes(const ClusterRequest& request, int64_t experts);
 
-// Rows of TrainingPlan::table() whose other values neighbours of a plan have.
+// Group of the rows of TrainingPlan::table() that neighbours of the best plan vary.
 constexpr const char* kNeighbours = "neighbours";
 
 struct LayoutSizes {
   int64_t tensor = 1;
   int64_t context = 1;
   int64_t micro_batch = 1;
-  int64_t experts = 1;  // ranks that share them
+  int64_t experts = 1;  // expert-parallel degree
   CollectiveOverlap overlap = CollectiveOverlap::kNone;
-  AttentionKernel attention = AttentionKernel::kDevices;
-  TensorLayout layout = TensorLayout::kMegatron;
+  AttentionKernel attention = AttentionKernel::kDevice;
+  TensorParallelLayout layout = TensorParallelLayout::kMegatron;
   static LayoutSizes of(const TrainingPlan& plan);
   friend auto operator<=>(const LayoutSizes&, const LayoutSizes&) = default;
 };
-// Each plan of these sizes, without stages. `units`: of the model, which has at most so many stages.
+// Returns all plans of these sizes, without stages. `units` of the model limit the number of stages.
 std::vector<TrainingPlan> plans_of(const ClusterRequest& request, const LayoutSizes& sizes, int64_t units);
 
-// Which links each axis of a plan goes over.
+// Placement of a parallelism axis on the interconnect.
 struct PlacedAxis {
   std::string axis;   // "tensor", "context", "data", "pipeline"
-  int64_t ranks = 1;  // of a group
-  int64_t apart = 1;  // neighbours of a group, in rank
-  std::string level;  // the outermost links that a group goes over
+  int64_t ranks = 1;  // per group
+  int64_t apart = 1;  // rank distance of neighbours in a group
+  std::string level;  // outermost link level that a group uses
 };
 // Axes of more than one rank, innermost first.
 std::vector<PlacedAxis> placement_of(const TrainingPlan& plan, const Interconnect& links);
 std::string to_string(const std::vector<PlacedAxis>& placed);
 
-// Throws Error for what the planner does not place: more devices than links join, figures of axes that a plan has not.
+// Throws Error if the interconnect joins too few devices, or has costs for unknown axes.
 void check_links(const ClusterRequest& request);
 
 }  // namespace shadowgraph

@@ -20,9 +20,9 @@ std::string to_string(const TrainingPlan& plan) {
   if (plan.experts > 1) text += fmt::format(", ep {}", plan.experts);
   text += fmt::format(", {} x {}", plan.microbatches, plan.micro_batch);
   for (const auto& row : TrainingPlan::table().rows()) {
-    const std::vector<std::string> said = row.print(plan);
-    if (row.summary.empty() || said == row.print({})) continue;
-    text += ", " + fmt::format(fmt::runtime(row.summary), said.front());
+    const std::vector<std::string> value = row.print(plan);
+    if (row.summary.empty() || value == row.print({})) continue;
+    text += ", " + fmt::format(fmt::runtime(row.summary), value.front());
   }
   return text;
 }
@@ -33,18 +33,18 @@ std::string stages_text(const TrainingPlan& plan) {
   std::string text;
   for (const PlannedStage& stage : plan.stages) {
     text += fmt::format("{}{}", text.empty() ? "" : " ", stage.units);
-    std::vector<std::string> again;
-    if (stage.recomputed > 0) again.push_back(fmt::format("{}", stage.recomputed));
-    if (stage.selective > 0) again.push_back(fmt::format("{}s", stage.selective));
-    if (stage.in_part > 0) again.push_back(fmt::format("{}c", stage.in_part));
-    if (stage.offloaded > 0) again.push_back(fmt::format("{}h", stage.offloaded));
-    if (!again.empty()) text += fmt::format("({})", fmt::join(again, "+"));
+    std::vector<std::string> recomputed;
+    if (stage.recomputed > 0) recomputed.push_back(fmt::format("{}", stage.recomputed));
+    if (stage.selective > 0) recomputed.push_back(fmt::format("{}s", stage.selective));
+    if (stage.in_part > 0) recomputed.push_back(fmt::format("{}c", stage.in_part));
+    if (stage.offloaded > 0) recomputed.push_back(fmt::format("{}h", stage.offloaded));
+    if (!recomputed.empty()) text += fmt::format("({})", fmt::join(recomputed, "+"));
   }
   return text;
 }
 
 std::string neighbour_text(const PlanNeighbour& neighbour, const SimulatedPlan& best) {
-  std::string text = fmt::format("  {:<16} {:<12} ", neighbour.knob, neighbour.value);
+  std::string text = fmt::format("  {:<16} {:<12} ", neighbour.option, neighbour.value);
   if (!neighbour.seconds) return text + neighbour.why_not + "\n";
   const double slower = *neighbour.seconds / best.estimated - 1;
   const int64_t more = *neighbour.bytes - best.estimated_bytes;
@@ -55,50 +55,50 @@ std::string neighbour_text(const PlanNeighbour& neighbour, const SimulatedPlan& 
 
 }  // namespace
 
-std::string to_text(const PlanAnswer& answer) {
+std::string to_text(const ClusterPlan& answer) {
   const SimulatedPlan& best = answer.best();
   std::string text = fmt::format("{} on {} x {}\n", answer.name, answer.request.devices, answer.request.device.title);
   text += to_string(best.plan) + "\n";
-  text += fmt::format("{} a step of {} samples", human_seconds(best.run.seconds()), answer.request.batch);
-  if (answer.request.sequence > 0) text += fmt::format(", {:.0f} tokens/s a device", answer.tokens_per_second());
-  text += fmt::format(", {:.1f} % of the peak; at most {} of {} a device\n", 100 * answer.model_flops_share(),
+  text += fmt::format("{} per step of {} samples", human_seconds(best.run.seconds()), answer.request.batch);
+  if (answer.request.sequence > 0) text += fmt::format(", {:.0f} tokens/s per device", answer.tokens_per_second());
+  text += fmt::format(", {:.1f} % of peak FLOP/s; at most {} of {} per device\n", 100 * answer.model_flops_share(),
                       human_bytes(best.bytes()), human_bytes(answer.memory));
-  text += fmt::format("no plan of the space is below {} by the figures of layers: {:.1f} % less\n",
-                      human_seconds(answer.bound), 100 * (1 - answer.bound / best.run.seconds()));
+  text += fmt::format("lower bound over all plans, from layer costs: {}, {:.1f} % less\n", human_seconds(answer.bound),
+                      100 * (1 - answer.bound / best.run.seconds()));
   const int64_t filled = best.plan.data * best.plan.microbatches * best.plan.micro_batch;
   if (filled > answer.request.batch) {
-    text +=
-        fmt::format("{} of {} samples are filling: the batch does not divide\n", filled - answer.request.batch, filled);
+    text += fmt::format("{} of {} samples are padding: the batch does not divide evenly\n",
+                        filled - answer.request.batch, filled);
   }
   if (answer.request.float8)
-    text += "products of layers are in float8, the head's are not; shares are of the bfloat16 peak\n";
+    text += "matmuls of layers in float8, not the head; percentages are of the bfloat16 peak\n";
   if (answer.worst_routing) {
     const auto& [seconds, bytes] = *answer.worst_routing;
-    text += fmt::format("routing is even, {}; at worst, with all rows of experts on one rank, {} and {}\n",
+    text += fmt::format("balanced routing, {}; worst case, all rows on one expert rank: {} and {}\n",
                         answer.request.expert_capacity == 1
-                            ? "without room for more"
-                            : fmt::format("with room for {} times the mean", answer.request.expert_capacity),
+                            ? "capacity factor 1"
+                            : fmt::format("capacity factor {}", answer.request.expert_capacity),
                         human_seconds(seconds), human_bytes(bytes));
   }
-  text += fmt::format("stages, in layers (of which computed again{}{}{}): {}\n",
-                      best.plan.selective.empty() ? "" : "; s: selective",
-                      best.plan.in_part.empty() ? "" : "; c: by the curve",
-                      best.plan.offloaded.empty() ? "" : "; h: kept on the host", stages_text(best.plan));
-  if (best.on_host > 0) text += fmt::format("on the host: at most {} of a rank\n", human_bytes(best.on_host));
+  text +=
+      fmt::format("layers per stage (of which recomputed{}{}{}): {}\n",
+                  best.plan.selective.empty() ? "" : "; s: selective", best.plan.in_part.empty() ? "" : "; c: curve",
+                  best.plan.offloaded.empty() ? "" : "; h: offloaded to CPU", stages_text(best.plan));
+  if (best.on_host > 0) text += fmt::format("offloaded to CPU: at most {} per rank\n", human_bytes(best.on_host));
   const std::vector<PlacedAxis> placed = placement_of(best.plan, answer.request.links);
   if (!placed.empty()) text += fmt::format("placed, innermost first: {}\n", to_string(placed));
   std::vector<std::string> counts;
   for (const auto& [what, count] : answer.counted) counts.push_back(fmt::format("{} {}", count, what));
-  text += fmt::format("{}; tables {}, search {}, simulation {}\n\n", fmt::join(counts, ", "),
+  text += fmt::format("{}; layer costs {}, search {}, simulation {}\n\n", fmt::join(counts, ", "),
                       human_seconds(answer.table_seconds), human_seconds(answer.search_seconds),
                       human_seconds(answer.simulation_seconds));
   text += "simulated:\n";
-  for (const SimulatedPlan& made : answer.simulated) {
-    text += fmt::format("  {:<64} {:>10} {:>11}  estimated {:>10} {:>11}\n", to_string(made.plan),
-                        human_seconds(made.run.seconds()), human_bytes(made.bytes()), human_seconds(made.estimated),
-                        human_bytes(made.estimated_bytes));
+  for (const SimulatedPlan& plan : answer.simulated) {
+    text += fmt::format("  {:<64} {:>10} {:>11}  estimated {:>10} {:>11}\n", to_string(plan.plan),
+                        human_seconds(plan.run.seconds()), human_bytes(plan.bytes()), human_seconds(plan.estimated),
+                        human_bytes(plan.estimated_bytes));
   }
-  text += "\nthe best with another value of one knob, by the figures of layers:\n";
+  text += "\nbest plans with one option changed, from layer costs:\n";
   for (const PlanNeighbour& neighbour : answer.neighbours) text += neighbour_text(neighbour, best);
   for (const std::string& note : answer.notes) text += "note: " + note + "\n";
   return text;
@@ -115,7 +115,7 @@ nlohmann::json to_json(const TrainingPlan& plan) {
                       {"offloaded", stage.offloaded}});
   }
   nlohmann::json in_part = nlohmann::json::array();
-  for (const PartlyKept& part : plan.in_part) in_part.push_back({{"layers", part.layers}, {"keeps", part.keeps}});
+  for (const PartialRecompute& part : plan.in_part) in_part.push_back({{"layers", part.layers}, {"keeps", part.keeps}});
   nlohmann::json json{{"stages", std::move(stages)},
                       {"recomputed", plan.recomputed},
                       {"selective", plan.selective},
@@ -125,22 +125,22 @@ nlohmann::json to_json(const TrainingPlan& plan) {
   return json;
 }
 
-nlohmann::json to_json(const PlanAnswer& answer) {
+nlohmann::json to_json(const ClusterPlan& answer) {
   nlohmann::json simulated = nlohmann::json::array();
-  for (const SimulatedPlan& made : answer.simulated) {
-    simulated.push_back({{"plan", to_json(made.plan)},
-                         {"text", to_string(made.plan)},
-                         {"seconds", made.run.seconds()},
-                         {"bytes", made.bytes()},
-                         {"other_streams_bytes", made.other_streams},
-                         {"host_bytes", made.on_host},
-                         {"estimated_seconds", made.estimated},
-                         {"estimated_bytes", made.estimated_bytes}});
-    if (!made.layouts.empty()) simulated.back()["layouts"] = made.layouts;
+  for (const SimulatedPlan& plan : answer.simulated) {
+    simulated.push_back({{"plan", to_json(plan.plan)},
+                         {"text", to_string(plan.plan)},
+                         {"seconds", plan.run.seconds()},
+                         {"bytes", plan.bytes()},
+                         {"other_streams_bytes", plan.other_streams},
+                         {"host_bytes", plan.on_host},
+                         {"estimated_seconds", plan.estimated},
+                         {"estimated_bytes", plan.estimated_bytes}});
+    if (!plan.layouts.empty()) simulated.back()["layouts"] = plan.layouts;
   }
   nlohmann::json neighbours = nlohmann::json::array();
   for (const PlanNeighbour& neighbour : answer.neighbours) {
-    nlohmann::json row{{"knob", neighbour.knob}, {"value", neighbour.value}};
+    nlohmann::json row{{"option", neighbour.option}, {"value", neighbour.value}};
     if (neighbour.seconds) row["seconds"] = *neighbour.seconds;
     if (neighbour.bytes) row["bytes"] = *neighbour.bytes;
     if (!neighbour.plan.empty()) row["plan"] = neighbour.plan;
@@ -149,12 +149,12 @@ nlohmann::json to_json(const PlanAnswer& answer) {
   }
   nlohmann::json worst;
   if (answer.worst_routing) worst = {{"seconds", answer.worst_routing->first}, {"bytes", answer.worst_routing->second}};
-  nlohmann::json worked_out = nlohmann::json::array();
-  for (const WorkedOutPlan& made : answer.worked_out) {
-    worked_out.push_back({{"plan", to_json(made.plan)},
-                          {"text", to_string(made.plan)},
-                          {"seconds", made.seconds},
-                          {"bytes", made.bytes}});
+  nlohmann::json estimated_plans = nlohmann::json::array();
+  for (const EstimatedPlan& plan : answer.estimated_plans) {
+    estimated_plans.push_back({{"plan", to_json(plan.plan)},
+                               {"text", to_string(plan.plan)},
+                               {"seconds", plan.seconds},
+                               {"bytes", plan.bytes}});
   }
   nlohmann::json placed = nlohmann::json::array();
   for (const PlacedAxis& axis : placement_of(answer.best().plan, answer.request.links)) {
@@ -174,7 +174,7 @@ nlohmann::json to_json(const PlanAnswer& answer) {
           {"simulated", std::move(simulated)},
           {"neighbours", std::move(neighbours)},
           {"placed", std::move(placed)},
-          {"worked_out", std::move(worked_out)},
+          {"estimated_plans", std::move(estimated_plans)},
           {"counted", answer.counted},
           {"notes", answer.notes},
           {"run", to_json(answer.best().run)}};

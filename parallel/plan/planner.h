@@ -1,4 +1,4 @@
-// Simulates plans of one source: what is captured whole and cut for one of them serves the others.
+// Internals of the planner: simulation, layer costs and search.
 #pragma once
 
 #include <deque>
@@ -17,54 +17,55 @@
 
 namespace shadowgraph {
 
-// All requests have one device, one training state and one length of sequences.
+// Simulates plans of one source and caches its captured graphs. All requests must have the same device, training state
+// and sequence length.
 class PlanSimulator {
  public:
   SimulatedPlan of(const StepSource& source, const ClusterRequest& request, TrainingPlan plan);
 
  private:
-  struct Played {
-    TrainingPlan plan;  // data parallel innermost, which bytes do not depend on
+  struct CachedRun {
+    TrainingPlan plan;  // with data parallelism innermost: memory does not depend on it
     double expert_capacity;
     PipelineRun run;
   };
 
   PlanSchedules schedules_;
   std::map<LayoutSizes, Graph> ranks_;
-  std::deque<Played> played_;  // the last few: a search often comes back to one, or to its like in another order
+  std::deque<CachedRun> cached_runs_;  // the most recent ones: searches often repeat a plan in another mesh order
 };
 
-// Figures of layers under each way to cut a micro-batch, from captures of a few layers.
-struct LayoutTables {
+// Layer costs for one layout of a micro-batch, from captures of a few layers.
+struct LayoutCosts {
   ExpertLayers experts;
-  std::map<int64_t, std::vector<RecomputeLevel>> chains;  // by ranks that share experts
+  std::map<int64_t, std::vector<RecomputeLevel>> chains;  // by expert-parallel degree
 };
 
-// Figures of layers, and whole steps, of one source on one device and its links, with one training state and one length
-// of sequences. How many devices there are, their memory, the batch, and what is tried do not change them.
-struct KeptTables {
-  std::vector<std::string> units;  // where they begin, in the model that tables are made from
+// Cache of layer costs and captured steps of one source, for one device, interconnect, training state and sequence
+// length. It does not depend on the number of devices, their memory, the batch or the search space.
+struct LayerCostCache {
+  std::vector<std::string> units;  // modules at which they begin, in the model with few layers
   bool layers_differ = false;
-  // By sizes, experts on one rank, and whether layers may be on the host, and kept by the curve. nullptr: a step is not
-  // cut so.
-  std::map<std::tuple<LayoutSizes, bool, bool>, std::unique_ptr<LayoutTables>> layouts;
-  double flops = 0;  // of a sample
+  // By sizes with one expert rank, whether layers may be offloaded, and whether kCurve is searched. nullptr: the step
+  // cannot be sharded this way.
+  std::map<std::tuple<LayoutSizes, bool, bool>, std::unique_ptr<LayoutCosts>> layouts;
+  double flops = 0;  // per sample
   std::vector<std::string> notes;
   PlanSchedules schedules;
   PlanSimulator simulator;
 };
 
-class LayerTables {
+class LayerCosts {
  public:
-  // All three outlive it.
-  LayerTables(const StepSource& source, const ClusterRequest& request, KeptTables& kept)
-      : source_(source), request_(request), kept_(kept) {}
+  // All arguments must outlive this object.
+  LayerCosts(const StepSource& source, const ClusterRequest& request, LayerCostCache& cache)
+      : source_(source), request_(request), cache_(cache) {}
 
-  // The ways of the request that a step can be cut, each with its tables; experts are on one rank.
+  // The layouts of the request that the step supports, with one expert rank. Their costs are cached.
   const std::vector<LayoutSizes>& layouts();
-  // nullptr: the step cannot be cut so.
-  const LayoutTables* of(const LayoutSizes& sizes);
-  // Data ranks that may share them.
+  // Returns nullptr if the step cannot be sharded this way.
+  const LayoutCosts* of(const LayoutSizes& sizes);
+  // Possible expert-parallel degrees.
   std::vector<int64_t> expert_ranks(const ExpertLayers& layers) const;
 
  private:
@@ -76,7 +77,7 @@ class LayerTables {
     std::vector<std::string> keeps = {};
   };
 
-  int64_t layers_captured() const;  // 0: all
+  int64_t layers_captured() const;  // 0: all layers
   int64_t more_layers() const;
   std::vector<std::string> layers() const;
   bool by_curve() const;
@@ -85,46 +86,48 @@ class LayerTables {
   ExpertLayers experts_of(const Graph& step, int64_t tensor);
   void count_flops(const Graph& step, int64_t tensor, int64_t micro_batch);
   std::vector<int64_t> contexts();
-  const LayoutTables* tables_of(const LayoutSizes& sizes);
+  const LayoutCosts* costs_of(const LayoutSizes& sizes);
   std::vector<LayoutSizes> all_layouts();
 
   const StepSource& source_;
   const ClusterRequest& request_;
-  KeptTables& kept_;
+  LayerCostCache& cache_;
   std::optional<std::vector<LayoutSizes>> layouts_;
 };
 
-// Nothing is simulated in the answer where nothing fits. Throws Error for requests that make no sense.
-PlanAnswer try_plan(const StepSource& source, const ClusterRequest& request, KeptTables& kept, bool neighbours);
+// Searches for the best plan; ClusterPlan::simulated is empty if nothing fits. Throws Error for invalid requests.
+ClusterPlan search_plan(const StepSource& source, const ClusterRequest& request, LayerCostCache& cache,
+                        bool neighbours);
 
-// The first plan by its bound that fits into `memory` bytes by the figures of layers.
+// A plan that fits according to layer costs. first_fitting_plan() returns the one with the lowest bound.
 struct FittingPlan {
   TrainingPlan plan;
   Estimate estimate;
 };
-std::optional<FittingPlan> first_that_fits(const StepSource& source, const ClusterRequest& request, KeptTables& kept,
-                                           int64_t memory);
+std::optional<FittingPlan> first_fitting_plan(const StepSource& source, const ClusterRequest& request,
+                                              LayerCostCache& cache, int64_t memory);
 
-// One rank's graph of a micro-batch on its part of each sequence, in the precision that is asked for. Tensor parallel is
-// as Megatron lays it out, where that can be. Experts are whole, nothing is computed again. `layers`: as StepSize has it.
+// Returns one rank's graph of a micro-batch, sharded by tensor and context parallelism, in the requested precision.
+// Tensor parallelism uses Megatron-LM's layout where possible. Without expert parallelism and recompute. `layers`: as
+// in StepSize.
 Graph rank_of_step(const StepSource& source, int64_t layers, const LayoutSizes& sizes, const ClusterRequest& request);
-// How many layers are captured in place of all; 0: all are.
-int64_t layers_that_stand_for_all(const StepSource& source);
-// The same step on a rank's part of each sequence. Throws Error if its source makes no shorter ones, or for tokens that do
-// not divide.
-StepSource part_of_sequence(const StepSource& source, const ClusterRequest& request, int64_t context);
-// Throws Error if a step cannot be cut so, of which `part` is on a rank's tokens.
-void check_sequence_parts(const Graph& whole, const Graph& part, int64_t context);
+// Number of layers captured to represent the whole model; 0: all are captured.
+int64_t representative_layers(const StepSource& source);
+// Returns the source of the step on a rank's part of each sequence. Throws Error if the source has a fixed sequence
+// length, or if tokens do not divide evenly.
+StepSource sequence_shard(const StepSource& source, const ClusterRequest& request, int64_t context);
+// Throws Error if the step does not support context parallelism. `part` is the step on one rank's tokens.
+void check_sequence_shards(const Graph& whole, const Graph& part, int64_t context);
 
-// Bytes that a rank may reserve. Throws NoPlanError for devices without room for a program.
-int64_t memory_of(const ClusterRequest& request);
-// What a process takes of a device beside its tensors: the context, and buffers of NCCL.
-int64_t beside_program(const DeviceSpec& device);
+// Bytes that a rank's caching allocator may reserve. Throws InfeasibleError if the runtime overhead exceeds the memory.
+int64_t usable_memory(const ClusterRequest& request);
+// Device memory used by the CUDA context and NCCL buffers, in bytes.
+int64_t runtime_overhead_bytes(const DeviceSpec& device);
 
-// A text of what does not fit and of each change that was found. Every change is a plan that was simulated and fits.
-std::string what_would_fit(const StepSource& source, const ClusterRequest& request, KeptTables& kept);
+// Describes why no plan fits, and lists changes of the request that fit. Each change was verified by simulation.
+std::string suggest_fitting_changes(const StepSource& source, const ClusterRequest& request, LayerCostCache& cache);
 
-// The same step by a number of tokens, in sequences of another length: at least one sample.
+// Returns the request with another sequence length and the same number of tokens, with at least one sample.
 ClusterRequest with_sequence(ClusterRequest request, int64_t sequence);
 
 }  // namespace shadowgraph

@@ -21,12 +21,12 @@
 namespace shadowgraph {
 namespace {
 
-bool lies_in(const Graph& graph, RegionId region, RegionId layer) {
+bool is_in(const Graph& graph, RegionId region, RegionId layer) {
   while (region.valid() && region != layer) region = graph.region(region).parent;
   return region.valid();
 }
 
-// Calls f(layer, name, node) for each forward node of these layers, in one walk.
+// Calls f(layer, name, node) for each forward node of these layers, in one pass over the graph.
 template <class F>
 void for_each_result(const Graph& graph, std::span<const RegionId> layers, F&& f) {
   std::unordered_map<RegionId, size_t> numbers;
@@ -42,19 +42,19 @@ void for_each_result(const Graph& graph, std::span<const RegionId> layers, F&& f
   }
 }
 
-// What a layer hands on alone is kept by those that it goes to.
+// Returns whether the layer itself uses the storage. One that it only passes on is kept by the layers that use it.
 bool serves_layer(const Graph& graph, StorageId storage, RegionId layer) {
   bool serves = false;
   graph.for_each_value_in(storage, [&](ValueId value) {
     graph.for_each_use(value,
-                       [&](NodeId user) { serves = serves || lies_in(graph, charged_region(graph, user), layer); });
+                       [&](NodeId user) { serves = serves || is_in(graph, charged_region(graph, user), layer); });
   });
   return serves;
 }
 
 RegionId region_of(const Graph& graph, const std::string& layer) {
   const std::vector<RegionId> regions = regions_named(graph, layer);
-  if (regions.empty()) throw Error("there is no module " + layer);
+  if (regions.empty()) throw Error("unknown module " + layer);
   return regions.front();
 }
 
@@ -63,16 +63,16 @@ std::vector<RegionId> regions_of(const Graph& rank, std::span<const std::string>
   return regions_named(rank, fmt::format("{}", fmt::join(modules, "+")));
 }
 
-// Batches of small products are what attention by hand is made of: large results for little work.
-bool is_dear(const Graph& step, NodeId node) {
+// Batched matmuls are excluded: in unfused attention they have large results for little work.
+bool is_expensive(const Graph& step, NodeId node) {
   using K = KernelClass;
-  constexpr std::array kDear{K::kConvolution,        K::kPointwiseConvolution,
-                             K::kGroupedConvolution, K::kDepthwiseConvolution,
-                             K::kAttention,          K::kRecurrent};
+  constexpr std::array kExpensive{K::kConvolution,        K::kPointwiseConvolution,
+                                  K::kGroupedConvolution, K::kDepthwiseConvolution,
+                                  K::kAttention,          K::kRecurrent};
   const K kind = kernel_class(step, node);
   const std::string& name = step.target(node).name();
   if (kind == K::kMatmul) return name != "aten::bmm" && name != "aten::baddbmm";
-  return std::ranges::find(kDear, kind) != kDear.end();
+  return std::ranges::find(kExpensive, kind) != kExpensive.end();
 }
 
 bool is_sum(const Graph& rank, NodeId node) {
@@ -80,20 +80,20 @@ bool is_sum(const Graph& rank, NodeId node) {
   return name.starts_with("_c10d_functional::reduce_scatter") || name.starts_with("_c10d_functional::all_reduce");
 }
 
-void keep_what_is_dear(const Graph& rank, std::vector<CheckpointSegment>& segments) {
+void keep_expensive_results(const Graph& rank, std::vector<CheckpointSegment>& segments) {
   std::unordered_map<uint32_t, size_t> segment_of;
   for (size_t s = 0; s < segments.size(); ++s) {
     for (const RegionId region : segments[s].regions) segment_of.emplace(region.index, s);
   }
   for (const NodeId node : rank.nodes()) {
     const bool sums = is_sum(rank, node);
-    if (rank.node(node).phase != Graph::kForward || (!sums && !is_dear(rank, node))) continue;
+    if (rank.node(node).phase != Graph::kForward || (!sums && !is_expensive(rank, node))) continue;
     for (RegionId region = rank.node(node).region; region.valid() && region != Graph::kRootRegion;
          region = rank.region(region).parent) {
       const auto found = segment_of.find(region.index);
       if (found == segment_of.end()) continue;
       std::vector<StorageId>& keep = segments[found->second].keep;
-      // What is added up over ranks is a part that nobody else wants.
+      // The partial sums are used only by the reduction.
       if (sums) rank.for_each_input(node, [&](ValueId value) { std::erase(keep, rank.value(value).storage); });
       rank.for_each_output(node, [&](ValueId value) {
         if (rank.value(value).storage.valid()) keep.push_back(rank.value(value).storage);
@@ -103,8 +103,8 @@ void keep_what_is_dear(const Graph& rank, std::vector<CheckpointSegment>& segmen
   }
 }
 
-// torch's checkpoints hold all that is kept until a layer's backward is through, whether it is read or not.
-void hold_what_is_kept(Graph& rank, const CheckpointSegment& segment) {
+// torch's checkpoint frees kept tensors only after the layer's backward, even if they are not read.
+void extend_kept_lifetimes(Graph& rank, const CheckpointSegment& segment) {
   NodeId end;
   std::vector<StorageId> early;
   for (const StorageId storage : segment.keep) {
@@ -119,13 +119,13 @@ void hold_what_is_kept(Graph& rank, const CheckpointSegment& segment) {
   if (!end.valid()) return;
   std::map<StorageId, NodeId> deaths;
   for (const StorageId storage : early) deaths.emplace(storage, end);
-  die_at(rank, deaths);
+  free_storages_after(rank, deaths);
 }
 
 }  // namespace
 
-std::vector<LayerWay> ways_to_keep(const Graph& rank, const std::string& layer, const StageOptions& options) {
-  constexpr int64_t kMostWays = 6;
+std::vector<KeptResults> kept_result_options(const Graph& rank, const std::string& layer, const StageOptions& options) {
+  constexpr int64_t kMaxOptions = 6;
   const RegionId region = region_of(rank, layer);
   const ProgramCosts costs(rank);
   const NodeSeconds seconds(costs, *options.spec, options.interconnect);
@@ -133,11 +133,11 @@ std::vector<LayerWay> ways_to_keep(const Graph& rank, const std::string& layer, 
   const CheckpointChain chain =
       CheckpointChain::of(rank, regions,
                           {.cost = [&](const Graph&, NodeId node) { return std::llround(seconds.of(node) * 1e9); },
-                           .most_options = kMostWays + 1});
-  std::vector<LayerWay> ways;
+                           .max_options = kMaxOptions + 1});
+  std::vector<KeptResults> options_by_size;
   for (const CheckpointStage& part : chain.parts) {
     for (size_t option = 1; option < part.keep.size(); ++option) {
-      LayerWay way;
+      KeptResults results;
       for_each_result(rank, regions, [&](size_t, std::string name, NodeId node) {
         bool kept = false;
         rank.for_each_output(node, [&](ValueId value) {
@@ -146,48 +146,49 @@ std::vector<LayerWay> ways_to_keep(const Graph& rank, const std::string& layer, 
                           std::ranges::find(part.keep[option], storage) != part.keep[option].end() &&
                           serves_layer(rank, storage, region));
         });
-        if (kept) way.push_back(std::move(name));
+        if (kept) results.push_back(std::move(name));
       });
-      if (!way.empty()) ways.push_back(std::move(way));
+      if (!results.empty()) options_by_size.push_back(std::move(results));
     }
   }
-  return ways;
+  return options_by_size;
 }
 
-std::vector<std::vector<StorageId>> kept_by(const Graph& rank, std::span<const RegionId> layers, const LayerWay& way) {
+std::vector<std::vector<StorageId>> kept_storages(const Graph& rank, std::span<const RegionId> layers,
+                                                  const KeptResults& kept) {
   std::vector<std::vector<StorageId>> storages(layers.size());
   std::vector<size_t> found(layers.size(), 0);
   for_each_result(rank, layers, [&](size_t layer, const std::string& name, NodeId node) {
-    if (std::ranges::find(way, name) == way.end()) return;
+    if (std::ranges::find(kept, name) == kept.end()) return;
     ++found[layer];
     rank.for_each_output(node, [&](ValueId value) {
       if (rank.value(value).storage.valid()) storages[layer].push_back(rank.value(value).storage);
     });
   });
   for (size_t layer = 0; layer < layers.size(); ++layer) {
-    if (found[layer] == way.size()) continue;
+    if (found[layer] == kept.size()) continue;
     throw Error(
-        fmt::format("{} has {} of the {} results that the plan keeps: it is of another model, or of another way "
-                    "to cut it; plan again with --recompute curve",
-                    rank.text_or_empty(rank.region(layers[layer]).name), found[layer], way.size()));
+        fmt::format("{} has {} of the {} results that the plan keeps: the plan was made for another model or "
+                    "parallelism; run plan again with --recompute curve",
+                    rank.text_or_empty(rank.region(layers[layer]).name), found[layer], kept.size()));
   }
   return storages;
 }
 
-std::string recomputing_of(const TrainingPlan& plan) {
+std::string recompute_summary(const TrainingPlan& plan) {
   std::vector<std::string_view> words;
   if (!plan.selective.empty()) words.push_back(to_string(Recompute::kSelective));
   if (!plan.in_part.empty()) words.push_back(to_string(Recompute::kCurve));
-  if (!plan.recomputed.empty()) words.push_back(to_string(Recompute::kWhole));
-  return words.empty() ? std::string(to_string(Recompute::kNothing)) : fmt::format("{}", fmt::join(words, " and "));
+  if (!plan.recomputed.empty()) words.push_back(to_string(Recompute::kFull));
+  return words.empty() ? std::string(to_string(Recompute::kNone)) : fmt::format("{}", fmt::join(words, " and "));
 }
 
-void keep_on_host(Graph& rank, std::span<const std::string> modules) {
+void apply_offload(Graph& rank, std::span<const std::string> modules) {
   if (!modules.empty()) offload_regions(rank, regions_of(rank, modules));
 }
 
-void compute_again(Graph& rank, std::span<const std::string> whole, std::span<const std::string> selective,
-                   std::span<const PartlyKept> in_part) {
+void apply_recompute(Graph& rank, std::span<const std::string> whole, std::span<const std::string> selective,
+                     std::span<const PartialRecompute> in_part) {
   std::vector<CheckpointSegment> segments;
   const auto add = [&](std::span<const std::string> modules) {
     for (CheckpointSegment& segment : each_region()(rank, regions_of(rank, modules))) {
@@ -196,19 +197,19 @@ void compute_again(Graph& rank, std::span<const std::string> whole, std::span<co
     }
   };
   add(selective);
-  keep_what_is_dear(rank, segments);
-  for (const PartlyKept& part : in_part) {
+  keep_expensive_results(rank, segments);
+  for (const PartialRecompute& part : in_part) {
     const size_t before = segments.size();
     add(part.layers);
     std::vector<RegionId> layers;
     for (size_t s = before; s < segments.size(); ++s) layers.push_back(segments[s].regions.front());
-    std::vector<std::vector<StorageId>> kept = kept_by(rank, layers, part.keeps);
+    std::vector<std::vector<StorageId>> kept = kept_storages(rank, layers, part.keeps);
     for (size_t s = before; s < segments.size(); ++s) segments[s].keep = std::move(kept[s - before]);
   }
   const size_t selected = segments.size();
   add(whole);
   checkpoint_segments(rank, segments);
-  for (size_t s = 0; s < selected; ++s) hold_what_is_kept(rank, segments[s]);
+  for (size_t s = 0; s < selected; ++s) extend_kept_lifetimes(rank, segments[s]);
 }
 
 }  // namespace shadowgraph

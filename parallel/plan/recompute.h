@@ -1,4 +1,4 @@
-// Ways to keep a part of a layer, by rotor's curve (shadowgraph/passes/recompute.h).
+// Applies recompute and offload to the graph of a rank.
 #pragma once
 
 #include <span>
@@ -11,28 +11,29 @@
 
 namespace shadowgraph {
 
-// What is kept of a layer of its forward's results: "aten::mm#2" is the third one's of that operator.
-using LayerWay = std::vector<std::string>;
+// Forward results that a layer keeps; the others are recomputed. "aten::mm#2" is the result of the third aten::mm.
+using KeptResults = std::vector<std::string>;
 
-// Those worth their seconds in this layer, most kept first; at most six. What is computed again costs its seconds, and
-// those of collectives. `rank`: of one device or one rank, in which backward computes nothing again.
-std::vector<LayerWay> ways_to_keep(const Graph& rank, const std::string& layer, const StageOptions& options);
+// Returns up to six points on the layer's memory/time Pareto curve (rotor, shadowgraph/passes/recompute.h), largest
+// first. Recompute costs include collectives. `rank`: graph of one device or rank without recompute.
+std::vector<KeptResults> kept_result_options(const Graph& rank, const std::string& layer, const StageOptions& options);
 
-// The storages of each layer that a way names. Throws Error for a result that a layer has not. Linear.
-std::vector<std::vector<StorageId>> kept_by(const Graph& rank, std::span<const RegionId> layers, const LayerWay& way);
+// Returns the storages named by `kept` for each layer. Throws Error if a layer has no such result. Linear.
+std::vector<std::vector<StorageId>> kept_storages(const Graph& rank, std::span<const RegionId> layers,
+                                                  const KeptResults& kept);
 
-// What layers keep for backward in the program of a rank: in part, nothing, on the host.
-// Backward computes modules again: some whole, some but for what the plan keeps. The selective ones keep what products
-// with weights, convolutions, attention and recurrent layers give, or its sum over ranks. So norms, activations, rotations
-// and scores of attention by hand run twice. What ranks gather is gathered twice in all of them.
-// As in torch, all that is kept is held until the module's backward is through. Throws Error for unknown modules.
-void compute_again(Graph& rank, std::span<const std::string> whole, std::span<const std::string> selective,
-                   std::span<const PartlyKept> in_part = {});
+// Rewrites the graph so that backward recomputes modules: `whole` ones entirely, `in_part` ones except the results the
+// plan keeps. `selective` ones keep the results of matmuls with weights, convolutions, attention and recurrent layers,
+// reduced over ranks; norms, activations, rotary embeddings and unfused attention scores are recomputed. all_gathers
+// are always repeated. As in torch, kept tensors are freed only after the module's backward. Throws Error for unknown
+// modules.
+void apply_recompute(Graph& rank, std::span<const std::string> whole, std::span<const std::string> selective,
+                     std::span<const PartialRecompute> in_part = {});
 
-// What these modules keep then waits for backward on the host. Throws Error for unknown ones.
-void keep_on_host(Graph& rank, std::span<const std::string> modules);
+// Offloads the activations of these modules to CPU between forward and backward. Throws Error for unknown modules.
+void apply_offload(Graph& rank, std::span<const std::string> modules);
 
-// "nothing", or what there is of "selective", "curve" and "whole": "curve and whole".
-std::string recomputing_of(const TrainingPlan& plan);
+// Returns the recompute levels that a plan uses, such as "curve and full", or "none".
+std::string recompute_summary(const TrainingPlan& plan);
 
 }  // namespace shadowgraph

@@ -1,4 +1,4 @@
-// Simulates a plan: a step captured whole, cut by a strategy of fewer layers, and played on all ranks of a pipeline.
+// Simulates a plan: captures the step, shards it, splits it into stages, and runs these on all ranks of a pipeline.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ namespace shadowgraph {
 
 namespace {
 
-// Names without numbers; those that are the same are told apart by their order.
+// Names of nodes without layer numbers, made unique by their order.
 class Names {
  public:
   std::string of(const AssignmentNode& node) {
@@ -41,16 +41,17 @@ class Names {
 
 }  // namespace
 
+// Transfers the strategies solved for a model with few layers to the model with all layers.
 class SolvedStrategies {
  public:
-  // First the problem, then what was chosen.
+  // Call remember() with the problem first, then choose() with its solution.
   void remember(const AssignmentProblem& problem) { nodes_ = problem.nodes; }
   void choose(const std::vector<uint32_t>& choice) {
     Names names;
     for (size_t v = 0; v < nodes_.size(); ++v) strategies_[names.of(nodes_[v])] = nodes_[v].strategies[choice[v]];
   }
 
-  // Nothing if the problem has other variables, or lacks a strategy.
+  // Returns empty if the problem has other variables or lacks a strategy.
   std::optional<std::vector<uint32_t>> choice_of(const AssignmentProblem& problem) const {
     if (problem.nodes.size() != strategies_.size()) return std::nullopt;
     Names names;
@@ -72,61 +73,61 @@ class SolvedStrategies {
 
 namespace {
 
-// Replicas sum and gather a byte once a step, here of sixteen micro-batches. What hides that is not known yet, so all of
-// it counts. Less memory is then best of what is as quick.
+// Replicas reduce and gather a parameter byte once per step, here of sixteen micro-batches. Overlap is not known yet,
+// so all of it counts: among equally fast layouts the one with the least memory is then preferred.
 double seconds_of_parameter_byte(const Interconnect& links) {
   constexpr double kMicroBatches = 16;
   return links.levels.empty() ? 0 : 2 / links.levels.back().bandwidth / kMicroBatches;
 }
 
-// What it costs to compute a byte again by a kernel that reads two and writes one.
+// Time to recompute a byte by a kernel that reads two bytes and writes one.
 double seconds_of_kept_byte(const DeviceSpec& device) { return device.bandwidth > 0 ? 3 / device.bandwidth : 0; }
 
-StepRequest request_of(const LayoutSizes& sizes, const ClusterRequest& request) {
+ShardingRequest request_of(const LayoutSizes& sizes, const ClusterRequest& request) {
   return {.mesh = DeviceMesh::parse(fmt::format("tp={}", sizes.tensor)),
           .device = request.device,
           .links = request.links,
-          .cut_vocabulary = true};
+          .shard_vocabulary = true};
 }
 
-Graph cut_by_hand(Graph step, const LayoutSizes& sizes, const ClusterRequest& request) {
-  StepRequest layout = request_of(sizes, request);
-  layout.by_hand = "megatron";
+Graph shard_by_rules(Graph step, const LayoutSizes& sizes, const ClusterRequest& request) {
+  ShardingRequest layout = request_of(sizes, request);
+  layout.parallelism = "megatron";
   try {
-    return std::move(plan_step(clone(step), layout).answer.rank->graph);
-  } catch (const NoPlanError&) {
-    layout.by_hand = "tensor-parallel";
-    return std::move(plan_step(std::move(step), layout).answer.rank->graph);
+    return std::move(shard_step(clone(step), layout).result.rank->graph);
+  } catch (const InfeasibleError&) {
+    layout.parallelism = "tensor-parallel";
+    return std::move(shard_step(std::move(step), layout).result.rank->graph);
   }
 }
 
 Graph captured(const StepSource& source, int64_t layers, const LayoutSizes& sizes, const ClusterRequest& request) {
-  return part_of_sequence(source, request, sizes.context)
+  return sequence_shard(source, request, sizes.context)
       .capture({.micro_batch = sizes.micro_batch, .layers = layers, .attention = sizes.attention});
 }
 
-// A few layers are laid out as all would be, and all of them as those few.
-Graph cut_by_solver(Graph step, const StepSource& source, int64_t layers, const LayoutSizes& sizes,
-                    const ClusterRequest& request) {
-  StepRequest layout = request_of(sizes, request);
+// Solves for a few layers, weighted to represent all, and applies the result to all layers.
+Graph shard_by_solver(Graph step, const StepSource& source, int64_t layers, const LayoutSizes& sizes,
+                      const ClusterRequest& request) {
+  ShardingRequest layout = request_of(sizes, request);
   layout.overlap = sizes.overlap;
-  layout.parameter_byte = seconds_of_parameter_byte(request.links);
-  if (sizes.layout == TensorLayout::kLean) layout.kept_byte = seconds_of_kept_byte(request.device);
+  layout.seconds_per_parameter_byte = seconds_of_parameter_byte(request.links);
+  if (sizes.layout == TensorParallelLayout::kLean) layout.seconds_per_kept_byte = seconds_of_kept_byte(request.device);
   SolvedStrategies strategies;
-  const int64_t few = layers_that_stand_for_all(source), first = source.first_layers;
+  const int64_t few = representative_layers(source), first = source.first_layers;
   if (layers > 0) {
-    layout.layer_times = static_cast<double>(source.layers - first) / static_cast<double>(layers - first);
+    layout.layer_repeats = static_cast<double>(source.layers - first) / static_cast<double>(layers - first);
   } else if (few > 0) {
-    StepRequest of_few = layout;
-    of_few.layer_times = static_cast<double>(source.layers - first) / static_cast<double>(few - first);
-    of_few.problem = [&](const ShardingProblem& problem) { strategies.remember(problem.assignment()); };
-    strategies.choose(plan_step(captured(source, few, sizes, request), of_few).answer.solution.choice);
-    layout.decided = [&](const ShardingProblem& problem) { return strategies.choice_of(problem.assignment()); };
+    ShardingRequest reduced = layout;
+    reduced.layer_repeats = static_cast<double>(source.layers - first) / static_cast<double>(few - first);
+    reduced.problem = [&](const ShardingProblem& problem) { strategies.remember(problem.assignment()); };
+    strategies.choose(shard_step(captured(source, few, sizes, request), reduced).result.solution.choice);
+    layout.custom_solver = [&](const ShardingProblem& problem) { return strategies.choice_of(problem.assignment()); };
   }
-  return std::move(plan_step(std::move(step), layout).answer.rank->graph);
+  return std::move(shard_step(std::move(step), layout).result.rank->graph);
 }
 
-// A rank of `context`, of those the one that has most kinds of calls.
+// The middle rank, which has the most kinds of calls.
 ContextRanks context_ranks(int64_t context, int64_t tensor) {
   return {.ranks = context, .rank = context / 2, .apart = tensor};
 }
@@ -159,23 +160,23 @@ std::map<std::string, std::string> layouts_of(const Graph& rank) {
 
 }  // namespace
 
-int64_t layers_that_stand_for_all(const StepSource& source) {
-  constexpr int64_t kLayers = 4;  // of the kind that most are of
+int64_t representative_layers(const StepSource& source) {
+  constexpr int64_t kLayers = 4;  // of the most frequent kind
   const int64_t few = source.first_layers + kLayers;
   return source.layers > few ? few : 0;
 }
 
-StepSource part_of_sequence(const StepSource& source, const ClusterRequest& request, int64_t context) {
+StepSource sequence_shard(const StepSource& source, const ClusterRequest& request, int64_t context) {
   if (context == 1) return source;
   if (!source.with_sequence || request.sequence == 0) {
     throw Error(
-        fmt::format("sequences of {} are not cut, as it makes none of other lengths: say how long they are "
-                    "(--seq, sequence=), and in Python give inputs of two arguments, samples and tokens",
+        fmt::format("context parallelism of {} needs other sequence lengths: give the length (--seq, sequence=), and "
+                    "in Python make `inputs` a function of samples and tokens",
                     source.name));
   }
   if (request.sequence % (2 * context) != 0) {
-    throw Error(fmt::format("sequences of {} tokens are no {} equal chunks, two for each of {} ranks", request.sequence,
-                            2 * context, context));
+    throw Error(fmt::format("sequences of {} tokens do not divide into {} equal chunks, two for each of {} ranks",
+                            request.sequence, 2 * context, context));
   }
   return source.with_sequence(request.sequence / context);
 }
@@ -183,29 +184,30 @@ StepSource part_of_sequence(const StepSource& source, const ClusterRequest& requ
 Graph rank_of_step(const StepSource& source, int64_t layers, const LayoutSizes& sizes, const ClusterRequest& request) {
   Graph rank = captured(source, layers, sizes, request);
   if (sizes.tensor > 1) {
-    rank = sizes.layout == TensorLayout::kMegatron ? cut_by_hand(std::move(rank), sizes, request)
-                                                   : cut_by_solver(std::move(rank), source, layers, sizes, request);
-    overlap_collectives(rank, sizes.overlap);  // knows products as they are captured
+    rank = sizes.layout == TensorParallelLayout::kMegatron
+               ? shard_by_rules(std::move(rank), sizes, request)
+               : shard_by_solver(std::move(rank), source, layers, sizes, request);
+    overlap_collectives(rank, sizes.overlap);  // must run before matmuls are rewritten
   }
   if (request.float8 && float8_products(rank).products == 0) {
-    throw Error("no product of a layer can be in float8: parameters are to be in bfloat16, sizes to divide by 16");
+    throw Error("no matmul of a layer can use float8: parameters must be bfloat16 and sizes divisible by 16");
   }
-  return with_context_over(std::move(rank), context_ranks(sizes.context, sizes.tensor));
+  return shard_sequence_over(std::move(rank), context_ranks(sizes.context, sizes.tensor));
 }
 
-void check_sequence_parts(const Graph& whole, const Graph& part, int64_t context) {
-  with_context_over(clone(part), context_ranks(context, 1));
-  check_tokens_are_apart(whole, part, context);
+void check_sequence_shards(const Graph& whole, const Graph& part, int64_t context) {
+  shard_sequence_over(clone(part), context_ranks(context, 1));
+  check_tokens_are_independent(whole, part, context);
 }
 
 int64_t SimulatedPlan::bytes() const { return run.rank(run.worst_rank()).reserved_peak + other_streams; }
 
-double PlanAnswer::tokens_per_second() const {
+double ClusterPlan::tokens_per_second() const {
   return static_cast<double>(request.batch * request.sequence) / best().run.seconds() /
          static_cast<double>(request.devices);
 }
 
-double PlanAnswer::model_flops_share() const {
+double ClusterPlan::model_flops_share() const {
   const auto peak = request.device.matmul.find(c10::kBFloat16);
   if (peak == request.device.matmul.end()) return 0;
   return flops * static_cast<double>(request.batch) / best().run.seconds() / static_cast<double>(request.devices) /
@@ -217,37 +219,37 @@ SimulatedPlan PlanSimulator::of(const StepSource& source, const ClusterRequest& 
   auto known = ranks_.find(sizes);
   if (known == ranks_.end()) known = ranks_.emplace(sizes, rank_of_step(source, 0, sizes, request)).first;
   Graph rank = clone(known->second);
-  compute_again(rank, plan.recomputed, plan.selective, plan.in_part);
-  keep_on_host(rank, plan.offloaded);
-  const Graph step = with_experts_over(
+  apply_recompute(rank, plan.recomputed, plan.selective, plan.in_part);
+  apply_offload(rank, plan.offloaded);
+  const Graph step = shard_experts_over(
       std::move(rank), {.ranks = plan.experts, .apart = plan.tensor, .capacity = request.expert_capacity});
   std::vector<std::string> cuts;
   for (const PlannedStage& stage : plan.stages) cuts.push_back(stage.begins);
   if (!cuts.empty()) cuts.erase(cuts.begin());
   const StageOptions options{.spec = &request.device, .interconnect = &request.links, .gathers_once = false};
   const PipelineStages stages = PipelineStages::at_modules(step, cuts, options);
-  const PlanSchedules::Entry* entry = schedules_.own(plan);
-  if (entry == nullptr) throw Error("there is no schedule of " + to_string(plan));
+  const PlanSchedules::Entry* entry = schedules_.full(plan);
+  if (entry == nullptr) throw Error("no schedule exists for the sizes of " + to_string(plan));
   int64_t units = 0;
   for (const PlannedStage& stage : plan.stages) units += stage.units;
   int64_t parameters = 0;
   for (int32_t s = 0; s < stages.count(); ++s) parameters += stages.of(s).parameters;
   const Replicas replicas = replicas_of(plan, request, units > 0 ? parameters / units : 0);
-  TrainingPlan played = plan;
-  played.data_outermost = false;
-  const auto like = std::ranges::find_if(played_, [&](const Played& other) {
-    return other.plan == played && other.expert_capacity == request.expert_capacity;
+  TrainingPlan key = plan;
+  key.data_outermost = false;
+  const auto like = std::ranges::find_if(cached_runs_, [&](const CachedRun& other) {
+    return other.plan == key && other.expert_capacity == request.expert_capacity;
   });
   PipelineRun run = PipelineRun::of(replicated(stages, replicas, request.device, &request.links), entry->schedule,
                                     {.interconnect = &request.links,
-                                     .ranks_apart = ranks_apart(plan),
-                                     .bytes_of = like != played_.end() ? &like->run : nullptr});
-  if (like == played_.end()) {
+                                     .rank_stride = rank_stride(plan),
+                                     .bytes_of = like != cached_runs_.end() ? &like->run : nullptr});
+  if (like == cached_runs_.end()) {
     constexpr size_t kKept = 3;
-    if (played_.size() == kKept) played_.pop_front();
-    played_.push_back({std::move(played), request.expert_capacity, run});
+    if (cached_runs_.size() == kKept) cached_runs_.pop_front();
+    cached_runs_.push_back({std::move(key), request.expert_capacity, run});
   }
-  int64_t on_host = 0;  // of the rank that has most there
+  int64_t on_host = 0;  // of the rank with the most
   for (int32_t rank = 0; rank < run.ranks(); ++rank) {
     int64_t bytes = run.rank(rank).host_peak;
     for (const int32_t s : run.rank(rank).stages) bytes += state_on_host(stages.of(s), replicas);
@@ -255,28 +257,29 @@ SimulatedPlan PlanSimulator::of(const StepSource& source, const ClusterRequest& 
   }
   const auto [outside, weights] = outside_layers(step);
   const int64_t streams = other_streams(plan, request, outside, weights);
-  SimulatedPlan made{.run = std::move(run), .other_streams = streams, .on_host = on_host};
-  if (plan.layout != TensorLayout::kMegatron) made.layouts = layouts_of(known->second);
-  made.plan = std::move(plan);
-  return made;
+  SimulatedPlan result{.run = std::move(run), .other_streams = streams, .on_host = on_host};
+  if (plan.layout != TensorParallelLayout::kMegatron) result.layouts = layouts_of(known->second);
+  result.plan = std::move(plan);
+  return result;
 }
 
-SimulatedPlan simulate(const StepSource& source, const ClusterRequest& request, TrainingPlan plan) {
+SimulatedPlan simulate_plan(const StepSource& source, const ClusterRequest& request, TrainingPlan plan) {
   return PlanSimulator().of(source, request, std::move(plan));
 }
 
-int64_t memory_of(const ClusterRequest& request) {
+int64_t usable_memory(const ClusterRequest& request) {
   const int64_t all = request.memory.value_or(request.device.memory) - request.leave_free;
-  const int64_t beside = beside_program(request.device);
-  if (all <= beside) {
-    throw NoPlanError(fmt::format("a device of {} has no room for a program: its context and NCCL's buffers take {}",
-                                  human_bytes(all), human_bytes(beside)));
+  const int64_t overhead = runtime_overhead_bytes(request.device);
+  if (all <= overhead) {
+    throw InfeasibleError(
+        fmt::format("{} of device memory is not enough: the CUDA context and NCCL buffers alone need {}",
+                    human_bytes(all), human_bytes(overhead)));
   }
-  return all - beside;
+  return all - overhead;
 }
 
-// Groups of tensor parallel, of data parallel, of the pipeline, and of everyone.
-int64_t beside_program(const DeviceSpec& device) {
+// NCCL groups: tensor parallel, data parallel, pipeline, and world.
+int64_t runtime_overhead_bytes(const DeviceSpec& device) {
   const DeviceAssumptions assumed = DeviceAssumptions::of(device);
   return assumed.context + 4 * assumed.nccl_group;
 }

@@ -9,46 +9,48 @@ namespace shadowgraph {
 
 namespace {
 
-// A stage's first units are at the higher level of two.
+// The first units of a stage are at the higher of two adjacent levels.
 struct TwoLevels {
   const LayerChain* more;
   const LayerChain* less;
-  int64_t middle;  // where the lower one begins
+  int64_t middle;  // first unit at the lower level
 };
 
-TwoLevels levels_of(const LayoutChains& chains, const StageUnits& stage) {
-  const int64_t units = stage.last - stage.first, level = stage.again / units;
-  const LayerChain* less = chains.levels()[static_cast<size_t>(level)].chain.get();
-  const int64_t ahead = stage.again % units;
-  return {ahead > 0 ? chains.levels()[static_cast<size_t>(level) + 1].chain.get() : less, less, stage.first + ahead};
+TwoLevels levels_of(const RecomputeLadder& ladder, const StageUnits& stage) {
+  const int64_t units = stage.last - stage.first, level = stage.recompute_steps / units;
+  const LayerChain* less = ladder.levels()[static_cast<size_t>(level)].chain.get();
+  const int64_t ahead = stage.recompute_steps % units;
+  return {ahead > 0 ? ladder.levels()[static_cast<size_t>(level) + 1].chain.get() : less, less, stage.first + ahead};
 }
 
 using Figure = int64_t (LayerChain::*)(int64_t first, int64_t last) const;
-int64_t sum_of(const LayoutChains& chains, const StageUnits& stage, Figure figure) {
-  const auto [more, less, middle] = levels_of(chains, stage);
+int64_t sum_of(const RecomputeLadder& ladder, const StageUnits& stage, Figure figure) {
+  const auto [more, less, middle] = levels_of(ladder, stage);
   return (middle > stage.first ? (more->*figure)(stage.first, middle) : 0) + (less->*figure)(middle, stage.last);
 }
 
-// Bytes that are there whatever is computed again.
-int64_t held_of(const LayoutChains& chains, const StageUnits& stage, const SplitLimits& limits) {
-  const LayerChain& kept = chains.kept();
-  return held_by(kept.standing(stage.first, stage.last), limits.replicas).all() + kept.fixed(stage.first, stage.last);
+// Bytes that do not depend on recompute.
+int64_t held_of(const RecomputeLadder& ladder, const StageUnits& stage, const SplitLimits& limits) {
+  const LayerChain& kept = ladder.kept();
+  return replica_memory(kept.model_state(stage.first, stage.last), limits.replicas).all() +
+         kept.fixed(stage.first, stage.last);
 }
 
-int64_t beside_held(const LayoutChains& chains, const StageUnits& stage, Between between, const SplitLimits& limits) {
-  int64_t bytes = between.gradients * sum_of(chains, stage, &LayerChain::carried);
-  if (between.weights > 0) bytes += between.weights * sum_of(chains, stage, &LayerChain::awaiting);
-  return bytes + passing_of(chains, stage) / limits.stages_per_rank;
+int64_t activation_bytes(const RecomputeLadder& ladder, const StageUnits& stage, InFlight in_flight,
+                         const SplitLimits& limits) {
+  int64_t bytes = in_flight.gradients * sum_of(ladder, stage, &LayerChain::carried);
+  if (in_flight.weights > 0) bytes += in_flight.weights * sum_of(ladder, stage, &LayerChain::awaiting);
+  return bytes + transient_of(ladder, stage) / limits.stages_per_rank;
 }
 
 class Splitter {
  public:
-  Splitter(const LayoutChains& chains, const SplitLimits& limits)
-      : chains_(chains), limits_(limits), units_(chains.units()), stages_(std::ssize(limits.between)) {}
+  Splitter(const RecomputeLadder& ladder, const SplitLimits& limits)
+      : ladder_(ladder), limits_(limits), units_(ladder.units()), stages_(std::ssize(limits.in_flight)) {}
 
   std::optional<std::vector<StageUnits>> run() {
     if (stages_ > units_) return std::nullopt;
-    double most = chains_.most().seconds(0, units_).all() + chains_.kept().seconds(0, units_).all(), least = 0;
+    double most = ladder_.most().seconds(0, units_).all() + ladder_.kept().seconds(0, units_).all(), least = 0;
     std::optional<std::vector<StageUnits>> found = under(most);
     if (!found) return std::nullopt;
     for (int i = 0; i < kHalvings && most - least > kClose * most; ++i) {
@@ -67,14 +69,15 @@ class Splitter {
   static constexpr int kHalvings = 40;
   static constexpr double kClose = 1e-4;
 
-  // The fewest steps with which a stage fits; nothing: none. A higher level may need more while it passes.
-  std::optional<int64_t> again(int64_t first, int64_t last, size_t stage) const {
-    const int64_t held = held_of(chains_, {first, last}, limits_);
+  // Returns the fewest recompute steps with which a stage fits. Higher levels may have a higher transient peak.
+  std::optional<int64_t> fewest_steps(int64_t first, int64_t last, size_t stage) const {
+    const int64_t held = held_of(ladder_, {first, last}, limits_);
     const auto fits = [&](int64_t n) {
-      return held + beside_held(chains_, {first, last, n}, limits_.between[stage], limits_) <= limits_.memory[stage];
+      return held + activation_bytes(ladder_, {first, last, n}, limits_.in_flight[stage], limits_) <=
+             limits_.memory[stage];
     };
     if (fits(0)) return 0;
-    const int64_t highest = most_again(chains_, first, last), units = last - first;
+    const int64_t highest = max_recompute_steps(ladder_, first, last), units = last - first;
     int64_t most = units;
     while (most <= highest && !fits(most)) most += units;
     if (most > highest) return std::nullopt;
@@ -86,10 +89,10 @@ class Splitter {
     return most;
   }
 
-  // Halvings come to the same stretches again and again.
+  // Cache, since the bisection evaluates the same ranges repeatedly.
   struct Known {
     StageUnits stage;
-    double seconds = std::numeric_limits<double>::infinity();  // of a stretch that does not fit
+    double seconds = std::numeric_limits<double>::infinity();  // if it does not fit
   };
   std::optional<StageUnits> stage(int64_t first, int64_t last, size_t number, double seconds) {
     const auto key = (static_cast<uint64_t>(number) * static_cast<uint64_t>(units_) + static_cast<uint64_t>(first)) *
@@ -97,19 +100,19 @@ class Splitter {
                      static_cast<uint64_t>(last);
     const auto [known, is_new] = known_.try_emplace(key);
     if (is_new) {
-      if (const std::optional<int64_t> computed_again = again(first, last, number)) {
-        known->second.stage = {first, last, *computed_again};
-        known->second.seconds = seconds_of(chains_, known->second.stage);
+      if (const std::optional<int64_t> steps = fewest_steps(first, last, number)) {
+        known->second.stage = {first, last, *steps};
+        known->second.seconds = seconds_of(ladder_, known->second.stage);
       }
     }
     return known->second.seconds <= seconds ? std::optional(known->second.stage) : std::nullopt;
   }
 
   std::optional<std::vector<StageUnits>> under(double seconds) {
-    std::vector<StageUnits> made;
+    std::vector<StageUnits> stages;
     int64_t first = 0;
     for (int64_t s = 0; s < stages_; ++s) {
-      const int64_t end = units_ - (stages_ - s - 1);  // one for each stage behind
+      const int64_t end = units_ - (stages_ - s - 1);  // leaves one unit for each later stage
       std::optional<StageUnits> largest = stage(first, first + 1, static_cast<size_t>(s), seconds);
       if (!largest) return std::nullopt;
       int64_t fits = first + 1, step = 1;
@@ -126,13 +129,13 @@ class Splitter {
           step = std::max<int64_t>(1, step / 4);
         }
       }
-      made.push_back(*largest);
+      stages.push_back(*largest);
       first = fits;
     }
-    return first == units_ ? std::optional(made) : std::nullopt;
+    return first == units_ ? std::optional(stages) : std::nullopt;
   }
 
-  const LayoutChains& chains_;
+  const RecomputeLadder& ladder_;
   const SplitLimits& limits_;
   const int64_t units_, stages_;
   std::unordered_map<uint64_t, Known> known_;  // by number, first and last
@@ -140,44 +143,44 @@ class Splitter {
 
 class SpareMemory {
  public:
-  SpareMemory(const LayoutChains& chains, const SplitLimits& limits, const PipelineSchedule& schedule, int32_t rank,
+  SpareMemory(const RecomputeLadder& ladder, const SplitLimits& limits, const PipelineSchedule& schedule, int32_t rank,
               std::vector<StageUnits>& stages)
-      : chains_(chains), limits_(limits), actions_(schedule.of(rank)) {
+      : ladder_(ladder), limits_(limits), actions_(schedule.of(rank)) {
     for (int32_t s = 0; s < schedule.stages(); ++s) {
       if (schedule.rank_of(s) != rank) continue;
       StageUnits& stage = stages[static_cast<size_t>(s)];
       memory_ += limits.memory[static_cast<size_t>(s)];
-      standing_ += without_passing(stage, {});
-      own_.emplace(s, Own{&stage, figures(stage)});
+      resident_ += without_transient(stage, {});
+      stages_of_rank_.emplace(s, RankStage{&stage, figures(stage)});
     }
   }
 
   void spend() {
     int64_t bytes = needed();
-    while (own_.size() > 1) {
+    while (stages_of_rank_.size() > 1) {
       StageUnits* best = nullptr;
       double most = 0;
       int64_t best_bytes = 0;
-      for (auto& [s, own] : own_) {
-        if (own.stage->again == 0) continue;
-        const double before = seconds_of(chains_, *own.stage);
-        --own.stage->again;
+      for (auto& [s, own] : stages_of_rank_) {
+        if (own.stage->recompute_steps == 0) continue;
+        const double before = seconds_of(ladder_, *own.stage);
+        --own.stage->recompute_steps;
         const Figures kept = own.figures;
         own.figures = figures(*own.stage);
         const int64_t more = needed();
-        const double saved = before - seconds_of(chains_, *own.stage);
-        const double worth = saved / static_cast<double>(std::max<int64_t>(1, more - bytes));
-        if (saved > 0 && more <= memory_ && worth > most) {
-          most = worth;
+        const double saved = before - seconds_of(ladder_, *own.stage);
+        const double rate = saved / static_cast<double>(std::max<int64_t>(1, more - bytes));
+        if (saved > 0 && more <= memory_ && rate > most) {
+          most = rate;
           best = own.stage;
           best_bytes = more;
         }
-        ++own.stage->again;
+        ++own.stage->recompute_steps;
         own.figures = kept;
       }
       if (best == nullptr) return;
-      --best->again;
-      for (auto& [s, own] : own_) {
+      --best->recompute_steps;
+      for (auto& [s, own] : stages_of_rank_) {
         if (own.stage == best) own.figures = figures(*best);
       }
       bytes = best_bytes;
@@ -186,29 +189,29 @@ class SpareMemory {
 
  private:
   struct Figures {
-    int64_t carried = 0, awaiting = 0, passing = 0;
+    int64_t carried = 0, awaiting = 0, transient = 0;
   };
-  struct Own {
+  struct RankStage {
     StageUnits* stage;
     Figures figures;
   };
 
-  int64_t without_passing(const StageUnits& stage, Between between) const {
-    return bytes_of(chains_, stage, between, limits_) - passing_of(chains_, stage) / limits_.stages_per_rank;
+  int64_t without_transient(const StageUnits& stage, InFlight in_flight) const {
+    return bytes_of(ladder_, stage, in_flight, limits_) - transient_of(ladder_, stage) / limits_.stages_per_rank;
   }
   Figures figures(const StageUnits& stage) const {
-    const int64_t standing = without_passing(stage, {});
-    return {without_passing(stage, {.gradients = 1}) - standing, without_passing(stage, {.weights = 1}) - standing,
-            passing_of(chains_, stage)};
+    const int64_t resident = without_transient(stage, {});
+    return {without_transient(stage, {.gradients = 1}) - resident, without_transient(stage, {.weights = 1}) - resident,
+            transient_of(ladder_, stage)};
   }
 
-  // All that stands, what is between forward and backward at most, and the most that passes.
+  // Resident bytes, plus the peak of carried activations, plus the transient peak.
   int64_t needed() const {
-    int64_t live = 0, most = 0, passing = 0;
-    for (const auto& [s, own] : own_) passing = std::max(passing, own.figures.passing);
+    int64_t live = 0, most = 0, transient = 0;
+    for (const auto& [s, own] : stages_of_rank_) transient = std::max(transient, own.figures.transient);
     for (const PipelineAction& action : actions_) {
       if (!computes(action)) continue;
-      const Figures& of = own_.at(action.stage).figures;
+      const Figures& of = stages_of_rank_.at(action.stage).figures;
       switch (action.work) {
         case PipelineWork::kForward:
           live += of.carried;
@@ -224,22 +227,22 @@ class SpareMemory {
       }
       most = std::max(most, live);
     }
-    return standing_ + most + passing;
+    return resident_ + most + transient;
   }
 
-  const LayoutChains& chains_;
+  const RecomputeLadder& ladder_;
   const SplitLimits& limits_;
   std::span<const PipelineAction> actions_;
-  std::map<int32_t, Own> own_;
-  int64_t memory_ = 0, standing_ = 0;
+  std::map<int32_t, RankStage> stages_of_rank_;
+  int64_t memory_ = 0, resident_ = 0;
 };
 
 }  // namespace
 
-// Levels are points of bytes and seconds. One above the line between two others is never worth it. Some layers at one of
-// these and some at the other are quicker with the same bytes.
-LayoutChains::LayoutChains(std::vector<RecomputeLevel> levels, const std::vector<Recompute>& allowed,
-                           std::optional<double> exposed) {
+// Keeps the lower convex hull of the (bytes, seconds) points: a level above the line between two others is dominated by
+// a mix of layers at those two.
+RecomputeLadder::RecomputeLadder(std::vector<RecomputeLevel> levels, const std::vector<Recompute>& allowed,
+                                 std::optional<double> exposed) {
   const auto bytes = [](const RecomputeLevel& level) {
     return static_cast<double>(level.chain->carried(0, level.chain->size()));
   };
@@ -266,66 +269,67 @@ LayoutChains::LayoutChains(std::vector<RecomputeLevel> levels, const std::vector
   }
 }
 
-WaysDown::WaysDown(const std::vector<RecomputeLevel>& levels, const std::vector<Recompute>& allowed,
-                   bool host_allowed) {
-  ways.emplace_back(levels, allowed);
+RecomputeLadders::RecomputeLadders(const std::vector<RecomputeLevel>& levels, const std::vector<Recompute>& allowed,
+                                   bool host_allowed) {
+  ladders.emplace_back(levels, allowed);
   if (!host_allowed || std::ranges::none_of(levels, &RecomputeLevel::on_host)) return;
-  const auto is_known = [&](const LayoutChains& way) {
-    return std::ranges::any_of(ways, [&](const LayoutChains& other) {
-      return std::ranges::equal(way.levels(), other.levels(), {}, &RecomputeLevel::chain, &RecomputeLevel::chain);
+  const auto is_known = [&](const RecomputeLadder& ladder) {
+    return std::ranges::any_of(ladders, [&](const RecomputeLadder& other) {
+      return std::ranges::equal(ladder.levels(), other.levels(), {}, &RecomputeLevel::chain, &RecomputeLevel::chain);
     });
   };
   for (const double exposed : {0.0, 0.06, 0.12, 0.25, 0.5, 1.0}) {
-    LayoutChains way(levels, allowed, exposed);
-    if (!is_known(way)) ways.push_back(std::move(way));
+    RecomputeLadder ladder(levels, allowed, exposed);
+    if (!is_known(ladder)) ladders.push_back(std::move(ladder));
   }
 }
 
-int64_t most_again(const LayoutChains& chains, int64_t first, int64_t last) {
-  return (last - first) * (std::ssize(chains.levels()) - 1);
+int64_t max_recompute_steps(const RecomputeLadder& ladder, int64_t first, int64_t last) {
+  return (last - first) * (std::ssize(ladder.levels()) - 1);
 }
 
-const RecomputeLevel& level_of(const LayoutChains& chains, const StageUnits& stage, int64_t unit) {
+const RecomputeLevel& level_of(const RecomputeLadder& ladder, const StageUnits& stage, int64_t unit) {
   const int64_t units = stage.last - stage.first;
-  const int64_t level = stage.again / units + (unit - stage.first < stage.again % units ? 1 : 0);
-  return chains.levels()[static_cast<size_t>(level)];
+  const int64_t level = stage.recompute_steps / units + (unit - stage.first < stage.recompute_steps % units ? 1 : 0);
+  return ladder.levels()[static_cast<size_t>(level)];
 }
 
-// Where the higher level ends, the join is that of units of the lower one.
-StageFigures figures_of(const LayoutChains& chains, const StageUnits& stage) {
-  const auto [more, less, middle] = levels_of(chains, stage);
+// At the boundary between the two levels, the join of the lower one is used.
+StageCosts figures_of(const RecomputeLadder& ladder, const StageUnits& stage) {
+  const auto [more, less, middle] = levels_of(ladder, stage);
   if (middle == stage.first) return less->stage(stage.first, stage.last);
   return LayerChain::joined(*more, stage.first, middle, *less, stage.last);
 }
 
-double seconds_of(const LayoutChains& chains, const StageUnits& stage) {
-  const auto [more, less, middle] = levels_of(chains, stage);
+double seconds_of(const RecomputeLadder& ladder, const StageUnits& stage) {
+  const auto [more, less, middle] = levels_of(ladder, stage);
   ChainSeconds seconds = less->seconds(middle, stage.last);
   if (middle > stage.first) seconds += more->seconds(stage.first, middle);
   return seconds.all();
 }
 
-int64_t passing_of(const LayoutChains& chains, const StageUnits& stage) {
-  const auto [more, less, middle] = levels_of(chains, stage);
-  return std::max(middle > stage.first ? more->passing(stage.first, middle) : 0, less->passing(middle, stage.last));
+int64_t transient_of(const RecomputeLadder& ladder, const StageUnits& stage) {
+  const auto [more, less, middle] = levels_of(ladder, stage);
+  return std::max(middle > stage.first ? more->transient(stage.first, middle) : 0, less->transient(middle, stage.last));
 }
 
-int64_t host_bytes_of(const LayoutChains& chains, const StageUnits& stage, Between between) {
-  return between.gradients * sum_of(chains, stage, &LayerChain::on_host);
+int64_t host_bytes_of(const RecomputeLadder& ladder, const StageUnits& stage, InFlight in_flight) {
+  return in_flight.gradients * sum_of(ladder, stage, &LayerChain::on_host);
 }
 
-int64_t bytes_of(const LayoutChains& chains, const StageUnits& stage, Between between, const SplitLimits& limits) {
-  return held_of(chains, stage, limits) + beside_held(chains, stage, between, limits);
+int64_t bytes_of(const RecomputeLadder& ladder, const StageUnits& stage, InFlight in_flight,
+                 const SplitLimits& limits) {
+  return held_of(ladder, stage, limits) + activation_bytes(ladder, stage, in_flight, limits);
 }
 
-std::optional<std::vector<StageUnits>> split(const LayoutChains& chains, const SplitLimits& limits) {
-  return Splitter(chains, limits).run();
+std::optional<std::vector<StageUnits>> split(const RecomputeLadder& ladder, const SplitLimits& limits) {
+  return Splitter(ladder, limits).run();
 }
 
-void keep_more(const LayoutChains& chains, const SplitLimits& limits, const PipelineSchedule& schedule,
+void keep_more(const RecomputeLadder& ladder, const SplitLimits& limits, const PipelineSchedule& schedule,
                std::vector<StageUnits>& stages) {
   for (int32_t rank = 0; rank < schedule.ranks(); ++rank) {
-    SpareMemory(chains, limits, schedule, rank, stages).spend();
+    SpareMemory(ladder, limits, schedule, rank, stages).spend();
   }
 }
 

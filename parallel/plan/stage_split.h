@@ -1,4 +1,4 @@
-// Cuts a chain of layers into the stages of a pipeline.
+// Splits a chain of layers into pipeline stages, with recompute levels chosen to fit in memory.
 #pragma once
 
 #include <cstdint>
@@ -12,24 +12,24 @@
 
 namespace shadowgraph {
 
-// The chain of one way to cut a micro-batch where so much of each layer is computed again. The rest waits for backward on
-// the device, or on the host.
+// Layer costs of one layout if every layer uses this recompute level. What is not recomputed is kept on the device, or
+// offloaded to CPU.
 struct RecomputeLevel {
-  Recompute what = Recompute::kNothing;
+  Recompute what = Recompute::kNone;
   bool on_host = false;
-  std::vector<std::string> keeps = {};  // of kCurve
+  std::vector<std::string> keeps = {};  // kept results of kCurve
   std::shared_ptr<const LayerChain> chain;
 };
 
-// Levels by what they hold between forward and backward, all first. Each takes longer than the one before, holds less,
-// and costs more seconds for a byte that it saves.
-class LayoutChains {
+// Recompute levels sorted by the memory kept between forward and backward, largest first. Each level takes longer than
+// the one before, keeps less, and costs more time per byte saved.
+class RecomputeLadder {
  public:
-  LayoutChains() = default;
-  // Those of `levels` that are allowed and worth it. The first one always is: all is kept where it is. No `allowed`: all.
-  // `exposed`: of what copies to the host cost where all layers are there, so much counts; nothing: no layer may be.
-  explicit LayoutChains(std::vector<RecomputeLevel> levels, const std::vector<Recompute>& allowed = {},
-                        std::optional<double> exposed = std::nullopt);
+  RecomputeLadder() = default;
+  // Selects the cost-effective levels among `allowed` (empty: all). The first level, which keeps everything, is always
+  // included. `exposed`: fraction of host-copy time not hidden when every layer is offloaded; nullopt forbids offload.
+  explicit RecomputeLadder(std::vector<RecomputeLevel> levels, const std::vector<Recompute>& allowed = {},
+                           std::optional<double> exposed = std::nullopt);
 
   const LayerChain& kept() const { return *levels_.front().chain; }
   const LayerChain& most() const { return *levels_.back().chain; }
@@ -40,55 +40,54 @@ class LayoutChains {
   std::vector<RecomputeLevel> levels_;
 };
 
-// Micro-batches of a stage when its rank holds most.
-struct Between {
-  int64_t gradients = 0;  // between forward and backward
-  int64_t weights = 0;    // between the input's gradient and the weights', at most
+// Micro-batches in flight for a stage at its rank's memory peak.
+struct InFlight {
+  int64_t gradients = 0;  // after forward, before backward
+  int64_t weights = 0;    // after input gradient, before weight gradient; maximum
 };
 
-// Ways down from keeping all, one of which serves. With copies to the host no single one is best: kernels of other layers
-// hide those of a few, not those of all.
-struct WaysDown {
-  WaysDown(const std::vector<RecomputeLevel>& levels, const std::vector<Recompute>& allowed, bool host_allowed);
-  const LayerChain& kept() const { return ways.front().kept(); }
-  std::vector<LayoutChains> ways;
+// Alternative recompute ladders; the best one is chosen per plan. With offload no single ladder is best, since kernels
+// can hide the copies of a few layers, but not of all.
+struct RecomputeLadders {
+  RecomputeLadders(const std::vector<RecomputeLevel>& levels, const std::vector<Recompute>& allowed, bool host_allowed);
+  const LayerChain& kept() const { return ladders.front().kept(); }
+  std::vector<RecomputeLadder> ladders;
 };
 
-// Units first to last - 1. `again` counts steps from level to level: first each unit takes the first step, one by one, then
-// each the second. So at most two levels that follow each other are in a stage, the higher one first.
+// Units first to last - 1. A recompute step moves one unit to the next level: first each unit in order takes its first
+// step, then each takes its second. So a stage uses at most two adjacent levels, the higher one first.
 struct StageUnits {
-  int64_t first = 0, last = 0, again = 0;
+  int64_t first = 0, last = 0, recompute_steps = 0;
 };
-// With which every unit is at the highest level.
-int64_t most_again(const LayoutChains& chains, int64_t first, int64_t last);
-const RecomputeLevel& level_of(const LayoutChains& chains, const StageUnits& stage, int64_t unit);
-StageFigures figures_of(const LayoutChains& chains, const StageUnits& stage);
-int64_t passing_of(const LayoutChains& chains, const StageUnits& stage);
-double seconds_of(const LayoutChains& chains, const StageUnits& stage);
+// Steps after which every unit is at the last level.
+int64_t max_recompute_steps(const RecomputeLadder& ladder, int64_t first, int64_t last);
+const RecomputeLevel& level_of(const RecomputeLadder& ladder, const StageUnits& stage, int64_t unit);
+StageCosts figures_of(const RecomputeLadder& ladder, const StageUnits& stage);
+int64_t transient_of(const RecomputeLadder& ladder, const StageUnits& stage);
+double seconds_of(const RecomputeLadder& ladder, const StageUnits& stage);
 
 struct SplitLimits {
-  std::vector<Between> between;  // by stage
-  std::vector<int64_t> memory;   // by stage: bytes
-  int64_t stages_per_rank = 1;   // that share a rank's passing bytes
+  std::vector<InFlight> in_flight;  // by stage
+  std::vector<int64_t> memory;      // by stage: bytes
+  int64_t stages_per_rank = 1;      // that share the transient bytes of a rank
   Replicas replicas;
 };
 
-// The bytes of a stage that wait on the host at its peak.
-int64_t host_bytes_of(const LayoutChains& chains, const StageUnits& stage, Between between);
+// Bytes of a stage offloaded to CPU at its peak.
+int64_t host_bytes_of(const RecomputeLadder& ladder, const StageUnits& stage, InFlight in_flight);
 
-// The bytes of a stage at its peak.
-int64_t bytes_of(const LayoutChains& chains, const StageUnits& stage, Between between, const SplitLimits& limits);
+// Device bytes of a stage at its peak.
+int64_t bytes_of(const RecomputeLadder& ladder, const StageUnits& stage, InFlight in_flight, const SplitLimits& limits);
 
-// The cut whose slowest stage is quickest, where each stage takes as few steps as its memory allows. Nothing:
-// no cut fits. Both time and bytes grow with a stage, so the longest stages that stay under a time cut best. The least
-// such time is found by bisection.
-std::optional<std::vector<StageUnits>> split(const LayoutChains& chains, const SplitLimits& limits);
+// Returns the split whose slowest stage is fastest, with as few recompute steps per stage as its memory allows; empty
+// if no split fits. Both time and bytes grow with a stage, so for a time limit the longest possible stages are best.
+// The lowest feasible limit is found by bisection.
+std::optional<std::vector<StageUnits>> split(const RecomputeLadder& ladder, const SplitLimits& limits);
 
-// Spends what the stages of a rank leave of its memory.
-// split() gives each stage of a rank a share of its memory beforehand. Where layers are few and large, each share is too
-// small for one more of them, while all together are not. Here they go to layers that then need not be computed again:
-// those first that save most seconds for a byte.
-void keep_more(const LayoutChains& chains, const SplitLimits& limits, const PipelineSchedule& schedule,
+// Uses a rank's leftover memory to keep more activations instead of recomputing them. split() assigns each stage a
+// fixed share of its rank's memory. If layers are large, each leftover is too small for one more of them, but all
+// together are not. Layers that save the most time per byte come first.
+void keep_more(const RecomputeLadder& ladder, const SplitLimits& limits, const PipelineSchedule& schedule,
                std::vector<StageUnits>& stages);
 
 }  // namespace shadowgraph

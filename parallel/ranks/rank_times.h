@@ -1,4 +1,4 @@
-// Runs programs of many ranks against each other: who waits for whom, how long, and where they would wait for ever.
+// Simulates the programs of several ranks: computes waiting times and detects deadlocks.
 //
 //     std::vector<RankProgram> ranks(2);
 //     ranks[0].compute(2e-3, /*what=*/0);
@@ -8,9 +8,9 @@
 //     ranks[1].compute(2e-3, 3);
 //     RankTimes::of(ranks, {}).seconds();                              // 4.1e-3
 //
-// A rank computes in order, and what it communicates runs beside that. A communication begins when all who take part have
-// come to it and are done with what they computed before. One follows another between the same ranks in one direction, and
-// in one group. Computing goes on unless the program waits.
+// A rank computes in order and communicates asynchronously. A communication starts when all members have reached it and
+// have finished their earlier compute. Communications between the same ranks in one direction, or in one group, run one
+// after another. Compute continues unless the program waits.
 #pragma once
 
 #include <cstdint>
@@ -27,14 +27,14 @@ struct RankStep {
   enum class Kind : uint8_t { kCompute, kSend, kReceive, kCollective, kWait };
   Kind kind = Kind::kCompute;
   uint32_t other = 0;  // rank of a send or receive, group of a collective, step of a wait
-  uint32_t what = 0;   // the caller's number
-  uint64_t match = 0;  // all who take part give the same
-  double seconds = 0;  // of computing; of communicating, once all are there: the longest that anyone gives
+  uint32_t what = 0;   // caller-defined number
+  uint64_t match = 0;  // equal for all members
+  double seconds = 0;  // of compute, or of a communication once all members have arrived (the maximum of their values)
 };
 
 class RankProgram {
  public:
-  // Each gives the number of its step.
+  // Each function returns the index of the new step.
   uint32_t compute(double seconds, uint32_t what) { return add({RankStep::Kind::kCompute, 0, what, 0, seconds}); }
   uint32_t send(uint32_t to, uint64_t match, double seconds, uint32_t what) {
     return add({RankStep::Kind::kSend, to, what, match, seconds});
@@ -57,22 +57,22 @@ class RankProgram {
 };
 
 struct RankStepTime {
-  double begin = 0;  // seconds, from the beginning of all; of a wait: when the rank came to it
+  double begin = 0;  // seconds from the start; of a wait: when the rank reached it
   double end = 0;
 };
 
 class RankTimes {
  public:
-  // `groups`: the ranks of each, by number; each is in it once. `name` gives a step in words, for errors. Throws Error if
-  // ranks wait for ever, or meet in steps that do not match: each rank that is stuck is named with its step. Linear.
+  // `groups`: the ranks of each group, without duplicates. `name` describes a step in messages. Throws Error on a
+  // deadlock or mismatched communication, listing each blocked rank with its step. Linear.
   using StepName = std::function<std::string(uint32_t rank, const RankStep& step)>;
   static RankTimes of(std::span<const RankProgram> ranks, std::span<const std::vector<uint32_t>> groups,
                       const StepName& name = {});
 
-  double seconds() const { return seconds_; }  // until the last rank is done, transfers included
+  double seconds() const { return seconds_; }  // until the last rank has finished, including transfers
   std::span<const RankStepTime> of(uint32_t rank) const { return times_[rank]; }
   double computing(uint32_t rank) const { return computing_[rank]; }
-  double end(uint32_t rank) const { return end_[rank]; }  // of its computing
+  double end(uint32_t rank) const { return end_[rank]; }  // of its last compute or wait
 
  private:
   friend class RankRun;
@@ -81,9 +81,11 @@ class RankTimes {
   double seconds_ = 0;
 };
 
-constexpr const char* kHowToMeet =
-    ". Every send needs a receive at its other rank, in the same order, and every collective a call at each rank of "
-    "its "
-    "group. Two ranks that wait for each other first issue what they send: batch_isend_irecv, or isend before recv";
+// Appended to messages about deadlocks.
+constexpr const char* kDeadlockHint =
+    ". Every send needs a matching receive on the other rank, in the same order, and every collective must be called "
+    "on "
+    "each rank of its group. Two ranks that exchange data must send before they wait: use batch_isend_irecv, or isend "
+    "before recv";
 
 }  // namespace shadowgraph

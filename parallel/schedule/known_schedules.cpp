@@ -1,4 +1,4 @@
-// The table of schedules stands at the end, behind the functions that make their rows.
+// Pipeline schedules. The table is at the end, after the functions that generate the rows.
 #include "parallel/schedule/known_schedules.h"
 
 #include <fmt/format.h>
@@ -26,7 +26,7 @@ class RowWriter {
     add(PipelineWork::kBackward, stage, inputs_);
     ++weights_[static_cast<size_t>(stage)];
   }
-  // What was written last and what comes next are computed together.
+  // Overlaps the last action with the next one.
   void overlap_next() { row_.back().overlaps_next = true; }
   int32_t forwards(int32_t stage) const { return forwards_[static_cast<size_t>(stage)]; }
   int32_t inputs(int32_t stage) const { return inputs_[static_cast<size_t>(stage)]; }
@@ -41,9 +41,9 @@ class RowWriter {
   std::vector<PipelineAction> row_;
 };
 
-// Schedules in which a micro-batch runs through the ranks in their order, once or several times.
+// Schedules in which a micro-batch passes the ranks in order, once or several times.
 
-// The interleaved schedules take micro-batches in rounds, so that each stage of a rank has its turn.
+// Interleaved schedules process micro-batches in rounds, switching between the stages of a rank.
 struct Rounds {
   int32_t microbatches_a_round = 0;
 
@@ -52,25 +52,25 @@ struct Rounds {
     microbatches_a_round = size.microbatches / rounds;
     if (size.microbatches % rounds != 0) {
       throw Error(
-          fmt::format("schedule {}: {} micro-batches do not divide into {} rounds over {} ranks; give a multiple", name,
-                      size.microbatches, rounds, size.ranks));
+          fmt::format("schedule {}: {} micro-batches do not divide into {} rounds over {} ranks; use a multiple of the "
+                      "number of ranks",
+                      name, size.microbatches, rounds, size.ranks));
     }
   }
 };
 
-// One rank's part of an interleaved schedule: forwards that fill the pipeline, then forward and backward in turns, then
-// the backwards that are left.
+// A rank of an interleaved schedule: warm-up forwards, then alternating forward and backward, then other backwards.
 class InterleavedRank {
  public:
-  InterleavedRank(const PipelineSize& size, int32_t rank, const Rounds& rounds, bool splits_backward, int32_t a_hop)
+  InterleavedRank(const PipelineSize& size, int32_t rank, const Rounds& rounds, bool splits_backward, int32_t per_hop)
       : size_(size),
         rank_(rank),
         round_(rounds.microbatches_a_round),
         splits_(splits_backward),
-        a_hop_(a_hop),
+        per_hop_(per_hop),
         total_(size.stages_per_rank * size.microbatches),
         row_(size.ranks * size.stages_per_rank) {
-    const int32_t fill = (size.stages_per_rank - 1) * round_ + a_hop * (size.ranks - 1 - rank);
+    const int32_t fill = (size.stages_per_rank - 1) * round_ + per_hop * (size.ranks - 1 - rank);
     fill_ = std::min(fill, total_);
   }
 
@@ -79,8 +79,8 @@ class InterleavedRank {
     for (int32_t i = 0; i < total_; ++i) {
       if (fill_ + i < total_) row_.forward(forward_stage(fill_ + i));
       backward(backward_stage(i));
-      // A weight gradient waits for as many turns as fill the ranks before this one.
-      if (splits_ && i >= a_hop_ * rank_) weight();
+      // Weight gradients are delayed by the warm-up of the earlier ranks.
+      if (splits_ && i >= per_hop_ * rank_) weight();
     }
     while (!weights_.empty()) weight();
     return row_.take();
@@ -104,17 +104,17 @@ class InterleavedRank {
   const PipelineSize& size_;
   int32_t rank_, round_;
   bool splits_;
-  int32_t a_hop_, total_, fill_ = 0;
+  int32_t per_hop_, total_, fill_ = 0;
   std::deque<int32_t> weights_;  // stages whose weight gradients are still to be computed
   RowWriter row_;
 };
 
-// `a_hop`: forwards that fill the pipeline for each rank behind.
-PipelineSchedule::Rows interleaved(const PipelineSize& size, const char* name, bool splits_backward, int32_t a_hop) {
+// `per_hop`: warm-up forwards per later rank.
+PipelineSchedule::Rows interleaved(const PipelineSize& size, const char* name, bool splits_backward, int32_t per_hop) {
   const Rounds rounds(size, name);
   PipelineSchedule::Rows rows;
   for (int32_t rank = 0; rank < size.ranks; ++rank) {
-    rows.push_back(InterleavedRank(size, rank, rounds, splits_backward, a_hop).row());
+    rows.push_back(InterleavedRank(size, rank, rounds, splits_backward, per_hop).row());
   }
   return rows;
 }
@@ -170,10 +170,10 @@ PipelineSchedule::Rows zb_h2_rows(const PipelineSize& size) { return interleaved
 
 // Schedules that repeat one block every six slots ("Pipeline Parallelism with Controllable Memory", arXiv 2405.15362).
 //
-// All actions are taken for equally long. A micro-batch passes a rank at four times: out at F0, back at F1, its gradient
-// out at B1 and back at B0. Each moves by so many slots from rank to rank. On every rank the four must differ modulo six,
-// and weight gradients take the two slots that are left. How long a micro-batch stays decides what is held. The steps add
-// up to 4 slots a rank in v_min and 6 in v_half, where 1F1B has 12.
+// All actions are assumed to take equally long. A micro-batch visits each rank four times: F0 on the way out, F1 on the
+// way back, B1 and B0 for its gradient. Each visit moves by a fixed number of slots from rank to rank. On every rank
+// the four must differ modulo six, and the two remaining slots are for weight gradients. The sum of the steps
+// determines the activation memory: 4 slots per rank in v_min and 6 in v_half, compared with 12 in 1F1B.
 
 constexpr int64_t kPeriod = 6;
 
@@ -211,7 +211,7 @@ class RepeatedBlock {
     }
     return true;
   }
-  // The soonest turns at the last rank, at the first, and at the last again.
+  // Finds the earliest turning points at the last rank, at the first, and at the last again.
   void find_turns() {
     const int64_t hops = size_.ranks - 1;
     const int64_t first = hops * steps_.forward_out + 1;
@@ -231,7 +231,7 @@ class RepeatedBlock {
     using enum PipelineWork;
     const int32_t out = rank, back = 2 * size_.ranks - 1 - rank;
     const Times at = times(rank);
-    // Weight gradients: the first slot behind each backward that nothing of the block has.
+    // Weight gradients take the first free slot after each backward.
     std::array<bool, kPeriod> taken{};
     for (const int64_t time : at) taken[static_cast<size_t>(time % kPeriod)] = true;
     const auto free_after = [&](int64_t time) {
@@ -267,7 +267,7 @@ class RepeatedBlock {
 PipelineSchedule::Rows v_half_rows(const PipelineSize& size) { return RepeatedBlock(size, kHalf).rows(); }
 PipelineSchedule::Rows v_min_rows(const PipelineSize& size) { return RepeatedBlock(size, kMinimum).rows(); }
 
-// Schedules in which a micro-batch runs to the last rank and back: rank r has stages r and 2n-1-r.
+// V-shaped schedules: a micro-batch goes to the last rank and back; rank r has stages r and 2n-1-r.
 
 // "Zero Bubble Pipeline Parallelism" (arXiv 2401.10241, section 6).
 std::vector<PipelineAction> zbv_row(const PipelineSize& size, int32_t rank, int32_t microbatches) {
@@ -305,14 +305,15 @@ std::vector<PipelineAction> zbv_row(const PipelineSize& size, int32_t rank, int3
   return row.take();
 }
 
-// DualPipe (DeepSeek-V3, arXiv 2412.19437), cut in half: forward of one micro-batch beside backward of another.
+// DualPipeV (DualPipe, DeepSeek-V3, arXiv 2412.19437, cut in half): overlaps forward of one micro-batch with backward
+// of another.
 class DualPipeRank {
  public:
   DualPipeRank(const PipelineSize& size, int32_t rank)
       : size_(size), rank_(rank), out_(rank), back_(2 * size.ranks - 1 - rank), row_(2 * size.ranks) {}
 
   std::vector<PipelineAction> row() {
-    const int32_t after = size_.ranks - rank_ - 1;  // ranks behind this one
+    const int32_t after = size_.ranks - rank_ - 1;  // later ranks
     repeat(2 * after, [&] { row_.forward(out_); });
     repeat(rank_ + 1, [&] {
       row_.forward(out_);
@@ -325,13 +326,14 @@ class DualPipeRank {
     });
     for (int32_t i = 0; i < size_.microbatches - 2 * size_.ranks + rank_ + 1; ++i) {
       row_.forward(out_);
-      if (i > 0 || after > 0) row_.overlap_next();  // apart at the turn, where the gradient would wait for the forward
+      if (i > 0 || after > 0)
+        row_.overlap_next();  // not at the turning point, where the gradient depends on the forward
       row_.backward(back_);
-      forward_beside_backward();
+      forward_with_backward();
     }
     repeat(after, [&] {
       row_.backward(back_);
-      forward_beside_backward();
+      forward_with_backward();
     });
     drain(after);
     return row_.take();
@@ -342,7 +344,7 @@ class DualPipeRank {
   static void repeat(int32_t times, Do&& once) {
     for (int32_t i = 0; i < times; ++i) once();
   }
-  void forward_beside_backward() {
+  void forward_with_backward() {
     row_.forward(back_);
     row_.overlap_next();
     row_.backward(out_);
@@ -356,7 +358,7 @@ class DualPipeRank {
     row_.weight_gradient(weights_.front());
     weights_.pop_front();
   }
-  // No forwards are left. In the second half weight gradients wait, and fill what would be bubbles.
+  // After the last forward. In the second half, weight gradients are delayed to fill bubbles.
   void drain(int32_t after) {
     bool splits = false;
     const auto backward = [&](int32_t stage) { splits ? input_gradient(stage) : row_.backward(stage); };
@@ -381,7 +383,7 @@ class DualPipeRank {
 };
 
 PipelineSchedule::Rows zbv_rows(const PipelineSize& size) {
-  // Its pattern needs so many micro-batches; those that there are not are left out.
+  // The pattern needs at least this many micro-batches; the extra ones are removed.
   const int32_t microbatches = std::max(2 * size.ranks - 1, size.microbatches);
   PipelineSchedule::Rows rows;
   for (int32_t rank = 0; rank < size.ranks; ++rank) {
@@ -394,8 +396,8 @@ PipelineSchedule::Rows zbv_rows(const PipelineSize& size) {
 
 PipelineSchedule::Rows dualpipe_v_rows(const PipelineSize& size) {
   if (size.microbatches < 2 * size.ranks) {
-    throw Error(fmt::format("schedule dualpipe_v: {} ranks have {} stages and need as many micro-batches, not {}",
-                            size.ranks, 2 * size.ranks, size.microbatches));
+    throw Error(fmt::format("schedule dualpipe_v: {} ranks need at least {} micro-batches, not {}", size.ranks,
+                            2 * size.ranks, size.microbatches));
   }
   PipelineSchedule::Rows rows;
   for (int32_t rank = 0; rank < size.ranks; ++rank) rows.push_back(DualPipeRank(size, rank).row());
@@ -409,7 +411,7 @@ constexpr KnownSchedule kSchedules[] = {
      .stages_per_rank = 1,
      .torch_class = "ScheduleGPipe"},
     {.name = "1f1b",
-     .about = "forward and backward in turns: a rank holds as many micro-batches as ranks are left",
+     .about = "alternates forward and backward: a rank holds one micro-batch per remaining rank",
      .rows = one_forward_one_backward_rows,
      .stages_per_rank = 1,
      .torch_class = "Schedule1F1B",
@@ -417,34 +419,34 @@ constexpr KnownSchedule kSchedules[] = {
      .searched = true,
      .steady_rounds = 2},
     {.name = "interleaved",
-     .about = "1F1B of several stages a rank, in rounds of micro-batches",
+     .about = "1F1B with several stages per rank, in rounds of micro-batches",
      .rows = interleaved_rows,
      .torch_class = "ScheduleInterleaved1F1B",
      .in_megatron = true,
      .searched = true,
-     .least_stages_per_rank = 2,
+     .min_stages_per_rank = 2,
      .in_rounds = true,
      .steady_rounds = 4},
     {.name = "looped_bfs",
      .about = "all micro-batches through one stage of a rank, then through its next",
      .rows = looped_rows,
      .torch_class = "ScheduleLoopedBFS",
-     .least_stages_per_rank = 2},
+     .min_stages_per_rank = 2},
     {.name = "zero_bubble",
-     .about = "interleaved with weight gradients where ranks would wait; ZB1P with one stage a rank",
+     .about = "interleaved, with weight gradients filling bubbles; ZB1P with one stage per rank",
      .rows = zero_bubble_rows,
      .splits_backward = true,
      .torch_class = "ScheduleInterleavedZeroBubble",
      .searched = true,
      .in_rounds = true},
     {.name = "zb_h2",
-     .about = "no rank waits between its first action and its last, in twice 1F1B's memory",
+     .about = "no bubbles between a rank's first and last action, with twice the memory of 1F1B",
      .rows = zb_h2_rows,
      .stages_per_rank = 1,
      .splits_backward = true,
      .in_rounds = true},
     {.name = "zbv",
-     .about = "no rank waits where F, I and W take equally long, in 1F1B's memory",
+     .about = "no bubbles if F, I and W take equally long, with the memory of 1F1B",
      .rows = zbv_rows,
      .stages_per_rank = 2,
      .v_shaped = true,
@@ -452,21 +454,21 @@ constexpr KnownSchedule kSchedules[] = {
      .torch_class = "ScheduleZBVZeroBubble",
      .searched = true},
     {.name = "dualpipe_v",
-     .about = "forward of one micro-batch beside backward of another",
+     .about = "overlaps forward of one micro-batch with backward of another",
      .rows = dualpipe_v_rows,
      .stages_per_rank = 2,
      .v_shaped = true,
      .splits_backward = true,
      .torch_class = "ScheduleDualPipeV"},
     {.name = "v_half",
-     .about = "half of 1F1B's activations",
+     .about = "half the activation memory of 1F1B",
      .rows = v_half_rows,
      .stages_per_rank = 2,
      .v_shaped = true,
      .splits_backward = true,
      .searched = true},
     {.name = "v_min",
-     .about = "a third of 1F1B's activations",
+     .about = "a third of the activation memory of 1F1B",
      .rows = v_min_rows,
      .stages_per_rank = 2,
      .v_shaped = true,
@@ -481,7 +483,7 @@ std::span<const KnownSchedule> known_schedules() { return kSchedules; }
 const KnownSchedule& known_schedule(std::string_view name) {
   const auto found = std::ranges::find(kSchedules, name, &KnownSchedule::name);
   if (found != std::end(kSchedules)) return *found;
-  throw Error(fmt::format("there is no schedule '{}'; there are {}, and CSV files", name,
+  throw Error(fmt::format("unknown schedule '{}'; expected one of {}, or a CSV file", name,
                           fmt::join(PipelineSchedule::names(), ", ")));
 }
 

@@ -35,26 +35,26 @@ std::vector<std::string> PipelineSchedule::names() {
   return names;
 }
 
-int32_t PipelineSchedule::stages_per_rank(std::string_view name, int32_t asked) {
-  const int32_t own = known_schedule(name).stages_per_rank;
-  return own > 0 ? own : asked;
+int32_t PipelineSchedule::stages_per_rank(std::string_view name, int32_t requested) {
+  const int32_t fixed = known_schedule(name).stages_per_rank;
+  return fixed > 0 ? fixed : requested;
 }
 
 PipelineSchedule PipelineSchedule::named(std::string_view name, const PipelineSize& size) {
   const KnownSchedule& known = known_schedule(name);
   const auto refuse = [&](const std::string& why) { throw Error(fmt::format("schedule {}: {}", name, why)); };
   if (size.ranks < 1 || size.stages_per_rank < 1 || size.microbatches < 1) {
-    refuse("ranks, stages and micro-batches are at least 1");
+    refuse("ranks, stages and micro-batches must be at least 1");
   }
   if (int64_t{size.ranks} * size.stages_per_rank * size.microbatches > 1 << 22) refuse("it is too large");
   if (known.stages_per_rank > 0 && size.stages_per_rank != known.stages_per_rank) {
-    refuse(fmt::format("it has {} a rank, not {}", known.stages_per_rank == 1 ? "one stage" : "two stages",
+    refuse(fmt::format("it needs {} per rank, not {}", known.stages_per_rank == 1 ? "one stage" : "two stages",
                        size.stages_per_rank));
   }
   return {std::string(name), known.rows(size)};
 }
 
-// Actions in words, and schedules as torch.distributed.pipelining's CSV.
+// Text of actions, and the CSV format of torch.distributed.pipelining.
 
 namespace {
 
@@ -80,7 +80,7 @@ class ScheduleReader {
       const std::string_view line = text.substr(0, end);
       text.remove_prefix(std::min(end + 1, text.size()));
       ++line_;
-      // A rank without actions would be a row of nothing; at the end of a file it is only a line feed.
+      // An empty line is a rank without actions, except at the end of the file.
       if (trimmed(line).empty() && trimmed(text).empty()) continue;
       rows.push_back(row(line));
     }
@@ -89,8 +89,8 @@ class ScheduleReader {
 
  private:
   [[noreturn]] void refuse(std::string_view cell) const {
-    throw ParseError(fmt::format("{}, line {}, cell {}: '{}' is no action; they are written 2F0, 1B3, 0SEND_F1, "
-                                 "0UNSHARD or (0F8;7B0)OVERLAP_F_B",
+    throw ParseError(fmt::format("{}, line {}, cell {}: '{}' is not an action; expected for example 2F0, 1B3, "
+                                 "0SEND_F1, 0UNSHARD or (0F8;7B0)OVERLAP_F_B",
                                  name_, line_, cell_, terminal_text(cell.substr(0, 60))),
                      line_, cell_);
   }
@@ -205,13 +205,13 @@ class ScheduleCheck {
       for (size_t i = 0; i < rows_[rank].size(); ++i) {
         const PipelineAction& a = rows_[rank][i];
         const bool both_compute = computes(a) && i + 1 < rows_[rank].size() && computes(rows_[rank][i + 1]);
-        if (a.overlaps_next && !both_compute) refuse(fmt::format("{} overlaps nothing that computes", to_string(a)));
-        if (a.stage < 0 || a.stage >= kMostStages) refuse(fmt::format("{}: no such stage", to_string(a)));
+        if (a.overlaps_next && !both_compute) refuse(fmt::format("{} does not overlap a compute action", to_string(a)));
+        if (a.stage < 0 || a.stage >= kMostStages) refuse(fmt::format("{}: invalid stage", to_string(a)));
         const bool of_microbatch = computes(a) || transfers(a) || waited_send(a);
         if (of_microbatch && a.microbatch < 0) {
-          refuse(fmt::format("{} names no micro-batch", to_string(a)));
+          refuse(fmt::format("{} has no micro-batch", to_string(a)));
         }
-        if (a.microbatch >= kMostMicrobatches) refuse(fmt::format("{}: no such micro-batch", to_string(a)));
+        if (a.microbatch >= kMostMicrobatches) refuse(fmt::format("{}: invalid micro-batch", to_string(a)));
         facts_.microbatches = std::max(facts_.microbatches, a.microbatch + 1);
         facts_.has_transfers |= transfers(a);
         auto& rank_of = facts_.rank_of;
@@ -223,10 +223,10 @@ class ScheduleCheck {
       }
     }
     stages_ = static_cast<int32_t>(facts_.rank_of.size());
-    if (stages_ == 0 || facts_.microbatches == 0) refuse("it computes nothing");
+    if (stages_ == 0 || facts_.microbatches == 0) refuse("it has no compute actions");
     if (int64_t{stages_} * facts_.microbatches > kMostActions / kPipelineWorks) refuse("it is too large");
     for (int32_t s = 0; s < stages_; ++s) {
-      if (facts_.rank_of[s] < 0) refuse(fmt::format("stage {} is on no rank", s));
+      if (facts_.rank_of[s] < 0) refuse(fmt::format("stage {} is not assigned to a rank", s));
     }
   }
 
@@ -236,14 +236,14 @@ class ScheduleCheck {
       std::vector<int32_t> reduced(stages_, 0);
       for (const PipelineAction& a : row) {
         if (const auto send = waited_send(a); send && !seen.has(*send, a.stage, a.microbatch)) {
-          refuse(fmt::format("{} waits for no send before it", to_string(a)));
+          refuse(fmt::format("{} has no earlier send to wait for", to_string(a)));
         }
         if (a.work == kReduceGradients) ++reduced[a.stage];
         if (a.work == kWaitReduce && reduced[a.stage]-- == 0) {
-          refuse(fmt::format("{} waits for no REDUCE_GRAD before it", to_string(a)));
+          refuse(fmt::format("{} has no earlier REDUCE_GRAD to wait for", to_string(a)));
         }
         if (!computes(a) && !transfers(a) && !waited_send(a)) continue;
-        if (seen.has(a.work, a.stage, a.microbatch)) refuse(fmt::format("{} is there twice", to_string(a)));
+        if (seen.has(a.work, a.stage, a.microbatch)) refuse(fmt::format("{} occurs twice", to_string(a)));
         seen.add(a);
       }
     }
@@ -253,8 +253,8 @@ class ScheduleCheck {
         const bool whole = seen.has(kBackward, s, m);
         const bool input = seen.has(kInputGradient, s, m), weight = seen.has(kWeightGradient, s, m);
         if (whole && (input || weight))
-          refuse(fmt::format("{0}B{1} and {0}{2}{1} are one too many", s, m, input ? 'I' : 'W'));
-        if (!whole && !input) refuse(fmt::format("neither {0}B{1} nor {0}I{1} is there", s, m));
+          refuse(fmt::format("{0}B{1} and {0}{2}{1} exclude each other", s, m, input ? 'I' : 'W'));
+        if (!whole && !input) refuse(fmt::format("{0}B{1} or {0}I{1} is missing", s, m));
         if (!whole && !weight) refuse(fmt::format("{}W{} is missing", s, m));
       }
     }
@@ -280,7 +280,7 @@ class ScheduleCheck {
         return !first && done.has_input_gradient(s, m);
       case kReceiveBackward:
         return !last && done.has(kSendBackward, s + 1, m);
-      // The other rank has asked for it.
+      // The other rank has posted the receive.
       case kWaitSendForward:
         return done.has(kReceiveForward, s + 1, m);
       case kWaitSendBackward:
@@ -293,15 +293,15 @@ class ScheduleCheck {
     return facts_.has_transfers && facts_.rank_of[from] != facts_.rank_of[to];
   }
 
-  // Receives are asked for ahead, so a rank goes past one that nobody has sent yet; what needs it waits.
+  // Receives are posted asynchronously: a rank continues past them, and waits at the action that needs the data.
   void check_order() const {
     DoneActions done(stages_, facts_.microbatches);
     std::vector<size_t> next(rows_.size(), 0);
-    std::vector<std::vector<PipelineAction>> asked(rows_.size());
-    for (bool goes_on = true; goes_on;) {
-      goes_on = false;
+    std::vector<std::vector<PipelineAction>> posted(rows_.size());
+    for (bool progress = true; progress;) {
+      progress = false;
       for (size_t rank = 0; rank < rows_.size(); ++rank) {
-        std::erase_if(asked[rank], [&](const PipelineAction& a) {
+        std::erase_if(posted[rank], [&](const PipelineAction& a) {
           const bool ready = is_ready(a, done);
           if (ready) done.add(a);
           return ready;
@@ -311,21 +311,21 @@ class ScheduleCheck {
           if (is_ready(a, done)) {
             done.add(a);
           } else if (a.work == kReceiveForward || a.work == kReceiveBackward) {
-            asked[rank].push_back(a);
+            posted[rank].push_back(a);
           } else {
             break;
           }
-          goes_on = true;
+          progress = true;
         }
       }
     }
     std::string stuck;
     for (size_t rank = 0; rank < rows_.size(); ++rank) {
-      if (next[rank] == rows_[rank].size() && asked[rank].empty()) continue;
-      const PipelineAction& a = next[rank] < rows_[rank].size() ? rows_[rank][next[rank]] : asked[rank].front();
+      if (next[rank] == rows_[rank].size() && posted[rank].empty()) continue;
+      const PipelineAction& a = next[rank] < rows_[rank].size() ? rows_[rank][next[rank]] : posted[rank].front();
       stuck += fmt::format("{}rank {} at {}", stuck.empty() ? "" : ", ", rank, to_string(a));
     }
-    if (!stuck.empty()) refuse("its ranks wait for what never comes: " + stuck);
+    if (!stuck.empty()) refuse("its ranks deadlock: " + stuck);
   }
 
   const std::string& name_;
@@ -346,11 +346,11 @@ ScheduleFacts check_schedule(const std::string& name, const PipelineSchedule::Ro
   return ScheduleCheck(name, rows).run();
 }
 
-// Puts sends and receives into a schedule that has none.
+// Adds sends and receives to a schedule that has none.
 //
-// All ranks are run in rounds of one step each. A step that another rank needs puts its send behind itself, and the
-// receive to the end of what that rank has done so far. So both sides meet in one order and none waits for ever. torch
-// does the same (_add_send_recv), and its files are compared with these.
+// Runs all ranks in rounds of one step each. After a step whose result another rank needs, adds the send to this rank
+// and the receive at the current end of the other rank's row. Both sides then have the same order, without deadlocks.
+// torch does the same (_add_send_recv); tests compare the results.
 
 namespace {
 
@@ -365,16 +365,16 @@ class TransferPlacing {
         next_(rows_.size(), 0) {}
 
   PipelineSchedule::Rows rows() {
-    // The schedule was checked: some rank can always go on.
-    for (bool goes_on = true; goes_on;) {
-      goes_on = false;
-      for (int32_t rank = 0; rank < schedule_.ranks(); ++rank) goes_on |= step(rank);
+    // The schedule has been checked: some rank can always continue.
+    for (bool progress = true; progress;) {
+      progress = false;
+      for (int32_t rank = 0; rank < schedule_.ranks(); ++rank) progress |= step(rank);
     }
     return std::move(rows_);
   }
 
  private:
-  // One action, or those that overlap.
+  // Runs one action, or a group of overlapping ones.
   bool step(int32_t rank) {
     const auto row = schedule_.of(rank);
     const size_t begin = next_[static_cast<size_t>(rank)];
@@ -441,7 +441,7 @@ PipelineSchedule PipelineSchedule::with_transfers() const {
 
 namespace {
 
-// A row with its missing waits. The local backward proves that the other rank has used the activation.
+// Adds missing waits to a row. The local backward implies that the other rank has used the activation.
 std::vector<PipelineAction> with_waits(std::span<const PipelineAction> row) {
   std::vector<PipelineAction> with, stated, pending, backwards;
   std::ranges::copy_if(row, std::back_inserter(stated), [](const auto& a) { return waited_send(a).has_value(); });

@@ -1,4 +1,4 @@
-// Checks that the ranks of a schedule can carry out their rows.
+// Checks that the ranks of a schedule can execute their rows without deadlock.
 #pragma once
 
 #include <optional>
@@ -14,19 +14,19 @@ struct ScheduleFacts {
   int32_t microbatches = 0;
   bool has_transfers = false;
 };
-// Throws Error, naming the action.
+// Throws Error that names the offending action.
 ScheduleFacts check_schedule(const std::string& name, const PipelineSchedule::Rows& rows);
 
-// What a wait for a send waits for; empty for other actions.
+// Returns the kind of send that a wait action waits for; empty for other actions.
 std::optional<PipelineWork> waited_send(const PipelineAction& a);
 
-// Remembers which actions have been done, by kind, stage and micro-batch.
+// Set of completed actions, by kind, stage and micro-batch.
 class DoneActions {
  public:
   DoneActions(int32_t stages, int32_t microbatches)
       : stages_(stages), microbatches_(microbatches), done_(size_t(kPipelineWorks) * stages * microbatches, 0) {}
   bool has(PipelineWork work, int32_t stage, int32_t microbatch) const { return done_[at(work, stage, microbatch)]; }
-  // The gradient of what the stage was given.
+  // Returns whether the gradient of the stage's input has been computed.
   bool has_input_gradient(int32_t stage, int32_t microbatch) const {
     return has(PipelineWork::kBackward, stage, microbatch) || has(PipelineWork::kInputGradient, stage, microbatch);
   }

@@ -1,4 +1,4 @@
-// Predicts an inference engine: stored weights, times of passes, batches within the memory.
+// Simulates a serving engine: quantized weights, times of forward passes, and requests that fit in memory.
 #include "shadowgraph/plan/serving.h"
 
 #include <fmt/format.h>
@@ -28,9 +28,9 @@ namespace shadowgraph {
 
 namespace {
 
-// By storage, whether something reads it, and whether something that is no matrix product does.
+// Kinds of operators that read a storage.
 struct Readers {
-  bool product = false;
+  bool matmul = false;
   bool other = false;
 };
 
@@ -39,11 +39,11 @@ IdMap<StorageId, Readers> readers_of(const Graph& graph) {
   KernelClasses classes(graph);
   for (const NodeId node : graph.nodes()) {
     if (graph.target(node).kind() == TargetKind::kBuiltin || graph.facts(node).is_view) continue;
-    const bool product = classes.of(node) == KernelClass::kMatmul;
+    const bool matmul = classes.of(node) == KernelClass::kMatmul;
     graph.for_each_input(node, [&](ValueId value) {
       const StorageId storage = graph.value(value).storage;
       if (!storage.valid()) return;
-      (product && graph.sizes(value).size() >= 2 ? readers[storage].product : readers[storage].other) = true;
+      (matmul && graph.sizes(value).size() >= 2 ? readers[storage].matmul : readers[storage].other) = true;
     });
   }
   return readers;
@@ -53,8 +53,8 @@ IdMap<StorageId, Readers> readers_of(const Graph& graph) {
 
 class StoredWeights {
  public:
-  // Those that matrix products alone read, in floating point, with two dimensions, or with three for experts. A name
-  // that contains one of `kept` stays.
+  // Quantizes floating-point weights that are only read by matmuls and have two dimensions, or three for experts. Names
+  // that contain one of `kept` are not quantized.
   StoredWeights(const Graph& graph, const std::optional<WeightFormat>& format, const std::vector<std::string>& kept)
       : graph_(graph) {
     const IdMap<StorageId, Readers> readers = readers_of(graph);
@@ -66,13 +66,13 @@ class StoredWeights {
         const StorageId storage = graph.value(value).storage;
         if (!storage.valid() || seen[storage] != 0) return;
         seen[storage] = 1;
-        const int64_t made = graph.storage(storage).bytes;
-        bytes_ += made;
-        bytes_made_ += made;
+        const int64_t unquantized = graph.storage(storage).bytes;
+        bytes_ += unquantized;
+        bytes_unquantized_ += unquantized;
         const auto sizes = graph.sizes(value);
         const bool matrix = sizes.size() == 2 || sizes.size() == 3;
         const Readers& by = readers[storage];
-        if (!by.product || by.other || !matrix || !c10::isFloatingType(graph.value(value).dtype)) return;
+        if (!by.matmul || by.other || !matrix || !c10::isFloatingType(graph.value(value).dtype)) return;
         Weight weight{.experts = sizes.size() == 3 ? sizes[0] : 0};
         const std::string name = placeholder_name(graph, node);
         const bool stays =
@@ -80,8 +80,8 @@ class StoredWeights {
         if (format && !stays) {
           const int64_t one = format->bytes(sizes[sizes.size() - 2], sizes[sizes.size() - 1]);
           const int64_t stored = one * std::max<int64_t>(1, weight.experts);
-          weight.share = made > 0 ? static_cast<double>(stored) / static_cast<double>(made) : 1;
-          bytes_ += stored - made;
+          weight.share = unquantized > 0 ? static_cast<double>(stored) / static_cast<double>(unquantized) : 1;
+          bytes_ += stored - unquantized;
           quantised_ += graph.numel(value);
         }
         by_storage_[storage] = weight;
@@ -90,11 +90,11 @@ class StoredWeights {
   }
 
   int64_t bytes() const { return bytes_; }  // of parameters and buffers, as stored
-  int64_t bytes_made() const { return bytes_made_; }
+  int64_t bytes_unquantized() const { return bytes_unquantized_; }
   int64_t quantised() const { return quantised_; }  // parameters
-  // What is stored of a value, as a share of what it was made with; 1 for what is no such weight.
+  // Quantized size of a value as a fraction of its original size; 1 for values that are not quantized.
   double share(ValueId value) const { return weight_of(value).share; }
-  // Experts that the value holds; 0 for anything else.
+  // Number of experts in a weight; 0 for other values.
   int64_t experts(ValueId value) const { return weight_of(value).experts; }
 
  private:
@@ -109,18 +109,18 @@ class StoredWeights {
 
   const Graph& graph_;
   IdMap<StorageId, Weight> by_storage_;
-  int64_t bytes_ = 0, bytes_made_ = 0, quantised_ = 0;
+  int64_t bytes_ = 0, bytes_unquantized_ = 0, quantised_ = 0;
 };
 
 namespace {
 
-// What a matrix product reads less than the roofline of the captured program has it read, and the dtype it is in.
+// Time of matmuls with quantized weights: less memory traffic than captured, and possibly another compute dtype.
 class StoredProducts {
  public:
   StoredProducts(const ProgramCosts& costs, const StoredWeights& weights, const ServingOptions& options)
       : graph_(costs.graph()), works_(costs, *options.spec), weights_(weights), options_(options) {}
 
-  double seconds(NodeId node, const NodeTime& made) {
+  double seconds(NodeId node, const NodeTime& captured) {
     double less = 0;
     bool stored = false;
     graph_.for_each_input(node, [&](ValueId value) {
@@ -129,7 +129,7 @@ class StoredProducts {
       stored |= weights_.share(value) < 1;
       less += (1 - share) * static_cast<double>(graph_.logical_bytes(value));
     });
-    if (less <= 0) return made.seconds;
+    if (less <= 0) return captured.seconds;
     const DeviceSpec& spec = *options_.spec;
     KernelWork work = works_.of(node);
     work.bytes = std::max(0.0, work.bytes - less);
@@ -140,7 +140,7 @@ class StoredProducts {
   }
 
  private:
-  // The share of experts that some row of the other operand goes to, if each takes any of them alike.
+  // Expected fraction of experts that receive at least one row, with uniform routing.
   double hit(NodeId node, ValueId value) const {
     const int64_t experts = weights_.experts(value);
     if (experts <= 1) return 1;
@@ -153,7 +153,7 @@ class StoredProducts {
       const auto sizes = graph_.sizes(other);
       if (sizes.size() == 2 && c10::isFloatingType(graph_.value(other).dtype)) rows = std::max(rows, sizes[0]);
     });
-    if (rows == 0) return 1;  // batched: each expert has rows of its own
+    if (rows == 0) return 1;  // batched: every expert has rows
     return 1 - std::pow(1 - 1.0 / static_cast<double>(experts), static_cast<double>(rows));
   }
 
@@ -165,15 +165,15 @@ class StoredProducts {
 
 }  // namespace
 
-// What a captured pass takes in an inference engine: kernels one after another, elementwise ones fused, weights as they
-// are stored. Attention is told apart, since an engine's reads another cache than the captured program's.
+// Time of a captured forward pass in a serving engine: kernels run one after another, elementwise ones fused, with
+// quantized weights. Attention is separate, since the engine's KV cache differs from the captured program's.
 struct PassTime {
-  double seconds = 0;                    // of all but attention
-  double attention = 0;                  // seconds of attention as it was captured
-  std::vector<int64_t> attention_flops;  // of each of its calls
+  double seconds = 0;                    // without attention
+  double attention = 0;                  // seconds of attention as captured
+  std::vector<int64_t> attention_flops;  // per call
   c10::ScalarType attention_dtype = c10::kFloat;
 
-  // Notes the groups of fused nodes in the graph.
+  // Annotates the groups of fused nodes in the graph.
   static PassTime of(Graph& graph, const StoredWeights& weights, const ServingOptions& options) {
     const FuseGroupsResult fused = fuse_groups(graph);
     const ProgramCosts costs(graph);
@@ -212,29 +212,31 @@ struct PassTime {
 namespace {
 
 void check(const std::vector<CacheLayer>& cache, const ServingOptions& options) {
-  if (options.spec == nullptr) throw Error("serve: the figures of a device are needed (spec)");
+  if (options.spec == nullptr) throw Error("serve: no device given; set spec, for example l4 or h100");
   if (options.spec->device == c10::kCPU) {
-    throw Error("serve: " + options.spec->name + " is a CPU: engines with pages are of GPUs; give l4, h100, ...");
+    throw Error("serve: " + options.spec->name +
+                " is a CPU, but serving engines with paged KV caches need a GPU; use l4, h100, ...");
   }
-  if (options.context < 1) throw Error("serve: the tokens of a request are needed (context)");
+  if (options.context < 1) throw Error("serve: the tokens per request are missing; set context");
   if (options.prompt > options.context) {
     throw Error(
         fmt::format("serve: a prompt of {} tokens is longer than the request of {}", options.prompt, options.context));
   }
   if (!(options.memory_share > 0 && options.memory_share <= 1)) {
-    throw Error(fmt::format("serve: {} is no share of the device's memory", options.memory_share));
+    throw Error(fmt::format("serve: memory_share must be above 0 and at most 1, not {}", options.memory_share));
   }
-  if (options.page < 1 || options.tokens_at_once < 1) throw Error("serve: pages and passes have one token or more");
+  if (options.page < 1 || options.max_batched_tokens < 1)
+    throw Error("serve: page and max_batched_tokens must be at least 1");
   const bool keeps = std::ranges::any_of(
       cache, [](const CacheLayer& layer) { return layer.token_bytes > 0 || layer.state_bytes > 0; });
-  if (!keeps) throw Error("serve: the program keeps nothing of a request: it is no generation with a cache");
+  if (!keeps) throw Error("serve: the program has no KV cache or other state; it must generate with a cache");
 }
 
 int64_t kept_tokens(const CacheLayer& layer, int64_t tokens) {
   return layer.window > 0 ? std::min(layer.window, tokens) : tokens;
 }
 
-// What an engine with memory for `cache` bytes of pages does.
+// Simulates an engine with a paged KV cache.
 class Engine {
  public:
   Engine(const CaptureForward& capture, const std::vector<CacheLayer>& cache, const ServingOptions& options)
@@ -256,7 +258,7 @@ class Engine {
     serving.requests = serving.cache > 0 ? serving.cache / serving.request_bytes : 0;
     serving.longest = longest_within(serving.cache);
     if (serving.fits()) times_of(serving);
-    say_assumptions(serving);
+    note_assumptions(serving);
     return serving;
   }
 
@@ -271,7 +273,7 @@ class Engine {
     return bytes;
   }
 
-  // Tokens of the longest request whose pages fit; 0 without one. A model whose layers all have windows has no longest.
+  // Tokens of the longest request whose pages fit, or 0. Unlimited if all layers have windows.
   int64_t longest_within(int64_t bytes) const {
     if (request_bytes(1) > bytes) return 0;
     int64_t fits = 1, beyond = kNoLongest;
@@ -283,23 +285,22 @@ class Engine {
     return fits;
   }
 
-  // The pass with most tokens says what weights and activations take.
+  // Measures weights and activations in the forward pass with the most tokens.
   void memory_of(Serving& serving) {
-    const int64_t tokens = std::min(options_.tokens_at_once, options_.context);
-    const Graph pass = capture_(std::max<int64_t>(1, options_.tokens_at_once / options_.context), tokens);
+    const int64_t tokens = std::min(options_.max_batched_tokens, options_.context);
+    const Graph pass = capture_(std::max<int64_t>(1, options_.max_batched_tokens / options_.context), tokens);
     const StoredWeights weights(pass, options_.weights, options_.kept);
     if (options_.weights && weights.quantised() == 0) {
       throw Error(
-          fmt::format("serve: no weight would be stored in {}: no matrix product reads a parameter that is not "
-                      "kept",
+          fmt::format("serve: no weight can be quantized to {}: no matmul reads a parameter other than those in --keep",
                       options_.weights->title));
     }
     serving.weights = weights.bytes();
-    serving.weights_made = weights.bytes_made();
+    serving.weights_made = weights.bytes_unquantized();
     serving.quantised = weights.quantised();
     const ProfileOptions how{.top_at_peak = 0};
     const Profile costs = profile(pass, how);
-    serving.activations = std::max<int64_t>(0, costs.peak_with_scratch.bytes - weights.bytes_made());
+    serving.activations = std::max<int64_t>(0, costs.peak_with_scratch.bytes - weights.bytes_unquantized());
     const DeviceAssumptions assumptions = DeviceAssumptions::of(*options_.spec);
     serving.context_bytes = assumptions.context;
     if (costs.communication() != nullptr) {
@@ -322,8 +323,8 @@ class Engine {
     serving.first_token = first.seconds + first.attention;
     if (first.attention_flops.empty()) {
       serving.assumptions.emplace_back(
-          "the program's attention is no single kernel: its scores are among the activations and in the first token's "
-          "time, an engine's are not");
+          "the program's attention is not fused: its scores count in activations and first token time, unlike in an "
+          "engine");
     }
     for (int64_t requests = 1;; requests = std::min(requests * 4, serving.requests)) {
       const double seconds = next_token(requests);
@@ -332,7 +333,7 @@ class Engine {
     }
   }
 
-  // Each of so many requests has all its tokens but this one.
+  // Each request already has all its tokens except this one.
   double next_token(int64_t requests) {
     Graph token = capture_(requests, 1);
     const PassTime pass = PassTime::of(token, StoredWeights(token, options_.weights, options_.kept), options_);
@@ -344,7 +345,7 @@ class Engine {
       const double bytes = static_cast<double>(requests) * (kept * static_cast<double>(cache_[i].token_bytes) +
                                                             static_cast<double>(cache_[i].state_bytes));
       if (bytes <= 0) continue;
-      // Captured with one key; each further one costs as much.
+      // Captured with one key; the cost is proportional to the number of keys.
       const double flops = i < pass.attention_flops.size() ? static_cast<double>(pass.attention_flops[i]) * kept : 0;
       seconds +=
           kernel_seconds(spec, {.kind = kind, .dtype = pass.attention_dtype, .flops = flops, .bytes = bytes}).total();
@@ -352,28 +353,28 @@ class Engine {
     return seconds;
   }
 
-  void say_assumptions(Serving& serving) const {
-    auto& said = serving.assumptions;
-    said.insert(said.end(), options_.assumptions.begin(), options_.assumptions.end());
+  void note_assumptions(Serving& serving) const {
+    auto& notes = serving.assumptions;
+    notes.insert(notes.end(), options_.assumptions.begin(), options_.assumptions.end());
     if (std::ranges::any_of(cache_, [](const CacheLayer& layer) { return layer.state_bytes > 0; })) {
-      said.emplace_back("recurrent layers run as the program writes them; an engine has kernels for them");
+      notes.emplace_back("recurrent layers run as captured; an engine has fused kernels for them");
     }
-    said.push_back(fmt::format("the engine takes {:.0f} % of the device; passes have at most {} tokens; pages have {}",
-                               100 * options_.memory_share, options_.tokens_at_once, options_.page));
-    said.emplace_back(
-        "elementwise kernels are fused and the host is never waited for (CUDA graphs, whose memory is not "
-        "counted)");
-    said.emplace_back("a first token is that of a request alone; a next one reads the whole length of each request");
+    notes.push_back(
+        fmt::format("the engine uses {:.0f} % of device memory; at most {} tokens per forward pass; {} tokens per page",
+                    100 * options_.memory_share, options_.max_batched_tokens, options_.page));
+    notes.emplace_back(
+        "elementwise kernels are fused, and the host is never a bottleneck (CUDA graphs, whose memory is not counted)");
+    notes.emplace_back("first token: of a single request; next token: reads the full length of each request");
     if (options_.weights && options_.weights->computes &&
         !options_.spec->matmul.contains(*options_.weights->computes)) {
-      said.push_back(fmt::format("{} does not compute in {}: weights become what activations are", serving.device,
-                                 c10::toString(*options_.weights->computes)));
+      notes.push_back(fmt::format("{} does not compute in {}: weights are converted to the dtype of activations",
+                                  serving.device, c10::toString(*options_.weights->computes)));
     }
     if (!options_.kept.empty() && options_.weights) {
       const auto shown = std::span(options_.kept).first(std::min<size_t>(options_.kept.size(), 3));
       const size_t more = options_.kept.size() - shown.size();
-      said.push_back(fmt::format("not quantised: {}{}, and what is no matrix product's", fmt::join(shown, ", "),
-                                 more > 0 ? fmt::format(" and {} more", more) : ""));
+      notes.push_back(fmt::format("not quantized: {}{}, and parameters not used by matmuls", fmt::join(shown, ", "),
+                                  more > 0 ? fmt::format(" and {} more", more) : ""));
     }
   }
 
@@ -389,13 +390,14 @@ class Engine {
 const OptionTable<ServingOptions>& ServingOptions::table() {
   static const auto table =
       OptionTable<ServingOptions>()
-          .group("With --mode serve: what an engine with paged keys and values holds")
-          .add("prompt", &ServingOptions::prompt, "Of the context, tokens that a request comes with; 0: all",
-               {.kind = OptionKind::kCount, .least = 0})
-          .add("memory_share", &ServingOptions::memory_share, "Of the memory, for the engine", {.least = 0, .most = 1})
-          .add("tokens_at_once", &ServingOptions::tokens_at_once, "Tokens of a pass, at most",
-               {.kind = OptionKind::kCount, .least = 1})
-          .add("page", &ServingOptions::page, "Tokens of a page of the cache", {.least = 1});
+          .group("Serving (--mode serve): an engine with a paged KV cache")
+          .add("prompt", &ServingOptions::prompt, "Prompt tokens of a request, out of --context (0: all)",
+               {.kind = OptionKind::kCount, .min = 0})
+          .add("memory_share", &ServingOptions::memory_share, "Fraction of device memory that the engine may use",
+               {.min = 0, .max = 1})
+          .add("max_batched_tokens", &ServingOptions::max_batched_tokens, "Maximum tokens per forward pass",
+               {.kind = OptionKind::kCount, .min = 1})
+          .add("page", &ServingOptions::page, "Tokens per KV cache page", {.min = 1});
   return table;
 }
 
@@ -440,25 +442,25 @@ std::string to_text(const Serving& serving) {
   std::string text = serving.fits()
                          ? fmt::format("fits: {} requests of {} tokens at once on {}\n", exact_count(serving.requests),
                                        exact_count(serving.tokens), serving.device)
-                         : fmt::format("does not fit: not one request of {} tokens on {}\n",
+                         : fmt::format("does not fit: no request of {} tokens fits on {}\n",
                                        exact_count(serving.tokens), serving.device);
   if (!serving.fits() && serving.longest > 0) {
-    text += fmt::format("  the longest that fits has {} tokens\n", exact_count(serving.longest));
+    text += fmt::format("  the longest request that fits has {} tokens\n", exact_count(serving.longest));
   } else if (!serving.fits()) {
-    text += "  not even one token: fewer bits a weight, more devices, or a larger share of the device may do\n";
+    text += "  not even one token fits: try fewer bits per weight, more devices, or a larger --memory-share\n";
   }
   const auto line = [&](const char* what, int64_t bytes, const std::string& more) {
     text += fmt::format("  {:<12} {:>11}{}{}\n", what, human_bytes(bytes), more.empty() ? "" : "  ", more);
   };
-  line("device", serving.memory, "of which the engine takes " + human_bytes(serving.engine));
+  line("device", serving.memory, "of which the engine uses " + human_bytes(serving.engine));
   line("weights", serving.weights,
        serving.format.empty() ? std::string()
-                              : fmt::format("{} parameters in {}; {} as made", human_count(serving.quantised),
+                              : fmt::format("{} parameters in {}; {} unquantized", human_count(serving.quantised),
                                             serving.format, human_bytes(serving.weights_made)));
-  line("activations", serving.activations, "of a pass");
-  line("context", serving.context_bytes, serving.links.empty() ? "CUDA's" : "CUDA's, with NCCL's buffers");
+  line("activations", serving.activations, "of a forward pass");
+  line("context", serving.context_bytes, serving.links.empty() ? "CUDA context" : "CUDA context and NCCL buffers");
   line("cache", serving.cache,
-       fmt::format("{} pages; a request takes {}, one more token {}", exact_count(serving.pages),
+       fmt::format("{} pages; {} per request, {} per additional token", exact_count(serving.pages),
                    human_bytes(serving.request_bytes), human_bytes(serving.token_bytes)));
   if (serving.fits()) {
     text += fmt::format("  first token after {} (prompt of {} tokens)\n", human_seconds(serving.first_token),
@@ -469,7 +471,7 @@ std::string to_text(const Serving& serving) {
                           row.tokens_per_second);
     }
   }
-  text += "\nassumed\n";
+  text += "\nassumptions\n";
   for (const std::string& assumption : serving.assumptions) text += "  " + assumption + "\n";
   return text;
 }

@@ -12,7 +12,7 @@
 namespace shadowgraph {
 namespace {
 
-// As the libraries' own sources lay them out.
+// Storage layouts, from the sources of the libraries.
 const std::array<WeightFormat, 13>& known_formats() {
   using enum WeightFormat::Scales;
   static const std::array<WeightFormat, 13> formats = {{
@@ -26,7 +26,7 @@ const std::array<WeightFormat, 13>& known_formats() {
        .zero_bits = 16},
       {.name = "fp8", .title = "fp8", .bits = 8, .scales = kTensor, .scale_bits = 32, .computes = c10::kFloat8_e4m3fn},
       {.name = "fp8-row",
-       .title = "fp8, a scale a row",
+       .title = "fp8 with a scale per row",
        .bits = 8,
        .scales = kRow,
        .scale_bits = 32,
@@ -60,9 +60,9 @@ const std::array<WeightFormat, 13>& known_formats() {
        .column_bytes = 4},
       {.name = "awq", .title = "AWQ", .bits = 4, .scales = kGroup, .group = 128, .scale_bits = 16, .zero_bits = 4},
       {.name = "nf4", .title = "NF4 (bitsandbytes)", .bits = 4, .scales = kFlat, .group = 64, .scale_bits = 32},
-      // An 8-bit scale a block, and a float32 for each 256 of these.
+      // An 8-bit scale per block, and a float32 per 256 of these.
       {.name = "nf4-double",
-       .title = "NF4, quantised twice (bitsandbytes)",
+       .title = "NF4 with double quantization (bitsandbytes)",
        .bits = 4,
        .scales = kFlat,
        .group = 64,
@@ -76,7 +76,7 @@ const std::array<WeightFormat, 13>& known_formats() {
 int64_t positive(std::string_view text, std::string_view option) {
   const auto value = parse_number<int64_t>(text);
   if (value && *value >= 1 && *value <= (1 << 20)) return *value;
-  throw Error(fmt::format("'{}': a whole number is expected, such as group=128", option));
+  throw Error(fmt::format("'{}': expected a whole number, for example group=128", option));
 }
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -88,7 +88,7 @@ WeightFormat WeightFormat::parse(std::string_view text) {
   const std::string_view name = text.substr(0, colon);
   const auto found = std::ranges::find(known_formats(), name, &WeightFormat::name);
   if (found == known_formats().end()) {
-    throw Error(fmt::format("there is no format '{}' of weights; there are {}", name, fmt::join(names(), ", ")));
+    throw Error(fmt::format("unknown weight format '{}'; expected one of {}", name, fmt::join(names(), ", ")));
   }
   WeightFormat format = *found;
   std::string_view rest = colon == text.npos ? std::string_view() : text.substr(colon + 1);
@@ -101,8 +101,7 @@ WeightFormat WeightFormat::parse(std::string_view text) {
     } else if (option.starts_with("group=") && format.group > 0) {
       format.group = positive(option.substr(6), option);
     } else {
-      throw Error(
-          fmt::format("weights '{}': '{}' is neither bits=N nor, for formats with groups, group=N", text, option));
+      throw Error(fmt::format("weights '{}': '{}' is not bits=N or, for formats with groups, group=N", text, option));
     }
   }
   if (format.bits > 8) throw Error(fmt::format("weights '{}': at most 8 bits", text));

@@ -15,8 +15,8 @@ class CutTable {
     sums_.push_back(before.back());
   }
 
-  // The least bound that some cuts keep, by halving the distance between what none keep and what some do.
-  double least_bound(int32_t stages) const {
+  // Returns the smallest feasible bound, by bisection.
+  double min_bound(int32_t stages) const {
     double below = 0, bound = sums_.back();
     for (double middle = bound / 2; below < middle && middle < bound; middle = below + (bound - below) / 2) {
       const double kept = slowest_within(middle, stages);
@@ -25,9 +25,8 @@ class CutTable {
     return bound;
   }
 
-  // The cuts within that bound that send least; of equal ones those that leave the stages before them evenest. The stages
-  // before a cut hold at most so much, and so do those behind it. So each cut lies in a window, narrow where stages are
-  // even.
+  // Returns the cuts within the bound that send the fewest bytes; among equal ones, those that balance the stages best.
+  // The bound limits the stages before and after each cut, so that each cut is searched in a window.
   std::vector<int32_t> cheapest(int32_t stages, double bound) const {
     const double slack = bound * kSlack;
     std::vector<Sources> sources(1);
@@ -50,24 +49,23 @@ class CutTable {
  private:
   static constexpr double kSlack = 1.01;
   struct Cost {
-    int64_t bytes = std::numeric_limits<int64_t>::max();  // nothing found
+    int64_t bytes = std::numeric_limits<int64_t>::max();  // not reachable
     double squares = 0;
   };
-  // The cheapest ways to end a stage at each place of a window. The end is the place behind all.
+  // The cheapest cost of ending a stage at each place of a window. The last place is the end of the forward.
   struct Row {
     size_t begin = 0;
     std::vector<Cost> best;
     size_t end() const { return begin + best.size(); }
     const Cost& of(size_t place) const { return best[place - begin]; }
   };
-  // The cut before, for each place of a window.
+  // The previous cut, for each place of a window.
   struct Sources {
     size_t begin = 0;
     std::vector<uint32_t> from;
   };
 
-  // Fills in the next row; `stage` ends before it. What may be the cut before stands in a line by place. It is in order
-  // of bytes, too: a later one that costs no more is as good.
+  // Fills in the next row. `line` is a monotonic queue of candidate previous cuts, sorted by place and by bytes.
   Sources extend(const Row& before, int32_t stage, double slack, Row& row) const {
     Sources sources{row.begin, std::vector<uint32_t>(row.best.size(), 0)};
     std::vector<size_t> line;
@@ -97,13 +95,13 @@ class CutTable {
 
   int64_t sent(size_t place) const { return place < places_.size() ? places_[place].bytes : 0; }
 
-  // The slowest stage, where each takes as much as the bound lets it; infinite if there are too many then.
+  // Fills each stage up to the bound; returns the slowest stage, or infinity if that needs more stages.
   double slowest_within(double bound, int32_t stages) const {
     double slowest = 0, begin = 0;
     auto at = sums_.begin();
     for (int32_t s = 0; s < stages && at != sums_.end(); ++s) {
       const auto next = std::partition_point(at, sums_.end(), [&](double sum) { return sum - begin <= bound; });
-      if (next == at) break;  // even the next stretch alone is too much
+      if (next == at) break;  // a single range exceeds the bound
       slowest = std::max(slowest, *(next - 1) - begin);
       begin = *(next - 1);
       at = next;
@@ -132,18 +130,18 @@ class CutTable {
   }
 
   std::span<const CutPlace> places_;
-  std::vector<double> sums_;  // of costs before each place, then of all
+  std::vector<double> sums_;  // prefix sums of costs at each place, then the total
 };
 
 }  // namespace
 
-double least_greatest_sum(std::span<const double> costs, std::span<const CutPlace> places, int32_t stages) {
-  return CutTable(costs, places).least_bound(stages);
+double min_max_sum(std::span<const double> costs, std::span<const CutPlace> places, int32_t stages) {
+  return CutTable(costs, places).min_bound(stages);
 }
 
 std::vector<int32_t> balanced_cuts(std::span<const double> costs, std::span<const CutPlace> places, int32_t stages) {
   const CutTable table(costs, places);
-  return table.cheapest(stages, table.least_bound(stages));
+  return table.cheapest(stages, table.min_bound(stages));
 }
 
 }  // namespace shadowgraph

@@ -1,4 +1,3 @@
-// Lays a step along its forward, and finds the stage and piece of each node.
 #include "parallel/stages/forward_line.h"
 
 #include <algorithm>
@@ -14,7 +13,7 @@ namespace shadowgraph {
 
 namespace {
 
-// Where what a storage holds comes from.
+// Origin of the data in a storage.
 enum class Source : char { kNowhere, kParameters, kElsewhere };
 
 Source sum(Source a, Source b) {
@@ -26,7 +25,7 @@ void add_stage(std::vector<int32_t>& stages, int32_t stage) {
   if (at == stages.end() || *at != stage) stages.insert(at, stage);
 }
 
-// Forward nodes whose tensors all come from parameters: weight.t(), weight.to(bf16).
+// Forward nodes that depend only on parameters: weight.t(), weight.to(bf16).
 IdMap<NodeId, char> nodes_of_weights(const ProgramCosts& costs) {
   const Graph& graph = costs.graph();
   IdMap<NodeId, char> of_weights(0);
@@ -49,8 +48,8 @@ IdMap<NodeId, char> nodes_of_weights(const ProgramCosts& costs) {
   return of_weights;
 }
 
-// It makes and writes nothing: fsdp::record_grad_output_stream, for the allocator.
-bool only_looks(const Graph& graph, NodeId node) {
+// Returns whether the node has no outputs and writes nothing, such as fsdp::record_grad_output_stream.
+bool has_no_effect(const Graph& graph, NodeId node) {
   const Target& target = graph.target(node);
   return target.signature().returns.empty() && target.facts().written.empty();
 }
@@ -76,7 +75,7 @@ ParameterSources::ParameterSources(const ProgramCosts& costs) {
       }
     };
     graph.for_each_input(n, look);
-    for_each_made(graph, n, make);
+    for_each_written_value(graph, n, make);
     alone_[n] = read == Source::kParameters ? 1 : 0;
   }
 }
@@ -84,7 +83,7 @@ ParameterSources::ParameterSources(const ProgramCosts& costs) {
 ForwardLine::ForwardLine(const ProgramCosts& costs) {
   const Graph& graph = costs.graph();
   if (std::ranges::none_of(costs.nodes, [&](NodeId n) { return graph.node(n).phase == Graph::kBackward; })) {
-    throw Error("a pipeline is cut from a training step; this graph has no backward: capture it with --mode train");
+    throw Error("a pipeline needs a training step, but this graph has no backward: capture it with --mode train");
   }
   find_free(costs);
   place_backward(costs);
@@ -115,17 +114,17 @@ void ForwardLine::find_free(const ProgramCosts& costs) {
       free_[n] = 1;
       continue;
     }
-    for_each_made(graph, n, [&](ValueId v) {
+    for_each_written_value(graph, n, [&](ValueId v) {
       const StorageId s = graph.value(v).storage;
       if (s.valid()) bound[s] = 1;
     });
     position_[n] = length();
     nodes_.push_back(n);
   }
-  if (nodes_.empty()) throw Error("forward of this step uses no parameters: there is nothing to cut");
+  if (nodes_.empty()) throw Error("the forward of this step uses no parameters, so it cannot be split into stages");
 }
 
-// A sum of gradients: where the earliest of its parts is used. A recomputed node: where its operands come from.
+// A sum of gradients belongs to its earliest summand, a recomputed node to its latest operand.
 int32_t ForwardLine::by_neighbours(const Graph& graph, NodeId node) const {
   int32_t summed = length(), recomputed = kNowhere;
   graph.for_each_input(node, [&](ValueId v) {
@@ -143,7 +142,7 @@ int32_t ForwardLine::by_neighbours(const Graph& graph, NodeId node) const {
 
 void ForwardLine::place_backward(const ProgramCosts& costs) {
   const Graph& graph = costs.graph();
-  // The first position of each module, for nodes that a checkpoint computes again inside it.
+  // First position of each module, for recomputed nodes inside it.
   std::unordered_map<std::string, int32_t> begins;
   for (int32_t i = 0; i < length(); ++i) begins.try_emplace(module_path(graph, nodes_[static_cast<size_t>(i)]), i);
   std::vector<NodeId> lost;
@@ -162,7 +161,7 @@ void ForwardLine::place_backward(const ProgramCosts& costs) {
       position_[n] = at;
     }
   }
-  // What begins backward (ones for the loss) has nothing before it: it belongs to its first user, or to the end.
+  // The initial gradient of the loss has no predecessor: it belongs to its last user position, or to the end.
   for (auto n = lost.rbegin(); n != lost.rend(); ++n) {
     int32_t at = kNowhere;
     graph.for_each_output(
@@ -171,7 +170,7 @@ void ForwardLine::place_backward(const ProgramCosts& costs) {
   }
 }
 
-// Fresh memory is taken where it is used first.
+// Allocations belong to their first user.
 int32_t ForwardLine::at_first_user(const ProgramCosts& costs, NodeId node) const {
   NodeId first;
   costs.graph().for_each_output(node, [&](ValueId v) {
@@ -182,12 +181,12 @@ int32_t ForwardLine::at_first_user(const ProgramCosts& costs, NodeId node) const
   return first.valid() ? position_[first] : kNowhere;
 }
 
-// FSDP gathers a layer's parameters in backward while the layer behind it computes. That belongs where forward reads
-// these parameters, and so does what is made for it alone.
+// In backward, FSDP prefetches a layer's parameters while the next layer computes. The all_gather, and nodes used only
+// by it, belong to the position where forward reads these parameters.
 void ForwardLine::place_gathers(const ProgramCosts& costs) {
   const Graph& graph = costs.graph();
   const ParameterSources sources(costs);
-  // By storage of parameters and of what comes from them: where forward reads the parameter first.
+  // By storage of parameters and of data derived from them: the first position at which forward reads the parameter.
   IdMap<StorageId, int32_t> home(kNowhere), gathered(kNowhere);
   const auto latest = [&](NodeId n, const IdMap<StorageId, int32_t>& of) {
     int32_t at = kNowhere;
@@ -195,11 +194,11 @@ void ForwardLine::place_gathers(const ProgramCosts& costs) {
       if (const StorageId s = graph.value(v).storage; s.valid()) at = std::max(at, of[s]);
     };
     graph.for_each_input(n, look);
-    for_each_made(graph, n, look);
+    for_each_written_value(graph, n, look);
     return at;
   };
   for (const NodeId n : costs.nodes) {
-    if (!sources.reads_parameters_alone(n)) continue;
+    if (!sources.reads_only_parameters(n)) continue;
     if (position_[n] != kNowhere && graph.node(n).phase == Graph::kForward) {
       graph.for_each_input(n, [&](ValueId v) {
         const StorageId s = graph.value(v).storage;
@@ -207,7 +206,7 @@ void ForwardLine::place_gathers(const ProgramCosts& costs) {
       });
     }
     const int32_t at = latest(n, home);
-    for_each_made(graph, n, [&](ValueId v) {
+    for_each_written_value(graph, n, [&](ValueId v) {
       if (const StorageId s = graph.value(v).storage; s.valid() && home[s] == kNowhere) home[s] = at;
     });
   }
@@ -215,7 +214,7 @@ void ForwardLine::place_gathers(const ProgramCosts& costs) {
     if (graph.node(*n).phase != Graph::kBackward || graph.is_placeholder(*n)) continue;
     bool reads = false;
     graph.for_each_input(*n, [&](ValueId v) { reads |= graph.value(v).storage.valid(); });
-    if (reads && !sources.reads_parameters_alone(*n)) continue;
+    if (reads && !sources.reads_only_parameters(*n)) continue;
     int32_t at = graph.facts(*n).collective && reads ? latest(*n, home) : latest(*n, gathered);
     if (!reads && at == kNowhere) at = at_first_user(costs, *n);
     if (at == kNowhere) continue;
@@ -225,15 +224,15 @@ void ForwardLine::place_gathers(const ProgramCosts& costs) {
       if (s.valid() && costs.kinds[s] != StorageKind::kParameter) gathered[s] = at;
     };
     graph.for_each_input(*n, claim);
-    for_each_made(graph, *n, claim);
+    for_each_written_value(graph, *n, claim);
   }
 }
 
 void ForwardLine::count_crossing(const ProgramCosts& costs) {
   const Graph& graph = costs.graph();
-  // By storage: where it is first written, and where forward last looks at it.
+  // By storage: position of the first write, and of the last use in forward.
   IdMap<StorageId, int32_t> born(kNowhere), last(kNowhere);
-  std::vector<StorageId> made;
+  std::vector<StorageId> allocated;
   for (int32_t i = 0; i < length(); ++i) {
     const NodeId n = node(i);
     const auto seen = [&](ValueId v) {
@@ -241,16 +240,16 @@ void ForwardLine::count_crossing(const ProgramCosts& costs) {
       if (s.valid() && born[s] != kNowhere) last[s] = i;
     };
     graph.for_each_input(n, seen);
-    // Memory that any stage could have made is the writer's.
-    for_each_made(graph, n, [&](ValueId v) {
+    // Memory allocated by a free node belongs to the node that writes it first.
+    for_each_written_value(graph, n, [&](ValueId v) {
       const StorageId s = graph.value(v).storage;
       if (!s.valid() || born[s] != kNowhere || existed_before(graph, graph.storage(s))) return;
       born[s] = last[s] = i;
-      made.push_back(s);
+      allocated.push_back(s);
     });
   }
   crossing_.assign(static_cast<size_t>(length()) + 1, 0);
-  for (const StorageId s : made) {
+  for (const StorageId s : allocated) {
     const int64_t bytes = graph.storage(s).bytes;
     crossing_[static_cast<size_t>(born[s]) + 1] += bytes;
     if (last[s] + 1 <= length()) crossing_[static_cast<size_t>(last[s]) + 1] -= bytes;
@@ -271,34 +270,35 @@ StageAssignment::StageAssignment(const ProgramCosts& costs, const ForwardLine& l
                                                  : Piece::kOptimizer;
   }
   split_backward(costs);
-  hand_back_free(costs, line);
+  assign_free_nodes(costs, line);
 }
 
-// From the end: a node is W if all that use its results are ends, the optimizer's, or W and of the same forward node.
-// What differentiates a view or a cast of a weight is W in any case, and so is a sum of gradients of one weight.
+// Walks backward from the end. A node computes weight gradients (W) if all its users are ends, optimizer nodes, or W
+// nodes of the same forward node. Gradients of views and casts of a weight, and sums of gradients of one weight, are
+// always W.
 void StageAssignment::split_backward(const ProgramCosts& costs) {
   const Graph& graph = costs.graph();
   const IdMap<NodeId, char> of_weights = nodes_of_weights(costs);
   for (auto n = costs.nodes.rbegin(); n != costs.nodes.rend(); ++n) {
     if (piece_[*n] != Piece::kInputGradient) continue;
     const NodeId forward = graph.node(*n).forward;
-    bool weights_alone = true, is_used = false;
+    bool only_weight_gradients = true, is_used = false;
     graph.for_each_output(*n, [&](ValueId v) {
       graph.for_each_use(v, [&](NodeId user) {
         if (user == *n) return;
         is_used = true;
         const Node& by = graph.node(user);
-        if (is_end(by.target) || by.phase == Graph::kOptimizer || only_looks(graph, user)) return;
+        if (is_end(by.target) || by.phase == Graph::kOptimizer || has_no_effect(graph, user)) return;
         const bool together = !by.forward.valid() || by.forward == forward || of_weights[by.forward] != 0 ||
                               (forward.valid() && of_weights[forward] != 0);
-        weights_alone &= together && piece_[user] == Piece::kWeightGradient;
+        only_weight_gradients &= together && piece_[user] == Piece::kWeightGradient;
       });
     });
-    if (weights_alone && is_used) piece_[*n] = Piece::kWeightGradient;
+    if (only_weight_gradients && is_used) piece_[*n] = Piece::kWeightGradient;
   }
 }
 
-void StageAssignment::hand_back_free(const ProgramCosts& costs, const ForwardLine& line) {
+void StageAssignment::assign_free_nodes(const ProgramCosts& costs, const ForwardLine& line) {
   const Graph& graph = costs.graph();
   for (auto n = costs.nodes.rbegin(); n != costs.nodes.rend(); ++n) {
     if (!line.is_free(*n)) continue;
@@ -308,7 +308,7 @@ void StageAssignment::hand_back_free(const ProgramCosts& costs, const ForwardLin
         for (const int32_t s : std::as_const(stages_of_)[user]) add_stage(stages, s);
       });
     });
-    if (stages.empty()) stages.push_back(0);  // nobody looks at it: the program computes it nevertheless
+    if (stages.empty()) stages.push_back(0);  // unused, but computed by the program
     stages_of_[*n] = std::move(stages);
   }
 }

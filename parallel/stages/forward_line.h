@@ -1,4 +1,4 @@
-// Which nodes read what comes from parameters alone: weight.t(), weight.to(bf16), FSDP's all_gather and what is before it.
+// Assigns the nodes of a training step to positions along its forward, and to pipeline stages.
 #pragma once
 
 #include <algorithm>
@@ -11,33 +11,34 @@
 
 namespace shadowgraph {
 
+// Nodes that depend only on parameters: weight.t(), weight.to(bf16), FSDP's all_gather and its inputs.
 class ParameterSources {
  public:
   explicit ParameterSources(const ProgramCosts& costs);
-  // Something from parameters, and nothing from elsewhere. Fresh memory comes from nowhere.
-  bool reads_parameters_alone(NodeId node) const { return alone_[node] != 0; }
+  // Returns whether the node reads data from parameters and from nothing else. Uninitialized memory does not count.
+  bool reads_only_parameters(NodeId node) const { return alone_[node] != 0; }
 
  private:
   IdMap<NodeId, char> alone_{0};
 };
 
-// Lays a step's nodes along its forward, so that cuts of forward cut all of it.
-// Positions count forward nodes that depend on parameters or draw numbers. A cut at p lies before the node at p.
+// Orders a step's nodes along its forward, so that cutting the forward also cuts backward. Positions count forward
+// nodes that depend on parameters or draw random numbers. A cut at p is before the node at p.
 class ForwardLine {
  public:
   static constexpr int32_t kNowhere = -1;
 
-  // Throws Error for graphs that are no training steps.
+  // Throws Error if the graph is not a training step.
   explicit ForwardLine(const ProgramCosts& costs);
 
   int32_t length() const { return static_cast<int32_t>(nodes_.size()); }
   NodeId node(int32_t position) const { return nodes_[static_cast<size_t>(position)]; }
-  // Where a node belongs: a forward node to its own position, a backward node to the one that it differentiates. A sum of
-  // gradients belongs to the earliest of what it sums. kNowhere: is_free(), of the optimizer, or a placeholder.
+  // Position of a node: its own for a forward node, that of the differentiated node for a backward node, the earliest
+  // of the summands for a sum of gradients. kNowhere for is_free() nodes, optimizer nodes and placeholders.
   int32_t position(NodeId node) const { return position_[node]; }
-  // Depends on inputs and buffers alone: any stage can compute it.
+  // Returns whether the node depends only on inputs and buffers, so that any stage can compute it.
   bool is_free(NodeId node) const { return free_[node]; }
-  // Bytes that a cut at a position hands on in forward.
+  // Bytes that a cut at a position passes to the next stage in forward.
   int64_t crossing(int32_t position) const { return crossing_[static_cast<size_t>(position)]; }
 
  private:
@@ -54,7 +55,7 @@ class ForwardLine {
   std::vector<int64_t> crossing_;
 };
 
-// Says which stage and which piece of it each node of a step belongs to, once the cuts are known.
+// Assigns each node of a step to stages and to a piece of them, for given cuts.
 enum class Piece : uint8_t { kForward, kInputGradient, kWeightGradient, kOptimizer, kNone };
 
 class StageAssignment {
@@ -66,13 +67,13 @@ class StageAssignment {
   int32_t stage_at(int32_t position) const {
     return static_cast<int32_t>(std::ranges::upper_bound(cuts_, position) - cuts_.begin());
   }
-  // Rising; of a free node those that use it, of the optimizer's and of placeholders none.
+  // Ascending. Free nodes: all stages that use them. Optimizer nodes and placeholders: none.
   const std::vector<int32_t>& stages_of(NodeId node) const { return stages_of_[node]; }
   Piece piece(NodeId node) const { return piece_[node]; }
 
  private:
   void split_backward(const ProgramCosts& costs);
-  void hand_back_free(const ProgramCosts& costs, const ForwardLine& line);
+  void assign_free_nodes(const ProgramCosts& costs, const ForwardLine& line);
 
   std::vector<int32_t> cuts_;
   IdMap<NodeId, std::vector<int32_t>> stages_of_;

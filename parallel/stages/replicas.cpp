@@ -15,14 +15,14 @@
 namespace shadowgraph {
 namespace {
 
-constexpr double kGradientWrites = 3;  // a captured gradient is read, and what it is added to is read and written
+constexpr double kGradientWrites = 3;  // reads the captured gradient, reads and writes the buffer
 
-// Parameters that are there once on each of `ranks`: those of experts on fewer ranks than others.
+// Parameters replicated on `ranks` ranks. Experts are replicated on fewer ranks than other parameters.
 struct KindOfWeights {
   int64_t parameters = 0, weights = 0, gradients = 0, ranks = 1;
 };
 
-std::array<KindOfWeights, 2> kinds_of(const StageFigures& stage, const Replicas& replicas) {
+std::array<KindOfWeights, 2> kinds_of(const StageCosts& stage, const Replicas& replicas) {
   const int64_t gradients = replicas.state.gradient ? stage.weights * *replicas.state.gradient : stage.gradients;
   const double share =
       stage.weights > 0 ? static_cast<double>(stage.expert_weights) / static_cast<double>(stage.weights) : 0;
@@ -32,8 +32,8 @@ std::array<KindOfWeights, 2> kinds_of(const StageFigures& stage, const Replicas&
            {stage.expert_parameters, stage.expert_weights, of_experts, replicas.count / replicas.experts}}};
 }
 
-// What a bucket has of a stage.
-double share_of_bucket(const StageFigures& stage, const Replicas& replicas) {
+// Fraction of a stage's parameters in a bucket.
+double share_of_bucket(const StageCosts& stage, const Replicas& replicas) {
   if (replicas.bucket <= 0 || replicas.bucket >= stage.parameters) return 1;
   return static_cast<double>(replicas.bucket) / static_cast<double>(stage.parameters);
 }
@@ -42,8 +42,8 @@ int64_t part_of(double share, int64_t bytes) { return static_cast<int64_t>(share
 
 }  // namespace
 
-HeldBytes held_by(const StageFigures& stage, const Replicas& replicas) {
-  HeldBytes held;
+ReplicaMemory replica_memory(const StageCosts& stage, const Replicas& replicas) {
+  ReplicaMemory held;
   const double bucket = share_of_bucket(stage, replicas);
   for (const KindOfWeights& kind : kinds_of(stage, replicas)) {
     const auto ranks = [&](int zero) { return replicas.zero >= zero ? kind.ranks : 1; };
@@ -65,7 +65,7 @@ class ReplicatedStages {
  public:
   ReplicatedStages(PipelineStages stages, const Replicas& replicas, const DeviceSpec& spec, const Interconnect* links)
       : replicas_(replicas), spec_(spec), links_(links), of_(std::move(stages)) {
-    for (const int64_t apart : {int64_t{1}, replicas.experts}) {  // as kinds_of() has them
+    for (const int64_t apart : {int64_t{1}, replicas.experts}) {  // in the order of kinds_of()
       ProcessGroupInfo& group = groups_.emplace_back(ProcessGroupInfo{.name = "dp", .size = replicas.count / apart});
       for (size_t r = 0; r < replicas.ranks.size(); r += static_cast<size_t>(apart)) {
         group.ranks.push_back(replicas.ranks[r]);
@@ -73,16 +73,16 @@ class ReplicatedStages {
     }
   }
 
-  PipelineStages made() {
+  PipelineStages take() {
     auto parts = std::make_shared<StageParts>(of_.parts());
     for (size_t s = 0; s < of_.figures_.size(); ++s) {
       if (replicas_.experts > 1 && !replicas_.state.optimizer && of_.figures_[s].optimizer_state > 0) {
-        throw Error("experts on several ranks need bytes of optimizer state by element: leave --captured-state out");
+        throw Error("expert parallelism needs the optimizer state size per element: remove --captured-state");
       }
       kinds_ = kinds_of(of_.figures_[s], replicas_);
       bucket_ = share_of_bucket(of_.figures_[s], replicas_);
       hold(of_.figures_[s], parts->stages[s]);
-      // Where only figures are known, a stage's gradients are one tensor. A buffer takes them in one by one.
+      // Stages made from costs have a single gradient tensor, while a buffer accumulates gradients one by one.
       if (parts->nodes.empty() && parts->stages[s].gradient_buffer > 0) drop_gradients(parts->stages[s]);
       send(of_.figures_[s]);
     }
@@ -94,8 +94,8 @@ class ReplicatedStages {
   int64_t cut_from(int zero) const { return replicas_.zero >= zero ? replicas_.count : 1; }
   bool sends() const { return replicas_.count > 1; }
 
-  void hold(StageFigures& of, StagePart& part) {
-    const HeldBytes held = held_by(of, replicas_);
+  void hold(StageCosts& of, StagePart& part) {
+    const ReplicaMemory held = replica_memory(of, replicas_);
     hold_state(of, part, held);
     if (replicas_.state.gradient) {
       const double element = of.weights > 0 ? static_cast<double>(of.parameters) / static_cast<double>(of.weights) : 0;
@@ -113,7 +113,7 @@ class ReplicatedStages {
     of.parameters = held.parameters + held.gathered;
   }
 
-  // Bytes of a rank's share over all kinds of parameters.
+  // Bytes per rank over all kinds of parameters.
   double share(int64_t KindOfWeights::*bytes, int64_t width = 1) const {
     double all = 0;
     for (const KindOfWeights& kind : kinds_) {
@@ -122,8 +122,8 @@ class ReplicatedStages {
     return all;
   }
 
-  // Gradients are read, the state is read and written, and parameters are written. The host is sent the first, and sends
-  // the last.
+  // The optimizer step reads gradients, reads and writes the state, and writes parameters. If it is offloaded,
+  // gradients and parameters are copied.
   double step_seconds() const {
     const double passed = share(&KindOfWeights::gradients) + share(&KindOfWeights::parameters);
     const double moved = passed + 2 * share(&KindOfWeights::weights, *replicas_.state.optimizer);
@@ -131,7 +131,7 @@ class ReplicatedStages {
     return passed / spec_.host->link + moved / spec_.host->bandwidth;
   }
 
-  void hold_state(StageFigures& of, StagePart& part, const HeldBytes& held) {
+  void hold_state(StageCosts& of, StagePart& part, const ReplicaMemory& held) {
     if (replicas_.state.optimizer) {
       part.state = {held.state};
       part.optimizer.clear();
@@ -151,12 +151,12 @@ class ReplicatedStages {
     std::erase_if(part.pieces.weight_gradient, gradient);
   }
 
-  // What a transfer of `seconds` costs beside computing of `beside`.
-  double cost(double seconds, double beside) const {
-    const double exposed = std::min(seconds, std::max(seconds * bucket_, seconds - beside));
+  // Time added by a transfer of `seconds` that overlaps with `compute` seconds.
+  double cost(double seconds, double compute) const {
+    const double exposed = std::min(seconds, std::max(seconds * bucket_, seconds - compute));
     return exposed + links_->device_share * (seconds - exposed);
   }
-  // The same of a collective of all buckets, one call each, over the replicas of each kind of parameters.
+  // Time of a collective, called once per bucket, over the replicas of each kind of parameters.
   double collective(CollectiveKind collective, int64_t KindOfWeights::*bytes) {
     const double calls = std::max(1.0, 1 / bucket_);
     double seconds = 0;
@@ -170,7 +170,7 @@ class ReplicatedStages {
     return seconds;
   }
 
-  void send(StageFigures& of) {
+  void send(StageCosts& of) {
     if (!sends() || links_ == nullptr) return;
     const double forward = of.forward, backward = of.backward();
     const double gather = replicas_.zero == 0 ? 0 : collective(CollectiveKind::kAllGather, &KindOfWeights::parameters);
@@ -181,14 +181,14 @@ class ReplicatedStages {
     if (replicas_.zero == 3) add(&PieceSeconds::forward, of, cost(gather, forward));
     if (replicas_.zero < 2) return;
     const double both = cost(sum + (replicas_.zero == 3 ? gather : 0), backward);
-    // Schedules of zero bubble gather before the input's gradient, and sum up behind the weights'.
+    // Zero-bubble schedules gather before the input gradient, and reduce after the weight gradient.
     const double before = replicas_.zero == 3 ? cost(gather, of.input_gradient) : 0;
     add(&PieceSeconds::backward, of, both);
     add(&PieceSeconds::input_gradient, of, before);
     add(&PieceSeconds::weight_gradient, of, std::max(0.0, both - before));
   }
 
-  static void add(double PieceSeconds::*piece, StageFigures& of, double seconds) {
+  static void add(double PieceSeconds::*piece, StageCosts& of, double seconds) {
     of.exposed.*piece += seconds;
     of.exposed_unsharded.*piece += seconds;
     if (piece == &PieceSeconds::forward) of.forward += seconds;
@@ -200,35 +200,36 @@ class ReplicatedStages {
   const DeviceSpec& spec_;
   const Interconnect* links_;
   PipelineStages of_;
-  std::vector<ProcessGroupInfo> groups_;                                 // by kind of parameters
-  std::map<std::tuple<CollectiveKind, size_t, int64_t>, double> calls_;  // seconds; most stages send the same
-  // The stage at hand, uncut, and what a bucket has of it.
+  std::vector<ProcessGroupInfo> groups_;  // by kind of parameters
+  std::map<std::tuple<CollectiveKind, size_t, int64_t>, double>
+      calls_;  // cache of seconds, since most stages send the same
+  // The current stage before sharding, and the fraction of it in a bucket.
   std::array<KindOfWeights, 2> kinds_;
   double bucket_ = 1;
 };
 
 PipelineStages replicated(PipelineStages stages, const Replicas& replicas, const DeviceSpec& spec,
                           const Interconnect* links) {
-  if (replicas.count < 1) throw Error(fmt::format("there are no {} replicas", replicas.count));
+  if (replicas.count < 1) throw Error(fmt::format("the number of replicas must be at least 1, not {}", replicas.count));
   if (replicas.zero < 0 || replicas.zero > 3) {
-    throw Error(fmt::format("ZeRO has the stages 0 to 3, not {}", replicas.zero));
+    throw Error(fmt::format("the ZeRO stage must be 0 to 3, not {}", replicas.zero));
   }
   if (replicas.experts < 1 || replicas.count % replicas.experts != 0) {
-    throw Error(fmt::format("{} replicas do not share experts by {}", replicas.count, replicas.experts));
+    throw Error(
+        fmt::format("the expert-parallel degree {1} does not divide {0} replicas", replicas.count, replicas.experts));
   }
   if (replicas.optimizer_on_host && (!spec.host || spec.host->bandwidth <= 0)) {
-    throw Error(
-        fmt::format("an optimizer on the host takes unknown seconds: {} has no host.bandwidth; give a file of "
-                    "the device with it",
-                    spec.title));
+    throw Error(fmt::format(
+        "offloading the optimizer needs the host's bandwidth: {} has no host.bandwidth; use a spec file that has it",
+        spec.title));
   }
   if (replicas.optimizer_on_host && !replicas.state.optimizer) {
-    throw Error("an optimizer on the host needs bytes of its state by element: leave --captured-state out");
+    throw Error("offloading the optimizer needs its state size per element: remove --captured-state");
   }
-  return ReplicatedStages(std::move(stages), replicas, spec, links).made();
+  return ReplicatedStages(std::move(stages), replicas, spec, links).take();
 }
 
-PipelineSchedule with_sums(const PipelineSchedule& schedule) {
+PipelineSchedule with_gradient_reduction(const PipelineSchedule& schedule) {
   PipelineSchedule::Rows rows;
   std::vector<int32_t> actions(static_cast<size_t>(schedule.stages()), 0), done(actions.size(), 0);
   for (int32_t rank = 0; rank < schedule.ranks(); ++rank) {
@@ -240,7 +241,7 @@ PipelineSchedule with_sums(const PipelineSchedule& schedule) {
     auto& row = rows.emplace_back();
     const auto actions_of = schedule.of(rank);
     for (size_t i = 0; i < actions_of.size();) {
-      size_t end = i + 1;  // of actions that overlap, between which nothing may stand
+      size_t end = i + 1;  // end of a group of overlapping actions, which must stay adjacent
       while (actions_of[end - 1].overlaps_next) ++end;
       const auto together = actions_of.subspan(i, end - i);
       for (const PipelineAction& a : together) {

@@ -22,7 +22,7 @@ StorageUses::StorageUses(const ProgramCosts& costs, const StageAssignment& assig
     };
     graph.for_each_input(n, seen);
     graph.for_each_output(n, seen);
-    // What dies here was held until here, whoever looked at it last.
+    // Storages freed here were held until here, regardless of their last use.
     for (const StorageId s : graph.frees(n)) {
       const auto& uses = uses_[s];
       const auto here = [&](const StageUse& use) {
@@ -73,8 +73,8 @@ uint32_t OptimizerShare::root(uint32_t storage) const {
 
 void OptimizerShare::join(StorageId a, StorageId b) { parent_[root(a.index)] = root(b.index); }
 
-// What stands at one place of a node's lists belongs together; so do all tensors of a node without lists. Numbers, which
-// all parameters may share, join nothing.
+// Joins tensors at the same index of a node's lists, or all tensors of a node without lists. Scalars are ignored, since
+// all parameters may share them.
 void OptimizerShare::join_node(const Graph& graph, NodeId node) {
   std::vector<StorageId> at_place;
   StorageId single;
@@ -105,9 +105,9 @@ void OptimizerShare::join_node(const Graph& graph, NodeId node) {
 
 namespace {
 
-constexpr uint8_t kBirth = 0, kTaken = 1, kDeath = 2;
+constexpr uint8_t kAllocated = 0, kScratch = 1, kFreed = 2;
 constexpr uint32_t kForwardPiece = 0, kInputPiece = 1, kWeightPiece = 2;
-constexpr uint32_t kEnd = 0xFFFFFFFEU;  // behind all nodes of a piece
+constexpr uint32_t kEnd = 0xFFFFFFFEU;  // after all nodes of a piece
 
 std::vector<int32_t> all_stages(int32_t count) {
   std::vector<int32_t> stages(static_cast<size_t>(count));
@@ -139,7 +139,7 @@ StageMemory::StageMemory(const ProgramCosts& costs, const ForwardLine& line, con
   parts_.stages.resize(events_.size());
 }
 
-StageParts StageMemory::parts(std::vector<StageFigures>& figures, std::vector<std::string>& notes) {
+StageParts StageMemory::parts(std::vector<StageCosts>& figures, std::vector<std::string>& notes) {
   figures_ = &figures;
   notes_ = &notes;
   const c10::Device device = main_device(graph_, std::nullopt);
@@ -147,14 +147,14 @@ StageParts StageMemory::parts(std::vector<StageFigures>& figures, std::vector<st
   for (uint32_t i = 0; i < graph_.storage_count(); ++i) {
     const StorageId s(i);
     const Storage& storage = graph_.storage(s);
-    // What was made by a node that a pass has replaced is nowhere any more.
+    // Skips storages whose allocating node was erased by a pass.
     if (!is_on(storage.device(), device) || !storage.born.valid() || graph_.is_erased(storage.born)) continue;
     if (existed_before(graph_, storage)) {
       place_resident(s);
     } else if (assignment_.piece(storage.born) == Piece::kOptimizer) {
-      place_of_optimizer(s);
+      place_optimizer(s);
     } else if (!assignment_.stages_of(storage.born).empty()) {
-      place_made(s);
+      place_allocated(s);
     }
   }
   place_scratch();
@@ -187,7 +187,7 @@ uint32_t StageMemory::new_slot(int32_t stage, bool is_gradient) {
 void StageMemory::place_resident(StorageId storage) {
   const int64_t bytes = graph_.storage(storage).bytes;
   const StorageKind kind = costs_.kinds[storage];
-  if (kind == StorageKind::kGradient) return place_standing_gradient(storage);
+  if (kind == StorageKind::kGradient) return place_existing_gradient(storage);
   std::vector<int32_t> stages = kind == StorageKind::kOptimizerState ? std::vector<int32_t>() : stages_using(storage);
   if (stages.empty()) stages = holders_by_share(storage);
   if (kind == StorageKind::kParameter && stages.size() > 1) {
@@ -198,13 +198,13 @@ void StageMemory::place_resident(StorageId storage) {
       tied_.push_back(
           {.name = name, .gradient_bytes = bytes, .weights = trained_elements(graph_, storage), .stages = stages});
     notes_->push_back(
-        unused ? fmt::format("parameter {} is used nowhere: stage 0 holds it", name)
-               : fmt::format("parameter {} is used by stages {}: each holds it, and their gradients are added", name,
-                             fmt::join(stages, ", ")));
+        unused ? fmt::format("parameter {} is unused: stage 0 holds it", name)
+               : fmt::format("parameter {} is used by stages {}: each holds a copy, and their gradients are reduced",
+                             name, fmt::join(stages, ", ")));
   }
   for (const int32_t stage : stages) {
     StagePart& part = parts_.stages[static_cast<size_t>(stage)];
-    StageFigures& figures = (*figures_)[static_cast<size_t>(stage)];
+    StageCosts& figures = (*figures_)[static_cast<size_t>(stage)];
     if (kind == StorageKind::kInput) {
       part.inputs.push_back(bytes);
       figures.inputs += bytes;
@@ -223,8 +223,8 @@ void StageMemory::place_resident(StorageId storage) {
   }
 }
 
-// A gradient that was there before: zero_grad has dropped it, or has written zeros and backward adds to it.
-void StageMemory::place_standing_gradient(StorageId storage) {
+// A gradient that exists before the step: zero_grad frees it, or zeroes it and backward accumulates into it.
+void StageMemory::place_existing_gradient(StorageId storage) {
   for (const StageUse& use : uses_.of(storage)) {
     if (!use.in_backward()) continue;
     const auto s = static_cast<size_t>(use.stage);
@@ -233,61 +233,61 @@ void StageMemory::place_standing_gradient(StorageId storage) {
   }
 }
 
-// State that the first step makes is there from the second on. The rest lives inside the optimizer's step.
-void StageMemory::place_of_optimizer(StorageId storage) {
-  const Storage& made = graph_.storage(storage);
-  const bool stays = costs_.kinds[storage] == StorageKind::kOptimizerState && !made.freed_after.valid();
+// Optimizer state created by the first step is resident from the second on. Other storages are freed within the step.
+void StageMemory::place_optimizer(StorageId storage) {
+  const Storage& allocated = graph_.storage(storage);
+  const bool stays = costs_.kinds[storage] == StorageKind::kOptimizerState && !allocated.freed_after.valid();
   for (const int32_t stage : holders_by_share(storage)) {
     const auto s = static_cast<size_t>(stage);
     if (stays) {
-      parts_.stages[s].state.push_back(made.bytes);
-      (*figures_)[s].optimizer_state += made.bytes;
+      parts_.stages[s].state.push_back(allocated.bytes);
+      (*figures_)[s].optimizer_state += allocated.bytes;
       continue;
     }
     const uint32_t slot = new_slot(stage, false);
-    optimizer_events_[s].push_back(timed(0, costs_.order[made.born], kBirth, {slot, made.bytes}));
-    const uint32_t end = made.freed_after.valid() ? costs_.order[made.freed_after] : kEnd;
-    optimizer_events_[s].push_back(timed(0, end, kDeath, {slot, 0}));
+    optimizer_events_[s].push_back(timed(0, costs_.order[allocated.born], kAllocated, {slot, allocated.bytes}));
+    const uint32_t end = allocated.freed_after.valid() ? costs_.order[allocated.freed_after] : kEnd;
+    optimizer_events_[s].push_back(timed(0, end, kFreed, {slot, 0}));
   }
 }
 
-// Part of the gradient of a parameter that several stages hold: it stays where it is, until all are added.
+// Returns whether the storage is a partial gradient of a tied parameter, which stays on its stage until reduced.
 bool StageMemory::is_gradient_of_tied(StorageId storage) const {
   const NodeId born = graph_.storage(storage).born;
   return assignment_.piece(born) == Piece::kWeightGradient && uses_.of(storage).size() > 1;
 }
 
-void StageMemory::place_made(StorageId storage) {
-  const Storage& made = graph_.storage(storage);
+void StageMemory::place_allocated(StorageId storage) {
+  const Storage& allocated = graph_.storage(storage);
   const auto& uses = uses_.of(storage);
-  const bool is_forward = assignment_.piece(made.born) == Piece::kForward;
-  if (line_.is_free(made.born)) {
-    for (const StageUse& use : uses) add_life(storage, use.stage, use, false);
+  const bool is_forward = assignment_.piece(allocated.born) == Piece::kForward;
+  if (line_.is_free(allocated.born)) {
+    for (const StageUse& use : uses) add_lifetime(storage, use.stage, use, false);
     return;
   }
-  const int32_t owner = assignment_.stages_of(made.born).front();
+  const int32_t owner = assignment_.stages_of(allocated.born).front();
   const bool tied = is_gradient_of_tied(storage);
   for (const StageUse& use : uses) {
-    if (use.stage == owner) add_life(storage, owner, use, is_forward && uses.back().stage > owner);
+    if (use.stage == owner) add_lifetime(storage, owner, use, is_forward && uses.back().stage > owner);
   }
   if (uses.empty() || tied) return;
   if (is_forward && uses.back().stage > owner) send(storage, owner, uses.back().stage, true);
   if (!is_forward && uses.front().stage < owner) send(storage, owner, uses.front().stage, false);
 }
 
-// Hands a tensor from stage to stage. Those between the first and the last pass on what they were given.
+// Sends a tensor from stage to stage. Stages in between forward what they receive.
 void StageMemory::send(StorageId storage, int32_t from, int32_t to, bool forward) {
   const int64_t bytes = graph_.storage(storage).bytes;
   const int32_t step = forward ? 1 : -1;
-  const auto looks = [&](const StageUse& use) {
+  const auto uses_it = [&](const StageUse& use) {
     return use.stage > std::min(from, to) && use.stage < std::max(from, to);
   };
-  if (std::ranges::count_if(uses_.of(storage), looks) < std::abs(to - from) - 1) {
-    notes_->push_back(fmt::format("{} made by {} in stage {} go through other stages to stage {}", human_bytes(bytes),
-                                  graph_.target(graph_.storage(storage).born).name(), from, to));
+  if (std::ranges::count_if(uses_.of(storage), uses_it) < std::abs(to - from) - 1) {
+    notes_->push_back(fmt::format("{} allocated by {} in stage {} are passed through other stages to stage {}",
+                                  human_bytes(bytes), graph_.target(graph_.storage(storage).born).name(), from, to));
   }
   for (int32_t stage = from; stage != to; stage += step) {
-    StageFigures& sender = (*figures_)[static_cast<size_t>(stage)];
+    StageCosts& sender = (*figures_)[static_cast<size_t>(stage)];
     (forward ? sender.sends_forward : sender.sends_backward) += bytes;
     const int32_t receiver = stage + step;
     const uint32_t slot = new_slot(receiver, false);
@@ -295,50 +295,50 @@ void StageMemory::send(StorageId storage, int32_t from, int32_t to, bool forward
     (forward ? part.received : part.received_gradients).push_back({slot, bytes});
     auto& events = events_[static_cast<size_t>(receiver)];
     if (forward) {
-      // Kept until backward of the micro-batch is done.
-      events.push_back(timed(kWeightPiece, kEnd, kDeath, {slot, 0}));
+      // Kept until the micro-batch's backward is done.
+      events.push_back(timed(kWeightPiece, kEnd, kFreed, {slot, 0}));
       (*figures_)[static_cast<size_t>(receiver)].carried += bytes;
       continue;
     }
-    TimedEvent death = timed(kInputPiece, kEnd, kDeath, {slot, 0});
+    TimedEvent freed = timed(kInputPiece, kEnd, kFreed, {slot, 0});
     for (const StageUse& use : uses_.of(storage)) {
-      if (use.stage == receiver && use.in_backward()) death = death_of(slot, kInputPiece, 0, use);
+      if (use.stage == receiver && use.in_backward()) freed = free_of(slot, kInputPiece, 0, use);
     }
-    events.push_back(death);
+    events.push_back(freed);
   }
 }
 
-void StageMemory::add_life(StorageId storage, int32_t stage, const StageUse& use, bool held) {
-  const Storage& made = graph_.storage(storage);
+void StageMemory::add_lifetime(StorageId storage, int32_t stage, const StageUse& use, bool held) {
+  const Storage& allocated = graph_.storage(storage);
   const bool gradient = costs_.kinds[storage] == StorageKind::kGradient || is_gradient_of_tied(storage);
-  const auto born = static_cast<uint32_t>(assignment_.piece(made.born));
+  const auto born = static_cast<uint32_t>(assignment_.piece(allocated.born));
   const uint32_t slot = new_slot(stage, gradient);
   auto& events = events_[static_cast<size_t>(stage)];
-  events.push_back(timed(born, costs_.order[made.born], kBirth, {slot, made.bytes}));
-  StageFigures& figures = (*figures_)[static_cast<size_t>(stage)];
+  events.push_back(timed(born, costs_.order[allocated.born], kAllocated, {slot, allocated.bytes}));
+  StageCosts& figures = (*figures_)[static_cast<size_t>(stage)];
   if (gradient) {
-    figures.gradients += made.bytes;
+    figures.gradients += allocated.bytes;
     return;
   }
-  if (!made.freed_after.valid()) return;  // the program holds it to the end
-  const TimedEvent death =
-      held ? timed(kWeightPiece, kEnd, kDeath, {slot, 0}) : death_of(slot, born, costs_.order[made.born], use);
-  events.push_back(death);
-  if (born == kForwardPiece && death.piece != kForwardPiece) figures.carried += made.bytes;
-  if (born == kInputPiece && death.piece == kWeightPiece) figures.awaiting += made.bytes;
+  if (!allocated.freed_after.valid()) return;  // never freed by the program
+  const TimedEvent freed =
+      held ? timed(kWeightPiece, kEnd, kFreed, {slot, 0}) : free_of(slot, born, costs_.order[allocated.born], use);
+  events.push_back(freed);
+  if (born == kForwardPiece && freed.piece != kForwardPiece) figures.carried += allocated.bytes;
+  if (born == kInputPiece && freed.piece == kWeightPiece) figures.awaiting += allocated.bytes;
 }
 
-// After the last node that looks at it: of the last piece that does, and of backward as a whole.
-StageMemory::TimedEvent StageMemory::death_of(uint32_t slot, uint32_t born, uint32_t order, const StageUse& use) {
-  TimedEvent death = timed(born, order, kDeath, {slot, 0});
+// Frees after the last use: in the last piece that uses it, and in unsplit backward.
+StageMemory::TimedEvent StageMemory::free_of(uint32_t slot, uint32_t born, uint32_t order, const StageUse& use) {
+  TimedEvent freed = timed(born, order, kFreed, {slot, 0});
   for (uint32_t piece = born; piece <= kWeightPiece; ++piece) {
     if (use.last[piece] == StageUse::kNever) continue;
-    const bool same_program = piece > kForwardPiece && death.piece > kForwardPiece;
-    death.whole_order = same_program ? std::max(death.whole_order, use.last[piece]) : use.last[piece];
-    death.piece = piece;
-    death.order = use.last[piece];
+    const bool same_program = piece > kForwardPiece && freed.piece > kForwardPiece;
+    freed.whole_order = same_program ? std::max(freed.whole_order, use.last[piece]) : use.last[piece];
+    freed.piece = piece;
+    freed.order = use.last[piece];
   }
-  return death;
+  return freed;
 }
 
 void StageMemory::place_scratch() {
@@ -347,7 +347,7 @@ void StageMemory::place_scratch() {
     if (bytes == 0) continue;
     for (const int32_t stage : assignment_.stages_of(n)) {
       events_[static_cast<size_t>(stage)].push_back(
-          timed(static_cast<uint32_t>(assignment_.piece(n)), costs_.order[n], kTaken, {PieceEvent::kScratch, bytes}));
+          timed(static_cast<uint32_t>(assignment_.piece(n)), costs_.order[n], kScratch, {PieceEvent::kScratch, bytes}));
     }
   }
 }

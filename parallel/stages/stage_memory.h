@@ -1,4 +1,4 @@
-// Says when each stage of a step looks at a storage first and last, by piece.
+// Lifetimes of storages in each pipeline stage.
 #pragma once
 
 #include <array>
@@ -17,7 +17,7 @@ namespace shadowgraph {
 struct StageUse {
   static constexpr uint32_t kNever = 0xFFFFFFFFU;
   int32_t stage = 0;
-  // Place in program order of the last node of each piece that looks at it: forward, I, W.
+  // Program order of the last node that uses the storage, for each piece: forward, I, W.
   std::array<uint32_t, 3> last = {kNever, kNever, kNever};
   bool in_forward() const { return last[0] != kNever; }
   bool in_backward() const { return last[1] != kNever || last[2] != kNever; }
@@ -26,7 +26,7 @@ struct StageUse {
 class StorageUses {
  public:
   StorageUses(const ProgramCosts& costs, const StageAssignment& assignment);
-  // By stage, rising.
+  // Sorted by stage.
   const std::vector<StageUse>& of(StorageId storage) const { return uses_[storage]; }
 
  private:
@@ -35,11 +35,11 @@ class StorageUses {
   IdMap<StorageId, std::vector<StageUse>> uses_;
 };
 
-// Says which parameters a storage of the optimizer's step belongs to: state, averages, temporaries of lists.
+// Maps storages of the optimizer step (state, averages, temporaries) to the parameters they belong to.
 class OptimizerShare {
  public:
   explicit OptimizerShare(const ProgramCosts& costs);
-  // Storages of parameters; empty: none in particular, such as a norm of all gradients.
+  // Storages of parameters; empty for shared data such as the norm of all gradients.
   const std::vector<StorageId>& parameters_of(StorageId storage) const;
 
  private:
@@ -51,37 +51,37 @@ class OptimizerShare {
   std::vector<std::vector<StorageId>> by_root_;
 };
 
-// Writes down what each stage allocates and frees in each of its pieces.
+// Records what each stage allocates and frees in each of its pieces.
 class StageMemory {
  public:
   StageMemory(const ProgramCosts& costs, const ForwardLine& line, const StageAssignment& assignment);
 
-  // Fills in the bytes of the figures, which there are for each stage.
-  StageParts parts(std::vector<StageFigures>& figures, std::vector<std::string>& notes);
-  // After parts().
+  // Fills in the bytes in `figures`, which has one element per stage.
+  StageParts parts(std::vector<StageCosts>& figures, std::vector<std::string>& notes);
+  // Valid after parts().
   const std::vector<TiedParameter>& tied() const { return tied_; }
-  // The stages that hold a storage of the optimizer's step; all, if it belongs to no parameter.
+  // The stages that hold a storage of the optimizer step; all of them if it belongs to no parameter.
   std::vector<int32_t> holders_by_share(StorageId storage) const;
 
  private:
   struct TimedEvent {
     uint32_t piece;  // forward, I, W
     uint32_t order;
-    uint8_t rank;  // at a node: births, scratch, deaths
+    uint8_t rank;  // order at a node: allocations, scratch, frees
     PieceEvent event;
-    uint32_t whole_order;  // where backward is not split
+    uint32_t whole_order;  // order if backward is not split
   };
   static TimedEvent timed(uint32_t piece, uint32_t order, uint8_t rank, const PieceEvent& event) {
     return {piece, order, rank, event, order};
   }
-  static TimedEvent death_of(uint32_t slot, uint32_t born, uint32_t order, const StageUse& use);
+  static TimedEvent free_of(uint32_t slot, uint32_t born, uint32_t order, const StageUse& use);
 
   void place_resident(StorageId storage);
-  void place_standing_gradient(StorageId storage);
-  void place_made(StorageId storage);
-  void place_of_optimizer(StorageId storage);
+  void place_existing_gradient(StorageId storage);
+  void place_allocated(StorageId storage);
+  void place_optimizer(StorageId storage);
   void send(StorageId storage, int32_t from, int32_t to, bool forward);
-  void add_life(StorageId storage, int32_t stage, const StageUse& use, bool held);
+  void add_lifetime(StorageId storage, int32_t stage, const StageUse& use, bool held);
   void place_scratch();
   std::vector<int32_t> stages_using(StorageId storage) const;
   bool is_gradient_of_tied(StorageId storage) const;
@@ -98,7 +98,7 @@ class StageMemory {
   std::vector<std::vector<TimedEvent>> optimizer_events_;  // by stage
   StageParts parts_;
   std::vector<TiedParameter> tied_;
-  std::vector<StageFigures>* figures_ = nullptr;
+  std::vector<StageCosts>* figures_ = nullptr;
   std::vector<std::string>* notes_ = nullptr;
 };
 

@@ -15,7 +15,7 @@ ShardedParameters::ShardedParameters(const ProgramCosts& costs, const StageAssig
     const bool scatters = gathers_once && collective.kind == CollectiveKind::kReduceScatter;
     const bool adds = scatters || collective.kind == CollectiveKind::kAllReduce;
     const bool gathers = gathers_once && collective.kind == CollectiveKind::kAllGather;
-    if (gathers && sources.reads_parameters_alone(n)) gathers_[n] = 1;
+    if (gathers && sources.reads_only_parameters(n)) gathers_[n] = 1;
     if (adds && assignment.piece(n) == Piece::kWeightGradient) reduces_[n] = 1;
   }
 }
@@ -26,7 +26,7 @@ NodeSeconds::NodeSeconds(const ProgramCosts& costs, const DeviceSpec& spec, cons
       communication_(Communication::of(costs.graph(), {.interconnect = links})) {
   for (const NodeId n : costs.nodes) {
     const NodeTime& at = time_.of(n);
-    if (at.kind != KernelClass::kFree && !is_beside_kernels(graph_, n))
+    if (at.kind != KernelClass::kFree && !overlaps_kernels(graph_, n))
       seconds_[n] = std::max(at.seconds, spec.host_call);
   }
   for (const Collective& collective : communication_.collectives()) {
@@ -55,7 +55,7 @@ double NodeSeconds::scheduled(std::span<const NodeId> nodes, bool communicate,
   StreamTasks tasks(graph_, communication_, time_, schedule,
                     {.seconds = seconds, .is_part = true, .whole = !communicate});
   for (const NodeId node : nodes) {
-    if (!is_beside_kernels(graph_, node)) tasks.add(node);
+    if (!overlaps_kernels(graph_, node)) tasks.add(node);
   }
   schedule.run(communication_.device_share());
   return schedule.seconds();
@@ -63,9 +63,9 @@ double NodeSeconds::scheduled(std::span<const NodeId> nodes, bool communicate,
 
 namespace {
 
-// The optimizer's lists hold tensors of all stages: each stage takes its share of a node's bytes.
+// Optimizer nodes process tensors of all stages: their time is divided by bytes.
 void add_optimizer(const Graph& graph, NodeId node, double seconds, const StageMemory& memory,
-                   std::vector<StageFigures>& figures) {
+                   std::vector<StageCosts>& figures) {
   std::vector<double> share(figures.size(), 0);
   double all = 0;
   const auto count = [&](ValueId v) {
@@ -100,9 +100,9 @@ PieceSeconds exposed(const StageNodes& nodes, const NodeSeconds& seconds,
           .weight_gradient = seconds.exposed(nodes.weight_gradient, takes)};
 }
 
-void add_copies(const Graph& graph, const StageNodes& nodes, const NodeSeconds& seconds, StageFigures& of) {
+void add_copies(const Graph& graph, const StageNodes& nodes, const NodeSeconds& seconds, StageCosts& of) {
   for (const NodeId n : nodes.forward) {
-    if (!is_beside_kernels(graph, n)) continue;
+    if (!overlaps_kernels(graph, n)) continue;
     of.copies.forward += seconds.copying(n);
     of.on_host += graph.logical_bytes(graph.results(n)[0].ref.value);
   }
@@ -161,10 +161,10 @@ void add_segments(const ProgramCosts& costs, const StageAssignment& assignment, 
 
 void add_seconds(const ProgramCosts& costs, const StageAssignment& assignment, const StageMemory& memory,
                  const NodeSeconds& seconds, const ShardedParameters& sharded, const DeviceSpec& spec,
-                 std::span<const StageNodes> nodes, std::vector<StageFigures>& figures) {
+                 std::span<const StageNodes> nodes, std::vector<StageCosts>& figures) {
   const Graph& graph = costs.graph();
   for (size_t s = 0; s < figures.size(); ++s) {
-    StageFigures& of = figures[s];
+    StageCosts& of = figures[s];
     for (const NodeId n : nodes[s].forward) of.forward += seconds.computing(n);
     for (const NodeId n : nodes[s].input_gradient) of.input_gradient += seconds.computing(n);
     for (const NodeId n : nodes[s].weight_gradient) of.weight_gradient += seconds.computing(n);
@@ -183,7 +183,7 @@ void add_seconds(const ProgramCosts& costs, const StageAssignment& assignment, c
       const Collective* collective = seconds.communication().find(n);
       if (collective != nullptr && sharded.reduces(*collective)) of.reduce_gradients += collective->cost.seconds();
     }
-    // A gradient is read, and what it is added to is read and written.
+    // Accumulation reads the gradient, and reads and writes the buffer.
     const auto bytes = 3 * static_cast<double>(of.gradients);
     if (bytes > 0) of.accumulate = bytes / spec.memory_rate(KernelClass::kPointwiseInPlace, bytes);
   }

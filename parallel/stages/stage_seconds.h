@@ -1,4 +1,4 @@
-// Seconds of nodes, and of the pieces of each stage.
+// Times of nodes, and of the pieces of each stage.
 #pragma once
 
 #include <functional>
@@ -19,39 +19,38 @@
 
 namespace shadowgraph {
 
-// Throws Error where nothing is known of such devices.
+// Returns the given spec, or the default one for the graph's device. Throws Error if there is none.
 inline DeviceSpec given_or_usual_spec(const DeviceSpec* given, const Graph& graph) {
   if (given != nullptr) return *given;
   return Machine::find({}, {}, {}, main_device(graph, std::nullopt).type()).specs();
 }
 
-// Tells the collectives that gather sharded parameters and add up their gradients from those of activations.
+// Distinguishes collectives on sharded parameters and their gradients from those on activations.
 class ShardedParameters {
  public:
-  // `gathers_once`: as StageOptions has it; otherwise gradients that stay whole are all that there is.
+  // `gathers_once`: as in StageOptions; if false, only all_reduces of gradients are recognized.
   ShardedParameters(const ProgramCosts& costs, const StageAssignment& assignment, const Communication& communication,
                     bool gathers_once);
-  // What it reads comes from parameters alone: FSDP's all_gather, in forward and again in backward.
+  // Returns whether it gathers parameters: FSDP's all_gather, in forward and in backward.
   bool gathers(const Collective& collective) const { return gathers_[collective.node] != 0; }
-  // It leads to gradients of weights alone: FSDP's reduce_scatter, DistributedDataParallel's all_reduce.
+  // Returns whether it reduces weight gradients: FSDP's reduce_scatter, DistributedDataParallel's all_reduce.
   bool reduces(const Collective& collective) const { return reduces_[collective.node] != 0; }
 
  private:
   IdMap<NodeId, char> gathers_{0}, reduces_{0};
 };
 
-// Seconds of every node. A call takes the host's time at least.
+// Time of every node; at least the launch time of the host.
 class NodeSeconds {
  public:
   NodeSeconds(const ProgramCosts& costs, const DeviceSpec& spec, const Interconnect* links);
-  // A collective's are those it takes, whatever hides them; a copy of an engine takes none.
+  // Includes hidden collectives; copies by copy engines count as 0.
   double of(NodeId node) const { return seconds_[node]; }
-  double copying(NodeId node) const { return is_beside_kernels(graph_, node) ? time_.of(node).seconds : 0; }
+  double copying(NodeId node) const { return overlaps_kernels(graph_, node) ? time_.of(node).seconds : 0; }
   double computing(NodeId node) const;
   const Communication& communication() const { return communication_; }
 
-  // How much longer nodes of one piece take, in program order, because of their collectives: those of which `takes` is
-  // true. The others take no time.
+  // Exposed communication: how much longer the nodes of a piece take because of collectives for which `takes` is true.
   double exposed(std::span<const NodeId> nodes, const std::function<bool(const Collective&)>& takes) const;
 
  private:
@@ -73,6 +72,6 @@ void add_segments(const ProgramCosts& costs, const StageAssignment& assignment, 
 
 void add_seconds(const ProgramCosts& costs, const StageAssignment& assignment, const StageMemory& memory,
                  const NodeSeconds& seconds, const ShardedParameters& sharded, const DeviceSpec& spec,
-                 std::span<const StageNodes> nodes, std::vector<StageFigures>& figures);
+                 std::span<const StageNodes> nodes, std::vector<StageCosts>& figures);
 
 }  // namespace shadowgraph

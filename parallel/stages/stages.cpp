@@ -15,7 +15,7 @@
 
 namespace shadowgraph {
 
-// Reads a step once, chooses cuts, and fills in the stages.
+// Splits a step into stages at given or balanced cuts.
 class StageCutting {
  public:
   StageCutting(const Graph& step, const StageOptions& options)
@@ -30,12 +30,12 @@ class StageCutting {
     for (const std::string& module : modules) {
       const int32_t at = first_of(module);
       if (at == ForwardLine::kNowhere) {
-        throw Error(fmt::format("no module {} computes in forward; a stage begins at a module such as {}", module,
-                                some_module()));
+        throw Error(
+            fmt::format("the module {} does not run in forward; give a module such as {}", module, some_module()));
       }
       if (at <= (cuts.empty() ? 0 : cuts.back())) {
-        throw Error(fmt::format("a stage cannot begin at {}: it does not come after {}", module,
-                                cuts.empty() ? "the first node" : "the cut before it"));
+        throw Error(fmt::format("a stage cannot begin at {}: the module does not run after {}", module,
+                                cuts.empty() ? "the first node" : "the previous cut"));
       }
       cuts.push_back(at);
     }
@@ -43,14 +43,14 @@ class StageCutting {
   }
 
   std::vector<int32_t> balanced(int32_t stages) const {
-    if (stages < 1) throw Error("a pipeline has at least one stage");
+    if (stages < 1) throw Error("a pipeline must have at least one stage");
     std::vector<double> costs(static_cast<size_t>(line_.length()), 0);
     for (const NodeId n : costs_.nodes) {
       if (line_.position(n) != ForwardLine::kNowhere) costs[static_cast<size_t>(line_.position(n))] += seconds_.of(n);
     }
     const std::vector<CutPlace> places = places_for(stages, costs);
     if (static_cast<int32_t>(places.size()) + 1 < stages) {
-      throw Error(fmt::format("forward can be cut at {} places, so it has at most {} stages, not {}", places.size(),
+      throw Error(fmt::format("the forward can be split at {} places, into at most {} stages, not {}", places.size(),
                               places.size() + 1, stages));
     }
     return balanced_cuts(costs, places, stages);
@@ -78,8 +78,8 @@ class StageCutting {
   static const Graph& of_one_microbatch(const Graph& step) {
     const auto several = step.metadata.other.find("accumulate");
     if (several == step.metadata.other.end()) return step;
-    throw Error("a pipeline is cut from the step of one micro-batch, and this one accumulates gradients over " +
-                several->second + ": capture it without");
+    throw Error("a pipeline needs the step of a single micro-batch, but this one accumulates gradients over " +
+                several->second + ": capture it without gradient accumulation");
   }
 
   int32_t first_of(const std::string& module) const {
@@ -94,8 +94,8 @@ class StageCutting {
     return path.empty() ? "layers.1" : path;
   }
 
-  // Where a cut goes through so many modules at most: between two modules, or where less is handed on than beside it. A
-  // place that hands on more than both its neighbours among them is left out.
+  // Places where a cut splits at most `depth` nested modules: between two modules, or at a local minimum of the bytes
+  // passed. Local maxima among them are left out.
   std::vector<CutPlace> places_of_depth(std::span<const std::string> paths, size_t depth) const {
     std::vector<CutPlace> all, kept;
     for (int32_t i = 1; i < line_.length(); ++i) {
@@ -111,14 +111,14 @@ class StageCutting {
     }
     return kept;
   }
-  // Layers' ends in most models, levels in a U-Net. A stretch that hands on the same is narrow at its first.
+  // Local minima of the bytes passed, such as layer boundaries; of a constant stretch, the first position.
   bool is_narrow(int32_t i) const {
-    if (i > 1 && line_.crossing(i - 1) <= line_.crossing(i)) return false;  // so each stretch is walked once
+    if (i > 1 && line_.crossing(i - 1) <= line_.crossing(i)) return false;  // so that each stretch is visited once
     int32_t end = i;
     while (end + 1 < line_.length() && line_.crossing(end + 1) == line_.crossing(i)) ++end;
     return end + 1 == line_.length() || line_.crossing(end + 1) > line_.crossing(i);
   }
-  // How many modules a cut between nodes of these modules goes through.
+  // Number of nested modules that a cut between nodes of these modules splits.
   static size_t depth_of(const std::string& before, const std::string& behind) {
     size_t depth = 0;
     for (size_t i = 0; i < std::min(before.size(), behind.size()) && before[i] == behind[i]; ++i) {
@@ -128,7 +128,7 @@ class StageCutting {
     }
     return depth;
   }
-  // The least deep ones that balance nearly as well as the deepest: between layers rather than inside them.
+  // The places with the smallest depth that balance nearly as well as the deepest: between layers rather than inside.
   std::vector<CutPlace> places_for(int32_t stages, std::span<const double> costs) const {
     std::vector<std::string> paths;
     for (int32_t i = 0; i < line_.length(); ++i) paths.push_back(module_path(costs_.graph(), line_.node(i)));
@@ -136,11 +136,11 @@ class StageCutting {
     constexpr double kNearly = 1.15;
     const std::vector<CutPlace> deepest = places_of_depth(paths, kDeepest);
     if (static_cast<int32_t>(deepest.size()) + 1 < stages) return deepest;
-    const double best = least_greatest_sum(costs, deepest, stages);
+    const double best = min_max_sum(costs, deepest, stages);
     for (size_t depth = 0; depth < kDeepest; ++depth) {
       std::vector<CutPlace> places = places_of_depth(paths, depth);
       if (static_cast<int32_t>(places.size()) + 1 < stages) continue;
-      if (least_greatest_sum(costs, places, stages) <= kNearly * best) return places;
+      if (min_max_sum(costs, places, stages) <= kNearly * best) return places;
     }
     return deepest;
   }
@@ -163,11 +163,11 @@ PipelineStages PipelineStages::balanced(const Graph& step, int32_t stages, const
   return cutting.cut(cutting.balanced(stages));
 }
 
-PipelineStages PipelineStages::of_figures(std::vector<StageFigures> figures) {
-  if (figures.empty()) throw Error("a pipeline has at least one stage");
+PipelineStages PipelineStages::of_costs(std::vector<StageCosts> figures) {
+  if (figures.empty()) throw Error("a pipeline must have at least one stage");
   StageParts parts;
   constexpr uint32_t kCarried = 0, kGradient = 1, kAwaiting = 2;
-  for (const StageFigures& of : figures) {
+  for (const StageCosts& of : figures) {
     StagePart part{.resident = {of.parameters - of.expert_parameters, of.other},
                    .experts = {of.expert_parameters},
                    .state = {of.optimizer_state},
@@ -196,15 +196,15 @@ PipelineStages PipelineStages::of_figures(std::vector<StageFigures> figures) {
 
 Subgraph stage_piece(const Graph& step, const PipelineStages& stages, int32_t stage, PipelineWork work) {
   const StageParts& parts = stages.parts();
-  if (parts.nodes.empty()) throw Error("stages of figures alone have no graphs: cut a captured step");
+  if (parts.nodes.empty()) throw Error("stages made from costs have no graphs: split a captured step instead");
   if (stage < 0 || stage >= stages.count()) {
-    throw Error(fmt::format("there is no stage {}: the step is cut into {}", stage, stages.count()));
+    throw Error(fmt::format("stage {} does not exist: the step has {} stages", stage, stages.count()));
   }
   if (parts.step_nodes != step.node_count()) {
-    throw Error("the stages were cut from another graph, or this one has changed since: cut it anew");
+    throw Error("the stages belong to another graph, or this one has changed since: split it again");
   }
   if (!computes({.work = work})) {
-    throw Error("pieces of a stage are forward, backward, input gradient and weight gradient: F, B, I and W");
+    throw Error("a stage has the pieces forward, backward, input gradient and weight gradient (F, B, I, W)");
   }
   Subgraph piece = extract(step, parts.nodes[static_cast<size_t>(stage)][work]);
   for (size_t i = 0; i < piece.inputs.size(); ++i) {

@@ -1,4 +1,4 @@
-// Writes execution traces of MLCommons Chakra, as Protocol Buffers.
+// Writes MLCommons Chakra execution traces, encoded as Protocol Buffers.
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -28,7 +28,7 @@ class ProtobufMessage {
     varint(field << 3);
     varint(value);
   }
-  // int32, int64: negative ones take ten bytes.
+  // int32 and int64; negative values take ten bytes.
   void signed_field(uint32_t field, int64_t value) { unsigned_field(field, static_cast<uint64_t>(value)); }
   void bool_field(uint32_t field, bool value) { unsigned_field(field, value ? 1 : 0); }
   void text_field(uint32_t field, std::string_view text) {
@@ -40,7 +40,7 @@ class ProtobufMessage {
   const std::string& bytes() const { return bytes_; }
   void clear() { bytes_.clear(); }
 
-  // In a file of several messages each has its length before it.
+  // Appends the message with its length prefix.
   void append_to(std::string& file) const {
     ProtobufMessage length;
     length.varint(bytes_.size());
@@ -60,7 +60,7 @@ namespace {
 
 using enum PipelineWork;
 
-// Numbers of et_def.proto (mlcommons/chakra).
+// Field numbers of et_def.proto (mlcommons/chakra).
 enum ChakraField : uint32_t {
   kId = 1,
   kName = 2,
@@ -135,7 +135,7 @@ class ProcessTrace {
     return next_++;
   }
 
-  // All groups of the process, by number.
+  // Writes all process groups of this process.
   void add_groups() {
     auto groups = nlohmann::json::array();
     for (size_t g = 0; g < parts().groups.size(); ++g) {
@@ -148,8 +148,7 @@ class ProcessTrace {
     attribute("is_cpu_op", kAttributeBool, 1);
     end();
   }
-  // A group of the captured process is an axis of its mesh: so many processes, each so far from the last. This process is
-  // in another one of that axis, or in the same.
+  // Interprets a captured process's group as a mesh axis (size and stride). Returns this process's group of that axis.
   std::vector<int64_t> group_of_process(const std::vector<int64_t>& captured) const {
     const auto size = static_cast<int64_t>(captured.size());
     const int64_t apart = size > 1 ? captured[1] - captured[0] : 1;
@@ -157,8 +156,8 @@ class ProcessTrace {
     for (size_t i = 1; i < captured.size(); ++i) regular &= captured[i] - captured[i - 1] == apart;
     if (!regular) {
       throw Error(
-          fmt::format("the step communicates in a group of {} processes that lie {} apart, which is no axis of the "
-                      "{} processes of a stage; say how many a stage has",
+          fmt::format("the step communicates in a group of {} processes with stride {}, which is not an axis of the {} "
+                      "processes of a stage; set --rank-stride (processes per stage)",
                       size, apart, options_.processes_per_stage));
     }
     const int64_t first = process_ - process_ / apart % size * apart;
@@ -189,7 +188,8 @@ class ProcessTrace {
       } else {
         const auto kind = static_cast<CollectiveKind>(segment.collective);
         const std::optional<int64_t> number = chakra_kind(kind);
-        if (!number) throw Error(fmt::format("Chakra has no kind for {} inside a stage", to_string(kind)));
+        if (!number)
+          throw Error(fmt::format("Chakra does not support the collective {} inside a stage", to_string(kind)));
         begin(name, kCollecting, waits_for);
         times(clock, segment.seconds);
         attribute("is_cpu_op", kAttributeBool, 0);
@@ -203,7 +203,7 @@ class ProcessTrace {
     if (!waits_for.empty()) last_computed_ = waits_for.back();
   }
 
-  // Whole microseconds from the beginning to the beginning of the next, so that sums do not drift.
+  // Times are in whole microseconds. Durations end at the rounded start of the next node, so that sums do not drift.
   void times(double from, double seconds) {
     const auto begin = static_cast<int64_t>(std::llround(from * 1e6));
     node_.signed_field(kStart, begin);
@@ -216,7 +216,7 @@ class ProcessTrace {
     const bool forward = a.work == kSendForward || a.work == kReceiveForward;
     const int32_t other_stage = a.stage + (forward == sends ? 1 : -1);
     const int32_t sender = sends ? a.stage : other_stage, receiver = sends ? other_stage : a.stage;
-    const StageFigures& of = run_.stages().of(sender);
+    const StageCosts& of = run_.stages().of(sender);
     const auto rank_of = [&](int32_t stage) { return number_of(run_.schedule().rank_of(stage), process_); };
     std::vector<uint64_t> waits_for;
     if (last_computed_) waits_for.push_back(*last_computed_);
@@ -246,7 +246,7 @@ class ProcessTrace {
 }  // namespace
 
 ChakraFiles write_chakra(const PipelineRun& run, const std::string& folder, const ChakraOptions& options) {
-  if (options.processes_per_stage < 1) throw Error("a stage has at least one process");
+  if (options.processes_per_stage < 1) throw Error("the number of processes per stage must be at least 1");
   std::filesystem::create_directories(folder);
   ChakraFiles files;
   for (int32_t rank = 0; rank < run.ranks(); ++rank) {

@@ -1,4 +1,4 @@
-// Writes all ranks as Chrome's trace events, a process a rank: of a pipeline, and of captured graphs.
+// Writes all ranks of a pipeline, or of captured graphs, as Chrome trace events, one process per rank.
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -13,7 +13,7 @@ class RankEvents {
  public:
   void name_rank(int64_t rank) { metadata(rank, 0, "process_name", fmt::format("rank {}", rank)); }
   void name_lane(int64_t rank, int lane, const char* name) { metadata(rank, lane, "thread_name", name); }
-  // Seconds, as all here.
+  // Times are in seconds.
   void slice(int64_t rank, int lane, const char* category, const std::string& name, double begin, double end,
              nlohmann::json arguments = nlohmann::json::object()) {
     add({{"ph", "X"},
@@ -28,7 +28,7 @@ class RankEvents {
   void counter(int64_t rank, const char* name, const char* unit, double at, int64_t value) {
     add({{"ph", "C"}, {"name", name}, {"pid", rank}, {"tid", 0}, {"ts", at * 1e6}, {"args", {{unit, value}}}});
   }
-  // Both ends give one number.
+  // Both ends of an arrow use the same number.
   void arrow(int64_t rank, int lane, const char* name, uint64_t number, bool begins, double at) {
     nlohmann::json event{{"ph", begins ? "s" : "f"},
                          {"cat", "transfer"},
@@ -63,12 +63,12 @@ namespace {
 constexpr int kComputingLane = 1, kForwardLane = 2, kBackwardLane = 3, kCommunicatingLane = 2;
 using enum PipelineWork;
 
-bool goes_forward(const PipelineAction& a) { return a.work == kSendForward || a.work == kReceiveForward; }
+bool is_forward_transfer(const PipelineAction& a) { return a.work == kSendForward || a.work == kReceiveForward; }
 bool is_send(const PipelineAction& a) { return a.work == kSendForward || a.work == kSendBackward; }
 
 void add_transfer(RankEvents& events, const PipelineRun& run, int32_t rank, const PipelineActionTime& at) {
   const PipelineAction& a = at.action;
-  const bool forward = goes_forward(a), sends = is_send(a);
+  const bool forward = is_forward_transfer(a), sends = is_send(a);
   const int lane = forward ? kForwardLane : kBackwardLane;
   const int32_t receiver = !sends ? a.stage : a.stage + (forward ? 1 : -1);
   const auto number = static_cast<uint64_t>(int64_t{receiver} * run.schedule().microbatches() + a.microbatch);
@@ -100,14 +100,14 @@ std::string to_chrome_trace(const PipelineRun& run) {
   return events.text(run.ranks());
 }
 
-std::string to_chrome_trace(const RankGraphsRun& run) {
+std::string to_chrome_trace(const DistributedRun& run) {
   RankEvents events;
   for (size_t i = 0; i < run.ranks(); ++i) {
     const int64_t rank = run.rank(i).rank;
     events.name_rank(rank);
     events.name_lane(rank, kComputingLane, "computing");
     events.name_lane(rank, kCommunicatingLane, "communicating");
-    for (const RankGraphsRun::Event& event : run.events(i)) {
+    for (const DistributedRun::Event& event : run.events(i)) {
       const int lane = event.computes ? kComputingLane : kCommunicatingLane;
       const char* category = event.computes    ? "kernel"
                              : event.other < 0 ? "collective"

@@ -1,11 +1,11 @@
-// Replaces a node by what a function over ATen computes, and records that function's calls as nodes.
+// Replaces a node by the calls of a function over ATen.
 //
 //     %2 = aten::silu(%1)     becomes      %3 = aten::neg(%1)    %4 = aten::exp(%3)    ...    each noted as expanded
 //
-// The function runs once on fake tensors while an observer notes its calls. So a decomposition is written as plain C++
-// over tensors, and its shapes are right by construction. What fits is adopted, and everything else is undone.
+// The function runs once on fake tensors while an observer records its calls. So a decomposition is plain C++ over
+// tensors, and its shapes are correct by construction. If the results do not match, everything is undone.
 //
-// Costs the fake calls, some microseconds each, and is linear in the nodes made.
+// Costs the fake calls, a few microseconds each, and is linear in the new nodes.
 #include <ATen/Functions.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/enum_tag.h>
@@ -27,7 +27,7 @@
 namespace shadowgraph {
 namespace {
 
-// Thrown by decline(), through the function that is being run, and caught in expand().
+// Thrown by decline() through the running function, and caught in expand().
 struct Declined {
   std::string why;
 };
@@ -40,18 +40,18 @@ void decline(const std::string& why) { throw Declined{why}; }
 
 void ExpansionTable::call(const c10::OperatorHandle& op, torch::jit::Stack* stack) const {
   const std::string name = toString(op.operator_name());
-  // A boxed function serves many operators, so it has no signature to compare.
+  // A boxed function handles several operators, so there is no signature to compare.
   if (const auto boxed = boxed_.find(name); boxed != boxed_.end()) {
     boxed->second(op, stack);
     return;
   }
-  // A function of another signature would be given arguments it does not expect, so schemas are compared. They are
-  // compared at the first call, when the operator is known.
+  // A function with another signature would get wrong arguments, so the schemas are compared at the first call, when
+  // the operator is known.
   const Row& row = rows_.at(name);
   const auto difference = c10::findSchemaDifferences(row.inferred_schema->cloneWithRealTypes(/*with_symint=*/false),
                                                      op.schema().cloneWithRealTypes(/*with_symint=*/false));
   if (difference) {
-    throw Error("the function to expand " + name + " does not have the operator's signature " + toString(op.schema()) +
+    throw Error("the decomposition of " + name + " does not have the operator's signature " + toString(op.schema()) +
                 ": " + *difference);
   }
   row.kernel.callBoxed(op, c10::DispatchKeySet(), stack);
@@ -67,8 +67,8 @@ std::vector<std::string> ExpansionTable::names() const {
 
 Expander::Expander(Graph& graph, const ExpansionTable& table) : graph_(graph), table_(table), calls_(graph) {}
 
-// Runs the function first and looks then whether its results will do. If they will not, the nodes that it made are
-// erased again, and the graph is as it was.
+// Runs the function first and then checks its results. If they do not match, the new nodes are erased again, and the
+// graph is unchanged.
 std::optional<std::string> Expander::expand(NodeId node) {
   inserted_.clear();
   adopted_.clear();
@@ -78,8 +78,8 @@ std::optional<std::string> Expander::expand(NodeId node) {
     saved_elsewhere |= graph_.is_saved_elsewhere(value);
     if (graph_.value(value).kind == ValueKind::kTensor) set_default_device(mode_, graph_.value(value).device());
   });
-  // The saver would keep a tensor that nobody makes any more.
-  if (saved_elsewhere) return "another node says that autograd keeps its result";
+  // That node would refer to a saved tensor without a producer.
+  if (saved_elsewhere) return "its result is saved for backward by another node";
 
   CallRecording recording(graph_, node, inserted_);
   FakeValues fakes(graph_);
@@ -107,13 +107,13 @@ std::optional<std::string> Expander::expand(NodeId node) {
   }
   move_saved(node);
   const std::string& name = graph_.target(node).name();
-  // The note tells people, and passes that count, where a node comes from.
+  // The note records the original operator, for users and for passes that count.
   for (const NodeId made : inserted_) graph_.set_note(made, "expanded", name);
   graph_.set_saved(node, {});
-  // Backward nodes of the node now belong to the last of its parts.
+  // Backward nodes of the node now belong to its last replacement.
   if (!inserted_.empty()) replaced_[node] = inserted_.back();
   graph_.erase(node);
-  set_deaths(recording);
+  set_free_points(recording);
   return std::nullopt;
 }
 
@@ -122,7 +122,7 @@ void Expander::undo() {
   inserted_.clear();
 }
 
-// Flattens lists on both sides, so that results pair up one by one. False if a list has another length.
+// Flattens lists on both sides, so that results pair up one by one. False if a list has a different length.
 bool Expander::pair_up(const Argument& result, const c10::IValue& value, std::vector<ResultPair>& pairs) const {
   if (result.kind == ArgumentKind::kNone) return true;
   if (result.kind == ArgumentKind::kList) {
@@ -138,15 +138,15 @@ bool Expander::pair_up(const Argument& result, const c10::IValue& value, std::ve
   return true;
 }
 
-// Makes what the function gives for result `i` what was recorded: dtype and strides, and storages that are its own.
+// Converts result `i` of the function to what was recorded: dtype, strides, and a separate storage.
 at::Tensor Expander::as_recorded(NodeId node, std::span<const ResultPair> pairs, size_t i, bool aliases,
                                  CallRecording& recording) {
   const ValueId recorded = pairs[i].recorded;
   at::Tensor tensor = pairs[i].made;
-  // Dtype and strides are part of what was recorded: users were chosen for them.
+  // Users were recorded for this dtype and these strides.
   if (tensor.scalar_type() != graph_.value(recorded).dtype) tensor = tensor.to(graph_.value(recorded).dtype);
   if (!same(graph_.sizes(recorded), tensor.sizes())) {
-    throw Error("the function to expand " + graph_.target(node).name() + " gives sizes " + c10::str(tensor.sizes()) +
+    throw Error("the decomposition of " + graph_.target(node).name() + " returns sizes " + c10::str(tensor.sizes()) +
                 " for result " + std::to_string(i) + " of " + to_text(graph_, node));
   }
   if (aliases) return tensor;
@@ -157,19 +157,19 @@ at::Tensor Expander::as_recorded(NodeId node, std::span<const ResultPair> pairs,
     return laid_out.copy_(tensor);
   }
   const ValueId value = recording.value_of(tensor);
-  // Two results that are one tensor here were two in the record, and may be written apart.
+  // Two results that share a tensor here were distinct in the record, and may be written separately.
   const bool is_another_result =
       std::ranges::any_of(pairs.first(i), [&](const ResultPair& pair) { return pair.adopted == value; });
   if (!recording.is_fresh(graph_.value(value).storage) || is_another_result) return tensor.clone();
   return tensor;
 }
 
-// Lets `to` stand where `from` did: its uses, its storage's kind and death, and what autograd keeps.
+// Replaces `from` by `to`: its uses, its storage's kind and free point, and saved tensors.
 void Expander::take_over(NodeId node, ValueId from, ValueId to) {
   graph_.set_requires_grad(to, graph_.value(from).requires_grad);
   const StorageId before = graph_.value(from).storage;
   const StorageId after = graph_.value(to).storage;
-  // set_deaths must leave these alone: they die where the old storage died.
+  // set_free_points must not change these: they are freed where the old storage was.
   adopted_.insert(after);
   if (before != after && graph_.storage(before).born == node) {
     graph_.set_storage_kind(after, graph_.storage(before).kind);
@@ -180,7 +180,7 @@ void Expander::take_over(NodeId node, ValueId from, ValueId to) {
       graph_.set_frees(freed, frees);
     }
   }
-  // Saved as the result of this node it is moved below; saved as an argument elsewhere, with the use.
+  // A tensor saved as this node's result is moved below; one saved as another node's argument moves with the use.
   std::vector<SavedTensor> saved(graph_.saved(node).begin(), graph_.saved(node).end());
   for (SavedTensor& entry : saved) {
     if (entry.value == from) entry.value = to;
@@ -190,21 +190,21 @@ void Expander::take_over(NodeId node, ValueId from, ValueId to) {
   graph_.replace_all_uses_with(from, to);
 }
 
-// Puts what the function returned in the place of the node's results, after making it what was recorded.
+// Replaces the node's results by those of the function, after converting them to what was recorded.
 bool Expander::adopt_results(NodeId node, const torch::jit::Stack& stack, CallRecording& recording, std::string& why) {
   const auto results = graph_.results(node);
   if (!results.empty() && results.size() != stack.size()) {
-    why = "it gives another number of results";
+    why = "it returns a different number of results";
     return false;
   }
   std::vector<ResultPair> pairs;
   for (size_t i = 0; i < results.size(); ++i) {
     if (!pair_up(results[i], stack[i], pairs)) {
-      why = "it gives a list of another length";
+      why = "it returns a list of a different length";
       return false;
     }
   }
-  // A result on an operand's storage is a view or an in-place result, which must stay one.
+  // A result on an operand's storage is a view or an in-place result, and must remain one.
   std::vector<StorageId> operand_storages;
   graph_.for_each_input(node, [&](ValueId value) { operand_storages.push_back(graph_.value(value).storage); });
   for (size_t i = 0; i < pairs.size(); ++i) {
@@ -213,7 +213,7 @@ bool Expander::adopt_results(NodeId node, const torch::jit::Stack& stack, CallRe
       const bool is_saved = std::ranges::any_of(graph_.saved(node),
                                                 [&](const SavedTensor& saved) { return saved.value == pair.recorded; });
       if (graph_.has_uses(pair.recorded) || is_saved) {
-        why = "result " + std::to_string(i) + " is used, and no function of the operands gives it";
+        why = "result " + std::to_string(i) + " is used, but is not a function of the operands";
         return false;
       }
       continue;
@@ -229,10 +229,10 @@ bool Expander::adopt_results(NodeId node, const torch::jit::Stack& stack, CallRe
   return true;
 }
 
-// To the node that reads or makes the tensor, otherwise to the last.
+// Moves saved tensors to the node that reads or produces them, otherwise to the last node.
 void Expander::move_saved(NodeId node) {
   if (graph_.saved(node).empty() || inserted_.empty()) return;
-  // Ordered, so that the graph comes out the same in each run.
+  // Ordered, so that the resulting graph is deterministic.
   std::map<NodeId, std::vector<SavedTensor>> by_owner;
   for (const SavedTensor& saved : graph_.saved(node)) {
     SavedTensor entry{.value = saved.value};
@@ -263,8 +263,8 @@ void Expander::move_saved(NodeId node) {
   for (const auto& [owner, saved] : by_owner) graph_.set_saved(owner, saved);
 }
 
-// What the expansion made for itself dies after its last use within it.
-void Expander::set_deaths(const CallRecording& recording) {
+// Frees temporaries of the expansion after their last use within it.
+void Expander::set_free_points(const CallRecording& recording) {
   std::unordered_map<StorageId, NodeId> last;
   const std::unordered_set<NodeId> inside(inserted_.begin(), inserted_.end());
   for (const NodeId node : inserted_) {
@@ -274,7 +274,7 @@ void Expander::set_deaths(const CallRecording& recording) {
   }
   std::map<uint32_t, std::vector<StorageId>> freed;
   for (const StorageId storage : recording.fresh()) {
-    // It took over the death of the result that it replaces.
+    // It inherited the free point of the result that it replaces.
     if (graph_.storage(storage).freed_after.valid()) continue;
     bool used_later = false;
     graph_.for_each_value_in(storage, [&](ValueId value) {
@@ -296,23 +296,23 @@ void Expander::relink() {
   if (replaced_.empty()) return;
   for (const NodeId node : graph_.nodes()) {
     NodeId& forward = mutable_node(graph_, node).forward;
-    // A part may have been expanded itself, so the links are followed to the end.
+    // A replacement may have been expanded itself, so follow the links to the end.
     for (auto next = replaced_.find(forward); next != replaced_.end(); next = replaced_.find(forward)) {
       forward = next->second;
     }
   }
 }
 
-// decompose: replaces operators by more basic ones (decompositions.h has the formulas).
+// decompose: replaces operators by more basic ones; decompositions.h has the formulas.
 //
-// Nodes are visited from the last to the first, so that a backward node is gone before its forward is looked at. Nodes
-// that an expansion put in are visited next, from the last on. This ends when all of them are in the set or have no
-// row.
+// Visits nodes from last to first, so that a backward node is gone before its forward node is visited, and then the
+// nodes of each expansion, also from the last. Ends when all remaining nodes are in the set or have no decomposition.
 //
-// Exporters use it for a fixed set of operators (core-aten), and passes that know products and sums but not every fused
-// form (no-fused). An operator that cannot be expanded stays, and is listed with the reason: the graph is still right.
+// Used by exporters that support a fixed set of operators (core-aten), and by passes that handle products and sums but
+// not every fused form (no-fused). An operator that cannot be expanded is kept and reported with the reason, and the
+// graph remains valid.
 //
-// Cost: a walk, a look at the set once a target, and what expansions put in.
+// Costs one walk, one lookup in the set per target, and the expansions.
 
 namespace {
 
@@ -321,13 +321,13 @@ bool is_core(const std::string& name) {
   return op && op->hasTag(at::Tag::core);
 }
 
-// Names are listed, since no tag of PyTorch says that an operator does two steps in one kernel.
+// Listed by name, since no PyTorch tag marks operators that do two steps in one kernel.
 bool is_fused(const std::string& name) {
   return name.starts_with("aten::_foreach_") || name.starts_with("aten::_fused_") ||
          name.starts_with("aten::_scaled_dot_product_") || (operator_row(name).is & OperatorFact::kFused);
 }
 
-// One name a line; lines that begin with # are left out.
+// One name per line; lines starting with # are comments.
 std::set<std::string> names_in_file(const std::string& path) {
   std::ifstream file(path);
   if (!file) throw FileError("cannot read the list of operators '" + path + "'");
@@ -367,7 +367,7 @@ OperatorSet OperatorSet::named(const std::string& text) {
   }
   for (const std::string& name : names) {
     if (name.find("::") == std::string::npos) {
-      throw Error("'" + text + "' is no set of operators: core-aten, no-fused, basic, names such as " +
+      throw Error("'" + text + "' is not an operator set; use core-aten, no-fused, basic, names such as " +
                   "aten::mm+aten::add.Tensor, or @file");
     }
   }
@@ -380,7 +380,7 @@ DecomposeResult decompose(Graph& graph, const DecomposeOptions& options) {
   const ExpansionTable& table = decompositions::all();
   enum class Verdict : uint8_t { kUnknown, kStays, kExpand };
   std::vector<Verdict> verdicts;  // by TargetId
-  // A target is judged once: a model calls some hundred operators from ten thousand nodes.
+  // Decides once per target: a model calls about a hundred operators from ten thousand nodes.
   const auto verdict_of = [&](NodeId node) {
     const TargetId target = graph.node(node).target;
     if (target.index >= verdicts.size()) verdicts.resize(graph.target_count(), Verdict::kUnknown);
@@ -393,7 +393,7 @@ DecomposeResult decompose(Graph& graph, const DecomposeOptions& options) {
     return verdict;
   };
 
-  std::optional<Expander> expander;  // made when first needed: a graph that has nothing to expand costs a walk
+  std::optional<Expander> expander;  // created on first use: a graph without anything to expand only costs a walk
   for (NodeId node = graph.last(); node.valid();) {
     const NodeId previous = graph.node(node).previous;
     if (verdict_of(node) == Verdict::kStays) {
@@ -427,19 +427,18 @@ PassResult DecomposeResult::summary() const {
     left += count;
     const auto reason = why.find(name);
     summary.report += "remains: " + name + " x " + std::to_string(count) +
-                      (reason == why.end() ? "\n" : ", because " + reason->second + "\n");
+                      (reason == why.end() ? "\n" : ": " + reason->second + "\n");
   }
   summary.counters = {{"expanded", gone}, {"outside_the_set", left}};
   return summary;
 }
 
-// Splits products and convolutions with a bias into the product, and the addition by itself.
+// split-bias: splits products and convolutions with a bias into a product and an addition.
 //
 //     %3 = aten::addmm(self=%bias, mat1=%x, mat2=%w)      %4 = aten::mm(%x, %w)      %3 = aten::add(%4, %bias)
 //
-// The addition can then be fused with what follows, and passes need to know one kind of product less.
-//
-// Expands with a table of its own, so the cost is that of `decompose` for these nodes alone.
+// The addition can then be fused with what follows, and passes need to handle fewer kinds of products. Costs as much as
+// `decompose` for these nodes.
 
 namespace {
 
@@ -464,7 +463,7 @@ SplitBiasResult split_bias_of(Graph& graph, const std::function<bool(NodeId)>& w
     if (target.kind() != TargetKind::kOperator || !table().has(target.name())) continue;
     if (wanted && !wanted(node)) continue;
     const Argument* bias = graph.find_argument(node, "bias");
-    // A convolution without bias has nothing to split; addmm has its bias under another name.
+    // A convolution without bias has nothing to split; addmm's bias has another name.
     if (bias == nullptr || bias->kind == ArgumentKind::kValue) candidates.push_back(node);
   }
   SplitBiasResult result;

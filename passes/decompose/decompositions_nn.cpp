@@ -1,8 +1,8 @@
-// Matrix products with an addend, and convolutions with a bias: the product, and the addition by itself.
+// Decomposes matrix products with an addend, and convolutions with a bias, into a product and an addition.
 //
 //     addmm(self, a, b, beta, alpha)  =  beta * self + alpha * (a @ b)
 //
-// With beta = 0 the addend is not read at all: NaN and infinity in it do not propagate, as in eager.
+// With beta = 0 the addend is not read: NaN and infinity in it do not propagate, as in eager.
 #include <ATen/Functions.h>
 
 #include <array>
@@ -24,7 +24,7 @@ namespace {
 Tensor with_addend(const Tensor& product, const Tensor& self, const Scalar& beta, const Scalar& alpha) {
   const Tensor result = scaled(product, alpha);
   if (beta.equal(0)) return result;
-  // Not at::add(product, self, beta): for integers and in half precision the scale is rounded by itself there.
+  // Not at::add(product, self, beta), which rounds the scale separately for integers and half precision.
   return at::add(result, scaled(self, beta));
 }
 
@@ -37,7 +37,7 @@ Tensor addmv_parts(const Tensor& self, const Tensor& a, const Tensor& v, const S
 Tensor addr_parts(const Tensor& self, const Tensor& u, const Tensor& v, const Scalar& beta, const Scalar& alpha) {
   return with_addend(at::mul(u.unsqueeze(1), v.unsqueeze(0)), self, beta, alpha);
 }
-// The products of all batches are summed.
+// Sums the products of all batches.
 Tensor addbmm_parts(const Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta, const Scalar& alpha) {
   return with_addend(at::sum(at::bmm(a, b), {0}, /*keepdim=*/false, a.scalar_type()), self, beta, alpha);
 }
@@ -45,7 +45,7 @@ Tensor baddbmm_parts(const Tensor& self, const Tensor& a, const Tensor& b, const
   return with_addend(at::bmm(a, b), self, beta, alpha);
 }
 
-// In place the sum is made anew and copied over self, since self is read by the sum.
+// In-place forms compute a new sum and copy it to self, since the sum reads self.
 using Product = Tensor (*)(const Tensor&, const Tensor&, const Tensor&, const Scalar&, const Scalar&);
 template <Product product>
 Tensor& in_place(Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta, const Scalar& alpha) {
@@ -65,7 +65,7 @@ Tensor convolution_parts(const Tensor& input, const Tensor& weight, const std::o
   const Tensor output =
       at::convolution(input, weight, {}, stride, padding, dilation, transposed, output_padding, groups);
   std::vector<int64_t> sizes(static_cast<size_t>(output.dim()), 1);
-  // Without a batch dimension the channels come first.
+  // Without a batch dimension, channels come first.
   sizes[output.dim() == weight.dim() ? 1 : 0] = bias->size(0);
   return at::add(output, bias->view(sizes));
 }
@@ -88,10 +88,10 @@ void add_matrix_products(ExpansionTable& table) {
 
 void add_convolution_bias(ExpansionTable& table) { table.add("aten::convolution", &convolution_parts); }
 
-// Decomposes normalisation, embedding, losses and attention.
+// Decomposes normalization, embedding, losses and attention.
 //
-// Results that a GPU's kernel keeps for its own backward are left undefined, since that backward is decomposed too.
-// Means, rstd and the CPU's log-sum-exp are given.
+// Results that only a GPU kernel's own backward reads are undefined, since that backward is decomposed too. Means, rstd
+// and the CPU's log-sum-exp are computed.
 
 using OptionalTensor = std::optional<Tensor>;
 using Three = std::tuple<Tensor, Tensor, Tensor>;
@@ -108,7 +108,7 @@ std::vector<int64_t> range(int64_t first, int64_t last) {
 Tensor mean_over(const Tensor& x, c10::IntArrayRef dims) { return at::mean(x, dims, /*keepdim=*/true); }
 Tensor squared(const Tensor& x) { return at::mul(x, x); }
 
-// (x - mean) / sqrt(var + eps) over `dims`, with mean and 1 / sqrt(var + eps).
+// Returns (x - mean) / sqrt(var + eps) over `dims`, mean, and 1 / sqrt(var + eps).
 Three normalized(const Tensor& x, c10::IntArrayRef dims, double eps) {
   if (x.numel() == 0) decline("it has no elements");
   const Tensor mean = mean_over(x, dims);
@@ -116,14 +116,14 @@ Three normalized(const Tensor& x, c10::IntArrayRef dims, double eps) {
   const Tensor rstd = at::rsqrt(at::add(mean_over(squared(centred), dims), eps));
   return {at::mul(centred, rstd), mean, rstd};
 }
-// Returns what comes back to x through normalized(): with h = x_hat, rstd (g - mean(g) - h mean(g h)). The two means
-// are what comes back through the mean and the variance, which depend on x as well.
+// Gradient through normalized(): with h = x_hat, rstd (g - mean(g) - h mean(g h)). The two means are the gradients
+// through mean and variance, which depend on x.
 Tensor normalized_backward(const Tensor& grad, const Tensor& x_hat, const Tensor& rstd, c10::IntArrayRef dims) {
   const Tensor inner =
       at::sub(at::sub(grad, mean_over(grad, dims)), at::mul(x_hat, mean_over(at::mul(grad, x_hat), dims)));
   return at::mul(inner, rstd);
 }
-// Multiplies by the weight and adds the bias, where they are given; `shape` lays them along their dimensions.
+// Multiplies by the weight and adds the bias, if given; `shape` is the shape in which they broadcast.
 Tensor affine(const Tensor& x, const OptionalTensor& weight, const OptionalTensor& bias, c10::IntArrayRef shape) {
   Tensor result = x;
   if (given(weight)) result = at::mul(result, computed_in(*weight).view(shape));
@@ -144,12 +144,12 @@ Three native_layer_norm_backward(const Tensor& grad, const Tensor& input, c10::I
                                  const Tensor& mean, const Tensor& rstd, const OptionalTensor& weight,
                                  const OptionalTensor& /*bias*/, std::array<bool, 3> wanted) {
   const int64_t outer = input.dim() - static_cast<int64_t>(normalized_shape.size());
-  if (input.numel() == 0 || outer == 0) decline("nothing is left to sum over");
+  if (input.numel() == 0 || outer == 0) decline("there is nothing to reduce over");
   const auto dims = range(outer, input.dim());
   const Tensor g = computed_in(grad);
   const Tensor x_hat = at::mul(at::sub(computed_in(input), mean), rstd);
   Three result;
-  // Autograd says which gradients it wants; the others would be dead nodes in the graph.
+  // The output mask selects gradients; the others would be dead nodes in the graph.
   if (wanted[0]) std::get<0>(result) = normalized_backward(affine(g, weight, {}, normalized_shape), x_hat, rstd, dims);
   if (wanted[1]) std::get<1>(result) = at::sum(at::mul(g, x_hat), range(0, outer));
   if (wanted[2]) std::get<2>(result) = at::sum(g, range(0, outer));
@@ -158,7 +158,7 @@ Three native_layer_norm_backward(const Tensor& grad, const Tensor& input, c10::I
 
 // ---- Group norm
 
-// Sizes under which a vector of channels broadcasts against x: [1, C, 1, ...].
+// Shape in which a vector of channels broadcasts against x: [1, C, 1, ...].
 std::vector<int64_t> channel_shape(const Tensor& x) {
   std::vector<int64_t> shape(static_cast<size_t>(x.dim()), 1);
   shape[1] = x.size(1);
@@ -167,7 +167,7 @@ std::vector<int64_t> channel_shape(const Tensor& x) {
 
 Three native_group_norm(const Tensor& input, const OptionalTensor& weight, const OptionalTensor& bias, int64_t batch,
                         int64_t channels, int64_t area, int64_t groups, double eps) {
-  // A group is one row, channels and area together, so the same formula serves.
+  // A group is one row of channels and area together, so the same formula applies.
   const Tensor grouped = at::reshape(computed_in(input), {batch, groups, channels / groups * area});
   const auto [x_hat, mean, rstd] = normalized(grouped, {2}, eps);
   const Tensor output = affine(x_hat.view(input.sizes()), weight, bias, channel_shape(input));
@@ -203,7 +203,7 @@ std::vector<int64_t> all_but_channels(const Tensor& x) {
   return dims;
 }
 
-// As cuDNN does too: running statistics take the unbiased variance.
+// As in cuDNN, running statistics use the unbiased variance.
 void update_running(const Tensor& x, const Tensor& mean, const Tensor& biased, const OptionalTensor& running_mean,
                     const OptionalTensor& running_var, double momentum) {
   const double count = static_cast<double>(x.numel() / x.size(1));
@@ -226,7 +226,7 @@ Three batch_norm(const Tensor& input, const OptionalTensor& weight, const Option
     if (!given(running_mean) || !given(running_var)) decline("it has no running statistics");
     const Tensor rstd = at::rsqrt(at::add(computed_in(*running_var), eps)).view(shape);
     const Tensor x_hat = at::mul(at::sub(x, computed_in(*running_mean).view(shape)), rstd);
-    // In evaluation the kernel gives back empty statistics.
+    // In evaluation the kernel returns empty statistics.
     const Tensor none = at::empty({0}, x.options());
     return {affine(x_hat, weight, bias, shape), none, at::empty({0}, x.options())};
   }
@@ -255,7 +255,7 @@ Three batch_norm_backward(const Tensor& grad, const Tensor& input, const Optiona
   Three result;
   if (wanted[0]) {
     const Tensor weighted = affine(g, weight, {}, shape);
-    // In evaluation the statistics are constants, so nothing comes back through them.
+    // In evaluation the statistics are constants and have no gradient.
     std::get<0>(result) = train ? normalized_backward(weighted, x_hat, rstd, dims) : at::mul(weighted, rstd);
   }
   if (wanted[1]) std::get<1>(result) = at::sum(at::mul(g, x_hat), dims);
@@ -263,7 +263,7 @@ Three batch_norm_backward(const Tensor& grad, const Tensor& input, const Optiona
   return result;
 }
 
-// What cuDNN keeps for its own backward is not given; that backward has a row too.
+// Reserved results of cuDNN for its own backward are undefined; that backward is decomposed, too.
 std::tuple<Tensor, Tensor, Tensor, Tensor> cudnn_batch_norm(const Tensor& input, const Tensor& weight,
                                                             const OptionalTensor& bias,
                                                             const OptionalTensor& running_mean,
@@ -289,7 +289,7 @@ Tensor embedding(const Tensor& weight, const Tensor& indices, int64_t /*padding_
   sizes.push_back(weight.size(1));
   return at::index_select(weight, 0, at::reshape(indices, {-1})).view(sizes);  // bitwise
 }
-// Adds each row of the gradient to the row of the weight that it came from. Rows of the padding index give nothing.
+// Adds each row of the gradient to the corresponding row of the weight's. Rows of the padding index are zero.
 Tensor embedding_dense_backward(const Tensor& grad, const Tensor& indices, int64_t weights, int64_t padding_index,
                                 bool scale_by_frequency) {
   if (scale_by_frequency) decline("it scales by frequency");
@@ -307,11 +307,12 @@ Tensor reduced(const Tensor& loss, int64_t reduction) {
   return reduction == kNone ? loss : reduction == kMean ? at::mean(loss) : at::sum(loss);
 }
 
-// One per target: 0 where ignored, otherwise the weight of its class; and the targets with ignored ones made valid.
+// Returns one weight per target (the class weight, or 0 if ignored), and the targets with ignored ones replaced by a
+// valid index.
 std::pair<Tensor, Tensor> target_weights(const Tensor& self, const Tensor& target, const OptionalTensor& weight,
                                          int64_t ignored) {
   const Tensor kept = at::ne(target, ignored);
-  // An ignored target, such as -100, is no index. Class 0 is one, and its weight becomes zero.
+  // An ignored target, such as -100, is not an index. Class 0 is used, with weight zero.
   const Tensor valid = at::where(kept, target, Scalar(0));
   Tensor weights = kept.to(self.scalar_type());
   if (given(weight)) {
@@ -327,12 +328,12 @@ std::tuple<Tensor, Tensor> nll_loss(const Tensor& self, const Tensor& target, co
   const Tensor picked = at::squeeze(at::gather(self, 1, valid.unsqueeze(1)), 1);
   const Tensor losses = at::neg(at::mul(picked, weights));
   if (reduction == kNone) return {losses, at::full({}, 0, self.options())};
-  // The mean is over weights, not targets: ignored ones do not count.
+  // The mean is weighted, so ignored targets do not count.
   const Tensor total = at::sum(weights);
   const Tensor sum = at::sum(losses);
   return {reduction == kMean ? at::div(sum, total) : sum, total};
 }
-// -weight at the target's class, and 0 elsewhere.
+// -weight at the target's class, 0 elsewhere.
 Tensor nll_loss_backward(const Tensor& grad, const Tensor& self, const Tensor& target, const OptionalTensor& weight,
                          int64_t reduction, int64_t ignored, const Tensor& total) {
   if (self.dim() < 2) decline("it has no batch");
@@ -360,14 +361,14 @@ struct Scores {
 
 Scores attention_scores(const Tensor& query, const Tensor& key, const Tensor& value, const OptionalTensor& mask,
                         double dropout, bool causal, std::optional<double> scale) {
-  if (dropout != 0) decline("it drops out: another random sequence would come of it");
-  if (query.size(1) != key.size(1)) decline("its queries share keys");
+  if (dropout != 0) decline("it has dropout, whose random numbers would differ");
+  if (query.size(1) != key.size(1)) decline("it is grouped-query attention");
   Scores s{computed_in(query), computed_in(key), computed_in(value), {}, 1};
   s.scale = scale.value_or(1.0 / std::sqrt(static_cast<double>(query.size(-1))));
   s.scores = at::mul(at::matmul(s.q, at::transpose(s.k, -2, -1)), s.scale);
   if (given(mask)) s.scores = at::add(s.scores, computed_in(*mask));
   if (causal) {
-    // Query i sees keys 0 to i.
+    // Query i attends to keys 0 to i.
     const Tensor visible = at::tril(at::ones({query.size(-2), key.size(-2)}, query.options().dtype(at::kBool)));
     s.scores = at::where(visible, s.scores, Scalar(-std::numeric_limits<double>::infinity()));
   }
@@ -378,13 +379,13 @@ std::pair<Tensor, Tensor> attention(const Scores& s) {
   const Tensor shift = at::amax(s.scores, {-1}, /*keepdim=*/true);
   const Tensor e = at::exp(at::sub(s.scores, shift));
   const Tensor sum = at::sum(e, {-1}, /*keepdim=*/true);
-  // This is log(sum(exp(x))), which flash kernels keep for backward instead of the whole softmax.
+  // log(sum(exp(x))), which flash kernels save for backward instead of the whole softmax.
   const Tensor statistics = at::squeeze(at::add(at::log(sum), shift), -1);
   return {at::matmul(at::div(e, sum), s.v), statistics};
 }
 
 // With p = softmax(scores): dv = p^T g, dp = g v^T, ds = scale p (dp - sum(dp p)), dq = ds k, dk = ds^T q. p is
-// computed again from the scores, as the kernels do.
+// recomputed from the scores, as the kernels do.
 Three attention_backward(const Scores& s, const Tensor& grad_output) {
   const Tensor g = computed_in(grad_output);
   const Tensor shift = at::amax(s.scores, {-1}, /*keepdim=*/true);
@@ -406,7 +407,7 @@ Three flash_for_cpu_backward(const Tensor& grad, const Tensor& q, const Tensor& 
   return attention_backward(attention_scores(q, k, v, mask, dropout, causal, scale), grad);
 }
 
-// The GPU's kernels have statistics and random states of their own layouts; their backwards, decomposed, need none.
+// GPU kernels return statistics and random states in their own formats; their decomposed backwards do not need them.
 using FlashResult = std::tuple<Tensor, Tensor, Tensor, Tensor, int64_t, int64_t, Tensor, Tensor, Tensor>;
 FlashResult flash(const Tensor& q, const Tensor& k, const Tensor& v, double dropout, bool causal, bool /*debug*/,
                   std::optional<double> scale) {
@@ -418,8 +419,8 @@ Three flash_backward(const Tensor& grad, const Tensor& q, const Tensor& k, const
                      const Tensor&, const Tensor&, std::optional<double> scale) {
   return attention_backward(attention_scores(q, k, v, {}, dropout, causal, scale), grad);
 }
-// cuDNN's and the memory-efficient kernel take a bias where flash takes none; the results beside the first are theirs
-// alone.
+// cuDNN's and the memory-efficient kernel take a bias, flash attention does not; results other than the first are
+// kernel-specific.
 FlashResult cudnn(const Tensor& q, const Tensor& k, const Tensor& v, const OptionalTensor& bias, bool /*statistics*/,
                   double dropout, bool causal, bool /*debug*/, std::optional<double> scale) {
   const Tensor output = attention(attention_scores(q, k, v, bias, dropout, causal, scale)).first;

@@ -1,9 +1,8 @@
-// Decomposes operators on lists of tensors as loops: _foreach_* by one rule for all, fused optimizers by their
-// formulas.
+// Decomposes operators on lists of tensors into loops: _foreach_* by a generic rule, fused optimizers by formula.
 //
 // A list operator is one node for a hundred parameters. As a loop it is a hundred nodes, each of which can be fused,
-// moved or freed. The loop calls the operator of the same name for single tensors, so a new _foreach_ of libtorch needs
-// no row.
+// moved or freed. The loop calls the single-tensor operator of the same name, so new _foreach_ operators in libtorch
+// need no row.
 #include <ATen/Functions.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
@@ -15,7 +14,7 @@ using at::Tensor;
 
 namespace {
 
-// Says whether an argument is of a formal's type, as far as overloads of single tensors differ by it.
+// Returns whether an argument matches a formal's type, as far as single-tensor overloads differ by it.
 bool takes(const c10::Type& type, const c10::IValue& value) {
   if (type.kind() == c10::TypeKind::OptionalType) {
     return value.isNone() || takes(*type.castRaw<c10::OptionalType>()->getElementType(), value);
@@ -37,7 +36,7 @@ bool takes(const c10::Type& type, const c10::IValue& value) {
   }
 }
 
-// The overload of `name` that takes these arguments by position, the rest by default.
+// Returns the overload of `name` that accepts these positional arguments, with defaults for the rest.
 std::optional<c10::OperatorHandle> overload_for(const std::string& name, const std::vector<c10::IValue>& arguments) {
   for (const char* overload : {"", "Tensor", "Scalar", "Tensor_Scalar"}) {
     const auto op = c10::Dispatcher::singleton().findSchema({name, overload});
@@ -52,7 +51,7 @@ std::optional<c10::OperatorHandle> overload_for(const std::string& name, const s
   return std::nullopt;
 }
 
-// aten::_foreach_add_.List(self, other, alpha): aten::add_.Tensor(self[i], other[i], alpha), one after another.
+// aten::_foreach_add_.List(self, other, alpha) becomes aten::add_.Tensor(self[i], other[i], alpha) for each i.
 void foreach_loop(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const std::string name = "aten::" + op.operator_name().name.substr(std::string("aten::_foreach_").size());
   const size_t count = op.schema().arguments().size();
@@ -63,7 +62,7 @@ void foreach_loop(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   for (size_t i = 0; i < length; ++i) {
     std::vector<c10::IValue> arguments;
     for (const c10::IValue& argument : given) {
-      // A scalar serves every tensor of the lists.
+      // A scalar applies to every tensor of the lists.
       if (!argument.isList()) {
         arguments.push_back(argument);
       } else {
@@ -72,7 +71,7 @@ void foreach_loop(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
       }
     }
     const auto single = overload_for(name, arguments);
-    if (!single) decline("there is no " + name + " for single tensors with these arguments");
+    if (!single) decline("there is no single-tensor " + name + " with these arguments");
     torch::jit::Stack one(arguments.begin(), arguments.end());
     const auto& formals = single->schema().arguments();
     for (size_t k = arguments.size(); k < formals.size(); ++k) one.push_back(*formals[k].default_value());
@@ -82,20 +81,20 @@ void foreach_loop(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   if (!op.schema().returns().empty()) stack->emplace_back(std::move(results));
 }
 
-// ---- Fused optimizers: what torch.optim documents, with the step count as a tensor
+// ---- Fused optimizers: the formulas in torch.optim's docs, with the step count as a tensor
 
-// One step of Adam, or of AdamW where decay is decoupled (Loshchilov and Hutter 2019), for gradient g and step t:
+// One step of Adam, or of AdamW if decay is decoupled (Loshchilov and Hutter 2019), for gradient g and step t:
 //
 //     m = beta1 m + (1 - beta1) g       v = beta2 v + (1 - beta2) g^2
 //     p = p - lr (m / (1 - beta1^t)) / (sqrt(v) / sqrt(1 - beta2^t) + eps)
 //
-// amsgrad takes the largest v so far in place of v.
+// amsgrad uses the maximum of v so far instead of v.
 template <bool decoupled>
 void fused_adam(at::TensorList parameters, at::TensorList gradients, at::TensorList averages, at::TensorList squares,
                 at::TensorList largest, at::TensorList steps, double lr, double beta1, double beta2, double decay,
                 double eps, bool amsgrad, bool maximize, const std::optional<Tensor>& grad_scale,
                 const std::optional<Tensor>& found_inf) {
-  if ((grad_scale && grad_scale->defined()) || (found_inf && found_inf->defined())) decline("it scales gradients");
+  if ((grad_scale && grad_scale->defined()) || (found_inf && found_inf->defined())) decline("it unscales gradients");
   for (size_t i = 0; i < parameters.size(); ++i) {
     Tensor parameter = parameters[i];
     Tensor average = averages[i];
@@ -103,7 +102,7 @@ void fused_adam(at::TensorList parameters, at::TensorList gradients, at::TensorL
     Tensor gradient = maximize ? at::neg(gradients[i]) : gradients[i];
     if (decay != 0) {
       if (decoupled) {
-        // AdamW shrinks the parameter itself. Adam adds the decay to the gradient, so the averages see it.
+        // AdamW decays the parameter directly. Adam adds the decay to the gradient, so it enters the averages.
         parameter.mul_(1 - lr * decay);
       } else {
         gradient = at::add(gradient, at::mul(parameter, decay));
@@ -111,8 +110,8 @@ void fused_adam(at::TensorList parameters, at::TensorList gradients, at::TensorL
     }
     average.mul_(beta1).add_(at::mul(gradient, 1 - beta1));
     square.mul_(beta2).add_(at::mul(at::mul(gradient, gradient), 1 - beta2));
-    // Averages start at zero, so the first ones are too small by 1 - beta^step.
-    // The step is a tensor: its value is not known when the graph is rewritten.
+    // Bias correction, since the averages start at zero. The step is a tensor whose value is unknown when rewriting the
+    // graph.
     const Tensor correction1 = at::add(at::neg(at::pow(beta1, steps[i])), 1);
     const Tensor correction2 = at::sqrt(at::add(at::neg(at::pow(beta2, steps[i])), 1));
     Tensor second = square;
@@ -126,18 +125,19 @@ void fused_adam(at::TensorList parameters, at::TensorList gradients, at::TensorL
   }
 }
 
-// One step of SGD: buffer = momentum buffer + (1 - dampening) g, and p = p - lr buffer; Nesterov looks one step ahead.
+// One step of SGD: buffer = momentum buffer + (1 - dampening) g, and p = p - lr buffer; with Nesterov momentum if
+// enabled.
 void fused_sgd(at::TensorList parameters, at::TensorList gradients, at::TensorList momenta, double decay,
                double momentum, double lr, double dampening, bool nesterov, bool maximize, bool first_step,
                const std::optional<Tensor>& grad_scale, const std::optional<Tensor>& found_inf) {
-  if ((grad_scale && grad_scale->defined()) || (found_inf && found_inf->defined())) decline("it scales gradients");
+  if ((grad_scale && grad_scale->defined()) || (found_inf && found_inf->defined())) decline("it unscales gradients");
   for (size_t i = 0; i < parameters.size(); ++i) {
     Tensor parameter = parameters[i];
     Tensor gradient = maximize ? at::neg(gradients[i]) : gradients[i];
     if (decay != 0) gradient = at::add(gradient, at::mul(parameter, decay));
     if (momentum != 0) {
       Tensor buffer = momenta[i];
-      // torch.optim starts from the first gradient, without dampening.
+      // torch.optim initializes the buffer with the first gradient, without dampening.
       if (first_step) {
         buffer.copy_(gradient);
       } else {
@@ -152,7 +152,7 @@ void fused_sgd(at::TensorList parameters, at::TensorList gradients, at::TensorLi
 }  // namespace
 
 void add_foreach_and_fused(ExpansionTable& table) {
-  // Asks the dispatcher which there are: the list grows with each libtorch.
+  // Enumerates the dispatcher's operators, since the list grows with each libtorch.
   for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
     const bool writes_out = name.overload_name.ends_with("out");
     if (name.name.starts_with("aten::_foreach_") && !writes_out) table.add_boxed(toString(name), &foreach_loop);

@@ -1,8 +1,8 @@
-// Decomposes activations, softmax, views, and other functions of single elements.
+// Decomposes activations, softmax, views and other pointwise functions.
 //
-// Each function is the operator's formula in the order in which the kernel computes it, so that results differ by
-// rounding alone. tests/passes/decompose_test.cpp holds each against its operator. A case with another formula is
-// declined with a reason, and the operator stays.
+// Each function computes the operator's formula in the kernel's order, so results differ only by rounding.
+// tests/passes/decompose_test.cpp compares each with its operator. Cases with another formula are declined with a
+// reason, and the operator is kept.
 #include <ATen/Functions.h>
 
 #include <cmath>
@@ -16,14 +16,14 @@ namespace shadowgraph::decompositions {
 using at::Scalar;
 using at::Tensor;
 
-// Kernels compute half types in float and round once. Expanded, each step would round, so the chain runs in float.
+// Kernels compute half types in float and round once. The decomposition runs in float, or each step would round.
 Tensor computed_in(const Tensor& x) {
   return x.scalar_type() == at::kHalf || x.scalar_type() == at::kBFloat16 ? x.to(at::kFloat) : x;
 }
 
 namespace {
 
-// Rounds back to the type of x: the one rounding that the kernel does too.
+// Rounds to the dtype of x once, as the kernel does.
 Tensor like(const Tensor& result, const Tensor& x) {
   return result.scalar_type() == x.scalar_type() ? result : result.to(x.scalar_type());
 }
@@ -33,7 +33,7 @@ void check_real(const Tensor& x) {
 
 // ---- Arithmetic
 
-// self + value * a * b, and with a / b. A value of 1 makes no product.
+// self + value * a * b, and the same with a / b. A value of 1 adds no product.
 Tensor addcmul(const Tensor& self, const Tensor& a, const Tensor& b, const Scalar& value) {
   return at::add(self, scaled(at::mul(a, b), value));
 }
@@ -46,7 +46,7 @@ Tensor& addcmul_(Tensor& self, const Tensor& a, const Tensor& b, const Scalar& v
 Tensor& addcdiv_(Tensor& self, const Tensor& a, const Tensor& b, const Scalar& value) {
   return self.add_(scaled(at::div(a, b), value));
 }
-// From the nearer end, as the kernel does.
+// Interpolates from the nearer end, as the kernel does.
 Tensor lerp_scalar(const Tensor& self, const Tensor& end, const Scalar& weight) {
   if (self.is_complex() || weight.isComplex()) decline("it is complex");
   const double w = weight.to<double>();
@@ -78,7 +78,7 @@ Tensor masked_fill_scalar(const Tensor& self, const Tensor& mask, const Scalar& 
 
 // ---- Activations
 
-// (1 + erf(x / sqrt 2)) / 2, the distribution function of the standard normal distribution.
+// (1 + erf(x / sqrt 2)) / 2, the cumulative distribution function of the standard normal distribution.
 Tensor normal_cdf(const Tensor& x) { return at::mul(at::add(at::erf(at::mul(x, M_SQRT1_2)), 1), 0.5); }
 
 // x cdf(x); or x/2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))), where M_SQRT2 * M_2_SQRTPI / 2 is sqrt(2 / pi).
@@ -120,7 +120,7 @@ Tensor silu_backward(const Tensor& grad, const Tensor& self) {
   const Tensor slope = at::mul(s, at::add(at::mul(x, at::add(at::neg(s), 1)), 1));
   return like(at::mul(computed_in(grad), slope), grad);
 }
-// Autograd keeps the result y: its derivative is (1 - y) y, and tanh's is 1 - y^2.
+// Autograd saves the result y: sigmoid's derivative is (1 - y) y, tanh's is 1 - y^2.
 Tensor sigmoid_backward(const Tensor& grad, const Tensor& output) {
   check_real(output);
   const Tensor y = computed_in(output);
@@ -142,11 +142,11 @@ Tensor hardtanh_backward(const Tensor& grad, const Tensor& self, const Scalar& l
 Tensor leaky_relu(const Tensor& self, const Scalar& slope) {
   return at::where(at::gt(self, 0), self, at::mul(self, slope));
 }
-// `self` may be the result instead: its sign is the same, as slopes are positive then.
+// `self` may be the result instead: it has the same sign, since slopes are positive in that case.
 Tensor leaky_relu_backward(const Tensor& grad, const Tensor& self, const Scalar& slope, bool /*self_is_result*/) {
   return at::where(at::gt(self, 0), grad, at::mul(grad, slope));
 }
-// scale x above 0, and scale alpha (e^(input_scale x) - 1) below. expm1 keeps the digits of small x.
+// scale x above 0, and scale alpha (e^(input_scale x) - 1) below. expm1 is accurate for small x.
 Tensor elu(const Tensor& self, const Scalar& alpha, const Scalar& scale, const Scalar& input_scale) {
   const Tensor x = computed_in(self);
   const Tensor below = at::mul(at::expm1(scaled(x, input_scale)), alpha.to<double>() * scale.to<double>());
@@ -155,7 +155,7 @@ Tensor elu(const Tensor& self, const Scalar& alpha, const Scalar& scale, const S
 // log(1 + e^(beta x)) / beta.
 Tensor softplus(const Tensor& self, const Scalar& beta, const Scalar& threshold) {
   const Tensor x = computed_in(self);
-  // Beyond the threshold softplus is nearly x, and exp could overflow.
+  // Above the threshold softplus is nearly x, and exp could overflow.
   const Tensor z = scaled(x, beta);
   return like(at::where(at::gt(z, threshold), x, at::div(at::log1p(at::exp(z)), beta)), self);
 }
@@ -178,7 +178,7 @@ Tensor native_dropout_backward(const Tensor& grad, const Tensor& mask, double sc
 
 // ---- Softmax
 
-// The largest element becomes 0, so exp cannot overflow; softmax does not change by it.
+// Subtracts the maximum, so that exp cannot overflow; softmax is invariant to it.
 Tensor shifted(const Tensor& self, int64_t dim) {
   if (self.numel() == 0) decline("it has no elements");
   const Tensor x = computed_in(self);
@@ -194,27 +194,27 @@ Tensor log_softmax(const Tensor& self, int64_t dim, bool half_to_float) {
   const Tensor result = at::sub(x, at::log(at::sum(at::exp(x), {dim}, /*keepdim=*/true)));
   return half_to_float ? result : like(result, self);
 }
-// y (g - sum(g y)), with the result y of forward: e^x is not needed again.
+// y (g - sum(g y)), with the result y of forward, so e^x is not needed.
 Tensor softmax_backward(const Tensor& grad, const Tensor& output, int64_t dim, at::ScalarType input_dtype) {
   const Tensor y = computed_in(output);
   const Tensor weighted = at::mul(computed_in(grad), y);
   const Tensor result = at::sub(weighted, at::mul(y, at::sum(weighted, {dim}, /*keepdim=*/true)));
   return result.scalar_type() == input_dtype ? result : result.to(input_dtype);
 }
-// g - softmax sum(g), where softmax is e to the result of forward.
+// g - softmax sum(g), where softmax is exp of forward's result.
 Tensor log_softmax_backward(const Tensor& grad, const Tensor& output, int64_t dim, at::ScalarType input_dtype) {
   const Tensor g = computed_in(grad);
   const Tensor result = at::sub(g, at::mul(at::exp(computed_in(output)), at::sum(g, {dim}, /*keepdim=*/true)));
   return result.scalar_type() == input_dtype ? result : result.to(input_dtype);
 }
-// Rows that are masked altogether are zero.
+// Fully masked rows are zero.
 Tensor safe_softmax(const Tensor& self, int64_t dim, std::optional<at::ScalarType> dtype) {
   const Tensor x = dtype ? self.to(*dtype) : self;
   const Tensor masked = at::all(at::eq(x, -std::numeric_limits<double>::infinity()), dim, /*keepdim=*/true);
   return at::where(masked, Scalar(0), softmax(x, dim, false));
 }
 
-// ---- Views, and what makes tensors; all bitwise
+// ---- Views and factories; all bitwise
 
 Tensor t(const Tensor& self) {
   if (self.dim() < 2) decline("it has fewer than two dimensions");
@@ -224,7 +224,7 @@ Tensor transpose(const Tensor& self, int64_t a, int64_t b) {
   if (self.dim() == 0) decline("it has no dimensions");
   std::vector<int64_t> order(static_cast<size_t>(self.dim()));
   for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int64_t>(i);
-  // A transpose is a permutation, so later passes have one kind of view less to know.
+  // A transpose is a permutation, so later passes handle one kind of view less.
   std::swap(order[static_cast<size_t>(c10::maybe_wrap_dim(a, self.dim()))],
             order[static_cast<size_t>(c10::maybe_wrap_dim(b, self.dim()))]);
   return at::permute(self, order);
@@ -238,7 +238,7 @@ std::vector<Tensor> split(const Tensor& self, int64_t size, int64_t dim) {
   std::vector<Tensor> parts;
   const int64_t total = self.size(dim);
   if (size == 0) decline("its parts are empty");
-  // An empty dimension still gives one part, which is empty.
+  // An empty dimension still yields one (empty) part.
   for (int64_t i = 0; i < std::max<int64_t>(total, 1); i += size) {
     parts.push_back(at::slice(self, dim, i, std::min(i + size, total)));
   }
@@ -258,7 +258,7 @@ Tensor stack(at::TensorList tensors, int64_t dim) {
   for (const Tensor& tensor : tensors) unsqueezed.push_back(tensor.unsqueeze(dim));
   return at::cat(unsqueezed, dim);
 }
-// The gradient of a view is zero but for the part that was looked at.
+// The gradient of a view is zero outside the selected part.
 Tensor slice_backward(const Tensor& grad, c10::IntArrayRef sizes, int64_t dim, int64_t start, int64_t end,
                       int64_t step) {
   return at::slice_scatter(at::full(sizes, 0, grad.options()), grad, dim, start, end, step);

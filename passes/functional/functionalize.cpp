@@ -1,23 +1,23 @@
-// Alias and mutation resolution.
+// Removes aliasing and mutation from a graph.
 //
-// One walk in program order builds a new graph. A node that writes nothing is copied, its operands as StorageImages
-// says they are to be read now. A node that writes becomes, in this order:
+// One walk in program order builds a new graph. A node that writes nothing is copied, with the current values of its
+// operands (StorageImages). A node that writes is replaced, in this order of preference, by:
 //
-//   t_, squeeze_, set_, resize_   no content changes: the view, or nothing at all
-//   copy_, fill_, zero_           the new content itself: clone, _to_copy, expand, full
-//   x.op_(...), op(..., out=x)    its functional operator, if that gives the same bits: its result is laid out like the
-//                                 tensor it replaces, or layout does not matter to it (passes/functional/lazy_bits.h), and
-//                                 no other operand lies across what is written
-//   anything else                 a functional call (core/calls/functions.h), which runs the very operator on a copy
-//                                 of the storage
+//   t_, squeeze_, set_, resize_   contents do not change: the view, or nothing
+//   copy_, fill_, zero_           the new contents: clone, _to_copy, expand, full
+//   x.op_(...), op(..., out=x)    the functional operator, if it computes the same bits: its result has the layout of
+//                                 the tensor it replaces, or does not depend on layout (passes/functional/lazy_bits.h),
+//                                 and no other operand overlaps the written tensor
+//   anything else                 a functional call (core/calls/functions.h), which runs the original operator on a
+//                                 copy of the storage
 //
-// The result then becomes the new image of the storage. If it covers all that the program looks at, it is that image,
-// otherwise it is scattered into the old one. At the end the placeholders whose storages were written get aten::copy_
-// from their images. Outputs that live there are taken from the placeholders again.
+// The result becomes the new image of the storage: directly if it covers all of the storage that the program reads,
+// otherwise scattered into the old image. At the end, aten::copy_ writes the images back to placeholders whose storages
+// were written. Outputs in those storages are taken from the placeholders again.
 //
-// Why layout matters: kernels may sum in another order for other strides. Random fills draw in order of memory, or by
-// another routine when memory is contiguous. Why a new graph: nodes with all their side lists are only ever appended,
-// so every step is as simple and as cheap as recording.
+// Layout matters because kernels may sum in another order for other strides, and random fills draw in memory order, or
+// use another routine for contiguous memory. A new graph is built because appending nodes with all their side lists is
+// as simple and cheap as recording.
 #include <c10/util/strides.h>
 
 #include <algorithm>
@@ -47,42 +47,41 @@ bool same_numbers(std::span<const int64_t> a, std::span<const int64_t> b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end());
 }
 
-// Says whether a view's arguments speak of the storage rather than of the source. Such a view can be taken from the
-// image in one step.
+// Returns whether a view's arguments are relative to the storage rather than the source. Such a view can be taken from
+// the image in one step.
 bool is_absolute(const Target& target) {
   const OperatorFacts& facts = target.facts();
   return target.name() == "aten::as_strided" || target.name() == "aten::as_strided_" || target.name() == "sg::alias" ||
          facts.takes_storage || facts.resizes;
 }
 
-// These have a scatter of their own, which says what the program said.
+// These have scatter operators that mirror the program's view.
 bool is_scatterable(const std::string& name) {
   return name == "aten::slice.Tensor" || name == "aten::select.int" || name == "aten::diagonal";
 }
 
-// Says what every storage holds at the point that a rewriting pass has come to, as values of the graph that it builds.
+// Tracks the contents of every storage at the current point of a rewriting pass, as values of the new graph.
 //
-// The *image* of a storage is a value whose own storage holds the same bytes at the same places. While nothing was
-// written that is whatever made the storage. current(v) gives v as it is to be read now. If its storage was not written
-// since, that is the value it became. Otherwise it is taken from the image once more, through the views by which the
-// program made it, or by as_strided.
+// The *image* of a storage is a value whose storage has the same bytes at the same offsets. It is initially the value
+// that allocated the storage. current(v) returns v as it is to be read now: the value that replaced it, if its storage
+// was not written since, otherwise a view of the image, taken through the program's views or by as_strided.
 class StorageImages {
  public:
   StorageImages(const Graph& read, Graph& made, NodeEmitter& emitter)
-      : read_(read), made_(made), emitter_(emitter), aliases_(AliasAnalysis::of(read)), bits_(lazy_bits_of(read)) {
+      : old_(read), new_(made), emitter_(emitter), aliases_(AliasAnalysis::of(read)), bits_(lazy_bits_of(read)) {
     images_.resize(read.storage_count());
     find_resized();
   }
 
-  // ---- Values of the graph that is read
-  // As it is to be read at this point; emits views if its storage was written since.
+  // ---- Values of the old graph
+  // Returns the value to be read at this point; emits views if its storage was written since.
   ValueId current(ValueId id) {
     const Now now = std::as_const(now_)[id];
-    const StorageId storage = read_.value(id).storage;
+    const StorageId storage = old_.value(id).storage;
     if (!storage.valid()) {
       if (!now.value.valid()) {
-        throw UnsupportedError("uses a value that nothing made: " + to_text(read_, read_.value(id).producer),
-                               read_.value(id).producer);
+        throw UnsupportedError("reads a value without a producer: " + to_text(old_, old_.value(id).producer),
+                               old_.value(id).producer);
       }
       return now.value;
     }
@@ -94,9 +93,9 @@ class StorageImages {
     if (is_current(id)) return now.value;
     if (!image.base.valid()) return base_of_nothing(id);
 
-    // Goes back through the views to one that is current or is the image itself, then forth again. Beyond kMostViews one
-    // view by strides is cheaper than the chain.
-    c10::SmallVector<std::pair<ValueId, Step>, kMostViews> path;
+    // Goes back through the views to one that is current or is the image itself, then forward again. Beyond kMaxViews
+    // one strided view is cheaper than the chain.
+    c10::SmallVector<std::pair<ValueId, Step>, kMaxViews> path;
     ValueId at = id;
     while (!is_current(at)) {
       if (is_base(at, image)) {
@@ -104,7 +103,7 @@ class StorageImages {
         break;
       }
       const Step step = step_to(at);
-      if (path.size() == kMostViews && step.source.valid()) {
+      if (path.size() == kMaxViews && step.source.valid()) {
         path.clear();
         at = id;
       } else if (step.source.valid()) {
@@ -122,17 +121,17 @@ class StorageImages {
     return now_[id].value;
   }
 
-  // Without emitting anything, so perhaps not as it is to be read now; invalid if it never came to be.
+  // As current(), but emits nothing, so the value may be outdated; invalid if there is none.
   ValueId latest(ValueId id) const {
-    const StorageId storage = read_.value(id).storage;
+    const StorageId storage = old_.value(id).storage;
     if (storage.valid() && has_image(storage) && is_base(id, images_[storage.index])) return base(storage);
     return now_[id].value;
   }
 
-  // `value` is a result of a node that was copied or replaced by an equal one; `made` is its new self.
-  // The first value in a storage becomes its image; later ones are views of it at the current version.
+  // Records that `made` is the new value for the result `id` of a copied or replaced node. The first value in a storage
+  // becomes its image; later ones are views of it at the current version.
   void define(ValueId id, ValueId made) {
-    const Value& value = read_.value(id);
+    const Value& value = old_.value(id);
     if (!value.storage.valid()) {
       now_[id] = {made, 0};
       return;
@@ -140,32 +139,32 @@ class StorageImages {
     Image& image = images_[value.storage.index];
     if (!image.base.valid()) {
       image.base = made;
-      const int64_t reached = view_of(read_, id).bytes().second;
-      image.bytes = image.resized ? reached : std::max(reached, read_.storage(value.storage).bytes);
+      const int64_t reached = view_of(old_, id).bytes().second;
+      image.bytes = image.resized ? reached : std::max(reached, old_.storage(value.storage).bytes);
       image.first_bytes = image.bytes;
     }
     now_[id] = {made, image.version};
   }
 
-  // Where a result lies in the new graph: the storage of the image, if it aliases one; otherwise invalid.
+  // Returns the storage of a result in the new graph: that of the image, if it aliases one; otherwise invalid.
   StorageId storage_of(ValueId id) const {
-    const StorageId storage = read_.value(id).storage;
-    return storage.valid() && has_image(storage) ? made_.value(base(storage)).storage : StorageId();
+    const StorageId storage = old_.value(id).storage;
+    return storage.valid() && has_image(storage) ? new_.value(base(storage)).storage : StorageId();
   }
 
   bool has_image(StorageId storage) const { return images_[storage.index].base.valid(); }
   uint32_t version(StorageId storage) const { return images_[storage.index].version; }
   ValueId base(StorageId storage) const { return images_[storage.index].base; }
-  // A view that reads the conjugate or the negative of what is stored.
+  // Returns whether a value is a lazy conjugate or negative of the stored elements.
   bool has_bits(ValueId value) const { return bits_[value] != 0; }
 
   // ---- Writes
-  // The elements of `view` become those of `content`, of its dtype and sizes. Whether a scatter was needed.
+  // Overwrites the elements of `view` with `content`, of its dtype and sizes. Returns whether a scatter was needed.
   bool write(ValueId view, ValueId content) {
-    const Value& value = read_.value(view);
+    const Value& value = old_.value(view);
     const StorageId storage = value.storage;
-    if (read_.numel(view) == 0) return false;
-    // What is stored is what the lazy bits hide: the conjugate of the conjugate.
+    if (old_.numel(view) == 0) return false;
+    // Store the values without the lazy bits: the conjugate of the conjugate.
     if (bits_[view] & kConjugateBit) {
       content = emitter_.call(emitter_.target("aten::conj_physical"), {Argument::of_value(content)});
     }
@@ -173,14 +172,14 @@ class StorageImages {
       content = emitter_.call(emitter_.target("aten::neg"), {Argument::of_value(content)});
     }
     if (replaces(view)) {
-      const auto laid_out_alike = [&](ValueId v) { return same_elements(view_of(made_, v), view_of(read_, view)); };
+      const auto laid_out_alike = [&](ValueId v) { return same_elements(view_of(new_, v), view_of(old_, view)); };
       if (!laid_out_alike(content)) {
         if (const ValueId clone = clone_with_strides_of(view, content); clone.valid()) content = clone;
       }
       if (laid_out_alike(content)) {
         replace(storage, content);
-        // No longer what lies behind all that is ever looked at.
-        images_[storage.index].bytes = view_of(read_, view).bytes().second;
+        // The image only covers the part of the storage that the program reads.
+        images_[storage.index].bytes = view_of(old_, view).bytes().second;
         return false;
       }
     }
@@ -188,69 +187,69 @@ class StorageImages {
       replace(storage, *scattered);
       return true;
     }
-    const int64_t end = view_of(read_, view).bytes().second;
-    // Scatters copy the storage as elements of its dtype: one that holds no whole number of them is written in smaller
-    // pieces.
-    TensorGeometry target = TensorGeometry::of(read_, view);
+    const int64_t end = view_of(old_, view).bytes().second;
+    // Scatters treat the storage as elements of its dtype; a storage that is not a whole number of them is written in
+    // smaller units.
+    TensorGeometry target = TensorGeometry::of(old_, view);
     if (ends_within(storage, target.itemsize())) content = in_bytes(content, target);
     ValueId base = base_as(storage, target.dtype, end);
-    // Scattering into a tensor that visits bytes twice is not defined.
-    if (internal_overlap(view_of(made_, base)) != Overlap::kNone) {
+    // Scattering into a tensor that visits bytes twice is undefined.
+    if (internal_overlap(view_of(new_, base)) != Overlap::kNone) {
       base = emitter_.flat(base, target.dtype, std::max(end, images_[storage.index].bytes));
     }
     const NodeId node = emitter_.append(
         emitter_.target("aten::as_strided_scatter"),
         {Argument::of_value(base), Argument::of_value(content),
-         made_.int_list({target.sizes.data(), target.sizes.size()}),
-         made_.int_list({target.strides.data(), target.strides.size()}), Argument::of_int(target.offset)});
-    const TensorGeometry result = TensorGeometry::of(made_, base);
-    const StorageId made_storage = emitter_.add_storage(node, result, made_.storage(made_.value(base).storage).bytes);
+         new_.int_list({target.sizes.data(), target.sizes.size()}),
+         new_.int_list({target.strides.data(), target.strides.size()}), Argument::of_int(target.offset)});
+    const TensorGeometry result = TensorGeometry::of(new_, base);
+    const StorageId made_storage = emitter_.add_storage(node, result, new_.storage(new_.value(base).storage).bytes);
     replace(storage, emitter_.add_result(node, result, made_storage));
     return true;
   }
 
-  // Whether a write of `view` replaces all that the program ever looks at in its storage.
+  // Returns whether a write of `view` replaces everything that the program reads in its storage.
   bool covers(ValueId id) const {
-    const StorageId storage = read_.value(id).storage;
-    const StridedView view = view_of(read_, id);
+    const StorageId storage = old_.value(id).storage;
+    const StridedView view = view_of(old_, id);
     const auto [begin, end] = view.bytes();
     const auto [first, last] = aliases_.bytes_used(storage);
     return begin <= first && last <= end && is_dense(view);
   }
 
-  // That, and a fresh tensor laid out like `view` can take the image's place.
-  bool replaces(ValueId view) const { return read_.value(view).offset == 0 && covers(view); }
-  // `whole` holds the whole storage. The version says that everything taken before is stale.
+  // Returns whether, in addition, a newly allocated tensor with the layout of `view` can replace the image.
+  bool replaces(ValueId view) const { return old_.value(view).offset == 0 && covers(view); }
+  // Replaces the storage's image by `whole` and increments its version, which invalidates all views taken before.
   void replace(StorageId storage, ValueId whole) {
     Image& image = images_[storage.index];
     image.base = whole;
     ++image.version;
   }
 
-  // Like that, and the storage is at least this long now.
+  // As replace(), and grows the storage to at least this size.
   void replace_grown(StorageId storage, ValueId whole, int64_t bytes) {
     replace(storage, whole);
     Image& image = images_[storage.index];
     image.bytes = std::max(image.bytes, bytes);
   }
 
-  // Bytes that the storage has had from the start, and has now.
+  // Size of the storage in bytes, initially and now.
   int64_t first_bytes(StorageId storage) const { return images_[storage.index].first_bytes; }
   int64_t bytes(StorageId storage) const { return images_[storage.index].bytes; }
 
-  // Elements [first, first + count) of the storage, as a row of `dtype`.
+  // Returns elements [first, first + count) of the storage as a 1-D tensor of `dtype`.
   ValueId row(StorageId storage, c10::ScalarType dtype, int64_t first, int64_t count) {
     const ValueId base = base_as(storage, dtype, (first + count) * static_cast<int64_t>(c10::elementSize(dtype)));
     TensorGeometry row;
     row.dtype = dtype;
-    row.device = made_.value(base).device();
+    row.device = new_.value(base).device();
     row.sizes = {count};
     row.strides = {1};
     row.offset = first;
     return emitter_.as_strided(base, row);
   }
 
-  int64_t views_taken() const { return views_; }
+  int64_t view_count() const { return views_; }
 
  private:
   struct Image {
@@ -258,101 +257,100 @@ class StorageImages {
     uint32_t version = 0;
     int64_t first_bytes = 0;
     int64_t bytes = 0;
-    bool resized = false;  // by some node of the graph: what it says of its bytes holds for its last state
-    ValueId converted;     // the image as a row of another dtype, at `converted_version`
+    bool resized = false;  // resized by some node: the recorded bytes are those of its final state
+    ValueId converted;     // the image as a 1-D tensor of another dtype, at `converted_version`
     uint32_t converted_version = 0;
     int64_t converted_bytes = 0;
   };
-  // What a value of the old graph became in the new one, and the version of its storage for which that holds.
+  // The new value for a value of the old graph, and the version of its storage at which it is valid.
   struct Now {
     ValueId value;
     uint32_t version = 0;
   };
-  // How a value came to be from another of its storage: by a view that can be taken again.
+  // Derivation of a value from another in its storage, by a view that can be taken again.
   struct Step {
     ValueId source;
-    bool same = false;  // the result of an in-place operator: the value is its source
+    bool same = false;  // the result of an in-place operator, identical to its source
   };
-  static constexpr size_t kMostViews = 8;  // taken one after the other; beyond, one as_strided is shorter
+  static constexpr size_t kMaxViews = 8;  // limit of a chain of views; one as_strided is shorter
 
-  // What is known of the whole program beforehand: which storages are resized, what in-place operators gave back.
-  // Resized storages have no length until the last resize, so this must be known before the first node is made. Values
-  // that an in-place operator gave back are the same tensor under another name (origins_).
+  // Collects facts about the whole program in advance: resized storages, whose size is unknown until the last resize,
+  // and the operands that in-place operators return as results (origins_).
   void find_resized() {
-    for (const NodeId n : read_.nodes()) {
-      const OperatorFacts& facts = read_.facts(n);
-      const auto arguments = read_.arguments(n);
-      const auto results = read_.results(n);
+    for (const NodeId n : old_.nodes()) {
+      const OperatorFacts& facts = old_.facts(n);
+      const auto arguments = old_.arguments(n);
+      const auto results = old_.results(n);
       for (const OperatorFacts::Alias& alias : facts.aliases) {
         if (alias.result >= results.size() || alias.argument >= arguments.size()) continue;
         if (arguments[alias.argument].kind != ArgumentKind::kValue) continue;
         const ValueId source = arguments[alias.argument].ref.value;
-        read_.for_each_value(results.subspan(alias.result, 1), [&](ValueId v) {
-          if (read_.value(v).storage != read_.value(source).storage) return;
+        old_.for_each_value(results.subspan(alias.result, 1), [&](ValueId v) {
+          if (old_.value(v).storage != old_.value(source).storage) return;
           const bool same_bits = bits_[v] == bits_[source];
-          if (!facts.written.empty() && same_bits && read_.value(v).dtype == read_.value(source).dtype &&
-              same_geometry(view_of(read_, v), view_of(read_, source))) {
+          if (!facts.written.empty() && same_bits && old_.value(v).dtype == old_.value(source).dtype &&
+              same_geometry(view_of(old_, v), view_of(old_, source))) {
             const ValueId origin = std::as_const(origins_)[source];
             origins_[v] = origin.valid() ? origin : source;
           }
-          // resize_, or an `out=` that did not fit.
-          if (!facts.written.empty() && read_.value(v).storage.valid() && !is_absolute(read_.target(n)) &&
-              !same_numbers(read_.sizes(v), read_.sizes(source)) && facts.is_out_variant) {
-            images_[read_.value(v).storage.index].resized = true;
+          // resize_, or an `out=` tensor that was resized.
+          if (!facts.written.empty() && old_.value(v).storage.valid() && !is_absolute(old_.target(n)) &&
+              !same_numbers(old_.sizes(v), old_.sizes(source)) && facts.is_out_variant) {
+            images_[old_.value(v).storage.index].resized = true;
           }
         });
       }
       if (facts.resizes) {
-        read_.for_each_output(n, [&](ValueId v) {
-          if (read_.value(v).storage.valid()) images_[read_.value(v).storage.index].resized = true;
+        old_.for_each_output(n, [&](ValueId v) {
+          if (old_.value(v).storage.valid()) images_[old_.value(v).storage.index].resized = true;
         });
       }
     }
   }
 
-  // Finds the view that made `id`, if it can be made again from its source alone.
+  // Returns the view that produced `id`, if it can be taken again from its source alone.
   Step step_to(ValueId id) {
-    const NodeId producer = read_.value(id).producer;
-    const OperatorFacts& facts = read_.facts(producer);
-    const auto arguments = read_.arguments(producer);
-    const auto results = read_.results(producer);
+    const NodeId producer = old_.value(id).producer;
+    const OperatorFacts& facts = old_.facts(producer);
+    const auto arguments = old_.arguments(producer);
+    const auto results = old_.results(producer);
     if (facts.aliases.empty() || facts.collective || results.size() != 1 || results[0].kind != ArgumentKind::kValue)
       return {};
     const OperatorFacts::Alias& alias = facts.aliases.front();
     if (alias.argument >= arguments.size() || arguments[alias.argument].kind != ArgumentKind::kValue) return {};
     const ValueId source = arguments[alias.argument].ref.value;
-    if (read_.value(source).storage != read_.value(id).storage) return {};
+    if (old_.value(source).storage != old_.value(id).storage) return {};
     // An in-place result is its operand under another name.
     if (const ValueId origin = std::as_const(origins_)[id]; origin.valid()) return {origin, true};
-    if (is_absolute(read_.target(producer))) return {};
+    if (is_absolute(old_.target(producer))) return {};
     if (!facts.written.empty()) {
-      const FunctionalForm* form = functional_form(read_.target(producer));
+      const FunctionalForm* form = functional_form(old_.target(producer));
       if (form == nullptr || !form->target.facts().is_view) return {};
     }
-    // Other tensors among the arguments would have to be read again, too.
+    // Other tensor arguments would have to be read again, too.
     uint32_t tensors = 0;
-    read_.for_each_input(producer, [&](ValueId) { ++tensors; });
+    old_.for_each_input(producer, [&](ValueId) { ++tensors; });
     return tensors == 1 ? Step{source, false} : Step{};
   }
 
-  // The image itself need not be taken from itself.
+  // Returns whether a value is the image itself and need not be taken from it.
   bool is_base(ValueId id, const Image& image) const {
-    const Value& a = read_.value(id);
-    const Value& b = made_.value(image.base);
+    const Value& a = old_.value(id);
+    const Value& b = new_.value(image.base);
     return a.dtype == b.dtype && a.offset == b.offset && bits_[id] == 0 &&
-           same_numbers(read_.sizes(id), made_.sizes(image.base)) &&
-           same_numbers(read_.strides(id), made_.strides(image.base));
+           same_numbers(old_.sizes(id), new_.sizes(image.base)) &&
+           same_numbers(old_.strides(id), new_.strides(image.base));
   }
 
-  // Makes the view of `id` again, of what its source is now: the program's own view, so that the graph reads like it.
+  // Takes the program's view of `id` again from the current value of its source, which keeps the graph readable.
   ValueId take(ValueId id, const Step& step) {
     const ValueId source = now_[step.source].value;
     if (step.same) return source;
-    const NodeId producer = read_.value(id).producer;
-    const FunctionalForm* form = functional_form(read_.target(producer));
-    const Target& target = form != nullptr ? form->target : read_.target(producer);
+    const NodeId producer = old_.value(id).producer;
+    const FunctionalForm* form = functional_form(old_.target(producer));
+    const Target& target = form != nullptr ? form->target : old_.target(producer);
     std::vector<Argument> arguments;
-    for (const Argument& argument : read_.arguments(producer)) {
+    for (const Argument& argument : old_.arguments(producer)) {
       if (argument.kind == ArgumentKind::kValue) {
         arguments.push_back(Argument::of_value(source));
       } else {
@@ -360,39 +358,39 @@ class StorageImages {
       }
     }
     ++views_;
-    const NodeId node = emitter_.append(made_.intern_target(target), arguments);
-    return emitter_.add_result(node, TensorGeometry::of(read_, id), made_.value(source).storage,
-                               read_.value(id).requires_grad);
+    const NodeId node = emitter_.append(new_.intern_target(target), arguments);
+    return emitter_.add_result(node, TensorGeometry::of(old_, id), new_.value(source).storage,
+                               old_.value(id).requires_grad);
   }
 
-  // Takes any view at one step by strides. Lazy bits are no part of the geometry and come on top.
+  // Takes any view in one step by its strides. Lazy bits are not part of the geometry and are applied afterwards.
   ValueId from_base(ValueId id) {
-    const Value& value = read_.value(id);
+    const Value& value = old_.value(id);
     ++views_;
-    ValueId result = emitter_.as_strided(base_as(value.storage, value.dtype, view_of(read_, id).bytes().second),
-                                         TensorGeometry::of(read_, id));
+    ValueId result = emitter_.as_strided(base_as(value.storage, value.dtype, view_of(old_, id).bytes().second),
+                                         TensorGeometry::of(old_, id));
     const uint8_t bits = bits_[id];
-    const StorageId storage = made_.value(result).storage;
+    const StorageId storage = new_.value(result).storage;
     if (bits & kConjugateBit) {
-      result = emitter_.call(emitter_.target("aten::_conj"), {Argument::of_value(result)},
-                             TensorGeometry::of(read_, id), storage);
+      result = emitter_.call(emitter_.target("aten::_conj"), {Argument::of_value(result)}, TensorGeometry::of(old_, id),
+                             storage);
     }
     if (bits & kNegativeBit) {
       result = emitter_.call(emitter_.target("aten::_neg_view"), {Argument::of_value(result)},
-                             TensorGeometry::of(read_, id), storage);
+                             TensorGeometry::of(old_, id), storage);
     }
     return result;
   }
 
-  // Returns the image as a tensor of `dtype` from which views of the first `bytes` can be taken. A storage that is
-  // resized has no known length: it has what was seen of it, and what is looked at now.
+  // Returns the image as a tensor of `dtype` from which views of the first `bytes` can be taken. The size of a resized
+  // storage is unknown; the maximum of what was read so far is used.
   ValueId base_as(StorageId storage, c10::ScalarType dtype, int64_t bytes) {
     Image& image = images_[storage.index];
-    if (made_.value(image.base).dtype == dtype) return image.base;
+    if (new_.value(image.base).dtype == dtype) return image.base;
     image.bytes = std::max(image.bytes, bytes);
-    // A conversion is kept until the image changes, since programs read several views in a row.
+    // A conversion is reused until the image changes, since programs read several views in a row.
     if (image.converted.valid() && image.converted_version == image.version && image.converted_bytes >= bytes &&
-        made_.value(image.converted).dtype == dtype) {
+        new_.value(image.converted).dtype == dtype) {
       return image.converted;
     }
     image.converted = emitter_.flat(image.base, dtype, image.bytes);
@@ -401,17 +399,17 @@ class StorageImages {
     return image.converted;
   }
 
-  // A tensor without elements may lie on a storage that no node made (set_()). All there is to know is its geometry.
+  // A tensor without elements may be on a storage without an allocating node (set_()), so only its geometry is used.
   ValueId base_of_nothing(ValueId id) {
-    const Value& value = read_.value(id);
-    if (read_.numel(id) != 0) {
-      throw UnsupportedError("reads a storage that no node of the graph made: " + to_text(read_, value.producer) +
+    const Value& value = old_.value(id);
+    if (old_.numel(id) != 0) {
+      throw UnsupportedError("reads a storage that no node of the graph allocates: " + to_text(old_, value.producer) +
                                  "; give its contents by an operator or as an input of the program",
                              value.producer);
     }
-    TensorGeometry geometry = TensorGeometry::of(read_, id);
+    TensorGeometry geometry = TensorGeometry::of(old_, id);
     const NodeId node = emitter_.append(emitter_.target("aten::empty_strided"),
-                                        {made_.int_list(read_.sizes(id)), made_.int_list(read_.strides(id)),
+                                        {new_.int_list(old_.sizes(id)), new_.int_list(old_.strides(id)),
                                          Argument::of_int(static_cast<int64_t>(value.dtype)), Argument::none(),
                                          Argument::of_device(value.device()), Argument::none()});
     geometry.offset = 0;
@@ -420,13 +418,13 @@ class StorageImages {
     return made;
   }
 
-  // Gives a tensor, and where it is to go, one dimension more, which runs over the bytes of an element. A storage with an
-  // odd number of bytes can then be scattered into.
+  // Adds a dimension over the bytes of an element to a tensor and its target, so that storages with an odd number of
+  // bytes can be scattered into.
   ValueId in_bytes(ValueId content, TensorGeometry& target) {
     const int64_t item = target.itemsize();
     content = emitter_.call(emitter_.target("aten::clone"), {Argument::of_value(content), Argument::of_int(0)});
-    const StorageId storage = made_.value(content).storage;
-    TensorGeometry bytes = TensorGeometry::of(made_, content);
+    const StorageId storage = new_.value(content).storage;
+    TensorGeometry bytes = TensorGeometry::of(new_, content);
     bytes.sizes.push_back(1);
     bytes.strides.push_back(1);
     content = emitter_.call(emitter_.target("aten::unsqueeze"),
@@ -447,29 +445,29 @@ class StorageImages {
     return content;
   }
 
-  // Says whether the storage may hold no whole number of elements of this size. For one that is resized only the last
-  // length is known.
+  // Returns whether the storage's size may not be a multiple of this element size. For resized storages only the final
+  // size is known.
   bool ends_within(StorageId storage, int64_t item) const {
     const Image& image = images_[storage.index];
-    const Value& base = made_.value(image.base);
+    const Value& base = new_.value(image.base);
     if (image.resized && item > static_cast<int64_t>(c10::elementSize(base.dtype))) return true;
-    return made_.storage(base.storage).bytes % item != 0;
+    return new_.storage(base.storage).bytes % item != 0;
   }
 
-  // A write into a part, by the scatter that goes with the view: x[1:3] = content as slice_scatter(x, content, 0, 1, 3),
-  // where x is all of its storage. Such a graph reads like the program, and reinplace finds the slice again. What has
-  // none is written by as_strided_scatter.
+  // Writes a part by the scatter that matches the view: x[1:3] = content becomes slice_scatter(x, content, 0, 1, 3),
+  // where x is the whole storage. The graph stays readable, and reinplace can recover the slice. Other views use
+  // as_strided_scatter.
   std::optional<ValueId> scatter_by_view(ValueId view, ValueId content) {
     if (const ValueId origin = std::as_const(origins_)[view]; origin.valid()) view = origin;
-    const NodeId producer = read_.value(view).producer;
-    const std::string& name = read_.target(producer).name();
+    const NodeId producer = old_.value(view).producer;
+    const std::string& name = old_.target(producer).name();
     if (!is_scatterable(name) || bits_[view] != 0) return std::nullopt;
     const Step step = step_to(view);
     if (!step.source.valid() || !covers(step.source) || bits_[step.source] != 0) return std::nullopt;
-    if (ends_within(read_.value(view).storage, TensorGeometry::of(read_, view).itemsize())) return std::nullopt;
+    if (ends_within(old_.value(view).storage, TensorGeometry::of(old_, view).itemsize())) return std::nullopt;
     const ValueId whole = current(step.source);
     std::vector<Argument> arguments;
-    for (const Argument& argument : read_.arguments(producer)) {
+    for (const Argument& argument : old_.arguments(producer)) {
       if (argument.kind != ArgumentKind::kValue) {
         arguments.push_back(emitter_.copied(argument));
         continue;
@@ -482,34 +480,33 @@ class StorageImages {
                           : name == "aten::select.int" ? "aten::select_scatter"
                                                        : "aten::diagonal_scatter";
     const NodeId node = emitter_.append(emitter_.target(scatter), arguments);
-    const TensorGeometry geometry = TensorGeometry::of(made_, whole);
-    const StorageId storage = emitter_.add_storage(node, geometry, made_.storage(made_.value(whole).storage).bytes);
+    const TensorGeometry geometry = TensorGeometry::of(new_, whole);
+    const StorageId storage = emitter_.add_storage(node, geometry, new_.storage(new_.value(whole).storage).bytes);
     return emitter_.add_result(node, geometry, storage);
   }
 
-  // Returns `content` laid out like `view`, if a clone can do that; clones are contiguous here.
+  // Returns `content` with the layout of `view`, if a clone can do that; clones are contiguous here.
   ValueId clone_with_strides_of(ValueId view, ValueId content) {
-    const auto sizes = read_.sizes(view);
-    const auto strides = read_.strides(view);
+    const auto sizes = old_.sizes(view);
+    const auto strides = old_.strides(view);
     const auto contiguous = c10::contiguous_strides(sizes);
     const StridedView wanted{sizes, strides, 0, 1};
     if (!same_elements(wanted, {sizes, {contiguous.data(), contiguous.size()}, 0, 1})) return {};
     return emitter_.call(emitter_.target("aten::clone"), {Argument::of_value(content), Argument::of_int(0)});
   }
 
-  const Graph& read_;
-  Graph& made_;
+  const Graph& old_;
+  Graph& new_;
   NodeEmitter& emitter_;
   AliasAnalysis aliases_;
   std::vector<Image> images_;
   IdMap<ValueId, Now> now_;
   const IdMap<ValueId, uint8_t> bits_;
-  IdMap<ValueId, ValueId>
-      origins_;  // of results of in-place operators: the value, of the same geometry, that it began as
+  IdMap<ValueId, ValueId> origins_;  // by in-place result: the original value of the same geometry
   int64_t views_ = 0;
 };
 
-// What an opaque object is written to or read from, nobody knows.
+// Effects on opaque objects are unknown.
 bool has_opaque(const Graph& graph, std::span<const Argument> arguments) {
   return std::any_of(arguments.begin(), arguments.end(), [&](const Argument& a) {
     return a.kind == ArgumentKind::kOpaque || (a.kind == ArgumentKind::kList && has_opaque(graph, graph.list(a)));
@@ -519,33 +516,33 @@ bool has_opaque(const Graph& graph, std::span<const Argument> arguments) {
 class Functionalizer {
  public:
   explicit Functionalizer(const Graph& graph)
-      : read_(graph),
-        emitter_(graph, made_),
-        images_(graph, made_, emitter_),
-        carried_(graph, made_),
+      : old_(graph),
+        emitter_(graph, new_),
+        images_(graph, new_, emitter_),
+        carried_(graph, new_),
         writes_(graph.storage_count()) {}
 
-  // The graph that is read stays as it is until the new one is complete, so a throw leaves it alone.
+  // The old graph is only replaced when the new one is complete, so an exception leaves it unchanged.
   FunctionalizeResult run() {
-    for (const NodeId n : read_.nodes()) {
+    for (const NodeId n : old_.nodes()) {
       node(n);
       carried_.done(n);
     }
     for (const NodeId n : placeholders_) write_back(n);
     ends();
-    // Lives follow the new values: an image dies when the storage that it stands for died.
+    // Lifetimes follow the new values: an image is freed where its storage was.
     carried_.finish(
         [&](ValueId v) { return images_.latest(v); },
-        [&](StorageId s) { return images_.has_image(s) ? made_.value(images_.base(s)).storage : StorageId(); });
-    result_.views = images_.views_taken();
+        [&](StorageId s) { return images_.has_image(s) ? new_.value(images_.base(s)).storage : StorageId(); });
+    result_.views = images_.view_count();
     result_.changed = true;
     return std::move(result_);
   }
 
-  Graph take_graph() { return std::move(made_); }
+  Graph take_graph() { return std::move(new_); }
 
  private:
-  // What a node writes: the argument and, after it, the tensor that it leaves there.
+  // A written argument and the tensor value after the write.
   struct Written {
     uint16_t position = 0;
     ValueId before;
@@ -553,95 +550,97 @@ class Functionalizer {
   };
 
   void node(NodeId n) {
-    const TargetId target = read_.node(n).target;
-    carried_.enter_region(read_.node(n).region, [&](ValueId v) { return images_.latest(v); });
+    const TargetId target = old_.node(n).target;
+    carried_.enter_region(old_.node(n).region, [&](ValueId v) { return images_.latest(v); });
     if (is_end(target)) {
       ends_.push_back(n);
       return;
     }
-    emitter_.stand_for(n, carried_.made(read_.node(n).forward));
+    emitter_.stand_for(n, carried_.replacement_of(old_.node(n).forward));
     if (is_placeholder(target)) placeholders_.push_back(n);
     if (target == target_of(Builtin::kAlias)) {
-      // Once written, a storage is looked at through its image; what the alias is then is found when it is read.
-      const Argument& source = read_.arguments(n).front();
+      // Once written, a storage is read through its image; the alias is then taken when it is read.
+      const Argument& source = old_.arguments(n).front();
       const StorageId storage =
-          source.kind == ArgumentKind::kValue ? read_.value(source.ref.value).storage : StorageId();
-      // An alias of a written storage stands for nothing any more.
+          source.kind == ArgumentKind::kValue ? old_.value(source.ref.value).storage : StorageId();
+      // An alias of a written storage has no value to map to.
       if (storage.valid() && images_.version(storage) != 0) return;
     }
-    const OperatorFacts& facts = read_.facts(target);
-    if (read_.target(n).signature().name == "aten::set_") {
-      // What set_ without a source gives has no other maker; the end may be too late, behind what is written back.
-      if (read_.arguments(n).size() == 1) read_.for_each_output(n, [&](ValueId v) { images_.current(v); });
+    const OperatorFacts& facts = old_.facts(target);
+    if (old_.target(n).signature().name == "aten::set_") {
+      // The result of set_ without a source has no other producer; creating it at the end may be too late, after the
+      // write-backs.
+      if (old_.arguments(n).size() == 1) old_.for_each_output(n, [&](ValueId v) { images_.current(v); });
       return;
     }
-    // An unknown node may write to anything that it is given, so nothing that follows would be known.
-    if (facts.unknown || has_opaque(read_, read_.arguments(n))) {
+    // An unknown node may write to any of its operands, so nothing after it could be rewritten.
+    if (facts.unknown || has_opaque(old_, old_.arguments(n))) {
       bool tensors = false;
-      read_.for_each_input(n, [&](ValueId v) { tensors = tensors || read_.value(v).kind == ValueKind::kTensor; });
-      if (tensors) fail(n, "nothing is known of what this writes; functionalize before it is recorded, or keep it out");
+      old_.for_each_input(n, [&](ValueId v) { tensors = tensors || old_.value(v).kind == ValueKind::kTensor; });
+      if (tensors)
+        fail(n, "the effects of this operator are unknown; declare them in its schema, or exclude it from the graph");
     }
-    if (!facts.written.empty() && writes_now(read_, n, facts)) return write(n);
+    if (!facts.written.empty() && writes_now(old_, n, facts)) return write(n);
     copy(n);
   }
 
-  // A node that writes nothing is the same node on current operands.
+  // A node that writes nothing is copied with its current operands.
   void copy(NodeId n) {
     prepare_saved(n);
     const std::vector<Argument> arguments = current_arguments(n);
-    const NodeId made = emitter_.append(carried_.target(read_.node(n).target), arguments);
+    const NodeId made = emitter_.append(carried_.target(old_.node(n).target), arguments);
     std::vector<Argument> results;
-    for (const Argument& result : read_.results(n)) results.push_back(result_like(result, made));
-    made_.set_results(made, results);
+    for (const Argument& result : old_.results(n)) results.push_back(result_like(result, made));
+    new_.set_results(made, results);
     carried_.node(n, made);
     keep_saved(n, made);
   }
 
-  // Says whether a write changes only what a tensor looks at. Such nodes vanish, and later reads take the new view.
+  // Returns whether a write only changes the geometry. Such nodes are removed, and later reads use the new view.
   bool metadata(NodeId n, std::span<const Written> written) {
-    const OperatorFacts& facts = read_.facts(n);
+    const OperatorFacts& facts = old_.facts(n);
     if (facts.takes_storage) return true;
-    const std::string& name = read_.target(n).signature().name;
+    const std::string& name = old_.target(n).signature().name;
     if (name == "aten::as_strided_" || name == "aten::requires_grad_") return true;
     if (facts.resizes) {
-      return std::none_of(written.begin(), written.end(), [&](const Written& w) { return outgrows(w); });
+      return std::none_of(written.begin(), written.end(), [&](const Written& w) { return exceeds_storage(w); });
     }
-    const FunctionalForm* form = functional_form(read_.target(n));
+    const FunctionalForm* form = functional_form(old_.target(n));
     if (form == nullptr || !form->target.facts().is_view) return false;
-    read_.for_each_output(n, [&](ValueId v) { images_.current(v); });
+    old_.for_each_output(n, [&](ValueId v) { images_.current(v); });
     return true;
   }
 
-  // Says whether a copy_ would read a lazy negative of another dtype. It converts first and negates then, so that
-  // imaginary parts become -0. A clone, which other operators read, negates first.
+  // Returns whether a copy_ reads a lazy negative of another dtype. It converts first and negates afterwards, so
+  // imaginary parts become -0; a clone, which other operators read, negates first.
   bool copies_lazily(NodeId n) const {
-    if (read_.target(n).name() != "aten::copy_") return false;
-    const auto arguments = read_.arguments(n);
+    if (old_.target(n).name() != "aten::copy_") return false;
+    const auto arguments = old_.arguments(n);
     if (arguments[0].kind != ArgumentKind::kValue || arguments[1].kind != ArgumentKind::kValue) return false;
     const ValueId source = arguments[1].ref.value;
-    return images_.has_bits(source) && read_.value(source).dtype != read_.value(arguments[0].ref.value).dtype;
+    return images_.has_bits(source) && old_.value(source).dtype != old_.value(arguments[0].ref.value).dtype;
   }
 
-  // Whether what it writes is longer than the storage was, as resize_ and `out=` may make it.
-  bool outgrows(const Written& w) const {
-    return view_of(read_, w.after).bytes().second > images_.bytes(read_.value(w.before).storage);
+  // Returns whether the written tensor is larger than the storage was, as after resize_ and with `out=`.
+  bool exceeds_storage(const Written& w) const {
+    return view_of(old_, w.after).bytes().second > images_.bytes(old_.value(w.before).storage);
   }
 
   void write(NodeId n) {
     const std::vector<Written> written = written_by(n);
     if (written.empty()) return copy(n);
     for (const Written& w : written) {
-      const Value& value = read_.value(w.before);
+      const Value& value = old_.value(w.before);
       if (!value.storage.valid() || value.layout != c10::Layout::Strided) {
-        fail(n, "writes a tensor that has no strides; only strided tensors can be functionalized");
+        fail(n, "writes a tensor without strides; only strided tensors can be functionalized");
       }
     }
     if (metadata(n, written)) return;
     ++result_.writes;
-    // Notes how far writes reach in each storage; the epilogue copies no more than that.
+    // Records the extent of the writes in each storage; the epilogue only copies that much back.
     for (const Written& w : written) {
-      Extent& extent = writes_[read_.value(w.before).storage.index];
-      const auto [begin, end] = view_of(read_, w.after).bytes();
+      Extent& extent = writes_[old_.value(w.before).storage.index];
+      const auto [begin, end] = view_of(old_, w.after).bytes();
       extent.last = n;
       if (begin == end) continue;
       if (!extent.only.valid()) {
@@ -649,14 +648,14 @@ class Functionalizer {
       } else {
         extent.begin = std::min(extent.begin, begin);
         extent.end = std::max(extent.end, end);
-        if (!same_geometry(view_of(read_, extent.only), view_of(read_, w.after))) extent.several = true;
+        if (!same_geometry(view_of(old_, extent.only), view_of(old_, w.after))) extent.several = true;
       }
     }
     prepare_saved(n);
     if (written.size() == 1 && write_contents(n, written.front())) return;
-    // aten::resize gives a tensor of that size; what matters here is the storage, which keeps what it holds.
-    const bool resizes = read_.facts(n).resizes;
-    const FunctionalForm* form = functional_form(read_.target(n));
+    // aten::resize returns a tensor of the new size; the storage keeps its contents.
+    const bool resizes = old_.facts(n).resizes;
+    const FunctionalForm* form = functional_form(old_.target(n));
     if (form != nullptr && !resizes && !form->target.facts().is_view && may_reorder(n, *form, written) &&
         write_functionally(n, *form, written)) {
       return;
@@ -664,22 +663,21 @@ class Functionalizer {
     call_functionally(n, written);
   }
 
-  // Pairs every written argument with the result that aliases it, since `out=` and resize_ may leave another geometry
-  // than they were given.
+  // Pairs every written argument with the result that aliases it, since `out=` and resize_ may change the geometry.
   std::vector<Written> written_by(NodeId n) {
-    const OperatorFacts& facts = read_.facts(n);
-    const auto arguments = read_.arguments(n);
-    const auto results = read_.results(n);
+    const OperatorFacts& facts = old_.facts(n);
+    const auto arguments = old_.arguments(n);
+    const auto results = old_.results(n);
     std::vector<Written> written;
     for (const uint16_t position : facts.written) {
       if (position >= arguments.size()) continue;
       const size_t first = written.size();
-      read_.for_each_value(arguments.subspan(position, 1), [&](ValueId v) { written.push_back({position, v, v}); });
+      old_.for_each_value(arguments.subspan(position, 1), [&](ValueId v) { written.push_back({position, v, v}); });
       for (const OperatorFacts::Alias& alias : facts.aliases) {
         if (alias.argument != position || alias.result >= results.size()) continue;
         size_t i = first;
-        read_.for_each_value(results.subspan(alias.result, 1), [&](ValueId v) {
-          if (i < written.size() && read_.value(v).storage == read_.value(written[i].before).storage) {
+        old_.for_each_value(results.subspan(alias.result, 1), [&](ValueId v) {
+          if (i < written.size() && old_.value(v).storage == old_.value(written[i].before).storage) {
             written[i++].after = v;
           }
         });
@@ -688,36 +686,36 @@ class Functionalizer {
     return written;
   }
 
-  // Handles copy_, fill_ and zero_, whose new content needs nothing of the old: %1 is now clone(%2), full(sizes, 0).
+  // Handles copy_, fill_ and zero_, whose new contents do not depend on the old: %1 becomes clone(%2), full(sizes, 0).
   bool write_contents(NodeId n, const Written& written) {
-    const std::string& name = read_.target(n).name();
+    const std::string& name = old_.target(n).name();
     const bool is_copy = name == "aten::copy_";
     const bool is_fill = name == "aten::fill_.Scalar" || name == "aten::fill_.Tensor" || name == "aten::zero_";
-    // A view that visits an element twice has no single new content.
-    if ((!is_copy && !is_fill) || internal_overlap(view_of(read_, written.after)) != Overlap::kNone) return false;
+    // A view that visits an element twice has no unique new contents.
+    if ((!is_copy && !is_fill) || internal_overlap(view_of(old_, written.after)) != Overlap::kNone) return false;
     if (copies_lazily(n)) return false;
-    const auto arguments = read_.arguments(n);
+    const auto arguments = old_.arguments(n);
     const Argument source = arguments.size() > 1 ? arguments[1] : Argument::of_int(0);
-    const Value& value = read_.value(written.after);
-    const auto sizes = read_.sizes(written.after);
-    const NodeId before = made_.last();
+    const Value& value = old_.value(written.after);
+    const auto sizes = old_.sizes(written.after);
+    const NodeId before = new_.last();
     ValueId content;
-    if (source.kind == ArgumentKind::kValue && read_.value(source.ref.value).kind == ValueKind::kTensor) {
-      if (!read_.value(source.ref.value).storage.valid()) return false;
+    if (source.kind == ArgumentKind::kValue && old_.value(source.ref.value).kind == ValueKind::kTensor) {
+      if (!old_.value(source.ref.value).storage.valid()) return false;
       const Argument blocking = is_copy ? arguments[2] : Argument::of_bool(false);
       ValueId plain = images_.current(source.ref.value);
-      // Whatever is made of it next, views aside, would take it for what is stored.
+      // Operators other than views would take the lazy value for the stored one.
       const bool lazy = images_.has_bits(source.ref.value);
       if (lazy) {
         plain = emitter_.call(emitter_.target("aten::clone"), {Argument::of_value(plain), Argument::of_int(0)});
       }
       const ValueId typed = converted(plain, value.dtype, value.device(), blocking);
       content = emitter_.expand(typed, sizes);
-      // A fresh tensor must be laid out like the one it replaces, unless it is scattered anyway: later kernels get the
-      // strides that they had.
+      // A new tensor must have the layout of the one it replaces, unless it is scattered: later kernels must get the
+      // same strides.
       if (images_.replaces(written.after)) {
-        const StridedView wanted = view_of(read_, written.after);
-        StridedView have = view_of(made_, content);
+        const StridedView wanted = view_of(old_, written.after);
+        StridedView have = view_of(new_, content);
         have.offset = wanted.offset;
         const bool fresh = (typed != plain || lazy) && content == typed;
         if (!fresh || !same_elements(have, wanted)) {
@@ -736,59 +734,59 @@ class Functionalizer {
       geometry.sizes.assign(sizes.begin(), sizes.end());
       geometry.strides = c10::contiguous_strides(sizes);
       content = emitter_.call(emitter_.target("aten::full"),
-                              {made_.int_list(sizes), number, Argument::of_int(static_cast<int64_t>(value.dtype)),
+                              {new_.int_list(sizes), number, Argument::of_int(static_cast<int64_t>(value.dtype)),
                                Argument::none(), Argument::of_device(value.device()), Argument::none()},
                               geometry, StorageId());
     }
     commit(written, content);
-    // The last node made stands for the write: backward nodes link to it.
-    if (made_.last() != before) carried_.node(n, made_.last());
-    keep_saved(n, made_.last());
+    // Backward nodes link to the last new node, which replaces the write.
+    if (new_.last() != before) carried_.node(n, new_.last());
+    keep_saved(n, new_.last());
     return true;
   }
 
-  // Calls the functional operator on fake tensors first: only its results say how they are laid out. If they do not
-  // fit, the node is erased again.
+  // Calls the functional operator on fake tensors first, since only its results have a known layout. If they do not
+  // match, the node is erased again.
   bool write_functionally(NodeId n, const FunctionalForm& form, std::span<const Written> in_any_order) {
-    std::vector<Written> written;  // as the form gives them
+    std::vector<Written> written;  // in the order of the functional form
     for (const uint16_t position : form.written) {
       std::copy_if(in_any_order.begin(), in_any_order.end(), std::back_inserter(written),
                    [&](const Written& w) { return w.position == position; });
     }
-    const auto arguments = read_.arguments(n);
+    const auto arguments = old_.arguments(n);
     std::vector<Argument> taken;
     for (const uint16_t position : form.arguments) {
       taken.push_back(emitter_.mapped(arguments[position], [&](ValueId v) { return images_.current(v); }));
     }
     const NodeId made = emitter_.append(carried_.target(form.target), taken);
     const auto give_up = [&] {
-      made_.erase(made);
+      new_.erase(made);
       return false;
     };
     if (!emitter_.find_results(made)) return give_up();
-    const auto results = made_.results(made);
+    const auto results = new_.results(made);
     std::vector<ValueId> contents;
-    made_.for_each_value(results.subspan(form.fresh.size()), [&](ValueId v) { contents.push_back(v); });
+    new_.for_each_value(results.subspan(form.fresh.size()), [&](ValueId v) { contents.push_back(v); });
     if (contents.size() != written.size()) return give_up();
     for (size_t i = 0; i < written.size(); ++i) {
-      const StridedView have = view_of(made_, contents[i]);
-      const StridedView wanted = view_of(read_, written[i].after);
+      const StridedView have = view_of(new_, contents[i]);
+      const StridedView wanted = view_of(old_, written[i].after);
       const bool same_sizes =
           std::equal(have.sizes.begin(), have.sizes.end(), wanted.sizes.begin(), wanted.sizes.end());
       const bool same_layout =
           same_sizes && same_elements({have.sizes, have.strides, 0, 1}, {wanted.sizes, wanted.strides, 0, 1});
-      const bool same_dtype = made_.value(contents[i]).dtype == read_.value(written[i].after).dtype;
-      const bool same_device = made_.value(contents[i]).device() == read_.value(written[i].after).device();
+      const bool same_dtype = new_.value(contents[i]).dtype == old_.value(written[i].after).dtype;
+      const bool same_device = new_.value(contents[i]).device() == old_.value(written[i].after).device();
       if (!same_sizes || !same_device) return give_up();
       if (!same_layout || !same_dtype) {
-        // Another layout is harmless only where no sum or draw depends on the order of elements.
+        // Another layout is harmless only if no sum or random draw depends on the order of elements.
         const OperatorFacts& facts = form.target.facts();
-        if (!facts.pointwise || facts.random || !is_layout_independent(read_, n)) return give_up();
+        if (!facts.pointwise || facts.random || !is_layout_independent(old_, n)) return give_up();
       }
     }
-    // Results that are no written argument: as the functional operator gives them, which is as they were.
+    // Results that are not written arguments are the functional operator's, which are unchanged.
     for (size_t r = 0; r < form.fresh.size(); ++r) {
-      const Argument& old = read_.results(n)[form.fresh[r]];
+      const Argument& old = old_.results(n)[form.fresh[r]];
       if (old.kind == ArgumentKind::kValue && results[r].kind == ArgumentKind::kValue) {
         images_.define(old.ref.value, results[r].ref.value);
       } else if (old.kind != ArgumentKind::kNone || results[r].kind != ArgumentKind::kNone) {
@@ -797,44 +795,44 @@ class Functionalizer {
     }
     carried_.node(n, made);
     for (size_t i = 0; i < written.size(); ++i) {
-      const Value& value = read_.value(written[i].after);
+      const Value& value = old_.value(written[i].after);
       commit(written[i], converted(contents[i], value.dtype, value.device(), Argument::of_bool(false)));
     }
     keep_saved(n, made);
     return true;
   }
 
-  // The last way: run the very operator on a copy of the storage. It always works and costs the copy.
+  // The fallback: runs the original operator on a copy of the storage. Always works, at the cost of the copy.
   void call_functionally(NodeId n, std::span<const Written> written) {
-    const auto target = functional_call_of(read_.target(n));
+    const auto target = functional_call_of(old_.target(n));
     if (!target) {
       fail(n,
-           "writes its arguments, and there is no functional form of it; register one operator that returns what it "
-           "writes, named without the last '_' or with '_functional'");
+           "writes its arguments and has no functional form; register an operator that returns the written values, "
+           "named without the last '_' or with the suffix '_functional'");
     }
     ++result_.functional_calls;
     const std::vector<Argument> arguments = current_arguments(n);
     const NodeId made = emitter_.append(carried_.target(*target), arguments);
-    const OperatorFacts& facts = read_.facts(n);
+    const OperatorFacts& facts = old_.facts(n);
     std::vector<Argument> results;
-    for (size_t r = 0; r < read_.results(n).size(); ++r) {
+    for (size_t r = 0; r < old_.results(n).size(); ++r) {
       const bool aliases =
           std::any_of(facts.aliases.begin(), facts.aliases.end(), [&](const auto& a) { return a.result == r; });
-      if (!aliases) results.push_back(result_like(read_.results(n)[r], made));
+      if (!aliases) results.push_back(result_like(old_.results(n)[r], made));
     }
-    // Each written storage has one new storage, whole: tensors that shared one still do.
+    // Each written storage is replaced by one new storage as a whole, so tensors that shared one still do.
     std::vector<std::pair<StorageId, StorageId>> storages;
     std::vector<std::pair<StorageId, ValueId>> wholes;
     size_t next = 0;
     for (const uint16_t position : facts.written) {
-      const Argument& argument = read_.arguments(n)[position];
+      const Argument& argument = old_.arguments(n)[position];
       const auto written_value = [&]() -> Argument {
         const Written& w = written[next++];
-        const StorageId storage = read_.value(w.before).storage;
-        TensorGeometry geometry = TensorGeometry::of(read_, w.after);
+        const StorageId storage = old_.value(w.before).storage;
+        TensorGeometry geometry = TensorGeometry::of(old_, w.after);
         auto known = std::find_if(storages.begin(), storages.end(), [&](const auto& s) { return s.first == storage; });
         if (known == storages.end()) {
-          const int64_t bytes = made_.storage(made_.value(images_.base(storage)).storage).bytes;
+          const int64_t bytes = new_.storage(new_.value(images_.base(storage)).storage).bytes;
           storages.emplace_back(storage, emitter_.add_storage(made, geometry, bytes));
           known = storages.end() - 1;
         }
@@ -846,61 +844,60 @@ class Functionalizer {
         results.push_back(written_value());
       } else if (argument.kind == ArgumentKind::kList) {
         std::vector<Argument> elements;
-        for (const Argument& element : read_.list(argument)) {
+        for (const Argument& element : old_.list(argument)) {
           elements.push_back(element.kind == ArgumentKind::kValue ? written_value() : Argument::none());
         }
-        results.push_back(made_.make_list(elements));
+        results.push_back(new_.make_list(elements));
       } else {
         results.push_back(Argument::none());
       }
     }
-    made_.set_results(made, results);
+    new_.set_results(made, results);
     carried_.node(n, made);
     for (const auto& [storage, whole] : wholes) {
-      images_.replace_grown(storage, whole, view_of(made_, whole).bytes().second);
+      images_.replace_grown(storage, whole, view_of(new_, whole).bytes().second);
     }
     keep_saved(n, made);
   }
 
-  // Says whether computing all results from what was there before gives what computing them in place gives. An operand
-  // that lies across what is written would be read after a part of the write. The same geometry is no danger where each
-  // element needs itself alone.
+  // Returns whether computing all results from the old contents equals computing them in place. An operand that
+  // overlaps the written tensor would be read after a part of the write. The same geometry is safe if each element
+  // depends only on itself.
   bool may_reorder(NodeId n, const FunctionalForm& form, std::span<const Written> written) const {
     if (copies_lazily(n)) return false;
     std::vector<StorageId> storages;
     for (const Written& w : written) {
-      const StorageId storage = read_.value(w.before).storage;
+      const StorageId storage = old_.value(w.before).storage;
       if (std::find(storages.begin(), storages.end(), storage) != storages.end()) return false;
       storages.push_back(storage);
-      if (outgrows(w) && !images_.replaces(w.after)) return false;
-      if (internal_overlap(view_of(read_, w.after)) != Overlap::kNone) return false;
-      if (images_.has_bits(w.after) && !(form.target.facts().pointwise && is_layout_independent(read_, n)))
-        return false;
+      if (exceeds_storage(w) && !images_.replaces(w.after)) return false;
+      if (internal_overlap(view_of(old_, w.after)) != Overlap::kNone) return false;
+      if (images_.has_bits(w.after) && !(form.target.facts().pointwise && is_layout_independent(old_, n))) return false;
     }
     if (storages.size() > 1) std::sort(storages.begin(), storages.end());
     bool good = true;
-    const auto arguments = read_.arguments(n);
+    const auto arguments = old_.arguments(n);
     for (uint16_t i = 0; i < arguments.size(); ++i) {
       const bool is_written =
           std::any_of(written.begin(), written.end(), [&](const Written& w) { return w.position == i; });
       if (is_written) continue;
-      read_.for_each_value(arguments.subspan(i, 1), [&](ValueId v) {
-        const Value& value = read_.value(v);
+      old_.for_each_value(arguments.subspan(i, 1), [&](ValueId v) {
+        const Value& value = old_.value(v);
         if (!value.storage.valid() || !std::binary_search(storages.begin(), storages.end(), value.storage)) return;
         const ValueId w = written.front().after;
-        good = good && form.target.facts().pointwise && written.size() == 1 && value.dtype == read_.value(w).dtype &&
-               images_.has_bits(v) == images_.has_bits(w) && same_geometry(view_of(read_, v), view_of(read_, w));
+        good = good && form.target.facts().pointwise && written.size() == 1 && value.dtype == old_.value(w).dtype &&
+               images_.has_bits(v) == images_.has_bits(w) && same_geometry(view_of(old_, v), view_of(old_, w));
       });
     }
     return good;
   }
 
-  // From here on the storage's image has this content where the write was.
+  // Records `content` as the new contents at the place of the write.
   void commit(const Written& written, ValueId content) { result_.scatters += images_.write(written.after, content); }
 
-  // copy_ and the in-place forms convert to the type and device of what they write; functional ones do not.
+  // copy_ and in-place forms convert to the dtype and device of the written tensor; functional forms do not.
   ValueId converted(ValueId content, c10::ScalarType dtype, c10::Device device, const Argument& non_blocking) {
-    const Value& value = made_.value(content);
+    const Value& value = new_.value(content);
     if (value.dtype == dtype && value.device() == device) return content;
     const auto same_device = value.device() == device;
     return emitter_.call(emitter_.target("aten::_to_copy"),
@@ -910,37 +907,37 @@ class Functionalizer {
                           Argument::none(), non_blocking, Argument::none()});
   }
 
-  // Copies a placeholder's image back into it, once, at the end of the program. If the placeholder's own view covers
-  // all that was written, that is one copy_; otherwise the written bytes are copied as a row.
+  // Copies a placeholder's image back to it once, at the end of the program: by one copy_ if the placeholder covers
+  // everything that was written, otherwise the written bytes as a 1-D tensor.
   void write_back(NodeId placeholder) {
-    const NodeId made = carried_.made(placeholder);
-    const Argument& result = read_.results(placeholder).front();
+    const NodeId made = carried_.replacement_of(placeholder);
+    const Argument& result = old_.results(placeholder).front();
     const ValueId id = result.ref.value;
-    const StorageId storage = read_.value(id).storage;
-    // Nothing was written to it, or only what was there.
+    const StorageId storage = old_.value(id).storage;
+    // Nothing was written, or only the original contents.
     if (!storage.valid() || images_.version(storage) == 0) return;
     const Extent& extent = writes_[storage.index];
-    const ValueId target = made_.results(made).front().ref.value;
+    const ValueId target = new_.results(made).front().ref.value;
     if (!extent.only.valid() && images_.bytes(storage) == images_.first_bytes(storage)) {
-      // Nothing but tensors without elements was written.
+      // Only tensors without elements were written.
       images_.replace(storage, target);
       return;
     }
     const NodeId model = extent.last.valid() ? extent.last : placeholder;
-    emitter_.stand_for(model, carried_.made(read_.node(model).forward));
-    const StridedView view = view_of(read_, id);
+    emitter_.stand_for(model, carried_.replacement_of(old_.node(model).forward));
+    const StridedView view = view_of(old_, id);
     const auto [begin, end] = view.bytes();
     const bool grown = images_.bytes(storage) > images_.first_bytes(storage);
     const bool fits = !grown && internal_overlap(view) == Overlap::kNone &&
-                      ((!extent.several && same_geometry(view, view_of(read_, extent.only))) ||
+                      ((!extent.several && same_geometry(view, view_of(old_, extent.only))) ||
                        (is_dense(view) && begin <= extent.begin && extent.end <= end));
-    const TensorGeometry geometry = TensorGeometry::of(made_, target);
+    const TensorGeometry geometry = TensorGeometry::of(new_, target);
     ValueId to = target;
     ValueId from;
     if (fits) {
       from = images_.current(id);
     } else {
-      // The bytes written, as rows: what lies between the views is copied with them, and is what it was.
+      // Copies the written bytes as 1-D tensors, including the unchanged bytes between the views.
       TensorGeometry row = geometry;
       row.strides = {1};
       row.offset = 0;
@@ -953,27 +950,27 @@ class Functionalizer {
       const int64_t first = extent.begin / row.itemsize();
       row.sizes = {extent.end / row.itemsize() - first};
       row.offset = first;
-      if (made_.value(to).dtype != row.dtype) {
+      if (new_.value(to).dtype != row.dtype) {
         to = emitter_.flat(to, row.dtype, grown ? images_.bytes(storage) : extent.end);
       }
       to = emitter_.as_strided(to, row);
       from = images_.row(storage, row.dtype, first, row.sizes[0]);
     }
-    const TensorGeometry to_geometry = TensorGeometry::of(made_, to);
+    const TensorGeometry to_geometry = TensorGeometry::of(new_, to);
     const NodeId node = emitter_.append(emitter_.target("aten::copy_"),
                                         {Argument::of_value(to), Argument::of_value(from), Argument::of_bool(false)});
-    emitter_.add_result(node, to_geometry, made_.value(target).storage);
-    // The copy belongs to no module and differentiates nothing: it is not the user's.
-    mutable_node(made_, node).region = Graph::kRootRegion;
-    mutable_node(made_, node).forward = NodeId();
+    emitter_.add_result(node, to_geometry, new_.value(target).storage);
+    // The copy is not the user's: it belongs to no module and has no forward node.
+    mutable_node(new_, node).region = Graph::kRootRegion;
+    mutable_node(new_, node).forward = NodeId();
     images_.replace(storage, target);
   }
 
-  // A placeholder's storage was resized. Its own geometry is the caller's, so a row over the storage is resized
-  // instead.
+  // Handles a resized placeholder storage: resizes a 1-D tensor over the storage, since the placeholder's geometry
+  // belongs to the caller.
   ValueId longer(ValueId placeholder, int64_t before, int64_t bytes) {
-    const StorageId storage = made_.value(placeholder).storage;
-    TensorGeometry row = TensorGeometry::of(made_, placeholder);
+    const StorageId storage = new_.value(placeholder).storage;
+    TensorGeometry row = TensorGeometry::of(new_, placeholder);
     row.strides = {1};
     row.offset = 0;
     ValueId alias = placeholder;
@@ -984,13 +981,13 @@ class Functionalizer {
     row.sizes = {before / row.itemsize()};
     alias = emitter_.as_strided(alias, row);
     row.sizes = {bytes / row.itemsize()};
-    mutable_storage(made_, storage).bytes = std::max(made_.storage(storage).bytes, bytes);
+    mutable_storage(new_, storage).bytes = std::max(new_.storage(storage).bytes, bytes);
     return emitter_.call(emitter_.target("aten::resize_"),
-                         {Argument::of_value(alias), made_.int_list({row.sizes.data(), 1}), Argument::none()}, row,
+                         {Argument::of_value(alias), new_.int_list({row.sizes.data(), 1}), Argument::none()}, row,
                          storage);
   }
 
-  // Arguments of the ends are read before the first end is made, since reading may make views.
+  // Reads the arguments of all end nodes before creating the first, since reading may emit views.
   void ends() {
     std::vector<std::vector<Argument>> arguments;
     for (const NodeId n : ends_) {
@@ -999,34 +996,34 @@ class Functionalizer {
     }
     for (size_t i = 0; i < ends_.size(); ++i) {
       emitter_.stand_for(ends_[i], NodeId());
-      carried_.node(ends_[i], emitter_.append(carried_.target(read_.node(ends_[i]).target), arguments[i]));
+      carried_.node(ends_[i], emitter_.append(carried_.target(old_.node(ends_[i]).target), arguments[i]));
     }
   }
 
   std::vector<Argument> current_arguments(NodeId n) {
     std::vector<Argument> arguments;
-    for (const Argument& argument : read_.arguments(n)) {
+    for (const Argument& argument : old_.arguments(n)) {
       arguments.push_back(emitter_.mapped(argument, [&](ValueId v) { return images_.current(v); }));
     }
     return arguments;
   }
 
-  // Makes results like those of the node that is read. A view lies in its storage's new self; a fresh result gets one.
+  // Creates results like the old node's. A view is in the new storage of its image; other results get new storages.
   Argument result_like(const Argument& result, NodeId made) {
     if (result.kind == ArgumentKind::kList) {
       std::vector<Argument> elements;
-      for (const Argument& element : read_.list(result)) elements.push_back(result_like(element, made));
-      return made_.make_list(elements);
+      for (const Argument& element : old_.list(result)) elements.push_back(result_like(element, made));
+      return new_.make_list(elements);
     }
     if (result.kind != ArgumentKind::kValue) return result;
     const ValueId id = result.ref.value;
-    const Value& value = read_.value(id);
-    TensorMeta spec = read_.meta(id);
+    const Value& value = old_.value(id);
+    TensorMeta spec = old_.meta(id);
     if (value.storage.valid()) {
       spec.storage = images_.storage_of(id);
       if (!spec.storage.valid()) spec.storage = carried_.storage(value.storage, made);
     }
-    const ValueId copy = made_.new_value(made, value.kind, spec);
+    const ValueId copy = new_.new_value(made, value.kind, spec);
     images_.define(id, copy);
     return Argument::of_value(copy);
   }
@@ -1038,28 +1035,28 @@ class Functionalizer {
     });
   }
 
-  // Internal ones may have to be taken again before the node is there.
+  // Saved internal values may have to be taken again before the node is created.
   void prepare_saved(NodeId n) {
-    for (const SavedTensor& saved : read_.saved(n)) {
+    for (const SavedTensor& saved : old_.saved(n)) {
       if (saved.role == SavedRole::kInternal) images_.current(saved.value);
     }
   }
 
   [[noreturn]] void fail(NodeId n, const std::string& what) const {
-    throw UnsupportedError(what + ": " + to_text(read_, n), n);
+    throw UnsupportedError(what + ": " + to_text(old_, n), n);
   }
 
-  // What was written of each storage, in bytes.
+  // The bytes written in each storage.
   struct Extent {
     int64_t begin = 0;
     int64_t end = 0;
-    ValueId only;  // the one geometry written, if it was one
+    ValueId only;  // the geometry written, if there was only one
     bool several = false;
     NodeId last;
   };
 
-  const Graph& read_;
-  Graph made_;
+  const Graph& old_;
+  Graph new_;
   NodeEmitter emitter_;
   StorageImages images_;
   GraphRebuild carried_;
@@ -1069,7 +1066,7 @@ class Functionalizer {
   FunctionalizeResult result_;
 };
 
-// What is mutated and aliased, read off a graph without mutation.
+// Describes mutations and aliases of a graph without mutation.
 void read_signature(const Graph& graph, FunctionalizeResult& result) {
   const auto placeholder_of = [&](ValueId v) {
     const StorageId storage = graph.value(v).storage;
@@ -1115,7 +1112,7 @@ NodeId first_mutation(const Graph& graph) {
     }
     return any;
   };
-  // The epilogue from its end: views, and writes to placeholders from what is none of them.
+  // The epilogue from its end: views, and copies to placeholders from other storages.
   std::vector<bool> written(graph.storage_count());
   NodeId last = graph.last();
   for (; last.valid(); last = graph.node(last).previous) {
@@ -1132,7 +1129,7 @@ NodeId first_mutation(const Graph& graph) {
     const NodeId born = graph.storage(storage).born;
     if (!born.valid() || graph.is_erased(born) || !is_placeholder(graph.node(born).target)) break;
     if (name == "aten::copy_") {
-      // One copy a storage, and from none that the epilogue writes.
+      // At most one copy per storage, and not from a storage that the epilogue writes.
       if (written[storage.index]) break;
       written[storage.index] = true;
       if (arguments[1].kind != ArgumentKind::kValue) break;

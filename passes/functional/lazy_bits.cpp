@@ -19,14 +19,14 @@ IdMap<ValueId, uint8_t> lazy_bits_of(const Graph& graph) {
       if (alias.result >= results.size() || alias.argument >= arguments.size()) continue;
       if (arguments[alias.argument].kind != ArgumentKind::kValue) continue;
       const ValueId source = arguments[alias.argument].ref.value;
-      // set_ keeps those of its self.
+      // set_ keeps the bits of self.
       const ValueId bits_of = facts.takes_storage ? arguments[0].ref.value : source;
       uint8_t toggled = facts.negates ? kNegativeBit : 0;
       if (facts.conjugates && c10::isComplexType(graph.value(source).dtype)) toggled |= kConjugateBit;
       graph.for_each_value(results.subspan(alias.result, 1), [&](ValueId v) {
-        // An operator that may copy has copied here, and a copy holds the values themselves.
+        // An operator that may copy did copy here, and a copy contains the actual values.
         if (graph.value(v).storage != graph.value(source).storage) return;
-        // Two conjugations cancel, so the bits are toggled and not set.
+        // Two conjugations cancel, so bits are toggled.
         if (const uint8_t now = std::as_const(bits)[bits_of] ^ toggled; now != 0) bits[v] = now;
       });
     }

@@ -1,4 +1,4 @@
-// Which values are lazy conjugates or negatives: tensors that read, and write, something else than what is stored.
+// Lazy conjugates and negatives: tensors whose elements differ from the stored ones by a flag.
 #pragma once
 
 #include <cstdint>
@@ -10,16 +10,17 @@ namespace shadowgraph {
 inline constexpr uint8_t kConjugateBit = 1;
 inline constexpr uint8_t kNegativeBit = 2;
 
-// By value; 0 for nearly all. Linear.
+// Returns the lazy bits by value; 0 for nearly all. Linear.
 IdMap<ValueId, uint8_t> lazy_bits_of(const Graph& graph);
 
-// Whether an operator leaves the same bits in each element however its operands lie in memory.
+// Returns whether an operator computes the same bits for each element regardless of its operands' memory layout.
 //
-// Pointwise kernels compute a row of memory in vectors and what is left of it, or a row with gaps, one element at a
-// time. The two agree where the result is rounded once (add, mul, sqrt, relu, comparisons). Elsewhere they may differ
-// in the last bit: sigmoid's exp comes from another library, complex products are fused in one of them.
+// Pointwise kernels use vectorized code for contiguous rows and scalar code for remainders or strided rows. The two
+// agree if the result is rounded once (add, mul, sqrt, relu, comparisons). Otherwise they may differ in the last bit:
+// sigmoid's exp comes from another library, and complex products use FMA in only one of them.
 //
-// Says so for calls of operators with the tag `pointwise`, in-place and `out=` forms included. Integers never differ.
+// True only for calls of operators with the tag `pointwise`, including in-place and `out=` forms. Integers never
+// differ.
 bool is_layout_independent(const Graph& graph, NodeId node);
 
 }  // namespace shadowgraph

@@ -1,13 +1,13 @@
 // Runs functional operators in place.
 //
-//   1. For every storage, finds the last node that reads its contents (views only hand them on). For a placeholder's,
-//      also finds the write-back that overwrites it as a whole.
-//   2. In program order, decides for each node whether it may write over an operand. A decision merges the result's
-//      storage into the operand's, so that chains follow: the last reader of the merged storage is that of the result.
-//   3. Builds the graph anew: nodes are copied, called in place, turned from a scatter into a copy_ into a view, or left
-//      out. All reasons are in Reinplacer, all edits in Build.
+//   1. For every storage, finds the last node that reads its contents (views only pass them on), and for placeholders
+//      the write-back that overwrites them as a whole.
+//   2. In program order, decides for each node whether it may overwrite an operand. If so, merges the result's storage
+//      into the operand's, so that chains work: the merged storage's last reader is the result's.
+//   3. Builds a new graph in which nodes are copied, called in place, turned from a scatter into a copy_ to a view, or
+//      omitted. All decisions are in Reinplacer, all edits in Build.
 //
-// This is made for functional graphs. In any other, storages that the program itself writes are left alone.
+// Designed for functional graphs. In other graphs, storages that the program itself writes are left unchanged.
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -27,7 +27,7 @@
 namespace shadowgraph {
 namespace {
 
-// An operator that gives its first operand with a part replaced, and the view that is that part.
+// An operator that returns its first operand with a part replaced, and the view of that part.
 struct Scatter {
   const char* name;
   const char* view;
@@ -38,7 +38,7 @@ constexpr Scatter kScatters[] = {{"aten::slice_scatter", "aten::slice.Tensor"},
                                  {"aten::diagonal_scatter", "aten::diagonal"},
                                  {"aten::as_strided_scatter", "aten::as_strided"}};
 
-// Null for other operators.
+// Returns nullptr for other operators.
 const Scatter* scatter_of(const Target& target) {
   const auto found = std::ranges::find(kScatters, target.name(), &Scatter::name);
   return found == std::end(kScatters) ? nullptr : found;
@@ -53,21 +53,21 @@ int64_t int_or(const Argument& argument, int64_t otherwise) {
 class Reinplacer {
  public:
   explicit Reinplacer(const Graph& graph)
-      : read_(graph),
+      : old_(graph),
         bits_(lazy_bits_of(graph)),
         storages_(graph.storage_count()),
         into_(graph.storage_count()),
         limit_(graph.storage_count()),
-        looked_for_original_(graph.target_count()) {
-    look();
+        original_searched_(graph.target_count()) {
+    collect_facts();
   }
 
-  // Whether there is anything to do.
+  // Returns whether there is anything to do.
   bool decide() {
     uint32_t ordinal = 0;
-    for (const NodeId n : read_.nodes()) {
+    for (const NodeId n : old_.nodes()) {
       ++ordinal;
-      if (std::as_const(decisions_)[n].kind != Kind::kCopy) continue;  // a scatter that went with its source
+      if (std::as_const(decisions_)[n].kind != Kind::kCopy) continue;  // a scatter that was removed with its source
       if (!decide_operator(n, ordinal) && !decide_scatter(n, ordinal)) decide_write_back(n);
     }
     result.changed = result.operators + result.scatters + result.write_backs > 0;
@@ -82,70 +82,70 @@ class Reinplacer {
   enum class Kind : uint8_t {
     kCopy,     // the node as it is
     kInPlace,  // its in-place form
-    kView,     // a scatter: the view that it scatters to, and a copy to that
-    kGone,     // nothing: its first operand holds its result already
+    kView,     // a scatter: its view, and a copy to that view
+    kOmitted,  // the first operand already contains the result
   };
   struct Decision {
     Kind kind = Kind::kCopy;
     const Target* target = nullptr;  // kInPlace
   };
-  // A written operand, and the result that stands for it.
+  // A written operand, and the result that it replaces.
   struct Write {
     ValueId operand, made;
   };
   struct StorageFacts {
     uint32_t last_read = 0;         // ordinal
-    uint32_t read_before = 0;       // the reader before that
-    uint32_t write_back = 0;        // ordinal of the copy that overwrites it as a whole; 0: none
-    bool given = false;             // a placeholder's
-    bool written = false;           // by the program as it is, write-backs aside
-    bool saved = false;             // autograd keeps it
-    bool read_in_backward = false;  // what is saved has been of use
+    uint32_t read_before = 0;       // the previous reader
+    uint32_t write_back = 0;        // ordinal of the copy that overwrites it as a whole; 0 if none
+    bool given = false;             // belongs to a placeholder
+    bool written = false;           // by the original program, except write-backs
+    bool saved = false;             // saved for backward
+    bool read_in_backward = false;  // backward has read the saved tensor
     bool returned = false;          // by sg::output or sg::gradient
   };
 
   class Build;
 
-  // Finds StorageFacts in one walk: who reads contents last, who overwrites what the caller gave.
-  void look() {
+  // Computes StorageFacts in one walk: the last readers of contents, and the write-backs of placeholders.
+  void collect_facts() {
     uint32_t ordinal = 0;
-    const AliasAnalysis aliases = AliasAnalysis::of(read_);
-    for (const NodeId n : read_.nodes()) {
+    const AliasAnalysis aliases = AliasAnalysis::of(old_);
+    for (const NodeId n : old_.nodes()) {
       ordinal_[n] = ++ordinal;
-      const TargetId target = read_.node(n).target;
-      const OperatorFacts& facts = read_.facts(target);
-      const auto arguments = read_.arguments(n);
+      const TargetId target = old_.node(n).target;
+      const OperatorFacts& facts = old_.facts(target);
+      const auto arguments = old_.arguments(n);
       if (is_placeholder(target)) {
-        read_.for_each_output(n, [&](ValueId v) {
-          if (read_.value(v).storage.valid()) storages_[read_.value(v).storage.index].given = true;
+        old_.for_each_output(n, [&](ValueId v) {
+          if (old_.value(v).storage.valid()) storages_[old_.value(v).storage.index].given = true;
         });
       }
-      for (const SavedTensor& saved : read_.saved(n)) {
-        const StorageId storage = read_.value(saved.value).storage;
+      for (const SavedTensor& saved : old_.saved(n)) {
+        const StorageId storage = old_.value(saved.value).storage;
         if (storage.valid()) storages_[storage.index].saved = true;
       }
       if (facts.is_view && !facts.unknown) continue;
-      const bool backward = read_.node(n).phase == Graph::kBackward || read_.node(n).forward.valid();
-      const bool writes = facts.unknown || (!facts.written.empty() && writes_now(read_, n, facts));
-      const bool is_write_back = writes && read_.target(n).name() == "aten::copy_";
+      const bool backward = old_.node(n).phase == Graph::kBackward || old_.node(n).forward.valid();
+      const bool writes = facts.unknown || (!facts.written.empty() && writes_now(old_, n, facts));
+      const bool is_write_back = writes && old_.target(n).name() == "aten::copy_";
       for (size_t i = 0; i < arguments.size(); ++i) {
         const bool written = writes && (facts.unknown || std::find(facts.written.begin(), facts.written.end(), i) !=
                                                              facts.written.end());
-        read_.for_each_value(arguments.subspan(i, 1), [&](ValueId v) {
-          const StorageId id = read_.value(v).storage;
+        old_.for_each_value(arguments.subspan(i, 1), [&](ValueId v) {
+          const StorageId id = old_.value(v).storage;
           if (!id.valid()) return;
           StorageFacts& storage = storages_[id.index];
           if (written) {
-            const StridedView view = view_of(read_, v);
+            const StridedView view = view_of(old_, v);
             const auto [first, last] = aliases.bytes_used(id);
             const bool whole = is_dense(view) && view.bytes().first <= first && last <= view.bytes().second;
             if (is_write_back && storage.given && whole && storage.write_back == 0) {
               storage.write_back = ordinal;
-              return;  // what was there before is not looked at
+              return;  // the old contents are not read
             }
             storage.written = true;
           }
-          // After the write-back it is the new content that is read.
+          // After the write-back, reads are of the new contents.
           if (storage.write_back != 0 && !written) return;
           if (storage.last_read != ordinal) storage.read_before = std::exchange(storage.last_read, ordinal);
           storage.read_in_backward = storage.read_in_backward || backward;
@@ -156,88 +156,89 @@ class Reinplacer {
     for (uint32_t i = 0; i < storages_.size(); ++i) limit_[i] = storages_[i].write_back;
   }
 
-  // A result that took its operand's memory lives in the operand's storage, which may itself have been merged.
+  // Returns the storage that a result's storage was merged into, possibly through several merges.
   StorageId merged(StorageId storage) {
     while (into_[storage.index].valid()) storage = into_[storage.index];
     return storage;
   }
 
-  // Nobody reads what the storage of `value` holds after this node, `except` aside, and it may be written.
+  // Returns whether the contents of the storage of `value` are not read after this node, except by `except`, and may be
+  // overwritten.
   bool is_dead_after(ValueId value, uint32_t ordinal, NodeId except = NodeId()) {
-    const StorageId id = read_.value(value).storage;
+    const StorageId id = old_.value(value).storage;
     if (!id.valid()) return false;
     const StorageFacts& storage = storages_[id.index];
     const uint32_t last = except.valid() ? ordinal_[except] : ordinal;
-    // Who writes to it himself counts on what is there, in ways that `last_read` does not tell.
+    // The program's own writes depend on the contents in ways that `last_read` does not include.
     if (storage.written || storage.last_read > last) return false;
-    // What the caller gave may only be written if the program would have overwritten it in the end, and has not done so
-    // yet.
+    // A placeholder's storage may only be written if the program overwrites it later anyway.
     if (storage.given && (storage.write_back == 0 || storage.write_back < ordinal)) return false;
-    // Kept for a backward that this graph does not have, or that has not read it: somebody may still run it.
+    // Saved for a backward that is not in this graph, or has not read it yet: it may still run.
     return !storage.saved || storage.read_in_backward;
   }
 
-  // Says whether a result may live in its operand's memory from this node on.
+  // Returns whether a result may use its operand's memory from this node on.
   bool may_take(ValueId operand, ValueId result, uint32_t ordinal, NodeId except = NodeId()) {
-    const Value& a = read_.value(operand);
-    const Value& b = read_.value(result);
+    const Value& a = old_.value(operand);
+    const Value& b = old_.value(result);
     if (a.layout != c10::Layout::Strided || !a.storage.valid() || !b.storage.valid() || a.storage == b.storage) {
       return false;
     }
-    // Through it the result would be stored as its conjugate or negative.
+    // The result would be stored as its conjugate or negative.
     if (bits_[operand] != 0) return false;
-    // The result must be able to live in the operand's place as it is: same geometry, as many bytes, nobody else's
-    // memory. No element may be there twice: a write through expand() would hit it several times.
+    // The result must fit in place of the operand: same geometry and size, not shared. No element may occur twice, as
+    // after expand(), or it would be written several times.
     if (a.dtype != b.dtype || a.device() != b.device() ||
-        !same_geometry(view_of(read_, operand), view_of(read_, result)) ||
-        internal_overlap(view_of(read_, operand)) != Overlap::kNone ||
-        read_.storage(a.storage).bytes != read_.storage(b.storage).bytes || storages_[b.storage.index].given ||
+        !same_geometry(view_of(old_, operand), view_of(old_, result)) ||
+        internal_overlap(view_of(old_, operand)) != Overlap::kNone ||
+        old_.storage(a.storage).bytes != old_.storage(b.storage).bytes || storages_[b.storage.index].given ||
         storages_[b.storage.index].written) {
       return false;
     }
     if (!is_dead_after(operand, ordinal, except)) return false;
-    // Memory that a write-back overwrites must not be read behind it under another name, nor be returned.
+    // Memory that a write-back overwrites must not be read afterwards under another name, nor be returned.
     const uint32_t limit = limit_[merged(a.storage).index];
     const StorageFacts& taken = storages_[b.storage.index];
     return limit == 0 || (taken.last_read <= limit && !taken.returned);
   }
 
-  // Later questions about the result's storage are then about the operand's.
+  // Facts about the result's storage become facts about the operand's.
   void merge(ValueId operand, ValueId result) {
-    const StorageId to = merged(read_.value(operand).storage);
-    into_[read_.value(result).storage.index] = to;
+    const StorageId to = merged(old_.value(operand).storage);
+    into_[old_.value(result).storage.index] = to;
   }
 
-  // Pairs the operands that an in-place operator writes with the results that stand for them; nothing if it cannot. A
-  // functional call gives its results first, then what it wrote: the last results stand for the written arguments.
+  // Pairs the operands that an in-place operator writes with the corresponding results; empty if that is impossible. A
+  // functional call returns its results first and then the written arguments.
   std::vector<Write> writes_of(NodeId n, const OperatorFacts& facts) const {
-    const auto arguments = read_.arguments(n);
-    const auto results = read_.results(n);
+    const auto arguments = old_.arguments(n);
+    const auto results = old_.results(n);
     if (results.size() < facts.written.size()) return {};
     const size_t fresh = results.size() - facts.written.size();
     std::vector<Write> writes;
     for (size_t w = 0; w < facts.written.size(); ++w) {
       std::vector<ValueId> operands;
       std::vector<ValueId> made;
-      read_.for_each_value(arguments.subspan(facts.written[w], 1), [&](ValueId v) { operands.push_back(v); });
-      read_.for_each_value(results.subspan(fresh + w, 1), [&](ValueId v) { made.push_back(v); });
+      old_.for_each_value(arguments.subspan(facts.written[w], 1), [&](ValueId v) { operands.push_back(v); });
+      old_.for_each_value(results.subspan(fresh + w, 1), [&](ValueId v) { made.push_back(v); });
       if (operands.size() != made.size()) return {};
       for (size_t i = 0; i < made.size(); ++i) writes.push_back({operands[i], made[i]});
     }
     return writes;
   }
 
-  // Says whether a written storage is an operand elsewhere, too: add_(x, x.t()) reads what it has written already.
+  // Returns whether a written storage is also another operand: add_(x, x.t()) reads elements that it has already
+  // written.
   bool reads_what_it_writes(NodeId n, const OperatorFacts& facts, std::span<const Write> writes) {
-    const auto arguments = read_.arguments(n);
+    const auto arguments = old_.arguments(n);
     bool found = false;
     for (size_t i = 0; i < arguments.size(); ++i) {
       const bool is_written = std::find(facts.written.begin(), facts.written.end(), i) != facts.written.end();
-      read_.for_each_value(arguments.subspan(i, 1), [&](ValueId v) {
-        const StorageId storage = read_.value(v).storage;
+      old_.for_each_value(arguments.subspan(i, 1), [&](ValueId v) {
+        const StorageId storage = old_.value(v).storage;
         uint32_t same = 0;
         for (const Write& write : writes) {
-          if (storage.valid() && merged(storage) == merged(read_.value(write.operand).storage)) ++same;
+          if (storage.valid() && merged(storage) == merged(old_.value(write.operand).storage)) ++same;
         }
         found = found || same > (is_written ? 1U : 0U);
       });
@@ -245,38 +246,38 @@ class Reinplacer {
     return found;
   }
 
-  // Says whether a value computed from the very place that it is scattered into can be written there at once. With
-  // %2 = mul(%1, 2) and %3 = slice_scatter(%0, %2), where %1 is that slice of %0, mul_(%1, 2) alone will do. %1 must be
-  // laid out as the slice is, and the kernel give the same bits there: some sum in another order when strides differ.
-  bool goes_with_scatter(NodeId n, uint32_t ordinal, const Target& target, const Write& write, NodeId scatter) {
-    const auto arguments = read_.arguments(scatter);
+  // Returns whether a value computed from the place that it is scattered into can be computed in place. With %2 =
+  // mul(%1, 2) and %3 = slice_scatter(%0, %2), where %1 is that slice of %0, mul_(%1, 2) suffices. %1 must have the
+  // layout of the slice, and the kernel must compute the same bits there: some sum in another order for other strides.
+  bool makes_scatter_redundant(NodeId n, uint32_t ordinal, const Target& target, const Write& write, NodeId scatter) {
+    const auto arguments = old_.arguments(scatter);
     const auto place = region(scatter);
-    const Value& value = read_.value(write.operand);
+    const Value& value = old_.value(write.operand);
     if (!place || bits_[write.operand] != 0 || arguments[0].kind != ArgumentKind::kValue || !value.storage.valid() ||
-        read_.value(arguments[0].ref.value).storage != value.storage || place->dtype != value.dtype ||
-        read_.value(write.made).dtype != value.dtype || storages_[read_.value(write.made).storage.index].saved) {
+        old_.value(arguments[0].ref.value).storage != value.storage || place->dtype != value.dtype ||
+        old_.value(write.made).dtype != value.dtype || storages_[old_.value(write.made).storage.index].saved) {
       return false;
     }
     const StridedView there{{place->sizes.data(), place->sizes.size()},
                             {place->strides.data(), place->strides.size()},
                             place->offset,
                             place->itemsize()};
-    const StridedView dense = view_of(read_, write.made);
+    const StridedView dense = view_of(old_, write.made);
     if (!std::equal(dense.sizes.begin(), dense.sizes.end(), there.sizes.begin(), there.sizes.end())) return false;
     const FunctionalForm* form = functional_form(target);
     const bool same_bits =
-        form && ((form->target.facts().pointwise && !form->target.facts().random && is_layout_independent(read_, n)) ||
+        form && ((form->target.facts().pointwise && !form->target.facts().random && is_layout_independent(old_, n)) ||
                  same_elements({dense.sizes, dense.strides, 0, 1}, {there.sizes, there.strides, 0, 1}));
     // Nothing may read the place between the two.
     const StorageFacts& storage = storages_[value.storage.index];
     const bool alone = storage.last_read == ordinal_[scatter] && storage.read_before <= ordinal;
-    const ValueId whole = read_.results(scatter).front().ref.value;
-    return same_bits && same_geometry(there, view_of(read_, write.operand)) && alone &&
+    const ValueId whole = old_.results(scatter).front().ref.value;
+    return same_bits && same_geometry(there, view_of(old_, write.operand)) && alone &&
            may_take(arguments[0].ref.value, whole, ordinal, scatter);
   }
 
-  // Writes over operands, and with the scatter that alone reads the result, if it goes with it. An operator that writes
-  // several operands does so for all or for none.
+  // Runs an operator in place, and removes the scatter that is the only reader of the result if possible. An operator
+  // that writes several operands does so for all or none.
   bool decide_operator(NodeId n, uint32_t ordinal) {
     const Target* target = in_place(n);
     if (target == nullptr) return false;
@@ -284,14 +285,14 @@ class Reinplacer {
     const std::vector<Write> writes = writes_of(n, facts);
     if (writes.empty()) return false;
     NodeId scatter;
-    if (writes.size() == 1 && !read_.has_uses(writes[0].made)) return false;
+    if (writes.size() == 1 && !old_.has_uses(writes[0].made)) return false;
     if (writes.size() == 1) scatter = only_scatter(writes[0].made);
     if (reads_what_it_writes(n, facts, writes)) return false;
-    if (scatter.valid() && goes_with_scatter(n, ordinal, *target, writes[0], scatter)) {
+    if (scatter.valid() && makes_scatter_redundant(n, ordinal, *target, writes[0], scatter)) {
       decisions_[n] = {Kind::kInPlace, target};
-      decisions_[scatter].kind = Kind::kGone;
+      decisions_[scatter].kind = Kind::kOmitted;
       merge(writes[0].operand, writes[0].made);
-      merge(read_.arguments(scatter)[0].ref.value, read_.results(scatter).front().ref.value);
+      merge(old_.arguments(scatter)[0].ref.value, old_.results(scatter).front().ref.value);
       ++result.operators;
       ++result.scatters;
       return true;
@@ -305,20 +306,20 @@ class Reinplacer {
     return true;
   }
 
-  // slice_scatter(base, source) becomes a copy_ into the slice of base, if nobody needs the old base.
+  // slice_scatter(base, source) becomes a copy_ to the slice of base, if the old base is not needed.
   bool decide_scatter(NodeId n, uint32_t ordinal) {
-    const auto arguments = read_.arguments(n);
-    if (scatter_of(read_.target(n)) == nullptr || arguments[0].kind != ArgumentKind::kValue ||
+    const auto arguments = old_.arguments(n);
+    if (scatter_of(old_.target(n)) == nullptr || arguments[0].kind != ArgumentKind::kValue ||
         arguments[1].kind != ArgumentKind::kValue) {
       return false;
     }
     const ValueId base = arguments[0].ref.value;
     const ValueId source = arguments[1].ref.value;
-    const ValueId whole = read_.results(n).front().ref.value;
-    const StorageId from = read_.value(source).storage;
+    const ValueId whole = old_.results(n).front().ref.value;
+    const StorageId from = old_.value(source).storage;
     // A source that was merged into the base's memory would be overwritten while it is read.
     if (!region(n) || !from.valid() || !may_take(base, whole, ordinal) ||
-        merged(from) == merged(read_.value(base).storage)) {
+        merged(from) == merged(old_.value(base).storage)) {
       return false;
     }
     decisions_[n].kind = Kind::kView;
@@ -327,38 +328,39 @@ class Reinplacer {
     return true;
   }
 
-  // Drops copy_(x, y) where y was computed in the memory of x: the write-back has happened already.
+  // Removes copy_(x, y) if y was computed in the memory of x.
   bool decide_write_back(NodeId n) {
-    const auto arguments = read_.arguments(n);
-    if (read_.target(n).name() != "aten::copy_" || arguments[0].kind != ArgumentKind::kValue ||
+    const auto arguments = old_.arguments(n);
+    if (old_.target(n).name() != "aten::copy_" || arguments[0].kind != ArgumentKind::kValue ||
         arguments[1].kind != ArgumentKind::kValue) {
       return false;
     }
     const ValueId to = arguments[0].ref.value;
     const ValueId from = arguments[1].ref.value;
-    const StorageId a = read_.value(to).storage;
-    const StorageId b = read_.value(from).storage;
+    const StorageId a = old_.value(to).storage;
+    const StorageId b = old_.value(from).storage;
     if (!a.valid() || !b.valid() || a == b || merged(a) != merged(b) ||
-        read_.value(to).dtype != read_.value(from).dtype || !same_geometry(view_of(read_, to), view_of(read_, from))) {
+        old_.value(to).dtype != old_.value(from).dtype || !same_geometry(view_of(old_, to), view_of(old_, from))) {
       return false;
     }
-    decisions_[n].kind = Kind::kGone;
+    decisions_[n].kind = Kind::kOmitted;
     ++result.write_backs;
     return true;
   }
 
-  // Where a scatter writes, as a view of its first operand; nothing for dimensions that are not there.
+  // Returns where a scatter writes, as a view of its first operand; nullopt for invalid dimensions.
   std::optional<TensorGeometry> region(NodeId n) const {
-    const auto arguments = read_.arguments(n);
+    const auto arguments = old_.arguments(n);
     const ValueId base = arguments[0].ref.value;
-    TensorGeometry geometry = TensorGeometry::of(read_, base);
-    const std::string& name = read_.target(n).name();
+    TensorGeometry geometry = TensorGeometry::of(old_, base);
+    const std::string& name = old_.target(n).name();
     const auto rank = static_cast<int64_t>(geometry.sizes.size());
     const auto wrapped = [&](int64_t dim) { return dim < 0 ? dim + rank : dim; };
-    // as_strided counts from the storage's begin, whatever the base's offset; the others from the base.
+    // as_strided is relative to the start of the storage, regardless of the base's offset; the others are relative to
+    // the base.
     if (name == "aten::as_strided_scatter") {
-      const auto sizes = read_.ints(arguments[2]);
-      const auto strides = read_.ints(arguments[3]);
+      const auto sizes = old_.ints(arguments[2]);
+      const auto strides = old_.ints(arguments[3]);
       geometry.sizes.assign(sizes.begin(), sizes.end());
       geometry.strides.assign(strides.begin(), strides.end());
       geometry.offset = int_or(arguments[4], geometry.offset);
@@ -403,28 +405,28 @@ class Reinplacer {
     return geometry;
   }
 
-  // The scatter that alone uses `value`, as its source (and not, also, as its base).
+  // Returns the scatter that is the only user of `value`, as its source and not also as its base.
   NodeId only_scatter(ValueId value) const {
     NodeId found;
     uint32_t uses = 0;
-    read_.for_each_use(value, [&](NodeId user) {
+    old_.for_each_use(value, [&](NodeId user) {
       ++uses;
       found = user;
     });
-    if (uses != 1 || scatter_of(read_.target(found)) == nullptr) return {};
-    const Argument& source = read_.arguments(found)[1];
+    if (uses != 1 || scatter_of(old_.target(found)) == nullptr) return {};
+    const Argument& source = old_.arguments(found)[1];
     return source.kind == ArgumentKind::kValue && source.ref.value == value ? found : NodeId();
   }
 
   const Target* in_place(NodeId n) {
-    const TargetId id = read_.node(n).target;
-    const Target& target = read_.target(id);
+    const TargetId id = old_.node(n).target;
+    const Target& target = old_.target(id);
     if (target.kind() == TargetKind::kOperator) return in_place_form(target);
-    // functionalize made functions of in-place operators that have no functional form (core/calls/functions.h);
-    // here they become the operator that they were.
+    // Functional calls (core/calls/functions.h) of in-place operators without a functional form become the original
+    // operator again.
     if (target.kind() != TargetKind::kFunction) return nullptr;
-    if (!looked_for_original_[id.index]) {
-      looked_for_original_[id.index] = true;
+    if (!original_searched_[id.index]) {
+      original_searched_[id.index] = true;
       if (auto original = operator_of_functional_call(target)) {
         originals_.push_back(std::make_unique<const Target>(std::move(*original)));
         original_of_[id] = originals_.back().get();
@@ -433,36 +435,36 @@ class Reinplacer {
     return original_of_[id];
   }
 
-  const Graph& read_;
+  const Graph& old_;
   const IdMap<ValueId, uint8_t> bits_;
   std::vector<StorageFacts> storages_;
-  std::vector<StorageId> into_;  // by storage: the one it was merged into
-  std::vector<uint32_t> limit_;  // by storage: its write-back, handed down by merges; 0: none
+  std::vector<StorageId> into_;  // by storage: the storage it was merged into
+  std::vector<uint32_t> limit_;  // by storage: ordinal of its write-back, propagated by merges; 0 if none
   IdMap<NodeId, uint32_t> ordinal_;
   IdMap<NodeId, Decision> decisions_;
-  std::vector<std::unique_ptr<const Target>> originals_;  // behind functional calls
+  std::vector<std::unique_ptr<const Target>> originals_;  // of functional calls
   IdMap<TargetId, const Target*> original_of_;
-  std::vector<bool> looked_for_original_;
+  std::vector<bool> original_searched_;
 };
 
-// Makes each node as it was decided, into a new graph.
+// Creates each node as decided, in a new graph.
 class Reinplacer::Build {
-  // Maps values read to values made. Stands first, since its type is deduced.
+  // Maps old values to new ones. Comes first, since its type is deduced.
   auto value_of() const {
     return [this](ValueId v) { return now_[v]; };
   }
 
  public:
   explicit Build(Reinplacer& decided)
-      : decided_(decided), read_(decided.read_), emitter_(read_, made_), carried_(read_, made_) {}
+      : decided_(decided), old_(decided.old_), emitter_(old_, new_), carried_(old_, new_) {}
 
   Graph run() {
-    for (const NodeId n : read_.nodes()) {
+    for (const NodeId n : old_.nodes()) {
       const Decision decision = std::as_const(decided_.decisions_)[n];
-      carried_.enter_region(read_.node(n).region, value_of());
-      emitter_.stand_for(n, carried_.made(read_.node(n).forward));
+      carried_.enter_region(old_.node(n).region, value_of());
+      emitter_.stand_for(n, carried_.replacement_of(old_.node(n).forward));
       std::vector<Argument> arguments;
-      for (const Argument& argument : read_.arguments(n)) arguments.push_back(emitter_.mapped(argument, value_of()));
+      for (const Argument& argument : old_.arguments(n)) arguments.push_back(emitter_.mapped(argument, value_of()));
       switch (decision.kind) {
         case Kind::kCopy:
           copy(n, arguments);
@@ -473,31 +475,30 @@ class Reinplacer::Build {
         case Kind::kView:
           scatter_to_view(n, arguments);
           break;
-        case Kind::kGone:
-          read_.for_each_output(n, [&](ValueId v) { now_[v] = arguments[0].ref.value; });
+        case Kind::kOmitted:
+          old_.for_each_output(n, [&](ValueId v) { now_[v] = arguments[0].ref.value; });
           break;
       }
       carried_.done(n);
     }
     carried_.finish(value_of(), [&](StorageId s) { return std::as_const(storages_)[decided_.merged(s)]; });
-    return std::move(made_);
+    return std::move(new_);
   }
 
  private:
-  // Merged storages are one, made where the first of them was born.
+  // Merged storages become one, allocated with the first of them.
   StorageId storage_of(StorageId old, NodeId born) {
     StorageId& storage = storages_[decided_.merged(old)];
     if (!storage.valid()) storage = carried_.storage(decided_.merged(old), born);
     return storage;
   }
 
-  // Defines a result as it was, but for where it lives. `like` is the value whose geometry and storage it takes:
-  // itself, or the operand that is now written.
+  // Creates a result, with the geometry and storage of `like`: itself, or the operand that is written instead.
   ValueId define(NodeId node, ValueId old, ValueId like) {
-    TensorMeta spec = read_.meta(like);
-    spec.requires_grad = read_.value(old).requires_grad;
+    TensorMeta spec = old_.meta(like);
+    spec.requires_grad = old_.value(old).requires_grad;
     if (spec.storage.valid()) spec.storage = storage_of(spec.storage, node);
-    const ValueId result = made_.new_value(node, read_.value(like).kind, spec);
+    const ValueId result = new_.new_value(node, old_.value(like).kind, spec);
     now_[old] = result;
     return result;
   }
@@ -515,23 +516,23 @@ class Reinplacer::Build {
   }
 
   void copy(NodeId n, const std::vector<Argument>& arguments) {
-    const NodeId node = emitter_.append(carried_.target(read_.node(n).target), arguments);
-    made_.set_results(node, same_results(node, read_.results(n)));
+    const NodeId node = emitter_.append(carried_.target(old_.node(n).target), arguments);
+    new_.set_results(node, same_results(node, old_.results(n)));
     carried_.node(n, node);
     carried_.saved(n, node, value_of());
   }
 
   void call_in_place(NodeId n, const Target& target, const std::vector<Argument>& arguments) {
     const OperatorFacts& facts = target.facts();
-    const auto results = read_.results(n);
+    const auto results = old_.results(n);
     const NodeId node = emitter_.append(carried_.target(target), arguments);
     const size_t fresh = results.size() - facts.written.size();
     std::vector<Argument> copies = same_results(node, results.subspan(0, fresh));
     for (size_t w = 0; w < facts.written.size(); ++w) {
       std::vector<ValueId> operands;
-      read_.for_each_value(read_.arguments(n).subspan(facts.written[w], 1), [&](ValueId v) { operands.push_back(v); });
-      // relu_ returns its operand, a value of its own here; _foreach_add_ returns nothing, and later readers of the
-      // result read the operand.
+      old_.for_each_value(old_.arguments(n).subspan(facts.written[w], 1), [&](ValueId v) { operands.push_back(v); });
+      // relu_ returns its operand, which is a separate value here; _foreach_add_ returns nothing, and later readers of
+      // the result read the operand.
       const bool returned = std::any_of(facts.aliases.begin(), facts.aliases.end(),
                                         [&](const auto& a) { return a.argument == facts.written[w]; });
       size_t next = 0;
@@ -539,34 +540,34 @@ class Reinplacer::Build {
       if (returned) {
         copies.push_back(results_like(node, results.subspan(fresh + w, 1), operand).front());
       } else {
-        read_.for_each_value(results.subspan(fresh + w, 1), [&](ValueId v) { now_[v] = value_of()(operand(v)); });
+        old_.for_each_value(results.subspan(fresh + w, 1), [&](ValueId v) { now_[v] = value_of()(operand(v)); });
       }
     }
-    made_.set_results(node, copies);
+    new_.set_results(node, copies);
     carried_.node(n, node);
     carried_.saved(n, node, value_of());
   }
 
-  // slice_scatter(base, source) gives a whole new tensor with a part replaced. If nobody needs the old one, the part is
-  // written where it is, and later readers of the result read the base.
+  // slice_scatter(base, source) returns a new tensor with a part replaced. If the old one is not needed, the part is
+  // written in place, and later readers of the result read the base.
   void scatter_to_view(NodeId n, std::vector<Argument>& arguments) {
-    const Scatter& scatter = *scatter_of(read_.target(n));
+    const Scatter& scatter = *scatter_of(old_.target(n));
     const TensorGeometry place = *decided_.region(n);
     const Argument source = arguments[1];
     const ValueId base = arguments[0].ref.value;
     arguments.erase(arguments.begin() + 1);
     const NodeId node = emitter_.append(emitter_.target(scatter.view), arguments);
-    const StorageId storage = made_.value(base).storage;
+    const StorageId storage = new_.value(base).storage;
     const ValueId view = emitter_.add_result(node, place, storage);
     carried_.node(n, emitter_.append(emitter_.target("aten::copy_"),
                                      {Argument::of_value(view), source, Argument::of_bool(false)}));
-    emitter_.add_result(made_.last(), place, storage);
-    now_[read_.results(n).front().ref.value] = base;
+    emitter_.add_result(new_.last(), place, storage);
+    now_[old_.results(n).front().ref.value] = base;
   }
 
   Reinplacer& decided_;
-  const Graph& read_;
-  Graph made_;
+  const Graph& old_;
+  Graph new_;
   NodeEmitter emitter_;
   GraphRebuild carried_;
   IdMap<ValueId, ValueId> now_;

@@ -1,15 +1,15 @@
-// float8: linear layers' three products in float8.
+// float8: runs the three products of linear layers in float8.
 //
-// Which. A product with a parameter is a layer's own; those of its gradients are the backward nodes that belong to it.
-// What is computed again in backward is a layer's own as well, and shares no cast with the first time.
+// Selection: a product with a parameter is a layer's forward product; the products of its gradients are its backward
+// nodes. Recomputed products count as well, and do not share casts with the original ones.
 //
-// Sides. An operand of a backward product is the parameter, or what was cast for the layer's own product. An activation
-// that is gathered again in backward is neither; it comes from forward by collectives and views alone. The rest are
-// gradients. A product without exactly one of them stays.
+// Operands: an operand of a backward product is the parameter, or the activation cast for the forward product, possibly
+// gathered again by collectives and views; the other operands are gradients. A product without exactly one gradient is
+// not converted.
 //
-// What autograd keeps of the activation is its cast, if nothing else in backward reads it.
+// The cast is saved for backward instead of the activation, if nothing else in backward reads the activation.
 //
-// Cost. Linear in the graph, with a search among the casts of a matrix, of which there are as many as micro-batches.
+// Linear in the graph, with a search among the casts of a matrix, of which there are as many as micro-batches.
 #include "passes/precision/float8.h"
 
 #include <c10/core/MemoryFormat.h>
@@ -33,13 +33,13 @@
 namespace shadowgraph {
 namespace {
 
-constexpr double kLeast = 1e-12;  // scale of a matrix of zeros
+constexpr double kMinScale = 1e-12;  // minimum scale, for all-zero matrices
 
 double largest(c10::ScalarType dtype) { return dtype == c10::kFloat8_e5m2 ? 57344.0 : 448.0; }
 
 Argument of_type(c10::ScalarType dtype) { return Argument::of_int(static_cast<int64_t>(dtype)); }
 
-constexpr int64_t kDivisor = 16;  // of sizes that _scaled_mm takes
+constexpr int64_t kDivisor = 16;  // _scaled_mm requires sizes that are multiples of this
 constexpr c10::ScalarType kValues = c10::kFloat8_e4m3fn, kGradients = c10::kFloat8_e5m2;
 
 std::vector<std::string> patterns_of(const std::string& text) {
@@ -49,16 +49,16 @@ std::vector<std::string> patterns_of(const std::string& text) {
   return patterns;
 }
 
-// Matrices in float8, scaled by their largest element: made once for all products that read them.
+// Matrices in float8, scaled by their largest element; created once for all products that read them.
 class Float8Operands {
  public:
-  // `effects` are those of the graph before it is edited.
+  // `effects` are those of the graph before editing.
   Float8Operands(Graph& graph, const Effects& effects) : graph_(graph), effects_(effects) {}
 
-  // Where a product is. What forward made for a parameter is not kept for backward; within one part all is shared.
+  // Part of the program in which casts are shared. Casts of parameters in forward are not kept for backward.
   struct Part {
-    int run = 0;          // of forward or backward, by number
-    RegionId recomputed;  // the region that is computed again; invalid: none
+    int run = 0;          // number of the forward or backward run
+    RegionId recomputed;  // the recomputed region; invalid if none
     bool backward = false;
     friend bool operator==(const Part&, const Part&) = default;
   };
@@ -67,8 +67,8 @@ class Float8Operands {
     ValueId scale;   // [1, 1] of float32
   };
 
-  // What `product`, which is not edited yet, reads as `value`: rows of it lie together for a left operand, columns for
-  // a right one.
+  // Returns the operand that `product`, which is not edited yet, reads as `value`: row-major for a left operand,
+  // column-major for a right one.
   Operand left(NodeId product, ValueId value, const Part& part, bool is_parameter, c10::ScalarType dtype) {
     return of(product, value, part, is_parameter, dtype, true);
   }
@@ -77,30 +77,30 @@ class Float8Operands {
     return of(product, value, part, is_parameter, dtype, false);
   }
 
-  // Whether it was cast to e4m3, by whatever product.
+  // Returns whether it was cast to e4m3 for any product.
   bool was_cast(NodeId product, ValueId value) const {
     return matrices_.contains(key_of(product, value, c10::kFloat8_e4m3fn));
   }
 
-  const std::set<StorageId>& made() const { return made_; }
+  const std::set<StorageId>& new_storages() const { return new_storages_; }
   int64_t casts() const { return casts_; }
 
  private:
-  // The matrix by rows that a value is, or is the transpose of.
+  // Identifies the row-major matrix that a value is, or is the transpose of.
   struct Key {
     StorageId storage;
     uint32_t version;
-    int64_t offset, rows, columns, apart;  // elements from row to row
+    int64_t offset, rows, columns, apart;  // apart: elements from row to row
     c10::ScalarType dtype;
     friend auto operator<=>(const Key&, const Key&) = default;
   };
   struct Matrix {
     Part part;
     ValueId scale;
-    ValueId by_rows, turned;  // turned: the transpose, by rows
+    ValueId by_rows, turned;  // turned: the transpose, row-major
   };
 
-  bool lies_by_rows(ValueId value) const {
+  bool is_row_major(ValueId value) const {
     const auto strides = graph_.strides(value);
     const auto sizes = graph_.sizes(value);
     return strides[1] == 1 || (strides[0] != 1 && sizes[0] >= sizes[1]);
@@ -108,7 +108,7 @@ class Float8Operands {
 
   Key key_of(NodeId product, ValueId value, c10::ScalarType dtype) const {
     const auto sizes = graph_.sizes(value), strides = graph_.strides(value);
-    const size_t row = lies_by_rows(value) ? 0 : 1;
+    const size_t row = is_row_major(value) ? 0 : 1;
     const Value& facts = graph_.value(value);
     uint32_t version = 0;
     for (const StorageVersion& read : effects_.reads(product)) {
@@ -119,7 +119,7 @@ class Float8Operands {
 
   Operand of(NodeId product, ValueId value, const Part& part, bool is_parameter, c10::ScalarType dtype, bool as_left) {
     InsertionPoint at(graph_, product);
-    const bool by_rows = lies_by_rows(value);
+    const bool by_rows = is_row_major(value);
     std::vector<Matrix>& known = matrices_[key_of(product, value, dtype)];
     Matrix* matrix = nullptr;
     for (Matrix& each : known) {
@@ -129,7 +129,7 @@ class Float8Operands {
       const ValueId scale = known.empty() ? scale_of(at, value, dtype) : known.front().scale;
       matrix = &known.emplace_back(Matrix{.part = part, .scale = scale});
     }
-    // The right operand's columns are rows of its transpose.
+    // A column-major right operand is the transpose in row-major order.
     const bool turned = by_rows != as_left;
     ValueId& wanted = turned ? matrix->turned : matrix->by_rows;
     const ValueId other = turned ? matrix->by_rows : matrix->turned;
@@ -151,10 +151,10 @@ class Float8Operands {
                               {Argument::of_float(std::numeric_limits<double>::infinity()), Argument::none(),
                                Argument::of_bool(true), of_type(c10::kFloat)});
     return call("aten::clamp_min", call("aten::mul.Scalar", most, {Argument::of_float(1 / largest(dtype))}),
-                {Argument::of_float(kLeast)});
+                {Argument::of_float(kMinScale)});
   }
 
-  // `value`, itself or transposed, by rows.
+  // Casts `value`, or its transpose, in row-major order.
   ValueId cast(InsertionPoint& at, ValueId value, ValueId scale, c10::ScalarType dtype) {
     const auto of = graph_.sizes(value);
     const std::vector<int64_t> sizes(of.begin(), of.end()), strides{sizes[1], 1};
@@ -168,7 +168,7 @@ class Float8Operands {
     return result(node, dtype, sizes, strides, value, graph_.value(out).storage);
   }
 
-  // the transpose, by rows
+  // Returns the transpose in row-major order.
   ValueId turn(InsertionPoint& at, ValueId by_rows) {
     const ValueId view = transposed(at, by_rows);
     const auto of = graph_.sizes(view);
@@ -182,10 +182,10 @@ class Float8Operands {
 
   ValueId transposed(InsertionPoint& at, ValueId value) {
     const auto sizes = graph_.sizes(value), strides = graph_.strides(value);
-    const std::vector<int64_t> turned_sizes{sizes[1], sizes[0]}, turned_strides{strides[1], strides[0]};
+    const std::vector<int64_t> transposed_sizes{sizes[1], sizes[0]}, transposed_strides{strides[1], strides[0]};
     TensorMeta turned = graph_.meta(value);
-    turned.sizes = turned_sizes;
-    turned.strides = turned_strides;
+    turned.sizes = transposed_sizes;
+    turned.strides = transposed_strides;
     const NodeId node = at.insert(graph_.intern_operator("aten::t"), {Argument::of_value(value)});
     return graph_.add_tensor_result(node, turned);
   }
@@ -198,7 +198,7 @@ class Float8Operands {
       for (const int64_t size : sizes) bytes *= size;
       storage = graph_.add_storage(
           {.bytes = bytes, .device_type = device.type(), .device_index = device.index(), .born = node});
-      made_.insert(storage);
+      new_storages_.insert(storage);
     }
     return graph_.add_tensor_result(
         node, {.dtype = dtype, .sizes = sizes, .strides = strides, .storage = storage, .device = device});
@@ -207,7 +207,7 @@ class Float8Operands {
   Graph& graph_;
   const Effects& effects_;
   std::map<Key, std::vector<Matrix>> matrices_;
-  std::set<StorageId> made_;
+  std::set<StorageId> new_storages_;
   int64_t casts_ = 0;
 };
 
@@ -257,8 +257,8 @@ class Float8Products {
     return {value("mat1"), value("mat2"), *graph_.find_argument(node, "self")};
   }
 
-  ValueId source(ValueId value) const { return source_of(graph_, value, Behind::kGathering); }
-  // A placeholder, or what the program has made and kept as one.
+  ValueId source(ValueId value) const { return source_of(graph_, value, LookThrough::kGathering); }
+  // Returns whether a value is a placeholder, or a tensor that the program allocates and keeps as a parameter.
   bool is_parameter(ValueId value) const {
     return graph_.storage(graph_.value(source(value)).storage).kind == StorageKind::kParameter;
   }
@@ -272,7 +272,7 @@ class Float8Products {
     return is_backward(made) && !is_recomputed(made);
   }
 
-  // "": a product of a layer that can be in float8.
+  // Returns why a product cannot run in float8; "" if it can.
   std::string why_not(NodeId node) const {
     if (!has_parameter(node)) return "no parameter";
     const Product product = product_of(node);
@@ -284,7 +284,7 @@ class Float8Products {
     if (dtype != c10::kBFloat16 && dtype != c10::kHalf) return fmt::format("in {}", c10::toString(dtype));
     const auto left = graph_.sizes(product.left), right = graph_.sizes(product.right);
     if (left[0] % kDivisor != 0 || left[1] % kDivisor != 0 || right[1] % kDivisor != 0) {
-      return fmt::format("sizes that do not divide by {}", kDivisor);
+      return fmt::format("sizes that are not multiples of {}", kDivisor);
     }
     if (product.bias.kind != ArgumentKind::kValue) return "";
     const auto is_one = [&](const char* name) {
@@ -294,10 +294,10 @@ class Float8Products {
     const ValueId bias = product.bias.ref.value;
     return graph_.sizes(bias).size() == 1 && graph_.value(bias).dtype == dtype && is_one("alpha") && is_one("beta")
                ? ""
-               : "a bias that _scaled_mm does not add";
+               : "a bias that _scaled_mm does not support";
   }
 
-  // Where forward follows backward, the next micro-batch begins.
+  // A new micro-batch starts where forward follows backward.
   void count_run(NodeId node) {
     const bool backward = is_backward(node);
     if (backward != was_backward_) ++run_;
@@ -315,7 +315,7 @@ class Float8Products {
     const auto right = operands_.right(node, product.right, part_of(node), right_is, kValues);
     own_.insert(node);
     set_call(node, product, left, right, /*fast=*/true);
-    // Autograd keeps the parameter as it is, and the activation in float8.
+    // The parameter is saved unchanged, and the activation in float8.
     std::vector<SavedTensor> kept;
     for (const SavedTensor& each : saved) {
       if (each.value == product.left && !left_is) {
@@ -333,7 +333,7 @@ class Float8Products {
     const Product product = product_of(node);
     const bool left_is = is_gradient(node, product.left), right_is = is_gradient(node, product.right);
     if (left_is == right_is || product.bias.kind == ArgumentKind::kValue) {
-      ++result_.left["gradients of unknown sides"];
+      ++result_.left["gradients with unknown operands"];
       return;
     }
     const auto dtype = [](bool gradient) { return gradient ? kGradients : kValues; };
@@ -360,12 +360,12 @@ class Float8Products {
     ++result_.products;
   }
 
-  // What is read less dies earlier.
+  // Storages with fewer readers are freed earlier.
   void finish() {
     result_.casts = operands_.casts();
     std::set<StorageId> storages = changed_;
-    storages.insert(operands_.made().begin(), operands_.made().end());
-    die_at_last_use(graph_, storages);
+    storages.insert(operands_.new_storages().begin(), operands_.new_storages().end());
+    free_storages_after_last_use(graph_, storages);
   }
 
   Graph& graph_;
@@ -374,7 +374,7 @@ class Float8Products {
   const IdMap<RegionId, RegionId> recomputed_;
   Float8Operands operands_;
   std::set<NodeId> own_;
-  std::set<StorageId> changed_;  // that fewer nodes read
+  std::set<StorageId> changed_;  // with fewer readers
   int run_ = 0;
   bool was_backward_ = false;
   Float8Result result_;
@@ -386,7 +386,7 @@ PassResult Float8Result::summary() const {
   PassResult result{.changed = products > 0, .counters = {{"products", products}, {"casts", casts}}};
   for (const auto& [why, count] : left) result.counters.emplace_back("left: " + why, count);
   if (products == 0)
-    result.warnings.emplace_back("no product of a parameter is in bfloat16 or float16, as float8 wants");
+    result.warnings.emplace_back("no product with a parameter is in bfloat16 or float16, which float8 requires");
   return result;
 }
 

@@ -1,9 +1,9 @@
-// Runs rotor's dynamic programme; the header has the recurrence, its source and its cost.
+// Dynamic programming as in rotor; the header has the recurrence, its source and its cost.
 //
-// A row of the table is the least cost of some stages first..last for every number of slots. A row of a longer range is
-// the sum of two rows of shorter ones, slot by slot. One of them is moved by what stays in memory meanwhile. That is a
-// loop without branches over neighbouring numbers, where all the time goes. It leaves out the slots at both ends: those
-// that are too few, and those with which everything can be kept. For short ranges these are most.
+// A row of the table is the minimum cost of stages first..last for every number of memory slots. A row of a longer
+// range is the sum of two rows of shorter ones, one of them shifted by the memory that is held meanwhile. That is a
+// branch-free loop over adjacent numbers, which takes all the time. It skips slots at both ends: too few for any
+// solution, and enough to keep everything. For short ranges these are most.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,49 +16,51 @@
 namespace shadowgraph {
 namespace {
 
-constexpr double kNever = 1e300;     // two of them still compare greater than what can be
-constexpr double kTooMuch = 1e299;   // any sum with it
-constexpr double kMostCost = 4.e15;  // whole numbers that a double holds are twice as large
+constexpr double kNever = 1e300;    // the sum of two still compares greater than any valid cost
+constexpr double kTooMuch = 1e299;  // less than any sum with kNever
+constexpr double kMaxCost = 4.e15;  // half of the largest integers that a double represents exactly
 
 void check_stage(const ChainStage& stage) {
   const auto refuse = [&](const char* what) {
     throw Error(fmt::format("stage '{}' of a chain: {}", stage.name, what));
   };
-  if (stage.options.empty() || stage.options[0].cost != 0) refuse("its first option has to keep everything");
-  for (const int64_t figure : {stage.forward, stage.again, stage.output, stage.forward_peak, stage.keeping_peak,
+  if (stage.options.empty() || stage.options[0].cost != 0)
+    refuse("its first option must have cost 0, that is keep everything");
+  for (const int64_t figure : {stage.forward, stage.recompute, stage.output, stage.forward_peak, stage.keeping_peak,
                                stage.backward_peak, stage.resident}) {
-    if (figure < 0) refuse("a negative figure");
+    if (figure < 0) refuse("it has a negative value");
   }
   for (const ChainOption& option : stage.options) {
-    if (option.cost < 0 || option.saved < stage.output) refuse("an option that saves less than the output");
+    if (option.cost < 0 || option.saved < stage.output)
+      refuse("it has an option with negative cost, or one that saves less than the output");
   }
 }
 
-// A sum of bytes that is there while a stage runs forward the last time before its backward.
+// Returns the memory needed while a stage runs forward for the last time before its backward.
 int64_t forward_need(const ChainStage& stage, size_t option) {
   return option == 0 ? stage.keeping_peak
                      : std::min(stage.keeping_peak, stage.forward_peak + stage.options[option].saved);
 }
 
-// What an option needs when it is the turn of the stage's backward: what is missing is made first.
+// Returns the memory needed for the stage's backward with an option, including recomputation.
 int64_t backward_need(const ChainStage& stage, size_t option) {
   return option == 0 ? stage.backward_peak : std::max(stage.backward_peak, stage.keeping_peak + stage.resident);
 }
 
 }  // namespace
 
-// Memory is rounded up to slots, costs up to units in which sums stay exact in doubles. So a plan may need less than it
-// says, never more.
+// Memory is rounded up to slots, costs up to units in which sums are exact in doubles. So a plan may need less than
+// estimated, never more.
 ChainSolver::ChainSolver(std::span<const ChainStage> stages, int64_t bytes, int64_t slots)
     : stages_(stages.begin(), stages.end()), count_(stages.size()) {
-  if (slots < 1 || bytes < 0) throw Error("a chain is solved for at least one slot of memory");
+  if (slots < 1 || bytes < 0) throw Error("the number of memory slots must be at least 1 and the bytes non-negative");
   double most = 0;
   for (const ChainStage& stage : stages_) {
     check_stage(stage);
     most += static_cast<double>(stage.forward);
     for (const ChainOption& option : stage.options) most += static_cast<double>(option.cost);
   }
-  while (most * static_cast<double>(count_) / unit_ > kMostCost) unit_ *= 2;
+  while (most * static_cast<double>(count_) / unit_ > kMaxCost) unit_ *= 2;
   slot_ = std::max<int64_t>(1, (bytes + slots - 1) / slots);
   width_ = static_cast<size_t>(bytes / slot_) + 1;
   costs_.assign(count_ * count_ * width_, kNever);
@@ -78,7 +80,7 @@ double ChainSolver::units_of(int64_t cost) const { return std::ceil(static_cast<
 
 size_t ChainSolver::slots_of(int64_t bytes) const { return static_cast<size_t>((bytes + slot_ - 1) / slot_); }
 
-// Fills one row. Rows of shorter ranges are there already, as ranges are solved by their length.
+// Fills one row. Rows of shorter ranges are complete, since ranges are solved in order of length.
 void ChainSolver::solve(size_t first, size_t last) {
   double* best = row(first, last);
   const ChainStage& stage = stages_[first];
@@ -98,12 +100,12 @@ void ChainSolver::solve(size_t first, size_t last) {
   }
   if (!stage.droppable) return;
   const auto enough = static_cast<size_t>(std::find(best, best + width_, 0.0) - best);
-  int64_t running = 0;  // most bytes while the dropped stages run
+  int64_t running = 0;  // peak bytes while the dropped stages run
   double forward = 0;
   for (size_t next = first + 1; next <= last; ++next) {
     const ChainStage& end = stages_[next - 1];
     running = std::max(running, (next - 1 > first ? stages_[next - 2].output : 0) + end.forward_peak);
-    const double cost = forward + units_of(end.again);
+    const double cost = forward + units_of(end.recompute);
     forward += units_of(end.forward);
     if (!end.droppable) continue;
     const size_t kept = slots_of(end.output);
@@ -118,22 +120,22 @@ void ChainSolver::solve(size_t first, size_t last) {
   }
 }
 
-std::optional<ChainPlan> ChainSolver::plan(int64_t bytes) const {
-  if (count_ == 0) return bytes < 0 ? std::nullopt : std::make_optional<ChainPlan>();
+std::optional<ChainSchedule> ChainSolver::schedule(int64_t bytes) const {
+  if (count_ == 0) return bytes < 0 ? std::nullopt : std::make_optional<ChainSchedule>();
   if (bytes < 0) return std::nullopt;
   const size_t memory = std::min(static_cast<size_t>(bytes / slot_), width_ - 1);
   const double* all = row(0, count_ - 1);
   if (all[memory] > kTooMuch) return std::nullopt;
-  // The least memory that this cost needs.
+  // The minimum memory for this cost.
   size_t least = memory;
   while (least > 0 && all[least - 1] == all[memory]) --least;
   return trace(least);
 }
 
-// One plan for each cost that some number of slots gives, the largest memory first. The table has them all, so a curve
-// costs a trace each.
-std::vector<ChainPlan> ChainSolver::curve() const {
-  std::vector<ChainPlan> plans;
+// Returns one plan for each distinct cost, the largest memory first. The table has them all, so each plan only costs a
+// trace.
+std::vector<ChainSchedule> ChainSolver::curve() const {
+  std::vector<ChainSchedule> plans;
   if (count_ == 0) return plans;
   const double* all = row(0, count_ - 1);
   for (size_t m = width_; m-- > 0;) {
@@ -143,15 +145,15 @@ std::vector<ChainPlan> ChainSolver::curve() const {
   return plans;
 }
 
-// Which of the choices gave the least cost, from all stages down to single ones.
-ChainPlan ChainSolver::trace(size_t memory) const {
+// Backtracks the choices with minimum cost, from all stages to single ones.
+ChainSchedule ChainSolver::trace(size_t memory) const {
   struct Range {
     size_t first, last, memory;
   };
-  ChainPlan plan{.cost = 0,
-                 .bytes = static_cast<int64_t>(memory) * slot_,
-                 .option = std::vector<size_t>(count_, 0),
-                 .segments = {}};
+  ChainSchedule plan{.cost = 0,
+                     .bytes = static_cast<int64_t>(memory) * slot_,
+                     .option = std::vector<size_t>(count_, 0),
+                     .segments = {}};
   std::vector<Range> open{{0, count_ - 1, memory}};
   const auto decide = [&](const Range& range) {
     const double least = row(range.first, range.last)[range.memory];
@@ -174,7 +176,7 @@ ChainPlan ChainSolver::trace(size_t memory) const {
     for (size_t next = range.first + 1; next <= range.last; ++next) {
       const ChainStage& end = stages_[next - 1];
       running = std::max(running, (next - 1 > range.first ? stages_[next - 2].output : 0) + end.forward_peak);
-      const double cost = forward + units_of(end.again);
+      const double cost = forward + units_of(end.recompute);
       forward += units_of(end.forward);
       const size_t kept = slots_of(end.output);
       if (!end.droppable || range.memory < std::max(kept, slots_of(running + resident))) continue;
@@ -182,7 +184,7 @@ ChainPlan ChainSolver::trace(size_t memory) const {
       if (sum != least) continue;
       plan.segments.push_back({range.first, next - 1});
       for (size_t k = range.first; k + 1 < next; ++k) plan.cost += stages_[k].forward;
-      plan.cost += end.again;
+      plan.cost += end.recompute;
       open.push_back({range.first, next - 1, range.memory});
       open.push_back({next, range.last, range.memory - kept});
       return;

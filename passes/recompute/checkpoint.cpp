@@ -1,7 +1,7 @@
-// checkpoint: backward computes again what forward no longer keeps.
+// checkpoint: recomputes activations in backward instead of keeping them.
 //
-// What. In chosen regions of a captured training step, copies of nodes make the tensors a second time that only
-// backward still reads. They run just before backward needs them; the first tensors die in forward.
+// Copies of forward nodes, inserted just before backward needs them, recompute the tensors of chosen regions that only
+// backward still reads. The originals are freed in forward.
 //
 //     r5 = module "block" in r1                          r5 = checkpoint "block" in r1, with the module in it
 //     %2 = aten::mm(%x, %w)    @s2 | r5                  %2 = ...                                  free(s2) where gelu read it
@@ -10,36 +10,35 @@
 //                                                        %9 = aten::mm(%x, %w) @s9 | r8 backward of n2     r8: "recompute"
 //     %7 = gelu_backward(%g, %2) | backward of n3        %7 = gelu_backward(%g, %9)                free(s9)
 //
-// How it is decided (checkpoint_plan.cpp). A backward node gets the copy if it differentiates a node of the segment and
-// reads a tensor whose storage was born there. All other readers, other segments among them, keep the original, which
-// lives as long as they need it: that is what a checkpoint keeps. Only nodes that such tensors need are computed again:
-// the last product of a block usually is not.
+// Decisions (recompute_schedule.cpp). A backward node reads the copy if it differentiates a node of the segment and
+// reads a tensor whose storage was allocated there. All other readers, including other segments, read the original,
+// which
+// lives as long as they need it: the tensors kept by a checkpoint. Only nodes that such tensors depend on are
+// recomputed; the last product of a block usually is not.
 //
-//   writes            a storage is made again with all writes to it, in their order, if all of them are in the segment
-//   operands          what comes from outside must still contain then what it contained: nobody wrote to it in between
-//   random numbers    the state of the generator is kept before the first of them (core/calls/functions.h), put in
-//                     place around the copies, and then the one that was there again
-//   running statistics of a batch norm are not updated twice: the copy goes without them
-//   never made again  what reads the host, collectives unless the caller wants it, unknown targets, writers to what is
-//                     made outside
-//   to be kept        what the caller says; it counts as made outside, within one segment, and as made within the one
-//                     around it
+//   writes              a storage is recomputed with all its writes, in order, if all of them are in the segment
+//   operands            values from outside must not have been written in between
+//   random numbers      the generator's state is saved before the first draw (core/calls/functions.h), set for the
+//                       copies, and restored afterwards
+//   running statistics  of a batch norm are not updated twice: the copy omits them
+//   never recomputed    host reads, collectives unless requested, unknown targets, writes to storages from outside
+//   kept on request     counts as allocated outside the segment, but inside its enclosing segment
 //
-// Where something stands in the way, the tensor is kept as before. The report says how many and why; the result is
-// right in any case. After functionalize, fewer writes are in the way.
+// A tensor that cannot be recomputed is kept as before. The report lists how many and why; the result is correct in any
+// case. After functionalize there are fewer such writes.
 //
-// To the host. A tensor that is kept there is copied after its last use in forward and copied back before its first use
-// in backward. All readers of backward read the copy, nodes that run again among them.
+// Offload. A tensor that is offloaded to CPU is copied after its last use in forward and copied back before its first
+// use in backward. All backward readers, including recomputed nodes, read the copy.
 //
 //     %12 = aten::_to_copy(%2, device=cpu, non_blocking=true)          free(s2)
 //     %13 = aten::_to_copy(%12, device=cuda:0, non_blocking=true) | backward
 //
-// Segments within segments: the outer one's copies of the inner one's nodes are forward to the inner one's copies.
+// Nested segments: the outer segment's copies of the inner one's nodes serve as forward for the inner one's copies.
 //
-// Lives. The originals die at their last use in forward. What the copies read lives until they have read it, and copies
-// die at their last use. `saved` of nodes follows: what is not kept is no longer listed.
+// Lifetimes. The originals are freed after their last use in forward, the operands of the copies after those, and the
+// copies after their last use. The nodes' `saved` lists are updated: tensors that are not kept are removed.
 //
-// Cost. Linear, times the depth of nesting; about 1 us a node.
+// Linear in the graph times the depth of nesting; about 1 us per node.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <fmt/format.h>
 
@@ -50,9 +49,9 @@
 
 #include "core/calls/functions.h"
 #include "ir/records.h"
-#include "passes/recompute/checkpoint_plan.h"
 #include "passes/recompute/forward_checkpoints.h"
 #include "passes/recompute/host_copies.h"
+#include "passes/recompute/recompute_schedule.h"
 #include "passes/recompute/regions.h"
 #include "shadowgraph/graph/analysis.h"
 #include "shadowgraph/graph/edit.h"
@@ -87,20 +86,21 @@ class Rewrite {
       }
     }
     for (const size_t level : outer_first) {
-      compute_again(level);
+      recompute_level(level);
       redirect(level);
-      if (!has_inner[level]) copiers_[level].reset();  // else inner ones read what it made; many hold much memory
+      // otherwise inner levels read its copies; many levels take much memory
+      if (!has_inner[level]) copiers_[level].reset();
     }
-    for (const Offload& offload : offloads_) send_to_host(graph_, offload.trip, changes_, result_);
+    for (const Offload& offload : offloads_) offload_to_cpu(graph_, offload.points, changes_, result_);
     drop_saved();
-    end_lives(graph_, changes_);
+    update_lifetimes(graph_, changes_);
     put_parents_first(graph_);
     result_.segments = static_cast<int64_t>(outer_first.size());
     return result_;
   }
 
  private:
-  void compute_again(size_t index) {
+  void recompute_level(size_t index) {
     const CheckpointLevel& level = plan_.levels()[index];
     const RegionId region = regions_.add(Graph::kRootRegion, graph_.intern(level.segment->name), kRecomputeClass);
     copiers_[index] = std::make_unique<NodeCopier>(graph_, graph_, region);
@@ -112,7 +112,7 @@ class Rewrite {
       copier.bind(marked ? first : graph_.region(first).parent, region);
     }
     size_t next_run = 0;
-    std::unordered_map<NodeId, std::vector<std::pair<c10::Device, ValueId>>> ends;  // states to be put back
+    std::unordered_map<NodeId, std::vector<std::pair<c10::Device, ValueId>>> ends;  // states to restore
     for (const NodeId n : level.recomputed) {
       for (; next_run < level.random_runs.size() && level.random_runs[next_run].first == n; ++next_run) {
         const RandomRun& run = level.random_runs[next_run];
@@ -139,20 +139,20 @@ class Rewrite {
     copier.finish();
   }
 
-  // Operands that are not made again here: another level's copy, or the original.
+  // Binds operands that are not recomputed here: another level's copy, or the original.
   void bind_operands(NodeCopier& copier, size_t index, NodeId n) {
     const CheckpointLevel& level = plan_.levels()[index];
     const auto bind = [&](ValueId v) {
       if (copier.value(v).valid()) return;
       const StorageId storage = graph_.value(v).storage;
-      if (storage.valid() && level.made_again.contains(storage)) return;  // made by a copy
-      const int32_t home = plan_.home_for(level.outer, v);
-      const ValueId stands_in = home < 0 ? v : copiers_[static_cast<size_t>(home)]->value(v);
-      if (stands_in.valid()) copier.bind(v, stands_in);
+      if (storage.valid() && level.recomputed_storages.contains(storage)) return;  // recomputed by a copy
+      const int32_t home = plan_.level_with_copy(level.outer, v);
+      const ValueId replacement = home < 0 ? v : copiers_[static_cast<size_t>(home)]->value(v);
+      if (replacement.valid()) copier.bind(v, replacement);
     };
     graph_.for_each_input(n, bind);
     for (const SavedTensor& saved : graph_.saved(n)) {
-      // A tensor that came from elsewhere; one that is made later is found at the end.
+      // A tensor from outside; one that is produced later is resolved at the end.
       const NodeId producer = graph_.value(saved.value).producer;
       if (!graph_.is_erased(producer) && graph_.is_before(producer, n)) bind(saved.value);
     }
@@ -209,34 +209,34 @@ class Rewrite {
   }
 
   struct Offload {
-    HostTrip trip;
+    OffloadPoints points;
     size_t level = 0;
   };
 
-  // What segments want on the host, as far as it can be fetched again as what it was.
+  // Finds tensors that segments want to offload and that can be restored unchanged.
   void find_offloads() {
     for (size_t level = 0; level < plan_.levels().size(); ++level) {
       if (plan_.levels()[level].outer >= 0) continue;
       for (const StorageId s : plan_.levels()[level].segment->offload) {
-        HostTrip trip = host_trip(graph_, plan_.effects(), s);
-        if (trip.last_forward.valid()) offloads_.push_back({std::move(trip), level});
+        OffloadPoints points = offload_points(graph_, plan_.effects(), s);
+        if (points.last_forward.valid()) offloads_.push_back({std::move(points), level});
       }
     }
   }
 
   void wrap(size_t index) {
     const CheckpointLevel& level = plan_.levels()[index];
-    // What nodes bound may begin in one module and end in another, and forward is left as it is.
+    // Nodes of such a segment may start in one module and end in another, and forward is unchanged.
     if (level.segment->regions.empty() || !needs_region(graph_, *level.segment)) return;
     regions_.wrap_regions(level);
   }
 
-  // Notes, before anything is changed, the storages whose lives may end earlier. These are those that are made again,
-  // and those that nodes of segments save and no node outside does.
+  // Records, before any change, the storages that may be freed earlier: those that are recomputed, and those that only
+  // nodes of segments save.
   void note_touched_storages() {
     for (const CheckpointLevel& level : plan_.levels()) {
       for (const CheckpointDemand& demand : level.accepted) changes_.touched[graph_.value(demand.value).storage] = 1;
-      for (const StorageId s : level.made_again) changes_.touched[s] = 1;
+      for (const StorageId s : level.recomputed_storages) changes_.touched[s] = 1;
     }
     const std::set<size_t> outermost = outermost_with_copies();
     std::vector<bool> dealt_with(graph_.node_capacity(), false);
@@ -308,7 +308,7 @@ class Rewrite {
   bool is_copy(NodeId n) const { return std::as_const(changes_).copies[n] != 0; }
 
   Graph& graph_;
-  const CheckpointPlan plan_;
+  const RecomputeSchedule plan_;
   CheckpointRegions regions_;
   CheckpointResult result_;
   std::vector<std::unique_ptr<NodeCopier>> copiers_;  // by level

@@ -1,13 +1,15 @@
-// A training step as a chain: where forward is cut, what each stage holds, and the ways to keep it.
+// Models a training step as a chain of stages: the cuts in forward, the memory of each stage, and its recompute
+// options.
 //
-// A cut is a place where all that comes later depends on the past by one tensor: the residual stream between two
-// layers. Networks with long skips (U-Net) have few such places. There the tensor that lives longest is kept whatever
-// the plan, and the search for cuts begins anew without it. Each try is linear in storages and nodes.
+// A cut is a place where everything later depends on the past through one tensor: the residual stream between two
+// layers. Networks with long skip connections (U-Net) have few such places. There the tensor with the longest lifetime
+// is kept under every plan, and the search for cuts is repeated without it. Each attempt is linear in storages and
+// nodes.
 //
-// A stage of a transformer saves some ten to twenty tensors. The solver's time grows with the ways of a stage, so at
-// most options.most_options are kept: those near the lower hull of cost over bytes. The greedy walks cost the square of
-// the groups, times a walk over the stage. No figure need be exact: whatever the solver makes of them is tried on the
-// graph (checkpoint_curve.cpp).
+// A stage of a transformer saves some ten to twenty tensors. The solver's time grows with the options per stage, so at
+// most options.max_options are kept: those close to the lower convex hull of cost over bytes. The greedy searches are
+// quadratic in the tensor groups, times a walk over the stage. The numbers may be approximate, since the solver's plans
+// are evaluated on the graph (checkpoint_curve.cpp).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,29 +20,30 @@
 #include <unordered_set>
 #include <vector>
 
-#include "passes/recompute/checkpoint_plan.h"
 #include "passes/recompute/forward_checkpoints.h"
+#include "passes/recompute/recompute_schedule.h"
 #include "shadowgraph/graph/analysis.h"
 #include "shadowgraph/passes/recompute.h"
 #include "shadowgraph/units.h"
 
 namespace shadowgraph {
 
-// What forward does with a storage.
+// Uses of a storage in forward.
 struct ForwardLife {
-  int32_t born = -1;  // places among the forward nodes
+  int32_t born = -1;  // positions among the forward nodes
   int32_t last = -1;
-  bool gradient = false;  // autograd goes through it
-  bool saved = false;     // backward reads it
+  bool gradient = false;  // requires a gradient
+  bool saved = false;     // saved for backward
   bool set_aside = false;
 };
 
 namespace {
 
-// A stage of more nodes than this and than this part of forward is looked into: what is set aside to cut it?
+// A stage with more nodes than this, and with more than this fraction of forward, is split by keeping its longest-lived
+// tensors.
 constexpr int32_t kLongStage = 24;
 constexpr int32_t kLongPart = 8;
-constexpr int kMostSetAside = 64;
+constexpr int kMaxKeptTensors = 64;
 
 }  // namespace
 
@@ -48,17 +51,17 @@ class ChainBuilder {
  public:
   static constexpr int32_t kNowhere = -1;
 
-  // Without a cost of the caller's, FLOPs and bytes stand for time.
+  // Without a cost function, FLOPs and bytes approximate time.
   ChainBuilder(const Graph& graph, const CheckpointChainOptions& options)
       : graph_(graph), options_(options), effects_(Effects::of(graph)), lives_(graph.storage_count()) {
     check_countable(graph_);
     if (!options_.cost) options_.cost = flops_and_bytes();
-    if (options_.whole_stages) options_.most_options = 1;
+    if (options_.whole_stages) options_.max_options = 1;
     list_forward();
-    find_lives();
+    find_lifetimes();
   }
 
-  // The order matters: stages must be known before what passes over them, and that before what each stage holds.
+  // The order matters: each step needs the results of the previous ones.
   CheckpointChain run(std::span<const RegionId> regions) {
     if (forward_.empty() || !has_backward_) return {};
     if (regions.empty()) {
@@ -66,11 +69,11 @@ class ChainBuilder {
     } else {
       cut_at(regions);
     }
-    set_aside_what_passes_over();
+    keep_tensors_across_stages();
     add_up_backward();
     for (size_t i = 0; i < ends_.size(); ++i) describe(i);
     measure();
-    // What is there before the first stage but given by the caller counts as the chain's input.
+    // Placeholders that are read before the first stage are the chain's input.
     std::unordered_set<StorageId> given;
     for (int32_t at = 0; at < ends_[0]; ++at) {
       graph_.for_each_input(forward_[size_t(at)], [&](ValueId v) {
@@ -84,9 +87,9 @@ class ChainBuilder {
 
  private:
   using Storages = std::unordered_set<StorageId>;
-  // One way to keep a stage.
-  struct Way {
-    // `bytes` stay on the device. `cost` is of what is computed again, and of the link's time that nothing hides.
+  // One option to keep part of a stage's tensors.
+  struct KeepOption {
+    // `bytes` stay on the device. `cost` is that of recompute and of exposed transfer time.
     int64_t bytes = 0, cost = 0;
     Storages kept;
     Storages offloaded = {};
@@ -109,20 +112,20 @@ class ChainBuilder {
     }
   }
 
-  // Throws Error where the costs of all nodes asked for add up to more than kMostCountable.
+  // Throws Error if the total cost of all nodes exceeds kMaxSum.
   int64_t cost_of_node(NodeId n) {
     const int64_t cost = options_.cost(graph_, n);
     total_cost_ = saturating_add(total_cost_, std::max<int64_t>(0, cost));
-    if (cost < 0 || total_cost_ > kMostCountable) {
+    if (cost < 0 || total_cost_ > kMaxSum) {
       throw Error(
-          "the operators of this graph cost more than 2^58 together, which no plan of recomputing can be weighed by: "
-          "is the file damaged?");
+          "the total cost of this graph's operators exceeds 2^58, the limit for recompute plans; check whether the "
+          "file is damaged");
     }
     return cost;
   }
 
-  // Lives are counted by storage, not by value: a view keeps its base.
-  void find_lives() {
+  // Lifetimes are those of storages, not values: a view keeps its base alive.
+  void find_lifetimes() {
     for (size_t at = 0; at < forward_.size(); ++at) {
       const auto touch = [&](ValueId v) {
         const StorageId s = graph_.value(v).storage;
@@ -135,7 +138,7 @@ class ChainBuilder {
       graph_.for_each_input(forward_[at], touch);
       graph_.for_each_output(forward_[at], touch);
     }
-    // Everything after forward that reads a storage counts as backward: the optimizer does so for gradients alone.
+    // Everything after forward counts as backward: the optimizer only reads gradients.
     for (const NodeId n : graph_.nodes()) {
       if (is_forward(n) || graph_.is_placeholder(n)) continue;
       graph_.for_each_input(n, [&](ValueId v) {
@@ -145,22 +148,22 @@ class ChainBuilder {
   }
 
   bool is_forward(NodeId n) const { return std::as_const(place_)[n] != kNowhere; }
-  bool is_made(const ForwardLife& life) const { return life.born != kNowhere && !life.set_aside; }
+  bool is_relevant(const ForwardLife& life) const { return life.born != kNowhere && !life.set_aside; }
 
-  // Cuts forward where one tensor with a gradient is alive: all that comes later depends on the past by it alone.
-  // Tensors without gradients (masks, tables of positions) do not count, since nothing is computed again through them.
+  // Cuts forward where only one tensor with a gradient is alive, through which everything later depends on the past.
+  // Tensors without gradients (masks, position tables) are ignored, since nothing is recomputed through them.
   void cut() {
     const auto length = static_cast<int32_t>(forward_.size());
     const std::vector<int32_t> between = places_between_writes();
-    // A skip connection over half of the network leaves a stage without a cut. Setting its tensor aside opens cuts
-    // below it, so cutting begins anew.
+    // A skip connection over half of the network leaves a stage without cuts. Keeping its tensor allows cuts inside, so
+    // cutting is repeated.
     for (int set_aside = 0;; ++set_aside) {
       ends_.clear();
-      // By place: tensors with gradients that are made there or before and read after it.
+      // By position: the number of tensors with gradients that are produced at or before it and read after it.
       std::vector<int32_t> over(size_t(length) + 1, 0);
-      // One walk over lives gives the number that is alive at each place, by adding up births and deaths.
+      // One walk over lifetimes computes the number alive at each position from allocations and frees.
       for (const ForwardLife& life : lives_) {
-        if (!is_made(life) || !life.gradient || life.last <= life.born) continue;
+        if (!is_relevant(life) || !life.gradient || life.last <= life.born) continue;
         ++over[size_t(life.born)];
         --over[size_t(life.last)];
       }
@@ -171,14 +174,14 @@ class ChainBuilder {
         if (open == 1 && unfinished == 0) ends_.push_back(at + 1);
       }
       ends_.push_back(length);
-      if (set_aside == kMostSetAside || !set_aside_in_longest_stage()) break;
+      if (set_aside == kMaxKeptTensors || !set_aside_in_longest_stage()) break;
     }
     merge();
     fixed_.assign(ends_.size(), false);
   }
 
-  // By place, how many tensors begin (or end) to be between their making and the last write to them. A stage that runs
-  // again as a whole must not begin there: a mask is made empty, and drawn by the next node.
+  // By position, the change of the number of tensors that are allocated but not completely written. A stage that is
+  // recomputed as a whole must not start there: a mask is allocated by empty and drawn by the next node.
   std::vector<int32_t> places_between_writes() const {
     std::vector<int32_t> between(forward_.size() + 1, 0);
     if (!options_.whole_stages) return between;
@@ -196,7 +199,7 @@ class ChainBuilder {
     return between;
   }
 
-  // Sets the tensor that lives longest inside the longest stage aside, if that stage is long. Returns whether it did.
+  // Keeps the tensor with the longest lifetime inside the longest stage, if that stage is long. Returns whether it did.
   bool set_aside_in_longest_stage() {
     const auto length = static_cast<int32_t>(forward_.size());
     size_t longest = 0;
@@ -207,10 +210,10 @@ class ChainBuilder {
     const int32_t end = ends_[longest];
     if (end - begin <= std::max(kLongStage, length / kLongPart)) return false;
     StorageId found;
-    int32_t most = (end - begin) / 4;  // less would not cut much
+    int32_t most = (end - begin) / 4;  // shorter lifetimes would allow few cuts
     for (uint32_t i = 0; i < lives_.size(); ++i) {
       const ForwardLife& life = lives_[i];
-      if (!is_made(life) || !life.gradient || life.born < begin || life.last > end) continue;
+      if (!is_relevant(life) || !life.gradient || life.born < begin || life.last > end) continue;
       if (life.last - life.born > most) {
         most = life.last - life.born;
         found = StorageId(i);
@@ -225,7 +228,7 @@ class ChainBuilder {
     return true;
   }
 
-  // For messages: " in layers.3.mlp", "" outside all modules.
+  // For messages: " in layers.3.mlp", or "" outside all modules.
   std::string path_of(NodeId n) const {
     for (RegionId r = graph_.node(n).region; r.valid() && r != Graph::kRootRegion; r = graph_.region(r).parent) {
       if (graph_.region(r).kind != RegionKind::kModule) continue;
@@ -235,8 +238,8 @@ class ChainBuilder {
     return {};
   }
 
-  // Joins neighbours that keep least together, until there are as many stages as wanted: the solver's time grows with
-  // their cube.
+  // Merges the adjacent stages that keep least together until the desired number remains, since the solver's time is
+  // cubic in it.
   void merge() {
     std::vector<int64_t> saved(ends_.size(), 1);
     const auto add_up = [&](size_t stage) {
@@ -247,7 +250,7 @@ class ChainBuilder {
     born_saved_.assign(forward_.size(), 0);
     for (uint32_t i = 0; i < lives_.size(); ++i) {
       const ForwardLife& life = lives_[i];
-      if (is_made(life) && life.saved) born_saved_[size_t(life.born)] += graph_.storage(StorageId(i)).bytes;
+      if (is_relevant(life) && life.saved) born_saved_[size_t(life.born)] += graph_.storage(StorageId(i)).bytes;
     }
     for (size_t i = 0; i < ends_.size(); ++i) saved[i] = add_up(i);
     const auto join = [&](size_t stage) {  // with the next one
@@ -255,10 +258,10 @@ class ChainBuilder {
       saved.erase(saved.begin() + static_cast<std::ptrdiff_t>(stage) + 1);
       ends_.erase(ends_.begin() + static_cast<std::ptrdiff_t>(stage));
     };
-    // A stage that saves nothing has nothing to compute again.
+    // A stage that saves nothing has nothing to recompute.
     for (size_t i = 0; i + 1 < ends_.size();) saved[i] == 0 ? join(i) : void(++i);
     if (ends_.size() > 1 && saved.back() == 0) join(ends_.size() - 2);
-    while (static_cast<int64_t>(ends_.size()) > std::max<int64_t>(1, options_.most_stages)) {
+    while (static_cast<int64_t>(ends_.size()) > std::max<int64_t>(1, options_.max_stages)) {
       size_t least = 0;
       for (size_t i = 0; i + 1 < ends_.size(); ++i) {
         if (saved[i] + saved[i + 1] < saved[least] + saved[least + 1]) least = i;
@@ -267,7 +270,7 @@ class ChainBuilder {
     }
   }
 
-  // Takes regions as stages; what is between them cannot be dropped.
+  // Uses regions as stages; nodes between them cannot be dropped.
   void cut_at(std::span<const RegionId> regions) {
     IdMap<RegionId, int32_t> stage_at(kNowhere);
     for (size_t i = 0; i < regions.size(); ++i) stage_at[regions[i]] = static_cast<int32_t>(i);
@@ -295,9 +298,9 @@ class ChainBuilder {
     int32_t end = 0;
     for (const Extent& extent : extents) {
       const std::string_view name = graph_.text_or_empty(graph_.region(regions[extent.region]).name);
-      // Regions may be nested or interleaved; a chain needs them one after the other.
+      // Regions may be nested or interleaved; stages of a chain must be consecutive.
       if (extent.first < end) {
-        chain_.not_a_chain.push_back(fmt::format("{} begins before the region before it ends: not a stage", name));
+        chain_.not_a_chain.push_back(fmt::format("{} begins before the previous region ends: not a stage", name));
         continue;
       }
       if (extent.first > end) {
@@ -317,20 +320,20 @@ class ChainBuilder {
     }
   }
 
-  // Sets aside tensors that are read beyond the stage after theirs. Dropping a stage would drop them, and a later stage
-  // needs them, so they stay whatever the plan.
-  void set_aside_what_passes_over() {
+  // Keeps tensors that are read beyond the next stage, under every plan: dropping a stage would drop them while a later
+  // stage needs them.
+  void keep_tensors_across_stages() {
     stage_of_.resize(forward_.size());
     for (size_t i = 0; i < ends_.size(); ++i) {
       for (int32_t at = begin_of(i); at < ends_[i]; ++at) stage_of_[size_t(at)] = static_cast<int32_t>(i);
     }
     for (uint32_t i = 0; i < lives_.size(); ++i) {
       ForwardLife& life = lives_[i];
-      if (!is_made(life)) continue;
+      if (!is_relevant(life)) continue;
       const int32_t stages = stage_of_[size_t(life.last)] - stage_of_[size_t(life.born)];
       if (stages == 0 || (stages == 1 && life.gradient)) continue;
       life.set_aside = true;
-      if (life.gradient) {  // masks and tables of positions make no chain less of one
+      if (life.gradient) {  // masks and position tables do not prevent a chain
         const NodeId maker = graph_.storage(StorageId(i)).born;
         chain_.not_a_chain.push_back(fmt::format("{} bytes of {}{} are read {} stages later: kept",
                                                  graph_.storage(StorageId(i)).bytes, graph_.target(maker).name(),
@@ -339,7 +342,7 @@ class ChainBuilder {
     }
   }
 
-  // A stage's backward is what differentiates its nodes.
+  // The backward of a stage consists of the nodes that differentiate its nodes.
   void add_up_backward() {
     backward_costs_.assign(ends_.size(), 0);
     for (const NodeId n : graph_.nodes()) {
@@ -349,7 +352,7 @@ class ChainBuilder {
       if (place != kNowhere) backward_costs_[size_t(stage_of_[size_t(place)])] += cost_of_node(n);
     }
   }
-  // A stage is called after what costs most in it, as people know it.
+  // A stage is named after its most expensive module, which users recognize.
   std::string name_of(size_t stage) const {
     if (stage < names_.size() && !names_[stage].empty()) return names_[stage];
     int32_t most = begin_of(stage);
@@ -360,8 +363,8 @@ class ChainBuilder {
     return path.empty() ? fmt::format("stage {}", stage) : path.substr(4);
   }
 
-  // Returns the cost of making these storages of a stage again, where `kept` are there: a walk backwards over the
-  // stage, as checkpoint_plan.cpp selects nodes.
+  // Returns the cost of recomputing these storages of a stage if `kept` are available: a backward walk over the stage,
+  // as recompute_schedule.cpp selects nodes.
   int64_t cost_of(size_t stage, const Storages& wanted, const Storages& kept) const {
     Storages needed;
     for (const StorageId s : wanted) {
@@ -380,7 +383,7 @@ class ChainBuilder {
         const StorageId s = graph_.value(v).storage;
         if (!s.valid() || kept.contains(s)) return;
         const ForwardLife& life = lives_[s.index];
-        if (is_made(life) && life.born >= begin_of(stage)) needed.insert(s);
+        if (is_relevant(life) && life.born >= begin_of(stage)) needed.insert(s);
       });
     }
     return cost;
@@ -392,7 +395,7 @@ class ChainBuilder {
     return bytes;
   }
 
-  // Returns the most bytes of the stage's own tensors in its forward, if those in `stay` live to its end.
+  // Returns the peak of the stage's tensors in its forward, if those in `stay` live to its end.
   int64_t peak_with(size_t stage, const Storages& stay) const {
     const int32_t begin = begin_of(stage);
     std::vector<int64_t> change(size_t(ends_[stage] - begin) + 1, 0);
@@ -406,24 +409,24 @@ class ChainBuilder {
     return most;
   }
 
-  // What it makes, what it hands on, what backward saves of it. All figures are of whole storages.
+  // Sets a stage's allocated, output and saved bytes, counted as whole storages.
   void describe(size_t stage) {
     const int32_t begin = begin_of(stage), end = ends_[stage];
     own_.clear();
-    Storages handed_on, saved;
+    Storages outputs, saved;
     for (int32_t at = begin; at < end; ++at) {
       graph_.for_each_output(forward_[size_t(at)], [&](ValueId v) {
         const StorageId s = graph_.value(v).storage;
         if (!s.valid()) return;
         const ForwardLife& life = lives_[s.index];
-        if (life.born != at || !is_made(life)) return;
+        if (life.born != at || !is_relevant(life)) return;
         own_.emplace(s, life);
-        if (life.last >= end) handed_on.insert(s);
+        if (life.last >= end) outputs.insert(s);
         if (life.saved) saved.insert(s);
       });
     }
     Storages all = saved;
-    all.insert(handed_on.begin(), handed_on.end());
+    all.insert(outputs.begin(), outputs.end());
     ChainStage result{.name = name_of(stage)};
     CheckpointStage part{.first = forward_[size_t(begin)],
                          .last = forward_[size_t(end) - 1],
@@ -431,27 +434,27 @@ class ChainBuilder {
                          .offload = {{}},
                          .exposed = {0}};
     result.backward = backward_costs_[stage];
-    // The last nodes of a stage may serve only the next stage; running again leaves them out.
-    result.again = cost_of(stage, saved, {});
-    result.forward = std::max(result.again, cost_of(stage, all, {}));
-    result.output = bytes_of(handed_on);
-    result.forward_peak = peak_with(stage, handed_on);
+    // The last nodes of a stage may only serve the next stage; recompute omits them.
+    result.recompute = cost_of(stage, saved, {});
+    result.forward = std::max(result.recompute, cost_of(stage, all, {}));
+    result.output = bytes_of(outputs);
+    result.forward_peak = peak_with(stage, outputs);
     result.keeping_peak = peak_with(stage, all);
     result.options = {{.saved = bytes_of(all)}};
     result.droppable = !fixed_[stage];
-    if (result.droppable) find_options(stage, saved, handed_on, result, part);
+    if (result.droppable) find_options(stage, saved, outputs, result, part);
     chain_.stages.push_back(std::move(result));
     chain_.parts.push_back(std::move(part));
   }
 
-  // What one node makes is kept together: computing one of its results gives the others, too.
-  std::vector<Storages> groups_of(size_t stage, const Storages& saved, const Storages& handed_on) const {
+  // Results of one node are grouped, since recomputing one of them yields the others.
+  std::vector<Storages> groups_of(size_t stage, const Storages& saved, const Storages& outputs) const {
     std::vector<Storages> groups;
     std::unordered_map<int32_t, size_t> by_maker;
     for (int32_t at = begin_of(stage); at < ends_[stage]; ++at) {
       graph_.for_each_output(forward_[size_t(at)], [&](ValueId v) {
         const StorageId s = graph_.value(v).storage;
-        if (!saved.contains(s) || handed_on.contains(s) || lives_[s.index].born != at) return;
+        if (!saved.contains(s) || outputs.contains(s) || lives_[s.index].born != at) return;
         const auto [entry, added] = by_maker.try_emplace(at, groups.size());
         if (added) groups.emplace_back();
         groups[entry->second].insert(s);
@@ -460,13 +463,14 @@ class ChainBuilder {
     return groups;
   }
 
-  // Walks down from all groups, or up from none, one group a step, and notes each way that it comes by.
-  void walk_greedily(bool down, size_t stage, const Storages& saved, const Storages& handed_on,
-                     std::span<const Storages> groups, std::vector<Way>& ways) const {
-    // Every set on the way is a candidate, not only the last.
+  // Searches greedily from keeping all groups downwards, or from none upwards, one group per step, and records every
+  // set.
+  void walk_greedily(bool down, size_t stage, const Storages& saved, const Storages& outputs,
+                     std::span<const Storages> groups, std::vector<KeepOption>& candidates) const {
+    // Every set along the search is a candidate, not only the last.
     const auto note = [&](const Storages& kept) {
-      ways.push_back({bytes_of(kept), cost_of(stage, saved, kept), kept});
-      return ways.back().cost;
+      candidates.push_back({bytes_of(kept), cost_of(stage, saved, kept), kept});
+      return candidates.back().cost;
     };
     const auto changed = [&](Storages kept, const Storages& group) {
       if (!down) kept.insert(group.begin(), group.end());
@@ -475,7 +479,7 @@ class ChainBuilder {
       }
       return kept;
     };
-    Storages kept = handed_on;
+    Storages kept = outputs;
     if (down) {
       for (const Storages& group : groups) kept.insert(group.begin(), group.end());
     }
@@ -489,7 +493,8 @@ class ChainBuilder {
         const Storages next = changed(kept, *left[i]);
         const auto difference = static_cast<double>(std::abs(cost_of(stage, saved, next) - cost));
         const auto bytes = static_cast<double>(std::max<int64_t>(1, bytes_of(*left[i])));
-        // Least cost for its bytes goes first; most cost for its bytes comes first.
+        // Downwards, drop the group with the least cost per byte first; upwards, keep the one with the most cost per
+        // byte first.
         const double ratio = down ? bytes / (difference + 1) : (difference + 1) / bytes;
         if (i == 0 || ratio > best_ratio) best = i, best_ratio = ratio;
       }
@@ -499,25 +504,26 @@ class ChainBuilder {
     }
   }
 
-  // Gives each way two more: one that sends to the host as much as computing hides, and one that sends all. A tensor
-  // that waits there costs no memory here and no computing, only what the link takes beyond the time of computing.
-  void send_to_host(size_t stage, int64_t backward, std::span<const Storages> groups, std::vector<Way>& ways) const {
-    int64_t running = 0;  // forward once, whatever is run again
+  // Adds two variants of each option: one that offloads as much as computation hides, and one that offloads everything.
+  // An offloaded tensor takes no memory here and no recompute, only exposed transfer time.
+  void offload_to_cpu(size_t stage, int64_t backward, std::span<const Storages> groups,
+                      std::vector<KeepOption>& candidates) const {
+    int64_t running = 0;  // forward once, regardless of recompute
     for (int32_t at = begin_of(stage); at < ends_[stage]; ++at) running += costs_[size_t(at)];
     std::vector<const Storages*> may_leave;
     for (const Storages& group : groups) {
       if (std::all_of(group.begin(), group.end(),
-                      [&](StorageId s) { return host_trip(graph_, effects_, s).last_forward.valid(); })) {
+                      [&](StorageId s) { return offload_points(graph_, effects_, s).last_forward.valid(); })) {
         may_leave.push_back(&group);
       }
     }
     // Large tensors first: fewer copies for the same bytes.
     std::stable_sort(may_leave.begin(), may_leave.end(),
                      [&](const Storages* a, const Storages* b) { return bytes_of(*a) > bytes_of(*b); });
-    const size_t here = ways.size();
+    const size_t here = candidates.size();
     for (size_t i = 0; i < here; ++i) {
       for (const bool hidden : {true, false}) {
-        Way sent = ways[i];
+        KeepOption sent = candidates[i];
         int64_t bytes = 0;
         for (const Storages* group : may_leave) {
           if (!std::all_of(group->begin(), group->end(), [&](StorageId s) { return sent.kept.contains(s); })) continue;
@@ -530,67 +536,68 @@ class ChainBuilder {
         sent.exposed = exposed_transfer(bytes, options_.link, running, backward);
         sent.bytes -= bytes;
         sent.cost += sent.exposed;
-        ways.push_back(std::move(sent));
+        candidates.push_back(std::move(sent));
       }
     }
   }
 
-  // Leaves the ways that no other beats in both cost and bytes, the cheapest first. `all` are the bytes of keeping all.
-  std::vector<Way> best_of(std::vector<Way> ways, int64_t all) const {
-    std::stable_sort(ways.begin(), ways.end(),
-                     [](const Way& a, const Way& b) { return a.cost != b.cost ? a.cost < b.cost : a.bytes < b.bytes; });
-    std::vector<Way> front;
-    for (Way& way : ways) {
-      if ((way.cost > 0 || !way.offloaded.empty()) && way.bytes < (front.empty() ? all : front.back().bytes)) {
-        front.push_back(std::move(way));
+  // Returns the Pareto-optimal options in cost and bytes, the cheapest first. `all` is the size if everything is kept.
+  std::vector<KeepOption> best_of(std::vector<KeepOption> candidates, int64_t all) const {
+    std::stable_sort(candidates.begin(), candidates.end(), [](const KeepOption& a, const KeepOption& b) {
+      return a.cost != b.cost ? a.cost < b.cost : a.bytes < b.bytes;
+    });
+    std::vector<KeepOption> front;
+    for (KeepOption& option : candidates) {
+      if ((option.cost > 0 || !option.offloaded.empty()) && option.bytes < (front.empty() ? all : front.back().bytes)) {
+        front.push_back(std::move(option));
       }
     }
-    // The one between two others that is least below the line through them goes, while there are too many.
-    while (static_cast<int64_t>(front.size()) > std::max<int64_t>(1, options_.most_options - 1)) {
+    // While there are too many, drop the option that is least below the line through its neighbours.
+    while (static_cast<int64_t>(front.size()) > std::max<int64_t>(1, options_.max_options - 1)) {
       size_t least = 0;
-      double least_loss = 0;
-      for (size_t i = 0; i + 1 < front.size(); ++i) {  // the last keeps nothing, and stays
+      double min_loss = 0;
+      for (size_t i = 0; i + 1 < front.size(); ++i) {  // the last option keeps nothing, and stays
         const double from_bytes = static_cast<double>(i == 0 ? all : front[i - 1].bytes);
         const double from_cost = static_cast<double>(i == 0 ? 0 : front[i - 1].cost);
         const double loss =
             (from_bytes - static_cast<double>(front[i].bytes)) * (static_cast<double>(front[i + 1].cost) - from_cost);
-        if (i == 0 || loss < least_loss) least = i, least_loss = loss;
+        if (i == 0 || loss < min_loss) least = i, min_loss = loss;
       }
       front.erase(front.begin() + static_cast<std::ptrdiff_t>(least));
     }
     return front;
   }
 
-  // Finds ways to keep a part of what backward reads. There are 2^n sets; two greedy walks find those that matter, one
-  // dropping from all, one adding to none.
-  void find_options(size_t stage, const Storages& saved, const Storages& handed_on, ChainStage& result,
+  // Finds options to keep part of what backward reads. Of the 2^n sets, two greedy searches find the relevant ones: one
+  // drops from all, one adds to none.
+  void find_options(size_t stage, const Storages& saved, const Storages& outputs, ChainStage& result,
                     CheckpointStage& part) const {
-    const std::vector<Storages> groups = groups_of(stage, saved, handed_on);
-    std::vector<Way> ways;
-    for (const bool down : {true, false}) walk_greedily(down, stage, saved, handed_on, groups, ways);
-    if (options_.link > 0) send_to_host(stage, result.backward, groups, ways);
+    const std::vector<Storages> groups = groups_of(stage, saved, outputs);
+    std::vector<KeepOption> candidates;
+    for (const bool down : {true, false}) walk_greedily(down, stage, saved, outputs, groups, candidates);
+    if (options_.link > 0) offload_to_cpu(stage, result.backward, groups, candidates);
     const auto listed = [](const Storages& storages) {
       std::vector<StorageId> list(storages.begin(), storages.end());
       std::sort(list.begin(), list.end());
       return list;
     };
-    for (const Way& way : best_of(std::move(ways), result.options[0].saved)) {
-      result.options.push_back({.saved = way.bytes, .cost = way.cost, .offloaded = bytes_of(way.offloaded)});
-      part.keep.push_back(listed(way.kept));
-      part.offload.push_back(listed(way.offloaded));
-      part.exposed.push_back(way.exposed);
+    for (const KeepOption& option : best_of(std::move(candidates), result.options[0].saved)) {
+      result.options.push_back({.saved = option.bytes, .cost = option.cost, .offloaded = bytes_of(option.offloaded)});
+      part.keep.push_back(listed(option.kept));
+      part.offload.push_back(listed(option.offloaded));
+      part.exposed.push_back(option.exposed);
     }
   }
 
-  // What is resident when a stage's backward begins, and its peak, from the graph's own lives. Backward meets stages
-  // from the last to the first.
+  // Measures the resident memory at the start of each stage's backward, and its peak, from the lifetimes in the graph.
+  // Backward visits stages from last to first.
   void measure() {
     const size_t count = chain_.stages.size();
     std::vector<int64_t> live(count, 0);
     int64_t others = 0;
     const auto stage_of = [&](StorageId s) {
       const ForwardLife& life = lives_[s.index];
-      return is_made(life) ? stage_of_[size_t(life.born)] : kNowhere;
+      return is_relevant(life) ? stage_of_[size_t(life.born)] : kNowhere;
     };
     std::unordered_map<NodeId, std::vector<StorageId>> births;
     for (uint32_t i = 0; i < graph_.storage_count(); ++i) {
@@ -616,7 +623,7 @@ class ChainBuilder {
         }
         if (stage == kNowhere) stage = static_cast<int32_t>(count) - 1;
         if (!begun[size_t(stage)]) {
-          // What is there, but for what earlier stages and this one keep, and what is not of the chain.
+          // Resident memory without the chain's tensors kept by this and earlier stages.
           int64_t resident = others - chain_.elsewhere;
           for (size_t later = size_t(stage) + 1; later < count; ++later) resident += live[later];
           chain_.stages[size_t(stage)].resident = std::max<int64_t>(0, resident);
@@ -635,13 +642,13 @@ class ChainBuilder {
         ChainStage& at = chain_.stages[size_t(stage)];
         at.backward_peak = std::max(at.backward_peak, bytes);
       }
-      // Deaths after the node: it was still alive while the node ran.
+      // Frees take effect after the node: the storage is still alive while the node runs.
       for (const StorageId s : graph_.frees(n)) {
         const int32_t of = stage_of(s);
         (of == kNowhere ? others : live[size_t(of)]) -= graph_.storage(s).bytes;
       }
     }
-    // A stage whose backward is nowhere needs at least what it kept.
+    // A stage without backward needs at least what it keeps.
     for (ChainStage& at : chain_.stages) at.backward_peak = std::max(at.backward_peak, at.options[0].saved);
   }
 
@@ -650,17 +657,17 @@ class ChainBuilder {
   const Effects effects_;
   std::vector<ForwardLife> lives_;  // by storage
   std::vector<NodeId> forward_;
-  std::vector<int64_t> costs_;  // of these
+  std::vector<int64_t> costs_;  // of the forward nodes
   int64_t total_cost_ = 0;
   IdMap<NodeId, int32_t> place_{kNowhere};
   bool has_backward_ = false;
-  std::vector<int32_t> ends_;  // of stages, the first place after each
+  std::vector<int32_t> ends_;  // by stage, the first position after it
   std::vector<bool> fixed_;
   std::vector<std::string> names_;
-  std::vector<int32_t> stage_of_;        // by place
-  std::vector<int64_t> born_saved_;      // by place
+  std::vector<int32_t> stage_of_;        // by position
+  std::vector<int64_t> born_saved_;      // by position
   std::vector<int64_t> backward_costs_;  // by stage
-  // What the stage that is being described makes itself.
+  // Storages allocated by the current stage.
   std::unordered_map<StorageId, ForwardLife> own_;
   CheckpointChain chain_;
 };
@@ -677,9 +684,9 @@ CheckpointChain CheckpointChain::of(const Graph& graph, std::span<const RegionId
 
 namespace {
 
-// By stage: whether it is among those that are run again.
-// A stage that is dropped and also keeps a part keeps it within the second run: nothing of it goes to the host.
-std::vector<bool> dropped_by(const ChainPlan& plan) {
+// By stage: whether it is recomputed. A stage that is dropped but keeps a part keeps it within the recompute, so
+// nothing of it is offloaded.
+std::vector<bool> dropped_by(const ChainSchedule& plan) {
   std::vector<bool> dropped(plan.option.size(), false);
   for (const ChainSegment& segment : plan.segments) {
     for (size_t i = segment.first; i <= segment.last; ++i) dropped[i] = true;
@@ -689,9 +696,9 @@ std::vector<bool> dropped_by(const ChainPlan& plan) {
 
 }  // namespace
 
-// Turns a plan into segments of nodes. A dropped range is one segment, and a stage that keeps a part is one within or
-// beside it.
-std::vector<CheckpointSegment> CheckpointChain::segments(const ChainPlan& plan) const {
+// Converts a plan to segments of nodes. A dropped range is one segment; a stage that keeps a part is a nested or
+// separate one.
+std::vector<CheckpointSegment> CheckpointChain::segments(const ChainSchedule& plan) const {
   std::vector<CheckpointSegment> segments;
   for (const ChainSegment& dropped : plan.segments) {
     std::string name = stages[dropped.first].name;
@@ -715,7 +722,7 @@ std::vector<CheckpointSegment> CheckpointChain::segments(const ChainPlan& plan) 
   return segments;
 }
 
-int64_t CheckpointChain::exposed(const ChainPlan& plan) const {
+int64_t CheckpointChain::exposed(const ChainSchedule& plan) const {
   const std::vector<bool> dropped = dropped_by(plan);
   int64_t cost = 0;
   for (size_t i = 0; i < stages.size(); ++i) {

@@ -1,13 +1,12 @@
-// Draws the curve of peak against what is computed again: plans are tried on the graph, and those that no other beats
-// are kept.
+// Computes the Pareto curve of peak memory and recompute cost by applying plans to the graph.
 //
-// The chain model proposes, the graph decides: a proposed plan is applied to a copy, and the peak of that copy counts.
-// So the model may be wrong about a stage and no answer is; at worst a better plan was not proposed. Every policy is
-// tried, too, so `optimal` is never worse than one of them. Cost: a chain (checkpoint_chain.cpp), its dynamic
-// programme, and a copy and rewrite of the graph for each plan.
+// Plans come from the chain model and from every policy; each is applied to a copy of the graph, whose peak is
+// measured. So an inaccurate stage model cannot make a result wrong; at worst a better plan was not proposed. Since
+// every policy is tried, `optimal` is never worse than any of them. Costs a chain (checkpoint_chain.cpp), its dynamic
+// programming, and a copy and rewrite of the graph per plan.
 //
-// Costs of nodes. passes/ may not ask the profiler, which is above it, so the few formulas that tell a matrix product
-// from a gelu are here. Everything else counts by the bytes that it moves.
+// Node costs: passes/ cannot depend on the profiler, a higher layer, so the few formulas that distinguish a matrix
+// product from a gelu are here. Other operators are memory-bound and cost their bytes.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -44,7 +43,7 @@ ValueId first_result(const Graph& graph, NodeId node) {
   return first;
 }
 
-// 2 m n k, where the first factor has the k at its end.
+// 2 m n k, where k is the last dimension of the first factor.
 int64_t matrix_product(const Graph& graph, NodeId node, std::string_view first_factor) {
   const ValueId factor = operand(graph, node, first_factor);
   const ValueId result = first_result(graph, node);
@@ -53,8 +52,7 @@ int64_t matrix_product(const Graph& graph, NodeId node, std::string_view first_f
              : 0;
 }
 
-// Each result place takes the weights of one output channel. A transposed convolution scatters from each input place
-// instead.
+// Each output position uses the weights of one output channel; for transposed convolutions, each input position.
 int64_t convolution(const Graph& graph, NodeId node) {
   const ValueId input = operand(graph, node, graph.find_argument(node, "input") != nullptr ? "input" : "self");
   const ValueId weight = operand(graph, node, "weight");
@@ -67,7 +65,7 @@ int64_t convolution(const Graph& graph, NodeId node) {
                              graph.numel(weight) / std::max<int64_t>(1, graph.sizes(weight)[0]));
 }
 
-// Two products, of queries with keys and of that with values.
+// Two products: queries with keys, and the scores with values.
 int64_t attention(const Graph& graph, NodeId node) {
   const ValueId query = operand(graph, node, "query");
   const ValueId key = operand(graph, node, "key");
@@ -80,11 +78,11 @@ int64_t attention(const Graph& graph, NodeId node) {
 
 constexpr std::array<const char*, 3> kStates = {"hx", "hx_", "cx_"};
 
-// Counts two FLOPs for each weight and row: every step of a sequence multiplies with all weights.
+// Two FLOPs per weight and row: every step of a sequence multiplies with all weights.
 int64_t recurrent(const Graph& graph, NodeId node) {
   const ValueId input = operand(graph, node, "input");
   if (!input.valid()) return 0;
-  std::array<ValueId, 4> others{input};  // and the states, matrices too in one of the schemas
+  std::array<ValueId, 4> others{input};  // and the states, which are also matrices in one of the schemas
   std::transform(kStates.begin(), kStates.end(), others.begin() + 1,
                  [&](const char* name) { return operand(graph, node, name); });
   int64_t weights = 0;
@@ -137,7 +135,7 @@ CostOfNode flops_and_bytes() {
 
 namespace {
 
-// Returns at most `most` of n, evenly spread, the first and the last among them.
+// Returns at most `most` evenly spaced indices of n, including the first and the last.
 std::vector<size_t> evenly(size_t n, size_t most) {
   std::vector<size_t> chosen;
   if (n <= most || most < 2) {
@@ -148,7 +146,7 @@ std::vector<size_t> evenly(size_t n, size_t most) {
   return chosen;
 }
 
-// Returns the type of device that holds most bytes. With offload the peak is that device's alone.
+// Returns the device type with the most bytes. With offload, only that device's peak counts.
 c10::DeviceType main_device(const Graph& graph) {
   std::map<c10::DeviceType, int64_t> bytes;
   for (uint32_t i = 0; i < graph.storage_count(); ++i) {
@@ -159,7 +157,7 @@ c10::DeviceType main_device(const Graph& graph) {
   return most == bytes.end() ? c10::kCPU : most->first;
 }
 
-// Returns the bytes with which the chain keeps everything: the right end of the curve, beyond which nothing changes.
+// Returns the memory with which the chain keeps everything: the right end of the curve.
 int64_t bytes_to_keep_all(std::span<const ChainStage> stages) {
   int64_t kept = 0;
   int64_t most = 0;
@@ -171,8 +169,8 @@ int64_t bytes_to_keep_all(std::span<const ChainStage> stages) {
   return most;
 }
 
-// A stage that keeps a part becomes one that keeps nothing, which may be what another segment says already. Returns
-// those that a forward graph can have.
+// Converts stages that keep a part to stages that keep nothing, unless another segment covers them already. Returns the
+// segments that a forward graph can have.
 std::vector<CheckpointSegment> whole_segments(const Graph& graph, std::vector<CheckpointSegment> segments) {
   std::set<std::pair<NodeId, NodeId>> known;
   std::erase_if(segments, [&](CheckpointSegment& segment) {
@@ -195,7 +193,7 @@ CheckpointCurve CheckpointCurve::of(const Graph& graph, std::span<const RegionId
   CheckpointCurve curve;
   CheckpointChainOptions chain_options = options.chain;
   if (chain_options.whole_stages && chain_options.link > 0) {
-    throw Error("stages that run again as a whole keep nothing that could wait on the host");
+    throw Error("stages that are recomputed as a whole keep no activations to offload; disable offload");
   }
   if (!chain_options.cost) chain_options.cost = flops_and_bytes();
   curve.chain_ = CheckpointChain::of(graph, regions, chain_options);
@@ -203,10 +201,10 @@ CheckpointCurve CheckpointCurve::of(const Graph& graph, std::span<const RegionId
   const auto peak_of_device = [&](const Graph& of) {
     return chain_options.link > 0 ? peak_of_live_bytes(of, device) : peak_of_live_bytes(of);
   };
-  const auto attempt = [&](std::string made_by, std::vector<CheckpointSegment> segments, int64_t exposed = 0) {
+  const auto attempt = [&](std::string policy, std::vector<CheckpointSegment> segments, int64_t exposed = 0) {
     if (chain_options.whole_stages) segments = whole_segments(graph, std::move(segments));
     CheckpointChoice choice{
-        .made_by = std::move(made_by), .segments = std::move(segments), .cost = exposed, .repeated = {}};
+        .policy = std::move(policy), .segments = std::move(segments), .cost = exposed, .repeated = {}};
     if (choice.segments.empty()) {
       choice.peak = peak_of_device(graph);
     } else {
@@ -221,14 +219,13 @@ CheckpointCurve CheckpointCurve::of(const Graph& graph, std::span<const RegionId
   };
   attempt("none", {});
 
-  // Try the chain's plans. The bytes that they are taken for and the bytes that they take differ a little, for a
-  // chain's figures are not the graph's. What counts is what they take.
+  // Try the chain's plans. The chain's estimates differ slightly from the graph's memory, which is what counts.
   const std::vector<ChainStage>& stages = curve.chain_.stages;
   if (!stages.empty()) {
     const ChainSolver solver(stages, bytes_to_keep_all(stages), options.slots);
-    const std::vector<ChainPlan> plans = solver.curve();
-    for (const size_t i : evenly(plans.size(), static_cast<size_t>(options.most_plans))) {
-      const ChainPlan& plan = plans[i];
+    const std::vector<ChainSchedule> plans = solver.curve();
+    for (const size_t i : evenly(plans.size(), static_cast<size_t>(options.max_schedules))) {
+      const ChainSchedule& plan = plans[i];
       const bool keeps_all = std::all_of(plan.option.begin(), plan.option.end(), [](size_t o) { return o == 0; });
       if (plan.segments.empty() && keeps_all) continue;
       std::vector<CheckpointSegment> segments = curve.chain_.segments(plan);
@@ -273,8 +270,8 @@ CheckpointPolicy least_recompute(int64_t bytes, CheckpointCurveOptions options) 
     const CheckpointChoice* choice = curve.within(bytes);
     if (choice == nullptr) {
       throw Error(
-          fmt::format("the budget is {} bytes, but computing as much again as it can, this step has a peak of "
-                      "{} ({} without); {} bytes are parameters, inputs and what else no plan changes",
+          fmt::format("the budget is {} bytes, but even with maximum recompute this step has a peak of {} ({} without "
+                      "recompute); {} bytes are parameters, inputs and other storages that no plan changes",
                       bytes, curve.choices().back().peak, curve.tried().front().peak, curve.chain().elsewhere));
     }
     return choice->segments;

@@ -1,8 +1,8 @@
-// Chooses which regions are checkpointed: by name, by mark, by policy. The pass `free-at-last-use` is here, too.
+// Selects the regions to checkpoint: by name, by mark, or by policy. Also contains the pass `free-at-last-use`.
 //
-// A policy gets the regions that were named, in program order, and returns segments: regions that are recomputed
-// together. Names and fixed policies take a walk over the graph. `budget` makes log2(regions) copies of it, and
-// `optimal` (checkpoint_curve.cpp) some 64; each is rewritten and its peak counted, not estimated.
+// A policy gets the selected regions in program order, and returns segments: regions that are recomputed together.
+// Names and fixed policies take a walk over the graph. `budget` makes log2(regions) copies of it, and `optimal`
+// (checkpoint_curve.cpp) about 64; each is rewritten and its peak measured.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,8 +12,8 @@
 #include <optional>
 
 #include "ir/edit/bulk_edits.h"
-#include "passes/recompute/checkpoint_plan.h"
 #include "passes/recompute/forward_checkpoints.h"
+#include "passes/recompute/recompute_schedule.h"
 #include "passes/recompute/regions.h"
 #include "shadowgraph/graph/analysis.h"
 #include "shadowgraph/graph/edit.h"
@@ -33,7 +33,7 @@ std::vector<RegionId> nameable_regions(const Graph& graph) {
   std::vector<RegionId> chain;
   for (const NodeId n : graph.nodes()) {
     if (graph.node(n).phase != Graph::kForward || again[graph.node(n).region].valid()) continue;
-    // Climbs from the inside out, so the chain is turned round: parents are entered first.
+    // Climbs from the innermost region outwards, so the chain is reversed: parents are entered first.
     for (RegionId r = graph.node(n).region; r.valid() && !met[r.index]; r = graph.region(r).parent) {
       met[r.index] = true;
       chain.push_back(r);
@@ -50,7 +50,7 @@ std::vector<RegionId> nameable_regions(const Graph& graph) {
 
 std::string_view family_of(std::string_view path) {
   const size_t last = path.find_last_not_of("0123456789");
-  // A separator must stand before the digits: "conv2d1" is a name, no number of "conv2d".
+  // Requires a separator before the digits: "conv2d1" is a name, not number 1 of "conv2d".
   const bool numbered =
       last != std::string_view::npos && last + 1 < path.size() && last > 0 && (path[last] == '.' || path[last] == '_');
   return numbered ? path.substr(0, last) : std::string_view();
@@ -60,7 +60,7 @@ namespace {
 
 // The longest family of numbered modules is nearly always the model's layers.
 std::vector<RegionId> longest_family(const Graph& graph, const std::vector<RegionId>& nameable) {
-  // Sorted, so that of two families of one length the same is chosen in each run.
+  // Sorted, so that the choice between families of equal length is deterministic.
   std::map<std::string, std::vector<RegionId>> families;
   for (const RegionId r : nameable) {
     const std::string path = name_of_region(graph, r);
@@ -94,14 +94,15 @@ std::vector<RegionId> regions_named(const Graph& graph, std::string_view pattern
     for (const RegionId r : nameable) chosen[r.index] = graph.region(r).kind == RegionKind::kCheckpoint;
   }
   for (const std::string& pattern : split_at_plus(patterns)) {
-    std::vector<bool> inside(graph.region_count(), false);  // of one that matches; parents have smaller indices
+    // whether it is inside a matching region; parents have smaller indices
+    std::vector<bool> inside(graph.region_count(), false);
     std::vector<bool> matches(graph.region_count(), false);
     for (const RegionId r : nameable)
       matches[r.index] = fnmatch(pattern.c_str(), name_of_region(graph, r).c_str(), 0) == 0;
     for (uint32_t i = 1; i < graph.region_count(); ++i) {
       const RegionId parent = graph.region(RegionId(i)).parent;
       inside[i] = inside[parent.index] || matches[parent.index];
-      // "layers.*" matches "layers.0.attn" too; a checkpoint inside another one saves nothing.
+      // "layers.*" also matches "layers.0.attn"; a nested checkpoint would save nothing.
       if (matches[i] && !inside[i]) chosen[i] = true;
     }
   }
@@ -121,7 +122,7 @@ std::vector<RegionId> regions_that_match(const Graph& graph, const std::string& 
     if (const std::string name = name_of_region(graph, r); !name.empty() && ++listed <= 12) names += "\n  " + name;
   }
   throw Error(fmt::format("no region matches modules={}{}{}", patterns,
-                          names.empty() ? "; the graph has no named regions" : "; among those there are:", names));
+                          names.empty() ? "; the graph has no named regions" : "; available regions include:", names));
 }
 
 // ---- Policies
@@ -141,13 +142,13 @@ CheckpointPolicy every_kth_region(int64_t k) {
 CheckpointPolicy square_root_segments() {
   return [](const Graph& graph, std::span<const RegionId> regions) {
     std::vector<CheckpointSegment> segments;
-    // Only regions of one parent are joined: a segment across two would cut both in pieces.
+    // Only joins regions with the same parent: a segment across parents would split both.
     for (size_t begin = 0; begin < regions.size();) {
       size_t end = begin + 1;
       const RegionId parent = graph.region(regions[begin]).parent;
       while (end < regions.size() && graph.region(regions[end]).parent == parent) ++end;
       const size_t run = end - begin;
-      // sqrt(n) segments of sqrt(n) regions balance what is kept against what is recomputed at a time.
+      // sqrt(n) segments of sqrt(n) regions balance kept memory and the memory of recomputing one segment.
       const auto parts = static_cast<size_t>(std::max(1.0, std::round(std::sqrt(static_cast<double>(run)))));
       for (size_t part = 0; part < parts; ++part) {
         const size_t from = begin + run * part / parts;
@@ -169,29 +170,30 @@ void check_countable(const Graph& graph) {
   for (uint32_t i = 0; i < graph.storage_count(); ++i) {
     bytes = saturating_add(bytes, graph.storage(StorageId(i)).bytes);
   }
-  if (bytes > kMostCountable) {
+  if (bytes > kMaxSum) {
     throw Error(
-        fmt::format("the storages of this graph have more than 2^58 bytes together ({}), which no plan of recomputing "
-                    "can be weighed by: is the file damaged?",
+        fmt::format("the total size of this graph's storages exceeds 2^58 bytes ({}), the limit for recompute plans; "
+                    "check whether the file is damaged",
                     bytes));
   }
 }
 
 namespace {
 
-// Sums births and deaths along the program, without an allocator: trying a plan costs one walk over its copy.
+// Sums allocations and frees along the program, without an allocator, so evaluating a plan costs one walk over its
+// copy.
 template <class Counts>
 int64_t peak_of(const Graph& graph, Counts&& counts) {
   check_countable(graph);
-  IdMap<NodeId, int64_t> change;  // at a node, and of the node after it
+  IdMap<NodeId, int64_t> change;  // after a node, by node
   int64_t live = 0;
   for (uint32_t i = 0; i < graph.storage_count(); ++i) {
     const Storage& storage = graph.storage(StorageId(i));
     if (!counts(storage)) continue;
-    const bool born_here =
+    const bool allocated_here =
         storage.born.valid() && !graph.is_erased(storage.born) && !graph.is_placeholder(storage.born);
-    // What a placeholder brings is there before the first node.
-    (born_here ? change[storage.born] : live) += storage.bytes;
+    // Placeholders are alive before the first node.
+    (allocated_here ? change[storage.born] : live) += storage.bytes;
   }
   int64_t peak = live;
   for (const NodeId n : graph.nodes()) {
@@ -214,12 +216,11 @@ int64_t peak_of_live_bytes(const Graph& graph, c10::DeviceType device) {
   return peak_of(graph, [device](const Storage& storage) { return storage.device_type == device; });
 }
 
-// Takes the first regions until the peak fits. The greedy choice is the yardstick of least_recompute(), which weighs
-// regions against one another.
+// Checkpoints the first regions until the peak fits. The greedy baseline for least_recompute(), which compares regions.
 CheckpointPolicy within_budget(int64_t bytes) {
   return [bytes](const Graph& graph, std::span<const RegionId> regions) {
     const auto all = each_region()(graph, regions);
-    // Each try costs a copy of the graph, so the count is found by bisection, in log2(regions) tries.
+    // Each attempt costs a copy of the graph, so bisect the number of regions: log2(regions) attempts.
     const auto peak_with = [&](size_t count) {
       Graph trial = clone(graph);
       checkpoint_segments(trial, std::span(all).first(count));
@@ -231,10 +232,10 @@ CheckpointPolicy within_budget(int64_t bytes) {
     if (lowest > bytes) {
       throw Error(
           fmt::format("the budget is {} bytes, but with all {} regions checkpointed the peak is {} ({} without); "
-                      "name smaller regions, or more of them",
+                      "select smaller regions, or more of them",
                       bytes, all.size(), lowest, without));
     }
-    // The peak falls with every region more, but for what is kept between them: the answer is checked either way.
+    // The peak usually decreases with each region, except for tensors kept between them; the result is checked anyway.
     size_t too_few = 0;
     size_t enough = all.size();
     while (enough - too_few > 1) {
@@ -245,11 +246,11 @@ CheckpointPolicy within_budget(int64_t bytes) {
   };
 }
 
-// ---- Lives
+// ---- Lifetimes
 
 FreeAtLastUseResult free_at_last_use(Graph& graph) {
-  std::vector<NodeId> deaths = last_uses(graph);
-  std::vector<bool> for_good(graph.storage_count(), false);  // whoever runs the graph has it
+  std::vector<NodeId> free_points = last_uses(graph);
+  std::vector<bool> for_good(graph.storage_count(), false);  // owned by the caller
   for (const NodeId n : graph.nodes()) {
     const auto hold = [&](ValueId v) {
       if (const StorageId s = graph.value(v).storage; s.valid()) for_good[s.index] = true;
@@ -259,26 +260,26 @@ FreeAtLastUseResult free_at_last_use(Graph& graph) {
   }
   int64_t moved = 0;
   for (uint32_t i = 0; i < graph.storage_count(); ++i) {
-    if (!deaths[i].valid()) continue;
-    if (for_good[i]) deaths[i] = NodeId();
-    moved += graph.storage(StorageId(i)).freed_after != deaths[i] ? 1 : 0;
+    if (!free_points[i].valid()) continue;
+    if (for_good[i]) free_points[i] = NodeId();
+    moved += graph.storage(StorageId(i)).freed_after != free_points[i] ? 1 : 0;
   }
-  if (moved != 0) set_deaths(graph, deaths);
+  if (moved != 0) set_free_points(graph, free_points);
   return {.moved = moved};
 }
 
 PassResult FreeAtLastUseResult::summary() const { return {.changed = moved != 0, .counters = {{"moved", moved}}}; }
 
-// The pass `checkpoint`: which segments its options mean, and what they came to.
+// The pass `checkpoint`: selects segments from its options and reports the result.
 //
-// In a captured step the policy sees the graph as it is. For a forward graph it sees the step that autograd would make
-// of it (assumed_step.cpp), where the same regions and nodes have the same ids.
+// In a captured step the policy works on the graph itself. For a forward graph it works on the step that autograd would
+// run (forward_checkpoints.cpp), in which the same regions and nodes have the same ids.
 
 namespace {
 
 using Policy = CheckpointModulesOptions::Policy;
 
-// "" may match nothing: no region is marked as a checkpoint.
+// "" may match nothing, if no region is marked as a checkpoint.
 std::vector<RegionId> named_regions(const Graph& graph, const std::string& patterns) {
   return patterns.empty() ? regions_named(graph, patterns) : regions_that_match(graph, patterns);
 }
@@ -316,18 +317,19 @@ std::string warning_about(const CheckpointResult& done, const std::vector<Checkp
                           const CheckpointModulesOptions& options) {
   if (done.segments != 0 || done.offloaded != 0) return "";
   if (segments.empty()) {
-    return plans_for_bytes(options) ? "" : "no region of the graph is marked as a checkpoint, and no modules are named";
+    return plans_for_bytes(options) ? ""
+                                    : "no region of the graph is marked as a checkpoint; select regions with modules=";
   }
   const std::string why =
-      done.obstacles.empty() ? "backward reads nothing that they make" : done.obstacles.begin()->first;
-  return fmt::format("nothing is computed again for {} segments ({}, ...): {}", segments.size(), segments[0].name, why);
+      done.obstacles.empty() ? "backward reads none of their tensors" : done.obstacles.begin()->first;
+  return fmt::format("nothing is recomputed for {} segments ({}, ...): {}", segments.size(), segments[0].name, why);
 }
 
-// A forward that nobody differentiates: autograd keeps nothing.
+// A forward graph without gradients: autograd saves nothing.
 CheckpointResult checkpoint_inference(const Graph& graph, const CheckpointModulesOptions& options) {
   const std::string why =
-      "no output of this forward graph has a gradient, so no checkpoint can save anything; capture it with gradients "
-      "on";
+      "no output of this forward graph requires a gradient, so checkpoints cannot save memory; capture it with "
+      "gradients enabled";
   const int64_t peak = peak_of_live_bytes(graph);
   CheckpointResult nothing;
   if (!plans_for_bytes(options)) {
@@ -338,15 +340,15 @@ CheckpointResult checkpoint_inference(const Graph& graph, const CheckpointModule
   return nothing;
 }
 
-// What a checkpoint dropped is no longer in the graph, so the peak of its backward is not known.
+// The peak of the backward is unknown, since tensors dropped by existing checkpoints are not in the graph.
 CheckpointResult checkpoint_forward(Graph& graph, const CheckpointModulesOptions& options) {
   const std::vector<RegionId> regions = named_regions(graph, options.modules);
   if (!has_gradients(graph)) return checkpoint_inference(graph, options);
   const bool checkpointed = has_checkpoints(graph);
   if (checkpointed && plans_for_bytes(options)) {
     throw Error(
-        "this forward graph has checkpoints already, and what they compute again is not known: plan for bytes on a "
-        "graph without");
+        "this forward graph already has checkpoints, whose recompute memory is unknown; use a graph without "
+        "checkpoints for a budget in bytes");
   }
   const Graph step = assumed_step(graph);
   const std::vector<CheckpointSegment> segments = policy_of(options, /*whole_stages=*/true)(step, regions);
@@ -362,9 +364,9 @@ CheckpointResult checkpoint_forward(Graph& graph, const CheckpointModulesOptions
     done.peak_after = peak_of_live_bytes(planned);
   }
   if (options.policy == Policy::kBudget && !done.obstacles.empty() && done.peak_after > options.bytes) {
-    throw Error(fmt::format("the budget is {} bytes, but {} of {} segments cannot run twice ({}, ...): the peak is {}",
-                            options.bytes, segments.size() - marked.segments.size(), segments.size(),
-                            done.obstacles.begin()->first, done.peak_after));
+    throw Error(fmt::format(
+        "the budget is {} bytes, but {} of {} segments cannot be recomputed ({}, ...): the peak is {}", options.bytes,
+        segments.size() - marked.segments.size(), segments.size(), done.obstacles.begin()->first, done.peak_after));
   }
   graph = std::move(rewritten);
   done.warning = warning_about(done, segments, options);

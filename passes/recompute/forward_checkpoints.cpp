@@ -7,19 +7,19 @@
 
 #include "core/calls/functions.h"
 #include "ir/records.h"
-#include "passes/recompute/checkpoint_plan.h"
+#include "passes/recompute/recompute_schedule.h"
 #include "passes/recompute/regions.h"
 #include "shadowgraph/graph/edit.h"
 
 namespace shadowgraph {
 namespace {
 
-class SecondRunCheck {
+class RecomputeChecker {
  public:
-  SecondRunCheck(const Graph& graph, const Effects& effects, std::span<const NodeId> nodes)
+  RecomputeChecker(const Graph& graph, const Effects& effects, std::span<const NodeId> nodes)
       : graph_(graph), effects_(effects), nodes_(nodes), inside_(nodes.begin(), nodes.end()) {}
 
-  SecondRun run() {
+  RecomputeCheck run() {
     find_statistics();
     for (const NodeId n : nodes_) {
       check_writes(n);
@@ -31,13 +31,13 @@ class SecondRunCheck {
   }
 
  private:
-  bool is_made_here(StorageId s) const {
+  bool is_produced_here(StorageId s) const {
     const NodeId born = graph_.storage(s).born;
     return born.valid() && inside_.contains(born);
   }
-  bool is_outside(StorageId s) const { return !effects_.is_generator(s) && !is_made_here(s); }
+  bool is_outside(StorageId s) const { return !effects_.is_generator(s) && !is_produced_here(s); }
 
-  // Storages of the arguments of a batch norm that its results do not depend on.
+  // Storages of a batch norm's arguments that do not affect its results.
   std::unordered_set<StorageId> left_out(NodeId n) const {
     std::unordered_set<StorageId> storages;
     for (const size_t position : statistics_to_leave_out(graph_, n)) {
@@ -46,7 +46,7 @@ class SecondRunCheck {
     return storages;
   }
 
-  // What is written here is a statistic as long as all who read it do nothing but write it: `count.add_(1)`.
+  // A storage that is written here is a statistic as long as all its readers only write it: `count.add_(1)`.
   void find_statistics() {
     for (const NodeId n : nodes_) {
       for (const StorageWrite& write : effects_.writes(n)) {
@@ -59,28 +59,28 @@ class SecondRunCheck {
       for (const StorageVersion& read : effects_.reads(n)) {
         if (!found_.statistics.contains(read.storage) || unread.contains(read.storage)) continue;
         const auto writes = effects_.writes(n);
-        if (writes.size() != 1 || writes[0].storage != read.storage || makes_more(n, read.storage)) {
+        if (writes.size() != 1 || writes[0].storage != read.storage || has_other_results(n, read.storage)) {
           found_.statistics.erase(read.storage);
         }
       }
     }
   }
 
-  bool makes_more(NodeId n, StorageId than) const {
+  bool has_other_results(NodeId n, StorageId storage) const {
     bool more = false;
-    graph_.for_each_output(n, [&](ValueId v) { more = more || graph_.value(v).storage != than; });
+    graph_.for_each_output(n, [&](ValueId v) { more = more || graph_.value(v).storage != storage; });
     return more;
   }
 
   void check_writes(NodeId n) {
     for (const StorageWrite& write : effects_.writes(n)) {
       if (is_outside(write.storage) && !found_.statistics.contains(write.storage)) {
-        refuse(n, "writes to what is made outside");
+        refuse(n, "writes to a tensor from outside the segment");
       }
     }
   }
 
-  // What is read must still be there, and unchanged, when backward comes.
+  // Operands must still exist unchanged when backward runs.
   void check_reads(NodeId n) {
     if (effects_.geometry_only(n)) return;
     for (const StorageVersion& read : effects_.reads(n)) {
@@ -90,12 +90,12 @@ class SecondRunCheck {
     }
   }
 
-  // A number that the host reads goes out of the function as what it was, and no checkpoint hands on numbers.
+  // A number read by the host leaves the function with its value, which a checkpoint does not return.
   void check_numbers(NodeId n) {
     graph_.for_each_output(n, [&](ValueId v) {
       if (graph_.value(v).kind == ValueKind::kTensor) return;
       graph_.for_each_use(v, [&](NodeId user) {
-        if (!inside_.contains(user)) refuse(n, "a number that is read here is used outside");
+        if (!inside_.contains(user)) refuse(n, "a number read to the host here is used outside");
       });
     });
   }
@@ -110,27 +110,27 @@ class SecondRunCheck {
   const Effects& effects_;
   const std::span<const NodeId> nodes_;
   const std::unordered_set<NodeId> inside_;
-  SecondRun found_;
+  RecomputeCheck found_;
 };
 
 }  // namespace
 
-SecondRun second_run(const Graph& graph, const Effects& effects, std::span<const NodeId> nodes) {
-  return SecondRunCheck(graph, effects, nodes).run();
+RecomputeCheck check_recompute(const Graph& graph, const Effects& effects, std::span<const NodeId> nodes) {
+  return RecomputeChecker(graph, effects, nodes).run();
 }
 
-// checkpoint, in a forward graph: what lies in a segment becomes a region that autograd does not look into.
+// Checkpoints in a forward graph: a segment becomes a region whose internals autograd does not save.
 //
 //     r5 = module "block" in r1                            r6 = checkpoint "block" in r1, with the module in it
 //     %2 = aten::mm(%x, %w) saved(%x, %w)     @s2 | r5     %2 = ...  saved(%x, %w)
 //     %3 = aten::gelu(%2) saved(%2)           @s3 | r5     %3 = ...                             free(s2)
 //
-// Emitted code and torch.fx call checkpoint() there, which runs the whole segment again in backward. In a graph
-// that has its backward, only what is needed runs again. So a segment is refused as soon as one of its nodes stands in
-// the way (second_run.h), and the report says which. What a segment reads from outside is kept, and listed as saved by
-// the first node that reads it.
+// Emitted code and torch.fx call checkpoint() there, which recomputes the whole segment in backward, whereas in a graph
+// with its backward only the needed nodes are recomputed. So a segment is rejected if one of its nodes cannot be
+// recomputed (check_recompute()), and the report says why. Inputs of the segment are kept, and listed as saved by the
+// first node that reads them.
 //
-// Linear, times the depth of nesting.
+// Linear in the graph times the depth of nesting.
 
 namespace {
 
@@ -141,8 +141,8 @@ class ForwardMarks {
     for (const CheckpointSegment& segment : segments) {
       if (segment.keep.empty() && segment.offload.empty()) continue;
       throw GraphError("cannot checkpoint segment '" + segment.name +
-                       "': a forward graph's checkpoints run whole functions again, so nothing in them is kept or "
-                       "waits on the host");
+                       "': checkpoints of a forward graph recompute whole functions, so none of their tensors can be "
+                       "kept or offloaded");
     }
   }
 
@@ -181,31 +181,31 @@ class ForwardMarks {
   }
 
   std::string obstacle_of(const CheckpointLevel& level) const {
-    if (level.nodes.empty()) return "nothing runs in " + level.segment->name;
+    if (level.nodes.empty()) return "no nodes in " + level.segment->name;
     const Effects& effects = plan_.effects();
     const std::unordered_set<NodeId> inside(level.nodes.begin(), level.nodes.end());
     for (NodeId n = level.nodes.front(); n != level.nodes.back(); n = graph_.node(n).next) {
-      if (!inside.contains(n)) return graph_.target(n).name() + ": runs in the midst of " + level.segment->name;
+      if (!inside.contains(n)) return graph_.target(n).name() + ": runs between nodes of " + level.segment->name;
     }
     for (const NodeId n : level.nodes) {
       const std::string& name = graph_.target(n).name();
-      if (effects.unknown(n)) return name + ": nothing is known of it";
+      if (effects.unknown(n)) return name + ": its effects are unknown";
       if (effects.collective(n)) return name + ": a collective";
     }
     for (const c10::Device device : generators_of(level)) {
-      if (!device.is_cpu() && !device.is_cuda()) return "the state of a generator on " + device.str() + " is not known";
+      if (!device.is_cpu() && !device.is_cuda()) return "the generator state on " + device.str() + " cannot be saved";
     }
-    if (const SecondRun again = second_run(graph_, effects, level.nodes); !again.obstacle.empty())
+    if (const RecomputeCheck again = check_recompute(graph_, effects, level.nodes); !again.obstacle.empty())
       return again.obstacle;
     bool saves = false;
     for (const NodeId n : level.nodes) {
       for (const SavedTensor& saved : graph_.saved(n))
-        saves = saves || is_made_in(graph_.value(saved.value).storage, inside);
+        saves = saves || is_produced_in(graph_.value(saved.value).storage, inside);
     }
-    return saves ? "" : "autograd keeps nothing that is made in " + level.segment->name;
+    return saves ? "" : "autograd saves nothing that is produced in " + level.segment->name;
   }
 
-  bool is_made_in(StorageId s, const std::unordered_set<NodeId>& nodes) const {
+  bool is_produced_in(StorageId s, const std::unordered_set<NodeId>& nodes) const {
     return s.valid() && graph_.storage(s).born.valid() && nodes.contains(graph_.storage(s).born);
   }
 
@@ -223,7 +223,7 @@ class ForwardMarks {
     result_.repeated.insert(result_.repeated.end(), level.nodes.begin(), level.nodes.end());
   }
 
-  // checkpoint() keeps the state of each generator that it draws from, as long as there may be a backward.
+  // checkpoint() saves the state of each generator that it uses, if there may be a backward.
   void keep_random_states(const CheckpointLevel& level, RegionId region) {
     for (const c10::Device device : generators_of(level)) {
       const std::array<int64_t, 1> sizes{random_state_bytes(device)};
@@ -253,7 +253,7 @@ class ForwardMarks {
     return devices;
   }
 
-  // Autograd keeps what an outermost segment is given, and nothing that it makes.
+  // Autograd saves the inputs of an outermost segment, and nothing that it produces.
   void forget(const CheckpointLevel& level) {
     const std::unordered_set<NodeId> inside(level.nodes.begin(), level.nodes.end());
     std::unordered_set<StorageId> dropped, listed, given;
@@ -261,16 +261,17 @@ class ForwardMarks {
       std::vector<SavedTensor> left;
       for (const SavedTensor& saved : graph_.saved(n)) {
         const StorageId s = graph_.value(saved.value).storage;
-        (is_made_in(s, inside) ? dropped : listed).insert(s);
-        if (!is_made_in(s, inside)) left.push_back(saved);
+        (is_produced_in(s, inside) ? dropped : listed).insert(s);
+        if (!is_produced_in(s, inside)) left.push_back(saved);
       }
       const auto arguments = graph_.arguments(n);
       for (size_t i = 0; i < arguments.size(); ++i) {
         graph_.for_each_value(arguments.subspan(i, 1), [&](ValueId v) {
           const Value& value = graph_.value(v);
-          if (value.kind != ValueKind::kTensor || !value.storage.valid() || is_made_in(value.storage, inside)) return;
+          if (value.kind != ValueKind::kTensor || !value.storage.valid() || is_produced_in(value.storage, inside))
+            return;
           given.insert(value.storage);
-          // One that gives gradients or takes part in them; parameters and the like are there anyway.
+          // A tensor that participates in gradients; parameters and similar exist anyway.
           if (graph_.is_placeholder(value.producer) || !listed.insert(value.storage).second) return;
           left.push_back({.value = v, .role = SavedRole::kArgument, .index = static_cast<uint16_t>(i)});
         });
@@ -278,13 +279,13 @@ class ForwardMarks {
       graph_.set_saved(n, left);
     }
     for (const StorageId s : given) {
-      if (graph_.storage(s).freed_after.valid()) graph_.extend_life(s, graph_.last());
+      if (graph_.storage(s).freed_after.valid()) graph_.extend_lifetime(s, graph_.last());
     }
-    end_lives_of(dropped);
+    free_dropped(dropped);
   }
 
-  // What autograd alone kept dies at its last use.
-  void end_lives_of(const std::unordered_set<StorageId>& dropped) {
+  // Storages that only autograd kept are freed after their last use.
+  void free_dropped(const std::unordered_set<StorageId>& dropped) {
     for (const StorageId s : dropped) {
       if (graph_.storage(s).freed_after.valid()) continue;
       NodeId last_use = graph_.storage(s).born;
@@ -307,7 +308,7 @@ class ForwardMarks {
     }
   }
 
-  // Whether the node, which makes or reads the value, says that autograd keeps its storage.
+  // Returns whether a node that produces or reads the value lists its storage as saved.
   bool is_saved(ValueId v, NodeId node) const {
     const auto saved = graph_.saved(node);
     return graph_.is_saved_elsewhere(v) || std::any_of(saved.begin(), saved.end(), [&](const SavedTensor& s) {
@@ -316,7 +317,7 @@ class ForwardMarks {
   }
 
   Graph& graph_;
-  const CheckpointPlan plan_;
+  const RecomputeSchedule plan_;
   CheckpointRegions regions_;
   std::vector<bool> marked_;  // by level
   CheckpointResult result_;
@@ -360,16 +361,17 @@ int64_t bytes_kept_for_backward(const Graph& graph) {
   return bytes;
 }
 
-// Appends to a forward graph the backward that autograd would run, as far as memory is concerned.
+// Appends to a forward graph the backward that autograd would run, for measuring memory.
 //
 //     %3 = aten::mm(%x, %w) saved(%x, %w)         %9 = sg_autograd::backward(saved=[%x, %w], gradients=[%8]) | backward of n3
 //
-// A backward node reads what its forward node saved and the gradients of its results, and makes a gradient for each
-// operand that wants one. Gradients of views, and those that sums hand on, share memory, as in libtorch. A second
-// gradient of one tensor is added in place where nobody else holds the first. Storages die at their last use.
+// A backward node reads what its forward node saved and the gradients of its results, and produces a gradient for each
+// operand that requires one. Gradients of views, and those that sums pass through, share memory, as in libtorch. A
+// second gradient of a tensor is added in place if the first is not used elsewhere. Storages are freed after their last
+// use.
 //
-// The nodes compute nothing: plans are made and peaks counted on them, as on a captured step. Kernels' scratch memory
-// is not there.
+// The nodes cannot be run: they are only for planning and measuring peaks, as on a captured step. Temporary memory of
+// kernels is not included.
 //
 // Linear in the graph.
 
@@ -381,7 +383,7 @@ class AssumedStep {
       : step_(clone(forward)),
         seed_(function("::seed() -> Tensor[]")),
         backward_(function("::backward(Tensor[] saved, Tensor[] gradients) -> Tensor[]")),
-        hand_on_(function("::hand_on(Tensor(a) gradient) -> Tensor(a)")),
+        pass_through_(function("::hand_on(Tensor(a) gradient) -> Tensor(a)")),
         add_(function("::add(Tensor gradient, Tensor more) -> Tensor")),
         add_in_place_(function("::add_(Tensor(a!) gradient, Tensor more) -> Tensor(a!)")) {}
 
@@ -391,7 +393,7 @@ class AssumedStep {
       if (is_end(step_.node(n).target)) {
         if (!end_.valid()) end_ = n;
         step_.for_each_input(n, [&](ValueId v) {
-          if (wants_gradient(v) && std::ranges::find(outputs_, v) == outputs_.end()) outputs_.push_back(v);
+          if (requires_gradient(v) && std::ranges::find(outputs_, v) == outputs_.end()) outputs_.push_back(v);
         });
       } else if (!step_.is_placeholder(n)) {
         forward.push_back(n);
@@ -399,8 +401,8 @@ class AssumedStep {
     }
     if (outputs_.empty()) {
       throw Error(
-          "no output of this forward graph has a gradient, so no checkpoint can save anything: capture it with "
-          "gradients on, in training mode");
+          "no output of this forward graph requires a gradient, so checkpoints cannot save memory; capture it with "
+          "gradients enabled, in training mode");
     }
     const NodeId seed = add_node(seed_, {}, NodeId());
     add_gradients(seed, outputs_);
@@ -415,7 +417,7 @@ class AssumedStep {
     return step_.intern_target(Target(TargetKind::kFunction, std::string("sg_autograd") + schema));
   }
 
-  bool wants_gradient(ValueId v) const {
+  bool requires_gradient(ValueId v) const {
     return step_.value(v).kind == ValueKind::kTensor && step_.value(v).requires_grad;
   }
 
@@ -426,7 +428,7 @@ class AssumedStep {
     return n;
   }
 
-  // A tensor as large as `of`, in memory of its own or in that of another gradient.
+  // Creates a gradient for `of`, in new memory or in that of another gradient.
   ValueId new_gradient(NodeId node, ValueId of, StorageId storage = {}) {
     const Value value = step_.value(of);
     const auto given = step_.sizes(of);
@@ -444,7 +446,7 @@ class AssumedStep {
         node, {.dtype = value.dtype, .sizes = sizes, .strides = strides, .storage = storage, .device = device});
   }
 
-  // The gradients that one node makes, as a list.
+  // Adds the gradients that one node produces, as a list.
   void add_gradients(NodeId node, std::span<const ValueId> of) {
     std::vector<Argument> made;
     for (const ValueId v : of) made.push_back(Argument::of_value(new_gradient(node, v)));
@@ -465,7 +467,7 @@ class AssumedStep {
     if (gradients.empty()) return;
     std::vector<ValueId> operands;
     step_.for_each_input(n, [&](ValueId v) {
-      if (wants_gradient(v) && std::ranges::find(operands, v) == operands.end()) operands.push_back(v);
+      if (requires_gradient(v) && std::ranges::find(operands, v) == operands.end()) operands.push_back(v);
     });
     std::vector<Argument> saved;
     for (const SavedTensor& tensor : step_.saved(n)) saved.push_back(Argument::of_value(tensor.value));
@@ -473,8 +475,8 @@ class AssumedStep {
     for (const ValueId operand : operands) {
       const ValueId gradient = gradients[0].ref.value;
       const bool same = step_.logical_bytes(operand) == step_.logical_bytes(gradient);
-      if (saved.empty() && gradients.size() == 1 && same && hands_on(n)) {
-        const NodeId node = add_node(hand_on_, gradients, n);
+      if (saved.empty() && gradients.size() == 1 && same && passes_through(n)) {
+        const NodeId node = add_node(pass_through_, gradients, n);
         const ValueId handed = new_gradient(node, operand, step_.value(gradient).storage);
         const std::array<Argument, 1> results{Argument::of_value(handed)};
         step_.set_results(node, results);
@@ -488,8 +490,8 @@ class AssumedStep {
     add_gradients(add_node(backward_, arguments, n), computed);
   }
 
-  // Whether a gradient goes through as the very tensor.
-  bool hands_on(NodeId n) const {
+  // Returns whether a gradient passes through unchanged.
+  bool passes_through(NodeId n) const {
     const std::string& name = step_.target(n).name();
     return step_.facts(n).is_view || name == "aten::add.Tensor" || name == "aten::add_.Tensor" || name == "aten::clone";
   }
@@ -523,11 +525,11 @@ class AssumedStep {
   }
 
   Graph step_;
-  const TargetId seed_, backward_, hand_on_, add_, add_in_place_;
-  NodeId end_;  // before which backward comes; invalid: at the end
+  const TargetId seed_, backward_, pass_through_, add_, add_in_place_;
+  NodeId end_;  // backward is inserted before this node; invalid: at the end
   std::vector<ValueId> outputs_;
-  std::unordered_map<ValueId, ValueId> gradient_of_;  // of those that are not used up
-  std::unordered_map<StorageId, int> holders_;        // how many of them lie in it
+  std::unordered_map<ValueId, ValueId> gradient_of_;  // of gradients that are not consumed yet
+  std::unordered_map<StorageId, int> holders_;        // the number of gradients in it
 };
 
 }  // namespace

@@ -1,7 +1,7 @@
-// What a function that is run a second time, in backward, would do wrong.
+// Checks whether a function can be recomputed in backward, and marks checkpoints in forward graphs.
 //
-// A checkpoint() of PyTorch runs its whole function again, with the inputs that it was given. That is right if these hold
-// what they held, and if nobody notices what the second run writes. Internal to passes.
+// PyTorch's checkpoint() runs its whole function again with the original inputs. That is correct if the inputs still
+// have the same contents, and if writes of the second run have no effect elsewhere. Internal to passes.
 #pragma once
 
 #include <span>
@@ -14,32 +14,32 @@
 
 namespace shadowgraph {
 
-struct SecondRun {
-  std::string obstacle;  // "aten::add_: writes to what is made outside"; "" if there is none
-  NodeId at;             // the node that it is about
-  // Made outside and written here, while nothing else that is computed here depends on them: running statistics, counts
-  // of batches. A second run has to write to copies of them.
+struct RecomputeCheck {
+  std::string obstacle;  // "aten::add_: writes to a tensor from outside"; "" if there is none
+  NodeId at;             // the node with the obstacle
+  // Storages from outside that are written here but affect nothing else computed here: running statistics, batch
+  // counts. The recomputation must write to copies of them.
   std::unordered_set<StorageId> statistics;
 };
 
-// `nodes` are those of the function, in program order; of forward. Linear in them.
-SecondRun second_run(const Graph& graph, const Effects& effects, std::span<const NodeId> nodes);
+// `nodes` are the forward nodes of the function, in program order. Linear in them.
+RecomputeCheck check_recompute(const Graph& graph, const Effects& effects, std::span<const NodeId> nodes);
 
-// Checkpoints of a forward graph: calls of checkpoint() in the code that it becomes. Internal to passes/recompute.
+// Checkpoints of a forward graph become calls of checkpoint() in emitted code. Internal to passes/recompute.
 
-// Whether autograd has still to run the backward: there is neither a backward nor an optimizer step in the graph.
+// Returns whether the graph is forward only: it has neither a backward nor an optimizer step.
 bool is_forward_alone(const Graph& graph);
-// Whether it would run one: some output has a gradient.
+// Returns whether some output requires a gradient, so that autograd would run a backward.
 bool has_gradients(const Graph& graph);
 
 struct MarkedSegments {
   CheckpointResult result;
-  std::vector<CheckpointSegment> segments;  // of those given: that are checkpoints now
+  std::vector<CheckpointSegment> segments;  // the given segments that became checkpoints
 };
-// checkpoint_segments() of such a graph.
+// checkpoint_segments() for a forward graph.
 MarkedSegments mark_segments(Graph& graph, std::span<const CheckpointSegment> segments);
 
-// Bytes that nodes save for backward, of storages that they make.
+// Bytes of storages that nodes produce and save for backward.
 int64_t bytes_kept_for_backward(const Graph& graph);
 
 }  // namespace shadowgraph

@@ -1,28 +1,26 @@
-// What a checkpoint did to the lives of storages, and how they end by that. Internal to passes/recompute.
+// Offload of storages to CPU, and update of storage lifetimes after recompute or offload. Internal to passes/recompute.
 #pragma once
 
 #include <cstdint>
 
-#include "passes/recompute/checkpoint_plan.h"
+#include "passes/recompute/recompute_schedule.h"
 #include "shadowgraph/graph/graph.h"
 #include "shadowgraph/passes/recompute.h"
 
 namespace shadowgraph {
 
 struct StorageChanges {
-  IdMap<NodeId, uint8_t> copies;      // nodes of backward that make or fetch again
-  IdMap<StorageId, uint8_t> touched;  // originals that are read less than before
-  IdMap<StorageId, uint8_t> made;     // states of generators, and what lies on the host
+  IdMap<NodeId, uint8_t> copies;      // backward nodes that recompute or copy back
+  IdMap<StorageId, uint8_t> touched;  // originals with fewer readers than before
+  IdMap<StorageId, uint8_t> made;     // generator states and CPU copies
 };
 
-// Originals die at their last use in forward, what copies read lives until they have read it, copies die at their last
-// use. Other storages die where they did. Linear.
-void end_lives(Graph& graph, const StorageChanges& changes);
+// Frees originals after their last use in forward, operands of recomputed nodes after those, and copies after their
+// last use. Other storages keep the point where they are freed. Linear.
+void update_lifetimes(Graph& graph, const StorageChanges& changes);
 
-// Tensors that wait for backward on the host. Internal to passes/recompute.
-
-// Copies a storage to the host after its last use in forward, and back before its first use in backward or where the
-// trip says. Backward then reads the copy, nodes that run again among it. Leaves it alone if nobody in backward reads it.
-void send_to_host(Graph& graph, const HostTrip& trip, StorageChanges& changes, CheckpointResult& result);
+// Copies a storage to CPU after its last use in forward, and back before its first use in backward or where `points`
+// specifies. Backward nodes, including recomputed ones, then read the copy. Does nothing if backward does not read it.
+void offload_to_cpu(Graph& graph, const OffloadPoints& points, StorageChanges& changes, CheckpointResult& result);
 
 }  // namespace shadowgraph

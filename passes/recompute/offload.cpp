@@ -10,15 +10,15 @@
 #include "ir/analysis/module_tree.h"
 #include "ir/edit/bulk_edits.h"
 #include "ir/records.h"
-#include "passes/recompute/checkpoint_plan.h"
 #include "passes/recompute/host_copies.h"
+#include "passes/recompute/recompute_schedule.h"
 #include "passes/recompute/regions.h"
 #include "shadowgraph/graph/analysis.h"
 #include "shadowgraph/passes/recompute.h"
 
 namespace shadowgraph {
 
-void end_lives(Graph& graph, const StorageChanges& changes) {
+void update_lifetimes(Graph& graph, const StorageChanges& changes) {
   const auto is_copy = [&](NodeId n) { return changes.copies[n] != 0; };
   // Last uses of everything, in one walk.
   std::vector<NodeId> last_use(graph.storage_count());
@@ -33,21 +33,22 @@ void end_lives(Graph& graph, const StorageChanges& changes) {
     graph.for_each_input(n, touch);
     graph.for_each_output(n, touch);
   }
-  std::map<StorageId, NodeId> deaths;
+  std::map<StorageId, NodeId> free_points;
   for (uint32_t i = 0; i < graph.storage_count(); ++i) {
     const StorageId s(i);
     const Storage& storage = graph.storage(s);
     if (!last_use[i].valid()) continue;
-    const bool has_death = storage.freed_after.valid() && !graph.is_erased(storage.freed_after);
+    const bool is_freed = storage.freed_after.valid() && !graph.is_erased(storage.freed_after);
     const bool is_new =
         storage.born.valid() && !graph.is_erased(storage.born) && (is_copy(storage.born) || changes.made[s] != 0);
-    const bool later = has_death && read_by_copy[i] && graph.is_before(storage.freed_after, last_use[i]);
-    const bool earlier = has_death && changes.touched[s] != 0 && graph.is_before(last_use[i], storage.freed_after) &&
+    const bool later = is_freed && read_by_copy[i] && graph.is_before(storage.freed_after, last_use[i]);
+    const bool earlier = is_freed && changes.touched[s] != 0 && graph.is_before(last_use[i], storage.freed_after) &&
                          graph.node(storage.freed_after).phase != Graph::kForward;
     if ((!is_new || storage.freed_after == last_use[i]) && !later && !earlier) continue;
-    deaths[s] = is_end(graph.node(last_use[i]).target) ? NodeId() : last_use[i];  // or never
+    free_points[s] =
+        is_end(graph.node(last_use[i]).target) ? NodeId() : last_use[i];  // never freed if an end node uses it
   }
-  die_at(graph, deaths);
+  free_storages_after(graph, free_points);
 }
 
 namespace {
@@ -57,25 +58,25 @@ class HostCopies {
   HostCopies(Graph& graph, StorageChanges& changes, CheckpointResult& result)
       : graph_(graph), changes_(changes), result_(result) {}
 
-  void send(const HostTrip& trip) {
+  void send(const OffloadPoints& points) {
     NodeId first;
-    for (const ValueId v : trip.read) {
+    for (const ValueId v : points.read) {
       const auto readers = readers_of(v);
       if (!readers.empty() && (!first.valid() || graph_.is_before(readers.front(), first))) first = readers.front();
     }
-    if (!first.valid()) return;  // they all read copies
-    if (trip.fetch.valid() && graph_.is_before(trip.fetch, first)) first = trip.fetch;
-    const ValueId whole = trip.whole;
+    if (!first.valid()) return;  // all readers read copies
+    if (points.fetch.valid() && graph_.is_before(points.fetch, first)) first = points.fetch;
+    const ValueId whole = points.whole;
     const StorageId storage = graph_.value(whole).storage;
     const NodeId born = graph_.storage(storage).born;
-    const ValueId host = copy_to(whole, c10::Device(c10::DeviceType::CPU), graph_.node(trip.last_forward).next, born);
+    const ValueId host = copy_to(whole, c10::Device(c10::DeviceType::CPU), graph_.node(points.last_forward).next, born);
     changes_.made[graph_.value(host).storage] = 1;
     const ValueId back = copy_to(host, graph_.storage(storage).device(), first, born);
     mark_fetched(back, first, born);
-    for (const ValueId v : trip.read) {
+    for (const ValueId v : points.read) {
       if (readers_of(v).empty()) continue;
-      const ValueId stands_in = v == whole ? back : view_like(v, back, first, born);
-      graph_.replace_uses_if(v, stands_in,
+      const ValueId replacement = v == whole ? back : view_like(v, back, first, born);
+      graph_.replace_uses_if(v, replacement,
                              [&](NodeId user, const Argument&) { return graph_.node(user).phase == Graph::kBackward; });
     }
     changes_.touched[storage] = 1;
@@ -84,7 +85,7 @@ class HostCopies {
   }
 
  private:
-  // Backward users, what runs again included.
+  // Returns backward users, including recomputed nodes.
   std::vector<NodeId> readers_of(ValueId v) const {
     std::vector<NodeId> readers = graph_.users_of(v);
     std::erase_if(readers, [&](NodeId n) { return graph_.node(n).phase != Graph::kBackward; });
@@ -99,7 +100,7 @@ class HostCopies {
     changes_.copies[n] = 1;
   }
 
-  // What `v` is of its storage, of another one.
+  // Returns the view of another storage with the geometry of `v`.
   ValueId view_like(ValueId v, ValueId of, NodeId position, NodeId born) {
     const TargetId as_strided = graph_.intern_operator("aten::as_strided");
     const auto sizes = graph_.sizes(v), strides = graph_.strides(v);
@@ -119,7 +120,7 @@ class HostCopies {
 
   ValueId copy_to(ValueId v, c10::Device device, NodeId position, NodeId like) {
     const TargetId to_copy = graph_.intern_operator("aten::_to_copy");
-    // Waiting for the host makes no sense: what comes after on the same stream comes after the copy.
+    // No synchronization with the host is needed: later kernels on the same stream run after the copy.
     const bool asynchronous = graph_.value(v).device() != device;
     const std::array<Argument, 7> arguments{Argument::of_value(v), Argument::none(),
                                             Argument::none(),      Argument::of_device(device),
@@ -146,24 +147,25 @@ class HostCopies {
 
 }  // namespace
 
-void send_to_host(Graph& graph, const HostTrip& trip, StorageChanges& changes, CheckpointResult& result) {
-  HostCopies(graph, changes, result).send(trip);
+void offload_to_cpu(Graph& graph, const OffloadPoints& points, StorageChanges& changes, CheckpointResult& result) {
+  HostCopies(graph, changes, result).send(points);
 }
 
-// offload: what modules keep for backward waits on the host.
+// offload: moves tensors that modules save for backward to CPU memory until they are needed.
 //
-// Which. A tensor that forward makes and backward reads, of the module of its last use in forward. host_trip() says
-// whether it may leave. Where it comes back, all of backward reads the copy.
+// Selection: a tensor produced in forward and read in backward belongs to the module of its last use in forward.
+// offload_points() decides whether it can be offloaded. All of backward then reads the copy.
 //
-// When. Module i's tensors leave while module i + 1 runs, and come back while backward of i + 1 runs:
+// Timing: the tensors of module i are copied out while module i + 1 runs, and copied back while the backward of i + 1
+// runs:
 //
-//     forward    i: kernels        i + 1: kernels       end of i + 1: the device's memory is free
+//     forward    i: kernels        i + 1: kernels       end of i + 1: device memory is freed
 //                                  copies of i
 //     backward   i + 1: kernels                         i: kernels
 //                begin of i + 1: memory for i; copies
 //
-// So the originals die at the last forward node of the module behind, and the copy back stands at its first backward
-// node. The last module of a parent has none behind it: its tensors leave and come back where they stand.
+// So the originals are freed at the last forward node of the next module, and the copy back is inserted at its first
+// backward node. The last module of a parent has no next one: its tensors are copied out and back in place.
 
 namespace {
 
@@ -177,31 +179,32 @@ class Offload {
 
   OffloadResult run() {
     find_neighbours();
-    std::vector<std::pair<HostTrip, const Module*>> trips;
+    std::vector<std::pair<OffloadPoints, const Module*>> offloads;
     for (uint32_t i = 0; i < graph_.storage_count(); ++i) {
       const StorageId storage(i);
       if (!waits_for_backward(storage)) continue;
-      HostTrip trip = host_trip(graph_, effects_, storage);
-      const Module* module = module_of(trip.last_forward.valid() ? trip.last_forward : graph_.storage(storage).born);
+      OffloadPoints points = offload_points(graph_, effects_, storage);
+      const Module* module =
+          module_of(points.last_forward.valid() ? points.last_forward : graph_.storage(storage).born);
       if (module == nullptr) continue;
-      if (!trip.last_forward.valid()) {
-        ++result_.left["backward writes it, an output holds it, or no tensor fills its memory"];
+      if (!points.last_forward.valid()) {
+        ++result_.left["written by backward, part of an output, or not covered by one tensor"];
         continue;
       }
-      trip.fetch = module->fetch;
-      trips.emplace_back(std::move(trip), module);
+      points.fetch = module->fetch;
+      offloads.emplace_back(std::move(points), module);
     }
-    send(trips);
+    send(offloads);
     return std::move(result_);
   }
 
  private:
   struct Module {
-    NodeId fetch;  // the first backward node of the module behind it
-    NodeId held;   // the last forward node of it
+    NodeId fetch;  // the first backward node of the next module
+    NodeId held;   // the last forward node of the next module
   };
 
-  // The region of the list that a node is in, or belongs to.
+  // Returns the selected region that a node is in, or belongs to.
   RegionId listed(NodeId node) const {
     RegionId region = charged_region(graph_, node);
     while (region.valid() && !modules_.contains(region)) region = graph_.region(region).parent;
@@ -212,7 +215,7 @@ class Offload {
     return region.valid() ? &modules_.at(region) : nullptr;
   }
 
-  // By module of a family, such as all layers, the one before it, if that is listed.
+  // By module of a family, such as all layers: the previous one, if it is selected.
   std::unordered_map<RegionId, RegionId> modules_before() const {
     std::unordered_map<RegionId, RegionId> before;
     std::map<std::string_view, RegionId> last;
@@ -250,29 +253,29 @@ class Offload {
     return of.freed_after.valid() && graph_.node(of.freed_after).phase == Graph::kBackward;
   }
 
-  void send(const std::vector<std::pair<HostTrip, const Module*>>& trips) {
+  void send(const std::vector<std::pair<OffloadPoints, const Module*>>& offloads) {
     StorageChanges changes;
     CheckpointResult done;
     std::map<StorageId, NodeId> held;
-    // What backward reads first comes back first.
-    for (const auto& [trip, module] : std::views::reverse(trips)) {
-      send_to_host(graph_, trip, changes, done);
+    // Tensors that backward reads first are copied back first.
+    for (const auto& [points, module] : std::views::reverse(offloads)) {
+      offload_to_cpu(graph_, points, changes, done);
       const NodeId last = module->held;
-      if (last.valid() && graph_.is_before(trip.last_forward, last)) {
-        held.emplace(graph_.value(trip.whole).storage, last);
+      if (last.valid() && graph_.is_before(points.last_forward, last)) {
+        held.emplace(graph_.value(points.whole).storage, last);
       }
     }
     if (done.offloaded == 0) return;
     for (const NodeId node : graph_.nodes()) {
       if (graph_.node(node).phase == Graph::kForward) drop_saved(node, changes);
     }
-    end_lives(graph_, changes);
-    die_at(graph_, held);
+    update_lifetimes(graph_, changes);
+    free_storages_after(graph_, held);
     result_.tensors = done.offloaded;
     result_.bytes = done.offloaded_bytes;
   }
 
-  // Autograd keeps what is on the host in their place.
+  // The CPU copies are saved for backward instead.
   void drop_saved(NodeId node, const StorageChanges& changes) {
     std::vector<SavedTensor> kept;
     for (const SavedTensor& saved : graph_.saved(node)) {
@@ -285,7 +288,7 @@ class Offload {
   Graph& graph_;
   const int64_t least_;
   const Effects effects_;
-  bool has_device_ = false;  // else the program is on the host, and copies go from there to there
+  bool has_device_ = false;  // otherwise the program runs on the CPU, and copies are from CPU to CPU
   std::unordered_map<RegionId, Module> modules_;
   OffloadResult result_;
 };
@@ -297,16 +300,17 @@ OffloadResult offload_regions(Graph& graph, std::span<const RegionId> regions, i
 }
 
 OffloadResult offload_modules(Graph& graph, const OffloadOptions& options) {
-  // A program without numbered modules is no mistake of whoever named none.
+  // A program without numbered modules is not an error if the default was used.
   const bool any = options.modules == "auto";
-  return offload_regions(
-      graph, any ? regions_named(graph, options.modules) : regions_that_match(graph, options.modules), options.least);
+  return offload_regions(graph,
+                         any ? regions_named(graph, options.modules) : regions_that_match(graph, options.modules),
+                         options.min_bytes);
 }
 
 PassResult OffloadResult::summary() const {
   PassResult result{.changed = tensors > 0, .counters = {{"tensors", tensors}, {"bytes", bytes}}};
   for (const auto& [why, count] : left) result.counters.emplace_back("left: " + why, count);
-  if (tensors == 0) result.warnings.emplace_back("no tensor that backward reads may wait on the host");
+  if (tensors == 0) result.warnings.emplace_back("no tensor that backward reads can be offloaded to CPU");
   return result;
 }
 

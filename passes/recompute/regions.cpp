@@ -14,7 +14,7 @@ void put_parents_first(Graph& graph) {
   std::vector<RegionId> moved(count);
   std::vector<RegionId> chain;
   for (uint32_t i = 0; i < count; ++i) {
-    // Climbs to the first ancestor that has its place, and comes down again giving places.
+    // Climbs to the first ancestor that is already placed, and assigns places on the way back.
     for (RegionId id(i); id.valid() && !moved[id.index].valid(); id = graph.region(id).parent) chain.push_back(id);
     for (; !chain.empty(); chain.pop_back()) {
       Region region = graph.region(chain.back());
@@ -29,15 +29,15 @@ void put_parents_first(Graph& graph) {
 
 namespace {
 
-// Moves a run of nodes under a new region, with the regions that lie in it as a whole.
+// Moves a range of nodes to a new region, with the regions that are entirely inside it.
 class RunOfNodes {
  public:
   RunOfNodes(Graph& graph, std::span<const NodeId> nodes) : graph_(graph), nodes_(nodes) {
     count();
-    dissolve_parted_composites();
+    dissolve_split_composites();
   }
 
-  // Returns the innermost region around all of the nodes.
+  // Returns the innermost region that contains all nodes.
   RegionId common_region() const {
     std::vector<RegionId> common = path_to(graph_.node(nodes_.front()).region);
     for (const NodeId n : nodes_) {
@@ -46,7 +46,7 @@ class RunOfNodes {
       while (same < common.size() && same < path.size() && common[same] == path[same]) ++same;
       common.resize(same);
     }
-    // A region that holds nothing else goes into the new one.
+    // A region without other nodes moves into the new one.
     while (common.size() > 1 && is_whole(common.back())) common.pop_back();
     return common.back();
   }
@@ -73,15 +73,15 @@ class RunOfNodes {
     }
   }
   bool is_whole(RegionId r) const { return here_[r] == all_[r]; }
-  bool is_parted(RegionId r) const { return here_[r] != 0 && !is_whole(r); }
+  bool is_split(RegionId r) const { return here_[r] != 0 && !is_whole(r); }
 
-  // Half of an operator's nodes would stand for a call of the operator.
-  void dissolve_parted_composites() {
+  // A part of an operator's nodes does not represent a call of the operator.
+  void dissolve_split_composites() {
     std::vector<bool> dissolved(graph_.region_count(), false);
     bool any = false;
     for (uint32_t i = 1; i < graph_.region_count(); ++i) {
       const RegionId r(i);
-      dissolved[i] = graph_.region(r).kind == RegionKind::kComposite && is_parted(r);
+      dissolved[i] = graph_.region(r).kind == RegionKind::kComposite && is_split(r);
       any = any || dissolved[i];
     }
     if (!any) return;
@@ -97,7 +97,7 @@ class RunOfNodes {
   }
 
   RegionId moved(RegionId region) {
-    std::vector<RegionId> chain;  // up to the one that is known, innermost first
+    std::vector<RegionId> chain;  // up to one that was visited, innermost first
     while (!moved_.contains(region)) {
       chain.push_back(region);
       region = graph_.region(region).parent;
@@ -120,7 +120,7 @@ class RunOfNodes {
 
   Graph& graph_;
   const std::span<const NodeId> nodes_;
-  IdMap<RegionId, uint32_t> all_, here_;  // nodes in a region, those of regions in it included
+  IdMap<RegionId, uint32_t> all_, here_;  // numbers of nodes in a region, nested ones included
   std::unordered_map<RegionId, RegionId> moved_;
 };
 
@@ -136,7 +136,7 @@ RegionId CheckpointRegions::add(RegionId parent, StringId name, std::string_view
       const Region& other = graph_.region(RegionId(i));
       if (other.kind == RegionKind::kCheckpoint) ++calls_[{other.parent, other.name}];
     }
-    calls_[{Graph::kRootRegion, StringId()}] = 0;  // known
+    calls_[{Graph::kRootRegion, StringId()}] = 0;  // initialized
   }
   Region region;
   region.kind = RegionKind::kCheckpoint;
@@ -153,7 +153,7 @@ RegionId CheckpointRegions::wrap_regions(const CheckpointLevel& level) {
   const RegionId checkpoint = add(parent, graph_.intern(segment.name), "");
   for (const RegionId r : segment.regions) mutable_region(graph_, r).parent = checkpoint;
   if (segment.regions.size() == 1) return checkpoint;
-  // What lies between its regions: nodes of the parent, and regions in it.
+  // Nodes between its regions: nodes of the parent, and nodes of other regions in it.
   for (const NodeId n : level.nodes) {
     RegionId r = graph_.node(n).region;
     if (r == parent) {

@@ -1,4 +1,4 @@
-// Regions of a graph in another order, or under new parents.
+// Regions for checkpoint segments: naming, creation and order. Internal to passes/recompute.
 #pragma once
 
 #include <map>
@@ -7,45 +7,41 @@
 #include <utility>
 #include <vector>
 
-#include "passes/recompute/checkpoint_plan.h"
+#include "passes/recompute/recompute_schedule.h"
 #include "shadowgraph/graph/graph.h"
 
 namespace shadowgraph {
 
-// Renumbers regions so that parents come before what they hold, as a graph wants it; otherwise they keep their order.
-// Call it after regions were given parents that were made later. Ids of regions held elsewhere are stale. Linear.
+// Renumbers regions so that parents come before their children, as a graph requires, and otherwise keeps their order.
+// Call it after regions got parents that were created later. Invalidates all other copies of region ids. Linear.
 void put_parents_first(Graph& graph);
 
-// Regions as the pass `checkpoint` names them. Internal to passes/recompute.
-
-// "layers.12" is number 12 of "layers", "encoder_layer_3" number 3 of "encoder_layer". "": it has no number.
+// Returns a path without its number: "layers" for "layers.12", "encoder_layer" for "encoder_layer_3"; otherwise "".
 std::string_view family_of(std::string_view path);
 
 std::string name_of_region(const Graph& graph, RegionId region);
 
-// Returns the regions that may be named, in the order in which the program entered them. These are modules, scopes and
-// checkpoints with forward nodes inside, outside of what is computed again.
+// Returns the regions that can be selected by name, in the order in which the program entered them: modules, scopes and
+// checkpoints that contain forward nodes and are not inside a recomputed region.
 std::vector<RegionId> nameable_regions(const Graph& graph);
 
-// regions_named() of patterns of which one matches. Throws Error, with names that there are.
+// As regions_named(), but throws Error with a list of available names if nothing matches.
 std::vector<RegionId> regions_that_match(const Graph& graph, const std::string& patterns);
 
-// The regions that segments of a checkpoint become. Internal to passes/recompute.
-
-// Whether a segment has to become a region: it is none of kind checkpoint already.
+// Returns whether a new region is needed for a segment, because it is not a checkpoint region already.
 bool needs_region(const Graph& graph, const CheckpointSegment& segment);
 
-// Regions are added behind those that they hold: put_parents_first() comes after.
+// Appends regions after those that they contain: call put_parents_first() afterwards.
 class CheckpointRegions {
  public:
   explicit CheckpointRegions(Graph& graph) : graph_(graph) {}
 
-  // A region of kind checkpoint, numbered among those of this name in the same place.
+  // Adds a region of kind checkpoint, numbered among those of this name in the same parent.
   RegionId add(RegionId parent, StringId name, std::string_view class_name);
-  // Puts the segment's regions, and what lies between them, into a new one. Returns that.
+  // Moves the segment's regions, and everything between them, into a new region. Returns that.
   RegionId wrap_regions(const CheckpointLevel& level);
-  // Puts the nodes of a segment that is a run of nodes into a new one. Modules that begin before it or end after it are
-  // parted in two, and composite operators are dissolved there. Outer segments come first. Returns that.
+  // Moves the nodes of a segment that is a range of nodes into a new region. Modules that cross its borders are split
+  // in two, and composite operators there are dissolved. Outer segments come first. Returns the region.
   RegionId wrap_nodes(const CheckpointLevel& level);
 
  private:

@@ -1,8 +1,9 @@
-// Carries over what a pass does not touch when it builds a second graph beside the first. Those are regions, phases,
-// notes, saved tensors, storages and their lives, guards. Passes that change most nodes (functionalize, reinplace)
-// build anew; a small change is an edit.
+// Copies everything that a pass leaves unchanged when it builds a new graph: regions, phases, notes, saved tensors,
+// storages and their lifetimes, guards. Passes that change most nodes (functionalize, reinplace) rebuild the graph;
+// small changes are edits.
 //
-// Everything is carried in one walk with the nodes, but for lives: these need all uses, and take a walk at the end.
+// Everything is copied in one walk together with the nodes, except lifetimes, which need all uses and take a walk at
+// the end.
 #include "passes/rewrite/node_emitter.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -12,7 +13,7 @@
 #include <utility>
 
 #include "core/calls/calls_on_fakes.h"
-#include "core/fake/pretended_devices.h"
+#include "core/fake/simulated_devices.h"
 #include "ir/edit/bulk_edits.h"
 #include "ir/records.h"
 #include "ir/text/tensor_bytes.h"
@@ -40,9 +41,9 @@ TensorMeta meta_of(const TensorGeometry& geometry, StorageId storage, bool requi
 }  // namespace
 
 GraphRebuild::GraphRebuild(const Graph& read, Graph& made)
-    : read_(read), made_(made), targets_(read.target_count()), entered_(read.region_count()) {
+    : old_(read), new_(made), targets_(read.target_count()), entered_(read.region_count()) {
   made.metadata = read.metadata;
-  // Phases, constants and regions keep their ids, so nodes can be copied without looking them up.
+  // Phases, constants and regions keep their ids, so nodes can be copied without lookups.
   for (uint32_t i = 0; i < read.phase_count(); ++i) made.intern_phase(read.phase_name(PhaseId(i)));
   for (uint32_t i = 0; i < read.constant_count(); ++i) made.share_constant(read, ConstantId(i));
   for (uint32_t i = 1; i < read.region_count(); ++i) {
@@ -50,7 +51,7 @@ GraphRebuild::GraphRebuild(const Graph& read, Graph& made)
     if (region.name.valid()) region.name = made.intern(read.text(region.name));
     if (region.class_name.valid()) region.class_name = made.intern(read.text(region.class_name));
     if (region.target.valid()) region.target = target(region.target);
-    // The values that a region was called with do not exist yet; see enter_region.
+    // The region's argument values do not exist yet; see enter_region.
     region.arguments = {};
     made.add_region(region);
   }
@@ -58,115 +59,115 @@ GraphRebuild::GraphRebuild(const Graph& read, Graph& made)
 
 TargetId GraphRebuild::target(TargetId id) {
   TargetId& made = targets_[id.index];
-  if (!made.valid()) made = made_.intern_target(read_.target(id));
+  if (!made.valid()) made = new_.intern_target(old_.target(id));
   return made;
 }
 
 void GraphRebuild::node(NodeId read, NodeId made) {
   nodes_[read] = made;
-  read_.for_each_note(read, [&](std::string_view key, std::string_view value) { made_.set_note(made, key, value); });
+  old_.for_each_note(read, [&](std::string_view key, std::string_view value) { new_.set_note(made, key, value); });
 }
 
-// A tensor that is saved may now be another argument of the call, or none. It is found again among arguments or
-// results, and otherwise noted as internal, so that its bytes still count as kept.
+// A saved tensor may now be another argument of the call, or none. It is looked up among arguments and results, and
+// otherwise recorded as internal, so that its bytes still count as saved.
 void GraphRebuild::saved(NodeId read, NodeId made, const ValueOf& value_of) {
-  if (read_.saved(read).empty()) return;
+  if (old_.saved(read).empty()) return;
   std::vector<SavedTensor> kept;
-  for (const SavedTensor& saved : read_.saved(read)) {
+  for (const SavedTensor& saved : old_.saved(read)) {
     SavedTensor copy;
     copy.value = value_of(saved.value);
     if (!copy.value.valid()) continue;
     uint16_t position = 0;
-    const StorageId storage = made_.value(copy.value).storage;
-    // A rebuilt call may hold a view of the tensor that was saved, so the storage decides.
+    const StorageId storage = new_.value(copy.value).storage;
+    // A rebuilt call may have a view of the saved tensor, so compare storages.
     const auto same = [&](ValueId v) {
-      return v == copy.value || (storage.valid() && made_.value(v).storage == storage);
+      return v == copy.value || (storage.valid() && new_.value(v).storage == storage);
     };
     if (saved.role == SavedRole::kArgument) {
-      for (const Argument& argument : made_.arguments(made)) {
-        made_.for_each_value({&argument, 1}, [&](ValueId v) {
+      for (const Argument& argument : new_.arguments(made)) {
+        new_.for_each_value({&argument, 1}, [&](ValueId v) {
           if (copy.role == SavedRole::kInternal && same(v)) copy = {copy.value, SavedRole::kArgument, position};
         });
         ++position;
       }
     } else if (saved.role == SavedRole::kResult) {
-      made_.for_each_output(made, [&](ValueId v) {
+      new_.for_each_output(made, [&](ValueId v) {
         if (copy.role == SavedRole::kInternal && same(v)) copy = {copy.value, SavedRole::kResult, position};
         ++position;
       });
     }
     kept.push_back(copy);
   }
-  made_.set_saved(made, kept);
+  new_.set_saved(made, kept);
 }
 
 StorageId GraphRebuild::storage(StorageId read, NodeId born) {
-  Storage storage = read_.storage(read);
+  Storage storage = old_.storage(read);
   storage.born = born;
-  // The new death is found at the end, when all uses are known.
+  // freed_after is set at the end, when all uses are known.
   storage.freed_after = NodeId();
-  return first_[read] = made_.add_storage(storage);
+  return first_[read] = new_.add_storage(storage);
 }
 
 void GraphRebuild::enter_region(RegionId id, const ValueOf& latest) {
   // Parents first, as far as they are new.
-  for (; id.valid() && !entered_[id.index]; id = read_.region(id).parent) {
+  for (; id.valid() && !entered_[id.index]; id = old_.region(id).parent) {
     entered_[id.index] = true;
-    const auto arguments = read_.region_arguments(id);
+    const auto arguments = old_.region_arguments(id);
     if (arguments.empty()) continue;
     const std::function<Argument(const Argument&)> copied = [&](const Argument& a) {
-      if (a.kind != ArgumentKind::kValue) return copied_argument(made_, read_, a, copied);
+      if (a.kind != ArgumentKind::kValue) return copied_argument(new_, old_, a, copied);
       const ValueId value = latest(a.ref.value);
       return value.valid() ? Argument::of_value(value) : Argument::none();
     };
     std::vector<Argument> made;
     for (const Argument& argument : arguments) made.push_back(copied(argument));
-    made_.set_region_arguments(id, made);
+    new_.set_region_arguments(id, made);
   }
 }
 
-// `final` gives the storage in which an old one's contents end, which for a rewritten in-place chain is not where they
-// began.
+// `final` returns the storage with an old storage's final contents, which for a rewritten in-place chain differs from
+// the initial one.
 void GraphRebuild::lifetimes(const std::function<StorageId(StorageId)>& final) {
-  // Storages that this pass invented die after their last use; the others where the old program let them die.
-  // Nodes were only ever appended, so their ids are in program order.
-  std::vector<NodeId> death = last_uses(made_);
-  std::vector<bool> never(death.size());
-  for (uint32_t i = 0; i < read_.storage_count(); ++i) {
-    const Storage& old = read_.storage(StorageId(i));
+  // New storages are freed after their last use, the others where the old graph freed them. Nodes were only appended,
+  // so their ids are in program order.
+  std::vector<NodeId> free_point = last_uses(new_);
+  std::vector<bool> never(free_point.size());
+  for (uint32_t i = 0; i < old_.storage_count(); ++i) {
+    const Storage& old = old_.storage(StorageId(i));
     const StorageId first = std::as_const(first_)[StorageId(i)];
     const StorageId last = final(StorageId(i));
     if (first.valid() && is_given(old.kind) && (first != last || !old.freed_after.valid())) never[first.index] = true;
     if (!last.valid()) continue;
-    if (last != first && !is_given(old.kind) && !is_given(made_.storage(last).kind)) {
-      made_.set_storage_kind(last, old.kind);
+    if (last != first && !is_given(old.kind) && !is_given(new_.storage(last).kind)) {
+      new_.set_storage_kind(last, old.kind);
     }
     if (!old.freed_after.valid()) {
       if (last == first || !is_given(old.kind)) never[last.index] = true;
       continue;
     }
     const NodeId at = std::as_const(behind_)[old.freed_after];
-    NodeId& dies = death[last.index];
+    NodeId& dies = free_point[last.index];
     if (!dies.valid() || (at.valid() && dies < at)) dies = at;
   }
-  for (uint32_t i = 0; i < death.size(); ++i) {
-    if (never[i] || (death[i].valid() && is_end(made_.node(death[i]).target))) death[i] = NodeId();
+  for (uint32_t i = 0; i < free_point.size(); ++i) {
+    if (never[i] || (free_point[i].valid() && is_end(new_.node(free_point[i]).target))) free_point[i] = NodeId();
   }
-  set_deaths(made_, death);
+  set_free_points(new_, free_point);
 }
 
 void GraphRebuild::finish(const ValueOf& latest, const std::function<StorageId(StorageId)>& final) {
-  for (Guard guard : read_.guards) {
+  for (Guard guard : old_.guards) {
     guard.value = latest(guard.value);
-    if (guard.value.valid()) made_.guards.push_back(std::move(guard));
+    if (guard.value.valid()) new_.guards.push_back(std::move(guard));
   }
   lifetimes(final);
 }
 
-// Appends calls to a new graph and finds what they return.
+// Appends calls to a new graph and determines their results.
 //
-// Known geometry is written down directly, which costs nothing. Otherwise the operator runs once on fake tensors. The
-// answer is kept under a key of target, operand geometry and arguments, so that a model with n equal layers asks once.
+// A known geometry is used directly, at no cost. Otherwise the operator runs once on fake tensors. The result is cached
+// by target, operand geometry and arguments, so n equal layers run it once.
 
 namespace {
 
@@ -177,12 +178,12 @@ void put(std::string& key, const T& value) {
 
 template <class T>
 void put_all(std::string& key, std::span<const T> values) {
-  // The length comes first: two lists in a row must not read as two others.
+  // Prefix the length: two consecutive lists must not read as two others.
   put(key, values.size());
   key.append(reinterpret_cast<const char*>(values.data()), values.size_bytes());
 }
 
-// All that a shape rule may ask about the arguments.
+// Everything about the arguments that a shape rule may depend on.
 void put_arguments(std::string& key, const Graph& graph, std::span<const Argument> arguments) {
   put(key, arguments.size());
   for (const Argument& a : arguments) {
@@ -195,7 +196,7 @@ void put_arguments(std::string& key, const Graph& graph, std::span<const Argumen
         put(key, v.device_type);
         put(key, v.device_index);
         put(key, v.offset);
-        // Operators such as resize_ and set_ ask how long the storage is.
+        // Operators such as resize_ and set_ depend on the size of the storage.
         if (v.storage.valid()) put(key, graph.storage(v.storage).bytes);
         put_all(key, graph.sizes(a.ref.value));
         put_all(key, graph.strides(a.ref.value));
@@ -222,30 +223,29 @@ void put_arguments(std::string& key, const Graph& graph, std::span<const Argumen
 
 TargetId NodeEmitter::target(const std::string& name) {
   TargetId& id = targets_[name];
-  if (!id.valid()) id = made_.intern_operator(name);
+  if (!id.valid()) id = new_.intern_operator(name);
   return id;
 }
 
-// Arguments hold places in the pools of their graph, so they are made again in the new one. Constants have the same ids in
-// both.
+// Arguments refer to pools of their graph, so they are recreated in the new one. Constants have the same ids in both.
 Argument NodeEmitter::copied(const Argument& argument) {
   if (argument.kind == ArgumentKind::kList) return mapped(argument, [](ValueId) { return ValueId(); });
-  return copied_argument(made_, read_, argument, [](const Argument& element) { return element; });
+  return copied_argument(new_, old_, argument, [](const Argument& element) { return element; });
 }
 
 NodeId NodeEmitter::append(TargetId target, std::span<const Argument> arguments) {
-  const NodeId id = made_.append(target, arguments);
-  Node& node = mutable_node(made_, id);
-  const Node& model = read_.node(model_);
+  const NodeId id = new_.append(target, arguments);
+  Node& node = mutable_node(new_, id);
+  const Node& model = old_.node(model_);
   node.region = model.region;
   node.phase = model.phase;
   node.flags = model.flags;
   node.forward = forward_;
-  if (model.source.valid()) node.source = made_.intern(read_.text(model.source));
+  if (model.source.valid()) node.source = new_.intern(old_.text(model.source));
   return id;
 }
 
-// A fresh storage for a result. `bytes` is what the operator allocated, which may be more than the result reaches.
+// Adds a storage for a result. `bytes` is the allocated size, which may be larger than the extent of the result.
 StorageId NodeEmitter::add_storage(NodeId born, const TensorGeometry& geometry, int64_t bytes) {
   Storage storage;
   storage.born = born;
@@ -254,17 +254,17 @@ StorageId NodeEmitter::add_storage(NodeId born, const TensorGeometry& geometry, 
   const auto extent =
       extent_of({geometry.sizes.data(), geometry.sizes.size()}, {geometry.strides.data(), geometry.strides.size()});
   const int64_t reached = extent.value_or(0) == 0 ? 0 : (*extent + geometry.offset) * geometry.itemsize();
-  // A storage shorter than what reaches into it would fail the verifier.
+  // The verifier rejects a storage shorter than the extent of its values.
   storage.bytes = std::max(bytes, reached);
-  return made_.add_storage(storage);
+  return new_.add_storage(storage);
 }
 
 ValueId NodeEmitter::new_tensor(NodeId node, const TensorGeometry& geometry, StorageId storage) {
-  return made_.new_tensor(node, meta_of(geometry, storage));
+  return new_.new_tensor(node, meta_of(geometry, storage));
 }
 
 ValueId NodeEmitter::add_result(NodeId node, const TensorGeometry& geometry, StorageId storage, bool requires_grad) {
-  return made_.add_tensor_result(node, meta_of(geometry, storage, requires_grad));
+  return new_.add_tensor_result(node, meta_of(geometry, storage, requires_grad));
 }
 
 ValueId NodeEmitter::call(TargetId target, std::initializer_list<Argument> arguments, const TensorGeometry& geometry,
@@ -275,30 +275,30 @@ ValueId NodeEmitter::call(TargetId target, std::initializer_list<Argument> argum
 
 std::string NodeEmitter::key_of(NodeId node) const {
   std::string key;
-  put(key, made_.node(node).target);
-  put_arguments(key, made_, made_.arguments(node));
+  put(key, new_.node(node).target);
+  put_arguments(key, new_, new_.arguments(node));
   return key;
 }
 
-// Runs the call on fakes of the operands' geometry and notes what its results look like. Only the geometry is kept; the
-// fakes die here.
+// Runs the call on fake tensors with the operands' geometry and records the geometry of its results; the fakes are
+// destroyed.
 NodeEmitter::Results NodeEmitter::run_on_fakes(NodeId node) {
-  if (!mode_) mode_ = std::make_unique<FakeTensorMode>(of_any_machine());
-  // Graphs hold what ran below autograd; above it the call could record nodes of its own.
+  if (!mode_) mode_ = std::make_unique<FakeTensorMode>(with_all_devices());
+  // Graphs record calls below autograd; above it the call might be decomposed.
   const BelowAutograd below;
-  // A deque: tensor_of returns references, so a fake must stay where it is while later ones are made.
+  // A deque, since tensor_of returns references, which must stay valid as fakes are added.
   std::deque<at::Tensor> fakes;
   torch::jit::Stack stack;
   calls_.push_arguments(
       node,
       [&](ValueId v) -> const at::Tensor& {
-        fakes.push_back(fake_of(made_, v));
+        fakes.push_back(fake_of(new_, v));
         return fakes.back();
       },
       stack);
   calls_.call(node, stack);
   Results results;
-  const auto look_at = [](const at::Tensor& tensor) {
+  const auto describe = [](const at::Tensor& tensor) {
     Found found;
     found.geometry.dtype = tensor.scalar_type();
     found.geometry.sizes.assign(tensor.sizes().begin(), tensor.sizes().end());
@@ -312,25 +312,25 @@ NodeEmitter::Results NodeEmitter::run_on_fakes(NodeId node) {
     auto& found = results.found.emplace_back();
     results.is_list.push_back(value.isTensorList());
     if (value.isTensor()) {
-      if (value.toTensor().defined()) found.push_back(look_at(value.toTensor()));
+      if (value.toTensor().defined()) found.push_back(describe(value.toTensor()));
     } else if (value.isTensorList()) {
-      for (const at::Tensor& tensor : value.toTensorVector()) found.push_back(look_at(tensor));
+      for (const at::Tensor& tensor : value.toTensorVector()) found.push_back(describe(tensor));
     } else {
-      throw Error("a result that is no tensor");
+      throw Error("a result that is not a tensor");
     }
   }
   return results;
 }
 
-// Gives an appended call its results, each on a storage of its own. False if the call cannot be run on fakes.
+// Adds results to an appended call, each in a new storage. False if the call cannot be run on fakes.
 bool NodeEmitter::find_results(NodeId node) {
-  // Failures are remembered as well: a layer that repeats asks the same question each time.
+  // Failures are cached as well, since repeated layers would fail each time.
   const auto [entry, added] = known_.try_emplace(key_of(node));
   if (added) {
     try {
       entry->second = run_on_fakes(node);
     } catch (const std::exception&) {
-      // Not callable here: no operator, no rule, or it refuses these operands. The caller has another way.
+      // Not callable: the operator or its rule is missing, or it rejects these operands. The caller has a fallback.
       entry->second = std::nullopt;
     }
   }
@@ -344,46 +344,46 @@ bool NodeEmitter::find_results(NodeId node) {
       elements.push_back(Argument::of_value(new_tensor(node, found.geometry, storage)));
     }
     if (known.is_list[r]) {
-      results.push_back(made_.make_list(elements));
+      results.push_back(new_.make_list(elements));
     } else {
       results.push_back(elements.empty() ? Argument::none() : elements.front());
     }
   }
-  made_.set_results(node, results);
+  new_.set_results(node, results);
   return true;
 }
 
 ValueId NodeEmitter::call(TargetId target, std::initializer_list<Argument> arguments) {
   const NodeId node = append(target, arguments);
-  if (!find_results(node)) throw Error("cannot find the shape of a call of " + made_.target(target).name());
-  return made_.results(node).front().ref.value;
+  if (!find_results(node)) throw Error("cannot determine the result shape of a call of " + new_.target(target).name());
+  return new_.results(node).front().ref.value;
 }
 
-// A view by geometry alone, for places to which no chain of named views leads.
+// A view by geometry only, if no chain of named views leads to it.
 ValueId NodeEmitter::as_strided(ValueId source, const TensorGeometry& geometry) {
   const Argument arguments[] = {
-      Argument::of_value(source), made_.int_list({geometry.sizes.data(), geometry.sizes.size()}),
-      made_.int_list({geometry.strides.data(), geometry.strides.size()}), Argument::of_int(geometry.offset)};
+      Argument::of_value(source), new_.int_list({geometry.sizes.data(), geometry.sizes.size()}),
+      new_.int_list({geometry.strides.data(), geometry.strides.size()}), Argument::of_int(geometry.offset)};
   const NodeId node = append(target("aten::as_strided"), arguments);
-  return add_result(node, geometry, made_.value(source).storage);
+  return add_result(node, geometry, new_.value(source).storage);
 }
 
-// The storage as one row of a dtype: what a part of it is written into, whatever views the program had.
+// Returns the storage as a 1-D tensor of a dtype, to write parts of it whatever views the program had.
 ValueId NodeEmitter::flat(ValueId source, c10::ScalarType dtype, int64_t bytes) {
-  const StorageId storage = made_.value(source).storage;
+  const StorageId storage = new_.value(source).storage;
   TensorGeometry row;
-  row.dtype = made_.value(source).dtype;
-  row.device = made_.value(source).device();
+  row.dtype = new_.value(source).dtype;
+  row.device = new_.value(source).device();
   row.strides = {1};
   const auto wanted = static_cast<int64_t>(c10::elementSize(dtype));
-  // Both element sizes are powers of two, so the larger one is a multiple of the smaller one.
+  // Element sizes are powers of two, so the larger is a multiple of the smaller.
   const int64_t unit = std::max(wanted, row.itemsize());
   row.sizes = {bytes / unit * (unit / row.itemsize())};
-  const auto sizes = made_.sizes(source);
+  const auto sizes = new_.sizes(source);
   const bool is_row =
-      sizes.size() == 1 && sizes[0] == row.sizes[0] && made_.strides(source)[0] == 1 && made_.value(source).offset == 0;
+      sizes.size() == 1 && sizes[0] == row.sizes[0] && new_.strides(source)[0] == 1 && new_.value(source).offset == 0;
   ValueId result = is_row ? source : as_strided(source, row);
-  // The row holds whole elements of both types, as a view of another dtype demands.
+  // The tensor has whole elements of both dtypes, as a view of another dtype requires.
   if (row.dtype == dtype) return result;
   row.sizes = {bytes / unit * (unit / wanted)};
   row.dtype = dtype;
@@ -392,7 +392,7 @@ ValueId NodeEmitter::flat(ValueId source, c10::ScalarType dtype, int64_t bytes) 
 }
 
 ValueId NodeEmitter::expand(ValueId source, std::span<const int64_t> sizes) {
-  TensorGeometry geometry = TensorGeometry::of(made_, source);
+  TensorGeometry geometry = TensorGeometry::of(new_, source);
   if (std::equal(sizes.begin(), sizes.end(), geometry.sizes.begin(), geometry.sizes.end())) return source;
   const size_t added = sizes.size() - geometry.sizes.size();
   c10::SmallVector<int64_t, 6> strides(sizes.size(), 0);
@@ -405,8 +405,8 @@ ValueId NodeEmitter::expand(ValueId source, std::span<const int64_t> sizes) {
   }
   geometry.sizes.assign(sizes.begin(), sizes.end());
   geometry.strides = strides;
-  return call(target("aten::expand"), {Argument::of_value(source), made_.int_list(sizes), Argument::of_bool(false)},
-              geometry, made_.value(source).storage);
+  return call(target("aten::expand"), {Argument::of_value(source), new_.int_list(sizes), Argument::of_bool(false)},
+              geometry, new_.value(source).storage);
 }
 
 }  // namespace shadowgraph

@@ -1,16 +1,15 @@
-// rewrite: replaces what matches a pattern by what a replacement says.
+// rewrite: replaces matches of patterns.
 //
-// How. All matches of a rule are found first; they do not overlap. Then, match by match, the replacement's calls are
-// put at the place found for them: behind the match's last node, or elsewhere (shadowgraph/graph/edit.h). Each call
-// runs on fake tensors of its operands, which gives its results' geometry. Where all fits, the returned values' uses go
-// to the new ones and the matched nodes are erased; otherwise the new nodes are. A value that an earlier replacement
-// took the place of is looked up under its new id.
+// Finds all matches of a rule first; they do not overlap. Then, match by match, inserts the replacement's calls at the
+// position found for them: after the match's last node, or elsewhere (shadowgraph/graph/edit.h). Each call runs on fake
+// tensors of its operands, which determines its results' geometry. If everything fits, the uses of the returned values
+// move to the new ones and the matched nodes are erased; otherwise the new nodes are. A value that an earlier
+// replacement replaced is looked up under its new id.
 //
-// Replacements behind the last node of their matches are in nobody's way, whatever else is replaced. Those elsewhere
-// are made only if their neighbours are as they were when the place was found. The others are found again in a next
-// round.
+// Replacements after the last node of their matches do not conflict with others. Those elsewhere are only made if their
+// neighbours are unchanged since the position was found; otherwise they are matched again in the next round.
 //
-// Cost. One search and a few microseconds a replacement, most of it the fake calls.
+// Costs one search and a few microseconds per replacement, mostly the fake calls.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -20,7 +19,7 @@
 #include "core/calls/call_record.h"
 #include "core/calls/calls_on_fakes.h"
 #include "core/calls/node_calls.h"
-#include "core/fake/pretended_devices.h"
+#include "core/fake/simulated_devices.h"
 #include "ir/edit/bulk_edits.h"
 #include "ir/records.h"
 #include "shadowgraph/capture/fake.h"
@@ -31,18 +30,18 @@
 namespace shadowgraph {
 namespace {
 
-// Finds what would go wrong in the middle of a rewrite, before the first match. A replacement may not read values that
-// nobody makes or that the rewrite erases, and its calls must be complete.
+// Checks a rule before the first match is rewritten. A replacement may only read values that exist and are not erased,
+// and its calls must be complete.
 void check_rule(const RewriteRule& rule) {
   const auto fail = [&](const std::string& what) { throw ParseError("rule " + rule.name + ": " + what, 0, 0); };
-  if (rule.pattern.calls.empty()) fail("its pattern has no call");
+  if (rule.pattern.calls.empty()) fail("the pattern has no call");
   if (rule.pattern.returns.size() != rule.replacement.returns.size()) {
-    fail(fmt::format("the pattern returns {} values, the replacement {}", rule.pattern.returns.size(),
+    fail(fmt::format("the pattern returns {} values, but the replacement returns {}", rule.pattern.returns.size(),
                      rule.replacement.returns.size()));
   }
   for (const uint32_t v : rule.pattern.returns) {
     if (rule.pattern.maker[v] < 0)
-      fail("the pattern returns " + rule.pattern.value_names[v] + ", which it does not make");
+      fail("the pattern returns " + rule.pattern.value_names[v] + ", which it does not define");
   }
   const auto known = [](const std::vector<std::string>& names, const std::string& name) {
     return std::find(names.begin(), names.end(), name) != names.end();
@@ -52,15 +51,15 @@ void check_rule(const RewriteRule& rule) {
     const auto found = std::find(rule.pattern.value_names.begin(), rule.pattern.value_names.end(), name);
     if (rule.replacement.maker[i] >= 0) continue;
     if (found == rule.pattern.value_names.end())
-      fail("the replacement reads " + name + ", which the pattern does not have");
-    // The nodes of the match are erased, so what they make cannot be an operand of the replacement.
+      fail("the replacement reads " + name + ", which is not in the pattern");
+    // Nodes of the match are erased, so their results cannot be operands of the replacement.
     if (rule.pattern.maker[static_cast<size_t>(found - rule.pattern.value_names.begin())] >= 0) {
-      fail("the replacement reads " + name + ", which the pattern makes and which is then gone");
+      fail("the replacement reads " + name + ", which is erased with the match");
     }
   }
   for (const std::string& name : rule.replacement.argument_names) {
     if (!known(rule.pattern.argument_names, name)) {
-      fail("the replacement has " + name + ", which the pattern does not have");
+      fail("the replacement has " + name + ", which is not in the pattern");
     }
   }
   const auto concrete = [](const auto& self, const PatternArgument& a) -> bool {
@@ -70,7 +69,7 @@ void check_rule(const RewriteRule& rule) {
   for (const PatternCall& call : rule.replacement.calls) {
     if (!std::all_of(call.arguments.begin(), call.arguments.end(),
                      [&](const PatternArgument& a) { return concrete(concrete, a); })) {
-      fail("'_' and '...' have no meaning in a replacement");
+      fail("'_' and '...' are not allowed in a replacement");
     }
   }
 }
@@ -95,19 +94,19 @@ std::vector<RewriteRule> parse_rules(std::string_view text, const Graph* targets
       throw ParseError(fmt::format("{}:{}:1: {}", name, number, what), number, 1);
     };
     if (line.starts_with("rule ")) {
-      if (!sources.empty() && !sources.back().after_arrow) fail("a rule without '=>' before this line");
+      if (!sources.empty() && !sources.back().after_arrow) fail("the rule before this line has no '=>'");
       sources.push_back({.name = std::string(line.substr(5))});
-      // Lines before keep the numbers in messages right.
+      // Preceding empty lines preserve line numbers in messages.
       sources.back().pattern.assign(static_cast<size_t>(number), '\n');
       continue;
     }
     if (sources.empty()) {
-      if (!line.empty() && line[0] != '#') fail("a line outside of a rule, expected 'rule NAME'");
+      if (!line.empty() && line[0] != '#') fail("expected 'rule NAME'");
       continue;
     }
     Source& source = sources.back();
     if (line == "=>") {
-      if (source.after_arrow) fail("a second '=>' in this rule");
+      if (source.after_arrow) fail("the rule has a second '=>'");
       source.after_arrow = true;
       source.replacement.assign(static_cast<size_t>(number), '\n');
       continue;
@@ -129,7 +128,7 @@ std::vector<RewriteRule> parse_rules(std::string_view text, const Graph* targets
 
 namespace {
 
-// A match that stays as it is, and why.
+// A match that is not replaced, and the reason.
 struct Refusal {
   std::string why;
 };
@@ -141,13 +140,13 @@ class Rewriter {
   Rewriter(Graph& graph, const RewriteRule& rule) : graph_(graph), rule_(rule), calls_(graph) {}
 
   void run(RewriteResult& result) {
-    // Two matches that are in each other's way are seldom in a third's: a few rounds do.
-    constexpr int kMostRounds = 16;
-    // Otherwise a rule whose replacement matches its own pattern would grow the graph in every round.
-    const uint32_t old_nodes = graph_.node_capacity();  // what a replacement puts in is not replaced again
+    // Conflicts between matches rarely cascade, so a few rounds suffice.
+    constexpr int kMaxRounds = 16;
+    // Otherwise a rule whose replacement matches its pattern would grow the graph in every round.
+    const uint32_t old_nodes = graph_.node_capacity();  // nodes of replacements are not matched again
     std::vector<std::string> refused;
-    std::unordered_set<NodeId> waiting;  // a node of each match for the next round
-    for (int round = 0; round < kMostRounds; ++round) {
+    std::unordered_set<NodeId> waiting;  // one node of each match for the next round
+    for (int round = 0; round < kMaxRounds; ++round) {
       moved_.clear();
       refused.clear();
       const Dependences dependences = Dependences::of(graph_);
@@ -159,12 +158,12 @@ class Rewriter {
       waiting.clear();
       int64_t replaced = 0;
       for (const Match& match : matches) {
-        // These go first: they are in nobody's way, and the others are checked against what is left.
+        // These go first, since they do not conflict; the others are checked against the result.
         if (match.place.at_last) replaced += replace(match, result) ? 1 : 0;
       }
       for (const Match& match : matches) {
         if (match.place.at_last) continue;
-        if (is_undisturbed(dependences, match)) {
+        if (is_still_valid(dependences, match)) {
           replaced += replace(match, result) ? 1 : 0;
         } else {
           waiting.insert(match.nodes.front());
@@ -172,9 +171,9 @@ class Rewriter {
       }
       result.replaced += replaced;
       if (waiting.empty()) break;
-      if (replaced == 0 || round + 1 == kMostRounds) {
+      if (replaced == 0 || round + 1 == kMaxRounds) {
         result.refused += static_cast<int64_t>(waiting.size());
-        result.reasons.push_back(rule_.name + ": its neighbours were replaced as well; run the rule once more");
+        result.reasons.push_back(rule_.name + ": its neighbours were replaced as well; run the rule again");
         break;
       }
     }
@@ -195,7 +194,7 @@ class Rewriter {
  private:
   bool replace(const Match& match, RewriteResult& result) {
     bind(match);
-    remember_deaths(match);
+    save_frees(match);
     std::string why;
     try {
       exchange(match, result);
@@ -218,13 +217,14 @@ class Rewriter {
   }
 
   ValueId current(ValueId value) const {
-    for (auto found = stands_for_.find(value); found != stands_for_.end(); found = stands_for_.find(value)) {
+    for (auto found = replacement_of_.find(value); found != replacement_of_.end();
+         found = replacement_of_.find(value)) {
       value = found->second;
     }
     return value;
   }
 
-  // Wildcards get the values that the match bound; the others are made by the calls.
+  // Wildcards get the values bound by the match; the others are produced by the calls.
   void bind(const Match& match) {
     values_.assign(rule_.replacement.value_names.size(), ValueId());
     arguments_.assign(rule_.replacement.argument_names.size(), Argument());
@@ -237,35 +237,35 @@ class Rewriter {
     }
     inserted_.clear();
     pairs_.clear();
-    made_.clear();
+    fakes_of_results_.clear();
     storages_.clear();
     held_.clear();
-    // Fakes are made anew for each replacement, as the graph has changed since the last one.
+    // Fake tensors are recreated for each replacement, since the graph has changed.
     fakes_.emplace(graph_);
   }
 
-  // New nodes extend lives; should they go again, everything dies where it did.
-  void remember_deaths(const Match& match) {
-    deaths_.clear();
+  // New nodes extend lifetimes; if they are removed again, the free points are restored.
+  void save_frees(const Match& match) {
+    frees_.clear();
     const auto remember = [&](NodeId n) {
       if (n.valid() && !graph_.is_erased(n)) {
-        deaths_.try_emplace(n, graph_.frees(n).begin(), graph_.frees(n).end());
+        frees_.try_emplace(n, graph_.frees(n).begin(), graph_.frees(n).end());
       }
     };
     remember(match.last);
-    const auto remember_death = [&](const Argument& a) {
+    const auto save_frees_of = [&](const Argument& a) {
       if (a.kind != ArgumentKind::kValue || !a.ref.value.valid()) return;
       const StorageId s = graph_.value(a.ref.value).storage;
       if (s.valid()) remember(graph_.storage(s).freed_after);
     };
-    for (ValueId v : values_) remember_death(Argument::of_value(v));
+    for (ValueId v : values_) save_frees_of(Argument::of_value(v));
     for (const Argument& a : arguments_) {
-      remember_death(a);
-      if (a.kind == ArgumentKind::kList) std::ranges::for_each(graph_.list(a), remember_death);
+      save_frees_of(a);
+      if (a.kind == ArgumentKind::kList) std::ranges::for_each(graph_.list(a), save_frees_of);
     }
   }
 
-  // Wherever the calls are put, they belong to the region and phase of the match's last node.
+  // The calls get the region and phase of the match's last node, wherever they are inserted.
   void insert_calls(const Match& match) {
     {
       InsertionPoint at = match.place.at_last ? InsertionPoint::after(graph_, match.last)
@@ -278,15 +278,15 @@ class Rewriter {
       made.region = last.region;
       made.phase = last.phase;
       made.flags = last.flags;
-      // A link to a forward node that is gone or comes later would fail the verifier.
+      // The verifier rejects a forward link to an erased or later node.
       const bool known = last.forward.valid() && !graph_.is_erased(last.forward);
       made.forward = known && graph_.is_before(last.forward, n) ? last.forward : NodeId();
       made.source = last.source;
     }
   }
 
-  // Results that nobody frees die at once: they came with the replacement.
-  void free_by_products() {
+  // Frees unused results of the replacement right after they are produced.
+  void free_unused_results() {
     for (NodeId n : inserted_) {
       graph_.for_each_output(n, [&](ValueId v) {
         const StorageId s = graph_.value(v).storage;
@@ -297,17 +297,17 @@ class Rewriter {
         graph_.for_each_value_in(s, [&](ValueId alias) {
           graph_.for_each_use(alias, [&](NodeId user) { last = graph_.is_before(last, user) ? user : last; });
         });
-        die_at(graph_, {{s, last}});
+        free_storages_after(graph_, {{s, last}});
       });
     }
   }
 
-  // Throws where something does not fit; undo() then takes back what was done so far.
+  // Throws if something does not fit; undo() then reverts everything.
   void exchange(const Match& match, RewriteResult& result) {
     insert_calls(match);
     for (size_t i = 0; i < rule_.pattern.returns.size(); ++i) {
       pairs_.emplace_back(match.values[rule_.pattern.returns[i]], values_[rule_.replacement.returns[i]]);
-      // Checked before any use is moved, so that most refusals need no undoing of uses.
+      // Checked before any use is moved, so that most rejections need not revert uses.
       check(pairs_.back().first, pairs_.back().second);
     }
     for (NodeId n : match.place.delayed) {
@@ -317,15 +317,15 @@ class Rewriter {
     }
     for (const auto& [old_value, new_value] : pairs_) graph_.replace_all_uses_with(old_value, new_value);
     for (const auto& [old_value, new_value] : pairs_) adopt(old_value, new_value);
-    free_by_products();
+    free_unused_results();
     graph_.erase(match.nodes);
-    for (const auto& [old_value, new_value] : pairs_) stands_for_[old_value] = new_value;
+    for (const auto& [old_value, new_value] : pairs_) replacement_of_[old_value] = new_value;
     for (NodeId n : match.nodes) {
       if (!inserted_.empty()) replaced_[n] = inserted_.back();
     }
   }
 
-  // Uses that were moved already go back; then nobody uses what was inserted.
+  // Restores uses that were moved, after which the inserted nodes are unused.
   void undo(const Match& match) {
     for (const auto& [old_value, new_value] : pairs_) {
       if (graph_.is_erased(graph_.value(new_value).producer)) continue;
@@ -335,22 +335,22 @@ class Rewriter {
       });
     }
     graph_.erase(inserted_);
-    // All are cleared first, since a storage that moved would otherwise die twice for a moment.
-    for (const auto& [n, frees] : deaths_) graph_.set_frees(n, {});
-    for (const auto& [n, frees] : deaths_) graph_.set_frees(n, frees);
-    for (NodeId n : match.place.delayed) {  // they may stand behind a death that they were to wait for
+    // Clear all first, or a storage that moved would temporarily be freed twice.
+    for (const auto& [n, frees] : frees_) graph_.set_frees(n, {});
+    for (const auto& [n, frees] : frees_) graph_.set_frees(n, frees);
+    for (NodeId n : match.place.delayed) {  // they may be after a free that they should precede
       const auto touch = [&](ValueId v) {
-        if (graph_.value(v).storage.valid()) graph_.extend_life(graph_.value(v).storage, n);
+        if (graph_.value(v).storage.valid()) graph_.extend_lifetime(graph_.value(v).storage, n);
       };
       graph_.for_each_input(n, touch);
       graph_.for_each_output(n, touch);
     }
   }
 
-  // Says whether the match and the nodes that are to wait for it are where they were. So must all be that they depend
-  // on or that depends on them. Then the place found for it is still one. Whatever was put in elsewhere does what nodes
-  // did that were not among them.
-  bool is_undisturbed(const Dependences& dependences, const Match& match) const {
+  // Returns whether the match, the nodes that must move down, and all of their dependences and users are still at their
+  // positions, so that the position found for the match is valid. Nodes inserted elsewhere replace others that were not
+  // among them.
+  bool is_still_valid(const Dependences& dependences, const Match& match) const {
     const auto good = [&](NodeId n) { return !graph_.is_erased(n) && !moved_.contains(n); };
     const auto all_good = [&](NodeId n) {
       return good(n) && std::ranges::all_of(dependences.before(n), good) &&
@@ -375,7 +375,7 @@ class Rewriter {
         return graph_.make_list(elements);
       }
       default:
-        return {};  // parse_rules lets no other in
+        return {};  // parse_rules rejects others
     }
   }
 
@@ -390,7 +390,7 @@ class Rewriter {
     const Graph& literals = *rule_.replacement.literals;
     TargetId target;
     for (uint32_t i = 0; i < literals.target_count() && !target.valid(); ++i) {
-      // Targets of rules live in a graph of their own, and are interned here when first needed.
+      // Rules have their targets in a separate graph; they are interned here on first use.
       if (literals.target(TargetId(i)).name() == call.target)
         target = graph_.intern_target(literals.target(TargetId(i)));
     }
@@ -408,27 +408,27 @@ class Rewriter {
       if (flat < call.results.size() && call.results[flat] >= 0) values_[static_cast<size_t>(call.results[flat])] = v;
       ++flat;
     });
-    if (flat < call.results.size()) throw Refusal{call.target + " gives fewer results than the replacement names"};
+    if (flat < call.results.size()) throw Refusal{call.target + " returns fewer results than the replacement names"};
   }
 
   Argument result_of(const c10::IValue& value, NodeId node) {
     return shadowgraph::result_of(graph_, node, value, [&](const at::Tensor& tensor) {
-      if (!is_fake(tensor)) throw Refusal{"it makes a real tensor"};
+      if (!is_fake(tensor)) throw Refusal{"the replacement creates a real tensor"};
       const auto [storage, added] = storages_.try_emplace(tensor.storage().unsafeGetStorageImpl(), StorageId());
       if (added) {
         storage->second = graph_.add_storage(storage_of(tensor, node));
         held_.push_back(tensor.storage());
       }
       const ValueId made = graph_.new_tensor(node, spec_of(tensor, storage->second));
-      made_.insert_or_assign(made, tensor);
+      fakes_of_results_.insert_or_assign(made, tensor);
       return Argument::of_value(made);
     });
   }
 
   const at::Tensor& fake(ValueId value) {
-    if (const auto found = made_.find(value); found != made_.end()) return found->second;
+    if (const auto found = fakes_of_results_.find(value); found != fakes_of_results_.end()) return found->second;
     const at::Tensor& tensor = fakes_->of(value);
-    // So a replacement's view of an operand lands in the operand's storage, not in a new one.
+    // So that the replacement's view of an operand is in the operand's storage.
     storages_.try_emplace(tensor.storage().unsafeGetStorageImpl(), graph_.value(value).storage);
     return tensor;
   }
@@ -440,44 +440,44 @@ class Rewriter {
     if (a.kind != b.kind || a.dtype != b.dtype || a.device() != b.device() ||
         (a.kind == ValueKind::kTensor && !(same(graph_.sizes(old_value), graph_.sizes(new_value)) &&
                                            same(graph_.strides(old_value), graph_.strides(new_value))))) {
-      throw Refusal{fmt::format("{} comes out where {} is expected (or by strides or device)",
+      throw Refusal{fmt::format("the replacement returns {} where {} is expected (or strides or device differ)",
                                 type_text(graph_, new_value), type_text(graph_, old_value))};
     }
   }
 
-  // The storage of a new result takes over kind and death of the one that it replaces.
+  // The storage of a new result takes over kind and free point of the one that it replaces.
   void adopt(ValueId old_value, ValueId new_value) {
     graph_.set_requires_grad(new_value, graph_.value(old_value).requires_grad);
     const StorageId from = graph_.value(old_value).storage;
     const StorageId to = graph_.value(new_value).storage;
     if (!from.valid() || !to.valid() || from == to) return;
     const NodeId born = graph_.storage(to).born;
-    // A replacement may return an operand, whose storage keeps its own kind and death.
+    // A replacement may return an operand, whose storage is unchanged.
     if (std::find(inserted_.begin(), inserted_.end(), born) == inserted_.end()) return;
     graph_.set_storage_kind(to, graph_.storage(from).kind);
-    const NodeId death = graph_.storage(from).freed_after;
-    if (!death.valid() || graph_.is_erased(death) || graph_.storage(to).freed_after.valid()) return;
-    // The old storage may have died inside the match; the new one cannot die before it is made.
-    const NodeId after = graph_.is_before(death, inserted_.back()) ? inserted_.back() : death;
-    die_at(graph_, {{to, after}});
+    const NodeId free_point = graph_.storage(from).freed_after;
+    if (!free_point.valid() || graph_.is_erased(free_point) || graph_.storage(to).freed_after.valid()) return;
+    // The old storage may be freed inside the match; the new one cannot be freed before it is allocated.
+    const NodeId after = graph_.is_before(free_point, inserted_.back()) ? inserted_.back() : free_point;
+    free_storages_after(graph_, {{to, after}});
   }
 
   Graph& graph_;
   const RewriteRule& rule_;
-  FakeTensorMode mode_{of_any_machine()};
+  FakeTensorMode mode_{with_all_devices()};
   BelowAutograd below_;
   NodeCalls calls_;
-  std::unordered_map<ValueId, ValueId> stands_for_;  // of values that were replaced
-  std::unordered_map<NodeId, NodeId> replaced_;      // erased node -> the last in its place
-  std::unordered_set<NodeId> moved_;                 // in this round
+  std::unordered_map<ValueId, ValueId> replacement_of_;  // of replaced values
+  std::unordered_map<NodeId, NodeId> replaced_;          // erased node -> its last replacement
+  std::unordered_set<NodeId> moved_;                     // in this round
 
-  // These belong to the replacement being made.
+  // State of the current replacement.
   std::vector<ValueId> values_;      // by value of the replacement
   std::vector<Argument> arguments_;  // by its argument names
   std::vector<NodeId> inserted_;
-  std::vector<std::pair<ValueId, ValueId>> pairs_;   // old and new, of what the rule returns
-  std::map<NodeId, std::vector<StorageId>> deaths_;  // as they were before
-  std::unordered_map<ValueId, at::Tensor> made_;
+  std::vector<std::pair<ValueId, ValueId>> pairs_;  // old and new returned values
+  std::map<NodeId, std::vector<StorageId>> frees_;  // original frees by node
+  std::unordered_map<ValueId, at::Tensor> fakes_of_results_;
   std::unordered_map<const c10::StorageImpl*, StorageId> storages_;
   std::vector<c10::Storage> held_;
   std::optional<FakeValues> fakes_;
@@ -495,7 +495,7 @@ RewriteResult rewrite(Graph& graph, std::span<const RewriteRule> rules) {
 RewriteResult rewrite(Graph& graph, const RewriteOptions& options) {
   const std::string& file = options.file;
   std::string text = options.rules;
-  if (file.empty() == text.empty()) throw Error("rewrite: give rules=.. or file=.., one of them");
+  if (file.empty() == text.empty()) throw Error("rewrite: give exactly one of rules=.. and file=..");
   if (!file.empty()) {
     text = read_file(file);
   } else {
@@ -506,7 +506,7 @@ RewriteResult rewrite(Graph& graph, const RewriteOptions& options) {
 
 PassResult RewriteResult::summary() const {
   PassResult summary{.changed = replaced > 0 || moved > 0, .counters = {{"replaced", replaced}, {"refused", refused}}};
-  for (const std::string& reason : reasons) summary.report += "left alone: " + reason + "\n";
+  for (const std::string& reason : reasons) summary.report += "not replaced: " + reason + "\n";
   return summary;
 }
 

@@ -1,9 +1,9 @@
-// Fits polynomials with rational coefficients through samples, exactly. Sizes of programs are such polynomials in the
-// batch and the sequence: 3*batch*seq^2, batch*(seq+1)/2. Floating point would give coefficients that are nearly right,
-// and a size that is nearly right is wrong.
+// Fits polynomials with rational coefficients to samples, exactly. Sizes of programs are polynomials in the batch size
+// and the sequence length: 3*batch*seq^2, batch*(seq+1)/2. Floating point would give approximate coefficients, but
+// sizes must be exact.
 //
-// A fit has fewer terms than samples, so that at least one sample confirms what the others gave. Matrices are inverted
-// once for all numbers of a graph; a number then costs a product with each basis that is tried, small ones first.
+// A fit has fewer terms than samples, so that at least one sample confirms the others. Matrices are inverted once for
+// all numbers of a graph; each number then costs a product with each basis that is tried, small ones first.
 #include <algorithm>
 #include <limits>
 #include <map>
@@ -19,11 +19,10 @@
 namespace shadowgraph {
 namespace {
 
-// Exact arithmetic: numerators and denominators in 128 bits, and Overflow instead of a wrong digit. A fit that
-// overflows is no fit.
+// Exact arithmetic with 128-bit numerators and denominators. Throws Overflow, in which case there is no fit.
 __extension__ using Wide = __int128;
 
-struct Overflow {};  // local: no fit, or an Error
+struct Overflow {};  // caught here: no fit, or an Error
 
 Wide gcd_of(Wide a, Wide b) {
   if (a < 0) a = -a;
@@ -42,8 +41,8 @@ Wide plus(Wide a, Wide b) {
   return sum;
 }
 
-// A rational number in lowest terms, the sign above. Lowest terms keep numbers small and make equality a comparison of
-// parts.
+// A rational number in lowest terms, with the sign in the numerator. Lowest terms keep numbers small and make equality
+// a comparison of parts.
 struct Ratio {
   Wide over = 0;
   Wide under = 1;
@@ -75,7 +74,7 @@ struct Ratio {
 using Exponents = Polynomial::Exponents;
 using Expanded = std::map<Exponents, Ratio>;
 
-// Higher powers first, earlier variables first among equals: the order in which people write polynomials.
+// Higher powers first, earlier variables first among equals: the usual order of polynomials.
 bool comes_first(const Exponents& a, const Exponents& b) {
   const int degree_a = std::accumulate(a.begin(), a.end(), 0);
   const int degree_b = std::accumulate(b.begin(), b.end(), 0);
@@ -90,8 +89,8 @@ Wide monomial(const Exponents& exponents, std::span<const int64_t> at) {
   return product;
 }
 
-// Adds coefficient * product of ((x_i - origin_i) / step_i) ^ exponent_i to `sum`. Fits are done in small integers;
-// this brings them back to sizes.
+// Adds coefficient * product of ((x_i - origin_i) / step_i) ^ exponent_i to `sum`. Fits use small integers, which this
+// converts back to sizes.
 void add_shifted(Expanded& sum, const Ratio& coefficient, const Exponents& exponents, std::span<const int64_t> origin,
                  std::span<const int64_t> step) {
   Expanded product{{Exponents{}, coefficient}};
@@ -128,7 +127,7 @@ bool Polynomial::is_constant() const {
   return std::ranges::all_of(terms_, [](const Term& term) { return term.exponents == Exponents{}; });
 }
 
-// A value that is no integer means sizes that no capture had: the program rounds there.
+// A fractional value means sizes at which the program rounds, and which no capture had.
 int64_t Polynomial::evaluate(std::span<const int64_t> sizes) const {
   try {
     Wide sum = 0;
@@ -136,11 +135,12 @@ int64_t Polynomial::evaluate(std::span<const int64_t> sizes) const {
     if (sum % denominator_ != 0) {
       std::string at;
       for (const int64_t size : sizes) at += (at.empty() ? "" : ", ") + std::to_string(size);
-      throw Error("a size that was fitted is no integer at (" + at + "): these sizes are none the program can have");
+      throw Error("a fitted size is not an integer at (" + at +
+                  "); use sizes between the captured ones, in the same steps");
     }
     return narrow(sum / denominator_);
   } catch (const Overflow&) {
-    throw Error("a size is larger than an int64 can hold");
+    throw Error("a fitted size does not fit an int64; use smaller sizes");
   }
 }
 
@@ -165,8 +165,8 @@ std::string Polynomial::to_text(std::span<const std::string> names) const {
   return (terms_.size() > 1 ? "(" + text + ")" : text) + "/" + std::to_string(denominator_);
 }
 
-// Keeps monomials whose values at some of the points are independent, and the inverse of the matrix of those. One
-// inverse serves every number of a graph.
+// Monomials whose values at some of the points are independent, and the inverse of the matrix of those values, which is
+// shared by all numbers of a graph.
 struct PolynomialFit::Basis {
   std::vector<Exponents> monomials;
   std::vector<size_t> chosen;               // as many points as monomials
@@ -176,13 +176,14 @@ struct PolynomialFit::Basis {
 
 namespace {
 
-// Picks independent rows of `matrix` (points by monomials) and inverts them. Empty rows: the columns are dependent.
+// Selects independent rows of `matrix` (points by monomials) and inverts them. Returns no rows if the columns are
+// dependent.
 std::pair<std::vector<size_t>, std::vector<std::vector<Ratio>>> invert(const std::vector<std::vector<Wide>>& matrix,
                                                                        size_t columns) {
   std::vector<size_t> chosen;
-  std::vector<std::vector<Ratio>> reduced;  // rows so far in echelon form, with the identity beside them
+  std::vector<std::vector<Ratio>> reduced;  // rows so far in echelon form, augmented with the identity
   std::vector<size_t> pivots;
-  // Gauss and Jordan, row by row: a row that depends on those before is a point that adds nothing.
+  // Gauss-Jordan elimination, row by row: a row that depends on earlier ones is a redundant point.
   for (size_t row = 0; row < matrix.size() && chosen.size() < columns; ++row) {
     std::vector<Ratio> line(2 * columns);
     for (size_t c = 0; c < columns; ++c) line[c] = Ratio(matrix[row][c]);
@@ -206,7 +207,7 @@ std::pair<std::vector<size_t>, std::vector<std::vector<Ratio>>> invert(const std
     pivots.push_back(pivot);
     chosen.push_back(row);
   }
-  // Too few independent points: the monomials cannot be told apart here.
+  // Too few independent points to distinguish the monomials.
   if (chosen.size() < columns) return {};
   std::vector<std::vector<Ratio>> inverse(columns);
   for (size_t r = 0; r < columns; ++r) {
@@ -218,7 +219,7 @@ std::pair<std::vector<size_t>, std::vector<std::vector<Ratio>>> invert(const std
 }  // namespace
 
 PolynomialFit::PolynomialFit(std::vector<std::vector<int64_t>> points) : points_(std::move(points)) {
-  if (points_.empty()) throw Error("a polynomial cannot be fitted to no samples");
+  if (points_.empty()) throw Error("fitting a polynomial requires at least one sample");
   const size_t variables = points_[0].size();
   if (variables > Polynomial::kMaxVariables) {
     throw Error("at most " + std::to_string(Polynomial::kMaxVariables) + " sizes can vary at a time");
@@ -226,10 +227,9 @@ PolynomialFit::PolynomialFit(std::vector<std::vector<int64_t>> points) : points_
   for (const auto& point : points_) {
     if (point.size() != variables) throw Error("samples have different numbers of sizes");
   }
-  if (std::set(points_.begin(), points_.end()).size() != points_.size())
-    throw Error("two samples are at the same sizes");
+  if (std::set(points_.begin(), points_.end()).size() != points_.size()) throw Error("two samples have the same sizes");
 
-  // One value of each size more than powers of it: k values allow powers up to k - 2, and cubes at most.
+  // Each size needs more values than powers: k values allow powers up to k - 2, and at most cubes.
   std::vector<uint8_t> highest(variables);
   for (size_t v = 0; v < variables; ++v) {
     std::set<int64_t> values;
@@ -240,13 +240,13 @@ PolynomialFit::PolynomialFit(std::vector<std::vector<int64_t>> points) : points_
     for (const int64_t value : values) step = std::gcd(step, value - origin_[v]);
     step_.push_back(std::max<int64_t>(step, 1));
   }
-  // Points are shifted and divided by their common step, so that powers stay small: 64, 128, 192 become 0, 1, 2.
+  // Points are shifted and divided by their common step, to keep powers small: 64, 128, 192 become 0, 1, 2.
   std::vector<std::vector<int64_t>> small = points_;
   for (auto& point : small) {
     for (size_t v = 0; v < variables; ++v) point[v] = (point[v] - origin_[v]) / step_[v];
   }
 
-  // All monomials up to a power of each variable, for every choice of powers.
+  // All monomials up to a maximum power of each variable, for every combination of maxima.
   std::vector<Exponents> boxes{{}};
   for (size_t v = 0; v < variables; ++v) {
     for (size_t i = 0, count = boxes.size(); i < count; ++i) {
@@ -256,7 +256,7 @@ PolynomialFit::PolynomialFit(std::vector<std::vector<int64_t>> points) : points_
       }
     }
   }
-  // More monomials than points less one would be drawn through every sample.
+  // As many monomials as points would fit any samples.
   for (const Exponents& box : boxes) {
     auto basis = std::make_unique<Basis>();
     basis->monomials = {{}};
@@ -288,11 +288,10 @@ PolynomialFit::~PolynomialFit() = default;
 PolynomialFit::PolynomialFit(PolynomialFit&&) noexcept = default;
 PolynomialFit& PolynomialFit::operator=(PolynomialFit&&) noexcept = default;
 
-// Solves at the chosen points and checks at all of them; the points beyond the chosen ones are what makes the fit a
-// claim.
-// Bases come from small to large, so the first that fits has the fewest terms.
+// Solves at the chosen points and checks all points; the remaining points confirm the fit. Bases are sorted by size, so
+// the first fit has the fewest terms.
 std::optional<Polynomial> PolynomialFit::of(std::span<const int64_t> values) const {
-  if (values.size() != points_.size()) throw Error("as many values as samples are needed");
+  if (values.size() != points_.size()) throw Error("the number of values must equal the number of samples");
   for (const auto& basis : bases_) {
     try {
       const size_t count = basis->monomials.size();
@@ -312,7 +311,7 @@ std::optional<Polynomial> PolynomialFit::of(std::span<const int64_t> values) con
       for (size_t i = 0; i < count; ++i) {
         if (!coefficients[i].zero()) add_shifted(expanded, coefficients[i], basis->monomials[i], origin_, step_);
       }
-      // One common denominator for all terms keeps evaluation in integers.
+      // A common denominator for all terms keeps evaluation in integers.
       Wide denominator = 1;
       for (const auto& [exponents, ratio] : expanded) {
         denominator = times(denominator / gcd_of(denominator, ratio.under), ratio.under);

@@ -1,13 +1,12 @@
-// Propagates shapes: calls every node again on the fake tensors that its operands became. The graph is written only at
-// the end, so that a run that fails leaves it alone. What is compared with the record on the way is the structure of
-// the results, and which storage each of them is on.
+// Propagates shapes: runs every node again on the new fake tensors of its operands. The graph is only changed at the
+// end, so a failed run leaves it unchanged. Meanwhile the structure of results and their storages are compared with the
+// record.
 //
-// Baked sizes. Nothing in a graph says where a number in an argument came from, so finding recorded sizes among them is
-// a guess by value and by argument name, used for messages and reports, never to change a number.
+// Baked-in sizes. A graph does not record where a number in an argument came from, so baked-in sizes are guessed by
+// value and argument name. The guesses are only used for messages and reports.
 //
-// It looks at arguments that mean a size by their name (size, end, split_size, ...). It also looks at numbers that
-// equal a changed size of a placeholder. So it does at products of neighbouring sizes with one in them, as flattening
-// makes them:
+// Candidates are arguments whose name denotes a size (size, end, split_size, ...), numbers that equal a changed size of
+// a placeholder, and products of adjacent sizes with a changed one, as from flattening:
 //
 //     x: [8, 64] -> [16, 64]     view(size=[8, 4, 16])    8 is size 0 of x
 //                                view(size=[512])         512 is sizes 0 to 1 of x
@@ -38,7 +37,7 @@
 namespace shadowgraph {
 namespace {
 
-// Sorted. Windows, strides and paddings are not among them: those stay when a batch grows.
+// Sorted. Excludes windows, strides and paddings, which do not change with the batch size.
 constexpr std::array<std::string_view, 24> kSizeNames = {
     "HxW",         "N",           "batch_sizes", "end",         "input_size", "input_sizes",
     "length",      "m",           "max_k",       "max_q",       "n",          "normalized_shape",
@@ -47,7 +46,7 @@ constexpr std::array<std::string_view, 24> kSizeNames = {
 };
 static_assert(std::ranges::is_sorted(kSizeNames));
 
-constexpr size_t kMostNodesAbove = 4096;  // a message names the nearest, it need not search a whole model
+constexpr size_t kMaxNodesAbove = 4096;  // a message needs only the nearest, so do not search a whole model
 
 std::string to_text(const Graph& graph, const BakedSize& baked, const Numbering& numbering) {
   return c10::str("n", numbering.of(baked.node), " ", graph.target(baked.node).name(), ": ", baked.argument, " = ",
@@ -56,7 +55,7 @@ std::string to_text(const Graph& graph, const BakedSize& baked, const Numbering&
 
 std::span<const int64_t> as_span(c10::IntArrayRef ints) { return {ints.data(), ints.size()}; }
 
-// A run keeps every fake tensor alive, so sizes of values before an in-place change can still be asked.
+// A run keeps every fake tensor alive, so sizes before an in-place change remain available.
 bool same(std::span<const int64_t> a, c10::IntArrayRef b) { return std::equal(a.begin(), a.end(), b.begin(), b.end()); }
 
 }  // namespace
@@ -72,7 +71,7 @@ InputGeometry InputGeometry::of(const at::Tensor& tensor) {
 }
 
 InputGeometry InputGeometry::of_text(std::string_view text) {
-  TensorSpecText spec = parse_tensor_spec(text);
+  TensorSpec spec = parse_tensor_spec(text);
   InputGeometry geometry;
   geometry.dtype = spec.dtype;
   geometry.sizes = std::move(spec.sizes);
@@ -88,7 +87,7 @@ std::map<std::string, InputGeometry> ShapePropagationOptions::inputs_of(const st
     if (item.empty()) continue;
     const size_t equals = item.find('=');
     if (equals == std::string::npos) {
-      throw Error("shape-prop: '" + item + "' is no input; write name=f32[8,3,64,64], several joined by ';'");
+      throw Error("shape-prop: '" + item + "' is not an input; use name=f32[8,3,64,64], separated by ';'");
     }
     inputs.insert_or_assign(item.substr(0, equals), InputGeometry::of_text(item.substr(equals + 1)));
   }
@@ -107,9 +106,9 @@ class BakedSizes {
  public:
   explicit BakedSizes(const Graph& graph) : graph_(graph) {}
 
-  // Products of neighbouring sizes count, too: view(size=[1024, 768]) of [8, 128, 768] bakes in 8 * 128.
+  // Products of adjacent sizes count, too: view(size=[1024, 768]) of [8, 128, 768] bakes in 8 * 128.
   void add_input(const std::string& name, std::span<const int64_t> recorded, std::span<const int64_t> now) {
-    if (recorded.size() != now.size()) return;  // nothing says which size became which
+    if (recorded.size() != now.size()) return;  // the correspondence of sizes is unknown
     for (size_t first = 0; first < recorded.size(); ++first) {
       int64_t before = 1;
       int64_t after = 1;
@@ -118,7 +117,7 @@ class BakedSizes {
         if (__builtin_mul_overflow(before, recorded[last], &before)) break;
         if (__builtin_mul_overflow(after, now[last], &after)) break;
         changed |= recorded[last] != now[last];
-        if (!changed || before <= 1) continue;  // 0 and 1 stand for too much else
+        if (!changed || before <= 1) continue;  // 0 and 1 are too ambiguous
         const std::string dimension =
             first == last ? "size " + std::to_string(first) + " of '" + name + "'"
                           : "sizes " + std::to_string(first) + " to " + std::to_string(last) + " of '" + name + "'";
@@ -129,7 +128,7 @@ class BakedSizes {
 
   bool empty() const { return changed_.empty(); }
 
-  // Appends what stands in one node.
+  // Appends the baked-in sizes in the arguments of one node.
   void find(NodeId node, std::vector<BakedSize>& found) const {
     if (changed_.empty() || graph_.target(node).kind() == TargetKind::kBuiltin) return;
     const auto arguments = graph_.arguments(node);
@@ -140,22 +139,22 @@ class BakedSizes {
       const std::string& name = formals[i].name;
       if (!std::binary_search(kSizeNames.begin(), kSizeNames.end(), name)) continue;
       if (argument.kind == ArgumentKind::kInt) {
-        look_at(node, name, argument.i, found);
+        check_number(node, name, argument.i, found);
         continue;
       }
       const auto ints = graph_.ints(argument);
-      for (size_t j = 0; j < ints.size(); ++j) look_at(node, name + "[" + std::to_string(j) + "]", ints[j], found);
+      for (size_t j = 0; j < ints.size(); ++j) check_number(node, name + "[" + std::to_string(j) + "]", ints[j], found);
     }
   }
 
-  // In `node`, otherwise in the nearest nodes that its operands come from.
+  // Looks in `node`, otherwise in its nearest producers.
   std::vector<BakedSize> find_at_or_above(NodeId node) const {
     std::vector<BakedSize> found;
     if (changed_.empty()) return found;
     std::unordered_set<NodeId> seen;
-    // Goes by breadth, so that the sizes nearest to the failure are found first.
+    // Breadth first, so that the sizes closest to the failure are found first.
     std::deque<NodeId> waiting{node};
-    for (size_t looked = 0; !waiting.empty() && found.empty() && looked < kMostNodesAbove; ++looked) {
+    for (size_t looked = 0; !waiting.empty() && found.empty() && looked < kMaxNodesAbove; ++looked) {
       const NodeId next = waiting.front();
       waiting.pop_front();
       find(next, found);
@@ -173,7 +172,7 @@ class BakedSizes {
     int64_t now = 0;
   };
 
-  void look_at(NodeId node, const std::string& argument, int64_t number, std::vector<BakedSize>& found) const {
+  void check_number(NodeId node, const std::string& argument, int64_t number, std::vector<BakedSize>& found) const {
     const auto changed = changed_.find(number);
     if (changed == changed_.end()) return;
     found.push_back({node, argument, number, changed->second.dimension, changed->second.now});
@@ -196,8 +195,8 @@ class ShapeRun {
     for (uint32_t i = 0; i < graph.storage_count(); ++i) out_.bytes_[i] = graph.storage(StorageId(i)).bytes;
     out_.tensors_.reserve(graph.value_capacity());
     for (const auto& [name, geometry] : options.inputs) unbound_.push_back(name);
-    calls_.give_sizes(graph, options.data_sizes);
-    calls_.give_answers(graph);
+    calls_.add_sizes(graph, options.data_sizes);
+    calls_.add_host_reads(graph);
   }
 
   ShapePropagation run() {
@@ -227,17 +226,17 @@ class ShapeRun {
     throw Error("shape-prop: the graph has no placeholder named '" + unbound_.front() + "'; its inputs are: " + names);
   }
 
-  // The message names sizes that are baked in above the node: these are nearly always why it fails.
+  // The message lists baked-in sizes above the node, which are nearly always the cause.
   [[noreturn]] void fail(NodeId node, const std::string& what) const {
     const Numbering numbering = Numbering::of(graph_);
     const std::vector<BakedSize> found = baked_.find_at_or_above(node);
     std::string message = "shape-prop: n" + std::to_string(numbering.of(node)) + " " + graph_.target(node).name() +
-                          " does not fit the new inputs: " + what + "\n  " + to_text(graph_, node, numbering);
+                          " fails with the new inputs: " + what + "\n  " + to_text(graph_, node, numbering);
     for (const BakedSize& baked : found) message += "\n  baked in: " + to_text(graph_, baked, numbering);
     if (!found.empty()) {
       message +=
-          "\nA size that the program computed on the host is a number in the graph. Capture at the new sizes, or fit "
-          "sizes from captures at several (docs/graph.md).";
+          "\nA size that the program computed on the host is a constant in the graph. Capture at the new sizes, or fit "
+          "sizes to several captures (docs/graph.md).";
     }
     throw UnsupportedError(message, node);
   }
@@ -251,13 +250,13 @@ class ShapeRun {
   void built_in(NodeId node) {
     if (graph_.is_placeholder(node)) {
       placeholder(node);
-      calls_.fill_if_assumed(graph_, only_result(node), out_.tensors_[only_result(node)]);
+      calls_.fill_assumed_mask(graph_, only_result(node), out_.tensors_[only_result(node)]);
     } else if (graph_.node(node).target == target_of(Builtin::kAlias)) {
       alias(node);
     } else if (graph_.node(node).target == target_of(Builtin::kGradient)) {
       const ValueId parameter = graph_.arguments(node)[0].ref.value;
       const ValueId gradient = graph_.arguments(node)[1].ref.value;
-      // The rules let this pass; the optimizer would not.
+      // The shape rules accept this, but the optimizer would not.
       if (out_.tensors_[parameter].sizes() != out_.tensors_[gradient].sizes()) {
         fail(node, c10::str("the gradient has sizes ", out_.tensors_[gradient].sizes(), ", its parameter ",
                             out_.tensors_[parameter].sizes()));
@@ -278,23 +277,23 @@ class ShapeRun {
     }
     std::erase(unbound_, name);
     const InputGeometry& input = bound->second;
-    // "cuda" and "cuda:0" are one device, but compare as two.
+    // "cuda" and "cuda:0" are the same device, but compare unequal.
     const c10::Device device = indexed(input.device.value_or(value.device()));
     std::vector<int64_t> strides(input.sizes.size(), 1);
     for (size_t i = strides.size(); i-- > 1;) strides[i - 1] = strides[i] * std::max<int64_t>(input.sizes[i], 1);
     if (input.strides) strides = *input.strides;
     if (strides.size() != input.sizes.size()) {
-      throw Error("shape-prop: input '" + name + "' has other numbers of sizes and strides");
+      throw Error("shape-prop: input '" + name + "' has a different number of sizes and strides");
     }
     const bool as_recorded = input.dtype == value.dtype && input.offset == value.offset &&
-                             // An input like the recorded one keeps its storage, so that aliases among inputs stay.
+                             // An unchanged input keeps its storage, which preserves aliases among inputs.
                              same(graph_.sizes(id), input.sizes) && same(graph_.strides(id), strides);
     if (as_recorded && device == value.device()) {
       keep_recorded(id);
       return;
     }
-    // The storage must reach as far as the strides lead.
-    int64_t elements = 1;  // that the storage must hold
+    // The storage must include all elements reached by the strides.
+    int64_t elements = 1;  // size of the storage in elements
     for (size_t i = 0; i < strides.size(); ++i) elements += (input.sizes[i] - 1) * strides[i];
     for (const int64_t size : input.sizes) {
       if (size < 0) throw Error("shape-prop: input '" + name + "' has a negative size");
@@ -309,7 +308,7 @@ class ShapeRun {
     baked_.add_input(name, graph_.sizes(id), input.sizes);
   }
 
-  // As recorded, on its storage, which an earlier placeholder may have made.
+  // Uses the recorded geometry and storage, which an earlier placeholder may have created.
   void keep_recorded(ValueId id) {
     const Value& value = graph_.value(id);
     const c10::StorageImpl* known = storage_of_[value.storage.index];
@@ -322,12 +321,11 @@ class ShapeRun {
   }
   c10::Storage storage_holder(StorageId id) const { return out_.tensors_[first_on_[id]].storage(); }
 
-  // An alias has no rule of its own: its geometry is that of another value on
-  // the storage, wherever that goes.
+  // sg::alias has no shape rule: its geometry is that of another value at the same place of the storage.
   void alias(NodeId node) {
     const ValueId id = only_result(node);
     const ValueId source = graph_.arguments(node)[0].ref.value;
-    // Either the source or another value that lay where the alias lies may say what the geometry is now.
+    // The new geometry is that of the source or of another value at the same place.
     for (const ValueId other : {source, model_of_alias(id)}) {
       if (!other.valid() || !same_place(graph_, id, other)) continue;
       const at::Tensor& fake = out_.tensors_[other];
@@ -338,16 +336,16 @@ class ShapeRun {
       return;
     }
     const at::Tensor& fake = out_.tensors_[source];
-    // Without such a value, the recorded geometry holds only as long as the source is as recorded.
+    // Without such a value, the recorded geometry is only valid if the source is unchanged.
     if (!same(graph_.sizes(source), fake.sizes()) || !same(graph_.strides(source), fake.strides())) {
-      fail(node, "no operator made this alias' geometry, and the tensor that it aliases has changed");
+      fail(node, "this alias has no operator that gives its new geometry, and the aliased tensor has changed");
     }
     const Value& value = graph_.value(id);
     set(id, fake_on(fake.storage(), value.dtype, graph_.sizes(id), graph_.strides(id), value.offset, value.device()),
         out_.storages_[source]);
   }
 
-  // An earlier value with the same recorded geometry. Aliases are rare: what a look-up needs is made at the first.
+  // Returns an earlier value with the same recorded geometry. Aliases are rare, so the index is built on first use.
   ValueId model_of_alias(ValueId alias) {
     if (!indexed_) {
       indexed_ = true;
@@ -357,7 +355,7 @@ class ShapeRun {
       }
     }
     for (const ValueId other : by_geometry_[geometry_hash(alias)]) {
-      // Only a value that this run has reached can say what the geometry is now.
+      // Only values that this run has reached have a new geometry.
       if (other != alias && out_.tensors_[other].defined() && same_place(graph_, alias, other)) return other;
     }
     return {};
@@ -374,14 +372,14 @@ class ShapeRun {
     const auto tensor_of = [this](ValueId value) -> const at::Tensor& { return out_.tensors_[value]; };
     calls_.push_arguments(node, tensor_of, stack_);
     if (!has_tensor_results(node)) {
-      // What a node read on the host (item) is in the graph as a number already, and writes change no shape.
+      // Host reads (item) are already constants in the graph, and writes do not change shapes.
       if (graph_.target(node).signature().returns.empty()) run(node);
       return;
     }
     run(node);
     const auto results = graph_.results(node);
     if (!results.empty() && results.size() != stack_.size()) {
-      fail(node, c10::str("it gives ", stack_.size(), " results, where the graph has ", results.size()));
+      fail(node, c10::str("it returns ", stack_.size(), " results, but the graph has ", results.size()));
     }
     for (size_t i = 0; i < results.size(); ++i) place(node, results[i], stack_[i]);
   }
@@ -412,16 +410,16 @@ class ShapeRun {
       const auto elements = graph_.list(result);
       const auto tensors = actual.toListRef();
       if (elements.size() != tensors.size()) {
-        fail(node, c10::str("it gives a list of ", tensors.size(), ", where the graph has ", elements.size()));
+        fail(node, c10::str("it returns a list of ", tensors.size(), ", but the graph has ", elements.size()));
       }
       for (size_t i = 0; i < elements.size(); ++i) place(node, elements[i], tensors[i]);
       return;
     }
     const ValueId id = result.ref.value;
     if (graph_.value(id).kind != ValueKind::kTensor) return;
-    if (!actual.isTensor() || !actual.toTensor().defined()) fail(node, "it gives None, where the graph has a tensor");
+    if (!actual.isTensor() || !actual.toTensor().defined()) fail(node, "it returns None, but the graph has a tensor");
     const at::Tensor& tensor = actual.toTensor();
-    if (!is_fake(tensor)) fail(node, "it gives a real tensor");
+    if (!is_fake(tensor)) fail(node, "it returns a real tensor");
     const StorageId storage = storage_for(id, tensor.storage().unsafeGetStorageImpl());
     set(id, tensor, storage);
     int64_t& bytes = out_.bytes_[storage.index];
@@ -439,15 +437,16 @@ class ShapeRun {
     id_of_[impl] = id;
   }
 
-  // The recorded storage as long as aliasing is as recorded: the tensors are all alive, so an address is one storage.
+  // Returns the recorded storage while aliasing is unchanged. All tensors are alive, so an address identifies a
+  // storage.
   StorageId storage_for(ValueId id, c10::StorageImpl* impl) {
     const StorageId recorded = graph_.value(id).storage;
     if (storage_of_[recorded.index] == impl) return recorded;
     const auto known = id_of_.find(impl);
-    // An alias that is a copy now (reshape of what became non-contiguous) needs a storage of its own.
+    // An alias that is now a copy (reshape of a tensor that became non-contiguous) needs a new storage.
     if (known != id_of_.end()) return known->second;
     StorageId storage = recorded;
-    if (storage_of_[recorded.index] != nullptr) {  // was an alias, is a copy now
+    if (storage_of_[recorded.index] != nullptr) {  // an alias became a copy
       storage = StorageId(static_cast<uint32_t>(out_.bytes_.size()));
       out_.bytes_.push_back(0);
       out_.models_.push_back(recorded);
@@ -463,7 +462,7 @@ class ShapeRun {
     if (!first_on_[storage].valid()) first_on_[storage] = id;
   }
 
-  // Guards whose sizes differ now say that a capture might go another way. They are told, not enforced.
+  // Guards whose sizes changed mean that a new capture might take another path. They are reported, not enforced.
   void find_paths() {
     for (const Guard& guard : graph_.guards) {
       if (!guard.value.valid() || !out_.tensors_[guard.value].defined()) continue;
@@ -485,13 +484,13 @@ class ShapeRun {
 
   const Graph& graph_;
   const ShapePropagationOptions& options_;
-  CallsOnFakes calls_;
+  FakeCallRunner calls_;
   BakedSizes baked_;
   torch::jit::Stack stack_;
   ShapePropagation out_;
   std::vector<std::string> unbound_;
   std::vector<c10::StorageImpl*> storage_of_;  // by StorageId
-  std::vector<char> written_;                  // by StorageId: its bytes are those of this run
+  std::vector<char> written_;                  // by StorageId: its bytes are from this run
   ska::flat_hash_map<c10::StorageImpl*, StorageId> id_of_;
   IdMap<StorageId, ValueId> first_on_;
   std::unordered_map<size_t, std::vector<ValueId>> by_geometry_;
@@ -509,7 +508,7 @@ ShapePropResult shape_prop(Graph& graph, const ShapePropagationOptions& options)
   const Numbering numbering = Numbering::of(graph);
   for (const BakedSize& baked : shapes.baked()) result.report += "baked in: " + to_text(graph, baked, numbering) + "\n";
   if (!shapes.baked().empty() && options.baked == ShapePropagationOptions::Baked::kError) {
-    throw UnsupportedError("shape-prop: recorded sizes stand in the graph:\n" + result.report,
+    throw UnsupportedError("shape-prop: recorded sizes are baked into the graph:\n" + result.report,
                            shapes.baked().front().node);
   }
   for (const std::string& path : shapes.paths()) result.report += path + ": a capture may take another path\n";
@@ -533,8 +532,8 @@ bool matches(const Graph& graph, ValueId id, const at::Tensor& tensor, StorageId
          std::ranges::equal(graph.strides(id), tensor.strides());
 }
 
-// Finds births and deaths of storages anew from first and last use, when aliasing has changed. A storage that was freed
-// is freed after its last use now; one that lived on lives on.
+// Recomputes where storages are allocated and freed from first and last uses, after aliasing has changed. A storage
+// that was freed is now freed after its last use; one that was never freed stays alive.
 void renew_lifetimes(Graph& graph) {
   const uint32_t count = graph.storage_count();
   std::vector<NodeId> born(count);
@@ -550,7 +549,7 @@ void renew_lifetimes(Graph& graph) {
   IdMap<NodeId, uint32_t> position;
   uint32_t next = 0;
   for (const NodeId node : graph.nodes()) position[node] = next++;
-  std::vector<NodeId> deaths(count);
+  std::vector<NodeId> free_points(count);
   for (uint32_t i = 0; i < count; ++i) {
     Storage& storage = mutable_storage(graph, StorageId(i));
     if (!born[i].valid()) {
@@ -559,12 +558,12 @@ void renew_lifetimes(Graph& graph) {
     }
     storage.born = born[i];
     if (!storage.freed_after.valid()) continue;
-    // New uses may come after the old death, where a view became a copy or the reverse.
+    // New uses may come after the old free point if a view became a copy or the reverse.
     const bool too_early = position[storage.freed_after] < position[last[i]];
-    const bool unborn = position[storage.freed_after] < position[born[i]];
-    deaths[i] = too_early || unborn ? last[i] : storage.freed_after;
+    const bool unallocated = position[storage.freed_after] < position[born[i]];
+    free_points[i] = too_early || unallocated ? last[i] : storage.freed_after;
   }
-  set_deaths(graph, deaths);
+  set_free_points(graph, free_points);
 }
 
 }  // namespace
@@ -572,7 +571,7 @@ void renew_lifetimes(Graph& graph) {
 bool ShapePropagation::apply(Graph& graph) const {
   bool changed = false;
   bool moved = !models_.empty();
-  // Aliases that became copies need storages that the record did not have.
+  // Aliases that became copies need new storages.
   for (const StorageId model : models_) graph.add_storage(graph.storage(model));
   for (uint32_t i = 0; i < tensors_.size(); ++i) {
     const ValueId id(i);

@@ -1,9 +1,9 @@
-// Fits one graph to captures at several sizes, and answers for one size after another.
+// Fits one symbolic graph to captures at several sizes, and instantiates it at other sizes.
 //
-// Each capture is walked in one order into structure (tokens, equal for equal programs) and numbers, which may differ.
-// A number that differs becomes a polynomial, and equal rows of samples share one. So a graph of ten thousand nodes has
-// a few hundred to fit and to evaluate. An instance keeps the addresses of the places where their values stand, which
-// stay good because arenas never move: a size then takes a loop over the varying numbers.
+// Each capture is walked in the same order and split into structure (tokens, which must be equal) and numbers, which
+// may differ. A number that differs becomes a polynomial; numbers with equal samples share one, so a graph of ten
+// thousand nodes has a few hundred to fit and evaluate. An instance stores the addresses of the varying numbers, which
+// are stable since arenas never move: instantiating a size is a loop over them.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -22,20 +22,19 @@
 
 namespace shadowgraph {
 
-// What is done with what a walk meets; by default nothing. All sinks see the same order: an index means the same number
-// in each. Values, storages and nodes appear by their canonical numbers; `what` and `which` are for messages: "size",
-// 1.
+// Callbacks of a walk; by default they do nothing. The order is the same for all sinks, so an index denotes the same
+// number in each. Ids are canonical numbers; `what` and `which` are for messages: "size", 1.
 struct NoSink {
-  void node(NodeId) {}     // what follows is about this node; about none, at the end
+  void node(NodeId) {}     // the following calls belong to this node; to none, at the end
   void token(uint64_t) {}  // structure
-  void value(ValueId) {}   // whose numbers come next
+  void value(ValueId) {}   // whose numbers follow
   void storage(StorageId) {}
   void integer(const char*, uint32_t, const int64_t&) {}  // a size, stride, offset, byte count or integer argument
   void real(const char*, uint32_t, const double&) {}
-  void text(const std::string&) {}  // that may hold sizes: metadata, then guards
+  void text(const std::string&) {}  // metadata, then guards; may contain sizes
 };
 
-// Shows all that shadowgraph/graph/verify.h compares.
+// Visits everything that shadowgraph/graph/verify.h compares.
 template <class Sink>
 class GraphWalk {
  public:
@@ -64,10 +63,10 @@ class GraphWalk {
 
  private:
   void hash(std::string_view text) { sink_.token(std::hash<std::string_view>{}(text)); }
-  // Strings and targets are hashed once each, as nodes repeat them.
+  // Strings and targets are hashed once, since many nodes share them.
   void hash(StringId id) {
     if (id.index >= strings_.size()) strings_.resize(graph_.string_count(), 0);
-    if (id.index >= strings_.size()) {  // never set: as ""
+    if (id.index >= strings_.size()) {  // never set, same as ""
       hash(std::string_view());
       return;
     }
@@ -181,7 +180,7 @@ class GraphWalk {
     }
   }
 
-  // Contents count by their bytes; | 1 keeps 0 for "not yet".
+  // Contents are hashed by their bytes; | 1 reserves 0 for "not computed".
   void constant(ConstantId id) {
     if (constants_[id] == 0) {
       std::string content = "unreadable";
@@ -222,14 +221,14 @@ class GraphWalk {
   const Graph& graph_;
   Sink& sink_;
   const Numbering numbering_;
-  std::vector<uint64_t> strings_;  // hashes, 0: not yet
+  std::vector<uint64_t> strings_;  // hashes; 0: not computed
   std::vector<uint64_t> targets_;
   IdMap<ConstantId, uint64_t> constants_;
 };
 
 namespace {
 
-constexpr size_t kMostMisfits = 8;  // that a message names
+constexpr size_t kMaxMisfits = 8;  // limit for messages
 
 struct Numbers {
   std::vector<int64_t> integers;
@@ -237,11 +236,11 @@ struct Numbers {
   std::vector<std::string> texts;
 };
 
-// The first capture: all of it, and where its values' numbers are.
+// The first capture with its structure and the places of its numbers.
 struct BaseSink : NoSink {
   Numbers numbers;
   std::vector<uint64_t> tokens;
-  std::vector<std::pair<size_t, NodeId>> nodes;  // first token of each
+  std::vector<std::pair<size_t, NodeId>> nodes;  // and its first token
   IdMap<ValueId, uint32_t>& values;
   IdMap<StorageId, uint32_t>& storages;
 
@@ -254,7 +253,7 @@ struct BaseSink : NoSink {
   void text(const std::string& text) { numbers.texts.push_back(text); }
 };
 
-// Another capture: its numbers, as long as its structure is that of the first.
+// Another capture: its numbers, while its structure equals that of the first.
 struct AlignedSink : NoSink {
   const std::vector<uint64_t>& expected;
   Numbers numbers;
@@ -262,11 +261,11 @@ struct AlignedSink : NoSink {
   NodeId current;
   bool differs = false;
   size_t where = 0;   // the first token that differs
-  NodeId where_node;  // and the node it belongs to
+  NodeId where_node;  // the node of that token
 
   void node(NodeId id) { current = id; }
   void token(uint64_t token) {
-    // The walk cannot be stopped, so only the first difference is kept.
+    // The walk cannot be stopped, so only record the first difference.
     if (!differs && (next >= expected.size() || expected[next] != token)) {
       differs = true;
       where = next;
@@ -279,11 +278,11 @@ struct AlignedSink : NoSink {
   void text(const std::string& text) { numbers.texts.push_back(text); }
 };
 
-// What some numbers are, in words. Filled in by another walk when a message needs it, since names cost text for each.
+// Describes given numbers. Filled by a separate walk when a message needs it, since descriptions cost text for each.
 struct NamingSink : NoSink {
   const Graph& graph;
   const Numbering& numbering;
-  std::map<uint32_t, std::string> integers;  // asked for: filled in
+  std::map<uint32_t, std::string> integers;  // requested on input, described on output
   std::map<uint32_t, std::string> reals;
   NodeId current;
   uint32_t integer_index = 0;
@@ -314,7 +313,7 @@ std::string words(const NamedSizes& sizes) {
 
 [[noreturn]] void throw_difference(const SizedGraph& base, const BaseSink& walked, const SizedGraph& other,
                                    const AlignedSink& sink) {
-  // Tokens are numbered; the node is the last that began before the one that differs.
+  // Tokens are numbered; the node is the last one that starts before the difference.
   const auto after = std::upper_bound(walked.nodes.begin(), walked.nodes.end(), sink.where,
                                       [](size_t token, const auto& entry) { return token < entry.first; });
   const NodeId node = after == walked.nodes.begin() ? NodeId() : std::prev(after)->second;
@@ -323,13 +322,13 @@ std::string words(const NamedSizes& sizes) {
   };
   throw UnsupportedError(
       "the captures at " + words(base.sizes) + " and at " + words(other.sizes) +
-      " are different programs: a kernel or a branch was chosen by the size. They differ first at\n  " +
+      " are different programs: a kernel or branch depends on the size. The first difference is at\n  " +
       words(base.sizes) + ": " + line(base.graph, node) + "\n  " + words(other.sizes) + ": " +
       line(other.graph, sink.where_node) + "\nCapture at sizes on one side of the change.");
 }
 
-// Splits "[2, 30]" into pieces "[", ", ", "]" and numbers 2, 30. Numbers too long for an int64 stay text, and so do
-// those with leading zeros, which would not come back.
+// Splits "[2, 30]" into pieces "[", ", ", "]" and numbers 2, 30. Numbers that do not fit an int64, or have leading
+// zeros, are treated as text, so that they round-trip.
 void split_numbers(const std::string& text, std::vector<std::string>& pieces, std::vector<int64_t>& numbers) {
   pieces.assign(1, "");
   for (size_t i = 0; i < text.size();) {
@@ -348,14 +347,14 @@ void split_numbers(const std::string& text, std::vector<std::string>& pieces, st
   }
 }
 
-// Returns the integers of which these are the values, or the inverses. A mean over n elements has 1/n among its
-// arguments. The inverse must come back to the bit, or it is another number.
+// Returns the integers that these values, or their inverses, represent. A mean over n elements has the argument 1/n.
+// The inverse must round-trip to the same bits.
 std::optional<std::vector<int64_t>> as_integers(std::span<const double> reals, bool inverse) {
   constexpr double kExact = 9007199254740992.0;  // 2^53
   std::vector<int64_t> integers;
   for (const double real : reals) {
     const double value = inverse ? std::round(1.0 / real) : real;
-    // Beyond 2^53 a double skips integers, so the size behind it is not known.
+    // Above 2^53 a double cannot represent all integers, so the original size is unknown.
     if (!(std::abs(value) < kExact) || value != std::trunc(value)) return std::nullopt;
     if (inverse && 1.0 / value != real) return std::nullopt;
     integers.push_back(static_cast<int64_t>(value));
@@ -371,12 +370,12 @@ struct RowHash {
   }
 };
 
-// Rows of samples to polynomials, each row once.
+// Maps rows of samples to polynomials; each distinct row is fitted once.
 class RowFit {
  public:
   RowFit(const PolynomialFit& fit, std::vector<Polynomial>& polynomials) : fit_(fit), polynomials_(polynomials) {}
 
-  // Most numbers of a graph are a few dozen rows again and again: sizes of the same layers.
+  // Most numbers of a graph repeat a few dozen rows: sizes of the same layers.
   std::optional<uint32_t> of(const std::vector<int64_t>& row) {
     const auto [entry, added] = known_.try_emplace(row);
     if (added) {
@@ -410,7 +409,7 @@ std::string join(std::span<const T> values) {
 
 }  // namespace
 
-// Holds what the steps of a fit share. A misfit is a number that no polynomial fits: its index and its samples.
+// State of a fit. A misfit is a number that no polynomial fits, with its index and samples.
 class SymbolicGraph::Fit {
  public:
   explicit Fit(std::vector<SizedGraph> captures) : captures_(std::move(captures)) {}
@@ -424,7 +423,7 @@ class SymbolicGraph::Fit {
     fit_integers(rows);
     fit_reals(rows);
     fit_texts(rows);
-    // All misfits are found before anything is said.
+    // Collect all misfits before reporting.
     if (!integer_misfits_.empty() || !real_misfits_.empty() || !text_misfits_.empty()) throw_misfits();
     result_.base_ = std::move(captures_[0].graph);
     return std::move(result_);
@@ -433,23 +432,23 @@ class SymbolicGraph::Fit {
  private:
   using Misfits = std::vector<std::pair<uint32_t, std::string>>;
 
-  // The sizes of each capture, in the order of their names.
+  // The sizes of each capture, ordered by name.
   std::vector<std::vector<int64_t>> points_of_captures() const {
     if (captures_.empty() || captures_[0].sizes.empty())
-      throw UnsupportedError("there are no captures, or none with a named size");
+      throw UnsupportedError("give at least one capture with a named size");
     const NamedSizes& names = captures_[0].sizes;
     std::vector<std::vector<int64_t>> points;
     for (const SizedGraph& capture : captures_) {
       auto& point = points.emplace_back();
       for (const auto& [name, size] : capture.sizes) {
-        if (!names.contains(name)) throw UnsupportedError("only some captures say what '" + name + "' is");
+        if (!names.contains(name)) throw UnsupportedError("only some captures have a size named '" + name + "'");
         point.push_back(size);
       }
-      if (point.size() != names.size()) throw UnsupportedError("captures name different sizes");
+      if (point.size() != names.size()) throw UnsupportedError("captures have different size names");
     }
     // One capture more than a linear function of all sizes needs, so that a fit can fail.
     if (captures_.size() < names.size() + 2) {
-      throw UnsupportedError("a line through two points fits anything: capture at " + std::to_string(names.size() + 2) +
+      throw UnsupportedError("too few captures to check a fit: capture at " + std::to_string(names.size() + 2) +
                              " sizes at least");
     }
     return points;
@@ -463,7 +462,7 @@ class SymbolicGraph::Fit {
         dimension.smallest = std::min(dimension.smallest, point[variable]);
         dimension.largest = std::max(dimension.largest, point[variable]);
       }
-      // Between captured sizes only multiples of their common distance are known.
+      // Between captured sizes, only multiples of their common distance are supported.
       for (const auto& point : points) dimension.step = std::gcd(dimension.step, point[variable] - dimension.smallest);
       if (dimension.step == 0) throw UnsupportedError("'" + name + "' is the same in all captures");
       result_.dimensions_.push_back(dimension);
@@ -479,7 +478,7 @@ class SymbolicGraph::Fit {
     }
   }
 
-  // The first capture gives the tokens that the others are held against.
+  // The first capture provides the tokens with which the others are compared.
   void take_samples() {
     BaseSink base{.values = result_.value_numbers_, .storages = result_.storage_numbers_};
     GraphWalk(captures_[0].graph, base).run();
@@ -496,7 +495,7 @@ class SymbolicGraph::Fit {
     std::vector<int64_t> row(samples_.size());
     for (uint32_t i = 0; i < samples_[0].integers.size(); ++i) {
       for (size_t s = 0; s < samples_.size(); ++s) row[s] = samples_[s].integers[i];
-      // Numbers that are the same everywhere stay as they are in the first capture.
+      // Numbers that are the same in all captures stay constant.
       if (std::ranges::all_of(row, [&](int64_t value) { return value == row[0]; })) continue;
       if (const auto polynomial = rows.of(row)) {
         result_.integers_.push_back({i, *polynomial, false});
@@ -506,7 +505,7 @@ class SymbolicGraph::Fit {
     }
   }
 
-  // A real number is fitted as an integer first: 2.0 may be a size that was converted.
+  // A real number is first fitted as an integer: 2.0 may be a converted size.
   void fit_reals(RowFit& rows) {
     std::vector<double> reals(samples_.size());
     for (uint32_t i = 0; i < samples_[0].reals.size(); ++i) {
@@ -529,7 +528,7 @@ class SymbolicGraph::Fit {
     }
   }
 
-  // Texts are metadata and guards, which have sizes in them.
+  // Texts are metadata and guards that contain sizes.
   void fit_texts(RowFit& rows) {
     for (uint32_t i = 0; i < samples_[0].texts.size(); ++i) {
       const auto is_the_same = [&](const Numbers& sample) { return sample.texts[i] == samples_[0].texts[i]; };
@@ -543,7 +542,7 @@ class SymbolicGraph::Fit {
     }
   }
 
-  // A text varies as the numbers in it do; what lies between them must be the same in all captures.
+  // A text varies with the numbers in it; everything between them must be the same in all captures.
   std::optional<VaryingText> fit_text(RowFit& rows, uint32_t index) const {
     VaryingText text{.index = index};
     std::vector<std::vector<int64_t>> columns;
@@ -557,7 +556,7 @@ class SymbolicGraph::Fit {
       for (size_t c = 0; c < numbers.size(); ++c) columns[c].push_back(numbers[c]);
     }
     for (const auto& column : columns) {
-      // A column that stays the same is a constant polynomial, which fits at once.
+      // A constant column is a constant polynomial, which always fits.
       const auto polynomial = rows.of(column);
       if (!polynomial) return std::nullopt;
       text.polynomials.push_back(*polynomial);
@@ -565,12 +564,12 @@ class SymbolicGraph::Fit {
     return text;
   }
 
-  // Names the first few misfits. Names cost a walk and text for each number, so only those that are told are named.
+  // Describes the first few misfits. Only these are described, since that costs a walk and text for each number.
   [[noreturn]] void throw_misfits() const {
     const Numbering numbering = Numbering::of(captures_[0].graph);
     NamingSink names{.graph = captures_[0].graph, .numbering = numbering};
     const auto ask = [](const Misfits& misfits, std::map<uint32_t, std::string>& asked) {
-      for (size_t i = 0; i < std::min(misfits.size(), kMostMisfits); ++i) asked.emplace(misfits[i].first, "");
+      for (size_t i = 0; i < std::min(misfits.size(), kMaxMisfits); ++i) asked.emplace(misfits[i].first, "");
     };
     ask(integer_misfits_, names.integers);
     ask(real_misfits_, names.reals);
@@ -586,12 +585,11 @@ class SymbolicGraph::Fit {
     tell(real_misfits_, names.reals);
     std::string where;
     for (const SizedGraph& capture : captures_) where += (where.empty() ? "" : "; ") + words(capture.sizes);
-    throw UnsupportedError(
-        "no polynomial with fewer terms than there are captures fits " +
-        std::to_string(integer_misfits_.size() + real_misfits_.size()) + " numbers of the captures at " + where + ":" +
-        message +
-        "\nIf a size is divided or padded, capture at multiples of what it is divided by; if it grows "
-        "with a high power, capture at more sizes.");
+    throw UnsupportedError("no polynomial with fewer terms than there are captures fits " +
+                           std::to_string(integer_misfits_.size() + real_misfits_.size()) +
+                           " numbers of the captures at " + where + ":" + message +
+                           "\nIf a size is divided or padded, capture at multiples of the divisor; if it grows "
+                           "with a high power, capture at more sizes.");
   }
 
   std::vector<SizedGraph> captures_;
@@ -599,17 +597,17 @@ class SymbolicGraph::Fit {
   std::vector<Numbers> samples_;  // by capture
   Misfits integer_misfits_;
   Misfits real_misfits_;
-  std::string text_misfits_;  // as the message says them
+  std::string text_misfits_;  // formatted for the message
 };
 
 SymbolicGraph SymbolicGraph::fit(std::vector<SizedGraph> captures) { return Fit(std::move(captures)).run(); }
 
 namespace {
 
-// Collects the addresses of the wanted numbers, in the order in which GraphWalk shows them.
+// Collects the addresses of the requested numbers, in the order of GraphWalk.
 struct AddressSink : NoSink {
   std::span<const uint32_t> wanted_integers;  // ascending
-  // Indices are wanted in ascending order, so one cursor is enough.
+  // Indices are ascending, so one cursor is enough.
   std::span<const uint32_t> wanted_reals;
   std::vector<const int64_t*> integers;
   std::vector<const double*> reals;
@@ -634,8 +632,8 @@ SymbolicGraph::~SymbolicGraph() = default;
 SymbolicGraph::SymbolicGraph(SymbolicGraph&&) noexcept = default;
 SymbolicGraph& SymbolicGraph::operator=(SymbolicGraph&&) noexcept = default;
 
-// Says why a size is not answered. Sizes below the smallest captured may take other paths; those between the steps may
-// round.
+// Returns why a size is not supported. Sizes below the smallest captured one may take other paths; sizes between the
+// steps may be rounded.
 std::optional<std::string> SymbolicGraph::refusal(const NamedSizes& sizes) const {
   for (const auto& [name, size] : sizes) {
     if (std::ranges::none_of(dimensions_, [&](const Dimension& d) { return d.name == name; })) {
@@ -652,8 +650,8 @@ std::optional<std::string> SymbolicGraph::refusal(const NamedSizes& sizes) const
              ": small sizes, 0 and 1 above all, may take other paths";
     }
     if ((size - dimension.smallest) % dimension.step != 0) {
-      return what + " is none of those that the captures speak of: " + std::to_string(dimension.smallest) +
-             " and every " + std::to_string(dimension.step) + " from there";
+      return what + " is not covered by the captures: use " + std::to_string(dimension.smallest) + " and every " +
+             std::to_string(dimension.step) + " from there";
     }
   }
   return std::nullopt;
@@ -679,17 +677,17 @@ std::optional<std::string> SymbolicGraph::difference_from(const NamedSizes& size
   return first_difference(instantiate(sizes), capture);
 }
 
-// The graph is this object's own and not const, so the casts are allowed. Graph shows numbers read-only because most
-// edits must keep lists of uses and of storages right; these touch neither.
+// The graph is owned by this object and not const, so the casts are valid. Graph exposes numbers as read-only because
+// most edits must maintain lists of uses and storages, which these do not affect.
 SymbolicGraph::Instance::Instance(const SymbolicGraph& symbolic) : symbolic_(symbolic), graph_(clone(symbolic.base_)) {
   for (const auto& [key, text] : graph_.metadata.lines()) metadata_keys_.push_back(key);
-  // Values that look alike in the first capture share their sizes in memory, and may be different ones elsewhere.
+  // Values with the same sizes in the first capture share them in memory, but may differ in others.
   for (const NodeId node : symbolic.base_.nodes()) {
     symbolic.base_.for_each_output(node, [&](ValueId value) {
       const uint32_t first = symbolic.value_numbers_[value];
       const auto varying = std::ranges::lower_bound(symbolic.integers_, first, {}, &Varying::index);
       const uint32_t end = first + 2U * symbolic.base_.value(value).rank;
-      if (varying != symbolic.integers_.end() && varying->index < end) graph_.own_dims(value);
+      if (varying != symbolic.integers_.end() && varying->index < end) graph_.unshare_dims(value);
     });
   }
   const auto indices = [](const std::vector<Varying>& varying) {
@@ -701,7 +699,7 @@ SymbolicGraph::Instance::Instance(const SymbolicGraph& symbolic) : symbolic_(sym
   const std::vector<uint32_t> integers = indices(symbolic.integers_);
   const std::vector<uint32_t> reals = indices(symbolic.reals_);
   AddressSink sink{.wanted_integers = integers, .wanted_reals = reals};
-  // The addresses stay good: arenas never move what is in them.
+  // Addresses are stable: arenas never move their elements.
   GraphWalk(std::as_const(graph_), sink).run();
   TORCH_INTERNAL_ASSERT(sink.integers.size() == integers.size() && sink.reals.size() == reals.size(),
                         "a copy of the graph has other numbers");

@@ -1,4 +1,4 @@
-// Arguments that mean the same, written the same. Internal to passes/simplify.
+// Canonical forms of operator arguments, and the pass canonicalize.
 //
 //     dim=-1 -> dim=1; view size [-1, 8] -> [4, 8]; slice bounds clipped to the size; alpha=1.0 -> 1
 #include <ATen/TensorUtils.h>
@@ -20,7 +20,7 @@
 
 namespace shadowgraph {
 
-// Which of an operator's arguments can be written in several ways.
+// Arguments of an operator that have several equivalent spellings.
 struct ArgumentForm {
   std::string_view dimensions, dimensions_of_result;  // as in the table of operators
   bool sized = false;
@@ -53,7 +53,7 @@ bool normalize_dimensions(Graph& graph, NodeId n, const ArgumentForm& form) {
     graph.for_each_input(n, take);
   }
   if (!model.valid() || graph.value(model).kind != ValueKind::kTensor) return false;
-  // A number has dimension 0 and -1, as a tensor of one dimension has.
+  // A scalar tensor accepts dimensions 0 and -1, like a 1-D tensor.
   const int64_t rank = std::max<int64_t>(graph.value(model).rank, 1);
   bool changed = false;
   const auto& formals = graph.target(n).signature().arguments;
@@ -96,7 +96,7 @@ bool normalize_slice(Graph& graph, NodeId n) {
   const int64_t dim = arguments[1].i;
   if (dim < 0 || dim >= static_cast<int64_t>(graph.value(self).rank)) return false;
   const int64_t size = graph.sizes(self)[static_cast<size_t>(dim)];
-  // Slices clamp their bounds; the clamped ones say what is taken.
+  // Slices clamp their bounds, so the clamped ones are canonical.
   const auto bound = [&](size_t position, int64_t missing) -> std::optional<int64_t> {
     const Argument& a = arguments[position];
     if (a.kind != ArgumentKind::kInt && a.kind != ArgumentKind::kNone) return std::nullopt;
@@ -113,7 +113,7 @@ bool normalize_slice(Graph& graph, NodeId n) {
   return true;
 }
 
-// alpha=1.0 and alpha=1 multiply by the same.
+// alpha=1.0 and alpha=1 are the same factor.
 bool normalize_alpha(Graph& graph, NodeId n) {
   const ValueId result = only_result(graph, n);
   const auto arguments = graph.arguments(n);
@@ -148,38 +148,40 @@ bool canonicalize_arguments(Graph& graph, NodeId node, const ArgumentForm& form)
   return changed;
 }
 
-// canonicalize: one way of writing for what can be written in many, by local rules that change no bit of any result.
+// canonicalize: one form for equivalent views, copies and arguments, by local rules that do not change any bit of any
+// result.
 //
-//     same-view    %b has the storage and the geometry of an earlier %a          uses of %b are uses of %a
+//     same-view    %b has the storage and the geometry of an earlier %a          uses of %b become uses of %a
 //                  t(t(x)), view(x, its own sizes), detach, alias, contiguous of a contiguous tensor, permute and back
 //     view-chain   t(permute(x)) with another result                             one permute of x
 //                  view(view(x, a), b)                                           view(x, b), if x's strides allow it
 //     exact-copy   clone(x), _to_copy(x), mul(x, 1), div(x, 1), sub(x, 0)        x, if neither is written afterwards,
-//                  and add(x, 0) of integers                                     and not both are seen from outside
+//                  and add(x, 0) of integers                                     and not both are visible outside
 //     arguments    dim=-1 -> dim=1; view size [-1, 8] -> [4, 8]; slice bounds clipped to the size; alpha=1.0 -> 1
-//     dead-view    a view that nobody uses                                       goes
+//     dead-view    an unused view                                                erased
 //
-// x + 0.0 is not in the list: it makes 0.0 of -0.0. x * 1.0 is exact but for signalling NaNs, which it makes quiet.
+// x + 0.0 is not an exact copy: it turns -0.0 into 0.0. x * 1.0 is exact except for signalling NaNs, which become
+// quiet.
 //
-// Why. The same computation then has the same text, whatever the program called it: CSE, fusion and the search for
-// repeats see more. Captures of training steps hold hundreds of detach and t.
+// The same computation then has the same text, whatever the program called, which helps CSE, fusion and the search for
+// repeats. Captures of training steps contain hundreds of detach and t.
 //
-// Legality. A view takes another's place if neither tensor object changes its geometry (ir/analysis/identity.h);
-// complex tensors and lazy negatives are left alone. A copy is what it copies only while nobody writes to either.
+// Legality. A view may replace another if neither tensor object changes its geometry (ir/analysis/identity.h); complex
+// tensors and lazy negatives are left unchanged. A copy equals its source only while neither is written.
 //
-// Cost. One walk forwards, two back; about 0.5 us a node. Running it again changes nothing.
+// One walk forwards, two back; about 0.5 us per node. Idempotent.
 
 namespace {
 
-enum class Form : uint8_t { kUnasked, kOther, kPermutation, kView, kCopy, kTimesOne, kMinusZero, kPlusZero };
+enum class Form : uint8_t { kNotComputed, kOther, kPermutation, kView, kCopy, kTimesOne, kMinusZero, kPlusZero };
 
-// What the rules ask of a target is worked out once a target: names are compared with a dozen others.
+// Properties of a target for the rules, computed once per target, since names are compared with a dozen others.
 struct TargetNotes {
-  Form form = Form::kUnasked;
+  Form form = Form::kNotComputed;
   ArgumentForm arguments;
 };
 
-// Each form is one rule's business. A form says what the operator might be; the rule looks at its arguments.
+// Each form is handled by one rule, which checks the arguments.
 TargetNotes notes_of(std::string_view name) {
   TargetNotes notes{.form = Form::kOther, .arguments = argument_form_of(name)};
   if (name == "aten::t" || name == "aten::transpose.int" || name == "aten::permute") notes.form = Form::kPermutation;
@@ -196,31 +198,31 @@ class Canonicalizer {
   explicit Canonicalizer(Graph& graph)
       : graph_(graph),
         effects_(Effects::of(graph)),
-        doomed_(graph.node_capacity(), false),
+        to_erase_(graph.node_capacity(), false),
         notes_(graph.target_count()),
         versions_(graph.storage_count(), 0),
         shared_with_output_(graph.value_capacity(), false),
         views_(graph.node_count()) {
-    // Outputs are handed to the caller, who sees flags that the graph itself does not use.
+    // Outputs are returned to the caller, who sees flags that the graph itself does not use.
     for (NodeId n : graph.nodes()) {
       if (is_end(graph.node(n).target))
         graph.for_each_input(n, [&](ValueId v) { shared_with_output_[v.index] = true; });
     }
-    // First, for what a dead conjugate or view of another dtype would forbid.
+    // First, since dead conjugates or views of another dtype would block other rules.
     drop_dead_views();
-    identity_ = Identity::of(graph, effects_, doomed_);
+    identity_ = Identity::of(graph, effects_, to_erase_);
   }
 
-  // One walk: when a node is reached, its operands are in their shortest form already, so chains of any length shorten
+  // One walk: a node's operands are already in canonical form when it is visited, so chains of any length are shortened
   // link by link.
   CanonicalizeResult run() {
     for (NodeId n : graph_.nodes()) {
-      if (doomed_[n.index]) continue;
+      if (to_erase_[n.index]) continue;
       done_.arguments += canonicalize_arguments(graph_, n, notes(n).arguments) ? 1 : 0;
       const ValueId result = only_result(graph_, n);
       if (result.valid() && is_pure_call(n)) {
         if (is_view(n, result)) {
-          // Again, where the middle could not be shortened itself and what it is made of is a view of this kind.
+          // Repeat, since the middle view may not have been shortened itself but its operand is a view of this kind.
           while (shorten_chain(n, result)) ++done_.view_chains;
           replace_by_same_view(n, result);
         } else {
@@ -231,7 +233,7 @@ class Canonicalizer {
     }
     drop_dead_views();
     replacements_.finish(graph_);
-    erase_nodes(graph_, doomed_);
+    erase_nodes(graph_, to_erase_);
     return done_;
   }
 
@@ -240,24 +242,24 @@ class Canonicalizer {
     const TargetId target = graph_.node(n).target;
     if (target.index >= notes_.size()) notes_.resize(target.index + 1);
     TargetNotes& known = notes_[target.index];
-    if (known.form == Form::kUnasked) known = notes_of(graph_.target(target).name());
+    if (known.form == Form::kNotComputed) known = notes_of(graph_.target(target).name());
     return known;
   }
 
-  // Random nodes and functions of the user's own are left alone, whatever their schemas say.
+  // Excludes random nodes and user-defined functions, whatever their schemas declare.
   bool is_pure_call(NodeId n) const {
     const TargetId target = graph_.node(n).target;
     if (is_placeholder(target) || is_end(target) || !effects_.is_pure(n) || effects_.random(n)) return false;
     return graph_.target(target).kind() != TargetKind::kFunction;
   }
 
-  // A view's storage was born elsewhere.
+  // The storage of a view is allocated elsewhere.
   bool is_view(NodeId n, ValueId result) const {
     const StorageId s = graph_.value(result).storage;
     return s.valid() && graph_.storage(s).born != n;
   }
 
-  // May take part in rules that look at geometry alone.
+  // Returns whether rules about geometry apply.
   bool is_plain(ValueId v) const {
     const Value& value = graph_.value(v);
     return value.kind == ValueKind::kTensor && value.storage.valid() && value.layout == c10::kStrided &&
@@ -271,14 +273,14 @@ class Canonicalizer {
     return graph_.value(v).kind == ValueKind::kTensor ? v : ValueId();
   }
 
-  // Nodes are only marked here; they are erased together at the end, since erasing one by one would look for heirs each
-  // time.
+  // Nodes are only marked here and erased together at the end, since erasing each separately would search for other
+  // nodes that take over its frees.
   void replace(NodeId n, ValueId of, ValueId with) {
     graph_.replace_all_uses_with(of, with);
     if (shared_with_output_[of.index]) shared_with_output_[with.index] = true;
     replacements_.add(of, with);
     replacements_.add(n, graph_.value(with).producer);
-    doomed_[n.index] = true;
+    to_erase_[n.index] = true;
   }
 
   // ---- same-view
@@ -288,12 +290,12 @@ class Canonicalizer {
     return hash_of_type(graph_, v, mixed(value.storage.index, static_cast<uint64_t>(value.offset)));
   }
 
-  // Values are remembered by place after the node, so that a later view of the same place finds the first.
+  // Values are recorded by place after the node, so that a later view of the same place finds the first one.
   void remember(NodeId n) {
     for (const StorageWrite& write : effects_.writes(n)) {
       if (write.storage.index < versions_.size()) versions_[write.storage.index] = write.after;
     }
-    if (doomed_[n.index]) return;
+    if (to_erase_[n.index]) return;
     graph_.for_each_output(n, [&](ValueId v) {
       if (is_plain(v))
         views_.find_or_add(view_hash(v), v.index,
@@ -301,7 +303,7 @@ class Canonicalizer {
     });
   }
 
-  // A view that looks at the same elements as an earlier value is that value:
+  // A view of the same elements as an earlier value is replaced by that value:
   //
   //     %1 = view(%0, [6]), %2 = view(%1, [2, 3])      %2 is %0, if %0 has these sizes and strides
   void replace_by_same_view(NodeId n, ValueId result) {
@@ -309,7 +311,7 @@ class Canonicalizer {
     const ValueId earlier(views_.find_or_add(
         view_hash(result), result.index, [&](uint32_t known) { return same_place(graph_, ValueId(known), result); }));
     if (earlier == result) return;
-    // Whoever gets the outputs sees whether they require a gradient.
+    // The caller sees whether outputs require a gradient.
     const bool same_gradient = graph_.value(earlier).requires_grad == graph_.value(result).requires_grad;
     if (!same_gradient && shared_with_output_[result.index]) return;
     replace(n, result, earlier);
@@ -318,14 +320,14 @@ class Canonicalizer {
 
   // ---- view-chain
 
-  // The dimensions of self in the order of the result; empty if it cannot be said.
+  // Returns the dimensions of self in the order of the result; empty if unknown.
   std::vector<int64_t> permutation(NodeId n, int64_t rank) const {
     std::vector<int64_t> order(static_cast<size_t>(rank));
     for (int64_t i = 0; i < rank; ++i) order[static_cast<size_t>(i)] = i;
     const auto arguments = graph_.arguments(n);
     if (arguments.size() == 1) {  // t
       std::ranges::reverse(order);
-    } else if (arguments.size() == 3) {  // transpose; dimensions are not negative any more
+    } else if (arguments.size() == 3) {  // transpose; dimensions are already non-negative
       if (arguments[1].kind != ArgumentKind::kInt || arguments[2].kind != ArgumentKind::kInt) return {};
       const int64_t a = arguments[1].i;
       const int64_t b = arguments[2].i;
@@ -341,9 +343,9 @@ class Canonicalizer {
     return order;
   }
 
-  // Lets a view of a view look at the base itself; the middle one is then often dead:
+  // Makes a view of a view a view of the base; the middle one is then often dead:
   //
-  //     %1 = t(%0), %2 = t(%1)             %2 = permute(%0, [0, 1]), which same-view then drops
+  //     %1 = t(%0), %2 = t(%1)                  %2 = permute(%0, [0, 1]), which same-view then removes
   //     %1 = view(%0, a), %2 = view(%1, b)      %2 = view(%0, b)
   bool shorten_chain(NodeId n, ValueId result) {
     const Form form = notes(n).form;
@@ -355,7 +357,7 @@ class Canonicalizer {
     const ValueId base = tensor_argument(inner, 0);
     if (!base.valid() || !is_plain(base) || graph_.value(base).storage != graph_.value(result).storage) return false;
     if (form == Form::kView) {
-      // A view of a non-contiguous base may not exist, or have other strides than the chain gave.
+      // The view of a non-contiguous base may not exist, or may have other strides than the chain.
       const auto strides =
           at::detail::computeStride(graph_.sizes(base), graph_.strides(base), c10::IntArrayRef(graph_.sizes(result)));
       if (!strides || !std::ranges::equal(*strides, graph_.strides(result))) return false;
@@ -381,9 +383,8 @@ class Canonicalizer {
     return a.kind == ArgumentKind::kFloat && a.d == number && !std::signbit(a.d);
   }
 
-  // Whether the result has the bits of its first argument.
-  // Only what keeps every bit counts: x + 0.0 makes 0.0 of -0.0, so adding is a copy for integers alone, and x - 0 for
-  // all.
+  // Returns whether the result is bitwise equal to the first argument. x + 0.0 turns -0.0 into 0.0, so adding 0 is a
+  // copy only for integers, but x - 0 always is.
   bool is_exact_copy(NodeId n) {
     const auto arguments = graph_.arguments(n);
     const auto other = [&](double number) { return arguments.size() > 1 && is_number(arguments[1], number); };
@@ -402,8 +403,8 @@ class Canonicalizer {
     }
   }
 
-  // A copy may go if nobody can tell the two tensors apart. Neither is written afterwards, at most one is seen from
-  // outside, and the lives stay as they were.
+  // A copy may be removed if the two tensors are indistinguishable: neither is written afterwards, at most one is
+  // visible outside the graph, and lifetimes stay the same.
   void replace_exact_copy(NodeId n, ValueId result) {
     if (!is_exact_copy(n) || !is_plain(result)) return;
     const ValueId source = tensor_argument(n, 0);
@@ -413,9 +414,9 @@ class Canonicalizer {
     if (identity_.escapes(to.storage) && identity_.escapes(from.storage)) return;
     if (outlives(graph_, to.storage)) return;
     if (effects_.final_version(to.storage) != 0) return;
-    // A write to the source since the copy was made, or later, would show in the copy.
+    // A write to the source after the copy, or later, would show in the copy.
     if (effects_.final_version(from.storage) != versions_[from.storage.index]) return;
-    // Not a small copy of a large tensor, which would then have to stay; outputs keep their offset.
+    // Not a small copy of a large tensor, which would then stay alive; outputs keep their offset.
     if (graph_.storage(from.storage).bytes != graph_.storage(to.storage).bytes || from.offset != to.offset) return;
     if (from.requires_grad != to.requires_grad && shared_with_output_[result.index]) return;
     if (identity_.escapes(to.storage)) identity_.set_escapes(from.storage);
@@ -425,20 +426,20 @@ class Canonicalizer {
 
   // ---- dead-view
 
-  // Views that nobody uses cost nothing, and yet they forbid: a dead view of another dtype keeps rules from touching
-  // its storage. From the end, so that chains of dead views go at once.
+  // Unused views cost nothing but block rules: a dead view of another dtype prevents changes to its storage. From the
+  // end, so that chains of dead views are removed at once.
   void drop_dead_views() {
     for (NodeId n : graph_.nodes_reversed()) {
-      if (doomed_[n.index] || !is_pure_call(n)) continue;
+      if (to_erase_[n.index] || !is_pure_call(n)) continue;
       bool dead = graph_.results(n).size() != 0;
       bool any = false;
       graph_.for_each_output(n, [&](ValueId v) {
         any = true;
         dead = dead && is_view(n, v);
-        graph_.for_each_use(v, [&](NodeId user) { dead = dead && doomed_[user.index]; });
+        graph_.for_each_use(v, [&](NodeId user) { dead = dead && to_erase_[user.index]; });
       });
       if (!dead || !any) continue;
-      doomed_[n.index] = true;
+      to_erase_[n.index] = true;
       ++done_.dead_views;
     }
   }
@@ -446,10 +447,10 @@ class Canonicalizer {
   Graph& graph_;
   const Effects effects_;
   Identity identity_;
-  std::vector<bool> doomed_;
+  std::vector<bool> to_erase_;
   std::vector<TargetNotes> notes_;        // by target
-  std::vector<uint32_t> versions_;        // of storages, at the node under way
-  std::vector<bool> shared_with_output_;  // by value: mentioned by sg::output or sg::gradient
+  std::vector<uint32_t> versions_;        // of storages, at the current node
+  std::vector<bool> shared_with_output_;  // by value: operand of sg::output or sg::gradient
   HashIndex views_;                       // values by storage and geometry, the first of each
   Replacements replacements_;
   CanonicalizeResult done_;

@@ -1,9 +1,8 @@
-// const-fold: computes now what never changes.
+// const-fold: evaluates operators with constant operands.
 //
-// What. A node is known if all its tensor operands are, and its operator gives the same for the same operands.
-// Factories that fill (zeros, full, arange, eye, ...) and sg::constants that nobody writes start it. Known nodes are
-// run, for real, by the operator itself. Where something else needs a known tensor, an sg::constant takes the place of
-// its node:
+// A node is constant if all its tensor operands are, and its operator is deterministic. Factories that fill (zeros,
+// full, arange, eye, ...) and sg::constants that are never written are constant. Constant nodes are run on real
+// tensors. If another node needs a constant tensor, an sg::constant replaces its node:
 //
 //     %0 = sg::input("x")                                 c0 = f32[3] AAAAAAAAAAAAAAAAAAAAAA==
 //     %1 = aten::arange(end=3)        : i64[3]            %0 = sg::input("x")
@@ -11,18 +10,18 @@
 //     %3 = aten::mul.Scalar(%2, 0.0)  : f32[3] @s2        %2 = aten::add.Tensor(self=%0, other=%1)
 //     %4 = aten::add.Tensor(%0, %3)
 //
-// The constant keeps the storage of what it replaces, so views of it stay what they are.
+// The constant keeps the storage of the tensor that it replaces, so views of it are unchanged.
 //
-// What is never folded:
+// Never folded:
 //
-//   - random numbers, host reads, uninitialised tensors, what is written anywhere, what requires a gradient;
-//   - what leaves the graph: its holder may write to it;
-//   - results above max_bytes: a constant lives in the graph, its file, and memory for the whole run;
+//   - random numbers, host reads, uninitialized tensors, tensors that are written or require a gradient;
+//   - outputs of the graph, which the caller may write;
+//   - results above max_bytes: a constant takes space in the graph, its file, and memory for the whole run;
 //   - results whose dtype or geometry would differ from the recorded one;
-//   - results on other devices than the CPU. The contents of a constant are on the CPU, so folding there would put a
-//     copy to the device where a kernel was. Nor need the kernels of a GPU agree with the CPU's to the last bit.
+//   - results on other devices than the CPU. Constants are on the CPU, so folding would replace a kernel by a copy to
+//     the device; also, GPU kernels may differ from the CPU's in the last bit.
 //
-// Cost. An operator call for each known node, which are few; 0.2 us for each other one.
+// Costs an operator call for each constant node, which are few, and 0.2 us for each other node.
 #include <ATen/ops/empty_strided.h>
 
 #include <algorithm>
@@ -42,8 +41,8 @@
 namespace shadowgraph {
 namespace {
 
-// Operands above this are not worth a run while folding, whatever the result.
-constexpr int64_t kMostOperandBytes = 1 << 20;
+// Larger operands are too expensive to run while folding, whatever the result.
+constexpr int64_t kMaxOperandBytes = 1 << 20;
 
 class Folding {
  public:
@@ -54,12 +53,12 @@ class Folding {
         identity_(Identity::of(graph, effects_)),
         calls_(graph),
         known_nodes_(graph.node_capacity(), false),
-        doomed_(graph.node_capacity(), false) {}
+        to_erase_(graph.node_capacity(), false) {}
 
   ConstFoldResult run() {
     evaluate();
     replace();
-    const int64_t erased = erase_nodes(graph_, doomed_);
+    const int64_t erased = erase_nodes(graph_, to_erase_);
     replacements_.finish(graph_);
     return {.folded = erased, .constants = constants_, .refused = refused_};
   }
@@ -71,7 +70,7 @@ class Folding {
   }
 
   void evaluate() {
-    // The operators run on real tensors, wherever the pass is called from.
+    // The operators run on real tensors, even if a fake mode is active.
     const UnfakeGuard unfake;
     const BelowAutograd below;
     for (NodeId n : graph_.nodes()) {
@@ -87,17 +86,17 @@ class Folding {
   void take_constant(NodeId n) {
     const ValueId v = only_result(graph_, n);
     const Argument& data = graph_.arguments(n)[0];
-    if (!v.valid() || data.kind != ArgumentKind::kConstant || !good_result(n, v, kMostOperandBytes, true)) return;
+    if (!v.valid() || data.kind != ArgumentKind::kConstant || !is_valid_result(n, v, kMaxOperandBytes, true)) return;
     const at::Tensor& tensor = graph_.constant(data.constant);
     if (!tensor.defined() || tensor.layout() != c10::kStrided || !tensor.device().is_cpu()) return;
     if (is_as_recorded(v, tensor)) tensors_[v] = tensor;
   }
 
-  bool good_result(NodeId n, ValueId v, int64_t max_bytes, bool may_escape) const {
+  bool is_valid_result(NodeId n, ValueId v, int64_t max_bytes, bool may_escape) const {
     const Value& value = graph_.value(v);
     if (value.kind != ValueKind::kTensor || !value.storage.valid() || value.layout != c10::kStrided) return false;
     if (!value.device().is_cpu() || value.requires_grad || identity_.object_changes(v)) return false;
-    if (!is_fresh(n, v)) return true;  // a view of a known tensor
+    if (!is_fresh(n, v)) return true;  // a view of a constant tensor
     return effects_.final_version(value.storage) == 0 && (may_escape || !identity_.escapes(value.storage)) &&
            graph_.storage(value.storage).bytes <= max_bytes && value.offset == 0;
   }
@@ -107,9 +106,9 @@ class Folding {
     if (target.kind() != TargetKind::kOperator || !effects_.is_pure(n) || effects_.random(n)) return false;
     if (effects_.collective(n)) return false;
     const OperatorFacts& facts = target.facts();
-    if (facts.uninitialised || facts.resizes) return false;
+    if (facts.uninitialized || facts.resizes) return false;
     bool good = !graph_.results(n).empty();
-    graph_.for_each_output(n, [&](ValueId v) { good = good && good_result(n, v, max_bytes_, false); });
+    graph_.for_each_output(n, [&](ValueId v) { good = good && is_valid_result(n, v, max_bytes_, false); });
     if (!good) return false;
     bool any_operand = false;
     bool all_known = true;
@@ -121,7 +120,7 @@ class Folding {
     return all_known || is_filling_like(n, facts);
   }
 
-  // zeros_like, new_full: of their operand they look at the geometry.
+  // zeros_like, new_full: only read the geometry of their operand.
   bool is_filling_like(NodeId n, const OperatorFacts& facts) const {
     if (!facts.fills || !facts.geometry_only) return false;
     const Argument& self = graph_.arguments(n)[0];
@@ -131,7 +130,7 @@ class Folding {
            extent_of(graph_.sizes(self.ref.value), graph_.strides(self.ref.value)).value_or(max_bytes_) < max_bytes_;
   }
 
-  // A tensor of this geometry whose contents nobody looks at.
+  // Returns a tensor of this geometry with arbitrary contents.
   at::Tensor unfilled(ValueId v) const {
     return at::empty_strided(graph_.sizes(v), graph_.strides(v), at::TensorOptions(graph_.value(v).dtype));
   }
@@ -179,8 +178,8 @@ class Folding {
     known_nodes_[n.index] = true;
   }
 
-  // Backwards: a known node whose results only known nodes use goes; one that others need becomes constants, or stays
-  // if it is a view.
+  // Backwards: a constant node that only constant nodes use is erased; one that others need is replaced by constants,
+  // or kept if it is a view.
   void replace() {
     std::vector<NodeId> wanted;
     for (NodeId n : graph_.nodes_reversed()) {
@@ -188,11 +187,11 @@ class Folding {
       bool needed = false;
       bool fresh = true;
       graph_.for_each_output(n, [&](ValueId v) {
-        graph_.for_each_use(v, [&](NodeId user) { needed = needed || !doomed_[user.index]; });
+        graph_.for_each_use(v, [&](NodeId user) { needed = needed || !to_erase_[user.index]; });
         fresh = fresh && is_fresh(n, v);
       });
       if (needed && !fresh) continue;
-      doomed_[n.index] = true;
+      to_erase_[n.index] = true;
       if (needed) wanted.push_back(n);
     }
     if (wanted.empty()) return;
@@ -206,7 +205,7 @@ class Folding {
 
   void make_constant(InsertionPoint& at, ValueId v) {
     bool needed = false;
-    graph_.for_each_use(v, [&](NodeId user) { needed = needed || !doomed_[user.index]; });
+    graph_.for_each_use(v, [&](NodeId user) { needed = needed || !to_erase_[user.index]; });
     if (!needed) return;
     const Value value = graph_.value(v);
     const ConstantId data = graph_.add_constant(tensors_[v]);
@@ -235,9 +234,9 @@ class Folding {
   const Effects effects_;
   const Identity identity_;
   NodeCalls calls_;
-  IdMap<ValueId, at::Tensor> tensors_;  // undefined: not known
+  IdMap<ValueId, at::Tensor> tensors_;  // undefined if not constant
   std::vector<bool> known_nodes_;
-  std::vector<bool> doomed_;
+  std::vector<bool> to_erase_;
   Replacements replacements_;
   int64_t constants_ = 0;
   int64_t refused_ = 0;
@@ -251,24 +250,22 @@ ConstFoldResult const_fold(Graph& graph, const ConstFoldOptions& options) {
 
 PassResult ConstFoldResult::summary() const {
   return {.changed = folded != 0,
-          .counters = {{"folded", folded}, {"constants", constants}, {"refused by their operator", refused}}};
+          .counters = {{"folded", folded}, {"constants", constants}, {"rejected by their operator", refused}}};
 }
 
-// merge-constants: keeps one of all constants with the same contents.
+// merge-constants: merges constants with equal contents.
 //
-//     %1 = sg::constant(data=c0) : f32[8,8] @s1        a mask that every layer made anew, before the capture or by const-fold
-//     %2 = sg::constant(data=c1) : f32[8,8] @s2        goes, if c1 has the bytes of c0: uses of %2 are uses of %1
+//     %1 = sg::constant(data=c0) : f32[8,8] @s1        a mask created by every layer or by const-fold
+//     %2 = sg::constant(data=c1) : f32[8,8] @s2        erased if c1 has the bytes of c0: uses of %2 become uses of %1
 //
-// Why. cse cannot: constants have no operands to agree. With one constant instead of twelve, what is computed from them
-// is computed once (run cse afterwards), and files and emitted code hold it once.
+// cse cannot merge them, since constants have no operands to compare. With one constant instead of twelve, everything
+// computed from them is computed once (run cse afterwards), and files and emitted code contain it once.
 //
-// Legality. Type, offset and all bytes of the storage agree to the bit (NaN is NaN, -0.0 is not 0.0). Neither is
-// written, no tensor object changes its geometry, and no lazy conjugate is among its views. Neither is what somebody
-// outside gets: two outputs that were two tensors would be one. Constants that share a storage with another placeholder
-// stay.
+// Legality. Type, offset and all bytes of the storage are equal bit by bit (NaN is NaN, -0.0 is not 0.0). Neither is
+// written, no tensor object changes its geometry, and their views include no lazy conjugates. Neither is an output: two
+// distinct output tensors would become one. Constants that share a storage with another placeholder are kept.
 //
-// Cost. One walk over the nodes; the bytes of constants are read once or twice. (ONNX optimizers:
-// deduplicate_initializers.)
+// One walk over the nodes; the bytes of constants are read once or twice. (ONNX optimizers: deduplicate_initializers.)
 
 namespace {
 
@@ -280,7 +277,7 @@ class ConstantMerging {
         identity_(Identity::of(graph, effects_)),
         placeholders_(graph.storage_count(), 0),
         given_(graph.storage_count(), false),
-        doomed_(graph.node_capacity(), false) {
+        to_erase_(graph.node_capacity(), false) {
     for (NodeId n : graph.nodes()) {
       const auto give = [&](ValueId v) {
         if (const StorageId s = graph.value(v).storage; s.valid()) given_[s.index] = true;
@@ -315,12 +312,12 @@ class ConstantMerging {
       graph_.replace_all_uses_with(v, kept);
       replacements_.add(v, kept);
       replacements_.add(n, NodeId(earlier));
-      doomed_[n.index] = true;
+      to_erase_[n.index] = true;
       ++result.merged;
       result.bytes += graph_.storage(graph_.value(kept).storage).bytes;
     }
     replacements_.finish(graph_);
-    erase_nodes(graph_, doomed_);
+    erase_nodes(graph_, to_erase_);
     return result;
   }
 
@@ -331,7 +328,7 @@ class ConstantMerging {
 
   const at::Tensor& tensor_of(NodeId n) const { return graph_.constant(graph_.arguments(n)[0].constant); }
 
-  // The value of a constant that another may stand for, or that may stand for another; invalid if there is none.
+  // Returns the value of a constant that may be merged with another; invalid if it may not.
   ValueId mergeable(NodeId n) const {
     if (graph_.node(n).target != target_of(Builtin::kConstant)) return {};
     const ValueId v = only_result(graph_, n);
@@ -340,7 +337,7 @@ class ConstantMerging {
     if (!s.valid() || placeholders_[s.index] != 1 || given_[s.index] || effects_.final_version(s) != 0) return {};
     if (identity_.object_changes(v) || identity_.has_lazy_views(s) || graph_.value(v).requires_grad) return {};
     const at::Tensor& tensor = tensor_of(n);
-    // All of its storage: a view of a larger tensor shows only a part of what it may be read as.
+    // The whole storage: a view of a larger tensor shows only a part of its contents.
     if (!tensor.defined() || tensor.is_conj() || tensor.is_neg() || graph_.value(v).offset != 0 ||
         graph_.storage(s).bytes != graph_.logical_bytes(v)) {
       return {};
@@ -352,8 +349,8 @@ class ConstantMerging {
   const Effects effects_;
   const Identity identity_;
   std::vector<uint32_t> placeholders_;  // by storage
-  std::vector<bool> given_;             // by storage: to sg::output, sg::gradient or something unknown
-  std::vector<bool> doomed_;
+  std::vector<bool> given_;             // by storage: operand of sg::output, sg::gradient or an unknown operator
+  std::vector<bool> to_erase_;
   Replacements replacements_;
 };
 

@@ -1,30 +1,30 @@
-// cse: keeps one of all nodes that compute the same thing.
+// cse: common subexpression elimination.
 //
-// What. In program order, every pure node is looked up by target, arguments and the versions of the storages it reads.
-// If an equal one came before, its results take the place of this one's and it goes.
+// In program order, every pure node is looked up by target, arguments and the versions of the storages it reads. If
+// there is an earlier equal one, its results replace this node's, which is erased.
 //
 //     %3 = aten::mm(self=%0, mat2=%1) : ... @s3
 //     %4 = aten::add_.Tensor(self=%0, other=%2) ...     writes s0@1
-//     %5 = aten::mm(self=%0, mat2=%1) : ... @s4         stays: it reads s0@1, %3 read s0@0
-//     %6 = aten::mm(self=%0, mat2=%1) : ... @s5         goes: uses of %6 are uses of %5
-//     %7 = aten::t(self=%6)           : ... @s5         is now a view of %5, in @s4
+//     %5 = aten::mm(self=%0, mat2=%1) : ... @s4         kept: it reads s0@1, %3 read s0@0
+//     %6 = aten::mm(self=%0, mat2=%1) : ... @s5         erased: uses of %6 become uses of %5
+//     %7 = aten::t(self=%6)           : ... @s5         becomes a view of %5, in @s4
 //
-// Views are equal whatever was written in between: they are the same elements of the same storage.
+// Views are equal whatever was written in between: they refer to the same elements of the same storage.
 //
-// What is never merged: random numbers, host reads, and what nothing is known of. Nor a tensor that is written, or
-// whose object changes (t_, set_), since the other would change with it. Nor two tensors that are both seen from
-// outside, since whoever holds the outputs may write to one of them.
+// Never merged: random numbers, host reads and unknown operators; tensors that are written or whose object changes (t_,
+// set_), since the other would change with it; two tensors that are both visible outside, since the caller may write to
+// one of them.
 //
-// Phases. A backward node could take what forward computed, at the price of keeping it until then. That would undo
-// activation checkpointing, which is the same computation twice on purpose. So tensors are merged within a phase only
-// (phases=merge gives that up); views cost nothing and are merged across.
+// Phases. A backward node could reuse a forward result, at the cost of keeping it until then. That would undo
+// activation checkpointing. So tensors are merged only within a phase (unless phases=merge); views cost nothing and are
+// merged across phases.
 //
-// What autograd keeps of a node that goes, it keeps of the one that stays, once.
+// Tensors saved for backward by an erased node are saved by the remaining one, once.
 //
-// Grad and autocast modes are not compared: a graph is recorded below both, and results with another requires_grad are
-// not equal. Inference mode is.
+// Grad and autocast modes are not compared, since graphs are recorded below both, and results with different
+// requires_grad are not equal. Inference mode is compared.
 //
-// Cost. One lookup a node, about 0.4 us. The idea is as old as compilers; torch.fx has it for graphs without effects.
+// One lookup per node, about 0.4 us. torch.fx has CSE for graphs without effects.
 #include "ir/analysis/identity.h"
 #include "ir/analysis/structural_hash.h"
 #include "ir/edit/bulk_edits.h"
@@ -42,7 +42,7 @@ class CommonSubexpressions {
         identity_(Identity::of(graph, effects_)),
         same_storage_(graph.storage_count()),
         known_(graph.node_count()),
-        doomed_(graph.node_capacity(), false) {
+        to_erase_(graph.node_capacity(), false) {
     for (uint32_t i = 0; i < graph.storage_count(); ++i) same_storage_[i] = StorageId(i);
   }
 
@@ -57,7 +57,7 @@ class CommonSubexpressions {
       ++merged;
     }
     replacements_.finish(graph_);
-    erase_nodes(graph_, doomed_);
+    erase_nodes(graph_, to_erase_);
     return merged;
   }
 
@@ -149,7 +149,7 @@ class CommonSubexpressions {
     return true;
   }
 
-  // Their arguments are equal and their results are to be: an entry means the same of either.
+  // Arguments and results correspond, so an entry has the same meaning for both.
   void merge_saved(NodeId earlier, NodeId n) {
     if (graph_.saved(n).empty()) return;
     std::vector<SavedTensor> saved(graph_.saved(earlier).begin(), graph_.saved(earlier).end());
@@ -179,17 +179,17 @@ class CommonSubexpressions {
       replacements_.add(y, x);
     }
     replacements_.add(n, earlier);
-    doomed_[n.index] = true;
+    to_erase_[n.index] = true;
   }
 
   Graph& graph_;
   const bool across_phases_;
   const Effects effects_;
   Identity identity_;
-  // What reads of a storage count as; the versions of merged storages are all 0.
+  // The storage that stands in for merged ones in versions of reads, whose versions are all 0.
   std::vector<StorageId> same_storage_;
-  HashIndex known_;  // nodes, the first of each kind
-  std::vector<bool> doomed_;
+  HashIndex known_;  // the first node of each kind
+  std::vector<bool> to_erase_;
   Replacements replacements_;
 };
 

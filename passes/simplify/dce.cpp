@@ -1,27 +1,26 @@
-// dce: erases nodes that nobody can notice.
+// dce: dead code elimination.
 //
-// What. Program order backwards, with one bit a storage: whether what it contains at this point is looked at later. A
-// node stays if a result of it is used or if it is there for its effect. It also stays if it writes, or gives birth to,
-// a storage that is looked at later. Everything else goes.
+// Walks backwards with one bit per storage: whether its contents at this point are read later. A node is kept if a
+// result of it is used, if it has a side effect, or if it writes or allocates a storage that is read later. Everything
+// else is erased.
 //
 //     %1 = aten::empty(...)                    @s1
-//     %2 = aten::add_.Tensor(self=%1, ...)     @s1    goes: nobody reads s1 after it
-//     %3 = aten::add_.Tensor(self=%0, ...)     @s0    stays: s0 is an input, and the caller still has it
-//     %4 = aten::bernoulli(self=%0)            @s2    stays: later random numbers depend on it (random=drop gives it up)
+//     %2 = aten::add_.Tensor(self=%1, ...)     @s1    erased: s1 is not read afterwards
+//     %3 = aten::add_.Tensor(self=%0, ...)     @s0    kept: s0 is an input, and the caller still has it
+//     %4 = aten::bernoulli(self=%0)            @s2    kept: later random numbers depend on it (unless random=drop)
 //
-// Why not "a pure node without uses", as torch.fx has it: an in-place operator on a dead buffer would stay for ever.
-// And a write through a view, whose result nobody names, would go though the base is read.
+// Removing pure nodes without uses, as in torch.fx, would not be enough: an in-place operator on a dead buffer would be
+// kept forever, and a write through a view, whose result is unused, would be removed although the base is read.
 //
-// How it is decided that a storage is looked at later. It is an operand of a node that stays, of sg::output or
-// sg::gradient, or it is still the user's when the graph ends. Those are parameters, buffers, inputs, constants, and
-// gradients and optimizer state that were not freed.
+// A storage is read later if it belongs to an operand of a kept node, of sg::output or sg::gradient, or if the user
+// still has it when the graph ends: parameters, buffers, inputs, constants, and gradients and optimizer state that were
+// not freed.
 //
-// Always kept: parameters, buffers and inputs, host reads, collectives, what nothing is known of, operators without
-// results, and random numbers unless told otherwise. A graph that draws numbers again from a saved state
-// (docs/checkpoints.md) keeps random numbers in any case. Tensors saved for a backward that is gone keep nothing
-// alive; nodes that stay no longer list them.
+// Always kept: parameters, buffers and inputs, host reads, collectives, unknown operators, operators without results,
+// and random operators unless random=drop. A graph that restores a random state (docs/checkpoints.md) always keeps
+// random operators. Tensors saved for an erased backward do not keep anything alive; kept nodes no longer list them.
 //
-// Cost. One walk each way; about 0.1 us a node.
+// One walk each way; about 0.1 us per node.
 #include <c10/core/MemoryFormat.h>
 #include <c10/core/TensorImpl.h>
 
@@ -93,9 +92,9 @@ class DeadCode {
     graph_.for_each_output(n, [&](ValueId v) {
       needed = needed || needed_values_[v.index];
       const StorageId s = graph_.value(v).storage;
-      // A constant is there for its readers; who writes to it is kept, and reads it.
-      const bool birth = s.valid() && graph_.storage(s).born == n && !is_placeholder(graph_.node(n).target);
-      needed = needed || (birth && needed_storages_[s.index]);
+      // A constant is kept for its readers; a kept node that writes it also reads it.
+      const bool is_allocation = s.valid() && graph_.storage(s).born == n && !is_placeholder(graph_.node(n).target);
+      needed = needed || (is_allocation && needed_storages_[s.index]);
     });
     return needed;
   }
@@ -108,8 +107,8 @@ class DeadCode {
   std::vector<bool> needed_storages_;
 };
 
-// Says whether numbers are drawn twice from one state. A draw that is dropped in one place would then shift those after
-// it there, and not in the other.
+// Returns whether random numbers are drawn twice from one state. Dropping a draw in only one of the places would shift
+// the later ones there.
 bool replays_random_state(const Graph& graph) {
   for (uint32_t i = 0; i < graph.target_count(); ++i) {
     if (graph.target(TargetId(i)).name() == exchange_random_state().name()) return true;
@@ -127,25 +126,25 @@ DceResult dce(Graph& graph, const DceOptions& options) {
 
 PassResult DceResult::summary() const { return {.changed = erased != 0, .counters = {{"erased", erased}}}; }
 
-// dead-storage: writes that nobody sees, and allocations that are filled by somebody else.
+// dead-storage: dead store elimination, and allocations folded into the operator that fills them.
 //
-// What, rule by rule; `@s` is a storage of the program's own, read by nobody in between:
+// Rules; `@s` is a storage local to the program that is not read in between:
 //
-//     overwritten   zero_(%1 @s) ... copy_(%1 @s, %2)             the first write goes
-//     self-copy     copy_(%1, %1)                                 goes
+//     overwritten   zero_(%1 @s) ... copy_(%1 @s, %2)             the first write is erased
+//     self-copy     copy_(%1, %1)                                 erased
 //     unfilled      %1 = zeros(..) @s ... copy_(%1, %2)           zeros, ones, full and their _like become empty
-//     filled        %1 = empty(..) @s ... zero_(%1) / fill_(%1)   becomes zeros / full, at the place of the fill
-//     cloned        %1 = empty(..) @s ... copy_(%1, %2)           becomes clone(%2), at the place of the copy
+//     filled        %1 = empty(..) @s ... zero_(%1) / fill_(%1)   becomes zeros / full, in place of the fill
+//     cloned        %1 = empty(..) @s ... copy_(%1, %2)           becomes clone(%2), in place of the copy
 //
-// A write counts as a whole one if its operator overwrites what it writes (zero_, copy_, normal_: ir/operators/) and
-// the value covers its storage. What is never touched: writes to storages that others hold when nothing overwrites them
-// again, random fills, results that have another geometry than their operand. Nodes that become dead (the empty of a
-// clone) go with dce, not here.
+// A write overwrites a storage if its operator overwrites its operand (zero_, copy_, normal_: ir/operators/) and the
+// value covers its storage. Never changed: writes to storages that are visible outside and not overwritten, random
+// fills, and results with another geometry than their operand. Nodes that become dead (the empty of a clone) are left
+// to dce.
 //
-// Why. Gradients are born as zeros and accumulated into, workspaces are cleared before they are filled, functionalised
-// programs copy into fresh buffers. Each costs a write of the whole tensor, and a kernel launch.
+// Gradients are allocated as zeros and accumulated into, workspaces are cleared before they are filled, functionalized
+// programs copy into new buffers. Each costs a write of the whole tensor and a kernel launch.
 //
-// Cost. One walk backwards, one forwards; about 0.3 us a node.
+// One walk backwards, one forwards; about 0.3 us per node.
 
 namespace {
 
@@ -155,8 +154,8 @@ class DeadStorage {
       : graph_(graph),
         effects_(Effects::of(graph)),
         identity_(Identity::of(graph, effects_)),
-        doomed_(graph.node_capacity(), false),
-        kinds_(graph.target_count(), kUnasked),
+        to_erase_(graph.node_capacity(), false),
+        kinds_(graph.target_count(), kNotComputed),
         covered_(graph.storage_count(), 0) {
     for (NodeId n : graph.nodes()) {
       graph.for_each_output(n, [&](ValueId v) { cover(v); });
@@ -167,18 +166,18 @@ class DeadStorage {
     drop_overwritten();
     replace_allocations();
     replacements_.finish(graph_);
-    erase_nodes(graph_, doomed_);
+    erase_nodes(graph_, to_erase_);
     return done_;
   }
 
  private:
-  enum Kind : uint8_t { kUnasked, kOther, kZero, kFill, kCopy, kFilledFactory, kFilledLike, kEmpty, kEmptyLike };
+  enum Kind : uint8_t { kNotComputed, kOther, kZero, kFill, kCopy, kFilledFactory, kFilledLike, kEmpty, kEmptyLike };
 
   Kind kind(NodeId n) {
     const TargetId target = graph_.node(n).target;
-    if (target.index >= kinds_.size()) kinds_.resize(target.index + 1, kUnasked);
+    if (target.index >= kinds_.size()) kinds_.resize(target.index + 1, kNotComputed);
     Kind& known = kinds_[target.index];
-    if (known == kUnasked) known = kind_of(graph_.target(target).name());
+    if (known == kNotComputed) known = kind_of(graph_.target(target).name());
     return known;
   }
 
@@ -199,7 +198,7 @@ class DeadStorage {
     return is_value ? arguments[position].ref.value : ValueId();
   }
 
-  // How far values reach into their storages, in bytes.
+  // Extent of values in their storages, in bytes.
   void cover(ValueId v) {
     const Value& value = graph_.value(v);
     if (value.kind != ValueKind::kTensor || !value.storage.valid()) return;
@@ -212,18 +211,18 @@ class DeadStorage {
     }
   }
 
-  // Every byte that any value of its storage reaches is an element of it.
+  // Returns whether every byte reached by any value of the storage is an element of this one.
   bool covers_storage(ValueId v) const {
     const Value& value = graph_.value(v);
     if (!value.storage.valid() || value.layout != c10::kStrided || value.offset != 0) return false;
     const auto extent = extent_of(graph_.sizes(v), graph_.strides(v));
     const int64_t item = static_cast<int64_t>(c10::elementSize(value.dtype));
     if (!extent || *extent != graph_.numel(v) || *extent * item < covered_[value.storage.index]) return false;
-    // As many elements as the extent has, but two of them may be one: f32[2,2]{1,1} reaches 3.
+    // The number of elements equals the extent, but two of them may coincide: f32[2,2]{1,1} reaches 3.
     return is_dense(view_of(graph_, v));
   }
 
-  // A write of the whole storage that does not depend on what was there. The storage written; invalid if it is none.
+  // Returns the storage that a node overwrites without reading it; invalid if there is none.
   StorageId whole_write(NodeId n) {
     const OperatorFacts& facts = graph_.facts(n);
     if (!facts.is_in_place || !is_overwritten(facts, 0)) return {};
@@ -235,7 +234,7 @@ class DeadStorage {
     return reads ? StorageId() : s;
   }
 
-  // A write whose result is its operand again, so that the operand can stand for it.
+  // Returns the operand if the node's result is the written operand itself; otherwise invalid.
   ValueId written_in_place(NodeId n) {
     const ValueId result = only_result(graph_, n);
     const ValueId self = operand(n, 0);
@@ -247,13 +246,13 @@ class DeadStorage {
     const ValueId result = only_result(graph_, n);
     graph_.replace_all_uses_with(result, self);
     replacements_.add(result, self);
-    doomed_[n.index] = true;
+    to_erase_[n.index] = true;
   }
 
-  // `overwritten`, `self-copy`, and what `unfilled` needs to know: backwards, with one bit a storage.
+  // Applies `overwritten` and `self-copy`, and collects facts for `unfilled`: backwards, with one bit per storage.
   void drop_overwritten() {
-    std::vector<bool> overwritten(graph_.storage_count(), false);  // before anybody reads it, from here on
-    unread_at_birth_.assign(graph_.storage_count(), false);
+    std::vector<bool> overwritten(graph_.storage_count(), false);  // overwritten before it is read, from here on
+    unread_at_allocation_.assign(graph_.storage_count(), false);
     for (NodeId n = graph_.last(); n.valid();) {
       const NodeId previous = graph_.node(n).previous;
       const Kind k = kind(n);
@@ -280,7 +279,7 @@ class DeadStorage {
       const bool is_view = graph_.results(n).size() != 0 && effects_.is_pure(n) && makes_views_only(n);
       graph_.for_each_output(n, [&](ValueId v) {
         const StorageId s = graph_.value(v).storage;
-        if (s.valid() && graph_.storage(s).born == n) unread_at_birth_[s.index] = overwritten[s.index];
+        if (s.valid() && graph_.storage(s).born == n) unread_at_allocation_[s.index] = overwritten[s.index];
       });
       if (!is_view) {
         for (const StorageVersion& read : effects_.reads(n)) {
@@ -301,13 +300,13 @@ class DeadStorage {
     return views;
   }
 
-  // `unfilled`, then `filled` and `cloned`: forwards.
+  // Applies `unfilled`, then `filled` and `cloned`: forwards.
   void replace_allocations() {
-    IdMap<StorageId, NodeId> empties;  // storages whose empty was met, and that nobody has touched since
+    IdMap<StorageId, NodeId> empties;  // storages allocated by empty and not used since
     for (NodeId n : graph_.nodes()) {
-      if (doomed_[n.index]) continue;
+      if (to_erase_[n.index]) continue;
       const Kind k = kind(n);
-      if (k == kFilledFactory || k == kFilledLike) leave_unfilled(n, k);
+      if (k == kFilledFactory || k == kFilledLike) replace_by_empty(n, k);
       const StorageId whole = whole_write(n);
       if (whole.valid() && empties[whole].valid()) {
         const NodeId allocation = empties[whole];
@@ -326,18 +325,18 @@ class DeadStorage {
 
   bool is_own(NodeId n, ValueId v) const {
     const StorageId s = graph_.value(v).storage;
-    return s.valid() && graph_.storage(s).born == n && !identity_.object_changes(v) && !doomed_[n.index];
+    return s.valid() && graph_.storage(s).born == n && !identity_.object_changes(v) && !to_erase_[n.index];
   }
 
   // zeros(size, dtype, layout, device, pin_memory) and full(size, fill_value, dtype, ...) -> empty(size, dtype, ...,
   // memory_format); zeros_like(self, ...) and full_like(self, fill_value, ...) -> empty_like(self, ...)
-  void leave_unfilled(NodeId n, Kind k) {
+  void replace_by_empty(NodeId n, Kind k) {
     const ValueId result = only_result(graph_, n);
-    if (!result.valid() || !is_own(n, result) || !unread_at_birth_[graph_.value(result).storage.index]) return;
+    if (!result.valid() || !is_own(n, result) || !unread_at_allocation_[graph_.value(result).storage.index]) return;
     std::vector<Argument> arguments(graph_.arguments(n).begin(), graph_.arguments(n).end());
     const bool has_value = graph_.target(n).signature().name.starts_with("aten::full");
     if (has_value) arguments.erase(arguments.begin() + 1);
-    // The dtype may have come from the fill value, or from the default of then.
+    // The dtype may have been inferred from the fill value, or from the default dtype.
     arguments[1] = Argument::of_int(static_cast<int64_t>(graph_.value(result).dtype));
     if (k == kFilledFactory) arguments.push_back(Argument::none());  // memory_format
     const TargetId target = k == kFilledFactory ? graph_.intern_operator("aten::empty.memory_format")
@@ -346,23 +345,23 @@ class DeadStorage {
     ++done_.unfilled;
   }
 
-  // The write takes over the storage; the allocation is left without uses.
+  // The write allocates the storage; the allocation is left without uses.
   void fuse(NodeId allocation, NodeId write) {
     const ValueId target_value = only_result(graph_, allocation);
     const ValueId result = only_result(graph_, write);
     const Kind k = kind(write);
     if (!result.valid() || !same_type_and_offset(graph_, target_value, result)) return;
-    // Others must not hold the tensor that the write would no longer return.
+    // Other nodes must not hold the tensor that the write would no longer return.
     uint32_t uses = 0;
-    graph_.for_each_use(target_value, [&](NodeId user) { uses += !doomed_[user.index]; });
+    graph_.for_each_use(target_value, [&](NodeId user) { uses += !to_erase_[user.index]; });
     if (k != kZero && k != kFill && k != kCopy) return;
     if (k == kCopy ? !make_clone(write, uses) : !make_filled(allocation, write, uses)) return;
     mutable_storage(graph_, graph_.value(result).storage).born = write;
-    doomed_[allocation.index] = true;
+    to_erase_[allocation.index] = true;
     ++(k == kCopy ? done_.cloned : done_.filled);
   }
 
-  // To the letter, dimensions of size 1 included: what clone and zeros give.
+  // Exactly the strides that clone and zeros produce, dimensions of size 1 included.
   bool has_contiguous_strides(ValueId v) const {
     return shadowgraph::has_contiguous_strides(graph_.sizes(v), graph_.strides(v));
   }
@@ -378,7 +377,7 @@ class DeadStorage {
         identity_.has_lazy_views(from.storage) || identity_.has_lazy_views(to.storage)) {
       return false;
     }
-    // What clone gives: the source's own strides if those are dense, or contiguous ones when asked.
+    // clone keeps the source's strides if they are dense, or contiguous ones if requested.
     Argument format = Argument::none();
     if (!is_dense(view_of(graph_, source)) || !std::ranges::equal(graph_.strides(source), graph_.strides(result))) {
       if (!has_contiguous_strides(result)) return false;
@@ -407,10 +406,10 @@ class DeadStorage {
   Graph& graph_;
   const Effects effects_;
   const Identity identity_;
-  std::vector<bool> doomed_;
+  std::vector<bool> to_erase_;
   std::vector<Kind> kinds_;       // by target
   std::vector<int64_t> covered_;  // by storage, bytes
-  std::vector<bool> unread_at_birth_;
+  std::vector<bool> unread_at_allocation_;
   Replacements replacements_;
   DeadStorageResult done_;
 };

@@ -1,35 +1,35 @@
-// collapse: one node for each call of a module, or of a composite operator: the graph at the level of torch.fx.
+// collapse: replaces the nodes of each module call, or composite operator call, by one node: the graph at the level of
+// torch.fx.
 //
-// What. The nodes of one region and phase become one call of a function. Its schema says what goes in and out, what is
-// written, and what aliases what:
+// The nodes of one region and phase become one call of a function. Its schema declares inputs, outputs, writes and
+// aliases:
 //
 //     n3: %3 = aten::t(self=%0) | r2                     function module::fc1(Tensor x, Tensor weight, Tensor bias) -> Tensor
 //     n4: %4 = aten::addmm(%1, %2, %3) | r2       ->     n3: %3 = module::fc1(x=%2, weight=%0, bias=%1) note("module"="fc1")
 //
-// level=module takes the module whose path has `depth` names ("layers.0" has 2), or the last one above that has no
-// modules inside. Operators of a module between its children stay as they are, as in torch.fx. What the optimizer does
-// to a parameter is in the module of that depth that owns it. level=composite takes the outermost operator that the
-// user called (aten::linear). The report is the graph as torch.fx prints it (shadowgraph/passes/structure.h); a picture
-// or a table of it is at that level, too.
+// level=module selects the module whose path has `depth` names ("layers.0" has 2), or the last one above it without
+// child modules. Operators of a module outside its children are kept, as in torch.fx. Optimizer nodes of a parameter
+// belong to the module of that depth that owns it. level=composite selects the outermost operator called by the user
+// (aten::linear). The report is the graph as printed by torch.fx (shadowgraph/passes/structure.h); pictures and tables
+// then show that level, too.
 //
-// What stays what it was: values and storages that cross the border, phases, the order of effects. What is lost: the
-// nodes inside, what autograd saves in them, storages that live and die inside. Backward nodes of a module are one call
-// of module::path.backward. Host reads, collectives and unknown operators are never hidden in a function; random
-// numbers show as its generator argument.
+// Preserves values and storages that cross the boundary, phases, and the order of effects. Drops the nodes inside,
+// their saved tensors, and storages local to them. The backward nodes of a module become one call of
+// module::path.backward. Host reads, collectives and unknown operators are never collapsed; random operators add a
+// generator argument.
 //
-// How. The program may have left a region for something else and come back to it. It is still one call if nothing on
-// the way needs its first part and is needed by its second. Nodes on the way that can wait or come earlier do
-// (shadowgraph/graph/analysis.h).
+// A region that the program left and re-entered is still one call, unless a node in between depends on the first part
+// and the second part depends on it. Other nodes in between are moved (shadowgraph/graph/analysis.h).
 //
-// Every node has a stage. No dependence lowers it, and each dependence that leads out of a region raises it. The nodes
-// of a region that have one stage can be one call, as no way that leaves them returns to it. From the end, a node moves
-// to the latest stage of its region's that its users allow.
+// Every node has a stage, which never decreases along a dependence and increases along each dependence that leaves a
+// region. The nodes of a region with the same stage can be one call, since no path leaves and re-enters them. From the
+// end, a node moves to the latest stage of its region that its users allow.
 //
-// The functions have no kernel, so such a graph can be analysed, not run, unless bodies=keep. Each call then carries
-// the nodes that it hides as the text of a graph, in its note "body", which the interpreter runs
-// (core/replay/body_function.h). Calls that take or give numbers (a size read from data) get none.
+// The functions have no kernel, so such a graph can be analysed but not run, unless bodies=keep. Each call then carries
+// its nodes as graph text in the note "body", which the interpreter runs (core/replay/body_function.h). Calls with
+// numbers as inputs or outputs (a size read from data) have no body.
 //
-// Cost. About 1 us a node, 10 with bodies.
+// Costs about 1 us per node, 10 with bodies.
 #include <fmt/format.h>
 
 #include <cctype>
@@ -66,7 +66,7 @@ class Collapse {
         modules_(modules),
         bodies_(bodies),
         effects_(Effects::of(graph)),
-        doomed_(graph.node_capacity(), false) {
+        to_erase_(graph.node_capacity(), false) {
     choose_regions(depth);
   }
 
@@ -75,23 +75,23 @@ class Collapse {
       replace(members, chosen_[graph_.node(members.front()).region.index]);
     }
     replacements_.finish(graph_);
-    const int64_t hidden = erase_nodes(graph_, doomed_);
+    const int64_t hidden = erase_nodes(graph_, to_erase_);
     return {.calls = calls_, .hidden = hidden, .fx_text = fx_text(graph_)};
   }
 
  private:
-  // ---- Which nodes become one call
+  // ---- Grouping of nodes
 
   static constexpr uint32_t kNone = ~uint32_t{0};
 
-  // Returns the same key for nodes that may be in one call, kNone for a node that stays.
+  // Returns an equal key for nodes that may be in one call; kNone for a node that is kept.
   uint32_t key_of(NodeId n) const {
-    if (!may_hide(n) || is_call_already(n)) return kNone;
+    if (!can_be_in_call(n) || is_call_already(n)) return kNone;
     const RegionId region = chosen_[graph_.node(n).region.index];
     return region.valid() ? region.index * graph_.phase_count() + graph_.node(n).phase.index : kNone;
   }
 
-  // The nodes of each call, which then stand together in the graph.
+  // Returns the nodes of each call, after making them contiguous in the graph.
   std::vector<std::vector<NodeId>> group() {
     std::vector<uint32_t> keys(graph_.node_capacity(), kNone);
     bool any = false;
@@ -136,7 +136,7 @@ class Collapse {
     return groups;
   }
 
-  // Stages of a key that nodes have already, and how many.
+  // Existing stages of each key, with their numbers of nodes.
   void take_latest_stages(const std::vector<uint32_t>& keys, const Dependences& dependences,
                           std::vector<int32_t>& stage) const {
     using Slot = std::pair<uint32_t, int32_t>;  // key, stage
@@ -151,7 +151,7 @@ class Collapse {
     const auto place_of = [&](const Slot& slot) {
       return static_cast<size_t>(std::lower_bound(slots.begin(), slots.end(), slot) - slots.begin());
     };
-    // Where a region has one stage, there is nowhere to go.
+    // A region with one stage has no later one.
     const auto has_several = [&](size_t place) {
       return (place > 0 && slots[place - 1].first == slots[place].first) ||
              (place + 1 < slots.size() && slots[place + 1].first == slots[place].first);
@@ -176,7 +176,7 @@ class Collapse {
     }
   }
 
-  // For every region the one that stands for it; invalid: its nodes stay.
+  // Maps every region to the one that represents it; invalid if its nodes are kept.
   void choose_regions(int64_t depth) {
     chosen_.resize(graph_.region_count());
     std::vector<bool> has_modules(graph_.region_count(), false);
@@ -184,7 +184,7 @@ class Collapse {
       const Region& region = graph_.region(RegionId(i));
       if (has_modules[i] || region.kind == RegionKind::kModule) has_modules[region.parent.index] = true;
     }
-    std::map<std::string_view, RegionId> at_depth;  // the first of each path
+    std::map<std::string_view, RegionId> at_depth;  // first region of each path
     for (uint32_t i = 1; i < graph_.region_count(); ++i) {
       const Region& region = graph_.region(RegionId(i));
       const std::string_view path = graph_.text_or_empty(region.name);
@@ -201,7 +201,7 @@ class Collapse {
         const int64_t names = names_in(graph_.text_or_empty(region.name));
         if (names >= depth || (names > 0 && !has_modules[i])) chosen_[i] = id;
         if (names <= depth) continue;
-        // Named by whose parameter it is about, outside of that module.
+        // Outside of the module, named after the owner of the parameter.
         std::string_view path = graph_.text_or_empty(region.name);
         for (int64_t extra = names - depth; extra > 0; --extra) path = path.substr(0, path.rfind('.'));
         if (const auto owner = at_depth.find(path); owner != at_depth.end()) chosen_[i] = owner->second;
@@ -209,18 +209,18 @@ class Collapse {
     }
   }
 
-  bool may_hide(NodeId n) const {
+  bool can_be_in_call(NodeId n) const {
     const TargetId target = graph_.node(n).target;
     return !is_placeholder(target) && !is_end(target) && !effects_.host_read(n) && !effects_.unknown(n) &&
            !effects_.collective(n);
   }
 
-  // What a call takes and gives.
+  // Inputs and outputs of a call.
   struct Border {
     std::vector<ValueId> inputs;
     std::vector<ValueId> outputs;
     std::optional<c10::Device> generator;
-    std::map<StorageId, std::string> alias_sets;  // of storages from outside that are written or given back
+    std::map<StorageId, std::string> alias_sets;  // of storages from outside that are written or returned
     std::map<StorageId, bool> written;
   };
 
@@ -270,8 +270,8 @@ class Collapse {
     return fmt::format("Tensor({}{})", set->second, written ? "!" : "");
   }
 
-  // Parameters and buffers of the module keep their own names (weight, bias), other operands are x0, x1, ... An alias
-  // set names each storage that is written or given back.
+  // Parameters and buffers of the module keep their names (weight, bias); other operands are x0, x1, ... An alias set
+  // is declared for each storage that is written or returned.
   std::string schema_of(const Border& border, RegionId region, PhaseId phase) const {
     const std::string path = path_of(region);
     std::map<std::string, int> taken{{"generator", 1}};
@@ -298,13 +298,13 @@ class Collapse {
 
   std::string path_of(RegionId region) const { return std::string(graph_.text_or_empty(graph_.region(region).name)); }
 
-  // "" if a function of tensors alone cannot stand for the nodes.
+  // Returns "" if the nodes cannot be a function of tensors.
   std::string body_of(const std::vector<NodeId>& members, const Border& border) const {
     const auto is_tensor = [&](ValueId v) { return graph_.value(v).kind == ValueKind::kTensor; };
     if (!std::ranges::all_of(border.inputs, is_tensor) || !std::ranges::all_of(border.outputs, is_tensor)) return {};
     Subgraph piece = extract(graph_, members);
     TORCH_INTERNAL_ASSERT(piece.inputs == border.inputs);
-    // What is only kept for backward stays inside.
+    // Tensors that are only saved for backward are not outputs.
     const NodeId end = piece.graph.last();
     const auto all = piece.graph.list(piece.graph.arguments(end)[0]);
     std::vector<Argument> outputs;
@@ -316,13 +316,13 @@ class Collapse {
     return to_text(piece.graph);
   }
 
-  // What an earlier run left.
+  // Returns whether it is a call created by an earlier run.
   bool is_call_already(NodeId n) const {
     return graph_.target(n).kind() == TargetKind::kFunction && !graph_.note(n, "nodes").empty();
   }
 
-  // Puts the call where the first of its nodes stood. Storages that a node made are born at the call from then on, and
-  // uses outside move to the call's results. The nodes go at the end, all at once.
+  // Inserts the call in place of the first of its nodes. Storages allocated by the nodes are then allocated by the
+  // call, and outside uses move to the call's results. The nodes are erased together at the end.
   void replace(const std::vector<NodeId>& members, RegionId region) {
     const Border border = border_of(members);
     const std::string body = bodies_ ? body_of(members, border) : std::string();
@@ -338,7 +338,7 @@ class Collapse {
     for (const NodeId n : members) {
       if (!graph_.node(call).forward.valid()) mutable_node(graph_, call).forward = graph_.node(n).forward;
       replacements_.add(n, call);
-      doomed_[n.index] = true;
+      to_erase_[n.index] = true;
     }
 
     std::vector<Argument> results;
@@ -369,8 +369,8 @@ class Collapse {
   const bool bodies_;
   const Effects effects_;
   std::vector<RegionId> chosen_;
-  std::vector<bool> doomed_;
-  IdMap<NodeId, uint32_t> inside_{0};  // the call under way that has it
+  std::vector<bool> to_erase_;
+  IdMap<NodeId, uint32_t> inside_{0};  // the current call that contains it
   IdMap<ValueId, uint32_t> seen_{0};
   uint32_t stamp_ = 0;
   Replacements replacements_;

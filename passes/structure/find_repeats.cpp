@@ -1,25 +1,26 @@
-// find-repeats: blocks of the graph that follow one another and are the same, like the layers of a transformer.
+// find-repeats: finds consecutive equal blocks, such as the layers of a transformer.
 //
-// What. The graph stays as it is; nodes of repeated blocks get a note, and the report has a line a run:
+// The graph is unchanged except for notes on nodes of repeated blocks; the report has a line per run:
 //
 //     run 0: 32 blocks of 36 nodes, n6..n1157, forward, layers.0 .. layers.31
 //     n42: %75 = aten::mm(...) | r12 note("repeat"="run 0, block 2 of 32")
 //
-// Two blocks are the same if ir/analysis/structural_hash.h says so; pictures and summaries fold layers by the same rule.
+// Equality of blocks is defined in ir/analysis/structural_hash.h, and also used to fold layers in pictures and
+// summaries.
 //
-// How. Each node has a colour, BlockHashes::of_node. Where a block of p nodes repeats, each colour is equal to the one
-// p places on, for a stretch of at least p nodes. So the search is for distances p, in four steps:
+// Each node has a colour, BlockHashes::of_node. Where a block of p nodes repeats, each colour equals the one p places
+// later, for at least p nodes. So the search is for distances p, in four steps:
 //
-//   1. Votes. Each window of 1, 2, 4, ... colours votes for the distance back to its last occurrence. Long windows vote
+//   1. Votes. Each window of 1, 2, 4, ... colours votes for the distance to its previous occurrence. Long windows vote
 //      at few places, chosen by their hash, so that the same window is chosen wherever it occurs.
-//   2. Stretches. Each distance with many votes is tried on the whole sequence.
-//   3. Cuts. The stretch that saves most goes first. It is cut into blocks where the modules on both sides of a cut
+//   2. Stretches. Each distance with many votes is checked on the whole sequence.
+//   3. Cuts. The stretch that saves most comes first. It is cut into blocks where the modules on both sides of a cut
 //      have least in common: between layers, not within one.
-//   4. Comparison. Neighbouring blocks whose hashes agree are a run.
+//   4. Comparison. Adjacent blocks with equal hashes form a run.
 //
-// Why. Solvers look at one layer instead of 96, code generation writes a function and a loop, pictures fold.
+// Solvers then consider one layer instead of 96, code generation emits a function and a loop, and pictures fold.
 //
-// Cost. About 0.5 us a node: 4 lookups, and one comparison for each distance tried, at most kMostDistances.
+// About 0.5 us per node: 4 lookups, and one comparison for each distance checked, at most kMaxDistances.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -34,19 +35,19 @@
 namespace shadowgraph {
 namespace {
 
-constexpr size_t kDistancesPerWindow = 6;  // with most votes, of each length of windows
-constexpr size_t kMostDistances = 96;      // tried in all: each costs a comparison a node
+constexpr size_t kDistancesPerWindow = 6;  // with the most votes, for each window length
+constexpr size_t kMaxDistances = 96;       // in total: each costs a comparison per node
 
-// Nodes that are equal to those `period` places on, and the last block, which has none after it.
+// Nodes that equal those `period` places later, and the last block.
 struct Stretch {
-  uint32_t begin = 0;   // in the sequence of nodes
+  uint32_t begin = 0;   // in the node sequence
   uint32_t length = 0;  // nodes; at least two blocks
-  uint32_t period = 0;  // nodes a block
-  // Nodes that need not be looked at if all blocks but one are folded.
+  uint32_t period = 0;  // nodes per block
+  // Nodes that need not be considered if all blocks but one are folded.
   uint64_t gain() const { return uint64_t{length / period - 1} * period; }
 };
 
-// Blocks that follow one another and are the same.
+// Consecutive equal blocks.
 struct RepeatRun {
   uint32_t begin = 0;
   uint32_t period = 0;
@@ -57,8 +58,8 @@ class Repeats {
  public:
   Repeats(const Graph& graph, uint32_t least_nodes, uint32_t least_blocks)
       : graph_(graph),
-        least_nodes_(least_nodes),
-        least_blocks_(least_blocks),
+        min_nodes_(least_nodes),
+        min_blocks_(least_blocks),
         blocks_(graph),
         depths_(graph.region_count(), 0) {
     for (uint32_t i = 1; i < graph.region_count(); ++i)
@@ -74,7 +75,7 @@ class Repeats {
   std::vector<RepeatRun> run() {
     std::vector<Stretch> stretches;
     for (const uint32_t distance : distances()) collect_stretches(distance, stretches);
-    // Those that save most first; of equal ones the shortest block.
+    // The largest gain first; among equal ones, the shortest block.
     std::sort(stretches.begin(), stretches.end(), [](const Stretch& a, const Stretch& b) {
       return std::tuple(b.gain(), a.period, a.begin) < std::tuple(a.gain(), b.period, b.begin);
     });
@@ -87,7 +88,7 @@ class Repeats {
 
   NodeId node_at(uint32_t place) const { return nodes_[place]; }
 
-  // The innermost module around all nodes of a block; "" if there is none.
+  // Returns the innermost module around all nodes of a block; "" if there is none.
   std::string module_of(const RepeatRun& run, uint32_t block) const {
     const uint32_t begin = run.begin + block * run.period;
     RegionId region = graph_.node(nodes_[begin]).region;
@@ -97,7 +98,7 @@ class Repeats {
   }
 
  private:
-  // Polynomial hashes of all prefixes, so that any window's hash is two lookups.
+  // Polynomial hashes of all prefixes, so that the hash of any window takes two lookups.
   struct WindowHashes {
     explicit WindowHashes(const std::vector<uint64_t>& colours)
         : prefix(colours.size() + 1, 0), power(colours.size() + 1, 1) {
@@ -114,17 +115,17 @@ class Repeats {
     std::vector<uint64_t> power;
   };
 
-  // Returns the distances to try, those with most votes first.
+  // Returns the distances to check, those with the most votes first.
   std::vector<uint32_t> distances() const {
     const WindowHashes hashes(colours_);
     std::vector<std::pair<uint64_t, uint32_t>> best;  // votes and distance
     std::unordered_map<uint32_t, uint64_t> votes;
     for (uint32_t level = 0; (size_t{2} << level) <= nodes_.size(); ++level) {
       const size_t window = size_t{1} << level;
-      // Windows of 8 colours vote at every second place, of 16 at every fourth: all levels together cost 4 lookups a
-      // node. A vote counts as many times as places were passed over.
+      // Windows of 8 colours vote at every second place, of 16 at every fourth, so all levels together cost 4 lookups
+      // per node. A vote is weighted by the places skipped.
       const uint64_t sampling = level <= 2 ? 1 : uint64_t{1} << (level - 2);
-      HashIndex last(nodes_.size() / sampling);  // the last place of each window
+      HashIndex last(nodes_.size() / sampling);  // the latest place of each window
       votes.clear();
       for (size_t i = 0; i + window <= nodes_.size(); ++i) {
         const uint64_t hash = hashes.of(i, window);
@@ -148,14 +149,14 @@ class Repeats {
     });
     std::vector<uint32_t> chosen;
     for (const auto& [count, distance] : best) {
-      if (distance < least_nodes_ || std::find(chosen.begin(), chosen.end(), distance) != chosen.end()) continue;
+      if (distance < min_nodes_ || std::find(chosen.begin(), chosen.end(), distance) != chosen.end()) continue;
       chosen.push_back(distance);
-      if (chosen.size() == kMostDistances) break;
+      if (chosen.size() == kMaxDistances) break;
     }
     return chosen;
   }
 
-  // Collects where colours agree at this distance for at least one whole block.
+  // Collects the stretches of at least one whole block whose colours agree at this distance.
   void collect_stretches(uint32_t distance, std::vector<Stretch>& stretches) const {
     const auto size = static_cast<uint32_t>(colours_.size());
     for (uint32_t i = 0; i + distance < size;) {
@@ -166,7 +167,7 @@ class Repeats {
     }
   }
 
-  // Cuts those parts of a stretch that no earlier one has taken, where they are two blocks or more.
+  // Cuts the parts of a stretch that are not taken by earlier ones and have at least two blocks.
   void take_free_parts(const Stretch& stretch, std::vector<bool>& taken, std::vector<RepeatRun>& runs) {
     const uint32_t end = stretch.begin + stretch.length;
     for (uint32_t i = stretch.begin; i < end;) {
@@ -181,7 +182,7 @@ class Repeats {
     }
   }
 
-  // Cuts a stretch into blocks, and keeps each run of blocks that are the same place by place.
+  // Cuts a stretch into blocks, and records each run of equal blocks.
   void cut(const Stretch& stretch, std::vector<bool>& taken, std::vector<RepeatRun>& runs) {
     const uint32_t blocks = stretch.length / stretch.period;
     const uint32_t begin = stretch.begin + rotation(stretch);
@@ -190,7 +191,7 @@ class Repeats {
     for (uint32_t b = 1; b <= blocks; ++b) {
       const uint64_t hash = b < blocks ? block_hash(begin + b * stretch.period, stretch.period) : 0;
       if (b < blocks && hash == first_hash) continue;
-      if (b - first >= least_blocks_) {
+      if (b - first >= min_blocks_) {
         runs.push_back({begin + first * stretch.period, stretch.period, b - first});
         std::fill_n(taken.begin() + runs.back().begin, size_t{b - first} * stretch.period, true);
       }
@@ -199,17 +200,17 @@ class Repeats {
     }
   }
 
-  // How far to shift the first cut, within what does not cost a block: to where the modules before and after have least
-  // in common.
+  // Returns the shift of the first cut, without losing a block, at which the modules before and after have least in
+  // common.
   uint32_t rotation(const Stretch& stretch) const {
-    constexpr uint32_t kCutsLookedAt = 4;
+    constexpr uint32_t kMaxCutsChecked = 4;
     const uint32_t blocks = stretch.length / stretch.period;
     const uint32_t slack = stretch.length - blocks * stretch.period;
     uint32_t best = 0;
     uint64_t best_depth = ~uint64_t{0};
     for (uint32_t shift = 0; shift <= slack; ++shift) {
       uint64_t depth = 0;
-      for (uint32_t b = 1; b <= std::min(blocks - 1, kCutsLookedAt); ++b) {
+      for (uint32_t b = 1; b <= std::min(blocks - 1, kMaxCutsChecked); ++b) {
         const uint32_t at = stretch.begin + shift + b * stretch.period;
         depth += depths_[common(graph_.node(nodes_[at - 1]).region, graph_.node(nodes_[at]).region).index];
       }
@@ -223,7 +224,7 @@ class Repeats {
 
   uint64_t block_hash(uint32_t begin, uint32_t size) { return blocks_.of({nodes_.data() + begin, size}); }
 
-  // Returns the innermost region around both. Takes the depth of the regions, which programs keep small.
+  // Returns the innermost region around both. Linear in the depth of regions, which is small.
   RegionId common(RegionId a, RegionId b) const {
     while (a != b) {
       if (depths_[a.index] >= depths_[b.index]) {
@@ -236,8 +237,8 @@ class Repeats {
   }
 
   const Graph& graph_;
-  const uint32_t least_nodes_;
-  const uint32_t least_blocks_;
+  const uint32_t min_nodes_;
+  const uint32_t min_blocks_;
   std::vector<NodeId> nodes_;  // without placeholders, sg::output and sg::gradient
   BlockHashes blocks_;
   std::vector<uint64_t> colours_;  // by place

@@ -1,25 +1,22 @@
-// fuse-groups: chains of elementwise operators that one kernel could do.
+// fuse-groups: finds elementwise operators that one kernel can fuse.
 //
-// What. Each elementwise node (libtorch's tag "pointwise", and a few copies) joins the group of the node that makes its
-// operand. Both must run over the same shape on the same device in the same phase. The graph stays as it is. Nodes of
-// groups of two or more carry the note "fuse"="g0", "g1", ..., and the report says what bytes of memory traffic each
-// would save:
+// Each elementwise node (libtorch's tag "pointwise", and a few copies) joins the group of its operand's producer, if
+// both have the same shape, device and phase. The graph is unchanged except for notes. Nodes of groups of two or more
+// get the note "fuse"="g0", "g1", ..., and the report lists the memory traffic that each group saves:
 //
 //     %3 = aten::mul.Tensor(%1, %2)      note("fuse"="g0")       reads 2 tensors, writes 1
 //     %4 = aten::add.Tensor(%3, %0)      note("fuse"="g0")       reads 2, writes 1
 //     %5 = aten::relu(%4)                note("fuse"="g0")       reads 1, writes 1; fused: reads 3, writes 1, saves 4
 //
-// Legality. A group must be able to run at one point, so no path may leave it and come back. Every node has a stage. An
-// edge is a value, or the order of two accesses of a storage. Inside a group it keeps the stage; every other edge goes
-// to a higher one. So a path that leaves a group never returns to it, however groups are merged. An in-place operator
-// joins if all that touches its storage since the last write does so with the same geometry, element by element, from
-// within.
+// Legality. A group must be able to run at one point, so no path may leave it and return. Every node has a stage. An
+// edge is a value, or the order of two accesses of a storage. It keeps the stage inside a group and increases it
+// otherwise, so a path that leaves a group never returns, however groups are merged. An in-place operator joins if all
+// accesses of its storage since the last write are elementwise, with the same geometry, and in the group.
 //
-// Not joined: random operators, what is broadcast on the way (its kernel would repeat it), and operators with
-// results of several shapes. Views end a chain: run canonicalize first, it drops those that do nothing.
+// Not fused: random operators, operands that are broadcast inside (the kernel would recompute them), and operators with
+// results of several shapes. Views end a group: run canonicalize first to remove no-op views.
 //
-// Cost. One walk with union-find, about 0.3 us a node. XLA and Inductor fuse likewise, with cost models; this is what
-// a cost model would be given.
+// One walk with union-find, about 0.3 us per node. XLA and Inductor additionally decide by cost models.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -41,29 +38,29 @@ class Fusion {
         effects_(Effects::of(graph)),
         parent_(graph.node_capacity(), kNoGroup),
         stage_(graph.node_capacity(), 0),
-        // Pseudo storages, of generators and of collectives, come after the graph's own.
+        // Pseudo storages of generators and collectives come after the graph's.
         accesses_(graph.storage_count() + effects_.pseudo_storage_count()) {}
 
   void run() {
     for (NodeId n : graph_.nodes()) place(n);
   }
 
-  // kNoGroup, or the index of one node of the group.
+  // Returns kNoGroup, or the index of one node of the group.
   uint32_t group_of(NodeId n) { return parent_[n.index] == kNoGroup ? kNoGroup : find(n.index); }
 
  private:
-  // Who has touched a storage since its last write, and at which stage the next that must come after them is.
+  // Accesses of a storage since its last write, and the minimum stage of nodes that must come after them.
   struct Access {
     NodeId writer;
-    ValueId written;            // what was written, if that was elementwise
-    uint32_t reader_stage = 0;  // highest
+    ValueId written;            // the written value, if the write was elementwise
+    uint32_t reader_stage = 0;  // maximum
     uint32_t readers = 0;
     uint32_t reader_group = kNoGroup;  // a node of the only group that reads
     ValueId read;                      // with the only geometry that is read
-    bool mixed = false;                // readers of several groups or geometries, or of none
+    bool mixed = false;                // readers are in several groups, in none, or have several geometries
   };
 
-  // Union-find with path halving: nearly constant a call.
+  // Union-find with path halving: nearly constant time.
   uint32_t find(uint32_t i) {
     while (parent_[i] != i) {
       parent_[i] = parent_[parent_[i]];
@@ -82,7 +79,7 @@ class Fusion {
       good = good && std::ranges::equal(graph_.sizes(v), graph_.sizes(first)) &&
              graph_.value(v).device() == graph_.value(first).device();
     });
-    // A view (clone is pointwise, alias is not) has nothing to compute.
+    // A view has nothing to compute (clone is pointwise, alias is not).
     return good && first.valid() && graph_.numel(first) > 0;
   }
 
@@ -90,12 +87,12 @@ class Fusion {
     return std::ranges::equal(graph_.sizes(a), graph_.sizes(b)) && graph_.value(a).device() == graph_.value(b).device();
   }
 
-  // One element of one meets the same element of the other.
+  // Returns whether corresponding elements are at the same place.
   bool same_elements(ValueId a, ValueId b) const {
     return a.valid() && b.valid() && same_type_and_offset(graph_, a, b);
   }
 
-  // Finds the stage of a node from its edges, and joins it to those groups before it that have the same.
+  // Computes the stage of a node from its edges, and joins it with adjacent groups of the same stage.
   void place(NodeId n) {
     const bool pointwise = is_pointwise(n);
     ValueId result;
@@ -141,14 +138,14 @@ class Fusion {
 
   uint32_t stage_of(NodeId n) const { return stage_[n.index]; }
 
-  // The same stage, so that no path leads out of one and into the other.
+  // Requires the same stage, so that no path leads out of one group and into the other.
   void join(uint32_t a, uint32_t b) {
     const uint32_t x = find(a);
     const uint32_t y = find(b);
     if (x != y) parent_[std::max(x, y)] = std::min(x, y);
   }
 
-  // Notes the node among the accesses of the storages that it reads and writes.
+  // Records the node's accesses of storages.
   void touch(NodeId n, bool pointwise, ValueId result) {
     graph_.for_each_input(n, [&](ValueId v) {
       const StorageId s = graph_.value(v).storage;
@@ -182,9 +179,9 @@ class Fusion {
 
 using Group = FuseGroupsResult::Group;
 
-// Values from outside are read once; a result is written if a node outside reads it, or it stays visible.
+// Values from outside are read once; a result is written if a node outside reads it, or if it remains visible.
 void count_bytes(const Graph& graph, const std::vector<uint32_t>& group_of, std::vector<Group>& groups) {
-  // By value: the group that last counted a read of it.
+  // By value: the last group for which a read of it was counted.
   std::vector<uint32_t> read_by(graph.value_capacity(), kNoGroup);
   for (uint32_t g = 0; g < groups.size(); ++g) {
     Group& group = groups[g];
@@ -251,20 +248,20 @@ FuseGroupsResult fuse_groups(Graph& graph, const FuseGroupsOptions& options) {
   std::iota(order.begin(), order.end(), uint32_t{0});
   const auto gain = [&](uint32_t g) { return groups[g].bytes - groups[g].fused_bytes; };
   std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return gain(a) > gain(b); });
-  constexpr size_t kMostLines = 20;
-  for (size_t i = 0; i < std::min(order.size(), kMostLines); ++i) {
+  constexpr size_t kMaxLines = 20;
+  for (size_t i = 0; i < std::min(order.size(), kMaxLines); ++i) {
     const Group& group = groups[order[i]];
     result.report += fmt::format("g{}: {} nodes, {} of {} bytes of traffic saved:", order[i], group.nodes.size(),
                                  gain(order[i]), group.bytes);
-    constexpr size_t kMostNames = 8;
-    for (size_t k = 0; k < std::min(group.nodes.size(), kMostNames); ++k) {
+    constexpr size_t kMaxNames = 8;
+    for (size_t k = 0; k < std::min(group.nodes.size(), kMaxNames); ++k) {
       const std::string_view full = graph.target(group.nodes[k]).name();
       const std::string_view name = namespace_of(full) == "aten" ? without_namespace(full) : full;
       result.report += fmt::format(" {}", name);
     }
-    result.report += group.nodes.size() > kMostNames ? " ...\n" : "\n";
+    result.report += group.nodes.size() > kMaxNames ? " ...\n" : "\n";
   }
-  if (order.size() > kMostLines) result.report += fmt::format("and {} smaller groups\n", order.size() - kMostLines);
+  if (order.size() > kMaxLines) result.report += fmt::format("and {} smaller groups\n", order.size() - kMaxLines);
   return result;
 }
 

@@ -1,11 +1,11 @@
-// Prints a graph as torch.fx prints one, for readers who know that form and for comparisons with it.
+// Prints a graph in the format of torch.fx, for readers who know it and for comparison.
 //
 //     graph():
 //         %x : [num_users=1] = placeholder[target=x]
 //         %relu : [num_users=1] = call_function[target=aten.relu](args = (%x,), kwargs = {})
 //         return relu
 //
-// It is for reading alone: shapes, storages and regions are left out. Linear in the graph and its uses.
+// For reading only: shapes, storages and regions are omitted. Linear in the graph and its uses.
 #include <fmt/format.h>
 
 #include <cctype>
@@ -35,7 +35,7 @@ class FxPrinter {
   }
 
  private:
-  // What is shown of a call's operands: not what belongs to the module that is called.
+  // Returns whether an operand is shown: not if it belongs to the called module.
   bool is_shown(NodeId user, ValueId v) const {
     const std::string_view module = graph_.note(user, "module");
     if (module.empty()) return true;
@@ -46,13 +46,13 @@ class FxPrinter {
     return !(name.starts_with(module) && name.size() > module.size() && name[module.size()] == '.');
   }
 
-  // Counts users as torch.fx does: nodes, not uses.
+  // Counts user nodes, not uses, as torch.fx does.
   size_t users(NodeId n) const {
     size_t count = 0;
     NodeId last;
     graph_.for_each_output(n, [&](ValueId v) {
       graph_.for_each_use(v, [&](NodeId user) {
-        // A node that uses a value twice is one user, and its uses come one after another.
+        // The uses of one node are consecutive and count once.
         count += user != last && is_shown(user, v);
         last = user;
       });
@@ -64,13 +64,13 @@ class FxPrinter {
     std::string name;
     for (const char c : wish) name += std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
     if (name.empty() || std::isdigit(static_cast<unsigned char>(name[0])) != 0) name.insert(0, "_");
-    // torch.fx numbers names in this way: add, add_1, add_2.
+    // Names are numbered as in torch.fx: add, add_1, add_2.
     const int copy = taken_[name]++;
     return copy == 0 ? name : fmt::format("{}_{}", name, copy);
   }
 
-  // One node as a line, and a line for each result that is used where a call gives several: torch.fx has an
-  // operator.getitem node there.
+  // Prints a node as one line, and an operator.getitem line for each used result if there are several, as torch.fx
+  // does.
   std::string line(NodeId n) {
     const TargetId target = graph_.node(n).target;
     const Target& t = graph_.target(target);
@@ -83,7 +83,7 @@ class FxPrinter {
       const std::string path = named.kind == ArgumentKind::kString ? graph_.text(named.string) : "constant";
       const bool is_input = target == target_of(Builtin::kInput);
       const size_t count = users(n);
-      // A parameter that only a called module reads is not shown: torch.fx has it inside the module.
+      // A parameter that only a called module reads is not shown; in torch.fx it is inside the module.
       if (!v.valid() || (!is_input && count == 0)) return {};
       names_[v.index] = fresh_name(path);
       return show(names_[v.index], count, fmt::format("{}[target={}]", is_input ? "placeholder" : "get_attr", path));
@@ -102,7 +102,7 @@ class FxPrinter {
     std::string text =
         show(name, users(n),
              fmt::format("{}[target={}]{}", is_module ? "call_module" : "call_function", shown, arguments(n)));
-    // One result is the node itself; of several, each is an item.
+    // A single result is the node itself; of several, each is an item.
     const auto results = graph_.results(n);
     if (results.size() == 1 && results[0].kind == ArgumentKind::kValue) {
       names_[results[0].ref.value.index] = name;
@@ -119,8 +119,8 @@ class FxPrinter {
     return text;
   }
 
-  // Arguments as torch.fx records them: positional ones up to the last that is no default, keyword-only ones by name,
-  // generators left out.
+  // Prints arguments as torch.fx records them: positional ones up to the last non-default, keyword-only ones by name,
+  // without generators.
   std::string arguments(NodeId n) {
     const auto& formals = graph_.target(n).signature().arguments;
     const auto actual = graph_.arguments(n);

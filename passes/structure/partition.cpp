@@ -1,22 +1,24 @@
-// partition: which nodes could go together to a device, compiler or pipeline stage of their own; and the cutting.
+// partition: groups supported nodes into parts that can run as a unit (on a device, by a compiler, as a pipeline
+// stage), and splits the graph into them.
 //
-// What. Nodes of operators that are supported get the note "part"="0", "1", ...; nodes of a part can run at one point.
+// Supported nodes get the note "part"="0", "1", ...; the nodes of a part can run at one point.
 //
 //     %2 = aten::mm(...)       note("part"="0")
 //     %3 = aten::relu(%2)      note("part"="0")
 //     %4 = aten::nonzero(%3)                          not supported
-//     %5 = aten::add(%3, %4)   note("part"="1")       not "0": the way over nonzero would come back into it
+//     %5 = aten::add(%3, %4)   note("part"="1")       not "0", since the path through nonzero would re-enter it
 //
-// How. Every node has a stage. No edge (value, effect, forward link: shadowgraph/graph/analysis.h) lowers it, and edges
-// between supported and unsupported nodes raise it. So a way that leaves a part over an unsupported node never returns
-// to its stage. All supported nodes of one stage can be a part (merge=all). No two of these parts could be one. A node
-// has its stage because a way leads to it from each earlier one, over an unsupported node.
+// Every node has a stage, which never decreases along an edge (value, effect, forward link:
+// shadowgraph/graph/analysis.h) and increases along edges between supported and unsupported nodes. So a path that
+// leaves a part through an unsupported node never returns to its stage, and all supported nodes of one stage can be a
+// part (merge=all). The number of parts is minimal: a node's stage is the result of a path through each earlier stage
+// and the unsupported nodes between.
 //
-// merge=linked: supported nodes of one stage that share an edge are a part (Boost's disjoint sets). Before that, from
-// the end, a supported node moves up to the stage of its supported users if all its users allow that. So it goes with
-// its consumers if it had to part from its producers.
+// merge=linked: supported nodes of one stage that are connected by edges form a part (Boost's disjoint sets). Before
+// that, from the end, a supported node moves up to the stage of its supported users if all its users allow that, so it
+// is grouped with its consumers if it cannot be with its producers.
 //
-// Cost. One or two walks over the dependences, about 0.5 us a node with the dependences.
+// One or two walks over the dependences, about 0.5 us per node including the dependences.
 #include <boost/pending/disjoint_sets.hpp>
 #include <fmt/format.h>
 
@@ -33,7 +35,7 @@ namespace shadowgraph {
 
 namespace {
 
-// The nodes that share edges within one stage. A copy of the stages is changed on the way.
+// Connects nodes that share edges within one stage. Takes a copy of the stages to modify.
 std::vector<uint32_t> linked_parts(const Graph& graph, const Dependences& dependences, const std::vector<char>& inside,
                                    std::vector<int32_t> stage) {
   for (NodeId n : graph.nodes_reversed()) {
@@ -70,7 +72,7 @@ PartOf propose_partition(const Graph& graph, const std::function<bool(NodeId)>& 
   const Dependences dependences = Dependences::of(graph, effects);
   const uint32_t count = graph.node_capacity();
   std::vector<char> inside(count);
-  std::vector<int32_t> stage(count);  // odd where supported
+  std::vector<int32_t> stage(count);  // odd for supported nodes
   for (NodeId n : graph.nodes()) {
     const bool builtin = graph.is_placeholder(n) || is_end(graph.node(n).target);
     inside[n.index] = !builtin && !effects.host_read(n) && !effects.unknown(n) && supported(n);
@@ -79,7 +81,7 @@ PartOf propose_partition(const Graph& graph, const std::function<bool(NodeId)>& 
       stage[n.index] = std::max(stage[n.index], stage[b.index] + (inside[b.index] != inside[n.index] ? 1 : 0));
     }
   }
-  // By node, a number that the nodes of its part have in common.
+  // By node: a number shared by the nodes of its part.
   std::vector<uint32_t> roots(stage.begin(), stage.end());
   if (merge == PartitionMerge::kLinked) roots = linked_parts(graph, dependences, inside, std::move(stage));
 
@@ -100,7 +102,7 @@ PartOf propose_partition(const Graph& graph, const std::function<bool(NodeId)>& 
   return parts;
 }
 
-// Each part becomes a graph of its own, and one call of a function in the parent.
+// Each part becomes a separate graph, and one call of a function in the parent.
 PartitionedGraph split(const Graph& graph, const PartOf& part_of, const std::string& prefix) {
   std::map<int32_t, std::vector<NodeId>> parts;
   for (NodeId n : graph.nodes()) {
@@ -115,7 +117,7 @@ PartitionedGraph split(const Graph& graph, const PartOf& part_of, const std::str
     PartitionedGraph::Part part;
     part.number = number;
     part.function = fmt::format("{}::p{}", prefix, number);
-    // The same boundary, but for constants, which the piece holds itself.
+    // The same boundary, except for constants, which the part contains itself.
     part.schema = schema_of(graph, nodes, part.function, effects);
     const Boundary boundary = boundary_of(graph, nodes);
     part.graph = std::move(piece.graph);
@@ -135,7 +137,7 @@ PartitionedGraph split(const Graph& graph, const PartOf& part_of, const std::str
   return result;
 }
 
-// The way back: each call is replaced by the nodes of its part.
+// The inverse of split: replaces each call by the nodes of its part.
 Graph join(const PartitionedGraph& partitioned) {
   Graph graph = clone(partitioned.parent);
   std::map<std::string, const PartitionedGraph::Part*, std::less<>> parts;

@@ -9,7 +9,7 @@
 namespace shadowgraph {
 namespace {
 
-// Says what an operator is, and which argument has its payload: its tensors are the payload, or one part in n of it.
+// The collective kind of an operator, and the argument that holds the payload, or one of its n parts if `is_part`.
 struct CollectiveRow {
   std::string_view name;
   CollectiveKind kind;
@@ -61,7 +61,7 @@ constexpr CollectiveRow kRows[] = {
     {"c10d::monitored_barrier_", CollectiveKind::kBarrier, ""},
 };
 
-// These are in those namespaces and send nothing.
+// Operators of these namespaces that send nothing.
 constexpr std::string_view kSilent[] = {"_c10d_functional::wait_tensor", "_c10d_functional::wait_tensors",
                                         "_c10d_functional::_wrap_tensor_autograd", "c10d::check_for_nan",
                                         "sg_c10d::process_group"};
@@ -90,8 +90,8 @@ int64_t tensor_bytes(const Graph& graph, NodeId node, const std::string& argumen
   return bytes;
 }
 
-// Finds groups by name: those that the graph describes, axes of the given mesh, and groups whose operator names their
-// size.
+// Resolves process groups by name: groups described in the graph, axes of the given mesh, and groups whose size is an
+// argument of the operator.
 class Groups {
  public:
   Groups(const Graph& graph, const CommunicationOptions& options, std::vector<ProcessGroupInfo>& groups)
@@ -181,7 +181,7 @@ Communication Communication::of(const Graph& graph, const CommunicationOptions& 
     if (const NodeId forward = graph.node(node).forward; forward.valid()) result.backward_of_[forward].push_back(index);
     result.collectives_.push_back(collective);
   }
-  // A group in which nothing is sent is none of the program's.
+  // Drop groups without communication.
   std::vector<uint32_t> place(groups.size(), 0);
   for (const Collective& collective : result.collectives_) place[collective.group] = 1;
   for (uint32_t i = 0; i < groups.size(); ++i) {

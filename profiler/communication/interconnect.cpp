@@ -30,16 +30,16 @@ using nlohmann::json;
 
 double bandwidth_in(const JsonPlace& entry) {
   const JsonPlace place = entry["bandwidth"];
-  if (place.amount() <= 0) place.fail("is 0; give bytes a second");
+  if (place.amount() <= 0) place.fail("must be positive (bytes per second)");
   return place.amount();
 }
 
 LinkLevel link_level(const JsonPlace& entry) {
   LinkLevel level{.name = entry["name"].text()};
-  if (level.name.empty()) entry["name"].fail("is empty");
+  if (level.name.empty()) entry["name"].fail("must not be empty");
   if (const auto size = entry.find("size")) {
     if (size->amount() != std::floor(size->amount()) || size->amount() > 1e9) {
-      size->fail("is no whole number of processes");
+      size->fail("must be an integer number of processes");
     }
     level.size = static_cast<int64_t>(size->amount());
   }
@@ -50,7 +50,8 @@ LinkLevel link_level(const JsonPlace& entry) {
     for (const JsonPlace& group : groups->elements()) {
       const int64_t most = level.size > 0 ? level.size : 1'000'000'000;
       const int64_t processes = group["processes"].integer(2, most);
-      if (!level.groups.empty() && processes <= level.groups.back().processes) group["processes"].fail("does not rise");
+      if (!level.groups.empty() && processes <= level.groups.back().processes)
+        group["processes"].fail("must be in ascending order");
       level.groups.push_back(
           {.processes = processes, .bandwidth = bandwidth_in(group), .direct = group.amount_or("direct", 0)});
     }
@@ -58,15 +59,14 @@ LinkLevel link_level(const JsonPlace& entry) {
   return level;
 }
 
-// Checks that each block is made of whole blocks of the level inside it, and that only the outermost holds all
-// processes.
+// Checks that each level's size is a multiple of the previous one, and that only the outermost level is unbounded.
 void check_level_sizes(const JsonPlace& place, const std::vector<LinkLevel>& levels) {
   for (size_t i = 0; i < levels.size(); ++i) {
     const bool last = i + 1 == levels.size();
-    if (levels[i].size == 0 && !last) place[i].fail("has no size, and is not the last");
+    if (levels[i].size == 0 && !last) place[i].fail("needs a size; only the last level may omit it");
     if (i == 0 || levels[i].size == 0) continue;
     if (levels[i].size <= levels[i - 1].size || levels[i].size % levels[i - 1].size != 0) {
-      place[i]["size"].fail(fmt::format("is {}, which is no multiple of {}'s {}", levels[i].size, levels[i - 1].name,
+      place[i]["size"].fail(fmt::format("is {}, which is not a multiple of {}'s {}", levels[i].size, levels[i - 1].name,
                                         levels[i - 1].size));
     }
   }
@@ -75,15 +75,15 @@ void check_level_sizes(const JsonPlace& place, const std::vector<LinkLevel>& lev
 CollectiveTable collective_table(const JsonPlace& points) {
   CollectiveTable table;
   for (const JsonPlace& point : points.elements()) {
-    if (point.size() != 2) point.fail("is not a pair [bytes, seconds]");
+    if (point.size() != 2) point.fail("must be a pair [bytes, seconds]");
     const std::pair read{point[0].amount(), point[1].amount()};
-    if (read.first <= 0) point.fail("has no bytes");
+    if (read.first <= 0) point.fail("must have positive bytes");
     if (!table.empty() && (read.first <= table.back().first || read.second < table.back().second)) {
-      points.fail("does not rise");
+      points.fail("must be in ascending order");
     }
     table.push_back(read);
   }
-  if (table.empty()) points.fail("is empty; it is of pairs [bytes, seconds]");
+  if (table.empty()) points.fail("must not be empty; give pairs [bytes, seconds]");
   return table;
 }
 
@@ -94,7 +94,7 @@ AxisLinks axis_links(const JsonPlace& entry) {
   if (const auto tables = entry.find("tables")) {
     for (const auto& [word, points] : tables->members()) {
       const auto kind = find_named<CollectiveKind>(word);
-      if (!kind) points.fail("is of no collective");
+      if (!kind) points.fail("is not a collective");
       links.tables[*kind] = collective_table(points);
     }
   }
@@ -105,10 +105,10 @@ std::map<CollectiveKind, std::map<int64_t, CollectiveTable>> tables_by_size(cons
   std::map<CollectiveKind, std::map<int64_t, CollectiveTable>> tables;
   for (const auto& [word, by_size] : place.members()) {
     const auto kind = find_named<CollectiveKind>(word);
-    if (!kind) by_size.fail("is of no collective");
+    if (!kind) by_size.fail("is not a collective");
     for (const auto& [processes, points] : by_size.members()) {
       const int64_t count = parse_number<int64_t>(processes).value_or(0);
-      if (count < 2 || count > 1'000'000'000) points.fail("is of no number of processes, which are 2 or more");
+      if (count < 2 || count > 1'000'000'000) points.fail("must be keyed by a number of processes, 2 or more");
       tables[*kind][count] = collective_table(points);
     }
   }
@@ -128,8 +128,8 @@ struct MeasuredCollectives {
   auto operator<=>(const MeasuredCollectives&) const = default;
 };
 
-// Makes a table of medians. A larger payload that was measured to take less counts as long as the smaller one: readers
-// want both columns to rise.
+// Builds a table of medians. A larger payload that was measured faster than a smaller one gets the smaller one's time,
+// since readers require both columns to be ascending.
 CollectiveTable rising_medians(std::map<double, std::vector<double>>& by_bytes) {
   CollectiveTable table;
   for (auto& [bytes, seconds] : by_bytes) {
@@ -146,7 +146,7 @@ int64_t all_but_own(int64_t bytes, int64_t n) {
   return whole * (n - 1) + (rest * (n - 1) + n - 1) / n;
 }
 
-// Returns what `processes` of a block of a level reach each other by.
+// Returns the links by which `processes` processes within a block of a level communicate.
 LinkGroup reached_by(const LinkLevel& level, int64_t processes) {
   LinkGroup reached{.processes = level.size, .bandwidth = level.bandwidth, .direct = level.direct};
   if (level.groups.empty() || (level.size > 0 && processes >= level.size)) return reached;
@@ -156,7 +156,7 @@ LinkGroup reached_by(const LinkLevel& level, int64_t processes) {
   return reached;
 }
 
-// The processes of a group, in order.
+// Returns the ranks of a group, sorted.
 std::vector<int64_t> ranks_of(const ProcessGroupInfo& group) {
   std::vector<int64_t> ranks = group.ranks;
   if (ranks.empty()) {
@@ -167,9 +167,9 @@ std::vector<int64_t> ranks_of(const ProcessGroupInfo& group) {
   return ranks;
 }
 
-// Counts blocks of a level that have one of the processes, which are in order.
+// Counts the blocks of a level that contain any of the (sorted) ranks.
 int64_t blocks_with(const std::vector<int64_t>& ranks, const LinkLevel& level) {
-  int64_t blocks = 0, behind = 0;  // behind: where the block at hand ends
+  int64_t blocks = 0, behind = 0;  // behind: end of the current block
   for (const int64_t rank : ranks) {
     if (blocks > 0 && rank < behind) continue;
     behind = (rank / level.size + 1) * level.size;
@@ -178,8 +178,8 @@ int64_t blocks_with(const std::vector<int64_t>& ranks, const LinkLevel& level) {
   return blocks;
 }
 
-// Says how a group lies on the levels. Level l has blocks(l) blocks with a process of the group in them; below the
-// first level each process is its own block.
+// The placement of a group on the levels. Level l has blocks(l) blocks with processes of the group; below the first
+// level each process is a block.
 class Span {
  public:
   Span(const ProcessGroupInfo& group, const Interconnect& links) {
@@ -221,7 +221,7 @@ class Span {
     for (const Used& used : used_) seconds += static_cast<double>(used.hops) * used.latency;
     return seconds;
   }
-  // Returns the latency up, or down: a chain through each innermost block, binary trees above.
+  // Returns the latency of a tree, one way: a chain through each innermost block, binary trees above.
   double tree_latency() const {
     double seconds = 0;
     for (const Used& used : used_) {
@@ -237,8 +237,8 @@ class Span {
     }
     return bandwidth;
   }
-  // Returns seconds for a byte of the payload. Each process sends to each other one by the links of their level, all
-  // levels at once.
+  // Returns seconds per payload byte of a direct exchange. Each process sends to each other one over the links of their
+  // level, on all levels at once.
   double direct_seconds_a_byte(int64_t n) const {
     double seconds = 0;
     int64_t inside = 1;  // processes of the group in a block of the level below
@@ -252,13 +252,13 @@ class Span {
 
  private:
   struct Used {
-    int64_t hops = 0;  // from block to block, in a ring through all
-    int64_t fan = 0;   // blocks of the level below in one of this, at most
+    int64_t hops = 0;  // between blocks, in a ring through all
+    int64_t fan = 0;   // maximum number of blocks of the level below in a block
     double latency = 0;
     double bandwidth = 0;
     double direct = 0;
-    int64_t processes = 1;  // in a block of the level below: links that leave it
-    bool chain = false;     // of a tree, inside
+    int64_t processes = 1;  // in a block of the level below: links that leave the block
+    bool chain = false;     // the tree is a chain inside the block
   };
   std::vector<Used> used_;
 };
@@ -274,7 +274,7 @@ double interpolate(const CollectiveTable& table, double bytes) {
   return below->second + slope * (bytes - below->first);
 }
 
-// Says whether a group lies in as few blocks of each level as it can.
+// Returns true if the group spans the fewest possible blocks at each level.
 bool is_compact(const ProcessGroupInfo& group, const Interconnect& links) {
   if (group.ranks.empty()) return true;
   return std::ranges::all_of(links.levels, [&, ranks = ranks_of(group)](const LinkLevel& level) {
@@ -294,7 +294,7 @@ const CollectiveTable* table_for(CollectiveKind kind, const ProcessGroupInfo& gr
   return table == by_size->second.end() || table->second.empty() ? nullptr : &table->second;
 }
 
-// Returns what the links between this process and its peer alone take.
+// Returns the cost of a transfer between this process and its peer.
 CollectiveCost between_two(int64_t payload, const ProcessGroupInfo& group, const Interconnect& links, int64_t peer) {
   if (peer < 0) peer = (group.rank + 1) % group.size;
   const auto rank_of = [&](int64_t place) {
@@ -312,18 +312,20 @@ CollectiveCost between_two(int64_t payload, const ProcessGroupInfo& group, const
 }  // namespace
 
 Interconnect interconnect_from_json(const json& object, const std::string& name) {
-  const std::string heading = name + ": not the figures of an interconnect (docs/time.md)";
+  const std::string heading = name + ": invalid interconnect spec (docs/time.md)";
   const JsonPlace place(object, heading);
-  if (place["version"].number() != 1) place["version"].fail("is not 1");
+  if (place["version"].number() != 1) place["version"].fail("must be 1");
   Interconnect links{.name = place.text_or("name", name)};
   links.title = place.text_or("title", links.name);
   links.base = place.amount_or("base", 0);
   links.device_share = place.amount_or("device_share", 0);
-  if (links.device_share >= 1) place["device_share"].fail("is not below 1: nothing else could run");
+  if (links.device_share >= 1) place["device_share"].fail("must be less than 1");
   links.ring_fill = place.amount_or("ring_fill", 0);
   const JsonPlace levels = place["levels"];
   if (levels.size() == 0) {
-    levels.fail("is empty; give at least one, {\"name\": \"nvlink\", \"latency\": 6e-7, \"bandwidth\": 3.7e11}");
+    levels.fail(
+        "must not be empty; give at least one, such as {\"name\": \"nvlink\", \"latency\": 6e-7, \"bandwidth\": "
+        "3.7e11}");
   }
   for (const JsonPlace& entry : levels.elements()) links.levels.push_back(link_level(entry));
   check_level_sizes(levels, links.levels);
@@ -389,8 +391,8 @@ Interconnect Interconnect::named(std::string_view name) {
   for (const EmbeddedFile& file : interconnect_files()) {
     if (file.name == name) return interconnect_from_json(parse_json(file.text, name), std::string(name));
   }
-  throw Error(fmt::format("no interconnect '{}' is known; there are {}, and files of your own (docs/time.md)", name,
-                          fmt::join(names(), ", ")));
+  throw Error(fmt::format("unknown interconnect '{}'; choose one of {}, or give the path of a spec file (docs/time.md)",
+                          name, fmt::join(names(), ", ")));
 }
 
 Interconnect Interconnect::find(const std::string& name_or_file) {
@@ -423,14 +425,14 @@ Machine Machine::find(const std::string& device, const std::string& interconnect
 
 const DeviceSpec& Machine::specs() const {
   if (device) return *device;
-  throw Error(fmt::format("no figures are known of {} devices: name some with --spec (in Python: spec=\"h100\")",
+  throw Error(fmt::format("{} devices have no default spec; choose one with --spec (Python: spec=\"h100\")",
                           c10::DeviceTypeName(kind, true)));
 }
 
 const Interconnect& Machine::network() const {
   if (links) return *links;
   throw Error(
-      fmt::format("no links are known around {}: name some with --interconnect (in Python: "
+      fmt::format("{} has no default interconnect; choose one with --interconnect (Python: "
                   "interconnect=\"pcie5\")",
                   device ? device->title : c10::DeviceTypeName(kind, true) + " devices"));
 }
@@ -441,12 +443,13 @@ void Interconnect::add_csv(const std::string& path) {
   std::map<std::pair<std::string, CollectiveKind>, int64_t> of_axis;
   for (const CsvRow& row : csv.rows()) {
     const auto kind = find_named<CollectiveKind>(row.text("collective"));
-    if (!kind) row.fail("collective '" + terminal_text(row.text("collective")) + "' is none; all_reduce is one");
+    if (!kind)
+      row.fail("unknown collective '" + terminal_text(row.text("collective")) + "'; give one such as all_reduce");
     const int64_t processes = row.count("processes");
-    if (processes < 2 || processes > 1'000'000'000) row.fail("processes are 2 or more, and fewer than 1,000,000,000");
+    if (processes < 2 || processes > 1'000'000'000) row.fail("processes must be between 2 and 1,000,000,000");
     const std::string axis(row.text_or_empty("axis"));
     if (!axis.empty() && of_axis.try_emplace({axis, *kind}, processes).first->second != processes) {
-      row.fail("axis '" + terminal_text(axis) + "' has another number of processes than in the rows before");
+      row.fail("axis '" + terminal_text(axis) + "' must have the same number of processes as in earlier rows");
     }
     measured[{*kind, processes, axis}][row.amount("bytes")].push_back(row.amount("seconds"));
   }
@@ -494,7 +497,7 @@ CollectiveCost collective_cost(CollectiveKind kind, int64_t payload, const Proce
   const auto wire = static_cast<double>(cost.wire);
   cost.algorithm = CollectiveAlgorithm::kRing;
   cost.latency = ring;
-  // A ring is empty at first: so much of a step more than its own. What one process sends or collects is no ring.
+  // Filling the ring takes this fraction of a step more. One-to-all and all-to-one collectives use no ring.
   const bool round = kind == CollectiveKind::kAllReduce || kind == CollectiveKind::kAllGather ||
                      kind == CollectiveKind::kReduceScatter || kind == CollectiveKind::kAllToAll;
   const auto steps = static_cast<double>(kind == CollectiveKind::kAllReduce ? 2 * (n - 1) : n - 1);

@@ -27,7 +27,7 @@ uint32_t StreamSchedule::add(const Task& task, std::span<const uint32_t> after) 
   return static_cast<uint32_t>(tasks_.size() - 1);
 }
 
-uint32_t StreamSchedule::add_meeting(uint32_t parts) {
+uint32_t StreamSchedule::add_rendezvous(uint32_t parts) {
   parts_of_meeting_.push_back(parts);
   return static_cast<uint32_t>(parts_of_meeting_.size() - 1);
 }
@@ -40,7 +40,7 @@ std::vector<uint32_t> StreamSchedule::stuck() const {
   return tasks;
 }
 
-// Goes from one moment at which something ends or becomes ready to the next.
+// Event loop: advances to the next time at which a task ends or becomes ready.
 class StreamSchedule::Run {
  public:
   Run(StreamSchedule& schedule, double share)
@@ -81,16 +81,16 @@ class StreamSchedule::Run {
   using Moments = std::priority_queue<Moment, std::vector<Moment>, std::greater<>>;
 
   struct Device {
-    Moments kernels;  // by when they were ready
+    Moments kernels;  // by the time they became ready
     uint32_t kernel = kNone;
     double kernel_end = 0;
-    double work = 0;   // of the kernel, that was left at `since`
-    double since = 0;  // it has run at `rate` since then
+    double work = 0;   // remaining work of the kernel at `since`
+    double since = 0;  // it has run at `rate` from this time on
     double rate = 1;
     bool slowed = false;
     uint32_t collectives = 0;  // in flight
     double idle_from = 0;
-    uint32_t last = kNone;  // task that ended
+    uint32_t last = kNone;  // task that ended last
   };
 
   uint32_t count() const { return static_cast<uint32_t>(s_.tasks_.size()); }
@@ -107,7 +107,7 @@ class StreamSchedule::Run {
     }
   }
 
-  // A kernel whose rate has changed has another end.
+  // Returns false for an outdated end: the kernel's rate has changed since.
   bool is_current(const Moment& end) {
     const Device& device = device_of(end.second);
     return device.kernel == end.second && device.kernel_end == end.first;
@@ -160,7 +160,7 @@ class StreamSchedule::Run {
     go_on(device, now);
   }
 
-  // A part of a meeting waits for the others.
+  // A part of a rendezvous waits for the others.
   void arrive(uint32_t task, double now) {
     const uint32_t meeting = s_.tasks_[task].meeting;
     came_[task] = now;
@@ -213,7 +213,7 @@ class StreamSchedule::Run {
     device.work = std::max(0.0, device.work - (now - device.since) * device.rate);
     go_on(device, now);
   }
-  // The kernel runs from here on as the collectives in flight let it.
+  // Continues the kernel at the rate that the collectives in flight allow.
   void go_on(Device& device, double now) {
     device.since = now;
     device.rate = std::pow(1 - share_, static_cast<double>(device.collectives));
@@ -222,8 +222,8 @@ class StreamSchedule::Run {
     kernel_ends_.emplace(device.kernel_end, device.kernel);
   }
 
-  // Says for what the device waited since its last kernel ended. Until the host has issued the waiter that is the host,
-  // whatever else is late. From there on it goes back along what held up the waiter.
+  // Attributes the idle time since the device's last kernel. Until the host has issued the waiter, it is the host's,
+  // regardless of other delays. After that, follows the chain of tasks that delayed the waiter.
   void explain(uint32_t number, double now, uint32_t waiter) {
     const Device& device = devices_[number];
     double& for_host = s_.devices_[number].waits_for_host;
@@ -244,12 +244,12 @@ class StreamSchedule::Run {
       if (by == kNone) break;
       const Task& task = s_.tasks_[by];
       if (task.is_copy || (task.is_collective && (task.seconds > 0 || task.meeting != kNone))) {
-        const double from = std::max(came_[by], begin);  // waiting for the others included
+        const double from = std::max(came_[by], begin);  // includes waiting for the other parts
         if (until > from && task.is_copy) for_host += until - from;
         if (until > from && !task.is_copy) s_.waits_.push_back({by, waiter, until - from, number});
         until = from;
       } else if (task.seconds > 0) {
-        break;  // a kernel, which ended when the waiting began
+        break;  // a kernel, which ended when the idle time began
       }
       held = by;
     }
@@ -259,14 +259,14 @@ class StreamSchedule::Run {
   const double share_;
   std::vector<uint32_t> next_;
   std::vector<size_t> next_begin_;
-  std::vector<uint32_t> left_;  // that a task waits for
-  std::vector<double> ready_;   // when the latest of those that are done was
+  std::vector<uint32_t> left_;  // number of unfinished dependencies
+  std::vector<double> ready_;   // end of the latest finished dependency
   std::vector<uint32_t> held_by_;
-  std::vector<double> came_;                    // when a task could begin
-  std::vector<std::vector<uint32_t>> arrived_;  // by meeting
+  std::vector<double> came_;                    // time at which a task was ready to start
+  std::vector<std::vector<uint32_t>> arrived_;  // by rendezvous
   std::vector<Device> devices_;
-  Moments upcoming_, collectives_, kernel_ends_;  // by when they are ready, end, end; copies among collectives
-  std::vector<uint32_t> changed_;                 // devices where a kernel may begin now
+  Moments upcoming_, collectives_, kernel_ends_;  // by ready time, end, end; copies are among the collectives
+  std::vector<uint32_t> changed_;                 // devices that may start a kernel now
 };
 
 void StreamSchedule::run(double share) {
@@ -277,15 +277,15 @@ void StreamSchedule::run(double share) {
 
 namespace {
 
-// A kernel more has a beginning and an end more.
+// Overhead of each additional kernel.
 constexpr double kBeginsAndEnds = 2e-6;
 
-// Runs all of a program. With `communicate` false its collectives take no time.
+// Runs a whole program. If `communicate` is false, its collectives take no time.
 class WholeStep {
  public:
   WholeStep(const Graph& graph, const Communication& communication, const StepTime& time, bool communicate)
       : tasks_(graph, communication, time, schedule_,
-               communicate ? StreamTaskRules{} : StreamTaskRules{.seconds = &none, .whole = true}) {
+               communicate ? StreamTaskOptions{} : StreamTaskOptions{.seconds = &none, .whole = true}) {
     for (const NodeId node : graph.nodes()) tasks_.add(node);
     schedule_.run(communicate ? communication.device_share() : 0);
   }
@@ -325,7 +325,7 @@ std::vector<ExposureCause> causes_of(std::span<const Exposure> exposures, const 
 }  // namespace
 
 StreamTasks::StreamTasks(const Graph& graph, const Communication& communication, const StepTime& time,
-                         StreamSchedule& schedule, StreamTaskRules rules)
+                         StreamSchedule& schedule, StreamTaskOptions rules)
     : graph_(graph),
       communication_(communication),
       time_(time),
@@ -336,12 +336,13 @@ StreamTasks::StreamTasks(const Graph& graph, const Communication& communication,
   host_call_ = time.calls() > 0 ? time.host() / static_cast<double>(time.calls()) : 0;
 }
 
-// 1: it goes as a whole.
+// Returns 1 for a node that is not split.
 uint32_t StreamTasks::pieces_of(NodeId node) const {
   const std::string_view note = graph_.has_notes(node) ? graph_.note(node, "pieces") : std::string_view();
   if (note.empty() || rules_.whole) return 1;
   if (const uint32_t pieces = parse_number<uint32_t>(note).value_or(0); pieces > 0) return pieces;
-  throw Error(fmt::format("the note \"pieces\" of {} is no number: '{}'", graph_.target(node).name(), note));
+  throw Error(
+      fmt::format("invalid note \"pieces\" of {}: expected a number, not '{}'", graph_.target(node).name(), note));
 }
 
 uint32_t StreamTasks::task(NodeId node, uint32_t stream, StreamSchedule::Task what) {
@@ -360,7 +361,7 @@ void StreamTasks::add(NodeId node) {
   for (const uint32_t event : notes.waits) wait_for(event);
   if (const Collective* collective = communication_.find(node)) {
     communicate(node, *collective, notes.stream);
-  } else if (is_beside_kernels(graph_, node)) {
+  } else if (overlaps_kernels(graph_, node)) {
     copy(node, notes.stream);
   } else {
     compute(node, notes.stream);
@@ -368,7 +369,7 @@ void StreamTasks::add(NodeId node) {
   if (notes.event != 0) events_[notes.event] = last_of(last_on_, notes.stream);
 }
 
-// An event whose node a pass has erased stands for all that was issued.
+// If a pass has erased the node of an event, waits for everything issued so far.
 void StreamTasks::wait_for(uint32_t event) {
   if (const auto known = events_.find(event); known != events_.end()) {
     after_.push_back(known->second);
@@ -382,14 +383,14 @@ void StreamTasks::communicate(NodeId node, const Collective& collective, uint32_
   const double seconds = rules_.seconds ? rules_.seconds(collective) : collective.cost.seconds();
   const uint32_t channel = rules_.channel ? rules_.channel(collective) : collective.group;
   const uint32_t pieces = collective.asynchronous && seconds > 0 ? pieces_of(node) : 1;
-  std::vector<uint32_t> made;  // pieces of what is sent
+  std::vector<uint32_t> made;  // tasks that produce the pieces
   if (pieces > 1) {
     const auto found = pieces_.find(graph_.value(graph_.arguments(node)[0].ref.value).storage);
     if (found != pieces_.end() && found->second.size() == pieces) made = found->second;
   }
   uint32_t& before = last_of(last_of_channel_, channel);
   if (collective.asynchronous) {
-    // What the current stream is to wait for, it waits for all the same.
+    // The current stream still has to wait for its dependencies.
     if (!after_.empty()) task(node, stream, {});
     if (made.empty()) after_.push_back(last_of(last_on_, stream));
     stream = kFirstChannel + channel;
@@ -409,7 +410,7 @@ void StreamTasks::communicate(NodeId node, const Collective& collective, uint32_
   nodes_.emplace_back(node, before);
 }
 
-// A piece is sent when it is made; where nothing makes it in pieces, all are sent one after another.
+// Sends each piece when it is produced; if nothing produces pieces, sends them one after another.
 void StreamTasks::communicate_in_pieces(NodeId node, uint32_t pieces, uint32_t stream, StreamSchedule::Task whole,
                                         const std::vector<uint32_t>& made) {
   whole.seconds /= pieces - 1;
@@ -427,7 +428,7 @@ void StreamTasks::compute(NodeId node, uint32_t stream) {
   const bool runs = at.kind != KernelClass::kFree;
   const std::string_view name = graph_.target(node).name();
   bool waits = name.starts_with("_c10d_functional::wait_tensor");
-  // Who reads what comes in pieces waits for it.
+  // Readers of pieces wait for each piece, not for wait_tensor.
   if (name == "_c10d_functional::wait_tensor") {
     waits = !pieces_.contains(graph_.value(graph_.results(node)[0].ref.value).storage);
   }
@@ -445,7 +446,7 @@ void StreamTasks::compute(NodeId node, uint32_t stream) {
   nodes_.emplace_back(node, last_of(last_on_, stream));
 }
 
-// An engine begins when the stream has done what was issued before.
+// A copy starts when the stream has finished what was issued before.
 void StreamTasks::copy(NodeId node, uint32_t stream) {
   host_ += host_call_;
   if (!after_.empty()) task(node, stream, {});
@@ -457,7 +458,7 @@ void StreamTasks::copy(NodeId node, uint32_t stream) {
   nodes_.emplace_back(node, made);
 }
 
-// The first piece of what was gathered is the rank's own. Where nothing was, pieces are made for who sends them.
+// The first gathered piece is local. Without gathered input, the pieces are outputs to be sent.
 uint32_t StreamTasks::compute_in_pieces(NodeId node, uint32_t pieces, uint32_t stream, double seconds) {
   std::vector<uint32_t> gathered;
   graph_.for_each_input(node, [&](ValueId value) {
@@ -479,7 +480,7 @@ uint32_t StreamTasks::compute_in_pieces(NodeId node, uint32_t pieces, uint32_t s
   return last;
 }
 
-// A stream does in order what it is given: other streams alone are waited for.
+// Tasks of one stream run in order, so only inputs from other streams need a dependency.
 void StreamTasks::wait_for_inputs(NodeId node, uint32_t stream) {
   graph_.for_each_input(node, [&](ValueId value) { wait_for_input(value, stream); });
 }
@@ -491,7 +492,7 @@ void StreamTasks::wait_for_input(ValueId value, uint32_t stream) {
 }
 
 void StreamTasks::makes(NodeId node, uint32_t made, uint32_t stream) {
-  for_each_made(graph_, node, [&](ValueId value) { written_.note(value, {made, stream}); });
+  for_each_written_value(graph_, node, [&](ValueId value) { written_.note(value, {made, stream}); });
 }
 
 OverlappedStep OverlappedStep::of(const Graph& graph, const Communication& communication, const StepTime& time) {
@@ -525,7 +526,7 @@ std::string to_string(const ExposureCause& cause, const Graph& graph, const Comm
   std::string text =
       fmt::format("{} of {}, {}", to_string(cause.kind), group.axis.empty() ? "group " + group.name : group.axis,
                   graph.phase_name(cause.phase));
-  if (!cause.waiter) return text + ", until the end";
+  if (!cause.waiter) return text + ", until the end of the step";
   if (*cause.waiter != cause.phase) text += fmt::format(", until the {}", graph.phase_name(*cause.waiter));
   return text;
 }

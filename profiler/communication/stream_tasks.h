@@ -1,15 +1,15 @@
-// When the tasks of several streams run on one device, or on several that meet.
+// Simulates the tasks of several streams on one device, or on several devices with collectives between them.
 //
-// A task begins when the host has issued it, what its stream was given before is done, and so is all that it waits for.
-// Kernels take turns: the device computes one at a time, first what was first ready. Collectives run beside kernels, and
-// each of them takes its share of the device, so that kernels go on at (1 - share) of their speed. Copies of engines run
-// beside both, and take nothing. A task of no seconds is a mark that others wait for.
+// A task starts when the host has issued it, the previous task of its stream has finished, and so have all tasks it
+// depends on. The device runs one kernel at a time, in the order in which they become ready. Collectives overlap with
+// kernels and take a share of the device, so that kernels run at (1 - share) of their speed. Copy engines overlap with
+// both at no cost. A task of zero seconds serves as an event that others wait for.
 //
-// A task may be one device's part of a meeting: a collective, or a send with its receive. The parts begin together, when
-// all of them could, and last as long as the longest.
+// A task may be one device's part of a rendezvous: a collective, or a send and its receive. The parts start together,
+// as soon as all of them are ready, and take as long as the longest.
 //
-// While no kernel runs, the device waits, and for what is known. It is the chain of collectives that held up what comes
-// next, or the host, its copies included.
+// Time in which a device runs no kernel is attributed to its cause: to the chain of collectives that delayed the next
+// kernel, or to the host, including its copies.
 #pragma once
 
 #include <algorithm>
@@ -31,9 +31,9 @@
 
 namespace shadowgraph {
 
-// Calls f(value) for its results and for operands that it writes, such as `out=` of an operator that returns nothing.
+// Calls f(value) for the results and for operands that the node writes, such as `out=`.
 template <class F>
-void for_each_made(const Graph& graph, NodeId node, F&& f) {
+void for_each_written_value(const Graph& graph, NodeId node, F&& f) {
   graph.for_each_output(node, f);
   const auto arguments = graph.arguments(node);
   for (const uint16_t at : graph.facts(node).written) {
@@ -46,14 +46,14 @@ class StreamSchedule {
   static constexpr uint32_t kNone = 0xFFFFFFFFU;
 
   struct Task {
-    double issued = 0;  // by the host; seconds from the beginning, as all here
+    double issued = 0;  // by the host; seconds since the start, as all times here
     double seconds = 0;
     bool is_collective = false;
-    bool is_copy = false;  // of an engine
+    bool is_copy = false;  // on a copy engine
     uint32_t device = 0;
-    uint32_t meeting = kNone;  // of add_meeting()
+    uint32_t meeting = kNone;  // rendezvous, from add_rendezvous()
   };
-  // The device waits for a collective, until `waiter` can begin; kNone: until all its tasks are done.
+  // The device is idle because of a collective, until `waiter` can start; kNone: until the end of the program.
   struct Wait {
     uint32_t collective;
     uint32_t waiter;
@@ -61,26 +61,26 @@ class StreamSchedule {
     uint32_t device = 0;
   };
 
-  // Tasks come in the order in which they are issued. `after` are earlier tasks, kNone is nobody; among them is the one
-  // before on the stream.
+  // Adds a task, in issue order. `after` lists earlier tasks that it depends on, including the previous one of its
+  // stream; kNone is ignored.
   uint32_t add(const Task& task, std::span<const uint32_t> after);
-  uint32_t add_meeting(uint32_t parts);
+  uint32_t add_rendezvous(uint32_t parts);
   const Task& task(uint32_t number) const { return tasks_[number]; }
   uint32_t tasks() const { return static_cast<uint32_t>(tasks_.size()); }
-  // `share`: of the device, that a collective takes; 0 <= share < 1.
+  // `share`: fraction of the device that a collective takes; 0 <= share < 1.
   void run(double share);
 
   double seconds() const { return seconds_; }
-  // Tasks that never ran: they, or what they wait for, are parts of meetings to which not all come.
+  // Returns tasks that never ran: they, or tasks they depend on, are parts of an incomplete rendezvous.
   std::vector<uint32_t> stuck() const;
   double start(uint32_t task) const { return start_[task]; }
   double end(uint32_t task) const { return end_[task]; }
   const std::vector<Wait>& waits() const { return waits_; }
   struct DeviceSum {
-    double computing = 0;  // kernels, as slow as they were
-    double slowed = 0;     // how much longer kernels took beside collectives
+    double computing = 0;  // kernels, including `slowed`
+    double slowed = 0;     // time added to kernels by concurrent collectives
     double waits_for_host = 0;
-    double end = 0;  // of its last task
+    double end = 0;  // end of its last task
   };
   const DeviceSum& device(uint32_t device) const { return devices_[device]; }
   double waits_for_host() const { return devices_.empty() ? 0 : devices_[0].waits_for_host; }
@@ -99,13 +99,13 @@ class StreamSchedule {
   double seconds_ = 0;
 };
 
-// Who wrote which bytes of one storage last: intervals by their first byte, each with the writes that reach it. A write
-// or read costs no more than the parts that it meets, even where a storage is written in thousands.
+// The last writes to each byte range of one storage: intervals by their first byte, each with the writes that overlap
+// it. A write or read costs no more than the intervals that it overlaps, even for a storage written in thousands.
 template <class Writer>
 class WrittenParts {
  public:
-  // A write replaces those within it. What it meets in part stays, as a tensor need not reach all bytes from its first to
-  // its last.
+  // A write replaces earlier ones that it contains. Partially overlapped ones stay, since a tensor need not cover all
+  // bytes from its first to its last.
   void note(int64_t begin, int64_t end, const Writer& writer) {
     if (begin >= end) return;
     split(begin);
@@ -124,14 +124,14 @@ class WrittenParts {
     }
   }
 
-  // Calls f(writer) once for each write that reaches any of these bytes.
+  // Calls f(writer) once for each write that overlaps these bytes.
   template <class F>
   void for_each(int64_t begin, int64_t end, F&& f) const {
     auto at = intervals_.upper_bound(begin);
     if (at != intervals_.begin() && std::prev(at)->second.end > begin) --at;
     for (; at != intervals_.end() && at->first < end; ++at) {
       for (const Write& write : at->second.writes) {
-        if (at->first <= std::max(write.begin, begin)) f(write.writer);  // the first interval of the write that is read
+        if (at->first <= std::max(write.begin, begin)) f(write.writer);  // only at the first interval of the write
       }
     }
   }
@@ -143,7 +143,7 @@ class WrittenParts {
   };
   struct Interval {
     int64_t end;
-    std::vector<Write> writes;  // each reaches all of it
+    std::vector<Write> writes;  // each covers all of it
   };
   using Intervals = std::map<int64_t, Interval>;
 
@@ -155,7 +155,7 @@ class WrittenParts {
     intervals_.emplace_hint(next, at, of->second);
     of->second.end = at;
   }
-  // Takes an interval into the one before where the same writes reach both. No two have the same bytes.
+  // Merges an interval into the previous one if both have the same writes, which are identified by their byte range.
   typename Intervals::iterator join(typename Intervals::iterator of) {
     auto before = std::prev(of);
     const auto same = [](const Write& a, const Write& b) { return a.begin == b.begin && a.end == b.end; };
@@ -169,8 +169,8 @@ class WrittenParts {
   Intervals intervals_;
 };
 
-// Who wrote a part of a storage last, so that a reader of one part does not wait for who writes another.
-// Writer is what the caller knows a write by. Parts are bytes from the first to the last that a tensor reaches.
+// The last writes to each part of a storage, so that a reader of one part does not wait for writers of another.
+// `Writer` identifies a write. Parts are the bytes from the first to the last of a tensor.
 template <class Writer>
 class LastWrites {
  public:
@@ -183,7 +183,7 @@ class LastWrites {
     parts_[tensor.storage.index].note(begin, end, writer);
   }
 
-  // Calls f(writer) for each that wrote something of what the value reaches.
+  // Calls f(writer) for each write that overlaps the value.
   template <class F>
   void for_each(ValueId value, F&& f) const {
     const Value& tensor = graph_.value(value);
@@ -195,7 +195,7 @@ class LastWrites {
   }
 
  private:
-  // The first byte and the one behind the last; of a tensor without strides, all.
+  // Returns the byte range [first, end) of a tensor; the whole storage for a tensor without strides.
   std::pair<int64_t, int64_t> reached(ValueId value) const {
     constexpr int64_t kAll = std::numeric_limits<int64_t>::max();
     const Value& tensor = graph_.value(value);
@@ -210,41 +210,41 @@ class LastWrites {
   std::unordered_map<uint32_t, WrittenParts<Writer>> parts_;  // by storage
 };
 
-// Makes tasks of the nodes of a program: on which stream each runs, and what it waits for (shadowgraph/profile/
-// overlapped_step.h says by which rules).
+// Creates tasks from the nodes of a program, with their streams and dependencies (rules:
+// shadowgraph/profile/step_time.h).
 //
-// A product and a collective with the note "pieces" (shadowgraph/shard/apply.h) are as many tasks as it says. A rank
-// has its own piece, so one fewer is sent:
+// Products and collectives with the note "pieces" (shadowgraph/shard/apply.h) become that many tasks. A rank owns one
+// piece, so one fewer is sent:
 //
 //     gathered           1 2 3           scattered            1 2 3
 //     product          0 1 2 3           product            1 2 3 0
 
-struct StreamTaskRules {
-  uint32_t device = 0;  // that runs them
-  // What a collective takes; none: what it costs.
+struct StreamTaskOptions {
+  uint32_t device = 0;  // runs the tasks
+  // Time of a collective in seconds; if empty, its estimated cost.
   std::function<double(const Collective&)> seconds;
-  // Collectives of one channel run one after another; none: those of a group.
+  // Collectives with the same channel run one after another; if empty, those of a process group do.
   std::function<uint32_t(const Collective&)> channel;
-  // Which of the schedule's meetings it is a part of; none: no device waits for others.
+  // Returns the rendezvous of a collective in the schedule; if empty, devices do not wait for each other.
   std::function<uint32_t(const Collective&)> meeting;
-  // The nodes are a part of a program: what came before is done.
+  // The nodes are a part of a program; earlier parts have finished.
   bool is_part = false;
-  // Products and collectives go as wholes, whatever their notes say.
+  // Ignores the note "pieces".
   bool whole = false;
 };
 
 class StreamTasks {
  public:
   StreamTasks(const Graph& graph, const Communication& communication, const StepTime& time, StreamSchedule& schedule,
-              StreamTaskRules rules = {});
+              StreamTaskOptions rules = {});
   void add(NodeId node);  // in program order
 
-  // Calls f(node, task): that of a node which takes no time and waits for nothing is the last before it on its stream.
+  // Calls f(node, task). A node without time and dependencies is mapped to the previous task of its stream.
   template <class F>
   void for_each_node(F&& f) const {
     for (const auto& [node, task] : nodes_) f(node, task);
   }
-  // Invalid for kNone, and for tasks of others.
+  // Returns an invalid id for kNone, and for tasks of another program.
   NodeId node_of(uint32_t task) const {
     return task >= first_ && task - first_ < node_of_.size() ? node_of_[task - first_] : NodeId();
   }
@@ -254,9 +254,9 @@ class StreamTasks {
     uint32_t task = StreamSchedule::kNone;
     uint32_t stream = 0;
   };
-  // Streams of channels come behind those of the program.
+  // Streams of channels are numbered from here, after those of the program.
   static constexpr uint32_t kFirstChannel = 1U << 30;
-  // And those of copy engines, to the host and back.
+  // Streams of the two copy engines, to the host and back.
   static constexpr uint32_t kFirstEngine = 1U << 31;
 
   static uint32_t& last_of(std::unordered_map<uint32_t, uint32_t>& tasks, uint32_t key) {
@@ -279,18 +279,18 @@ class StreamTasks {
   const Communication& communication_;
   const StepTime& time_;
   StreamSchedule& schedule_;
-  const StreamTaskRules rules_;
-  const uint32_t first_;         // of the schedule's tasks, that is this program's
+  const StreamTaskOptions rules_;
+  const uint32_t first_;         // first task of this program in the schedule
   std::vector<NodeId> node_of_;  // by task
   std::vector<std::pair<NodeId, uint32_t>> nodes_;
-  std::vector<uint32_t> after_;                                  // what the next task waits for
+  std::vector<uint32_t> after_;                                  // dependencies of the next task
   std::unordered_map<uint32_t, uint32_t> last_on_;               // by stream
   std::unordered_map<uint32_t, uint32_t> last_of_channel_;       // by channel
   std::unordered_map<uint32_t, uint32_t> events_;                // the last task before each
   LastWrites<Made> written_;                                     // by the tasks
-  std::unordered_map<StorageId, std::vector<uint32_t>> pieces_;  // tasks that make what is sent or was gathered so
+  std::unordered_map<StorageId, std::vector<uint32_t>> pieces_;  // tasks of storages sent or gathered in pieces
   double host_call_ = 0;
-  double host_ = 0;  // when the host has issued the calls so far
+  double host_ = 0;  // time at which the host has issued the calls so far
 };
 
 }  // namespace shadowgraph

@@ -1,5 +1,5 @@
-// Says which elements an operator walks over, and how often. Each rule is a pure function of the call's shapes and of
-// what the table's row says an element costs. Internal to elementwise_table.cpp.
+// Work of elementwise operators. Each rule is a pure function of the call's shapes and of the row's work per element.
+// Internal to elementwise_table.cpp.
 #include "profiler/cost/elementwise_table.h"
 
 #include <algorithm>
@@ -21,11 +21,11 @@ inline Work scaled(int64_t elements, Work each) {
   return {saturating_multiply(elements, each.flops), saturating_multiply(elements, each.transcendental)};
 }
 
-// ---- Which elements
+// ---- Elements to count
 
 inline MaybeWork nothing(const OperandShapes&, Work) { return Work(); }
 
-// Counts elements of the first result, or of the first argument where nothing is returned (foreach in place).
+// Returns the elements of the first result, or of the first argument if there is no result (in-place foreach).
 inline int64_t result_elements(const OperandShapes& call) {
   return element_count(call.results.empty() ? call.argument(0) : call.result(0));
 }
@@ -36,7 +36,7 @@ MaybeWork per_argument(const OperandShapes& call, Work each) {
   return scaled(element_count(call.argument(kArgument)), each);
 }
 
-// Counts elements of a matrix's diagonal.
+// Counts the elements of a matrix's diagonal.
 inline MaybeWork diagonal(const OperandShapes& call, Work each) {
   const Shape matrix = call.shape(0);
   if (matrix.size() != 2) return std::nullopt;
@@ -45,7 +45,7 @@ inline MaybeWork diagonal(const OperandShapes& call, Work each) {
 
 // ---- Operators whose cost depends on more than one size
 
-// Counts self + alpha * other: a second operation an element unless alpha is 1.
+// Counts self + alpha * other: two operations an element, or one if alpha is 1.
 inline MaybeWork scaled_sum(const OperandShapes& call, Work each) {
   if (call.number(2, 1) != 1) each.flops += 1;
   return scaled(result_elements(call), each);
@@ -58,7 +58,7 @@ inline MaybeWork power(const OperandShapes& call, Work each) {
   if (exponent == 3) each = {2, 0};
   return scaled(result_elements(call), each);
 }
-// Counts window size times results: kernel_size is argument 1, and a single number stands for all dimensions.
+// Returns window size times results. kernel_size is argument 1; a single number applies to all dimensions.
 template <size_t kDimensions>
 int64_t window(const OperandShapes& call, size_t kernel) {
   int64_t size = 1;
@@ -76,40 +76,40 @@ template <size_t kDimensions>
 MaybeWork pooling_backward(const OperandShapes& call, Work each) {
   return scaled(saturating_multiply(element_count(call.argument(0)), window<kDimensions>(call, 2)), each);
 }
-// Counts norms: `each` with an affine transform, one less without (weight is argument kWeight).
+// Counts norms: `each` with an affine transform, one operation less without (weight is argument kWeight).
 template <size_t kInput, size_t kWeight>
 MaybeWork norm(const OperandShapes& call, Work each) {
   if (!call.argument(kWeight).present()) each.flops -= 1;
   return scaled(element_count(call.argument(kInput)), each);
 }
-// Counts batch norm: 5 an element when it computes statistics, 2 when it uses the running ones; one less without
+// Counts batch norm: 5 operations an element if it computes statistics, 2 if it uses the running ones; one less without
 // weight.
 template <size_t kTraining>
 MaybeWork batch_norm(const OperandShapes& call, Work each) {
   if (!call.flag(kTraining, true)) each.flops = 2;
   return norm<0, 1>(call, each);
 }
-// Counts additions of values if argument kAccumulate is set; otherwise values are copied.
+// Counts additions of values if argument kAccumulate is set; otherwise values are only copied.
 template <size_t kValues, size_t kAccumulate>
 MaybeWork per_accumulated(const OperandShapes& call, Work each) {
   return scaled(call.flag(kAccumulate) ? element_count(call.argument(kValues)) : 0, each);
 }
-// Counts a comparison sort: elements times the binary logarithm of the longest side's size.
+// Counts a comparison sort: elements times log2 of the size of the longest dimension.
 inline MaybeWork sorting(const OperandShapes& call, Work each) {
   uint64_t longest = 1;
   for (int64_t size : call.shape(0)) longest = std::max(longest, static_cast<uint64_t>(std::max<int64_t>(size, 1)));
   return scaled(saturating_multiply(element_count(call.argument(0)), std::bit_width(longest - 1)), each);
 }
-// Counts a sort of all elements, whatever their sides (unique). With a second tensor it sorts both: isin looks one up
-// in the other.
+// Counts a sort of all elements in one sequence (unique). With a second tensor, sorts both: isin searches one in the
+// other.
 inline MaybeWork sorting_all(const OperandShapes& call, Work each) {
   const int64_t elements = saturating_add(element_count(call.argument(0)), element_count(call.argument(1)));
   const auto depth = std::bit_width(static_cast<uint64_t>(std::max<int64_t>(elements, 1)) - 1);
   return scaled(saturating_multiply(elements, depth), each);
 }
-// Counts fast Fourier transforms in the usual way: 5 n log2 n for an n-point complex one, half of that where one side
-// is real. (Frigo & Johnson, The Design and Implementation of FFTW3, 2005.) For fft(self, dim, ...), n is the product
-// of the sizes that the dimensions have, in the complex or the real tensor.
+// Counts fast Fourier transforms as usual: 5 n log2 n for a complex transform of n points, half of that if one side is
+// real. (Frigo & Johnson, The Design and Implementation of FFTW3, 2005.) For fft(self, dim, ...), n is the product of
+// the transformed dimensions, in the complex or the real tensor.
 inline MaybeWork fourier(const Operand& points, const OperandShapes& call, double factor) {
   const Operand& dimensions = call.argument(1);
   if (!points.is_tensor() || dimensions.kind != Operand::Kind::kInts) return std::nullopt;
@@ -128,9 +128,9 @@ inline MaybeWork fourier_complex(const OperandShapes& call, Work) { return fouri
 inline MaybeWork fourier_of_real(const OperandShapes& call, Work) { return fourier(call.argument(0), call, 2.5); }
 inline MaybeWork fourier_to_real(const OperandShapes& call, Work) { return fourier(call.result(0), call, 2.5); }
 
-// Counts distances of points of m coordinates: subtract, power, add each. Powers and the root are evaluations unless p
-// says otherwise: 0, 1 and infinity have neither, 2 multiplies. kPoints is an argument (..., m), kExponent the one with
-// p.
+// Counts distances of points with m coordinates: subtract, power, add for each. Powers and the root are transcendental
+// except for p = 0, 1, infinity (neither needed) and 2 (a multiplication). kPoints is an argument (..., m), kExponent
+// the one with p.
 template <size_t kPoints, size_t kExponent>
 MaybeWork distances(const OperandShapes& call, Work each) {
   const Shape points = call.shape(kPoints);
@@ -143,8 +143,8 @@ MaybeWork distances(const OperandShapes& call, Work each) {
   if (!plain) work.transcendental = saturating_add(p == 2 ? 0 : coordinates, count);
   return work;
 }
-// Counts gradients of distances. Each goes to all coordinates of one side: the distance's difference, its power, a
-// product with the gradient, an addition.
+// Counts gradients of distances. Each reaches all coordinates of one side: the difference, its power, a product with
+// the gradient, an addition.
 template <size_t kPoints, size_t kExponent>
 MaybeWork distances_backward(const OperandShapes& call, Work each) {
   const Shape points = call.shape(kPoints);
@@ -156,8 +156,8 @@ MaybeWork distances_backward(const OperandShapes& call, Work each) {
   return work;
 }
 
-// Counts bags of embeddings: a row of the weight is added for every index, after a product where samples have weights.
-// kWidth is an argument whose last side is a row's, kIndices that of the indices, kWeights that of the weights.
+// Counts embedding bags: one addition of a weight row per index, plus a product if samples have weights. kWidth is an
+// argument whose last dimension is that of a row, kIndices the indices, kWeights the sample weights.
 template <size_t kWidth, size_t kIndices, size_t kWeights>
 MaybeWork bags(const OperandShapes& call, Work each) {
   const Shape rows = call.shape(kWidth);
@@ -166,7 +166,7 @@ MaybeWork bags(const OperandShapes& call, Work each) {
   return scaled(saturating_multiply(element_count(call.argument(kIndices)), rows.back()), each);
 }
 
-// Returns the taps of an interpolation in so many dimensions: products and additions a result. `mode` is ATen's number.
+// Returns the filter taps of an interpolation: products and additions per result. `mode` is ATen's enumerator.
 inline int64_t taps(int64_t dimensions, int64_t mode) {
   if (mode == 1) return 0;  // nearest
   return mode == 2 ? 16 : int64_t{1} << dimensions;
@@ -177,21 +177,20 @@ MaybeWork grid_sampler(const OperandShapes& call, Work) {
   const int64_t count = taps(kDimensions, call.integer(2, 0));
   return scaled(result_elements(call), {count > 0 ? 2 * count - 1 : 0, 0});
 }
-// Counts a product and an addition a tap, for every element of grad_output: for the input, and for each coordinate of
-// the grid.
+// Counts a product and an addition per tap and element of grad_output, for the input and for each grid coordinate.
 template <int64_t kDimensions, size_t kGradient, size_t kMode>
 MaybeWork grid_sampler_backward(const OperandShapes& call, Work) {
   const int64_t count = taps(kDimensions, call.integer(kMode, 0));
   return scaled(element_count(call.argument(kGradient)), {2 * (count > 0 ? count * (1 + kDimensions) : 1), 0});
 }
-// A coordinate is the product of a row of theta with a position.
+// Each coordinate is the product of a row of theta with a position.
 inline MaybeWork affine_grid(const OperandShapes& call, Work) {
   const Shape theta = call.shape(0);
   if (theta.empty() || theta.back() < 1) return std::nullopt;
   return scaled(result_elements(call), {saturating_add(saturating_multiply(2, theta.back()), -1), 0});
 }
-// Counts resampling with antialiasing: rows, then columns. A result's window grows with the factor by which a side
-// shrinks. kSupport is that of the filter, in elements: 1 bilinear, 2 bicubic, 3 Lanczos.
+// Counts antialiased resampling: rows, then columns. A result's window grows with the downsampling factor. kSupport is
+// the filter's, in elements: 1 bilinear, 2 bicubic, 3 Lanczos.
 template <int64_t kSupport>
 MaybeWork antialiased_sides(Shape input, Shape output) {
   if (input.size() != 4 || output.size() != 4) return std::nullopt;
@@ -216,17 +215,17 @@ MaybeWork per_other_result(const OperandShapes& call, Work each) {
   return scaled(element_count(call.result(kResult)), each);
 }
 
-// Counts the bias of a matrix product or convolution: one addition an element of the result, if there is one.
+// Counts the bias of a matrix product or convolution: one addition per element of the result, if there is a bias.
 template <size_t kBias>
 MaybeWork bias(const OperandShapes& call, Work each) {
   return scaled(call.argument(kBias).is_tensor() ? result_elements(call) : 0, each);
 }
-// Counts the bias gradient: one addition an element of grad_output.
+// Counts the bias gradient: one addition per element of grad_output.
 inline MaybeWork convolution_backward(const OperandShapes& call, Work each) {
   return scaled(call.element(10, 2, 0) != 0 ? element_count(call.argument(0)) : 0, each);
 }
-// Counts attention: work on every score; query and key follow `kQuery`. Packed calls bound the scores by their greatest
-// lengths.
+// Counts attention: `each` per score; query and key are arguments `kQuery` and the next. Packed calls use the maximum
+// sequence lengths as an upper bound.
 template <size_t kQuery>
 MaybeWork per_score(const OperandShapes& call, Work each) {
   const Shape query = call.shape(kQuery);
@@ -255,7 +254,7 @@ inline Work recurrent_unit(double mode) {
   if (mode == 3) return {19, 3};
   return mode == 1 ? Work{3, 1} : Work{4, 0};
 }
-// mkldnn_rnn_layer(..., mode 9, hidden_size 10, ...): one layer, one direction; the backward does it twice.
+// mkldnn_rnn_layer(..., mode 9, hidden_size 10, ...): one layer, one direction; backward does twice the work.
 template <size_t kMode>
 MaybeWork mkldnn_rnn(const OperandShapes& call, Work each) {
   const Shape input = call.shape(0);
@@ -290,9 +289,9 @@ constexpr Work kOne{1, 0};
 constexpr Work kTranscendental{0, 1};
 constexpr KernelClass kByName = KernelClass::kOther;
 
-// The rows are by the kernels that run them. A list of names has all operators with the same work an element.
+// Rows by kernel class. `names` lists operators with the same work per element.
 constexpr ElementwiseRow kRows[] = {
-    // ---- Pointwise arithmetic. A tagged operator of one operation needs no row; its `out=` and foreach forms do.
+    // ---- Pointwise arithmetic. A pointwise-tagged operator with one operation needs a row only for out= and foreach.
     {K::kPointwise, scaled_sum, kOne, "add sub rsub"},
     {K::kPointwise, per_result, kOne, R"(
         mul div floor_divide true_divide fmod remainder neg abs sign sgn ceil floor round trunc frac reciprocal square
@@ -348,9 +347,9 @@ constexpr ElementwiseRow kRows[] = {
     {kByName, per_result, {4, 0}, "_softmax_backward_data _masked_softmax_backward"},
     {kByName, per_result, {3, 1}, "_log_softmax_backward_data"},  // g - exp(y) * sum(g)
     {K::kReduction, per_argument<0>, {3, 1}, "logsumexp"},
-    // A step of CTC is a logsumexp of three paths and a log probability. That is 2 for the greatest, 3 subtractions, 2
-    // additions, 1 each for it and the probability; 3 exp, 1 log. Backward does the same from the end and adds both
-    // ways up (4 and 2).
+    // A CTC step is a logsumexp of three paths plus a log probability: 2 operations for the maximum, 3 subtractions, 2
+    // additions, 1 each for adding it and the probability; 3 exp, 1 log. Backward does the same from the end and adds
+    // both directions (4 and 2).
     {kByName, per_other_result<1>, {9, 4}, "_ctc_loss"},
     {kByName, per_argument<6>, {13, 6}, "_ctc_loss_backward"},
     {kByName, per_argument<0>, {4, 2}, "soft_margin_loss"},                             // log1p(exp(-y x)), sum
@@ -453,7 +452,7 @@ constexpr ElementwiseRow kRows[] = {
     {K::kCopy, nothing, kFree, "im2col"},
     {K::kCopy, per_argument<0>, kOne, "col2im"},
 
-    // ---- Dropout and random draws: the draw is no arithmetic, comparing and scaling are
+    // ---- Dropout and random draws: the draw is free, comparison and scaling count
     {K::kRandom, per_result, {2, 0}, "native_dropout _fused_dropout"},
     {K::kPointwise, per_result, {2, 0}, "native_dropout_backward _masked_scale"},
     {K::kRandom, per_result, kOne, "bernoulli"},
@@ -481,7 +480,7 @@ constexpr ElementwiseRow kRows[] = {
     {K::kGather, bags<0, 1, 6>, kOne, "_embedding_bag _embedding_bag_forward_only"},
     {K::kScatter, bags<0, 1, 10>, kOne, "_embedding_bag_backward"},
     {K::kScatter, bags<0, 1, 8>, kOne, "_embedding_bag_dense_backward"},
-    // Offsets are there: 2, a dot product.
+    // With given offsets: 2, a dot product.
     {K::kGather, bags<0, 2, 3>, kOne, "_embedding_bag_per_sample_weights_backward"},
 
     // ---- Copies
@@ -501,7 +500,7 @@ constexpr ElementwiseRow kRows[] = {
         reflection_pad1d_backward reflection_pad2d_backward reflection_pad3d_backward replication_pad1d_backward
         replication_pad2d_backward replication_pad3d_backward unfold_backward)"},
 
-    // ---- Fills whose facts do not say so in all forms
+    // ---- Fills that operator facts do not mark as such in all forms
     {K::kFill, nothing, kFree, "fill zero linspace"},
     {K::kFill, per_result, {1, 1}, "logspace"},
     {kByName, per_result, kOne, "fft_fftfreq fft_rfftfreq"},
@@ -522,7 +521,7 @@ constexpr ElementwiseRow kRows[] = {
         sg_random::get_state sg_random::exchange_state sg_random::set_state)"},
     {K::kCopy, nothing, kFree, "_convert_indices_from_coo_to_csr _convert_indices_from_csr_to_coo"},
 
-    // ---- Fused optimizer steps, per parameter element, every option switched on but amsgrad
+    // ---- Fused optimizer steps, per parameter element, with every option on except amsgrad
     {kByName, per_argument<0>, {7, 0}, "_fused_sgd"},  // weight decay 2, momentum 3, step 2
     {kByName,
      per_argument<0>,
@@ -533,7 +532,7 @@ constexpr ElementwiseRow kRows[] = {
     {kByName, per_argument<0>, {2, 0}, "_amp_foreach_non_finite_check_and_unscale"},
     {kByName, nothing, kFree, "_amp_update_scale"},
 
-    // ---- What matrix products (flop_table.h) do besides; most do nothing, and have no row
+    // ---- Elementwise work fused into matrix products (flop_table.h); products without any have no row
     {kByName, per_result, kTranscendental, "_euclidean_dist"},
     {kByName, per_result, kOne, "addmm baddbmm addbmm addmv"},
     {kByName, per_result, {2, 0}, "_addmm_activation cudnn_convolution_relu"},  // bias, relu
@@ -579,18 +578,18 @@ const OperatorRows<ElementwiseRow>& elementwise_index() {
   return index;
 }
 
-// Finds a row by the operator's own name, by that of all its overloads, or by that of its plain form.
+// Finds a row by the operator's full name, by its name without overload, or by its functional form.
 const ElementwiseRow* find_own_or_plain(std::string_view name) {
   const ElementwiseRow* own = elementwise_index().find(name);
   return own != nullptr ? own : elementwise_index().find(without_underscore(without_overload(name)));
 }
 
-// Says whether an operator does no arithmetic by what is known of it elsewhere. Views, fills and uninitialised memory
-// have none; a product that does nothing besides has its own row.
+// Returns true if other tables show that the operator does no arithmetic: views, fills, uninitialized memory. Matrix
+// products with additional elementwise work have their rows.
 bool is_free(const Target& target) {
   if (target.kind() == TargetKind::kBuiltin) return true;
   const OperatorFacts& facts = target.facts();
-  if (facts.is_view || facts.fills || facts.uninitialised) return true;
+  if (facts.is_view || facts.fills || facts.uninitialized) return true;
   const FlopRow* product = find_flop_row(target.name());
   return product != nullptr && product->counts_all;
 }

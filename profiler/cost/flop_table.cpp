@@ -1,11 +1,11 @@
-// Counts FLOPs of dense factorisations and solves: leading terms, for the rows of flop_table.cpp.
+// FLOP counts of dense factorizations and solves: leading terms, for the rows of flop_table.cpp.
 //
-// Counts are multiplications and additions of the usual algorithm on one m x n matrix, times the matrices of the batch.
-// Complex numbers count as real ones; pivoting and permutations are free. The source is Golub & Van Loan, Matrix
-// Computations (4th ed.): sections 3.2 (LU), 4.2 (Cholesky), 5.2 (QR), 7.5 (unsymmetric eigenvalues), 8.3 (symmetric),
-// 8.6 (SVD). What LAPACK does with a factorisation comes from LAPACK Working Note 41, appendix C.
+// Counts are multiplications and additions of the usual algorithm on one m x n matrix, times the batch size. Complex
+// numbers count as real ones; pivoting and permutations are free. Source: Golub & Van Loan, Matrix Computations (4th
+// ed.), sections 3.2 (LU), 4.2 (Cholesky), 5.2 (QR), 7.5 (unsymmetric eigenvalues), 8.3 (symmetric), 8.6 (SVD). Counts
+// of LAPACK's operations on factorizations are from LAPACK Working Note 41, appendix C.
 //
-// Iterations (eigenvalues, SVD) count as those books' averages: what really runs depends on data.
+// Iterative methods (eigenvalues, SVD) use the averages of those books; the actual number depends on the data.
 #include "profiler/cost/flop_table.h"
 
 #include <algorithm>
@@ -23,8 +23,7 @@
 
 namespace shadowgraph {
 
-// Counts two triangular solves a right-hand side, 2 n^2, after a factorisation whose n x n factor is argument
-// `kFactor`.
+// Counts two triangular solves per right-hand side, 2 n^2, with an existing n x n factor (argument `kFactor`).
 template <size_t kFactor>
 std::optional<int64_t> solve_flops(const OperandShapes& call);
 // Counts one triangular solve, n^2.
@@ -54,7 +53,7 @@ std::optional<Matrices> square_matrices(Shape shape) {
   return found && found->rows == found->columns ? found : std::nullopt;
 }
 
-// Rounds a count. Whole numbers up to 2^53 are exact; thirds are rounded once, at the end.
+// Rounds a count. Integers up to 2^53 are exact; thirds are rounded once, at the end.
 Count counted(double flops) {
   if (!(flops >= 0)) return std::nullopt;
   return flops < 9.2e18 ? Count(std::llround(flops)) : std::numeric_limits<int64_t>::max();
@@ -69,7 +68,7 @@ Count per_cube(Shape shape, double factor) {
   return a ? counted(a->batch * factor * cube(a->rows)) : std::nullopt;
 }
 
-// Counts multiplying k reflectors of length m out into m x n.
+// Counts the multiplication of k reflectors of length m into an m x n matrix.
 double multiplied_out(double m, double n, double k) { return 4 * m * n * k - 2 * (m + n) * k * k + 4 * cube(k) / 3; }
 
 }  // namespace
@@ -107,7 +106,7 @@ Count qr_flops(const OperandShapes& call) {
   if (!a) return std::nullopt;
   const auto q = matrices(call.result(0).shape);
   double flops = reflectors(*a);
-  // Mode "r" gives an empty Q, which nobody forms.
+  // Mode "r" returns an empty Q, which is never formed.
   if (q && q->rows == a->rows) flops += a->batch * multiplied_out(a->rows, q->columns, a->smaller());
   return counted(flops);
 }
@@ -124,7 +123,7 @@ Count reflector_product_flops(const OperandShapes& call) {
   const auto c = matrices(call.shape(2));
   if (!c || call.shape(1).empty()) return std::nullopt;
   const auto k = static_cast<double>(call.shape(1).back());
-  // From the left, reflectors work on columns; from the right on rows.
+  // From the left, reflectors apply to columns; from the right, to rows.
   const double vectors = call.flag(3, true) ? c->columns : c->rows;
   return counted(c->batch * (4 * c->rows * c->columns * k - 2 * vectors * k * k));
 }
@@ -209,7 +208,7 @@ Count dot_product(const OperandShapes& call) {
   if (call.rank(0) != 1 || call.rank(1) != 1 || call.shape(0)[0] != call.shape(1)[0]) return std::nullopt;
   return saturating_multiply(kFlopsPerMac, call.shape(0)[0]);
 }
-// self + vec1 (x) vec2: one multiply-accumulate an element.
+// self + vec1 (x) vec2: one multiply-accumulate per element.
 Count rank_one_update(const OperandShapes& call) {
   if (call.rank(1) != 1 || call.rank(2) != 1) return std::nullopt;
   return product_of({kFlopsPerMac, call.shape(1)[0], call.shape(2)[0]});
@@ -228,7 +227,7 @@ Count matmul(const OperandShapes& call) {
   if (a.back() != (b.size() == 1 ? b[0] : b[b.size() - 2])) return std::nullopt;
   return product_of({kFlopsPerMac, element_count(call.result(0)), a.back()});
 }
-// Groups along whichever dimension `offs` splits; every form does the work of its rows times its columns once.
+// Groups along the dimension that `offs` splits; in every form, each row is multiplied with its columns once.
 Count grouped_product(const OperandShapes& call) {
   const Shape a = call.shape(0);
   const Shape b = call.shape(1);
@@ -241,13 +240,13 @@ Count grouped_product(const OperandShapes& call) {
   if (a.size() == 2 && b.size() == 3 && a[1] != b[1]) return std::nullopt;
   return product_of({kFlopsPerMac, rows, columns, a.back()});
 }
-// input (..., k) by weights packed in some way of their own: what it takes is seen at the result.
+// input (..., k) by weights packed in an opaque format; the work follows from the result.
 Count packed_linear(const OperandShapes& call) {
   const Shape input = call.shape(0);
   if (input.empty() || !call.result(0).is_tensor()) return std::nullopt;
   return product_of({kFlopsPerMac, element_count(call.result(0)), input.back()});
 }
-// (n, ...) tensors, of which coefficients (m, n) make m sums.
+// (n, ...) tensors, combined to m sums by coefficients (m, n).
 Count linear_combination(const OperandShapes& call) {
   const Shape coefficients = call.shape(1);
   if (coefficients.size() != 2 || !call.result(0).is_tensor()) return std::nullopt;
@@ -260,7 +259,7 @@ Count euclidean_distance(const OperandShapes& call) {
   return product_of({kFlopsPerMac, element_count(call.result(0)), saturating_add(points.back(), 2)});
 }
 Count trilinear(const OperandShapes& call) {
-  // sum over `sumdim` of i1 * i2 * i3 in their common, expanded shape: two products and a sum an element.
+  // sum over `sumdim` of i1 * i2 * i3 in their common, expanded shape: two products and a sum per element.
   const Shape one = call.shape(0);
   const Operand& expand = call.argument(3);
   if (expand.kind != Operand::Kind::kInts) return std::nullopt;
@@ -282,13 +281,13 @@ Count trilinear(const OperandShapes& call) {
 
 // ---- Convolutions ---------------------------------------------------------------------------------------------------
 
-// One multiply-accumulate per position of the window, per point of `points`, per pair of channels the weight connects.
+// One multiply-accumulate per window position, per point of `points`, per pair of connected channels.
 Count convolution_count(int64_t batch, Shape weight, Shape points) {
   if (weight.size() < 2 || points.size() < 2) return std::nullopt;
   return product_of({kFlopsPerMac, batch, product_of(weight), product_of(points.subspan(2))});
 }
 
-// Every output point sees the whole window; of a transposed convolution every input point does.
+// Every output point covers the whole window; in a transposed convolution every input point does.
 Count convolution_forward(const OperandShapes& call, bool transposed) {
   const Shape input = call.shape(0);
   const Shape output = call.result(0).shape;
@@ -332,8 +331,8 @@ Count convolution_tbc(const OperandShapes& call) {
   if (weight.size() != 3 || !call.result(0).is_tensor()) return std::nullopt;
   return product_of({kFlopsPerMac, element_count(call.result(0)), weight[0], weight[1]});
 }
-// _slow_conv2d_backward(grad_output, self, weight, kernel_size, stride, padding, output_mask): one group. The form with
-// results given has no mask and computes all.
+// _slow_conv2d_backward(grad_output, self, weight, kernel_size, stride, padding, output_mask): one group. The out=
+// variant has no mask and computes all.
 Count slow_convolution_backward(const OperandShapes& call) {
   const Shape gradient = call.shape(0);
   const Shape weight = call.shape(2);
@@ -345,7 +344,7 @@ Count slow_convolution_backward(const OperandShapes& call) {
 
 // ---- Attention ------------------------------------------------------------------------------------------------------
 
-// Scores (query x key) and output (scores x value). Grouped queries do the work of all query heads.
+// Scores (query x key) and output (scores x value). With grouped queries, all query heads count.
 Count attention_count(Shape query, Shape key, Shape value) {
   if (query.size() != 4 || key.size() != 4 || value.size() != 4) return std::nullopt;
   const bool fits = query[0] == key[0] && key[0] == value[0] && key[1] == value[1] && query[3] == key[3] &&
@@ -368,8 +367,8 @@ Count attention_backward(const OperandShapes& call) {
   return attention_backward_count(call.shape(0), call.shape(1), call.shape(2), call.shape(3));
 }
 
-// A call on packed sequences (cumulative lengths given). Every sequence counts with the greatest length, since a fake
-// tensor's contents are unknown; PyTorch does the same with fake tensors.
+// A call on packed sequences (cumulative lengths given). Every sequence counts with the maximum length, since the
+// contents of fake tensors are unknown; PyTorch does the same.
 struct PackedSequences {
   int64_t count;
   int64_t longest_query;
@@ -381,7 +380,7 @@ std::optional<PackedSequences> packed_sequences(const OperandShapes& call, size_
   return PackedSequences{call.shape(offsets)[0] - 1, call.integer(longest, 0), call.integer(longest + 1, 0)};
 }
 
-// Flash attention has the heads of dense operands behind their tokens, where PyTorch's formula reads them or not.
+// Flash attention has dense operands with heads after tokens; PyTorch's formula may or may not account for it.
 std::array<int64_t, 4> heads_first(Shape of) {
   return kFlopsOfFlashReadHeadsLast ? std::array{of[0], of[2], of[1], of[3]} : std::array{of[0], of[1], of[2], of[3]};
 }
@@ -428,8 +427,7 @@ Count varlen_attention_backward(const OperandShapes& call) {
   return one ? Count(saturating_multiply(*one, packed->count)) : std::nullopt;
 }
 
-// ---- Recurrent layers: the gates' matrix products, once per token of the batch
-// ------------------------------------------
+// ---- Recurrent layers: the matrix products of the gates, once per token of the batch --------------------------------
 
 Count recurrent(Shape input, std::initializer_list<Shape> matrices, int64_t passes) {
   if (input.empty() || input.back() == 0) return std::nullopt;
@@ -466,9 +464,9 @@ Count composite_rnn(const OperandShapes& call) {
   return recurrent(call.shape(0), call.argument(kWeights).tensors, 1);
 }
 
-constexpr bool kWithoutGates = false;
+constexpr bool kExcludesGates = false;
 
-// Sorted by family; counted_by_pytorch says whether flop_registry of this version has it.
+// Sorted by family; counted_by_pytorch marks operators that this version's flop_registry has.
 constexpr FlopRow kFlopRows[] = {
     {matrix_product<0>, true, "2mnk", "mm _scaled_mm"},
     {matrix_product<1>, true, "2mnk", "addmm"},
@@ -547,9 +545,9 @@ constexpr FlopRow kFlopRows[] = {
     {mkldnn_rnn_backward, false, "4 T N prod(matrices)", "mkldnn_rnn_layer_backward"},
     {cudnn_rnn, false, "2 T N prod(matrices)", "_cudnn_rnn"},
     {cudnn_rnn_backward<21>, false, "4 T N prod(matrices), 2 without weight gradients", "_cudnn_rnn_backward"},
-    {cudnn_rnn, false, "2 T N prod(matrices)", "miopen_rnn", kWithoutGates},
-    {composite_rnn<2>, false, "2 T N prod(matrices)", "lstm gru rnn_tanh rnn_relu", kWithoutGates},
-    {composite_rnn<3>, false, "2 T N prod(matrices)", "lstm.data gru.data rnn_tanh.data rnn_relu.data", kWithoutGates},
+    {cudnn_rnn, false, "2 T N prod(matrices)", "miopen_rnn", kExcludesGates},
+    {composite_rnn<2>, false, "2 T N prod(matrices)", "lstm gru rnn_tanh rnn_relu", kExcludesGates},
+    {composite_rnn<3>, false, "2 T N prod(matrices)", "lstm.data gru.data rnn_tanh.data rnn_relu.data", kExcludesGates},
 };
 
 }  // namespace

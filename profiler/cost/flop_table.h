@@ -1,13 +1,13 @@
 // FLOPs of matrix products, convolutions, attention and recurrent layers: 2 per multiply-accumulate.
 //
-// Each row is one pure function of shapes, and the operators that it holds for. Operators in PyTorch 2.13.0's
-// torch.utils.flop_counter.flop_registry get its numbers to the last digit, its simplifications included:
+// Each row is a pure function of shapes and the operators it applies to. Operators in PyTorch 2.13.0's
+// torch.utils.flop_counter.flop_registry get exactly its numbers, including its simplifications:
 //
 //   - padding is not discounted, and biases are free here (elementwise_table.h counts them);
-//   - causal masks save nothing;
+//   - causal masks do not reduce the count;
 //   - the weight gradient of a grouped convolution is counted as if it had one group.
 //
-// Rows that the registry lacks are marked, so that totals can be compared either way: attention and recurrent layers on
+// Rows that the registry lacks are marked, so that totals are comparable either way: attention and recurrent layers on
 // a CPU, matrix-vector products, ...
 //
 // Adding an operator: its name in a row of flop_table.cpp, one test in tests/profiler/flop_table_test.cpp.
@@ -22,25 +22,25 @@
 
 namespace shadowgraph {
 
-// Empty if the shapes are none the operator can have; the call is then listed as uncovered rather than counted wrongly.
+// Returns nullopt for shapes that the operator cannot have; the call is then listed as uncovered.
 using FlopRule = std::optional<int64_t> (*)(const OperandShapes&);
 
 struct FlopRow {
   FlopRule rule;
   bool counted_by_pytorch;   // flop_registry has a formula for it
-  std::string_view formula;  // for people
+  std::string_view formula;  // human-readable
   std::string_view names;    // "mm _scaled_mm" (ir/operators/operator_name.h)
-  // All that its calls compute is counted, here or by a row of elementwise_table.h.
+  // All work of its calls is counted, here or by a row of elementwise_table.h.
   bool counts_all = true;
   const char* file = __builtin_FILE();
 };
 
 std::span<const FlopRow> flop_table();
 
-// The row for an operator, "aten::mm" or "aten::mm.out"; nullptr if there is none. Done once a target, not once a node.
+// Returns the row of "aten::mm" or "aten::mm.out"; nullptr without one. Call it once per target, not once per node.
 const FlopRow* find_flop_row(std::string_view operator_name);
 
-// Empty if there is no row or the shapes do not fit. For tests and one-off questions.
+// Returns nullopt without a row or if the shapes do not match. For tests and single lookups.
 std::optional<int64_t> matmul_flops(std::string_view operator_name, const OperandShapes& call);
 
 }  // namespace shadowgraph

@@ -36,8 +36,7 @@ struct Registered {
   }
 };
 
-// Turns a node's arguments and results into spans of shapes, good until the next node is read. Buffers are kept from
-// node to node.
+// Converts a node's arguments and results to spans of shapes, valid until the next node is read. Buffers are reused.
 class OperandReader {
  public:
   explicit OperandReader(const Graph& graph) : graph_(graph) {}
@@ -72,7 +71,7 @@ class OperandReader {
       case ArgumentKind::kNone:
         return {};
       case ArgumentKind::kValue:
-        // A node produced this host scalar (item, size): the graph does not know its value.
+        // A host scalar computed by a node (item, size): its value is not in the graph.
         return graph_.value(argument.ref.value).kind == ValueKind::kTensor ? tensor(argument.ref.value)
                                                                            : Operand{.kind = Operand::Kind::kOther};
       case ArgumentKind::kConstant: {
@@ -113,20 +112,19 @@ class OperandReader {
   const Graph& graph_;
   std::vector<Operand> arguments_;
   std::vector<Operand> results_;
-  std::deque<std::vector<Shape>> lists_;  // a deque: spans into earlier elements must stay
+  std::deque<std::vector<Shape>> lists_;  // a deque, so that spans into earlier elements stay valid
   std::deque<std::vector<int64_t>> ints_;
 };
 
 struct TargetFormulas {
   bool known = false;
-  bool free = false;                         // no work whatever the shapes: operands need not be read
-  std::shared_ptr<const OperatorCosts> own;  // given by the user: comes before the tables
+  bool free = false;                         // no work for any shapes: operands are not read
+  std::shared_ptr<const OperatorCosts> own;  // registered by the user; overrides the tables
   const FlopRow* flop = nullptr;
   ElementwiseFormula elementwise;
 };
 
-// A functional call of an operator that writes (core/calls/functions.h) takes the same arguments and works as
-// much.
+// The functional form of a mutating operator (core/calls/functions.h) takes the same arguments and does the same work.
 TargetFormulas formulas_of(const Target& called) {
   const std::optional<Target> op = operator_of_functional_call(called);
   const Target& target = op ? *op : called;
@@ -134,7 +132,8 @@ TargetFormulas formulas_of(const Target& called) {
   if (formulas.own && !formulas.own->flops) formulas.own = nullptr;
   if (formulas.own) return formulas;
   if (target.facts().collective) {
-    formulas.free = true;  // its sums are nothing beside the time of sending (shadowgraph/profile/communication.h)
+    formulas.free =
+        true;  // its additions are negligible compared to the transfer (shadowgraph/profile/communication.h)
     return formulas;
   }
   formulas.flop = find_flop_row(target.name());
@@ -145,11 +144,11 @@ TargetFormulas formulas_of(const Target& called) {
   return formulas;
 }
 
-// Keeps what is known of all calls of a target.
+// Scratch rules that apply to all calls of a target.
 struct TargetScratch {
   bool asked = false;
-  bool never = false;      // takes none, whatever its operands are
-  bool pointwise = false;  // none if no operand has to be converted
+  bool never = false;      // no scratch for any operands
+  bool pointwise = false;  // no scratch unless an operand has to be converted
   std::shared_ptr<const OperatorCosts> own;
   const ScratchRow* rows[2] = {};  // CPU, CUDA
 
@@ -164,8 +163,8 @@ struct TargetScratch {
     known.own = registered_costs(target);
     if (known.own && !known.own->scratch) known.own = nullptr;
     const OperatorFacts& facts = target.facts();
-    // Collectives take none: NCCL's buffers are the communicator's, and stay.
-    known.never = facts.is_view || facts.fills || facts.uninitialised || facts.collective;
+    // Collectives need none: NCCL's buffers belong to the communicator and persist.
+    known.never = facts.is_view || facts.fills || facts.uninitialized || facts.collective;
     known.pointwise = facts.pointwise;
     known.rows[0] = find_scratch_row(target, c10::kCPU);
     known.rows[1] = find_scratch_row(target, c10::kCUDA);
@@ -178,7 +177,7 @@ int64_t bytes_of(std::span<const int64_t> sizes, c10::ScalarType dtype) {
 }
 
 // TensorIterator computes in one dtype. On CPUs it converts operands of other dtypes before the kernel runs; on CUDA
-// the kernel converts element by element. Numbers that came as 0-dimensional tensors are small either way.
+// the kernel converts each element. Numbers wrapped in 0-dimensional tensors are negligible.
 int64_t converted_bytes(const Graph& graph, NodeId node) {
   c10::ScalarType common = c10::ScalarType::Undefined;
   bool mixed = false;
@@ -199,7 +198,7 @@ int64_t converted_bytes(const Graph& graph, NodeId node) {
   return bytes;
 }
 
-// Counts copies of arguments that the kernel wants contiguous.
+// Returns the bytes of copies of arguments that the kernel makes contiguous.
 int64_t copied_bytes(const Graph& graph, NodeId node, std::string_view places) {
   int64_t bytes = 0;
   const auto arguments = graph.arguments(node);
@@ -223,11 +222,11 @@ int64_t copied_bytes(const Graph& graph, NodeId node, std::string_view places) {
 
 }  // namespace
 
-void register_operator(const std::string& operator_name, OperatorCosts costs) {
+void register_cost(const std::string& operator_name, OperatorCosts costs) {
   const size_t colons = operator_name.find("::");
   if (colons == std::string::npos || colons == 0 || colons + 2 == operator_name.size()) {
-    throw Error("register_operator: '" + operator_name +
-                "' is no operator's name; it has the form space::name.overload");
+    throw Error("register_operator: invalid operator name '" + operator_name +
+                "'; expected namespace::name or namespace::name.overload");
   }
   Registered& registered = Registered::global();
   const std::lock_guard lock(registered.mutex);
@@ -236,8 +235,8 @@ void register_operator(const std::string& operator_name, OperatorCosts costs) {
   if (!added) {
     throw Error(
         "register_operator: " + operator_name +
-        " has been registered before, and two answers may differ. Register it once, with its shape rule and all "
-        "its costs; a shape rule alone can be replaced with register_rule");
+        " is registered already. Register it once, with its shape rule and all its costs; to replace only the shape "
+        "rule, use register_rule");
   }
 }
 
@@ -264,7 +263,7 @@ CustomOperators CustomOperators::of(const Graph& graph) {
     std::shared_ptr<const OperatorCosts> costs;
   };
   IdMap<TargetId, Known> known;
-  std::map<std::string, CustomOperatorFigures> figures;
+  std::map<std::string, CustomOperatorCosts> figures;
   OperandReader reader(graph);
   for (const NodeId node : graph.nodes()) {
     const TargetId target = graph.node(node).target;
@@ -275,7 +274,7 @@ CustomOperators CustomOperators::of(const Graph& graph) {
     const auto flops = evaluate(entry.costs->flops, call);
     const auto bytes = evaluate(entry.costs->bytes, call);
     const auto scratch = evaluate(entry.costs->scratch, call);
-    CustomOperatorFigures& row = figures[graph.target(target).name()];
+    CustomOperatorCosts& row = figures[graph.target(target).name()];
     ++row.calls;
     row.flops = saturating_add(row.flops, flops.value_or(0));
     row.bytes = saturating_add(row.bytes, bytes.value_or(0));

@@ -1,4 +1,4 @@
-// Rules of memory inside kernels, by operator.
+// Rules for scratch memory inside kernels, by operator.
 #include "profiler/cost/scratch_rules.h"
 
 #include <algorithm>
@@ -12,19 +12,19 @@
 
 namespace shadowgraph {
 
-// Bytes of a call of aten::convolution; empty for volumes, lines, transposed ones and float64.
+// Scratch bytes of aten::convolution; nullopt for 1-d, 3-d and transposed convolutions, and for float64.
 std::optional<int64_t> convolution_scratch(const OperandShapes& call);
-// Bytes of a call of aten::convolution_backward.
+// Scratch bytes of aten::convolution_backward.
 std::optional<int64_t> convolution_backward_scratch(const OperandShapes& call);
 
 namespace {
 
 int64_t by_eights(int64_t channels) { return saturating_multiply(saturating_add(channels, 7) / 8, 8); }
 
-// cuDNN 9.19 on an H100, measured (bench/gpu/workspaces.py): its kernels want channels last. Operands and the result that
-// are not laid out so are there once more, and channels of 16 bits filled up to eight. Depthwise convolutions need none,
-// nor do those of 1 x 1 at every place. Gradients of weights may take a few MiB of sums more, which are not counted.
-int64_t laid_out_anew(const Operand& image, const Operand& weight, const Operand& out, bool every_place) {
+// cuDNN 9.19 on an H100, measured (bench/gpu/workspaces.py): its kernels need channels-last tensors. Operands and
+// results in another layout are copied, and channels of 16-bit types padded to a multiple of eight. Depthwise
+// convolutions need no scratch, nor do 1 x 1 ones with stride 1. Weight gradients may take a few MiB more, not counted.
+int64_t relayout_bytes(const Operand& image, const Operand& weight, const Operand& out, bool every_place) {
   const Shape x = image.shape, w = weight.shape;
   const bool one = product_of(w.subspan(2)) == 1;
   if ((w[1] == 1 && x[1] > 1) || (one && every_place)) return 0;
@@ -49,24 +49,24 @@ std::optional<int64_t> scratch_with_image_at(const OperandShapes& call) {
   const Operand& out = kBackward ? call.argument(0) : call.result(0);
   const bool planar = image.shape.size() == 4 && weight.shape.size() == 4 && out.shape.size() == 4;
   const bool narrow = image.element_bytes == 2 || image.element_bytes == 4;
-  if (!planar || !narrow || call.flag(kStride + 3)) return std::nullopt;  // volumes, lines, float64, transposed ones
+  if (!planar || !narrow || call.flag(kStride + 3)) return std::nullopt;  // 1-d, 3-d, float64, transposed
   const Operand& stride = call.argument(kStride);
   const bool every_place = stride.kind == Operand::Kind::kInts && product_of(stride.shape) == 1;
-  return laid_out_anew(image, weight, out, every_place);
+  return relayout_bytes(image, weight, out, every_place);
 }
 
 using Bytes = std::optional<int64_t>;
 
 constexpr int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 constexpr int64_t rounded_up(int64_t a, int64_t b) { return divide_up(a, b) * b; }
-// Kernels keep sums in float, and in double for double.
+// Kernels accumulate in float, and in double for double.
 constexpr int64_t accumulator_bytes(int64_t element_bytes) { return element_bytes == 8 ? 8 : 4; }
 
 Bytes nothing(const OperandShapes&) { return 0; }
 
 // ---- CPU ------------------------------------------------------------------------------------------------------------
 
-// BLAS has float and double; narrower types go to oneDNN, which reorders as the processor likes.
+// BLAS supports float and double; narrower types go to oneDNN, whose reorders depend on the processor.
 template <size_t kOperand>
 Bytes blas(const OperandShapes& call) {
   const int64_t bytes = call.argument(kOperand).element_bytes;
@@ -74,9 +74,9 @@ Bytes blas(const OperandShapes& call) {
 }
 // ---- CUDA -----------------------------------------------------------------------------------------------------------
 
-constexpr int64_t kMultiprocessors = 132;  // of the device that is pretended by default, an H100
+constexpr int64_t kMultiprocessors = 132;  // of an H100, the default simulated device
 
-// Reduce.cuh cuts a reduction with few outputs into blocks, which leave partial results. `inner` says that the reduced
+// Reduce.cuh splits a reduction with few outputs over blocks, which write partial results. `inner`: the reduced
 // dimensions are the last ones.
 int64_t partial_results(int64_t outputs, int64_t inputs, bool inner, int64_t accumulator) {
   if (outputs <= 0 || inputs <= 1) return 0;
@@ -138,7 +138,7 @@ Bytes whole_reduction(const OperandShapes& call) {
 }
 
 // layer_norm_kernel.cu, LaunchGammaBetaBackwardCUDAKernel: with many rows and few columns, gradients of the weight and
-// the bias are summed in two steps.
+// the bias are reduced in two steps.
 template <size_t kMask, bool kBias>
 Bytes layer_norm_backward(const OperandShapes& call) {
   const Operand& normalized = call.argument(2);
@@ -154,7 +154,7 @@ Bytes layer_norm_backward(const OperandShapes& call) {
   return saturating_add(call.element(kMask, 1, 0) != 0 ? one : 0, bias ? one : 0);
 }
 
-// group_norm_kernel.cu: means and scales by channel.
+// group_norm_kernel.cu: mean and scale per channel.
 Bytes group_norm(const OperandShapes& call) {
   if (call.integer(5, 0) == 1 || (!call.argument(1).present() && !call.argument(2).present())) return 0;
   return product_of({2, call.integer(3, 0), call.integer(4, 0), accumulator_bytes(call.argument(0).element_bytes)});
@@ -170,7 +170,7 @@ Bytes group_norm_backward(const OperandShapes& call) {
                         input ? product_of({2, batch, call.integer(8, 0), accumulator}) : 0);
 }
 
-// EmbeddingBackwardKernel.cu: rows are sorted, then summed in pieces of ten; the greater of the two phases.
+// EmbeddingBackwardKernel.cu: sorts rows, then sums them in chunks of ten; the larger of the two phases counts.
 Bytes embedding_backward(const OperandShapes& call) {
   const int64_t rows = product_of(call.shape(1));
   const bool by_frequency = call.flag(4);
@@ -181,7 +181,7 @@ Bytes embedding_backward(const OperandShapes& call) {
   const int64_t width = gradient.back();
   const int64_t segments = std::min(rows, call.integer(2, rows));
   const int64_t pieces = rows / 10 + segments;
-  // The last term of the first is cub's radix sort: keys and values once more.
+  // The last term of the first is cub's radix sort: a second copy of keys and values.
   const int64_t sorting = product_of({5, rows, index});
   const int64_t summing =
       saturating_add(product_of({(by_frequency ? 4 : 3) * rows + 2 * segments + pieces, index}),
@@ -189,8 +189,8 @@ Bytes embedding_backward(const OperandShapes& call) {
   return std::max(sorting, summing);
 }
 
-// flash_api.cpp, mha_bwd, for q [B,H,S,D]: keeps float sums of dq and of the softmax, with rows rounded to 128. With
-// fewer heads of k and v than of q, it keeps dk and dv for all heads of q.
+// flash_api.cpp, mha_bwd, for q [B,H,S,D]: allocates float sums for dq and for the softmax, rows rounded up to 128.
+// With fewer heads of k and v than of q, allocates dk and dv for all heads of q.
 Bytes flash_backward(const OperandShapes& call) {
   const Shape q = call.shape(1);
   const Shape k = call.shape(2);
@@ -204,8 +204,8 @@ Bytes flash_backward(const OperandShapes& call) {
   }
   return bytes;
 }
-// mha_fwd: needs none with dropout. Without it, few rows are cut along the keys (num_splits_heuristic), and the parts
-// summed.
+// mha_fwd: none with dropout. Without it, calls with few rows are split along the keys (num_splits_heuristic), and the
+// partial results are summed.
 Bytes flash_forward(const OperandShapes& call) {
   const Shape q = call.shape(0);
   const Shape k = call.shape(1);
@@ -240,7 +240,7 @@ Bytes flash_forward(const OperandShapes& call) {
   return 0;
 }
 
-// kernel_forward.h: keeps an output of its own where a head does not fit into registers.
+// kernel_forward.h: allocates a separate output accumulator if a head does not fit into registers.
 Bytes efficient_forward(const OperandShapes& call) {
   const Shape q = call.shape(0);
   const Shape v = call.shape(2);
@@ -249,8 +249,8 @@ Bytes efficient_forward(const OperandShapes& call) {
   return product_of({4, q[0], q[1], q[2], v[3]});
 }
 
-// cuDNN's frontend, scaled_dot_product_flash_attention.h: backward keeps dq in float, and a float sum for each row, and
-// dk, dv of all heads where they are shared. What the plan itself takes beyond that is assumed to be nothing.
+// cuDNN's frontend, scaled_dot_product_flash_attention.h: backward allocates dq in float, one float per row, and dk, dv
+// of all heads if they are shared. The workspace of the plan beyond that is assumed to be zero.
 Bytes cudnn_attention_backward(const OperandShapes& call) {
   const Shape q = call.shape(1);
   const Shape k = call.shape(2);
@@ -264,7 +264,7 @@ Bytes cudnn_attention_backward(const OperandShapes& call) {
   return bytes;
 }
 
-// TensorCompare.cu: max.dim(self, dim) reduces pairs of a value and its place.
+// TensorCompare.cu: max.dim(self, dim) reduces (value, index) pairs.
 Bytes pair_reduction(const OperandShapes& call) {
   const Shape sizes = call.shape(0);
   const auto rank = static_cast<int64_t>(sizes.size());
@@ -276,10 +276,10 @@ Bytes pair_reduction(const OperandShapes& call) {
   return partial_results(product_of(sizes) / inputs, inputs, dim == rank - 1, 16);
 }
 
-// IndexKernel.cu reads indices where they are. A mask becomes indices first, as many as data says.
+// IndexKernel.cu reads indices in place. A mask is first converted to indices; their number depends on the data.
 Bytes indexing(const OperandShapes& call) { return call.argument(1).element_bytes == 1 ? std::nullopt : Bytes(0); }
 
-// ForeachReduceOp.cu: keeps a partial norm for every 65536 elements of the largest tensor, for every tensor.
+// ForeachReduceOp.cu: allocates, for every tensor, a partial norm for each 65536 elements of the largest tensor.
 Bytes foreach_norm(const OperandShapes& call) {
   int64_t most = 0;
   for (const Shape shape : call.argument(0).tensors) most = std::max(most, product_of(shape));
@@ -287,8 +287,8 @@ Bytes foreach_norm(const OperandShapes& call) {
   return product_of({count, divide_up(most, 65536), accumulator_bytes(call.argument(0).element_bytes)});
 }
 
-// index_put_with_sort_kernel: keeps linear indices, sorted, with their places, and what cub's sort takes. Only calls
-// with one index tensor are known.
+// index_put_with_sort_kernel: allocates linear indices, sorted copies with positions, and cub's workspace. Supports
+// only calls with one index tensor.
 Bytes index_put(const OperandShapes& call) {
   if (!call.flag(3)) return 0;
   int64_t count = 0;
@@ -296,15 +296,15 @@ Bytes index_put(const OperandShapes& call) {
   return product_of({48, count});
 }
 
-// LossCTC.cu: takes as much again as log_alpha, which is a result.
+// LossCTC.cu: allocates log_beta, of the size of log_alpha, which is a result.
 Bytes ctc_backward(const OperandShapes& call) {
   const int64_t alpha = byte_count(call.argument(6));
   return alpha == 0 ? std::nullopt : Bytes(alpha);
 }
 
-// TensorShape.cu, split_with_sizes_copy_out_cuda_contiguous_no_cast: tables of int64 on the device. They have addresses
-// and sizes of the splits, and for each block which split it copies. Blocks copy more than a tile each where there are
-// more tiles than twice what the device holds.
+// TensorShape.cu, split_with_sizes_copy_out_cuda_contiguous_no_cast: int64 tables on the device, with addresses and
+// sizes of the splits and, for each block, the split that it copies. Blocks copy more than one tile each if there are
+// more than twice as many tiles as the device can hold.
 constexpr int64_t kTileBytes = 128 * 16;
 Bytes split_with_sizes_copy(const OperandShapes& call) {
   const Shape sizes = call.shape(0);
@@ -331,13 +331,13 @@ Bytes split_with_sizes_copy(const OperandShapes& call) {
   return product_of({8, saturating_add(4 * count + 1, blocks_of(tiles))});
 }
 
-// TensorShape.cu, get_chunk_cat_metadata: such tables, with a block for each tile of a tensor's chunk.
+// TensorShape.cu, get_chunk_cat_metadata: similar tables, with a block for each tile of a tensor's chunk.
 Bytes chunk_cat(const OperandShapes& call) {
   const auto tensors = call.argument(0).tensors;
   const int64_t from = call.argument(0).element_bytes;
   const int64_t to = call.argument(3).present() ? call.argument(3).element_bytes : from;
   const int64_t chunks = call.integer(2, 0);
-  // Other casts take other kernels.
+  // Other casts use other kernels.
   if (tensors.empty() || chunks <= 0 || (to != from && (from != 2 || to != 4))) return std::nullopt;
   const auto rank = static_cast<int64_t>(tensors.front().size());
   const int64_t dim = call.integer(1, 0) < 0 ? call.integer(1, 0) + rank : call.integer(1, 0);
@@ -359,7 +359,7 @@ struct Row {
   std::string_view copies = "";
 };
 
-constexpr std::string_view kInPlace = "the kernel works from operands to results";
+constexpr std::string_view kInPlace = "the kernel reads operands and writes results directly";
 
 constexpr Row kCpu[] = {
     {"mm bmm", blas<0>, "BLAS, in place"},
@@ -376,11 +376,11 @@ constexpr Row kCpu[] = {
 };
 
 constexpr Row kCuda[] = {
-    {"mm", nothing, "cuBLAS; its workspace is the device's, not the call's: CublasHandlePool.cpp"},
+    {"mm", nothing, "cuBLAS; its workspace belongs to the device, not to the call: CublasHandlePool.cpp"},
     {"bmm baddbmm addmv mv", nothing, "cuBLAS"},
-    {"addmm", nothing, "cuBLASLt in cuBLAS's workspace (2.13: shared unless the environment says otherwise)"},
+    {"addmm", nothing, "cuBLASLt in cuBLAS's workspace (2.13: shared unless the environment disables it)"},
     {"_addmm_activation", nothing, "cuBLASLt"},
-    {"copy_", nothing, "Copy.cu: on one device, whatever dtypes and strides"},
+    {"copy_", nothing, "Copy.cu: on one device, any dtypes and strides"},
     {"_to_copy clone", nothing, "Copy.cu"},
     {"cat", nothing, "Shape.cu: metadata are kernel arguments"},
     {"constant_pad_nd", nothing, "a fill and a copy"},
@@ -417,7 +417,7 @@ constexpr Row kCuda[] = {
     {"_scaled_dot_product_flash_attention", flash_forward, "flash_api.cpp, mha_fwd"},
     {"_scaled_dot_product_flash_attention_backward", flash_backward, "flash_api.cpp, mha_bwd"},
     {"_scaled_dot_product_efficient_attention", efficient_forward, "kernel_forward.h"},
-    {"_scaled_dot_product_cudnn_attention", nothing, "MHA.cpp: forward asks for none"},
+    {"_scaled_dot_product_cudnn_attention", nothing, "MHA.cpp: forward requests none"},
     {"_scaled_dot_product_cudnn_attention_backward", cudnn_attention_backward, "MHA.cpp, and cuDNN's frontend"},
     {"_foreach_norm.Scalar", foreach_norm, "ForeachReduceOp.cu"},
     {"_fused_adamw_", nothing, "FusedAdamKernel.cu: lists are kernel arguments"},
@@ -427,12 +427,12 @@ constexpr Row kCuda[] = {
     {"_thnn_fused_lstm_cell _thnn_fused_gru_cell", nothing, "RNN.cu"},
     {"_ctc_loss_backward", ctc_backward, "LossCTC.cu: log_beta"},
     {"_conv_depthwise2d", nothing, "DepthwiseConv2d.cu"},
-    {"convolution", convolution_scratch, "cuDNN, measured: operands with channels last"},
-    {"convolution_backward", convolution_backward_scratch, "cuDNN, measured: operands with channels last"},
+    {"convolution", convolution_scratch, "cuDNN, measured: operands in channels-last layout"},
+    {"convolution_backward", convolution_backward_scratch, "cuDNN, measured: operands in channels-last layout"},
     {"randn rand randint", nothing, "DistributionTemplates.h"},
     {"roll", nothing, "TensorTransformations.cu"},
     {"tril triu", nothing, "TriangularOps.cu"},
-    {"_local_scalar_dense", nothing, "CUDAScalar.cu: to the host's memory"},
+    {"_local_scalar_dense", nothing, "CUDAScalar.cu: to host memory"},
     {"stack", nothing, "Shape.cu, as cat"},
     {"slice_backward select_backward", nothing, "a fill and a copy"},
     {"masked_fill masked_fill_", nothing, "IndexKernel.cu"},
@@ -460,8 +460,8 @@ std::optional<int64_t> convolution_backward_scratch(const OperandShapes& call) {
   return scratch_with_image_at<1>(call);
 }
 
-// Counts memory inside kernels, operator by operator. CPU rows are held against what libtorch's allocator is asked for
-// (tests/profiler/scratch_test.cpp). CUDA rows come from the kernels' sources (aten/src/ATen/native/, named with each).
+// Scratch memory inside kernels by operator. CPU rows are tested against the requests to libtorch's allocator
+// (tests/profiler/scratch_test.cpp). CUDA rows are from the kernels' sources (aten/src/ATen/native/, named in each).
 
 std::span<const ScratchRow> scratch_rows(c10::DeviceType device) {
   static const auto* cpu = new std::vector<ScratchRow>(made_of(kCpu, c10::kCPU));

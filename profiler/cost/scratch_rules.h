@@ -1,4 +1,4 @@
-// Says what is known of memory inside kernels: rows by operators and kind of device, with their reasons.
+// Rules for scratch memory inside kernels, by operator and device type, each with its source.
 #pragma once
 
 #include <cstdint>
@@ -14,19 +14,19 @@ namespace shadowgraph {
 struct ScratchRow {
   std::string_view names;  // "mm bmm" (ir/operators/operator_name.h)
   c10::DeviceType device;
-  CostRule bytes;           // of one call; empty where it cannot tell
-  std::string_view reason;  // which buffers, and where that stands
-  std::string_view copies;  // places ("0", "12") of arguments that are copied first if they are not contiguous
+  CostRule bytes;           // of one call; nullopt if unknown
+  std::string_view reason;  // the buffers, and the source file that allocates them
+  std::string_view copies;  // indices ("0", "12") of arguments that are copied if they are not contiguous
   const char* file = __builtin_FILE();
 };
 
-// Returns all rows for a kind of device.
+// Returns all rows for a device type.
 std::span<const ScratchRow> scratch_rows(c10::DeviceType device);
-// Returns the row for an operator on a device; nullptr if there is none.
+// Returns the row for an operator on a device; nullptr without one.
 const ScratchRow* find_scratch_row(const Target& target, c10::DeviceType device);
 
-// Returns the device of a call's scratch: that of its first tensor, results before arguments. Empty for a call without
-// tensors.
+// Returns the device on which a call allocates scratch: that of its first tensor, results before arguments. Nullopt for
+// a call without tensors.
 std::optional<c10::Device> device_of_call(const Graph& graph, NodeId node);
 
 }  // namespace shadowgraph

@@ -1,4 +1,4 @@
-// Which device of profiler/time/devices a title is of, as CUDA names its devices.
+// MemoryFit a device spec and interconnect to a trace.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -22,8 +22,8 @@ namespace shadowgraph {
 
 namespace {
 
-// "NVIDIA A100-SXM4-40GB" is an a100_40gb; "NVIDIA GH200 480GB" is none that is known. Of several devices that fit
-// (DeviceSpec::reported_as) the one with most words is meant.
+// Matches CUDA device titles: "NVIDIA A100-SXM4-40GB" is a100_40gb; "NVIDIA GH200 480GB" matches nothing. Of several
+// matches (DeviceSpec::reported_as) the one with the most words wins.
 std::optional<DeviceSpec> device_of_title(std::string_view title) {
   std::vector<std::string> words(1);
   for (const char c : title) {
@@ -54,7 +54,7 @@ std::optional<DeviceSpec> device_of_title(std::string_view title) {
   return best;
 }
 
-// One size of one operator: what it does, and what its calls took.
+// One size of one operator: its work, and the measured time.
 struct Timed {
   const TracedWork* of = nullptr;
   double seconds = 0;  // the median
@@ -87,7 +87,7 @@ class FittedDevice {
  private:
   static bool computes(const Timed& timed) { return timed.of->work.flops > 0; }
 
-  // Without a known device, its peaks are the most that was reached.
+  // Without a known device, uses the highest rates reached as peaks.
   void reach_peaks() {
     std::map<c10::ScalarType, double> others;
     double large = 0;
@@ -105,16 +105,15 @@ class FittedDevice {
     if (spec_.matmul.empty() || spec_.bandwidth <= 0) {
       throw Error(
           calls_.events.file +
-          ": no call of it computes products, so the device's peaks cannot be told from it; name a device whose "
-          "peaks hold (--spec h100)");
+          ": no call computes matrix products, so the device's peak rates are unknown; name the device to take them "
+          "from (--spec h100)");
     }
-    spec_.sources["bandwidth"] = "the most that a call of " + file_ + " reached";
-    spec_.sources["matmul"] = "the most that a product of " + file_ + " reached";
+    spec_.sources["bandwidth"] = "highest rate of a call in " + file_;
+    spec_.sources["matmul"] = "highest rate of a matrix product in " + file_;
     if (!spec_.matmul.contains(c10::kFloat)) {
       const auto most = std::ranges::max_element(spec_.matmul, {}, [](const auto& entry) { return entry.second; });
       spec_.matmul[c10::kFloat] = most->second;
-      spec_.sources["matmul.float32"] =
-          "no product of " + file_ + " is in float32: that of " + dtype_name(most->first) + " stands in";
+      spec_.sources["matmul.float32"] = "no float32 product in " + file_ + "; rate of " + dtype_name(most->first);
     }
   }
 
@@ -125,7 +124,7 @@ class FittedDevice {
 
   void fit_class(KernelClass kind) {
     std::vector<Timed> own;
-    std::map<c10::ScalarType, double> by_dtype;  // seconds of calls that compute
+    std::map<c10::ScalarType, double> by_dtype;  // seconds of compute-bound calls
     for (const Timed& timed : timed_) {
       if (timed.of->work.kind != kind) continue;
       own.push_back(timed);
@@ -134,7 +133,7 @@ class FittedDevice {
     if (own.empty()) return;
     double ratio = 1;
     if (!by_dtype.empty()) {
-      // Rates are those of the dtype that takes longest; others go by their peaks.
+      // Rates are fitted to the dtype with the most time; others scale with their peaks.
       const auto main = std::ranges::max_element(by_dtype, {}, [](const auto& entry) { return entry.second; })->first;
       ratio = peak_ratio(main);
       std::erase_if(own, [&](const Timed& t) { return !computes(t) || t.of->work.dtype != main; });
@@ -146,7 +145,7 @@ class FittedDevice {
     if (own.empty()) return;
     ClassRates rates;
     fit_rates(thinned(own), rates);
-    // What is beyond a class's fixed time may seem faster than any call was.
+    // Subtracting a class's fixed time may suggest a rate above any measured one.
     double fastest = 0;
     for (const Timed& timed : own) fastest = std::max(fastest, timed.rate());
     for (RatePoint& point : rates.compute) point.rate = std::min(point.rate, fastest) / ratio;
@@ -155,9 +154,9 @@ class FittedDevice {
         fmt::format("fitted to {} sizes of calls in {}", own.size(), file_);
   }
 
-  // Keeps one of sizes that lie close together: that with the median rate.
+  // Keeps one of several similar sizes: the one with the median rate.
   static std::vector<TimedCall> thinned(std::vector<Timed>& own) {
-    constexpr double kClose = 1.5;  // times as much work
+    constexpr double kClose = 1.5;  // ratio of work
     const auto work = [](const Timed& t) { return computes(t) ? t.of->work.flops : t.of->work.bytes; };
     std::ranges::sort(own, {}, work);
     std::vector<TimedCall> result;
@@ -174,7 +173,7 @@ class FittedDevice {
     return result;
   }
 
-  // The host's time of a call is how long after one call the next is issued, where the device does not hold it up.
+  // The host time of a call is the interval between two calls where the host is not blocked by the device.
   void fit_host() {
     if (!calls_.on_device) {
       spec_.host_call = 0;
@@ -186,7 +185,7 @@ class FittedDevice {
     }
     if (between.empty()) return;
     spec_.host_call = median(std::move(between));
-    spec_.sources["host_call"] = "the median time between two calls of " + file_ + ", the profiler's own work included";
+    spec_.sources["host_call"] = "median time between two calls in " + file_ + ", including the profiler's overhead";
   }
 
   void fill_tables() {
@@ -202,14 +201,14 @@ class FittedDevice {
       auto& table = tables.by_name[name.first][name.second];
       for (const auto& [key, seconds] : sizes) {
         const MeasuredSize size = measured_size(key, median(seconds));
-        // Calls of one operator that are products, and that are none, have no common table: the first kind has it.
+        // Product sizes and byte sizes of one operator cannot share a table: the first kind wins.
         const bool other_kind = !table.empty() && (table.front().is_product() != size.is_product() ||
                                                    (table.front().flops > 0) != (size.flops > 0));
         if (!other_kind) table.push_back(size);
       }
     }
     spec_.tables.add(tables);
-    spec_.sources["tables"] = fmt::format("the medians of calls in {}", file_);
+    spec_.sources["tables"] = fmt::format("medians of calls in {}", file_);
   }
 
   const TracedCalls& calls_;
@@ -219,13 +218,13 @@ class FittedDevice {
   std::vector<Timed> timed_;
 };
 
-// The device whose peaks hold: the one that is asked for, or that of the trace. Its name is empty if none is known.
+// Returns the device whose peaks apply: the requested one, or that of the trace. Its name is empty if none is known.
 DeviceSpec base_device(const TracedCalls& calls, const std::string& asked) {
   if (!asked.empty()) return DeviceSpec::find(asked);
   return calls.on_device ? device_of_title(calls.events.device_title).value_or(DeviceSpec()) : DeviceSpec();
 }
 
-// Makes tables of the collectives. The least of a size counts: others waited for slower processes, too.
+// Builds tables of collectives. The minimum per size counts: longer ones include waiting for slower processes.
 std::optional<Interconnect> links_of(const TracedCalls& calls, const DeviceSpec& device, TraceCalibration& into) {
   std::map<std::pair<CollectiveKind, int64_t>, std::map<double, double>> least;
   double rate = 0;
@@ -246,7 +245,7 @@ std::optional<Interconnect> links_of(const TracedCalls& calls, const DeviceSpec&
   if (!links) {
     links = Interconnect{.name = "traced", .title = "links of " + file, .base = shortest};
     links->levels.push_back({.name = "links", .bandwidth = rate});
-    links->sources["*"] = "the shortest collective of " + file + ", and the most that one sent in a second";
+    links->sources["*"] = "shortest collective in " + file + ", and the highest rate";
   }
   for (const auto& [of, by_bytes] : least) {
     CollectiveTable& table = links->tables[of.first][of.second];
@@ -255,7 +254,7 @@ std::optional<Interconnect> links_of(const TracedCalls& calls, const DeviceSpec&
       table.emplace_back(bytes, table.empty() ? seconds : std::max(seconds, table.back().second));
     }
   }
-  links->sources["tables"] = "the least of a size in " + file;
+  links->sources["tables"] = "minimum per size in " + file;
   return links;
 }
 
@@ -268,7 +267,7 @@ TraceCalibration calibrate_from_trace(const std::string& path, const TraceCalibr
   TraceCalibration result;
   DeviceSpec base = base_device(calls, options.device);
   const bool known = !base.name.empty();
-  if (known) base.sources["*"] = fmt::format("as of {}", base.title);
+  if (known) base.sources["*"] = fmt::format("copied from {}", base.title);
   result.spec = std::move(base);
   DeviceSpec& spec = result.spec;
   spec.device = calls.on_device ? c10::kCUDA : c10::kCPU;
@@ -280,9 +279,9 @@ TraceCalibration calibrate_from_trace(const std::string& path, const TraceCalibr
   FittedDevice(calls, works, spec, known).fit();
   result.links = links_of(calls, spec, result);
 
-  std::map<std::pair<std::string, std::string>, TraceLeftOut> left_out;
+  std::map<std::pair<std::string, std::string>, SkippedCalls> left_out;
   const auto leave_out = [&](const std::string& op, const std::string& reason, int64_t count, double seconds) {
-    TraceLeftOut& entry = left_out.try_emplace({op, reason}, TraceLeftOut{.op = op, .reason = reason}).first->second;
+    SkippedCalls& entry = left_out.try_emplace({op, reason}, SkippedCalls{.op = op, .reason = reason}).first->second;
     entry.calls += count;
     entry.seconds += seconds;
   };
@@ -296,13 +295,14 @@ TraceCalibration calibrate_from_trace(const std::string& path, const TraceCalibr
   for (const TracedWork& work : works) result.sizes += work.problem.empty() && !work.free;
   for (const auto& [name, other] : calls.other) {
     result.seconds += other.seconds;
-    leave_out(name, calls.on_device ? "a kernel of no operator" : "no operator here", other.calls, other.seconds);
+    leave_out(name, calls.on_device ? "kernel without a PyTorch operator" : "unknown operator", other.calls,
+              other.seconds);
   }
   if (calls.events.comms_without_kernel > 0) {
     leave_out("record_param_comms", "collectives without a kernel in the trace", calls.events.comms_without_kernel, 0);
   }
   for (auto& [key, entry] : left_out) result.left_out.push_back(std::move(entry));
-  std::ranges::stable_sort(result.left_out, std::greater<>(), &TraceLeftOut::seconds);
+  std::ranges::stable_sort(result.left_out, std::greater<>(), &SkippedCalls::seconds);
   return result;
 }
 

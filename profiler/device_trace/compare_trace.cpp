@@ -18,7 +18,7 @@
 namespace shadowgraph {
 namespace {
 
-// Calls of one operator and size; collectives by kind, processes and bytes.
+// Calls are keyed by operator and sizes; collectives by kind, processes and bytes.
 using CallKey = std::pair<std::string, std::string>;  // name, sizes
 struct CallSum {
   KernelClass kind = KernelClass::kOther;
@@ -26,13 +26,13 @@ struct CallSum {
   double seconds = 0;
 };
 
-// One side of a comparison.
+// One side of a comparison, predicted or measured.
 struct StepSums {
   std::string title;
   int64_t steps = 1;
   double seconds = 0, busy = 0;
   std::map<CallKey, CallSum> calls, collectives;
-  std::vector<TraceLeftOut> left_out;
+  std::vector<SkippedCalls> left_out;
 };
 
 void append_sizes(std::string& text, std::span<const int64_t> sizes) {
@@ -41,8 +41,8 @@ void append_sizes(std::string& text, std::span<const int64_t> sizes) {
   text += ']';
 }
 
-// Writes tensors with a dimension at least: a number is a tensor on one side and none on the other. The dtype is that of
-// the first that is no list, since traces have none of lists.
+// Writes the shapes of tensors with at least one dimension: a number may be a tensor on one side and not on the other.
+// The dtype is that of the first tensor outside a list, since traces have no dtypes of lists.
 class SizesText {
  public:
   void tensor(std::span<const int64_t> sizes, c10::ScalarType dtype) {
@@ -96,7 +96,7 @@ CallKey collective_key(CollectiveKind kind, int64_t processes, int64_t payload) 
 StepSums sums_of(const Profile& profile) {
   const StepTime* time = profile.time();
   if (time == nullptr) {
-    throw Error("a prediction without times is set beside no trace: name the device (--spec, ProfileOptions::spec)");
+    throw Error("cannot compare a profile without times; give a device (--spec, ProfileOptions::spec)");
   }
   StepSums sums{.title = time->spec()};
   const Graph& graph = profile.graph();
@@ -107,7 +107,7 @@ StepSums sums_of(const Profile& profile) {
     CallSum& sum = sums.calls[{std::string(without_overload(graph.target(node).name())), call_sizes(graph, node)}];
     sum.kind = at.kind;
     ++sum.calls;
-    // Beside a collective a kernel takes longer, as it does in a trace.
+    // Concurrent collectives slow the kernel, as in a trace.
     const double seconds = overlap != nullptr ? overlap->end(node) - overlap->start(node) : at.seconds;
     sum.seconds += seconds;
     sums.busy += seconds;
@@ -145,13 +145,13 @@ StepSums sums_of(const std::string& path) {
   }
   for (const auto& [name, other] : calls.other) {
     sums.left_out.push_back(
-        {name, calls.on_device ? "a kernel of no operator" : "no operator here", other.calls, other.seconds});
+        {name, calls.on_device ? "kernel without a PyTorch operator" : "unknown operator", other.calls, other.seconds});
   }
-  std::ranges::stable_sort(sums.left_out, std::greater<>(), &TraceLeftOut::seconds);
+  std::ranges::stable_sort(sums.left_out, std::greater<>(), &SkippedCalls::seconds);
   return sums;
 }
 
-// Sums rows of one name, which `name_of` gives, greatest differences first.
+// Sums rows by the name that `name_of` returns; sorted by decreasing difference.
 template <class NameOf>
 std::vector<ComparedTime> grouped(const std::vector<ComparedTime>& rows, const NameOf& name_of) {
   std::map<std::string, ComparedTime> by_name;
@@ -181,7 +181,7 @@ std::vector<ComparedTime> joined(const std::map<CallKey, CallSum>& predicted,
     row.measured_calls = sum.calls;
     row.measured_seconds = sum.seconds;
   }
-  for (const auto& [key, sum] : predicted) {  // last: a graph knows more of a call's class than a trace
+  for (const auto& [key, sum] : predicted) {  // last: a graph determines a call's class better than a trace
     ComparedTime& row = rows[key];
     row.kind = to_string(sum.kind);
     row.calls = sum.calls;
@@ -226,7 +226,7 @@ std::string signed_seconds(double seconds) {
   return seconds == 0 ? "0" : (seconds < 0 ? "-" : "+") + human_seconds(std::abs(seconds));
 }
 
-// 3, or 0.33 of a call that not every step makes.
+// Formats 3, or 0.33 for a call that not every step makes.
 std::string count_of(double calls) {
   return std::abs(calls - std::round(calls)) < 1e-6 ? fmt::format("{:.0f}", calls) : fmt::format("{:.2f}", calls);
 }
@@ -277,8 +277,8 @@ std::string list_of(const char* title, const std::vector<ComparedTime>& rows, bo
   return text;
 }
 
-// How many times as often as predicted most calls were measured, by their time: as many steps a trace may have that marks
-// none.
+// Returns by which factor most calls (by time) were measured more often than predicted: the number of steps of a trace
+// without step annotations.
 double repetitions(const TraceComparison& comparison) {
   std::map<double, double> seconds;
   double matched = 0;
@@ -343,29 +343,29 @@ std::string to_text(const TraceComparison& comparison, size_t limit) {
   }
   if (const double times = repetitions(comparison); comparison.steps == 1 && times >= 2) {
     text += fmt::format(
-        "\nmost calls are in the trace {} times as often: does it have several steps? "
-        "torch.profiler.schedule marks them\n",
+        "\nmost calls occur {} times as often in the trace. If it has several steps, mark them with "
+        "torch.profiler.schedule\n",
         count_of(times));
   }
   if (const ComparedTime* most = comparison.most_off()) {
-    text += fmt::format("\nmost off: {}, {} predicted, {} measured\n", full_name_of(*most),
+    text += fmt::format("\nlargest difference: {}, {} predicted, {} measured\n", full_name_of(*most),
                         human_seconds(most->seconds), human_seconds(most->measured_seconds));
     const auto size = std::ranges::find(comparison.sizes, most->name, &ComparedTime::name);
     if (size != comparison.sizes.end() && !size->sizes.empty()) {
-      text += fmt::format("  above all {}: {} predicted, {} measured\n", size->sizes, human_seconds(size->seconds),
+      text += fmt::format("  mostly {}: {} predicted, {} measured\n", size->sizes, human_seconds(size->seconds),
                           human_seconds(size->measured_seconds));
     }
   } else {
-    text += "\nnothing is off\n";
+    text += "\nno differences\n";
   }
   text += table_of("operator", comparison.operators, limit) + table_of("class", comparison.classes, limit) +
           table_of("collective", comparison.collectives, limit);
-  text += list_of("predicted, and not in the trace", in_one_only(comparison, true), true, limit);
-  text += list_of("in the trace, and not predicted", in_one_only(comparison, false), false, limit);
+  text += list_of("predicted only", in_one_only(comparison, true), true, limit);
+  text += list_of("in the trace only", in_one_only(comparison, false), false, limit);
   if (!comparison.left_out.empty()) {
-    text += "\nin no row\n";
+    text += "\nnot compared\n";
     for (size_t i = 0; i < comparison.left_out.size() && (limit == 0 || i < limit); ++i) {
-      const TraceLeftOut& left = comparison.left_out[i];
+      const SkippedCalls& left = comparison.left_out[i];
       text += fmt::format("  {} x{}, {}: {}\n", left.op, left.calls, human_seconds(left.seconds), left.reason);
     }
   }
@@ -387,7 +387,7 @@ json to_json(const TraceComparison& comparison) {
               {"only_measured", json_of(in_one_only(comparison, false))},
               {"matched_seconds", comparison.matched_seconds},
               {"left_out", json::array()}};
-  for (const TraceLeftOut& left : comparison.left_out) {
+  for (const SkippedCalls& left : comparison.left_out) {
     object["left_out"].push_back(
         {{"op", left.op}, {"reason", left.reason}, {"calls", left.calls}, {"seconds", left.seconds}});
   }

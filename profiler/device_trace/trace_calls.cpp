@@ -1,5 +1,5 @@
-// Finds the operators that a trace's calls are of, and makes their arguments again on fake tensors. A trace names
-// operators without their overloads, tensors by sizes, and numbers as text.
+// Matches the calls of a trace with operators, and recreates their arguments as fake tensors. A trace has operators
+// without overload names, tensors as sizes, and numbers as text.
 #include "profiler/device_trace/trace_calls.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -124,7 +124,7 @@ c10::IValue list_of(const std::vector<Number>& numbers, TypeKind kind) {
   return list(int64_t{0}, [](const Number& n) { return n.whole; });
 }
 
-at::Tensor made_tensor(const TraceInput& input, size_t place, c10::ScalarType dtype, c10::Device device) {
+at::Tensor fake_tensor_of(const TraceInput& input, size_t place, c10::ScalarType dtype, c10::Device device) {
   const auto options = at::TensorOptions(dtype).device(device);
   if (place < input.strides.size()) return at::empty_strided(input.sizes[place], input.strides[place], options);
   return at::empty(input.sizes[place], options);
@@ -134,10 +134,10 @@ c10::IValue argument_value(const TraceInput& input, const c10::Argument& formal,
                            c10::ScalarType list_dtype) {
   const c10::TypePtr type = without_optional(formal.type());
   const bool optional = type != formal.type();
-  if (input.is_tensor()) return made_tensor(input, 0, *input.dtype, device);
+  if (input.is_tensor()) return fake_tensor_of(input, 0, *input.dtype, device);
   if (input.is_tensors()) {
     std::vector<at::Tensor> tensors;
-    for (size_t i = 0; i < input.sizes.size(); ++i) tensors.push_back(made_tensor(input, i, list_dtype, device));
+    for (size_t i = 0; i < input.sizes.size(); ++i) tensors.push_back(fake_tensor_of(input, i, list_dtype, device));
     const auto element = type->expectRef<c10::ListType>().getElementType();
     if (element->kind() != TypeKind::OptionalType) return c10::List<at::Tensor>(tensors);
     c10::List<std::optional<at::Tensor>> list;
@@ -156,7 +156,7 @@ c10::IValue argument_value(const TraceInput& input, const c10::Argument& formal,
   if (type->kind() == TypeKind::TensorType) return at::Tensor();
   if (type->kind() == TypeKind::DeviceObjType) return device;
   if (formal.default_value()) return *formal.default_value();
-  throw Error("the trace does not tell its argument " + formal.name());
+  throw Error("the trace has no value for argument " + formal.name());
 }
 
 }  // namespace
@@ -168,11 +168,11 @@ class CallResolver {
       overloads_[name.name].push_back(name);
     }
     for (auto& [name, overloads] : overloads_) {
-      std::ranges::sort(overloads, {}, &c10::OperatorName::overload_name);  // the default one first
+      std::ranges::sort(overloads, {}, &c10::OperatorName::overload_name);  // default overload first
     }
   }
 
-  // The overload whose arguments the inputs fit. Empty if this process has no such operator.
+  // Returns the overload that accepts the inputs; nullopt if this process has no such operator.
   std::optional<c10::OperatorHandle> find(const TraceOp& op) {
     if (op.name.find("::") == op.name.npos) return std::nullopt;
     std::string key = op.name;
@@ -196,8 +196,8 @@ class CallResolver {
     return known->second;
   }
 
-  // Makes the arguments of a call; tensors are made on `device`, so call it in a fake mode. `list_dtype` is that of lists
-  // of tensors, which traces do not have. Throws Error for an argument that the trace does not tell.
+  // Creates the arguments of a call, with tensors on `device`; call it in a fake tensor mode. `list_dtype` is the dtype
+  // of tensor lists, which traces lack. Throws Error for an argument whose value is not in the trace.
   static torch::jit::Stack arguments(const c10::OperatorHandle& op, const TraceOp& call, c10::Device device,
                                      c10::ScalarType list_dtype) {
     torch::jit::Stack stack;
@@ -210,7 +210,7 @@ class CallResolver {
 
  private:
   std::map<std::string, std::vector<c10::OperatorName>> overloads_;
-  std::map<std::string, std::optional<c10::OperatorHandle>> found_;  // by name and types of inputs
+  std::map<std::string, std::optional<c10::OperatorHandle>> found_;  // by name and input types
 };
 
 namespace {
@@ -218,7 +218,7 @@ namespace {
 constexpr double kMicrosecond = 1e-6;
 constexpr uint32_t kNone = std::numeric_limits<uint32_t>::max();
 
-// What a call is, as far as the trace tells: two calls of one text do the same.
+// Returns a key of the call: calls with equal keys do the same work, as far as the trace shows.
 std::string text_of(const TraceOp& op, c10::ScalarType list_dtype) {
   std::string text = op.name;
   for (const TraceInput& input : op.inputs) {
@@ -261,7 +261,7 @@ class CallPicker {
  private:
   struct Picked {
     uint32_t op = 0;
-    bool free = false;  // a view: no kernel
+    bool free = false;  // a view, without a kernel
     std::optional<c10::ScalarType> list_dtype;
     double seconds = 0;
     int64_t kernels = 0;
@@ -277,7 +277,7 @@ class CallPicker {
   }
   bool in_range(double time) const { return !stepped_ || (time >= begin_ && time <= end_); }
 
-  // Lists of tensors have no dtype in a trace: that of most floating-point elements stands in.
+  // Traces have no dtype for tensor lists; returns the dtype of most floating-point elements instead.
   c10::ScalarType common_dtype() const {
     std::map<c10::ScalarType, double> elements;
     for (const TraceOp& op : events_.ops) {
@@ -295,7 +295,7 @@ class CallPicker {
     return most;
   }
 
-  // Walks each thread's intervals as a tree. The outermost operator that is no composite is the call.
+  // Walks each thread's intervals as a tree. The outermost non-composite operator is the call.
   void walk() {
     std::vector<uint32_t> open;
     for (uint32_t i = 0; i < events_.ops.size(); ++i) {
@@ -311,13 +311,13 @@ class CallPicker {
       }
       if (!op.has_shapes || !in_range(op.start)) continue;
       const auto handle = resolver_.find(op);
-      if (!handle || runs_as_others(*handle)) continue;
+      if (!handle || is_decomposed(*handle)) continue;
       call_of_op_[i] = static_cast<uint32_t>(picked_.size());
       picked_.push_back({.op = i, .free = is_free(*handle), .list_dtype = first_float(op)});
     }
   }
 
-  // Times are rounded to nanoseconds, so that a call may seem to end a little after the one around it.
+  // Times are rounded to nanoseconds, so a call may seem to end slightly after its parent.
   static bool is_inside(const TraceOp& op, const TraceOp& outer) {
     constexpr double kRounding = 0.01;  // microseconds
     return op.thread == outer.thread && op.start < outer.end() && op.end() <= outer.end() + kRounding;
@@ -331,7 +331,7 @@ class CallPicker {
     return known->second;
   }
 
-  // The innermost operator of a thread at a time.
+  // Returns the innermost operator of a thread at a time.
   uint32_t op_at(const std::string& thread, double time) const {
     const auto after = std::ranges::partition_point(
         events_.ops, [&](const TraceOp& op) { return op.thread != thread ? op.thread < thread : op.start <= time; });
@@ -395,7 +395,7 @@ class CallPicker {
     into_.calls.push_back(made);
   }
 
-  // On a CPU, operators that are not known here are the program's, too.
+  // On a CPU, includes operators that are not registered in this process.
   void sum_other_ops() {
     if (into_.on_device) return;
     for (uint32_t i = 0; i < events_.ops.size(); ++i) {
@@ -403,7 +403,7 @@ class CallPicker {
       const bool leaf = i + 1 == events_.ops.size() || parent_[i + 1] != i;
       if (call_of_op_[i] != kNone || !leaf || !in_range(op.start) || op.name.find("::") == op.name.npos) continue;
       if (op.name.starts_with("autograd::") || op.name.starts_with("torch::autograd")) continue;
-      if (op.has_shapes && resolver_.find(op)) continue;  // a composite that had nothing to do
+      if (op.has_shapes && resolver_.find(op)) continue;  // a composite without calls
       OtherTime& other = into_.other[op.name];
       ++other.calls;
       other.seconds += op.duration * kMicrosecond;
@@ -441,7 +441,7 @@ class CallPicker {
   TracedCalls& into_;
   const TraceEvents& events_;
   CallResolver resolver_;
-  Graph names_;  // of operators: what is known of them
+  Graph names_;  // operator facts
   std::vector<uint32_t> call_of_op_, parent_;
   std::vector<Picked> picked_;
   std::unordered_map<std::string, bool> free_;
@@ -456,14 +456,14 @@ constexpr std::string_view kPhase = "call ";
 std::string failure_text(const std::exception& error) {
   const auto* libtorch = dynamic_cast<const c10::Error*>(&error);
   const std::string text = libtorch != nullptr ? libtorch->what_without_backtrace() : error.what();
-  return text.substr(0, std::min(text.find('\n'), text.find(". ")));  // what to do about it is for those who capture
+  return text.substr(0, std::min(text.find('\n'), text.find(". ")));  // without the advice, which is about captures
 }
 
-// Makes each distinct call in a phase of its own.
+// Runs each distinct call in a separate phase.
 Graph calls_captured(const TracedCalls& calls, std::vector<TracedWork>& into) {
   const c10::Device device(calls.on_device ? c10::kCUDA : c10::kCPU);
   CaptureOptions options{.mode = {.device = device}, .saved_tensors = false, .guards = false};
-  CaptureSession session(options);
+  Capture session(options);
   const c10::AutoGradMode no_history(false);
   CallResolver resolver;
   for (size_t i = 0; i < calls.distinct.size(); ++i) {
@@ -471,7 +471,7 @@ Graph calls_captured(const TracedCalls& calls, std::vector<TracedWork>& into) {
     const PhaseScope phase(fmt::format("{}{}", kPhase, i));
     try {
       const auto handle = resolver.find(op);
-      if (!handle) throw Error("no operator here takes such inputs");
+      if (!handle) throw Error("no operator accepts these inputs");
       into[i].op = c10::toString(handle->operator_name());
       torch::jit::Stack stack = CallResolver::arguments(*handle, op, device, calls.distinct[i].list_dtype);
       handle->callBoxed(stack);
@@ -495,14 +495,14 @@ TracedCalls TracedCalls::read_file(const std::string& path) { return of(TraceEve
 
 std::vector<TracedWork> traced_work(const TracedCalls& calls) {
   if (detect_fake_mode({}) != nullptr) {
-    throw Error("a trace is read outside of fake modes and captures: its calls are made on fake tensors");
+    throw Error("cannot read a trace in a fake tensor mode or capture: its calls run on fake tensors themselves");
   }
   std::vector<TracedWork> result(calls.distinct.size());
   for (size_t i = 0; i < result.size(); ++i) result[i].op = calls.events.ops[calls.distinct[i].op].name;
   const Graph graph = calls_captured(calls, result);
   const ProgramCosts costs(graph);
-  KernelWorks works(costs, {});                   // of classes, FLOPs and bytes alone
-  std::vector<double> weight(result.size(), -1);  // of the node that gives the class
+  KernelWorks works(costs, {});                   // for classes, FLOPs and bytes only
+  std::vector<double> weight(result.size(), -1);  // of the node that determines the class
   for (const NodeId node : graph.nodes()) {
     const std::string& phase = graph.phase_name(graph.node(node).phase);
     if (!phase.starts_with(kPhase)) continue;
@@ -511,7 +511,7 @@ std::vector<TracedWork> traced_work(const TracedCalls& calls) {
     if (place >= result.size() || !result[place].problem.empty()) continue;
     const KernelWork work = works.of(node);
     if (work.kind == KernelClass::kFree) continue;
-    // A call that is several nodes here is of the class of the one that does most.
+    // A call captured as several nodes has the class of the one with the most work.
     KernelWork& sum = result[place].work;
     const double flops = sum.flops + work.flops;
     const double bytes = sum.bytes + work.bytes;

@@ -1,4 +1,4 @@
-// Reads a trace of torch.profiler (Kineto): what the host called, with shapes, and what ran on the device.
+// Reads a torch.profiler (Kineto) trace: the host's calls with shapes, and the device's kernels.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -15,17 +15,17 @@
 
 namespace shadowgraph {
 
-// One input of a call: a tensor, a list of tensors, or anything else, of which the text is all there is.
+// One input of a call: a tensor, a list of tensors, or any other argument as text.
 struct TraceInput {
   std::string type;  // "float", "c10::BFloat16", "TensorList", "Scalar", "ScalarList", ""
-  std::string text;  // "1", "[1, 1]", "True"; empty for tensors, None and what is not written
-  std::vector<std::vector<int64_t>> sizes, strides;  // of tensors; strides are empty where the trace has none
+  std::string text;  // "1", "[1, 1]", "True"; empty for tensors, None and values not in the trace
+  std::vector<std::vector<int64_t>> sizes, strides;  // of tensors; strides are empty if the trace has none
   std::optional<c10::ScalarType> dtype;              // of a single tensor
   bool is_tensor() const { return dtype.has_value(); }
   bool is_tensors() const { return type == "TensorList"; }
 };
 
-// An interval of the host: an operator, or a part of autograd or of an optimizer. Microseconds, as in the file.
+// A host interval: an operator, or a range of autograd or an optimizer. In microseconds, as in the file.
 struct TraceOp {
   std::string name;
   std::string thread;
@@ -43,11 +43,11 @@ struct TraceCollective {
   std::string group;
 };
 
-// What ran on the device: a kernel, a copy or a fill.
+// Work on the device: a kernel, copy or fill.
 struct TraceKernel {
   std::string name;
   double start = 0, duration = 0;  // microseconds
-  int64_t id = -1;                 // of the operator that issued it, -1 if the trace does not say
+  int64_t id = -1;                 // of the operator that launched it; -1 if unknown
   int64_t correlation = -1;        // of the launch
   int64_t device = 0, stream = 0;
   std::optional<TraceCollective> collective;
@@ -71,31 +71,31 @@ struct TraceEvents {
   std::vector<TraceKernel> kernels;  // by start
   std::vector<TraceLaunch> launches;
   std::vector<TraceStep> steps;      // "ProfilerStep#3"
-  int64_t comms_without_kernel = 0;  // collectives that the host issued, if no kernel of them was recorded
+  int64_t comms_without_kernel = 0;  // collectives issued by the host without a recorded kernel
 
-  // A .json or .json.gz file. Throws FileError, and ParseError for what is no such trace or has no shapes.
+  // Reads a .json or .json.gz file. Throws FileError, and ParseError if it is not such a trace or has no shapes.
   static TraceEvents read_file(const std::string& path);
   static TraceEvents read(std::string_view text, const std::string& name);
 };
 
-// Picks the calls of a trace that a graph would have: operators that do not run as others. Each has the seconds of its
-// kernels, or on a CPU its own.
+// The calls of a trace that a graph would contain: leaf operators, not those that call others. Each has the time of its
+// kernels, or its self time on a CPU.
 struct TracedCall {
   uint32_t distinct = 0;  // in TracedCalls::distinct
-  double start = 0;       // of the host, seconds, as all here
-  double seconds = 0;     // of its kernels; on a CPU, its own
+  double start = 0;       // on the host; seconds, as all here
+  double seconds = 0;     // of its kernels; its self time on a CPU
   int64_t kernels = 0;
-  bool issues_next = false;  // a call of the same thread follows, `until_next` after this one began
+  bool issues_next = false;  // another call follows on the thread, `until_next` after the start of this one
   double until_next = 0;
 };
 
-// Calls that are the same as far as the trace tells.
+// Calls that are identical as far as the trace shows.
 struct DistinctCall {
   uint32_t op = 0;  // one of them, in TraceEvents::ops
   c10::ScalarType list_dtype = c10::kFloat;
 };
 
-// Time of the device that belongs to no operator of PyTorch, or of the CPU in operators that are not known here.
+// Time of kernels that belong to no PyTorch operator, or on a CPU of operators not registered in this process.
 struct OtherTime {
   int64_t calls = 0;
   double seconds = 0;
@@ -109,14 +109,14 @@ struct TracedCollective {
 
 struct TracedCalls {
   TraceEvents events;
-  bool on_device = false;         // kernels were recorded; otherwise the calls are a CPU's
-  int64_t steps = 1;              // "ProfilerStep#3" annotations, 1 without any
+  bool on_device = false;         // kernels were recorded; otherwise the calls ran on a CPU
+  int64_t steps = 1;              // number of "ProfilerStep#3" annotations; 1 without any
   std::vector<TracedCall> calls;  // by thread, in order
   std::vector<DistinctCall> distinct;
   std::vector<TracedCollective> collectives;
   std::map<std::string, OtherTime> other;  // by name
   double span = 0;                         // from the first call or kernel to the end of the last, or of the steps
-  double busy = 0;                         // of it, a kernel runs that is no collective's, or some call on the CPU
+  double busy = 0;                         // part of it in which a compute kernel runs, or any call on a CPU
 
   static TracedCalls read_file(const std::string& path);
   static TracedCalls of(TraceEvents events);
@@ -125,11 +125,11 @@ struct TracedCalls {
 struct TracedWork {
   std::string op;  // "aten::add.Tensor"
   KernelWork work;
-  bool free = false;    // it makes no kernel: a view
-  std::string problem;  // why nothing is known of it; empty if something is
+  bool free = false;    // no kernel: a view
+  std::string problem;  // reason that its work is unknown; empty if known
 };
 
-// By place in TracedCalls::distinct.
+// Indexed as TracedCalls::distinct.
 std::vector<TracedWork> traced_work(const TracedCalls& calls);
 
 }  // namespace shadowgraph

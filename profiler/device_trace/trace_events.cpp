@@ -1,4 +1,4 @@
-// Reads the events of a trace of torch.profiler, packed by gzip or not.
+// Reads the events of a torch.profiler trace, optionally compressed with gzip.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,17 +21,17 @@
 
 namespace shadowgraph {
 
-// begins as gzip's files do
+// Checks for the magic bytes of gzip.
 bool is_packed(std::string_view bytes) { return bytes.starts_with("\x1f\x8b"); }
 
-// Throws ParseError for what is damaged, cut short, or larger than 4 GiB when unpacked.
+// Throws ParseError if the data are damaged, truncated, or larger than 4 GiB when decompressed.
 std::string unpacked(std::string_view bytes, const std::string& name) {
-  constexpr size_t kMost = size_t{4} << 30;
+  constexpr size_t kMax = size_t{4} << 30;
   constexpr size_t kPiece = size_t{1} << 20;
-  constexpr int kGzip = 16;  // added to the size of the window
+  constexpr int kGzip = 16;  // added to the window bits
   const auto refuse = [&](const std::string& why) { throw ParseError(name + ": " + why, 0, 0); };
   z_stream stream{};
-  if (inflateInit2(&stream, MAX_WBITS + kGzip) != Z_OK) refuse("zlib does not start");
+  if (inflateInit2(&stream, MAX_WBITS + kGzip) != Z_OK) refuse("zlib failed to initialize");
   const std::unique_ptr<z_stream, void (*)(z_stream*)> ends(&stream, [](z_stream* s) { inflateEnd(s); });
   std::string result;
   size_t taken = 0;
@@ -43,7 +43,7 @@ std::string unpacked(std::string_view bytes, const std::string& name) {
       taken += piece;
     }
     const size_t before = result.size();
-    if (before > kMost) refuse("is larger than 4 GiB when unpacked: profile fewer steps");
+    if (before > kMax) refuse("larger than 4 GiB when decompressed; profile fewer steps");
     result.resize(before + kPiece);
     stream.next_out = reinterpret_cast<Bytef*>(result.data() + before);
     stream.avail_out = static_cast<uInt>(kPiece);
@@ -52,12 +52,12 @@ std::string unpacked(std::string_view bytes, const std::string& name) {
     if (code == Z_STREAM_END) {
       const size_t left = bytes.size() - taken + stream.avail_in;
       if (left == 0) return result;
-      if (inflateReset(&stream) != Z_OK) refuse("zlib does not go on");  // files of gzip may follow one another
+      if (inflateReset(&stream) != Z_OK) refuse("zlib failed to reset");  // gzip members may be concatenated
     } else if (code == Z_BUF_ERROR ||
                (code == Z_OK && stream.avail_in == 0 && taken == bytes.size() && stream.avail_out > 0)) {
-      refuse("is cut short: its packed data do not end");
+      refuse("truncated: the compressed data end early");
     } else if (code != Z_OK) {
-      refuse("is damaged: no data of gzip behind its first bytes");
+      refuse("damaged: not valid gzip data");
     }
   }
 }
@@ -67,9 +67,8 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kShapesWanted =
-    "record it with torch.profiler.profile(..., record_shapes=True): without the shapes of calls nothing can be said "
-    "of "
-    "what they did";
+    "record the trace with torch.profiler.profile(..., record_shapes=True); shapes are needed to compute the work of "
+    "each call";
 
 std::optional<c10::ScalarType> dtype_of_type(std::string_view type) {
   static const std::map<std::string_view, c10::ScalarType> kTypes = {
@@ -95,7 +94,7 @@ std::optional<c10::ScalarType> dtype_of_type(std::string_view type) {
   return found == kTypes.end() ? std::nullopt : std::optional(found->second);
 }
 
-// The words that torch.distributed writes for dtypes: "Float", "BFloat16", "c10::Half".
+// Parses dtypes as torch.distributed writes them: "Float", "BFloat16", "c10::Half".
 int64_t bytes_of_dtype(std::string_view word) {
   for (int i = 0; i < static_cast<int>(c10::ScalarType::NumOptions); ++i) {
     const auto dtype = static_cast<c10::ScalarType>(i);
@@ -107,7 +106,7 @@ int64_t bytes_of_dtype(std::string_view word) {
   return dtype ? static_cast<int64_t>(c10::elementSize(*dtype)) : 0;
 }
 
-// "_allgather_base", "all_gather_into_tensor_coalesced", "allreduce" and "reduce_scatter_tensor" are kinds.
+// Parses "_allgather_base", "all_gather_into_tensor_coalesced", "allreduce", "reduce_scatter_tensor", ...
 std::optional<CollectiveKind> kind_of_name(std::string_view name) {
   using K = CollectiveKind;
   std::string plain;
@@ -128,7 +127,7 @@ std::optional<CollectiveKind> kind_of_name(std::string_view name) {
 int64_t whole_or(const JsonPlace& args, std::string_view key, int64_t otherwise) {
   const auto place = args.find(key);
   if (!place) return otherwise;
-  // Some versions write numbers as text.
+  // Some versions write numbers as strings.
   return place->is_text() ? parse_number<int64_t>(place->text()).value_or(otherwise) : place->integer();
 }
 
@@ -136,7 +135,7 @@ std::vector<int64_t> input_sizes_of(const JsonPlace& list, bool sizes) {
   std::vector<int64_t> result;
   for (const JsonPlace& element : list.elements()) {
     const int64_t value = element.integer();
-    if (sizes && value < 0) element.fail("is a size below 0");
+    if (sizes && value < 0) element.fail("must not be negative");
     if (value < 0 || value > (int64_t{1} << 48)) element.fail("is larger than any tensor");
     result.push_back(value);
   }
@@ -149,7 +148,7 @@ class TraceReader {
 
   void see(const json& element, size_t place) {
     if (!element.is_object()) {
-      throw ParseError(fmt::format("{}: traceEvents[{}] is no object; a trace of torch.profiler is a list of events",
+      throw ParseError(fmt::format("{}: traceEvents[{}] is not an object; expected a trace exported by torch.profiler",
                                    into_.file, place),
                        0, 0);
     }
@@ -166,10 +165,10 @@ class TraceReader {
     const JsonPlace event(element, heading);
     const double start = event["ts"].number();
     const double duration = event["dur"].number();
-    if (!(std::abs(start) < 1e18) || !(duration < 1e18)) event.fail("begins or ends at no time");
-    if (duration < 0) event["dur"].fail("is below 0: an event cannot end before it begins");
+    if (!(std::abs(start) < 1e18) || !(duration < 1e18)) event.fail("has an invalid time");
+    if (duration < 0) event["dur"].fail("must not be negative");
     const std::optional<JsonPlace> args = event.find("args");
-    if (args && !args->is_object()) args->fail("is no object");
+    if (args && !args->is_object()) args->fail("must be an object");
     if (op) host_event(event, args, cat == "cpu_op", start, duration);
     if (ran) device_event(event, args, start, duration);
     if (launch && args) {
@@ -180,7 +179,7 @@ class TraceReader {
   void finish(const json& rest) {
     const bool list = rest.is_array();
     if (!list && !rest.contains("traceEvents")) {
-      throw ParseError(into_.file + ": no trace of torch.profiler: it has no \"traceEvents\"", 0, 0);
+      throw ParseError(into_.file + ": not a torch.profiler trace: \"traceEvents\" is missing", 0, 0);
     }
     if (!list) {
       const JsonPlace place(rest, into_.file);
@@ -194,12 +193,12 @@ class TraceReader {
     }
     if (into_.ops.empty() && into_.kernels.empty()) {
       throw ParseError(
-          fmt::format("{}: has {} events, and none of an operator (\"cat\": \"cpu_op\") or a kernel: is it a "
-                      "trace that torch.profiler exported?",
+          fmt::format("{}: none of {} events is an operator (\"cat\": \"cpu_op\") or a kernel; give a trace exported "
+                      "by torch.profiler",
                       into_.file, events_),
           0, 0);
     }
-    if (!shapes_) throw ParseError(into_.file + ": has no shapes (\"Input Dims\"); " + kShapesWanted, 0, 0);
+    if (!shapes_) throw ParseError(into_.file + ": the calls have no shapes (\"Input Dims\"); " + kShapesWanted, 0, 0);
     std::ranges::stable_sort(into_.ops, [](const TraceOp& a, const TraceOp& b) {
       return std::tuple(std::string_view(a.thread), a.start, -a.duration) <
              std::tuple(std::string_view(b.thread), b.start, -b.duration);
@@ -210,7 +209,7 @@ class TraceReader {
   }
 
  private:
-  // Process and thread: numbers, or words.
+  // Process and thread ids, numbers or strings.
   static std::string thread_of(const json& event) {
     const auto text = [&](const char* key) {
       const auto found = event.find(key);
@@ -242,8 +241,8 @@ class TraceReader {
     if (!dims || !types) return;
     const auto strides = args.find("Input Strides");
     const auto concrete = args.find("Concrete Inputs");
-    if (types->size() != dims->size()) types->fail("has another length than \"Input Dims\"");
-    if (strides && strides->size() != dims->size()) strides->fail("has another length than \"Input Dims\"");
+    if (types->size() != dims->size()) types->fail("must be as long as \"Input Dims\"");
+    if (strides && strides->size() != dims->size()) strides->fail("must be as long as \"Input Dims\"");
     op.has_shapes = true;
     for (size_t i = 0; i < dims->size(); ++i) {
       TraceInput input{.type = (*types)[i].text()};
@@ -284,7 +283,7 @@ class TraceReader {
     if (!kind) return std::nullopt;
     const int64_t sent = whole_or(args, "In msg nelems", 0);
     const int64_t received = whole_or(args, "Out msg nelems", 0);
-    if (sent < 0 || received < 0) args.fail("has messages of fewer than 0 elements");
+    if (sent < 0 || received < 0) args.fail("has a negative message size");
     const bool by_result =
         *kind == CollectiveKind::kAllGather || *kind == CollectiveKind::kReceive || *kind == CollectiveKind::kGather;
     const int64_t elements = std::min(by_result ? std::max(sent, received) : sent, int64_t{1} << 48);
@@ -294,7 +293,7 @@ class TraceReader {
                            .group = args.text_or("Process Group Description", args.text_or("Process Group Name", ""))};
   }
 
-  // Kernels of NCCL that say nothing themselves are what the host's record says.
+  // NCCL kernels without metadata take them from the host's record.
   void take_over_comms() {
     int64_t known = 0;
     for (TraceKernel& kernel : into_.kernels) {
@@ -342,7 +341,7 @@ bool is_trace_file(const std::string& path) {
   if (is_packed(head)) return true;
   const size_t first = head.find_first_not_of(" \t\r\n");
   if (first == head.npos || head[first] != '{') return false;
-  // Keys that torch.profiler writes before its events, and ours.
+  // Keys that torch.profiler and shadowgraph write before the events.
   return head.find("\"traceEvents\"") != head.npos || head.find("\"schemaVersion\"") != head.npos ||
          head.find("\"displayTimeUnit\"") != head.npos;
 }

@@ -1,4 +1,4 @@
-// Counts what libtorch's CPU allocator gives out and takes back on a thread, as its own profiler is told.
+// Counts bytes allocated and freed by libtorch's CPU allocator on this thread, through the profiler's memory callback.
 //
 //     const auto counter = std::make_shared<AllocationCounter>();
 //     const c10::DebugInfoGuard count(c10::DebugInfoKind::PROFILER_STATE, counter);

@@ -107,7 +107,7 @@ class CallText {
       return;
     }
     add_tensor(value.dtype, graph_.sizes(id), graph_.strides(id));
-    // Says who shares memory with whom, and where.
+    // Records which operands share memory, and at which offsets.
     if (value.storage.valid() && uses_[value.storage.index] > 1) {
       const auto place = places_.try_emplace(value.storage.index, places_.size()).first;
       text_ += fmt::format("@{}+{}", place->second, value.offset);
@@ -133,32 +133,32 @@ class CallText {
 using nlohmann::json;
 constexpr int kVersion = 1;
 
-// Gives the default CPU generator its state back.
-class GeneratorAsItWas {
+// Restores the state of the default CPU generator.
+class GeneratorGuard {
  public:
-  GeneratorAsItWas() : generator_(at::globalContext().defaultGenerator(c10::kCPU)), state_(generator_.get_state()) {}
-  ~GeneratorAsItWas() { generator_.set_state(state_); }
-  GeneratorAsItWas(const GeneratorAsItWas&) = delete;
-  GeneratorAsItWas& operator=(const GeneratorAsItWas&) = delete;
+  GeneratorGuard() : generator_(at::globalContext().defaultGenerator(c10::kCPU)), state_(generator_.get_state()) {}
+  ~GeneratorGuard() { generator_.set_state(state_); }
+  GeneratorGuard(const GeneratorGuard&) = delete;
+  GeneratorGuard& operator=(const GeneratorGuard&) = delete;
 
  private:
   at::Generator generator_;
   at::Tensor state_;
 };
 
-// Runs kernels alone: no history, no view tracking, no autocast, as a graph is replayed.
+// Disables autograd, view tracking and autocast, as in a replay.
 struct ReplayScope {
   c10::AutoGradMode grad_mode{false};
   c10::impl::ExcludeDispatchKeyGuard keys{c10::autograd_dispatch_keyset_with_ADInplaceOrView |
                                           c10::autocast_dispatch_keyset};
 };
 
-// Runs a graph's calls one by one, on tensors made for each.
+// Runs a graph's calls one by one, on tensors created for each.
 class Bench {
  public:
   Bench(const Graph& graph, const MeasureOptions& options) : graph_(graph), options_(options), templates_(graph) {}
 
-  // Returns why a call cannot be measured; empty if it can.
+  // Returns the reason that a call cannot be measured; empty if it can.
   std::string refusal(NodeId node) {
     const Target& target = graph_.target(node);
     std::string why;
@@ -166,9 +166,9 @@ class Bench {
     const auto see = [&](ValueId id) {
       const Value& value = graph_.value(id);
       if (value.kind != ValueKind::kTensor) {
-        why = "takes a number that the program computes";
+        why = "an argument is a number computed by the program";
       } else if (!value.storage.valid() || value.layout != c10::Layout::Strided || c10::isQIntType(value.dtype)) {
-        why = "takes a tensor that is not strided";
+        why = "a tensor is not strided";
       } else if (!value.device().is_cpu()) {
         why = "on " + value.device().str();
       } else {
@@ -182,20 +182,20 @@ class Bench {
       if (value.storage.valid()) bytes += graph_.storage(value.storage).bytes;
     });
     if (!why.empty()) return why;
-    if (bytes > options_.bytes) return "its tensors take more memory than allowed";
-    if (!find_operator(target)) return "no such operator here";
-    // Kernels take their arguments unchecked.
+    if (bytes > options_.bytes) return "its tensors exceed the memory limit for measuring";
+    if (!find_operator(target)) return "the operator is not registered in this process";
+    // Kernels do not check their arguments.
     const Signature& formals = graph_.target(node).signature();
     const auto arguments = graph_.arguments(node);
     for (size_t i = 0; i < formals.arguments.size(); ++i) {
       const FormalType& type = formals.arguments[i].type;
       const bool missing = i >= arguments.size() || arguments[i].kind == ArgumentKind::kNone;
-      if (missing && !type.optional && type.type != TypeClass::kTensor) return "an argument is missing";
+      if (missing && !type.optional && type.type != TypeClass::kTensor) return "a required argument is missing";
     }
     return why;
   }
 
-  // Throws what the operator throws.
+  // Rethrows exceptions of the operator.
   MeasuredCall measure(NodeId node) {
     const c10::OperatorHandle op = *find_operator(graph_.target(node));
     templates_.clear();
@@ -214,7 +214,7 @@ class Bench {
       const c10::DebugInfoGuard count(c10::DebugInfoKind::PROFILER_STATE, counter);
       torch::jit::Stack stack = arguments(call);
       op.callBoxed(stack);
-      // Memory that the results hold is live when the call returns; the graph has it.
+      // Memory of results is still live when the call returns; it is part of the graph already.
       measured.scratch = counter->most - std::max<int64_t>(counter->live, 0);
     }
     std::vector<double> seconds;
@@ -241,7 +241,7 @@ class Bench {
     return stack;
   }
 
-  // Makes a call's tensors. Operands that share a storage do so here, too; only what they reach of it is allocated.
+  // Creates a call's operands. They share storages as in the graph; only the range in use is allocated.
   void make_tensors(NodeId node) {
     struct Reach {
       int64_t begin = std::numeric_limits<int64_t>::max();  // bytes
@@ -269,7 +269,7 @@ class Bench {
       reach.dtype = value.dtype;
     });
     for (auto& [storage, reach] : storages) {
-      reach.begin = reach.begin / 64 * 64;  // as aligned as it is in the program
+      reach.begin = reach.begin / 64 * 64;  // keeps the alignment of the program
       const auto item = static_cast<int64_t>(c10::elementSize(reach.dtype));
       const int64_t bytes = std::max<int64_t>(0, reach.end - reach.begin) / item * item + item;
       reach.bytes = at::empty({bytes}, at::TensorOptions(c10::kByte));
@@ -329,10 +329,10 @@ std::string MeasuredCalls::default_file() {
 MeasuredCalls MeasuredCalls::read_file(const std::string& path) {
   MeasuredCalls calls;
   if (!std::filesystem::exists(path)) return calls;
-  const std::string heading = path + ": not a file of measured calls (remove it to measure again)";
+  const std::string heading = path + ": not a file of measured calls; remove it to measure again";
   const json file = parse_json(shadowgraph::read_file(path), path);
   const JsonPlace place(file, heading);
-  if (place["version"].integer() != kVersion) place["version"].fail("is not 1");
+  if (place["version"].integer() != kVersion) place["version"].fail("must be 1");
   if (place["machine"].text() != calls.machine_) return calls;
   for (const auto& [signature, figures] : place["calls"].members()) {
     calls.calls_[signature] = {figures[0].integer(0, std::numeric_limits<int64_t>::max()), figures[1].amount()};
@@ -345,17 +345,17 @@ void MeasuredCalls::write_file(const std::string& path) const {
   for (const auto& [signature, call] : calls_) file["calls"][signature] = {call.scratch, call.seconds};
   const auto folder = std::filesystem::path(path).parent_path();
   std::error_code error;
-  if (!folder.empty()) std::filesystem::create_directories(folder, error);  // what fails, writing says
+  if (!folder.empty()) std::filesystem::create_directories(folder, error);  // a failure is reported by the write below
   shadowgraph::write_file(path, json_text(file, 1) + "\n");
 }
 
 MeasureReport measure_calls(const Graph& graph, MeasuredCalls& into, const MeasureOptions& options) {
   if (detect_fake_mode({}) != nullptr) {
-    throw Error("measure_calls runs operators on real tensors: call it outside of fake modes and captures");
+    throw Error("measure_calls runs operators on real tensors; call it outside of fake tensor modes and captures");
   }
   MeasureReport report;
   std::map<std::pair<std::string, std::string>, int64_t> left_out;
-  std::unordered_map<std::string, std::string> refused;  // by signature: why
+  std::unordered_map<std::string, std::string> refused;  // signature to reason
   struct Wanted {
     NodeId node;
     std::string signature;
@@ -375,21 +375,21 @@ MeasureReport measure_calls(const Graph& graph, MeasuredCalls& into, const Measu
     wanted.push_back({node, std::move(signature)});
   }
 
-  const GeneratorAsItWas generator;
+  const GeneratorGuard generator;
   const Stopwatch watch;
   for (size_t i = 0; i < wanted.size(); ++i) {
     if (options.progress) options.progress(i, wanted.size());
     const NodeId node = wanted[i].node;
     std::string why = bench.refusal(node);
     if (why.empty() && watch.seconds() > options.seconds) {
-      why = "the time allowed is over";
+      why = "the time limit is reached";
     }
     if (why.empty()) {
       try {
         into.set(wanted[i].signature, bench.measure(node));
         ++report.measured;
         continue;
-      } catch (const std::exception& error) {  // the operator wants other data than one half and zeros
+      } catch (const std::exception& error) {  // the operator rejects operands filled with one half or zero
         why = first_line(error);
       }
     }

@@ -1,4 +1,4 @@
-// Says which storages come to be and die at which node: what an allocator sees of a graph, in order.
+// The order in which a graph allocates and frees storages, node by node: the input of an allocator simulation.
 #pragma once
 
 #include <cstdint>
@@ -13,25 +13,25 @@ namespace shadowgraph {
 
 class AllocationOrder {
  public:
-  // Takes the storages on `device`; if it has no index, those on all devices of its type.
+  // Covers storages on `device`; without an index, on all devices of its type.
   AllocationOrder(const ProgramCosts& costs, c10::Device device);
 
   uint32_t steps() const { return static_cast<uint32_t>(born_begin_.size()) - 1; }
-  // Returns storages alive before the first node runs, in the order of their placeholders.
+  // Returns storages alive before the first node, in placeholder order.
   std::span<const StorageId> before() const { return before_; }
   std::span<const StorageId> born(uint32_t step) const { return row(born_, born_begin_, step); }
-  // Returns storages that are dead once the node has run.
+  // Returns storages freed after the node.
   std::span<const StorageId> dead(uint32_t step) const { return row(dead_, dead_begin_, step); }
-  // Returns bytes that the node takes and gives back.
+  // Returns the node's scratch bytes, allocated and freed within it.
   int64_t scratch(uint32_t step) const { return scratch_[step]; }
-  // Returns the stream that the node takes memory on, for its results as for itself.
+  // Returns the stream that the node's results and scratch are allocated on.
   int32_t stream(uint32_t step) const { return streams_[step]; }
-  // Returns other streams that use what memory the node makes.
+  // Returns other streams that use memory allocated by the node.
   std::span<const uint32_t> used_on(uint32_t step) const {
     const auto found = used_on_.find(step);
     return found == used_on_.end() ? std::span<const uint32_t>() : std::span(found->second);
   }
-  // Returns storages alive at the end, in the order of birth.
+  // Returns storages alive at the end, in allocation order.
   std::span<const StorageId> left() const { return left_; }
   // Return the first and last step of a storage, both inclusive.
   uint32_t first(StorageId storage) const { return first_[storage]; }
@@ -50,7 +50,7 @@ class AllocationOrder {
   IdMap<StorageId, uint32_t> first_, last_;
 };
 
-// Runs a graph's steps through an allocator and keeps the allocator as it is after them.
+// The allocator and results after running a graph's steps.
 struct DeviceRun {
   DeviceMemory memory;
   CachingAllocator allocator;  // tags are StorageId indices; kNoStorage for scratch and workspaces
@@ -58,16 +58,16 @@ struct DeviceRun {
   static constexpr uint32_t kNoStorage = 0xFFFFFFFFU;
 };
 
-// Throws OutOfMemoryError, naming the node. With `history` the allocator notes every event.
+// Throws OutOfMemoryError, which names the node. With `history` the allocator records every event.
 DeviceRun run_on_device(const ProgramCosts& costs, const DeviceMemoryOptions& options, bool history);
 
-// The most bytes of a stretch of the graph, and those reserved after it.
+// Peaks of a range of nodes, and the bytes reserved after it.
 struct AllocatorPeaks {
   int64_t allocated = 0;
   int64_t reserved = 0;
   int64_t reserved_after = 0;
 };
-// Runs the graph once, in stretches that end at these steps; what follows the last step belongs to the last stretch.
+// Runs the graph once, returns the peaks of the ranges that end at `ends`; later nodes belong to the last range.
 // Throws OutOfMemoryError.
 std::vector<AllocatorPeaks> allocator_peaks(const ProgramCosts& costs, const DeviceMemoryOptions& options,
                                             std::span<const uint32_t> ends);

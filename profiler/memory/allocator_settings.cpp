@@ -20,10 +20,10 @@
 namespace shadowgraph {
 namespace {
 
-// Splits "a:1,b:[2:3,>:4]" into a, :, 1, ",", b, ... Blanks mean nothing.
-class Words {
+// Tokenizes "a:1,b:[2:3,>:4]" into a, :, 1, ",", b, ... Blanks are ignored.
+class SettingsTokens {
  public:
-  explicit Words(std::string_view text) : text_(text) {
+  explicit SettingsTokens(std::string_view text) : text_(text) {
     std::string word;
     const auto end_word = [&] {
       if (!word.empty()) words_.push_back(std::move(word));
@@ -42,7 +42,7 @@ class Words {
 
   bool done() const { return at_ == words_.size(); }
   const std::string& next(std::string_view setting) {
-    if (done()) fail(setting, "its value is missing");
+    if (done()) fail(setting, "missing value");
     return words_[at_++];
   }
   bool is_next(std::string_view word) const { return !done() && words_[at_] == word; }
@@ -56,23 +56,23 @@ class Words {
   int64_t number(std::string_view setting) {
     const std::string& word = next(setting);
     const auto value = parse_number<int64_t>(word);
-    if (!value || *value < 0) fail(setting, "'" + word + "' is no whole number");
+    if (!value || *value < 0) fail(setting, "'" + word + "' is not a non-negative integer");
     return *value;
   }
   double share(std::string_view setting) {
     const std::string& word = next(setting);
     const auto value = parse_number<double>(word);
-    if (!value) fail(setting, "'" + word + "' is no number");
+    if (!value) fail(setting, "'" + word + "' is not a number");
     return *value;
   }
   bool flag(std::string_view setting) {
     const std::string& word = next(setting);
-    if (word != "True" && word != "False") fail(setting, "'" + word + "' is neither True nor False");
+    if (word != "True" && word != "False") fail(setting, "expected True or False, not '" + word + "'");
     return word == "True";
   }
   int64_t megabytes(std::string_view setting, int64_t least) {
     const int64_t value = number(setting);
-    if (value < least) fail(setting, fmt::format("{} is too small: at least {}", value, least));
+    if (value < least) fail(setting, fmt::format("{} is too small; the minimum is {}", value, least));
     return std::min(value, std::numeric_limits<int64_t>::max() / kMebibyte) * kMebibyte;
   }
 
@@ -86,13 +86,13 @@ class Words {
   size_t at_ = 0;
 };
 
-// Reads "4", or "[256:1,512:2,>:4]": divisions up to so many MiB. The first also holds for less, ">" for all beyond the
-// last.
-void read_divisions(Words& words, std::array<int64_t, 16>& divisions) {
+// Parses "4", or "[256:1,512:2,>:4]": divisions for sizes up to so many MiB. The first also applies to smaller sizes,
+// ">" to all larger ones.
+void read_divisions(SettingsTokens& words, std::array<int64_t, 16>& divisions) {
   constexpr std::string_view kName = "roundup_power2_divisions";
   const auto power = [&](int64_t value, bool or_zero) {
     if (!(or_zero && value == 0) && !std::has_single_bit(static_cast<uint64_t>(value))) {
-      words.fail(kName, fmt::format("{} is no power of 2", value));
+      words.fail(kName, fmt::format("{} is not a power of 2", value));
     }
     return value;
   };
@@ -122,7 +122,7 @@ void read_divisions(Words& words, std::array<int64_t, 16>& divisions) {
   words.expect("]", kName);
 }
 
-// These flags do not matter for how much is taken from the device. They are listed by the kind of their value.
+// Settings that do not affect device memory; accepted and ignored. Listed by the type of their value.
 constexpr std::array<std::string_view, 9> kFlags = {
     "pinned_use_background_threads", "release_lock_on_cudamalloc",   "release_lock_on_hipmalloc",
     "pinned_use_cuda_host_register", "pinned_use_hip_host_register", "graph_capture_record_stream_reuse",
@@ -137,21 +137,21 @@ bool begins_with_one_of(std::string_view text, std::initializer_list<std::string
   return std::ranges::any_of(beginnings, [&](std::string_view beginning) { return text.starts_with(beginning); });
 }
 
-// A number of bytes below this, without a unit, is a number of something else.
-constexpr int64_t kLeastBareBytes = int64_t{1} << 20;
+// A plain number below this is probably meant in another unit.
+constexpr int64_t kMinBareBytes = int64_t{1} << 20;
 
 bool is_number(std::string_view text) {
   return !text.empty() && std::ranges::all_of(text, [](unsigned char c) { return std::isdigit(c) != 0 || c == '.'; });
 }
 
-// "80" in "NVIDIA H100 SXM5 80 GB"; 0: the title says none.
+// Returns 80 for "NVIDIA H100 SXM5 80 GB"; 0 for a title without a size.
 int sold_as(std::string_view title) {
   if (!title.ends_with(" GB")) return 0;
   title.remove_suffix(3);
   return parse_number<int>(title.substr(title.rfind(' ') + 1)).value_or(0);
 }
 
-// Cards of 24 GB have neither 24e9 bytes nor 24 GiB for programs.
+// Notes that cards sold as "24 GB" have neither 24e9 bytes nor 24 GiB of usable memory.
 std::string note_of(const std::string& text, int64_t bytes) {
   for (const int64_t unit : {int64_t{1'000'000'000}, int64_t{1} << 30}) {
     std::vector<std::string> cards;
@@ -162,7 +162,7 @@ std::string note_of(const std::string& text, int64_t bytes) {
       }
     }
     if (cards.empty()) continue;
-    return fmt::format("{} is taken for {} ({} bytes); cards sold as {} GB have: {}. Give the card's name for its own",
+    return fmt::format("{} means {} ({} bytes); usable memory of {} GB cards: {}. Give the card's name to use its size",
                        text, human_bytes(bytes), exact_count(bytes), bytes / unit, fmt::join(cards, ", "));
   }
   return {};
@@ -173,7 +173,7 @@ std::string note_of(const std::string& text, int64_t bytes) {
 AllocatorSettings AllocatorSettings::parse(std::string_view text) {
   AllocatorSettings settings;
   bool rounding_given = false;
-  Words words(text);
+  SettingsTokens words(text);
   while (!words.done()) {
     const std::string name = words.next("");
     const auto among = [&](const auto& names) { return std::find(names.begin(), names.end(), name) != names.end(); };
@@ -189,12 +189,12 @@ AllocatorSettings AllocatorSettings::parse(std::string_view text) {
     } else if (name == "garbage_collection_threshold") {
       settings.garbage_collection_threshold = words.share(name);
       if (!(settings.garbage_collection_threshold > 0 && settings.garbage_collection_threshold < 1)) {
-        words.fail(name, "not between 0 and 1");
+        words.fail(name, "must be between 0 and 1");
       }
     } else if (name == "per_process_memory_fraction") {
       settings.per_process_memory_fraction = words.share(name);
       if (!(settings.per_process_memory_fraction >= 0 && settings.per_process_memory_fraction <= 1)) {
-        words.fail(name, "not between 0 and 1");
+        words.fail(name, "must be between 0 and 1");
       }
     } else if (name == "roundup_power2_divisions") {
       read_divisions(words, settings.roundup_power2_divisions);
@@ -202,13 +202,13 @@ AllocatorSettings AllocatorSettings::parse(std::string_view text) {
       settings.expandable_segments = words.flag(name);
     } else if (name == "backend") {
       const std::string& backend = words.next(name);
-      if (backend != "native") words.fail(name, "'" + backend + "' is not modelled, only native is");
+      if (backend != "native") words.fail(name, "backend '" + backend + "' is not simulated; use native");
     } else if (among(kFlags)) {
       words.flag(name);
     } else if (among(kNumbers)) {
       words.number(name);
     } else {
-      words.fail(name, "no such setting");
+      words.fail(name, "unknown setting");
     }
     if (!words.done()) words.expect(",", name);
   }
@@ -233,14 +233,14 @@ int64_t DeviceAssumptions::workspace() const {
 }
 
 std::string DeviceAssumptions::why_workspace() const {
-  if (cublas_workspace) return "as given";
-  return architecture.empty() ? "assumed: sm_90" : architecture;
+  if (cublas_workspace) return "as configured";
+  return architecture.empty() ? "assuming sm_90" : architecture;
 }
 
 int64_t cublas_workspace(std::string_view config) {
   const auto fail = [&] {
-    throw Error(
-        fmt::format("'{}' is no CUBLAS_WORKSPACE_CONFIG: give ':KIBIBYTES:COUNT', once or more, ':4096:8'", config));
+    throw Error(fmt::format(
+        "invalid CUBLAS_WORKSPACE_CONFIG '{}': expected one or more ':KIBIBYTES:COUNT', such as ':4096:8'", config));
   };
   const auto number = [&](std::string_view& rest) {
     int64_t value = 0;
@@ -260,7 +260,8 @@ int64_t cublas_workspace(std::string_view config) {
 }
 
 MemoryLimit MemoryLimit::of_bytes(int64_t bytes) {
-  if (bytes < 1) throw Error(fmt::format("{} bytes are no memory: give a size such as 24GiB", bytes));
+  if (bytes < 1)
+    throw Error(fmt::format("memory size must be positive, not {} bytes; give a size such as 24GiB", bytes));
   return {.bytes = bytes, .title = human_bytes(bytes)};
 }
 
@@ -271,9 +272,9 @@ std::optional<MemoryLimit> MemoryLimit::of(const DeviceSpec& spec) {
 
 MemoryLimit MemoryLimit::parse(const std::string& text) {
   if (const auto bytes = parse_bytes(text)) {
-    if (is_number(text) && *bytes < kLeastBareBytes) {
+    if (is_number(text) && *bytes < kMinBareBytes) {
       throw Error(
-          fmt::format("'{0}' is {0} bytes: write {0}GiB or {0}GB for a size, or the name of a device, l4", text));
+          fmt::format("'{0}' is {0} bytes; give {0}GiB or {0}GB for a size, or the name of a device such as l4", text));
     }
     return {.bytes = *bytes, .title = text, .note = note_of(text, *bytes)};
   }
@@ -283,13 +284,13 @@ MemoryLimit MemoryLimit::parse(const std::string& text) {
   try {
     spec = is_file ? DeviceSpec::read_file(text) : DeviceSpec::named(text);
   } catch (const ParseError&) {
-    throw;  // a file, and what is wrong in it
+    throw;  // a spec file with an error
   } catch (const Error&) {
-    throw Error(fmt::format("'{}' is neither a size such as 24GiB or 80GB nor a device; there are {}", text,
-                            fmt::join(DeviceSpec::names(), ", ")));
+    throw Error(fmt::format("unknown memory size or device '{}'; give a size such as 24GiB or 80GB, or one of: {}",
+                            text, fmt::join(DeviceSpec::names(), ", ")));
   }
   auto limit = spec->device == c10::kCPU ? std::nullopt : of(*spec);
-  if (!limit) throw Error(fmt::format("'{}' has no memory of its own: give a size such as 24GiB", text));
+  if (!limit) throw Error(fmt::format("the spec of '{}' has no memory size; give a size such as 24GiB", text));
   if (is_file) limit->device = text;
   return *limit;
 }

@@ -16,8 +16,8 @@
 
 namespace shadowgraph {
 
-// Does what PyTorch's CUDA caching allocator does, without CUDA. Its facts come from c10/cuda/CUDACachingAllocator.cpp
-// of 2.13, sizes from c10/core/AllocatorConfig.h, which is what CUDA's uses.
+// Simulates PyTorch's CUDA caching allocator without CUDA. Follows c10/cuda/CUDACachingAllocator.cpp of 2.13, and
+// c10/core/AllocatorConfig.h for sizes.
 struct CachingAllocator::State {
   static constexpr auto kMinBlock = static_cast<int64_t>(c10::CachingAllocator::kMinBlockSize);
   static constexpr auto kSmallRequest = static_cast<int64_t>(c10::CachingAllocator::kSmallSize);
@@ -25,22 +25,22 @@ struct CachingAllocator::State {
   static constexpr auto kMinLargeRequest = static_cast<int64_t>(c10::CachingAllocator::kMinLargeAlloc);
   static constexpr auto kRoundLarge = static_cast<int64_t>(c10::CachingAllocator::kRoundLarge);
   static constexpr uint32_t kNone = 0xFFFFFFFFU;
-  // Segments begin here. Any number will do, and below 2^53 it stays exact as a double, which viewers read.
+  // Address of the first segment: arbitrary, but below 2^53, so that viewers that parse doubles keep it exact.
   static constexpr int64_t kFirstAddress = int64_t{1} << 40;
-  // The most that is ever reserved, 1 PiB: sums of it do not overflow, whatever sizes a file states.
+  // Upper bound on reserved bytes, 1 PiB: prevents overflow for any sizes read from a file.
   static constexpr int64_t kMostBytes = int64_t{1} << 50;
 
   static constexpr int64_t round_up(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
-  static void add(Figure& figure, int64_t amount) {
-    figure.now += amount;
-    figure.peak = std::max(figure.peak, figure.now);
+  static void add(Stat& figure, int64_t amount) {
+    figure.current += amount;
+    figure.peak = std::max(figure.peak, figure.current);
   }
 
   struct Block {
     int64_t address = 0;
     int64_t size = 0;
     int64_t requested = 0;
-    uint32_t previous = kNone;  // neighbours in the segment
+    uint32_t previous = kNone;  // neighbors in the segment
     uint32_t next = kNone;
     uint32_t tag = 0;
     int32_t stream = 0;
@@ -48,26 +48,26 @@ struct CachingAllocator::State {
     bool expandable = false;
     bool mapped = true;
     bool allocated = false;
-    bool elsewhere = false;  // used on other streams, too
-    int64_t age_base = 0;    // of its pool when it went in
+    bool elsewhere = false;  // also used on other streams
+    int64_t age_base = 0;    // the pool's age when it was freed
     bool is_split() const { return previous != kNone || next != kNone; }
   };
-  // What is left of expandable segments, by stream and address.
+  // Unmapped blocks of expandable segments, by stream and address.
   using Unmapped = std::set<std::tuple<int32_t, int64_t, uint32_t>>;
   struct Pool {
     FreeBlocks free;
     Unmapped unmapped;
-    int64_t searches = 0;  // the clock of garbage collection
+    int64_t searches = 0;  // clock of the garbage collection
   };
 
   AllocatorSettings settings;
   int64_t capacity;
   std::vector<Block> blocks;
-  std::vector<uint32_t> unused;   // places in `blocks`
+  std::vector<uint32_t> unused;   // free indices of `blocks`
   Pool pools[2];                  // large, small
-  std::vector<uint32_t> waiting;  // freed, used on other streams
+  std::vector<uint32_t> waiting;  // freed, but still in use on other streams
   int64_t next_address = kFirstAddress;
-  int64_t reserved = 0;  // what PyTorch calls total_allocated_memory
+  int64_t reserved = 0;  // PyTorch's total_allocated_memory
   Stats stats;
   bool recording = false;
   std::vector<Event> events;
@@ -86,7 +86,7 @@ struct CachingAllocator::State {
     if (recording) events.push_back({action, address, bytes, stream, tag});
   }
 
-  // ---- Blocks by number; those that are free lie in the pool of their size.
+  // ---- Blocks by index; free ones are in the pool of their size.
   uint32_t make(int64_t address, int64_t size, int32_t stream, bool small, bool expandable) {
     uint32_t id;
     if (unused.empty()) {
@@ -125,7 +125,7 @@ struct CachingAllocator::State {
     pool_of(block).unmapped.erase({block.stream, block.address, id});
   }
 
-  // Puts `id` between two neighbours, either of which may be none.
+  // Links `id` between two neighbors; either may be kNone.
   void link(uint32_t before, uint32_t id, uint32_t after) {
     blocks[id].previous = before;
     blocks[id].next = after;
@@ -156,14 +156,14 @@ struct CachingAllocator::State {
     return size < settings.max_split_size && rest > kSmallRequest;
   }
 
-  // Takes the best fit out of the pool.
+  // Removes and returns the best fit from the pool.
   uint32_t find_free(bool small, int32_t stream, int64_t size) {
     Pool& pool = pools[small];
     if (collects()) ++pool.searches;
     FreeBlocks::Place at = pool.free.lower_bound(stream, size);
     if (at == pool.free.end() || pool.free.stream(at) != stream) return kNone;
     if (blocks[pool.free.block(at)].expandable) {
-      // What a block may grow into counts as its size.
+      // An expandable block counts with the size it can grow to.
       const auto reach = [&](FreeBlocks::Place place) {
         const Block& block = blocks[pool.free.block(place)];
         const bool grows = block.next != kNone && !blocks[block.next].mapped;
@@ -178,7 +178,7 @@ struct CachingAllocator::State {
     const uint32_t id = pool.free.block(at);
     const int64_t found = blocks[id].size;
     if (size < settings.max_split_size && found >= settings.max_split_size) return kNone;
-    // The right side saturates: max_split_size may be "unlimited".
+    // Saturating subtraction: max_split_size may be "unlimited".
     if (size >= settings.max_split_size && found - size >= settings.max_non_split_rounding) return kNone;
     pool.free.erase(at);
     return id;
@@ -207,10 +207,10 @@ struct CachingAllocator::State {
     ++stats.device_frees;
   }
 
-  // ---- Expandable segments: one address range a stream and pool, backed page by page.
+  // ---- Expandable segments: one address range per stream and pool, mapped page by page.
   int64_t page(bool small) const { return small ? kSmallSegment : settings.large_segment_size; }
   bool is_room(uint32_t id) const { return id != kNone && !blocks[id].allocated && !blocks[id].elsewhere; }
-  // kNone: no range of the device's size holds as much.
+  // Returns kNone if no address range of the device's size can hold the block.
   uint32_t expandable_candidate(bool small, int32_t stream, int64_t size) {
     Pool& pool = pools[small];
     for (auto at = pool.unmapped.lower_bound({stream, 0, 0}); at != pool.unmapped.end() && std::get<0>(*at) == stream;
@@ -221,7 +221,7 @@ struct CachingAllocator::State {
       for (uint32_t b = id; room < size && is_room(b); b = blocks[b].next) room += blocks[b].size;
       if (room >= size) return id;
     }
-    // Takes addresses for all of the device and an eighth more, as PyTorch does; 1 TiB where no size is known.
+    // Reserves addresses for 9/8 of the device memory, as PyTorch does; 1 TiB if the size is unknown.
     const int64_t device =
         capacity == AllocatorSettings::kUnlimited ? int64_t{1} << 40 : std::min(capacity, kMostBytes);
     const int64_t range = round_up(device + device / 8, page(small));
@@ -233,7 +233,7 @@ struct CachingAllocator::State {
     return id;
   }
 
-  // Backs the front of an unmapped block, which joins its mapped neighbours and becomes free.
+  // Maps the front of an unmapped block, which merges with mapped neighbors and becomes free.
   bool map(uint32_t id, int64_t size) {
     const int64_t bytes = std::min(round_up(size, page(blocks[id].small)), blocks[id].size);
     if (!has_room(bytes)) return false;
@@ -262,13 +262,13 @@ struct CachingAllocator::State {
     while (blocks[id].size < size) {
       const uint32_t next = blocks[id].next;
       if (!map(next, std::min(size - blocks[id].size, blocks[next].size))) return kNone;
-      id = next;  // the next block has taken in what was before it
+      id = next;  // the next block absorbed the previous one
     }
     take(id);
     return id;
   }
 
-  // Gives back the whole pages of a free block.
+  // Unmaps the whole pages of a free block.
   void unmap(uint32_t id) {
     const int64_t page_bytes = page(blocks[id].small);
     uint32_t first = id;
@@ -296,11 +296,11 @@ struct CachingAllocator::State {
     if (blocks[id].is_split()) {
       put_unmapped(id);
     } else {
-      drop(id);  // the address range goes with its last page
+      drop(id);  // the address range is released with its last page
     }
   }
 
-  // Takes a free neighbour in and returns the bytes that it had.
+  // Merges a free neighbor into `id` and returns the neighbor's bytes.
   int64_t merge(uint32_t id, uint32_t other) {
     if (!is_room(other) || blocks[other].mapped != blocks[id].mapped) return 0;
     blocks[other].mapped ? take(other) : take_unmapped(other);
@@ -341,7 +341,7 @@ struct CachingAllocator::State {
     }
   }
 
-  // Releases just enough of the blocks that may not be split, if there are such.
+  // Releases just enough oversize blocks (those above max_split_size), if there are any.
   bool release_oversize(bool small, int32_t stream, int64_t size) {
     if (settings.max_split_size == AllocatorSettings::kUnlimited) return false;
     Pool& pool = pools[small];
@@ -366,7 +366,7 @@ struct CachingAllocator::State {
     return released >= wanted;
   }
 
-  // Releases segments that were free for longer than the average, until the reserved bytes are below the threshold.
+  // Releases segments that have been free for longer than average, until reserved bytes drop below the threshold.
   void collect_garbage() {
     const auto limit = static_cast<int64_t>(settings.garbage_collection_threshold * static_cast<double>(allowed()));
     if (reserved <= limit) return;
@@ -415,9 +415,9 @@ struct CachingAllocator::State {
       if (id == kNone) out_of_memory(bytes);
     }
     const bool was_split = blocks[id].is_split();
-    const bool counts = !blocks[id].expandable;  // PyTorch leaves expandable segments out of inactive_split
+    const bool counts = !blocks[id].expandable;  // PyTorch excludes expandable segments from inactive_split
     if (should_split(blocks[id], size)) {
-      // The front goes out under the number that the whole had; the rest stays free.
+      // The front keeps the index of the whole block; the rest stays free.
       const Block whole = blocks[id];
       const uint32_t rest = make(whole.address + size, whole.size - size, whole.stream, whole.small, whole.expandable);
       link(id, rest, blocks[id].next);
@@ -474,13 +474,13 @@ struct CachingAllocator::State {
 
   [[noreturn]] void out_of_memory(int64_t bytes) const {
     throw OutOfMemoryError(fmt::format(
-        "out of memory: {} asked for, of {} that may be reserved {} are; {} of these are allocated, {} are free but in "
-        "segments that something else holds{}",
-        human_bytes(bytes), human_bytes(allowed()), human_bytes(reserved), human_bytes(stats.allocated.now),
-        human_bytes(stats.reserved.now - stats.active.now),
-        settings.expandable_segments || stats.reserved.now - stats.active.now < bytes
+        "out of memory: tried to allocate {}. Of a limit of {}, {} are reserved: {} allocated, and {} free in segments "
+        "that also hold live blocks{}",
+        human_bytes(bytes), human_bytes(allowed()), human_bytes(reserved), human_bytes(stats.allocated.current),
+        human_bytes(stats.reserved.current - stats.active.current),
+        settings.expandable_segments || stats.reserved.current - stats.active.current < bytes
             ? ""
-            : " (expandable_segments:True may avoid that)"));
+            : " (try expandable_segments:True)"));
   }
 };
 
@@ -510,9 +510,9 @@ void CachingAllocator::empty_cache() { state_->release_cached(); }
 const CachingAllocator::Stats& CachingAllocator::stats() const { return state_->stats; }
 void CachingAllocator::reset_peaks() {
   Stats& stats = state_->stats;
-  for (Figure* figure :
+  for (Stat* figure :
        {&stats.requested, &stats.allocated, &stats.active, &stats.reserved, &stats.inactive_split, &stats.segments}) {
-    figure->peak = figure->now;
+    figure->peak = figure->current;
   }
 }
 int64_t CachingAllocator::address(Handle handle) const {

@@ -20,7 +20,7 @@
 namespace shadowgraph {
 namespace {
 
-// Makes rows by step of pairs (step, storage), in the order given within a step.
+// Builds rows by step from (step, storage) pairs, keeping their order within a step.
 void group(const std::vector<std::pair<uint32_t, StorageId>>& entries, uint32_t steps, std::vector<StorageId>& all,
            std::vector<uint32_t>& begin) {
   begin.assign(steps + 1, 0);
@@ -31,10 +31,10 @@ void group(const std::vector<std::pair<uint32_t, StorageId>>& entries, uint32_t 
   for (const auto& [step, storage] : entries) all[next[step]++] = storage;
 }
 
-// Says whether cuBLAS computes an operator. Convolutions and attention have libraries of their own.
+// Returns true if cuBLAS computes the operator. Convolutions and attention use other libraries.
 bool takes_cublas(const Target& target) { return operator_row(target.name()).is & OperatorFact::kCublas; }
 
-// Runs a graph's allocations through an allocator, step after step of a training run.
+// Replays a graph's allocations through an allocator, for one training step after another.
 class TrainingRun {
  public:
   TrainingRun(const ProgramCosts& costs, const AllocationOrder& order, const DeviceMemoryOptions& options,
@@ -61,10 +61,10 @@ class TrainingRun {
   }
 
   void record_history() { allocator_.record_history(); }
-  // Returns how many calls the allocator had had when the reserved bytes were first at their peak.
-  int64_t takes_at_peak() const { return takes_at_peak_; }
-  // Notes what the allocator has after so many calls.
-  void look_after(int64_t takes) { look_after_ = takes; }
+  // Returns the number of allocator calls after which reserved bytes first reached their peak.
+  int64_t calls_at_peak() const { return calls_at_peak_; }
+  // Records the allocator's state after so many calls.
+  void record_after(int64_t takes) { record_after_ = takes; }
   const std::vector<CachingAllocator::SegmentInfo>& seen() const { return seen_; }
   CachingAllocator take_allocator() { return std::move(allocator_); }
 
@@ -73,8 +73,8 @@ class TrainingRun {
     const bool repeats = graph_.metadata.mode == ProgramMode::kTrain;
     const int count = repeats ? std::max(1, options_.steps) : 1;
     for (int i = 0; i < count; ++i) {
-      // The next step drops what one step leaves: gradients with zero_grad, results when the variable is set again. A
-      // program that frees what existed before it cannot run again.
+      // The next step frees results of the previous one: gradients with zero_grad, outputs when the variable is
+      // reassigned. A program that frees what existed before it cannot run again.
       if (i > 0) {
         for (const StorageId id : order_.left()) {
           if (costs_.kinds[id] != StorageKind::kOptimizerState) release(id);
@@ -82,20 +82,20 @@ class TrainingRun {
       }
       step();
       allocator_.synchronize();
-      result_.reserved_after.push_back(allocator_.stats().reserved.now);
-      result_.allocated_after.push_back(allocator_.stats().allocated.now);
+      result_.reserved_after.push_back(allocator_.stats().reserved.current);
+      result_.allocated_after.push_back(allocator_.stats().allocated.current);
       if (lost_) break;
     }
     const auto& stats = allocator_.stats();
     result_.requested_peak = stats.requested.peak;
     result_.allocated_peak = stats.allocated.peak;
     result_.reserved_peak = stats.reserved.peak;
-    result_.segments = stats.segments.now;
+    result_.segments = stats.segments.current;
     result_.retries = stats.retries;
     return result_;
   }
 
-  // Runs the graph once, in stretches.
+  // Runs the graph once and returns the peaks of each range of nodes.
   std::vector<AllocatorPeaks> stretches(std::span<const uint32_t> ends) {
     for (const StorageId id : order_.before()) allocate(id, std::nullopt);
     std::vector<AllocatorPeaks> peaks;
@@ -107,14 +107,14 @@ class TrainingRun {
       allocator_.synchronize();
       begin = end;
       const auto& stats = allocator_.stats();
-      peaks.push_back({stats.allocated.peak, stats.reserved.peak, stats.reserved.now});
+      peaks.push_back({stats.allocated.peak, stats.reserved.peak, stats.reserved.current});
     }
     return peaks;
   }
 
  private:
-  // cuBLAS's workspace is one for each stream and handle, and each thread has its handle. The autograd engine computes
-  // on a thread of its own.
+  // One cuBLAS workspace for each stream and handle. Each thread has its handle, and the autograd engine runs on a
+  // separate thread.
   using CublasHandle = std::pair<int32_t, bool>;
   CublasHandle handle_of(uint32_t at) const {
     return {order_.stream(at), graph_.node(costs_.nodes[at]).phase == Graph::kBackward};
@@ -126,7 +126,7 @@ class TrainingRun {
         if (workspaces_.insert(found->first).second) take(options_.assumptions.workspace(), kNoTag, at);
       }
       for (const StorageId id : order_.born(at)) {
-        if (!handles_[id].valid()) allocate(id, at);  // state of the optimizer is there from the second step on
+        if (!handles_[id].valid()) allocate(id, at);  // optimizer state already exists from the second step on
       }
       if (options_.scratch && order_.scratch(at) > 0) allocator_.free(take(order_.scratch(at), kNoTag, at));
       for (const StorageId id : order_.dead(at)) {
@@ -153,15 +153,15 @@ class TrainingRun {
       const auto& stats = allocator_.stats();
       ++takes_;
       if (stats.reserved.peak > most) {
-        takes_at_peak_ = takes_;
-        result_.held_at_peak = stats.active.now;
-        result_.stuck_at_peak = stats.inactive_split.now;
+        calls_at_peak_ = takes_;
+        result_.held_at_peak = stats.active.current;
+        result_.stuck_at_peak = stats.inactive_split.current;
       }
-      if (takes_ == look_after_) seen_ = allocator_.snapshot();
+      if (takes_ == record_after_) seen_ = allocator_.snapshot();
       return handle;
     } catch (const OutOfMemoryError& error) {
       const std::string where = at ? fmt::format("node {}, {}", *at, graph_.target(costs_.nodes[*at]).name())
-                                   : "what exists before the program";
+                                   : "tensors that exist before the program";
       throw OutOfMemoryError(where + ": " + error.what());
     }
   }
@@ -173,17 +173,17 @@ class TrainingRun {
   const DeviceMemoryOptions& options_;
   CachingAllocator allocator_;
   IdMap<StorageId, CachingAllocator::Handle> handles_;
-  std::map<CublasHandle, uint32_t> cublas_steps_;  // where cuBLAS is first called
-  std::set<CublasHandle> workspaces_;              // that are there
+  std::map<CublasHandle, uint32_t> cublas_steps_;  // step of the first cuBLAS call
+  std::set<CublasHandle> workspaces_;              // allocated ones
   bool lost_ = false;
   int64_t takes_ = 0;
-  int64_t takes_at_peak_ = 0;
-  int64_t look_after_ = -1;
+  int64_t calls_at_peak_ = 0;
+  int64_t record_after_ = -1;
   std::vector<CachingAllocator::SegmentInfo> seen_;
   DeviceMemory result_;
 };
 
-// Says when a block dies: later is longer. Workspaces stay.
+// Returns the last step that uses a block, for comparison. Workspaces are never freed.
 uint32_t death(const AllocationOrder& order, uint32_t tag) {
   return tag == DeviceRun::kNoStorage ? std::numeric_limits<uint32_t>::max() : order.last(StorageId(tag));
 }
@@ -198,7 +198,7 @@ uint32_t step_of(const Graph& graph, RegionId id) {
   return parse_number<uint32_t>(name.substr(kLabel.size())).value_or(0);
 }
 
-// Returns for each step the position of its last node.
+// Returns the position of the last node of each step.
 std::vector<uint32_t> ends_of(const ProgramCosts& costs) {
   const Graph& graph = costs.graph();
   IdMap<RegionId, uint32_t> steps;
@@ -223,8 +223,8 @@ std::vector<uint32_t> ends_of(const ProgramCosts& costs) {
   }
   if (ends.empty()) {
     throw Error(
-        "this graph is not of a training run: its nodes are in no regions \"step 1\", \"step 2\", ...; "
-        "capture_training_run records one");
+        "the graph has no steps: expected nodes in regions \"step 1\", \"step 2\", ...; record it with "
+        "capture_training_run");
   }
   return ends;
 }
@@ -304,7 +304,7 @@ std::vector<SettingsOutcome> other_settings(const ProgramCosts& costs, const Dev
     if (changed.allocator == options.allocator) continue;
     try {
       outcomes.push_back({std::string(text), TrainingRun(costs, order, changed, device).steps().reserved_peak});
-    } catch (const OutOfMemoryError&) {  // the step does not fit that way
+    } catch (const OutOfMemoryError&) {  // does not fit with these settings
     }
   }
   std::stable_sort(outcomes.begin(), outcomes.end(),
@@ -312,17 +312,17 @@ std::vector<SettingsOutcome> other_settings(const ProgramCosts& costs, const Dev
   return outcomes;
 }
 
-std::vector<PinnedMemory> pinned_memory(const ProgramCosts& costs, const DeviceMemoryOptions& options) {
+std::vector<FragmentationCause> fragmentation_causes(const ProgramCosts& costs, const DeviceMemoryOptions& options) {
   const c10::Device device = main_device(costs.graph(), options.device);
   const AllocationOrder order(costs, device);
   TrainingRun whole(costs, order, options, device);
   whole.steps();
   TrainingRun again(costs, order, options, device);
-  again.look_after(whole.takes_at_peak());
+  again.record_after(whole.calls_at_peak());
   again.steps();
-  std::vector<PinnedMemory> pinned;
+  std::vector<FragmentationCause> pinned;
   for (const auto& segment : again.seen()) {
-    PinnedMemory entry{.segment = segment.bytes};
+    FragmentationCause entry{.segment = segment.bytes};
     const CachingAllocator::BlockInfo* longest = nullptr;
     for (const auto& block : segment.blocks) {
       if (!block.active) {
@@ -340,8 +340,8 @@ std::vector<PinnedMemory> pinned_memory(const ProgramCosts& costs, const DeviceM
   return pinned;
 }
 
-std::vector<PinnedMemory> pinned_memory(const Graph& graph, const DeviceMemoryOptions& options) {
-  return pinned_memory(ProgramCosts(graph), options);
+std::vector<FragmentationCause> fragmentation_causes(const Graph& graph, const DeviceMemoryOptions& options) {
+  return fragmentation_causes(ProgramCosts(graph), options);
 }
 
 DeviceMemory device_memory(const Graph& graph, const DeviceMemoryOptions& options) {
@@ -401,7 +401,7 @@ std::optional<int64_t> RunMemory::reserved_peak() const {
 
 std::string to_text(const RunMemory& run) {
   std::string text =
-      fmt::format("{:<15}{:>12}{:>12}{:>12}  {}\n", "training run", "live peak", "allocated", "reserved", "where");
+      fmt::format("{:<15}{:>12}{:>12}{:>12}  {}\n", "training run", "live peak", "allocated", "reserved", "peak at");
   const auto bytes = [](const std::optional<int64_t>& figure) { return figure ? human_bytes(*figure) : "-"; };
   for (size_t i = 0; i < run.steps.size(); ++i) {
     const StepMemory& step = run.steps[i];
@@ -413,8 +413,8 @@ std::string to_text(const RunMemory& run) {
         fmt::format("  {:<13}{:>12}{:>12}{:>12}  {}, {}{}\n", name, human_bytes(step.peak), bytes(step.allocated_peak),
                     bytes(step.reserved_peak), step.phase, step.op, step.module.empty() ? "" : " of " + step.module);
   }
-  text += fmt::format("  {:<13}{:>12}{:>12}{:>12}\n", "peak of all", human_bytes(run.peak()), "",
-                      bytes(run.reserved_peak()));
+  text +=
+      fmt::format("  {:<13}{:>12}{:>12}{:>12}\n", "maximum", human_bytes(run.peak()), "", bytes(run.reserved_peak()));
   if (!run.out_of_memory.empty()) text += "  does not fit: " + run.out_of_memory + "\n";
   return text;
 }

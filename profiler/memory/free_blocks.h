@@ -1,6 +1,5 @@
-// Keeps free blocks of an allocator in order: by stream, then size, then address. Many blocks have one size: the sizes
-// are a sorted array, and each has its addresses, of which the lowest goes first. That is quicker than a tree, and
-// allocates no nodes.
+// The free blocks of an allocator, ordered by stream, size and address. Many blocks share a size, so sizes are a sorted
+// array with a list of addresses each, of which the lowest is used first. Faster than a tree, without node allocations.
 #pragma once
 
 #include <algorithm>
@@ -14,12 +13,12 @@ struct FreeBlock {
   int32_t stream = 0;
   int64_t size = 0;
   int64_t address = 0;
-  uint32_t block = 0;  // not part of the order, as no two blocks have one address
+  uint32_t block = 0;  // not part of the order: addresses are unique
 };
 
 class FreeBlocks {
  public:
-  // Where a block is, until anything is inserted or erased.
+  // An iterator; invalidated by insert and erase.
   struct Place {
     uint32_t stream = 0, size = 0, at = 0;
     friend bool operator==(const Place&, const Place&) = default;
@@ -33,14 +32,14 @@ class FreeBlocks {
     return list[list.size() - 1 - place.at].block;
   }
   Place next(Place place) const { return within({place.stream, place.size, place.at + 1}); }
-  // `place` is not begin().
+  // `place` must not be begin().
   Place previous(Place place) const {
     if (place.at > 0) return {place.stream, place.size, place.at - 1};
     while (place.size == 0) place.size = count(streams_[--place.stream].sizes);
     --place.size;
     return {place.stream, place.size, count(addresses(streams_[place.stream], place.size)) - 1};
   }
-  // The first of a stream that has `size` bytes or more; where there is none, what comes behind the stream.
+  // Returns the first block of the stream with at least `size` bytes; without one, the position after the stream.
   Place lower_bound(int32_t stream, int64_t size) const {
     const uint32_t of = stream_at(stream);
     if (!has(of, stream)) return within({of, 0, 0});
@@ -66,7 +65,7 @@ class FreeBlocks {
     list.erase(list.end() - 1 - place.at);
     if (list.empty()) drop_size(of, place.size);
   }
-  // The block is there.
+  // The block must be present.
   void erase(const FreeBlock& block) {
     Stream& of = streams_[stream_at(block.stream)];
     const uint32_t size = size_at(of, block.size);
@@ -92,7 +91,7 @@ class FreeBlocks {
   }
   bool has(uint32_t at, int32_t stream) const { return at < streams_.size() && streams_[at].stream == stream; }
   const std::vector<Address>& addresses(const Stream& of, size_t size) const { return lists_[of.lists[size]]; }
-  // A place behind the last of a list, or of a stream's sizes, is the first of the next.
+  // Normalizes a place past the end of a list, or of a stream's sizes, to the next element.
   Place within(Place place) const {
     if (place.stream < streams_.size() && place.size < streams_[place.stream].sizes.size() &&
         place.at == addresses(streams_[place.stream], place.size).size()) {
@@ -110,7 +109,7 @@ class FreeBlocks {
     while (at < streams_.size() && streams_[at].stream < stream) ++at;
     return at;
   }
-  // Without branches, half of which would be guessed wrong.
+  // Branch-free: a branch would be mispredicted half of the time.
   static uint32_t size_at(const Stream& of, int64_t size) {
     const int64_t* first = of.sizes.data();
     size_t count = of.sizes.size();

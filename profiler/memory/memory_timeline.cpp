@@ -19,11 +19,11 @@ std::optional<StorageKind> placeholder_kind(TargetId target) {
   return std::nullopt;
 }
 
-bool born_in_graph(const Graph& graph, const Storage& storage) {
+bool allocated_in_graph(const Graph& graph, const Storage& storage) {
   return storage.born.valid() && storage.born.index < graph.node_capacity() && !graph.is_erased(storage.born);
 }
 
-// Marks what was there before and is read by the optimizer alone: its state, in a step that is not the first.
+// Marks tensors that existed before the step and are read only by the optimizer: its state, unless it is a first step.
 IdMap<StorageId, uint8_t> optimizer_state_before(const Graph& graph, const IdMap<NodeId, uint32_t>& order,
                                                  std::optional<uint32_t> last_backward) {
   IdMap<StorageId, uint8_t> state;
@@ -41,14 +41,14 @@ IdMap<StorageId, uint8_t> optimizer_state_before(const Graph& graph, const IdMap
     const StorageId id(i);
     const NodeId born = graph.storage(id).born;
     const auto kind =
-        born_in_graph(graph, graph.storage(id)) ? placeholder_kind(graph.node(born).target) : std::nullopt;
+        allocated_in_graph(graph, graph.storage(id)) ? placeholder_kind(graph.node(born).target) : std::nullopt;
     const bool given = kind == StorageKind::kInput || kind == StorageKind::kConstant;
     if (!given || read_elsewhere[id] != 0 || placeholder_name(graph, born).starts_with("gradient.")) state[id] = 0;
   }
   return state;
 }
 
-// Numbers that the program's text has, and the host writes into a tensor, are in no memory of their own.
+// Returns true for literals that the host writes into a tensor: they take no separate memory.
 bool is_literal(const Graph& graph, const Storage& storage) {
   return storage.kind == StorageKind::kConstant && existed_before(graph, storage) && storage.born.valid() &&
          !graph.is_erased(storage.born) && !graph.note(storage.born, "literal").empty();
@@ -56,7 +56,7 @@ bool is_literal(const Graph& graph, const Storage& storage) {
 
 constexpr uint32_t kNever = std::numeric_limits<uint32_t>::max();
 
-// Returns, by place in program order, where backward next begins; kNever after the last of it.
+// Returns, for each position in program order, where the next backward begins; kNever after the last one.
 std::vector<uint32_t> next_backward(const Graph& graph) {
   std::vector<uint32_t> next;
   next.reserve(graph.node_count());
@@ -72,7 +72,7 @@ std::vector<uint32_t> next_backward(const Graph& graph) {
 }  // namespace
 
 bool existed_before(const Graph& graph, const Storage& storage) {
-  return !born_in_graph(graph, storage) || placeholder_kind(graph.node(storage.born).target).has_value();
+  return !allocated_in_graph(graph, storage) || placeholder_kind(graph.node(storage.born).target).has_value();
 }
 
 IdMap<NodeId, uint32_t> program_order(const Graph& graph) {
@@ -113,10 +113,10 @@ IdMap<StorageId, StorageKind> storage_kinds(const Graph& graph, const IdMap<Node
     const StorageId id(i);
     const Storage& storage = graph.storage(id);
     StorageKind kind = storage.kind;
-    const bool born = born_in_graph(graph, storage);
+    const bool born = allocated_in_graph(graph, storage);
     const auto placeholder = born ? placeholder_kind(graph.node(storage.born).target) : std::nullopt;
     if (placeholder) {
-      // A gradient that stays from step to step is there before this one.
+      // A gradient kept across steps exists before this one.
       kind = *placeholder == StorageKind::kInput && gradient[id] != 0 ? StorageKind::kGradient
              : state[id] != 0                                         ? StorageKind::kOptimizerState
                                                                       : *placeholder;
@@ -150,7 +150,7 @@ MemoryTimeline ProgramCosts::timeline(std::optional<c10::Device> device) const {
   const uint32_t steps = timeline.steps();
   if (steps == 0) return timeline;
 
-  // First the changes at each step, then their running sums.
+  // First the changes at each step, then their prefix sums.
   timeline.live_.assign(steps, BytesByKind{});
   timeline.total_.assign(steps, 0);
   timeline.rounded_.assign(steps, 0);
@@ -194,7 +194,7 @@ MemoryTimeline ProgramCosts::timeline(std::optional<c10::Device> device) const {
       peak = {.bytes = bytes, .step = step, .node = node, .phase = graph.node(node).phase, .by_kind = live};
     };
     see(timeline.peak_, total);
-    // Scratch that was registered is in `live`; the rest is on the device of the node's tensors.
+    // Registered scratch is in `live` already; the rest is on the device of the node's tensors.
     const NodeScratch& inside = scratch.of(node);
     const bool counts = inside.bytes > 0 && inside.source != ScratchSource::kRegistered &&
                         is_on(device_of_call(graph, node).value_or(c10::Device(c10::kCPU)), device);
@@ -239,7 +239,7 @@ std::vector<LiveStorage> describe_storages(const Graph& graph, const MemoryTimel
     live.module = module_path(graph, born);
     if (graph.node(born).source.valid()) live.source = graph.text(graph.node(born).source);
   }
-  // Take the first value in each storage.
+  // Use the first value in each storage.
   size_t missing = result.size();
   for (NodeId node : graph.nodes()) {
     if (missing == 0) break;
@@ -258,7 +258,7 @@ std::vector<LiveStorage> describe_storages(const Graph& graph, const MemoryTimel
 
 std::optional<SteadyState> steady_state(const Graph& graph, const MemoryTimeline& timeline) {
   const uint32_t steps = timeline.steps();
-  // Gradients that stay are added to from the second step on, which the first does not show.
+  // Gradients that are kept across steps are accumulated into from the second step on, which the first does not show.
   const bool gradients_stay = graph.metadata.other.contains("zero_grads");
   if (steps == 0 || gradients_stay || graph.metadata.step == TrainingStep::kSteady) return std::nullopt;
   IdMap<NodeId, uint32_t> place;
@@ -275,7 +275,7 @@ std::optional<SteadyState> steady_state(const Graph& graph, const MemoryTimeline
   if (kept.empty()) return std::nullopt;
   std::ranges::sort(kept, {}, &Kept::made);
 
-  BytesByKind later{};  // of what the recorded step has yet to make
+  BytesByKind later{};  // of tensors that the recorded step has yet to allocate
   int64_t all_later = 0;
   const auto add = [&](StorageId id, int sign) {
     const int64_t bytes = sign * graph.storage(id).bytes;
@@ -318,7 +318,7 @@ SavedBytes SavedBytes::of(const Graph& graph) {
       seen[id] = 1;
       const Storage& storage = graph.storage(id);
       const bool freed = has_backward && storage.freed_after.valid() && !graph.is_erased(storage.freed_after);
-      // FSDP2 gives gathered parameters back while autograd keeps tensors that look at them.
+      // FSDP2 frees gathered parameters while autograd still holds views of them.
       if (freed && order[storage.freed_after] < backward[order[node]]) continue;
       const Change change{storage.bytes, existed_before(graph, storage) ? 0 : storage.bytes, 1};
       Change& from = changes[order[node]];

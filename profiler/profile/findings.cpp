@@ -12,7 +12,7 @@
 namespace shadowgraph {
 namespace {
 
-constexpr int64_t kWorthSaying = 16 * kMebibyte;
+constexpr int64_t kMinStake = 16 * kMebibyte;  // smaller findings are not reported
 
 double share(int64_t part, int64_t whole) {
   return whole <= 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
@@ -40,7 +40,7 @@ class Search {
   }
 
  private:
-  // Returns the shares of the peak and of the step, which put bytes and seconds into one order.
+  // Returns the larger of the finding's shares of the peak and of the step time, to rank bytes and seconds together.
   double stake(const Finding& finding) const {
     const double seconds = profile_.time() != nullptr ? profile_.time()->seconds() : 0;
     return std::max(share(finding.bytes, peak_.bytes), seconds > 0 ? finding.seconds / seconds : 0);
@@ -49,22 +49,22 @@ class Search {
 
   void activations() {
     const int64_t bytes = at_peak(StorageKind::kActivation);
-    if (share(bytes, peak_.bytes) < 0.4 || bytes < kWorthSaying || profile_.saved.activations == 0) return;
+    if (share(bytes, peak_.bytes) < 0.4 || bytes < kMinStake || profile_.saved.activations == 0) return;
     found_.push_back(
         {.name = "activations",
          .seen = fmt::format("{} of the peak ({:.0f} %) are activations kept for backward", human_bytes(bytes),
                              100 * share(bytes, peak_.bytes)),
-         .remedy = "compute them again in backward: --checkpoint auto, or --checkpoint 'layers.*' for chosen modules "
-                   "(about a third more FLOPs)",
+         .remedy = "recompute them in backward: --checkpoint auto, or --checkpoint 'layers.*' for selected modules "
+                   "(about 33 % more FLOPs)",
          .bytes = bytes});
   }
 
-  // Finds saved results of operators that cost next to nothing to run again.
+  // Finds saved results of operators that are cheap to recompute.
   void cheap_activations() {
     int64_t bytes = 0;
     int64_t flops = 0;
     std::map<std::string, int64_t> by_op;
-    // Those that are there at the peak: another micro-batch's, or those of a module that backward has left, free nothing.
+    // Only storages alive at the peak: those of another micro-batch, or freed by backward already, would free nothing.
     std::vector<bool> seen(graph_.storage_count(), true);
     for (const StorageId id : profile_.timeline().alive_at(peak_.node, graph_.storage_count())) seen[id.index] = false;
     for (const NodeId node : costs_.nodes) {
@@ -80,17 +80,16 @@ class Search {
         by_op[graph_.target(storage.born).name()] += storage.bytes;
       }
     }
-    if (share(bytes, peak_.bytes) < 0.15 || bytes < kWorthSaying) return;
+    if (share(bytes, peak_.bytes) < 0.15 || bytes < kMinStake) return;
     const auto most =
         std::max_element(by_op.begin(), by_op.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
     found_.push_back(
         {.name = "cheap-activations",
-         .seen =
-             fmt::format("{} of what is kept for backward at the peak are results of operators without matrix products "
-                         "(most of all {}: {}), {} FLOPs to compute again",
-                         human_bytes(bytes), most->first, human_bytes(most->second), human_count(flops)),
-         .remedy = "--checkpoint on the modules that make them (--export storages-csv has paths and bytes); fused "
-                   "kernels keep fewer of them",
+         .seen = fmt::format("{} saved for backward at the peak are outputs of operators without matrix products "
+                             "(largest share: {}, {}); recomputing them takes {} FLOPs",
+                             human_bytes(bytes), most->first, human_bytes(most->second), human_count(flops)),
+         .remedy = "--checkpoint on the modules that produce them (--export storages-csv lists paths and bytes); fused "
+                   "kernels save fewer of them",
          .bytes = bytes});
   }
 
@@ -99,24 +98,23 @@ class Search {
     const int64_t gradients = at_peak(StorageKind::kGradient);
     const int64_t parameters = at_peak(StorageKind::kParameter);
     const int64_t all = state + gradients + parameters;
-    if (share(all, peak_.bytes) < 0.5 || all < 64 * kWorthSaying || state == 0) return;
+    if (share(all, peak_.bytes) < 0.5 || all < 64 * kMinStake || state == 0) return;
     found_.push_back(
         {.name = "optimizer-state",
-         .seen = fmt::format("{} of the peak ({:.0f} %) are parameters, gradients and optimizer state, {} of it state",
+         .seen = fmt::format("{} of the peak ({:.0f} %) are parameters, gradients and optimizer state ({} of state)",
                              human_bytes(all), 100 * share(all, peak_.bytes), human_bytes(state)),
-         .remedy =
-             "shard them (ZeRO, FSDP), keep state in 8 bits, or take an optimizer with less of it (--optimizer sgd)",
+         .remedy = "shard them (ZeRO, FSDP), use an 8-bit optimizer, or one with less state (--optimizer sgd)",
          .bytes = state});
   }
 
-  // Finds several tensors as large as the scores of a language model over its vocabulary.
+  // Finds several tensors of the size of a language model's logits.
   void logits() {
     struct Alike {
       int64_t count = 0, bytes = 0, largest = 0;
     };
     std::map<std::vector<int64_t>, Alike> by_shape;
     for (const LiveStorage& live : live_storages(graph_, profile_.timeline(), peak_.node, 32)) {
-      if (live.shape.size() < 2 || live.shape.back() < 8192 || live.bytes < kWorthSaying) continue;
+      if (live.shape.size() < 2 || live.shape.back() < 8192 || live.bytes < kMinStake) continue;
       if (live.kind == StorageKind::kParameter || live.kind == StorageKind::kGradient ||
           live.kind == StorageKind::kOptimizerState)
         continue;
@@ -129,14 +127,13 @@ class Search {
     }
     for (const auto& [shape, copies] : by_shape) {
       if (copies.count < 2) continue;
-      found_.push_back(
-          {.name = "logits",
-           .seen = fmt::format(
-               "{} tensors of {} x {} are alive at the peak, up to {} each: logits, their softmax, their gradient",
-               copies.count, shape[0], shape[1], human_bytes(copies.largest)),
-           .remedy =
-               "compute the loss over chunks of rows, or with a fused linear cross entropy that keeps none of them",
-           .bytes = copies.bytes - copies.largest});
+      found_.push_back({.name = "logits",
+                        .seen = fmt::format(
+                            "{} tensors of {} x {} are alive at the peak, up to {} each: logits, softmax and gradient",
+                            copies.count, shape[0], shape[1], human_bytes(copies.largest)),
+                        .remedy = "compute the loss in chunks of rows, or use a fused linear cross entropy, which does "
+                                  "not materialize them",
+                        .bytes = copies.bytes - copies.largest});
     }
   }
 
@@ -153,13 +150,14 @@ class Search {
       ++calls;
       if (profile_.time() != nullptr) seconds += profile_.time()->of(node).seconds;
     }
-    if (share(copied, moved) < 0.1 || copied < kWorthSaying) return;
+    if (share(copied, moved) < 0.1 || copied < kMinStake) return;
     found_.push_back(
         {.name = "layout-copies",
-         .seen = fmt::format("{} copies move {} of {} ({:.0f} %): layouts and dtypes changed between operators", calls,
+         .seen = fmt::format("{} copies move {} of {} ({:.0f} %): layout or dtype changes between operators", calls,
                              human_bytes(copied), human_bytes(moved), 100 * share(copied, moved)),
-         .remedy = "keep one memory format (channels_last for convolutions) and one dtype; --export nodes-csv has the "
-                   "nodes",
+         .remedy =
+             "keep one memory format (channels_last for convolutions) and one dtype; --export nodes-csv lists the "
+             "copies",
          .seconds = profile_.time() == nullptr ? 0 : std::min(seconds, profile_.time()->seconds())});
   }
 
@@ -167,13 +165,13 @@ class Search {
     if (!profile_.device_memory) return;
     const DeviceMemory& memory = *profile_.device_memory;
     const int64_t waste = memory.reserved_peak - memory.allocated_peak;
-    if (share(waste, memory.reserved_peak) < 0.05 || waste < kWorthSaying) return;
+    if (share(waste, memory.reserved_peak) < 0.05 || waste < kMinStake) return;
     const auto others = other_settings(costs_, memory.options);
     if (others.empty() || others.front().reserved_peak > memory.reserved_peak - waste / 4) return;
     const std::string& settings = others.front().settings;
     found_.push_back(
         {.name = "fragmentation",
-         .seen = fmt::format("the caching allocator reserves {}, {} more than is ever allocated{}",
+         .seen = fmt::format("the caching allocator reserves {}, {} more than the allocated peak{}",
                              human_bytes(memory.reserved_peak), human_bytes(waste), pinned(memory.options)),
          .remedy = fmt::format("PYTORCH_ALLOC_CONF={} reserves {} here (try --allocator {})",
                                settings.empty() ? "(unset)" : settings, human_bytes(others.front().reserved_peak),
@@ -181,25 +179,25 @@ class Search {
          .bytes = memory.reserved_peak - others.front().reserved_peak});
   }
 
-  // Says where most free bytes are stuck.
+  // Describes the segment with the most unusable free memory.
   std::string pinned(const DeviceMemoryOptions& options) const {
-    const auto all = pinned_memory(costs_, options);
+    const auto all = fragmentation_causes(costs_, options);
     if (all.empty() || all.front().stuck < kMebibyte) return {};
-    const PinnedMemory& most = all.front();
-    std::string who = "a workspace";
+    const FragmentationCause& most = all.front();
+    std::string holder = "a workspace";
     if (most.storage.valid()) {
       const LiveStorage live = describe_storages(graph_, profile_.timeline(), {most.storage}).front();
-      who = human_bytes(live.bytes) + " of " + (live.module.empty() ? "" : live.module + " ") + live.producer;
+      holder = human_bytes(live.bytes) + " of " + (live.module.empty() ? "" : live.module + " ") + live.producer;
     }
-    return fmt::format("; at the peak {} segments are partly free, the worst with {} of {} beside {}", all.size(),
-                       human_bytes(most.stuck), human_bytes(most.segment), who);
+    return fmt::format("; at the peak {} segments are partly free, the largest with {} of {} free, held by {}",
+                       all.size(), human_bytes(most.stuck), human_bytes(most.segment), holder);
   }
 
   void does_not_fit() {
     if (profile_.out_of_memory.empty()) return;
     found_.push_back({.name = "does-not-fit",
                       .seen = profile_.out_of_memory,
-                      .remedy = "a smaller --batch, --checkpoint auto, or --allocator expandable_segments:True",
+                      .remedy = "reduce --batch, or add --checkpoint auto or --allocator expandable_segments:True",
                       .bytes = peak_.bytes});
   }
 
@@ -213,19 +211,20 @@ class Search {
     const bool many = optimizer > time->calls() / 3;
     found_.push_back(
         {.name = "launch-bound",
-         .seen = fmt::format("for {} of {} the device waits for the host: {} calls, many shorter than issuing them{}",
-                             human_seconds(time->waiting()), human_seconds(time->seconds()), time->calls(),
-                             many ? fmt::format(" ({} of them in the optimizer)", optimizer) : ""),
-         .remedy = many ? "a fused optimizer (fused=True in Python) makes one call of them; CUDA graphs, torch.compile "
-                          "or a larger "
-                          "batch for the rest"
-                        : "a larger batch, CUDA graphs or torch.compile",
+         .seen =
+             fmt::format("the device is idle for {} of {}, waiting for the host: {} kernels, many shorter than their "
+                         "launch{}",
+                         human_seconds(time->waiting()), human_seconds(time->seconds()), time->calls(),
+                         many ? fmt::format(" ({} of them in the optimizer)", optimizer) : ""),
+         .remedy =
+             many ? "use a fused optimizer (fused=True in Python); then CUDA graphs, torch.compile or a larger batch"
+                  : "a larger batch, CUDA graphs or torch.compile",
          .seconds = time->waiting()});
   }
 
   void full_precision() {
     const StepTime* time = profile_.time();
-    if (time == nullptr || time->host() <= 0) return;  // devices with tensor cores
+    if (time == nullptr || time->host() <= 0) return;  // not an accelerator
     double seconds = 0;
     for (const NodeId node : costs_.nodes) {
       const NodeTime& at = time->of(node);
@@ -247,14 +246,14 @@ class Search {
     if (profile_.unknown_scratch.empty() || !profile_.timeline().steps()) return;
     int64_t calls = 0;
     for (const UncoveredOperator& op : profile_.unknown_scratch) calls += op.count;
-    if (!profile_.device.is_cpu()) return;  // only this machine's can be measured
+    if (!profile_.device.is_cpu()) return;  // only this machine's CPU can be measured
     found_.push_back({.name = "unknown-scratch",
-                      .seen = fmt::format("what {} calls take inside their kernels is in no figure", calls),
-                      .remedy = "--measure runs each distinct call once on this machine"});
+                      .seen = fmt::format("the scratch memory of {} calls is unknown and not included", calls),
+                      .remedy = "--measure measures it by running each distinct call once on this machine"});
   }
 
   const Profile& profile_;
-  const PeakInfo& peak_;  // of the steady state
+  const PeakInfo& peak_;  // of the steady state if there is one
   const ProgramCosts& costs_;
   const Graph& graph_;
   std::vector<Finding> found_;

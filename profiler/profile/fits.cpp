@@ -15,7 +15,7 @@
 namespace shadowgraph {
 namespace {
 
-// What the recorded steps of a run hold; empty if none was recorded, or the device has no allocator.
+// Returns the device memory of the recorded steps; empty if none was recorded, or the device has no allocator.
 std::optional<int64_t> bytes_of_run(const Profile& profile) {
   if (!profile.run || !profile.device_memory) return std::nullopt;
   const auto reserved = profile.run->reserved_peak();
@@ -23,30 +23,30 @@ std::optional<int64_t> bytes_of_run(const Profile& profile) {
   return *reserved + profile.device_memory->context + profile.device_memory->nccl;
 }
 
-// "21.3" of GiB or MiB, and the unit.
+// Formats bytes as a number of `unit` (GiB or MiB), without the unit: "21.3".
 std::string in_unit(int64_t bytes, int64_t unit) {
   const double number = static_cast<double>(bytes) / static_cast<double>(unit);
   return fmt::format("{:.{}f}", number, number < 10 ? 2 : 1);
 }
 
-// "an L4 24 GB", "a size" of none.
-std::string of_whom(const MemoryLimit& memory) {
+// Returns " of an L4 24 GB", " (title)", or nothing for a plain size.
+std::string device_phrase(const MemoryLimit& memory) {
   if (memory.device.empty()) return memory.title.ends_with("iB") ? "" : " (" + memory.title + ")";
   std::string title = memory.title;
   for (const std::string_view maker : {"NVIDIA ", "AMD ", "GeForce "}) {
     if (title.starts_with(maker)) title.erase(0, maker.size());
   }
-  // Letters that are said with a vowel first: an H100, an L4, an RTX 4090, an MI300X.
+  // Titles pronounced with a leading vowel sound: an H100, an L4, an RTX 4090, an MI300X.
   const bool vowel = std::string_view("AEFHILMNORSX8").find(title.front()) != std::string_view::npos;
   return fmt::format(" of {} {}", vowel ? "an" : "a", title);
 }
 
 }  // namespace
 
-std::optional<Fits> fits(const Profile& profile) {
+std::optional<MemoryFit> fits(const Profile& profile) {
   if (!profile.limit) return std::nullopt;
   const bool allocator = !profile.device.is_cpu();
-  Fits answer{.memory = *profile.limit};
+  MemoryFit answer{.memory = *profile.limit};
   if (allocator) {
     if (!profile.unlimited_bytes) return std::nullopt;
     answer.bytes = *profile.unlimited_bytes;
@@ -56,47 +56,52 @@ std::optional<Fits> fits(const Profile& profile) {
   }
   const bool out_of_memory = !profile.out_of_memory.empty() || (profile.run && !profile.run->out_of_memory.empty());
   answer.at_least = !profile.unknown_scratch.empty();
-  // A limit that was asked for bounds the allocator; one that was not is only compared with.
+  // A requested limit bounds the allocator; the default one is only compared with.
   const bool within = answer.bytes <= answer.memory.bytes;
-  answer.by_giving_back = allocator && !within && answer.memory.asked && !out_of_memory;
-  answer.fits = !out_of_memory && (within || answer.by_giving_back);
+  answer.after_releasing_cache = allocator && !within && answer.memory.requested && !out_of_memory;
+  answer.fits = !out_of_memory && (within || answer.after_releasing_cache);
   const std::string step = profile.mode == ProgramMode::kTrain ? "steady state, " : "";
   answer.with = step + (allocator ? "with allocator and context" : "live tensors and known scratch");
   return answer;
 }
 
-std::string to_text(const Fits& fits) {
+std::string to_text(const MemoryFit& fits) {
   const int64_t unit = fits.memory.bytes >= kMebibyte * 1024 ? kMebibyte * 1024 : kMebibyte;
   std::string text =
       fmt::format("{}: {}{} of {} {}{} ({})", fits.fits ? "fits" : "does not fit", fits.at_least ? "at least " : "",
                   in_unit(fits.bytes, unit), in_unit(fits.memory.bytes, unit), unit == kMebibyte ? "MiB" : "GiB",
-                  of_whom(fits.memory), fits.with);
-  if (fits.by_giving_back) text += "; the allocator gives back cached memory in time, which takes time";
+                  device_phrase(fits.memory), fits.with);
+  if (fits.after_releasing_cache) text += "; only by releasing cached memory, which costs time";
   return text;
 }
 
-std::string report_head(const Profile& profile) {
+std::string fit_summary(const Profile& profile) {
   const auto verdict = fits(profile);
   if (!verdict) return {};
-  const bool asked = verdict->memory.asked;
-  return to_text(*verdict) + (asked ? "\n\n" : "\n  the device that times are for; --memory asks for another\n\n");
+  const bool asked = verdict->memory.requested;
+  return to_text(*verdict) +
+         (asked ? "\n\n" : "\n  memory of the device whose times are estimated; --memory compares with another\n\n");
 }
 
-nlohmann::json to_json(const Fits& fits) {
-  nlohmann::json object{
-      {"fits", fits.fits},           {"bytes", fits.bytes},        {"memory_bytes", fits.memory.bytes},
-      {"memory", fits.memory.title}, {"asked", fits.memory.asked}, {"with", fits.with},
-      {"at_least", fits.at_least},   {"text", to_text(fits)}};
+nlohmann::json to_json(const MemoryFit& fits) {
+  nlohmann::json object{{"fits", fits.fits},
+                        {"bytes", fits.bytes},
+                        {"memory_bytes", fits.memory.bytes},
+                        {"memory", fits.memory.title},
+                        {"requested", fits.memory.requested},
+                        {"with", fits.with},
+                        {"at_least", fits.at_least},
+                        {"text", to_text(fits)}};
   if (!fits.memory.device.empty()) object["device"] = fits.memory.device;
-  if (fits.by_giving_back) object["by_giving_back"] = true;
+  if (fits.after_releasing_cache) object["after_releasing_cache"] = true;
   return object;
 }
 
 namespace {
 
-// Where captures are made to learn from. Sequences are apart by what kernels pad to, so that padding is a polynomial.
+// Sizes to capture for fitting. Sequence lengths are multiples of the kernels' padding, so padding is a polynomial too.
 constexpr int64_t kSeqStep = 64;
-// Four values of each, since a square takes three and one more to check.
+// Four values of each: three determine a quadratic, one more checks it.
 constexpr std::pair<int64_t, int64_t> kGridSamples[] = {
     {2, kSeqStep},     {3, kSeqStep},     {5, kSeqStep},     {7, kSeqStep},     {2, 2 * kSeqStep},
     {3, 2 * kSeqStep}, {2, 3 * kSeqStep}, {5, 3 * kSeqStep}, {2, 4 * kSeqStep},
@@ -108,7 +113,7 @@ class GridCosts {
  public:
   GridCosts(const CaptureAtSizes& capture, SizeGrid& grid) : capture_(capture), grid_(grid) { learn(); }
 
-  // Empty if there is no program of these sizes.
+  // Returns nullopt if the program cannot run at these sizes.
   std::optional<int64_t> bytes(int64_t batch, int64_t seq) {
     const auto [entry, added] = known_.try_emplace({batch, seq});
     if (added) entry->second = work_out(batch, seq);
@@ -140,13 +145,13 @@ class GridCosts {
     if (!symbolic_->refusal(named_sizes(batch, seq))) {
       try {
         if (const auto other = symbolic_->difference_from(named_sizes(batch, seq), captured(batch, seq))) {
-          grid_.why_captured = fmt::format("at batch {} and sequence {} the program is another than at small ones: {}",
-                                           batch, seq, *other);
+          grid_.why_captured = fmt::format(
+              "at batch {} and sequence {} the program differs from that at small sizes: {}", batch, seq, *other);
           return;
         }
-      } catch (const std::exception& error) {  // polynomials do not know where the program ends
+      } catch (const std::exception& error) {  // beyond the sizes that the model supports
         say(error);
-        grid_.why_captured = "the program ends within the range";
+        grid_.why_captured = "the model does not support the largest sizes of the range";
         return;
       }
     }
@@ -183,9 +188,9 @@ class GridCosts {
   std::map<std::pair<int64_t, int64_t>, std::optional<int64_t>> known_;
 };
 
-// The largest of first, first + step, ... up to `last` that fits; 0: not even the first.
-template <class Fits>
-int64_t largest_that(int64_t first, int64_t last, int64_t step, const Fits& fits) {
+// Returns the largest of first, first + step, ..., `last` that fits; 0 if none does.
+template <class MemoryFit>
+int64_t largest_that(int64_t first, int64_t last, int64_t step, const MemoryFit& fits) {
   if (!fits(first)) return 0;
   int64_t good = 0;  // in steps from the first
   int64_t bad = (last - first) / step + 1;
@@ -210,7 +215,8 @@ std::vector<int64_t> doubling_sizes(int64_t first, int64_t last) {
 }
 
 SizeGrid SizeGrid::of(const CaptureAtSizes& capture, const SizeGridRequest& request) {
-  if (request.batches.empty() || request.seqs.empty()) throw Error("a grid of sizes needs batches and sequences");
+  if (request.batches.empty() || request.seqs.empty())
+    throw Error("the size grid is empty; give at least one batch size and one sequence length");
   SizeGrid grid{.request = request};
   GridCosts costs(capture, grid);
   const std::vector<int64_t>& batches = request.batches;
@@ -246,10 +252,10 @@ std::string to_text(const SizeGrid& grid) {
   text += fmt::format("{:>13}", "largest batch");
   for (const int64_t batch : grid.largest_batch)
     text += fmt::format("{:>11}", size_text(batch, request.batches.back()));
-  text += fmt::format("\n\n-: does not fit; +: the end of the range, and it fits; {} captures\n", grid.captures);
-  if (!grid.limit.empty()) text += "none: no program of these sizes: " + grid.limit + "\n";
+  text += fmt::format("\n\n-: does not fit; +: the largest size of the range fits; {} captures\n", grid.captures);
+  if (!grid.limit.empty()) text += "none: the model does not support these sizes: " + grid.limit + "\n";
   if (!grid.why_captured.empty()) {
-    text += "Not all sizes are one program, so they were captured one by one:\n" +
+    text += "The program changes with these sizes, so each size was captured:\n" +
             grid.why_captured.substr(0, grid.why_captured.find('\n')) + "\n";
   }
   return text;
@@ -283,8 +289,8 @@ nlohmann::json to_json(const SizeGrid& grid) {
 
 namespace {
 
-// Takes powers up to two of each size, one value more to check, and a point off the grid. That is enough for sizes that
-// are linear in batch and quadratic in sequence length. A graph at a size costs next to nothing.
+// Returns sizes for fitting: powers of two of each size, one more value to check, and a point off the grid. Enough for
+// costs linear in batch and quadratic in sequence length. Evaluating a graph at a size is cheap.
 std::vector<std::vector<int64_t>> sample_points(const SymbolicGraph& symbolic) {
   std::vector<std::vector<int64_t>> points{{}};
   for (const auto& dimension : symbolic.dimensions()) {
@@ -330,11 +336,12 @@ SizeCost size_cost(const Profile& profile) {
   return cost;
 }
 
-int64_t bytes_of(const SizeCost& cost, BoundedBytes bytes) {
-  if (bytes == BoundedBytes::kLive) return cost.peak_bytes;
-  const auto& asked = bytes == BoundedBytes::kReserved ? cost.reserved_bytes : cost.footprint_bytes;
+int64_t bytes_of(const SizeCost& cost, MemoryMetric bytes) {
+  if (bytes == MemoryMetric::kLive) return cost.peak_bytes;
+  const auto& asked = bytes == MemoryMetric::kReserved ? cost.reserved_bytes : cost.footprint_bytes;
   if (!asked)
-    throw Error(fmt::format("--by {}: a CPU has no caching allocator; --by live, or --device cuda", to_string(bytes)));
+    throw Error(
+        fmt::format("--by {}: a CPU has no caching allocator; use --by live, or --device cuda", to_string(bytes)));
   return *asked;
 }
 
@@ -351,7 +358,7 @@ SizeSweep::SizeSweep(const SymbolicGraph& symbolic, std::optional<c10::Device> d
     return fit.of(row);
   };
   const Graph& graph = instance_.graph();
-  std::map<std::vector<int64_t>, std::optional<Polynomial>> known;  // many nodes cost the same
+  std::map<std::vector<int64_t>, std::optional<Polynomial>> known;  // memoized: many nodes have equal costs
   for (const NodeId node : graph.nodes()) {
     for (size_t i = 0; i < points.size(); ++i) row[i] = samples[i].of(node).matmul;
     if (std::ranges::all_of(row, [](int64_t flops) { return flops == 0; })) {

@@ -15,20 +15,20 @@ namespace {
 class RuleProfiler final : public NodeProfiler {
  public:
   using Rule = std::function<std::optional<double>(const Profile&, NodeId)>;
-  RuleProfiler(NodeFigure figure, Rule rule) : figure_(std::move(figure)), rule_(std::move(rule)) {}
-  std::vector<NodeFigure> figures() const override { return {figure_}; }
+  RuleProfiler(NodeMetric metric, Rule rule) : metric_(std::move(metric)), rule_(std::move(rule)) {}
+  std::vector<NodeMetric> metrics() const override { return {metric_}; }
   void measure(const Profile& profile, NodeId node, std::span<std::optional<double>> into) const override {
     into[0] = rule_(profile, node);
   }
 
  private:
-  NodeFigure figure_;
+  NodeMetric metric_;
   Rule rule_;
 };
 
 }  // namespace
 
-std::vector<NodeFigure> FlopProfiler::figures() const {
+std::vector<NodeMetric> FlopProfiler::metrics() const {
   return {{"matmul_flops", "FLOP"}, {"elementwise_flops", "FLOP"}, {"transcendental", ""}};
 }
 
@@ -40,7 +40,7 @@ void FlopProfiler::measure(const Profile& profile, NodeId node, std::span<std::o
   into[2] = static_cast<double>(flops.transcendental);
 }
 
-std::vector<NodeFigure> MemoryProfiler::figures() const {
+std::vector<NodeMetric> MemoryProfiler::metrics() const {
   return {{"allocated_bytes", "B"}, {"saved_bytes", "B"}, {"scratch_bytes", "B"}, {"moved_bytes", "B"}};
 }
 
@@ -53,15 +53,15 @@ void MemoryProfiler::measure(const Profile& profile, NodeId node, std::span<std:
   into[3] = static_cast<double>(costs.traffic().of(node).total());
 }
 
-std::vector<NodeFigure> TimeProfiler::figures() const { return {{"seconds", "s"}}; }
+std::vector<NodeMetric> TimeProfiler::metrics() const { return {{"seconds", "s"}}; }
 
 void TimeProfiler::measure(const Profile& profile, NodeId node, std::span<std::optional<double>> into) const {
-  // The links decide what a collective takes, of which StepTime knows nothing.
+  // The time of a collective depends on the interconnect; CommunicationProfiler reports it.
   if (profile.time() == nullptr || profile.graph().facts(node).collective) return;
   into[0] = profile.time()->of(node).seconds;
 }
 
-std::vector<NodeFigure> CommunicationProfiler::figures() const {
+std::vector<NodeMetric> CommunicationProfiler::metrics() const {
   return {{"wire_bytes", "B"}, {"communication_seconds", "s"}};
 }
 
@@ -80,29 +80,28 @@ void CommunicationProfiler::measure(const Profile& profile, NodeId node, std::sp
 }
 
 GraphProfiler& GraphProfiler::add(std::shared_ptr<const NodeProfiler> profiler) {
-  std::vector<NodeFigure> figures = profiler->figures();
-  for (const NodeFigure& figure : figures) {
-    const bool taken = std::any_of(figures_.begin(), figures_.end(),
-                                   [&](const NodeFigure& other) { return other.name == figure.name; });
-    if (taken) throw Error("two profilers have a figure '" + figure.name + "'; give it another name");
+  std::vector<NodeMetric> metrics = profiler->metrics();
+  for (const NodeMetric& metric : metrics) {
+    const bool taken = std::any_of(metrics_.begin(), metrics_.end(),
+                                   [&](const NodeMetric& other) { return other.name == metric.name; });
+    if (taken) throw Error("two profilers define a metric '" + metric.name + "'; rename one of them");
   }
-  profilers_.push_back({std::move(profiler), figures.size()});
-  std::move(figures.begin(), figures.end(), std::back_inserter(figures_));
+  profilers_.push_back({std::move(profiler), metrics.size()});
+  std::move(metrics.begin(), metrics.end(), std::back_inserter(metrics_));
   return *this;
 }
 
 GraphProfiler& GraphProfiler::add(std::string name, std::string unit, RuleProfiler::Rule rule) {
-  if (!rule) throw Error("the figure '" + name + "' has no rule");
-  return add(std::make_shared<const RuleProfiler>(NodeFigure{std::move(name), std::move(unit)}, std::move(rule)));
+  if (!rule) throw Error("metric '" + name + "' needs a rule; got an empty function");
+  return add(std::make_shared<const RuleProfiler>(NodeMetric{std::move(name), std::move(unit)}, std::move(rule)));
 }
 
 NodeTable GraphProfiler::run(const Profile& profile) const {
   const Graph& graph = profile.graph();
   NodeTable table;
   table.graph_ = WeakGraph(graph);
-  table.figures_ = figures_;
-  // Returns the node that this one differentiates, through nodes that are backward's themselves; invalid if there is
-  // none.
+  table.metrics_ = metrics_;
+  // Returns the forward node that this node differentiates, following chains of backward nodes; invalid if none.
   const auto belongs_to = [&](NodeId node) {
     NodeId last;
     for (NodeId forward = graph.node(node).forward; forward.valid() && !graph.is_erased(forward);
@@ -116,8 +115,8 @@ NodeTable GraphProfiler::run(const Profile& profile) const {
     table.row_[node] = static_cast<uint32_t>(table.nodes_.size());
     table.nodes_.push_back(node);
   }
-  table.costs_.resize(table.nodes_.size() * figures_.size());
-  std::vector<std::optional<double>> answers(figures_.size());
+  table.costs_.resize(table.nodes_.size() * metrics_.size());
+  std::vector<std::optional<double>> answers(metrics_.size());
   for (const NodeId node : graph.nodes()) {
     const NodeId forward = belongs_to(node);
     const uint32_t row = std::as_const(table.row_)[forward.valid() ? forward : node];
@@ -128,7 +127,7 @@ NodeTable GraphProfiler::run(const Profile& profile) const {
       at += count;
     }
     for (size_t i = 0; i < answers.size(); ++i) {
-      NodeCost& cost = table.costs_[row * figures_.size() + i];
+      NodeCost& cost = table.costs_[row * metrics_.size() + i];
       cost.unknown += answers[i] ? 0 : 1;
       (forward.valid() ? cost.backward : cost.forward) += answers[i].value_or(0);
     }
@@ -136,18 +135,18 @@ NodeTable GraphProfiler::run(const Profile& profile) const {
   return table;
 }
 
-const NodeCost& NodeTable::at(NodeId node, std::string_view figure) const {
+const NodeCost& NodeTable::at(NodeId node, std::string_view metric) const {
   const auto found =
-      std::find_if(figures_.begin(), figures_.end(), [&](const NodeFigure& one) { return one.name == figure; });
-  if (found == figures_.end()) throw Error(fmt::format("no profiler has a figure '{}'", figure));
-  if (!has(node)) throw Error("the node is no row of the table: its costs stand at its forward node");
-  return at(node, static_cast<size_t>(found - figures_.begin()));
+      std::find_if(metrics_.begin(), metrics_.end(), [&](const NodeMetric& one) { return one.name == metric; });
+  if (found == metrics_.end()) throw Error(fmt::format("no profiler has a metric '{}'", metric));
+  if (!has(node)) throw Error("the node has no row in the table: its costs are added to those of its forward node");
+  return at(node, static_cast<size_t>(found - metrics_.begin()));
 }
 
-NodeCost NodeTable::total(size_t figure) const {
+NodeCost NodeTable::total(size_t metric) const {
   NodeCost sum;
   for (const NodeId node : nodes_) {
-    const NodeCost& cost = at(node, figure);
+    const NodeCost& cost = at(node, metric);
     sum.forward += cost.forward;
     sum.backward += cost.backward;
     sum.unknown += cost.unknown;
@@ -158,9 +157,9 @@ NodeCost NodeTable::total(size_t figure) const {
 std::string to_csv(const NodeTable& table) {
   const Graph& graph = table.graph();
   std::vector<std::string> names = {"node", "phase", "module", "op", "source"};
-  for (const NodeFigure& figure : table.figures()) {
-    names.push_back(figure.name);
-    names.push_back("backward_" + figure.name);
+  for (const NodeMetric& metric : table.metrics()) {
+    names.push_back(metric.name);
+    names.push_back("backward_" + metric.name);
   }
   names.emplace_back("unknown");
   const auto order = program_order(graph);
@@ -172,7 +171,7 @@ std::string to_csv(const NodeTable& table) {
     csv.text(graph.target(node).name());
     csv.text(graph.text_or_empty(graph.node(node).source));
     int64_t unknown = 0;
-    for (size_t i = 0; i < table.figures().size(); ++i) {
+    for (size_t i = 0; i < table.metrics().size(); ++i) {
       csv.real(table.at(node, i).forward);
       csv.real(table.at(node, i).backward);
       unknown += table.at(node, i).unknown;

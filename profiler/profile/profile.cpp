@@ -21,7 +21,7 @@ namespace shadowgraph {
 
 namespace {
 
-// Reads "8,3" in the note of a parameter of which this process has a part.
+// Returns the number of elements of the unsharded parameter, from a note such as "8,3"; nullopt without one.
 std::optional<int64_t> whole_numel(const Graph& graph, NodeId node) {
   const auto sizes = parse_numbers<int64_t>(graph.note(node, "whole_sizes"), ',');
   if (!sizes || sizes->empty()) return std::nullopt;  // "scalar"
@@ -35,7 +35,7 @@ ParameterCount ParameterCount::of(const Graph& graph) {
   std::set<std::tuple<StorageId, int64_t, std::vector<int64_t>>> seen;
   for (NodeId node : graph.nodes()) {
     const TargetId target = graph.node(node).target;
-    // A view of a buffer that has several, or what the program itself made in the graph.
+    // A parameter, or a view of a flattened one that the program itself created.
     const bool parameter = target == target_of(Builtin::kParameter) || !graph.note(node, "parameter").empty();
     if (!parameter && target != target_of(Builtin::kBuffer) && graph.note(node, "buffer").empty()) continue;
     graph.for_each_output(node, [&](ValueId id) {
@@ -54,7 +54,7 @@ ParameterCount ParameterCount::of(const Graph& graph) {
   return count;
 }
 
-// Makes a Profile: works out its figures once, and answers its views.
+// Builds a Profile and implements its views.
 
 namespace {
 
@@ -100,7 +100,7 @@ std::vector<ModuleProfile> modules_of(const ProgramCosts& costs, const MemoryTim
   std::vector<uint32_t> parents;
   parents.reserve(count);
   for (const Module& module : tree) parents.push_back(module.parent);
-  auto figures = group_figures(costs.graph(), costs.kinds, costs.flops(), costs.modules().of_node, count, parents);
+  auto figures = group_costs(costs.graph(), costs.kinds, costs.flops(), costs.modules().of_node, count, parents);
   for (uint32_t i = count; i-- > 1;) figures[parents[i]].add_disjoint(figures[i]);
   std::vector<ModuleProfile> modules;
   modules.reserve(count);
@@ -165,7 +165,7 @@ std::map<std::string, PeakInfo> peaks_by_phase(const Graph& graph, const MemoryT
   return by_name;
 }
 
-// Returns what one device holds: each has an allocator of its own, a CPU has none.
+// Returns the device's memory under its caching allocator; nullopt for a CPU, or if the run does not fit.
 std::optional<DeviceMemory> memory_of(const ProgramCosts& costs, c10::Device device, DeviceMemoryOptions options,
                                       std::string& out_of_memory) {
   if (device.is_cpu()) return std::nullopt;
@@ -178,20 +178,20 @@ std::optional<DeviceMemory> memory_of(const ProgramCosts& costs, c10::Device dev
   }
 }
 
-// Sets the memory that is asked about, and what a device with room for all would hold.
+// Sets the memory limit, and the bytes that a device of unlimited capacity would hold.
 void add_limit(Profile& profile, const ProgramCosts& costs, const ProfileOptions& options) {
   profile.limit = options.limit;
   if (!profile.limit && options.memory.capacity != AllocatorSettings::kUnlimited) {
     profile.limit = MemoryLimit::of_bytes(options.memory.capacity);
   }
-  // The figures of a CPU are of some machine; its memory is nobody's.
+  // A CPU spec describes some machine, whose host memory is not a limit of this one.
   const bool known = options.spec != nullptr && options.spec->device == profile.device.type();
   if (!profile.limit && known && !profile.device.is_cpu()) {
     profile.limit = MemoryLimit::of(*options.spec);
-    if (profile.limit) profile.limit->asked = false;
+    if (profile.limit) profile.limit->requested = false;
   }
   if (profile.device.is_cpu() || !profile.limit) return;
-  // Without a retry nothing was given back, so the limit was not felt.
+  // No retry: the limit had no effect, so the second run below is not needed.
   if (profile.device_memory && profile.device_memory->retries == 0) {
     profile.unlimited_bytes = profile.device_memory->footprint();
     return;
@@ -200,7 +200,7 @@ void add_limit(Profile& profile, const ProgramCosts& costs, const ProfileOptions
   unlimited.device = profile.device;
   unlimited.capacity = AllocatorSettings::kUnlimited;
   unlimited.allocator.per_process_memory_fraction = unlimited.allocator.garbage_collection_threshold = 0;
-  // A graph with absurd sizes fits into no device at all: its live bytes are the least that it takes.
+  // With absurd sizes the run fits no device; its live bytes are a lower bound.
   std::string beyond_all;
   const auto held = memory_of(costs, profile.device, unlimited, beyond_all);
   profile.unlimited_bytes = held ? held->footprint() : profile.peak_with_scratch.bytes;
@@ -274,12 +274,12 @@ Profile profile(const Graph& graph, const ProfileOptions& asked) {
 MemoryTimeline Profile::timeline(c10::Device other) const { return costs_->timeline(other); }
 const Flops& Profile::node_flops() const { return costs_->flops(); }
 const NodeScratch& Profile::scratch(NodeId node) const { return costs_->scratch.of(node); }
-MemoryPlan Profile::plan(const PlanOptions& options) const {
-  const PlanOptions usual;
+MemoryLayout Profile::memory_layout(const MemoryLayoutOptions& options) const {
+  const MemoryLayoutOptions usual;
   if (options.device || options.alignment != usual.alignment || options.offline_limit != usual.offline_limit) {
-    return plan_memory(*costs_, options);
+    return shadowgraph::memory_layout(*costs_, options);
   }
-  std::call_once(views_->plan_once, [&] { views_->plan = plan_memory(*costs_, {.device = device}); });
+  std::call_once(views_->plan_once, [&] { views_->plan = shadowgraph::memory_layout(*costs_, {.device = device}); });
   return views_->plan;
 }
 const Graph& Profile::graph() const { return costs_->graph(); }

@@ -1,10 +1,10 @@
-// Writes a profile as JSON: docs/profile.schema.json has the keys.
+// Writes a profile as JSON; the schema is docs/profile.schema.json.
 #include <nlohmann/json.hpp>
 
 #include <span>
 
 #include "ir/text/words.h"
-#include "profiler/profile/figures.h"
+#include "profiler/profile/metrics.h"
 #include "profiler/program_costs.h"
 #include "shadowgraph/profile/communication.h"
 #include "shadowgraph/profile/device_spec.h"
@@ -17,10 +17,10 @@ namespace {
 
 using nlohmann::json;
 
-// The tree is at most 64 deep (module_tree.cpp).
+// Recursion is bounded: the tree is at most 64 deep (module_tree.cpp).
 json to_json(const std::vector<ModuleProfile>& modules, uint32_t at) {
   const ModuleProfile& module = modules[at];
-  const GroupFigures& f = module.figures;
+  const GroupCosts& f = module.figures;
   json object{
       {"path", module.path},
       {"calls", module.calls},
@@ -67,7 +67,7 @@ void add_time(json& object, const StepTime& time, const Profile& profile) {
 
 json to_json(const CommunicationSum& sum, bool seconds) {
   json object;
-  add_figures(object, communication_figures(), sum);
+  add_metrics(object, communication_metrics(), sum);
   if (seconds) object["seconds"] = sum.seconds;
   return object;
 }
@@ -175,13 +175,13 @@ void add_flops(json& object, const Profile& profile) {
     object["flops_beyond_pytorch"][phase] = flops.beyond_pytorch;
   }
   object["uncovered_operators"] = counts(profile.uncovered);
-  for (const CustomOperatorFigures& row : profile.custom_operators) {
-    object["own_operators"].push_back({{"op", row.op},
-                                       {"calls", row.calls},
-                                       {"flops", row.flops},
-                                       {"bytes", row.bytes},
-                                       {"scratch_bytes", row.scratch},
-                                       {"calls_without_answer", row.unknown}});
+  for (const CustomOperatorCosts& row : profile.custom_operators) {
+    object["custom_operators"].push_back({{"op", row.op},
+                                          {"calls", row.calls},
+                                          {"flops", row.flops},
+                                          {"bytes", row.bytes},
+                                          {"scratch_bytes", row.scratch},
+                                          {"calls_without_cost", row.unknown}});
   }
 }
 
@@ -196,12 +196,12 @@ void add_place(json& object, const PeakInfo& peak) {
 void add_live_bytes(json& object, const Profile& profile) {
   add_place(object["peak"], profile.peak);
   if (profile.steady_peak) {
-    add_figures(object["steady_peak"], peak_figures(), *profile.steady_peak);
+    add_metrics(object["steady_peak"], peak_metrics(), *profile.steady_peak);
     add_place(object["steady_peak"], *profile.steady_peak);
   }
   for (const auto& [phase, peak] : profile.phase_peaks) {
     json& entry = object["phase_peaks"][phase] = {{"op", peak.op}, {"by_kind", kinds_json(peak.by_kind)}};
-    add_figures(entry, peak_figures(), peak);
+    add_metrics(entry, peak_metrics(), peak);
   }
   object["unknown_scratch"] = counts(profile.unknown_scratch);
   object["top_at_peak"] = json::array();
@@ -214,7 +214,7 @@ void add_devices(json& object, const Profile& profile) {
   for (const DevicePeak& other : profile.other_devices) {
     json entry{{"device", device_text(other.device)}, {"peak_bytes", other.bytes}};
     if (other.memory) {
-      add_figures(entry["device_memory"], device_memory_figures(), *other.memory);
+      add_metrics(entry["device_memory"], device_memory_metrics(), *other.memory);
       add_steps(entry["device_memory"], *other.memory);
     }
     if (!other.out_of_memory.empty()) entry["out_of_memory"] = other.out_of_memory;
@@ -249,7 +249,7 @@ json to_json(const std::vector<Finding>& findings) {
 
 json to_json(const Profile& profile) {
   json object;
-  for (const ProfileFigure& figure : profile_figures()) add_figure(object, figure.key, figure.value(profile));
+  for (const ProfileMetric& figure : profile_metrics()) add_metric(object, figure.key, figure.value(profile));
   if (const auto verdict = fits(profile)) object["fits"] = to_json(*verdict);
   add_model(object, profile);
   add_flops(object, profile);
@@ -259,7 +259,7 @@ json to_json(const Profile& profile) {
   if (profile.run) add_run(object["run"], *profile.run);
   if (const StepTime* time = profile.time()) add_time(object["time"], *time, profile);
   if (const Communication* sent = profile.communication()) add_communication(object["communication"], *sent, profile);
-  object["static_plan"]["planner"] = profile.plan().planner;
+  object["memory_layout"]["planner"] = profile.memory_layout().planner;
   if (!profile.modules.empty()) object["modules"] = to_json(profile.modules, 0);
   if (profile.outputs) object["outputs"] = to_json(*profile.outputs);
   if (const auto assumed = assumptions_of(profile.graph()); !assumed.empty()) object["assumptions"] = assumed;

@@ -1,4 +1,4 @@
-// Parts of a profile's text that have files of their own, and how wide all of it is. Internal to profiler/.
+// Writes the text report of a profile. Internal to profiler/.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "ir/text/words.h"
-#include "profiler/profile/figures.h"
+#include "profiler/profile/metrics.h"
 #include "profiler/program_costs.h"
 #include "shadowgraph/profile/communication.h"
 #include "shadowgraph/profile/device_spec.h"
@@ -24,14 +24,14 @@ namespace shadowgraph {
 
 constexpr size_t kTextWidth = 100;  // columns
 
-// Breaks lines that are wider at their last space that is not; what follows stands further in than the line began.
+// Breaks lines longer than `width` at a space; continuation lines are indented by 4 more columns.
 std::string wrapped(const std::string& text, size_t width = kTextWidth) {
   std::string result;
   for (size_t at = 0; at < text.size();) {
     const size_t end = std::min(text.find('\n', at), text.size());
     std::string_view line = std::string_view(text).substr(at, end - at);
     const size_t indent = std::min(line.find_first_not_of(' '), line.size()) + 4;
-    size_t before = 0;  // columns that the rest of a broken line begins with
+    size_t before = 0;  // indentation of a continuation line
     while (before + line.size() > width) {
       const size_t words = std::min(line.find_first_not_of(' '), line.size());
       size_t space = line.rfind(' ', width - before);
@@ -49,11 +49,11 @@ std::string wrapped(const std::string& text, size_t width = kTextWidth) {
   return result;
 }
 
-// Writes the summary table within the text's width: columns that do not fit are left out, JSON has them.
+// Writes the summary table within the text width: optional columns that do not fit are left out (JSON has all).
 
 namespace {
 
-// Three digits are enough beside others: "1.23 GiB", "12.3 MiB", "512 B".
+// Formats bytes with three significant digits: "1.23 GiB", "12.3 MiB", "512 B".
 std::string short_bytes(int64_t bytes) {
   static constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
   auto number = static_cast<double>(bytes);
@@ -64,7 +64,7 @@ std::string short_bytes(int64_t bytes) {
 
 struct TableColumn {
   const char* heading;
-  bool needed;  // whether it stands in a table that has no room for all
+  bool needed;  // shown even if the table is too wide
   std::string (*figure)(const SummaryRow& row);
 };
 
@@ -120,7 +120,7 @@ std::string to_text(const SummaryTable& table) {
     width -= figures[at].width + 2;
     figures.erase(figures.begin() + static_cast<std::ptrdiff_t>(at));
   }
-  // Where both names do not fit, one follows the other. What is still too long stands above its figures.
+  // If operator and type do not fit side by side, the type follows in parentheses; longer names get a line above.
   const size_t room = kTextWidth > width ? kTextWidth - width : 0;
   const size_t for_names = std::max<size_t>(std::min(all_names, room), 16);
   std::string text;
@@ -137,11 +137,11 @@ std::string to_text(const SummaryTable& table) {
   return text;
 }
 
-// Writes the largest storages at the peak, those of equal layers as one row.
+// Writes the largest storages at the peak; those of identical layers share a row.
 
 namespace {
 
-// A path whose numbers stand apart: "layers.3.fc" is "layers.{}.fc" and 3.
+// A path with its numbers replaced by '#': "layers.3.fc" becomes "layers.#.fc" and {3}.
 struct NumberedPath {
   std::string pattern;
   std::vector<int64_t> numbers;
@@ -173,7 +173,7 @@ struct LargestRow {
   std::vector<std::pair<int64_t, int64_t>> ranges;  // of each number
 };
 
-std::string where_of(const LargestRow& row) {
+std::string path_of(const LargestRow& row) {
   std::string text;
   size_t number = 0;
   for (const char c : row.pattern) {
@@ -234,22 +234,22 @@ std::string largest_text(const Profile& profile) {
   std::string text = "\nlargest at the peak:\n";
   for (size_t i = 0; i < largest.size(); ++i) {
     text += fmt::format("  {:>11}  {:<15}  {:<{}}  {}\n", human_bytes(largest[i]->total),
-                        to_string(largest[i]->first->kind), tensors[i], width, where_of(*largest[i]));
+                        to_string(largest[i]->first->kind), tensors[i], width, path_of(*largest[i]));
   }
   return text;
 }
 
-// Writes a profile as the block under the summary table.
+// Writes the block under the summary table.
 
 namespace {
 
-// Writes what is beyond live bytes: scratch inside kernels, and what the device holds.
+// Writes memory beyond live bytes: scratch inside kernels and the caching allocator's figures.
 std::string memory_text(const Profile& profile) {
-  std::string text = figures_text(profile, TextPart::kScratch);
+  std::string text = metrics_text(profile, TextPart::kScratch);
   int64_t unknown = 0;
   for (const UncoveredOperator& op : profile.unknown_scratch) unknown += op.count;
   if (unknown > 0) {
-    text += fmt::format("  at least: what {} calls of {} operators take inside their kernels is unknown (", unknown,
+    text += fmt::format("  lower bound: scratch memory of {} calls of {} operators is unknown (", unknown,
                         profile.unknown_scratch.size());
     std::vector<UncoveredOperator> most = profile.unknown_scratch;
     std::stable_sort(most.begin(), most.end(), [](const auto& a, const auto& b) { return a.count > b.count; });
@@ -258,7 +258,7 @@ std::string memory_text(const Profile& profile) {
     }
     text += most.size() > 3 ? ", ...)\n" : ")\n";
   }
-  text += figures_text(profile, TextPart::kAllocator);
+  text += metrics_text(profile, TextPart::kAllocator);
   if (!profile.out_of_memory.empty()) text += "  does not fit: " + profile.out_of_memory + "\n";
   return text;
 }
@@ -266,7 +266,7 @@ std::string memory_text(const Profile& profile) {
 std::string time_text(const StepTime& time, const Profile& profile) {
   std::string text =
       fmt::format("\n{:<15}{} a step, estimated for {}\n", "time", human_seconds(time.seconds()), time.spec());
-  text += figures_text(profile, TextPart::kTime);
+  text += metrics_text(profile, TextPart::kTime);
   std::vector<std::pair<double, KernelClass>> classes;
   for (const auto& [kind, name] : enum_names(KernelClass{})) {
     if (time.seconds(kind) > 0) classes.emplace_back(time.seconds(kind), kind);
@@ -288,7 +288,7 @@ std::string overlap_text(const OverlappedStep& overlap, const Graph& graph, cons
                         cause.waits == 1 ? "time" : "times", to_string(cause, graph, communication));
   }
   if (overlap.slowed() > 0) {
-    text += fmt::format("    {:<12}slower kernels beside collectives\n", human_seconds(overlap.slowed()));
+    text += fmt::format("    {:<12}kernels slowed by concurrent collectives\n", human_seconds(overlap.slowed()));
   }
   return text;
 }
@@ -303,7 +303,7 @@ std::string communication_text(const Graph& graph, const Communication& communic
   if (communication.has_seconds()) {
     text += fmt::format(", {} on {}", human_seconds(total.seconds), communication.interconnect());
   } else {
-    text += "; no figures of the links, so no seconds";
+    text += "; no interconnect specs, so no times";
   }
   text += fmt::format("\n  {:<28}{:>8}{:>14}{:>14}{:>12}\n", "", "calls", "payload", "sent", "time");
   const auto row = [&](const std::string& name, const CommunicationSum& sum) {
@@ -319,7 +319,7 @@ std::string communication_text(const Graph& graph, const Communication& communic
   }
   if (overlap != nullptr) text += overlap_text(*overlap, graph, communication);
   for (const UncoveredOperator& row : communication.uncovered()) {
-    text += fmt::format("  not in these sums: {} x{}\n", row.op, row.count);
+    text += fmt::format("  not included: {} x{}\n", row.op, row.count);
   }
   return text;
 }
@@ -334,7 +334,7 @@ std::string model_text(const Profile& profile) {
   line("device", device_text(profile.device));
   if (profile.mode) line("mode", std::string(to_string(*profile.mode)));
   optional_line("optimizer", profile.optimizer);
-  text += figures_text(profile, TextPart::kModel);
+  text += metrics_text(profile, TextPart::kModel);
   return text;
 }
 
@@ -352,15 +352,15 @@ std::string phases_text(const Profile& profile) {
   return phases;
 }
 
-// Which step the peak is of, where that makes a difference.
+// Returns the training step that the peak belongs to, if first and later steps differ.
 const char* step_of_peak(const Profile& profile) {
   const Metadata& metadata = profile.graph().metadata;
   if (profile.steady_peak || metadata.step == TrainingStep::kSteady) return " of the steady state";
   const bool later_differ = metadata.step == TrainingStep::kFirst && metadata.other.contains("zero_grads");
-  return later_differ ? " of the first step (--steady-state: of later ones)" : "";
+  return later_differ ? " of the first step (--steady-state: of later steps)" : "";
 }
 
-// The steady state leads: that of a first step's record is worked out, and the recorded step follows it.
+// Writes the steady-state peak first if there is one, then the peak of the recorded first step.
 std::string peak_text(const Profile& profile) {
   const PeakInfo& peak = profile.leading_peak();
   std::string text =
@@ -373,7 +373,7 @@ std::string peak_text(const Profile& profile) {
   if (profile.steady_peak) {
     text += fmt::format("  {:<17}{:>12}  in {}\n", "first step", human_bytes(profile.peak.bytes), profile.peak.phase);
   }
-  text += figures_text(profile, TextPart::kPeak);
+  text += metrics_text(profile, TextPart::kPeak);
   if (profile.phase_peaks.size() > 1) text += fmt::format("  {:<17}{}\n", "by phase", phases_text(profile));
   return text;
 }
@@ -405,18 +405,19 @@ std::string flops_text(const Profile& profile) {
     if (std::find(std::begin(kFirst), std::end(kFirst), phase) == std::end(kFirst)) flops_line(phase, flops);
   }
   if (beyond > 0)
-    text += fmt::format("  of matmul, {} in operators that FlopCounterMode does not count\n", human_count(beyond));
+    text += fmt::format("  {} of the matmul FLOPs are in operators that FlopCounterMode does not count\n",
+                        human_count(beyond));
   return text;
 }
 
 std::string own_operators_text(const Profile& profile) {
   if (profile.custom_operators.empty()) return {};
   std::string text =
-      fmt::format("\n{:<30}{:>8}{:>12}{:>12}{:>12}\n", "own operators", "calls", "FLOPs", "moved", "scratch");
-  for (const CustomOperatorFigures& row : profile.custom_operators) {
+      fmt::format("\n{:<30}{:>8}{:>12}{:>12}{:>12}\n", "custom operators", "calls", "FLOPs", "moved", "scratch");
+  for (const CustomOperatorCosts& row : profile.custom_operators) {
     text += fmt::format("  {:<28}{:>8}{:>12}{:>12}{:>12}\n", row.op, row.calls, human_count(row.flops),
                         human_bytes(row.bytes), human_bytes(row.scratch));
-    if (row.unknown > 0) text += fmt::format("    {} calls without an answer from its rules\n", row.unknown);
+    if (row.unknown > 0) text += fmt::format("    {} calls that its cost rules do not cover\n", row.unknown);
   }
   return text;
 }
@@ -425,7 +426,7 @@ std::string assumptions_text(const Profile& profile) {
   constexpr size_t kMostLines = 6;
   const std::vector<std::string> assumed = assumptions_of(profile.graph());
   if (assumed.empty()) return {};
-  std::string text = "\nassumed:\n";
+  std::string text = "\nassumptions:\n";
   for (size_t i = 0; i < assumed.size() && i < kMostLines; ++i) text += "  " + assumed[i] + "\n";
   if (assumed.size() > kMostLines) text += fmt::format("  and {} more\n", assumed.size() - kMostLines);
   return text;
@@ -441,7 +442,7 @@ std::string to_text(const Profile& profile) {
   if (profile.communication() != nullptr)
     text += communication_text(profile.graph(), *profile.communication(), profile.overlap());
   if (!profile.uncovered.empty()) {
-    text += "\nno FLOP formula, not in the sums above:\n";
+    text += "\nno FLOP formula, not included above:\n";
     for (const UncoveredOperator& row : profile.uncovered) text += fmt::format("  {} x{}\n", row.op, row.count);
   }
   text += own_operators_text(profile) + assumptions_text(profile) + largest_text(profile);

@@ -14,7 +14,7 @@
 
 namespace shadowgraph {
 
-void GroupFigures::add_disjoint(const GroupFigures& other) {
+void GroupCosts::add_disjoint(const GroupCosts& other) {
   forward_nodes += other.forward_nodes;
   backward_nodes += other.backward_nodes;
   incremental += other.incremental;
@@ -25,10 +25,10 @@ void GroupFigures::add_disjoint(const GroupFigures& other) {
   backward_flops += other.backward_flops;
 }
 
-std::vector<GroupFigures> group_figures(const Graph& graph, const IdMap<StorageId, StorageKind>& kinds,
-                                        const Flops& flops, const IdMap<NodeId, uint32_t>& group_of,
-                                        uint32_t group_count, std::span<const uint32_t> parents) {
-  std::vector<GroupFigures> groups(group_count);
+std::vector<GroupCosts> group_costs(const Graph& graph, const IdMap<StorageId, StorageKind>& kinds, const Flops& flops,
+                                    const IdMap<NodeId, uint32_t>& group_of, uint32_t group_count,
+                                    std::span<const uint32_t> parents) {
+  std::vector<GroupCosts> groups(group_count);
   IdMap<StorageId, uint8_t> saved;
   std::unordered_set<uint64_t> parameters_seen;  // group and storage
 
@@ -80,12 +80,12 @@ std::vector<GroupFigures> group_figures(const Graph& graph, const IdMap<StorageI
 
 namespace {
 
-void add(GroupFigures& to, const GroupFigures& figures) {
+void add(GroupCosts& to, const GroupCosts& figures) {
   to.add_disjoint(figures);
   to.parameters += figures.parameters;
 }
 
-bool has_nodes(const GroupFigures& figures) { return figures.forward_nodes + figures.backward_nodes > 0; }
+bool has_nodes(const GroupCosts& figures) { return figures.forward_nodes + figures.backward_nodes > 0; }
 
 // ---- Rows by module
 
@@ -100,14 +100,14 @@ class ModuleRows {
     const Graph& graph = costs.graph();
     const auto count = static_cast<uint32_t>(tree_.modules.size());
     for (const NodeId node : costs.nodes) {
-      // Every module has the nodes of those below it. Among equal modules, equal nodes are at equal places.
+      // A module includes the nodes of its children. In identical modules, identical nodes have the same index.
       if (!fold || graph.target(node).kind() == TargetKind::kBuiltin) continue;
       for (uint32_t at = module_of_[node]; at != 0; at = tree_.modules[at].parent) nodes_[at].push_back(node);
     }
-    own_ = group_figures(graph, costs.kinds, costs.flops(), costs.modules().of_node, count);
+    own_ = group_costs(graph, costs.kinds, costs.flops(), costs.modules().of_node, count);
     std::vector<uint32_t> parents;
     for (const Module& module : tree_.modules) parents.push_back(module.parent);
-    inclusive_ = group_figures(graph, costs.kinds, costs.flops(), costs.modules().of_node, count, parents);
+    inclusive_ = group_costs(graph, costs.kinds, costs.flops(), costs.modules().of_node, count, parents);
     for (uint32_t i = count; i-- > 1;) {
       inclusive_[tree_.modules[i].parent].add_disjoint(inclusive_[i]);
       deepest_ = std::max(deepest_, tree_.modules[i].depth);
@@ -118,12 +118,12 @@ class ModuleRows {
   std::vector<SummaryRow> rows(uint32_t depth) { return rows(0, depth); }
 
  private:
-  // The tree is at most 64 deep (module_tree.cpp).
+  // Recursion is bounded: the tree is at most 64 deep (module_tree.cpp).
   std::vector<SummaryRow> rows(uint32_t at, uint32_t depth) {
     const Module& module = tree_.modules[at];
     std::vector<SummaryRow> result;
     const bool whole = module.depth == depth || module.children.empty();
-    const GroupFigures& figures = whole ? inclusive_[at] : own_[at];
+    const GroupCosts& figures = whole ? inclusive_[at] : own_[at];
     if (has_nodes(figures)) {
       const char* unnamed = at == 0 ? "-" : "module";
       result.push_back({.op_type = module.class_name.empty() ? unnamed : module.class_name,
@@ -148,7 +148,7 @@ class ModuleRows {
     return std::string_view(path).substr(dot == std::string::npos ? 0 : dot + 1);
   }
 
-  // Returns one past the last of the siblings from `first` on that do the same.
+  // Returns one past the last of the consecutive siblings from `first` on that are identical.
   size_t last_of_run(const std::vector<uint32_t>& modules, const std::vector<std::vector<SummaryRow>>& rows,
                      size_t first) {
     if (rows[first].empty()) return first + 1;
@@ -185,16 +185,16 @@ class ModuleRows {
   const ModuleTree& tree_;
   bool fold_;
   BlockHashes blocks_;
-  std::vector<std::vector<NodeId>> nodes_;  // by module, those below it included
+  std::vector<std::vector<NodeId>> nodes_;  // by module, including its children
   const IdMap<NodeId, uint32_t>& module_of_;
-  std::vector<GroupFigures> own_;
-  std::vector<GroupFigures> inclusive_;
+  std::vector<GroupCosts> own_;
+  std::vector<GroupCosts> inclusive_;
   uint32_t deepest_ = 0;
 };
 
 // ---- Rows by call or operator
 
-// Returns the outermost composite call that a region lies in, up to the next module; invalid outside any.
+// Returns, for each region, the outermost enclosing composite call within its module; invalid outside any.
 IdMap<RegionId, RegionId> outermost_composites(const Graph& graph) {
   IdMap<RegionId, RegionId> outermost;
   for (uint32_t i = 0; i < graph.region_count(); ++i) {
@@ -244,15 +244,14 @@ std::vector<SummaryRow> call_rows(const ProgramCosts& costs, bool by_name) {
       if (by_name) rows.back().repeats = 0;
       if (!by_name && composite.valid()) row_of_region[composite] = row;
     }
-    // A call is a node outside composites, or a composite, which counts once.
+    // A composite counts as one call; so does a node outside composites.
     if (by_name && (!composite.valid() || std::as_const(row_of_region)[composite] == kNoGroup)) {
       ++rows[row].repeats;
       if (composite.valid()) row_of_region[composite] = row;
     }
     row_of_node[id] = row;
   }
-  const auto figures =
-      group_figures(graph, costs.kinds, costs.flops(), row_of_node, static_cast<uint32_t>(rows.size()));
+  const auto figures = group_costs(graph, costs.kinds, costs.flops(), row_of_node, static_cast<uint32_t>(rows.size()));
   for (size_t i = 0; i < rows.size(); ++i) rows[i].figures = figures[i];
   return rows;
 }

@@ -1,4 +1,4 @@
-// Curves of recompute as tables and JSON, and steps as chains and modules for other solvers.
+// Recompute curves as tables and JSON; steps in the input formats of other checkpointing solvers.
 #include "shadowgraph/profile/recompute.h"
 
 #include <fmt/format.h>
@@ -19,7 +19,7 @@
 
 namespace shadowgraph {
 
-// One operator of a module: what dropping its result frees, and what making it again takes.
+// One operator of a module: the bytes that dropping its result frees, and the time to recompute it.
 struct DroppedOperator {
   double bytes = 0, milliseconds = 0;
 };
@@ -27,11 +27,11 @@ struct DroppedOperator {
 struct TradeOff {
   double bytes = 0, milliseconds = 0;
   std::vector<double> slopes, intercepts, breakpoints;
-  std::vector<std::pair<double, double>> curve;  // part of the bytes dropped, part of the time taken
+  std::vector<std::pair<double, double>> curve;  // fraction of the bytes dropped, fraction of the time taken
 };
 
-// Returns a convex function of bytes dropped. Operators that take the least time for their bytes are dropped first.
-// While there are too many corners, the one nearest to the line through its neighbours goes.
+// Returns a convex function of bytes dropped. Operators with the least time per byte are dropped first. While there are
+// more than `segments` segments, removes the corner nearest to the line through its neighbors.
 TradeOff trade_off(std::vector<DroppedOperator> operators, size_t segments) {
   TradeOff result;
   for (const DroppedOperator& one : operators) {
@@ -50,7 +50,7 @@ TradeOff trade_off(std::vector<DroppedOperator> operators, size_t segments) {
     milliseconds += one.milliseconds;
     points.emplace_back(bytes / result.bytes, milliseconds / result.milliseconds);
   }
-  points.back() = {1, 1};  // operators without bytes take time, too
+  points.back() = {1, 1};  // includes operators without bytes, which take time
   result.curve = points;
   const auto above = [&](size_t i) {
     const auto& [x0, y0] = points[i - 1];
@@ -90,7 +90,7 @@ RecomputeCurve RecomputeCurve::of(const Graph& graph, const CheckpointCurve& cur
                          .elsewhere = curve.chain().elsewhere,
                          .not_a_chain = curve.chain().not_a_chain};
   const auto point_of = [&](const CheckpointChoice& choice) {
-    RecomputePoint point{.made_by = choice.made_by, .peak = choice.peak, .offloaded = choice.offloaded};
+    RecomputePoint point{.policy = choice.policy, .peak = choice.peak, .offloaded = choice.offloaded};
     if (time != nullptr) point.seconds = 0;
     for (const NodeId n : choice.repeated) {
       point.flops += flops.of(n).matmul;
@@ -106,29 +106,29 @@ RecomputeCurve RecomputeCurve::of(const Graph& graph, const CheckpointCurve& cur
   };
   for (const CheckpointChoice& choice : curve.choices()) figures.points.push_back(point_of(choice));
   for (const CheckpointChoice& choice : curve.tried()) {
-    if (choice.made_by != "optimal" && choice.made_by != "none") figures.others.push_back(point_of(choice));
+    if (choice.policy != "optimal" && choice.policy != "none") figures.others.push_back(point_of(choice));
   }
   return figures;
 }
 
 std::string to_text(const RecomputeCurve& curve) {
   const bool times = !curve.points.empty() && curve.points[0].seconds.has_value();
-  std::string text = fmt::format("{:>12}  {:>14} {:>8}{}  {:>6}  {}\n", "PEAK", "FLOPS AGAIN", "OF STEP",
+  std::string text = fmt::format("{:>12}  {:>14} {:>8}{}  {:>6}  {}\n", "PEAK", "RECOMPUTE", "OF STEP",
                                  times ? fmt::format("  {:>9}", "TIME") : "", "NODES", "PLAN");
   for (const RecomputePoint& point : curve.points) {
-    std::string plan = point.made_by;
+    std::string plan = point.policy;
     if (point.dropped != 0) plan += fmt::format(", {} dropped", point.dropped);
-    if (point.in_part != 0) plan += fmt::format(", {} kept in part", point.in_part);
-    if (point.offloaded != 0) plan += fmt::format(", {} on the host", human_bytes(point.offloaded));
+    if (point.in_part != 0) plan += fmt::format(", {} partly kept", point.in_part);
+    if (point.offloaded != 0) plan += fmt::format(", {} offloaded to CPU", human_bytes(point.offloaded));
     text += fmt::format("{:>12}  {:>14} {:>7.2f}%{}  {:>6}  {}\n", human_bytes(point.peak), human_count(point.flops),
                         100 * point.share, times ? fmt::format("  {:>9}", human_seconds(*point.seconds)) : "",
                         point.nodes, plan);
   }
   text += fmt::format(
-      "\n{} FLOPs of products in a step without recomputing; {} are parameters, inputs and what else no "
-      "plan changes\n",
+      "\nRECOMPUTE: matmul FLOPs; a step without recompute takes {}. {} of the peak are parameters, inputs and other "
+      "tensors that no plan frees\n",
       human_count(curve.flops), human_bytes(curve.elsewhere));
-  for (const std::string& why : curve.not_a_chain) text += "no chain: " + why + "\n";
+  for (const std::string& why : curve.not_a_chain) text += "not a chain: " + why + "\n";
   return text;
 }
 
@@ -136,9 +136,10 @@ nlohmann::json to_json(const RecomputeCurve& curve) {
   const auto points_of = [](const std::vector<RecomputePoint>& points) {
     nlohmann::json list = nlohmann::json::array();
     for (const RecomputePoint& point : points) {
-      nlohmann::json entry{{"made_by", point.made_by},      {"peak_bytes", point.peak},   {"flops_again", point.flops},
-                           {"share_of_step", point.share},  {"nodes_again", point.nodes}, {"dropped", point.dropped},
-                           {"kept_in_part", point.in_part}, {"segments", point.segments}};
+      nlohmann::json entry{{"policy", point.policy},          {"peak_bytes", point.peak},
+                           {"recomputed_flops", point.flops}, {"share_of_step", point.share},
+                           {"nodes_again", point.nodes},      {"dropped", point.dropped},
+                           {"kept_in_part", point.in_part},   {"segments", point.segments}};
       if (point.offloaded != 0) entry["offloaded_bytes"] = point.offloaded;
       if (point.seconds) entry["seconds_again"] = *point.seconds;
       list.push_back(std::move(entry));
@@ -194,7 +195,7 @@ nlohmann::json chain_json(const Graph& graph, const CheckpointChain& chain, cons
                          {"resident_bytes", s.resident},
                          {"droppable", s.droppable},
                          {"forward_cost", s.forward},
-                         {"recompute_cost", s.again},
+                         {"recompute_cost", s.recompute},
                          {"options", nlohmann::json::array()}};
     if (time != nullptr) {
       entry["forward_seconds"] = sums[i].forward_seconds;
@@ -206,25 +207,24 @@ nlohmann::json chain_json(const Graph& graph, const CheckpointChain& chain, cons
     }
     stages.push_back(std::move(entry));
   }
-  return {
-      {"schema", "shadowgraph-chain/1"},
-      {"linear", chain.not_a_chain.empty() && !chain.stages.empty()},
-      {"why_not_a_chain", chain.stages.empty() ? std::vector<std::string>{"no forward, or no backward, in this graph"}
-                                               : chain.not_a_chain},
-      {"elsewhere_bytes", chain.elsewhere},
-      {"input_bytes", chain.input},
-      {"stages", std::move(stages)}};
+  return {{"schema", "shadowgraph-chain/1"},
+          {"linear", chain.not_a_chain.empty() && !chain.stages.empty()},
+          {"why_not_a_chain", chain.stages.empty() ? std::vector<std::string>{"the graph has no forward or no backward"}
+                                                   : chain.not_a_chain},
+          {"elsewhere_bytes", chain.elsewhere},
+          {"input_bytes", chain.input},
+          {"stages", std::move(stages)}};
 }
 
 namespace {
 
-// Live bytes at one node, as MemTracker sorts them: what forward made, gradients of parameters, what backward made.
-struct LiveSorts {
+// Live bytes at one node in MemTracker's categories: activations, parameter gradients, backward temporaries.
+struct LiveCategories {
   int64_t activations = 0, gradients = 0, temporaries = 0;
 };
 
 struct ModuleSpan {
-  uint32_t first = 0, last = 0;  // places of its nodes; none: last < first
+  uint32_t first = 0, last = 0;  // positions of its nodes; empty if last < first
   bool empty = true;
   void add(uint32_t place) {
     first = empty ? place : std::min(first, place);
@@ -246,7 +246,7 @@ class ModuleStatistics {
     std::vector<uint32_t> in;
     const auto& modules = costs_.modules().tree.modules;
     for (uint32_t m = 0; m < modules.size(); ++m) {
-      if (m != 0 && modules[m].calls == 0) continue;  // a container that is not called
+      if (m != 0 && modules[m].calls == 0) continue;  // a container that is never called
       if (forward_[m].empty || calls_[m].size() > 1) {
         left_out.push_back(
             {{"fqn", name(root, m)}, {"why", forward_[m].empty ? "it has no nodes" : "it is called more than once"}});
@@ -263,7 +263,7 @@ class ModuleStatistics {
       return names;
     };
     const auto depth = [&](uint32_t m) { return modules[m].depth; };
-    // Modules lie around one another: the outer one comes first going in, and last coming out.
+    // Nested modules: the outer one comes first on entry, and last on exit.
     const auto pre = names_by([&](uint32_t a, uint32_t b) {
       return std::pair(forward_[a].first, depth(a)) < std::pair(forward_[b].first, depth(b));
     });
@@ -272,7 +272,7 @@ class ModuleStatistics {
     });
     std::vector<std::string> backward_pre(post.rbegin(), post.rend());
     std::vector<std::string> backward_post(pre.rbegin(), pre.rend());
-    // parse_module_info gives each an index in the order of this list.
+    // parse_module_info numbers modules in the order of this list.
     std::stable_sort(stats.begin(), stats.end(), [&](const nlohmann::json& a, const nlohmann::json& b) {
       const auto place = [&](const nlohmann::json& module) {
         return std::find(pre.begin(), pre.end(), module["fqn"].get_ref<const std::string&>());
@@ -297,20 +297,20 @@ class ModuleStatistics {
 
   void sort_live() {
     live_.resize(costs_.nodes.size() + 1);
-    std::vector<LiveSorts> change(costs_.nodes.size() + 1);
+    std::vector<LiveCategories> change(costs_.nodes.size() + 1);
     for (uint32_t i = 0; i < graph_.storage_count(); ++i) {
       const Storage& storage = graph_.storage(StorageId(i));
       if (!storage.born.valid() || graph_.is_erased(storage.born) || graph_.is_placeholder(storage.born)) continue;
       const PhaseId phase = graph_.node(storage.born).phase;
-      int64_t LiveSorts::*sort = costs_.kinds[StorageId(i)] == StorageKind::kGradient ? &LiveSorts::gradients
-                                 : phase == Graph::kForward                           ? &LiveSorts::activations
-                                                                                      : &LiveSorts::temporaries;
+      int64_t LiveCategories::*sort = costs_.kinds[StorageId(i)] == StorageKind::kGradient ? &LiveCategories::gradients
+                                      : phase == Graph::kForward ? &LiveCategories::activations
+                                                                 : &LiveCategories::temporaries;
       change[costs_.order[storage.born]].*sort += storage.bytes;
       if (storage.freed_after.valid() && !graph_.is_erased(storage.freed_after)) {
         change[costs_.order[storage.freed_after] + 1].*sort -= storage.bytes;
       }
     }
-    LiveSorts now;
+    LiveCategories now;
     for (size_t i = 0; i < change.size(); ++i) {
       now.activations += change[i].activations;
       now.gradients += change[i].gradients;
@@ -319,8 +319,8 @@ class ModuleStatistics {
     }
   }
 
-  // Returns what was live while the node before ran.
-  LiveSorts before(uint32_t place) const { return place == 0 ? LiveSorts() : live_[place - 1]; }
+  // Returns the live bytes at the previous node.
+  LiveCategories before(uint32_t place) const { return place == 0 ? LiveCategories() : live_[place - 1]; }
 
   void find_spans() {
     const auto& modules = costs_.modules().tree.modules;
@@ -401,13 +401,13 @@ class ModuleStatistics {
       });
       operators.push_back(dropped);
     }
-    const LiveSorts entered = before(forward.first);
-    const LiveSorts left = live_[forward.last];
-    // Take the most activations and temporaries of its backward.
-    LiveSorts at_peak, before_backward = backward.empty ? LiveSorts() : before(backward.first);
+    const LiveCategories entered = before(forward.first);
+    const LiveCategories left = live_[forward.last];
+    // Use the maximum activations and temporaries of its backward.
+    LiveCategories at_peak, before_backward = backward.empty ? LiveCategories() : before(backward.first);
     if (!backward.empty) {
       for (uint32_t at = backward.first; at <= backward.last; ++at) {
-        const LiveSorts& now = live_[at];
+        const LiveCategories& now = live_[at];
         if (now.activations + now.temporaries > at_peak.activations + at_peak.temporaries) at_peak = now;
       }
     }
@@ -442,10 +442,10 @@ class ModuleStatistics {
   const Graph& graph_;
   const StepTime& time_;
   const ProgramCosts costs_;
-  std::vector<LiveSorts> live_;  // by place: at the node
+  std::vector<LiveCategories> live_;  // by position of the node
   std::vector<ModuleSpan> forward_, backward_;
-  std::vector<std::vector<NodeId>> own_;             // by module, with those of modules inside
-  std::vector<std::unordered_set<uint32_t>> calls_;  // by module: regions with nodes of forward
+  std::vector<std::vector<NodeId>> own_;             // by module, including those of child modules
+  std::vector<std::unordered_set<uint32_t>> calls_;  // by module: regions with forward nodes
 };
 
 }  // namespace

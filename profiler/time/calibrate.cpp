@@ -38,14 +38,14 @@
 namespace shadowgraph {
 namespace {
 
-// One kernel at one size: what it does, and the call.
+// One kernel at one size: its work, and the call.
 struct Kernel {
   KernelClass kind;
   std::string name;
   double flops = 0;
   double bytes = 0;
   std::function<void()> call;
-  // Makes the same call in another dtype, to compare; given for one kernel of a class that computes.
+  // Returns the same call in another dtype, for comparison; set for one kernel of each compute-bound class.
   std::function<std::function<void()>(c10::ScalarType)> in_dtype = {};
 };
 
@@ -54,7 +54,7 @@ class Calibration {
  public:
   explicit Calibration(const CalibrateOptions& options) : options_(options) {}
 
-  // Makers are asked one after another, so that the operands of one size are gone before those of the next.
+  // Takes factories rather than kernels, so that operands of one size are freed before those of the next.
   void kernel(const std::function<Kernel()>& make) {
     if (start_.seconds() > options_.seconds) return;
     const Kernel kernel = make();
@@ -63,7 +63,7 @@ class Calibration {
     std::vector<double> seconds;
     const Stopwatch begin;
     while (seconds.size() < 5 && (seconds.size() < 2 || begin.seconds() < 0.5)) {
-      // A short call is made many times, so that the clock does not matter.
+      // Short calls are repeated to average out the clock's resolution.
       const Stopwatch once;
       kernel.call();
       double took = once.seconds();
@@ -87,7 +87,7 @@ class Calibration {
         call();
         scale_[kernel.kind][dtype] = seconds[seconds.size() / 2] / once.seconds();
       } catch (const c10::Error&) {
-        // A CPU without such a kernel goes by the peaks of matrix products.
+        // A CPU without this kernel uses the peak of matrix products.
       }
     }
   }
@@ -101,7 +101,7 @@ class Calibration {
   const CalibrateOptions& options_;
   const Stopwatch start_;
   std::map<KernelClass, std::vector<TimedCall>> measured_;
-  std::map<KernelClass, std::map<c10::ScalarType, double>> scale_;  // float32's seconds by the dtype's
+  std::map<KernelClass, std::map<c10::ScalarType, double>> scale_;  // float32 time relative to the dtype's
 };
 
 void matmuls(Calibration& calibration) {
@@ -115,11 +115,11 @@ void matmuls(Calibration& calibration) {
 }
 
 struct ConvolutionShape {
-  int64_t batch, channels, size;  // height and width
+  int64_t batch, channels, size;  // size: height and width
 };
 
-// Measures convolutions both ways, the last shape in other dtypes, too. `per_group` is channels of a group; 0 means one
-// group.
+// Measures convolutions forward and backward, the last shape also in other dtypes. `per_group`: channels of a group; 0
+// for one group.
 void convolutions(Calibration& calibration, KernelClass forward, KernelClass backward, int64_t kernel,
                   int64_t per_group, std::vector<ConvolutionShape> shapes) {
   for (size_t i = 0; i < shapes.size(); ++i) {
@@ -193,10 +193,10 @@ void recurrent(Calibration& calibration) {
   }
 }
 
-// Bytes that a call moves, and the call.
+// Bytes that a call moves, and the call itself.
 using Made = std::pair<double, std::function<void()>>;
 
-// Measures calls whose time is that of what they move, at a few sizes.
+// Measures memory-bound calls at several sizes.
 void moved(Calibration& calibration, KernelClass kind, const std::string& name,
            const std::function<Made(int64_t)>& make,
            std::initializer_list<int64_t> sizes = {1 << 6, 1 << 14, 1 << 18, 1 << 21, 1 << 24}) {
@@ -302,7 +302,7 @@ void draws_and_copies(Calibration& calibration) {
   });
 }
 
-// Returns the seconds of a product of 512 x 512 matrices, the least of a few.
+// Returns the time of a 512 x 512 matrix product in seconds: the minimum of several runs.
 double product_seconds(c10::ScalarType dtype) {
   const at::Tensor a = rand({512, 512}).to(dtype);
   double least = 1e9;
@@ -314,7 +314,7 @@ double product_seconds(c10::ScalarType dtype) {
   return least;
 }
 
-// Returns bytes a second of one sum, for when time was over before the class was measured.
+// Returns the bytes per second of a sum: the fallback if the time limit is reached before the class is measured.
 double sum_rate() {
   const at::Tensor a = rand({1 << 20});
   double least = 1e9;
@@ -338,7 +338,7 @@ std::string processor() {
 
 DeviceSpec calibrate(const CalibrateOptions& options) {
   if (detect_fake_mode({}) != nullptr) {
-    throw Error("calibrate runs operators on real tensors: call it outside of fake modes and captures");
+    throw Error("calibrate runs operators on real tensors; call it outside of fake tensor modes and captures");
   }
   const c10::AutoGradMode no_history(false);
   Calibration calibration(options);
@@ -368,7 +368,7 @@ DeviceSpec calibrate(const CalibrateOptions& options) {
     return rate;
   };
   spec.matmul[c10::kFloat] = best(KernelClass::kMatmul, &ClassRates::compute);
-  // Rates are float32's; other dtypes go by how their products compare.
+  // Rates are those of float32; other dtypes scale by the ratio of their products.
   const double float32 = product_seconds(c10::kFloat);
   for (const c10::ScalarType dtype : {c10::kDouble, c10::kBFloat16, c10::kHalf}) {
     spec.matmul[dtype] = spec.matmul[c10::kFloat] * float32 / product_seconds(dtype);

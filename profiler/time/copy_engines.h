@@ -1,4 +1,4 @@
-// Copies between device and host that run beside kernels: one at a time in each direction, in the order of their calls.
+// Copies between device and host that overlap with kernels: one at a time per direction, in call order.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace shadowgraph {
 
-inline bool is_beside_kernels(const Graph& graph, NodeId node) {
+inline bool overlaps_kernels(const Graph& graph, NodeId node) {
   return graph.has_notes(node) && graph.note(node, kKernelNote) == kCopyEngine;
 }
 
@@ -19,11 +19,11 @@ class CopyEngines {
  public:
   CopyEngines(const Graph& graph, const DeviceSpec& spec) : graph_(graph), link_(spec.host ? spec.host->link : 0) {}
 
-  // What one copy takes. No link is known: nothing.
+  // Returns the time of one copy, in seconds; 0 if the link's bandwidth is unknown.
   double seconds(NodeId copy) const { return link_ > 0 ? static_cast<double>(bytes(copy)) / link_ : 0; }
   int64_t bytes(NodeId copy) const { return graph_.logical_bytes(graph_.results(copy)[0].ref.value); }
 
-  // Begins once it is issued, and its engine is done with those before. Gives when.
+  // Starts when the copy has been issued and its engine has finished earlier ones. Returns the end time.
   double run(NodeId copy, double issued) {
     const ValueId made = graph_.results(copy)[0].ref.value;
     double& free = free_[graph_.value(made).device().is_cpu() ? 0 : 1];
@@ -32,7 +32,7 @@ class CopyEngines {
     ready_[graph_.value(made).storage] = free;
     return begin;
   }
-  // When what a node reads is there.
+  // Returns the time at which the node's inputs are available.
   double ready(NodeId node) const {
     double at = 0;
     if (ready_.empty()) return at;

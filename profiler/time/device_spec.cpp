@@ -40,7 +40,7 @@ std::map<c10::ScalarType, double> figures_by_dtype(const JsonPlace& place) {
   std::map<c10::ScalarType, double> result;
   for (const auto& [name, figure] : place.members()) {
     const auto dtype = parse_dtype_name(name);
-    if (!dtype) figure.fail("is of no dtype; they are called as torch calls them, float32 or bfloat16");
+    if (!dtype) figure.fail("is not a dtype; use torch's names, such as float32 or bfloat16");
     result[*dtype] = figure.amount();
   }
   return result;
@@ -50,10 +50,10 @@ std::vector<RatePoint> rate_points(const std::optional<JsonPlace>& list) {
   std::vector<RatePoint> result;
   if (!list) return result;
   for (const JsonPlace& point : list->elements()) {
-    if (point.size() != 2) point.fail("is not a pair [work, rate]");
+    if (point.size() != 2) point.fail("must be a pair [work, rate]");
     const RatePoint read{point[0].amount(), point[1].amount()};
-    if (read.work <= 0 || read.rate <= 0) point.fail("is not above 0");
-    if (!result.empty() && read.work <= result.back().work) list->fail("does not rise");
+    if (read.work <= 0 || read.rate <= 0) point.fail("must be positive");
+    if (!result.empty() && read.work <= result.back().work) list->fail("must be in ascending order of work");
     result.push_back(read);
   }
   return result;
@@ -67,43 +67,43 @@ ClassRates class_rates(const JsonPlace& entry) {
   return rates;
 }
 
-// The keys of `gpu` beside `multiprocessors`.
+// The keys of `gpu` except `multiprocessors`.
 struct GpuKey {
   const char* name;
-  double GpuFigures::*figure;
+  double GpuSpec::*figure;
   bool needed;
 };
 constexpr GpuKey kGpuKeys[] = {
-    {"stream", &GpuFigures::stream, true},
-    {"moved", &GpuFigures::moved, false},
-    {"sustained", &GpuFigures::sustained, false},
-    {"matmul", &GpuFigures::matmul, true},
-    {"attention", &GpuFigures::attention, true},
-    {"attention_backward", &GpuFigures::attention_backward, true},
-    {"tensor_float32", &GpuFigures::tensor_float32, false},
+    {"stream", &GpuSpec::stream, true},
+    {"moved", &GpuSpec::moved, false},
+    {"sustained", &GpuSpec::sustained, false},
+    {"matmul", &GpuSpec::matmul, true},
+    {"attention", &GpuSpec::attention, true},
+    {"attention_backward", &GpuSpec::attention_backward, true},
+    {"tensor_float32", &GpuSpec::tensor_float32, false},
 };
 
-GpuFigures gpu_figures(const JsonPlace& entry) {
-  GpuFigures gpu;
+GpuSpec gpu_figures(const JsonPlace& entry) {
+  GpuSpec gpu;
   gpu.multiprocessors = entry["multiprocessors"].integer(1, 1'000'000);
   for (const GpuKey& key : kGpuKeys) {
     double& figure = gpu.*key.figure;
     figure = key.needed ? entry[key.name].amount() : entry.amount_or(key.name, figure);
-    if (figure <= 0 && (key.needed || key.figure == &GpuFigures::sustained || key.figure == &GpuFigures::moved))
-      entry[key.name].fail("is 0");
+    if (figure <= 0 && (key.needed || key.figure == &GpuSpec::sustained || key.figure == &GpuSpec::moved))
+      entry[key.name].fail("must be positive");
   }
   return gpu;
 }
 
-HostFigures host_figures(const JsonPlace& entry) {
-  HostFigures host{.link = entry["link"].amount(),
-                   .bandwidth = entry.amount_or("bandwidth", 0),
-                   .memory = static_cast<int64_t>(std::min(entry.amount_or("memory_bytes", 0), 9e18))};
-  if (host.link <= 0) entry["link"].fail("is 0; it is bytes a second");
+HostSpec host_figures(const JsonPlace& entry) {
+  HostSpec host{.link = entry["link"].amount(),
+                .bandwidth = entry.amount_or("bandwidth", 0),
+                .memory = static_cast<int64_t>(std::min(entry.amount_or("memory_bytes", 0), 9e18))};
+  if (host.link <= 0) entry["link"].fail("must be positive (bytes per second)");
   return host;
 }
 
-json to_json(const GpuFigures& gpu) {
+json to_json(const GpuSpec& gpu) {
   json object{{"multiprocessors", gpu.multiprocessors}};
   for (const GpuKey& key : kGpuKeys) object[key.name] = gpu.*key.figure;
   return object;
@@ -123,7 +123,7 @@ json to_json(const std::vector<RatePoint>& points) {
 
 }  // namespace
 
-// Returns the class's own entry, or that of the class it is a case of.
+// Returns the class's entry, or that of the more general class.
 std::map<KernelClass, ClassRates>::const_iterator DeviceSpec::entry_of(KernelClass kind) const {
   const auto found = classes.find(kind);
   if (found != classes.end()) return found;
@@ -146,17 +146,19 @@ const ClassRates& DeviceSpec::rates(KernelClass kind) const {
   return found == classes.end() ? none : found->second;
 }
 
-double DeviceSpec::fixed(KernelClass kind) const { return by_gpu(kind) ? gpu_fixed(*this, kind) : rates(kind).fixed; }
+double DeviceSpec::fixed(KernelClass kind) const {
+  return by_gpu(kind) ? gpu_fixed_seconds(*this, kind) : rates(kind).fixed;
+}
 
 double DeviceSpec::compute_rate(KernelClass kind, double flops, c10::ScalarType dtype) const {
-  if (by_gpu(kind)) return peak(kind, dtype) * gpu_reached(*this, kind);
+  if (by_gpu(kind)) return peak(kind, dtype) * gpu_compute_fraction(*this, kind);
   const auto dtype_peak = [&](c10::ScalarType of) {
     const auto found = matmul.find(of);
     return found == matmul.end() ? 0.0 : found->second;
   };
   const double float32 = dtype_peak(c10::ScalarType::Float);
   const double peak = dtype_peak(dtype);
-  // A class without an entry computes as matrix products do; one whose entry has no rates only moves.
+  // A class without an entry computes like matrix products; one whose entry has no compute rates only moves bytes.
   auto own = entry_of(kind);
   if (own == classes.end()) own = classes.find(KernelClass::kMatmul);
   if (own == classes.end() || (own->first == KernelClass::kMatmul && own->second.compute.empty())) {
@@ -173,7 +175,7 @@ double DeviceSpec::peak(KernelClass kind, c10::ScalarType dtype) const {
   if (by_gpu(kind)) {
     const bool of_cudnn = is_convolution(kind) || kind == KernelClass::kRecurrent;
     if (dtype == c10::kFloat && gpu->tensor_float32 > 0 && of_cudnn) return gpu->tensor_float32;
-    const auto own = matmul.find(dtype == c10::kFloat8_e5m2 ? c10::kFloat8_e4m3fn : dtype);  // one rate for both
+    const auto own = matmul.find(dtype == c10::kFloat8_e5m2 ? c10::kFloat8_e4m3fn : dtype);  // same rate for both
     return own != matmul.end() ? own->second : matmul.at(c10::kFloat);
   }
   const auto float32 = matmul.find(c10::ScalarType::Float);
@@ -187,7 +189,7 @@ double DeviceSpec::peak(KernelClass kind, c10::ScalarType dtype) const {
 }
 
 double DeviceSpec::memory_rate(KernelClass kind, double bytes) const {
-  if (by_gpu(kind)) return gpu->stream * gpu_moved(*this, kind);
+  if (by_gpu(kind)) return gpu->stream * gpu_memory_fraction(*this, kind);
   const double measured = interpolate(rates(kind).memory, bytes);
   return measured > 0 ? measured : bandwidth;
 }
@@ -223,9 +225,9 @@ nlohmann::json to_json(const DeviceSpec& spec) {
 }
 
 DeviceSpec device_spec_from_json(const nlohmann::json& object, const std::string& name) {
-  const std::string heading = name + ": not the figures of a device";
+  const std::string heading = name + ": invalid device spec";
   const JsonPlace place(object, heading);
-  if (place["version"].number() != 1) place["version"].fail("is not 1");
+  if (place["version"].number() != 1) place["version"].fail("must be 1");
   if (const auto base = place.find("base")) {
     json whole = to_json(DeviceSpec::named(base->text()));
     whole.merge_patch(object);
@@ -236,25 +238,25 @@ DeviceSpec device_spec_from_json(const nlohmann::json& object, const std::string
   spec.name = place.text_or("name", name);
   spec.title = place.text_or("title", spec.name);
   const auto device = parse_device(place.text_or("device", "cuda"));
-  if (!device) place["device"].fail("is '" + place["device"].text() + "', which is no device");
+  if (!device) place["device"].fail("is '" + place["device"].text() + "', which is not a device type");
   spec.device = device->type();
   spec.architecture = place.text_or("architecture", "");
   spec.reported_as = place.text_or("reported_as", "");
   spec.interconnect = place.text_or("interconnect", "");
   spec.memory = static_cast<int64_t>(std::min(place.amount_or("memory_bytes", 0), 9e18));
   spec.bandwidth = place["bandwidth"].amount();
-  if (spec.bandwidth <= 0) place["bandwidth"].fail("is 0; it is bytes a second");
+  if (spec.bandwidth <= 0) place["bandwidth"].fail("must be positive (bytes per second)");
   spec.vector = place.amount_or("vector", 0);
   spec.transcendental = place.amount_or("transcendental", 0);
   spec.host_call = place.amount_or("host_call", 0);
   spec.matmul = figures_by_dtype(place["matmul"]);
-  if (!spec.matmul.contains(c10::ScalarType::Float)) place["matmul"].fail("has no float32");
+  if (!spec.matmul.contains(c10::ScalarType::Float)) place["matmul"].fail("must have an entry for float32");
   if (const auto gpu = place.find("gpu")) spec.gpu = gpu_figures(*gpu);
   if (const auto host = place.find("host")) spec.host = host_figures(*host);
   if (const auto classes = place.find("classes")) {
     for (const auto& [word, entry] : classes->members()) {
       const auto kind = find_named<KernelClass>(word);
-      if (!kind) entry.fail("is of no class of kernels");
+      if (!kind) entry.fail("is not a kernel class");
       spec.classes[*kind] = class_rates(entry);
     }
   }
@@ -281,7 +283,7 @@ DeviceSpec DeviceSpec::find(const std::string& name_or_file) {
   return std::filesystem::exists(name_or_file) ? read_file(name_or_file) : named(name_or_file);
 }
 
-// "RTX 4090", "rtx-4090" and "rtx4090" are one name.
+// Normalizes names: "RTX 4090", "rtx-4090" and "rtx4090" are equal.
 static std::string plain_name(std::string_view name) {
   std::string plain;
   for (const unsigned char c : name) {
@@ -301,8 +303,8 @@ DeviceSpec DeviceSpec::named(std::string_view name) {
     if (plain_name(file.name) == plain_name(name))
       return device_spec_from_json(parse_json(file.text, name), std::string(name));
   }
-  throw Error(
-      fmt::format("no device '{}' is known; there are {}, and files of your own", name, fmt::join(names(), ", ")));
+  throw Error(fmt::format("unknown device '{}'; choose one of {}, or give the path of a spec file", name,
+                          fmt::join(names(), ", ")));
 }
 
 }  // namespace shadowgraph

@@ -14,76 +14,76 @@ namespace {
 
 using K = KernelClass;
 
-// A tile of kLargest elements begins and ends in this time, on A100 and V100 alike. Hopper's tiles overlap.
+// Start and end overhead of a tile of kLargest elements, on A100 and V100 alike. Hopper's tiles overlap.
 constexpr double kTileSeconds = 3e-6;
 constexpr double kTileSecondsOfHopper = 1.5e-6;
 constexpr double kLargest = 128 * 256;
-// What a product writes and computing does not hide.
+// Fraction of a product's writes that is not hidden by compute.
 constexpr double kWrittenAfter = 0.5;
 
-// cuBLAS picks what is fastest; smaller tiles read their operands more often.
+// cuBLAS picks the fastest tile; smaller tiles read their operands more often.
 struct Tile {
   double rows, columns, share;
   bool of_hopper = false;
 };
 constexpr Tile kTiles[] = {{128, 256, 1},  {256, 128, 1},  {128, 192, 1, true}, {192, 128, 1, true}, {128, 128, 0.95},
                            {64, 128, 0.8}, {64, 64, 0.65}, {16, 128, 0.5},      {128, 16, 0.5}};
-constexpr double kMostParts = 16;    // into which the inner dimension is cut
-constexpr double kLeastInner = 512;  // of a part
-constexpr double kPartialBytes = 8;  // of an element of a part: float32, written and read
+constexpr double kMaxParts = 16;     // split-K factor
+constexpr double kMinInner = 512;    // k per split
+constexpr double kPartialBytes = 8;  // per element and split: float32, written and read
 
-// Hopper's tensor cores take TF32 operands along what is summed alone (PTX ISA, wgmma: only 16-bit ones are transposed).
-// Fitted on layers of OPT on GH200, of eth-easl/sailor.
+// Hopper's tensor cores take TF32 operands only if they are contiguous along k (PTX ISA, wgmma: only 16-bit operands
+// can be transposed). Fitted to layers of OPT on GH200, of eth-easl/sailor.
 constexpr double kTransposedTf32 = 0.6;
 
-// Rows of 16-bit operands that begin between vectors of 16 bytes; measured on an H100, of 1,000 by 2,500.
+// 16-bit operands whose rows are not aligned to 16-byte vectors; measured on an H100, 1,000 by 2,500.
 constexpr double kBrokenVectors = 0.35;
 
-// What products of float32 reach without tensor cores. Fitted on layers of OPT on V100, of eth-easl/sailor.
+// Fraction of the peak that float32 products reach without tensor cores. Fitted to OPT on V100, of eth-easl/sailor.
 constexpr double kFloat32 = 0.93;
 constexpr double kFloat32OfHopper = 0.82;  // measured on an H100 (bench/gpu)
 
-// Products of 8 bits draw so much power that an H100's clock falls further (bench/gpu/h100/float8.json).
+// 8-bit products draw so much power that an H100 lowers its clock further (bench/gpu/h100/float8.json).
 constexpr double kFloat8OfHopper = 0.92;
 
-// Keys go in blocks of so many (attention_work).
+// Keys per block (attention_work).
 constexpr double kBlock = 128;
 constexpr int64_t kNarrow = 64;
 constexpr double kNarrowShare = 0.88;
 
-// Kernels of attention beside FlashAttention-2's, measured on an H100 (bench/gpu).
+// Attention kernels other than FlashAttention-2, measured on an H100 (bench/gpu).
 constexpr double kCudnnAttention = 0.56;
 constexpr double kEfficientAttention = 2.0;
-constexpr double kEfficientFloat32 = 0.57;  // in float32, by what 16 bits reach
+constexpr double kEfficientFloat32 = 0.57;  // in float32, relative to 16 bits
 constexpr double kEfficientFloat32Backward = 0.37;
 
 using K = KernelClass;
 
-// Elements a second on all multiprocessors of an H100.
+// Elements per second on all multiprocessors of an H100.
 constexpr double kMultiprocessors = 132;
-constexpr double kByElement = 350e9;     // sides that lie differently, casts, broadcasts
-constexpr double kTransposed = 125e9;    // neither side can be read or written along the other's innermost dimension
-constexpr double kCastOnTheWay = 230e9;  // into a result of another dtype that was given
-constexpr double kShortRuns = 250e9;     // cat of pieces of few elements
+constexpr double kByElement = 350e9;     // different layouts, casts, broadcasts
+constexpr double kTransposed = 125e9;    // neither side is accessed along the other's innermost dimension
+constexpr double kCastOnTheWay = 230e9;  // into an existing result of another dtype
+constexpr double kShortRuns = 250e9;     // cat of short pieces
 constexpr int64_t kShortRun = 512;       // elements
 constexpr double kTopOfLongRows = 74e9;
 constexpr int64_t kLongRow = 4096;        // elements
-constexpr double kWideSoftmax = 330e9;    // rows that no block holds
+constexpr double kWideSoftmax = 330e9;    // rows too long for a block
 constexpr int64_t kWideRow = 1024;        // elements
 constexpr double kNormRows = 0.9e9;       // rows of layer norms
-constexpr double kScatter = 200e9;        // rows that others may write, too
-constexpr double kLaidOutAnew = 300e9;    // convolutions whose channels are not last
-constexpr double kTaps = 1.4e12;          // elements of windows of depthwise convolutions, one way
+constexpr double kScatter = 200e9;        // rows that may be written concurrently
+constexpr double kChannelsFirst = 300e9;  // convolutions with channels-first layout
+constexpr double kTaps = 1.4e12;          // window elements of depthwise convolutions, forward
 constexpr double kRecurrentStep = 10e-6;  // seconds
 constexpr double kRecurrentStepBackward = 20e-6;
 constexpr double kTapsChannelsLast = 6.5e12;
 
-struct NamedPace {
-  std::string_view part;  // of an operator's name
-  double pace;
+struct NamedRate {
+  std::string_view part;  // substring of an operator's name
+  double element_rate;
 };
-// The first that fits.
-constexpr NamedPace kNamed[] = {{"batch_norm_backward", 112e9},
+// The first match applies.
+constexpr NamedRate kNamed[] = {{"batch_norm_backward", 112e9},
                                 {"group_norm_backward", 112e9},
                                 {"batch_norm", 180e9},
                                 {"group_norm", 180e9},
@@ -102,7 +102,7 @@ constexpr NamedPace kNamed[] = {{"batch_norm_backward", 112e9},
 
 bool names(std::string_view text, std::string_view part) { return text.find(part) != text.npos; }
 
-// A call's tensors: operands that are given one by one, and the first result.
+// A call's tensors: single tensor operands, and the first result.
 class Call {
  public:
   Call(const Graph& graph, NodeId node) : graph_(graph), node_(node), name_(short_name(graph.target(node).name())) {
@@ -155,13 +155,13 @@ class Call {
   int64_t largest_ = 0;
 };
 
-// The pace at which an operand's elements meet the result's; 0: whole vectors.
-double pace_beside(const Graph& graph, ValueId operand, ValueId result) {
+// Returns the rate for an operand in a layout or dtype other than the result's; 0 for full vectors.
+double rate_for_operand(const Graph& graph, ValueId operand, ValueId result) {
   const auto sizes = graph.sizes(result), strides = graph.strides(result);
   const auto others = graph.sizes(operand), their = graph.strides(operand);
-  if (graph.numel(operand) <= 1 || graph.numel(operand) > graph.numel(result)) return 0;  // parts are taken of it
+  if (graph.numel(operand) <= 1 || graph.numel(operand) > graph.numel(result)) return 0;  // only parts of it are read
   if (others.size() != sizes.size() || graph.numel(operand) != graph.numel(result)) return kByElement;
-  // Narrow elements that become wide ones are not read in whole vectors; truth values are.
+  // Narrow elements converted to wider ones are not read in full vectors; bool ones are.
   const auto width = [&](ValueId value) { return c10::elementSize(graph.value(value).dtype); };
   bool alike = width(operand) >= width(result) || graph.value(operand).dtype == c10::kBool;
   int64_t innermost = -1;
@@ -175,13 +175,13 @@ double pace_beside(const Graph& graph, ValueId operand, ValueId result) {
   return along <= 1 || strides[static_cast<size_t>(innermost)] != 1 ? kByElement : kTransposed;
 }
 
-double layout_pace(const Call& call) {
+double layout_rate(const Call& call) {
   double slowest = 0;
-  const auto take = [&](double pace) {
-    if (pace > 0 && (slowest == 0 || pace < slowest)) slowest = pace;
+  const auto take = [&](double element_rate) {
+    if (element_rate > 0 && (slowest == 0 || element_rate < slowest)) slowest = element_rate;
   };
   if (call.result().valid()) {
-    call.each_operand([&](ValueId operand) { take(pace_beside(call.graph(), operand, call.result())); });
+    call.each_operand([&](ValueId operand) { take(rate_for_operand(call.graph(), operand, call.result())); });
     if (const ValueId out = call.tensor("out"); out.valid()) {
       const Argument& first = call.graph().arguments(call.node())[0];
       const bool alike = first.kind != ArgumentKind::kValue ||
@@ -192,14 +192,14 @@ double layout_pace(const Call& call) {
   return slowest;
 }
 
-// `cat` takes pieces one after the other along a dimension.
-double cat_pace(const Call& call) {
+// `cat` copies its pieces one after another along a dimension.
+double cat_rate(const Call& call) {
   if (!call.result().valid()) return 0;
   const auto sizes = call.graph().sizes(call.result());
   const auto rank = static_cast<int64_t>(sizes.size());
   int64_t dim = call.number("dim").value_or(0);
   if (dim < 0) dim += rank;
-  if (dim <= 0 || dim >= rank) return 0;  // whole pieces follow each other
+  if (dim <= 0 || dim >= rank) return 0;  // pieces are contiguous
   int64_t run = 1;
   for (int64_t d = dim; d < rank; ++d) run *= sizes[static_cast<size_t>(d)];
   return run < kShortRun ? kShortRuns : 0;
@@ -234,7 +234,7 @@ ElementWork convolution(const Call& call, K kind) {
   if (kind == K::kDepthwiseConvolution || kind == K::kDepthwiseConvolutionBackward) {
     const ValueId out = call.backward() ? call.tensor("grad_output") : call.result();
     const auto window = graph.sizes(weight);
-    double taps = call.elements(out) * (call.backward() ? 3 : 1);  // two ways, each slower
+    double taps = call.elements(out) * (call.backward() ? 3 : 1);  // backward has two passes, each slower
     for (size_t d = 2; d < window.size(); ++d) taps *= static_cast<double>(window[d]);
     return {.seconds = kMultiprocessors * taps / (last ? kTapsChannelsLast : kTaps)};
   }
@@ -245,10 +245,10 @@ ElementWork convolution(const Call& call, K kind) {
     if (graph.value(value).kind == ValueKind::kTensor) elements += call.elements(value);
   });
   call.each_operand([&](ValueId operand) { elements += call.elements(operand); });
-  return {.more = kMultiprocessors * elements / kLaidOutAnew};
+  return {.more = kMultiprocessors * elements / kChannelsFirst};
 }
 
-// A layer's steps follow each other, each a few kernels of cuDNN.
+// The steps of a layer are sequential, each a few cuDNN kernels.
 ElementWork recurrent(const Call& call) {
   const ValueId input = call.tensor("input");
   const auto sizes = input.valid() ? call.graph().sizes(input) : std::span<const int64_t>();
@@ -258,11 +258,11 @@ ElementWork recurrent(const Call& call) {
   return {.steps = steps * layers * (call.backward() ? kRecurrentStepBackward : kRecurrentStep)};
 }
 
-ElementWork at_pace(double elements, double pace) {
-  return {.seconds = pace > 0 ? kMultiprocessors * elements / pace : 0};
+ElementWork at_rate(double elements, double element_rate) {
+  return {.seconds = element_rate > 0 ? kMultiprocessors * elements / element_rate : 0};
 }
 
-// What is scattered into a tensor that was there.
+// Returns the tensor that is scattered into an existing one.
 ValueId scattered(const Call& call) {
   for (const char* name : {"source", "src", "values", "tensor"}) {
     if (const ValueId value = call.tensor(name); value.valid()) return value;
@@ -275,11 +275,11 @@ double elements_by_name(const Call& call, KernelClass kind) {
   return gradient.valid() ? call.elements(gradient) : call.largest();
 }
 
-// `topk` of long rows is quicker by element.
-double pace_by_name(const Call& call, double pace) {
-  if (!names(call.name(), "topk") || !call.tensor("self").valid()) return pace;
+// `topk` of long rows takes less time per element.
+double rate_by_name(const Call& call, double element_rate) {
+  if (!names(call.name(), "topk") || !call.tensor("self").valid()) return element_rate;
   const auto rows = call.graph().sizes(call.tensor("self"));
-  return !rows.empty() && rows.back() > kLongRow ? kTopOfLongRows : pace;
+  return !rows.empty() && rows.back() > kLongRow ? kTopOfLongRows : element_rate;
 }
 
 ElementWork work_by_class(const Call& call, KernelClass kind) {
@@ -288,17 +288,17 @@ ElementWork work_by_class(const Call& call, KernelClass kind) {
     case K::kPointwiseInPlace:
     case K::kTranscendental:
     case K::kCopy:
-      return at_pace(call.largest(), names(call.name(), "cat") ? cat_pace(call) : layout_pace(call));
+      return at_rate(call.largest(), names(call.name(), "cat") ? cat_rate(call) : layout_rate(call));
     case K::kSoftmax:
-      return at_pace(call.largest(), !call.backward() && row_of(call) > kWideRow ? kWideSoftmax : 0);
+      return at_rate(call.largest(), !call.backward() && row_of(call) > kWideRow ? kWideSoftmax : 0);
     case K::kNormalization:
-      return at_pace(norm_rows(call), kNormRows);
+      return at_rate(norm_rows(call), kNormRows);
     case K::kPooling:
-      return at_pace(call.largest(), call.backward() ? 60e9 : 250e9);
+      return at_rate(call.largest(), call.backward() ? 60e9 : 250e9);
     case K::kRandom:
-      return at_pace(call.largest(), 450e9);
+      return at_rate(call.largest(), 450e9);
     case K::kScatter:
-      return at_pace(call.elements(scattered(call)), kScatter);
+      return at_rate(call.elements(scattered(call)), kScatter);
     case K::kRecurrent:
       return recurrent(call);
     default:
@@ -306,14 +306,14 @@ ElementWork work_by_class(const Call& call, KernelClass kind) {
   }
 }
 
-// Bytes that kernels of eager PyTorch move beyond a call's traffic.
-double moved_again(const Call& call, KernelClass kind, const NodeTraffic& traffic) {
+// Returns the bytes that eager PyTorch's kernels move beyond a call's traffic.
+double extra_traffic(const Call& call, KernelClass kind, const NodeTraffic& traffic) {
   const auto read = static_cast<double>(traffic.read), all = static_cast<double>(traffic.total());
   if (kind == K::kSoftmax) {
-    if (call.backward()) return names(call.name(), "log") ? 0 : all;  // a product comes first
+    if (call.backward()) return names(call.name(), "log") ? 0 : all;  // multiplies first
     return row_of(call) > kWideRow ? read : 0;
   }
-  // Gradients of the weight are a kernel of their own, which reads all again.
+  // Weight gradients are computed by a separate kernel, which reads everything again.
   if (kind == K::kNormalization) return call.backward() ? read : 0;
   if (kind != K::kScatter || !call.name().ends_with('_')) return 0;
   const ValueId source = scattered(call);
@@ -328,7 +328,7 @@ bool is_attention(KernelClass kind) { return kind == K::kAttention || kind == K:
 
 bool is_hopper(const DeviceSpec& spec) { return spec.architecture == "sm_90"; }
 
-double gpu_fixed(const DeviceSpec& spec, KernelClass kind) {
+double gpu_fixed_seconds(const DeviceSpec& spec, KernelClass kind) {
   switch (kind) {
     case K::kConvolutionBackward:
     case K::kPointwiseConvolutionBackward:
@@ -344,8 +344,8 @@ double gpu_fixed(const DeviceSpec& spec, KernelClass kind) {
   }
 }
 
-double gpu_reached(const DeviceSpec& spec, KernelClass kind) {
-  const GpuFigures& gpu = *spec.gpu;
+double gpu_compute_fraction(const DeviceSpec& spec, KernelClass kind) {
+  const GpuSpec& gpu = *spec.gpu;
   const bool hopper = is_hopper(spec);
   switch (kind) {
     case K::kConvolution:
@@ -361,7 +361,7 @@ double gpu_reached(const DeviceSpec& spec, KernelClass kind) {
       return hopper ? 0.04 * gpu.sustained : 0;
     case K::kDepthwiseConvolution:
     case K::kDepthwiseConvolutionBackward:
-      return 0;  // they only move
+      return 0;  // memory-bound
     case K::kAttention:
       return gpu.attention;
     case K::kAttentionBackward:
@@ -371,8 +371,8 @@ double gpu_reached(const DeviceSpec& spec, KernelClass kind) {
   }
 }
 
-// Shares of kernels whose elements have a pace of their own are those of large and wide ones (element_pace.h).
-static double moved_on_hopper(KernelClass kind, double all) {
+// Fractions for kernels with an element rate are those of large, wide ones (kernel_work.h).
+static double memory_fraction_on_hopper(KernelClass kind, double all) {
   switch (kind) {
     case K::kPooling:
       return all;
@@ -386,7 +386,7 @@ static double moved_on_hopper(KernelClass kind, double all) {
   }
 }
 
-double gpu_moved(const DeviceSpec& spec, KernelClass kind) {
+double gpu_memory_fraction(const DeviceSpec& spec, KernelClass kind) {
   switch (kind) {
     case K::kCopy:
     case K::kPointwise:
@@ -398,7 +398,7 @@ double gpu_moved(const DeviceSpec& spec, KernelClass kind) {
     case K::kMatmul:
       return 0.96;
     default:
-      if (is_hopper(spec)) return moved_on_hopper(kind, spec.gpu->moved);
+      if (is_hopper(spec)) return memory_fraction_on_hopper(kind, spec.gpu->moved);
   }
   switch (kind) {
     case K::kNormalization:
@@ -418,10 +418,10 @@ double gpu_moved(const DeviceSpec& spec, KernelClass kind) {
   }
 }
 
-// FLOP/s of a product of this dtype whose tiles fill the device.
+// Returns the FLOP/s of a product of this dtype whose tiles fill the device.
 static double rate_of(const DeviceSpec& spec, const ProductShape& product, c10::ScalarType dtype) {
   if (dtype == c10::kFloat && product.tensor_float32 && spec.gpu->tensor_float32 > 0) {
-    return spec.gpu->tensor_float32 * gpu_reached(spec, K::kMatmul);
+    return spec.gpu->tensor_float32 * gpu_compute_fraction(spec, K::kMatmul);
   }
   const double peak = spec.peak(K::kMatmul, dtype), rate = spec.compute_rate(K::kMatmul, 0, dtype);
   if (is_hopper(spec) && c10::elementSize(dtype) == 1 && c10::isFloatingType(dtype)) return kFloat8OfHopper * rate;
@@ -433,11 +433,11 @@ static double rate_of(const DeviceSpec& spec, const ProductShape& product, c10::
 }
 
 ProductSeconds gpu_product(const DeviceSpec& spec, const ProductShape& product, c10::ScalarType dtype) {
-  const GpuFigures& gpu = *spec.gpu;
+  const GpuSpec& gpu = *spec.gpu;
   const bool hopper = is_hopper(spec);
   const double share = product.whole_vectors || dtype == c10::kFloat || !hopper ? 1 : kBrokenVectors;
   const double rate = share * rate_of(spec, product, dtype) / static_cast<double>(gpu.multiprocessors);
-  const double stream = spec.memory_rate(K::kCopy, 0);  // of results; operands are read at the whole of it
+  const double stream = spec.memory_rate(K::kCopy, 0);  // for results; operands are read at the full rate
   double best = std::numeric_limits<double>::infinity();
   const double begun = hopper ? kTileSecondsOfHopper : kTileSeconds;
   for (const Tile& tile : kTiles) {
@@ -445,8 +445,8 @@ ProductSeconds gpu_product(const DeviceSpec& spec, const ProductShape& product, 
     const double size = tile.rows * tile.columns;
     const double tiles =
         product.batch * std::ceil(product.rows / tile.rows) * std::ceil(product.columns / tile.columns);
-    for (double parts = 1; parts <= kMostParts; parts *= 2) {
-      if (parts > 1 && product.inner / parts < kLeastInner) break;
+    for (double parts = 1; parts <= kMaxParts; parts *= 2) {
+      if (parts > 1 && product.inner / parts < kMinInner) break;
       const double waves = std::ceil(tiles * parts / static_cast<double>(gpu.multiprocessors));
       const double each = 2 * size * product.inner / parts / (rate * tile.share) + begun * size / kLargest;
       const double joined = parts > 1 ? parts * product.batch * product.rows * product.columns * kPartialBytes : 0;
@@ -477,9 +477,9 @@ const ElementWorks::OfTarget& ElementWorks::target_of(NodeId node) {
   target.known = true;
   const std::string_view whole = graph_.target(node).name(), name = short_name(whole);
   target.measured = whole.starts_with("aten::");
-  for (const NamedPace& named : kNamed) {
+  for (const NamedRate& named : kNamed) {
     if (!names(name, named.part)) continue;
-    target.pace = named.pace;
+    target.element_rate = named.element_rate;
     target.trains = named.part == "batch_norm";
     break;
   }
@@ -488,14 +488,14 @@ const ElementWorks::OfTarget& ElementWorks::target_of(NodeId node) {
 
 ElementWork ElementWorks::of(NodeId node, KernelClass kind, const NodeTraffic& traffic) {
   const OfTarget& target = target_of(node);
-  if (kind == K::kFree || !target.measured) return {};  // nobody measured kernels of others
+  if (kind == K::kFree || !target.measured) return {};  // only PyTorch's kernels were measured
   if (graph_.has_notes(node) && graph_.note(node, kKernelNote) == kCompiledKernel) return {};
   const Call call(graph_, node);
   const bool running = target.trains && !call.flag("training") && !call.flag("train");  // pointwise
-  ElementWork work = target.pace > 0 && !running
-                         ? at_pace(elements_by_name(call, kind), pace_by_name(call, target.pace))
+  ElementWork work = target.element_rate > 0 && !running
+                         ? at_rate(elements_by_name(call, kind), rate_by_name(call, target.element_rate))
                          : work_by_class(call, kind);
-  work.again = moved_again(call, kind, traffic);
+  work.again = extra_traffic(call, kind, traffic);
   return work;
 }
 

@@ -31,10 +31,10 @@ int64_t groups_of(const Graph& graph, NodeId node) {
   return groups != nullptr && groups->kind == ArgumentKind::kInt ? groups->i : 1;
 }
 
-// 1 x 1, grouped and depthwise convolutions have kernels of their own.
+// 1 x 1, grouped and depthwise convolutions have separate classes.
 KernelClass convolution_class(const Graph& graph, NodeId node, bool backward) {
   using K = KernelClass;
-  // The weight is the last operand of the convolution's rank: (input, weight), (grad, input, weight).
+  // The weight is the last operand with the rank of the convolution: (input, weight), (grad, input, weight).
   const auto arguments = graph.arguments(node);
   const size_t position = backward ? 2 : 1;
   if (position >= arguments.size() || arguments[position].kind != ArgumentKind::kValue) {
@@ -42,7 +42,7 @@ KernelClass convolution_class(const Graph& graph, NodeId node, bool backward) {
   }
   const auto weight = graph.sizes(arguments[position].ref.value);
   if (groups_of(graph, node) > 1) {
-    // Each output channel sees one input channel: (out, in / groups, window).
+    // Depthwise: each output channel reads one input channel, (out, in / groups, window).
     if (weight.size() > 1 && weight[1] == 1) {
       return backward ? K::kDepthwiseConvolutionBackward : K::kDepthwiseConvolution;
     }
@@ -53,7 +53,7 @@ KernelClass convolution_class(const Graph& graph, NodeId node, bool backward) {
   return backward ? K::kConvolutionBackward : K::kConvolution;
 }
 
-// Says whether all results are memory that was there.
+// Returns true if all results are existing memory.
 bool in_place(const Graph& graph, NodeId node) {
   bool fresh = false;
   graph.for_each_output(node, [&](ValueId value) {
@@ -67,7 +67,7 @@ bool in_place(const Graph& graph, NodeId node) {
 
 TargetKernelClass kernel_class(const Target& called) {
   using K = KernelClass;
-  TargetKernelClass result{};  // here, so that its place is this file
+  TargetKernelClass result{};  // constructed here, so that its `file` is this one
   if (called.kind() == TargetKind::kBuiltin) {
     result.kind = K::kFree;
     return result;
@@ -81,7 +81,7 @@ TargetKernelClass kernel_class(const Target& called) {
   result.kind = [&] {
     const bool foreach = name.starts_with("foreach_");
     const K of_pointwise = row != nullptr && row->each.transcendental > 0 ? K::kTranscendental : K::kPointwise;
-    if (facts.is_view || facts.uninitialised) return K::kFree;
+    if (facts.is_view || facts.uninitialized) return K::kFree;
     if (row != nullptr && row->kind != K::kOther && !foreach) {
       return row->kind == K::kPointwise ? of_pointwise : row->kind;
     }
@@ -136,7 +136,7 @@ KernelClass kernel_class(const Graph& graph, NodeId node) { return KernelClasses
 
 namespace {
 
-// Counts the bytes of elements that are different: an expanded dimension counts once.
+// Returns the bytes of distinct elements: an expanded dimension counts once.
 int64_t element_bytes(const Graph& graph, ValueId id) {
   const Value& value = graph.value(id);
   const auto sizes = graph.sizes(id);
@@ -163,10 +163,10 @@ class TrafficOf {
     int64_t results = 0;
     graph_.for_each_output(id, [&](ValueId value) {
       if (graph_.value(value).kind != ValueKind::kTensor) return;
-      if (is_operand_storage(id, value)) return;  // in-place and out: among the operands
+      if (is_operand_storage(id, value)) return;  // in-place and out: counted among the operands
       results = saturating_add(results, element_bytes(graph_, value));
     });
-    if (!facts.uninitialised) traffic.written = results;
+    if (!facts.uninitialized) traffic.written = results;
 
     const auto arguments = graph_.arguments(id);
     const KernelClass kind = classes_.of(id);
@@ -192,7 +192,7 @@ class TrafficOf {
   }
 
  private:
-  // FSDP2's shard goes into its own part of the gathered tensor, which is given whole.
+  // FSDP2 copies its shard into one part of the gathered tensor, which is passed as a whole.
   static constexpr std::string_view kCopiesIn = "fsdp::all_gather_copy_in";
   NodeTraffic copied(std::span<const Argument> arguments) {
     NodeTraffic traffic;
@@ -204,7 +204,7 @@ class TrafficOf {
     return traffic;
   }
 
-  // addmm, baddbmm and their like do not read what they would multiply by 0.
+  // addmm, baddbmm and similar do not read an operand multiplied by 0.
   static bool is_zero(const Argument* factor) {
     if (factor == nullptr) return false;
     return (factor->kind == ArgumentKind::kInt && factor->i == 0) ||

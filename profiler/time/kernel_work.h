@@ -1,4 +1,4 @@
-// Finds the kernel classes of operators and of a graph's nodes: names are looked up once a target.
+// Kernel classes of operators and of a graph's nodes; names are looked up once per target.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +13,13 @@
 
 namespace shadowgraph {
 
-// Says what an operator's name and facts tell of its class. A node's operands say the rest for pointwise operators and
-// convolutions.
+// The kernel class as derived from an operator's name and facts. For pointwise operators and convolutions it also
+// depends on the node's operands.
 struct TargetKernelClass {
   KernelClass kind = KernelClass::kOther;
-  bool convolution = false;  // its operands say which
+  bool convolution = false;  // class depends on the operands
   bool backward = false;
-  const char* file = __builtin_FILE();  // that says so
+  const char* file = __builtin_FILE();  // source of the classification
 };
 TargetKernelClass kernel_class(const Target& called);
 
@@ -27,8 +27,8 @@ class KernelClasses {
  public:
   explicit KernelClasses(const Graph& graph) : graph_(graph) {}
   KernelClass of(NodeId node);
-  // Returns what a kernel computes of the FLOPs that are counted. A grouped convolution's weight gradient is counted as
-  // if there were one group (profiler/cost/flop_table.h), which nobody computes.
+  // Returns the FLOPs that a kernel really computes. The count of a grouped convolution's weight gradient assumes one
+  // group (profiler/cost/flop_table.h).
   int64_t computed(NodeId node, int64_t counted);
 
  private:
@@ -36,21 +36,21 @@ class KernelClasses {
   IdMap<TargetId, std::optional<TargetKernelClass>> by_target_;
 };
 
-// The laws that kernels follow on every GPU, and what classes of them reach of a device's figures (GpuFigures).
+// Models of GPU kernels, and the fraction of a device's peaks (GpuSpec) that each kernel class reaches.
 //
-// A product is cut into tiles, a wave of which runs at once, one on each multiprocessor. A tile begins and ends in a
-// time of its own, and half of what products write is not hidden behind computing. Attention goes over blocks of keys,
-// of which a causal one skips half. The laws are fitted on A100 and V100 (bench/published/operators.py) and on the
-// figures of the FlashAttention-2 paper; docs/time.md has them with their errors.
+// A matrix product is split into tiles; a wave of tiles runs at once, one per multiprocessor. Each tile has a fixed
+// start and end time, and half of a product's writes are not hidden by compute. Attention goes by blocks of keys, half
+// of which a causal mask skips. The models are fitted to A100 and V100 (bench/published/operators.py) and to the
+// FlashAttention-2 paper; docs/time.md lists them with their errors.
 
 bool is_convolution(KernelClass kind);
 bool is_attention(KernelClass kind);
-// Laws that were fitted on an H100 hold for its like alone. A100, V100 and RTX 3090 follow the older ones, by which
-// Sailor's layers are within 8 %.
+// Models fitted on an H100 apply to Hopper only. A100, V100 and RTX 3090 use the older ones, which predict Sailor's
+// layers within 8 %.
 bool is_hopper(const DeviceSpec& spec);
-double gpu_fixed(const DeviceSpec& spec, KernelClass kind);    // seconds of a kernel that has nothing to do
-double gpu_reached(const DeviceSpec& spec, KernelClass kind);  // share of the peak FLOP/s, of large calls
-double gpu_moved(const DeviceSpec& spec, KernelClass kind);    // share of `stream`, of large calls
+double gpu_fixed_seconds(const DeviceSpec& spec, KernelClass kind);     // seconds of an empty kernel
+double gpu_compute_fraction(const DeviceSpec& spec, KernelClass kind);  // fraction of the peak FLOP/s, for large calls
+double gpu_memory_fraction(const DeviceSpec& spec, KernelClass kind);   // fraction of `stream`, for large calls
 
 // (batch, rows, inner) by (batch, inner, columns).
 struct ProductShape {
@@ -59,43 +59,43 @@ struct ProductShape {
   double columns = 0;
   double inner = 0;
   double result_bytes = 0;
-  bool along_inner = true;      // both operands lie along what is summed
-  bool whole_vectors = true;    // rows of operands begin at 16 bytes
+  bool along_inner = true;      // both operands are contiguous along the reduced dimension
+  bool whole_vectors = true;    // rows of operands are aligned to 16 bytes
   bool tensor_float32 = false;  // float32 operands are rounded to TF32
 };
 struct ProductSeconds {
   double compute = 0;
-  double written_after = 0;  // what is not hidden behind computing
+  double written_after = 0;  // not hidden by compute
 };
 ProductSeconds gpu_product(const DeviceSpec& spec, const ProductShape& product, c10::ScalarType dtype);
 
 struct AttentionShape {
   int64_t queries = 0;
   int64_t keys = 0;
-  int64_t width = 128;  // of a head
+  int64_t width = 128;  // head dimension
   bool causal = false;
   bool backward = false;
 };
-// What a kernel does for all scores, by what is counted for them. A causal one leaves blocks out. Blocks that begin and
-// end are extra, and narrow heads fill the tiles badly.
+// Returns the work of a kernel over all scores, relative to the FLOP count. Causal masks skip blocks. Each block has a
+// fixed overhead, and narrow heads fill the tiles badly.
 double attention_work(const AttentionShape& attention);
-// The time of an operator's kernel by that of FlashAttention-2, which `attention` and `attention_backward` are of.
+// Returns the time of an operator's kernel relative to FlashAttention-2, the baseline of the attention classes.
 double attention_kernel(std::string_view name, KernelClass kind, c10::ScalarType dtype);
 
-// What elements take in kernels that neither move whole vectors nor fill the tensor cores, however few bytes they have.
+// Time per element of kernels that use neither full vectors nor tensor cores.
 //
-// Copies whose sides lie differently, casts and broadcasts go element by element. Norms over few elements, sorts, pools
-// and scatters have paces of their own. The figures were measured on an H100 (bench/gpu) and hold for Hopper, by
-// multiprocessor. docs/time.md has them with their errors.
+// Copies between different layouts, casts and broadcasts go element by element. Norms over few elements, sorts, pooling
+// and scatters each have a rate. The rates were measured on an H100 (bench/gpu) and apply to Hopper, per
+// multiprocessor. docs/time.md lists them with their errors.
 
 struct ElementWork {
-  double seconds = 0;  // of one multiprocessor, if it had all elements; at the least, whatever is moved
-  double more = 0;     // the same, before or after the rest: operands that are laid out anew
-  double steps = 0;    // seconds of kernels that wait for one another, however many multiprocessors there are
-  double again = 0;    // bytes beyond the traffic: operands that are read twice, or rows that are left alone
+  double seconds = 0;  // on one multiprocessor; a lower bound on the kernel's time
+  double more = 0;     // the same, added to the kernel's time: operands converted to another layout
+  double steps = 0;    // seconds of dependent kernels, independent of the number of multiprocessors
+  double again = 0;    // bytes beyond the traffic: operands read twice, or rows left untouched
 };
 
-// Reads the work of a graph's calls: names are looked up once a target.
+// Computes ElementWork of a graph's calls; names are looked up once per target.
 class ElementWorks {
  public:
   explicit ElementWorks(const Graph& graph) : graph_(graph) {}
@@ -104,9 +104,9 @@ class ElementWorks {
  private:
   struct OfTarget {
     bool known = false;
-    bool measured = false;  // PyTorch's own operators were
-    bool trains = false;    // has its pace with statistics of the batch alone
-    double pace = 0;        // by its name; 0: as its class says
+    bool measured = false;    // PyTorch's operators are
+    bool trains = false;      // the rate applies only with batch statistics
+    double element_rate = 0;  // by name; 0: by class
   };
   const OfTarget& target_of(NodeId node);
 
@@ -114,35 +114,35 @@ class ElementWorks {
   IdMap<TargetId, OfTarget> targets_;
 };
 
-// What a call has a kernel do, and the seconds that takes on a device.
+// The work of a call's kernel, and its time on a device.
 struct KernelWork {
   KernelClass kind = KernelClass::kFree;
-  c10::ScalarType dtype = c10::kFloat;  // in which it computes
-  double flops = 0;                     // of products, as kernels compute them
+  c10::ScalarType dtype = c10::kFloat;  // of the computation
+  double flops = 0;                     // of products, as computed
   double elementwise = 0;
   double transcendental = 0;
   double bytes = 0;      // read and written
-  ElementWork elements;  // where laws of Hopper hold
-  bool ragged = false;   // a convolution's channels fill no whole vectors
+  ElementWork elements;  // on Hopper
+  bool ragged = false;   // a convolution's channels are not a multiple of the vector width
   std::optional<ProductShape> product;
-  double blocks = 1;  // of attention: what is done for the scores, by what is counted for them
-  double kernel = 1;  // of attention: the time of its kernel by FlashAttention-2's
+  double blocks = 1;  // of attention: work relative to the FLOP count
+  double kernel = 1;  // of attention: time of its kernel relative to FlashAttention-2
 };
 
 struct KernelSeconds {
   double fixed = 0;
   double compute = 0;
   double memory = 0;
-  double after = 0;  // what is not hidden behind the longer of the two
+  double after = 0;  // not hidden by the longer of the two
   double total() const;
 };
 
 KernelSeconds kernel_seconds(const DeviceSpec& spec, const KernelWork& work);
 
-// Reads the work of a graph's calls.
+// Computes KernelWork of a graph's calls.
 class KernelWorks {
  public:
-  // For times on this device.
+  // `spec`: the device to estimate times for.
   KernelWorks(const ProgramCosts& costs, const DeviceSpec& spec);
   KernelWork of(NodeId node);
 
@@ -155,7 +155,7 @@ class KernelWorks {
   KernelClasses classes_;
   ElementWorks elements_;
   bool hopper_;
-  bool tensor_float32_;  // of products of float32, as the graph's head says
+  bool tensor_float32_;  // float32 products use TF32, from the graph's metadata
 };
 
 }  // namespace shadowgraph

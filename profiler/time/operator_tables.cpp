@@ -23,7 +23,7 @@ namespace {
 
 using BySize = OperatorTables::BySize;
 
-// Logarithms of a size: of batch, m, n and k, or of bytes and FLOPs. What a table does not go by is 0 throughout.
+// Logarithms of a size: batch, m, n and k, or bytes and FLOPs. Unused coordinates are 0.
 using Coordinates = std::array<double, 4>;
 
 Coordinates coordinates_of(const MeasuredSize& size, bool by_flops) {
@@ -34,7 +34,7 @@ Coordinates coordinates_of(const MeasuredSize& size, bool by_flops) {
   return {std::log(size.bytes), by_flops ? std::log(size.flops) : 0, 0, 0};
 }
 
-// Returns what the device's rates say of a size of the table.
+// Returns the time of a size of the table by the device's rates alone.
 double bare_seconds_of(const DeviceSpec& spec, const MeasuredSize& size, const KernelWork& like) {
   KernelWork work{.kind = like.kind, .dtype = like.dtype, .flops = size.flops, .bytes = size.bytes};
   work.blocks = like.blocks;
@@ -50,8 +50,8 @@ double bare_seconds_of(const DeviceSpec& spec, const MeasuredSize& size, const K
   return kernel_seconds(spec, work).total();
 }
 
-// Interpolates how much slower than the rates say calls of the sizes near a size were. It is linear in logarithms along a
-// line. Among scattered points it is the mean of the nearest, weighted by the squares of their distances.
+// Interpolates the ratio of measured time to rate-based time between nearby sizes. Linear in logarithms along a line;
+// among scattered points, the mean of the nearest, weighted by inverse squared distance.
 class Interpolation {
  public:
   Interpolation(const DeviceSpec& spec, const BySize& table, const KernelWork& work, bool by_flops)
@@ -88,7 +88,7 @@ class Interpolation {
   }
 
  private:
-  // The logarithm of how much slower than the rates say a size is.
+  // Returns the logarithm of measured over rate-based time.
   double slower(const MeasuredSize& size) const { return std::log(size.seconds / bare_seconds_of(spec_, size, work_)); }
   double along(size_t axis, double wanted) const {
     const MeasuredSize* below = nullptr;
@@ -137,29 +137,29 @@ class Interpolation {
 };
 
 bool is_count(double value) {
-  constexpr double kMostExact = 9007199254740992.0;  // 2^53
-  return value >= 1 && value == std::floor(value) && value < kMostExact;
+  constexpr double kMaxExact = 9007199254740992.0;  // 2^53
+  return value >= 1 && value == std::floor(value) && value < kMaxExact;
 }
 
 using nlohmann::json;
 
-// Says what is wrong with the name of a table; empty if it is an operator, or a class that has kernels.
+// Returns an error for an invalid table name; empty if it is an operator or a class that has kernels.
 std::string wrong_table_name(const std::string& name) {
   if (const size_t colons = name.find("::"); colons != name.npos && colons > 0 && colons + 2 < name.size()) return {};
   const auto kind = find_named<KernelClass>(name);
-  if (!kind) return "is no operator, as aten::mm, and no class of kernels";
-  return *kind == KernelClass::kFree ? "is of calls that have no kernel" : "";
+  if (!kind) return "is neither an operator such as aten::mm nor a kernel class";
+  return *kind == KernelClass::kFree ? "is the class of calls without a kernel" : "";
 }
 
 double above_zero(const JsonPlace& place) {
-  if (place.amount() <= 0) place.fail("is not above 0");
+  if (place.amount() <= 0) place.fail("must be positive");
   return place.amount();
 }
 
 int64_t whole_above_zero(const JsonPlace& place) {
-  constexpr double kMost = 9007199254740992.0;  // 2^53
+  constexpr double kMax = 9007199254740992.0;  // 2^53
   const double value = above_zero(place);
-  if (value != std::floor(value) || value > kMost) place.fail("is no whole number");
+  if (value != std::floor(value) || value > kMax) place.fail("must be an integer");
   return static_cast<int64_t>(value);
 }
 
@@ -176,7 +176,7 @@ MeasuredSize measured_size(const JsonPlace& point) {
               .k = whole_above_zero(point[3]),
               .seconds = above_zero(point[4])};
     default:
-      point.fail("is not [bytes, seconds], [bytes, flops, seconds] or [batch, m, n, k, seconds]");
+      point.fail("must be [bytes, seconds], [bytes, flops, seconds] or [batch, m, n, k, seconds]");
   }
 }
 
@@ -184,13 +184,13 @@ OperatorTables::BySize table_sizes(const JsonPlace& list) {
   OperatorTables::BySize table;
   std::set<SizeKey> seen;
   for (const JsonPlace& point : list.elements()) {
-    if (point.size() != list[0].size()) point.fail("has another length than the first of its table");
+    if (point.size() != list[0].size()) point.fail("must have as many numbers as the first row of its table");
     table.push_back(measured_size(point));
     if (!seen.insert(size_key(table.back())).second) {
-      point.fail("is of a size that stands there before");
+      point.fail("repeats a size of an earlier row");
     }
   }
-  if (table.empty()) list.fail("is empty");
+  if (table.empty()) list.fail("must not be empty");
   return table;
 }
 
@@ -203,10 +203,10 @@ json point_of(const MeasuredSize& size) {
 MeasuredSize csv_size(const CsvRow& row) {
   const bool product = row.has("m") || row.has("n") || row.has("k") || row.has("batch");
   if (product && (row.has("bytes") || row.has("flops"))) {
-    row.fail("has m, n, k and also bytes or flops: a table goes by the one or the other");
+    row.fail("has both m, n, k and bytes or flops; give one or the other");
   }
   if (!product) {
-    if (!row.has("bytes")) row.fail("has neither m, n and k nor bytes");
+    if (!row.has("bytes")) row.fail("has no size; give m, n and k, or bytes");
     return {.bytes = row.amount("bytes"), .flops = row.has("flops") ? row.amount("flops") : 0};
   }
   return {.batch = row.has("batch") ? row.count("batch") : 1,
@@ -258,7 +258,7 @@ std::optional<TabledTime> TabledTimes::find(NodeId node, const KernelWork& work)
     } else if (call.bytes <= 0 || (by_flops && call.flops <= 0)) {
       continue;
     }
-    // A step makes the same calls layer by layer.
+    // A step repeats the same calls layer by layer.
     const auto [known, fresh] = known_.try_emplace({&table, work.kind, size_key(call)});
     if (fresh) known->second = Interpolation(spec_, table, work, by_flops).at(call);
     return known->second;
@@ -270,7 +270,7 @@ void OperatorTables::add(const OperatorTables& other) {
   for (const auto& [name, by_dtype] : other.by_name) {
     for (const auto& [dtype, table] : by_dtype) {
       BySize& own = by_name[name][dtype];
-      // Products and bytes have no common order: a table of the other kind gives way.
+      // Product sizes and byte sizes cannot be merged: the new table replaces one of the other kind.
       if (!own.empty() && (own.front().is_product() != table.front().is_product() ||
                            (own.front().flops > 0) != (table.front().flops > 0))) {
         own.clear();
@@ -290,7 +290,7 @@ OperatorTables operator_tables_from_json(const JsonPlace& place) {
     if (const std::string wrong = wrong_table_name(name); !wrong.empty()) by_dtype.fail(wrong);
     for (const auto& [word, list] : by_dtype.members()) {
       const auto dtype = parse_dtype_name(word);
-      if (!dtype) list.fail("is of no dtype; they are called as torch calls them, float32 or bfloat16");
+      if (!dtype) list.fail("is not a dtype; use torch's names, such as float32 or bfloat16");
       tables.by_name[name][*dtype] = table_sizes(list);
     }
   }
@@ -323,11 +323,11 @@ OperatorTables read_operator_csv(const std::string& path) {
     }
     const auto dtype = parse_dtype_name(row.text("dtype"));
     if (!dtype)
-      row.fail("dtype '" + terminal_text(row.text("dtype")) + "' is none; torch's are float32, bfloat16, ...");
+      row.fail("unknown dtype '" + terminal_text(row.text("dtype")) + "'; use torch's names: float32, bfloat16, ...");
     const MeasuredSize size = csv_size(row);
     Rows& rows = tables.try_emplace({name, *dtype}, Rows{&row, size, {}}).first->second;
     if (rows.size.is_product() != size.is_product() || (rows.size.flops > 0) != (size.flops > 0)) {
-      row.fail("has another kind of size than the rows of " + name + " before: m, n, k; bytes; or bytes and flops");
+      row.fail("must have the same size columns as earlier rows of " + name + ": m, n, k; bytes; or bytes and flops");
     }
     rows.seconds[size_key(size)].push_back(row.amount("seconds"));
   }
@@ -340,16 +340,16 @@ OperatorTables read_operator_csv(const std::string& path) {
 }
 
 void fit_rates(std::vector<TimedCall> calls, ClassRates& into) {
-  constexpr double kShort = 1e-4;       // seconds
-  constexpr double kOfLeast = 0.8;      // of the least time, what is fixed
-  constexpr double kLeastBeyond = 0.1;  // of a call's time, what its work takes at least
+  constexpr double kShort = 1e-4;     // seconds
+  constexpr double kOfLeast = 0.8;    // fixed time, as a fraction of the shortest
+  constexpr double kMinBeyond = 0.1;  // minimum fraction of a call's time attributed to its work
   const auto least = std::ranges::min_element(calls, {}, &TimedCall::seconds);
   if (calls.size() > 1 && least->seconds < kShort) into.fixed = least->seconds * kOfLeast;
   std::ranges::sort(calls, [](const TimedCall& a, const TimedCall& b) {
     return a.flops != b.flops ? a.flops < b.flops : a.bytes < b.bytes;
   });
   for (const TimedCall& one : calls) {
-    const double seconds = std::max(one.seconds - into.fixed, one.seconds * kLeastBeyond);
+    const double seconds = std::max(one.seconds - into.fixed, one.seconds * kMinBeyond);
     auto& points = one.flops > 0 ? into.compute : into.memory;
     const double work = one.flops > 0 ? one.flops : one.bytes;
     if (points.empty() || work > points.back().work) points.push_back({work, work / seconds});

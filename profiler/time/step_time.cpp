@@ -30,8 +30,8 @@ std::span<const int64_t> sizes_of(const Graph& graph, NodeId node, const char* n
                                                                    : std::span<const int64_t>();
 }
 
-// Whether both operands of a product lie along what is summed. One that is not known does.
-bool lies_along_inner(const Graph& graph, NodeId node) {
+// Returns true if both operands of a product are contiguous along the reduced dimension, or unknown.
+bool contiguous_along_inner(const Graph& graph, NodeId node) {
   const auto stride_is_one = [&](const char* name, size_t from_last) {
     const Argument* tensor = graph.find_argument(node, name);
     if (tensor == nullptr || tensor->kind != ArgumentKind::kValue) return true;
@@ -47,7 +47,7 @@ bool lies_along_inner(const Graph& graph, NodeId node) {
          (stride_is_one(added ? "mat1" : "self", 0) && stride_is_one("mat2", 1));
 }
 
-// Whether the rows of a product's operands begin at vectors of 16 bytes.
+// Returns true if the rows of a product's operands are aligned to 16-byte vectors.
 bool has_whole_vectors(const Graph& graph, NodeId node) {
   bool whole = true;
   graph.for_each_input(node, [&](ValueId value) {
@@ -61,12 +61,12 @@ bool has_whole_vectors(const Graph& graph, NodeId node) {
   return whole;
 }
 
-// What eager PyTorch moves beyond a call's traffic: `masked_fill` copies its operand and then fills the copy.
+// Returns the bytes eager PyTorch moves beyond a call's traffic: `masked_fill` copies its operand, then fills the copy.
 double copied_first(const Graph& graph, NodeId node, const NodeTraffic& traffic) {
   return short_name(graph.target(node).name()) == "masked_fill" ? 2.0 * static_cast<double>(traffic.written) : 0;
 }
 
-// Whether a convolution's input channels fill no vectors of 16 bytes.
+// Returns true if a convolution's input channels are not a multiple of 16-byte vectors.
 bool has_ragged_channels(const Graph& graph, NodeId node, KernelClass kind) {
   if (kind != KernelClass::kConvolution && kind != KernelClass::kConvolutionBackward) return false;
   const auto weight = sizes_of(graph, node, "weight");
@@ -77,7 +77,7 @@ bool has_ragged_channels(const Graph& graph, NodeId node, KernelClass kind) {
 
 double KernelSeconds::total() const { return fixed + std::max(compute, memory) + after; }
 
-// Channels that tensor cores do not take in whole vectors are computed without them.
+// Channels that do not fill the vectors of tensor cores are computed without them.
 constexpr double kWithoutTensorCores = 0.45;  // of the peak of float32
 
 KernelSeconds kernel_seconds(const DeviceSpec& spec, const KernelWork& work) {
@@ -87,7 +87,7 @@ KernelSeconds kernel_seconds(const DeviceSpec& spec, const KernelWork& work) {
   if (bytes > 0) seconds.memory = bytes / spec.memory_rate(work.kind, bytes);
   const bool by_law = spec.gpu && !spec.classes.contains(work.kind);
   double rate = spec.compute_rate(work.kind, work.flops, work.dtype);
-  if (by_law && is_attention(work.kind)) {  // what it reaches has its exponentials
+  if (by_law && is_attention(work.kind)) {  // the measured fraction includes exponentials
     seconds.compute = (hopper ? work.kernel : 1) * work.blocks * work.flops / rate;
     return seconds;
   }
@@ -134,7 +134,7 @@ KernelWork KernelWorks::of(NodeId node) {
   return work;
 }
 
-// A product's first result says its rows and columns, and the FLOPs what is summed.
+// A product's first result gives its rows and columns, its FLOPs the reduced dimension.
 std::optional<ProductShape> KernelWorks::product(NodeId node, double flops) const {
   std::optional<ProductShape> shape;
   graph_.for_each_output(node, [&](ValueId value) {
@@ -147,7 +147,7 @@ std::optional<ProductShape> KernelWorks::product(NodeId node, double flops) cons
                     .columns = static_cast<double>(sizes.back()),
                     .inner = flops / 2 / elements,
                     .result_bytes = static_cast<double>(graph_.logical_bytes(value)),
-                    .along_inner = lies_along_inner(graph_, node),
+                    .along_inner = contiguous_along_inner(graph_, node),
                     .whole_vectors = has_whole_vectors(graph_, node),
                     .tensor_float32 = tensor_float32_};
     of.rows = elements / of.batch / of.columns;
@@ -183,15 +183,15 @@ StepTime StepTime::of(const ProgramCosts& costs, const DeviceSpec& spec, const M
   const Flops& flops = costs.flops();
   KernelWorks works(costs, spec);
   TabledTimes tables(graph, spec);
-  // Seconds of this machine's kernels say nothing of another device.
+  // Measured times of this machine do not apply to another device.
   const bool ask = measured != nullptr && measured->size() > 0 && spec.device == c10::kCPU;
 
-  double host = 0;    // when the host has issued the call
-  double device = 0;  // when the device is done with it
+  double host = 0;    // time at which the host has issued the call
+  double device = 0;  // time at which the device has finished it
   double possible = 0;
   CopyEngines engines(graph, spec);
   for (const NodeId node : costs.nodes) {
-    if (is_beside_kernels(graph, node)) {
+    if (overlaps_kernels(graph, node)) {
       const double issued = std::max({host, device, engines.ready(node)});
       NodeTime& at = time.by_node_[node];
       at = {.kind = KernelClass::kCopy, .bound = TimeBound::kMemory};
@@ -202,7 +202,7 @@ StepTime StepTime::of(const ProgramCosts& costs, const DeviceSpec& spec, const M
       ++time.calls_;
       continue;
     }
-    // The links decide what a collective takes (shadowgraph/profile/communication.h).
+    // The time of a collective depends on the interconnect (shadowgraph/profile/communication.h).
     KernelWork work;
     if (!graph.facts(node).collective) work = works.of(node);
     NodeTime at{.kind = work.kind};

@@ -1,4 +1,4 @@
-// Writes a profile as Chrome's trace events, with what tools for torch.profiler's traces read.
+// Writes a profile as a Chrome trace, with the fields that tools for torch.profiler traces read.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
@@ -24,7 +24,7 @@ namespace {
 
 using nlohmann::json;
 
-// The words of c10's type names, as Kineto has them.
+// Returns Kineto's names of dtypes.
 std::string kineto_type(c10::ScalarType dtype) {
   static const std::map<c10::ScalarType, std::string> kTypes{{c10::kFloat, "float"},
                                                              {c10::kDouble, "double"},
@@ -115,7 +115,7 @@ void add_kineto_inputs(const Graph& graph, NodeId node, json& into) {
   const auto arguments = graph.arguments(node);
   for (size_t i = 0; i < arguments.size(); ++i) {
     KinetoInput input = input_of(graph, arguments[i]);
-    // A number in a tensor's place is a tensor without dimensions.
+    // A number passed for a tensor is recorded as a 0-dimensional tensor.
     if (input.type == "Scalar" && i < formals.size() && formals[i].type.type == TypeClass::kTensor) {
       const bool real = arguments[i].kind == ArgumentKind::kFloat;
       input = {.type = real ? "double" : arguments[i].kind == ArgumentKind::kBool ? "bool" : "long int"};
@@ -132,7 +132,7 @@ void add_kineto_inputs(const Graph& graph, NodeId node, json& into) {
 }
 
 // Adds "Collective name", "In msg nelems", "Out msg nelems", "dtype", "Group size", "Process Group Name" and "Process
-// Group Ranks". Elements are bytes.
+// Group Ranks". The dtype is Byte, so elements are bytes.
 void add_kineto_collective(const Collective& sent, const ProcessGroupInfo& group, json& into) {
   const int64_t part = sent.payload / group.size;
   const bool gathers = sent.kind == CollectiveKind::kAllGather || sent.kind == CollectiveKind::kGather;
@@ -150,7 +150,7 @@ constexpr int kProcess = 1;
 constexpr int kModules = 1;  // rows
 constexpr int kHost = 2;
 constexpr int kDevice = 3;
-constexpr int kGroups = 4;  // one for each, and behind them one for each stream but the default one
+constexpr int kGroups = 4;  // one per group, followed by one per stream except the default one
 
 int row_of_stream(uint32_t stream, const Communication& communication) {
   return stream == 0 ? kDevice : kGroups - 1 + static_cast<int>(communication.groups().size() + stream);
@@ -177,7 +177,7 @@ json counter(const char* name, double at, json figures) {
   return {{"name", name}, {"ph", "C"}, {"pid", kProcess}, {"ts", at * 1e6}, {"args", std::move(figures)}};
 }
 
-// Makes one slice of consecutive nodes of one module, and so for its parents.
+// Builds one slice for each run of consecutive nodes of a module, and likewise for its parents.
 class ModuleSlices {
  public:
   explicit ModuleSlices(json& events) : events_(events) {}
@@ -222,7 +222,7 @@ json collective_json(const Communication& communication, const Collective& sent)
 json collective_slice(const Profile& profile, const Collective& sent, double start, uint32_t step) {
   json made = slice(profile.graph().target(sent.node).name(), kGroups + static_cast<int>(sent.group), start,
                     sent.cost.seconds());
-  const auto stream = static_cast<int>(sent.group) + 1;  // of NCCL: beside the kernels'
+  const auto stream = static_cast<int>(sent.group) + 1;  // NCCL's stream, separate from the kernels'
   made["cat"] = "kernel";
   json& about = made["args"] = collective_json(*profile.communication(), sent);
   about["node"] = step;
@@ -233,8 +233,8 @@ json collective_slice(const Profile& profile, const Collective& sent, double sta
   return made;
 }
 
-// Makes the kernel of a node, or its call if the caller waits for it, as torch.profiler has them. What readers of traces
-// want to know is in "cat" and "args".
+// Returns the slice of a node's kernel, or of its call if calls are synchronous, as torch.profiler writes them. Trace
+// readers use "cat" and "args".
 json kernel_slice(const Profile& profile, NodeId id, const NodeTime& at, uint32_t stream, uint32_t step) {
   const Graph& graph = profile.graph();
   const Node& node = graph.node(id);
@@ -260,7 +260,7 @@ json kernel_slice(const Profile& profile, NodeId id, const NodeTime& at, uint32_
   return kernel;
 }
 
-// The host's call, ahead of the kernel.
+// Returns the slice of the host's call, ahead of the kernel.
 json call_slice(const Profile& profile, NodeId id, double issued, uint32_t step) {
   const StepTime& time = *profile.time();
   json call = slice(profile.graph().target(id).name(), kHost, issued, time.host() / static_cast<double>(time.calls()));
@@ -270,7 +270,7 @@ json call_slice(const Profile& profile, NodeId id, double issued, uint32_t step)
   return call;
 }
 
-// Names the rows that slices stand in, each in its place.
+// Names and orders the rows.
 void name_rows(const Profile& profile, json& events) {
   const auto name_row = [&](int row, const std::string& name) {
     events.push_back(
@@ -285,7 +285,7 @@ void name_rows(const Profile& profile, json& events) {
                     {"args", {{"name", profile.model.value_or("step") + " on " + device_text(profile.device)}}}});
   name_row(kModules, "modules");
   if (time != nullptr && time->host() > 0) name_row(kHost, "host calls");
-  name_row(kDevice, time != nullptr ? "kernels" : "nodes, a microsecond each");
+  name_row(kDevice, time != nullptr ? "kernels" : "nodes, 1 us each");
   if (profile.overlap() == nullptr) return;
   std::set<uint32_t> streams;
   for (const NodeId id : profile.graph().nodes()) streams.insert(stream_notes(profile.graph(), id).stream);
@@ -354,10 +354,9 @@ json chrome_trace(const Profile& profile) {
              {"deviceProperties", std::move(devices)},
              {"traceEvents", std::move(events)},
              {"displayTimeUnit", "ms"}};
-  trace["otherData"] = {
-      {"shadowgraph", "an estimate"},
-      {"links", links},
-      {"times", time != nullptr ? "estimated for " + time->spec() : "none: every node takes a microsecond"}};
+  trace["otherData"] = {{"shadowgraph", "estimate"},
+                        {"links", links},
+                        {"times", time != nullptr ? "estimated for " + time->spec() : "none: every node takes 1 us"}};
   return trace;
 }
 

@@ -26,7 +26,7 @@ std::string nodes_csv(const Profile& profile) {
       "backward_matmul_flops,backward_elementwise_flops,backward_moved_bytes,backward_seconds,wire_bytes,"
       "communication_seconds");
   const NodeTable table = GraphProfiler().add(FlopProfiler()).add(MemoryProfiler()).add(TimeProfiler()).run(profile);
-  // Empty for a node whose costs stand at its forward node.
+  // Empty for a node whose costs are added to its forward node.
   const auto backward = [&](NodeId id, std::string_view figure, bool known) {
     table.has(id) && known ? csv.real(table.at(id, figure).backward) : csv.text("");
   };

@@ -11,13 +11,13 @@
 namespace shadowgraph {
 namespace {
 
-// Writes pickles, protocol 2, in the opcodes that memory_viz's own reader knows: dicts, lists, strings, integers,
+// Writes pickles (protocol 2) with the opcodes that memory_viz's reader supports: dicts, lists, strings, integers,
 // booleans.
 class Pickle {
  public:
   Pickle() : out_("\x80\x02") {}
 
-  // Contents stand between begin and end: keys and values by turns, or elements.
+  // Contents go between begin and end: alternating keys and values, or elements.
   void begin_dict() { out_ += "}("; }
   void end_dict() { out_ += 'u'; }
   void begin_list() { out_ += "]("; }
@@ -71,7 +71,7 @@ class Snapshot {
     pickle_.end_list();
     pickle_.text("device_traces");
     pickle_.begin_list();
-    for (int64_t i = 0; i <= device_; ++i) {  // the place in the list is the device's number
+    for (int64_t i = 0; i <= device_; ++i) {  // the index in the list is the device index
       pickle_.begin_list();
       if (i == device_) {
         for (const auto& event : allocator_.history()) write(event);
@@ -143,7 +143,7 @@ class Snapshot {
     pickle_.end_dict();
   }
 
-  // Says who made a storage: the operator, then the modules around it, innermost first.
+  // Writes the stack of a storage: its operator, then the enclosing modules, innermost first.
   void frames(uint32_t storage) {
     pickle_.text("frames");
     pickle_.begin_list();

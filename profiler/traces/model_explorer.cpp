@@ -23,8 +23,8 @@ json pair_of(const std::string& key, const std::string& value) { return {{"key",
 
 }  // namespace
 
-// Writes the format of github.com/google-ai-edge/model-explorer, "Develop adapter extension". It has graphs of nodes
-// with namespaces by slashes, incoming edges by node and output number, and metadata of outputs.
+// Writes the adapter format of github.com/google-ai-edge/model-explorer ("Develop adapter extension"): graphs of nodes
+// with slash-separated namespaces, incoming edges by node and output index, and output metadata.
 json model_explorer(const Profile& profile) {
   const Graph& graph = profile.graph();
   const auto order = program_order(graph);

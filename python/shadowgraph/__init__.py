@@ -1,4 +1,4 @@
-"""shadowgraph: what a PyTorch program does, without a GPU and without allocating the model.
+"""Captures and profiles PyTorch programs without a GPU and without allocating the model.
 
     import shadowgraph as sg
 
@@ -6,8 +6,8 @@
                         loss=".loss", optimizer=torch.optim.AdamW, device="cuda")
     print(report)                                     # cost per module, peak memory, FLOPs
 
-The program runs once on fake tensors and is recorded as one graph, below autograd: forward, backward and optimizer.
-Everything else is asked of that graph.
+The program runs once on fake tensors and is captured below autograd as one graph: forward, backward and optimizer.
+All analyses run on that graph.
 """
 
 import torch as _torch
@@ -15,10 +15,10 @@ from _shadowgraph_build import TORCH_VERSION, TORCH_VERSIONS
 
 if _torch.__version__.split("+")[0] != TORCH_VERSION:
     raise ImportError(
-        f"this build of shadowgraph is for torch {TORCH_VERSION}, and torch {_torch.__version__} is installed: it "
-        f"calls libtorch's C++ functions, which differ between versions; install torch=={TORCH_VERSION}, or the "
-        f"shadowgraph of another version (there are {', '.join(TORCH_VERSIONS)}; `pip install --no-build-isolation` "
-        "of the sources builds for the torch that is installed)"
+        f"this build of shadowgraph requires torch {TORCH_VERSION}, but torch {_torch.__version__} is installed; the "
+        f"C++ ABI of libtorch differs between versions. Install torch=={TORCH_VERSION}, or a shadowgraph wheel for "
+        f"your torch (available: {', '.join(TORCH_VERSIONS)}), or build from source for the installed torch with "
+        "`pip install --no-build-isolation`"
     )
 
 from . import integrations
@@ -38,19 +38,19 @@ from ._distributed import fake_process_group
 from ._fake import CrossRefMode, detect_fake_mode, fake, is_fake, known_contents, unfake
 from ._fx import from_fx, to_fx
 from ._fx_checkpoints import checkpoint_fx
-from ._graph import CompiledGraph, Replay
+from ._graph import CompiledGraph, ReplayResult
 from ._kernels import (
     CompiledOperators,
-    UsedKernel,
+    ScopedKernelOverride,
     compilable_operators,
     compile_operators,
     operators_without_kernels,
-    use_kernel,
+    override_kernel,
 )
 from ._pipelines import PipelineShapes, pipeline_shapes
-from ._plans import PlanQuestions, pipeline, plan, simulate_plan
-from ._ranks import Ranks, Role
-from ._report import Report, calibrate, profile
+from ._plans import PlanSweep, pipeline, plan, simulate_plan
+from ._profile import Profile, calibrate, profile
+from ._ranks import RankProfiles, Role
 from ._serving import serve
 from ._shadowgraph import (
     BakedSize,
@@ -59,19 +59,20 @@ from ._shadowgraph import (
     CrossRefDifference,
     DataDependentError,
     DeferredError,
+    DistributedRun,
     Error,
     FileError,
     FlopProfiler,
     Graph,
     GraphError,
     GraphProfiler,
+    InfeasibleError,
     MemoryProfiler,
     Node,
     NodeCost,
     NodeTable,
-    NoPlanError,
     NoRuleError,
-    OperatorCall,
+    OperandShapes,
     OutOfMemoryError,
     ParseError,
     PassError,
@@ -79,7 +80,6 @@ from ._shadowgraph import (
     PipelineSchedule,
     PlanTable,
     ProfiledNode,
-    RanksRun,
     Region,
     ReplayError,
     Serving,
@@ -98,10 +98,10 @@ from ._shadowgraph import (
 from ._shadowgraph import version as __version__
 from ._shapes import operators_with_rule, propagate, register_composite_rule, register_rule
 from ._sharding import Sharding, shard
-from ._sweep import Sweep, SweepRow, fit, sweep
-from ._weights import Checkpoint
+from ._sweep import SizeCost, SizeSweep, fit, sweep
+from ._weights import Weights
 
-# mypy knows them from the stub, as methods
+# Declared as methods in the stub.
 setattr(Graph, "to_fx", to_fx)  # noqa: B010
 setattr(Graph, "propagate", propagate)  # noqa: B010
 

@@ -1,6 +1,6 @@
-"""`python -m shadowgraph`: the tool in this process, which captures models in Python (_tool.py).
+"""`python -m shadowgraph`: runs the command line tool in this process, to capture Python models (_tool.py).
 
-The command `shadowgraph` begins in _shadowgraph_tool.py, which does without this where no model is in Python.
+The command `shadowgraph` starts in _shadowgraph_tool.py, which only uses this module if a model is in Python.
 """
 
 import signal
@@ -12,10 +12,10 @@ from . import _shadowgraph as _C
 
 
 def main(arguments=None):
-    """The exit code: 0 done, 1 the input's fault, 2 usage, 3 ours, 4 check found growth."""
+    """Returns the exit code: 0 success, 1 invalid input, 2 usage error, 3 internal error, 4 regression (check)."""
     if arguments is None:
         arguments = sys.argv[1:]
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # the tool is C++, where Python's handler would wait
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # Python's handler would not run until C++ returns
     if list(arguments) == ["--version"]:
         print(_shadowgraph_tool.versions())
         return 0

@@ -1,17 +1,17 @@
-"""Tensors among the attributes of parameters and modules, which no state dict of torch's shows.
+"""Finds and replaces tensors in attributes of parameters and modules, which state dicts do not contain.
 
-bitsandbytes hangs there what its integers mean: `weight.SCB`, `weight.quant_state.absmax`, `layer.state.CB`.
+bitsandbytes stores its quantization state there: `weight.SCB`, `weight.quant_state.absmax`, `layer.state.CB`.
 """
 
 import copy
 
 import torch
 
-_DEEPEST = 4
+_MAX_DEPTH = 4
 
 
 def _is_record(value):
-    """Whether it is an object of attributes that belongs to whoever holds it: no module, class, function or mode."""
+    """Returns True for a plain object with attributes: not a module, tensor, class, callable or torch object."""
     return (
         hasattr(value, "__dict__")
         and not isinstance(value, (torch.nn.Module, torch.Tensor, type))
@@ -21,7 +21,7 @@ def _is_record(value):
 
 
 def tensors_of(holder, but=()):
-    """(".name.name", tensor) for each tensor among the attributes of `holder` and of the records there."""
+    """Yields (".name.name", tensor) for each tensor in the attributes of `holder` and of plain objects in them."""
 
     def walk(path, value, depth):
         if isinstance(value, torch.Tensor):
@@ -39,13 +39,13 @@ def tensors_of(holder, but=()):
 
     for name, value in list(vars(holder).items()):
         if name not in but:
-            yield from walk(f".{name}", value, _DEEPEST)
+            yield from walk(f".{name}", value, _MAX_DEPTH)
 
 
 def changed(attributes, change, made):
-    """The attributes with change(tensor) for tensors, in records that are copies.
+    """Returns a copy of the attributes with each tensor replaced by change(tensor).
 
-    made: what has become of which object, by id; objects that are shared stay so.
+    made: {id: (object, its replacement)}; preserves sharing between objects.
     """
 
     def walk(value, depth):
@@ -69,11 +69,11 @@ def changed(attributes, change, made):
             made[id(value)] = (value, new)
         return new
 
-    return {name: walk(value, _DEEPEST) for name, value in attributes.items()}
+    return {name: walk(value, _MAX_DEPTH) for name, value in attributes.items()}
 
 
 def rebuilt(tensor, change, made=None):
-    """A tensor of a library's class, of change(tensor) as data and with its attributes changed, too."""
+    """Returns a tensor of the same subclass with change(tensor) as data and with `change` applied to its attributes."""
     made = {} if made is None else made
     data = change(tensor)
     new = torch.Tensor._make_subclass(type(tensor), data.detach(), tensor.requires_grad)

@@ -1,4 +1,4 @@
-"""Programs recorded as graphs."""
+"""Captures programs as graphs."""
 
 import contextlib
 import dataclasses
@@ -12,21 +12,21 @@ import time
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from . import _attributes, _compiled, _distributed, _inputs, _models, _own_loop, _pipelines, _schedules, _wrappers
+from . import _attributes, _compiled, _distributed, _inputs, _loop_tracker, _models, _pipelines, _schedules, _wrappers
 from . import _shadowgraph as _C
 from ._fake import Scope, fake
 from ._keywords import keywords_apart
-from ._own_loop import canonical
+from ._loop_tracker import canonical
 from ._training import PipelineLoop, Training, TrainingLoop, phase, region
 
 __all__ = ["Capture", "capture", "capture_training_step", "phase", "region"]
 
 
 class _ModuleCalls:
-    """torch.nn.Module.__call__ tells captures which module runs, while there are captures on any thread.
+    """Patches torch.nn.Module.__call__ to track the running module while any thread captures.
 
-    Meanwhile Python does not look for cycles. When it would is chance, and tensors in cycles would end in a graph
-    wherever that happened to be.
+    Also disables garbage collection meanwhile. It runs at arbitrary points, so tensors in reference cycles would be
+    freed at nondeterministic points of the graph.
     """
 
     lock = threading.Lock()
@@ -58,7 +58,7 @@ class _ModuleCalls:
 
 
 class Capture(Scope):
-    """Records what runs inside ``with`` on this thread, below autograd, as one graph.
+    """Captures the operators that run inside ``with`` on this thread, below autograd, as one graph.
 
         with sg.Capture("cuda") as session:
             model = Net().cuda()
@@ -67,53 +67,53 @@ class Capture(Scope):
             loss.backward()
             graph = session.finish(loss)
 
-    The arguments are those of `fake`, and what recording adds:
+    Takes the arguments of `fake`, and:
 
-    saved_tensors: record what autograd keeps for backward.
-    guards: record the sizes that the program asked for.
-    source_lines: note the program's "file:line" at every node that is not backward's.
+    saved_tensors: record the tensors that autograd saves for backward.
+    guards: record the sizes that the program reads.
+    source_lines: record "file:line" of the program for every node outside backward.
     """
 
     _kind = _C.Session
 
     def __init__(self, device="cpu", *, profile="", device_count=None, real_tensors="constant", data_sizes=None,
-                 host_reads=None, contents_budget=None, unknown_operators_on_zeros=False, saved_tensors=True,
+                 host_reads=None, contents_budget=None, allow_fallback_kernels=False, saved_tensors=True,
                  guards=True, source_lines=True):  # fmt: skip
         super().__init__(device, profile=profile, device_count=device_count, real_tensors=real_tensors,
                          data_sizes=data_sizes, host_reads=host_reads, contents_budget=contents_budget,
-                         unknown_operators_on_zeros=unknown_operators_on_zeros, saved_tensors=saved_tensors,
+                         allow_fallback_kernels=allow_fallback_kernels, saved_tensors=saved_tensors,
                          guards=guards, source_lines=source_lines)  # fmt: skip
-        self._loop: _own_loop.OwnLoop | None = _own_loop.OwnLoop(self)
-        self._wrapped: list[tuple[str, torch.Tensor]] = []  # named parameters that hold other tensors
-        self._plain: list[torch.Tensor] = []  # the other ones
+        self._loop: _loop_tracker.LoopTracker | None = _loop_tracker.LoopTracker(self)
+        self._wrapped: list[tuple[str, torch.Tensor]] = []  # (name, parameter) of tensor subclasses that wrap tensors
+        self._plain: list[torch.Tensor] = []  # all other parameters
 
     def __enter__(self):
         super().__enter__()
         self._accelerate = _distributed.AccelerateDevice(torch.device(self._device))
         _ModuleCalls.acquire()
         if self._loop is not None:
-            _own_loop.enter(self._loop)
+            _loop_tracker.enter(self._loop)
         return self
 
     def __exit__(self, *exception):
         if self._loop is not None:
-            _own_loop.leave(self._loop)
+            _loop_tracker.leave(self._loop)
         _ModuleCalls.release()
         self._accelerate.restore()
         super().__exit__(*exception)
 
     def name_module(self, module, name="", *, state=False):
-        """Declares the module's parameters and buffers and knows its submodules' paths and classes.
+        """Declares the parameters and buffers of a module, and the paths and classes of its submodules.
 
-        A module that the program calls declares itself, as soon as it is called.
+        Optional: a module that the program calls is declared at its first call.
 
-        name: stands before all of them, "generator.0.weight", where a program has several modules.
-        state: its parameters are what the loop keeps, as an average of a model: they count as buffers.
+        name: prefix of all names, for programs with several modules: "generator.0.weight".
+        state: treat the parameters as buffers, for example those of an averaged model.
         """
         session = self._active()
         if self._loop is not None:
-            self._loop.knows(module, name, state)
-        if type(module).named_parameters is not torch.nn.Module.named_parameters:  # a wrapper with names of its own
+            self._loop.declare(module, name, state)
+        if type(module).named_parameters is not torch.nn.Module.named_parameters:  # a wrapper that changes names
             parts = list(module.named_modules())
             parameters, buffers = module.named_parameters(), module.named_buffers()
         else:
@@ -123,7 +123,7 @@ class Capture(Scope):
             parts_of_it = _wrappers.inner(parameter)
             for suffix, part in parts_of_it:
                 (session.name_buffer if state else session.name_parameter)(part, prefix + path + suffix)
-            if _wrappers.has_class_of_its_own(parameter):
+            if _wrappers.is_subclass(parameter):
                 self._name_attributes(_attributes.tensors_of(parameter), prefix + path, parameter)
             if parts_of_it[0][1] is not parameter:
                 self._wrapped.append((prefix + path, parameter))
@@ -135,35 +135,35 @@ class Capture(Scope):
         for path, part in parts:
             session.name_module(part, prefix + path if path else name)
             for parameter in part._parameters.values():
-                if parameter is not None and _wrappers.has_class_of_its_own(parameter):
+                if parameter is not None and _wrappers.is_subclass(parameter):
                     found = _attributes.tensors_of(part, but=_models.OF_EVERY_MODULE)
                     self._name_attributes(found, prefix + path, parameter)
 
     def _name_attributes(self, named, path, parameter):
-        """What a library hangs at its parameters and modules, but for what is the parameter itself."""
+        """Declares tensors in attributes of parameters and modules as buffers, except aliases of `parameter`."""
         for suffix, tensor in named:
             if _C.is_fake(tensor) and tensor.untyped_storage()._cdata != parameter.untyped_storage()._cdata:
                 self._active().name_buffer(tensor, path + suffix)
 
     def name_input(self, tensor, name, keep_contents=False):
-        """Declares an input: it comes first in the graph, under this name.
+        """Declares a tensor as a graph input with this name.
 
-        keep_contents: the program may read what it holds (an attention mask); what it reads is noted as a guard.
+        keep_contents: allow the program to read its values (such as an attention mask); each read becomes a guard.
         """
         for suffix, part in _wrappers.inner(tensor):
             self._active().name_input(part, name + suffix, keep_contents)
 
     def finish(self, outputs=()):
-        """Ends the record and gives the graph; the tensors in `outputs` (nested structures) are its outputs."""
+        """Ends the capture and returns the graph. The tensors in `outputs`, a nested structure, are its outputs."""
         tensors = [part for tensor in _inputs.tensors_of(outputs) for _, part in _wrappers.inner(tensor)]
-        # Gradients hang at the wrapper, which C++ does not see.
+        # .grad is set on the wrapper subclass, which C++ does not see.
         gradients = [
             (part, of_part)
             for _, parameter in self._wrapped
             if parameter.grad is not None
             for (_, part), (_, of_part) in zip(_wrappers.inner(parameter), _wrappers.inner(parameter.grad))
         ]
-        # Megatron's parameters have their gradients there, in a buffer of all.
+        # Megatron-LM keeps gradients in main_grad, a view of one contiguous buffer.
         gradients += [
             (parameter, parameter.main_grad)
             for parameter in self._plain
@@ -181,8 +181,8 @@ class Capture(Scope):
         return graph
 
 
-class _OfModel(Capture):
-    """A capture of what this package calls and names itself, not the program."""
+class _ModelCapture(Capture):
+    """A capture for calls made by this package, which declares modules and inputs itself."""
 
     def __init__(self, device, **options):
         super().__init__(device, **options)
@@ -191,18 +191,18 @@ class _OfModel(Capture):
 
 @keywords_apart
 def capture(fn, /, *args, device="cpu", train=None, dtype=None, options=None, **kwargs):
-    """Runs fn(*args, **kwargs) once on fakes and gives its graph.
+    """Runs fn(*args, **kwargs) once on fake tensors and returns the graph.
 
-    fn: a function or a torch.nn.Module, which stays as it is: its tensors are replaced by fakes while it runs.
-    args, kwargs: tensors and nested structures of them; a text such as "f32[8,3,224,224]" makes one.
-    device: where the module and the inputs pretend to be.
-    train: sets the module's training mode for the run.
-    options: those of `Capture`, e.g. {"host_reads": "finite", "data_sizes": {"nonzero0": 17}}.
+    fn: a function or a torch.nn.Module. A module is not modified; its tensors are replaced by fake tensors for the run.
+    args, kwargs: tensors and nested structures of them; a string such as "f32[8,3,224,224]" creates a tensor.
+    device: device of the module and the inputs.
+    train: training mode of the module during the run; None leaves it unchanged.
+    dtype: converts floating-point parameters, buffers and inputs.
+    options: options of `Capture`, for example {"host_reads": "finite", "data_sizes": {"nonzero0": 17}}.
 
-    These four are capture's own. Where fn takes one of them by name, too, giving it raises TypeError, which says how to
-    give either.
+    If fn also has a parameter called device, train, dtype or options, passing that keyword raises TypeError.
 
-    Raises DataDependentError if the program reads data that a fake does not have.
+    Raises DataDependentError if the program reads values that a fake tensor does not have.
     """
     return _run(fn, args, kwargs, device=device, dtype=dtype, train=train, options=options)[0]
 
@@ -212,32 +212,34 @@ ATTENTION = {"flash": SDPBackend.FLASH_ATTENTION, "efficient": SDPBackend.EFFICI
 
 
 def attention(kernel):
-    """A context in which scaled_dot_product_attention takes this kernel; "device": what PyTorch takes there."""
+    """Returns a context that selects the scaled_dot_product_attention kernel; "device" leaves the choice to PyTorch."""
     return contextlib.nullcontext() if kernel == "device" else sdpa_kernel(ATTENTION[kernel])
 
 
 def capture_training_step(model, inputs, *, loss=None, optimizer=None, device="cpu", dtype=None, steady_state=False,
                           options=None, **training):  # fmt: skip
-    """One training step as one graph: forward, loss, backward, optimizer step.
+    """Captures one training step as one graph: forward, loss, backward and optimizer step.
 
-    model: a torch.nn.Module, which stays as it is; a function that makes one; a transformers configuration or class.
-    inputs: a tensor, a sequence of arguments or a dict of keyword arguments; a text "i64[4,512]" makes a tensor, and so
-        does a shape (8, 3, 224, 224) where there are only shapes: of float32.
-    loss: a function of what forward gave; without one, its `.loss`, or the mean of its first floating-point tensor.
-    optimizer: a class or function that takes parameters, or "sgd", "adam", "adamw"; None leaves the optimizer out.
-    steady_state: record the second step, with the optimizer's state there.
-    options: those of `Capture`, e.g. {"host_reads": "finite"}; they may also be keywords: host_reads="finite".
-    training: what the loop does besides, by PyTorch's own pieces; all of it combines:
-        accumulate=4: micro-batches a step, each the inputs given, their loss divided by 4.
+    model: a torch.nn.Module (not modified), a function that creates one, or a transformers configuration or class.
+    inputs: a tensor, a sequence of arguments or a dict of keyword arguments. A string such as "i64[4,512]" creates a
+        tensor. A shape (8, 3, 224, 224), or a sequence of only shapes, creates float32 tensors.
+    loss: a function of the model output. Defaults to its `.loss`, else the mean of its first floating-point tensor.
+    optimizer: a class or function that takes parameters, or "sgd", "adam", "adamw"; None captures no optimizer step.
+    device: device of the model and the inputs.
+    dtype: converts floating-point parameters, buffers and inputs.
+    steady_state: capture the second step, when the optimizer state already exists.
+    options: options of `Capture`, for example {"host_reads": "finite"}; also accepted as keywords: host_reads="finite".
+    training: further parts of the training loop, which can be combined:
+        accumulate=4: gradient accumulation steps; each uses the given inputs and a quarter of the loss.
         clip_grad_norm=1.0: torch.nn.utils.clip_grad_norm_.
-        grad_scaler=True: torch.amp.GradScaler; no gradient is infinite unless host_reads says so.
+        grad_scaler=True: torch.amp.GradScaler; gradients are finite unless host_reads specifies otherwise.
         ema=0.999: torch.optim.swa_utils.AveragedModel with get_ema_multi_avg_fn of this decay.
-        autocast=torch.bfloat16: torch.autocast of forward and loss.
+        autocast=torch.bfloat16: torch.autocast for forward and loss.
         zero_grads=True: zero_grad(set_to_none=False).
-        context=lambda ids: context_parallel(mesh, buffers=[ids], buffer_seq_dims=[1]): what forward, loss and backward
-            run in, a function of the model's arguments; lambda ids: loss_parallel().
-        target="i64[8,512]": of a schedule of torch.distributed.pipelining, what its loss function takes beside outputs.
-        return_outputs=False: of such a schedule: the last stage does not put the outputs of micro-batches together.
+        context=lambda ids: context_parallel(mesh, buffers=[ids], buffer_seq_dims=[1]): context manager around forward,
+            loss and backward, as a function of the model's arguments; for example lambda ids: loss_parallel().
+        target="i64[8,512]": target of the loss function of a torch.distributed.pipelining schedule.
+        return_outputs=False: for such a schedule, do not merge the outputs of the micro-batches on the last stage.
     """
     around, options = _loop_and_options(training, options)
     args, kwargs = _inputs.as_call(inputs)
@@ -251,14 +253,14 @@ def is_training(mode, loss, optimizer, target):
 
 def of_model(model, inputs, *, loss=None, optimizer=None, device, dtype=None, mode=None, steady_state=False,
              options=None, run_steps=0, **training):  # fmt: skip
-    """(graph, seconds) of a training step, of `run_steps` of them, or of an inference."""
+    """Returns (graph, seconds) for one training step, for `run_steps` of them, or for inference."""
     if mode not in (None, "train", "infer"):
-        raise _C.Error(f"mode={mode!r}; it is 'train' or 'infer'")
+        raise _C.Error(f"mode={mode!r}: expected 'train' or 'infer'")
     train = is_training(mode, loss, optimizer, training.get("target"))
     if not train and (loss is not None or optimizer is not None):
-        raise _C.Error("mode='infer' takes neither loss nor optimizer")
+        raise _C.Error("mode='infer' accepts neither loss= nor optimizer=")
     if not train and run_steps:
-        raise _C.Error("run=True is of training steps: give mode='train'")
+        raise _C.Error("run=True requires a training step; pass mode='train'")
     around, options = _loop_and_options(training, options)
     if not train:
         around.check_inference()
@@ -268,7 +270,7 @@ def of_model(model, inputs, *, loss=None, optimizer=None, device, dtype=None, mo
                 run_steps=run_steps)  # fmt: skip
 
 
-# By keyword: of a mode, and of a capture, which has those too.
+# Keyword arguments of `fake`, and those of `Capture`, which include them.
 _OF_MODE, _OF_CAPTURE = (
     [name for name, given in inspect.signature(kind).parameters.items() if given.kind is given.KEYWORD_ONLY]
     for kind in (fake, Capture)
@@ -280,17 +282,17 @@ def _refuse_unknown(what, given, known):
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
             hint = f"; did you mean {near[0]!r}?" if near else "."
-            raise TypeError(f"unknown {what} {name!r}{hint} There are {', '.join(known)}")
+            raise TypeError(f"unknown {what} {name!r}{hint} Accepted: {', '.join(known)}")
 
 
 def _loop_and_options(keywords, options):
-    """What the loop does, and the capture's options, which may be keywords, too: so they stand in messages."""
+    """Splits keywords into (Training, options of the capture). Options may be given as keywords or in `options`."""
     options = dict(options or {})
     of_loop = {}
     for name, value in keywords.items():
         if name in _OF_CAPTURE:
             if name in options:
-                raise TypeError(f"{name} is given twice: as a keyword and in options")
+                raise TypeError(f"{name} is given twice: as a keyword and in options=; give it once")
             options[name] = value
         else:
             of_loop[name] = value
@@ -300,7 +302,7 @@ def _loop_and_options(keywords, options):
 
 
 def mode_options(keywords, options):
-    """Those of the capture's options that a mode has, too."""
+    """Returns the capture options that `fake` accepts, too."""
     of_capture = _loop_and_options(keywords, options)[1]
     _refuse_unknown("option", of_capture, _OF_CAPTURE)
     return {name: of_capture[name] for name in _OF_MODE if name in of_capture}
@@ -308,27 +310,27 @@ def mode_options(keywords, options):
 
 def _run(program, args, kwargs, *, device, dtype=None, train=None, loss=None, optimizer=None, step=False,
          steady_state=False, options=None, training=None, run_steps=0):  # fmt: skip
-    """(graph, seconds of the recorded run)."""
+    """Returns (graph, seconds of the captured run)."""
     training = training or Training()
     is_model = isinstance(program, torch.nn.Module) or step or train is not None
-    # The module, the optimizer and what steps before the recorded one leave are made in a mode around the capture.
+    # The module, the optimizer and the state left by earlier steps are created in a mode around the capture.
     options = dict(options or {})
     _refuse_unknown("option", options, _OF_CAPTURE)
     around = {name: options[name] for name in _OF_MODE if name in options}
     with fake(device, **around) as mode, contextlib.ExitStack() as stack:
         module, conversion = None, _models.Conversion()
         if is_model:
-            module = _models.made(program, device, dtype, conversion)
+            module = _models.create(program, device, dtype, conversion)
             stack.enter_context(_models.Converted(module, mode, device, dtype, conversion))
             stack.enter_context(_training(module, train))
         if isinstance(module, _schedules.PipelineRank):
-            shapes = functools.partial(_pipelines.found_out, program, args, kwargs, training.target, device, dtype)
-            stack.enter_context(_told_by_neighbours(module, program, shapes, fake(device, **around), step))
+            shapes = functools.partial(_pipelines.infer_shapes, program, args, kwargs, training.target, device, dtype)
+            stack.enter_context(_neighbor_shapes(module, program, shapes, fake(device, **around), step))
             args, kwargs = module.arguments(args, kwargs, training, loss)
         else:
             training.check_model()
-        made: set[int] = set()  # ids of the tensors that texts stand for
-        args, kwargs = _on_device(args, kwargs, device, dtype, mode, made)
+        created: set[int] = set()  # ids of the tensors created from strings
+        args, kwargs = _on_device(args, kwargs, device, dtype, mode, created)
         call = module if module is not None else program
         if step:
             loop = _loop_of(module, loss, optimizer, training, device)
@@ -336,12 +338,12 @@ def _run(program, args, kwargs, *, device, dtype=None, train=None, loss=None, op
                 loop.run(args, kwargs)
             else:
                 loop.zero_grad()
-        session = stack.enter_context(_OfModel(device, **options))
+        session = stack.enter_context(_ModelCapture(device, **options))
         if module is not None:
             session.name_module(module)
         for name, tensor in _named(args, kwargs):
-            # Token ids, masks and lengths that were given as tensors are data of the program; what a text made is not.
-            session.name_input(tensor, name, keep_contents=not tensor.is_floating_point() and id(tensor) not in made)
+            # Token ids, masks and lengths given as tensors are real data; tensors created from strings are not.
+            session.name_input(tensor, name, keep_contents=not tensor.is_floating_point() and id(tensor) not in created)
         if step:
             loop.name_state(session)
         begin = time.perf_counter()
@@ -361,7 +363,7 @@ def _run(program, args, kwargs, *, device, dtype=None, train=None, loss=None, op
         graph.set_metadata(name, value)
     assumed = [conversion.text()]
     if _compiled.is_compiled(module):
-        assumed.append("torch.compile left out: compiled programs hold less and are quicker")
+        assumed.append("torch.compile is ignored: compiled programs use less memory and time")
     if any(assumed):
         graph.set_metadata("assumed", "; ".join(filter(None, assumed)))
     if module is not None:
@@ -369,9 +371,9 @@ def _run(program, args, kwargs, *, device, dtype=None, train=None, loss=None, op
     return graph, seconds
 
 
-def _told_by_neighbours(module, program, shapes, mode, step):
-    """What stages of other ranks say of their shapes, as a context."""
-    if _pipelines.PipelineShapes.here() is not None or not module.asks_neighbours or _schedules.is_schedule(program):
+def _neighbor_shapes(module, program, shapes, mode, step):
+    """Returns a context that provides the shapes of stages on other ranks."""
+    if _pipelines.PipelineShapes.here() is not None or not module.infers_shapes or _schedules.is_schedule(program):
         return contextlib.nullcontext()
     with mode:
         return shapes(backward=None if step else False)
@@ -385,7 +387,7 @@ def _loop_of(module, loss, optimizer, training, device):
 
 @contextlib.contextmanager
 def _training(module, train):
-    """The module's training mode, for a while."""
+    """Sets the training mode of the module temporarily; None leaves it unchanged."""
     before = [(part, part.training) for part in module.modules()]
     if train is not None:
         module.train(train)
@@ -396,24 +398,24 @@ def _training(module, train):
             part.training = training
 
 
-def _on_device(args, kwargs, device, dtype, mode, made):
+def _on_device(args, kwargs, device, dtype, mode, created):
     def leaf(path, value):
         is_text = isinstance(value, str)
         if is_text:
-            value = _inputs.made(value, device)
+            value = _inputs.from_spec(value, device)
         elif not _C.is_fake(value):
             value = mode.from_real(value, device)
         if dtype is not None and value.is_floating_point():
             value = value.to(dtype)
         if is_text:
-            made.add(id(value))  # of what is kept: the id of a tensor that is gone may be another's soon
+            created.add(id(value))  # after conversion: ids of freed tensors are reused
         return value
 
     return _inputs.mapped(list(args), leaf), _inputs.mapped(kwargs, leaf)
 
 
 def _named(args, kwargs):
-    """(name, tensor) of every input, each once."""
+    """Returns (name, tensor) for each distinct input."""
     seen, named = set(), []
 
     def leaf(path, tensor):
@@ -433,13 +435,13 @@ def _loss_of(outputs, loss):
     elif getattr(outputs, "loss", None) is not None:
         value = outputs.loss
     elif loss == ".loss":
-        raise _C.Error("the outputs have no .loss: give the model labels among its inputs, or loss=function")
+        raise _C.Error("the model output has no .loss; pass labels among the inputs, or a function as loss=")
     else:
         floating = [tensor for tensor in _inputs.tensors_of(outputs) if tensor.is_floating_point()]
         if not floating:
-            raise _C.Error("no output is floating-point, so there is nothing to train on: give loss=function")
+            raise _C.Error("the model has no floating-point output to use as loss; pass a function as loss=")
         value = floating[0] if floating[0].dim() == 0 else floating[0].float().mean()
     if not isinstance(value, torch.Tensor) or value.dim() != 0 or not value.requires_grad:
         what = _C.describe(value) if isinstance(value, torch.Tensor) else type(value).__name__
-        raise _C.Error(f"the loss must be a tensor of no dimensions that requires grad; it is {what}")
+        raise _C.Error(f"the loss must be a scalar tensor that requires grad, but is {what}")
     return value

@@ -1,22 +1,22 @@
-"""Programs of torch.compile: inside modes they run as they were written, since Dynamo traces on fakes of its own."""
+"""Runs torch.compile'd programs eagerly inside fake modes, since Dynamo would trace with its own fake tensors."""
 
 import functools
 import sys
 
 import torch
 
-_stance = None  # torch's, while a mode is active and Dynamo is loaded
+_stance = None  # the active set_stance context, while a mode is active and Dynamo is loaded
 
 
 def run_eagerly():
-    """While a mode is active. Dynamo may be loaded later: torch.compile then asks again."""
+    """Forces eager execution while a mode is active. If Dynamo is not loaded yet, torch.compile calls this again."""
     global _stance
     if _stance is None and "torch._dynamo" in sys.modules:
         _stance = torch.compiler.set_stance("force_eager")
 
 
 def run_compiled():
-    """As it was before."""
+    """Restores the previous compiler stance."""
     global _stance
     if _stance is not None:
         stance, _stance = _stance, None
@@ -24,21 +24,21 @@ def run_compiled():
 
 
 def watch(is_active):
-    """What is compiled while is_active() runs eagerly until no mode is active."""
+    """Patches torch.compile so that functions compiled while is_active() run eagerly until no mode is active."""
     original = torch.compile
 
     @functools.wraps(original)
     def compile(*args, **kwargs):
-        made = original(*args, **kwargs)
+        compiled = original(*args, **kwargs)
         if is_active():
             run_eagerly()
-        return made
+        return compiled
 
     torch.compile = compile
 
 
 def is_compiled(model):
-    """Whether any module of it was compiled."""
+    """Returns True if any submodule is compiled."""
     return isinstance(model, torch.nn.Module) and any(
         module._compiled_call_impl is not None or hasattr(module, "_orig_mod") for module in model.modules()
     )

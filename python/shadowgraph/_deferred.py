@@ -1,4 +1,4 @@
-"""Modules described first and made later, whole or in parts, bit for bit as eager would have made them."""
+"""Deferred initialization: modules of deferred tensors, materialized later, whole or in parts, bitwise as in eager."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -11,7 +11,7 @@ from . import _process
 from . import _shadowgraph as _C
 from ._files import Copies
 from ._shadowgraph import deferred_graph
-from ._weights import Checkpoint, _nearest
+from ._weights import Weights, _nearest
 
 __all__ = ["DeferredInit", "deferred_graph", "deferred_init", "dematerialize", "is_deferred", "materialize_module",
            "materialize_shard",
@@ -23,45 +23,45 @@ _Module = TypeVar("_Module", bound=torch.nn.Module)
 
 
 class _Literals(TorchFunctionMode):
-    """torch.tensor(0) is made from data outside of the record, which must not be written: a copy of it is inside."""
+    """Clones the result of torch.tensor(), whose data is not in the recording and must not be written in place."""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        made = func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
         if func is not torch.tensor:
-            return made
+            return result
         with torch.no_grad():
-            return made.clone().requires_grad_(made.requires_grad)
+            return result.clone().requires_grad_(result.requires_grad)
 
 
 class DeferredInit:
-    """Inside ``with sg.DeferredInit():`` tensors are described, not made, and every operator on them is recorded.
+    """Inside ``with sg.DeferredInit():`` tensors are deferred: not allocated, with every operator on them recorded.
 
         with sg.DeferredInit("cuda"):
             net = LlamaForCausalLM(config)               # nothing allocated
         sg.materialize_module(net.model.layers[3])       # bitwise as eager under the same seed
 
-    Random generators are left where eager would have left them, and materialising does not move them. Values that the
-    program reads are computed at once, on just what they need. Inside another one it joins that.
+    Random generators advance as in eager; materializing does not advance them. Values that the program reads are
+    computed immediately, from only the operators they depend on. A nested DeferredInit joins the outer one.
 
-    device: for factories that name none, and which accelerator is pretended: "cpu", "cuda", "cuda:1".
-    profile: what the pretended device can do: "h100" (the default) or "a100".
-    device_count: how many there are, 8 unless given; others raise Error. With 0 no tensor is on CUDA.
+    device: default device of factory functions, and the accelerator to simulate: "cpu", "cuda", "cuda:1".
+    profile: model of the simulated device: "h100" (the default) or "a100".
+    device_count: number of simulated devices, 8 by default; higher indices raise Error. With 0 there is no CUDA.
 
     Raises DeferredError for a call that cannot be recorded.
     """
 
     def __init__(self, device: str | torch.device = "cpu", *, profile: str = "",
                  device_count: int | None = None) -> None:  # fmt: skip
-        self._made_with = (str(device), profile, device_count)
+        self._options = (str(device), profile, device_count)
         self._inside: contextlib.ExitStack | None = None
 
     def __enter__(self) -> "DeferredInit":
         _process.install()
         if self._inside is not None:
-            raise _C.Error("this is active already; make another one to nest them")
+            raise _C.Error("this DeferredInit is already active; create another one to nest them")
         with contextlib.ExitStack() as stack:
-            if not _C.is_describing():
-                stack.enter_context(_Scope(_C.Deferred(*self._made_with)))
+            if not _C.is_deferring():
+                stack.enter_context(_Scope(_C.Deferred(*self._options)))
                 stack.enter_context(_Literals())
                 stack.enter_context(Copies())
             self._inside = stack.pop_all()
@@ -70,12 +70,12 @@ class DeferredInit:
     def __exit__(self, *exception: Any) -> None:
         inside, self._inside = self._inside, None
         if inside is None:
-            raise _C.Error("this is not active: use it inside `with`")
+            raise _C.Error("this DeferredInit is not active; enter it using `with`")
         inside.__exit__(*exception)
 
 
 class _Scope:
-    """The C++ scope, and torch told of it meanwhile."""
+    """Enters the C++ scope and installs the changes to torch while it is active."""
 
     def __init__(self, scope):
         self._scope = scope
@@ -99,47 +99,47 @@ class _Scope:
 
 
 def deferred_init(fn: Callable[..., _T], /, *args: Any, **kwargs: Any) -> _T:
-    """Calls fn(*args, **kwargs) and gives what it gives, with no tensor made: each is described, and made on demand.
+    """Returns fn(*args, **kwargs) with deferred tensors, which are allocated only when they are materialized.
 
         net = sg.deferred_init(lambda: LlamaForCausalLM(config))     # nothing allocated
         sg.materialize_module(net.model.layers[3])                   # bitwise as eager under the same seed
-        sg.deferred_init(torch.nn.Linear, 5, 1, device="cuda")       # keywords are the function's, every one
+        sg.deferred_init(torch.nn.Linear, 5, 1, device="cuda")       # all keywords go to the function
 
-    Its own options are those of `DeferredInit`, the scope behind it, which it joins.
+    For options, call fn inside `DeferredInit`, which this function joins.
 
-    Raises DeferredError.
+    Raises DeferredError for a call that cannot be recorded.
     """
     with DeferredInit():
         return fn(*args, **kwargs)
 
 
-def is_deferred(described: torch.Tensor | torch.nn.Module) -> bool:
-    """Whether a tensor, or any parameter or buffer of a module, is described and not made yet."""
-    if isinstance(described, torch.nn.Module):
-        return any(_C.is_deferred(tensor) for tensor in _tensors(described, False, None))
-    return _C.is_deferred(described)
+def is_deferred(deferred: torch.Tensor | torch.nn.Module) -> bool:
+    """Returns True if a tensor, or any parameter or buffer of a module, is deferred and not materialized yet."""
+    if isinstance(deferred, torch.nn.Module):
+        return any(_C.is_deferred(tensor) for tensor in _tensors(deferred, False, None))
+    return _C.is_deferred(deferred)
 
 
 def materialize_tensor(tensor: torch.Tensor, source: Any = None, *, name: str | None = None,
                        device: str | torch.device | None = None, dtype: torch.dtype | None = None,
                        independent_streams: int | None = None) -> torch.Tensor:  # fmt: skip
-    """Makes a described tensor real, the very object, and gives it back; a real one stays as it is.
+    """Materializes a deferred tensor in place and returns it. A real tensor is returned unchanged.
 
-    source, name: weights (see `Checkpoint`) and the tensor's name in them; without them, its initial values.
-    device, dtype: in place of those it was described with (dtype: of floating-point tensors).
-    independent_streams: a seed; random numbers then come from a stream of each draw's own, the same for parts.
+    source, name: weights (see `Weights`) and the tensor's name in them; by default, its initial values.
+    device, dtype: override the recorded device, and the recorded dtype of floating-point tensors.
+    independent_streams: seed for an independent random stream per draw, so that shards match the full tensor.
 
-    Raises DeferredError.
+    Raises DeferredError if the tensor was not created by deferred initialization or does not match the weights.
     """
     if source is None:
         _C.materialize_tensors([tensor], None if device is None else str(device), dtype, independent_streams)
         return tensor
-    weights = Checkpoint(source)
+    weights = Weights(source)
     if name is None:
-        raise _C.Error("materialize_tensor from weights takes name=, the tensor's name in them")
+        raise _C.Error("materialize_tensor with source= requires name=, the tensor's name in the weights")
     if _C.is_fake(tensor):
         if not _C.is_deferred(tensor):
-            raise _C.DeferredError(f"no deferred_init describes {_C.describe(tensor)}")
+            raise _C.DeferredError(f"{_C.describe(tensor)} was not created by deferred_init and cannot be materialized")
         _check(weights, name, tensor, dtype)
         _fill([(name, tensor)], weights, device, dtype)
     return tensor
@@ -149,24 +149,25 @@ def materialize_module(module: _Module, source: Any = None, *, prefix: str = "",
                        buffers_only: bool = False, check_fn: Callable[[torch.nn.Module], bool] | None = None,
                        device: str | torch.device | None = None, dtype: torch.dtype | None = None,
                        independent_streams: int | None = None) -> _Module:  # fmt: skip
-    """Makes the parameters and buffers of a module real, those of its submodules too, one storage after the other.
+    """Materializes the parameters and buffers of a module and its submodules, one storage at a time.
 
-        sg.materialize_module(net)                                     # the initial values that eager would have drawn
-        sg.materialize_module(net.layers[3], "model.safetensors", prefix="layers.3.")    # these, and nothing else, read
+        sg.materialize_module(net)                                     # the same initial values as in eager
+        sg.materialize_module(net.layers[3], "model.safetensors", prefix="layers.3.")    # reads only these
 
-    source: weights (see `Checkpoint`): a state dict, or files. Each tensor is copied into memory of its own, so that no
-        more than one tensor above what is kept is needed. Buffers that no state dict has get their initial values.
-    prefix: what the names in the weights have before the module's own; other names are left aside.
-    strict: every parameter and persistent buffer must be in the weights, and the weights have nothing else under
-        the prefix. Otherwise what is missing gets its initial values. Tied tensors need one of their names.
-    buffers_only: leave parameters described. check_fn: asked for each submodule whether its own tensors are made.
-    dtype: of floating-point tensors, which are then converted; without it, the weights must have the described dtype.
-    The rest as for `materialize_tensor`. All names, shapes and dtypes are looked at before anything is made.
+    source: weights (see `Weights`): a state dict, or files. Tensors are copied one by one, so the peak exceeds the
+        final memory by at most one tensor. Non-persistent buffers get their initial values.
+    prefix: prefix of the module's names in the weights; other names in the weights are ignored.
+    strict: require every parameter and persistent buffer in the weights, and no other names under the prefix.
+        Otherwise missing tensors get their initial values. Tied tensors need only one of their names.
+    buffers_only: leave parameters deferred.
+    check_fn: predicate on submodules; tensors are materialized only in those for which it returns True.
+    dtype: converts floating-point tensors; without it, the weights must have the recorded dtype.
+    Other arguments are those of `materialize_tensor`. Names, shapes and dtypes are validated before allocation.
 
-    Raises DeferredError, FileError, and what `materialize_tensor` raises.
+    Raises DeferredError, FileError.
     """
     if source is not None:
-        _from_weights(module, Checkpoint(source), prefix, strict, buffers_only, check_fn, device, dtype)
+        _from_weights(module, Weights(source), prefix, strict, buffers_only, check_fn, device, dtype)
     tensors = [tensor for tensor in _tensors(module, buffers_only, check_fn) if _C.is_fake(tensor)]
     _C.materialize_tensors(tensors, None if device is None else str(device), dtype, independent_streams)
     return module
@@ -176,36 +177,38 @@ def materialize_shard(tensor: torch.Tensor, dim: int, start: int, length: int, n
                       source: Any = None, name: str | None = None, device: str | torch.device | None = None,
                       dtype: torch.dtype | None = None,
                       independent_streams: int | None = None) -> torch.Tensor:  # fmt: skip
-    """tensor.narrow(dim, start, length) as a new real tensor; `tensor` stays described.
+    """Returns tensor.narrow(dim, start, length) as a new real tensor; `tensor` stays deferred.
 
-    source, name: weights (see `Checkpoint`) and the tensor's name in them: only that part is read. Without them it
-    comes from the initial values. No more than that part is allocated where the recipe allows it. Otherwise the whole
-    is for a while; with never_whole=True that raises DeferredError.
+    source, name: weights (see `Weights`) and the tensor's name in them, of which only the shard is read; by default,
+        its initial values. If the recorded operators do not allow computing only the shard, the full tensor is
+        allocated temporarily.
+    never_whole: raise DeferredError instead of allocating the full tensor.
     device, dtype, independent_streams: as for `materialize_tensor`.
     """
     if source is None:
         return _C.materialize_shard(tensor, dim, start, length, never_whole, None if device is None else str(device),
                                     dtype, independent_streams)  # fmt: skip
-    weights = Checkpoint(source)
+    weights = Weights(source)
     if name is None:
-        raise _C.Error("materialize_shard from weights takes name=, the tensor's name in them")
+        raise _C.Error("materialize_shard with source= requires name=, the tensor's name in the weights")
     if independent_streams is not None:
-        raise _C.Error("independent_streams is of initial values, and this part comes from weights")
+        raise _C.Error("independent_streams= applies to initial values and cannot be combined with source=")
     _check(weights, name, tensor, dtype)
     wanted = dtype if dtype is not None and tensor.dtype.is_floating_point else tensor.dtype
     return weights.read_part(name, dim, start, length, device=device or tensor.device, dtype=wanted)
 
 
-def dematerialize(described: torch.Tensor | torch.nn.Module) -> None:
-    """Drops the data of a tensor and keeps its recipe: it is described again, and what was written since is lost.
+def dematerialize(materialized: torch.Tensor | torch.nn.Module) -> None:
+    """Frees the data of a tensor, which becomes deferred again; changes since materialization are lost.
 
-    For a module: of those parameters and buffers that have a recipe; others, such as those read from weights, stay.
+    For a module, applies to all parameters and buffers with recorded operators; others, such as those read from
+    weights, are kept.
 
-    Raises DeferredError for a tensor that has no recipe.
+    Raises DeferredError for a tensor without recorded operators.
     """
-    if not isinstance(described, torch.nn.Module):
-        return _C.dematerialize(described)
-    for tensor in _tensors(described, False, None):
+    if not isinstance(materialized, torch.nn.Module):
+        return _C.dematerialize(materialized)
+    for tensor in _tensors(materialized, False, None):
         with contextlib.suppress(_C.DeferredError):
             _C.dematerialize(tensor)
 
@@ -230,15 +233,15 @@ def _from_weights(module, weights, prefix, strict, buffers_only, check_fn, devic
         missing = [name for key, name in absent.items() if key not in found]
         if missing:
             raise _C.DeferredError(
-                f"the weights lack {_listed(missing)}{_nearest(missing[0], weights.keys())}; strict=False gives such "
-                "tensors their initial values"
+                f"the weights lack {_listed(missing)}{_nearest(missing[0], weights.keys())}; pass strict=False to give "
+                "missing tensors their initial values"
             )
         given = [key for key in tuple(weights.keys()) if key.startswith(prefix)]
         unexpected = [key for key in given if key[len(prefix) :] not in places]
         if unexpected:
             raise _C.DeferredError(
-                f"{type(module).__name__} has no place for {_listed(unexpected)} of the weights; give prefix= for a "
-                "part of a model, or strict=False to leave them aside"
+                f"the weights contain {_listed(unexpected)}, which {type(module).__name__} does not have; pass prefix= "
+                "for a part of a model, or strict=False to ignore them"
             )
     _fill(wanted, weights, device, dtype)
 
@@ -246,25 +249,25 @@ def _from_weights(module, weights, prefix, strict, buffers_only, check_fn, devic
 def _check(weights, name, tensor, dtype):
     if weights.shape(name) != tuple(tensor.shape):
         raise _C.DeferredError(
-            f"'{name}' is {list(weights.shape(name))} in the weights and {list(tensor.shape)} in the model"
+            f"'{name}' has shape {list(weights.shape(name))} in the weights but {list(tensor.shape)} in the model"
         )
     if weights.dtype(name) != tensor.dtype and (dtype is None or not tensor.dtype.is_floating_point):
-        raise _C.DeferredError(f"'{name}' is {weights.dtype(name)} in the weights and {tensor.dtype} in the model; "
-                                  "dtype= converts floating-point tensors")  # fmt: skip
+        raise _C.DeferredError(f"'{name}' has dtype {weights.dtype(name)} in the weights but {tensor.dtype} in the "
+                               "model; pass dtype= to convert floating-point tensors")  # fmt: skip
 
 
 def _fill(wanted, weights, device, dtype=None):
     for name, tensor in wanted:
         if not _C.is_fake(tensor):
-            continue  # tied: made under another name
+            continue  # tied: already materialized under another name
         wanted_dtype = dtype if dtype is not None and tensor.dtype.is_floating_point else tensor.dtype
         tensor.data = weights.read(name, device=device or tensor.device, dtype=wanted_dtype)
 
 
 def save_weights(module: torch.nn.Module, path: Any) -> tuple[int, int]:
-    """Writes the module's state dict for torch.load, tensor by tensor: described ones are made and dropped again.
+    """Writes the module's state dict in torch.load format, materializing one deferred tensor at a time.
 
-    Gives (tensors, bytes). The file is whole or not there. Raises FileError.
+    Writes atomically: on failure no partial file remains. Returns (number of tensors, bytes). Raises FileError.
     """
     return _C.write_weights(str(path), list(module.state_dict(keep_vars=True).items()))
 

@@ -1,4 +1,4 @@
-"""torch.cuda on a machine without a GPU, while a mode is active on the thread that asks."""
+"""Simulates torch.cuda on a machine without a GPU while a fake mode is active on the calling thread."""
 
 import functools
 import os
@@ -8,22 +8,22 @@ import torch
 from . import _shadowgraph as _C
 from . import _streams
 
-_UNLESS_ASKED = 8  # as include/shadowgraph/capture/fake.h has it
+_DEFAULT_DEVICE_COUNT = 8  # must match include/shadowgraph/capture/fake.h
 
 
-def _while_active(owner, name, answer):
-    """owner.name answers with `answer` while a mode is active on this thread."""
+def _patch(owner, name, simulated):
+    """Replaces owner.name by `simulated` while a mode is active on this thread."""
     original = getattr(owner, name)
 
     @functools.wraps(original)
-    def ask(*args, **kwargs):
-        return answer(*args, **kwargs) if _C.is_active() else original(*args, **kwargs)
+    def call(*args, **kwargs):
+        return simulated(*args, **kwargs) if _C.is_active() else original(*args, **kwargs)
 
-    setattr(owner, name, ask)
+    setattr(owner, name, call)
 
 
-def what_initializing_raises():
-    """The error of torch.cuda on this machine, asked before anything is changed."""
+def cuda_init_error():
+    """Returns the error that torch.cuda raises on this machine, or None. Call before patching."""
     try:
         torch.cuda._lazy_init()
     except (AssertionError, RuntimeError) as error:
@@ -31,19 +31,19 @@ def what_initializing_raises():
     return None
 
 
-def pretend_cuda(without_gpu):
-    """without_gpu: what torch.cuda raises here; a CUDA build would now ask pretended hooks, and take CUDA for ready."""
+def simulate_cuda(init_error):
+    """Patches torch.cuda. `init_error` is raised outside modes, where a CUDA build would now consider CUDA ready."""
     cuda = torch.cuda
-    if without_gpu is not None:
+    if init_error is not None:
 
         def refuse():
-            raise type(without_gpu)(*without_gpu.args)
+            raise type(init_error)(*init_error.args)
 
         cuda._lazy_init = refuse
-    answers = {
+    simulated = {
         "is_available": lambda: _C.device_count() > 0,
         "device_count": _count,
-        "current_device": lambda: _there(None),
+        "current_device": lambda: _checked_index(None),
         "set_device": lambda device: _C.set_current_device(_streams.index_of(device)),
         "_lazy_init": _lazy_init,
         "init": _lazy_init,
@@ -63,18 +63,18 @@ def pretend_cuda(without_gpu):
         "default_stream": _streams.default_stream,
         "set_stream": _streams.set_stream,
         "stream": _streams.StreamContext,
-        "memory_allocated": _no_figures("memory_allocated"),
-        "max_memory_allocated": _no_figures("max_memory_allocated"),
-        "memory_reserved": _no_figures("memory_reserved"),
-        "max_memory_reserved": _no_figures("max_memory_reserved"),
-        "mem_get_info": _no_figures("mem_get_info"),
+        "memory_allocated": _unavailable("memory_allocated"),
+        "max_memory_allocated": _unavailable("max_memory_allocated"),
+        "memory_reserved": _unavailable("memory_reserved"),
+        "max_memory_reserved": _unavailable("max_memory_reserved"),
+        "mem_get_info": _unavailable("mem_get_info"),
         "get_device_properties": _of_device(Properties),
         "reset_peak_memory_stats": _of_device(lambda: None),
     }
-    for name, answer in answers.items():
-        _while_active(cuda, name, answer)
-    _made_while_active(cuda.Stream, _streams.Stream)
-    _made_while_active(cuda.Event, _streams.Event)
+    for name, function in simulated.items():
+        _patch(cuda, name, function)
+    _patch_class(cuda.Stream, _streams.Stream)
+    _patch_class(cuda.Event, _streams.Event)
     record_stream = torch.Tensor.record_stream
 
     @functools.wraps(record_stream)
@@ -84,33 +84,33 @@ def pretend_cuda(without_gpu):
     torch.Tensor.record_stream = record
 
 
-def _made_while_active(original, pretended):
-    """original(...) makes a `pretended` while a mode is active on this thread."""
+def _patch_class(original, simulated):
+    """Lets original(...) return a `simulated` instance while a mode is active on this thread."""
     make = original.__new__
 
     def new(cls, *args, **kwargs):
-        return pretended(*args, **kwargs) if _C.is_active() else make(cls, *args, **kwargs)
+        return simulated(*args, **kwargs) if _C.is_active() else make(cls, *args, **kwargs)
 
     original.__new__ = staticmethod(new)
 
 
-def _there(device):
-    """The index of a device, or the current one's; raises Error if the pretended machine has none such."""
+def _checked_index(device):
+    """Returns the index of a device, or of the current one. Raises Error if there is no such simulated device."""
     index = _C.current_device() if device is None else _streams.index_of(device)
     _C.check_device(index)
     return index
 
 
-def _of_device(answer):
-    def ask(device=None):
-        _there(device)
-        return answer()
+def _of_device(function):
+    def call(device=None):
+        _checked_index(device)
+        return function()
 
-    return ask
+    return call
 
 
 class Properties:
-    """torch.cuda.get_device_properties of the pretended device, by its specification and capability."""
+    """Result of torch.cuda.get_device_properties for the simulated device."""
 
     def __init__(self):
         self.name = _C.device_name()
@@ -121,60 +121,61 @@ class Properties:
 
     def __getattr__(self, name):
         raise AttributeError(
-            f"torch.cuda.get_device_properties().{name}: the device is pretended, and its specification says "
-            f"{', '.join(sorted(vars(self)))} alone"
+            f"torch.cuda.get_device_properties().{name} is not available: the simulated device only has "
+            f"{', '.join(sorted(vars(self)))}"
         )
 
     def __repr__(self):
-        figures = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
-        return f"_CudaDeviceProperties({figures})"
+        properties = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
+        return f"_CudaDeviceProperties({properties})"
 
 
-def _is_one_of_several():
+def _is_distributed():
     return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
 def visible_devices():
-    """How many devices CUDA_VISIBLE_DEVICES leaves to a process; None where it does not say.
+    """Returns the number of devices in CUDA_VISIBLE_DEVICES, or None if it is unset.
 
-    It says nothing of the machines of a process group, which are pretended, too.
+    Ignored in a process group, whose machines are simulated, too.
     """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is None or _is_one_of_several():
+    if visible is None or _is_distributed():
         return None
     names = [name.strip() for name in visible.split(",")] if visible.strip() else []
-    wrong = next((place for place, name in enumerate(names) if name in ("", "-1")), len(names))
-    return wrong  # CUDA takes those before the first that is none
+    # CUDA ignores everything from the first invalid entry on.
+    return next((place for place, name in enumerate(names) if name in ("", "-1")), len(names))
 
 
-_told: dict[int, bool] = {}  # by the address of a mode: whether somebody said how many devices there are
+_explicit_count: dict[int, bool] = {}  # {address of a mode: True if the user gave the number of devices}
 
 
-def tell_count(mode, asked):
-    _told[mode] = asked
+def register_mode(mode, is_explicit):
+    _explicit_count[mode] = is_explicit
 
 
-def forget_count(mode):
-    _told.pop(mode, None)
+def unregister_mode(mode):
+    _explicit_count.pop(mode, None)
 
 
-def count_is_asked(mode):
-    return _told.get(mode, False)
+def has_explicit_count(mode):
+    return _explicit_count.get(mode, False)
 
 
 def _count():
-    """As many as were asked for. Otherwise one, unless this is a process of several.
+    """Returns the requested number of devices, else 1, or all of them in a process group.
 
-    Eight exist, so programs that name them find them. Trainers that see several take them all (DataParallel).
+    Eight devices exist by default, so that programs can address them by index, but only one is reported: trainers
+    that see several use all of them (DataParallel).
     """
-    there = _C.device_count()
-    # Those of DeferredInit and of C++ are not told of here.
-    asked = _told.get(_C.detect_fake_mode(()), there != _UNLESS_ASKED)
-    return there if asked or _is_one_of_several() else min(there, 1)
+    count = _C.device_count()
+    # Modes entered by DeferredInit and C++ are not registered here.
+    is_explicit = _explicit_count.get(_C.detect_fake_mode(()), count != _DEFAULT_DEVICE_COUNT)
+    return count if is_explicit or _is_distributed() else min(count, 1)
 
 
 def _lazy_init():
-    _there(None)
+    _checked_index(None)
 
 
 def _is_bf16_supported(including_emulation=True):
@@ -182,17 +183,17 @@ def _is_bf16_supported(including_emulation=True):
 
 
 def _exchange_device(device):
-    before = _there(None) if device is None else _C.current_device()
+    before = _checked_index(None) if device is None else _C.current_device()
     if device is not None and device >= 0:
         _C.set_current_device(device)
     return before
 
 
-def _no_figures(name):
+def _unavailable(name):
     def refuse(*args, **kwargs):
         raise _C.DataDependentError(
-            f"torch.cuda.{name}(): the device is pretended and has no memory to ask about; the report of "
-            "shadowgraph.profile has the bytes"
+            f"torch.cuda.{name}() is not available: the simulated device has no memory; use shadowgraph.profile, whose "
+            "report contains the memory in bytes"
         )
 
     return refuse

@@ -1,9 +1,8 @@
-"""A plan for a graph, told to an eager model: layouts of parameters, inputs and modules by path, as a Python file.
+"""Exports the sharding of a graph to a Python file that applies it to the eager model, by module path.
 
-An axis over which the plan cuts the batch and nothing else is a data axis. Ranks have parts of the batch there, and
-fully_shard gathers parameters that are cut and averages gradients. Over all other axes tensors are DTensors. Parameters
-lie and are used as planned, and modules with parameters take and give what the plan says. What is between modules,
-DTensor decides.
+A mesh axis that shards only the batch is a data axis, where fully_shard gathers sharded parameters and averages
+gradients. On all other axes tensors are DTensors. Parameters, and inputs and outputs of modules with parameters, get
+the planned layouts; DTensor chooses the layouts between modules.
 """
 
 import math
@@ -17,9 +16,9 @@ _Layouts = dict[str, tuple[str, ...]]
 
 
 class EagerPlan:
-    """What of a plan can be told to an eager model, as tables by path; `not_expressed` lists the rest."""
+    """Tables of layouts by path for the eager model; `not_expressed` lists parts of the plan that are not applied."""
 
-    def __init__(self, graph, plan, by_hand=""):
+    def __init__(self, graph, plan, parallelism=""):
         self.mesh = {axis["name"]: axis["size"] for axis in plan["mesh"]}
         self._axes = list(self.mesh)
         self._operands, self._results = {}, {}
@@ -30,10 +29,10 @@ class EagerPlan:
         self._whole = ("R",) * len(self._axes)
         self.not_expressed = []
         self._read(graph)
-        self.data_axes = tuple(axis for i, axis in enumerate(self._axes) if self._is_data_axis(i, by_hand))
+        self.data_axes = tuple(axis for i, axis in enumerate(self._axes) if self._is_data_axis(i, parallelism))
         self._tensor = [i for i, axis in enumerate(self._axes) if axis not in self.data_axes]
         if len(self._tensor) + min(len(self.data_axes), 2) > 4:
-            self._miss("axes", "", "fully_shard goes with at most two other axes: all by DTensor")
+            self._miss("axes", "", "fully_shard supports at most two other axes; all axes use DTensor")
             self.data_axes, self._tensor = (), list(range(len(self._axes)))
         self._find_uses()
         self._find_boundaries()
@@ -41,15 +40,15 @@ class EagerPlan:
         self._list_misses()
         for region in graph.regions:
             if region.kind == "checkpoint" and region.class_name == "recompute":
-                self._miss("recompute", region.name, "computed again in the plan: torch.utils.checkpoint around it")
+                self._miss("recompute", region.name, "recomputed in the plan; wrap it in torch.utils.checkpoint")
 
-    # ---- What the graph says
+    # ---- Layouts from the graph
 
     def _read(self, graph):
         self.parameters: _Layouts = {}
         self.inputs: _Layouts = {}
         self._buffers: _Layouts = {}
-        self._name_of = {}  # of values that are parameters, seen through views, casts and transposes
+        self._name_of = {}  # of parameters and their views, casts and transposes
         self._batch = set()  # values that depend on inputs
         self._nodes = []
         for node in graph:
@@ -61,7 +60,7 @@ class EagerPlan:
                     continue
                 name = node.argument("name")
                 if node.target == "sg::input" and all(user.phase != "forward" for user in results[0].users):
-                    continue  # what the optimizer keeps
+                    continue  # optimizer state
                 into = {"sg::parameter": self.parameters, "sg::buffer": self._buffers}.get(node.target, self.inputs)
                 into[name] = layout
                 if node.target == "sg::parameter":
@@ -80,18 +79,18 @@ class EagerPlan:
                 self._batch.update(results)
             self._nodes.append((node, operands, results))
 
-    def _is_data_axis(self, axis, by_hand):
-        """Whether ranks along it do the same with different parts of the batch, and nothing besides.
+    def _is_data_axis(self, axis, parallelism):
+        """Returns True if ranks along the axis run the same program on different parts of the batch.
 
-        A plan by hand says so itself, whatever was chosen for what it leaves open.
+        For a manual plan this follows from its kind.
         """
         cuts = [layout[axis] for layout in self.inputs.values()]
         if "S(0)" not in cuts or any(cut not in ("S(0)", "R") for cut in cuts) or self.mesh[self._axes[axis]] < 2:
             return False
         strays = [node for node, operands, _ in self._nodes if self._strays(node, operands, axis)]
-        if axis < _DATA_AXES_BY_HAND.get(by_hand, lambda axes: 0)(len(self._axes)):
+        if axis < _DATA_AXES_BY_HAND.get(parallelism, lambda axes: 0)(len(self._axes)):
             for node in strays:
-                self._miss("operator", node.module, f"{node.target}: over parts of the batch here, as by hand")
+                self._miss("operator", node.module, f"{node.target}: sharded over the batch here, as by hand")
             return True
         names = {node.name for node in strays}
         if len(strays) * 10 > len(self._nodes) or any(
@@ -104,13 +103,13 @@ class EagerPlan:
         for node in strays:
             for value in node.inputs:
                 if value in self._name_of:
-                    self._miss("parameter", self._name_of[value], "used in parts; fully_shard gathers it")
+                    self._miss("parameter", self._name_of[value], "used sharded in the plan; fully_shard gathers it")
         return True
 
     def _strays(self, node, operands, axis):
-        """Whether an operator takes a parameter in parts, or the batch whole.
+        """Returns True if an operator uses a sharded parameter or an unsharded batch.
 
-        Few may, such as the lookup of an embedding, if what they make is cut over the batch for whoever uses it.
+        A few may, such as an embedding lookup, if their results are sharded over the batch for all users.
         """
         for value, layout in zip(operands, self._operands[node.name]):
             if value in self._name_of and layout[axis] != "R":
@@ -119,22 +118,22 @@ class EagerPlan:
                 return True
         return False
 
-    # ---- Modules with parameters of their own
+    # ---- Modules that own parameters
 
     def _modules(self):
-        """Paths of modules that have parameters, each once."""
+        """Returns {path: nodes} of modules that own parameters."""
         if not hasattr(self, "_module_nodes"):
             self._module_nodes: dict[str, list[Any]] = {}
             owners = {name.rpartition(".")[0] for name in self.parameters}
             for entry in self._nodes:
                 if entry[0].module in owners:
                     self._module_nodes.setdefault(entry[0].module, []).append(entry)
-            # What modules within it do is not a module's own.
+            # Nodes of submodules are not included.
             self._module_nodes = {path: nodes for path, nodes in self._module_nodes.items() if path}
         return self._module_nodes
 
     def _boundary(self, path):
-        """(what the module takes, what it gives): layouts; None where there is not one such tensor."""
+        """Returns the (input, output) layouts of a module; None unless there is exactly one such tensor."""
         nodes = self._module_nodes[path]
         calls = {_call_of(node, path) for node, _, _ in nodes}
         if len(calls) > 1:
@@ -157,7 +156,7 @@ class EagerPlan:
         return takes, gives
 
     def _given_as(self, value, layout, users):
-        """As those who use it want it, if they agree, or if what was made is a partial sum."""
+        """Returns the layout that the users expect if they agree, or if the value is a partial sum."""
         wanted = []
         for user in users:
             tensors = [v for v in user.inputs if v.is_tensor]
@@ -172,13 +171,13 @@ class EagerPlan:
             return
         for path in self._modules():
             takes, gives = self._boundary(path)
-            # A sum that is still to be added up cannot be asked for.
+            # Partial sums cannot be requested as input or output layouts.
             takes = None if takes is None or self._is_partial(takes) else takes
             gives = None if gives is None or self._is_partial(gives) else gives
             if takes is None or gives is None:
-                side = "what it takes" if takes is None else "what it gives"
-                side = side if takes or gives else "what it takes and gives"
-                self._miss("module", path, f"{side} is left to DTensor")
+                side = "input layout" if takes is None else "output layout"
+                side = side if takes or gives else "input and output layout"
+                self._miss("module", path, f"{side} is chosen by DTensor")
             if takes is not None or gives is not None:
                 self.modules[path] = (takes, gives)
 
@@ -188,24 +187,24 @@ class EagerPlan:
     # ---- Parameters
 
     def _find_uses(self):
-        """Parameters that forward uses otherwise than they lie, over axes of tensors."""
+        """Finds parameters that forward uses in another layout than they are stored in, on tensor axes."""
         self.uses: _Layouts = {}
         for node, operands, _ in self._nodes:
             for value, layout in zip(operands, self._operands[node.name]):
                 name = self._name_of.get(value)
                 if name is None or name in self.uses:
                     continue
-                lies = self.parameters[name]
+                stored = self.parameters[name]
                 if len(value.shape) == 2 and self._is_transposed(value):
                     layout = tuple(_transposed(p) for p in layout)
-                if any(layout[i] != lies[i] for i in self._tensor):
-                    used = tuple(layout[i] if i in self._tensor else lies[i] for i in range(len(lies)))
+                if any(layout[i] != stored[i] for i in self._tensor):
+                    used = tuple(layout[i] if i in self._tensor else stored[i] for i in range(len(stored)))
                     if self._is_partial(used):
-                        self._miss("parameter", name, "is used as a partial sum")
+                        self._miss("parameter", name, "used as a partial sum")
                     else:
                         self.uses[name] = used
         for name in self.uses:
-            self._miss("parameter", name, "gathered in forward and kept so for backward; the plan gathers it again")
+            self._miss("parameter", name, "gathered in forward and kept for backward; the plan gathers it twice")
 
     @staticmethod
     def _is_transposed(value):
@@ -216,7 +215,7 @@ class EagerPlan:
         return turns % 2 == 1
 
     def _find_units(self):
-        """Numbered modules, outermost: what fully_shard gathers at once."""
+        """Finds the outermost numbered modules, the units of fully_shard."""
         self.units: list[str] = []
         if not self.data_axes:
             return
@@ -232,25 +231,27 @@ class EagerPlan:
                 continue
             dims = {layout[i] for i in cut}
             if len(dims) > 1:
-                self._miss("parameter", name, f"lies {','.join(layout)}: fully_shard cuts one dimension")
+                self._miss("parameter", name, f"layout {','.join(layout)}: fully_shard shards one dimension")
             if any("," in layout[i] for i in cut):
-                self._miss("parameter", name, f"lies {','.join(layout)}: fully_shard cuts it as one stretch")
+                self._miss("parameter", name, f"layout {','.join(layout)}: fully_shard shards contiguously")
             unit = next((unit for unit in self.units if name.startswith(unit + ".")), "")
             cuts_of.setdefault(_starred(unit), Counter())[cut] += 1
             if any(layout[i].startswith(f"S({dim}") for i in self._tensor for dim in [layout[cut[0]][2:-1]]):
-                self._miss("parameter", name, "one dimension is cut by data and other axes: rows lie on other ranks")
+                self._miss(
+                    "parameter", name, "one dimension is sharded over data and other axes: order of rows differs"
+                )
         for unit, cuts in cuts_of.items():
             if len(cuts) > 1:
-                self._miss("unit", unit, "has parameters cut over different data axes: fully_shard takes those of most")
+                self._miss("unit", unit, "sharded over different data axes: fully_shard uses the most common one")
             for cut in cuts:
                 rest = [i for i in data if i not in cut]
                 if len(rest) > 1 or (rest and (len(cut) > 1 or rest[0] > cut[0])):
-                    self._miss("unit", unit, "is cut over some data axes: fully_shard takes all of them")
+                    self._miss("unit", unit, "sharded over some data axes: fully_shard uses all of them")
 
     def _list_misses(self):
         for name, layout in self._buffers.items():
             if layout != self._whole and (name.count(".") or name):
-                self._miss("buffer", name, f"lies {','.join(layout)} in the plan, whole here")
+                self._miss("buffer", name, f"layout {','.join(layout)} in the plan, replicated here")
         if not self._tensor:
             return
         for node, _, _ in self._nodes:
@@ -258,8 +259,8 @@ class EagerPlan:
                 continue
             layouts = self._operands[node.name] + self._results[node.name]
             if any(layout[i] != "R" for layout in layouts for i in self._tensor):
-                self._miss("operator", node.module, f"{node.target}: DTensor decides from what it takes")
-        self._miss("backward", "", "DTensor decides over backward; gradients of parameters lie as those do")
+                self._miss("operator", node.module, f"{node.target}: DTensor chooses the layouts")
+        self._miss("backward", "", "DTensor chooses the layouts; gradients of parameters are laid out like parameters")
 
     def _miss(self, kind, where, what):
         for entry in self.not_expressed:
@@ -272,29 +273,29 @@ class EagerPlan:
     # ---- The file
 
     def source(self, title):
-        """The file: what is of this plan, then what all such files have."""
+        """Returns the file: the tables of this plan, then the runtime that all such files share."""
         lines = [f"MESH = {self.mesh!r}",
-                 "# Over these the batch is cut and nothing else: fully_shard. Over all others: DTensors.",
+                 "# Axes that only shard the batch: fully_shard. All other axes: DTensors.",
                  f"DATA_AXES = {self.data_axes!r}",
-                 "# How parameters lie over each axis of the mesh; * stands for a number.",
+                 "# Layout of each parameter per mesh axis; * matches any number.",
                  *_table("PARAMETERS", _folded(self.parameters)),
-                 "# As what forward uses those that it uses otherwise.", *_table("USES", _folded(self.uses)),
+                 "# Layouts in forward, where they differ.", *_table("USES", _folded(self.uses)),
                  *_table("INPUTS", self.inputs),
-                 "# (What a module takes, what it gives), over the axes of tensors.",
+                 "# (input layout, output layout) of modules, on tensor axes.",
                  *_table("MODULES", _folded(self.modules)),
-                 "# What fully_shard gathers together; the rest of the model at the end.",
+                 "# Units of fully_shard; the rest of the model is the last unit.",
                  f"UNITS = {tuple(dict.fromkeys(map(_starred, self.units)))!r}",
-                 "# What the plan says and these functions cannot, or do otherwise: (kind, what, where).",
+                 "# Parts of the plan that are not applied, or differently: (kind, what, where).",
                  "NOT_EXPRESSED = (",
                  *(f"    {(miss['kind'], miss['what'], tuple(miss['where']))!r}," for miss in self.not_expressed),
                  ")", ""]  # fmt: skip
-        script: Any = getattr(_C, "_layouts_script")  # noqa: B009 - not in the stub, which has what users see
-        about = f"{title}, applied to the eager model: what `shadowgraph shard` found"
+        script: Any = getattr(_C, "_layouts_script")  # noqa: B009 - private, not in the stub
+        about = f"{title}, applied to the eager model. Generated by `shadowgraph shard`."
         text: str = script(about, "\n".join(lines))
         return text
 
 
-# How many axes, from the first, have parts of the batch alone.
+# Number of leading axes that only shard the batch.
 _DATA_AXES_BY_HAND = {
     "data parallel": lambda axes: axes,
     "fully sharded": lambda axes: axes,
@@ -302,8 +303,9 @@ _DATA_AXES_BY_HAND = {
     "fully sharded + tensor parallel": lambda axes: axes - 1,
 }
 
+
 def _placements(layout):
-    """("S(0)", "R") of "S(0),R"."""
+    """Parses "S(0),R" into ("S(0)", "R")."""
     return tuple(re.findall(r"R|[SP]\([^)]*\)", layout))
 
 
@@ -327,7 +329,7 @@ def _starred(path):
 
 
 def _folded(table):
-    """Rows of paths that differ by numbers alone and say the same are one."""
+    """Merges rows whose paths differ only in numbers if their values are equal."""
     alike: dict[str, dict[str, Any]] = {}
     for name, row in table.items():
         alike.setdefault(_starred(name), {})[name] = row
@@ -343,8 +345,8 @@ def _table(name, rows):
     return [f"{name} = {{", *(f"    {key!r}: {row!r}," for key, row in rows.items()), "}"]
 
 
-def eager_plan(graph, plan, by_hand=""):
+def eager_plan(graph, plan, parallelism=""):
     try:
-        return EagerPlan(graph, plan, by_hand)
+        return EagerPlan(graph, plan, parallelism)
     except KeyError as error:
-        raise _C.Error(f"the plan has no layouts for {error}: it is of another graph") from None
+        raise _C.Error(f"the plan has no layouts for {error}; it was made for another graph") from None

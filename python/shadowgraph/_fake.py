@@ -1,4 +1,4 @@
-"""Fake tensors: programs run for their shapes, dtypes, strides, aliasing and devices, with no data and no memory."""
+"""Fake tensors: tensors with shapes, dtypes, strides, aliasing and devices, but without data or memory."""
 
 import weakref
 from typing import Any, ClassVar
@@ -14,27 +14,27 @@ __all__ = ["CrossRefMode", "detect_fake_mode", "fake", "is_fake", "known_content
 
 
 class Scope:
-    """What `fake` and `Capture` share: a C++ mode or session, entered and left, and torch told of it meanwhile."""
+    """Base class of `fake` and `Capture`: enters a C++ mode or session and patches torch while it is active."""
 
-    _kind: Any  # the C++ class of what is entered
+    _kind: Any  # the C++ class to enter
     _inside: Any = None
-    # By the address of the C++ mode.
+    # {address of the C++ mode: Scope}
     _active_ones: ClassVar[weakref.WeakValueDictionary] = weakref.WeakValueDictionary()
 
-    def __init__(self, device, **made_with):
-        self._device, self._made_with = str(device), made_with
+    def __init__(self, device, **options):
+        self._device, self._options = str(device), options
 
     def __enter__(self):
         _process.install()
         if self._inside is not None:
-            raise _C.Error("this is active already; make another one to nest them")
+            raise _C.Error("this mode is already active; create another one to nest them")
         outer = _C.detect_fake_mode(())
-        count = self._made_with["device_count"]
+        count = self._options["device_count"]
         if count is None and not outer:
             visible = _devices.visible_devices()
-            # Who hides a GPU and pretends one means the pretended one.
+            # Hiding all GPUs does not disable a CUDA device that is simulated explicitly.
             count = visible if visible or torch.device(self._device).type != "cuda" else None
-        inside = self._kind(self._device, {**self._made_with, "device_count": count})
+        inside = self._kind(self._device, {**self._options, "device_count": count})
         _process.acquire()
         try:
             inside.enter()
@@ -43,15 +43,15 @@ class Scope:
             raise
         self._inside = inside
         self._active_ones[inside.address()] = self
-        # What is left open is as in the mode around.
-        asked = count is not None or (outer and _devices.count_is_asked(outer))
-        _devices.tell_count(inside.address(), bool(asked))
+        # Without a count, the enclosing mode's applies.
+        is_explicit = count is not None or (outer and _devices.has_explicit_count(outer))
+        _devices.register_mode(inside.address(), bool(is_explicit))
         return self
 
     def __exit__(self, *exception):
         inside, self._inside = self._active(), None
         self._active_ones.pop(inside.address(), None)
-        _devices.forget_count(inside.address())
+        _devices.unregister_mode(inside.address())
         try:
             inside.leave()
         finally:
@@ -59,55 +59,57 @@ class Scope:
 
     def _active(self):
         if self._inside is None:
-            raise _C.Error("this is not active: use it inside `with`")
+            raise _C.Error("this mode is not active; enter it using `with`")
         return self._inside
 
     def from_real(self, tensor, device=None):
-        """The fake of a real tensor, on `device` or where the real one is. The same tensor gives the same fake."""
+        """Returns the fake tensor of a real tensor, always the same one, on `device` (default: that of `tensor`)."""
         return self._active().from_real(tensor, None if device is None else str(device))
 
 
 class fake(Scope):
-    """Inside ``with sg.fake("cuda"):`` tensors are fake, and CUDA devices are there, on a machine without any.
+    """Inside ``with sg.fake("cuda"):`` all tensors are fake, and CUDA devices are simulated.
 
-    Factories make fake tensors where they are told to, as on a real machine: ``torch.empty(3)`` on the CPU,
-    ``torch.empty(3, device="cuda")`` or ``model.cuda()`` on the pretended device. Modes nest; the innermost one counts,
-    on its thread. Fakes may outlive their mode.
+    Factory functions create fake tensors on the requested device: ``torch.empty(3)`` on the CPU,
+    ``torch.empty(3, device="cuda")`` or ``model.cuda()`` on the simulated device. Modes are per thread and can be
+    nested; the innermost one applies. Fake tensors may outlive their mode.
 
-    device: what C++ factories that name none use, and which accelerator is pretended: "cpu", "cuda", "cuda:1".
-    profile: what the pretended device can do: "h100" (the default) or "a100".
-    device_count: how many there are; others raise Error. With 0 no tensor is on CUDA. Without it, there are
-        as many as CUDA_VISIBLE_DEVICES says, or 8, of which torch.cuda.device_count() tells one: trainers take all that
-        they see. In a process group it tells all.
-    real_tensors: what becomes of a real tensor that meets fakes: "constant" (its fake takes its place, small CPU
-        tensors keep their values), "convert" (only single elements do) or "refuse" (UnsupportedError).
-    data_sizes: sizes of results that depend on data, by name, {"nonzero0": 17}; of all of a kind, {"nonzero": 17}, or
-        as many as there can be; a function of (name, operator, tensor, most) that gives a size or None; a list of such.
-    host_reads: answers to what the program reads and data decides (item(), an `if` on a tensor); without one it raises
-        DataDependentError, which tells the name. One of these, or a list of them, asked in this order:
-        a dict by name, {"item0": 2.5}; a function of (name, tensor, source) that gives a value or None; a dict by kind,
-        {"bool": False, "int": 3, "float": 0.5}; "finite": no infinities and no NaNs, and a float that is read is 1.0.
-        "mask full": inputs of dtype bool, and those of integers with "mask" in their names, are full of ones.
-    contents_budget: (bytes, seconds) that computing what the program reads from constants and sizes may take; by
-        default 1 GiB and 10 s.
-    unknown_operators_on_zeros: an operator that nobody has a shape for runs its CPU kernel on real zeros of full size,
-        to see what comes out; those that index by their operands or change their geometry are refused.
+    device: default device of C++ factory functions, and the accelerator to simulate: "cpu", "cuda", "cuda:1".
+    profile: model of the simulated device: "h100" (the default) or "a100".
+    device_count: number of simulated devices; higher indices raise Error. With 0 there is no CUDA. Defaults to the
+        number in CUDA_VISIBLE_DEVICES, else 8. Unless given, torch.cuda.device_count() returns 1 outside a process
+        group, because trainers use every device they see.
+    real_tensors: handling of real tensors passed to operators on fake tensors: "constant" (converted to a fake tensor;
+        small CPU tensors keep their values), "convert" (only single elements keep values) or "refuse" (raises
+        UnsupportedError).
+    data_sizes: data-dependent sizes: a dict by name, {"nonzero0": 17}, or by kind, {"nonzero": 17}; a function of
+        (name, operator, tensor, upper bound) that returns a size or None; or a list of these. By default, the upper
+        bound.
+    host_reads: values for data-dependent reads such as item() or an `if` on a tensor. A read without a value raises
+        DataDependentError with the name of the read. One of the following, or a list of them, tried in this order:
+        a dict by name, {"item0": 2.5}; a function of (name, tensor, source) that returns a value or None; a dict by
+        type, {"bool": False, "int": 3, "float": 0.5}; "finite": no infinities or NaNs, and floats are 1.0;
+        "mask full": bool inputs, and integer inputs with "mask" in their names, are all ones.
+    contents_budget: (bytes, seconds) limit for computing values that the program reads from constants and sizes;
+        (1 GiB, 10 s) by default.
+    allow_fallback_kernels: run operators without a shape rule on real zeros with their CPU kernels to infer the
+        output metadata. Operators that index by their operands or change geometry in place are rejected.
 
-    Raises Error if torch in this process cannot be used so, or for a device that cannot be pretended.
+    Raises Error for an unsupported torch build, or for a device that cannot be simulated.
     """
 
     _kind = _C.Mode
 
     def __init__(self, device="cpu", *, profile="", device_count=None, real_tensors="constant", data_sizes=None,
-                 host_reads=None, contents_budget=None, unknown_operators_on_zeros=False):  # fmt: skip
+                 host_reads=None, contents_budget=None, allow_fallback_kernels=False):  # fmt: skip
         super().__init__(device, profile=profile, device_count=device_count, real_tensors=real_tensors,
                          data_sizes=data_sizes, host_reads=host_reads, contents_budget=contents_budget,
-                         unknown_operators_on_zeros=unknown_operators_on_zeros)  # fmt: skip
-        self._real = {}  # weak references to tensors that were converted, by address
+                         allow_fallback_kernels=allow_fallback_kernels)  # fmt: skip
+        self._real = {}  # {address: weak reference} of converted tensors
 
     def from_real(self, tensor, device=None):
         fake = super().from_real(tensor, device)
-        # A mode keeps the fake as long as the real tensor lives, whose end C++ is told of by nobody.
+        # The mode keeps the fake tensor while the real one is alive; C++ is notified when that is freed.
         if isinstance(tensor, torch.Tensor) and not is_fake(tensor):
             inside, real, address = self._active(), self._real, tensor._cdata
 
@@ -126,25 +128,26 @@ class fake(Scope):
 
 
 def detect_fake_mode(*tensors):
-    """The `fake` or `Capture` that the fakes among `tensors` were made in, or this thread's innermost one; else None.
+    """Returns the `fake` or `Capture` that created the given fake tensors, or the innermost active one, or None.
 
-    A mode that Python did not make, such as deferred_init's, is None. Raises Error for fakes of two modes.
+    Modes not created in Python, such as that of deferred_init, give None. Raises Error for tensors of two modes.
     """
     return Scope._active_ones.get(_C.detect_fake_mode(tensors))
 
 
 class CrossRefMode:
-    """Inside ``with sg.CrossRefMode() as check:`` a real program runs, and each operator call on fakes beside it.
+    """Inside ``with sg.CrossRefMode() as check:`` each operator also runs on fake tensors, and results are compared.
 
         with sg.CrossRefMode():
             net(x).sum().backward()       # Error: aten::gelu, result 0: strides: [1, 4] real, [8, 1] fake
 
-    Compared are results and written operands: how many, sizes, dtypes, strides, offsets, devices, what shares memory.
+    Compares number, sizes, dtypes, strides, offsets, devices and aliasing of results and mutated operands.
 
-    throw_at_first: raise Error from the first call that differs; otherwise all are in `differences`.
-    compared: calls so far. refused: {operator: calls that fakes refuse}, which are not compared.
+    throw_at_first: raise Error at the first mismatch; otherwise mismatches are collected in `differences`.
+    compared: number of calls compared so far.
+    refused: {operator: number of calls} that fake tensors do not support, which are not compared.
 
-    Raises Error inside a fake mode: the program must be real.
+    Raises Error inside a fake mode, since the program must run on real tensors.
     """
 
     def __init__(self, throw_at_first=True):

@@ -1,7 +1,7 @@
-"""What a program reads from files, or makes of data, inside a mode: read for real, and then a fake like any other.
+"""Loads files inside a mode: reads real tensors, then converts them to fake tensors.
 
-While a program is described such a tensor is a copy, to be made when it is materialised, of one that the record holds.
-So the program may write it, and tensors that share a storage in the file share the copy's.
+In deferred initialization, the result is a deferred copy of the real tensor, which the recording keeps. So the program
+may write to it. Tensors that share a storage in the file share the storage of the copy.
 """
 
 import functools
@@ -20,8 +20,8 @@ from ._unfake import unfake
 _thread = threading.local()
 
 
-def read_for_real():
-    """Once a process: torch.load, pickle, safetensors and DataLoaders are told of modes."""
+def patch_loading():
+    """Patches torch.load, pickle, safetensors and DataLoader. Called once per process."""
     torch.load = torch.serialization.load = _loading(torch.load)
     torch._utils._rebuild_tensor = _rebuilding(torch._utils._rebuild_tensor)
     torch._utils._rebuild_tensor_v3 = _rebuilding(torch._utils._rebuild_tensor_v3)
@@ -39,7 +39,7 @@ def read_for_real():
 
 
 class Copies:
-    """While it is entered, the storages that this thread has described, by where they were real."""
+    """Scope of the map from real storages to their deferred copies, per thread."""
 
     def __enter__(self):
         self._outer = getattr(_thread, "copies", None)
@@ -50,9 +50,9 @@ class Copies:
 
 
 def fakes_of(value, device=None):
-    """A nested structure with the fakes of the real tensors in it; what one tensor was is one fake.
+    """Returns the nested structure with each real tensor replaced by its fake tensor.
 
-    device: where they go, or a function that says it of a real tensor; without it, where they are.
+    device: device of the fake tensors, or a function from the real tensor to a device. Defaults to the real device.
     """
     return _fakes_of(value, device, {})
 
@@ -87,19 +87,19 @@ def _fake_on(tensor, device):
         with unfake():
             data = tensor.detach()
         return torch.nn.Parameter(_fake_on(data, device), tensor.requires_grad)
-    if _C.is_describing() and _is_plain(tensor):
+    if _C.is_deferring() and _is_plain(tensor):
         return _copy_of(tensor, tensor.device if device is None else torch.device(device))
     return _C.from_real(tensor, None if device is None else str(device))
 
 
 def _is_plain(tensor):
-    """Not so, it is refused as any real tensor of its kind."""
+    """Returns True for dense tensors; others are rejected like any real tensor of their kind."""
     dense = tensor.layout == torch.strided and not tensor.is_quantized and not tensor.is_nested
     return dense and type(tensor) in (torch.Tensor, torch.nn.Parameter)
 
 
 def _copy_of(real, device):
-    """A described tensor with the contents of a real one, on a storage that all copies of its storage share."""
+    """Returns a deferred copy of a real tensor. Copies of tensors that share a storage share one, too."""
     storage = real.untyped_storage()
     whole = real.is_contiguous() and real.numel() * real.element_size() == storage.nbytes()
     copies = _thread.copies
@@ -109,7 +109,7 @@ def _copy_of(real, device):
             with unfake():
                 dtype = real.dtype if storage.nbytes() % real.element_size() == 0 else torch.uint8
                 source = real.detach() if whole else torch.empty(0, dtype=dtype).set_(storage)
-            # A real tensor of one element would be computed with for real.
+            # Without from_real, a one-element tensor would be computed eagerly.
             copy = _C.from_real(source).to(device, copy=True)
             copies[storage._cdata, device] = copy.untyped_storage(), source
         if known is not None or not whole:
@@ -140,7 +140,7 @@ def _loading(load):
             return storage
 
         if kwargs.get("mmap") is None and isinstance(f, (str, os.PathLike)) and zipfile.is_zipfile(f):
-            kwargs["mmap"] = True  # nothing is read of what nobody asks for
+            kwargs["mmap"] = True  # reads only data that is accessed
         with unfake():
             value = load(f, to_cpu, *args, **kwargs)
 
@@ -153,21 +153,21 @@ def _loading(load):
 
 
 def _rebuilding(rebuild):
-    """What pickle makes of a storage, which torch.load has read for it."""
+    """Wraps the function by which pickle creates a tensor from a storage."""
 
     @functools.wraps(rebuild)
-    def rebuild_described(storage, *args, **kwargs):
-        if not _C.is_describing() or storage._untyped_storage.device.type == "meta":
+    def rebuild_deferred(storage, *args, **kwargs):
+        if not _C.is_deferring() or storage._untyped_storage.device.type == "meta":
             return rebuild(storage, *args, **kwargs)
         with unfake():
             real = rebuild(storage, *args, **kwargs)
         return _fake_on(real, None)
 
-    return rebuild_described
+    return rebuild_deferred
 
 
 def _from_storage(asarray):
-    """What safetensors.safe_open makes of a part of a file."""
+    """Wraps torch.asarray, by which safetensors.safe_open creates tensors."""
 
     @functools.wraps(asarray)
     def asarray_of(obj, *args, **kwargs):
@@ -181,11 +181,11 @@ def _from_storage(asarray):
 
 
 def _checking(load_state_dict):
-    """Module.load_state_dict makes plain RuntimeErrors of all errors: what cannot be recorded is found before."""
+    """Checks tensors before Module.load_state_dict, which turns every error into a plain RuntimeError."""
 
     @functools.wraps(load_state_dict)
     def load(self, state_dict, *args, **kwargs):
-        if _C.is_describing() and isinstance(state_dict, Mapping):
+        if _C.is_deferring() and isinstance(state_dict, Mapping):
             for name, tensor in state_dict.items():
                 if isinstance(tensor, torch.Tensor):
                     _C.check_recordable(tensor, f"load_state_dict of '{name}'")
@@ -196,7 +196,7 @@ def _checking(load_state_dict):
 
 def _iterating(iterate):
     @functools.wraps(iterate)
-    def iterate_for_real(self):
+    def iterate_real(self):
         return _batches(self) if _C.is_active() else iterate(self)
 
     def _batches(loader):
@@ -210,7 +210,7 @@ def _iterating(iterate):
                     return
             yield fakes_of(batch)
 
-    return iterate_for_real
+    return iterate_real
 
 
 def _loading_safetensors(function):

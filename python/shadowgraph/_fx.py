@@ -1,4 +1,4 @@
-"""Graphs as torch.fx and back: a GraphModule that runs, and the graph of one that is run."""
+"""Converts graphs to torch.fx.GraphModule and back."""
 
 import contextlib
 import operator
@@ -19,30 +19,30 @@ from ._shadowgraph import Graph
 
 __all__ = ["from_fx", "to_fx"]
 
-_NOTE = "fx"  # a node's name in torch.fx
-_STOPS = "stops_gradient"  # a detach of to_fx, which the program did not call
+_NOTE = "fx"  # note that keeps the name of the torch.fx node
+_STOPS = "stops_gradient"  # marks a detach inserted by to_fx
 _CHECKPOINT_KEYS = (_fx_checkpoints.KEY, _fx_checkpoints.NAMES)
 
 
 def to_fx(graph: Graph, *, device: str | torch.device | None = None) -> torch.fx.GraphModule:
-    """The graph as a torch.fx.GraphModule: one call of an aten operator a node, in program order.
+    """Converts the graph to a torch.fx.GraphModule with one call of an ATen operator per node, in program order.
 
-    Its placeholders are the graph's, in their order: parameters, buffers, inputs, under their names ('.' as '_'); call
-    it with tensors for all of them. It gives what the graph gives, as a tuple. Constants are its buffers. Nodes carry
+    Placeholders are the parameters, buffers and inputs of the graph, in order and under their names ('.' becomes '_').
+    The module takes tensors for all of them and returns the outputs as a tuple. Constants become buffers. Nodes have
     meta["module"], meta["nn_module_stack"], meta["phase"], meta["source"] and meta["shadowgraph_node"]; placeholders
-    and constants what they are, meta["kind"] and meta["name"]. `from_fx` makes a graph of it again.
+    and constants also meta["kind"] and meta["name"]. `from_fx` converts back.
 
-    meta["val"] is a FakeTensor, as torch.export leaves it, and meta["tensor_meta"] torch.fx's TensorMetadata; for an
-    operator with several results a tuple or list of them. All are of one FakeTensorMode (torch._guards.detect_fake_mode
-    finds it), and views share the storage of their base. Numbers and sparse tensors have neither.
+    meta["val"] is a FakeTensor, as in torch.export, and meta["tensor_meta"] a torch.fx TensorMetadata, or a tuple or
+    list of them for operators with several results. All share one FakeTensorMode (see torch._guards.detect_fake_mode),
+    and views share the storage of their base. Numbers and sparse tensors have neither.
 
-    Nodes in a checkpoint of forward carry meta["activation_checkpoint"], the ids of those around them, outermost first.
-    The module of a forward graph carries them out: it calls torch.utils.checkpoint.checkpoint (see `checkpoint_fx`).
-    Where a forward had gradients off, its results are detached.
+    Forward nodes in activation checkpoints have meta["activation_checkpoint"], the ids of the enclosing checkpoints,
+    outermost first. The module of a forward graph calls torch.utils.checkpoint.checkpoint (see `checkpoint_fx`).
+    Results computed under no_grad are detached.
 
-    device: takes the place of every device that the program names, to run on the CPU what was captured for CUDA.
+    device: replaces every device in the graph, for example to run a graph captured for CUDA on the CPU.
 
-    Raises Error for nodes that call no operator of torch (functions of one's own).
+    Raises Error for nodes that do not call a torch operator, such as custom Python functions.
     """
     return _Converter(graph, device).run()
 
@@ -56,10 +56,10 @@ class _Converter:
         self._names = set()
         self._constants = 0
         self._values = FakeValues(device)
-        self._checkpoints = []  # open ones: (region, its id)
+        self._checkpoints = []  # enclosing checkpoints: (region, id)
         self._checkpoint_count = 0
         self._is_forward = not any(node.phase in ("backward", "optimizer") for node in graph)
-        # In inference gradients are off everywhere, and nothing needs to say so.
+        # Inference disables gradients everywhere, so nothing needs to be detached.
         self._stops_gradients = self._is_forward and any("grad_mode" in node.modes for node in graph)
 
     def run(self):
@@ -73,7 +73,7 @@ class _Converter:
         module = torch.fx.GraphModule(self._root, self._fx)
         return _fx_checkpoints.checkpoint_fx(module) if self._is_forward and self._checkpoint_count else module
 
-    # ---- The graph's own nodes
+    # ---- Nodes of the sg:: namespace
 
     def _placeholder(self, node):
         name = re.sub(r"\W", "_", str(node.argument("name"))) or "input"
@@ -90,7 +90,7 @@ class _Converter:
         self._bind(node, self._attribute(node.argument("data")))
 
     def _gradient(self, node):
-        """Says which value a gradient is; nothing to run."""
+        """Ignores the node, which only marks a value as gradient."""
 
     def _output(self, node):
         self._fx.output(tuple(self._argument(value) for value in node.argument("values")))
@@ -99,15 +99,15 @@ class _Converter:
 
     def _call(self, node):
         if node.target == "sg_random::get_state" and not any(value.users for value in node.outputs):
-            return  # a checkpoint's, for a backward that is not there: checkpoint() keeps its own
+            return  # from a checkpoint without backward; checkpoint() saves its own RNG state
         space, _, name = node.target.partition("::")
         base, _, overload = name.partition(".")
         try:
             function = getattr(getattr(getattr(torch.ops, space), base), overload or "default")
         except AttributeError:
-            raise _C.Error(f"{node!r} calls no operator of torch, so torch.fx has no call for it") from None
+            raise _C.Error(f"{node!r} does not call a torch operator and cannot be converted to torch.fx") from None
         if "generator" in node.notes:
-            raise _C.Error(f"{node!r} draws from a generator of the program's own, which torch.fx has no argument for")
+            raise _C.Error(f"{node!r} uses a torch.Generator of the program, which torch.fx cannot represent")
         positional, keywords = [], {}
         for formal, argument in zip(function._schema.arguments, node.args, strict=True):
             value = self._argument(argument, formal)
@@ -138,7 +138,7 @@ class _Converter:
         return element
 
     def _annotate(self, made, node):
-        """Says which checkpoints of forward are around the node. One that is entered again has another id."""
+        """Annotates the node with its enclosing forward checkpoints. Each entry of a checkpoint gets a new id."""
         regions: list[_C.Region] = []
         region = node.region
         while region is not None:
@@ -165,10 +165,10 @@ class _Converter:
             self._of[result] = self._without_gradient(made) if self._loses_gradient(result) else made
 
     def _loses_gradient(self, result):
-        """Whether the program had gradients off here: the graph says so, and torch.fx has no word for it."""
+        """Returns True if the result was computed under no_grad, which torch.fx cannot represent."""
         node = result.producer
-        makes_another = "_like" in node.target or "::new_" in node.target  # which nobody differentiates
-        if not self._stops_gradients or not result.users or makes_another or node.target == "aten::detach":
+        is_factory = "_like" in node.target or "::new_" in node.target  # not differentiable anyway
+        if not self._stops_gradients or not result.users or is_factory or node.target == "aten::detach":
             return False
         floating = result.is_tensor and (result.dtype.is_floating_point or result.dtype.is_complex)
         had = any(value.requires_grad for value in node.outputs if value.is_tensor)
@@ -187,7 +187,7 @@ class _Converter:
         if isinstance(argument, list):
             return [self._argument(element) for element in argument]
         if formal is not None and "Generator" in str(formal.type):
-            return None  # the default one
+            return None  # the default generator
         if formal is not None and argument is not None and "Device" in str(formal.type):
             return torch.device(self._device if self._device is not None else argument)
         return argument
@@ -203,10 +203,10 @@ class _Converter:
 
 
 class FakeValues:
-    """torch's FakeTensors for values of a graph: their geometry and device; those of one storage share a storage.
+    """Creates torch FakeTensors for values of a graph, with their geometry, device and storage aliasing.
 
-    None of them requires grad, since the operators are those below autograd; meta["tensor_meta"] says which did.
-    Without CUDA, libtorch ends the process when a FakeTensor on "cuda:0" gets a history.
+    None of them requires grad, since the operators run below autograd; meta["tensor_meta"] has the original flag.
+    Without CUDA, libtorch aborts the process when a FakeTensor on "cuda:0" gets a grad_fn.
     """
 
     def __init__(self, device):
@@ -215,9 +215,9 @@ class FakeValues:
         self._storages, self._values = {}, {}
 
     def describe(self, made, results):
-        """Writes meta["val"] and meta["tensor_meta"] of a node: one, or nested as its results are.
+        """Sets meta["val"] and meta["tensor_meta"] of a node, nested like its results.
 
-        results: values, lists of them, None. Numbers and layouts that are not strided have neither.
+        results: values, lists of values, or None. Numbers and non-strided tensors get neither.
         """
         if not results:
             return
@@ -256,13 +256,13 @@ class FakeValues:
 
 @contextlib.contextmanager
 def _outside():
-    """Real tensors, and no history, whatever is active around a conversion."""
+    """Disables fake modes and autograd during a conversion."""
     with unfake(), torch.no_grad():
         yield
 
 
 def _module_stack(node):
-    """The modules that the node ran in, outermost first, as torch's tracers write them: {key: (path, class)}."""
+    """Returns nn_module_stack of the node in torch's format: {key: (path, class)}, outermost first."""
     stack, region = [], node.region
     while region is not None:
         if region.kind == "module":
@@ -274,28 +274,28 @@ def _module_stack(node):
 
 @keywords_apart
 def from_fx(module: torch.fx.GraphModule, /, *inputs: Any, device: str | torch.device = "cpu", **named: Any) -> Graph:
-    """Runs a torch.fx.GraphModule on fakes, node by node, and gives its graph.
+    """Runs a torch.fx.GraphModule on fake tensors, node by node, and returns the captured graph.
 
-    inputs, named: a tensor or text ("f32[8,16]") for each placeholder, by position or name. What is not given is made
-        as the node's meta says ("val", "tensor_meta", or what `to_fx` leaves there), or is the placeholder's default.
-    device: where the module and the inputs pretend to be.
+    inputs, named: a tensor or string ("f32[8,16]") for each placeholder, by position or name. Missing ones are created
+        from the node's meta ("val", "tensor_meta", or that of `to_fx`), or take the placeholder's default.
+    device: device of the module and the inputs.
 
-    Each node of the graph notes the name of the torch.fx node that it comes from (notes["fx"]), and lies in the
-    modules of its meta["nn_module_stack"]. What meta["activation_checkpoint"] says becomes checkpoints: an id, or a
-    list of the ids of those around a node, outermost first. `graph.to_fx()` gives the same program back: the same
-    operators on the same shapes, modules and phases. What a torch.fx module does not say is not in it. That is
-    gradients that end in .grad, what autograd keeps, and how long tensors lived after their last use (here they die
-    then).
+    Each node keeps the name of its torch.fx node in notes["fx"], and the module regions of meta["nn_module_stack"].
+    meta["activation_checkpoint"], an id or a list of the ids of enclosing checkpoints, becomes checkpoint regions.
+    `graph.to_fx()` restores the same program: operators, shapes, modules and phases. Information that torch.fx does not
+    have is missing: gradients accumulated into .grad, tensors saved for backward, and lifetimes (tensors are freed
+    after their last use).
 
-    Raises Error for a placeholder without an input, and for a checkpoint in two pieces; what the nodes raise.
+    Raises Error for a placeholder without an input or a checkpoint whose nodes are not contiguous, and the errors of
+    the nodes.
     """
     if not isinstance(module, torch.fx.GraphModule):
-        raise _C.Error(f"from_fx takes a torch.fx.GraphModule, not {type(module).__name__}; capture() takes modules")
+        raise _C.Error(f"from_fx() expects a torch.fx.GraphModule, got {type(module).__name__}; use capture() instead")
     return _Runner(module, str(device)).run(inputs, named)
 
 
 class _Scope(torch.nn.Module):
-    """Stands for a module that is gone: what runs in it is recorded there."""
+    """Placeholder for an inlined module, so that its nodes are captured in a module region."""
 
     def forward(self, body, *arguments):
         body(*arguments)
@@ -307,25 +307,25 @@ class _Runner:
         self._nodes = list(module.graph.nodes)
         self._values = {}
         self._classes, self._scopes = {}, {}
-        # What a run holds no longer than the program would: values after whose node nobody reads them.
-        # Inputs are held, as capture() holds its arguments: the record knows them by their address.
+        # {node: values to free after it}. Inputs are kept for the whole run, as in capture(), because the capture
+        # identifies them by address.
         last = {argument: node for node in self._nodes for argument in node.all_input_nodes
                 if argument.op != "placeholder"}  # fmt: skip
-        self._done_after: dict[torch.fx.Node, list[torch.fx.Node]] = {}
+        self._last_used_by: dict[torch.fx.Node, list[torch.fx.Node]] = {}
         for argument, user in last.items():
-            self._done_after.setdefault(user, []).append(argument)
+            self._last_used_by.setdefault(user, []).append(argument)
 
     def run(self, inputs, named):
         module, device = self._module, self._device
         constants = {node.target: _attribute(module, node.target) for node in self._nodes
                      if node.op == "get_attr" and node.meta.get("kind") == "constant"}  # fmt: skip
-        # The module but for its constants, which stay real and are met as such.
+        # The module without its constants, which stay real tensors.
         rest = torch.nn.Module()
         rest._parameters, rest._modules = module._parameters, module._modules
         rest._buffers = {name: buffer for name, buffer in module._buffers.items() if name not in constants}
         with fake(device) as mode, _models.Converted(rest, mode, device, None):
             given = self._given(inputs, named, mode)
-            with _capture._OfModel(device) as session:
+            with _capture._ModelCapture(device) as session:
                 self._name(session, given, rest)
                 _C.name_nodes()
                 for node in self._nodes:
@@ -361,14 +361,14 @@ class _Runner:
             session._active().name_module(part, path)
 
     def _given(self, inputs, named, mode):
-        """{placeholder: (its fake, whether the program may read what it holds)}"""
+        """Returns {placeholder: (fake tensor, True if the program may read its values)}."""
         placeholders = [node for node in self._nodes if node.op == "placeholder"]
         names = [node.target for node in placeholders]
         if len(inputs) > len(names):
-            raise _C.Error(f"{len(inputs)} inputs, but the module takes {', '.join(names) or 'none'}")
+            raise _C.Error(f"got {len(inputs)} inputs, but the module takes {', '.join(names) or 'none'}")
         unknown = [name for name in named if name not in names]
         if unknown:
-            raise _C.Error(f"the module takes no {', '.join(unknown)}; it takes {', '.join(names) or 'nothing'}")
+            raise _C.Error(f"the module has no input {', '.join(unknown)}; it takes {', '.join(names) or 'none'}")
         by_name = dict(zip(names, inputs)) | named
         given = {}
         for node in placeholders:
@@ -378,21 +378,21 @@ class _Runner:
                 value = node.args[0]
             else:
                 value = _of_meta(node)
-            made = not isinstance(value, torch.Tensor)
+            is_created = not isinstance(value, torch.Tensor)
             if _inputs.is_spec(value):
-                value = _inputs.made(value, self._device)
+                value = _inputs.from_spec(value, self._device)
             elif isinstance(value, _Geometry):
                 value = value.make(self._device)
             elif isinstance(value, torch.Tensor) and not _C.is_fake(value):
                 value = mode.from_real(value, self._device)
-            keep = isinstance(value, torch.Tensor) and not made and not value.is_floating_point()
+            keep = isinstance(value, torch.Tensor) and not is_created and not value.is_floating_point()
             given[node] = (value, keep)
         return given
 
     def _all_stacks(self):
-        """Returns for each node the modules around it, ((path, class, key), ...).
+        """Returns for each node its enclosing modules, ((path, class, key), ...).
 
-        A node that says nothing is where the one before it is.
+        A node without nn_module_stack gets that of the previous node.
         """
         stacks: dict[torch.fx.Node, tuple[tuple[str, str, str], ...]] = {}
         before: tuple[tuple[str, str, str], ...] = ()
@@ -404,12 +404,12 @@ class _Runner:
                     for key, (path, kind) in stack.items()
                 )
                 if node.op == "call_module" and before and before[-1][0] == node.target:
-                    before = before[:-1]  # the module itself, which is called
+                    before = before[:-1]  # the called module itself
             stacks[node] = before
         return stacks
 
     def _stack_of(self, item):
-        """The modules around a node, or around all nodes of a checkpoint."""
+        """Returns the enclosing modules of a node, or those common to all nodes of a checkpoint."""
         if isinstance(item, torch.fx.Node):
             return self._stacks[item]
         first, *others = [self._stacks[node] for node in item.nodes()]
@@ -434,7 +434,7 @@ class _Runner:
             begin = end
 
     def _run_checkpoint(self, run, depth):
-        """As torch.utils.checkpoint runs it, so that autograd keeps what it would keep then."""
+        """Runs the nodes inside torch.utils.checkpoint, so that autograd saves the same tensors as the program."""
         nodes = set(run.nodes())
         read = dict.fromkeys(argument for node in run.nodes() for argument in node.all_input_nodes)
         given = [node for node in read if node in self._values]
@@ -473,8 +473,8 @@ class _Runner:
         else:
             with _capture.phase(phase):
                 self._values[node] = call(*args, **kwargs)
-        for done in self._done_after.get(node, ()):
-            del self._values[done]
+        for unused in self._last_used_by.get(node, ()):
+            del self._values[unused]
 
     def _filled(self, structure):
         return torch.fx.node.map_arg(structure, lambda node: self._values[node])
@@ -493,13 +493,13 @@ def _of_meta(node):
     of_graph = node.meta.get("shadowgraph_node")
     if of_graph is not None:
         (value,) = of_graph.outputs
-        return _Geometry(value.shape, value.stride, value.dtype, False)  # it was recorded below autograd
+        return _Geometry(value.shape, value.stride, value.dtype, False)  # captured below autograd
     known = node.meta.get("val", node.meta.get("example_value", node.meta.get("tensor_meta")))
     if hasattr(known, "shape"):
         shape = [int(size) for size in known.shape]
         stride = known.stride() if callable(known.stride) else known.stride
         return _Geometry(shape, [int(step) for step in stride], known.dtype, bool(known.requires_grad))
-    raise _C.Error(f"the module's placeholder {node.target} has no input: give a tensor or a text such as 'f32[8,16]'")
+    raise _C.Error(f"no input for placeholder {node.target}; pass a tensor or a string such as 'f32[8,16]'")
 
 
 def _attribute(module, target):

@@ -1,8 +1,8 @@
-"""Activation checkpoints of torch.fx graphs: node.meta["activation_checkpoint"], and modules that carry them out.
+"""Activation checkpoints of torch.fx graphs: node.meta["activation_checkpoint"] and modules that apply it.
 
-The annotation is ColossalAI's: the ids of the checkpoints that a node lies in, outermost first, [0, 2]. One id alone
-may stand without a list, and None ends the list. Nodes of one id lie together. Names of checkpoints, which that
-annotation lacks, are in node.meta["activation_checkpoint_names"].
+The annotation follows ColossalAI: a list of the ids of enclosing checkpoints, outermost first, such as [0, 2]. A single
+id needs no list, and None terminates the list. Nodes with the same id must be contiguous. Names of checkpoints are in
+node.meta["activation_checkpoint_names"], an extension.
 """
 
 import re
@@ -22,7 +22,7 @@ __all__ = ["checkpoint_fx"]
 
 @dataclass
 class Run:
-    """Nodes of one checkpoint, and those of checkpoints in it, in program order."""
+    """Nodes and nested checkpoints of one checkpoint, in program order."""
 
     label: object
     name: str
@@ -34,7 +34,7 @@ class Run:
 
 
 def labels_of(node):
-    """The checkpoints around a torch.fx node, outermost first."""
+    """Returns the ids of the checkpoints that enclose a torch.fx node, outermost first."""
     given = node.meta.get(KEY)
     if given is None:
         return ()
@@ -45,22 +45,22 @@ def labels_of(node):
         labels = (given,)
     for label in labels:
         if isinstance(label, bool) or not isinstance(label, (int, str)):
-            raise _C.Error(f"meta[{KEY!r}] of the torch.fx node {node.name} is {given!r}; an id, or a list of the ids "
-                           "of the checkpoints around the node, outermost first, is wanted")  # fmt: skip
+            raise _C.Error(f"meta[{KEY!r}] of the torch.fx node {node.name} is {given!r}; expected an id, or a list "
+                           "of the ids of enclosing checkpoints, outermost first")  # fmt: skip
     return labels
 
 
 def runs_of(nodes):
-    """The nodes, with those of each checkpoint as one Run in their place. What is no call is in no checkpoint.
+    """Returns the nodes with those of each checkpoint grouped into a Run. Placeholders and outputs are in none.
 
-    Raises Error for a checkpoint that is in two pieces.
+    Raises Error for a checkpoint whose nodes are not contiguous.
     """
     root = Run(None, "")
     open_runs = [root]
     known: set[tuple] = set()
     for node in nodes:
         labels = () if node.op in ("placeholder", "output") else labels_of(node)
-        if node.op == "get_attr":  # it reads; between the nodes of a checkpoint it is one of them
+        if node.op == "get_attr":  # belongs to the current checkpoint
             labels = tuple(run.label for run in open_runs[1:])
         same = 0
         while same < min(len(labels), len(open_runs) - 1) and open_runs[same + 1].label == labels[same]:
@@ -69,8 +69,9 @@ def runs_of(nodes):
         for depth in range(same, len(labels)):
             path = labels[: depth + 1]
             if path in known:
-                raise _C.Error(f"the checkpoint {list(path)} of meta[{KEY!r}] goes on at the torch.fx node {node.name} "
-                               "after nodes that are not in it; give each run of nodes an id of its own")  # fmt: skip
+                raise _C.Error(f"the nodes of checkpoint {list(path)} in meta[{KEY!r}] are not contiguous: it "
+                               f"continues at the torch.fx node {node.name}; use a separate id for each "
+                               "run of nodes")  # fmt: skip
             known.add(path)
             names = node.meta.get(NAMES) or ()
             run = Run(labels[depth], names[depth] if depth < len(names) else f"checkpoint {labels[depth]}")
@@ -81,31 +82,32 @@ def runs_of(nodes):
 
 
 def checkpoint_fx(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """Makes a torch.fx.GraphModule carry out the checkpoints that meta["activation_checkpoint"] of its nodes says.
+    """Applies the activation checkpoints in meta["activation_checkpoint"] of a torch.fx.GraphModule and returns it.
 
-    Its code then calls torch.utils.checkpoint.checkpoint, nested where ids are. Recompiling keeps that, and so does a
-    copy; torch.fx.Interpreter, which does not run the code, knows no checkpoints. Returns the module.
+    The generated code calls torch.utils.checkpoint.checkpoint, nested like the ids. Copies and recompiled modules keep
+    this; torch.fx.Interpreter, which does not run the code, ignores checkpoints.
 
-    Raises Error if no node is annotated, for a checkpoint in two pieces, and for code that another generator writes.
+    Raises Error if no node is annotated, if the nodes of a checkpoint are not contiguous, or if the graph has a custom
+    code generator.
     """
     if not isinstance(module, torch.fx.GraphModule):
-        raise _C.Error(f"checkpoint_fx takes a torch.fx.GraphModule, not {type(module).__name__}")
+        raise _C.Error(f"checkpoint_fx() expects a torch.fx.GraphModule, got {type(module).__name__}")
     if type(module.graph._codegen) not in (torch.fx.graph.CodeGen, CheckpointCodeGen):
-        raise _C.Error(f"the code of this module is written by {type(module.graph._codegen).__name__}, which knows no "
-                       "checkpoints")  # fmt: skip
+        raise _C.Error(f"the graph has the code generator {type(module.graph._codegen).__name__}, which does not "
+                       "support checkpoints")  # fmt: skip
     if not any(isinstance(item, Run) for item in runs_of(module.graph.nodes)):
-        raise _C.Error(f"no node has meta[{KEY!r}], so there is no checkpoint to carry out")
+        raise _C.Error(f"no node has meta[{KEY!r}], so there is no checkpoint to apply")
     module.graph.set_codegen(CheckpointCodeGen())
     module.recompile()
     return module
 
 
 class CheckpointCodeGen(torch.fx.graph.CodeGen):
-    """torch.fx's code with each run of a checkpoint as a function of its own, called by checkpoint()."""
+    """Generates torch.fx code in which each checkpoint is a nested function called by checkpoint()."""
 
     def _gen_python_code(self, nodes, *args, **kwargs):
         nodes = list(nodes)
-        users: Any = vars(self)["_body_transformer"]  # what Graph.on_generate_code put there
+        users: Any = vars(self)["_body_transformer"]  # set by Graph.on_generate_code
         self._body_transformer = lambda body: _Nesting(nodes, users(body) if users else body).text()
         try:
             return super()._gen_python_code(nodes, *args, **kwargs)
@@ -113,7 +115,7 @@ class CheckpointCodeGen(torch.fx.graph.CodeGen):
             self._body_transformer = users
 
 
-_CALL = "torch.utils.checkpoint.checkpoint"  # torch is a global of all code of torch.fx
+_CALL = "torch.utils.checkpoint.checkpoint"  # torch is a global of all torch.fx code
 _COUNTER = re.compile(r"# COUNTER: (\d+)")
 
 
@@ -121,7 +123,7 @@ class _Nesting:
     def __init__(self, nodes, body):
         self._nodes = nodes
         self._position = {node: i for i, node in enumerate(nodes)}
-        # torch.fx writes "# COUNTER: 3" before what the third node becomes.
+        # torch.fx writes "# COUNTER: 3" before the code of the third node.
         self._head: list[str] = []
         self._lines: dict[int, list[str]] = {}
         lines = self._head
@@ -149,11 +151,11 @@ class _Nesting:
         given = list(dict.fromkeys(argument for node in nodes for argument in node.all_input_nodes
                                    if argument not in inside))  # fmt: skip
         returned = [node for node in nodes if any(user not in inside for user in node.users)]
-        # What nobody reads afterwards goes, as after any other statement.
+        # Values without later uses are freed, as after any other statement.
         dropped = [node for node in given if all(self._position[user] <= end for user in node.users)]
         function = f"_checkpointed_{self._functions}"
         self._functions += 1
-        # checkpoint() refuses to keep what is written; buffers of a graph, such as running statistics, are bound here.
+        # checkpoint() rejects mutated inputs; buffers, such as running statistics, are bound as default arguments.
         bound = [node for node in given if node.op == "placeholder" and node.meta.get("kind") == "buffer"]
         given = [node for node in given if node not in bound]
         arguments = ", ".join([*map(repr, given), *(f"{node!r}={node!r}" for node in bound)])

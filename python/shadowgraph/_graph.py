@@ -1,4 +1,4 @@
-"""What Python adds to graphs: tables, pictures in notebooks, running them again, code."""
+"""Python methods of Graph: tables, pictures in notebooks, replay, code generation."""
 
 import html
 import os
@@ -13,14 +13,14 @@ from . import _shadowgraph as _C
 from . import _wrappers
 from ._shadowgraph import Graph
 
-__all__ = ["CompiledGraph", "Replay"]
+__all__ = ["CompiledGraph", "ReplayResult"]
 
 _COLUMNS = ("name", "operator", "args", "results", "module", "phase")
 _WIDTHS = (None, None, 72, 60, None, None)  # characters; longer cells are cut
 
 
 def tabular(graph: Graph) -> str:
-    """The graph as a table, a row a node: name, operator, arguments, results (dtype and sizes), module path, phase."""
+    """Returns the graph as a table with one row per node: name, operator, arguments, results, module path, phase."""
     rows = [_COLUMNS, *_C.table_rows(graph)]
     cells = [[_cut(cell, width) for cell, width in zip(row, _WIDTHS)] for row in rows]
     widths = [max(len(row[i]) for row in cells) for i in range(len(_COLUMNS))]
@@ -33,12 +33,12 @@ def _cut(cell: str, width: int | None) -> str:
 
 
 def print_tabular(graph: Graph, file: IO[str] | None = None) -> None:
-    """Prints `tabular()`, as torch.fx's Graph.print_tabular does, to `file` or standard output."""
+    """Prints `tabular()` to `file` or standard output, like torch.fx's Graph.print_tabular."""
     print(tabular(graph), file=file)
 
 
 def repr_html(graph: Graph) -> str:
-    """In a notebook: a line and the picture; without Graphviz' library the text of the first nodes."""
+    """Returns the notebook display: a summary and the picture, or without Graphviz the text of the first nodes."""
     head = f"<p>{html.escape(repr(graph))}</p>"
     try:
         picture = graph.svg()
@@ -49,88 +49,90 @@ def repr_html(graph: Graph) -> str:
     return head + picture[max(picture.find("<svg"), 0) :]
 
 
-class Replay(NamedTuple):
-    """What a run of a compiled graph gave."""
+class ReplayResult(NamedTuple):
+    """Result of running a compiled graph: its outputs, and gradients by parameter name."""
 
     outputs: tuple[torch.Tensor | None, ...]
     gradients: dict[str, torch.Tensor]
 
 
 class CompiledGraph:
-    """A graph as a function of real tensors, made by `Graph.compile`. Prepared once; for one thread at a time."""
+    """A graph as a callable on real tensors, returned by `Graph.compile`. Not thread safe."""
 
     def __init__(self, graph: Graph, module: torch.nn.Module | None = None, *, device: str | torch.device | None = None,
                  autograd: bool = False, copy_inputs: bool = False, check_results: bool = False,
                  kernels: bool | str = False, generators: Mapping[str, torch.Generator] | None = None):  # fmt: skip
         device = None if device is None else str(device)
         if kernels and autograd:
-            raise ValueError("kernels record no history: leave out kernels or autograd")
+            raise ValueError("kernels do not support autograd; pass either kernels= or autograd=True")
         self.kernels = _groups_of(graph, kernels)
         self._executor = _C.Executor(graph, device, autograd, copy_inputs, check_results, self.kernels,
                                      dict(generators or {}))  # fmt: skip
         self._module = module
         self.graph = graph
-        # Names need not be unique: what a capture met without being told of it is called input0, input1, ... too.
+        # Names need not be unique: tensors that were not declared as inputs are also called input0, input1, ...
         placeholders = [node for node in graph if node.is_placeholder and node.target != "sg::constant"]
         self._all_names = self._executor.input_names
-        self._asked = [i for i, node in enumerate(placeholders) if module is None or node.target == "sg::input"]
-        self.input_names: tuple[str, ...] = tuple(self._all_names[i] for i in self._asked)
+        self._argument_indices = [
+            i for i, node in enumerate(placeholders) if module is None or node.target == "sg::input"
+        ]
+        self.input_names: tuple[str, ...] = tuple(self._all_names[i] for i in self._argument_indices)
 
     def __repr__(self) -> str:
         return f"<shadowgraph.CompiledGraph of {', '.join(self.input_names)}>"
 
     def __call__(self, /, *inputs: torch.Tensor | Mapping[str, torch.Tensor],
                  **named: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # fmt: skip
-        """Runs it: one tensor for each of `input_names`, by position, by name, or one mapping of names to tensors.
+        """Runs the graph with one tensor per name in `input_names`, by position, by name, or as one mapping.
 
-        Gives what the program returned, flat, as a tuple. Tensors that the program writes (parameters in an optimizer
-        step, buffers) are written, unless it was compiled with copy_inputs.
+        Returns the outputs as a flat tuple. Tensors that the program mutates (parameters in an optimizer step, buffers)
+        are mutated unless the graph was compiled with copy_inputs.
 
-        Raises ReplayError for a tensor that is missing, or of another dtype, shape, strides or device than captured.
+        Raises ReplayError for a missing tensor, or one whose dtype, shape, strides or device differs from the capture.
         """
         return self.run(*inputs, **named).outputs
 
-    def run(self, /, *inputs: torch.Tensor | Mapping[str, torch.Tensor], **named: torch.Tensor) -> Replay:
-        """As a call, and the gradients that the program left in .grad, by parameter name."""
+    def run(self, /, *inputs: torch.Tensor | Mapping[str, torch.Tensor], **named: torch.Tensor) -> ReplayResult:
+        """Like calling the graph, but also returns the gradients that the program left in .grad, by parameter name."""
         takes = f"the graph takes {', '.join(self.input_names)}"
         if len(inputs) > len(self.input_names):
-            raise _C.ReplayError(f"{len(inputs)} tensors, but {len(self.input_names)} are wanted: {takes}")
+            raise _C.ReplayError(f"got {len(inputs)} tensors, expected {len(self.input_names)}: {takes}")
         given: dict[int, torch.Tensor] = {}
         by_name = dict(named)
-        for i, tensor in zip(self._asked, inputs):
+        for i, tensor in zip(self._argument_indices, inputs):
             if isinstance(tensor, Mapping):
                 by_name.update(tensor)
             else:
                 given[i] = tensor
         for name, tensor in by_name.items():
-            places = [i for i in self._asked if self._all_names[i] == name]
-            if len(places) != 1:
-                trouble = "no input is" if not places else f"{len(places)} inputs are"
-                raise _C.ReplayError(f"{trouble} called {name}: {takes}; by position there is no doubt")
-            given[places[0]] = tensor
-        missing = [self._all_names[i] for i in self._asked if i not in given]
+            matches = [i for i in self._argument_indices if self._all_names[i] == name]
+            if len(matches) != 1:
+                problem = "no input is" if not matches else f"{len(matches)} inputs are"
+                raise _C.ReplayError(f"{problem} called {name}: {takes}; pass it by position")
+            given[matches[0]] = tensor
+        missing = [self._all_names[i] for i in self._argument_indices if i not in given]
         if missing:
             raise _C.ReplayError(
-                f"no tensor for {', '.join(missing)}; {takes}, and parameters come from the module given to compile()"
+                f"no tensor for {', '.join(missing)}; {takes}; to take parameters from a module, pass it to compile()"
             )
         if self._module is not None:
             rest = [name for i, name in enumerate(self._all_names) if i not in given]
             of_module = _tensors_of(self._module, rest)
             given.update({i: of_module[name] for i, name in enumerate(self._all_names) if i not in given})
         outputs, gradients = self._executor.run([given[i] for i in range(len(self._all_names))], {})
-        return Replay(tuple(outputs), gradients)
+        return ReplayResult(tuple(outputs), gradients)
 
 
 def _tensors_of(module: torch.nn.Module, names: Iterable[str]) -> dict[str, torch.Tensor]:
     own = (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
-    # What a DTensor has here, without its history: it is written as the program wrote it.
+    # The local shard of a DTensor is detached, because the program mutates it below autograd.
     has = {name + suffix: part.detach() if part is not tensor else tensor
            for name, tensor in own for suffix, part in _wrappers.inner(tensor)}  # fmt: skip
     missing = [name for name in names if name not in has]
     if missing:
         raise _C.ReplayError(
-            f"{type(module).__name__} has no parameter or buffer {', '.join(missing)}, which the graph takes: give the "
-            "module that was captured"
+            f"{type(module).__name__} has no parameter or buffer {', '.join(missing)}, which the graph requires; pass "
+            "the captured module to compile()"
         )
     return {name: has[name] for name in names}
 
@@ -139,30 +141,31 @@ def compile(graph: Graph, module: torch.nn.Module | None = None, *, device: str 
             autograd: bool = False, copy_inputs: bool = False, check_results: bool = False,
             kernels: bool | str = False,
             generators: Mapping[str, torch.Generator] | None = None) -> CompiledGraph:  # fmt: skip
-    """The graph as a function that runs it on real tensors, operator by operator, as the program did: the same bits.
+    """Returns the graph as a callable on real tensors, which runs the captured operators in order, bitwise as in eager.
 
         step = sg.capture_training_step(net, "f32[8,16]", optimizer=torch.optim.SGD).compile(net)
-        (loss,) = step(x)                                  # and the parameters of net are those after the step
+        (loss,) = step(x)                                  # also updates the parameters of net
 
-    module: where parameters and buffers come from, at each call; of DTensors what this rank has. Without one, calls
-      take all of them. What the graph sends goes through torch.distributed's groups of those names.
-    device: takes the place of every device in the graph, to run on the CPU what was captured for CUDA.
-    autograd: record a history, so that outputs can be differentiated; for graphs of a forward alone. It keeps all that
-      autograd keeps: checkpoints are carried out by emitted code and torch.fx (a UserWarning).
-    copy_inputs: leave the given tensors as they are, whatever the program writes.
-    check_results: compare each result's dtype, sizes and strides with the graph's.
-    kernels: groups of nodes run as kernels that are compiled meanwhile, and kept for the next process. The first runs
-      go both ways in turn, and the faster way is kept. True: sums and transcendental functions to some ulps; "exact":
-      those stay libtorch's. `compiled.kernels` then has report(), summary() and wait(). docs/kernels.md.
-    generators: in place of those that the program made, by the name that a node has in notes["generator"]. Otherwise
-      the program's own are drawn from and moved, as in eager. In another process those are made in the state that they
-      had, for each run anew.
+    module: provides parameters and buffers at each call (local shards for DTensors). Without it, calls take all of
+      them as arguments. Collectives use the process groups of torch.distributed with the captured names.
+    device: replaces every device in the graph, for example to run a graph captured for CUDA on the CPU.
+    autograd: record a graph for backward; for forward graphs only. Activation checkpoints are not applied (a
+      UserWarning); generated code and torch.fx modules apply them.
+    copy_inputs: copy inputs that the program mutates, so that the given tensors are unchanged.
+    check_results: compare dtype, sizes and strides of each result with the graph.
+    kernels: compile groups of nodes into fused kernels in the background and cache them on disk. The first runs
+      alternate between kernels and libtorch, and the faster one is used. True: reductions and transcendental functions
+      are accurate to a few ulps; "exact": these use libtorch. `compiled.kernels` has report(), summary() and wait().
+      See docs/kernels.md.
+    generators: replacements for the generators that the program created, by name in notes["generator"]. By default,
+      the program's own generators are used and advanced, as in eager; in another process they are recreated in the
+      captured state for each run.
 
-    Raises ReplayError, here or when called, for what cannot run; it names the node.
+    Raises ReplayError, here or at a call, for a node that cannot run.
     """
     if autograd and any(region.kind == "checkpoint" for region in graph.regions):
-        warnings.warn("a replay carries out no checkpoints, so autograd keeps all that it would keep without them; "
-                      "emit_python, emit_cpp and to_fx do", stacklevel=2)  # fmt: skip
+        warnings.warn("compile(autograd=True) ignores activation checkpoints, so all activations are kept; use "
+                      "emit_python, emit_cpp or to_fx to apply them", stacklevel=2)  # fmt: skip
     return CompiledGraph(graph, module, device=device, autograd=autograd, copy_inputs=copy_inputs,
                          check_results=check_results, kernels=kernels, generators=generators)  # fmt: skip
 
@@ -181,20 +184,21 @@ def emit_cpp(graph: Graph, folder: str | os.PathLike, *, name: str = "graph", on
              functions: Mapping[str, tuple[str, str]] | None = None, min_function_nodes: int = 6,
              max_function_items: int = 250, max_embedded_elements: int = 32,
              kernels: bool | str | CompiledGraph = False) -> list[pathlib.Path]:  # fmt: skip
-    """Writes the graph as C++ that needs libtorch alone, and gives the files: a source, a header, a CMakeLists.txt.
+    """Generates C++ code that only depends on libtorch. Returns the files: a source, a header and a CMakeLists.txt.
 
-    folder: made if it is not there. name: the namespace and the files' name.
-    only: what to compute, by name: "output0", "gradient.layer.weight", "%12", with * and ?; nothing: all.
-    device: takes the place of every device in the graph.
-    autograd: code that autograd differentiates, of a graph of a forward alone.
-    functions: operators of your own that are no operators of torch: {"my::op": ("name to call", "header or module")}.
-    min_function_nodes, max_function_items: modules with fewer operators are no functions; longer ones are cut.
-    max_embedded_elements: larger constants go to a file beside the source.
-    kernels: groups of nodes as loops, in two more files; True or "exact" as in compile(). Or this graph compiled with
-      kernels: what its runs found to be slower stays as it is.
+    folder: output folder, created if missing.
+    name: namespace and file name.
+    only: names of values to compute, with wildcards * and ?: "output0", "gradient.layer.weight", "%12". Default: all.
+    device: replaces every device in the graph.
+    autograd: generate differentiable code; for forward graphs only.
+    functions: custom operators that are not torch operators: {"my::op": ("name to call", "header or module")}.
+    min_function_nodes: modules with fewer operators are inlined.
+    max_function_items: longer functions are split.
+    max_embedded_elements: larger constants are written to a separate file.
+    kernels: generate fused loops for groups of nodes, in two more files; True or "exact" as in compile(), or this graph
+      compiled with kernels, which excludes the groups that were measured to be slower.
 
-    Raises UnsupportedError that names the node which has no such form; FileError. docs/weights-and-code.md tells the
-    rest.
+    Raises UnsupportedError for a node that cannot be expressed; FileError. See docs/weights-and-code.md.
     """
     groups = _groups_of(graph, kernels)
     return _emit("cpp", graph, folder, name, only, device, autograd, functions, min_function_nodes, max_function_items,
@@ -204,10 +208,10 @@ def emit_cpp(graph: Graph, folder: str | os.PathLike, *, name: str = "graph", on
 def _groups_of(graph, kernels):
     if isinstance(kernels, CompiledGraph):
         if kernels.graph is not graph or kernels.kernels is None:
-            raise ValueError("the compiled graph is of another graph, or was compiled without kernels")
+            raise ValueError("kernels= is a CompiledGraph of another graph, or one compiled without kernels")
         return kernels.kernels
     if kernels not in (False, True, "exact"):
-        raise ValueError(f"kernels is False, True, 'exact' or a compiled graph, not {kernels!r}")
+        raise ValueError(f"kernels={kernels!r}: expected False, True, 'exact' or a CompiledGraph")
     return _C.group_kernels(graph, kernels == "exact", True) if kernels else None
 
 
@@ -215,9 +219,9 @@ def emit_python(graph: Graph, folder: str | os.PathLike, *, name: str = "graph",
                 device: str | torch.device | None = None, autograd: bool = False,
                 functions: Mapping[str, tuple[str, str]] | None = None, min_function_nodes: int = 6,
                 max_function_items: int = 250, max_embedded_elements: int = 32) -> list[pathlib.Path]:  # fmt: skip
-    """Writes the graph as a Python module over torch.ops, and gives the files; arguments and errors are emit_cpp's.
+    """Generates a Python module that calls torch.ops and returns the files. Arguments and errors are those of emit_cpp.
 
-    The module's forward(tensors) takes a dict of all placeholders by name and gives a dict: "output0", "gradient.NAME".
+    Its forward(tensors) takes a dict of all placeholders by name and returns a dict: "output0", "gradient.NAME".
     """
     return _emit("python", graph, folder, name, only, device, autograd, functions, min_function_nodes,
                  max_function_items, max_embedded_elements)  # fmt: skip

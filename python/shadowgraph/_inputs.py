@@ -1,4 +1,4 @@
-"""What a program is called with: tensors in nested structures, or texts such as "f32[8,3,224,224]" in their place."""
+"""Arguments of a program: nested structures of tensors, or strings such as "f32[8,3,224,224]" in their place."""
 
 import re
 from typing import NamedTuple
@@ -19,28 +19,28 @@ def is_spec(value):
     return isinstance(value, str) and _SPEC.fullmatch(value.strip()) is not None
 
 
-def made(spec, device):
-    """A tensor of zeros: "i64[4,512]" is dtype and shape."""
+def from_spec(spec, device):
+    """Returns a tensor of zeros with the dtype and shape of a string such as "i64[4,512]"."""
     found = _SPEC.fullmatch(spec.strip())
     assert found is not None  # is_spec(spec)
     dtype, sizes = found.groups()
     if dtype not in DTYPES:
-        raise _C.Error(f"input '{spec}': no dtype '{dtype}'; there are {', '.join(DTYPES)}")
+        raise _C.Error(f"input '{spec}': unknown dtype '{dtype}'; expected one of {', '.join(DTYPES)}")
     return torch.zeros([int(size) for size in sizes.split(",") if size.strip()], dtype=DTYPES[dtype], device=device)
 
 
 def on_device(structure, device, dtype=None):
-    """The structure with fakes for its texts and tensors, inside a mode."""
+    """Returns the structure with fake tensors for its strings and tensors. Call inside a mode."""
 
     def leaf(path, value):
-        value = made(value, device) if isinstance(value, str) else value.to(device)
+        value = from_spec(value, device) if isinstance(value, str) else value.to(device)
         return value.to(dtype) if dtype is not None and value.is_floating_point() else value
 
     return mapped(structure, leaf)
 
 
 class Call(NamedTuple):
-    """Arguments by position and by name at once."""
+    """Positional and keyword arguments."""
 
     args: tuple
     kwargs: dict
@@ -55,9 +55,9 @@ def _of_shape(shape):
 
 
 def as_call(inputs):
-    """(args, kwargs) of what a user gave: a tensor, a sequence of arguments, or a dict of keyword arguments.
+    """Returns (args, kwargs) for a tensor, a sequence of arguments, or a dict of keyword arguments.
 
-    A shape, (8, 3, 224, 224), or a sequence of nothing but shapes stands for tensors of float32.
+    A shape such as (8, 3, 224, 224), or a sequence of only shapes, becomes float32 tensors.
     """
     if isinstance(inputs, Call):
         return inputs
@@ -73,7 +73,7 @@ def as_call(inputs):
 
 
 def mapped(structure, leaf):
-    """The structure with leaf(path, value) for every tensor and spec in it; named tuples and dict classes stay."""
+    """Maps leaf(path, value) over tensors and specs of the structure; preserves named tuple and dict classes."""
 
     def walk(path, value):
         if isinstance(value, torch.Tensor) or is_spec(value):
@@ -82,8 +82,9 @@ def mapped(structure, leaf):
             changed = {key: walk(f"{path}.{key}" if path else str(key), item) for key, item in value.items()}
             return changed if type(value) is dict else type(value)(**changed)
         if isinstance(value, tuple) and hasattr(value, "_fields"):
-            return type(value)(*(walk(f"{path}.{name}" if path else name, item)
-                                 for name, item in zip(value._fields, value)))
+            return type(value)(
+                *(walk(f"{path}.{name}" if path else name, item) for name, item in zip(value._fields, value))
+            )
         if isinstance(value, (list, tuple)):
             return type(value)(walk(f"{path}.{i}" if path else str(i), item) for i, item in enumerate(value))
         return value
@@ -92,7 +93,7 @@ def mapped(structure, leaf):
 
 
 def tensors_of(structure):
-    """The tensors in a result: nested lists, tuples, dicts, and Hugging Face's outputs, in order."""
+    """Returns the tensors of a nested structure of lists, tuples, dicts and Hugging Face outputs, in order."""
     if isinstance(structure, torch.Tensor):
         return [structure]
     if isinstance(structure, dict) or hasattr(structure, "items"):

@@ -1,4 +1,4 @@
-"""Keywords of entries that pass others on: one that both sides take is refused, for it would reach one of them only."""
+"""Rejects keywords that both a public function and the program to which it forwards keywords accept."""
 
 import functools
 import inspect
@@ -15,9 +15,9 @@ _Result = TypeVar("_Result")
 
 
 def keywords_apart(entry: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
-    """Lets `entry(fn, *args, own=..., **kwargs)`, which calls fn(*args, **kwargs), refuse what fn takes by name, too.
+    """Decorates `entry(fn, *args, own=..., **kwargs)`, which calls fn(*args, **kwargs), to reject ambiguous keywords.
 
-    Raises TypeError, which says how to give either.
+    Raises TypeError if a keyword of `entry` is also a parameter of fn.
     """
     own = [name for name, each in inspect.signature(entry).parameters.items() if each.kind is each.KEYWORD_ONLY]
 
@@ -31,28 +31,28 @@ def keywords_apart(entry: Callable[_Given, _Result]) -> Callable[_Given, _Result
 
 
 def list_options(entry, but=()):
-    """Appends what the table of an entry's further keywords says of them to its docstring. Gives the lines, by name."""
+    """Appends the descriptions of an entry's further keywords to its docstring. Returns {keyword: description}."""
     lines = {name: line for name, line in getattr(_C, f"_{entry.__name__}_options")().items() if name not in but}
     wrapped = [textwrap.fill(line, 118, initial_indent=" " * 4, subsequent_indent=" " * 6) for line in lines.values()]
-    head = [entry.__doc__.rstrip(), "", "    Further keywords; None is the default:", ""]
+    head = [entry.__doc__.rstrip(), "", "    Further keywords, None by default:", ""]
     entry.__doc__ = "\n".join([*head, *wrapped, ""])
     return lines
 
 
 def refuse_shared(entry, given, taken):
-    """Raises TypeError for the first of the keywords `given` to sg.entry that is among those the program takes."""
+    """Raises TypeError for the first keyword in `given` that the program accepts, too."""
     for name in given:
         if name in taken:
             raise TypeError(
-                f"sg.{entry} and the program both take {name}=, and one of them would not get it. Give the program's "
-                f"by position, or bind it: functools.partial(fn, {name}=...); {name}= is then sg.{entry}'s"
+                f"{name}= is ambiguous: sg.{entry} and the program both accept it. Pass the program's argument by "
+                f"position or bind it with functools.partial(fn, {name}=...); {name}= then applies to sg.{entry}"
             )
 
 
 def names_taken_by(program):
-    """The keywords that a program names: of a module, those of its forward; not what a partial has bound already.
+    """Returns the named keywords of a program (for a module, of its forward), except those bound by a partial.
 
-    What ends up in a **kwargs is not among them, nor is what takes its arguments by position only.
+    Excludes **kwargs and positional-only parameters.
     """
     bound: set[str] = set()
     while isinstance(program, functools.partial):
@@ -62,7 +62,7 @@ def names_taken_by(program):
         program = program.forward
     try:
         parameters = inspect.signature(program).parameters.values()
-    except (TypeError, ValueError):  # a function in C: torch's own have schemas
+    except (TypeError, ValueError):  # a C function; those of torch have schemas
         name = getattr(program, "__name__", "").rstrip("_")
         schemas = torch._C._jit_get_schemas_for_operator(f"aten::{name}")
         return {argument.name for schema in schemas for argument in schema.arguments} - bound

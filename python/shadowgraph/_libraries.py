@@ -1,4 +1,4 @@
-"""Libraries in a pretended process: what they keep of it (bitsandbytes), and what is changed when they are imported."""
+"""Workarounds for third-party libraries in fake modes: imports, tensor caches (bitsandbytes), patches at import."""
 
 import importlib.abc
 import importlib.machinery
@@ -8,16 +8,16 @@ import sys
 from . import _shadowgraph as _C
 from ._unfake import unfake
 
-_LOOKING = frozenset({"bitsandbytes"})  # it loads its CUDA library, which a pretended GPU does not help
-_CACHES = (("bitsandbytes.functional", "name2qmap"),)  # dicts of tensors by name
+_PROBES_GPU = frozenset({"bitsandbytes"})  # loads its CUDA library, which fails with a simulated GPU
+_CACHES = (("bitsandbytes.functional", "name2qmap"),)  # (module, attribute): dicts of tensors by name
 
 
 class _Finder:
-    """Runs the import of a library that looks for a GPU outside the mode that the importing program is in."""
+    """Imports libraries that probe for a GPU outside the active mode."""
 
     @staticmethod
     def find_spec(name, path=None, target=None):
-        if name not in _LOOKING or not _C.is_active():
+        if name not in _PROBES_GPU or not _C.is_active():
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
         if spec is None or spec.loader is None:
@@ -32,12 +32,12 @@ class _Finder:
         return spec
 
 
-def see_the_real_machine():
+def install_import_hook():
     sys.meta_path.insert(0, _Finder)
 
 
 class Caches:
-    """Tensors that libraries cache are set aside while there are modes, which make fakes of their own there."""
+    """Empties tensor caches of libraries while modes are active, since they would then contain fake tensors."""
 
     def __init__(self):
         self._aside = []
@@ -59,7 +59,7 @@ class Caches:
 
 
 def when_imported(name, change):
-    """Calls change(module) at once if the module is there, else when it is imported."""
+    """Calls change(module) immediately if the module is loaded, else when it is imported."""
     if name in sys.modules:
         change(sys.modules[name])
     elif not any(isinstance(finder, _WhenImported) and finder.name == name for finder in sys.meta_path):
@@ -75,7 +75,7 @@ class _WhenImported(importlib.abc.MetaPathFinder):
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
-        assert spec is not None and spec.loader is not None  # its package is being imported
+        assert spec is not None and spec.loader is not None  # called during its import
         execute = spec.loader.exec_module
 
         def exec_module(module):

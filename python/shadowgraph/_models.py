@@ -1,4 +1,4 @@
-"""Models made for a capture: a module as it is, a function that makes one, a Hugging Face configuration."""
+"""Creates the module to capture from a module, a function that creates one, or a Hugging Face configuration."""
 
 import collections
 import contextlib
@@ -10,13 +10,13 @@ from . import _attributes, _schedules, _wrappers
 from . import _shadowgraph as _C
 
 
-def made(model, device, dtype, conversion=None):
-    """The module that `model` stands for, made on `device` if it has to be made. Inside a mode.
+def create(model, device, dtype, conversion=None):
+    """Returns the module for `model`, created on `device` unless it is a module already. Call inside a mode.
 
-    model: a torch.nn.Module; a function without arguments that gives one; a schedule of torch.distributed.pipelining,
-        or a function that gives one, which becomes a PipelineRank; a transformers configuration, or a class of
-        transformers' models, which gets its configuration's defaults. What it leaves on the CPU is moved to `device`,
-        as .to(device) would: torch.Tensor(n) and torch.FloatTensor(n) make their tensors there whatever the default.
+    model: a torch.nn.Module; a function without arguments that returns one; a schedule of torch.distributed.pipelining,
+        or a function that returns one, which becomes a PipelineRank; a transformers configuration; or a transformers
+        model class, which gets its default configuration. Tensors left on the CPU are moved to `device`, because
+        torch.Tensor(n) and torch.FloatTensor(n) ignore the default device.
     """
     if isinstance(model, torch.nn.Module):
         return model
@@ -31,21 +31,21 @@ def made(model, device, dtype, conversion=None):
             module = model()
         else:
             raise _C.Error(
-                f"{type(model).__name__} is no model: give a torch.nn.Module, a function that makes one, or a "
-                "transformers configuration"
+                f"cannot create a model from {type(model).__name__}; pass a torch.nn.Module, a function that returns "
+                "one, or a transformers configuration"
             )
     module = _schedules.as_model(module)
     if not isinstance(module, torch.nn.Module):
-        raise _C.Error(f"the function gave {type(module).__name__}, no torch.nn.Module")
+        raise _C.Error(f"the model function must return a torch.nn.Module, but returned {type(module).__name__}")
     wanted = torch.device(device)
     tensors = (*module.parameters(), *module.buffers())
-    # Parts of tensors are where the program puts them: FSDP2 keeps them on the CPU if told so.
+    # Shards stay on the device that the program chose: FSDP2 supports CPU offload.
     placed = any(_wrappers.is_wrapper(tensor) for tensor in tensors)
     if wanted.type != "cpu" and not placed and any(tensor.device.type == "cpu" for tensor in tensors):
         module._apply(lambda tensor: tensor.to(wanted) if tensor.device.type == "cpu" else tensor)
     for part in module.modules():
         for name, parameter in part._parameters.items():
-            if parameter is not None and _changes_as_it_moves(parameter):
+            if parameter is not None and _quantizes_on_move(parameter):
                 part._parameters[name] = _moved(parameter, wanted)
     if dtype is not None:
         conversion = Conversion() if conversion is None else conversion
@@ -57,7 +57,7 @@ def made(model, device, dtype, conversion=None):
 
 
 class Conversion:
-    """What dtype= has done to parameters that the program makes in another dtype: adapters, norms, whole modules."""
+    """Counts the parameters that dtype= converted from another dtype."""
 
     def __init__(self):
         self._counts: collections.Counter[tuple[str, str]] = collections.Counter()
@@ -67,22 +67,22 @@ class Conversion:
             self._counts[(str(before).removeprefix("torch."), str(parameter.dtype).removeprefix("torch."))] += 1
 
     def text(self):
-        """A sentence; empty where there was nothing to convert."""
+        """Returns a note for the report, empty if no parameter was converted."""
         return "; ".join(
-            f"dtype={after} converted {count} parameter{'s' if count > 1 else ''} made in {before}: without dtype= "
-            f"{'they stay' if count > 1 else 'it stays'} as made"
+            f"dtype={after} converted {count} parameter{'s' if count > 1 else ''} from {before}; omit dtype= to keep "
+            f"{'their' if count > 1 else 'its'} dtype"
             for (before, after), count in self._counts.items()
         )
 
 
-def _changes_as_it_moves(parameter):
-    """Whether a library's class moves it in a way of its own, and has yet to do so: bitsandbytes quantises."""
-    own = _wrappers.has_class_of_its_own(parameter) and type(parameter).to is not torch.Tensor.to
+def _quantizes_on_move(parameter):
+    """Returns True for a subclass that overrides .to() and is not quantized yet, as in bitsandbytes."""
+    own = _wrappers.is_subclass(parameter) and type(parameter).to is not torch.Tensor.to
     return own and parameter.is_floating_point()
 
 
 def _moved(parameter, *where):
-    """The parameter as module.to(where) leaves it. Some classes quantise only what comes from the CPU."""
+    """Returns the parameter after module.to(where). Some classes quantize only when moved from the CPU."""
     holder = torch.nn.Module()
     holder.register_parameter("parameter", parameter)
     holder.to(*where)
@@ -108,11 +108,11 @@ def _from_configuration(config):
 
 
 def _in_its_dtype(cls, config):
-    """As from_pretrained makes it: in the dtype of the configuration, if that has one and no other is asked for."""
+    """Creates the model in the dtype of its configuration, like from_pretrained, unless a default dtype is set."""
     dtype = getattr(config, "dtype", None)
     dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype
-    asked = torch.get_default_dtype() != torch.float32
-    with contextlib.nullcontext() if asked else default_dtype(dtype):
+    is_explicit = torch.get_default_dtype() != torch.float32
+    with contextlib.nullcontext() if is_explicit else default_dtype(dtype):
         return cls(config)
 
 
@@ -127,8 +127,8 @@ def default_dtype(dtype):
         torch.set_default_dtype(before)
 
 
-def _hand_hooks_on(parameter, fake):
-    """What the program has hung at a parameter's gradient runs for its fake: scaling, optimizers inside backward."""
+def _copy_hooks(parameter, fake):
+    """Registers the gradient hooks of a parameter, such as optimizers in backward, on its fake tensor."""
     for hook in (parameter._backward_hooks or {}).values():
         fake.register_hook(hook)
     for hook in (parameter._post_accumulate_grad_hooks or {}).values():
@@ -136,7 +136,7 @@ def _hand_hooks_on(parameter, fake):
 
 
 def parts_of(root):
-    """What named_modules, named_parameters and named_buffers give, in one walk: each takes several times as long."""
+    """Returns named_modules, named_parameters and named_buffers of a module. One traversal, several times faster."""
     parts, seen = [], set()
     parameters: list[tuple[str, torch.Tensor]] = []
     buffers: list[tuple[str, torch.Tensor]] = []
@@ -165,16 +165,16 @@ OF_EVERY_MODULE = frozenset(vars(torch.nn.Module()))
 
 
 class Converted:
-    """A module whose tensors are fakes while this is entered, and its own again afterwards.
+    """Context that replaces the tensors of a module by fake tensors and restores them at the end.
 
-    Nothing is copied: the entries of _parameters and _buffers are replaced, tied ones by one fake, and put back.
+    Replaces the entries of _parameters and _buffers without copying the module. Tied tensors stay tied.
     """
 
     def __init__(self, module, mode, device, dtype, conversion=None):
         self._module, self._mode, self._device, self._dtype = module, mode, device, dtype
         self._conversion = Conversion() if conversion is None else conversion
         self._entries = []
-        self._attributes = []  # of modules whose parameters have some: (module, what they were)
+        self._attributes = []  # (module, original attributes)
         self._fakes = {}
         self._records = {}
 
@@ -183,7 +183,7 @@ class Converted:
             return tensor
         known = self._fakes.get(id(tensor))
         if known is None:
-            own = _wrappers.has_class_of_its_own(tensor)
+            own = _wrappers.is_subclass(tensor)
             fake = self._own(tensor) if own else _wrappers.rebuilt(tensor, self._fake_part)
             was = fake.dtype
             if self._dtype is not None and fake.is_floating_point():
@@ -192,7 +192,7 @@ class Converted:
                 if not own:
                     fake = torch.nn.Parameter(fake.detach(), tensor.requires_grad)
                 self._conversion.note(was, fake)
-                _hand_hooks_on(tensor, fake)
+                _copy_hooks(tensor, fake)
             known = self._fakes[id(tensor)] = (tensor, fake)
         return known[1]
 
@@ -200,13 +200,13 @@ class Converted:
         return part if _C.is_fake(part) else self._mode.from_real(part, self._device)
 
     def _own(self, tensor):
-        """The fake of a tensor of a library's class, as that class moves it to the device."""
-        if not _changes_as_it_moves(tensor):
+        """Returns the fake tensor for a tensor subclass, moved to the device by that class."""
+        if not _quantizes_on_move(tensor):
             return _attributes.rebuilt(tensor, self._fake_part, self._records)
         return _moved(_attributes.rebuilt(tensor, self._mode.from_real, self._records), torch.device(self._device))
 
     def _convert_attributes(self, module):
-        if not any(_wrappers.has_class_of_its_own(each) for each in module._parameters.values() if each is not None):
+        if not any(_wrappers.is_subclass(each) for each in module._parameters.values() if each is not None):
             return
         before = dict(vars(module))
         self._attributes.append((module, before))
@@ -230,13 +230,13 @@ class Converted:
 
     @staticmethod
     def _refuse_real_shards(module):
-        """FSDP2 keeps tensors of its own beside the module's, which nothing here converts."""
+        """Rejects modules sharded by FSDP2, which keeps references to real tensors elsewhere."""
         fsdp = sys.modules.get("torch.distributed.fsdp")
         sharded = fsdp is not None and isinstance(module, fsdp.FSDPModule)
         if sharded and not all(_wrappers.is_fake(parameter) for parameter in module.parameters()):
             raise _C.UnsupportedError(
-                f"{type(module).__name__} was given to fully_shard with real parameters: give a function that makes "
-                "it, sg.profile(make_model, ...), or make it inside `with sg.fake(...)`"
+                f"{type(module).__name__} was sharded by fully_shard with real parameters; pass a function that "
+                "creates and shards it, sg.profile(make_model, ...), or create it inside `with sg.fake(...)`"
             )
 
     def __exit__(self, *exception):

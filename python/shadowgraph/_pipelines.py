@@ -1,7 +1,7 @@
-"""What stages of torch.distributed.pipelining tell each other of their shapes.
+"""Shape inference for torch.distributed.pipelining in fake process groups.
 
-Before its first step, a stage asks its neighbours for the shapes of activations and gradients. Nobody answers in a fake
-process group. So they are found out in this process: all stages run once, one after the other, on fakes.
+Before its first step, a stage receives the shapes of activations and gradients from its neighbors. A fake process group
+sends nothing, so the shapes are inferred in this process by running all stages once in sequence on fake tensors.
 """
 
 import contextlib
@@ -16,24 +16,25 @@ from ._fake import fake
 from ._libraries import when_imported
 from ._schedules import PipelineRank, is_static, stages_of
 
-__all__ = ["PipelineShapes", "found_out", "known_to_all", "pipeline_shapes"]
+__all__ = ["PipelineShapes", "infer_shapes", "pipeline_shapes", "shared_shapes"]
 
 _STAGE = "torch.distributed.pipelining.stage"
 _SCHEDULES = "torch.distributed.pipelining.schedules"
 
 
 class PipelineShapes:
-    """What every stage of a pipeline receives and gives, made by `pipeline_shapes`; prints as a table.
+    """Shapes that the stages of a pipeline exchange, returned by `pipeline_shapes`; prints as a table.
 
-    Inside ``with shapes:`` the stages of torch.distributed.pipelining get their answers from it, on whichever rank.
-    forward, backward: by stage, the message to the next stage and to the one before.
+    Inside ``with shapes:`` stages of torch.distributed.pipelining use these shapes, on any rank.
+
+    forward, backward: {stage: message} to the next and to the previous stage.
     """
 
     _active: ClassVar[list["PipelineShapes"]] = []
 
     def __init__(self, stages):
         self.stages = stages
-        self.static = False  # the program gives all shapes itself
+        self.static = False  # the program specifies all shapes
         self.forward: dict = {}
         self.backward: dict = {}
 
@@ -61,22 +62,22 @@ class PipelineShapes:
     def __repr__(self):
         return f"<shadowgraph.PipelineShapes of {self.stages} stages>"
 
-    def from_stage(self, stage, asked_by):
-        """The message of a stage to a neighbour."""
-        messages = self.forward if stage < asked_by else self.backward
+    def from_stage(self, stage, receiver):
+        """Returns the message of a stage to its neighbor `receiver`."""
+        messages = self.forward if stage < receiver else self.backward
         if stage not in messages:
             raise _C.DataDependentError(
-                f"stage {asked_by} asks for the shapes of stage {stage}, which are not known: the pipeline had "
-                f"{self.stages} stages when they were found out"
+                f"stage {receiver} requires the shapes of stage {stage}, which are unknown; they were inferred for a "
+                f"pipeline of {self.stages} stages"
             )
         return messages[stage]
 
     def check(self, stage, message):
-        """A stage must say the same when it is captured as when the shapes were found out."""
+        """Raises Error if the message of a stage differs from the inferred one."""
         known = (self.forward if hasattr(message, "forward_metas") else self.backward).get(stage)
         if known is not None and known != message:
-            raise _C.Error(f"stage {stage} now gives {message}, and gave {known} when the shapes of its pipeline were "
-                           "found out: give the inputs and the function of this program")  # fmt: skip
+            raise _C.Error(f"stage {stage} sends {message}, but {known} was inferred for its pipeline; pass the same "
+                           "function and inputs to pipeline_shapes()")  # fmt: skip
 
 
 def _text(metas):
@@ -88,40 +89,40 @@ def _text(metas):
 # ---- The handshake ---------------------------------------------------------------------------------------------------
 
 
-def answer_handshakes():
-    """Once a process: stages of a fake process group ask `PipelineShapes`; those of real groups go on as they are."""
-    when_imported(_STAGE, _answer)  # seconds, so its users do that
-    when_imported(_SCHEDULES, _answer_for_all_stages)
+def patch_handshakes():
+    """Lets stages in fake process groups use `PipelineShapes`. Called once per process; real groups are unaffected."""
+    when_imported(_STAGE, _patch_stage)  # not imported here, which takes seconds
+    when_imported(_SCHEDULES, _patch_schedule)
 
 
-def _answer(module):
+def _patch_stage(module):
     stage = module.PipelineStage
-    if hasattr(stage, "_shadowgraph_answers"):
+    if hasattr(stage, "_shadowgraph_patched"):
         return
-    answers = {"_send_meta": _send_meta, "_recv_meta": _recv_meta}
-    for name, answer in answers.items():
-        setattr(stage, name, _in_fake_groups(getattr(stage, name), answer))
-    stage._shadowgraph_answers = True
+    replacements = {"_send_meta": _send_meta, "_recv_meta": _recv_meta}
+    for name, replacement in replacements.items():
+        setattr(stage, name, _in_fake_groups(getattr(stage, name), replacement))
+    stage._shadowgraph_patched = True
 
 
-def _answer_for_all_stages(module):
-    """Since 2.15 a schedule asks for all its stages, by one collective, and connects them; 2.14 refuses fake groups."""
+def _patch_schedule(module):
+    """Patches the handshake of all stages: since torch 2.15 one collective of the schedule, before that _warmup_p2p."""
     schedule = module._PipelineSchedule
-    if hasattr(schedule, "_shadowgraph_answers"):
+    if hasattr(schedule, "_shadowgraph_patched"):
         return
     name = "_initialize_pipeline_distributed_state"
     if hasattr(schedule, name):
-        setattr(schedule, name, _in_fake_groups(getattr(schedule, name), _vote_of_all))
+        setattr(schedule, name, _in_fake_groups(getattr(schedule, name), _set_inference_modes))
     elif hasattr(schedule, "_warmup_p2p"):  # until 2.14
         schedule._warmup_p2p = _in_fake_groups(schedule._warmup_p2p, _warm_up(schedule._warmup_p2p))
-    schedule._shadowgraph_answers = True
+    schedule._shadowgraph_patched = True
 
 
-def _in_fake_groups(original, answer):
-    def ask(self, *args, **kwargs):
-        return (original if world_size() is None else answer)(self, *args, **kwargs)
+def _in_fake_groups(original, replacement):
+    def call(self, *args, **kwargs):
+        return (original if world_size() is None else replacement)(self, *args, **kwargs)
 
-    return ask
+    return call
 
 
 def _send_meta(stage, message, to_stage):
@@ -135,26 +136,26 @@ def _recv_meta(stage, from_stage):
     if shapes is None:
         what = "outputs" if from_stage < stage.stage_index else "input gradients"
         raise _C.DataDependentError(
-            f"PipelineStage {stage.stage_index} asks stage {from_stage} of another rank for the shapes of its {what}, "
-            "and nothing is sent in a fake process group. Give sg.profile the function that makes the schedule; or go "
-            "inside `with sg.pipeline_shapes(make_schedule, inputs, target=...):`; or give every PipelineStage its "
-            "input_args= and output_args="
+            f"PipelineStage {stage.stage_index} requires the shapes of the {what} of stage {from_stage} on another "
+            "rank, and a fake process group sends nothing. Pass sg.profile a function that creates the schedule, enter "
+            "`with sg.pipeline_shapes(make_schedule, inputs, target=...):`, or pass input_args= and output_args= to "
+            "every PipelineStage"
         )
     return shapes.from_stage(from_stage, stage.stage_index)
 
 
-def _knows_shapes(stage, has_backward):
+def _has_shapes(stage, has_backward):
     shapes = PipelineShapes.here()
-    # The other ranks run the same program, so they give shapes if this one does.
+    # Other ranks run the same program, so they specify shapes if this one does.
     return is_static(stage, has_backward) if shapes is None else shapes.static
 
 
-def _vote_of_all(schedule, stages, has_backward, initialize_p2p):
+def _set_inference_modes(schedule, stages, has_backward, initialize_p2p):
     from torch.distributed.pipelining._utils import InferenceMode
 
-    by_hand = [stage for stage in stages if hasattr(stage, "_user_meta")]
-    static = all(_knows_shapes(stage, has_backward) for stage in by_hand)
-    for stage in by_hand:
+    manual = [stage for stage in stages if hasattr(stage, "_user_meta")]
+    static = all(_has_shapes(stage, has_backward) for stage in manual)
+    for stage in manual:
         stage._inference_mode = InferenceMode.STATIC if static else InferenceMode.DYNAMIC
     if initialize_p2p and stages[0].p2p_per_edge:
         from torch.distributed.pipelining._p2p import _build_p2p_edge_groups
@@ -168,8 +169,8 @@ def _vote_of_all(schedule, stages, has_backward, initialize_p2p):
 def _warm_up(original):
     def warm_up(schedule, stages, has_backward, p2p_done):
         if all(hasattr(stage, "_user_meta") for stage in stages):
-            _vote_of_all(schedule, stages, has_backward, initialize_p2p=False)
-        else:  # stages that ask nothing
+            _set_inference_modes(schedule, stages, has_backward, initialize_p2p=False)
+        else:  # stages of pipeline(), whose shapes are known
             original(schedule, stages, has_backward, p2p_done)
 
     return warm_up
@@ -179,7 +180,7 @@ def _warm_up(original):
 
 
 def pipeline_shapes(make, inputs=(), *, target=None, device="cuda", dtype=None, backward=None):
-    """What the stages of a pipeline give each other, found out without recording: a `PipelineShapes`.
+    """Infers the shapes that the stages of a pipeline exchange, without capturing. Returns a `PipelineShapes`.
 
         with sg.fake_process_group(4, rank=1):
             with sg.pipeline_shapes(make_schedule, "i64[8,512]", target="i64[8,512]"), sg.Capture("cuda") as session:
@@ -187,36 +188,36 @@ def pipeline_shapes(make, inputs=(), *, target=None, device="cuda", dtype=None, 
                 ...
                 schedule.step()
 
-    Inside `fake_process_group`. `sg.profile` of a function that makes a schedule does it by itself.
+    Requires an active `fake_process_group`. Not needed for `sg.profile` of a function that creates a schedule.
 
-    make: a function without arguments that makes the schedule of the rank that it runs as, its groups and meshes too.
-        It runs once as each rank of the pipeline.
-    inputs, target: what the first and the last stage of a step get, as for `profile`.
-    backward: whether the schedule runs backward; without one, if it has a loss function.
+    make: a function without arguments that creates the schedule of the current rank, and its groups and meshes. Called
+        once as each rank of the pipeline.
+    inputs, target: inputs of the first stage and target of the last one, as for `profile`.
+    backward: whether the schedule runs backward. By default, if it has a loss function.
 
-    Raises Error if the schedules of all ranks do not have each stage once.
+    Raises Error unless each stage is in the schedule of exactly one rank.
     """
     if world_size() is None:
-        raise _C.Error("pipeline_shapes() is of programs inside `with sg.fake_process_group(world, rank):`")
+        raise _C.Error("pipeline_shapes() requires a process group; enter `with sg.fake_process_group(world, rank):`")
     if not callable(make):
-        raise _C.Error(f"{type(make).__name__} makes no schedules: give a function that makes the schedule of the rank "
-                       "that it runs as")  # fmt: skip
+        raise _C.Error("pipeline_shapes() expects a function that returns the schedule of the current rank, got "
+                       f"{type(make).__name__}")  # fmt: skip
     args, kwargs = _inputs.as_call(inputs)
     with fake(device):
-        return found_out(make, args, kwargs, target, device, dtype, backward)
+        return infer_shapes(make, args, kwargs, target, device, dtype, backward)
 
 
-def known_to_all(make, model, inputs, target, device, dtype, train, options):
-    """The shapes of a pipeline, found out once for all ranks, as a context; nothing for other models."""
-    if not isinstance(model, PipelineRank) or not model.asks_neighbours or PipelineShapes.here() is not None:
+def shared_shapes(make, model, inputs, target, device, dtype, train, options):
+    """Returns a context with the shapes of a pipeline, inferred once for all ranks; a null context for other models."""
+    if not isinstance(model, PipelineRank) or not model.infers_shapes or PipelineShapes.here() is not None:
         return contextlib.nullcontext()
     args, kwargs = _inputs.as_call(inputs)
     with fake(device, **options):
-        return found_out(make, args, kwargs, target, device, dtype, None if train else False)
+        return infer_shapes(make, args, kwargs, target, device, dtype, None if train else False)
 
 
-def found_out(make, args, kwargs, target, device, dtype, backward=None):
-    """`pipeline_shapes` inside a mode that records nothing."""
+def infer_shapes(make, args, kwargs, target, device, dtype, backward=None):
+    """Implements `pipeline_shapes`. Call inside a mode that does not capture."""
     args, kwargs, target = _inputs.on_device([list(args), kwargs, target], device, dtype)
     ranks = _schedules_of_all_ranks(make, device, dtype)
     owners = {stage.stage_index: (rank, schedule, stage) for rank, schedule in ranks for stage in stages_of(schedule)}
@@ -227,49 +228,50 @@ def found_out(make, args, kwargs, target, device, dtype, backward=None):
     return shapes
 
 
-_EACH_TIME = "it must ask for the rank, and make its groups and meshes, each time that it runs"
+_EACH_CALL = "the function must read the rank and create its groups and meshes at each call"
 
 
 def _schedules_of_all_ranks(make, device, dtype):
-    """(rank, schedule) of the ranks of this rank's pipeline."""
+    """Returns [(rank, schedule)] for all ranks of this rank's pipeline."""
     from . import _models
 
-    def made(rank):
+    def create(rank):
         with rank:
             try:
-                model = _models.made(make, device, dtype)
+                model = _models.create(make, device, dtype)
             except (KeyError, RuntimeError, ValueError) as error:
                 if isinstance(error, _C.Error):
                     raise
                 raise _C.Error(f"as rank {rank.rank}, the function raised {type(error).__name__}: {error}\n"
-                               f"{_EACH_TIME}") from error  # fmt: skip
+                               f"{_EACH_CALL}") from error  # fmt: skip
         if not isinstance(model, PipelineRank):
-            raise _C.Error(f"the function gave {type(model).__name__}, and no schedule of torch.distributed.pipelining")
+            raise _C.Error("the function must return a schedule of torch.distributed.pipelining, but returned "
+                           f"{type(model).__name__}")  # fmt: skip
         return rank, model.schedule
 
-    first = made(as_rank(torch.distributed.get_rank()))
+    first = create(as_rank(torch.distributed.get_rank()))
     with first[0]:
         group = stages_of(first[1])[0].group or torch.distributed.group.WORLD
         members = ranks_of(group.group_name)
-    return [first, *(made(as_rank(member)) for member in members if member != first[0].rank)]
+    return [first, *(create(as_rank(member)) for member in members if member != first[0].rank)]
 
 
 def _check_owners(owners, stages, ranks):
     missing = [index for index in range(stages) if index not in owners]
     if missing:
         raise _C.Error(
-            f"as the {ranks} ranks of its pipeline, the function made stages {', '.join(map(str, sorted(owners)))} of "
-            f"{stages}: {_EACH_TIME}"
+            f"called as the {ranks} ranks of its pipeline, the function created stages "
+            f"{', '.join(map(str, sorted(owners)))} of {stages}; {_EACH_CALL}"
         )
 
 
 def _exchange(shapes, owners, args, kwargs, target, backward):
-    """Runs all stages once, from the first to the last and back, and keeps what they send."""
+    """Runs the forward of all stages in order, then backward in reverse order, and stores their messages."""
     schedules = {id(schedule): schedule for _, schedule, _ in owners.values()}
     has_backward = any(schedule._has_backward for schedule in schedules.values()) if backward is None else backward
-    by_hand = {index: owner for index, owner in owners.items() if hasattr(owner[2], "_user_meta")}
-    if len(by_hand) < shapes.stages:
-        return  # made by pipeline(): stages that torch.export has cut know their neighbours
+    manual = {index: owner for index, owner in owners.items() if hasattr(owner[2], "_user_meta")}
+    if len(manual) < shapes.stages:
+        return  # split by torch.export in pipeline(), so shapes are known
     if all(is_static(stage, has_backward) for _, _, stage in owners.values()):
         shapes.static = True
         return
@@ -303,7 +305,7 @@ def _first_chunk(schedule, target):
     from torch.distributed.pipelining.microbatch import _split_tensor
 
     if target is None:
-        raise _C.Error("the schedule has a loss function, which takes a target: give target=")
+        raise _C.Error("the loss function of the schedule requires a target; pass target=")
     if not hasattr(schedules, "_TARGET_CHUNK_SPEC"):  # 2.12
         return torch.tensor_split(target, schedule._n_microbatches)[0]
     return next(iter(_split_tensor(target, schedules._TARGET_CHUNK_SPEC, schedule._n_microbatches)))

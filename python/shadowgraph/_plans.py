@@ -1,4 +1,4 @@
-"""Plans of training on a cluster, and pipelines of one captured step, simulated on all ranks."""
+"""Parallelism plans for training on a cluster, and pipeline simulation of a captured training step."""
 
 import copy
 import inspect
@@ -12,16 +12,16 @@ from . import _capture, _keywords, _models
 from . import _shadowgraph as _C
 from ._shadowgraph import ClusterPlan, Graph, PipelineRun, PipelineSchedule, PlanTable, SimulatedPlan
 
-__all__ = ["PlanQuestions", "pipeline", "plan", "simulate_plan"]
+__all__ = ["PlanSweep", "pipeline", "plan", "simulate_plan"]
 
 
-class PlanQuestions:
-    """Questions about a model on a cluster. Arguments are those of `sg.plan`.
+class PlanSweep:
+    """Plans a model on a cluster under varying settings. Arguments are those of `sg.plan`.
 
-        questions = sg.PlanQuestions(config, inputs, loss=".loss", devices="1024xh100", batch=2048, sequence=8192)
-        print(questions.ask("devices", share=0.4))       # seconds by devices, and where efficiency falls under 40 %
-        print(questions.ask("price", tokens="15T", within="14d", prices={"h100": 2.5, "a100": 1.2}))
-        questions.plan()                                 # what `sg.plan` gives
+    sweep = sg.PlanSweep(config, inputs, loss=".loss", devices="1024xh100", batch=2048, sequence=8192)
+    print(sweep.run("devices", share=0.4))       # step time by devices, marking efficiency below 40%
+    print(sweep.run("price", tokens="15T", within="14d", prices={"h100": 2.5, "a100": 1.2}))
+    sweep.plan()                                 # same as `sg.plan`
     """
 
     def __init__(self, model: Any, inputs: Callable[..., Any], *, devices: str | int, batch: int, sequence: int = 0,
@@ -29,11 +29,11 @@ class PlanQuestions:
                  layers: tuple[int, Callable[[int], Any]] | tuple[int, Callable[[int], Any], int] | None = None,
                  interconnect: str = "", name: str = "model", options: Mapping[str, Any] | None = None,
                  **how: Any) -> None:  # fmt: skip
-        knobs = {knob: how.pop(knob) for knob in _KNOBS if knob in how}
+        plan_options = {option: how.pop(option) for option in _PLAN_OPTIONS if option in how}
         if not callable(inputs):
-            raise _C.Error("inputs is no function: give one from a micro-batch to inputs, lambda n: f'i64[{n},512]'")
+            raise _C.Error("inputs= must be a function of the micro-batch size, such as lambda n: f'i64[{n},512]'")
         if layers is not None and (not isinstance(layers, tuple) or len(layers) not in (2, 3)):
-            raise _C.Error(f"layers={layers!r} is not (how many, a function that makes the model with fewer)")
+            raise _C.Error(f"layers={layers!r}: expected (number of layers, function of a number of layers)")
         count, fewer, *first = layers if layers is not None else _layers_of(model)
 
         any_sequence = sequence > 0 and _takes_two(inputs)
@@ -43,116 +43,118 @@ class PlanQuestions:
             with _capture.attention(kernel):
                 graph, _ = _capture.of_model(fewer(wanted) if wanted else model, given, loss=loss,
                                              optimizer=optimizer, device="cuda", dtype=dtype, mode="train",
-                                             steady_state=knobs.get("captured_state") or False, options=options,
+                                             steady_state=plan_options.get("captured_state") or False, options=options,
                                              **how)  # fmt: skip
             return graph
 
-        made: Any = getattr(_C, "_PlanQuestions")  # noqa: B009 - not in the stub, which has what users see
-        self._asked = made(captured, count, first[0] if first else 0, name, any_sequence, str(devices), interconnect,
-                           batch, sequence, knobs)  # fmt: skip
+        questions: Any = getattr(_C, "_PlanSweep")  # noqa: B009 - private, not in the stub
+        self._questions = questions(captured, count, first[0] if first else 0, name, any_sequence, str(devices),
+                                    interconnect, batch, sequence, plan_options)  # fmt: skip
 
     def plan(self) -> ClusterPlan:
-        """The best plan; raises NoPlanError where nothing fits, with what would."""
-        answer: ClusterPlan = self._asked.plan()
-        return answer
+        """Returns the fastest plan. Raises InfeasibleError if none fits, with settings that would fit."""
+        plan: ClusterPlan = self._questions.plan()
+        return plan
 
     def simulate(self, plan: Mapping[str, Any]) -> SimulatedPlan:
-        """What `sg.simulate_plan` gives."""
-        made: SimulatedPlan = self._asked.simulate(json.dumps(dict(plan)))
-        return made
+        """Simulates a given plan. See `sg.simulate_plan`."""
+        simulated: SimulatedPlan = self._questions.simulate(json.dumps(dict(plan)))
+        return simulated
 
-    def ask(self, what: str, *, values: Iterable[Any] = (), **how: Any) -> PlanTable:
-        """A table of plans of changed requests.
+    def run(self, what: str, *, values: Iterable[Any] = (), **how: Any) -> PlanTable:
+        """Plans the model for several values of one setting and returns a table.
 
-        what: "devices", "network", "memory", "batch", "sequence", "price".
-        values: numbers of devices, factors of the links' speed, memories ("80GB"), samples, tokens of a sequence; by
-          default around the request's own.
-        prices may also be a mapping of devices, {"h100": 2.5, "a100": {"per_hour": 1.2, "most": 512}}.
+        what: the setting: "devices", "network", "memory", "batch", "sequence", "price".
+        values: numbers of devices, factors of link bandwidth, memory sizes ("80GB"), batch sizes in samples, or
+          sequence lengths in tokens. By default, values around the current one.
+        prices may also be a mapping by device: {"h100": 2.5, "a100": {"per_hour": 1.2, "most": 512}}.
         """
         if isinstance(how.get("prices"), Mapping):
             how["prices"] = json.dumps(dict(how["prices"]))
-        table: PlanTable = self._asked.ask(what, [str(value) for value in values], how)
+        table: PlanTable = self._questions.run(what, [str(value) for value in values], how)
         return table
 
 
 def plan(model: Any, inputs: Callable[..., Any], *, devices: str | int, batch: int, **how: Any) -> ClusterPlan:
-    """How a model is best trained on a cluster: what is cut how many ways, and what a step takes.
+    """Finds the fastest parallelism plan for training a model on a cluster that fits in memory.
 
         config = transformers.AutoConfig.from_pretrained("llama3-405b")
         plan = sg.plan(config, lambda n: {"input_ids": f"i64[{n},8192]", "labels": f"i64[{n},8192]"}, loss=".loss",
                        devices="1024xh100", batch=2048, sequence=8192)
-        print(plan)                                              # the plan, its bound, what other values would bring
+        print(plan)                                              # plan, lower bound, effect of other options
         plan.seconds, plan.bytes, plan.bound, plan.run, plan.dict()
 
-    model, loss, options, and what is no knob: as for `profile`. The model is of one device.
-    inputs: a function from the samples of a micro-batch to what `profile` takes as inputs. One of two arguments is
-      given the tokens of a sample, too, so that other lengths can be asked about.
-    devices: how many of which device, "1024xh100"; a number alone: of the usual one.
-    batch: samples, or sequences, of a step on all devices.
-    sequence: tokens of a sample, for tokens a second.
-    layers: how many layers the model has, and a function that makes it with fewer. All are alike, or all behind the
-      first few, whose number comes third. It is known of configurations of transformers with such layers. Without it
-      each size is captured whole.
-    Raises NoPlanError where nothing fits, with what would; Error for arguments that make no sense, and what the
-    program raises.
+    model, loss, options, and keywords not listed here: as for `profile`. The model must be a single-device model.
+    inputs: a function from the micro-batch size to the inputs of `profile`. A function with two arguments also gets the
+      sequence length, which allows planning for other lengths.
+    devices: number and model of devices, "1024xh100"; a number alone uses the default device.
+    batch: global batch size in samples (sequences).
+    sequence: tokens per sample, for throughput in tokens per second.
+    layers: (number of layers, function that creates the model with fewer layers). All layers must be identical, or all
+      after the first k with (..., ..., k). Known for most transformers configurations. Without it, the full model is
+      captured for each micro-batch size.
+
+    Raises InfeasibleError if no plan fits, with settings that would fit; Error for invalid arguments; and the errors of
+    the program.
     """
-    return PlanQuestions(model, inputs, devices=devices, batch=batch, **how).plan()
+    return PlanSweep(model, inputs, devices=devices, batch=batch, **how).plan()
 
 
 def simulate_plan(model: Any, inputs: Callable[..., Any], plan: Mapping[str, Any], *, devices: str | int, batch: int,
                   **how: Any) -> SimulatedPlan:  # fmt: skip
-    """What a plan of a cluster that somebody else made takes, by what `plan` finds its own with.
+    """Estimates time and memory of a given parallelism plan, with the same cost model as `plan`.
 
-        made = sg.simulate_plan(model, inputs, {"tensor": 8, "pipeline": 16, "schedule": "interleaved",
-                                                "stages_per_rank": 8, "zero": 1, "recomputed": "all"},
-                                devices="8192xh100", batch=2048, sequence=8192)
-        made.seconds, made.bytes, made.run, made.dict()
+        simulated = sg.simulate_plan(model, inputs, {"tensor": 8, "pipeline": 16, "schedule": "interleaved",
+                                                     "stages_per_rank": 8, "zero": 1, "recomputed": "all"},
+                                     devices="8192xh100", batch=2048, sequence=8192)
+        simulated.seconds, simulated.bytes, simulated.run, simulated.dict()
 
-    plan: as ClusterPlan.dict() has its plans. `data` and `microbatches` are what devices and batch leave.
-      `stages` may be numbers of units: layers, and what comes before and behind them.
-      `recomputed` may be "all", or how many layers of each stage; so may `selective`, of the other layers, and
-      `offloaded`, of all.
+    plan: in the format of ClusterPlan.dict(). `data` and `microbatches` follow from devices and batch.
+      `stages` may be numbers of units per stage: layers, and the parts before and after them.
+      `recomputed` may be "all" or the number of layers per stage; so may `selective`, for the other layers, and
+      `offloaded`, for all layers.
 
-    Other arguments are as for `plan`. Nothing is refused for its memory.
-    Raises ParseError for what is no plan of the model; Error for plans that take more devices or have no schedule.
+    Other arguments are those of `plan`. Plans that exceed the memory are accepted.
+    Raises ParseError for an invalid plan; Error for a plan that requires more devices or has no schedule.
     """
-    return PlanQuestions(model, inputs, devices=devices, batch=batch, **how).simulate(plan)
+    return PlanSweep(model, inputs, devices=devices, batch=batch, **how).simulate(plan)
 
 
 def pipeline(step: Graph, schedule: str | PipelineSchedule = "1f1b", *, ranks: int | None = None,
              microbatches: int | None = None, stages_per_rank: int | None = None, cuts: Iterable[str] = (),
              spec: str = "", interconnect: str = "", allocator: str = "", **how: Any) -> PipelineRun:  # fmt: skip
-    """Cuts a training step of one micro-batch into stages and runs all ranks of a schedule against each other.
+    """Splits a training step of one micro-batch into stages and simulates all ranks of a pipeline schedule.
 
         step = sg.capture_training_step(make, "i64[1,2048]", loss=".loss", optimizer=torch.optim.AdamW, device="cuda")
         run = sg.pipeline(step, "1f1b", ranks=4, microbatches=16)
-        print(run)                                     # each rank's seconds, waits and bytes, and the worst rank
+        print(run)                                     # time, waiting time and memory per rank
         run.seconds, run.bubble, run.dict()["ranks"][0]["peak_bytes"]
 
-    schedule: one of PipelineSchedule.names(), with `ranks`, `microbatches` and where it is open `stages_per_rank`; or a
-    PipelineSchedule, of a CSV for example.
-    cuts: modules at which the second stage begins, the third, ...; by default where the slowest stage is quickest.
+    schedule: one of PipelineSchedule.names(), with `ranks`, `microbatches` and optionally `stages_per_rank`; or a
+      PipelineSchedule, for example read from CSV.
+    cuts: modules at which the second and later stages begin. By default, chosen to minimize the slowest stage.
 
-    run.piece(step, 2, "I") is the input gradient of stage 2 as a graph, with names of what goes in and comes out.
+    run.piece(step, 2, "I") returns the input gradient computation of stage 2 as a graph, with input and output names.
 
-    Raises Error for graphs that are no training steps, cuts that are no modules, sizes that do not fit the schedule.
+    Raises Error for a graph that is not a training step, unknown modules in `cuts`, or sizes that the schedule does not
+    support.
     """
     if isinstance(schedule, str):
         if ranks is None or microbatches is None:
-            raise _C.Error(f"schedule {schedule!r} needs ranks= and microbatches=")
+            raise _C.Error(f"schedule={schedule!r} requires ranks= and microbatches=")
         schedule = PipelineSchedule(schedule, ranks, microbatches, stages_per_rank)
     elif any(given is not None for given in (ranks, microbatches, stages_per_rank)):
-        raise _C.Error("a PipelineSchedule has its ranks, micro-batches and stages: give the name of one with others")
+        raise _C.Error("ranks=, microbatches= and stages_per_rank= cannot be combined with a PipelineSchedule object")
     return PipelineRun(step, schedule, list(cuts), spec, interconnect, allocator, how)
 
 
-_KNOBS = _keywords.list_options(plan)
-_keywords.list_options(PlanQuestions.ask)
+_PLAN_OPTIONS = _keywords.list_options(plan)
+_keywords.list_options(PlanSweep.run)
 _keywords.list_options(pipeline)
 
 
 def _takes_two(inputs: Callable[..., Any]) -> bool:
-    """Whether it asks for two arguments; one with a default is its own affair."""
+    """Returns True if `inputs` takes two required positional arguments."""
     try:
         parameters = inspect.signature(inputs).parameters.values()
     except (TypeError, ValueError):
@@ -162,12 +164,12 @@ def _takes_two(inputs: Callable[..., Any]) -> bool:
 
 
 def _layers_of(model: Any) -> tuple[int, Callable[[int], Any], int]:
-    """(how many layers, what makes the model with fewer, how many of another kind come first).
+    """Returns (number of layers, function that creates the model with fewer, number of leading layers that differ).
 
-    (0, ..) where layers are not known to be alike.
+    The first is 0 unless the layers are known to be identical.
     """
     first = getattr(model, "first_k_dense_replace", 0) or 0
-    alike = (
+    identical = (
         _models._is_configuration(model)
         and isinstance(getattr(model, "num_hidden_layers", None), int)
         and len(set((getattr(model, "layer_types", None) or ["one"])[first:])) == 1
@@ -180,9 +182,9 @@ def _layers_of(model: Any) -> tuple[int, Callable[[int], Any], int]:
     def with_layers(count: int) -> Any:
         fewer = copy.deepcopy(model)
         fewer.num_hidden_layers = count
-        derived = isinstance(getattr(type(fewer), "layer_types", None), property)  # from the number of layers
+        derived = isinstance(getattr(type(fewer), "layer_types", None), property)  # computed from the number of layers
         if getattr(fewer, "layer_types", None) and not derived:
             fewer.layer_types = fewer.layer_types[:count]
         return fewer
 
-    return (model.num_hidden_layers, with_layers, first) if alike else (0, lambda count: model, 0)
+    return (model.num_hidden_layers, with_layers, first) if identical else (0, lambda count: model, 0)

@@ -1,8 +1,7 @@
-"""What torch's Python side is told while a fake mode is active on the calling thread; otherwise it is as torch made it.
+"""Patches of torch's Python code for fake modes.
 
-All that this package changes in torch is here and in `_devices`, `_files` and `_reads`. Wrapped functions
-ask whether a mode is active and pass through if none is. Flags of the process (`_Flags`) are set while any thread is
-in a mode.
+All patches are here and in `_devices`, `_files` and `_reads`. A patched function calls the original one unless a mode
+is active on the calling thread. Process-wide flags (`_Flags`) are set while any thread is in a mode.
 """
 
 import contextlib
@@ -33,7 +32,7 @@ _installed = False
 
 
 def install():
-    """Once a process; safe from any thread."""
+    """Installs all patches. Runs once per process; thread safe."""
     global _installed
     if _installed:
         return
@@ -42,31 +41,31 @@ def install():
             return
         _check_private_parts()
         _Flags.gpu_is_there = torch.cuda.is_available()
-        without_gpu = None if _Flags.gpu_is_there else _devices.what_initializing_raises()
+        init_error = None if _Flags.gpu_is_there else _devices.cuda_init_error()
         _C.install()
         _C.set_library_folders([os.path.dirname(torch.__file__) + os.sep, os.path.dirname(__file__) + os.sep])
         if not _Flags.gpu_is_there:
-            _devices.pretend_cuda(without_gpu)
-        _reads.guard()
-        _tell_captures_of_checkpoints()
-        _files.read_for_real()
-        _replace_what_reads_its_own_results()
-        _leave_real_storages_real()
-        _reads.copy_fake_storages()
-        _libraries.see_the_real_machine()
-        _tell_captures_of_resized_storages()
-        _step_aside_for_torchs_own_mode()
-        _give_sizes_to_custom_operators()
-        _run_control_flow()
-        _explain_failed_backward()
-        _tell_torch_that_fakes_are_not_its_own()
-        when_imported("triton.runtime.jit", _refuse_fakes_in_triton)
+            _devices.simulate_cuda(init_error)
+        _reads.patch_reads()
+        _patch_checkpoints()
+        _files.patch_loading()
+        _patch_data_dependent_functions()
+        _patch_storage_access()
+        _reads.patch_deepcopy()
+        _libraries.install_import_hook()
+        _patch_storage_resize()
+        _patch_fake_tensor_mode()
+        _patch_fake_kernel_context()
+        _patch_control_flow()
+        _patch_backward()
+        _patch_is_fake_tensor()
+        when_imported("triton.runtime.jit", _patch_triton)
         _compiled.watch(lambda: _Flags.users > 0)
         _installed = True
 
 
-# What of torch is private and relied on here, in each version that there are builds for. The C++ side checks its own
-# (core/libtorch).
+# Private APIs of torch that this package relies on, in every supported version. The C++ side checks its own in
+# core/libtorch.
 _PRIVATE_PARTS = {
     "torch._C": ("_only_lift_cpu_tensors", "_set_only_lift_cpu_tensors", "_DisableTorchDispatch"),
     "torch._higher_order_ops.utils": ("_hop_compile_and_call",),
@@ -84,7 +83,7 @@ _PRIVATE_PARTS = {
     "torch.storage.TypedStorage": ("_getitem", "_setitem"),
     "torch.utils.checkpoint": ("CheckpointFunction", "_checkpoint_without_reentrant_generator", "_recomputation_hook"),
 }
-# By what checkpoint() runs a function; the second until 2.14, which later versions keep for others.
+# The generator behind checkpoint(). The second name is used until torch 2.14; later versions keep it for other callers.
 _CHECKPOINT_GENERATORS = ("_checkpoint_without_reentrant_generator_impl", "_checkpoint_without_reentrant_generator")
 
 
@@ -93,7 +92,7 @@ def _checkpoint_generator():
 
 
 def _is_called(module, name):
-    """Whether another function of the module calls it: what nobody calls any more would be replaced for nothing."""
+    """Returns True if another function of the module calls it. Otherwise patching it would have no effect."""
     functions = [inspect.unwrap(each) for each in vars(module).values() if inspect.isfunction(each)]
     return any(name in each.__code__.co_names for each in functions if each.__name__ != name)
 
@@ -101,8 +100,8 @@ def _is_called(module, name):
 def _check_private_parts():
     def refuse(what):
         raise _C.Error(
-            f"this torch ({torch.__version__}) has no {what}, which shadowgraph {_C.version} needs: it is made for "
-            f"{_C.torch_version}; nothing was changed"
+            f"torch {torch.__version__} has no {what}, which shadowgraph {_C.version} requires; install torch "
+            f"{_C.torch_version}, for which it was built"
         )
 
     for owner, names in _PRIVATE_PARTS.items():
@@ -117,16 +116,16 @@ def _check_private_parts():
 
 
 class _Flags:
-    """Flags of the whole process, set while any thread is in a mode."""
+    """Process-wide flags, set while any thread is in a mode."""
 
     gpu_is_there = False
     users = 0
     lift = False
     cuda_version: str | None = None
     caches = _libraries.Caches()
-    # transformers loads weights on threads of its own, which are in no mode, unless this says so.
-    loads_here = "HF_DEACTIVATE_ASYNC_LOAD"
-    loads_here_before = None
+    # Makes transformers load weights on the calling thread; its worker threads are not in a mode.
+    sync_load_variable = "HF_DEACTIVATE_ASYNC_LOAD"
+    sync_load_before = None
 
     @classmethod
     def acquire(cls):
@@ -134,16 +133,16 @@ class _Flags:
             cls.users += 1
             if cls.users > 1:
                 return
-            # torch.tensor(data, device="cuda") is made on the CPU and lifted there, so that our kernel sees it.
+            # torch.tensor(data, device="cuda") then creates a CPU tensor and lifts it by an operator that modes handle.
             cls.lift = torch._C._only_lift_cpu_tensors()
             torch._C._set_only_lift_cpu_tensors(True)
-            cls.loads_here_before = os.environ.get(cls.loads_here)
-            os.environ[cls.loads_here] = "1"
+            cls.sync_load_before = os.environ.get(cls.sync_load_variable)
+            os.environ[cls.sync_load_variable] = "1"
             cls.caches.set_aside()
             _compiled.run_eagerly()
             if not cls.gpu_is_there:
                 _C.set_requires_device_init("cuda", False)
-                # Libraries take a torch without it for one without CUDA, whatever is_available() says.
+                # Libraries check torch.version.cuda in addition to is_available().
                 cls.cuda_version, torch.version.cuda = torch.version.cuda, torch.version.cuda or CUDA_VERSION
 
     @classmethod
@@ -155,10 +154,10 @@ class _Flags:
             torch._C._set_only_lift_cpu_tensors(cls.lift)
             _compiled.run_compiled()
             cls.caches.bring_back()
-            if cls.loads_here_before is None:
-                os.environ.pop(cls.loads_here, None)
+            if cls.sync_load_before is None:
+                os.environ.pop(cls.sync_load_variable, None)
             else:
-                os.environ[cls.loads_here] = cls.loads_here_before
+                os.environ[cls.sync_load_variable] = cls.sync_load_before
             if not cls.gpu_is_there:
                 _C.set_requires_device_init("cuda", True)
                 torch.version.cuda = cls.cuda_version
@@ -167,14 +166,14 @@ class _Flags:
 acquire, release = _Flags.acquire, _Flags.release
 
 
-def _tell_captures_of_checkpoints():
-    """torch.utils.checkpoint: its runs of a function are regions of a capture, and what the second keeps is known."""
+def _patch_checkpoints():
+    """Captures runs of checkpointed functions as regions, and records the tensors saved during recomputation."""
     module = torch.utils.checkpoint
 
     class Checkpointed:
         def __init__(self, function):
             self._function = function
-            self.runs = _C.CheckpointRuns(_name_of(function))
+            self.runs = _C.ExternalCheckpoint(_name_of(function))
 
         def __call__(self, *args, **kwargs):
             self.runs.enter()
@@ -183,7 +182,7 @@ def _tell_captures_of_checkpoints():
             finally:
                 self.runs.leave()
 
-    # Below torch.utils.checkpoint.checkpoint, which libraries hold from before this was installed.
+    # Patches internals of torch.utils.checkpoint.checkpoint, because libraries may have imported the function already.
     reentrant = module.CheckpointFunction.apply
 
     @functools.wraps(reentrant)
@@ -203,7 +202,7 @@ def _tell_captures_of_checkpoints():
         function = Checkpointed(function)
         inner = generator(function, *args, **kwargs)
         next(inner)
-        # The first run is the caller's, between the two.
+        # The caller runs the function while this generator is suspended.
         function.runs.enter()
         try:
             yield
@@ -226,18 +225,18 @@ def _tell_captures_of_checkpoints():
             return
         pack = self.pack_hook
 
-        def pack_and_tell(tensor):
-            _C.CheckpointRuns.keep(tensor)
+        def pack_and_record(tensor):
+            _C.ExternalCheckpoint.keep(tensor)
             return pack(tensor)
 
-        self.pack_hook = pack_and_tell
+        self.pack_hook = pack_and_record
 
     hook.__init__ = init
 
 
 def _name_of(function):
     inner = function.func if isinstance(function, functools.partial) else function
-    owner = getattr(inner, "__self__", None)  # a bound method such as a layer's __call__
+    owner = getattr(inner, "__self__", None)  # such as a layer's __call__
     if isinstance(owner, torch.nn.Module):
         return type(owner).__name__
     if isinstance(inner, torch.nn.Module):
@@ -245,9 +244,9 @@ def _name_of(function):
     return getattr(inner, "__name__", "checkpoint")
 
 
-def _replace_what_reads_its_own_results():
-    """Functions of torch that look at what they have just made."""
-    # By its inner name: libraries hold the public function from before this was installed.
+def _patch_data_dependent_functions():
+    """Replaces torch functions that read the values of their results."""
+    # Patches the internal function, because libraries may have imported the public one already.
     original_trunc_normal = torch.nn.init._no_grad_trunc_normal_
 
     @functools.wraps(original_trunc_normal)
@@ -266,7 +265,7 @@ def _replace_what_reads_its_own_results():
         if not _C.is_active():
             return original_new_tensor(self, data, dtype=dtype, device=device, requires_grad=requires_grad, **kwargs)
         if kwargs.pop("layout", torch.strided) is not torch.strided:
-            raise _C.NoRuleError("Tensor.new_tensor with a layout other than torch.strided: fake tensors are dense")
+            raise _C.NoRuleError("Tensor.new_tensor() on fake tensors supports layout=torch.strided only")
         how = {"dtype": dtype or self.dtype, "device": device or self.device, "requires_grad": requires_grad}
         return torch.tensor(data, **how, **kwargs)
 
@@ -276,7 +275,7 @@ def _replace_what_reads_its_own_results():
 
     @functools.wraps(original_new)
     def new(self, *args, device=None):
-        # The legacy constructor asks for the device of the dispatch key, of which fakes have one more.
+        # The legacy constructor derives the device from the dispatch keys, of which fake tensors have an extra one.
         if not _C.is_fake(self):
             return original_new(self, *args) if device is None else original_new(self, *args, device=device)
         how = {"dtype": self.dtype, "device": self.device if device is None else device}
@@ -289,8 +288,8 @@ def _replace_what_reads_its_own_results():
     torch.Tensor.new = new
 
 
-def _leave_real_storages_real():
-    """Storages are no tensors, but these make tensors to read and write them, which a mode would make fake."""
+def _patch_storage_access():
+    """Disables modes in storage accessors, which create temporary tensors that a mode would make fake."""
 
     def for_real(owner, name, storage_of):
         original = getattr(owner, name)
@@ -309,8 +308,8 @@ def _leave_real_storages_real():
     for_real(torch.UntypedStorage, "copy_", lambda storage: storage)
 
 
-def _tell_captures_of_resized_storages():
-    """FSDP2 gives gathered parameters back by storage.resize_(0), which is no operator."""
+def _patch_storage_resize():
+    """Records storage.resize_(0), by which FSDP2 frees gathered parameters. It is not an operator."""
     original = torch.UntypedStorage.resize_
 
     @functools.wraps(original)
@@ -323,75 +322,75 @@ def _tell_captures_of_resized_storages():
     torch.UntypedStorage.resize_ = resize_
 
 
-def _step_aside_for_torchs_own_mode():
-    """Inside torch's FakeTensorMode, by which DTensor asks for shapes, tensors are that mode's: nothing is recorded."""
+def _patch_fake_tensor_mode():
+    """Disables our modes inside torch's FakeTensorMode, which DTensor uses for shape propagation."""
     mode = torch._subclasses.fake_tensor.FakeTensorMode
     enter, leave = mode.__enter__, mode.__exit__
-    asides: weakref.WeakKeyDictionary[torch._subclasses.fake_tensor.FakeTensorMode, list] = weakref.WeakKeyDictionary()
+    guards: weakref.WeakKeyDictionary[torch._subclasses.fake_tensor.FakeTensorMode, list] = weakref.WeakKeyDictionary()
 
     @functools.wraps(enter)
-    def enter_alone(self):
-        aside = unfake() if _C.is_active() else contextlib.nullcontext()
-        aside.__enter__()
-        asides.setdefault(self, []).append(aside)
+    def enter_disabled(self):
+        guard = unfake() if _C.is_active() else contextlib.nullcontext()
+        guard.__enter__()
+        guards.setdefault(self, []).append(guard)
         return enter(self)
 
     @functools.wraps(leave)
-    def leave_alone(self, *exception):
+    def leave_disabled(self, *exception):
         try:
             return leave(self, *exception)
         finally:
-            asides[self].pop().__exit__(*exception)
+            guards[self].pop().__exit__(*exception)
 
-    mode.__enter__, mode.__exit__ = enter_alone, leave_alone
-    # What it prepares at its first call is prepared for that mode.
+    mode.__enter__, mode.__exit__ = enter_disabled, leave_disabled
+    # torch.export initializes caches at its first call, which must not contain our fake tensors.
     export = torch.export.export
 
     @functools.wraps(export)
-    def export_alone(*args, **kwargs):
+    def export_disabled(*args, **kwargs):
         with unfake() if _C.is_active() else contextlib.nullcontext():
             return export(*args, **kwargs)
 
-    torch.export.export = export_alone
+    torch.export.export = export_disabled
 
 
 class _CustomOperatorSizes:
-    """What torch.library.get_ctx() gives to a fake kernel: sizes that depend on data are those the mode was given."""
+    """Result of torch.library.get_ctx() in a fake kernel: takes data-dependent sizes from the mode's data_sizes."""
 
     def __init__(self, operator, arguments):
         self._operator = operator
         self._tensor = next((each for each in arguments if isinstance(each, torch.Tensor)), None)
-        self._asked = 0
+        self._requested = 0
 
     def new_dynamic_size(self, *, min=0, max=None):
-        # By the operator's name: nonzero0, then nonzero1 at its next call; a call's second size is nonzero_size2_0.
-        self._asked += 1
-        question = self._operator.partition("::")[2].partition(".")[0]
-        if self._asked > 1:
-            question += f"_size{self._asked}_"
-        about = torch.empty(0) if self._tensor is None else self._tensor
-        size = _C.data_size(self._operator, question, about, sys.maxsize if max is None else max)
+        # Named after the operator: nonzero0, then nonzero1 at its next call. The second size is nonzero_size2_0.
+        self._requested += 1
+        name = self._operator.partition("::")[2].partition(".")[0]
+        if self._requested > 1:
+            name += f"_size{self._requested}_"
+        tensor = torch.empty(0) if self._tensor is None else self._tensor
+        size = _C.data_size(self._operator, name, tensor, sys.maxsize if max is None else max)
         if size < min:
-            raise _C.Error(f"{self._operator}: the size given as {question}, {size}, is less than its least, {min}")
+            raise _C.Error(f"{self._operator}: size {size} in data_sizes for {name} is below the minimum {min}")
         return size
 
     create_unbacked_symint = new_dynamic_size
 
 
 def _has_fake_kernel(operator):
-    """Whether torch.library.register_fake was called for it: such a kernel is a program on fakes, no Meta kernel."""
-    entry = torch._library.simple_registry.singleton._data.get(operator)  # .get() since 2.13; find() makes an entry
+    """Returns True if torch.library.register_fake was called for the operator, whose Meta kernel then calls Python."""
+    entry = torch._library.simple_registry.singleton._data.get(operator)  # .get() since 2.13; find() adds an entry
     return entry is not None and entry.fake_impl.kernel is not None
 
 
-def _give_sizes_to_custom_operators():
+def _patch_fake_kernel_context():
     _C.set_fake_kernel_finder(_has_fake_kernel)
     module = torch._library.fake_impl
     original = module.set_ctx_getter
 
     @functools.wraps(original)
     def set_ctx_getter(getter):
-        # Called by the Meta kernel that torch.library makes of a fake one: the operator is among its variables.
+        # The caller is the Meta kernel that torch.library creates for a fake kernel; read the operator from its frame.
         kernel = sys._getframe(1).f_locals
         arguments = (*kernel.get("args", ()), *kernel.get("kwargs", {}).values())
         if "qualname" not in kernel or not any(isinstance(x, torch.Tensor) and _C.is_fake(x) for x in arguments):
@@ -403,7 +402,7 @@ def _give_sizes_to_custom_operators():
 
 
 class _FlagOrActive:
-    """A flag of a module, which is set besides while a mode is active on the thread that asks."""
+    """A module flag that is also true while a mode is active on the calling thread."""
 
     def __init__(self, flag):
         self._flag = flag
@@ -412,8 +411,8 @@ class _FlagOrActive:
         return bool(self._flag) or _C.is_active()
 
 
-def _run_control_flow():
-    """torch.cond, while_loop, scan, map and flex_attention run what eager runs in the end, without torch's compiler."""
+def _patch_control_flow():
+    """Runs torch.cond, while_loop, scan, map and flex_attention eagerly instead of compiling them."""
     utils = torch._higher_order_ops.utils
     compile_and_call = utils._hop_compile_and_call
 
@@ -430,46 +429,46 @@ def _run_control_flow():
     dispatch = torch._ops.HigherOrderOperator.dispatch
 
     @functools.wraps(dispatch)
-    def dispatch_ours(self, dispatch_key, /, *args, **kwargs):
-        # The key of a mode or of a fake has no name in Python.
+    def dispatch_unknown_keys(self, dispatch_key, /, *args, **kwargs):
+        # The dispatch keys of modes and fake tensors have no Python names.
         if int(dispatch_key) in known_keys:
             return dispatch(self, dispatch_key, *args, **kwargs)
         kernel = self.py_kernels.get(keys.CompositeExplicitAutograd)
         if kernel is None:
             raise _C.NoRuleError(
-                f"the higher-order operator {self.name()} has no form that runs on fake tensors; call what it is made "
-                "of instead, without torch.compile around it"
+                f"the higher-order operator {self.name()} does not support fake tensors; call the operators it "
+                "consists of instead, outside torch.compile"
             )
         return kernel(*args, **kwargs)
 
-    torch._ops.HigherOrderOperator.dispatch = dispatch_ours
+    torch._ops.HigherOrderOperator.dispatch = dispatch_unknown_keys
 
 
-def _tell_torch_that_fakes_are_not_its_own():
-    """Since 2.15 torch has fakes in C++, which it knows by the dispatch key that those of this package have."""
+def _patch_is_fake_tensor():
+    """Excludes our fake tensors from torch's C++ fake tensors (since 2.15), which use the same dispatch key."""
     original = getattr(torch._C, "_is_fake_tensor", None)
     if original is not None:
         torch._C._is_fake_tensor = lambda tensor: not _C.is_fake(tensor) and original(tensor)
 
 
-def _refuse_fakes_in_triton(module):
-    """A kernel writes through pointers, of which fakes have none. Triton would look for a GPU's driver first."""
+def _patch_triton(module):
+    """Rejects Triton kernels on fake tensors, which have no data pointers."""
     original = module.JITFunction.run
 
     @functools.wraps(original)
     def run(self, *args, **kwargs):
         if any(isinstance(each, torch.Tensor) and _C.is_fake(each) for each in (*args, *kwargs.values())):
             raise _C.NoRuleError(
-                f"the Triton kernel {self.__name__} was launched on fake tensors. Launch it inside an operator that "
-                "has a fake kernel (torch.library.custom_op and register_fake), or run the library without Triton"
+                f"cannot launch the Triton kernel {self.__name__} on fake tensors; wrap it in a custom operator with a "
+                "fake kernel (torch.library.custom_op and register_fake), or disable Triton in the library"
             )
         return original(self, *args, **kwargs)
 
     module.JITFunction.run = run
 
 
-def _explain_failed_backward():
-    """Outside a mode no device is pretended, and autograd's engine asserts that there is the one of a gradient."""
+def _patch_backward():
+    """Explains the failed assertion of autograd's engine when backward runs on a simulated device outside a mode."""
     original = torch.autograd.graph._engine_run_backward
 
     @functools.wraps(original)
@@ -481,25 +480,25 @@ def _explain_failed_backward():
             if missing is None:
                 raise
             raise _C.Error(
-                f"backward over fake tensors on {missing} outside a mode: autograd's engine finds no such device in "
-                "this process. Run it inside `with shadowgraph.fake(...)`, which may be another one than made them"
+                f"backward() of fake tensors on {missing} outside a mode, where that device is not simulated; call it "
+                "inside any `with shadowgraph.fake(...)`"
             ) from error
 
     torch.autograd.graph._engine_run_backward = torch.autograd._engine_run_backward = run_backward
 
 
 def _missing_device(outputs):
-    """The kind of accelerator that the graph behind `outputs` is on, if this machine has none."""
-    here = torch.accelerator.current_accelerator()
-    waiting = [each.node if hasattr(each, "node") else each.grad_fn for each in outputs]
+    """Returns the device type of the autograd graph of `outputs` if this machine lacks it, else None."""
+    available = torch.accelerator.current_accelerator()
+    pending = [each.node if hasattr(each, "node") else each.grad_fn for each in outputs]
     seen = set()
-    while waiting:
-        node = waiting.pop()
+    while pending:
+        node = pending.pop()
         if node is None or node in seen:
             continue
         seen.add(node)
         for kind in (each.device.type for each in node._input_metadata):
-            if kind not in ("cpu", "meta") and (here is None or here.type != kind):
+            if kind not in ("cpu", "meta") and (available is None or available.type != kind):
                 return kind
-        waiting.extend(each for each, _ in node.next_functions)
+        pending.extend(each for each, _ in node.next_functions)
     return None

@@ -1,4 +1,4 @@
-"""Programs of many devices, all ranks of them: which do the same, and what each kind holds and takes."""
+"""Profiles every rank of a distributed program: groups identical ranks into roles and reports costs per role."""
 
 import collections
 import html
@@ -14,81 +14,81 @@ from ._distributed import as_rank, in_world
 from ._fake import fake
 from ._shadowgraph import Graph
 
-__all__ = ["Ranks", "Role", "of_ranks"]
+__all__ = ["RankProfiles", "Role", "of_ranks"]
 
 
 class Role(NamedTuple):
-    """Ranks that do the same: `rank` was captured for all of them."""
+    """Ranks that run the same program. `rank` was captured on behalf of all of them."""
 
     name: Any
     rank: int
     ranks: list[int]
-    report: Any
+    profile: Any
 
     @property
     def graph(self) -> Graph:
-        return self.report.graph
+        return self.profile.graph
 
     @property
     def seconds(self) -> float | None:
-        """What a step of such a rank takes by itself: it waits for no other rank."""
-        found: float | None = self.report.dict().get("time", {}).get("seconds")
-        return found
+        """Estimated time of a step in seconds, without waiting for other ranks."""
+        seconds: float | None = self.profile.dict().get("time", {}).get("seconds")
+        return seconds
 
 
-class Ranks:
-    """What the ranks of a program hold and take, by `sg.profile(..., ranks="all")`; prints as a table.
+class RankProfiles:
+    """Memory and time of all ranks, returned by `sg.profile(..., ranks="all")`; prints as a table.
 
-    size: how many ranks there are. roles: a `Role` for each kind of rank. graphs, reports: by the role's name.
+    size: number of ranks. roles: list of `Role`. graphs, profiles: by name of role.
     """
 
     def __init__(self, size: int, roles: list[Role]):
         self.size, self.roles = size, roles
         self.graphs = {role.name: role.graph for role in roles}
-        self.reports = {role.name: role.report for role in roles}
+        self.profiles = {role.name: role.profile for role in roles}
         self._role_of = {rank: role.name for role in roles for rank in role.ranks}
 
     def role_of(self, rank: int) -> Any:
-        """The name of the role of a rank. Raises Error for one that was not asked for."""
+        """Returns the name of the role of a rank. Raises Error for a rank that was not profiled."""
         if rank not in self._role_of:
-            raise _C.Error(f"rank {rank} of {self.size} is in no role")
+            raise _C.Error(f"rank {rank} of {self.size} was not profiled; pass ranks='all'")
         return self._role_of[rank]
 
     @property
     def worst(self) -> Role:
-        """The role with the largest peak."""
-        return max(self.roles, key=lambda role: role.report.peak_bytes)
+        """Role with the highest peak memory."""
+        return max(self.roles, key=lambda role: role.profile.peak_bytes)
 
     @property
     def why(self) -> str:
-        """What the worst role holds at its peak beyond the role that holds least."""
-        worst, least = self.worst, min(self.roles, key=lambda role: role.report.peak_bytes)
-        excess = worst.report.peak_bytes - least.report.peak_bytes
+        """Explains the difference between the highest and the lowest peak memory of the roles."""
+        worst, least = self.worst, min(self.roles, key=lambda role: role.profile.peak_bytes)
+        excess = worst.profile.peak_bytes - least.profile.peak_bytes
         if excess == 0:
-            return f"every role peaks at {_C.human_bytes(worst.report.peak_bytes)}"
-        at, there = (role.report.dict()["peak"] for role in (worst, least))
-        more = {kind: count - there["by_kind"].get(kind, 0) for kind, count in at["by_kind"].items()}
+            return f"every role peaks at {_C.human_bytes(worst.profile.peak_bytes)}"
+        high, low = (role.profile.dict()["peak"] for role in (worst, least))
+        more = {kind: count - low["by_kind"].get(kind, 0) for kind, count in high["by_kind"].items()}
         parts = [f"{kind.replace('_', ' ')} {_C.human_bytes(count)} more"
                  for kind, count in collections.Counter(more).most_common(2) if count > 0]  # fmt: skip
-        return (f"{worst.name} peaks in {at['phase']}, {_C.human_bytes(excess)} above {least.name}: "
+        return (f"{worst.name} peaks in {high['phase']}, {_C.human_bytes(excess)} above {least.name}: "
                 + ", ".join(parts))  # fmt: skip
 
-    def run(self, spec: str = "", interconnect: str = "") -> _C.RanksRun:
-        """The ranks against each other: what each waits for, and how long the step takes.
+    def run(self, spec: str = "", interconnect: str = "") -> _C.DistributedRun:
+        """Simulates a step of all ranks with their communication.
 
             run = ranks.run(spec="h100")
-            print(run)                         # by rank: seconds of computing, and of waiting by cause
+            print(run)                         # per rank: compute time, and waiting time by cause
             run.seconds, run.dict(), run.chrome_trace()
 
-        Raises Error where ranks wait for ever, do not meet, or communicate with one that is in no role.
+        Raises Error for deadlocks, mismatched collectives, and communication with a rank that was not profiled.
         """
         graphs = [role.graph for role in self.roles]
-        return _C.RanksRun(graphs, [role.ranks for role in self.roles], spec, interconnect)
+        return _C.DistributedRun(graphs, [role.ranks for role in self.roles], spec, interconnect)
 
     def dict(self) -> list[dict[str, Any]]:
-        """The rows of the table as dicts, as pandas.DataFrame takes them."""
+        """Returns the rows of the table as dicts, as accepted by pandas.DataFrame."""
         return [{"role": role.name, "rank": role.rank, "ranks": len(role.ranks),
-                 "parameters": role.report.dict()["parameters"], "peak_bytes": role.report.peak_bytes,
+                 "parameters": role.profile.dict()["parameters"], "peak_bytes": role.profile.peak_bytes,
                  "seconds": role.seconds} for role in self.roles]  # fmt: skip
 
     def __str__(self) -> str:
@@ -103,13 +103,13 @@ class Ranks:
         return "\n".join([*lines, self.why])
 
     def __repr__(self) -> str:
-        return f"<shadowgraph.Ranks: {self.size} ranks in {len(self.roles)} roles>"
+        return f"<shadowgraph.RankProfiles: {self.size} ranks in {len(self.roles)} roles>"
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(str(self))}</pre>"
 
 
-# ---- Which ranks do the same -----------------------------------------------------------------------------------------
+# ---- Finding roles ---------------------------------------------------------------------------------------------------
 
 
 class _Axis(NamedTuple):
@@ -118,7 +118,7 @@ class _Axis(NamedTuple):
 
 
 def _axes(size: int) -> list[_Axis] | None:
-    """The mesh that this rank's groups make, outermost axis first; None if they do not make one."""
+    """Returns the mesh axes implied by the process groups of rank 0, outermost first; None if they are not a mesh."""
     import torch.distributed.distributed_c10d as c10d
 
     groups = set()
@@ -129,16 +129,16 @@ def _axes(size: int) -> list[_Axis] | None:
     axes: list[_Axis] = []
     stride = 1
     while stride < size:
-        here = [axis.size for axis in groups if axis.stride == stride]
-        if not here:
+        sizes = [axis.size for axis in groups if axis.stride == stride]
+        if not sizes:
             return None
-        axes.append(_Axis(stride, min(here)))
-        stride *= min(here)
+        axes.append(_Axis(stride, min(sizes)))
+        stride *= min(sizes)
     return axes[::-1] if stride == size else None
 
 
-class _Making:
-    """The program's function, run as one rank after the other, and what it makes there."""
+class _RankModels:
+    """Calls the model function as different ranks and caches signatures of the models."""
 
     def __init__(self, make: Callable[[], Any], device: Any, dtype: torch.dtype | None):
         self._make, self._device, self._dtype = make, device, dtype
@@ -146,9 +146,9 @@ class _Making:
 
     def model(self, rank: int) -> torch.nn.Module:
         with as_rank(rank):
-            made = _models.made(self._make, self._device, self._dtype)
-        self._signatures[rank] = _signature(made)
-        return made
+            model = _models.create(self._make, self._device, self._dtype)
+        self._signatures[rank] = _signature(model)
+        return model
 
     def signature(self, rank: int) -> tuple:
         if rank not in self._signatures:
@@ -157,50 +157,49 @@ class _Making:
 
 
 def _signature(model: torch.nn.Module) -> tuple:
-    """Names, local sizes and dtypes of all that a model holds."""
+    """Returns names, local sizes, dtypes and requires_grad of parameters and buffers."""
     named = (*model.named_parameters(), *model.named_buffers())
     return tuple((name + suffix, tuple(part.shape), part.dtype, part.requires_grad)
                  for name, tensor in named for suffix, part in _wrappers.inner(tensor))  # fmt: skip
 
 
-def _runs(making: _Making, rank: int, axis: _Axis) -> list[range]:
-    """Stretches of an axis, seen from `rank` at its beginning, whose ranks make the same."""
+def _runs(models: _RankModels, rank: int, axis: _Axis) -> list[range]:
+    """Returns the ranges of positions on an axis, starting at `rank`, whose models are equal. Bisects the axis."""
 
     def same(a: int, b: int) -> bool:
-        return making.signature(rank + a * axis.stride) == making.signature(rank + b * axis.stride)
+        return models.signature(rank + a * axis.stride) == models.signature(rank + b * axis.stride)
 
-    ends = []  # the last of each stretch
-    waiting = [(0, axis.size - 1)]
-    while waiting:
-        first, last = waiting.pop()
+    ends = []  # last position of each range
+    pending = [(0, axis.size - 1)]
+    while pending:
+        first, last = pending.pop()
         if same(first, last):
             continue
         if last - first == 1:
             ends.append(first)
             continue
         middle = (first + last) // 2
-        waiting += [(first, middle), (middle, last)]
+        pending += [(first, middle), (middle, last)]
     cuts = [0, *(end + 1 for end in sorted(ends)), axis.size]
     return [range(a, b) for a, b in itertools.pairwise(cuts)]
 
 
-def _roles(making: _Making, axes: list[_Axis]) -> list[list[int]]:
-    """Ranks of each role, the first of which stands for all."""
-    # The position of an axis is decided after those of the axes outside it.
+def _roles(models: _RankModels, axes: list[_Axis]) -> list[list[int]]:
+    """Returns the ranks of each role; the first one represents the role."""
     roles = [[0]]
     for axis in axes:
         roles = [[rank + place * axis.stride for place in run for rank in role]
-                 for role in roles for run in _runs(making, role[0], axis)]  # fmt: skip
+                 for role in roles for run in _runs(models, role[0], axis)]  # fmt: skip
     return [sorted(role) for role in roles]
 
 
-def _names(making: _Making, roles: list[list[int]], is_pipeline: bool) -> list[str]:
-    """By the stages of a role's ranks, and by its first rank where that is not enough."""
+def _names(models: _RankModels, roles: list[list[int]], is_pipeline: bool) -> list[str]:
+    """Names roles after their pipeline stages, and their first rank if that is ambiguous."""
     if len(roles) == 1:
         return ["all"]
-    stages = [_stages(making.signature(role[0])) if is_pipeline else "" for role in roles]
-    again = collections.Counter(stages)
-    return [name if name and again[name] == 1 else f"{name} like rank {role[0]}".strip()
+    stages = [_stages(models.signature(role[0])) if is_pipeline else "" for role in roles]
+    counts = collections.Counter(stages)
+    return [name if name and counts[name] == 1 else f"{name} like rank {role[0]}".strip()
             for name, role in zip(stages, roles)]  # fmt: skip
 
 
@@ -209,8 +208,8 @@ def _stages(signature: tuple) -> str:
     return f"stage{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}" if numbers else ""
 
 
-def _stated(roles: Any, size: int) -> dict[Any, list[int]]:
-    """Ranks by the role that the user gives each."""
+def _given_roles(roles: Any, size: int) -> dict[Any, list[int]]:
+    """Returns {role: ranks} from the user's `roles` argument."""
     found: dict[Any, list[int]] = {}
     if isinstance(roles, Mapping):
         found = {name: sorted(ranks) for name, ranks in roles.items()}
@@ -218,29 +217,31 @@ def _stated(roles: Any, size: int) -> dict[Any, list[int]]:
         for rank in range(size):
             found.setdefault(roles(rank), []).append(rank)
     else:
-        raise _C.Error(f"roles is {type(roles).__name__}: give a function from a rank to its role's name, or a dict "
-                       "from names to ranks")  # fmt: skip
+        raise _C.Error("roles= must be a function from a rank to the name of its role, or a dict from names to ranks, "
+                       f"not {type(roles).__name__}")  # fmt: skip
     given = collections.Counter(rank for ranks in found.values() for rank in ranks)
     if sorted(given.elements()) != list(range(size)):
         wrong = [rank for rank in {*given, *range(size)} if given[rank] != 1 or not 0 <= rank < size]
-        raise _C.Error(f"roles must have each of the {size} ranks once; look at {sorted(wrong)[:8]}")
+        raise _C.Error(f"roles= must contain each of the {size} ranks once; check {sorted(wrong)[:8]}")
     return found
 
 
-def _found(making: _Making, first: torch.nn.Module, axes: list[_Axis] | None, size: int) -> dict[Any, list[int]]:
+def _found_roles(
+    models: _RankModels, first: torch.nn.Module, axes: list[_Axis] | None, size: int
+) -> dict[Any, list[int]]:
     if axes is None:
         if isinstance(first, _schedules.PipelineRank):
-            raise _C.Error("the groups of rank 0 are no axes of one mesh, so roles cannot be found: say which ranks do "
-                           "the same, roles=lambda rank: ...")  # fmt: skip
+            raise _C.Error("cannot find roles, because the process groups of rank 0 are not the axes of one mesh; pass "
+                           "roles=lambda rank: ... to group identical ranks")  # fmt: skip
         axes = [_Axis(1, size)] if size > 1 else []
-    found = _roles(making, axes)
-    return dict(zip(_names(making, found, isinstance(first, _schedules.PipelineRank)), found))
+    found = _roles(models, axes)
+    return dict(zip(_names(models, found, isinstance(first, _schedules.PipelineRank)), found))
 
 
 def _calls_of(graph: Graph) -> collections.Counter[tuple]:
-    """What must be equal in graphs of one role: operators and their results.
+    """Returns the operators with their results, which must be equal for all ranks of a role.
 
-    Numbers of ranks differ, and so does the order where torch goes through sets: weight gradients of zero bubbles.
+    Excludes rank numbers, and the order, which depends on set iteration in torch for zero-bubble weight gradients.
     """
 
     def values(found: Iterable) -> tuple:
@@ -254,44 +255,45 @@ def _check_last(name: Any, ranks: list[int], graph: Graph, of_rank: Callable[[in
     mine, last = _calls_of(graph), _calls_of(of_rank(ranks[-1]).graph)
     if mine != last:
         excess = {ranks[0]: mine - last, ranks[-1]: last - mine}
-        who, (target, phase, _) = next((rank, call) for rank, calls in excess.items() for call in calls)
+        rank, (target, phase, _) = next((rank, call) for rank, calls in excess.items() for call in calls)
         raise _C.Error(
-            f"rank {ranks[-1]} makes the same model as rank {ranks[0]}, so both are in the role '{name}', but they do "
-            f"not do the same: rank {who} alone has such a {target} in {phase}. Say which ranks do the same, "
-            "roles=lambda rank: ..."
+            f"ranks {ranks[0]} and {ranks[-1]} create the same model, so both are in the role '{name}', but their "
+            f"programs differ: only rank {rank} has this {target} in {phase}. Pass roles=lambda rank: ... to group "
+            "identical ranks"
         )
 
 
-# ---- All of them -----------------------------------------------------------------------------------------------------
+# ---- Profiling -------------------------------------------------------------------------------------------------------
 
 
 def of_ranks(make: Any, of_rank: Callable[[], Any], ranks: Any, *, world: int | None, roles: Any, inputs: Any,
-             target: Any, device: Any, dtype: torch.dtype | None, train: bool, options: dict) -> Ranks:  # fmt: skip
-    """A report for each role, of which of_rank() makes one as the rank that it runs as."""
+             target: Any, device: Any, dtype: torch.dtype | None, train: bool, options: dict
+             ) -> RankProfiles:  # fmt: skip
+    """Returns a report per role; of_rank() profiles the current rank."""
     if isinstance(make, torch.nn.Module) or not callable(make):
-        raise _C.Error(f"ranks= takes a function that makes what a rank runs, and got {type(make).__name__}")
+        raise _C.Error(f"ranks= requires a function that returns the model of a rank, got {type(make).__name__}")
     if ranks != "all" and roles is not None:
-        raise _C.Error("roles= is of ranks='all'")
+        raise _C.Error("roles= requires ranks='all'")
 
     def profiled(rank: int) -> Any:
         with as_rank(rank):
             return of_rank()
 
     with in_world(world) as size:
-        making = _Making(make, device, dtype)
+        models = _RankModels(make, device, dtype)
         with fake(device, **options):
             with as_rank(0):
-                first = _models.made(make, device, dtype)
+                first = _models.create(make, device, dtype)
                 axes = _axes(size)
             if ranks != "all":
                 by_role = {f"rank {rank}": [rank] for rank in ranks}
             else:
-                by_role = _found(making, first, axes, size) if roles is None else _stated(roles, size)
-        with _pipelines.known_to_all(make, first, inputs, target, device, dtype, train, options):
+                by_role = _found_roles(models, first, axes, size) if roles is None else _given_roles(roles, size)
+        with _pipelines.shared_shapes(make, first, inputs, target, device, dtype, train, options):
             found: list[Role] = []
             for name, members in by_role.items():
                 report = profiled(members[0])
                 if not found and roles is None and len(members) > 1:
                     _check_last(name, members, report.graph, profiled)
                 found.append(Role(name, members[0], members, report))
-    return Ranks(size, found)
+    return RankProfiles(size, found)

@@ -1,6 +1,6 @@
-"""Reads of a tensor's data, or of its address, that no operator sees: what a fake is known to hold, or an error.
+"""Reads of tensor data and addresses that bypass the dispatcher: return known values or raise an error.
 
-And copy.deepcopy of fakes, with which every average of a model begins.
+Also patches copy.deepcopy of fake tensors, which AveragedModel uses.
 """
 
 import functools
@@ -11,42 +11,42 @@ import torch._tensor_str
 from . import _shadowgraph as _C
 from ._unfake import unfake
 
-_KEEP = "leave this line out of what is captured, or do it with a real tensor under shadowgraph.unfake()"
-_MOST_PRINTED = 1 << 30  # bytes of a described tensor's storage, which are computed to be printed
+_ADVICE = "remove this line from the captured program, or use a real tensor under shadowgraph.unfake()"
+_MAX_PRINTED_BYTES = 1 << 30  # limit of the storage that is computed to print a deferred tensor
 
 
-def guard():
-    """Once a process: whatever reads a tensor through a pointer, below every dispatch key, comes by here."""
+def patch_reads():
+    """Patches all functions that read a tensor through its data pointer. Called once per process."""
     tensor = torch.Tensor
     tensor.tolist = _of_known(tensor.tolist)
     tensor.numpy = _numpy(tensor.numpy)
     tensor.__array__ = _array(tensor.__array__)
     tensor.__repr__ = _text(tensor.__repr__)
     for name in ("__dlpack__", "share_memory_", "apply_", "map_", "map2_"):
-        setattr(tensor, name, _refusing(getattr(tensor, name), f"Tensor.{name}", _KEEP))
+        setattr(tensor, name, _refusing(getattr(tensor, name), f"Tensor.{name}", _ADVICE))
     tensor.__reduce_ex__ = _refusing(
         tensor.__reduce_ex__,
         "Tensor.__reduce_ex__",
         "a fake tensor cannot be pickled or saved; save the real one, or the graph (Graph.save)",
     )
-    interface = _refusing(tensor.__cuda_array_interface__.__get__, "Tensor.__cuda_array_interface__", _KEEP)
+    interface = _refusing(tensor.__cuda_array_interface__.__get__, "Tensor.__cuda_array_interface__", _ADVICE)
     tensor.__cuda_array_interface__ = property(interface)
     for owner, name in ((torch._C, "_to_dlpack"), (torch.utils.dlpack, "to_dlpack"), (torch, "to_dlpack")):
         if hasattr(owner, name):
-            setattr(owner, name, _refusing(getattr(owner, name), name, _KEEP))
+            setattr(owner, name, _refusing(getattr(owner, name), name, _ADVICE))
     tensor.data_ptr = _address(tensor.data_ptr)
-    _guard_storages()
+    _patch_storages()
 
 
 def _value_of(fake):
-    """What it holds, as a real tensor of its own: of a described one, computed from its recipe. None: nobody knows."""
-    value = _C.described_value(fake)
+    """Returns the values as a new real tensor, computed if the tensor is deferred, or None if they are unknown."""
+    value = _C.deferred_value(fake)
     return _C.known_contents(fake) if value is None else value
 
 
 def _error(name, fake, advice):
     if _C.is_deferred(fake):
-        advice = f"it is described, not made yet: sg.materialize_tensor makes it, sg.save_weights saves it; {advice}"
+        advice = f"it is deferred; call sg.materialize_tensor to materialize it or sg.save_weights to save it; {advice}"
     return _C.DataDependentError(f"{name}() on a tensor without data ({_C.describe(fake)}): {advice}")
 
 
@@ -57,10 +57,10 @@ def _of_known(original):
             return original(self, *args, **kwargs)
         value = _value_of(self)
         if value is None:
-            raise _error(f"Tensor.{original.__name__}", self, _KEEP)
+            raise _error(f"Tensor.{original.__name__}", self, _ADVICE)
         with torch._C._DisableTorchDispatch(), unfake():
             if value.is_floating_point() or value.is_complex():
-                value.requires_grad_(self.requires_grad)  # numpy() refuses such in torch's words
+                value.requires_grad_(self.requires_grad)  # so that numpy() raises torch's error
             return original(value, *args, **kwargs)
 
     return read
@@ -73,14 +73,14 @@ def _numpy(original):
     def numpy(self, *, force=False):
         if not _C.is_fake(self):
             return original(self, force=force)
-        described = _C.is_deferred(self)
-        if described and not force and self.device.type != "cpu":
+        is_deferred = _C.is_deferred(self)
+        if is_deferred and not force and self.device.type != "cpu":
             raise TypeError(
                 f"can't convert {self.device} device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host "
                 "memory first."
             )
         array = read_known(self, force=force)
-        if described:  # what is written into the array would not reach the tensor, as it does in eager
+        if is_deferred:  # unlike in eager, writes to the array would not change the tensor
             array.flags.writeable = False
         return array
 
@@ -92,7 +92,7 @@ def _array(original):
 
     @functools.wraps(original)
     def array(self, *args, **kwargs):
-        # A described tensor gives the array above, or a converted one.
+        # For a deferred tensor, the original calls numpy() above.
         return original(self, *args, **kwargs) if _C.is_deferred(self) else read_known(self, *args, **kwargs)
 
     return array
@@ -104,10 +104,10 @@ def _text(original):
         if not _C.is_fake(self):
             return original(self, tensor_contents=tensor_contents)
         what = f"<{_C.describe(self)}>"
-        if not _C.is_deferred(self) or self.untyped_storage().nbytes() > _MOST_PRINTED:
+        if not _C.is_deferred(self) or self.untyped_storage().nbytes() > _MAX_PRINTED_BYTES:
             return what
         try:
-            value = _C.described_value(self)
+            value = _C.deferred_value(self)
         except _C.Error as error:  # a debugger that shows variables must not fail
             return f"<{_C.describe(self)}, whose values cannot be computed: {error}>"
         if value is None:
@@ -130,17 +130,17 @@ def _refusing(function, name, advice):
 
 
 def _address(original):
-    """Programs know tensors by their addresses: each storage pretends to be at one, which no memory has."""
+    """Returns a unique made-up address per storage, since programs identify tensors by address."""
 
     @functools.wraps(original)
     def data_ptr(self):
-        return _C.pretended_address(self) if _C.is_fake(self) else original(self)
+        return _C.fake_address(self) if _C.is_fake(self) else original(self)
 
     return data_ptr
 
 
-def _guard_storages():
-    """Storages of fakes are meta storages, which torch reads all the same in some of these."""
+def _patch_storages():
+    """Rejects reads of the meta storages of fake tensors, which torch does not always check."""
 
     def guarded(name):
         original = getattr(torch.UntypedStorage, name)
@@ -149,7 +149,7 @@ def _guard_storages():
         def read(self, *args, **kwargs):
             if self.device.type == "meta" and self.nbytes() != 0:
                 raise _C.DataDependentError(
-                    f"UntypedStorage.{name}() of a tensor without data: a fake's or a meta tensor's; {_KEEP}"
+                    f"UntypedStorage.{name}() on the storage of a fake or meta tensor, which has no data; {_ADVICE}"
                 )
             return original(self, *args, **kwargs)
 
@@ -165,19 +165,19 @@ def _guard_storages():
 
     @functools.wraps(original_data_ptr)
     def data_ptr(self):
-        address = _C.pretended_storage_address(self) if self.device.type == "meta" else None
+        address = _C.fake_storage_address(self) if self.device.type == "meta" else None
         return original_data_ptr(self) if address is None else address
 
     torch.UntypedStorage.data_ptr = data_ptr
 
 
-def copy_fake_storages():
-    """Tensors that are no parameters copy their storages, which say nothing of the device that is pretended."""
+def patch_deepcopy():
+    """Keeps the simulated device when tensors other than parameters copy their (meta) storages."""
     original = torch.Tensor.__deepcopy__
 
     @functools.wraps(original)
     def deepcopy(self, memo):
-        # A subclass has its own copy of it, or copies its storage as a plain tensor does.
+        # Subclasses define their own __deepcopy__ or copy the storage like plain tensors.
         if self.is_leaf and id(self) not in memo and _C.is_fake(self) and _C.is_active():
             _copy_storage(self, memo)
         return original(self, memo)
@@ -186,7 +186,7 @@ def copy_fake_storages():
 
 
 def _copy_storage(tensor, memo):
-    """Leaves the copy where torch looks before it makes one; tensors of one storage find the same."""
+    """Adds the copied storage to torch's memo; tensors that share the storage share the copy."""
     storage = tensor.untyped_storage()
     copied = memo.setdefault("torch", {})
     if storage._cdata in copied:

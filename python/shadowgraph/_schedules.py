@@ -1,4 +1,4 @@
-"""A schedule of torch.distributed.pipelining as a model: what a rank of a pipeline runs."""
+"""Wraps a schedule of torch.distributed.pipelining as a torch.nn.Module."""
 
 import copy
 import sys
@@ -16,28 +16,28 @@ def is_schedule(program):
     return pipelining is not None and isinstance(program, pipelining._PipelineSchedule)
 
 
-def as_model(made):
-    """What a function has made, with a PipelineRank in place of a schedule, or of a schedule and its modules."""
-    schedule, *rest = made if isinstance(made, tuple) and made else (made,)
+def as_model(created):
+    """Converts a schedule, or a tuple of a schedule and its modules, to a PipelineRank; returns others unchanged."""
+    schedule, *rest = created if isinstance(created, tuple) and created else (created,)
     if not is_schedule(schedule):
-        return made
+        return created
     model = PipelineRank(schedule)
     own = {id(parameter) for parameter in model.parameters()}
     for module in torch.utils._pytree.tree_leaves(rest):
         for name, parameter in module.named_parameters() if isinstance(module, torch.nn.Module) else ():
             if id(parameter) not in own:
-                raise _C.Error(f"the parameter {name} of {type(module).__name__} is in no stage of the schedule: a "
-                               "schedule's stages are all that runs")  # fmt: skip
+                raise _C.Error(f"parameter {name} of {type(module).__name__} is not in any stage of the schedule, "
+                               "so it would never be used; add it to a stage")  # fmt: skip
     return model
 
 
 def name_of(model):
-    """The class of a model, or of its schedule."""
+    """Returns the class name of a model or of its schedule."""
     return type(model.schedule if isinstance(model, PipelineRank) else model).__name__
 
 
 def stages_of(schedule):
-    """The stages that this rank has, in their order."""
+    """Returns the stages of this rank, in order."""
     return list(schedule._stages) if hasattr(schedule, "_stages") else [schedule._stage]
 
 
@@ -48,7 +48,7 @@ def is_static(stage, has_backward):
 
 
 class PipelineRank(torch.nn.Module):
-    """A schedule as a model: its stages are the parts, "stage0", ..., and a call is a step."""
+    """A pipeline rank as a module: submodules "stage0", ... are its stages, and calling it runs a step."""
 
     def __init__(self, schedule):
         super().__init__()
@@ -57,7 +57,7 @@ class PipelineRank(torch.nn.Module):
             self.add_module(f"stage{stage.stage_index}", stage.submod)
 
     def __deepcopy__(self, memo):
-        """The stages alone, as an average of parameters wants them: process groups cannot be copied."""
+        """Copies only the stages, for AveragedModel; process groups cannot be copied."""
         copied = torch.nn.Module()
         for name, part in self.named_children():
             copied.add_module(name, copy.deepcopy(part, memo))
@@ -72,28 +72,28 @@ class PipelineRank(torch.nn.Module):
         return any(stage.is_last for stage in stages_of(self.schedule))
 
     @property
-    def asks_neighbours(self):
-        """Whether a stage does not know its shapes from its program."""
+    def infers_shapes(self):
+        """True if the shapes of a stage are not specified by the program."""
         backward = self.schedule._has_backward
         return any(hasattr(stage, "_user_meta") and not is_static(stage, backward)
                    for stage in stages_of(self.schedule))  # fmt: skip
 
     def arguments(self, args, kwargs, training, loss):
-        """What this rank's step gets: the first stage the inputs, the last the target, all of them the keywords."""
+        """Returns the arguments of this rank's step: inputs for the first stage, target for the last, and keywords."""
         if loss is not None:
-            raise _C.Error("a schedule has its own loss function: give it to the schedule, and no loss=")
+            raise _C.Error("a schedule has its own loss function; pass loss_fn= to the schedule instead of loss=")
         kwargs = dict(kwargs)
         if self.is_last and self.schedule._loss_fn is not None:
             if training.target is None:
-                raise _C.Error("the schedule has a loss function, which takes a target, also where nothing is trained: "
-                               "give target=")  # fmt: skip
+                raise _C.Error("the loss function of the schedule requires a target, also for inference; pass "
+                               "target=")  # fmt: skip
             kwargs["target"] = training.target
         if not training.return_outputs:
             kwargs["return_outputs"] = False
         return args if self.is_first else (), kwargs
 
     def received(self):
-        """(name, tensor) of what stages have received, each once."""
+        """Yields (name, tensor) for each distinct receive buffer of the stages."""
         seen = set()
         for stage in stages_of(self.schedule):
             for kind, messages in (("activation", stage.args_recv_info), ("gradient", stage.grad_recv_info)):
@@ -104,7 +104,7 @@ class PipelineRank(torch.nn.Module):
                             yield f"stage{stage.stage_index}.received_{kind}{number}.{chunk}", info.buffer
 
     def stages_of_others(self):
-        """(name, tensor) of the rest of a model that pipeline() has cut, which a stage's graph keeps."""
+        """Yields (name, tensor) of other stages' parameters and buffers, which stages from pipeline() keep alive."""
         own = {id(tensor) for tensor in (*self.parameters(), *self.buffers())}
         wholes = {id(whole): whole for stage in stages_of(self.schedule) if hasattr(stage, "pipe_info")
                   if (whole := stage.pipe_info.graph.owning_module) is not None}  # fmt: skip
@@ -114,13 +114,13 @@ class PipelineRank(torch.nn.Module):
                     yield f"others.{name}", tensor
 
     def forward(self, *args, target=None, **kwargs):
-        """A step, or without gradients an evaluation; gives the losses of micro-batches, or else the outputs."""
+        """Runs a step, or an evaluation under no_grad. Returns the micro-batch losses, or the outputs without them."""
         run = self.schedule.step if torch.is_grad_enabled() else self.schedule.eval
         losses: list[torch.Tensor] | None = None if self.schedule._loss_fn is None else []
         try:
             outputs = run(*args, target=target, losses=losses, **kwargs)
         except RuntimeError as error:
-            if isinstance(error.__cause__, _C.Error):  # stages wrap what their modules raise
+            if isinstance(error.__cause__, _C.Error):  # stages wrap exceptions of their modules
                 raise error.__cause__ from None
             raise
         return losses or outputs

@@ -1,4 +1,4 @@
-"""How many requests an inference engine holds on a device at once, and how fast it answers them."""
+"""Estimates how many concurrent requests an inference engine fits on a device, and their latency."""
 
 import contextlib
 import fnmatch
@@ -21,46 +21,46 @@ __all__ = ["serve"]
 def serve(model: Any, *, spec: str, context: int, weights: str | None = None, keep: Iterable[str] | None = None,
           dtype: torch.dtype | None = None, tensor_parallel: int = 1, memory: int = 0, interconnect: str = "",
           options: dict[str, Any] | None = None, **how: Any) -> Serving:  # fmt: skip
-    """What an engine with paged keys and values, such as vLLM, serves of a language model on a device.
+    """Estimates serving of a language model by an engine with a paged KV cache, such as vLLM.
 
-        answer = sg.serve(transformers.LlamaConfig(), spec="l4", context=8192, weights="awq")
-        print(answer)                     # fits: 9 requests of 8,192 tokens at once on NVIDIA L4 24 GB ...
-        answer.requests, answer.first_token, answer.rows
+        serving = sg.serve(transformers.LlamaConfig(), spec="l4", context=8192, weights="awq")
+        print(serving)                    # fits: 9 requests of 8,192 tokens at once on NVIDIA L4 24 GB ...
+        serving.requests, serving.first_token, serving.rows
 
-    model: a transformers configuration or class, or a function that makes a model; its forward takes input_ids and
-        use_cache and gives past_key_values.
+    model: a transformers configuration or class, or a function that creates a model. Its forward must take input_ids
+        and use_cache and return past_key_values.
     spec: the device, as in `profile`.
-    context: tokens of a request, its answer's too.
-    weights: how matrix products' parameters are stored: one of `weight_formats()`, "gptq:bits=8,group=32". By default
-        what the configuration's quantization_config says; "" leaves them as made.
-    keep: parameters that stay as they are: parts of names, or patterns with *. By default what the quantization_config
-        leaves out, and the output embeddings.
-    dtype: of what is not quantised, and of keys and values: the configuration's, or bfloat16.
-    tensor_parallel: devices that share each layer, by the model's own plan (tp_plan).
-    memory: bytes of the device.
+    context: tokens per request, including the generated ones.
+    weights: storage format of weight matrices, one of `weight_formats()`, such as "gptq:bits=8,group=32". Defaults to
+        the quantization_config of the configuration; "" disables quantization.
+    keep: parameters that are not quantized: parts of names, or patterns with *. Defaults to those excluded by the
+        quantization_config, and the output embeddings.
+    dtype: dtype of unquantized parameters and of the KV cache. Defaults to that of the configuration, else bfloat16.
+    tensor_parallel: tensor parallel degree, using the model's tp_plan.
+    memory: device memory in bytes.
     interconnect: links between the devices, as in `profile`.
-    options: those of `Capture`.
+    options: options of `Capture`.
 
-    Raises Error for formats that are not known, models that keep no keys and values, and sizes that contradict.
+    Raises Error for unknown weight formats, models without a KV cache, and inconsistent sizes.
     """
     configuration = _configuration_of(model)
     if dtype is None:
         dtype = getattr(configuration, "dtype", None) or torch.bfloat16
         dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype
-    stored = _quantisation(configuration)
+    stored = _quantization(configuration)
     if weights is None:
         weights = stored[0] if stored else ""
-    making = _of_rank(model, tensor_parallel)
+    make = _rank_factory(model, tensor_parallel)
     around = fake_process_group(tensor_parallel) if tensor_parallel > 1 else contextlib.nullcontext()
     with around:
-        layers, names, arguments, said = _looked_at(making, configuration, dtype, options)
-        left_out = _named(names, keep if keep is not None else stored[1] if stored else _outputs(names))
+        layers, names, arguments, assumptions = _inspect(make, configuration, dtype, options)
+        excluded = _matching(names, keep if keep is not None else stored[1] if stored else _outputs(names))
 
         def captured(batch, tokens):
             inputs = {"input_ids": f"i64[{batch},{tokens}]", **arguments}
-            return _capture.of_model(making, inputs, device="cuda", dtype=dtype, mode="infer", options=options)[0]
+            return _capture.of_model(make, inputs, device="cuda", dtype=dtype, mode="infer", options=options)[0]
 
-        return _C.serve(captured, layers, spec, interconnect, memory, context, weights, left_out, said, how)
+        return _C.serve(captured, layers, spec, interconnect, memory, context, weights, excluded, assumptions, how)
 
 
 _keywords.list_options(serve)
@@ -73,36 +73,39 @@ def _configuration_of(model):
     return kind() if isinstance(model, type) and kind is not None else None
 
 
-def _of_rank(model, devices):
-    """What makes one rank's part of the model."""
+def _rank_factory(model, devices):
+    """Returns a function that creates the shard of one rank."""
     if devices == 1:
         return model
     if not _models._is_configuration(model):
-        raise _C.Error("tensor_parallel is of a transformers configuration; a function makes its own parts: call "
-                       "serve inside sg.fake_process_group")  # fmt: skip
+        raise _C.Error("tensor_parallel= requires a transformers configuration; for a function that shards the model "
+                       "itself, call serve() inside sg.fake_process_group")  # fmt: skip
 
-    def made():
+    def make():
         whole = _models._from_configuration(model)
         from transformers.distributed import DistributedConfig
 
         given, _, mesh = type(whole).prepare_distribute_model(DistributedConfig(tp_plan="auto", tp_size=devices))
         return type(whole).maybe_distribute_model(whole, given, mesh)
 
-    return made
+    return make
 
 
-def _looked_at(making, configuration, dtype, options):
-    """(what layers keep of a request, names of parameters, further arguments of forward, what is assumed)."""
+def _inspect(make, configuration, dtype, options):
+    """Returns (cache size per layer, names of parameters, further arguments of forward, assumptions).
+
+    A cache size is (bytes per token, sliding window or 0, constant bytes), from runs with 2 and 4 tokens.
+    """
     in_mode = {name: value for name, value in (options or {}).items() if name in _capture._OF_MODE}
     with fake("cuda", **in_mode), torch.no_grad():
-        module = _models.made(making, "cuda", dtype).eval()
+        module = _models.create(make, "cuda", dtype).eval()
         configuration = configuration or getattr(module, "config", None)
         takes = inspect.signature(module.forward).parameters
         if "use_cache" not in takes:
-            raise _C.Error(f"{type(module).__name__}.forward takes no use_cache: serve needs a model that generates "
-                           "with a cache, as transformers has them")  # fmt: skip
-        few, more = (_kept(module(input_ids=torch.zeros(1, tokens, dtype=torch.int64, device="cuda"), use_cache=True))
-                     for tokens in (2, 4))  # fmt: skip
+            raise _C.Error(f"{type(module).__name__}.forward has no use_cache argument; serve() requires a model with "
+                           "a KV cache, as in transformers")  # fmt: skip
+        few, more = (_cache_bytes(module(input_ids=torch.zeros(1, tokens, dtype=torch.int64, device="cuda"),
+                                         use_cache=True)) for tokens in (2, 4))  # fmt: skip
         names = [name for name, _ in module.named_parameters()]
     arguments = {"use_cache": False} | ({"logits_to_keep": 1} if "logits_to_keep" in takes else {})
     layers = []
@@ -112,23 +115,22 @@ def _looked_at(making, configuration, dtype, options):
     latent = _latent(configuration, dtype)
     if latent:
         layers = [(min(each, latent), window, state) for each, window, state in layers]
-    said = ["of latent attention the engine keeps what makes keys and values; attention over it takes the time of "
-            "reading it"] if latent else []  # fmt: skip
-    return layers, names, arguments, said
+    assumptions = ["latent attention caches the latent vectors, and its time is that of reading them"] if latent else []
+    return layers, names, arguments, assumptions
 
 
 def _latent(configuration, dtype):
-    """Bytes of a token in a layer with latent attention, whose engines keep no keys and values, but what makes them."""
+    """Returns the cache bytes per token and layer of multi-head latent attention, which caches latents, else 0."""
     rank = getattr(configuration, "kv_lora_rank", None)
     rotary = getattr(configuration, "qk_rope_head_dim", None)
     return (rank + rotary) * dtype.itemsize if rank and rotary else 0
 
 
-def _kept(outputs):
-    """(bytes, window or 0) of each layer of the cache that a forward gave."""
+def _cache_bytes(outputs):
+    """Returns (bytes, sliding window or 0) for each layer of the KV cache in a model output."""
     cache = getattr(outputs, "past_key_values", None) or getattr(outputs, "cache_params", None)
     if cache is None:
-        raise _C.Error("forward gave no past_key_values: serve needs a model that generates with a cache")
+        raise _C.Error("the model output has no past_key_values; serve() requires a model with a KV cache")
     layers = []
     for layer in cache.layers if hasattr(cache, "layers") else cache:
         found: dict[int, torch.Tensor] = {}
@@ -150,16 +152,16 @@ def _collect(value, found):
             _collect(each, found)
 
 
-# ---- What is quantised
+# ---- Quantization
 
 
 def _outputs(names):
-    """Output embeddings, which no library quantises unless asked."""
+    """Returns the output embeddings, which libraries do not quantize by default."""
     return [name for name in names if re.search(r"(^|\.)(lm_head|embed_out|output_projection)\.", name)]
 
 
-def _named(names, parts):
-    """The names that one of the parts is in, or matches: a pattern with *, "re:" and an expression."""
+def _matching(names, parts):
+    """Returns the names that contain or match one of the parts: text, a pattern with *, or "re:" and an expression."""
     chosen = []
     for name in names:
         for part in parts:
@@ -175,26 +177,26 @@ def _named(names, parts):
     return chosen
 
 
-def _quantisation(configuration):
-    """(format, what is left out) that a configuration says; None if it says nothing."""
-    said = getattr(configuration, "quantization_config", None)
-    if said is None:
+def _quantization(configuration):
+    """Returns (weight format, excluded modules) of the quantization_config, or None without one."""
+    config = getattr(configuration, "quantization_config", None)
+    if config is None:
         return None
-    said = said if isinstance(said, dict) else said.to_dict()
-    method = str(getattr(said.get("quant_method"), "value", said.get("quant_method"))).replace("-", "_")
+    config = config if isinstance(config, dict) else config.to_dict()
+    method = str(getattr(config.get("quant_method"), "value", config.get("quant_method"))).replace("-", "_")
     read = _METHODS.get(method)
     if read is None:
-        raise _C.Error(f"quantization_config has the method '{method}', which is not known: give weights= one of "
+        raise _C.Error(f"unknown method '{method}' in quantization_config; pass weights= with one of "
                        + ", ".join(_C.weight_formats()))  # fmt: skip
-    left_out = said.get("modules_to_not_convert") or said.get("ignore") or said.get("llm_int8_skip_modules")
-    return read(said), list(left_out or ["lm_head"])
+    excluded = config.get("modules_to_not_convert") or config.get("ignore") or config.get("llm_int8_skip_modules")
+    return read(config), list(excluded or ["lm_head"])
 
 
 def _grouped(name):
     def read(said):
         group = said.get("group_size", said.get("q_group_size", 128))
         if group is None or group < 1:
-            raise _C.Error(f"{name} with group_size {group}: a scale for each row; give weights= a format with groups")
+            raise _C.Error(f"{name} with group_size {group} is not supported; pass weights= with a group size")
         return f"{name}:bits={said.get('bits', said.get('w_bit', 4))},group={group}"
 
     return read
@@ -215,7 +217,7 @@ def _compressed_tensors(said):
     schemes = [group.get("weights") or {} for group in (said.get("config_groups") or {}).values()]
     activations = [group.get("input_activations") for group in (said.get("config_groups") or {}).values()]
     if len(schemes) != 1:
-        raise _C.Error(f"compressed-tensors with {len(schemes)} groups of weights is not known: give weights=")
+        raise _C.Error(f"compressed-tensors with {len(schemes)} config_groups is not supported; pass weights=")
     scheme, bits = schemes[0], schemes[0].get("num_bits")
     kind, strategy = scheme.get("type"), scheme.get("strategy")
     if kind == "float" and bits == 8:
@@ -224,7 +226,7 @@ def _compressed_tensors(said):
         return "int8-dynamic" if activations[0] else "llm-int8"
     if kind == "int" and strategy == "group":
         return f"{'w4a16' if scheme.get('symmetric', True) else 'awq'}:bits={bits},group={scheme.get('group_size')}"
-    raise _C.Error(f"compressed-tensors with {bits}-bit {kind} weights, scales by {strategy}, is not known: give "
+    raise _C.Error(f"compressed-tensors with {bits}-bit {kind} weights and {strategy} scales is not supported; pass "
                    "weights=")  # fmt: skip
 
 
@@ -233,7 +235,7 @@ def _torchao(said):
     for part, form in (("int4", "int4"), ("int8", "int8"), ("float8", "fp8-row")):
         if part in name.lower().replace("_", ""):
             return form
-    raise _C.Error(f"torchao's {name} is not known: give weights=")
+    raise _C.Error(f"torchao quant_type {name} is not supported; pass weights=")
 
 
 _METHODS = {

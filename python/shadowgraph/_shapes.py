@@ -1,4 +1,4 @@
-"""Shapes: rules for operators, and a graph's shapes for other inputs, without running the model again."""
+"""Shape rules for operators, and shape propagation: the shapes of a graph for other inputs, without another capture."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,31 +14,31 @@ __all__ = ["operators_with_rule", "propagate", "register_composite_rule", "regis
 
 
 def propagate(graph: Graph, *inputs: Any, mode: fake | None = None, **named: Any) -> ShapePropagation:
-    """Runs the graph's operators again on fakes, with other inputs, and says what every value then is.
+    """Propagates the shapes of other inputs through the graph by running its operators on fake tensors.
 
-        shapes = graph.propagate("f32[64,3,224,224]")      # recorded with a batch of 8
+        shapes = graph.propagate("f32[64,3,224,224]")      # captured with a batch size of 8
         shapes.outputs[0].shape, shapes.tensor(node.outputs[0]).stride()
-        shapes.baked                                       # recorded sizes that still stand in arguments
-        shapes.apply()                                     # writes all of it into the graph
+        shapes.baked                                       # captured sizes that remain in arguments
+        shapes.apply()                                     # updates the graph
 
-    inputs: by position, for the graph's inputs. named: for parameters, buffers and "constant0", ... too.
-        A tensor, whose geometry is taken, and of a fake one the device; a text; or sizes alone, (64, 3, 224, 224), of
-        the recorded dtype. What is not given is as recorded.
-    mode: a `fake`, whose profile and data_sizes by name count; without one an H100, and sizes as recorded.
+    inputs: the graph's inputs, by position.
+    named: inputs, parameters, buffers and constants ("constant0") by name.
+        Each is a tensor, whose geometry is used (and device, if fake); a string such as "f32[64,8]"; or a shape
+        (64, 3, 224, 224) of the captured dtype. Others keep their captured shapes.
+    mode: a `fake` whose profile and data_sizes (by name) apply. Defaults to "h100" and the captured sizes.
 
-    A number that the program computed from a size stays: capture again, or `fit`. With the recorded inputs nothing
-    changes.
+    Integers that the program computed from sizes stay constant; use `fit` or another capture if they matter.
 
-    Raises UnsupportedError, which names the node that does not fit; Error for another device's mode.
+    Raises UnsupportedError with the node whose operands do not fit; Error for a mode of another device.
     """
     placeholders = {str(node.argument("name")): node.outputs[0] for node in graph
                     if node.is_placeholder and node.target != "sg::constant"}  # fmt: skip
     names = [str(node.argument("name")) for node in graph.find("sg::input")]
     if len(inputs) > len(names):
-        raise _C.Error(f"{len(inputs)} inputs, but the graph has {len(names)}: {', '.join(names)}")
+        raise _C.Error(f"got {len(inputs)} inputs, but the graph has {len(names)}: {', '.join(names)}")
     twice = [name for name in names[: len(inputs)] if name in named]
     if twice:
-        raise _C.Error(f"{', '.join(twice)} is given twice: by position and by name")
+        raise _C.Error(f"got multiple values for {', '.join(twice)}: by position and by name")
     given = {name: _geometry(name, value, placeholders.get(name))
              for name, value in [*zip(names, inputs), *named.items()]}  # fmt: skip
     return _C.propagate(graph, given, *_of_mode(graph, mode))
@@ -50,47 +50,48 @@ def _geometry(name: str, given: Any, recorded: Value | None) -> torch.Tensor | s
     if isinstance(given, (tuple, list)) and all(type(size) is int for size in given):
         dtype = recorded.dtype if recorded is not None else torch.float32
         return torch.empty(given, dtype=dtype, device="meta")
-    raise _C.Error(f"input '{name}' is {type(given).__name__}; it takes a tensor, sizes, or a text such as 'f32[8,16]'")
+    raise _C.Error(f"input '{name}' must be a tensor, a shape, or a string such as 'f32[8,16]', not "
+                   f"{type(given).__name__}")  # fmt: skip
 
 
 def _of_mode(graph, mode):
-    """(device profile, data sizes by name)."""
+    """Returns (device profile, data sizes by name)."""
     if mode is None:
         return "", {}
     if not isinstance(mode, fake):
-        raise _C.Error(f"mode takes a shadowgraph.fake, not {type(mode).__name__}")
-    recorded, data_sizes = graph.metadata.get("device"), mode._made_with["data_sizes"]
+        raise _C.Error(f"mode= must be a shadowgraph.fake, not {type(mode).__name__}")
+    recorded, data_sizes = graph.metadata.get("device"), mode._options["data_sizes"]
     if recorded is not None and torch.device(mode._device).type != torch.device(recorded).type:
-        raise _C.Error(f"the mode is of {mode._device}; the graph was captured for {recorded}: capture there")
-    if mode._made_with["host_reads"] is not None or not isinstance(data_sizes, (dict, type(None))):
-        raise _C.Error("propagation takes data_sizes by name; what the program read is answered as recorded")
-    return mode._made_with["profile"], data_sizes or {}
+        raise _C.Error(f"the mode is for {mode._device}, but the graph was captured on {recorded}; use that device")
+    if mode._options["host_reads"] is not None or not isinstance(data_sizes, (dict, type(None))):
+        raise _C.Error("propagate() supports data_sizes as a dict by name, and no host_reads: reads are as captured")
+    return mode._options["profile"], data_sizes or {}
 
 
 def register_rule(name: str, function: Callable[..., Any] | None = None) -> Callable[..., Any]:
-    """What the results of an operator look like: a function in place of its kernel, called on fakes.
+    """Registers a shape rule for an operator: a function that computes its results on fake tensors.
 
         @sg.register_rule("aten::gelu")
         def _(x, *, approximate):
             return torch.empty_like(x)
 
-    name: "aten::add.Tensor", with the overload.
-    function: takes all that the operator's schema says, keyword-only arguments by name, and gives what the schema says.
-        Fakes tell the pretended device (`x.is_cuda`). A result is where the function makes it; what it makes on "meta"
-        is where the operator's results are (`register_devices`). It must not read data, and what it calls is in no
-        capture.
+    name: operator with overload, "aten::add.Tensor".
+    function: called with the arguments of the operator's schema, keyword-only ones by name; returns its results. Fake
+        tensors report the simulated device (`x.is_cuda`). Results keep the device on which the function creates them;
+        those on "meta" get the operator's device (see `register_devices`). The function must not read data. Operators
+        that it calls are not captured.
 
-    Registering again replaces any earlier rule, built-in ones too, for the whole process.
+    Replaces any earlier rule, including built-in ones, for the whole process.
 
-    Raises Error for an operator that torch does not know. What the function raises, the operator's call raises.
+    Raises Error for an unknown operator. Exceptions of the function propagate to the caller of the operator.
     """
     return _register(name, function, register_rule, False)
 
 
 def register_composite_rule(name: str, function: Callable[..., Any] | None = None) -> Callable[..., Any]:
-    """A function in place of a composite operator's decomposition, above autograd, on fakes on a pretended GPU.
+    """Registers a replacement for the decomposition of a composite operator, above autograd, on a simulated GPU.
 
-    For composites that pick a kernel by asking the device. Arguments and errors are those of `register_rule`.
+    For composite operators that select a kernel by device. Arguments and errors are those of `register_rule`.
     """
     return _register(name, function, register_composite_rule, True)
 

@@ -1,4 +1,4 @@
-"""Streams and events of torch.cuda on a pretended device: nothing runs on them, but captures are told of them."""
+"""Streams and events of torch.cuda on a simulated device. Nothing runs on them, but captures record them."""
 
 import torch
 
@@ -13,7 +13,7 @@ def index_of(device):
 
 
 class Stream:
-    """A stream that nothing runs on. Two of the same number are equal."""
+    """Simulated torch.cuda.Stream. Streams with equal device and id are equal."""
 
     def __init__(self, device=None, priority=0, **kwargs):
         index = _C.current_device() if device is None else index_of(device)
@@ -23,7 +23,7 @@ class Stream:
     def _begin(self, index, number, priority=0):
         self.device, self.device_index = torch.device("cuda", index), index
         self.stream_id = self.cuda_stream = number
-        self.device_type = 1  # c10's number of CUDA, as torch.cuda.Stream has it
+        self.device_type = 1  # c10::DeviceType::CUDA
         self.priority = priority
         self._outer: list[StreamContext] = []
 
@@ -84,7 +84,7 @@ def set_stream(stream):
 
 
 class StreamContext:
-    """torch.cuda.stream(stream), which makes the stream's device the current one, too."""
+    """Simulated torch.cuda.stream(stream), which also sets the current device."""
 
     def __init__(self, stream):
         self.stream = stream
@@ -102,7 +102,7 @@ class StreamContext:
 
 
 class Event:
-    """Stands for what its stream had been given when it was recorded. To the host it has happened."""
+    """Simulated torch.cuda.Event: marks the work submitted to a stream so far. Always complete from the host's view."""
 
     def __init__(self, *args, **kwargs):
         self._number = 0
@@ -122,7 +122,7 @@ class Event:
         return True
 
     def elapsed_time(self, other):
-        raise _C.DataDependentError("Event.elapsed_time(): nothing runs on a pretended device, so nothing takes time")
+        raise _C.DataDependentError("Event.elapsed_time() is not available on a simulated device, which runs nothing")
 
 
 def record_stream(tensor, stream):

@@ -1,4 +1,4 @@
-"""Costs over sizes: a table of batches, and one graph for all of them."""
+"""Costs as a function of sizes: tables over batch sizes, and symbolic graphs."""
 
 import html
 import inspect
@@ -11,61 +11,64 @@ from . import _capture
 from . import _shadowgraph as _C
 from ._shadowgraph import Graph, SymbolicGraph
 
-__all__ = ["Sweep", "SweepRow", "fit", "sweep"]
+__all__ = ["SizeCost", "SizeSweep", "fit", "sweep"]
 
-# Where captures are made to learn from, as the tool does: small, since ranges begin small; without 1, which is not like
-# others. The second try is for programs that change between those.
+# Batch sizes to capture for a fit, as in the command line tool: small, because ranges start small, but not 1, which is
+# special. The second set is for programs that change between the sizes of the first.
 _SAMPLES = ((2, 3, 5, 7), (16, 17, 19, 23))
-# What bytes are compared with a memory, by the tool's names.
+# {kind of memory, as in the command line tool: field of SizeCost}
 _BY = {"live": "peak_bytes", "reserved": "reserved_bytes", "device": "footprint_bytes"}
 
 
-class SweepRow(NamedTuple):
-    """What one batch costs. Bytes are of whole storages on the device; FLOPs are 2 a multiply-accumulate.
+class SizeCost(NamedTuple):
+    """Costs of one batch size. Bytes count whole storages on the device; a multiply-accumulate is 2 FLOPs.
 
-    reserved_bytes: most bytes in the segments of PyTorch's caching allocator in a run; footprint_bytes: these, the
-    assumed context and NCCL's buffers, about what nvidia-smi says. Both None on a CPU.
+    captured: True for a capture at this batch size, False for an evaluation of the fitted polynomials.
+    reserved_bytes: peak bytes reserved by PyTorch's caching allocator; None on the CPU.
+    footprint_bytes: reserved bytes plus the CUDA context and NCCL buffers, as in nvidia-smi; None on the CPU.
     """
 
     batch: int
     peak_bytes: int
     saved_bytes: int
     flops: int
-    captured: bool  # False: answered by the polynomials
+    captured: bool
     reserved_bytes: int | None = None
     footprint_bytes: int | None = None
 
     def bytes(self, by: str = "live") -> int:
-        """The bytes that "live", "reserved" or "device" stands for, as of `Sweep.largest`."""
+        """Returns the bytes for `by`: "live", "reserved" or "device", as in `SizeSweep.largest`."""
         if by not in _BY:
-            raise _C.Error(f"by={by!r}: one of {', '.join(_BY)}")
-        figure: int | None = getattr(self, _BY[by])
-        if figure is None:
-            raise _C.Error(f"by={by!r}: a CPU has no caching allocator; by='live', or device='cuda'")
-        return figure
+            raise _C.Error(f"by={by!r}: expected one of {', '.join(_BY)}")
+        count: int | None = getattr(self, _BY[by])
+        if count is None:
+            raise _C.Error(f"by={by!r} requires device='cuda', because the CPU has no caching allocator; use by='live'")
+        return count
 
 
-class Sweep:
-    """A table of what a model costs over batches: prints as one, shows itself in a notebook, iterates over its rows.
+class SizeSweep:
+    """Costs of a model over batch sizes. Prints as a table, renders in notebooks, and iterates over its rows.
 
-    rows: a SweepRow for each batch. symbolic: the SymbolicGraph that answered, if there is one.
-    why_captured: why batches were captured one by one instead, or None.
+    rows: a SizeCost per batch size.
+    symbolic: the SymbolicGraph used to evaluate batch sizes, or None.
+    why_captured: the reason why batch sizes were captured one by one instead, or None.
     """
 
-    def __init__(self, rows: list[SweepRow], symbolic: SymbolicGraph | None, why_captured: str | None):
+    def __init__(self, rows: list[SizeCost], symbolic: SymbolicGraph | None, why_captured: str | None):
         self.rows, self.symbolic, self.why_captured = rows, symbolic, why_captured
 
-    def __iter__(self) -> Iterator[SweepRow]:
+    def __iter__(self) -> Iterator[SizeCost]:
         return iter(self.rows)
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def largest(self, memory: int | str, by: str = "live") -> SweepRow | None:
-        """The row of the largest batch whose peak is at most so many bytes; None if there is none.
+    def largest(self, memory: int | str, by: str = "live") -> SizeCost | None:
+        """Returns the row of the largest batch size that fits in memory, or None.
 
-        memory: bytes, a size such as "24GiB", or a device's name.
-        by: which bytes: "live", of tensors; "reserved", of the caching allocator; "device", these with the context.
+        memory: bytes, a size such as "24GiB", or the name of a device.
+        by: kind of memory: "live" (tensors), "reserved" (by the caching allocator) or "device" (reserved plus the
+            CUDA context).
         """
         if isinstance(memory, str):
             memory = _C.memory_limit(memory)[0]
@@ -73,7 +76,7 @@ class Sweep:
         return max(fitting, key=lambda row: row.batch, default=None)
 
     def dict(self) -> list[dict[str, int | bool | None]]:
-        """The rows as dicts, as pandas.DataFrame takes them."""
+        """Returns the rows as dicts, as accepted by pandas.DataFrame."""
         return [row._asdict() for row in self.rows]
 
     def __str__(self) -> str:
@@ -90,7 +93,7 @@ class Sweep:
         return "\n".join(lines)
 
     def __repr__(self) -> str:
-        return f"<shadowgraph.Sweep of {len(self.rows)} batches>"
+        return f"<shadowgraph.SizeSweep of {len(self.rows)} batches>"
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(str(self))}</pre>"
@@ -99,25 +102,25 @@ class Sweep:
 def sweep(model: Any, inputs: Callable[[int], Any], batches: Iterable[int], *, loss: Any = None, optimizer: Any = None,
           device: str | torch.device = "cuda", dtype: torch.dtype | None = None, mode: str | None = None,
           steady_state: bool = False, options: Mapping[str, Any] | None = None, allocator: str = "",
-          progress: bool | None = None, **training: Any) -> Sweep:  # fmt: skip
-    """What a model costs over batch sizes: peak, reserved and saved bytes and FLOPs, mostly without running it there.
+          progress: bool | None = None, **training: Any) -> SizeSweep:  # fmt: skip
+    """Computes peak, reserved and saved bytes and FLOPs of a model over batch sizes, from only a few captures.
 
         table = sg.sweep(Net, lambda batch: f"f32[{batch},3,224,224]", batches=range(8, 257, 8), loss=torch.mean)
         print(table, table.largest(24 << 30))
 
     model, loss, optimizer, device, dtype, mode, options: as for `profile`.
     steady_state, training: as for `capture_training_step`.
-    inputs: a function from a batch size to what `profile` takes as inputs.
-    batches: positive ints. More than five are answered from a few captures (`fit`), compared with a capture at the
-        largest; batches that the fit does not answer, or all if the program is another one there, are captured.
-    allocator: settings of the caching allocator, as PYTORCH_ALLOC_CONF takes them.
-    progress: a bar, if tqdm is installed; None: on a terminal.
+    inputs: a function from a batch size to the inputs of `profile`.
+    batches: positive integers. More than five are evaluated by a `fit` of a few captures, which is validated by a
+        capture at the largest. Batch sizes outside the fit, or all if the program differs, are captured.
+    allocator: settings of the caching allocator, in the format of PYTORCH_ALLOC_CONF.
+    progress: show a progress bar if tqdm is installed. Defaults to True on a terminal.
 
-    Raises Error for arguments that are none, and what the program raises.
+    Raises Error for invalid arguments, and the errors of the program.
     """
     wanted = _batches(batches)
     if not callable(inputs):
-        raise _C.Error("inputs is no function: give one from a batch size to inputs, lambda batch: f'i64[{batch},512]'")
+        raise _C.Error("inputs= must be a function of the batch size, such as lambda batch: f'i64[{batch},512]'")
     bar = _Progress(progress)
     how = dict(loss=loss, optimizer=optimizer, device=device, dtype=dtype, mode=mode, steady_state=steady_state,
                options=options, **training)  # fmt: skip
@@ -136,25 +139,27 @@ def sweep(model: Any, inputs: Callable[[int], Any], batches: Iterable[int], *, l
                 costs = _C.size_cost(captured_at(batch), str(device), allocator)
             else:
                 costs = symbolic.cost({"batch": batch})
-            rows.append(SweepRow(batch, costs["peak_bytes"], costs["saved_bytes"], costs["flops"], captured,
+            rows.append(SizeCost(batch, costs["peak_bytes"], costs["saved_bytes"], costs["flops"], captured,
                                  costs.get("reserved_bytes"), costs.get("footprint_bytes")))  # fmt: skip
-    return Sweep(rows, symbolic, why)
+    return SizeSweep(rows, symbolic, why)
 
 
 def fit(model: Any, inputs: Callable[..., Any], sizes: Iterable[Mapping[str, int]], *, loss: Any = None,
         optimizer: Any = None, device: str | torch.device = "cuda", dtype: torch.dtype | None = None,
         mode: str | None = None, steady_state: bool = False, options: Mapping[str, Any] | None = None,
         allocator: str = "", progress: bool | None = None, **training: Any) -> SymbolicGraph:  # fmt: skip
-    """One graph for all sizes: captures at a few, with every number that differs as a polynomial in them.
+    """Fits one symbolic graph to captures at several sizes, with all differing numbers as polynomials of the sizes.
 
         sizes = [dict(batch=b, seq=s) for b in (2, 3, 5) for s in (64, 128, 192)]
         symbolic = sg.fit(make, lambda batch, seq: {"input_ids": f"i64[{batch},{seq}]"}, sizes)
         symbolic.cost({"batch": 64, "seq": 1024}); symbolic.instantiate({"batch": 64, "seq": 1024}); symbolic.flops
 
-    inputs: a function of the sizes, by name. sizes: where to capture. There must be at least three values of each size
-    that varies, and two captures more than there are sizes. None of them may be 0 or 1. The rest is as for `sweep`.
+    inputs: a function of the sizes, by name, that returns the inputs of `profile`.
+    sizes: the sizes to capture at. Requires at least three values of each varying size, and at least two captures more
+        than sizes. Sizes must not be 0 or 1.
+    Other arguments are those of `sweep`.
 
-    Raises UnsupportedError, which names the node or number, if the captures are not one program.
+    Raises UnsupportedError with the node or number that differs if the captures are not the same program.
     """
     how = dict(loss=loss, optimizer=optimizer, device=device, dtype=dtype, mode=mode, steady_state=steady_state,
                options=options, **training)  # fmt: skip
@@ -165,7 +170,8 @@ def fit(model: Any, inputs: Callable[..., Any], sizes: Iterable[Mapping[str, int
             try:
                 given = inspect.signature(inputs).bind(**point)
             except TypeError as error:
-                raise _C.Error(f"inputs does not take the sizes {', '.join(point)} by name: {error}") from None
+                message = f"inputs= must be a function that accepts the keywords {', '.join(point)}: {error}"
+                raise _C.Error(message) from None
             captures.append((point, _capture.of_model(model, inputs(*given.args, **given.kwargs), **how)[0]))
     return SymbolicGraph(captures, _capture.canonical(device), allocator)
 
@@ -173,15 +179,15 @@ def fit(model: Any, inputs: Callable[..., Any], sizes: Iterable[Mapping[str, int
 def _batches(batches):
     wanted = list(batches)
     if not wanted:
-        raise _C.Error("batches is empty")
+        raise _C.Error("batches= is empty; pass at least one batch size")
     for batch in wanted:
         if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
-            raise _C.Error(f"batches has {batch!r}; it takes positive ints")
+            raise _C.Error(f"batches= contains {batch!r}; expected positive ints")
     return wanted
 
 
 def _fitted(captured_at, largest, device, allocator, bar):
-    """(symbolic or None, up to which batch it is trusted, why batches are captured instead or None)."""
+    """Returns (symbolic graph or None, largest batch size it is valid for, reason for captures or None)."""
     why = None
     for samples in _SAMPLES:
         captures = [({"batch": batch}, captured_at(batch)) for batch in bar.over(samples)]
@@ -194,14 +200,14 @@ def _fitted(captured_at, largest, device, allocator, bar):
         if largest > trusted:
             difference = symbolic.difference_from({"batch": largest}, captured_at(largest))
             if difference is not None:
-                return symbolic, trusted, f"at batch {largest} the program is another than at {trusted}: {difference}"
+                return symbolic, trusted, f"the program at batch {largest} differs from that at {trusted}: {difference}"
             trusted = largest
         return symbolic, trusted, None
     return None, 0, why
 
 
 class _Progress:
-    """A tqdm bar, or nothing."""
+    """A tqdm progress bar, if enabled and installed."""
 
     def __init__(self, wanted):
         self._bar = None

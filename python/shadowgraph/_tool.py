@@ -1,4 +1,4 @@
-"""What the tool asks Python: captures of some.module:factory and hf:CONFIG.json (cli/tool.h, python/src/tool.cpp)."""
+"""Captures some.module:factory and hf:CONFIG.json for the command line tool (cli/tool.h, python/src/tool.cpp)."""
 
 import contextlib
 import difflib
@@ -14,62 +14,63 @@ from . import _capture, _distributed, _eager_plan, _inputs, _plans, _serving, _s
 from . import _shadowgraph as _C
 
 
-def capture(asked):
-    """(graph, seconds) of a CaptureRequest."""
-    program = _program(asked["source"])
-    if asked["layers"]:
-        program = _plans._layers_of(program)[1](asked["layers"])
-    world = asked["world"]
+def capture(request):
+    """Returns (graph, seconds) for a CaptureRequest."""
+    program = _program(request["source"])
+    if request["layers"]:
+        program = _plans._layers_of(program)[1](request["layers"])
+    world = request["world"]
     around = _distributed.fake_process_group(world) if world else contextlib.nullcontext()
-    with around, _capture.attention(asked["attention"]):
-        return _capture.of_model(program, _call(asked), run_steps=asked["run_steps"], **_how(asked))
+    with around, _capture.attention(request["attention"]):
+        return _capture.of_model(program, _call(request), run_steps=request["run_steps"], **_how(request))
 
 
-def layers(asked):
-    """(how many layers a model has, how many of them come first and are of another kind)."""
-    count, _, first = _plans._layers_of(_program(asked["source"]))
+def layers(request):
+    """Returns (number of layers, number of leading layers that differ) of a model, as JSON."""
+    count, _, first = _plans._layers_of(_program(request["source"]))
     return json.dumps([count, first])
 
 
-def serve(asked):
-    dtype = asked["dtype"] and getattr(torch, asked["dtype"])
-    return _serving.serve(_program(asked["source"]), dtype=dtype, **asked["how"])
+def serve(request):
+    dtype = request["dtype"] and getattr(torch, request["dtype"])
+    return _serving.serve(_program(request["source"]), dtype=dtype, **request["how"])
 
 
-def ranks(asked):
-    """The text of reports on processes of many."""
+def ranks(request):
+    """Returns the text of reports on ranks of a distributed program."""
     import shadowgraph as sg
 
-    target = {"target": asked["target"]} if asked["target"] else {}
-    wanted = "all" if asked["ranks"] == "all" else [int(rank) for rank in asked["ranks"].split(",")]
-    with _capture.attention(asked["attention"]):
-        found = sg.profile(_program(asked["source"]), _call(asked), spec=asked["spec"], allocator=asked["allocator"],
-                           device_memory=asked["memory"], interconnect=asked["interconnect"], ranks=wanted,
-                           world=asked["world"], **_how(asked), **target)  # fmt: skip
-    run = found.run(asked["spec"], asked["interconnect"]) if wanted == "all" else None
-    if asked["folder"]:
+    target = {"target": request["target"]} if request["target"] else {}
+    wanted = "all" if request["ranks"] == "all" else [int(rank) for rank in request["ranks"].split(",")]
+    with _capture.attention(request["attention"]):
+        found = sg.profile(_program(request["source"]), _call(request), spec=request["spec"],
+                           allocator=request["allocator"], device_memory=request["memory"],
+                           interconnect=request["interconnect"], ranks=wanted, world=request["world"],
+                           **_how(request), **target)  # fmt: skip
+    run = found.run(request["spec"], request["interconnect"]) if wanted == "all" else None
+    if request["folder"]:
         for role in found.roles:
             name = str(role.name).replace(" ", "-").replace(",", "")
-            role.report.save(os.path.join(asked["folder"], name), asked["exports"])
+            role.profile.save(os.path.join(request["folder"], name), request["exports"])
         if run is not None:
-            _sharding.write_text(os.path.join(asked["folder"], "trace.json"), run.chrome_trace())
-        print(f"wrote {len(found.roles)} reports to {asked['folder']}", file=sys.stderr)
-    if asked["json"]:
+            _sharding.write_text(os.path.join(request["folder"], "trace.json"), run.chrome_trace())
+        print(f"wrote {len(found.roles)} reports to {request['folder']}", file=sys.stderr)
+    if request["json"]:
         return json.dumps({"roles": found.dict(), "step": run and run.dict()}, indent=2) + "\n"
     return "\n\n".join(str(part).rstrip("\n") for part in (found, run) if part is not None) + "\n"
 
 
-def emit_python(asked):
-    """What is to be said of the file that is written: a plan for eager modules."""
-    eager = _eager_plan.eager_plan(_C.Graph.parse(asked["graph"]), asked["plan"], asked["by_hand"])
-    _sharding.write_text(asked["path"], eager.source(asked["title"]))
+def emit_python(request):
+    """Writes a sharding plan for the eager model as Python and returns a message."""
+    eager = _eager_plan.eager_plan(_C.Graph.parse(request["graph"]), request["plan"], request["parallelism"])
+    _sharding.write_text(request["path"], eager.source(request["title"]))
     missed = len(eager.not_expressed)
-    return (f"{asked['path']}: {len(eager.parameters)} parameters; {missed} things that the plan says "
-            "otherwise (NOT_EXPRESSED)")  # fmt: skip
+    return (f"wrote {request['path']}: {len(eager.parameters)} parameters; {missed} parts of the plan are not applied "
+            "(see NOT_EXPRESSED)")  # fmt: skip
 
 
-def said(error, debug):
-    """The message of what was raised."""
+def error_message(error, debug):
+    """Returns the message for an exception. Prints the traceback if `debug` is set."""
     if debug:
         traceback.print_exception(error)
     if isinstance(error, (_C.Error, OSError, ImportError, AttributeError)):
@@ -77,22 +78,22 @@ def said(error, debug):
     return f"the program raised {type(error).__name__}: {error}"
 
 
-def _how(asked):
-    return dict(optimizer=asked["optimizer"] if asked["mode"] == "train" else None, device=asked["device"],
-                dtype=asked["dtype"] and getattr(torch, asked["dtype"]), mode=asked["mode"],
-                steady_state=asked["steady_state"],
-                options={"host_reads": asked["host_reads"], "data_sizes": asked["data_sizes"]},
-                **asked["training"] | {"autocast": asked["training"]["autocast"]
-                                       and getattr(torch, asked["training"]["autocast"])})  # fmt: skip
+def _how(request):
+    return dict(optimizer=request["optimizer"] if request["mode"] == "train" else None, device=request["device"],
+                dtype=request["dtype"] and getattr(torch, request["dtype"]), mode=request["mode"],
+                steady_state=request["steady_state"],
+                options={"host_reads": request["host_reads"], "data_sizes": request["data_sizes"]},
+                **request["training"] | {"autocast": request["training"]["autocast"]
+                                       and getattr(torch, request["training"]["autocast"])})  # fmt: skip
 
 
-def _call(asked):
-    by_position = tuple(spec for name, spec in asked["inputs"] if name is None)
-    return _inputs.Call(by_position, {name: spec for name, spec in asked["inputs"] if name is not None})
+def _call(request):
+    by_position = tuple(spec for name, spec in request["inputs"] if name is None)
+    return _inputs.Call(by_position, {name: spec for name, spec in request["inputs"] if name is not None})
 
 
 def _program(source):
-    """What hf:CONFIG.json or some.module:factory names."""
+    """Returns the object that hf:CONFIG.json or some.module:factory refers to."""
     kind, _, rest = source.partition(":")
     if kind == "hf":
         return _configuration(rest)
@@ -101,12 +102,12 @@ def _program(source):
     program = _module(kind)
     for name in rest.split("."):
         if not hasattr(program, name):
-            raise _C.Error(f"{kind} has no '{name}'{_meant(name, dir(program))}")
+            raise _C.Error(f"module {kind} has no attribute '{name}'{_suggestion(name, dir(program))}")
         program = getattr(program, name)
     return program
 
 
-def _meant(word, names):
+def _suggestion(word, names):
     near = difflib.get_close_matches(word, names, 1)
     return f"; did you mean {near[0]}?" if near else ""
 
@@ -115,22 +116,22 @@ def _module(name):
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        if error.name != name:  # one that it imports
+        if error.name != name:  # imported by the module
             raise
         files = [file[:-3] for file in os.listdir() if file.endswith(".py")]
-        raise _C.Error(f"there is no module '{name}'{_meant(name, files)}") from None
+        raise _C.Error(f"no module named '{name}'{_suggestion(name, files)}") from None
 
 
 def _configuration(path):
     import transformers
 
     if not os.path.exists(path):
-        raise _C.FileError(f"no file '{path}'")
+        raise _C.FileError(f"file '{path}' does not exist")
     with open(path) as file:
         try:
             described = json.load(file)
         except ValueError as error:
-            raise _C.ParseError(f"{path} is no JSON: {error}") from None
+            raise _C.ParseError(f"{path} is not valid JSON: {error}") from None
     if "model_type" not in described:
-        raise _C.Error(f'{path} has no "model_type": it is no transformers configuration')
+        raise _C.Error(f'{path} is not a transformers configuration: it has no "model_type"')
     return transformers.AutoConfig.for_model(**described)

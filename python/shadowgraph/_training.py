@@ -1,4 +1,4 @@
-"""The training loop around a recorded step: PyTorch's own pieces, on fakes."""
+"""The training loop of a captured step, built from PyTorch's own components on fake tensors."""
 
 import contextlib
 import dataclasses
@@ -13,7 +13,7 @@ import torch
 
 from . import _shadowgraph as _C
 
-# By the names that the tool knows.
+# Names of optimizers in the command line tool.
 OPTIMIZERS = {
     "sgd": functools.partial(torch.optim.SGD, lr=1e-2),
     "adam": torch.optim.Adam,
@@ -24,7 +24,7 @@ OPTIMIZERS = {
 
 @contextlib.contextmanager
 def _scope(scope):
-    """One of C++'s, around the body of `with`."""
+    """Enters a C++ scope for the body of `with`."""
     scope.enter()
     try:
         yield
@@ -33,21 +33,21 @@ def _scope(scope):
 
 
 def phase(name):
-    """What is recorded inside belongs to this phase: "forward", "backward", "optimizer", "init" or another name."""
+    """Captures nodes inside ``with sg.phase(name):`` in this phase, such as "forward", "backward" or "optimizer"."""
     return _scope(_C.Phase(name))
 
 
 def region(label):
-    """What is recorded inside lies in a region of kind "scope" and this name: `node.region`."""
+    """Captures nodes inside ``with sg.region(label):`` in a region (`node.region`) of kind "scope" with this name."""
     return _scope(_C.RegionScope(label))
 
 
-_OF_FORWARD = ("autocast", "context", "target", "return_outputs")  # what an inference has, too
+_OF_FORWARD = ("autocast", "context", "target", "return_outputs")  # also accepted for inference
 
 
 @dataclasses.dataclass
 class Training:
-    """What a loop does around forward, backward and the optimizer's step."""
+    """Options of the training loop around forward, backward and the optimizer step. See `capture_training_step`."""
 
     accumulate: int = 1
     clip_grad_norm: float | None = None
@@ -61,25 +61,25 @@ class Training:
 
     def __post_init__(self):
         if isinstance(self.accumulate, bool) or not isinstance(self.accumulate, int) or self.accumulate < 1:
-            raise _C.Error(f"accumulate={self.accumulate!r}: gradients are accumulated over at least 1 micro-batch")
+            raise _C.Error(f"accumulate={self.accumulate!r}: expected a number of micro-batches of at least 1")
         if self.clip_grad_norm is not None and not 0 < self.clip_grad_norm < math.inf:
-            raise _C.Error(f"clip_grad_norm={self.clip_grad_norm!r}: the norm must be positive and finite")
+            raise _C.Error(f"clip_grad_norm={self.clip_grad_norm!r}: expected a positive, finite norm")
         if self.ema is not None and not 0 <= self.ema <= 1:
-            raise _C.Error(f"ema={self.ema!r}: the decay of an average is between 0 and 1")
+            raise _C.Error(f"ema={self.ema!r}: expected a decay between 0 and 1")
         if isinstance(self.autocast, str):
             self.autocast = {"bf16": torch.bfloat16, "f16": torch.float16}.get(self.autocast, self.autocast)
         if self.autocast not in (None, torch.bfloat16, torch.float16):
-            raise _C.Error(f"autocast={self.autocast!r}: it takes torch.bfloat16 or torch.float16")
+            raise _C.Error(f"autocast={self.autocast!r}: expected torch.bfloat16 or torch.float16")
 
     def check_inference(self):
         for field in dataclasses.fields(self):
             if field.name not in _OF_FORWARD and getattr(self, field.name) != field.default:
-                raise _C.Error(f"{field.name} is of a training step: give mode='train', a loss or an optimizer")
+                raise _C.Error(f"{field.name}= requires a training step; pass mode='train', a loss or an optimizer")
 
     def check_model(self):
         if self.target is not None or not self.return_outputs:
-            raise _C.Error("target= and return_outputs= are of schedules of torch.distributed.pipelining: give other "
-                           "models all their inputs")  # fmt: skip
+            raise _C.Error("target= and return_outputs= apply to schedules of torch.distributed.pipelining only; pass "
+                           "targets of other models as inputs")  # fmt: skip
 
     def context_scope(self, args, kwargs):
         return contextlib.nullcontext() if self.context is None else self.context(*args, **kwargs)
@@ -90,7 +90,7 @@ class Training:
         return torch.autocast(torch.device(device).type, dtype=self.autocast)
 
     def metadata(self):
-        """(name, text) of what is not as by default."""
+        """Yields (name, text) of options that differ from their defaults."""
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if field.name in ("context", "target", "return_outputs") or value == field.default:
@@ -100,31 +100,31 @@ class Training:
             yield field.name, "true" if value is True else str(value)
 
 
-def _made_optimizer(optimizer, parameters):
+def _create_optimizer(optimizer, parameters):
     if isinstance(optimizer, str):
         if optimizer not in OPTIMIZERS:
-            raise _C.Error(f"no optimizer {optimizer!r}: {', '.join(OPTIMIZERS)}, or a class or function of parameters")
+            raise _C.Error(f"unknown optimizer {optimizer!r}; expected {', '.join(OPTIMIZERS)}, or a class or function")
         optimizer = OPTIMIZERS[optimizer]
     if not callable(optimizer):
-        raise _C.Error(f"optimizer is {type(optimizer).__name__}: give a class or function that takes parameters")
-    made = optimizer(parameters)
-    if not hasattr(made, "step"):
-        raise _C.Error(f"optimizer gave {type(made).__name__}: give a class or function that takes parameters")
-    return made
+        raise _C.Error(f"optimizer= must be a class or function that takes parameters, not {type(optimizer).__name__}")
+    created = optimizer(parameters)
+    if not hasattr(created, "step"):
+        raise _C.Error(f"optimizer= must return a torch.optim.Optimizer, but returned {type(created).__name__}")
+    return created
 
 
 class TrainingLoop:
-    """zero_grad, then for every micro-batch forward, loss, backward, then the optimizer's step; gives the loss."""
+    """zero_grad; forward, loss and backward for every micro-batch; optimizer step. Returns the loss."""
 
     def __init__(self, model, loss, optimizer, training, device):
         self._model, self._loss, self._training, self._device = model, loss, training, device
         self._optimizer = self._scaler = self._average = None
         if optimizer is not None:
             parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-            self._optimizer = _made_optimizer(optimizer, parameters)
+            self._optimizer = _create_optimizer(optimizer, parameters)
         if training.grad_scaler:
             if self._optimizer is None:
-                raise _C.Error("a GradScaler steps an optimizer, and there is none: give optimizer=")
+                raise _C.Error("grad_scaler=True requires an optimizer; pass optimizer=")
             self._scaler = torch.amp.GradScaler(torch.device(device).type)
         if training.ema is not None:
             from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
@@ -145,7 +145,7 @@ class TrainingLoop:
                     parameter.grad.zero_()
 
     def name_state(self, session):
-        """What is there and belongs to no module of the program."""
+        """Declares state outside the model: averaged parameters, scaler state and existing gradients."""
         if self._average is not None:
             named = itertools.chain(self._average.module.named_parameters(), self._average.module.named_buffers())
             for name, tensor in named:
@@ -159,15 +159,15 @@ class TrainingLoop:
                 session.name_input(parameter.grad, "gradient." + name)
 
     def run(self, args, kwargs):
-        """A whole step that nobody records; what the next one finds is as in a loop."""
+        """Runs a step that is not captured, so that the next one finds the state it would in a loop."""
         self.zero_grad()
         self._step(args, kwargs, [None])
         if not self._training.zero_grads:
             self.zero_grad()
 
     def record(self, args, kwargs, run_steps):
-        """One step, or the first ones of a run, each in a region of its own."""
-        loss = [None]  # the loop's variable: what it holds dies where the program sets it
+        """Runs one step, or the first `run_steps` steps of a run in a region each."""
+        loss = [None]  # the loop variable; the old loss is freed when it is assigned
         if not run_steps:
             if self._training.zero_grads:
                 self.zero_grad()
@@ -214,17 +214,17 @@ class TrainingLoop:
 
 
 class PipelineLoop(TrainingLoop):
-    """zero_grad, then a schedule's step, which runs forward, its own loss and backward, then the optimizer's step."""
+    """zero_grad; step of a pipeline schedule, which runs forward, loss and backward; optimizer step."""
 
     def __init__(self, model, optimizer, training, device):
         if training.accumulate > 1 or training.grad_scaler:
-            raise _C.Error("accumulate and grad_scaler are of loops that call backward: a schedule has micro-batches "
-                           "and a loss function of its own")  # fmt: skip
+            raise _C.Error("accumulate= and grad_scaler= are not supported for a pipeline schedule, which has "
+                           "micro-batches and calls backward itself")  # fmt: skip
         super().__init__(model, None, optimizer, training, device)
 
     def name_state(self, session):
         super().name_state(session)
-        # What came last stays until the next comes, whether a step reads it or not.
+        # Receive buffers stay allocated until the next message, even if the step does not read them.
         for name, tensor in self._model.received():
             session.name_input(tensor, name)
         for name, tensor in self._model.stages_of_others():

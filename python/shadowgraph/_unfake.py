@@ -1,4 +1,4 @@
-"""Real tensors in the middle of a mode."""
+"""Disables fake modes temporarily."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from . import _shadowgraph as _C
 
 
 class unfake:
-    """Inside ``with sg.unfake():`` factories make real tensors again, in the middle of a mode or a capture."""
+    """Inside ``with sg.unfake():`` factory functions create real tensors, even in a mode or capture."""
 
     def __enter__(self) -> "unfake":
         self._guard = _C.Unfake()

@@ -1,4 +1,4 @@
-"""Weights in files or dicts, read one tensor, or a part of one, at a time."""
+"""Lazily reads tensors, or slices of them, from weight files and state dicts."""
 
 import json
 import os
@@ -10,7 +10,7 @@ import torch
 
 from . import _shadowgraph as _C
 
-__all__ = ["Checkpoint"]
+__all__ = ["Weights"]
 
 
 _SAFETENSORS_DTYPES = {
@@ -19,25 +19,25 @@ _SAFETENSORS_DTYPES = {
     "U16": torch.uint16, "U32": torch.uint32, "U64": torch.uint64, "F8_E4M3": torch.float8_e4m3fn,
     "F8_E5M2": torch.float8_e5m2, "C64": torch.complex64,
 }  # fmt: skip
-# In a folder, the files of the first pattern that it has.
+# In a folder, the files that match the first of these patterns with a match are read.
 _IN_FOLDERS = ("*.safetensors.index.json", "*.bin.index.json", "*.safetensors", "pytorch_model*.bin", "*.pt", "*.pth")
 
 
-class Checkpoint:
-    """Tensors by name, none of them read before it is asked for.
+class Weights:
+    """Weights by name, read lazily.
 
-        weights = sg.Checkpoint("model.safetensors")          # or a folder, an index, a .pt file, a state dict, a list
+        weights = sg.Weights("model.safetensors")          # or a folder, an index, a .pt file, a state dict, a list
         sg.materialize_module(model.layers[3], weights, prefix="layers.3.")
 
-    source: a state dict; a .safetensors file; what torch.save wrote (it is mapped, not read; weights only); an
-        index of Hugging Face's (*.index.json); a folder that holds one of these; or a list of files.
+    source: a state dict; a .safetensors file; a file written by torch.save (memory-mapped, weights_only=True); a
+        Hugging Face index (*.index.json); a folder with one of these; or a list of files.
 
-    Raises FileError for what cannot be read, DeferredError for what holds no tensors.
+    Raises FileError for a missing or unreadable file, DeferredError if it contains no tensors.
     """
 
     def __init__(self, source: Any):
         self._of: dict[str, Any] = {}  # name -> _Tensors
-        if isinstance(source, Checkpoint):
+        if isinstance(source, Weights):
             self._of = source._of
             return
         for part in source if isinstance(source, (list, tuple)) else [source]:
@@ -50,34 +50,37 @@ class Checkpoint:
         return name in self._of
 
     def keys(self) -> list[str]:
-        """The names, in the order of the files."""
+        """Returns the names of all tensors, in file order."""
         return list(self._of)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Sizes, without reading the tensor. Raises DeferredError, as all that take a name."""
+        """Returns the shape without reading the tensor. Raises DeferredError for an unknown name."""
         return self._holder(name).shape(name)
 
     def dtype(self, name: str) -> torch.dtype:
-        """Its dtype, without reading the tensor."""
+        """Returns the dtype without reading the tensor. Raises DeferredError for an unknown name."""
         return self._holder(name).dtype(name)
 
     def read(self, name: str, *, device: Any = None, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """The tensor, in memory of its own."""
-        return _own(self._holder(name).view(name, None), device, dtype)
+        """Returns a copy of the tensor. Raises DeferredError for an unknown name."""
+        return _copy(self._holder(name).view(name, None), device, dtype)
 
     def read_part(self, name: str, dim: int, start: int, length: int, *, device: Any = None,
                   dtype: torch.dtype | None = None) -> torch.Tensor:  # fmt: skip
-        """narrow(dim, start, length) of the tensor, contiguous, in memory of its own; the rest is not read."""
+        """Returns a contiguous copy of narrow(dim, start, length) of the tensor; the rest is not read.
+
+        Raises DeferredError for an unknown name or a range out of bounds.
+        """
         sizes = self.shape(name)
         if not -len(sizes) <= dim < len(sizes) or not 0 <= start <= start + length <= sizes[dim]:
             raise _C.DeferredError(
-                f"'{name}' is {list(sizes)}: there is no part {start}..{start + length} of dimension {dim}"
+                f"'{name}' has shape {list(sizes)}: range {start}..{start + length} of dimension {dim} is out of bounds"
             )
-        return _own(self._holder(name).view(name, (dim % len(sizes), start, length)), device, dtype)
+        return _copy(self._holder(name).view(name, (dim % len(sizes), start, length)), device, dtype)
 
     def _holder(self, name):
         if name not in self._of:
-            raise _C.DeferredError(f"the weights have no tensor '{name}'{_nearest(name, self._of)}")
+            raise _C.DeferredError(f"the weights contain no tensor '{name}'{_nearest(name, self._of)}")
         return self._of[name]
 
     def _add(self, part):
@@ -92,40 +95,40 @@ class Checkpoint:
                     for file in found:
                         self._add(file)
                     return
-            raise _C.FileError(f"no weights in {path}: none of {', '.join(_IN_FOLDERS)}")
+            raise _C.FileError(f"no weights in folder {path}; expected a file that matches {', '.join(_IN_FOLDERS)}")
         if not path.is_file():
-            raise _C.FileError(f"no file '{path}'")
+            raise _C.FileError(f"file '{path}' does not exist")
         if path.name.endswith(".json"):
             self._add_index(path)
         elif path.suffix == ".safetensors":
             self._take(_Safetensors(path))
         else:
-            self._take(_InMemory(_mapped(path), str(path)))
+            self._take(_InMemory(_load_mapped(path), str(path)))
 
     def _add_index(self, path):
         try:
             files = sorted(set(json.loads(path.read_text())["weight_map"].values()))
         except (ValueError, KeyError, AttributeError) as error:
-            raise _C.FileError(f"{path} is no index of weights ({type(error).__name__}: {error})") from None
+            raise _C.FileError(f"{path} is not a weight index ({type(error).__name__}: {error})") from None
         for file in files:
             self._add(path.parent / file)
 
     def _take(self, tensors):
         for name in tensors.names():
             if name in self._of:
-                raise _C.DeferredError(f"'{name}' is in the weights twice")
+                raise _C.DeferredError(f"'{name}' is in several of the weight files")
             self._of[name] = tensors
 
 
 class _InMemory:
-    """A state dict, in memory or mapped."""
+    """A state dict, in memory or memory-mapped."""
 
     def __init__(self, tensors, where):
         if not any(isinstance(value, torch.Tensor) for value in tensors.values()):
             inner = [tensors[key] for key in ("state_dict", "model", "module") if isinstance(tensors.get(key), Mapping)]
             if not inner:
-                held = ", ".join(map(str, list(tensors)[:8]))
-                raise _C.DeferredError(f"{where} holds no tensors by name, but {held}: give the dict of tensors in it")
+                keys = ", ".join(map(str, list(tensors)[:8]))
+                raise _C.DeferredError(f"{where} is not a state dict: it has the keys {keys}; pass the dict of tensors")
             tensors = inner[0]
         self._tensors = {name: tensor for name, tensor in tensors.items() if isinstance(tensor, torch.Tensor)}
 
@@ -148,12 +151,12 @@ class _Safetensors:
         try:
             from safetensors import SafetensorError, safe_open
         except ImportError:
-            raise _C.Error(f"{path} needs the package safetensors: pip install safetensors") from None
+            raise _C.Error(f"reading {path} requires the package safetensors; run pip install safetensors") from None
         self._path = path
         try:
             self._file = safe_open(os.fspath(path), framework="pt")
         except (SafetensorError, OSError) as error:
-            raise _C.FileError(f"{path} cannot be read: {error}") from None
+            raise _C.FileError(f"cannot read {path}: {error}") from None
 
     def names(self):
         return list(self._file.keys())
@@ -164,7 +167,7 @@ class _Safetensors:
     def dtype(self, name):
         kind = self._file.get_slice(name).get_dtype()
         if kind not in _SAFETENSORS_DTYPES:
-            raise _C.DeferredError(f"'{name}' in {self._path} is of dtype {kind}, which is not read here")
+            raise _C.DeferredError(f"'{name}' in {self._path} has the unsupported dtype {kind}")
         return _SAFETENSORS_DTYPES[kind]
 
     def view(self, name, part):
@@ -174,25 +177,24 @@ class _Safetensors:
         return self._file.get_slice(name)[(slice(None),) * dim + (slice(start, start + length),)]
 
 
-def _mapped(path):
+def _load_mapped(path):
     try:
         loaded = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
-    except Exception as error:  # pickle's, zip's, torch's own
-        raise _C.FileError(f"{path} cannot be read as what torch.save writes (mapped, weights only): {error}") from None
+    except Exception as error:  # of pickle, zip or torch
+        raise _C.FileError(f"cannot read {path} by torch.load(mmap=True, weights_only=True): {error}") from None
     if not isinstance(loaded, Mapping):
-        raise _C.DeferredError(f"{path} holds {type(loaded).__name__}, no dict of tensors")
+        raise _C.DeferredError(f"{path} must contain a dict of tensors, not {type(loaded).__name__}")
     return loaded
 
 
-def _own(view, device, dtype):
-    """The one copy: what is kept shares nothing with the file or dict."""
+def _copy(view, device, dtype):
+    """Copies a tensor, so that the result shares no memory with the file or dict."""
     device = view.device if device is None else device
-    made = torch.empty(view.shape, dtype=dtype or view.dtype, device=device)
-    return made.copy_(view)
+    return torch.empty(view.shape, dtype=dtype or view.dtype, device=device).copy_(view)
 
 
 def _nearest(name, names: Iterable[str]):
     import difflib
 
     close = difflib.get_close_matches(name, list(names), n=1)
-    return f"; the nearest name is '{close[0]}'" if close else ""
+    return f"; did you mean '{close[0]}'?" if close else ""

@@ -1,6 +1,6 @@
-"""Tensors that hold other tensors: DTensor, torchao's quantised ones, and whatever has __tensor_flatten__.
+"""Traceable wrapper subclasses (__tensor_flatten__), such as DTensor and torchao's quantized tensors.
 
-What a device holds is the tensors inside, so these are what a capture names, converts and counts.
+Their memory is that of the inner tensors, so a capture names, converts and counts the inner tensors.
 """
 
 import torch
@@ -17,9 +17,9 @@ def is_wrapper(tensor):
 
 
 def inner(tensor):
-    """The tensors that `tensor` is made of, as (suffix, tensor): itself, ("", tensor), if it holds no others.
+    """Returns [(suffix, inner tensor)] of a wrapper, or [("", tensor)] for other tensors.
 
-    The suffix is "" where a wrapper holds one tensor, as a DTensor its local part; otherwise it is ".name".
+    The suffix is "" if there is only one inner tensor, such as the local tensor of a DTensor; otherwise ".name".
     """
     if not is_wrapper(tensor):
         return [("", tensor)]
@@ -32,48 +32,51 @@ def inner(tensor):
 
 
 def _holds_data(part):
-    return isinstance(part, torch.Tensor)  # a DTensor has its mesh among its parts
+    return isinstance(part, torch.Tensor)  # DTensor also lists its mesh
 
 
 def parts(wrapper):
-    """The tensors inside a wrapper, for C++; none for a tensor of a class with __torch_dispatch__ alone."""
+    """Returns the inner tensors of a wrapper, [] for other tensors. Called from C++."""
     return [part for _, part in inner(wrapper)] if is_wrapper(wrapper) else []
 
 
 def is_fake(tensor):
-    """Whether all that the tensor holds is fake."""
-    if has_class_of_its_own(tensor) and not all(_C.is_fake(part) for _, part in _attributes.tensors_of(tensor)):
+    """Returns True if all inner tensors are fake."""
+    if is_subclass(tensor) and not all(_C.is_fake(part) for _, part in _attributes.tensors_of(tensor)):
         return False
     return all(_C.is_fake(part) for _, part in inner(tensor))
 
 
 def rebuilt(tensor, change):
-    """The tensor with change(part) in place of each part; a wrapper is made anew, with what it says besides kept."""
-    if has_class_of_its_own(tensor):
+    """Returns the tensor with each inner tensor replaced by change(inner); other fields of wrappers are kept."""
+    if is_subclass(tensor):
         return _attributes.rebuilt(tensor, change)
     if not is_wrapper(tensor):
         return change(tensor)
-    names, about = tensor.__tensor_flatten__()
+    names, context = tensor.__tensor_flatten__()
     parts = {name: rebuilt(part, change) if _holds_data(part := getattr(tensor, name)) else part for name in names}
-    made = type(tensor).__tensor_unflatten__(parts, about, tensor.size(), tensor.stride())
-    return made.requires_grad_(tensor.requires_grad) if made.is_leaf and made.is_floating_point() else made
+    new = type(tensor).__tensor_unflatten__(parts, context, tensor.size(), tensor.stride())
+    return new.requires_grad_(tensor.requires_grad) if new.is_leaf and new.is_floating_point() else new
 
 
-def has_class_of_its_own(tensor):
-    """Whether a library made its class, as bitsandbytes does, and it is no wrapper. Raises Error for one that hides."""
+def is_subclass(tensor):
+    """Returns True for a third-party subclass that is not a wrapper, as in bitsandbytes.
+
+    Raises Error for one with __torch_dispatch__ but without __tensor_flatten__, whose memory is unknown.
+    """
     kind = type(tensor)
     if kind in _PLAIN or kind.__module__.partition(".")[0] == "torch" or is_wrapper(tensor):
         return False
     if kind.__torch_dispatch__ not in (torch.Tensor.__torch_dispatch__, torch._C._disabled_torch_dispatch_impl):
         raise _C.Error(
-            f"{kind.__module__}.{kind.__qualname__} runs operators itself (__torch_dispatch__) and does not say which "
-            "tensors it holds, so its bytes are not known: give the class __tensor_flatten__ and __tensor_unflatten__"
+            f"{kind.__module__}.{kind.__qualname__} defines __torch_dispatch__ but not __tensor_flatten__, so its "
+            "memory is unknown; define __tensor_flatten__ and __tensor_unflatten__ in the class"
         )
     return True
 
 
 def layout_of(tensor):
-    """What a DTensor's local part is a part of, as notes of a graph: docs/many-devices.md. Empty for other tensors."""
+    """Returns layout and global sizes of a DTensor as node notes (docs/many-devices.md); {} for other tensors."""
     placements = getattr(tensor, "placements", None)
     if placements is None or tensor.dim() == 0:
         return {}

@@ -1,14 +1,14 @@
-"""Callbacks for trainers: the peak that was predicted beside the one that is measured, in the trainer's own logs.
+"""Trainer callbacks that log the predicted and the measured peak memory.
 
     with sg.Capture("cuda", host_reads=["finite", {"bool": False}]) as session:
-        trainer_of(max_steps=2).train()                     # on fakes, in seconds and without a GPU
+        trainer_of(max_steps=2).train()                     # on fake tensors, without a GPU
         graph = session.finish()
     trainer = trainer_of(max_steps=1000)
     trainer.add_callback(sg.integrations.trainer_callback(sg.profile(graph)))
-    trainer.train()                                         # its logs say predicted_peak_bytes, measured_peak_bytes
+    trainer.train()                                         # logs predicted_peak_bytes and measured_peak_bytes
 
-Measured is what torch.cuda's allocator had allocated at most in the first steps. Without CUDA it is what the CPU's
-allocator was asked for, as torch.profiler tells it; that slows those steps. Inside a mode nothing is measured.
+The measured peak is torch.cuda.max_memory_allocated() over the first steps. Without CUDA, it is that of CPU allocations
+recorded by torch.profiler, which slows these steps. Nothing is measured inside a fake mode.
 """
 
 import torch
@@ -19,18 +19,18 @@ __all__ = ["lightning_callback", "trainer_callback"]
 
 
 class Peak:
-    """The peak of a training's first steps."""
+    """Measures the peak memory of the first training steps."""
 
     def __init__(self, predicted, steps):
         if steps < 1:
-            raise _C.Error(f"steps={steps!r}: the peak of at least 1 step is measured")
+            raise _C.Error(f"steps={steps!r}: expected at least 1")
         self._predicted, self._steps, self._done = predicted, steps, 0
         self._profiler = None
         self._base = 0
         self._measured = None
 
-    def figures(self):
-        """By name, for logs; what is not known is absent."""
+    def metrics(self):
+        """Returns the known peaks by name, for logging."""
         found = {}
         if self._predicted is not None:
             on_gpu = torch.cuda.is_available() and not isinstance(self._predicted, int)
@@ -40,7 +40,7 @@ class Peak:
         return found
 
     def begin(self, module):
-        """Before the first step; the module is where it trains."""
+        """Starts measuring. Call before the first step, when the module is on its device."""
         if _C.is_active():
             return
         if torch.cuda.is_available():
@@ -58,7 +58,7 @@ class Peak:
             self.end()
 
     def end(self):
-        """After the last step that counts, or a training with fewer."""
+        """Stops measuring. Called after the last measured step, or at the end of a shorter training."""
         if _C.is_active() or self._measured is not None:
             return
         if torch.cuda.is_available():
@@ -66,32 +66,32 @@ class Peak:
         elif self._profiler is not None:
             profiler, self._profiler = self._profiler, None
             profiler.__exit__(None, None, None)
-            self._measured = self._base + most_alive(profiler)
+            self._measured = self._base + peak_allocated(profiler)
 
 
-def most_alive(profiler):
-    """Most bytes that the CPU's allocator was asked for at once, beyond what there was before the profiler."""
+def peak_allocated(profiler):
+    """Returns the peak of CPU allocations in bytes, relative to the start of the profiler."""
     events = (event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]")
-    live = most = 0
+    live = peak = 0
     for event in sorted(events, key=lambda event: event.start_ns()):
         live += event.nbytes()
-        most = max(most, live)
-    return most
+        peak = max(peak, live)
+    return peak
 
 
 def _of_report(predicted, on_gpu):
     if isinstance(predicted, int):
         return predicted
-    figures = predicted.dict()
-    # The allocator's figure is the one that torch.cuda measures.
-    return figures["device_memory"]["allocated_peak_bytes"] if on_gpu else figures["peak_with_scratch"]["bytes"]
+    costs = predicted.dict()
+    # max_memory_allocated() includes the allocator's rounding.
+    return costs["device_memory"]["allocated_peak_bytes"] if on_gpu else costs["peak_with_scratch"]["bytes"]
 
 
 def trainer_callback(predicted=None, *, steps=2):
-    """A callback of transformers' Trainer, and so of TRL's: its logs have both peaks.
+    """Returns a callback for the transformers Trainer (and TRL) that logs both peaks.
 
-    predicted: a Report, or bytes; None predicts nothing.
-    steps: of so many first steps the peak is measured; the second has the optimizer's state.
+    predicted: a Profile, or bytes; None logs only the measured peak.
+    steps: number of first steps to measure. From the second on, the optimizer state exists.
     """
     from transformers import TrainerCallback
 
@@ -108,14 +108,14 @@ def trainer_callback(predicted=None, *, steps=2):
             peak.end()
 
         def on_log(self, args, state, control, logs=None, **kwargs):
-            logs.update(peak.figures())
-            state.log_history[-1].update(peak.figures())
+            logs.update(peak.metrics())
+            state.log_history[-1].update(peak.metrics())
 
     return PeakCallback()
 
 
 def lightning_callback(predicted=None, *, steps=2):
-    """The same for Lightning, whose module logs both peaks after each batch once they are known."""
+    """Returns a callback for Lightning that logs both peaks after each batch. See `trainer_callback`."""
     from lightning.pytorch import Callback
 
     peak = Peak(predicted, steps)
@@ -128,7 +128,7 @@ def lightning_callback(predicted=None, *, steps=2):
             if trainer.global_step > peak._done:
                 peak.step_ended()
             if not _C.is_active():
-                pl_module.log_dict({name: float(value) for name, value in peak.figures().items()})
+                pl_module.log_dict({name: float(value) for name, value in peak.metrics().items()})
 
         def on_train_end(self, trainer, pl_module):
             peak.end()

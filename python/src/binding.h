@@ -1,4 +1,4 @@
-// What the files of the extension module share. The extension is thin: it holds objects of the library and asks them.
+// Shared declarations of the extension module, a thin binding layer over the library.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -39,8 +39,8 @@ void bind_serving(py::module_& m);
 void bind_shapes(py::module_& m);
 void bind_rules(py::module_& m);
 
-// Around functions of the library that run operators (py::call_guard<CppCall>): their errors stay what they are in C++,
-// where the library catches some of them. Those of operators that Python calls itself go to Python at once.
+// Guard for library functions that run operators (py::call_guard<CppCall>). Inside, errors of operators stay C++
+// exceptions, which the library may catch; otherwise they become Python exceptions immediately.
 class CppCall {
  public:
   CppCall();
@@ -49,21 +49,21 @@ class CppCall {
   CppCall& operator=(const CppCall&) = delete;
 };
 
-// Of the keywords of shadowgraph.fake and Capture, which are all given. Throws type_error for one of another type.
+// Options from the keywords of shadowgraph.fake and Capture, all of which must be given. Throws type_error for a value
+// of a wrong type.
 FakeTensorOptions fake_options(const std::string& device, const py::dict& given);
 template <class T>
 T keyword(const py::dict& given, const char* name) {
   try {
     return given[name].cast<T>();
   } catch (const py::cast_error&) {
-    throw py::type_error(std::string(name) + " cannot be " + std::string(py::repr(given[name])));
+    throw py::type_error("invalid value for " + std::string(name) + ": " + std::string(py::repr(given[name])));
   }
 }
-DeviceProfile device_profile_named(const std::string& name);  // an empty one is the default
+DeviceProfile device_profile_named(const std::string& name);  // "" for the default
 
-// JSON as Python's own dicts and lists.
-// Bytes of names that are not UTF-8 are replaced.
+// Serializes to text. Invalid UTF-8 is replaced.
 std::string json_text(const nlohmann::json& json);
-py::object to_python(const nlohmann::json& json);
+py::object to_python(const nlohmann::json& json);  // dicts and lists
 
 }  // namespace shadowgraph::python

@@ -1,4 +1,4 @@
-// Captures: a session around Python code, the modules that run in it, and where in the source it is.
+// Captures of Python code: sessions, module calls and source locations.
 #include "shadowgraph/capture/capture.h"
 
 #include <pybind11/stl.h>
@@ -14,41 +14,41 @@ namespace shadowgraph::python {
 
 namespace {
 
-// ---- Where the program is
+// ---- Source locations
 
-// Folders of code that is not the program: torch's and this package's.
+// Folders whose code is not part of the program: torch and this package.
 std::vector<std::string>& library_folders() {
   static auto* folders = new std::vector<std::string>;
   return *folders;
 }
 
 bool is_library_code(const std::string& file) {
-  if (file.starts_with("<")) return true;  // compiled from text: no line to show
+  if (file.starts_with("<")) return true;  // compiled from a string
   const auto& folders = library_folders();
   return std::any_of(folders.begin(), folders.end(), [&](const auto& folder) { return file.starts_with(folder); });
 }
 
-// "file:line" of the innermost frame that is the user's or a model library's, not torch's. Asked once a node. Code
-// objects are kept, so that an address is never another one's.
+// Returns "file:line" of the innermost frame outside library_folders(). Called once per node. Caches by code object and
+// keeps these alive, so that addresses are not reused.
 std::string python_location() {
   const py::gil_scoped_acquire gil;
-  struct Known {
+  struct CachedCode {
     py::object code;
     bool library;
     std::string file;
   };
-  static auto* known = new std::unordered_map<PyCodeObject*, Known>;
+  static auto* cache = new std::unordered_map<PyCodeObject*, CachedCode>;
   PyThreadState* const thread = PyThreadState_Get();
   PyFrameObject* frame = PyThreadState_GetFrame(thread);
   std::string text;
   while (frame != nullptr && text.empty()) {
     PyCodeObject* const code = PyFrame_GetCode(frame);
-    auto found = known->find(code);
-    if (found == known->end()) {
+    auto found = cache->find(code);
+    if (found == cache->end()) {
       const std::string file = py::str(reinterpret_cast<PyObject*>(code->co_filename));
-      found = known
-                  ->emplace(code, Known{py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(code)),
-                                        is_library_code(file), file})
+      found = cache
+                  ->emplace(code, CachedCode{py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(code)),
+                                             is_library_code(file), file})
                   .first;
     }
     Py_DECREF(code);
@@ -63,13 +63,13 @@ std::string python_location() {
 
 // ---- Modules
 
-PyObject* wrapped_call = nullptr;  // torch.nn.Module.__call__ as torch made it
+PyObject* wrapped_call = nullptr;  // the original torch.nn.Module.__call__
 
-// Who is told of modules that the program calls, not another module; its arguments are (module, values).
+// Callback(module, arguments) for modules that the program calls directly, not from another module.
 PyObject* root_called = nullptr;
 thread_local int module_depth = 0;
 
-bool tell_of_root(PyObject* self, PyObject* const* arguments, Py_ssize_t count, PyObject* names) {
+bool notify_root_called(PyObject* self, PyObject* const* arguments, Py_ssize_t count, PyObject* names) {
   const Py_ssize_t total = count + (names != nullptr ? PyTuple_GET_SIZE(names) : 0);
   PyObject* const values = PyTuple_New(total);
   if (values == nullptr) return false;
@@ -77,17 +77,17 @@ bool tell_of_root(PyObject* self, PyObject* const* arguments, Py_ssize_t count, 
     Py_INCREF(arguments[i]);
     PyTuple_SET_ITEM(values, i, arguments[i]);
   }
-  PyObject* const told = PyObject_CallFunctionObjArgs(root_called, self, values, nullptr);
+  PyObject* const result = PyObject_CallFunctionObjArgs(root_called, self, values, nullptr);
   Py_DECREF(values);
-  Py_XDECREF(told);
-  return told != nullptr;
+  Py_XDECREF(result);
+  return result != nullptr;
 }
 
-// Module.__call__ while a capture may be active somewhere: the same call, between entering and leaving the module.
+// Module.__call__ while any capture is active: calls the original between enter_module() and leave_module().
 PyObject* call_module(PyObject* self, PyObject* const* arguments, Py_ssize_t count, PyObject* names) {
-  CaptureSession* const session = CaptureSession::current();
+  Capture* const session = Capture::current();
   const auto call = [&] {
-    // self and the arguments lie one after the other: the descriptor was called with both.
+    // Vectorcall expects self and the arguments contiguously.
     std::vector<PyObject*> all;
     all.reserve(static_cast<size_t>(count) + 1 + (names != nullptr ? static_cast<size_t>(PyTuple_GET_SIZE(names)) : 0));
     all.push_back(self);
@@ -101,13 +101,13 @@ PyObject* call_module(PyObject* self, PyObject* const* arguments, Py_ssize_t cou
     ~Depth() { --module_depth; }
   };
   const Depth inside;
-  if (module_depth == 1 && root_called != nullptr && !tell_of_root(self, arguments, count, names)) return nullptr;
+  if (module_depth == 1 && root_called != nullptr && !notify_root_called(self, arguments, count, names)) return nullptr;
   PyObject* result = nullptr;
   try {
     session->enter_module(self, Py_TYPE(self)->tp_name);
     result = call();
-    // A call that ended the session, or began another one, left with it.
-    if (CaptureSession::current() == session) session->leave_module();
+    // Unless the call ended the session or started another one.
+    if (Capture::current() == session) session->leave_module();
   } catch (const std::exception& error) {
     Py_CLEAR(result);
     if (PyErr_Occurred() == nullptr) PyErr_SetString(PyExc_RuntimeError, error.what());
@@ -116,9 +116,10 @@ PyObject* call_module(PyObject* self, PyObject* const* arguments, Py_ssize_t cou
 }
 
 PyMethodDef call_module_definition = {"__call__", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(&call_module)),
-                                      METH_FASTCALL | METH_KEYWORDS, "Calls the module, known to the capture."};
+                                      METH_FASTCALL | METH_KEYWORDS,
+                                      "Calls the module in a module region of the capture."};
 
-// A descriptor of ours in place of Module.__call__, or torch's own again.
+// Returns a method descriptor that replaces Module.__call__.
 py::object module_call(const py::type& module_class, const py::object& original) {
   if (wrapped_call == nullptr) wrapped_call = py::object(original).release().ptr();
   PyObject* const descriptor =
@@ -127,7 +128,7 @@ py::object module_call(const py::type& module_class, const py::object& original)
   return py::reinterpret_steal<py::object>(descriptor);
 }
 
-// ---- Tensors that hold others
+// ---- Wrapper subclasses
 
 std::vector<at::Tensor> parts_of_wrapper(const at::Tensor& wrapper) {
   const py::gil_scoped_acquire gil;
@@ -139,19 +140,19 @@ std::vector<at::Tensor> parts_of_wrapper(const at::Tensor& wrapper) {
 
 class Session {
  public:
-  Session(const std::string& device, const py::dict& made_with)
-      : options_{.mode = fake_options(device, made_with),
-                 .saved_tensors = keyword<bool>(made_with, "saved_tensors"),
-                 .guards = keyword<bool>(made_with, "guards")},
-        locations_(keyword<bool>(made_with, "source_lines")) {}
+  Session(const std::string& device, const py::dict& options)
+      : options_{.mode = fake_options(device, options),
+                 .saved_tensors = keyword<bool>(options, "saved_tensors"),
+                 .guards = keyword<bool>(options, "guards")},
+        locations_(keyword<bool>(options, "source_lines")) {}
   void enter() {
-    if (session_) throw Error("this capture is active already");
-    session_ = std::make_unique<CaptureSession>(options_);
+    if (session_) throw Error("this capture is already active; create another one to nest them");
+    session_ = std::make_unique<Capture>(options_);
     if (locations_) session_->set_locate(&python_location);
   }
   void leave() { session_.reset(); }
-  CaptureSession& get() {
-    if (!session_) throw Error("the capture is not active: use it inside `with`");
+  Capture& get() {
+    if (!session_) throw Error("this capture is not active; enter it using `with`");
     return *session_;
   }
   at::Tensor from_real(const at::Tensor& real, const std::optional<std::string>& device) {
@@ -166,10 +167,10 @@ class Session {
  private:
   CaptureOptions options_;
   bool locations_;
-  std::unique_ptr<CaptureSession> session_;
+  std::unique_ptr<Capture> session_;
 };
 
-// A scope of C++ that Python enters and leaves.
+// A C++ guard with enter() and leave() for Python.
 template <class Guard, class... Arguments>
 class Scope {
  public:
@@ -203,7 +204,7 @@ void bind_capture(py::module_& m) {
         root_called = called.is_none() ? nullptr : py::object(called).release().ptr();
         Py_XDECREF(before);
       },
-      "Tells called(module, arguments) of each module that a captured program calls itself.");
+      "Calls called(module, arguments) for each module that a captured program calls directly.");
   m.def("mark_gradient", &mark_gradient, py::call_guard<CppCall>());
   m.def("mark_optimizer_state", &mark_optimizer_state, py::call_guard<CppCall>());
   bind_scope<PhaseScope, std::string>(m, "Phase");
@@ -211,7 +212,7 @@ void bind_capture(py::module_& m) {
   bind_scope<FiniteGradients>(m, "FiniteGradients");
   bind_scope<UnfakeGuard>(m, "Unfake");
   py::class_<Session>(m, "Session")
-      .def(py::init<const std::string&, const py::dict&>(), py::arg("device"), py::arg("made_with"))
+      .def(py::init<const std::string&, const py::dict&>(), py::arg("device"), py::arg("options"))
       .def("enter", &Session::enter)
       .def("leave", &Session::leave)
       .def("address", &Session::address)
@@ -225,12 +226,12 @@ void bind_capture(py::module_& m) {
       .def("name_module",
            [](Session& s, py::handle module, std::string path) { s.get().name_module(module.ptr(), std::move(path)); })
       .def("finish", &Session::finish, py::arg("outputs"), py::arg("gradients"));
-  py::class_<CheckpointRuns>(m, "CheckpointRuns")
+  py::class_<ExternalCheckpoint>(m, "ExternalCheckpoint")
       .def(py::init<std::string>())
-      .def("enter", &CheckpointRuns::enter)
-      .def("leave", &CheckpointRuns::leave)
-      .def_static("keep", &CheckpointRuns::keep);
-  m.def("is_capturing", [] { return CaptureSession::current() != nullptr; });
+      .def("enter", &ExternalCheckpoint::enter)
+      .def("leave", &ExternalCheckpoint::leave)
+      .def_static("keep", &ExternalCheckpoint::keep);
+  m.def("is_capturing", [] { return Capture::current() != nullptr; });
 }
 
 }  // namespace shadowgraph::python

@@ -1,4 +1,4 @@
-// Graphs as source code.
+// Code generation from graphs.
 #include "shadowgraph/codegen/codegen.h"
 
 #include <pybind11/stl.h>
@@ -35,7 +35,7 @@ void bind_codegen(py::module_& m) {
       py::arg("graph"), py::arg("language"), py::arg("folder"), py::arg("name"), py::arg("only"), py::arg("device"),
       py::arg("autograd"), py::arg("functions"), py::arg("min_function_nodes"), py::arg("max_function_items"),
       py::arg("max_embedded_elements"), py::arg("groups") = nullptr, py::call_guard<CppCall>(),
-      "Writes the graph as \"cpp\" or \"python\" into the folder; the names of the files.");
+      "Generates \"cpp\" or \"python\" code into the folder. Returns the file names.");
 }
 
 }  // namespace shadowgraph::python

@@ -1,5 +1,5 @@
-// What goes wrong in rules of Python. Around whatever asks cost rules (shadowgraph/profile/register_operator.h): what they raised
-// meanwhile is thrown at its end.
+// Error handling for cost rules defined in Python (shadowgraph/profile/register_operator.h). Calls that evaluate cost
+// rules are placed between begin_cost_rules() and end_cost_rules(), which throws the first error.
 #pragma once
 
 #include "shadowgraph/error.h"
@@ -7,6 +7,6 @@
 namespace shadowgraph::python {
 
 void begin_cost_rules();
-void end_cost_rules();  // throws Error (python/src/costs.cpp)
+void end_cost_rules();  // throws Error
 
 }  // namespace shadowgraph::python

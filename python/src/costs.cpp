@@ -1,4 +1,4 @@
-// Costs of operators that Python registers: rules called from C++, with the interpreter's lock.
+// Operator cost rules defined in Python. C++ calls them with the GIL held.
 #include <fmt/format.h>
 #include <pybind11/stl.h>
 
@@ -17,7 +17,7 @@ struct TensorShape {
   int64_t bytes() const { return saturating_multiply(elements(), element_bytes); }
 };
 
-struct OperatorCall {
+struct PyOperandShapes {
   py::list arguments;
   py::list results;
 };
@@ -49,10 +49,10 @@ py::object operand_object(const Operand& operand) {
   return py::none();
 }
 
-// The first rule that failed since begin_cost_rules(): the library takes a rule that throws for one without an answer.
+// First error since begin_cost_rules(). Not thrown immediately: the library treats a throwing rule as an unknown cost.
 thread_local std::string failure;
 
-// Python objects that live as long as the process: rules of an operator, which a later registration replaces.
+// Rules of an operator. Never freed; a later registration replaces them.
 struct PythonRules {
   py::object flops, bytes, scratch;
 };
@@ -62,62 +62,64 @@ PythonRules& rules_of(const std::string& name) {
   return (*all)[name];
 }
 
-std::optional<int64_t> ask(const py::object& rule, const std::string& op, const char* kind, const OperandShapes& call) {
+std::optional<int64_t> evaluate(const py::object& rule, const std::string& op, const char* kind,
+                                const OperandShapes& call) {
   const auto fail = [&](const std::string& what) {
     if (failure.empty()) {
       failure = fmt::format(
-          "the {} rule of {} {}; it takes a call (arguments, results) and gives an int of at least 0, or "
-          "None if it cannot tell",
+          "the {} rule of {} {}; it must take an OperandShapes and return a non-negative int, or None if the cost is "
+          "unknown",
           kind, op, what);
     }
     return std::nullopt;
   };
   try {
-    OperatorCall seen;
-    for (const Operand& argument : call.arguments) seen.arguments.append(operand_object(argument));
-    for (const Operand& result : call.results) seen.results.append(operand_object(result));
-    const py::object answer = rule(seen);
-    if (answer.is_none()) return std::nullopt;
-    if (PyIndex_Check(answer.ptr()) == 0) return fail(fmt::format("gave {}", std::string(py::repr(answer))));
-    const py::object index = py::reinterpret_steal<py::object>(PyNumber_Index(answer.ptr()));
+    PyOperandShapes converted;
+    for (const Operand& argument : call.arguments) converted.arguments.append(operand_object(argument));
+    for (const Operand& result : call.results) converted.results.append(operand_object(result));
+    const py::object cost = rule(converted);
+    if (cost.is_none()) return std::nullopt;
+    if (PyIndex_Check(cost.ptr()) == 0) return fail(fmt::format("returned {}", std::string(py::repr(cost))));
+    const py::object index = py::reinterpret_steal<py::object>(PyNumber_Index(cost.ptr()));
     if (!index) throw py::error_already_set();
     const long long number = PyLong_AsLongLong(index.ptr());
     if (number == -1 && PyErr_Occurred() != nullptr) throw py::error_already_set();
-    if (number < 0) return fail(fmt::format("gave {}", number));
+    if (number < 0) return fail(fmt::format("returned {}", number));
     return number;
   } catch (const py::error_already_set& error) {
     return fail(fmt::format("raised {}", error.what()));
   }
 }
 
-void register_cost(const std::string& name, const py::object& flops, const py::object& bytes,
-                   const py::object& scratch) {
+void register_python_cost(const std::string& name, const py::object& flops, const py::object& bytes,
+                          const py::object& scratch) {
   PythonRules& rules = rules_of(name);
   const bool known = rules.flops || rules.bytes || rules.scratch;
   OperatorCosts costs;
   const auto add = [&](CostRule& rule, py::object PythonRules::*member, const py::object& given, const char* kind) {
     if (given.is_none()) return;
     if (PyCallable_Check(given.ptr()) == 0) {
-      throw Error(fmt::format("register_cost('{}'): {}= is {}, no function of a call", name, kind,
+      throw Error(fmt::format("register_cost('{}'): {}= must be a function of an OperandShapes, not {}", name, kind,
                               std::string(py::repr(given))));
     }
     rule = [name, member, kind](const OperandShapes& call) {
       const py::gil_scoped_acquire gil;
-      return ask(rules_of(name).*member, name, kind, call);
+      return evaluate(rules_of(name).*member, name, kind, call);
     };
   };
   add(costs.flops, &PythonRules::flops, flops, "flops");
   add(costs.bytes, &PythonRules::bytes, bytes, "bytes");
   add(costs.scratch, &PythonRules::scratch, scratch, "scratch");
   if (!costs.flops && !costs.bytes && !costs.scratch) {
-    throw Error(fmt::format("register_cost('{}'): give at least one of flops=, bytes=, scratch=", name));
+    throw Error(fmt::format("register_cost('{}') requires at least one of flops=, bytes=, scratch=", name));
   }
   const auto same = [](const py::object& old, const CostRule& now) { return bool(old) == bool(now); };
   if (!known) {
-    register_operator(name, std::move(costs));
+    register_cost(name, std::move(costs));
   } else if (!same(rules.flops, costs.flops) || !same(rules.bytes, costs.bytes) ||
              !same(rules.scratch, costs.scratch)) {
-    throw Error(fmt::format("register_cost('{}') again: give the kinds of rules that were given the first time", name));
+    throw Error(
+        fmt::format("register_cost('{}') was called before with other kinds of rules; pass the same ones", name));
   }
   if (!flops.is_none()) rules.flops = flops;
   if (!bytes.is_none()) rules.bytes = bytes;
@@ -132,30 +134,30 @@ void end_cost_rules() {
 }
 
 void bind_costs(py::module_& m) {
-  py::class_<TensorShape>(m, "TensorShape", "What a cost rule sees of a tensor.")
+  py::class_<TensorShape>(m, "TensorShape", "Shape and element size of a tensor, as passed to cost rules.")
       .def_property_readonly(
           "shape", [](const TensorShape& t) { return py::tuple(py::cast(t.shape)); }, "Sizes, in elements.")
       .def_readonly("element_bytes", &TensorShape::element_bytes, "Bytes of one element.")
       .def_property_readonly("elements", &TensorShape::elements, "The product of the sizes.")
-      .def_property_readonly("bytes", &TensorShape::bytes, "As many bytes as the elements take without gaps.")
+      .def_property_readonly("bytes", &TensorShape::bytes, "Bytes of the elements, without gaps.")
       .def("__repr__", [](const TensorShape& t) {
         return fmt::format("TensorShape({}, element_bytes={})", std::string(py::repr(py::tuple(py::cast(t.shape)))),
                            t.element_bytes);
       });
-  py::class_<OperatorCall>(m, "OperatorCall", "What a cost rule sees of one call.")
-      .def_readonly("arguments", &OperatorCall::arguments,
-                    "By schema position: TensorShape, a list of them, a number, a tuple of integers, None.")
-      .def_readonly("results", &OperatorCall::results, "By schema position: TensorShape or a list of them.");
-  m.def(
-      "register_cost", &register_cost, py::arg("name"), py::kw_only(), py::arg("flops") = py::none(),
-      py::arg("bytes") = py::none(), py::arg("scratch") = py::none(),
-      "What a call of an operator of your own costs: functions of an OperatorCall that give a count, or None where "
-      "they "
-      "cannot tell.\n\n"
-      "name: \"mylib::op\", or \"mylib::op.out\" for one overload. flops: 2 a multiply-accumulate. bytes: what a call "
-      "reads and writes. scratch: bytes that it takes and gives back, in the peak as temporary. Registering again "
-      "replaces the rules. Shapes come from torch.library.register_fake, as everywhere.\n\n"
-      "Raises Error for a name that is none. A rule that raises makes the profile raise Error.");
+  py::class_<PyOperandShapes>(m, "OperandShapes", "One call of an operator, as passed to cost rules.")
+      .def_readonly("arguments", &PyOperandShapes::arguments,
+                    "Arguments in schema order: TensorShape, a list of them, a number, a tuple of integers, or None.")
+      .def_readonly("results", &PyOperandShapes::results, "Results in schema order: TensorShape or a list of them.");
+  m.def("register_cost", &register_python_cost, py::arg("name"), py::kw_only(), py::arg("flops") = py::none(),
+        py::arg("bytes") = py::none(), py::arg("scratch") = py::none(),
+        "Registers cost rules for a custom operator: functions of an OperandShapes that return a count, or None if "
+        "unknown.\n\n"
+        "name: \"mylib::op\", or \"mylib::op.out\" for one overload.\n"
+        "flops: FLOPs; a multiply-accumulate is 2.\n"
+        "bytes: bytes read and written.\n"
+        "scratch: temporary memory in bytes, freed at the end of the call.\n\n"
+        "Registering again replaces the rules. Register shapes by torch.library.register_fake.\n\n"
+        "Raises Error for an invalid name. If a rule raises, the profile raises Error.");
 }
 
 }  // namespace shadowgraph::python

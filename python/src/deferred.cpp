@@ -1,4 +1,4 @@
-// Deferred initialisation: Python programs that make tensors described first, and their tensors made later.
+// Deferred initialization and materialization.
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
@@ -46,11 +46,11 @@ void bind_deferred(py::module_& m) {
       .def("abandon", &Deferred::abandon);
   m.def(
       "is_deferred", [](const at::Tensor& tensor) { return is_deferred(tensor); }, py::arg("tensor"));
-  m.def("is_describing", &is_describing, "Whether a program is being described on this thread.");
-  m.def("described_value", &described_value, py::arg("tensor"), py::call_guard<CppCall>(),
-        "What a described tensor holds, as a real CPU tensor of its own; None for another, and inside another mode.");
+  m.def("is_deferring", &is_deferring, "Whether deferred initialization is active on this thread.");
+  m.def("deferred_value", &deferred_value, py::arg("tensor"), py::call_guard<CppCall>(),
+        "The values of a deferred tensor as a new CPU tensor; None for other tensors and inside another mode.");
   m.def("check_recordable", &check_recordable, py::arg("tensor"), py::arg("what"), py::call_guard<CppCall>(),
-        "Raises what an operator on the tensor would raise while a program is described.");
+        "Raises the error that an operator on the tensor would raise in deferred initialization.");
   m.def(
       "materialize_tensors",
       [](const std::vector<at::Tensor>& tensors, const std::optional<std::string>& device,
@@ -72,15 +72,17 @@ void bind_deferred(py::module_& m) {
       py::arg("tensor"), py::arg("dim"), py::arg("start"), py::arg("length"), py::arg("never_whole") = false,
       py::arg("device") = std::nullopt, py::arg("dtype") = std::nullopt, py::arg("independent_streams") = std::nullopt,
       py::call_guard<CppCall>(),
-      "tensor.narrow(dim, start, length) as a new real tensor; `tensor` stays described. No more than that part is "
-      "allocated where its recipe allows it; otherwise the whole for a while, or DeferredError with never_whole=True.");
+      "Returns tensor.narrow(dim, start, length) as a new real tensor; `tensor` stays deferred. Allocates only the "
+      "shard if the recorded operators allow it, else temporarily the full tensor (DeferredError if never_whole).");
   m.def(
       "dematerialize", [](const at::Tensor& tensor) { dematerialize(tensor); }, py::arg("tensor"),
-      py::call_guard<CppCall>(), "Drops the data and keeps the recipe. Raises DeferredError if there is none.");
+      py::call_guard<CppCall>(),
+      "Frees the data, so that the tensor is deferred again. Raises DeferredError without recorded operators.");
   m.def(
       "deferred_graph", [](const at::Tensor& tensor) { return std::make_shared<Graph>(clone(deferred_graph(tensor))); },
       py::arg("tensor"), py::call_guard<CppCall>(),
-      "The graph that describes a tensor, as recorded so far: a copy, to look at. Raises DeferredError.");
+      "Returns a copy of the graph recorded by deferred initialization so far, for inspection. Raises DeferredError "
+      "for a tensor that was not created by it.");
   m.def(
       "write_weights",
       [](const std::string& path, const std::vector<std::pair<std::string, at::Tensor>>& tensors) {

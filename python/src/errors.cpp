@@ -1,4 +1,4 @@
-// Typed exceptions: what the C++ library throws arrives in Python as the class of the same name.
+// Translates exceptions of the C++ library to Python classes of the same name.
 #include <torch/csrc/Exceptions.h>
 
 #include "python/src/binding.h"
@@ -7,8 +7,8 @@
 namespace shadowgraph::python {
 namespace {
 
-// What libtorch's own functions let through with its Python class. Not the C++ class, too: libtorch's handlers do not match a
-// type with two bases that are std::exception.
+// Exception that libtorch's bindings translate to its Python class. Does not also derive from the C++ class: libtorch's
+// handlers do not match a type with two std::exception bases.
 class Typed final : public torch::PyTorchError {
  public:
   Typed(const Error& error, PyObject* python) : PyTorchError(error.what()), python_(python) {}
@@ -20,7 +20,6 @@ class Typed final : public torch::PyTorchError {
 
 thread_local int calls_into_cpp = 0;
 
-// A class in C++ and in Python.
 struct ErrorClass {
   PyObject* python;
   bool (*is)(const Error& error);
@@ -60,31 +59,33 @@ PythonCall::PythonCall() : before_(std::exchange(calls_into_cpp, 0)) {}
 PythonCall::~PythonCall() { calls_into_cpp = before_; }
 
 void bind_errors(py::module_& m) {
-  add<Error>(m, "Error", "What every exception of shadowgraph is.");
-  add<ParseError>(m, "ParseError", "A text or JSON that is no graph; the message has line and column.");
-  add<FileError>(m, "FileError", "A file that cannot be read or written.");
+  add<Error>(m, "Error", "Base class of all exceptions of shadowgraph.");
+  add<ParseError>(m, "ParseError", "Raised for invalid graph text or JSON; the message has line and column.");
+  add<FileError>(m, "FileError", "Raised when a file cannot be read or written.");
   add<GraphError>(m, "GraphError",
-                  "A graph that breaks an invariant, or an edit that would; nothing was changed then.");
+                  "Raised for a graph that violates an invariant, and for an edit that would, which is not applied.");
   add<PassError>(m, "PassError",
-                 "A pass that failed, the graph is as it was before; or a text that is no pipeline of passes.");
+                 "Raised when a pass fails, which leaves the graph unchanged, and for an invalid pass pipeline.");
   add<NoRuleError>(m, "NoRuleError",
-                   "An operator with neither shape rule, decomposition nor Meta kernel: register one "
-                   "(torch.library.register_fake).");
+                   "Raised for an operator without shape rule, decomposition or Meta kernel. Register one by "
+                   "torch.library.register_fake.");
   add<DataDependentError>(
       m, "DataDependentError",
-      "The program reads data that a fake tensor does not have: item(), nonzero(), a mask as index.");
+      "Raised when the program reads values that a fake tensor does not have: item(), nonzero(), a mask as index.");
   add<UnsupportedError>(m, "UnsupportedError",
-                        "Not done for this tensor or graph: a real tensor where a fake one is needed, a node without "
-                        "kernel, code or layout, captures that are not one program.");
-  add<DeferredError>(m, "DeferredError", "What deferred initialisation refuses, or weights that do not fit.");
-  add<ReplayError>(m, "ReplayError", "A graph that cannot run here, or a run that failed; names the node.");
-  add<OutOfMemoryError>(m, "OutOfMemoryError", "A device's memory does not do; has the figures of torch's.");
-  add<NoPlanError>(
-      m, "NoPlanError",
-      "Nothing keeps within the memory, or the pins contradict each other; the message says what is in the "
-      "way, or would fit.");
+                        "Raised for a tensor or graph that an operation does not support: a real tensor among fake "
+                        "ones, a node without kernel, code or layout, captures of different programs.");
+  add<DeferredError>(m, "DeferredError",
+                     "Raised for calls that deferred initialization does not support, and for mismatched weights.");
+  add<ReplayError>(m, "ReplayError", "Raised when a graph cannot be run or a run fails; names the node.");
+  add<OutOfMemoryError>(m, "OutOfMemoryError",
+                        "Raised when memory is exceeded; reports the same values as torch.OutOfMemoryError.");
+  add<InfeasibleError>(
+      m, "InfeasibleError",
+      "Raised if no plan fits in memory or the pins are contradictory; the message has the obstacle, or settings that "
+      "would fit.");
 
-  // From functions of this extension, and from libtorch's.
+  // Errors thrown by functions of this extension, and by operators called from libtorch's bindings.
   py::register_exception_translator([](std::exception_ptr pending) {
     try {
       if (pending) std::rethrow_exception(pending);

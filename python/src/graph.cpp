@@ -1,4 +1,4 @@
-// Gives Python graphs: their text and files, their passes, their nodes in program order.
+// Graph: text, files, passes and nodes.
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
@@ -28,18 +28,17 @@ void bind_graph_text(py::class_<Graph, GraphPointer>& graph) {
       .def(
           "text",
           [](const Graph& g, const std::string& preset) { return to_text(g, parse<PrintPreset>(preset, "preset")); },
-          "The graph as text: canonical (lossless), short (for people) or fingerprint (structure alone).",
+          "Returns the graph as text: \"canonical\" (lossless), \"short\" (for reading), \"fingerprint\" (structure).",
           py::arg("preset") = "canonical")
       .def(
-          "json", [](const Graph& g) { return to_json(g).dump(); }, "The graph as JSON text, lossless.")
+          "json", [](const Graph& g) { return to_json(g).dump(); }, "Returns the graph as lossless JSON text.")
       .def(
           "save", [](const Graph& g, const std::string& path) { write_graph_file(path, g); },
-          "Writes the text form, whole or not at all. Raises FileError.", py::arg("path"))
+          "Writes the text form atomically. Raises FileError.", py::arg("path"))
       .def(
-          "copy", [](const Graph& g) { return std::make_shared<Graph>(clone(g)); }, "An equal graph of its own.");
+          "copy", [](const Graph& g) { return std::make_shared<Graph>(clone(g)); }, "Returns a copy of the graph.");
 }
 
-// What a user asked for and did not get.
 void warn(const std::string& text) {
   if (PyErr_WarnEx(PyExc_UserWarning, text.c_str(), /*stack_level=*/1) < 0) throw py::error_already_set();
 }
@@ -47,10 +46,11 @@ void warn(const std::string& text) {
 void bind_graph_passes(py::class_<Graph, GraphPointer>& graph) {
   graph
       .def(
-          "verify", [](const Graph& g) { verify(g); }, "Raises GraphError that lists every broken invariant.")
+          "verify", [](const Graph& g) { verify(g); }, "Raises GraphError with all violated invariants.")
       .def(
           "difference", [](const Graph& a, const Graph& b) { return first_difference(a, b); },
-          "What the first difference to another graph is; None if they say the same.", py::arg("other"))
+          "Returns a description of the first difference from another graph, or None if they are equal.",
+          py::arg("other"))
       .def(
           "run_passes",
           [](Graph& g, const std::string& pipeline, bool check) {
@@ -61,11 +61,9 @@ void bind_graph_passes(py::class_<Graph, GraphPointer>& graph) {
             }
             return to_text(report);
           },
-          "Runs passes, \"functionalize,dce{random=drop}\", and gives what each did as text; check=True verifies the "
-          "graph "
-          "after each. What comes to nothing is a UserWarning. Raises PassError, PassError; the graph is then as "
-          "it "
-          "was.",
+          "Runs a pass pipeline such as \"functionalize,dce{random=drop}\" and returns a report as text. check=True "
+          "verifies the graph after each pass. A pass without effect is a UserWarning. Raises PassError, which leaves "
+          "the graph unchanged.",
           py::arg("pipeline"), py::arg("check") = false, py::call_guard<CppCall>());
 }
 
@@ -89,7 +87,7 @@ void bind_graph_parts(py::class_<Graph, GraphPointer>& graph) {
             for (const NodeId node : nodes_calling(*g, name)) nodes.push_back({g, node});
             return nodes;
           },
-          "The nodes that call an operator: all its overloads, \"aten::add\", or one, \"aten::add.Tensor\".",
+          "Returns the nodes that call an operator: all overloads (\"aten::add\") or one (\"aten::add.Tensor\").",
           py::arg("operator"))
       .def_property_readonly("storages",
                              [](const GraphPointer& g) {
@@ -105,7 +103,7 @@ void bind_graph_parts(py::class_<Graph, GraphPointer>& graph) {
       });
 }
 
-void bind_graph_words(py::class_<Graph, GraphPointer>& graph) {
+void bind_graph_metadata(py::class_<Graph, GraphPointer>& graph) {
   graph
       .def_property_readonly(
           "metadata",
@@ -114,7 +112,7 @@ void bind_graph_words(py::class_<Graph, GraphPointer>& graph) {
             for (const auto& [key, text] : g.metadata.lines()) lines[py::str(key)] = py::str(text);
             return lines;
           },
-          "What the graph says of itself: model, device, mode, ...")
+          "Metadata of the capture: model, device, mode, ...")
       .def(
           "set_metadata",
           [](Graph& g, const std::string& key, std::string text) { g.metadata.set(key, std::move(text)); },
@@ -126,7 +124,7 @@ void bind_graph_words(py::class_<Graph, GraphPointer>& graph) {
             for (const Guard& guard : g.guards) lines.push_back(guard.observed);
             return lines;
           },
-          "What the path that the program took depended on, as observed.")
+          "Observed conditions that the captured control flow depends on.")
       .def("__str__", [](const Graph& g) { return to_text(g, PrintPreset::kShort); })
       .def("__repr__",
            [](const Graph& g) { return "<shadowgraph.Graph of " + std::to_string(g.node_count()) + " nodes>"; });
@@ -135,13 +133,13 @@ void bind_graph_words(py::class_<Graph, GraphPointer>& graph) {
 }  // namespace
 
 void bind_graph(py::module_& m) {
-  // Declared before its parts are used in signatures.
-  py::class_<Graph, GraphPointer> graph(m, "Graph", "A program as it ran: nodes in program order.");
+  // Declared first, because signatures of the other classes refer to it.
+  py::class_<Graph, GraphPointer> graph(m, "Graph", "A captured program: operator calls in program order.");
   bind_parts(m);
   bind_graph_text(graph);
   bind_graph_passes(graph);
   bind_graph_parts(graph);
-  bind_graph_words(graph);
+  bind_graph_metadata(graph);
 }
 
 }  // namespace shadowgraph::python

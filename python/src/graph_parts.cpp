@@ -1,5 +1,4 @@
-// Gives Python what graphs are made of: nodes, values, storages, regions. After an edit that erased one, asking it raises
-// GraphError.
+// Node, Value, Storage and Region. Access to an erased one raises GraphError.
 #include "python/src/graph_parts.h"
 
 #include <pybind11/stl.h>
@@ -17,7 +16,7 @@ const Node& record(const PyNode& node) {
 }
 const Value& record(const PyValue& value) {
   const Value& v = value.graph->value(value.id);
-  if (value.graph->is_erased(v.producer)) throw GraphError("the node that made this value has been erased");
+  if (value.graph->is_erased(v.producer)) throw GraphError("the node that produces this value has been erased");
   return v;
 }
 const Storage& record(const PyStorage& storage) { return storage.graph->storage(storage.id); }
@@ -82,18 +81,18 @@ std::string module_of(const PyNode& node) {
 void bind_node_call(py::class_<PyNode>& node) {
   node.def_property_readonly(
           "name", [](const PyNode& n) { return "n" + std::to_string(Numbering::of(*n.graph).of((record(n), n.id))); },
-          "\"n12\": its number in the text. Linear in the graph.")
+          "Name in the text form, \"n12\". O(n) in the size of the graph.")
       .def_property_readonly(
           "target", [](const PyNode& n) { return std::string(n.graph->target((record(n), n.id)).name()); },
-          "The operator and its overload: \"aten::addmm\", \"aten::add.Tensor\", \"sg::parameter\".")
+          "Operator with overload: \"aten::addmm\", \"aten::add.Tensor\", \"sg::parameter\".")
       .def_property_readonly(
           "schema", [](const PyNode& n) { return std::string(n.graph->target((record(n), n.id)).schema_text()); })
       .def_property_readonly(
           "is_placeholder", [](const PyNode& n) { return n.graph->is_placeholder((record(n), n.id)); },
-          "Whether it stands for something from outside: a parameter, buffer, input or constant.")
+          "True for a parameter, buffer, input or constant.")
       .def_property_readonly(
           "is_erased", [](const PyNode& n) { return n.graph->is_erased(n.id); },
-          "Whether an edit erased it; then nothing else may be asked of it.")
+          "True if the node was erased. All other attributes then raise GraphError.")
       .def_property_readonly(
           "args",
           [](const PyNode& n) {
@@ -102,7 +101,7 @@ void bind_node_call(py::class_<PyNode>& node) {
             for (const Argument& argument : n.graph->arguments(n.id)) list.append(argument_object(n.graph, argument));
             return list;
           },
-          "The arguments in the order of the schema: values, numbers, strings, lists, None.")
+          "Arguments in schema order: values, numbers, strings, lists, None.")
       .def_property_readonly(
           "arg_names",
           [](const PyNode& n) {
@@ -111,7 +110,7 @@ void bind_node_call(py::class_<PyNode>& node) {
               names.push_back(formal.name);
             return names;
           },
-          "What the schema calls the arguments; as many as `args`.")
+          "Names of the arguments in the schema, in the order of `args`.")
       .def(
           "argument",
           [](const PyNode& n, const std::string& name) {
@@ -121,7 +120,7 @@ void bind_node_call(py::class_<PyNode>& node) {
               throw py::key_error(std::string(n.graph->target(n.id).name()) + " has no argument " + name);
             return argument_object(n.graph, *argument);
           },
-          "The argument that the schema calls so. Raises KeyError.", py::arg("name"))
+          "Returns the argument with this name in the schema. Raises KeyError.", py::arg("name"))
       .def_property_readonly(
           "inputs",
           [](const PyNode& n) {
@@ -130,7 +129,7 @@ void bind_node_call(py::class_<PyNode>& node) {
             n.graph->for_each_input(n.id, [&](ValueId value) { values.push_back({n.graph, value}); });
             return values;
           },
-          "The values among its arguments, lists included.")
+          "Values among the arguments, including those in lists.")
       .def_property_readonly(
           "results",
           [](const PyNode& n) {
@@ -139,7 +138,7 @@ void bind_node_call(py::class_<PyNode>& node) {
             for (const Argument& result : n.graph->results(n.id)) list.append(argument_object(n.graph, result));
             return list;
           },
-          "What it returns, in the order of the schema: values, lists of them, None.")
+          "Results in schema order: values, lists of them, None.")
       .def_property_readonly("outputs", [](const PyNode& n) {
         record(n);
         std::vector<PyValue> values;
@@ -151,17 +150,17 @@ void bind_node_call(py::class_<PyNode>& node) {
 void bind_node_place(py::class_<PyNode>& node) {
   node.def_property_readonly(
           "phase", [](const PyNode& n) { return n.graph->phase_name(record(n).phase); },
-          "\"forward\", \"backward\", \"optimizer\", \"init\" or a name of the program's own.")
-      .def_property_readonly("module", &module_of, "Path of the innermost module that it ran in: \"h.0.attn\".")
+          "\"forward\", \"backward\", \"optimizer\", \"init\" or a user-defined phase.")
+      .def_property_readonly("module", &module_of, "Path of the innermost enclosing module: \"h.0.attn\".")
       .def_property_readonly(
           "region", [](const PyNode& n) { return part_or_none(n.graph, record(n).region); },
-          "The innermost region that it ran in.")
+          "Innermost enclosing region.")
       .def_property_readonly(
           "previous", [](const PyNode& n) { return part_or_none(n.graph, record(n).previous); },
-          "The node before it in program order, or None.")
+          "Previous node in program order, or None.")
       .def_property_readonly(
           "next", [](const PyNode& n) { return part_or_none(n.graph, record(n).next); },
-          "The node after it in program order, or None.")
+          "Next node in program order, or None.")
       .def_property_readonly(
           "modes",
           [](const PyNode& n) {
@@ -173,16 +172,16 @@ void bind_node_place(py::class_<PyNode>& node) {
             if (flags.autocast_cuda) modes.emplace_back("autocast_cuda");
             return modes;
           },
-          "What was switched on while it ran: grad_mode, inference_mode, autocast_cpu, autocast_cuda.")
+          "Active modes: grad_mode, inference_mode, autocast_cpu, autocast_cuda.")
       .def_property_readonly(
           "forward", [](const PyNode& n) { return part_or_none(n.graph, record(n).forward); },
-          "Of a backward node: the forward node that it differentiates, if known.")
+          "For a backward node, the corresponding forward node, or None if unknown.")
       .def_property_readonly(
           "source", [](const PyNode& n) { return std::string(n.graph->text_or_empty(record(n).source)); },
-          "\"file:line\" of the program, or \"\".");
+          "Source location \"file:line\", or \"\".");
 }
 
-void bind_node_lives(py::class_<PyNode>& node) {
+void bind_node_lifetimes(py::class_<PyNode>& node) {
   node.def_property_readonly(
           "saved",
           [](const PyNode& n) {
@@ -191,7 +190,7 @@ void bind_node_lives(py::class_<PyNode>& node) {
             for (const SavedTensor& saved : n.graph->saved(n.id)) values.push_back({n.graph, saved.value});
             return values;
           },
-          "What autograd keeps of it for backward.")
+          "Values that autograd saves for backward at this node.")
       .def_property_readonly(
           "frees",
           [](const PyNode& n) {
@@ -200,7 +199,7 @@ void bind_node_lives(py::class_<PyNode>& node) {
             for (const StorageId storage : n.graph->frees(n.id)) storages.push_back({n.graph, storage});
             return storages;
           },
-          "The storages that died after it.");
+          "Storages that are freed after this node.");
 }
 
 void bind_node_edits(py::class_<PyNode>& node) {
@@ -213,16 +212,16 @@ void bind_node_edits(py::class_<PyNode>& node) {
                 n.id, [&](const std::string& key, const std::string& value) { notes[py::str(key)] = py::str(value); });
             return notes;
           },
-          "What passes and users have to say of it.")
+          "Notes of passes and users, {key: text}.")
       .def(
           "set_note",
           [](const PyNode& n, const std::string& key, const std::string& value) {
             n.graph->set_note((record(n), n.id), key, value);
           },
-          "An empty value removes the note.", py::arg("key"), py::arg("value"))
+          "Sets a note. An empty value removes it.", py::arg("key"), py::arg("value"))
       .def(
           "erase", [](const PyNode& n) { n.graph->erase((record(n), n.id)); },
-          "Erases it. Raises GraphError if its results are used.");
+          "Erases the node. Raises GraphError if its results are used.");
 }
 
 void bind_node(py::module_& m) {
@@ -230,7 +229,7 @@ void bind_node(py::module_& m) {
                           "One call of an operator, or a placeholder (parameter, buffer, input, constant, output).");
   bind_node_call(node);
   bind_node_place(node);
-  bind_node_lives(node);
+  bind_node_lifetimes(node);
   bind_node_edits(node);
   node.def("__eq__", [](const PyNode& a, const PyNode& b) { return a == b; })
       .def("__hash__", [](const PyNode& n) { return n.id.index; })
@@ -243,20 +242,21 @@ void bind_value_geometry(py::class_<PyValue>& value) {
   value
       .def_property_readonly(
           "name", [](const PyValue& v) { return "%" + std::to_string(Numbering::of(*v.graph).of((record(v), v.id))); },
-          "\"%12\": its number in the text. Linear in the graph.")
+          "Name in the text form, \"%12\". O(n) in the size of the graph.")
       .def_property_readonly(
-          "kind", [](const PyValue& v) { return to_string(record(v).kind); }, "tensor, int, float or bool.")
+          "kind", [](const PyValue& v) { return to_string(record(v).kind); },
+          "\"tensor\", \"int\", \"float\" or \"bool\".")
       .def_property_readonly(
           "is_tensor", [](const PyValue& v) { return record(v).kind == ValueKind::kTensor; },
-          "Whether it is a tensor. What is asked of a number as if it were one is empty.")
+          "True for a tensor. For numbers, tensor attributes are empty.")
       .def_property_readonly(
           "shape", [](const PyValue& v) { return py::tuple(py::cast(copied(v.graph->sizes((record(v), v.id))))); },
-          "In elements.")
+          "Sizes, in elements.")
       .def_property_readonly(
           "stride", [](const PyValue& v) { return py::tuple(py::cast(copied(v.graph->strides((record(v), v.id))))); },
           "In elements.")
       .def_property_readonly(
-          "offset", [](const PyValue& v) { return record(v).offset; }, "Into the storage, in elements.")
+          "offset", [](const PyValue& v) { return record(v).offset; }, "Storage offset, in elements.")
       .def_property_readonly(
           "dtype",
           [](const PyValue& v) {
@@ -269,22 +269,22 @@ void bind_value_geometry(py::class_<PyValue>& value) {
             text << record(v).layout;
             return text.str();
           },
-          "\"Strided\", or what else c10 calls it.")
+          "Name of the c10 layout, such as \"Strided\".")
       .def_property_readonly("device", [](const PyValue& v) { return record(v).device().str(); })
       .def_property_readonly(
           "is_contiguous", [](const PyValue& v) { return v.graph->is_contiguous((record(v), v.id)); },
-          "As torch.Tensor.is_contiguous().")
+          "Like torch.Tensor.is_contiguous().")
       .def_property_readonly(
-          "elements", [](const PyValue& v) { return v.graph->numel((record(v), v.id)); }, "The product of the sizes.");
+          "elements", [](const PyValue& v) { return v.graph->numel((record(v), v.id)); }, "Number of elements.");
 }
 
 void bind_value(py::module_& m) {
-  py::class_<PyValue> value(m, "Value", "A tensor's geometry, or a number that the program read.");
+  py::class_<PyValue> value(m, "Value", "Metadata of a tensor, or a number that the program read.");
   bind_value_geometry(value);
   value.def_property_readonly("requires_grad", [](const PyValue& v) { return record(v).requires_grad; })
       .def_property_readonly(
           "nbytes", [](const PyValue& v) { return v.graph->logical_bytes((record(v), v.id)); },
-          "Bytes that the tensor covers; its storage may be larger.")
+          "Bytes of the elements; the storage may be larger.")
       .def_property_readonly("storage", [](const PyValue& v) { return part_or_none(v.graph, record(v).storage); })
       .def_property_readonly("producer",
                              [](const PyValue& v) {
@@ -298,14 +298,15 @@ void bind_value(py::module_& m) {
             for (const NodeId node : v.graph->users_of(v.id)) nodes.push_back({v.graph, node});
             return nodes;
           },
-          "The nodes that read it, each once, in program order.")
+          "Distinct nodes that use the value, in program order.")
       .def(
           "replace_all_uses_with",
           [](const PyValue& v, const PyValue& with) {
-            if (v.graph != with.graph) throw GraphError("the two values are of two graphs");
+            if (v.graph != with.graph) throw GraphError("cannot replace a value by one of another graph");
             return v.graph->replace_all_uses_with((record(v), v.id), (record(with), with.id));
           },
-          "Every user reads the other value instead. Returns how many arguments changed.", py::arg("other"))
+          "Replaces the value by another one in all arguments. Returns the number of changed arguments.",
+          py::arg("other"))
       .def("__eq__", [](const PyValue& a, const PyValue& b) { return a == b; })
       .def("__hash__", [](const PyValue& v) { return v.id.index; })
       .def("__repr__", [](const PyValue& v) { return type_text(*v.graph, (record(v), v.id)); });
@@ -314,18 +315,19 @@ void bind_value(py::module_& m) {
 // ---- Storage, region
 
 void bind_storage(py::module_& m) {
-  py::class_<PyStorage>(m, "Storage", "One allocation.")
+  py::class_<PyStorage>(m, "Storage", "A memory allocation, shared by a tensor and its views.")
       .def_property_readonly("nbytes", [](const PyStorage& s) { return record(s).bytes; })
       .def_property_readonly("device", [](const PyStorage& s) { return record(s).device().str(); })
       .def_property_readonly(
           "kind", [](const PyStorage& s) { return std::string(to_string(record(s).kind)); },
-          "parameter, buffer, input, constant, activation, gradient, optimizer_state or temporary.")
+          "\"parameter\", \"buffer\", \"input\", \"constant\", \"activation\", \"gradient\", \"optimizer_state\" or "
+          "\"temporary\".")
       .def_property_readonly(
           "born", [](const PyStorage& s) { return part_or_none(s.graph, record(s).born); },
-          "The node that allocated it.")
+          "Node that allocates the storage.")
       .def_property_readonly(
           "freed_after", [](const PyStorage& s) { return part_or_none(s.graph, record(s).freed_after); },
-          "The node after which it died; None if it was alive at the end.")
+          "Node after which the storage is freed; None if it is live at the end.")
       .def_property_readonly(
           "values",
           [](const PyStorage& s) {
@@ -336,7 +338,7 @@ void bind_storage(py::module_& m) {
             std::reverse(values.begin(), values.end());
             return values;
           },
-          "The values that share it, the first made first.")
+          "Values that share the storage, in order of creation.")
       .def("__eq__", [](const PyStorage& a, const PyStorage& b) { return a == b; })
       .def("__hash__", [](const PyStorage& s) { return s.id.index; })
       .def("__repr__", [](const PyStorage& s) {
@@ -346,15 +348,16 @@ void bind_storage(py::module_& m) {
 }
 
 void bind_region(py::module_& m) {
-  py::class_<PyRegion>(m, "Region", "What the program entered and left: a module, a composite operator, a checkpoint.")
+  py::class_<PyRegion>(m, "Region",
+                       "A dynamic scope of the program: call of a module, composite operator or checkpoint.")
       .def_property_readonly("kind", [](const PyRegion& r) { return std::string(to_string(record(r).kind)); })
       .def_property_readonly(
           "name", [](const PyRegion& r) { return std::string(r.graph->text_or_empty(record(r).name)); },
-          "Of a module its path, of a composite its operator.")
+          "Path of a module, or name of a composite operator.")
       .def_property_readonly(
           "class_name", [](const PyRegion& r) { return std::string(r.graph->text_or_empty(record(r).class_name)); })
       .def_property_readonly(
-          "call", [](const PyRegion& r) { return record(r).call; }, "How many times it was entered before.")
+          "call", [](const PyRegion& r) { return record(r).call; }, "Number of earlier entries of the same scope.")
       .def_property_readonly("parent", [](const PyRegion& r) { return part_or_none(r.graph, record(r).parent); })
       .def("__eq__", [](const PyRegion& a, const PyRegion& b) { return a == b; })
       .def("__hash__", [](const PyRegion& r) { return r.id.index; })
@@ -369,7 +372,7 @@ void bind_region(py::module_& m) {
 PyNode NodeIterator::advance() {
   if (!next.valid()) throw py::stop_iteration();
   const NodeId now = next;
-  if (graph->is_erased(now)) throw GraphError("the node that came next was erased while iterating");
+  if (graph->is_erased(now)) throw GraphError("the next node was erased during iteration");
   next = graph->node(now).next;
   return {graph, now};
 }

@@ -1,4 +1,4 @@
-// What a graph is made of, as Python sees it (python/src/graph_parts.cpp).
+// Python views of nodes, values, storages and regions.
 #pragma once
 
 #include "python/src/binding.h"
@@ -7,8 +7,7 @@ namespace shadowgraph::python {
 
 using GraphPointer = std::shared_ptr<Graph>;
 
-// A node, value, storage or region: the graph and a number. It holds the graph, so that it can outlive every other name
-// for it.
+// A node, value, storage or region. Shares ownership of the graph.
 template <class Id>
 struct Part {
   GraphPointer graph;
@@ -20,14 +19,14 @@ using PyValue = Part<ValueId>;
 using PyStorage = Part<StorageId>;
 using PyRegion = Part<RegionId>;
 
-// Iterates safely against the erasing of the current node.
+// The current node may be erased during iteration.
 struct NodeIterator {
   GraphPointer graph;
   NodeId next;
   PyNode advance();
 };
 
-// After Graph is declared, which signatures of the parts name.
+// Requires Graph to be declared, because signatures refer to it.
 void bind_parts(py::module_& m);
 
 }  // namespace shadowgraph::python

@@ -1,9 +1,9 @@
-// Kernels made on demand: groups of a graph, and single operators of eager mode.
+// Compiled kernels for groups of graph nodes, and for single operators in eager mode.
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include "python/src/binding.h"
-#include "python/src/own_kernels.h"
+#include "python/src/kernel_overrides.h"
 #include "shadowgraph/kernels/kernel.h"
 
 namespace shadowgraph::python {
@@ -34,8 +34,9 @@ py::list report_of(const CompiledOperators& operators) {
 }  // namespace
 
 void bind_kernels(py::module_& m) {
-  bind_own_kernels(m);
-  py::class_<KernelGroups, std::shared_ptr<KernelGroups>>(m, "KernelGroups", "Nodes of a graph that run as kernels.")
+  bind_kernel_overrides(m);
+  py::class_<KernelGroups, std::shared_ptr<KernelGroups>>(m, "KernelGroups",
+                                                          "Groups of graph nodes that run as compiled kernels.")
       .def("report", [](const KernelGroups& groups) { return report_of(groups); })
       .def("summary", &KernelGroups::summary)
       .def("wait", &KernelGroups::wait, py::call_guard<py::gil_scoped_release>());
@@ -45,7 +46,7 @@ void bind_kernels(py::module_& m) {
         return group_kernels(graph, nullptr, {.kernels = {.exact = exact}, .measure = {.enabled = measure}});
       },
       py::arg("graph"), py::arg("exact"), py::arg("measure"), py::call_guard<CppCall>());
-  py::class_<CompiledOperators>(m, "CompiledOperators", "Operators of eager mode that run kernels.")
+  py::class_<CompiledOperators>(m, "CompiledOperators", "Eager operators that run compiled kernels.")
       .def("report", [](const CompiledOperators& operators) { return report_of(operators); })
       .def(
           "wait", [](const CompiledOperators& operators) { operators.cache().wait(); },

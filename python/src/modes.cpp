@@ -1,4 +1,4 @@
-// Fake modes: entered and left by Python's `with`.
+// Fake modes.
 #include <pybind11/functional.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
@@ -10,15 +10,15 @@ namespace {
 
 class Mode {
  public:
-  Mode(const std::string& device, const py::dict& made_with) : options_(fake_options(device, made_with)) {}
+  Mode(const std::string& device, const py::dict& options) : options_(fake_options(device, options)) {}
   void enter() {
-    if (mode_) throw Error("this mode is active already; make another one to nest them");
+    if (mode_) throw Error("this mode is already active; create another one to nest them");
     mode_ = std::make_unique<FakeTensorMode>(options_);
   }
   void leave() { mode_.reset(); }
   uintptr_t address() const { return reinterpret_cast<uintptr_t>(mode_.get()); }
   at::Tensor from_real(const at::Tensor& real, const std::optional<std::string>& device) {
-    if (!mode_) throw Error("the mode is not active: call it inside `with`");
+    if (!mode_) throw Error("this mode is not active; enter it using `with`");
     return mode_->from_real(real, device ? std::optional(c10::Device(*device)) : std::nullopt);
   }
 
@@ -35,7 +35,7 @@ class CrossRef {
  public:
   explicit CrossRef(bool throw_at_first) : options_{.throw_at_first = throw_at_first} {}
   void enter() {
-    if (mode_) throw Error("this CrossRefMode is active already");
+    if (mode_) throw Error("this CrossRefMode is already active");
     mode_ = std::make_unique<CrossRefMode>(options_);
   }
   void leave() {
@@ -62,17 +62,17 @@ c10::Scalar scalar_of(py::handle value) {
   if (py::isinstance<py::int_>(value)) return value.cast<int64_t>();
   if (PyComplex_Check(value.ptr())) return value.cast<c10::complex<double>>();
   if (PyFloat_Check(value.ptr())) return value.cast<double>();
-  throw py::type_error("the answer to a host read must be a bool, an int or a float, not " +
+  throw py::type_error("the value of a host read must be a bool, int, float or complex, not " +
                        std::string(py::str(py::type::of(value).attr("__name__"))));
 }
 
-// torch.distributed knows in Python which processes a group has; asked only if the program has imported it.
+// Looks up the ranks of a process group in torch.distributed, if the program has imported it.
 bool describe_by_torch(ProcessGroupInfo& info) {
   const py::gil_scoped_acquire gil;
   const py::dict modules = py::module_::import("sys").attr("modules");
-  constexpr const char* kHere = "shadowgraph._distributed";
-  if (!modules.contains(kHere)) return false;
-  const py::object ranks = modules[kHere].attr("ranks_of")(info.name);
+  constexpr const char* kModule = "shadowgraph._distributed";
+  if (!modules.contains(kModule)) return false;
+  const py::object ranks = modules[kModule].attr("ranks_of")(info.name);
   if (ranks.is_none()) return false;
   info.ranks = ranks.cast<std::vector<int64_t>>();
   return true;
@@ -80,7 +80,7 @@ bool describe_by_torch(ProcessGroupInfo& info) {
 
 }  // namespace
 
-// A dict of answers, a function of the question, "finite", "mask full", or a list of such.
+// Accepts a dict of values, a function, "finite", "mask full", or a list of these.
 HostReads host_reads_of(const py::object& given) {
   HostReads reads;
   const std::function<void(py::handle)> add = [&](py::handle one) {
@@ -92,7 +92,7 @@ HostReads host_reads_of(const py::object& given) {
       } else if (policy == "mask full") {
         reads.masks_full = true;
       } else {
-        throw Error("host_reads='" + policy + "'; the policies are \"finite\" and \"mask full\"");
+        throw Error("host_reads='" + policy + "': expected \"finite\" or \"mask full\"");
       }
     } else if (py::isinstance<py::dict>(one)) {
       for (const auto& [name, value] : one.cast<py::dict>()) {
@@ -100,18 +100,18 @@ HostReads host_reads_of(const py::object& given) {
       }
     } else if (PyCallable_Check(one.ptr()) != 0) {
       const auto function = std::make_shared<py::object>(py::reinterpret_borrow<py::object>(one));
-      reads.hint = [function](const HostReadQuestion& question) -> std::optional<c10::Scalar> {
+      reads.hint = [function](const HostReadQuery& question) -> std::optional<c10::Scalar> {
         const py::gil_scoped_acquire gil;
-        const py::object answer = (*function)(question.name, question.tensor, question.source);
-        if (answer.is_none()) return std::nullopt;
-        return scalar_of(answer);
+        const py::object value = (*function)(question.name, question.tensor, question.source);
+        if (value.is_none()) return std::nullopt;
+        return scalar_of(value);
       };
     } else if (py::isinstance<py::list>(one) || py::isinstance<py::tuple>(one)) {
       for (const py::handle each : one) add(each);
     } else {
       throw Error(
-          "host_reads must be a dict of answers by name, a function of (name, tensor, source), \"finite\", \"mask "
-          "full\" or a list of such");
+          "host_reads must be a dict of values by name, a function of (name, tensor, source), \"finite\", \"mask "
+          "full\" or a list of these");
     }
   };
   add(given);
@@ -126,16 +126,17 @@ void add_data_sizes(FakeTensorOptions& options, py::handle given) {
     }
   } else if (PyCallable_Check(given.ptr()) != 0) {
     const auto function = std::make_shared<py::object>(py::reinterpret_borrow<py::object>(given));
-    options.data_size_hint = [function](const DataSizeQuestion& question) -> std::optional<int64_t> {
+    options.data_size_hint = [function](const DataSizeQuery& question) -> std::optional<int64_t> {
       const py::gil_scoped_acquire gil;
-      const py::object answer = (*function)(question.name, question.op, question.tensor, question.most);
-      if (answer.is_none()) return std::nullopt;
-      return answer.cast<int64_t>();
+      const py::object size = (*function)(question.name, question.op, question.tensor, question.most);
+      if (size.is_none()) return std::nullopt;
+      return size.cast<int64_t>();
     };
   } else if (py::isinstance<py::list>(given) || py::isinstance<py::tuple>(given)) {
     for (const py::handle each : given) add_data_sizes(options, each);
   } else {
-    throw Error("data_sizes must be a dict of sizes by name, a function of (name, op, tensor, most) or a list of such");
+    throw Error(
+        "data_sizes must be a dict of sizes by name, a function of (name, op, tensor, most) or a list of these");
   }
 }
 
@@ -143,7 +144,7 @@ DeviceProfile device_profile_named(const std::string& name) {
   if (name.empty()) return {};
   if (name == "h100") return DeviceProfile::h100();
   if (name == "a100") return DeviceProfile::a100();
-  throw Error("no device profile '" + name + "'; there are h100 and a100");
+  throw Error("unknown device profile '" + name + "'; expected h100 or a100");
 }
 
 FakeTensorOptions fake_options(const std::string& device, const py::dict& given) {
@@ -153,7 +154,7 @@ FakeTensorOptions fake_options(const std::string& device, const py::dict& given)
   const auto count = keyword<std::optional<int>>(given, "device_count");
   if (!profile.empty() || count) options.profile = device_profile_named(profile);
   if (count) options.profile->device_count = *count;
-  options.unknown_operators_on_zeros = keyword<bool>(given, "unknown_operators_on_zeros");
+  options.allow_fallback_kernels = keyword<bool>(given, "allow_fallback_kernels");
   options.real_tensors = parse<RealTensors>(keyword<std::string>(given, "real_tensors"), "real_tensors");
   add_data_sizes(options, given["data_sizes"]);
   options.host_reads = host_reads_of(given["host_reads"]);
@@ -166,14 +167,14 @@ FakeTensorOptions fake_options(const std::string& device, const py::dict& given)
 void bind_modes(py::module_& m) {
   set_describe_process_group(&describe_by_torch);
   py::class_<Mode>(m, "Mode")
-      .def(py::init<const std::string&, const py::dict&>(), py::arg("device"), py::arg("made_with"))
+      .def(py::init<const std::string&, const py::dict&>(), py::arg("device"), py::arg("options"))
       .def("enter", &Mode::enter)
       .def("leave", &Mode::leave)
-      .def("address", &Mode::address, "As detect_fake_mode() gives it.")
+      .def("address", &Mode::address, "Id of the mode, as returned by detect_fake_mode().")
       .def("from_real", &Mode::from_real, py::arg("tensor"), py::arg("device") = std::nullopt,
            py::call_guard<CppCall>())
       .def("forget", &Mode::forget, py::arg("tensor"),
-           "Lets go of the fakes of a real tensor that dies, named by its _cdata.");
+           "Frees the fake tensors of a real tensor that is being freed, given its _cdata.");
   m.def(
       "detect_fake_mode",
       [](const std::vector<at::Tensor>& tensors) { return reinterpret_cast<uintptr_t>(detect_fake_mode(tensors)); },
@@ -185,7 +186,8 @@ void bind_modes(py::module_& m) {
       .def_property_readonly("compared", &CrossRef::compared)
       .def_property_readonly("refused", &CrossRef::refused)
       .def_property_readonly("differences", &CrossRef::differences);
-  py::class_<CrossRefDifference>(m, "CrossRefDifference", "What is otherwise on fakes than for real.")
+  py::class_<CrossRefDifference>(m, "CrossRefDifference",
+                                 "A mismatch between the results of an operator on real and on fake tensors.")
       .def_readonly("op", &CrossRefDifference::op, "\"aten::gelu\"")
       .def_readonly("where", &CrossRefDifference::where, "\"result 0\", \"argument self\", \"the call\"")
       .def_readonly("what", &CrossRefDifference::what, "\"strides\", \"dtype\", \"raised\", ...")

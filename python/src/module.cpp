@@ -1,10 +1,10 @@
-// shadowgraph._shadowgraph: the C++ library for the Python package, which users import (python/shadowgraph).
+// The extension module shadowgraph._shadowgraph of the Python package (python/shadowgraph).
 #include "python/src/binding.h"
 #include "python/src/tool.h"
 
 PYBIND11_MODULE(_shadowgraph, m) {
   using namespace shadowgraph::python;
-  m.doc() = "The C++ core of the package shadowgraph.";
+  m.doc() = "C++ bindings of the package shadowgraph.";
   m.attr("torch_version") = SHADOWGRAPH_TORCH_VERSION;
   m.attr("version") = SHADOWGRAPH_VERSION;
   bind_errors(m);

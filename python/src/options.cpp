@@ -5,19 +5,20 @@
 namespace shadowgraph::python {
 namespace {
 
-// "f32" of torch.float32, as the command line has dtypes.
-std::string word_of_dtype(const std::string& name) {
+// Converts "torch.float32" to "f32", the format of the command line.
+std::string dtype_text(const std::string& name) {
   for (const auto& [kind, word] : {std::pair{"torch.bfloat", "bf"}, {"torch.float", "f"}, {"torch.int", "i"}}) {
     if (name.starts_with(kind)) return word + name.substr(std::string_view(kind).size());
   }
   return name;
 }
 
-std::string word_of(const Option& option, const py::handle& value) {
+std::string option_text(const Option& option, const py::handle& value) {
   const bool flag = option.takes.kind == OptionKind::kFlag;
   if (py::isinstance<py::bool_>(value)) {
     if (!flag)
-      refuse_keyword(option, fmt::format("{} is not {}", py::repr(value).cast<std::string>(), option.takes.text()));
+      refuse_keyword(option,
+                     fmt::format("got {}, expected {}", py::repr(value).cast<std::string>(), option.takes.text()));
     return value.cast<bool>() ? "true" : "false";
   }
   if (py::isinstance<py::str>(value)) return value.cast<std::string>();
@@ -28,8 +29,8 @@ std::string word_of(const Option& option, const py::handle& value) {
     return option.takes.kind == OptionKind::kBytes && number != "0" ? number + "B" : number;
   }
   const std::string text = py::str(value);
-  if (text.starts_with("torch.")) return word_of_dtype(text);
-  refuse_keyword(option, fmt::format("{} is not {}", py::repr(value).cast<std::string>(), option.takes.text()));
+  if (text.starts_with("torch.")) return dtype_text(text);
+  refuse_keyword(option, fmt::format("got {}, expected {}", py::repr(value).cast<std::string>(), option.takes.text()));
 }
 
 }  // namespace
@@ -37,7 +38,7 @@ std::string word_of(const Option& option, const py::handle& value) {
 void refuse_keyword(const Option& option, const std::string& why) { throw Error(option.name + ": " + why); }
 
 std::vector<std::string> words_of(const Option& option, const py::handle& value) {
-  if (!option.takes.list) return {word_of(option, value)};
+  if (!option.takes.list) return {option_text(option, value)};
   std::vector<std::string> words;
   if (py::hasattr(value, "items")) {
     for (const auto& pair : py::reinterpret_borrow<py::object>(value).attr("items")()) {
@@ -46,16 +47,18 @@ std::vector<std::string> words_of(const Option& option, const py::handle& value)
     }
   } else if (py::isinstance<py::str>(value) || !py::hasattr(value, "__iter__")) {
     const std::string given = py::repr(value);
-    refuse_keyword(option, fmt::format("{} is no list: give {}=[{}]", given, option.name, given));
+    refuse_keyword(option, fmt::format("expected a list, got {}; pass {}=[{}]", given, option.name, given));
   } else {
-    for (const py::handle& one : value) words.push_back(word_of(option, one));
+    for (const py::handle& one : value) words.push_back(option_text(option, one));
   }
   return words;
 }
 
-std::string described(const Option& option, const std::vector<std::string>& held) {
+std::string description(const Option& option, const std::vector<std::string>& defaults) {
   std::string text = fmt::format("{}: {} ({}", option.name, option.summary, option.takes.text());
-  if (!held.empty() && !option.takes.list && option.takes.kind != OptionKind::kFlag) text += "; " + held.front();
+  if (!defaults.empty() && !option.takes.list && option.takes.kind != OptionKind::kFlag) {
+    text += "; " + defaults.front();
+  }
   return text + ")";
 }
 

@@ -1,4 +1,4 @@
-// Keywords of Python by tables of options (shadowgraph/options.h).
+// Parses Python keywords using option tables (shadowgraph/options.h).
 #pragma once
 
 #include <string>
@@ -9,14 +9,15 @@
 
 namespace shadowgraph::python {
 
-// Words of a value as Python has it: an int, float, str, bool, a path, a dtype, a mapping (NAME=VALUE), and of lists
-// anything that is iterated over. Throws Error that names the keyword for what it does not take.
+// Converts a Python value to command line text: an int, float, str, bool, path or dtype, a mapping (as NAME=VALUE), or
+// for list options any iterable. Throws Error with the keyword for an unsupported value.
 std::vector<std::string> words_of(const Option& option, const py::handle& value);
-// For docstrings: "tensor: ranks of ... (a list, each a whole number of at least 1)".
-std::string described(const Option& option, const std::vector<std::string>& held);
+// Docstring of a keyword: "tensor: ranks of ... (a list, each an integer >= 1)".
+std::string description(const Option& option, const std::vector<std::string>& defaults);
 [[noreturn]] void refuse_keyword(const Option& option, const std::string& why);
 
-// None is the default, and so is what is not given. Rows are read in their order. Throws Error for keywords that are none.
+// Reads keywords into the request, in table order. None and missing keywords keep the default. Throws Error for an
+// unknown keyword.
 template <class Request>
 void read_keywords(Request& request, const OptionTable<Request>& table, const py::dict& given) {
   for (const auto& [name, value] : given) table.at(std::string(py::str(name)));
@@ -32,11 +33,11 @@ void read_keywords(Request& request, const OptionTable<Request>& table, const py
   }
 }
 
-// Lines for docstrings by name.
+// Returns {keyword: docstring}.
 template <class Request>
 py::dict options_of(const OptionTable<Request>& table) {
   py::dict lines;
-  for (const auto& row : table.rows()) lines[row.name.c_str()] = described(row, row.print(Request()));
+  for (const auto& row : table.rows()) lines[row.name.c_str()] = description(row, row.print(Request()));
   return lines;
 }
 

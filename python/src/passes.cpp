@@ -1,4 +1,4 @@
-// Passes by name, as the tool runs them.
+// The pass registry.
 #include <pybind11/stl.h>
 
 #include "python/src/binding.h"
@@ -19,7 +19,7 @@ void bind_passes(py::module_& m) {
         }
         return all;
       },
-      "Every pass: name -> (one line, {option: (default, one line)}).");
+      "Returns all passes: {name: (summary, {option: (default, summary)})}.");
 }
 
 }  // namespace shadowgraph::python

@@ -1,4 +1,4 @@
-// Plans of clusters: shadowgraph/plan/training_plan.h.
+// Cluster plans (shadowgraph/plan/training_plan.h).
 #include <pybind11/functional.h>
 #include <pybind11/stl.h>
 
@@ -13,7 +13,7 @@
 namespace shadowgraph::python {
 namespace {
 
-// `sequence`: 0 for the one that inputs have by themselves.
+// `sequence`: tokens per sample, 0 for the default of the inputs.
 using Captured = std::function<std::shared_ptr<Graph>(int64_t micro_batch, int64_t layers, int64_t sequence,
                                                       const std::string& attention)>;
 
@@ -35,37 +35,36 @@ StepSource source_of(const Captured& capture, int64_t layers, int64_t first_laye
   return source;
 }
 
-std::shared_ptr<PlanQuestions> questions_of(const Captured& capture, int64_t layers, int64_t first_layers,
-                                            const std::string& name, bool any_sequence, const std::string& devices,
-                                            const std::string& interconnect, int64_t batch, int64_t sequence,
-                                            const py::dict& knobs) {
+std::shared_ptr<PlanSweep> questions_of(const Captured& capture, int64_t layers, int64_t first_layers,
+                                        const std::string& name, bool any_sequence, const std::string& devices,
+                                        const std::string& interconnect, int64_t batch, int64_t sequence,
+                                        const py::dict& options) {
   ClusterRequest request = ClusterRequest::on(devices, interconnect);
   request.batch = batch;
   request.sequence = sequence;
-  read_keywords(request, ClusterRequest::table(), knobs);
-  return std::make_shared<PlanQuestions>(source_of(capture, layers, first_layers, name, any_sequence, sequence),
-                                         request);
+  read_keywords(request, ClusterRequest::table(), options);
+  return std::make_shared<PlanSweep>(source_of(capture, layers, first_layers, name, any_sequence, sequence), request);
 }
 
-// What captures ask of cost rules is thrown at the end.
+// Runs `work` and throws errors of Python cost rules at its end.
 template <class Work>
 auto with_cost_rules(Work&& work) {
   begin_cost_rules();
-  auto made = std::make_shared<decltype(work())>(work());
+  auto result = std::make_shared<decltype(work())>(work());
   end_cost_rules();
-  return made;
+  return result;
 }
 
-std::shared_ptr<PlanTable> ask(PlanQuestions& questions, const std::string& what,
-                               const std::vector<std::string>& values, const py::dict& how) {
-  PlanQuestion question{.about = parse<PlanTopic>(what, "question")};
-  question.values = question_values(question.about, values);
-  read_keywords(question, PlanQuestion::table(), how);
-  return with_cost_rules([&] { return questions.ask(question); });
+std::shared_ptr<PlanTable> ask(PlanSweep& sweep, const std::string& what, const std::vector<std::string>& values,
+                               const py::dict& how) {
+  PlanSweepOptions question{.kind = parse<PlanSweepKind>(what, "question")};
+  question.values = sweep_values(question.kind, values);
+  read_keywords(question, PlanSweepOptions::table(), how);
+  return with_cost_rules([&] { return sweep.run(question); });
 }
 
-// The run lives in the answer, which it keeps alive.
-std::shared_ptr<PipelineRun> run_of(const std::shared_ptr<PlanAnswer>& answer) {
+// Shares ownership of the answer, which contains the run.
+std::shared_ptr<PipelineRun> run_of(const std::shared_ptr<ClusterPlan>& answer) {
   return {answer, &answer->simulated.front().run};
 }
 
@@ -73,50 +72,53 @@ std::shared_ptr<PipelineRun> run_of(const std::shared_ptr<PlanAnswer>& answer) {
 
 void bind_plans(py::module_& m) {
   m.def("_plan_options", [] { return options_of(ClusterRequest::table()); });
-  m.def("_ask_options", [] { return options_of(PlanQuestion::table()); });
-  py::class_<PlanTable, std::shared_ptr<PlanTable>>(m, "PlanTable", "What a question about plans was answered.")
-      .def_readonly("findings", &PlanTable::findings, "Sentences: what was asked for.")
+  m.def("_run_options", [] { return options_of(PlanSweepOptions::table()); });
+  py::class_<PlanTable, std::shared_ptr<PlanTable>>(m, "PlanTable", "Plans of a model over the values of one setting.")
+      .def_readonly("findings", &PlanTable::findings, "Results as sentences.")
       .def("dict", [](const PlanTable& table) { return to_python(to_json(table)); })
       .def("__str__", [](const PlanTable& table) { return to_text(table); });
-  py::class_<PlanQuestions, std::shared_ptr<PlanQuestions>>(m, "_PlanQuestions")
+  py::class_<PlanSweep, std::shared_ptr<PlanSweep>>(m, "_PlanSweep")
       .def(py::init(&questions_of), py::arg("capture"), py::arg("layers"), py::arg("first_layers"), py::arg("name"),
            py::arg("any_sequence"), py::arg("devices"), py::arg("interconnect"), py::arg("batch"), py::arg("sequence"),
-           py::arg("knobs"))
+           py::arg("options"))
       .def(
-          "plan", [](PlanQuestions& questions) { return with_cost_rules([&] { return questions.plan(); }); },
+          "plan", [](PlanSweep& sweep) { return with_cost_rules([&] { return sweep.plan(); }); },
           py::call_guard<CppCall>())
-      .def("ask", &ask, py::arg("what"), py::arg("values"), py::arg("how"), py::call_guard<CppCall>())
+      .def("run", &ask, py::arg("what"), py::arg("values"), py::arg("how"), py::call_guard<CppCall>())
       .def(
           "simulate",
-          [](PlanQuestions& questions, const std::string& plan) {
-            return with_cost_rules([&] { return questions.simulate(plan); });
+          [](PlanSweep& sweep, const std::string& plan) {
+            return with_cost_rules([&] { return sweep.simulate(plan); });
           },
           py::arg("plan"), py::call_guard<CppCall>());
   py::class_<SimulatedPlan, std::shared_ptr<SimulatedPlan>>(m, "SimulatedPlan",
-                                                            "A plan, run on all ranks of one of its pipelines.")
+                                                            "A given plan with its simulated time and memory.")
       .def_property_readonly(
-          "seconds", [](const SimulatedPlan& made) { return made.run.seconds(); }, "Of a step.")
-      .def_property_readonly("bytes", &SimulatedPlan::bytes, "Reserved, of the fullest rank.")
+          "seconds", [](const SimulatedPlan& plan) { return plan.run.seconds(); }, "Time of a step in seconds.")
+      .def_property_readonly("bytes", &SimulatedPlan::bytes, "Highest reserved memory of any rank, in bytes.")
       .def_property_readonly(
-          "on_host", [](const SimulatedPlan& made) { return made.on_host; }, "Bytes, of the rank that has most there.")
+          "on_host", [](const SimulatedPlan& plan) { return plan.on_host; },
+          "Highest memory offloaded to the CPU of any rank, in bytes.")
       .def_property_readonly(
           "run",
-          [](const std::shared_ptr<SimulatedPlan>& made) { return std::shared_ptr<PipelineRun>(made, &made->run); },
-          "All ranks of one of its pipelines.")
-      .def("dict", [](const SimulatedPlan& made) { return to_python(to_json(made.plan)); })
-      .def("__str__", [](const SimulatedPlan& made) { return to_string(made.plan); });
-  py::class_<PlanAnswer, std::shared_ptr<PlanAnswer>>(m, "ClusterPlan", "How a model is trained on a cluster.")
+          [](const std::shared_ptr<SimulatedPlan>& plan) { return std::shared_ptr<PipelineRun>(plan, &plan->run); },
+          "Simulation of all ranks of one pipeline.")
+      .def("dict", [](const SimulatedPlan& plan) { return to_python(to_json(plan.plan)); })
+      .def("__str__", [](const SimulatedPlan& plan) { return to_string(plan.plan); });
+  py::class_<ClusterPlan, std::shared_ptr<ClusterPlan>>(m, "ClusterPlan", "The fastest plan found for a cluster.")
       .def_property_readonly(
-          "seconds", [](const PlanAnswer& answer) { return answer.best().run.seconds(); }, "Of a step, simulated.")
+          "seconds", [](const ClusterPlan& answer) { return answer.best().run.seconds(); },
+          "Simulated time of a step in seconds.")
       .def_property_readonly(
-          "bytes", [](const PlanAnswer& answer) { return answer.best().bytes(); },
-          "Reserved, of the fullest rank, simulated.")
-      .def_readonly("bound", &PlanAnswer::bound, "Seconds that no plan of the space is below, by layers' figures.")
-      .def_property_readonly("tokens_per_second", &PlanAnswer::tokens_per_second, "Of one device.")
-      .def_property_readonly("run", &run_of, "All ranks of one of its pipelines.")
-      .def("html", &plan_html, "A page: this plan beside others, what its ranks do and hold.")
-      .def("dict", [](const PlanAnswer& answer) { return to_python(to_json(answer)); })
-      .def("__str__", [](const PlanAnswer& answer) { return to_text(answer); });
+          "bytes", [](const ClusterPlan& answer) { return answer.best().bytes(); },
+          "Highest simulated reserved memory of any rank, in bytes.")
+      .def_readonly("bound", &ClusterPlan::bound,
+                    "Lower bound in seconds on the step time of all plans in the search space, from layer costs.")
+      .def_property_readonly("tokens_per_second", &ClusterPlan::tokens_per_second, "Throughput per device.")
+      .def_property_readonly("run", &run_of, "Simulation of all ranks of one pipeline.")
+      .def("html", &plan_html, "Returns an HTML page that compares plans and shows time and memory of the ranks.")
+      .def("dict", [](const ClusterPlan& answer) { return to_python(to_json(answer)); })
+      .def("__str__", [](const ClusterPlan& answer) { return to_text(answer); });
 }
 
 }  // namespace shadowgraph::python

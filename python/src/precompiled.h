@@ -1,4 +1,4 @@
-// What every translation unit of the extension module includes, but for this project's own headers.
+// Precompiled header of the extension module: third-party headers.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>

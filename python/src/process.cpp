@@ -1,4 +1,4 @@
-// What must be done in the process before fake tensors work in it, and what torch's Python side asks.
+// Process-wide setup for fake tensors, and queries used by the patches of torch's Python code.
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <pybind11/stl.h>
@@ -22,7 +22,8 @@ const c10::impl::DeviceGuardImplInterface& cuda_guard() {
   return *c10::impl::getDeviceGuardImpl(c10::DeviceType::CUDA);
 }
 
-// Asks Python whether torch.library.register_fake was called for an operator. Never destroyed: calls may come late.
+// Python function that returns whether torch.library.register_fake was called for an operator. Never destroyed, since
+// it may be called during shutdown.
 py::object& fake_kernel_finder() {
   static auto* finder = new py::object;
   return *finder;
@@ -41,8 +42,8 @@ void register_devices_of(const std::string& name, const std::string& operands, c
     } else if (THPDevice_Check(result.ptr())) {
       devices.results.emplace_back(py::cast<c10::Device>(result));
     } else {
-      throw Error("register_devices('" + name + "'): " + std::string(py::repr(result)) +
-                  " in results= is neither an argument's name nor a torch.device");
+      throw Error("register_devices('" + name + "'): results= must contain names of arguments and torch.devices, not " +
+                  std::string(py::repr(result)));
     }
   }
   register_devices(name, std::move(devices));
@@ -50,23 +51,24 @@ void register_devices_of(const std::string& name, const std::string& operands, c
 
 void bind_addresses(py::module_& m) {
   m.def(
-      "pretended_address",
+      "fake_address",
       [](const at::Tensor& tensor) {
         return tensor.numel() == 0 ? 0
-                                   : pretended_address(tensor.storage()) +
+                                   : fake_address(tensor.storage()) +
                                          static_cast<uintptr_t>(tensor.storage_offset()) * tensor.element_size();
       },
-      "Where a fake pretends to be: distinct for each storage. Reading there ends the process.", py::arg("tensor"));
+      "Returns a made-up data pointer, distinct for each storage. It must not be dereferenced.", py::arg("tensor"));
   m.def(
-      "pretended_storage_address",
+      "fake_storage_address",
       [](const c10::Storage& storage) -> std::optional<uintptr_t> {
-        if (detect_fake_mode({}) == nullptr && !has_pretended_address(storage)) return std::nullopt;
-        return pretended_address(storage);
+        if (detect_fake_mode({}) == nullptr && !has_fake_address(storage)) return std::nullopt;
+        return fake_address(storage);
       },
-      "The same of a meta storage; None for one that no fake tensor is known to have.", py::arg("storage"));
+      "Returns the made-up data pointer of a meta storage, or None if no fake tensor is known to use it.",
+      py::arg("storage"));
 }
 
-// Streams of torch.cuda are numbers here, 0 for the default one. So are events.
+// Streams and events of torch.cuda are passed as ids; stream 0 is the default stream.
 void bind_streams(py::module_& m) {
   const auto stream_of = [](int device, c10::StreamId id) {
     return c10::Stream(c10::Stream::UNSAFE, c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(device)), id);
@@ -92,10 +94,10 @@ void bind_streams(py::module_& m) {
       [stream_of](const at::Tensor& tensor, int device, c10::StreamId stream) {
         cuda_guard().recordDataPtrOnStream(tensor.storage().data_ptr(), stream_of(device, stream));
       },
-      "What tensor.record_stream(stream) tells a capture.");
+      "Records tensor.record_stream(stream) in a capture.");
 }
 
-// What the active mode pretends.
+// Properties of the active mode's simulated device.
 void bind_devices(py::module_& m) {
   m.def("device_count", [] { return active_profile().device_count; });
   m.def("device_capability", [] { return py::make_tuple(active_profile().sm_major, active_profile().sm_minor); });
@@ -109,9 +111,9 @@ void bind_devices(py::module_& m) {
           const DeviceSpec spec = DeviceSpec::named(spec_name);
           if (spec.title.starts_with(name)) return spec.memory;
         }
-        throw Error(name + " is a device of which no specification tells the memory");
+        throw Error("the memory of the device " + name + " is unknown");
       },
-      "Bytes of the pretended device, by the first specification that has its name.");
+      "Memory of the simulated device in bytes, from the first device spec with its name.");
   m.def("current_device", [] { return static_cast<int>(cuda_guard().getDevice().index()); });
   m.def(
       "set_current_device",
@@ -124,7 +126,7 @@ void bind_devices(py::module_& m) {
       [](int index) {
         const c10::DeviceGuard there(c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index)));
       },
-      "Raises Error for a CUDA device that the active mode does not pretend.", py::arg("index"),
+      "Raises Error for a CUDA device that the active mode does not simulate.", py::arg("index"),
       py::call_guard<CppCall>());
 }
 
@@ -134,25 +136,25 @@ void bind_process(py::module_& m) {
   m.def(
       "install",
       [] {
-        // The first mode installs everything. The engine's threads, if there are devices, need the interpreter lock.
+        // Constructing the first mode installs everything. Threads of the autograd engine may need the GIL.
         const py::gil_scoped_release no_gil;
         const FakeTensorMode first;
       },
-      "Installs what fake tensors need in this process, once.");
+      "Installs process-wide support for fake tensors, once.");
   m.def(
       "set_requires_device_init",
       [](const std::string& device, bool value) {
         torch::utils::set_requires_device_init(c10::Device(device).type(), value);
       },
-      "Whether torch calls torch.cuda._lazy_init() (and its like) before it makes a tensor on the device.");
+      "Sets whether torch calls torch.cuda._lazy_init() (or that of `device`) before it creates a tensor on it.");
   m.def(
       "is_active", [] { return detect_fake_mode({}) != nullptr; }, "Whether a fake mode is active on this thread.");
   bind_devices(m);
   bind_streams(m);
   m.def("resize_storage", &resize_storage, py::arg("storage"), py::arg("size"),
-        "storage.resize_(size) of a fake tensor's storage, which a capture is told of.", py::call_guard<CppCall>());
+        "Resizes the storage of a fake tensor and records it in a capture.", py::call_guard<CppCall>());
   m.def(
-      "is_fake", [](const at::Tensor& tensor) { return is_fake(tensor); }, "Whether the tensor is a fake one.",
+      "is_fake", [](const at::Tensor& tensor) { return is_fake(tensor); }, "Returns True if the tensor is fake.",
       py::arg("tensor"));
   m.def(
       "from_real",
@@ -161,16 +163,16 @@ void bind_process(py::module_& m) {
         if (mode == nullptr) throw Error("no fake mode is active on this thread");
         return mode->from_real(real, device ? std::optional(c10::Device(*device)) : std::nullopt);
       },
-      "The active mode's fake of a real tensor, on `device` or where the real one is.", py::arg("tensor"),
+      "Returns the fake tensor of a real one in the active mode, on `device` or its own.", py::arg("tensor"),
       py::arg("device") = std::nullopt, py::call_guard<CppCall>());
   m.def(
       "known_contents", [](const at::Tensor& tensor) { return known_contents(tensor); },
-      "What a fake is known to hold, as a real CPU tensor; None if data decides it. Raises DataDependentError beyond "
-      "the mode's contents_budget.",
+      "Returns the values of a fake tensor as a CPU tensor, or None if they are data dependent. Raises "
+      "DataDependentError if computing them exceeds the mode's contents_budget.",
       py::arg("tensor"), py::call_guard<CppCall>());
   m.def("data_size", &rules::data_size,
-        "The size that the mode was given for a result that depends on the data of `tensor`, asked as question0, "
-        "question1, ... Raises DataDependentError, which names the option, without one.",
+        "Returns the mode's size for a result that depends on the data of `tensor`, by the names question0, question1, "
+        "... Raises DataDependentError with the option to set if there is none.",
         py::arg("op"), py::arg("question"), py::arg("tensor"), py::arg("most"));
   m.def(
       "set_fake_kernel_finder",
@@ -178,20 +180,23 @@ void bind_process(py::module_& m) {
         fake_kernel_finder() = std::move(finder);
         set_fake_kernel_finder(&has_fake_kernel_in_python);
       },
-      "The function of an operator's name that says whether it has a fake kernel in Python.", py::arg("finder"));
+      "Sets the function that returns whether an operator, given by name, has a fake kernel in Python.",
+      py::arg("finder"));
   m.def(
       "register_devices", &register_devices_of, py::arg("name"), py::kw_only(), py::arg("operands") = "together",
       py::arg("results") = py::tuple(),
-      "Where the operands of an operator of your own may be, and where its results are.\n\n"
-      "name: \"mylib::op\", or \"mylib::op.out\" for one overload. operands: \"together\" (on one device, beside CPU "
-      "tensors without dimensions), \"first or cpu\" or \"anywhere\". results: one for each, the name of an argument, "
-      "where the result is too, or a torch.device; none: where the first operand is. Without this, operands of an "
-      "operator with a fake kernel (torch.library.register_fake) may be anywhere and its results are where the kernel "
-      "makes them. A kernel that makes a result elsewhere than is said here makes the call raise Error.\n\n"
-      "Raises Error for an operator of libtorch, and for what does not fit the operator's schema.");
+      "Registers the devices of operands and results of a custom operator.\n\n"
+      "name: \"mylib::op\", or \"mylib::op.out\" for one overload.\n"
+      "operands: \"together\" (on one device, except for CPU scalar tensors), \"first or cpu\" or \"anywhere\".\n"
+      "results: for each result, a torch.device or the name of an argument on the same device. By default, the device "
+      "of the first operand.\n\n"
+      "An unregistered operator with a fake kernel (torch.library.register_fake) accepts operands on any device, and "
+      "its results are on the devices where the kernel creates them. For a registered one, a kernel that creates a "
+      "result on another device makes the call raise Error.\n\n"
+      "Raises Error for an operator of libtorch, or if the arguments do not match the operator's schema.");
   m.def(
       "describe", [](const at::Tensor& tensor) { return to_string(tensor); },
-      "\"fake Float[2, 3] on cuda:0, requires_grad\".", py::arg("tensor"));
+      "Returns a description such as \"fake Float[2, 3] on cuda:0, requires_grad\".", py::arg("tensor"));
   bind_addresses(m);
 }
 

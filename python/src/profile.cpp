@@ -1,4 +1,4 @@
-// Profiles: what a graph costs, as figures, tables, pages and files.
+// Profiles: costs of a graph as values, tables, pages and files.
 #include "python/src/profile.h"
 
 #include <pybind11/stl.h>
@@ -18,17 +18,17 @@ namespace shadowgraph::python {
 
 namespace {
 
-// A number of bytes, or what MemoryLimit::parse takes.
+// A number of bytes, or text for MemoryLimit::parse.
 MemoryLimit memory_of_python(const std::variant<int64_t, std::string>& memory) {
   if (const auto* bytes = std::get_if<int64_t>(&memory)) return MemoryLimit::of_bytes(*bytes);
   return MemoryLimit::parse(std::get<std::string>(memory));
 }
 
-// What Python and autograd take to issue a call ahead of a GPU. Twelve programs that wait for the host took 18 to 26 us
-// (bench/gpu); the files of known GPUs have what C++ takes.
+// Host time in seconds for Python and autograd to launch an operator on a GPU. Measured as 18 to 26 us in twelve
+// host-bound programs (bench/gpu). Device specs have the host time of C++.
 constexpr double kPythonCall = 20e-6;
 
-// Returns what was measured on this machine before and, if asked for, what this graph's calls take now.
+// Returns the earlier measurements of this machine, and with `measure` also measures the calls of this graph.
 MeasuredCalls measured_for(const Graph& graph, c10::Device device, bool measure) {
   MeasuredCalls measured;
   if (device.is_cpu()) measured = MeasuredCalls::read_file(MeasuredCalls::default_file());
@@ -39,7 +39,7 @@ MeasuredCalls measured_for(const Graph& graph, c10::Device device, bool measure)
   return measured;
 }
 
-// The device whose memory is asked for, as profile() finds it: as the capture says, or else that of most bytes.
+// The device whose memory is reported, as in profile(): that of the capture, or else the one with the most bytes.
 c10::Device device_of(const Graph& graph) {
   if (graph.metadata.device) return *graph.metadata.device;
   std::unordered_map<c10::Device, int64_t> bytes;
@@ -52,9 +52,9 @@ c10::Device device_of(const Graph& graph) {
   return most;
 }
 
-int64_t workspace_of_python(const std::variant<int64_t, std::string>& asked) {
-  const int64_t* bytes = std::get_if<int64_t>(&asked);
-  return bytes != nullptr ? *bytes : cublas_workspace(std::get<std::string>(asked));
+int64_t workspace_of_python(const std::variant<int64_t, std::string>& workspace) {
+  const int64_t* bytes = std::get_if<int64_t>(&workspace);
+  return bytes != nullptr ? *bytes : cublas_workspace(std::get<std::string>(workspace));
 }
 
 std::shared_ptr<GraphProfile> profile_of(std::shared_ptr<Graph> graph, const std::optional<std::string>& device,
@@ -69,7 +69,7 @@ std::shared_ptr<GraphProfile> profile_of(std::shared_ptr<Graph> graph, const std
   const c10::Device where = options.device ? *options.device : device_of(*graph);
   if (device_memory) options.limit = memory_of_python(*device_memory);
   Machine machine = Machine::find(spec, interconnect, options.limit, where.type());
-  // A file says itself what its host takes.
+  // Spec files have their own host time.
   const bool from_file = (spec.empty() && options.limit ? options.limit->device : spec).ends_with(".json");
   if (machine.device && machine.device->gpu && !from_file) machine.device->host_call = kPythonCall;
   if (machine.device) {
@@ -123,7 +123,7 @@ std::pair<py::object, std::string> what_if_of(const GraphProfile& p, std::option
                       .zero_stage = zero_stage,
                       .ranks = ranks,
                       .device = p.costs.device};
-  WhatIfAnswer answer;
+  WhatIfResult answer;
   {
     const CppCall call;
     answer = what_if(*p.graph, change);
@@ -131,16 +131,16 @@ std::pair<py::object, std::string> what_if_of(const GraphProfile& p, std::option
   return std::pair(to_python(to_json(answer)), to_text(answer));
 }
 
-std::pair<py::object, std::string> beside_trace(const GraphProfile& p, const std::string& path, size_t rows) {
-  TraceComparison beside;
+std::pair<py::object, std::string> compare_trace(const GraphProfile& p, const std::string& path, size_t rows) {
+  TraceComparison comparison;
   {
     const CppCall call;
-    beside = compare_with_trace(p.costs, path);
+    comparison = compare_with_trace(p.costs, path);
   }
-  return std::pair(to_python(to_json(beside)), to_text(beside, rows));
+  return std::pair(to_python(to_json(comparison)), to_text(comparison, rows));
 }
 
-// Writes the files that are named, and gives what was found.
+// Writes `output` and `links` unless empty, and returns the calibration.
 py::object calibrate_by_trace(const std::string& trace, const std::string& output, const std::string& links,
                               const std::string& spec) {
   nlohmann::json found;
@@ -148,7 +148,7 @@ py::object calibrate_by_trace(const std::string& trace, const std::string& outpu
     const CppCall call;
     const TraceCalibration calibration = calibrate_from_trace(trace, {.device = spec});
     if (!links.empty() && !calibration.links) {
-      throw Error(trace + " has no collectives of two or more processes: leave links out");
+      throw Error(trace + " has no collectives of two or more processes to calibrate links from; omit links=");
     }
     if (!output.empty()) calibration.spec.write_file(output);
     if (!links.empty()) calibration.links->write_file(links);
@@ -159,7 +159,7 @@ py::object calibrate_by_trace(const std::string& trace, const std::string& outpu
              {"spec", to_json(calibration.spec)},
              {"links", calibration.links ? to_json(*calibration.links) : nlohmann::json()},
              {"left_out", nlohmann::json::array()}};
-    for (const TraceLeftOut& left : calibration.left_out) {
+    for (const SkippedCalls& left : calibration.left_out) {
       found["left_out"].push_back(
           {{"op", left.op}, {"reason", left.reason}, {"calls", left.calls}, {"seconds", left.seconds}});
     }
@@ -181,9 +181,9 @@ py::object to_python(const nlohmann::json& json) {
 void bind_profile(py::module_& m) {
   m.def("calibrate", &calibrate_by_trace, py::arg("trace"), py::arg("output") = "", py::arg("links") = "",
         py::arg("spec") = "");
-  m.def("profile_figures", [] {
+  m.def("profile_metrics", [] {
     py::list figures;
-    for (const ProfileFigure& figure : profile_figures()) {
+    for (const ProfileMetric& figure : profile_metrics()) {
       figures.append(py::dict(py::arg("key") = figure.key, py::arg("name") = figure.name(),
                               py::arg("unit") = to_string(figure.unit), py::arg("doc") = figure.doc,
                               py::arg("label") = figure.label, py::arg("required") = figure.required,
@@ -192,7 +192,7 @@ void bind_profile(py::module_& m) {
     return figures;
   });
   py::class_<GraphProfile, std::shared_ptr<GraphProfile>> report(m, "Profile");
-  for (const ProfileFigure& figure : profile_figures()) {
+  for (const ProfileMetric& figure : profile_metrics()) {
     report.def_property_readonly(
         figure.name().c_str(), [&figure](const GraphProfile& p) { return figure.value(p.costs); }, figure.doc.c_str());
   }
@@ -213,34 +213,35 @@ void bind_profile(py::module_& m) {
            })
       .def(
           "dict", [](const GraphProfile& p) { return to_python(to_json(p.costs)); },
-          "Every figure as dicts and lists; docs/profile.schema.json says what each is. What is unknown is absent.")
+          "Returns all values as dicts and lists, in the format of docs/profile.schema.json. Unknown ones are absent.")
       .def("_html", &html_of, py::arg("title"), py::arg("before"), py::arg("before_title"), py::arg("before_json"),
            py::arg("color"))
       .def("_what_if", &what_if_of, py::arg("dtype"), py::arg("optimizer"), py::arg("accumulate"),
            py::arg("checkpoint"), py::arg("zero_stage"), py::arg("ranks"))
-      .def("_compare_trace", &beside_trace, py::arg("path"), py::arg("rows"))
+      .def("_compare_trace", &compare_trace, py::arg("path"), py::arg("rows"))
       .def(
           "text",
           [](const GraphProfile& p, const std::string& group, int depth, size_t rows) {
             const SummaryOptions options{
                 .grouping = parse<SummaryGrouping>(group, "group"), .depth = depth, .max_rows = rows};
-            return report_head(p.costs) + to_text(p.costs.summary(options)) + "\n" + to_text(p.costs);
+            return fit_summary(p.costs) + to_text(p.costs.summary(options)) + "\n" + to_text(p.costs);
           },
           py::arg("group") = "module", py::arg("depth") = 0, py::arg("rows") = 40,
-          "The tables that the tool prints.\n\n"
-          "group: what a row is, \"module\", \"composite\" or \"operator\". depth: module levels; 0: what fits.\n"
-          "rows: at most so many; 0: all.")
+          "Returns the tables of the command line tool as text.\n\n"
+          "group: row per \"module\", \"composite\" or \"operator\".\n"
+          "depth: module levels; 0 to choose by the number of rows.\n"
+          "rows: maximum number of rows; 0 for all.")
       .def_property_readonly(
           "steady_peak_bytes", [](const GraphProfile& p) { return p.costs.leading_peak().bytes; },
-          "peak_bytes of the steps after the first, which hold the optimizer's state from their beginning.")
+          "peak_bytes of steps after the first, when the optimizer state already exists.")
       .def_property_readonly(
           "fits",
           [](const GraphProfile& p) {
             const auto verdict = fits(p.costs);
             return verdict ? std::optional(verdict->fits) : std::nullopt;
           },
-          "Whether the program fits into the memory asked for, or else that of `spec`; None if neither is known.\n\n"
-          "The first line of the report says of how much; `dict()[\"fits\"]` has it in bytes.")
+          "True if the program fits in `device_memory`, or else in the memory of `spec`; None if neither is known.\n\n"
+          "`dict()[\"fits\"]` has the memory in bytes.")
       .def_property_readonly("graph", [](const GraphProfile& p) { return p.graph; });
 }
 

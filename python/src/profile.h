@@ -1,4 +1,4 @@
-// A graph and what it costs, as Python holds them together (python/src/profile.cpp).
+// The profile of a graph (python/src/profile.cpp).
 #pragma once
 
 #include "python/src/graph_parts.h"
@@ -9,8 +9,8 @@ struct GraphProfile {
   GraphPointer graph;
   Profile costs;
   DeviceMemoryOptions memory;
-  uint32_t nodes = 0;              // Graph::node_capacity() then: a larger id was added since
-  std::optional<Traffic> traffic;  // made when somebody asks
+  uint32_t nodes = 0;              // Graph::node_capacity() at profiling; larger ids were added later
+  std::optional<Traffic> traffic;  // computed on first access
 };
 
 }  // namespace shadowgraph::python

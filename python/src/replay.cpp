@@ -1,4 +1,4 @@
-// Graphs run again on real tensors.
+// Replay of graphs on real tensors.
 #include "shadowgraph/capture/replay.h"
 
 #include <pybind11/stl.h>
@@ -24,11 +24,11 @@ class Executor {
 
   const std::vector<std::string>& input_names() const { return executor_.input_names(); }
 
-  // Operators of Python's own, and other threads, need the interpreter meanwhile.
+  // Releases the GIL, which Python operators and other threads need.
   std::pair<std::vector<at::Tensor>, NamedTensors> run(std::vector<at::Tensor> in_order, const NamedTensors& named) {
     if (running_.exchange(true)) {
       throw ReplayError(
-          "this compiled graph is running already, on another thread or further out; compile one for each", NodeId());
+          "this compiled graph is already running, on another thread or recursively; compile one per thread", NodeId());
     }
     const std::unique_ptr<std::atomic<bool>, void (*)(std::atomic<bool>*)> ended(
         &running_, [](std::atomic<bool>* running) { *running = false; });
@@ -62,16 +62,16 @@ class Executor {
 }  // namespace
 
 void bind_replay(py::module_& m) {
-  py::class_<Executor>(m, "Executor", "A graph prepared to run; Graph.compile gives it a face.")
+  py::class_<Executor>(m, "Executor", "A graph prepared for execution, used by Graph.compile.")
       .def(py::init<const Graph&, const std::optional<std::string>&, bool, bool, bool, std::shared_ptr<KernelGroups>,
                     std::map<std::string, at::Generator>>(),
            py::arg("graph"), py::arg("device") = std::nullopt, py::arg("autograd") = false,
            py::arg("copy_inputs") = false, py::arg("check_results") = false, py::arg("groups") = nullptr,
            py::arg("generators") = std::map<std::string, at::Generator>(), py::call_guard<CppCall>())
       .def_property_readonly("input_names", &Executor::input_names,
-                             "Parameters, buffers and inputs in program order: what `run` takes by position.")
+                             "Names of parameters, buffers and inputs in program order, the order of `in_order`.")
       .def("run", &Executor::run, py::arg("in_order"), py::arg("named"), py::call_guard<CppCall>(),
-           "(outputs, gradients by parameter). `in_order` counts if `named` is empty. Raises ReplayError.");
+           "Returns (outputs, gradients by parameter). `in_order` is used if `named` is empty. Raises ReplayError.");
 }
 
 }  // namespace shadowgraph::python

@@ -1,4 +1,4 @@
-// Shape rules in Python: functions that operators call on fakes, in place of a kernel (shadowgraph/capture/shape_rules.h).
+// Shape rules defined in Python: functions on fake tensors that replace kernels (shadowgraph/capture/shape_rules.h).
 #include <pybind11/stl.h>
 #include <torch/csrc/DynamicTypes.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
@@ -9,7 +9,7 @@
 namespace shadowgraph::python {
 namespace {
 
-// Whether an argument is of this type, or may be None in place of it.
+// Returns true for an argument of this type or optional type.
 bool is_of(const c10::Argument& formal, c10::TypeKind kind) {
   const c10::TypePtr& type = formal.real_type();
   if (type->kind() == kind) return true;
@@ -17,7 +17,7 @@ bool is_of(const c10::Argument& formal, c10::TypeKind kind) {
   return optional && optional->getElementType()->kind() == kind;
 }
 
-// Stacks hold dtypes, layouts and memory formats as numbers.
+// The stack stores dtypes, layouts and memory formats as integers.
 py::object argument_of(const c10::Argument& formal, const c10::IValue& value) {
   if (value.isNone()) return py::none();
   if (is_of(formal, c10::TypeKind::ScalarTypeType)) {
@@ -64,8 +64,8 @@ class PythonRule final : public c10::OperatorKernel {
   static void push(const c10::OperatorHandle& op, const py::object& given, torch::jit::Stack& stack) {
     const auto& returns = op.schema().returns();
     const auto refuse = [&] {
-      throw Error("the Python rule of " + toString(op.operator_name()) + " gave " + std::string(py::repr(given)) +
-                  ", which is not what the operator returns: " + toString(op.schema()));
+      throw Error("the Python rule of " + toString(op.operator_name()) + " returned " + std::string(py::repr(given)) +
+                  ", which does not match the schema " + toString(op.schema()));
     };
     std::vector<py::object> results;
     if (returns.size() == 1) {
@@ -93,7 +93,7 @@ class PythonRule final : public c10::OperatorKernel {
   py::handle function_;
 };
 
-// Operators of torch are known by then: Python code has defined them, or imported who did.
+// The operator must already be registered.
 internal::ShapeRule rule_of(const std::string& name, py::object function) {
   const size_t dot = name.find('.', name.find("::"));
   const auto op = c10::Dispatcher::singleton().findSchema(
@@ -101,11 +101,11 @@ internal::ShapeRule rule_of(const std::string& name, py::object function) {
   if (!op) {
     throw Error(
         "register_rule('" + name +
-        "'): torch has no such operator; the name carries the overload, \"aten::add.Tensor\", and an operator of "
-        "one's own is defined first");
+        "'): unknown operator; include the overload, \"aten::add.Tensor\", and define a custom operator before its "
+        "rule");
   }
   if (PyCallable_Check(function.ptr()) == 0) {
-    throw Error("register_rule('" + name + "'): " + std::string(py::repr(function)) + " is no function");
+    throw Error("register_rule('" + name + "') requires a function, got " + std::string(py::repr(function)));
   }
   internal::ShapeRule rule;
   rule.kernel = c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<PythonRule>(std::move(function)));
@@ -127,7 +127,7 @@ void bind_rules(py::module_& m) {
         }
       },
       py::arg("name"), py::arg("function"), py::arg("composite"));
-  m.def("operators_with_rule", &operators_with_rule, "Names of all operators with a shape rule, sorted.");
+  m.def("operators_with_rule", &operators_with_rule, "Returns the names of all operators with a shape rule, sorted.");
 }
 
 }  // namespace shadowgraph::python

@@ -1,4 +1,4 @@
-// Inference engines: shadowgraph/plan/serving.h.
+// Serving estimates (shadowgraph/plan/serving.h).
 #include "shadowgraph/plan/serving.h"
 
 #include <nlohmann/json.hpp>
@@ -34,26 +34,28 @@ Serving serve_in_python(const PythonCapture& capture, const std::vector<Layer>& 
   read_keywords(options, ServingOptions::table(), how);
   if (!weights.empty()) options.weights = WeightFormat::parse(weights);
   begin_cost_rules();
-  Serving answer = serve([&](int64_t batch, int64_t tokens) { return clone(*capture(batch, tokens)); }, cache, options);
+  Serving serving =
+      serve([&](int64_t batch, int64_t tokens) { return clone(*capture(batch, tokens)); }, cache, options);
   end_cost_rules();
-  return answer;
+  return serving;
 }
 
 }  // namespace
 
 void bind_serving(py::module_& m) {
-  py::class_<Serving>(m, "Serving", "What an inference engine serves on a device: it prints as sentences.")
-      .def_property_readonly("fits", &Serving::fits, "Whether one request fits.")
-      .def_readonly("requests", &Serving::requests, "At once, each of `tokens`.")
-      .def_readonly("tokens", &Serving::tokens, "Of a request.")
-      .def_readonly("weights_bytes", &Serving::weights, "Of parameters and buffers, as they are stored.")
-      .def_readonly("activations_bytes", &Serving::activations, "Most in a pass.")
-      .def_readonly("cache_bytes", &Serving::cache, "For keys and values.")
-      .def_readonly("pages", &Serving::pages, "That the cache has.")
-      .def_readonly("token_bytes", &Serving::token_bytes, "That one more token of a request takes.")
-      .def_readonly("request_bytes", &Serving::request_bytes, "Of a request of `tokens`.")
-      .def_readonly("longest_request", &Serving::longest, "Tokens of the longest one that fits alone; 2**40: any.")
-      .def_readonly("first_token", &Serving::first_token, "Seconds, of a prompt alone.")
+  py::class_<Serving>(m, "Serving", "Memory, capacity and latency of an inference engine on a device; prints as text.")
+      .def_property_readonly("fits", &Serving::fits, "True if at least one request fits.")
+      .def_readonly("requests", &Serving::requests, "Maximum number of concurrent requests of `tokens` tokens.")
+      .def_readonly("tokens", &Serving::tokens, "Tokens per request.")
+      .def_readonly("weights_bytes", &Serving::weights, "Bytes of parameters and buffers in their storage format.")
+      .def_readonly("activations_bytes", &Serving::activations, "Peak bytes of activations in a forward pass.")
+      .def_readonly("cache_bytes", &Serving::cache, "Bytes of the KV cache.")
+      .def_readonly("pages", &Serving::pages, "Number of pages of the KV cache.")
+      .def_readonly("token_bytes", &Serving::token_bytes, "Bytes of the KV cache per additional token.")
+      .def_readonly("request_bytes", &Serving::request_bytes, "Bytes of the KV cache of a request of `tokens` tokens.")
+      .def_readonly("longest_request", &Serving::longest,
+                    "Tokens of the longest single request that fits; 2**40 if unlimited.")
+      .def_readonly("first_token", &Serving::first_token, "Seconds to the first token of a single request.")
       .def_property_readonly(
           "rows",
           [](const Serving& serving) {
@@ -63,16 +65,16 @@ void bind_serving(py::module_& m) {
             }
             return rows;
           },
-          "(requests at once, seconds between tokens of each, tokens a second of all).")
+          "[(concurrent requests, seconds per token of each, total tokens per second)].")
       .def_readonly("assumptions", &Serving::assumptions)
       .def(
-          "dict", [](const Serving& serving) { return to_python(to_json(serving)); }, "Every figure, by name.")
+          "dict", [](const Serving& serving) { return to_python(to_json(serving)); }, "Returns all values by name.")
       .def("__str__", [](const Serving& serving) { return to_text(serving); });
   m.def("serve", &serve_in_python, py::arg("capture"), py::arg("layers"), py::arg("spec"), py::arg("interconnect"),
         py::arg("memory"), py::arg("context"), py::arg("weights"), py::arg("kept"), py::arg("assumptions"),
         py::arg("how"));
   m.def("_serve_options", [] { return options_of(ServingOptions::table()); });
-  m.def("weight_formats", &WeightFormat::names, "Names that `serve` takes for the way weights are stored.");
+  m.def("weight_formats", &WeightFormat::names, "Returns the weight formats that `serve` accepts.");
 }
 
 }  // namespace shadowgraph::python

@@ -1,4 +1,4 @@
-// Shapes that a graph's values have for other inputs (shadowgraph/passes/shapes.h).
+// Shape propagation (shadowgraph/passes/shapes.h).
 #include "shadowgraph/passes/shapes.h"
 
 #include <fmt/format.h>
@@ -14,7 +14,7 @@ namespace {
 
 using Extent = std::array<size_t, 4>;
 
-// An edit shows in it: nodes and values are made anew and never in place of others.
+// Detects edits: ids of nodes and values are never reused.
 Extent extent_of(const Graph& graph) {
   return {graph.node_count(), graph.node_capacity(), graph.value_capacity(), graph.storage_count()};
 }
@@ -25,22 +25,22 @@ struct PyShapes {
   Extent extent;
 
   bool apply() {
-    if (extent != extent_of(*graph)) throw Error("the graph was edited since it was propagated; propagate it again");
+    if (extent != extent_of(*graph)) throw Error("the graph was edited after propagate(); call propagate() again");
     const bool changed = shapes.apply(*graph);
     extent = extent_of(*graph);
     return changed;
   }
 
   py::object tensor(const PyValue& value) const {
-    if (value.graph != graph) throw Error("the value is of another graph than the one that was propagated");
+    if (value.graph != graph) throw Error("the value belongs to another graph than the propagated one");
     const at::Tensor& tensor = shapes.tensor(value.id);
     return tensor.defined() ? py::cast(tensor) : py::none();
   }
-  py::object made(const Argument& argument) const {
+  py::object fakes_of(const Argument& argument) const {
     if (argument.kind == ArgumentKind::kValue) return tensor({graph, argument.ref.value});
     if (argument.kind != ArgumentKind::kList) return py::none();
     py::list list;
-    for (const Argument& element : graph->list(argument)) list.append(made(element));
+    for (const Argument& element : graph->list(argument)) list.append(fakes_of(element));
     return py::tuple(list);
   }
 };
@@ -56,7 +56,7 @@ std::vector<PyBakedSize> baked_in(const PyShapes& p) {
   return all;
 }
 
-// A real tensor stands for its geometry, wherever it is, as in a capture; a fake one, ours or torch's, is somewhere.
+// The device of a real tensor is ignored, as in a capture; that of a fake tensor (ours or torch's) is used.
 InputGeometry geometry_of(py::handle given) {
   if (py::isinstance<py::str>(given)) return InputGeometry::of_text(given.cast<std::string>());
   const auto tensor = given.cast<at::Tensor>();
@@ -78,41 +78,42 @@ PyShapes propagate(const GraphPointer& graph, const py::dict& inputs, const std:
 }  // namespace
 
 void bind_shapes(py::module_& m) {
-  py::class_<PyBakedSize>(m, "BakedSize", "A number in an argument that is a recorded size of an input, now another.")
+  py::class_<PyBakedSize>(m, "BakedSize",
+                          "An integer argument that equals a captured size of an input which has changed.")
       .def_readonly("node", &PyBakedSize::node)
       .def_property_readonly(
           "argument", [](const PyBakedSize& b) { return b.size.argument; }, "\"size[0]\"")
       .def_property_readonly(
-          "number", [](const PyBakedSize& b) { return b.size.number; }, "What stands there.")
+          "number", [](const PyBakedSize& b) { return b.size.number; }, "Value of the argument.")
       .def_property_readonly(
           "dimension", [](const PyBakedSize& b) { return b.size.dimension; },
-          "\"size 0 of 'x'\", or a product of such.")
+          "\"size 0 of 'x'\", or a product of sizes.")
       .def_property_readonly(
-          "now", [](const PyBakedSize& b) { return b.size.now; }, "What that dimension is now.")
+          "now", [](const PyBakedSize& b) { return b.size.now; }, "New value of the dimension.")
       .def("__repr__", [](const PyBakedSize& b) {
         return fmt::format("<BakedSize {} = {} of `{}`: {}, now {}>", b.size.argument, b.size.number,
                            to_text(*b.node.graph, b.node.id), b.size.dimension, b.size.now);
       });
-  py::class_<PyShapes>(m, "ShapePropagation", "What a graph's values are for other inputs: fake tensors.")
-      .def("tensor", &PyShapes::tensor, py::arg("value"), "The fake of a value; None for a number.")
+  py::class_<PyShapes>(m, "ShapePropagation", "Fake tensors of all values of a graph for other inputs.")
+      .def("tensor", &PyShapes::tensor, py::arg("value"), "Returns the fake tensor of a value; None for a number.")
       .def_property_readonly(
           "outputs",
           [](const PyShapes& p) {
             py::tuple outputs;
             for (const NodeId node : p.graph->nodes()) {
               if (p.graph->node(node).target == target_of(Builtin::kOutput))
-                outputs = p.made(p.graph->arguments(node)[0]);
+                outputs = p.fakes_of(p.graph->arguments(node)[0]);
             }
             return outputs;
           },
-          "The fakes of what the program returns, flat.")
-      .def_property_readonly(
-          "baked", &baked_in,
-          "Recorded sizes that still stand in arguments, in program order; empty if no input changed.")
+          "Fake tensors of the outputs of the program, flattened.")
+      .def_property_readonly("baked", &baked_in,
+                             "Captured sizes that remain in arguments, in program order; empty if no input changed.")
       .def_property_readonly(
           "paths", [](const PyShapes& p) { return p.shapes.paths(); },
-          "Sizes that the program read and that have changed: a capture may take another path.")
-      .def("apply", &PyShapes::apply, "Writes the geometry into the graph, unedited since. Whether that changed it.");
+          "Changed sizes that the program read; a new capture may take another path.")
+      .def("apply", &PyShapes::apply,
+           "Updates the graph, which must not have been edited. Returns True if that changed it.");
   m.def("propagate", &propagate, py::arg("graph"), py::arg("inputs"), py::arg("profile"), py::arg("data_sizes"),
         py::call_guard<CppCall>());
 }

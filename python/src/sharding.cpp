@@ -1,4 +1,4 @@
-// Layouts for all tensors of a graph, on many devices: shadowgraph/shard/shard.h.
+// Sharding (shadowgraph/shard/shard.h).
 #include <pybind11/stl.h>
 
 #include "python/src/binding.h"
@@ -9,43 +9,43 @@
 namespace shadowgraph::python {
 namespace {
 
-// Plans a copy of the graph, which stays Python's.
-std::shared_ptr<PlannedStep> plan_copy(const Graph& graph, const std::string& mesh, const std::string& spec,
-                                       const std::string& interconnect, const std::string& answer,
-                                       const std::string& answer_name, const py::dict& how) {
-  StepRequest request{.mesh = DeviceMesh::parse(mesh)};
+// Plans a copy of the graph; the given one is not modified.
+std::shared_ptr<Sharding> plan_copy(const Graph& graph, const std::string& mesh, const std::string& spec,
+                                    const std::string& interconnect, const std::string& solution,
+                                    const std::string& solution_name, const py::dict& how) {
+  ShardingRequest request{.mesh = DeviceMesh::parse(mesh)};
   if (!spec.empty()) request.device = DeviceSpec::find(spec);
   if (!interconnect.empty()) request.links = Interconnect::find(interconnect);
-  request.device_advice = "name some: spec=\"h100\"";
-  request.answer = answer;
-  request.answer_name = answer_name;
-  read_keywords(request, StepRequest::table(), how);
+  request.device_advice = "choose one with spec=\"h100\"";
+  request.solution = solution;
+  request.solution_name = solution_name;
+  read_keywords(request, ShardingRequest::table(), how);
   begin_cost_rules();
-  const auto planned = std::make_shared<PlannedStep>(plan_step(clone(graph), request));
+  const auto planned = std::make_shared<Sharding>(shard_step(clone(graph), request));
   end_cost_rules();
   return planned;
 }
 
-// The graph lives in the plan, which it keeps alive.
-std::shared_ptr<Graph> graph_of_plan(const std::shared_ptr<PlannedStep>& planned) { return {planned, &planned->graph}; }
+// Shares ownership of the plan, which contains the graph.
+std::shared_ptr<Graph> graph_of_plan(const std::shared_ptr<Sharding>& planned) { return {planned, &planned->graph}; }
 
-std::shared_ptr<Graph> graph_of_rank(const PlannedStep& planned, int64_t rank, bool cut_random) {
-  return std::make_shared<Graph>(apply(planned.graph, planned.answer.plan, rank, {.random_parts = cut_random}).graph);
+std::shared_ptr<Graph> graph_of_rank(const Sharding& planned, int64_t rank, bool shard_random) {
+  return std::make_shared<Graph>(apply(planned.graph, planned.result.plan, rank, {.shard_random = shard_random}).graph);
 }
 
 }  // namespace
 
 void bind_sharding(py::module_& m) {
-  m.def("_shard_options", [] { return options_of(StepRequest::table()); });
-  py::class_<PlannedStep, std::shared_ptr<PlannedStep>>(m, "Sharding")
+  m.def("_shard_options", [] { return options_of(ShardingRequest::table()); });
+  py::class_<Sharding, std::shared_ptr<Sharding>>(m, "Sharding")
       .def(py::init(&plan_copy), py::arg("graph"), py::arg("mesh"), py::arg("spec"), py::arg("interconnect"),
-           py::arg("answer"), py::arg("answer_name"), py::arg("how"), py::call_guard<CppCall>())
+           py::arg("solution"), py::arg("solution_name"), py::arg("how"), py::call_guard<CppCall>())
       .def_property_readonly("graph", &graph_of_plan)
-      .def("plan", [](const PlannedStep& p) { return to_python(to_json(p.answer.plan, p.graph)); })
-      .def("dict", [](const PlannedStep& p) { return to_python(to_json(p)); })
+      .def("graph_layouts", [](const Sharding& p) { return to_python(to_json(p.result.plan, p.graph)); })
+      .def("dict", [](const Sharding& p) { return to_python(to_json(p)); })
       .def(
-          "text", [](const PlannedStep& p, int rows) { return to_text(p, rows); }, py::arg("rows"))
-      .def("graph_of_rank", &graph_of_rank, py::arg("rank"), py::arg("cut_random"), py::call_guard<CppCall>());
+          "text", [](const Sharding& p, int rows) { return to_text(p, rows); }, py::arg("rows"))
+      .def("graph_of_rank", &graph_of_rank, py::arg("rank"), py::arg("shard_random"), py::call_guard<CppCall>());
 }
 
 }  // namespace shadowgraph::python

@@ -1,4 +1,4 @@
-// One graph for all sizes: fitted to captures, asked for graphs and costs at any.
+// Symbolic graphs: fitted to captures, evaluated at other sizes.
 #include <pybind11/stl.h>
 
 #include "python/src/binding.h"
@@ -13,20 +13,20 @@ namespace shadowgraph::python {
 namespace {
 
 py::dict dict_of(const SizeCost& cost) {
-  py::dict figures;
-  figures["peak_bytes"] = cost.peak_bytes;
-  figures["saved_bytes"] = cost.saved_bytes;
-  figures["flops"] = cost.flops.matmul;
-  figures["elementwise_flops"] = cost.flops.elementwise;
-  figures["transcendental"] = cost.flops.transcendental;
+  py::dict costs;
+  costs["peak_bytes"] = cost.peak_bytes;
+  costs["saved_bytes"] = cost.saved_bytes;
+  costs["flops"] = cost.flops.matmul;
+  costs["elementwise_flops"] = cost.flops.elementwise;
+  costs["transcendental"] = cost.flops.transcendental;
   if (cost.reserved_bytes) {
-    figures["reserved_bytes"] = *cost.reserved_bytes;
-    figures["footprint_bytes"] = *cost.footprint_bytes;
+    costs["reserved_bytes"] = *cost.reserved_bytes;
+    costs["footprint_bytes"] = *cost.footprint_bytes;
   }
-  return figures;
+  return costs;
 }
 
-// A fit and what it costs: a sweep holds its SymbolicGraph by reference.
+// A symbolic graph with its costs. The sweep refers to the SymbolicGraph.
 class Fit {
  public:
   Fit(const std::vector<std::pair<NamedSizes, std::shared_ptr<Graph>>>& captures,
@@ -86,8 +86,8 @@ void bind_costs_of_sizes(py::module_& m) {
         return dict_of(cost);
       },
       py::arg("graph"), py::arg("device") = std::nullopt, py::arg("allocator") = "",
-      "peak_bytes, saved_bytes, flops, elementwise_flops and transcendental of a graph as it is; on a device with a "
-      "caching allocator reserved_bytes and footprint_bytes.");
+      "Returns peak_bytes, saved_bytes, flops, elementwise_flops and transcendental of a graph; on a device with a "
+      "caching allocator also reserved_bytes and footprint_bytes.");
   m.def(
       "memory_limit",
       [](const std::string& text) {
@@ -95,12 +95,14 @@ void bind_costs_of_sizes(py::module_& m) {
         return py::make_tuple(limit.bytes, limit.device, limit.title, limit.note);
       },
       py::arg("text"),
-      "(bytes, device, title, note) of a size such as \"24GiB\", or of a device's name; docs/memory.md. Raises Error.");
+      "Returns (bytes, device, title, note) for a size such as \"24GiB\", or the name of a device (docs/memory.md). "
+      "Raises Error.");
   m.def(
       "human_bytes", [](int64_t bytes) { return human_bytes(bytes); }, py::arg("bytes"),
-      "\"1.04 GiB\": powers of 1024.");
+      "Formats bytes with binary prefixes: \"1.04 GiB\".");
   m.def(
-      "human_count", [](int64_t count) { return human_count(count); }, py::arg("count"), "\"7.44 G\": powers of 1000.");
+      "human_count", [](int64_t count) { return human_count(count); }, py::arg("count"),
+      "Formats a count with decimal prefixes: \"7.44 G\".");
 }
 
 }  // namespace
@@ -108,8 +110,8 @@ void bind_costs_of_sizes(py::module_& m) {
 void bind_sizes(py::module_& m) {
   bind_costs_of_sizes(m);
   py::class_<Fit>(m, "SymbolicGraph",
-                  "One program at all sizes: what a few captures have in common, with every number that differs as a "
-                  "polynomial in the sizes. Made by shadowgraph.fit.")
+                  "A program for all sizes, returned by shadowgraph.fit: numbers that differ between captures are "
+                  "polynomials in the sizes.")
       .def(py::init([](const std::vector<std::pair<NamedSizes, std::shared_ptr<Graph>>>& captures,
                        const std::optional<std::string>& device, const std::string& allocator) {
              begin_cost_rules();
@@ -118,8 +120,10 @@ void bind_sizes(py::module_& m) {
              return fit;
            }),
            py::arg("captures"), py::arg("device") = std::nullopt, py::arg("allocator") = "", py::call_guard<CppCall>(),
-           "captures: (sizes by name, graph), at least three values of each size that varies, and two more than names. "
-           "device: whose memory `cost` counts. Raises UnsupportedError that names what does not align or fit.")
+           "captures: [(sizes by name, graph)], with at least three values of each varying size, and at least two "
+           "captures more than sizes.\n"
+           "device: device whose memory `cost` reports.\n\n"
+           "Raises UnsupportedError with the node or number that cannot be aligned or fitted.")
       .def_property_readonly(
           "dimensions",
           [](const Fit& fit) {
@@ -130,28 +134,29 @@ void bind_sizes(py::module_& m) {
             }
             return dimensions;
           },
-          "name -> (smallest, step, largest captured): sizes are answered from smallest on, in steps.")
+          "{name: (smallest, step, largest captured)}. Valid sizes are smallest + k * step.")
       .def(
           "refusal", [](const Fit& fit, const NamedSizes& sizes) { return fit.symbolic().refusal(sizes); },
-          py::arg("sizes"), "Why these sizes are not answered; None if they are.")
+          py::arg("sizes"), "Returns the reason why these sizes are not valid, or None.")
       .def(
           "instantiate",
           [](const Fit& fit, const NamedSizes& sizes) {
             return std::make_shared<Graph>(fit.symbolic().instantiate(sizes));
           },
-          py::arg("sizes"), "What a capture at these sizes gives, without one. Raises UnsupportedError.")
+          py::arg("sizes"), "Returns the graph for these sizes, without a capture. Raises UnsupportedError.")
       .def(
           "difference_from",
           [](const Fit& fit, const NamedSizes& sizes, const Graph& capture) {
             return fit.symbolic().difference_from(sizes, capture);
           },
-          py::arg("sizes"), py::arg("capture"), "How a capture at these sizes differs from what is foretold; or None.")
+          py::arg("sizes"), py::arg("capture"),
+          "Returns the difference of a capture at these sizes from the instantiated graph, or None.")
       .def("cost", &Fit::cost, py::arg("sizes"), py::call_guard<CppCall>(),
-           "peak_bytes, saved_bytes (bytes), flops (2 a multiply-accumulate), elementwise_flops, transcendental at "
-           "these sizes; on a device with a caching allocator reserved_bytes and footprint_bytes. Raises "
+           "Returns peak_bytes, saved_bytes, flops (a multiply-accumulate is 2), elementwise_flops and transcendental "
+           "for these sizes; on a device with a caching allocator also reserved_bytes and footprint_bytes. Raises "
            "UnsupportedError.")
-      .def_property_readonly("flops", &Fit::flops, "FLOPs of each phase that has any, as polynomials in the sizes.")
-      .def_property_readonly("polynomials", &Fit::polynomials, "The different polynomials among all numbers.")
+      .def_property_readonly("flops", &Fit::flops, "FLOPs per phase as polynomials in the sizes.")
+      .def_property_readonly("polynomials", &Fit::polynomials, "All distinct polynomials of the graph.")
       .def("__str__", [](const Fit& fit) { return fit.symbolic().to_text(); })
       .def("__repr__", [](const Fit& fit) {
         return "<shadowgraph.SymbolicGraph of " + std::to_string(fit.symbolic().base().node_count()) + " nodes>";

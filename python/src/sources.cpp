@@ -1,4 +1,4 @@
-// What a running interpreter calls the node under way, noted at all that it records (shadowgraph.from_fx).
+// Names of torch.fx nodes, recorded with the captured nodes that they create (shadowgraph.from_fx).
 #include <torch/csrc/utils/pybind.h>
 
 #include "python/src/binding.h"
@@ -7,9 +7,9 @@
 namespace shadowgraph::python {
 namespace {
 
-thread_local std::string under_way;  // "name\nfile:line"
+thread_local std::string current_node;  // "name\nfile:line"
 
-std::string location() { return under_way; }
+std::string location() { return current_node; }
 
 }  // namespace
 
@@ -17,14 +17,14 @@ void bind_sources(py::module_& m) {
   m.def(
       "name_nodes",
       [] {
-        CaptureSession* const session = CaptureSession::current();
+        Capture* const session = Capture::current();
         if (session == nullptr) throw Error("no capture is active on this thread");
-        under_way.clear();
+        current_node.clear();
         session->set_locate(&location);
       },
-      "From here on the capture of this thread takes sources from set_node_name.");
+      "Makes the active capture of this thread take source locations from set_node_name.");
   m.def(
-      "set_node_name", [](const std::string& name, const std::string& source) { under_way = name + "\n" + source; },
+      "set_node_name", [](const std::string& name, const std::string& source) { current_node = name + "\n" + source; },
       py::arg("name"), py::arg("source"));
   m.def(
       "take_node_names",
@@ -37,7 +37,7 @@ void bind_sources(py::module_& m) {
           graph.set_source(node, text.substr(end + 1));
         }
       },
-      py::arg("graph"), py::arg("key"), "Takes sources apart: the name becomes a note, what is left the source.");
+      py::arg("graph"), py::arg("key"), "Splits source locations: the name becomes a note, the rest the source.");
 }
 
 }  // namespace shadowgraph::python

@@ -1,4 +1,4 @@
-// Graphs as rows of a table, for people (Graph.print_tabular).
+// Rows of Graph.print_tabular.
 #include <fmt/format.h>
 #include <pybind11/stl.h>
 
@@ -121,7 +121,7 @@ void bind_table(py::module_& m) {
         for (const NodeId node : graph.nodes()) all.push_back(rows.of(node));
         return all;
       },
-      py::arg("graph"), "One [name, operator, arguments, results, module, phase] for each node, in program order.");
+      py::arg("graph"), "Returns [name, operator, arguments, results, module, phase] of each node, in program order.");
 }
 
 }  // namespace shadowgraph::python

@@ -1,4 +1,4 @@
-// The tool (cli/) in this process, which asks Python for models that only Python makes.
+// Runs the command line tool (cli/) in this process, with callbacks to Python for Python models.
 #include "cli/tool.h"
 
 #include <pybind11/functional.h>
@@ -12,9 +12,9 @@
 namespace shadowgraph::python {
 namespace {
 
-// What `work` gives of the function `name` of the package's module _tool; what Python raises becomes an Error.
+// Calls work(function, request) with the function `name` of shadowgraph._tool. Python exceptions become Error.
 template <class Work>
-auto ask_python(const char* name, const nlohmann::json& request, Work work) {
+auto call_python(const char* name, const nlohmann::json& request, Work work) {
   std::fflush(stdout);
   const py::gil_scoped_acquire gil;
   const PythonCall call;
@@ -22,26 +22,26 @@ auto ask_python(const char* name, const nlohmann::json& request, Work work) {
   try {
     return work(tool.attr(name), to_python(request));
   } catch (const py::error_already_set& error) {
-    throw Error(tool.attr("said")(error.value(), request.value("debug", false)).cast<std::string>());
+    throw Error(tool.attr("error_message")(error.value(), request.value("debug", false)).cast<std::string>());
   }
 }
 
 std::pair<Graph, double> capture(const nlohmann::json& request) {
-  return ask_python("capture", request, [](const py::object& function, const py::object& asked) {
-    const auto [graph, seconds] = function(asked).cast<std::pair<std::shared_ptr<Graph>, double>>();
+  return call_python("capture", request, [](const py::object& function, const py::object& argument) {
+    const auto [graph, seconds] = function(argument).cast<std::pair<std::shared_ptr<Graph>, double>>();
     return std::pair(clone(*graph), seconds);
   });
 }
 
 Serving serve_model(const nlohmann::json& request) {
-  return ask_python("serve", request, [](const py::object& function, const py::object& asked) {
-    return function(asked).cast<Serving>();
+  return call_python("serve", request, [](const py::object& function, const py::object& argument) {
+    return function(argument).cast<Serving>();
   });
 }
 
-std::string ask_for_text(const std::string& what, const nlohmann::json& request) {
-  return ask_python(what.c_str(), request, [](const py::object& function, const py::object& asked) {
-    return function(asked).cast<std::string>();
+std::string call_for_text(const std::string& name, const nlohmann::json& request) {
+  return call_python(name.c_str(), request, [](const py::object& function, const py::object& argument) {
+    return function(argument).cast<std::string>();
   });
 }
 
@@ -53,7 +53,7 @@ int run_tool(std::vector<std::string> arguments) {
   begin_cost_rules();
   int code = 0;
   {
-    const py::gil_scoped_release no_gil;  // backward of C++ captures runs on threads of autograd's, which take it
+    const py::gil_scoped_release no_gil;  // threads of the autograd engine need the GIL
     const CppCall call;
     code = cli::run_tool(static_cast<int>(arguments.size()), words.data());
     std::fflush(stdout);
@@ -65,8 +65,8 @@ int run_tool(std::vector<std::string> arguments) {
 }  // namespace
 
 void bind_tool(py::module_& m) {
-  cli::python() = {.capture = &capture, .serve = &serve_model, .ask = &ask_for_text};
-  m.def("run_tool", &run_tool, py::arg("arguments"), "The exit code of a command line of the tool.");
+  cli::python() = {.capture = &capture, .serve = &serve_model, .ask = &call_for_text};
+  m.def("run_tool", &run_tool, py::arg("arguments"), "Runs the command line tool and returns its exit code.");
 }
 
 }  // namespace shadowgraph::python

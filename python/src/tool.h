@@ -1,4 +1,4 @@
-// The tool in Python's process (tool.cpp).
+// The command line tool inside the Python process (tool.cpp).
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -7,7 +7,7 @@ namespace shadowgraph::python {
 
 void bind_tool(pybind11::module_& m);
 
-// Around Python that a function with CppCall calls: there errors go to Python again.
+// Guard for calls into Python from a function guarded by CppCall; restores the translation to Python exceptions.
 class PythonCall {
  public:
   PythonCall();

@@ -1,10 +1,10 @@
-// Applies a plan in one walk over the program (shadowgraph/shard/apply.h). Every value gets its new self, a local
-// tensor, and that tensor's layout. An operand that is wanted in another layout gets a copy, made there and kept for
-// later uses.
+// Applies a plan in one pass over the program (shadowgraph/shard/apply.h). Every value is mapped to a local tensor and
+// its layout. For an operand needed in another layout, a redistributed copy is made at that point and kept for later
+// uses.
 //
-// A copy is right as long as nothing writes to what it was made of. A value that lives in a copy (the copy itself or a
-// view of it) therefore remembers the version of the storage that was copied. A node that reads one at a later version
-// is refused, and so is a node that writes to one.
+// A copy is valid as long as nothing writes to its source. A value backed by a copy (the copy or a view of it)
+// therefore records the version of the storage that was copied. Reading one at a later version is an error, as is
+// writing to one.
 #include "shadowgraph/shard/apply.h"
 
 #include <ATen/TensorUtils.h>
@@ -39,7 +39,7 @@ namespace {
 
 std::span<const int64_t> sizes_of(c10::IntArrayRef ints) { return {ints.data(), ints.size()}; }
 
-// Returns dense strides whose dimensions have the same order as in the given strides.
+// Returns contiguous strides in the order of the given strides.
 std::vector<int64_t> dense_like(std::span<const int64_t> sizes, std::span<const int64_t> strides) {
   std::vector<size_t> order(sizes.size());
   std::iota(order.begin(), order.end(), size_t{0});
@@ -57,7 +57,7 @@ std::vector<int64_t> dense_like(std::span<const int64_t> sizes, std::span<const 
 
 class Application {
  public:
-  Application(const Graph& graph, const ShardingPlan& plan, int64_t rank, const ApplyOptions& options)
+  Application(const Graph& graph, const GraphLayouts& plan, int64_t rank, const ApplyOptions& options)
       : read_(clone(graph)),
         plan_(plan),
         rank_(rank),
@@ -102,7 +102,7 @@ class Application {
   struct LocalValue {
     ValueId made;
     Layout layout;
-    // For a value that lives in a copy: the version of its storage that was copied.
+    // For a value backed by a copy: the version of its storage that was copied.
     std::optional<uint32_t> copied_at;
   };
   struct Copy {
@@ -111,7 +111,7 @@ class Application {
     Layout layout;
     ValueId made;
   };
-  // An operand as a node takes it.
+  // An operand in the layout that a node needs.
   struct Taken {
     ValueId made;
     std::optional<uint32_t> copied_at;
@@ -123,15 +123,13 @@ class Application {
 
   void check_mesh() const {
     if (rank_ < 0 || rank_ >= plan_.mesh.size()) {
-      throw Error(fmt::format("the mesh {} has no rank {}", plan_.mesh.to_string(), rank_));
+      throw Error(fmt::format("rank {} is not in mesh {}", rank_, plan_.mesh.to_string()));
     }
     for (const ProcessGroupInfo& group : process_groups(read_)) {
       for (const MeshAxis& axis : plan_.mesh.axes) {
         if (axis.name != group.name) continue;
-        throw Error(
-            fmt::format("the graph communicates in a process group '{}' already; call that axis of the mesh {} "
-                        "otherwise",
-                        axis.name, plan_.mesh.to_string()));
+        throw Error(fmt::format("the graph already uses a process group named '{}'; rename that axis of mesh {}",
+                                axis.name, plan_.mesh.to_string()));
       }
     }
   }
@@ -150,8 +148,8 @@ class Application {
     };
     if (fits(layouts.operands, operands) && fits(layouts.results, results)) return layouts;
     fail(node,
-         fmt::format("the plan has {} layouts of operands and {} of results for it; it has {} and {} tensors, and "
-                     "the mesh {} axes",
+         fmt::format("the plan has {} operand layouts and {} result layouts for it; expected {} and {}, each with {} "
+                     "placements",
                      layouts.operands.size(), layouts.results.size(), operands, results, plan_.mesh.axes.size()));
   }
 
@@ -164,14 +162,14 @@ class Application {
   std::vector<int64_t> local_sizes_of(NodeId node, ValueId value, const Layout& layout) const {
     const auto local = local_sizes(read_.sizes(value), layout, plan_.mesh);
     if (local) return *local;
-    fail(node, fmt::format("a tensor of sizes [{}] cannot lie as {} on the mesh {}",
+    fail(node, fmt::format("a tensor of sizes [{}] cannot have layout {} on mesh {}",
                            fmt::join(read_.sizes(value), ", "), to_string(layout), plan_.mesh.to_string()));
   }
 
   uint32_t version_of(ValueId value) const { return versions_[read_.value(value).storage.index]; }
   bool is_written_later(StorageId storage) const { return effects_.final_version(storage) != versions_[storage.index]; }
 
-  // ---- Placeholders and aliases (placeholders.cpp)
+  // ---- Placeholders and aliases
   void placeholder(NodeId node) {
     const ValueId value = results_of(node).at(0);
     const Layout& layout = layouts_of(node, 0, 1).results[0];
@@ -181,13 +179,13 @@ class Application {
     const ValueId first = first_in_[old.storage];
     at::Tensor fake;
     if (first.valid()) {
-      // This placeholder is another name for memory that an earlier one stands for.
+      // This placeholder shares its memory with an earlier one.
       const LocalValue& other = values_[first];
       const at::Tensor& model = program_.tensor(other.made);
       const bool same = same_place_in_read(value, first) && layout == other.layout;
       if (!same && !(whole && other.layout.is_replicated())) {
         fail(node,
-             fmt::format("it shares its memory with {}, which lies as {}; both must lie as {} then",
+             fmt::format("it shares its memory with {}, which has layout {}; both must have layout {}",
                          to_text(read_, read_.value(first).producer), to_string(other.layout), to_string(layout)));
       }
       const auto sizes = same ? sizes_of(model.sizes()) : read_.sizes(value);
@@ -228,12 +226,13 @@ class Application {
   Argument local_constant(NodeId node, const Argument& constant, const Layout& layout, bool whole) {
     if (whole && !layout.has_partial()) return constant;
     const at::Tensor& full = read_.constant(constant.constant);
-    if (!full.defined() || full.is_meta()) fail(node, "its contents are not known, so there is no part of them");
-    return Argument::of_constant(made_.add_constant(local_part(full, layout, plan_.mesh, rank_)));
+    if (!full.defined() || full.is_meta())
+      fail(node, "the contents of the constant are unknown, so it cannot be sharded");
+    return Argument::of_constant(made_.add_constant(local_shard(full, layout, plan_.mesh, rank_)));
   }
 
-  // An alias has no operator that would say what it is of a local tensor. It is the same part of the local tensor as of
-  // the whole one, or looks at everything that its source looks at.
+  // An alias has no operator to run on the local tensor. It must be the same part of the local tensor as of the whole
+  // one, or cover everything that its source covers.
   void alias(NodeId node) {
     const std::vector<ValueId> operands = operands_of(node);
     const ValueId value = results_of(node).at(0);
@@ -249,7 +248,7 @@ class Application {
       const Value& old = read_.value(value);
       fake = fake_on(tensor.storage(), old.dtype, read_.sizes(value), read_.strides(value), old.offset, old.device());
     } else {
-      fail(node, fmt::format("no operator made this alias, so it must be replicated like its source, not {} of {}",
+      fail(node, fmt::format("an alias without an operator must be replicated like its source, not {} of {}",
                              to_string(layouts.results[0]), to_string(layouts.operands[0])));
     }
     const Argument argument = Argument::of_value(source.made);
@@ -260,15 +259,14 @@ class Application {
     values_[value] = {result.ref.value, layouts.results[0], source.copied_at};
   }
 
-  // ---- Operands (operands.cpp)
-  // Returns `value` in the layout that is wanted; makes a copy if there is none yet.
+  // ---- Operands
+  // Returns `value` in the given layout; creates a copy if there is none yet.
   Taken take(NodeId node, ValueId value, const Layout& wanted, bool written, bool geometry_only) {
     const LocalValue& local = std::as_const(values_)[value];
     TORCH_INTERNAL_ASSERT(local.made.valid());
     if (written && local.copied_at) {
       fail(node,
-           fmt::format("it writes to {}, which lives in a copy that was made to lie as {}: the tensor itself would "
-                       "not change",
+           fmt::format("it writes to {}, which is backed by a copy with layout {}; the tensor itself would not change",
                        text_of_value(value), to_string(local.layout)));
     }
     if (local.layout == wanted) {
@@ -276,12 +274,12 @@ class Application {
       return {local.made, local.copied_at};
     }
     if (written) {
-      fail(node, fmt::format("it writes to {}, which lies as {}, and the plan wants it as {}: no copy can stand for it",
+      fail(node, fmt::format("it writes to {} with layout {}, but the plan requires {}; a copy cannot be used instead",
                              text_of_value(value), to_string(local.layout), to_string(wanted)));
     }
     check_fresh(node, value, local);
     const uint32_t version = version_of(value);
-    const PhaseId phase = phase_of_copies(read_, node);
+    const PhaseId phase = phase_of_layout_changes(read_, node);
     std::vector<Copy>& copies = copies_[value];
     for (const Copy& copy : copies) {
       if (copy.version == version && copy.phase == phase && copy.layout == wanted) return {copy.made, version};
@@ -294,8 +292,8 @@ class Application {
   void check_fresh(NodeId node, ValueId value, const LocalValue& local) const {
     if (!local.copied_at || *local.copied_at == version_of(value)) return;
     fail(node,
-         fmt::format("it reads {}, which lives in a copy that was made to lie as {}; the memory has been written to "
-                     "since",
+         fmt::format("it reads {}, backed by a copy with layout {}, but the memory has been written to since the copy "
+                     "was made",
                      text_of_value(value), to_string(local.layout)));
   }
 
@@ -306,10 +304,10 @@ class Application {
   ValueId redistributed(NodeId node, ValueId value, const LocalValue& local, const Layout& wanted) {
     const RedistributionPlanner& planner = options_.planner != nullptr ? *options_.planner : *planner_;
     const auto bytes = static_cast<int64_t>(c10::elementSize(read_.value(value).dtype));
-    const Redistribution way = planner.way(read_.sizes(value), bytes, local.layout, wanted);
+    const Redistribution way = planner.path(read_.sizes(value), bytes, local.layout, wanted);
     if (!way.possible) {
-      fail(node, fmt::format("there is no way from {} to {} for a tensor of sizes [{}]", to_string(local.layout),
-                             to_string(wanted), fmt::join(read_.sizes(value), ", ")));
+      fail(node, fmt::format("no redistribution from {} to {} exists for a tensor of sizes [{}]",
+                             to_string(local.layout), to_string(wanted), fmt::join(read_.sizes(value), ", ")));
     }
     program_.set_redistribution(to_string(local.layout) + " -> " + to_string(wanted));
     const ValueId made = redistributor_.redistribute(local.made, read_.sizes(value), local.layout, way);
@@ -317,7 +315,7 @@ class Application {
     return made;
   }
 
-  // Says for each operand whether the node writes to it.
+  // Returns for each operand whether the node writes to it.
   std::vector<bool> written_operands(NodeId node) const {
     std::vector<bool> written;
     const OperatorFacts& facts = read_.facts(node);
@@ -335,7 +333,7 @@ class Application {
     return written;
   }
 
-  // ---- Operators (calls.cpp)
+  // ---- Operators
   void call(NodeId node) {
     const std::vector<ValueId> operands = operands_of(node);
     const std::vector<ValueId> results = results_of(node);
@@ -359,7 +357,7 @@ class Application {
   }
 
   void check_random(NodeId node, const NodeLayouts& layouts) const {
-    if (options_.random_parts || !effects_.random(node) || !rules().strategies(read_, node).random) return;
+    if (options_.shard_random || !effects_.random(node) || !rules().strategies(read_, node).random) return;
     const auto cut = [](const Layout& layout) {
       return std::any_of(layout.begin(), layout.end(), [](const Placement& p) { return p.is_shard(); });
     };
@@ -367,14 +365,15 @@ class Application {
         std::none_of(layouts.results.begin(), layouts.results.end(), cut)) {
       return;
     }
-    fail(node, fmt::format("it draws random numbers, and its tensors are cut ({} to {}): a part draws others than the "
-                           "whole would. ApplyOptions::random_parts allows it",
-                           text_of(layouts.operands), text_of(layouts.results)));
+    fail(node,
+         fmt::format("it draws random numbers and its tensors are sharded ({} to {}), so the numbers would differ "
+                     "from those of a single device; set ApplyOptions::shard_random to allow it",
+                     text_of(layouts.operands), text_of(layouts.results)));
   }
 
-  // Makes operands contiguous where a view needs that. A copy is contiguous where the tensor itself was not, and an
-  // operator's local result may have other strides than the whole one. A view that the whole tensor allowed may then
-  // need one more copy, and strides that it names are others.
+  // Makes operands of views contiguous if needed: a copy is contiguous even if the original tensor was not, and a local
+  // result may have other strides than the whole one. A view that was valid for the whole tensor may then need one more
+  // copy, and its explicit strides change.
   void make_viewable(NodeId node, std::span<const ValueId> operands, std::vector<Taken>& taken,
                      const NodeLayouts& layouts) {
     const std::string& name = read_.target(node).name();
@@ -403,7 +402,7 @@ class Application {
     if (names_strides) strides_ = std::move(strides);
   }
 
-  // Says whether a view by strides is the same as a view by sizes alone.
+  // Returns true if a view by strides equals a view by sizes.
   bool is_reshape(ValueId source, ValueId result) const {
     const auto ref = [](std::span<const int64_t> ints) { return c10::IntArrayRef(ints.data(), ints.size()); };
     const auto strides = at::detail::computeStride(ref(read_.sizes(source)), ref(read_.strides(source)),
@@ -412,7 +411,7 @@ class Application {
            strides && std::ranges::equal(*strides, read_.strides(result));
   }
 
-  // Checks that strides and offsets given as numbers still mean the memory that was recorded.
+  // Checks that explicit strides and offsets still address the recorded memory.
   void check_strided(NodeId node, std::span<const ValueId> operands, std::span<const Taken> taken) const {
     const at::Tensor& tensor = program_.tensor(taken[0].made);
     const ValueId value = operands[0];
@@ -422,18 +421,18 @@ class Application {
         static_cast<int64_t>(tensor.storage().nbytes()) == read_.storage(read_.value(value).storage).bytes) {
       return;
     }
-    fail(node, "it names strides and an offset in memory that is laid out otherwise here");
+    fail(node, "its explicit strides and offset do not match the memory layout of the local tensor");
   }
 
-  // Makes a call whose indices are into a dimension that is cut. Indices of other devices become ones that count for
-  // nothing (lookup.h).
+  // Makes a call with indices into a sharded dimension. Indices of other devices are replaced by ones that contribute
+  // nothing (local_program.h).
   NodeId look_up(NodeId node, const ShardingRules::Lookup& lookup, std::vector<Taken> taken) {
     const std::string& name = read_.target(node).name();
     const auto named = [&](const char* argument) { return *read_.target(node).signature().position_of(argument); };
     const auto number = [&](const char* argument) { return read_.arguments(node)[named(argument)].i; };
     ValueId& indices = taken.at(lookup.operand).made;
     if (name.starts_with("aten::nll_loss")) {
-      constexpr int64_t kIgnored = -100;  // no index of this device
+      constexpr int64_t kIgnored = -100;  // not a valid index on any device
       indices = local_indices(program_, indices, lookup, kIgnored, number("ignore_index")).indices;
       replaced_.emplace_back(named("ignore_index"), Argument::of_int(kIgnored));
       return copy_call(node, taken);
@@ -444,10 +443,10 @@ class Application {
       const int64_t padding = number("padding_idx");
       const bool is_here = padding >= lookup.begin && padding < lookup.end;
       replaced_.emplace_back(named("padding_idx"), Argument::of_int(is_here ? padding - lookup.begin : -1));
-      taken.at(0).made = without_rows(program_, taken.at(0).made, local.others);
+      taken.at(0).made = zero_rows(program_, taken.at(0).made, local.others);
       return copy_call(node, taken);
     }
-    if (name != "aten::embedding") fail(node, "nothing is known of how its indices are looked up in a part");
+    if (name != "aten::embedding") fail(node, "indexing into a sharded dimension is not supported for this operator");
     replaced_.emplace_back(named("padding_idx"), Argument::of_int(-1));
     const ValueId found = program_.only_result(copy_call(node, taken));
     const NodeId made =
@@ -493,11 +492,11 @@ class Application {
   const ShardingRules& rules() const { return options_.rules != nullptr ? *options_.rules : *rules_; }
   void place_results(NodeId node, NodeId made, std::span<const ValueId> operands, std::span<const ValueId> results,
                      std::span<const Taken> taken, const NodeLayouts& layouts) {
-    // What a node read on the host is a number in the graph already, and a node that returns nothing has no shape to
-    // find. Such a node may refuse its operands.
-    const bool gives_nothing = read_.target(node).signature().returns.empty();
+    // Values that a node read on the host are numbers in the graph already, and a node without results has no shapes to
+    // infer. Such nodes may reject their operands.
+    const bool has_no_results = read_.target(node).signature().returns.empty();
     torch::jit::Stack stack;
-    if (!results.empty() || (gives_nothing && read_.target(node).kind() == TargetKind::kOperator)) {
+    if (!results.empty() || (has_no_results && read_.target(node).kind() == TargetKind::kOperator)) {
       try {
         stack = program_.call(made);
       } catch (const std::exception& error) {
@@ -525,7 +524,7 @@ class Application {
       const auto elements = read_.list(recorded);
       const auto tensors = actual.toListRef();
       if (elements.size() != tensors.size()) {
-        fail(node, fmt::format("it gives a list of {} on local tensors, where the graph has {}", tensors.size(),
+        fail(node, fmt::format("it returns a list of {} on local tensors, but {} in the graph", tensors.size(),
                                elements.size()));
       }
       std::vector<Argument> placed;
@@ -542,12 +541,12 @@ class Application {
     }
     const Layout& layout = layouts.results[next++];
     if (!actual.isTensor() || !actual.toTensor().defined()) {
-      fail(node, "it gives None on local tensors, where the graph has a tensor");
+      fail(node, "it returns None on local tensors, but a tensor in the graph");
     }
     const at::Tensor& tensor = actual.toTensor();
     const std::vector<int64_t> expected = local_sizes_of(node, value, layout);
     if (!std::ranges::equal(tensor.sizes(), expected)) {
-      fail(node, fmt::format("{} to {}: on local tensors it gives sizes [{}], and {} of [{}] would be [{}]",
+      fail(node, fmt::format("{} to {}: it returns sizes [{}] on local tensors, but {} of [{}] has [{}]",
                              text_of(layouts.operands), text_of(layouts.results), fmt::join(tensor.sizes(), ", "),
                              to_string(layout), fmt::join(read_.sizes(value), ", "), fmt::join(expected, ", ")));
     }
@@ -558,8 +557,8 @@ class Application {
     LocalValue& known = values_[value];
     known = {local, layout, std::nullopt};
     if (is_new && program_.self_of(storage) != lives_in) {
-      // The result is fresh memory in the whole program and an operand's memory here. That is as good, unless somebody
-      // writes to either.
+      // The result is new memory in the whole program but aliases an operand here. That is equivalent unless either is
+      // written to.
       bool written = is_written_later(storage);
       for (size_t i = 0; i < operands.size(); ++i) {
         if (made_.value(taken[i].made).storage == lives_in) {
@@ -568,12 +567,12 @@ class Application {
       }
       if (written) {
         fail(node,
-             "its result shares memory with an operand on local tensors, where the program had a fresh tensor, and "
-             "one of them is written to later");
+             "its result aliases an operand on local tensors but not in the original program, and one of them is "
+             "written to later");
       }
       program_.join(storage, lives_in);
     } else if (program_.self_of(storage) != lives_in) {
-      // This is a view of a copy, or a copy where the program had a view.
+      // A view of a copy, or a copy where the program had a view.
       known.copied_at = version_of(value);
       for (size_t i = 0; i < operands.size(); ++i) {
         if (taken[i].copied_at && read_.value(operands[i]).storage == storage) {
@@ -584,8 +583,8 @@ class Application {
     return Argument::of_value(local);
   }
 
-  // ---- The end (apply.cpp)
-  // Prepares for sg::output and sg::gradient, which come last: what they need is made before the first of them.
+  // ---- Outputs and gradients
+  // Redistributes the operands of sg::output and sg::gradient before the first of these nodes, which come last.
   void prepare_ends(NodeId first) {
     ends_begun_ = true;
     for (NodeId node = first; node.valid(); node = read_.node(node).next) {
@@ -595,7 +594,7 @@ class Application {
       const NodeLayouts& layouts = layouts_of(node, operands.size(), 0);
       const bool gradient = read_.node(node).target == target_of(Builtin::kGradient);
       for (size_t i = 0; i < operands.size(); ++i) {
-        // The parameter of a gradient is named, not read.
+        // The parameter of a gradient is an identifier, not an input.
         taken.push_back(gradient && i == 0 ? Taken{std::as_const(values_)[operands[0]].made, std::nullopt}
                                            : take(node, operands[i], layouts.operands[i], false, false));
       }
@@ -639,11 +638,11 @@ class Application {
   void finish() {
     const auto self = [this](ValueId value) { return value.valid() ? std::as_const(values_)[value].made : ValueId(); };
     for (const NodeId node : read_.nodes()) {
-      const NodeId made = program_.rebuild.made(node);
+      const NodeId made = program_.rebuild.replacement_of(node);
       if (made.valid()) program_.rebuild.saved(node, made, self);
     }
-    // A program that holds a tensor to the end holds its last alias. Where that lives in a copy, such as the sum of a
-    // gradient's parts, the parts die.
+    // A tensor that the program holds to the end is its last alias. If that is backed by a copy, such as the sum of
+    // partial gradients, the source is freed.
     IdMap<StorageId, StorageId> held;
     for (const NodeId node : read_.nodes()) {
       read_.for_each_output(node, [&](ValueId value) {
@@ -671,8 +670,8 @@ class Application {
     made_.metadata.other[kRankKey] = std::to_string(rank_);
   }
 
-  Graph read_;  // a copy: the rules add lists of local sizes to it
-  const ShardingPlan& plan_;
+  Graph read_;  // a copy, since rules add lists of local sizes to it
+  const GraphLayouts& plan_;
   int64_t rank_;
   const ApplyOptions& options_;
   std::optional<ShardingRules> rules_;
@@ -682,17 +681,17 @@ class Application {
   Graph made_;
   LocalProgram program_;
   Redistributor redistributor_;
-  std::vector<uint32_t> versions_;  // by storage that is read, at this point of the walk
+  std::vector<uint32_t> versions_;  // by storage of the read graph, at the current node
   IdMap<ValueId, LocalValue> values_;
   IdMap<ValueId, std::vector<Copy>> copies_;
-  IdMap<StorageId, ValueId> first_in_;  // the placeholder that stands for the storage
+  IdMap<StorageId, ValueId> first_in_;  // first placeholder of each storage
   IdMap<NodeId, std::vector<Taken>> ends_;
   bool ends_begun_ = false;
-  std::optional<at::DimVector> strides_;               // which the node under way names
-  std::vector<std::pair<size_t, Argument>> replaced_;  // arguments of the node under way, by position
+  std::optional<at::DimVector> strides_;               // explicit strides of the current node
+  std::vector<std::pair<size_t, Argument>> replaced_;  // replaced arguments of the current node, by position
 };
 
-ShardedGraph apply(const Graph& graph, const ShardingPlan& plan, int64_t rank, const ApplyOptions& options) {
+ShardedGraph apply(const Graph& graph, const GraphLayouts& plan, int64_t rank, const ApplyOptions& options) {
   return ShardedGraph::of(Application(graph, plan, rank, options).run());
 }
 

@@ -22,7 +22,7 @@ LocalProgram::LocalProgram(const Graph& read, Graph& made)
 void LocalProgram::stand_for(NodeId read) {
   model_ = read;
   const NodeId forward = read_.node(read).forward;
-  emitter.stand_for(read, forward.valid() ? rebuild.made(forward) : NodeId());
+  emitter.stand_for(read, forward.valid() ? rebuild.replacement_of(forward) : NodeId());
 }
 
 NodeId LocalProgram::append(TargetId target, std::span<const Argument> arguments) {
@@ -48,9 +48,9 @@ ValueId LocalProgram::new_value(NodeId node, const at::Tensor& fake, ValueId lik
   const auto [known, is_new] = storages_.try_emplace(fake.storage().unsafeGetStorageImpl());
   if (is_new) {
     const StorageId old = like.valid() ? read_.value(like).storage : StorageId();
-    if (old.valid() && !std::as_const(selves_)[old].valid()) {
+    if (old.valid() && !std::as_const(counterparts_)[old].valid()) {
       known->second = rebuild.storage(old, node);
-      selves_[old] = known->second;
+      counterparts_[old] = known->second;
     } else {
       known->second = made_.add_storage({.born = node});
     }
@@ -155,16 +155,17 @@ std::vector<Argument> rows_of(LocalProgram& program, ValueId tensor, ValueId oth
   return {Argument::of_value(tensor), Argument::of_value(rows), Argument::of_int(0)};
 }
 
-ValueId without_rows(LocalProgram& program, ValueId tensor, ValueId others) {
+ValueId zero_rows(LocalProgram& program, ValueId tensor, ValueId others) {
   return program.only_result(
       program.append(program.emitter.target("aten::masked_fill.Scalar"), rows_of(program, tensor, others)));
 }
 
-// What a step moves is one factor of a dimension: the pieces of the axis. If all factors before it are 1, the pieces
-// are whole blocks of memory, and a collective takes or gives them as they lie. Otherwise one clone brings the factor
-// to the front first, or back into its place afterwards.
+// A step moves one factor of a dimension: the pieces of the axis. If all factors before it are 1, the pieces are
+// contiguous blocks, which a collective sends or receives in place. Otherwise one clone moves the factor to the front
+// first, or back into its position afterwards.
 //
-//     all_gather S(1) of [4, 6] over 2:  [4, 3] -> all_gather [8, 3] -> view [2, 4, 3] -> permute [4, 2, 3] -> clone -> [4, 6]
+// all_gather S(1) of [4, 6] over 2:  [4, 3] -> all_gather [8, 3] -> view [2, 4, 3] -> permute [4, 2, 3] -> clone -> [4,
+// 6]
 
 namespace {
 
@@ -173,7 +174,7 @@ std::vector<int64_t> sizes_of(const Graph& graph, ValueId value) {
   return {sizes.begin(), sizes.end()};
 }
 
-// Splits dimension `dim` of `sizes` into factors: stretches, pieces, and what is in a piece.
+// Splits dimension `dim` of `sizes` into factors: stretches, pieces, and the size of a piece.
 std::vector<int64_t> split(std::span<const int64_t> sizes, size_t dim, int64_t stretches, int64_t pieces) {
   std::vector<int64_t> factors(sizes.begin(), sizes.end());
   const int64_t rest = factors[dim] / (stretches * pieces);
@@ -188,7 +189,7 @@ std::vector<int64_t> without(std::span<const int64_t> factors, size_t position) 
   return rest;
 }
 
-// Returns the reduction that c10d uses for a partial tensor. A mean is summed, then divided.
+// Returns c10d's reduction for a partial tensor. A mean is a sum followed by a division.
 std::string_view reduction(PartialOp op) { return to_string(op == PartialOp::kAverage ? PartialOp::kSum : op); }
 
 }  // namespace
@@ -292,11 +293,11 @@ ValueId Redistributor::all_to_all(ValueId source, std::span<const int64_t> sizes
   const size_t new_dim = step.after[axis].dim;
   const int64_t old_outer = stretches(before, axis, mesh_);
   const int64_t new_outer = stretches(step.after, axis, mesh_);
-  // The dimensions as if this axis did not cut them, with the factor that is cut and the one that will be.
+  // The dimensions before sharding by this axis, including the sharded factor and the one to be sharded.
   std::vector<int64_t> factors = sizes_of(made_, source);
   factors[old_dim] *= devices;
-  size_t gone = 0;    // position of the factor that is cut
-  size_t coming = 0;  // position of the factor that is to be cut
+  size_t gone = 0;    // position of the sharded factor
+  size_t coming = 0;  // position of the factor to be sharded
   if (old_dim != new_dim) {
     const bool old_first = old_dim < new_dim;
     factors = old_first ? split(split(factors, new_dim, new_outer, devices), old_dim, old_outer, devices)
@@ -314,7 +315,7 @@ ValueId Redistributor::all_to_all(ValueId source, std::span<const int64_t> sizes
     coming = old_dim + 1;
     gone = old_dim + 3;
   } else {
-    // The new pieces are no equal parts of the old ones.
+    // The new pieces are not equal parts of the old ones.
     const ValueId whole = all_gather(source, sizes, before, axis);
     return slice(whole, sizes, step.after, axis);
   }

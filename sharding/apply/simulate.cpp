@@ -1,4 +1,4 @@
-// Runs the graphs of all ranks together.
+// Runs the graphs of all ranks in one process.
 #include "shadowgraph/shard/simulate.h"
 
 #include <ATen/Context.h>
@@ -27,7 +27,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/calls/own_generators.h"
+#include "core/calls/program_generators.h"
 #include "core/fake/process_groups.h"
 #include "shadowgraph/capture/replay.h"
 #include "shadowgraph/error.h"
@@ -44,7 +44,7 @@ namespace {
 std::vector<int64_t> sizes_from(std::string_view text) {
   if (text == "scalar") return {};
   if (const auto sizes = parse_numbers<int64_t>(text, ',')) return *sizes;
-  throw Error(fmt::format("'{}' are no sizes", text));
+  throw Error(fmt::format("invalid sizes '{}'; expected a form such as \"2,3\" or \"scalar\"", text));
 }
 
 // Splits "a;b;c".
@@ -60,17 +60,17 @@ std::vector<std::string_view> parts_of(std::string_view text) {
 
 DimensionCuts cuts_of(std::span<const int64_t> sizes, const Layout& layout, const DeviceMesh& mesh) {
   if (layout.size() != mesh.axes.size()) {
-    throw Error(fmt::format("the layout {} is not one of the mesh {}", to_string(layout), mesh.to_string()));
+    throw Error(fmt::format("layout {} does not match mesh {}", to_string(layout), mesh.to_string()));
   }
   std::optional<DimensionCuts> cuts = DimensionCuts::of(sizes, layout, mesh);
   if (!cuts) {
-    throw Error(fmt::format("a tensor of sizes [{}] cannot lie as {} on the mesh {}", fmt::join(sizes, ", "),
+    throw Error(fmt::format("a tensor of sizes [{}] cannot have layout {} on mesh {}", fmt::join(sizes, ", "),
                             to_string(layout), mesh.to_string()));
   }
   return std::move(*cuts);
 }
 
-// Where `rank`'s part is in a tensor of the expanded sizes.
+// Returns a view of `rank`'s shard in a tensor of the expanded sizes.
 at::Tensor part_of(at::Tensor expanded, const DimensionCuts& cuts, const DeviceMesh& mesh, int64_t rank) {
   std::vector<std::pair<int64_t, int64_t>> selected;  // dimension, coordinate
   for (size_t axis = 0; axis < cuts.dimension_of_axis.size(); ++axis) {
@@ -94,13 +94,13 @@ bool same_bits(const at::Tensor& a, const at::Tensor& b) {
          (left.numel() == 0 || std::memcmp(left.const_data_ptr(), right.const_data_ptr(), left.nbytes()) == 0);
 }
 
-// What a rank says when it fails because another one did.
+// Thrown by ranks that stop because another one failed.
 class OtherRankFailed : public Error {
  public:
   OtherRankFailed() : Error("another rank failed") {}
 };
 
-// A collective as its members bring it: by member of the group, tensors; then, by member, results.
+// A collective in progress: tensors by member of the group; then results by member.
 struct Collective {
   std::string name;
   std::string reduction;
@@ -117,7 +117,7 @@ at::Tensor reduced(const std::vector<at::Tensor>& tensors, const std::string& re
     } else if (reduction == "min") {
       sum = at::minimum(sum, tensors[i]);
     } else {
-      throw Error("the simulator has no reduction '" + reduction + "'");
+      throw Error("reduction '" + reduction + "' is not supported by the simulator");
     }
   }
   return sum;
@@ -143,15 +143,15 @@ std::vector<at::Tensor> results_of(const Collective& collective) {
       out[to] = at::cat(pieces, 0);
     }
   } else {
-    throw Error("the simulator has no collective " + collective.name);
+    throw Error("collective " + collective.name + " is not supported by the simulator");
   }
   return out;
 }
 
-// Where ranks meet. What one of them throws, the others learn of.
-class Meeting {
+// Synchronizes ranks at collectives. An exception in one of them stops the others.
+class Rendezvous {
  public:
-  // Returns this member's result when all are here.
+  // Returns this member's result once all members have arrived.
   at::Tensor meet(const std::vector<int64_t>& ranks, size_t member, const std::string& name,
                   const std::string& reduction, const at::Tensor& tensor) {
     std::unique_lock lock(mutex_);
@@ -164,7 +164,7 @@ class Meeting {
     const std::shared_ptr<Round> round = open;
     if (round->collective.name != name || round->collective.reduction != reduction ||
         round->collective.tensors[member].defined()) {
-      throw Error(fmt::format("ranks do not meet: one is at {}, another at {}", round->collective.name, name));
+      throw Error(fmt::format("ranks call different collectives: {} and {}", round->collective.name, name));
     }
     round->collective.tensors[member] = tensor;
     if (++round->here == ranks.size()) {
@@ -198,7 +198,7 @@ class Meeting {
   bool failed_ = false;
 };
 
-// The default generators, one rank at a time.
+// The default generators, used by one rank at a time.
 class SharedGenerator {
  public:
   explicit SharedGenerator(size_t ranks) : states_(ranks) {}
@@ -230,7 +230,7 @@ class SharedGenerator {
 
 class RankInterpreter final : public Interpreter {
  public:
-  RankInterpreter(const ShardedGraph& sharded, const SimulationOptions& options, Meeting& meeting,
+  RankInterpreter(const ShardedGraph& sharded, const SimulationOptions& options, Rendezvous& meeting,
                   SharedGenerator& generator, std::map<std::string, at::Generator> own_generators)
       : Interpreter(sharded.graph, {.device = options.device, .generators = std::move(own_generators)}),
         rank_(sharded.rank),
@@ -265,10 +265,10 @@ class RankInterpreter final : public Interpreter {
  private:
   void communicate(NodeId node, torch::jit::Stack& stack) {
     const Target& target = graph().target(node);
-    if (target.name() == "_c10d_functional::wait_tensor") return;  // its operand is its result
+    if (target.name() == "_c10d_functional::wait_tensor") return;  // returns its operand
     const std::string group_name = process_group_of(graph(), node);
     const auto group = groups_.find(group_name);
-    if (group == groups_.end()) throw Error("the graph does not say what the process group '" + group_name + "' is");
+    if (group == groups_.end()) throw Error("the graph does not describe process group '" + group_name + "'");
     const auto reduction = target.signature().position_of("reduce_op");
     const at::Tensor result =
         meeting_.meet(group->second.ranks, static_cast<size_t>(group->second.rank), target.name(),
@@ -288,19 +288,19 @@ class RankInterpreter final : public Interpreter {
 
   int64_t rank_;
   std::optional<c10::Device> device_;
-  Meeting& meeting_;
+  Rendezvous& meeting_;
   SharedGenerator& generator_;
   std::map<std::string, ProcessGroupInfo> groups_;
 };
 
 void check(std::span<const ShardedGraph> ranks, std::span<const at::Tensor> inputs) {
   if (ranks.empty() || static_cast<int64_t>(ranks.size()) != ranks[0].mesh.size()) {
-    throw Error(fmt::format("{} ranks to simulate, and the mesh has {}", ranks.size(),
+    throw Error(fmt::format("got {} ranks to simulate; the mesh has {}", ranks.size(),
                             ranks.empty() ? 0 : ranks[0].mesh.size()));
   }
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     if (ranks[rank].rank != static_cast<int64_t>(rank) || ranks[rank].inputs.size() != inputs.size()) {
-      throw Error(fmt::format("rank {} in place {} takes {} tensors; {} are given", ranks[rank].rank, rank,
+      throw Error(fmt::format("rank {} at position {} takes {} tensors; got {}", ranks[rank].rank, rank,
                               ranks[rank].inputs.size(), inputs.size()));
     }
   }
@@ -314,14 +314,13 @@ ShardedGraph ShardedGraph::of(Graph graph) {
   const auto mesh = meta.find(kMeshKey);
   const auto rank = meta.find(kRankKey);
   if (mesh == meta.end() || rank == meta.end()) {
-    throw Error("this graph is not one rank's of a sharded program: it says nothing of a mesh; make it with apply()");
+    throw Error("the graph is not a rank of a sharded program: its metadata has no mesh; create it with apply()");
   }
   sharded.mesh = DeviceMesh::parse(mesh->second);
   const std::string& number = rank->second;
   sharded.rank = parse_number<decltype(sharded.rank)>(number).value_or(-1);
   if (sharded.rank < 0 || sharded.rank >= sharded.mesh.size()) {
-    throw Error("this graph says that it is of rank '" + number + "', which the mesh " + mesh->second +
-                " does not have");
+    throw Error("the graph is of rank '" + number + "', which is not in mesh " + mesh->second);
   }
   const auto name_of = [&](NodeId node) { return graph.text(graph.arguments(node)[0].string); };
   for (const NodeId node : graph.nodes()) {
@@ -346,8 +345,7 @@ ShardedGraph ShardedGraph::of(Graph graph) {
           sharded.outputs.push_back({.layout = Layout(sharded.mesh.axes.size()), .defined = false});
           continue;
         }
-        if (next >= layouts.size() || next >= all_sizes.size())
-          throw Error("sg::output does not say how its tensors lie");
+        if (next >= layouts.size() || next >= all_sizes.size()) throw Error("sg::output has no layouts of its tensors");
         sharded.outputs.push_back({"", Layout::parse(layouts[next]), sizes_from(all_sizes[next])});
         ++next;
       }
@@ -357,7 +355,7 @@ ShardedGraph ShardedGraph::of(Graph graph) {
   return sharded;
 }
 
-at::Tensor local_part(const at::Tensor& full, const Layout& layout, const DeviceMesh& mesh, int64_t rank) {
+at::Tensor local_shard(const at::Tensor& full, const Layout& layout, const DeviceMesh& mesh, int64_t rank) {
   const DimensionCuts cuts = cuts_of(full.sizes(), layout, mesh);
   for (size_t axis = 0; axis < layout.size(); ++axis) {
     if (layout[axis].is_partial() && layout[axis].op == PartialOp::kSum && mesh.coordinate(rank, axis) != 0) {
@@ -367,19 +365,19 @@ at::Tensor local_part(const at::Tensor& full, const Layout& layout, const Device
   return part_of(full.reshape(cuts.expanded), cuts, mesh, rank).reshape(cuts.local).clone(at::MemoryFormat::Contiguous);
 }
 
-at::Tensor whole_of(std::span<const at::Tensor> parts, const Layout& layout, const DeviceMesh& mesh,
-                    std::span<const int64_t> sizes) {
+at::Tensor full_tensor(std::span<const at::Tensor> parts, const Layout& layout, const DeviceMesh& mesh,
+                       std::span<const int64_t> sizes) {
   const DimensionCuts cuts = cuts_of(sizes, layout, mesh);
   if (parts.size() != static_cast<size_t>(mesh.size())) {
-    throw Error(fmt::format("{} parts of a tensor on the mesh {}", parts.size(), mesh.to_string()));
+    throw Error(fmt::format("got {} shards of a tensor for mesh {}", parts.size(), mesh.to_string()));
   }
   for (size_t rank = 0; rank < parts.size(); ++rank) {
     if (parts[rank].sizes() != at::IntArrayRef(cuts.local)) {
-      throw Error(fmt::format("rank {} has a part of sizes [{}], not [{}]", rank, fmt::join(parts[rank].sizes(), ", "),
-                              fmt::join(cuts.local, ", ")));
+      throw Error(fmt::format("the shard of rank {} has sizes [{}]; expected [{}]", rank,
+                              fmt::join(parts[rank].sizes(), ", "), fmt::join(cuts.local, ", ")));
     }
   }
-  // Axes that do not cut are folded into coordinate 0, the last axis first.
+  // Axes that do not shard are folded into coordinate 0, the last axis first.
   std::vector<at::Tensor> folded(parts.begin(), parts.end());
   const int64_t devices = mesh.size();
   int64_t stride = 1;
@@ -393,7 +391,7 @@ at::Tensor whole_of(std::span<const at::Tensor> parts, const Layout& layout, con
       if (placement.is_partial()) {
         first = combined(placement.op, first, folded[rank]);
       } else if (!same_bits(first, folded[rank])) {
-        throw Error(fmt::format("ranks {} and {} differ in what {} says is the same on axis {}",
+        throw Error(fmt::format("ranks {} and {} differ in a tensor that {} replicates over axis {}",
                                 rank - coordinate * stride, rank, to_string(layout), mesh.axes[axis].name));
       }
       folded[rank] = at::Tensor();
@@ -416,10 +414,10 @@ at::Tensor whole_of(std::span<const at::Tensor> parts, const Layout& layout, con
 at::Tensor local_input(const ShardedGraph& sharded, size_t input, const at::Tensor& whole) {
   const ShardedTensor& tensor = sharded.inputs.at(input);
   if (!std::ranges::equal(whole.sizes(), tensor.sizes)) {
-    throw Error(fmt::format("{} has sizes [{}], not [{}]", tensor.name, fmt::join(tensor.sizes, ", "),
+    throw Error(fmt::format("{} must have sizes [{}], not [{}]", tensor.name, fmt::join(tensor.sizes, ", "),
                             fmt::join(whole.sizes(), ", ")));
   }
-  at::Tensor part = local_part(whole, tensor.layout, sharded.mesh, sharded.rank);
+  at::Tensor part = local_shard(whole, tensor.layout, sharded.mesh, sharded.rank);
   size_t next = 0;
   for (const NodeId node : sharded.graph.nodes()) {
     if (sharded.graph.node(node).target.index > target_of(Builtin::kInput).index || next++ != input) continue;
@@ -432,7 +430,7 @@ at::Tensor local_input(const ShardedGraph& sharded, size_t input, const at::Tens
   return part;
 }
 
-std::vector<ShardedGraph> apply_to_all(const Graph& graph, const ShardingPlan& plan, const ApplyOptions& options) {
+std::vector<ShardedGraph> apply_to_all(const Graph& graph, const GraphLayouts& plan, const ApplyOptions& options) {
   std::vector<ShardedGraph> ranks;
   for (int64_t rank = 0; rank < plan.mesh.size(); ++rank) ranks.push_back(apply(graph, plan, rank, options));
   return ranks;
@@ -441,17 +439,17 @@ std::vector<ShardedGraph> apply_to_all(const Graph& graph, const ShardingPlan& p
 SimulatedRun simulate(std::span<const ShardedGraph> ranks, std::span<const at::Tensor> inputs,
                       const SimulationOptions& options) {
   check(ranks, inputs);
-  Meeting meeting;
+  Rendezvous meeting;
   SharedGenerator generator(ranks.size());
-  std::vector<std::vector<at::Tensor>> held(ranks.size());  // what each rank is given, and writes to
+  std::vector<std::vector<at::Tensor>> held(ranks.size());  // inputs of each rank, which it may write to
   std::vector<ReplayResult> results(ranks.size());
   std::vector<std::exception_ptr> failures(ranks.size());
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     for (size_t i = 0; i < inputs.size(); ++i) held[rank].push_back(local_input(ranks[rank], i, inputs[i]));
   }
-  // The program's own generators are rank 0's to move; the others begin where that does.
+  // The program's generators are advanced by rank 0; the other ranks start from the same state.
   std::vector<std::map<std::string, at::Generator>> own_generators(ranks.size());
-  for (size_t rank = 1; rank < ranks.size(); ++rank) own_generators[rank] = copies_of_generators(ranks[rank].graph);
+  for (size_t rank = 1; rank < ranks.size(); ++rank) own_generators[rank] = copy_generators(ranks[rank].graph);
   std::vector<std::thread> threads;
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     threads.emplace_back([&, rank] {
@@ -471,7 +469,7 @@ SimulatedRun simulate(std::span<const ShardedGraph> ranks, std::span<const at::T
     try {
       std::rethrow_exception(failure);
     } catch (const ReplayError& error) {
-      // Those who only learned of it say so in their text; the one who failed comes first.
+      // Ranks that stopped because of another one are reported after it.
       const bool learned = std::string_view(error.what()).find(OtherRankFailed().what()) != std::string_view::npos;
       if (!first || !learned) first = failure;
     } catch (...) {
@@ -486,7 +484,7 @@ SimulatedRun simulate(std::span<const ShardedGraph> ranks, std::span<const at::T
     std::vector<at::Tensor> parts;
     for (size_t rank = 0; rank < ranks.size(); ++rank) parts.push_back(part_of(rank));
     try {
-      return whole_of(parts, tensor.layout, mesh, tensor.sizes);
+      return full_tensor(parts, tensor.layout, mesh, tensor.sizes);
     } catch (const Error& error) {
       throw Error(fmt::format("{}: {}", what, error.what()));
     }

@@ -1,4 +1,4 @@
-// The tensors of a node, and their dimensions as a layout cuts them.
+// The tensors of a node, and their dimensions split into factors by a layout.
 #pragma once
 
 #include <cstdint>
@@ -12,22 +12,22 @@
 namespace shadowgraph {
 
 struct DimensionCuts {
-  std::vector<int64_t> expanded;           // each dimension as its factors: between cuts, and one for each cut
-  std::vector<int64_t> dimension_of_axis;  // in `expanded`, by mesh axis; -1: does not cut
-  std::vector<int64_t> local;              // sizes of a part
+  std::vector<int64_t> expanded;           // each dimension as its factors: one per axis that shards it, and the rest
+  std::vector<int64_t> dimension_of_axis;  // index in `expanded`, by mesh axis; -1: not sharded
+  std::vector<int64_t> local;              // local sizes
 
-  // Returns nothing if an axis does not divide its dimension.
+  // Returns nullopt if an axis does not divide its dimension.
   static std::optional<DimensionCuts> of(std::span<const int64_t> sizes, const Layout& layout, const DeviceMesh& mesh);
 };
 
-// Returns how many stretches a dimension has, as the other axes leave it. Each stretch has a piece of every device of
-// `axis`.
+// Returns the number of contiguous stretches of a sharded dimension, given the other axes. Every device of `axis` has a
+// piece of each stretch.
 int64_t stretches(const Layout& layout, size_t axis, const DeviceMesh& mesh);
 
-// Returns in how many parts a tensor is: the product of the axes that cut it.
+// Returns the number of shards of a tensor: the product of the axes that shard it.
 int64_t parts_of(const Layout& layout, const DeviceMesh& mesh);
 
-// The tensors that a node takes and gives, in the order of for_each_input and for_each_output.
+// The operands and results of a node, in the order of for_each_input and for_each_output.
 struct NodeTensors {
   std::vector<ValueId> operands;
   std::vector<ValueId> results;

@@ -1,8 +1,7 @@
-// Treats layouts as reshapes. A dimension that is cut becomes a row of smaller dimensions: one for each axis that cuts
-// it, and one for what lies between. A device's part is what is left when its coordinates are selected in the axes'
-// dimensions.
+// Implements layouts as reshapes. A sharded dimension is split into smaller ones: one for each axis that shards it, and
+// one for each stretch between. A device's shard is selected by its coordinates in the dimensions of the axes.
 //
-//     dimension 0 of 24, S(0) on x=2 and S(0,4) on y=3:    24 = 2 (x) * 2 * 3 (y) * 2       24 -> 4 a device
+//     dimension 0 of 24, S(0) on x=2 and S(0,4) on y=3:    24 = 2 (x) * 2 * 3 (y) * 2       24 -> 4 per device
 #include "shadowgraph/shard/layout.h"
 
 #include <fmt/format.h>
@@ -38,7 +37,7 @@ DeviceMesh DeviceMesh::parse(std::string_view text) {
       const size_t end = std::min(text.find('x', at), text.size());
       const int64_t size = parse_number<int64_t>(std::string_view(text).substr(at, end - at)).value_or(0);
       if (size < 1) {
-        throw Error(fmt::format("a mesh is written as \"8\", \"8x8\" or \"dp=8,tp=4\", not \"{}\"", text));
+        throw Error(fmt::format("invalid mesh \"{}\": expected a form such as \"8\", \"8x8\" or \"dp=8,tp=4\"", text));
       }
       const std::string name(1, kNames[std::min(mesh.axes.size(), kNames.size() - 1)]);
       mesh.axes.push_back({.name = name, .size = size});
@@ -46,17 +45,19 @@ DeviceMesh DeviceMesh::parse(std::string_view text) {
       at = end + 1;
     }
   }
-  if (mesh.axes.empty() || mesh.axes.size() > kMostMeshAxes) {
-    throw Error(
-        fmt::format("the mesh \"{}\" has {} axes; 1 to {} are possible", text, mesh.axes.size(), kMostMeshAxes));
+  if (mesh.axes.empty() || mesh.axes.size() > kMaxMeshAxes) {
+    throw Error(fmt::format("mesh \"{}\" has {} axes; the number must be between 1 and {}", text, mesh.axes.size(),
+                            kMaxMeshAxes));
   }
   std::set<std::string> names;
   int64_t devices = 1;
   for (const MeshAxis& axis : mesh.axes) {
-    if (!names.insert(axis.name).second) throw Error(fmt::format("the mesh \"{}\" has two axes {}", text, axis.name));
-    if (axis.size < 1) throw Error(fmt::format("the axis {} of mesh \"{}\" has no device", axis.name, text));
+    if (!names.insert(axis.name).second)
+      throw Error(fmt::format("mesh \"{}\" has two axes named {}; names must be unique", text, axis.name));
+    if (axis.size < 1)
+      throw Error(fmt::format("axis {} of mesh \"{}\" must have at least one device", axis.name, text));
     if (__builtin_mul_overflow(devices, axis.size, &devices) || devices > (int64_t{1} << 31)) {
-      throw Error(fmt::format("the mesh \"{}\" has more than 2^31 devices", text));
+      throw Error(fmt::format("mesh \"{}\" has more than 2^31 devices", text));
     }
   }
   return mesh;
@@ -87,11 +88,11 @@ std::string DeviceMesh::to_string() const {
   return text;
 }
 
-// ---- Words
+// ---- Text
 
 Layout::Layout(std::span<const Placement> placements) : size_(static_cast<uint8_t>(placements.size())) {
-  if (placements.size() > kMostMeshAxes) {
-    throw Error(fmt::format("a layout of {} axes; at most {} are possible", placements.size(), kMostMeshAxes));
+  if (placements.size() > kMaxMeshAxes) {
+    throw Error(fmt::format("a layout of {} axes; the maximum is {}", placements.size(), kMaxMeshAxes));
   }
   std::copy(placements.begin(), placements.end(), placements_.begin());
 }
@@ -119,7 +120,7 @@ std::string to_string(const Layout& layout) {
 
 namespace {
 
-// Reads "S(0,8)" and its like from the front of `rest`; returns nothing if `rest` begins with something else.
+// Parses one placement such as "S(0,8)" from the front of `rest`; returns nullopt if there is none.
 std::optional<Placement> take_placement(std::string_view& rest) {
   const auto take = [&](std::string_view word) {
     const bool found = rest.starts_with(word);
@@ -162,7 +163,7 @@ Layout Layout::parse(std::string_view text) {
     const std::optional<Placement> placement = take_placement(rest);
     const bool more = rest.starts_with(',');
     if (!placement || (!more && !rest.empty())) {
-      throw Error(fmt::format("a layout is written as \"S(0),R,P(sum)\", not \"{}\"", text));
+      throw Error(fmt::format("invalid layout \"{}\": expected a form such as \"S(0),R,P(sum)\"", text));
     }
     placements.push_back(*placement);
     if (!more) return Layout(placements);
@@ -170,7 +171,7 @@ Layout Layout::parse(std::string_view text) {
   }
 }
 
-// ---- Parts
+// ---- Shards
 
 std::optional<DimensionCuts> DimensionCuts::of(std::span<const int64_t> sizes, const Layout& layout,
                                                const DeviceMesh& mesh) {
@@ -180,14 +181,14 @@ std::optional<DimensionCuts> DimensionCuts::of(std::span<const int64_t> sizes, c
     if (layout[axis].is_shard() && layout[axis].dim >= sizes.size()) return std::nullopt;
   }
   for (size_t dim = 0; dim < sizes.size(); ++dim) {
-    std::array<uint8_t, kMostMeshAxes> axes{};
+    std::array<uint8_t, kMaxMeshAxes> axes{};
     size_t count = 0;
     for (size_t axis = 0; axis < layout.size(); ++axis) {
       if (layout[axis].is_shard() && layout[axis].dim == dim) axes[count++] = static_cast<uint8_t>(axis);
     }
     std::stable_sort(axes.begin(), axes.begin() + count,
                      [&](uint8_t a, uint8_t b) { return layout[a].outer < layout[b].outer; });
-    int64_t before = 1;  // elements of the dimension's factors so far
+    int64_t before = 1;  // product of the dimension's factors so far
     int64_t local = sizes[dim];
     for (size_t i = 0; i < count; ++i) {
       const int64_t outer = layout[axes[i]].outer;
@@ -218,37 +219,36 @@ std::optional<std::vector<int64_t>> local_sizes(std::span<const int64_t> sizes, 
   return std::move(cuts->local);
 }
 
-// Finds ways between layouts as shortest paths: layouts are the vertices, steps on one axis are the edges. The layouts
-// to pass through depend on the two ends. Every axis may be replicated, may cut dimensions as a whole (S(d)), and may
-// have whatever placements the ends have. The search makes vertices as it meets them, and their edges once. Each
-// starting layout has a search of its own.
+// Finds redistributions as shortest paths: layouts are the vertices, steps on one axis are the edges. Intermediate
+// layouts depend on both ends: every axis may be replicated, shard any dimension as a whole (S(d)), or have a placement
+// of either end. Vertices are created on demand, their edges once. Each starting layout has a separate search.
 
 namespace {
 
-bool cut_alike(const Placement& a, const Placement& b) {
+bool same_shard(const Placement& a, const Placement& b) {
   return a.is_shard() && b.is_shard() && a.dim == b.dim && a.outer == b.outer;
 }
 
-// Returns the layout in which axis `axis` no longer cuts. A cut that was nested in it then cuts within each of its
-// pieces. Each piece of an axis that it was nested in itself has as many of these.
+// Returns the layout after a gather over `axis`. Shards nested within it become nested within each of its pieces, and
+// the pieces of an axis around it are multiplied accordingly.
 Layout gathered(Layout layout, size_t axis, const DeviceMesh& mesh) {
   const Placement cut = layout[axis];
   int64_t pieces = 1;
   for (size_t outer = 0; outer <= axis; ++outer) {
-    if (cut_alike(layout[outer], cut)) pieces *= mesh.axes[outer].size;
+    if (same_shard(layout[outer], cut)) pieces *= mesh.axes[outer].size;
   }
   layout[axis] = Placement::replicate();
   for (size_t other = axis + 1; other < layout.size(); ++other) {
-    if (cut_alike(layout[other], cut)) layout[other].outer *= pieces;
+    if (same_shard(layout[other], cut)) layout[other].outer *= pieces;
   }
   return layout;
 }
 
-// Returns nothing if a later axis cuts the same dimension already: its pieces would have to lie within the new ones,
-// but lie around them.
+// Returns nullopt if a later axis already shards the same dimension: its pieces would have to be nested within the new
+// ones, but enclose them.
 std::optional<Layout> cut_locally(Layout layout, size_t axis, const Placement& to) {
   for (size_t other = axis + 1; other < layout.size(); ++other) {
-    if (cut_alike(layout[other], to)) return std::nullopt;
+    if (same_shard(layout[other], to)) return std::nullopt;
   }
   layout[axis] = to;
   return layout;
@@ -297,7 +297,7 @@ int64_t stretches(const Layout& layout, size_t axis, const DeviceMesh& mesh) {
   return stretches;
 }
 
-int64_t blocks_of_pieces(const Layout& layout, size_t axis, std::span<const int64_t> sizes, const DeviceMesh& mesh) {
+int64_t piece_block_count(const Layout& layout, size_t axis, std::span<const int64_t> sizes, const DeviceMesh& mesh) {
   const Placement& cut = layout[axis];
   const std::optional<std::vector<int64_t>> local = local_sizes(sizes, layout, mesh);
   if (!cut.is_shard() || !local) return 1;
@@ -310,7 +310,7 @@ int64_t blocks_of_pieces(const Layout& layout, size_t axis, std::span<const int6
 
 namespace {
 
-// Orders layouts, for maps.
+// Orders layouts for use as map keys.
 struct LayoutOrder {
   static auto key(const Placement& p) { return std::tuple(p.kind, p.op, p.dim, p.outer); }
   bool operator()(const Layout& a, const Layout& b) const {
@@ -326,7 +326,7 @@ struct PricedStep {
   int64_t wire = 0;
 };
 
-// Keeps what a search needs to know of a step.
+// The data about a step that the search needs.
 struct Arc {
   int64_t picoseconds = 0;
   uint32_t to = 0;
@@ -336,7 +336,7 @@ struct Reached {
   int64_t picoseconds = kForbidden;
   int32_t steps = 0;
   uint32_t before = 0;
-  uint32_t by = 0;  // which step of the vertex before
+  uint32_t by = 0;  // step from the previous vertex
 };
 
 }  // namespace
@@ -346,7 +346,7 @@ struct RedistributionPlanner::State {
   RedistributionRates rates;
   std::vector<ProcessGroupInfo> groups;  // by axis
 
-  // Holds what is reached from layouts of one tensor.
+  // The layouts reachable from those of one tensor.
   class Space {
    public:
     Space(const State& state, std::span<const int64_t> sizes, int64_t element_bytes, std::vector<Placement> placements)
@@ -385,7 +385,7 @@ struct RedistributionPlanner::State {
       return steps_[vertex] = std::move(found);
     }
 
-    // Returns by vertex all that can be reached, or what was reached before `target` was.
+    // Returns shortest paths to all vertices, or to those reached before `target`.
     std::vector<Reached> search(uint32_t from, std::optional<Layout> target = std::nullopt) {
       std::vector<Reached> reached(layouts_.size());
       reached[from] = {.picoseconds = 0};
@@ -442,8 +442,8 @@ struct RedistributionPlanner::State {
       seconds += cost.seconds();
       priced.wire = cost.wire;
     };
-    const bool scattered_before = step.from.is_shard() && blocks_of_pieces(before, step.axis, sizes, mesh) != 1;
-    const bool scattered_after = step.to.is_shard() && blocks_of_pieces(step.after, step.axis, sizes, mesh) != 1;
+    const bool scattered_before = step.from.is_shard() && piece_block_count(before, step.axis, sizes, mesh) != 1;
+    const bool scattered_after = step.to.is_shard() && piece_block_count(step.after, step.axis, sizes, mesh) != 1;
     switch (step.kind) {
       case RedistributionKind::kSlice:
         copy(bytes_after);
@@ -470,7 +470,7 @@ struct RedistributionPlanner::State {
     return priced;
   }
 
-  // Returns R, every dimension cut as a whole, and the placements that these layouts have.
+  // Returns R, sharding of each dimension as a whole, and the placements of these layouts.
   std::vector<Placement> placements(std::span<const int64_t> sizes, std::initializer_list<const Layout*> ends) const {
     std::vector<Placement> placements{Placement::replicate()};
     for (size_t dim = 0; dim < sizes.size() && dim < 256; ++dim) {
@@ -489,7 +489,7 @@ struct RedistributionPlanner::State {
 
 RedistributionPlanner::RedistributionPlanner(const DeviceMesh& mesh, const RedistributionRates& rates)
     : state_(std::make_unique<State>()) {
-  if (rates.interconnect == nullptr) throw Error("a planner of redistributions needs an interconnect");
+  if (rates.interconnect == nullptr) throw Error("RedistributionPlanner requires an interconnect");
   state_->mesh = mesh;
   state_->rates = rates;
   for (size_t a = 0; a < mesh.axes.size(); ++a) {
@@ -502,8 +502,8 @@ RedistributionPlanner::~RedistributionPlanner() = default;
 RedistributionPlanner::RedistributionPlanner(RedistributionPlanner&&) noexcept = default;
 RedistributionPlanner& RedistributionPlanner::operator=(RedistributionPlanner&&) noexcept = default;
 
-Redistribution RedistributionPlanner::way(std::span<const int64_t> sizes, int64_t element_bytes, const Layout& from,
-                                          const Layout& to) const {
+Redistribution RedistributionPlanner::path(std::span<const int64_t> sizes, int64_t element_bytes, const Layout& from,
+                                           const Layout& to) const {
   Redistribution way;
   if (from == to) return way;
   way.possible = local_sizes(sizes, from, state_->mesh).has_value() && local_sizes(sizes, to, state_->mesh).has_value();
@@ -527,7 +527,7 @@ Redistribution RedistributionPlanner::way(std::span<const int64_t> sizes, int64_
 std::vector<int64_t> RedistributionPlanner::costs(std::span<const int64_t> sizes, int64_t element_bytes,
                                                   std::span<const Layout> from, std::span<const Layout> to) const {
   std::vector<int64_t> costs(from.size() * to.size(), kForbidden);
-  // Ends with the same strided cuts share a space.
+  // Ends with the same strided shards share a search space.
   std::map<std::vector<std::tuple<uint8_t, int64_t>>, std::unique_ptr<State::Space>> spaces;
   std::map<std::pair<State::Space*, uint32_t>, std::vector<Reached>> searches;
   const auto strided = [](const Layout& layout, std::vector<std::tuple<uint8_t, int64_t>>& cuts) {

@@ -1,5 +1,5 @@
-// Finds products that run beside collectives, before it is known which collectives there are. What a collective costs is
-// then what they do not hide. Which products are meant says shadowgraph/shard/apply.h.
+// Finds products that can overlap with collectives, before the collectives are known. The cost of a collective is then
+// its exposed part. shadowgraph/shard/apply.h describes which products these are.
 #pragma once
 
 #include "shadowgraph/graph/graph.h"
@@ -10,13 +10,13 @@ namespace shadowgraph {
 
 class HiddenCollectives {
  public:
-  // Seconds of products beside collectives of one value. These are its sum, its sum scattered by rows, a gather of its
-  // rows, and the same again in backward (0: that is not done). A weight gradient is summed beside what comes behind it.
+  // Seconds of products that overlap with collectives of one value: an all_reduce, a reduce_scatter by rows, an
+  // all_gather of its rows, and the same again in backward (0: not done). A weight gradient overlaps with what follows.
   struct Products {
     double reduce = 0, scatter = 0, gather = 0, gather_again = 0, weight_gradient = 0;
   };
 
-  // `time`: of the graph on one device. A product that is cut over `ranks` takes its part of that. Linear.
+  // `time`: of the graph on one device; the time of a product sharded over `ranks` is divided by their number. Linear.
   HiddenCollectives(const Graph& graph, const StepTime& time, CollectiveOverlap overlap, int64_t ranks);
 
   const Products& beside(ValueId value) const { return beside_[value]; }
@@ -26,14 +26,14 @@ class HiddenCollectives {
   void find_sums();
   void find_gathers();
   double seconds(NodeId product) const { return time_.of(product).seconds / ranks_; }
-  // One piece is alone.
+  // One piece does not overlap.
   double seconds_in_pieces(NodeId product) const { return seconds(product) * (1 - 1 / ranks_); }
 
   const Graph& graph_;
   const StepTime& time_;
   const bool in_pieces_;
   const double ranks_;
-  IdMap<ValueId, double> of_weights_;  // by gradient of an output: products that make weight gradients of it
+  IdMap<ValueId, double> of_weights_;  // by output gradient: time of products that compute weight gradients from it
   IdMap<ValueId, Products> beside_;
 };
 

@@ -1,4 +1,4 @@
-// Finds products of linear layers around collectives. Internal to sharding/overlap.
+// Overlaps collectives with products of linear layers. Internal to sharding/overlap.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -23,24 +23,24 @@
 
 namespace shadowgraph {
 
-// A sum over ranks of input gradients, and the weight gradients that have the same gradients of outputs.
+// A sum of input gradients over ranks, and the weight gradients computed from the same output gradients.
 struct InputGradientSum {
   NodeId collective;                     // reduce_scatter or all_reduce
-  std::vector<NodeId> products;          // dX = dY W, of which it is the sum
+  std::vector<NodeId> products;          // dX = dY W, the summed products
   std::vector<NodeId> weight_gradients;  // dW = dY^T X
 };
 
-// A collective and the product that goes with it piece by piece. It is the first by rows of what was gathered, or the one
-// whose rows are scattered. `others` read what was gathered, too, as a whole.
+// A collective and the product that is pipelined with it in pieces: the first product that reads gathered rows, or the
+// one whose rows are scattered. `others` also read the gathered tensor, as a whole.
 struct ProductInPieces {
   NodeId collective, product;
   int64_t pieces = 0;
   std::vector<NodeId> others;
 };
 
-struct HeldBack {
+struct DelayedNode {
   NodeId node;
-  NodeId behind;  // comes later in the program; `node` and what needs it are issued right behind it
+  NodeId behind;  // later in the program; `node` and its inputs are issued right after it
 };
 
 namespace {
@@ -58,29 +58,31 @@ ValueId operand(const Graph& graph, NodeId node, std::string_view name) {
 
 bool is_product(const Graph& graph, NodeId node) { return calls(graph, node, "aten::mm"); }
 
-// wait_tensor gives its operand back: it counts as a collective, not as a view.
+// wait_tensor returns its operand; it counts as a collective, not as a view.
 bool is_plain_view(const Graph& graph, NodeId node) {
   return graph.facts(node).is_view && !graph.facts(node).collective && !graph.is_placeholder(node);
 }
 
-ValueId behind_views(const Graph& graph, ValueId value) { return source_of(graph, value, Behind::kViews); }
+ValueId behind_views(const Graph& graph, ValueId value) { return source_of(graph, value, LookThrough::kViews); }
 
-bool is_weight(const Graph& graph, ValueId value) { return parameter_behind(graph, value, Behind::kCasts).valid(); }
+bool is_weight(const Graph& graph, ValueId value) {
+  return parameter_of_operand(graph, value, LookThrough::kCasts).valid();
+}
 
-// Whether a product in backward is of no weight.
+// Returns true if neither operand of a backward product is a weight.
 bool is_weight_gradient(const Graph& graph, NodeId product) {
   return graph.node(product).phase == Graph::kBackward && !is_weight(graph, operand(graph, product, "self")) &&
          !is_weight(graph, operand(graph, product, "mat2"));
 }
 
-// The operand of a product that is no weight, where the other one is; invalid: it is no such product.
-ValueId beside_weight(const Graph& graph, NodeId product) {
+// Returns the operand of a product with a weight that is not the weight; invalid for other nodes.
+ValueId activation_operand(const Graph& graph, NodeId product) {
   const ValueId left = operand(graph, product, "self"), right = operand(graph, product, "mat2");
   if (is_weight(graph, left) == is_weight(graph, right)) return {};
   return is_weight(graph, left) ? right : left;
 }
 
-// The all_gather that made an operand of a product, views between; invalid: none.
+// Returns the all_gather that produced an operand of a product, looking through views; invalid without one.
 NodeId gather_behind(const Graph& graph, ValueId operand_of_product) {
   const NodeId wait = graph.value(behind_views(graph, operand_of_product)).producer;
   if (!calls(graph, wait, "_c10d_functional::wait_tensor")) return {};
@@ -88,7 +90,7 @@ NodeId gather_behind(const Graph& graph, ValueId operand_of_product) {
   return calls(graph, gather, kGather) ? gather : NodeId();
 }
 
-// Products that read a value, or views of it.
+// Returns products that read a value or views of it.
 std::vector<NodeId> products_of(const Graph& graph, ValueId value, std::vector<NodeId>* others = nullptr) {
   std::vector<NodeId> products;
   std::vector<ValueId> open{value};
@@ -109,7 +111,7 @@ std::vector<NodeId> products_of(const Graph& graph, ValueId value, std::vector<N
   return products;
 }
 
-// What is summed into a value: products with a weight. Empty if there is anything else.
+// Returns the products with a weight that are summed into a value; empty if anything else is.
 std::vector<NodeId> summed(const Graph& graph, ValueId value) {
   std::vector<NodeId> products;
   std::vector<ValueId> open{value};
@@ -117,7 +119,7 @@ std::vector<NodeId> summed(const Graph& graph, ValueId value) {
     const ValueId v = behind_views(graph, open.back());
     open.pop_back();
     const NodeId producer = graph.value(v).producer;
-    if (is_product(graph, producer) && beside_weight(graph, producer).valid()) {
+    if (is_product(graph, producer) && activation_operand(graph, producer).valid()) {
       products.push_back(producer);
     } else if (calls(graph, producer, "aten::add.Tensor") || calls(graph, producer, "aten::add_.Tensor")) {
       for (const char* name : {"self", "other"}) {
@@ -125,7 +127,7 @@ std::vector<NodeId> summed(const Graph& graph, ValueId value) {
         if (!part.valid()) return {};
         open.push_back(part);
       }
-    } else if (calls(graph, producer, "aten::clone")) {  // pieces of each rank come to lie together
+    } else if (calls(graph, producer, "aten::clone")) {  // makes the pieces of each rank contiguous
       open.push_back(operand(graph, producer, "self"));
     } else {
       return {};
@@ -134,8 +136,8 @@ std::vector<NodeId> summed(const Graph& graph, ValueId value) {
   return products;
 }
 
-// For the weight gradients of each sum: collective and wait stand before the first of them and of the products that are
-// summed. Gives how many inputs are gathered again.
+// Gathers inputs again in backward, for the weight gradients of each sum: collective and wait are placed before the
+// first of them and of the summed products. Returns the number of inputs gathered again.
 class GatherAgain {
  public:
   explicit GatherAgain(Graph& graph) : graph_(graph), effects_(Effects::of(graph)) {}
@@ -145,7 +147,7 @@ class GatherAgain {
     for (const InputGradientSum& sum : sums) count += again(sum);
     if (count > 0) {
       keep_parts();
-      die_at_last_use(graph_, changed_);
+      free_storages_after_last_use(graph_, changed_);
     }
     return count;
   }
@@ -156,11 +158,11 @@ class GatherAgain {
     for (const auto* of : {&sum.products, &sum.weight_gradients}) {
       for (const NodeId product : *of) first = graph_.is_before(product, first) ? product : first;
     }
-    std::map<NodeId, std::vector<NodeId>> readers;  // by what gathered
+    std::map<NodeId, std::vector<NodeId>> readers;  // by gather
     for (const NodeId weights : sum.weight_gradients) {
       graph_.for_each_input(weights, [&](ValueId v) {
         const NodeId gather = gather_behind(graph_, v);
-        // What backward itself gathered is the gradient, or an input that is computed again just before.
+        // Gathers in backward are of the gradient, or of an input that has just been recomputed.
         if (gather.valid() && graph_.node(gather).phase == Graph::kForward && is_unchanged(gather)) {
           readers[gather].push_back(weights);
         }
@@ -171,14 +173,14 @@ class GatherAgain {
     return std::ssize(made_) - before;
   }
 
-  // Nobody wrote to the part since.
+  // Returns true if the gathered shard has not been written to since.
   bool is_unchanged(NodeId gather) const {
     return std::ranges::all_of(effects_.reads(gather), [&](const StorageVersion& read) {
       return effects_.is_generator(read.storage) || effects_.final_version(read.storage) == read.version;
     });
   }
 
-  // A call once more: in new memory, or as a view of `source`.
+  // Repeats a call: in new memory, or as a view of `source`.
   ValueId repeat(InsertionPoint& at, NodeId node, ValueId source, bool is_view) {
     const auto old = graph_.arguments(node);
     std::vector<Argument> arguments(old.begin(), old.end());
@@ -210,7 +212,7 @@ class GatherAgain {
     const ValueId part = graph_.arguments(gather)[0].ref.value;
     const ValueId whole = graph_.results(gather)[0].ref.value;
     changed_.insert(graph_.value(whole).storage);
-    // Sums that follow one another, as of queries and keys, have one gather.
+    // Consecutive sums, as of queries and keys, share one gather.
     std::map<ValueId, ValueId>& made = made_[gather];
     if (made.empty()) made[whole] = repeat(at, gather, part, /*is_view=*/false);
     for (const NodeId user : users) {
@@ -218,7 +220,7 @@ class GatherAgain {
       graph_.for_each_input(user, [&](ValueId v) { operands.push_back(v); });
       for (const ValueId operand : operands) {
         if (gather_behind(graph_, operand) != gather) continue;
-        std::vector<ValueId> chain;  // from the operand back to what was gathered
+        std::vector<ValueId> chain;  // from the operand back to the gather
         for (ValueId v = operand; !made.contains(v); v = graph_.arguments(graph_.value(v).producer)[0].ref.value) {
           chain.push_back(v);
         }
@@ -231,7 +233,7 @@ class GatherAgain {
     }
   }
 
-  // Autograd keeps the part in place of the whole.
+  // Saves the shard for backward instead of the gathered tensor.
   void keep_parts() {
     std::set<StorageId> wholes;
     for (const auto& [gather, made] : made_) {
@@ -257,17 +259,17 @@ class GatherAgain {
 
   Graph& graph_;
   const Effects effects_;
-  std::set<StorageId> changed_;                        // gathered in forward, and again
-  std::map<NodeId, std::map<ValueId, ValueId>> made_;  // by what gathered: what it made, and views of it, once more
+  std::set<StorageId> changed_;                        // gathered in forward and again
+  std::map<NodeId, std::map<ValueId, ValueId>> made_;  // by gather: repeated results and views
 };
 
-// Program order, but for what is held back, and for waits of collectives: these, and views of what they give, come
-// before their first use. What a node needs comes before it in any case. Memory dies where it did, or after the last
+// Program order, except for held-back nodes and for waits of collectives: these, and views of their results, are issued
+// right before their first use. Inputs of a node always precede it. Memory is freed where it was, or after the last
 // use. Linear.
 class IssueOrder {
  public:
-  IssueOrder(Graph& graph, std::span<const HeldBack> held) : graph_(graph), needs_(Dependences::of(graph)) {
-    for (const HeldBack& one : held) behind_[one.node] = one.behind;
+  IssueOrder(Graph& graph, std::span<const DelayedNode> held) : graph_(graph), needs_(Dependences::of(graph)) {
+    for (const DelayedNode& one : held) behind_[one.node] = one.behind;
     NodeId before;
     for (const NodeId node : graph.nodes()) {
       if (!graph.facts(node).collective || waits(node)) continue;
@@ -326,7 +328,7 @@ class IssueOrder {
     return graph_.node(node).target == target_of(Builtin::kOutput) ||
            graph_.node(node).target == target_of(Builtin::kGradient);
   }
-  // Nobody in its phase reads what it gives, but for views.
+  // Returns true if no node in its phase reads its results, except views.
   bool leaves_phase(NodeId node) const {
     bool leaves = true;
     graph_.for_each_output(node, [&](ValueId made) {
@@ -338,7 +340,8 @@ class IssueOrder {
     return leaves;
   }
 
-  // What a phase gives is waited for before its next collective of the kind: a sum of gradients holds what is sent.
+  // Waits for results that leave the phase before its next collective of the same kind: a sum of gradients keeps the
+  // sent memory alive.
   void issue_waits_like(NodeId collective) {
     std::vector<NodeId>& lazy = lazy_waits_[graph_.node(collective).target];
     std::vector<NodeId> stay;
@@ -353,7 +356,7 @@ class IssueOrder {
     lazy = std::move(stay);
   }
 
-  // Collectives keep their order. A wait is in no order but with what is waited for, and with who reads that.
+  // Collectives keep their order. A wait is ordered only with its collective and with readers of its result.
   template <class F>
   void for_each_need(NodeId node, F&& f) const {
     const bool in_order = graph_.facts(node).collective;
@@ -372,7 +375,7 @@ class IssueOrder {
     return found;
   }
 
-  // What the program let go of at a node that goes elsewhere dies at the one before, or after its last use.
+  // Storages freed at a node that moves are freed at the previous node, or after their last use.
   void leave_deaths(NodeId node) {
     if (!stays_.valid() || graph_.frees(node).empty()) return;
     std::vector<StorageId>& left = deaths_[stays_];
@@ -380,7 +383,7 @@ class IssueOrder {
     graph_.set_frees(node, {});
   }
 
-  // What it needs comes first, in program order where nothing else is asked for.
+  // Issues the inputs first, in program order unless constrained otherwise.
   void issue(NodeId node) {
     std::vector<NodeId> open{node};
     while (!open.empty()) {
@@ -421,24 +424,24 @@ class IssueOrder {
   IdMap<NodeId, NodeId> behind_, collective_before_;
   std::unordered_map<NodeId, std::vector<NodeId>> of_;
   std::vector<NodeId> lazy_;
-  std::map<TargetId, std::vector<NodeId>> lazy_waits_;  // by what is called that they wait for
+  std::map<TargetId, std::vector<NodeId>> lazy_waits_;  // by the operator of their collective
   std::vector<NodeId> order_;
-  NodeId stays_;  // the last one that was issued where it stands
+  NodeId stays_;  // last node issued at its original position
   std::unordered_map<NodeId, std::vector<StorageId>> deaths_;
 };
 
-// Memory that is sent must not be given away before the wait.
-void keep_what_is_sent(Graph& graph) {
+// Keeps sent memory alive until the wait.
+void keep_sent_memory(Graph& graph) {
   for (const NodeId wait : nodes_calling(graph, "_c10d_functional::wait_tensor")) {
     const NodeId collective = graph.value(graph.arguments(wait)[0].ref.value).producer;
     if (graph.is_placeholder(collective)) continue;
     std::vector<StorageId> sent;
     graph.for_each_input(collective, [&](ValueId v) { sent.push_back(graph.value(v).storage); });
-    for (const StorageId storage : sent) graph.extend_life(storage, wait);
+    for (const StorageId storage : sent) graph.extend_lifetime(storage, wait);
   }
 }
 
-// A linear layer's views of its rows: transposed ones, as heads of attention are, have others.
+// Returns true for views that keep rows, as in linear layers; transposed ones, as for attention heads, do not.
 bool keeps_rows(const Graph& graph, NodeId node) {
   const std::string_view name = graph.target(node).name();
   return name == "aten::view" || name == "aten::_unsafe_view";
@@ -453,7 +456,7 @@ std::vector<InputGradientSum> input_gradient_sums(const Graph& graph) {
     if (!calls(graph, node, kScatter) && !calls(graph, node, kReduce)) continue;
     InputGradientSum sum{.collective = node, .products = summed(graph, operand(graph, node, "input"))};
     for (const NodeId product : sum.products) {
-      const ValueId gradient = behind_views(graph, beside_weight(graph, product));
+      const ValueId gradient = behind_views(graph, activation_operand(graph, product));
       for (const NodeId other : products_of(graph, gradient)) {
         if (other != product && is_weight_gradient(graph, other)) sum.weight_gradients.push_back(other);
       }
@@ -495,7 +498,7 @@ std::vector<ProductInPieces> products_in_pieces(const Graph& graph, const std::v
       if (!is_product(graph, product) || !is_weight(graph, operand(graph, product, "mat2"))) continue;
       one.product = product;
     }
-    if (taken.insert(one.product).second) found.push_back(std::move(one));  // a product goes with one collective
+    if (taken.insert(one.product).second) found.push_back(std::move(one));  // one collective per product
   }
   return found;
 }
@@ -504,9 +507,9 @@ OverlapResult overlap_collectives(Graph& rank, CollectiveOverlap overlap) {
   OverlapResult result;
   if (overlap == CollectiveOverlap::kNone) return result;
   const std::vector<InputGradientSum> sums = input_gradient_sums(rank);
-  result.sums_hidden = std::ssize(sums);
-  result.gathered_again = GatherAgain(rank).run(sums);
-  std::vector<HeldBack> held;
+  result.overlapped_reductions = std::ssize(sums);
+  result.regathered = GatherAgain(rank).run(sums);
+  std::vector<DelayedNode> held;
   for (const InputGradientSum& sum : sums) {
     for (const NodeId weights : sum.weight_gradients) held.push_back({weights, sum.collective});
   }
@@ -516,14 +519,14 @@ OverlapResult overlap_collectives(Graph& rank, CollectiveOverlap overlap) {
       rank.set_note(one.collective, "pieces", pieces);
       rank.set_note(one.product, "pieces", pieces);
       ++result.in_pieces;
-      // What needs all that was gathered comes behind what does not.
+      // Readers of the whole gathered tensor come after other nodes.
       for (const NodeId other : one.others) {
         if (rank.is_before(other, one.product)) held.push_back({other, one.product});
       }
     }
   }
   IssueOrder(rank, held).run();
-  keep_what_is_sent(rank);
+  keep_sent_memory(rank);
   return result;
 }
 
@@ -546,23 +549,23 @@ void HiddenCollectives::find_weight_gradients() {
   }
 }
 
-// An input gradient hides behind the weight gradients of the same outputs. What forward sums goes in pieces.
+// An input gradient overlaps with the weight gradients of the same outputs. Sums in forward are pipelined in pieces.
 void HiddenCollectives::find_sums() {
   for (const NodeId node : graph_.nodes()) {
     Products found;
     const std::string_view name = graph_.target(node).name();
     if (is_product(graph_, node)) {
-      const ValueId beside = beside_weight(graph_, node);
+      const ValueId beside = activation_operand(graph_, node);
       const bool backward = graph_.node(node).phase == Graph::kBackward;
       if (backward && beside.valid()) {
-        found.reduce = std::as_const(of_weights_)[source_of(graph_, beside, Behind::kViews)];
+        found.reduce = std::as_const(of_weights_)[source_of(graph_, beside, LookThrough::kViews)];
         found.scatter = found.reduce;
       } else if (backward) {
-        found.weight_gradient = 2 * seconds(node);  // until the next one is to be summed: it, and its input gradient
+        found.weight_gradient = 2 * seconds(node);  // until the next sum: the weight gradient and the input gradient
       } else if (beside.valid() && in_pieces_) {
         found.scatter = seconds_in_pieces(node);
       }
-    } else if (name == "aten::add.Tensor" || name == "aten::add_.Tensor") {  // of products that are summed once
+    } else if (name == "aten::add.Tensor" || name == "aten::add_.Tensor") {  // a sum of products that is reduced once
       const Argument* other = graph_.find_argument(node, "other");
       if (other->kind != ArgumentKind::kValue) continue;
       const Products& left = beside(operand(graph_, node, "self"));
@@ -578,8 +581,8 @@ void HiddenCollectives::find_sums() {
   }
 }
 
-// Rows arrive while the product of those before runs, where products go in pieces: one of them waits for the rows. Those
-// that forward gathers are gathered again while gradients of the products' inputs are computed, which takes as long.
+// If products run in pieces, rows are gathered during the previous rows' product; one piece is exposed. Rows gathered
+// in forward are gathered again while the gradients of the products' inputs are computed, which takes as long.
 void HiddenCollectives::find_gathers() {
   std::vector<NodeId> nodes;
   for (const NodeId node : graph_.nodes()) nodes.push_back(node);

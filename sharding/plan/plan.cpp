@@ -17,10 +17,10 @@ namespace shadowgraph {
 
 namespace {
 
-constexpr const char* kPlanFormat = "shadowgraph-sharding-plan";
+constexpr const char* kPlanFormat = "shadowgraph-layouts";
 constexpr int kPlanVersion = 1;
 
-nlohmann::json texts_of(std::span<const Layout> layouts) {
+nlohmann::json layout_texts(std::span<const Layout> layouts) {
   nlohmann::json texts = nlohmann::json::array();
   for (const Layout& layout : layouts) texts.push_back(to_string(layout));
   return texts;
@@ -28,7 +28,7 @@ nlohmann::json texts_of(std::span<const Layout> layouts) {
 
 std::vector<Layout> layouts_in(const JsonPlace& texts, size_t count, const DeviceMesh& mesh) {
   if (texts.size() != count) {
-    texts.fail(fmt::format("has {} layouts, and the node has {} such tensors", texts.size(), count));
+    texts.fail(fmt::format("must have {} layouts, one for each tensor of the node, not {}", count, texts.size()));
   }
   std::vector<Layout> layouts;
   for (const JsonPlace& text : texts.elements()) {
@@ -37,9 +37,10 @@ std::vector<Layout> layouts_in(const JsonPlace& texts, size_t count, const Devic
     } catch (const ParseError&) {
       throw;
     } catch (const Error& error) {
-      text.fail(fmt::format("is none: {}", error.what()));
+      text.fail(fmt::format("is invalid: {}", error.what()));
     }
-    if (layouts.back().size() != mesh.axes.size()) text.fail("is no layout on " + mesh.to_string());
+    if (layouts.back().size() != mesh.axes.size())
+      text.fail("does not have one placement per axis of mesh " + mesh.to_string());
   }
   return layouts;
 }
@@ -54,15 +55,15 @@ std::vector<uint32_t> choice_in(const JsonPlace& list) {
   return choice;
 }
 
-std::optional<GivenChoice> choice_of(const nlohmann::json& json, const std::string& name) {
+std::optional<AssignmentChoice> choice_of(const nlohmann::json& json, const std::string& name) {
   const JsonPlace place(json, name);
-  if (place.is_list()) return GivenChoice{.choice = choice_in(place), .cost = "", .name = name};
+  if (place.is_list()) return AssignmentChoice{.choice = choice_in(place), .cost = "", .name = name};
   if (!place.is_object() || place.text_or("format", "") != kSolutionFormat) return std::nullopt;
-  if (place["version"].integer() != 1) place["version"].fail("is not 1");
+  if (place["version"].integer() != 1) place["version"].fail("must be 1");
   if (const auto why = place.find("why_infeasible"); why && !why->text().empty()) {
-    throw Error(fmt::format("{} has no choice: its solver found that {}", name, why->text()));
+    throw Error(fmt::format("{} has no solution: {}", name, why->text()));
   }
-  return GivenChoice{.choice = choice_in(place["choice"]), .cost = place.text_or("cost", ""), .name = name};
+  return AssignmentChoice{.choice = choice_in(place["choice"]), .cost = place.text_or("cost", ""), .name = name};
 }
 
 std::vector<ShardingPin> layouts_by_name(const JsonPlace& place) {
@@ -70,9 +71,8 @@ std::vector<ShardingPin> layouts_by_name(const JsonPlace& place) {
   for (const auto& [name, layout] : place.members()) {
     if (!layout.is_text()) {
       layout.fail(
-          fmt::format("is no layout such as \"S(0),R\". An answer is a plan.json, a solution ({}), a list of "
-                      "strategies, or layouts "
-                      "by name",
+          fmt::format("must be a layout such as \"S(0),R\". Accepted files: a plan.json, a solution ({}), a list of "
+                      "strategies, or layouts by name",
                       kSolutionFormat));
     }
     try {
@@ -80,16 +80,16 @@ std::vector<ShardingPin> layouts_by_name(const JsonPlace& place) {
     } catch (const ParseError&) {
       throw;
     } catch (const Error& error) {
-      layout.fail(fmt::format("is no layout: {}", error.what()));
+      layout.fail(fmt::format("is not a layout: {}", error.what()));
     }
   }
-  if (pins.empty()) place.fail("has no layouts");
+  if (pins.empty()) place.fail("must not be empty");
   return pins;
 }
 
 }  // namespace
 
-nlohmann::json to_json(const ShardingPlan& plan, const Graph& graph) {
+nlohmann::json to_json(const GraphLayouts& plan, const Graph& graph) {
   nlohmann::json json{{"format", kPlanFormat}, {"version", kPlanVersion}};
   for (const MeshAxis& axis : plan.mesh.axes) json["mesh"].push_back({{"name", axis.name}, {"size", axis.size}});
   json["nodes"] = nlohmann::json::array();
@@ -99,17 +99,17 @@ nlohmann::json to_json(const ShardingPlan& plan, const Graph& graph) {
     if (layouts.operands.empty() && layouts.results.empty()) continue;
     json["nodes"].push_back({{"node", numbering.of(node)},
                              {"name", graph.target(node).name()},
-                             {"operands", texts_of(layouts.operands)},
-                             {"results", texts_of(layouts.results)}});
+                             {"operands", layout_texts(layouts.operands)},
+                             {"results", layout_texts(layouts.results)}});
   }
   return json;
 }
 
-ShardingPlan sharding_plan_from_json(const nlohmann::json& json, const Graph& graph) {
+GraphLayouts graph_layouts_from_json(const nlohmann::json& json, const Graph& graph) {
   const JsonPlace place(json, "sharding plan");
-  if (place["format"].text() != kPlanFormat) place["format"].fail(std::string("is not ") + kPlanFormat);
-  if (place["version"].integer() != kPlanVersion) place["version"].fail(fmt::format("is not {}", kPlanVersion));
-  ShardingPlan plan;
+  if (place["format"].text() != kPlanFormat) place["format"].fail(std::string("must be ") + kPlanFormat);
+  if (place["version"].integer() != kPlanVersion) place["version"].fail(fmt::format("must be {}", kPlanVersion));
+  GraphLayouts plan;
   std::string mesh;
   for (const JsonPlace& axis : place["mesh"].elements()) {
     mesh += fmt::format("{}{}={}", mesh.empty() ? "" : ",", axis["name"].text(), axis["size"].integer());
@@ -119,11 +119,11 @@ ShardingPlan sharding_plan_from_json(const nlohmann::json& json, const Graph& gr
   for (const JsonPlace& entry : place["nodes"].elements()) {
     const auto number = static_cast<uint64_t>(entry["node"].integer());
     if (number >= numbering.nodes().size())
-      entry["node"].fail(fmt::format("is not in the graph: {}", entry["node"].integer()));
+      entry["node"].fail(fmt::format("is {}, which is not in the graph", entry["node"].integer()));
     const NodeId node = numbering.nodes()[number];
     if (graph.target(node).name() != entry["name"].text()) {
       entry["name"].fail(
-          fmt::format("is {}, and n{} is {} in this graph", entry["name"].text(), number, graph.target(node).name()));
+          fmt::format("is {}, but n{} is {} in this graph", entry["name"].text(), number, graph.target(node).name()));
     }
     const NodeTensors tensors = NodeTensors::of(graph, node);
     plan.nodes[node] = {layouts_in(entry["operands"], tensors.operands.size(), plan.mesh),
@@ -133,31 +133,32 @@ ShardingPlan sharding_plan_from_json(const nlohmann::json& json, const Graph& gr
     const NodeTensors tensors = NodeTensors::of(graph, node);
     const NodeLayouts& layouts = std::as_const(plan.nodes)[node];
     if (tensors.operands.size() != layouts.operands.size() || tensors.results.size() != layouts.results.size()) {
-      place["nodes"].fail(fmt::format("has no n{} {}", numbering.of(node), graph.target(node).name()));
+      place["nodes"].fail(fmt::format("lacks n{} {}", numbering.of(node), graph.target(node).name()));
     }
   }
   return plan;
 }
 
-std::vector<PlannedCopy> copies_of(const Graph& graph, const ShardingPlan& plan, const RedistributionPlanner& planner) {
+std::vector<LayoutChange> layout_changes(const Graph& graph, const GraphLayouts& plan,
+                                         const RedistributionPlanner& planner) {
   std::map<std::tuple<ValueId, uint32_t, std::string>, bool> made;
   IdMap<ValueId, const Layout*> layout_of;
-  std::vector<PlannedCopy> copies;
+  std::vector<LayoutChange> copies;
   for (const NodeId node : graph.nodes()) {
     const NodeTensors tensors = NodeTensors::of(graph, node);
     const NodeLayouts& layouts = plan.nodes[node];
-    const PhaseId phase = phase_of_copies(graph, node);
+    const PhaseId phase = phase_of_layout_changes(graph, node);
     for (size_t i = 0; i < tensors.operands.size(); ++i) {
       const ValueId value = tensors.operands[i];
       const Layout* from = std::as_const(layout_of)[value];
       if (from == nullptr || *from == layouts.operands[i]) continue;
       if (!made.try_emplace({value, phase.index, to_string(layouts.operands[i])}).second) continue;
-      PlannedCopy copy{.value = value, .phase = phase, .from = *from, .to = layouts.operands[i], .before = node};
-      copy.way = planner.way(graph.sizes(value), static_cast<int64_t>(c10::elementSize(graph.value(value).dtype)),
-                             copy.from, copy.to);
-      if (!copy.way.possible) {
-        throw Error(fmt::format("{} cannot get an operand as {} that lies as {}", graph.target(node).name(),
-                                to_string(copy.to), to_string(copy.from)));
+      LayoutChange copy{.value = value, .phase = phase, .from = *from, .to = layouts.operands[i], .before = node};
+      copy.path = planner.path(graph.sizes(value), static_cast<int64_t>(c10::elementSize(graph.value(value).dtype)),
+                               copy.from, copy.to);
+      if (!copy.path.possible) {
+        throw Error(fmt::format("{} needs an operand with layout {}, which cannot be made from {}",
+                                graph.target(node).name(), to_string(copy.to), to_string(copy.from)));
       }
       copies.push_back(std::move(copy));
     }
@@ -166,9 +167,9 @@ std::vector<PlannedCopy> copies_of(const Graph& graph, const ShardingPlan& plan,
   return copies;
 }
 
-AssignmentCost GivenChoice::of(const AssignmentProblem& problem) const {
+AssignmentCost AssignmentChoice::of(const AssignmentProblem& problem) const {
   if (choice.size() != problem.nodes.size()) {
-    throw Error(fmt::format("{} chooses for {} nodes, and the problem has {}: it is of another one", name,
+    throw Error(fmt::format("{} has choices for {} nodes, but the problem has {}; it belongs to another problem", name,
                             choice.size(), problem.nodes.size()));
   }
   for (size_t i = 0; i < choice.size(); ++i) {
@@ -177,29 +178,29 @@ AssignmentCost GivenChoice::of(const AssignmentProblem& problem) const {
                             problem.nodes[i].costs.size()));
   }
   const AssignmentCost found = evaluate(problem, choice);
-  if (!found.allowed) throw Error(fmt::format("{} chooses what the problem forbids", name));
+  if (!found.allowed) throw Error(fmt::format("{} violates the problem's constraints", name));
   if (!cost.empty() && cost != text_of(found.cost)) {
-    throw Error(fmt::format("{} says that it costs {}, and here it costs {}: it is of another problem", name, cost,
+    throw Error(fmt::format("{} states a cost of {}, but evaluates to {}; it belongs to another problem", name, cost,
                             text_of(found.cost)));
   }
   return found;
 }
 
-GivenChoice read_choice(std::string_view text, const std::string& name) {
+AssignmentChoice read_assignment_choice(std::string_view text, const std::string& name) {
   const nlohmann::json json = parse_json(text, name);
   if (auto choice = choice_of(json, name)) return std::move(*choice);
-  throw ParseError(fmt::format("{}: neither a list of strategies nor a {}", name, kSolutionFormat), 0, 0);
+  throw ParseError(fmt::format("{}: expected a list of strategies or a {}", name, kSolutionFormat), 0, 0);
 }
 
-GivenAnswer read_answer(std::string_view text, const std::string& name, const Graph& graph) {
+ImportedSolution read_solution(std::string_view text, const std::string& name, const Graph& graph) {
   const nlohmann::json json = parse_json(text, name);
-  GivenAnswer answer;
+  ImportedSolution answer;
   answer.choice = choice_of(json, name);
   if (answer.choice) return answer;
   const JsonPlace place(json, name);
-  if (!place.is_object()) place.fail("is neither an object nor a list of strategies");
+  if (!place.is_object()) place.fail("must be an object or a list of strategies");
   if (place.find("format")) {
-    answer.plan = sharding_plan_from_json(json, graph);
+    answer.plan = graph_layouts_from_json(json, graph);
   } else {
     answer.layouts = layouts_by_name(place);
   }

@@ -1,14 +1,13 @@
-// Turns a graph into an assignment problem.
+// Builds an assignment problem from a graph.
 //
-//     variable   nodes that are alike (node_classes.h), a strategy for each combination of what the mesh axes may do
-//     variable   the copies of a tensor that several nodes of a phase use: the layout in which they find it
-//     edge       from a result to an operand: what redistributing it costs, or none at all where no copy can stand for it
+//     variable   a class of identical nodes (problem_nodes.h); a strategy for each combination of strategies per axis
+//     variable   the shared copy of a tensor with several uses in a phase: its layout
+//     edge       from a result to an operand: cost of the redistribution, or forbidden if the operand cannot be copied
 //
-//     x ---- copies of x in forward ---- q, k, v            one all_gather for three products, not three
-//       \--- copies of x in backward --- dq, dk, dv
+//     x ---- copy of x in forward ---- q, k, v            one all_gather for three products, not three
+//       \--- copy of x in backward --- dq, dk, dv
 //
-// A cost is that of all nodes that a variable stands for. Edges between the same two variables are one edge, counted as
-// often as it occurs.
+// A cost is the sum over all nodes of a variable. Parallel edges are merged and counted with their number.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -30,14 +29,13 @@ RedistributionRates redistribution_rates(const ShardingOptions& options) {
 }
 
 ShardingProblem ShardingProblem::of(const Graph& graph, const ShardingOptions& options) {
-  if (options.device == nullptr) throw Error("sharding needs the figures of a device: ShardingOptions::device");
-  if (options.interconnect == nullptr)
-    throw Error("sharding needs links between devices: ShardingOptions::interconnect");
-  if (options.mesh.axes.empty()) throw Error("sharding needs a mesh: ShardingOptions::mesh");
+  if (options.device == nullptr) throw Error("no device spec: set ShardingOptions::device");
+  if (options.interconnect == nullptr) throw Error("no interconnect: set ShardingOptions::interconnect");
+  if (options.mesh.axes.empty()) throw Error("no mesh: set ShardingOptions::mesh");
   return ShardingProblemBuilder(graph, options).build();
 }
 
-// ---- Which memory is whose
+// ---- Memory uses
 
 MemoryUse MemoryUse::of(const Graph& graph) {
   MemoryUse use;
@@ -56,7 +54,7 @@ MemoryUse MemoryUse::of(const Graph& graph) {
       }
     }
   }
-  // Notes the last use of each tensor, views of it that come later included.
+  // Records the last use of each tensor, including uses of its views.
   for (size_t i = use.nodes.size(); i-- > 0;) {
     const NodeId node = use.nodes[i];
     graph.for_each_input(node, [&](ValueId v) {
@@ -165,11 +163,11 @@ NodeStrategies ShardingProblemBuilder::strategies_of(NodeId node, const NodeTens
   } else {
     strategies = rules_.strategies(graph_, node, factors_);
   }
-  if (strategies.random && !options_.cut_random) strategies.axis.resize(1);
+  if (strategies.random && !options_.shard_random) strategies.axis.resize(1);
   return strategies;
 }
 
-// Makes the variable of all nodes like `node` and returns 1 + its number.
+// Creates the variable for the class of `node` and returns 1 + its number.
 uint32_t ShardingProblemBuilder::make_variable(NodeId node, const NodeTensors& tensors) {
   return make_variable(node, tensors, strategies_of(node, tensors), time_.of(node));
 }
@@ -182,7 +180,7 @@ uint32_t ShardingProblemBuilder::make_variable(NodeId node, const NodeTensors& t
   AssignmentNode made;
   const double fixed = time.seconds - std::max(time.compute, time.memory);
   const bool parameter = graph_.node(node).target == target_of(Builtin::kParameter);
-  const double byte = parameter ? options_.parameter_byte : 0;
+  const double byte = parameter ? options_.seconds_per_parameter_byte : 0;
   double whole_bytes = 0;
   for (size_t i = 0; i < tensors.size(); ++i) whole_bytes += static_cast<double>(graph_.logical_bytes(tensors[i]));
   for (const MeshStrategy& strategy : mesh) {
@@ -205,8 +203,8 @@ uint32_t ShardingProblemBuilder::make_variable(NodeId node, const NodeTensors& t
   return static_cast<uint32_t>(problem_.variables_.size());
 }
 
-// Makes a variable for each place of a node whose tensors have little to do with one another. Places that are alike, in
-// this node and in nodes like it, share one. Each place's part of the node's time goes by its bytes.
+// Creates a variable for each independent place of a node (problem_nodes.h). Identical places, in this node and in
+// nodes of its class, share one. The node's time is divided among its places by bytes.
 void ShardingProblemBuilder::make_places(NodeId node, const NodeTensors& tensors) {
   const bool output = graph_.node(node).target == target_of(Builtin::kOutput);
   NodeStrategies all;
@@ -249,7 +247,7 @@ void ShardingProblemBuilder::make_places(NodeId node, const NodeTensors& tensors
   problem_.variable_of_[node] = places.front().variable + 1;
 }
 
-// Writes a strategy as "S(0),R R,R -> S(0),R".
+// Formats a strategy as "S(0),R R,R -> S(0),R".
 std::string ShardingProblemBuilder::name_of(const MeshStrategy& strategy, const NodeTensors& tensors) {
   std::string name;
   for (size_t i = 0; i < tensors.size(); ++i) {
@@ -266,7 +264,7 @@ void ShardingProblemBuilder::finish_variable(uint32_t number) {
   const NodeId first = variable.nodes.front();
   node.times = static_cast<int64_t>(variable.nodes.size());
   node.name = node_name(first);
-  // A node in places counts once.
+  // A node split into places counts once.
   const int64_t nodes = variable.places.empty() ? node.times : std::ranges::count(variable.places, 0U);
   if (!variable.places.empty()) node.name += fmt::format(" [{}]", variable.places.front());
   if (sources_[number] == RuleSource::kReplicated && nodes > 0) {
@@ -288,7 +286,7 @@ bool ShardingProblemBuilder::is_in_layer(NodeId node) const {
 }
 
 int64_t ShardingProblemBuilder::counted(int64_t times, bool in_layer) const {
-  return in_layer ? std::llround(static_cast<double>(times) * options_.layer_times) : times;
+  return in_layer ? std::llround(static_cast<double>(times) * options_.layer_repeats) : times;
 }
 
 bool ShardingProblemBuilder::is_kept(const LiveInterval& live) const {
@@ -296,11 +294,11 @@ bool ShardingProblemBuilder::is_kept(const LiveInterval& live) const {
 }
 
 int64_t ShardingProblemBuilder::cost_of_keeping(int64_t bytes) const {
-  return std::llround(options_.kept_byte * static_cast<double>(bytes) * 1e12);
+  return std::llround(options_.seconds_per_kept_byte * static_cast<double>(bytes) * 1e12);
 }
 
-// Adds the memory of results of a variable's nodes, from where they are made to where they die. Results that die
-// together are one entry; others get a variable of their own that is tied to the first.
+// Adds the memory of results of a variable's nodes, over their lifetimes. Results that are freed together are one
+// entry; others get a separate variable tied to the first.
 void ShardingProblemBuilder::add_memory(uint32_t number) {
   struct Made {
     std::vector<int64_t> usages;
@@ -372,7 +370,7 @@ void ShardingProblemBuilder::add_memory(uint32_t number) {
   }
 }
 
-// Names a node as "n329 aten::mm model.layers.0.mlp".
+// Formats a node as "n329 aten::mm model.layers.0.mlp".
 std::string ShardingProblemBuilder::node_name(NodeId node) {
   const std::string placeholder = placeholder_name(graph_, node);
   if (!placeholder.empty()) return placeholder;
@@ -380,7 +378,7 @@ std::string ShardingProblemBuilder::node_name(NodeId node) {
   return fmt::format("n{} {}{}{}", memory_.position[node], graph_.target(node).name(), path.empty() ? "" : " ", path);
 }
 
-// Rewrites intervals that may overlap as intervals with counts that do not.
+// Converts overlapping intervals to disjoint ones with counts.
 std::vector<LiveInterval> ShardingProblemBuilder::stacked(std::vector<LiveInterval> intervals) {
   std::vector<std::pair<int64_t, int64_t>> events;
   for (const LiveInterval& interval : intervals) {
@@ -403,9 +401,9 @@ std::vector<LiveInterval> ShardingProblemBuilder::stacked(std::vector<LiveInterv
   return stacked;
 }
 
-// Makes the edges of a sharding problem. They go from the maker of a tensor to its users, directly or through the
-// copies that several uses of a phase share. problem.cpp has the picture.
-PhaseId phase_of_copies(const Graph& graph, NodeId node) {
+// Creates the edges of a sharding problem, from the producer of a tensor to its users, directly or through a copy
+// shared by the uses in a phase (see the picture at the top).
+PhaseId phase_of_layout_changes(const Graph& graph, NodeId node) {
   if (graph.node(node).target != target_of(Builtin::kGradient)) return graph.node(node).phase;
   return Graph::kOptimizer;
 }
@@ -420,15 +418,14 @@ void ShardingProblemBuilder::find_uses() {
       uses_of_[v].push_back({.node = node,
                              .variable = tensors[slot].variable,
                              .slot = tensors[slot].tensor,
-                             .phase = phase_of_copies(graph_, node),
+                             .phase = phase_of_layout_changes(graph_, node),
                              .tied = memory_.is_tied(graph_, node, v)});
       ++slot;
     });
   }
 }
 
-// Makes a variable for the layout in which several uses of a value in one phase find it. Only uses that copies may
-// serve count, where there are two or more.
+// Creates a variable for the shared copy of a value in one phase, if at least two of its uses may read a copy.
 void ShardingProblemBuilder::make_copies() {
   struct Group {
     std::vector<uint16_t> layouts;
@@ -498,7 +495,7 @@ void ShardingProblemBuilder::make_edges() {
     graph_.for_each_output(node, [&](ValueId v) {
       if (graph_.value(v).kind != ValueKind::kTensor) return;
       const auto [producer, result] = tensors[next++];
-      std::map<uint32_t, std::pair<int64_t, int64_t>> copies;  // by variable: from the first use to the last
+      std::map<uint32_t, std::pair<int64_t, int64_t>> copies;  // by variable: first and last use
       for (const Use& use : std::as_const(uses_of_)[v]) {
         const int64_t begin = memory_.position[use.node];
         const int64_t end = end_of_use(use.node, v);
@@ -520,7 +517,7 @@ void ShardingProblemBuilder::make_edges() {
   finish_edges();
 }
 
-// Returns one past the last node that uses the copy made for `node`: its views live on the copy.
+// Returns one past the last node that uses the copy made for `node`, including uses through views.
 int64_t ShardingProblemBuilder::end_of_use(NodeId node, ValueId operand) const {
   int64_t last = memory_.position[node];
   graph_.for_each_output(node, [&](ValueId result) {
@@ -552,7 +549,8 @@ ShardingProblemBuilder::MatrixKey ShardingProblemBuilder::matrix_key(const EdgeK
           .sizes = {graph_.sizes(edge.value).begin(), graph_.sizes(edge.value).end()},
           .element_bytes = static_cast<int64_t>(c10::elementSize(graph_.value(edge.value).dtype)),
           .tied = key.tied,
-          .kept = options_.kept_byte > 0 && std::ranges::any_of(edge.live, [&](const auto& l) { return is_kept(l); }),
+          .kept = options_.seconds_per_kept_byte > 0 &&
+                  std::ranges::any_of(edge.live, [&](const auto& l) { return is_kept(l); }),
           .reduce = picoseconds(beside.reduce),
           .scatter = picoseconds(beside.scatter),
           .gather = picoseconds(beside.gather),
@@ -566,7 +564,7 @@ void ShardingProblemBuilder::finish_edges() {
     const auto [found, is_new] = matrices_.try_emplace(matrix_key(key, edge), static_cast<uint32_t>(matrices_.size()));
     made.emplace_back(&key, found->second);
   }
-  // All layouts of a tensor shape come first, so that the ways between them are searched once.
+  // All layouts of a tensor shape are added first, so that paths between them are searched once.
   for (const auto& [key, number] : matrices_) {
     if (key.tied) continue;
     Distances& distances = distances_[{key.sizes, key.element_bytes}];
@@ -593,7 +591,7 @@ void ShardingProblemBuilder::finish_edges() {
   }
 }
 
-// Ties the variables of add_memory to those whose results they are.
+// Ties the variables of add_memory to those that produce the results.
 void ShardingProblemBuilder::tie_memory() {
   std::map<size_t, uint32_t> of_size;
   for (const auto& [number, holder] : ties_) {
@@ -610,9 +608,9 @@ void ShardingProblemBuilder::tie_memory() {
   }
 }
 
-// What products leave of the cost of a redistribution, and what it takes of them.
+// Returns the part of a redistribution's cost that products do not hide.
 int64_t ShardingProblemBuilder::exposed(const MatrixKey& key, uint16_t from, uint16_t to, int64_t cost) const {
-  // Rows lie behind one another where dimensions before them are one.
+  // Rows are contiguous if the dimensions before them have size 1.
   const auto cuts_rows = [&](const Placement& placement) {
     if (!placement.is_shard() || placement.outer != 1) return false;
     const auto rows = key.sizes.begin() + placement.dim;
@@ -641,8 +639,8 @@ CostMatrix ShardingProblemBuilder::cost_matrix(const MatrixKey& key) {
   matrix.costs.reserve(key.from.size() * key.to.size());
   const bool usages = !key.tied;
   const Distances* distances = key.tied ? nullptr : &distances_.at({key.sizes, key.element_bytes});
-  std::vector<int64_t> bytes;  // by column: of a device's part
-  std::vector<size_t> column;  // in the distances
+  std::vector<int64_t> bytes;  // by column: local bytes
+  std::vector<size_t> column;  // index into the distances
   for (const uint16_t to : key.to) {
     const auto sizes = local_sizes(key.sizes, problem_.layouts_[to], options_.mesh);
     int64_t local = key.element_bytes;

@@ -1,4 +1,4 @@
-// Makes a ShardingProblem of a graph; problem.cpp says how.
+// Builds a ShardingProblem from a graph (see problem.cpp).
 #pragma once
 
 #include <compare>
@@ -18,17 +18,17 @@
 
 namespace shadowgraph {
 
-// Says who uses which memory until when, by position in program order.
+// Uses of memory, by position in program order.
 struct MemoryUse {
   std::vector<NodeId> nodes;
   IdMap<NodeId, int64_t> position;
-  int64_t first_of_backward = -1;                 // below 0: there is none
-  IdMap<StorageId, std::vector<int64_t>> writes;  // after it was made; ascending
-  IdMap<ValueId, int64_t> last_use;               // of it and of the views of it
+  int64_t first_of_backward = -1;                 // negative: no backward
+  IdMap<StorageId, std::vector<int64_t>> writes;  // after allocation; ascending
+  IdMap<ValueId, int64_t> last_use;               // of the value and its views
 
   static MemoryUse of(const Graph& graph);
-  // Says whether no copy can stand for this operand. That is so if the node writes to it or names it as a parameter. It
-  // is also so if the node makes a view of memory that somebody writes to while the view is in use.
+  // Returns true if the operand cannot be replaced by a copy: the node writes to it, names it as a parameter, or makes
+  // a view of memory that is written to while the view is in use.
   bool is_tied(const Graph& graph, NodeId node, ValueId operand) const;
 };
 
@@ -41,12 +41,12 @@ class ShardingProblemBuilder {
   struct Use {
     NodeId node;
     uint32_t variable = 0;
-    uint32_t slot = 0;  // which of its operands
+    uint32_t slot = 0;  // operand index
     PhaseId phase;
     bool tied = false;
   };
   struct EdgeKey {
-    uint32_t producer = 0;  // a variable, and which of its tensors
+    uint32_t producer = 0;  // variable, and tensor index in it
     uint32_t result = 0;
     uint32_t user = 0;
     uint32_t slot = 0;
@@ -63,13 +63,13 @@ class ShardingProblemBuilder {
     std::vector<int64_t> sizes;
     int64_t element_bytes = 0;
     bool tied = false;
-    bool kept = false;  // from forward to backward
+    bool kept = false;  // saved from forward to backward
     // Picoseconds of HiddenCollectives::Products.
     int64_t reduce = 0, scatter = 0, gather = 0, gather_again = 0, weight_gradient = 0;
     auto operator<=>(const MatrixKey&) const = default;
   };
   struct Distances {
-    std::map<uint16_t, size_t> number;  // of layouts, here
+    std::map<uint16_t, size_t> number;  // local index of a layout
     std::vector<Layout> layouts;
     std::vector<int64_t> costs;
   };
@@ -114,12 +114,12 @@ class ShardingProblemBuilder {
   const StepTime time_;
   const HiddenCollectives hidden_;
   ShardingProblem problem_;
-  std::vector<std::pair<uint32_t, uint32_t>> ties_;  // variables, and the variables of their other results
+  std::vector<std::pair<uint32_t, uint32_t>> ties_;  // a variable and the variable of its other results
   std::vector<RuleSource> sources_;
   std::vector<bool> in_layer_;  // by variable, of nodes and of copies
   std::unordered_map<std::string, size_t> layout_numbers_;
   IdMap<ValueId, ShardingProblem::TensorOf> made_by_;
-  std::map<std::vector<uint64_t>, uint32_t> alike_;  // places that are, by what they are: their variable
+  std::map<std::vector<uint64_t>, uint32_t> alike_;  // variable of identical places, by content
   IdMap<ValueId, std::vector<Use>> uses_of_;
   std::map<std::pair<ValueId, uint32_t>, uint32_t> copy_of_;  // value, phase: variable
   std::map<EdgeKey, Edge> edges_;

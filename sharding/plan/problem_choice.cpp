@@ -1,4 +1,4 @@
-// Translates between people and solvers: what pins forbid, which plan a choice is, and which choice a plan is.
+// Applies pins to the problem, and converts between plans and solver choices.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -21,18 +21,18 @@ namespace {
 
 std::vector<NodeId> nodes_of_pin(const Graph& graph, const ShardingPin& pin, const DeviceMesh& mesh) {
   if (pin.layout.size() != mesh.axes.size()) {
-    throw Error(fmt::format("the pin {}={} is not of the mesh {}", pin.name, to_string(pin.layout), mesh.to_string()));
+    throw Error(fmt::format("pin {}={} does not match mesh {}", pin.name, to_string(pin.layout), mesh.to_string()));
   }
   std::vector<NodeId> nodes = pin.node.valid() ? std::vector{pin.node} : nodes_named(graph, pin.name);
   if (nodes.empty()) {
-    throw Error(fmt::format("the pin {}={}: no placeholder or node is called so", pin.name, to_string(pin.layout)));
+    throw Error(fmt::format("pin {}={}: no placeholder or node has this name", pin.name, to_string(pin.layout)));
   }
   return nodes;
 }
 
 }  // namespace
 
-// Parts the pinned nodes from the others that are alike: a pin may name only some of a class.
+// Puts pinned nodes into separate classes, since a pin may cover only part of a class.
 void ShardingProblemBuilder::split_pinned_classes() {
   if (options_.pins.empty()) return;
   for (const ShardingPin& pin : options_.pins) {
@@ -53,7 +53,7 @@ std::map<uint32_t, size_t> ShardingProblem::variables_of(std::span<const Shardin
   std::map<uint32_t, size_t> last;  // by variable
   for (const auto& [node, p] : pin_of) {
     const std::optional<uint32_t> variable = variable_of(node);
-    if (!variable) throw Error(fmt::format("the pin {}: it has no tensors", pins[p].name));
+    if (!variable) throw Error(fmt::format("pin {}: the node has no tensors", pins[p].name));
     const std::vector<NodeId>& alike = variables_[*variable].nodes;
     const auto same = [&](NodeId other) {
       const auto pin = pin_of.find(other);
@@ -61,8 +61,8 @@ std::map<uint32_t, size_t> ShardingProblem::variables_of(std::span<const Shardin
     };
     if (!std::ranges::all_of(alike, same)) {
       throw Error(
-          fmt::format("the pin {}={} is not of all the {} nodes that one variable stands for ({}); give it with "
-                      "the options of the problem",
+          fmt::format("pin {}={} covers only some of the {} nodes that share a variable ({}); pass it in the options "
+                      "of the problem instead",
                       pins[p].name, to_string(pins[p].layout), alike.size(), assignment_.nodes[*variable].name));
     }
     last[*variable] = p;
@@ -87,14 +87,14 @@ AssignmentProblem ShardingProblem::pinned(std::span<const ShardingPin> pins) con
       if (std::ranges::find(possible, to_string(layout)) == possible.end()) possible.push_back(to_string(layout));
     }
     if (!found) {
-      throw Error(fmt::format("the pin {}={}: {} can lie as {}", pins[p].name, to_string(pins[p].layout), node.name,
-                              fmt::join(possible, "  ")));
+      throw Error(fmt::format("pin {}={} is not possible; layouts of {}: {}", pins[p].name, to_string(pins[p].layout),
+                              node.name, fmt::join(possible, "  ")));
     }
   }
   return pinned;
 }
 
-// ---- What a choice says
+// ---- From a choice to a plan
 
 std::optional<uint32_t> ShardingProblem::variable_of(NodeId node) const {
   const uint32_t variable = variable_of_[node];
@@ -129,11 +129,11 @@ std::vector<ShardingProblem::TensorOf> ShardingProblem::tensors_of(NodeId node) 
 
 std::span<const NodeId> ShardingProblem::nodes_of(uint32_t variable) const { return variables_[variable].nodes; }
 
-ShardingPlan ShardingProblem::plan(std::span<const uint32_t> choice) const {
+GraphLayouts ShardingProblem::plan(std::span<const uint32_t> choice) const {
   if (choice.size() != assignment_.nodes.size()) {
-    throw Error(fmt::format("{} choices for {} variables", choice.size(), assignment_.nodes.size()));
+    throw Error(fmt::format("got {} choices for {} variables", choice.size(), assignment_.nodes.size()));
   }
-  ShardingPlan plan;
+  GraphLayouts plan;
   plan.mesh = mesh_;
   for (const NodeId node : graph_->nodes()) {
     const std::vector<TensorOf> tensors = tensors_of(node);
@@ -148,7 +148,7 @@ ShardingPlan ShardingProblem::plan(std::span<const uint32_t> choice) const {
   return plan;
 }
 
-std::optional<std::vector<uint32_t>> ShardingProblem::choice_of(const ShardingPlan& plan) const {
+std::optional<std::vector<uint32_t>> ShardingProblem::choice_of(const GraphLayouts& plan) const {
   std::vector<std::optional<uint32_t>> found(variables_.size());
   for (const NodeId node : graph_->nodes()) {
     const std::vector<TensorOf> tensors = tensors_of(node);
@@ -178,8 +178,7 @@ std::optional<std::vector<uint32_t>> ShardingProblem::choice_of(const ShardingPl
       if (!found[v]) return std::nullopt;
     }
   }
-  // The other variables follow from their neighbours: copies from who makes and takes them, other results from the
-  // first.
+  // The other variables follow from their neighbors: copies from producers and users, other results from the first.
   std::vector<std::vector<AssignmentCost::Wide>> costs(variables_.size());
   for (size_t v = 0; v < found.size(); ++v) {
     if (!found[v]) costs[v].assign(assignment_.nodes[v].costs.size(), 0);
@@ -228,17 +227,17 @@ std::vector<Layout> ShardingProblem::layouts_of(NodeId placeholder) const {
   return layouts;
 }
 
-std::vector<PlannedTensor> ShardingProblem::placeholders(const ShardingPlan& plan) const {
-  std::vector<PlannedTensor> found;
+std::vector<PlaceholderLayout> ShardingProblem::placeholders(const GraphLayouts& plan) const {
+  std::vector<PlaceholderLayout> found;
   for (const NodeId node : graph_->nodes()) {
     if (!graph_->is_placeholder(node)) break;
     const NodeLayouts& layouts = plan.nodes[node];
     if (layouts.results.empty()) continue;
     const ValueId value = graph_->results(node)[0].ref.value;
-    PlannedTensor tensor{.name = placeholder_name(*graph_, node),
-                         .node = node,
-                         .layout = layouts.results[0],
-                         .bytes = graph_->logical_bytes(value)};
+    PlaceholderLayout tensor{.name = placeholder_name(*graph_, node),
+                             .node = node,
+                             .layout = layouts.results[0],
+                             .bytes = graph_->logical_bytes(value)};
     tensor.local_bytes = tensor.bytes / parts_of(tensor.layout, mesh_);
     found.push_back(std::move(tensor));
   }

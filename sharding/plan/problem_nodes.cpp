@@ -61,7 +61,7 @@ class Classifier {
     for (const NodeId node : graph_.nodes()) {
       found.class_of[node] = number_of(key_of(found, node));
     }
-    // These are numbers of their own; numbers of paths are among them.
+    // Dense numbers for these; path numbers are among them.
     std::unordered_map<uint32_t, uint32_t> dense;
     for (const NodeId node : graph_.nodes()) {
       uint32_t& number = found.class_of[node];
@@ -78,7 +78,7 @@ class Classifier {
 
   std::string key_of(const NodeClasses& found, NodeId node) {
     if (graph_.is_placeholder(node)) {
-      // A placeholder's name is one of its constants, and what it stands for is in its type.
+      // The name of a placeholder is one of its constants; its kind is in the target.
       return fmt::format("placeholder {} {} {}", graph_.node(node).target.index,
                          type_text(graph_, graph_.results(node)[0].ref.value),
                          without_numbers(placeholder_name(graph_, node)));
@@ -90,7 +90,7 @@ class Classifier {
       const uint32_t ordinal = ordinals_[fmt::format("{} {} {}", module, phase, call)]++;
       return fmt::format("module {} {} {} {}", path_of_[module], phase, call, ordinal);
     }
-    // A node outside modules is known by its operands. Nodes with the very same operands are told apart by their order.
+    // A node outside modules is identified by its operands, and nodes with equal operands by their order.
     std::string key = fmt::format("free {} {}", phase, call);
     std::string same = key;
     graph_.for_each_input(node, [&](ValueId v) {
@@ -100,7 +100,7 @@ class Classifier {
     return fmt::format("{} {}", key, ordinals_[same]++);
   }
 
-  // Returns which of its producer's results a value is.
+  // Returns the index of a value among its producer's results.
   uint32_t position_of(ValueId value) const {
     uint32_t position = 0;
     uint32_t found = 0;
@@ -114,7 +114,7 @@ class Classifier {
   const Graph& graph_;
   const BlockHashes hashes_;
   const ModuleTree modules_;
-  std::vector<uint32_t> path_of_;  // by module: number of its path without numbers
+  std::vector<uint32_t> path_of_;  // by module: id of its path without numbers
   std::unordered_map<std::string, uint32_t> numbers_;
   std::unordered_map<std::string, uint32_t> ordinals_;
 };
@@ -148,7 +148,7 @@ std::vector<AxisStrategy> builtin_strategies(const Graph& graph, NodeId node, co
   if (tensors.size() == 0) return found;
   const std::span<const int64_t> sizes = graph.sizes(tensors[0]);
   for (size_t i = 1; i < tensors.size(); ++i) {
-    // An sg::output of tensors of several shapes leaves all of them whole.
+    // An sg::output of tensors of several shapes stays replicated.
     if (!std::ranges::equal(graph.sizes(tensors[i]), sizes)) return found;
   }
   for (size_t dim = 0; dim < sizes.size(); ++dim) {

@@ -1,4 +1,4 @@
-// Finds nodes by the names that people give them in pins and questions.
+// Finds nodes by the names used in pins and explanations.
 #pragma once
 
 #include <cstdint>
@@ -12,53 +12,51 @@
 
 namespace shadowgraph {
 
-// Returns the placeholders whose name matches ("*" and "?" as in file names), or else the one node "n329" of the
-// graph's text. They come in program order; there may be none.
+// Returns placeholders whose name matches the glob, or else the one node "n329" of the graph's text; in program order,
+// possibly empty.
 std::vector<NodeId> nodes_named(const Graph& graph, const std::string& name);
 
-// Finds which nodes of a program are alike, so that one variable decides over all of them.
+// Groups identical nodes of a program into classes, each of which is decided by one variable.
 //
-// Layers that repeat have the same calls in the same places. Two nodes are of one class if
+// Repeated layers have the same calls in the same places. Two nodes are in one class if
 //   - they call the same operator with the same constants on tensors of the same types, in the same phase, and
-//   - they are the same one of such calls in modules whose paths differ by numbers alone ("layers.3.mlp" and
+//   - they have the same position among such calls in modules whose paths differ only by numbers ("layers.3.mlp" and
 //     "layers.17.mlp").
-// A backward node counts for the module of its forward node. Nodes outside modules (an optimizer's) are alike if their
-// operands are: such a chain begins at a parameter, whose name has a path.
+// A backward node belongs to the module of its forward node. Nodes outside modules (an optimizer's) are in one class if
+// their operands are; such chains begin at parameters, whose names have paths.
 //
-// Folding may only narrow the choice. It is never wrong: nodes of a class have the same strategies and the same costs.
+// Folding restricts the search space but is always valid: nodes of a class have the same strategies and costs.
 
 struct NodeClasses {
   IdMap<NodeId, uint32_t> class_of;
   uint32_t count = 0;
 
-  // Without `fold` every node is a class of its own.
+  // With `fold` false, every node is a separate class.
   static NodeClasses of(const Graph& graph, bool fold);
 };
 
-// "layers.#.mlp" for "layers.3.mlp", "layer_#.norm_1" for "layer_3.norm_1": where a number ends a name, the first counts.
+// Returns "layers.#.mlp" for "layers.3.mlp", "layer_#.norm_1" for "layer_3.norm_1" (only the first trailing number).
 std::string without_numbers(std::string_view path);
 
 struct MeshStrategy {
   std::vector<Layout> layouts;  // of operands, then results
-  int64_t shares = 1;           // into how many equal parts the work is divided
+  int64_t shares = 1;           // number of equal parts that the work is divided into
 };
 
-// Returns each strategy once; of several that are equal, the first stays. The very first one is replicated on every
-// axis.
+// Returns the distinct strategies, in order of first occurrence; the first is replicated on every axis.
 std::vector<MeshStrategy> mesh_strategies(const Graph& graph, const NodeTensors& tensors,
                                           std::span<const AxisStrategy> axis, const DeviceMesh& mesh);
 
-// Returns what sg::input and its like, sg::alias and the nodes at the end may do on one axis: nothing, or cut a
+// Returns the strategies of sg::input and other placeholders, sg::alias and outputs on one axis: replicate, or shard a
 // dimension.
 std::vector<AxisStrategy> builtin_strategies(const Graph& graph, NodeId node, const NodeTensors& tensors);
 
-// A set of a node's tensors that have nothing to do with its others, such as one place of the lists of _foreach_add_.
+// Tensors of a node that are independent of its others, such as one index of the lists of _foreach_add_.
 struct NodePlace {
-  std::vector<uint32_t> operands, results;  // which of the node's
+  std::vector<uint32_t> operands, results;  // indices in the node
 };
 
-// Puts tensors that some strategy cuts together into one place. All tensors that no strategy cuts form one more place,
-// the last.
+// Groups tensors that some strategy shards together. Tensors that no strategy shards form one more place, the last.
 std::vector<NodePlace> places_of(const NodeTensors& tensors, std::span<const AxisStrategy> axis);
 // Returns one place for each operand.
 std::vector<NodePlace> places_of_output(const NodeTensors& tensors);

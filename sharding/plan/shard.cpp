@@ -1,4 +1,4 @@
-// Searches or measures a plan, judges it, and writes what was found as text and JSON.
+// Searches or evaluates a plan, assesses it, and writes the result as text and JSON.
 #include "shadowgraph/shard/shard.h"
 
 #include <fmt/format.h>
@@ -25,21 +25,21 @@
 
 namespace shadowgraph {
 
-// The lines below the title; each ends with a newline.
-std::string text_of_verdict(const ShardingAnswer& answer) {
+// Returns the lines below the title, each ending with a newline.
+std::string text_of_verdict(const ShardingResult& answer) {
   const ShardingVerdict& verdict = answer.verdict;
-  std::string text = fmt::format("verdict: {} device{} at {:.0f} % of what {} could do", answer.plan.mesh.size(),
+  std::string text = fmt::format("verdict: {} device{} at {:.0f} % of {} peak throughput", answer.plan.mesh.size(),
                                  answer.plan.mesh.size() == 1 ? "" : "s", verdict.efficiency * 100,
-                                 answer.plan.mesh.size() == 1 ? "it" : "they");
+                                 answer.plan.mesh.size() == 1 ? "its" : "their");
   if (!verdict.unused_axes.empty()) {
-    text += fmt::format("; nothing is cut over {}, whose devices do the same", fmt::join(verdict.unused_axes, ", "));
+    text += fmt::format("; axis {} is unused: its devices do the same work", fmt::join(verdict.unused_axes, ", "));
   }
   if (!verdict.undivided_axes.empty()) {
-    text +=
-        fmt::format("; the batch of {} is not divided by {}", *verdict.batch, fmt::join(verdict.undivided_axes, ", "));
+    text += fmt::format("; the batch of {} is not divisible by {}", *verdict.batch,
+                        fmt::join(verdict.undivided_axes, ", "));
   }
-  if (!verdict.overlap_pays) text += "; communicating on a second stream gains nothing";
-  if (!verdict.fits) text += "; it does not fit into the memory";
+  if (!verdict.overlap_pays) text += "; overlapping communication does not help";
+  if (!verdict.fits) text += "; does not fit into memory";
   text += "\n";
   for (const std::string& attempt : verdict.tries) text += "  try " + attempt + "\n";
   return text;
@@ -47,27 +47,27 @@ std::string text_of_verdict(const ShardingAnswer& answer) {
 
 namespace {
 
-constexpr double kWell = 0.9;      // efficiency from which nothing is to be tried for speed
-constexpr double kNotable = 0.05;  // share of the step's seconds
+constexpr double kGoodEfficiency = 0.9;  // efficiency above which no speedups are suggested
+constexpr double kNotableShare = 0.05;   // fraction of the step time
 
-// What a plan does along each axis.
+// Use of each mesh axis by a plan.
 struct AxisUse {
-  std::vector<bool> anything;    // some tensor is cut or partial
-  std::vector<bool> vocabulary;  // log_softmax is
-  std::vector<bool> batch;       // dimension 0 of some input is cut
+  std::vector<bool> anything;    // some tensor is sharded or partial
+  std::vector<bool> vocabulary;  // log_softmax is sharded
+  std::vector<bool> batch;       // dimension 0 of some input is sharded
   bool has_log_softmax = false;
-  bool random_whole = false;  // a random operator is whole on all devices
+  bool random_whole = false;  // a random operator is replicated
   std::optional<int64_t> batch_size;
 };
 
 bool is_batch(const Graph& graph, const Effects& effects, NodeId node) {
   if (graph.node(node).target != target_of(Builtin::kInput)) return false;
   const ValueId value = graph.results(node)[0].ref.value;
-  // What the step writes to is state.
+  // Inputs that the step writes to are state.
   return !graph.sizes(value).empty() && effects.final_version(graph.value(value).storage) == 0;
 }
 
-AxisUse use_of(const Graph& graph, const ShardingPlan& plan) {
+AxisUse use_of(const Graph& graph, const GraphLayouts& plan) {
   const size_t axes = plan.mesh.axes.size();
   AxisUse use{
       .anything = std::vector<bool>(axes), .vocabulary = std::vector<bool>(axes), .batch = std::vector<bool>(axes)};
@@ -105,8 +105,8 @@ AxisUse use_of(const Graph& graph, const ShardingPlan& plan) {
 
 std::string axis_text(const MeshAxis& axis) { return fmt::format("{}={}", axis.name, axis.size); }
 
-void add_tries(const AxisUse& use, const ShardingOptions& sharding, const ShardingAnswer& answer,
-               ShardingVerdict& verdict) {
+void add_suggestions(const AxisUse& use, const ShardingOptions& sharding, const ShardingResult& answer,
+                     ShardingVerdict& verdict) {
   std::vector<std::string>& tries = verdict.tries;
   int64_t devices_in_use = 1;
   std::string mesh;
@@ -117,48 +117,50 @@ void add_tries(const AxisUse& use, const ShardingOptions& sharding, const Shardi
       mesh += fmt::format("{}{}", mesh.empty() ? "" : ",", axis_text(axis));
     }
     if (std::ranges::find(verdict.undivided_axes, axis.name) != verdict.undivided_axes.end()) {
-      tries.push_back(fmt::format("a batch of {}: {} does not divide the batch of {}",
+      tries.push_back(fmt::format("a batch size of {}: {} does not divide the batch of {}",
                                   (*verdict.batch / axis.size + 1) * axis.size, axis_text(axis), *verdict.batch));
     }
   }
   if (!verdict.unused_axes.empty()) {
-    tries.push_back(fmt::format("--mesh {}: as fast on {} of the {} devices", mesh.empty() ? "1" : mesh, devices_in_use,
-                                answer.plan.mesh.size()));
+    tries.push_back(fmt::format("--mesh {}: as fast with {} of the {} devices", mesh.empty() ? "1" : mesh,
+                                devices_in_use, answer.plan.mesh.size()));
   }
   const RuleCoverage& coverage = answer.coverage;
-  if (coverage.seconds_without_a_rule > kNotable * answer.seconds()) {
+  if (coverage.seconds_without_a_rule > kNotableShare * answer.seconds()) {
     const auto most = std::ranges::max_element(coverage.without_a_rule, {}, [](const auto& row) { return row.second; });
-    tries.push_back(fmt::format("--rules with a line for {}: what has no rule takes {} on each device", most->first,
-                                human_seconds(coverage.seconds_without_a_rule)));
+    tries.push_back(fmt::format("--rules with a line for {}: operators without a rule take {} on each device",
+                                most->first, human_seconds(coverage.seconds_without_a_rule)));
   }
   if (!verdict.fits) {
-    tries.push_back(fmt::format("--memory {0}: a device holds {1} and has {0}",
+    tries.push_back(fmt::format("--memory {0}: the plan needs {1} per device, which has {0}",
                                 human_bytes(answer.memory == kNoLimit ? sharding.device->memory : answer.memory),
                                 human_bytes(answer.peak)));
   }
-  if (verdict.efficiency >= kWell) return;
+  if (verdict.efficiency >= kGoodEfficiency) return;
   const double gap = answer.seconds() > 0 && answer.bound > 0 ? 1 - answer.bound / answer.seconds() : 0;
-  if (!answer.solution.optimal && gap > kNotable) {
-    tries.push_back(fmt::format("a longer --time-limit: this plan may be {:.0f} % above the best", gap * 100));
+  if (!answer.solution.optimal && gap > kNotableShare) {
+    tries.push_back(fmt::format("a longer --time-limit: this plan may be {:.0f} % slower than the best", gap * 100));
   }
   if (answer.communication > answer.compute) {
-    tries.push_back(fmt::format("a larger batch: communicating takes {:.1f} times as long as computing",
+    tries.push_back(fmt::format("a larger batch: communication takes {:.1f} times as long as compute",
                                 answer.communication / answer.compute));
   }
-  if (use.random_whole && !sharding.cut_random)
-    tries.push_back("--cut-random: random operators are whole on all devices");
+  if (use.random_whole && !sharding.shard_random)
+    tries.push_back("--shard-random: random operators are replicated on all devices");
   const bool vocabulary_whole = std::ranges::any_of(answer.plan.mesh.axes, [&](const MeshAxis& axis) {
     const auto a = static_cast<size_t>(&axis - answer.plan.mesh.axes.data());
     return axis.size > 1 && use.anything[a] && !use.vocabulary[a];
   });
-  if (use.has_log_softmax && vocabulary_whole) tries.push_back("--cut-vocabulary: log_softmax is whole over some axis");
+  if (use.has_log_softmax && vocabulary_whole)
+    tries.push_back("--shard-vocabulary: log_softmax is replicated over some axis");
 }
 
-std::vector<PlannedTraffic> traffic_of(const Graph& graph, const ShardingPlan& plan, const ShardingProblem& problem) {
-  std::map<std::tuple<uint32_t, RedistributionKind, uint8_t>, PlannedTraffic> sums;
-  for (const PlannedCopy& copy : copies_of(graph, plan, problem.planner())) {
-    for (const RedistributionStep& step : copy.way.steps) {
-      PlannedTraffic& sum = sums[{copy.phase.index, step.kind, step.axis}];
+std::vector<RedistributionTraffic> traffic_of(const Graph& graph, const GraphLayouts& plan,
+                                              const ShardingProblem& problem) {
+  std::map<std::tuple<uint32_t, RedistributionKind, uint8_t>, RedistributionTraffic> sums;
+  for (const LayoutChange& copy : layout_changes(graph, plan, problem.planner())) {
+    for (const RedistributionStep& step : copy.path.steps) {
+      RedistributionTraffic& sum = sums[{copy.phase.index, step.kind, step.axis}];
       sum.phase = copy.phase.index < graph.phase_count() ? graph.phase_name(copy.phase) : "optimizer";
       sum.kind = to_string(step.kind);
       sum.axis = plan.mesh.axes[step.axis].name;
@@ -168,23 +170,24 @@ std::vector<PlannedTraffic> traffic_of(const Graph& graph, const ShardingPlan& p
       for (const int64_t size : sizes.value_or(std::vector<int64_t>{0})) bytes *= size;
       sum.bytes += bytes;
     }
-    if (!copy.way.steps.empty()) {
-      const RedistributionStep& step = copy.way.steps.front();
-      sums[{copy.phase.index, step.kind, step.axis}].seconds += seconds_of(copy.way.picoseconds);
+    if (!copy.path.steps.empty()) {
+      const RedistributionStep& step = copy.path.steps.front();
+      sums[{copy.phase.index, step.kind, step.axis}].seconds += seconds_of(copy.path.picoseconds);
     }
   }
-  std::vector<PlannedTraffic> traffic;
+  std::vector<RedistributionTraffic> traffic;
   for (auto& [key, sum] : sums) traffic.push_back(std::move(sum));
   return traffic;
 }
 
-Explanation explain(const Graph& graph, const ShardingProblem& problem, const ShardingAnswer& answer,
+Explanation explain(const Graph& graph, const ShardingProblem& problem, const ShardingResult& answer,
                     const std::string& name, const SolveOptions& solve_options) {
   std::optional<uint32_t> variable;
   for (const NodeId node : nodes_named(graph, name)) {
     if (!variable) variable = problem.variable_of(node);
   }
-  if (!variable) throw Error(fmt::format("nothing to explain: no placeholder or node with tensors is called {}", name));
+  if (!variable)
+    throw Error(fmt::format("cannot explain '{}': no placeholder or node with tensors has this name", name));
   const AssignmentNode& node = problem.assignment().nodes[*variable];
   Explanation explanation{.name = node.name == name ? name : fmt::format("{}, decided with {}", name, node.name),
                           .nodes = node.times};
@@ -209,10 +212,10 @@ Explanation explain(const Graph& graph, const ShardingProblem& problem, const Sh
 }
 
 ApplyOptions options_of_apply(const ShardingProblem& problem, const ShardingOptions& sharding) {
-  return {.rules = sharding.rules, .planner = &problem.planner(), .random_parts = sharding.cut_random};
+  return {.rules = sharding.rules, .planner = &problem.planner(), .shard_random = sharding.shard_random};
 }
 
-// Returns a given plan or choice as a solution; its memory may be above the limit.
+// Returns a given plan or choice as a solution; its memory may exceed the limit.
 AssignmentSolution solution_of(const ShardingProblem& problem, const ShardOptions& options) {
   const std::optional<std::vector<uint32_t>> choice =
       options.plan != nullptr ? problem.choice_of(*options.plan) : std::optional(options.choice->choice);
@@ -226,24 +229,25 @@ AssignmentSolution solution_of(const ShardingProblem& problem, const ShardOption
     solution.peak = cost.peak;
     solution.peak_at = cost.peak_at;
   }
-  if (!solution.feasible) solution.why_infeasible = "The plan that is given is none of this problem.";
+  if (!solution.feasible) solution.why_infeasible = "The given plan does not belong to this problem.";
   return solution;
 }
 
-// Finds a plan whose applied graph is within the memory. What the solver takes for the peak may be less than what that
-// graph holds. The problem's limit is then lowered by the difference, a few times.
+// Finds a plan whose applied graph fits into memory. The solver may underestimate the peak of that graph; the problem's
+// limit is then lowered by the difference and solved again, up to five times.
 void solve_within_memory(const Graph& graph, const ShardingProblem& problem, const ShardingOptions& sharding,
-                         const ShardOptions& options, ShardingAnswer& answer) {
-  AssignmentProblem assignment =
-      options.by_hand ? problem.pinned(pins_of(*options.by_hand, graph, problem, sharding.mesh)) : problem.assignment();
+                         const ShardOptions& options, ShardingResult& answer) {
+  AssignmentProblem assignment = options.parallelism
+                                     ? problem.pinned(pins_of(*options.parallelism, graph, problem, sharding.mesh))
+                                     : problem.assignment();
   SolveOptions solving = options.solve;
   solving.pins = problem.pins();
   for (int attempt = 0;; ++attempt) {
     answer.solution = answer.given ? solution_of(problem, options) : solve(assignment, solving);
     if (!answer.solution.feasible) {
-      throw NoPlanError(fmt::format(
+      throw InfeasibleError(fmt::format(
           "{}: no plan {}. {}", answer.title,
-          sharding.memory == kNoLimit ? "is possible" : "keeps within " + human_bytes(sharding.memory) + " a device",
+          sharding.memory == kNoLimit ? "is possible" : "fits into " + human_bytes(sharding.memory) + " per device",
           answer.solution.why_infeasible));
     }
     answer.plan = problem.plan(answer.solution.choice);
@@ -252,19 +256,19 @@ void solve_within_memory(const Graph& graph, const ShardingProblem& problem, con
     answer.assumed_peak = static_cast<int64_t>(answer.solution.peak);
     if (sharding.memory == kNoLimit || answer.peak <= sharding.memory || answer.given) return;
     if (attempt == 5) {
-      throw NoPlanError(fmt::format("{}: the plan found holds {} a device, {} are allowed", answer.title,
-                                    human_bytes(answer.peak), human_bytes(sharding.memory)));
+      throw InfeasibleError(fmt::format("{}: the best plan found needs {} per device; the limit is {}", answer.title,
+                                        human_bytes(answer.peak), human_bytes(sharding.memory)));
     }
     assignment.usage_limit -= answer.peak - sharding.memory;
     if (assignment.usage_limit <= 0) {
-      throw NoPlanError(
-          fmt::format("{}: no plan keeps within {} a device", answer.title, human_bytes(sharding.memory)));
+      throw InfeasibleError(
+          fmt::format("{}: no plan fits into {} per device", answer.title, human_bytes(sharding.memory)));
     }
   }
 }
 
 void give_each_rank(const Graph& graph, const ShardingProblem& problem, const ShardingOptions& sharding,
-                    const ShardOptions& options, const ShardingAnswer& answer) {
+                    const ShardOptions& options, const ShardingResult& answer) {
   for (int64_t rank = 0; options.each_rank && rank < sharding.mesh.size(); ++rank) {
     if (rank == options.rank) {
       options.each_rank(*answer.rank);
@@ -274,9 +278,9 @@ void give_each_rank(const Graph& graph, const ShardingProblem& problem, const Sh
   }
 }
 
-// Fills in the seconds of the plan, of one device alone, and of the applied graph with a second stream.
+// Fills in the step time of the plan, of a single device, and of the plan with communication overlapped.
 void measure_plan(const Graph& graph, const ShardingProblem& problem, const ShardingOptions& sharding,
-                  ShardingAnswer& answer) {
+                  ShardingResult& answer) {
   const ShardingProblem::Cost cost = problem.cost(answer.solution.choice);
   answer.compute = seconds_of(cost.compute);
   answer.communication = seconds_of(cost.communication);
@@ -290,20 +294,20 @@ void measure_plan(const Graph& graph, const ShardingProblem& problem, const Shar
   answer.exposed = step.exposed();
 }
 
-// Returns the seconds of the best plan that treats layers alike; nothing if there is none.
-std::optional<double> seconds_of_layers_alike(const Graph& graph, const ShardingOptions& sharding,
-                                              const SolveOptions& solving) {
+// Returns the step time of the best plan with identical layouts for identical layers; nullopt without one.
+std::optional<double> seconds_with_identical_layers(const Graph& graph, const ShardingOptions& sharding,
+                                                    const SolveOptions& solving) {
   ShardingOptions alike = sharding;
   alike.unfold = false;
   const AssignmentSolution folded = solve(ShardingProblem::of(graph, alike).assignment(), solving);
   return folded.feasible ? std::optional(seconds_of(folded.cost)) : std::nullopt;
 }
 
-// A plan by hand that is above the memory is shown all the same, with why it is not taken. Without one the problem is
-// solved as it is.
-ComparedPlan compare_with(std::optional<HandPlan> hand, const Graph& graph, const ShardingProblem& problem,
-                          const DeviceMesh& mesh, const SolveOptions& solving) {
-  ComparedPlan compared{.name = hand ? std::string(to_string(*hand)) : "the best found"};
+// Evaluates a preset plan; one that exceeds the memory is reported with the reason. Without a preset, solves the
+// problem as it is.
+ParallelismCost compare_with(std::optional<Parallelism> hand, const Graph& graph, const ShardingProblem& problem,
+                             const DeviceMesh& mesh, const SolveOptions& solving) {
+  ParallelismCost compared{.name = hand ? std::string(to_string(*hand)) : "best found"};
   AssignmentProblem pinned = hand ? problem.pinned(pins_of(*hand, graph, problem, mesh)) : problem.assignment();
   AssignmentSolution solution = solve(pinned, solving);
   if (!solution.feasible && pinned.usage_limit != kNoLimit) {
@@ -341,8 +345,8 @@ std::string table(const std::vector<std::vector<std::string>>& rows, int limit, 
   return text;
 }
 
-std::string placeholder_table(const ShardingAnswer& answer, int rows) {
-  // Names that differ by numbers alone and lie alike share one line.
+std::string placeholder_table(const ShardingResult& answer, int rows) {
+  // Tensors whose names differ only by numbers and that have the same layout share a line.
   struct Alike {
     int64_t count = 0;
     int64_t bytes = 0;
@@ -352,7 +356,7 @@ std::string placeholder_table(const ShardingAnswer& answer, int rows) {
   std::map<std::pair<std::string, std::string>, Alike> alike;
   int64_t bytes = 0;
   int64_t local = 0;
-  for (const PlannedTensor& tensor : answer.placeholders) {
+  for (const PlaceholderLayout& tensor : answer.placeholders) {
     const auto key = std::pair(without_numbers(tensor.name), to_string(tensor.layout));
     const auto [at, is_new] = alike.try_emplace(key);
     if (is_new) order.push_back(key);
@@ -362,7 +366,7 @@ std::string placeholder_table(const ShardingAnswer& answer, int rows) {
     bytes += tensor.bytes;
     local += tensor.local_bytes;
   }
-  std::vector<std::vector<std::string>> lines{{"LAYOUT", "A DEVICE", "WHOLE", "COUNT", "PARAMETER, BUFFER OR INPUT"}};
+  std::vector<std::vector<std::string>> lines{{"LAYOUT", "PER DEVICE", "TOTAL", "COUNT", "PARAMETER, BUFFER OR INPUT"}};
   for (const auto& key : order) {
     const Alike& a = alike.at(key);
     lines.push_back({key.second, human_bytes(a.local), human_bytes(a.bytes), fmt::format("{}", a.count), key.first});
@@ -371,44 +375,44 @@ std::string placeholder_table(const ShardingAnswer& answer, int rows) {
          fmt::format("  {} of {} on each device\n", human_bytes(local), human_bytes(bytes));
 }
 
-std::string text_of_step(const ShardingAnswer& answer) {
+std::string text_of_step(const ShardingResult& answer) {
   const int64_t devices = answer.plan.mesh.size();
   std::string text = fmt::format(
-      "{}: {} devices\n{} a step: {} computing, {} communicating; one device alone would take {}, {:.2f} times as "
+      "{}: {} devices\n{} per step: {} compute, {} communication; a single device takes {}, {:.2f} times as "
       "long\n",
       answer.title, devices, human_seconds(answer.seconds()), human_seconds(answer.compute),
       human_seconds(answer.communication), human_seconds(answer.alone),
       answer.seconds() > 0 ? answer.alone / answer.seconds() : 0.0);
   if (answer.communication > 0) {
-    text += fmt::format("{} where a second stream communicates meanwhile{}; {} of communication are not hidden\n",
-                        human_seconds(answer.overlapped),
-                        answer.verdict.overlap_pays ? "" : ", which is longer than one after the other",
+    text += fmt::format("{} with communication overlapped{}; {} of communication are exposed\n",
+                        human_seconds(answer.overlapped), answer.verdict.overlap_pays ? "" : ", which is slower",
                         human_seconds(answer.exposed));
   }
   text += text_of_verdict(answer);
-  if (answer.given) text += "the plan was given, and nothing was searched\n";
-  if (answer.by_hand)
-    text += fmt::format("a plan by hand, {}; what it leaves open is chosen\n", to_string(*answer.by_hand));
+  if (answer.given) text += "evaluated the given plan, without a search\n";
+  if (answer.parallelism)
+    text += fmt::format("preset plan {}, completed by the solver\n", to_string(*answer.parallelism));
   if (answer.bound > 0) {
     const double gap = answer.seconds() > 0 ? 1 - answer.bound / answer.seconds() : 0;
-    text += fmt::format("no {}plan {}is below {}: {}\n", answer.by_hand ? "such " : "",
-                        answer.folded ? "that treats layers alike " : "", human_seconds(answer.bound),
-                        !answer.solution.optimal ? fmt::format("this one is within {:.3f} % of the best", gap * 100)
-                        : answer.coverage.without_a_rule.empty()
-                            ? "this one is optimal"
-                            : "this one is the best while nodes without a rule are whole");
+    text +=
+        fmt::format("lower bound for {}plans{}: {}; {}\n", answer.parallelism ? "such " : "",
+                    answer.folded ? " with identical layouts for identical layers" : "", human_seconds(answer.bound),
+                    !answer.solution.optimal ? fmt::format("this plan is within {:.3f} % of it", gap * 100)
+                    : answer.coverage.without_a_rule.empty()
+                        ? "this plan is optimal"
+                        : "this plan is optimal given that nodes without a rule are replicated");
   }
   if (answer.folded_seconds) {
-    text +=
-        fmt::format("{} where layers are treated alike: that loses {:.3f} %\n", human_seconds(*answer.folded_seconds),
-                    answer.seconds() > 0 ? (*answer.folded_seconds / answer.seconds() - 1) * 100 : 0.0);
+    text += fmt::format("{} with identical layouts for identical layers, {:.3f} % slower\n",
+                        human_seconds(*answer.folded_seconds),
+                        answer.seconds() > 0 ? (*answer.folded_seconds / answer.seconds() - 1) * 100 : 0.0);
   }
   return text;
 }
 
 }  // namespace
 
-ShardingVerdict verdict_of(const Graph& graph, const ShardingOptions& sharding, const ShardingAnswer& answer) {
+ShardingVerdict verdict_of(const Graph& graph, const ShardingOptions& sharding, const ShardingResult& answer) {
   const AxisUse use = use_of(graph, answer.plan);
   ShardingVerdict verdict{.batch = use.batch_size};
   const auto devices = static_cast<double>(answer.plan.mesh.size());
@@ -422,7 +426,7 @@ ShardingVerdict verdict_of(const Graph& graph, const ShardingOptions& sharding, 
   verdict.overlap_pays = answer.communication <= 0 || answer.overlapped <= answer.seconds();
   const int64_t room = answer.memory != kNoLimit ? answer.memory : sharding.device->memory;
   verdict.fits = room <= 0 || answer.peak <= room;
-  add_tries(use, sharding, answer, verdict);
+  add_suggestions(use, sharding, answer, verdict);
   return verdict;
 }
 
@@ -437,15 +441,15 @@ nlohmann::json json_of_verdict(const ShardingVerdict& verdict) {
   return json;
 }
 
-ShardingAnswer shard(const Graph& graph, const ShardingOptions& sharding, const ShardOptions& asked) {
+ShardingResult shard(const Graph& graph, const ShardingOptions& sharding, const ShardOptions& asked) {
   ShardOptions options = asked;
-  ShardingAnswer answer;
+  ShardingResult answer;
   Stopwatch watch;
   const ShardingProblem problem = ShardingProblem::of(graph, sharding);
   answer.problem_seconds = watch.seconds();
   if (options.problem) options.problem(problem);
-  if (options.decided) {
-    if (auto choice = options.decided(problem)) options.choice = GivenChoice{.choice = std::move(*choice)};
+  if (options.custom_solver) {
+    if (auto choice = options.custom_solver(problem)) options.choice = AssignmentChoice{.choice = std::move(*choice)};
   }
   answer.title = problem.assignment().name;
   answer.nodes = problem.tensor_nodes();
@@ -454,7 +458,7 @@ ShardingAnswer shard(const Graph& graph, const ShardingOptions& sharding, const 
   answer.folded = !sharding.unfold;
   answer.memory = sharding.memory;
   answer.given = options.plan != nullptr || options.choice;
-  answer.by_hand = options.by_hand;
+  answer.parallelism = options.parallelism;
   answer.coverage = problem.coverage();
   watch = Stopwatch();
   solve_within_memory(graph, problem, sharding, options, answer);
@@ -462,16 +466,16 @@ ShardingAnswer shard(const Graph& graph, const ShardingOptions& sharding, const 
   give_each_rank(graph, problem, sharding, options, answer);
   measure_plan(graph, problem, sharding, answer);
   answer.placeholders = problem.placeholders(answer.plan);
-  if (sharding.unfold && !answer.given && !options.by_hand) {
-    answer.folded_seconds = seconds_of_layers_alike(graph, sharding, options.solve);
+  if (sharding.unfold && !answer.given && !options.parallelism) {
+    answer.folded_seconds = seconds_with_identical_layers(graph, sharding, options.solve);
   }
   answer.traffic = traffic_of(graph, answer.plan, problem);
   answer.verdict = verdict_of(graph, sharding, answer);
-  if (options.compare && (answer.given || options.by_hand)) {
+  if (options.compare && (answer.given || options.parallelism)) {
     answer.compared.push_back(compare_with(std::nullopt, graph, problem, sharding.mesh, options.solve));
   }
   if (options.compare) {
-    for (const HandPlan hand : hand_plans(sharding.mesh)) {
+    for (const Parallelism hand : parallelisms(sharding.mesh)) {
       answer.compared.push_back(compare_with(hand, graph, problem, sharding.mesh, options.solve));
     }
   }
@@ -481,50 +485,50 @@ ShardingAnswer shard(const Graph& graph, const ShardingOptions& sharding, const 
   return answer;
 }
 
-std::string to_text(const ShardingAnswer& answer, int rows) {
+std::string to_text(const ShardingResult& answer, int rows) {
   std::string text = text_of_step(answer);
   text += fmt::format("{} nodes, {} variables, {} edges in {}; solved in {}\n", exact_count(answer.nodes),
                       exact_count(answer.variables), exact_count(answer.edges), human_seconds(answer.problem_seconds),
                       human_seconds(answer.solver_seconds));
-  text += fmt::format("{} at most on a device{}; the solver took it for {}\n", human_bytes(answer.peak),
+  text += fmt::format("peak {} per device{}; the solver estimated {}\n", human_bytes(answer.peak),
                       answer.memory == kNoLimit ? "" : fmt::format(", of {}", human_bytes(answer.memory)),
                       human_bytes(answer.assumed_peak));
   if (answer.coverage.without_a_rule.empty()) {
-    text += "every node by a rule\n";
+    text += "all nodes have a rule\n";
   } else {
     int64_t without = 0;
     for (const auto& [name, count] : answer.coverage.without_a_rule) without += count;
-    text += fmt::format("warning: {} of {} nodes have no rule and are whole everywhere, which takes {} on each device:",
-                        exact_count(without), exact_count(answer.coverage.nodes),
-                        human_seconds(answer.coverage.seconds_without_a_rule));
+    text += fmt::format(
+        "warning: {} of {} nodes have no rule and are replicated, which takes {} on each device:", exact_count(without),
+        exact_count(answer.coverage.nodes), human_seconds(answer.coverage.seconds_without_a_rule));
     for (const auto& [name, count] : answer.coverage.without_a_rule) text += fmt::format(" {} ({})", name, count);
     text += "\n";
   }
   text += "\n";
   text += placeholder_table(answer, rows);
-  std::vector<std::vector<std::string>> lines{{"PHASE", "STEP", "AXIS", "CALLS", "BYTES AFTER", "TIME"}};
-  for (const PlannedTraffic& sum : answer.traffic) {
+  std::vector<std::vector<std::string>> lines{{"PHASE", "STEP", "AXIS", "CALLS", "OUTPUT BYTES", "TIME"}};
+  for (const RedistributionTraffic& sum : answer.traffic) {
     lines.push_back({sum.phase, sum.kind, sum.axis, fmt::format("{}", sum.calls), human_bytes(sum.bytes),
-                     sum.seconds > 0 ? human_seconds(sum.seconds) : "with others"});
+                     sum.seconds > 0 ? human_seconds(sum.seconds) : "combined"});
   }
-  text += answer.traffic.empty() ? "\nnothing is redistributed\n" : fmt::format("\n{}", table(lines, rows, "rows"));
+  text += answer.traffic.empty() ? "\nno redistributions\n" : fmt::format("\n{}", table(lines, rows, "rows"));
   if (!answer.compared.empty()) {
-    std::vector<std::vector<std::string>> plans{{"PLAN", "A STEP", "AGAINST THIS", "PEAK A DEVICE", ""}};
-    plans.push_back({"this one", human_seconds(answer.seconds()), "1.00",
+    std::vector<std::vector<std::string>> plans{{"PLAN", "STEP TIME", "RELATIVE", "PEAK PER DEVICE", ""}};
+    plans.push_back({"this plan", human_seconds(answer.seconds()), "1.00",
                      human_bytes(static_cast<int64_t>(answer.solution.peak)), ""});
-    for (const ComparedPlan& plan : answer.compared) {
+    for (const ParallelismCost& plan : answer.compared) {
       plans.push_back({plan.name, plan.seconds ? human_seconds(*plan.seconds) : "-",
                        plan.seconds ? fmt::format("{:.2f}", *plan.seconds / answer.seconds()) : "-",
                        plan.peak ? human_bytes(*plan.peak) : "-",
                        plan.why_not.empty() ? ""
-                       : plan.seconds       ? "above the memory"
+                       : plan.seconds       ? "exceeds the memory"
                                             : plan.why_not});
     }
     text += fmt::format("\n{}", table(plans, 0, "rows"));
   }
   for (const Explanation& explanation : answer.explanations) {
     text += fmt::format("\n{}, {} node{}\n", explanation.name, explanation.nodes, explanation.nodes == 1 ? "" : "s");
-    std::vector<std::vector<std::string>> strategies{{"", "A STEP", "MORE", "ITSELF", "OPERANDS -> RESULTS"}};
+    std::vector<std::vector<std::string>> strategies{{"", "STEP TIME", "INCREASE", "OWN TIME", "OPERANDS -> RESULTS"}};
     for (const Alternative& alternative : explanation.alternatives) {
       strategies.push_back(
           {alternative.chosen ? "*" : "", alternative.seconds ? human_seconds(*alternative.seconds) : "impossible",
@@ -536,7 +540,7 @@ std::string to_text(const ShardingAnswer& answer, int rows) {
   return text;
 }
 
-nlohmann::json to_json(const ShardingAnswer& answer) {
+nlohmann::json to_json(const ShardingResult& answer) {
   nlohmann::json json{{"format", "shadowgraph-sharding"},
                       {"version", 1},
                       {"title", answer.title},
@@ -561,18 +565,18 @@ nlohmann::json to_json(const ShardingAnswer& answer) {
                       {"without_a_rule", answer.coverage.without_a_rule},
                       {"verdict", json_of_verdict(answer.verdict)},
                       {"given", answer.given}};
-  if (answer.by_hand) json["by_hand"] = to_string(*answer.by_hand);
+  if (answer.parallelism) json["parallelism"] = to_string(*answer.parallelism);
   if (answer.memory != kNoLimit) json["memory_limit"] = answer.memory;
   if (answer.folded_seconds) json["folded_seconds"] = *answer.folded_seconds;
   json["tensors"] = nlohmann::json::array();
-  for (const PlannedTensor& tensor : answer.placeholders) {
+  for (const PlaceholderLayout& tensor : answer.placeholders) {
     json["tensors"].push_back({{"name", tensor.name},
                                {"layout", to_string(tensor.layout)},
                                {"bytes", tensor.bytes},
                                {"local_bytes", tensor.local_bytes}});
   }
   json["redistributions"] = nlohmann::json::array();
-  for (const PlannedTraffic& sum : answer.traffic) {
+  for (const RedistributionTraffic& sum : answer.traffic) {
     json["redistributions"].push_back({{"phase", sum.phase},
                                        {"kind", sum.kind},
                                        {"axis", sum.axis},
@@ -580,13 +584,13 @@ nlohmann::json to_json(const ShardingAnswer& answer) {
                                        {"bytes", sum.bytes},
                                        {"seconds", sum.seconds}});
   }
-  json["plans_by_hand"] = nlohmann::json::array();
-  for (const ComparedPlan& plan : answer.compared) {
+  json["compared"] = nlohmann::json::array();
+  for (const ParallelismCost& plan : answer.compared) {
     nlohmann::json entry{{"name", plan.name}};
     if (plan.seconds) entry["seconds"] = *plan.seconds;
     if (plan.peak) entry["peak"] = *plan.peak;
     if (!plan.why_not.empty()) entry["why_not"] = plan.why_not;
-    json["plans_by_hand"].push_back(std::move(entry));
+    json["compared"].push_back(std::move(entry));
   }
   json["explanations"] = nlohmann::json::array();
   for (const Explanation& explanation : answer.explanations) {

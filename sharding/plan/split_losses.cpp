@@ -1,11 +1,11 @@
-// Writes a mean of losses as a sum and a division: mean(losses) = sum(losses) / total weight.
+// Rewrites a mean loss as a sum and a division: mean(losses) = sum(losses) / total weight.
 //
 //     %l, %w = aten::nll_loss_forward(%x, %t, weight=None, reduction=1, ignore_index=-100)
 //
 //     %s, %w = aten::nll_loss_forward(%x, %t, weight=None, reduction=2, ignore_index=-100)
 //     %l = aten::div.Tensor(%s, %w)
 //
-// The kernels do the same. Backward stays as it is: it divides by the total weight that it is given.
+// The kernels compute the same. Backward is unchanged: it divides by the total weight that it receives.
 #include <ATen/core/Reduction.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
@@ -58,12 +58,12 @@ int64_t split_mean_losses(Graph& graph) {
   return static_cast<int64_t>(losses.size());
 }
 
-// Writes log_softmax and its gradient as operators whose maxima and sums may be partial:
+// Decomposes log_softmax and its gradient into operators whose maxima and sums may be partial:
 //
 //     log_softmax(x) = y - log(sum(exp(y))), y = x - max(x)
 //     gradient       = g - exp(result) * sum(g)
 //
-// The dimension that is normalised may then be cut. The formulas are those of passes/decompose/.
+// The normalized dimension can then be sharded. The formulas are those of passes/decompose/.
 
 int64_t split_log_softmaxes(Graph& graph) {
   constexpr const char* kSplit[] = {"aten::_log_softmax", "aten::_log_softmax_backward_data"};

@@ -45,15 +45,15 @@ std::string place_of(const Graph& graph, NodeId node) {
   return module.empty() ? "the model" : module;
 }
 
-// A call of attention, some of whose arguments may be others.
+// An attention call with some arguments replaced.
 class AttentionCall {
  public:
   AttentionCall(const c10::OperatorHandle& op, const torch::jit::Stack& arguments) : op_(op), arguments_(arguments) {}
 
   const Tensor& tensor(const char* name) const { return arguments_[place(name)].toTensor(); }
-  const Tensor& gradient() const { return arguments_[0].toTensor(); }  // of the output; its name differs
+  const Tensor& gradient() const { return arguments_[0].toTensor(); }  // of the output; the argument's name varies
   bool causal() const { return arguments_[place("is_causal")].toBool(); }
-  // Kernels to which queries may come with more heads than keys.
+  // Returns true for kernels that support grouped queries.
   bool takes_groups() const {
     const std::string& name = op_.operator_name().name;
     return name.find("_cpu") == std::string::npos && name.find("efficient") == std::string::npos;
@@ -91,7 +91,7 @@ class AttentionCall {
   torch::jit::Stack arguments_;
 };
 
-// How often a model repeats each head of keys, for the queries that share them: it copies heads of stride 0.
+// Returns how often a model repeats each key head for grouped queries (by views of stride 0).
 int64_t times_repeated(const Graph& graph, ValueId keys) {
   const auto producer = [&](ValueId of) { return graph.value(of).producer; };
   const auto first = [&](NodeId node) { return graph.arguments(node)[0].ref.value; };
@@ -112,7 +112,7 @@ Tensor of_group(const char* name, const Tensor& tensor, std::vector<c10::IValue>
 }
 Tensor waited(const Tensor& sent) { return of_group("_c10d_functional::wait_tensor", sent, {}); }
 
-// One head of each that is repeated.
+// Returns one of the copies of each repeated head.
 Tensor once(const Tensor& heads, int64_t times) {
   return times == 1 ? heads : heads.unflatten(1, {-1, times}).select(2, 0);
 }
@@ -123,7 +123,7 @@ Tensor repeated(const Tensor& heads, int64_t times) {
   return heads.unsqueeze(2).expand(sizes).clone(at::MemoryFormat::Contiguous).flatten(1, 2);
 }
 
-// Puts what queries found among more keys into what they found before.
+// Merges the attention to further keys into the previous result, by log-sum-exp.
 void add_found(const Tensor& out, const Tensor& statistics, const Tensor& more, const Tensor& of_more) {
   const auto with_width = [](const Tensor& of) { return of.dim() == 3 ? of.unsqueeze(-1) : of; };
   const auto wide = c10::isReducedFloatingType(out.scalar_type()) ? at::kFloat : out.scalar_type();
@@ -138,11 +138,11 @@ class ContextExchange {
 
   void run() {
     const std::vector<NodeId> calls = calls_of_attention();
-    say_group(graph_, {.name = kContextGroup,
-                       .size = over_.ranks,
-                       .rank = over_.rank,
-                       .ranks = ranks_of_group(over_.ranks, over_.apart),
-                       .axis = kContextGroup});
+    add_group_note(graph_, {.name = kContextGroup,
+                            .size = over_.ranks,
+                            .rank = over_.rank,
+                            .ranks = ranks_of_group(over_.ranks, over_.apart),
+                            .axis = kContextGroup});
     const GroupsOfGraph groups(graph_);
     ExpansionTable table;
     for (const char* name : kForward) table.add_boxed(name, of(&ContextExchange::forward));
@@ -157,20 +157,20 @@ class ContextExchange {
       try {
         if (const auto why = expander.expand(node)) throw Error(*why);
       } catch (const Error& error) {
-        throw Error(fmt::format("{} in {} is not put on several ranks: {}", name, module, error.what()));
+        throw Error(fmt::format("context parallelism cannot split {} in {}: {}", name, module, error.what()));
       }
     }
     expander.relink();
   }
 
  private:
-  // Some queries to some keys of other ranks.
+  // Attention of some queries to some keys of other ranks.
   struct Part {
-    bool last_chunk = false;  // all queries, or those of the last chunk
+    bool last_chunk = false;  // queries of the last chunk only; otherwise all
     enum class Keys : uint8_t { kFirstChunksBefore, kBehind, kAll } keys = Keys::kAll;
   };
 
-  // Backward first, as its operands are forward's results. Positions come last.
+  // Backward calls first, since their operands are results of forward; then positions.
   std::vector<NodeId> calls_of_attention() {
     std::vector<NodeId> calls, positions;
     for (NodeId node = graph_.last(); node.valid(); node = graph_.node(node).previous) {
@@ -178,18 +178,20 @@ class ContextExchange {
       const std::string& name = graph_.target(node).name();
       const bool known = is_one_of(kForward, name) || is_one_of(kBackward, name);
       if (known) calls.push_back(node);
-      if (is_one_of(kForward, name)) look_at_tokens(node);
+      if (is_one_of(kForward, name)) read_token_count(node);
       if (name == "aten::arange" || name == "aten::arange.start") positions.push_back(node);
-      if (!known && name.find("attention") != std::string::npos) refuse(node, "it is no attention that is known");
+      if (!known && name.find("attention") != std::string::npos)
+        refuse(node, "this attention operator is not supported");
     }
     if (tokens_ == 0) {
-      throw Error("there is no attention that is known: call torch.nn.functional.scaled_dot_product_attention");
+      throw Error("context parallelism found no attention; call torch.nn.functional.scaled_dot_product_attention");
     }
     for (const NodeId node : graph_.nodes()) {
       const std::string_view name = without_overload(graph_.target(node).name());
       if (name != "aten::_softmax" && name != "aten::_safe_softmax") continue;
       const auto sizes = graph_.sizes(graph_.results(node)[0].ref.value);
-      if (sizes.size() > 2 && sizes.back() == tokens_) refuse(node, "it is attention that is written out");
+      if (sizes.size() > 2 && sizes.back() == tokens_)
+        refuse(node, "attention written out as softmax is not supported");
     }
     for (const NodeId node : positions) {
       const auto sizes = graph_.sizes(graph_.results(node)[0].ref.value);
@@ -199,20 +201,20 @@ class ContextExchange {
   }
 
   [[noreturn]] void refuse(NodeId node, const char* why) const {
-    throw Error(
-        fmt::format("{} in {} is not put on several ranks: {}; call torch.nn.functional.scaled_dot_product_attention "
-                    "without a mask",
-                    graph_.target(node).name(), place_of(graph_, node), why));
+    throw Error(fmt::format(
+        "context parallelism cannot split {} in {}: {}; call torch.nn.functional.scaled_dot_product_attention "
+        "without a mask",
+        graph_.target(node).name(), place_of(graph_, node), why));
   }
 
-  void look_at_tokens(NodeId node) {
+  void read_token_count(NodeId node) {
     const int64_t queries = graph_.sizes(graph_.find_argument(node, "query")->ref.value)[2];
     const Argument* causal = graph_.find_argument(node, "is_causal");
     const bool is_causal = causal != nullptr && causal->kind == ArgumentKind::kBool && causal->b;
     if (is_causal && graph_.sizes(graph_.find_argument(node, "key")->ref.value)[2] != queries) {
-      refuse(node, "it is causal, and has other keys than queries");
+      refuse(node, "causal attention must have as many keys as queries");
     }
-    if (queries % 2 != 0) refuse(node, "a rank's tokens are no two chunks");
+    if (queries % 2 != 0) refuse(node, "the number of tokens per rank must be even");
     tokens_ = queries;
   }
 
@@ -232,8 +234,8 @@ class ContextExchange {
     const int64_t chunk = of.size(2) / 2;
     return part.last_chunk ? of.narrow(2, chunk, chunk) : of;
   }
-  // A look at keys of a part, among those of all ranks: [batch, heads, ranks * tokens, width], or before it with ranks
-  // and tokens apart.
+  // Returns a view of the keys of a part among those of all ranks: [batch, heads, ranks * tokens, width], or before it
+  // with ranks and tokens as separate dimensions.
   Tensor keys_of(const Part& part, const Tensor& whole) const {
     const int64_t tokens = whole.size(2) / over_.ranks;
     if (part.keys == Part::Keys::kAll) return whole;
@@ -243,7 +245,7 @@ class ContextExchange {
     return whole.unflatten(2, {over_.ranks, 2, -1}).narrow(2, 0, over_.rank).select(3, 0);
   }
 
-  // Tokens come first on their way, so that those of a rank lie together.
+  // Tokens come first in the transferred tensor, so that those of a rank are contiguous.
   Tensor sent(const Tensor& heads) const {
     return of_group("_c10d_functional::all_gather_into_tensor", once(heads, times_).permute({2, 0, 1, 3}).contiguous(),
                     {over_.ranks, kContextGroup});
@@ -262,7 +264,7 @@ class ContextExchange {
         .with("is_causal", false);
   }
 
-  // A causal call is done for a rank's own keys while all of them arrive.
+  // The local causal attention overlaps with the gather of remote keys.
   struct Gathered {
     torch::jit::Stack own;
     Tensor keys, values;
@@ -287,7 +289,7 @@ class ContextExchange {
       }
       const Tensor out = found[0].toTensor(), statistics = found[1].toTensor();
       if (statistics.size(2) != out.size(2) || more[1].toTensor().size(2) != more[0].toTensor().size(2)) {
-        throw Error("chunks of a rank are no multiples of 32 tokens, which this kernel pads");
+        throw Error("the number of tokens per chunk must be a multiple of 32, since this kernel pads to it");
       }
       add_found(rows_of(part, out), rows_of(part, statistics), more[0].toTensor(), more[1].toTensor());
     }
@@ -324,7 +326,7 @@ class ContextExchange {
 
   void put(const Part& part, const Tensor& gradient, const Tensor& all) const {
     const Tensor place = keys_of(part, all.permute({1, 2, 0, 3}));
-    const bool apart = gradient.size(1) != all.size(2);  // of each head that keys are repeated for
+    const bool apart = gradient.size(1) != all.size(2);  // one gradient per repeated key head
     Tensor of = apart ? gradient.unflatten(1, {-1, times_}).sum(2) : gradient;
     if (place.dim() == 5) of = of.unflatten(2, {over_.rank, -1});
     place.copy_(of);
@@ -341,21 +343,21 @@ class ContextExchange {
     for (const char* mask : {"attn_bias", "attn_mask"}) {
       const c10::IValue given = argument(mask);
       if (given.isTensor() && given.toTensor().defined()) {
-        throw Error("it has a mask; is_causal=True is one that ranks share out");
+        throw Error("the call has a mask; only is_causal=True is supported");
       }
     }
     if (argument("dropout_p").toDouble() != 0) {
-      throw Error("it drops out, and parts of a row would not remember what; set the attention's dropout to 0");
+      throw Error("the call has dropout, which is not reproducible across ranks; set the attention's dropout to 0");
     }
   }
 
-  // Gives those of the two chunks.
+  // Replaces positions by those of the rank's two chunks.
   void positions(const c10::OperatorHandle& op, torch::jit::Stack* stack) const {
     const bool has_start = op.operator_name().overload_name == "start";
     const auto argument = [&](const char* name) {
       return (*stack)[static_cast<size_t>(*op.schema().argumentIndexWithName(name))];
     };
-    if (has_start && argument("start").toScalar().toDouble() != 0) decline("it does not begin at 0");
+    if (has_start && argument("start").toScalar().toDouble() != 0) decline("it does not start at 0");
     const auto options = at::TensorOptions()
                              .dtype(argument("dtype").toOptional<c10::ScalarType>())
                              .device(argument("device").toOptional<c10::Device>());
@@ -366,11 +368,11 @@ class ContextExchange {
 
   Graph& graph_;
   const ContextRanks& over_;
-  int64_t tokens_ = 0;  // of a rank
-  int64_t times_ = 1;   // that heads of keys are repeated for the call at hand
+  int64_t tokens_ = 0;  // per rank
+  int64_t times_ = 1;   // repetitions of key heads in the current call
 };
 
-// Products of a step beside attention, and how many keys attention has, in the order of the program.
+// FLOPs of products outside attention, and the number of keys of attention, in program order.
 struct WorkOfTokens {
   std::vector<NodeId> nodes;
   std::vector<int64_t> work;
@@ -392,26 +394,28 @@ WorkOfTokens work_of_tokens(const Graph& step) {
 
 }  // namespace
 
-void check_tokens_are_apart(const Graph& whole, const Graph& part, int64_t ranks) {
+void check_tokens_are_independent(const Graph& whole, const Graph& part, int64_t ranks) {
   const WorkOfTokens of_whole = work_of_tokens(whole), of_part = work_of_tokens(part);
   if (of_whole.work.size() != of_part.work.size()) {
     throw Error(
-        fmt::format("a step of {} times as many tokens has {} products, and one of a rank's {}: the model goes "
-                    "another way by their number",
+        fmt::format("context parallelism cannot split the sequence: with {} times as many tokens the step has {} "
+                    "products instead of {}, so the model's code depends on the number of tokens",
                     ranks, of_whole.work.size(), of_part.work.size()));
   }
   for (size_t i = 0; i < of_part.work.size(); ++i) {
     if (of_whole.work[i] == of_part.work[i] * ranks) continue;
-    throw Error(fmt::format("{} in {} is {} times as much for {} times as many tokens: tokens are not apart there",
-                            part.target(of_part.nodes[i]).name(), place_of(part, of_part.nodes[i]),
-                            static_cast<double>(of_whole.work[i]) / static_cast<double>(of_part.work[i]), ranks));
+    throw Error(
+        fmt::format("context parallelism cannot split the sequence: {} in {} takes {} times the work for {} "
+                    "times as many tokens, so it mixes tokens",
+                    part.target(of_part.nodes[i]).name(), place_of(part, of_part.nodes[i]),
+                    static_cast<double>(of_whole.work[i]) / static_cast<double>(of_part.work[i]), ranks));
   }
 }
 
-Graph with_context_over(Graph step, const ContextRanks& over) {
+Graph shard_sequence_over(Graph step, const ContextRanks& over) {
   if (over.ranks == 1) return step;
   if (over.rank < 0 || over.rank >= over.ranks) {
-    throw Error(fmt::format("there is no rank {} among {} that share sequences", over.rank, over.ranks));
+    throw Error(fmt::format("rank {} is not among {} context parallel ranks", over.rank, over.ranks));
   }
   ContextExchange(step, over).run();
   return step;

@@ -25,7 +25,7 @@ std::vector<int64_t> ranks_of_group(int64_t ranks, int64_t apart) {
   return all;
 }
 
-void say_group(Graph& graph, const ProcessGroupInfo& group) {
+void add_group_note(Graph& graph, const ProcessGroupInfo& group) {
   NodeId first = graph.first();
   while (graph.is_placeholder(first)) first = graph.node(first).next;
   InsertionPoint(graph, first)
@@ -54,7 +54,7 @@ constexpr const char* kNote = "expert_ranks";
 struct GroupedProduct {
   NodeId node;
   ValueId left, right, ends;
-  NodeId parameter;  // of the experts; invalid: the product is their gradient
+  NodeId parameter;  // weights of the experts; invalid: the product is their gradient
 };
 
 std::vector<GroupedProduct> grouped_products(const Graph& graph) {
@@ -63,14 +63,14 @@ std::vector<GroupedProduct> grouped_products(const Graph& graph) {
     const auto operand = [&](const char* name) { return graph.find_argument(node, name)->ref.value; };
     const Argument* ends = graph.find_argument(node, "offs");
     if (ends == nullptr || ends->kind != ArgumentKind::kValue) {
-      throw Error(
-          "experts whose rows have places of their own (_grouped_mm without offs) are not put on several ranks");
+      throw Error("expert parallelism does not support experts with a fixed number of rows (_grouped_mm without offs)");
     }
     GroupedProduct product{.node = node, .left = operand("self"), .right = operand("mat2"), .ends = ends->ref.value};
     if (graph.sizes(product.right).size() == 3) {
-      product.parameter = parameter_behind(graph, product.right, Behind::kViews);
+      product.parameter = parameter_of_operand(graph, product.right, LookThrough::kViews);
       if (!product.parameter.valid()) {
-        throw Error(fmt::format("the weights of experts in {} are no parameter", module_path(graph, node)));
+        throw Error(fmt::format("expert parallelism needs parameters as experts' weights; in {} they are not",
+                                module_path(graph, node)));
       }
     }
     products.push_back(product);
@@ -78,8 +78,8 @@ std::vector<GroupedProduct> grouped_products(const Graph& graph) {
   return products;
 }
 
-// Throws Error for what a module holds of each expert beside the weights of its products. Rows would look it up by
-// experts that other ranks have.
+// Throws Error if a module has further per-expert parameters. They are indexed by expert, and other ranks hold some of
+// the experts.
 void check_other_parameters(const Graph& graph, const std::vector<GroupedProduct>& products, int64_t experts) {
   std::set<std::string> modules;
   std::set<NodeId> weights;
@@ -94,13 +94,13 @@ void check_other_parameters(const Graph& graph, const std::vector<GroupedProduct
     const auto sizes = graph.sizes(graph.results(node)[0].ref.value);
     if (sizes.empty() || sizes[0] != experts || !modules.contains(name.substr(0, name.rfind('.')))) continue;
     throw Error(
-        fmt::format("{} has a part for each expert and is not an operand of their products, as biases are: such "
-                    "experts are not put on several ranks",
+        fmt::format("expert parallelism does not support {}: a per-expert parameter (such as a bias) that is not an "
+                    "operand of the experts' products",
                     name));
   }
 }
 
-// The part of a step that is computed where the experts are.
+// The part of a step that runs on the experts' ranks.
 class ExpertSide {
  public:
   ExpertSide(const Graph& graph, const std::vector<GroupedProduct>& products) : graph_(graph) {
@@ -128,7 +128,7 @@ class ExpertSide {
           only_there &= contains(user);
         });
       });
-      // A look at rows from another side is theirs.
+      // Views of rows stay on the side of their source.
       if (graph.facts(*node).is_view && is(*node, kBefore) && only_there) side_[*node] |= kBehind;
     }
   }
@@ -136,7 +136,7 @@ class ExpertSide {
   bool contains(NodeId node) const { return side_[node] == (kBehind | kBefore); }
 
  private:
-  static constexpr uint8_t kBehind = 1, kBefore = 2;  // a product, as far as nodes of its module lead
+  static constexpr uint8_t kBehind = 1, kBefore = 2;  // after or before a product, within its module
   const Graph& graph_;
   IdMap<NodeId, uint8_t> side_;
 };
@@ -147,8 +147,9 @@ class ExpertExchange {
       : graph_(graph), over_(over), layers_(layers), products_(grouped_products(graph)), side_(graph, products_) {}
 
   void run() {
-    say_group(graph_,
-              {.name = kGroup, .size = over_.ranks, .ranks = ranks_of_group(over_.ranks, over_.apart), .axis = kGroup});
+    add_group_note(
+        graph_,
+        {.name = kGroup, .size = over_.ranks, .ranks = ranks_of_group(over_.ranks, over_.apart), .axis = kGroup});
     for (const GroupedProduct& product : products_) {
       exchange_ends(product);
       if (!product.parameter.valid()) gradients_.insert(product.node);
@@ -164,7 +165,7 @@ class ExpertExchange {
       for (const ValueId value : comes) send_there(value, node);
       for (const ValueId value : goes) send_back(value, node);
     }
-    die_at_last_use(graph_, changed_);
+    free_storages_after_last_use(graph_, changed_);
     cut_parameters();
   }
 
@@ -179,7 +180,7 @@ class ExpertExchange {
     return !sizes.empty() && sizes[0] == layers_.rows;
   }
 
-  // A call with one result, contiguous and in memory of its own unless it is a view.
+  // Appends a call with one result: a view, or contiguous in new memory.
   ValueId call(InsertionPoint& at, const char* name, ValueId of, std::vector<Argument> more,
                const std::vector<int64_t>& sizes, bool view = false) {
     more.insert(more.begin(), Argument::of_value(of));
@@ -218,7 +219,7 @@ class ExpertExchange {
     return call(at, "_c10d_functional::wait_tensor", sent, {}, sizes, /*view=*/true);
   }
 
-  // Where rows of a rank's experts end follows from what all ranks count.
+  // Computes the row ends of a rank's experts from the counts of all ranks.
   void exchange_ends(const GroupedProduct& product) {
     ValueId& mine = ends_[product.ends];
     if (!mine.valid()) {
@@ -310,8 +311,8 @@ class ExpertExchange {
   ExpertSide side_;
   std::map<ValueId, ValueId> ends_;
   std::set<NodeId> new_;
-  std::set<NodeId> gradients_;   // products that are gradients of experts
-  std::set<StorageId> changed_;  // that are new, or used less than before
+  std::set<NodeId> gradients_;   // products that compute experts' gradients
+  std::set<StorageId> changed_;  // new storages, and those with fewer uses than before
 };
 
 }  // namespace
@@ -323,7 +324,7 @@ ExpertLayers expert_layers(const Graph& step) {
     if (!product.parameter.valid()) continue;
     const ExpertLayers of{step.sizes(product.right)[0], step.sizes(product.left)[0]};
     if (layers.experts > 0 && (of.experts != layers.experts || of.rows != layers.rows)) {
-      throw Error(fmt::format("layers have {} and {} experts of {} and {} rows: they are not put on several ranks",
+      throw Error(fmt::format("expert parallelism needs equal layers; found {} and {} experts with {} and {} rows",
                               layers.experts, of.experts, layers.rows, of.rows));
     }
     layers = of;
@@ -332,14 +333,14 @@ ExpertLayers expert_layers(const Graph& step) {
   return layers;
 }
 
-Graph with_experts_over(Graph step, const ExpertRanks& over) {
+Graph shard_experts_over(Graph step, const ExpertRanks& over) {
   if (over.ranks == 1) return step;
   const ExpertLayers layers = expert_layers(step);
   if (layers.experts == 0 || layers.experts % over.ranks != 0) {
-    throw Error(fmt::format("{} experts do not go to {} ranks", layers.experts, over.ranks));
+    throw Error(fmt::format("{} experts cannot be divided among {} ranks", layers.experts, over.ranks));
   }
   if (layers.rows % over.ranks != 0) {
-    throw Error(fmt::format("{} rows of experts do not divide by {} ranks", layers.rows, over.ranks));
+    throw Error(fmt::format("{} rows of experts cannot be divided among {} ranks", layers.rows, over.ranks));
   }
   ExpertExchange(step, over, layers).run();
   return step;

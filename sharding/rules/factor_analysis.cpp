@@ -1,9 +1,9 @@
-// Finds splits of dimensions, along the graph. Every dimension of a value and every factor of a node's rule is an
-// element. Elements that are the same are joined: a factor that is a whole dimension. A factor that is a stretch of a
-// dimension is tied to it, with its distance from the outer end.
+// Propagates splits of dimensions along the graph. Every dimension of a value and every factor of a node's rule is an
+// element. A factor that is a whole dimension is unified with it. A factor that is part of a dimension is tied to it,
+// with the product of the factors outside it.
 //
-// A split that is found at one end of a tie is then told to the other end, until nothing changes. A dimension has at
-// most log2(size) splits, each told once along each tie.
+// A split found at one end of a tie is propagated to the other end until a fixpoint. A dimension has at most log2(size)
+// splits, each propagated once along each tie.
 #include "sharding/rules/factor_analysis.h"
 
 #include <algorithm>
@@ -20,7 +20,7 @@ constexpr uint32_t kNoElement = 0xFFFFFFFFU;
 struct Tie {
   uint32_t dim;
   uint32_t factor;
-  int64_t before;  // product of what is outside the factor in this dimension
+  int64_t before;  // product of the factors outside it in this dimension
 };
 
 uint32_t root_of(std::vector<uint32_t>& parent, uint32_t element) {
@@ -28,8 +28,8 @@ uint32_t root_of(std::vector<uint32_t>& parent, uint32_t element) {
   return element;
 }
 
-// Inserts a split into a chain in which each divides the next. Returns false if it is there already or fits no chain
-// with the others.
+// Inserts a split into a chain in which each divides the next. Returns false if it is present or does not fit the
+// chain.
 bool insert_split(std::vector<int64_t>& splits, int64_t at, int64_t extent) {
   if (at <= 1 || at >= extent || extent % at != 0) return false;
   const auto place = std::lower_bound(splits.begin(), splits.end(), at);
@@ -84,7 +84,7 @@ class FactorAnalysis::Finder {
     found_.splits_.resize(found_.parent_.size());
     ties_of_.resize(found_.parent_.size());
     for (uint32_t t = 0; t < ties_.size(); ++t) begin_tie(t);
-    // Ends of ties without a split have something to say, too: that there is none, until a neighbour has one.
+    // Also start from ends without splits: their extents restrict the others.
     while (!changed_.empty()) {
       const uint32_t element = changed_.back();
       changed_.pop_back();
@@ -113,7 +113,7 @@ class FactorAnalysis::Finder {
     return first;
   }
 
-  // Makes elements of the node's factors, and joins or ties them to the dimensions of its tensors.
+  // Creates elements for the node's factors, and unifies or ties them with the dimensions of its tensors.
   void join_tensors(NodeId node, const NodeFactors& factors, const NodeTensors& tensors) {
     const uint32_t own = found_.first_of_node_[node.index] = add_elements(factors.factors.size());
     for (size_t f = 0; f < factors.factors.size(); ++f) extents_[own + f] = factors.factors[f].extent;
@@ -143,7 +143,7 @@ class FactorAnalysis::Finder {
     }
   }
 
-  // A value can be partial if a node makes it so or passes it on.
+  // A value can be partial if a node produces or passes on partial values.
   void mark_partial(const KnownCall& call, const NodeTensors& tensors) {
     for (const AxisStrategy& strategy : call.strategies.axis) {
       if (strategy.extent == 0 && !found_.can_be_given(strategy, tensors.operands)) continue;
@@ -155,7 +155,7 @@ class FactorAnalysis::Finder {
     }
   }
 
-  // Both ends of a factor in its dimension are splits.
+  // Both ends of a factor within its dimension are splits.
   void begin_tie(uint32_t t) {
     Tie& tie = ties_[t];
     tie.dim = found_.parent_[tie.dim];
@@ -167,7 +167,7 @@ class FactorAnalysis::Finder {
   }
 
   void tell_both_ends(const Tie& tie) {
-    // Copies, for the two ends may be one element.
+    // Copies, since both ends may be the same element.
     for (const int64_t at : std::vector<int64_t>(found_.splits_[tie.factor])) split(tie.dim, tie.before * at);
     for (const int64_t at : std::vector<int64_t>(found_.splits_[tie.dim])) {
       if (at % tie.before == 0) split(tie.factor, at / tie.before);
@@ -182,8 +182,8 @@ class FactorAnalysis::Finder {
   FactorAnalysis found_;
   std::vector<int64_t> extents_;  // by element
   std::vector<Tie> ties_;
-  std::vector<std::vector<uint32_t>> ties_of_;  // of roots
-  std::vector<uint32_t> changed_;               // roots whose splits are not told yet
+  std::vector<std::vector<uint32_t>> ties_of_;  // by root
+  std::vector<uint32_t> changed_;               // roots with splits to propagate
 };
 
 FactorAnalysis FactorAnalysis::run(const Graph& graph, const ShardingRules& rules) {
@@ -198,7 +198,7 @@ NodeStrategies ShardingRules::strategies(const Graph& graph, NodeId node, const 
   const std::vector<ValueId> operands = NodeTensors::of(graph, node).operands;
   NodeStrategies all{.source = factors.source, .random = factors.random, .independent = factors.independent};
   for (const AxisStrategy& strategy : call->strategies.axis) {
-    // A strategy that is partial throughout stays only where something can be partial.
+    // Keep a strategy that is partial throughout only if something can be partial.
     const bool is_first = &strategy == &call->strategies.axis[0];
     if (is_first || strategy.extent > 0 || analysis.can_be_given(strategy, operands)) all.axis.push_back(strategy);
   }

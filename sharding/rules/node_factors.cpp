@@ -122,7 +122,7 @@ TensorFactors* FactorBuilder::operand(std::string_view name) {
 }
 
 TensorFactors& FactorBuilder::result(size_t i) {
-  if (i >= made.results.size()) throw Misfit(fmt::format("there is no result {}", i));
+  if (i >= made.results.size()) throw Misfit(fmt::format("the operator has no result {}", i));
   return made.results[i];
 }
 
@@ -134,7 +134,7 @@ void FactorBuilder::whole(TensorFactors& tensor) {
 
 void FactorBuilder::sizes(std::string_view argument, size_t result) {
   const int at = call.position(argument);
-  if (at < 0) throw Misfit(fmt::format("there is no argument {}", argument));
+  if (at < 0) throw Misfit(fmt::format("the operator has no argument {}", argument));
   made.local.push_back({.kind = LocalArgument::Kind::kSizes,
                         .argument = static_cast<uint16_t>(at),
                         .tensor = static_cast<uint16_t>(result)});
@@ -147,7 +147,7 @@ void FactorBuilder::strides(std::string_view argument, size_t result) {
 
 void FactorBuilder::scaled(std::string_view argument, std::vector<FactorId> factors, int element) {
   const int at = call.position(argument);
-  if (at < 0) throw Misfit(fmt::format("there is no argument {}", argument));
+  if (at < 0) throw Misfit(fmt::format("the operator has no argument {}", argument));
   made.local.push_back({.kind = LocalArgument::Kind::kScaled,
                         .argument = static_cast<uint16_t>(at),
                         .element = element,
@@ -156,7 +156,7 @@ void FactorBuilder::scaled(std::string_view argument, std::vector<FactorId> fact
 
 namespace {
 
-// Says whether tensors of a type can be partial: a mean is no integer, and a bool has no sum, mean, maximum or minimum.
+// Returns true if tensors of the dtype can be partial: integers have no mean; bools have no sum, mean, max or min.
 bool can_be_partial(const TensorFactors& tensor, PartialOp op) {
   if (op == PartialOp::kAverage) return c10::isFloatingType(tensor.dtype) || c10::isComplexType(tensor.dtype);
   return tensor.dtype != c10::ScalarType::Bool;
@@ -164,7 +164,7 @@ bool can_be_partial(const TensorFactors& tensor, PartialOp op) {
 
 constexpr int64_t kUnknown = -1;
 
-// A tensor with the pattern that it must fit.
+// A tensor and the pattern it is matched with.
 struct Bound {
   TensorFactors* tensor;
   const TensorPattern* pattern;
@@ -191,7 +191,7 @@ class PatternBinder {
   }
 
  private:
-  // Patterns stand for the schema's tensors in order; those that are `out=` arguments are the results.
+  // Matches patterns with the schema's tensors in order; `out=` arguments are results.
   void pair_up() {
     const NodeCall& call = builder_.call;
     const std::vector<Formal>& formals = call.target().signature().arguments;
@@ -200,23 +200,23 @@ class PatternBinder {
       if (!formals[i].type.is_tensor_like() || formals[i].out) continue;
       const std::vector<TensorFactors*> tensors = builder_.operands(static_cast<uint16_t>(i));
       if (next >= rule_.operands.size()) {
-        if (!tensors.empty()) throw Misfit(fmt::format("it says nothing of {}", formals[i].name));
+        if (!tensors.empty()) throw Misfit(fmt::format("the rule has no pattern for {}", formals[i].name));
         continue;
       }
       for (TensorFactors* tensor : tensors) pair(*tensor, rule_.operands[next]);
       ++next;
     }
     if (next < rule_.operands.size()) {
-      throw Misfit(fmt::format("it has {} operands, the operator {}", rule_.operands.size(), next));
+      throw Misfit(fmt::format("the rule has {} operands, the operator {}", rule_.operands.size(), next));
     }
     for (TensorFactors& result : builder_.made.results) {
       if (result.argument >= rule_.results.size()) {
-        throw Misfit(fmt::format("it says nothing of result {}", result.argument));
+        throw Misfit(fmt::format("the rule has no pattern for result {}", result.argument));
       }
       const TensorPattern& pattern = rule_.results[result.argument];
       for (const std::string& name : pattern.of) {
         const int at = call.position(name);
-        if (at < 0) throw Misfit(fmt::format("there is no argument {}", name));
+        if (at < 0) throw Misfit(fmt::format("the operator has no argument {}", name));
         result.of.push_back(static_cast<uint16_t>(at));
       }
       pair(result, pattern);
@@ -226,7 +226,7 @@ class PatternBinder {
   void pair(TensorFactors& tensor, const TensorPattern& pattern) {
     tensor.added = pattern.added;
     tensor.same = pattern.same;
-    // An absent tensor has nothing to cut: what autograd leaves out, torch.cat's empty tensors.
+    // Absent tensors have no dimensions to shard: undefined gradients, torch.cat's empty tensors.
     const bool nothing = tensor.sizes.size() == 1 && tensor.sizes[0] == 0;
     if (pattern.same || nothing) {
       builder_.whole(tensor);
@@ -235,7 +235,7 @@ class PatternBinder {
     bound_.push_back({&tensor, &pattern});
   }
 
-  // ---- How many dimensions each *row has
+  // ---- Number of dimensions of each *name
   void find_lengths() {
     for (const Bound& bound : bound_) {
       for (const DimPattern& dim : bound.pattern->dims) {
@@ -248,7 +248,7 @@ class PatternBinder {
       changed = false;
       for (const Bound& bound : bound_) changed = find_lengths(bound) || changed;
     }
-    // Rows that broadcast are as long as the longest.
+    // Starred names that broadcast have the number of dimensions of the longest.
     for (const Bound& bound : bound_) {
       const std::vector<DimPattern>& dims = bound.pattern->dims;
       const auto star = std::find_if(dims.begin(), dims.end(), [](const DimPattern& dim) { return dim.star; });
@@ -260,7 +260,7 @@ class PatternBinder {
 
   static int64_t rank_of(const Bound& bound) { return static_cast<int64_t>(bound.tensor->sizes.size()); }
 
-  // Takes the length from what is left of a tensor's rank, or from the place of an anchor.
+  // Infers the number from the rest of a tensor's rank, or from the position of an anchor.
   bool find_lengths(const Bound& bound) {
     const std::vector<DimPattern>& dims = bound.pattern->dims;
     if (bound.pattern->aligned) return false;
@@ -305,7 +305,7 @@ class PatternBinder {
   void spread(const Bound& bound) {
     const std::vector<DimPattern>& dims = bound.pattern->dims;
     const int64_t rank = rank_of(bound);
-    int64_t fixed = 0;  // dimensions that are not in rows that may be shorter
+    int64_t fixed = 0;  // dimensions outside sequences that may be shorter
     for (const DimPattern& dim : dims) {
       if (!dim.star) ++fixed;
       if (dim.star && !dim.factors.empty() && (!dim.broadcast || bound.pattern->aligned)) fixed += length_of(dim);
@@ -316,7 +316,7 @@ class PatternBinder {
       d = rank - fixed;
     }
     for (const DimPattern& dim : dims) {
-      if (dim.star && dim.factors.empty()) {  // *_: what is left
+      if (dim.star && dim.factors.empty()) {  // *_: the rest
         for (int64_t left = rank - fixed; left > 0; --left) whole(bound, d++);
       } else if (dim.star) {
         const int64_t length = length_of(dim);
@@ -339,7 +339,8 @@ class PatternBinder {
 
   int64_t length_of(const DimPattern& dim) const {
     const auto found = lengths_.find(dim.factors[0]);
-    if (found == lengths_.end()) throw Misfit(fmt::format("the length of *{} does not follow", dim.factors[0]));
+    if (found == lengths_.end())
+      throw Misfit(fmt::format("cannot infer the number of dimensions of *{}", dim.factors[0]));
     return found->second;
   }
 
@@ -384,7 +385,7 @@ class PatternBinder {
     bool broadcast;
   };
 
-  // Solves for the one unknown factor: (g c) of 12 with g = 3 known has c = 4.
+  // Solves for a single unknown factor: (g c) of 12 with g = 3 gives c = 4.
   void solve_composites() {
     std::vector<Factor>& factors = builder_.made.factors;
     bool changed = true;
@@ -405,7 +406,7 @@ class PatternBinder {
         const int64_t size = composite.tensor->sizes[composite.dim];
         if (unknowns != 1 || (composite.broadcast && size <= 1)) continue;
         if (known <= 0 || size % known != 0) {
-          throw Misfit(fmt::format("a dimension of {} has a factor of {}", size, known));
+          throw Misfit(fmt::format("a dimension of {} is not divisible by its factor {}", size, known));
         }
         unknown->extent = size / known;
         changed = true;
@@ -415,7 +416,7 @@ class PatternBinder {
       int64_t product = 1;
       for (const FactorId f : composite.factors) {
         if (factors[f].extent == kUnknown) {
-          throw Misfit(fmt::format("the extent of {} does not follow", factors[f].name));
+          throw Misfit(fmt::format("cannot infer the extent of {}", factors[f].name));
         }
         product = saturating_multiply(product, factors[f].extent);
       }
@@ -424,13 +425,13 @@ class PatternBinder {
       composite.tensor->dims[composite.dim] = composite.factors;
     }
     for (Factor& factor : factors) {
-      if (factor.extent == kUnknown) factor.extent = 1;  // of size 1 wherever it is
+      if (factor.extent == kUnknown) factor.extent = 1;  // size 1 in all tensors
     }
     for (const FactorId f : unequal_) factors[f].whole = true;
   }
 
   [[noreturn]] void misfit(const Bound& bound) const {
-    throw Misfit(fmt::format("a tensor of sizes [{}] does not fit", fmt::join(bound.tensor->sizes, ", ")));
+    throw Misfit(fmt::format("sizes [{}] do not match the pattern", fmt::join(bound.tensor->sizes, ", ")));
   }
 
   const RuleText& rule_;
@@ -450,19 +451,19 @@ void FactorBuilder::partial(const std::vector<std::string>& group, PartialOp fro
   strategy.operands.resize(made.tensors);
   std::vector<uint16_t> arguments;
   bool any = false;
-  c10::ScalarType dtype = c10::ScalarType::Undefined;  // of the partial operands together
+  c10::ScalarType dtype = c10::ScalarType::Undefined;  // common dtype of the partial operands
   for (const std::string& name : group) {
     const int at = call.position(name);
-    if (at < 0) continue;  // of another overload
+    if (at < 0) continue;  // an argument of another overload
     arguments.push_back(static_cast<uint16_t>(at));
     for (const TensorFactors* tensor : operands(static_cast<uint16_t>(at))) {
-      if (tensor->operand < 0) return;  // a constant is the same on every device
+      if (tensor->operand < 0) return;  // a constant is replicated
       if (!can_be_partial(*tensor, from)) return;
       strategy.operands[static_cast<size_t>(tensor->operand)] = Placement::partial(from);
       dtype = any ? c10::promoteTypes(dtype, tensor->dtype) : tensor->dtype;
       any = true;
     }
-    // The term that is no tensor is added on every device, which is right for a mean alone.
+    // A scalar term is added on every device, which is correct only for a mean.
     const Argument* argument = call.argument(name);
     const bool number = argument->kind == ArgumentKind::kInt || argument->kind == ArgumentKind::kFloat;
     if (number && from == PartialOp::kSum) return;
@@ -474,7 +475,7 @@ void FactorBuilder::partial(const std::vector<std::string>& group, PartialOp fro
                          });
     const bool passes = !result.same && made_of;
     if (passes && !can_be_partial(result, to)) return;
-    // A sum of parts that are rounded or truncated is not the rounded sum.
+    // A sum of rounded or truncated parts is not the rounded sum.
     const bool sums = to == PartialOp::kSum || to == PartialOp::kAverage;
     if (passes && sums && c10::promoteTypes(dtype, result.dtype) != result.dtype) return;
     strategy.results.push_back(passes ? Placement::partial(to) : Placement::replicate());
@@ -500,7 +501,7 @@ std::vector<FactorId> FactorBuilder::named(const std::vector<std::string>& names
   for (size_t f = 0; f < made.factors.size(); ++f) {
     const std::string& own = made.factors[f].name;
     for (const std::string& name : names) {
-      // "b" names the row *b, too: "b.0", "b.1".
+      // "b" also matches the dimensions of *b: "b.0", "b.1".
       if (own == name || (own.starts_with(name) && own.size() > name.size() && own[name.size()] == '.')) {
         found.push_back(static_cast<FactorId>(f));
       }
@@ -559,12 +560,13 @@ void FactorBuilder::apply(const std::vector<RuleClause>& clauses) {
         made.random = true;
         break;
       case Kind::kEqual:
-        break;  // when dimensions are bound
+        break;  // applied when dimensions are bound
     }
   }
 }
 
-// Lets tensors that are written lie as the results that they become. Tensors in `out=` have the dimensions of those.
+// Gives written tensors the layouts of the results that alias them. `out=` tensors have the dimensions of those
+// results.
 void FactorBuilder::tie_written() {
   const OperatorFacts& facts = call.target().facts();
   for (const OperatorFacts::Alias& alias : facts.aliases) {
@@ -594,7 +596,7 @@ NodeFactors FactorBuilder::finish() {
           if (tensor.operand < 0 && tensors == &made.operands) made.factors[f].whole = true;
         }
         if (!tensor.dims[d].empty() && product != tensor.sizes[d]) {
-          throw Misfit(fmt::format("a dimension of {} has factors of {} together", tensor.sizes[d], product));
+          throw Misfit(fmt::format("a dimension of {} has factors with a product of {}", tensor.sizes[d], product));
         }
       }
     }

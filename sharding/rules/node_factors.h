@@ -1,4 +1,4 @@
-// A node's dimensions as factors: what a rule says of one call. The node's strategies and its local arguments follow
+// The dimensions of a node's tensors as factors, from its rule. The node's strategies and local arguments are derived
 // from them.
 //
 //     %2 = aten::mm(%0: [2,3], %1: [3,5])      factors m=2 k=3 n=5; operands [m][k], [k][n]; result [m][n]
@@ -25,37 +25,37 @@ using FactorId = uint16_t;
 
 struct Factor {
   std::string name;
-  int64_t extent = -1;             // -1: not known yet
-  bool whole = false;              // nobody cuts it
-  PartialOp op = PartialOp::kSum;  // of results that lack it
+  int64_t extent = -1;             // -1: unknown
+  bool whole = false;              // must not be sharded
+  PartialOp op = PartialOp::kSum;  // reduction of results without the factor
   int32_t masked_by = -1;          // position of the argument with indices into it; -1: none
 };
 
 struct TensorFactors {
-  int64_t operand = -1;   // which of the node's operands in for_each_input's order; -1: a constant, which is never cut
+  int64_t operand = -1;   // operand index in for_each_input's order; -1: a constant, which is never sharded
   uint16_t argument = 0;  // position in the schema
   c10::ScalarType dtype = c10::ScalarType::Undefined;
   std::vector<int64_t> sizes;
   std::vector<std::vector<FactorId>> dims;  // outermost factor first
-  bool same = false;                        // replicated whatever is cut
-  bool added = false;                       // operands: partial where the first result is
-  std::vector<uint16_t> of;                 // results: positions of the arguments that it is made of; none: all
-  int64_t tied = -1;                        // operands that are written: the result that they are afterwards, -1: none
-  bool overwritten = false;                 // whether whatever it held is lost, for operands that are written
+  bool same = false;                        // always replicated
+  bool added = false;                       // operands: partial if the first result is
+  std::vector<uint16_t> of;                 // results: positions of the arguments it depends on; empty: all
+  int64_t tied = -1;                        // written operands: index of the result that aliases it; -1: none
+  bool overwritten = false;                 // written operands: previous contents are not read
 
   bool has(FactorId factor) const;
 };
 
-// Says how an argument of the local call follows from the call's argument.
+// Describes how an argument of the local call is computed.
 struct LocalArgument {
   enum class Kind : uint8_t {
-    kSizes,    // the sizes of the tensor: of result `tensor`
-    kStrides,  // strides of the same order as they are, for those sizes
-    kScaled,   // an int, or one of a list, divided as its factors are
+    kSizes,    // local sizes of result `tensor`
+    kStrides,  // strides for those sizes, in the same order
+    kScaled,   // an int, or an element of a list, divided as its factors are
   };
   Kind kind = Kind::kSizes;
   uint16_t argument = 0;
-  int element = -1;  // -1: all of a list
+  int element = -1;  // -1: all elements of a list
   uint16_t tensor = 0;
   std::vector<FactorId> factors;
 };
@@ -63,16 +63,16 @@ struct LocalArgument {
 struct NodeFactors {
   RuleSource source = RuleSource::kReplicated;
   bool random = false;
-  bool independent = false;  // several factors may be cut by one axis at once
+  bool independent = false;  // one axis may shard several factors at once
   std::vector<Factor> factors;
-  std::vector<TensorFactors> operands;  // constants included
+  std::vector<TensorFactors> operands;  // including constants
   std::vector<TensorFactors> results;
-  std::vector<AxisStrategy> partial;  // strategies that cut nothing
+  std::vector<AxisStrategy> partial;  // strategies without sharding
   std::vector<LocalArgument> local;
   size_t tensors = 0;  // operands without constants
 };
 
-// A call as rules read it.
+// A call as seen by rules.
 class NodeCall {
  public:
   NodeCall(const Graph& graph, NodeId node);
@@ -81,13 +81,13 @@ class NodeCall {
   const Target& target() const { return graph_.target(node_); }
   NodeId node() const { return node_; }
   const Signature& signature() const { return target().signature(); }
-  // Returns the position of an argument in the schema; -1 if it has none of this name.
+  // Returns the position of an argument in the schema; -1 without one of this name.
   int position(std::string_view name) const;
   const Argument* argument(std::string_view name) const;
-  // Returns what an argument says, or `otherwise` if it is absent, None or not known before the program runs.
+  // Returns an argument's value; `otherwise` if it is absent, None or unknown before the program runs.
   int64_t integer(std::string_view name, int64_t otherwise) const;
   bool flag(std::string_view name, bool otherwise = false) const { return integer(name, otherwise ? 1 : 0) != 0; }
-  // Returns an empty list if the argument is absent or None. A number is a list of one.
+  // Returns an empty list if the argument is absent or None; a number is a list of one.
   std::vector<int64_t> integers(std::string_view name) const;
   bool holds(const RuleCondition& condition) const;
 
@@ -96,13 +96,13 @@ class NodeCall {
   NodeId node_;
 };
 
-// Thrown where a rule does not fit a call; what() says how.
+// Thrown if a rule does not match a call; what() describes the mismatch.
 class Misfit : public Error {
  public:
   using Error::Error;
 };
 
-// Builds NodeFactors. What it refuses throws Misfit.
+// Builds NodeFactors; throws Misfit.
 class FactorBuilder {
  public:
   explicit FactorBuilder(const NodeCall& call);
@@ -111,23 +111,24 @@ class FactorBuilder {
   NodeFactors made;
 
   FactorId factor(std::string name, int64_t extent, bool whole = false);
-  // Returns the operand that is argument `name`, if that is one tensor; otherwise nullptr.
+  // Returns the operand for argument `name` if it is a single tensor; otherwise nullptr.
   TensorFactors* operand(std::string_view name);
-  // Returns the operands of an argument, one for each element of a list.
+  // Returns the operands of an argument, one per element of a list.
   std::vector<TensorFactors*> operands(uint16_t argument);
   TensorFactors& result(size_t i);
 
-  // Keeps all dimensions of an operand uncut.
+  // Excludes all dimensions of an operand from sharding.
   void whole(TensorFactors& tensor);
-  // Each group lists argument names. Partial sums and means of one group's operands give partial sums and means.
+  // Each group lists argument names. If the operands of one group are partial sums or means, so are the results.
   void linear(const std::vector<std::vector<std::string>>& groups);
-  // Does the same for maxima and minima; with `turn`, one becomes the other.
+  // Likewise for maxima and minima; with `turn`, one becomes the other.
   void monotone(const std::vector<std::vector<std::string>>& groups, bool turn);
   void sizes(std::string_view argument, size_t result = 0);
   void strides(std::string_view argument, size_t result = 0);
   void scaled(std::string_view argument, std::vector<FactorId> factors, int element = -1);
   void apply(const std::vector<RuleClause>& clauses);
-  // Checks and completes. Dimensions nobody spoke of are whole; operands that are written lie as what they become.
+  // Checks and completes the factors. Unmentioned dimensions are not sharded; written operands get their result's
+  // layout.
   NodeFactors finish();
 
  private:
@@ -136,17 +137,17 @@ class FactorBuilder {
   std::vector<FactorId> named(const std::vector<std::string>& names) const;
 };
 
-// Binds a rule of patterns to a call.
+// Matches a pattern rule with a call.
 void bind_patterns(const RuleText& rule, FactorBuilder& builder);
 
-// Builds the factors of a class of operators, by the word that stands for it in a rule.
+// Builds the factors of an operator class, which a rule selects by name.
 using ClassBuilder = void (*)(const RuleText& rule, FactorBuilder& builder);
 ClassBuilder find_class(std::string_view word);
 
-// Keeps what is known of a call: it holds for all nodes that make the same call on tensors of the same geometry.
+// Cached result for a call; applies to all nodes with the same call on tensors of the same geometry.
 struct KnownCall {
   NodeFactors factors;
-  NodeStrategies strategies;  // of the call itself, without what other nodes say
+  NodeStrategies strategies;  // of the call itself, without constraints from other nodes
 };
 
 struct ShardingRules::Table {
@@ -157,7 +158,7 @@ struct ShardingRules::Table {
 
   void add(std::vector<RuleText> added);
   std::shared_ptr<const KnownCall> known(const Graph& graph, NodeId node);
-  // Returns the lines of an operator, or of that which it does in place: aten::add for aten::add_. nullptr if none.
+  // Returns the rules of an operator, or of its functional form: aten::add for aten::add_. nullptr without one.
   const std::vector<RuleText>* lines(std::string_view name) const;
 
  private:
@@ -166,14 +167,14 @@ struct ShardingRules::Table {
   NodeFactors work_out(const Graph& graph, NodeId node) const;
 };
 
-// Returns the strategy that cuts `factor` behind `outer` of its elements. There is none if a tensor has the factor
-// twice, or an operand that is written would lie otherwise afterwards.
+// Returns the strategy that shards `factor` after `outer` of its elements; nullopt if a tensor has the factor twice, or
+// a written operand would change its layout.
 std::optional<AxisStrategy> strategy_of(const NodeFactors& factors, FactorId factor, int64_t outer);
 // Returns the strategy that replicates all tensors.
 AxisStrategy replicated(const NodeFactors& factors);
-// Returns all strategies, that which replicates first.
+// Returns all strategies, the replicated one first.
 NodeStrategies strategies_of(const NodeFactors& factors);
-// Says whether every operand that is written lies as before. An operand that is overwritten takes its new layout.
+// Returns true if written operands keep their layouts. An overwritten operand takes its new layout.
 bool fits_writes(const NodeFactors& factors, AxisStrategy& strategy);
 
 }  // namespace shadowgraph

@@ -1,9 +1,8 @@
-// Steps that classes of operators take to write their factors. A class is code in place of a pattern. A rule that says
-// `reshape`, `cat` or `matmul` names no dimensions, since these follow from the call's sizes and lists.
+// Operator classes: rules implemented in code instead of a pattern. A rule such as `reshape`, `cat` or `matmul` names
+// no dimensions, since these follow from the call's sizes and lists.
 //
-// operator_classes.cpp has the table of classes, and view_classes.cpp those that only move elements. A builder fills
-// the FactorBuilder of one call, and throws Misfit where the call is none that its class can be. The call then counts
-// as one without a rule.
+// A builder fills the FactorBuilder of one call, and throws Misfit if the call cannot belong to the class; it then has
+// no rule. The table of classes is at the end.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -20,46 +19,46 @@
 namespace shadowgraph {
 
 struct ClassRow {
-  std::string_view word;  // as a rule names it: "reshape"
+  std::string_view word;  // name in a rule: "reshape"
   ClassBuilder build;
 };
 
-// Returns a dimension that may be counted from the back (-1: the last) as counted from the front. Throws Misfit beyond
-// the rank; a tensor without dimensions has dimension 0, as in PyTorch.
+// Returns a dimension counted from the front (-1 is the last). Throws Misfit beyond the rank; a tensor without
+// dimensions has dimension 0, as in PyTorch.
 size_t wrapped(int64_t dim, size_t rank) {
   const auto size = static_cast<int64_t>(std::max<size_t>(rank, 1));
   const int64_t at = dim < 0 ? dim + size : dim;
-  if (at < 0 || at >= size) throw Misfit(fmt::format("there is no dimension {} in {}", dim, rank));
+  if (at < 0 || at >= size) throw Misfit(fmt::format("dimension {} is out of range for rank {}", dim, rank));
   return static_cast<size_t>(at);
 }
 
-// Returns the first tensor among the operands, of which a view is taken. Throws Misfit without one.
+// Returns the first tensor operand, the source of a view. Throws Misfit without one.
 TensorFactors& self_of(FactorBuilder& b) {
-  if (b.made.operands.empty()) throw Misfit("there is no tensor among the operands");
+  if (b.made.operands.empty()) throw Misfit("the call has no tensor operand");
   return b.made.operands[0];
 }
 
-// Gives each dimension that has no factor yet one of its own: d0, d1, ...
+// Names unnamed dimensions d0, d1, ...
 void name_dims(FactorBuilder& b, TensorFactors& tensor) {
   for (size_t d = 0; d < tensor.dims.size(); ++d) {
     if (tensor.dims[d].empty()) tensor.dims[d] = {b.factor(fmt::format("d{}", d), tensor.sizes[d])};
   }
 }
 
-// Lets partial values of every kind pass from an argument to the results. That is right for operators that only move
-// elements: wherever one goes, it stays a part of the same sum or maximum.
+// Passes partial values of every kind from an argument to the results. Correct for operators that only move elements:
+// each stays a part of the same sum or maximum.
 void passes_partial(FactorBuilder& b, const std::string& argument) {
   b.linear({{argument}});
   b.monotone({{argument}}, false);
 }
 
-// Does the same for the operand of a view.
+// Likewise for the operand of a view.
 void view_passes_partial(FactorBuilder& b) {
   passes_partial(b, b.call.signature().arguments.at(self_of(b).argument).name);
 }
 
-// Gives the tensor's dimensions, counted from the right, the factors of `whole`. Those of size 1 get none: every device
-// needs them, wherever `whole` is cut.
+// Assigns the factors of `whole` to the tensor's dimensions, aligned from the right. Dimensions of size 1 get none:
+// they are replicated.
 void broadcast_to(TensorFactors& tensor, const TensorFactors& whole) {
   const size_t rank = tensor.dims.size();
   if (rank > whole.dims.size()) throw Misfit("an operand has more dimensions than the result");
@@ -68,12 +67,12 @@ void broadcast_to(TensorFactors& tensor, const TensorFactors& whole) {
     if (tensor.sizes[d] == whole.sizes[of]) {
       tensor.dims[d] = whole.dims[of];
     } else if (tensor.sizes[d] != 1) {
-      throw Misfit(fmt::format("sizes {} and {} do not broadcast", tensor.sizes[d], whole.sizes[of]));
+      throw Misfit(fmt::format("sizes {} and {} cannot be broadcast", tensor.sizes[d], whole.sizes[of]));
     }
   }
 }
 
-// Returns the strides of the first result, or else of the first operand.
+// Returns the strides of the first result, or of the first operand.
 std::vector<int64_t> strides_of(FactorBuilder& b, bool of_result) {
   const Graph& graph = b.call.graph();
   std::vector<int64_t> strides;
@@ -94,7 +93,7 @@ void move_dims(FactorBuilder& b, const std::vector<size_t>& from) {
   TensorFactors& self = self_of(b);
   name_dims(b, self);
   TensorFactors& result = b.result(0);
-  if (from.size() != result.dims.size()) throw Misfit("its result has other dimensions");
+  if (from.size() != result.dims.size()) throw Misfit("the result has an unexpected rank");
   for (size_t d = 0; d < from.size(); ++d) result.dims[d] = self.dims.at(from[d]);
   view_passes_partial(b);
 }
@@ -117,8 +116,8 @@ void transpose(const RuleText& rule, FactorBuilder& b) {
   move_dims(b, from);
 }
 
-// squeeze, unsqueeze: dimensions of one element come and go. A dimension that goes if it has one element must not come
-// to have one.
+// squeeze, unsqueeze: add and remove dimensions of size 1. A dimension removed because it has size 1 must not get size
+// 1 by sharding.
 void squeeze(const RuleText& rule, FactorBuilder& b) {
   TensorFactors& self = self_of(b);
   TensorFactors& result = b.result(0);
@@ -137,7 +136,7 @@ void squeeze(const RuleText& rule, FactorBuilder& b) {
   for (size_t d = 0; d < result.dims.size(); ++d) {
     if (result.sizes[d] == 1) continue;
     while (at < self.dims.size() && self.sizes[at] == 1) ++at;
-    if (at == self.dims.size() || self.sizes[at] != result.sizes[d]) throw Misfit("its result has other dimensions");
+    if (at == self.dims.size() || self.sizes[at] != result.sizes[d]) throw Misfit("the result has unexpected sizes");
     result.dims[d] = self.dims[at++];
   }
   view_passes_partial(b);
@@ -153,8 +152,8 @@ void expand(const RuleText& rule, FactorBuilder& b) {
 
 // ---- Views that keep the order of elements
 
-// Finds the factors that two shapes have in common, from the left: [6, 4] and [2, 12] are (2 3) 4 and 2 (3 4). Where
-// they have none, all of both up to the next common boundary is whole: [2, 3] and [3, 2].
+// Finds the common factors of two shapes, from the left: [6, 4] and [2, 12] are (2 3) 4 and 2 (3 4). Where there are
+// none, everything up to the next common boundary is not sharded: [2, 3] and [3, 2].
 void fit_together(FactorBuilder& b, TensorFactors& from, TensorFactors& to) {
   const auto product = [](const DimList& sizes) { return product_of(Shape(sizes)); };
   if (product(from.sizes) != product(to.sizes) || product(from.sizes) == 0) {
@@ -164,7 +163,7 @@ void fit_together(FactorBuilder& b, TensorFactors& from, TensorFactors& to) {
   }
   size_t i = 0;
   size_t j = 0;
-  int64_t left = 1;  // of from's dimension i - 1
+  int64_t left = 1;  // remainder of from's dimension i - 1
   int64_t right = 1;
   size_t number = 0;
   while (true) {
@@ -196,7 +195,7 @@ void fit_together(FactorBuilder& b, TensorFactors& from, TensorFactors& to) {
   }
 }
 
-// Says whether elements lie in this order without gaps, as [2, 3] with strides {3, 1}.
+// Returns true if elements are in this order without gaps, as [2, 3] with strides {3, 1}.
 bool is_dense(DimList sizes, DimList strides) {
   std::vector<size_t> order;
   for (size_t d = 0; d < sizes.size(); ++d) {
@@ -214,7 +213,7 @@ bool is_dense(DimList sizes, DimList strides) {
 void reshape(const RuleText& rule, FactorBuilder& b) {
   TensorFactors& self = self_of(b);
   TensorFactors& result = b.result(0);
-  // An operand whose elements have another order or gaps gives no plain view with strides as arguments.
+  // For an operand with another order or gaps, the strides arguments do not describe a plain view.
   if (b.call.position("stride") >= 0) {
     const bool dense = is_dense(result.sizes, strides_of(b, true)) &&
                        (b.call.position("storage_offset") < 0 ||
@@ -237,21 +236,21 @@ void reshape(const RuleText& rule, FactorBuilder& b) {
   view_passes_partial(b);
 }
 
-// ---- Pieces
+// ---- Slices and concatenation
 
-// Lets all dimensions but one pass.
+// Passes all dimensions except one.
 void pass_others(FactorBuilder& b, TensorFactors& from, size_t dim, TensorFactors& to, size_t to_dim) {
   size_t at = 0;
   for (size_t d = 0; d < from.dims.size(); ++d) {
     if (d == dim) continue;
     if (at == to_dim) ++at;
-    if (at >= to.dims.size() || to.sizes[at] != from.sizes[d]) throw Misfit("its result has other dimensions");
+    if (at >= to.dims.size() || to.sizes[at] != from.sizes[d]) throw Misfit("the result has unexpected sizes");
     if (from.dims[d].empty()) from.dims[d] = {b.factor(fmt::format("d{}", d), from.sizes[d])};
     to.dims[at++] = from.dims[d];
   }
 }
 
-// diagonal(offset, dim1, dim2), and its gradient: the others pass, in their order; the diagonal is last.
+// diagonal(offset, dim1, dim2) and its gradient: the other dimensions pass in order; the diagonal is last.
 void diagonal(const RuleText& rule, FactorBuilder& b) {
   const bool backward = b.call.position("input_sizes") >= 0;
   TensorFactors& whole = backward ? b.result(0) : self_of(b);
@@ -270,7 +269,8 @@ void diagonal(const RuleText& rule, FactorBuilder& b) {
   b.linear({{backward ? "grad_output" : "self"}});
 }
 
-// slice, slice_backward, narrow: a piece of equal pieces may be cut as all of them are: [0:64] of 128 is half of (2 x).
+// slice, slice_backward, narrow: one of several equal pieces can be sharded like all: [0:64] of 128 is one half of (2
+// x).
 void piece(FactorBuilder& b, TensorFactors& whole, TensorFactors& part, size_t dim, int64_t start, int64_t step,
            std::string_view start_name, std::string_view length_name) {
   pass_others(b, whole, dim, part, dim);
@@ -298,7 +298,7 @@ void slice(const RuleText& rule, FactorBuilder& b) {
   TensorFactors& self = self_of(b);
   TensorFactors& result = b.result(0);
   const size_t dim = wrapped(b.call.integer("dim", 0), self.dims.size());
-  if (dim >= self.dims.size()) throw Misfit("a tensor without dimensions");
+  if (dim >= self.dims.size()) throw Misfit("slice of a tensor without dimensions");
   piece(b, self, result, dim, start_of(b, self.sizes[dim]), b.call.integer("step", 1), "start",
         b.call.position("end") >= 0 ? "end" : "length");
   view_passes_partial(b);
@@ -313,7 +313,7 @@ void slice_backward(const RuleText& rule, FactorBuilder& b) {
   b.linear({{"grad_output"}});
 }
 
-// Cuts equal pieces along `dim` of `whole`: (n x), each of them x. Unequal pieces are not cut there.
+// Splits dimension `dim` of `whole` into equal pieces: (n x), each of them x. Unequal pieces are not sharded there.
 void equal_pieces(FactorBuilder& b, TensorFactors& whole, size_t dim, const std::vector<TensorFactors*>& parts,
                   FactorId* piece) {
   bool equal = !parts.empty();
@@ -334,7 +334,7 @@ void equal_pieces(FactorBuilder& b, TensorFactors& whole, size_t dim, const std:
 // split(split_size), split_with_sizes(split_sizes), chunk(chunks)
 void split(const RuleText& rule, FactorBuilder& b) {
   TensorFactors& self = self_of(b);
-  if (self.dims.empty()) throw Misfit("a tensor without dimensions");
+  if (self.dims.empty()) throw Misfit("split of a tensor without dimensions");
   const size_t dim = wrapped(b.call.integer("dim", 0), self.dims.size());
   std::vector<TensorFactors*> parts;
   for (TensorFactors& result : b.made.results) parts.push_back(&result);
@@ -354,15 +354,16 @@ void cat(const RuleText& rule, FactorBuilder& b) {
   const size_t dim = wrapped(b.call.integer("dim", 0), result.dims.size());
   std::vector<TensorFactors*> parts;
   for (TensorFactors& operand : b.made.operands) {
-    if (operand.sizes.size() != 1 || operand.sizes[0] != 0) parts.push_back(&operand);  // the legacy empty one
+    if (operand.sizes.size() != 1 || operand.sizes[0] != 0)
+      parts.push_back(&operand);  // skip torch.cat's legacy empty tensors
   }
-  if (parts.empty() || result.dims.empty()) throw Misfit("nothing to join");
+  if (parts.empty() || result.dims.empty()) throw Misfit("cat without tensors");
   FactorId piece = 0;
   equal_pieces(b, result, dim, parts, &piece);
   passes_partial(b, b.call.signature().arguments.at(self_of(b).argument).name);
 }
 
-// constant_pad_nd: pairs from the last dimension on. A dimension with padding is not cut.
+// constant_pad_nd: pairs from the last dimension on. Padded dimensions are not sharded.
 void pad(const RuleText& rule, FactorBuilder& b) {
   TensorFactors& self = self_of(b);
   TensorFactors& result = b.result(0);
@@ -384,11 +385,11 @@ void repeat(const RuleText& rule, FactorBuilder& b) {
   TensorFactors& self = self_of(b);
   TensorFactors& result = b.result(0);
   name_dims(b, self);
-  if (result.dims.size() < self.dims.size()) throw Misfit("its result has fewer dimensions");
+  if (result.dims.size() < self.dims.size()) throw Misfit("the result has too few dimensions");
   const size_t more = result.dims.size() - self.dims.size();
   for (size_t d = 0; d < result.dims.size(); ++d) {
     const int64_t size = d < more ? 1 : self.sizes[d - more];
-    if (size == 0 || result.sizes[d] % size != 0) throw Misfit("its result has other sizes");
+    if (size == 0 || result.sizes[d] % size != 0) throw Misfit("the result has unexpected sizes");
     if (result.sizes[d] != size) result.dims[d] = {b.factor("r", result.sizes[d] / size, true)};
     if (d >= more) result.dims[d].push_back(self.dims[d - more][0]);
   }
@@ -417,7 +418,7 @@ void pointwise(const RuleText& rule, FactorBuilder& b) {
   TensorFactors& first = b.made.results.empty() ? self_of(b) : b.result(0);
   name_dims(b, first);
   for (TensorFactors& result : b.made.results) {
-    if (&result != &first && result.sizes != first.sizes) throw Misfit("its results differ in size");
+    if (&result != &first && result.sizes != first.sizes) throw Misfit("the results differ in size");
     result.dims = first.dims;
   }
   for (TensorFactors& operand : b.made.operands) {
@@ -425,8 +426,8 @@ void pointwise(const RuleText& rule, FactorBuilder& b) {
   }
 }
 
-// Does the same for each place of the lists: _foreach_mul_, _fused_adamw_. Lists as long as the first are taken place
-// by place; other tensors, and tensors of one element, are whole.
+// Likewise for each index of the lists: _foreach_mul_, _fused_adamw_. Lists as long as the first are matched by index;
+// other tensors, and tensors of one element, are replicated.
 void foreach_tensor(const RuleText& rule, FactorBuilder& b) {
   b.made.independent = true;
   const std::vector<TensorFactors*> first = b.operands(self_of(b).argument);
@@ -441,7 +442,7 @@ void foreach_tensor(const RuleText& rule, FactorBuilder& b) {
       if (list.size() == first.size() && tensor.sizes == first[i]->sizes) {
         tensor.dims = first[i]->dims;
       } else if (std::any_of(tensor.sizes.begin(), tensor.sizes.end(), [](int64_t size) { return size != 1; })) {
-        // Whatever the call is for, its tensors are then needed whole.
+        // Then its tensors must be replicated.
         for (Factor& factor : b.made.factors) factor.whole = true;
       }
     }
@@ -458,7 +459,7 @@ void foreach_tensor(const RuleText& rule, FactorBuilder& b) {
   }
 }
 
-// ---- Made of nothing: any cut of what is asked for
+// ---- Factories: any sharding of the requested sizes
 
 void factory(const RuleText& rule, FactorBuilder& b) {
   TensorFactors& made = b.result(0);
@@ -472,7 +473,7 @@ void factory(const RuleText& rule, FactorBuilder& b) {
   }
 }
 
-// A result that is like another tensor does not read it, so a partial tensor does as well.
+// A result like another tensor does not read that tensor, so a partial one is accepted too.
 void like(const RuleText& rule, FactorBuilder& b) {
   TensorFactors& made = b.result(0);
   TensorFactors& self = self_of(b);
@@ -494,11 +495,11 @@ void like(const RuleText& rule, FactorBuilder& b) {
 
 // ---- Reductions
 
-// The words in a rule say what happens to the dimensions that are reduced:
+// The words of the rule give the treatment of reduced dimensions:
 //
-//     reduction sum    results are partial in what is reduced, and partial operands pass
-//     reduction count  the same, but a sum of something that is no multiple of the operand
-//     reduction whole  dimensions that are reduced are not cut
+//     reduction sum    results are partial over sharded reduced dimensions, and partial operands pass through
+//     reduction count  the same, but the sum is not linear in the operand
+//     reduction whole  reduced dimensions are not sharded
 void reduction(const RuleText& rule, FactorBuilder& b) {
   TensorFactors& self = self_of(b);
   std::vector<bool> reduced(self.dims.size(), false);
@@ -530,14 +531,14 @@ void reduction(const RuleText& rule, FactorBuilder& b) {
         continue;
       }
       if (at >= result.dims.size() || result.sizes[at] != self.sizes[d])
-        throw Misfit("its result has other dimensions");
+        throw Misfit("the result has unexpected sizes");
       result.dims[at++] = self.dims[d];
     }
   }
   const std::string argument = b.call.signature().arguments.at(self.argument).name;
   if (!counts && (op == PartialOp::kSum || op == PartialOp::kAverage)) b.linear({{argument}});
   if (op == PartialOp::kMax || op == PartialOp::kMin) {
-    // A maximum of maxima is one, a maximum of minima is not.
+    // A maximum of partial maxima is a partial maximum; not so for minima.
     for (const PartialOp known : {PartialOp::kMax, PartialOp::kMin}) {
       if (known != *op) continue;
       b.monotone({{argument}}, false);
@@ -546,17 +547,17 @@ void reduction(const RuleText& rule, FactorBuilder& b) {
   }
 }
 
-// ---- Products whose shape says what is multiplied
+// ---- Products whose contraction follows from the shapes
 
 void matmul(const RuleText& rule, FactorBuilder& b) {
-  if (b.made.operands.size() < 2) throw Misfit("two tensors are multiplied");
+  if (b.made.operands.size() < 2) throw Misfit("matmul needs two tensors");
   TensorFactors& left = b.made.operands[0];
   TensorFactors& right = b.made.operands[1];
   TensorFactors& result = b.result(0);
   const size_t rank = result.dims.size();
   name_dims(b, result);
   const size_t matrix = (left.dims.size() > 1 ? 1U : 0U) + (right.dims.size() > 1 ? 1U : 0U);
-  if (left.dims.empty() || right.dims.empty() || rank < matrix) throw Misfit("a tensor without dimensions");
+  if (left.dims.empty() || right.dims.empty() || rank < matrix) throw Misfit("matmul of a tensor without dimensions");
   const FactorId k = b.factor("k", left.sizes.back());
   left.dims.back() = {k};
   right.dims[right.dims.size() > 1 ? right.dims.size() - 2 : 0] = {k};
@@ -564,7 +565,7 @@ void matmul(const RuleText& rule, FactorBuilder& b) {
   if (right.dims.size() > 1) right.dims.back() = result.dims[rank - 1];
   for (TensorFactors* tensor : {&left, &right}) {
     const size_t batches = tensor->dims.size() > 2 ? tensor->dims.size() - 2 : 0;
-    if (batches + matrix > rank) throw Misfit("its result has fewer dimensions");
+    if (batches + matrix > rank) throw Misfit("the result has too few dimensions");
     for (size_t d = 0; d < batches; ++d) {
       const size_t of = rank - matrix - batches + d;
       if (tensor->sizes[d] == result.sizes[of]) tensor->dims[d] = result.dims[of];
@@ -572,22 +573,22 @@ void matmul(const RuleText& rule, FactorBuilder& b) {
   }
 }
 
-// Products of which one device's share is a group: _grouped_mm. A flat operand has its groups one after another, up to
-// the ends in `offs`. The dimension that they lie along cannot be cut, nor can the groups themselves.
+// Grouped products: _grouped_mm. A 2-d operand has its groups one after another, ending at `offs`. The dimension along
+// which groups are concatenated cannot be sharded, nor can the groups themselves.
 //
 //     self [m k]    mat2 [g k n]  -> [m n]     m, g whole
 //     self [g m k]  mat2 [k n]    -> [m n]     n, g whole
 //     self [m k]    mat2 [k n]    -> [g m n]   k, g whole
 //     self [g m k]  mat2 [g k n]  -> [g m n]
 //
-// The kernels take rows and columns that begin every 16 bytes, so a dimension is cut in pieces of 16 bytes.
+// The kernels require rows and columns aligned to 16 bytes, so dimensions are split in multiples of 16 bytes.
 void grouped_product(const RuleText& rule, FactorBuilder& b) {
   TensorFactors* const left = b.operand("self");
   TensorFactors* const right = b.operand("mat2");
   TensorFactors& result = b.result(0);
-  if (left == nullptr || right == nullptr) throw Misfit("two tensors are multiplied");
+  if (left == nullptr || right == nullptr) throw Misfit("a grouped product needs two tensors");
   for (const TensorFactors* tensor : {left, right}) {
-    if (tensor->dims.size() != 2 && tensor->dims.size() != 3) throw Misfit("a tensor is neither matrix nor matrices");
+    if (tensor->dims.size() != 2 && tensor->dims.size() != 3) throw Misfit("grouped products take 2-d or 3-d tensors");
   }
   const bool flat_left = left->dims.size() == 2;
   const bool flat_right = right->dims.size() == 2;
@@ -608,7 +609,7 @@ void grouped_product(const RuleText& rule, FactorBuilder& b) {
   right->dims = flat_right ? std::vector{k, n} : std::vector{g, k, n};
   result.dims = flat_left == flat_right ? std::vector{g, m, n} : std::vector{m, n};
   if (TensorFactors* const offsets = b.operand("offs")) b.whole(*offsets);
-  // A scale for each row or column goes with it. Any other kind of scale keeps everything whole.
+  // A scale per row or column is sharded with it. Other scales prevent sharding.
   for (const auto& [name, by] : {std::pair("scale_a", &m), std::pair("scale_b", &n)}) {
     TensorFactors* const scales = b.operand(name);
     if (scales == nullptr) continue;
@@ -623,22 +624,22 @@ void grouped_product(const RuleText& rule, FactorBuilder& b) {
   }
 }
 
-// Takes the equation as the rule: "bij,bjk->bik".
+// Uses the equation as the pattern: "bij,bjk->bik".
 void einsum(const RuleText& rule, FactorBuilder& b) {
   const Argument* equation = b.call.argument("equation");
-  if (equation == nullptr || equation->kind != ArgumentKind::kString) throw Misfit("it has no equation");
+  if (equation == nullptr || equation->kind != ArgumentKind::kString) throw Misfit("einsum without an equation");
   std::string text = b.call.graph().text(equation->string);
   std::erase(text, ' ');
   const size_t arrow = text.find("->");
-  if (arrow == text.npos || text.find('.') != text.npos) throw Misfit("an equation without an arrow, or with dots");
+  if (arrow == text.npos || text.find('.') != text.npos) throw Misfit("einsum without an arrow, or with an ellipsis");
   std::array<int, 256> factors{};
   factors.fill(-1);
   const auto spread = [&](std::string_view letters, TensorFactors& tensor) {
-    if (letters.size() != tensor.dims.size()) throw Misfit("a tensor has other dimensions than its letters");
+    if (letters.size() != tensor.dims.size()) throw Misfit("a tensor's rank differs from its einsum subscripts");
     for (size_t d = 0; d < letters.size(); ++d) {
       int& factor = factors[static_cast<unsigned char>(letters[d])];
       if (factor < 0) factor = b.factor(std::string(1, letters[d]), tensor.sizes[d]);
-      if (b.made.factors[static_cast<size_t>(factor)].extent != tensor.sizes[d]) throw Misfit("sizes that broadcast");
+      if (b.made.factors[static_cast<size_t>(factor)].extent != tensor.sizes[d]) throw Misfit("einsum that broadcasts");
       tensor.dims[d] = {static_cast<FactorId>(factor)};
     }
   };
@@ -652,13 +653,13 @@ void einsum(const RuleText& rule, FactorBuilder& b) {
   spread(std::string_view(text).substr(arrow + 2), b.result(0));
 }
 
-// ---- Indices: self[:, i, j]
+// ---- Indexing: self[:, i, j]
 
-// Says which dimensions of self are indexed, and where the indices' dimensions are in what is taken out.
+// The indexed dimensions of self, and the position of the indices' dimensions in the result.
 struct Indexed {
   std::vector<bool> dims;  // of self
-  size_t rank = 0;         // of the indices together
-  size_t place = 0;        // of their first dimension
+  size_t rank = 0;         // of the broadcast indices
+  size_t place = 0;        // position of their first dimension in the result
   std::vector<TensorFactors*> indices;
 };
 
@@ -668,20 +669,20 @@ Indexed indexed(FactorBuilder& b) {
   found.dims.assign(self.dims.size(), false);
   const int position = b.call.position("indices");
   const Argument* list = b.call.argument("indices");
-  if (list == nullptr || list->kind != ArgumentKind::kList) throw Misfit("it has no indices");
+  if (list == nullptr || list->kind != ArgumentKind::kList) throw Misfit("the call has no indices");
   found.indices = b.operands(static_cast<uint16_t>(position));
   size_t d = 0;
   size_t runs = 0;
   for (const Argument& index : b.call.graph().list(*list)) {
-    if (d >= self.dims.size()) throw Misfit("more indices than dimensions");
+    if (d >= self.dims.size()) throw Misfit("the call has more indices than dimensions");
     found.dims[d] = index.kind != ArgumentKind::kNone;
     if (found.dims[d] && (d == 0 || !found.dims[d - 1]) && runs++ == 0) found.place = d;
     ++d;
   }
-  if (runs > 1) found.place = 0;  // not side by side: they go to the front
+  if (runs > 1) found.place = 0;  // not adjacent: the indices' dimensions come first
   for (const TensorFactors* index : found.indices) {
     if (index->operand < 0 || !c10::isIntegralType(index->dtype, false))
-      throw Misfit("an index that is no list of places");
+      throw Misfit("an index is not a tensor of integers");
     found.rank = std::max(found.rank, index->dims.size());
   }
   return found;
@@ -696,28 +697,28 @@ void index(const RuleText& rule, FactorBuilder& b) {
   for (size_t d = 0; d < self.dims.size(); ++d) {
     if (at == by.place) at += by.rank;
     if (by.dims[d]) continue;
-    if (at >= result.dims.size() || self.sizes[d] != result.sizes[at]) throw Misfit("its result has other dimensions");
+    if (at >= result.dims.size() || self.sizes[d] != result.sizes[at]) throw Misfit("the result has unexpected sizes");
     self.dims[d] = result.dims[at++];
   }
   for (TensorFactors* tensor : by.indices) {
     for (size_t d = 0; d < tensor->dims.size(); ++d) {
       const size_t of = by.place + by.rank - tensor->dims.size() + d;
-      if (of >= result.dims.size()) throw Misfit("its result has other dimensions");
+      if (of >= result.dims.size()) throw Misfit("the result has unexpected sizes");
       if (tensor->sizes[d] == result.sizes[of]) tensor->dims[d] = result.dims[of];
     }
   }
 }
 
-// Lets dimensions that are not indexed pass. Which of two values at one place is kept is not known.
+// Passes dimensions that are not indexed. Which of two values written to the same place wins is undefined.
 void index_put(const RuleText& rule, FactorBuilder& b) {
   const Indexed by = indexed(b);
   TensorFactors& self = self_of(b);
   TensorFactors& result = b.result(0);
   TensorFactors* values = b.operand("values");
-  if (values == nullptr) throw Misfit("it has no values");
+  if (values == nullptr) throw Misfit("the call has no values");
   name_dims(b, self);
   result.dims = self.dims;
-  // The dimensions of what is put in, as if it were taken out.
+  // The dimensions of the values, as in the result of indexing.
   std::vector<std::optional<size_t>> taken;
   for (size_t d = 0; d < self.dims.size(); ++d) {
     if (taken.size() == by.place) taken.insert(taken.end(), by.rank, std::nullopt);
@@ -729,28 +730,28 @@ void index_put(const RuleText& rule, FactorBuilder& b) {
   }
   if (taken.size() == by.place) taken.insert(taken.end(), by.rank, std::nullopt);
   const size_t rank = values->dims.size();
-  if (rank > taken.size()) throw Misfit("the values have more dimensions than what they are put into");
+  if (rank > taken.size()) throw Misfit("the values have more dimensions than the indexed result");
   for (size_t d = 0; d < rank; ++d) {
     const std::optional<size_t> of = taken[taken.size() - rank + d];
     if (of && values->sizes[d] == self.sizes[*of]) values->dims[d] = self.dims[*of];
   }
 }
 
-// A tensor met that shares a storage is the same tensor, or an unknown part of it.
+// An sg::alias is the same tensor as its source, or an unknown part of its storage.
 void alias(const RuleText& rule, FactorBuilder& b) {
   if (self_of(b).sizes != b.result(0).sizes || strides_of(b, false) != strides_of(b, true)) {
-    throw Misfit("it has another geometry");
+    throw Misfit("the alias has another geometry than its source");
   }
   pointwise(rule, b);
   view_passes_partial(b);
 }
 
-// A tensor from outside lies in any way.
+// A placeholder may have any layout.
 void placeholder(const RuleText& rule, FactorBuilder& b) {
   for (TensorFactors& result : b.made.results) name_dims(b, result);
 }
 
-// A gradient that is handed out lies as its parameter, an output in any way of its own.
+// A gradient has the layout of its parameter, an output any layout.
 void end(const RuleText& rule, FactorBuilder& b) {
   for (TensorFactors& operand : b.made.operands) {
     const TensorFactors& first = b.made.operands[0];
@@ -762,7 +763,7 @@ void end(const RuleText& rule, FactorBuilder& b) {
   }
 }
 
-// Cuts nothing.
+// Replicated only.
 void whole(const RuleText& rule, FactorBuilder& b) {
   for (TensorFactors& operand : b.made.operands) b.whole(operand);
   for (TensorFactors& result : b.made.results) b.whole(result);

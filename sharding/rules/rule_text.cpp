@@ -26,7 +26,7 @@ class RuleReader {
     return std::string(taken);
   }
 
-  // Reads names of operators up to the colon that a space or the end of the line follows.
+  // Parses operator names up to a colon followed by a space or the end of the line.
   void read_line(std::vector<RuleText>& rules) {
     std::vector<std::string> names;
     RuleText rule;
@@ -82,7 +82,7 @@ class RuleReader {
     while (rule.text.starts_with(' ')) rule.text.erase(0, 1);
   }
 
-  // Patterns have an arrow.
+  // Patterns contain an arrow.
   bool is_word_body() {
     Cursor ahead = cursor_;
     const std::string_view rest = ahead.take_rest();
@@ -94,7 +94,7 @@ class RuleReader {
     return cursor_.at_end() || c == ',' || c == '-' || c == ';';
   }
 
-  // Reads tensors. Nothing between two commas is a tensor without dimensions; nothing before the arrow is no tensor.
+  // Parses tensors. An empty item between commas is a 0-dimensional tensor; an empty list has no tensors.
   void read_tensors(std::vector<TensorPattern>& tensors, bool results) {
     if (!results && cursor_.peek() == '-') return;  // no tensor operand
     do {

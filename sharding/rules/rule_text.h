@@ -1,4 +1,4 @@
-// Reads lines of sharding rules into data. docs/adding-an-operator.md has the grammar.
+// Parses sharding rules. docs/adding-an-operator.md has the grammar.
 //
 //     aten::addmm: +{m n}, m k, k n -> m n; linear self mat1 | self mat2
 //     aten::convolution if !transposed: n (g ci) *_, (g co) ci *_, +(g co) -> n (g co) *_; g = groups
@@ -19,43 +19,43 @@ namespace shadowgraph {
 
 // A condition on an argument of the call: "if training", "if !training", "if reduction=1".
 struct RuleCondition {
-  std::string argument;  // "": always
+  std::string argument;  // empty: unconditional
   bool negated = false;
-  std::optional<int64_t> equals;  // otherwise: a bool
+  std::optional<int64_t> equals;  // if empty, a bool is tested
 };
 
-// A dimension of a pattern, or a row of them.
+// A dimension of a pattern, or a sequence of dimensions.
 struct DimPattern {
-  std::vector<std::string> factors;  // outermost first; none: `_` or `1`, a dimension that nobody cuts
-  bool star = false;                 // *name: any number of dimensions; *_: the same, none of them cut
-  bool broadcast = false;            // `?`: may be of size 1, or (of a star, or in braces) be absent
-  std::string anchor;                // @dim: stands where this argument says
+  std::vector<std::string> factors;  // outermost first; empty: `_` or `1`, a dimension that is not sharded
+  bool star = false;                 // *name: any number of dimensions; *_: the same, not sharded
+  bool broadcast = false;            // `?`: may have size 1, or (for a star, or in braces) be absent
+  std::string anchor;                // @dim: position given by this argument
   std::string length;                // =normalized_shape: as many as this argument has elements
 };
 
 struct TensorPattern {
   std::vector<DimPattern> dims;
-  bool list = false;            // [..]: each tensor of a list
-  bool added = false;           // +: a term of the result, so a partial sum wherever that is one
-  bool same = false;            // `.`: the same on all devices, whatever is cut
+  bool list = false;            // [..]: applies to each tensor of a list
+  bool added = false;           // +: a term of the result, so a partial sum if the result is one
+  bool same = false;            // `.`: always replicated
   bool aligned = false;         // {..}: aligned with the others from the right, as in broadcasting
-  std::vector<std::string> of;  // results: the arguments that it is made of; none: of all
+  std::vector<std::string> of;  // results: the arguments it depends on; empty: all
 };
 
 struct RuleClause {
   enum class Kind {
-    kWhole,     // these factors are not cut
-    kEqual,     // these only where all dimensions that have them are of one size
-    kReduce,    // results without these factors are partial by `op`
-    kWholeAt,   // dimensions that the argument `argument` lists are not cut
-    kLinear,    // groups of arguments in which the operator is linear together
-    kMonotone,  // groups in which it is monotone: partial maxima and minima pass
-    kAntitone,  // the same, maxima become minima
-    kExtent,    // the factor's extent is the argument `argument`, and its local one that of the local call
-    kLocal,     // `argument` is divided by the devices that cut the factors
+    kWhole,     // these factors are not sharded
+    kEqual,     // these only if all their dimensions have the same size
+    kReduce,    // results without these factors are partial with `op`
+    kWholeAt,   // dimensions listed in `argument` are not sharded
+    kLinear,    // groups of arguments in which the operator is jointly linear
+    kMonotone,  // groups in which it is increasing: partial maxima and minima pass through
+    kAntitone,  // groups in which it is decreasing: maxima become minima
+    kExtent,    // the factor's extent is `argument`, its local extent that of the local call
+    kLocal,     // `argument` is divided by the number of devices that shard the factors
     kSizes,     // `argument` is the sizes of the first result
     kRandom,    // draws random numbers
-    kMasked,    // the factor is looked up by the indices in `argument`: what a device has not counts as nothing there
+    kMasked,    // the factor is indexed by `argument`: indices of other devices contribute nothing
   };
   Kind kind;
   RuleCondition condition;
@@ -67,21 +67,21 @@ struct RuleClause {
 struct RuleText {
   std::string name;  // "aten::add" for all overloads, "aten::add.Tensor" for one
   RuleCondition condition;
-  std::string builder;             // "pointwise" and its like; "": patterns
-  std::vector<std::string> words;  // of the builder
+  std::string builder;             // class name such as "pointwise"; empty: patterns
+  std::vector<std::string> words;  // arguments of the class
   std::vector<TensorPattern> operands;
   std::vector<TensorPattern> results;
   std::vector<RuleClause> clauses;
-  std::string text;      // the line behind the names, for messages
-  bool builtin = false;  // whether a misfit means that the call has no rule; with a user's rule it is an error
+  std::string text;      // the rule after the operator names, for messages
+  bool builtin = false;  // a mismatch means that the call has no rule; for a user's rule it is an error
   int line = 0;
   int column = 0;
-  std::string place;  // of a built-in one, in the source tree
+  std::string place;  // of a built-in rule in the source tree
 };
 
 std::span<const EmbeddedFile> sharding_rule_files();  // the built-in rules, sharding/rules/*.txt
 
-// Throws ParseError. It does not ask whether builders exist.
+// Throws ParseError. Does not check that class names exist.
 std::vector<RuleText> parse_rules(std::string_view text, std::string_view name);
 
 }  // namespace shadowgraph

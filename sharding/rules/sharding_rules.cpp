@@ -1,4 +1,4 @@
-// Keeps the rules of operators: what they say of a call, its strategies, and one device's arguments.
+// The table of rules by operator: factors of a call, its strategies, and its local arguments.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ namespace shadowgraph {
 class CallKey {
  public:
   explicit CallKey(const Graph& graph) : graph_(graph) {}
-  // Returns bytes that two calls share only if they have the same factors; good until the next call.
+  // Returns a key that two calls share only if they have the same factors; valid until the next call.
   const std::string& of(NodeId node) {
     key_ = graph_.target(node).name();
     add(graph_.arguments(node));
@@ -100,11 +100,11 @@ bool fits_writes(const NodeFactors& factors, AxisStrategy& strategy) {
 
 std::optional<AxisStrategy> strategy_of(const NodeFactors& factors, FactorId factor, int64_t outer) {
   const Factor& cut = factors.factors[factor];
-  // A device's indices are one range.
+  // The indices of a device must be a contiguous range.
   if (cut.masked_by >= 0 && outer != 1) return std::nullopt;
   AxisStrategy strategy{.name = outer == 1 ? cut.name : fmt::format("{}/{}", cut.name, outer),
                         .extent = cut.extent / outer};
-  // Returns where a tensor has the factor; nothing if it lacks it.
+  // Returns the placement of a tensor that has the factor; nullopt without it.
   const auto placed = [&](const TensorFactors& tensor, bool& twice) -> std::optional<Placement> {
     std::optional<Placement> placement;
     for (size_t d = 0; d < tensor.dims.size(); ++d) {
@@ -181,7 +181,7 @@ namespace {
 
 constexpr std::string_view kWhere = "<sharding rules>";
 
-// ---- Rules of users, for all
+// ---- Rules registered by users; process-wide
 
 struct Registered {
   std::mutex mutex;
@@ -194,7 +194,7 @@ Registered& registered() {
   return all;
 }
 
-// ---- Classes by what is known of the operator
+// ---- Classes derived from operator facts
 
 const RuleText& class_rule(std::string_view word) {
   static const std::map<std::string, RuleText, std::less<>> kRules = [] {
@@ -208,14 +208,14 @@ const RuleText& class_rule(std::string_view word) {
   return kRules.find(word)->second;
 }
 
-// Returns the class that facts give an operator without a line; nullptr if there is none.
+// Returns the class of an operator without a rule, from its facts; nullptr if there is none.
 const RuleText* class_by_facts(const Target& target) {
   const OperatorFacts& facts = target.facts();
   if (facts.unknown || facts.changes_objects) return nullptr;
   if (facts.collective || facts.host_read) return &class_rule("whole");
   if (target.name().starts_with("aten::_foreach_")) return &class_rule("foreach");
   if (facts.pointwise) return &class_rule("pointwise");
-  const bool makes = facts.fills || facts.draws || facts.uninitialised;
+  const bool makes = facts.fills || facts.draws || facts.uninitialized;
   if (makes && facts.is_in_place) return &class_rule("pointwise");
   if (makes && facts.geometry_only) return &class_rule("like");
   if (makes && target.signature().position_of("size")) return &class_rule("factory");
@@ -260,7 +260,7 @@ const RuleText* ShardingRules::Table::find(std::string_view name, const NodeCall
 
 namespace {
 
-// Returns the name of what an operator does in place, "aten::add.Tensor" for "aten::add_.Tensor"; "" for any other.
+// Returns the functional form's name, "aten::add.Tensor" for "aten::add_.Tensor"; empty for other operators.
 std::string name_of_plain(std::string_view name) {
   const std::string_view base = without_overload(name);
   if (!is_in_place_name(base)) return {};
@@ -268,13 +268,13 @@ std::string name_of_plain(std::string_view name) {
   return fmt::format("{}{}{}", without_underscore(base), overload.empty() ? "" : ".", overload);
 }
 
-// An operator that can drop out draws nothing if it is told to drop nothing: attention without dropout.
+// An operator with a dropout probability draws nothing if it is 0: attention without dropout.
 bool draws_numbers(const NodeCall& call) {
   for (const char* name : {"dropout_p", "p"}) {
     if (call.position(name) < 0) continue;
     const Argument* probability = call.argument(name);
     const bool given = probability != nullptr && probability->kind != ArgumentKind::kNone;
-    if (!given) return name != std::string_view("dropout_p");  // 0 unless it is given
+    if (!given) return name != std::string_view("dropout_p");  // defaults to 0
     if (probability->kind == ArgumentKind::kFloat) return probability->d != 0;
     if (probability->kind == ArgumentKind::kInt) return probability->i != 0;
   }
@@ -283,7 +283,7 @@ bool draws_numbers(const NodeCall& call) {
 
 }  // namespace
 
-// Finds the operator's own line, or that of the operator which it does in place: aten::add for aten::add_.
+// Returns the operator's rule, or that of its functional form: aten::add for aten::add_.
 const RuleText* ShardingRules::Table::find(const NodeCall& call) const {
   const std::string& name = call.target().name();
   if (const RuleText* own = find(name, call)) return own;
@@ -323,7 +323,7 @@ NodeFactors ShardingRules::Table::work_out(const Graph& graph, NodeId node) cons
     return builder.finish();
   } catch (const Misfit& misfit) {
     if (by_facts || rule->builtin) return FactorBuilder(call).finish();
-    throw Error(fmt::format("the sharding rule \"{}: {}\" does not fit the call {}: {}", rule->name, rule->text,
+    throw Error(fmt::format("sharding rule \"{}: {}\" does not match the call {}: {}", rule->name, rule->text,
                             to_text(graph, node), misfit.what()));
   }
 }
@@ -343,11 +343,11 @@ std::shared_ptr<const KnownCall> ShardingRules::Table::known(const Graph& graph,
   return calls.try_emplace(key, std::move(call)).first->second;
 }
 
-// ---- What users see
+// ---- Public interface
 
 namespace {
 
-// "if !transposed: ", as it stands between an operator's name and its rule; "" without a condition.
+// Returns "if !transposed: ", the text between an operator's name and its rule; empty without a condition.
 std::string condition_text(const RuleCondition& condition) {
   if (condition.argument.empty()) return {};
   const std::string equals = condition.equals ? fmt::format("={}", *condition.equals) : "";
@@ -357,8 +357,8 @@ std::string condition_text(const RuleCondition& condition) {
 void check_classes(const std::vector<RuleText>& rules) {
   for (const RuleText& rule : rules) {
     if (rule.builder.empty() || find_class(rule.builder) != nullptr) continue;
-    throw ParseError(fmt::format("the sharding rule of {}: there is no class \"{}\"", rule.name, rule.builder),
-                     rule.line, rule.column);
+    throw ParseError(fmt::format("sharding rule of {}: unknown class \"{}\"", rule.name, rule.builder), rule.line,
+                     rule.column);
   }
 }
 
@@ -368,7 +368,7 @@ std::vector<RuleText> read_rules(std::string_view text) {
   return rules;
 }
 
-// Says which factor, if any, a mesh axis cuts.
+// The factor that a mesh axis shards, if any.
 struct AxisCut {
   std::optional<FactorId> factor;
   int64_t devices = 1;
@@ -386,7 +386,7 @@ bool lies_as(const AxisStrategy& strategy, std::span<const Layout> operands, std
   return true;
 }
 
-// Returns how far behind the factor's beginning a tensor that has it is cut; 0 if it is not cut.
+// Returns the number of elements of the factor outside the split in a tensor that has it; 0 if it is not sharded.
 int64_t outer_of(const NodeFactors& factors, FactorId factor, const TensorFactors& tensor, const Placement& placement) {
   if (!placement.is_shard() || placement.dim >= tensor.dims.size()) return 0;
   int64_t before = 1;
@@ -397,7 +397,7 @@ int64_t outer_of(const NodeFactors& factors, FactorId factor, const TensorFactor
   return 0;
 }
 
-// Returns the outer of the first tensor in which an axis cuts a factor; 0 if there is none.
+// Returns `outer` of the first tensor in which an axis shards the factor; 0 if there is none.
 int64_t outer_of_cut(const NodeFactors& factors, FactorId factor, std::span<const Layout> operands,
                      std::span<const Layout> results, size_t axis) {
   for (const TensorFactors& tensor : factors.operands) {
@@ -412,7 +412,7 @@ int64_t outer_of_cut(const NodeFactors& factors, FactorId factor, std::span<cons
   return 0;
 }
 
-// Gives each factor that the layouts may cut on an axis, with its strategy.
+// Calls `f` with each factor that the layouts may shard on an axis, and with its strategy.
 template <class F>
 void for_each_possible_cut(const NodeFactors& factors, std::span<const Layout> operands,
                            std::span<const Layout> results, size_t axis, int64_t devices, const F& visit) {
@@ -438,9 +438,9 @@ std::optional<AxisCut> find_cut(const KnownCall& call, std::span<const Layout> o
   return found;
 }
 
-// Says whether each tensor of an axis lies as some factor says, where factors have nothing to do with one another.
-bool lies_independently(const NodeFactors& factors, std::span<const Layout> operands, std::span<const Layout> results,
-                        size_t axis, int64_t devices) {
+// Returns true if each tensor's placement on an axis matches some factor, for independent factors.
+bool matches_independently(const NodeFactors& factors, std::span<const Layout> operands,
+                           std::span<const Layout> results, size_t axis, int64_t devices) {
   AxisStrategy all = replicated(factors);
   for_each_possible_cut(factors, operands, results, axis, devices, [&](FactorId, const AxisStrategy& strategy) {
     for (size_t i = 0; i < all.operands.size(); ++i) {
@@ -453,11 +453,11 @@ bool lies_independently(const NodeFactors& factors, std::span<const Layout> oper
   return lies_as(all, operands, results, axis);
 }
 
-// Returns strides without gaps for tensors of these sizes, in the order of `strides`; 0 stays 0.
+// Returns contiguous strides for these sizes, in the order of `strides`; 0 stays 0.
 std::vector<int64_t> strides_in_order(std::span<const int64_t> sizes, std::span<const int64_t> strides) {
   std::vector<size_t> order(sizes.size());
   std::iota(order.begin(), order.end(), size_t{0});
-  // Where strides are equal, the outer dimension has one element and may have any stride.
+  // For equal strides, the outer dimension has one element and may have any stride.
   std::stable_sort(order.begin(), order.end(),
                    [&](size_t a, size_t b) { return strides[a] != strides[b] ? strides[a] < strides[b] : a > b; });
   std::vector<int64_t> made(sizes.size(), 0);
@@ -563,33 +563,34 @@ std::vector<Argument> ShardingRules::local_arguments(Graph& graph, NodeId node, 
     layouts += " ->";
     for (const Layout& layout : results) layouts += " (" + to_string(layout) + ")";
     throw Error(
-        fmt::format("{} cannot lie as{} on the mesh {}: {}", to_text(graph, node), layouts, mesh.to_string(), what));
+        fmt::format("{} cannot have layouts{} on mesh {}: {}", to_text(graph, node), layouts, mesh.to_string(), what));
   };
   if (operands.size() != factors.tensors || results.size() != factors.results.size()) {
-    fail(fmt::format("it has {} operands and {} results", factors.tensors, factors.results.size()));
+    fail(fmt::format("expected layouts of {} operands and {} results", factors.tensors, factors.results.size()));
   }
   for (const std::span<const Layout>& layouts : {operands, results}) {
     for (const Layout& layout : layouts) {
-      if (layout.size() != mesh.axes.size()) fail("a layout has other axes than the mesh");
+      if (layout.size() != mesh.axes.size()) fail("a layout must have one placement per mesh axis");
     }
   }
   std::vector<AxisCut> cuts;
   for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
     std::optional<AxisCut> cut = find_cut(*call, operands, results, axis, mesh.axes[axis].size);
-    if (!cut && factors.independent && lies_independently(factors, operands, results, axis, mesh.axes[axis].size)) {
+    if (!cut && factors.independent && matches_independently(factors, operands, results, axis, mesh.axes[axis].size)) {
       cut = AxisCut{};
     }
-    if (!cut) fail(fmt::format("that is no strategy of axis {}", mesh.axes[axis].name));
+    if (!cut) fail(fmt::format("no strategy for axis {} has these placements", mesh.axes[axis].name));
     cuts.push_back(*cut);
   }
   std::vector<std::vector<int64_t>> local(factors.results.size());
   for (const TensorFactors& tensor : factors.operands) {
     if (tensor.operand < 0) continue;
-    if (!local_sizes(tensor.sizes, operands[static_cast<size_t>(tensor.operand)], mesh)) fail("it does not divide");
+    if (!local_sizes(tensor.sizes, operands[static_cast<size_t>(tensor.operand)], mesh))
+      fail("a size is not divisible");
   }
   for (size_t r = 0; r < factors.results.size(); ++r) {
     std::optional<std::vector<int64_t>> sizes = local_sizes(factors.results[r].sizes, results[r], mesh);
-    if (!sizes) fail("it does not divide");
+    if (!sizes) fail("a size is not divisible");
     local[r] = std::move(*sizes);
   }
 
@@ -613,7 +614,7 @@ std::vector<Argument> ShardingRules::local_arguments(Graph& graph, NodeId node, 
         divisor *= cut.devices;
     }
     if (divisor == 1) continue;
-    // A value that does not divide is an end beyond the dimension's end.
+    // A value that is not divisible is an end beyond the dimension's end.
     const auto scaled = [&](int64_t value) {
       const bool beyond = value >= std::numeric_limits<int64_t>::max() - divisor;
       return beyond ? value : (value >= 0 ? value + divisor - 1 : value) / divisor;

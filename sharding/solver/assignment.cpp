@@ -20,24 +20,24 @@ void check_intervals(std::span<const LiveInterval> live, const std::string& wher
   std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.begin < b.begin; });
   for (size_t i = 0; i < sorted.size(); ++i) {
     if (sorted[i].end <= sorted[i].begin || sorted[i].count < 1) throw Error(where + " has an empty live interval");
-    if (i > 0 && sorted[i].begin < sorted[i - 1].end) throw Error(where + " has live intervals that overlap");
+    if (i > 0 && sorted[i].begin < sorted[i - 1].end) throw Error(where + " has overlapping live intervals");
   }
 }
 
 void check_figures(std::span<const int64_t> figures, const std::string& where, const char* what) {
   if (std::any_of(figures.begin(), figures.end(), [](int64_t x) { return x < 0; })) {
-    throw Error(fmt::format("{} has a {} below 0", where, what));
+    throw Error(fmt::format("{} has a negative {}", where, what));
   }
 }
 
-// What is used from a point of time on, as a change; below 0 where a use ends.
+// A change in usage at a point of time; negative at the end of a use.
 template <class Amount>
 struct Change {
   int64_t time = 0;
   Amount amount = 0;
 };
 
-// Returns the highest sum of changes up to a point of time, and the first such point.
+// Returns the maximum prefix sum of changes, and the first point that reaches it.
 template <class Amount>
 void find_peak(std::vector<Change<Amount>>& changes, AssignmentCost& result) {
   using Wide = AssignmentCost::Wide;
@@ -50,7 +50,7 @@ void find_peak(std::vector<Change<Amount>>& changes, AssignmentCost& result) {
     result.peak = usage;
     result.peak_at = time;
   };
-  // A program has as many points as nodes, so that a sum by point needs no sorting.
+  // A program has as many points as nodes, so a prefix sum over points needs no sorting.
   constexpr int64_t kSparse = 4;
   if (span <= static_cast<Wide>(changes.size()) * kSparse) {
     std::vector<Wide> at(static_cast<size_t>(span), 0);
@@ -92,7 +92,7 @@ bool evaluate_in(const AssignmentProblem& problem, std::span<const uint32_t> cho
       result.cost += Wide{cost} * times;
     }
   };
-  // Nodes point anywhere in memory. What is fetched some nodes ahead is there when its turn comes.
+  // Nodes are scattered in memory: prefetch some nodes ahead.
   constexpr size_t kAhead = 8;
   for (size_t i = 0; i < problem.nodes.size(); ++i) {
     if (i + kAhead < problem.nodes.size()) {
@@ -141,19 +141,20 @@ int64_t count_at(std::span<const LiveInterval> live, int64_t time) {
 }  // namespace
 
 void AssignmentProblem::check() const {
-  if (usage_limit < 0) throw Error("the limit of usages is below 0");
+  if (usage_limit < 0) throw Error("the usage limit must not be negative");
   for (size_t i = 0; i < nodes.size(); ++i) {
     const AssignmentNode& node = nodes[i];
     const std::string where = fmt::format("node {} {}", i, node.name);
-    if (node.costs.empty()) throw Error(where + " has no strategy");
+    if (node.costs.empty()) throw Error(where + " has no strategies");
     if (!node.usages.empty() && node.usages.size() != node.costs.size()) {
-      throw Error(fmt::format("{} has {} costs and {} usages", where, node.costs.size(), node.usages.size()));
+      throw Error(fmt::format("{} has {} costs but {} usages", where, node.costs.size(), node.usages.size()));
     }
     if (!node.strategies.empty() && node.strategies.size() != node.costs.size()) {
-      throw Error(fmt::format("{} has {} costs and {} names", where, node.costs.size(), node.strategies.size()));
+      throw Error(
+          fmt::format("{} has {} costs but {} strategy names", where, node.costs.size(), node.strategies.size()));
     }
-    if (node.times < 1) throw Error(where + " stands for less than one");
-    if (node.pinned >= static_cast<int64_t>(node.costs.size())) throw Error(where + " is pinned to no strategy");
+    if (node.times < 1) throw Error(where + " has a multiplicity (times) below 1");
+    if (node.pinned >= static_cast<int64_t>(node.costs.size())) throw Error(where + " is pinned to a missing strategy");
     check_figures(node.costs, where, "cost");
     check_figures(node.usages, where, "usage");
     check_intervals(node.live, where);
@@ -162,9 +163,9 @@ void AssignmentProblem::check() const {
     const CostMatrix& matrix = matrices[m];
     const std::string where = fmt::format("matrix {}", m);
     if (matrix.costs.size() != size_t{matrix.rows} * matrix.columns)
-      throw Error(where + " has another number of costs");
+      throw Error(where + " has a wrong number of costs");
     if (!matrix.usages.empty() && matrix.usages.size() != matrix.costs.size()) {
-      throw Error(where + " has another number of usages");
+      throw Error(where + " has a wrong number of usages");
     }
     check_figures(matrix.costs, where, "cost");
     check_figures(matrix.usages, where, "usage");
@@ -172,21 +173,21 @@ void AssignmentProblem::check() const {
   for (size_t e = 0; e < edges.size(); ++e) {
     const AssignmentEdge& edge = edges[e];
     const std::string where = fmt::format("edge {}", e);
-    if (edge.a >= nodes.size() || edge.b >= nodes.size()) throw Error(where + " is of a node that is not there");
-    if (edge.matrix >= matrices.size()) throw Error(where + " has a matrix that is not there");
+    if (edge.a >= nodes.size() || edge.b >= nodes.size()) throw Error(where + " refers to a missing node");
+    if (edge.matrix >= matrices.size()) throw Error(where + " refers to a missing matrix");
     const CostMatrix& matrix = matrices[edge.matrix];
     if (matrix.rows != nodes[edge.a].costs.size() || matrix.columns != nodes[edge.b].costs.size()) {
       throw Error(fmt::format("{} has a matrix of {} x {} between nodes of {} and {} strategies", where, matrix.rows,
                               matrix.columns, nodes[edge.a].costs.size(), nodes[edge.b].costs.size()));
     }
-    if (edge.times < 1) throw Error(where + " stands for less than one");
+    if (edge.times < 1) throw Error(where + " has a multiplicity (times) below 1");
     check_intervals(edge.live, where);
   }
 }
 
 AssignmentCost evaluate(const AssignmentProblem& problem, std::span<const uint32_t> choice) {
   if (choice.size() != problem.nodes.size()) {
-    throw Error(fmt::format("{} choices for {} nodes", choice.size(), problem.nodes.size()));
+    throw Error(fmt::format("got {} choices for {} nodes", choice.size(), problem.nodes.size()));
   }
   AssignmentCost result;
   if (!evaluate_in<int64_t>(problem, choice, result)) {
@@ -197,7 +198,7 @@ AssignmentCost evaluate(const AssignmentProblem& problem, std::span<const uint32
   return result;
 }
 
-LeastNeeds::LeastNeeds(const AssignmentProblem& problem) : problem_(problem) {
+MinimumUsages::MinimumUsages(const AssignmentProblem& problem) : problem_(problem) {
   std::map<int64_t, Wide> changes;
   std::vector<int64_t> needs(problem.nodes.size(), 0);
   for (size_t i = 0; i < problem.nodes.size(); ++i) {
@@ -208,7 +209,7 @@ LeastNeeds::LeastNeeds(const AssignmentProblem& problem) : problem_(problem) {
       const bool may = node.pinned < 0 || static_cast<int64_t>(s) == node.pinned;
       if (may && node.costs[s] != kForbidden) least = std::min(least, node.usages[s]);
     }
-    if (least == std::numeric_limits<int64_t>::max()) continue;  // no strategy at all is another reason
+    if (least == std::numeric_limits<int64_t>::max()) continue;  // no strategy at all: reported separately
     needs[i] = least;
     for (const LiveInterval& interval : node.live) {
       changes[interval.begin] += Wide{least} * interval.count;
@@ -230,19 +231,19 @@ LeastNeeds::LeastNeeds(const AssignmentProblem& problem) : problem_(problem) {
   most_ = words(std::move(alive));
 }
 
-bool LeastNeeds::exceed_limit() const { return peak_ > problem_.usage_limit; }
+bool MinimumUsages::exceed_limit() const { return peak_ > problem_.usage_limit; }
 
-std::string LeastNeeds::to_text(bool shown) const {
-  if (problem_.usage_limit == kNoLimit) return shown ? "No choice is allowed" : "None was found in the time";
+std::string MinimumUsages::to_text(bool shown) const {
+  if (problem_.usage_limit == kNoLimit) return shown ? "No choice is feasible" : "No feasible choice was found in time";
   const std::string together = human_bytes(static_cast<int64_t>(peak_));
   const std::string limit = human_bytes(problem_.usage_limit);
   if (exceed_limit()) {
-    return fmt::format("At point {} the least that each needs is {} together, where {} are allowed; the most of it: {}",
+    return fmt::format("At point {} the minimum usages of all nodes sum to {}, above the limit of {}; the largest: {}",
                        at_, together, limit, most_);
   }
-  return fmt::format("{}; the least that each needs by itself is {} at point {}, of {}; the most of it: {}",
-                     shown ? "None exists: states that fit next to the least of all others do not fit each other"
-                           : "None was found at any prices of usages",
+  return fmt::format("{}; the minimum usages of all nodes sum to {} at point {}, of {}; the largest: {}",
+                     shown ? "No choice is feasible: strategies that fit next to the minimum of all others conflict"
+                           : "No feasible choice was found",
                      together, at_, limit, most_);
 }
 
@@ -260,8 +261,7 @@ std::string most_used_at(const AssignmentProblem& problem, std::span<const uint3
     const Wide used =
         Wide{matrix.usages[size_t{choice[edge.a]} * matrix.columns + choice[edge.b]]} * count_at(edge.live, time);
     if (used > 0) {
-      alive.emplace_back(used,
-                         fmt::format("{} as {} takes it", problem.nodes[edge.a].name, problem.nodes[edge.b].name));
+      alive.emplace_back(used, fmt::format("{} as used by {}", problem.nodes[edge.a].name, problem.nodes[edge.b].name));
     }
   }
   return words(std::move(alive));

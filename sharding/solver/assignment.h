@@ -1,4 +1,4 @@
-// Sums of costs and usages of an assignment problem.
+// Evaluation of choices: sums of costs and usages of an assignment problem.
 #pragma once
 
 #include <cstdint>
@@ -22,12 +22,12 @@ inline std::string text_of(AssignmentCost::Wide value) {
   return {digits.rbegin(), digits.rend()};
 }
 
-// The least that each node can use, by itself. Where that is too much together, nothing fits.
-class LeastNeeds {
+// The minimum usage of each node. If their sum exceeds the limit, the problem is infeasible.
+class MinimumUsages {
  public:
-  explicit LeastNeeds(const AssignmentProblem& problem);
+  explicit MinimumUsages(const AssignmentProblem& problem);
   bool exceed_limit() const;
-  // Says why nothing fits, or (not shown) why nothing was found.
+  // Describes why the problem is infeasible, or (if not `shown`) why no solution was found.
   std::string to_text(bool shown) const;
 
  private:
@@ -37,7 +37,7 @@ class LeastNeeds {
   std::string most_;
 };
 
-// Names what uses most then: "w (2.00 GiB), copy of w for n3 (1.00 GiB) and 3 more".
+// Lists the largest usages at a point: "w (2.00 GiB), copy of w for n3 (1.00 GiB) and 3 more".
 std::string most_used_at(const AssignmentProblem& problem, std::span<const uint32_t> choice, int64_t time);
 
 }  // namespace shadowgraph

@@ -1,4 +1,4 @@
-// Reads the JSON of assignment problems as a stream.
+// Reads and writes assignment problems as JSON; reading is streaming.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,11 +19,11 @@
 
 namespace shadowgraph {
 
-// Reads only the JSON that problems need: all numbers are whole, and nothing is kept that is not asked for. Files may
-// have a hundred megabytes.
+// Streaming reader for the JSON subset of problem files: numbers are integers, and unknown members are skipped. Files
+// may be as large as hundreds of megabytes.
 class JsonReader {
  public:
-  static constexpr int kDeepest = 64;  // values in values that are skipped
+  static constexpr int kDeepest = 64;  // maximum nesting of skipped values
 
   explicit JsonReader(std::string_view text) : text_(text) {}
 
@@ -51,12 +51,12 @@ class JsonReader {
   }
 
   void expect(char c) {
-    if (!take(c)) fail(fmt::format("'{}' is missing", c));
+    if (!take(c)) fail(fmt::format("expected '{}'", c));
   }
 
   bool take_null() {
     if (peek() != 'n') return false;
-    if (text_.substr(at_, 4) != "null") fail("no value");
+    if (text_.substr(at_, 4) != "null") fail("expected a value");
     at_ += 4;
     return true;
   }
@@ -66,30 +66,30 @@ class JsonReader {
     int64_t value = 0;
     const char* begin = text_.data() + at_;
     const auto [end, error] = std::from_chars(begin, text_.data() + text_.size(), value);
-    if (error == std::errc::result_out_of_range) fail("the number has more than 64 bits");
-    if (error != std::errc()) fail("a whole number is missing");
+    if (error == std::errc::result_out_of_range) fail("the number exceeds 64 bits");
+    if (error != std::errc()) fail("expected an integer");
     at_ += static_cast<size_t>(end - begin);
     const char next = at_ < text_.size() ? text_[at_] : '\0';
-    if (next == '.' || next == 'e' || next == 'E') fail("the number is not a whole one");
+    if (next == '.' || next == 'e' || next == 'E') fail("the number is not an integer");
     return value;
   }
 
   int64_t not_negative() {
     const int64_t value = number();
-    if (value < 0) fail("the number is below 0");
+    if (value < 0) fail("the number is negative");
     return value;
   }
 
   std::string string() {
-    if (peek() != '"') fail("a text is missing");
+    if (peek() != '"') fail("expected a string");
     const size_t begin = at_++;
     while (at_ < text_.size() && text_[at_] != '"') at_ += text_[at_] == '\\' ? 2 : 1;
-    if (at_ >= text_.size()) fail("the text does not end");
+    if (at_ >= text_.size()) fail("unterminated string");
     ++at_;
     try {
       return parse_json(text_.substr(begin, at_ - begin), "").get<std::string>();
     } catch (const ParseError&) {
-      fail("the text has characters that it may not have");
+      fail("the string has invalid characters");
     }
   }
 
@@ -121,7 +121,7 @@ class JsonReader {
   }
 
   void skip(int depth = 0) {
-    if (depth > kDeepest) fail("values are nested too deeply");
+    if (depth > kDeepest) fail("too deeply nested");
     const char c = peek();
     if (c == '{') {
       object([&](const std::string&) { skip(depth + 1); });
@@ -132,21 +132,21 @@ class JsonReader {
     } else {
       const size_t begin = at_;
       while (at_ < text_.size() && std::string_view(",]} \n\t\r").find(text_[at_]) == std::string_view::npos) ++at_;
-      if (!nlohmann::json::accept(text_.substr(begin, at_ - begin))) fail("no value");
+      if (!nlohmann::json::accept(text_.substr(begin, at_ - begin))) fail("expected a value");
     }
   }
 
   void end() {
-    if (peek() != '\0' || at_ < text_.size()) fail("there is more behind the problem");
+    if (peek() != '\0' || at_ < text_.size()) fail("unexpected text after the problem");
   }
 
  private:
   struct Step {
-    std::string_view key;  // empty: an element of a list
+    std::string_view key;  // empty for an element of a list
     size_t index;
   };
 
-  // "nodes[2].costs[0]: ", for messages.
+  // Returns "nodes[2].costs[0]: ", for messages.
   std::string path() const {
     std::string path;
     for (const Step& step : steps_) {
@@ -157,7 +157,7 @@ class JsonReader {
 
   std::string_view text_;
   size_t at_ = 0;
-  std::vector<Step> steps_;  // to the value that is read
+  std::vector<Step> steps_;  // path to the current value
 };
 
 namespace {
@@ -177,7 +177,7 @@ uint32_t read_index(JsonReader& reader) {
 std::pair<uint32_t, uint32_t> read_pair(JsonReader& reader) {
   std::vector<uint32_t> both;
   reader.array([&] { both.push_back(read_index(reader)); });
-  if (both.size() != 2) reader.fail("there must be two");
+  if (both.size() != 2) reader.fail("expected a pair");
   return {both[0], both[1]};
 }
 
@@ -192,7 +192,7 @@ void read_iopddl_nodes(JsonReader& reader, std::vector<AssignmentNode>& nodes) {
       reader.array([&] {
         std::vector<int64_t> ends;
         reader.array([&] { ends.push_back(reader.number()); });
-        if (ends.size() != 2 && !ends.empty()) reader.fail("an interval has a begin and an end");
+        if (ends.size() != 2 && !ends.empty()) reader.fail("an interval must be a pair [begin, end]");
         live.emplace_back();
         if (ends.size() == 2 && ends[0] < ends[1]) live.back().push_back({.begin = ends[0], .end = ends[1]});
       });
@@ -205,8 +205,8 @@ void read_iopddl_nodes(JsonReader& reader, std::vector<AssignmentNode>& nodes) {
     }
   });
   if (live.size() != costs.size() || usages.size() != costs.size()) {
-    reader.fail(
-        fmt::format("nodes have {} intervals, {} costs and {} usages", live.size(), costs.size(), usages.size()));
+    reader.fail(fmt::format("got {} intervals, {} costs and {} usages; the numbers must be equal", live.size(),
+                            costs.size(), usages.size()));
   }
   for (size_t i = 0; i < costs.size(); ++i) {
     nodes.push_back({.name = fmt::format("{}", i),
@@ -227,7 +227,7 @@ void read_iopddl_edges(JsonReader& reader, std::vector<std::pair<uint32_t, uint3
       reader.skip();
     }
   });
-  if (ends.size() != costs.size()) reader.fail(fmt::format("{} edges have {} costs", ends.size(), costs.size()));
+  if (ends.size() != costs.size()) reader.fail(fmt::format("got {} edges but {} costs", ends.size(), costs.size()));
 }
 
 void read_iopddl(JsonReader& reader, AssignmentProblem& problem) {
@@ -248,7 +248,8 @@ void read_iopddl(JsonReader& reader, AssignmentProblem& problem) {
   });
   for (size_t e = 0; e < ends.size(); ++e) {
     const auto [a, b] = ends[e];
-    if (a >= problem.nodes.size() || b >= problem.nodes.size()) reader.fail(fmt::format("edge {} has no such node", e));
+    if (a >= problem.nodes.size() || b >= problem.nodes.size())
+      reader.fail(fmt::format("edge {} refers to a missing node", e));
     const auto rows = static_cast<uint32_t>(problem.nodes[a].costs.size());
     const auto columns = static_cast<uint32_t>(problem.nodes[b].costs.size());
     problem.matrices.push_back({.rows = rows, .columns = columns, .costs = std::move(costs[e]), .usages = {}});
@@ -256,14 +257,14 @@ void read_iopddl(JsonReader& reader, AssignmentProblem& problem) {
   }
 }
 
-// ---- Ours
+// ---- Native format
 
 std::vector<LiveInterval> read_live(JsonReader& reader) {
   std::vector<LiveInterval> live;
   reader.array([&] {
     std::vector<int64_t> parts;
     reader.array([&] { parts.push_back(reader.number()); });
-    if (parts.size() != 3) reader.fail("a live interval has begin, end and count");
+    if (parts.size() != 3) reader.fail("a live interval must be [begin, end, count]");
     live.push_back({.begin = parts[0], .end = parts[1], .count = parts[2]});
   });
   return live;
@@ -354,14 +355,14 @@ AssignmentProblem read_assignment(std::string_view text) {
   bool has_problem = false;
   reader.object([&](const std::string& key) {
     if (key == "problem") {
-      if (has_problem) reader.fail("there are two problems");
+      if (has_problem) reader.fail("the file has two problems");
       has_problem = true;
       read_iopddl(reader, problem);
     } else if (key == "format") {
       is_ours = reader.string() == "shadowgraph-assignment";
-      if (!is_ours) reader.fail("the format is another one");
+      if (!is_ours) reader.fail("unknown format");
     } else if (key == "version" && is_ours) {
-      if (reader.number() != 1) reader.fail("only version 1 is known");
+      if (reader.number() != 1) reader.fail("unsupported version; expected 1");
     } else if (key == "name" && is_ours) {
       problem.name = reader.string();
     } else if (key == "nodes" && is_ours) {
@@ -377,8 +378,8 @@ AssignmentProblem read_assignment(std::string_view text) {
     }
   });
   reader.end();
-  if (!is_ours && !has_problem) reader.fail("there is no assignment problem: neither \"problem\" nor \"format\"");
-  if (is_ours && has_problem) reader.fail("there are two problems");
+  if (!is_ours && !has_problem) reader.fail("not an assignment problem: \"problem\" or \"format\" is missing");
+  if (is_ours && has_problem) reader.fail("the file has two problems");
   try {
     problem.check();
   } catch (const ParseError&) {

@@ -10,7 +10,7 @@ namespace shadowgraph {
 
 namespace {
 
-// Sums of a few such amounts stay below 2^53.
+// Bound on amounts, so that sums of a few stay below 2^53.
 constexpr double kLargestExact = 0x1p50;
 
 SHADOWGRAPH_SOLVER_LOOPS void lower(double* least, const double* row, double base, size_t size) {
@@ -107,7 +107,7 @@ void DualAscent::pass(double cutoff) {
           }
         }
       }
-      // The edge has held the other end's share since the last pass; the share goes back there.
+      // The edge has held the other end's share since the last pass; return it there.
       std::vector<double>& theirs = content_[half.other];
       const std::vector<double>& held = share_[half.other];
       double least = kInfinite;
@@ -144,8 +144,8 @@ std::vector<std::vector<double>> DualAscent::given() const {
 }
 
 double DualAscent::certified_bound() const {
-  // Whatever edges give to their ends, the sum of all minima is a bound if sums are exact. Each of n additions loses at
-  // most 2^-53 of the largest partial sum.
+  // The sum of all minima is a bound for any distribution between edges and ends, if sums are exact. Each of n
+  // additions loses at most 2^-53 of the largest partial sum.
   constexpr double kLost = 0x1p-52;
   const std::vector<std::vector<double>> gifts = given();
   const auto largest_of = [](const std::vector<double>& amounts) {
@@ -231,7 +231,7 @@ void round_prices(std::vector<double>& prices) {
   for (double& price : prices) price = std::floor(price / unit) * unit;
 }
 
-double worth_of(const std::vector<double>& prices, double limit) {
+double price_of_limit(const std::vector<double>& prices, double limit) {
   double worth = 0;
   for (const double price : prices) worth += price * limit;
   return worth * (1 + 1e-12);
@@ -260,7 +260,7 @@ void set_prices(DualAscent& dual, const PairwiseModel& model, const UsageModel& 
     costs = model.unary(v);
     more.assign(costs.size(), 0);
     add_price(usage.items(v), sums, more);
-    // Rounding down keeps costs at or below what exact sums would give.
+    // Round down, so that costs do not exceed the exact sums.
     for (size_t s = 0; s < costs.size(); ++s) {
       costs[s] += std::floor(more[s] * (1 - 1e-12));
       if (!out.empty() && !out[v].empty() && out[v][s]) costs[s] += out_cost;

@@ -1,5 +1,5 @@
-// Finds lower bounds of a pairwise model by sequential tree-reweighted messages (Kolmogorov 2006, 2015). It also rounds
-// choices from them and marks states that a better choice cannot have.
+// Lower bounds of a pairwise model by sequential tree-reweighted message passing (Kolmogorov 2006, 2015), with rounding
+// to choices and elimination of states that cannot improve on a cutoff.
 #pragma once
 
 #include <cstdint>
@@ -12,44 +12,44 @@
 
 namespace shadowgraph {
 
-// Moves costs between single variables and pairs: their sum stays what it is, and the sum of their minima rises. All
-// amounts are whole numbers, so the bound is exact.
+// Moves costs between variables and pairs: the sum stays constant, and the sum of the minima rises. All amounts are
+// integers, so the bound is exact.
 class DualAscent {
  public:
   explicit DualAscent(const PairwiseModel& model);
 
-  // Makes one pass over all variables, in the other direction than the last one. A state whose choices all cost
-  // `cutoff` or more is marked in gone().
+  // Runs one pass over all variables, in the opposite direction of the previous one. Marks in gone() states for which
+  // every choice costs at least `cutoff`.
   void pass(double cutoff);
   double bound() const { return bound_; }
-  // Returns false once an amount was too large for doubles to hold exactly. bound() then only guides, and gone() means
-  // nothing.
+  // Returns false once an amount was too large for doubles to represent exactly. bound() is then only a heuristic, and
+  // gone() is invalid.
   bool is_exact() const { return is_exact_; }
-  // Returns a bound that holds whatever the amounts are, as long as a pass takes. It is made anew from messages, less
-  // what sums may have lost to rounding.
+  // Returns a bound that is valid for any amounts; takes as long as a pass. Recomputed from messages, less the possible
+  // rounding error.
   double certified_bound() const;
-  // Replaces the costs of a variable: whole numbers, none infinite.
+  // Replaces the costs of a variable; they must be finite integers.
   void set_unary(uint32_t v, const std::vector<double>& costs);
-  // Replaces the costs of an edge's pairs; bound() is a bound again after the next pass.
+  // Replaces the costs of an edge's pairs; bound() is valid again after the next pass.
   void set_pairs(uint32_t e, std::vector<double> costs);
-  // Returns one state for each variable, by the messages of the last two passes. Variables choose in the order of the
-  // next pass, each next to those before it.
+  // Returns a state for each variable from the messages of the last two passes. Variables choose in the order of the
+  // next pass, each given those before it.
   std::vector<uint32_t> rounded() const;
-  // Gives the model the costs that are held now, without the states that are gone.
+  // Replaces the model's costs by the current ones, without eliminated states.
   void apply(PairwiseModel& model) const;
   const std::vector<std::vector<bool>>& gone() const { return gone_; }
   int64_t gone_count() const { return gone_count_; }
 
  private:
-  struct Half {  // an edge from one of its ends
+  struct Half {  // an edge as seen from one of its ends
     uint32_t edge = 0;
     uint32_t other = 0;
-    bool first = false;  // this end is the edge's a
+    bool first = false;  // this end is `a` of the edge
   };
   std::vector<double>& message(uint32_t edge, bool to_a) { return messages_[2 * edge + (to_a ? 0 : 1)]; }
   const std::vector<double>& message(uint32_t edge, bool to_a) const { return messages_[2 * edge + (to_a ? 0 : 1)]; }
 
-  // Returns for each edge its messages to a and to b, without the share that it holds of the end that was passed first.
+  // Returns for each edge its messages to a and to b, without the share of the end that was visited first.
   std::vector<std::vector<double>> given() const;
 
   const PairwiseModel& model_;
@@ -59,8 +59,8 @@ class DualAscent {
   std::vector<uint32_t> place_;
   std::vector<std::vector<Half>> halves_;
   std::vector<std::vector<double>> messages_;
-  std::vector<std::vector<double>> content_;  // what each variable holds
-  std::vector<std::vector<double>> share_;    // the part of it that went into each edge ahead, since the last pass
+  std::vector<std::vector<double>> content_;  // current costs of each variable
+  std::vector<std::vector<double>> share_;    // part of it that was moved into each edge ahead, since the last pass
   std::vector<double> least_;                 // of content
   std::vector<std::vector<bool>> gone_;
   int64_t gone_count_ = 0;
@@ -69,28 +69,29 @@ class DualAscent {
   bool is_exact_ = true;
 };
 
-// Gives the bytes of a limited problem a price, so that a problem without a limit bounds it (Lagrange multipliers).
+// Prices on usage of a limited problem, so that a problem without a limit bounds it (Lagrange multipliers).
 //
-// Each point of time has a price, 0 or above, and a choice pays it for each byte that it uses there. A choice that
-// keeps within the limit pays at most worth_of(prices, limit). So the least priced cost, less that worth, is at or
-// below the cost of every choice that keeps within. This holds for any prices; good ones make the bound high.
+// Each point of time has a price >= 0, which a choice pays for each byte it uses there. A choice within the limit pays
+// at most price_of_limit(prices, limit). So the minimum priced cost less that worth is a lower bound on every choice
+// within the limit. This holds for any prices; good ones make the bound tight.
 //
-// limited.cpp searches for prices, and branches.cpp takes them over. The functions round such that the bound holds for
-// exact sums, too. set_prices() takes time linear in the states and pairs that use anything.
+// limited.cpp searches for prices, and its branches inherit them. The functions round such that the bound also holds
+// for exact sums. set_prices() takes time linear in the states and pairs with usages.
 
-// Rounds prices down to multiples of a power of two, about 2^-48 of their sum. Sums of stretches are then exact in
-// doubles, and a usage's price is the difference of two of them.
+// Rounds prices down to multiples of a power of two, about 2^-48 of their sum. Prefix sums are then exact in doubles,
+// and the price of a usage is the difference of two of them.
 void round_prices(std::vector<double>& prices);
 
-// Returns what a choice pays that uses all of the limit at every point, rounded up.
-double worth_of(const std::vector<double>& prices, double limit);
+// Returns the payment of a choice that uses the whole limit at every point, rounded up.
+double price_of_limit(const std::vector<double>& prices, double limit);
 
-// Moves prices by what a profile exceeds the limit, `length` in all. Returns false where nothing is exceeded or priced.
+// Moves prices along the excess of a profile over the limit, by `length`. Returns false if nothing is exceeded or
+// priced.
 bool move_prices(std::vector<double>& prices, std::span<const double> profile, double limit, double length);
 
-// Sets the dual's costs to model cost plus price times usage, rounded down. `out` marks states that a branch rules
-// out: they cost `out_cost` more, since the dual takes no infinite costs. It has one list for each variable (empty:
-// none of its states), or none at all.
+// Sets the dual's costs to model cost plus price times usage, rounded down. `out` marks states that a branch excludes:
+// they cost `out_cost` more, since the dual takes no infinite costs. It has one list per variable (empty: none
+// excluded), or is empty.
 void set_prices(DualAscent& dual, const PairwiseModel& model, const UsageModel& usage,
                 const std::vector<double>& prices, const std::vector<std::vector<bool>>& out = {}, double out_cost = 0);
 

@@ -25,22 +25,22 @@ namespace {
 using Wide = AssignmentCost::Wide;
 
 constexpr double kUnbounded = std::numeric_limits<double>::infinity();
-// HiGHS does best with figures up to about a million; it tolerates 10^-7 of a cost and 10^-6 of a row.
+// HiGHS works best with numbers up to about a million; its tolerances are 10^-7 for costs and 10^-6 for rows.
 constexpr double kLargest = 0x1p20;
 constexpr double kCostTolerance = 1e-7;
 constexpr double kRelativeTolerance = 1e-9;
 
-// Returns the factor, a power of 2, that brings an amount to at most kLargest.
+// Returns a power of 2 that scales an amount to at most kLargest.
 double unit_of(double amount) {
   int exponent = 0;
   std::frexp(amount / kLargest, &exponent);
   return amount > 0 ? std::ldexp(1.0, -exponent) : 1;
 }
 
-enum class Aim : uint8_t { kLeastCost, kAny, kLeastLimit };
+enum class Aim : uint8_t { kMinCost, kAny, kMinLimit };
 
-// Has a column for each state, then one for each pair that is allowed, then the limit itself where that is asked for.
-// Sums of pairs are states (the local polytope).
+// Columns: one for each state, one for each allowed pair, and the limit itself if it is minimized. Sums of pairs equal
+// states (the local polytope).
 class CoreProgram {
  public:
   CoreProgram(const AssignmentProblem& problem, Aim aim)
@@ -48,7 +48,7 @@ class CoreProgram {
     if (!possible_) return;
     AssignmentProblem unlimited;
     const AssignmentProblem* usages = &problem;
-    if (aim_ == Aim::kLeastLimit) {
+    if (aim_ == Aim::kMinLimit) {
       unlimited = problem;
       unlimited.usage_limit = 0;  // all points have a row
       usages = &unlimited;
@@ -60,7 +60,7 @@ class CoreProgram {
     byte_unit_ = unit_of(most_bytes);
     add_states();
     add_pairs();
-    if (aim_ == Aim::kLeastLimit) limit_column_ = program_.add_column(1, 0, kUnbounded, false);
+    if (aim_ == Aim::kMinLimit) limit_column_ = program_.add_column(1, 0, kUnbounded, false);
     add_limits();
   }
 
@@ -68,13 +68,13 @@ class CoreProgram {
   const HighsProgram& program() const { return program_; }
 
   HighsAnswer solve(const HighsRequest& request) const {
-    if (program_.cost.empty()) {  // nothing is left to choose
+    if (program_.cost.empty()) {  // no variables are left
       const bool fits = std::ranges::all_of(compact_->row_limit, [](double left) { return left >= 0; });
       return {.status = fits ? HighsStatus::kOptimal : HighsStatus::kInfeasible, .found = fits};
     }
     HighsOptions options{.time_limit = request.time_limit, .gap = request.gap, .threads = request.threads};
-    // Costs are whole, so a gap below one of them is none.
-    if (aim_ == Aim::kLeastCost) options.absolute_gap = 0.5 * cost_unit_;
+    // Costs are integers, so a gap below one is none.
+    if (aim_ == Aim::kMinCost) options.absolute_gap = 0.5 * cost_unit_;
     const std::vector<uint32_t> states =
         request.start.empty() ? std::vector<uint32_t>() : model_.states_of(request.start);
     if (!states.empty()) {
@@ -89,12 +89,12 @@ class CoreProgram {
     return request.library.solve(program_, options);
   }
 
-  // Turns HiGHS' bound of the program into a bound of what was asked for.
+  // Converts HiGHS's bound of the program to a bound of the requested quantity.
   Wide bound_of(double bound) const {
     if (!(bound > -kUnbounded)) return 0;
-    const double unit = aim_ == Aim::kLeastLimit ? byte_unit_ : cost_unit_;
+    const double unit = aim_ == Aim::kMinLimit ? byte_unit_ : cost_unit_;
     const double parts = static_cast<double>(compact_->size() + compact_->edges.size() + 1);
-    const double whole = bound / unit + (aim_ == Aim::kLeastLimit ? 0 : compact_->constant);
+    const double whole = bound / unit + (aim_ == Aim::kMinLimit ? 0 : compact_->constant);
     const double wrong = kCostTolerance * parts / unit + kRelativeTolerance * std::abs(whole);
     return static_cast<Wide>(std::max(0.0, std::ceil(whole - wrong)));
   }
@@ -110,7 +110,7 @@ class CoreProgram {
 
  private:
   bool simplify(const AssignmentProblem& problem) {
-    return aim_ == Aim::kLeastLimit ? simplify_for_any_limit(problem, model_) : simplify_within_limit(problem, model_);
+    return aim_ == Aim::kMinLimit ? simplify_for_any_limit(problem, model_) : simplify_within_limit(problem, model_);
   }
 
   double largest_cost() const {
@@ -123,7 +123,7 @@ class CoreProgram {
     return largest;
   }
 
-  double cost_of(double cost) const { return aim_ == Aim::kLeastCost ? cost * cost_unit_ : 0; }
+  double cost_of(double cost) const { return aim_ == Aim::kMinCost ? cost * cost_unit_ : 0; }
 
   void add_states() {
     for (const double cost : compact_->cost) program_.add_column(cost_of(cost), 0, 1, true);
@@ -156,7 +156,7 @@ class CoreProgram {
     }
   }
 
-  // Adds a row for each point that can be exceeded. Columns of bytes go by the rows where they begin and end.
+  // Adds a row for each point that can be exceeded. Columns of bytes enter the rows where they begin and end.
   void add_limits() {
     struct Term {
       uint32_t begin = 0, end = 0;
@@ -206,14 +206,14 @@ class CoreProgram {
   PairwiseModel model_;
   const bool possible_;
   std::optional<CompactModel> compact_;
-  double cost_unit_ = 1;  // of the program, for a cost of 1
+  double cost_unit_ = 1;  // cost in the program for a cost of 1
   double byte_unit_ = 1;
   HighsProgram program_;
-  std::vector<std::vector<int32_t>> pairs_;  // columns by edge and pair; -1: not allowed
+  std::vector<std::vector<int32_t>> pairs_;  // columns by edge and pair; -1: forbidden
   int32_t limit_column_ = -1;
 };
 
-// What is possible does not depend on costs.
+// Feasibility does not depend on costs.
 AssignmentProblem without_costs(AssignmentProblem problem) {
   const auto clear = [](std::vector<int64_t>& costs) {
     for (int64_t& cost : costs) cost = cost == kForbidden ? kForbidden : 0;
@@ -225,16 +225,16 @@ AssignmentProblem without_costs(AssignmentProblem problem) {
 
 using Wide = AssignmentCost::Wide;
 
-constexpr size_t kMostColumns = 400'000;  // of a program whose rows are held against each other
+constexpr size_t kMaxColumns = 400'000;  // above this, rows are not compared with each other
 constexpr size_t kNamed = 6;
 
 std::string bytes_of(Wide bytes) { return human_bytes(static_cast<int64_t>(bytes)); }
 
-// Pins of one name are given up together.
+// Pins of one name are dropped together.
 struct Demand {
   std::string name;
   std::vector<const AssignmentPin*> pins{};
-  int64_t node = -1;  // whose AssignmentNode::pinned it is
+  int64_t node = -1;  // node pinned by AssignmentNode::pinned
 };
 
 std::vector<Demand> demands_of(const AssignmentProblem& problem, const std::vector<AssignmentPin>& pins) {
@@ -286,7 +286,7 @@ class Conflict {
     return is_possible_by_highs(problem, request(share));
   }
 
-  // Gives up one demand after the other, and takes back those without which something is possible.
+  // Drops one demand after another, and restores those without which the problem stays infeasible.
   void find_needed(const AssignmentProblem& problem) {
     for (size_t i = 0; i < demands_.size(); ++i) {
       given_up_.push_back(&demands_[i]);
@@ -302,24 +302,24 @@ class Conflict {
   std::string names() const {
     std::vector<std::string> names;
     for (const Demand* demand : needed_) names.push_back(demand->name);
-    return fmt::format("{} {}", names.size() == 1 ? "the pin" : "the pins", fmt::join(names, " and "));
+    return fmt::format("{} {}", names.size() == 1 ? "pin" : "pins", fmt::join(names, " and "));
   }
   std::string spared() const {
     if (needed_.empty() || !certain_) return "";
-    return needed_.size() == 1 ? "; without it something does" : "; without any one of them something does";
+    return needed_.size() == 1 ? "; without it one exists" : "; without any one of them one exists";
   }
 
   std::string limit_text() const {
-    std::string text = fmt::format("Nothing keeps within {}{}{}. ", bytes_of(problem_.usage_limit),
-                                   needed_.empty()    ? (demands_.empty() ? "" : ", whatever the pins")
+    std::string text = fmt::format("No plan fits into {}{}{}. ", bytes_of(problem_.usage_limit),
+                                   needed_.empty()    ? (demands_.empty() ? "" : ", even without pins")
                                    : demands_.empty() ? ""
                                                       : " with " + names(),
                                    spared());
     const LeastLimit least = least_limit_by_highs(problem_, request(0.6));
     if (least.choice.empty()) return text + fmt::format("At least {} are needed", bytes_of(least.bound));
     text += least.bound >= least.usage - least.usage / 1'000'000
-                ? fmt::format("The least limit that something fits in is {}", bytes_of(least.usage))
-                : fmt::format("The least limit that something fits in is between {} and {}", bytes_of(least.bound),
+                ? fmt::format("The smallest feasible limit is {}", bytes_of(least.usage))
+                : fmt::format("The smallest feasible limit is between {} and {}", bytes_of(least.bound),
                               bytes_of(least.usage));
     const AssignmentCost cost = evaluate(problem_, least.choice);
     text += fmt::format(", at point {}: {}", cost.peak_at, most_used_at(problem_, least.choice, cost.peak_at));
@@ -336,24 +336,24 @@ class Conflict {
   }
 
   std::string tie_text(const AssignmentProblem& unlimited) const {
-    std::string text = needed_.empty()       ? "No choice agrees, pins or none"
-                       : needed_.size() == 1 ? fmt::format("No choice agrees with {}", names())
-                                             : fmt::format("No choice agrees with {} at once", names());
+    std::string text = needed_.empty()       ? "No choice is consistent, even without pins"
+                       : needed_.size() == 1 ? fmt::format("No choice is consistent with {}", names())
+                                             : fmt::format("No choice is consistent with {} together", names());
     if (!needed_.empty() && certain_) {
       text += needed_.size() == 1 ? "; without it there is one" : "; without any one of them there is one";
     }
     const std::string tied = nodes_between(without(unlimited, given_up_));
-    if (!tied.empty()) text += ". What contradicts itself: " + tied;
+    if (!tied.empty()) text += ". Conflicting nodes: " + tied;
     return text;
   }
 
-  // Names the nodes of the rows that contradict each other in the program without whole columns.
+  // Names the nodes of conflicting rows of the program.
   std::string nodes_between(const AssignmentProblem& problem) const {
     size_t columns = 0;
     for (const AssignmentNode& node : problem.nodes) columns += node.costs.size();
     for (const AssignmentEdge& edge : problem.edges) columns += problem.matrices[edge.matrix].costs.size();
-    if (columns > kMostColumns || seconds_left() <= 0) return "";
-    // The copy of the problem has no usages: they are not asked for.
+    if (columns > kMaxColumns || seconds_left() <= 0) return "";
+    // The copy has no usages, which do not matter here.
     AssignmentProblem bare = problem;
     for (AssignmentNode& node : bare.nodes) node.usages.clear();
     for (CostMatrix& matrix : bare.matrices) matrix.usages.clear();
@@ -374,7 +374,7 @@ class Conflict {
     std::set<size_t> nodes;
     for (const int32_t r : request_.library.conflicting_rows(program, seconds_left())) {
       const LinearProgram::Row& row = linear.rows[static_cast<size_t>(r)];
-      // "one3": node 3 has one strategy. "a5_0", "b5_1": edge 5 ties its nodes.
+      // "one3": node 3 has exactly one strategy. "a5_0", "b5_1": edge 5 constrains its nodes.
       const bool of_node = row.name.starts_with("one");
       const size_t number = std::stoul(row.name.substr(of_node ? 3 : 1));
       if (of_node) {
@@ -399,14 +399,14 @@ class Conflict {
   const std::vector<Demand> demands_;
   std::vector<const Demand*> given_up_;
   std::vector<const Demand*> needed_;
-  bool certain_ = true;  // whether every demand in `needed_` is shown to be in the way
+  bool certain_ = true;  // every demand in `needed_` is proven to be necessary
 };
 
 }  // namespace
 
 HighsMinimum minimum_by_highs(const AssignmentProblem& problem, const HighsRequest& request) {
   HighsMinimum result;
-  const CoreProgram core(problem, Aim::kLeastCost);
+  const CoreProgram core(problem, Aim::kMinCost);
   if (!core.is_possible()) {
     result.possible = false;
     return result;
@@ -435,7 +435,7 @@ LeastLimit least_limit_by_highs(const AssignmentProblem& problem, const HighsReq
   LeastLimit least;
   AssignmentProblem free = without_costs(problem);
   free.usage_limit = kNoLimit;
-  const CoreProgram core(free, Aim::kLeastLimit);
+  const CoreProgram core(free, Aim::kMinLimit);
   if (!core.is_possible()) return least;
   const HighsAnswer answer = core.solve(request);
   least.bound = core.bound_of(answer.bound);

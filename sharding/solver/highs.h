@@ -1,4 +1,4 @@
-// Calls HiGHS' C interface in a library that is opened when it is asked for. The build needs nothing of HiGHS.
+// Calls HiGHS's C API in a dynamically loaded library; HiGHS is not needed at build time.
 #pragma once
 
 #include <cstdint>
@@ -11,17 +11,17 @@
 
 namespace shadowgraph {
 
-// A linear program, some of whose columns are whole numbers, row by row: minimises the sum of costs.
+// A mixed-integer linear program in row order; minimizes the sum of costs.
 struct HighsProgram {
   std::vector<double> cost, lower, upper;  // by column
   std::vector<int32_t> integer;            // by column: 1 or 0
   std::vector<double> row_lower, row_upper;
-  std::vector<int32_t> row_begin;  // terms of row r at [row_begin[r], row_begin[r + 1] or the end)
-  std::vector<int32_t> column;     // of a term
+  std::vector<int32_t> row_begin;  // terms of row r are [row_begin[r], row_begin[r + 1] or the end)
+  std::vector<int32_t> column;     // column of each term
   std::vector<double> factor;
 
   int32_t add_column(double cost_of_it, double lowest, double highest, bool is_integer);
-  void add_row(double lowest, double highest);  // terms added after it are this row's
+  void add_row(double lowest, double highest);  // terms added next belong to this row
   void add_term(int32_t of_column, double times);
 };
 
@@ -30,29 +30,29 @@ struct HighsOptions {
   double gap = 0;         // relative
   double absolute_gap = 0;
   int threads = 1;
-  // Gives some columns a value to begin with.
+  // Initial values of some columns.
   std::vector<int32_t> start_columns{};
   std::vector<double> start_values{};
 };
 
-enum class HighsStatus : uint8_t { kOptimal, kInfeasible, kNone };  // kNone: it gave up
+enum class HighsStatus : uint8_t { kOptimal, kInfeasible, kNone };  // kNone: stopped early
 
 struct HighsAnswer {
   HighsStatus status = HighsStatus::kNone;
   bool found = false;
   double cost = 0;
-  double bound = 0;              // -infinity: none
+  double bound = 0;              // -infinity if unknown
   std::vector<double> values{};  // by column, if found
 };
 
 class HighsLibrary {
  public:
-  // Opens the library of a path once and keeps it. Throws Error.
+  // Loads the library of a path once per process. Throws Error.
   static const HighsLibrary& open(const std::string& path);
 
-  // Solves one program at a time: HiGHS' threads are shared.
+  // Solves one program at a time, since HiGHS shares its threads.
   HighsAnswer solve(const HighsProgram& program, const HighsOptions& options) const;
-  // Returns rows of the continuous program that contradict each other, as few as it finds; empty if they do not.
+  // Returns an infeasible subset of the rows of the relaxation, as small as HiGHS finds; empty if it is feasible.
   std::vector<int32_t> conflicting_rows(const HighsProgram& program, double time_limit) const;
 
  private:
@@ -66,30 +66,30 @@ struct HighsRequest {
   double gap = 0;  // relative
   int threads = 1;
   double time_limit = 0;          // seconds
-  std::vector<uint32_t> start{};  // a feasible choice; empty: none
+  std::vector<uint32_t> start{};  // a feasible choice; may be empty
 };
 
 struct HighsMinimum {
-  bool possible = true;            // false: shown not to be
-  AssignmentCost::Wide bound = 0;  // of all feasible choices, less what tolerances may have added
-  std::vector<uint32_t> choice{};  // empty: none was found
+  bool possible = true;            // false: proven infeasible
+  AssignmentCost::Wide bound = 0;  // of all feasible choices, less HiGHS's tolerances
+  std::vector<uint32_t> choice{};  // empty if none was found
 };
 HighsMinimum minimum_by_highs(const AssignmentProblem& problem, const HighsRequest& request);
 
-// Says whether any choice is allowed and within the limit; nothing if that was not found out in the time.
+// Returns whether a choice within the limit exists; nullopt if undecided within the time limit.
 std::optional<bool> is_possible_by_highs(const AssignmentProblem& problem, const HighsRequest& request);
 
-// The least limit that something fits in.
+// The smallest feasible limit.
 struct LeastLimit {
-  AssignmentCost::Wide bound = 0;  // nothing fits in less
+  AssignmentCost::Wide bound = 0;  // lower bound on it
   AssignmentCost::Wide usage = 0;  // of `choice`
-  std::vector<uint32_t> choice{};  // empty: none was found
+  std::vector<uint32_t> choice{};  // empty if none was found
 };
 LeastLimit least_limit_by_highs(const AssignmentProblem& problem, const HighsRequest& request);
 
-// Says why nothing fits, with HiGHS' help. It gives pins that contradict each other or the limit, none of which can be
-// spared, and the least limit that something would fit in. Where no limit is in the way, it gives what ties nodes to
-// one another.
+// Explains infeasibility with HiGHS: returns pins that conflict with each other or the limit, none of which can be
+// omitted, and the smallest feasible limit. If the limit is not the cause, returns the conflicting constraints between
+// nodes.
 struct ConflictRequest {
   const HighsLibrary& library;
   int threads = 1;
@@ -97,7 +97,7 @@ struct ConflictRequest {
   const std::vector<AssignmentPin>& pins;
 };
 
-// `problem` must have no feasible choice.
+// `problem` must be infeasible.
 std::string conflict_by_highs(const AssignmentProblem& problem, const ConflictRequest& request);
 
 }  // namespace shadowgraph

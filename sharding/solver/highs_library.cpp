@@ -17,7 +17,7 @@
 
 namespace shadowgraph {
 
-// The functions that highs_c_api.h declares, with HighsInt as 32 bits, which open() makes sure of.
+// The functions declared in highs_c_api.h, with HighsInt as 32 bits, which open() checks.
 struct HighsLibrary::Functions {
   void* library = nullptr;
   std::vector<std::string> missing;
@@ -72,13 +72,13 @@ constexpr int32_t kUnboundedOrInfeasible = 9;  // costs are bounded: infeasible
 constexpr int32_t kFeasible = 2;               // kHighsSolutionStatusFeasible, of "primal_solution_status"
 constexpr int32_t kIrreducibleFromLp = 6;      // kIisStrategyFromLp + kIisStrategyIrreducible
 
-// HiGHS has one pool of threads for all of a process.
+// HiGHS has one thread pool per process.
 std::mutex& one_at_a_time() {
   static auto* const mutex = new std::mutex;
   return *mutex;
 }
 
-// Returns the folders of Python packages in which libraries of this process lie.
+// Returns the folders of Python packages from which this process has loaded libraries.
 std::vector<std::string> package_folders() {
   std::vector<std::string> folders;
   const auto look = [](dl_phdr_info* info, size_t, void* to) {
@@ -121,7 +121,7 @@ std::vector<std::string> candidates(const std::string& path) {
   return names;
 }
 
-// A model of HiGHS that prints nothing.
+// A HiGHS model without output.
 template <class Functions>
 class Model {
  public:
@@ -179,21 +179,21 @@ const HighsLibrary& HighsLibrary::open(const std::string& path) {
     }
     auto functions = std::make_unique<Functions>(library);
     if (!functions->missing.empty()) {
-      reasons.push_back(fmt::format("{} has no {}", name, fmt::join(functions->missing, ", ")));
+      reasons.push_back(fmt::format("{} lacks {}", name, fmt::join(functions->missing, ", ")));
       continue;
     }
     void* const model = functions->create();
     const int32_t bytes = functions->size_of_int(model);
     functions->destroy(model);
     if (bytes != sizeof(int32_t)) {
-      reasons.push_back(fmt::format("{} has integers of {} bytes, not 4", name, bytes));
+      reasons.push_back(fmt::format("{} has integers of {} bytes; expected 4", name, bytes));
       continue;
     }
     return *known->emplace(name, new HighsLibrary(functions.release())).first->second;
   }
   throw Error(
-      fmt::format("HiGHS is not here ({}); 'pip install highspy' brings it, or name its library libhighs.so.1 with "
-                  "--highs, SolveOptions::highs or SHADOWGRAPH_HIGHS",
+      fmt::format("cannot load HiGHS ({}); run 'pip install highspy', or give the path of libhighs.so.1 with --highs, "
+                  "SolveOptions::highs or SHADOWGRAPH_HIGHS",
                   fmt::join(reasons, "; ")));
 }
 

@@ -1,8 +1,8 @@
-// Finds lower bounds of a pairwise model within a limit of usages, by branch and bound.
+// Lower bounds of a pairwise model with a usage limit, by branch and bound.
 //
-// One price may lie between a choice that uses too much and one that uses too little; no prices then give a better
-// bound. Each half of a variable's states does better by itself, because prices of its own raise its bound. The half
-// with the least bound is split next.
+// If one price separates choices that use too much from choices that use too little, no prices give a better bound.
+// Splitting a variable's states in two halves helps, since each half has separate prices. The half with the lowest
+// bound is split next.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -27,16 +27,16 @@ struct BranchSearch {
   const PairwiseModel& model;
   const UsageModel& usage;
   int iterations = 0;                         // branches
-  std::function<double()> best;               // cost of the best choice known
-  std::function<bool(double bound)> is_over;  // good enough, or out of time
+  std::function<double()> best;               // cost of the best choice found so far
+  std::function<bool(double bound)> is_over;  // gap reached, or out of time
   std::function<bool()> is_out_of_time;
-  // Improves a choice; also gets the prices that the choice comes from.
+  // Improves a choice; also receives the prices that it comes from.
   std::function<void(std::span<const uint32_t> states, const std::vector<double>& prices)> polish;
 };
 
 namespace {
 
-constexpr int kBranchSteps = 30;  // of prices in a branch
+constexpr int kBranchSteps = 30;  // price steps per branch
 
 class Branches {
  public:
@@ -53,7 +53,7 @@ class Branches {
       open.pop();
       const Split split = bounded(dual, from);
       if (from.bound < search_.best() - 0.5) {
-        // Without a variable to split, the bound stays what it is.
+        // Without a variable to split, the bound is final.
         if (split.high.empty()) {
           const double others = open.empty() ? search_.best() : open.top().bound;
           bound_ = std::max(bound_, std::min({from.bound, others, search_.best()}));
@@ -77,8 +77,8 @@ class Branches {
   struct Branch {
     double bound = 0;
     std::vector<double> prices{};
-    std::vector<std::vector<bool>> out{};  // by variable: states it is without; empty: none
-    bool operator<(const Branch& other) const { return bound > other.bound; }  // the least first
+    std::vector<std::vector<bool>> out{};  // by variable: excluded states; empty: none
+    bool operator<(const Branch& other) const { return bound > other.bound; }  // lowest first
   };
 
   bool is_over() const { return search_.is_over(bound_); }
@@ -88,8 +88,7 @@ class Branches {
     std::vector<bool> high{};  // by state
   };
 
-  // Raises the bound of a branch. Returns the variable whose states differ most in what they use, at the branch's
-  // prices.
+  // Raises the bound of a branch. Returns the variable whose states differ most in usage, at the branch's prices.
   Split bounded(DualAscent& dual, Branch& branch) {
     std::vector<double> prices = branch.prices;
     std::vector<double> amounts = amounts_at(prices);
@@ -104,11 +103,11 @@ class Branches {
       round_prices(prices);
       set_prices(dual, search_.model, search_.usage, prices, branch.out, search_.best());
       for (int i = 0; i < 6; ++i) dual.pass(kInfinite);
-      const double value = dual.bound() - worth_of(prices, search_.usage.limit());
+      const double value = dual.bound() - price_of_limit(prices, search_.usage.limit());
       if (value > reached) {
         if (value > branch.bound)
           branch.bound =
-              std::max(branch.bound, std::ceil(dual.certified_bound() - worth_of(prices, search_.usage.limit())));
+              std::max(branch.bound, std::ceil(dual.certified_bound() - price_of_limit(prices, search_.usage.limit())));
         reached = value;
         branch.prices = prices;
         pace *= 1.1;
@@ -147,8 +146,8 @@ class Branches {
     return split;
   }
 
-  // Decides where usages do not differ. Takes the variable that was of two minds most often, or else the one with most
-  // neighbours, and parts its state from all others.
+  // Splits where usages do not differ: the variable that alternated between two states most often, or else the one with
+  // most neighbors; separates its state from all others.
   Split state_to_split(const Branch& branch, const std::vector<uint32_t>& states,
                        const std::vector<uint32_t>& changes) const {
     Split split;
@@ -169,7 +168,7 @@ class Branches {
     return split;
   }
 
-  // Returns what each state uses at prices; for pairs it takes the mean.
+  // Returns the usage of each state at prices; for pairs, the mean.
   std::vector<double> amounts_at(const std::vector<double>& prices) {
     std::vector<double> sums(prices.size() + 1, 0);
     for (size_t i = 0; i < prices.size(); ++i) sums[i + 1] = sums[i] + prices[i];
@@ -197,18 +196,18 @@ class Branches {
 
   const BranchSearch& search_;
   double bound_;
-  std::vector<size_t> first_;  // state of each variable in what amounts_at gives
+  std::vector<size_t> first_;  // first state of each variable in the result of amounts_at
 };
 
-constexpr double kPriceShare = 0.4;                  // part of the time that bounds get; the rest is the search's
-constexpr double kLeastPace = 1e-4;                  // least step of the prices, relative
-constexpr double kSearchShare = 0.45;                // part of the time after which branches begin
-constexpr int64_t kSmallEntries = int64_t{1} << 21;  // most table entries of a model whose branches are bounded
-constexpr double kMostPriceShare = 0.7;              // the same, as long as the bound rises
+constexpr double kPriceShare = 0.4;                  // share of the time for bounds; the rest is for the search
+constexpr double kMinPace = 1e-4;                    // smallest relative step of the prices
+constexpr double kSearchShare = 0.45;                // share of the time after which branching begins
+constexpr int64_t kSmallEntries = int64_t{1} << 21;  // maximum table entries of a model that is branched on
+constexpr double kMaxPriceShare = 0.7;               // kPriceShare while the bound rises
 constexpr double kLittleOfGap = 0.01;
-constexpr int kChains = 2;                                // of the search, whatever the number of threads
+constexpr int kChains = 2;                                // search chains, independent of the number of threads
 constexpr double kWeights[] = {1.0, 0.7, 0.4, 0.2, 0.0};  // of prices in a round of the search
-constexpr double kWorkOfPasses = 4e6;                     // entries of tables looked at between changes of prices
+constexpr double kWorkOfPasses = 4e6;                     // table entries visited between price updates
 
 class LimitSearch {
  public:
@@ -236,7 +235,7 @@ class LimitSearch {
   struct Chain {
     LocalSearch search;
     std::mt19937_64 noise;
-    int stale = 0;  // rounds without a better choice
+    int stale = 0;  // rounds without improvement
     double cost = kInfinite;
     std::vector<uint32_t> best{};  // feasible
   };
@@ -270,7 +269,7 @@ class LimitSearch {
     }
   }
 
-  // Keeps the nearest choice to a feasible one, to go on from.
+  // Keeps the choice closest to feasibility as a starting point.
   void keep_nearest(const LocalSearch& search) {
     const std::pair distance(std::floor(search.cost() / CompactModel::kForbiddenCost), search.excess());
     if (distance >= nearest_) return;
@@ -292,7 +291,7 @@ class LimitSearch {
   void begin() {
     row_prices_.assign(compact_->rows(), 0);
     nearest_states_.assign(compact_->size(), 0);
-    // Begin with the least usage of each variable.
+    // Start from the minimum usage of each variable.
     for (uint32_t v = 0; v < compact_->size(); ++v) {
       std::vector<double> bytes(compact_->states(v), 0);
       for (uint32_t k = compact_->item_first[v]; k < compact_->item_first[v + 1]; ++k) {
@@ -316,10 +315,10 @@ class LimitSearch {
   void find_prices() {
     DualAscent dual(model_);
     const size_t points = usage_->points();
-    bool rises = true;  // whether the bound rises by more than little
+    bool rises = true;  // the bound rises noticeably
     double before = -kInfinite;
     const auto is_over_here = [&] {
-      return is_over() || options_.time_spent() > (rises ? kMostPriceShare : kPriceShare);
+      return is_over() || options_.time_spent() > (rises ? kMaxPriceShare : kPriceShare);
     };
     std::vector<double> prices(points, 0);
     std::vector<double> mean_profile;
@@ -331,7 +330,7 @@ class LimitSearch {
         static_cast<int>(std::clamp(kWorkOfPasses / static_cast<double>(model_.entries() + 1), 2.0, 60.0));
     for (int i = 0; i < 60 && !is_over_here(); ++i) dual.pass(kInfinite);
     result_.bound = std::max(result_.bound, std::ceil(dual.certified_bound()));
-    // Prices go by this. It is no bound yet, since rounding is not accounted for.
+    // Guides the prices. Not a bound yet, since rounding is not accounted for.
     double guide = dual.bound();
     double certified = std::max(result_.bound, guide);
     for (int iteration = 0; iteration < options_.iterations && !is_over_here(); ++iteration) {
@@ -342,7 +341,7 @@ class LimitSearch {
         for (int k = 0; k < std::min(4, most_passes); ++k) dual.pass(kInfinite);
         if (is_out_of_time() || dual.bound() - before < 1e-4 * std::abs(dual.bound())) break;
       }
-      const double worth = worth_of(prices, usage_->limit());
+      const double worth = price_of_limit(prices, usage_->limit());
       const double value = dual.bound() - worth;
       const double target = best_ < kInfinite ? best_ : guide * 1.1 + 1;
       if (value > guide) {
@@ -356,11 +355,11 @@ class LimitSearch {
         pace = std::min(pace * 1.1, 1.0);
         converged = 0;
       } else if (++without_progress >= 20 || guide - value > 0.1 * (target - guide)) {
-        // The step was too long: go back to the best prices and take a shorter one.
+        // The step was too long: return to the best prices and shorten it.
         without_progress = 0;
-        pace = std::max(pace * 0.7, kLeastPace);
+        pace = std::max(pace * 0.7, kMinPace);
         prices = prices_;
-        if (pace <= kLeastPace && ++converged > 10) break;
+        if (pace <= kMinPace && ++converged > 10) break;
       }
       const std::vector<uint32_t> states = dual.rounded();
       const std::vector<double> profile = usage_->profile(model_, states);
@@ -381,7 +380,8 @@ class LimitSearch {
     round_prices(prices_);
     set_prices(dual, model_, *usage_, prices_);
     for (int i = 0; i < 4; ++i) dual.pass(kInfinite);
-    result_.bound = std::max(result_.bound, std::ceil(dual.certified_bound() - worth_of(prices_, usage_->limit())));
+    result_.bound =
+        std::max(result_.bound, std::ceil(dual.certified_bound() - price_of_limit(prices_, usage_->limit())));
   }
 
   void branch() {
@@ -405,8 +405,8 @@ class LimitSearch {
 
   // ---- Search
 
-  // Returns prices that differ from the best ones by stretches of time. They differ the more, the longer nothing better
-  // was found.
+  // Returns the best prices perturbed over ranges of time; the perturbation grows with the time since the last
+  // improvement.
   std::vector<double> noisy_prices(Chain& chain) const {
     std::vector<double> prices = row_prices_;
     const double amount = std::min(1.5, 0.1 * chain.stale);
@@ -420,7 +420,7 @@ class LimitSearch {
     return prices;
   }
 
-  // Runs a round in which usages are dear at the beginning and free at the end.
+  // Runs a round in which usages are expensive at the beginning and free at the end.
   void round(Chain& chain, double scale, int64_t length) const {
     if (chain.stale > 0 && chain.noise() % 2 == 0) {
       chain.search.force(static_cast<int>(1 + chain.noise() % 3));
@@ -428,7 +428,7 @@ class LimitSearch {
       walk(chain, row_prices_, 0.4, length);
       chain.search.release();
     } else if (chain.stale > 0) {
-      // Look somewhere else: now prices alone say what may be used.
+      // Diversify: only prices restrict usage now.
       chain.search.set_bounded(false);
       walk(chain, noisy_prices(chain), 1, length);
       chain.search.set_bounded(true);
@@ -460,7 +460,7 @@ class LimitSearch {
   std::unique_ptr<UsageModel> usage_;
   std::unique_ptr<CompactModel> compact_;
   std::vector<Chain> chains_;
-  std::vector<double> prices_;      // by point, those of the best bound
+  std::vector<double> prices_;      // by point; of the best bound
   std::vector<double> row_prices_;  // by row of the compact model
   Limited result_;
   double best_;

@@ -1,4 +1,4 @@
-// Turns usages of pairs into usages of nodes. An edge that uses bytes becomes a node with one strategy a pair, tied to
+// Converts usages of pairs to usages of nodes: an edge with usages becomes a node with one strategy per pair, tied to
 // both ends.
 #include "sharding/solver/linear_program.h"
 
@@ -24,7 +24,7 @@ bool uses_bytes(const AssignmentProblem& problem, const AssignmentEdge& edge) {
   return !edge.live.empty() && std::any_of(usages.begin(), usages.end(), [](int64_t x) { return x > 0; });
 }
 
-// Returns the edge's pairs, by strategy of the node that the edge becomes.
+// Returns the pairs of an edge, in the order of the strategies of the node that replaces it.
 std::vector<std::pair<uint32_t, uint32_t>> pairs_of(const AssignmentProblem& problem, const AssignmentEdge& edge) {
   const CostMatrix& matrix = problem.matrices[edge.matrix];
   std::vector<std::pair<uint32_t, uint32_t>> pairs;
@@ -38,7 +38,7 @@ std::vector<std::pair<uint32_t, uint32_t>> pairs_of(const AssignmentProblem& pro
 
 int64_t multiplied(int64_t figure, int64_t times) {
   int64_t product = 0;
-  if (__builtin_mul_overflow(figure, times, &product)) throw Error("a cost times its count has more than 64 bits");
+  if (__builtin_mul_overflow(figure, times, &product)) throw Error("a cost times its multiplicity exceeds 64 bits");
   return product;
 }
 
@@ -50,9 +50,9 @@ using Column = LinearProgram::Column;
 using Row = LinearProgram::Row;
 using Term = LinearProgram::Term;
 
-// Adds one row for each set of what lives at once that is part of no other: where something ends after something began.
+// Adds one row for each maximal set of simultaneously live usages: where an end follows a begin.
 void add_limits(LinearProgram& program, const AssignmentProblem& problem, const std::vector<uint32_t>& first) {
-  std::vector<std::tuple<int64_t, bool, uint32_t>> events;  // ends before begins
+  std::vector<std::tuple<int64_t, bool, uint32_t>> events;  // ends sort before begins
   for (uint32_t v = 0; v < problem.nodes.size(); ++v) {
     for (const LiveInterval& interval : problem.nodes[v].live) {
       events.emplace_back(interval.begin, true, v);
@@ -88,7 +88,7 @@ bool has_edge_usages(const AssignmentProblem& problem) {
                      [&](const AssignmentEdge& edge) { return uses_bytes(problem, edge); });
 }
 
-// Nodes of the given problem come first. Extended choices cost the same as before. A forbidden pair has no strategy.
+// The given problem's nodes come first. Extended choices have the same cost. Forbidden pairs become no strategy.
 AssignmentProblem with_node_usages(const AssignmentProblem& problem) {
   AssignmentProblem result;
   result.name = problem.name;
@@ -180,7 +180,7 @@ AssignmentProblem plain(const AssignmentProblem& given) {
         if (cost == kForbidden || more == kForbidden) {
           cost = kForbidden;
         } else if (__builtin_add_overflow(cost, more, &cost)) {
-          throw Error("a sum of costs has more than 64 bits");
+          throw Error("a sum of costs exceeds 64 bits");
         }
       }
       continue;
@@ -202,7 +202,8 @@ int64_t forbidding_cost(const AssignmentProblem& problem) {
   };
   for (const AssignmentNode& node : problem.nodes) add(node.costs);
   for (const CostMatrix& matrix : problem.matrices) add(matrix.costs);
-  if (sum > std::numeric_limits<int64_t>::max() / 4) throw Error("costs are too large to forbid anything by a cost");
+  if (sum > std::numeric_limits<int64_t>::max() / 4)
+    throw Error("costs are too large to express forbidden pairs as a cost");
   return static_cast<int64_t>(sum);
 }
 
@@ -291,7 +292,7 @@ void write_mps(const AssignmentProblem& problem, std::ostream& out) {
     for (const Term& term : row.terms) entries[term.column].push_back({.row = r, .factor = term.factor});
   }
   out << "COLUMNS\n";
-  // Columns of nodes come first, and are the whole ones.
+  // Columns of nodes come first and are the integer ones.
   bool in_integers = false;
   int markers = 0;
   const auto mark = [&](bool integers) {

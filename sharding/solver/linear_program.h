@@ -1,4 +1,4 @@
-// Writes an assignment problem in the words of formats that know less.
+// Converts assignment problems to less expressive formats.
 #pragma once
 
 #include <cstdint>
@@ -9,23 +9,23 @@
 
 namespace shadowgraph {
 
-// Multiplies costs out and gives every edge between two nodes a matrix of its own, every node one interval. Nodes with
-// more intervals and edges with usages get further nodes, behind the others and tied to them. Throws Error if a sum has
-// more than 64 bits.
+// Multiplies out multiplicities and gives every edge a separate matrix, every node one interval. Nodes with more
+// intervals and edges with usages get additional nodes, after the others and tied to them. Throws Error if a sum
+// exceeds 64 bits.
 AssignmentProblem plain(const AssignmentProblem& given);
 
-// Returns a cost above all that is allowed together. Throws Error if that is too large to be a cost.
+// Returns a cost above the sum of all allowed costs. Throws Error if it does not fit.
 int64_t forbidding_cost(const AssignmentProblem& problem);
 
-// Writes an assignment problem as an integer program. It has a column for each strategy of each node and for each pair
-// of an edge. Rows choose one strategy a node and make pairs follow from it (the local polytope). One more row stands
-// for each maximal set of what lives at once.
+// An assignment problem as an integer program, with a column for each strategy of each node and for each pair of an
+// edge. Rows select one strategy per node and tie pairs to strategies (the local polytope); one more row limits each
+// maximal set of simultaneously live usages.
 struct LinearProgram {
   struct Column {
     std::string name;  // "x3_1": node 3 with strategy 1; "y5_0_2": edge 5 with strategies 0 and 2
     int64_t cost = 0;
-    bool is_integer = false;  // pairs follow from strategies
-    bool is_allowed = true;   // if not, it is 0
+    bool is_integer = false;  // pairs are determined by strategies
+    bool is_allowed = true;   // if false, fixed to 0
   };
   struct Term {
     uint32_t column = 0;
@@ -33,14 +33,14 @@ struct LinearProgram {
   };
   struct Row {
     std::string name;
-    bool is_equation = true;  // otherwise at most
+    bool is_equation = true;  // otherwise <=
     int64_t right = 0;
     std::vector<Term> terms{};
   };
-  std::vector<Column> columns;  // those of nodes first, in order
+  std::vector<Column> columns;  // nodes first, in order
   std::vector<Row> rows;
 
-  // Throws Error if a sum has more than 64 bits.
+  // Throws Error if a sum exceeds 64 bits.
   static LinearProgram of(const AssignmentProblem& problem);
 };
 

@@ -10,9 +10,9 @@ namespace shadowgraph {
 namespace {
 
 constexpr uint32_t kOutside = std::numeric_limits<uint32_t>::max();
-constexpr int64_t kPenaltyInterval = 64;     // moves between prices of rows that are exceeded
-constexpr int64_t kRefreshInterval = 20000;  // moves after which sums are made anew, against drift
-constexpr uint32_t kHubDegree = 200;         // a variable with more neighbours is seldom walked through
+constexpr int64_t kPenaltyInterval = 64;     // moves between penalty updates of exceeded rows
+constexpr int64_t kRefreshInterval = 20000;  // moves between recomputations of sums, against drift
+constexpr uint32_t kHubDegree = 200;         // variables with more neighbors are rarely included in a tree
 constexpr uint32_t kTreeSizes[] = {2, 8, 16, 32, 64, 200};
 
 SHADOWGRAPH_SOLVER_LOOPS void lower_to(uint32_t state, double* least, uint32_t* best, const double* row, double base,
@@ -105,10 +105,10 @@ void LocalSearch::sum_prices() {
 }
 
 void LocalSearch::raise_prices() {
-  // A byte too much costs more each time that it is still there.
-  double dearest = 0;
-  for (const double price : prices_) dearest = std::max(dearest, price);
-  const double unit = std::max(dearest * 0.05, price_unit_);
+  // The penalty of an exceeded row grows as long as it is exceeded.
+  double highest_penalty = 0;
+  for (const double price : prices_) highest_penalty = std::max(highest_penalty, price);
+  const double unit = std::max(highest_penalty * 0.05, price_unit_);
   for (size_t r = 0; r < excess_.size(); ++r)
     penalty_[r] = excess_[r] > 0 ? penalty_[r] * 1.1 + unit : penalty_[r] * 0.95;
   sum_prices();
@@ -140,7 +140,7 @@ void LocalSearch::grow(uint32_t root, uint32_t size) {
     std::swap(frontier_[draw(static_cast<uint32_t>(frontier_.size()))], frontier_.back());
     const uint32_t v = frontier_.back();
     frontier_.pop_back();
-    // A variable with a second edge to the tree would close a circle.
+    // A second edge to the tree would close a cycle.
     if (adjacency_[v] != 1 || place_[v] != kOutside || is_forced_[v]) continue;
     if (model_.incident_first[v + 1] - model_.incident_first[v] > kHubDegree && draw(8) != 0) continue;
     const CompactModel::Edge& edge = model_.edges[adjacent_edge_[v]];
@@ -164,7 +164,7 @@ void LocalSearch::change(uint32_t v, uint32_t state) {
 
 void LocalSearch::force(int count) {
   for (int i = 0; i < count && !model_.edges.empty(); ++i) {
-    // Draw an edge first: a variable that many depend on is forced more often.
+    // Draw an edge first, so that variables with many edges are forced more often.
     const CompactModel::Edge& edge = model_.edges[draw(static_cast<uint32_t>(model_.edges.size()))];
     const uint32_t v = draw(2) == 0 ? edge.a : edge.b;
     if (is_forced_[v]) continue;
@@ -197,7 +197,7 @@ uint32_t LocalSearch::draw_root() {
   return root;
 }
 
-// Adds what pairs with that state of v use, at prices, by state of the other end.
+// Adds the priced usage of pairs with that state of v, by state of the other end.
 void LocalSearch::add_pair_prices(uint32_t e, uint32_t v, uint32_t state, double* to) const {
   const CompactModel::Edge& edge = model_.edges[e];
   const bool first = edge.a == v;
@@ -213,14 +213,14 @@ void LocalSearch::add_pair_prices(uint32_t e, uint32_t v, uint32_t state, double
   }
 }
 
-// Puts the best states of the tree into chosen_, or the present ones if those are as good.
+// Writes the optimal states of the tree to chosen_, or the present ones if they are as good.
 void LocalSearch::optimise_tree() {
   const size_t size = tree_.size();
   if (sums_.size() < size) {
     sums_.resize(size);
     best_.resize(size);
   }
-  // Take costs next to what is outside the tree: pairs in the tree are taken out.
+  // Conditional costs without the pairs inside the tree.
   for (size_t i = 0; i < size; ++i) {
     const uint32_t v = tree_[i];
     const double* conditional = conditional_.data() + model_.first[v];
@@ -319,7 +319,7 @@ void LocalSearch::step() {
     for (uint32_t n = model_.incident_first[v]; n < model_.incident_first[v + 1]; ++n) {
       const auto [e, other] = model_.incident[n];
       const CompactModel::Edge& edge = model_.edges[e];
-      if (edge.b == v && next_[other] != states_[other]) continue;  // its other end adds it
+      if (edge.b == v && next_[other] != states_[other]) continue;  // added by its other end
       const size_t now = model_.pair_at(edge, states_[edge.a], states_[edge.b]);
       const size_t then = model_.pair_at(edge, next_[edge.a], next_[edge.b]);
       for (uint32_t k = model_.pair_first[e]; k < model_.pair_first[e + 1]; ++k) use(model_.pair_items[k], now, then);
@@ -334,7 +334,7 @@ void LocalSearch::step() {
   bool accept = added <= 0 || !bounded_;
   bool changed = false;
   if (!accept && !is_allowed()) {
-    // A forbidden pair less is worth some usage; the excess over the limit then becomes less again.
+    // Removing a forbidden pair is worth some usage; the excess over the limit shrinks again later.
     const double before = cost_;
     std::vector<uint32_t> old(size);
     for (size_t i = 0; i < size; ++i) old[i] = states_[tree_[i]];
@@ -353,7 +353,7 @@ void LocalSearch::step() {
       excess_[r] += sum;
     }
     excess_sum_ += added;
-    if (excess_sum_ < 0.5) excess_sum_ = 0;  // bytes are whole
+    if (excess_sum_ < 0.5) excess_sum_ = 0;  // bytes are integers
     for (size_t i = 0; i < size && !changed; ++i) {
       if (chosen_[i] != states_[tree_[i]]) change(tree_[i], chosen_[i]);
     }

@@ -1,6 +1,5 @@
-// Searches from choice to better choice. A move chooses the states of a random tree-shaped set of variables anew, all
-// at once, by dynamic programming over costs and prices of usages. It is taken if nothing then uses more above the
-// limit.
+// Local search. A move reoptimizes the states of a random tree of variables by dynamic programming over costs and
+// priced usages. It is accepted if usage above the limit does not increase.
 #pragma once
 
 #include <cstdint>
@@ -17,19 +16,19 @@ class LocalSearch {
   LocalSearch(const CompactModel& model, uint64_t seed);
 
   void load(std::span<const uint32_t> states);
-  // Sets prices by row; they count `weight` times.
+  // Sets prices by row, with a weight.
   void set_prices(std::span<const double> prices, double weight);
-  // Unless bounded, moves may use more than the limit: only prices are against it.
+  // If not bounded, moves may exceed the limit; only prices discourage it.
   void set_bounded(bool bounded) { bounded_ = bounded; }
-  // Puts some random variables into random states and keeps them there until they are released.
+  // Sets some random variables to random states and keeps them until release().
   void force(int count);
   void release();
-  // Makes one move. While bounded, it never raises excess(), unless that removes a forbidden pair.
+  // Makes one move. While bounded, excess() never increases, unless a forbidden pair is removed.
   void step();
 
   const std::vector<uint32_t>& states() const { return states_; }
   double cost() const { return cost_ + model_.constant; }
-  double excess() const { return excess_sum_; }  // above limits, over all rows
+  double excess() const { return excess_sum_; }  // usage above limits, summed over all rows
   bool is_allowed() const { return cost_ < CompactModel::kForbiddenCost; }
   bool is_feasible() const { return excess_sum_ == 0 && is_allowed(); }
 
@@ -47,26 +46,26 @@ class LocalSearch {
   const CompactModel& model_;
   std::mt19937_64 random_;
   std::vector<uint32_t> states_;
-  std::vector<double> conditional_;  // by state: its cost and that of pairs with the neighbours as they are
-  std::vector<double> excess_;       // by row: usage less limit
+  std::vector<double> conditional_;  // by state: its cost plus pairs with the neighbors' present states
+  std::vector<double> excess_;       // by row: usage minus limit
   double cost_ = 0;
   double excess_sum_ = 0;
   double price_unit_ = 0;
   std::vector<double> prices_;   // by row
-  std::vector<double> penalty_;  // by row, of what is exceeded
+  std::vector<double> penalty_;  // by row, of exceeded rows
   double weight_ = 0;
   bool bounded_ = true;
   std::vector<bool> is_forced_;
   std::vector<uint32_t> forced_;
-  std::vector<double> price_sums_;  // of both, before each row
+  std::vector<double> price_sums_;  // prefix sums of prices and penalties
   int64_t steps_ = 0;
 
-  // These are the state of one move, kept so that memory is not allocated anew.
+  // Scratch data of a move, kept to avoid reallocation.
   std::vector<uint32_t> tree_, parent_, parent_edge_, frontier_, place_, touched_, adjacency_, adjacent_edge_, chosen_;
   std::vector<std::vector<double>> sums_;
   std::vector<std::vector<uint32_t>> best_;
   std::vector<double> least_, priced_row_;
-  std::vector<uint32_t> next_;  // states with those of the tree; otherwise as states_
+  std::vector<uint32_t> next_;  // states_ with the tree's new states
   std::vector<double> change_;  // by row
 };
 

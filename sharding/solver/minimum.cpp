@@ -1,4 +1,4 @@
-// Eliminates variables bucket by bucket: finds the least sum of tables over choices, or a bound of it.
+// Bucket elimination: the minimum of a sum of tables over choices, or a bound on it.
 #include "sharding/solver/minimum.h"
 
 #include <algorithm>
@@ -14,33 +14,33 @@
 
 namespace shadowgraph {
 
-// The cost of what is not allowed; sums of a few thousand stay below the largest int64.
+// The cost of forbidden entries; sums of a few thousand do not overflow.
 constexpr int64_t kImpossible = int64_t{1} << 59;
 
-// Costs of the choices of some variables; the last variable's choice changes fastest.
+// Costs over some variables; the last variable varies fastest.
 struct CostTable {
   std::vector<uint32_t> variables;  // ascending
   std::vector<int64_t> costs;       // >= 0, clamped to kImpossible
 };
 
 struct Elimination {
-  int64_t minimum = 0;           // of the sum, or a bound from below
+  int64_t minimum = 0;           // of the sum, or a lower bound
   bool exact = true;             // no table was split
   std::vector<uint32_t> choice;  // by variable: attains the minimum if exact
 };
 
-// `order` names each variable once. A table that would have more than `limit` entries is split.
+// `order` lists each variable once. Tables that would have more than `limit` entries are split (mini-buckets).
 Elimination eliminate(std::span<const uint32_t> domains, std::vector<CostTable> tables, std::span<const uint32_t> order,
                       int64_t limit);
-// Returns an order that keeps tables small: always the variable whose neighbours' choices multiply to the least.
+// Returns a greedy order that keeps tables small: always the variable with the smallest resulting table.
 std::vector<uint32_t> elimination_order(std::span<const uint32_t> domains, std::span<const CostTable> tables);
 
 namespace {
 
-// A table as a loop over other variables sees it: how far its entries are apart along each of them.
+// A table in a loop over other variables: the stride of its entries along each of them.
 struct TableView {
   const CostTable* table = nullptr;
-  std::vector<int64_t> stride;  // by variable of the loop; 0: does not depend on it
+  std::vector<int64_t> stride;  // by variable of the loop; 0 if the table does not depend on it
 };
 
 int64_t entries(std::span<const uint32_t> domains, std::span<const uint32_t> variables) {
@@ -52,7 +52,7 @@ int64_t entries(std::span<const uint32_t> domains, std::span<const uint32_t> var
   return count;
 }
 
-// Returns `table` with `last` as its last variable, so that its costs lie one behind the other.
+// Returns `table` with `last` as its last variable, so that its costs are contiguous.
 CostTable with_last(const CostTable& table, uint32_t last, std::span<const uint32_t> domains) {
   if (table.variables.back() == last) return table;
   CostTable moved;
@@ -75,10 +75,10 @@ CostTable with_last(const CostTable& table, uint32_t last, std::span<const uint3
   return moved;
 }
 
-// What is left of a bucket when a variable takes the best choice for each choice of the others.
+// A bucket after minimizing over its variable.
 struct Minimised {
   CostTable table;
-  std::vector<uint32_t> best;  // by entry
+  std::vector<uint32_t> best;  // minimizing state, by entry
 };
 
 Minimised minimise(std::span<const uint32_t> domains, uint32_t variable, std::span<const CostTable* const> bucket) {
@@ -128,7 +128,7 @@ Minimised minimise(std::span<const uint32_t> domains, uint32_t variable, std::sp
   return made;
 }
 
-// Groups tables of one bucket, first fit and the largest first. The scopes of a group together stay within the limit.
+// Groups the tables of a bucket by first fit, largest first; the combined scope of a group stays within the limit.
 std::vector<std::vector<size_t>> grouped(std::span<const uint32_t> domains, const std::vector<CostTable>& bucket,
                                          int64_t limit) {
   std::vector<size_t> order(bucket.size());
@@ -155,8 +155,8 @@ std::vector<std::vector<size_t>> grouped(std::span<const uint32_t> domains, cons
   return groups;
 }
 
-constexpr double kEasyWidth = 18;  // log2 of the steps of an elimination that is done at once
-constexpr double kMostWork = 30;   // of one that is done at all, where tables may not be split
+constexpr double kEasyWidth = 18;  // log2 of the steps of an elimination that is done right away
+constexpr double kMaxWork = 30;    // log2 of the maximum steps, if tables may not be split
 
 class MinimumSearch {
  public:
@@ -209,14 +209,14 @@ class MinimumSearch {
     return best_.bound >= highest - 0.5 || (highest < kInfinite && highest - best_.bound <= options_.gap * highest);
   }
 
-  // Closes the search over what states remain: nothing is left that is below the cutoff.
+  // Ends the search over the remaining states: none is below the cutoff.
   void close() {
     best_.bound = std::max(best_.bound, cutoff());
     done_ = true;
   }
 
-  // Makes passes of the dual ascent until enough states are gone to start again with less. Returns false if it gets
-  // stuck.
+  // Runs passes of the dual ascent until enough states are eliminated to restart with a smaller model. Returns false if
+  // it stalls.
   bool ascend() {
     DualAscent dual(model_);
     int64_t states = 0;
@@ -261,7 +261,7 @@ class MinimumSearch {
   void eliminate_all(int64_t table_limit) {
     if (!options_.split) {
       const PairwiseModel::Width width = model_.width();
-      if (width.total > kMostWork || width.largest > std::log2(static_cast<double>(table_limit))) {
+      if (width.total > kMaxWork || width.largest > std::log2(static_cast<double>(table_limit))) {
         done_ = true;
         return;
       }
@@ -382,8 +382,8 @@ Elimination eliminate(std::span<const uint32_t> domains, std::vector<CostTable> 
     buckets[first].push_back(std::move(table));
   };
   for (CostTable& table : tables) put(std::move(table));
-  // The tables say for each variable what its choice depends on. On the way back, all groups of a split bucket are
-  // asked again.
+  // The tables determine each variable's choice given the others. On the way back, all groups of a split bucket are
+  // evaluated again.
   std::vector<std::vector<Minimised>> solved(domains.size());
   for (const uint32_t v : order) {
     const std::vector<std::vector<size_t>> groups = grouped(domains, buckets[v], limit);
@@ -411,7 +411,7 @@ Elimination eliminate(std::span<const uint32_t> domains, std::vector<CostTable> 
       result.choice[v] = made.best[entry];
       continue;
     }
-    // All other variables of these tables are chosen already.
+    // All other variables of these tables have been chosen already.
     int64_t best = -1;
     for (uint32_t s = 0; s < domains[v]; ++s) {
       result.choice[v] = s;
@@ -424,7 +424,7 @@ Elimination eliminate(std::span<const uint32_t> domains, std::vector<CostTable> 
       if (best < 0 || sum < best) {
         best = sum;
         result.choice[v] = s;
-        // Keep it in a slot of its own: the loop goes on with other choices.
+        // Stored separately, since the loop goes on with other states.
         solved[v].assign(1, Minimised{.table = {}, .best = {s}});
       }
     }

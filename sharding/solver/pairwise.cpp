@@ -29,7 +29,7 @@ AllowedPairs allowed_pairs(const std::vector<double>& costs, uint32_t columns) {
   return pairs;
 }
 
-// Returns the costs of one end's state, side by side for the states of the other end.
+// Returns the costs for one end's state, contiguous over the states of the other end.
 const double* row_of(const PairwiseModel::Edge& edge, uint32_t v, uint32_t state) {
   return edge.a == v ? edge.table->costs.data() + size_t{state} * edge.table->columns
                      : edge.table->transposed.data() + size_t{state} * edge.table->rows;
@@ -41,11 +41,11 @@ using Wide = AssignmentCost::Wide;
 
 constexpr double kMostCost = 0x1p45;
 
-// Returns the least cost, multiplied out, above which a single cost is more than the dearest choice without such costs;
-// kForbidden if there is none.
+// Returns the smallest cost (multiplied out) such that a single one exceeds any choice without such costs; kForbidden
+// if there is none.
 int64_t cost_above_all(const AssignmentProblem& problem) {
-  // Costs are grouped by their bits: the largest of each node and edge with that many, summed, and the least one with
-  // more.
+  // Costs are grouped by bit length: for each length, the sum of the largest such cost of each node and edge, and the
+  // smallest longer cost.
   constexpr size_t kBits = 64;
   std::array<Wide, kBits> dearest{};
   std::array<int64_t, kBits> least;
@@ -76,16 +76,16 @@ int64_t cost_above_all(const AssignmentProblem& problem) {
   return kForbidden;
 }
 
-constexpr int kDominanceTries = 24;  // states that others are held against
+constexpr int kDominanceTries = 24;  // candidate states to compare others with
 
-// Compares pairs with every state that `state` may be next to.
+// Compares usages with every state of the other ends that `state` is compatible with.
 bool uses_no_more(const PairwiseModel& model, const UsageModel& usage, uint32_t v, uint32_t better, uint32_t state) {
   for (const uint32_t e : model.edges_of(v)) {
     const PairwiseModel::Edge& edge = model.edges()[e];
     const bool first = edge.a == v;
     const uint32_t columns = edge.table->columns;
     for (const UsageItem& item : usage.pairs(e)) {
-      // The other end has lost states since.
+      // The other end has lost states since the usages were computed.
       if (item.bytes.size() != edge.table->costs.size()) return false;
       for (uint32_t t = 0; t < (first ? columns : edge.table->rows); ++t) {
         const auto at = [&](uint32_t s) { return first ? size_t{s} * columns + t : size_t{t} * columns + s; };
@@ -97,7 +97,7 @@ bool uses_no_more(const PairwiseModel& model, const UsageModel& usage, uint32_t 
   return true;
 }
 
-// Drops states that use more than the limit leaves when all others use their least, and whatever follows.
+// Drops states that exceed the limit even if all other variables use their minimum, and propagates.
 bool drop_too_large(const AssignmentProblem& problem, PairwiseModel& model) {
   for (int round = 0; round < 8; ++round) {
     const UsageModel usage(problem, model);
@@ -135,7 +135,7 @@ bool drop_too_large(const AssignmentProblem& problem, PairwiseModel& model) {
         const bool first = edge.a == v;
         const uint32_t columns = edge.table->columns;
         for (size_t k = 0; k < pair_needs[e].size(); ++k) {
-          // `usage` is of the model before states were dropped here. Edges whose ends have lost some are left alone.
+          // `usage` predates the states dropped here. Edges whose ends have lost some are skipped.
           const UsageItem& item = usage.pairs(e)[k];
           if (item.bytes.size() != edge.table->costs.size()) continue;
           const double room = usage.limit() - least.highest(item.begin, item.end) + pair_needs[e][k];
@@ -273,7 +273,7 @@ void PairwiseModel::restrict_to(uint32_t v, const std::vector<uint32_t>& keep) {
 }
 
 void PairwiseModel::propagate() {
-  // States that are gone are only marked; tables are cut once at the end.
+  // Eliminated states are only marked; tables are reduced once at the end.
   std::vector<std::vector<bool>> gone(size());
   std::deque<uint32_t> queue;
   std::vector<bool> queued(size(), false);
@@ -355,7 +355,7 @@ bool PairwiseModel::merge_functional() {
       for (const bool first : {true, false}) {
         const uint32_t into = first ? edges_[e].a : edges_[e].b;
         const uint32_t from = first ? edges_[e].b : edges_[e].a;
-        // Merging lets the tables of the one's other edges grow to the other's states.
+        // Merging expands the tables of the merged variable's other edges to the other's states.
         if (states(into) > 2 * states(from) + 8 && edges_of_[from].size() > 1) continue;
         std::vector<uint32_t> state_of;
         bool functional = true;
@@ -383,8 +383,7 @@ bool PairwiseModel::drop_dominated(uint32_t candidates, const MayReplace& may) {
   for (uint32_t v = 0; v < size(); ++v) {
     if (!left_[v] || states(v) < 2) continue;
     const uint32_t count = states(v);
-    // Find what a state costs at least, next to what its neighbours would like best. The cheapest are tried as better
-    // ones.
+    // Compute each state's lower bound given its neighbors' best states; try the cheapest as dominating states.
     std::vector<double> least = unary_[v];
     for (const uint32_t e : edges_of_[v]) {
       const uint32_t others = states(other_end(edges_[e], v));
@@ -476,7 +475,7 @@ PairwiseModel::Width PairwiseModel::width() const {
     done[v] = true;
     width.largest = std::max(width.largest, key - log_states(v));
     total += std::exp2(key);
-    if (key > 48) break;  // out of reach anyway
+    if (key > 48) break;  // too large in any case
     for (const uint32_t u : around[v]) {
       std::vector<uint32_t> joined;
       std::set_union(around[u].begin(), around[u].end(), around[v].begin(), around[v].end(),

@@ -1,5 +1,5 @@
-// Compiles functions for wider vectors too; the library takes the machine's when it is loaded. Sums are of single
-// products and whole amounts, so they are the same on every machine.
+// Compiles a function for AVX2 too; the dynamic loader selects the variant. Sums consist of single products and
+// integers, so results are equal on all machines.
 #pragma once
 
 #include <cstdint>
@@ -18,16 +18,16 @@
 #define SHADOWGRAPH_SOLVER_LOOPS
 #endif
 
-// A sum of costs of single variables and of pairs, as the solver works with it: without limits, without pins, every
-// state possible. Reductions keep the minimum, and how states of the problem follow from what is left.
+// A sum of costs of variables and pairs, the solver's internal form: no limits, no pins, all states feasible.
+// Reductions preserve the minimum, and record how states of the problem follow from those that are left.
 namespace shadowgraph {
 
-// Costs are whole numbers in doubles, exact below 2^53; what is not allowed is infinite.
+// Costs are integers in doubles, exact below 2^53; forbidden ones are infinite.
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 
-// The allowed entries of a table, by rows of one end, where they are few.
+// The allowed entries of a sparse table, by row.
 struct AllowedPairs {
-  std::vector<uint32_t> begin;  // by row, and one more; empty: not kept
+  std::vector<uint32_t> begin;  // by row, plus one; empty if the table is dense
   std::vector<uint32_t> column;
   std::vector<double> cost;
 };
@@ -35,14 +35,14 @@ struct AllowedPairs {
 struct PairTable {
   uint32_t rows = 0;
   uint32_t columns = 0;
-  std::vector<double> costs{};       // rows first
-  std::vector<double> transposed{};  // columns first: both directions are walked along
-  AllowedPairs allowed{};            // rows first
+  std::vector<double> costs{};       // row-major
+  std::vector<double> transposed{};  // column-major: tables are read in both directions
+  AllowedPairs allowed{};            // row-major
   AllowedPairs allowed_transposed{};
   double at(uint32_t i, uint32_t j) const { return costs[size_t{i} * columns + j]; }
 };
 
-// Fills in what follows from `costs`.
+// Computes the other members from `costs`.
 void complete(PairTable& table);
 
 class PairwiseModel {
@@ -50,16 +50,16 @@ class PairwiseModel {
   struct Edge {
     uint32_t a = 0;
     uint32_t b = 0;
-    std::shared_ptr<const PairTable> table;  // rows are states of a; empty: the edge is gone
+    std::shared_ptr<const PairTable> table;  // rows are states of a; nullptr for a removed edge
   };
 
-  // A node of the problem that a variable decides over.
+  // A node of the problem that is determined by a variable.
   struct Member {
     uint32_t node = 0;
     std::vector<uint32_t> strategy{};  // by state
   };
 
-  // Takes the costs of a problem, multiplied out: `unary` by node and strategy. Matrices of edges come with add_edge.
+  // Takes a problem's node costs, multiplied out, by node and strategy. Edges are added with add_edge().
   explicit PairwiseModel(std::vector<std::vector<double>> unary);
   void add_edge(uint32_t a, uint32_t b, PairTable table);
 
@@ -71,35 +71,35 @@ class PairwiseModel {
   const std::vector<Edge>& edges() const { return edges_; }
   const std::vector<uint32_t>& edges_of(uint32_t v) const { return edges_of_[v]; }
   bool is_possible() const { return possible_; }
-  // Returns the node of the problem that lost its last state, if the model is not possible.
+  // Returns the node of the problem that lost its last state, if the model is infeasible.
   uint32_t impossible_node() const { return impossible_node_; }
-  int64_t entries() const;  // of all tables
+  int64_t entries() const;  // total size of all tables
 
   // Drops states that are not in `keep` (ascending).
   void restrict_to(uint32_t v, const std::vector<uint32_t>& keep);
-  // Drops infinite states and states that have no partner at a neighbour, until there are none. is_possible() is false
-  // if a variable loses all.
+  // Drops infinite states and states incompatible with all states of a neighbor, to a fixpoint. is_possible() is false
+  // if a variable loses all its states.
   void propagate();
-  // Merges variables that follow from a neighbour's state into that neighbour. True if anything changed.
+  // Merges variables whose state is determined by a neighbor into that neighbor. Returns true if anything changed.
   bool merge_functional();
-  // Drops states that another one of the same variable is never worse than; `may(v, better, state)` can forbid it. True
+  // Drops states that are dominated by another one of the same variable; `may(v, better, state)` can veto. Returns true
   // if anything changed.
   using MayReplace = std::function<bool(uint32_t, uint32_t, uint32_t)>;
   bool drop_dominated(uint32_t candidates, const MayReplace& may = nullptr);
 
-  // Moves costs from pairs to variables; all sums stay. `unary` is by variable; each edge's table gives up the amounts
-  // in `from_edges`, by state of a and of b.
+  // Moves costs from pairs to variables; all sums stay the same. `unary` is by variable; `from_edges` are the amounts
+  // taken from each edge's table, by state of a and of b.
   void reparametrize(std::vector<std::vector<double>> unary, const std::vector<std::vector<double>>& from_edges);
-  // Log2 of the entries that eliminating variables one after another would look at, in all and in its largest table.
+  // Log2 of the table entries visited by variable elimination, in total and in the largest table.
   struct Width {
     double total = 0;
     double largest = 0;
   };
   Width width() const;
 
-  // Returns a strategy for each node of the problem, from one state for each variable that is left.
+  // Returns a strategy for each node of the problem, given a state for each remaining variable.
   std::vector<uint32_t> choice(std::span<const uint32_t> states) const;
-  // Returns one state for each variable from a choice; nothing if states that it needs were dropped.
+  // Returns the states that correspond to a choice; empty if one of them has been dropped.
   std::vector<uint32_t> states_of(std::span<const uint32_t> choice) const;
   double cost(std::span<const uint32_t> states) const;
 
@@ -117,20 +117,19 @@ class PairwiseModel {
   uint32_t impossible_node_ = 0;
 };
 
-// Leaves the limit out and takes the pins in. Costs of more than 2^45 count as 2^45: bounds stay bounds, sums stay
-// exact in doubles, and choices are weighed by evaluate().
+// Builds the model of a problem, without its limit but with its pins. Costs above 2^45 are clamped to 2^45: bounds stay
+// valid, sums exact in doubles; choices are compared with evaluate().
 PairwiseModel pairwise_model(const AssignmentProblem& problem);
 
-// Forbids costs that are each more than the dearest choice without such costs. Formats without a word for what is
-// forbidden write such costs instead. Returns nothing if there are none.
+// Forbids costs that each exceed any choice without such costs; formats that cannot express forbidden entries use such
+// costs instead. Returns nullopt if there are none.
 std::optional<AssignmentProblem> without_costs_above_all(const AssignmentProblem& problem);
 
-// Drops what no neighbour allows, what uses more than the limit leaves when all others use their least, and what is
-// never better. A state is never better if another one costs and uses no more. Variables that follow from a neighbour
-// become part of it. Returns false if nothing is left.
+// Drops states that no neighbor is compatible with, that exceed the limit when all others use their minimum, and that
+// are dominated in cost and usage. Merges variables determined by a neighbor into it. Returns false if the model is
+// infeasible.
 bool simplify_within_limit(const AssignmentProblem& problem, PairwiseModel& model);
-// Does the same without what a limit alone forbids: whatever the limit is, no better choice of costs and usages is
-// lost.
+// Likewise, without reductions that depend on the limit: preserves the best trade-offs of cost and usage.
 bool simplify_for_any_limit(const AssignmentProblem& problem, PairwiseModel& model);
 
 }  // namespace shadowgraph

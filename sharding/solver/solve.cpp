@@ -17,10 +17,10 @@ namespace {
 
 using Wide = AssignmentCost::Wide;
 
-// Part of the time for the problem without its limit.
+// Share of the time for the problem without its limit.
 constexpr double kShareWithoutLimit = 0.08;
 
-// HiGHS may find another of several best choices on several threads.
+// With several threads, HiGHS may return different optimal choices.
 int highs_threads(const SolveOptions& options) { return options.threads == 0 ? 1 : static_cast<int>(options.threads); }
 
 class Solver {
@@ -29,7 +29,7 @@ class Solver {
 
   AssignmentSolution run() {
     if (options_.solver != AssignmentSolver::kHighs) search();
-    if (options_.solver != AssignmentSolver::kOwn && !is_impossible_ && !is_good_enough()) ask_highs();
+    if (options_.solver != AssignmentSolver::kBuiltin && !is_impossible_ && !is_good_enough()) ask_highs();
     if (solution_.feasible) {
       solution_.lower_bound = std::min(bound_, solution_.cost);
       solution_.optimal = solution_.lower_bound == solution_.cost;
@@ -66,9 +66,9 @@ class Solver {
 
   double seconds() const { return watch_.seconds(); }
   bool out_of_time() const { return seconds() > options_.time_limit; }
-  // Returns how much is spent of the time that the own search may take.
+  // Returns the fraction of the own search's time that is spent.
   double time_spent() const {
-    return seconds() / (options_.solver == AssignmentSolver::kOwn ? options_.time_limit : options_.time_limit / 2);
+    return seconds() / (options_.solver == AssignmentSolver::kBuiltin ? options_.time_limit : options_.time_limit / 2);
   }
 
   // ---- The own search
@@ -84,8 +84,8 @@ class Solver {
     if (!free.possible) {
       is_impossible_ = true;
       solution_.why_infeasible = free.impossible_node == kNoNode
-                                     ? "the pins and what is written to in place leave no choice that agrees"
-                                     : fmt::format("{} has no strategy left that its neighbours and the pins allow",
+                                     ? "the pins and in-place writes are contradictory"
+                                     : fmt::format("{} has no strategy compatible with its neighbours and the pins",
                                                    problem_.nodes[free.impossible_node].name);
       return;
     }
@@ -131,14 +131,14 @@ class Solver {
   const Stopwatch watch_;
   AssignmentSolution solution_;
   Wide bound_ = 0;
-  bool is_impossible_ = false;  // shown
+  bool is_impossible_ = false;  // proven
 };
 
 }  // namespace
 
 AssignmentSolution solve(const AssignmentProblem& problem, const SolveOptions& options) {
   problem.check();
-  // A cost above all else together is as good as forbidden, and much is decided by what is forbidden.
+  // A cost above the sum of all others is as good as forbidden; forbidden entries simplify the problem a lot.
   if (const std::optional<AssignmentProblem> strict = without_costs_above_all(problem)) {
     AssignmentSolution solution = Solver(*strict, options).run();
     if (solution.feasible || solution.stopped == "time") return solution;
@@ -146,9 +146,9 @@ AssignmentSolution solve(const AssignmentProblem& problem, const SolveOptions& o
   Solver solver(problem, options);
   AssignmentSolution solution = solver.run();
   if (solution.feasible) return solution;
-  const LeastNeeds least(problem);
+  const MinimumUsages least(problem);
   if (least.exceed_limit()) solution.stopped = "infeasible";
-  if (options.solver != AssignmentSolver::kOwn && solution.stopped == "infeasible") {
+  if (options.solver != AssignmentSolver::kBuiltin && solution.stopped == "infeasible") {
     solution.why_infeasible =
         conflict_by_highs(problem, {.library = HighsLibrary::open(options.highs),
                                     .threads = highs_threads(options),

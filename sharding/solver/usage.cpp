@@ -38,7 +38,7 @@ void UsageTree::add(uint32_t begin, uint32_t end, double amount) {
 }
 
 double UsageTree::highest(uint32_t begin, uint32_t end) const {
-  // Amounts added above a node of the tree count for it too.
+  // Amounts added at ancestors count too.
   double best = -kInfinite;
   const auto look = [&](uint32_t node) {
     double most = most_[node];
@@ -58,7 +58,7 @@ bool any_use(const std::vector<int64_t>& usages) {
   return std::any_of(usages.begin(), usages.end(), [](int64_t x) { return x > 0; });
 }
 
-// The times at which usage can be highest: the last begin of a life before one ends.
+// Returns the times at which usage can be maximal: the last begin before an end.
 std::vector<int64_t> decisive_times(const AssignmentProblem& problem, const std::vector<bool>& matrix_uses) {
   std::vector<int64_t> begins;
   std::vector<int64_t> ends;
@@ -102,7 +102,7 @@ UsageModel::UsageModel(const AssignmentProblem& problem, const PairwiseModel& mo
   using Range = std::pair<uint32_t, uint32_t>;
   std::vector<std::map<Range, std::vector<double>>> items(model.size());
   std::vector<std::map<Range, std::vector<double>>> pairs(model.edges().size());
-  // Adds what `bytes_of` says of each state or pair.
+  // Adds `bytes_of` each state or pair.
   const auto add = [&](std::map<Range, std::vector<double>>& to, const std::vector<LiveInterval>& live, size_t size,
                        const auto& bytes_of) {
     const auto point = [&](int64_t time) {
@@ -280,13 +280,13 @@ void CompactModel::add_items(const PairwiseModel& model, const UsageModel& usage
     if (made.begin == made.end) return;
     if (std::all_of(item.bytes.begin(), item.bytes.end(), [&](double x) { return x == low; })) return;
     to.push_back(made);
-    // Amounts count above the least one, which the limit has lost already.
+    // Amounts are relative to the minimum, which is subtracted from the limit.
     for (const double amount : item.bytes) bytes.push_back(amount - low);
   };
   item_first.push_back(0);
   for (const uint32_t v : variable) {
     for (const UsageItem& item : usage.items(v)) add(items, item);
-    // Next to a variable without a choice, pairs are states.
+    // If the other variable has a single state, pairs are states.
     for (const uint32_t e : model.edges_of(v)) {
       if (edge_of[e] != kNoVariable) continue;
       for (const UsageItem& item : usage.pairs(e)) add(items, item);

@@ -1,4 +1,4 @@
-// Says what variables of a pairwise model use at which points of time, and what of it is used at once.
+// Usages of a pairwise model's variables by point of time.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace shadowgraph {
 
-// Keeps amounts over points of time, with the largest of them.
+// Segment tree over points of time: range addition and maximum.
 class UsageTree {
  public:
   explicit UsageTree(size_t points = 0);
@@ -20,18 +20,17 @@ class UsageTree {
 
  private:
   uint32_t size_ = 0;          // a power of 2
-  std::vector<double> most_;   // below a node of the tree, with its own amount
-  std::vector<double> added_;  // to all below it
+  std::vector<double> most_;   // maximum below a tree node, including its own amount
+  std::vector<double> added_;  // to all points below it
 };
 
 struct UsageItem {
   uint32_t begin = 0;  // points
   uint32_t end = 0;
-  std::vector<double> bytes;  // by state; of an edge's pairs, by rows of its a
+  std::vector<double> bytes;  // by state; for an edge by pair, row-major in a
 };
 
-// Adds to `costs` what each state of a variable, or each pair of an edge, uses at prices. Prices are given as sums of
-// those before each point.
+// Adds to `costs` the priced usage of each state of a variable or pair of an edge. `sums` are prefix sums of prices.
 inline void add_price(std::span<const UsageItem> items, std::span<const double> sums, std::vector<double>& costs) {
   for (const UsageItem& item : items) {
     const double price = sums[item.end] - sums[item.begin];
@@ -40,7 +39,7 @@ inline void add_price(std::span<const UsageItem> items, std::span<const double> 
   }
 }
 
-// Keeps only points of time whose live sets are part of no other one's.
+// Keeps only points of time whose live set is maximal.
 class UsageModel {
  public:
   UsageModel(const AssignmentProblem& problem, const PairwiseModel& model);
@@ -60,16 +59,16 @@ class UsageModel {
   double limit_ = 0;
 };
 
-// A pairwise model and its usages as local search walks through them: flat, with tables by rows of either end, and with
-// no infinite entry.
+// A pairwise model and its usages in flat arrays for local search, with tables in both orders and without infinite
+// entries.
 struct CompactModel {
-  // The cost of what is not allowed: more than all that is allowed, and sums of a hundred are exact.
+  // The cost of forbidden entries: above all allowed sums, and small enough for exact sums of a hundred.
   static constexpr double kForbiddenCost = 0x1p46;
 
   struct Edge {
     uint32_t a = 0;
     uint32_t b = 0;
-    uint64_t rows_of_a = 0;  // where its table begins in `pairs`, by rows of a
+    uint64_t rows_of_a = 0;  // begin of its table in `pairs`, row-major in a
     uint64_t rows_of_b = 0;
   };
   struct Incidence {
@@ -79,11 +78,11 @@ struct CompactModel {
   struct Item {
     uint32_t begin = 0;  // rows
     uint32_t end = 0;
-    uint64_t bytes = 0;  // where those by state begin in `bytes`
+    uint64_t bytes = 0;  // begin of its amounts by state in `bytes`
   };
 
-  std::vector<uint32_t> variable;  // of the pairwise model: those that have a choice
-  std::vector<uint32_t> first;     // states of v at [first[v], first[v + 1])
+  std::vector<uint32_t> variable;  // of the pairwise model: variables with more than one state
+  std::vector<uint32_t> first;     // states of v are [first[v], first[v + 1])
   std::vector<double> cost;
   std::vector<Edge> edges;
   std::vector<double> pairs;
@@ -91,16 +90,16 @@ struct CompactModel {
   std::vector<Incidence> incident;
   std::vector<uint32_t> item_first;
   std::vector<Item> items;
-  // Edge e has the bytes at [pair_first[e], pair_first[e + 1]), by rows of a.
+  // The pairs of edge e are [pair_first[e], pair_first[e + 1]), row-major in a.
   std::vector<uint32_t> pair_first;
   std::vector<Item> pair_items;
   std::vector<double> bytes;
-  // Limits of the points of time that can be exceeded, less what variables without a choice use there. Each point has a
-  // row; a point that cannot be exceeded has the row of the next one.
+  // Limits of points that can be exceeded, less the usage of variables with a single state. Each such point has a row;
+  // a point that cannot be exceeded is mapped to the row of the next one.
   std::vector<double> row_limit;
   std::vector<uint32_t> row_of_point;
   std::vector<uint32_t> point_of_row;
-  double constant = 0;  // cost of variables without a choice
+  double constant = 0;  // cost of variables with a single state
 
   CompactModel(const PairwiseModel& model, const UsageModel& usage);
 
@@ -113,26 +112,26 @@ struct CompactModel {
     return e.a == v ? pairs.data() + e.rows_of_a + uint64_t{state} * states(e.b)
                     : pairs.data() + e.rows_of_b + uint64_t{state} * states(e.a);
   }
-  // Returns where the bytes of a pair of states are, counted from where its item begins.
+  // Returns the index of a pair of states within its item.
   size_t pair_at(const Edge& edge, uint32_t state_of_a, uint32_t state_of_b) const {
     return size_t{state_of_a} * states(edge.b) + state_of_b;
   }
   bool uses_pairs(uint32_t edge) const { return pair_first[edge] < pair_first[edge + 1]; }
-  // Translates states of the pairwise model into states of this one.
+  // Converts states of the pairwise model to states of this one.
   std::vector<uint32_t> compact(std::span<const uint32_t> model_states) const;
   std::vector<uint32_t> expanded(std::span<const uint32_t> states, size_t model_size) const;
 
  private:
-  // The steps of the constructor, each on what the ones before have filled in.
+  // Steps of the constructor, in order.
   //
-  // Adds the variables that have a choice. Returns which one each of the model's is.
+  // Adds variables with more than one state. Returns the index of each of the model's variables.
   std::vector<uint32_t> add_variables(const PairwiseModel& model);
-  // Adds the edges between two of these. One end's choice takes over an edge whose other end has none. Returns which
-  // edge each of the model's is.
+  // Adds edges between two of these; an edge with only one such end becomes part of that end's costs. Returns the index
+  // of each of the model's edges.
   std::vector<uint32_t> add_edges(const PairwiseModel& model, std::span<const uint32_t> place);
   void link_edges();
   void add_rows(const PairwiseModel& model, const UsageModel& usage);
-  // Adds the usages that differ by state. Those of an edge belong to it, or to the one end that has a choice.
+  // Adds usages that differ by state: those of an edge to the edge, or to its only end with more than one state.
   void add_items(const PairwiseModel& model, const UsageModel& usage, std::span<const uint32_t> edge_of);
 };
 

@@ -134,15 +134,15 @@ TEST(Emission, GradientsAreOnAgainBeforeABlockThatHadThem) {
 TEST(Emission, RefusesBodiesThatDoNotFit) {
   Graph graph = parse(kTwice);
   graph.set_note(call_in(graph), kBodyNote, "no graph");
-  EXPECT_THAT(refusal(graph, emit_cpp), HasSubstr("its body cannot take its place"));
+  EXPECT_THAT(refusal(graph, emit_cpp), HasSubstr("its body cannot be inlined"));
   std::string body = kBody;
   body.replace(body.find("values=[%1]"), 11, "values=[%1, %0]");
   graph.set_note(call_in(graph), kBodyNote, body);
-  EXPECT_THAT(refusal(graph, emit_python), HasSubstr("gives 2 values where the call has 1"));
+  EXPECT_THAT(refusal(graph, emit_python), HasSubstr("returns 2 values, but the call has 1"));
   body = kBody;
   for (size_t at = body.find("f32[4]"); at != body.npos; at = body.find("f32[4]")) body.replace(at, 6, "f32[2,2]");
   graph.set_note(call_in(graph), kBodyNote, body);
-  EXPECT_THAT(refusal(graph, emit_cpp), HasSubstr("its body cannot take its place"));
+  EXPECT_THAT(refusal(graph, emit_cpp), HasSubstr("its body cannot be inlined"));
 }
 
 TEST(Emission, WritesBodiesAsFunctionsHoweverSmall) {

@@ -4,8 +4,10 @@
 #include <ATen/ScalarOps.h>
 #include <ATen/core/List.h>
 #include <ATen/core/jit_type.h>
+#include <ATen/ops/clone.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros.h>
 #include <torch/csrc/jit/serialization/pickle.h>
 
 #include <cstring>
@@ -124,6 +126,51 @@ class Decoder {
 };
 
 }  // namespace
+
+bool Fault::apply(Arguments& arguments) const {
+  if (kind == kNone) return true;
+  if (tensor >= arguments.tensors.size()) return false;
+  at::Tensor& changed = arguments.tensors[tensor];
+  const bool gradient = changed.requires_grad();
+  const at::Tensor before = changed.detach();
+  const auto sized = [&](c10::DimVector sizes) { return at::zeros(sizes, before.options()); };
+  c10::DimVector sizes(before.sizes());
+  at::ScalarType dtype = before.scalar_type();
+  switch (kind) {
+    case kNone:
+      break;
+    case kFloating:
+      dtype = at::kFloat;
+      break;
+    case kOtherFloating:
+      dtype = dtype == at::kDouble ? at::kFloat : at::kDouble;
+      break;
+    case kInteger:
+      dtype = at::kLong;
+      break;
+    case kLonger:
+    case kWider:
+      if (sizes.empty() || (kind == kWider && sizes.size() == 1)) return false;
+      ++(kind == kLonger ? sizes.front() : sizes.back());
+      changed = sized(sizes);
+      break;
+    case kFewerDimensions:
+      if (sizes.empty()) return false;
+      sizes.erase(sizes.begin());
+      changed = sized(sizes);
+      break;
+    case kMoreDimensions:
+      sizes.insert(sizes.begin(), 2);
+      changed = sized(sizes);
+      break;
+  }
+  if (kind <= kInteger) {
+    if (dtype == before.scalar_type()) return false;
+    changed = at::zeros({}, before.options().dtype(dtype)).expand(before.sizes()).clone();
+  }
+  if (gradient && (changed.is_floating_point() || changed.is_complex())) changed.set_requires_grad(true);
+  return true;
+}
 
 Samples::Samples(const std::string& path) {
   const std::string text = read_file(path);

@@ -37,6 +37,25 @@ struct Arguments {
   std::vector<bool> not_leaf;       // to be copied by the program before it is passed
 };
 
+// Changes one argument of a call, so that eager refuses many of the results.
+struct Fault {
+  enum Kind : uint8_t {
+    kNone,
+    kFloating,
+    kOtherFloating,
+    kInteger,
+    kLonger,
+    kWider,
+    kFewerDimensions,
+    kMoreDimensions
+  };
+  Kind kind = kNone;
+  size_t tensor = 0;  // position in Arguments::tensors
+
+  // Returns false if the call has no such tensor, or the fault changes nothing.
+  bool apply(Arguments& arguments) const;
+};
+
 class Samples {
  public:
   explicit Samples(const std::string& path);

@@ -14,12 +14,14 @@ using shadowgraph::testing::Tensors;
 
 struct Run {
   Outcome outcome;
-  std::vector<std::string> numbers;  // results that are no tensors
+  std::vector<std::string> numbers;  // results that are no tensors, storage bytes of those that are
 };
 
 void collect(const c10::IValue& result, Tensors& tensors, std::vector<std::string>& numbers) {
   if (result.isTensor()) {
     tensors.push_back(result.toTensor());
+    const at::Tensor& tensor = tensors.back();
+    if (tensor.defined() && tensor.has_storage()) numbers.push_back(c10::str(tensor.storage().nbytes(), " bytes"));
   } else if (result.isTensorList() || (result.isList() && !result.toListRef().empty())) {
     for (const c10::IValue& element : result.toListRef()) collect(element, tensors, numbers);
   } else {
@@ -50,16 +52,18 @@ void run_into(Run& run, const Samples& samples, size_t index, const c10::Operato
       backward ? Backward::kOfInputs : Backward::kNo);
 }
 
-Run run_real(const Samples& samples, size_t index, const c10::OperatorHandle& op) {
+Run run_real(const Samples& samples, size_t index, const c10::OperatorHandle& op, const Fault& fault) {
   Run run;
-  const Arguments arguments = samples.arguments(index, Contents::kCopied);
+  Arguments arguments = samples.arguments(index, Contents::kCopied);
+  fault.apply(arguments);
   run_into(run, samples, index, op, arguments, arguments.tensors);
   return run;
 }
 
-Run run_fake(const Samples& samples, size_t index, const c10::OperatorHandle& op) {
+Run run_fake(const Samples& samples, size_t index, const c10::OperatorHandle& op, const Fault& fault) {
   Run run;
-  const Arguments arguments = samples.arguments(index, Contents::kShared);
+  Arguments arguments = samples.arguments(index, Contents::kShared);
+  fault.apply(arguments);
   FakeTensorMode mode({.device = at::kCPU});
   Tensors fakes;
   for (const at::Tensor& tensor : arguments.tensors) fakes.push_back(mode.from_real(tensor));
@@ -106,14 +110,15 @@ void note(std::string& difference, const char* what, const std::vector<std::stri
 
 }  // namespace
 
-Result judge(const Samples& samples, size_t index, const std::function<void(bool real)>& entering) {
+Result judge(const Samples& samples, size_t index, const std::function<void(bool real)>& entering, const Fault& fault) {
   const Sample sample = samples.sample(index);
   const auto op = Samples::find(sample.op);
   if (!op) return {Verdict::kWrong, "this libtorch has no such operator"};
+  if (Arguments arguments = samples.arguments(index, Contents::kShared); !fault.apply(arguments)) return {};
   entering(/*real=*/true);
-  const Run real = run_real(samples, index, *op);
+  const Run real = run_real(samples, index, *op, fault);
   entering(/*real=*/false);
-  const Run fake = run_fake(samples, index, *op);
+  const Run fake = run_fake(samples, index, *op, fault);
   const bool real_threw = real.outcome.thrown != nullptr;
   const bool fake_threw = fake.outcome.thrown != nullptr;
   const auto phase = [](const Run& run) { return run.outcome.results.empty() ? "" : "in backward: "; };

@@ -32,7 +32,9 @@ struct Result {
 //   - sizes, dtype, strides, offset, conjugate and negative bits, requires_grad, results that are no tensors;
 //   - aliasing of results with arguments and with each other, and how often arguments were written.
 //
-// `entering` is called with true before the real run, with false before the fake one.
-Result judge(const Samples& samples, size_t index, const std::function<void(bool real)>& entering);
+// `entering` is called with true before the real run, with false before the fake one. With a fault both are run on the
+// changed arguments; a call that the fault does not concern agrees.
+Result judge(const Samples& samples, size_t index, const std::function<void(bool real)>& entering,
+             const Fault& fault = {});
 
 }  // namespace shadowgraph::conformance

@@ -47,20 +47,20 @@ struct Row {
 };
 
 Row row_of(const c10::OperatorHandle& op) {
-  const WayToRun way = way_to_run(op);
+  const ExecutionRoute way = execution_route(op);
   const std::string name = toString(op.operator_name());
   switch (way.kind) {
-    case WayToRun::Kind::kRule:
+    case ExecutionRoute::Kind::kRule:
       return {name, Class::kRule, ""};
-    case WayToRun::Kind::kDecomposition:
+    case ExecutionRoute::Kind::kDecomposition:
       return {name, Class::kDecomposition, ""};
-    case WayToRun::Kind::kOutForm:
+    case ExecutionRoute::Kind::kOutForm:
       return {name, Class::kOutForm, ""};
-    case WayToRun::Kind::kMeta:
+    case ExecutionRoute::Kind::kMeta:
       return {name, Class::kMeta, ""};
-    case WayToRun::Kind::kDataDependent:
+    case ExecutionRoute::Kind::kDataDependent:
       return {name, Class::kDataDependent, way.takes_sizes ? "a size can be given" : ""};
-    case WayToRun::Kind::kNone:
+    case ExecutionRoute::Kind::kNone:
       break;
   }
   const std::string reason = conformance::why_refused(way.form != nullptr ? way.form->op : op);

@@ -109,10 +109,10 @@ TEST(IrSplice, Refusals) {
     }
     EXPECT_EQ(to_text(graph), text);
   };
-  refused(NodeId(4), {ValueId(2)}, "has 2 placeholders, 1 values are given");
-  refused(NodeId(4), {ValueId(2), ValueId(1), ValueId(1)}, "has 2 placeholders, 3 values are given");
-  refused(NodeId(3), {ValueId(3), ValueId(1)}, "not made before the place");
-  refused(NodeId(4), {ValueId(77), ValueId(1)}, "no such value");
+  refused(NodeId(4), {ValueId(2)}, "has 2 placeholders, but 1 values are given");
+  refused(NodeId(4), {ValueId(2), ValueId(1), ValueId(1)}, "has 2 placeholders, but 3 values are given");
+  refused(NodeId(3), {ValueId(3), ValueId(1)}, "not defined before the insertion point");
+  refused(NodeId(4), {ValueId(77), ValueId(1)}, "does not exist");
   Graph other = samples::graph_of(kAround);
   other.set_geometry(ValueId(1),
                      {.sizes = std::vector<int64_t>{4}, .strides = std::vector<int64_t>{1}, .storage = StorageId(1)});

@@ -54,7 +54,7 @@ TEST(IrDiff, SaysWhatChanged) {
             std::string::npos);
   EXPECT_NE(text_after([](Graph& g) { mutable_node(g, NodeId(6)).region = RegionId(0); }).find("its region"),
             std::string::npos);
-  EXPECT_NE(text_after([](Graph& g) { g.set_saved(NodeId(4), {}); }).find("what is saved"), std::string::npos);
+  EXPECT_NE(text_after([](Graph& g) { g.set_saved(NodeId(4), {}); }).find("its saved tensors"), std::string::npos);
   EXPECT_NE(text_after([](Graph& g) { mutable_node(g, NodeId(8)).forward = NodeId(3); }).find("its forward node"),
             std::string::npos);
   // The same type from another node.

@@ -103,20 +103,22 @@ TEST(IrGroupCall, Refusals) {
     for (const uint32_t id : ids) nodes.emplace_back(id);
     return nodes;
   };
-  expect_refused(graph, {.nodes = {}, .schema = "my::f() -> ()"}, "there are none");
-  expect_refused(graph, {.nodes = n({0}), .schema = "my::f() -> Tensor"}, "this one is no call");
-  expect_refused(graph, {.nodes = n({1, 1}), .schema = "my::f(Tensor x) -> Tensor"}, "named twice");
+  expect_refused(graph, {.nodes = {}, .schema = "my::f() -> ()"}, "the group is empty");
+  expect_refused(graph, {.nodes = n({0}), .schema = "my::f() -> Tensor"}, "this node is not a call");
+  expect_refused(graph, {.nodes = n({1, 1}), .schema = "my::f(Tensor x) -> Tensor"}, "listed twice");
   expect_refused(graph, {.nodes = n({1, 3}), .schema = "my::f(Tensor x, Tensor y) -> (Tensor, Tensor)"},
                  "shares a storage");
-  expect_refused(graph, {.nodes = n({1, 4}), .schema = "my::f(Tensor x, Tensor y) -> Tensor"}, "circle");
-  expect_refused(graph, {.nodes = n({1, 2}), .schema = "my::f() -> Tensor"}, "they read 1 values");
+  expect_refused(graph, {.nodes = n({1, 4}), .schema = "my::f(Tensor x, Tensor y) -> Tensor"},
+                 "depend on one another in a cycle");
+  expect_refused(graph, {.nodes = n({1, 2}), .schema = "my::f() -> Tensor"}, "the nodes read 1 values");
   expect_refused(graph, {.nodes = n({1, 2}), .schema = "my::f(Tensor x, Tensor y) -> Tensor"},
                  "argument 'y' has no value");
-  expect_refused(graph, {.nodes = n({1, 2}), .schema = "my::f(Tensor x) -> (Tensor, Tensor)"}, "they give 1 values");
+  expect_refused(graph, {.nodes = n({1, 2}), .schema = "my::f(Tensor x) -> (Tensor, Tensor)"},
+                 "the nodes produce 1 values");
   expect_refused(graph, {.nodes = n({1, 2}), .schema = "my::f(Tensor(a) x) -> Tensor(a)"}, "does not share");
   expect_refused(
       graph, {.nodes = n({2}), .schema = "my::f(Tensor x) -> Tensor", .arguments = {Argument::of_value(ValueId(0))}},
-      "no argument");
+      "a value that is not among the arguments");
   expect_refused(graph, {.nodes = n({1, 2, 3}), .schema = "my::f(Tensor x) -> Tensor", .outputs = {ValueId(2)}},
                  "not returned");
   EXPECT_THROW(replace_by_call(graph, {.nodes = n({1}), .schema = "no schema"}), ParseError);
@@ -131,7 +133,7 @@ TEST(IrGroupCall, EffectsMustBeInTheSchema) {
   const std::vector<NodeId> random{NodeId(3)};
   expect_refused(graph, {.nodes = random, .schema = "my::f(Tensor x) -> Tensor"}, "draws random numbers");
   const std::vector<NodeId> host{NodeId(3), NodeId(4)};
-  expect_refused(graph, {.nodes = host, .schema = "my::f(Tensor x) -> ()"}, "reads the host");
+  expect_refused(graph, {.nodes = host, .schema = "my::f(Tensor x) -> ()"}, "copies data to the host");
 }
 
 // Random connected groups, each with the schema that is written for it; then everything inlined again.
@@ -155,7 +157,8 @@ TEST(IrGroupCall, RandomGroups) {
     try {
       call = replace_by_call(graph, {.nodes = nodes, .schema = schema});
     } catch (const GraphError& error) {
-      EXPECT_NE(std::string(error.what()).find("circle"), std::string::npos) << schema << error.what();
+      EXPECT_NE(std::string(error.what()).find("depend on one another in a cycle"), std::string::npos)
+          << schema << error.what();
       EXPECT_EQ(to_text(graph), text);
       ++circles;
       continue;

@@ -85,15 +85,17 @@ TEST(IrJson, ErrorsNameThePlace) {
     EXPECT_NE(message.find(part), std::string::npos) << message;
   };
   expect(message_of([](json& j) { j.erase("nodes"); }), "'nodes' is missing");
-  expect(message_of([](json& j) { j = 3; }), "no object");
+  expect(message_of([](json& j) { j = 3; }), "not an object, expected one with the key 'shadowgraph'");
   expect(message_of([](json& j) { j["shadowgraph"] = 7; }), "newer");
-  expect(message_of([](json& j) { j["nodes"][4]["target"] = "aten::mm\nn5: x"; }), "json:/nodes/4: not the name");
+  expect(message_of([](json& j) { j["nodes"][4]["target"] = "aten::mm\nn5: x"; }),
+         "json:/nodes/4: an invalid word, expected the name of a target");
   expect(message_of([](json& j) { j["nodes"][4]["target"] = "aten::bmm"; }), "json:/nodes/4: unknown operator");
   expect(message_of([](json& j) { j["nodes"][4]["arguments"]["self"] = {{"value", 40}}; }), "json:/nodes/4: %40");
   expect(message_of([](json& j) { j["nodes"][4]["arguments"]["self"] = {{"what", 40}}; }), "unknown kind 'what'");
-  expect(message_of([](json& j) { j["nodes"][4]["results"][0]["sizes"] = "x"; }), "no array of integers");
+  expect(message_of([](json& j) { j["nodes"][4]["results"][0]["sizes"] = "x"; }), "not an array of integers");
   expect(message_of([](json& j) { j["storages"][2]["bytes"] = 1.5; }), "json:/storages/2: not an integer");
-  expect(message_of([](json& j) { j["operators"][0]["schema"] = "a\nb"; }), "json:/operators/0: no schema on one line");
+  expect(message_of([](json& j) { j["operators"][0]["schema"] = "a\nb"; }),
+         "json:/operators/0: the schema is not a string on one line");
   expect(message_of([](json& j) {
            json deep = 1;
            for (int i = 0; i < 10000; ++i) {
@@ -103,7 +105,7 @@ TEST(IrJson, ErrorsNameThePlace) {
            }
            j["nodes"][4]["arguments"]["self"] = std::move(deep);
          }),
-         "nest too deep");
+         "nested too deeply");
 }
 
 TEST(IrJson, MutationsNeverCrash) {

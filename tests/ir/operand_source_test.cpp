@@ -28,18 +28,18 @@ TEST(OperandSource, IsBehindViewsCastsAndGathering) {
       "%6 = aten::t(self=%5) : bf16[4,2]{1,4} @s3\n"
       "%7 = aten::relu(self=%0) : f32[2,4] @s4\n"
       "%8 = aten::t(self=%7) : f32[4,2]{1,4} @s4\n");
-  const auto source = [&](uint32_t of, Behind behind) { return source_of(graph, ValueId(of), behind).index; };
-  EXPECT_EQ(source(0, Behind::kGathering), 0U);
-  EXPECT_EQ(source(4, Behind::kViews), 3U);
-  EXPECT_EQ(source(4, Behind::kCasts), 2U);
-  EXPECT_EQ(source(4, Behind::kGathering), 0U);
-  EXPECT_EQ(source(6, Behind::kViews), 5U);
-  EXPECT_EQ(source(6, Behind::kCasts), 0U);
-  EXPECT_EQ(source(8, Behind::kGathering), 7U);
+  const auto source = [&](uint32_t of, LookThrough behind) { return source_of(graph, ValueId(of), behind).index; };
+  EXPECT_EQ(source(0, LookThrough::kGathering), 0U);
+  EXPECT_EQ(source(4, LookThrough::kViews), 3U);
+  EXPECT_EQ(source(4, LookThrough::kCasts), 2U);
+  EXPECT_EQ(source(4, LookThrough::kGathering), 0U);
+  EXPECT_EQ(source(6, LookThrough::kViews), 5U);
+  EXPECT_EQ(source(6, LookThrough::kCasts), 0U);
+  EXPECT_EQ(source(8, LookThrough::kGathering), 7U);
   const NodeId parameter = graph.value(ValueId(0)).producer;
-  EXPECT_EQ(parameter_behind(graph, ValueId(6), Behind::kCasts), parameter);
-  EXPECT_FALSE(parameter_behind(graph, ValueId(6), Behind::kViews).valid());
-  EXPECT_FALSE(parameter_behind(graph, ValueId(8), Behind::kGathering).valid());
+  EXPECT_EQ(parameter_of_operand(graph, ValueId(6), LookThrough::kCasts), parameter);
+  EXPECT_FALSE(parameter_of_operand(graph, ValueId(6), LookThrough::kViews).valid());
+  EXPECT_FALSE(parameter_of_operand(graph, ValueId(8), LookThrough::kGathering).valid());
 }
 
 }  // namespace

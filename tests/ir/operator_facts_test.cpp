@@ -102,7 +102,7 @@ TEST_F(OperatorCalls, DrawFromTheGeneratorWhatTheFactsSay) {
 TEST_F(OperatorCalls, LeaveMemoryAsItWasFoundWhereTheFactsSaySo) {
   size_t checked = 0;
   for_each_call([&](const Call& call, const OperatorFacts& facts) {
-    const bool found = facts.uninitialised || facts.resizes;
+    const bool found = facts.uninitialized || facts.resizes;
     checked += found;
     const Outcome run = run_call(call.name, call.arguments, kPoison);
     const Outcome other = run_call(call.name, call.arguments, kOtherPoison);

@@ -63,6 +63,12 @@ bool is_here(std::string_view row) {
   return found == std::end(kSince) || kLibtorchMinor >= found->second;
 }
 
+// Rows of the dtypes that kernels require stand apart from those of other facts.
+bool of_dtypes(const OperatorRow& row) {
+  using enum OperatorFact;
+  return !row.same_dtype.empty() || (row.is & (kFloatingOnly | kFloatingOrBytes | kIntegersOnly));
+}
+
 // A row that names an operator or argument that is not there does nothing, silently: it must not exist.
 TEST(OperatorTable, RowsNameOperatorsAndArgumentsThatExist) {
   std::vector<c10::OperatorHandle> all;
@@ -74,7 +80,7 @@ TEST(OperatorTable, RowsNameOperatorsAndArgumentsThatExist) {
     for_each_name(row.names, [&](std::string_view written) {
       const std::string each = full_name(written);
       SCOPED_TRACE(each);
-      EXPECT_TRUE(names.insert(each).second) << "two rows";
+      EXPECT_TRUE(names.insert(of_dtypes(row) ? each + ", dtypes" : each).second) << "two rows";
       if (each.starts_with("fsdp::")) return;  // Python defines it
       if (!is_here(each)) {
         EXPECT_FALSE(c10::Dispatcher::singleton().findSchema(operator_name(each)));
@@ -83,14 +89,15 @@ TEST(OperatorTable, RowsNameOperatorsAndArgumentsThatExist) {
       const auto matching = [&](std::string_view name, std::string_view argument) {
         return std::any_of(all.begin(), all.end(), [&](const c10::OperatorHandle& op) {
           const auto& schema = op.schema();
-          if (!stands_for(name, full_name(schema))) return false;
+          if (!matches_operator(name, full_name(schema))) return false;
           return argument.empty() || schema.argumentIndexWithName(argument).has_value();
         });
       };
       EXPECT_TRUE(matching(each, ""));
       EXPECT_TRUE(row.functional.empty() || matching(row.functional, "")) << row.functional;
       for (const std::string_view arguments :
-           {row.writes, row.when, row.alias_of, row.spares, row.unless, row.dimensions, row.dimensions_of_result}) {
+           {row.writes, row.when, row.alias_of, row.spares, row.unless, row.dimensions, row.dimensions_of_result,
+            row.same_dtype, row.same_dtype_or_float}) {
         for_each_name(arguments, [&](std::string_view argument) { EXPECT_TRUE(matching(each, argument)) << argument; });
       }
       const bool corrects = !row.writes.empty() || !row.alias_of.empty() || (row.is & OperatorFact::kMaybeAlias);
@@ -120,11 +127,11 @@ TEST(OperatorTable, EveryRowIsRunOrSaysWhyNot) {
   std::set<std::string_view> not_run;
   for (const NotRun& row : kNotRun) not_run.insert(row.row);
   for (const OperatorRow& row : operator_table()) {
-    if (!row.is_of_effects()) continue;
+    if (!row.describes_effects()) continue;
     for_each_name(row.names, [&](std::string_view written) {
       const std::string each = full_name(written);
       const bool run = std::any_of(all_calls().begin(), all_calls().end(),
-                                   [&](const Call& call) { return stands_for(each, call.name); });
+                                   [&](const Call& call) { return matches_operator(each, call.name); });
       EXPECT_NE(run, not_run.erase(each) == 1) << each;
     });
   }
@@ -141,14 +148,14 @@ TEST(OperatorTable, NamesStandForOverloads) {
   EXPECT_EQ(without_underscore("aten::add_"), "aten::add");
   EXPECT_EQ(without_underscore("aten::__iand__"), "aten::__iand__");
   EXPECT_EQ(without_underscore("_"), "_");
-  EXPECT_TRUE(stands_for("aten::add", "aten::add.Tensor"));
-  EXPECT_TRUE(stands_for("aten::add", "aten::add"));
-  EXPECT_TRUE(stands_for("aten::add.", "aten::add"));
-  EXPECT_FALSE(stands_for("aten::add.", "aten::add.Tensor"));
-  EXPECT_TRUE(stands_for("aten::add.Tensor", "aten::add.Tensor"));
-  EXPECT_FALSE(stands_for("aten::add.Tensor", "aten::add"));
-  EXPECT_FALSE(stands_for("aten::add", "aten::addmm"));
-  EXPECT_FALSE(stands_for("aten::add", "aten::add_.Tensor"));
+  EXPECT_TRUE(matches_operator("aten::add", "aten::add.Tensor"));
+  EXPECT_TRUE(matches_operator("aten::add", "aten::add"));
+  EXPECT_TRUE(matches_operator("aten::add.", "aten::add"));
+  EXPECT_FALSE(matches_operator("aten::add.", "aten::add.Tensor"));
+  EXPECT_TRUE(matches_operator("aten::add.Tensor", "aten::add.Tensor"));
+  EXPECT_FALSE(matches_operator("aten::add.Tensor", "aten::add"));
+  EXPECT_FALSE(matches_operator("aten::add", "aten::addmm"));
+  EXPECT_FALSE(matches_operator("aten::add", "aten::add_.Tensor"));
   EXPECT_EQ(operator_name("aten::add.Tensor"), c10::OperatorName("aten::add", "Tensor"));
 }
 

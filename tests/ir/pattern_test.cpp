@@ -141,12 +141,13 @@ TEST(IrPattern, Refusals) {
       {"%y = aten::relu(x=%x)\nreturn %y", "no argument of this name"},
       {"%y = aten::relu()\nreturn %y", "argument 'self' is missing"},
       {"%y = aten::nonsense(self=%x)\nreturn %y", "unknown operator 'aten::nonsense'"},
-      {"%y = aten::relu(self=%x)\n%y = aten::relu(self=%x)\nreturn %y", "a value that a line above makes"},
-      {"%y = aten::relu(self=%x)\n%x = aten::relu(self=%y)\nreturn %y", "a value that a line above reads already"},
+      {"%y = aten::relu(self=%x)\n%y = aten::relu(self=%x)\nreturn %y", "a value that an earlier line defines"},
+      {"%y = aten::relu(self=%x)\n%x = aten::relu(self=%y)\nreturn %y",
+       "a value that an earlier line uses before its definition"},
       {"return %y\n%y = aten::relu(self=%x)", "a line after 'return'"},
       {"%y = aten::relu(self=%x, self=%x)\nreturn %y", "an argument given twice"},
       {"%y = aten::relu(self=%x) : f32[2]\nreturn %y", ""},
-      {"%y = aten::relu(self=%)\nreturn %y", "no value"},
+      {"%y = aten::relu(self=%)\nreturn %y", "a '%' without a name"},
   };
   for (const auto& [text, why] : cases) {
     try {

@@ -41,10 +41,11 @@ TEST(IrVerifier, SaysWhatAndShowsTheNode) {
     verify(graph);
     FAIL();
   } catch (const GraphError& error) {
-    EXPECT_STREQ(error.what(),
-                 "the graph breaks 1 rule of shadowgraph/graph/verify.h:\n[15 forward] its forward node does not come "
-                 "before it\n"
-                 "  n7: %8 = aten::t(self=%2) : f32[3,4]{1,3} @s2 | backward of n9");
+    EXPECT_STREQ(
+        error.what(),
+        "the graph violates 1 rule of shadowgraph/graph/verify.h:\n[15 forward] its forward node does not come "
+        "before it\n"
+        "  n7: %8 = aten::t(self=%2) : f32[3,4]{1,3} @s2 | backward of n9");
   }
 }
 

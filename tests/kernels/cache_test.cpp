@@ -155,7 +155,7 @@ TEST(KernelCache, ACompilerThatFailsHangsOrIsNotThereIsNoError) {
     return kernel->problem();
   };
   EXPECT_THAT(with("echo no such thing >&2; exit 1", std::chrono::seconds(20)), HasSubstr("no such thing"));
-  EXPECT_THAT(with("sleep 60", std::chrono::milliseconds(200)), HasSubstr("did not end within 200 ms"));
+  EXPECT_THAT(with("sleep 60", std::chrono::milliseconds(200)), HasSubstr("did not finish within 200 ms"));
   EXPECT_THAT(compiler_backend({.compiler = "/nowhere/g++"})->problem(), HasSubstr("/nowhere/g++"));
 }
 

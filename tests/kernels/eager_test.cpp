@@ -134,10 +134,10 @@ TEST(CompileOperators, WrongNamesAndKeysAreRefused) {
     }
     return "";
   };
-  EXPECT_THAT(why({"aten::no_such"}, c10::DispatchKey::CPU), HasSubstr("there is no operator aten::no_such"));
+  EXPECT_THAT(why({"aten::no_such"}, c10::DispatchKey::CPU), HasSubstr("unknown operator aten::no_such"));
   EXPECT_THAT(why({"no namespace"}, c10::DispatchKey::CPU), HasSubstr("no namespace"));
   EXPECT_THAT(why({"aten::mm"}, c10::DispatchKey::CPU), HasSubstr("aten::mm"));
-  EXPECT_THAT(why({"aten::neg"}, c10::DispatchKey::CUDA), HasSubstr("makes kernels for cpu, not for cuda"));
+  EXPECT_THAT(why({"aten::neg"}, c10::DispatchKey::CUDA), HasSubstr("compiles kernels for cpu, not for cuda"));
   // Nothing is left behind by a list of which a part is right.
   EXPECT_NE(why({"aten::neg", "aten::no_such"}, c10::DispatchKey::CPU), "");
 }
@@ -201,7 +201,7 @@ TEST(CompileOperators, FakeAndDeferredTensorsPassThrough) {
     EXPECT_TRUE(is_fake(at::mul(x, x)));
   }
   EXPECT_EQ(row_of(compiled, "aten::mul.Tensor").ran, 0);
-  CaptureSession session;
+  Capture session;
   const at::Tensor x = at::empty({4});
   const Graph graph = session.finish({at::add(x, x)});
   EXPECT_EQ(row_of(compiled, "aten::add.Tensor").ran, 0);

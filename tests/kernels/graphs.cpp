@@ -27,7 +27,7 @@ std::vector<Names> names(const KernelGroups& groups) {
 
 Graph graph_of(const Function& function, const Tensors& inputs) {
   const c10::NoGradGuard no_grad;
-  CaptureSession session({.guards = false});
+  Capture session({.guards = false});
   Tensors fakes;
   for (size_t i = 0; i < inputs.size(); ++i) {
     session.name_input(inputs[i], "x" + std::to_string(i));
@@ -38,7 +38,7 @@ Graph graph_of(const Function& function, const Tensors& inputs) {
   return graph;
 }
 
-Tensors copies_of(const Tensors& tensors) {
+Tensors layout_changes(const Tensors& tensors) {
   Tensors out;
   for (const c10::IValue& copy : copy_of(torch::jit::Stack(tensors.begin(), tensors.end()))) {
     out.push_back(copy.toTensor());
@@ -47,7 +47,7 @@ Tensors copies_of(const Tensors& tensors) {
 }
 
 Tensors run_of(const Graph& graph, const Tensors& inputs, const std::shared_ptr<NodeGroups>& groups) {
-  const Tensors own = copies_of(inputs);
+  const Tensors own = layout_changes(inputs);
   Bindings bindings;
   for (const NodeId node : graph.nodes()) {
     if (graph.node(node).target != target_of(Builtin::kInput)) continue;
@@ -90,7 +90,7 @@ void expect_close(const at::Tensor& expected, const at::Tensor& found, double ep
 
 std::shared_ptr<KernelGroups> expect_same(const Function& function, const Tensors& inputs, double epsilons) {
   const Graph graph = graph_of(function, inputs);
-  Tensors eager = copies_of(inputs);
+  Tensors eager = layout_changes(inputs);
   {
     const c10::NoGradGuard no_grad;
     const Tensors outputs = function(eager);

@@ -25,7 +25,7 @@ std::vector<Names> names(const KernelGroups& groups);
 Graph graph_of(const Function& function, const Tensors& inputs);
 
 // Tensors with the geometry of those given, and what they share; contents copied.
-Tensors copies_of(const Tensors& tensors);
+Tensors layout_changes(const Tensors& tensors);
 
 // Runs of one graph on copies of the inputs: outputs, then what is left in the inputs.
 Tensors run_of(const Graph& graph, const Tensors& inputs, const std::shared_ptr<NodeGroups>& groups = nullptr);

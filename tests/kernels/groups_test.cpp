@@ -23,8 +23,8 @@ TEST(KernelGroups, AChainIsOneCallAndStoresWhatIsReadOutside) {
       },
       {numbers({17, 9}, 1), numbers({9}, 2)});
   EXPECT_THAT(names(*groups), UnorderedElementsAre(Names{"mul", "add", "relu"}));
-  EXPECT_EQ(groups->plan(0).inputs.size(), 2U);
-  EXPECT_EQ(groups->plan(0).outputs.size(), 2U);  // not b
+  EXPECT_EQ(groups->lowered(0).inputs.size(), 2U);
+  EXPECT_EQ(groups->lowered(0).outputs.size(), 2U);  // not b
 }
 
 TEST(KernelGroups, AllDtypesRoundAsTheNodesDo) {
@@ -61,8 +61,8 @@ TEST(KernelGroups, AnOptimizersStepOfAParameterIsOneCall) {
       },
       {numbers({31, 5}, 1), numbers({31, 5}, 2), numbers({31, 5}, 3), numbers({31, 5}, 4).abs_()});
   EXPECT_EQ(groups->groups().size(), 1U);
-  EXPECT_EQ(groups->plan(0).inputs.size(), 4U);
-  EXPECT_EQ(groups->plan(0).outputs.size(), 0U);
+  EXPECT_EQ(groups->lowered(0).inputs.size(), 4U);
+  EXPECT_EQ(groups->lowered(0).outputs.size(), 0U);
 }
 
 // The older name of a tensor that is written reads what was written.

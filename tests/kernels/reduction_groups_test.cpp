@@ -69,7 +69,7 @@ TEST(ReductionGroups, Columns) {
       },
       {whole_numbers({70, 600}, 8), whole_numbers({70, 600}, 9), whole_numbers({600}, 10), whole_numbers({600}, 11)});
   EXPECT_EQ(groups->groups().size(), 1U);
-  EXPECT_TRUE(groups->plan(0).program.columns);
+  EXPECT_TRUE(groups->lowered(0).program.columns);
 }
 
 TEST(ReductionGroups, SeveralOfTheSameDimensions) {
@@ -323,7 +323,7 @@ TEST_P(RandomReductionGroups, DoAsTheNodesDo) {
     const Function function = [&](const Tensors& x) { return random_program(static_cast<uint64_t>(i), x, of.reduced); };
     const Graph graph = graph_of(function, inputs);
     const auto groups = group_kernels(graph, cache, {.measure = {.enabled = false}});
-    Tensors eager = copies_of(inputs);
+    Tensors eager = layout_changes(inputs);
     const Tensors outputs = function(eager);
     eager.insert(eager.begin(), outputs.begin(), outputs.end());
     const Tensors found = run_of(graph, inputs, groups);

@@ -57,7 +57,7 @@ TEST(Generation, BytesOfATokenAreThoseOfTheFormula) {
       SCOPED_TRACE(std::string(each.model) + (fixed ? ", static" : ", grown"));
       const FakeTensorMode mode({.device = c10::Device(at::kCUDA, 0)});
       const BuiltModel model = build(each.model, {.batch = 3, .seq = 1, .dtype = each.dtype, .training = false});
-      const Capture step = capture_generation(model, {.context = 1000, .static_cache = fixed});
+      const CaptureResult step = capture_generation(model, {.context = 1000, .static_cache = fixed});
       verify(step.graph);
       const auto costs = profile(step.graph);
       ASSERT_TRUE(costs.cache);
@@ -74,7 +74,7 @@ TEST(Generation, AGrownLayerReplacesTheOldOne) {
   const BuiltModel model =
       build("llama3_8b", {.batch = 1, .seq = 1, .dtype = c10::ScalarType::BFloat16, .training = false});
   const auto peak = [&](int64_t context, bool fixed) {
-    const Capture step = capture_generation(model, {.context = context, .static_cache = fixed});
+    const CaptureResult step = capture_generation(model, {.context = context, .static_cache = fixed});
     return profile(step.graph).peak.bytes;
   };
   // A token more is 131,072 bytes of cache. While a layer runs its keys and values are repeated for 4 times as many
@@ -89,7 +89,7 @@ TEST(Generation, AGrownLayerReplacesTheOldOne) {
 TEST(Generation, PrefillComputesLogitsOfTheLastTokenAlone) {
   const FakeTensorMode mode({.device = c10::Device(at::kCUDA, 0)});
   const BuiltModel model = build("gpt2", {.batch = 2, .seq = 100, .training = false});
-  const Capture step = capture_generation(model, {.prefill = true});
+  const CaptureResult step = capture_generation(model, {.prefill = true});
   const auto costs = profile(step.graph);
   EXPECT_EQ(costs.outputs->at(0).shape, (std::vector<int64_t>{2, 1, 50257}));
   EXPECT_EQ(costs.outputs->size(), 1u + 2 * 12);

@@ -105,7 +105,7 @@ TEST_F(FarKernels, OtherDevicesAreRefused) {
       compile_operators({"aten::neg"}, key, {.cache = cache_});
       ADD_FAILURE() << c10::toString(key);
     } catch (const UnsupportedError& error) {
-      EXPECT_THAT(error.what(), HasSubstr("makes kernels for host, not for"));
+      EXPECT_THAT(error.what(), HasSubstr("compiles kernels for host, not for"));
     }
   }
 }

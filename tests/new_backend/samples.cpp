@@ -165,7 +165,7 @@ std::string difference(const at::Tensor& cpu, const at::Tensor& device, bool val
                      (x - b.to(at::kDouble)).abs().max().item<double>() / largest);
 }
 
-// "" if both sides agree, "both raise", "layout" for tensors that host memory does not hold, or what differs.
+// "" if both sides agree, "both raise", "layout" for tensors that is not supported on this device, or what differs.
 std::string judge(const Samples& samples, size_t index, const std::function<void(char)>& mark) {
   const Sample sample = samples.sample(index);
   const auto op = Samples::find(sample.op);
@@ -177,7 +177,7 @@ std::string judge(const Samples& samples, size_t index, const std::function<void
   const Arguments theirs = samples.arguments(index, Contents::kCopied);
   const Outcome device = run(samples, index, *op, on_device(theirs.tensors), theirs.not_leaf, true);
   if (cpu.raised && device.raised) return "both raise";
-  if (device.raised && device.message.find("host memory does not hold") != std::string::npos) return "layout";
+  if (device.raised && device.message.find("is not supported on this device") != std::string::npos) return "layout";
   if (cpu.raised || device.raised) {
     return fmt::format("only {} raises: {}", cpu.raised ? "the CPU" : "the device", cpu.message + device.message);
   }

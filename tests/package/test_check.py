@@ -109,20 +109,20 @@ def test_limits(baseline, tmp_path):
         assert tool("check", baseline, tmp_path / "step.sg", "--max-peak", limit).returncode == code, limit
     for wrong in ("1%", "+1", "lots", "-1%", "+x%"):
         done = tool("check", baseline, tmp_path / "step.sg", "--max-peak", wrong)
-        assert done.returncode == 2 and "no limit such as +1%" in done.stderr, wrong
+        assert done.returncode == 2 and "not a limit such as +1%" in done.stderr, wrong
     assert tool("check", baseline, tmp_path / "step.sg", "--max-time", "3s").returncode == 2
 
 
 def test_what_is_no_baseline(baseline, tmp_path):
     step = baseline.with_name("step.sg")
-    for text, said in (("{}", "is no baseline"), ("[]", "is no baseline"), ("{", "baseline.json:1")):
+    for text, said in (("{}", "is not a baseline"), ("[]", "is not a baseline"), ("{", "baseline.json:1")):
         (tmp_path / "baseline.json").write_text(text)
         done = tool("check", tmp_path / "baseline.json", step)
         assert done.returncode == 1 and said in done.stderr, done.stderr
     done = tool("check", tmp_path / "none.json", step)
     assert done.returncode == 1 and "--update" in done.stderr
     done = tool("check", baseline, step, "--spec", "a100")
-    assert done.returncode == 1 and "are of h100, not of a100" in done.stderr
+    assert done.returncode == 1 and "was written for h100, not for a100" in done.stderr
     damaged = json.loads(baseline.read_text())
     damaged["at_peak"][0] = ["kind", "module", "op", -1]
     (tmp_path / "baseline.json").write_text(json.dumps(damaged))
@@ -134,7 +134,7 @@ def test_another_program_is_said(baseline, tmp_path):
     step = sg.capture_training_step(lambda: torch.nn.Linear(4, 4), "f32[2,4]", device="cuda")
     step.save(str(tmp_path / "step.sg"))
     said = tool("check", baseline, tmp_path / "step.sg").stdout
-    assert "the baseline is of: Net, train" in said and "this is:            Linear, train" in said, said
+    assert "baseline program: Net, train" in said and "current program:  Linear, train" in said, said
 
 
 def test_models_in_python(tmp_path, monkeypatch, capfd):

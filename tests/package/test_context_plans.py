@@ -86,7 +86,7 @@ def test_plans_of_long_sequences():
     best = found.dict()["simulated"][0]["plan"]
     assert best["context"] == 2  # eight devices, and four sequences: half of them had nothing to do
     assert f"cp {best['context']}, pp 1" in str(found)
-    assert {row["knob"] for row in found.dict()["neighbours"]} >= {"context", "tensor"}
+    assert {row["option"] for row in found.dict()["neighbours"]} >= {"context", "tensor"}
     assert {"axis": "context", "ranks": 2, "apart": best["tensor"], "level": "nvlink"} in found.dict()["placed"]
     made = sg.simulate_plan(Decoder, inputs, best, **{**HOW, "sequence": 16384, "batch": 4})
     assert (made.seconds, made.bytes) == (found.seconds, found.bytes)
@@ -103,7 +103,7 @@ def test_heads_that_are_repeated_are_sent_once():
 
 def test_short_sequences_stay_whole_unless_asked():
     short = planned(sequence=512)
-    assert {row["plan"]["context"] for row in short.dict()["worked_out"]} == {1}
+    assert {row["plan"]["context"] for row in short.dict()["estimated_plans"]} == {1}
     assert planned(sequence=512, context=[2]).dict()["simulated"][0]["plan"]["context"] == 2
 
 
@@ -117,14 +117,14 @@ class Written(Decoder):
 
 
 def test_what_cannot_be_cut_is_refused_where_it_is_asked_for():
-    with pytest.raises(sg.Error, match="there is no attention that is known"):
+    with pytest.raises(sg.Error, match="found no attention"):
         planned(Written, context=[2], sequence=512)
-    with pytest.raises(sg.Error, match="inputs of two arguments, samples and tokens"):
+    with pytest.raises(sg.Error, match="a function of samples and tokens"):
         sg.plan(Decoder, lambda n: f"i64[{n},512]", **{**HOW, "sequence": 512, "context": [2]})
-    with pytest.raises(sg.Error, match="512 tokens are no 6 equal chunks"):
+    with pytest.raises(sg.Error, match="512 tokens do not divide into 6 equal chunks"):
         planned(context=[3], sequence=512, devices="6xh100", batch=6)
     whole = planned(Written, sequence=16384)
-    assert any("sequences stay whole" in note for note in whole.dict()["notes"])
+    assert any("no context parallelism" in note for note in whole.dict()["notes"])
 
 
 def test_the_tool_cuts_sequences(capfd):

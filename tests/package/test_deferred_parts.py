@@ -29,7 +29,7 @@ def test_a_part_on_another_device():
     assert part.dtype == torch.float16 and part.tolist() == [[2, 3], [4, 5]]
     with pytest.raises(sg.DeferredError):
         sg.materialize_shard(described, 0, 1, 2, source={"w": torch.ones(6, 2).half()}, name="w", device="cpu")
-    with pytest.raises(sg.Error, match="independent_streams is of initial values"):
+    with pytest.raises(sg.Error, match="independent_streams= applies to initial values"):
         sg.materialize_shard(described, 0, 1, 2, source=weights, name="w", independent_streams=1)
 
 

@@ -81,7 +81,7 @@ def test_ranks_hold_what_their_simulation_says(tmp_path, monkeypatch):
         made[case] = simulated(model, knobs)
         step = sg.capture_training_step(lambda model=model: make(model), f"i64[2,{ranks.LENGTH}]",
                                         loss=next_token, optimizer=torch.optim.AdamW)  # fmt: skip
-        files = {file[1]: file for file in sg._shadowgraph.engine_files(step, json.dumps(made[case].dict()),
+        files = {file[1]: file for file in sg._shadowgraph.export_plan(step, json.dumps(made[case].dict()),
                                                                         sequence=ranks.LENGTH)}  # fmt: skip
         text, why_not = files["train.py"][2:4]
         assert text, why_not

@@ -153,7 +153,7 @@ def steps():
 
 def files_of(step, plan, **sizes):
     """(text, why there is none, what differs), by file name."""
-    files = sg._shadowgraph.engine_files(step, json.dumps(plan), **sizes)
+    files = sg._shadowgraph.export_plan(step, json.dumps(plan), **sizes)
     return {name: (text, why_not, differs) for _, name, text, why_not, differs in files}
 
 
@@ -238,7 +238,7 @@ def test_what_has_no_first_values_is_not_made_without_memory(steps, tmp_path, ki
     train = train_of(files_of(steps["gpt"], {"data": 2})["train.py"][0], tmp_path)
     model = Unset(kind, value.to("meta"), initialized)
     if not initialized:
-        with pytest.raises(train.CannotRunError, match="nothing gives part.value a first value"):
+        with pytest.raises(train.CannotRunError, match="part.value is not initialized"):
             train._fill(model, "", torch.device("cpu"), 1)
         return
     train._fill(model, "", torch.device("cpu"), 1)
@@ -259,13 +259,13 @@ def test_tied_parameters_are_not_made_without_memory(steps, tmp_path):
 @pytest.mark.parametrize(
     ("make", "inputs", "knobs", "why"),
     [
-        (Skipping, "i64[1,16]", plan("gpt", pipeline=2, stages=["", "blocks.4"])[1], "2 tensors go to the stage that"),
+        (Skipping, "i64[1,16]", plan("gpt", pipeline=2, stages=["", "blocks.4"])[1], "2 tensors are passed"),
         (
             ranks.Gpt, "i64[1,16]",
             plan("gpt", pipeline=2, data=2, zero=3, stages_per_rank=2, schedule="zbv", stages=GPT)[1],
             "without gradients",
         ),
-        (ranks.Gpt, "i64[1,16]", plan("gpt", selective=(1, 2), offloaded=(0, 2))[1], "blocks.2 is computed again in"),
+        (ranks.Gpt, "i64[1,16]", plan("gpt", selective=(1, 2), offloaded=(0, 2))[1], "blocks.2 is partly recomputed"),
         (
             ranks.Gpt, "i64[1,16]",
             plan("gpt", pipeline=2, stages_per_rank=2, schedule="zbv", stages=GPT, optimizer_on_host=True)[1],
@@ -335,14 +335,14 @@ def with_experts(kind):
 @pytest.mark.parametrize(
     ("kind", "knobs", "why"),
     [
-        (WeightedBetween, {}, "blocks.0.fc2 computes aten::mul.* with rows of tokens between its products"),
-        (Deep, {}, "blocks.0.fc2 has products one behind another"),
-        (Scaled, {}, "blocks.0.fc2.scale and the module whose forward has the grouped products"),
-        (Biased, {}, "bias has a part for each expert"),
-        (ranks.Experts, {"experts": 3, "data": 3}, "8 experts do not divide by 3 ranks"),
-        (ranks.Experts, {"data": 3}, "3 data ranks do not divide by 2 ranks of experts"),
-        (ranks.Experts, {"in_part": [{"layers": ["blocks.1"], "keeps": ["aten::mm#0"]}]}, "counts operators"),
-        (torch.nn.Module, {}, "no module has experts"),
+        (WeightedBetween, {}, "blocks.0.fc2 computes aten::mul.* on rows of tokens between its matmuls"),
+        (Deep, {}, "blocks.0.fc2 has more than two matmuls in sequence"),
+        (Scaled, {}, "parameter blocks.0.fc2.scale: a module with grouped matmuls"),
+        (Biased, {}, "bias: a per-expert parameter"),
+        (ranks.Experts, {"experts": 3, "data": 3}, "8 experts do not divide by the expert-parallel degree 3"),
+        (ranks.Experts, {"data": 3}, "3 data ranks do not divide by the expert-parallel degree 2"),
+        (ranks.Experts, {"in_part": [{"layers": ["blocks.1"], "keeps": ["aten::mm#0"]}]}, "`curve` is not supported"),
+        (torch.nn.Module, {}, "no module supports expert"),
     ],
 )
 def test_experts_that_a_script_does_not_know_are_named(kind, knobs, why):
@@ -367,7 +367,7 @@ def test_experts_whose_forward_is_another_are_refused(steps, tmp_path):
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         train._put_experts_on_ranks(module, 2, dist.init_device_mesh("cpu", (1,)))
-        with pytest.raises(train.CannotRunError, match="has 2 grouped products by the plan"):
+        with pytest.raises(train.CannotRunError, match="expects 2 grouped matmuls"):
             module(torch.ones(2))
     finally:
         dist.destroy_process_group()
@@ -405,10 +405,10 @@ def without_projection():
 @pytest.mark.parametrize(
     ("make", "why"),
     [
-        (fused(lambda y: y.unflatten(-1, (3, -1)).unbind(-2)), "aten::view takes them, where a script knows split"),
-        (fused(lambda y: (y[..., :32], y[..., 32:64], y[..., 64:])), "aten::slice.Tensor takes them"),
-        (fused(lambda y: y.chunk(3, -1), lambda q, k, v: (q @ k.mT).softmax(-1) @ v), "is called beside it"),
-        (without_projection, "blocks.*.attention.c_attn is cut without its other half"),
+        (fused(lambda y: y.unflatten(-1, (3, -1)).unbind(-2)), "aten::view uses them, but only split"),
+        (fused(lambda y: (y[..., :32], y[..., 32:64], y[..., 64:])), "aten::slice.Tensor uses them"),
+        (fused(lambda y: y.chunk(3, -1), lambda q, k, v: (q @ k.mT).softmax(-1) @ v), "does not call scaled_dot"),
+        (without_projection, "blocks.*.attention.c_attn is sharded without its counterpart"),
     ],
 )
 def test_queries_keys_and_values_in_one_that_a_script_does_not_know_are_named(make, why):
@@ -427,9 +427,9 @@ def test_heads_of_another_width_are_refused(tmp_path):
     with train.OwnHeads(8):
         assert [each.shape[-1] for each in x.split(ranks.WIDTH, -1)] == [ranks.WIDTH // 2] * 3
         heads = [each.unflatten(-1, (4, -1)).transpose(1, 2) for each in x.chunk(3, -1)]
-        with pytest.raises(train.CannotRunError, match="heads are 4 wide, not 8"):
+        with pytest.raises(train.CannotRunError, match="head size is 4, not 8"):
             ATTENTION(*heads)
-        with pytest.raises(train.CannotRunError, match="view of queries, keys and values in one"):
+        with pytest.raises(train.CannotRunError, match="unsupported view of fused queries"):
             x.view(-1)
 
 
@@ -466,10 +466,10 @@ WRITTEN = with_attention(lambda q, k, v: (q @ k.mT).softmax(-1) @ v)
 @pytest.mark.parametrize(
     ("make", "length", "why"),
     [
-        (ranks.Gpt, 14, "14 tokens are no 4 equal chunks"),
+        (ranks.Gpt, 14, "14 tokens do not divide into 4 equal chunks"),
         (with_attention(ATTENTION), 16, "attention in blocks.0.attention is not causal"),
-        (WRITTEN, 16, "no attention that is known"),
-        (with_experts(AloneChosen), 16, "their numbers would be taken for positions"),
+        (WRITTEN, 16, "found no attention"),
+        (with_experts(AloneChosen), 16, "their indices would be mistaken for positions"),
     ],
 )
 def test_sequences_that_a_script_does_not_cut_are_named(make, length, why):
@@ -482,12 +482,12 @@ def test_sequences_that_a_script_does_not_cut_are_named(make, length, why):
 @pytest.mark.parametrize(
     ("make", "why"),
     [
-        (Sliced, "takes first rows of a parameter"),
-        (WithoutPositions, "does not call torch.arange for positions"),
-        (WRITTEN, "does not call scaled_dot_product_attention"),
-        (with_attention(lambda q, k, v: ATTENTION(q, k, v, torch.ones(8, 8))), "causal, without a mask"),
-        (with_attention(lambda q, k, v: ATTENTION(q, k, v, dropout_p=0.1, is_causal=True)), "without dropout"),
-        (with_attention(lambda q, k, v: ATTENTION(q[:, :, 4:], k, v, is_causal=True)), "over several ranks is causal"),
+        (Sliced, "slices a parameter by length"),
+        (WithoutPositions, "calls torch.arange for positions"),
+        (WRITTEN, "calls scaled_dot_product_attention"),
+        (with_attention(lambda q, k, v: ATTENTION(q, k, v, torch.ones(8, 8))), "only causal attention without mask"),
+        (with_attention(lambda q, k, v: ATTENTION(q, k, v, dropout_p=0.1, is_causal=True)), "mask and dropout"),
+        (with_attention(lambda q, k, v: ATTENTION(q[:, :, 4:], k, v, is_causal=True)), "only causal attention"),
     ],
 )
 def test_models_whose_sequences_cannot_be_cut_are_refused(make, why, steps, tmp_path):
@@ -501,7 +501,7 @@ def test_models_whose_sequences_cannot_be_cut_are_refused(make, why, steps, tmp_
         with pytest.raises(train.CannotRunError, match=why):
             stage(torch.zeros(1, 8, dtype=torch.int64))
         train.CONTEXT = 2
-        with pytest.raises(train.CannotRunError, match="6 tokens are no 4 equal chunks"):
+        with pytest.raises(train.CannotRunError, match="6 tokens do not divide into 4 equal chunks"):
             chunks.cut(torch.zeros(1, 6))
     finally:
         dist.destroy_process_group()
@@ -511,7 +511,7 @@ def test_ranks_that_share_sequences_are_said(steps):
     files = files_of(steps["gpt"], {"context": 4, "data": 2, "zero": 1}, sequence=16)
     assert "--context-parallel-size 4\n--cp-comm-type all_gather\n" in files["megatron.args"][0]
     assert "--use-distributed-optimizer" in files["megatron.args"][0]
-    assert "cuts no sequences" in files["accelerate.yaml"][1]
+    assert "does not support context parallelism" in files["accelerate.yaml"][1]
     recipe = files_of(step_of("llama"), {"context": 4, "data": 2, "zero": 3}, sequence=16)["torchtitan_recipe.py"][0]
     assert "config.parallelism.context_parallel_degree = 4\n" in recipe
     assert "config.parallelism.data_parallel_shard_degree = 2\n" in recipe
@@ -520,7 +520,7 @@ def test_ranks_that_share_sequences_are_said(steps):
 def test_what_differs_from_the_plan_is_said(steps):
     text, _, differs = files_of(steps["gpt"], {"data": 3, "zero": 2, "tensor": 2}, batch=2)["train.py"]
     assert any("ZeRO 2" in one for one in differs)
-    assert any("3 samples a step, as 2 do not divide" in one for one in differs)
+    assert any("3 samples per step, since 2 do not divide" in one for one in differs)
     assert all(one in text for one in differs)
 
 
@@ -530,12 +530,12 @@ def test_an_optimizer_on_the_host_is_said(steps):
     assert "    config.training.enable_cpu_offload = True\n" in files["torchtitan_recipe.py"][0]
     assert "  fsdp_offload_params: true\n" in files["accelerate.yaml"][0]
     for name in ("train.py", "torchtitan_recipe.py", "accelerate.yaml"):
-        assert sum("optimizer on the host" in one for one in files[name][2]) == 2, name
+        assert sum("optimizer offload" in one for one in files[name][2]) == 2, name
     without = files_of(steps["llama"], {"data": 2, "optimizer_on_host": True})["accelerate.yaml"]
-    assert (without[0], "with FSDP alone" in without[1]) == ("", True)
+    assert (without[0], "only with FSDP" in without[1]) == ("", True)
     layers = files_of(steps["llama"], {**knobs, "offloaded": ["model.layers.0"]})
     for name in ("torchtitan_recipe.py", "accelerate.yaml"):
-        assert (layers[name][0], "on the device" in layers[name][1]) == ("", True)
+        assert (layers[name][0], "cannot offload activations" in layers[name][1]) == ("", True)
 
 
 def test_accelerate_reads_its_file(steps, tmp_path):
@@ -551,10 +551,10 @@ def test_accelerate_reads_its_file(steps, tmp_path):
     text, _, _ = files_of(steps["gpt"], {"data": 8, "zero": 3, "recomputed": every})["accelerate.yaml"]
     assert "fsdp_activation_checkpointing: true" in text
     for knobs, why in (
-        ({"pipeline": 2, "stages": [{"begins": ""}, {"begins": "blocks.1"}]}, "no pipelines"),
-        ({"tensor": 2}, "no tensor parallel"),
-        ({"data": 2, "zero": 1, "recomputed": every[:3]}, "all layers or none, and the plan 3 of 8"),
-        ({"data": 2, "zero": 1, "selective": every}, "whole layers, and the plan parts"),
+        ({"pipeline": 2, "stages": [{"begins": ""}, {"begins": "blocks.1"}]}, "pipeline parallelism"),
+        ({"tensor": 2}, "not support tensor parallelism"),
+        ({"data": 2, "zero": 1, "recomputed": every[:3]}, "all layers or none, but the plan recomputes 3 of 8"),
+        ({"data": 2, "zero": 1, "selective": every}, "only whole layers"),
     ):
         text, why_not, _ = files_of(steps["gpt"], knobs)["accelerate.yaml"]
         assert text == ""
@@ -568,7 +568,7 @@ def test_deepspeed_configuration(steps):
     found = json.loads(text)
     assert (found["train_batch_size"], found["gradient_accumulation_steps"]) == (12, 3)
     assert found["zero_optimization"] == {"stage": 2, "offload_optimizer": {"device": "cpu", "pin_memory": True}}
-    assert "data ranks alone" in files_of(steps["gpt"], {"tensor": 2})["deepspeed.json"][1]
+    assert "only data parallelism" in files_of(steps["gpt"], {"tensor": 2})["deepspeed.json"][1]
 
 
 def test_megatron_arguments(steps):
@@ -589,13 +589,13 @@ def test_megatron_arguments(steps):
     parts = {**knobs, "selective": [f"model.layers.{i}" for i in range(8)]}
     text, _, differs = files_of(steps["llama"], parts)["megatron.args"]
     assert "--recompute-granularity selective\n--recompute-modules layernorm\n" in text
-    assert any("norms alone" in one for one in differs)
+    assert any("only norms" in one for one in differs)
     for other, why in (
         ({"schedule": "zbv"}, "not zbv"),
-        ({"zero": 3}, "no ZeRO 3 in a pipeline"),
+        ({"zero": 3}, "not support ZeRO 3 in a pipeline"),
         ({"recomputed": ["model.layers.1"]}, "first layers of a stage"),
-        ({"recomputed": ["model.layers.0"]}, "as many layers in each stage"),
-        ({"selective": ["model.layers.0"]}, "parts of all layers, or whole ones, and the plan parts of 1"),
+        ({"recomputed": ["model.layers.0"]}, "same number of layers in each stage"),
+        ({"selective": ["model.layers.0"]}, "either parts of all layers or whole layers, but the plan has 1"),
     ):
         text, why_not, _ = files_of(steps["llama"], {**knobs, **other})["megatron.args"]
         assert text == ""
@@ -656,7 +656,7 @@ def test_torchtitan_recipe(steps):
     assert (config.training.local_batch_size, config.training.global_batch_size) == (4, 8)
     assert config.activation_checkpoint is None
     for other, why in (
-        ({"schedule": "v_half"}, "no schedule of the name v_half"),
+        ({"schedule": "v_half"}, "does not have the schedule v_half"),
         ({"data_outermost": True}, "pipeline outermost"),
     ):
         text, why_not, _ = files_of(steps["llama"], {**knobs, **other})["torchtitan_recipe.py"]
@@ -669,7 +669,7 @@ def test_torchtitan_recipe(steps):
 def test_what_is_no_plan_is_refused(steps):
     for text in ("[]", '{"tensor": 0}', '{"tensor": "two"}', '{"tensors": 2}', '{"stages": [{"layer": 2}]}'):
         with pytest.raises(sg.Error, match="a plan: "):
-            sg._shadowgraph.engine_files(steps["gpt"], text)
+            sg._shadowgraph.export_plan(steps["gpt"], text)
 
 
 def test_a_model_that_is_not_the_plan_s_is_refused(steps, tmp_path):
@@ -680,9 +680,9 @@ def test_a_model_that_is_not_the_plan_s_is_refused(steps, tmp_path):
     with pytest.raises(train.CannotRunError, match=r"begins stages at \['blocks.4'\]"):
         train.modules_of_stages(model)
     model = ranks.make("tied")
-    with pytest.raises(train.CannotRunError, match=r"stages share the parameters \['tokens.weight'\]"):
+    with pytest.raises(train.CannotRunError, match=r"ties the parameters \['tokens.weight'\]"):
         train.tied_over_stages(model, train.modules_of_stages(model))
     model = ranks.make("gpt")
     model.scale = torch.nn.Parameter(torch.ones(()))
-    with pytest.raises(train.CannotRunError, match="scale is in none"):
+    with pytest.raises(train.CannotRunError, match="scale is outside of"):
         train.modules_of_stages(model)

@@ -84,8 +84,8 @@ def cuts(units, stages):
 def test_no_plan_and_no_cut_is_quicker_by_more_than_a_hundredth(case):
     model, inputs = CASES[case]
     how = dict(devices=f"{DEVICES}xh100", batch=BATCH, tensor=[1], schedule=["1f1b"], stages_per_rank=[1],
-               micro_batch=[1, 2], recompute=["nothing"])  # fmt: skip
-    asked = sg.PlanQuestions(model, inputs, **how)
+               micro_batch=[1, 2], recompute=["none"])  # fmt: skip
+    asked = sg.PlanSweep(model, inputs, **how)
     found = asked.plan()
     units = sum(stage["units"] for stage in found.dict()["simulated"][0]["plan"]["stages"])
     best, tried = None, 0

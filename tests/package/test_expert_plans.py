@@ -153,9 +153,9 @@ def test_room_for_more_rows_takes_more():
 @pytest.mark.parametrize(
     ("name", "how", "why"),
     [
-        ("Mixtral", {"experts_implementation": "eager"}, "no experts that could be on several ranks.*grouped_mm"),
-        ("Mixtral", {"experts_implementation": "batched_mm"}, "no experts that could be on several ranks"),
-        ("GptOss", {}, "gate_up_proj_bias has a part for each expert"),
+        ("Mixtral", {"experts_implementation": "eager"}, "no experts that support expert parallelism.*grouped_mm"),
+        ("Mixtral", {"experts_implementation": "batched_mm"}, "no experts that support expert parallelism"),
+        ("GptOss", {}, "gate_up_proj_bias: a per-expert parameter"),
     ],
 )
 def test_experts_that_cannot_be_on_several_ranks_are_so_only_where_asked(name, how, why):

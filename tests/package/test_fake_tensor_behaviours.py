@@ -482,7 +482,7 @@ def test_real_tensors_are_converted_when_they_meet_fakes():
         made = mode.from_real(x) + mode.from_real(y)
         assert sg.is_fake(made) and described(made) == described(x + y)
         assert sg.is_fake(x[0]) and described(x[0]) == ((2,), (1,), 0, torch.float32, False)
-    with sg.fake("cpu", real_tensors="refuse"), pytest.raises(sg.UnsupportedError, match="refuses"):
+    with sg.fake("cpu", real_tensors="refuse"), pytest.raises(sg.UnsupportedError, match="does not allow"):
         x[0]
     assert not sg.is_fake(x[0])
 
@@ -517,9 +517,9 @@ def test_a_real_parameter_gets_no_fake_gradient():
     net = torch.nn.Linear(4, 3)
     history = net.weight * 2
     with sg.fake("cpu"):
-        with pytest.raises(sg.UnsupportedError, match="a fake gradient at a real tensor"):
+        with pytest.raises(sg.UnsupportedError, match="a real tensor .* a fake gradient"):
             net(torch.randn(2, 4)).sum().backward()
-        with pytest.raises(sg.UnsupportedError, match="history is made of real tensors"):
+        with pytest.raises(sg.UnsupportedError, match="history consists of real tensors"):
             (history * torch.randn(3, 4)).sum().backward()
         (gradient,) = torch.autograd.grad(net(torch.randn(2, 4)).sum(), net.weight)  # left nowhere
         assert sg.is_fake(gradient)

@@ -85,7 +85,7 @@ def test_the_first_line_says_whether_it_fits(capfd):
     assert verdict["time"]["spec"] == "NVIDIA GeForce RTX 3090 24 GB"
     assert main([*net, "--memory", "24GB"]) == 0
     said = capfd.readouterr()
-    assert "24GB is taken for 22.35 GiB" in said.err and "rtx3090 23.70 GiB" in said.err
+    assert "24GB means 22.35 GiB" in said.err and "rtx3090 23.70 GiB" in said.err
     for wrong, right in (("24", "24GiB"), ("24G", "24GiB"), ("l5", "l40s")):
         assert main([*net, "--memory", wrong]) == 2 and right in capfd.readouterr().err
 
@@ -96,7 +96,7 @@ def test_a_report_says_whether_it_fits():
     small = sg.profile(torch.nn.Linear(16, 8), "f32[4,16]", device_memory=64 << 20)
     assert small.fits is False and str(small).startswith("does not fit: ")
     by_spec = sg.profile(torch.nn.Linear(16, 8), "f32[4,16]", spec="t4")
-    assert by_spec.fits is True and "of a T4 16 GB" in str(by_spec) and by_spec.dict()["fits"]["asked"] is False
+    assert by_spec.fits is True and "of a T4 16 GB" in str(by_spec) and by_spec.dict()["fits"]["requested"] is False
     assert sg.profile(torch.nn.Linear(16, 8), "f32[4,16]", device="cpu").fits is None
     with pytest.raises(sg.Error, match="24GiB"):
         sg.profile(torch.nn.Linear(16, 8), "f32[4,16]", device_memory="24")
@@ -124,7 +124,7 @@ def test_fit_looks_for_the_largest(capfd):
     ended = figures(capfd, "fit", *TOKENS, "--memory", "80GiB", "--seq", "256..", "--batch", "1", "--json")
     assert ended["seq"] == 4096 and "no more than 4096 positions" in ended["limit"]
     assert main(["fit", *TOKENS, "--spec", "t4", "--seq", "1Ki"]) == 0
-    assert "14.74 GiB of memory (NVIDIA T4 16 GB): what fits" in capfd.readouterr().out
+    assert "14.74 GiB of memory (NVIDIA T4 16 GB), counting" in capfd.readouterr().out
     table = figures(capfd, "fit", *TOKENS, "--memory", "1GiB", "--batch", "1..64", "--seq", "256..1Ki", "--json")
     by_seq = {row["seq"]: row["batch"] for row in table["largest_batch"]}
     assert by_seq[256] == min(found["batch"], 64) and by_seq[256] > by_seq[1024] > 0
@@ -137,10 +137,10 @@ def test_fit_looks_for_the_largest(capfd):
 
 def test_what_fit_does_not_take(capfd):
     for words, said in (
-        (["fit", "test_fits:Tokens", "--input", "i64[4,seq]", "--memory", "1GiB"], "where it is"),
+        (["fit", "test_fits:Tokens", "--input", "i64[4,seq]", "--memory", "1GiB"], "mark it in the input specs"),
         (["fit", "test_fits:Tokens", "--input", "i64[batch,9]", "--memory", "1GiB", "--seq", "9.."], "the sequence"),
         (["fit", *TOKENS], "--memory"),
-        (["fit", *TOKENS, "--memory", "1MiB"], "does not fit into 1.00 MiB at batch 1"),
+        (["fit", *TOKENS, "--memory", "1MiB"], "does not fit in 1.00 MiB with batch 1"),
     ):  # fmt: skip
         assert main(words) in (1, 2)
         assert said in capfd.readouterr().err
@@ -165,7 +165,7 @@ def test_verbs_of_graphs_take_models_in_python(tmp_path):
         return done.stdout
 
     tokens = [*TOKENS, "--batch", "4", "--seq", "64"]
-    assert "FLOPS AGAIN" in ran("checkpoint", *tokens, "--pareto")
+    assert "RECOMPUTE" in ran("checkpoint", *tokens, "--pareto")
     ran("draw", *tokens, "-o", "page.html")
     assert "<title>Tokens" in (tmp_path / "page.html").read_text()
     ran("emit", *tokens, "--lang", "python", "-o", "code", "--mode", "infer")

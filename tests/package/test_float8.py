@@ -139,7 +139,7 @@ def test_autograd_keeps_activations_in_float8():
     assert kept_by_autograd(graph) - kept_by_autograd(plain) == 48 * 64 - 48 * 64 - 48 * 32 + 6 * 4
 
 
-@pytest.mark.parametrize(("rows", "dtype", "why"), [(40, torch.bfloat16, "sizes that do not divide by 16"),
+@pytest.mark.parametrize(("rows", "dtype", "why"), [(40, torch.bfloat16, "sizes that are not multiples of 16"),
                                                      (48, torch.float32, "in Float")])  # fmt: skip
 def test_what_stays_is_said(rows, dtype, why):
     graph = sg.capture_training_step(nn.Linear(64, 32).to(dtype), (torch.randn(rows, 64).to(dtype),))
@@ -180,15 +180,15 @@ def plan(**how):
 
 def test_plans_have_their_products_in_float8():
     plain, float8 = plan(tensor=[2]), plan(tensor=[2], float8=True)
-    assert "products of layers are in float8" in str(float8)
+    assert "matmuls of layers in float8" in str(float8)
     assert float8.dict()["float8"]
     assert not plain.dict()["float8"]
     assert float8.seconds < plain.seconds
     assert float8.bytes < plain.bytes
     assert plan(tensor=[2], float8=True, overlap="backward").seconds < float8.seconds  # products are still known
-    with pytest.raises(sg.Error, match="A100.* has no products in float8"):
+    with pytest.raises(sg.Error, match="A100.* does not support float8 matmuls"):
         plan(devices="8xa100", float8=True)
-    with pytest.raises(sg.Error, match="no product of a layer can be in float8"):
+    with pytest.raises(sg.Error, match="no matmul of a layer can use float8"):
         plan(dtype=torch.float32, float8=True)
 
 
@@ -196,7 +196,7 @@ def test_engines_are_told():
     graph = sg.capture_training_step(nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64)), "f32[16,64]")
     words = json.dumps({"data": 8, "zero": 3, "micro_batch": 16, "stages": [{"begins": "0"}]})
     files = {name: (text, differs) for _, name, text, _, differs in
-             sg._shadowgraph.engine_files(graph, words, float8=True)}  # fmt: skip
+             sg._shadowgraph.export_plan(graph, words, float8=True)}  # fmt: skip
     assert "mixed_precision: fp8\nfp8_config:\n  backend: ao\n" in files["accelerate.yaml"][0]
     assert any("convert_to_float8_training" in line for line in files["train.py"][1])
     config = pytest.importorskip("accelerate.commands.config.config_args")

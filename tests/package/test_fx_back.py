@@ -33,7 +33,7 @@ def test_there_and_back(make, inputs, device):
         assert class_names(again) == class_names(graph)
         assert len(again.find("sg::constant")) == len(graph.find("sg::constant"))
     # What a program holds longer than it reads it is not in a torch.fx module.
-    assert 0 < sg.Report(sg.from_fx(infer.to_fx(), device=device)).peak_bytes <= sg.Report(infer).peak_bytes
+    assert 0 < sg.Profile(sg.from_fx(infer.to_fx(), device=device)).peak_bytes <= sg.Profile(infer).peak_bytes
 
 
 def test_a_traced_module_keeps_names_and_modules():
@@ -74,10 +74,10 @@ def test_numbers_defaults_and_methods():
 def test_what_is_none():
     traced = torch.fx.symbolic_trace(Net())
     for call, said in (
-        (lambda: sg.from_fx(Net(), "f32[8,16]"), "torch.fx.GraphModule, not Net"),
-        (lambda: sg.from_fx(traced), "placeholder x has no input"),
+        (lambda: sg.from_fx(Net(), "f32[8,16]"), "torch.fx.GraphModule, got Net"),
+        (lambda: sg.from_fx(traced), "no input for placeholder x"),
         (lambda: sg.from_fx(traced, "f32[8,16]", "f32[1]"), "2 inputs, but the module takes x"),
-        (lambda: sg.from_fx(traced, y="f32[8,16]"), "takes no y"),
+        (lambda: sg.from_fx(traced, y="f32[8,16]"), "has no input y; it takes x"),
         (lambda: sg.from_fx(traced, "f32[8,17]"), "shapes"),
     ):
         with pytest.raises(RuntimeError, match=said):

@@ -98,20 +98,20 @@ def test_pictures_of_a_part_by_colour_and_of_differences():
     graph = sg.capture_training_step(Net(), "f32[8,16]", optimizer=torch.optim.SGD, device="cuda")
     head = graph.find("aten::addmm")[-1]
     near = graph.dot(around=head.name, radius=1)
-    assert "asked for" in near and f"{head.name} [" in near and len(near) < len(graph.dot())
+    assert "selected" in near and f"{head.name} [" in near and len(near) < len(graph.dot())
     assert graph.dot(around=[head.name, "head"]).count("penwidth=2.5") >= 1
-    assert "left out" in graph.dot(path=(graph.find("aten::addmm")[0].name, head.name))
-    assert "FLOPs of matrix products" in graph.dot(color="flops")
+    assert "omitted" in graph.dot(path=(graph.find("aten::addmm")[0].name, head.name))
+    assert "matmul FLOPs" in graph.dot(color="flops")
     assert "estimated time on" in graph.dot(color="time", spec="h100")
     smaller = graph.copy()
     smaller.run_passes("cse,dce")
-    assert "no node differs" in graph.dot(before=graph.copy())
+    assert "the graphs are identical" in graph.dot(before=graph.copy())
     changed = graph.dot(before=smaller)
     assert ("added" in changed) == (graph.difference(smaller) is not None)
     assert graph.dot(rows=0) != "" and "--rows 0" in graph.dot(rows=3)
-    with pytest.raises(sg.Error, match="nothing in the graph is called 'nobody'"):
+    with pytest.raises(sg.Error, match="nothing in the graph is named 'nobody'"):
         graph.dot(around="nobody")
-    with pytest.raises(sg.Error, match="no colours by 'beauty'"):
+    with pytest.raises(sg.Error, match="unknown coloring 'beauty'"):
         graph.svg(color="beauty")
 
 
@@ -217,7 +217,7 @@ def test_what_cannot_run_says_why():
     run = graph.compile(net, device="cpu")
     for call, said in (
         (lambda: run(), "no tensor for input0"),
-        (lambda: run(x, x), "2 tensors, but 1 are wanted"),
+        (lambda: run(x, x), "got 2 tensors, expected 1"),
         (lambda: run(torch.randn(7, 16)), "input0"),
         (lambda: run(x.double()), "input0"),
         (lambda: run(x, other=x), "other"),

@@ -37,10 +37,10 @@ def test_the_scope_behind_it_has_the_options():
         assert sg.is_deferred(joined) and joined.weight.device.type == "cpu"  # Python's factories name the CPU
     with torch.device("cuda"), sg.DeferredInit("cuda"):
         assert nn.Linear(2, 2).weight.device.type == "cuda"
-    with pytest.raises(sg.Error, match="no device profile"), sg.DeferredInit(profile="b7"):
+    with pytest.raises(sg.Error, match="unknown device profile"), sg.DeferredInit(profile="b7"):
         pass
     scope = sg.DeferredInit()
-    with scope, pytest.raises(sg.Error, match="active already"), scope:
+    with scope, pytest.raises(sg.Error, match="already active"), scope:
         pass
     with pytest.raises(ZeroDivisionError), sg.DeferredInit():
         torch.rand(2)
@@ -68,7 +68,7 @@ class Casting(nn.Module):
 ])  # fmt: skip
 def test_a_keyword_that_capture_and_the_program_take_is_refused(program, keywords):
     name = next(iter(keywords))
-    with pytest.raises(TypeError, match=rf"both take {name}=.*functools.partial\(fn, {name}=\.\.\.\)"):
+    with pytest.raises(TypeError, match=rf"{name}= is ambiguous: .*functools.partial\(fn, {name}=\.\.\.\)"):
         sg.capture(program, "f32[2,3]", **keywords)
 
 
@@ -90,7 +90,7 @@ def test_names_of_inputs_are_nobodys_keywords():
             return module + device
 
     traced = torch.fx.symbolic_trace(Net())
-    with pytest.raises(TypeError, match="both take device="):
+    with pytest.raises(TypeError, match="device= is ambiguous"):
         sg.from_fx(traced, "f32[2]", device="cuda")
     assert sg.from_fx(traced, "f32[2]", "f32[2]").compile().input_names == ("module", "device")
     compiled = sg.capture(lambda self, inputs: self + inputs, self="f32[2]", inputs="f32[2]").compile()

@@ -17,7 +17,7 @@ def test_the_walk_from_ddp_to_a_pipeline(capsys, tmp_path, monkeypatch):
     for block in blocks:
         exec(compile(block, str(PAGE), "exec"), names)
     told = capsys.readouterr().out
-    assert "here, of 67,149,824 on all ranks" in told and "all_reduce" in told
+    assert "on this rank, of 67,149,824 on all ranks" in told and "all_reduce" in told
     assert "receive from rank" in told and "waits" in told.lower()
     assert [line.split()[0] for line in told.splitlines()[-4:]] == ["gpipe", "1f1b", "zero_bubble", "zbv"]
     assert "S(0) of [4096,1024]" in sg.Graph.load("rank0.sg").dot(depth=2)

@@ -16,7 +16,7 @@ VERBS = {  # words, words that are refused; {g}: a graph, {s}: a TorchScript fil
     "profile": ("{g}", "{g} --depth -1"),
     "fit": ("{s} --input f32[batch,16] --memory 900MiB", "{g} --memory 1GiB"),
     "checkpoint": ("{g} --pareto", "{g} --bytes many"),
-    "shard": ("{g} --mesh dp=2 --by-hand data-parallel", "{g}"),
+    "shard": ("{g} --mesh dp=2 --parallelism data-parallel", "{g}"),
     "pipeline": ("{g} --ranks 2 --microbatches 2", "{g} --schedule none"),
     "plan": ("{g} --devices 2xh100 --samples-per-step 8 --micro-batch 4", "{g} --devices x"),
     "compare": ("{g} {g}", "{g} nowhere.sg"),
@@ -66,7 +66,7 @@ def test_both_programs_know_the_same_of_all_operators():
         some = [name for name in names if name.startswith(f"{word}::")]
         command = [_shadowgraph_tool.path(), "operator", *some, "--json"]
         program = subprocess.run(command, capture_output=True, text=True, env=environment)
-        # In a new process, since other tests register rules in this one.
+        # A process of its own: tests in this one register rules.
         module = [sys.executable, "-m", "shadowgraph", "operator", *some, "--json"]
         said = subprocess.run(module, capture_output=True, text=True)
         assert (said.returncode, said.stderr) == (program.returncode, program.stderr)

@@ -78,15 +78,15 @@ def test_registered_devices_are_held(define):
 def test_devices_that_fit_no_schema_are_refused(define):
     define("plain(Tensor x, int k) -> Tensor", lambda x, k: x.new_empty(k))
     for options, words in (
-        ({"results": ["y"]}, "no argument has this name"),
+        ({"results": ["y"]}, "argument 'y', which does not exist"),
         ({"results": ["k"]}, "neither a tensor nor a device"),
-        ({"results": ["x", "x"]}, "names 2 results"),
-        ({"results": [3]}, "neither an argument's name nor a torch.device"),
-        ({"operands": "nowhere"}, "none of together, 'first or cpu', anywhere"),
+        ({"results": ["x", "x"]}, "expected 1 .*, got 2"),
+        ({"results": [3]}, "names of arguments and torch.devices, not 3"),
+        ({"operands": "nowhere"}, "not one of together, 'first or cpu', anywhere"),
     ):
         with pytest.raises(sg.Error, match=words):
             sg.register_devices("sg_devices::plain", **options)
-    with pytest.raises(sg.Error, match="are known"):
+    with pytest.raises(sg.Error, match="devices are built in"):
         sg.register_devices("aten::mm", results=["self"])
 
 

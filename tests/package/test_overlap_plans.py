@@ -115,7 +115,7 @@ def test_overlap_orders_engines_and_bytes(tmp_path):
 def test_what_is_no_overlap_is_refused(tmp_path):
     with pytest.raises(sg.Error, match="none, backward, pieces"):
         simulated(tmp_path, overlap="all")
-    with pytest.raises(sg.ParseError, match="tensor parallel, of which the plan has none"):
+    with pytest.raises(sg.ParseError, match="tensor parallelism, which the plan does not use"):
         simulated(tmp_path, tensor=1, overlap="backward")
 
 
@@ -124,5 +124,5 @@ def test_a_plan_says_what_another_engine_would_bring():
                    overlap="backward", captured_state=True, **HOW)  # fmt: skip
     best = plan.dict()["simulated"][0]
     assert best["plan"]["overlap"] == "backward"
-    others = {one["value"]: one["seconds"] for one in plan.dict()["neighbours"] if one["knob"] == "overlap"}
+    others = {one["value"]: one["seconds"] for one in plan.dict()["neighbours"] if one["option"] == "overlap"}
     assert others["none"] > best["estimated_seconds"] > others["pieces"]

@@ -189,7 +189,7 @@ def test_accelerate_in_a_loop_of_ones_own():
                     optimizer.zero_grad()
                 graph = capture.finish([loss.detach()])
     graph.verify()
-    report = sg.Report(graph)
+    report = sg.Profile(graph)
     assert report.dict()["whole_parameters"] == 4 * report.dict()["parameters"] == 161600
     assert report.dict()["peak"]["by_kind"]["optimizer_state"] == 2 * 161600
     assert {"all_gather", "reduce_scatter", "all_reduce"} <= set(report.dict()["communication"]["kinds"])

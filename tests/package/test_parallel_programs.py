@@ -209,7 +209,7 @@ def test_context_parallel(rotation):
 def test_a_model_sharded_with_real_parameters_is_refused():
     with sg.fake_process_group(2):
         model = fsdp(2, "cpu")
-        with pytest.raises(sg.UnsupportedError, match="give a function that makes it"):
+        with pytest.raises(sg.UnsupportedError, match="pass a function that creates and shards it"):
             sg.profile(model, f"i64[{BATCH},{LENGTH}]", loss=parallel_programs.loss_of, device="cpu")
 
 

@@ -65,7 +65,7 @@ def test_peak_and_flops_of_a_real_step(name, attention):
     finally:
         torch.set_num_threads(threads)
     graph = sg.capture_training_step(make, inputs(), optimizer=ADAMW, device="cpu", steady_state=True)
-    figures = sg.Report(graph).dict()
+    figures = sg.Profile(graph).dict()
     predicted = figures["peak"]["bytes"]
     assert sum(figures["flops"].values()) - sum(figures.get("flops_beyond_pytorch", {}).values()) == flops
     if abs(predicted - peak) > 0.001 * peak:

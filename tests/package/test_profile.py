@@ -48,13 +48,13 @@ def test_flops_are_those_of_flop_counter_mode():
 def test_a_figure_is_the_same_in_json_and_as_an_attribute():
     report = sg.profile(Net, "f32[8,16]", optimizer="adamw", device="cuda", spec="h100")
     known = 0
-    for figure in _shadowgraph.profile_figures():
+    for figure in _shadowgraph.profile_metrics():
         value = report.dict()
         for key in figure["key"].split("."):
             value = value and value.get(key)
         known += value is not None
         assert value is not None or not figure["always"]
-        assert getattr(super(sg.Report, report), figure["name"]) == value, figure
+        assert getattr(super(sg.Profile, report), figure["name"]) == value, figure
         assert getattr(_shadowgraph.Profile, figure["name"]).__doc__ == figure["doc"]
     assert known > 25
 
@@ -85,11 +85,11 @@ def test_one_line_for_models_factories_and_structures():
         report = sg.profile(model, ["f32[8,16]"], device="cuda", dtype=torch.float32)
         assert report.dict()["parameters"] == sum(p.numel() for p in Net().parameters())
         assert "Net" in str(report) and "<pre>" in report._repr_html_()
-    with pytest.raises(sg.Error, match="mode='infer' takes neither"):
+    with pytest.raises(sg.Error, match="mode='infer' accepts neither"):
         sg.profile(Net, "f32[8,16]", mode="infer", loss=".loss")
-    with pytest.raises(sg.Error, match="no dtype 'f33'"):
+    with pytest.raises(sg.Error, match="unknown dtype 'f33'"):
         sg.profile(Net, "f33[8,16]")
-    with pytest.raises(sg.Error, match="no model"):
+    with pytest.raises(sg.Error, match="cannot create a model"):
         sg.profile(3, "f32[8,16]")
 
 
@@ -201,8 +201,8 @@ def test_a_compiled_model_is_profiled_as_eager_and_says_so(how):
     options = {"loss": torch.mean, "optimizer": "sgd", "device": "cuda"}
     report = sg.profile(made, "f32[8,64]", **options)
     assert report.peak_bytes == sg.profile(Compiled, "f32[8,64]", **options).peak_bytes
-    assert report.dict()["assumptions"] == ["torch.compile left out: compiled programs hold less and are quicker"]
-    assert "torch.compile left out" in str(report)
+    assert report.dict()["assumptions"] == ["torch.compile is ignored: compiled programs use less memory and time"]
+    assert "torch.compile is ignored" in str(report)
     # Outside it is compiled, as before.
     counted = []
 

@@ -38,7 +38,7 @@ def test_what_follows_from_constants_is_known_at_any_size():
 
 
 def test_the_budget_is_named_by_the_error():
-    refused = pytest.raises(sg.DataDependentError, match="contents_budget more bytes")
+    refused = pytest.raises(sg.DataDependentError, match="contents_budget.bytes")
     with sg.fake("cpu", contents_budget=(10**6, 1.0)), refused:
         torch.tril(torch.ones(2048, 2048)).sum().item()
 
@@ -80,7 +80,7 @@ def test_sizes_that_data_decides_by_name_kind_and_function():
         x = torch.rand(4, 2, device="cuda")
         assert x.nonzero().shape == (8, 2)
         assert x[0].nonzero().shape == (2, 1)
-        with pytest.raises(sg.DataDependentError, match="data_sizes.*for all such"):
+        with pytest.raises(sg.DataDependentError, match="data_sizes.*for all calls"):
             x.unique()
     assert asked == [("nonzero0", "aten::nonzero", (4, 2), 8), ("unique0", "aten::_unique2", (4, 2), 8)]
     with sg.fake("cuda", data_sizes={"nonzero1": 1, "nonzero": 3}):
@@ -224,7 +224,7 @@ def test_checkpoints_are_regions_and_save_nothing(reentrant):
     gelu = graph.find("aten::gelu")
     assert [node.phase for node in gelu] == ["forward"] * 4 + ["backward"] * 4
     assert [node.forward for node in gelu[4:]] == gelu[3::-1]
-    checkpointed, before = (sg.Report(each).dict()["peak"]["bytes"] for each in (graph, plain))
+    checkpointed, before = (sg.Profile(each).dict()["peak"]["bytes"] for each in (graph, plain))
     assert checkpointed < 0.65 * before
 
 
@@ -359,7 +359,7 @@ def test_options_of_the_capture_are_keywords_too():
         sg.profile(model, inputs, options={"guard": False})
     with pytest.raises(TypeError, match="did you mean 'guards'"):
         sg.capture(model, inputs, options={"guard": False})
-    with pytest.raises(TypeError, match="unknown keyword argument 'x'. There are accumulate, .*host_reads"):
+    with pytest.raises(TypeError, match="unknown keyword argument 'x'. Accepted: accumulate, .*host_reads"):
         sg.profile(model, inputs, x=2)
     with pytest.raises(TypeError, match="did you mean 'accumulate'"):
         sg.capture_training_step(model, inputs, accumulated=2)

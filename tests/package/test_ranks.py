@@ -32,9 +32,9 @@ class Peak:
 def test_the_worst_says_what_it_holds_beyond_the_least():
     roles = [sg.Role("first", 0, [0], Peak(parameter=4 << 20, gradient=1 << 20, activation=6 << 20)),
              sg.Role("last", 1, [1, 2], Peak(parameter=3 << 20, gradient=1 << 20, activation=2 << 20))]  # fmt: skip
-    assert sg.Ranks(3, roles).why == ("first peaks in backward, 5.00 MiB above last: activation 4.00 MiB more, "
+    assert sg.RankProfiles(3, roles).why == ("first peaks in backward, 5.00 MiB above last: activation 4.00 MiB more, "
                                       "parameter 1.00 MiB more")  # fmt: skip
-    assert sg.Ranks(2, roles[:1]).why == "every role peaks at 11.00 MiB"
+    assert sg.RankProfiles(2, roles[:1]).why == "every role peaks at 11.00 MiB"
 
 
 @pytest.fixture
@@ -70,8 +70,8 @@ def test_roles_of_a_pipeline(captures):
                                optimizer="adamw", steady_state=True)  # fmt: skip
         name = found.role_of(rank)
         assert found.graphs[name].difference(alone.graph) is None
-        assert found.reports[name].peak_bytes == alone.peak_bytes
-    assert found.worst.report.peak_bytes == max(report.peak_bytes for report in found.reports.values())
+        assert found.profiles[name].peak_bytes == alone.peak_bytes
+    assert found.worst.profile.peak_bytes == max(report.peak_bytes for report in found.profiles.values())
     lines = str(found).split("\n")
     assert lines[0].split() == ["ROLE", "RANK", "RANKS", "PARAMETERS", "PEAK", "SECONDS"]
     assert [line.endswith("worst") for line in lines[1:-1]] == [role is found.worst for role in found.roles]
@@ -82,7 +82,7 @@ def test_ranks_along_a_data_axis_do_the_same(captures):
     found = pipeline("1f1b x fsdp")
     assert {role.name: role.ranks for role in found.roles} == {"stage 0": [0, 1], "stage 1": [2, 3]}
     assert captures == [0, 1, 2]  # and the last of the first role, to compare
-    assert pipeline("1f1b x fsdp", ranks=[3]).reports["rank 3"].peak_bytes == found.reports["stage 1"].peak_bytes
+    assert pipeline("1f1b x fsdp", ranks=[3]).profiles["rank 3"].peak_bytes == found.profiles["stage 1"].peak_bytes
 
 
 def test_an_order_that_sets_decide():
@@ -106,7 +106,7 @@ def test_a_thousand_ranks_in_eight_roles(captures):
     assert [(role.name, len(role.ranks)) for role in found.roles] == [(f"stage {i}", 128) for i in range(8)]
     assert found.role_of(1023) == "stage 7" and found.role_of(127) == "stage 0"
     assert captures == [0, 127, *range(128, 1024, 128)]
-    assert repr(found) == "<shadowgraph.Ranks: 1024 ranks in 8 roles>"
+    assert repr(found) == "<shadowgraph.RankProfiles: 1024 ranks in 8 roles>"
 
 
 def test_uneven_shards_are_roles_of_their_own(captures):
@@ -120,7 +120,7 @@ def test_uneven_shards_are_roles_of_their_own(captures):
         found = sg.profile(make, "f32[2,4]", loss=mean, device="cpu", world=world, ranks="all")
         assert [role.ranks for role in found.roles] == [list(range(last)), [last]]
         assert [role.name for role in found.roles] == ["like rank 0", f"like rank {last}"]
-        assert [role.report.dict()["parameters"] for role in found.roles] == [4 * count for count in rows]
+        assert [role.profile.dict()["parameters"] for role in found.roles] == [4 * count for count in rows]
     assert captures == [0, 2, 3, 0, 4, 5]
 
 
@@ -134,7 +134,7 @@ def test_one_role():
 def test_a_loss_function_needs_a_target():
     how = dict(device="cpu", world=4, ranks="all")
     for options in ({"optimizer": "sgd"}, {"mode": "train"}, {"mode": "infer"}, {}):
-        with pytest.raises(sg.Error, match="give target="):
+        with pytest.raises(sg.Error, match="pass target="):
             sg.profile(lambda: PROGRAMS["1f1b"]("cpu"), IDS, **how, **options)
     found = sg.profile(lambda: PROGRAMS["1f1b"]("cpu"), IDS, target=IDS, mode="infer", **how)
     assert len(found.roles) == 4
@@ -152,36 +152,36 @@ def test_a_rank_that_does_something_else():
             return y.square() if self.first else y
 
     how = dict(loss=mean, device="cpu", world=4, ranks="all")
-    with pytest.raises(sg.Error, match=r"rank 3 makes the same model as rank 0.* rank 0 alone .*aten::pow"):
+    with pytest.raises(sg.Error, match=r"ranks 0 and 3 create the same model.* only rank 0 .*aten::pow"):
         sg.profile(First, f"i64[{BATCH},{LENGTH}]", **how)
     found = sg.profile(First, f"i64[{BATCH},{LENGTH}]", roles=lambda rank: "first" if rank == 0 else "others", **how)
     assert [(role.name, role.rank, len(role.ranks)) for role in found.roles] == [("first", 0, 1), ("others", 1, 3)]
     again = sg.profile(First, f"i64[{BATCH},{LENGTH}]", roles={"first": [0], "others": [1, 2, 3]}, **how)
-    assert again.reports["others"].peak_bytes == found.reports["others"].peak_bytes
+    assert again.profiles["others"].peak_bytes == found.profiles["others"].peak_bytes
 
 
 def test_what_is_refused():
     how = dict(loss=mean, device="cpu")
     cases = [
-        (dict(ranks="all"), "how many ranks are there"),
-        (dict(world=2), "give ranks='all'"),
-        (dict(ranks="all", world=2, roles={"a": [0]}), r"each of the 2 ranks once; look at \[1\]"),
-        (dict(ranks="all", world=2, roles={"a": [0, 1], "b": [1]}), r"look at \[1\]"),
-        (dict(ranks="all", world=2, roles=3), "roles is int"),
-        (dict(ranks=[0], world=2, roles=str), "roles= is of ranks='all'"),
-        (dict(ranks=[2], world=2), "rank 2 is not among 2"),
+        (dict(ranks="all"), "the world size is unknown"),
+        (dict(world=2), "require ranks='all'"),
+        (dict(ranks="all", world=2, roles={"a": [0]}), r"each of the 2 ranks once; check \[1\]"),
+        (dict(ranks="all", world=2, roles={"a": [0, 1], "b": [1]}), r"check \[1\]"),
+        (dict(ranks="all", world=2, roles=3), "to ranks, not int"),
+        (dict(ranks=[0], world=2, roles=str), "roles= requires ranks='all'"),
+        (dict(ranks=[2], world=2), "rank 2 is out of range"),
     ]
     for options, message in cases:
         with pytest.raises(sg.Error, match=message):
             sg.profile(Decoder, f"i64[{BATCH},{LENGTH}]", **how, **options)
-    with pytest.raises(sg.Error, match="takes a function that makes"):
+    with pytest.raises(sg.Error, match="requires a function that returns the model"):
         sg.profile(torch.nn.Linear(2, 2), "f32[2,2]", **how, ranks="all", world=2)
-    with sg.fake_process_group(2), pytest.raises(sg.Error, match="inside a fake process group of 2"):
+    with sg.fake_process_group(2), pytest.raises(sg.Error, match="the active fake process group of 2"):
         sg.profile(Decoder, f"i64[{BATCH},{LENGTH}]", **how, ranks="all", world=4)
-    with pytest.raises(sg.Error, match="rank 9 of 2 is in no role"):
+    with pytest.raises(sg.Error, match="rank 9 of 2 was not profiled"):
         sg.profile(Decoder, f"i64[{BATCH},{LENGTH}]", **how, ranks="all", world=2).role_of(9)
     graph = sg.capture(torch.nn.Linear(2, 2), "f32[2,2]")
-    with pytest.raises(sg.Error, match="ranks is of capturing"):
+    with pytest.raises(sg.Error, match="does not accept ranks, which applies to capturing"):
         sg.profile(graph, ranks="all")
 
 
@@ -212,7 +212,7 @@ def second(x):
 
 def test_a_rank_waits_for_what_it_receives():
     graphs = [rank_graph(0, first), rank_graph(1, second)]
-    run = sg.RanksRun(graphs, [[0], [1]], spec="h100", interconnect="h100")
+    run = sg.DistributedRun(graphs, [[0], [1]], spec="h100", interconnect="h100")
     one = seconds_of(graphs[0], "aten::mm") / 3
     figures = run.dict()["ranks"]
     assert figures[0]["waits"].get("send to rank 1") is None
@@ -254,14 +254,14 @@ def test_ranks_that_wait_for_ever_are_named():
         return program
 
     graphs = [rank_graph(0, waits(1)), rank_graph(1, waits(0))]
-    with pytest.raises(sg.Error, match="wait for ever: rank 0 waiting for receive from rank 1; rank 1 waiting"):
-        sg.RanksRun(graphs, [[0], [1]])
-    with pytest.raises(sg.Error, match="two graphs run for rank 0"):
-        sg.RanksRun(graphs, [[0], [0]])
-    with pytest.raises(sg.Error, match="no graph runs for rank 1"):
-        sg.RanksRun(graphs[:1], [[0]])
-    with pytest.raises(sg.Error, match="as many lists"):
-        sg.RanksRun(graphs, [[0]])
+    with pytest.raises(sg.Error, match="deadlock: rank 0 waiting for receive from rank 1; rank 1 waiting"):
+        sg.DistributedRun(graphs, [[0], [1]])
+    with pytest.raises(sg.Error, match="rank 0 has two graphs"):
+        sg.DistributedRun(graphs, [[0], [0]])
+    with pytest.raises(sg.Error, match="rank 1, with which other ranks communicate, has no graph"):
+        sg.DistributedRun(graphs[:1], [[0]])
+    with pytest.raises(sg.Error, match="lists of the same length"):
+        sg.DistributedRun(graphs, [[0]])
     half = rank_graph(1, lambda x: torch.distributed.recv(x[:512], 0))
-    with pytest.raises(sg.Error, match="do not meet"):
-        sg.RanksRun([rank_graph(0, first), half], [[0], [1]])
+    with pytest.raises(sg.Error, match="mismatched communication"):
+        sg.DistributedRun([rank_graph(0, first), half], [[0], [1]])

@@ -20,6 +20,6 @@ def test_tensors_of_quantised_dtypes_are_refused(device):
             lambda: torch.quantize_per_tensor_dynamic(x, torch.qint8, False),
             lambda: torch._empty_affine_quantized([3], scale=0.1, zero_point=0, dtype=torch.qint8, device=device),
         ):
-            with pytest.raises(sg.NoRuleError, match="quantised dtype"):
+            with pytest.raises(sg.NoRuleError, match="quantized dtype"):
                 call()
         assert torch.fake_quantize_per_tensor_affine(x, 0.1, 0, -128, 127).dtype == torch.float32

@@ -59,7 +59,7 @@ def test_counts_are_the_even_share(count, device):
     graph.verify()
     (guard,) = routings(graph)
     assert guard.startswith("routing0: 20 evenly over 4, assumed, read at") and "test_routing.py" in guard
-    report = sg.Report(graph)
+    report = sg.Profile(graph)
     assert guard in report.dict()["assumptions"] and guard in str(report)
 
 
@@ -76,7 +76,7 @@ def test_nothing_is_said_of_what_nobody_reads():
     with sg.Capture("cuda") as capture:
         graph = capture.finish([by_one_hot(torch.empty(TOKENS, EXPERTS).normal_()).float().var()])
     assert not routings(graph)
-    assert "assumptions" not in sg.Report(graph).dict()
+    assert "assumptions" not in sg.Profile(graph).dict()
 
 
 @pytest.mark.parametrize("count", WAYS)

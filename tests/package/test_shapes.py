@@ -58,7 +58,7 @@ def test_inputs_by_name_dtype_strides_and_parameters():
 
 def test_sizes_that_stand_in_the_graph():
     step = sg.capture_training_step(Net(), "f32[8,16]", optimizer="adamw", device="cuda")
-    with pytest.raises(sg.UnsupportedError, match=r"(?s)aten::mm does not fit the new inputs.*baked in: .*expand"):
+    with pytest.raises(sg.UnsupportedError, match=r"(?s)aten::mm fails with the new inputs.*baked in: .*expand"):
         step.propagate((32, 16))
     graph = sg.capture(lambda x: (x + 1, torch.zeros(x.shape[0], 2)), "f32[8,4]")
     shapes = graph.propagate((16, 4))
@@ -77,11 +77,11 @@ def test_the_mode_decides_sizes_and_the_device():
     assert graph.propagate().outputs[0].shape == (4,)
     mode = sg.fake("cuda", profile="a100", data_sizes={"nonzero0": 7})
     assert graph.propagate(mode=mode).outputs[0].shape == (7,)
-    with pytest.raises(sg.Error, match="captured for cuda:0"):
+    with pytest.raises(sg.Error, match="captured on cuda:0"):
         graph.propagate(mode=sg.fake("cpu"))
-    with pytest.raises(sg.Error, match="data_sizes by name"):
+    with pytest.raises(sg.Error, match="data_sizes as a dict by name"):
         graph.propagate(mode=sg.fake("cuda", data_sizes=lambda *question: 3))
-    with pytest.raises(sg.Error, match="as recorded"):
+    with pytest.raises(sg.Error, match="no host_reads"):
         graph.propagate(mode=sg.fake("cuda", host_reads="finite"))
     with pytest.raises(sg.Error, match="shadowgraph.fake, not FakeTensorMode"):
         graph.propagate(mode=FakeTensorMode())
@@ -91,7 +91,7 @@ def test_what_is_no_input_is_refused():
     graph = sg.capture(lambda x: x + 1, "f32[4]")
     with pytest.raises(sg.Error, match="2 inputs, but the graph has 1: input0"):
         graph.propagate((4,), (4,))
-    with pytest.raises(sg.Error, match="input0 is given twice"):
+    with pytest.raises(sg.Error, match="multiple values for input0"):
         graph.propagate((4,), input0=(4,))
     with pytest.raises(sg.Error, match="no placeholder named 'y'"):
         graph.propagate(y=(4,))
@@ -102,5 +102,5 @@ def test_what_is_no_input_is_refused():
     shapes = graph.propagate((8,))
     assert shapes.apply() and not shapes.apply()
     graph.find("sg::output")[0].erase()
-    with pytest.raises(sg.Error, match="edited since it was propagated"):
+    with pytest.raises(sg.Error, match="edited after propagate"):
         shapes.apply()

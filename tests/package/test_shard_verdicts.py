@@ -34,7 +34,7 @@ def test_a_good_plan(figures):
         sharding.dict()["one_device_seconds"] / sharding.dict()["seconds"] / 4)  # fmt: skip
     assert verdict["efficiency"] > 0.8 and verdict["unused_axes"] == verdict["undivided_axes"] == []
     assert verdict["batch"] == 8 and verdict["fits"]
-    assert f"verdict: 4 devices at {verdict['efficiency'] * 100:.0f} % of what they could do" in str(sharding)
+    assert f"verdict: 4 devices at {verdict['efficiency'] * 100:.0f} % of their peak throughput" in str(sharding)
 
 
 def test_an_axis_that_nothing_is_cut_over(figures):
@@ -44,15 +44,15 @@ def test_an_axis_that_nothing_is_cut_over(figures):
     assert verdict["undivided_axes"] == ["dp", "tp"] and verdict["batch"] == 7
     assert verdict["efficiency"] == pytest.approx(1 / 15, rel=0.05)
     said = str(sharding)
-    assert "; nothing is cut over dp, tp, whose devices do the same; the batch of 7 is not divided by dp, tp" in said
-    assert "try a batch of 10: dp=5 does not divide the batch of 7" in said
-    assert "try --mesh 1: as fast on 1 of the 15 devices" in said
+    assert "; axis dp, tp is unused: its devices do the same work; the batch of 7 is not divisible by dp, tp" in said
+    assert "try a batch size of 10: dp=5 does not divide the batch of 7" in said
+    assert "try --mesh 1: as fast with 1 of the 15 devices" in said
 
 
 def test_a_batch_that_one_axis_does_not_divide(figures):
     verdict = sg.shard(step(batch=6), "dp=4", **figures).dict()["verdict"]
     assert verdict["undivided_axes"] == ["dp"] and verdict["unused_axes"] == []  # it cuts channels
-    assert any("a batch of 8" in attempt for attempt in verdict["try"])
+    assert any("a batch size of 8" in attempt for attempt in verdict["try"])
     assert sg.shard(step(batch=8), "dp=4", **figures).dict()["verdict"]["undivided_axes"] == []
 
 
@@ -61,14 +61,14 @@ def test_overlap_that_gains_nothing():
     figures = sharding.dict()
     pays = figures["overlapped_seconds"] <= figures["seconds"] or figures["communication_seconds"] == 0
     assert figures["verdict"]["overlap_pays"] == pays
-    assert ("communicating on a second stream gains nothing" in str(sharding)) == (not pays)
+    assert ("overlapping communication does not help" in str(sharding)) == (not pays)
 
 
 def test_what_does_not_fit(figures, tmp_path):
     small = {**SLOW, "memory_bytes": 1000}
     (tmp_path / "slow.json").write_text(json.dumps(small))
     sharding = sg.shard(step(), "dp=2", **figures)
-    assert not sharding.dict()["verdict"]["fits"] and "it does not fit into the memory" in str(sharding)
+    assert not sharding.dict()["verdict"]["fits"] and "does not fit into memory" in str(sharding)
     assert "try --memory 1000 B" in str(sharding)
 
 
@@ -143,12 +143,12 @@ def test_every_attention_has_a_rule(name, device):
 
 def test_a_plan_is_read_back(figures, tmp_path):
     found = sg.shard(step(), "dp=2,tp=2", **figures)
-    (tmp_path / "plan.json").write_text(json.dumps(found.plan()))
-    for answer in (found.plan(), tmp_path / "plan.json", str(tmp_path / "plan.json")):
-        again = sg.shard(step(), "dp=2,tp=2", answer=answer, **figures)
-        assert again.plan() == found.plan() and again.dict()["given"]
+    (tmp_path / "plan.json").write_text(json.dumps(found.graph_layouts()))
+    for answer in (found.graph_layouts(), tmp_path / "plan.json", str(tmp_path / "plan.json")):
+        again = sg.shard(step(), "dp=2,tp=2", solution=answer, **figures)
+        assert again.graph_layouts() == found.graph_layouts() and again.dict()["given"]
         assert again.dict()["seconds"] == found.dict()["seconds"]
-        assert "the plan was given, and nothing was searched" in str(again)
+        assert "evaluated the given plan" in str(again)
 
 
 def test_a_plan_of_layers_that_differ_is_measured(figures):
@@ -165,15 +165,15 @@ def test_a_plan_of_layers_that_differ_is_measured(figures):
     graph = sg.capture_training_step(Deep, "f32[8,64]", loss=lambda y: y, device="cpu")
     pins = {"layers.0.weight": "S(0)", "layers.1.weight": "S(1)"}
     unlike = sg.shard(graph, "2", pins=pins, unfold=True, **figures)
-    again = sg.shard(graph, "2", answer=unlike.plan(), **figures)
+    again = sg.shard(graph, "2", solution=unlike.graph_layouts(), **figures)
     assert again.layouts() == unlike.layouts() and again.dict()["seconds"] == unlike.dict()["seconds"]
 
 
 def test_layouts_by_name_leave_the_rest_open(figures):
     answer = {"up.weight": "S(0)", "head.*": "R"}
-    sharding = sg.shard(step(), "2", answer=answer, **figures)
+    sharding = sg.shard(step(), "2", solution=answer, **figures)
     assert sharding.layouts()["up.weight"] == "S(0)" and sharding.layouts()["head.weight"] == "R"
-    assert sg.shard(step(), "2", answer=sharding.layouts(), **figures).layouts() == sharding.layouts()
+    assert sg.shard(step(), "2", solution=sharding.layouts(), **figures).layouts() == sharding.layouts()
 
 
 def test_a_solution_of_the_exported_problem(figures, tmp_path):
@@ -183,43 +183,46 @@ def test_a_solution_of_the_exported_problem(figures, tmp_path):
     problem, solution = tmp_path / "problem.json", tmp_path / "solution.json"
     assert tool("shard", graph, *common, "--export", problem, "-o", tmp_path / "a").returncode == 0
     assert tool("shard", "--problem", problem, "-o", solution).returncode == 0
-    done = tool("shard", graph, *common, "--answer", solution, "--compare", "-o", tmp_path / "b")
-    assert done.returncode == 0 and "the best found" in done.stdout, done.stderr
-    ours, theirs = (json.loads((tmp_path / folder / "answer.json").read_text()) for folder in "ab")
+    done = tool("shard", graph, *common, "--solution", solution, "--compare", "-o", tmp_path / "b")
+    assert done.returncode == 0 and "best found" in done.stdout, done.stderr
+    ours, theirs = (json.loads((tmp_path / folder / "sharding.json").read_text()) for folder in "ab")
     assert theirs["given"] and theirs["seconds"] == ours["seconds"]
-    done = tool("shard", "--problem", problem, "--answer", solution)
+    done = tool("shard", "--problem", problem, "--solution", solution)
     assert done.returncode == 0 and f"cost {json.loads(solution.read_text())['cost']}, as " in done.stdout
     choice = json.loads(solution.read_text())["choice"]
-    assert sg.shard(step(), "2", answer=choice, **figures).dict()["seconds"] == ours["seconds"]
+    assert sg.shard(step(), "2", solution=choice, **figures).dict()["seconds"] == ours["seconds"]
 
 
 def test_what_is_no_answer(figures, tmp_path):
-    plan = sg.shard(step(), "2", **figures).plan()
+    plan = sg.shard(step(), "2", **figures).graph_layouts()
     choice = [0] * 3
     other = json.loads(json.dumps(plan))
     other["nodes"][3]["name"] = "aten::gelu"
     partial = json.loads(json.dumps(plan))
     partial["nodes"][0]["results"] = ["S(0)" if partial["nodes"][0]["results"] == ["R"] else "R"]
     wrong = [
-        (choice, "chooses for 3 nodes, and the problem has"),
+        (choice, "has choices for 3 nodes, but the problem has"),
         ([-1], "choice|0"),
-        ({"up.weight": 3}, "is no layout such as"),
+        ({"up.weight": 3}, "must be a layout such as"),
         ({"up.weight": "S(zero)"}, "up.weight"),
-        ({"nowhere": "R"}, "no placeholder or node is called so"),
-        ({}, "has no layouts"),
-        ({"format": "shadowgraph-assignment-solution", "version": 1, "choice": [0], "cost": "7"}, "chooses for 1 node"),
-        ({"format": "something"}, "is not shadowgraph-sharding-plan"),
+        ({"nowhere": "R"}, "no placeholder or node has this name"),
+        ({}, "must not be empty"),
+        (
+            {"format": "shadowgraph-assignment-solution", "version": 1, "choice": [0], "cost": "7"},
+            "has choices for 1 node",
+        ),
+        ({"format": "something"}, "is not shadowgraph-layouts"),
         (other, "aten::gelu"),
     ]
     for answer, said in wrong:
         with pytest.raises(sg.Error, match=said):
-            sg.shard(step(), "2", answer=answer, **figures)
+            sg.shard(step(), "2", solution=answer, **figures)
     with pytest.raises(sg.Error, match="of the mesh x=2, not of x=4"):
-        sg.shard(step(), "4", answer=plan, **figures)
+        sg.shard(step(), "4", solution=plan, **figures)
     with pytest.raises(sg.FileError, match="nowhere.json"):
-        sg.shard(step(), "2", answer="nowhere.json", **figures)
-    with pytest.raises(sg.Error, match="leaves nothing to"):
-        sg.shard(step(), "2", answer=plan, by_hand="fully sharded", **figures)
+        sg.shard(step(), "2", solution="nowhere.json", **figures)
+    with pytest.raises(sg.Error, match="cannot be combined"):
+        sg.shard(step(), "2", solution=plan, parallelism="fully sharded", **figures)
 
 
 def test_a_cost_that_is_of_another_problem(figures, tmp_path):
@@ -231,8 +234,8 @@ def test_a_cost_that_is_of_another_problem(figures, tmp_path):
     solution = json.loads((tmp_path / "s.json").read_text())
     solution["cost"] = "12345"
     (tmp_path / "s.json").write_text(json.dumps(solution))
-    done = tool("shard", graph, *common, "--answer", tmp_path / "s.json")
-    assert done.returncode == 1 and "says that it costs 12345" in done.stderr
+    done = tool("shard", graph, *common, "--solution", tmp_path / "s.json")
+    assert done.returncode == 1 and "states a cost of 12345" in done.stderr
 
 
 # ---- By hand
@@ -241,14 +244,17 @@ def test_a_cost_that_is_of_another_problem(figures, tmp_path):
 def test_plans_by_hand(figures):
     graph = step(optimizer="adamw")
     compared = {plan["name"]: plan["seconds"] for plan in sg.shard(graph, "4", compare=True,
-                                                                   **figures).dict()["plans_by_hand"]}  # fmt: skip
+                                                                   **figures).dict()["compared"]}  # fmt: skip
     for name in ("data parallel", "fully sharded", "tensor parallel"):
-        sharding = sg.shard(graph, "4", by_hand=name, **figures)
-        assert sharding.dict()["by_hand"] == name and f"a plan by hand, {name}" in str(sharding)
+        sharding = sg.shard(graph, "4", parallelism=name, **figures)
+        assert sharding.dict()["parallelism"] == name and f"preset plan {name}" in str(sharding)
         assert sharding.dict()["seconds"] == pytest.approx(compared[name])
-        assert sharding.plan() == sg.shard(graph, "4", by_hand=name.replace(" ", "-"), **figures).plan()
-    assert set(sg.shard(graph, "4", by_hand="data parallel", **figures).layouts().values()) == {"R", "S(0)"}
-    with pytest.raises(sg.Error, match="there are data-parallel, fully-sharded, tensor-parallel"):
-        sg.shard(graph, "4", by_hand="fsdp", **figures)
+        assert (
+            sharding.graph_layouts()
+            == sg.shard(graph, "4", parallelism=name.replace(" ", "-"), **figures).graph_layouts()
+        )
+    assert set(sg.shard(graph, "4", parallelism="data parallel", **figures).layouts().values()) == {"R", "S(0)"}
+    with pytest.raises(sg.Error, match="choose one of data-parallel, fully-sharded, tensor-parallel"):
+        sg.shard(graph, "4", parallelism="fsdp", **figures)
     with pytest.raises(sg.Error, match="data-tensor-parallel, fully-sharded-tensor-parallel"):
-        sg.shard(graph, "2x2", by_hand="tensor-parallel", **figures)
+        sg.shard(graph, "2x2", parallelism="tensor-parallel", **figures)

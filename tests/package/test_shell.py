@@ -117,7 +117,7 @@ def test_options_do_what_they_do_in_the_tool(tmp_path, capfd):
     assert [line.split()[0] for line in table.splitlines()[:4]] == ["BATCH", "4", "6", "8"]
     assert "largest batch within 1.00 GiB: 8" in table
     by = ran("fit", *net, "--batch", "4..5", "--memory", "3MiB").out
-    assert "no batch of the range fits into 3.00 MiB (bytes on the device)" in by
+    assert "no batch of the range fits in 3.00 MiB (bytes on the device)" in by
     reserved = json.loads(ran("fit", *net, "--batch", "4..5", "--memory", "1GiB", "--by", "reserved", "--json").out)
     assert reserved["by"] == "reserved" and reserved["batches"][0]["reserved_bytes"] % (2 << 20) == 0
     figures = json.loads(ran("fit", *net, "--batch", "4..5", "--memory", "1MiB", "--json").out)
@@ -151,7 +151,7 @@ def test_what_is_wrong_is_said_in_one_line(tmp_path, capfd):
         (["fit", "test_capture:Net", "--input", "f32[8,16]", "--batch", "1..9"], "f32[batch,"),
         (["fit", "test_capture:Net", "--input", "f32[batch,16]", "--batch", "1..9", "--by", "live"], "--memory"),
         (["profile", "hf:nowhere.json"], "nowhere.json"),
-        (["profile", f"hf:{tmp_path}/bad.json"], "no JSON"),
+        (["profile", f"hf:{tmp_path}/bad.json"], "bad.json is not valid JSON"),
         (["profile", f"hf:{tmp_path}/empty.json"], "model_type"),
         (["profile", "test_capture:Net", "--input", "f32[8,17]"], "RuntimeError"),
     ):
@@ -199,8 +199,8 @@ def test_ranks_of_a_program_of_many(tmp_path, capfd, monkeypatch):
     assert main(["profile", "of_many:copies", *rows, "--world", "4", "--ranks", "0,3"]) == 0
     assert "rank 3" in capfd.readouterr().out
     for wrong, message in (
-        (["--ranks", "all"], "of how many processes? Give --world"),
-        (["--world", "2", "--ranks", "all", "--run"], "--run: is of one process"),
+        (["--ranks", "all"], "requires --world, the number of processes"),
+        (["--world", "2", "--ranks", "all", "--run"], "--run: applies to a single process"),
         (["--world", "2", "--ranks", "0,5"], "rank 5"),
     ):
         assert main(["profile", "of_many:copies", *rows, *wrong]) in (1, 2)
@@ -211,8 +211,8 @@ def test_what_is_mistyped_is_guessed(tmp_path):
     (tmp_path / "mine.py").write_text("import torch\ndef net(): return torch.nn.Linear(16, 4)\n")
     for words, code, said in (
         (("profile", "mine:net", "--input", "f32[8,16]", "--optimzer", "adamw"), 2, "did you mean --optimizer?"),
-        (("profile", "mine:nett", "--input", "f32[8,16]"), 1, "mine has no 'nett'; did you mean net?"),
-        (("profile", "mien:net", "--input", "f32[8,16]"), 1, "there is no module 'mien'; did you mean mine?"),
+        (("profile", "mine:nett", "--input", "f32[8,16]"), 1, "module mine has no attribute 'nett'; did you mean net?"),
+        (("profile", "mien:net", "--input", "f32[8,16]"), 1, "no module named 'mien'; did you mean mine?"),
         (("check", "b.json", "mine:net", "--input", "f32[8,16]", "--max-paek", "+1%"), 2, "did you mean --max-peak?"),
     ):
         done = run(*words, cwd=tmp_path)
@@ -225,5 +225,5 @@ def test_options_of_a_training_step_want_one(option, tmp_path, monkeypatch, capf
     (tmp_path / "mine.py").write_text("import torch\ndef net(): return torch.nn.Linear(16, 4)\n")
     monkeypatch.chdir(tmp_path)
     assert main(["profile", "mine:net", "--input", "f32[8,16]", *option]) == 2
-    assert f"{option[0]}: is of" in capfd.readouterr().err
+    assert f"{option[0]}: applies to training only; add --mode train" in capfd.readouterr().err
     assert main(["profile", "mine:net", "--input", "f32[8,16]", "--mode", "train", *option]) == 0

@@ -36,7 +36,7 @@ def test_the_solver_is_at_least_as_quick_as_megatrons_rules(overlap):
     both = plan("megatron", "solved", overlap=overlap)
     assert solved.seconds < megatron.seconds
     assert both.seconds == solved.seconds
-    values = {row["value"]: row for row in both.dict()["neighbours"] if row["knob"] == "layout"}
+    values = {row["value"]: row for row in both.dict()["neighbours"] if row["option"] == "layout"}
     assert values.keys() == {"megatron"}
     best = solved.dict()["simulated"][0]
     assert best["plan"]["layout"] == "solved"
@@ -61,7 +61,7 @@ def test_layouts_are_given_by_name_and_can_be_measured_again():
     inputs = {"input_ids": f"i64[{best['plan']['micro_batch']},8192]"}
     step = sg.capture_training_step(config, inputs | {"labels": inputs["input_ids"]}, loss=".loss", device="cuda",
                                     dtype=torch.bfloat16)  # fmt: skip
-    answer = sg.shard(step, mesh="tp=8", spec="h100", answer=best["layouts"], cut_vocabulary=True)
+    answer = sg.shard(step, mesh="tp=8", spec="h100", solution=best["layouts"], shard_vocabulary=True)
     assert {row["name"]: row["layout"] for row in answer.dict()["tensors"]}.items() >= best["layouts"].items()
     assert "layouts" not in plan("megatron").dict()["simulated"][0]
 
@@ -104,7 +104,7 @@ def test_engines_say_that_they_have_no_words_for_it(tmp_path, capfd):
     assert said.count("not written") == 5
     assert "plan with --layout megatron" in said
     best = json.loads((folder / "plan.json").read_text())["simulated"][0]
-    assert json.loads((folder / "layout.json").read_text()) == best["layouts"]
+    assert json.loads((folder / "parameter_layouts.json").read_text()) == best["layouts"]
 
 
 def test_other_layouts_are_refused():

@@ -51,7 +51,7 @@ def test_properties_and_methods_are_what_the_stub_says():
 
 
 def test_what_follows_from_the_rows_of_figures_is_written():
-    path = pathlib.Path(__file__).resolve().parents[2] / "scripts/write_profile_figures.py"
+    path = pathlib.Path(__file__).resolve().parents[2] / "scripts/write_profile_metrics.py"
     spec = importlib.util.spec_from_file_location(path.stem, path)
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)

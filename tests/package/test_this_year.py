@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from trainers import READS, llama, peft, transformers
 
 import shadowgraph as sg
-from shadowgraph.integrations import most_alive
+from shadowgraph.integrations import peak_allocated
 
 TOKENS = (2, 32)
 
@@ -215,7 +215,7 @@ def real_peak(program):
     gc.collect()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as recorded:
         program()
-    return most_alive(recorded)
+    return peak_allocated(recorded)
 
 
 @pytest.mark.parametrize("program", WAYS, ids=lambda program: program.__name__)

@@ -55,7 +55,7 @@ def test_version_says_all_versions():
         assert done.stdout == _shadowgraph_tool.versions() + "\n"
     said = done.stdout
     installed = importlib.metadata.version("torch")
-    assert re.search(r"^shadowgraph \d+\.\d+\.\d+$", said, re.M) and f"installed: {installed}" in said
+    assert re.search(r"^shadowgraph \d+\.\d+\.\d+$", said, re.M) and f"installed torch: {installed}" in said
     assert ", ".join(_shadowgraph_build.TORCH_VERSIONS) in said and f"Python {sys.version_info.major}." in said
 
 

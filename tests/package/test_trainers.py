@@ -162,7 +162,7 @@ def test_properties(profile, name, capability, gibibytes):
         assert torch.cuda.get_device_properties("cuda").total_memory == properties.total_memory
         assert math.isclose(properties.total_memory / 2**30, gibibytes, abs_tol=0.1)
         assert properties.multi_processor_count == {"h100": 132, "a100": 108}[profile]
-        with pytest.raises(AttributeError, match="L2_cache_size: the device is pretended"):
+        with pytest.raises(AttributeError, match="L2_cache_size is not available: the simulated device"):
             _ = properties.L2_cache_size
         with pytest.raises(sg.Error):
             torch.cuda.get_device_properties(8)

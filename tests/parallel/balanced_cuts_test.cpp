@@ -69,7 +69,7 @@ TEST(BalancedCuts, AreTheBestOfAll) {
     EXPECT_TRUE(std::ranges::is_sorted(cuts));
     EXPECT_EQ(problem.greatest(cuts), least);
     EXPECT_EQ(problem.sent(cuts), fewest);
-    EXPECT_EQ(least_greatest_sum(problem.costs, problem.places, stages), least);
+    EXPECT_EQ(min_max_sum(problem.costs, problem.places, stages), least);
   }
 }
 

@@ -17,7 +17,9 @@ void expect_table(const std::string& page, const std::string& mark, const std::s
   const std::string table = "\n" + rows + "\n";
   const std::string path = std::string(SHADOWGRAPH_SOURCE_DIR) + "/docs/" + page;
   std::string text = read_file(path);
-  const size_t begin = text.find('\n', text.find("<!-- " + mark)) + 1, end = text.find("<!-- end -->", begin);
+  const size_t marked = text.find("<!-- " + mark + ":");
+  ASSERT_NE(marked, std::string::npos) << path << ": " << mark;
+  const size_t begin = text.find('\n', marked) + 1, end = text.find("<!-- end -->", begin);
   ASSERT_NE(end, std::string::npos);
   const std::string found = text.substr(begin, end - begin);
   if (std::getenv("UPDATE_GOLDEN") != nullptr && found != table) {
@@ -34,7 +36,7 @@ TEST(DocTables, HaveAllSchedules) {
   for (const KnownSchedule& known : known_schedules()) {
     const std::string stages = known.v_shaped              ? "V"
                                : known.stages_per_rank > 0 ? std::to_string(known.stages_per_rank)
-                                                           : std::to_string(known.least_stages_per_rank) + " or more";
+                                                           : std::to_string(known.min_stages_per_rank) + " or more";
     table += fmt::format("| `{}` | {} | {} | {} | {} | {} |\n", known.name, known.about, stages,
                          known.torch_class.empty() ? "rows" : fmt::format("`{}`", known.torch_class),
                          known.in_megatron ? "yes" : "no", known.searched ? "yes" : "if named");
@@ -42,12 +44,12 @@ TEST(DocTables, HaveAllSchedules) {
   expect_table("many-devices.md", "schedules", table);
 }
 
-TEST(DocTables, HaveAllEngines) {
-  std::string table = "| file | for | what it has no words for |\n|---|---|---|\n";
-  for (const Engine& engine : engines()) {
-    table += fmt::format("| `{}` | {} | {} |\n", engine.file, engine.about, engine.cannot_express);
+TEST(DocTables, HaveAllFrameworks) {
+  std::string table = "| file | for | not supported |\n|---|---|---|\n";
+  for (const TargetFramework& framework : target_frameworks()) {
+    table += fmt::format("| `{}` | {} | {} |\n", framework.file, framework.about, framework.cannot_express);
   }
-  expect_table("cluster-plans.md", "engines", table);
+  expect_table("cluster-plans.md", "frameworks", table);
 }
 
 }  // namespace

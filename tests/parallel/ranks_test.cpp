@@ -75,29 +75,29 @@ TEST(RankTimes, NamesThoseThatWaitForEver) {
   std::vector<RankProgram> alone(2);
   alone[0].send(1, 1, 0, 10);
   alone[1].compute(1, 0);
-  EXPECT_THAT(refusal_of(alone), HasSubstr("rank 0 call 10 to rank 1, to which nobody comes"));
+  EXPECT_THAT(refusal_of(alone), HasSubstr("rank 0 call 10 to rank 1, which no other rank has joined"));
 
   std::vector<RankProgram> crossed(2);
   crossed[0].send(1, 1, 0, 10);
   crossed[1].receive(0, 2, 0, 20);
-  EXPECT_THAT(refusal_of(crossed), HasSubstr("do not meet"));
+  EXPECT_THAT(refusal_of(crossed), HasSubstr("mismatched communication"));
 }
 
 TEST(RankTimes, RefusesWhatIsNotThere) {
   std::vector<RankProgram> ranks(1);
   ranks[0].send(3, 0, 0, 0);
-  EXPECT_THAT(refusal_of(ranks), HasSubstr("rank 0 names rank 3 of 1"));
+  EXPECT_THAT(refusal_of(ranks), HasSubstr("rank 0 uses rank 3, but the number of ranks is 1"));
   ranks[0] = {};
   ranks[0].send(0, 0, 0, 0);
   EXPECT_THAT(refusal_of(ranks), HasSubstr("sends to itself"));
   ranks[0] = {};
   ranks[0].collective(0, 0, 0, 0);
-  EXPECT_THAT(refusal_of(ranks), HasSubstr("names group 0 of 0"));
+  EXPECT_THAT(refusal_of(ranks), HasSubstr("uses group 0, but the number of groups is 0"));
   const std::vector<std::vector<uint32_t>> groups = {{1}};
-  EXPECT_THAT(refusal_of(ranks, groups), HasSubstr("is not in group 0"));
+  EXPECT_THAT(refusal_of(ranks, groups), HasSubstr("in group 0, but is not a member"));
   ranks[0] = {};
   ranks[0].wait(0);
-  EXPECT_THAT(refusal_of(ranks), HasSubstr("no communication before it"));
+  EXPECT_THAT(refusal_of(ranks), HasSubstr("not an earlier communication"));
 }
 
 }  // namespace

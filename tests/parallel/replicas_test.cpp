@@ -21,7 +21,7 @@ const Interconnect& h100_links() {
 }
 
 // 1,000,000 weights in bfloat16, gradients of the same, no state.
-StageFigures million() {
+StageCosts million() {
   return {.forward = 2e-3,
           .input_gradient = 3e-3,
           .weight_gradient = 1e-3,
@@ -33,7 +33,7 @@ StageFigures million() {
 }
 
 PipelineStages replicas_of_million(int zero, int64_t bucket = 0, int64_t count = 8) {
-  return replicated(PipelineStages::of_figures({million()}),
+  return replicated(PipelineStages::of_costs({million()}),
                     {.count = count, .zero = zero, .bucket = bucket, .state = kMixedPrecision}, spec(), &h100_links());
 }
 
@@ -53,11 +53,11 @@ TEST(Replicas, ZeroCutsStateThenGradientsThenParameters) {
 
 TEST(Replicas, AnOptimizerOnTheHostIsCopiedAndStepsThere) {
   const Replicas replicas{.count = 8, .zero = 1, .optimizer_on_host = true, .state = kMixedPrecision};
-  const PipelineStages one = PipelineStages::of_figures({million()});
+  const PipelineStages one = PipelineStages::of_costs({million()});
   const PipelineStages made = replicated(one, replicas, spec(), &h100_links());
   EXPECT_EQ(resident(made), 2'000'000 + 4'000'000);
   EXPECT_EQ(made.of(0).optimizer_state, 0);
-  const HostFigures& host = *spec().host;
+  const HostSpec& host = *spec().host;
   const double gradients = 4e6 / 8, parameters = 2e6 / 8, state = 12e6 / 8;
   EXPECT_NEAR(made.of(0).optimizer,
               (gradients + parameters) / host.link + (gradients + 2 * state + parameters) / host.bandwidth, 1e-9);
@@ -75,11 +75,11 @@ TEST(Replicas, AnOptimizerReadsGradientsAsTheyAreKept) {
 }
 
 TEST(Replicas, APieceTakesAsLongAsItsCopies) {
-  StageFigures of = million();
+  StageCosts of = million();
   const auto seconds = [&](double copies) {
     of.copies = {copies, copies, copies, 0};
     const auto four = PipelineSchedule::named("1f1b", {.ranks = 1, .microbatches = 4});
-    return PipelineRun::of(PipelineStages::of_figures({of}), four).seconds();
+    return PipelineRun::of(PipelineStages::of_costs({of}), four).seconds();
   };
   EXPECT_DOUBLE_EQ(seconds(1e-3), seconds(0));
   // Forward of 2 ms waits for a millisecond, backward of 4 for none.
@@ -87,9 +87,9 @@ TEST(Replicas, APieceTakesAsLongAsItsCopies) {
 }
 
 TEST(Replicas, WithoutAStateTheCapturedOneIsCut) {
-  StageFigures of = million();
+  StageCosts of = million();
   of.optimizer_state = 8'000'000;
-  const PipelineStages one = PipelineStages::of_figures({of});
+  const PipelineStages one = PipelineStages::of_costs({of});
   const PipelineStages cut = replicated(one, {.count = 8, .zero = 1}, spec(), &h100_links());
   EXPECT_EQ(cut.of(0).optimizer_state, 1'000'000);
   EXPECT_EQ(cut.of(0).gradients, of.gradients);
@@ -116,7 +116,7 @@ TEST(Replicas, WhatForwardHidesCostsWhatItTakesOfTheDevice) {
 }
 
 TEST(Replicas, OneReplicaSendsNothing) {
-  const StageFigures alone = replicas_of_million(0, 0, 1).of(0);
+  const StageCosts alone = replicas_of_million(0, 0, 1).of(0);
   EXPECT_EQ(alone.unshard, 0);
   EXPECT_EQ(alone.reduce_gradients, 0);
   EXPECT_EQ(alone.forward, 2e-3);
@@ -128,7 +128,8 @@ TEST(Replicas, WhatMakesNoSenseIsRefused) {
 }
 
 TEST(WithSums, GathersBeforeTheFirstActionAndAddsBehindTheLast) {
-  const PipelineSchedule schedule = with_sums(PipelineSchedule::named("1f1b", {.ranks = 2, .microbatches = 3}));
+  const PipelineSchedule schedule =
+      with_gradient_reduction(PipelineSchedule::named("1f1b", {.ranks = 2, .microbatches = 3}));
   EXPECT_EQ(to_string(schedule.of(0).front()), "0UNSHARD");
   EXPECT_EQ(to_string(schedule.of(0).back()), "0REDUCE_GRAD");
   EXPECT_EQ(schedule.of(1).size(), 2 * 3 + 2);
@@ -137,7 +138,7 @@ TEST(WithSums, GathersBeforeTheFirstActionAndAddsBehindTheLast) {
 TEST(WithSums, LeavesActionsThatOverlapTogether) {
   const PipelineSchedule bare =
       PipelineSchedule::named("dualpipe_v", {.ranks = 2, .stages_per_rank = 2, .microbatches = 6});
-  const PipelineSchedule schedule = with_sums(bare);
+  const PipelineSchedule schedule = with_gradient_reduction(bare);
   for (int32_t rank = 0; rank < 2; ++rank) {
     EXPECT_EQ(schedule.of(rank).size(), bare.of(rank).size() + 4);
     for (size_t i = 0; i + 1 < schedule.of(rank).size(); ++i) {

@@ -42,25 +42,25 @@ TEST(PipelineSchedule, ReadsAndWritesTheCsvOfPyTorch) {
   // Cells may be empty, quoted or padded: they mean nothing.
   const PipelineSchedule loose = PipelineSchedule::from_csv("0F0,, \"0B0\" \r\n,1F0,1B0\n\n", "loose.csv");
   EXPECT_EQ(loose.to_csv(), "0F0,0B0\n1F0,1B0\n");
-  EXPECT_THAT(refusal_of(csv), HasSubstr("stage 1 is on no rank"));
+  EXPECT_THAT(refusal_of(csv), HasSubstr("stage 1 is not assigned to a rank"));
 }
 
 TEST(PipelineSchedule, SaysWhatIsWrongWithARow) {
   EXPECT_THAT(refusal_of(""), HasSubstr("it has no ranks"));
-  EXPECT_THAT(refusal_of("\n\n"), HasSubstr("computes nothing"));
-  EXPECT_THAT(refusal_of("0F0,0X0"), HasSubstr("plan.csv, line 1, cell 2: '0X0' is no action"));
+  EXPECT_THAT(refusal_of("\n\n"), HasSubstr("it has no compute actions"));
+  EXPECT_THAT(refusal_of("0F0,0X0"), HasSubstr("plan.csv, line 1, cell 2: '0X0' is not an action"));
   EXPECT_THAT(refusal_of("0F0,0B0\n1F0,1B-1"), HasSubstr("line 2, cell 2"));
-  EXPECT_THAT(refusal_of("0F99999999999"), HasSubstr("is no action"));
-  EXPECT_THAT(refusal_of("(0F0;0B0OVERLAP_F_B"), HasSubstr("is no action"));
-  EXPECT_THAT(refusal_of("(0F0;0SEND_F0)OVERLAP_F_B"), HasSubstr("is no action"));
-  EXPECT_THAT(refusal_of("0F0,0B0,0F1"), HasSubstr("neither 0B1 nor 0I1 is there"));
+  EXPECT_THAT(refusal_of("0F99999999999"), HasSubstr("is not an action"));
+  EXPECT_THAT(refusal_of("(0F0;0B0OVERLAP_F_B"), HasSubstr("is not an action"));
+  EXPECT_THAT(refusal_of("(0F0;0SEND_F0)OVERLAP_F_B"), HasSubstr("is not an action"));
+  EXPECT_THAT(refusal_of("0F0,0B0,0F1"), HasSubstr("0B1 or 0I1 is missing"));
   EXPECT_THAT(refusal_of("0F0,0I0"), HasSubstr("0W0 is missing"));
-  EXPECT_THAT(refusal_of("0F0,0B0,0W0"), HasSubstr("0B0 and 0W0 are one too many"));
-  EXPECT_THAT(refusal_of("0F0,0F0,0B0"), HasSubstr("0F0 is there twice"));
+  EXPECT_THAT(refusal_of("0F0,0B0,0W0"), HasSubstr("0B0 and 0W0 exclude each other"));
+  EXPECT_THAT(refusal_of("0F0,0F0,0B0"), HasSubstr("0F0 occurs twice"));
   EXPECT_THAT(refusal_of("0B0"), HasSubstr("0F0 is missing"));
-  EXPECT_THAT(refusal_of("0F,0B0"), HasSubstr("0F names no micro-batch"));
+  EXPECT_THAT(refusal_of("0F,0B0"), HasSubstr("0F has no micro-batch"));
   EXPECT_THAT(refusal_of("0F0,0B0\n0F1,0B1"), HasSubstr("stage 0 is on ranks 0 and 1 (0F1)"));
-  EXPECT_THAT(refusal_of("70000F0"), HasSubstr("no such stage"));
+  EXPECT_THAT(refusal_of("70000F0"), HasSubstr("invalid stage"));
   const PipelineAction forward{.overlaps_next = true, .microbatch = 0};
   EXPECT_THROW(PipelineSchedule("alone", {{forward}}), Error);
   EXPECT_THAT(refusal_of("0F0,0B0\n1B0,1F0"), HasSubstr("rank 0 at 0B0, rank 1 at 1B0"));
@@ -71,14 +71,14 @@ TEST(PipelineSchedule, SaysWhatIsWrongWithARow) {
 }
 
 TEST(PipelineSchedule, SaysWhatASizeDoesNotFit) {
-  EXPECT_THAT(refusal_of("2f2b", {}), HasSubstr("there are gpipe, 1f1b, interleaved"));
+  EXPECT_THAT(refusal_of("2f2b", {}), HasSubstr("one of gpipe, 1f1b, interleaved"));
   EXPECT_THAT(refusal_of("1f1b", {.ranks = 0}), HasSubstr("at least 1"));
-  EXPECT_THAT(refusal_of("1f1b", {.ranks = 2, .stages_per_rank = 2}), HasSubstr("one stage a rank, not 2"));
-  EXPECT_THAT(refusal_of("zbv", {.ranks = 2}), HasSubstr("two stages a rank"));
+  EXPECT_THAT(refusal_of("1f1b", {.ranks = 2, .stages_per_rank = 2}), HasSubstr("one stage per rank, not 2"));
+  EXPECT_THAT(refusal_of("zbv", {.ranks = 2}), HasSubstr("two stages per rank"));
   EXPECT_THAT(refusal_of("interleaved", {.ranks = 4, .stages_per_rank = 2, .microbatches = 9}),
-              HasSubstr("give a multiple"));
+              HasSubstr("use a multiple"));
   EXPECT_THAT(refusal_of("dualpipe_v", {.ranks = 4, .stages_per_rank = 2, .microbatches = 7}),
-              HasSubstr("need as many micro-batches, not 7"));
+              HasSubstr("need at least 8 micro-batches, not 7"));
   EXPECT_THAT(refusal_of("gpipe", {.ranks = 1 << 12, .microbatches = 1 << 12}), HasSubstr("too large"));
 }
 
@@ -107,10 +107,10 @@ TEST(PipelineSchedule, WaitsForSendsAndReductions) {
   const std::string lower = "\n1RECV_F0,1F0,1B0,1SEND_B0";
   EXPECT_EQ(refusal_of(("0F0,0SEND_F0,0RECV_B0,0B0,0WAIT_SEND_F0" + lower + ",1WAIT_SEND_B0").c_str()), "");
   EXPECT_THAT(refusal_of(("0F0,0WAIT_SEND_F0,0SEND_F0,0RECV_B0,0B0" + lower).c_str()),
-              HasSubstr("0WAIT_SEND_F0 waits for no send before it"));
-  EXPECT_THAT(refusal_of(("0F0,0SEND_F0,0WAIT_SEND_F,0RECV_B0,0B0" + lower).c_str()),
-              HasSubstr("names no micro-batch"));
-  EXPECT_THAT(refusal_of("0F0,0B0,0WAIT_REDUCE_GRAD,0REDUCE_GRAD"), HasSubstr("waits for no REDUCE_GRAD before it"));
+              HasSubstr("0WAIT_SEND_F0 has no earlier send to wait for"));
+  EXPECT_THAT(refusal_of(("0F0,0SEND_F0,0WAIT_SEND_F,0RECV_B0,0B0" + lower).c_str()), HasSubstr("has no micro-batch"));
+  EXPECT_THAT(refusal_of("0F0,0B0,0WAIT_REDUCE_GRAD,0REDUCE_GRAD"),
+              HasSubstr("has no earlier REDUCE_GRAD to wait for"));
   // Rank 1 asks for 0 behind 1, which comes behind the wait.
   EXPECT_THAT(refusal_of("0F0,0SEND_F0,0WAIT_SEND_F0,0F1,0SEND_F1,0RECV_B1,0B1,0RECV_B0,0B0\n"
                          "1RECV_F1,1F1,1RECV_F0,1F0,1B1,1SEND_B1,1B0,1SEND_B0"),
@@ -121,8 +121,8 @@ TEST(PipelineSchedule, WaitsForSendsAndReductions) {
 
   // Forward 1 s, backward 2 s, a reduction 5 s.
   const auto seconds_of = [](const char* row) {
-    const StageFigures stage{.forward = 1, .input_gradient = 1, .weight_gradient = 1, .reduce_gradients = 5};
-    return PipelineRun::of(PipelineStages::of_figures({stage}), PipelineSchedule::from_csv(row, "one")).seconds();
+    const StageCosts stage{.forward = 1, .input_gradient = 1, .weight_gradient = 1, .reduce_gradients = 5};
+    return PipelineRun::of(PipelineStages::of_costs({stage}), PipelineSchedule::from_csv(row, "one")).seconds();
   };
   EXPECT_DOUBLE_EQ(seconds_of("0F0,0B0,0REDUCE_GRAD,0F1,0B1"), 3 + 5);
   EXPECT_DOUBLE_EQ(seconds_of("0F0,0B0,0REDUCE_GRAD,0WAIT_REDUCE_GRAD,0F1,0B1"), 3 + 5 + 3);
@@ -135,11 +135,11 @@ struct ClosedForm {
 
 PipelineRun run_of(const char* name, int32_t ranks, const ClosedForm& costs) {
   const int32_t a_rank = PipelineSchedule::stages_per_rank(name, 1);
-  const StageFigures stage{.forward = costs.forward,
-                           .input_gradient = costs.input_gradient,
-                           .weight_gradient = costs.weight_gradient,
-                           .carried = 1 << 20};
-  const auto stages = PipelineStages::of_figures(std::vector<StageFigures>(static_cast<size_t>(ranks * a_rank), stage));
+  const StageCosts stage{.forward = costs.forward,
+                         .input_gradient = costs.input_gradient,
+                         .weight_gradient = costs.weight_gradient,
+                         .carried = 1 << 20};
+  const auto stages = PipelineStages::of_costs(std::vector<StageCosts>(static_cast<size_t>(ranks * a_rank), stage));
   return PipelineRun::of(
       stages, PipelineSchedule::named(name, {.ranks = ranks, .stages_per_rank = a_rank, .microbatches = 3 * ranks}));
 }
@@ -223,7 +223,7 @@ TEST(ClosedForms, RepeatedBlocksHoldAHalfAndAThird) {
 
 // The first micro-batch's gradients are there; those of later ones are added to them.
 TEST(ClosedForms, GradientsAreAddedFromTheSecondMicroBatchOn) {
-  const auto stages = PipelineStages::of_figures({{.forward = 1, .weight_gradient = 2, .accumulate = 0.5}});
+  const auto stages = PipelineStages::of_costs({{.forward = 1, .weight_gradient = 2, .accumulate = 0.5}});
   const PipelineRun run = PipelineRun::of(stages, PipelineSchedule::named("1f1b", {.microbatches = 3}));
   EXPECT_DOUBLE_EQ(run.rank(0).computing, 3 * 3 + 2 * 0.5);
 }
@@ -231,9 +231,9 @@ TEST(ClosedForms, GradientsAreAddedFromTheSecondMicroBatchOn) {
 TEST(ClosedForms, StagesOfARankShrinkTheBubble) {
   const ClosedForm c{1, 1, 1};
   for (const int32_t a_rank : {1, 2, 4}) {
-    const StageFigures stage{
+    const StageCosts stage{
         .forward = c.forward / a_rank, .input_gradient = 1.0 / a_rank, .weight_gradient = 1.0 / a_rank};
-    const auto stages = PipelineStages::of_figures(std::vector<StageFigures>(static_cast<size_t>(4 * a_rank), stage));
+    const auto stages = PipelineStages::of_costs(std::vector<StageCosts>(static_cast<size_t>(4 * a_rank), stage));
     const PipelineRun run = PipelineRun::of(
         stages, PipelineSchedule::named("interleaved", {.ranks = 4, .stages_per_rank = a_rank, .microbatches = 8}));
     EXPECT_NEAR(run.rank(0).waits.total(), 3 * 3.0 / a_rank, 1e-9);

@@ -120,12 +120,12 @@ TEST_F(ServingOfGpt2, WaitsLongerForMoreRequestsAndAnswersMore) {
 TEST_F(ServingOfGpt2, SaysTheLongestThatFits) {
   const Serving serving = serve_with([](ServingOptions& options) {
     options.context = 1 << 30;
-    options.tokens_at_once = 1024;
+    options.max_batched_tokens = 1024;
   });
   EXPECT_FALSE(serving.fits());
   EXPECT_EQ(serving.longest, serving.pages * 16);
-  EXPECT_THAT(to_text(serving), HasSubstr("does not fit: not one request of 1,073,741,824 tokens"));
-  EXPECT_THAT(to_text(serving), HasSubstr("the longest that fits"));
+  EXPECT_THAT(to_text(serving), HasSubstr("does not fit: no request of 1,073,741,824 tokens"));
+  EXPECT_THAT(to_text(serving), HasSubstr("the longest request that fits"));
   const Serving tiny = serve_with([](ServingOptions& options) { options.memory = 600 << 20; });
   EXPECT_EQ(tiny.longest, 0);
   EXPECT_THAT(to_text(tiny), HasSubstr("not even one token"));
@@ -138,15 +138,15 @@ TEST_F(ServingOfGpt2, RefusesOptionsThatContradict) {
   refusal([](ServingOptions& options) { options.spec = nullptr; }, "spec");
   refusal([](ServingOptions& options) { options.context = 0; }, "context");
   refusal([](ServingOptions& options) { options.prompt = 2000; }, "longer than the request");
-  refusal([](ServingOptions& options) { options.memory_share = 1.5; }, "no share");
-  refusal([](ServingOptions& options) { options.page = 0; }, "pages");
+  refusal([](ServingOptions& options) { options.memory_share = 1.5; }, "memory_share must be");
+  refusal([](ServingOptions& options) { options.page = 0; }, "page and max_batched_tokens");
   refusal(
       [](ServingOptions& options) {
         options.weights = WeightFormat::parse("int8");
         options.kept = {""};
       },
-      "no weight would be stored");
-  EXPECT_THAT([&] { serve_with([](ServingOptions&) {}, {}); }, ThrowsMessage<Error>(HasSubstr("keeps nothing")));
+      "no weight can be quantized");
+  EXPECT_THAT([&] { serve_with([](ServingOptions&) {}, {}); }, ThrowsMessage<Error>(HasSubstr("has no KV cache")));
 }
 
 }  // namespace

@@ -80,9 +80,9 @@ TEST_P(StagesOf, AWholeStepHoldsWhatTheTimelineSays) {
 
 TEST_P(StagesOf, PartsAddUpToTheWhole) {
   const PipelineStages whole = cut(GetParam(), 1), parts = cut(GetParam(), 3);
-  StageFigures sum;
+  StageCosts sum;
   for (int32_t s = 0; s < 3; ++s) {
-    const StageFigures& of = parts.of(s);
+    const StageCosts& of = parts.of(s);
     EXPECT_GT(of.forward, 0);
     EXPECT_GT(of.backward(), 0);
     sum.forward += of.forward;
@@ -92,7 +92,7 @@ TEST_P(StagesOf, PartsAddUpToTheWhole) {
     sum.parameters += of.parameters;
     sum.gradients += of.gradients;
   }
-  const StageFigures& of = whole.of(0);
+  const StageCosts& of = whole.of(0);
   EXPECT_GE(sum.forward, of.forward * (1 - 1e-9));  // what depends on inputs alone may be computed twice
   EXPECT_LE(sum.forward, of.forward * 1.2);
   EXPECT_NEAR(sum.input_gradient, of.input_gradient, of.input_gradient * 1e-9);
@@ -143,9 +143,9 @@ TEST(PipelineStages, BeginAtModules) {
     }
     return "";
   };
-  EXPECT_THAT(refusal({"model.layers.99"}), HasSubstr("no module model.layers.99"));
-  EXPECT_THAT(refusal({"model.norm", "model.layers.1"}), HasSubstr("does not come after"));
-  EXPECT_THAT(refusal({"model.embed_tokens"}), HasSubstr("does not come after the first node"));
+  EXPECT_THAT(refusal({"model.layers.99"}), HasSubstr("the module model.layers.99 does not run in forward"));
+  EXPECT_THAT(refusal({"model.norm", "model.layers.1"}), HasSubstr("does not run after"));
+  EXPECT_THAT(refusal({"model.embed_tokens"}), HasSubstr("does not run after the first node"));
 }
 
 // Results of products with a bias are no more, once these are products and additions.
@@ -179,7 +179,7 @@ TEST(PipelineStages, SayWhichParametersSeveralHold) {
   // Skips of a U-Net go through the stages between.
   const std::vector<std::string> levels = {"down1", "down3", "up2"};
   const PipelineStages unet = PipelineStages::at_modules(step_of("unet"), levels, {.spec = &h100()});
-  EXPECT_THAT(unet.notes(), ::testing::Contains(HasSubstr("go through other stages")));
+  EXPECT_THAT(unet.notes(), ::testing::Contains(HasSubstr("are passed through other stages")));
 }
 
 // Gradients of what a residual connection hands on are added before they are sent: one tensor goes back for each that came.
@@ -192,7 +192,7 @@ TEST(PipelineStages, SendBackWhatTheyWereGiven) {
 
 TEST(PipelineStages, SplitBackward) {
   // Products of a transformer's layers: two thirds of the work, a third of it for the weights.
-  const StageFigures of = cut("llama3_8b", 1).of(0);
+  const StageCosts of = cut("llama3_8b", 1).of(0);
   EXPECT_GT(of.weight_gradient, 0.15 * of.backward());
   EXPECT_LT(of.weight_gradient, 0.6 * of.backward());
 }
@@ -219,7 +219,7 @@ TEST(PipelineStages, PiecesAreGraphs) {
   EXPECT_THROW(stage_piece(step, stages, 3, PipelineWork::kForward), Error);
   EXPECT_THROW(stage_piece(step, stages, 0, PipelineWork::kSendForward), Error);
   EXPECT_THROW(stage_piece(step_of("gpt2"), stages, 0, PipelineWork::kForward), Error);
-  EXPECT_THROW(stage_piece(step, PipelineStages::of_figures({StageFigures{}}), 0, PipelineWork::kForward), Error);
+  EXPECT_THROW(stage_piece(step, PipelineStages::of_costs({StageCosts{}}), 0, PipelineWork::kForward), Error);
 }
 
 TEST(PipelineStages, AreOfTrainingSteps) {
@@ -227,7 +227,7 @@ TEST(PipelineStages, AreOfTrainingSteps) {
   EXPECT_THROW(PipelineStages::balanced(forward, 2, {.spec = &h100()}), Error);
   EXPECT_THROW(cut("gpt2", 0), Error);
   EXPECT_THROW(cut("gpt2", 1000), Error);
-  EXPECT_THROW(PipelineStages::of_figures({}), Error);
+  EXPECT_THROW(PipelineStages::of_costs({}), Error);
   EXPECT_THROW(PipelineRun::of(cut("gpt2", 3), PipelineSchedule::named("1f1b", {.ranks = 2, .microbatches = 2})),
                Error);
 }
@@ -245,7 +245,7 @@ TEST(PipelineRun, MemoryFollowsTheSchedule) {
   EXPECT_GE(gpipe.rank(3).peak - many.rank(3).peak, 14 * stages.of(3).carried);
   // Room for all that is received: of each micro-batch what comes from both sides.
   const PipelineRun ahead = PipelineRun::of(stages, PipelineSchedule::named("1f1b", {.ranks = 4, .microbatches = 16}),
-                                            {.receives_ahead = true});
+                                            {.preallocate_receives = true});
   EXPECT_EQ(ahead.rank(1).resident - many.rank(1).resident,
             16 * (stages.of(0).sends_forward + stages.of(2).sends_backward));
 }
@@ -256,7 +256,7 @@ TEST(PipelineRun, TransfersTakeTime) {
   const PipelineSchedule schedule = PipelineSchedule::named("1f1b", {.ranks = 4, .microbatches = 8});
   const PipelineRun near = PipelineRun::of(stages, schedule, {.interconnect = &links});
   // Neighbours that are eight apart are in different machines.
-  const PipelineRun far = PipelineRun::of(stages, schedule, {.interconnect = &links, .ranks_apart = 8});
+  const PipelineRun far = PipelineRun::of(stages, schedule, {.interconnect = &links, .rank_stride = 8});
   EXPECT_GT(near.seconds(), PipelineRun::of(stages, schedule).seconds());
   EXPECT_GT(far.seconds(), near.seconds());
 }
@@ -286,9 +286,9 @@ TEST(PipelineRun, GradientsOfTiedWeightsAreAdded) {
 
 // F: 1 s and 0.5 s for a collective. Backward: 2 s of computing. Beside each other they take 3 s, not 3.5.
 TEST(PipelineRun, OverlappedActionsHideCollectives) {
-  StageFigures of{.forward = 1.5, .input_gradient = 1, .weight_gradient = 1};
+  StageCosts of{.forward = 1.5, .input_gradient = 1, .weight_gradient = 1};
   of.exposed.forward = 0.5;
-  const auto stages = PipelineStages::of_figures(std::vector<StageFigures>(1, of));
+  const auto stages = PipelineStages::of_costs(std::vector<StageCosts>(1, of));
   const auto schedule = PipelineSchedule::from_csv("0F0,(0F1;0B0)OVERLAP_F_B,0B1\n", "two");
   EXPECT_NEAR(PipelineRun::of(stages, schedule).seconds(), 1.5 + 3 + 2, 1e-9);
   EXPECT_NEAR(PipelineRun::of(stages, schedule, {.overlap = 0}).seconds(), 1.5 + 3.5 + 2, 1e-9);
@@ -297,11 +297,11 @@ TEST(PipelineRun, OverlappedActionsHideCollectives) {
 
 // Gathering takes 4 s, of which a forward of another stage hides 2; then no piece has it. The sum of gradients is 1 s.
 TEST(PipelineRun, ParametersAreGatheredBesideComputing) {
-  StageFigures of{.forward = 5, .input_gradient = 3, .weight_gradient = 2};
+  StageCosts of{.forward = 5, .input_gradient = 3, .weight_gradient = 2};
   of.exposed = {.forward = 3, .backward = 3, .input_gradient = 2, .weight_gradient = 1};
   of.unshard = 4;
   of.reduce_gradients = 1;
-  const auto stages = PipelineStages::of_figures(std::vector<StageFigures>(2, of));
+  const auto stages = PipelineStages::of_costs(std::vector<StageCosts>(2, of));
   const auto run = PipelineRun::of(
       stages, PipelineSchedule::from_csv("0UNSHARD,0F0,1UNSHARD,1F0,1B0,1REDUCE_GRAD,0B0,0REDUCE_GRAD\n", "fsdp"));
   // 0UNSHARD 0-4, 0F0 4-6, 1UNSHARD 6-10, 1F0 10-12, 1B0 12-14, its sum 14-15, 0B0 14-16, its sum 16-17.
@@ -342,7 +342,7 @@ TEST(PipelineRun, IsDrawn) {
   for (size_t at = 0; (at = svg.find("<title>", at)) != svg.npos; ++at) ++boxes;
   EXPECT_EQ(boxes, 3 * 4 * 2 + 3);  // F and B of each micro-batch, and the optimizer's steps
   EXPECT_THAT(svg, HasSubstr("2F3: "));
-  EXPECT_THAT(svg, ::testing::Not(HasSubstr("gradients of inputs")));  // nothing is split
+  EXPECT_THAT(svg, ::testing::Not(HasSubstr("input gradients")));  // nothing is split
   const std::string page = pipeline_html(run);
   EXPECT_THAT(page, AllOf(HasSubstr(pipeline_svg(run)), HasSubstr("\nmost memory: rank ")));
 }

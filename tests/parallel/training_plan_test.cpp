@@ -55,7 +55,7 @@ TEST_P(PlanOf, AStretchOfLayersIsWhatItsStageIs) {
       if (first > 0) cuts.push_back(begins[static_cast<size_t>(first)]);
       if (last < chain.size()) cuts.push_back(begins[static_cast<size_t>(last)]);
       const PipelineStages stages = PipelineStages::at_modules(step, cuts, stage_options(request));
-      const StageFigures& cut = stages.of(first > 0 ? 1 : 0);
+      const StageCosts& cut = stages.of(first > 0 ? 1 : 0);
       EXPECT_EQ(chain.carried(first, last), cut.carried) << first << " to " << last;
       EXPECT_EQ(chain.parameters(first, last), cut.parameters);
       EXPECT_EQ(chain.weights(first, last), cut.weights);
@@ -82,7 +82,7 @@ TEST_P(PlanOf, MoreLayersOfFourAreThoseOfTheLongerModel) {
     for (int64_t last = first + 1; last <= longer.size(); ++last) {
       EXPECT_EQ(longer.carried(first, last), repeated.carried(first, last)) << first << " to " << last;
       EXPECT_EQ(longer.parameters(first, last), repeated.parameters(first, last));
-      EXPECT_EQ(longer.passing(first, last), repeated.passing(first, last));
+      EXPECT_EQ(longer.transient(first, last), repeated.transient(first, last));
       EXPECT_EQ(longer.flops(first, last), repeated.flops(first, last));
       EXPECT_NEAR(longer.seconds(first, last).computing(), repeated.seconds(first, last).computing(), 1e-9);
     }
@@ -94,7 +94,7 @@ RecomputeLevel level_of(Recompute what, const Graph& step, const std::vector<std
   return {what, false, {}, std::make_shared<LayerChain>(step, begins, stage_options(request), request.state)};
 }
 
-LayoutChains chains_of(const std::string& model) {
+RecomputeLadder chains_of(const std::string& model) {
   const Graph kept = capture_small(model, {.layers = kLayers});
   std::vector<std::string> layers;
   const std::vector<std::string> begins = UnitNames::of(kept).begins;
@@ -102,25 +102,25 @@ LayoutChains chains_of(const std::string& model) {
     if (number_in_path(unit).second > 0) layers.push_back(unit);
   }
   Graph selective = clone(kept), whole = clone(kept);
-  compute_again(selective, {}, layers);
-  compute_again(whole, layers, {});
-  return LayoutChains({level_of(Recompute::kNothing, kept, begins), level_of(Recompute::kSelective, selective, begins),
-                       level_of(Recompute::kWhole, whole, begins)});
+  apply_recompute(selective, {}, layers);
+  apply_recompute(whole, layers, {});
+  return RecomputeLadder({level_of(Recompute::kNone, kept, begins), level_of(Recompute::kSelective, selective, begins),
+                          level_of(Recompute::kFull, whole, begins)});
 }
 
 // All cuts, each stage with as few steps of recomputing as fit.
-double quickest_slowest_stage(const LayoutChains& chains, const SplitLimits& limits, size_t stage = 0,
+double quickest_slowest_stage(const RecomputeLadder& chains, const SplitLimits& limits, size_t stage = 0,
                               int64_t first = 0) {
   constexpr double kNone = std::numeric_limits<double>::infinity();
   double best = kNone;
   for (int64_t last = first + 1; last <= chains.units(); ++last) {
     double seconds = kNone;
-    for (int64_t again = 0; again <= most_again(chains, first, last) && seconds == kNone; ++again) {
-      const StageUnits made{first, last, again};
-      if (bytes_of(chains, made, limits.between[stage], limits) <= limits.memory[stage])
+    for (int64_t steps = 0; steps <= max_recompute_steps(chains, first, last) && seconds == kNone; ++steps) {
+      const StageUnits made{first, last, steps};
+      if (bytes_of(chains, made, limits.in_flight[stage], limits) <= limits.memory[stage])
         seconds = seconds_of(chains, made);
     }
-    const bool is_last = stage + 1 == limits.between.size();
+    const bool is_last = stage + 1 == limits.in_flight.size();
     if (is_last && last != chains.units()) continue;
     const double rest = is_last ? 0 : quickest_slowest_stage(chains, limits, stage + 1, last);
     best = std::min(best, std::max(seconds, rest));
@@ -129,9 +129,9 @@ double quickest_slowest_stage(const LayoutChains& chains, const SplitLimits& lim
 }
 
 TEST_P(PlanOf, NoCutHasAQuickerSlowestStage) {
-  const LayoutChains chains = chains_of(GetParam());
-  SplitLimits limits{.between = {{4, 0}, {3, 0}, {1, 0}}, .replicas = {.state = kMixedPrecision}};
-  const auto bytes = [&](int64_t again) { return bytes_of(chains, {1, 4, again}, limits.between[0], limits); };
+  const RecomputeLadder chains = chains_of(GetParam());
+  SplitLimits limits{.in_flight = {{4, 0}, {3, 0}, {1, 0}}, .replicas = {.state = kMixedPrecision}};
+  const auto bytes = [&](int64_t steps) { return bytes_of(chains, {1, 4, steps}, limits.in_flight[0], limits); };
   int found = 0;
   for (const double part : {0.9, 0.95, 1.0, 1.1, 2.0}) {
     limits.memory.assign(3, static_cast<int64_t>(part * static_cast<double>(bytes(0))));
@@ -151,12 +151,12 @@ TEST(PlanSimulator, SaysOfEachPlanWhatAFreshOneSays) {
   const ClusterRequest request = eight_devices();
   const StepSource source = small("gpt2");
   PlanSimulator simulator;
-  TrainingPlan plan = given_plan(R"({"pipeline": 4, "microbatches": 8, "recomputed": [1, 1, 0, 0]})", source, request);
+  TrainingPlan plan = parse_plan(R"({"pipeline": 4, "microbatches": 8, "recomputed": [1, 1, 0, 0]})", source, request);
   for (const bool outermost : {false, true, false}) {
     for (const int64_t micro_batch : {1, 2}) {
       plan.data_outermost = outermost;
       plan.micro_batch = micro_batch;
-      const SimulatedPlan made = simulator.of(source, request, plan), fresh = simulate(source, request, plan);
+      const SimulatedPlan made = simulator.of(source, request, plan), fresh = simulate_plan(source, request, plan);
       EXPECT_EQ(made.bytes(), fresh.bytes());
       EXPECT_EQ(to_json(made.run), to_json(fresh.run)) << outermost << micro_batch;
       EXPECT_EQ(made.run.actions(1).back().live, fresh.run.actions(1).back().live);
@@ -168,7 +168,7 @@ TEST(PlanSimulator, SaysOfEachPlanWhatAFreshOneSays) {
 void expect_the_best_of_all(const StepSource& source, ClusterRequest request, int64_t experts) {
   request.micro_batch = {1, 2};
   request.simulated = 5;
-  const PlanAnswer answer = plan_training(source, request);
+  const ClusterPlan answer = plan_training(source, request);
   double best = std::numeric_limits<double>::infinity();
   PlanSchedules schedules;
   int64_t simulated = 0;
@@ -176,15 +176,15 @@ void expect_the_best_of_all(const StepSource& source, ClusterRequest request, in
     const Graph step = source.capture({.micro_batch = micro_batch});
     const std::vector<std::string> begins = UnitNames::of(step).begins;
     for (const int64_t sharing : expert_sizes(request, experts)) {
-      const Graph rank = with_experts_over(clone(step), {.ranks = sharing});
-      const WaysDown ways({level_of(Recompute::kNothing, rank, begins)}, {}, false);  // no more is needed
+      const Graph rank = shard_experts_over(clone(step), {.ranks = sharing});
+      const RecomputeLadders ladders({level_of(Recompute::kNone, rank, begins)}, {}, false);  // no more is needed
       for (const TrainingPlan& plan :
-           plans_of(request, {.micro_batch = micro_batch, .experts = sharing}, ways.kept().size())) {
-        Candidate candidate(plan, ways, request);
+           plans_of(request, {.micro_batch = micro_batch, .experts = sharing}, ladders.kept().size())) {
+        Candidate candidate(plan, ladders, request);
         const Estimate* estimate =
             candidate.estimate(schedules, answer.memory, std::numeric_limits<double>::infinity());
         if (estimate == nullptr) continue;
-        const SimulatedPlan made = simulate(source, request, candidate.with(*estimate));
+        const SimulatedPlan made = simulate_plan(source, request, candidate.with(*estimate));
         ++simulated;
         best = std::min(best, made.run.seconds());
         EXPECT_GE(made.run.seconds() * 1.0001, answer.bound) << to_string(plan);
@@ -221,7 +221,7 @@ TEST(TrainingPlan, ExpertsOfARankAreFewerAndHaveFewerReplicas) {
   const StepSource source = small_experts();
   const auto state_of = [&](int64_t experts, int zero) {
     const TrainingPlan plan{.data = 8, .experts = experts, .microbatches = 2, .zero = zero};
-    const SimulatedPlan made = simulate(source, request, plan);
+    const SimulatedPlan made = simulate_plan(source, request, plan);
     return std::pair(made.run.stages().of(0).optimizer_state, made.run.stages().of(0).parameters);
   };
   // 8 experts of 3 x 16 x 32 elements in five layers, 12 bytes of state each.
@@ -247,7 +247,7 @@ TEST(TrainingPlan, EveryBuiltInModelIsPlanned) {
     request.micro_batch = {2};
     request.simulated = 1;
     StepSource source{.capture = [&](const StepSize& size) { return capture_small(info.name, size); }};
-    const PlanAnswer answer = plan_training(source, request);
+    const ClusterPlan answer = plan_training(source, request);
     EXPECT_GE(answer.best().run.seconds(), answer.bound) << info.name;
     EXPECT_NEAR(answer.best().estimated, answer.best().run.seconds(), 0.02 * answer.best().estimated) << info.name;
   }
@@ -263,7 +263,7 @@ TEST(TrainingPlan, ALongScheduleTakesWhatTwoShortOnesTell) {
   request.simulated = 1;
   for (const char* schedule : {"1f1b", "interleaved", "zero_bubble", "zbv", "v_half", "v_min"}) {
     request.schedules = {schedule};
-    const PlanAnswer answer = plan_training(small("llama3_8b"), request);
+    const ClusterPlan answer = plan_training(small("llama3_8b"), request);
     EXPECT_NEAR(answer.best().estimated, answer.best().run.seconds(), 0.02 * answer.best().estimated) << schedule;
   }
 }
@@ -274,12 +274,12 @@ TEST(TrainingPlan, LittleMemoryIsMetByComputingAgain) {
   request.batch = 256;
   request.micro_batch = {256};
   const StepSource source = small("llama3_8b", 24);
-  const PlanAnswer roomy = plan_training(source, request);
+  const ClusterPlan roomy = plan_training(source, request);
   EXPECT_TRUE(roomy.best().plan.recomputed.empty());
   EXPECT_TRUE(roomy.best().plan.selective.empty());
   const int64_t beside = request.device.memory - roomy.memory;
   request.memory = beside + roomy.best().bytes() - 1;
-  const PlanAnswer tight = plan_training(source, request);
+  const ClusterPlan tight = plan_training(source, request);
   EXPECT_FALSE(tight.best().plan.recomputed.empty() && tight.best().plan.selective.empty());
   EXPECT_LE(tight.best().bytes(), tight.memory);
   EXPECT_GT(tight.best().run.seconds(), roomy.best().run.seconds());
@@ -287,8 +287,8 @@ TEST(TrainingPlan, LittleMemoryIsMetByComputingAgain) {
   try {
     plan_training(source, request);
     FAIL() << "a megabyte is enough";
-  } catch (const NoPlanError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("smallest change first"));
+  } catch (const InfeasibleError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("smallest first"));
     EXPECT_THAT(error.what(), HasSubstr("more: tp 1, pp 1, dp 1"));
   }
 }
@@ -324,7 +324,7 @@ std::vector<Recomputed> recomputed_in_all_ways(const StepSource& source, const C
         }
       }
       if (!possible) continue;
-      const SimulatedPlan simulated = simulate(source, request, made);
+      const SimulatedPlan simulated = simulate_plan(source, request, made);
       all.push_back({simulated.run.seconds(), simulated.bytes()});
     }
   }
@@ -346,7 +346,7 @@ void expect_nearly_the_best(const StepSource& source, ClusterRequest request, co
     for (const Recomputed& one : all) {
       if (one.bytes <= memory) best = std::min(best, one.seconds);
     }
-    const PlanAnswer answer = plan_training(source, request);
+    const ClusterPlan answer = plan_training(source, request);
     EXPECT_LE(answer.best().run.seconds(), most_slower * best) << share;
     EXPECT_LE(answer.best().bytes(), memory);
     EXPECT_LE(answer.bound, 1.0001 * best) << share;
@@ -366,7 +366,7 @@ TEST(TrainingPlan, WhatIsComputedAgainIsWithinAHundredthOfAllWays) {
   ASSERT_GT(all.size(), 100U);
   std::set<std::string> seen;
   expect_nearly_the_best(source, request, all, {0.1, 0.3, 0.5, 0.7, 0.9}, 1.01,
-                         [&](const SimulatedPlan& best) { seen.insert(recomputing_of(best.plan)); });
+                         [&](const SimulatedPlan& best) { seen.insert(recompute_summary(best.plan)); });
   EXPECT_TRUE(seen.contains("selective") || seen.contains("selective and whole"));
 }
 
@@ -386,7 +386,7 @@ std::vector<Recomputed> kept_in_all_ways(const StepSource& source, const Cluster
       if (ways[layer] / 2 == 1) plan.selective.push_back(layers[layer]);
       if (ways[layer] / 2 == 2) plan.recomputed.push_back(layers[layer]);
     }
-    const SimulatedPlan made = simulate(source, request, plan);
+    const SimulatedPlan made = simulate_plan(source, request, plan);
     all.push_back({made.run.seconds(), made.bytes()});
     size_t next = 0;
     while (next < ways.size() && ways[next] == 5) ++next;
@@ -422,23 +422,23 @@ TEST(TrainingPlan, TheHostIsAKnobAndHasAnEnd) {
   request.sequence = 8192;
   const StepSource source = wide_source("llama3_8b", 4, 8192);
   request.memory = int64_t{200} << 30;
-  const PlanAnswer roomy = plan_training(source, request);
+  const ClusterPlan roomy = plan_training(source, request);
   // Less than any plan takes that has all on the device.
   request.memory = *request.memory - roomy.memory + roomy.best().bytes() / 2;
   try {
     plan_training(source, request);
     FAIL() << "half of it is enough";
-  } catch (const NoPlanError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("with the optimizer on the host: tp 1"));
+  } catch (const InfeasibleError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("with the optimizer offloaded to CPU: tp 1"));
   }
   request.offload.push_back(Offload::kOptimizer);
-  const PlanAnswer with = plan_training(source, request);
+  const ClusterPlan with = plan_training(source, request);
   EXPECT_TRUE(with.best().plan.optimizer_on_host);
   EXPECT_GT(with.best().on_host, 0);
   EXPECT_LE(with.best().bytes(), with.memory);
-  EXPECT_THAT(to_text(with), HasSubstr("optimizer on the host"));
+  EXPECT_THAT(to_text(with), HasSubstr("optimizer on CPU"));
   request.device.host->memory = with.best().on_host - 1;
-  EXPECT_THROW(plan_training(source, request), NoPlanError);
+  EXPECT_THROW(plan_training(source, request), InfeasibleError);
   request.device.host.reset();
   EXPECT_THROW(plan_training(source, request), Error);
 }
@@ -450,35 +450,35 @@ TEST(TrainingPlan, WhatMayBeComputedAgainIsAKnob) {
   request.sequence = 8192;
   const StepSource source = wide_source("llama3_8b", 4, 8192);
   request.memory = int64_t{200} << 30;
-  const PlanAnswer roomy = plan_training(source, request);
-  ASSERT_EQ(recomputing_of(roomy.best().plan), "nothing");
+  const ClusterPlan roomy = plan_training(source, request);
+  ASSERT_EQ(recompute_summary(roomy.best().plan), "none");
   request.memory = *request.memory - roomy.memory + roomy.best().bytes() - (int64_t{3} << 30);
-  const PlanAnswer any = plan_training(source, request);
+  const ClusterPlan any = plan_training(source, request);
   EXPECT_FALSE(any.best().plan.selective.empty());
   std::vector<std::string> values;
   for (const PlanNeighbour& neighbour : any.neighbours) {
-    EXPECT_TRUE(!neighbour.seconds || neighbour.bytes <= any.memory) << neighbour.knob << " " << neighbour.value;
-    if (neighbour.knob != "computed again") continue;
+    EXPECT_TRUE(!neighbour.seconds || neighbour.bytes <= any.memory) << neighbour.option << " " << neighbour.value;
+    if (neighbour.option != "recompute") continue;
     values.push_back(neighbour.value);
-    if (neighbour.value == "nothing") {
+    if (neighbour.value == "none") {
       EXPECT_FALSE(neighbour.seconds);
     }
-    if (neighbour.value == "whole") {
+    if (neighbour.value == "full") {
       EXPECT_TRUE(neighbour.seconds);
     }
   }
-  EXPECT_THAT(values, ::testing::IsSupersetOf({"nothing", "whole"}));
-  EXPECT_THAT(to_text(any), HasSubstr("of which computed again; s: selective"));
-  request.recompute = {Recompute::kWhole};
-  const PlanAnswer whole = plan_training(source, request);
+  EXPECT_THAT(values, ::testing::IsSupersetOf({"none", "full"}));
+  EXPECT_THAT(to_text(any), HasSubstr("of which recomputed; s: selective"));
+  request.recompute = {Recompute::kFull};
+  const ClusterPlan whole = plan_training(source, request);
   EXPECT_TRUE(whole.best().plan.selective.empty());
   EXPECT_GT(whole.best().run.seconds(), any.best().run.seconds());
-  request.recompute = {Recompute::kNothing};
+  request.recompute = {Recompute::kNone};
   try {
     plan_training(source, request);
     FAIL() << "nothing is computed again, and all fits";
-  } catch (const NoPlanError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("with any recomputing: tp 1"));
+  } catch (const InfeasibleError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("with any recompute: tp 1"));
   }
 }
 
@@ -489,29 +489,29 @@ TEST(TrainingPlan, TheCurveIsAsQuickAsWholeLayersAndTheirParts) {
   request.sequence = 8192;
   const StepSource source = wide_source("llama3_8b", 8, 8192);
   request.memory = int64_t{200} << 30;
-  const PlanAnswer roomy = plan_training(source, request);
+  const ClusterPlan roomy = plan_training(source, request);
   const int64_t beside = *request.memory - roomy.memory;
   bool used = false;
   for (const int64_t less : {1, 2, 4, 6}) {
     request.memory = beside + roomy.best().bytes() - (less << 30);
-    request.recompute = {Recompute::kSelective, Recompute::kWhole};
-    const PlanAnswer layers = plan_training(source, request);
+    request.recompute = {Recompute::kSelective, Recompute::kFull};
+    const ClusterPlan layers = plan_training(source, request);
     request.recompute.push_back(Recompute::kCurve);
-    const PlanAnswer curve = plan_training(source, request);
+    const ClusterPlan curve = plan_training(source, request);
     EXPECT_LE(curve.best().run.seconds(), 1.002 * layers.best().run.seconds()) << less;
     EXPECT_LE(curve.best().bytes(), curve.memory);
     EXPECT_NEAR(curve.best().estimated, curve.best().run.seconds(), 1e-3 * curve.best().estimated);
     if (curve.best().plan.in_part.empty()) continue;
     used = true;
-    EXPECT_THAT(to_text(curve), HasSubstr("c: by the curve"));
+    EXPECT_THAT(to_text(curve), HasSubstr("c: curve"));
     // The plan as somebody else's is the same plan.
     const SimulatedPlan again =
-        simulate(source, request, given_plan(to_json(curve.best().plan).dump(), source, request));
+        simulate_plan(source, request, parse_plan(to_json(curve.best().plan).dump(), source, request));
     EXPECT_EQ(again.bytes(), curve.best().bytes());
     EXPECT_DOUBLE_EQ(again.run.seconds(), curve.best().run.seconds());
     TrainingPlan other = curve.best().plan;
     other.in_part.front().keeps.emplace_back("aten::mm#99");
-    EXPECT_THROW(simulate(source, request, other), Error);
+    EXPECT_THROW(simulate_plan(source, request, other), Error);
   }
   EXPECT_TRUE(used);
 }
@@ -528,13 +528,13 @@ TEST(TrainingPlan, WhatMakesNoSenseIsRefused) {
       EXPECT_THAT(error.what(), HasSubstr(why));
     }
   };
-  refused([](auto& r) { r.devices = 0; }, "one device at least");
-  refused([](auto& r) { r.batch = 0; }, "one sample at least");
+  refused([](auto& r) { r.devices = 0; }, "devices must be at least 1");
+  refused([](auto& r) { r.batch = 0; }, "at least one sample");
   refused([](auto& r) { r.tensor = {3}; }, "does not divide 8 devices");
-  refused([](auto& r) { r.schedules = {"2f2b"}; }, "no schedule '2f2b'");
+  refused([](auto& r) { r.schedules = {"2f2b"}; }, "unknown schedule '2f2b'");
   refused([](auto& r) { r.zero = {4}; }, "0 to 3");
-  refused([](auto& r) { r.micro_batch = {0}; }, "micro_batch: '0' is not a whole number of at least 1");
-  refused([](auto& r) { r.batch = 2, r.tensor = {1}, r.pipeline = {1}; }, "no size of tensor parallel");
+  refused([](auto& r) { r.micro_batch = {0}; }, "micro_batch: '0' is not an integer >= 1");
+  refused([](auto& r) { r.batch = 2, r.tensor = {1}, r.pipeline = {1}; }, "no tensor-parallel degree");
 }
 
 // 14 ranks take 128 micro-batches in 9 rounds, of which the last is not full.
@@ -547,9 +547,9 @@ TEST(TrainingPlan, SchedulesInRoundsAreFilledUp) {
   request.micro_batch = {1};
   request.schedules = {"interleaved"};
   request.stages_per_rank = {2};
-  const PlanAnswer answer = plan_training(small("llama3_8b"), request);
+  const ClusterPlan answer = plan_training(small("llama3_8b"), request);
   EXPECT_EQ(answer.best().plan.microbatches, 18);
-  EXPECT_THAT(to_text(answer), HasSubstr("2 of 18 samples are filling"));
+  EXPECT_THAT(to_text(answer), HasSubstr("2 of 18 samples are padding"));
 }
 
 TEST(TrainingPlan, ASourceThatMakesNoFewerLayersIsRefused) {
@@ -562,7 +562,7 @@ TEST(TrainingPlan, ASourceThatMakesNoFewerLayersIsRefused) {
     plan_training(source, eight_devices());
     FAIL() << "six layers were taken for four";
   } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("was to be made with 4 layers and has 6 in 'model.layers.'"));
+    EXPECT_THAT(error.what(), HasSubstr("was requested with 4 layers but has 6 in 'model.layers.'"));
   }
   source.layers = 0;
   EXPECT_EQ(plan_training(source, eight_devices()).best().run.seconds(),
@@ -575,10 +575,10 @@ TEST(TrainingPlan, ABatchThatDoesNotDivideIsFilledUp) {
   request.tensor = {1};
   request.pipeline = {2};
   request.micro_batch = {1};
-  const PlanAnswer answer = plan_training(small("llama3_8b"), request);
+  const ClusterPlan answer = plan_training(small("llama3_8b"), request);
   EXPECT_EQ(answer.best().plan.data, 4);
   EXPECT_EQ(answer.best().plan.microbatches, 4);  // 16 samples, of which 3 are waste
-  EXPECT_THAT(to_text(answer), HasSubstr("3 of 16 samples are filling"));
+  EXPECT_THAT(to_text(answer), HasSubstr("3 of 16 samples are padding"));
 }
 
 }  // namespace

@@ -32,7 +32,7 @@ struct ChainOperation {
 };
 
 // Writes out what a plan runs, forwards and backwards.
-std::vector<ChainOperation> schedule(std::span<const ChainStage> stages, const ChainPlan& plan) {
+std::vector<ChainOperation> schedule(std::span<const ChainStage> stages, const ChainSchedule& plan) {
   using Kind = ChainOperation::Kind;
   std::vector<ChainOperation> steps;
   // What is to be done, the next one last. It is a range of stages from their forward on, without the segment that it
@@ -80,7 +80,7 @@ std::vector<ChainStage> random_chain(uint32_t seed, size_t length) {
   for (size_t i = 0; i < length; ++i) {
     ChainStage stage{.name = std::to_string(i)};
     stage.forward = number(1, 20);
-    stage.again = stage.forward - number(0, stage.forward / 2);
+    stage.recompute = stage.forward - number(0, stage.forward / 2);
     stage.output = number(1, 5);
     const int64_t full = stage.output + number(0, 12);
     stage.forward_peak = stage.output + number(0, 4);
@@ -89,7 +89,7 @@ std::vector<ChainStage> random_chain(uint32_t seed, size_t length) {
     if (number(0, 1) == 1) {
       stage.options.push_back({stage.output + (full - stage.output) / 2, number(1, stage.forward)});
     }
-    if (number(0, 1) == 1) stage.options.push_back({stage.output, stage.again});
+    if (number(0, 1) == 1) stage.options.push_back({stage.output, stage.recompute});
     stage.backward_peak = full + number(1, 8);
     stages.push_back(stage);
   }
@@ -155,7 +155,7 @@ std::optional<Outcome> run(const std::vector<ChainStage>& stages, Memory memory,
   if (k >= memory.reached) {
     memory.reached = k + 1;
   } else {
-    outcome.cost = k == memory.backward ? stage.again : stage.forward;
+    outcome.cost = k == memory.backward ? stage.recompute : stage.forward;
   }
   memory.head = k;
   if (step.kind != Kind::kForwardDrop) memory.input[step.stage] = true;
@@ -241,7 +241,7 @@ TEST(Chain, CostsWhatTheBestOfAllSchedulesCosts) {
     int64_t full = 0;
     for (const ChainStage& stage : stages) full += stage.options[0].saved;
     for (int64_t bytes = 0; bytes <= full + 20; bytes += 1 + bytes / 16) {
-      const auto plan = solver.plan(bytes);
+      const auto plan = solver.schedule(bytes);
       const auto expected = least_cost(stages, bytes);
       ASSERT_EQ(plan.has_value(), expected.has_value()) << "seed " << seed << ", " << bytes << " bytes";
       if (!plan) continue;
@@ -261,7 +261,7 @@ TEST(Chain, SchedulesCostAndHoldWhatThePlanSays) {
       const ChainSolver solver(stages, most, slots);
       int64_t cost = -1;
       int64_t bytes = most + 1;
-      for (const ChainPlan& plan : solver.curve()) {
+      for (const ChainSchedule& plan : solver.curve()) {
         EXPECT_GT(plan.cost, cost);
         EXPECT_LT(plan.bytes, bytes);
         cost = plan.cost;
@@ -281,15 +281,15 @@ TEST(Chain, ACheaperPlanNeverNeedsLess) {
   const ChainSolver solver(stages, most);
   int64_t cost = 0;
   for (int64_t bytes = most; bytes > 0; bytes -= most / 97) {
-    const auto plan = solver.plan(bytes);
+    const auto plan = solver.schedule(bytes);
     if (!plan) break;
     EXPECT_LE(plan->bytes, bytes);
     EXPECT_GE(plan->cost, cost);
     cost = plan->cost;
   }
   EXPECT_GT(cost, 0);
-  EXPECT_FALSE(solver.plan(0));
-  EXPECT_FALSE(solver.plan(-1));
+  EXPECT_FALSE(solver.schedule(0));
+  EXPECT_FALSE(solver.schedule(-1));
 }
 
 // Three equal stages, 10 to keep, 2 to hand on, 4 to run: by hand.
@@ -298,7 +298,7 @@ TEST(Chain, ACheaperPlanNeverNeedsLess) {
 TEST(Chain, OfThreeEqualStages) {
   ChainStage stage{.name = "s",
                    .forward = 4,
-                   .again = 4,
+                   .recompute = 4,
                    .output = 2,
                    .forward_peak = 2,
                    .keeping_peak = 10,
@@ -306,15 +306,15 @@ TEST(Chain, OfThreeEqualStages) {
                    .options = {{10, 0}}};
   const std::vector<ChainStage> stages(3, stage);
   const ChainSolver solver(stages, 40, 40);
-  EXPECT_EQ(solver.plan(34)->cost, 0);
-  EXPECT_EQ(solver.plan(33)->cost, 4);
-  EXPECT_EQ(solver.plan(26)->cost, 4);
-  EXPECT_EQ(solver.plan(25)->cost, 8);
-  EXPECT_EQ(solver.plan(26)->segments.size(), 1U);
+  EXPECT_EQ(solver.schedule(34)->cost, 0);
+  EXPECT_EQ(solver.schedule(33)->cost, 4);
+  EXPECT_EQ(solver.schedule(26)->cost, 4);
+  EXPECT_EQ(solver.schedule(25)->cost, 8);
+  EXPECT_EQ(solver.schedule(26)->segments.size(), 1U);
   // A plan says what it needs, not what was allowed.
-  EXPECT_EQ(solver.plan(40)->bytes, 34);
-  EXPECT_EQ(solver.plan(33)->bytes, 26);
-  EXPECT_EQ(solver.plan(27)->bytes, 26);
+  EXPECT_EQ(solver.schedule(40)->bytes, 34);
+  EXPECT_EQ(solver.schedule(33)->bytes, 26);
+  EXPECT_EQ(solver.schedule(27)->bytes, 26);
 }
 
 // Sums of costs that no double holds are counted in a larger unit, and the plan's cost is exact nevertheless.
@@ -324,7 +324,7 @@ TEST(Chain, OfLargeCosts) {
   const auto small = ChainSolver(stages, most, most).curve();
   const int64_t factor = int64_t{1} << 50;
   for (ChainStage& stage : stages) {
-    stage.forward *= factor, stage.again *= factor;
+    stage.forward *= factor, stage.recompute *= factor;
     for (ChainOption& option : stage.options) option.cost *= factor;
   }
   const auto large = ChainSolver(stages, most, most).curve();
@@ -351,7 +351,7 @@ TEST(Chain, RefusesWhatIsNoChain) {
   EXPECT_THROW(ChainSolver(stages, 10, 0), Error);
   stages[1].output = stages[1].options[0].saved + 1;
   EXPECT_THROW(ChainSolver(stages, 10), Error);
-  EXPECT_TRUE(ChainSolver(std::vector<ChainStage>(), 10).plan(10));
+  EXPECT_TRUE(ChainSolver(std::vector<ChainStage>(), 10).schedule(10));
 }
 
 TEST(Chain, WhatALinkDoesNotHide) {

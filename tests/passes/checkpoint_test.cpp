@@ -141,9 +141,9 @@ TEST(CheckpointPass, RefusesSegmentsThatAreNone) {
     }
   };
   refused({{"a", {}}}, "segment 'a': it has no regions");
-  refused({{"a", {RegionId(99)}}}, "there is no such region");
-  refused({{"a", {Graph::kRootRegion}}}, "there is no such region");
-  refused({{"a", {net, inner}}}, "'net' and 'net.block' are not called from the same place");
+  refused({{"a", {RegionId(99)}}}, "a region does not exist");
+  refused({{"a", {Graph::kRootRegion}}}, "a region does not exist");
+  refused({{"a", {net, inner}}}, "'net' and 'net.block' have different parents");
   refused({{"a", {inner}}, {"b", {inner}}}, "is in another segment");
   std::vector<NodeId> forward;
   for (const NodeId n : graph.nodes()) {
@@ -154,11 +154,11 @@ TEST(CheckpointPass, RefusesSegmentsThatAreNone) {
   const auto from_to = [](const char* name, NodeId from, NodeId to) {
     return CheckpointSegment{.name = name, .regions = {}, .first = from, .last = to};
   };
-  refused({{"a", {inner}}, from_to("b", first, second)}, "segments of regions and segments of nodes");
+  refused({{"a", {inner}}, from_to("b", first, second)}, "segments given by regions and segments given by nodes");
   refused({{"a", {inner}, first, second}}, "it has both nodes and regions");
-  refused({from_to("a", first, NodeId())}, "there is no such node");
+  refused({from_to("a", first, NodeId())}, "a node does not exist");
   refused({from_to("a", second, first)}, "its last node comes before its first");
-  refused({from_to("a", graph.first(), second)}, "begins or ends with a node that is not of forward");
+  refused({from_to("a", graph.first(), second)}, "its first or last node is not a forward node");
   refused({from_to("a", first, second), from_to("b", first, second)}, "'a' and 'b' overlap");
   EXPECT_EQ(first_difference(graph, before), std::nullopt);
 }
@@ -170,7 +170,7 @@ TEST(CheckpointPass, SaysWhichModulesThereAre) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_THAT(error.what(),
-                HasSubstr("no region matches modules=layer.*; among those there are:\n  net\n  net.block"));
+                HasSubstr("no region matches modules=layer.*; available regions include:\n  net\n  net.block"));
   }
   EXPECT_THROW(run_pass(graph, "checkpoint", {{"policy", "best"}}), Error);
   EXPECT_THROW(run_pass(graph, "checkpoint", {{"modules", "net"}, {"policy", "every"}, {"every", "0"}}), Error);

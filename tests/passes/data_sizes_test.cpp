@@ -124,8 +124,9 @@ TEST(DataSizes, RefusesRecordedOnesThatAreNoSizes) {
   EXPECT_NO_THROW((void)ShapePropagation::of(with_size("4")));
   for (const char* size : {"1.5", "3x", "-1", "", "99999999999999999999", "true"}) {
     SCOPED_TRACE(size);
-    EXPECT_THAT([&] { (void)ShapePropagation::of(with_size(size)); },
-                ThrowsMessage<Error>(HasSubstr(std::string("nonzero0 = ") + size + "\", which is no size")));
+    EXPECT_THAT(
+        [&] { (void)ShapePropagation::of(with_size(size)); },
+        ThrowsMessage<Error>(HasSubstr(std::string("nonzero0 = ") + size + "\"; expected a non-negative size")));
   }
 }
 

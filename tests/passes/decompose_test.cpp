@@ -135,7 +135,7 @@ TEST(Decompose, ReportsWhatRemainsAndWhy) {
   Graph graph = capture_on(program, {at::randn({1, 2, 64, 16})}, c10::Device("cuda:0"));
   const PassResult result = find_pass("decompose")->run(graph, {{"to", "aten::mm"}});
   EXPECT_FALSE(result.changed);
-  EXPECT_THAT(result.report, HasSubstr("_attention x 1, because it drops out"));
+  EXPECT_THAT(result.report, HasSubstr("_attention x 1: it has dropout, whose random numbers would differ"));
   EXPECT_THAT(result.report, HasSubstr("remains: aten::tan x 1\n"));
 }
 

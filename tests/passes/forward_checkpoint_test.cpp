@@ -109,7 +109,7 @@ TEST(ForwardCheckpoint, NothingInASegmentIsKept) {
     checkpoint_segments(graph, std::span(&segment, 1));
     ADD_FAILURE() << "it was taken";
   } catch (const GraphError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("run whole functions again"));
+    EXPECT_THAT(error.what(), HasSubstr("recompute whole functions"));
   }
   EXPECT_EQ(to_text(graph), before);
 }

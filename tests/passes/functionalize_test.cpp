@@ -80,7 +80,7 @@ TEST(Functionalize, RefusesWhatItCannotKnow) {
                                               "%0 = sg::input(name=\"x\") : f32[4] @s0\n"
                                               "%1 = aten::add_.Tensor(self=%0, other=%0) : f32[4] @s0\n"
                                               "other::anything(%1)\n"),
-                 "nothing is known");
+                 "are unknown");
   // A function of the user's own that writes: there is no operator to run on a copy.
   expect_refused(graph_of(std::string(kAdd) + "function mine::scale_(Tensor(a!) self) -> Tensor(a!)\n"
                                               "s0 = 16 cpu input\n"

@@ -74,19 +74,19 @@ TEST(Pipeline, ReadsAndWritesItsText) {
 }
 
 TEST(Pipeline, SaysWhatIsWrongWithAText) {
-  EXPECT_THAT(parse_error("dce,cze"), HasSubstr("there is no pass 'cze'; did you mean cse?\n  dce,cze\n      ^"));
+  EXPECT_THAT(parse_error("dce,cze"), HasSubstr("unknown pass 'cze'; did you mean cse?\n  dce,cze\n      ^"));
   EXPECT_THAT(parse_error("fuse"), HasSubstr("did you mean fuse-groups?"));
-  EXPECT_THAT(parse_error("xxxxxxxxxxxx"), HasSubstr("the passes: canonicalize, checkpoint, collapse"));
+  EXPECT_THAT(parse_error("xxxxxxxxxxxx"), HasSubstr("available passes: canonicalize, checkpoint, collapse"));
   EXPECT_THAT(parse_error("dce{randon=drop}"), HasSubstr("pass 'dce' has no option 'randon'; did you mean random?"));
   EXPECT_THAT(parse_error("dce{xxxxxxxxxxxx=1}"), HasSubstr("options: random"));
-  EXPECT_THAT(parse_error("canonicalize{x=1}"), HasSubstr("it has no options"));
-  EXPECT_THAT(parse_error(""), HasSubstr("the name of a pass is expected"));
-  EXPECT_THAT(parse_error("dce,"), HasSubstr("the name of a pass is expected here\n  dce,\n      ^"));
-  EXPECT_THAT(parse_error("dce,,cse"), HasSubstr("the name of a pass is expected"));
-  EXPECT_THAT(parse_error("dce{random}"), HasSubstr("name=value, is expected here\n  dce{random}\n      ^"));
-  EXPECT_THAT(parse_error("dce{random=drop"), HasSubstr("not closed"));
-  EXPECT_THAT(parse_error("dce{random='drop}"), HasSubstr("the quote is not closed"));
-  EXPECT_THAT(parse_error("dce{random=drop;random=keep}"), HasSubstr("given twice"));
+  EXPECT_THAT(parse_error("canonicalize{x=1}"), HasSubstr("it takes no options"));
+  EXPECT_THAT(parse_error(""), HasSubstr("expected the name of a pass"));
+  EXPECT_THAT(parse_error("dce,"), HasSubstr("expected the name of a pass here\n  dce,\n      ^"));
+  EXPECT_THAT(parse_error("dce,,cse"), HasSubstr("expected the name of a pass"));
+  EXPECT_THAT(parse_error("dce{random}"), HasSubstr("name=value, here\n  dce{random}\n      ^"));
+  EXPECT_THAT(parse_error("dce{random=drop"), HasSubstr("not terminated"));
+  EXPECT_THAT(parse_error("dce{random='drop}"), HasSubstr("unterminated quote"));
+  EXPECT_THAT(parse_error("dce{random=drop;random=keep}"), HasSubstr("given more than once"));
   EXPECT_THAT(parse_error("dce{random=drop} cse"), HasSubstr("a comma or the end"));
   EXPECT_THAT(parse_error("dce}"), HasSubstr("a comma, options in braces, or the end"));
 }
@@ -154,8 +154,8 @@ TEST(Pipeline, AFailedPassLeavesTheGraphAsItWas) {
   };
   const auto torch_thrower = [](Graph&, const PassOptions&) -> PassResult { TORCH_CHECK(false, "of libtorch"); };
   const std::pair<Pass, const char*> cases[] = {
-      {pass_that("broken", broken), "it left a broken graph, which is a bug of the pass"},
-      {pass_that("liar", liar), "it says that it changed nothing, but it did"},
+      {pass_that("broken", broken), "it produced an invalid graph, which is a bug in the pass"},
+      {pass_that("liar", liar), "it reported no changes but changed the graph"},
       {pass_that("thrower", thrower), "pass 'thrower' (step 2 of 2): no luck"},
       {pass_that("torch-thrower", torch_thrower), "of libtorch"},
   };

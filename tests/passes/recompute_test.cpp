@@ -62,7 +62,7 @@ void expect_contract(const Graph& graph) {
     cost = choice->cost;
     for (const CheckpointChoice& tried : curve.tried()) {
       if (tried.peak > budget) continue;
-      EXPECT_LE(choice->cost, tried.cost) << tried.made_by;
+      EXPECT_LE(choice->cost, tried.cost) << tried.policy;
     }
   }
 }
@@ -137,7 +137,7 @@ TEST(LeastRecompute, StoragesThatNoSumHolds) {
   EXPECT_THAT(refusal([&] { CheckpointCurve::of(graph); }), HasSubstr("2^58 bytes"));
   EXPECT_THAT(refusal([&] { peak_of_live_bytes(graph); }), HasSubstr("2^58 bytes"));
   const CheckpointCurveOptions dear{.chain = {.cost = [](const Graph&, NodeId) { return int64_t{1} << 57; }}};
-  EXPECT_THAT(refusal([&] { CheckpointCurve::of(parse(text), {}, dear); }), HasSubstr("cost more than 2^58"));
+  EXPECT_THAT(refusal([&] { CheckpointCurve::of(parse(text), {}, dear); }), HasSubstr("exceeds 2^58"));
 }
 
 // ---- To the host

@@ -48,7 +48,7 @@ struct CountOptions {
   static OptionTable<CountOptions> table() {
     return OptionTable<CountOptions>()
         .choice("of", &CountOptions::of, {"nodes", "regions"}, "what is counted")
-        .add("least", &CountOptions::least, "at least", {.least = 1, .most = 9})
+        .add("least", &CountOptions::least, "at least", {.min = 1, .max = 9})
         .add("label", &CountOptions::label, "what it is called")
         .parsed("weights", &CountOptions::weights, &weights_of, &text_of, "digits");
   }

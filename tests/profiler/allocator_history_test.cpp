@@ -17,11 +17,11 @@ CachingAllocator allocator_of(const char* settings, int64_t capacity = Allocator
 TEST(AllocatorHistory, AKibibyteIsActiveAndGoes) {
   CachingAllocator allocator;
   const auto block = allocator.allocate(256 * 4);
-  EXPECT_EQ(allocator.stats().active.now, 1024);
+  EXPECT_EQ(allocator.stats().active.current, 1024);
   allocator.free(block);
   allocator.empty_cache();
-  EXPECT_EQ(allocator.stats().active.now, 0);
-  EXPECT_EQ(allocator.stats().reserved.now, 0);
+  EXPECT_EQ(allocator.stats().active.current, 0);
+  EXPECT_EQ(allocator.stats().reserved.current, 0);
 }
 
 // test_memory_snapshot_script and test_cpp_memory_snapshot_pickle: one block with 311 x 411 x 4 bytes asked for, and the
@@ -74,7 +74,7 @@ TEST(AllocatorHistory, ThreeTimesFortyOf120) {
     EXPECT_THROW(allocator.allocate(40 * kMebibyte), OutOfMemoryError) << settings;
     for (const auto block : blocks) allocator.free(block);
     EXPECT_NO_THROW(allocator.allocate(120 * kMebibyte)) << settings;
-    EXPECT_EQ(allocator.stats().reserved.now, 120 * kMebibyte) << settings;
+    EXPECT_EQ(allocator.stats().reserved.current, 120 * kMebibyte) << settings;
   }
 }
 
@@ -89,7 +89,7 @@ TEST(AllocatorHistory, EightyAfterTwoTimesForty) {
     allocator.free(a);
     allocator.free(b);
     EXPECT_NO_THROW(allocator.allocate(80 * kMebibyte)) << settings;
-    EXPECT_LE(allocator.stats().reserved.now, 120 * kMebibyte) << settings;
+    EXPECT_LE(allocator.stats().reserved.current, 120 * kMebibyte) << settings;
   }
 }
 

@@ -146,9 +146,12 @@ class Replay {
 
   int64_t figure(const std::string& name) const {
     const CachingAllocator::Stats& stats = allocator_.stats();
-    const std::map<std::string, int64_t> figures = {
-        {"allocated", stats.allocated.now}, {"active", stats.active.now}, {"requested", stats.requested.now},
-        {"reserved", stats.reserved.now},   {"retries", stats.retries},   {"inactive_split", stats.inactive_split.now}};
+    const std::map<std::string, int64_t> figures = {{"allocated", stats.allocated.current},
+                                                    {"active", stats.active.current},
+                                                    {"requested", stats.requested.current},
+                                                    {"reserved", stats.reserved.current},
+                                                    {"retries", stats.retries},
+                                                    {"inactive_split", stats.inactive_split.current}};
     if (const auto at = figures.find(name); at != figures.end()) return at->second;
     const auto segments = allocator_.snapshot();
     if (name == "segments") return std::ssize(segments);

@@ -87,15 +87,15 @@ TEST(CachingAllocator, SmallRequestsShareSegmentsOfTwoMebibytes) {
   CachingAllocator allocator;
   const auto a = allocator.allocate(1);
   const auto b = allocator.allocate(513);
-  EXPECT_EQ(allocator.stats().requested.now, 514);
-  EXPECT_EQ(allocator.stats().allocated.now, 512 + 1024);
-  EXPECT_EQ(allocator.stats().reserved.now, 2 * kMiB);
-  EXPECT_EQ(allocator.stats().inactive_split.now, 2 * kMiB - 1536);
+  EXPECT_EQ(allocator.stats().requested.current, 514);
+  EXPECT_EQ(allocator.stats().allocated.current, 512 + 1024);
+  EXPECT_EQ(allocator.stats().reserved.current, 2 * kMiB);
+  EXPECT_EQ(allocator.stats().inactive_split.current, 2 * kMiB - 1536);
   EXPECT_EQ(allocator.address(b), allocator.address(a) + 512);
   allocator.allocate(kMiB);  // still small, and fits beside them no more than once
   allocator.allocate(kMiB);
-  EXPECT_EQ(allocator.stats().reserved.now, 4 * kMiB);
-  EXPECT_EQ(allocator.stats().segments.now, 2);
+  EXPECT_EQ(allocator.stats().reserved.current, 4 * kMiB);
+  EXPECT_EQ(allocator.stats().segments.current, 2);
 }
 
 TEST(CachingAllocator, NothingIsAllocatedForNoBytes) {
@@ -109,11 +109,11 @@ TEST(CachingAllocator, NothingIsAllocatedForNoBytes) {
 TEST(CachingAllocator, MiddlingRequestsTakeTwentyMebibytesAndLargeOnesTheirOwn) {
   CachingAllocator allocator;
   allocator.allocate(kMiB + 1);  // rounded to 1 MiB + 512
-  EXPECT_EQ(allocator.stats().reserved.now, 20 * kMiB);
+  EXPECT_EQ(allocator.stats().reserved.current, 20 * kMiB);
   allocator.allocate(9 * kMiB);
-  EXPECT_EQ(allocator.stats().reserved.now, 20 * kMiB);
+  EXPECT_EQ(allocator.stats().reserved.current, 20 * kMiB);
   allocator.allocate(10 * kMiB + 1);  // rounded up to 2 MiB
-  EXPECT_EQ(allocator.stats().reserved.now, 32 * kMiB);
+  EXPECT_EQ(allocator.stats().reserved.current, 32 * kMiB);
 }
 
 TEST(CachingAllocator, ALargeBlockIsSplitOnlyIfMoreThanOneMebibyteIsLeft) {
@@ -121,14 +121,14 @@ TEST(CachingAllocator, ALargeBlockIsSplitOnlyIfMoreThanOneMebibyteIsLeft) {
   const auto a = allocator.allocate(30 * kMiB);
   allocator.free(a);
   const auto b = allocator.allocate(29 * kMiB);
-  EXPECT_EQ(allocator.stats().allocated.now, 30 * kMiB) << "one mebibyte is not split off";
+  EXPECT_EQ(allocator.stats().allocated.current, 30 * kMiB) << "one mebibyte is not split off";
   allocator.free(b);
   const auto c = allocator.allocate(29 * kMiB - 512);
-  EXPECT_EQ(allocator.stats().allocated.now, 29 * kMiB - 512);
-  EXPECT_EQ(allocator.stats().inactive_split.now, kMiB + 512);
+  EXPECT_EQ(allocator.stats().allocated.current, 29 * kMiB - 512);
+  EXPECT_EQ(allocator.stats().inactive_split.current, kMiB + 512);
   allocator.free(c);
-  EXPECT_EQ(allocator.stats().inactive_split.now, 0) << "the halves are one again";
-  EXPECT_EQ(allocator.stats().reserved.now, 30 * kMiB);
+  EXPECT_EQ(allocator.stats().inactive_split.current, 0) << "the halves are one again";
+  EXPECT_EQ(allocator.stats().reserved.current, 30 * kMiB);
 }
 
 TEST(CachingAllocator, TheTightestBlockIsTakenAndNeighboursMerge) {
@@ -138,7 +138,7 @@ TEST(CachingAllocator, TheTightestBlockIsTakenAndNeighboursMerge) {
   const int64_t second = allocator.address(blocks[1]);
   for (const auto block : blocks) allocator.free(block);
   EXPECT_EQ(allocator.address(allocator.allocate(23 * kMiB)), second);
-  EXPECT_EQ(allocator.stats().reserved.now, 96 * kMiB);
+  EXPECT_EQ(allocator.stats().reserved.current, 96 * kMiB);
   EXPECT_EQ(allocator.stats().device_allocations, 3);
 }
 
@@ -146,15 +146,15 @@ TEST(CachingAllocator, BlocksBeyondTheLimitAreNeitherSplitNorGivenToSmallerReque
   CachingAllocator allocator(AllocatorSettings::parse("max_split_size_mb:50"));
   allocator.free(allocator.allocate(64 * kMiB));
   allocator.allocate(30 * kMiB);
-  EXPECT_EQ(allocator.stats().reserved.now, 94 * kMiB) << "30 are below the limit, 64 above";
+  EXPECT_EQ(allocator.stats().reserved.current, 94 * kMiB) << "30 are below the limit, 64 above";
   const auto big = allocator.allocate(60 * kMiB);
-  EXPECT_EQ(allocator.stats().reserved.now, 94 * kMiB) << "4 more than asked for are within the rounding";
-  EXPECT_EQ(allocator.stats().allocated.now, 94 * kMiB);
+  EXPECT_EQ(allocator.stats().reserved.current, 94 * kMiB) << "4 more than asked for are within the rounding";
+  EXPECT_EQ(allocator.stats().allocated.current, 94 * kMiB);
   allocator.free(big);
   allocator.free(allocator.allocate(100 * kMiB));
   allocator.allocate(64 * kMiB);
   allocator.allocate(60 * kMiB);
-  EXPECT_EQ(allocator.stats().reserved.now, (30 + 64 + 100 + 60) * kMiB) << "100 exceed 60 by more than 20";
+  EXPECT_EQ(allocator.stats().reserved.current, (30 + 64 + 100 + 60) * kMiB) << "100 exceed 60 by more than 20";
 }
 
 // The very sizes of PyTorch's test of this setting (test_cuda.py, test_allocator_settings).
@@ -162,7 +162,7 @@ TEST(CachingAllocator, SizesAreRoundedToPartsOfPowersOfTwo) {
   const auto rounded = [](const char* settings, int64_t bytes) {
     CachingAllocator allocator(AllocatorSettings::parse(settings));
     allocator.allocate(bytes);
-    return allocator.stats().allocated.now;
+    return allocator.stats().allocated.current;
   };
   const int64_t floats = 21 * kMiB * 4;          // 84 MiB: between 64 and 128
   const int64_t many = int64_t{100} * kMiB * 4;  // 400 MiB: between 256 and 512
@@ -180,9 +180,9 @@ TEST(CachingAllocator, StreamsDoNotShareBlocks) {
   CachingAllocator allocator;
   allocator.free(allocator.allocate(30 * kMiB, 0));
   allocator.allocate(30 * kMiB, 1);
-  EXPECT_EQ(allocator.stats().reserved.now, 60 * kMiB);
+  EXPECT_EQ(allocator.stats().reserved.current, 60 * kMiB);
   allocator.allocate(30 * kMiB, 0);
-  EXPECT_EQ(allocator.stats().reserved.now, 60 * kMiB);
+  EXPECT_EQ(allocator.stats().reserved.current, 60 * kMiB);
 }
 
 TEST(CachingAllocator, ABlockUsedOnAnotherStreamWaits) {
@@ -190,14 +190,14 @@ TEST(CachingAllocator, ABlockUsedOnAnotherStreamWaits) {
   const auto a = allocator.allocate(30 * kMiB, 0);
   allocator.record_stream(a, 1);
   allocator.free(a);
-  EXPECT_EQ(allocator.stats().allocated.now, 0);
-  EXPECT_EQ(allocator.stats().active.now, 30 * kMiB);
+  EXPECT_EQ(allocator.stats().allocated.current, 0);
+  EXPECT_EQ(allocator.stats().active.current, 30 * kMiB);
   allocator.allocate(30 * kMiB, 0);
-  EXPECT_EQ(allocator.stats().reserved.now, 60 * kMiB);
+  EXPECT_EQ(allocator.stats().reserved.current, 60 * kMiB);
   allocator.synchronize();
-  EXPECT_EQ(allocator.stats().active.now, 30 * kMiB);
+  EXPECT_EQ(allocator.stats().active.current, 30 * kMiB);
   allocator.allocate(30 * kMiB, 0);
-  EXPECT_EQ(allocator.stats().reserved.now, 60 * kMiB);
+  EXPECT_EQ(allocator.stats().reserved.current, 60 * kMiB);
 }
 
 TEST(CachingAllocator, WithoutRoomTheCacheIsGivenBackAndThenItFails) {
@@ -206,15 +206,15 @@ TEST(CachingAllocator, WithoutRoomTheCacheIsGivenBackAndThenItFails) {
   allocator.free(a);
   allocator.allocate(80 * kMiB);
   EXPECT_EQ(allocator.stats().retries, 1);
-  EXPECT_EQ(allocator.stats().reserved.now, 80 * kMiB);
+  EXPECT_EQ(allocator.stats().reserved.current, 80 * kMiB);
   EXPECT_EQ(allocator.stats().device_frees, 1);
   try {
     allocator.allocate(30 * kMiB);
     FAIL();
   } catch (const OutOfMemoryError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("30.00 MiB asked for, of 100.00 MiB"));
+    EXPECT_THAT(error.what(), HasSubstr("tried to allocate 30.00 MiB. Of a limit of 100.00 MiB"));
   }
-  EXPECT_EQ(allocator.stats().reserved.now, 80 * kMiB);
+  EXPECT_EQ(allocator.stats().reserved.current, 80 * kMiB);
 }
 
 TEST(CachingAllocator, ASegmentThatIsHeldInPartCannotBeGivenBack) {
@@ -223,21 +223,21 @@ TEST(CachingAllocator, ASegmentThatIsHeldInPartCannotBeGivenBack) {
   const auto b = allocator.allocate(5 * kMiB);
   allocator.free(a);
   allocator.empty_cache();
-  EXPECT_EQ(allocator.stats().reserved.now, 20 * kMiB);
-  EXPECT_EQ(allocator.stats().inactive_split.now, 15 * kMiB);
+  EXPECT_EQ(allocator.stats().reserved.current, 20 * kMiB);
+  EXPECT_EQ(allocator.stats().inactive_split.current, 15 * kMiB);
   allocator.free(b);
   allocator.empty_cache();
-  EXPECT_EQ(allocator.stats().reserved.now, 0);
-  EXPECT_EQ(allocator.stats().segments.now, 0);
+  EXPECT_EQ(allocator.stats().reserved.current, 0);
+  EXPECT_EQ(allocator.stats().segments.current, 0);
 }
 
 TEST(CachingAllocator, GarbageIsCollectedBeyondTheThreshold) {
   CachingAllocator allocator(
       AllocatorSettings::parse("garbage_collection_threshold:0.5,per_process_memory_fraction:1.0"), 200 * kMiB);
   for (const int64_t size : {30, 40, 50}) allocator.free(allocator.allocate(size * kMiB));
-  EXPECT_EQ(allocator.stats().reserved.now, 120 * kMiB);
+  EXPECT_EQ(allocator.stats().reserved.current, 120 * kMiB);
   allocator.allocate(60 * kMiB);  // 120 are more than 100: what is older than the average goes
-  EXPECT_LT(allocator.stats().reserved.now, 180 * kMiB);
+  EXPECT_LT(allocator.stats().reserved.current, 180 * kMiB);
   EXPECT_EQ(allocator.stats().retries, 0);
 }
 
@@ -256,9 +256,9 @@ TEST(CachingAllocator, TheOldestGarbageIsCollected) {
   allocator.allocate(36 * kMiB);
   allocator.free(b);
   allocator.free(c);
-  EXPECT_EQ(allocator.stats().reserved.now, 216 * kMiB);
+  EXPECT_EQ(allocator.stats().reserved.current, 216 * kMiB);
   allocator.allocate(70 * kMiB);  // 216 are more than 200
-  EXPECT_EQ(allocator.stats().reserved.now, (216 - 30 + 70) * kMiB);
+  EXPECT_EQ(allocator.stats().reserved.current, (216 - 30 + 70) * kMiB);
   std::vector<int64_t> collected;
   for (const CachingAllocator::Event& event : allocator.history()) {
     if (event.action == CachingAllocator::Action::kSegmentFree) collected.push_back(event.address);
@@ -269,16 +269,16 @@ TEST(CachingAllocator, TheOldestGarbageIsCollected) {
 TEST(CachingAllocator, ExpandableSegmentsGrowByPages) {
   CachingAllocator allocator(AllocatorSettings::parse("expandable_segments:True"));
   const auto a = allocator.allocate(30 * kMiB);
-  EXPECT_EQ(allocator.stats().reserved.now, 40 * kMiB) << "two pages of 20";
+  EXPECT_EQ(allocator.stats().reserved.current, 40 * kMiB) << "two pages of 20";
   const auto b = allocator.allocate(30 * kMiB);
-  EXPECT_EQ(allocator.stats().reserved.now, 60 * kMiB) << "the rest of the second and a third";
+  EXPECT_EQ(allocator.stats().reserved.current, 60 * kMiB) << "the rest of the second and a third";
   EXPECT_EQ(allocator.address(b), allocator.address(a) + 30 * kMiB);
   allocator.free(a);
   allocator.free(b);
   allocator.allocate(60 * kMiB);
-  EXPECT_EQ(allocator.stats().reserved.now, 60 * kMiB) << "one block again";
+  EXPECT_EQ(allocator.stats().reserved.current, 60 * kMiB) << "one block again";
   allocator.allocate(1024);
-  EXPECT_EQ(allocator.stats().reserved.now, 62 * kMiB) << "small ones have pages of 2";
+  EXPECT_EQ(allocator.stats().reserved.current, 62 * kMiB) << "small ones have pages of 2";
 }
 
 TEST(CachingAllocator, FreePagesOfAnExpandableSegmentAreGivenBackFromItsMiddle) {
@@ -286,12 +286,12 @@ TEST(CachingAllocator, FreePagesOfAnExpandableSegmentAreGivenBackFromItsMiddle) 
   const auto a = allocator.allocate(20 * kMiB);
   const auto b = allocator.allocate(50 * kMiB);
   const auto c = allocator.allocate(10 * kMiB);
-  EXPECT_EQ(allocator.stats().reserved.now, 80 * kMiB);
+  EXPECT_EQ(allocator.stats().reserved.current, 80 * kMiB);
   allocator.free(b);
   allocator.empty_cache();
-  EXPECT_EQ(allocator.stats().reserved.now, 40 * kMiB) << "50 free MiB hold two whole pages";
+  EXPECT_EQ(allocator.stats().reserved.current, 40 * kMiB) << "50 free MiB hold two whole pages";
   allocator.allocate(45 * kMiB);
-  EXPECT_EQ(allocator.stats().reserved.now, 80 * kMiB) << "and the gap is filled first";
+  EXPECT_EQ(allocator.stats().reserved.current, 80 * kMiB) << "and the gap is filled first";
   allocator.free(a);
   allocator.free(c);
 }
@@ -330,12 +330,12 @@ void expect_consistent(const CachingAllocator& allocator, const std::vector<Live
     ASSERT_EQ(at, end) << "seed " << seed;
   }
   const auto& stats = allocator.stats();
-  EXPECT_EQ(stats.reserved.now, reserved) << seed;
-  EXPECT_EQ(stats.allocated.now, allocated) << seed;
-  EXPECT_EQ(stats.requested.now, requested) << seed;
+  EXPECT_EQ(stats.reserved.current, reserved) << seed;
+  EXPECT_EQ(stats.allocated.current, allocated) << seed;
+  EXPECT_EQ(stats.requested.current, requested) << seed;
   EXPECT_EQ(held, live.size()) << seed;
-  EXPECT_GE(stats.reserved.peak, stats.reserved.now);
-  EXPECT_EQ(stats.inactive_split.now, stuck) << seed;
+  EXPECT_GE(stats.reserved.peak, stats.reserved.current);
+  EXPECT_EQ(stats.inactive_split.current, stuck) << seed;
 }
 
 TEST(CachingAllocator, RandomProgramsKeepItConsistent) {
@@ -366,9 +366,9 @@ TEST(CachingAllocator, RandomProgramsKeepItConsistent) {
     }
     for (const Live& one : live) allocator.free(one.handle);
     allocator.empty_cache();
-    EXPECT_EQ(allocator.stats().reserved.now, 0) << "seed " << seed;
-    EXPECT_EQ(allocator.stats().active.now, 0);
-    EXPECT_EQ(allocator.stats().inactive_split.now, 0);
+    EXPECT_EQ(allocator.stats().reserved.current, 0) << "seed " << seed;
+    EXPECT_EQ(allocator.stats().active.current, 0);
+    EXPECT_EQ(allocator.stats().inactive_split.current, 0);
   }
 }
 
@@ -378,7 +378,7 @@ TEST(CachingAllocator, ADeviceSmallerThanAPageHoldsNothing) {
     for (const int64_t bytes : {int64_t{1}, 30 * kMiB, int64_t{1} << 62}) {
       EXPECT_THROW(allocator.allocate(bytes), OutOfMemoryError) << bytes << " of " << capacity;
     }
-    EXPECT_EQ(allocator.stats().reserved.now, 0);
+    EXPECT_EQ(allocator.stats().reserved.current, 0);
   }
 }
 
@@ -393,7 +393,7 @@ TEST(CachingAllocator, SizesThatNoSumHoldsAreRefused) {
         EXPECT_THROW(allocator.allocate(bytes), OutOfMemoryError) << bytes << " with " << settings;
       }
       allocator.free(held);
-      EXPECT_GE(allocator.stats().reserved.now, 0);
+      EXPECT_GE(allocator.stats().reserved.current, 0);
     }
   }
 }

@@ -192,26 +192,26 @@ TEST(InterconnectFiles, WhatIsNoneIsRefused) {
     }
     return std::string("nothing was thrown");
   };
-  EXPECT_THAT(error("[]"), HasSubstr("my.json: not the figures of an interconnect"));
-  EXPECT_THAT(error(R"({"version": 2})"), HasSubstr("version is not 1"));
+  EXPECT_THAT(error("[]"), HasSubstr("my.json: invalid interconnect spec"));
+  EXPECT_THAT(error(R"({"version": 2})"), HasSubstr("version must be 1"));
   EXPECT_THAT(error(R"({"version": 1})"), HasSubstr("levels is missing"));
   EXPECT_THAT(error(R"({"version": 1, "levels": [{"latency": 1}]})"), HasSubstr("levels[0].name is missing"));
   EXPECT_THAT(error(R"({"version": 1, "device_share": 1, "levels": [{"name": "a", "bandwidth": 1}]})"),
-              HasSubstr("device_share is not below 1"));
+              HasSubstr("device_share must be less than 1"));
   EXPECT_THAT(error(R"({"version": 1, "levels": [{"name": "a"}]})"), HasSubstr("levels[0].bandwidth is missing"));
   EXPECT_THAT(error(R"({"version": 1, "levels": [{"name": "a", "bandwidth": 1, "latency": -1}]})"),
-              HasSubstr("levels[0].latency is not a number of 0 or more"));
+              HasSubstr("levels[0].latency is not a finite number >= 0"));
   EXPECT_THAT(error(R"({"version": 1, "levels": [{"name": "a", "bandwidth": 1}, {"name": "b", "bandwidth": 1}]})"),
-              HasSubstr("levels[0] has no size"));
+              HasSubstr("levels[0] needs a size"));
   EXPECT_THAT(error(R"({"version": 1, "levels": [{"name": "a", "size": 8, "bandwidth": 1},
                                                  {"name": "b", "size": 12, "bandwidth": 1}]})"),
-              HasSubstr("no multiple of a's 8"));
+              HasSubstr("not a multiple of a's 8"));
   EXPECT_THAT(
       error(R"({"version": 1, "levels": [{"name": "a", "bandwidth": 1}], "axes": {"tp": {"tables": {"x": []}}}})"),
-      HasSubstr("axes.tp.tables.x is of no collective"));
+      HasSubstr("axes.tp.tables.x is not a collective"));
   EXPECT_THAT(error(R"({"version": 1, "levels": [{"name": "a", "bandwidth": 1}],
                         "axes": {"tp": {"tables": {"all_reduce": [[2, 1], [1, 1]]}}}})"),
-              HasSubstr("does not rise"));
+              HasSubstr("must be in ascending order"));
 }
 
 // ---- Graphs -----------------------------------------------------------------------------------------------------------
@@ -224,7 +224,7 @@ at::Tensor run(const char* name, torch::jit::Stack arguments) {
 // y = all_reduce(x), beside which there is work for `products` matrix products, and then z = relu(y).
 Graph overlapping(int products) {
   const FakeMesh mesh({{"tp", 8}});
-  CaptureSession session({.mode = {.device = at::kCUDA}});
+  Capture session({.mode = {.device = at::kCUDA}});
   const at::Tensor x = at::empty({1024, 1024});
   const at::Tensor w = at::empty({4096, 4096});
   const at::Tensor sum = run("_c10d_functional::all_reduce", {x, "sum", "tp"});
@@ -281,7 +281,7 @@ TEST(Communication, OverlapsWithWhatDoesNotNeedIt) {
 TEST(Communication, AStepLastsUntilItsLastCollective) {
   const Interconnect links = Interconnect::named("h100");
   const FakeMesh mesh({{"dp", 8}});
-  CaptureSession session({.mode = {.device = at::kCUDA}});
+  Capture session({.mode = {.device = at::kCUDA}});
   std::vector<at::Tensor> tensors{at::empty({1 << 28})};
   c10d::AllreduceOptions options;
   options.asyncOp = true;
@@ -300,7 +300,7 @@ TEST(Communication, SynchronousCallsHoldComputingUp) {
   links.device_share = 0;
   for (const bool asynchronous : {true, false}) {
     const FakeMesh mesh({{"dp", 8}});
-    CaptureSession session({.mode = {.device = at::kCUDA}});
+    Capture session({.mode = {.device = at::kCUDA}});
     std::vector<at::Tensor> tensors{at::empty({1 << 20})};
     const at::Tensor w = at::empty({4096, 4096});
     c10d::AllreduceOptions options;
@@ -332,7 +332,7 @@ struct Gather : torch::autograd::Function<Gather> {
 
 TEST(Communication, ForwardAndBackwardOfANodeAndAModule) {
   const FakeMesh mesh({{"fsdp", 4}});
-  CaptureSession session({.mode = {.device = at::kCUDA}});
+  Capture session({.mode = {.device = at::kCUDA}});
   const at::Tensor x = at::empty({256}).requires_grad_();
   session.name_parameter(x, "layer.weight");
   at::Tensor y;
@@ -362,7 +362,7 @@ TEST(Communication, WhatIsNotKnownIsListed) {
   Graph bare;
   {
     const FakeMesh mesh({{"dp", 4}});
-    CaptureSession session;
+    Capture session;
     bare = session.finish({run("_c10d_functional::all_reduce", {at::empty({1024}), "sum", "dp"})});
   }
   // Without the node that says what the group is, as a graph from elsewhere may be.
@@ -410,7 +410,7 @@ TEST(Communication, InEveryReport) {
   EXPECT_TRUE(profile.uncovered.empty());
   EXPECT_TRUE(profile.unknown_scratch.empty());
   // A program without collectives says nothing of them.
-  CaptureSession session;
+  Capture session;
   const Graph none = session.finish({at::empty({2}).relu()});
   EXPECT_FALSE(to_json(shadowgraph::profile(none, {.spec = &spec, .interconnect = &links})).contains("communication"));
 }

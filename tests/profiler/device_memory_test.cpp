@@ -104,7 +104,7 @@ TEST(DeviceMemory, WorkspacesFollowFromTheDevice) {
   for (const char* name : {"a100", "a10g", "l4", "t4", "v100"}) EXPECT_EQ(of(name), 8'519'680) << name;
   EXPECT_EQ(of("mi300x"), 128 * kMebibyte);
   EXPECT_EQ(DeviceAssumptions().workspace(), 32 * kMebibyte);
-  EXPECT_THAT(DeviceAssumptions().why_workspace(), HasSubstr("assumed"));
+  EXPECT_THAT(DeviceAssumptions().why_workspace(), HasSubstr("assuming sm_90"));
   EXPECT_EQ(cublas_workspace(":4096:8"), 32 * kMebibyte);
   EXPECT_EQ(cublas_workspace(":4096:2:16:8"), 8'519'680);
   for (const char* wrong : {"", "4096:8", ":4096", ":4096:", ":-1:2", ":4096:8 "}) {
@@ -118,7 +118,7 @@ TEST(DeviceMemory, WorkspacesFollowFromTheDevice) {
   const DeviceSpec a100 = DeviceSpec::named("a100");
   const Profile costs = profile(t.graph, {.spec = &a100});
   EXPECT_EQ(costs.device_memory->cublas_workspace, 8'519'680);
-  EXPECT_THAT(to_text(costs), HasSubstr("8.12 MiB of it cuBLAS's workspaces (sm_80)"));
+  EXPECT_THAT(to_text(costs), HasSubstr("including 8.12 MiB of cuBLAS workspaces (sm_80)"));
 }
 
 TEST(DeviceMemory, WhoKeepsFreeMemoryFromBeingGivenBack) {
@@ -132,7 +132,7 @@ TEST(DeviceMemory, WhoKeepsFreeMemoryFromBeingGivenBack) {
   t.free_after(second.node, {t.storage(first)});
   const auto large = t.call("aten::relu", {x}, {{15 * kMega}});
   t.output({second, large});
-  const auto pinned = pinned_memory(t.graph);
+  const auto pinned = fragmentation_causes(t.graph);
   ASSERT_EQ(pinned.size(), 2u);
   EXPECT_EQ(pinned[0].storage, t.storage(second));
   EXPECT_EQ(pinned[0].bytes, 6 * kMebibyte);

@@ -62,8 +62,8 @@ TEST(MemoryLimit, SizesHaveUnitsAndDevicesNames) {
   EXPECT_THAT(refusal_of("24"), AllOf(HasSubstr("24GiB"), HasSubstr("24GB"), HasSubstr("l4")));
   EXPECT_THAT(refusal_of("24G"), HasSubstr("24GiB"));
   EXPECT_THAT(refusal_of("l5"), AllOf(HasSubstr("'l5'"), HasSubstr("l40s"), HasSubstr("24GiB")));
-  EXPECT_THAT(refusal_of("cpu"), HasSubstr("no memory of its own"));
-  EXPECT_THAT(refusal_of(""), HasSubstr("neither"));
+  EXPECT_THAT(refusal_of("cpu"), HasSubstr("has no memory size"));
+  EXPECT_THAT(refusal_of(""), HasSubstr("unknown memory size"));
 }
 
 TEST(MemoryLimit, SaysWhatCardsOfASizeHave) {
@@ -160,8 +160,9 @@ TEST(Fits, IsTheFirstLine) {
   // Nobody asked: the device that times are estimated for, which limits nothing.
   const DeviceSpec spec = DeviceSpec::named("t4");
   const Profile by_spec = profile(graph, {.spec = &spec});
-  EXPECT_THAT(report_head(by_spec), AllOf(HasSubstr("of a T4 16 GB ("), HasSubstr("--memory asks for another\n\n")));
-  EXPECT_EQ(report_head(in_l4), to_text(*verdict) + "\n\n");
+  EXPECT_THAT(fit_summary(by_spec),
+              AllOf(HasSubstr("of a T4 16 GB ("), HasSubstr("--memory compares with another\n\n")));
+  EXPECT_EQ(fit_summary(in_l4), to_text(*verdict) + "\n\n");
   EXPECT_FALSE(fits(profile(graph)));
 }
 

@@ -21,7 +21,7 @@ DeviceSpec hundred() {
   spec.bandwidth = 2e12;
   spec.matmul = {{c10::kFloat, 2e12}, {c10::kHalf, 16e12}};
   spec.gpu =
-      GpuFigures{.multiprocessors = 100, .stream = 1e12, .matmul = 0.5, .attention = 0.5, .attention_backward = 0.25};
+      GpuSpec{.multiprocessors = 100, .stream = 1e12, .matmul = 0.5, .attention = 0.5, .attention_backward = 0.25};
   return spec;
 }
 
@@ -181,13 +181,13 @@ TEST(GpuProduct, IsOfTf32WhereTheGraphSaysSo) {
   EXPECT_LT(StepTime::of(t.graph, h100).of(mm.node).compute, whole / 6);
 }
 
-TEST(GpuFigures, BothKindsOfFloat8AreAlike) {
+TEST(GpuSpec, BothKindsOfFloat8AreAlike) {
   const DeviceSpec h100 = DeviceSpec::named("h100");
   EXPECT_EQ(h100.peak(KernelClass::kMatmul, c10::kFloat8_e5m2), h100.peak(KernelClass::kMatmul, c10::kFloat8_e4m3fn));
   EXPECT_GT(h100.peak(KernelClass::kMatmul, c10::kFloat8_e5m2), 1.9e15);
 }
 
-TEST(GpuFigures, ABaseIsChangedInPart) {
+TEST(GpuSpec, ABaseIsChangedInPart) {
   const auto read = [](const char* text) { return device_spec_from_json(nlohmann::json::parse(text), "mine"); };
   const DeviceSpec slower = read(R"({"version": 1, "base": "h100", "gpu": {"sustained": 0.5}})");
   EXPECT_EQ(slower.gpu->sustained, 0.5);

@@ -111,15 +111,15 @@ TEST(OperatorTables, FilesComeBackAsTheyWere) {
 
 TEST(OperatorTables, WhatIsNoTableIsRefused) {
   const std::pair<const char*, const char*> kWrong[] = {
-      {R"({"matmull": {"float32": [[1, 1]]}})", "is no operator"},
-      {R"({"free": {"float32": [[1, 1]]}})", "no kernel"},
-      {R"({"pointwise": {"float33": [[1, 1]]}})", "no dtype"},
-      {R"({"pointwise": {"float32": []}})", "is empty"},
-      {R"({"pointwise": {"float32": [[1, 0]]}})", "is not above 0"},
-      {R"({"pointwise": {"float32": [[1, 1], [1, 2]]}})", "stands there before"},
-      {R"({"pointwise": {"float32": [[1, 1], [1, 2, 3]]}})", "another length"},
-      {R"({"pointwise": {"float32": [[1, 1, 1, 1]]}})", "is not [bytes, seconds]"},
-      {R"({"matmul": {"float32": [[1, 1.5, 1, 1, 1]]}})", "no whole number"},
+      {R"({"matmull": {"float32": [[1, 1]]}})", "is neither an operator"},
+      {R"({"free": {"float32": [[1, 1]]}})", "calls without a kernel"},
+      {R"({"pointwise": {"float33": [[1, 1]]}})", "is not a dtype"},
+      {R"({"pointwise": {"float32": []}})", "must not be empty"},
+      {R"({"pointwise": {"float32": [[1, 0]]}})", "must be positive"},
+      {R"({"pointwise": {"float32": [[1, 1], [1, 2]]}})", "repeats a size"},
+      {R"({"pointwise": {"float32": [[1, 1], [1, 2, 3]]}})", "as many numbers"},
+      {R"({"pointwise": {"float32": [[1, 1, 1, 1]]}})", "must be [bytes, seconds]"},
+      {R"({"matmul": {"float32": [[1, 1.5, 1, 1, 1]]}})", "must be an integer"},
       {R"({"matmul": {"float32": [[1, -1, 1, 1, 1]]}})", "matmul.float32[0][1]"},
   };
   for (const auto& [tables, message] : kWrong) {
@@ -169,22 +169,22 @@ TEST(OperatorTables, RowsOfAFileBecomeTables) {
 TEST(OperatorTables, BadRowsAreRefusedByFileAndLine) {
   const std::string kHead = "operator,dtype,m,n,k,bytes,seconds\n";
   const std::pair<std::string, const char*> kWrong[] = {
-      {"", ":1: is empty"},
-      {"operator,dtype,secs\n", ":1: 'secs' is no column"},
-      {"operator,dtype,dtype\n", "twice"},
-      {kHead, "has no row"},
-      {kHead + "aten::mm,float32,64,64\n", ":2: has 4 fields"},
+      {"", ":1: the file is empty"},
+      {"operator,dtype,secs\n", ":1: unknown column 'secs'"},
+      {"operator,dtype,dtype\n", ":1: duplicate column 'dtype'"},
+      {kHead, "has no rows"},
+      {kHead + "aten::mm,float32,64,64\n", ":2: expected 7 fields, got 4"},
       {kHead + "aten::mm,float32,64,64,64,,1e-5\naten::mm,float32,x,64,64,,1e-5\n", ":3: m is 'x'"},
-      {kHead + "aten::mm,float32,64,64,64.5,,1e-5\n", "no whole number"},
+      {kHead + "aten::mm,float32,64,64,64.5,,1e-5\n", "expected an integer"},
       {kHead + "aten::mm,float32,64,64,,,1e-5\n", ":2: has no k"},
       {kHead + "aten::mm,float32,64,64,64,,-1e-5\n", "seconds is '-1e-5'"},
-      {kHead + "aten::mm,float32,64,64,64,,nan\n", "no number above 0"},
-      {kHead + "aten::mm,float32,64,64,64,100,1\n", "the one or the other"},
-      {kHead + "aten::mm,float32,,,,,1\n", "neither m, n and k nor bytes"},
+      {kHead + "aten::mm,float32,64,64,64,,nan\n", "expected a number > 0"},
+      {kHead + "aten::mm,float32,64,64,64,100,1\n", "one or the other"},
+      {kHead + "aten::mm,float32,,,,,1\n", "has no size"},
       {kHead + "mm,float32,64,64,64,,1\n", "operator 'mm'"},
       {kHead + "aten::mm,fp32,64,64,64,,1\n", "dtype 'fp32'"},
-      {kHead + "aten::mm,float32,64,64,64,,1\naten::mm,float32,,,,5,1\n", ":3: has another kind of size"},
-      {kHead + "\"aten::mm,float32\n", "quote does not end"},
+      {kHead + "aten::mm,float32,64,64,64,,1\naten::mm,float32,,,,5,1\n", ":3: must have the same size columns"},
+      {kHead + "\"aten::mm,float32\n", "quoted field is not terminated"},
   };
   for (const auto& [text, message] : kWrong) {
     const CsvFile file(text);
@@ -233,8 +233,8 @@ TEST(CollectiveTables, ByProcessesAndByAxis) {
 TEST(CollectiveTables, BadRowsAreRefusedByFileAndLine) {
   const std::string kHead = "collective,processes,bytes,seconds,axis\n";
   const std::pair<std::string, const char*> kWrong[] = {
-      {kHead + "all_reduc,8,1,1,\n", ":2: collective 'all_reduc' is none"},
-      {kHead + "all_reduce,1,1,1,\n", "2 or more"},
+      {kHead + "all_reduc,8,1,1,\n", ":2: unknown collective 'all_reduc'"},
+      {kHead + "all_reduce,1,1,1,\n", "between 2 and"},
       {kHead + "all_reduce,8,0,1,\n", "bytes is '0'"},
       {kHead + "all_reduce,8,1,1,dp\nall_reduce,4,1,1,dp\n", ":3: axis 'dp'"},
   };

@@ -117,7 +117,7 @@ class Program {
 
  private:
   FakeMesh mesh_;
-  CaptureSession session_;
+  Capture session_;
   at::Tensor w_;
   c10::Device device_{at::kCUDA, 0};
   c10::impl::VirtualGuardImpl guard_{at::kCUDA};
@@ -306,7 +306,7 @@ TEST(Overlap, TheHostIsWaitedForByItself) {
 // One computes 2 s before it sends, the other 1 s before it receives: the transfer of 1 s begins at 2.
 TEST(Overlap, DevicesMeet) {
   StreamSchedule schedule;
-  const uint32_t meeting = schedule.add_meeting(2);
+  const uint32_t meeting = schedule.add_rendezvous(2);
   const uint32_t long_kernel[] = {schedule.add({.seconds = 2}, {})};
   const uint32_t sent = schedule.add({.seconds = 1, .is_collective = true, .meeting = meeting}, long_kernel);
   const uint32_t kernel[] = {schedule.add({.seconds = 1, .device = 1}, {})};
@@ -325,7 +325,7 @@ TEST(Overlap, DevicesMeet) {
   EXPECT_EQ(waited, 2);
   EXPECT_TRUE(schedule.stuck().empty());
   const uint32_t nobody_comes =
-      schedule.add({.seconds = 1, .is_collective = true, .device = 1, .meeting = schedule.add_meeting(2)}, received);
+      schedule.add({.seconds = 1, .is_collective = true, .device = 1, .meeting = schedule.add_rendezvous(2)}, received);
   schedule.run(0);
   EXPECT_EQ(schedule.stuck(), std::vector<uint32_t>{nobody_comes});
 }

@@ -25,7 +25,7 @@ at::Tensor wait(const at::Tensor& x) { return run("_c10d_functional::wait_tensor
 // A product of 4 s whose rows are gathered before, or scattered behind.
 Graph program(bool gathers, const char* pieces) {
   FakeMesh mesh({{"tp", 4}});
-  CaptureSession session({.mode = {.device = at::kCUDA}});
+  Capture session({.mode = {.device = at::kCUDA}});
   const at::Tensor w = at::empty({kWidth, kWidth});
   at::Tensor result;
   if (gathers) {

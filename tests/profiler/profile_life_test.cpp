@@ -50,7 +50,7 @@ std::string message_of(const auto& ask) {
   return "nothing thrown";
 }
 
-constexpr const char* kGone = "the graph of this profile is gone; keep it alive, or ask before";
+constexpr const char* kGone = "the graph of this profile was destroyed; keep it alive while the profile is in use";
 
 TEST(ProfileLife, ViewsOfADestroyedGraphThrow) {
   std::optional<ProfiledStep> step = small_step();
@@ -60,7 +60,7 @@ TEST(ProfileLife, ViewsOfADestroyedGraphThrow) {
   step.reset();
   EXPECT_EQ(message_of([&] { costs.graph(); }), kGone);
   EXPECT_EQ(message_of([&] { costs.summary(); }), kGone);
-  EXPECT_EQ(message_of([&] { costs.plan(); }), kGone);
+  EXPECT_EQ(message_of([&] { costs.memory_layout(); }), kGone);
   EXPECT_EQ(message_of([&] { costs.timeline(c10::Device("cpu")); }), kGone);
   EXPECT_EQ(message_of([&] { findings(costs); }), kGone);
   EXPECT_EQ(message_of([&] { to_text(costs); }), kGone);
@@ -75,10 +75,10 @@ TEST(ProfileLife, ViewsOfADestroyedGraphThrow) {
 TEST(ProfileLife, WhatWasAskedBeforeIsStillThere) {
   std::optional<ProfiledStep> step = small_step();
   const Profile costs = profile(step->graph);
-  const int64_t bytes = costs.plan().bytes;
+  const int64_t bytes = costs.memory_layout().bytes;
   const size_t found = findings(costs).size();
   step.reset();
-  EXPECT_EQ(costs.plan().bytes, bytes);
+  EXPECT_EQ(costs.memory_layout().bytes, bytes);
   EXPECT_EQ(findings(costs).size(), found);
 }
 
@@ -120,10 +120,10 @@ TEST(ProfileLife, CommunicationAndTablesThrow) {
   step.reset();
   EXPECT_EQ(sent.total().calls, 1);
   EXPECT_EQ(message_of([&] { sent.of(Graph::kForward); }),
-            "the graph of this communication is gone; keep it alive, or ask before");
+            "the graph of this communication was destroyed; keep it alive while the communication is in use");
   EXPECT_THROW(sent.by_module(), Error);
   EXPECT_EQ(message_of([&] { to_csv(table); }),
-            "the graph of this table of nodes is gone; keep it alive, or ask before");
+            "the graph of this table of nodes was destroyed; keep it alive while the table of nodes is in use");
   EXPECT_EQ(table.total(0).forward, 2 * 2 * 4 * 8);
 }
 

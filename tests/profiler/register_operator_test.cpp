@@ -49,12 +49,12 @@ at::Tensor product_shape(const at::Tensor& x, const at::Tensor& weight) {
              return byte_count(call.argument(0)) + byte_count(call.argument(1)) + byte_count(call.result(0));
            },
        .scratch = [](const OperandShapes& call) { return 3 * byte_count(call.argument(0)); }});
-  register_operator("sg_own::costs_beside_meta",
-                    {.scratch = [](const OperandShapes& call) { return byte_count(call.result(0)); }});
-  register_operator("sg_own::unsure", {.flops = [](const OperandShapes& call) -> std::optional<int64_t> {
-                      if (call.shape(0).empty()) throw std::runtime_error("no idea");
-                      return std::nullopt;
-                    }});
+  register_cost("sg_own::costs_beside_meta",
+                {.scratch = [](const OperandShapes& call) { return byte_count(call.result(0)); }});
+  register_cost("sg_own::unsure", {.flops = [](const OperandShapes& call) -> std::optional<int64_t> {
+                  if (call.shape(0).empty()) throw std::runtime_error("no idea");
+                  return std::nullopt;
+                }});
   return true;
 }();
 
@@ -67,7 +67,7 @@ at::Tensor call(const char* name, Args... args) {
 }
 
 Graph capture(const std::function<at::Tensor()>& program) {
-  CaptureSession session({.mode = {.device = at::kCUDA}});
+  Capture session({.mode = {.device = at::kCUDA}});
   const at::Tensor result = program();
   return session.finish({result});
 }
@@ -90,13 +90,13 @@ TEST(RegisterOperator, AllFourAreInTheProfile) {
   EXPECT_EQ(costs.flops.at("forward").beyond_pytorch, kFlops);
   EXPECT_TRUE(costs.uncovered.empty());
   EXPECT_EQ(costs.custom_operators,
-            (std::vector<CustomOperatorFigures>{{"sg_own::product", 1, kFlops, kBytes, kScratch, 0}}));
+            (std::vector<CustomOperatorCosts>{{"sg_own::product", 1, kFlops, kBytes, kScratch, 0}}));
   // x, weight and result are alive there, and what the call takes for itself.
   EXPECT_EQ(costs.peak.op, "sg_own::product");
   EXPECT_EQ(costs.peak.bytes, kBytes + kScratch);
   EXPECT_EQ(costs.peak_rounded_bytes, 4 * 512);
   EXPECT_THAT(to_text(costs), HasSubstr("sg_own::product"));
-  EXPECT_EQ(to_json(costs)["own_operators"][0]["scratch_bytes"], kScratch);
+  EXPECT_EQ(to_json(costs)["custom_operators"][0]["scratch_bytes"], kScratch);
 }
 
 TEST(RegisterOperator, ScratchIsAliveAtItsNodeOnly) {
@@ -120,7 +120,7 @@ TEST(RegisterOperator, AMetaKernelAloneIsEnough) {
   EXPECT_TRUE(costs.custom_operators.empty());
   // Nothing is known of its work, which is said.
   EXPECT_EQ(costs.uncovered, (std::vector<UncoveredOperator>{{"sg_own::only_meta", 1}}));
-  EXPECT_THAT(to_text(costs), Not(HasSubstr("own operators")));
+  EXPECT_THAT(to_text(costs), Not(HasSubstr("custom operators")));
 }
 
 TEST(RegisterOperator, AnswersThatAreMissingAreCounted) {
@@ -129,7 +129,7 @@ TEST(RegisterOperator, AnswersThatAreMissingAreCounted) {
     return call("sg_own::unsure", at::Tensor(at::empty({2})));
   });
   const Profile costs = profile(graph);
-  EXPECT_EQ(costs.custom_operators, (std::vector<CustomOperatorFigures>{{"sg_own::unsure", 2, 0, 0, 0, 2}}));
+  EXPECT_EQ(costs.custom_operators, (std::vector<CustomOperatorCosts>{{"sg_own::unsure", 2, 0, 0, 0, 2}}));
   EXPECT_EQ(costs.uncovered, (std::vector<UncoveredOperator>{{"sg_own::unsure", 2}}));
 }
 
@@ -138,11 +138,12 @@ TEST(RegisterOperator, OnceOnly) {
   const auto other = +[](const at::Tensor& x) -> at::Tensor { return at::empty({2}, x.options()); };
   register_operator("sg_own::twice", shape);
   EXPECT_THAT([&] { register_operator("sg_own::twice", other); },
-              ThrowsMessage<Error>(HasSubstr("sg_own::twice has been registered before")));
+              ThrowsMessage<Error>(HasSubstr("sg_own::twice is registered already")));
   const FakeTensorMode mode;
   EXPECT_EQ(call("sg_own::twice", at::Tensor(at::empty({3}))).size(0), 1);  // the first one counts
   for (const char* name : {"", "product", "::product", "sg_own::"}) {
-    EXPECT_THAT([&] { register_operator(name, OperatorCosts()); }, ThrowsMessage<Error>(HasSubstr("operator's name")));
+    EXPECT_THAT([&] { register_cost(name, OperatorCosts()); },
+                ThrowsMessage<Error>(HasSubstr("invalid operator name")));
   }
 }
 

@@ -121,7 +121,7 @@ TEST(SummaryTable, FoldsRepeatedLayersAndAddsUp) {
   EXPECT_EQ(table.rows[4].figures.forward_flops.matmul, 3 * 512);
   EXPECT_EQ(table.rows[4].figures.parameters, 3 * 256);
 
-  GroupFigures sum;
+  GroupCosts sum;
   for (const SummaryRow& row : table.rows) sum.add_disjoint(row.figures);
   const Profile costs = profile(net.t.graph);
   // Four relu results of 4x8 floats.
@@ -194,7 +194,7 @@ TEST(SummaryTable, RowsBeyondTheLimitAreSummed) {
   const auto cut = profile(net.t.graph).summary({.grouping = SummaryGrouping::kComposite, .max_rows = 5});
   ASSERT_EQ(cut.rows.size(), 5U);
   EXPECT_EQ(cut.left_out, all.rows.size() - 4);
-  GroupFigures everything, shown;
+  GroupCosts everything, shown;
   for (const SummaryRow& row : all.rows) everything.add_disjoint(row.figures);
   for (const SummaryRow& row : cut.rows) shown.add_disjoint(row.figures);
   EXPECT_EQ(shown, everything);
@@ -281,7 +281,7 @@ TEST(Report, SaysWhatFlopCounterModeDoesNotCount) {
   const auto square = t.call("aten::mm", {matrix, t.input("other", {4, 4})}, {{3, 4}});
   t.output({square, t.call("aten::mv", {matrix, vector}, {{3}}), t.call("aten::mv", {square, vector}, {{3}})});
   EXPECT_THAT(to_text(profile(t.graph)),
-              ::testing::HasSubstr("  of matmul, 48 in operators that FlopCounterMode does not count\n"));
+              ::testing::HasSubstr("  48 of the matmul FLOPs are in operators that FlopCounterMode does not count\n"));
 }
 
 TEST(Report, UnknownIsAbsent) {

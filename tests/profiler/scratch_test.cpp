@@ -70,7 +70,7 @@ TEST(Scratch, WhatIsNotKnownIsListedAndCounted) {
   const Scratch scratch = Scratch::of(t.graph);
   EXPECT_EQ(scratch.unknown(), (std::vector<UncoveredOperator>{{"aten::linalg_qr", 2}}));
   EXPECT_EQ(scratch.unknown_calls(), 2);
-  EXPECT_THAT(to_text(profile(t.graph)), HasSubstr("at least: what 2 calls of 1 operators take"));
+  EXPECT_THAT(to_text(profile(t.graph)), HasSubstr("lower bound: scratch memory of 2 calls of 1 operators"));
 }
 
 TEST(Scratch, OperandsOfAnotherDtypeAreConvertedOnTheCpu) {
@@ -239,7 +239,7 @@ TEST(MeasureCalls, WhatCannotRunIsLeftOutWithItsReason) {
   const MeasureReport report = measure_calls(t.graph, calls);
   EXPECT_EQ(report.measured, 0u);
   ASSERT_EQ(report.left_out.size(), 3u);
-  EXPECT_THAT(report.left_out[0].reason, HasSubstr("an argument is missing"));
+  EXPECT_THAT(report.left_out[0].reason, HasSubstr("a required argument is missing"));
   EXPECT_THAT(report.left_out[1].reason, HasSubstr("mat1 and mat2"));
   EXPECT_THAT(report.left_out[2].reason, HasSubstr("cuda"));
   const FakeTensorMode mode({.device = at::kCPU});

@@ -253,7 +253,7 @@ TEST(DeviceSpec, FilesGoThereAndBackAndNonsenseIsRefused) {
     }
   };
   refused("{", "");
-  refused("[]", "the whole is not an object but a list");
+  refused("[]", "the document is not an object but a list");
   refused(R"({"version": 2})", "version");
   refused(R"({"version": 1, "device": "gpu"})", "'gpu'");
   refused(R"({"version": 1})", "bandwidth");
@@ -261,14 +261,15 @@ TEST(DeviceSpec, FilesGoThereAndBackAndNonsenseIsRefused) {
   refused(R"({"version": 1, "bandwidth": 1})", "matmul");
   refused(R"({"version": 1, "bandwidth": 1, "matmul": {}})", "float32");
   refused(R"({"version": 1, "bandwidth": 1, "matmul": {"float32": 1}, "classes": {"x": {}}})",
-          "classes.x is of no class");
+          "classes.x is not a kernel class");
   refused(R"({"version": 1, "bandwidth": 1, "matmul": {"float32": 1, "fp8": 1}})", "matmul.fp8");
-  refused(R"({"version": 1, "bandwidth": 1, "matmul": {"float32": 1}, "host": {"link": 0}})", "host.link is 0");
+  refused(R"({"version": 1, "bandwidth": 1, "matmul": {"float32": 1}, "host": {"link": 0}})",
+          "host.link must be positive");
   refused(R"({"version": 1, "bandwidth": 1, "matmul": {"float32": 1}, "classes": {"copy": {"scale": {"bf16": 2}}}})",
           "copy.scale.bf16");
   refused(
       R"({"version": 1, "bandwidth": 1, "matmul": {"float32": 1}, "classes": {"copy": {"memory": [[2, 1], [1, 1]]}}})",
-      "rise");
+      "classes.copy.memory must be in ascending order");
   std::filesystem::remove(path);
   EXPECT_THROW(DeviceSpec::read_file(path), FileError);
 }

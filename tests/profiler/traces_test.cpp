@@ -131,7 +131,7 @@ TEST(Traces, TheChromeTraceHasKernelsModulesAndCounters) {
   EXPECT_NEAR(kernels, costs.time()->busy() * 1e6, 1e-6);
   EXPECT_GE(phases["C"], 3);
   EXPECT_THAT(trace.dump(), HasSubstr("estimated for NVIDIA H100"));
-  EXPECT_THAT(chrome_trace(profile(step.t.graph)).dump(), HasSubstr("every node takes a microsecond"));
+  EXPECT_THAT(chrome_trace(profile(step.t.graph)).dump(), HasSubstr("every node takes 1 us"));
 }
 
 TEST(Traces, ModelExplorerHasEveryNodeAndEdge) {
@@ -202,7 +202,7 @@ TEST(Findings, AStepThatWaitsForTheHost) {
   const Profile costs = profile(t.graph, {.spec = &spec});
   const auto found = findings(costs);
   ASSERT_THAT(found, Contains(Field(&Finding::name, "launch-bound")));
-  EXPECT_THAT(to_text(found), HasSubstr("30 calls"));
+  EXPECT_THAT(to_text(found), HasSubstr("30 kernels, many shorter than their launch"));
   EXPECT_TRUE(findings(profile(t.graph)).empty()) << "without times nothing is known of waiting";
 }
 

@@ -188,7 +188,7 @@ TEST_P(LoopOf, TheFirstTwoStepsHoldWhatTheRealOnesHold) {
       torch::optim::AdamW optimizer(model.module->parameters(), torch::optim::AdamWOptions(1e-3));
       ProgramToCapture program = program_of(model, optimizer, setting());
       program.warmup_steps = warmup;
-      const Capture capture = capture_training_step(program);
+      const CaptureResult capture = capture_training_step(program);
       verify(capture.graph);
       predicted = live_after_operators(capture.graph);
     }
@@ -217,7 +217,7 @@ TEST_P(LoopOf, ARunOfThreeStepsHoldsWhatTheRealOneHolds) {
     const FakeTensorMode mode({.device = at::kCPU});
     const auto model = built();
     torch::optim::AdamW optimizer(model.module->parameters(), torch::optim::AdamWOptions(1e-3));
-    const Capture run = capture_training_run(program_of(model, optimizer, setting()), 3);
+    const CaptureResult run = capture_training_run(program_of(model, optimizer, setting()), 3);
     verify(run.graph);
     predicted = live_after_operators(run.graph);
     memory = RunMemory::of(run.graph);
@@ -254,7 +254,7 @@ INSTANTIATE_TEST_SUITE_P(Zoo, LoopOf,
 
 // A linear layer of 100 x 50 without bias, no gradient of the input: 20,000 bytes of weight. AdamW makes 2 x 20,000 of
 // state in the first step, gradients of 20,000 a step.
-Capture run_of_linear(const TrainingOptions& training, c10::Device device, int steps = 3) {
+CaptureResult run_of_linear(const TrainingOptions& training, c10::Device device, int steps = 3) {
   const FakeTensorMode mode({.device = device});
   const auto linear = std::make_shared<torch::nn::LinearImpl>(torch::nn::LinearOptions(100, 50).bias(false));
   torch::optim::AdamW optimizer(linear->parameters(), torch::optim::AdamWOptions(1e-3));
@@ -347,8 +347,8 @@ void expect_refused(const TrainingOptions& training, const std::string& says) {
 }
 
 TEST(TrainingRun, OptionsThatMakeNoSenseAreRefused) {
-  expect_refused({.accumulate = 0}, "at least 1 micro-batch, not 0");
-  expect_refused({.accumulate = -2}, "at least 1 micro-batch, not -2");
+  expect_refused({.accumulate = 0}, "micro-batches and must be at least 1, not 0");
+  expect_refused({.accumulate = -2}, "micro-batches and must be at least 1, not -2");
   expect_refused({.clip_grad_norm = 0.0}, "positive");
   expect_refused({.clip_grad_norm = -1.0}, "positive");
   expect_refused({.ema = -0.1}, "between 0 and 1");
@@ -378,7 +378,7 @@ TEST(TrainingRun, OptionsThatMakeNoSenseAreRefused) {
 TEST(TrainingRun, AutocastIsForInferenceToo) {
   const FakeTensorMode mode({.device = c10::Device(at::kCUDA, 0)});
   const auto linear = std::make_shared<torch::nn::LinearImpl>(torch::nn::LinearOptions(10, 5));
-  const Capture capture =
+  const CaptureResult capture =
       capture_forward(ProgramToCapture{.module = linear.get(),
                                        .inputs = {at::empty({8, 10})},
                                        .forward = [&](const Tensors& in) { return Tensors{linear->forward(in[0])}; },
@@ -394,7 +394,7 @@ TEST(TrainingRun, AScalerAsksHostReadsIfTheyAreGiven) {
     const FakeTensorMode mode({.device = at::kCPU, .host_reads = reads});
     const auto linear = std::make_shared<torch::nn::LinearImpl>(torch::nn::LinearOptions(10, 5));
     torch::optim::SGD optimizer(linear->parameters(), torch::optim::SGDOptions(1e-2));
-    const Capture step = capture_training_step(
+    const CaptureResult step = capture_training_step(
         ProgramToCapture{.module = linear.get(),
                          .inputs = {at::empty({8, 10})},
                          .forward = [&](const Tensors& in) { return Tensors{linear->forward(in[0])}; },
@@ -421,7 +421,7 @@ TEST(RunMemory, PeaksAreThoseOfTheLargestStep) {
   }
   EXPECT_EQ(run.peak(), 300);
   EXPECT_EQ(run.reserved_peak(), 2048);
-  EXPECT_THAT(to_text(run), ::testing::HasSubstr("  peak of all         300 B                2.00 KiB\n"));
+  EXPECT_THAT(to_text(run), ::testing::HasSubstr("  maximum             300 B                2.00 KiB\n"));
 }
 
 }  // namespace

@@ -30,7 +30,7 @@ class VitByHand : public ::testing::Test {
     delete std::exchange(costs_, nullptr);
     delete std::exchange(graph_, nullptr);
   }
-  static const GroupFigures& of(const std::string& path) {
+  static const GroupCosts& of(const std::string& path) {
     for (const ModuleProfile& module : costs_->modules) {
       if (module.path == path) return module.figures;
     }
@@ -52,7 +52,7 @@ TEST_F(VitByHand, FlopsOfPatchesBlocksAndHead) {
   constexpr int64_t kProjection = kRows * kWidth * kWidth;       // 929.56 M: query, key, value and output, each
   constexpr int64_t kPerceptron = 2 * kRows * kWidth * kHidden;  // 3.718 G each of the two
   constexpr int64_t kScores = kBatch * kHeads * kTokens * kTokens * (kWidth / kHeads);  // 238.44 M, and as much again
-  const GroupFigures& block = of("encoder.layers.encoder_layer_3");
+  const GroupCosts& block = of("encoder.layers.encoder_layer_3");
   EXPECT_EQ(block.forward_flops.matmul, 2 * (4 * kProjection + kPerceptron + 2 * kScores));
   // Both gradients of each product; attention computes its scores again.
   EXPECT_EQ(block.backward_flops.matmul, 2 * (2 * (4 * kProjection + kPerceptron) + 5 * kScores));

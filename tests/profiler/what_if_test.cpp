@@ -72,7 +72,7 @@ TEST_P(WhatIfOf, AnotherOptimizerIsExact) {
       const Graph graph = captured({.model = GetParam(), .optimizer = from, .steady = steady});
       for (const std::string to : {"sgd", "sgd_momentum", "adam", "adamw"}) {
         SCOPED_TRACE(from + " to " + to + (steady ? ", steady" : ", first"));
-        const WhatIfAnswer answer = what_if(graph, {.optimizer = to});
+        const WhatIfResult answer = what_if(graph, {.optimizer = to});
         EXPECT_EQ(answer.peak_before, peak(graph));
         const int64_t first = peak({.model = GetParam(), .optimizer = to});
         const int64_t later = peak({.model = GetParam(), .optimizer = to, .steady = true});
@@ -120,7 +120,7 @@ TEST(WhatIf, CheckpointsAreThoseOfThePass) {
     const Graph graph = captured({.model = model});
     Graph rewritten = clone(graph);
     checkpoint_modules(rewritten, {.modules = modules});
-    const WhatIfAnswer answer = what_if(graph, {.checkpoint = modules});
+    const WhatIfResult answer = what_if(graph, {.checkpoint = modules});
     EXPECT_EQ(answer.peak, peak(rewritten));
     EXPECT_GT(answer.flops, answer.flops_before);
   }
@@ -157,7 +157,7 @@ TEST(WhatIf, ZeroByHand) {
   }
   constexpr int64_t kWeight = 20000;
   const auto held = [&](int stage, int64_t ranks) {
-    const WhatIfAnswer answer = what_if(graph, {.zero_stage = stage, .ranks = ranks});
+    const WhatIfResult answer = what_if(graph, {.zero_stage = stage, .ranks = ranks});
     return std::vector<int64_t>{answer.held[static_cast<size_t>(StorageKind::kParameter)],
                                 answer.held[static_cast<size_t>(StorageKind::kGradient)],
                                 answer.held[static_cast<size_t>(StorageKind::kOptimizerState)]};
@@ -235,7 +235,7 @@ TEST(WhatIf, WhatTheOptimizerLetGoOfLivesThroughAnother) {
 }
 
 TEST(WhatIf, SaysWhatItLeavesOutAndWhatChanges) {
-  const WhatIfAnswer answer =
+  const WhatIfResult answer =
       what_if(captured({}),
               {.dtype = c10::ScalarType::BFloat16, .optimizer = "adamw", .accumulate = 2, .zero_stage = 3, .ranks = 8});
   using ::testing::Contains;
@@ -245,7 +245,7 @@ TEST(WhatIf, SaysWhatItLeavesOutAndWhatChanges) {
   EXPECT_THAT(answer.ignored, Contains(HasSubstr("foreach")));
   EXPECT_THAT(answer.ignored, Contains(HasSubstr("collectives")));
   EXPECT_THAT(answer.changes, Contains(HasSubstr("optimizer_state")));
-  EXPECT_THAT(to_text(answer), HasSubstr("not in it: "));
+  EXPECT_THAT(to_text(answer), HasSubstr("not modeled: "));
 }
 
 TEST(WhatIf, QuestionsWithoutSenseAreRefused) {

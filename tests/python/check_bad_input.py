@@ -64,29 +64,29 @@ WRONG = {
                 ("modules/path", 7, "modules.path is not a string but a number"),
                 ("operators", [1], "operators is not an object but a list"),
                 ("flops", 3, "flops is not an object but a number"),
-                ("nodes", -1, "nodes is not a number of 0 or more")],
+                ("nodes", -1, "nodes is not a finite number >= 0")],
     "device": [("version", "1", "version is not a number"),
                ("bandwidth", None, "bandwidth is missing"),
                ("matmul", [1], "matmul is not an object"),
                ("sources", [1], "sources is not an object"),
-               ("classes", {"matmul": {"compute": [[1]]}}, "classes.matmul.compute[0] is not a pair"),
+               ("classes", {"matmul": {"compute": [[1]]}}, "classes.matmul.compute[0] must be a pair [work, rate]"),
                ("classes", {"other": 1}, "classes.other is not an object"),
                ("gpu/stream", [1], "gpu.stream is not a number"),
                ("tables", {"aten::mm": 1}, "tables.aten::mm is not an object"),
                ("tables", {"copy": {"float32": [[1, "x"]]}}, "tables.copy.float32[0][1] is not a number"),
-               ("device", "toaster", "device is 'toaster', which is no device"),
+               ("device", "toaster", "device is 'toaster', which is not a device type"),
                ("title", {}, "title is not a string")],
     "interconnect": [("levels", {}, "levels is not a list"),
-                     ("levels/0/size", 0.5, "levels[0].size is no whole"),
+                     ("levels/0/size", 0.5, "levels[0].size must be an integer"),
                      ("levels/0", "x", "levels[0] is not an object"),
                      ("sources", "x", "sources is not an object"),
                      ("base", [], "base is not a number"),
                      ("axes", {"tp": 1}, "axes.tp is not an object"),
                      ("tables", {"reduce": {"8": 1}}, "tables.reduce.8 is not a list"),
                      ("levels/0/groups", [1], "levels[0].groups[0] is not an object")],
-    "color_json": [("nodes/n1", [], "nodes.n1 is neither a number nor a word"),
+    "color_json": [("nodes/n1", [], "nodes.n1 must be a number or a string"),
                    ("title", 1, "title is not a string")],
-    "problem": [("problem/nodes/costs/1/0", "x", "problem.nodes.costs[1][0]: a whole number is missing")],
+    "problem": [("problem/nodes/costs/1/0", "x", "problem.nodes.costs[1][0]: expected an integer")],
 }
 
 
@@ -104,9 +104,9 @@ def wrong_types(runs, good, folder):
             if reader == "profile":
                 refuse(runs, (*words[reader], "-o", folder / "x.html"), bad, says)
     for reader in ("profile", "device", "interconnect", "graph_json", "color_json"):
-        for text, says in ((good[reader][0].read_text()[:-9], "not JSON that can be read"),
+        for text, says in ((good[reader][0].read_text()[:-9], "invalid JSON"),
                            ('{"a": ' + "[" * 100000 + "]" * 100000 + "}", "nested too deeply"),
-                           ('{"version": 1e999}', "not JSON that can be read")):
+                           ('{"version": 1e999}', "invalid JSON")):
             bad.write_text(text)
             refuse(runs, words[reader], f"{bad}:", says)
 
@@ -162,7 +162,7 @@ def damaged_torchscript(runs, good, folder):
     nested = b"return " + b"(" * 100000
     refuse(runs, ("capture", rewrite(traced, bad, in_code(b"return ", nested)), *shape), "too deeply")
     chains = b"return " + b"-" * 100000
-    refuse(runs, ("capture", rewrite(traced, bad, in_code(b"return ", chains)), *shape), "expression that is too long")
+    refuse(runs, ("capture", rewrite(traced, bad, in_code(b"return ", chains)), *shape), "expression is too long")
     blocks = b"".join(b" " * i + b"if True:\n" for i in range(2, 3000))
     refuse(runs, ("capture", rewrite(traced, bad, in_code(b"  return ", blocks + b"  return ")), *shape), "too deeply")
     largest = b"J" + (2**31 - 1).to_bytes(4, "little")
@@ -176,7 +176,7 @@ def damaged_torchscript(runs, good, folder):
     most = b"\xff\xff\xff\x7f"
     for ending in ("/data.pkl", "/constants.pkl", ".debug_pkl"):
         for stated, says in ((b"r" + most, "memo"), (b"j" + most, "memo"), (b"X" + most, "length"),
-                             (b"B" + most, "length"), (b"\x8b" + most, "length"), (b"\xfe", "no instruction")):
+                             (b"B" + most, "length"), (b"\x8b" + most, "length"), (b"\xfe", "not a pickle opcode")):
 
             def stating(name, content, ending=ending, stated=stated):
                 return content[:2] + stated + content[2:] if name.endswith(ending) else content

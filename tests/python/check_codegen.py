@@ -83,17 +83,17 @@ def check_tool(tool):
                 wrong.append(f"{name} was not written")
         expect(0, "half.py", "emit", graph, "--lang", "python", "--name", "half", "--only", "output0", "-o",
                folder / "py")
-        expect(1, "is called 'nothing.*'", "emit", graph, "--only", "nothing.*", "-o", folder / "none")
+        expect(1, "named 'nothing.*'", "emit", graph, "--only", "nothing.*", "-o", folder / "none")
         expect(1, "no value %99999", "emit", graph, "--only", "%99999", "-o", folder / "none")
-        expect(2, "not cpu", "emit", graph, "--device", "abacus", "-o", folder / "none")
+        expect(2, "expected cpu", "emit", graph, "--device", "abacus", "-o", folder / "none")
         expect(2, "--lang", "emit", graph, "--lang", "cobol", "-o", folder / "none")
         (folder / "file").write_text("in the way")
-        expect(1, "cannot make the folder", "emit", graph, "-o", folder / "file" / "sub")
+        expect(1, "cannot create the folder", "emit", graph, "-o", folder / "file" / "sub")
         text = graph.read_text()
         broken = folder / "broken.sg"
         broken.write_text(text.replace("aten::relu_", "my::relu_").replace("operator my::", "function my::"))
         expect(1, "my::relu_", "emit", broken, "-o", folder / "none")
-        expect(1, "function of the user's own", "emit", broken, "--lang", "python", "-o", folder / "none")
+        expect(1, "a user-defined function", "emit", broken, "--lang", "python", "-o", folder / "none")
         expect(2, "NAME=CALLEE", "emit", broken, "--function", "my::relu_", "-o", folder / "none")
         expect(0, "broken.cpp", "emit", broken, "--function", "my::relu_=mine::relu@mine/relu.h", "-o",
                folder / "named")

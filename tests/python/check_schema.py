@@ -163,7 +163,7 @@ def profiles(folder):
         memory = profile.get("device_memory")
         if memory and memory["footprint_bytes"] != memory["reserved_peak_bytes"] + memory["assumed"]["context_bytes"]:
             failures.append(f"{what}: footprint_bytes is not the reserved bytes and the context")
-        if profile["static_plan"]["bytes"] < profile["static_plan"]["bound"]:
+        if profile["memory_layout"]["bytes"] < profile["memory_layout"]["bound"]:
             failures.append(f"{what}: the static plan is below its bound")
     output("profile", "resnet18", *train, "-o", folder / "out", cache=folder)
     expect_valid("profile", json.loads((folder / "out" / "profile.json").read_text()), "profile -o")

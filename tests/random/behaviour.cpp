@@ -60,7 +60,7 @@ std::vector<std::string> input_names(const Graph& graph) {
 Graph capture(const RandomProgram& program) {
   const c10::NoGradGuard no_grad;
   const auto inputs = program.inputs();
-  CaptureSession session({.saved_tensors = false, .guards = program.seed() % 2 == 0});
+  Capture session({.saved_tensors = false, .guards = program.seed() % 2 == 0});
   std::vector<at::Tensor> fakes;
   for (size_t i = 0; i < inputs.size(); ++i) {
     const std::string name = "input" + std::to_string(i);

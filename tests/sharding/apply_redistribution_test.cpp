@@ -45,9 +45,9 @@ std::vector<NodeId> nodes_of(const Graph& graph) {
   return nodes;
 }
 
-ShardingPlan plan_of(const Graph& graph, const DeviceMesh& mesh, const Layout& in, const Layout& relu,
+GraphLayouts plan_of(const Graph& graph, const DeviceMesh& mesh, const Layout& in, const Layout& relu,
                      const Layout& neg, const Layout& out) {
-  ShardingPlan plan;
+  GraphLayouts plan;
   plan.mesh = mesh;
   const std::vector<NodeId> nodes = nodes_of(graph);
   plan.nodes[nodes[0]] = {{}, {in}};
@@ -85,7 +85,7 @@ TEST(ApplyRedistribution, ComesOutAsItWentInWhateverTheWay) {
       for (int round = 0; round < 20; ++round) {
         const Layout layouts[] = {random_layout(random, sizes, mesh), random_layout(random, sizes, mesh),
                                   random_layout(random, sizes, mesh), random_layout(random, sizes, mesh)};
-        const ShardingPlan plan = plan_of(graph, mesh, layouts[0], layouts[1], layouts[2], layouts[3]);
+        const GraphLayouts plan = plan_of(graph, mesh, layouts[0], layouts[1], layouts[2], layouts[3]);
         SCOPED_TRACE(mesh.to_string() + ": " + to_string(layouts[0]) + " " + to_string(layouts[1]) + " " +
                      to_string(layouts[2]) + " " + to_string(layouts[3]));
         const std::vector<ShardedGraph> ranks = apply_to_all(graph, plan);
@@ -113,7 +113,7 @@ TEST(ApplyRedistribution, PartialTensorsAreReduced) {
         const size_t axis = random() % mesh.axes.size();
         in[axis] = Placement::partial(op);
         if (!local_sizes(sizes, in, mesh)) continue;
-        const ShardingPlan plan = plan_of(graph, mesh, in, to, to, Layout(mesh.axes.size()));
+        const GraphLayouts plan = plan_of(graph, mesh, in, to, to, Layout(mesh.axes.size()));
         SCOPED_TRACE(mesh.to_string() + ": " + to_string(in) + " " + to_string(to));
         const SimulatedRun run = simulate(apply_to_all(graph, plan), std::vector<at::Tensor>{x});
         ASSERT_TRUE(at::equal(run.outputs.at(0), -x));
@@ -126,7 +126,7 @@ TEST(ApplyRedistribution, RanksThatReduceOtherwiseDoNotMeet) {
   const std::vector<int64_t> sizes{4};
   const Graph graph = chain(sizes);
   const Layout sum{Placement::partial(PartialOp::kSum)}, whole(1);
-  const ShardingPlan plan = plan_of(graph, DeviceMesh::parse("2"), sum, whole, whole, whole);
+  const GraphLayouts plan = plan_of(graph, DeviceMesh::parse("2"), sum, whole, whole, whole);
   std::vector<ShardedGraph> ranks = apply_to_all(graph, plan);
   int changed = 0;
   Graph& last = ranks[1].graph;
@@ -140,7 +140,7 @@ TEST(ApplyRedistribution, RanksThatReduceOtherwiseDoNotMeet) {
     simulate(ranks, std::vector<at::Tensor>{numbers(sizes)});
     FAIL() << "one sums, the other takes the largest";
   } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("ranks do not meet"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("ranks call different collectives"), std::string::npos) << error.what();
   }
 }
 

@@ -36,8 +36,8 @@ n5: sg::output(values=[%4])
 )";
 
 // Layouts of the nodes in order: "operand operand -> result".
-ShardingPlan plan_of(const Graph& graph, const char* mesh, const std::vector<std::string>& lines) {
-  ShardingPlan plan;
+GraphLayouts plan_of(const Graph& graph, const char* mesh, const std::vector<std::string>& lines) {
+  GraphLayouts plan;
   plan.mesh = DeviceMesh::parse(mesh);
   size_t next = 0;
   for (const NodeId node : graph.nodes()) {
@@ -57,11 +57,11 @@ ShardingPlan plan_of(const Graph& graph, const char* mesh, const std::vector<std
 TEST(Apply, WritesAnOrdinaryGraphOfLocalSizes) {
   const Graph graph = samples::graph_of(kProduct);
   // The inner dimension is cut: a partial sum, reduced before the write.
-  const ShardingPlan plan =
+  const GraphLayouts plan =
       plan_of(graph, "tp=2", {"-> S(0)", "-> R", "S(1) S(0) -> P(sum)", "R -> R", "R -> R", "R ->"});
   EXPECT_THROW(apply(graph, plan, 0), UnsupportedError);  // relu_ would write to a copy
 
-  const ShardingPlan right =
+  const GraphLayouts right =
       plan_of(graph, "tp=2", {"-> S(0)", "-> R", "S(0) R -> S(0)", "S(0) -> S(0)", "S(0) -> P(sum)", "R ->"});
   const ShardedGraph rank = apply(graph, right, 1);
   verify(rank.graph);
@@ -113,17 +113,17 @@ TEST(Apply, SaysWhatIsWrongWithAPlan) {
   };
   const std::string partial = message({"-> S(0)", "-> S(1)", "S(1) S(0) -> P(sum)", "R -> R", "R -> R", "R ->"});
   EXPECT_NE(partial.find("aten::relu_"), std::string::npos) << partial;
-  EXPECT_NE(partial.find("lies as P(sum), and the plan wants it as R"), std::string::npos) << partial;
+  EXPECT_NE(partial.find("with layout P(sum), but the plan requires R"), std::string::npos) << partial;
   const std::string none = message({"-> R", "-> R", "S(0) S(0) -> R", "R -> R", "R -> R", "R ->"});
   EXPECT_NE(none.find("[S(0); S(0)] to [R]"), std::string::npos) << none;
   const std::string divides = message({"-> S(1)", "-> R", "R R -> R", "R -> R", "R -> R", "R ->"});
-  EXPECT_NE(divides.find("sizes [8, 3] cannot lie as S(1)"), std::string::npos) << divides;
+  EXPECT_NE(divides.find("sizes [8, 3] cannot have layout S(1)"), std::string::npos) << divides;
   const std::string few = message({"-> R", "-> R", "R -> R", "R -> R", "R -> R", "R ->"});
-  EXPECT_NE(few.find("1 layouts of operands"), std::string::npos) << few;
+  EXPECT_NE(few.find("1 operand layouts"), std::string::npos) << few;
   const std::string back = message({"-> R", "-> R", "R R -> R", "R -> R", "R -> R", "P(sum) ->"});
-  EXPECT_NE(back.find("no way from R to P(sum)"), std::string::npos) << back;
+  EXPECT_NE(back.find("no redistribution from R to P(sum)"), std::string::npos) << back;
   const std::string rank = message({"-> R", "-> R", "R R -> R", "R -> R", "R -> R", "R ->"}, "2", 2);
-  EXPECT_NE(rank.find("has no rank 2"), std::string::npos) << rank;
+  EXPECT_NE(rank.find("rank 2 is not in mesh"), std::string::npos) << rank;
 }
 
 // Two names for one memory, which can be cut in one way only.
@@ -167,7 +167,7 @@ n3: %3 = aten::mm(self=%2, mat2=%0) : f64[4,4] @s3 | free(s2)
 n4: %4 = aten::mm(self=%3, mat2=%0) : f64[4,4] @s4 | backward free(s3)
 n5: sg::output(values=[%4])
 )");
-  const ShardingPlan plan = plan_of(graph, "2", {"-> S(0)", "-> R", "R R -> R", "R R -> R", "R R -> R", "R ->"});
+  const GraphLayouts plan = plan_of(graph, "2", {"-> S(0)", "-> R", "R R -> R", "R R -> R", "R R -> R", "R ->"});
   const ShardedGraph rank = apply(graph, plan, 0);
   verify(rank.graph);
   const auto gathers = nodes_calling(rank.graph, "_c10d_functional::all_gather_into_tensor");
@@ -189,11 +189,11 @@ n0: %0 = sg::input(name="x") : f64[4,4] @s0
 n1: %1, %2 = aten::native_dropout(input=%0, p=0.5, train=true) : f64[4,4] @s1, bool[4,4] @s2
 n2: sg::output(values=[%1])
 )");
-  const ShardingPlan plan = plan_of(graph, "2", {"-> S(0)", "S(0) -> S(0) S(0)", "S(0) ->"});
+  const GraphLayouts plan = plan_of(graph, "2", {"-> S(0)", "S(0) -> S(0) S(0)", "S(0) ->"});
   EXPECT_THROW(apply(graph, plan, 0), UnsupportedError);
-  verify(apply(graph, plan, 0, {.random_parts = true}).graph);
+  verify(apply(graph, plan, 0, {.shard_random = true}).graph);
   // Replicated, all ranks draw the same, which is what one device draws.
-  const ShardingPlan whole = plan_of(graph, "2", {"-> S(0)", "R -> R R", "R ->"});
+  const GraphLayouts whole = plan_of(graph, "2", {"-> S(0)", "R -> R R", "R ->"});
   const at::Tensor x = at::ones({4, 4}, at::kDouble);
   at::manual_seed(5);
   const SimulatedRun run = simulate(apply_to_all(graph, whole), std::vector<at::Tensor>{x});
@@ -248,7 +248,7 @@ TEST(Apply, ARankHoldsWhatItsTimelineSaysAfterEveryNode) {
   for (const char* name : {"gpt2", "llama3_8b", "resnet18"}) {
     const CapturedStep step = capture_step(name, StepOptimizer::kAdamW, 4);
     PlanMaker maker(step.graph);
-    const ShardingPlan plan = maker.random(DeviceMesh::parse("2x2"), 3, 0.7);
+    const GraphLayouts plan = maker.random(DeviceMesh::parse("2x2"), 3, 0.7);
     const ShardedGraph rank = apply(step.graph, plan, 2);
     const MemoryTimeline timeline = MemoryTimeline::of(rank.graph);
     int64_t constants = 0;  // held by the graph already
@@ -288,7 +288,7 @@ n3: %3 = aten::mm(self=%1, mat2=%2) : f64[8,3] @s3 | backward
 n4: %4 = aten::detach(self=%3) : f64[8,3] @s3 | backward
 n5: sg::gradient(parameter=%0, gradient=%4)
 )");
-  const ShardingPlan plan =
+  const GraphLayouts plan =
       plan_of(graph, "tp=2", {"-> R", "-> S(1)", "-> S(0)", "S(1) S(0) -> P(sum)", "R -> R", "R R ->"});
   const Graph rank = apply(graph, plan, 0).graph;
   const NodeId sum = nodes_calling(rank, "_c10d_functional::all_reduce").at(0);
@@ -314,7 +314,7 @@ n3: %3 = aten::relu_(self=%0) : f64[4,4] @s0 | writes(s0@1)
 n4: %4 = aten::relu(self=%1) : f64[4,4] @s2
 n5: sg::output(values=[%2, %4])
 )");
-  const ShardingPlan plan =
+  const GraphLayouts plan =
       plan_of(graph, "2", {"-> S(0)", "S(0) -> S(0)", "R -> R", "S(0) -> S(0)", "R -> R", "R R ->"});
   const ShardedGraph rank = apply(graph, plan, 0);
   verify(rank.graph);
@@ -341,7 +341,7 @@ n3: %3 = aten::relu(self=%1) : f64[4,4] @s3
 n4: sg::output(values=[%2, %3])
 )");
   ASSERT_EQ(graph.guards.size(), 4U);
-  const ShardingPlan plan = plan_of(graph, "2", {"-> S(0)", "-> R", "S(0) -> S(0)", "R -> R", "S(0) R ->"});
+  const GraphLayouts plan = plan_of(graph, "2", {"-> S(0)", "-> R", "S(0) -> S(0)", "R -> R", "S(0) R ->"});
   const ShardedGraph rank = apply(graph, plan, 0);
   ASSERT_EQ(rank.graph.guards.size(), 2U) << to_text(rank.graph);
   for (const Guard& guard : rank.graph.guards) EXPECT_EQ(rank.graph.sizes(guard.value)[0], 4);

@@ -183,9 +183,9 @@ double worst_difference(const WholeRun& whole, const SimulatedRun& simulated) {
   return worst;
 }
 
-std::string first_wrong_node(const CapturedStep& step, const ShardingPlan& plan, const ApplyOptions& options) {
+std::string first_wrong_node(const CapturedStep& step, const GraphLayouts& plan, const ApplyOptions& options) {
   CapturedStep all{clone(step.graph), step.inputs};
-  ShardingPlan shown = plan;
+  GraphLayouts shown = plan;
   std::vector<Argument> values;
   std::vector<Layout> layouts;
   NodeId output;

@@ -46,6 +46,6 @@ double difference(const at::Tensor& a, const at::Tensor& b);
 double worst_difference(const WholeRun& whole, const SimulatedRun& simulated);
 
 // For a plan that fails: the first node whose result is another than on one device.
-std::string first_wrong_node(const CapturedStep& step, const ShardingPlan& plan, const ApplyOptions& options = {});
+std::string first_wrong_node(const CapturedStep& step, const GraphLayouts& plan, const ApplyOptions& options = {});
 
 }  // namespace shadowgraph

@@ -22,16 +22,16 @@ std::vector<std::string> layers_of(const Graph& step) {
 }
 
 // On a device with slow memory sequences are cut, so that norms take half.
-PlannedStep cut_in_half(const Graph& step, const char* by_hand) {
+Sharding cut_in_half(const Graph& step, const char* parallelism) {
   DeviceSpec slow = DeviceSpec::named("h100");
   slow.bandwidth /= 1e6;
   slow.gpu->stream /= 1e6;
   slow.tables = {};
-  return plan_step(clone(step), {.mesh = DeviceMesh::parse("tp=2"),
-                                 .device = slow,
-                                 .links = Interconnect::named("h100"),
-                                 .cut_vocabulary = true,
-                                 .by_hand = by_hand});
+  return shard_step(clone(step), {.mesh = DeviceMesh::parse("tp=2"),
+                                  .device = slow,
+                                  .links = Interconnect::named("h100"),
+                                  .shard_vocabulary = true,
+                                  .parallelism = parallelism});
 }
 
 int64_t count(const Graph& graph, std::string_view operation, PhaseId phase) {
@@ -51,7 +51,7 @@ void expect_same(const SimulatedRun& one, const SimulatedRun& other) {
 }
 
 struct Cut {
-  const char *model, *by_hand;
+  const char *model, *parallelism;
   bool gathers;
 };
 class ComputeAgain : public ::testing::TestWithParam<Cut> {};
@@ -64,14 +64,14 @@ TEST_P(ComputeAgain, PartsOfLayers) {
   const CapturedStep step = capture_step(GetParam().model, StepOptimizer::kAdamW, 4);
   const std::vector<std::string> layers = layers_of(step.graph);
   ASSERT_GE(layers.size(), 2U);
-  const PlannedStep planned = cut_in_half(step.graph, GetParam().by_hand);
-  std::vector<ShardedGraph> ranks = apply_to_all(planned.graph, planned.answer.plan);
+  const Sharding planned = cut_in_half(step.graph, GetParam().parallelism);
+  std::vector<ShardedGraph> ranks = apply_to_all(planned.graph, planned.result.plan);
   const SimulatedRun kept = simulate(ranks, step.inputs);
   for (ShardedGraph& rank : ranks) {
     const int64_t before = count(rank.graph, "aten::mm", Graph::kBackward);
     const int64_t gathers = count(rank.graph, kGather, Graph::kBackward);
     const int64_t peak = peak_of_live_bytes(rank.graph);
-    compute_again(rank.graph, {}, layers);
+    apply_recompute(rank.graph, {}, layers);
     verify(rank.graph);
     EXPECT_EQ(count(rank.graph, "aten::mm", Graph::kBackward), before) << "products are kept";
     if (GetParam().gathers) {
@@ -85,15 +85,15 @@ TEST_P(ComputeAgain, PartsOfLayers) {
 TEST_P(ComputeAgain, SomeLayersWholeAndPartsOfOthers) {
   const CapturedStep step = capture_step(GetParam().model, StepOptimizer::kAdamW, 4);
   const std::vector<std::string> layers = layers_of(step.graph);
-  const PlannedStep planned = cut_in_half(step.graph, GetParam().by_hand);
-  std::vector<ShardedGraph> ranks = apply_to_all(planned.graph, planned.answer.plan);
+  const Sharding planned = cut_in_half(step.graph, GetParam().parallelism);
+  std::vector<ShardedGraph> ranks = apply_to_all(planned.graph, planned.result.plan);
   const SimulatedRun kept = simulate(ranks, step.inputs);
   for (ShardedGraph& rank : ranks) {
     const auto products = [&] {
       return count(rank.graph, "aten::mm", Graph::kBackward) + count(rank.graph, "aten::addmm", Graph::kBackward);
     };
     const int64_t before = products();
-    compute_again(rank.graph, std::vector{layers.front()}, std::vector{layers.back()});
+    apply_recompute(rank.graph, std::vector{layers.front()}, std::vector{layers.back()});
     EXPECT_GT(products(), before) << "products of the first layer";
     verify(rank.graph);
   }
@@ -105,8 +105,8 @@ TEST(ComputeAgainExperts, AreNotComputedAgain) {
   Graph step = capture_tiny_deepseek();
   const int64_t products = count(step, "aten::_grouped_mm", Graph::kBackward);
   ASSERT_GT(products, 0);
-  compute_again(step, {}, layers_of(step));
-  const Graph rank = with_experts_over(std::move(step), {.ranks = 4});
+  apply_recompute(step, {}, layers_of(step));
+  const Graph rank = shard_experts_over(std::move(step), {.ranks = 4});
   verify(rank);
   EXPECT_EQ(count(rank, "aten::_grouped_mm", Graph::kBackward), products);
 }

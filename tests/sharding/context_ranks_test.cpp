@@ -119,7 +119,7 @@ SimulatedRun run_ranks(const Graph& whole, const Graph& part, int64_t ranks, std
   std::vector<ShardedGraph> all;
   for (int64_t rank = 0; rank < ranks; ++rank) {
     ShardedGraph of{
-        .graph = with_context_over(clone(part), {.ranks = ranks, .rank = rank}), .mesh = mesh, .rank = rank};
+        .graph = shard_sequence_over(clone(part), {.ranks = ranks, .rank = rank}), .mesh = mesh, .rank = rank};
     verify(of.graph);
     size_t i = 0;
     for (const NodeId node : of.graph.nodes()) {
@@ -183,9 +183,9 @@ TEST(ContextRanks, WhatIsComputedAgainIsGatheredAgain) {
   const auto gathers = [](const Graph& graph) {
     return nodes_calling(graph, "_c10d_functional::all_gather_into_tensor").size();
   };
-  const size_t kept = gathers(with_context_over(clone(part), {.ranks = 2}));
+  const size_t kept = gathers(shard_sequence_over(clone(part), {.ranks = 2}));
   checkpoint_modules(part, {.modules = "model.layers.*"});
-  EXPECT_EQ(2 * gathers(with_context_over(std::move(part), {.ranks = 2})), 3 * kept);
+  EXPECT_EQ(2 * gathers(shard_sequence_over(std::move(part), {.ranks = 2})), 3 * kept);
 }
 
 // Queries times keys that a rank's attention looks at in forward.
@@ -213,7 +213,7 @@ TEST(ContextRanks, EachHasAsMuchWork) {
   const Graph part = captured(build, 12, kOnGpu);
   int64_t all = 0;
   for (int64_t rank = 0; rank < 4; ++rank) {
-    const int64_t own = scores(with_context_over(clone(part), {.ranks = 4, .rank = rank}));
+    const int64_t own = scores(shard_sequence_over(clone(part), {.ranks = 4, .rank = rank}));
     EXPECT_EQ(own, whole / 4) << rank;
     all += own;
   }
@@ -222,7 +222,7 @@ TEST(ContextRanks, EachHasAsMuchWork) {
 
 // Tiny: two heads of keys for four of queries, 8 wide, in two layers. Keys and values, in forward and in backward.
 TEST(ContextRanks, HeadsThatAreRepeatedAreSentOnce) {
-  const Graph rank = with_context_over(of_gpu(16), {.ranks = 4, .rank = 2});
+  const Graph rank = shard_sequence_over(of_gpu(16), {.ranks = 4, .rank = 2});
   verify(rank);
   std::map<int64_t, int> sent;
   for (const NodeId node : nodes_calling(rank, "_c10d_functional::all_gather_into_tensor")) {
@@ -235,7 +235,7 @@ TEST(ContextRanks, HeadsThatAreRepeatedAreSentOnce) {
 }
 
 TEST(ContextRanks, NothingLivesLonger) {
-  const Graph part = of_gpu(16), rank = with_context_over(clone(part), {.ranks = 4, .rank = 2});
+  const Graph part = of_gpu(16), rank = shard_sequence_over(clone(part), {.ranks = 4, .rank = 2});
   const auto at_end = [](const Graph& graph) {
     int64_t bytes = 0;
     for (uint32_t i = 0; i < graph.storage_count(); ++i) {
@@ -249,7 +249,7 @@ TEST(ContextRanks, NothingLivesLonger) {
 }
 
 TEST(ContextRanks, TheGroupLeavesRoomForTensorParallel) {
-  const Graph rank = with_context_over(of_gpu(16), {.ranks = 4, .rank = 2, .apart = 8});
+  const Graph rank = shard_sequence_over(of_gpu(16), {.ranks = 4, .rank = 2, .apart = 8});
   const std::vector<ProcessGroupInfo> groups = process_groups(rank);
   ASSERT_EQ(groups.size(), 1U);
   EXPECT_EQ(groups[0].rank, 2);
@@ -258,7 +258,7 @@ TEST(ContextRanks, TheGroupLeavesRoomForTensorParallel) {
 
 std::string refused(const Graph& part, const ContextRanks& over = {.ranks = 2}) {
   try {
-    with_context_over(clone(part), over);
+    shard_sequence_over(clone(part), over);
   } catch (const Error& error) {
     return error.what();
   }
@@ -268,11 +268,11 @@ std::string refused(const Graph& part, const ContextRanks& over = {.ranks = 2}) 
 TEST(ContextRanks, WhatIsNotKnownIsRefused) {
   using ::testing::HasSubstr;
   const auto of = [](const Build& build, int64_t tokens = 16) { return captured(build, tokens, kOnGpu); };
-  EXPECT_THAT(refused(of([](int64_t n) { return attending(n, true, 0.5, at::kBFloat16); })), HasSubstr("it drops out"));
-  EXPECT_THAT(refused(of_gpu(15)), HasSubstr("no two chunks"));
-  EXPECT_THAT(refused(of_gpu(16), {.ranks = 2, .rank = 2}), HasSubstr("there is no rank 2"));
+  EXPECT_THAT(refused(of([](int64_t n) { return attending(n, true, 0.5, at::kBFloat16); })), HasSubstr("has dropout"));
+  EXPECT_THAT(refused(of_gpu(15)), HasSubstr("must be even"));
+  EXPECT_THAT(refused(of_gpu(16), {.ranks = 2, .rank = 2}), HasSubstr("rank 2 is not among 2"));
   EXPECT_THAT(refused(of([](int64_t) { return models::build("resnet18", {.tiny = true}); })),
-              HasSubstr("there is no attention"));
+              HasSubstr("found no attention"));
   const auto changed = [](const std::function<at::Tensor(const at::Tensor&)>& mix) {
     return [mix](int64_t n) {
       BuiltModel built = attending(n, true, 0, at::kBFloat16);
@@ -284,17 +284,17 @@ TEST(ContextRanks, WhatIsNotKnownIsRefused) {
   };
   const auto written_out =
       changed([](const at::Tensor& y) { return at::matmul(at::softmax(at::matmul(y, y.transpose(1, 2)), -1), y); });
-  EXPECT_THAT(refused(of(written_out)), HasSubstr("attention that is written out"));
+  EXPECT_THAT(refused(of(written_out)), HasSubstr("attention written out as softmax"));
   const auto masked = changed([](const at::Tensor& y) {
     const at::Tensor heads = y.unsqueeze(1);
     return at::scaled_dot_product_attention(heads, heads, heads, at::zeros({y.size(1), y.size(1)}, y.options()))
         .squeeze(1);
   });
-  EXPECT_THAT(refused(of(masked)), HasSubstr("it has a mask"));
+  EXPECT_THAT(refused(of(masked)), HasSubstr("has a mask"));
 }
 
 TEST(ContextRanks, TokensThatAreMixedElsewhereAreNoticed) {
-  check_tokens_are_apart(of_gpu(64), of_gpu(16), 4);
+  check_tokens_are_independent(of_gpu(64), of_gpu(16), 4);
   const Build mixes = [](int64_t n) {
     BuiltModel built = attending(n, true, 0, at::kBFloat16);
     built.forward = [forward = built.forward](const BuiltModel::Tensors& inputs) {
@@ -303,7 +303,7 @@ TEST(ContextRanks, TokensThatAreMixedElsewhereAreNoticed) {
     };
     return built;
   };
-  EXPECT_THROW(check_tokens_are_apart(captured(mixes, 64, kOnGpu), captured(mixes, 16, kOnGpu), 4), Error);
+  EXPECT_THROW(check_tokens_are_independent(captured(mixes, 64, kOnGpu), captured(mixes, 16, kOnGpu), 4), Error);
 }
 
 }  // namespace

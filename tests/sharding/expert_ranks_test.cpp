@@ -39,14 +39,14 @@ TEST(ExpertRanks, AreOfEveryLayer) {
 }
 
 TEST(ExpertRanks, RowsGoThereAndBackInBothPasses) {
-  const Graph rank = with_experts_over(deepseek(), {.ranks = 4});
+  const Graph rank = shard_experts_over(deepseek(), {.ranks = 4});
   verify(rank);
   // Two in forward, two in backward, and the counts.
   EXPECT_THAT(sent(rank), ::testing::UnorderedElementsAre(std::pair(kRows * kRowBytes, 8), std::pair(kEnds, 2)));
 }
 
 TEST(ExpertRanks, WhatIsComputedAgainIsSentAgain) {
-  const Graph rank = with_experts_over(deepseek("model.layers.1+model.layers.2"), {.ranks = 4});
+  const Graph rank = shard_experts_over(deepseek("model.layers.1+model.layers.2"), {.ranks = 4});
   verify(rank);
   EXPECT_EQ(sent(rank)[kRows * kRowBytes], 2 * (2 + 2 + 2));
 }
@@ -54,7 +54,7 @@ TEST(ExpertRanks, WhatIsComputedAgainIsSentAgain) {
 TEST(ExpertRanks, ExpertsAndTheirGradientsAreThoseOfTheRank) {
   const Graph whole = deepseek();
   for (const int64_t ranks : {2, 4, 8}) {
-    const Graph rank = with_experts_over(clone(whole), {.ranks = ranks});
+    const Graph rank = shard_experts_over(clone(whole), {.ranks = ranks});
     int64_t experts = 0;
     for (const NodeId node : rank.nodes()) {
       if (rank.is_placeholder(node) && is_of_experts(rank, node)) {
@@ -71,7 +71,7 @@ TEST(ExpertRanks, ExpertsAndTheirGradientsAreThoseOfTheRank) {
 
 // What arrives is kept in place of what is sent. Nothing else lives longer than before.
 TEST(ExpertRanks, NothingLivesLonger) {
-  const Graph whole = deepseek(), rank = with_experts_over(clone(whole), {.ranks = 8});
+  const Graph whole = deepseek(), rank = shard_experts_over(clone(whole), {.ranks = 8});
   const auto at_end = [](const Graph& graph) {
     int64_t bytes = 0;
     for (uint32_t i = 0; i < graph.storage_count(); ++i) {
@@ -87,7 +87,7 @@ TEST(ExpertRanks, NothingLivesLonger) {
 }
 
 TEST(ExpertRanks, RoomForMoreRowsIsSentAndComputed) {
-  const Graph rank = with_experts_over(deepseek(), {.ranks = 4, .capacity = 1.5});
+  const Graph rank = shard_experts_over(deepseek(), {.ranks = 4, .capacity = 1.5});
   verify(rank);
   EXPECT_EQ(sent(rank)[kRows * kRowBytes * 3 / 2], 8);
   for (const NodeId node : nodes_calling(rank, "aten::_grouped_mm")) {
@@ -98,15 +98,15 @@ TEST(ExpertRanks, RoomForMoreRowsIsSentAndComputed) {
 }
 
 TEST(ExpertRanks, TheGroupLeavesRoomForTensorParallel) {
-  const Graph rank = with_experts_over(deepseek(), {.ranks = 4, .apart = 2});
+  const Graph rank = shard_experts_over(deepseek(), {.ranks = 4, .apart = 2});
   const std::vector<ProcessGroupInfo> groups = process_groups(rank);
   ASSERT_EQ(groups.size(), 1U);
   EXPECT_THAT(groups[0].ranks, ::testing::ElementsAre(0, 2, 4, 6));
 }
 
 TEST(ExpertRanks, WhatDoesNotDivideIsRefused) {
-  EXPECT_THROW(with_experts_over(deepseek(), {.ranks = 3}), Error);
-  EXPECT_THROW(with_experts_over(deepseek(), {.ranks = 16}), Error);
+  EXPECT_THROW(shard_experts_over(deepseek(), {.ranks = 3}), Error);
+  EXPECT_THROW(shard_experts_over(deepseek(), {.ranks = 16}), Error);
 }
 
 }  // namespace

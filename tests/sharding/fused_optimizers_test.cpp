@@ -28,9 +28,9 @@ TEST_P(FusedOptimizers, ArePlannedAndRightAsTensorByTensor) {
   for (const char* mesh : {"2", "2x2"}) {
     SCOPED_TRACE(mesh);
     const ShardingOptions options{.mesh = DeviceMesh::parse(mesh), .device = &device, .interconnect = &links};
-    const ShardingAnswer answer = shard(step.graph, options, {.compare = true});
+    const ShardingResult answer = shard(step.graph, options, {.compare = true});
     ASSERT_FALSE(answer.compared.empty());
-    for (const ComparedPlan& plan : answer.compared) {
+    for (const ParallelismCost& plan : answer.compared) {
       ASSERT_TRUE(plan.seconds.has_value()) << plan.name << ": " << plan.why_not;
       EXPECT_LE(answer.seconds(), *plan.seconds * (1 + 1e-9)) << plan.name;
     }
@@ -38,8 +38,8 @@ TEST_P(FusedOptimizers, ArePlannedAndRightAsTensorByTensor) {
     EXPECT_EQ(answer.assumed_peak, answer.peak);
     // The best plan of a tiny step cuts little; those by hand cut parameters and what the optimizer keeps of them.
     const ShardingProblem problem = ShardingProblem::of(step.graph, options);
-    std::vector<ShardingPlan> plans{answer.plan};
-    for (const HandPlan hand : hand_plans(options.mesh)) {
+    std::vector<GraphLayouts> plans{answer.plan};
+    for (const Parallelism hand : parallelisms(options.mesh)) {
       const AssignmentProblem pinned = problem.pinned(pins_of(hand, step.graph, problem, options.mesh));
       const AssignmentSolution solution = solve(pinned);
       ASSERT_TRUE(solution.feasible) << to_string(hand) << ": " << solution.why_infeasible;
@@ -48,7 +48,7 @@ TEST_P(FusedOptimizers, ArePlannedAndRightAsTensorByTensor) {
       EXPECT_NEAR(static_cast<double>(solution.peak), static_cast<double>(peak), 0.02 * static_cast<double>(peak))
           << to_string(hand);
     }
-    for (const ShardingPlan& plan : plans) {
+    for (const GraphLayouts& plan : plans) {
       const std::vector<ShardedGraph> ranks = apply_to_all(step.graph, plan);
       for (const ShardedGraph& rank : ranks) verify(rank.graph);
       worst_difference(whole, simulate(ranks, step.inputs));

@@ -52,7 +52,7 @@ TEST(GroupedProducts, RandomPlansGiveTheSameBits) {
   for (const char* mesh : {"2", "4", "2x2"}) {
     for (uint32_t seed = 1; seed <= 8; ++seed) {
       SCOPED_TRACE(std::string(mesh) + " seed " + std::to_string(seed));
-      const ShardingPlan plan = maker.random(DeviceMesh::parse(mesh), seed, 0.9);
+      const GraphLayouts plan = maker.random(DeviceMesh::parse(mesh), seed, 0.9);
       for (const NodeId node : step.graph.nodes()) {
         if (step.graph.target(node).name() != "aten::_grouped_mm") continue;
         for (const Layout& layout : plan.nodes[node].operands) cut += layout.is_replicated() ? 0 : 1;

@@ -88,7 +88,7 @@ TEST_F(Highs, BoundsAndCostsHoldTheOwnSearchs) {
     const AssignmentProblem problem = chain_within_limit(seed, 30);
     const AssignmentSolution own = solve(problem, {.gap = 1e-3});
     const AssignmentSolution highs = solve(problem, {.solver = AssignmentSolver::kHighs});
-    const AssignmentSolution both = solve(problem, {.gap = 1e-9, .solver = AssignmentSolver::kOwnThenHighs});
+    const AssignmentSolution both = solve(problem, {.gap = 1e-9, .solver = AssignmentSolver::kBuiltinThenHighs});
     ASSERT_TRUE(own.feasible && highs.feasible && both.feasible);
     EXPECT_LE(highs.lower_bound, own.cost);
     EXPECT_LE(own.lower_bound, highs.cost);
@@ -132,9 +132,9 @@ TEST_F(Highs, NamesThePinsThatContradictEachOther) {
   problem.nodes[2].pinned = 1;
   const AssignmentSolution solution = solve(problem, {.solver = AssignmentSolver::kHighs});
   EXPECT_EQ(solution.stopped, "infeasible");
-  EXPECT_THAT(solution.why_infeasible, HasSubstr("the pins weights=R and activations=S(0) at once"));
+  EXPECT_THAT(solution.why_infeasible, HasSubstr("pins weights=R and activations=S(0) together"));
   EXPECT_THAT(solution.why_infeasible, HasSubstr("without any one of them there is one"));
-  EXPECT_THAT(solution.why_infeasible, HasSubstr("contradicts itself: weights, activations"));
+  EXPECT_THAT(solution.why_infeasible, HasSubstr("Conflicting nodes: weights, activations"));
   EXPECT_THAT(solution.why_infeasible, Not(HasSubstr("spare")));
 }
 
@@ -147,8 +147,8 @@ TEST_F(Highs, NamesThePinThatTheLimitIsTooLowForAndTheLeastLimit) {
   problem.nodes[2].costs[0] = kForbidden;
   const AssignmentSolution solution = solve(problem, {.solver = AssignmentSolver::kHighs, .pins = pins});
   EXPECT_EQ(solution.stopped, "infeasible");
-  EXPECT_THAT(solution.why_infeasible, HasSubstr("Nothing keeps within 9.00 GiB with the pin w*=R; without it"));
-  EXPECT_THAT(solution.why_infeasible, HasSubstr("The least limit that something fits in is 10.00 GiB, at point 3"));
+  EXPECT_THAT(solution.why_infeasible, HasSubstr("No plan fits into 9.00 GiB with pin w*=R; without it"));
+  EXPECT_THAT(solution.why_infeasible, HasSubstr("The smallest feasible limit is 10.00 GiB, at point 3"));
   EXPECT_THAT(solution.why_infeasible, HasSubstr("weights (4.00 GiB), activations (4.00 GiB), spare (2.00 GiB)"));
   EXPECT_THAT(solution.why_infeasible, HasSubstr("without pins it is 6.00 GiB"));
   problem.usage_limit = int64_t{10} << 30;
@@ -167,7 +167,7 @@ TEST_F(Highs, LeastLimitsAreTheLeast) {
     const AssignmentSolution none = solve(problem, {.solver = AssignmentSolver::kHighs});
     SCOPED_TRACE("seed " + std::to_string(seed) + ": " + none.why_infeasible);
     if (none.feasible) continue;
-    const std::string words = "The least limit that something fits in is ";
+    const std::string words = "The smallest feasible limit is ";
     const size_t at = none.why_infeasible.find(words);
     ASSERT_EQ(at != std::string::npos, allowed.has_value());
     if (!allowed) continue;

@@ -53,7 +53,7 @@ TEST(Layout, LocalSizesDivideOrAreNone) {
 TEST(Layout, StridedPartsAreStretchesOfEveryOuterRow) {
   const DeviceMesh mesh = DeviceMesh::parse("1x2");
   const at::Tensor full = at::arange(8);
-  const at::Tensor part = local_part(full, Layout::parse("R,S(0,2)"), mesh, 1);
+  const at::Tensor part = local_shard(full, Layout::parse("R,S(0,2)"), mesh, 1);
   EXPECT_TRUE(at::equal(part, at::tensor({2, 3, 6, 7})));
 }
 
@@ -61,8 +61,8 @@ TEST(Layout, StridedPartsAreStretchesOfEveryOuterRow) {
 TEST(Layout, AxesOnOneDimensionNest) {
   const DeviceMesh mesh = DeviceMesh::parse("2x2");
   const at::Tensor full = at::arange(8);
-  EXPECT_TRUE(at::equal(local_part(full, Layout::parse("S(0),S(0)"), mesh, 1), at::tensor({2, 3})));
-  EXPECT_TRUE(at::equal(local_part(full, Layout::parse("S(0,2),S(0)"), mesh, 1), at::tensor({4, 5})));
+  EXPECT_TRUE(at::equal(local_shard(full, Layout::parse("S(0),S(0)"), mesh, 1), at::tensor({2, 3})));
+  EXPECT_TRUE(at::equal(local_shard(full, Layout::parse("S(0,2),S(0)"), mesh, 1), at::tensor({4, 5})));
 }
 
 TEST(Layout, PartsMakeTheWholeAgain) {
@@ -72,20 +72,20 @@ TEST(Layout, PartsMakeTheWholeAgain) {
                            "S(0,2),S(0,4)", "P(sum),S(0)", "S(1),P(max)", "P(avg),P(sum)", "S(0,3),S(0)"}) {
     const Layout layout = Layout::parse(text);
     std::vector<at::Tensor> parts;
-    for (int64_t rank = 0; rank < mesh.size(); ++rank) parts.push_back(local_part(full, layout, mesh, rank));
-    EXPECT_TRUE(at::equal(whole_of(parts, layout, mesh, full.sizes()), full)) << text;
+    for (int64_t rank = 0; rank < mesh.size(); ++rank) parts.push_back(local_shard(full, layout, mesh, rank));
+    EXPECT_TRUE(at::equal(full_tensor(parts, layout, mesh, full.sizes()), full)) << text;
   }
 }
 
 TEST(Layout, CopiesThatDifferAndForeignPartsAreRefused) {
   const DeviceMesh mesh = DeviceMesh::parse("2");
   std::vector<at::Tensor> parts{at::zeros({2}), at::ones({2})};
-  EXPECT_THROW(whole_of(parts, Layout::parse("R"), mesh, Dims{2}), Error);
-  EXPECT_THROW(whole_of(parts, Layout::parse("S(0)"), mesh, Dims{2}), Error);
-  EXPECT_THROW(whole_of(parts, Layout::parse("S(0),R"), mesh, Dims{4}), Error);
+  EXPECT_THROW(full_tensor(parts, Layout::parse("R"), mesh, Dims{2}), Error);
+  EXPECT_THROW(full_tensor(parts, Layout::parse("S(0)"), mesh, Dims{2}), Error);
+  EXPECT_THROW(full_tensor(parts, Layout::parse("S(0),R"), mesh, Dims{4}), Error);
   parts.pop_back();
-  EXPECT_THROW(whole_of(parts, Layout::parse("S(0)"), mesh, Dims{4}), Error);
-  EXPECT_THROW(local_part(at::zeros({3}), Layout::parse("S(0)"), mesh, 0), Error);
+  EXPECT_THROW(full_tensor(parts, Layout::parse("S(0)"), mesh, Dims{4}), Error);
+  EXPECT_THROW(local_shard(at::zeros({3}), Layout::parse("S(0)"), mesh, 0), Error);
 }
 
 }  // namespace

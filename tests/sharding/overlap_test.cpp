@@ -26,17 +26,18 @@ using ::testing::HasSubstr;
 
 constexpr std::array kBoth{CollectiveOverlap::kBackward, CollectiveOverlap::kPieces};
 
-PlannedStep megatron(const Graph& step, const char* mesh) {
-  StepRequest layout{.mesh = DeviceMesh::parse(mesh), .device = DeviceSpec::named("h100"), .by_hand = "megatron"};
-  return plan_step(clone(step), layout);
+Sharding megatron(const Graph& step, const char* mesh) {
+  ShardingRequest layout{
+      .mesh = DeviceMesh::parse(mesh), .device = DeviceSpec::named("h100"), .parallelism = "megatron"};
+  return shard_step(clone(step), layout);
 }
 
-PlannedStep solved(const Graph& step, const char* mesh, CollectiveOverlap overlap, bool cut_vocabulary = true) {
-  StepRequest layout{.mesh = DeviceMesh::parse(mesh),
-                     .device = DeviceSpec::named("h100"),
-                     .cut_vocabulary = cut_vocabulary,
-                     .overlap = overlap};
-  return plan_step(clone(step), layout);
+Sharding solved(const Graph& step, const char* mesh, CollectiveOverlap overlap, bool shard_vocabulary = true) {
+  ShardingRequest layout{.mesh = DeviceMesh::parse(mesh),
+                         .device = DeviceSpec::named("h100"),
+                         .shard_vocabulary = shard_vocabulary,
+                         .overlap = overlap};
+  return shard_step(clone(step), layout);
 }
 
 // A layer as wide as it pays to hide something.
@@ -50,11 +51,11 @@ Graph wide_step(int64_t batch = 1, const std::string& recomputed = "") {
 }
 
 Graph rank_of(const Graph& step, const char* mesh) {
-  StepRequest layout{.mesh = DeviceMesh::parse(mesh),
-                     .device = DeviceSpec::named("h100"),
-                     .cut_vocabulary = true,
-                     .by_hand = "megatron"};
-  return std::move(plan_step(clone(step), layout).answer.rank->graph);
+  ShardingRequest layout{.mesh = DeviceMesh::parse(mesh),
+                         .device = DeviceSpec::named("h100"),
+                         .shard_vocabulary = true,
+                         .parallelism = "megatron"};
+  return std::move(shard_step(clone(step), layout).result.rank->graph);
 }
 
 struct Seconds {
@@ -77,13 +78,13 @@ TEST_P(OverlappedModels, ComputeWhatOneDeviceDoes) {
   for (const char* mesh : {"tp=2", "tp=4"}) {
     const CapturedStep step = capture_step(GetParam(), StepOptimizer::kAdamW, 2);
     const WholeRun whole = run_whole(step);
-    const PlannedStep planned = megatron(step.graph, mesh);
+    const Sharding planned = megatron(step.graph, mesh);
     for (const CollectiveOverlap overlap : kBoth) {
       SCOPED_TRACE(std::string(mesh) + " " + std::string(to_string(overlap)));
-      std::vector<ShardedGraph> ranks = apply_to_all(planned.graph, planned.answer.plan);
+      std::vector<ShardedGraph> ranks = apply_to_all(planned.graph, planned.result.plan);
       for (ShardedGraph& rank : ranks) {
         const OverlapResult done = overlap_collectives(rank.graph, overlap);
-        EXPECT_GT(done.sums_hidden, 0);
+        EXPECT_GT(done.overlapped_reductions, 0);
         const auto broken = violations(rank.graph);
         ASSERT_TRUE(broken.empty()) << broken.size() << " broken rules, first: " << broken.front().message;
       }
@@ -98,8 +99,8 @@ TEST_P(OverlappedModels, AsTheSolverLaysThemOutComputeWhatOneDeviceDoes) {
   const CapturedStep step = capture_step(GetParam(), StepOptimizer::kAdamW, 2);
   const WholeRun whole = run_whole(step);
   for (const CollectiveOverlap overlap : kBoth) {
-    const PlannedStep planned = solved(step.graph, "tp=4", overlap, /*cut_vocabulary=*/false);
-    std::vector<ShardedGraph> ranks = apply_to_all(planned.graph, planned.answer.plan);
+    const Sharding planned = solved(step.graph, "tp=4", overlap, /*shard_vocabulary=*/false);
+    std::vector<ShardedGraph> ranks = apply_to_all(planned.graph, planned.result.plan);
     for (ShardedGraph& rank : ranks) {
       overlap_collectives(rank.graph, overlap);
       verify(rank.graph);
@@ -112,9 +113,9 @@ TEST(Overlap, OfStepsThatComputeAgainComputesWhatOneDeviceDoes) {
   CapturedStep step = capture_step("llama3_8b", StepOptimizer::kSgd, 2);
   const WholeRun whole = run_whole(step);
   checkpoint_modules(step.graph, {.modules = "model.layers.*"});
-  const PlannedStep planned = megatron(step.graph, "tp=2");
+  const Sharding planned = megatron(step.graph, "tp=2");
   for (const CollectiveOverlap overlap : kBoth) {
-    std::vector<ShardedGraph> ranks = apply_to_all(planned.graph, planned.answer.plan);
+    std::vector<ShardedGraph> ranks = apply_to_all(planned.graph, planned.result.plan);
     for (ShardedGraph& rank : ranks) {
       overlap_collectives(rank.graph, overlap);
       verify(rank.graph);
@@ -132,8 +133,8 @@ TEST(Overlap, SumsRunBesideWeightGradientsAndPartsAreKept) {
   const OverlapResult done = overlap_collectives(rank, CollectiveOverlap::kBackward);
   verify(rank);
   // Two sums a layer, of queries, keys and values, and of gate and up; one of the head.
-  EXPECT_EQ(done.sums_hidden, 5);
-  EXPECT_EQ(done.gathered_again, 5);
+  EXPECT_EQ(done.overlapped_reductions, 5);
+  EXPECT_EQ(done.regathered, 5);
   EXPECT_EQ(done.in_pieces, 0);
   const Seconds one(before), other(rank);
   EXPECT_NEAR(one.step.exposed(), one.step.communication(), 1e-9);
@@ -147,9 +148,9 @@ TEST(Overlap, ProductsGoInPiecesWhereRowsLieTogether) {
   for (const int64_t batch : {1, 2}) {
     Graph rank = rank_of(wide_step(batch), "tp=4");
     const OverlapResult done = overlap_collectives(rank, CollectiveOverlap::kPieces);
-    EXPECT_EQ(done.sums_hidden, 2 * 2 + 1);
+    EXPECT_EQ(done.overlapped_reductions, 2 * 2 + 1);
     // With two samples sequences are copied on their way.
-    EXPECT_EQ(done.gathered_again, batch == 1 ? 2 * 2 + 1 : 0);
+    EXPECT_EQ(done.regathered, batch == 1 ? 2 * 2 + 1 : 0);
     // A layer gathers two inputs and scatters two results in forward, and gathers two gradients in backward; the head
     // gathers one input.
     EXPECT_EQ(done.in_pieces, batch == 1 ? 2 * 6 + 1 : 0);
@@ -216,9 +217,9 @@ TEST(Overlap, TheSolverKnowsWhatIsHidden) {
         overlap_collectives(rank, overlap);
         return Seconds(rank).step.seconds();
       };
-      const double found = seconds(std::move(solved(step, "tp=8", overlap).answer.rank->graph));
+      const double found = seconds(std::move(solved(step, "tp=8", overlap).result.rank->graph));
       EXPECT_LT(found, seconds(rank_of(step, "tp=8"))) << batch << " " << to_string(overlap);
-      EXPECT_LE(found, 1.001 * seconds(std::move(solved(step, "tp=8", CollectiveOverlap::kNone).answer.rank->graph)))
+      EXPECT_LE(found, 1.001 * seconds(std::move(solved(step, "tp=8", CollectiveOverlap::kNone).result.rank->graph)))
           << batch << " " << to_string(overlap);
     }
   }
@@ -226,8 +227,8 @@ TEST(Overlap, TheSolverKnowsWhatIsHidden) {
 
 // Eight samples on eight ranks: each has its own, and sums gradients of whole weights.
 TEST(Overlap, SumsOfGradientsDoNotPileUp) {
-  const PlannedStep planned = solved(wide_step(8), "tp=8", CollectiveOverlap::kBackward);
-  const Graph& before = planned.answer.rank->graph;
+  const Sharding planned = solved(wide_step(8), "tp=8", CollectiveOverlap::kBackward);
+  const Graph& before = planned.result.rank->graph;
   for (const CollectiveOverlap overlap : kBoth) {
     Graph rank = clone(before);
     overlap_collectives(rank, overlap);
@@ -240,7 +241,7 @@ TEST(Overlap, NoneLeavesAProgramAsItIs) {
   Graph rank = rank_of(wide_step(), "tp=2");
   const Graph before = clone(rank);
   const OverlapResult done = overlap_collectives(rank, CollectiveOverlap::kNone);
-  EXPECT_EQ(done.sums_hidden + done.gathered_again + done.in_pieces, 0);
+  EXPECT_EQ(done.overlapped_reductions + done.regathered + done.in_pieces, 0);
   EXPECT_EQ(to_text(rank), to_text(before));
 }
 

@@ -15,14 +15,14 @@ TEST(OwnGeneratorsOfRanks, BeginAlike) {
   const at::Tensor real = at::ones({4, 6});
   Graph graph = [&] {
     const c10::NoGradGuard no_grad;
-    CaptureSession session({.guards = false});
+    Capture session({.guards = false});
     const at::Tensor x = session.mode().from_real(real);
     session.name_input(x, "x");
     at::Tensor sum = x + at::rand({4, 6}, own);
     return session.finish({sum * at::rand({4, 6}, own)});
   }();
   PlanMaker maker(graph);
-  const ShardingPlan plan = maker.by_hand(
+  const GraphLayouts plan = maker.by_hand(
       DeviceMesh::parse("4"), [](const std::string&, Builtin, size_t, auto) { return Placement::replicate(); });
   const at::Generator reference = at::detail::createCPUGenerator(3);
   for (int run = 0; run < 2; ++run) {

@@ -55,7 +55,7 @@ TEST_F(ShardingProblems, TensorParallelPinsCutColumnsWithTheirBias) {
   const Graph graph = training_step("gpt2");
   const ShardingProblem problem = ShardingProblem::of(graph, options("2"));
   std::map<std::string, std::string> layouts;
-  for (const ShardingPin& pin : pins_of(HandPlan::kTensorParallel, graph, problem, DeviceMesh::parse("2"))) {
+  for (const ShardingPin& pin : pins_of(Parallelism::kTensorParallel, graph, problem, DeviceMesh::parse("2"))) {
     layouts[pin.name] = to_string(pin.layout);
   }
   const std::string layer = "transformer.h.0.";
@@ -96,7 +96,7 @@ TEST_F(ShardingProblems, PlacesOfListsAreDecidedOneByOne) {
   {
     const FakeTensorMode mode({.device = at::kCUDA});
     const std::vector<at::Tensor> parameters{at::ones({64, 6}), at::ones({6, 64}), at::ones({1})};
-    CaptureSession session({.mode = {.device = at::kCUDA}});
+    Capture session({.mode = {.device = at::kCUDA}});
     const std::vector<at::Tensor> gradients{parameters[0] * 2, parameters[1] * 3, parameters[2] * 4};
     at::_foreach_add_(parameters, gradients);
     graph = session.finish(at::_foreach_sqrt(parameters));
@@ -109,7 +109,7 @@ TEST_F(ShardingProblems, PlacesOfListsAreDecidedOneByOne) {
       {"input0", Layout::parse("S(0)")}, {"input1", Layout::parse("S(1)")}, {"input2", Layout::parse("R")}});
   const AssignmentSolution solution = solve(pinned);
   ASSERT_TRUE(solution.feasible) << solution.why_infeasible;
-  const ShardingPlan plan = problem.plan(solution.choice);
+  const GraphLayouts plan = problem.plan(solution.choice);
   const std::vector<Layout> wanted{Layout::parse("S(0)"), Layout::parse("S(1)"), Layout::parse("R")};
   for (const char* name : {"aten::_foreach_add_", "aten::_foreach_sqrt"}) {
     for (const NodeId node : nodes_calling(graph, name)) {
@@ -129,7 +129,7 @@ TEST_F(ShardingProblems, PlacesOfAListShareItsTime) {
   {
     const FakeTensorMode mode({.device = at::kCUDA});
     const std::vector<at::Tensor> parameters{at::ones({1000000}), at::ones({1}), at::ones({2}), at::ones({3})};
-    CaptureSession session({.mode = {.device = at::kCUDA}});
+    Capture session({.mode = {.device = at::kCUDA}});
     graph = session.finish(at::_foreach_exp(parameters));
   }
   const ShardingProblem problem = ShardingProblem::of(graph, options("4"));
@@ -148,7 +148,7 @@ TEST_F(ShardingProblems, APlanIsAChoice) {
   const auto choice = problem.choice_of(problem.plan(solution.choice));
   ASSERT_TRUE(choice.has_value());
   EXPECT_EQ(problem.cost(*choice).total(), solution.cost);
-  ShardingPlan other = problem.plan(solution.choice);
+  GraphLayouts other = problem.plan(solution.choice);
   for (const NodeId node : nodes_calling(graph, "aten::embedding"))
     other.nodes[node].results[0] = Layout::parse("S(0,3),R");
   EXPECT_FALSE(problem.choice_of(other).has_value());
@@ -169,11 +169,11 @@ TEST_F(ShardingProblems, TheFirstStrategiesAreOneDevicesProgram) {
     for (const NodeId node : graph.nodes()) seconds += time.of(node).seconds;
     EXPECT_NEAR(static_cast<double>(problem.cost(first).compute) * 1e-12, seconds, 1e-12 * graph.node_count()) << name;
     EXPECT_EQ(cost.cost, problem.cost(first).total()) << name;
-    const ShardingPlan plan = problem.plan(first);
+    const GraphLayouts plan = problem.plan(first);
     for (const NodeId node : graph.nodes()) {
       for (const Layout& layout : plan.nodes[node].results) EXPECT_TRUE(layout.is_replicated());
     }
-    EXPECT_TRUE(copies_of(graph, plan, problem.planner()).empty());
+    EXPECT_TRUE(layout_changes(graph, plan, problem.planner()).empty());
   }
 }
 
@@ -250,9 +250,9 @@ TEST_F(ShardingProblems, PinsAreObeyedOrRefused) {
   pinned.pins = {{"nothing.of.this.name", Layout{Placement::shard(0)}}};
   EXPECT_THAT(error_of([&] { ShardingProblem::of(graph, pinned); }), HasSubstr("nothing.of.this.name"));
   pinned.pins = {{"transformer.wte.weight", Layout{Placement::shard(7)}}};
-  EXPECT_THAT(error_of([&] { ShardingProblem::of(graph, pinned); }), HasSubstr("can lie as R"));
+  EXPECT_THAT(error_of([&] { ShardingProblem::of(graph, pinned); }), HasSubstr("is not possible"));
   pinned.pins = {{"transformer.wte.weight", Layout{Placement::shard(0), Placement::replicate()}}};
-  EXPECT_THAT(error_of([&] { ShardingProblem::of(graph, pinned); }), HasSubstr("is not of the mesh x=2"));
+  EXPECT_THAT(error_of([&] { ShardingProblem::of(graph, pinned); }), HasSubstr("does not match mesh x=2"));
   // One of two layers that fold: by the options it is parted from the other, afterwards it is not.
   const ShardingPin one{"transformer.h.0.mlp.c_fc.weight", Layout{Placement::shard(1)}};
   pinned.pins = {one};
@@ -278,13 +278,13 @@ TEST_F(ShardingProblems, PlansReadBackFromJson) {
   const ShardingProblem problem = ShardingProblem::of(graph, options("2x2"));
   std::vector<uint32_t> choice;
   for (const AssignmentNode& node : problem.assignment().nodes) choice.push_back(node.costs.size() / 2);
-  const ShardingPlan plan = problem.plan(choice);
+  const GraphLayouts plan = problem.plan(choice);
   const nlohmann::json json = to_json(plan, graph);
-  const ShardingPlan again = sharding_plan_from_json(nlohmann::json::parse(json.dump()), graph);
+  const GraphLayouts again = graph_layouts_from_json(nlohmann::json::parse(json.dump()), graph);
   EXPECT_EQ(to_json(again, graph), json);
 
   const Graph other = training_step("gpt2");
-  EXPECT_THAT(error_of([&] { sharding_plan_from_json(json, other); }), HasSubstr("in this graph"));
+  EXPECT_THAT(error_of([&] { graph_layouts_from_json(json, other); }), HasSubstr("in this graph"));
   for (const auto& [path, value] :
        std::vector<std::pair<std::string, nlohmann::json>>{{"/version", 2},
                                                            {"/format", "x"},
@@ -299,11 +299,11 @@ TEST_F(ShardingProblems, PlansReadBackFromJson) {
                                                            {"/nodes/3/results", nullptr}}) {
     nlohmann::json broken = json;
     broken[nlohmann::json::json_pointer(path)] = value;
-    EXPECT_THROW(sharding_plan_from_json(broken, graph), Error) << path << " " << value;
+    EXPECT_THROW(graph_layouts_from_json(broken, graph), Error) << path << " " << value;
   }
   nlohmann::json missing = json;
   missing["nodes"].erase(5);
-  EXPECT_THAT(error_of([&] { sharding_plan_from_json(missing, graph); }), HasSubstr("nodes has no n"));
+  EXPECT_THAT(error_of([&] { graph_layouts_from_json(missing, graph); }), HasSubstr("nodes lacks n"));
 }
 
 }  // namespace

@@ -31,7 +31,7 @@ class PlanMaker {
 
   // Takes the first strategy that fits for each node. A node that nothing fits is replicated as a whole, and so is
   // memory that is written to and cannot lie otherwise.
-  ShardingPlan make(const DeviceMesh& mesh, const Choose& choose) {
+  GraphLayouts make(const DeviceMesh& mesh, const Choose& choose) {
     std::set<uint32_t> whole;  // storages that must be replicated
     while (true) {
       try {
@@ -43,7 +43,7 @@ class PlanMaker {
   }
 
   // Cuts with the given probability, by whichever strategy.
-  ShardingPlan random(const DeviceMesh& mesh, uint32_t seed, double cut) {
+  GraphLayouts random(const DeviceMesh& mesh, uint32_t seed, double cut) {
     std::mt19937 random(seed);
     return make(mesh, [&](NodeId, size_t, const NodeStrategies& strategies, const std::vector<Placement>&) {
       std::vector<size_t> order;
@@ -63,7 +63,7 @@ class PlanMaker {
   // come before parameters, so that as few as can be are redistributed.
   using Place =
       std::function<Placement(const std::string& name, Builtin kind, size_t axis, std::span<const int64_t> sizes)>;
-  ShardingPlan by_hand(const DeviceMesh& mesh, const Place& place) {
+  GraphLayouts by_hand(const DeviceMesh& mesh, const Place& place) {
     return make(mesh, [&](NodeId node, size_t axis, const NodeStrategies& strategies,
                           const std::vector<Placement>& now) {
       std::vector<std::pair<int64_t, size_t>> costs;
@@ -99,7 +99,7 @@ class PlanMaker {
   }
 
   // How many nodes of a plan have a tensor that is cut or partial.
-  int64_t cut_nodes(const ShardingPlan& plan) const {
+  int64_t cut_nodes(const GraphLayouts& plan) const {
     int64_t cut = 0;
     for (const NodeId node : graph_.nodes()) {
       const NodeLayouts& layouts = plan.nodes[node];
@@ -141,13 +141,13 @@ class PlanMaker {
     return rigid;
   }
 
-  ShardingPlan attempt(const DeviceMesh& mesh, const Choose& choose, const std::set<uint32_t>& whole) {
+  GraphLayouts attempt(const DeviceMesh& mesh, const Choose& choose, const std::set<uint32_t>& whole) {
     if (!planner_ || planner_mesh_ != mesh.to_string()) {
       planner_.emplace(mesh, RedistributionRates{.interconnect = &links_});
       planner_mesh_ = mesh.to_string();
     }
     const size_t axes = mesh.axes.size();
-    ShardingPlan plan;
+    GraphLayouts plan;
     plan.mesh = mesh;
     IdMap<ValueId, Layout> lies;
     for (const NodeId node : graph_.nodes()) {
@@ -198,7 +198,7 @@ class PlanMaker {
         if (layouts.operands[i] == lies[operands[i]]) continue;
         const auto bytes = static_cast<int64_t>(c10::elementSize(graph_.value(operands[i]).dtype));
         if (rigid[i] ||
-            !planner_->way(graph_.sizes(operands[i]), bytes, lies[operands[i]], layouts.operands[i]).possible) {
+            !planner_->path(graph_.sizes(operands[i]), bytes, lies[operands[i]], layouts.operands[i]).possible) {
           give_up(node, operands, rigid, lies);
         }
       }

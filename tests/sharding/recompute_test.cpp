@@ -39,25 +39,25 @@ class ShardAndRecompute : public ::testing::Test {
     return graph;
   }
   // What is promised of any answer.
-  void check(const PlannedStep& found, int64_t memory) const {
+  void check(const Sharding& found, int64_t memory) const {
     verify(found.graph);
-    verify(found.answer.rank->graph);
-    EXPECT_EQ(found.answer.peak, peak_of_live_bytes(found.answer.rank->graph));
-    EXPECT_LE(found.answer.peak, memory);
+    verify(found.result.rank->graph);
+    EXPECT_EQ(found.result.peak, peak_of_live_bytes(found.result.rank->graph));
+    EXPECT_LE(found.result.peak, memory);
     int taken = 0;
     for (const RecomputeRound& round : found.rounds) {
       taken += round.best ? 1 : 0;
       EXPECT_EQ(round.fits, round.why_not.empty() && round.peak <= memory) << round.what;
       if (round.fits) {
-        EXPECT_LE(found.answer.seconds(), round.seconds * (1 + 1e-9)) << round.what;
+        EXPECT_LE(found.result.seconds(), round.seconds * (1 + 1e-9)) << round.what;
       }
       if (round.best) {
-        EXPECT_EQ(round.peak, found.answer.peak);
+        EXPECT_EQ(round.peak, found.result.peak);
       }
     }
     EXPECT_EQ(taken, 1);
   }
-  static const RecomputeRound& round(const PlannedStep& found, const std::string& what) {
+  static const RecomputeRound& round(const Sharding& found, const std::string& what) {
     for (const RecomputeRound& round : found.rounds) {
       if (round.what == what) return round;
     }
@@ -70,27 +70,27 @@ class ShardAndRecompute : public ::testing::Test {
 // 1.5 GB a device: logits alone are 2 x 412 MB of a half of the batch.
 TEST_F(ShardAndRecompute, FitWhereShardingAloneDoesNot) {
   const int64_t memory = 1'500'000'000;
-  const PlannedStep found = shard_and_recompute(gpt2(), options("2", memory));
+  const Sharding found = shard_and_recompute(gpt2(), options("2", memory));
   check(found, memory);
-  EXPECT_FALSE(round(found, "sharding alone").fits);
-  EXPECT_LE(found.answer.seconds(), round(found, "recomputing alone").seconds * (1 + 1e-9));
+  EXPECT_FALSE(round(found, "sharding only").fits);
+  EXPECT_LE(found.result.seconds(), round(found, "recompute only").seconds * (1 + 1e-9));
   EXPECT_FALSE(found.segments.empty());
   EXPECT_GT(found.graph.node_count(), gpt2().node_count());
-  EXPECT_THROW(shard(gpt2(), options("2", memory)), NoPlanError);
+  EXPECT_THROW(shard(gpt2(), options("2", memory)), InfeasibleError);
   const nlohmann::json json = to_json(found);
   EXPECT_EQ(json["recompute"]["rounds"].size(), found.rounds.size());
-  EXPECT_THAT(to_text(found), HasSubstr("recomputing alone"));
+  EXPECT_THAT(to_text(found), HasSubstr("recompute only"));
 }
 
 TEST_F(ShardAndRecompute, IsNeverWorseThanOneOfThem) {
   for (const int64_t memory : {int64_t{2'000'000'000}, int64_t{2'300'000'000}, int64_t{10'000'000'000}}) {
-    const PlannedStep found = shard_and_recompute(gpt2(), options("2", memory));
+    const Sharding found = shard_and_recompute(gpt2(), options("2", memory));
     check(found, memory);
     try {
-      const ShardingAnswer alone = shard(gpt2(), options("2", memory));
-      EXPECT_LE(found.answer.seconds(), alone.seconds() * (1 + 1e-9)) << memory;
-    } catch (const NoPlanError&) {
-      EXPECT_FALSE(round(found, "sharding alone").fits);
+      const ShardingResult alone = shard(gpt2(), options("2", memory));
+      EXPECT_LE(found.result.seconds(), alone.seconds() * (1 + 1e-9)) << memory;
+    } catch (const InfeasibleError&) {
+      EXPECT_FALSE(round(found, "sharding only").fits);
     }
     if (memory == 10'000'000'000) {
       EXPECT_TRUE(found.segments.empty()) << "all of it fits";
@@ -102,23 +102,23 @@ TEST_F(ShardAndRecompute, RanksComputeWhatOneDeviceDoes) {
   const CapturedStep step = capture_step("gpt2", StepOptimizer::kAdamW, 4);
   const int64_t memory = peak_of_live_bytes(step.graph) * 6 / 10;
   ShardingOptions cut = options("2", memory);
-  const PlannedStep found = shard_and_recompute(step.graph, cut);
+  const Sharding found = shard_and_recompute(step.graph, cut);
   check(found, memory);
-  worst_difference(run_whole(step), simulate(apply_to_all(found.graph, found.answer.plan), step.inputs));
+  worst_difference(run_whole(step), simulate(apply_to_all(found.graph, found.result.plan), step.inputs));
   // And with everything computed again that can be.
   Graph again = clone(step.graph);
   ASSERT_GT(checkpoint_modules(again, {.modules = "auto"}).recomputed, 0);
-  const ShardingAnswer cut_in_half = shard(again, options("2", memory));
+  const ShardingResult cut_in_half = shard(again, options("2", memory));
   worst_difference(run_whole(step), simulate(apply_to_all(again, cut_in_half.plan), step.inputs));
 }
 
 // The plan of a step is one of the step in which something is computed again.
 TEST_F(ShardAndRecompute, WhatIsRepeatedLiesAsItDid) {
-  const ShardingAnswer plain = shard(gpt2(), options("2", kNoLimit));
+  const ShardingResult plain = shard(gpt2(), options("2", kNoLimit));
   Graph again = clone(gpt2());
   ASSERT_GT(checkpoint_modules(again, {.modules = "auto"}).recomputed, 100);
-  const ShardingPlan plan = with_repeated(plain.plan, again);
-  const ShardingAnswer measured = shard(again, options("2", kNoLimit), {.plan = &plan});
+  const GraphLayouts plan = with_repeated(plain.plan, again);
+  const ShardingResult measured = shard(again, options("2", kNoLimit), {.plan = &plan});
   EXPECT_GT(measured.compute, plain.compute);
   EXPECT_LT(measured.peak, plain.peak);
   for (const NodeId node : again.nodes()) {
@@ -141,8 +141,8 @@ TEST_F(ShardAndRecompute, SaysWhyNothingFits) {
     return "it fits";
   };
   EXPECT_THAT(why(kNoLimit), HasSubstr("--memory"));
-  EXPECT_THAT(why(100'000'000), HasSubstr("no plan keeps within 95.37 MiB a device, with or without computing again"));
-  EXPECT_THAT(why(100'000'000), HasSubstr("a device, whatever is computed again"));
+  EXPECT_THAT(why(100'000'000), HasSubstr("no plan fits into 95.37 MiB per device, with or without recompute"));
+  EXPECT_THAT(why(100'000'000), HasSubstr("per device with maximum recompute"));
 }
 
 }  // namespace

@@ -11,11 +11,11 @@ using Dims = std::vector<int64_t>;
 
 class Redistribution2d : public ::testing::Test {
  protected:
-  Redistribution way(const Dims& sizes, const char* from, const char* to) const {
-    return planner_.way(sizes, 4, Layout::parse(from), Layout::parse(to));
+  Redistribution path(const Dims& sizes, const char* from, const char* to) const {
+    return planner_.path(sizes, 4, Layout::parse(from), Layout::parse(to));
   }
   std::string steps(const Dims& sizes, const char* from, const char* to) const {
-    const Redistribution found = way(sizes, from, to);
+    const Redistribution found = path(sizes, from, to);
     if (!found.possible) return "none";
     std::string text;
     for (const RedistributionStep& step : found.steps) {
@@ -43,7 +43,7 @@ TEST_F(Redistribution2d, OneStepEach) {
 
 // A local copy reads what it writes: 64 MiB over tp, 2^23 bytes each, twice at 3 TB/s, beside 5 us to launch it.
 TEST_F(Redistribution2d, ASliceTakesItsLaunchAndTwiceItsBytes) {
-  const Redistribution slice = way({4096, 4096}, "R,R", "R,S(0)");
+  const Redistribution slice = path({4096, 4096}, "R,R", "R,S(0)");
   ASSERT_EQ(slice.steps.size(), 1U);
   EXPECT_NEAR(static_cast<double>(slice.picoseconds), 5e6 + 2.0 * (1 << 23) / 3e12 * 1e12, 1);
   EXPECT_EQ(slice.wire_bytes, 0);
@@ -69,18 +69,18 @@ TEST_F(Redistribution2d, NestedCuts) {
   const auto gathered = redistribution_step(Layout::parse("S(0),S(0)"), 0, Placement::replicate(), mesh_, sizes);
   ASSERT_TRUE(gathered.has_value());
   EXPECT_EQ(to_string(gathered->after), "R,S(0,4)");
-  const Redistribution found = way(sizes, "R,S(0)", "S(0),S(0)");
+  const Redistribution found = path(sizes, "R,S(0)", "S(0),S(0)");
   ASSERT_TRUE(found.possible);
   EXPECT_EQ(found.steps.back().after, Layout::parse("S(0),S(0)"));
 }
 
 TEST_F(Redistribution2d, BlocksOfPieces) {
-  EXPECT_EQ(blocks_of_pieces(Layout::parse("S(0),R"), 0, Dims{16, 8}, mesh_), 1);
-  EXPECT_EQ(blocks_of_pieces(Layout::parse("R,S(1)"), 1, Dims{16, 8}, mesh_), 16);
-  EXPECT_EQ(blocks_of_pieces(Layout::parse("S(0),S(1)"), 1, Dims{16, 8}, mesh_), 4);
-  EXPECT_EQ(blocks_of_pieces(Layout::parse("R,S(0,2)"), 1, Dims{16, 8}, mesh_), 2);
-  EXPECT_EQ(blocks_of_pieces(Layout::parse("S(0),S(0)"), 1, Dims{32, 8}, mesh_), 1);
-  EXPECT_EQ(blocks_of_pieces(Layout::parse("S(0),S(0,4)"), 1, Dims{32, 8}, mesh_), 1);
+  EXPECT_EQ(piece_block_count(Layout::parse("S(0),R"), 0, Dims{16, 8}, mesh_), 1);
+  EXPECT_EQ(piece_block_count(Layout::parse("R,S(1)"), 1, Dims{16, 8}, mesh_), 16);
+  EXPECT_EQ(piece_block_count(Layout::parse("S(0),S(1)"), 1, Dims{16, 8}, mesh_), 4);
+  EXPECT_EQ(piece_block_count(Layout::parse("R,S(0,2)"), 1, Dims{16, 8}, mesh_), 2);
+  EXPECT_EQ(piece_block_count(Layout::parse("S(0),S(0)"), 1, Dims{32, 8}, mesh_), 1);
+  EXPECT_EQ(piece_block_count(Layout::parse("S(0),S(0,4)"), 1, Dims{32, 8}, mesh_), 1);
 }
 
 // All layouts of a matrix on two axes.
@@ -100,7 +100,7 @@ TEST_F(Redistribution2d, ManyAtOnceAreAsOneByOne) {
   const std::vector<int64_t> costs = planner_.costs(sizes, 2, layouts, layouts);
   for (size_t i = 0; i < layouts.size(); ++i) {
     for (size_t j = 0; j < layouts.size(); ++j) {
-      const Redistribution one = planner_.way(sizes, 2, layouts[i], layouts[j]);
+      const Redistribution one = planner_.path(sizes, 2, layouts[i], layouts[j]);
       EXPECT_EQ(costs[i * layouts.size() + j], one.possible ? one.picoseconds : kForbidden)
           << to_string(layouts[i]) << " to " << to_string(layouts[j]);
       if (!one.possible) continue;
@@ -139,7 +139,7 @@ TEST_F(Redistribution2d, MoreBytesCostMore) {
     for (const Layout& to : layouts_of_a_matrix()) {
       int64_t last = -1;
       for (int64_t rows = 256; rows <= 65536; rows *= 4) {
-        const Redistribution found = planner_.way(Dims{rows, 512}, 4, from, to);
+        const Redistribution found = planner_.path(Dims{rows, 512}, 4, from, to);
         if (!found.possible) continue;
         EXPECT_GE(found.picoseconds, last) << to_string(from) << " to " << to_string(to);
         last = found.picoseconds;
@@ -152,9 +152,9 @@ TEST_F(Redistribution2d, MoreBytesCostMore) {
 TEST_F(Redistribution2d, SumsAndTheirPieces) {
   for (int64_t rows = 64; rows <= 65536; rows *= 8) {
     const Dims sizes{rows, 1024};
-    EXPECT_LE(way(sizes, "R,P(sum)", "R,S(0)").picoseconds, way(sizes, "R,P(sum)", "R,R").picoseconds);
-    EXPECT_LE(way(sizes, "R,P(sum)", "R,R").picoseconds,
-              way(sizes, "R,P(sum)", "R,S(0)").picoseconds + way(sizes, "R,S(0)", "R,R").picoseconds);
+    EXPECT_LE(path(sizes, "R,P(sum)", "R,S(0)").picoseconds, path(sizes, "R,P(sum)", "R,R").picoseconds);
+    EXPECT_LE(path(sizes, "R,P(sum)", "R,R").picoseconds,
+              path(sizes, "R,P(sum)", "R,S(0)").picoseconds + path(sizes, "R,S(0)", "R,R").picoseconds);
   }
 }
 

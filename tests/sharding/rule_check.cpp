@@ -101,7 +101,7 @@ Tensors parts_of(const at::Tensor& whole, const Layout& layout, const DeviceMesh
   }
   Tensors parts;
   for (int64_t rank = 0; rank < mesh.size(); ++rank) {
-    parts.push_back(in_order_of(local_part(wholes[static_cast<size_t>(rank)], cuts, mesh, rank), whole));
+    parts.push_back(in_order_of(local_shard(wholes[static_cast<size_t>(rank)], cuts, mesh, rank), whole));
   }
   return parts;
 }
@@ -249,7 +249,7 @@ class CallCheck {
     }
     std::vector<Tensors> made;
     for (size_t rank = 0; rank < ranks; ++rank) made.push_back(runner.run(given[rank]));
-    const bool any_content = facts_.random || facts_.uninitialised;
+    const bool any_content = facts_.random || facts_.uninitialized;
     const auto compare = [&](const std::vector<Tensors>& parts, size_t i, const Layout& layout, const at::Tensor& whole,
                              const char* what) -> std::string {
       Tensors of;
@@ -258,7 +258,7 @@ class CallCheck {
         of.push_back(any_content ? at::zeros_like(rank[i]) : rank[i]);
       }
       const at::IntArrayRef sizes = whole.sizes();
-      const at::Tensor together = whole_of(of, layout, mesh, {sizes.data(), sizes.size()});
+      const at::Tensor together = full_tensor(of, layout, mesh, {sizes.data(), sizes.size()});
       if (any_content || is_same(whole, together)) return "";
       return fmt::format("{} {} differs", what, i);
     };
@@ -322,7 +322,7 @@ class CallCheck {
 
   void look_for_missing() {
     constexpr int64_t kDevices = 2;
-    if (operands_.size() > 4 || results_.size() != 1 || operands_.empty() || facts_.random || facts_.uninitialised)
+    if (operands_.size() > 4 || results_.size() != 1 || operands_.empty() || facts_.random || facts_.uninitialized)
       return;
     if (!facts_.written.empty()) return;
     // Kernels that do not check what they are given: sizes that do not belong together must not get there.

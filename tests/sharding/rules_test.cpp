@@ -177,12 +177,14 @@ TEST(ShardingRules, WhatIsNoStrategyHasNoLocalCall) {
   };
   EXPECT_EQ(message("2", layouts({"S(0)", "R"}), layouts({"S(0)"})), "");
   EXPECT_EQ(message("2x2", layouts({"S(0),S(1)", "R,S(0)"}), layouts({"S(0),P(sum)"})), "");
-  EXPECT_EQ(message("2", layouts({"S(0)", "R"}), layouts({"R"})), "that is no strategy of axis x");
-  EXPECT_EQ(message("2", layouts({"S(1)", "S(0)"}), layouts({"P(max)"})), "that is no strategy of axis x");
-  EXPECT_EQ(message("3", layouts({"S(0)", "R"}), layouts({"S(0)"})), "that is no strategy of axis x");
-  EXPECT_EQ(message("4x2", layouts({"S(0),S(0)", "R,R"}), layouts({"S(0),S(0)"})), "it does not divide");
-  EXPECT_EQ(message("2", layouts({"S(0)"}), layouts({"S(0)"})), "it has 2 operands and 1 results");
-  EXPECT_EQ(message("2", layouts({"S(0),R", "R,R"}), layouts({"S(0),R"})), "a layout has other axes than the mesh");
+  EXPECT_EQ(message("2", layouts({"S(0)", "R"}), layouts({"R"})), "no strategy for axis x has these placements");
+  EXPECT_EQ(message("2", layouts({"S(1)", "S(0)"}), layouts({"P(max)"})),
+            "no strategy for axis x has these placements");
+  EXPECT_EQ(message("3", layouts({"S(0)", "R"}), layouts({"S(0)"})), "no strategy for axis x has these placements");
+  EXPECT_EQ(message("4x2", layouts({"S(0),S(0)", "R,R"}), layouts({"S(0),S(0)"})), "a size is not divisible");
+  EXPECT_EQ(message("2", layouts({"S(0)"}), layouts({"S(0)"})), "expected layouts of 2 operands and 1 results");
+  EXPECT_EQ(message("2", layouts({"S(0),R", "R,R"}), layouts({"S(0),R"})),
+            "a layout must have one placement per mesh axis");
 }
 
 // Queries, keys and values in one product, as GPT-2 has them: [batch * sequence, 3 * heads * width].

@@ -29,7 +29,7 @@ std::string first_of(const std::vector<std::string>& lines) {
 }
 
 Graph capture_of(const RuleSample& sample) {
-  CaptureSession session({.mode = {.device = c10::kCPU}});
+  Capture session({.mode = {.device = c10::kCPU}});
   sample.run();
   return session.finish({});
 }
@@ -91,7 +91,7 @@ class SamplesOnAGpu : public testing::TestWithParam<RuleSample> {};
 TEST_P(SamplesOnAGpu, EveryLocalCallHasTheSizesThatItsStrategySays) {
   const FakeTensorMode mode({.device = c10::kCUDA});
   Graph graph = [] {
-    CaptureSession session;
+    Capture session;
     GetParam().run();
     return session.finish({});
   }();
@@ -299,7 +299,7 @@ TEST(MeanLosses, AreSumsThatAreDivided) {
     const at::Tensor x = at::empty({6, 5}, at::kDouble).requires_grad_();
     const at::Tensor target = at::empty({6}, at::kLong);
     const at::Tensor weight = at::empty({5}, at::kDouble);
-    CaptureSession session;
+    Capture session;
     session.name_parameter(x, "x");
     session.name_input(target, "target");
     session.name_input(weight, "weight");

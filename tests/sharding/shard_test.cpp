@@ -42,13 +42,13 @@ class Sharding : public ::testing::TestWithParam<std::string> {
 TEST_P(Sharding, IsNotWorseThanPlansByHandAndKnowsItsPeak) {
   const Graph graph = step_to_shard(GetParam());
   for (const char* mesh : {"2", "2x2"}) {
-    const ShardingAnswer answer = shard(graph, options(mesh), {.compare = true});
+    const ShardingResult answer = shard(graph, options(mesh), {.compare = true});
     EXPECT_TRUE(answer.solution.feasible);
     EXPECT_LE(answer.bound, answer.seconds() * (1 + 1e-9));
     // A plan's costs are whole picoseconds: each node's may be rounded up.
     EXPECT_LE(answer.seconds(), answer.alone + 1e-12 * graph.node_count()) << "one device alone is a plan, too";
     ASSERT_FALSE(answer.compared.empty());
-    for (const ComparedPlan& plan : answer.compared) {
+    for (const ParallelismCost& plan : answer.compared) {
       ASSERT_TRUE(plan.seconds.has_value()) << plan.name << ": " << plan.why_not;
       EXPECT_LE(answer.seconds(), *plan.seconds * (1 + 1e-9)) << plan.name << " on " << mesh;
     }
@@ -64,24 +64,24 @@ class ShardingOfLlama : public Sharding {};
 // What is written in README and docs: layers alike, memory within its limit, what else could be.
 TEST_F(ShardingOfLlama, KeepsWithinMemoryOrSaysWhyNot) {
   const Graph graph = step_to_shard("llama3_8b");
-  const ShardingAnswer free = shard(graph, options("4"));
+  const ShardingResult free = shard(graph, options("4"));
   ShardingOptions limited = options("4");
   limited.memory = free.peak - free.peak / 20;
-  const ShardingAnswer tight = shard(graph, limited);
+  const ShardingResult tight = shard(graph, limited);
   EXPECT_LE(tight.peak, limited.memory);
   EXPECT_GE(tight.seconds(), free.seconds() * (1 - 1e-9));
   limited.memory = 1000;
   try {
     shard(graph, limited);
     FAIL() << "nothing fits into 1000 bytes";
-  } catch (const NoPlanError& error) {
+  } catch (const InfeasibleError& error) {
     EXPECT_THAT(error.what(), HasSubstr("1000"));
   }
 }
 
 TEST_F(ShardingOfLlama, ExplainsWhatElseAParameterCouldBe) {
   const Graph graph = step_to_shard("llama3_8b");
-  const ShardingAnswer answer = shard(graph, options("2"), {.explain = {"model.layers.0.mlp.up_proj.weight"}});
+  const ShardingResult answer = shard(graph, options("2"), {.explain = {"model.layers.0.mlp.up_proj.weight"}});
   ASSERT_EQ(answer.explanations.size(), 1u);
   const Explanation& explanation = answer.explanations[0];
   EXPECT_EQ(explanation.alternatives.size(), 3u);  // R, S(0), S(1)

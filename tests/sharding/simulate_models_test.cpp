@@ -28,7 +28,7 @@ TEST_P(ShardedModels, RandomPlansComputeWhatOneDeviceDoes) {
     const DeviceMesh mesh = DeviceMesh::parse(one.mesh);
     for (uint32_t seed = 1; seed <= 2; ++seed) {
       SCOPED_TRACE(std::string(one.mesh) + " seed " + std::to_string(seed));
-      const ShardingPlan plan = maker.random(mesh, seed, seed == 1 ? 0.9 : 0.3);
+      const GraphLayouts plan = maker.random(mesh, seed, seed == 1 ? 0.9 : 0.3);
       std::vector<ShardedGraph> ranks;
       try {
         ranks = apply_to_all(step.graph, plan);

@@ -30,7 +30,7 @@ struct HandMade {
 
 HandMade run_by_hand(const CapturedStep& step, const char* mesh, const PlanMaker::Place& place) {
   PlanMaker maker(step.graph);
-  const ShardingPlan plan = maker.by_hand(DeviceMesh::parse(mesh), place);
+  const GraphLayouts plan = maker.by_hand(DeviceMesh::parse(mesh), place);
   HandMade made{apply_to_all(step.graph, plan)};
   for (const ShardedGraph& rank : made.ranks) verify(rank.graph);
   worst_difference(run_whole(step), simulate(made.ranks, step.inputs));
@@ -134,7 +134,7 @@ TEST(WholeNumbers, RandomPlansGiveTheSameBits) {
   for (const char* mesh : {"2", "3", "4", "2x2", "2x2x2"}) {
     for (uint32_t seed = 1; seed <= 6; ++seed) {
       SCOPED_TRACE(std::string(mesh) + " seed " + std::to_string(seed));
-      const ShardingPlan plan = maker.random(DeviceMesh::parse(mesh), seed, 0.8);
+      const GraphLayouts plan = maker.random(DeviceMesh::parse(mesh), seed, 0.8);
       const std::vector<ShardedGraph> ranks = apply_to_all(step.graph, plan);
       partial += calls(ranks[0].graph, "all_reduce") + calls(ranks[0].graph, "reduce_scatter_tensor");
       const SimulatedRun run = simulate(ranks, step.inputs);

@@ -174,7 +174,7 @@ TEST(Solver, SaysWhyNothingFits) {
   const AssignmentSolution solution = solve(problem);
   EXPECT_FALSE(solution.feasible);
   EXPECT_EQ(solution.stopped, "infeasible");
-  EXPECT_THAT(solution.why_infeasible, ::testing::HasSubstr("4.00 GiB together, where 3.00 GiB are allowed"));
+  EXPECT_THAT(solution.why_infeasible, ::testing::HasSubstr("sum to 4.00 GiB, above the limit of 3.00 GiB"));
   EXPECT_THAT(solution.why_infeasible, ::testing::HasSubstr("weights (2.00 GiB)"));
 }
 
@@ -219,11 +219,11 @@ TEST(Solver, NeedsNameWhatIsAliveThen) {
                              .usages = {1024 * (i + 1)},
                              .live = {{.begin = i, .end = i + 1}}});
   }
-  const LeastNeeds needs(problem);
+  const MinimumUsages needs(problem);
   EXPECT_TRUE(needs.exceed_limit());
   const std::string text = needs.to_text(/*shown=*/true);
   EXPECT_THAT(text, HasSubstr("At point 2 "));
-  EXPECT_THAT(text, HasSubstr("the most of it: c (3.00 KiB)"));
+  EXPECT_THAT(text, HasSubstr("the largest: c (3.00 KiB)"));
   EXPECT_EQ(text.find("a ("), std::string::npos) << text;
   EXPECT_EQ(most_used_at(problem, std::vector<uint32_t>{0, 0, 0}, 1), "b (2.00 KiB)");
 }

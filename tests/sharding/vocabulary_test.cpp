@@ -102,7 +102,7 @@ TEST(CutVocabulary, GathersNoLogitsOfALanguageModel) {
     }
     PlanMaker maker(step.graph);
     // Whatever has the vocabulary is cut there if it can be; the rest lies as it comes.
-    const ShardingPlan plan = maker.make(
+    const GraphLayouts plan = maker.make(
         DeviceMesh::parse("tp=2"),
         [&](NodeId node, size_t, const NodeStrategies& strategies, const std::vector<Placement>& now) {
           std::vector<ValueId> tensors;
@@ -164,7 +164,7 @@ TEST_P(Vocabularies, CutLookupsGiveTheSame) {
     for (const size_t only : {size_t{0}, size_t{1}, size_t{9}}) {
       SCOPED_TRACE(std::string(mesh) + " axis " + std::to_string(only));
       const DeviceMesh on = DeviceMesh::parse(mesh);
-      const ShardingPlan plan = maker.make(
+      const GraphLayouts plan = maker.make(
           on, [&](NodeId node, size_t axis, const NodeStrategies& strategies, const std::vector<Placement>& now) {
             std::vector<size_t> order;
             for (size_t i = 0; i < strategies.axis.size(); ++i) {
@@ -204,7 +204,7 @@ TEST_P(Vocabularies, LossesOfCutLogitsAreTheSame) {
   EXPECT_EQ(split_log_softmaxes(step.graph), 2);
   verify(step.graph);
   PlanMaker maker(step.graph);
-  const ShardingPlan plan = maker.by_hand(
+  const GraphLayouts plan = maker.by_hand(
       DeviceMesh::parse("tp=4"), [](const std::string& name, Builtin, size_t, std::span<const int64_t> sizes) {
         const bool head = name.starts_with("head.") || (name == "weight" && sizes.size() == 1);
         return head ? Placement::shard(0) : Placement::replicate();

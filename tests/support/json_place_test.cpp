@@ -20,9 +20,9 @@ std::string refusal(F f) {
 }
 
 TEST(JsonText, WhatIsNoneNamesFileLineAndColumn) {
-  EXPECT_THAT(refusal([] { parse_json("{\"a\": 1,\n \"b\" 2}", "my.json"); }), HasSubstr("my.json:2:6: not JSON"));
-  EXPECT_THAT(refusal([] { parse_json("", "my.json"); }), HasSubstr("my.json:1:1: not JSON"));
-  EXPECT_THAT(refusal([] { parse_json("[1e999]", "my.json"); }), HasSubstr("my.json:1:1: not JSON"));
+  EXPECT_THAT(refusal([] { parse_json("{\"a\": 1,\n \"b\" 2}", "my.json"); }), HasSubstr("my.json:2:6: invalid JSON"));
+  EXPECT_THAT(refusal([] { parse_json("", "my.json"); }), HasSubstr("my.json:1:1: invalid JSON"));
+  EXPECT_THAT(refusal([] { parse_json("[1e999]", "my.json"); }), HasSubstr("my.json:1:1: invalid JSON"));
   EXPECT_THAT(refusal([] { parse_json("\"\\ud800\"", "my.json"); }), HasSubstr("my.json:1:"));
 }
 
@@ -61,21 +61,21 @@ TEST_F(Places, RefuseWithThePathAndWhatIsExpected) {
   const std::string heading = "my.json: not a list of things: ";
   EXPECT_EQ(refusal([&] { place_["b"]; }), heading + "b is missing");
   EXPECT_EQ(refusal([&] { place_["none"]; }), heading + "none is missing");
-  EXPECT_EQ(refusal([&] { place_.text(); }), heading + "the whole is not a string but an object");
+  EXPECT_EQ(refusal([&] { place_.text(); }), heading + "the document is not a string but an object");
   EXPECT_EQ(refusal([&] { place_["a"]["list"].members(); }), heading + "a.list is not an object but a list");
   EXPECT_EQ(refusal([&] { place_["a"]["list"][1]["b"].number(); }),
             heading + "a.list[1].b is not a number but a string");
   EXPECT_EQ(refusal([&] { place_["a"]["list"][3]; }), heading + "a.list has no element 3");
   EXPECT_EQ(refusal([&] { place_["a"]["list"][2].integer(); }), heading + "a.list[2] is not an integer but a number");
-  EXPECT_EQ(refusal([&] { place_["a"]["list"][2].amount(); }), heading + "a.list[2] is not a number of 0 or more");
-  EXPECT_EQ(refusal([&] { place_["inf"].amount(); }), heading + "inf is not a number of 0 or more");
+  EXPECT_EQ(refusal([&] { place_["a"]["list"][2].amount(); }), heading + "a.list[2] is not a finite number >= 0");
+  EXPECT_EQ(refusal([&] { place_["inf"].amount(); }), heading + "inf is not a finite number >= 0");
   EXPECT_EQ(refusal([&] { place_["most"].integer(); }), heading + "most is larger than 2^63 - 1");
   EXPECT_EQ(refusal([&] { place_["a"]["list"][0].integer(2, 9); }), heading + "a.list[0] is 1, not between 2 and 9");
   EXPECT_EQ(refusal([&] { place_["a"]["list"][0].integer(-9, 0); }), heading + "a.list[0] is 1, not between -9 and 0");
   EXPECT_EQ(refusal([&] { place_["flag"]["x"]; }), heading + "flag is not an object but a boolean");
   EXPECT_EQ(refusal([&] { place_["a"]["list"][1].alternative().second.boolean(); }),
             heading + "a.list[1].b is not a boolean but a string");
-  EXPECT_EQ(refusal([&] { place_.alternative(); }), heading + "the whole is not an object with one member");
+  EXPECT_EQ(refusal([&] { place_.alternative(); }), heading + "the document is not an object with one member");
   EXPECT_EQ(refusal([&] { place_.text_or("flag", ""); }), heading + "flag is not a string but a boolean");
 }
 

@@ -38,14 +38,14 @@ struct Paint {
     return OptionTable<Paint>()
         .group("Paint")
         .add("dry", &Paint::dry, "")
-        .add("coats", &Paint::coats, "", {.least = 1, .most = 9})
-        .add("share", &Paint::share, "", {.least = 0, .above = true})
+        .add("coats", &Paint::coats, "", {.min = 1, .max = 9})
+        .add("share", &Paint::share, "", {.min = 0, .above = true})
         .group("Sizes")
-        .add("tokens", &Paint::tokens, "", {.kind = OptionKind::kCount, .least = 1})
+        .add("tokens", &Paint::tokens, "", {.kind = OptionKind::kCount, .min = 1})
         .add("seconds", &Paint::seconds, "", {.kind = OptionKind::kSeconds})
         .add("shade", &Paint::shade, "")
         .add("shades", &Paint::shades, "")
-        .add("some_sizes", &Paint::sizes, "", {.least = 1})
+        .add("some_sizes", &Paint::sizes, "", {.min = 1})
         .add("bytes", [](auto& paint) -> auto& { return paint.pot.bytes; }, "", {.kind = OptionKind::kBytes})
         .add("name", &Paint::name, "")
         .words("letter", &Paint::letter, {{"a", 'A'}, {"b", 'B'}}, "");
@@ -84,12 +84,12 @@ TEST(Options, FieldsAreReadByTheirTypes) {
 }
 
 TEST(Options, RefusalsNameTheOptionAndWhatItTakes) {
-  EXPECT_EQ(refusal("coats", "0"), "option coats=0: '0' is not a whole number from 1 to 9");
-  EXPECT_EQ(refusal("share", "0"), "option share=0: '0' is not a number above 0");
-  EXPECT_EQ(refusal("some_sizes", "4,x"), "option some_sizes=4,x: 'x' is not a whole number of at least 1");
+  EXPECT_EQ(refusal("coats", "0"), "option coats=0: '0' is not an integer from 1 to 9");
+  EXPECT_EQ(refusal("share", "0"), "option share=0: '0' is not a number > 0");
+  EXPECT_EQ(refusal("some_sizes", "4,x"), "option some_sizes=4,x: 'x' is not an integer >= 1");
   EXPECT_EQ(refusal("shade", "red"), "option shade=red: 'red' is not one of light, dark");
   EXPECT_EQ(refusal("dry", "yes"), "option dry=yes: 'yes' is not true or false");
-  EXPECT_THAT(refusal("wet", "1"), testing::StartsWith("there is no option 'wet'; there are dry, coats, "));
+  EXPECT_THAT(refusal("wet", "1"), testing::StartsWith("unknown option 'wet'; expected one of dry, coats, "));
   Paint paint;
   paint.sizes = {3, 0};
   EXPECT_THROW(Paint::table().check(paint), Error);
@@ -123,7 +123,7 @@ TEST(Options, RowsSayWhatTheyAreAndGiveJson) {
   const auto table = Paint::table();
   EXPECT_EQ(table.at("some_sizes").flag(), "--some-sizes");
   EXPECT_EQ(table.at("some_sizes").group, "Sizes");
-  EXPECT_EQ(table.at("some_sizes").takes.text(), "a list, each a whole number of at least 1");
+  EXPECT_EQ(table.at("some_sizes").takes.text(), "a list, each an integer >= 1");
   const auto json = [&](const char* name, const Paint& paint) {
     return table.at(name).json(table.at(name).print(paint));
   };

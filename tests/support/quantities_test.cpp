@@ -56,7 +56,7 @@ TEST(Names, ToStringAndParseFollowTheTable) {
     parse<Fruit>("plum", "fruit");
     FAIL();
   } catch (const Error& error) {
-    EXPECT_STREQ(error.what(), "fruit 'plum' is none of apple, pear");
+    EXPECT_STREQ(error.what(), "fruit 'plum' is not one of apple, pear");
   }
 }
 

@@ -77,18 +77,18 @@ TEST(ColorFile, TablesWithQuotesAndColumns) {
 
 TEST(ColorFile, SaysWhatIsWrongAndWhere) {
   const TestGraph t = four_layers();
-  EXPECT_THAT(error_of(t.graph, "{"), HasSubstr("not JSON that can be read"));
-  EXPECT_THAT(error_of(t.graph, "{\"n10\": 1}"), HasSubstr("no node 'n10'; nodes are n0 to n9"));
+  EXPECT_THAT(error_of(t.graph, "{"), HasSubstr("invalid JSON"));
+  EXPECT_THAT(error_of(t.graph, "{\"n10\": 1}"), HasSubstr("no node 'n10'; give n0 to n9"));
   EXPECT_THAT(error_of(t.graph, "{\"layers.0\": 1}"), HasSubstr("no node 'layers.0'"));
-  EXPECT_THAT(error_of(t.graph, "{\"n1\": null}"), HasSubstr("neither a number nor a word"));
-  EXPECT_THAT(error_of(t.graph, "{\"n1\": -1}"), HasSubstr("-1 of n1 is not an amount"));
-  EXPECT_THAT(error_of(t.graph, "{\"n1\": 1, \"n2\": \"left\"}"), HasSubstr("all numbers or all words"));
-  EXPECT_THAT(error_of(t.graph, R"({"unit": "miles", "nodes": {}})"), HasSubstr("no unit 'miles'"));
-  EXPECT_THAT(error_of(t.graph, ""), HasSubstr("two columns or more"));
-  EXPECT_THAT(error_of(t.graph, "node,a\n1,2\n1,3\n"), HasSubstr("line 3: node '1' comes twice"));
-  EXPECT_THAT(error_of(t.graph, "node,a\n1,2,3\n"), HasSubstr("line 2: 3 fields, where line 1 has 2"));
-  EXPECT_THAT(error_of(t.graph, "node,a\n1,nan\n"), HasSubstr("nan of 1 is not an amount"));
-  EXPECT_THAT(error_of(t.graph, "node,a\n1,2\n", "b"), HasSubstr("no column 'b'; there are node, a"));
+  EXPECT_THAT(error_of(t.graph, "{\"n1\": null}"), HasSubstr("must be a number or a string"));
+  EXPECT_THAT(error_of(t.graph, "{\"n1\": -1}"), HasSubstr("-1 of n1 must be a non-negative number"));
+  EXPECT_THAT(error_of(t.graph, "{\"n1\": 1, \"n2\": \"left\"}"), HasSubstr("only numbers or only strings"));
+  EXPECT_THAT(error_of(t.graph, R"({"unit": "miles", "nodes": {}})"), HasSubstr("unknown unit 'miles'"));
+  EXPECT_THAT(error_of(t.graph, ""), HasSubstr("at least two columns"));
+  EXPECT_THAT(error_of(t.graph, "node,a\n1,2\n1,3\n"), HasSubstr("line 3: node '1' occurs twice"));
+  EXPECT_THAT(error_of(t.graph, "node,a\n1,2,3\n"), HasSubstr("line 2 has 3 fields, but line 1 has 2"));
+  EXPECT_THAT(error_of(t.graph, "node,a\n1,nan\n"), HasSubstr("nan of 1 must be a non-negative number"));
+  EXPECT_THAT(error_of(t.graph, "node,a\n1,2\n", "b"), HasSubstr("no column 'b'; choose one of node, a"));
 }
 
 // Equal layers are drawn once, whatever was measured of each: 1, 2, 3 and 6 seconds.
@@ -141,7 +141,7 @@ TEST(ViewModel, AliasesAndWritesAreEdgesOfTheirOwn) {
               HasSubstr("n1 -> n2 [label=\"  f32[4,2]  \", tooltip=\"f32[4,2] of aten::relu\", "
                         "labeltooltip=\"f32[4,2] of aten::relu\", penwidth=1.0, style=dashed, color=\"#0072b2\"]"));
   EXPECT_THAT(dot, HasSubstr("style=dotted, color=\"#d55e00\""));
-  EXPECT_THAT(dot, HasSubstr("blue, dashed: the same storage"));
+  EXPECT_THAT(dot, HasSubstr("blue, dashed: alias (same storage)"));
   EXPECT_THAT(dot, HasSubstr("orange, dotted: written in place"));
   const std::string plain = write_dot(ViewModel::of(four_layers().graph));
   EXPECT_EQ(plain.find("written in place"), plain.npos);

@@ -254,7 +254,7 @@ TEST(Page, RefusesWhatIsNoProfile) {
     to_html(costs, {.before_json = R"({"batches": []})"});
     FAIL() << "taken";
   } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("several batches"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("several batch sizes"), std::string::npos) << error.what();
   }
 }
 

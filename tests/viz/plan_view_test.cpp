@@ -27,14 +27,14 @@ TEST(PlanViews, EdgesSayWhatIsRedistributedAndBoxesHowTheyLie) {
     const FakeTensorMode mode;
     const at::Tensor x = at::ones({64, 32});
     const at::Tensor w = at::ones({64, 16});
-    CaptureSession session;
+    Capture session;
     graph = session.finish({at::relu(at::mm(x.t(), w))});
   }
   const NodeId view = nodes_calling(graph, "aten::t").at(0);
   const NodeId product = nodes_calling(graph, "aten::mm").at(0);
   const NodeId relu = nodes_calling(graph, "aten::relu").at(0);
   const auto layout = [](const char* text) { return Layout::parse(text); };
-  ShardingPlan plan;
+  GraphLayouts plan;
   plan.mesh = DeviceMesh::parse("dp=4");
   for (const NodeId node : graph.nodes()) {
     NodeLayouts& layouts = plan.nodes[node];

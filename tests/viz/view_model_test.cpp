@@ -26,7 +26,7 @@ TEST(ViewModel, EqualLayersAreDrawnOnce) {
   EXPECT_THAT(edges(model),
               ElementsAre("tokens->fc f32[4,8]", "fc->relu f32[4,8]", "relu->add f32[4,8]", "tokens->add f32[4,8]",
                           "add~>fc f32[4,8]", "add~>add f32[4,8]", "add->output f32[4,8]"));
-  EXPECT_THAT(model.notes, Contains("33 operators are in repeated layers drawn once"));
+  EXPECT_THAT(model.notes, Contains("33 operators in repeated layers are folded"));
 }
 
 TEST(ViewModel, LongLabelsAreCutToWhatFits) {
@@ -165,7 +165,7 @@ TEST(ViewModel, Depth) {
 
 TEST(ViewModel, DepthIsChosenForReadability) {
   const Encoder encoder(100);
-  ViewOptions options{.fold_repeats = false, .comfortable_boxes = 150, .most_rows = 0};
+  ViewOptions options{.fold_repeats = false, .comfortable_boxes = 150, .max_rows = 0};
   const ViewModel model = ViewModel::of(encoder.t.graph, options);
   EXPECT_EQ(model.depth, 2);
   EXPECT_EQ(model.boxes.size(), 102U);
@@ -179,10 +179,10 @@ TEST(ViewModel, DepthIsChosenForReadability) {
 
 TEST(ViewModel, LimitsAreKeptAndSaid) {
   const Encoder encoder(100);
-  const ViewModel deep = ViewModel::of(encoder.t.graph, {.depth = 4, .fold_repeats = false, .most_boxes = 120});
+  const ViewModel deep = ViewModel::of(encoder.t.graph, {.depth = 4, .fold_repeats = false, .max_boxes = 120});
   EXPECT_EQ(deep.boxes.size(), 102U);
   EXPECT_THAT(deep.notes, Contains(HasSubstr("depth 2 instead of 4")));
-  const ViewModel crowd = ViewModel::of(encoder.t.graph, {.depth = 4, .fold_repeats = false, .most_children = 50});
+  const ViewModel crowd = ViewModel::of(encoder.t.graph, {.depth = 4, .fold_repeats = false, .max_children = 50});
   EXPECT_EQ(crowd.boxes.size(), 3U);
   EXPECT_THAT(crowd.notes, Contains("1 modules with more than 50 boxes are collapsed"));
 
@@ -192,7 +192,7 @@ TEST(ViewModel, LimitsAreKeptAndSaid) {
   flat.output({x});
   const ViewModel joined = ViewModel::of(flat.graph, {.phases = {"forward"}});
   EXPECT_LE(joined.boxes.size(), 3000U);
-  EXPECT_THAT(joined.notes, Contains(HasSubstr("are joined")));
+  EXPECT_THAT(joined.notes, Contains(HasSubstr("are merged")));
 }
 
 TEST(ViewModel, PlumbingAndParametersOnRequest) {
@@ -238,7 +238,7 @@ TEST(ViewModel, Phases) {
   EXPECT_EQ(all.boxes[all.boxes.size() - 2].category, OperatorCategory::kOptimizer);
   const ViewModel forward = ViewModel::of(t.graph, {.phases = {"forward"}});
   EXPECT_THAT(labels(forward), ElementsAre("x|f32[4]", "mul|weight f32[4]", "relu", "output"));
-  EXPECT_THAT(forward.notes, Contains("3 operators of phases not shown: backward, optimizer"));
+  EXPECT_THAT(forward.notes, Contains("3 operators in hidden phases: backward, optimizer"));
   EXPECT_THROW(ViewModel::of(t.graph, {.phases = {"sideways"}}), Error);
 }
 
@@ -249,19 +249,19 @@ TEST(ViewModel, LargeTrainingGraphsShowForwardOnly) {
   t.phase = Graph::kBackward;
   for (int i = 0; i < 200; ++i) x = t.call("aten::neg", {x}, {{4}});
   t.output({x});
-  const ViewModel model = ViewModel::of(t.graph, {.most_rows = 0});
+  const ViewModel model = ViewModel::of(t.graph, {.max_rows = 0});
   EXPECT_EQ(model.boxes.size(), 202U);
-  EXPECT_THAT(model.notes, Contains("200 operators of phases not shown: backward"));
+  EXPECT_THAT(model.notes, Contains("200 operators in hidden phases: backward"));
 }
 
 TEST(ViewModel, FoldsFurtherWhereItIsTooTall) {
   const Encoder encoder(12, 5);
   // 0..4 folded, 5, 6..11 folded: nine boxes and two ends below one another.
-  const ViewOptions tall{.most_rows = 0};
+  const ViewOptions tall{.max_rows = 0};
   EXPECT_EQ(ViewModel::of(encoder.t.graph, tall).boxes.size(), 11U);
-  const ViewModel joined = ViewModel::of(encoder.t.graph, {.most_rows = 8});
+  const ViewModel joined = ViewModel::of(encoder.t.graph, {.max_rows = 8});
   EXPECT_LE(joined.boxes.size(), 8U);
-  EXPECT_THAT(joined.notes, Contains(HasSubstr("runs of up to 2 boxes are joined: 11 were below one another")));
+  EXPECT_THAT(joined.notes, Contains(HasSubstr("up to 2 consecutive boxes are merged: 11 were stacked vertically")));
   TestGraph t;
   auto x = t.input("x", {4});
   for (int i = 0; i < 10; ++i) {
@@ -270,14 +270,14 @@ TEST(ViewModel, FoldsFurtherWhereItIsTooTall) {
     x = t.call("aten::neg", {x}, {{4}});
   }
   t.output({x});
-  EXPECT_EQ(ViewModel::of(t.graph, {.most_rows = 0}).boxes.size(), 67U);
-  const ViewModel folded = ViewModel::of(t.graph, {.most_rows = 20});
+  EXPECT_EQ(ViewModel::of(t.graph, {.max_rows = 0}).boxes.size(), 67U);
+  const ViewModel folded = ViewModel::of(t.graph, {.max_rows = 20});
   EXPECT_EQ(folded.boxes.size(), 12U);
   EXPECT_EQ(folded.depth, 0);
   EXPECT_THAT(folded.notes,
-              Contains("folded from 67 boxes below one another to 12; --depth 1 opens more, --rows 0 all"));
+              Contains("folded from 67 vertically stacked boxes to 12; --depth 1 opens more, --rows 0 all"));
   // A wish is a wish.
-  EXPECT_EQ(ViewModel::of(t.graph, {.depth = 1, .most_rows = 20}).boxes.size(), 67U);
+  EXPECT_EQ(ViewModel::of(t.graph, {.depth = 1, .max_rows = 20}).boxes.size(), 67U);
 }
 
 TEST(ViewModel, Differences) {
@@ -313,7 +313,7 @@ TEST(ViewModel, Differences) {
   const ViewModel closed = ViewModel::of(after.graph, {.depth = 0, .before = &before.graph});
   EXPECT_THAT(closed.boxes[1].lines, Contains("1 removed, 1 changed"));
   EXPECT_EQ(closed.boxes[1].mark, ViewMark::kChanged);
-  EXPECT_THAT(ViewModel::of(after.graph, {.before = &after.graph}).notes, Contains("no node differs"));
+  EXPECT_THAT(ViewModel::of(after.graph, {.before = &after.graph}).notes, Contains("the graphs are identical"));
   EXPECT_NE(write_dot(model).find("removed</TD>"), std::string::npos);
 }
 
@@ -348,7 +348,7 @@ TEST(NodeColors, AmountsHaveAScaleAndKindsHaveNames) {
   const Profile costs = profile(t.graph);
   const NodeColors flops = NodeColors::of(costs, ColorBy::kFlops);
   const ViewModel model = ViewModel::of(t.graph, {.colors = &flops});
-  EXPECT_EQ(model.legend_title, "FLOPs of matrix products, logarithmic");
+  EXPECT_EQ(model.legend_title, "matmul FLOPs, logarithmic");
   // Both products are the most there is: one step, and grey for what has none. 2 * 64^3 = 524,288.
   EXPECT_THAT(model.legend,
               ElementsAre(LegendEntry{"524.29 KFLOPs", "#fee838", false}, LegendEntry{"none", "#e6e6e6", false}));
@@ -369,7 +369,7 @@ TEST(NodeColors, AmountsHaveAScaleAndKindsHaveNames) {
   EXPECT_EQ(modules.legend.size(), 2U);
   EXPECT_EQ(modules.legend[1].label, "Block");
   const std::string dot = write_dot(modules);
-  EXPECT_NE(dot.find("colour: class of the module"), std::string::npos);
+  EXPECT_NE(dot.find("color: module class"), std::string::npos);
   EXPECT_THROW(NodeColors::of(costs, ColorBy::kTime), Error);  // nobody said on what device
   EXPECT_THROW(color_by("beauty"), Error);
   for (const char* name : {"operator", "flops", "bytes", "allocated", "memory", "time", "device", "phase", "module"}) {

@@ -36,7 +36,7 @@ TEST(ViewModel, AroundANode) {
   EXPECT_EQ(one.boxes[1].mark, ViewMark::kNamed);
   EXPECT_EQ(one.boxes[0].mark, ViewMark::kNone);
   EXPECT_TRUE(one.boxes[3].omitted && one.boxes[4].omitted);
-  EXPECT_THAT(one.notes, Contains("a part: 4 operators are left out"));
+  EXPECT_THAT(one.notes, Contains("part of the graph: 4 operators are omitted"));
   const ViewModel none = ViewModel::of(chain.t.graph, {.around = {chain.calls[1].node}, .radius = 0});
   EXPECT_THAT(labels(none), ElementsAre("relu", "2 more", "x"));
   EXPECT_TRUE(ViewModel::of(chain.t.graph, {.around = {chain.calls[3].node}, .radius = 9}).boxes.size() == 7);
@@ -55,8 +55,9 @@ TEST(ViewModel, PathBetweenNodes) {
     ViewModel::of(chain.t.graph, path(4, 2));
     ADD_FAILURE() << "no error";
   } catch (const Error& error) {
-    EXPECT_THAT(error.what(),
-                HasSubstr("no way of tensors leads from n4 (aten::exp) to n2 (aten::neg); one leads back"));
+    EXPECT_THAT(
+        error.what(),
+        HasSubstr("no path of tensors leads from n4 (aten::exp) to n2 (aten::neg); one leads in the other direction"));
   }
 }
 
@@ -96,7 +97,7 @@ TEST(NodesNamed, WhatReadersCallThem) {
   try {
     nodes_named(graph, "layer.1.fc");
   } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("there is encoder.layer.1.fc, encoder.layer.1.fc.bias"));
+    EXPECT_THAT(error.what(), HasSubstr("similar names: encoder.layer.1.fc, encoder.layer.1.fc.bias"));
   }
 }
 

@@ -138,11 +138,11 @@ TEST(DotWriter, EdgesIntoTheNextCopyHoldNothing) {
   model.edges.push_back({.from = 0, .to = 1, .to_next_copy = true});
   const std::string dot = write_dot(model, {.legend = true});
   EXPECT_NE(dot.find("n0 -> n1 [style=invis]"), std::string::npos) << dot;
-  EXPECT_NE(dot.find("dashed: into the next copy"), std::string::npos) << dot;
+  EXPECT_NE(dot.find("dashed: to the next copy"), std::string::npos) << dot;
   model.edges[0].to_next_copy = false;
   const std::string held = write_dot(model, {.legend = true});
   EXPECT_EQ(held.find("[style=invis]"), std::string::npos) << held;
-  EXPECT_EQ(held.find("into the next copy"), std::string::npos) << held;
+  EXPECT_EQ(held.find("to the next copy"), std::string::npos) << held;
 }
 
 TEST(SvgWriter, IsWellFormedAndNamesEveryBox) {

@@ -32,7 +32,7 @@ if (process.argv.includes('--tests')) {
     jsxImportSource: 'preact',
   });
   const style = await build({ ...common, entryPoints: ['src/style.css'], outdir: 'dist' });
-  // Whose code is in it, and under which licence: the bundle carries the texts wherever it goes.
+  // Collects the licenses of bundled packages; the bundle includes their texts.
   const packages = new Set();
   for (const input of Object.keys(script.metafile.inputs)) {
     const found = /node_modules\/((?:@[^/]+\/)?[^/]+)\//.exec(input);
@@ -49,7 +49,7 @@ if (process.argv.includes('--tests')) {
   licences = licences.replaceAll('*/', '* /');
   mkdirSync('dist', { recursive: true });
   for (const { path, text: code } of script.outputFiles) {
-    if (/<\/script/i.test(code + licences) || code.includes(')embedded"')) throw new Error('the bundle cannot stand in a page');
+    if (/<\/script/i.test(code + licences) || code.includes(')embedded"')) throw new Error('the bundle cannot be embedded in a page');
     writeFileSync(path, `/*!\n${licences}*/\n${code}`);
     console.log(`dist/${basename(path)} ${code.length} bytes`);
   }

@@ -24,9 +24,9 @@ namespace shadowgraph {
 void ModuleRegions::move_to(const std::vector<SavedModuleCall>& stack) {
   size_t common = 0;
   while (common < stack.size() && common < open_.size() && stack[common].key == open_[common].key) ++common;
-  leave_to(std::max(common, around_));
+  leave_to(std::max(common, outer_count_));
   for (size_t i = common; i < stack.size(); ++i) {
-    if (i < around_) continue;  // another module than what is around it: that one cannot be left here
+    if (i < outer_count_) continue;  // differs from an enclosing module, which cannot be left here
     if (recorder_ != nullptr) recorder_->enter_region(RegionKind::kModule, stack[i].path, stack[i].class_name);
     open_.push_back(stack[i]);
   }
@@ -46,8 +46,7 @@ const c10::IValue& value_of_operand(const ExportedOperand& operand, const ValueT
 }
 
 [[noreturn]] void refuse_argument(const c10::Argument& argument, const std::string& what) {
-  throw Error("the argument '" + argument.name() + "' is " + what + ", where the operator takes " +
-              argument.type()->str());
+  throw Error("argument '" + argument.name() + "' is " + what + ", but the operator takes " + argument.type()->str());
 }
 
 std::string kind_text(const ExportedOperand& operand, const ValueTable& values) {
@@ -66,12 +65,12 @@ std::string kind_text(const ExportedOperand& operand, const ValueTable& values) 
 }
 
 at::Tensor number_as_tensor(const c10::IValue& number) {
-  at::Tensor tensor = c10::scalar_to_tensor(number.toScalar());  // a real CPU tensor, inside a fake mode too
+  at::Tensor tensor = c10::scalar_to_tensor(number.toScalar());  // a real CPU tensor, even inside a fake mode
   tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
   return tensor;
 }
 
-// Converts a value that is no list; empty if it does not fit.
+// Converts a value that is not a list; empty if it has another type.
 std::optional<c10::IValue> converted(const c10::TypePtr& type, const c10::IValue& value) {
   switch (type->kind()) {
     case c10::TypeKind::TensorType:
@@ -108,9 +107,9 @@ std::optional<c10::IValue> converted(const c10::TypePtr& type, const c10::IValue
   }
 }
 
-// Checks dtypes, layouts and memory formats, which are integers to a schema: numbers that are none of them must not
+// Checks the range of dtypes, layouts and memory formats, which are plain integers in a schema: invalid values must not
 // reach a kernel.
-bool is_of_enumeration(const c10::Argument& argument, const c10::IValue& value) {
+bool is_valid_enum(const c10::Argument& argument, const c10::IValue& value) {
   c10::TypePtr type = argument.real_type();
   if (type->kind() == c10::TypeKind::OptionalType) type = type->expectRef<c10::OptionalType>().getElementType();
   int64_t count = INT64_MAX;
@@ -123,7 +122,7 @@ bool is_of_enumeration(const c10::Argument& argument, const c10::IValue& value) 
 
 c10::IValue list_for(const c10::Argument& argument, const c10::TypePtr& element, const ExportedOperand& operand,
                      const ValueTable& values) {
-  // The type decides between lists of optional tensors, of tensors and of numbers. Symbolic types are plain ones at run
+  // The element type distinguishes lists of optional tensors, tensors and numbers. Symbolic types are plain at run
   // time.
   c10::TypePtr stored = element;
   if (element->kind() == c10::TypeKind::SymIntType) stored = c10::IntType::get();
@@ -141,7 +140,7 @@ c10::IValue list_for(const c10::Argument& argument, const c10::TypePtr& element,
   if (operand.kind == ExportedOperand::Kind::kList) {
     for (const ExportedOperand& one : operand.elements) add(one);
   } else {
-    // One number stands for all: int[2] stride=1.
+    // One number is broadcast: int[2] stride=1.
     for (int i = 0; i < argument.N().value_or(1); ++i) add(operand);
   }
   return list;
@@ -158,7 +157,7 @@ void append_plain(const ExportedOperand& operand, const ValueTable& values, std:
       return;
     case ExportedOperand::Kind::kGraph:
     case ExportedOperand::Kind::kUnsupported:
-      throw Error("it is given " + kind_text(operand, values) + ", which is not supported there");
+      throw Error("unsupported operand: " + kind_text(operand, values));
   }
 }
 
@@ -178,58 +177,58 @@ c10::IValue argument_for(const c10::Argument& argument, const ExportedOperand& o
   }
   if (operand.kind == ExportedOperand::Kind::kList) refuse_argument(argument, "a list");
   auto value = converted(type, value_of_operand(operand, values));
-  if (!value || !is_of_enumeration(argument, *value)) refuse_argument(argument, kind_text(operand, values));
+  if (!value || !is_valid_enum(argument, *value)) refuse_argument(argument, kind_text(operand, values));
   return *std::move(value);
 }
 
-std::vector<c10::IValue> plain_arguments(std::span<const NamedOperand> operands, const ValueTable& values) {
+std::vector<c10::IValue> flat_arguments(std::span<const NamedOperand> operands, const ValueTable& values) {
   std::vector<c10::IValue> result;
   for (const NamedOperand& operand : operands) append_plain(operand.operand, values, result);
   return result;
 }
 
-// Runs operators that are given graphs: torch.ops.higher_order.*. Internal to core/exported.
+// ---- Operators with graph arguments: torch.ops.higher_order.*
 
-// Runs a graph within the node; what the graph takes is handed over.
+// Runs a subgraph of the node on the given inputs.
 using RunGraph = std::function<std::vector<c10::IValue>(const ExportedGraph&, std::vector<c10::IValue>)>;
 
 struct HigherOrderCall {
   const ExportedNode& node;
-  ValueTable& values;  // what the node uses last is taken out, so that it dies as soon as the inner graph allows
-  RunGraph run;        // now
-  RunGraph run_later;  // as the same, but also after the program is through: in backward
+  ValueTable& values;  // values last used by the node are moved out, so that the subgraph can free them early
+  RunGraph run;        // runs immediately
+  RunGraph run_later;  // may also run after the program has returned: in backward
 };
 
 namespace {
 
 using IValues = std::vector<c10::IValue>;
 
-[[noreturn]] void refuse_form(const std::string& why) { throw Error("it is not of a form known here: " + why); }
+[[noreturn]] void refuse_form(const std::string& why) { throw Error("unexpected form of the call: " + why); }
 
 const ExportedGraph& graph_at(const HigherOrderCall& call, size_t position) {
   if (position >= call.node.inputs.size() || call.node.inputs[position].operand.kind != ExportedOperand::Kind::kGraph) {
-    refuse_form("its input " + std::to_string(position) + " should be a graph");
+    refuse_form("input " + std::to_string(position) + " should be a graph");
   }
   return *call.node.inputs[position].operand.graph;
 }
 
-// Returns what stands before the graph.
+// Returns the inputs before the graph.
 IValues leading(const HigherOrderCall& call, size_t count) {
   if (call.node.inputs.size() < count) refuse_form("it has too few inputs");
-  return plain_arguments(std::span(call.node.inputs).first(count), call.values);
+  return flat_arguments(std::span(call.node.inputs).first(count), call.values);
 }
 
-// Returns, from `first` on, what the graph is given.
+// Returns the inputs from `first` on, which are passed to the graph.
 IValues operands_from(const HigherOrderCall& call, size_t first) {
   if (call.node.inputs.size() < first) refuse_form("it has too few inputs");
-  IValues operands = plain_arguments(std::span(call.node.inputs).subspan(first), call.values);
+  IValues operands = flat_arguments(std::span(call.node.inputs).subspan(first), call.values);
   for (const uint32_t value : call.node.unused) call.values[value] = c10::IValue();
   return operands;
 }
 
-IValues with_grad_mode(const HigherOrderCall& call) {
+IValues run_with_grad_mode(const HigherOrderCall& call) {
   const IValues head = leading(call, 1);
-  if (head.size() != 1 || !head[0].isBool()) refuse_form("its first input should be a boolean");
+  if (head.size() != 1 || !head[0].isBool()) refuse_form("the first input should be a boolean");
   IValues operands = operands_from(call, 2);
   const at::AutoGradMode mode(head[0].toBool());
   return call.run(graph_at(call, 1), std::move(operands));
@@ -238,7 +237,7 @@ IValues with_grad_mode(const HigherOrderCall& call) {
 IValues with_autocast(const HigherOrderCall& call) {
   const IValues head = leading(call, 4);
   if (head.size() != 4 || !head[0].isString() || !head[2].isBool()) {
-    refuse_form("it should begin with a device, a dtype and whether autocast is enabled");
+    refuse_form("the first inputs should be a device, a dtype and whether autocast is enabled");
   }
   IValues operands = operands_from(call, 5);
   c10::DeviceType device = c10::Device(head[0].toStringRef()).type();
@@ -254,32 +253,32 @@ IValues with_autocast(const HigherOrderCall& call) {
   return call.run(graph_at(call, 4), std::move(operands));
 }
 
-IValues one_of_two(const HigherOrderCall& call) {
+IValues run_cond(const HigherOrderCall& call) {
   const IValues head = leading(call, 1);
-  if (head.size() != 1) refuse_form("its first input should be a condition");
+  if (head.size() != 1) refuse_form("the first input should be a condition");
   bool condition = false;
   if (head[0].isTensor()) {
-    condition = head[0].toTensor().item().toBool();  // throws DataDependentError if nobody knows
+    condition = head[0].toTensor().item().toBool();  // throws DataDependentError for unknown data
   } else if (head[0].isBool()) {
     condition = head[0].toBool();
   } else {
-    refuse_form("its condition is of type " + head[0].tagKind());
+    refuse_form("the condition is of type " + head[0].tagKind());
   }
   const ExportedGraph& branch = graph_at(call, condition ? 1 : 2);
   return call.run(branch, operands_from(call, 3));
 }
 
 IValues subgraph(const HigherOrderCall& call) {
-  return call.run(graph_at(call, 0), operands_from(call, 2));  // the second is the graph's name
+  return call.run(graph_at(call, 0), operands_from(call, 2));  // input 1 is the graph's name
 }
 
 IValues checkpointed(const HigherOrderCall& call) {
   const ExportedGraph& graph = graph_at(call, 0);
   std::vector<NamedOperand> positional;
   for (const NamedOperand& input : std::span(call.node.inputs).subspan(1)) {
-    if (input.name.empty()) positional.push_back(input);  // the others are options of Python's checkpoint
+    if (input.name.empty()) positional.push_back(input);  // keyword inputs are options of Python's checkpoint
   }
-  IValues operands = plain_arguments(positional, call.values);
+  IValues operands = flat_arguments(positional, call.values);
   Tensors tensors;
   for (const c10::IValue& operand : operands) {
     if (operand.isTensor()) tensors.push_back(operand.toTensor());
@@ -296,7 +295,7 @@ IValues checkpointed(const HigherOrderCall& call) {
         }
         Tensors outputs;
         for (const c10::IValue& output : run(graph, std::move(all))) {
-          if (!output.isTensor()) throw Error("a checkpointed graph gives something else than tensors");
+          if (!output.isTensor()) throw Error("a checkpointed graph may only return tensors");
           outputs.push_back(output.toTensor());
         }
         return outputs;
@@ -311,9 +310,9 @@ struct HigherOrderOperator {
 };
 
 constexpr HigherOrderOperator kHigherOrderOperators[] = {
-    {"wrap_with_set_grad_enabled", &with_grad_mode},
+    {"wrap_with_set_grad_enabled", &run_with_grad_mode},
     {"wrap_with_autocast", &with_autocast},
-    {"cond", &one_of_two},
+    {"cond", &run_cond},
     {"invoke_subgraph", &subgraph},
     {"tag_activation_checkpoint", &checkpointed},
 };
@@ -321,17 +320,17 @@ constexpr HigherOrderOperator kHigherOrderOperators[] = {
 constexpr std::string_view kOperators = "torch.ops.";
 constexpr std::string_view kHigherOrder = "torch.ops.higher_order.";
 
-// These checks hold of the shapes and say nothing else; export writes them where eager has none.
-constexpr std::string_view kChecksWithoutWork[] = {
+// Assertions that hold for the captured shapes; export inserts them, eager has none.
+constexpr std::string_view kIgnoredAssertions[] = {
     "torch.ops.aten.sym_constrain_range.default", "torch.ops.aten.sym_constrain_range_for_size.default",
-    "torch.ops.aten._assert_tensor_metadata.default",  // of the device and dtype that the program was exported for
+    "torch.ops.aten._assert_tensor_metadata.default",  // the device and dtype at export
 };
 constexpr std::string_view kAssertScalar = "torch.ops.aten._assert_scalar.default";
 
 thread_local const std::string* current_source = nullptr;
 std::string exported_location() { return current_source != nullptr ? *current_source : std::string(); }
 
-// An error that names its node already, on its way through the nodes that it is within.
+// Marks an error that already names its node, so that enclosing nodes rethrow it unchanged.
 struct LocatedError {};
 template <class Kind>
 struct Located : Kind, LocatedError {
@@ -344,7 +343,7 @@ c10::OperatorName operator_name(std::string_view target) {
   const size_t first = rest.find('.');
   const size_t last = rest.rfind('.');
   if (!target.starts_with(kOperators) || first == std::string_view::npos || first == last) {
-    throw Error("a Python function, not an operator, which nothing but Python can call");
+    throw Error("the target is a Python function, not an operator; only operators can run without Python");
   }
   const std::string_view overload = rest.substr(last + 1);
   return {std::string(rest.substr(0, first)) + "::" + std::string(rest.substr(first + 1, last - first - 1)),
@@ -355,10 +354,10 @@ void assign(const ExportedOperand& output, c10::IValue value, ValueTable& values
   if (output.kind == ExportedOperand::Kind::kValue) {
     values[output.value] = std::move(value);
   } else if (output.kind == ExportedOperand::Kind::kList) {
-    if (!value.isList()) throw Error("it gives a value where the archive has a list");
+    if (!value.isList()) throw Error("the operator returned a single value, but the archive has a list");
     const auto elements = value.toListRef();
     if (elements.size() != output.elements.size()) {
-      throw Error("it gives " + std::to_string(elements.size()) + " results where the archive has " +
+      throw Error("the operator returned " + std::to_string(elements.size()) + " results, but the archive has " +
                   std::to_string(output.elements.size()));
     }
     for (size_t i = 0; i < elements.size(); ++i) assign(output.elements[i], elements[i], values);
@@ -372,16 +371,16 @@ size_t count_of(const std::vector<ExportedOperand>& outputs) {
   return count;
 }
 
-// Assigns results. Graphs within the node give theirs one by one, however the node groups them.
+// Assigns results. `flat`: subgraphs return theirs one by one, however the node groups them.
 void assign_results(const ExportedNode& node, std::vector<c10::IValue> results, bool flat, ValueTable& values) {
   const size_t expected = flat ? count_of(node.outputs) : node.outputs.size();
-  // The format leaves out None and what an operator without results gives.
+  // The format omits None and the result of an operator that returns nothing.
   const bool nothing = std::all_of(node.outputs.begin(), node.outputs.end(), [](const ExportedOperand& output) {
     return output.kind == ExportedOperand::Kind::kLiteral;
   });
   if (nothing) return;
   if (results.size() != expected) {
-    throw Error("it gives " + std::to_string(results.size()) + " results where the archive has " +
+    throw Error("the operator returned " + std::to_string(results.size()) + " results, but the archive has " +
                 std::to_string(expected));
   }
   size_t next = 0;
@@ -396,8 +395,7 @@ void assign_results(const ExportedNode& node, std::vector<c10::IValue> results, 
 
 }  // namespace
 
-// Knows wrap_with_set_grad_enabled, wrap_with_autocast, cond, invoke_subgraph, tag_activation_checkpoint; throws Error
-// for others.
+// Throws Error for operators that are not in kHigherOrderOperators.
 std::vector<c10::IValue> call_higher_order(const HigherOrderCall& call) {
   const std::string_view target = call.node.target;
   const std::string_view name = target.substr(target.rfind('.') + 1);
@@ -407,7 +405,7 @@ std::vector<c10::IValue> call_higher_order(const HigherOrderCall& call) {
   std::string names;
   for (const HigherOrderOperator& row : kHigherOrderOperators)
     names += (names.empty() ? "" : ", ") + std::string(row.name);
-  throw Error("this higher-order operator is not supported; these are: " + names);
+  throw Error("this higher-order operator is not supported; supported are: " + names);
 }
 
 std::vector<c10::IValue> ExportedExecutor::run(std::vector<c10::IValue> inputs) const {
@@ -419,8 +417,8 @@ std::vector<c10::IValue> ExportedExecutor::run(std::vector<c10::IValue> inputs) 
 std::vector<c10::IValue> ExportedExecutor::run_graph(const ExportedGraph& graph, std::vector<c10::IValue> inputs,
                                                      Place place) const {
   if (inputs.size() != graph.inputs.size()) {
-    throw Error("a graph of " + std::to_string(graph.inputs.size()) + " inputs is given " +
-                std::to_string(inputs.size()));
+    throw Error("a graph takes " + std::to_string(graph.inputs.size()) + " inputs, but " +
+                std::to_string(inputs.size()) + " were given");
   }
   ValueTable values(graph.value_names.size());
   for (size_t i = 0; i < inputs.size(); ++i) assign(graph.inputs[i], std::move(inputs[i]), values);
@@ -475,21 +473,21 @@ std::vector<c10::IValue> ExportedExecutor::call(const ExportedNode& node, ValueT
     };
     return call_higher_order({node, values, run, run_later});
   }
-  if (std::find(std::begin(kChecksWithoutWork), std::end(kChecksWithoutWork), node.target) !=
-      std::end(kChecksWithoutWork)) {
+  if (std::find(std::begin(kIgnoredAssertions), std::end(kIgnoredAssertions), node.target) !=
+      std::end(kIgnoredAssertions)) {
     return {};
   }
   const bool is_operator = node.target.starts_with(kOperators);
   if (!is_operator || node.target.starts_with("torch.ops.aten.sym_")) {
-    if (auto result = call_scalar_operator(node.target, plain_arguments(node.inputs, values))) {
+    if (auto result = call_scalar_operator(node.target, flat_arguments(node.inputs, values))) {
       return {*std::move(result)};
     }
   }
   if (node.target == kAssertScalar) {
-    const std::vector<c10::IValue> operands = plain_arguments(node.inputs, values);
-    if (operands.empty() || !(operands[0].isBool() || operands[0].isScalar())) throw Error("it is given no condition");
+    const std::vector<c10::IValue> operands = flat_arguments(node.inputs, values);
+    if (operands.empty() || !(operands[0].isBool() || operands[0].isScalar())) throw Error("the condition is missing");
     if (!operands[0].toScalar().toBool()) {
-      throw Error("the sizes given break a condition of the program: " +
+      throw Error("the input sizes violate a constraint of the program: " +
                   (operands.size() > 1 && operands[1].isString() ? operands[1].toStringRef() : std::string("false")));
     }
     return {};
@@ -503,14 +501,14 @@ std::vector<c10::IValue> ExportedExecutor::call_operator(const ExportedNode& nod
   const auto handle = c10::Dispatcher::singleton().findSchema(name);
   if (!handle) {
     throw Error("the operator " + toString(name) +
-                " is not registered in this process; load the library that registers it, or use the C++ API from a "
-                "program that is linked with it");
+                " is not registered in this process. Load the library that registers it, or link the program "
+                "with it");
   }
   const c10::FunctionSchema& schema = handle->schema();
   std::vector<const ExportedOperand*> given(schema.arguments().size(), nullptr);
   for (const NamedOperand& input : node.inputs) {
     const auto position = schema.argumentIndexWithName(input.name);
-    if (!position) throw Error("the operator has no argument '" + input.name + "'");
+    if (!position) throw Error("the operator has no argument named '" + input.name + "'");
     given[static_cast<size_t>(*position)] = &input.operand;
   }
   torch::jit::Stack stack;
@@ -521,7 +519,7 @@ std::vector<c10::IValue> ExportedExecutor::call_operator(const ExportedNode& nod
     } else if (argument.default_value()) {
       stack.push_back(*argument.default_value());
     } else {
-      throw Error("the argument '" + argument.name() + "' is missing");
+      throw Error("argument '" + argument.name() + "' is missing");
     }
   }
   handle->callBoxed(stack);

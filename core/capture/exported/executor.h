@@ -1,4 +1,4 @@
-// Runs an exported graph: arguments of calls, regions of modules, and the executor. Internal to core/exported.
+// Executes an exported graph: call arguments, module regions, and the executor.
 #pragma once
 
 #include <ATen/core/function_schema.h>
@@ -14,28 +14,28 @@
 
 namespace shadowgraph {
 
-// What the nodes of a graph have made so far, by number.
+// Values computed so far in a graph, by value number.
 using ValueTable = std::vector<c10::IValue>;
 
-// Returns an operand as the schema's argument wants it. An integer for a float becomes a float. An integer in place of
-// a tensor becomes a number that is not recorded as a tensor. Throws Error that names the argument.
+// Converts an operand to the type of the schema's argument. An int for a float becomes a float; a number for a tensor
+// becomes a wrapped number, which is not recorded as a tensor. Throws Error that names the argument.
 c10::IValue argument_for(const c10::Argument& argument, const ExportedOperand& operand, const ValueTable& values);
 
-// Returns all operands in order, lists flattened, for what has no schema. Throws Error for graphs.
-std::vector<c10::IValue> plain_arguments(std::span<const NamedOperand> operands, const ValueTable& values);
+// Returns all operands in order, lists flattened, for targets without a schema. Throws Error for graphs.
+std::vector<c10::IValue> flat_arguments(std::span<const NamedOperand> operands, const ValueTable& values);
 
-// Opens the modules that nodes were called in as regions of the capture under way. Internal to core/exported.
+// Opens the modules that nodes were called in as regions of the active capture.
 
 class ModuleRegions {
  public:
-  // `around` are modules that are entered already.
+  // `around`: modules that are already entered.
   explicit ModuleRegions(const std::vector<SavedModuleCall>* around = nullptr)
-      : recorder_(current_recorder()), around_(around != nullptr ? around->size() : 0), open_(copy_of(around)) {}
-  ~ModuleRegions() { leave_to(around_); }
+      : recorder_(current_recorder()), outer_count_(around != nullptr ? around->size() : 0), open_(copy_of(around)) {}
+  ~ModuleRegions() { leave_to(outer_count_); }
   ModuleRegions(const ModuleRegions&) = delete;
   ModuleRegions& operator=(const ModuleRegions&) = delete;
 
-  // Leaves the modules that the next node is not in, and enters those that it is in.
+  // Leaves the modules that the next node is not in, and enters those it is in.
   void move_to(const std::vector<SavedModuleCall>& stack);
   const std::vector<SavedModuleCall>& open() const { return open_; }
 
@@ -46,26 +46,26 @@ class ModuleRegions {
   void leave_to(size_t depth);
 
   Recorder* recorder_;
-  size_t around_;  // how many of the open ones are somebody else's to leave
+  size_t outer_count_;  // number of open modules that the caller leaves
   std::vector<SavedModuleCall> open_;
 };
 
-// Calls the nodes of an exported graph one after the other, on whatever tensors it is given. Internal to core/exported.
-//
-// A value is dropped after the node that uses it last, as TorchScript's interpreter does, so storages live as long.
+// Calls the nodes of an exported graph in order, on the tensors it is given. A value is dropped after its last use, as
+// in TorchScript's interpreter, so storages have the same lifetimes.
 
 class ExportedExecutor {
  public:
   // Keeps references to both. `path` is for messages.
   ExportedExecutor(const SavedProgram& program, const std::string& path) : program_(program), path_(path) {}
 
-  // Takes one value for each input of the graph. What operators throw comes with the file, the node and the operator
-  // before it: DataDependentError and NoRuleError as such, all else as Error.
+  // Takes one value for each input of the graph. Operator errors are rethrown with the file, node and operator
+  // prepended: DataDependentError and NoRuleError keep their type, all others become Error.
   std::vector<c10::IValue> run(std::vector<c10::IValue> inputs) const;
 
  private:
   using ModuleStack = std::vector<SavedModuleCall>;
-  // Says where a graph runs: its nodes that say nothing of modules are in those `around` it, as the branches of cond.
+  // Module context of a graph: nodes without a module stack, such as in branches of cond, are in the modules `around`
+  // it.
   struct Place {
     const ModuleStack& around;
     ModuleRegions& regions;

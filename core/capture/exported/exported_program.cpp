@@ -1,4 +1,4 @@
-// Checks what the user gives an exported program against what it was exported for. Internal to core/exported.
+// Loads exported programs: creates fake weights and validates the user's inputs against the archive.
 #include "shadowgraph/capture/exported_program.h"
 
 #include <ATen/core/Tensor.h>
@@ -27,15 +27,15 @@ namespace shadowgraph {
 namespace {
 
 struct BoundInputs {
-  std::vector<TensorSpecText> tensors;        // of the user's tensors, in order
+  std::vector<TensorSpec> tensors;            // of the user's tensors, in order
   std::vector<std::vector<int64_t>> strides;  // parallel; empty: contiguous
   std::vector<bool> requires_grad;
   SymbolValues symbols;
 };
 
 std::string range_text(const SymbolRange& range) {
-  constexpr int64_t kAsGoodAsUnbounded = int64_t{1} << 40;  // "no bound" is written as one of several large numbers
-  if (range.most >= kAsGoodAsUnbounded) return "at least " + std::to_string(range.least);
+  constexpr int64_t kEffectivelyUnbounded = int64_t{1} << 40;  // "no bound" is saved as one of several large numbers
+  if (range.most >= kEffectivelyUnbounded) return "at least " + std::to_string(range.least);
   return std::to_string(range.least) + " to " + std::to_string(range.most);
 }
 
@@ -48,8 +48,8 @@ std::string dimension_text(const SymbolicSize& size, const std::map<std::string,
   return text;
 }
 
-bool is_of_user(const SavedInput& spec) { return spec.kind == SavedInput::Kind::kUser; }
-bool is_users_tensor(const SavedInput& spec) { return is_of_user(spec) && spec.geometry; }
+bool is_user_input(const SavedInput& spec) { return spec.kind == SavedInput::Kind::kUser; }
+bool is_user_tensor(const SavedInput& spec) { return is_user_input(spec) && spec.geometry; }
 
 class InputBinder {
  public:
@@ -57,7 +57,7 @@ class InputBinder {
 
   SymbolValues& symbols() { return symbols_; }
 
-  // Binds what the size says of symbols that have no value yet.
+  // Solves the size for a symbol that has no value yet.
   void bind(const SavedInput& spec, size_t dimension, int64_t given) {
     const SymbolicSize& size = spec.geometry->sizes[dimension];
     if (!size.expression) return;
@@ -77,23 +77,24 @@ class InputBinder {
   void check(const SavedInput& spec, size_t dimension, int64_t given) const {
     const SymbolicSize& size = spec.geometry->sizes[dimension];
     if (!size.expression) {
-      if (size.value != given) refuse(spec, dimension, given, "it is always " + std::to_string(size.value));
+      if (size.value != given) refuse(spec, dimension, given, "the archive fixes it at " + std::to_string(size.value));
       return;
     }
     const auto expected = size.expression->evaluate(symbols_);
     if (expected && *expected != given) {
       refuse(spec, dimension, given,
-             "it is " + size.expression->to_string() + ", which other sizes make " + std::to_string(*expected));
+             "it equals " + size.expression->to_string() + ", which is " + std::to_string(*expected) +
+                 " for the other sizes given");
     }
     if (!expected && size.expression->unknown(symbols_)) {
-      refuse(spec, dimension, given, "it is " + size.expression->to_string());
+      refuse(spec, dimension, given, "it equals " + size.expression->to_string());
     }
   }
 
  private:
   [[noreturn]] void refuse(const SavedInput& spec, size_t dimension, int64_t given, const std::string& why) const {
-    throw Error(path_ + ": dimension " + std::to_string(dimension) + " of the input '" + spec.name + "' cannot be " +
-                std::to_string(given) + ": " + why + " in the archive");
+    throw Error(path_ + ": dimension " + std::to_string(dimension) + " of input '" + spec.name + "' cannot be " +
+                std::to_string(given) + ": " + why);
   }
 
   const SavedProgram& program_;
@@ -101,20 +102,20 @@ class InputBinder {
   SymbolValues symbols_;
 };
 
-TensorSpecText example_of(const SavedInput& spec, const std::string& path, c10::ScalarType dtype) {
-  TensorSpecText example{.dtype = dtype};
+TensorSpec example_of(const SavedInput& spec, const std::string& path, c10::ScalarType dtype) {
+  TensorSpec example{.dtype = dtype};
   for (size_t i = 0; i < spec.geometry->sizes.size(); ++i) {
     const int64_t size = spec.geometry->sizes[i].value;
     if (size < 0) {
-      throw Error(path + " has no example of dimension " + std::to_string(i) + " of the input '" + spec.name +
-                  "': give the inputs' sizes");
+      throw Error(path + " has no example size for dimension " + std::to_string(i) + " of input '" + spec.name +
+                  "'; specify the input sizes");
     }
     example.sizes.push_back(size);
   }
   return example;
 }
 
-// Returns the archive's strides if they are not the contiguous ones.
+// Returns the archive's strides; empty if they are contiguous.
 std::vector<int64_t> strides_for(const SavedGeometry& geometry, const std::vector<int64_t>& sizes,
                                  const SymbolValues& symbols) {
   std::vector<int64_t> strides;
@@ -132,11 +133,11 @@ std::vector<int64_t> strides_for(const SavedGeometry& geometry, const std::vecto
   return differs ? strides : std::vector<int64_t>();
 }
 
-// Describes the tensors that the user gives, in order: "x f32[s77 = 4 (2 to 64), 8]".
+// Describes the user's tensor inputs in order: "x f32[s77 = 4 (2 to 64), 8]".
 std::vector<std::string> describe_inputs(const SavedProgram& program) {
   std::vector<std::string> texts;
   for (const SavedInput& spec : program.inputs) {
-    if (!is_users_tensor(spec)) continue;
+    if (!is_user_tensor(spec)) continue;
     std::vector<std::string> sizes;
     for (const SymbolicSize& size : spec.geometry->sizes) sizes.push_back(dimension_text(size, program.ranges));
     texts.push_back(spec.name + " " + name_of_dtype(spec.geometry->dtype) + "[" + c10::Join(", ", sizes) + "]");
@@ -144,13 +145,13 @@ std::vector<std::string> describe_inputs(const SavedProgram& program) {
   return texts;
 }
 
-// `given` has one entry for each tensor of the user's, or none, for the sizes of the example inputs. Floating-point
-// tensors are expected as `dtype` if one is given. Throws Error that names the input and the dimension.
-BoundInputs bind_inputs(const SavedProgram& program, const std::string& path, std::span<const TensorSpecText> given,
+// `given` has one entry for each tensor input, or is empty to use the sizes of the example inputs. Floating-point
+// inputs are expected to be `dtype` if it is given. Throws Error that names the input and the dimension.
+BoundInputs bind_inputs(const SavedProgram& program, const std::string& path, std::span<const TensorSpec> given,
                         std::optional<c10::ScalarType> dtype) {
   std::vector<const SavedInput*> specs;
   for (const SavedInput& spec : program.inputs) {
-    if (is_users_tensor(spec)) specs.push_back(&spec);
+    if (is_user_tensor(spec)) specs.push_back(&spec);
   }
   if (!given.empty() && given.size() != specs.size()) {
     throw Error(path + " takes " + std::to_string(specs.size()) + " inputs (" +
@@ -161,13 +162,13 @@ BoundInputs bind_inputs(const SavedProgram& program, const std::string& path, st
     const SavedGeometry& geometry = *specs[i]->geometry;
     const c10::ScalarType expected = dtype && at::isFloatingType(geometry.dtype) ? *dtype : geometry.dtype;
     bound.tensors.push_back(given.empty() ? example_of(*specs[i], path, expected) : given[i]);
-    const TensorSpecText& spec = bound.tensors.back();
+    const TensorSpec& spec = bound.tensors.back();
     if (spec.dtype != expected) {
-      throw Error(path + ": the input '" + specs[i]->name + "' is " + name_of_dtype(expected) + ", not " +
+      throw Error(path + ": input '" + specs[i]->name + "' must be " + name_of_dtype(expected) + ", not " +
                   name_of_dtype(spec.dtype));
     }
     if (spec.sizes.size() != geometry.sizes.size()) {
-      throw Error(path + ": the input '" + specs[i]->name + "' has " + std::to_string(geometry.sizes.size()) +
+      throw Error(path + ": input '" + specs[i]->name + "' must have " + std::to_string(geometry.sizes.size()) +
                   " dimensions, not " + std::to_string(spec.sizes.size()));
     }
   }
@@ -175,7 +176,7 @@ BoundInputs bind_inputs(const SavedProgram& program, const std::string& path, st
     int64_t elements = 1;
     for (const int64_t size : bound.tensors[i].sizes) {
       if (size != 0 && (__builtin_mul_overflow(elements, size, &elements) || elements > (int64_t{1} << 58))) {
-        throw Error(path + ": the input '" + specs[i]->name + "' has too many elements");
+        throw Error(path + ": input '" + specs[i]->name + "' has too many elements (at most 2^58)");
       }
     }
   }
@@ -185,7 +186,7 @@ BoundInputs bind_inputs(const SavedProgram& program, const std::string& path, st
       for (size_t d = 0; d < bound.tensors[i].sizes.size(); ++d) f(*specs[i], d, bound.tensors[i].sizes[d]);
     }
   };
-  // Go round twice: an input may have s0 + s1, and the next one s1.
+  // Two rounds: one input may have s0 + s1, and a later one s1.
   for (int round = 0; round < 2; ++round) {
     for_each_size([&](const SavedInput& spec, size_t d, int64_t size) { binder.bind(spec, d, size); });
   }
@@ -198,25 +199,24 @@ BoundInputs bind_inputs(const SavedProgram& program, const std::string& path, st
   return bound;
 }
 
-// Returns an integer of the user's: what the tensors' sizes say, or else what it was in the example.
+// Returns the value of an integer input: derived from the tensors' sizes, or else that of the example.
 int64_t number_for(const SavedInput& spec, const SymbolValues& symbols, const std::string& path) {
   const auto value = spec.number.expression ? spec.number.expression->evaluate(symbols) : std::nullopt;
   if (value) return *value;
   if (spec.number.expression && spec.number.value < 0) {
-    throw Error(path + " has no example of the integer '" + spec.name + "'");
+    throw Error(path + " has no example value for the integer input '" + spec.name + "'");
   }
   return spec.number.value;
 }
 
-// Parameters, buffers and constants of an exported program as fakes.
-struct MadeWeights {
+// Parameters, buffers and constants of an exported program as fake tensors.
+struct FakeWeights {
   std::vector<at::Tensor> inputs;
   std::vector<at::Tensor> idle;  // parallel to program.idle
 };
 
-// Position ids and masks of small models stay below this; anything larger is rather a table of numbers that is looked
-// up in.
-constexpr size_t kMostBytesRead = 64 * 1024;
+// Position ids and masks of small models fit; anything larger is more likely a lookup table.
+constexpr size_t kMaxBytesRead = 64 * 1024;
 
 struct FixedGeometry {
   c10::ScalarType dtype = c10::ScalarType::Float;
@@ -226,24 +226,25 @@ struct FixedGeometry {
   auto operator<=>(const FixedGeometry&) const = default;
 };
 
-// Has all weights on one record of the archive.
+// All weights in one record of the archive.
 struct SharedRecord {
-  at::Tensor base;   // of one dimension, over all of it; made when somebody needs it
-  at::Tensor whole;  // the first weight, if that is all of it
+  at::Tensor base;   // 1-D over the whole record; created on demand
+  at::Tensor whole;  // the first weight, if it covers the record
   std::map<FixedGeometry, at::Tensor> tensors;
 };
 
-class WeightMaker {
+class WeightBuilder {
  public:
-  WeightMaker(const ExportArchive& archive, std::optional<c10::ScalarType> dtype) : archive_(archive), dtype_(dtype) {}
+  WeightBuilder(const ExportArchive& archive, std::optional<c10::ScalarType> dtype)
+      : archive_(archive), dtype_(dtype) {}
 
   at::Tensor make(const SavedInput& spec, const SavedPayload& payload) {
     const FixedGeometry geometry = fixed(spec, payload.geometry);
     SharedRecord& record = records_[payload.record];
     at::Tensor& tensor = record.tensors[geometry];
     if (tensor.defined()) return tensor;
-    const c10::ScalarType made_as = dtype_ && at::isFloatingType(geometry.dtype) ? *dtype_ : geometry.dtype;
-    const auto options = at::TensorOptions().dtype(made_as);
+    const c10::ScalarType target_dtype = dtype_ && at::isFloatingType(geometry.dtype) ? *dtype_ : geometry.dtype;
+    const auto options = at::TensorOptions().dtype(target_dtype);
     const at::NoGradGuard no_grad;
     const int64_t elements = elements_of(spec, payload, geometry);
     const bool is_first = record.tensors.size() == 1;
@@ -254,12 +255,13 @@ class WeightMaker {
         record.base = record.whole.defined() ? record.whole.as_strided({elements}, {1}, 0).detach()
                                              : at::empty({elements}, options);
       }
-      if (record.base.scalar_type() != made_as) refuse(spec, "shares a record with a weight of another dtype");
+      if (record.base.scalar_type() != target_dtype) refuse(spec, "shares a record with a weight of a different dtype");
       tensor = record.base.as_strided(geometry.sizes, geometry.strides, geometry.offset).detach();
     }
-    if (spec.kind != SavedInput::Kind::kParameter && made_as == geometry.dtype)
+    if (spec.kind != SavedInput::Kind::kParameter && target_dtype == geometry.dtype)
       read_contents(payload, geometry, tensor);
-    if (spec.kind == SavedInput::Kind::kParameter && (at::isFloatingType(made_as) || at::isComplexType(made_as))) {
+    if (spec.kind == SavedInput::Kind::kParameter &&
+        (at::isFloatingType(target_dtype) || at::isComplexType(target_dtype))) {
       tensor.set_requires_grad(payload.geometry.requires_grad);
     }
     return tensor;
@@ -267,7 +269,7 @@ class WeightMaker {
 
  private:
   [[noreturn]] void refuse(const SavedInput& spec, const std::string& why) const {
-    throw Error(archive_.path() + " is damaged: the weight '" + spec.target + "' " + why);
+    throw Error(archive_.path() + " is damaged: weight '" + spec.target + "' " + why);
   }
 
   FixedGeometry fixed(const SavedInput& spec, const SavedGeometry& geometry) const {
@@ -283,7 +285,7 @@ class WeightMaker {
     return result;
   }
 
-  // Returns how many elements of the storage the tensor reaches over, from the storage's begin.
+  // Returns the number of elements from the start of the storage to the tensor's last one.
   int64_t extent(const SavedInput& spec, const FixedGeometry& geometry) const {
     int64_t last = geometry.offset;
     for (size_t i = 0; i < geometry.sizes.size(); ++i) {
@@ -300,7 +302,7 @@ class WeightMaker {
   int64_t elements_of(const SavedInput& spec, const SavedPayload& payload, const FixedGeometry& geometry) const {
     const int64_t extent = this->extent(spec, geometry);
     const auto bytes = static_cast<int64_t>(archive_.size_of(payload.record));
-    // A model exported under a fake mode has no bytes.
+    // A model exported under FakeTensorMode has no data.
     if (bytes == 0) return extent;
     const int64_t elements = bytes / static_cast<int64_t>(c10::elementSize(geometry.dtype));
     if (elements < extent) refuse(spec, "is larger than its record " + payload.record);
@@ -310,13 +312,13 @@ class WeightMaker {
   void read_contents(const SavedPayload& payload, const FixedGeometry& geometry, const at::Tensor& fake) const {
     const size_t bytes = archive_.size_of(payload.record);
     const bool may_decide = c10::isIntegralType(geometry.dtype, /*includeBool=*/true) || fake.numel() == 1;
-    if (!may_decide || bytes == 0 || bytes > kMostBytesRead) return;
+    if (!may_decide || bytes == 0 || bytes > kMaxBytesRead) return;
     const std::string contents = archive_.bytes_of(payload.record);
     const RealCalls real_calls;
     const auto elements = static_cast<int64_t>(bytes / c10::elementSize(geometry.dtype));
     at::Tensor real = at::empty({elements}, at::TensorOptions().dtype(geometry.dtype).device(at::kCPU));
     std::memcpy(real.mutable_data_ptr(), contents.data(), real.nbytes());
-    give_contents(fake, real.as_strided(geometry.sizes, geometry.strides, geometry.offset));
+    set_contents(fake, real.as_strided(geometry.sizes, geometry.strides, geometry.offset));
   }
 
   const ExportArchive& archive_;
@@ -324,27 +326,26 @@ class WeightMaker {
   std::map<std::string, SharedRecord> records_;
 };
 
-// `inputs` is parallel to program.inputs, undefined where that is the user's. All are on the active mode's device.
-// Weights that share a record of the archive share a storage; those of the same geometry are one tensor. Floating-point
-// weights become `dtype`.
-// Bytes of the archive are only read if their values may decide something. Those are single numbers, and integers and
-// booleans that are no parameters, up to 64 KiB.
-MadeWeights make_weights(const ExportArchive& archive, const SavedProgram& program,
+// `inputs` is parallel to program.inputs, undefined for user inputs. All are on the active mode's device. Weights in
+// the same record share a storage; those of the same geometry are one tensor. Floating-point weights become `dtype`.
+// Data is read only where its values may affect control flow or shapes: single numbers, and integer or boolean tensors
+// that are not parameters, up to 64 KiB.
+FakeWeights make_weights(const ExportArchive& archive, const SavedProgram& program,
                          std::optional<c10::ScalarType> dtype) {
-  WeightMaker maker(archive, dtype);
+  WeightBuilder maker(archive, dtype);
   const auto make = [&](const SavedInput& spec) {
     if (spec.kind == SavedInput::Kind::kUser || spec.kind == SavedInput::Kind::kConstant) return at::Tensor();
     const auto payload = program.payloads.find(spec.target);
     if (payload == program.payloads.end()) {
-      throw Error(archive.path() + " is damaged: there is no weight '" + spec.target + "'");
+      throw Error(archive.path() + " is damaged: weight '" + spec.target + "' is missing");
     }
     try {
       return maker.make(spec, payload->second);
     } catch (const c10::Error& error) {
-      throw Error(archive.path() + ": the weight '" + spec.target + "': " + error.what_without_backtrace());
+      throw Error(archive.path() + ": weight '" + spec.target + "': " + error.what_without_backtrace());
     }
   };
-  MadeWeights weights;
+  FakeWeights weights;
   for (const SavedInput& spec : program.inputs) weights.inputs.push_back(make(spec));
   for (const SavedInput& spec : program.idle) weights.idle.push_back(make(spec));
   return weights;
@@ -358,10 +359,10 @@ struct ExportedProgram::State {
   ExportArchive archive;
   SavedProgram saved;
   std::optional<c10::ScalarType> dtype;
-  MadeWeights weights;
-  SymbolValues symbols;  // of the inputs made last
+  FakeWeights weights;
+  SymbolValues symbols;  // of the latest make_inputs()
 
-  // Calls f(spec, tensor) for parameters, buffers and constants; those that the graph does not take come last.
+  // Calls f(spec, tensor) for parameters, buffers and constants; those not used by the graph come last.
   template <class F>
   void for_each_weight(F f) const {
     for (size_t i = 0; i < weights.inputs.size(); ++i) {
@@ -373,14 +374,14 @@ struct ExportedProgram::State {
 
 namespace {
 
-// Returns what a mutation writes to, among the inputs of the graph.
+// Returns the index of the graph input that a mutation writes to.
 size_t target_of_mutation(const SavedProgram& saved, const SavedOutput& output, const std::string& path) {
   for (size_t i = 0; i < saved.inputs.size(); ++i) {
     const SavedInput& input = saved.inputs[i];
     const bool of_user = output.kind == SavedOutput::Kind::kUserInputMutation;
-    if (of_user ? is_of_user(input) && input.name == output.target : input.target == output.target) return i;
+    if (of_user ? is_user_input(input) && input.name == output.target : input.target == output.target) return i;
   }
-  throw Error(path + " is damaged: it writes to '" + output.target + "', which is none of its inputs");
+  throw Error(path + " is damaged: it writes to '" + output.target + "', which is not one of its inputs");
 }
 
 void write_back(const at::Tensor& target, const at::Tensor& value, const SavedOutput& output, const std::string& path) {
@@ -398,7 +399,7 @@ ExportedProgram::~ExportedProgram() = default;
 ExportedProgram::ExportedProgram(ExportedProgram&&) noexcept = default;
 ExportedProgram& ExportedProgram::operator=(ExportedProgram&&) noexcept = default;
 
-bool ExportedProgram::is_archive(const std::string& path) { return ExportArchive::looks_like_one(path); }
+bool ExportedProgram::is_archive(const std::string& path) { return ExportArchive::looks_like_archive(path); }
 
 ExportedProgram ExportedProgram::load(const std::string& path) {
   return ExportedProgram(std::make_unique<State>(path));
@@ -422,19 +423,20 @@ std::vector<at::Tensor> ExportedProgram::parameters() const {
   return parameters;
 }
 
-Tensors ExportedProgram::make_inputs(const std::vector<TensorSpecText>& given) {
+Tensors ExportedProgram::make_inputs(const std::vector<TensorSpec>& given) {
   BoundInputs bound = bind_inputs(state_->saved, state_->archive.path(), given, state_->dtype);
   state_->symbols = std::move(bound.symbols);
   Tensors tensors;
   for (size_t i = 0; i < bound.tensors.size(); ++i) {
-    const TensorSpecText& spec = bound.tensors[i];
+    const TensorSpec& spec = bound.tensors[i];
     try {
       tensors.push_back(bound.strides[i].empty()
                             ? spec.make()
                             : at::empty_strided(spec.sizes, bound.strides[i], at::TensorOptions().dtype(spec.dtype)));
       if (bound.requires_grad[i]) tensors.back().set_requires_grad(true);
     } catch (const c10::Error& error) {
-      throw Error(state_->archive.path() + ": an input: " + error.what_without_backtrace());
+      throw Error(state_->archive.path() + ": cannot create input " + std::to_string(i) + ": " +
+                  error.what_without_backtrace());
     }
   }
   return tensors;
@@ -443,14 +445,14 @@ Tensors ExportedProgram::make_inputs(const std::vector<TensorSpecText>& given) {
 ProgramToCapture ExportedProgram::program(Tensors inputs) const {
   const SavedProgram& saved = state_->saved;
   const std::string& path = state_->archive.path();
-  if (state_->weights.inputs.size() != saved.inputs.size()) throw Error(path + ": make_fake comes before program");
+  if (state_->weights.inputs.size() != saved.inputs.size()) throw Error(path + ": call make_fake() before program()");
   ProgramToCapture program;
   state_->for_each_weight([&](const SavedInput& spec, const at::Tensor& weight) {
     auto& list = spec.kind == SavedInput::Kind::kParameter ? program.parameters : program.buffers;
     list.emplace_back(spec.target, weight);
   });
   for (const SavedInput& spec : saved.inputs) {
-    if (is_users_tensor(spec)) program.input_names.push_back(spec.name);
+    if (is_user_tensor(spec)) program.input_names.push_back(spec.name);
   }
   if (inputs.size() != program.input_names.size()) {
     throw Error(path + " takes " + std::to_string(program.input_names.size()) + " tensors, but " +
@@ -467,7 +469,7 @@ ProgramToCapture ExportedProgram::program(Tensors inputs) const {
     size_t next = 0;
     for (size_t i = 0; i < saved.inputs.size(); ++i) {
       const SavedInput& spec = saved.inputs[i];
-      if (is_of_user(spec)) {
+      if (is_user_input(spec)) {
         arguments.push_back(spec.geometry ? c10::IValue(tensors.at(next++))
                                           : c10::IValue(number_for(spec, state_->symbols, path)));
       } else {
@@ -475,7 +477,7 @@ ProgramToCapture ExportedProgram::program(Tensors inputs) const {
         arguments.push_back(weight.defined() ? c10::IValue(weight) : c10::IValue());
       }
     }
-    const std::vector<c10::IValue> written = arguments;  // no more than the caller and this object hold
+    const std::vector<c10::IValue> written = arguments;  // the caller and this object hold them as well
     const std::vector<c10::IValue> results = ExportedExecutor(saved, path).run(std::move(arguments));
     Tensors outputs;
     for (size_t i = 0; i < results.size() && i < saved.outputs.size(); ++i) {

@@ -25,10 +25,10 @@ namespace {
 
 namespace spec = torch::_export::archive_spec;
 
-constexpr std::string_view kSaveAgain =
-    "; load it with torch.export.load of a PyTorch that can and save it again with torch.export.save";
+constexpr std::string_view kResaveHint =
+    "; load it with torch.export.load in a PyTorch version that supports it and save it again with torch.export.save";
 
-// Returns the name of a zip's first record, wherever its directory is, if it has one: all that a torn file still tells.
+// Returns the name of the first record of a zip file, without using its directory, which a truncated file lacks.
 std::string name_of_first_record(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::string header(30, '\0');
@@ -40,16 +40,16 @@ std::string name_of_first_record(const std::string& path) {
   return name;
 }
 
-// Says whether torch.export.save of PyTorch 2.7 or before wrote it: records without a folder, which no
-// PyTorchStreamReader opens.
-bool is_of_old_layout(std::string_view first) {
+// Returns whether the file was written by torch.export.save of PyTorch 2.7 or earlier. Its records have no folder,
+// which PyTorchStreamReader rejects.
+bool has_old_layout(std::string_view first) {
   return first == "version" || first.starts_with("serialized_exported_program") ||
          first.starts_with("serialized_state_dict");
 }
 
 bool begins_as_archive(std::string_view first) {
   const size_t folder = first.find('/');
-  if (folder == std::string_view::npos) return is_of_old_layout(first);
+  if (folder == std::string_view::npos) return has_old_layout(first);
   const std::string_view record = first.substr(folder + 1);
   return record.starts_with(spec::WEIGHTS_DIR) || record.starts_with(spec::CONSTANTS_DIR) ||
          record.starts_with(spec::AOTINDUCTOR_DIR) || record.starts_with(spec::MODELS_DIR) ||
@@ -63,7 +63,7 @@ std::string first_line(const std::exception& error) {
 
 }  // namespace
 
-bool ExportArchive::looks_like_one(const std::string& path) {
+bool ExportArchive::looks_like_archive(const std::string& path) {
   std::error_code ignored;
   const std::string first = std::filesystem::is_regular_file(path, ignored) ? name_of_first_record(path) : "";
   if (first.empty()) return false;
@@ -81,13 +81,13 @@ ExportArchive::ExportArchive(std::string path) : path_(std::move(path)) {
   if (!std::filesystem::is_regular_file(path_, error)) throw FileError("cannot read " + path_ + ": no such file");
   file_bytes_ = std::filesystem::file_size(path_, error);
   const std::string first = name_of_first_record(path_);
-  if (is_of_old_layout(first)) {
-    throw Error(path_ + " is a torch.export archive as PyTorch until 2.7 wrote them" + std::string(kSaveAgain));
+  if (has_old_layout(first)) {
+    throw Error(path_ + " is a torch.export archive written by PyTorch 2.7 or earlier" + std::string(kResaveHint));
   }
   try {
     reader_ = std::make_unique<caffe2::serialize::PyTorchStreamReader>(path_);
   } catch (const std::exception& failure) {
-    throw Error(path_ + " is not a torch.export archive, or a torn one: " + first_line(failure));
+    throw Error(path_ + " is not a torch.export archive, or is truncated: " + first_line(failure));
   }
   find_model();
 }
@@ -95,14 +95,14 @@ ExportArchive::ExportArchive(std::string path) : path_(std::move(path)) {
 void ExportArchive::find_model() {
   const std::string format(spec::ARCHIVE_FORMAT_PATH);
   if (!has(format) || size_of(format) > 64 || bytes_of(format) != spec::ARCHIVE_FORMAT_VALUE) {
-    refuse("is a zip file, but not a torch.export archive: it has no record '" + format + "' that says 'pt2'");
+    refuse("is a zip file, but not a torch.export archive: record '" + format + "' is missing or is not 'pt2'");
   }
   const std::string version_record(spec::ARCHIVE_VERSION_PATH);
   if (has(version_record)) {
     const std::string version = bytes_of(version_record);
     if (version != spec::ARCHIVE_VERSION_VALUE) {
-      refuse("is a torch.export archive of version '" + version.substr(0, 20) + "', and only version " +
-             std::string(spec::ARCHIVE_VERSION_VALUE) + " is known here");
+      refuse("is a torch.export archive of version '" + version.substr(0, 20) + "'; only version " +
+             std::string(spec::ARCHIVE_VERSION_VALUE) + " is supported");
     }
   }
   std::vector<std::string> models;
@@ -113,18 +113,18 @@ void ExportArchive::find_model() {
     models.push_back(record.substr(spec::MODELS_DIR.size(), record.size() - spec::MODELS_DIR.size() - 5));
   }
   if (models.empty()) {
-    refuse(compiled ? "holds what AOTInductor compiled, not a graph; save the exported program itself with "
+    refuse(compiled ? "holds code compiled by AOTInductor, not a graph; save the exported program itself with "
                       "torch.export.save(program, file)"
                     : "is a torch.export archive without a program (no record models/*.json)");
   }
   if (std::find(models.begin(), models.end(), "model") != models.end()) models = {"model"};
   if (models.size() > 1) {
     refuse("holds several programs (" + c10::Join(", ", models) +
-           ") and none called 'model'; save each in a file of its own");
+           ") and none is named 'model'; save each in a separate file");
   }
   model_ = models.front();
   if (has(std::string(spec::WEIGHTS_DIR) + model_ + ".pt")) {
-    refuse("keeps its weights as pickled Python objects, as PyTorch 2.8 wrote them" + std::string(kSaveAgain));
+    refuse("stores its weights as pickled Python objects, as PyTorch 2.8 did" + std::string(kResaveHint));
   }
 }
 
@@ -134,11 +134,11 @@ size_t ExportArchive::size_of(const std::string& record) const {
   if (!has(record)) refuse("is damaged: it has no record " + record);
   try {
     const size_t bytes = reader_->getRecordSize(record);
-    // PyTorch's writer does not compress, so a record larger than the file means a torn directory.
-    if (bytes > file_bytes_) refuse("is damaged: the record " + record + " is said to be larger than the file");
+    // PyTorch's writer does not compress, so a record larger than the file means a damaged directory.
+    if (bytes > file_bytes_) refuse("is damaged: record " + record + " is larger than the file");
     return bytes;
   } catch (const c10::Error& failure) {
-    refuse("is damaged at the record " + record + ": " + first_line(failure));
+    refuse("is damaged at record " + record + ": " + first_line(failure));
   }
 }
 
@@ -147,7 +147,7 @@ std::string ExportArchive::bytes_of(const std::string& record) const {
   try {
     if (!bytes.empty()) reader_->getRecord(record, bytes.data(), bytes.size());
   } catch (const c10::Error& failure) {
-    refuse("is damaged at the record " + record + ": " + first_line(failure));
+    refuse("is damaged at record " + record + ": " + first_line(failure));
   }
   return bytes;
 }
@@ -156,19 +156,19 @@ nlohmann::json ExportArchive::json_of(const std::string& record) const {
   return parse_json(bytes_of(record), path_ + " is damaged: " + record);
 }
 
-// Reads the graph of an exported program from its JSON. Internal to core/exported.
+// ---- Reading the graph from JSON
 
-// Reads the format's number of a dtype. Throws Error for one that is not known.
+// Throws Error for an unknown dtype.
 c10::ScalarType read_dtype(const JsonPlace& place);
 SavedGeometry read_geometry(const JsonPlace& place);
 // Reads a number, or an expression with its value for the example inputs.
 SymbolicSize read_symbolic_size(const JsonPlace& place);
 
-// Keeps the stacks of modules that nodes were called in, each once.
+// Interns the module stacks of nodes.
 class ModuleStacks {
  public:
   ModuleStacks() : stacks_(1) {}
-  // Takes the text in a node's metadata: "key,path,class;key,path,class", from the outermost.
+  // `text`, from a node's metadata: "key,path,class;key,path,class", outermost module first.
   uint32_t intern(const std::string& text) {
     const auto [known, added] = known_.try_emplace(text, static_cast<uint32_t>(stacks_.size()));
     if (!added) return known->second;
@@ -181,9 +181,9 @@ class ModuleStacks {
       if (first == std::string_view::npos || first == last) continue;
       SavedModuleCall call{std::string(entry.substr(0, first)), std::string(entry.substr(first + 1, last - first - 1)),
                            std::string(entry.substr(entry.rfind('.') + 1))};
-      // What PyTorch's own passes add is in no module.
+      // Added by PyTorch's own passes, outside of any module.
       if (call.key == "_empty_nn_module_stack_from_metadata_hook") continue;
-      // Strict export of older versions writes "L['self'].layers.0".
+      // Strict export in older versions writes "L['self'].layers.0".
       constexpr std::string_view kSelf = "L['self']";
       if (call.path.starts_with(kSelf)) call.path.erase(0, kSelf.size() + (call.path.size() > kSelf.size() ? 1 : 0));
       stack.push_back(std::move(call));
@@ -201,14 +201,14 @@ class ModuleStacks {
 
 namespace {
 
-// Graphs within graphs, lists within lists.
-constexpr int kDeepestGraph = 50;
+// Limits nested graphs and nested lists.
+constexpr int kMaxGraphDepth = 50;
 
 struct SavedDtype {
   int64_t number;
   c10::ScalarType dtype;
 };
-// schema.py numbers dtypes in its own way.
+// schema.py has its own numbering of dtypes.
 constexpr SavedDtype kSavedDtypes[] = {
     {1, c10::ScalarType::Byte},
     {2, c10::ScalarType::Char},
@@ -240,7 +240,7 @@ constexpr int64_t kSavedStrided = 7;
 constexpr c10::MemoryFormat kSavedMemoryFormats[] = {c10::MemoryFormat::Contiguous, c10::MemoryFormat::ChannelsLast,
                                                      c10::MemoryFormat::ChannelsLast3d, c10::MemoryFormat::Preserve};
 
-// The format counts from 1; 0 is unknown.
+// The format numbers entries from 1; 0 is unknown.
 template <class T, size_t n>
 int64_t from_table(const JsonPlace& place, const T (&table)[n], const char* what) {
   const int64_t number = place.integer();
@@ -270,18 +270,18 @@ c10::Device read_device(const JsonPlace& place) {
   }
 }
 
-// Reads a trace: 'File "/net.py", line 12, in forward\n    code\n  File ...', from the outermost frame to the
-// innermost.
+// Returns the user's line from a stack trace, outermost frame first:
+// 'File "/net.py", line 12, in forward\n    code\n  File ...'.
 std::string source_of(std::string_view trace) {
   constexpr std::string_view kFile = "File \"";
   constexpr std::string_view kLine = "\", line ";
-  UsersFrame place;
+  UserFrame place;
   while (!place.found()) {
     const size_t start = trace.rfind(kFile);
     if (start == std::string_view::npos) break;
     const std::string_view frame = trace.substr(start + kFile.size());
     const size_t line = frame.find(kLine);
-    // Code that Dynamo wrote calls itself "<eval_with_key>.12".
+    // Code generated by Dynamo has file names such as "<eval_with_key>.12".
     if (line != std::string_view::npos && !frame.starts_with('<')) {
       const std::string_view number = frame.substr(line + kLine.size());
       place.add(frame.substr(0, line), number.substr(0, number.find_first_not_of("0123456789")));
@@ -296,7 +296,7 @@ class GraphReader {
   GraphReader(ModuleStacks& modules, int depth) : modules_(modules), depth_(depth) {}
 
   ExportedGraph read(const JsonPlace& place) {
-    if (depth_ > kDeepestGraph) place.fail("is a graph within too many graphs");
+    if (depth_ > kMaxGraphDepth) place.fail("is nested deeper than " + std::to_string(kMaxGraphDepth) + " graphs");
     for (const JsonPlace& input : place["inputs"].elements()) graph_.inputs.push_back(read_operand(input, true));
     for (const JsonPlace& node : place["nodes"].elements()) graph_.nodes.push_back(read_node(node));
     for (const JsonPlace& output : place["outputs"].elements()) graph_.outputs.push_back(read_operand(output, false));
@@ -335,7 +335,7 @@ class GraphReader {
       numbers_[name.text()] = operand.value;
     } else {
       const auto found = numbers_.find(name.text());
-      if (found == numbers_.end()) name.fail("is '" + name.text() + "', which nothing before it makes");
+      if (found == numbers_.end()) name.fail("is '" + name.text() + "', which no earlier node defines");
       operand.value = found->second;
     }
     return operand;
@@ -349,7 +349,7 @@ class GraphReader {
     return operand;
   }
 
-  // `is_made` says that the names in it are those of new values.
+  // `is_made`: names define new values.
   ExportedOperand read_operand(const JsonPlace& place, bool is_made) {
     const auto [kind, inside] = place.alternative();
     const auto tensor = [&](const JsonPlace& p) { return value(p["name"], is_made); };
@@ -424,7 +424,7 @@ class GraphReader {
     for (const ExportedOperand& input : graph_.inputs) note(input, end + 1);
     for (size_t i = 0; i < end; ++i) {
       for (const ExportedOperand& output : graph_.nodes[i].outputs)
-        note(output, i);  // one that nobody uses dies at once
+        note(output, i);  // an unused result is dropped immediately
       for (const NamedOperand& input : graph_.nodes[i].inputs) note(input.operand, i);
     }
     for (const ExportedOperand& output : graph_.outputs) note(output, end);
@@ -440,20 +440,20 @@ class GraphReader {
   std::unordered_map<std::string, uint32_t> numbers_;
 };
 
-// Counts the breaking changes of schema.py; its smaller ones add to it.
+// schema.py increases the major version for breaking changes only.
 constexpr int64_t kSchemaVersion = 8;
 
 void check_version(const ExportArchive& archive, const JsonPlace& program) {
   const int64_t major = program["schema_version"]["major"].integer();
   if (major == kSchemaVersion) return;
   const auto by = program.find("torch_version");
-  throw Error(archive.path() + " is of schema version " + std::to_string(major) + " of torch.export" +
+  throw Error(archive.path() + " has torch.export schema version " + std::to_string(major) +
               (by ? ", written by PyTorch " + by->text() : "") + "; only version " + std::to_string(kSchemaVersion) +
-              " is known here");
+              " is supported");
 }
 
 [[noreturn]] void refuse_part(const ExportArchive& archive, const std::string& what) {
-  throw Error(archive.path() + " holds a program with " + what + ", which is not supported");
+  throw Error(archive.path() + " contains " + what + ", which is not supported");
 }
 
 SavedInput read_input(const ExportArchive& archive, const JsonPlace& place) {
@@ -499,12 +499,12 @@ SavedOutput read_output(const ExportArchive& archive, const JsonPlace& place) {
   if (kind == "parameter_mutation") return {SavedOutput::Kind::kParameterMutation, inside["parameter_name"].text()};
   if (kind == "user_input_mutation") return {SavedOutput::Kind::kUserInputMutation, inside["user_input_name"].text()};
   if (kind.starts_with("gradient_to_")) {
-    refuse_part(archive, "its own backward (a joint graph); export the forward alone");
+    refuse_part(archive, "a joint forward-backward graph; export the forward alone");
   }
   refuse_part(archive, "an output of kind '" + kind + "'");
 }
 
-// Returns the payloads that are parameters.
+// Returns the names of the payloads that are parameters.
 std::set<std::string> read_payloads(const ExportArchive& archive, const std::string& folder, const std::string& config,
                                     std::map<std::string, SavedPayload>& payloads) {
   std::set<std::string> parameters;
@@ -513,10 +513,10 @@ std::set<std::string> read_payloads(const ExportArchive& archive, const std::str
   for (const auto& [name, entry] : JsonPlace(json, heading)["config"].members()) {
     SavedPayload payload;
     payload.record = folder + entry["path_name"].text();
-    // A script object has no geometry; it is refused where the program takes it.
+    // A script object has no geometry; it is rejected where the program uses it.
     if (const auto geometry = entry.find("tensor_meta")) payload.geometry = read_geometry(*geometry);
     if (entry["use_pickle"].boolean() && entry.find("tensor_meta")) {
-      refuse_part(archive, "'" + name + "', a tensor of a Python class");
+      refuse_part(archive, "'" + name + "', a Python tensor subclass");
     }
     if (entry["is_param"].boolean()) parameters.insert(name);
     payloads.emplace(name, std::move(payload));
@@ -524,9 +524,9 @@ std::set<std::string> read_payloads(const ExportArchive& archive, const std::str
   return parameters;
 }
 
-// Finds weights that strict export leaves out of the graph because it does not use them: num_batches_tracked of a batch
+// Finds weights that strict export omits from the graph because they are unused, such as num_batches_tracked of a batch
 // norm in eval().
-void find_idle(const std::set<std::string>& parameters, SavedProgram& program) {
+void find_unused_weights(const std::set<std::string>& parameters, SavedProgram& program) {
   std::set<std::string> used;
   for (const SavedInput& input : program.inputs) used.insert(input.target);
   for (const auto& [name, payload] : program.payloads) {
@@ -545,8 +545,8 @@ void read_signature(const ExportArchive& archive, const JsonPlace& module, Saved
   const JsonPlace signature = module["signature"];
   const JsonPlace inputs = signature["input_specs"];
   const JsonPlace outputs = signature["output_specs"];
-  if (inputs.size() != program.graph.inputs.size()) inputs.fail("and the graph's inputs are not as many");
-  if (outputs.size() != program.graph.outputs.size()) outputs.fail("and the graph's outputs are not as many");
+  if (inputs.size() != program.graph.inputs.size()) inputs.fail("and the graph's inputs differ in number");
+  if (outputs.size() != program.graph.outputs.size()) outputs.fail("and the graph's outputs differ in number");
   const JsonPlace tensors = module["graph"]["tensor_values"];
   const JsonPlace numbers = module["graph"]["sym_int_values"];
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -554,14 +554,14 @@ void read_signature(const ExportArchive& archive, const JsonPlace& module, Saved
     const ExportedOperand& input = program.graph.inputs[i];
     if (spec.kind != SavedInput::Kind::kConstant) {
       if (input.kind != ExportedOperand::Kind::kValue || program.graph.value_names[input.value] != spec.name) {
-        inputs[i].fail("is of '" + spec.name + "', which is not the graph's input there");
+        inputs[i].fail("is for '" + spec.name + "', which is not the graph's input at that position");
       }
       if (const auto geometry = tensors.find(spec.name.c_str())) {
         spec.geometry = read_geometry(*geometry);
       } else {
         spec.number = read_symbolic_size(numbers[spec.name.c_str()]);
       }
-      if (spec.kind != SavedInput::Kind::kUser && !spec.geometry) inputs[i].fail("is not of a tensor");
+      if (spec.kind != SavedInput::Kind::kUser && !spec.geometry) inputs[i].fail("is not a tensor");
     }
     program.inputs.push_back(std::move(spec));
   }
@@ -575,7 +575,7 @@ c10::ScalarType read_dtype(const JsonPlace& place) {
   for (const SavedDtype& row : kSavedDtypes) {
     if (row.number == number) return row.dtype;
   }
-  place.fail("is " + std::to_string(number) + ", which is not the number of a known dtype");
+  place.fail("is " + std::to_string(number) + ", which is not a known dtype");
 }
 
 SymbolicSize read_symbolic_size(const JsonPlace& place) {
@@ -588,7 +588,7 @@ SymbolicSize read_symbolic_size(const JsonPlace& place) {
   if (kind != "as_expr") inside.fail("is not a known kind of size");
   const JsonPlace text = inside["expr_str"];
   size.expression = SizeExpression::parse(text.text());
-  if (!size.expression) text.fail("is not a size: " + text.text().substr(0, 100));
+  if (!size.expression) text.fail("is not a valid size expression: " + text.text().substr(0, 100));
   const auto hint = inside.find("hint");
   size.value = hint ? (*hint)["as_int"].integer() : -1;
   return size;
@@ -599,7 +599,7 @@ SavedGeometry read_geometry(const JsonPlace& place) {
   geometry.dtype = read_dtype(place["dtype"]);
   const JsonPlace sizes = place["sizes"];
   const JsonPlace strides = place["strides"];
-  if (strides.size() != sizes.size()) strides.fail("and the sizes are not of one length");
+  if (strides.size() != sizes.size()) strides.fail("and the sizes differ in length");
   for (size_t i = 0; i < sizes.size(); ++i) {
     geometry.sizes.push_back(read_symbolic_size(sizes[i]));
     geometry.strides.push_back(read_symbolic_size(strides[i]));
@@ -608,11 +608,10 @@ SavedGeometry read_geometry(const JsonPlace& place) {
   }
   geometry.offset = read_symbolic_size(place["storage_offset"]);
   geometry.requires_grad = place["requires_grad"].boolean();
-  if (place["layout"].integer() != kSavedStrided) place["layout"].fail("is of a tensor that is not a strided one");
+  if (place["layout"].integer() != kSavedStrided) place["layout"].fail("is not the strided layout");
   return geometry;
 }
 
-// Reads graphs within it, too.
 ExportedGraph read_graph(const JsonPlace& place, ModuleStacks& modules) { return GraphReader(modules, 0).read(place); }
 
 SavedProgram read_program(const ExportArchive& archive) {
@@ -638,7 +637,7 @@ SavedProgram read_program(const ExportArchive& archive) {
   const std::set<std::string> parameters =
       read_payloads(archive, std::string(spec::WEIGHTS_DIR),
                     config_record(spec::WEIGHTS_CONFIG_FILENAME_FORMAT, archive.model()), program.payloads);
-  find_idle(parameters, program);
+  find_unused_weights(parameters, program);
   read_payloads(archive, std::string(spec::CONSTANTS_DIR),
                 config_record(spec::CONSTANTS_CONFIG_FILENAME_FORMAT, archive.model()), program.payloads);
   return program;

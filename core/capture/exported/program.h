@@ -1,4 +1,4 @@
-// A torch.export archive (.pt2), a zip file of PyTorch's, and the program that is read from it. Internal to core/exported.
+// A torch.export archive (.pt2, a zip file) and the program read from it.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -17,19 +17,19 @@ namespace shadowgraph {
 
 class ExportArchive {
  public:
-  // Opening reads only the zip's directory. Throws FileError if there is no such file, Error if it is no archive of
-  // torch.export, or one of another layout.
+  // Reads only the zip directory. Throws FileError if the file does not exist, Error if it is not a torch.export
+  // archive or has an unsupported layout.
   explicit ExportArchive(std::string path);
 
-  // Judges by what the file holds. It also accepts torn archives that begin as one, and those of PyTorch 2.7 and
-  // AOTInductor, which this class refuses in words of their own. Never throws.
-  static bool looks_like_one(const std::string& path);
+  // Checks the file's contents. Also accepts truncated archives and those of PyTorch 2.7 and AOTInductor, for which the
+  // constructor has specific error messages. Never throws.
+  static bool looks_like_archive(const std::string& path);
 
   const std::string& path() const { return path_; }
-  // "model", as torch.export.save names it, or the only one.
+  // "model", the default of torch.export.save, or the only one.
   const std::string& model() const { return model_; }
   bool has(const std::string& record) const { return reader_->hasRecord(record); }
-  // These throw Error if there is no such record, or it is damaged.
+  // These throw Error if the record does not exist or is damaged.
   size_t size_of(const std::string& record) const;
   std::string bytes_of(const std::string& record) const;
   nlohmann::json json_of(const std::string& record) const;
@@ -44,13 +44,13 @@ class ExportArchive {
   std::string model_;
 };
 
-// Holds an exported program as plain structs, checked while it is read. Every value is made before it is used, and
-// every input of the graph has its line in the signature. Internal to core/exported.
+// An exported program as plain structs, validated while it is read: every value is defined before its use, and every
+// graph input is in the signature.
 //
 //     %linear = torch.ops.aten.linear.default(input=%x, weight=%p_weight)      one ExportedNode, two NamedOperands
 //
-// Names of values are numbers here. An unknown operator or kind of argument is kept and refused when it is run: a
-// program may hold more than what runs.
+// Values are numbered. Unknown operators and kinds of argument are kept and rejected when they are run, since part of a
+// program may never run.
 
 class ExportArchive;
 struct ExportedGraph;
@@ -58,14 +58,14 @@ struct ExportedGraph;
 struct ExportedOperand {
   enum class Kind : uint8_t { kLiteral, kValue, kList, kGraph, kUnsupported };
   Kind kind = Kind::kLiteral;
-  c10::IValue literal;  // dtypes, layouts and memory formats are integers, as for operators; kUnsupported: what it is
+  c10::IValue literal;  // dtypes, layouts and memory formats as integers; kUnsupported: a description
   uint32_t value = 0;   // an index into ExportedGraph::value_names
   std::vector<ExportedOperand> elements;
   std::shared_ptr<const ExportedGraph> graph;
 };
 
 struct NamedOperand {
-  std::string name;  // of the schema's argument; empty for a positional argument of what has no schema
+  std::string name;  // of the schema's argument; empty for a positional argument
   ExportedOperand operand;
 };
 
@@ -76,7 +76,7 @@ struct ExportedNode {
   std::vector<ExportedOperand> outputs;
   std::string source;            // "net.py:12", or empty
   uint32_t module_stack = 0;     // an index into SavedProgram::module_stacks
-  std::vector<uint32_t> unused;  // values that nothing uses after this node
+  std::vector<uint32_t> unused;  // values last used by this node
 };
 
 struct ExportedGraph {
@@ -84,12 +84,12 @@ struct ExportedGraph {
   std::vector<ExportedNode> nodes;
   std::vector<ExportedOperand> outputs;
   std::vector<std::string> value_names;
-  std::vector<uint32_t> unused;  // inputs that nothing uses
+  std::vector<uint32_t> unused;  // inputs without a use
 };
 
-// One module on the way to a node.
+// One module in the module stack of a node.
 struct SavedModuleCall {
-  std::string key;  // another one for another call of the same module
+  std::string key;  // differs for each call of the same module
   std::string path;
   std::string class_name;
 };
@@ -107,18 +107,18 @@ struct SavedInput {
   enum class Kind : uint8_t { kUser, kConstant, kParameter, kBuffer, kTensorConstant };
   Kind kind = Kind::kUser;
   std::string name;                       // in the graph
-  std::string target;                     // "layers.0.weight", empty for the user's
+  std::string target;                     // "layers.0.weight"; empty for user inputs
   std::optional<SavedGeometry> geometry;  // of a tensor
-  SymbolicSize number;                    // of an integer of the user's
+  SymbolicSize number;                    // of an integer input
 };
 
 struct SavedOutput {
   enum class Kind : uint8_t { kUser, kBufferMutation, kParameterMutation, kUserInputMutation };
   Kind kind = Kind::kUser;
-  std::string target;  // of a mutation: of the buffer or parameter, or the name of the input
+  std::string target;  // of a mutation: the buffer, parameter or input
 };
 
-// Where the bytes of a weight or constant lie.
+// The record that holds a weight or constant.
 struct SavedPayload {
   std::string record;
   SavedGeometry geometry;
@@ -135,11 +135,11 @@ struct SavedProgram {
   std::vector<SavedOutput> outputs;  // parallel to graph.outputs
   std::vector<std::vector<SavedModuleCall>> module_stacks;
   std::map<std::string, SavedPayload> payloads;  // by target
-  std::vector<SavedInput> idle;  // weights that the graph does not take: the module holds them all the same
-  std::map<std::string, SymbolRange> ranges;  // by symbol
+  std::vector<SavedInput> idle;                  // weights that the graph does not use, but the module holds
+  std::map<std::string, SymbolRange> ranges;     // by symbol
 };
 
-// Throws Error that names the file and the place in it.
+// Throws Error that names the file and the location in it.
 SavedProgram read_program(const ExportArchive& archive);
 
 }  // namespace shadowgraph

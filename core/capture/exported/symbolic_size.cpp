@@ -25,8 +25,8 @@ struct SizeExpression::Node {
 
 namespace {
 
-// Deeper than any size that a program computes, and shallow enough for recursion.
-constexpr int kDeepest = 200;
+// More than any real size expression, and shallow enough for recursion.
+constexpr int kMaxDepth = 200;
 
 std::optional<int64_t> floor_division(int64_t a, int64_t b) {
   if (b == 0 || (b == -1 && a == INT64_MIN)) return std::nullopt;
@@ -40,7 +40,7 @@ std::optional<int64_t> power(int64_t base, int64_t exponent) {
   if (base == -1) return exponent % 2 == 0 ? 1 : -1;
   int64_t result = 1;
   for (int64_t i = 0; i < exponent; ++i) {
-    if (__builtin_mul_overflow(result, base, &result)) return std::nullopt;  // after 63 rounds at most
+    if (__builtin_mul_overflow(result, base, &result)) return std::nullopt;  // after at most 63 iterations
   }
   return result;
 }
@@ -66,7 +66,7 @@ std::optional<int64_t> combine(std::string_view function, int64_t a, int64_t b) 
 
 }  // namespace
 
-// ---- Reading
+// ---- Parsing
 
 namespace {
 
@@ -119,10 +119,10 @@ class SizeParser {
   std::string_view rest_;
 };
 
-// Node is private to SizeExpression: a template takes it.
+// Node is private to SizeExpression, hence a template.
 template <class Node>
 std::shared_ptr<const Node> parse_size(SizeParser& in, int depth) {
-  if (depth > kDeepest) return nullptr;
+  if (depth > kMaxDepth) return nullptr;
   auto node = std::make_shared<Node>();
   node->name = in.word();
   if (node->name.empty() || !in.take('(')) return nullptr;
@@ -137,7 +137,7 @@ std::shared_ptr<const Node> parse_size(SizeParser& in, int depth) {
     if (!name) return nullptr;
     node->kind = Node::Kind::kSymbol;
     node->name = *name;
-    while (in.take(',')) {  // what SymPy assumes of it: positive=True
+    while (in.take(',')) {  // SymPy's assumptions: positive=True
       if (in.word().empty() || !in.take('=') || in.word().empty()) return nullptr;
     }
     return in.take(')') ? node : nullptr;
@@ -207,8 +207,8 @@ double real(const c10::IValue& value) {
   return value.isDouble() ? value.toDouble() : static_cast<double>(whole(value));
 }
 
-[[noreturn]] void overflow() { throw Error("the result does not fit into 64 bits"); }
-[[noreturn]] void division_by_zero() { throw Error("a division by zero"); }
+[[noreturn]] void overflow() { throw Error("the result overflows a 64-bit integer"); }
+[[noreturn]] void division_by_zero() { throw Error("division by zero"); }
 int64_t fitting(std::optional<int64_t> result) {
   if (!result) overflow();
   return *result;
@@ -338,10 +338,10 @@ constexpr ScalarOperator kScalarOperators[] = {
     {"torch._sym_sqrt", 1, [](Operands in) { return c10::IValue(std::sqrt(real(in[0]))); }},
 };
 
-// The size is asked of the tensor itself, which notes that the program did.
-std::optional<c10::IValue> size_question(std::string_view target, Operands in) {
+// Reads the size from the tensor itself, which records a guard on it.
+std::optional<c10::IValue> read_size(std::string_view target, Operands in) {
   const auto dimension = [&] {
-    if (in.size() != 2 || !in[1].isInt()) throw Error("it takes a tensor and a dimension");
+    if (in.size() != 2 || !in[1].isInt()) throw Error("expected a tensor and a dimension");
     return in[1].toInt();
   };
   if (target == "torch.ops.aten.sym_size.int") return in[0].toTensor().size(dimension());
@@ -391,13 +391,15 @@ std::string SizeExpression::to_string() const { return size_text(*root_); }
 
 std::optional<c10::IValue> call_scalar_operator(std::string_view target, Operands operands) {
   if (target.starts_with("torch.ops.aten.sym_") && !operands.empty() && operands[0].isTensor()) {
-    return size_question(target, operands);
+    return read_size(target, operands);
   }
   for (const ScalarOperator& row : kScalarOperators) {
     if (row.target != target) continue;
-    if (operands.size() != row.operands) throw Error("it takes " + std::to_string(row.operands) + " operands");
+    if (operands.size() != row.operands) {
+      throw Error("expected " + std::to_string(row.operands) + " operands, got " + std::to_string(operands.size()));
+    }
     for (const c10::IValue& operand : operands) {
-      if (!is_number(operand)) throw Error("an operand of type " + operand.tagKind() + " is not a number");
+      if (!is_number(operand)) throw Error("operand of type " + operand.tagKind() + " is not a number");
     }
     return row.compute(operands);
   }

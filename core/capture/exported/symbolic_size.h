@@ -1,5 +1,4 @@
-// Sizes as torch.export writes them, numbers or expressions of symbols, and the arithmetic that it keeps as nodes.
-// Internal to core/exported.
+// Sizes saved by torch.export (numbers or symbolic expressions) and its arithmetic nodes on sizes.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -17,21 +16,21 @@ namespace shadowgraph {
 
 using SymbolValues = std::map<std::string, int64_t, std::less<>>;
 
-// A size as a tree, which SymPy writes as "FloorDiv(Add(Symbol('s77', positive=True, integer=True), Integer(3)),
-// Integer(2))".
+// A size as an expression tree, serialized by SymPy as "FloorDiv(Add(Symbol('s77', positive=True, integer=True),
+// Integer(3)), Integer(2))".
 class SizeExpression {
  public:
-  // Returns nothing if the text is not of that notation.
+  // Returns nullopt if the text is not in this notation.
   static std::optional<SizeExpression> parse(std::string_view text);
 
-  // Returns nothing if a symbol has no value, a function is not known here or a number does not fit.
+  // Returns nullopt if a symbol has no value, a function is unknown, or the result overflows.
   std::optional<int64_t> evaluate(const SymbolValues& values) const;
-  // Returns the only symbol of the expression that has no value; nothing if there are none or several.
+  // Returns the only symbol of the expression without a value; nullopt if there are none or several.
   std::optional<std::string> unknown(const SymbolValues& values) const;
-  // Returns the value of `symbol` for which the expression is `result`, if the expression is linear in it and there is
-  // one.
+  // Solves `expression == result` for `symbol`; nullopt if the expression is not linear in it or has no integer
+  // solution.
   std::optional<int64_t> solve(const std::string& symbol, int64_t result, SymbolValues values) const;
-  // Writes it for people: "s77", "2*s77", "(s77 + 3) // 2".
+  // Formats it for messages: "s77", "2*s77", "(s77 + 3) // 2".
   std::string to_string() const;
 
  private:
@@ -41,14 +40,12 @@ class SizeExpression {
 
 // A size, a stride or an offset.
 struct SymbolicSize {
-  int64_t value = 0;                         // what it was for the example inputs, -1 if that is not known
-  std::optional<SizeExpression> expression;  // empty: it is always `value`
+  int64_t value = 0;                         // the value for the example inputs, -1 if unknown
+  std::optional<SizeExpression> expression;  // empty: always `value`
 };
 
-// Does arithmetic on sizes, which export keeps as nodes, and answers questions about sizes. Internal to core/exported.
-
-// Computes as Python does; empty if the target is none of these. Throws Error for operands that the operator does not
-// take, a division by zero, and integers that do not fit.
+// Evaluates an arithmetic or size operator with Python's semantics; nullopt if the target is not one. Throws Error for
+// invalid operands, division by zero and integer overflow.
 std::optional<c10::IValue> call_scalar_operator(std::string_view target, std::span<const c10::IValue> operands);
 
 }  // namespace shadowgraph

@@ -70,24 +70,24 @@ namespace {
 
 using torch::jit::Stack;
 
-// Says whether this is the operator that libtorch's set_data, which is none itself, asks first.
-bool is_asked_before_data_is_replaced(const c10::OperatorHandle& op) {
+// Returns whether this is the operator that set_data, which is not an operator itself, calls first.
+bool is_called_by_set_data(const c10::OperatorHandle& op) {
   static const size_t asked = std::hash<c10::OperatorHandle>{}(
       c10::Dispatcher::singleton().findSchemaOrThrow("aten::_has_compatible_shallow_copy_type", ""));
   return std::hash<c10::OperatorHandle>{}(op) == asked;
 }
 
-// Refuses `.data =` and Module::to, which would leave a real tensor object with a fake's insides.
+// Rejects `.data =` and Module::to, which would put a fake's TensorImpl data into a real tensor.
 void refuse_to_replace_data(const OperatorInfo& info, const Stack& stack, size_t begin) {
   const at::Tensor& self = stack[begin].toTensor();
   if (!self.defined() || is_fake(self) || !is_fake(stack[begin + 1].toTensor())) return;
-  refuse_write_while_describing(info, self, thread_state.mode);
-  throw UnsupportedError(info.name + " would give a real tensor (" + c10::str(self.sizes()) +
-                         ") the data of another one while fake tensors are in use (`.data =`, Module::to); nothing was "
-                         "changed. Make the tensor or module inside the mode, or run this line under an UnfakeGuard");
+  refuse_write_while_deferring(info, self, thread_state.mode);
+  throw UnsupportedError(info.name + " would replace the data of a real tensor (" + c10::str(self.sizes()) +
+                         ") by that of a fake one (`.data =`, Module::to); nothing was changed. Create the tensor or "
+                         "module inside the mode, or run this line under an UnfakeGuard");
 }
 
-// Says whether autocast is on and has a kernel for `op`.
+// Returns whether autocast is on and has a kernel for `op`.
 bool casts_first(const c10::OperatorHandle& op, c10::DispatchKeySet keys) {
   for (const auto key :
        {c10::DispatchKey::AutocastCUDA, c10::DispatchKey::AutocastXPU, c10::DispatchKey::AutocastMPS}) {
@@ -96,7 +96,7 @@ bool casts_first(const c10::OperatorHandle& op, c10::DispatchKeySet keys) {
   return false;
 }
 
-// Makes operands of integers readable for a decomposition that reads them through their pointers.
+// Makes integer operands readable for a decomposition that accesses their data pointers.
 void make_operands_readable(const OperatorInfo& info, const Stack& stack, size_t begin) {
   for (const uint16_t position : info.tensor_arguments) {
     const c10::IValue& argument = stack[begin + position];
@@ -106,27 +106,27 @@ void make_operands_readable(const OperatorInfo& info, const Stack& stack, size_t
   }
 }
 
-// On a CPU one_hot reads its operand to check it, unless the user says what it reads.
+// On the CPU, one_hot reads its operand to check it, unless the user provides the values it reads.
 bool is_unread_one_hot(const OperatorInfo& info, const Stack& stack, size_t begin) {
   if (info.name != "aten::one_hot" || stack[begin + 1].toInt() < 1) return false;
   const HostReads& reads = thread_state.mode->options.host_reads;
   return reads.values.empty() && !reads.hint && !is_knowable(stack[begin].toTensor());
 }
 
-bool composite_rule_replaces(const OperatorInfo& info, const Stack& stack, size_t begin) {
+bool composite_rule_applies(const OperatorInfo& info, const Stack& stack, size_t begin) {
   if (C10_UNLIKELY(is_unread_one_hot(info, stack, begin))) return true;
   for (const uint16_t position : info.tensor_arguments) {
     const c10::IValue& argument = stack[begin + position];
     if (!argument.isTensor()) continue;
     const auto device = device_of_fake_or_wrapper(argument.toTensor());
-    return device && composite_rule_replaces(info, device->type());
+    return device && composite_rule_applies(info, device->type());
   }
   return false;
 }
 
 }  // namespace
 
-bool composite_rule_replaces(const OperatorInfo& info, c10::DeviceType device) {
+bool composite_rule_applies(const OperatorInfo& info, c10::DeviceType device) {
   if (device == c10::DeviceType::CUDA) return true;
   if (device == c10::DeviceType::CPU) {
     return info.name == "aten::lstm.input" && thread_state.mode->profile().cpu != CpuProfile::this_machine();
@@ -138,13 +138,13 @@ bool composite_rule_replaces(const OperatorInfo& info, c10::DeviceType device) {
 void composite_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
   static const c10::DispatchKeySet below(c10::DispatchKeySet::FULL_AFTER, kCompositeKey);
   const ModeState* mode = thread_state.mode;
-  if (!takes_composites(mode)) {
+  if (!reports_composites(mode)) {
     op.redispatchBoxed(keys & below, stack);
     return;
   }
   const OperatorInfo& info = OperatorInfo::of(op);
   const size_t begin = stack->size() - info.argument_count;
-  if (C10_UNLIKELY(is_asked_before_data_is_replaced(op))) {
+  if (C10_UNLIKELY(is_called_by_set_data(op))) {
     try {
       refuse_to_replace_data(info, *stack, begin);
     } catch (const Error& error) {
@@ -157,11 +157,11 @@ void composite_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys, S
     return;
   }
   if (C10_UNLIKELY(info.reads_operands)) make_operands_readable(info, *stack, begin);
-  // Autocast, when on, must cast the operands first; its kernel calls the operator again with autocast off.
+  // Autocast must cast the operands first; its kernel calls the operator again with autocast off.
   const bool autocast_first = casts_first(op, keys);
   const CompositeScope scope(mode->observer, info, viewed(*stack, begin));
   try {
-    if (info.composite_rule && !autocast_first && composite_rule_replaces(info, *stack, begin)) {
+    if (info.composite_rule && !autocast_first && composite_rule_applies(info, *stack, begin)) {
       info.composite_rule->kernel.callBoxed(op, keys & below, stack);
     } else {
       op.redispatchBoxed(keys & below, stack);
@@ -177,14 +177,14 @@ void composite_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys, S
   }
 }
 
-bool is_worth_a_region(const c10::OperatorHandle& op) {
+bool is_reported_as_region(const c10::OperatorHandle& op) {
   const auto& schema = op.schema();
   const auto returns_tensor = [](const c10::Argument& argument) {
     return argument.type()->isSubtypeOf(*c10::TensorType::get()) ||
            argument.type()->isSubtypeOf(*c10::ListType::ofTensors());
   };
   const bool tensor_result = std::any_of(schema.returns().begin(), schema.returns().end(), returns_tensor);
-  return tensor_result || schema.returns().empty() || is_asked_before_data_is_replaced(op);
+  return tensor_result || schema.returns().empty() || is_called_by_set_data(op);
 }
 
 }  // namespace shadowgraph

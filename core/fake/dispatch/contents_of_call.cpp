@@ -16,7 +16,7 @@
 namespace shadowgraph {
 namespace {
 
-constexpr int64_t kMostDealt = int64_t{1} << 26;  // indices, which are made for real
+constexpr int64_t kMaxAssumedIndices = int64_t{1} << 26;  // indices, which are allocated for real
 
 bool is_number(const c10::IValue& argument, double number) {
   return argument.isScalar() && !argument.toScalar().isComplex() && argument.toScalar().to<double>() == number;
@@ -46,29 +46,29 @@ bool is_routing_by_scatter(const OperatorInfo& info, const torch::jit::Stack& st
 
 std::optional<uint16_t> routed_operand(const OperatorInfo& info, const torch::jit::Stack& stack, size_t begin) {
   const bool counts = info.contents_rule == ContentsRule::kCounts;
-  if (!counts && info.contents_rule != ContentsRule::kDeals) return std::nullopt;
+  if (!counts && info.contents_rule != ContentsRule::kRouting) return std::nullopt;
   const uint16_t position = counts ? 0 : 2;
   const at::Tensor index = stack[begin + position].toTensor();
   if (as_fake(index) == nullptr || is_knowable(index)) return std::nullopt;
-  if (index.numel() == 0 || index.numel() > kMostDealt) return std::nullopt;
+  if (index.numel() == 0 || index.numel() > kMaxAssumedIndices) return std::nullopt;
   const bool routes = counts ? is_routing_by_count(info, stack, begin) : is_routing_by_scatter(info, stack, begin);
   return routes ? std::optional(position) : std::nullopt;
 }
 
-void give_counts(const at::Tensor& result, const std::shared_ptr<const Routing>& routing) {
+void set_counts(const at::Tensor& result, const std::shared_ptr<const Routing>& routing) {
   const RealCalls real;
   const auto n = static_cast<int64_t>(routing->counts.size());
   const at::Tensor counts = at::empty({n}, at::kLong);
   std::copy(routing->counts.begin(), routing->counts.end(), counts.mutable_data_ptr<int64_t>());
-  give_contents(result, counts.to(result.scalar_type()));
+  set_contents(result, counts.to(result.scalar_type()));
   mark_assumed(result, {routing});
 }
 
-at::Tensor dealt_like(const at::Tensor& index, const Routing& routing, int64_t dim) {
-  const at::Tensor real = dealt(routing, index.sizes(), dim).to(index.scalar_type());
+at::Tensor assumed_indices_like(const at::Tensor& index, const Routing& routing, int64_t dim) {
+  const at::Tensor real = assumed_indices(routing, index.sizes(), dim).to(index.scalar_type());
   const at::Tensor fake =
-      FakeTensorImpl::empty_strided(real.sizes(), real.strides(), real.dtype(), as_fake(index)->pretended_device());
-  settle(*give_pending_contents(fake, nullptr), real.storage());
+      FakeTensorImpl::empty_strided(real.sizes(), real.strides(), real.dtype(), as_fake(index)->simulated_device());
+  settle(*set_pending_contents(fake, nullptr), real.storage());
   return fake;
 }
 
@@ -76,7 +76,7 @@ at::Tensor dealt_like(const at::Tensor& index, const Routing& routing, int64_t d
 
 namespace {
 
-constexpr int64_t kMostSent = 4096;  // numbers: counts, not what is counted
+constexpr int64_t kMaxSentElements = 4096;  // elements: counts, not the counted data
 
 std::vector<at::Tensor> flat(const c10::IValue& value) {
   std::vector<at::Tensor> all;
@@ -105,7 +105,7 @@ std::vector<int64_t> splits_of(const OperatorInfo& info, const torch::jit::Stack
   return splits;
 }
 
-// What each output holds if all ranks send what this one does; nothing where that cannot be told.
+// Returns the contents of an output if all ranks send the same; undefined if unknown.
 at::Tensor received(const OperatorInfo& info, const torch::jit::Stack& arguments, const std::vector<at::Tensor>& sent,
                     const c10d::ProcessGroup& group, const at::Tensor& output) {
   const std::string& name = info.name;
@@ -127,7 +127,7 @@ at::Tensor received(const OperatorInfo& info, const torch::jit::Stack& arguments
   if (holds("alltoall_")) return rank < sent.size() ? sent[rank] : at::Tensor();
   if (holds("gather")) {
     const at::Tensor& each = sent[0];
-    if (output.numel() == each.numel()) return each;  // a list: one for each rank
+    if (output.numel() == each.numel()) return each;  // one output per rank
     if (output.numel() != each.numel() * size) return {};
     return each.reshape({1, -1}).expand({size, each.numel()}).reshape(output.sizes());
   }
@@ -152,7 +152,7 @@ std::optional<SentContents> SentContents::of(const OperatorInfo& info, const tor
   for (const at::Tensor& each : tensors) add_assumptions(sent.assumed_, assumptions_of(each));
   if (sent.assumed_.empty()) return std::nullopt;
   for (const at::Tensor& each : tensors) {
-    const auto value = each.numel() <= kMostSent ? known_value(each) : std::nullopt;
+    const auto value = each.numel() <= kMaxSentElements ? known_value(each) : std::nullopt;
     if (!value) return std::nullopt;
     const RealCalls real;
     sent.sent_.push_back(value->clone());
@@ -189,7 +189,7 @@ namespace {
 template <class F>
 void for_each_fake(const c10::IValue& value, F&& f) {
   for_each_tensor(value, [&](const at::Tensor& tensor) {
-    if (as_fake(tensor) != nullptr) f(tensor);  // no number that the C++ API wrapped
+    if (as_fake(tensor) != nullptr) f(tensor);  // skips wrapped numbers
   });
 }
 
@@ -197,27 +197,28 @@ void forget_contents_of(const c10::IValue& value) {
   for_each_fake(value, [](const at::Tensor& tensor) { forget_contents(storage_of(tensor)); });
 }
 
-// Says whether all of the storage can be known. A write to a part of it needs that: the rest stays as it is.
+// Returns whether all of the storage is knowable, which a partial write requires.
 bool is_knowable_whole(const at::Tensor& tensor) {
   const auto* context = find_storage_context(storage_of(tensor));
   return is_knowable(tensor) && context != nullptr && context->contents && context->contents->known.empty();
 }
-bool is_at_hand(const c10::StorageImpl& storage) {
+bool is_in_memory(const c10::StorageImpl& storage) {
   constexpr size_t kLittle = size_t{1} << 16;
   const KnownContents& contents = *find_storage_context(storage)->contents;
   return contents.real || (contents.uniform && contents.bytes <= kLittle);
 }
 
-// Returns the operands that the call leaves as they were, as far as the user's assumptions go: a GradScaler's
-// found_inf.
-uint64_t leaves_as_found(const OperatorInfo& info) {
+// Returns the operands that the call does not change under the user's assumptions: found_inf of GradScaler.
+uint64_t unchanged_arguments(const OperatorInfo& info) {
   const ModeState* mode = thread_state.mode;
-  if (info.contents_rule != ContentsRule::kFindsNothing) return 0;
+  if (info.contents_rule != ContentsRule::kLeavesUnchanged) return 0;
   return mode != nullptr && mode->options.host_reads.finite ? uint64_t{1} << 1 : 0;
 }
 
-// Says whether the call itself asks the user for what it reads, so that what is assumed comes second.
-bool asks_user_first(const OperatorInfo& info) { return operator_row(info.name).is & OperatorFact::kAsksUserFirst; }
+// Returns whether user-provided values for the call take precedence over assumptions.
+bool prefers_user_values(const OperatorInfo& info) {
+  return operator_row(info.name).is & OperatorFact::kPrefersUserValues;
+}
 
 }  // namespace
 
@@ -225,7 +226,7 @@ ContentsOfCall::ContentsOfCall(const OperatorInfo& info, const torch::jit::Stack
   CallObserver* observer = thread_state.mode != nullptr ? thread_state.mode->observer : nullptr;
   known_ = knowable_ = info.evaluable;
   bool reads = false;
-  int64_t most_overwritten = 0;
+  int64_t max_overwritten = 0;
   routed_ = routed_operand(info, stack, begin);
   sent_ = SentContents::of(info, stack, begin);
   for (const uint16_t position : info.tensor_arguments) {
@@ -237,9 +238,9 @@ ContentsOfCall::ContentsOfCall(const OperatorInfo& info, const torch::jit::Stack
       if (!knowable_ || unread || position == routed_) return;
       if (!overwritten) add_assumptions(assumed_, assumptions_of(tensor));
       if (overwritten) {
-        known_ = known_ && storage.nbytes() <= kMostKnownBytes && (!has_contents(storage) || is_at_hand(storage));
+        known_ = known_ && storage.nbytes() <= kMaxKnownBytes && (!has_contents(storage) || is_in_memory(storage));
         knowable_ = PendingCall::covers_storage(tensor) || is_knowable_whole(tensor);
-        most_overwritten = std::max(most_overwritten, tensor.numel());
+        max_overwritten = std::max(max_overwritten, tensor.numel());
       } else {
         known_ = known_ && is_known(tensor);
         knowable_ = is_in(info.written_arguments, position) ? is_knowable_whole(tensor) : is_knowable(tensor);
@@ -249,11 +250,11 @@ ContentsOfCall::ContentsOfCall(const OperatorInfo& info, const torch::jit::Stack
     });
   }
   if (known_) {
-    most_elements_ = reads || info.name.starts_with("aten::arange") ? kMostKnownElements : kMostFilledElements;
-    if (most_overwritten > most_elements_) known_ = false;
+    most_elements_ = reads || info.name.starts_with("aten::arange") ? kMaxKnownElements : kMaxFilledElements;
+    if (max_overwritten > most_elements_) known_ = false;
   }
-  if (knowable_ && !assumed_.empty() && asks_user_first(info)) {
-    user_is_first_ = true;
+  if (knowable_ && !assumed_.empty() && prefers_user_values(info)) {
+    user_values_first_ = true;
     known_ = knowable_ = false;
     arguments_.assign(stack.begin() + static_cast<ptrdiff_t>(begin), stack.end());
     return;
@@ -270,7 +271,7 @@ ContentsOfCall::ContentsOfCall(const OperatorInfo& info, const torch::jit::Stack
   }
   assumed_.clear();
   uniform_ = decided(stack, begin);
-  const uint64_t kept = leaves_as_found(info);
+  const uint64_t kept = unchanged_arguments(info);
   if (info.touched_arguments != 0) {
     for (const uint16_t position : info.tensor_arguments) {
       if (!is_in(info.touched_arguments, position) || is_in(kept, position)) continue;
@@ -279,7 +280,7 @@ ContentsOfCall::ContentsOfCall(const OperatorInfo& info, const torch::jit::Stack
   }
 }
 
-// Computes operands for results that only a run can give.
+// Computes the operands of a call whose results need a real run.
 void ContentsOfCall::compute_operands(const torch::jit::Stack& stack, size_t begin) {
   known_ = true;
   for (const uint16_t position : info_.tensor_arguments) {
@@ -303,7 +304,7 @@ std::optional<c10::Scalar> ContentsOfCall::decided(const torch::jit::Stack& stac
       for (const uint16_t position : info_.tensor_arguments) {
         const c10::IValue& argument = stack[begin + position];
         if (!argument.isTensor() || as_fake(argument.toTensor()) == nullptr) continue;
-        // For integers "or" is more than truth: it combines bits.
+        // For integers "or" is bitwise.
         if (argument.toTensor().scalar_type() != c10::kBool && (absorbing || info_.name != "aten::bitwise_and.Tensor"))
           continue;
         const auto value = uniform_value(argument.toTensor());
@@ -340,9 +341,9 @@ std::optional<c10::Scalar> ContentsOfCall::decided(const torch::jit::Stack& stac
   }
 }
 
-bool ContentsOfCall::decides_results() const { return known_ && info_.depends_on_data && !info_.writes; }
+bool ContentsOfCall::must_run_for_real() const { return known_ && info_.depends_on_data && !info_.writes; }
 
-// Makes fakes real tensors on their contents, and devices the CPU.
+// Returns the arguments with fakes replaced by real tensors on their contents, and devices by the CPU.
 torch::jit::Stack ContentsOfCall::real_arguments() {
   torch::jit::Stack real = arguments_;
   const auto converted = [&](const at::Tensor& tensor, uint16_t position) -> at::Tensor {
@@ -387,7 +388,7 @@ void ContentsOfCall::run_instead(torch::jit::Stack& stack, size_t begin, c10::De
   const auto faked = [&](const at::Tensor& real) {
     const at::Tensor fake = FakeTensorImpl::empty_strided(real.sizes(), real.strides(), real.dtype(), device);
     const RealCalls calls;
-    give_contents(fake, real);
+    set_contents(fake, real);
     return fake;
   };
   stack.resize(begin);
@@ -395,25 +396,26 @@ void ContentsOfCall::run_instead(torch::jit::Stack& stack, size_t begin, c10::De
   mark_results(stack, begin);
 }
 
-// Puts indices that are dealt in the place of the unknown ones, among as many choices as the call makes room for.
-void ContentsOfCall::deal_indices(const torch::jit::Stack& stack, size_t results) {
+// Replaces unknown indices by assumed ones, with as many choices as the call has room for.
+void ContentsOfCall::assume_indices(const torch::jit::Stack& stack, size_t results) {
   const at::Tensor index = arguments_[*routed_].toTensor();
   const at::Tensor& result = stack[results].toTensor();
   const bool marks = result.dim() == index.dim() && info_.argument_count == 4 && arguments_[3].isScalar();
-  const bool scatters = info_.contents_rule == ContentsRule::kDeals;
+  const bool scatters = info_.contents_rule == ContentsRule::kRouting;
   const int64_t dim = scatters ? c10::maybe_wrap_dim(arguments_[1].toInt(), index.dim()) : 0;
   ModeState* const mode = thread_state.mode;
-  static auto* nobody = new DataSizes;
-  static auto* nowhere = new Routings;
+  static auto* no_sizes = new DataSizes;
+  static auto* no_routings = new Routings;
   const int64_t rows = scatters && marks ? index.numel() / index.size(dim) : index.numel();
-  const auto routing = (mode != nullptr ? mode->routings : *nowhere)
-                           .of(info_.name, index, result.size(dim), rows, mode != nullptr ? mode->data_sizes : *nobody);
-  if (mode != nullptr && mode->observer == nullptr) mode->routings.take_made();
+  const auto routing =
+      (mode != nullptr ? mode->routings : *no_routings)
+          .of(info_.name, index, result.size(dim), rows, mode != nullptr ? mode->data_sizes : *no_sizes);
+  if (mode != nullptr && mode->observer == nullptr) mode->routings.take_new();
   add_assumptions(assumed_, {routing});
   if (scatters) {
-    arguments_[*routed_] = dealt_like(index, *routing, dim);
+    arguments_[*routed_] = assumed_indices_like(index, *routing, dim);
   } else {
-    give_counts(result, routing);
+    set_counts(result, routing);
   }
 }
 
@@ -428,29 +430,29 @@ void ContentsOfCall::mark_results(const torch::jit::Stack& stack, size_t results
   }
 }
 
-// Gives the results what follows from the assumption, unless the user gave them another size.
+// Derives the results from the assumption, unless the user provided other sizes.
 void ContentsOfCall::follow_assumption(const torch::jit::Stack& stack, size_t results) {
   if (!stack[results].isTensor()) return;
   const at::Tensor& fake = stack[results].toTensor();
   try {
     const torch::jit::Stack real = run_for_real();
     const RealCalls calls;
-    if (real[0].toTensor().sizes() == fake.sizes()) give_contents(fake, real[0].toTensor());
+    if (real[0].toTensor().sizes() == fake.sizes()) set_contents(fake, real[0].toTensor());
     // NOLINTNEXTLINE(bugprone-empty-catch)
   } catch (const std::exception&) {
-    // More than the budget allows: unknown.
+    // Exceeds the budget: unknown.
   }
   mark_results(stack, results);
 }
 
 void ContentsOfCall::run_after(const torch::jit::Stack& stack, size_t results) {
-  if (user_is_first_) {
+  if (user_values_first_) {
     follow_assumption(stack, results);
     return;
   }
   if (sent_) sent_->arrive(stack, results);
   if (routed_) {
-    deal_indices(stack, results);
+    assume_indices(stack, results);
     if (info_.contents_rule == ContentsRule::kCounts) return;
   }
   compute_results(stack, results);
@@ -459,7 +461,7 @@ void ContentsOfCall::run_after(const torch::jit::Stack& stack, size_t results) {
 
 void ContentsOfCall::compute_results(const torch::jit::Stack& stack, size_t results) {
   if (uniform_) {
-    if (stack[results].isTensor()) give_uniform_contents(stack[results].toTensor(), *uniform_);
+    if (stack[results].isTensor()) set_uniform_contents(stack[results].toTensor(), *uniform_);
     return;
   }
   if ((!known_ && !knowable_) || info_.is_view) return;
@@ -467,7 +469,7 @@ void ContentsOfCall::compute_results(const torch::jit::Stack& stack, size_t resu
   for (size_t i = results; i < stack.size(); ++i) {
     for_each_tensor(stack[i], [&](const at::Tensor& fake) {
       few =
-          few && (!fake.defined() || fake.numel() <= std::min(most_elements_, most_known_elements(fake.scalar_type())));
+          few && (!fake.defined() || fake.numel() <= std::min(most_elements_, max_known_elements(fake.scalar_type())));
     });
   }
   if (!few) {
@@ -495,13 +497,12 @@ void ContentsOfCall::compute_results(const torch::jit::Stack& stack, size_t resu
       });
       size_t next = 0;
       for_each_tensor(stack[results + i], [&](const at::Tensor& fake) {
-        if (fake.defined() && next < values.size()) give_contents(fake, values[next++]);
+        if (fake.defined() && next < values.size()) set_contents(fake, values[next++]);
       });
     }
     // NOLINTNEXTLINE(bugprone-empty-catch)
   } catch (const std::exception&) {
-    // The CPU has no such kernel, or refuses the values: the contents are unknown, as they would be without this
-    // attempt.
+    // The CPU has no such kernel, or rejects the values: the contents stay unknown.
     forget_written();
   }
 }

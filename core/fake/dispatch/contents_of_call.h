@@ -1,5 +1,4 @@
-// Keeps calls whose results somebody may ask for later (core/fake/known_contents.h), and carries them out then.
-// Internal to core/.
+// Keeps calls whose results may be read later (core/fake/known_contents.h), and executes them on demand.
 #pragma once
 
 #include <ATen/core/stack.h>
@@ -15,46 +14,47 @@
 
 namespace shadowgraph {
 
-// Holds no tensor of the program: nothing lives longer because of it. All operands are known (is_knowable).
+// Holds no tensor of the program, so it does not extend lifetimes. All operands are known (is_knowable).
 class PendingCall final : public PendingContents, public std::enable_shared_from_this<PendingCall> {
  public:
-  // `arguments` are fakes; those that are written are as before the call. Returns nullptr if something cannot be kept.
+  // `arguments` are fake tensors; written ones are in their state before the call. Returns nullptr if the call cannot
+  // be kept.
   static std::shared_ptr<PendingCall> of(const OperatorInfo& info, const torch::jit::Stack& arguments);
-  // Promises, after the call, contents: those of the operands that it wrote and of its results, on the stack from
-  // `results` on, come from here.
+  // Called after the call: makes the contents of written operands, and of the results from `results` on in the stack,
+  // resolve through this.
   void promise(const torch::jit::Stack& arguments, const torch::jit::Stack& stack, size_t results);
 
   void resolve(KnownContents& contents) override;
 
-  // Says whether `tensor` shows all of what its storage holds.
+  // Returns whether `tensor` covers its whole storage.
   static bool covers_storage(const at::Tensor& tensor);
 
  private:
   struct Operand {
     uint16_t argument = 0;
     int32_t index = -1;                       // in a list
-    at::Tensor like;                          // of no memory: sizes, strides, offset, dtype, bits
-    std::shared_ptr<KnownContents> contents;  // nullptr: only the geometry counts, or it is overwritten as a whole
-    const void* storage = nullptr;            // to know which operands share one
+    at::Tensor like;                          // metadata without memory: sizes, strides, offset, dtype, bits
+    std::shared_ptr<KnownContents> contents;  // nullptr if unneeded: only metadata is read, or it is overwritten
+    const void* storage = nullptr;            // identifies operands that share one
     size_t bytes = 0;
     bool written = false;
-    bool overwritten = false;  // as a whole
+    bool overwritten = false;  // completely
   };
   struct Output {
     std::weak_ptr<KnownContents> contents;
     at::Tensor like;
-    int32_t operand = -1;  // written, or else
+    int32_t operand = -1;  // a written operand; -1: a result
     uint16_t result = 0;
     int32_t index = -1;  // in a list
   };
-  class Spending;
+  class BudgetTracker;
 
   explicit PendingCall(const OperatorInfo& info) : info_(info) {}
   bool keep(const at::Tensor& tensor, uint16_t argument, int32_t index);
-  void keep_what_overwritten_operands_share();
-  // Returns the operands as real tensors, those that share a storage on one memory; nothing if one cannot be had.
-  std::optional<std::vector<at::Tensor>> real_operands(Spending& spending) const;
-  void run(Spending& spending);
+  void keep_shared_overwritten_operands();
+  // Returns the operands as real tensors, which share storages like the originals; nullopt if one is unavailable.
+  std::optional<std::vector<at::Tensor>> real_operands(BudgetTracker& spending) const;
+  void run(BudgetTracker& spending);
   bool run_on_one_element();
   torch::jit::Stack with_operands(const std::vector<at::Tensor>& operands) const;
   void give_up() noexcept;
@@ -65,25 +65,23 @@ class PendingCall final : public PendingContents, public std::enable_shared_from
   std::vector<Output> outputs_;
 };
 
-// Works out what calls make of indices that data decides and the program counts (core/fake/data_dependent_values.h), and what
-// collectives bring of that. Internal to core/.
+// ---- Routing: indices that are data-dependent, counted by the program (core/fake/data_dependent_values.h)
 
-// Returns the position of the operand that a call counts or marks, if nobody knows its contents and the call looks like
-// routing. That is bincount(ids, minlength=E), histc(ids, E, 0, E), zeros(T, E).scatter(1, ids, 1) or scatter_add of one
-// dimension.
+// Returns the position of the operand that a call counts or marks, if its contents are unknown and the call looks like
+// expert routing: bincount(ids, minlength=E), histc(ids, E, 0, E), zeros(T, E).scatter(1, ids, 1) or a 1-D scatter_add.
 std::optional<uint16_t> routed_operand(const OperatorInfo& info, const torch::jit::Stack& stack, size_t begin);
-// Gives the counts to the result of bincount or histc.
-void give_counts(const at::Tensor& result, const std::shared_ptr<const Routing>& routing);
-// Returns a fake tensor like `index` that holds dealt indices.
-at::Tensor dealt_like(const at::Tensor& index, const Routing& routing, int64_t dim);
+// Sets the counts as the contents of the result of bincount or histc.
+void set_counts(const at::Tensor& result, const std::shared_ptr<const Routing>& routing);
+// Returns a fake tensor like `index` whose contents are the assumed indices.
+at::Tensor assumed_indices_like(const at::Tensor& index, const Routing& routing, int64_t dim);
 
-// What a collective is given, where that follows from an assumption: it holds on all ranks, each of which does as this
-// one does.
+// Contents sent by a collective that derive from an assumption. The assumption holds on all ranks, so each is taken to
+// send the same.
 class SentContents {
  public:
-  // Make it before the call. Nothing is sent where no operand follows from an assumption.
+  // Call before the collective. Returns nullopt if no operand derives from an assumption.
   static std::optional<SentContents> of(const OperatorInfo& info, const torch::jit::Stack& stack, size_t begin);
-  // Gives its outputs, after the call, what comes from the others.
+  // Call after the collective: sets the contents received from the other ranks.
   void arrive(const torch::jit::Stack& stack, size_t results) const;
 
  private:
@@ -93,20 +91,19 @@ class SentContents {
   Assumptions assumed_;
 };
 
-// Says what becomes of known contents (core/fake/known_contents.h) in one boxed call. Internal to core/.
+// Propagates known contents (core/fake/known_contents.h) through one boxed call.
 
 class ContentsOfCall {
  public:
-  // Construct it before the call; the operands are fakes. It forgets what the call makes unknown. Throws
-  // DataDependentError if the results follow from what is known, but only at more than the budget allows.
+  // Construct before the call, with fake operands. Forgets contents that the call makes unknown. Throws
+  // DataDependentError if the results follow from known contents but exceed the budget.
   ContentsOfCall(const OperatorInfo& info, const torch::jit::Stack& stack, size_t begin);
-  // Says whether the results can only be had by running the call for real, and it can be run. All operands are then
-  // known, and the results depend on data.
-  bool decides_results() const;
-  // Runs the call for real in place of the fake one: the operands on the stack become fake results on `device`. Throws
-  // what the operator throws.
+  // Returns whether the results depend on data and all operands are known, so that the call must and can run for real.
+  bool must_run_for_real() const;
+  // Runs the call for real instead of the fake one: replaces the operands on the stack by fake results on `device`.
+  // Throws what the operator throws.
   void run_instead(torch::jit::Stack& stack, size_t begin, c10::Device device);
-  // Gives, after the call, the results on the stack, from `results` on, their contents, if they are known.
+  // Call afterwards: sets the contents of the results, from `results` on in the stack, if they are known.
   void run_after(const torch::jit::Stack& stack, size_t results);
 
  private:
@@ -114,23 +111,23 @@ class ContentsOfCall {
   torch::jit::Stack run_for_real();
   void compute_operands(const torch::jit::Stack& stack, size_t begin);
   void forget_written() noexcept;
-  void deal_indices(const torch::jit::Stack& stack, size_t results);
+  void assume_indices(const torch::jit::Stack& stack, size_t results);
   void follow_assumption(const torch::jit::Stack& stack, size_t results);
   void compute_results(const torch::jit::Stack& stack, size_t results);
   void mark_results(const torch::jit::Stack& stack, size_t results);
 
-  // Returns the number that all of the call's results are, whatever the operands hold, if there is one.
+  // Returns the value of all elements of the result, if it does not depend on the operands.
   std::optional<c10::Scalar> decided(const torch::jit::Stack& stack, size_t begin) const;
 
   const OperatorInfo& info_;
-  bool known_ = false;     // all operands at hand
-  bool knowable_ = false;  // ... or computed if somebody asks
+  bool known_ = false;     // all operands are available
+  bool knowable_ = false;  // ... or can be computed on demand
   std::optional<c10::Scalar> uniform_;
   torch::jit::Stack arguments_;  // of a known or knowable call
-  int64_t most_elements_ = kMostKnownElements;
-  Assumptions assumed_;             // that the results follow from
-  std::optional<uint16_t> routed_;  // the operand that is assumed
-  bool user_is_first_ = false;      // the call asks the user for what follows from an assumption
+  int64_t most_elements_ = kMaxKnownElements;
+  Assumptions assumed_;             // that the results derive from
+  std::optional<uint16_t> routed_;  // the operand with assumed indices
+  bool user_values_first_ = false;  // user-provided values take precedence over the assumption
   std::optional<SentContents> sent_;
 };
 

@@ -1,8 +1,8 @@
-// Runs kernels that describe a user's operator: shape rules (register_rule) and fake kernels of other languages
-// (torch.library.register_fake). Internal to core/.
+// Executes one operator call on fake tensors, boxed.
 //
-// Such a kernel is a small program on fake tensors. Their devices are the pretended ones, for it may ask, and its results
-// are where it makes them. Nobody watches its calls, and autograd is off. libtorch's own Meta kernels and built-in rules
+// A user-defined kernel, a shape rule (register_rule) or a fake kernel from another language
+// (torch.library.register_fake), is a small program on fake tensors: it sees their simulated devices and chooses the
+// device of its results. Its calls are not observed, and autograd is off. libtorch's Meta kernels and built-in rules
 // see "meta" instead.
 #include <ATen/core/stack.h>
 #include <c10/core/Device.h>
@@ -19,7 +19,7 @@
 #include "core/fake/dispatch/run_on_meta.h"
 #include "core/fake/known_contents.h"
 #include "core/fake/mode_state.h"
-#include "core/fake/pretended_devices.h"
+#include "core/fake/simulated_devices.h"
 #include "core/fake/tensors_in_value.h"
 #include "core/fake/thread_state.h"
 #include "core/libtorch/python_key.h"
@@ -27,24 +27,22 @@
 
 namespace shadowgraph {
 
-// Says whether the call that begins now is carried out by such a kernel.
-bool runs_own_kernel(const OperatorInfo& info);
+// Returns whether the current call runs a user-defined kernel.
+bool runs_user_kernel(const OperatorInfo& info);
 
-// Returns where its operands may be: a fake kernel of another language says that itself, unless something is registered.
+// Returns where operands may be: a user-defined fake kernel decides that itself, unless devices are registered.
 DeviceRule device_rule_of(const OperatorInfo& info, bool own_kernel);
 
-// Makes the results, on the stack from `results` on, fakes where they belong. The call is one that such a kernel carried
-// out, or one whose devices are registered. `operands` are its arguments. `device` is for results of which nobody says
-// anything. Throws Error where kernel and registration disagree.
+// Turns the results, on the stack from `results` on, into fakes on their devices, for a call of a user-defined kernel
+// or with registered devices. `operands` are its arguments; `device` is the default. Throws Error where kernel and
+// registration conflict.
 void place_results(const OperatorInfo& info, bool own_kernel, const torch::jit::Stack& operands,
                    torch::jit::Stack& stack, size_t results, c10::Device device, ModeState* mode);
 
-// How a kernel of the user's own runs, and where its results are.
-
-bool runs_own_kernel(const OperatorInfo& info) {
+bool runs_user_kernel(const OperatorInfo& info) {
   if (info.rule) return info.rule->sees_devices;
-  // It may have been registered since.
-  return info.is_own && (info.route == Route::kMeta || info.route == Route::kNone) &&
+  // The fake kernel may have been registered after `info` was built.
+  return info.is_user_defined && (info.route == Route::kMeta || info.route == Route::kNone) &&
          info.op.hasKernelForDispatchKey(c10::DispatchKey::Meta) && has_fake_kernel(info.name);
 }
 
@@ -52,27 +50,27 @@ DeviceRule device_rule_of(const OperatorInfo& info, bool own_kernel) {
   return own_kernel && !info.rule && !info.devices ? DeviceRule::kFirst : info.device_rule;
 }
 
-// While it lives, calls are the kernel's.
-class OwnKernelScope {
+// Active while a user-defined kernel runs.
+class UserKernelScope {
  public:
-  explicit OwnKernelScope(ModeState* mode)
+  explicit UserKernelScope(ModeState* mode)
       : unobserved_(mode),
         kernel_depth_(std::exchange(thread_state.kernel_depth, 0)),
-        outer_(std::exchange(thread_state.in_own_kernel, true)),
+        outer_(std::exchange(thread_state.in_user_kernel, true)),
         keys_(*thread_state.dispatch_keys) {
-    // Composites choose their kernels by the pretended device, as in a program.
+    // Composites choose their kernels by the simulated device, as in a program.
     thread_state.dispatch_keys->set_excluded(keys_.excluded() - c10::DispatchKeySet(kCompositeKey));
   }
 
-  ~OwnKernelScope() {
+  ~UserKernelScope() {
     close_open_literal();
     *thread_state.dispatch_keys = keys_;
-    thread_state.in_own_kernel = outer_;
+    thread_state.in_user_kernel = outer_;
     thread_state.kernel_depth = kernel_depth_;
   }
 
-  OwnKernelScope(const OwnKernelScope&) = delete;
-  OwnKernelScope& operator=(const OwnKernelScope&) = delete;
+  UserKernelScope(const UserKernelScope&) = delete;
+  UserKernelScope& operator=(const UserKernelScope&) = delete;
 
  private:
   Unobserved unobserved_;
@@ -83,24 +81,24 @@ class OwnKernelScope {
 
 namespace {
 
-class ResultPlaces {
+class ResultPlacement {
  public:
-  ResultPlaces(const OperatorInfo& info, bool own_kernel, const torch::jit::Stack& operands, c10::Device device,
-               ModeState* mode)
-      : info_(info), own_kernel_(own_kernel), operands_(operands), device_(device), mode_(mode) {}
+  ResultPlacement(const OperatorInfo& info, bool own_kernel, const torch::jit::Stack& operands, c10::Device device,
+                  ModeState* mode)
+      : info_(info), user_kernel_(own_kernel), operands_(operands), device_(device), mode_(mode) {}
 
   void place(at::Tensor& result, size_t place, size_t element) const {
     if (!result.defined()) return;
     const std::optional<c10::Device> registered = registered_for(place, element);
     if (const FakeTensorImpl* operand = sharing_storage(result)) {
-      // A view is where its base is.
-      const c10::Device where = operand->pretended_device();
+      // A view is on the device of its base.
+      const c10::Device where = operand->simulated_device();
       wrap(result, where);
       check(where, registered, place);
       return;
     }
     if (!is_fake(result) && !result.unsafeGetTensorImpl()->key_set().has_backend(c10::BackendComponent::MetaBit)) {
-      result = fake_of_real(result, mode_);  // made outside of the mode
+      result = fake_of_real(result, mode_);  // created outside of the mode
     }
     FakeTensorImpl* fake = as_fake(result);
     const bool open = fake == nullptr || fake->is_fresh() || is_meta_of_rule(*fake);
@@ -110,9 +108,9 @@ class ResultPlaces {
       if (fake != nullptr && !fake->is_fresh()) fake->move_to(where);
       wrap(result, where);
     } else {
-      check(fake->pretended_device(), registered, place);
+      check(fake->simulated_device(), registered, place);
     }
-    // Its numbers are those of the kernel, not of the operator.
+    // Its contents are those of the rule, not of the operator.
     forget_contents(storage_of(result));
   }
 
@@ -130,8 +128,8 @@ class ResultPlaces {
     return found;
   }
 
-  // A rule in C++ may leave the device open by making its result on "meta", as Meta kernels do.
-  bool is_meta_of_rule(const FakeTensorImpl& fake) const { return info_.rule && fake.pretended_device().is_meta(); }
+  // A C++ rule may leave the device open by creating its result on "meta", as Meta kernels do.
+  bool is_meta_of_rule(const FakeTensorImpl& fake) const { return info_.rule && fake.simulated_device().is_meta(); }
 
   std::optional<c10::Device> registered_for(size_t place, size_t element) const {
     if (!info_.devices || place >= info_.devices->results.size()) return std::nullopt;
@@ -144,20 +142,20 @@ class ResultPlaces {
     size_t index = 0;
     for_each_tensor(argument, [&](const at::Tensor& operand) {
       const bool counts = !argument.isList() || index++ == element;
-      if (counts && operand.defined() && is_fake(operand)) found = as_fake(operand)->pretended_device();
+      if (counts && operand.defined() && is_fake(operand)) found = as_fake(operand)->simulated_device();
     });
     return found;
   }
 
   void check(c10::Device made, const std::optional<c10::Device>& registered, size_t place) const {
     if (!registered || with_index(*registered) == made) return;
-    throw Error(c10::str(info_.name, ": result ", place, " is on ", made, " as its ",
-                         own_kernel_ ? "rule or fake kernel makes it" : "operand is", ", and on ",
-                         with_index(*registered), " by register_devices; correct one of them"));
+    throw Error(c10::str(info_.name, ": result ", place, " is on ", made, " according to its ",
+                         user_kernel_ ? "rule or fake kernel" : "operand", ", but on ", with_index(*registered),
+                         " according to register_devices; correct one of them"));
   }
 
   const OperatorInfo& info_;
-  bool own_kernel_;
+  bool user_kernel_;
   const torch::jit::Stack& operands_;
   c10::Device device_;
   ModeState* mode_;
@@ -167,7 +165,7 @@ class ResultPlaces {
 
 void place_results(const OperatorInfo& info, bool own_kernel, const torch::jit::Stack& operands,
                    torch::jit::Stack& stack, size_t results, c10::Device device, ModeState* mode) {
-  const ResultPlaces places(info, own_kernel, operands, device, mode);
+  const ResultPlacement places(info, own_kernel, operands, device, mode);
   change_results(stack, results,
                  [&](at::Tensor& tensor, size_t result, size_t element) { places.place(tensor, result, element); });
   for (const uint16_t position : info.tensor_arguments) {
@@ -178,24 +176,24 @@ void place_results(const OperatorInfo& info, bool own_kernel, const torch::jit::
   }
 }
 
-// Carries out one call of an operator on fake tensors, boxed. Its steps are carry_out's (call.h):
+// ---- The boxed call. Its steps are those of execute_call (call.h):
 //
 //   program -> autograd, ... -> fake_fallback
 //                                 take_operands   real operands replaced by fakes (the mode's memo)
 //                                 show_arguments  observer: begin_call
-//                                 take_device     from the operands and the operator's device rule
-//                                 run             rule | decomposition | C++ Meta kernel, with fakes answering "meta"
+//                                 resolve_device  from the operands and the operator's device rule
+//                                 run             rule | decomposition | C++ Meta kernel, with fakes reporting "meta"
 //                                 wrap            results as fakes on that device
 //                                 show_results    observer: end_call
 //
-// Calls made by a kernel come back here with kernel_depth > 0; they run on meta and are part of the outer call.
+// Calls made by a kernel arrive here with kernel_depth > 0; they run on meta and are part of the outer call.
 
 namespace {
 
 using torch::jit::Stack;
 
-// Returns the device that results will pretend to be on. Leaves "meta" in an explicit device argument.
-// Leaves it as it is for a kernel that sees devices.
+// Returns the simulated device of the results. Replaces an explicit device argument by "meta", except for a kernel that
+// sees devices.
 c10::Device result_device(const OperatorInfo& info, const OperandDevices& operands, ModeState* mode, Stack& stack,
                           size_t begin, bool sees_devices) {
   const c10::Device fallback = operands.or_default(mode);
@@ -210,7 +208,7 @@ c10::Device result_device(const OperatorInfo& info, const OperandDevices& operan
     if (argument.isDevice()) argument = device;
     return device;
   }
-  // This is not for operators that merely accept a device beside their operand: None keeps meaning "the operand's".
+  // Operators that take a device in addition to operands keep None, which means the operand's device.
   if (argument.isDevice() || !operands.known()) argument = c10::Device(c10::DeviceType::Meta);
   return device;
 }
@@ -229,12 +227,12 @@ void mark_views_of_real(const Stack& stack, size_t begin) {
   }
 }
 
-// Says whether the call computes from host scalars alone: real CPU tensors of one element. A TorchScript trace turns
-// sizes into such tensors and back. Those keep their values, so the call runs for real. A tensor that is allocated like
-// such a number (new_empty) has no value: it is the program's first tensor of its own.
-bool computes_on_host_scalars(const OperatorInfo& info, const Stack& stack, size_t begin) {
+// Returns whether the call computes from host scalars only: real CPU tensors of one element. A TorchScript trace
+// converts sizes to such tensors and back, so the call runs for real to keep their values. A tensor allocated like such
+// a number (new_empty) has no value and becomes a fake one.
+bool uses_only_host_scalars(const OperatorInfo& info, const Stack& stack, size_t begin) {
   if (info.writes || info.random || info.lifts || info.tensor_arguments.empty()) return false;
-  if (info.target.facts().uninitialised) return false;
+  if (info.target.facts().uninitialized) return false;
   bool any = false;
   bool all = true;
   for (const uint16_t position : info.tensor_arguments) {
@@ -252,9 +250,9 @@ bool computes_on_host_scalars(const OperatorInfo& info, const Stack& stack, size
   return any && all;
 }
 
-// Says whether such a call is on numbers that the program never had as tensors: torch.div(3, 2). Its result is the
-// program's first tensor, and so a fake one.
-bool computes_on_plain_numbers(const OperatorInfo& info, const Stack& stack, size_t begin) {
+// Returns whether the operands are plain numbers that never were tensors: torch.div(3, 2). The result is the program's
+// first tensor, and therefore fake.
+bool uses_only_plain_numbers(const OperatorInfo& info, const Stack& stack, size_t begin) {
   return std::ranges::all_of(info.tensor_arguments, [&](uint16_t position) {
     const c10::IValue& argument = stack[begin + position];
     return argument.isNone() ||
@@ -263,7 +261,7 @@ bool computes_on_plain_numbers(const OperatorInfo& info, const Stack& stack, siz
   });
 }
 
-void make_results_fake(Stack& stack, size_t begin, ModeState* mode) {
+void convert_results_to_fakes(Stack& stack, size_t begin, ModeState* mode) {
   for (size_t i = begin; i < stack.size(); ++i) {
     if (stack[i].isTensor() && stack[i].toTensor().defined()) stack[i] = fake_of_real(stack[i].toTensor(), mode);
   }
@@ -275,7 +273,7 @@ void run_for_real(const OperatorInfo& info, c10::DispatchKeySet keys, Stack* sta
   info.op.redispatchBoxed(keys & below, stack);
 }
 
-// Serves a mode that shows real calls without changing them.
+// For a mode that reports real calls without changing them.
 void observe_real_call(const OperatorInfo& info, c10::DispatchKeySet keys, Stack* stack, CallObserver& observer) {
   observer.begin_call(info, viewed(*stack, stack->size() - info.argument_count));
   try {
@@ -287,11 +285,11 @@ void observe_real_call(const OperatorInfo& info, c10::DispatchKeySet keys, Stack
   observer.end_call(info, viewed(*stack, stack->size() - info.return_count));
 }
 
-// Returns the lasting mode of an operand, if one has one.
-std::shared_ptr<LastingMode> lasting_mode_of(const OperatorInfo& info, const Stack& stack) {
-  const FindLastingMode find = find_lasting_mode.load(std::memory_order_acquire);
+// Returns the persistent mode of an operand; nullptr if there is none.
+std::shared_ptr<PersistentMode> persistent_mode_of(const OperatorInfo& info, const Stack& stack) {
+  const FindPersistentMode find = find_persistent_mode.load(std::memory_order_acquire);
   if (find == nullptr) return nullptr;
-  std::shared_ptr<LastingMode> found;
+  std::shared_ptr<PersistentMode> found;
   for (const uint16_t position : info.tensor_arguments) {
     for_each_tensor(stack[stack.size() - info.argument_count + position], [&](const at::Tensor& tensor) {
       const FakeTensorImpl* fake = found ? nullptr : as_fake(tensor);
@@ -301,24 +299,24 @@ std::shared_ptr<LastingMode> lasting_mode_of(const OperatorInfo& info, const Sta
   return found;
 }
 
-class LastingScope {
+class PersistentModeScope {
  public:
-  explicit LastingScope(LastingMode& lasting) : lasting_(lasting), outer_(thread_state.mode) {
+  explicit PersistentModeScope(PersistentMode& lasting) : lasting_(lasting), outer_(thread_state.mode) {
     thread_state.mode = &lasting.enter();
   }
-  ~LastingScope() {
+  ~PersistentModeScope() {
     thread_state.mode = outer_;
     lasting_.leave();
   }
-  LastingScope(const LastingScope&) = delete;
-  LastingScope& operator=(const LastingScope&) = delete;
+  PersistentModeScope(const PersistentModeScope&) = delete;
+  PersistentModeScope& operator=(const PersistentModeScope&) = delete;
 
  private:
-  LastingMode& lasting_;
+  PersistentMode& lasting_;
   ModeState* outer_;
 };
 
-// Stops watching operands that the kernel may resize (resize_, an `out=`) while it runs.
+// Suspends size guards on operands that the kernel may resize (resize_, an `out=`).
 class UnwatchedOperands {
  public:
   UnwatchedOperands(const OperatorInfo& info, const Stack& stack, size_t begin, const ModeState* mode) {
@@ -341,8 +339,8 @@ class UnwatchedOperands {
   c10::SmallVector<at::Tensor, 2> unwatched_;
 };
 
-// Says whether this may begin at::tensor({...}): at::empty on the CPU, or where nobody names a device.
-bool makes_room_for_literal(const OperatorInfo& info, const Stack& stack, size_t begin) {
+// Returns whether this may be the start of at::tensor({...}): at::empty on the CPU or without a device.
+bool may_start_literal(const OperatorInfo& info, const Stack& stack, size_t begin) {
   static const OperatorInfo& empty =
       OperatorInfo::of(c10::Dispatcher::singleton().findSchemaOrThrow("aten::empty", "memory_format"));
   if (info.key != empty.key) return false;
@@ -350,59 +348,59 @@ bool makes_room_for_literal(const OperatorInfo& info, const Stack& stack, size_t
   return !device.isDevice() || device.toDevice().is_cpu();
 }
 
-// The steps of a call whose operands and results are on a stack.
+// Implements the steps of execute_call for operands and results on a stack.
 class BoxedCall {
  public:
-  using Result = size_t;  // where the results begin on the stack
+  using Result = size_t;  // index of the first result on the stack
 
   BoxedCall(const OperatorInfo& info, ModeState* mode, Stack& stack)
       : info_(info),
         mode_(mode),
         stack_(stack),
         begin_(stack.size() - info.argument_count),
-        own_kernel_(runs_own_kernel(info)),
-        scan_(info, mode, device_rule_of(info, own_kernel_)) {}
+        user_kernel_(runs_user_kernel(info)),
+        scan_(info, mode, device_rule_of(info, user_kernel_)) {}
 
   void take_operands() {
     scan_.run(stack_, begin_);
     contents_.emplace(info_, stack_, begin_);
-    if (C10_UNLIKELY(own_kernel_ || info_.devices != nullptr))
+    if (C10_UNLIKELY(user_kernel_ || info_.devices != nullptr))
       operands_.assign(stack_.begin() + static_cast<ptrdiff_t>(begin_), stack_.end());
   }
   void show_arguments(CallObserver& observer) const { observer.begin_call(info_, viewed(stack_, begin_)); }
-  bool makes_room_for_literal() const { return shadowgraph::makes_room_for_literal(info_, stack_, begin_); }
-  c10::Device take_device(ModeState* mode) {
-    return result_device(info_, scan_.devices(), mode, stack_, begin_, own_kernel_);
+  bool may_start_literal() const { return shadowgraph::may_start_literal(info_, stack_, begin_); }
+  c10::Device resolve_device(ModeState* mode) {
+    return result_device(info_, scan_.devices(), mode, stack_, begin_, user_kernel_);
   }
 
   size_t run(c10::Device device) {
-    if (contents_->decides_results()) {
+    if (contents_->must_run_for_real()) {
       contents_->run_instead(stack_, begin_, device);
       return stack_.size() - info_.return_count;
     }
-    const c10::IValue written = info_.counts_writes ? stack_[begin_] : c10::IValue();
+    const c10::IValue written = info_.bumps_versions ? stack_[begin_] : c10::IValue();
     {
       const UnwatchedOperands unwatched(info_, stack_, begin_, mode_);
-      if (C10_UNLIKELY(own_kernel_)) {
-        const OwnKernelScope scope(mode_);
+      if (C10_UNLIKELY(user_kernel_)) {
+        const UserKernelScope scope(mode_);
         run_kernel(info_, &stack_);
       } else if (C10_UNLIKELY(info_.route == Route::kNone && mode_ != nullptr &&
-                              mode_->options.unknown_operators_on_zeros)) {
+                              mode_->options.allow_fallback_kernels)) {
         run_on_zeros(info_, stack_, begin_, device);
       } else {
         run_on_meta(info_, &stack_);
       }
     }
-    if (info_.counts_writes) {
+    if (info_.bumps_versions) {
       for (const c10::IValue& element : written.toListRef()) element.toTensor().unsafeGetTensorImpl()->bump_version();
     }
     return stack_.size() - info_.return_count;
   }
 
   void wrap(size_t results, c10::Device device, bool watch) {
-    if (contents_->decides_results()) return;  // they are fakes, and their sizes are known for good
-    if (C10_UNLIKELY(own_kernel_ || info_.devices != nullptr)) {
-      place_results(info_, own_kernel_, operands_, stack_, results, device, mode_);
+    if (contents_->must_run_for_real()) return;  // already fakes, with final sizes
+    if (C10_UNLIKELY(user_kernel_ || info_.devices != nullptr)) {
+      place_results(info_, user_kernel_, operands_, stack_, results, device, mode_);
     } else {
       wrap_results(stack_, results, device, scan_.devices(), watch);
     }
@@ -417,8 +415,8 @@ class BoxedCall {
   ModeState* mode_;
   Stack& stack_;
   size_t begin_;
-  bool own_kernel_;  // one that describes a user's operator carries it out
-  Stack operands_;   // of such a call, or of one whose devices are registered
+  bool user_kernel_;  // runs a user-defined kernel
+  Stack operands_;    // only for such a call, or with registered devices
   OperandScan scan_;
   std::optional<ContentsOfCall> contents_;
 };
@@ -429,7 +427,7 @@ bool runs_directly(const OperatorInfo& info, const Stack& stack, size_t begin) {
   if (!info.direct_on_cpu) return false;
   const at::Tensor& self = stack[begin].toTensor();
   const FakeTensorImpl* fake = as_fake(self);
-  const c10::Device device = fake != nullptr ? fake->pretended_device() : self.device();
+  const c10::Device device = fake != nullptr ? fake->simulated_device() : self.device();
   return device.is_cpu() && !(self.requires_grad() && c10::GradMode::is_enabled());
 }
 
@@ -456,9 +454,9 @@ void run_fake_call(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stac
     observe_real_call(info, keys, stack, *observer);
     return;
   }
-  if (may_have_lasting_mode(mode)) {
-    if (const auto lasting = lasting_mode_of(info, *stack)) {
-      const LastingScope scope(*lasting);
+  if (may_have_persistent_mode(mode)) {
+    if (const auto lasting = persistent_mode_of(info, *stack)) {
+      const PersistentModeScope scope(*lasting);
       run_fake_call(op, keys, stack);
       return;
     }
@@ -472,19 +470,19 @@ void run_fake_call(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stac
   }
   const size_t begin = stack->size() - info.argument_count;
   if (info.route == Route::kComposite || (info.direct_on_cpu && !runs_directly(info, *stack, begin))) {
-    // This is reached when autograd is skipped (inference mode), and by out= forms that autograd does not know. The
-    // parts are calls of their own.
+    // Reached when autograd is skipped (inference mode), and by out= forms without an autograd kernel. The
+    // decomposition makes separate calls.
     const bool implicit = op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
     op.callBoxedForDispatchKey(
         implicit ? c10::DispatchKey::CompositeImplicitAutograd : c10::DispatchKey::CompositeExplicitAutograd, *stack);
     return;
   }
 
-  if (!keys.has(c10::DispatchKey::CUDA) && computes_on_host_scalars(info, *stack, begin)) {
-    const bool plain = mode != nullptr && computes_on_plain_numbers(info, *stack, begin);
+  if (!keys.has(c10::DispatchKey::CUDA) && uses_only_host_scalars(info, *stack, begin)) {
+    const bool plain = mode != nullptr && uses_only_plain_numbers(info, *stack, begin);
     if (plain || mode == nullptr || mode->real_tensors() != RealTensors::kRefuse) {
       run_for_real(info, keys, stack);
-      if (plain) make_results_fake(*stack, stack->size() - info.return_count, mode);
+      if (plain) convert_results_to_fakes(*stack, stack->size() - info.return_count, mode);
       return;
     }
   }
@@ -492,7 +490,7 @@ void run_fake_call(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stac
       observer->compute(info, *stack))
     return;
   BoxedCall call(info, mode, *stack);
-  carry_out(info, mode, call);
+  execute_call(info, mode, call);
 }
 
 }  // namespace

@@ -13,10 +13,10 @@
 
 namespace shadowgraph {
 
-void refuse_write_while_describing(const OperatorInfo& info, const at::Tensor& outside, const ModeState* mode) {
+void refuse_write_while_deferring(const OperatorInfo& info, const at::Tensor& outside, const ModeState* mode) {
   if (mode == nullptr || !mode->reads_data) return;
-  throw DeferredError(info.name + " would write to a tensor from outside (" +
-                      c10::str(outside.scalar_type(), " ", outside.sizes()) + ")" + kNotWrittenFromOutside);
+  throw DeferredError(info.name + " would write to a tensor created outside of deferred_init (" +
+                      c10::str(outside.scalar_type(), " ", outside.sizes()) + ")" + kOutsideWriteHint);
 }
 
 void OperandDevices::refuse(uint16_t position, c10::Device common, c10::Device other) const {
@@ -27,7 +27,7 @@ void OperandDevices::refuse(uint16_t position, c10::Device common, c10::Device o
   } else {
     const std::string backend =
         common.is_cpu() ? c10::DeviceTypeName(other.type()) : c10::DeviceTypeName(common.type());
-    const bool structured = has_meta_kernel_of_its_own(info_.op);
+    const bool structured = has_dedicated_meta_kernel(info_.op);
     const auto& name = info_.op.operator_name();
     const std::string base = name.name.substr(name.name.find("::") + 2);
     words = "got " + info_.op.schema().arguments()[position].name() + " is on " + other.str() +
@@ -35,8 +35,8 @@ void OperandDevices::refuse(uint16_t position, c10::Device common, c10::Device o
             backend + "_" + (structured ? "" : name.overload_name + "_") + base + ")";
   }
   throw Error(info_.name + ": Expected all tensors to be on the same device, but " + words +
-              " Move one of them with .to(); only 0-dimensional CPU tensors mix with other devices" +
-              (info_.is_own ? ", unless register_devices says that the operator takes them" : ""));
+              " Move one of them with .to(); only 0-dimensional CPU tensors can be mixed with other devices" +
+              (info_.is_user_defined ? ", unless register_devices allows it for the operator" : ""));
 }
 
 void OperandDevices::refuse_index_device() const {
@@ -44,9 +44,8 @@ void OperandDevices::refuse_index_device() const {
               common_.device.str() + ")");
 }
 
-// Argument 0 is written, 1 has the indices, which go where that is, and 2 the values. The values may be one number from
-// anywhere if it has no dimension. A CPU tensor of one element will also do if a mask selects, for then the call is
-// masked_fill_.
+// Argument 0 is written, 1 holds the indices, which are moved to its device, 2 the values. The values may be a 0-dim
+// tensor on any device, or a CPU tensor of one element if the index is a mask: the call is then masked_fill_.
 void OperandDevices::see_indexed_write(const FakeTensorImpl& fake, c10::Device device, uint16_t position) {
   if (position == 0) {
     common_.known = true;
@@ -67,7 +66,7 @@ bool is_adopted(const at::Tensor& real, ModeState* mode) {
   const std::lock_guard lock(mode->memo_mutex);
   if (mode->memo.adopted.empty()) return false;
   if (mode->memo.adopted.count(real.unsafeGetTensorImpl()) != 0) return true;
-  // Another tensor of the same storage will do, too: optimizers write to `p.data()`.
+  // Any tensor on the same storage counts: optimizers write to `p.data()`.
   const c10::StorageImpl* storage = real.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
   return std::any_of(mode->memo.adopted.begin(), mode->memo.adopted.end(), [&](const auto& entry) {
     return entry.first->unsafe_storage().unsafeGetStorageImpl() == storage;
@@ -76,14 +75,14 @@ bool is_adopted(const at::Tensor& real, ModeState* mode) {
 
 }  // namespace
 
-bool writes_reach_real(const at::Tensor& fake, ModeState* mode) {
+bool writes_reach_real_tensor(const at::Tensor& fake, ModeState* mode) {
   const auto has_version_of_real = [](const at::Tensor& tensor) { return as_fake(tensor)->has_version_of_real(); };
   if (has_version_of_real(fake)) return true;
   const auto* view = torch::autograd::impl::get_view_autograd_meta(fake);
   if (view == nullptr || !view->has_bw_view()) return false;
   const at::Tensor& base = view->get_backward_view().base_;
   if (is_fake(base)) return has_version_of_real(base);
-  // It was materialised since (core/deferred/): its earlier descriptions have words of their own for a write.
+  // Materialized since (core/deferred/): earlier deferred views have their own error for writes.
   const bool was_fake = typeid(*base.unsafeGetTensorImpl()) == typeid(FakeTensorImpl);
   return was_fake ? as_fake(fake)->is_view_of_real() : !is_adopted(base, mode);
 }
@@ -91,11 +90,12 @@ bool writes_reach_real(const at::Tensor& fake, ModeState* mode) {
 namespace {
 
 [[noreturn]] void refuse_write_through_view(const OperatorInfo& info, const at::Tensor& fake, const ModeState* mode) {
-  refuse_write_while_describing(info, fake, mode);
-  throw UnsupportedError(info.name + " would write to a view (" + c10::str(fake.sizes()) +
-                         ") of a real tensor while fake tensors are in use; nothing was written. Take the view of the "
-                         "real tensor's fake, FakeTensorMode::from_real, convert its module with fakeify, or run this "
-                         "line under an UnfakeGuard");
+  refuse_write_while_deferring(info, fake, mode);
+  throw UnsupportedError(
+      info.name + " would write to a view (" + c10::str(fake.sizes()) +
+      ") of a real tensor while fake tensors are in use; nothing was written. Create the view from "
+      "the tensor's fake (FakeTensorMode::from_real), convert its module with fakeify, or run this line "
+      "under an UnfakeGuard");
 }
 
 }  // namespace
@@ -120,7 +120,7 @@ void OperandScan::visit_slot(c10::IValue& slot) {
   const at::Tensor& tensor = slot.toTensor();
   if (!tensor.defined()) return;
   if (const FakeTensorImpl* fake = as_fake(tensor.unsafeGetTensorImpl())) {
-    if (written_ && writes_reach_real(tensor, mode_)) refuse_write_through_view(info_, tensor, mode_);
+    if (written_ && writes_reach_real_tensor(tensor, mode_)) refuse_write_through_view(info_, tensor, mode_);
     devices_.see(*fake, position_, 0, written_);
   } else if (auto converted = converted_operand(tensor)) {
     devices_.see(*as_fake(*converted), position_, 0, written_);
@@ -136,7 +136,7 @@ void OperandScan::visit_list(c10::IValue& slot) {
     const at::Tensor& tensor = element.toTensor();
     if (!tensor.defined()) continue;
     if (const FakeTensorImpl* fake = as_fake(tensor.unsafeGetTensorImpl())) {
-      if (written_ && writes_reach_real(tensor, mode_)) refuse_write_through_view(info_, tensor, mode_);
+      if (written_ && writes_reach_real_tensor(tensor, mode_)) refuse_write_through_view(info_, tensor, mode_);
       devices_.see(*fake, position_, index, written_);
     } else {
       all_fake = false;
@@ -181,26 +181,27 @@ std::optional<at::Tensor> OperandScan::converted_operand(const at::Tensor& real)
   if (real.unsafeGetTensorImpl()->is_wrapped_number()) return std::nullopt;
   const bool adopted = is_adopted(real, mode_);
   const bool changes_geometry = info_.inplace_view && (written_ || position_ == 0);
-  if ((written_ && !adopted) || changes_geometry) refuse_write_while_describing(info_, real, mode_);
+  if ((written_ && !adopted) || changes_geometry) refuse_write_while_deferring(info_, real, mode_);
   if (changes_geometry) {
-    throw UnsupportedError(info_.name + " would change the geometry of a real tensor (" + c10::str(real.sizes()) +
-                           ") while fake tensors are in use; nothing was changed. Convert it first, with "
+    throw UnsupportedError(info_.name + " would change the sizes or strides of a real tensor (" +
+                           c10::str(real.sizes()) +
+                           ") while fake tensors are in use; nothing was changed. Convert it first with "
                            "FakeTensorMode::from_real, or run this line under an UnfakeGuard");
   }
   if (written_ && !adopted) {
     throw UnsupportedError(info_.name + " would write to a real tensor (" + c10::str(real.sizes()) +
-                           ") while fake tensors are in use; nothing was written. Make the tensor inside the mode, "
+                           ") while fake tensors are in use; nothing was written. Create the tensor inside the mode, "
                            "convert it with FakeTensorMode::from_real (a module with fakeify), or run this line under "
                            "an UnfakeGuard");
   }
   if (mode_ != nullptr && mode_->real_tensors() == RealTensors::kRefuse && !adopted && !info_.lifts) {
     throw UnsupportedError(info_.name + " got a real tensor (" + c10::str(real.sizes()) +
-                           "), and this mode refuses them (RealTensors::kRefuse). Convert it with "
+                           "), which this mode does not allow (RealTensors::kRefuse). Convert it with "
                            "FakeTensorMode::from_real, or run this line under an UnfakeGuard");
   }
   if (!adopted) {
     views_real_ |= info_.is_view;
-    keep_gradients_from(real);
+    block_gradients_into(real);
   }
   return fake_of_real(real, mode_);  // on the default device if the mode maps devices
 }

@@ -1,5 +1,5 @@
-// Walks once over the tensor operands of a boxed call: replaces the real ones by fakes and judges on which device the
-// results belong. Internal to core/.
+// Visits the tensor operands of a boxed call once: converts real ones to fakes and determines the device of the
+// results. Internal to core/.
 #pragma once
 
 #include <ATen/core/stack.h>
@@ -13,21 +13,21 @@
 
 namespace shadowgraph {
 
-// Ends the error that refuses a described program a write to a tensor from outside (core/deferred/).
-inline constexpr const char* kNotWrittenFromOutside =
-    "; nothing was written. Write to a clone of it, or materialise what is described and write outside of "
+// End of the error for a deferred program that writes to a tensor from outside (core/deferred/).
+inline constexpr const char* kOutsideWriteHint =
+    "; nothing was written. Write to a clone of it, or materialize the deferred tensors first and write outside of "
     "deferred_init";
 
-// Throws that error, DeferredError, if a program is being described.
-void refuse_write_while_describing(const OperatorInfo& info, const at::Tensor& outside, const ModeState* mode);
+// Throws that DeferredError if the active mode defers execution.
+void refuse_write_while_deferring(const OperatorInfo& info, const at::Tensor& outside, const ModeState* mode);
 
-// Judges the devices of the operands by the operator's rule (OperatorInfo::device_rule, or another one).
+// Checks the devices of the operands against a device rule.
 class OperandDevices {
  public:
   OperandDevices(const OperatorInfo& info, DeviceRule rule) : info_(info), rule_(rule) {}
 
   void see(const FakeTensorImpl& fake, uint16_t position, size_t slot, bool written) {
-    const c10::Device device = fake.pretended_device();
+    const c10::Device device = fake.simulated_device();
     const bool cpu_scalar = device.is_cpu() && fake.rank() == 0 && info_.mixes_cpu_scalars;
     if (rule_ == DeviceRule::kPerSlot) {
       if (slots_.size() <= slot) slots_.resize(slot + 1);
@@ -43,7 +43,7 @@ class OperandDevices {
       refuse_index_device();
     }
   }
-  // Checks, after all operands, that an operand that is written is where the results are.
+  // Called after all operands: a written operand must be on the device of the results.
   void check_written() const {
     if (rule_ == DeviceRule::kCommon) common_.check_written(*this);
     for (const Agreement& slot : slots_) slot.check_written(*this);
@@ -53,14 +53,13 @@ class OperandDevices {
   c10::Device or_default(const ModeState* mode) const {
     return known() ? common_.device : mode != nullptr ? mode->default_device : c10::Device(c10::kCPU);
   }
-  // Returns where result `slot` of a list belongs.
+  // Returns the device of element `slot` of a list result.
   c10::Device of_slot(size_t slot, c10::Device otherwise) const {
     return slot < slots_.size() && slots_[slot].known ? slots_[slot].device : otherwise;
   }
 
  private:
-  // Refuses in eager's own words: those of TensorIterator for pointwise operators, those of the generated wrappers for
-  // others.
+  // Throws with eager's messages: TensorIterator's for pointwise operators, the generated wrappers' for others.
   [[noreturn]] void refuse(uint16_t position, c10::Device common, c10::Device other) const;
   [[noreturn]] void refuse_index_device() const;
   void see_indexed_write(const FakeTensorImpl& fake, c10::Device device, uint16_t position);
@@ -97,7 +96,7 @@ class OperandDevices {
 
   const OperatorInfo& info_;
   const DeviceRule rule_;
-  bool masked_ = false;  // an indexed write whose one index is a mask
+  bool masked_ = false;  // an indexed write whose only index is a mask
   int indices_ = 0;
   Agreement common_;
   std::vector<Agreement> slots_;
@@ -110,15 +109,14 @@ class OperandScan {
 
   void run(torch::jit::Stack& stack, size_t begin);
   const OperandDevices& devices() const { return devices_; }
-  // Says whether the call makes views of a real tensor.
+  // Returns whether the call creates views of a real tensor.
   bool views_real() const { return views_real_; }
 
  private:
   void visit_slot(c10::IValue& slot);
   void visit_list(c10::IValue& slot);
   void visit_optional_list(c10::IValue& slot);
-  // Returns nothing for what stays as it is: a number that the C++ API wrapped (x * 2), which Meta kernels take as it
-  // is.
+  // Returns nullopt for wrapped numbers (x * 2), which Meta kernels take as they are.
   std::optional<at::Tensor> converted_operand(const at::Tensor& real);
 
   const OperatorInfo& info_;
@@ -129,10 +127,10 @@ class OperandScan {
   bool views_real_ = false;
 };
 
-// Says whether a write to the fake would reach a real tensor's version and history, because autograd made it a view of
-// one. Real tensors that stand for their fakes (fakeify) do not count.
-bool writes_reach_real(const at::Tensor& fake, ModeState* mode);
-// Answers quickly: false if writes do not reach any.
+// Returns whether a write to the fake would change the version and history of a real tensor, because autograd made it a
+// view of one. Tensors of a fakeified module do not count.
+bool writes_reach_real_tensor(const at::Tensor& fake, ModeState* mode);
+// A fast check: false if writes reach no real tensor.
 inline bool writes_may_reach_real(const at::Tensor& fake) {
   return fake.unsafeGetTensorImpl()->autograd_meta() != nullptr || as_fake(fake)->has_version_of_real();
 }

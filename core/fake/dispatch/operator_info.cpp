@@ -38,7 +38,7 @@ void note_fast_path(const std::string& operator_name, std::source_location place
   places.by_name.insert_or_assign(operator_name, place);
 }
 
-std::source_location fast_path_place(const std::string& operator_name) {
+std::source_location fast_path_location(const std::string& operator_name) {
   FastPaths& places = FastPaths::global();
   const std::lock_guard lock(places.mutex);
   const auto found = places.by_name.find(operator_name);
@@ -67,22 +67,22 @@ bool is_device(const c10::Type& type) {
   return type.kind() == c10::TypeKind::DeviceObjType;
 }
 
-// hasComputedKernelForDispatchKey would not do: libtorch has a fallback on Meta, which refuses, so that is always true.
+// Not hasComputedKernelForDispatchKey: libtorch has a fallback on Meta, which throws, so that is always true.
 bool has_meta_kernel(const c10::OperatorHandle& op) {
   using c10::DispatchKey;
-  return has_meta_kernel_of_its_own(op) || op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd) ||
+  return has_dedicated_meta_kernel(op) || op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd) ||
          op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutogradNonFunctional);
 }
 
-// Says whether libtorch generated an out= form for a composite without its own. Autograd has no kernel for these: their
-// parts are differentiated, and count the writes.
+// Returns whether libtorch generated this out= form for a composite without one. It has no autograd kernel: its parts
+// are differentiated, and bump the versions.
 bool is_out_form_of_composite(const c10::OperatorHandle& op) {
   using c10::DispatchKey;
   const auto& arguments = op.schema().arguments();
   const bool has_out = std::any_of(arguments.begin(), arguments.end(), [](const auto& a) { return a.is_out(); });
   return has_out && op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd) &&
          !op.hasKernelForDispatchKey(DispatchKey::ADInplaceOrView) &&
-         !op.hasKernelForDispatchKey(DispatchKey::Autograd) && !has_meta_kernel_of_its_own(op);
+         !op.hasKernelForDispatchKey(DispatchKey::Autograd) && !has_dedicated_meta_kernel(op);
 }
 
 DeviceRule rule_of(OperandPlaces operands) {
@@ -101,24 +101,23 @@ void check_signature(const ShapeRule& rule, const c10::OperatorHandle& op, const
   const auto difference = c10::findSchemaDifferences(rule.inferred_schema->cloneWithRealTypes(/*with_symint=*/false),
                                                      op.schema().cloneWithRealTypes(/*with_symint=*/false));
   if (difference) {
-    throw Error("the rule registered for " + name + " does not have the operator's signature " + toString(op.schema()) +
-                ": " + *difference);
+    throw Error("the rule registered for " + name + " does not match the operator's signature " +
+                toString(op.schema()) + ": " + *difference);
   }
 }
 
-// How calls run: by a rule, as the composite that PyTorch has, by a meta kernel, or not at all.
 Route route_of(const OperatorInfo& info) {
   const c10::OperatorHandle& op = info.op;
   if (info.rule) return Route::kRule;
   if (info.makes_quantized) return Route::kNone;
-  if (op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) && !has_meta_kernel_of_its_own(op)) {
+  if (op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) && !has_dedicated_meta_kernel(op)) {
     return Route::kComposite;
   }
   if (is_out_form_of_composite(op)) return Route::kComposite;
   if (has_meta_kernel(op) && !info.refuses_meta) return Route::kMeta;
   if (info.depends_on_data) return Route::kDataDependent;
   if (!has_meta_kernel(op) && op.hasKernelForDispatchKey(c10::DispatchKey::Meta)) {
-    return Route::kMeta;  // from Python alone
+    return Route::kMeta;  // registered from Python only
   }
   return info.route;
 }
@@ -151,7 +150,7 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& handle, uint32_t dense_id)
     if (argument.alias_info() != nullptr && argument.alias_info()->isWrite()) {
       writes = true;
       if (i == 0 && argument.type()->kind() == c10::TypeKind::ListType)
-        counts_writes = name.starts_with("aten::_foreach_");
+        bumps_versions = name.starts_with("aten::_foreach_");
       if (i < 64) written_arguments |= uint64_t{1} << i;
     }
   }
@@ -169,13 +168,15 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& handle, uint32_t dense_id)
     const bool is_read = !facts.fills || !facts.geometry_only || position >= 64;
     if (!is_read) unread_arguments |= (uint64_t{1} << position) & ~touched_arguments;
   }
-  // Nobody but the user runs the user's own operators for real: they may have side effects.
+  // User-defined operators are never evaluated: they may have side effects.
   evaluable = name.starts_with("aten::") && !random && touched_arguments == written_arguments && !inplace_view &&
-              !facts.uninitialised && !facts.resizes && !facts.takes_storage && argument_count <= 64 &&
+              !facts.uninitialized && !facts.resizes && !facts.takes_storage && argument_count <= 64 &&
               !(row.is & OperatorFact::kNotEvaluable);
   mixes_cpu_scalars = !(row.is & OperatorFact::kNoCpuScalars);
   marks_for_profiler = name.starts_with("profiler::");
   lifts = name.starts_with("aten::lift");
+  using enum OperatorFact;
+  checks_dtypes = !row.same_dtype.empty() || (row.is & (kFloatingOnly | kFloatingOrBytes | kIntegersOnly));
   makes_quantized = row.is & OperatorFact::kMakesQuantized;
   refuses_meta = row.is & OperatorFact::kRefusesMeta;
   direct_on_cpu = row.is & OperatorFact::kDirectOnCpu;
@@ -187,7 +188,7 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& handle, uint32_t dense_id)
   if (row.devices != DeviceRule::kCommon) device_rule = row.devices;
   contents_rule = row.contents;
 
-  is_own = namespace_of(name) != "aten";
+  is_user_defined = namespace_of(name) != "aten";
   devices = RuleRegistry::global().devices(name);
   if (devices) {
     check_devices(*devices, schema);
@@ -199,22 +200,21 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& handle, uint32_t dense_id)
   if (rule) check_signature(*rule, op, name);
   if (composite_rule) check_signature(*composite_rule, op, name);
   route = route_of(*this);
-  const bool own_kernel = route == Route::kRule || (route == Route::kMeta && has_meta_kernel_of_its_own(op));
+  const bool own_kernel = route == Route::kRule || (route == Route::kMeta && has_dedicated_meta_kernel(op));
   meta_kernel = cpp_meta_kernel(op);
   copies_operands = own_kernel && !(rule && rule->sees_devices) && copies_operands_on_cpu(op);
 }
 
 namespace {
 
-// A direct-mapped cache over a table that only grows. Entries are replaced when a rule is registered later; readers
-// that hold the old one finish with it. The dispatcher may give the place of an operator that has left to another one:
-// what leaves is forgotten.
+// A direct-mapped cache over a table that only grows. A later rule replaces an entry; readers of the old one may finish
+// with it. The dispatcher may reuse the address of a deregistered operator, so such operators are removed.
 class OperatorTable {
  public:
   OperatorTable() {
-    // Never removed, as the table is not.
+    // Leaked, like the table.
     static_cast<void>(new c10::RegistrationHandleRAII(
-        c10::Dispatcher::singleton().addRegistrationListener(std::make_unique<Leaving>(*this))));
+        c10::Dispatcher::singleton().addRegistrationListener(std::make_unique<DeregistrationListener>(*this))));
   }
 
   const OperatorInfo& of(const c10::OperatorHandle& op) {
@@ -230,9 +230,9 @@ class OperatorTable {
   }
 
  private:
-  class Leaving final : public c10::OpRegistrationListener {
+  class DeregistrationListener final : public c10::OpRegistrationListener {
    public:
-    explicit Leaving(OperatorTable& table) : table_(table) {}
+    explicit DeregistrationListener(OperatorTable& table) : table_(table) {}
     void onOperatorRegistered(const c10::OperatorHandle& /*op*/) override {}
     void onOperatorDeregistered(const c10::OperatorHandle& op) override { table_.forget(key_of(op)); }
 
@@ -243,9 +243,9 @@ class OperatorTable {
   static size_t key_of(const c10::OperatorHandle& op) { return std::hash<c10::OperatorHandle>{}(op); }
   std::atomic<const OperatorInfo*>& slot_of(size_t key) { return slots_[(key >> 5) % slots_.size()]; }
 
-  // Runs under the dispatcher's lock, for which somebody may wait who holds mutex_.
+  // Runs under the dispatcher's lock, which a holder of mutex_ may be waiting for.
   void forget(size_t key) {
-    const std::lock_guard lock(left_mutex_);
+    const std::lock_guard lock(deregistered_mutex_);
     left_.push_back(key);
     slot_of(key).store(nullptr, std::memory_order_release);
   }
@@ -253,7 +253,7 @@ class OperatorTable {
   const OperatorInfo* find_or_make(const c10::OperatorHandle& op, size_t key) {
     const std::lock_guard lock(mutex_);
     {
-      const std::lock_guard left_lock(left_mutex_);
+      const std::lock_guard left_lock(deregistered_mutex_);
       for (const size_t gone : left_) by_key_.erase(gone);
       left_.clear();
     }
@@ -268,8 +268,8 @@ class OperatorTable {
   std::mutex mutex_;
   std::deque<OperatorInfo> infos_;
   std::unordered_map<size_t, const OperatorInfo*> by_key_;
-  std::mutex left_mutex_;
-  std::vector<size_t> left_;  // keys of operators that are gone since
+  std::mutex deregistered_mutex_;
+  std::vector<size_t> left_;  // keys of deregistered operators
 };
 
 }  // namespace
@@ -279,8 +279,8 @@ const OperatorInfo& OperatorInfo::of(const c10::OperatorHandle& op) {
   return table->of(op);
 }
 
-WayToRun way_to_run(const c10::OperatorHandle& op) {
-  using Kind = WayToRun::Kind;
+ExecutionRoute execution_route(const c10::OperatorHandle& op) {
+  using Kind = ExecutionRoute::Kind;
   const OperatorInfo& info = OperatorInfo::of(op);
   switch (info.route) {
     case Route::kRule:
@@ -290,13 +290,13 @@ WayToRun way_to_run(const c10::OperatorHandle& op) {
       return {.kind = Kind::kDecomposition};
     case Route::kMeta:
       if (info.meta_kernel != nullptr) return {.kind = Kind::kMeta};
-      break;  // from Python alone, which other processes lack
+      break;  // from Python only, not available in other processes
     case Route::kDataDependent:
     case Route::kNone:
       break;
   }
   if (const FreshForm* form = form_of_tensors(info.target)) {
-    WayToRun way = way_to_run(form->op);
+    ExecutionRoute way = execution_route(form->op);
     way.form = form;
     if (way.kind != Kind::kDataDependent && way.kind != Kind::kNone) way.kind = Kind::kOutForm;
     return way;

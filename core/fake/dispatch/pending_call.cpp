@@ -15,11 +15,11 @@
 namespace shadowgraph {
 namespace {
 
-constexpr uint32_t kDeepest = 1000;  // destroying a chain of shared pointers takes stack
+constexpr uint32_t kMaxDepth = 1000;  // destroying a chain of shared pointers is recursive
 
 std::recursive_mutex resolving;
 
-// Returns a tensor of the same geometry without memory.
+// Returns a tensor with the same metadata but no memory.
 at::Tensor without_memory(const at::Tensor& tensor) {
   auto geometry = c10::make_intrusive<c10::TensorImpl>(
       c10::Storage(c10::Storage::use_byte_size_t(), 0, c10::DataPtr(nullptr, c10::kCPU), nullptr, false),
@@ -31,15 +31,15 @@ at::Tensor without_memory(const at::Tensor& tensor) {
   return like;
 }
 
-// Returns one element in place of many, with as many dimensions.
+// Returns a one-element tensor of the same rank.
 at::Tensor one_element(const at::Tensor& like) {
   const c10::DimVector ones(like.sizes().size(), 1);
   return at::detail::empty_cpu(ones, like.scalar_type(), std::nullopt, std::nullopt, std::nullopt, std::nullopt);
 }
 
-// Says whether an operator gives one number everywhere if its operands have one number everywhere. That is so if an
-// element depends on those at its place, or on all alike.
-bool is_uniform_on_uniform(const OperatorInfo& info) {
+// Returns whether uniform operands give a uniform result: each element depends on those at its position, or on all of
+// them equally.
+bool preserves_uniformity(const OperatorInfo& info) {
   return info.target.facts().pointwise || (operator_row(info.name).is & OperatorFact::kUniform);
 }
 
@@ -47,10 +47,10 @@ bool is_uniform_fill(const OperatorInfo& info) { return operator_row(info.name).
 
 }  // namespace
 
-// Counts what carrying out calls for one reader may cost, and has cost.
-class PendingCall::Spending {
+// Tracks the cost of one read against the contents budget.
+class PendingCall::BudgetTracker {
  public:
-  Spending() : budget_(budget()), begin_(std::chrono::steady_clock::now()) {}
+  BudgetTracker() : budget_(budget()), begin_(std::chrono::steady_clock::now()) {}
   void bytes(size_t more, const OperatorInfo& info) {
     bytes_ += static_cast<int64_t>(more);
     if (bytes_ > budget_.bytes) {
@@ -71,8 +71,9 @@ class PendingCall::Spending {
   }
   [[noreturn]] static void refuse(const OperatorInfo& info, const std::string& cost, const char* field) {
     throw DataDependentError(
-        fmt::format("what the program reads follows from constants and sizes, but computing it takes too much ({}, at "
-                    "{}): give FakeTensorOptions::contents_budget more {}, or the value as one of host_reads",
+        fmt::format("the value that the program reads follows from constants and sizes, but computing it exceeds the "
+                    "budget ({}, at {}). Increase FakeTensorOptions::contents_budget.{}, or provide the value in "
+                    "host_reads",
                     cost, info.name, field));
   }
   ContentsBudget budget_;
@@ -86,7 +87,7 @@ bool PendingCall::covers_storage(const at::Tensor& tensor) {
 }
 
 bool PendingCall::keep(const at::Tensor& tensor, uint16_t argument, int32_t index) {
-  if (as_fake(tensor) == nullptr) return true;  // a number that the C++ API wrapped stays among the arguments
+  if (as_fake(tensor) == nullptr) return true;  // a wrapped number stays among the arguments
   Operand operand;
   operand.argument = argument;
   operand.index = index;
@@ -104,8 +105,8 @@ bool PendingCall::keep(const at::Tensor& tensor, uint16_t argument, int32_t inde
   return true;
 }
 
-// An operand that is overwritten as a whole need not be known, unless it is read as well: x.copy_(x.t()).
-void PendingCall::keep_what_overwritten_operands_share() {
+// A completely overwritten operand need not be known, unless it is also read: x.copy_(x.t()).
+void PendingCall::keep_shared_overwritten_operands() {
   for (Operand& operand : operands_) {
     if (operand.overwritten) {
       const bool shared = std::any_of(operands_.begin(), operands_.end(), [&](const Operand& other) {
@@ -144,9 +145,9 @@ std::shared_ptr<PendingCall> PendingCall::of(const OperatorInfo& info, const tor
       argument = is_tensors ? c10::IValue(std::move(tensors)) : c10::IValue(std::move(optional));
     }
   }
-  call->keep_what_overwritten_operands_share();
-  if (call->depth <= kDeepest) return call;
-  // Do this now, so that what comes does not wait for all of it.
+  call->keep_shared_overwritten_operands();
+  if (call->depth <= kMaxDepth) return call;
+  // Too deep: resolve the operands now.
   for (Operand& operand : call->operands_) {
     if (!operand.contents || !operand.contents->pending) continue;
     try {
@@ -171,7 +172,7 @@ void PendingCall::promise(const torch::jit::Stack& arguments, const torch::jit::
     Output output;
     output.like = operand.like;
     output.operand = static_cast<int32_t>(k);
-    output.contents = give_pending_contents(fake, self);
+    output.contents = set_pending_contents(fake, self);
     outputs_.push_back(std::move(output));
   }
   for (size_t i = results; i < stack.size(); ++i) {
@@ -183,7 +184,7 @@ void PendingCall::promise(const torch::jit::Stack& arguments, const torch::jit::
       output.like = without_memory(fake);
       output.result = static_cast<uint16_t>(i - results);
       output.index = index;
-      output.contents = give_pending_contents(fake, self);
+      output.contents = set_pending_contents(fake, self);
       outputs_.push_back(std::move(output));
     };
     if (stack[i].isTensor()) {
@@ -195,11 +196,11 @@ void PendingCall::promise(const torch::jit::Stack& arguments, const torch::jit::
   }
 }
 
-// Operands of calls that wait come first, without recursion: a program may have built a long chain.
+// Resolves pending operands first, iteratively: a program may build a long chain.
 void PendingCall::resolve(KnownContents& contents) {
   const std::lock_guard lock(resolving);
   if (!contents.pending) return;
-  Spending spending;
+  BudgetTracker spending;
   std::vector<std::shared_ptr<PendingCall>> stack{shared_from_this()};
   while (!stack.empty()) {
     const std::shared_ptr<PendingCall> call = stack.back();
@@ -213,17 +214,17 @@ void PendingCall::resolve(KnownContents& contents) {
     }
     if (!ready) continue;
     stack.pop_back();
-    if (call->outputs_.empty()) continue;  // carried out already
+    if (call->outputs_.empty()) continue;  // already executed
     call->run(spending);
   }
 }
 
-// Returns the arguments with real tensors, as the CPU takes them.
+// Returns the arguments for the CPU kernel, with real tensors.
 torch::jit::Stack PendingCall::with_operands(const std::vector<at::Tensor>& operands) const {
   torch::jit::Stack stack = arguments_;
   for (const uint16_t position : info_.tensor_arguments) {
     if (!stack[position].isList()) continue;
-    // Lists are shared with whoever calls again, so they are copied.
+    // Lists have reference semantics, so they are copied.
     if (stack[position].isTensorList()) {
       stack[position] = stack[position].toTensorList().copy();
     } else {
@@ -259,10 +260,10 @@ at::Tensor result_in(const torch::jit::Stack& results, uint16_t result, int32_t 
 
 }  // namespace
 
-// Runs the call with one element in place of many, if that shows what all of them are.
+// Runs the call on one element if that determines all of them.
 bool PendingCall::run_on_one_element() {
   const bool fill = is_uniform_fill(info_);
-  if (!fill && !is_uniform_on_uniform(info_)) return false;
+  if (!fill && !preserves_uniformity(info_)) return false;
   std::vector<at::Tensor> operands;
   for (const Operand& operand : operands_) {
     if (operand.written && static_cast<size_t>(operand.like.numel()) * operand.like.dtype().itemsize() != operand.bytes)
@@ -296,11 +297,11 @@ bool PendingCall::run_on_one_element() {
     if (!value.defined() || value.numel() != 1 || value.scalar_type() != output.like.scalar_type()) return false;
     made.emplace_back(contents, value.resolve_conj().resolve_neg());
   }
-  for (const auto& [contents, value] : made) settle_uniform(*contents, value);
+  for (const auto& [contents, value] : made) resolve_to_uniform(*contents, value);
   return true;
 }
 
-std::optional<std::vector<at::Tensor>> PendingCall::real_operands(Spending& spending) const {
+std::optional<std::vector<at::Tensor>> PendingCall::real_operands(BudgetTracker& spending) const {
   std::unordered_map<const void*, c10::Storage> written;
   for (const Operand& operand : operands_) {
     if (!operand.written || written.count(operand.storage) != 0) continue;
@@ -334,7 +335,7 @@ std::optional<std::vector<at::Tensor>> PendingCall::real_operands(Spending& spen
   return real;
 }
 
-void PendingCall::run(Spending& spending) {
+void PendingCall::run(BudgetTracker& spending) {
   const RealCalls calls;
   spending.time(info_);
   try {
@@ -366,7 +367,7 @@ void PendingCall::run(Spending& spending) {
   } catch (const DataDependentError&) {
     throw;
   } catch (const std::exception&) {
-    give_up();  // the CPU has no such kernel, or refuses the values
+    give_up();  // the CPU has no such kernel, or rejects the values
   }
   operands_.clear();
   outputs_.clear();

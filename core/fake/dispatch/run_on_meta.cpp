@@ -20,6 +20,7 @@
 #include "core/fake/thread_state.h"
 #include "ir/operators/operator_facts.h"
 #include "ir/operators/operator_forms.h"
+#include "ir/operators/operator_name.h"
 #include "shadowgraph/capture/shape_rules.h"
 #include "shadowgraph/error.h"
 
@@ -28,7 +29,8 @@ namespace {
 
 using torch::jit::Stack;
 
-// Returns the dtype that the iterator computes in. The result tells whether an operator makes integers floating.
+// Returns the dtype that the iterator computes in. `result_dtype` shows whether the operator promotes integers to
+// float.
 c10::ScalarType common_dtype(const OperatorInfo& info, const Stack& arguments, c10::ScalarType result_dtype) {
   at::native::ResultTypeState state;
   const auto& formals = info.op.schema().arguments();
@@ -41,11 +43,11 @@ c10::ScalarType common_dtype(const OperatorInfo& info, const Stack& arguments, c
     }
   }
   const c10::ScalarType common = at::native::result_type(state);
-  const bool made_floating = c10::isIntegralType(common, /*includeBool=*/true) && c10::isFloatingType(result_dtype);
-  return made_floating ? c10::get_default_dtype_as_scalartype() : common;
+  const bool promoted_to_float = c10::isIntegralType(common, /*includeBool=*/true) && c10::isFloatingType(result_dtype);
+  return promoted_to_float ? c10::get_default_dtype_as_scalartype() : common;
 }
 
-// Replaces operands by what they are copied to; says whether there were any.
+// Replaces operands by the metadata of their copies; returns whether any is copied.
 bool replace_operands(const OperatorInfo& info, Stack& arguments, c10::ScalarType common) {
   bool replaced = false;
   for (const uint16_t position : info.tensor_arguments) {
@@ -59,8 +61,8 @@ bool replace_operands(const OperatorInfo& info, Stack& arguments, c10::ScalarTyp
   return replaced;
 }
 
-// Runs a call with `out=`, which is checked and resized for the operands as they are. Strides follow from operands only
-// where it is resized; they are then those of the functional overload.
+// Runs a call with `out=`, which is checked and resized for the original operands. Only if it is resized do its strides
+// depend on the operands; they are then those of the functional overload.
 void run_with_out(const OperatorInfo& info, Stack* stack, MetaKernel kernel) {
   const size_t begin = stack->size() - info.argument_count;
   Stack functional;
@@ -94,7 +96,7 @@ bool copies_operands_on_cpu(const c10::OperatorHandle& op) {
     if (argument.is_out()) {
       ++outs;
     } else if (argument.alias_info() != nullptr && argument.alias_info()->isWrite()) {
-      return false;  // in place: the strides are there already
+      return false;  // in place: the result has its strides already
     }
   }
   return outs < 2 && schema.returns().size() == 1 && schema.returns()[0].type()->kind() == c10::TypeKind::TensorType;
@@ -112,14 +114,14 @@ void run_with_copied_operands(const OperatorInfo& info, Stack* stack, MetaKernel
   if (!replace_operands(info, again, common_dtype(info, again, dtype))) return;
   kernel(info, &again);
   const at::Tensor laid_out = again.back().toTensor();
-  // mish_backward makes its result like its input, which now has the common dtype.
+  // mish_backward returns its input's dtype, which is the common one here.
   const bool keeps_dtype = laid_out.scalar_type() == dtype;
   stack->back() = keeps_dtype ? laid_out : rules::empty_strided(laid_out.sizes(), laid_out.strides(), dtype);
 }
 
 namespace {
 
-// Refuses results whose elements share memory, with each other or with an operand's. A pointwise kernel may write to an
+// Rejects outputs whose elements share memory with each other or with an operand. A pointwise kernel may write to an
 // operand.
 void check_overlap(const std::vector<at::Tensor>& outs, const torch::jit::Stack& operands, bool pointwise) {
   for (const at::Tensor& out : outs) {
@@ -164,7 +166,7 @@ void run_out_form(const c10::OperatorHandle& out_form, const FreshForm& fresh, t
       inner.emplace_back();
     }
   }
-  const bool pointwise = out_form.hasTag(at::Tag::pointwise);  // a TensorIterator: new results have its strides
+  const bool pointwise = out_form.hasTag(at::Tag::pointwise);  // a TensorIterator: the result has its strides
   check_overlap(outs, inner, pointwise);
   fresh.op.callBoxed(inner);
   const std::string name = toString(out_form.operator_name());
@@ -185,22 +187,21 @@ void run_out_form(const c10::OperatorHandle& out_form, const FreshForm& fresh, t
 void throw_data_dependent(const OperatorInfo& info) {
   throw DataDependentError(
       info.name +
-      ": the result depends on the data of a fake tensor, which has none. Ways out: compute the value from sizes "
-      "or from tensors whose contents are known instead, pass it in as a number, or run this part on real tensors "
-      "under an UnfakeGuard");
+      ": the result depends on the data of a fake tensor, which has none. Compute the value from sizes or from tensors "
+      "with known contents, pass it in as a number, or run this part on real tensors under an UnfakeGuard");
 }
 
 bool reads_data(const c10::Error& error) {
   const std::string_view words = error.what_without_backtrace();
   return words.find("its data is not allocated yet") != std::string_view::npos ||
-         words.find(kPrintedFake) != std::string_view::npos;
+         words.find(kPrintedFakeError) != std::string_view::npos;
 }
 
 namespace {
 
 using torch::jit::Stack;
 
-// Returns false if there is no such form, or one that calls the out= form itself (linalg_lstsq).
+// Returns false if there is no functional form, or if it calls the out= form itself (linalg_lstsq).
 bool run_as_out_form(const OperatorInfo& info, Stack* stack) {
   if (!info.writes || thread_state.run_as_functional == &info) return false;
   const FreshForm* fresh = form_of_tensors(info.target);
@@ -214,57 +215,105 @@ bool run_as_out_form(const OperatorInfo& info, Stack* stack) {
   return true;
 }
 
-// Returns what follows from how indices are assumed to be dealt.
-std::optional<HostAnswers::Assumed> assumed_number(const at::Tensor& tensor) {
+// Returns the value if it follows from assumed routing indices.
+std::optional<HostReadValues::Assumed> assumed_number(const at::Tensor& tensor) {
   const Assumptions assumptions = assumptions_of(tensor);
   const auto value = assumptions.empty() ? std::nullopt : known_value(tensor);
   if (!value) return std::nullopt;
   note_read(assumptions);
   const RealCalls real;
-  return HostAnswers::Assumed{value->item(), "assumed by " + names_of(assumptions)};
+  return HostReadValues::Assumed{value->item(), "assumed by " + names_of(assumptions)};
 }
 
-// Answers with a value that the program reads, as the user says it is. Returns false if this call reads none.
-bool answer_host_read(const OperatorInfo& info, Stack* stack) {
+// Returns a user-provided value for a host read (item(), equal()). Returns false for other calls.
+bool provide_host_read(const OperatorInfo& info, Stack* stack) {
   static const c10::OperatorHandle item =
       c10::Dispatcher::singleton().findSchemaOrThrow("aten::_local_scalar_dense", "");
   static const c10::OperatorHandle equal = c10::Dispatcher::singleton().findSchemaOrThrow("aten::equal", "");
   const bool is_equal = info.key == OperatorInfo::of(equal).key;
   if (!is_equal && info.key != OperatorInfo::of(item).key) return false;
-  static auto* nobody = new HostAnswers;  // outside a mode nothing is given
+  static auto* none = new HostReadValues;  // outside a mode no values are provided
   ModeState* mode = thread_state.mode;
-  HostAnswers& answers = mode != nullptr ? mode->host_answers : *nobody;
+  HostReadValues& values = mode != nullptr ? mode->host_read_values : *none;
   const std::string source = mode != nullptr && mode->observer != nullptr ? mode->observer->location() : "";
   const at::Tensor self = (*stack)[stack->size() - info.argument_count].toTensor();
-  std::optional<c10::Scalar> answer;
+  std::optional<c10::Scalar> value;
   if (is_equal) {
     const at::Tensor other = stack->back().toTensor();
     if (!self.sizes().equals(other.sizes())) {
-      answer = false;
+      value = false;
     } else if (self.is_alias_of(other) && self.storage_offset() == other.storage_offset() &&
                self.strides().equals(other.strides()) && self.dtype() == other.dtype() &&
                self.is_conj() == other.is_conj() && self.is_neg() == other.is_neg()) {
-      answer = self.is_floating_point() || self.is_complex()
-                   ? answers.assume("equal", true, "itself, assumed without NaN", source)
-                   : c10::Scalar(true);
+      value = self.is_floating_point() || self.is_complex()
+                  ? values.assume("equal", true, "itself, assumed without NaN", source)
+                  : c10::Scalar(true);
     }
   }
-  if (!answer) {
-    answer = answers.read(info.name, is_equal ? "equal" : "item", self, source,
-                          [&] { return is_equal ? std::nullopt : assumed_number(self); });
+  if (!value) {
+    value = values.read(info.name, is_equal ? "equal" : "item", self, source,
+                        [&] { return is_equal ? std::nullopt : assumed_number(self); });
   }
   torch::jit::drop(*stack, info.argument_count);
   if (is_equal) {
-    stack->emplace_back(answer->toBool());
+    stack->emplace_back(value->toBool());
   } else {
-    stack->emplace_back(*answer);
+    stack->emplace_back(*value);
   }
   return true;
 }
 
 }  // namespace
 
+namespace {
+
+[[noreturn]] void refuse_dtype(const OperatorInfo& info, c10::ScalarType dtype) {
+  C10_THROW_ERROR(NotImplementedError, c10::str('"', info.name, "\" not implemented for '", dtype, "'"));
+}
+
+// Throws for operands of dtypes that eager's kernel refuses where the Meta kernel does not (OperatorRow::same_dtype).
+void check_dtypes(const OperatorInfo& info, const Stack& stack) {
+  const OperatorRow row = operator_row(info.name);
+  const size_t begin = stack.size() - info.argument_count;
+  std::optional<c10::ScalarType> first;
+  bool empty = false;  // then no kernel runs
+  for (const uint16_t position : info.tensor_arguments) {
+    for_each_tensor(stack[begin + position], [&](const at::Tensor& tensor) {
+      if (first || !tensor.defined()) return;
+      first = tensor.scalar_type();
+      empty = tensor.numel() == 0;
+    });
+  }
+  if (!first) return;
+  const bool integral = c10::isIntegralType(*first, /*includeBool=*/true);
+  const bool refused = ((row.is & OperatorFact::kFloatingOnly) && integral) ||
+                       ((row.is & OperatorFact::kFloatingOrBytes) && integral && *first != c10::kByte) ||
+                       ((row.is & OperatorFact::kIntegersOnly) && !integral);
+  if (refused && !empty) refuse_dtype(info, *first);
+  std::optional<c10::ScalarType> common;
+  const auto check = [&](std::string_view names, bool or_float) {
+    for_each_name(names, [&](std::string_view name) {
+      const auto position = info.op.schema().argumentIndexWithName(std::string(name));
+      if (!position) return;
+      for_each_tensor(stack[begin + static_cast<size_t>(*position)], [&](const at::Tensor& tensor) {
+        if (!tensor.defined()) return;
+        const c10::ScalarType dtype = tensor.scalar_type();
+        if (!common) common = dtype;
+        const bool lower = *common == c10::kHalf || *common == c10::kBFloat16;
+        if (dtype == *common || (or_float && lower && dtype == c10::kFloat)) return;
+        TORCH_CHECK(false, info.name, ": operands must have one dtype, but got ", *common, " and, as '", name, "', ",
+                    dtype);
+      });
+    });
+  };
+  check(row.same_dtype, /*or_float=*/false);
+  check(row.same_dtype_or_float, !(row.is & OperatorFact::kMixedOnCpu) || thread_state.kernel_device().is_cpu());
+}
+
+}  // namespace
+
 void run_kernel(const OperatorInfo& info, Stack* stack) {
+  if (info.checks_dtypes) check_dtypes(info, *stack);
   static const c10::DispatchKeySet meta_keys(c10::DispatchKey::Meta);
   switch (info.route) {
     case Route::kRule:
@@ -279,27 +328,28 @@ void run_kernel(const OperatorInfo& info, Stack* stack) {
       }
       return;
     case Route::kDataDependent:
-      if (run_as_out_form(info, stack) || answer_host_read(info, stack)) return;
+      if (run_as_out_form(info, stack) || provide_host_read(info, stack)) return;
       throw_data_dependent(info);
     case Route::kNone:
       if (info.makes_quantized) {
-        throw NoRuleError(info.name +
-                          " makes a tensor of a quantised dtype, which a fake tensor cannot be. Ways out: "
-                          "torch.fake_quantize_per_tensor_affine and its kin train for integers in floating point, and "
-                          "int8 tensors with their scales beside them hold quantised weights");
+        throw NoRuleError(
+            info.name +
+            " creates a tensor of a quantized dtype, which fake tensors do not support. Use "
+            "torch.fake_quantize_per_tensor_affine and similar operators for quantization-aware training, "
+            "or int8 tensors with separate scales for quantized weights");
       }
       if (run_as_out_form(info, stack)) return;
-      if (info.op.hasKernelForDispatchKey(c10::DispatchKey::Meta)) {  // registered since
+      if (info.op.hasKernelForDispatchKey(c10::DispatchKey::Meta)) {  // registered later
         info.op.redispatchBoxed(meta_keys, stack);
         return;
       }
-      throw NoRuleError(
-          info.name +
-          " has no shape rule, no decomposition and no Meta kernel. Register a rule: torch.library.register_fake "
-          "in Python, or shadowgraph::register_rule(\"" +
-          info.name +
-          "\", &function), where function has the "
-          "operator's C++ signature and returns fake tensors; see docs/adding-an-operator.md");
+      throw NoRuleError(info.name +
+                        " has no shape rule, no decomposition and no Meta kernel. Register a rule with "
+                        "torch.library.register_fake in "
+                        "Python, or shadowgraph::register_rule(\"" +
+                        info.name +
+                        "\", &function), where function has the operator's C++ signature and returns fake tensors; see "
+                        "docs/adding-an-operator.md");
   }
 }
 
@@ -322,8 +372,8 @@ namespace {
 
 [[noreturn]] void refuse(const OperatorInfo& info, const std::string& why) {
   throw NoRuleError(info.name +
-                    " has no shape rule, no decomposition and no C++ Meta kernel, and cannot be run on zeros: " + why +
-                    ". Register a rule, see docs/adding-an-operator.md");
+                    " has no shape rule, no decomposition and no C++ Meta kernel, and cannot run on zeros because " +
+                    why + ". Register a rule; see docs/adding-an-operator.md");
 }
 
 at::Tensor zeros_of(const at::Tensor& fake) {
@@ -332,7 +382,7 @@ at::Tensor zeros_of(const at::Tensor& fake) {
   return real;
 }
 
-// Says whether operands tell where to read: an integer tensor beside another tensor, or a name that says so.
+// Returns whether an operand is an index: an integer tensor among other tensors, or an operator with a telling name.
 bool indexes(const OperatorInfo& info, const torch::jit::Stack& stack, size_t begin) {
   for (const char* word : {"index", "gather", "scatter", "embedding", "take", "put_", "lookup", "select"}) {
     if (info.name.find(word) != std::string::npos) return true;
@@ -355,7 +405,7 @@ void run_on_zeros(const OperatorInfo& info, torch::jit::Stack& stack, size_t beg
   if (!info.op.hasKernelForDispatchKey(c10::DispatchKey::CPU)) refuse(info, "it has no CPU kernel");
   if (info.inplace_view) refuse(info, "it changes the geometry of its operand");
   if (info.is_view) refuse(info, "its results are views");
-  if (indexes(info, stack, begin)) refuse(info, "it indexes with an operand, which zeros could take out of bounds");
+  if (indexes(info, stack, begin)) refuse(info, "it indexes with an operand, and zeros could be out of bounds");
 
   const torch::jit::Stack fakes(stack.begin() + static_cast<ptrdiff_t>(begin), stack.end());
   torch::jit::Stack real = fakes;
@@ -369,7 +419,7 @@ void run_on_zeros(const OperatorInfo& info, torch::jit::Stack& stack, size_t beg
     for (const auto& [zeros, fake] : operands) {
       if (zeros.is_same(result)) return fake;
       if (zeros.is_alias_of(result))
-        refuse(info, "a result shares memory with an operand, which its schema does not say");
+        refuse(info, "a result shares memory with an operand, which its schema does not declare");
     }
     return FakeTensorImpl::empty_strided(result.sizes(), result.strides(), result.dtype(), device);
   };
@@ -381,7 +431,7 @@ void run_on_zeros(const OperatorInfo& info, torch::jit::Stack& stack, size_t beg
   for (const c10::IValue& result : real) {
     if (!result.isTensor() && !result.isTensorList()) {
       throw DataDependentError(info.name + " returns a " + result.tagKind() +
-                               ", which depends on data; zeros would make it a wrong one");
+                               " that depends on data; running it on zeros would give a wrong value");
     }
     stack.push_back(with_tensors(result, faked));
   }

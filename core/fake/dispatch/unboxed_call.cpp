@@ -10,7 +10,7 @@ const OperatorInfo* UnboxedOperator::find() {
   const OperatorInfo& found = OperatorInfo::of(op);
   const auto fits = [&](const std::shared_ptr<const ShapeRule>& rule) {
     if (!rule) return true;
-    if (rule->sees_devices || rule->function_type == nullptr) return false;  // a rule from Python is boxed
+    if (rule->sees_devices || rule->function_type == nullptr) return false;  // rules from Python are boxed
     return *rule->function_type == symbolic_ || *rule->function_type == plain_;
   };
   if (!fits(found.rule) || !fits(found.composite_rule)) return nullptr;

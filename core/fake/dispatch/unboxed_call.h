@@ -1,5 +1,4 @@
-// Says what kernels with an operator's own signature (core/fake/dispatch/unboxed_call.h) ask of single arguments and do to
-// single results. There are templates over their types, one overload or specialisation a kind. Internal to core/.
+// Kernels with the C++ signature of an operator, for the operators that programs call most.
 #pragma once
 
 #include <ATen/core/boxing/KernelFunction.h>
@@ -33,7 +32,7 @@
 
 namespace shadowgraph {
 
-// Looks at the operands of an unboxed call: whether all of them are fakes, and on which device.
+// Inspects the operands of an unboxed call: whether all are fakes, and on which device.
 class OperandView {
  public:
   template <class T>
@@ -50,11 +49,11 @@ class OperandView {
       }
     }
   }
-  // Returns false when a real tensor must first become a fake, or when no operand is one and the call may be on host
-  // scalars.
+  // Returns false if a real tensor must first be converted, or if there are no fake operands and the call may be on
+  // host scalars.
   bool are_fakes() const { return fakes_; }
   bool has_contents_among() const { return contents_; }
-  // Returns false where devices differ, or the call may read or write contents: the boxed call knows what to do.
+  // Returns false if devices differ or the call may read or write known contents, which the boxed call handles.
   bool are_plain(bool writes) const { return !device_.is_mixed() && (!contents_ || (unknown_ && !writes)); }
   const CommonDevice& device() const { return device_; }
 
@@ -70,11 +69,11 @@ class OperandView {
   }
   CommonDevice device_;
   bool fakes_ = true;
-  bool contents_ = false;  // those of some operand are known
-  bool unknown_ = false;   // ... are not
+  bool contents_ = false;  // some operand has known contents
+  bool unknown_ = false;   // some operand has none
 };
 
-// Says whether contents may become known by a call of this operator although those of no operand are.
+// True for operators that may create known contents although no operand has any.
 template <class Operator>
 struct MakesContents {
   template <class... Args>
@@ -102,9 +101,9 @@ template <>
 struct MakesContents<at::_ops::zeros_like> : MakesContentsAlways {};
 template <>
 struct MakesContents<at::_ops::ones_like> : MakesContentsAlways {};
-// A copy's source must be known: the operands have contents then.
+// Copies are not listed: their source has known contents then.
 
-// Printing a tensor calls these: the conversion to doubles, and copies and parts of its result.
+// Operators called while a tensor is printed: the conversion to double, and copies and parts of its result.
 template <class Operator>
 inline constexpr bool kIsPrintedWith =
     std::is_same_v<Operator, at::_ops::_to_copy> || std::is_same_v<Operator, at::_ops::clone> ||
@@ -115,7 +114,7 @@ inline constexpr bool kIsOperand = std::is_same_v<T, at::Tensor> || std::is_same
                                    std::is_same_v<T, at::TensorList> || std::is_same_v<T, at::ITensorListRef> ||
                                    std::is_same_v<T, c10::List<std::optional<at::Tensor>>>;
 
-// Makes an explicit device "meta" for the kernel.
+// Replaces an explicit device by "meta" for the kernel.
 template <class T>
 void take_explicit_device(T& argument, c10::Device& device, const ModeState* mode, bool has_operands) {
   if constexpr (std::is_same_v<T, std::optional<c10::Device>>) {
@@ -160,22 +159,18 @@ void show_results(CallObserver& observer, const OperatorInfo& info, const std::t
       results);
 }
 
-// Makes kernels with the C++ signature of one operator, for the operators that programs call most.
-//
-// A boxed call moves every argument into an IValue and a list of sizes into a heap object. The kernel behind it moves
-// them back, and so do the results: that is half of the time of an add. These kernels do what fake_fallback does, in
-// the same order, without that. They hand over to it whatever is not the common case: a real operand, an observed real
-// run, a rule of other C++ types.
+// A boxed call moves every argument into an IValue, and lists of sizes onto the heap; the kernel moves them back, and
+// so do the results. That is half of the time of an add. Unboxed kernels follow the steps of fake_fallback without
+// boxing, and forward to it in all but the common case: a real operand, an observed real run, a rule with other C++
+// types.
 //
 //     register_unboxed<at::_ops::mm, at::_ops::bmm>(library);  // library: aten on kFakeKey
-//
-// Internal to core/.
 
-// Has the operator's facts, found once: nullptr when its rule cannot be called unboxed.
+// Caches an operator's OperatorInfo; nullptr if its rule cannot be called unboxed.
 class UnboxedOperator {
  public:
-  // A rule's function must have one of two types: the operator's, with SymInt arguments or with plain ones. Rules of
-  // users are called boxed (core/fake/dispatch/fallback.cpp).
+  // A rule's function must have one of two types: the operator's, with SymInt or with plain integers. User-defined
+  // rules are called boxed (core/fake/dispatch/fallback.cpp).
   UnboxedOperator(const char* name, const char* overload, const std::type_info& symbolic, const std::type_info& plain);
 
   const OperatorInfo* info() {
@@ -210,7 +205,7 @@ class UnboxedCall<Operator, Return(Args...)> {
     if (C10_UNLIKELY(info == nullptr || (info->route != Route::kRule && info->route != Route::kMeta)))
       return boxed<&fake_fallback>(keys, std::forward<Args>(args)...);
     if (thread_state.kernel_depth != 0) {
-      if (copies_operands(*info, thread_state.kernel_device(), args...)) {
+      if (copies_operands(*info, thread_state.kernel_device(), args...) || may_refuse_dtypes(*info, args...)) {
         return boxed<&fake_fallback>(keys, std::forward<Args>(args)...);
       }
       return on_meta(*info, std::forward<Args>(args)...);
@@ -226,23 +221,24 @@ class UnboxedCall<Operator, Return(Args...)> {
     constexpr bool kHasOperands = (kIsOperand<std::decay_t<Args>> || ...);
     if (C10_UNLIKELY(
             !operands.are_fakes() ||
-            // An observer is shown what the host wrote into known contents since.
+            // An observer must first see what the host wrote into known contents.
             !operands.are_plain(info->touched_arguments != 0 || (mode != nullptr && mode->observer != nullptr)) ||
             MakesContents<Operator>::in(args...) ||
             (info->contents_rule != ContentsRule::kNone &&
              (operands.has_contents_among() || (mode != nullptr && mode->options.host_reads.finite))) ||
             (kHasOperands && !operands.device().known()) || (reach_real<Args>(args) || ...) ||
             (mode != nullptr && (mode->kind == ModeKind::kObserve || (mode->reads_data && info->depends_on_data))) ||
-            may_have_lasting_mode(mode) || copies_operands(*info, operands.device().or_default(mode), args...))) {
+            may_have_persistent_mode(mode) || copies_operands(*info, operands.device().or_default(mode), args...) ||
+            may_refuse_dtypes(*info, args...))) {
       return boxed<&fake_fallback>(keys, std::forward<Args>(args)...);
     }
     Steps call{*info, operands, {args...}};
     if constexpr (kIsPrintedWith<Operator>) {
-      Return result = carry_out(*info, mode, call);
+      Return result = execute_call(*info, mode, call);
       if (C10_UNLIKELY(is_printed)) refuse_to_print(result);
       return result;
     } else {
-      return carry_out(*info, mode, call);
+      return execute_call(*info, mode, call);
     }
   }
 
@@ -250,11 +246,11 @@ class UnboxedCall<Operator, Return(Args...)> {
   static Return composite(c10::DispatchKeySet keys, Args... args) {
     constexpr c10::DispatchKeySet kBelow(c10::DispatchKeySet::FULL_AFTER, kCompositeKey);
     const ModeState* mode = thread_state.mode;
-    if (!takes_composites(mode)) {
+    if (!reports_composites(mode)) {
       return Operator::redispatch(keys & kBelow, std::forward<Args>(args)...);
     }
     const OperatorInfo* info = operator_().info();
-    // Autocast casts the operands before a rule may see them.
+    // Autocast must cast the operands before a rule runs.
     if (info == nullptr || (info->composite_rule && keys.has_any(c10::autocast_dispatch_keyset))) {
       return boxed<&composite_kernel>(keys, std::forward<Args>(args)...);
     }
@@ -275,7 +271,7 @@ class UnboxedCall<Operator, Return(Args...)> {
   }
 
  private:
-  // Has the steps of carry_out, for operands that are fakes already and contents that stay as they are.
+  // Implements the steps of execute_call for fake operands whose known contents do not change.
   struct Steps {
     using Result = Return;
     const OperatorInfo& info;
@@ -288,13 +284,13 @@ class UnboxedCall<Operator, Return(Args...)> {
           [&](auto&... each) { UnboxedCall::show_arguments<&CallObserver::begin_call>(observer, info, each...); },
           args);
     }
-    bool makes_room_for_literal() {
+    bool may_start_literal() {
       if constexpr (std::is_same_v<Operator, at::_ops::empty_memory_format>) {
         return std::apply([](auto&... each) { return ((!names_other_device(each)) && ...); }, args);
       }
       return false;
     }
-    c10::Device take_device(const ModeState* mode) {
+    c10::Device resolve_device(const ModeState* mode) {
       c10::Device device = operands.device().or_default(mode);
       std::apply([&](auto&... each) { (take_explicit_device(each, device, mode, operands.device().known()), ...); },
                  args);
@@ -333,12 +329,12 @@ class UnboxedCall<Operator, Return(Args...)> {
     return thread_state.literal != nullptr && is_refused_to_print(self);
   }
 
-  // Handles an argument that is written.
+  // Returns whether a write to this argument would reach a real tensor.
   template <class T>
   static bool reach_real(const std::decay_t<T>& argument) {
     if constexpr (std::is_same_v<T, at::Tensor&>) {
       return argument.defined() && is_fake(argument) && writes_may_reach_real(argument) &&
-             writes_reach_real(argument, thread_state.mode);
+             writes_reach_real_tensor(argument, thread_state.mode);
     }
     return false;
   }
@@ -360,6 +356,19 @@ class UnboxedCall<Operator, Return(Args...)> {
     return operands.may_be_copied();
   }
 
+  static bool may_refuse_dtypes(const OperatorInfo& info, const std::decay_t<Args>&... args) {
+    if (!info.checks_dtypes) return false;
+    OperandDtypes operands;
+    const auto see = [&]<class T>(const T& argument) {
+      if constexpr (std::is_same_v<T, at::Tensor>) operands.see(argument);
+      if constexpr (std::is_same_v<T, std::optional<at::Tensor>>) {
+        if (argument.has_value()) operands.see(*argument);
+      }
+    };
+    (see(args), ...);
+    return operands.may_be_refused();
+  }
+
   static Return on_meta(const OperatorInfo& info, Args... args) {
     constexpr c10::DispatchKeySet kMetaKeys(c10::DispatchKey::Meta);
     if (info.route == Route::kRule) {
@@ -370,19 +379,19 @@ class UnboxedCall<Operator, Return(Args...)> {
   }
 
   static Return decompose(const OperatorInfo& info, c10::DispatchKeySet keys, Args... args) {
-    if (info.composite_rule && composite_rule_replaces_it(info, args...)) {
+    if (info.composite_rule && composite_rule_applies_to(info, args...)) {
       return info.composite_rule->kernel.template call<Return, Args...>(info.op, keys, std::forward<Args>(args)...);
     }
     return Operator::redispatch(keys, std::forward<Args>(args)...);
   }
 
   template <class First, class... Rest>
-  static bool composite_rule_replaces_it(const OperatorInfo& info, const First& first, const Rest&... rest) {
+  static bool composite_rule_applies_to(const OperatorInfo& info, const First& first, const Rest&... rest) {
     if constexpr (std::is_same_v<First, at::Tensor>) {
       const auto device = device_of_fake_or_wrapper(first);
-      return device && composite_rule_replaces(info, device->type());
+      return device && composite_rule_applies(info, device->type());
     } else if constexpr (sizeof...(Rest) != 0) {
-      return composite_rule_replaces_it(info, rest...);
+      return composite_rule_applies_to(info, rest...);
     } else {
       return false;
     }
@@ -402,7 +411,7 @@ std::string unboxed_name() {
   return overload.empty() ? name : name + "." + std::string(overload);
 }
 
-// `aten` implements that namespace on kFakeKey, or on kCompositeKey.
+// `aten` registers into that namespace on kFakeKey or kCompositeKey.
 template <class... Operators>
 void register_unboxed(torch::Library& aten, std::source_location place = std::source_location::current()) {
   (note_fast_path("aten::" + unboxed_name<Operators>(), place), ...);
@@ -415,8 +424,8 @@ void register_unboxed_composite(torch::Library& aten, std::source_location place
    ...);
 }
 
-// These operators have such kernels: programs call them most, by a count over training steps of the built-in models.
-// All others come through the boxed fallback, with the same results. Each family has a file, since each compiles long.
+// The operators with unboxed kernels, chosen by call counts in training steps of the built-in models. All others use
+// the boxed fallback, with the same results. One file per family, because each is slow to compile.
 void register_unboxed_views(torch::Library& aten);
 void register_unboxed_pointwise(torch::Library& aten);
 void register_unboxed_products(torch::Library& aten);

@@ -1,4 +1,4 @@
-// Registers the composite operators that programs call most, on kCompositeKey.
+// Unboxed kernels of the most frequent composite operators, on kCompositeKey.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/adaptive_avg_pool2d_ops.h>
 #include <ATen/ops/batch_norm_ops.h>

@@ -36,7 +36,6 @@ namespace shadowgraph {
 namespace op = at::_ops;
 
 void register_unboxed_pointwise(torch::Library& aten) {
-  // Pointwise
   register_unboxed<op::add_Tensor, op::add_Scalar, op::sub_Tensor, op::sub_Scalar, op::mul_Tensor, op::mul_Scalar,
                    op::div_Tensor, op::div_Scalar, op::pow_Tensor_Scalar, op::where_self, op::neg, op::exp, op::log,
                    op::sqrt, op::rsqrt, op::reciprocal, op::tanh, op::sigmoid, op::silu, op::gelu, op::relu,

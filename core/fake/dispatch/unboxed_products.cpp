@@ -21,7 +21,6 @@ namespace shadowgraph {
 namespace op = at::_ops;
 
 void register_unboxed_products(torch::Library& aten) {
-  // Products and attention
   register_unboxed<op::mm, op::bmm, op::addmm, op::baddbmm, op::convolution, op::convolution_backward,
                    op::_scaled_dot_product_flash_attention, op::_scaled_dot_product_flash_attention_backward,
                    op::_scaled_dot_product_efficient_attention, op::_scaled_dot_product_efficient_attention_backward,

@@ -1,4 +1,4 @@
-// Unboxed kernels of reductions, normalization, pooling, joining and picking.
+// Unboxed kernels of reductions, normalization, pooling, concatenation and indexing.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_log_softmax_backward_data_ops.h>
 #include <ATen/ops/_log_softmax_ops.h>
@@ -37,7 +37,7 @@ void register_unboxed_reductions(torch::Library& aten) {
                    op::native_layer_norm_backward, op::native_batch_norm, op::native_batch_norm_backward,
                    op::cudnn_batch_norm, op::cudnn_batch_norm_backward, op::max_pool2d_with_indices,
                    op::max_pool2d_with_indices_backward, op::nll_loss_forward, op::nll_loss_backward>(aten);
-  // Joining and picking
+  // Concatenation and indexing
   register_unboxed<op::cat, op::stack, op::index_Tensor, op::embedding, op::embedding_dense_backward,
                    op::slice_backward, op::select_backward>(aten);
 }

@@ -6,7 +6,7 @@
 #include "core/fake/dispatch/operator_info.h"
 #include "core/fake/fake_tensor_impl.h"
 #include "core/fake/mode/modes.h"
-#include "core/fake/pretended_devices.h"
+#include "core/fake/simulated_devices.h"
 #include "core/fake/tensors_in_value.h"
 #include "core/fake/thread_state.h"
 #include "shadowgraph/capture/fake.h"
@@ -20,7 +20,7 @@ std::string CrossRefDifference::to_string() const {
 
 namespace {
 
-// Names a tensor of the call: "self", "tensors[1]", "result 0".
+// A tensor of the call by name: "self", "tensors[1]", "result 0".
 struct Named {
   std::string name;
   at::Tensor tensor;
@@ -44,7 +44,7 @@ c10::IValue faked(const c10::IValue& value, FakeTensorMode& mode) {
   });
 }
 
-// Returns what is compared of one tensor, in the order of telling.
+// Returns the compared properties of a tensor; the first that differs is reported.
 std::vector<std::pair<const char*, std::string>> facts(const std::vector<Named>& all, size_t index) {
   const at::Tensor& tensor = all[index].tensor;
   if (!tensor.defined()) return {{"defined", "no"}};
@@ -92,11 +92,11 @@ class CrossRefMode::Observer final : public CallObserver {
     for (const CallArgument& argument : arguments) stack.push_back(argument.value());
     const auto& formals = info.op.schema().arguments();
     for (size_t i = 0; i < stack.size(); ++i) collect(formals[i].name(), stack[i], real_);
-    // The fake key is left to the observer's own calls only.
+    // The fake key is reserved for the observer's own calls.
     const auto restore =
         c10::make_scope_exit([outer = std::exchange(thread_state.mode, nullptr)] { thread_state.mode = outer; });
     const UntranslatedErrors caught_here;
-    FakeTensorMode mode(of_any_machine());
+    FakeTensorMode mode(with_all_devices());
     try {
       for (size_t i = 0; i < stack.size(); ++i) {
         stack[i] = faked(stack[i], mode);
@@ -109,7 +109,7 @@ class CrossRefMode::Observer final : public CallObserver {
     } catch (const NoRuleError&) {
       comparable_ = false;
     } catch (const UnsupportedError&) {
-      comparable_ = false;  // sparse, quantised
+      comparable_ = false;  // sparse, quantized
     } catch (const c10::Error& error) {
       error_ = error.what_without_backtrace();
     } catch (const std::exception& error) {
@@ -145,7 +145,7 @@ class CrossRefMode::Observer final : public CallObserver {
   void abandon_call(const OperatorInfo& info) noexcept override {
     if (!comparable_ || error_) return;
     ++compared;
-    // The real call is throwing: this difference is told when it is done.
+    // The real call is throwing, so this only records the difference.
     differences.push_back({info.name, "the call", "raised", "an error", "nothing"});
   }
   void enter_composite(const OperatorInfo&, std::span<const CallArgument>) override {}
@@ -156,7 +156,7 @@ class CrossRefMode::Observer final : public CallObserver {
     differences.push_back(std::move(difference));
     if (!options_.throw_at_first) return;
     throw Error(differences.back().to_string() +
-                ". A rule for the operator, or a correction of it: docs/adding-an-operator.md");
+                ". Add or fix the shape rule of the operator: see docs/adding-an-operator.md");
   }
 
   CrossRefOptions options_;
@@ -169,8 +169,8 @@ class CrossRefMode::Observer final : public CallObserver {
 CrossRefMode::CrossRefMode(CrossRefOptions options) {
   if (thread_state.mode != nullptr) {
     throw Error(
-        "a CrossRefMode compares a real program with fakes of it: begin it outside any FakeTensorMode, or under "
-        "an UnfakeGuard");
+        "a CrossRefMode compares a real program with fake tensors; enter it outside of any FakeTensorMode, or under an "
+        "UnfakeGuard");
   }
   observer_ = std::make_unique<Observer>(options);
   mode_ = std::make_unique<ObserveMode>(*observer_);

@@ -14,7 +14,7 @@
 #include "core/fake/mode/modes.h"
 #include "core/fake/mode/process_state.h"
 #include "core/fake/mode_state.h"
-#include "core/fake/pretended_devices.h"
+#include "core/fake/simulated_devices.h"
 #include "core/fake/thread_state.h"
 #include "shadowgraph/capture/fake.h"
 #include "shadowgraph/error.h"
@@ -22,7 +22,7 @@
 namespace shadowgraph {
 namespace {
 
-// Says in words why `one` and `other` cannot hold for one program; what either leaves open fits everything.
+// Describes a conflict between two sets of options; fields that either leaves open do not conflict.
 std::optional<std::string> difference(const FakeTensorOptions& one, const FakeTensorOptions& other) {
   if (one.device && other.device && with_index(*one.device) != with_index(*other.device)) {
     return "device " + one.device->str() + " and " + other.device->str();
@@ -46,18 +46,18 @@ void complete(FakeTensorOptions& given, FakeTensorOptions around) {
   given.host_reads.masks_full |= around.host_reads.masks_full;
   if (!given.contents_budget) given.contents_budget = around.contents_budget;
   if (!given.real_tensors) given.real_tensors = around.real_tensors;
-  given.unknown_operators_on_zeros |= around.unknown_operators_on_zeros;
+  given.allow_fallback_kernels |= around.allow_fallback_kernels;
 }
 
-struct Behind {
+struct ModeOfTensors {
   FakeTensorOptions options;
-  bool of_mode = false;  // one that is still there; otherwise only a device is known
+  bool of_mode = false;  // the mode still exists; otherwise only the device is known
 };
 
-// Returns nothing if there is no fake among them. If their modes have ended, only the device that all the tensors are
-// on is known.
-std::optional<Behind> behind(at::TensorList tensors) {
-  std::optional<Behind> found;
+// Returns the merged options of the tensors' modes; nullopt if none is fake. If the modes no longer exist, only the
+// device common to all tensors is known.
+std::optional<ModeOfTensors> mode_of_tensors(at::TensorList tensors) {
+  std::optional<ModeOfTensors> found;
   std::unordered_set<uint32_t> seen;
   bool on_one_device = true;
   std::optional<c10::Device> device;
@@ -65,14 +65,14 @@ std::optional<Behind> behind(at::TensorList tensors) {
     const FakeTensorImpl* fake = as_fake(tensor);
     if (fake == nullptr) continue;
     if (!found) found.emplace();
-    on_one_device = on_one_device && (!device || *device == fake->pretended_device());
-    device = fake->pretended_device();
+    on_one_device = on_one_device && (!device || *device == fake->simulated_device());
+    device = fake->simulated_device();
     if (!seen.insert(fake->mode_id()).second) continue;
     std::optional<FakeTensorOptions> options = options_of_mode(fake->mode_id());
     if (!options) continue;
     if (const auto words = difference(found->options, *options)) {
-      throw Error("the module's tensors were made in two modes that differ: " + *words +
-                  ". Make them in one, or convert some with FakeTensorMode::from_real");
+      throw Error("the module's tensors were created in two different modes: " + *words +
+                  ". Create them in one mode, or convert some with FakeTensorMode::from_real");
     }
     complete(found->options, std::move(*options));
     found->of_mode = true;
@@ -84,17 +84,17 @@ std::optional<Behind> behind(at::TensorList tensors) {
 }  // namespace
 
 FakeTensorOptions options_around(at::TensorList own, at::TensorList inputs, FakeTensorOptions given) {
-  std::optional<Behind> around = behind(own);
+  std::optional<ModeOfTensors> around = mode_of_tensors(own);
   if (around && around->of_mode) {
     if (const auto words = difference(given, around->options)) {
-      throw Error("the capture's options and the mode that the module was made in differ: " + *words +
-                  ". Leave them out of CaptureOptions::mode, which takes them from that mode, or make the "
-                  "module in a mode that has them");
+      throw Error("CaptureOptions::mode conflicts with the mode that the module was created in: " + *words +
+                  ". Leave it out of CaptureOptions::mode, which then inherits it from that mode, or create the module "
+                  "in a matching mode");
     }
   }
-  if (!around) around = behind(inputs);
+  if (!around) around = mode_of_tensors(inputs);
   const ModeState* active = thread_state.mode;
-  if (!around && active != nullptr && active->kind == ModeKind::kFake) around = Behind{active->options, true};
+  if (!around && active != nullptr && active->kind == ModeKind::kFake) around = ModeOfTensors{active->options, true};
   if (around) complete(given, std::move(around->options));
   return given;
 }
@@ -105,9 +105,9 @@ void check_is_of(const ModeState& mode, const at::Tensor& tensor, const std::str
   const auto options = options_of_mode(fake->mode_id());
   if (!options) return;
   if (const auto words = difference(mode.options, *options)) {
-    throw Error("the capture and the mode that '" + name + "' was made in differ: " + *words +
-                ". Begin the CaptureSession with the module, which takes them from its mode, or make the "
-                "module in a mode that has them");
+    throw Error("the capture conflicts with the mode that '" + name + "' was created in: " + *words +
+                ". Pass the module to the Capture constructor, which inherits its mode, or create the module in "
+                "a matching mode");
   }
 }
 
@@ -147,14 +147,14 @@ std::unique_ptr<ModeState> make_state(FakeTensorOptions options) {
   if (!options.device) options.device = c10::Device(c10::DeviceType::CPU);
   if (!options.profile) options.profile.emplace();
   if (!options.real_tensors) options.real_tensors = RealTensors::kConvert;
-  fake_key_set(*options.device);  // throws for what cannot be pretended
+  fake_key_set(*options.device);  // throws for device types that cannot be simulated
   check_machine(*options.profile, *options.device);
   install_process_state();
   auto state = std::make_unique<ModeState>();
   state->default_device = *options.device;
-  state->data_sizes.give(options.data_sizes);
-  state->data_sizes.give(options.data_size_hint);
-  state->host_answers.give(options.host_reads);
+  state->data_sizes.add(options.data_sizes);
+  state->data_sizes.add(options.data_size_hint);
+  state->host_read_values.add(options.host_reads);
   state->data_sizes.assume_masks_full(options.host_reads.masks_full);
   state->options = std::move(options);
   static std::atomic<uint32_t> last_id{0};
@@ -162,7 +162,7 @@ std::unique_ptr<ModeState> make_state(FakeTensorOptions options) {
   return state;
 }
 
-// Lists the modes there are, for tensors that know theirs by number.
+// The existing modes by id, for tensors, which store only the id of theirs.
 struct Modes {
   std::mutex mutex;
   std::unordered_map<uint32_t, FakeTensorMode*> by_id;
@@ -181,7 +181,7 @@ FakeTensorMode* find_mode(uint32_t id) {
 
 void enter(ModeState* mode) {
   close_open_literal();
-  if (mode != nullptr) keep_device_guards();
+  if (mode != nullptr) restore_device_guards();
   thread_state.mode = mode;
   thread_state.mode_id = mode != nullptr ? mode->id : 0;
 }
@@ -227,8 +227,8 @@ FakeTensorModeScope::FakeTensorModeScope(FakeTensorMode& mode)
       keys_(keys_with_mode(true)) {
   if (state_of(mode).observer != nullptr && thread_state.mode != &state_of(mode)) {
     throw Error(
-        "this mode records, and a capture is of the thread that began it: give every thread a FakeTensorMode or a "
-        "CaptureSession of its own");
+        "this mode is being captured, and a capture is bound to the thread that started it; create a separate "
+        "FakeTensorMode or Capture for each thread");
   }
   enter(&state_of(mode));
   c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
@@ -239,8 +239,8 @@ FakeTensorModeScope::~FakeTensorModeScope() {
   enter(outer_);
 }
 
-std::atomic<uint32_t> lasting_modes{0};
-std::atomic<FindLastingMode> find_lasting_mode{nullptr};
+std::atomic<uint32_t> persistent_modes{0};
+std::atomic<FindPersistentMode> find_persistent_mode{nullptr};
 
 UnfakeGuard::UnfakeGuard()
     : suspended_(thread_state.mode),
@@ -270,7 +270,8 @@ FakeTensorMode* detect_fake_mode(at::TensorList tensors) {
     FakeTensorMode* mode = find_mode(fake->mode_id());
     if (mode == nullptr) continue;
     if (found != nullptr && found != mode) {
-      throw Error("these tensors are of two fake tensor modes; convert some of them with FakeTensorMode::from_real");
+      throw Error(
+          "the tensors belong to two different fake tensor modes; convert some of them with FakeTensorMode::from_real");
     }
     found = mode;
   }
@@ -293,7 +294,7 @@ std::string to_string(const at::Tensor& tensor) {
   text += c10::toString(tensor.scalar_type());
   text += "[";
   for (size_t i = 0; i < tensor.sizes().size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(tensor.sizes()[i]);
-  text += "] on " + (fake != nullptr ? fake->pretended_device() : tensor.device()).str();
+  text += "] on " + (fake != nullptr ? fake->simulated_device() : tensor.device()).str();
   if (tensor.requires_grad()) text += ", requires_grad";
   return text;
 }
@@ -343,7 +344,7 @@ FakeModule fakeify(FakeTensorMode& mode, torch::nn::Module& module) {
   std::unordered_set<const c10::TensorImpl*> seen;
   const auto keep = [&](const at::Tensor& tensor) {
     if (!tensor.defined() || is_fake(tensor) || !seen.insert(tensor.unsafeGetTensorImpl()).second) return;
-    mode.from_real(tensor);  // throws before anything is changed
+    mode.from_real(tensor);  // may throw, so it comes before any change
     state->kept.push_back(
         {tensor, tensor.grad(), tensor.is_inference() ? 0 : static_cast<uint32_t>(tensor._version())});
   };

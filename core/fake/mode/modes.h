@@ -1,5 +1,5 @@
-// Finds the options of a mode around tensors that are there already. A capture then need not be told again what the
-// module was made with. Internal to core/; the rules are those of CaptureOptions (shadowgraph/capture/capture.h).
+// Derives mode options from existing tensors, so that a capture need not repeat the options its module was created with
+// (see CaptureOptions in shadowgraph/capture/capture.h). Internal to core/.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,22 +16,22 @@
 
 namespace shadowgraph {
 
-// Returns the options of the mode with this number, if it is still there, with nothing left open.
+// Returns the complete options of the mode with this id, if it still exists.
 std::optional<FakeTensorOptions> options_of_mode(uint32_t id);
 
-// Completes `given` from the mode that the fakes among `own` were made in. Without any it takes the mode of `inputs`,
-// or else the innermost mode of this thread. Throws Error if the modes of `own`, or one of them and
-// `given`, differ in device or profile.
+// Completes `given` from the mode of the fake tensors in `own`; without any, from the mode of `inputs`, or else the
+// innermost mode of this thread. Throws Error if the modes of `own` differ in device or profile from each other or from
+// `given`.
 FakeTensorOptions options_around(at::TensorList own, at::TensorList inputs, FakeTensorOptions given);
 
-// Throws Error if `tensor`, called `name`, was made in a mode that differs from `mode` in device or
-// profile.
+// Throws Error if the mode of `tensor`, called `name`, differs from `mode` in device or profile.
 void check_is_of(const ModeState& mode, const at::Tensor& tensor, const std::string& name);
 
-// Shows the calls of a real program to an observer, at the level where fake tensors run, without changing any of them.
+// Reports the calls of a real program to an observer, at the dispatch level where fake tensors run, without changing
+// them.
 //
-// This is the yardstick for captures. The same program, run for real under an ObserveMode and captured on fake tensors,
-// must make the same calls with the same results. It is thread-local like FakeTensorMode and does not nest inside one.
+// Used to validate captures: the same program, run for real under an ObserveMode and captured on fake tensors, must
+// make the same calls with the same results. Thread-local like FakeTensorMode; does not nest inside one.
 
 struct ModeState;
 

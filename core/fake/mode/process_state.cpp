@@ -1,13 +1,11 @@
-// Says which kind of accelerator this process seems to have: libtorch is built for one, and asks its hooks which
-// (isBuilt).
+// Hooks through which libtorch sees simulated devices, and the kind of accelerator that this process reports (isBuilt).
 //
-// autograd's engine keeps the streams of that kind alone, and asserts that every gradient on an accelerator has one. So
-// the answer follows what is computed:
+// libtorch supports one kind per process: autograd's engine tracks streams of that kind only, and asserts that every
+// gradient on an accelerator has one. So the reported kind depends on the context:
 //
-//   - during a backward over fakes, the kind that its graph is on;
-//   - otherwise, inside a mode, the mode's default device, or CUDA if that is none;
+//   - during a backward over fake tensors, the kind that its graph is on;
+//   - otherwise, inside a mode, that of the mode's default device, or CUDA if that is the CPU;
 //   - outside, none.
-// Internal to core/.
 #include "core/fake/mode/process_state.h"
 
 #include <ATen/DeviceAccelerator.h>
@@ -38,7 +36,7 @@
 #include "core/fake/dispatch/unboxed_call.h"
 #include "core/fake/fake_tensor_impl.h"
 #include "core/fake/mode_state.h"
-#include "core/fake/pretended_devices.h"
+#include "core/fake/simulated_devices.h"
 #include "core/fake/thread_state.h"
 #include "core/libtorch/autograd.h"
 #include "core/libtorch/process.h"
@@ -46,21 +44,21 @@
 
 namespace shadowgraph {
 
-// Says whether hooks that are ours should say that libtorch was built for `type`, now and on this thread.
-bool seems_built_for(c10::DeviceType type);
+// Returns whether our hooks report libtorch as built for `type`, at this point and on this thread.
+bool is_reported_as_built(c10::DeviceType type);
 
-// Returns a generator of a pretended device. It has seeds and offsets, no random numbers, for programs that seed every
-// device. The first is this thread's own.
-const at::Generator& pretended_generator(c10::Device device);
-at::Generator new_pretended_generator(c10::Device device);
+// Returns this thread's default generator of a simulated device. It holds a seed and an offset but produces no random
+// numbers, for programs that seed every device.
+const at::Generator& simulated_generator(c10::Device device);
+at::Generator new_simulated_generator(c10::Device device);
 
-// Call this after a backward has failed. Throws Error if the reason is that its fakes are on an accelerator
-// that is only there inside a mode.
+// Called after a failed backward. Throws Error if the cause is that its fake tensors are on an accelerator that exists
+// only inside a mode.
 void explain_missing_accelerator(const torch::autograd::edge_list& roots);
 
-// Registers XPU and MPS hooks where none are. Call it before libtorch asks for them, for it caches what it finds.
+// Registers XPU and MPS hooks where there are none. Must run before libtorch queries and caches them.
 void register_accelerator_hooks();
-// Serves when libtorch has asked already, and found none.
+// For hooks that libtorch has already queried and cached as missing.
 void replace_missing_accelerator_hooks();
 
 namespace {
@@ -71,7 +69,7 @@ constexpr DeviceType kNothing = DeviceType::CPU;
 
 bool in_fake_mode() { return thread_state.mode != nullptr && thread_state.mode->kind == ModeKind::kFake; }
 
-// Returns the one kind of accelerator that the graph behind `roots` is on.
+// Returns the only kind of accelerator in the graph behind `roots`.
 DeviceType find_accelerator(const torch::autograd::edge_list& roots) {
   DeviceType found = kNothing;
   std::vector<torch::autograd::Node*> waiting;
@@ -89,7 +87,7 @@ DeviceType find_accelerator(const torch::autograd::edge_list& roots) {
       if (found != kNothing) {
         throw Error("backward over tensors on " + c10::DeviceTypeName(found, true) + " and on " +
                         c10::DeviceTypeName(type, true) +
-                        ": libtorch's autograd engine knows one kind of accelerator in a process. Run one "
+                        ": libtorch's autograd engine supports one kind of accelerator per process. Run one "
                         "backward for each kind, with .detach() between them",
                     NodeId(), Error::Fault::kOurs);
       }
@@ -100,12 +98,12 @@ DeviceType find_accelerator(const torch::autograd::edge_list& roots) {
   return found;
 }
 
-// ---- What programs and backwards ask an accelerator
+// ---- Accelerator hooks
 
-// Has seeds and offsets, no random numbers: for programs that seed every device.
-class PretendedGenerator final : public c10::GeneratorImpl {
+// Holds a seed and an offset; produces no random numbers.
+class SimulatedGenerator final : public c10::GeneratorImpl {
  public:
-  explicit PretendedGenerator(c10::Device device)
+  explicit SimulatedGenerator(c10::Device device)
       : GeneratorImpl(device, c10::DispatchKeySet(c10::computeDispatchKey({}, {}, device))) {}
   void set_current_seed(uint64_t seed) override { seed_ = seed, offset_ = 0; }
   uint64_t current_seed() const override { return seed_; }
@@ -117,10 +115,10 @@ class PretendedGenerator final : public c10::GeneratorImpl {
 
  private:
   [[noreturn]] static void refuse() {
-    throw Error("a pretended device has no random state that could be saved or restored; it has a seed");
+    throw Error("a simulated device has no random state to save or restore, only a seed; use manual_seed");
   }
   GeneratorImpl* clone_impl() const override {
-    auto* copy = new PretendedGenerator(device());
+    auto* copy = new SimulatedGenerator(device());
     copy->seed_ = seed_;
     copy->offset_ = offset_;
     return copy;
@@ -140,49 +138,48 @@ c10::Device mps_device(c10::DeviceIndex index) {
   return device;
 }
 
-// What XPU's hooks and MPS's have in common.
+// Common base of XPU and MPS hooks.
 template <class Interface, DeviceType type, c10::Device (*device_of)(c10::DeviceIndex)>
-class PretendedHooks : public Interface {
+class SimulatedHooks : public Interface {
  public:
   void init() const override {}
-  bool isBuilt() const override { return seems_built_for(type); }
+  bool isBuilt() const override { return is_reported_as_built(type); }
   bool isAvailable() const override { return deviceCount() > 0; }
   bool hasPrimaryContext(c10::DeviceIndex) const override { return isBuilt(); }
   const at::Generator& getDefaultGenerator(c10::DeviceIndex index) const override {
-    return isBuilt() ? pretended_generator(device_of(index)) : Interface::getDefaultGenerator(index);
+    return isBuilt() ? simulated_generator(device_of(index)) : Interface::getDefaultGenerator(index);
   }
   at::Generator getNewGenerator(c10::DeviceIndex index) const override {
-    return isBuilt() ? new_pretended_generator(device_of(index)) : Interface::getNewGenerator(index);
+    return isBuilt() ? new_simulated_generator(device_of(index)) : Interface::getNewGenerator(index);
   }
-  c10::DeviceIndex deviceCount() const override { return isBuilt() ? pretended_devices_of(type) : c10::DeviceIndex{0}; }
+  c10::DeviceIndex deviceCount() const override { return isBuilt() ? simulated_devices_of(type) : c10::DeviceIndex{0}; }
 };
 
-class PretendedXpuHooks final : public PretendedHooks<at::XPUHooksInterface, DeviceType::XPU, xpu_device> {
+class SimulatedXpuHooks final : public SimulatedHooks<at::XPUHooksInterface, DeviceType::XPU, xpu_device> {
  public:
   bool hasXPU() const override { return deviceCount() > 0; }
   c10::DeviceIndex getNumGPUs() const override { return deviceCount(); }
   void deviceSynchronize(c10::DeviceIndex) const override {}
 };
 
-class PretendedMpsHooks final : public PretendedHooks<at::MPSHooksInterface, DeviceType::MPS, mps_device> {
+class SimulatedMpsHooks final : public SimulatedHooks<at::MPSHooksInterface, DeviceType::MPS, mps_device> {
  public:
   bool hasMPS() const override { return deviceCount() > 0; }
   void deviceSynchronize() const override {}
 };
 
-class PretendedPrivateUse1Hooks final : public at::PrivateUse1HooksInterface {
+class SimulatedPrivateUse1Hooks final : public at::PrivateUse1HooksInterface {
  public:
   bool isBuilt() const override { return in_fake_mode(); }
-  bool isAvailable() const override { return pretended_devices_of(DeviceType::PrivateUse1) > 0; }
+  bool isAvailable() const override { return simulated_devices_of(DeviceType::PrivateUse1) > 0; }
   bool hasPrimaryContext(c10::DeviceIndex index) const override { return in_fake_mode(); }
 };
 
-// Registers hooks. The engine asks the backend's, which a backend registers when it is loaded; ours serve if nobody did
-// until now.
+// Registers our hooks unless the backend has registered its own, which happens when it is loaded.
 void ensure_privateuse1_hooks() {
   static std::once_flag once;
   std::call_once(once, [] {
-    if (!at::isPrivateUse1HooksRegistered()) at::RegisterPrivateUse1HooksInterface(new PretendedPrivateUse1Hooks);
+    if (!at::isPrivateUse1HooksRegistered()) at::RegisterPrivateUse1HooksInterface(new SimulatedPrivateUse1Hooks);
   });
 }
 
@@ -190,15 +187,15 @@ void ensure_privateuse1_hooks() {
 
 }  // namespace
 
-const at::Generator& pretended_generator(c10::Device device) {
-  const auto [entry, added] = thread_belongings().generators.try_emplace(device);
-  if (added) entry->second = new_pretended_generator(device);
+const at::Generator& simulated_generator(c10::Device device) {
+  const auto [entry, added] = thread_objects().generators.try_emplace(device);
+  if (added) entry->second = new_simulated_generator(device);
   return entry->second;
 }
 
-at::Generator new_pretended_generator(c10::Device device) { return at::make_generator<PretendedGenerator>(device); }
+at::Generator new_simulated_generator(c10::Device device) { return at::make_generator<SimulatedGenerator>(device); }
 
-bool seems_built_for(DeviceType type) {
+bool is_reported_as_built(DeviceType type) {
   if (thread_state.backward_on != kNothing) return type == thread_state.backward_on;
   if (!in_fake_mode()) return false;
   const DeviceType standard = thread_state.mode->default_device.type();
@@ -212,42 +209,39 @@ void explain_missing_accelerator(const torch::autograd::edge_list& roots) {
   if (type == kNothing || at::accelerator::getAccelerator(/*checked=*/false) == type) return;
   throw Error("backward over fake tensors on " + c10::DeviceTypeName(type, true) +
                   " outside a mode: libtorch's autograd engine finds no such device in this process. Run it inside "
-                  "the mode (FakeTensorModeScope enters one again)",
+                  "the mode (FakeTensorModeScope re-enters one)",
               NodeId(), Error::Fault::kOurs);
 }
 
-// Held while the engine runs a backward from `roots`. Throws Error if the graph is on several kinds of
-// accelerator, or on one that libtorch cannot be told of in this process.
+// Active while the engine runs a backward from `roots`. Throws Error if the graph is on several kinds of accelerator,
+// or on one that libtorch cannot use in this process.
 class AcceleratorScope {
  public:
   explicit AcceleratorScope(const torch::autograd::edge_list& roots) : outer_(thread_state.backward_on) {
-    if (!in_fake_mode() || !other_accelerators_are_pretended()) return;
+    if (!in_fake_mode() || !other_accelerators_are_simulated()) return;
     const DeviceType type = find_accelerator(roots);
     if (type == kNothing) return;
     if (type == DeviceType::PrivateUse1) {
       if (!c10::is_privateuse1_backend_registered()) {
         throw Error(
-            "backward on privateuseone: libtorch's autograd engine takes it for an accelerator once it has a name, "
-            "which "
-            "it keeps for the life of the process. Load the backend, or call "
-            "c10::register_privateuse1_backend(\"name\") "
-            "first",
+            "backward on privateuseone: libtorch's autograd engine supports it only under a registered name, which is "
+            "permanent in the process. Load the backend, or call c10::register_privateuse1_backend(\"name\") first",
             NodeId(), Error::Fault::kOurs);
       }
       ensure_privateuse1_hooks();
     }
     thread_state.backward_on = type;
-    std::optional<DeviceType> told;
+    std::optional<DeviceType> reported;
     try {
-      told = at::accelerator::getAccelerator(/*checked=*/false);
-    } catch (const c10::Error&) {  // "Cannot have both": another one is there for real
+      reported = at::accelerator::getAccelerator(/*checked=*/false);
+    } catch (const c10::Error&) {  // "Cannot have both": there is a real one of another kind
     }
-    if (told == type) return;
+    if (reported == type) return;
     thread_state.backward_on = outer_;
     throw Error("backward on fake " + c10::DeviceTypeName(type, true) +
-                    ": libtorch's autograd engine knows one kind of accelerator in a process, and here that is " +
-                    (told ? c10::DeviceTypeName(*told, true) : "one that is there for real") +
-                    ". Run it in a process without that one",
+                    ": libtorch's autograd engine supports one kind of accelerator per process, and here that is " +
+                    (reported ? c10::DeviceTypeName(*reported, true) : "a real device of another kind") +
+                    ". Run it in a process without that device",
                 NodeId(), Error::Fault::kOurs);
   }
 
@@ -260,16 +254,16 @@ class AcceleratorScope {
 };
 
 void replace_missing_accelerator_hooks() {
-  replace_missing_hooks(at::detail::getXPUHooks(), PretendedXpuHooks());
-  replace_missing_hooks(at::detail::getMPSHooks(), PretendedMpsHooks());
+  replace_missing_hooks(at::detail::getXPUHooks(), SimulatedXpuHooks());
+  replace_missing_hooks(at::detail::getMPSHooks(), SimulatedMpsHooks());
 }
 
 void register_accelerator_hooks() {
-  register_missing_hooks<PretendedXpuHooks, at::XPUHooksInterface>(*at::XPUHooksRegistry(), "XPUHooks");
-  register_missing_hooks<PretendedMpsHooks, at::MPSHooksInterface>(*at::MPSHooksRegistry(), "MPSHooks");
+  register_missing_hooks<SimulatedXpuHooks, at::XPUHooksInterface>(*at::XPUHooksRegistry(), "XPUHooks");
+  register_missing_hooks<SimulatedMpsHooks, at::MPSHooksInterface>(*at::MPSHooksRegistry(), "MPSHooks");
 }
 
-// No inference tensor comes here, for it has no versions: autograd refuses to save one before it asks any hook.
+// `tensor` is never an inference tensor, which has no version: autograd refuses to save those before calling hooks.
 SavedData::SavedData(const at::Tensor& tensor)
     : data_(tensor.tensor_data()),
       version_counter_(torch::autograd::impl::version_counter(tensor)),
@@ -291,13 +285,13 @@ c10::DeviceIndex& current_device(c10::DeviceType type) {
   return thread_state.current_device[static_cast<size_t>(type)];
 }
 
-// Devices that a mode can pretend and that need a guard.
-constexpr c10::DeviceType kPretended[] = {c10::DeviceType::CUDA, c10::DeviceType::XPU, c10::DeviceType::MPS,
-                                          c10::DeviceType::PrivateUse1};
+// Device types that can be simulated and need a guard.
+constexpr c10::DeviceType kSimulatedDeviceTypes[] = {c10::DeviceType::CUDA, c10::DeviceType::XPU, c10::DeviceType::MPS,
+                                                     c10::DeviceType::PrivateUse1};
 
-class PretendedGuard final : public c10::impl::DeviceGuardImplInterface {
+class SimulatedDeviceGuard final : public c10::impl::DeviceGuardImplInterface {
  public:
-  explicit PretendedGuard(c10::DeviceType type) : type_(type) {}
+  explicit SimulatedDeviceGuard(c10::DeviceType type) : type_(type) {}
   c10::DeviceType type() const override { return type_; }
   c10::Device exchangeDevice(c10::Device device) const override {
     const c10::Device old = getDevice();
@@ -325,7 +319,7 @@ class PretendedGuard final : public c10::impl::DeviceGuardImplInterface {
     return getNewStream(device, 0);
   }
   c10::Stream exchangeStream(c10::Stream stream) const override { return exchange_current_stream(stream); }
-  c10::DeviceIndex deviceCount() const noexcept override { return pretended_devices_of(type_); }
+  c10::DeviceIndex deviceCount() const noexcept override { return simulated_devices_of(type_); }
   void record(void** event, const c10::Stream& stream, const c10::DeviceIndex index,
               const c10::EventFlag flag) const override {
     *event = reinterpret_cast<void*>(record_event(stream));  // NOLINT(performance-no-int-to-ptr)
@@ -347,37 +341,37 @@ class PretendedGuard final : public c10::impl::DeviceGuardImplInterface {
 };
 
 void install_device_guards() {
-  for (const c10::DeviceType type : kPretended) {
+  for (const c10::DeviceType type : kSimulatedDeviceTypes) {
     auto& slot = c10::impl::device_guard_impl_registry[static_cast<size_t>(type)];
     const auto* present = slot.load();
-    if (present == nullptr || present->deviceCount() == 0) slot.store(new PretendedGuard(type));
+    if (present == nullptr || present->deviceCount() == 0) slot.store(new SimulatedDeviceGuard(type));
   }
 }
 
-// Ours, if it stands in for CUDA's.
+// Our CUDA guard, if it is installed.
 const c10::impl::DeviceGuardImplInterface* cuda_guard = nullptr;
 
 // ---- CUDA hooks
 
-class PretendedCudaHooks final : public at::CUDAHooksInterface {
+class SimulatedCudaHooks final : public at::CUDAHooksInterface {
  public:
-  explicit PretendedCudaHooks(at::CUDAHooksArgs) {}
+  explicit SimulatedCudaHooks(at::CUDAHooksArgs) {}
   void init() const override {}
-  bool isBuilt() const override { return seems_built_for(c10::DeviceType::CUDA); }
+  bool isBuilt() const override { return is_reported_as_built(c10::DeviceType::CUDA); }
   bool isAvailable() const override { return deviceCount() > 0; }
   bool hasCUDA() const override { return deviceCount() > 0; }
   bool hasCUDART() const override { return hasCUDA(); }
   bool hasPrimaryContext(c10::DeviceIndex index) const override { return deviceCount() > 0; }
   c10::DeviceIndex current_device() const override { return shadowgraph::current_device(c10::DeviceType::CUDA); }
-  c10::DeviceIndex deviceCount() const override { return pretended_devices_of(c10::DeviceType::CUDA); }
+  c10::DeviceIndex deviceCount() const override { return simulated_devices_of(c10::DeviceType::CUDA); }
   int getNumGPUs() const override { return deviceCount(); }
   const at::Generator& getDefaultGenerator(c10::DeviceIndex index) const override {
     if (active_fake_mode() == nullptr) return CUDAHooksInterface::getDefaultGenerator(index);
-    return pretended_generator(cuda_device(index));
+    return simulated_generator(cuda_device(index));
   }
   at::Generator getNewGenerator(c10::DeviceIndex index) const override {
     if (active_fake_mode() == nullptr) return CUDAHooksInterface::getNewGenerator(index);
-    return new_pretended_generator(cuda_device(index));
+    return new_simulated_generator(cuda_device(index));
   }
   bool hasCuDNN() const override { return compiledWithCuDNN(); }
   bool compiledWithCuDNN() const override {
@@ -409,7 +403,7 @@ class PretendedCudaHooks final : public at::CUDAHooksInterface {
 };
 
 std::unique_ptr<at::CUDAHooksInterface> make_hooks(at::CUDAHooksArgs arguments) {
-  return std::make_unique<PretendedCudaHooks>(arguments);
+  return std::make_unique<SimulatedCudaHooks>(arguments);
 }
 
 bool machine_has_a_gpu() {
@@ -417,9 +411,9 @@ bool machine_has_a_gpu() {
   return guard != nullptr && guard->deviceCount() > 0;
 }
 
-// Registers hooks. getCUDAHooks() caches its first answer for the life of the process, so this cannot wait for the
-// first mode. A CUDA build of libtorch registers hooks of its own, before or after ours as the loader likes. On a
-// machine with a GPU they must win. Without one ours must, because theirs then refuse every question about a device.
+// Registers our CUDA hooks. getCUDAHooks() caches the first result for the life of the process, so this cannot wait for
+// the first mode. A CUDA build of libtorch also registers hooks, before or after ours depending on the load order. With
+// a GPU they must take precedence; without one ours must, because theirs throw for every device query.
 void register_hooks() {
   auto& registry = *at::CUDAHooksRegistry();
   if (!registry.Has("CUDAHooks")) {
@@ -434,8 +428,7 @@ void register_hooks() {
 
 // ---- Autograd engine
 
-// What was the default engine before goes on running backward. Ours only adds saved tensor hooks where the program has
-// none of its own.
+// Forwards to the previous default engine and adds saved-tensor hooks where the program has set none.
 class ObservingEngine final : public ForwardingEngine {
  public:
   using ForwardingEngine::ForwardingEngine;
@@ -463,14 +456,14 @@ class ObservingEngine final : public ForwardingEngine {
   }
 
  private:
-  // Python's, in a Python process.
+  // Python's engine in a Python process; nullptr for libtorch's.
   static torch::autograd::Engine* engine_before() {
     torch::autograd::Engine& before = get_default_engine();
     return &before == &get_base_engine() ? nullptr : &before;
   }
 };
 
-// This must run before device guards are there, or an engine would start a worker thread for each pretended device.
+// Must run before the device guards are installed, or the engine would start a worker thread for each simulated device.
 void install_engine() {
   ObservingEngine::instance().start_threads();
   torch::autograd::set_default_engine_stub([]() -> torch::autograd::Engine& { return ObservingEngine::instance(); });
@@ -481,26 +474,26 @@ void install_engine() {
 void check_key_is_free(c10::DispatchKey key) {
   if (c10::Dispatcher::singleton().hasBackendFallbackForDispatchKey(key)) {
     throw Error(std::string("another library has registered a fallback for the dispatch key ") + c10::toString(key) +
-                    ", which shadowgraph needs; load shadowgraph without it",
+                    ", which shadowgraph needs. Use the two libraries in separate processes",
                 NodeId(), Error::Fault::kOurs);
   }
 }
 
-// detach is a view that autograd does not track. That of a real tensor shares the real one's version counter, and with
-// it goes a mark (FakeTensorImpl) that refuses writes. It is handled above autograd, because below it nobody knows
-// whether autograd will be asked: torch.nn.Parameter(data) is a detach without.
+// detach is a view that autograd does not track. A detached real tensor shares the original's version counter, and with
+// it the mark (FakeTensorImpl) that rejects writes. Handled above autograd: below it, calls with and without autograd,
+// such as torch.nn.Parameter(data), look the same.
 at::Tensor detach_kernel(c10::DispatchKeySet keys, const at::Tensor& self) {
   constexpr c10::DispatchKeySet kBelow(c10::DispatchKeySet::FULL_AFTER, kCompositeKey);
   at::Tensor result = at::_ops::detach::redispatch(keys & kBelow, self);
   ModeState* mode = thread_state.mode;
-  if (!takes_composites(mode) || c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::ADInplaceOrView)) {
+  if (!reports_composites(mode) || c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::ADInplaceOrView)) {
     return result;
   }
   FakeTensorImpl* fake = as_fake(result);
-  // With a tangent of forward mode it is a tensor that must stay.
+  // Forward-mode AD: a result with a tangent must stay as it is.
   if (fake == nullptr || fake->is_inference() || fake->autograd_meta() != nullptr) return result;
   if (is_fake(self)) {
-    if (C10_LIKELY(!writes_may_reach_real(self) || !writes_reach_real(self, mode))) return result;
+    if (C10_LIKELY(!writes_may_reach_real(self) || !writes_reach_real_tensor(self, mode))) return result;
     fake->set_view_of_real();
   }
   return at::Tensor(fake->shallow_copy_and_detach(fake->version_counter(), fake->allow_tensor_metadata_change()));
@@ -529,7 +522,7 @@ void install_dispatch_keys() {
     if (!composite && !may_resize_output(*op)) continue;
     const std::string space = op->schema().getNamespace() ? std::string(*op->schema().getNamespace()) : "";
     if (space.empty() || space == "prim" || space == "_" || space == "profiler" ||
-        (composite && !is_worth_a_region(*op)) || op->hasKernelForDispatchKey(kCompositeKey)) {
+        (composite && !is_reported_as_region(*op)) || op->hasKernelForDispatchKey(kCompositeKey)) {
       continue;
     }
     auto& library = composites[space];
@@ -540,16 +533,16 @@ void install_dispatch_keys() {
   }
 }
 
-// All of these are private to libtorch, which may stop to ask them.
-void check_what_was_installed() {
+// Verifies the installation, which relies on private libtorch APIs that may change.
+void verify_installation() {
   require_of_libtorch(&torch::autograd::Engine::get_default_engine() == &ObservingEngine::instance(),
-                      "set_default_engine_stub", "the engine that it was given is not the default one");
-  require_of_libtorch(machine_has_a_gpu() || typeid(at::detail::getCUDAHooks()) == typeid(PretendedCudaHooks),
-                      "getCUDAHooks", "its answer is not the hooks that were put in place of those it keeps");
+                      "set_default_engine_stub", "the default engine is not the one set");
+  require_of_libtorch(machine_has_a_gpu() || typeid(at::detail::getCUDAHooks()) == typeid(SimulatedCudaHooks),
+                      "getCUDAHooks", "it does not return the hooks that replaced the cached ones");
   require_of_libtorch(c10::impl::getDeviceGuardImpl(c10::DeviceType::CUDA) != nullptr, "device_guard_impl_registry",
-                      "there is no guard where one was put");
+                      "the installed guard is missing");
   require_of_libtorch(c10::Dispatcher::singleton().hasBackendFallbackForDispatchKey(kFakeKey), "Library::fallback",
-                      "the dispatch key of fake tensors has no kernel");
+                      "the dispatch key of fake tensors has no fallback");
 }
 
 }  // namespace
@@ -570,19 +563,19 @@ void install_process_state() {
   static std::once_flag once;
   std::call_once(once, [] {
     check_libtorch_version();
-    register_hooks();  // again: libtorch_cuda may have been loaded after this library
+    register_hooks();  // again: libtorch_cuda may have been loaded since static initialization
     install_engine();
-    if (!machine_has_a_gpu()) replace_cached_hooks(at::detail::getCUDAHooks(), PretendedCudaHooks({}));
+    if (!machine_has_a_gpu()) replace_cached_hooks(at::detail::getCUDAHooks(), SimulatedCudaHooks({}));
     replace_missing_accelerator_hooks();
     install_device_guards();
     const auto* guard = c10::impl::device_guard_impl_registry[static_cast<size_t>(c10::DeviceType::CUDA)].load();
-    if (dynamic_cast<const PretendedGuard*>(guard) != nullptr) cuda_guard = guard;
+    if (dynamic_cast<const SimulatedDeviceGuard*>(guard) != nullptr) cuda_guard = guard;
     install_dispatch_keys();
-    check_what_was_installed();
+    verify_installation();
   });
 }
 
-void keep_device_guards() {
+void restore_device_guards() {
   auto& slot = c10::impl::device_guard_impl_registry[static_cast<size_t>(c10::DeviceType::CUDA)];
   const auto* present = slot.load();
   if (present == cuda_guard || cuda_guard == nullptr) return;

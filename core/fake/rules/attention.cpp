@@ -1,4 +1,4 @@
-// Which kernel eager's scaled dot product attention would run on the pretended device.
+// Scaled dot product attention: selection of the kernel, and the results of each.
 #include "core/libtorch/attention.h"
 
 #include <ATen/Context.h>
@@ -35,14 +35,14 @@ namespace {
 
 using at::SDPBackend;
 
-// The choice follows sdp_utils.cpp (native/transformers/cuda), for each version as core/libtorch/attention.h has it. The
-// checks that libtorch keeps in a header are called, those of the .cpp are written out here. cuDNN comes first on compute capability 9 and 10 with cuDNN newer
-// than 9.15, otherwise flash, efficient, math, cuDNN.
+// ---- Kernel selection follows sdp_utils.cpp (native/transformers/cuda); differences between libtorch versions are in
+// core/libtorch/attention.h. Checks in libtorch's header are called, those in the .cpp are repeated here. On compute
+// capability 9 and 10 with cuDNN newer than 9.15, cuDNN comes first; otherwise flash, efficient, math, cuDNN.
 //
-// XPU and MPS are asked through a function that a CPU build of libtorch lacks, so the same composite serves them:
-//   XPU  oneDNN's fused kernel where it fits, which is in inference, otherwise the mathematical definition
-//        (native/mkldnn/xpu/Attention.cpp). Its flash kernel, for some devices and 16-bit dtypes, is not pretended.
-//   MPS  the mathematical definition, as in training; in inference MPS has one operator for it.
+// XPU and MPS select through a function that a CPU build of libtorch lacks, so the same composite serves them:
+//   XPU  oneDNN's fused kernel in inference where it is applicable, otherwise the math implementation
+//        (native/mkldnn/xpu/Attention.cpp). Its flash kernel, for some devices and 16-bit dtypes, is not simulated.
+//   MPS  the math implementation, as in training; in inference MPS has a single operator for it.
 
 bool compute_capability_between(int low, int high) {
   const int here = device_profile().sm_major * 10 + device_profile().sm_minor;
@@ -60,7 +60,7 @@ bool has_low_precision(const sdp::sdp_params& params) {
                                         : has_dtype(params, {at::kHalf});
 }
 
-// Blocks of a grid beside the first dimension's.
+// Limit of the second and third grid dimension.
 bool fits_in_grid(const sdp::sdp_params& params) {
   constexpr int64_t kLargest = 65535;
   return params.query.size(0) <= kLargest && params.query.size(1) <= kLargest;
@@ -97,7 +97,7 @@ int64_t head_alignment(const sdp::sdp_params& params) {
   return tensor_cores ? std::max<int64_t>(alignment, half ? 8 : 4) : alignment;
 }
 
-// Where operands begin, in elements from memory that is aligned.
+// Returns whether all operands start at a multiple of `alignment` elements.
 bool begin_aligned(const sdp::sdp_params& params, int64_t alignment) {
   if (!kEfficientAttentionWantsAlignment || device_profile().sm_major < 8) return true;
   const auto begins = [&](const Tensor& tensor) {
@@ -123,8 +123,8 @@ bool can_use_efficient(const sdp::sdp_params& params) {
          attention_heads_fit<kEfficientAttentionTakesGroups, /*same_heads=*/true>(params);
 }
 
-// The heads of queries and values that cuDNN has kernels for, also backward ones.
-bool cudnn_takes_heads(const sdp::sdp_params& params, int64_t head, int64_t value_head) {
+// Head dimensions of queries and values that cuDNN supports, in backward too.
+bool cudnn_supports_heads(const sdp::sdp_params& params, int64_t head, int64_t value_head) {
   const DeviceProfile& device = device_profile();
   if (head % 8 != 0 || value_head % 8 != 0) return false;
   if (head <= 128 && value_head <= 128) return true;
@@ -155,7 +155,7 @@ bool can_use_cudnn(const sdp::sdp_params& params) {
     return false;
   }
   if (kCudnnAttentionHasLargestGrid && !fits_in_grid(params)) return false;
-  if (!cudnn_takes_heads(params, params.query.size(3), params.value.size(3))) return false;
+  if (!cudnn_supports_heads(params, params.query.size(3), params.value.size(3))) return false;
   if (params.query.size(2) == 1 && cudnn_attention_refuses_one_query(device.cudnn_version, device.sm_major))
     return false;
   return params.key.size(2) != 1 && (params.dropout == 0.0 || params.query.size(2) != 1);
@@ -172,7 +172,7 @@ bool prefers_cudnn() {
 SDPBackend choose_on_cuda(const sdp::sdp_params& params) {
   const auto configured = at::globalContext().sDPPriorityOrder();
   std::vector<SDPBackend> order(configured.begin(), configured.end());
-  // Eager puts cuDNN in front once, unless the user has set an order.
+  // Eager inserts cuDNN at the front, unless the user has set an order.
   if (order.front() == SDPBackend::flash_attention && prefers_cudnn()) {
     order.insert(order.begin(), SDPBackend::cudnn_attention);
   }
@@ -198,21 +198,21 @@ SDPBackend choose_on_cuda(const sdp::sdp_params& params) {
 }
 
 SDPBackend choose_on_xpu(const sdp::sdp_params& params) {
-  constexpr int64_t kLongestHead = 576;
-  const bool wants_gradients = at::GradMode::is_enabled() && sdp::input_requires_grad(params);
+  constexpr int64_t kMaxHead = 576;
+  const bool needs_gradients = at::GradMode::is_enabled() && sdp::input_requires_grad(params);
   const bool fits =
-      has_dtype(params, {at::kFloat, at::kBFloat16, at::kHalf}) && !wants_gradients &&
+      has_dtype(params, {at::kFloat, at::kBFloat16, at::kHalf}) && !needs_gradients &&
       sdp::check_for_dropout(params, false) && sdp::check_tensor_shapes(params, false) &&
       sdp::check_batch_size_and_num_heads_dense<true>(params, false) && sdp::check_attn_mask_shape(params, false) &&
       sdp::check_nonzero_sequence_lengths_dense(params, false) &&
       sdp::check_last_dim_stride_equals_1_dense<false>(params, false) && params.query.size(-1) == params.key.size(-1) &&
-      std::max(params.query.size(-1), params.value.size(-1)) <= kLongestHead;
+      std::max(params.query.size(-1), params.value.size(-1)) <= kMaxHead;
   if (fits && at::globalContext().userEnabledOverrideableSDP()) return SDPBackend::overrideable;
   TORCH_CHECK(at::globalContext().userEnabledMathSDP(), "No available kernel. Aborting execution.");
   return SDPBackend::math;
 }
 
-// Answers for CUDA, XPU and MPS, from the operands and the profiled device. Throws eager's error if no kernel is left.
+// Selects the kernel for CUDA, XPU and MPS from the operands and the profile. Throws eager's error if there is none.
 SDPBackend choose_attention_kernel(c10::DeviceType device, const sdp::sdp_params& params) {
   switch (device) {
     case c10::DeviceType::XPU:
@@ -224,17 +224,17 @@ SDPBackend choose_attention_kernel(c10::DeviceType device, const sdp::sdp_params
   }
 }
 
-// Scaled dot product attention.
+// ---- Scaled dot product attention
 //
-// On a CPU libtorch's own composite picks between one fused operator and the mathematical definition by looking at the
-// operands. So fakes need nothing but rules for the operator and its backward. On CUDA the choice is made inside
-// libtorch_cuda, which may not be there. sdpa_on_gpu repeats it for the profiled device, then pads and converts the
-// operands as the composite does and calls the chosen operator above autograd (attention_choice.cpp).
+// On a CPU libtorch's composite selects between one fused operator and the math implementation from the operands, so
+// fakes only need rules for the operator and its backward. On CUDA the selection is inside libtorch_cuda, which may be
+// missing: sdpa_on_gpu repeats it for the profile, pads and converts the operands as the composite does, and calls the
+// selected operator above autograd.
 //
-// The random state of a dropout (seed and offset) is reported on the GPU. Eager keeps it on the CPU unless a CUDA graph
-// is being captured: 8 to 16 bytes.
+// The random state of dropout (seed and offset) is placed on the GPU. Eager keeps it on the CPU unless a CUDA graph is
+// being captured: 8 to 16 bytes.
 
-// Sizes among results are SymInt in C++ too. The results are output, logsumexp, cumulative lengths of q and k (nested
+// Sizes in results are SymInt in C++ too. The results are output, logsumexp, cumulative lengths of q and k (nested
 // tensors only), longest q and k, seed, offset, debug mask.
 using FusedResults = std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::SymInt, Tensor, Tensor, Tensor>;
 
@@ -245,7 +245,7 @@ int64_t fused_sdp_choice(const Tensor& query, const Tensor& key, const Tensor& v
                             dropout, is_causal, scale, enable_gqa);
   }
   const bool has_mask = given(mask);
-  const c10::DeviceType device = pretended_device().type();
+  const c10::DeviceType device = simulated_device().type();
   if (device == c10::DeviceType::CUDA || device == c10::DeviceType::XPU || device == c10::DeviceType::MPS) {
     return static_cast<int64_t>(choose_attention_kernel(
         device, {query, key, value, has_mask ? mask : std::nullopt, dropout, is_causal, enable_gqa}));
@@ -258,7 +258,7 @@ int64_t fused_sdp_choice(const Tensor& query, const Tensor& key, const Tensor& v
 
 // ---- The composite on a GPU
 
-// validate_sdpa_input (native/transformers/attention.cpp), word for word.
+// The checks and messages of validate_sdpa_input (native/transformers/attention.cpp).
 void check_operands(const Tensor& query, const Tensor& key, const Tensor& value, const OptionalTensor& mask) {
   TORCH_CHECK(query.dtype() == key.dtype() && query.dtype() == value.dtype(),
               "Expected query, key, and value to have the same dtype, but got query.dtype: ", query.dtype(),
@@ -275,7 +275,7 @@ void check_operands(const Tensor& query, const Tensor& key, const Tensor& value,
               given(mask) ? mask->dtype() : query.dtype(), " and  query.dtype: ", query.dtype(), " instead.");
 }
 
-// True keeps, False masks: 0 and -inf.
+// Converts a boolean mask, where True keeps, to 0 and -inf.
 OptionalTensor additive_mask(const OptionalTensor& mask, ScalarType dtype) {
   if (!given(mask)) return std::nullopt;
   if (mask->scalar_type() != at::kBool) return mask;
@@ -284,13 +284,13 @@ OptionalTensor additive_mask(const OptionalTensor& mask, ScalarType dtype) {
                                      at::TensorOptions().dtype(dtype).device(mask->device())));
 }
 
-// The flash kernel wants a head dimension that is a multiple of 8.
+// The flash kernel requires a head dimension that is a multiple of 8.
 Tensor padded_head(const Tensor& tensor) {
   const int64_t excess = tensor.size(-1) % 8;
   return excess == 0 ? tensor : at::pad(tensor, {0, 8 - excess});
 }
 
-// The efficient kernel loads the bias in vectors of 8: rows that do not start at a multiple of 8 are copied to longer
+// The efficient kernel loads the bias in vectors of 8: rows that do not start at a multiple of 8 are copied to padded
 // ones. Then the bias is broadcast to the scores.
 Tensor aligned_bias(Tensor bias, const Tensor& query, const Tensor& key) {
   constexpr int64_t kAlignment = 8;
@@ -352,15 +352,15 @@ Tensor sdpa_on_gpu(const Tensor& query, const Tensor& key, const Tensor& value, 
 
 Tensor philox_word() { return rules::empty({}, at::kLong); }
 
-// [B, H, S, D] laid out as [B, S, H, D]
+// [B, H, S, D] stored as [B, S, H, D]
 Tensor empty_bshd(IntArrayRef sizes, ScalarType dtype) {
   return rules::empty({sizes[0], sizes[2], sizes[1], sizes[3]}, dtype).transpose(1, 2);
 }
 
-// empty_like of a [B, S, H, D] view, seen as [B, H, S, D] again.
+// empty_like of a [B, S, H, D] view, transposed back to [B, H, S, D].
 Tensor empty_like_bshd(const Tensor& tensor) { return rules::empty_like(tensor.transpose(1, 2)).transpose(1, 2); }
 
-// ATen/native/transformers/sdp_utils.h: dense, its dimensions in q's order, broadcast ones last.
+// ATen/native/transformers/sdp_utils.h: dense, dimensions in the order of q's strides, broadcast ones last.
 Tensor empty_with_layout_of(const Tensor& query, IntArrayRef sizes) {
   if (query.sizes() == sizes) return rules::empty_like(query);
   DimVector order(sizes.size());
@@ -378,7 +378,7 @@ Tensor empty_with_layout_of(const Tensor& query, IntArrayRef sizes) {
   return rules::empty_strided(sizes, strides, query.scalar_type());
 }
 
-// oneDNN's kernel on XPU. Log-sum-exp and debug mask are not made; seed and offset are not used.
+// oneDNN's kernel on XPU. It returns no log-sum-exp or debug mask, and does not use seed and offset.
 FusedResults sdpa_overrideable(const Tensor& query, const Tensor& key, const Tensor& value, const OptionalTensor& bias,
                                double dropout, bool is_causal, bool return_debug_mask, std::optional<double> scale) {
   const Tensor output = empty_with_layout_of(query, {query.size(0), query.size(1), query.size(2), value.size(3)});
@@ -407,9 +407,9 @@ ThreeTensors flash_for_cpu_backward(const Tensor& grad_out, const Tensor& query,
           empty_bshd(value.sizes(), value.scalar_type())};
 }
 
-// ---- CUDA. Sizes and dtypes also as torch/_meta_registrations.py of 2.13.0 has them.
+// ---- CUDA. Sizes and dtypes match torch/_meta_registrations.py of 2.13.0.
 
-// Two 64-bit words of Philox state, and one operand that is no longer used.
+// Two 64-bit words of Philox state, and a result that is no longer used.
 Tensor flash_random_state() { return rules::empty({2}, at::kUInt64); }
 Tensor flash_unused() { return rules::empty({}, at::kUInt64); }
 
@@ -450,7 +450,7 @@ int64_t efficient_logsumexp_length(int64_t longest_query, bool wanted) {
   return wanted ? rounded_up(longest_query, kAlignment) : 0;
 }
 
-// Rows of 16 elements and more, cut to the bias' own length.
+// Rows padded to a multiple of 16 elements, sliced to the bias's length.
 Tensor efficient_bias_gradient(const Tensor& bias) {
   constexpr int64_t kAlignment = 16;
   DimVector sizes(bias.sizes());
@@ -476,7 +476,7 @@ FourTensors sdpa_efficient_backward(const Tensor& grad_out, const Tensor& query,
           bias.defined() && mask[3] ? efficient_bias_gradient(bias) : Tensor()};
 }
 
-// native/cudnn/MHA.cpp; without backward no logsumexp is made.
+// native/cudnn/MHA.cpp; without backward there is no logsumexp.
 FusedResults sdpa_cudnn(const Tensor& query, const Tensor& key, const Tensor& value, const OptionalTensor& bias,
                         bool compute_logsumexp, double dropout, bool is_causal, bool return_debug_mask,
                         std::optional<double> scale) {
@@ -503,7 +503,7 @@ ThreeTensors sdpa_cudnn_backward(const Tensor& grad_out, const Tensor& query, co
   return {rules::empty_like(query), rules::empty_like(key), rules::empty_like(value)};
 }
 
-// ---- The kernels below: [B, S, H, D], or [sum of lengths, H, D] with cumulative lengths.
+// ---- The underlying kernels: [B, S, H, D], or [sum of lengths, H, D] with cumulative lengths.
 
 FiveTensors flash_forward(const Tensor& query, const Tensor& key, const Tensor& value, const OptionalTensor& cum_seq_q,
                           const OptionalTensor& cum_seq_k, int64_t max_q, int64_t max_k, double dropout, bool is_causal,
@@ -527,7 +527,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::SymInt> efficient_f
     std::optional<int64_t> max_k, double dropout, int64_t custom_mask_type, bool compute_logsumexp,
     std::optional<double> scale, const OptionalTensor& seqlen_k, std::optional<int64_t> window_size) {
   const bool packed = given(cu_seqlens_q);
-  TORCH_CHECK(!packed || max_q.has_value(), "_efficient_attention_forward: cu_seqlens_q needs max_seqlen_q");
+  TORCH_CHECK(!packed || max_q.has_value(), "_efficient_attention_forward: cu_seqlens_q requires max_seqlen_q");
   const int64_t longest_query = packed ? *max_q : query.size(1);
   const int64_t longest_key = max_k.value_or(key.size(1));
   const int64_t batch = packed ? cu_seqlens_q->size(0) - 1 : query.size(0);
@@ -582,8 +582,7 @@ TwoTensors native_multi_head_attention(const Tensor& query, const Tensor& key, c
   return {rules::empty({batch, length, projection_weight.size(0)}, query), weights};
 }
 
-// Kernels of attention that nothing calls but programs themselves: other forms of those in attention.cpp, and what
-// fused encoder layers are made of.
+// ---- Kernels that only programs call directly: other forms of the above, and parts of fused encoder layers
 
 // For float8 queries, keys and values the result is bfloat16.
 Tensor computed_in(const Tensor& query) {
@@ -643,10 +642,10 @@ FusedResults cudnn_forward(const Tensor& query, const Tensor& key, const Tensor&
           Tensor()};
 }
 
-// Projections of [B, T, 3 D] as heads: three parts of one tensor.
+// Splits a projection [B, T, 3 D] into heads: three views of one tensor.
 ThreeTensors heads_of_projection(const Tensor& qkv, const Tensor& bias, int64_t heads) {
   TORCH_CHECK(qkv.dim() == 3 && bias.dim() == 1 && qkv.size(2) == bias.size(0) && qkv.size(2) % (3 * heads) == 0,
-              "expected [B, T, 3 D] and a bias of 3 D for ", heads, " heads, but got ", qkv.sizes(), " and ",
+              "expected [B, T, 3 D] and a bias of size 3 D for ", heads, " heads, but got ", qkv.sizes(), " and ",
               bias.sizes());
   const Tensor all = rules::empty({3, qkv.size(0), heads, qkv.size(1), qkv.size(2) / (3 * heads)}, qkv);
   return {all.select(0, 0), all.select(0, 1), all.select(0, 2)};

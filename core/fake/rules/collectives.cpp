@@ -1,8 +1,8 @@
-// Collectives: c10d's functional operators (_c10d_functional), which give fresh tensors, and those behind
-// c10d::ProcessGroup's methods (c10d), which write into their operands and give a Work.
+// Collectives: c10d's functional operators (_c10d_functional), which return new tensors, and those behind
+// c10d::ProcessGroup's methods (c10d), which write into their operands and return a Work.
 //
-// The rules are boxed: some arguments have no C++ type that all of them share. These are objects (ProcessGroup,
-// ReduceOp, Work), and names that may be a string or an object.
+// The rules are boxed because some arguments have no common C++ type: objects (ProcessGroup, ReduceOp, Work), and names
+// that may be a string or an object.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
@@ -19,7 +19,7 @@ namespace {
 using c10::IValue;
 using torch::jit::Stack;
 
-// The arguments of a call by their names in the schema.
+// Accesses the arguments of a call by their names in the schema.
 class CollectiveCall {
  public:
   CollectiveCall(const c10::OperatorHandle& op, Stack& stack)
@@ -44,7 +44,7 @@ class CollectiveCall {
   int64_t size() const { return group_->getSize(); }
   int64_t rank() const { return group_->getRank(); }
 
-  // The functional operators are told the size of the group as well.
+  // Functional operators also have the group size as an argument.
   void check_group_size() const {
     if (!has("group_size")) return;
     TORCH_CHECK(integer("group_size") == size(), name(), ": group_size is ", integer("group_size"), ", but group '",
@@ -57,7 +57,7 @@ class CollectiveCall {
   }
 
   template <class... Results>
-  void give(Results&&... results) {
+  void set_results(Results&&... results) {
     stack_.resize(begin_);
     (stack_.emplace_back(std::forward<Results>(results)), ...);
   }
@@ -67,7 +67,7 @@ class CollectiveCall {
     group_ = group_of_argument(argument);
     if (group_) return;
     throw Error(name() + ": no process group named '" + (argument.isString() ? argument.toStringRef() : "") +
-                "' is registered in this process; make it first: shadowgraph::FakeMesh or fake_process_group in C++, "
+                "' is registered in this process; create it first: shadowgraph::FakeMesh or fake_process_group in C++, "
                 "shadowgraph.fake_process_group or torch.distributed.init_process_group(backend=\"fake\") in Python");
   }
 
@@ -112,7 +112,7 @@ Tensor exchanged(const Tensor& input, const CollectiveCall& call) {
   };
   TORCH_CHECK(input.dim() > 0 && static_cast<int64_t>(out.size()) == call.size() &&
                   static_cast<int64_t>(in.size()) == call.size() && sum(in) == input.size(0),
-              call.name(), ": split sizes ", out, " and ", in, " do not divide ", input.sizes(), " among the ",
+              call.name(), ": split sizes ", out, " and ", in, " do not match ", input.sizes(), " and the ",
               call.size(), " processes of the group");
   auto sizes = input.sizes().vec();
   sizes[0] = sum(out);
@@ -127,12 +127,12 @@ void fresh(const c10::OperatorHandle& op, Stack* stack) {
   call.check_group_size();
   if (call.has("src")) call.check_rank("src");
   if (call.first().isTensor()) {
-    call.give(result(call.first().toTensor(), call));
+    call.set_results(result(call.first().toTensor(), call));
     return;
   }
   c10::List<Tensor> results;
   for (const Tensor& input : call.first().toTensorVector()) results.push_back(result(input, call));
-  call.give(std::move(results));
+  call.set_results(std::move(results));
 }
 
 template <Tensor (*result)(const Tensor&, const CollectiveCall&)>
@@ -143,17 +143,17 @@ void into(const c10::OperatorHandle& op, Stack* stack) {
   const Tensor wanted = result(call.first().toTensor(), call);
   TORCH_CHECK(out.numel() == wanted.numel() && out.scalar_type() == wanted.scalar_type(), call.name(), ": out is ",
               out.sizes(), " ", out.scalar_type(), ", but the result is ", wanted.sizes(), " ", wanted.scalar_type());
-  call.give(out);
+  call.set_results(out);
 }
 
-// In place, or nothing to compute: wait_tensor, wait_tensors.
+// In-place collectives, and those that compute nothing: wait_tensor, wait_tensors.
 void same(const c10::OperatorHandle& op, Stack* stack) {
   CollectiveCall call(op, *stack);
   for (const char* rank : {"src", "dst"}) {
     if (call.has(rank)) call.check_rank(rank);
   }
   IValue result = call.has("tensors") ? call.argument("tensors") : call.first();
-  call.give(std::move(result));
+  call.set_results(std::move(result));
 }
 
 // ---- With a Work ----------------------------------------------------------------------------------------------------
@@ -163,13 +163,13 @@ void check_elements(const CollectiveCall& call, const Tensor& whole, const Tenso
               ": output tensor must have the same type as input "
               "tensor (",
               whole.scalar_type(), ", ", part.scalar_type(), ")");
-  TORCH_CHECK(whole.numel() == part.numel() * call.size(), call.name(), ": ", whole.numel(), " elements are not ",
-              call.size(), " times ", part.numel(), ", one part for each process of the group");
+  TORCH_CHECK(whole.numel() == part.numel() * call.size(), call.name(), ": expected ", call.size(), " x ", part.numel(),
+              " elements, one part for each process of the group, but got ", whole.numel());
 }
 
 void check_parts(const CollectiveCall& call, const std::vector<Tensor>& parts, const Tensor& like) {
-  TORCH_CHECK(static_cast<int64_t>(parts.size()) == call.size(), call.name(), ": ", parts.size(), " tensors for ",
-              call.size(), " processes");
+  TORCH_CHECK(static_cast<int64_t>(parts.size()) == call.size(), call.name(), ": expected ", call.size(),
+              " tensors, one for each process, but got ", parts.size());
   for (const Tensor& part : parts) {
     TORCH_CHECK(part.scalar_type() == like.scalar_type(), call.name(),
                 ": tensors of different dtypes: ", part.scalar_type(), ", ", like.scalar_type());
@@ -182,11 +182,11 @@ std::vector<std::vector<Tensor>> lists(const IValue& value) {
   return result;
 }
 
-// One list of parts for each whole.
+// Expects one list of parts for each whole.
 void check_lists(const CollectiveCall& call, const IValue& parts, const std::vector<Tensor>& wholes) {
   const auto all = lists(parts);
-  TORCH_CHECK(all.size() == wholes.size(), call.name(), ": ", all.size(), " lists of tensors for ", wholes.size(),
-              " tensors");
+  TORCH_CHECK(all.size() == wholes.size(), call.name(), ": expected ", wholes.size(), " lists of tensors, but got ",
+              all.size());
   for (size_t i = 0; i < all.size(); ++i) check_parts(call, all[i], wholes[i]);
 }
 
@@ -194,13 +194,13 @@ void check_splits(const CollectiveCall& call, const char* name, const Tensor& te
   const auto splits = call.argument(name).toIntVector();
   if (splits.empty()) {
     TORCH_CHECK(tensor.dim() > 0 && tensor.size(0) % call.size() == 0, call.name(), ": ", tensor.sizes(),
-                " does not divide equally across group size ", call.size());
+                " is not divisible by group size ", call.size());
     return;
   }
   TORCH_CHECK(static_cast<int64_t>(splits.size()) == call.size() &&
                   std::accumulate(splits.begin(), splits.end(), int64_t{0}) == tensor.size(0),
-              call.name(), ": ", name, " ", splits, " do not divide ", tensor.sizes(), " among ", call.size(),
-              " processes");
+              call.name(), ": ", name, " ", splits, " do not match ", tensor.sizes(), " and the ", call.size(),
+              " processes of the group");
 }
 
 void check_operands(const CollectiveCall& call) {
@@ -210,8 +210,8 @@ void check_operands(const CollectiveCall& call) {
   }
   if (name == "send" || name.starts_with("recv_")) {
     for (const Tensor& tensor : call.tensors("tensors")) {
-      TORCH_CHECK(tensor.is_contiguous(tensor.suggest_memory_format()), call.name(), ": the tensor, ", tensor.sizes(),
-                  " with strides ", tensor.strides(), ", has to be contiguous");
+      TORCH_CHECK(tensor.is_contiguous(tensor.suggest_memory_format()), call.name(), ": a tensor of sizes ",
+                  tensor.sizes(), " with strides ", tensor.strides(), " must be contiguous");
     }
   } else if (name == "_allgather_base_") {
     check_elements(call, call.tensor("output_tensor"), call.tensor("input_tensor"));
@@ -221,7 +221,8 @@ void check_operands(const CollectiveCall& call) {
     const bool gather = name.starts_with("allgather");
     const auto wholes = call.tensors(gather ? "outputs" : "inputs");
     const auto parts = call.tensors(gather ? "inputs" : "outputs");
-    TORCH_CHECK(wholes.size() == parts.size(), call.name(), ": ", parts.size(), " and ", wholes.size(), " tensors");
+    TORCH_CHECK(wholes.size() == parts.size(), call.name(), ": expected as many inputs as outputs, but got ",
+                parts.size(), " and ", wholes.size());
     for (size_t i = 0; i < wholes.size(); ++i) check_elements(call, wholes[i], parts[i]);
   } else if (name == "allgather_") {
     check_lists(call, call.argument("output_tensors"), call.tensors("input_tensors"));
@@ -236,7 +237,7 @@ void check_operands(const CollectiveCall& call) {
   } else if (name == "alltoall_") {
     const auto outputs = call.tensors("output_tensors");
     const auto inputs = call.tensors("input_tensors");
-    TORCH_CHECK(!outputs.empty(), call.name(), ": no tensors");
+    TORCH_CHECK(!outputs.empty(), call.name(), ": the list of tensors is empty");
     check_parts(call, outputs, outputs[0]);
     check_parts(call, inputs, outputs[0]);
   } else if (name == "alltoall_base_") {
@@ -248,7 +249,7 @@ void check_operands(const CollectiveCall& call) {
   }
 }
 
-// What was written, flat: what the Work gives.
+// Returns the tensors written, flattened: the result of the Work.
 std::vector<Tensor> written_by(const IValue& first) {
   if (first.isTensor()) return {first.toTensor()};
   if (first.isTensorList()) return first.toTensorVector();
@@ -263,23 +264,23 @@ void with_work(const c10::OperatorHandle& op, Stack* stack) {
   IValue first = call.first();
   const auto& returns = op.schema().returns();
   if (returns.empty()) {
-    call.give();
+    call.set_results();
     return;
   }
-  // send, recv and the coalesced gathers have no such argument: they run on a stream of their own.
+  // send, recv and the coalesced gathers have no such argument: they run on a separate stream.
   const bool asynchronous = !call.has("async_op") || call.argument("async_op").toBool();
   const bool sends = call.name() == "c10d::send";
   const bool writes = !sends && call.name() != "c10d::barrier";
   IValue work = completed_work(writes ? written_by(first) : std::vector<Tensor>(), asynchronous,
                                sends ? written_by(first) : std::vector<Tensor>());
   if (returns.size() == 2) {
-    call.give(std::move(first), std::move(work));
+    call.set_results(std::move(first), std::move(work));
   } else {
-    call.give(std::move(work));
+    call.set_results(std::move(work));
   }
 }
 
-// Defined in Python, where it makes a tensor that waits when it is first used: the same memory.
+// Defined in Python, where it returns a tensor that waits at its first use: the same memory.
 Tensor wrapped(const Tensor& input) {
   return rules::alias(input, input.sizes(), input.strides(), input.storage_offset());
 }

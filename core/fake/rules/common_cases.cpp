@@ -1,13 +1,16 @@
-// Views that programs make all the time. Their Meta kernels are right but reach the view through more dispatcher calls
-// (t -> transpose -> as_strided) and make a tensor that must then be wrapped. These rules make the fake at once. Errors
-// are left to libtorch's own kernel.
+// Fast paths for frequent operators.
+//
+// Views: the Meta kernels are correct but take several dispatcher calls (t -> transpose -> as_strided) and return a
+// tensor that must be wrapped. These rules create the fake directly. Errors are left to libtorch's kernel.
 #include <ATen/ExpandUtils.h>
 #include <ATen/InferSize.h>
+#include <ATen/MemoryOverlap.h>
 #include <ATen/Operators.h>
 #include <ATen/TensorUtils.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/_reshape_alias_ops.h>
 #include <ATen/ops/_unsafe_view_ops.h>
+#include <ATen/ops/copy_ops.h>
 #include <ATen/ops/expand_ops.h>
 #include <ATen/ops/permute_ops.h>
 #include <ATen/ops/select_ops.h>
@@ -31,7 +34,7 @@
 namespace shadowgraph::rules {
 namespace {
 
-// A view to be: a tensor's sizes, strides and offset, to be changed in place.
+// The sizes, strides and offset of a view, modified in place.
 struct EditedView {
   DimVector sizes;
   DimVector strides;
@@ -48,7 +51,7 @@ struct EditedView {
 
 Tensor same_tensor(const Tensor& self) { return alias(self, self.sizes(), self.strides(), self.storage_offset()); }
 
-// The Meta kernel does not ask whether the storage is large enough.
+// Unlike the Meta kernel, checks that the storage is large enough.
 Tensor as_strided(const Tensor& self, IntArrayRef sizes, IntArrayRef strides, std::optional<int64_t> offset) {
   const int64_t start = offset.value_or(self.storage_offset());
   at::native::checkAsStridedArgs<int64_t>(sizes, strides, start);
@@ -157,7 +160,7 @@ Tensor squeeze(const Tensor& self, int64_t dim) {
   return view.of(self);
 }
 
-// As eager's resize: sizes that are there already keep their strides.
+// As in eager's resize: unchanged sizes keep their strides.
 template <class Set>
 Tensor& keeping_strides(Tensor& self, Set&& set) {
   const EditedView before(self);
@@ -168,20 +171,32 @@ Tensor& keeping_strides(Tensor& self, Set&& set) {
   return self;
 }
 
+// The Meta kernel does not check memory that is read and written.
+Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
+  const bool alias = self.is_alias_of(source);
+  const bool itself = alias && self.storage_offset() == source.storage_offset() && self.sizes() == source.sizes() &&
+                      self.strides() == source.strides() && self.scalar_type() == source.scalar_type();
+  if (!itself) {
+    at::assert_no_internal_overlap(self);
+    if (alias) at::assert_no_partial_overlap(self, source);
+  }
+  return OnMeta<at::_ops::copy_>::call(self, source, non_blocking);
+}
+
 Tensor& set_nothing(Tensor& self) {
   return keeping_strides(self, [&] { OnMeta<at::_ops::set_>::call(self); });
 }
 
-// A storage of real memory is converted as a tensor on it would be: what deepcopy and pickle make tensors with.
+// Converts a storage of real memory like a tensor on it. deepcopy and pickle create tensors this way.
 c10::Storage storage_for(const Tensor& self, const c10::Storage& source) {
   const FakeTensorImpl* fake = as_fake(self);
   if (fake == nullptr || source.device_type() == c10::DeviceType::Meta) return source;
   ModeState* mode = thread_state.mode;
-  const c10::Device device = fake->pretended_device();
+  const c10::Device device = fake->simulated_device();
   if (device != source.device() && !(mode != nullptr && mode->maps_devices())) {
     throw Error("Attempted to set the storage of a tensor on device \"" + device.str() +
                 "\" to a storage on different device \"" + source.device().str() +
-                "\". This is no longer allowed; the devices must match. Make the tensor on " + source.device().str() +
+                "\". This is no longer allowed; the devices must match. Create the tensor on " + source.device().str() +
                 ", and move it afterwards with .to()");
   }
   return fake_storage_of(source, mode, device);
@@ -198,15 +213,14 @@ Tensor& set_part_of_storage(Tensor& self, c10::Storage source, int64_t offset, I
       self, source, offset, c10::fromIntArrayRefSlow(sizes), c10::fromIntArrayRefSlow(strides));
 }
 
-// The common case of operators whose Meta kernels are right but slow: operands of one floating dtype, laid out row by
-// row.
+// ---- Operators whose Meta kernels are correct but slow, for contiguous operands of one floating-point dtype.
 //
-// TensorIterator answers what the result of an add looks like for any operands. For two of the same shape and dtype
-// without gaps the answer is "like either of them", and a training step is made of those. Each function here checks
-// that its operands are of that kind. It refers everything else, errors included, to the Meta kernel.
+// TensorIterator computes the result of an add for any operands. For two of the same shape and dtype without gaps the
+// result is like either of them, which is the common case in a training step. Each function here checks for that case
+// and forwards everything else, errors included, to the Meta kernel.
 
-// Strides as a fresh tensor has them. Not is_contiguous(): TensorIterator sorts dimensions by their strides, those of
-// size 1 included, and the strides of these are anything in a contiguous tensor.
+// Strides of a new tensor. Not is_contiguous(): TensorIterator sorts all dimensions by stride, including those of size
+// 1, whose strides are arbitrary in a contiguous tensor.
 bool is_row_major(const Tensor& x) {
   const auto sizes = x.sizes();
   const auto strides = x.strides();
@@ -235,30 +249,30 @@ bool are_alike(const Tensor& x, const Tensor& y) {
   return is_plain(x) && y.defined() && y.scalar_type() == x.scalar_type() && y.sizes() == x.sizes() && is_plain(y);
 }
 
-// Whether writing `x` can be told from reading `y`: partial overlap is an error.
+// Returns whether `x` can be written while `y` is read; partial overlap is an error.
 bool is_apart(const Tensor& x, const Tensor& y) {
   return x.is_same(y) ||
          !x.unsafeGetTensorImpl()->unsafe_storage().is_alias_of(y.unsafeGetTensorImpl()->unsafe_storage());
 }
 
-// A number that does not change a floating result's dtype.
+// A number that does not change a floating-point result's dtype.
 bool is_real(const Scalar& number) { return number.isFloatingPoint() || number.isIntegral(/*includeBool=*/false); }
-// Other arguments do not matter for the result.
+// Other arguments do not affect the result.
 template <class T>
 bool is_real(const T&) {
   return true;
 }
 
-bool is_real(std::string_view approximate) {  // of gelu: the one operator here that takes a word
+bool is_real(std::string_view approximate) {  // gelu's argument
   TORCH_CHECK(approximate == "none" || approximate == "tanh", "approximate argument must be either none or tanh.");
   return true;
 }
 
 Tensor like(const Tensor& x) { return rules::empty(x.sizes(), x.scalar_type()); }
 
-// The CPU has no kernel, where TensorIterator promotes operands to it all the same.
+// The CPU has no such kernel, although TensorIterator promotes operands to the dtype.
 void check_has_kernel(const char* name, const Tensor& result) {
-  TORCH_CHECK_NOT_IMPLEMENTED(!is_bcomplex32(result.scalar_type()) || !pretended_device().is_cpu(), '"', name,
+  TORCH_CHECK_NOT_IMPLEMENTED(!is_bcomplex32(result.scalar_type()) || !simulated_device().is_cpu(), '"', name,
                               "\" not implemented for 'BComplex32'");
 }
 
@@ -291,7 +305,7 @@ Tensor& binary_(Tensor& x, const Tensor& y, Extra... extra) {
 template <class Operator>
 Tensor& ternary_(Tensor& x, const Tensor& y, const Tensor& z, const Scalar& value) {
   if (are_alike(x, y) && are_alike(x, z) && is_apart(x, y) && is_apart(x, z) && is_real(value)) return x;
-  TORCH_CHECK_NOT_IMPLEMENTED(x.scalar_type() != c10::kBool || !pretended_device().is_cpu(), '"', Operator::name,
+  TORCH_CHECK_NOT_IMPLEMENTED(x.scalar_type() != c10::kBool || !simulated_device().is_cpu(), '"', Operator::name,
                               "\" not implemented for 'Bool'");
   return OnMeta<Operator>::call(x, y, z, value);
 }
@@ -306,7 +320,7 @@ bool is_dense_here(OptionalLayout layout, OptionalDevice device, OptionalBool pi
 Tensor empty_of(IntArrayRef sizes, OptionalDtype dtype, OptionalLayout layout, OptionalDevice device,
                 OptionalBool pinned, OptionalFormat format) {
   const MemoryFormat wanted = format.value_or(MemoryFormat::Contiguous);
-  // A kernel may ask for a small tensor on the host.
+  // A kernel may allocate a small tensor on the host.
   if (is_dense_here(layout, device, pinned) && wanted != MemoryFormat::Preserve) {
     return rules::empty(sizes, dtype ? *dtype : c10::get_default_dtype_as_scalartype(), wanted);
   }
@@ -331,13 +345,13 @@ Tensor clone(const Tensor& x, OptionalFormat format) {
   return OnMeta<at::_ops::clone>::call(x, format);
 }
 
-// ---- Joining and picking
+// ---- Concatenation and indexing
 
 Tensor cat(const at::ITensorListRef& tensors, int64_t dim) {
   const auto refer = [&] { return OnMeta<at::_ops::cat>::call(tensors, dim); };
   if (tensors.size() == 0) return refer();
   const Tensor& first = *tensors.begin();
-  // 1-dimensional empty tensors are skipped, whatever the others look like.
+  // Empty 1-D tensors are skipped, whatever the others are.
   if (!is_row_major(first) || first.dim() == 0 || dim < -first.dim() || dim >= first.dim()) return refer();
   const auto d = static_cast<size_t>(dim < 0 ? dim + first.dim() : dim);
   DimVector sizes(first.sizes());
@@ -354,13 +368,13 @@ Tensor cat(const at::ITensorListRef& tensors, int64_t dim) {
       }
     }
   }
-  // One whose strides look like channels-last may decide the result's format.
+  // A tensor whose strides look like channels-last may determine the result's format.
   if (first.suggest_memory_format() != MemoryFormat::Contiguous) return refer();
   return rules::empty(sizes, first);
 }
 
-// Indices of one shape, side by side: their shape takes the place of the dimensions they index. Apart, they come first,
-// and the memory order of the result is TensorIterator's affair; a mask's number of results depends on data.
+// Adjacent indices of one shape: their shape replaces the dimensions they index. For others the indexed dimensions come
+// first and TensorIterator determines the memory format; a mask's number of results depends on data.
 Tensor index(const Tensor& x, const c10::List<std::optional<Tensor>>& indices) {
   const auto refer = [&] { return OnMeta<at::_ops::index_Tensor>::call(x, indices); };
   if (!is_row_major(x) || indices.size() > static_cast<size_t>(x.dim())) return refer();
@@ -445,6 +459,7 @@ void register_common_cases(RuleRegistry& registry) {
   registry.add("aten::select.int", &select);
   registry.add("aten::unsqueeze", &unsqueeze);
   registry.add("aten::squeeze.dim", &squeeze);
+  registry.add("aten::copy_", &copy_);
   registry.add("aten::set_", &set_nothing);
   registry.add("aten::set_.source_Storage", &set_storage);
   registry.add("aten::set_.source_Storage_storage_offset", &set_part_of_storage);

@@ -1,4 +1,4 @@
-// The kernel that eager would use for a convolution, and the memory format of its results.
+// Convolutions: selection of the kernel, and the memory format of its results.
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
@@ -19,7 +19,7 @@ namespace {
 
 using at::native::ConvBackend;
 
-// One number may stand for all spatial dimensions (convolution_expand_param_if_needed).
+// A single number applies to all spatial dimensions (convolution_expand_param_if_needed).
 DimVector expanded(IntArrayRef values, const char* what, size_t dimensions) {
   if (values.size() == 1) return DimVector(dimensions, values[0]);
   TORCH_CHECK(values.size() == dimensions, "expected ", what, " to be a single integer value or a list of ", dimensions,
@@ -27,7 +27,7 @@ DimVector expanded(IntArrayRef values, const char* what, size_t dimensions) {
   return DimVector(values.begin(), values.end());
 }
 
-// What a call says besides its tensors, with a number for each spatial dimension.
+// The non-tensor arguments of a call, with a number for each spatial dimension.
 struct ConvolutionParameters {
   DimVector stride;
   DimVector padding;
@@ -45,7 +45,7 @@ struct ConvolutionParameters {
         output_padding(expanded(output_paddings, "output_padding", dimensions)),
         groups(group_count) {}
 
-  // One spatial dimension is computed as two, the first of size 1.
+  // A 1-D convolution is computed as a 2-D one, with a first dimension of size 1.
   void insert_leading_dimension() {
     stride.insert(stride.begin(), 1);
     padding.insert(padding.begin(), 0);
@@ -59,10 +59,10 @@ struct ConvolutionKernel {
   MemoryFormat format;
 };
 
-// The choice is left to libtorch itself: select_conv_backend sees stand-ins for the operands that say "cpu" or "cuda". It
-// asks this machine's processor what oneDNN computes with; where the pretended CPU differs, select_backend mends that.
+// ---- Selection is done by libtorch itself: select_conv_backend is called with stand-ins for the operands that report
+// "cpu" or "cuda". It uses this machine's oneDNN capabilities; select_backend corrects that for the simulated CPU.
 
-// Says whether it is one of im2col and friends, which reject empty results and do one group at a time.
+// Returns whether it is an im2col kernel, which rejects empty results and processes one group at a time.
 bool is_slow_kernel(ConvBackend backend) {
   switch (backend) {
     case ConvBackend::Slow2d:
@@ -95,7 +95,7 @@ MemoryFormat overrideable_format(const Tensor& input, const Tensor& weight) {
     const MemoryFormat format = tensor.suggest_memory_format();
     return format == MemoryFormat::ChannelsLast || format == MemoryFormat::ChannelsLast3d;
   };
-  const c10::DeviceType device = pretended_device().type();
+  const c10::DeviceType device = simulated_device().type();
   const bool channels_last =
       (device == c10::DeviceType::XPU && (is_channels_last(input) || is_channels_last(weight))) ||
       (device == c10::DeviceType::MPS && is_channels_last(input));
@@ -110,12 +110,12 @@ ConvBackend selected(const Tensor& input, const Tensor& weight, const Convolutio
                                          c10::OptionalArrayRef<c10::SymInt>());
 }
 
-// ConvParams::use_mkldnn of a dtype that oneDNN computes in on one CPU and not on another (bfloat16, half).
+// ConvParams::use_mkldnn for dtypes that oneDNN supports on some CPUs only (bfloat16, half).
 ConvBackend select_backend(const Tensor& input, const Tensor& weight, const ConvolutionParameters& p) {
   const ScalarType dtype = input.scalar_type();
   const CpuProfile& cpu = device_profile().cpu;
-  if (!pretended_device().is_cpu() || mkldnn_is_as_here(dtype, cpu)) return selected(input, weight, p);
-  if (!mkldnn_computes_in(dtype, cpu)) {  // as for doubles, which it never computes in
+  if (!simulated_device().is_cpu() || mkldnn_matches_this_machine(dtype, cpu)) return selected(input, weight, p);
+  if (!mkldnn_supports(dtype, cpu)) {  // as for double, which it never supports
     const auto as_double = [](const Tensor& tensor) {
       return stand_in(rules::empty_strided(tensor.sizes(), tensor.strides(), at::kDouble));
     };
@@ -131,7 +131,8 @@ ConvBackend select_backend(const Tensor& input, const Tensor& weight, const Conv
   return p.transposed ? ConvBackend::MkldnnTranspose : ConvBackend::Mkldnn;
 }
 
-ConvolutionKernel ask_libtorch(const Tensor& meta_input, const Tensor& meta_weight, const ConvolutionParameters& p) {
+ConvolutionKernel select_with_libtorch(const Tensor& meta_input, const Tensor& meta_weight,
+                                       const ConvolutionParameters& p) {
   const Tensor input = stand_in(meta_input);
   const Tensor weight = stand_in(meta_weight);
   const ConvBackend backend = select_backend(input, weight, p);
@@ -139,7 +140,7 @@ ConvolutionKernel ask_libtorch(const Tensor& meta_input, const Tensor& meta_weig
   if (backend == ConvBackend::Overrideable) return {backend, overrideable_format(input, weight)};
   MemoryFormat format = at::native::_determine_backend_memory_format(input, weight, backend);
   if (is_slow_kernel(backend) && p.groups > 1 && format == MemoryFormat::ChannelsLast) {
-    // One group at a time, and each looks anew at what its part of the operands seems to be.
+    // One group at a time, each with a format derived from its part of the operands.
     const Tensor input_part = part(contiguous_in(input, format), 1, p.groups);
     const Tensor weight_part = part(contiguous_in(weight, format), 0, p.groups);
     if (!at::native::thnn_conv_use_channels_last(input_part, weight_part)) format = MemoryFormat::Contiguous;
@@ -147,22 +148,22 @@ ConvolutionKernel ask_libtorch(const Tensor& meta_input, const Tensor& meta_weig
   return {backend, format};
 }
 
-// Asks libtorch, with stand-ins for the operands. Asking takes a microsecond, and a network asks the same few dozen questions at every step: the answers are kept, with
-// all they depend on.
+// Selects the kernel, with a cache: a selection takes a microsecond, and a network has the same few dozen at every
+// step. The key contains everything that the selection depends on.
 ConvolutionKernel choose_convolution_kernel(const Tensor& input, const Tensor& weight, const ConvolutionParameters& p) {
   using Key = c10::SmallVector<int64_t, 48>;
-  struct Answer {
+  struct Entry {
     Key key;
     ConvolutionKernel choice;
   };
-  using Answers = std::array<Answer, 128>;
-  std::shared_ptr<void>& kept = thread_belongings().convolution_answers;
-  if (!kept) kept = std::make_shared<Answers>();
-  Answers& answers = *static_cast<Answers*>(kept.get());
+  using Cache = std::array<Entry, 128>;
+  std::shared_ptr<void>& kept = thread_objects().convolution_cache;
+  if (!kept) kept = std::make_shared<Cache>();
+  Cache& cache = *static_cast<Cache*>(kept.get());
 
   const auto& context = at::globalContext();
   const DeviceProfile& device = device_profile();
-  Key key{static_cast<int64_t>(pretended_device().type()),
+  Key key{static_cast<int64_t>(simulated_device().type()),
           static_cast<int64_t>(input.scalar_type()),
           static_cast<int64_t>(weight.scalar_type()),
           context.userEnabledCuDNN() | context.userEnabledMkldnn() << 1 | context.userEnabledNNPACK() << 2 |
@@ -180,20 +181,21 @@ ConvolutionKernel choose_convolution_kernel(const Tensor& input, const Tensor& w
   }
   size_t hash = 0;
   for (const int64_t word : key) hash = (hash ^ static_cast<size_t>(word)) * 0x9e3779b97f4a7c15u;
-  Answer& entry = answers[(hash >> 32) % answers.size()];
+  Entry& entry = cache[(hash >> 32) % cache.size()];
   if (entry.key != key) {
-    entry.choice = ask_libtorch(input, weight, p);
+    entry.choice = select_with_libtorch(input, weight, p);
     entry.key = std::move(key);
   }
   return entry.choice;
 }
 
-// Convolutions. The kernel that eager would use (convolution_kernel.h) decides the strides of the result and of the
-// gradients. All backends give output, input gradient and weight gradient in the backend's memory format:
+// ---- Results. The selected kernel determines the strides of the result and of the gradients: all backends return
+// output, input gradient and weight gradient in the backend's memory format.
 //   - CPU (oneDNN, slow_conv*, NNPACK) is compared with eager in tests/core/fake/rules/convolution_test.cpp;
-//   - CUDA: cuDNN allocates with cudnn_conv_suggest_memory_format (native/cudnn/ConvShared.cpp; its backward first
-//     makes grad_output follow the input, pytorch#171622), the depthwise and slow kernels allocate contiguous;
-//   - XPU, MPS: channels-last operands give channels-last results (ConvUtils.h); on others all is contiguous.
+//   - CUDA: cuDNN allocates with cudnn_conv_suggest_memory_format (native/cudnn/ConvShared.cpp; its backward
+//     first converts grad_output to the input's format, pytorch#171622); the depthwise and slow kernels allocate
+//     contiguous results;
+//   - XPU, MPS: channels-last operands yield channels-last results (ConvUtils.h); otherwise all is contiguous.
 
 bool any_negative(IntArrayRef values) {
   return std::any_of(values.begin(), values.end(), [](int64_t value) { return value < 0; });
@@ -201,7 +203,7 @@ bool any_negative(IntArrayRef values) {
 
 std::string joined(IntArrayRef values) { return c10::Join(" x ", values); }
 
-// The checks of check_shape_forward (native/Convolution.cpp), in its order and words.
+// The checks of check_shape_forward (native/Convolution.cpp), with its order and messages.
 void check_shapes(const Tensor& input, const Tensor& weight, const OptionalTensor& bias,
                   const ConvolutionParameters& p) {
   TORCH_CHECK(!any_negative(p.padding), "negative padding is not supported");
@@ -227,6 +229,11 @@ void check_shapes(const Tensor& input, const Tensor& weight, const OptionalTenso
     TORCH_CHECK(bias_fits, "Given transposed=", p.transposed, ", weight of size ", weight.sizes(),
                 ", expected bias to be 1-dimensional with ", output_channels, " elements, but got bias of size ",
                 bias->sizes(), " instead");
+    for (size_t i = 0; i < p.stride.size(); ++i) {  // as the slow kernels, which the CPU then falls back to
+      TORCH_CHECK(p.output_padding[i] < std::max(p.stride[i], p.dilation[i]),
+                  "output padding must be smaller than either stride or dilation, but got output_padding: ",
+                  p.output_padding[i], ", stride: ", p.stride[i], ", dilation: ", p.dilation[i]);
+    }
     return;
   }
   TORCH_CHECK(input.size(1) == weight.size(1) * p.groups, "Given groups=", p.groups, ", weight of size ",
@@ -262,7 +269,7 @@ DimVector output_sizes(IntArrayRef input, IntArrayRef weight, const ConvolutionP
   return sizes;
 }
 
-// The call as eager's backends see it: one spatial dimension made two, a backend chosen.
+// A call as eager's backends see it: 1-D expanded to 2-D, with the backend selected.
 struct Call {
   ConvolutionParameters parameters;
   bool one_dimensional;
@@ -296,7 +303,7 @@ struct Call {
 
   bool on_mkldnn() const { return backend == ConvBackend::Mkldnn || backend == ConvBackend::MkldnnTranspose; }
 
-  // The slow kernels reject empty results and do one group at a time.
+  // The slow kernels reject empty results and process one group at a time.
   bool on_slow_kernel() const { return is_slow_kernel(backend); }
 
   Tensor output() const {
@@ -310,11 +317,11 @@ struct Call {
   }
   Tensor weight_gradient() const {
     if (backend == ConvBackend::Empty) return result(rules::empty_like(weight));
-    // These follow the weight they get, which may look like either format when a dimension is 1.
+    // These use the weight's own format, which is ambiguous when a dimension is 1.
     const bool follows =
         (backend == ConvBackend::Slow2d || backend == ConvBackend::SlowTranspose2d) && weight.is_contiguous(format);
     const MemoryFormat own = follows ? weight.suggest_memory_format() : format;
-    // Then the transposed one may find that what it has made is not what its own format asks for.
+    // The transposed kernel may then reject its own gradient.
     if (follows && backend == ConvBackend::SlowTranspose2d && !on_cuda() && parameters.groups == 1) {
       TORCH_CHECK(rules::empty(weight.sizes(), weight, own).is_contiguous(format),
                   "slow_conv_transpose2d: grad_weight needs to be contiguous");
@@ -323,10 +330,10 @@ struct Call {
   }
 
  private:
-  // A result of the backend, brought back to the caller's number of dimensions.
+  // Restores the caller's number of dimensions.
   Tensor result(const Tensor& dense) const { return one_dimensional ? dense.squeeze(2) : dense; }
 
-  // cat of the groups' results looks at what each of them seems to be.
+  // cat of the groups' results uses the suggested format of each.
   MemoryFormat joined_format(IntArrayRef sizes, size_t dimension, MemoryFormat of_each) const {
     if (parameters.groups == 1 || !on_slow_kernel() || of_each == MemoryFormat::Contiguous) return of_each;
     DimVector group(sizes);
@@ -387,7 +394,7 @@ ThreeTensors convolution_backward(const Tensor& grad_output, const Tensor& input
   if (output_mask[1]) {
     std::get<1>(grads) = call.weight_gradient();
   } else if (output_mask[2] && call.on_mkldnn()) {
-    // oneDNN computes both together, and what nobody asked for comes back too, in the library's own dimensions.
+    // oneDNN computes both together and also returns the unrequested one, in the library's dimensions.
     std::get<1>(grads) = rules::empty(call.weight.sizes(), call.weight, call.format);
   }
   if (output_mask[2]) {
@@ -398,7 +405,7 @@ ThreeTensors convolution_backward(const Tensor& grad_output, const Tensor& input
   return grads;
 }
 
-// The operators of one library, called directly. They give what their name says, whatever eager would have chosen.
+// Library operators called directly use their own kernel, whatever eager would select.
 Tensor library_convolution(const Tensor& input, const Tensor& weight, const OptionalTensor& bias,
                            const ConvolutionParameters& parameters, MemoryFormat format) {
   check_shapes(input, weight, bias, parameters);
@@ -412,8 +419,7 @@ Tensor mkldnn_convolution(const Tensor& input, const Tensor& weight, const Optio
               "mkldnn_convolution: bf16 path needs the cpu support avx_ne_convert or avx512bw, avx512vl and avx512dq");
   TORCH_CHECK(dtype != at::kHalf || device_profile().cpu.mkldnn_fp16,
               "mkldnn_convolution: fp16 path needs the cpu support avx_ne_convert or avx512_fp16");
-  TORCH_CHECK(mkldnn_computes_in(dtype, device_profile().cpu), "mkldnn_convolution: oneDNN does not compute in ",
-              dtype);
+  TORCH_CHECK(mkldnn_supports(dtype, device_profile().cpu), "mkldnn_convolution: oneDNN does not compute in ", dtype);
   const bool channels_last = at::native::mkldnn_conv_use_channels_last(input, weight);
   const MemoryFormat format = !channels_last      ? MemoryFormat::Contiguous
                               : weight.dim() == 5 ? MemoryFormat::ChannelsLast3d
@@ -450,13 +456,13 @@ Tensor cudnn_convolution_transpose(const Tensor& input, const Tensor& weight, In
                              at::native::cudnn_conv_suggest_memory_format(input, weight));
 }
 
-// Kernels behind aten::convolution, called by their own names. They take the operands as they are, have one group, and
-// give the memory format that they are written in. They are compared with eager CPU; CUDA's allocate contiguous.
+// ---- Kernels behind aten::convolution, called by name. They take the operands as they are, have one group, and return
+// their kernel's memory format. Compared with eager on the CPU; CUDA's allocate contiguous.
 
 constexpr int64_t kOnes[] = {1, 1, 1};
 constexpr int64_t kZeros[] = {0, 0, 0};
 
-// Decides the result's sizes. `channels` says how many the convolution makes.
+// The window of a convolution; `channels` is the number of output channels.
 struct Window {
   int64_t channels;
   IntArrayRef kernel;
@@ -506,7 +512,7 @@ void check_channels(const Tensor& x, const Tensor& weight, size_t spatial) {
               weight.size(1), " channels");
 }
 
-// ---- im2col of images. A batch may be channels-last.
+// ---- 2-D im2col. A batch may be channels-last.
 
 MemoryFormat image_format(const Tensor& x, const Tensor& weight) {
   const bool channels_last =
@@ -522,7 +528,7 @@ Tensor slow_conv2d(const Tensor& x, const Tensor& weight, IntArrayRef kernel, co
   return rules::empty(convolved(x, 2, {weight.size(0), kernel, stride, padding}), x, image_format(x, weight));
 }
 
-// The CPU gives what it is handed its own format, even if it fits.
+// On the CPU the output always gets the kernel's format, even if its sizes match.
 Tensor& slow_conv2d_out(const Tensor& x, const Tensor& weight, IntArrayRef kernel, const OptionalTensor& bias,
                         IntArrayRef stride, IntArrayRef padding, Tensor& result) {
   const auto sizes = slow_conv2d(x, weight, kernel, bias, stride, padding).sizes().vec();
@@ -545,7 +551,7 @@ ThreeTensors slow_conv2d_backward(const Tensor& grad, const Tensor& x, const Ten
                                   IntArrayRef stride, IntArrayRef padding, std::array<bool, 3> wanted) {
   check_gradient(grad, x, weight, kernel, stride, padding);
   const MemoryFormat format = image_format(x, weight);
-  // It looks at the weight alone when it asks whether the weight's gradient is as it should be.
+  // The kernel checks only the weight's format to decide whether the gradient's is valid.
   TORCH_CHECK(on_cuda() || !wanted[1] || format == MemoryFormat::Contiguous || weight.is_contiguous(format),
               "slow_conv2d: grad_weight must be contiguous");
   ThreeTensors grads;
@@ -578,7 +584,7 @@ Tensor slow_conv_dilated2d(const Tensor& x, const Tensor& weight, IntArrayRef ke
   return rules::empty(sizes, x, image_format(x, weight));
 }
 
-// ---- im2col of volumes
+// ---- 3-D im2col
 
 Tensor slow_conv3d(const Tensor& x, const Tensor& weight, IntArrayRef kernel, const OptionalTensor& bias,
                    IntArrayRef stride, IntArrayRef padding) {
@@ -603,7 +609,7 @@ Tensor slow_conv_transpose3d(const Tensor& x, const Tensor& weight, IntArrayRef 
   return rules::empty(convolved(x, 3, {weight.size(1), kernel, stride, padding, dilation, true, output_padding}), x);
 }
 
-// ---- CUDA's kernels of one channel each
+// ---- CUDA's depthwise kernels
 
 Tensor depthwise2d(const Tensor& x, const Tensor& weight, IntArrayRef kernel, const OptionalTensor& bias,
                    IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation) {

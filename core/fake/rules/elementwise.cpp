@@ -1,5 +1,5 @@
-// Pointwise operators: TensorIterator configurations. Each row of register_elementwise names an operator and how its
-// operands and result are typed; the functional, in-place and out= forms follow from that.
+// Pointwise operators as TensorIterator configurations. Each row of register_elementwise names an operator and the
+// types of its operands and result; the functional, in-place and out= forms follow from that.
 #include <ATen/Dispatch.h>
 #include <ATen/ExpandUtils.h>
 #include <ATen/Operators.h>
@@ -22,7 +22,7 @@ constexpr Elementwise kPromote{};
 constexpr Elementwise kFloat{.integer_to_float = true};
 constexpr Elementwise kBool{.output = c10::kBool};
 
-// The three forms of an operator of one or two tensors; Extra are arguments that do not matter for the result's shape.
+// The three forms of an operator with one or two tensors; Extra arguments do not affect the result's metadata.
 template <const Elementwise& how, class... Extra>
 struct Unary {
   static Tensor functional(const Tensor& x, Extra...) { return elementwise({x}, how); }
@@ -45,7 +45,7 @@ void add_forms(RuleRegistry& registry, const std::string& name) {
   registry.add("aten::" + name + ".out", &Forms::out);
 }
 
-// ---- Results that are real for complex operands
+// ---- Real results for complex operands
 
 ScalarType real_type(const Tensor& x) { return c10::toRealValueType(x.scalar_type()); }
 
@@ -53,7 +53,7 @@ void check_abs(const Tensor& x) {
   TORCH_CHECK_NOT_IMPLEMENTED(x.scalar_type() != c10::kBool || on_cuda(), "\"abs_cpu\" not implemented for 'Bool'");
 }
 
-// Complex: computed into an empty_like, which keeps the strides of dimensions of size 1 that TensorIterator makes up.
+// Complex: computed into an empty_like, which keeps the strides of size-1 dimensions that TensorIterator would choose.
 Tensor abs(const Tensor& x) {
   check_abs(x);
   return x.is_complex() ? rules::empty_like(x, real_type(x)) : elementwise({x}, {.output = real_type(x)});
@@ -101,7 +101,7 @@ ScalarType complex_type_of(const Tensor& x, const Tensor& y) {
   return c10::toComplexType(x.scalar_type());
 }
 
-// Makes complex numbers of real and imaginary parts, or of lengths and angles.
+// Creates complex numbers from real and imaginary parts, or from magnitudes and angles.
 Tensor complex_of(const Tensor& x, const Tensor& y) { return elementwise({x, y}, {.output = complex_type_of(x, y)}); }
 
 Tensor& complex_of_out(const Tensor& x, const Tensor& y, Tensor& result) {
@@ -113,7 +113,7 @@ Tensor& complex_of_out(const Tensor& x, const Tensor& y, Tensor& result) {
 
 // ---- Selection
 
-// On every device the operands are copied to their common dtype first, a condition of bytes to bool.
+// On every device the operands are copied to their common dtype first, a byte condition to bool.
 struct WhereOperands {
   Tensor condition;
   Tensor x;
@@ -146,7 +146,7 @@ Tensor& where_out(const Tensor& condition, const Tensor& x, const Tensor& y, Ten
   return elementwise_into(result, {choice.condition, choice.x, choice.y}, {.output = choice.dtype});
 }
 
-// Elements that share memory may be filled: eager only warns.
+// Fills elements that share memory: eager only warns.
 Tensor& masked_fill_(Tensor& x, const Tensor& mask) {
   TORCH_CHECK(mask.scalar_type() == c10::kBool, "masked_fill_ only supports boolean masks, but got mask with dtype ",
               mask.scalar_type());
@@ -217,13 +217,13 @@ Tensor& hardtanh_backward_out(const Tensor& grad, const Tensor& x, const Scalar&
   return elementwise_into(result, {grad, x});
 }
 
-// Made like the input, whatever the gradient is.
+// Has the input's dtype, whatever the gradient's.
 Tensor mish_backward(const Tensor& grad, const Tensor& x) {
   Tensor result = rules::empty({0}, x);
   return elementwise_into(result, {grad, x});
 }
 
-// The functional result, copied into a contiguous one.
+// The functional result copied into a contiguous one.
 Tensor& mvlgamma_out(const Tensor& x, int64_t /*p*/, Tensor& result) {
   if (result.sizes() == x.sizes()) return elementwise_into(result, {x}, kFloat);
   const Tensor contiguous = rules::empty_contiguous_like(x);
@@ -236,7 +236,7 @@ Tensor glu_backward(const Tensor& /*grad*/, const Tensor& x, int64_t dim) {
   TORCH_CHECK(x.size(d) % 2 == 0, "Halving dimension must be even, but dimension ", d, " is size ", x.size(d));
   return rules::empty(x.sizes(), x);
 }
-// CUDA recomputes what the CPU keeps in the buffer.
+// CUDA recomputes what the CPU stores in the buffer.
 TwoTensors log_sigmoid_forward(const Tensor& x) {
   if (on_cuda()) return {rules::empty_like(x), rules::empty({0}, x)};
   return {rules::empty(x.sizes(), x), rules::empty(x.sizes(), x)};
@@ -276,10 +276,10 @@ Tensor& rrelu_with_noise_(Tensor& x, Tensor& noise, const Scalar& lower, const S
   return x;
 }
 
-// ---- Backward kernels that libtorch has for the CPU and CUDA, and a definition in other operators for the rest
+// ---- Backward kernels that exist for CPU and CUDA, with a decomposition for other devices
 
-// A libtorch without CUDA has no CUDA kernel for these, and so runs the definition on a pretended GPU too. One with
-// CUDA runs the derivative formula above the kernel, which is compiled into both: call that.
+// A libtorch without CUDA has no CUDA kernel for these and would decompose them on a simulated GPU. One with CUDA runs
+// the derivative formula above the kernel, which is compiled into both: call that.
 template <const char* name>
 Tensor as_one_operator(const Tensor& grad, const Tensor& input) {
   static const c10::OperatorHandle op = c10::Dispatcher::singleton().findSchemaOrThrow(name, "");
@@ -290,9 +290,8 @@ Tensor as_one_operator(const Tensor& grad, const Tensor& input) {
 constexpr char kSiluBackward[] = "aten::silu_backward";
 constexpr char kMishBackward[] = "aten::mish_backward";
 
-// Dtypes that the CPU's kernels are not compiled for, where the shape function takes them and Meta kernels, being the
-// shape functions, therefore do, too. Lists (_foreach_frac) come here with each of their tensors. Found by running each
-// operator for each dtype; a GPU's kernels have lists of their own, which are not known here.
+// ---- Dtypes without a CPU kernel that the Meta kernel accepts. Lists (_foreach_frac) come here with each of their
+// tensors. Found by running each operator for each dtype; those of GPU kernels differ and are not checked.
 
 enum class Refused : uint8_t { kBool, kComplex, kBoolAndComplex, kIntegersAndBool, kAllButFloating };
 
@@ -313,8 +312,7 @@ bool refuses(Refused what, ScalarType dtype) {
   return false;
 }
 
-// The kernel's dtype is what operands are promoted to: that is refused if each of them is. Other arguments do not
-// matter.
+// The kernel's dtype is the promoted one, which is unsupported if all operands' are. Other arguments do not matter.
 bool is_refused(Refused what, const Tensor& operand) { return refuses(what, operand.scalar_type()); }
 template <class T>
 bool is_refused(Refused /*what*/, const T& /*argument*/) {
@@ -326,7 +324,7 @@ struct Checked;
 template <class Operator, Refused what, class Result, class First, class... Rest>
 struct Checked<Operator, what, Result(First, Rest...)> {
   static Result run(First first, Rest... rest) {
-    if (refuses(what, first.scalar_type()) && pretended_device().is_cpu()) {
+    if (refuses(what, first.scalar_type()) && simulated_device().is_cpu()) {
       TORCH_CHECK_NOT_IMPLEMENTED(!(is_refused(what, rest) && ...), '"', Operator::name, "\" not implemented for '",
                                   first.scalar_type(), "'");
     }
@@ -343,19 +341,26 @@ void add(RuleRegistry& registry) {
   (add_one(static_cast<const Operators*>(nullptr)), ...);
 }
 
-// A number takes part in the promotion.
+// A number takes part in type promotion.
 template <class Operator, class Result = Tensor, class X = const Tensor>
 Result clamp(X& x, const Scalar& bound) {
-  TORCH_CHECK_NOT_IMPLEMENTED(x.scalar_type() != at::kBool || !bound.isBoolean() || !pretended_device().is_cpu(), '"',
+  TORCH_CHECK_NOT_IMPLEMENTED(x.scalar_type() != at::kBool || !bound.isBoolean() || !simulated_device().is_cpu(), '"',
                               Operator::name, "\" not implemented for 'Bool'");
   return OnMeta<Operator>::call(x, bound);
 }
 
-// Without elements nothing is multiplied.
+// Without elements there is no multiplication and no error.
 Tensor mm(const Tensor& x, const Tensor& y) {
   TORCH_CHECK_NOT_IMPLEMENTED(x.scalar_type() != at::kBool || x.numel() == 0 || y.numel() == 0 || on_cuda(),
                               "\"aten::mm\" not implemented for 'Bool'");
   return OnMeta<at::_ops::mm>::call(x, y);
+}
+
+// What is added must expand to the product, which the Meta kernel does not check.
+Tensor addmm(const Tensor& added, const Tensor& x, const Tensor& y, const Scalar& beta, const Scalar& alpha) {
+  Tensor result = OnMeta<at::_ops::addmm>::call(added, x, y, beta, alpha);
+  at::inferExpandGeometry_dimvector(added.sizes(), added.strides(), result.sizes());
+  return result;
 }
 
 }  // namespace
@@ -432,6 +437,7 @@ void register_elementwise(RuleRegistry& registry) {
   registry.add("aten::clamp_min_", &clamp<op::clamp_min_, Tensor&, Tensor>);
   registry.add("aten::clamp_max_", &clamp<op::clamp_max_, Tensor&, Tensor>);
   registry.add("aten::mm", &mm);
+  registry.add("aten::addmm", &addmm);
   add_like(registry, {"aten::nan_to_num", "aten::glu_jvp", "aten::glu_backward_jvp", "aten::log_sigmoid_backward"},
            {0});
 }

@@ -1,4 +1,4 @@
-// Tensors made from numbers: indices of triangles, ranges whose bounds are tensors, keys of random numbers, tokens.
+// Factories (triangle indices, ranges with tensor bounds, random keys, tokens), dropout and random numbers.
 #include <ATen/MemoryOverlap.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/mul.h>
@@ -14,7 +14,7 @@ namespace {
 int64_t lower_triangle(int64_t rows, int64_t columns, int64_t offset) {
   TORCH_CHECK(rows >= 0 && columns >= 0, "row and col must be non-negative, got ", rows, " and ", columns);
   int64_t count = 0;
-  // Rows above the diagonal's start have none; then one more each, until all columns are in.
+  // Rows before the diagonal have no elements; each further row has one more, up to all columns.
   const int64_t first = std::max<int64_t>(0, -offset);
   const int64_t full = std::min(rows, std::max(first, columns - offset));
   if (first < full) count += (full - first) * (first + offset + 1 + full + offset) / 2;
@@ -32,7 +32,7 @@ Tensor triu_indices(int64_t rows, int64_t columns, int64_t offset, OptionalDtype
   return rules::empty({2, rows * columns - lower_triangle(rows, columns, offset - 1)}, dtype.value_or(c10::kLong));
 }
 
-// ---- Factories whose bounds are tensors: only the number of steps matters
+// ---- Factories with tensor bounds: only the number of steps matters
 
 void check_bound(const Scalar& /*bound*/, const char* /*name*/) {}
 void check_bound(const Tensor& bound, const char* name) {
@@ -54,7 +54,7 @@ struct Steps {
     check(start, end, count);
     return rules::empty({count}, dtype.value_or(c10::get_default_dtype_as_scalartype()));
   }
-  // A result of as many elements keeps its shape.
+  // A result with the right number of elements keeps its shape.
   static Tensor& out(const Start& start, const End& end, int64_t count, Base..., Tensor& result) {
     check(start, end, count);
     if (result.numel() != count) at::native::resize_output(result, {count});
@@ -70,15 +70,15 @@ void add_steps(RuleRegistry& registry, const std::string& overload) {
   registry.add("aten::logspace." + overload + "_out", &Steps<Start, End, double>::out);
 }
 
-// ---- Contents that do not matter
+// ---- Factories whose contents do not matter
 
-// The file is not looked at.
+// Does not open the file.
 Tensor from_file(std::string_view /*name*/, OptionalBool /*shared*/, std::optional<int64_t> size, OptionalDtype dtype,
                  OptionalLayout, OptionalDevice, OptionalBool) {
   return rules::empty({size.value_or(0)}, dtype.value_or(c10::get_default_dtype_as_scalartype()));
 }
 
-// What orders assertions among other calls.
+// A token that orders assertions relative to other calls.
 Tensor dependency_token(OptionalDtype dtype, OptionalLayout, OptionalDevice, OptionalBool, OptionalFormat) {
   return rules::empty({}, dtype.value_or(c10::get_default_dtype_as_scalartype()));
 }
@@ -103,7 +103,7 @@ Tensor philox_key_fold_in(const Tensor& key, int64_t /*data*/) {
   return rules::empty_like(key);
 }
 
-// Dropout and random numbers. Rules draw nothing: the generator is not touched.
+// Dropout and random numbers. Rules draw no numbers and do not advance the generator.
 
 using Generator = std::optional<at::Generator>;
 
@@ -115,7 +115,7 @@ void check_probability(double p, const char* name) {
 
 TwoTensors native_dropout(const Tensor& x, double p, OptionalBool /*train*/) {
   TORCH_CHECK(p >= 0 && p <= 1, "dropout probability has to be between 0 and 1, but got ", p);
-  // The CPU returns its input as it is when there is nothing to do, with a mask that is not boolean.
+  // Without elements the CPU returns the input itself, with a mask of the input's dtype.
   if (!on_cuda() && x.numel() == 0) return {x, rules::empty_like(x)};
   return {rules::empty_like(x), rules::empty_like(x, c10::kBool)};
 }
@@ -126,7 +126,7 @@ Tensor native_dropout_backward(const Tensor& grad, const Tensor& mask, double sc
   return rules::empty_like(grad, grad.suggest_memory_format());
 }
 
-// CUDA's, with a mask of bytes.
+// CUDA's kernel, with a byte mask.
 TwoTensors fused_dropout(const Tensor& x, double p, const Generator& /*generator*/) {
   TORCH_CHECK(p >= 0 && p <= 1, "dropout probability has to be between 0 and 1, but got ", p);
   return {rules::empty_like(x), rules::empty_like(x, c10::kByte)};
@@ -137,7 +137,7 @@ Tensor masked_scale(const Tensor& x, const Tensor& mask, double /*scale*/) {
   return rules::empty_like(x, x.suggest_memory_format());
 }
 
-// ---- Fresh tensors
+// ---- Random tensors
 
 Tensor bernoulli(const Tensor& p, const Generator& /*generator*/) { return rules::empty(p.sizes(), p); }
 
@@ -190,7 +190,7 @@ Tensor randperm_generator(int64_t n, const Generator& /*generator*/, OptionalDty
 
 // ---- In place
 
-// As every TensorIterator that writes does.
+// The check that every TensorIterator makes on its output.
 Tensor& written(Tensor& self) {
   at::assert_no_internal_overlap(self);
   return self;

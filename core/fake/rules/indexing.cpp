@@ -20,7 +20,7 @@
 namespace shadowgraph::rules {
 
 int64_t data_size(const std::string& op, const std::string& question, const Tensor& tensor, int64_t most) {
-  static DataSizes* none = new DataSizes;  // outside a mode nothing is given
+  static DataSizes* none = new DataSizes;  // outside a mode no sizes are provided
   ModeState* mode = thread_state.mode;
   return (mode != nullptr ? mode->data_sizes : *none).size(op, question, tensor, most);
 }
@@ -63,7 +63,7 @@ Tensor& masked_scatter_(Tensor& x, const Tensor& mask, const Tensor& source) {
   return x;
 }
 
-// A number of results that the caller knows.
+// The caller provides the number of results.
 Tensor nonzero_static(const Tensor& x, int64_t size, int64_t /*fill_value*/) {
   TORCH_CHECK(size >= 0, "nonzero_static: 'size' must be an non-negative integer");
   return on_cuda() ? rules::empty_strided({size, x.dim()}, {1, size}, c10::kLong)
@@ -100,7 +100,7 @@ Tensor& embedding_renorm_(Tensor& weight, const Tensor& indices, double /*maximu
 
 enum BagMode : int64_t { kSum = 0, kMean = 1, kMax = 2 };
 
-// The CPU leaves offset2bag empty where its fast path for sums does without.
+// The CPU leaves offset2bag empty in its fast path for sums.
 template <bool with_gradient>
 FourTensors embedding_bag(const Tensor& weight, const Tensor& indices, const Tensor& offsets,
                           bool /*scale_by_frequency*/, int64_t mode, bool /*sparse*/,
@@ -120,8 +120,9 @@ FourTensors embedding_bag(const Tensor& weight, const Tensor& indices, const Ten
                     (weight.scalar_type() == c10::kFloat || weight.scalar_type() == c10::kHalf ||
                      weight.scalar_type() == c10::kBFloat16) &&
                     (!given(per_sample_weights) || per_sample_weights->stride(0) == 1);
-  Tensor bag_size = rules::empty({with_gradient || mode != kSum ? bags : offsets.size(0)}, type);
-  return {output, rules::empty({fast ? 0 : indices.size(0)}, type), bag_size,
+  Tensor bag_size = empty_resized(offsets.sizes(), {with_gradient || mode != kSum ? bags : offsets.size(0)}, type);
+  const int64_t entries = fast ? 0 : indices.size(0);
+  return {output, empty_resized({fast ? 0 : entries + 1}, {entries}, type), bag_size,
           rules::empty(mode == kMax ? output.sizes() : bag_size.sizes(), type)};
 }
 
@@ -137,7 +138,8 @@ Tensor embedding_bag_backward(const Tensor& grad, const Tensor& /*indices*/, con
                               const Tensor& /*max_indices*/, int64_t weights, bool /*scale_by_frequency*/,
                               int64_t /*mode*/, bool sparse, const OptionalTensor& /*per_sample_weights*/,
                               int64_t /*padding_index*/) {
-  TORCH_CHECK(!sparse, "sparse gradients of embedding_bag cannot be fake tensors");
+  TORCH_CHECK(!sparse,
+              "embedding_bag with sparse=True is not supported: fake tensors cannot be sparse; use sparse=False");
   return rules::empty({weights, grad.size(1)}, grad);
 }
 
@@ -187,8 +189,8 @@ Tensor bucketize_scalar(const Scalar& /*x*/, const Tensor& boundaries, bool int3
   return rules::empty({}, position_type(int32));
 }
 
-// Operators whose results have as many elements as their data says. The size is a hint of the user's
-// (shadowgraph/capture/fake.h); without one they end in DataDependentError.
+// ---- Operators with data-dependent result sizes. The user can provide the size (shadowgraph/capture/fake.h); without
+// one they throw DataDependentError.
 
 using Assume = std::function<std::optional<DataSizes::Assumed>()>;
 
@@ -199,8 +201,8 @@ int64_t data_size_or(const std::string& op, const std::string& question, const T
                          : data_size(op, question, tensor, most);
 }
 
-// How many elements of a tensor with known contents (core/fake/known_contents.h) are not zero: the mask of an index
-// whose other operands are data.
+// Returns the number of nonzero elements of a tensor with known contents (core/fake/known_contents.h), such as a mask
+// used as an index.
 std::optional<int64_t> known_count(const Tensor& mask) {
   const auto value = known_value(mask);
   if (!value) return std::nullopt;
@@ -208,7 +210,7 @@ std::optional<int64_t> known_count(const Tensor& mask) {
   return value->count_nonzero().item<int64_t>();
 }
 
-// The same of contents that follow from an assumption, which the user's answers come before.
+// The same, for contents that may derive from an assumption; sizes provided by the user take precedence.
 int64_t count_of(const std::string& op, const std::string& question, const Tensor& tensor, const Tensor& mask) {
   const Assumptions assumptions = assumptions_of(mask);
   if (assumptions.empty()) {
@@ -225,11 +227,11 @@ int64_t count_of(const std::string& op, const std::string& question, const Tenso
 
 Tensor nonzero(const Tensor& x) {
   const int64_t count = count_of("aten::nonzero", "nonzero", x, x);
-  // One index after another in memory, on either device. CUDA makes the transposed tensor first.
+  // The indices are stored dimension by dimension on both devices; CUDA allocates the transposed tensor.
   return rules::empty_strided({count, x.dim()}, {1, on_cuda() ? std::max<int64_t>(count, 1) : count}, c10::kLong);
 }
 
-// As many as the mask keeps, if it is as large as the result of broadcasting; otherwise a question of its own.
+// The count of the mask, if it has the broadcast shape; otherwise a separate question.
 Tensor masked_select(const Tensor& x, const Tensor& mask) {
   TORCH_CHECK(mask.scalar_type() == c10::kBool, "masked_select: expected BoolTensor for mask");
   const auto sizes = at::infer_size(x.sizes(), mask.sizes());
@@ -238,7 +240,7 @@ Tensor masked_select(const Tensor& x, const Tensor& mask) {
   return rules::empty({count}, x);
 }
 
-// Values, where each element's is among them, and how often each occurs.
+// Values, inverse indices, and counts.
 ThreeTensors unique_of(const char* op, const char* question, const Tensor& x, bool inverse, bool counts) {
   const int64_t count = data_size(op, question, x, x.numel());
   return {rules::empty({count}, x), rules::empty(inverse ? x.sizes() : IntArrayRef{0}, c10::kLong),
@@ -286,7 +288,7 @@ Tensor bincount(const Tensor& x, const std::optional<Tensor>& weights, int64_t l
   return rules::empty({std::max(bins, least)}, type);
 }
 
-// As libtorch on CUDA, where it does not look whether there are other classes.
+// Like libtorch on CUDA, which does not check for other classes.
 Tensor one_hot(const Tensor& x, int64_t classes) {
   TORCH_CHECK(x.scalar_type() == c10::kLong, "one_hot is only applicable to index tensor of type LongTensor.");
   DimVector sizes(x.sizes());
@@ -304,7 +306,7 @@ Tensor one_hot(const Tensor& x, int64_t classes) {
   return at::zeros(sizes, x.options()).scatter_(-1, x.unsqueeze(-1), 1);
 }
 
-// Each index as often as its element says.
+// Repeats each index as often as its element specifies.
 Tensor repeat_interleave(const Tensor& repeats, std::optional<int64_t> output_size) {
   TORCH_CHECK(repeats.dim() == 1, "repeat_interleave only accept 1D vector as repeat");
   TORCH_CHECK(repeats.scalar_type() == c10::kLong || repeats.scalar_type() == c10::kInt,
@@ -316,13 +318,13 @@ Tensor repeat_interleave(const Tensor& repeats, std::optional<int64_t> output_si
   return rules::empty({size}, repeats);
 }
 
-// Sequences of falling lengths, side by side, and how many are as long as each step; the latter on the CPU, and known.
+// Sequences of decreasing lengths, packed, and the number of sequences at each step, on the CPU with known contents.
 TwoTensors pack_padded_sequence(const Tensor& input, const Tensor& lengths, bool batch_first) {
   const FakeTensorImpl* fake = as_fake(lengths);
   TORCH_CHECK(
-      lengths.dim() == 1 && lengths.scalar_type() == c10::kLong && fake != nullptr && fake->pretended_device().is_cpu(),
+      lengths.dim() == 1 && lengths.scalar_type() == c10::kLong && fake != nullptr && fake->simulated_device().is_cpu(),
       "'lengths' argument should be a 1D CPU int64 tensor, but got ", lengths.dim(), "D ",
-      fake != nullptr ? fake->pretended_device().str() : lengths.device().str(), " ", lengths.scalar_type(), " tensor");
+      fake != nullptr ? fake->simulated_device().str() : lengths.device().str(), " ", lengths.scalar_type(), " tensor");
   TORCH_CHECK(input.numel() > 0, "Cannot pack empty tensors.");
   const int64_t batch = input.size(batch_first ? 0 : 1);
   TORCH_CHECK(lengths.size(0) == batch, "Expected `len(lengths)` to be equal to batch_size, but got ", lengths.size(0),
@@ -330,10 +332,8 @@ TwoTensors pack_padded_sequence(const Tensor& input, const Tensor& lengths, bool
   const auto known = known_value(lengths);
   if (!known) {
     throw DataDependentError(
-        "aten::_pack_padded_sequence: how many steps there are depends on the lengths, a fake tensor whose contents "
-        "are "
-        "not known. Give the lengths as a literal (a list, torch.tensor([...])), or as an input that keeps its "
-        "contents");
+        "aten::_pack_padded_sequence: the number of steps depends on the lengths, a fake tensor with unknown contents. "
+        "Pass the lengths as a literal (a list, torch.tensor([...])), or as an input that keeps its contents");
   }
   std::vector<int64_t> length(static_cast<size_t>(batch));
   for (int64_t i = 0; i < batch; ++i) {
@@ -346,11 +346,11 @@ TwoTensors pack_padded_sequence(const Tensor& input, const Tensor& lengths, bool
       "`lengths` array must be sorted in decreasing order when `enforce_sorted` is True. You can pass "
       "`enforce_sorted=False` to pack_padded_sequence and/or pack_sequence to sidestep this requirement if you do "
       "not need ONNX exportability.");
-  TORCH_CHECK(length[0] <= input.size(batch_first ? 1 : 0), "a length of ", length[0], " is more than the input has, ",
-              input.size(batch_first ? 1 : 0));
+  TORCH_CHECK(length[0] <= input.size(batch_first ? 1 : 0), "length ", length[0],
+              " exceeds the input's number of steps, ", input.size(batch_first ? 1 : 0));
   const Tensor batch_sizes = FakeTensorImpl::empty({length[0]}, c10::scalarTypeToTypeMeta(c10::kLong),
                                                    MemoryFormat::Contiguous, c10::Device(c10::kCPU));
-  as_fake(batch_sizes)->take_fresh();  // it stays on the CPU
+  as_fake(batch_sizes)->take_fresh();  // keeps it on the CPU
   int64_t total = 0;
   {
     const RealCalls real;
@@ -361,7 +361,7 @@ TwoTensors pack_padded_sequence(const Tensor& input, const Tensor& lengths, bool
       counts.mutable_data_ptr<int64_t>()[step] = longer;
       total += longer;
     }
-    give_contents(batch_sizes, counts);
+    set_contents(batch_sizes, counts);
   }
   DimVector packed{total};
   packed.append(input.sizes().begin() + 2, input.sizes().end());

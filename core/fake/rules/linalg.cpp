@@ -1,5 +1,5 @@
-// Decompositions and solvers that are not structured kernels. LAPACK works in place on column-major matrices, so most
-// results are that; their out= forms make an empty result column-major, too.
+// Linear algebra without structured kernels, and Fourier transforms. LAPACK works in place on column-major matrices, so
+// most results are column-major, as are empty results of out= forms.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/native/LinearAlgebraUtils.h>
 #include <ATen/native/Resize.h>
@@ -20,7 +20,7 @@ Tensor column_major(IntArrayRef sizes, ScalarType dtype) {
 
 Tensor column_major_like(const Tensor& x) { return column_major(x.sizes(), x.scalar_type()); }
 
-// The out= form of a rule: `result`'s sizes, and its strides where it is resized.
+// Implements an out= form: takes `result`'s sizes, and its strides if resized.
 void write_into(Tensor& out, const Tensor& result) {
   TORCH_CHECK(c10::canCast(result.scalar_type(), out.scalar_type()), "result type ", result.scalar_type(),
               " can't be cast to the desired output type ", out.scalar_type());
@@ -54,12 +54,12 @@ Tensor solve_triangular(const Tensor& a, const Tensor& b, bool /*upper*/, bool l
               "but found A of type ", a.scalar_type(), " and B of type ", b.scalar_type(), " instead");
   const auto [b_sizes, a_sizes] = at::native::_linalg_broadcast_batch_dims(b, a);
   const Tensor broadcast = a.expand(a_sizes);
-  // The one case that needs no copy of A works on the transposed problem.
+  // This case needs no copy of A and solves the transposed problem.
   if (broadcast.transpose(-2, -1).is_contiguous() && broadcast.is_conj()) return rules::empty(b_sizes, a);
   return column_major(b_sizes, a.scalar_type());
 }
 
-// Results without elements are made column-major once more, after the Meta kernel's way, by the CPU's kernel.
+// The CPU's kernel makes results without elements column-major again.
 std::tuple<Tensor&, Tensor&> triangular_solve_out(const Tensor& b, const Tensor& a, bool upper, bool transpose,
                                                   bool unitriangular, Tensor& solution, Tensor& copied) {
   OnMeta<at::_ops::triangular_solve_X>::call(b, a, upper, transpose, unitriangular, solution, copied);
@@ -72,7 +72,7 @@ std::tuple<Tensor&, Tensor&> triangular_solve_out(const Tensor& b, const Tensor&
   return {solution, copied};
 }
 
-// X A = B is solved as A^H X^H = B^H, and comes back as the conjugate view of that.
+// X A = B is solved as A^H X^H = B^H, and the result is its conjugate view.
 void conjugate_if_right(const Tensor& result, bool left) {
   if (!left && result.is_complex() && result.numel() != 0) result._set_conj(!result.is_conj());
 }
@@ -103,7 +103,7 @@ Tensor cholesky_inverse(const Tensor& x, bool /*upper*/) {
   return column_major_like(x);
 }
 
-// What is not empty and too small becomes contiguous.
+// A nonempty output that is resized becomes contiguous.
 Tensor& cholesky_inverse_out(const Tensor& x, bool upper, Tensor& out) {
   if (out.numel() != 0) at::native::resize_output(out, x.sizes());
   return Out<&cholesky_inverse>::run(x, upper, out);
@@ -183,7 +183,7 @@ Tensor matrix_sqrth(const Tensor& x) {
   return x.size(-1) == 0 ? rules::empty_like(x) : rules::empty_contiguous_like(x);
 }
 
-// Sums of matrices, a row of coefficients each. A result that does not fit is not resized.
+// Sums of matrices, one row of coefficients each. A result of another size is not resized.
 Tensor linear_combination(const Tensor& x, const Tensor& coefficients) {
   TORCH_CHECK(x.dim() > 0 && x.numel() > 0, "Empty tensor not supported");
   DimVector sizes(x.sizes());
@@ -197,7 +197,7 @@ Tensor& linear_combination_out(const Tensor& x, const Tensor& coefficients, Tens
   return out;
 }
 
-// Fourier transforms. The libraries transform innermost dimensions, so the strides of a result follow the plan.
+// ---- Fourier transforms. The libraries transform innermost dimensions, so the strides of a result follow the plan.
 
 DimVector by_descending_stride(const Tensor& x, IntArrayRef dims) {
   DimVector sorted(dims);
@@ -205,8 +205,8 @@ DimVector by_descending_stride(const Tensor& x, IntArrayRef dims) {
   return sorted;
 }
 
-// A result whose memory order is: dimensions of the batch as in `x`, then the transformed ones as given. The CPU plans
-// nothing for no elements.
+// A result whose memory order is the batch dimensions as in `x`, followed by `dims`. The CPU creates no plan for an
+// empty tensor.
 Tensor transformed(const Tensor& x, IntArrayRef sizes, IntArrayRef dims, ScalarType dtype) {
   if (x.numel() == 0 && !on_cuda()) return rules::empty(sizes, dtype);
   DimVector order;
@@ -230,7 +230,7 @@ bool one_cufft_plan(IntArrayRef dims) {
   return dims.size() <= kCufftDimensions && !(dims.size() >= 2 && dims[0] == 0 && dims[1] == 1);
 }
 
-// Up to three dimensions a time, innermost first.
+// Up to three dimensions at a time, innermost first.
 Tensor cufft_stages(Tensor x, IntArrayRef dims) {
   DimVector left(dims);
   while (!left.empty()) {
@@ -268,7 +268,7 @@ Tensor fft_r2c(const Tensor& x, IntArrayRef dims, int64_t /*normalization*/, boo
   }
   Tensor result = one_cufft_plan(dims) ? transformed(x, half, dims, dtype)
                                        : cufft_stages(transformed(x, half, last, dtype), others);
-  // The other half is filled in place of a contiguous tensor.
+  // The other half is computed into a contiguous tensor.
   return onesided ? result : rules::empty(x.sizes(), dtype);
 }
 

@@ -1,4 +1,4 @@
-// Losses. A reduced loss is 0-dimensional; gradients are made like the input.
+// Losses. A reduced loss is 0-dimensional; gradients have the input's metadata.
 #include <ATen/core/Reduction.h>
 #include <ATen/native/Resize.h>
 
@@ -15,7 +15,7 @@ Tensor reduced(const Tensor& loss, int64_t reduction) {
   return reduction == at::Reduction::None ? loss : rules::empty({}, loss);
 }
 
-// zeros_like(input, contiguous) that a TensorIterator over all three then writes.
+// zeros_like(input, contiguous), then written by a TensorIterator over all three.
 Tensor pointwise_gradient(const Tensor& grad, const Tensor& input, const Tensor& target) {
   Tensor result = rules::empty(input.sizes(), input);
   return elementwise_into(result, {input, target, grad});
@@ -39,11 +39,13 @@ Tensor huber_loss(const Tensor& input, const Tensor& target, int64_t reduction, 
 
 Tensor binary_cross_entropy(const Tensor& input, const Tensor& /*target*/, const OptionalTensor& /*weight*/,
                             int64_t reduction) {
-  return reduced(rules::empty_like(input), reduction);
+  // The kernels resize the unreduced loss.
+  if (reduction == at::Reduction::None) return rules::empty_like(input);
+  return empty_resized(input.sizes(), {}, input.scalar_type());
 }
 
-// The kernels write through a view without dimensions of size 1. A result that has to be resized stays as it was, and
-// what is done to it afterwards finds that.
+// The kernels write through a view without dimensions of size 1. If it has to be resized the output itself is
+// unchanged, and later steps use it as it is.
 Tensor& binary_cross_entropy_out(const Tensor& input, const Tensor& target, const OptionalTensor& weight,
                                  int64_t reduction, Tensor& loss) {
   Tensor squeezed = loss.squeeze();
@@ -66,7 +68,7 @@ Tensor& binary_cross_entropy_backward_out(const Tensor& grad, const Tensor& inpu
   return result;
 }
 
-// ---- Negative log likelihood of images
+// ---- 2-D negative log likelihood
 
 void check_nll_loss2d(const Tensor& input, const Tensor& target, const OptionalTensor& weight) {
   TORCH_CHECK(target.dim() == 3,
@@ -91,11 +93,11 @@ Tensor nll_loss2d_backward(const Tensor& /*grad*/, const Tensor& input, const Te
                            const Tensor& /*total_weight*/) {
   check_nll_loss2d(input, target, weight);
   Tensor result = rules::empty_like(input);
-  TORCH_CHECK(result.is_contiguous(), "grad_input must be contiguous");  // so says eager, of its own result
+  TORCH_CHECK(result.is_contiguous(), "grad_input must be contiguous");  // eager checks its own result
   return result;
 }
 
-// ---- Margins: a loss for each sample of a batch, or each target
+// ---- Margin losses: one per sample or per target
 
 DimVector per_sample(const Tensor& input) { return input.dim() < 2 ? DimVector{} : DimVector{input.size(0)}; }
 
@@ -121,7 +123,7 @@ Tensor multi_margin_loss(const Tensor& input, const Tensor& target, const Scalar
   return reduced(rules::empty(target.sizes(), input), reduction);
 }
 
-// The CPU's kernels write rows one after the other into what they are given.
+// The CPU's kernels write the output row by row.
 Tensor& multi_margin_loss_backward_out(const Tensor& /*grad*/, const Tensor& input, const Tensor& /*target*/,
                                        const Scalar& /*p*/, const Scalar& /*margin*/, const OptionalTensor& /*weight*/,
                                        int64_t /*reduction*/, Tensor& result) {
@@ -146,7 +148,7 @@ std::tuple<Tensor&, Tensor&> multilabel_margin_loss_forward_out(const Tensor& in
   return {output, is_target};
 }
 
-// ---- Connectionist temporal classification (the forward has a Meta kernel)
+// ---- Connectionist temporal classification (CTC); the forward has a Meta kernel
 
 template <class Lengths>
 TwoTensors cudnn_ctc_loss(const Tensor& log_probabilities, const Tensor& /*targets*/, Lengths /*input_lengths*/,
@@ -155,7 +157,7 @@ TwoTensors cudnn_ctc_loss(const Tensor& log_probabilities, const Tensor& /*targe
   return {rules::empty({log_probabilities.size(1)}, log_probabilities), empty_contiguous_like(log_probabilities)};
 }
 
-// With lengths in tensors cuDNN's also wants to know what they are.
+// With lengths in tensors, cuDNN's selection depends on their values.
 bool use_cudnn_ctc_loss_of_tensors(const Tensor& log_probabilities, const Tensor& targets, const Tensor& input_lengths,
                                    const Tensor& target_lengths, int64_t blank) {
   const bool suits = on_cuda() && device_profile().cudnn && blank == 0 && targets.dim() == 1 &&
@@ -164,10 +166,11 @@ bool use_cudnn_ctc_loss_of_tensors(const Tensor& log_probabilities, const Tensor
                      input_lengths.scalar_type() == c10::kInt && target_lengths.scalar_type() == c10::kInt;
   if (!suits) return false;
   throw DataDependentError(
-      "aten::_use_cudnn_ctc_loss.Tensor depends on the lengths in its tensors: pass them as lists of numbers");
+      "aten::_use_cudnn_ctc_loss.Tensor depends on the values of the length tensors; pass the lengths as lists of "
+      "numbers");
 }
 
-// cuDNN's and MIOpen's want int32 targets on the CPU beside probabilities on the GPU, which nobody has.
+// cuDNN and MIOpen require int32 targets on the CPU with probabilities on the GPU, which is not simulated.
 template <class Lengths>
 bool use_library_ctc_loss(const Tensor& /*log_probabilities*/, const Tensor& /*targets*/, Lengths /*input_lengths*/,
                           Lengths /*target_lengths*/, int64_t /*blank*/) {

@@ -1,4 +1,4 @@
-// Normalisation layers. The statistics that the kernels save differ by device and by dtype:
+// Normalization layers. The statistics that the kernels save differ by device and dtype:
 //
 //                      CPU                                                CUDA
 //   native_batch_norm  training: [C] of the parameters' dtype; else [0]   [C] float32 (double for double), also in
@@ -33,7 +33,7 @@ ScalarType parameter_dtype(const Tensor& input, std::initializer_list<const Opti
   return dtype;
 }
 
-// at::toAccumulateType on CUDA, for floating dtypes.
+// at::toAccumulateType on CUDA, for floating-point dtypes.
 ScalarType accumulate_dtype(ScalarType dtype) {
   return dtype == at::kHalf || dtype == at::kBFloat16 ? at::kFloat : dtype;
 }
@@ -92,9 +92,8 @@ ThreeTensors native_batch_norm_legit_no_training(const Tensor& input, const Opti
   return batch_norm_forward(input, weight, bias, running_mean, running_var, false);
 }
 
-// What cuDNN keeps for its own backward is known to cuDNN alone (cudnnGetBatchNormalizationTrainingExReserveSpaceSize).
-// Estimate: nothing, which is what it asks for without a fused activation; PyTorch's own decomposition assumes the
-// same.
+// The size of cuDNN's reserve space (cudnnGetBatchNormalizationTrainingExReserveSpaceSize) is not public. Estimated as
+// 0, its size without a fused activation; PyTorch's decomposition assumes the same.
 constexpr int64_t kCudnnBatchNormReserve = 0;
 
 FourTensors cudnn_batch_norm_forward(const Tensor& input, const Tensor& weight, bool training) {
@@ -126,7 +125,7 @@ ThreeTensors batch_norm_gradients(const Tensor& input, const OptionalTensor& wei
                                   const OptionalTensor& variance, bool training, std::array<bool, 3> output_mask) {
   ThreeTensors grads;
   if (output_mask[0]) {
-    // On CUDA only the training kernel for channels-last input gives anything but contiguous.
+    // On CUDA only the training kernel for channels-last input returns a non-contiguous result.
     const bool suggested = !on_cuda() || (training && uses_channels_last_kernels(input));
     std::get<0>(grads) = suggested ? empty_in_suggested_format(input) : empty_contiguous_like(input);
   }
@@ -180,7 +179,7 @@ ThreeTensors batch_norm_backward(const Tensor& grad_output, const Tensor& input,
   return batch_norm_gradients(input, weight, save_mean, save_var, update, output_mask);
 }
 
-// ---- Batch norm in pieces, between which processes exchange statistics (native/cuda/Normalization.cuh; the CPU has one)
+// ---- Sync batch norm: parts between which processes exchange statistics (native/cuda/Normalization.cuh)
 
 TwoTensors two_of(int64_t channels, ScalarType dtype) {
   return {rules::empty({channels}, dtype), rules::empty({channels}, dtype)};
@@ -196,7 +195,7 @@ TwoTensors batch_norm_update_stats(const Tensor& input, const OptionalTensor& ru
                                          : parameter_dtype(input, {&running_mean, &running_var}));
 }
 
-// `mean` has a row for each process.
+// `mean` has one row per process.
 TwoTensors batch_norm_gather_stats(const Tensor& /*input*/, const Tensor& mean, const Tensor& /*invstd*/,
                                    const OptionalTensor& /*running_mean*/, const OptionalTensor& /*running_var*/,
                                    double /*momentum*/, double /*eps*/, int64_t /*count*/) {
@@ -230,7 +229,7 @@ Tensor batch_norm_backward_elemt(const Tensor& /*grad*/, const Tensor& input, co
 
 // ---- Layer norm
 
-// The input's sizes with the normalised dimensions 1, once checked as eager does.
+// Returns the input's sizes with the normalized dimensions set to 1, after eager's checks.
 DimVector statistics_sizes(const Tensor& input, IntArrayRef normalized, const OptionalTensor& weight,
                            const OptionalTensor& bias) {
   static const Tensor undefined;
@@ -275,8 +274,8 @@ TwoTensors fused_rms_norm_backward(const Tensor& grad_output, const Tensor& inpu
   return grads;
 }
 
-// A libtorch without CUDA decomposes _fused_rms_norm on every device, having no CUDA kernel for it. One with CUDA runs
-// its derivative formula, which is compiled into both: call that.
+// A libtorch without CUDA has no CUDA kernel for _fused_rms_norm and would decompose it. One with CUDA runs its
+// derivative formula, which is compiled into both: call that.
 TwoTensors fused_rms_norm_as_one_operator(const Tensor& input, IntArrayRef normalized, const OptionalTensor& weight,
                                           std::optional<double> eps) {
   static const c10::OperatorHandle op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::_fused_rms_norm", "");
@@ -293,7 +292,7 @@ ThreeTensors native_group_norm(const Tensor& input, const OptionalTensor& weight
               "num_groups, but got input of shape ", input.sizes(), " and num_groups=", groups);
   check_per_channel(weight, "weight", channels);
   check_per_channel(bias, "bias", channels);
-  TORCH_CHECK(kGroupNormTakesAnyLayout ||
+  TORCH_CHECK(kGroupNormAcceptsAnyLayout ||
                   input.is_contiguous(on_cuda() ? MemoryFormat::Contiguous : input.suggest_memory_format()),
               "Expected X.is_contiguous(memory_format) to be true, but got false.");
   const ScalarType dtype = parameter_dtype(input, {&weight, &bias});
@@ -319,11 +318,11 @@ ThreeTensors native_group_norm_backward(const Tensor& grad_output, const Tensor&
 
 TwoTensors weight_norm_interface(const Tensor& v, const Tensor& g, int64_t dim) {
   TORCH_CHECK(dim == 0 || dim == v.dim() - 1, "fused kernels can only be applied for first or last dim");
-  // CUDA keeps the norms in the accumulation type (native/cuda/WeightNorm.cu), the CPU bfloat16 ones in float32.
+  // CUDA stores the norms in the accumulation type (native/cuda/WeightNorm.cu), the CPU bfloat16 ones in float32.
   return {empty_contiguous_like(v), rules::empty(g.sizes(), accumulate_dtype(g.scalar_type()))};
 }
 
-// ---- Softmax under a mask, of the fused attention layers
+// ---- Masked softmax, used by fused attention layers
 
 Tensor masked_softmax(const Tensor& input, const Tensor& mask, std::optional<int64_t> /*dim*/,
                       std::optional<int64_t> /*mask_type*/) {

@@ -1,5 +1,5 @@
-// Pooling beyond the structured kernels. Whether a result is channels-last is decided by the input's strides; the
-// three-dimensional kernels and unpooling differ between CPU and CUDA.
+// Pooling without structured kernels. The input's strides determine whether a result is channels-last; 3-D kernels and
+// unpooling differ between CPU and CUDA.
 #include <ATen/native/Pool.h>
 #include <ATen/native/Resize.h>
 
@@ -30,7 +30,7 @@ void check_input(const Tensor& input, int64_t spatial, const char* name) {
   }
 }
 
-// ---- What a CPU computes in one kernel without gradients; elsewhere it is max_pool1d_with_indices
+// ---- A single kernel on a CPU without gradients; otherwise max_pool1d_with_indices
 
 Tensor max_pool1d(const Tensor& input, IntArrayRef kernel, IntArrayRef stride, IntArrayRef padding,
                   IntArrayRef dilation, bool ceil_mode) {
@@ -44,7 +44,7 @@ Tensor max_pool1d(const Tensor& input, IntArrayRef kernel, IntArrayRef stride, I
   return rules::empty(with_spatial(input, {size}), input);
 }
 
-// ---- Adaptive average
+// ---- Adaptive average pooling
 
 Tensor adaptive_avg_pool2d(const Tensor& input, IntArrayRef output) {
   TORCH_CHECK(output.size() == 2, "adaptive_avg_pool2d: output_size must be 2");
@@ -67,7 +67,7 @@ Tensor& adaptive_avg_pool3d_backward_out(const Tensor& /*grad*/, const Tensor& i
   return result;
 }
 
-// ---- Maximum over volumes: (output, indices)
+// ---- 3-D max pooling: (output, indices)
 
 int64_t at_or(IntArrayRef values, size_t i, int64_t missing) {
   if (values.empty()) return missing;
@@ -101,7 +101,7 @@ TwoTensors max_pool3d(const Tensor& input, IntArrayRef kernel, IntArrayRef strid
                 ", kernel_size=", k, " and dilation=", at_or(dilation, i, 1));
     spatial.push_back(
         pooled_size(input.size(static_cast<int64_t>(i) - 3), k, at_or(stride, i, k), pad, at_or(dilation, i, 1), ceil));
-    TORCH_CHECK(spatial.back() >= 1, "max_pool3d: the output would be too small");
+    TORCH_CHECK(spatial.back() >= 1, "max_pool3d: the output size would be ", spatial.back());
   }
   const auto sizes = with_spatial(input, spatial);
   return {rules::empty(sizes, input, volume_format(input)), rules::empty(sizes, c10::kLong, volume_format(input))};
@@ -132,7 +132,7 @@ Tensor max_unpool2d(const Tensor& input, const Tensor& indices, IntArrayRef outp
                                        : rules::empty(sizes, input, input.suggest_memory_format());
 }
 
-// The CPU gives a batch a memory format even if it fits.
+// On the CPU a batched output always gets the kernel's memory format, even if its sizes match.
 Tensor& max_unpool2d_out(const Tensor& input, const Tensor& indices, IntArrayRef output, Tensor& result) {
   const Tensor made = rules::max_unpool2d(input, indices, output);
   at::native::resize_output(result, made.sizes());

@@ -1,6 +1,5 @@
-// Low precision in dense tensors: fake quantization, multiplication by packed or scaled weights, jagged batches as
-// values and offsets. Fake quantization trains a model for integers in floating point. (Tensors of quantised dtypes are
-// refused.)
+// Low precision in dense tensors: fake quantization, products with packed or scaled weights, and jagged batches as
+// values and offsets. Tensors of quantized dtypes are not supported.
 #include <ATen/ScalarOps.h>
 #include <ATen/native/GroupedMMUtils.h>
 #include <ATen/native/Resize.h>
@@ -14,7 +13,7 @@
 namespace shadowgraph::rules {
 namespace {
 
-// ---- Fake quantization: (output, which elements were in range)
+// ---- Fake quantization: (output, mask of elements in range)
 
 TwoTensors quantized_and_mask(const Tensor& x) { return {rules::empty_like(x), rules::empty_like(x, c10::kBool)}; }
 
@@ -29,7 +28,7 @@ void check_channels(const Tensor& x, const Tensor& scale, const Tensor& zero_poi
   TORCH_CHECK(scale.numel() == x.size(axis), "dimensions of scale and zero-point are not consistent with input tensor");
 }
 
-// Their range is looked at, so there must be some.
+// aminmax of the zero points requires at least one.
 void check_zero_points(const Tensor& zero_point) {
   TORCH_CHECK(zero_point.numel() != 0,
               "aminmax(): cannot compute aminmax over an empty dimension as the operation has no identity.");
@@ -70,7 +69,7 @@ Tensor learnable_channels(const Tensor& x, const Tensor& scale, const Tensor& ze
   return rules::empty_like(x);
 }
 
-// Computed in float32, and returned so: of a bfloat16 input, too.
+// Computed and returned in float32, for bfloat16 inputs too.
 void check_learnable(const Tensor& grad, const Tensor& x, int64_t least, int64_t greatest) {
   const auto is_float = [](const Tensor& t) {
     return t.scalar_type() == c10::kFloat || t.scalar_type() == c10::kBFloat16;
@@ -99,7 +98,7 @@ ThreeTensors learnable_channels_backward(const Tensor& grad, const Tensor& x, co
           rules::empty({scale.numel()}, c10::kFloat)};
 }
 
-// An observer that has seen nothing yet has no elements, and gets one for each channel.
+// An observer without statistics is empty, and gets one element per channel.
 TwoTensors observe_and_quantize(const Tensor& x, const Tensor& /*observer_on*/, const Tensor& /*quantize_on*/,
                                 Tensor& running_min, Tensor& running_max, Tensor& scale, Tensor& zero_point,
                                 double /*averaging*/, int64_t /*least*/, int64_t /*greatest*/, int64_t axis,
@@ -113,10 +112,10 @@ TwoTensors observe_and_quantize(const Tensor& x, const Tensor& /*observer_on*/, 
   return quantized_and_mask(x);
 }
 
-// A dense tensor has nothing to be taken back from.
+// A dense tensor is only converted to float.
 Tensor dequantize(const Tensor& x) { return x.to(c10::kFloat); }
 
-// ---- add and relu in one kernel, for the CPU
+// ---- Fused add and relu on the CPU
 
 void check_add_relu(const Tensor& x) {
   TORCH_CHECK((c10::isIntegralType(x.scalar_type(), /*includeBool=*/false) && x.scalar_type() != c10::kByte) ||
@@ -138,7 +137,7 @@ Tensor& add_relu_out(const Tensor& x, const Tensor& y, const Scalar& /*alpha*/, 
   return elementwise_into(result, {x, y});
 }
 
-// ---- Weights of 4 and 8 bits, packed
+// ---- Packed 4- and 8-bit weights
 
 void check_matrix(const Tensor& x, const char* name) { TORCH_CHECK(x.dim() == 2, name, " must be a 2D tensor"); }
 
@@ -180,7 +179,7 @@ Tensor int8_product(const Tensor& x, const Tensor& weight, const Tensor& /*scale
   return product(x, weight.size(0));
 }
 
-// As libtorch packs without Arm's library.
+// Packed as in a libtorch without KleidiAI.
 Tensor dynamic_weight(const Tensor& weight, const Tensor& scales, const OptionalTensor& bias, int64_t /*block*/,
                       int64_t /*inputs*/, int64_t /*outputs*/) {
   return rules::empty({weight.numel() + scales.numel() + (given(bias) ? bias->numel() : 0)}, c10::kFloat);
@@ -191,7 +190,7 @@ Tensor dynamic_product(const Tensor& x, const Tensor& /*weight*/, int64_t /*bloc
   return product(x, outputs);
 }
 
-// CUTLASS: integers by halves. A byte holds two columns of 4 bits.
+// CUTLASS: half by integer product. A byte holds two 4-bit columns.
 Tensor mixed_linear(const Tensor& x, const Tensor& weight, const Tensor& scale, const OptionalTensor& /*bias*/,
                     std::optional<std::string_view> /*activation*/) {
   TORCH_CHECK(weight.dim() == 2 && scale.dim() == 1, "_mixed_dtypes_linear: expected a matrix and a vector of scales");
@@ -211,7 +210,7 @@ Tensor scaled_product(const Tensor& a, const Tensor& b, TensorList /*scale_a*/, 
   return rules::empty({a.size(0), b.size(1)}, dtype.value_or(a.scalar_type()));
 }
 
-// Rows of one operand, or of both, belong to groups that end at `offsets`.
+// Rows of one operand, or of both, are in groups that end at `offsets`.
 Tensor grouped_product(const Tensor& a, const Tensor& b, const OptionalTensor& offsets, ScalarType dtype) {
   TORCH_CHECK(a.dim() == 2 || a.dim() == 3, "mat_a has to be 2 or 3d");
   TORCH_CHECK(b.dim() == 2 || b.dim() == 3, "mat_b has to be 2 or 3d");
@@ -225,7 +224,7 @@ Tensor grouped_product(const Tensor& a, const Tensor& b, const OptionalTensor& o
   return at::native::create_grouped_gemm_output_tensor(a, b, offsets, dtype);
 }
 
-// Either of the last two dimensions is dense, and the other begins every 16 bytes.
+// One of the last two dimensions is dense, and the other's stride is a multiple of 16 bytes.
 void check_aligned(const Tensor& x) {
   const int64_t alignment = 16 / static_cast<int64_t>(x.element_size());
   const auto steps = [&](int64_t dense, int64_t other) {
@@ -265,7 +264,7 @@ Tensor scaled_grouped_mm_v2(const Tensor& a, const Tensor& b, TensorList /*scale
   return grouped_product(a, b, offsets, dtype.value_or(c10::kBFloat16));
 }
 
-// ---- Jagged batches: values one after the other, and where each sample begins
+// ---- Jagged batches: concatenated values and the start of each sample
 
 Tensor jagged_to_padded(const Tensor& values, TensorList offsets, IntArrayRef longest, double /*padding*/) {
   TORCH_CHECK(offsets.size() == 1 && longest.size() == 1, "only one jagged dim is supported");
@@ -276,7 +275,7 @@ Tensor jagged_to_padded(const Tensor& values, TensorList offsets, IntArrayRef lo
 
 Tensor padded_to_jagged(const Tensor& padded, TensorList offsets, std::optional<int64_t> total) {
   TORCH_CHECK(offsets.size() == 1, "only one jagged dim is supported");
-  static DataSizes* none = new DataSizes;  // outside a mode nothing is given
+  static DataSizes* none = new DataSizes;  // outside a mode no sizes are provided
   ModeState* mode = thread_state.mode;
   DataSizes& given_sizes = mode != nullptr ? mode->data_sizes : *none;
   DimVector sizes{total ? *total

@@ -1,4 +1,4 @@
-// How cuDNN numbers recurrent layers and lays out their parameters.
+// Recurrent layers: the fused operators of oneDNN, cuDNN and CUDA, and the layers that select them.
 #include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -28,11 +28,11 @@
 namespace shadowgraph::rules {
 namespace {
 
-// cuDNN's numbering, which libtorch uses throughout.
+// cuDNN's numbering, used throughout libtorch.
 enum class RnnMode : int64_t { kRelu = 0, kTanh = 1, kLstm = 2, kGru = 3 };
 
-// Where each parameter lies in cuDNN's buffer, in elements: all matrices, then all biases. A layer's parameters are
-// weight_ih, weight_hh, bias_ih, bias_hh, weight_hr as far as they exist; `stride` of them make a layer and direction.
+// Returns the offset of each parameter in cuDNN's buffer, in elements: all matrices, then all biases. A layer and
+// direction has weight_ih, weight_hh, bias_ih, bias_hh and weight_hr, as far as they exist.
 std::vector<int64_t> flat_offsets(TensorList weights, int64_t* total) {
   std::vector<int64_t> offsets(weights.size());
   int64_t offset = 0;
@@ -47,17 +47,17 @@ std::vector<int64_t> flat_offsets(TensorList weights, int64_t* total) {
   return offsets;
 }
 
-// Kernels that recurrent layers are made of: oneDNN's LSTM, cuDNN's layers and their parameters, fused cells on CUDA.
+// ---- Fused operators: oneDNN's LSTM, cuDNN's layers and their parameters, fused cells on CUDA
 //
-// Sizes that only cuDNN knows are estimates. These are the reserve of its forward and its dropout state (eager makes
-// one per device and process, here each call makes its own). oneDNN's workspace is exact.
+// Sizes internal to cuDNN are estimates: the reserve of its forward and its dropout state (eager creates one per device
+// and process, here each call does). oneDNN's workspace is exact.
 
 // ---- oneDNN (native/mkldnn/RNN.cpp)
 
-// Returns the bytes of what oneDNN's LSTM keeps for backward (set_offsets in its cpu/rnn/rnn_utils.cpp). These are
-// seven arrays, each starting on a page, with rows padded to cache lines and away from multiples of 256 elements. Equal
-// to what the installed library asks for, compared on random sizes in float32 and bfloat16; the same with SSE 4.1, AVX2
-// and AVX-512.
+// Returns the size in bytes of the workspace that oneDNN's LSTM keeps for backward (set_offsets in its
+// cpu/rnn/rnn_utils.cpp): seven arrays, each page-aligned, with rows padded to cache lines and away from multiples of
+// 256 elements. Verified against the installed library on random sizes in float32 and bfloat16; the same with SSE 4.1,
+// AVX2 and AVX-512.
 int64_t mkldnn_workspace(int64_t steps, int64_t batch, int64_t input_size, int64_t hidden, int64_t element_size) {
   constexpr int64_t kPage = 4096;
   constexpr int64_t kFloat = 4;
@@ -66,7 +66,7 @@ int64_t mkldnn_workspace(int64_t steps, int64_t batch, int64_t input_size, int64
     return (padded % 256 == 0 ? padded + 64 / size : padded) * size;
   };
   const int64_t cells = steps * batch;
-  const int64_t states = 2 * (steps + 1) * batch;  // of the layer below and of this one, before each step and after all
+  const int64_t states = 2 * (steps + 1) * batch;  // of the layer below and of this one, before and after each step
   const int64_t widest = std::max(input_size, hidden);
   return rounded_up(cells * row_bytes(4 * hidden, element_size), kPage) +  // gates
          rounded_up(cells * row_bytes(hidden, element_size), kPage) +      // h
@@ -76,11 +76,11 @@ int64_t mkldnn_workspace(int64_t steps, int64_t batch, int64_t input_size, int64
          rounded_up(states * hidden * kFloat, kPage);                      // their gradients
 }
 
-// oneDNN has no description of an LSTM in a dtype that the processor does not compute in; its words.
+// oneDNN has no LSTM primitive for dtypes that the processor does not support; these are its messages.
 void check_has_lstm(ScalarType dtype) {
   TORCH_CHECK(dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf,
               "get_mkldnn_dtype: unsupported data type");
-  TORCH_CHECK(mkldnn_computes_in(dtype, device_profile().cpu),
+  TORCH_CHECK(mkldnn_supports(dtype, device_profile().cpu),
               "could not create a primitive descriptor for the LSTM forward propagation primitive. Run workload with "
               "environment variable ONEDNN_VERBOSE=all to get additional diagnostic information.");
 }
@@ -91,7 +91,7 @@ FourTensors mkldnn_rnn_layer(const Tensor& input, const Tensor& weight_ih, const
                              int64_t num_layers, bool has_biases, bool bidirectional, bool batch_first, bool train) {
   TORCH_CHECK(input.dim() == 3, "mkldnn_rnn_layer: expected input of 3 dimensions, but got ", input.dim());
   check_has_lstm(input.scalar_type());
-  // The input has been made [steps, batch, features] already, whatever batch_first says.
+  // The input is always [steps, batch, features] here, regardless of batch_first.
   Tensor workspace;
   if (at::GradMode::is_enabled()) {
     workspace = rules::empty({mkldnn_workspace(input.size(0), input.size(1), input.size(2), hidden_size,
@@ -110,7 +110,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> mkldnn_rnn_la
     IntArrayRef batch_sizes, bool batch_first, const Tensor& workspace) {
   if (!given(grad_output) && !given(grad_hy) && !given(grad_cy)) return {};
   check_has_lstm(input.scalar_type());
-  // Always float32. The second bias' gradient is a clone of the first's.
+  // Always float32. The second bias's gradient is a clone of the first's.
   const auto gradient = [](const Tensor& of) { return rules::empty(of.sizes(), at::kFloat); };
   const int64_t bias_size = static_cast<RnnMode>(mode) == RnnMode::kGru ? 4 * hidden_size : bias_ih.size(0);
   const auto bias = [&] { return rules::empty({bias_size}, at::kFloat); };
@@ -133,7 +133,7 @@ Tensor flatten_weight(TensorList weights, int64_t weight_stride0, int64_t input_
   int64_t total = 0;
   const auto offsets = flat_offsets(weights, &total);
   const Tensor buffer = rules::empty({total}, weights[0]);
-  // The parameters become views of the buffer, which the schema does not tell.
+  // The parameters become views of the buffer, which the schema does not declare.
   for (size_t i = 0; i < weights.size(); ++i) {
     c10::TensorImpl* weight = weights[i].unsafeGetTensorImpl();
     const DimVector sizes(weight->sizes());
@@ -143,8 +143,8 @@ Tensor flatten_weight(TensorList weights, int64_t weight_stride0, int64_t input_
   return buffer;
 }
 
-// Estimate. Per step, layer and direction cuDNN must keep the activated gates and the states they produce; dropout
-// between layers keeps one bit an element.
+// An estimate: per step, layer and direction cuDNN must keep the activated gates and the resulting states, and one bit
+// per element for dropout between layers.
 int64_t cudnn_reserve(RnnMode mode, int64_t steps, int64_t batch, int64_t hidden, int64_t layers, int64_t directions,
                       double dropout, int64_t element_size) {
   const int64_t kept = gate_count(mode) + (mode == RnnMode::kLstm ? 2 : mode == RnnMode::kGru ? 2 : 0);
@@ -208,11 +208,11 @@ std::tuple<Tensor, Tensor, Tensor, std::vector<Tensor>> cudnn_rnn_backward(
       grad_weights.push_back(buffer.as_strided(sizes, c10::contiguous_strides(sizes), offsets[i]));
     }
   }
-  // The gradients of the input and of the states are computed whether or not they are wanted.
+  // The gradients of the input and of the states are always computed.
   return {grad_input, empty_contiguous_like(hx), given(cx) ? empty_contiguous_like(*cx) : Tensor(), grad_weights};
 }
 
-// Estimate ("slightly over 2MB", native/cudnn/RNN.cpp).
+// An estimate ("slightly over 2MB", native/cudnn/RNN.cpp).
 constexpr int64_t kDropoutStateBytes = 2 << 20;
 
 Tensor cudnn_init_dropout_state(double dropout, bool train, int64_t seed, OptionalDtype dtype, OptionalLayout layout,
@@ -228,8 +228,8 @@ ThreeTensors fused_lstm_cell(const Tensor& input_gates, const Tensor& hidden_gat
               "_thnn_fused_lstm_cell: expected gates of equal, 2-dimensional sizes, but got ", input_gates.sizes(),
               " and ", hidden_gates.sizes());
   TORCH_CHECK(cx.numel() * 4 == input_gates.numel(),
-              "_thnn_fused_lstm_cell: expected a cell of a quarter of the gates' ", input_gates.sizes(), ", but got ",
-              cx.sizes());
+              "_thnn_fused_lstm_cell: expected a cell state with a quarter of the gates' elements ",
+              input_gates.sizes(), ", but got ", cx.sizes());
   return {empty_contiguous_like(cx), empty_contiguous_like(cx), empty_contiguous_like(input_gates)};
 }
 
@@ -257,18 +257,16 @@ FiveTensors fused_gru_cell_backward(const Tensor& grad_hy, const Tensor& workspa
   return {gate_gradient(), gate_gradient(), empty_contiguous_like(grad_hy), bias_gradient(), bias_gradient()};
 }
 
-// Recurrent layers.
+// ---- Recurrent layers
 //
-// On a CPU libtorch's own composites decide: LSTMs of float and bfloat16 without projections become one
-// mkldnn_rnn_layer per layer and direction, everything else its cells. Fakes need rules for the fused operator
-// (recurrent_kernels.cpp), and the override here where the pretended CPU differs from this machine's, which the
-// composites ask.
+// On a CPU libtorch's composites select the kernel: float and bfloat16 LSTMs without projections become one
+// mkldnn_rnn_layer per layer and direction, everything else its cells. Fakes need rules for the fused operator, and the
+// override below where the simulated CPU differs from this machine's, which the composites query.
 //
-// On CUDA the composites call into libtorch_cuda for cuDNN, which may not be there. The overrides make the call that
-// native/cudnn/RNN.cpp makes, above autograd. Parameters that were flattened into one buffer
-// (_cudnn_rnn_flatten_weight) are recognised and passed as that buffer. Otherwise cuDNN copies them into a new one at
-// each call, as in eager. Note that the flatten_parameters() of C++ modules gives up on fakes: it compares data
-// pointers, and they have none.
+// On CUDA the composites call cuDNN in libtorch_cuda, which may be missing. The overrides make the same call as
+// native/cudnn/RNN.cpp, above autograd. Parameters that were flattened into one buffer (_cudnn_rnn_flatten_weight) are
+// recognized and passed as that buffer. Otherwise cuDNN copies them into a new one at each call, as in eager. Note that
+// flatten_parameters() of C++ modules does nothing for fakes: it compares data pointers, which they do not have.
 
 // ---- The composites on CUDA
 
@@ -288,7 +286,7 @@ bool uses_cudnn(const Tensor& input) {
   }
 }
 
-// The buffer that all parameters are views of, undefined if they are not laid out as cuDNN wants them.
+// Returns the buffer that all parameters are views of; undefined if they do not have cuDNN's layout.
 Tensor shared_buffer(TensorList weights) {
   int64_t total = 0;
   const auto offsets = flat_offsets(weights, &total);
@@ -300,13 +298,13 @@ Tensor shared_buffer(TensorList weights) {
       return {};
     }
   }
-  // Autograd would take it for a view of a weight that needs a gradient, which _cudnn_rnn refuses.
+  // With autograd it would be a view of a weight that requires grad, which _cudnn_rnn rejects.
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
   return weights[0].as_strided({total}, {1}, 0);
 }
 
-// Autocast runs cuDNN's layers in float16, whatever its own dtype. The weights go into a buffer that lives for the call
-// (autocast::_cudnn_rnn_cast_reflatten), and their gradients come back through the copies.
+// Autocast runs cuDNN's layers in float16, regardless of its dtype. The weights are copied into a buffer for the call
+// (autocast::_cudnn_rnn_cast_reflatten), and gradients flow through the copies.
 struct HalfWeights {
   Tensor buffer;
   std::vector<Tensor> copies;  // in it
@@ -357,7 +355,7 @@ FiveTensors call_cudnn(RnnMode mode, const Tensor& input, const Tensor& hx, cons
                         bidirectional, batch_sizes, optional(dropout_state));
 }
 
-// The composite's own decomposition: for inputs that are not cuDNN's it asks no library, or oneDNN, which is as here.
+// Runs the composite's own decomposition, for inputs where it does not use cuDNN and oneDNN behaves as on this machine.
 std::vector<Tensor> decomposed(const char* name, torch::jit::Stack stack, const char* overload = "input") {
   const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(name, overload);
   op.callBoxedForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd, stack);
@@ -366,14 +364,14 @@ std::vector<Tensor> decomposed(const char* name, torch::jit::Stack stack, const 
   return results;
 }
 
-// ---- The composite on a pretended CPU
+// ---- The composite on a simulated CPU
 
 struct LstmWeights {
   Tensor input, hidden, input_bias, hidden_bias, projection;
 };
 
-// Runs one layer in one direction, step by step, as LSTMCell and FullLayer of native/RNN.cpp do it on a CPU. It takes
-// [T, B, features] to [T, B, H] and leaves the state in `h` and `c`.
+// Runs one layer in one direction, step by step, like LSTMCell and FullLayer in native/RNN.cpp on a CPU. Maps
+// [T, B, features] to [T, B, H] and leaves the final state in `h` and `c`.
 Tensor lstm_of_cells(const Tensor& input, const LstmWeights& weights, bool reverse, Tensor& h, Tensor& c) {
   const auto linear = [](const Tensor& x, const Tensor& weight, const Tensor& bias) {
     return at::linear(x, weight, bias.defined() ? OptionalTensor(bias) : std::nullopt);
@@ -426,23 +424,23 @@ ThreeTensors lstm_without_onednn(const Tensor& given_input, TensorList hx, Tenso
     input = bidirectional ? at::cat(outputs, outputs[0].dim() - 1) : outputs[0];
     if (dropout != 0 && train && layer + 1 < layers) input = at::dropout(input, dropout, /*train=*/true);
   }
-  // In this order: eager's compiler works out arguments from the last to the first.
+  // In this order: eager's compiler evaluates arguments from last to first.
   const Tensor last_c = at::stack(c, 0);
   const Tensor last_h = at::stack(h, 0);
   return {batch_first ? input.transpose(0, 1) : input, last_h, last_c};
 }
 
-// use_mkldnn (native/RNN.cpp), for the pretended processor.
+// use_mkldnn (native/RNN.cpp), for the simulated processor.
 ThreeTensors lstm_on_cpu(const Tensor& input, TensorList hx, TensorList weights, bool has_biases, int64_t num_layers,
                          double dropout, bool train, bool bidirectional, bool batch_first) {
   const auto on_cpu = [](const Tensor& tensor) { return tensor.is_cpu(); };
   const ScalarType dtype = input.scalar_type();
   const bool projected = hx[0].size(2) != hx[1].size(2);
-  if (at::globalContext().userEnabledMkldnn() && mkldnn_computes_in(dtype, device_profile().cpu) &&
+  if (at::globalContext().userEnabledMkldnn() && mkldnn_supports(dtype, device_profile().cpu) &&
       (dtype != at::kHalf || !at::GradMode::is_enabled()) && input.numel() != 0 && !projected &&
       std::all_of(weights.begin(), weights.end(), on_cpu) && std::all_of(hx.begin(), hx.end(), on_cpu)) {
     ThreeTensors results;
-    // One function for every processor. The stub's own call would look for it under the macros that libtorch was built
+    // There is one function for all processors. Calling the stub would select by the macros that libtorch was built
     // with.
     const auto kernel = std::remove_reference_t<decltype(at::native::lstm_mkldnn_stub)>::DEFAULT;
     kernel(std::get<0>(results), std::get<1>(results), std::get<2>(results), input, hx, weights, has_biases, num_layers,
@@ -455,7 +453,7 @@ ThreeTensors lstm_on_cpu(const Tensor& input, TensorList hx, TensorList weights,
 ThreeTensors lstm(const Tensor& input, TensorList hx, TensorList weights, bool has_biases, int64_t num_layers,
                   double dropout, bool train, bool bidirectional, bool batch_first) {
   TORCH_CHECK(hx.size() == 2, "lstm expects two hidden states");
-  if (input.is_cpu() && !mkldnn_is_as_here(input.scalar_type(), device_profile().cpu)) {
+  if (input.is_cpu() && !mkldnn_matches_this_machine(input.scalar_type(), device_profile().cpu)) {
     return lstm_on_cpu(input, hx, weights, has_biases, num_layers, dropout, train, bidirectional, batch_first);
   }
   if (!uses_cudnn(input)) {
@@ -499,7 +497,7 @@ TwoTensors rnn_relu(const Tensor& input, const Tensor& hx, TensorList weights, b
                    bidirectional, batch_first);
 }
 
-// ---- Packed sequences: how many are as long as each step is known to the host
+// ---- Packed sequences: the batch size of each step is known on the host
 
 IntArrayRef steps_of(const Tensor& batch_sizes) {
   return {batch_sizes.const_data_ptr<int64_t>(), static_cast<size_t>(batch_sizes.size(0))};

@@ -1,4 +1,4 @@
-// Reductions that are not structured kernels. Their results are contiguous.
+// Reductions without structured kernels. Their results are contiguous.
 #include <ATen/MemoryOverlap.h>
 #include <ATen/ops/addr.h>
 #include <ATen/ops/aminmax.h>
@@ -104,7 +104,7 @@ Tensor dot(const Tensor& x, const Tensor& y) {
   return rules::empty({}, x);
 }
 
-// Eager conjugates the result, lazily, where it would have to conjugate both operands.
+// Eager returns a lazy conjugate of the result where it would have to conjugate both operands.
 Tensor vdot(const Tensor& x, const Tensor& y) {
   check_vectors(x, y);
   const Tensor result = rules::empty({}, x);
@@ -123,7 +123,7 @@ DimVector addbmm_sizes(const Tensor& added, const Tensor& a, const Tensor& b) {
   return sizes;
 }
 
-// In place the outer product is not broadcast to self's shape but has it.
+// In place, the outer product must already have self's shape; it is not broadcast.
 Tensor& addr_(Tensor& self, const Tensor& x, const Tensor& y, const Scalar& beta, const Scalar& alpha) {
   TORCH_CHECK(x.dim() == 1, "addr: Expected 1-D argument vec1, but got ", x.dim(), "-D");
   TORCH_CHECK(y.dim() == 1, "addr: Expected 1-D argument vec2, but got ", y.dim(), "-D");
@@ -144,14 +144,14 @@ Tensor& addbmm_(Tensor& self, const Tensor& a, const Tensor& b, const Scalar& /*
   return self;
 }
 
-// ---- Products of narrow types with a result of another
+// ---- Products of low-precision operands with a result of another dtype
 
 Tensor int_mm(const Tensor& a, const Tensor& b) {
   TORCH_CHECK(a.dim() == 2 && b.dim() == 2 && a.size(1) == b.size(0), "_int_mm: cannot multiply ", a.sizes(), " and ",
               b.sizes());
-  // The CPU's kernel also multiplies what torchao quantises without signs.
+  // The CPU's kernel also accepts torchao's unsigned operands.
   const bool left_fits =
-      a.scalar_type() == c10::kChar || (a.scalar_type() == c10::kByte && pretended_device().is_cpu());
+      a.scalar_type() == c10::kChar || (a.scalar_type() == c10::kByte && simulated_device().is_cpu());
   TORCH_CHECK(left_fits && b.scalar_type() == c10::kChar, "Expected both operands to be int8, got ", a.scalar_type(),
               " and ", b.scalar_type());
   return rules::empty({a.size(0), b.size(1)}, c10::kInt);
@@ -192,7 +192,7 @@ Tensor baddbmm_dtype(const Tensor& added, const Tensor& a, const Tensor& b, Scal
   return result;
 }
 
-// Structured operators whose Meta kernel does not look for elements that share memory.
+// Structured operators whose Meta kernel does not check for internal overlap.
 template <class Operator>
 Tensor& scan_(Tensor& x, int64_t dim, std::optional<ScalarType> dtype) {
   at::assert_no_internal_overlap(x);
@@ -204,17 +204,17 @@ Tensor& scan_(Tensor& x, int64_t dim, std::optional<ScalarType> dtype) {
 TwoTensors aminmax(const Tensor& x) { return at::aminmax(x); }
 TwoTensors aminmax_of_dim(const Tensor& x, int64_t dim, bool keepdim) { return at::aminmax(x, dim, keepdim); }
 
-// An assertion about data passes.
+// Assertions about data always pass.
 void assertion(const Tensor& /*x*/) {}
 void assertion_with_message(const Tensor& /*x*/, std::string_view /*message*/) {}
 
-// Elements grouped by value (histograms) or by segment. How many groups there are is an argument or a size.
+// Histograms and segment reductions. The number of bins or segments is an argument or a size.
 
 using Range = std::optional<c10::ArrayRef<double>>;
 
 // ---- Histograms: counts, and the edges of the bins
 
-// `dimensions` coordinates a row; the innermost dimension of `x` holds them.
+// The innermost dimension of `x` holds the coordinates of a point.
 void check_histogram(const Tensor& x, IntArrayRef bins, const OptionalTensor& weight, const Range& range) {
   TORCH_CHECK(x.dim() >= 2, "torch.histogramdd: input tensor should have at least 2 dimensions, but got ", x.dim());
   const int64_t dimensions = x.size(-1);
@@ -234,7 +234,7 @@ void check_histogram(const Tensor& x, IntArrayRef bins, const OptionalTensor& we
               weight->sizes());
 }
 
-// A bin between each pair of edges.
+// One bin between each pair of edges.
 DimVector bins_between(const Tensor& x, TensorList edges) {
   DimVector bins;
   for (const Tensor& along : edges) {
@@ -268,7 +268,7 @@ Tensor histogramdd_from_edges(const Tensor& x, TensorList edges, const OptionalT
   return rules::empty(bins, x);
 }
 
-// Takes all elements as rows of one coordinate.
+// Views all elements as points with one coordinate.
 Tensor as_rows(const Tensor& x) { return rules::empty({x.numel(), 1}, x); }
 OptionalTensor as_rows(const OptionalTensor& weight, const Tensor& x) {
   if (!given(weight)) return weight;
@@ -294,7 +294,7 @@ Tensor histc(const Tensor& x, int64_t bins, const Scalar& low, const Scalar& hig
   return rules::empty({bins}, x);
 }
 
-// ---- Segments: runs of an axis, by their lengths or by where they begin
+// ---- Segments along an axis, by their lengths or offsets
 
 Tensor segment_reduce(const Tensor& x, std::string_view reduce, const OptionalTensor& lengths,
                       const OptionalTensor& indices, const OptionalTensor& offsets, int64_t axis, bool /*unsafe*/,

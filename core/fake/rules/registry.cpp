@@ -45,7 +45,7 @@ std::atomic<uint64_t> RuleRegistry::generation_{0};
 
 RuleRegistry& RuleRegistry::global() {
   static RuleRegistry* registry = [] {
-    auto* fresh = new RuleRegistry;  // never destroyed: fake tensors may outlive static destruction
+    auto* fresh = new RuleRegistry;  // leaked: fake tensors may outlive static destruction
     rules::register_all(*fresh);
     return fresh;
   }();
@@ -103,16 +103,16 @@ void check_devices(const OperatorDevices& devices, const c10::FunctionSchema& sc
     throw Error("register_devices(\"" + toString(schema.operator_name()) + "\"): " + why + ": " + toString(schema));
   };
   if (!devices.results.empty() && devices.results.size() != schema.returns().size()) {
-    refuse(c10::str("names ", devices.results.size(), " results, and the operator has ", schema.returns().size()));
+    refuse(c10::str("expected ", schema.returns().size(), " devices for the results, got ", devices.results.size()));
   }
   for (const ResultDevice& result : devices.results) {
     const auto* name = std::get_if<std::string>(&result);
     if (name == nullptr) continue;
     const auto position = schema.argumentIndexWithName(*name);
-    if (!position) refuse("a result is where '" + *name + "' is, and no argument has this name");
+    if (!position) refuse("a result refers to argument '" + *name + "', which does not exist");
     const std::string type = schema.arguments()[static_cast<size_t>(*position)].type()->repr_str();
     if (type.find("Tensor") == std::string::npos && type.find("Device") == std::string::npos) {
-      refuse("a result is where '" + *name + "' is, which is neither a tensor nor a device");
+      refuse("a result refers to argument '" + *name + "', which is neither a tensor nor a device");
     }
   }
 }
@@ -121,10 +121,12 @@ void register_devices(const std::string& operator_name, OperatorDevices devices)
   const size_t space = operator_name.find("::");
   if (space == std::string::npos || space == 0 || space + 2 == operator_name.size()) {
     throw Error("register_devices: '" + operator_name +
-                "' is no operator's name, such as \"my::op\" or \"my::op.out\"");
+                "' is not an operator name; expected for example \"my::op\" or \"my::op.out\"");
   }
   if (namespace_of(operator_name) == "aten") {
-    throw Error("register_devices: the devices of libtorch's own operators (" + operator_name + ") are known");
+    throw Error("register_devices: " + operator_name +
+                " is one of libtorch's operators, whose devices are built in; only user-defined operators can be "
+                "registered");
   }
   const auto op = c10::Dispatcher::singleton().findOp(
       {std::string(without_overload(operator_name)), std::string(overload_of(operator_name))});
@@ -158,7 +160,7 @@ std::vector<std::string> operators_with_rule() { return RuleRegistry::global().n
 
 namespace shadowgraph::rules {
 
-c10::Device pretended_device() { return thread_state.kernel_device(); }
+c10::Device simulated_device() { return thread_state.kernel_device(); }
 
 const DeviceProfile& device_profile() {
   static const DeviceProfile standard;
@@ -166,7 +168,7 @@ const DeviceProfile& device_profile() {
 }
 
 at::Tensor stand_in(c10::IntArrayRef sizes, c10::IntArrayRef strides, const at::Tensor& dtype_of) {
-  const c10::Device device = pretended_device();
+  const c10::Device device = simulated_device();
   const c10::DispatchKey key = device.is_cuda()  ? c10::DispatchKey::CUDA
                                : device.is_cpu() ? c10::DispatchKey::CPU
                                                  : c10::DispatchKey::Meta;
@@ -178,12 +180,12 @@ at::Tensor stand_in(c10::IntArrayRef sizes, c10::IntArrayRef strides, const at::
 at::Tensor stand_in(const at::Tensor& like) { return stand_in(like.sizes(), like.strides(), like); }
 
 namespace {
-bool in_call() { return thread_state.kernel_depth != 0 || thread_state.in_own_kernel; }
+bool in_call() { return thread_state.kernel_depth != 0 || thread_state.in_user_kernel; }
 }  // namespace
 
 at::Tensor empty(c10::IntArrayRef sizes, c10::ScalarType dtype, c10::MemoryFormat format) {
   if (!in_call()) return at::detail::empty_meta(sizes, dtype, format);
-  return FakeTensorImpl::empty(sizes, c10::scalarTypeToTypeMeta(dtype), format, pretended_device());
+  return FakeTensorImpl::empty(sizes, c10::scalarTypeToTypeMeta(dtype), format, simulated_device());
 }
 
 at::Tensor empty(c10::IntArrayRef sizes, const at::Tensor& dtype_of, c10::MemoryFormat format) {
@@ -192,7 +194,7 @@ at::Tensor empty(c10::IntArrayRef sizes, const at::Tensor& dtype_of, c10::Memory
 
 at::Tensor empty_strided(c10::IntArrayRef sizes, c10::IntArrayRef strides, c10::ScalarType dtype) {
   if (!in_call()) return at::detail::empty_strided_meta(sizes, strides, dtype);
-  return FakeTensorImpl::empty_strided(sizes, strides, c10::scalarTypeToTypeMeta(dtype), pretended_device());
+  return FakeTensorImpl::empty_strided(sizes, strides, c10::scalarTypeToTypeMeta(dtype), simulated_device());
 }
 
 at::Tensor alias(const at::Tensor& base, c10::IntArrayRef sizes, c10::IntArrayRef strides, int64_t offset) {
@@ -244,12 +246,12 @@ at::Tensor iterate(const at::Tensor& output, Operands inputs, const Elementwise&
   }
   config.add_owned_output(output);
   for (const at::Tensor& input : inputs) config.add_const_input(input);
-  const bool own = thread_state.in_own_kernel && thread_state.kernel_depth == 0;
-  // TensorIterator allocates on the device that its operands say.
+  const bool own = thread_state.in_user_kernel && thread_state.kernel_depth == 0;
+  // TensorIterator allocates on the device of its operands.
   const KernelDepth depth;
   at::Tensor result = config.build().output();
   if (own && !is_fake(result)) {
-    result = FakeTensorImpl::wrap(*result.unsafeGetTensorImpl(), pretended_device());
+    result = FakeTensorImpl::wrap(*result.unsafeGetTensorImpl(), simulated_device());
     as_fake(result)->mark_fresh();
   }
   return result;
@@ -302,24 +304,24 @@ c10::DimVector reduced_sizes(const at::Tensor& input, at::OptionalIntArrayRef di
 namespace shadowgraph {
 namespace {
 
-// The dispatcher tells nobody about kernels that are hidden, but an explicit instantiation may name private members.
-// These are OperatorHandle's pointer to its definition and OperatorEntry's kernels by dispatch key, newest first
-// (libtorch 2.13.0).
+// The dispatcher has no API for hidden kernels, but an explicit instantiation may name private members:
+// OperatorHandle's pointer to its definition, and OperatorEntry's kernels by dispatch key, newest first (libtorch
+// 2.13.0).
 template <class Name, auto member>
-struct Opened {
-  friend constexpr auto member_called(Name) { return member; }
+struct PrivateMember {
+  friend constexpr auto private_member(Name) { return member; }
 };
 struct Definition {
-  friend constexpr auto member_called(Definition);
+  friend constexpr auto private_member(Definition);
 };
 struct Kernels {
-  friend constexpr auto member_called(Kernels);
+  friend constexpr auto private_member(Kernels);
 };
-template struct Opened<Definition, &c10::OperatorHandle::operatorDef_>;
-template struct Opened<Kernels, &c10::impl::OperatorEntry::kernels_>;
+template struct PrivateMember<Definition, &c10::OperatorHandle::operatorDef_>;
+template struct PrivateMember<Kernels, &c10::impl::OperatorEntry::kernels_>;
 
 const c10::KernelFunction* cpp_kernel(const c10::OperatorHandle& op, c10::DispatchKey key) {
-  const auto& kernels = (op.*member_called(Definition()))->op.*member_called(Kernels());
+  const auto& kernels = (op.*private_member(Definition()))->op.*private_member(Kernels());
   const auto found = kernels.find(key);
   if (found == kernels.end()) return nullptr;
   for (const auto& annotated : found->second) {
@@ -330,8 +332,8 @@ const c10::KernelFunction* cpp_kernel(const c10::OperatorHandle& op, c10::Dispat
   return nullptr;
 }
 
-// Says whether the environment asks for Python's kernels, so that a test can compare the two.
-bool leaves_them_to_python() {
+// Returns whether the environment selects Python's kernels, so that a test can compare the two.
+bool uses_python_kernels() {
   static const bool python = [] {
     const char* const kernels = std::getenv("SHADOWGRAPH_META_KERNELS");
     return kernels != nullptr && std::string_view(kernels) == "python";
@@ -343,17 +345,17 @@ bool leaves_them_to_python() {
 
 const c10::KernelFunction* cpp_meta_kernel(const c10::OperatorHandle& op) {
   using c10::DispatchKey;
-  if (leaves_them_to_python() && op.hasKernelForDispatchKey(DispatchKey::Meta)) return nullptr;
+  if (uses_python_kernels() && op.hasKernelForDispatchKey(DispatchKey::Meta)) return nullptr;
   for (const auto key : {DispatchKey::Meta, DispatchKey::CompositeExplicitAutogradNonFunctional,
                          DispatchKey::CompositeExplicitAutograd, DispatchKey::CompositeImplicitAutograd}) {
     if (const auto* kernel = cpp_kernel(op, key)) return kernel;
-    // Python's kernel for an operator of the user's own comes before that operator's composite kernels.
-    if (key == DispatchKey::Meta && has_meta_kernel_of_its_own(op)) return nullptr;
+    // For user-defined operators, Python's kernel takes precedence over composite kernels.
+    if (key == DispatchKey::Meta && has_dedicated_meta_kernel(op)) return nullptr;
   }
   return nullptr;
 }
 
-bool has_meta_kernel_of_its_own(const c10::OperatorHandle& op) {
+bool has_dedicated_meta_kernel(const c10::OperatorHandle& op) {
   const auto space = op.schema().getNamespace();
   if (space && *space == "aten") return cpp_kernel(op, c10::DispatchKey::Meta) != nullptr;
   return op.hasKernelForDispatchKey(c10::DispatchKey::Meta);

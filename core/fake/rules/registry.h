@@ -1,4 +1,4 @@
-// Says who has a shape rule, and where it was registered. Internal to core/; users register theirs with register_rule (shadowgraph/capture/shape_rules.h).
+// The registry of shape rules. Internal to core/; users call register_rule (shadowgraph/capture/shape_rules.h).
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -22,7 +22,7 @@ using internal::ShapeRule;
 
 class RuleRegistry {
  public:
-  // The process-wide registry, with the built-in rules of this folder.
+  // The process-wide registry, including the built-in rules.
   static RuleRegistry& global();
 
   template <class Return, class... Args>
@@ -43,26 +43,26 @@ class RuleRegistry {
                         std::source_location place = std::source_location::current()) {
     insert_into(composites_, operator_name, std::move(rule), place);
   }
-  // Does nothing if there is no such operator, as in another libtorch.
+  // Does nothing if the operator does not exist in this libtorch version.
   void insert_boxed(const char* operator_name, c10::KernelFunction kernel, std::source_location place);
 
-  // nullptr if there is none.
+  // Returns nullptr if there is none.
   std::shared_ptr<const ShapeRule> find(const std::string& operator_name) const {
     return find_in(rules_, operator_name);
   }
   std::shared_ptr<const ShapeRule> find_composite(const std::string& operator_name) const {
     return find_in(composites_, operator_name);
   }
-  // Returns where a rule was registered: line 0 if there is none, or if a user did it.
+  // Returns where a rule was registered; line 0 if there is none or it is user-defined.
   std::source_location place(const std::string& operator_name) const { return place_in(rules_, operator_name); }
   std::source_location place_of_composite(const std::string& operator_name) const {
     return place_in(composites_, operator_name);
   }
   std::vector<std::string> names() const;
-  // What register_devices said of it; nullptr: nothing.
+  // Returns the devices set by register_devices; nullptr if there are none.
   std::shared_ptr<const OperatorDevices> devices(const std::string& operator_name) const;
   void set_devices(const std::string& operator_name, OperatorDevices devices);
-  // Changes whenever a rule is added; facts derived from the registry are stale then.
+  // Incremented whenever a rule is added, which makes data derived from the registry stale.
   static uint64_t generation() { return generation_.load(std::memory_order_acquire); }
 
  private:
@@ -82,12 +82,12 @@ class RuleRegistry {
   static std::atomic<uint64_t> generation_;  // one registry, one count
 };
 
-// Throws Error unless `devices` fits the operator.
+// Throws Error unless `devices` matches the operator's schema.
 void check_devices(const OperatorDevices& devices, const c10::FunctionSchema& schema);
-// Says whether a binding to another language has a fake kernel of it.
+// Returns whether a language binding has a fake kernel for the operator.
 bool has_fake_kernel(const std::string& operator_name);
 
-// The built-in rules, one registration function per operator family and file.
+// ---- The built-in rules: one registration function per operator family and file
 
 }  // namespace shadowgraph
 
@@ -126,22 +126,30 @@ void register_collectives(RuleRegistry& registry);
 // All of the above.
 void register_all(RuleRegistry& registry);
 
-// A rule that sees the arguments boxed, for operators whose arguments have no C++ type that all of them share.
+// Adds boxed rules, for operators whose arguments have no common C++ type.
 template <c10::BoxedKernel::BoxedKernelFunction* function>
 void add_boxed(RuleRegistry& registry, std::initializer_list<const char*> names,
                std::source_location place = std::source_location::current()) {
   for (const char* name : names)
     registry.insert_boxed(name, c10::KernelFunction::makeFromBoxedFunction<function>(), place);
 }
-// Results are like arguments, by position: with their strides, as at::empty_like, or contiguous.
+// Adds rules whose results are like arguments, by position: with their strides (at::empty_like), or contiguous.
 void add_like(RuleRegistry& registry, std::initializer_list<const char*> names, std::vector<size_t> arguments,
               std::source_location place = std::source_location::current());
 void add_contiguous_like(RuleRegistry& registry, std::initializer_list<const char*> names,
                          std::vector<size_t> arguments, std::source_location place = std::source_location::current());
 
-// What oneDNN computes with on a CPU, for rules of operators that are its own there.
+// Allocates a contiguous result with the sizes `allocated` and resizes it: the storage keeps the larger size.
+inline Tensor empty_resized(IntArrayRef allocated, IntArrayRef sizes, c10::ScalarType dtype) {
+  const bool grows = c10::multiply_integers(sizes) > c10::multiply_integers(allocated);
+  Tensor result = rules::empty(grows ? sizes : allocated, dtype);
+  if (!grows) result.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
+  return result;
+}
 
-inline bool mkldnn_computes_in(c10::ScalarType dtype, const CpuProfile& cpu) {
+// ---- oneDNN's capabilities on a CPU
+
+inline bool mkldnn_supports(c10::ScalarType dtype, const CpuProfile& cpu) {
   switch (dtype) {
     case c10::kFloat:
       return true;
@@ -154,32 +162,31 @@ inline bool mkldnn_computes_in(c10::ScalarType dtype, const CpuProfile& cpu) {
   }
 }
 
-// Whether libtorch, which asks this machine's processor, would answer for the pretended one.
-inline bool mkldnn_is_as_here(c10::ScalarType dtype, const CpuProfile& pretended) {
-  return mkldnn_computes_in(dtype, pretended) == mkldnn_computes_in(dtype, CpuProfile::this_machine());
+// Returns whether libtorch, which queries this machine's processor, gives the right result for the simulated one.
+inline bool mkldnn_matches_this_machine(c10::ScalarType dtype, const CpuProfile& simulated) {
+  return mkldnn_supports(dtype, simulated) == mkldnn_supports(dtype, CpuProfile::this_machine());
 }
 
 }  // namespace shadowgraph::rules
 
-// Finds the C++ kernel that libtorch has for an operator on Meta tensors. Internal to core/.
+// ---- C++ Meta kernels
 //
-// `import torch` registers some 1,350 Python functions for aten operators on the same dispatch key, in front of the C++
-// kernels (torch/_meta_registrations.py, torch/_decomp). Their results are the same, but a redispatch to Meta would run
-// Python on every call, tens of microseconds each. Kernels that a later registration hides stay in the dispatcher's
-// entry of the operator, where they are looked up here, once an operator. With SHADOWGRAPH_META_KERNELS=python in the
-// environment those of Python are called all the same: tests/package/test_meta_kernels.py compares the graphs.
+// `import torch` registers some 1,350 Python functions for aten operators on the Meta key, in front of the C++ kernels
+// (torch/_meta_registrations.py, torch/_decomp). Their results are the same, but a redispatch to Meta would run Python
+// on every call, tens of microseconds each. The hidden C++ kernels stay in the dispatcher's entry of the operator and
+// are looked up there once per operator. SHADOWGRAPH_META_KERNELS=python in the environment selects Python's kernels:
+// tests/package/test_meta_kernels.py compares the graphs.
 
 namespace shadowgraph {
 
-// Returns what a redispatch to Meta would call if nothing had been registered from Python. That is the kernel for Meta
-// or, without one, for a composite key; nullptr if there is none in C++. Kernels of libtorch stay registered for the
-// life of the process.
+// Returns the kernel that a redispatch to Meta would call without registrations from Python: the C++ kernel for Meta or
+// else for a composite key; nullptr if there is none. libtorch's kernels stay registered for the life of the process.
 const c10::KernelFunction* cpp_meta_kernel(const c10::OperatorHandle& op);
-// Says whether a kernel is registered for Meta itself. For libtorch's own operators it must be in C++. For others any
-// will do, since shape functions of custom operators come that way (torch.library.register_fake).
-bool has_meta_kernel_of_its_own(const c10::OperatorHandle& op);
+// Returns whether a kernel is registered for Meta itself. For libtorch's operators it must be in C++; for others any
+// kernel counts, since shape functions of custom operators are registered that way (torch.library.register_fake).
+bool has_dedicated_meta_kernel(const c10::OperatorHandle& op);
 
-// Calls it: OnMeta<at::_ops::clone>::call(x, format).
+// Calls an operator's C++ Meta kernel: OnMeta<at::_ops::clone>::call(x, format).
 template <class Operator, class Signature = typename Operator::schema>
 struct OnMeta;
 template <class Operator, class Return, class... Args>

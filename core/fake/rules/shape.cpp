@@ -1,5 +1,4 @@
-// Rearranging, padding, sampling, distances, and fused optimizer steps (which write lists in place
-// and return nothing).
+// Reordering, padding, sampling, distances, and fused optimizer steps (which write lists in place and return nothing).
 #include <ATen/ExpandUtils.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/_amp_foreach_non_finite_check_and_unscale_ops.h>
@@ -11,8 +10,8 @@
 
 #include <array>
 
-#include "core/fake/pretended_devices.h"
 #include "core/fake/rules/registry.h"
+#include "core/fake/simulated_devices.h"
 #include "core/fake/storage_context.h"
 #include "shadowgraph/capture/shape_rules.h"
 
@@ -44,7 +43,7 @@ Tensor roll(const Tensor& x, IntArrayRef shifts, IntArrayRef dims) {
   return rolled;
 }
 
-// The composite kernel fills a small host tensor, which inside a mode would be a fake one.
+// The composite kernel fills a small host tensor, which would be fake inside a mode.
 Tensor repeat(const Tensor& x, IntArrayRef repeats) {
   TORCH_CHECK(static_cast<int64_t>(repeats.size()) >= x.dim(),
               "Number of dimensions of repeat dims can not be smaller than number of dimensions of tensor");
@@ -57,7 +56,7 @@ Tensor repeat(const Tensor& x, IntArrayRef repeats) {
   return rules::empty(sizes, x);
 }
 
-// The CPU kernels keep channels-last, the CUDA ones go through view and permute.
+// The CPU kernels preserve channels-last, CUDA's use view and permute.
 MemoryFormat shuffled_format(const Tensor& x) {
   return on_cuda() ? MemoryFormat::Contiguous : x.suggest_memory_format();
 }
@@ -114,12 +113,14 @@ Tensor im2col(const Tensor& x, IntArrayRef kernel, IntArrayRef dilation, IntArra
   int64_t count = 1;
   for (size_t i = 0; i < 2; ++i) {
     const int64_t along = blocks(x.size(static_cast<int64_t>(i) - 2), kernel[i], dilation[i], padding[i], stride[i]);
-    TORCH_CHECK(along >= 1, "im2col: the calculated shape of the array of sliding blocks would be too small");
+    TORCH_CHECK(along >= 1,
+                "im2col: the input is too small for the kernel size: the array of sliding blocks would have ", along,
+                " blocks");
     count *= along;
   }
   DimVector sizes(x.sizes().slice(0, static_cast<size_t>(x.dim()) - 3));
   sizes.append({x.size(-3) * kernel[0] * kernel[1], count});
-  return rules::empty(sizes, x);
+  return empty_resized(x.sizes(), sizes, x.scalar_type());
 }
 
 Tensor col2im(const Tensor& x, IntArrayRef output, IntArrayRef kernel, IntArrayRef dilation, IntArrayRef padding,
@@ -137,7 +138,7 @@ Tensor col2im(const Tensor& x, IntArrayRef output, IntArrayRef kernel, IntArrayR
               ", but got input.size(2)=", x.size(-1));
   DimVector sizes(x.sizes().slice(0, static_cast<size_t>(x.dim()) - 2));
   sizes.append({x.size(-2) / area, output[0], output[1]});
-  return rules::empty(sizes, x);
+  return empty_resized(x.sizes(), sizes, x.scalar_type());
 }
 
 Tensor unfold_backward(const Tensor& grad, IntArrayRef input_sizes, int64_t /*dim*/, int64_t /*size*/,
@@ -145,7 +146,7 @@ Tensor unfold_backward(const Tensor& grad, IntArrayRef input_sizes, int64_t /*di
   return rules::empty(input_sizes, grad);
 }
 
-// ---- Padding with the tensor's own values: the CPU keeps channels-last, CUDA does not
+// ---- Reflection and replication padding: the CPU preserves channels-last, CUDA does not
 
 Tensor padded(const Tensor& x, IntArrayRef padding, bool reflect) {
   const auto spatial = static_cast<int64_t>(padding.size() / 2);
@@ -174,7 +175,7 @@ Tensor pad(const Tensor& x, IntArrayRef padding) {
   return padded(x, padding, reflect);
 }
 
-// Eager gives a batch the strides of a new result, even if it fits.
+// In eager a batched output always gets a new result's strides, even if its sizes match.
 Tensor& reflection_pad2d_out(const Tensor& x, IntArrayRef padding, Tensor& out) {
   const Tensor result = padded(x, padding, /*reflect=*/true);
   at::native::resize_output(out, result.sizes());
@@ -262,7 +263,7 @@ bool is_set_to(const Tensor& x, const Tensor& y) {
          x.storage_offset() == y.storage_offset() && x.sizes() == y.sizes() && x.strides() == y.strides();
 }
 
-// Tells an allocator that there is none of, and a capture.
+// Notifies the capture; there is no allocator to notify.
 void record_stream(Tensor& x, c10::Stream stream) {
   use_memory_on(raw_data_ptr(*x.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()), stream);
 }
@@ -288,9 +289,9 @@ Tensor& amp_update_scale_(Tensor& scale, Tensor& /*growth_tracker*/, const Tenso
   return scale;
 }
 
-// The kernel asks where its operand is, which is meta there.
+// The kernel checks its operand's device, which is meta there.
 Tensor pin_memory(const Tensor& x, OptionalDevice /*device*/) {
-  TORCH_CHECK(pretended_device().is_cpu(), "cannot pin a tensor on ", pretended_device(),
+  TORCH_CHECK(simulated_device().is_cpu(), "cannot pin a tensor on ", simulated_device(),
               ": only dense CPU tensors can be pinned");
   return rules::empty_strided(x.sizes(), x.strides(), x.scalar_type());
 }

@@ -1,28 +1,28 @@
-// Activation checkpoint for C++ programs: what a function would keep for backward is computed again there.
+// Activation checkpointing for C++ programs: recomputes a function's activations in backward instead of saving them.
 //
 //     at::Tensor y = shadowgraph::checkpoint([&](const at::Tensor& x) { return block->forward(x); }, x);
 //     Tensors ys = shadowgraph::checkpoint([&](const Tensors& in) { return two_outputs(in[0], in[1]); }, {a, b});
 //
-// The function runs as it stands, under autograd; only the tensors that autograd would save are not kept. When backward
-// asks for the first of them the function runs again, with the inputs, and hands them over. That run ends as soon as
-// the last one is there. So gradients are those without checkpoint, bit for bit. All of these work:
+// The function runs under autograd, but the tensors that autograd would save are dropped. When backward needs the first
+// of them, the function is recomputed from its inputs up to the last saved tensor. Gradients are bitwise equal to those
+// without checkpointing. Supported:
 //
-//   - `torch::autograd::grad`, retain_graph, double backward (each backward runs the function again);
-//   - inputs that need no gradient, tensors that the function captures, several outputs;
-//   - in-place operators inside, and checkpoints within checkpoints.
+//   - `torch::autograd::grad`, retain_graph, double backward (each backward recomputes the function);
+//   - inputs that require no gradient, captured tensors, several outputs;
+//   - in-place operators inside, and nested checkpoints.
 //
-// The inputs are kept. A tensor that the function captures must not be written to before backward: the function would
-// see what it is then. The function lives until the last of its saved tensors dies.
+// Inputs are saved. Tensors captured by the function must not be modified before backward, since recompute would see
+// the modified values. The function object is kept until its last saved tensor is freed.
 //
-// The second run finds the random state of the CPU and of the inputs' CUDA devices as it was (unless
-// preserve_random_state is false), and autocast. It does not find what the function changes outside: running statistics
-// of a batch norm are updated twice, as they are with Python's checkpoint. Nothing here can know better; the pass
-// `checkpoint` does. It may not find the thread: backward of CUDA tensors runs on a thread of the engine's.
-// In a capture this is a region of kind checkpoint, and the second run is part of backward: shadowgraph/graph/analysis.h.
+// Recompute restores the random state of the CPU and of the inputs' CUDA devices (unless preserve_random_state is
+// false) and autocast. It does not restore other state that the function modifies: running statistics of batch norm are
+// updated twice, as with Python's checkpoint. The pass `checkpoint` avoids that. Recompute may run on another thread:
+// the backward of CUDA tensors runs on a thread of the autograd engine. A capture records a region of kind checkpoint,
+// with recompute as part of backward: shadowgraph/graph/analysis.h.
 //
-// The idea is torch.utils.checkpoint's with use_reentrant=False; the C++ frontend has none. A program whose autograd
-// engine is Python's cannot use it (Error): use Python's own there. Costs the second run and about 20 us a
-// call (bench/checkpoint).
+// Corresponds to torch.utils.checkpoint with use_reentrant=False, which the C++ frontend lacks. Throws Error if the
+// autograd engine is Python's: use Python's checkpoint there. Costs the recompute and about 20 us a call
+// (bench/checkpoint).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -42,41 +42,40 @@ namespace SHADOWGRAPH_API shadowgraph {
 
 struct CheckpointOptions {
   std::string name = "checkpoint";    // of the region in a capture
-  bool preserve_random_state = true;  // draw the same random numbers again; one state of a generator is kept for it
-  bool early_stop = true;             // leave the second run by an exception when the last saved tensor is there
+  bool preserve_random_state = true;  // draw the same random numbers in recompute; saves the state of each generator
+  bool early_stop = true;             // end recompute, by an exception, once the last saved tensor is available
 };
 
 using CheckpointedFunction = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& inputs)>;
 
-// Undefined inputs are handed on as such. Throws what the function throws; Error as said above. Backward
-// throws Error if the second run saves fewer tensors than the first, or others in dtype, sizes or device;
-// without early_stop also for more. It throws libtorch's error about in-place changes if an input was written to since.
+// Undefined inputs are passed on. Propagates exceptions of the function; throws Error as described above. Backward
+// throws Error if recompute saves fewer tensors than the first run, or tensors of another dtype, size or device;
+// without early_stop, also if it saves more. Throws libtorch's error if an input was modified in place.
 std::vector<at::Tensor> checkpoint_tensors(CheckpointedFunction function, std::vector<at::Tensor> inputs,
                                            const CheckpointOptions& options = {});
 
-// Tells the capture under way, if there is one, of a checkpoint that somebody else carries out
-// (torch.utils.checkpoint). Every run of the function is entered and left, and the first is forward's. For use on one
-// thread.
-class CheckpointRuns {
+// Reports an activation checkpoint implemented elsewhere (torch.utils.checkpoint) to the current capture, if any. Call
+// enter and leave around every run of the function; the first run is forward. For use on one thread.
+class ExternalCheckpoint {
  public:
-  explicit CheckpointRuns(std::string name) : name_(std::move(name)) {}
+  explicit ExternalCheckpoint(std::string name) : name_(std::move(name)) {}
   void enter();
   void leave() noexcept;
-  // A later run has made a tensor that backward waits for.
+  // Reports a tensor needed by backward that recompute has produced.
   static void keep(const at::Tensor& tensor);
 
  private:
   std::string name_;
-  uint32_t session_ = 0;  // of the capture that saw the first run; 0: none
+  uint32_t session_ = 0;  // the capture that recorded the first run; 0: none
   uint32_t recorded_as_ = 0;
   bool has_run_ = false;
-  enum class Told : uint8_t { kNothing, kFirst, kAgain };
-  std::vector<Told> under_way_;
+  enum class RunKind : uint8_t { kUnrecorded, kForward, kRecomputation };
+  std::vector<RunKind> under_way_;
 };
 
 namespace internal {
 
-// A tensor, a vector or a tuple of tensors as a vector, and back.
+// Convert a tensor, or a vector or tuple of tensors, to a vector and back.
 inline std::vector<at::Tensor> to_tensors(at::Tensor result) { return {std::move(result)}; }
 inline std::vector<at::Tensor> to_tensors(std::vector<at::Tensor> result) { return result; }
 template <class... T>
@@ -97,7 +96,7 @@ Result from_tensors(std::vector<at::Tensor> tensors) {
 
 }  // namespace internal
 
-// function(inputs): gives a tensor, a vector of tensors or a std::tuple of them.
+// function(inputs) returns a tensor, a vector of tensors or a std::tuple of tensors.
 template <class F>
 requires std::invocable < F&, const std::vector<at::Tensor>
 & > auto checkpoint(F function, std::vector<at::Tensor> inputs, const CheckpointOptions& options = {}) {
@@ -109,7 +108,7 @@ requires std::invocable < F&, const std::vector<at::Tensor>
       std::move(inputs), options));
 }
 
-// function(first, more...), with options before the function.
+// Calls function(first, more...).
 template <class F, std::same_as<at::Tensor>... More>
 requires std::invocable<F&, const at::Tensor&, const More&...>
 auto checkpoint(const CheckpointOptions& options, F function, const at::Tensor& first, const More&... more) {

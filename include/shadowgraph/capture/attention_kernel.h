@@ -1,7 +1,7 @@
-// Kernels that scaled_dot_product_attention may take.
+// Selection of the kernel of scaled_dot_product_attention.
 //
 //     FakeTensorOptions options;
-//     allow_only(options.profile.emplace(), AttentionKernel::kFlash);      // others are not there: it, or an error
+//     allow_only(options.profile.emplace(), AttentionKernel::kFlash);      // use flash attention, or throw
 #pragma once
 
 #include <cstdint>
@@ -13,17 +13,17 @@ namespace SHADOWGRAPH_API shadowgraph {
 
 struct DeviceProfile;  // shadowgraph/capture/fake.h
 
-// kDevices: what PyTorch takes there.
-enum class AttentionKernel : uint8_t { kDevices, kFlash, kEfficient, kCudnn, kMath };
+// kDevice: the kernel that PyTorch chooses for the device.
+enum class AttentionKernel : uint8_t { kDevice, kFlash, kEfficient, kCudnn, kMath };
 constexpr auto enum_names(AttentionKernel) {
-  return names_of<AttentionKernel>({{AttentionKernel::kDevices, "device"},
+  return names_of<AttentionKernel>({{AttentionKernel::kDevice, "device"},
                                     {AttentionKernel::kFlash, "flash"},
                                     {AttentionKernel::kEfficient, "efficient"},
                                     {AttentionKernel::kCudnn, "cudnn"},
                                     {AttentionKernel::kMath, "math"}});
 }
 
-// Leaves the profile as it is for kDevices.
+// Disables all other kernels in the profile. No effect for kDevice.
 void allow_only(DeviceProfile& profile, AttentionKernel kernel);
 
 }  // namespace shadowgraph

@@ -1,5 +1,5 @@
-// The axes of a mesh of devices or processes, by name: {{"dp", 8}, {"tp", 4}} is 32 of them. The last axis varies
-// fastest, as in torch's DeviceMesh.
+// Axes of a mesh of devices or processes by name: {{"dp", 8}, {"tp", 4}} is a mesh of 32. The last axis varies fastest,
+// as in torch's DeviceMesh.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
@@ -20,14 +20,13 @@ struct MeshAxis {
   int64_t size = 1;
 };
 
-// Axes as people write them, "dp=8,tp=4". Throws Error.
+// Parses "dp=8,tp=4". Throws Error.
 std::vector<MeshAxis> parse_mesh(std::string_view text);
 
 }  // namespace shadowgraph
 
-// Process groups of any size without a network: one process's share of a distributed program, run on fake tensors.
-//
-// For one process's part of a program of many. Nothing is sent, so a collective costs a call on fakes.
+// Simulated process groups of any size: run one rank of a distributed program on fake tensors, without a network.
+// Nothing is sent, so a collective costs as much as any call on fakes.
 
 namespace c10d {
 class ProcessGroup;  // torch/csrc/distributed/c10d/ProcessGroup.hpp
@@ -36,37 +35,36 @@ class ProcessGroup;  // torch/csrc/distributed/c10d/ProcessGroup.hpp
 namespace SHADOWGRAPH_API shadowgraph {
 
 // ---------------------------------------------------------------------------------------------------------------------
-// A mesh of processes, seen from one of them.
+// A mesh of processes as seen from one of its ranks.
 //
 //     FakeMesh mesh({{"dp", 8}, {"tp", 4}}, /*rank=*/5);      // 32 processes; this one is dp 1, tp 1
 //     FakeTensorMode mode({.device = at::kCUDA});
 //     std::vector<at::Tensor> gradients{at::empty({1024})};
-//     mesh.group("dp")->allreduce(gradients)->wait();         // recorded by a capture, sends nothing
+//     mesh.group("dp")->allreduce(gradients)->wait();         // recorded by a capture; sends nothing
 //
-// Each axis is a process group of its name, the whole mesh one named "world". While the mesh lives they are registered
-// under these names in c10d, so that operators which take a name (`_c10d_functional::all_reduce(x, "sum", "tp")`) find
-// them. The last axis varies fastest, as in torch's DeviceMesh: neighbours in it are neighbours in rank.
+// Each axis is a process group named after it; the whole mesh is a group named "world". During the lifetime of the mesh
+// they are registered in c10d, so that operators with a group name (`_c10d_functional::all_reduce(x, "sum", "tp")`)
+// find them. The last axis varies fastest, as in torch's DeviceMesh: its neighbors have consecutive ranks.
 //
-// On fake tensors a collective is its shape rule: results have the sizes, dtype and aliasing that NCCL would give. A
-// Work is complete at once. Real tensors are refused: there is nobody to send them to. Sizes that do not fit the group
-// are refused as c10d refuses them (both c10::Error).
+// On fake tensors, collectives apply their shape rule: results have the sizes, dtype and aliasing of NCCL's, and the
+// Work is complete at once. Real tensors, and sizes that do not match the group, throw c10::Error.
 
 class FakeMesh {
  public:
-  // Throws Error if there is no axis, a size is below 1, or `rank` is not in the mesh. Throws it, too, if a name is
-  // empty, given twice or taken by a group that is registered in this process.
+  // Throws Error if there are no axes, a size is below 1, or `rank` is out of range; also if a name is empty,
+  // duplicated or already registered in this process.
   explicit FakeMesh(std::vector<MeshAxis> axes, int64_t rank = 0);
-  ~FakeMesh();  // the names are free again; groups that the program still holds go on working
+  ~FakeMesh();  // unregisters the names; groups still referenced by the program remain usable
   FakeMesh(const FakeMesh&) = delete;
   FakeMesh& operator=(const FakeMesh&) = delete;
 
   int64_t size() const { return size_; }
   int64_t rank() const { return rank_; }
   const std::vector<MeshAxis>& axes() const { return axes_; }
-  // This process's place on an axis, from 0. Throws Error for a name that is no axis.
+  // Returns this process's coordinate on an axis, from 0. Throws Error if there is no such axis.
   int64_t coordinate(std::string_view axis) const;
   const c10::intrusive_ptr<c10d::ProcessGroup>& world() const { return groups_.back(); }
-  // The processes that differ from this one in that axis alone. Throws Error for a name that is no axis.
+  // Returns the group of processes that differ from this one only in that axis. Throws Error if there is no such axis.
   const c10::intrusive_ptr<c10d::ProcessGroup>& group(std::string_view axis) const;
 
  private:
@@ -75,43 +73,43 @@ class FakeMesh {
   std::vector<MeshAxis> axes_;
   int64_t size_ = 1;
   int64_t rank_ = 0;
-  std::vector<c10::intrusive_ptr<c10d::ProcessGroup>> groups_;  // of the axes, then the world
+  std::vector<c10::intrusive_ptr<c10d::ProcessGroup>> groups_;  // by axis, then the world
 };
 
 // ---------------------------------------------------------------------------------------------------------------------
-// One group, registered under `name` until unregister_fake_process_group. Throws Error if `rank` is not in 0 ... size -
-// 1, or if the name is empty or taken. Throws it, too, if `ranks` is neither empty nor as long as the group.
+// A single group, registered under `name` until unregister_fake_process_group. Throws Error if `rank` is not in
+// [0, size), if the name is empty or already registered, or if `ranks` is neither empty nor of length `size`.
 
 struct ProcessGroupInfo {
   std::string name;
   int64_t size = 1;
-  int64_t rank = 0;            // of this process, in the group
-  std::vector<int64_t> ranks;  // in the whole program, by rank in the group; empty: not known
-  std::string axis;            // of a mesh; empty: none, or not known
+  int64_t rank = 0;            // of this process in the group
+  std::vector<int64_t> ranks;  // global ranks by rank in the group; empty: unknown
+  std::string axis;            // mesh axis; empty: none, or unknown
   friend bool operator==(const ProcessGroupInfo&, const ProcessGroupInfo&) = default;
 };
 
 c10::intrusive_ptr<c10d::ProcessGroup> fake_process_group(const ProcessGroupInfo& info);
 void unregister_fake_process_group(const std::string& name);
 
-// What is known of the group registered under a name, whoever made it; nothing if there is none.
+// Returns the group registered under a name by shadowgraph or c10d; std::nullopt if there is none.
 std::optional<ProcessGroupInfo> find_process_group(const std::string& name);
-// Tells the ranks and axes of groups that others made (torch.distributed keeps them in Python). It is asked about
-// groups that were not made here. nullptr: nobody.
+// For language bindings: completes the ranks and axis of groups not created here (torch.distributed keeps them in
+// Python). nullptr: none.
 using DescribeProcessGroup = bool (*)(ProcessGroupInfo& info);
 void set_describe_process_group(DescribeProcessGroup describe);
 
 // ---------------------------------------------------------------------------------------------------------------------
-// The groups of a graph. A capture records, before the first collective on a group, what the group is:
+// Process groups of a graph. A capture records each group before its first collective:
 //
 //     sg_c10d::process_group(group_name="dp", size=8, rank=1, ranks=[1, 5, 9, 13, 17, 21, 25, 29], axis="dp")
 //
-// so a graph needs no process group to be read, printed or profiled. A replay refuses to go on there (Error) if this
-// process has no group of that name or one of another size.
+// so that reading, printing or profiling a graph requires no process group. Replay throws Error there if this process
+// has no group of that name and size.
 
-// In the order of their nodes.
+// Returns the process groups in the order of their nodes.
 std::vector<ProcessGroupInfo> process_groups(const Graph& graph);
-// The name of the group that a collective communicates in; empty for other nodes.
+// Returns the name of the group in which a collective communicates; "" for other nodes.
 std::string process_group_of(const Graph& graph, NodeId node);
 
 }  // namespace shadowgraph

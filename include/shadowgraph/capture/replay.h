@@ -1,7 +1,7 @@
-// Running a graph, or the slice of it that some values need, on real or fake tensors. As a module: graph_module.h.
+// Replay: runs a graph, or the part needed for some values, on real or fake tensors. As a module: graph_module.h.
 //
-// Tests hold graphs against programs with it, deferred initialisation makes tensors with it, and kernels are tried in
-// it. Preparing takes one walk; after that a node costs about a boxed call.
+// Used to compare graphs with programs, to materialize deferred tensors and to try kernels. Preparation is linear;
+// running a node costs about as much as a boxed call.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -30,13 +30,13 @@ class Module;
 namespace SHADOWGRAPH_API shadowgraph {
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Which tensors a graph's placeholders stand for in one run.
+// Tensors for the placeholders of a graph in a run.
 //
 //     Bindings().module(net).bind("input0", x)         by name
-//     Bindings().in_order({weight, bias, x})           all of them, in program order
+//     Bindings().in_order({weight, bias, x})           all, in program order
 //
-// A name that the graph does not have is an error, except for a module's: a pass may have dropped a parameter that
-// nothing uses. Tensors are held, not copied.
+// A name that does not exist in the graph is an error, except for names of a module: a pass may have removed an unused
+// parameter. Tensors are held, not copied.
 
 class Bindings {
  public:
@@ -44,10 +44,10 @@ class Bindings {
     named_.insert_or_assign(name, Entry{std::move(tensor), true});
     return *this;
   }
-  // Its parameters and buffers, by the names under which a capture declares them.
+  // Binds its parameters and buffers under the names that a capture declares them with.
   Bindings& module(const torch::nn::Module& module);
-  // Parameters, buffers and inputs (not constants: the graph holds those) in the order of their nodes. Counts before
-  // names.
+  // Binds parameters, buffers and inputs (constants are held by the graph) in the order of their nodes. Takes
+  // precedence over names.
   Bindings& in_order(std::vector<at::Tensor> tensors) {
     ordered_ = std::move(tensors);
     return *this;
@@ -66,82 +66,81 @@ class Bindings {
 };
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Runs a graph, or the slice of it that some values need, on real or fake tensors.
+// Interprets a graph, or the part needed for some values.
 //
 //     Interpreter interpreter(graph);
 //     ReplayResult result = interpreter.run(Bindings().module(net).bind("input0", x));
 //     // result.outputs, result.gradients["layer.weight"]
 //
-// The graph was recorded below autograd, so it runs there, unless InterpreterOptions::autograd says otherwise.
-// Operators are called with autograd, view tracking and autocast off, and what comes out has no history. Values are
-// released after their last use. Random operators draw from the default generators, so after the same manual_seed a run
-// gives bitwise what eager gives. A generator of the program's own they move as eager does. In the process that captured
-// it, it is the very object. Elsewhere each run begins with one in the state that the graph has noted, or draws from
-// InterpreterOptions::generators. One that the program made or seeded while it ran begins anew with every run.
+// Graphs are recorded below autograd and run there, unless InterpreterOptions::autograd is set: autograd, view tracking
+// and autocast are off, and results have no history. Values are released after their last use. Random operators use the
+// default generators, so a run after the same manual_seed is bitwise equal to eager. A generator created by the program
+// is advanced as in eager: in the capturing process, it is the same object; elsewhere, each run starts with the
+// recorded state, or uses InterpreterOptions::generators. A generator created or seeded in the program is reset in
+// every run.
 //
-// A run writes to the storages of the tensors it is given, as eager does (or to copies of them, see `copy_inputs`).
-// Each such tensor counts one in-place change for autograd. Its own geometry stays: `t_`, `set_` or `resize_` on a
-// placeholder acts on the run's tensor of it. Constants that the graph writes are copied first, so that every run
-// begins with the same. An sg::alias is a view of its storage with the value's geometry.
+// A run writes to the storages of bound tensors, as eager does (or to copies, see `copy_inputs`), and increments their
+// version counters. Their geometry is not changed: `t_`, `set_` and `resize_` of a placeholder apply to a tensor of the
+// run. Constants that the graph writes are copied first, so that all runs start alike. An sg::alias is a view of its
+// storage with the value's geometry.
 //
-// Contents that no node wrote (aten::empty) are whatever the allocator gives, as in eager.
+// Uninitialized contents (aten::empty) are those of the allocator, as in eager.
 //
-// The constructor prepares all arguments once; running many times is what this is for. An Interpreter belongs to one
-// thread, its graph must outlive it unchanged. Derive from it to watch or replace single nodes. The idea is
-// torch.fx.Interpreter's.
+// The constructor prepares all arguments, so that repeated runs are cheap. An Interpreter must be used by one thread;
+// its graph must outlive it, unchanged. Derive from it to observe or replace individual nodes. (Similar to
+// torch.fx.Interpreter.)
 
-// Names nodes that may run as one call, and an order in which they stand together. The call is a kernel made of them
-// (shadowgraph/kernels/kernel.h), or whatever gives the same results. A run asks each time that it comes to a group;
-// what the group does not do runs node by node. It serves one graph, whose ids must stay. Interpreters of several
-// threads may ask.
+// Groups of nodes that can run as one call, and an order in which the nodes of each group are consecutive. The call is
+// usually a fused kernel (shadowgraph/kernels/kernel.h) and must give the same results. A run calls run() for each
+// group; if it returns false, the nodes run individually. Bound to one graph, whose ids must not change. May be called
+// from interpreters on several threads.
 class NodeGroups {
  public:
   struct Group {
-    std::vector<NodeId> nodes;     // one after another in order()
-    std::vector<ValueId> results;  // what run() sets; nobody reads the others of these nodes
+    std::vector<NodeId> nodes;     // consecutive in order()
+    std::vector<ValueId> results;  // values set by run(); other values of these nodes are unused
   };
   virtual ~NodeGroups() = default;
-  // All nodes of the graph, so that each comes after what it depends on.
+  // Returns all nodes of the graph, each after its dependences.
   virtual const std::vector<NodeId>& order() const = 0;
   virtual const std::vector<Group>& groups() const = 0;
-  // `values` are those of the run, by value id: operands are there, results are to be set. False: nothing has happened,
-  // the nodes will run, and nodes_ran() follows. What it throws ends the run as an operator's error does.
+  // `values`: all values of the run by value id, with operands set; run() sets the results. Returns false if it did
+  // nothing; the nodes then run individually, followed by nodes_ran(). Exceptions end the run like errors of operators.
   virtual bool run(uint32_t group, std::span<c10::IValue> values) = 0;
   virtual void nodes_ran(uint32_t group) { (void)group; }
 };
 
 struct InterpreterOptions {
-  // Run what these values need (core/replay/replay_program.h), and return them as outputs; empty: the whole graph.
+  // Run the nodes needed for these values (core/replay/replay_program.h) and return them as outputs; empty: all.
   std::vector<ValueId> only;
-  // With `only`: run exactly these nodes, in this order, rather than a slice of the graph. Operands come before users,
-  // and whatever writes what a node reads must be among them.
+  // With `only`: run exactly these nodes, in this order. They must include the producers of all operands before their
+  // users, and all writes to what the nodes read.
   std::vector<NodeId> nodes;
-  // Every device in the graph means this one: a capture on fake CUDA runs on the CPU.
+  // Device that replaces all devices in the graph: a capture on fake CUDA can run on the CPU.
   std::optional<c10::Device> device;
-  // Bound tensors must have the dtype, sizes, strides and device of their placeholder.
+  // Require the dtype, sizes, strides and device of bound tensors to match their placeholder.
   bool check_bindings = true;
-  // Every result must have the dtype, sizes, strides and offset that the graph says. For tests; about 0.1 us a node.
+  // Check dtype, sizes, strides and offset of every result. For tests; about 0.1 us a node.
   bool check_results = false;
-  // Bound tensors are not written to: what the graph writes to is a copy.
+  // Copy bound tensors that the graph writes, instead of modifying them.
   bool copy_inputs = false;
-  // In place of the default generator of its device; it is left where the run ends.
+  // Replaces the default generator of its device; advanced by the run.
   std::optional<at::Generator> generator;
-  // In place of generators that the program made itself, by the names that the nodes note ("generator" = "g0").
+  // Replace generators created by the program, by the name noted at the nodes ("generator" = "g0").
   std::map<std::string, at::Generator> generators;
-  // Operators go through autograd, with gradients where the caller has them on and the program had: what comes out has
-  // a history. For forward graphs. A graph that was captured wholly without gradients follows the caller alone.
+  // Run operators through autograd, so that results have a history, where grad mode is on in both the caller and the
+  // recorded program. For forward graphs. A graph captured entirely without gradients uses the caller's grad mode.
   bool autograd = false;
-  // Nodes that cannot run (operator not registered, opaque argument) throw when reached, not before the first one runs.
-  // This is for derived classes that run them in their own way.
+  // For nodes that cannot run (unregistered operator, opaque argument): throw when they are reached, not before the
+  // run. For derived classes that implement such nodes.
   bool defer_errors = false;
-  // Groups made for this very graph. They run as one where a run is plain: on real tensors, without `autograd` and
-  // `nodes`, with nobody watching (a capture, a mode of Python's). With `only`, those run that the slice holds whole.
-  // run_node is not called for nodes that ran so.
+  // Groups of this graph. Used in plain runs: on real tensors, without `autograd` and `nodes`, and without an active
+  // capture or Python mode. With `only`, groups that are entirely needed are used. Their nodes skip run_node.
   std::shared_ptr<NodeGroups> groups;
 };
 
 struct ReplayResult {
-  std::vector<at::Tensor> outputs;              // of sg::output, or the values of `only`; None is undefined
+  std::vector<at::Tensor> outputs;              // of sg::output, or values of `only`; None is an undefined tensor
   std::map<std::string, at::Tensor> gradients;  // of sg::gradient, by parameter name
 };
 
@@ -151,31 +150,31 @@ struct RegisteredFunction;  // shadowgraph/capture/functions.h
 
 class Interpreter {
  public:
-  // Throws Error for a value of `only` that the graph does not have. Linear.
+  // Throws Error if the graph does not have a value of `only`. Linear.
   explicit Interpreter(const Graph& graph, InterpreterOptions options = {});
   virtual ~Interpreter();
   Interpreter(const Interpreter&) = delete;
   Interpreter& operator=(const Interpreter&) = delete;
 
-  // Throws ReplayError; before anything ran if a placeholder is missing or does not fit, a device or an operator is not
-  // there. An operator's own error comes with its node's text; what ran before it has had its effect.
+  // Throws ReplayError: before any node runs if a placeholder is unbound or does not match, or a device or operator is
+  // unavailable; otherwise for an operator's error, with the text of its node. Effects of earlier nodes remain.
   ReplayResult run(const Bindings& bindings);
 
   const Graph& graph() const { return graph_; }
 
  protected:
-  // Once per node, in program order. The default runs the node by the calls below and stores its results; operands are
-  // still there when it returns.
+  // Called for each node in program order. By default, calls one of the functions below and stores the results;
+  // operands are still available when it returns.
   virtual void run_node(NodeId node);
-  // The arguments are on the stack; leaves the results there.
+  // Replaces the arguments on the stack by the results.
   virtual void call_operator(NodeId node, const c10::OperatorHandle& op, torch::jit::Stack& stack);
   virtual void call_function(NodeId node, const RegisteredFunction& function, torch::jit::Stack& stack);
-  // Placeholders, sg::constant, sg::alias, sg::output and sg::gradient.
+  // Called for placeholders, sg::constant, sg::alias, sg::output and sg::gradient.
   virtual void run_builtin(NodeId node);
 
-  // What a value holds now; throws ReplayError if it is not computed or was released.
+  // Returns the current content of a value. Throws ReplayError if it is not computed or has been released.
   const c10::IValue& value(ValueId value) const;
-  // For a run_node of one's own: all results of the node must be set.
+  // For custom implementations of run_node, which must set all results of the node.
   void set_value(ValueId value, c10::IValue content);
 
  private:
@@ -209,27 +208,27 @@ class Interpreter {
     bool has_begun = false;  // in this run
   };
   std::vector<Drawing> drawing_;                 // by ReplayProgram::generators
-  std::unique_ptr<PendingTransfers> transfers_;  // of a graph that sends or receives
-  uint32_t step_ = 0;                            // the one under way
+  std::unique_ptr<PendingTransfers> transfers_;  // for graphs that send or receive
+  uint32_t step_ = 0;                            // current step
 };
 
 // ---------------------------------------------------------------------------------------------------------------------
-// A graph, or a slice of it, as something to run: prepared once, run many times.
+// An executable graph, or part of one: prepared once, run many times.
 //
 //     ReplayExecutor executor(std::move(graph));
 //     at::Tensor y = executor.run({weight, bias, x})[0];                      by position: executor.input_names()
 //     ReplayResult step = executor.run(Bindings().module(net).bind("x", x));  by name, gradients included
 //
-// It is an Interpreter that owns its graph and knows what it takes. Every error is a ReplayError that names the node
-// and what to do. A tensor may be missing or of another dtype, shape, stride or device; this process may lack an
-// operator or device. Costs about 30 ns a node above calling the operators boxed.
+// An Interpreter that owns its graph and names its inputs. All errors are ReplayErrors that name the node and a remedy,
+// such as a missing tensor, or one with the wrong dtype, shape, stride or device, or an operator or device that is
+// unavailable in this process. Overhead of about 30 ns a node over boxed operator calls.
 
 class ReplayExecutor {
  public:
-  // Throws Error for a value of options.only that the graph does not have. Linear.
+  // Throws Error if the graph does not have a value of options.only. Linear.
   explicit ReplayExecutor(Graph graph, InterpreterOptions options = {});
 
-  // Parameters, buffers and inputs in program order: what run takes by position.
+  // Names of parameters, buffers and inputs in program order: the positional arguments of run().
   const std::vector<std::string>& input_names() const { return input_names_; }
   std::vector<at::Tensor> run(std::vector<at::Tensor> inputs) {
     return interpreter_.run(Bindings().in_order(std::move(inputs))).outputs;

@@ -1,4 +1,4 @@
-// What a graph is written as code for: C++ or Python (shadowgraph/codegen/codegen.h).
+// Code generation: writes graphs as C++ or Python source code.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,67 +18,66 @@
 namespace SHADOWGRAPH_API shadowgraph {
 
 struct CodegenOptions {
-  // The namespace, and the name of the files; made an identifier.
+  // Namespace and base name of the files; converted to an identifier.
   std::string name = "graph";
-  // What these values need, and return them, named by `only_names` if that has as many; empty: the whole graph.
+  // Generate the code needed for these values and return them, named by `only_names` if of the same length; empty: all.
   std::vector<ValueId> only;
   std::vector<std::string> only_names;
-  // Every device in the graph means this one: a capture on fake CUDA as code for the CPU.
+  // Device that replaces all devices in the graph: a capture on fake CUDA as code for the CPU.
   std::optional<c10::Device> device;
-  // Says what functions of the user's own are in the code, by name: {"my::add_relu", {"my_library::add_relu",
-  // "my/add_relu.h"}}. `from` is the header that declares it. In Python it is the module of which `callee` is a member:
-  // {"add_relu", "my.kernels"}. The function is called with the schema's arguments, in their order. Tensors are
-  // at::Tensor, lists of them at::TensorList, numbers int64_t, double, bool or at::Scalar. Several results are a
-  // std::tuple.
+  // Implementations of user-defined functions, by name: {"my::add_relu", {"my_library::add_relu", "my/add_relu.h"}}.
+  // `from` is the header that declares it or, in Python, the module that contains `callee`: {"add_relu", "my.kernels"}.
+  // The function is called with the schema's arguments, in order. Tensors are at::Tensor, lists of tensors
+  // at::TensorList, numbers int64_t, double, bool or at::Scalar; several results are a std::tuple.
   struct Function {
     std::string callee;
     std::string from;
   };
   std::map<std::string, Function> functions;
-  // Forward graphs: code that autograd differentiates, with checkpoint regions recomputed in backward. Otherwise the
-  // code runs below autograd, where it was recorded.
+  // Generate forward code for autograd, with checkpoint regions recomputed in backward. By default, the code runs below
+  // autograd, as recorded. Forward graphs only.
   bool autograd = false;
-  // Modules with fewer operators are not functions of their own.
+  // Modules with fewer operators are inlined.
   int min_function_nodes = 6;
-  // A function with more statements is cut in parts.
+  // Functions with more statements are split.
   int max_function_items = 250;
-  // Constants of more elements go to the side file.
+  // Constants with more elements are stored in the constants file.
   int64_t max_embedded_elements = 32;
 };
 
 // Throws UnsupportedError with the node's text.
 [[noreturn]] void refuse_node(const Graph& graph, NodeId node, const std::string& what);
 
-// Graphs as source code, C++ or Python, that needs PyTorch alone.
+// Generated source code, which depends on PyTorch only.
 //
-// For programs that shall run, or be read, without shadowgraph. Writing is linear in the graph; equal layers become one
-// function, so the text grows with the kinds of layers.
+// For programs that should run, or be read, without shadowgraph. Code generation is linear in the graph; equal layers
+// share one function, so the size of the code depends on the number of distinct layers.
 
 struct GeneratedCode {
   std::map<std::string, std::string> files;                   // name -> text
-  std::vector<std::pair<std::string, at::Tensor>> constants;  // of the side file
+  std::vector<std::pair<std::string, at::Tensor>> constants;  // in the constants file
   std::string constants_file;                                 // its name; "" if there is none
-  int64_t functions = 0;                                      // written
-  int64_t calls = 0;                                          // of them; more where one stands for repeated blocks
-  std::vector<std::string> libraries_of;                      // namespaces of operators that are not libtorch's own
+  int64_t functions = 0;                                      // number of functions
+  int64_t calls = 0;                                          // number of their calls; higher for repeated blocks
+  std::vector<std::string> libraries_of;                      // namespaces of operators outside of libtorch
 };
 
-// Sets `only` to what patterns name, with * and ? as in a shell. They name "%12" as the text of the graph numbers
-// values, "output0", "gradient.layer.weight", or "layer.weight" (a parameter, buffer or input, as the graph leaves it).
-// Throws UnsupportedError for a pattern that matches nothing; the message lists what there is.
+// Sets `only` to the values that match the patterns, with wildcards * and ?. Values are named "%12" as in the text
+// form, "output0", "gradient.layer.weight", or "layer.weight" (final value of a parameter, buffer or input). Throws
+// UnsupportedError for a pattern without matches; the message lists the available names.
 void choose_values(const Graph& graph, const std::vector<std::string>& patterns, CodegenOptions& options);
 
-// Writes all files into `directory`, which is made if it is not there: each whole or not at all, the side file first.
-// Throws FileError.
+// Writes all files to `directory`, which is created if needed. Each file is written atomically, the constants file
+// first. Throws FileError.
 void write_code(const GeneratedCode& code, const std::string& directory);
 
 // ---------------------------------------------------------------------------------------------------------------------
-// A graph, or the slice of it that some values need, as C++ that needs libtorch and nothing else.
+// Generates C++ for a graph, or for the part needed for some values, that depends on libtorch only.
 //
 //     GeneratedCode code = emit_cpp(graph, {.name = "gpt2_step"});
-//     write_code(code, "out");      // gpt2_step.cpp, gpt2_step.h, CMakeLists.txt, perhaps gpt2_step_constants.pt
+//     write_code(code, "out");      // gpt2_step.cpp, gpt2_step.h, CMakeLists.txt, optionally gpt2_step_constants.pt
 //
-// gpt2_step.cpp stands alone; gpt2_step.h declares the same for callers:
+// gpt2_step.cpp is self-contained; gpt2_step.h declares its functions for callers:
 //
 //     namespace gpt2_step {
 //     struct Inputs { at::Tensor transformer_wte_weight; ... };
@@ -87,27 +86,26 @@ void write_code(const GeneratedCode& code, const std::string& directory);
 //     std::map<std::string, at::Tensor> run_by_name(const std::map<std::string, at::Tensor>& tensors, ...);
 //     }
 //
-// The code calls the operators of the graph in its order, so it gives bit for bit what the program gave. What is
-// written in place (parameters in an optimizer step) is written in the tensors that are given. docs/weights-and-code.md tells
-// the rest.
+// The code calls the operators of the graph in program order, so results are bitwise equal to those of the program.
+// Tensors that are modified in place (parameters in an optimizer step) are modified in the tensors passed by the
+// caller. See docs/weights-and-code.md.
 //
-// Throws UnsupportedError, naming the node, for functions that nothing describes, objects that a graph does not hold,
-// and constants whose contents are gone. Throws it, too, for `autograd` on a graph with a backward. Linear in the
-// graph.
+// Throws UnsupportedError, naming the node, for functions without an implementation, opaque objects and constants whose
+// contents are unavailable, and with `autograd` for a graph with a backward. Linear in the graph.
 
 GeneratedCode emit_cpp(const Graph& graph, const CodegenOptions& options = {});
 
 // ---------------------------------------------------------------------------------------------------------------------
-// A graph, or the slice of it that some values need, as Python over torch.ops.
+// Generates Python over torch.ops.
 //
-//     GeneratedCode code = emit_python(graph, {.name = "gpt2_step"});      // gpt2_step.py, perhaps gpt2_step_constants.pt
+//     GeneratedCode code = emit_python(graph, {.name = "gpt2_step"});  // gpt2_step.py, maybe a constants file
 //
 //     import gpt2_step
 //     outputs = gpt2_step.forward(tensors)        # {"transformer.wte.weight": tensor, ..., "input_ids": tensor}
 //     outputs["output0"], outputs["gradient.transformer.wte.weight"]
 //
-// The same operators in the same order as emit_cpp, with the same functions and names, so the same bits. Throws
-// UnsupportedError as emit_cpp does.
+// Has the same operators, order, functions and names as emit_cpp, and bitwise equal results. Throws UnsupportedError as
+// emit_cpp does.
 
 GeneratedCode emit_python(const Graph& graph, const CodegenOptions& options = {});
 

@@ -1,7 +1,8 @@
-// Deferred initialisation: programs that make tensors are described, and the tensors made later, in whatever order.
+// Deferred initialization: records how tensors are created, and materializes them later in any order.
 //
-// For models that do not fit where they are built, and for ranks that each make their part. Describing costs what a
-// capture costs. A tensor costs the nodes that it needs, and at most one tensor is held above what is kept.
+// For models that do not fit in the memory of the machine that constructs them, and for ranks that each create their
+// shard. Recording costs as much as a capture. Materializing a tensor costs the nodes it needs; peak memory is at most
+// one tensor above the tensors kept.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,42 +21,43 @@
 namespace SHADOWGRAPH_API shadowgraph {
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Describes a program that makes tensors, without making them: they are materialised later, in whatever order and
-// number.
+// Runs a program that creates tensors without allocating them.
 //
-//     auto net = shadowgraph::deferred_init([] { return std::make_shared<Net>(70'000'000'000); });   // nothing allocated
-//     shadowgraph::materialize_module(*net->layer3);   // shadowgraph/deferred/deferred.h: bitwise what eager would have made
+//     // Nothing is allocated:
+//     auto net = shadowgraph::deferred_init([] { return std::make_shared<Net>(70'000'000'000); });
+//     shadowgraph::materialize_module(*net->layer3);   // bitwise equal to eager construction
 //
-// Every tensor made inside is a fake one and every operator is recorded, in one graph that the tensors own. What is
-// done to them later, outside of any mode, is recorded too. Under a FakeTensorMode or a CaptureSession a described
-// tensor is a fake like any other. What is done there asks "what if", and is no part of the recipe.
+// Tensors created inside are deferred tensors: fake tensors whose operators are recorded in a graph that they own.
+// Operations on them later, outside of any mode, are recorded as well. Under a FakeTensorMode or a Capture,
+// deferred tensors act as ordinary fakes, and operations there do not affect the recording.
 //
-// Random numbers: nothing is drawn, but when deferred_init returns, generators are where eager would have left them,
-// and materialising does not move them. So what is drawn afterwards is as in eager, whatever is materialised and when.
-// Seeding, saving and restoring generators inside works; a saved state means nothing outside.
+// Random numbers are not drawn while recording, but after deferred_init the generators have the state they would have
+// in eager mode, and materializing does not advance them. Later random numbers therefore match eager mode, regardless
+// of what is materialized and when. Generators can be seeded, saved and restored inside; a saved state is not usable
+// outside.
 //
-// Values that the program reads (item(), a mask as an index, nonzero()) are computed at once, on just what they need.
+// Values that the program reads (item(), a mask as an index, nonzero()) are computed at once, from the nodes they need.
 //
-// Real tensors from outside may be used but not written; they are held, and must not change until what uses them is
-// materialised. Threads that `fn` starts make real tensors, as any thread without a mode. The idea is torchdistx'.
+// Real tensors from outside may be read but not written. They are held, and must not change until the tensors that
+// depend on them are materialized. Threads started by `fn` create real tensors. (Similar to torchdistx.)
 
 class DeferredRecord;
 
 struct DeferredOptions {
-  c10::Device device = c10::Device(c10::DeviceType::CPU);  // for factories that name none
+  c10::Device device = c10::Device(c10::DeviceType::CPU);  // default device of factories
   DeviceProfile profile;
 };
 
-// The scope behind deferred_init, for programs that are no single function. Inside another one it joins that.
+// The scope of deferred_init, for programs that are not a single function. A nested scope joins the outer one.
 class DeferredInit {
  public:
   explicit DeferredInit(const DeferredOptions& options = {});
-  ~DeferredInit();  // as finish(), errors ignored
+  ~DeferredInit();  // calls finish(), ignoring errors
   DeferredInit(const DeferredInit&) = delete;
   DeferredInit& operator=(const DeferredInit&) = delete;
 
-  // Ends it. Throws DeferredError (shadowgraph/error.h), and what an operator throws that had to run to know
-  // where its generator ends.
+  // Ends the scope. Throws DeferredError (shadowgraph/error.h), and errors of operators that had to run to compute the
+  // state of a generator.
   void finish();
 
  private:
@@ -64,10 +66,10 @@ class DeferredInit {
   std::shared_ptr<DeferredRecord> record_;
 };
 
-// Whether a program is being described on this thread.
-bool is_describing();
+// Returns whether deferred initialization is active on this thread.
+bool is_deferring();
 
-// Calls fn(args...) in such a scope and gives what it returns, whatever that is.
+// Calls fn(args...) in a DeferredInit scope and returns its result.
 template <class Function, class... Args>
 decltype(auto) deferred_init(const DeferredOptions& options, Function&& fn, Args&&... args) {
   DeferredInit scope(options);
@@ -100,90 +102,89 @@ class Module;
 namespace SHADOWGRAPH_API shadowgraph {
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Turns described tensors (deferred_init) into real ones, in place.
+// Materializes deferred tensors (deferred_init) in place.
 //
 //     materialize_tensor(net->weight);                            // one
-//     materialize_module(*net, {.buffers_only = true});           // those of a module
-//     at::Tensor rows = materialize_shard(weight, 0, 4096, 1024); // a part, without ever having the whole
+//     materialize_module(*net, {.buffers_only = true});           // the buffers of a module
+//     at::Tensor rows = materialize_shard(weight, 0, 4096, 1024); // a shard, without allocating the whole tensor
 //
-// The tensor object itself becomes real: whoever holds it (the module, an optimizer, a tied module, autograd) sees it.
-// Views that share its storage share the real one once they are materialised too. Any order, partly or wholly, gives
-// bitwise what eager construction would have given under the same seed. Storages are computed one after the other, each
-// with just the operators it needs. So memory peaks at one tensor above what is kept (unless tensors were computed from
-// one another). Operators whose results are overwritten unread do not run.
+// The tensor object itself becomes real for all its holders (module, optimizer, tied modules, autograd). Views that
+// share its storage share the real one once they are materialized, too. In any order, and for any subset of tensors,
+// results are bitwise equal to eager construction with the same seed. Storages are computed one after another, each
+// with the operators it needs, so peak memory is one tensor above the tensors kept (unless tensors were computed from
+// one another). Operators whose results are overwritten without being read do not run.
 //
-// Computed on the CPU, then moved; a description for a CUDA device thus gets the numbers of the CPU's generators.
+// Tensors are computed on the CPU and then moved; a tensor deferred for a CUDA device thus has the random numbers of
+// the CPU generator.
 //
-// Errors: shadowgraph/error.h. Those before the failing tensor are real by then, the others as they were; the call may
-// be repeated. Thread-safe, also for tensors of one record.
+// Errors: shadowgraph/error.h. Tensors before the failing one are real, the others are unchanged; the call may be
+// repeated. Thread-safe, also for tensors of one recording.
 
 class Graph;
 
 struct MaterializeOptions {
-  std::optional<c10::Device> device;    // in place of the one it was described for
-  std::optional<at::ScalarType> dtype;  // of floating-point tensors: what eager and then .to(dtype) gives
-  // Gives every draw of the description a stream of random numbers of its own, seeded with this. It is the same in
-  // every process that describes the same program, and for parts. It is not what eager gives.
+  std::optional<c10::Device> device;    // replaces the recorded device
+  std::optional<at::ScalarType> dtype;  // of floating-point tensors: equal to eager followed by .to(dtype)
+  // Uses a separate random stream, derived from this seed, for every random operator of the recording. Reproducible in
+  // all processes that record the same program, and for shards, but different from eager.
   std::optional<uint64_t> independent_streams;
-  bool keep_recipe = true;  // for dematerialize; otherwise the description goes with its last fake tensor
+  bool keep_recipe = true;  // allows dematerialize; otherwise the recording is freed with its last fake tensor
 };
 
 struct MaterializeModuleOptions : MaterializeOptions {
   bool buffers_only = false;
-  // Whether a module's own parameters and buffers are materialised; submodules are visited in any case.
+  // Returns whether to materialize a module's own parameters and buffers; submodules are visited in any case.
   std::function<bool(const torch::nn::Module& module)> check_fn;
 };
 
-// Gives back `tensor`. A real tensor stays as it is; a fake one that is not described throws DeferredError.
+// Returns `tensor`. Real tensors are unchanged; throws DeferredError for a fake tensor that is not deferred.
 const at::Tensor& materialize_tensor(const at::Tensor& tensor, const MaterializeOptions& options = {});
-// As one call each, but what they need in common is computed once.
+// Materializes several tensors, computing common dependences once.
 void materialize_tensors(const std::vector<at::Tensor>& tensors, const MaterializeOptions& options = {});
-// Parameters and buffers, of submodules too. Tensors that a module holds otherwise stay as they are unless they are the
-// same objects.
+// Materializes parameters and buffers, including those of submodules, but no other tensors held by a module.
 void materialize_module(const torch::nn::Module& module, const MaterializeModuleOptions& options = {});
 
-// Returns a new real tensor with tensor.narrow(dim, start, length), contiguous; `tensor` stays described. If its recipe
-// has only factories, random fills and elementwise operators on whole tensors, just that part and a small buffer are
-// allocated. Otherwise the whole is, for the time being; with `never_whole` that throws DeferredError.
+// Returns tensor.narrow(dim, start, length) as a new, contiguous real tensor; `tensor` remains deferred. If it is
+// created by factories, random fills and elementwise operators on whole tensors only, just the shard and a small buffer
+// are allocated. Otherwise the whole tensor is allocated temporarily, or DeferredError is thrown with `never_whole`.
 at::Tensor materialize_shard(const at::Tensor& tensor, int64_t dim, int64_t start, int64_t length,
                              const MaterializeOptions& options = {}, bool never_whole = false);
 
-// Returns what a described tensor holds now, as a real CPU tensor of its own, computed from its recipe; it stays
-// described. Nothing for a tensor that is not described, and inside another mode or a capture, where it is a fake like
-// any other. Throws DeferredError and what materialising throws.
-std::optional<at::Tensor> described_value(const at::Tensor& tensor);
-// Throws what an operator on `tensor` would throw while a program is described on this thread (DeferredError,
-// UnsupportedError, ...); `what` begins the message.
+// Returns the current value of a deferred tensor as a new real CPU tensor; it remains deferred. std::nullopt for other
+// tensors, and within another mode or a capture. Throws DeferredError, and errors of operators.
+std::optional<at::Tensor> deferred_value(const at::Tensor& tensor);
+// Throws the error that an operator on `tensor` would throw during deferred initialization (DeferredError,
+// UnsupportedError, ...); `what` starts the message.
 void check_recordable(const at::Tensor& tensor, const std::string& what);
 
-// O(1), and O(parameters and buffers).
+// Returns whether the tensor, or any parameter or buffer of the module, is deferred. O(1) for a tensor.
 bool is_deferred(const at::Tensor& tensor);
 bool is_deferred(const torch::nn::Module& module);
 
-// Drops the data and keeps the recipe: the tensor is described again, as it was when it was materialised. What has been
-// written since is lost. The memory is free once no real tensor shares it. Throws DeferredError for a tensor that
-// has no recipe. For a module it drops those parameters and buffers that have one.
+// Frees the data and makes the tensor deferred again, in the state in which it was materialized; later writes are lost.
+// The memory is freed once no real tensor shares it. Throws DeferredError if the tensor has no recording. For a module,
+// applies to the parameters and buffers that have one.
 void dematerialize(const at::Tensor& tensor);
 void dematerialize(const torch::nn::Module& module);
 
-// The graph that describes it, as recorded so far: to print, or to look at. Throws DeferredError.
+// Returns the recorded graph of a deferred tensor, for printing and inspection. Throws DeferredError.
 const Graph& deferred_graph(const at::Tensor& tensor);
 
 // ---------------------------------------------------------------------------------------------------------------------
-// A state dict in a file that Python's torch.load reads, weights_only=True included, written tensor by tensor.
+// Writes a state dict that Python's torch.load can read (also with weights_only=True), tensor by tensor.
 //
-//     write_weights("w.pt", named_tensors, {});   // described tensors are materialised one at a time and dropped again
+//     write_weights("w.pt", named_tensors, {});   // deferred tensors are materialized and freed one at a time
 //
-// The format is torch.save's: a zip archive with data.pkl (an OrderedDict of names to tensors, pickle protocol 2) and
-// one record for every storage. Tensors that share a storage share it in the file, so ties survive.
+// The format is that of torch.save: a zip archive with data.pkl (an OrderedDict of names to tensors, pickle protocol 2)
+// and one record per storage. Tensors that share a storage share it in the file, so tied weights remain tied.
 
 struct WrittenWeights {
   size_t tensors = 0;
   size_t storages = 0;
-  uint64_t bytes = 0;  // of the storages
+  uint64_t bytes = 0;  // of all storages
 };
 
-// Real tensors are written as they are. Nothing is left half-written; throws FileError, and what materialising throws.
+// Real tensors are written as they are. Writes atomically. Throws FileError, and errors of materializing.
 WrittenWeights write_weights(const std::string& path, const std::vector<std::pair<std::string, at::Tensor>>& tensors,
                              const MaterializeOptions& options = {});
 

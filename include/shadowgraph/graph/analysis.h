@@ -1,25 +1,25 @@
-// Which versions of which storages every node reads and writes.
+// Analyses of graphs: effects, dependences, topological orders, aliasing, recompute regions.
 //
-// A storage has version 0 when it is born; each write, through whichever alias, makes the next version for all of them.
-// A node reads the storages of its tensor operands at the version current at that point (an operand gives geometry, the
-// read gives content). Views, `empty_like` and the like look at geometry only. Their reads are listed too, since they
-// need the storage to exist, and geometry_only() says that no write before them matters. Filling a fresh result is not
-// a write: that is its version 0.
+// Effects list the storage versions that each node reads and writes.
+//
+// A storage has version 0 when it is allocated; each write, through any alias, creates the next version for all
+// aliases. A node reads the storages of its tensor operands at their current version. Views, `empty_like` and similar
+// operators read geometry only; their reads are listed as well, since the storage must exist, and marked as
+// geometry_only(), since earlier writes do not matter. Filling a new result is not a write: it defines version 0.
 //
 //     %1 = aten::t(self=%0)      : f32[3,2]{1,3} @s0        reads s0@0
 //          aten::add_(self=%1)   ...                        reads s0@0, writes s0: 0 -> 1
 //     %3 = aten::relu(self=%0)   : f32[2,3] @s1             reads s0@1
 //
-// Random generators are pseudo storages, one per device: StorageIds from graph.storage_count() on, listed by
-// generators(). A random node reads and writes the one of its generator argument's device. Without such an argument it
-// is that of a function's device argument, or else of the device of its first tensor result or operand. So random nodes
-// are ordered like writes to one buffer.
+// Random number generators are modeled as pseudo storages, one per device, with StorageIds from graph.storage_count()
+// on, listed by generators(). A random node reads and writes that of its generator argument's device or, without one,
+// of a function's device argument, or else of the device of its first tensor result or operand. Random nodes are
+// therefore ordered like writes to one buffer.
 //
-// Collectives (c10d) read and write one more pseudo storage, collectives(): every process must run them in the same
-// order.
+// Collectives (c10d) read and write one more pseudo storage, collectives(), since their order matters.
 //
-// A target without facts (OperatorFacts::unknown) is assumed to read and write everything it is given. So is a node
-// that is given an opaque object. unknown_targets() lists them, and no report should stay silent about that.
+// Targets without facts (OperatorFacts::unknown) and nodes with opaque objects as arguments are assumed to read and
+// write all of their arguments. unknown_targets() lists them; reports should mention them.
 #pragma once
 
 #include <cstdint>
@@ -49,10 +49,10 @@ struct StorageWrite {
 
 class Effects {
  public:
-  // Linear. Accepts any graph whose ids are in range, a broken one included.
+  // Linear. Accepts any graph whose ids are in range, even if it is not well formed.
   static Effects of(const Graph& graph);
 
-  // In order of the operands, each storage once.
+  // In order of the operands, without duplicates.
   std::span<const StorageVersion> reads(NodeId node) const {
     const Entry& e = entries_[node.index];
     return {reads_.data() + e.reads, e.read_count};
@@ -61,17 +61,17 @@ class Effects {
     const Entry& e = entries_[node.index];
     return {writes_.data() + e.writes, e.write_count};
   }
-  // The node reads only sizes and strides of its operands.
+  // Returns whether the node reads only the geometry of its operands.
   bool geometry_only(NodeId node) const { return entries_[node.index].geometry_only; }
   bool collective(NodeId node) const { return entries_[node.index].collective; }
   bool random(NodeId node) const { return entries_[node.index].random; }
   bool host_read(NodeId node) const { return entries_[node.index].host_read; }
   bool unknown(NodeId node) const { return entries_[node.index].unknown; }
-  // The results come to be and nothing else happens: no write, no randomness, no collective, no host read, nothing
-  // unknown. sg::output and sg::gradient, which are there for what they say, are not pure. Placeholders are.
+  // Returns whether the node has no side effects: no write, randomness, collective, host read or unknown effect.
+  // sg::output and sg::gradient are not pure; placeholders are.
   bool is_pure(NodeId node) const { return entries_[node.index].pure; }
 
-  // Version at the end of the graph; generators included.
+  // Version at the end of the graph. Accepts pseudo storages.
   uint32_t final_version(StorageId storage) const { return versions_[storage.index]; }
 
   struct Generator {
@@ -81,7 +81,7 @@ class Effects {
   std::span<const Generator> generators() const { return generators_; }
   // The pseudo storage of collectives; invalid if there are none.
   StorageId collectives() const { return collectives_; }
-  // A pseudo storage: a generator's or that of collectives. Their ids follow those of the graph's storages.
+  // Returns whether the storage is a pseudo storage (of a generator or of collectives).
   bool is_generator(StorageId storage) const { return storage.index >= storage_count_; }
   uint32_t pseudo_storage_count() const { return static_cast<uint32_t>(versions_.size()) - storage_count_; }
   std::span<const TargetId> unknown_targets() const { return unknown_targets_; }
@@ -112,23 +112,23 @@ class Effects {
   uint32_t storage_count_ = 0;
 };
 
-// What must come before what, and orders that respect it.
+// Dependences between nodes, and orders that respect them.
 //
 //     const auto dependences = Dependences::of(graph);
 //     if (dependences.can_move_before(graph, node, position)) graph.move_before(node, position);
-//     sort_topologically(graph);             // true if anything moved
+//     sort_topologically(graph);             // returns whether any node was moved
 //
 // A node depends on another that
-//   - makes a value that it reads, or allocates a storage that it touches;
-//   - wrote last what it reads or writes, or read what it overwrites since that was written (Effects). So random nodes
-//     of one generator, and collectives, stay in order;
-//   - reads the host or is unknown, if it is such a node itself: what the host saw, it saw in that order;
+//   - produces a value that it reads, or allocates a storage that it accesses;
+//   - is the last to write a storage that it reads or writes, or reads a storage that it overwrites (Effects). Random
+//     nodes of one generator, and collectives, therefore stay in order;
+//   - reads the host or is unknown, if the node itself does or is: host reads stay in order;
 //   - is its forward node.
-// A view looks at the geometry of its operands alone. It stays on the same side of writes that may change that (t_,
-// resize_, set_, out=), not of others.
+// A view depends on the geometry of its operands only. It keeps its order relative to writes that may change geometry
+// (t_, resize_, set_, out=), but not to others.
 //
-// Edges are direct ones only: a read depends on the last write, not on all before. So there are about as many as there
-// are operands. Edits make a Dependences stale; run it again.
+// Only direct edges are stored: a read depends on the last write, not on all earlier ones. There are about as many
+// edges as operands. Edits of the graph invalidate the object.
 
 class Dependences {
  public:
@@ -136,27 +136,27 @@ class Dependences {
   static Dependences of(const Graph& graph) { return of(graph, Effects::of(graph)); }
   static Dependences of(const Graph& graph, const Effects& effects);
 
-  // What a node directly depends on, and what depends on it; each once.
+  // Direct dependences and dependents of a node, without duplicates.
   std::span<const NodeId> before(NodeId id) const { return row(before_, before_begin_, id); }
   std::span<const NodeId> after(NodeId id) const { return row(after_, after_begin_, id); }
   size_t edge_count() const { return before_.size(); }
 
-  // Says whether `node` may stand directly before `position` (invalid: at the end), everything else staying where it
-  // is. Nothing that it depends on, or that depends on it, may be between. Placeholders stay first, sg::output and
-  // sg::gradient last. Costs the node's edges.
+  // Returns whether `node` can be moved directly before `position` (invalid: to the end): no node in between depends on
+  // it or is a dependence of it. Placeholders stay first, sg::output and sg::gradient last. Costs the node's edges.
   bool can_move_before(const Graph& graph, NodeId node, NodeId position) const;
 
-  // A place where `nodes` can all be run, one right after the other: before `position` (invalid: at the end). First
-  // `delayed` must be moved there, too, in this order, to stand behind them.
+  // A position where a group of nodes can run consecutively: before `position` (invalid: at the end), once the nodes in
+  // `delayed` have been moved after it, in this order.
   struct MeetingPoint {
     NodeId position;
     std::vector<NodeId> delayed;
-    // The last of `nodes` need not move, and nobody has to wait.
+    // The last node of the group need not move, and `delayed` is empty.
     bool at_last = true;
-    // If there is no such place: a node that needs one of them and that another needs, or one too far away to be found.
+    // If there is no such position: a node that depends on one of the group and that another depends on, or one too far
+    // away for the search.
     NodeId obstacle;
   };
-  // Nodes that wait are looked for among at most `farthest` nodes. Costs the edges of `nodes`, and of those looked at.
+  // Searches at most `farthest` nodes for those to delay. Costs the edges of `nodes` and of the nodes searched.
   MeetingPoint meeting_point(const Graph& graph, std::span<const NodeId> nodes, size_t farthest = 10000) const;
 
  private:
@@ -164,44 +164,42 @@ class Dependences {
     return std::span(edges).subspan(begin[id.index], begin[id.index + 1] - begin[id.index]);
   }
   std::vector<NodeId> before_, after_;
-  std::vector<uint32_t> before_begin_, after_begin_;  // by node index, one more than there are
+  std::vector<uint32_t> before_begin_, after_begin_;  // by node index, plus one
 };
 
-// Returns all nodes so that each comes after what it depends on. They keep their order, but for nodes that must come
-// earlier: those come just before the first that needs them. Nodes of one group (`group_of(node)` >= 0) come together.
-// Throws GraphError if nodes, or groups, depend on one another in a circle; the message names one. Linear; no
-// recursion.
+// Returns all nodes, each after its dependences. The order is preserved, except that nodes required earlier are placed
+// directly before the first that depends on them. Nodes of a group (`group_of(node)` >= 0) are consecutive. Throws
+// GraphError if nodes or groups depend on each other cyclically; the message names one. Linear; no recursion.
 std::vector<NodeId> topological_order(const Graph& graph, const Dependences& dependences);
 std::vector<NodeId> topological_order(const Graph& graph, const Dependences& dependences,
                                       const IdMap<NodeId, int32_t>& group_of);
 
-// Puts the nodes into that order. Whether any moved.
+// Reorders the graph topologically. Returns whether any node was moved.
 bool sort_topologically(Graph& graph);
 
-// Which values share memory, and how much of it.
+// Alias analysis: whether values share memory.
 //
 //     const AliasAnalysis aliases = AliasAnalysis::of(graph);
-//     aliases.relation(x, y) == Overlap::kNone     // a write through x is not seen through y
-//     aliases.must_alias(x, y)                     // same elements in the same order: either may stand for the other
-//     aliases.values_in(storage)                   // everything that looks at it, in order of first appearance
+//     aliases.relation(x, y) == Overlap::kNone     // a write to x does not affect y
+//     aliases.must_alias(x, y)                     // same elements in the same order: interchangeable
+//     aliases.values_in(storage)                   // all values of a storage, in order of creation
 //
-// Storages come first: values of different storages never alias (the capture gives one StorageId to one allocation).
-// Within a storage it is a question about two strided views, which overlap() answers from their geometry alone:
+// Values of different storages never alias, since capture assigns one StorageId per allocation. Within a storage,
+// overlap() compares the geometry of two strided views:
 //
-//     x = base[0:2], y = base[2:4]       byte ranges apart                                          kNone
-//     x = base[::2], y = base[1::2]      ranges interleave; no element in common modulo the strides   kNone
-//     x = base[0], y = base.t()[0]       one element in common                                      kPartial
+//     x = base[0:2], y = base[2:4]       disjoint byte ranges                                       kNone
+//     x = base[::2], y = base[1::2]      interleaved ranges; no common element modulo the strides   kNone
+//     x = base[0], y = base.t()[0]       one common element                                         kPartial
 //     x = base, y = base.view(...)       the same bytes, another shape                              kPartial
 //     x = base, y = base                                                                            kSame
 //
-// The answer is exact whenever one view is simple and the other has at most kMostRuns runs of adjacent elements. Simple
-// means that no element is visited twice, in an order that nests, which slicing, transposing and viewing produce.
-// Otherwise it is kMay, never a wrong kNone or kPartial. The tests compare with sets of bytes on thousands of random
-// geometries.
+// The result is exact if one view is simple and the other has at most kMaxRuns runs of adjacent elements. A view is
+// simple if no element is visited twice and its strides nest, as after slicing, transposing and viewing. Otherwise the
+// result is kMay, never an incorrect kNone or kPartial. Tests compare it with sets of bytes.
 //
-// Only geometry counts: what the views contain at some point of the program is told by Effects.
+// Contents are not considered, see Effects.
 
-// A strided view of some storage: sizes, strides and offset in elements of `itemsize` bytes.
+// A strided view of a storage: sizes, strides and offset in elements of `itemsize` bytes.
 struct StridedView {
   std::span<const int64_t> sizes;
   std::span<const int64_t> strides;
@@ -209,31 +207,31 @@ struct StridedView {
   int64_t itemsize = 1;
 
   int64_t numel() const;
-  // [begin, end) in bytes; {0, 0} without elements.
+  // [begin, end) in bytes; {0, 0} if there are no elements.
   std::pair<int64_t, int64_t> bytes() const;
 };
 StridedView view_of(const Graph& graph, ValueId value);
 
-// The same dtype size, sizes, strides and offset.
+// Compares itemsize, sizes, strides and offset.
 bool same_geometry(const StridedView& a, const StridedView& b);
-// The same elements at the same places, strides of dimensions of size 1 disregarded.
+// Compares elements and their positions, ignoring strides of dimensions of size 1.
 bool same_elements(const StridedView& a, const StridedView& b);
-// No gaps between elements, none visited twice; any order of dimensions.
+// Returns whether elements are contiguous in some order of dimensions: no gaps, no element visited twice.
 bool is_dense(const StridedView& view);
 
 enum class Overlap : uint8_t {
-  kNone,     // no byte in common
+  kNone,     // no common byte
   kSame,     // the same elements in the same order
-  kPartial,  // some byte in common, but not kSame
-  kMay,      // not decided within bounds
+  kPartial,  // common bytes, but not kSame
+  kMay,      // undecided within the search limit
 };
 constexpr auto enum_names(Overlap) { return names_in_order<Overlap>("none", "same", "partial", "may"); }
 
-// How many runs of adjacent elements are looked at before the answer is kMay.
-constexpr int64_t kMostRuns = 4096;
+// Maximum number of runs of adjacent elements that overlap() compares before returning kMay.
+constexpr int64_t kMaxRuns = 4096;
 
 Overlap overlap(const StridedView& a, const StridedView& b);
-// Whether an element is visited twice, as in expand() and unfold(): kNone, kPartial or kMay.
+// Returns whether an element is visited twice, as after expand() and unfold(): kNone, kPartial or kMay.
 Overlap internal_overlap(const StridedView& view);
 
 class AliasAnalysis {
@@ -241,45 +239,44 @@ class AliasAnalysis {
   // Linear. The graph must outlive the object, unchanged.
   static AliasAnalysis of(const Graph& graph);
 
-  // kMay as well for two values that are not strided but share a storage.
+  // Also kMay for two non-strided values that share a storage.
   Overlap relation(ValueId a, ValueId b) const;
   bool may_alias(ValueId a, ValueId b) const { return relation(a, b) != Overlap::kNone; }
   bool must_alias(ValueId a, ValueId b) const { return relation(a, b) == Overlap::kSame; }
-  // Whether the value visits a place twice.
+  // Returns whether the value visits an element twice.
   Overlap internal(ValueId value) const;
-  // Values made by live nodes, in program order.
+  // Values of live nodes, in program order.
   std::span<const ValueId> values_in(StorageId storage) const;
-  // The bytes [begin, end) that its values reach.
+  // Byte range [begin, end) covered by the values of the storage.
   std::pair<int64_t, int64_t> bytes_used(StorageId storage) const { return reach_[storage.index]; }
 
  private:
   explicit AliasAnalysis(const Graph& graph) : graph_(&graph) {}
 
   const Graph* graph_;
-  std::vector<uint32_t> first_;  // by storage: into values_, one more than there are storages
+  std::vector<uint32_t> first_;  // by storage, plus one: index into values_
   std::vector<ValueId> values_;
   std::vector<std::pair<int64_t, int64_t>> reach_;
 };
 
-// Activation checkpoints in a graph: which nodes are computed again in backward.
+// Recompute regions of activation checkpoints.
 //
-//     r5 = checkpoint "block" in r1                      in forward: what was run without being kept
-//     r9 = checkpoint "block" "recompute" in r0          in backward: the same nodes again, as far as they are needed
-//     n77: %90 = aten::mm(...) | r9 backward of n12      each linked to the node that it repeats
+//     r5 = checkpoint "block" in r1                      forward: activations inside are not saved
+//     r9 = checkpoint "block" "recompute" in r0          backward: recomputes those nodes that are needed
+//     n77: %90 = aten::mm(...) | r9 backward of n12      linked to the forward node that it recomputes
 //
-// Both a capture of shadowgraph::checkpoint (shadowgraph/capture/activation_checkpoint.h) and the pass `checkpoint`
-// (shadowgraph/passes/recompute.h) write this. Regions inside are repeated too, modules with the paths they have in
-// forward.
+// Created by captures of shadowgraph::checkpoint (shadowgraph/capture/activation_checkpoint.h) and by the pass
+// `checkpoint` (shadowgraph/passes/recompute.h). Nested modules have the same paths as in forward.
 
 constexpr std::string_view kRecomputeClass = "recompute";
 
-// This very region; not those inside.
+// Returns whether the region itself is a recompute region; false for regions nested in one.
 inline bool is_recompute_region(const Graph& graph, RegionId id) {
   const Region& region = graph.region(id);
   return region.kind == RegionKind::kCheckpoint && graph.text_or_empty(region.class_name) == kRecomputeClass;
 }
 
-// By region: the innermost recompute region that it is or lies in; invalid outside all. Linear in regions.
+// Returns, by region, the innermost recompute region that is or contains it; invalid if none. Linear.
 IdMap<RegionId, RegionId> recompute_regions(const Graph& graph);
 
 }  // namespace shadowgraph

@@ -1,8 +1,7 @@
-// Graphs for the Boost Graph Library. Needs Boost.Graph's headers.
+// Boost Graph Library view of a graph. Requires the headers of Boost.Graph.
 //
-// For analyses that Boost has already: dominators, components, cuts, orders. Nothing in shadowgraph calls it: it is the
-// way for users. The view costs one walk, and the algorithms cost what Boost says of them. Orders that keep effects are in
-// shadowgraph/graph/analysis.h.
+// Makes Boost's algorithms available to users: dominators, components, cuts, orders. shadowgraph itself does not use
+// it. Constructing the view is linear. For orders that respect side effects, see shadowgraph/graph/analysis.h.
 #pragma once
 
 #include <boost/graph/adjacency_iterator.hpp>
@@ -22,21 +21,21 @@
 namespace SHADOWGRAPH_API shadowgraph {
 
 // ---------------------------------------------------------------------------------------------------------------------
-// The Boost.Graph view: nodes as vertices, one edge from the maker of a value to each argument that reads it.
+// The def-use graph: nodes are vertices, with one edge from the producer of a value to each argument that reads it.
 //
 //     const DefUseGraph def_use(graph);
 //     std::vector<NodeId> order;
-//     boost::topological_sort(def_use, std::back_inserter(order));   // reversed, as always with BGL
+//     boost::topological_sort(def_use, std::back_inserter(order));   // in reverse order, as always with BGL
 //
-// It models VertexListGraph, AdjacencyGraph and BidirectionalGraph (so IncidenceGraph). Parallel edges stand where a
-// node reads a value twice. The vertex_index property is the position in program order, dense whatever was erased.
-// Topological sort, dominator tree, components, breadth and depth first search work as they are; max-flow wants a copy
-// with capacities.
+// Models VertexListGraph, AdjacencyGraph and BidirectionalGraph (hence IncidenceGraph). There are parallel edges if a
+// node reads a value twice. The vertex_index property is the position in program order, without gaps for erased nodes.
+// Topological sort, dominator tree, components, breadth-first and depth-first search work directly; max-flow requires a
+// copy with capacities.
 //
-// The view holds the graph by reference and 8 bytes a node; edits of the graph invalidate it. Edges follow values only:
-// writes to storages order nodes too, see shadowgraph/graph/analysis.h.
+// The view refers to the graph and uses 8 bytes a node; edits of the graph invalidate it. Edges represent values only.
+// Nodes are also ordered by writes to storages, see shadowgraph/graph/analysis.h.
 
-// One argument that reads a value. `use` names the edge, Graph::use(use) the value.
+// An argument that reads a value. `use` identifies the edge; Graph::use(use) has the value.
 struct DefUseEdge {
   NodeId from;
   NodeId to;
@@ -44,7 +43,7 @@ struct DefUseEdge {
   friend bool operator==(const DefUseEdge& a, const DefUseEdge& b) { return a.use == b.use; }
 };
 
-// Walks the values among some arguments, those in lists included.
+// Iterates over the values in `arguments`, including those in lists.
 class ValueCursor {
  public:
   ValueCursor() = default;
@@ -67,7 +66,7 @@ class ValueCursor {
     const Argument* at = nullptr;
     const Argument* end = nullptr;
   };
-  // Goes on to the next value, from where it stands.
+  // Advances to the next value, starting at the current argument.
   void settle() {
     while (true) {
       if (inner_.at == inner_.end) {
@@ -88,7 +87,7 @@ class ValueCursor {
 
   const Graph* graph_ = nullptr;
   Frame inner_;
-  std::vector<Frame> outer_;  // what is left of the lists around; allocates only inside a list
+  std::vector<Frame> outer_;  // remaining elements of enclosing lists; allocates only inside a list
 };
 
 class OutEdgeIterator
@@ -174,7 +173,7 @@ struct PositionMap {
   friend size_t get(const PositionMap& map, NodeId id) { return map.graph->position(id); }
 };
 
-// Side data as a property map that algorithms write: colours, distances, predecessors.
+// An IdMap as a property map that algorithms can write: colors, distances, predecessors.
 //
 //     IdMap<NodeId, int> distance;
 //     boost::record_distances(property_map_of(distance), boost::on_tree_edge())

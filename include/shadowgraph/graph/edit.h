@@ -1,17 +1,19 @@
-// Where new nodes go: a place in program order that stays right while the graph around it is edited.
+// Graph edits: insertion points, copying, extracting and inlining subgraphs, pattern matching.
+//
+// An InsertionPoint is a position in program order that remains valid while the graph is edited.
 //
 //     InsertionPoint at(graph, mm);                                   // before mm
 //     NodeId t = at.insert(transpose, {Argument::of_value(weight)});  // in mm's region and phase, under its modes
-//     graph.erase(mm);                                                // `at` now stands before what followed mm
+//     graph.erase(mm);                                                // `at` is now before the node that followed mm
 //
-// Nodes inserted one after another come in that order. They take over from the node named at construction: region,
-// phase, grad mode and autocast flags, forward node and source line, but no notes. Operands must be made before the
-// place, and a storage that died earlier lives on until the new node. sg:: placeholders come first, sg::output and
-// sg::gradient last; a place among the placeholders means the one after them for every other node. Constant time.
-// (torch.fx has graph.inserting_before; Cranelift calls it a cursor.)
+// Nodes are inserted in the order of the calls. They inherit region, phase, grad mode and autocast flags, forward node
+// and source line, but not notes, from the node given to the constructor. Operands must be produced before the
+// position; the lifetime of a storage that was freed earlier is extended to the new node. sg:: placeholders stay first,
+// sg::output and sg::gradient last: at a position among the placeholders, other nodes are inserted after the last
+// placeholder. Constant time. (Similar to graph.inserting_before of torch.fx and to cursors in Cranelift.)
 //
-// The graph must outlive the point and must not be moved while it stands in it. Not copyable: the graph knows its
-// points.
+// The graph must outlive the insertion point and must not be moved while one exists. Not copyable, since the graph
+// keeps pointers to its insertion points.
 #pragma once
 
 #include <cstdint>
@@ -35,31 +37,31 @@ class InsertionPoint {
   InsertionPoint(Graph& graph, NodeId node) : InsertionPoint(graph, node, node) {}
   // After `node`.
   static InsertionPoint after(Graph& graph, NodeId node) { return {graph, node, graph.node(node).next}; }
-  // After all nodes but sg::output and sg::gradient. New nodes are in the root region and the forward phase.
+  // Before sg::output and sg::gradient, after all other nodes. New nodes are in the root region and the forward phase.
   static InsertionPoint at_end(Graph& graph);
   ~InsertionPoint();
   InsertionPoint(const InsertionPoint&) = delete;
   InsertionPoint& operator=(const InsertionPoint&) = delete;
 
-  // Throws GraphError if an operand is not made before here or the target has no place here.
+  // Throws GraphError if an operand is not produced before this position, or the target is not allowed here.
   NodeId insert(TargetId target, std::span<const Argument> arguments);
   NodeId insert(TargetId target, std::initializer_list<Argument> arguments) {
     return insert(target, std::span<const Argument>(arguments.begin(), arguments.size()));
   }
-  // The node before which the next one goes; invalid: at the end.
+  // The node before which the next one is inserted; invalid: at the end.
   NodeId position() const { return position_; }
 
  private:
   friend class Graph;
   InsertionPoint(Graph& graph, NodeId model, NodeId position);
-  // `node` is about to leave the list.
+  // Called before `node` is removed from the list.
   void leave(NodeId node) {
     if (position_ == node) position_ = graph_.node(node).next;
   }
 
   Graph& graph_;
   NodeId position_;
-  // What new nodes take over.
+  // Inherited by new nodes.
   RegionId region_ = Graph::kRootRegion;
   PhaseId phase_ = Graph::kForward;
   NodeFlags flags_;
@@ -67,75 +69,76 @@ class InsertionPoint {
   StringId source_;
 };
 
-// Copies of graphs, whole or in part, and one graph put into another.
+// Copies of graphs or parts of them, and insertion of one graph into another.
 //
-//     Graph before = clone(graph);                          // same ids: an IdMap of one is good for the other
+//     Graph before = clone(graph);                          // same ids: an IdMap of one is valid for the other
 //     const ValueId inputs[] = {x, weight};
-//     auto outputs = splice(graph, position, block, inputs);  // the block's nodes, now before `position`
+//     auto outputs = splice(graph, position, block, inputs);  // inserts the block's nodes before `position`
 //     graph.replace_all_uses_with(old, outputs[0]);
 //
-// Tensor constants are shared, not copied: nobody writes them. torch.fx: Graph.graph_copy, Graph.node_copy; nativert:
-// Graph::insertGraph.
+// Tensor constants are immutable and therefore shared. (torch.fx: Graph.graph_copy, Graph.node_copy; nativert:
+// Graph::insertGraph.)
 
-// Everything, erased nodes' holes included, so that all ids mean the same in both. Costs a copy of the memory.
+// Returns a copy with the same ids, including those of erased nodes. Costs a copy of the memory.
 Graph clone(const Graph& graph);
 
 // Copies the nodes of `piece` before `position` of `into` (invalid: at the end, before sg::output and sg::gradient).
-// Its sg::input, sg::parameter and sg::buffer placeholders stand for `inputs`, in program order. Returns what the piece
-// outputs, in order; an invalid id where it outputs None or nothing tensor-like.
+// `inputs` replace its sg::input, sg::parameter and sg::buffer placeholders, in program order. Returns the outputs of
+// the piece, in order; an invalid id for None and for outputs that are not tensors.
 //
-// Regions of the piece come under that of the node at `position`; sg::constant nodes go to the other placeholders. What
-// aliases a placeholder aliases the value given for it. Storages given live on as long as the new nodes need them.
+// Regions of the piece become children of the region of the node at `position`; sg::constant nodes are placed with the
+// other placeholders. Aliases of a placeholder become aliases of its replacement, and lifetimes of the replacements are
+// extended as needed.
 //
 // Throws GraphError, before any change, if
 //
-//   - the number of inputs differs, or the dtype, sizes or device of one (strides and offset, too, where the piece
-//     makes views of it);
-//   - placeholders that share a storage are given values that do not;
-//   - an input is not made before `position`;
+//   - the number of inputs differs, or the dtype, sizes or device of an input (also strides and offset, if the piece
+//     creates views of it);
+//   - placeholders that share a storage are replaced by values that do not;
+//   - an input is not produced before `position`;
 //   - the piece has sg::gradient nodes.
 std::vector<ValueId> splice(Graph& into, NodeId position, const Graph& piece, std::span<const ValueId> inputs);
 
-// A piece cut out: a graph of its own, and what of the graph around it goes in and comes out.
+// An extracted subgraph, with its inputs and outputs in the original graph.
 struct Subgraph {
   Graph graph;                   // inputs as sg::input, then the nodes, then sg::output
-  std::vector<ValueId> inputs;   // values of the graph around, in order of first use, each once
-  std::vector<ValueId> outputs;  // values of the nodes that others use, in the order they are made
+  std::vector<ValueId> inputs;   // values of the original graph, in order of first use, without duplicates
+  std::vector<ValueId> outputs;  // values that other nodes of the original graph use, in order of creation
 };
 
-// The `nodes` (in program order, none of them sg::) as a graph of their own; `graph` is not changed. Tensors that share
-// a storage share one in the piece. Linear in the nodes.
+// Copies `nodes` (in program order, without sg:: nodes) to a separate graph; `graph` is unchanged. Tensors that share a
+// storage also share one in the subgraph. Linear in the nodes.
 Subgraph extract(const Graph& graph, std::span<const NodeId> nodes);
 
-// Copies nodes one by one from one graph into another, or within one.
+// Copies individual nodes from one graph to another, or within a graph.
 //
 //     NodeCopier copier(from, into);
-//     copier.bind(from_value, into_value);       // operands that are not copied
+//     copier.bind(from_value, into_value);       // maps operands that are not copied
 //     const NodeId copy = copier.copy(node, position);
 class NodeCopier {
  public:
-  // Regions other than the root come under `region`, which also stands for the root.
+  // `region` replaces the root region: other regions become its children.
   NodeCopier(const Graph& from, Graph& into, RegionId region = Graph::kRootRegion);
 
-  // Before many are copied.
+  // Reserves memory for `nodes` copies.
   void reserve(size_t nodes) {
     nodes_.reserve(nodes);
     values_.reserve(nodes);
     storages_.reserve(nodes);
   }
-  // What reads `from` will read `to`, what lives in the storage of the one will live in that of the other. Throws
-  // GraphError if that storage stands for another one already.
+  // Maps `from` to `to`: copied users read `to`, and values that share the storage of `from` are moved to that of `to`.
+  // Throws GraphError if the storage of `from` is already mapped to a different one.
   void bind(ValueId from, ValueId to);
-  // What lies in the region `from` will lie in `to`.
+  // Maps a region: copies of nodes in `from` are in `to`.
   void bind(RegionId from, RegionId to) { regions_[from] = to; }
-  // Copies all of a node except what refers to nodes and values that are not copied. Such are the forward link, and
-  // tensors saved from elsewhere that finish() does not find. Deaths of bound storages are not copied. Throws
-  // GraphError if an operand is neither bound nor made by a node copied before. Nothing else is checked.
+  // Copies a node, except references to nodes and values that are not copied: the forward link, and saved tensors that
+  // finish() cannot resolve. Free points of bound storages are not copied. Throws GraphError if an operand is neither
+  // bound nor produced by a node copied before; performs no other checks.
   NodeId copy(NodeId node, NodeId position);
-  // Call at the end: saved tensors that were made later.
+  // Resolves saved tensors that are produced later. Call after the last copy.
   void finish();
 
-  // Invalid for what was neither bound nor copied.
+  // Return the copy, or an invalid id if neither bound nor copied.
   ValueId value(ValueId from) const {
     const auto found = values_.find(from);
     return found == values_.end() ? ValueId() : found->second;
@@ -148,7 +151,7 @@ class NodeCopier {
  private:
   struct HomeOfStorage {
     StorageId storage;
-    int64_t shift = 0;  // of offsets
+    int64_t shift = 0;  // added to offsets
     bool bound = false;
   };
   RegionId region(RegionId from);
@@ -158,69 +161,69 @@ class NodeCopier {
 
   const Graph& from_;
   Graph& into_;
-  // Sized by what is copied, not by the graph: many small pieces may come out of a large one.
+  // Maps proportional to the copied nodes: many small pieces may be extracted from a large graph.
   std::unordered_map<TargetId, TargetId> targets_;
   std::unordered_map<RegionId, RegionId> regions_;
   std::unordered_map<ConstantId, ConstantId> constants_;
   std::unordered_map<NodeId, NodeId> nodes_;
   std::unordered_map<ValueId, ValueId> values_;
   std::unordered_map<StorageId, HomeOfStorage> storages_;
-  std::vector<NodeId> unfinished_;  // whose saved tensors were not all there
+  std::vector<NodeId> unfinished_;  // nodes with unresolved saved tensors
 };
 
-// Some nodes as one call of a function that the user registered (a fused kernel, a part of a split graph), and back.
+// Replaces nodes by a call of a user-registered function (a fused kernel, a part of a split graph), and back.
 //
 //     GroupCall group{.nodes = {mul, add, relu}, .schema = "my::mul_add_relu(Tensor a, Tensor b, Tensor c) -> Tensor"};
 //     NodeId call = replace_by_call(graph, group);
-//     inline_call(graph, call, body);                        // `body` as extract(graph, nodes) gave it
+//     inline_call(graph, call, body);                        // `body` as returned by extract(graph, nodes)
 //
-// Nodes are legal if they can run at one point. No way by values, storages, random numbers or host reads may leave them
-// and come back into them. What they do to others must be in the schema:
+// The nodes must be able to run at one position: no dependence by values, storages, random numbers or host reads may
+// lead out of the group and back into it. The schema must declare the effects of the group on the rest of the graph:
 //
-//   - an argument that they write is `Tensor(a!)`; a result that shares the storage of an argument has its `(a)`;
-//   - nodes that draw random numbers need a `Generator?` argument;
-//   - collectives need a `str group_name`, as _c10d_functional's operators have;
-//   - nodes that read the host or are unknown need `...` (then everything is assumed of the call).
+//   - an argument that is written is `Tensor(a!)`; a result that shares an argument's storage has its annotation `(a)`;
+//   - random nodes require a `Generator?` argument;
+//   - collectives require a `str group_name`, as in operators of _c10d_functional;
+//   - nodes that read the host or are unknown require `...` (the call is then assumed to have any effect).
 //
-// schema_of() writes such a schema.
+// schema_of() returns such a schema.
 //
-// The call has the innermost region around all its nodes, and phase, modes and source of the first. Its results live
-// where the old ones did; storages that only the nodes used are gone. Tensors saved as inputs or outputs stay saved;
-// backward nodes of the nodes become those of the call. (torch.fx: fuse_by_partitions; XLA: fusion computations.)
+// The call is placed in the innermost region that contains all nodes, with phase, modes and source of the first. Its
+// results keep the storages of the old ones; storages internal to the group are removed. Saved inputs and outputs
+// remain saved, and backward nodes of the group are linked to the call. (torch.fx: fuse_by_partitions.)
 
-// What goes into some nodes and comes out.
+// Inputs and outputs of a group of nodes.
 struct Boundary {
-  std::vector<ValueId> inputs;   // made by others, in order of first use, each once
-  std::vector<ValueId> outputs;  // used, or saved, by others, in the order they are made
+  std::vector<ValueId> inputs;   // produced outside, in order of first use, without duplicates
+  std::vector<ValueId> outputs;  // used or saved outside, in order of creation
 };
 Boundary boundary_of(const Graph& graph, std::span<const NodeId> nodes);
 
-// "name(Tensor x0, Tensor(a!) x1, ...) -> (Tensor, ...)" for a call with the boundary's inputs and outputs.
+// Returns "name(Tensor x0, Tensor(a!) x1, ...) -> (Tensor, ...)" for a call with the boundary's inputs and outputs.
 std::string schema_of(const Graph& graph, std::span<const NodeId> nodes, const std::string& name);
-// The same with effects that are known already, for many groups.
+// Uses precomputed effects, for many groups.
 std::string schema_of(const Graph& graph, std::span<const NodeId> nodes, const std::string& name,
                       const Effects& effects);
 
 struct GroupCall {
   std::vector<NodeId> nodes;
   std::string schema;
-  // By schema position. Empty: the boundary's inputs in order, defaults for arguments after them.
+  // By schema position. Empty: the boundary's inputs in order, then defaults.
   std::vector<Argument> arguments;
-  // What the call returns, by flat result. Empty: the boundary's outputs.
+  // Values returned by the call, flattened. Empty: the boundary's outputs.
   std::vector<ValueId> outputs;
 };
 
-// Throws ParseError for what is no schema. Throws GraphError, with nothing changed, for what is not legal. Throws
-// it, too, if inputs or outputs are missing from `arguments` or `outputs` or do not fit the schema.
+// Throws ParseError if `schema` is invalid. Throws GraphError, leaving the graph unchanged, if the group is not legal,
+// or if inputs or outputs are missing in `arguments` or `outputs` or do not match the schema.
 NodeId replace_by_call(Graph& graph, const GroupCall& group);
-// Many at once, none sharing a node with another; linear in all. By group, the calls.
+// Replaces several disjoint groups in linear time. Returns the call of each group.
 std::vector<NodeId> replace_by_calls(Graph& graph, std::span<const GroupCall> groups);
 
-// The nodes of `body` in the place of a call: its placeholders stand for the call's value arguments, its outputs for
-// the call's results. Throws as splice() does, and if it does not output as many values.
+// Replaces `call` by the nodes of `body`, whose placeholders and outputs correspond to the call's value arguments and
+// results. Throws as splice() does, and if the number of outputs differs.
 void inline_call(Graph& graph, NodeId call, const Graph& body);
 
-// Patterns: small texts in the graph's own language, found wherever a graph does the same.
+// Patterns: graph fragments in text form that are searched for in a graph.
 //
 //     const Pattern pattern = Pattern::parse(
 //         "%wt = aten::t(self=%w)\n"
@@ -228,47 +231,48 @@ void inline_call(Graph& graph, NodeId call, const Graph& body);
 //         "return %y\n");
 //     for (const Match& match : find_matches(graph, pattern)) ... match.value("%x"), match.argument("$alpha")
 //
-// One call a line, as shadowgraph/graph/text.h writes them without types and attributes; blank lines and `# comments` are
-// skipped.
-//     %name    a value. One that no line makes is a wildcard: any value, the same everywhere in a match
-//     $name    any argument, the same everywhere in a match; `_` any argument at all
-//     name=..  a constant, matched exactly (1 is not 1.0); what is left out has its default; `...` at the end: anything
-//     [%a, %b] a list of as many values; `None` an argument that is not there; `_` a result that nobody reads
-//     return   the values that the rest of the graph may use; those of other lines may be used within a match only
+// One call per line in the format of shadowgraph/graph/text.h, without types and attributes; blank lines and
+// `# comments` are ignored.
+//     %name    a value. If no line produces it, it is a wildcard, bound to the same value throughout a match
+//     $name    any argument, bound to the same argument throughout a match; `_` matches any argument
+//     name=..  a constant, matched exactly (1 is not 1.0)
+//     ...      at the end of the arguments: omitted ones match anything, otherwise their default
+//     [%a, %b] a list of that length; `None` an omitted argument; `_` an unused result
+//     return   values that may be used outside of the match; others may be used only within it
 //
-// An operator is named with its overload ("aten::add.Tensor"); a function by the name it has in the graph.
+// Operators are named with their overload ("aten::add.Tensor"), functions by their name in the graph.
 //
-// A match can be replaced as a whole by something at one point, by default the place of its last node. Nothing that it
-// read may be written since. If it writes or is random itself, nothing in between may depend on it. Where a value that
-// it returns is used before its last node, that point is earlier, or others have to wait (Dependences::meeting_point).
-// Where there is no such point it is no match, and is told of as refused.
+// A match must be replaceable as a whole at one position, by default that of its last node: the values it reads are not
+// written in between, and if it writes or is random, no node in between depends on it. If a returned value is used
+// before the last node, the position is earlier, or other nodes are moved (Dependences::meeting_point). If there is no
+// such position, the match is reported as refused.
 //
-// Matches do not overlap; the first in program order wins. Nothing is matched whose inner values are saved for backward
-// by other nodes.
+// Matches do not overlap; the first in program order takes precedence. Nodes with inner values that are saved for
+// backward by other nodes do not match.
 //
-// nativert and torch.fx (subgraph_rewriter) match likewise. Linear in the graph for patterns whose calls are linked by
-// operands. Where a line shares only operands with those after it, all users of those operands are tried.
+// (Similar to matchers of nativert and subgraph_rewriter of torch.fx.) Linear in the graph if the calls of the pattern
+// are connected by operands. Otherwise all users of common operands are tried.
 
 // One argument of a call in a pattern or a replacement.
 struct PatternArgument {
   enum class Kind : uint8_t { kAnything, kDefault, kLiteral, kValue, kArgument, kList };
   Kind kind = Kind::kDefault;
-  uint32_t index = 0;  // kValue, kArgument: which
-  Argument literal;    // kLiteral: in Pattern::literals
+  uint32_t index = 0;  // index of the value (kValue) or argument (kArgument)
+  Argument literal;    // kLiteral: stored in Pattern::literals
   std::vector<PatternArgument> elements;
 };
 
 struct PatternCall {
   std::string target;                      // "aten::add.Tensor"
   std::vector<PatternArgument> arguments;  // by schema position
-  bool more = false;                       // `...`: those left out may be anything
-  std::vector<int32_t> results;            // value by flat result; -1: not named
+  bool more = false;                       // `...`: omitted arguments match anything
+  std::vector<int32_t> results;            // value of each flattened result; -1: unnamed
   int line = 0;
 };
 
 class Pattern {
  public:
-  // `targets`: functions of this graph may be called too, and its operators need not be registered in this process.
+  // `targets`: graph whose functions may also be called, and whose operators need not be registered in this process.
   // Throws ParseError with line and column.
   static Pattern parse(std::string_view text, const Graph* targets = nullptr, std::string_view name = "<pattern>");
 
@@ -276,14 +280,14 @@ class Pattern {
   std::vector<uint32_t> returns;            // values
   std::vector<std::string> value_names;     // "%x", by value
   std::vector<std::string> argument_names;  // "$alpha"
-  std::vector<int32_t> maker;               // by value: the call that makes it, or -1 for a wildcard
-  std::shared_ptr<Graph> literals = std::make_shared<Graph>();  // holds constants, and the targets that the calls name
+  std::vector<int32_t> maker;               // by value: the call that produces it, or -1 for a wildcard
+  std::shared_ptr<Graph> literals = std::make_shared<Graph>();  // holds constants and targets of the calls
 };
 
 struct Match {
   std::vector<NodeId> nodes;        // by call of the pattern
-  NodeId last;                      // of them, in program order
-  Dependences::MeetingPoint place;  // in the graph that was searched
+  NodeId last;                      // last of `nodes` in program order
+  Dependences::MeetingPoint place;  // position for a replacement
   std::vector<ValueId> values;
   std::vector<Argument> arguments;
   const Pattern* pattern = nullptr;
@@ -293,16 +297,15 @@ struct Match {
   const Argument& argument(std::string_view name) const;
 };
 
-// In program order of the nodes that the pattern's calls are searched from. The graph is not changed, and `pattern`
-// must outlive the matches. `refused`, if given, gets a line for each set of nodes that fits but cannot be run at one
-// point.
+// Returns matches in program order of their first-searched nodes. The graph is not changed; `pattern` must outlive the
+// matches. `refused`, if given, receives a line for each set of nodes that matches but cannot run at one position.
 std::vector<Match> find_matches(const Graph& graph, const Pattern& pattern,
                                 std::vector<std::string>* refused = nullptr);
-// The same with dependences that are known already.
+// Uses precomputed dependences.
 std::vector<Match> find_matches(const Graph& graph, const Pattern& pattern, const Dependences& dependences,
                                 std::vector<std::string>* refused = nullptr);
 
-// Whether two arguments without values are the same, in one graph or two.
+// Returns whether two arguments without values are equal; they may belong to different graphs.
 bool same_constant_argument(const Graph& a, const Argument& x, const Graph& b, const Argument& y);
 
 }  // namespace shadowgraph

@@ -1,4 +1,4 @@
-// What a graph says of itself at its head: which model it is, how it was run, and what its maker wanted noted.
+// The graph: an SSA record of a program run that analyses, passes and exporters work on.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -29,40 +29,40 @@
 namespace SHADOWGRAPH_API shadowgraph {
 
 enum class ProgramMode : uint8_t { kInfer, kTrain };
-// Which training step was recorded: the first one makes the optimizer's state, the steady one finds it.
+// The recorded training step: the first one creates optimizer state, a steady one finds it initialized.
 enum class TrainingStep : uint8_t { kFirst, kSteady };
 
 constexpr auto enum_names(ProgramMode) { return names_in_order<ProgramMode>("infer", "train"); }
 constexpr auto enum_names(TrainingStep) { return names_in_order<TrainingStep>("first", "steady"); }
 
-// Printed as `meta "key" = "text"`, a line each in the order of keys; the fields under their own names.
+// Metadata of a graph. Printed as lines `meta "key" = "text"`, sorted by key; fields are printed under their names.
 struct Metadata {
   std::optional<std::string> model;
   std::optional<ProgramMode> mode;
   std::optional<TrainingStep> step;
-  std::optional<c10::Device> device;     // where the program was meant to run
-  std::optional<c10::ScalarType> dtype;  // of parameters
+  std::optional<c10::Device> device;     // intended device of the program
+  std::optional<c10::ScalarType> dtype;  // of the parameters
   std::optional<std::string> optimizer;  // "adamw"
   std::optional<int64_t> batch;
   std::optional<int64_t> seq;
-  std::map<std::string, std::string> other;  // anything else; a field's name as a key here is no line of its own
+  std::map<std::string, std::string> other;  // any other keys; those equal to a field's name are not printed
 
-  // All of it, sorted by key.
+  // Returns all lines, sorted by key.
   std::vector<std::pair<std::string, std::string>> lines() const;
-  // The text of one line. Throws Error if the key is a field's and the text says no such thing: a device "gpu".
+  // Sets a line. Throws Error if `key` is a field and `text` is not a valid value of it, such as device "gpu".
   void set(const std::string& key, std::string text);
-  // Whether there is a line with this key.
+  // Returns whether there is a line with this key.
   bool has(const std::string& key) const;
 
   friend bool operator==(const Metadata&, const Metadata&) = default;
 };
 
-// The nodes of a graph in program order: `for (NodeId n : graph.nodes())`, or against it: graph.nodes_reversed(). The
-// current node may be erased, or moved, while walking; a node inserted right behind it is not visited.
+// Iteration in program order, `for (NodeId n : graph.nodes())`, or in reverse, graph.nodes_reversed(). The current node
+// may be erased or moved during the loop; a node inserted directly after it is not visited.
 //
-// A list is followed link by link, and a processor cannot fetch a node before it has read the one before. Most nodes
-// lie in the arena in program order, so the walk asks for the memory a few nodes ahead. One of a million nodes then
-// costs 7 ns, not 41 (docs/figures.md#graphs-edits-and-passes).
+// In a linked list, the processor cannot prefetch the next node. Most nodes are stored in program order, so the
+// iterator prefetches a few indices ahead: 7 ns instead of 41 per node in a graph of a million nodes
+// (docs/figures.md#graphs-edits-and-passes).
 
 template <bool kForward>
 class NodeWalk {
@@ -93,7 +93,7 @@ class NodeWalk {
     static constexpr uint32_t kAhead = 16;
     NodeId after(NodeId id) const {
       if (!id.valid()) return {};
-      // Below 0 it wraps around to what is beyond the end.
+      // Wraps around below 0 to an index out of range.
       const uint32_t soon = kForward ? id.index + kAhead : id.index - kAhead;
       if (soon < nodes_->size()) __builtin_prefetch(&(*nodes_)[soon]);
       const Node& node = (*nodes_)[id.index];
@@ -117,24 +117,22 @@ using ReverseNodeRange = NodeWalk<false>;
 
 }  // namespace shadowgraph
 
-// The graph: one SSA record of a program run, on which every analysis, pass, picture and export works.
-//
-// A Graph owns its nodes, values, storages and regions in arenas; everything is named by typed ids
+// A Graph owns its nodes, values, storages and regions in arenas; all are identified by typed ids
 // (shadowgraph/graph/ids.h). Program order is a doubly linked list of nodes with ordered labels, so inserting, erasing
-// and "which comes first" are O(1). Ids are stable under edits and are renumbered only when printed. Uses of a value
-// are kept in order of creation.
+// and comparing positions are O(1). Ids are stable under edits; canonical numbers are assigned when printing. Uses of a
+// value are kept in order of creation.
 //
 //     Graph graph;
 //     NodeId x = graph.append(target_of(Builtin::kInput), {graph.string_argument("x")});
 //     ValueId v = graph.add_tensor_result(x, {.dtype = at::kFloat, .sizes = {2, 3}, .strides = {3, 1}, .storage = s});
 //
-// Creation functions check nothing beyond bounds; shadowgraph/graph/verify.h states and checks every invariant. Edits keep
-// them: a graph that verifies does so after each, or the edit throws GraphError and has changed nothing. What an
-// edit cannot know is whether the program still computes the same: see shadowgraph/graph/analysis.h. New nodes go in through
-// an InsertionPoint (shadowgraph/graph/edit.h).
+// Functions that build a graph check bounds only; shadowgraph/graph/verify.h defines and checks all invariants. Edits
+// preserve the invariants, or throw GraphError and leave the graph unchanged. They do not check that the program still
+// computes the same result: see shadowgraph/graph/analysis.h. Insert new nodes with an InsertionPoint
+// (shadowgraph/graph/edit.h).
 //
-// core/ records graphs, passes/ edits them, and every other room reads them. A look-up by id is constant, a walk costs
-// its nodes, and an edit costs what it changes. Nodes, values and storages are some 250 bytes a node together.
+// Accessing an id takes constant time, iterating is linear, and an edit costs as much as it changes. Nodes, values and
+// storages take some 250 bytes a node together.
 
 namespace at {
 class Tensor;
@@ -145,7 +143,7 @@ namespace SHADOWGRAPH_API shadowgraph {
 class InsertionPoint;
 class WeakGraph;
 
-// What the path that the program took depended on: a size, rank or host value that the program asked for.
+// A size, rank or host value that the program read and that its control flow may depend on.
 struct Guard {
   enum class Kind : uint8_t { kRank, kSize, kSizes, kHostValue };
   Kind kind = Kind::kRank;
@@ -156,7 +154,7 @@ struct Guard {
 };
 constexpr auto enum_names(Guard::Kind) { return names_in_order<Guard::Kind>("rank", "size", "sizes", "host_value"); }
 
-// The records of a graph. A copy of the arenas keeps every id.
+// The tables of a graph. Copying the arenas preserves all ids.
 struct GraphTables {
   static constexpr uint32_t kNoNote = 0xFFFFFFFFU;
   struct Note {
@@ -177,18 +175,18 @@ struct GraphTables {
   Arena<Use> uses_;
   Arena<SavedTensor> saved_;
   Arena<StorageId> frees_;
-  Arena<uint64_t> order_;     // by node: grows along the list, with gaps
-  Arena<Siblings> siblings_;  // by value: others in the same storage
+  Arena<uint64_t> order_;     // by node: increasing labels along the list, with gaps
+  Arena<Siblings> siblings_;  // by value: list of values in the same storage
   std::vector<ValueId> first_in_storage_;
   Arena<Note> notes_;
-  std::vector<uint32_t> first_note_;  // by node, as far as there are notes
-  // Values saved by nodes that neither read nor make them, with those nodes.
+  std::vector<uint32_t> first_note_;  // by node, up to the last one with notes
+  // Values saved by nodes that neither read nor produce them, with those nodes.
   std::unordered_map<ValueId, std::vector<NodeId>> saved_elsewhere_;
-  std::unordered_map<NodeId, uint32_t> frees_room_;  // of lists that grew by edits: how long they may get in place
-  // Sizes and strides lately given to a value: most values look like one before, and share its place in ints_.
+  std::unordered_map<NodeId, uint32_t> frees_room_;  // capacity of lists in frees_ that edits have grown
+  // Recently used sizes and strides: most values have the dims of an earlier one and share its run in ints_.
   struct RecentDims {
     uint32_t offset = 0;
-    uint32_t rank = 0;  // 0: nothing here
+    uint32_t rank = 0;  // 0: unused entry
   };
   std::array<RecentDims, 64> recent_dims_;
   NodeId first_;
@@ -207,10 +205,10 @@ class Graph : GraphTables {
  public:
   Graph();
   ~Graph();
-  // What was moved from is an empty graph, good for use. Not while an InsertionPoint stands in it.
+  // The moved-from graph is empty and usable. There must be no InsertionPoint in it.
   Graph(Graph&& other) noexcept;
   Graph& operator=(Graph&& other) noexcept;
-  Graph(const Graph&) = delete;  // shadowgraph/graph/edit.h
+  Graph(const Graph&) = delete;  // use clone() of shadowgraph/graph/edit.h
   Graph& operator=(const Graph&) = delete;
 
   Metadata metadata;
@@ -234,21 +232,21 @@ class Graph : GraphTables {
   uint32_t phase_count() const { return static_cast<uint32_t>(phases_.size()); }
 
   TargetId intern_target(Target target);
-  // An operator of this process by its full name, "aten::add.Tensor". Throws Error if there is none of that name.
+  // Returns an operator of this process by its full name, "aten::add.Tensor". Throws Error if there is none.
   TargetId intern_operator(std::string_view name);
   const Target& target(TargetId id) const { return targets_[id.index]; }
   const Target& target(NodeId id) const { return targets_[node(id).target.index]; }
-  // What a target does to its arguments, cached with it.
+  // Effects of a target on its arguments; cached in the target.
   const OperatorFacts& facts(TargetId id) const { return target(id).facts(); }
   const OperatorFacts& facts(NodeId id) const { return target(id).facts(); }
   uint32_t target_count() const { return static_cast<uint32_t>(targets_.size()); }
 
   ConstantId add_constant(at::Tensor tensor);
-  // The same tensor as one of another graph.
+  // Shares the tensor of a constant of another graph.
   ConstantId share_constant(const Graph& other, ConstantId id);
   const at::Tensor& constant(ConstantId id) const;
-  // What is known of it without libtorch: no storage of this graph; empty for an undefined tensor. Sizes and strides lie
-  // in the tensor.
+  // Geometry, dtype and device of a constant, without libtorch: `storage` is invalid; std::nullopt for an undefined
+  // tensor. The spans refer to the tensor.
   std::optional<TensorMeta> constant_meta(ConstantId id) const;
   uint32_t constant_count() const;
 
@@ -266,12 +264,12 @@ class Graph : GraphTables {
   bool is_erased(NodeId id) const { return !node(id).target.valid(); }
   // sg::parameter, sg::buffer, sg::input, sg::constant
   bool is_placeholder(NodeId id) const { return shadowgraph::is_placeholder(node(id).target); }
-  // Whether `a` comes before `b` in program order; neither erased. O(1).
+  // Returns whether `a` precedes `b` in program order; neither may be erased. O(1).
   bool is_before(NodeId a, NodeId b) const { return order_[a.index] < order_[b.index]; }
 
   NodeId first() const { return first_; }
   NodeId last() const { return last_; }
-  // Program order: `for (NodeId n : graph.nodes())`, and the same from the end. The current node may be erased.
+  // Iterate in program order, `for (NodeId n : graph.nodes())`, or in reverse. The current node may be erased.
   NodeRange nodes() const { return {nodes_, first_}; }
   ReverseNodeRange nodes_reversed() const { return {nodes_, last_}; }
 
@@ -286,15 +284,14 @@ class Graph : GraphTables {
   std::span<const int64_t> sizes(ValueId id) const;
   std::span<const int64_t> strides(ValueId id) const;
   int64_t numel(ValueId id) const;
-  // As at::Tensor::is_contiguous(): strides of dimensions of one element do not matter, nor do those of an empty
-  // tensor.
+  // Same as at::Tensor::is_contiguous(): ignores strides of dimensions of size 1, and those of empty tensors.
   bool is_contiguous(ValueId id) const;
-  // All of that, to make a value like it; of a scalar without meaning.
+  // Returns the attributes from which an equal value can be created; meaningless for scalars.
   TensorMeta meta(ValueId id) const;
-  // numel * element size: the bytes the tensor covers, not those of its storage.
+  // numel * element size: the bytes of the tensor, not of its storage.
   int64_t logical_bytes(ValueId id) const;
 
-  // Calls f(ValueId) for every value among `arguments`, lists included, in order, repeats included.
+  // Calls f(ValueId) for every value in `arguments`, including lists and repeated values, in order.
   template <class F>
   void for_each_value(std::span<const Argument> arguments, F&& f) const {
     for (const Argument& argument : arguments) {
@@ -313,17 +310,17 @@ class Graph : GraphTables {
   void for_each_output(NodeId id, F&& f) const {
     for_each_value(results(id), f);
   }
-  // Calls f(NodeId user) for every use of `value`, in order of creation; a node that reads it twice comes twice.
+  // Calls f(NodeId user) for every use of `value` in order of creation; a node that reads it twice is visited twice.
   template <class F>
   void for_each_use(ValueId id, F&& f) const {
     for (uint32_t u = value(id).first_use; u != Argument::kNoUse; u = uses_[u].next) f(uses_[u].user);
   }
   bool has_uses(ValueId id) const { return value(id).first_use != Argument::kNoUse; }
-  // The nodes that read `value`, each once, in program order.
+  // Returns the nodes that read `value`, without duplicates, in program order.
   std::vector<NodeId> users_of(ValueId id) const;
-  // Whether a node that neither reads nor makes `value` says that autograd keeps it.
+  // Returns whether a node that neither reads nor produces the value has it in its saved tensors.
   bool is_saved_elsewhere(ValueId id) const { return saved_elsewhere_.contains(id); }
-  // Calls f(ValueId) for the values that share this storage, latest made first, those of erased nodes included.
+  // Calls f(ValueId) for the values of the storage, latest first, including those of erased nodes.
   template <class F>
   void for_each_value_in(StorageId id, F&& f) const {
     if (id.index >= first_in_storage_.size()) return;
@@ -331,23 +328,23 @@ class Graph : GraphTables {
   }
   const Use& use(uint32_t index) const { return uses_[index]; }
   uint32_t use_capacity() const { return uses_.size(); }
-  // Whether the runs of a record lie inside this graph's pools, so that the accessors above may be called: true for
-  // whatever this class built. The verifier asks before it looks.
+  // Return whether the runs of a record are within this graph's pools, i.e. the accessors above may be called. Always
+  // true for graphs built with this class; used by the verifier.
   bool in_bounds(const Node& node) const;
   bool in_bounds(const Region& region) const;
   bool in_bounds(const Value& value) const { return uint64_t{value.dims} + 2 * value.rank <= ints_.size(); }
   bool in_bounds(const Argument& argument) const;
 
-  // The argument named `name` by the schema, or nullptr if the schema has none of that name.
+  // Returns the argument called `name` in the schema, or nullptr if there is none.
   const Argument* find_argument(NodeId id, std::string_view name) const;
 
-  // ---- Notes: what passes and users have to say of a node, by key; part of its content like everything printed
+  // ---- Notes: key/value annotations of nodes by passes and users; part of the content that is printed and compared
   // An empty value removes the note.
   void set_note(NodeId id, std::string_view key, std::string_view value);
-  // "" if there is none of this key.
+  // Returns "" if there is no such note.
   std::string_view note(NodeId id, std::string_view key) const;
   bool has_notes(NodeId id) const { return first_note(id) != kNoNote; }
-  // Calls f(key, value) in order of keys.
+  // Calls f(key, value), sorted by key.
   template <class F>
   void for_each_note(NodeId id, F&& f) const {
     for (uint32_t i = first_note(id); i != kNoNote; i = notes_[i].next) f(text(notes_[i].key), text(notes_[i].value));
@@ -363,20 +360,20 @@ class Graph : GraphTables {
     return Argument::of_run(ArgumentKind::kList, arguments_.push_run(elements));
   }
 
-  // ---- Building nodes. `arguments` are copied, and so are lists that belong to another node; uses are entered.
+  // ---- Building nodes. `arguments` are copied, as are lists that belong to another node; uses are registered.
   NodeId append(TargetId target, std::span<const Argument> arguments) {
     return insert_before(NodeId(), target, arguments);
   }
   NodeId append(TargetId target, std::initializer_list<Argument> arguments) {
     return append(target, std::span<const Argument>(arguments.begin(), arguments.size()));
   }
-  // Inserts before `position`, or at the end if that is invalid; nothing is checked and no lifetime extended. A pass
-  // wants an InsertionPoint.
+  // Inserts before `position`, or at the end if invalid, without checks and without extending lifetimes. Passes should
+  // use an InsertionPoint.
   NodeId insert_before(NodeId position, TargetId target, std::span<const Argument> arguments);
-  // A new value produced by `node`; it must then be placed by set_results (or add_tensor_result does both).
+  // Creates a value produced by `node`. It must then be passed to set_results (add_tensor_result does both).
   ValueId new_tensor(NodeId producer, const TensorMeta& spec);
   ValueId new_scalar(NodeId producer, ValueKind kind);
-  // Either, by kind.
+  // Creates a tensor or a scalar, depending on `kind`.
   ValueId new_value(NodeId producer, ValueKind kind, const TensorMeta& spec) {
     return kind == ValueKind::kTensor ? new_tensor(producer, spec) : new_scalar(producer, kind);
   }
@@ -392,57 +389,58 @@ class Graph : GraphTables {
     regions_[id.index].arguments = arguments_.push_run(arguments);
   }
 
-  // ---- Edits (graph_edits.cpp). They throw GraphError, and then nothing was changed.
-  // Erases a node whose results nobody uses or, elsewhere, saves. Storages that died after it then die after the node
-  // before it. To erase many, give them all: one by one from the end hands the same deaths on again and again. They may
-  // use one another; those erased already are passed over.
+  // ---- Edits (graph_edits.cpp). They throw GraphError and then leave the graph unchanged.
+  // Erases nodes whose results have no other uses and are not saved by other nodes. Free points of storages move to the
+  // preceding node. Erase many nodes in one call: one by one from the end, the same free points would be moved
+  // repeatedly. The nodes may use one another; nodes that are already erased are ignored.
   bool can_erase(NodeId id) const;
   void erase(NodeId id);
   void erase(std::span<const NodeId> ids);
 
-  // Moves nodes to where their operands are made already and their results not yet used. Deaths stay where they are in
-  // the program, or wait for the moved nodes. Costs the moved nodes' operands; when moving towards the end, those of
-  // the nodes passed. `position` invalid: to the end.
+  // Move nodes to a position after the producers of their operands and before the users of their results. Free points
+  // keep their position, or are delayed to the moved nodes. Costs the operands of the moved nodes and, when moving
+  // towards the end, those of the nodes passed. `position` invalid: to the end.
   void move_before(NodeId id, NodeId position) { move_range_before(id, id, position); }
   void move_after(NodeId id, NodeId position) { move_range_before(id, id, node(position).next); }
-  // The nodes from `first` to `last`, which keep their order.
+  // Moves the nodes from `first` to `last`, preserving their order.
   void move_range_before(NodeId first, NodeId last, NodeId position);
-  // All nodes, in a new order. Linear.
+  // Reorders all nodes. Linear.
   void reorder(std::span<const NodeId> order);
 
-  // `with` takes the place of `of` in the arguments of all users; the number of arguments changed. What aliases the one
-  // then aliases the other: results of views and in-place operators move to the storage of `with`, and theirs in turn.
-  // That storage lives on until its last use, and tensors saved as those arguments are saved as the new ones. Whether
-  // `with` has the geometry that its users were recorded with is the caller's business. Linear in what changes.
+  // Replaces `of` by `with` in the arguments of all users; returns the number of arguments changed. Aliases of `of`
+  // become aliases of `with`: results of views and in-place operators move to the storage of `with`, transitively. The
+  // lifetime of that storage is extended to its last use, and tensors saved as those arguments are replaced as well.
+  // Does not check that `with` has the geometry that its users were recorded with. Linear in what changes.
   uint32_t replace_all_uses_with(ValueId of, ValueId with);
-  // Only where filter(user, argument) says so.
+  // Replaces only the uses for which filter(user, argument) returns true.
   using UseFilter = std::function<bool(NodeId user, const Argument& argument)>;
   uint32_t replace_uses_if(ValueId of, ValueId with, const UseFilter& filter);
-  // As many as the schema has. As for replaced uses; what was saved as an argument that is now no tensor is not saved.
+  // Sets all arguments in the order of the schema. Aliases and saved tensors are updated as by replace_all_uses_with; a
+  // tensor saved as an argument that is no longer a tensor is not saved any more.
   void set_arguments(NodeId id, std::span<const Argument> arguments);
   void set_argument(NodeId id, size_t position, const Argument& argument);
-  // Another call in a node's place, with the same results: their number must fit the target's schema.
+  // Replaces the target and arguments of a node and keeps its results, whose number must match the target's schema.
   void set_call(NodeId id, TargetId target, std::span<const Argument> arguments);
-  // What is said of a node beside its call. Ids must be of this graph.
+  // Attributes other than the call. Ids must belong to this graph.
   void set_region(NodeId id, RegionId region);
   void set_phase(NodeId id, PhaseId phase);
   void set_source(NodeId id, std::string_view source);
   void set_requires_grad(ValueId id, bool requires_grad);
   void set_storage_kind(StorageId id, StorageKind kind);
-  // Where a value lives, which nothing else may change; lifetimes are left alone.
+  // Moves a value to another storage, without adjusting lifetimes.
   void set_storage(ValueId id, StorageId storage, int64_t offset);
-  // Replaces all that `spec` says of a tensor value: for passes that find other shapes for the same program.
+  // Replaces all attributes of a tensor value, for passes that infer new shapes.
   void set_geometry(ValueId id, const TensorMeta& spec);
-  // From here on no other value shares the memory of this one's sizes and strides (see intern_dims).
-  void own_dims(ValueId id);
-  // A storage that died before `user` then dies after it (never, if that is sg::output or sg::gradient).
-  void extend_life(StorageId id, NodeId user);
+  // Gives the value a private copy of its sizes and strides (see intern_dims).
+  void unshare_dims(ValueId id);
+  // Delays the free point of a storage to `user` if it is earlier (never freed for sg::output, sg::gradient).
+  void extend_lifetime(StorageId id, NodeId user);
 
-  // Heap bytes held, tensor constants not counted.
+  // Heap memory in bytes, without the data of tensor constants.
   size_t allocated_bytes() const;
 
  private:
-  class Editor;  // ir/graph_editor.h: how edits are carried out
+  class Editor;  // ir/graph_editor.h: implements the edits
   friend Graph clone(const Graph& graph);
   friend class GraphRecords;
   friend class InsertionPoint;
@@ -451,13 +449,13 @@ class Graph : GraphTables {
   void swap(Graph& other) noexcept;
   uint32_t first_note(NodeId id) const { return id.index < first_note_.size() ? first_note_[id.index] : kNoNote; }
 
-  std::vector<InsertionPoint*> insertion_points_;  // that stand in this graph
-  // Where this graph is, for those that name it without keeping it (shadowgraph/graph/graph.h). It goes along when
-  // the graph is moved, and dies with it.
+  std::vector<InsertionPoint*> insertion_points_;  // insertion points in this graph
+  // Current address of the graph, for WeakGraph. Updated when the graph is moved, released when it is destroyed.
   std::shared_ptr<const Graph*> place_ = std::make_shared<const Graph*>(this);
 };
 
-// The nodes that call `name`, in program order: all its overloads, "aten::add", or one, "aten::add.Tensor". One walk.
+// Returns the nodes that call `name`, in program order: all overloads ("aten::add") or one ("aten::add.Tensor").
+// Linear.
 std::vector<NodeId> nodes_calling(const Graph& graph, std::string_view name);
 
 inline std::span<const int64_t> Graph::sizes(ValueId id) const {
@@ -469,13 +467,13 @@ inline std::span<const int64_t> Graph::strides(ValueId id) const {
   return ints_.view({v.dims + v.rank, v.rank});
 }
 
-// Names a graph without keeping it: what is worked out of a graph holds this, and finds out when the graph is gone.
+// A non-owning reference to a graph that detects its destruction and follows moves. Held by the results of analyses.
 //
 //     const WeakGraph weak(graph);
-//     weak.get("profile");      // the graph, also after it was moved; throws Error once it is destroyed
+//     weak.get("profile");      // the graph, even after a move; throws Error if it has been destroyed
 //
-// A graph may have a million nodes, so nothing that reads it copies it, and most graphs are plain values that nobody
-// shares. So each graph owns a token that says where it is. Asking costs a look at that token.
+// Graphs are large values and usually not shared, so they are neither copied nor held by shared_ptr. Each graph owns a
+// token with its address instead; get() reads that token.
 
 class Graph;
 

@@ -1,8 +1,8 @@
 // Typed 32-bit ids and maps keyed by them.
 //
-// A graph's nodes, values, storages and regions live in arenas and are named by index. Ids survive edits and are cheap
-// to copy; pointers into an arena do not survive the arena's graph. The type says what is meant: a NodeId cannot be
-// given where a ValueId is asked for. Side data (costs, lifetimes, colours) belongs in an IdMap, never in the node.
+// A graph's nodes, values, storages and regions are stored in arenas and identified by index. Ids are cheap to copy and
+// remain valid across edits; pointers into an arena are valid only as long as its graph. Ids of different kinds are
+// different types. Keep side data (costs, lifetimes, colors) in an IdMap rather than in the node.
 #pragma once
 
 #include <compare>
@@ -37,7 +37,7 @@ using StringId = Id<struct StringTag>;
 using ConstantId = Id<struct ConstantTag>;
 using PhaseId = Id<struct PhaseTag>;
 
-// A dense map from ids to T that grows on write and answers `missing` for ids never written.
+// A dense map from ids to T. Grows on write; reading an id that was never written returns `missing`.
 template <class I, class T>
 class IdMap {
  public:

@@ -1,5 +1,5 @@
-// A graph's targets and constants as libtorch has them: schemas, operator handles, tensors. Everything else of a graph
-// is read without this header, which brings ATen's core along.
+// libtorch representations of a graph's targets and constants: schemas, operator handles, tensors. The other graph
+// headers do not include ATen core; this one does.
 //
 //     if (const auto op = find_operator(graph.target(node))) op->callBoxed(&stack);
 #pragma once
@@ -18,19 +18,19 @@
 
 namespace SHADOWGRAPH_API shadowgraph {
 
-// Good as long as a copy of the target.
+// Valid as long as a copy of the target exists.
 const c10::FunctionSchema& function_schema(const Target& target);
-// The operator in this process' dispatcher, if it is there with the very same schema.
+// Returns the dispatcher's operator, or std::nullopt if it is not registered with exactly the same schema.
 std::optional<c10::OperatorHandle> find_operator(const Target& target);
-// An operator by its full name: "aten::add.Tensor".
+// Returns an operator by its full name, "aten::add.Tensor".
 std::optional<c10::OperatorHandle> find_operator(std::string_view name);
 TargetId intern_operator(Graph& graph, const c10::OperatorHandle& op);
 
 FormalType formal_type(const c10::Type& type);
-// Tensor(a!).
+// Returns whether the argument is written, as in Tensor(a!).
 bool is_written(const c10::Argument& formal);
 
-// "aten::add.Tensor" of a schema, and back.
+// Convert between schemas and full names, "aten::add.Tensor".
 std::string full_name(const c10::FunctionSchema& schema);
 c10::OperatorName operator_name(std::string_view name);
 

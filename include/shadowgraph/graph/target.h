@@ -1,12 +1,14 @@
-// What a target takes and returns, read from its schema once, without the dispatcher.
+// Targets of nodes, their signatures and operator facts.
+//
+// A Signature holds the arguments and returns of a schema, parsed once and without the dispatcher.
 //
 //     const Signature& add = graph.target(node).signature();   // aten::add.Tensor
 //     add.name                       // "aten::add"; add.overload is "Tensor"
 //     add.arguments[2].name          // "alpha", keyword-only, a number, 1 by default
 //     add.position_of("alpha")       // 2
 //
-// c10::FunctionSchema knows the same, but through shared pointers, virtual casts and IValues. That is too slow for every
-// node of a large graph, and half of libtorch to include. shadowgraph/graph/libtorch.h has it for who needs it.
+// c10::FunctionSchema has the same information, but behind shared pointers, virtual casts and IValues, which is too
+// slow to read for every node of a large graph, and includes much of libtorch. See shadowgraph/graph/libtorch.h.
 #pragma once
 
 #include <atomic>
@@ -25,13 +27,13 @@ namespace SHADOWGRAPH_API shadowgraph {
 
 class Graph;
 
-// What a schema type allows, as far as arguments are concerned.
+// Schema types as far as the arguments of a graph distinguish them.
 enum class TypeClass : uint8_t {
-  kAny,  // a type whose arguments are not looked into: Any, Storage, Stream, custom classes, lists of lists
+  kAny,  // not inspected further: Any, Storage, Stream, custom classes, lists of lists
   kTensor,
   kNumber,
   kInt,
-  kDtype,  // an int in the Argument, printed as "f32"; likewise the next two
+  kDtype,  // an int in the Argument, printed as "f32"; similarly the next two
   kLayout,
   kMemoryFormat,
   kFloat,
@@ -47,7 +49,7 @@ struct FormalType {
   bool optional = false;
   TypeClass element = TypeClass::kAny;  // kList
   bool element_optional = false;
-  int length = 0;  // of a list that has a fixed one, bool[3]; otherwise 0
+  int length = 0;  // of a fixed-size list, bool[3]; otherwise 0
 
   bool is_int_list() const { return type == TypeClass::kList && element == TypeClass::kInt && !element_optional; }
   bool is_tensor_like() const {
@@ -55,9 +57,9 @@ struct FormalType {
   }
 };
 
-// A schema default as an Argument, with what would be in the graph's pools beside it.
+// A schema default as an Argument, together with the data that an Argument of a graph has in the graph's pools.
 struct DefaultArgument {
-  Argument argument;  // of scalar kinds complete, of others only the kind
+  Argument argument;  // complete for scalar kinds, otherwise only the kind
   std::vector<int64_t> ints;
   std::string string;
   std::vector<double> complex;
@@ -67,11 +69,11 @@ struct DefaultArgument {
   Argument make(Graph& graph) const;
 };
 
-// A formal argument, or a return, which has no default.
+// An argument or return of a schema.
 struct Formal {
-  std::string name;  // of a return mostly ""
+  std::string name;  // usually "" for returns
   FormalType type;
-  // Empty where the schema has no default; also where no Argument can hold it (then has_default is true).
+  // std::nullopt if there is no default, or if no Argument can represent it (has_default is true then).
   std::optional<DefaultArgument> default_value;
   bool has_default = false;
   bool keyword_only = false;
@@ -88,16 +90,16 @@ struct Signature {
   bool variadic_arguments = false;
   bool variadic_returns = false;
 
-  // Finds an argument by its name.
+  // Returns the position of the argument called `argument`.
   std::optional<size_t> position_of(std::string_view argument) const;
 };
 
 }  // namespace shadowgraph
 
-// What a node calls: an operator, one of the sg:: built-ins, or a function the user registered.
+// A Target is the callee of a node: an operator, one of the sg:: built-ins, or a user-registered function.
 //
-// A target is kept as name and schema text, so that a graph with somebody's own operator opens in a tool without it.
-// The schema is parsed (without registration) when first asked for, the operator handle looked up likewise.
+// A target is stored as name and schema text, so that a graph with custom operators can be opened in a process that
+// does not have them. The schema is parsed on first use, without registering it.
 
 namespace c10 {
 struct FunctionSchema;
@@ -111,52 +113,50 @@ enum class TargetKind : uint8_t {
   kFunction,  // a user-registered function with a shape rule
 };
 
-// Says what an operator does to its arguments and how its results come to be. This comes from its schema, and from the
-// table in ir/operators/ where schemas lie or say nothing. Arguments and results are given by schema position.
+// Effects and aliasing of an operator, derived from its schema and from the table in ir/operators/, which corrects
+// schemas that are wrong or incomplete. Arguments and results are identified by schema position.
 //
 //     graph.facts(node).written          // of aten::add_.Tensor: {0}
 //
-// A user-registered function is believed in the same way: its schema's alias annotations are its contract. An argument
-// of type Generator says that it draws random numbers, and a string `group_name` that it is a collective, as in
-// _c10d_functional's schemas. What a schema cannot tell (variadic arguments, custom class objects, `Any`) makes the
-// target `unknown`. It is then assumed to read and write all it is given.
+// Facts of a user-registered function are derived from its schema likewise: alias annotations are trusted, an argument
+// of type Generator marks the function as random, and a string argument `group_name` as a collective, as in the schemas
+// of _c10d_functional. Variadic arguments, custom class objects and `Any` make the target `unknown`: it is assumed to
+// read and write all of its arguments.
 struct OperatorFacts {
   struct Alias {
     uint16_t result = 0;
     uint16_t argument = 0;
-    bool always = true;  // false: may also be a fresh tensor, e.g. of aten::contiguous
+    bool always = true;  // false: the result may also be a new tensor, as for aten::contiguous
   };
 
-  std::vector<uint16_t> written;  // arguments whose storages are written
-  // Written arguments that are written as a whole, whatever they held: `out=`, copy_, fill_, normal_.
+  std::vector<uint16_t> written;  // arguments whose storage is written
+  // Subset of `written` that is overwritten completely, regardless of previous contents: `out=`, copy_, fill_, normal_.
   std::vector<uint16_t> overwritten;
-  // If >= 0, arguments are written only when this bool argument is true (batch norm's `training`).
+  // If >= 0: position of the bool argument on which the writes depend (batch norm's `training`).
   int write_condition = -1;
   std::vector<Alias> aliases;
   std::vector<uint16_t> generators;  // arguments of type Generator
-  bool is_view = false;              // every tensor result aliases an argument, and nothing is written
-  bool is_in_place = false;          // writes an argument that is not an `out=`
+  bool is_view = false;              // every tensor result aliases an argument, and there are no writes
+  bool is_in_place = false;          // writes an argument other than `out=`
   bool is_out_variant = false;
-  bool collective = false;  // other processes take part; such operators keep their order
+  bool collective = false;  // communicates with other processes; the order of collectives is preserved
   bool random = false;
-  // Random, and nothing but the generator, numbers and sizes decides what is drawn: normal_ and randn_like, not
-  // dropout.
+  // Random, with results that depend only on the generator, scalars and sizes: normal_ and randn_like, but not dropout.
   bool draws = false;
-  // The same numbers every time, from numbers and sizes alone: zeros, arange, full_like, zero_.
+  // Deterministic, with results that depend only on scalars and sizes: zeros, arange, full_like, zero_.
   bool fills = false;
-  bool uninitialised = false;  // its results hold what the memory happened to hold: empty, new_empty
-  bool pointwise = false;      // an element of a result depends on the elements at the same place, after broadcasting
-  // Nothing of the contents of its operands is read: views, and what makes a tensor like another (aten::empty_like). A
-  // write between two such nodes changes neither.
+  bool uninitialized = false;  // results are uninitialized memory: empty, new_empty
+  bool pointwise = false;      // each result element depends only on the operand elements at its position (broadcast)
+  // Reads only the geometry of its operands, not their contents: views, empty_like. Writes do not affect it.
   bool geometry_only = false;
-  bool host_read = false;      // its results, or which results there are, come from tensor contents read on the host
-  bool resizes = false;        // gives a tensor other sizes, and its storage room for them: resize_, resize_as_
-  bool takes_storage = false;  // gives a tensor another storage: set_, set_data
-  // May give the tensor objects that it writes another geometry or storage: t_ and the two above.
+  bool host_read = false;      // results or their number depend on tensor contents that are read on the host
+  bool resizes = false;        // changes a tensor's sizes and grows its storage as needed: resize_, resize_as_
+  bool takes_storage = false;  // replaces a tensor's storage: set_, set_data
+  // May change the geometry or storage of the tensor objects that it writes: t_, and the two above.
   bool changes_objects = false;
-  bool conjugates = false;  // a view of complex numbers whose conjugate bit is turned
-  bool negates = false;     // a view whose negative bit is turned
-  bool unknown = false;
+  bool conjugates = false;  // a view of complex numbers with the conjugate bit flipped
+  bool negates = false;     // a view with the negative bit flipped
+  bool unknown = false;     // effects cannot be derived from the schema
 };
 
 class Target {
@@ -169,19 +169,19 @@ class Target {
   TargetKind kind() const { return kind_; }
   // Operator name with overload: "aten::add.Tensor".
   const std::string& name() const { return name_; }
-  // Worked out when first asked for, and kept.
+  // Computed on first use and cached. Thread-safe.
   const Signature& signature() const {
     const Signature* known = known_->signature.load(std::memory_order_acquire);
-    return known != nullptr ? *known : work_out_signature();
+    return known != nullptr ? *known : compute_signature();
   }
   std::string schema_text() const;
-  // Facts are worked out when first asked for, kept with this target and its copies, and never moved. Thread-safe. They
-  // depend on the schema, so that a graph means the same in a tool that does not have a user's operator. They also
-  // depend on the tags that the operator has in this process (random, host_read, pointwise, changes_objects). Until it
-  // is registered it has none and may change objects; once found with its tags, facts stay as they are.
+  // Computed on first use, cached in this target and its copies; the reference stays valid. Thread-safe. Facts depend
+  // on the schema, so they are the same in a process without the operator, and on the operator's tags in this process
+  // (random, host_read, pointwise, changes_objects). Until the operator is registered it has no tags and is assumed to
+  // change objects; facts are final once the operator has been found.
   const OperatorFacts& facts() const {
     const OperatorFacts* known = known_->facts.load(std::memory_order_acquire);
-    return known != nullptr ? *known : work_out_facts();
+    return known != nullptr ? *known : compute_facts();
   }
 
  private:
@@ -190,30 +190,30 @@ class Target {
     std::atomic<const OperatorFacts*> facts = nullptr;
     std::atomic<const Signature*> signature = nullptr;
   };
-  const Signature& work_out_signature() const;
-  const OperatorFacts& work_out_facts() const;
+  const Signature& compute_signature() const;
+  const OperatorFacts& compute_facts() const;
 
   TargetKind kind_;
   std::string name_;
   std::shared_ptr<Known> known_;  // a KnownTarget
 };
 
-// Whether this process has an operator of that name with another schema: the graph is from another libtorch.
+// Returns whether this process has an operator of the same name with another schema, as in a different libtorch.
 bool has_another_schema(const Target& target);
 
-// Built-in targets. Every graph has them at these TargetIds.
-//   sg::parameter(str name) -> Tensor      a parameter of the captured module; likewise sg::buffer, sg::input
-//   sg::constant(Tensor data) -> Tensor    a real tensor met from outside, held by the graph
-//   sg::alias(Tensor source) -> Tensor     a tensor met that shares a known storage without an operator that made it
-//   sg::output(Tensor?[] values) -> ()     what the program returned; the last node, at most one
-//   sg::gradient(Tensor parameter, Tensor gradient) -> ()   where .grad of a parameter ended
+// Built-in targets. They have the same TargetIds in every graph.
+//   sg::parameter(str name) -> Tensor      a parameter of the captured module; similarly sg::buffer, sg::input
+//   sg::constant(Tensor data) -> Tensor    a real tensor used by the program, held by the graph
+//   sg::alias(Tensor source) -> Tensor     a tensor that shares a known storage but was not created by an operator
+//   sg::output(Tensor?[] values) -> ()     the values returned by the program; the last node, at most one
+//   sg::gradient(Tensor parameter, Tensor gradient) -> ()   the final .grad of a parameter
 enum class Builtin : uint32_t { kParameter, kBuffer, kInput, kConstant, kAlias, kOutput, kGradient };
 constexpr uint32_t kBuiltinCount = 7;
 constexpr TargetId target_of(Builtin builtin) { return TargetId(static_cast<uint32_t>(builtin)); }
 const char* builtin_schema(Builtin builtin);
-// sg::parameter, sg::buffer, sg::input, sg::constant: what stands for something from outside, and comes first.
+// Returns whether the target is sg::parameter, sg::buffer, sg::input or sg::constant; these come first.
 constexpr bool is_placeholder(TargetId target) { return target.index <= target_of(Builtin::kConstant).index; }
-// sg::output, sg::gradient: what is handed out, and comes last.
+// Returns whether the target is sg::output or sg::gradient; these come last.
 constexpr bool is_end(TargetId target) {
   return target == target_of(Builtin::kOutput) || target == target_of(Builtin::kGradient);
 }

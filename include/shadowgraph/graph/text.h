@@ -1,7 +1,7 @@
-// Graphs in and out of files: the text form, lossless and readable, one node a line, and the same as JSON.
+// Text and JSON forms of graphs: printing, parsing, file I/O.
 //
-// Files, tests, goldens, `shadowgraph capture` and every error that shows a node use it. Printing and parsing are
-// linear in the graph; print() writes in pieces, so a graph of a million nodes needs no string of its size.
+// The text form is lossless and readable, with one node per line. It is used by files, tests, `shadowgraph capture` and
+// error messages that show a node. Printing and parsing are linear; print() streams, so memory does not grow with size.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -23,31 +23,30 @@
 namespace SHADOWGRAPH_API shadowgraph {
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Words of the text form that people type too.
+// Names of dtypes and devices in the text form.
 
-// "f32", "bf16", "i64", "c64" (two f32), "f8e4m3fn", "bool", ...; "undefined" for Undefined and anything unknown.
+// Returns "f32", "bf16", "i64", "c64" (two f32), "f8e4m3fn", "bool", ...; "undefined" for Undefined and unknown dtypes.
 std::string_view dtype_word(c10::ScalarType dtype);
 std::optional<c10::ScalarType> parse_dtype(std::string_view word);
-// "cpu", "cuda:0"; "cuda" is a device without an index.
+// Parses "cpu", "cuda:0"; "cuda" is a device without an index.
 std::optional<c10::Device> parse_device(std::string_view text);
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Canonical numbers of what is alive in a graph: the numbers that the text form, JSON and messages show.
+// Canonical numbers of nodes, values, storages and constants, as shown by the text form, JSON and messages.
 //
-// Nodes are numbered in program order, and values in the order in which their nodes produce them. Storages, constants
-// and user phases are numbered in the order of first appearance. What nothing alive refers to has no number and
-// vanishes from the text: erased nodes, their values, storages that only those used. Regions keep their numbers, they
-// are a record of what the program entered. Two graphs that print alike are numbered alike, however they were built or
-// edited.
+// Nodes are numbered in program order, values in order of their producers, storages, constants and user phases in order
+// of first appearance. Unreferenced entities have no number and are not printed: erased nodes, their values, and
+// storages used only by those. Regions keep their indices. Graphs that print identically are numbered identically,
+// regardless of how they were built or edited.
 
 class Numbering {
  public:
   static constexpr uint32_t kNone = NodeId::kNone;
 
-  // Linear. Tolerates broken graphs: ids out of range are skipped, a cycle in the node list ends the walk.
+  // Linear. Accepts broken graphs: skips ids out of range and stops at a cycle in the node list.
   static Numbering of(const Graph& graph);
 
-  // kNone for what has no number, ids out of range included.
+  // Return the number, or kNone if there is none or the id is out of range.
   uint32_t of(NodeId id) const { return at(nodes_, id.index); }
   uint32_t of(ValueId id) const { return at(values_, id.index); }
   uint32_t of(StorageId id) const { return at(storages_, id.index); }
@@ -58,11 +57,11 @@ class Numbering {
   const std::vector<ValueId>& values() const { return value_order_; }
   const std::vector<StorageId>& storages() const { return storage_order_; }
   const std::vector<ConstantId>& constants() const { return constant_order_; }
-  // The operators and functions in use, built-ins left out, in order of first appearance.
+  // Operators and functions in use, without built-ins, in order of first appearance.
   const std::vector<TargetId>& targets() const { return target_order_; }
-  // For a target (built-ins included) whose name another target before it has too: 2, 3, ...; otherwise 1.
+  // Returns 2, 3, ... for a target that has the name of an earlier one (including built-ins), otherwise 1.
   uint32_t name_copy(TargetId id) const { return id.index < name_copies_.size() ? name_copies_[id.index] : 1; }
-  // The node that the text takes for the birth of a storage when it says nothing: the first that has it as a result.
+  // Default of `born` for a storage in the text form: the first node that has it as a result.
   NodeId first_node(StorageId id) const { return id.index < first_nodes_.size() ? first_nodes_[id.index] : NodeId(); }
 
  private:
@@ -71,7 +70,7 @@ class Numbering {
   }
   template <class I>
   static void number(std::vector<uint32_t>& numbers, std::vector<I>& order, I id);
-  // False at a list that nests too deep: in a broken graph it may hold itself, and the walk must end.
+  // Returns false for a list that nests too deep: in a broken graph, a list may contain itself.
   bool number_arguments(const Graph& graph, std::span<const Argument> arguments, int depth);
   bool number_results(const Graph& graph, NodeId node, std::span<const Argument> results, int depth);
 
@@ -85,7 +84,7 @@ class Numbering {
 };
 
 // ---------------------------------------------------------------------------------------------------------------------
-// A graph as text: lossless, readable, diffable, one node a line. docs/graph.md holds the grammar.
+// The text form: lossless, readable, diffable, one node per line. See docs/graph.md for the grammar.
 //
 //     shadowgraph 1 libtorch 2.13.0
 //     operator aten::mm(Tensor self, Tensor mat2) -> Tensor
@@ -95,21 +94,22 @@ class Numbering {
 //     n1: %1 = aten::t(self=%0) : f32[3,2]{1,3} @s0
 //     n2: %2 = aten::mm(self=%0, mat2=%1) : f32[2,2] @s1 | backward of n1 "net.cpp:12"
 //
-// What is left out has one meaning. An argument not named has its schema default, no strides {..} means contiguous, and
-// no +offset means 0. No device is that of the storage, no region r0, no phase forward. Erased nodes and what only they
-// used vanish, and everything else is renumbered (Numbering), so two graphs with the same content give the same bytes.
-// `writes(s4@2)`, the version a node makes, is derived (shadowgraph/graph/analysis.h); the parser checks it.
+// Omitted parts have defaults: arguments the schema default, strides {..} contiguous, +offset 0, the device that of the
+// storage, region r0, phase forward. Erased nodes and their values are omitted and the rest is renumbered (Numbering),
+// so graphs with the same content print identically. `writes(s4@2)`, the storage version that a node creates, is
+// derived (shadowgraph/graph/analysis.h); the parser checks it.
 //
 // About 1 us and 150 bytes a node.
 
 enum class PrintPreset {
-  // For people: nodes only, tensor arguments by position, long lists cut, no "aten::", regions, storages or effects.
+  // For messages and terminals: nodes only, positional tensor arguments, long lists abbreviated, without "aten::",
+  // regions, storages and effects.
   kShort,
-  // Everything. Reading it gives the same graph.
+  // Complete. Parsing it returns an equal graph.
   kCanonical,
-  // Structure alone: repeated blocks of a model give equal text. A value made k values ago is `^k`. One from outside
-  // (when printing some nodes) or from a placeholder is its type. Names, regions, storages, sources and saved tensors
-  // are left out.
+  // Structure only, so that repeated blocks of a model print identically. A value created k values ago is `^k`; a value
+  // from a placeholder, or from outside the printed nodes, is its type. Names, regions, storages, sources and saved
+  // tensors are omitted.
   kFingerprint,
 };
 constexpr auto enum_names(PrintPreset) {
@@ -121,47 +121,46 @@ constexpr auto enum_names(PrintPreset) {
 void print(std::ostream& out, const Graph& graph, PrintPreset preset = PrintPreset::kCanonical);
 std::string to_text(const Graph& graph, PrintPreset preset = PrintPreset::kCanonical);
 
-// One node, without line end and without `writes`, for messages. Tolerates ids out of range (printed as "%?"). The
-// first form numbers the whole graph, linear; print many nodes with the second.
+// Prints one node, without newline and `writes`, for messages. Accepts ids out of range (printed as "%?"). The first
+// overload numbers the whole graph (linear); use the second for many nodes.
 std::string to_text(const Graph& graph, NodeId node);
 std::string to_text(const Graph& graph, NodeId node, const Numbering& numbering);
 
-// The lines of some nodes, in the order given. With kFingerprint, values that none of them makes are "from outside".
+// Prints `nodes` in the given order. With kFingerprint, values produced by other nodes are printed as their type.
 std::string to_text(const Graph& graph, std::span<const NodeId> nodes, PrintPreset preset);
 
-// "f32[2,3]", "int": the type of a value alone.
+// Returns the type of a value: "f32[2,3]", "int".
 std::string type_text(const Graph& graph, ValueId value);
 
-// Writes it whole or not at all, by a temporary file. Throws FileError, and GraphError for a graph that is broken.
+// Writes atomically, using a temporary file. Throws FileError, and GraphError for an invalid graph.
 void write_graph_file(const std::string& path, const Graph& graph);
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Reads the text form that to_text writes; docs/graph.md holds the grammar.
+// Parsing of the text form; see docs/graph.md for the grammar.
 //
-//     Graph g = parse(to_text(graph));      // deeply equal to `graph`, ids renumbered
+//     Graph g = parse(to_text(graph));      // structurally equal to `graph`, with renumbered ids
 //     Graph g = read_graph_file("resnet50.sg");
 //
-// The text may come from anywhere: whatever is in it, the answer is a graph or a ParseError. Memory and time are linear
-// in the length of the text: no number in it sizes an allocation. Lists nest at most kMaxListDepth deep, and every
-// reference is resolved. Apart from that, whether the graph makes sense is the verifier's business
-// (shadowgraph/graph/verify.h).
+// Safe for untrusted text: the result is a graph or a ParseError. Memory and time are linear in the length of the text;
+// no number in it determines the size of an allocation. Lists nest at most kMaxListDepth deep, and all references are
+// resolved. Other invariants are checked by verify() (shadowgraph/graph/verify.h).
 //
-// People who write graphs by hand may write more than the printer does: blank lines, `# comment` lines, arguments in
-// any order. `n3:` and `writes(...)` may be left out, and arguments that equal their default may be stated.
+// Accepts more than the printer produces: blank lines, `# comment` lines, arguments in any order, arguments equal to
+// their default. `n3:` and `writes(...)` may be omitted.
 //
 // About 2 us a node.
 
-// The newest format version that this library reads, and the one it writes.
+// Version of the text format: the one that is written, and the newest that can be read.
 constexpr int kTextFormatVersion = 1;
 
-// Throws ParseError: "name:line:column: what, expected what", the line, and a caret under the place.
+// Throws ParseError; its message has "name:line:column:", the expected input, the line, and a caret under the position.
 Graph parse(std::string_view text, std::string_view name = "<text>");
 
-// The same of a file. Throws FileError if it cannot be read.
+// Parses a file. Throws FileError if it cannot be read.
 Graph read_graph_file(const std::string& path);
 
 // ---------------------------------------------------------------------------------------------------------------------
-// A graph as JSON, for programs that would rather not parse text. The same content, lossless in both directions.
+// The JSON form: the same content as the text form, lossless in both directions.
 //
 //     {"shadowgraph": 1, "libtorch": "2.13.0", "metadata": {...},
 //      "operators": [{"kind": "operator", "schema": "aten::mm(Tensor self, Tensor mat2) -> Tensor"}],
@@ -176,30 +175,30 @@ Graph read_graph_file(const std::string& path);
 //                 "saved": [{"argument": "self", "value": 0}], "writes": [{"storage": 0, "version": 1}], "free": [0],
 //                 "notes": [["part", "0"]], "source": "net.cpp:12"}]}
 //
-// Numbers of nodes, values, storages and constants are those of the text (a node's is its index). Unlike the text, JSON
-// says everything: defaults, strides, devices. Arguments are
+// Nodes, values, storages and constants are numbered as in the text (a node's number is its index). Unlike the text,
+// JSON includes defaults, strides and devices. Arguments are
 //
-//     ints, bools, strings and null as they are; floats always with a point or exponent (0.5, 1.0)
-//     {"float": "nan"} for what JSON has no number for; {"complex": [re, im]}; {"value": 3}; {"constant": 0}
+//     ints, bools, strings and null as such; floats always with a point or exponent (0.5, 1.0)
+//     {"float": "nan"} for floats without a JSON number; {"complex": [re, im]}; {"value": 3}; {"constant": 0}
 //     {"dtype": "f32"}, {"layout": ..}, {"memory_format": ..}, {"device": "cuda:0"}, {"generator": "cpu"}
 //     {"opaque": "type"}; arrays for lists
 //
-// {"ints": [..]} and {"list": [..]} occur where the schema expects the other kind of list. A string that is not UTF-8
-// is {"escaped": ".."} with the text form's escapes.
+// {"ints": [..]} and {"list": [..]} are used where the schema expects the other kind of list. A string that is not
+// valid UTF-8 is {"escaped": ".."} with the escapes of the text form.
 
 nlohmann::json to_json(const Graph& graph);
 
-// Throws ParseError if anything is wrong, with the JSON pointer of the place ("/nodes/12"); line() and column() are
-// then those of the equivalent text. (JSON text itself is read with nlohmann::json::parse.)
+// Throws ParseError with the JSON pointer of the error ("/nodes/12"); line() and column() refer to the equivalent text.
+// (Use nlohmann::json::parse to parse JSON text.)
 Graph from_json(const nlohmann::json& json);
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Whole files: nothing is ever left half-written.
+// File I/O.
 
-// Writes to a temporary file beside `path`, then renames it; on failure `path` is as it was. A link is followed, and
-// what is no regular file (/dev/stdout, a pipe) is written to directly. Throws FileError.
+// Writes atomically, using a temporary file in the same directory; on failure `path` is unchanged. Follows links, and
+// writes directly to files that are not regular (/dev/stdout, a pipe). Throws FileError.
 void write_file(const std::string& path, std::string_view content);
-// The same in pieces, for what is too large to hold twice.
+// Streams content that should not be held in memory twice.
 void write_file(const std::string& path, const std::function<void(std::ostream&)>& write);
 // Throws FileError.
 std::string read_file(const std::string& path);

@@ -1,8 +1,8 @@
-// An append-only array in fixed chunks: elements never move, growth copies nothing, and little slack is held.
+// Plain records of a graph, and the arena that stores them.
 //
-// A recorder appends millions of small records; a std::vector would hold up to twice the bytes and copy them at every
-// growth. Arena<T> hands out either one element (push) or a run of contiguous elements (push_run), both named by a
-// 32-bit index.
+// Arena<T> is an append-only array of fixed-size chunks. Elements never move and growth copies nothing, whereas a
+// std::vector would hold up to twice the bytes. It returns single elements (push) or runs of contiguous elements
+// (push_run), both identified by a 32-bit index.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -24,14 +24,14 @@
 
 namespace SHADOWGRAPH_API shadowgraph {
 
-// A run of elements in an arena: `size` elements from `offset` on.
+// `size` contiguous elements of an arena, starting at `offset`.
 struct Run {
   uint32_t offset = 0;
   uint32_t size = 0;
 };
 
-// Uninitialised memory for an arena, to be given to std::free; where it is large, in large pages if the system has
-// them. Throws std::bad_alloc.
+// Allocates uninitialized memory for an arena, to be released with std::free. Large blocks use huge pages if available.
+// Throws std::bad_alloc.
 void* allocate_arena_block(size_t bytes);
 
 template <class T>
@@ -40,14 +40,14 @@ class Arena {
   static_assert(alignof(T) <= alignof(std::max_align_t));
 
  public:
-  // Small, so that the dozen arenas of a graph of a hundred nodes are not mostly room.
+  // Small, so that the dozen arenas of a small graph waste little memory.
   static constexpr uint32_t kChunkBits = 7;
   static constexpr uint32_t kChunk = 1U << kChunkBits;
 
   Arena() = default;
   Arena(Arena&&) noexcept = default;
   Arena& operator=(Arena&&) noexcept = default;
-  // One block for all, so that runs longer than a chunk stay in one piece.
+  // Copies into a single block, so that runs longer than a chunk remain contiguous.
   Arena(const Arena& other) {
     add_block(static_cast<uint32_t>(other.chunks_.size()));
     for (uint32_t at = 0; at < other.size_; at += kChunk) {
@@ -71,7 +71,7 @@ class Arena {
     return size_++;
   }
 
-  // Room for `count` contiguous elements, value-initialised.
+  // Appends `count` contiguous, value-initialized elements.
   Run push_run(uint32_t count) {
     const Run run = push_room(count);
     std::ranges::fill(view(run), T{});
@@ -82,7 +82,7 @@ class Arena {
     if (run.size != 0) std::copy(elements.begin(), elements.end(), &(*this)[run.offset]);
     return run;
   }
-  // Gives back the last run, for a caller that has pushed it and nothing after it.
+  // Removes `run`, which must be the most recently added run.
   void pop_run(Run run) {
     if (run.size != 0 && run.offset + run.size == size_) size_ = run.offset;
   }
@@ -102,7 +102,7 @@ class Arena {
   Run push_room(uint32_t count) {
     if (count == 0) return {};
     if (count > capacity() - size_) {
-      // What is left of the last block is given up.
+      // The rest of the last block is left unused.
       size_ = capacity();
       add_chunks((count + kChunk - 1) >> kChunkBits);
     }
@@ -111,9 +111,8 @@ class Arena {
     return {offset, count};
   }
 
-  // Adds at least so many elements, in one block from which all later ones are taken. An arena of more than a hundred
-  // thousand elements grows by an eighth. So many small blocks would be as many calls of malloc, and never in large
-  // pages.
+  // Adds at least `count` chunks in one block. Large arenas (more than a hundred thousand elements) grow by an eighth:
+  // small blocks would need many calls of malloc and could not use huge pages.
   void add_chunks(uint32_t count) {
     const auto held = static_cast<uint32_t>(chunks_.size());
     add_block(held < 1024 ? count : std::max(count, held / 8));
@@ -130,14 +129,14 @@ class Arena {
   uint32_t size_ = 0;
 };
 
-// The plain records a graph is made of. All are trivially copyable and live in arenas owned by the Graph.
+// The records of a graph. All are trivially copyable and stored in arenas owned by the Graph.
 
 // ---- Arguments ------------------------------------------------------------------------------------------------------
 
 enum class ArgumentKind : uint8_t {
   kNone,       // None, or an undefined tensor
   kValue,      // a Value of this graph
-  kInt,        // int, and SymInt, ScalarType, Layout, MemoryFormat by their integer (the schema tells which)
+  kInt,        // int; also SymInt, ScalarType, Layout and MemoryFormat as integers (the schema tells them apart)
   kFloat,      // double
   kBool,       //
   kComplex,    // two doubles in the graph's float pool
@@ -146,19 +145,19 @@ enum class ArgumentKind : uint8_t {
   kIntList,    // int64s in the graph's int pool
   kList,       // Arguments in the graph's argument pool: lists of tensors, optionals, floats, bools, strings, lists
   kConstant,   // a tensor held by the graph
-  kGenerator,  // a random generator, by device; its state is not kept
-  kOpaque,     // something that has no text form (a Python or custom class object); printed by its type, never replayed
+  kGenerator,  // a random number generator, identified by its device; its state is not recorded
+  kOpaque,     // an object without text form (Python or custom class object); printed as its type, cannot be replayed
 };
 
-// The parser and the verifier refuse lists that nest deeper, so that nothing recurses without bound.
+// Maximum nesting depth of lists, enforced by the parser and the verifier to bound recursion.
 constexpr int kMaxListDepth = 32;
 
-// One argument or result of a node, 16 bytes. Its name is the schema's name at the same position.
-// In a result, only kNone (an undefined tensor), kValue and kList of those occur.
+// One argument or result of a node, 16 bytes. It corresponds to the schema argument at the same position. Results are
+// kNone (an undefined tensor), kValue or kList.
 struct Argument {
   struct ValueRef {
     ValueId value;
-    uint32_t use;  // index in the use arena while the argument belongs to a node's inputs, otherwise kNoUse
+    uint32_t use;  // index in the use arena for an input of a node, otherwise kNoUse
   };
   static constexpr uint32_t kNoUse = 0xFFFFFFFFU;
 
@@ -231,8 +230,8 @@ static_assert(sizeof(Argument) == 16);
 enum class ValueKind : uint8_t { kTensor, kInt, kFloat, kBool };
 constexpr auto enum_names(ValueKind) { return names_in_order<ValueKind>("tensor", "int", "float", "bool"); }
 
-// A tensor's geometry (what it contains is a version of its storage, see shadowgraph/graph/analysis.h), or a host scalar that
-// a node read.
+// A tensor's geometry, or a scalar that a node read on the host. (Contents are versions of the storage, see
+// shadowgraph/graph/analysis.h.)
 struct Value {
   ValueKind kind = ValueKind::kTensor;
   c10::ScalarType dtype = c10::ScalarType::Undefined;
@@ -241,9 +240,9 @@ struct Value {
   c10::DeviceIndex device_index = -1;
   bool requires_grad = false;
   uint16_t rank = 0;
-  uint32_t dims = 0;   // sizes, then strides: 2 * rank int64s in the graph's int pool; elements, not bytes
+  uint32_t dims = 0;   // first of 2 * rank int64s in the graph's int pool: sizes, then strides, in elements
   StorageId storage;   // invalid for scalars
-  int64_t offset = 0;  // elements into the storage
+  int64_t offset = 0;  // storage offset in elements
   NodeId producer;
   uint32_t first_use = Argument::kNoUse;
   uint32_t last_use = Argument::kNoUse;
@@ -251,7 +250,8 @@ struct Value {
   c10::Device device() const { return {device_type, device_index}; }
 };
 
-// One place where a value is read: a doubly linked list per value, in order of creation, so that unlinking is O(1).
+// A use of a value by an argument. The uses of a value form a doubly linked list in order of creation; unlinking is
+// O(1).
 struct Use {
   NodeId user;
   ValueId value;
@@ -266,7 +266,7 @@ enum class StorageKind : uint8_t {
   kBuffer,
   kInput,
   kConstant,
-  kActivation,  // made in forward and kept for backward, or otherwise alive when backward starts
+  kActivation,  // created in forward and alive when backward starts, e.g. saved for backward
   kGradient,    // a parameter's accumulated gradient
   kOptimizerState,
   kTemporary,  // everything else
@@ -277,17 +277,16 @@ constexpr auto enum_names(StorageKind) {
                                      "optimizer_state", "temporary");
 }
 
-// One allocation. Lifetimes are those observed while the program ran. `born` is the node that allocated it (a
-// placeholder for what existed before). Its death is recorded at the node after which it was freed, see
-// Graph::freed_after.
+// One allocation, with the lifetime observed while the program ran. `born` is the node that allocated it, or a
+// placeholder if it existed before. `freed_after` is the node after which it was freed.
 struct Storage {
   int64_t bytes = 0;
   c10::DeviceType device_type = c10::DeviceType::CPU;
   c10::DeviceIndex device_index = -1;
   StorageKind kind = StorageKind::kTemporary;
   NodeId born;
-  NodeId freed_after;           // invalid: still alive at the end of the capture
-  uint32_t place_in_frees = 0;  // in the list of that node; kept by Graph
+  NodeId freed_after;           // invalid: still allocated at the end of the capture
+  uint32_t place_in_frees = 0;  // position in the list of that node; maintained by Graph
 
   c10::Device device() const { return {device_type, device_index}; }
 };
@@ -299,21 +298,21 @@ constexpr auto enum_names(RegionKind) {
   return names_in_order<RegionKind>("root", "module", "composite", "checkpoint", "scope");
 }
 
-// Something the program entered and left while it ran. Regions form a tree under the root (index 0).
+// A scope that the program entered and left. Regions form a tree under the root (index 0).
 struct Region {
   RegionKind kind = RegionKind::kRoot;
-  bool inferred = false;  // a module path deduced from parameter ownership rather than named by a ModuleScope
+  bool inferred = false;  // a module path deduced from parameter ownership, without a ModuleScope
   RegionId parent;
   StringId name;        // module: path; composite: operator name; others: label
   StringId class_name;  // module: C++ class
-  uint32_t call = 0;    // how many times this (parent, name) was entered before
+  uint32_t call = 0;    // number of earlier entries with the same (parent, name)
   TargetId target;      // composite: the operator
-  Run arguments;        // composite: its arguments as the user gave them
+  Run arguments;        // composite: the arguments of the call
 };
 
 // ---- Nodes ----------------------------------------------------------------------------------------------------------
 
-// What was switched on while the node ran.
+// Modes that were active while the node ran.
 struct NodeFlags {
   bool grad_mode : 1 = false;
   bool inference_mode : 1 = false;
@@ -322,12 +321,12 @@ struct NodeFlags {
   friend bool operator==(const NodeFlags&, const NodeFlags&) = default;
 };
 
-// A tensor that autograd keeps from this node for its backward.
+// A tensor that autograd saves for the backward of this node.
 enum class SavedRole : uint8_t { kArgument, kResult, kInternal };
 struct SavedTensor {
   ValueId value;
   SavedRole role = SavedRole::kInternal;
-  uint16_t index = 0;  // which tensor argument (schema position) or which flat result; 0 for kInternal
+  uint16_t index = 0;  // tensor argument (schema position) or flat result; 0 for kInternal
 };
 
 struct Node {
@@ -340,11 +339,12 @@ struct Node {
   Run arguments;    // one per schema argument
   Run results;      // one per schema return
   Run saved;        // SavedTensors
-  Run frees;        // StorageIds that died after this node and before the next
-  NodeId forward;   // backward node: the forward node it differentiates, when known
-  StringId source;  // "file:line", when known
+  Run frees;        // StorageIds freed after this node and before the next
+  NodeId forward;   // for a backward node: the forward node that it differentiates, if known
+  StringId source;  // "file:line", if known
 };
 
+// Geometry, device and storage of a new tensor value.
 struct TensorMeta {
   c10::ScalarType dtype = c10::ScalarType::Float;
   std::span<const int64_t> sizes;    // elements

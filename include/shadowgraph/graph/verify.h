@@ -1,7 +1,7 @@
-// Whether a graph is well formed, and whether or how two of them differ.
+// Graph verification, and comparison of two graphs.
 //
-// Pipelines verify between passes, readers of files after parsing, and tests after each edit. Each function takes one
-// walk over its graphs; GraphDiff stays linear even where two graphs have nothing in common.
+// Pipelines verify between passes, file readers after parsing, and tests after each edit. Each function is linear in
+// its graphs; GraphDiff is linear even if the graphs have nothing in common.
 #pragma once
 
 #include <cstdint>
@@ -17,35 +17,34 @@
 namespace SHADOWGRAPH_API shadowgraph {
 
 // ---------------------------------------------------------------------------------------------------------------------
-// What a well-formed graph is. The rules:
+// Verifier rules of a well-formed graph:
 //
 //   1  links        The node list is consistent: first, last, previous and next agree, every live node is in it once,
 //                   Graph::is_before follows it.
 //   2  references   Every id and every run in a node, value, storage or region is in range.
-//   3  order        Every value used has a live producer earlier in program order.
-//   4  uses         The lists of uses hold exactly the uses that arguments make, in both directions.
-//   5  results      Every result's value names the node as its producer, and no value is a result twice.
-//   6  arguments    As many as the schema has, each of a kind that its type allows: None for optionals and for tensors
-//                   (an undefined tensor, as autograd passes them), numbers for tensors (as
-//                   the C++ API wraps them), lists element by element, nested at most
-//                   kMaxListDepth deep.
-//   7  returns      Results are as many, and of the kinds, that the schema returns (none recorded at all is allowed).
-//   8  storage      A tensor value's storage exists; its device is that of the value; bytes are not negative.
+//   3  order        Every operand has a live producer earlier in program order.
+//   4  uses         Use lists and arguments agree in both directions.
+//   5  results      Every result names the node as its producer, and no value is a result twice.
+//   6  arguments    As many as in the schema, each of a kind that its type allows. None is allowed for optionals and
+//                   for tensors (undefined tensors, as autograd passes them), numbers for tensors (as the C++ API wraps
+//                   them). Lists are checked by element and nest at most kMaxListDepth deep.
+//   7  returns      As many, and of the same kinds, as in the schema (or none recorded at all).
+//   8  storage      A tensor value's storage exists and is on the value's device; bytes are not negative.
 //   9  extent       A strided value fits into its storage: (offset + sum((size - 1) * stride) + 1) * itemsize <= bytes.
-//                   Sizes, strides and offset are not negative. A value without elements fits anywhere.
-//  10  alias        A result that the schema says aliases an argument has a storage of that argument (unless
-//                   ir/operators says it may be fresh). So in-place results share their self's storage.
-//  11  lifetime     A storage is used neither before the node where it was born nor after the one it was freed after.
-//  12  regions      Regions form a tree: parents have smaller indices, r0 alone has none; composite regions' arguments
-//                   are none or as many as their operator has.
-//  13  placeholders sg::parameter, sg::buffer, sg::input and sg::constant come before everything else.
-//  14  output       At most one sg::output; only it and sg::gradient come last.
-//  15  forward      A backward link points to an earlier node. (A link to an erased node counts as none.)
+//                   Sizes, strides and offset are not negative. A value without elements always fits.
+//  10  alias        A result that aliases an argument by the schema has a storage of that argument (unless ir/operators
+//                   permits a new tensor). In particular, in-place results share the storage of self.
+//  11  lifetime     A storage is not used before the node that allocates it or after the one that frees it.
+//  12  regions      Regions form a tree: parents have smaller indices, and only r0 has no parent. Composite regions
+//                   have no arguments or as many as their operator.
+//  13  placeholders sg::parameter, sg::buffer, sg::input and sg::constant precede all other nodes.
+//  14  output       There is at most one sg::output; only it and sg::gradient come last.
+//  15  forward      A backward link refers to an earlier node. (A link to an erased node counts as none.)
 //  16  saved        A tensor saved as an argument or result is, or shares the storage of, that argument or result.
-//  17  frees        A storage is listed as freed by the node that it says it was freed after, once, and vice versa.
+//  17  frees        A storage is in the free list of its `freed_after` node exactly once, and in no other.
 //
-// Rules 6, 7 and 10 read the schema, so they hold for operators that this process does not have.
-// About 0.5 us a node; linear. Never crashes, however broken the graph is.
+// Rules 6, 7 and 10 use the recorded schema, so they also cover operators that are not registered in this process.
+// Linear, about 0.5 us a node. Never crashes, even on a corrupt graph.
 
 enum class Rule : uint8_t {
   kLinks = 1,
@@ -74,32 +73,31 @@ constexpr auto enum_names(Rule) {
 
 struct Violation {
   Rule rule;
-  NodeId node;          // invalid if it is about none
-  std::string message;  // what is wrong, and the node as text
+  NodeId node;          // invalid if not specific to a node
+  std::string message;  // description of the violation, and the node as text
 };
 
-// All of them, in program order as far as they belong to nodes.
+// Returns all violations; those of nodes are in program order.
 std::vector<Violation> violations(const Graph& graph);
 
-// Throws GraphError that lists them all.
+// Throws GraphError that lists all violations.
 void verify(const Graph& graph);
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Whether two graphs say the same: all that the text form holds, whatever their ids, pools and interning orders are.
+// Structural equality of two graphs: compares everything in the text form, regardless of ids and interning.
 //
 //     if (auto difference = first_difference(before, after)) FAIL() << *difference;
 //
-// The comparison goes by canonical numbers (Numbering): nodes in order with all their attributes and notes, values,
-// storages with birth and death, regions, metadata, guards. Tensor constants are compared bit by bit. NaNs are
-// compared by bits, -0.0 is not 0.0, an unset string is "". Not compared are the order in lists of uses, erased nodes
-// and what only they used, which are no part of the content. Constants without readable contents (meta, sparse) count
-// as equal.
+// Entities are matched by canonical number (Numbering): nodes in order with all attributes and notes, values, storages
+// with lifetimes, regions, metadata, guards. Tensor constants are compared bitwise, including NaNs (so -0.0 differs
+// from 0.0); an unset string equals "". The order of use lists, erased nodes and their values are ignored. Constants
+// whose contents cannot be read (meta, sparse) compare equal.
 
-// Empty if equal, otherwise a sentence that names the place, with both versions of it. Linear.
+// Returns std::nullopt if equal, otherwise a description of the first difference with both versions. Linear.
 std::optional<std::string> first_difference(const Graph& a, const Graph& b);
 
 // ---------------------------------------------------------------------------------------------------------------------
-// What differs between two graphs, node by node: which nodes went, came or changed.
+// Difference of two graphs, node by node: removed, added and changed nodes.
 //
 //     const GraphDiff diff = GraphDiff::of(before, after);
 //     std::cout << to_text(diff, before, after);
@@ -110,35 +108,35 @@ std::optional<std::string> first_difference(const Graph& a, const Graph& b);
 //     @@ n40, n39 @@
 //     - n40: %41 = aten::t(self=%3) : f32[8,4]{1,8} @s2
 //
-// Nodes are aligned by what they are by themselves: operator, constants, types of operands and results, phase. Then
-// those that agree are compared in all that is printed of them, operands by the node that makes them. So renumbering is
-// no difference, and one inserted node is one difference.
+// Nodes are first aligned by operator, constants, types of operands and results, and phase. Aligned nodes are then
+// compared in all printed attributes, operands by producer. Renumbering is therefore no difference, and an inserted
+// node is a single difference.
 //
-// Myers' O(N D) algorithm (An O(ND) Difference Algorithm and Its Variations, 1986) is linear when little differs. Where
-// more than kMaxEdits differences lie together, the alignment goes on from the best point found. It then costs at most
-// kMaxEdits steps a node, and may report more than the least.
+// Uses Myers' O(N D) algorithm (An O(ND) Difference Algorithm and Its Variations, 1986), which is linear if there are
+// few differences. Where more than kMaxEdits differences are adjacent, the alignment continues from the best point
+// found. The cost is then at most kMaxEdits steps a node, and the result may not be minimal.
 
 class GraphDiff {
  public:
   static constexpr int kMaxEdits = 256;
 
   struct Change {
-    NodeId before;     // invalid: was added
-    NodeId after;      // invalid: was removed
-    std::string what;  // of two that are otherwise the same: "operand 1", "its region"; empty: printed side by side
+    NodeId before;     // invalid: added
+    NodeId after;      // invalid: removed
+    std::string what;  // changed part of two aligned nodes: "operand 1", "its region"; empty: both are printed
   };
   static GraphDiff of(const Graph& before, const Graph& after);
 
   bool empty() const { return changes.empty() && !elsewhere; }
 
   std::vector<Change> changes;  // in program order
-  size_t same = 0;              // nodes that did not change
+  size_t same = 0;              // number of unchanged nodes
   size_t removed = 0, added = 0, changed = 0;
-  // A difference that no node shows: storages, regions, metadata, constants, order in lists. From first_difference().
+  // A difference outside of nodes: storages, regions, metadata, constants, list order. From first_difference().
   std::optional<std::string> elsewhere;
 };
 
-// At most `limit` changes (0: all), and how many there are.
+// Returns at most `limit` changes (0: all) and their total number.
 std::string to_text(const GraphDiff& diff, const Graph& before, const Graph& after, size_t limit = 200);
 
 }  // namespace shadowgraph

@@ -1,14 +1,14 @@
-// From operators to kernels: what a node, a group of nodes or one call becomes, and how it is run.
+// Compiled kernels for operators: in eager mode, for single calls, and for groups of nodes of a graph; custom kernels.
 //
 //     OperatorKernels kernels(KernelCache::shared());
-//     switch (kernels.call(op, stack)) {                   // as a boxed kernel gets them
-//       case OperatorKernels::Outcome::kRan: return;       // arguments are off the stack, results on it
-//       default: op.redispatchBoxed(keys, &stack);         // the stack is as it was
+//     switch (kernels.call(op, stack)) {                   // stack of a boxed kernel
+//       case OperatorKernels::Outcome::kRan: return;       // arguments have been replaced by results
+//       default: op.redispatchBoxed(keys, &stack);         // the stack is unchanged
 //     }
 //
-// What is made: pointwise operators with broadcasting and type promotion, reductions over any dimensions, gathers
-// (docs/kernels.md lists them). All else is unsupported, with the reason. Exactly rounded operations are bit for bit
-// those of eager mode; transcendental ones within the ulps that docs/kernels.md states, sums in another order.
+// Supported are pointwise operators with broadcasting and type promotion, reductions over any dimensions, and gathers
+// (listed in docs/kernels.md); others are reported with a reason. Exactly rounded operations are bitwise equal to eager
+// mode; transcendental ones are within the ulps given in docs/kernels.md; sums use another order.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -35,25 +35,24 @@
 namespace SHADOWGRAPH_API shadowgraph {
 
 struct KernelOptions {
-  // Nodes with a transcendental function stay calls of libtorch, so that all results are eager's bit for bit; so do
-  // sums.
+  // Do not compile transcendental functions and sums, so that all results are bitwise equal to eager mode.
   bool exact = false;
 };
 
-// The first calls find which way is faster, the kernel or what would have run. Each way is used in turn, each call
-// once, and the best times count. Verdicts are kept with the kernel by what it stands for, size class and threads.
+// Measures in the first calls whether the kernel or the original implementation is faster, alternating between them and
+// comparing the best times. Verdicts are stored with the kernel, by subject, size class and number of threads.
 struct KernelMeasureOptions {
-  bool enabled = true;             // false: the kernel, whatever it takes
-  int samples = 5;                 // of each way
+  bool enabled = true;             // false: always use the kernel
+  int samples = 5;                 // calls of each
   std::function<int64_t()> clock;  // nanoseconds, for tests; empty: the steady clock
 };
 
-// Nodes of a graph as one kernel. Sizes and strides of the graph are those of the launch, not of the program.
-struct KernelPlan {
+// A kernel for nodes of a graph. Sizes and strides are those of the launch, not part of the program.
+struct LoweredKernel {
   KernelProgram program;
-  std::vector<ValueId> inputs;   // operands 0 ...: read, or written in place (program.operands says which)
-  std::vector<ValueId> outputs;  // the operands that follow: fresh tensors with the values' geometry
-  // Results that are the very tensor of an input or output (in-place operators return their self).
+  std::vector<ValueId> inputs;   // first operands: read, or written in place (see program.operands)
+  std::vector<ValueId> outputs;  // following operands: new tensors with the geometry of the values
+  // Results that are identical to an input or output (in-place operators return self).
   struct SameTensor {
     ValueId result;
     ValueId tensor;
@@ -62,39 +61,41 @@ struct KernelPlan {
   std::vector<int64_t> sizes;  // see KernelFunction
   std::vector<int64_t> strides;
   std::vector<int64_t> scalars;
-  // For one node: the argument that each scalar is, and bits of the arguments whose value decided what the program is.
+  // For a single node: the argument of each scalar, and the bits of argument values on which the program depends.
   std::vector<uint32_t> scalar_arguments;
   uint64_t decisive = 0;
-  int64_t range = 0;     // rows, or elements: KernelFunction's `end`
-  int64_t row_work = 1;  // elements in one step of the range
-  std::string name;      // of the cache's folder
+  int64_t range = 0;     // number of rows or elements: `end` of KernelFunction
+  int64_t row_work = 1;  // elements per unit of the range
+  std::string name;      // directory in the cache
 };
 
-// `escapes(value)`: the value is needed after the nodes, and is stored. Returns an empty optional and why not in `reason`.
-std::optional<KernelPlan> plan_kernel(const Graph& graph, std::span<const NodeId> nodes, const KernelOptions& options,
-                                      const std::function<bool(ValueId)>& escapes, std::string* reason);
+// `escapes(value)` returns whether the value is used outside of the nodes and must be stored. Returns std::nullopt,
+// with the reason in `reason`, if the nodes cannot be compiled.
+std::optional<LoweredKernel> lower_kernel(const Graph& graph, std::span<const NodeId> nodes,
+                                          const KernelOptions& options, const std::function<bool(ValueId)>& escapes,
+                                          std::string* reason);
 
 class Trial;
 
-// Operators one call at a time. Thread-safe.
+// Kernels for individual operator calls. Thread-safe.
 class OperatorKernels {
  public:
   enum class Outcome : uint8_t {
     kRan,
     kCompiling,
     kUnsupported,
-    kOriginal,  // what would have run is faster, or is to be measured
+    kOriginal,  // the original implementation is faster, or is to be measured
   };
-  // A call of what would have run, which begins when call() has returned.
+  // A measured call of the original implementation, which starts when call() returns.
   class OriginalCall {
    public:
     OriginalCall() = default;
-    void ended();  // without an error
+    void ended();  // call it on success
 
    private:
     friend class OperatorKernels;
     OriginalCall(Trial* trial, int64_t began) : trial_(trial), began_(began) {}
-    Trial* trial_ = nullptr;  // of that OperatorKernels; nullptr: nobody measures
+    Trial* trial_ = nullptr;  // of that OperatorKernels; nullptr: not measured
     int64_t began_ = 0;
   };
 
@@ -104,9 +105,9 @@ class OperatorKernels {
   OperatorKernels(const OperatorKernels&) = delete;
   OperatorKernels& operator=(const OperatorKernels&) = delete;
 
-  // Runs the call on CPU memory, whatever device the tensors say (a PrivateUse1 device may have host memory). The stack
-  // is changed only if it ran. With `original`, the caller runs what would have run if the outcome is kOriginal, and
-  // tells when it ended. Without, nothing is measured, and a kernel that is there runs.
+  // Runs the call on host memory, regardless of the tensors' device (a PrivateUse1 device may have host memory).
+  // Changes the stack only if it ran. With `original`, the caller must run the original implementation if the outcome
+  // is kOriginal, and report its end. Without it, nothing is measured, and the kernel is used if available.
   Outcome call(const c10::OperatorHandle& op, torch::jit::Stack& stack, OriginalCall* original = nullptr);
 
   struct Report {
@@ -115,9 +116,9 @@ class OperatorKernels {
     int64_t compiling = 0;
     int64_t unsupported = 0;
     int64_t original = 0;  // measured, or known to be faster
-    std::string reason;    // of the latest that was not supported
+    std::string reason;    // of the most recent unsupported call
   };
-  // By name.
+  // Returns the reports of all operators that were called, by name.
   std::vector<Report> report() const;
   KernelCache& cache() const;
 
@@ -126,36 +127,35 @@ class OperatorKernels {
   std::unique_ptr<Table> table_;
 };
 
-// Eager mode through kernels made on demand: chosen overloads of chosen devices run kernels that are compiled for the
-// dtypes and layouts that they meet. The rest of libtorch, autograd and optimizers included, goes on as before and calls them.
+// Compiled operators in eager mode: selected overloads run kernels that are compiled on demand for the dtypes and
+// layouts they are called with. The rest of libtorch, including autograd and optimizers, calls them unchanged.
 //
 //     const CompiledOperators compiled = compile_operators({"aten::add.Tensor", "aten::gelu"}, c10::DispatchKey::CPU);
-//     loss.backward();                       // gelu runs the kernel, once it is there
-//     compiled.report();                     // calls that did, and why others did not
+//     loss.backward();                       // gelu runs the kernel once it is compiled
+//     compiled.report();                     // number of calls with kernels, and reasons for others
 //
-// A call whose kernel is there runs it. Without one the call runs what it would have run, while the kernel is compiled
-// beside it (or waits for it: KernelCacheOptions::background = false). The first calls go both ways in turn
-// (KernelMeasureOptions), and a call that is faster without a kernel runs as it would have.
+// Until its kernel is compiled, a call runs the original implementation (or waits, without
+// KernelCacheOptions::background). The first calls with the kernel are measured against the original
+// (KernelMeasureOptions), and the faster one is used.
 
 struct CompileOperatorsOptions {
   KernelOptions kernels;
-  KernelMeasureOptions measure;        // of calls on CPU; on another device a kernel that is there runs
+  KernelMeasureOptions measure;        // for calls on the CPU; on other devices the kernel is always used
   std::shared_ptr<KernelCache> cache;  // nullptr: KernelCache::shared()
 };
 
-// Serves calls until it is destroyed; then all calls run as before. Several may be alive, also for one operator: the
-// later one is asked first. It may go while other threads call these operators; a call that is under way ends with its
-// kernel.
+// Active until it is destroyed. Several may exist, even for the same operator: the most recent one takes precedence. It
+// may be destroyed while other threads call the operators; running calls finish with their kernel.
 //
-// Asking about an operator for the first time in a process changes libtorch's table. That table is not made for calls
-// of the operator from other threads meanwhile. The entry stays and passes calls on when nobody is left to be asked.
+// The first registration for an operator in a process modifies libtorch's dispatch table, which must not happen
+// concurrently with calls of that operator. The table entry remains afterwards and forwards calls if nothing is active.
 class CompiledOperators {
  public:
   CompiledOperators(CompiledOperators&&) noexcept;
   CompiledOperators& operator=(CompiledOperators&&) noexcept;
   ~CompiledOperators();
 
-  // By name; only operators that were called.
+  // Returns the reports of all operators that were called, by name.
   std::vector<OperatorKernels::Report> report() const;
   KernelCache& cache() const;
 
@@ -167,88 +167,87 @@ class CompiledOperators {
   std::unique_ptr<State> state_;
 };
 
-// `operators`: names with overload, "aten::add_.Tensor". `key`: that of the device for which the cache's back end makes
-// kernels. One for the CPU serves PrivateUse1, too, as long as that device's memory is the host's. Throws
-// UnsupportedError for other keys. Throws it, naming the operator, for one that does not exist or that no
-// kernel is ever made of. It also throws for one that libtorch makes of others (name those).
+// `operators`: names with overload, "aten::add_.Tensor". `key`: dispatch key of the device supported by the cache's
+// back end. A back end for the CPU also supports PrivateUse1 if that device uses host memory. Throws UnsupportedError
+// for other keys and, naming the operator, for one that does not exist, cannot be compiled, or is composite.
 CompiledOperators compile_operators(const std::vector<std::string>& operators, c10::DispatchKey key,
                                     const CompileOperatorsOptions& options = {});
 
-// The overloads that kernels are made of, by name: all that compile_operators() takes.
+// Returns all overloads that compile_operators() supports, sorted.
 std::vector<std::string> compilable_operators();
-// All other operators of libtorch, by name, each with the reason why no kernel is made of it.
+// Returns all other operators of libtorch, with the reason that they are not supported.
 std::map<std::string, std::string> operators_without_kernels();
 
-// A kernel of one's own for an operator: eager calls and replays run it in place of what libtorch has.
+// Custom kernels: replace libtorch's implementation of an operator in eager calls and replay.
 //
-//     const UsedKernel mine = use_kernel({.op = "aten::cumsum", .run = my_cumsum}, c10::DispatchKey::CPU);
-//     x.cumsum(0);                                           // my_cumsum ran, below autograd
-//     ReplayExecutor(graph).run(bindings);                   // in graphs, too; groups of compiled kernels come before it
-//     mine.report();                                         // calls that it ran, and that it did not take
+//   const ScopedKernelOverride mine = override_kernel({.op = "aten::cumsum", .run = my_cumsum}, c10::DispatchKey::CPU);
+//     x.cumsum(0);                                           // runs my_cumsum, below autograd
+//     ReplayExecutor(graph).run(bindings);                   // also in graphs; compiled groups take precedence
+//     mine.report();                                         // number of calls run, and declined
 //
-// The kernel gets the call's arguments and gives its results, or nothing if it does not take this call. Then the call
-// runs as it would have. Results are held against what the operator gives: their number, dtype, sizes and device. What
-// is wrong there is an UnsupportedError in the call, not a wrong number later.
+// The kernel takes the call's arguments and returns its results, or std::nullopt to decline the call, which then runs
+// the original implementation. The number, dtype, sizes and device of results are checked against the operator; a
+// mismatch throws UnsupportedError from the call.
 
-struct OwnKernel {
+struct KernelOverride {
   using Results = std::optional<std::vector<c10::IValue>>;
   std::string op;  // with overload: "aten::add_.Tensor"
-  // Arguments by schema position. Called from several threads. What it calls of this operator itself runs without it.
-  // For an in-place operator the result is the argument that it wrote.
+  // Arguments by schema position. Must be thread-safe. Calls of the same operator inside run the original
+  // implementation. An in-place operator returns the argument that it has written.
   std::function<Results(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments)> run;
 };
 
-// The function `symbol` of a shared library, as shadowgraph/kernels/c_kernel.h declares it. It stays loaded. It takes
-// no call with lists of tensors or texts, with tensors that are not strided, or whose results only data decides. Throws
-// UnsupportedError for a library or symbol that is not there.
-OwnKernel library_kernel(const std::string& op, const std::string& library, const std::string& symbol);
+// Loads the function `symbol` of a shared library, declared as in shadowgraph/kernels/c_kernel.h, for the lifetime of
+// the process. Declines calls with tensor lists, strings, tensors that are not strided, or data-dependent results.
+// Throws UnsupportedError if the library or symbol does not exist.
+KernelOverride library_kernel(const std::string& op, const std::string& library, const std::string& symbol);
 
-// Serves calls until it is destroyed. The latest for an operator is asked first; compile_operators counts as one.
-class UsedKernel {
+// Active until it is destroyed. The most recent one for an operator takes precedence, including compile_operators().
+class ScopedKernelOverride {
  public:
-  UsedKernel(UsedKernel&&) noexcept;
-  UsedKernel& operator=(UsedKernel&&) noexcept;
-  ~UsedKernel();
+  ScopedKernelOverride(ScopedKernelOverride&&) noexcept;
+  ScopedKernelOverride& operator=(ScopedKernelOverride&&) noexcept;
+  ~ScopedKernelOverride();
 
   struct Report {
     std::string op;
     int64_t ran = 0;
-    int64_t passed_on = 0;  // calls that it did not take
-    int64_t unchecked = 0;  // of those that ran: only data decides what the operator gives
+    int64_t declined = 0;   // declined calls
+    int64_t unchecked = 0;  // calls run with data-dependent results, which cannot be checked
   };
   Report report() const;
 
  private:
-  friend UsedKernel use_kernel(OwnKernel, c10::DispatchKey);
+  friend ScopedKernelOverride override_kernel(KernelOverride, c10::DispatchKey);
   class State;
-  explicit UsedKernel(std::unique_ptr<State> state);
+  explicit ScopedKernelOverride(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };
 
-// `key`: of the device whose tensors it gets: CPU, CUDA, PrivateUse1. Throws UnsupportedError, naming the operator, for
-// one that does not exist, that has no kernel of this device, or that libtorch makes of others.
-UsedKernel use_kernel(OwnKernel kernel, c10::DispatchKey key);
+// `key`: dispatch key of the device: CPU, CUDA, PrivateUse1. Throws UnsupportedError, naming the operator, if it does
+// not exist, has no kernel for this device, or is composite.
+ScopedKernelOverride override_kernel(KernelOverride kernel, c10::DispatchKey key);
 
-// Graphs replayed with kernels made of their nodes.
+// Replay of graphs with compiled kernels for groups of nodes.
 //
 //     const auto groups = group_kernels(graph);             // finds groups; kernels are compiled in the background
 //     ReplayExecutor executor(std::move(graph), {.groups = groups});
-//     executor.run(bindings);                                // nodes run one by one until their kernel is there
-//     groups->summary();                                     // what became of them
+//     executor.run(bindings);                                // nodes run individually until their kernel is compiled
+//     groups->summary();                                     // states of the groups
 //
-// A group is nodes of one phase that plan_kernel makes one program of, and that can run at one point. No way leads out
-// of it and back in, by values, writes, draws or what the host reads. What no kernel does stays a call. Within a group
-// results that nobody outside reads are never stored, and writes reach the tensors that they reached.
+// A group consists of nodes of one phase that lower_kernel compiles to one program and that can run at one position: no
+// dependence by values, writes, random numbers or host reads leads out of the group and back. Other nodes remain calls.
+// Results used only within a group are not stored; writes go to the same tensors as before.
 //
-// The first calls of a kernel are made both ways in turn, and the faster way is kept. The cache's manifest has it by
-// size class and threads, so that the next process knows (KernelMeasureOptions). Nodes run as they would have where a
-// run's tensors are not as the graph says, and where somebody watches operators. So they do where tensors that a group
-// writes overlap others unknown to the graph.
+// The first calls of a kernel are measured against its nodes, and the faster way is used from then on. The cache's
+// manifest stores the result by size class and number of threads for later processes (KernelMeasureOptions). The nodes
+// run individually if the tensors of a run differ from the graph's, if operators are being observed, or if tensors that
+// a group writes overlap with others in a way not recorded in the graph.
 
 struct GroupKernelsOptions {
   KernelOptions kernels;
   KernelMeasureOptions measure;
-  int64_t min_nodes = 1;  // of the smallest group; one node alone may be faster as a kernel, too
+  int64_t min_nodes = 1;  // minimum size of a group; even a single node may be faster as a kernel
   int64_t max_nodes = 64;
 };
 
@@ -256,10 +255,10 @@ class KernelGroups : public NodeGroups {
  public:
   enum class State : uint8_t {
     kCompiling,
-    kMeasuring,  // ready, and used in turn with its nodes
-    kKernel,     // its kernel runs
-    kNodes,      // its nodes run: they are faster
-    kFailed,     // its nodes run: `problem` says why there is no kernel
+    kMeasuring,  // compiled; measured against its nodes
+    kKernel,     // uses the kernel
+    kNodes,      // uses the nodes, which are faster
+    kFailed,     // uses the nodes; `problem` has the reason
   };
   friend constexpr auto enum_names(State) {
     return names_in_order<State>("compiling", "measuring", "kernel", "nodes", "failed");
@@ -268,42 +267,41 @@ class KernelGroups : public NodeGroups {
     std::vector<std::string> operators;
     State state = State::kCompiling;
     std::string problem;
-    int64_t elements = 0;     // of one call
-    int64_t kernel_runs = 0;  // since it was made
+    int64_t elements = 0;     // per call
+    int64_t kernel_runs = 0;  // since construction
     int64_t node_runs = 0;
-    int64_t kernel_ns = 0;  // the best that was measured; 0: not known
+    int64_t kernel_ns = 0;  // best measured time; 0: unknown
     int64_t nodes_ns = 0;
   };
-  // One for each of groups().
+  // Returns one report for each of groups().
   virtual std::vector<Report> report() const = 0;
-  // Groups by state, and nodes that stayed calls by operator.
+  // Returns the number of groups by state, and of ungrouped nodes by operator.
   virtual std::string summary() const = 0;
-  // Until no kernel is under way.
+  // Blocks until all compilations have finished.
   virtual void wait() const = 0;
-  virtual const KernelPlan& plan(uint32_t group) const = 0;
+  virtual const LoweredKernel& lowered(uint32_t group) const = 0;
 };
 
-// `cache` nullptr: KernelCache::shared(). The graph is looked at here only; its ids must mean the same where it is run.
-// About 25 us a node.
+// `cache` nullptr: KernelCache::shared(). Does not keep a reference to the graph; the graph that is run must have the
+// same ids. About 25 us a node.
 std::shared_ptr<KernelGroups> group_kernels(const Graph& graph, std::shared_ptr<KernelCache> cache = nullptr,
                                             const GroupKernelsOptions& options = {});
 
-// A graph as C++ with kernels in it: emit_cpp, with groups of nodes written as the loops that a back end would compile.
+// Generates C++ with kernels: same as emit_cpp, with groups of nodes as the loops that the back end would compile.
 //
-//     const auto groups = group_kernels(graph);                 // perhaps measured by some runs of an Interpreter
+//     const auto groups = group_kernels(graph);                 // optionally measured by runs of an Interpreter
 //     write_code(emit_cpp_with_kernels(graph, *groups, {.name = "gpt2_step"}), "out");
 //
-// Beside emit_cpp's files come NAME_kernels.cpp, loops that include nothing, and NAME_kernels.h, which calls them on
-// tensors; NAME.cpp calls that. All of it needs libtorch alone: no library of shadowgraph, no cache, no compiler at run
-// time. CMakeLists.txt compiles the loops for the processor that builds them (NAME_KERNEL_FLAGS), so build where it runs.
-// Groups that were measured and are slower than their nodes stay nodes. So do those that write in place and give more
-// results besides. All others are kernels.
+// In addition to emit_cpp's files, generates NAME_kernels.cpp with the loops, without includes, and NAME_kernels.h,
+// which calls them on tensors and is used by NAME.cpp. The code depends on libtorch only: no shadowgraph library, cache
+// or compiler at run time. CMakeLists.txt compiles the loops for the CPU of the build machine (NAME_KERNEL_FLAGS).
+// Groups measured as slower than their nodes remain nodes, as do groups that write in place and return further results.
 //
-// Tensors that one call writes must not overlap others that it is given, unless they do in the graph: such a call throws
-// std::invalid_argument. Plain replay and emit_cpp without kernels run it as eager does.
+// Tensors written by a call must not overlap with its other tensors, unless they do in the graph; otherwise the call
+// throws std::invalid_argument. Replay and emit_cpp without kernels support such calls, as in eager mode.
 
-// `groups` were made for this graph. Throws UnsupportedError as emit_cpp does, and for `autograd`, `device` and `only`,
-// which kernels have not.
+// `groups` must be for this graph. Throws UnsupportedError as emit_cpp does, and for `autograd`, `device` and `only`,
+// which are not supported with kernels.
 GeneratedCode emit_cpp_with_kernels(const Graph& graph, const KernelGroups& groups, const CodegenOptions& options = {});
 
 }  // namespace shadowgraph

@@ -1,4 +1,4 @@
-// Programs without writes, and the way back.
+// Functionalization, reinplacing, decomposition and bias splitting.
 #pragma once
 
 #include <functional>
@@ -13,10 +13,10 @@
 
 namespace SHADOWGRAPH_API shadowgraph {
 
-// Alias and mutation resolution: the same program without a write, but for copies to what it was given, at the end.
+// Functionalization: removes all writes, except for copies to mutated placeholders at the end.
 //
 //     FunctionalizeResult result = functionalize(graph);
-//     result.mutated     // parameters, buffers, inputs, constants that the program writes, each with its write-back
+//     result.mutated     // parameters, buffers, inputs and constants that the program writes, with their write-backs
 //     result.aliased     // outputs that share a storage with one of those, or with an earlier output
 //
 //     %1 = aten::t(self=%0)                        %1 = aten::t(self=%0)
@@ -25,113 +25,113 @@ namespace SHADOWGRAPH_API shadowgraph {
 //                                                  %4 = aten::relu(self=%3)
 //                                                  %5 = aten::copy_(self=%0, src=%3)          the epilogue
 //
-// What holds afterwards, and is checked by replay (tests/core/replay/functionalize_replay_test.cpp):
+// Guarantees, checked by replay (tests/core/replay/functionalize_replay_test.cpp):
 //
-//   - outputs, gradients and the final contents of everything given are bitwise what eager leaves, random numbers
-//     included;
+//   - outputs, gradients and final contents of placeholders are bitwise equal to eager, including random numbers;
 //   - outputs share storages with inputs and with one another as in eager;
-//   - every kernel gets operands of the sizes and strides that it had.
+//   - every kernel has operands with the original sizes and strides.
 //
-// Region, phase, flags, forward links, saved tensors and lifetimes are carried over; a value that is not a view has a
-// storage of its own. Running it again changes nothing.
+// Region, phase, flags, forward links, saved tensors and lifetimes are preserved; every value other than a view has a
+// separate storage. Idempotent.
 //
-// Contents belong to storages, so there is no list of operators here. Each storage has an *image*: a value whose
-// storage holds, place for place, what the program's storage would hold now. A write gives a new image. A value that is
-// read after that is taken from it again, by the views it came through or by as_strided. docs/graph.md
-// tells the rest.
+// Contents are tracked by storage, so there is no list of supported operators. Each storage has an *image*: a value
+// whose storage has the current contents of the program's storage. A write creates a new image. Values read afterwards
+// are recomputed from it, by the views that created them or by as_strided. See docs/graph.md.
 //
-// Ids of the old graph mean nothing afterwards. Linear; see bench/passes.cpp.
+// Ids of the original graph are invalid afterwards. Linear; see bench/passes.cpp.
 
 struct FunctionalizeResult {
   bool changed = false;
 
   struct Mutated {
-    NodeId placeholder;  // its name, or the constant, is its argument
+    NodeId placeholder;  // its argument is the name, or the constant
     NodeId write_back;   // the aten::copy_ of the epilogue
   };
   std::vector<Mutated> mutated;  // in order of the placeholders
 
   struct Aliased {
     uint32_t output = 0;  // position in sg::output
-    NodeId placeholder;   // whose storage it shares; invalid: that of an earlier output
-    uint32_t other = 0;   // that output
+    NodeId placeholder;   // the placeholder whose storage it shares; invalid: an earlier output
+    uint32_t other = 0;   // position of that output
   };
   std::vector<Aliased> aliased;
 
-  int64_t writes = 0;            // nodes that wrote
-  int64_t scatters = 0;          // of them, through a view of part of a storage
-  int64_t views = 0;             // views taken again
+  int64_t writes = 0;            // nodes that write
+  int64_t scatters = 0;          // those that write a view of part of a storage
+  int64_t views = 0;             // recomputed views
   int64_t functional_calls = 0;  // writes without a functional operator: core/calls/functions.h
 
   PassResult summary() const;
 };
 
-// Throws UnsupportedError for writes by targets of which nothing is known, and for writes to tensors without strides.
-// Throws it, too, for reads of a storage that nothing in the graph made. The graph is then as it was.
+// Throws UnsupportedError, leaving the graph unchanged, for writes by targets with unknown effects, writes to tensors
+// without strides, and reads of a storage that the graph does not create.
 FunctionalizeResult functionalize(Graph& graph);
 
-// Returns the first node that writes and is not part of an epilogue; invalid if there is none. An epilogue is
-// write-backs to placeholders with the views they need, behind all else. Random numbers drawn are no writes here.
+// Returns the first node that writes and is not part of an epilogue; invalid if there is none. An epilogue consists of
+// write-backs to placeholders, with the views they need, after all other nodes. Random draws are not writes.
 NodeId first_mutation(const Graph& graph);
 
-// The reverse of functionalize: writes to memory that nobody needs any more, instead of new memory.
+// Reinplacing, the inverse of functionalization: reuses memory that is no longer needed instead of allocating.
 //
 //     %1 = aten::mul.Tensor(self=%0, other=%9)         %1 = aten::mul.Tensor(self=%0, other=%9)
 //     %2 = aten::relu(self=%1)                         %2 = aten::relu_(self=%1)
 //     %3 = aten::slice_scatter(self=%2, src=%7, ...)   %3 = aten::slice.Tensor(self=%2, ...)
 //                                                      %4 = aten::copy_(self=%3, src=%7)
 //
-// An operator is run in place if
+// An operator runs in place if
 //
 //   - its in-place form exists (ir/operators/operator_forms.h);
-//   - its result is laid out like the operand that it would overwrite;
-//   - nothing reads that operand's storage afterwards, by whatever view.
+//   - its result has the same geometry as the operand that it overwrites;
+//   - the storage of that operand is not read afterwards through any view.
 //
-// Scatters become a write through the view. If what they scatter is computed from that very place, they become the
-// computation itself in place. A parameter that an epilogue overwrites as a whole (aten::copy_) is such memory, too: an
-// optimizer step is in place again.
+// Scatters become writes through a view. If the scattered value is computed from the same view, it is computed in
+// place. A parameter that is overwritten completely by an epilogue (aten::copy_) is reused as well: an optimizer step
+// is in place again.
 //
-// Bitwise the same results, the same aliasing of what the program returns, the same final contents; fewer bytes. What
-// the caller gave is not written unless the graph writes it back anyway. Tensors that autograd keeps are not
-// overwritten before the backward that reads them. Linear.
+// Results, aliasing of outputs and final contents are bitwise unchanged; memory use is lower. Placeholders are written
+// only if the graph writes them back anyway. Saved tensors are not overwritten before the backward that reads them.
+// Linear.
 
 struct ReinplaceResult {
   bool changed = false;
-  int64_t operators = 0;    // nodes that run in place now
-  int64_t scatters = 0;     // scatters that became writes through a view, or vanished
-  int64_t write_backs = 0;  // copies of the epilogue that are not needed any more
+  int64_t operators = 0;    // nodes now running in place
+  int64_t scatters = 0;     // scatters that became writes through a view, or were removed
+  int64_t write_backs = 0;  // copies of the epilogue that were removed
 
   PassResult summary() const;
 };
 
 ReinplaceResult reinplace(Graph& graph);
 
-// Decomposition: operators replaced by more basic ones, until only a chosen set is left.
+// Decomposition: replaces operators by more basic ones, until all are in a given set.
 //
 //     DecomposeResult result = decompose(graph, {.to = OperatorSet::named("no-fused")});
 //     // result.expanded["aten::addmm"] == 24, result.remaining["aten::max_pool2d_with_indices"] == 1
 //
-// A capture is below autograd, so composites are gone already. Operators with kernels of their own are left to
-// decompose: addmm, norms, softmax, attention, losses, backward formulas, foreach and fused optimizers. The formulas
-// are rows of passes/decompose/decompositions.h. Results have the recorded dtypes, sizes and strides and equal the
-// originals within rounding; random operators are never decomposed. The backward of a fused operator is decomposed
-// before its forward, so that the kernel's private statistics lose their last use.
+// Captures are below autograd, so composite operators are decomposed already. The remaining ones have kernels: addmm,
+// norms, softmax, attention, losses, backward formulas, foreach and fused optimizers. The formulas are rows of
+// passes/decompose/decompositions.h. Results have the recorded dtypes, sizes and strides and equal the originals within
+// rounding; random operators are never decomposed. The backward of a fused operator is decomposed before its forward,
+// so that internal statistics of the kernel become unused.
 //
-// The idea is torch._decomp and Core ATen. Linear in nodes before and after.
+// (Similar to torch._decomp and Core ATen.) Linear in nodes before and after.
 
-// Operators that may stay.
+// Set of operators that are not decomposed.
 class OperatorSet {
  public:
-  //   core-aten   operators that libtorch tags as core
-  //   no-fused    all but attention, foreach and fused optimizers, and multiplications with an addend (addmm, addcdiv, ...)
-  //   basic       none that the table can decompose
-  // or names joined by '+', "aten::mm+aten::add.Tensor+aten::view" (without overload: all of them), or "@path", a file
-  // with a name a line. Throws Error for anything else.
+  // Parses
+  //   core-aten   operators tagged as core by libtorch
+  //   no-fused    all except attention, foreach and fused optimizers, and multiplications with an addend (addmm,
+  //               addcdiv, ...)
+  //   basic       all that have no decomposition
+  // or names joined by '+', "aten::mm+aten::add.Tensor+aten::view" (without overload: all overloads), or "@path", a
+  // file with one name per line. Throws Error for anything else.
   static OperatorSet named(const std::string& text);
   static OperatorSet of(std::set<std::string> names);
 
   bool has(const std::string& operator_name) const { return has_(operator_name); }
-  // What named() makes the same set of.
+  // Returns text from which named() creates the same set.
   const std::string& text() const { return text_; }
 
  private:
@@ -142,44 +142,43 @@ class OperatorSet {
 };
 
 struct DecomposeOptions {
-  OperatorSet to = OperatorSet::named("core-aten");  // what may stay
+  OperatorSet to = OperatorSet::named("core-aten");  // operators to keep
 
   static OptionTable<DecomposeOptions> table() {
     return OptionTable<DecomposeOptions>().parsed(
         "to", &DecomposeOptions::to, &OperatorSet::named, +[](const OperatorSet& set) { return set.text(); },
-        "core-aten, no-fused, basic, names joined by '+', or @file");
+        "Operators to decompose into: core-aten, no-fused, basic, names separated by '+', or @file");
   }
 };
 
 struct DecomposeResult {
-  std::map<std::string, int64_t> expanded;   // calls by operator
-  std::map<std::string, int64_t> remaining;  // calls of operators outside the set, views and built-ins included
-  std::map<std::string, std::string> why;    // of some that remain: what their row said
+  std::map<std::string, int64_t> expanded;   // number of calls by operator
+  std::map<std::string, int64_t> remaining;  // calls of operators outside of the set, including views and built-ins
+  std::map<std::string, std::string> why;    // reasons for some of those, as given by their formula
 
   PassResult summary() const;
 };
 
 DecomposeResult decompose(Graph& graph, const DecomposeOptions& options = {});
 
-// Bias-addition split: what adds a bias in one operator becomes the product and the addition by itself.
+// Bias splitting: splits operators that add a bias into a product and an addition.
 //
 //     addmm(bias, x, w)                 mm(x, w), add(bias)
 //     convolution(x, w, bias, ...)      convolution(x, w, None, ...), add(bias as [C, 1, 1])
 //     addbmm(self, a, b)                bmm(a, b), sum over the batch, add(self)
 //
-// beta and alpha are kept as the operator has them: beta * self + alpha * product. With beta = 0 the addend is not
-// read, so that NaN in it stays there. aten::linear with a bias is an addmm, or a product and an addition, in any
-// capture.
+// beta and alpha have the semantics of the operator: beta * self + alpha * product. With beta = 0 the addend is not
+// read, so NaN in it has no effect. aten::linear with a bias is captured as addmm, or as a product and an addition.
 //
-// This serves solvers (ColossalAI's bias_addition_split). One that splits the product over devices reduces the partial
-// sums first and adds the bias once. Backward nodes stay as they are: a bias' gradient is a sum of its own already.
-// Values equal within rounding (an addition fused into a product rounds once); integers bitwise.
+// For solvers (ColossalAI's bias_addition_split): if the product is sharded over devices, partial sums are reduced
+// before the bias is added once. Backward nodes are unchanged, since the gradient of a bias is a separate sum. Results
+// are equal within rounding (a fused addition rounds once); integers bitwise.
 
 struct SplitBiasResult {
-  int64_t split = 0;  // nodes
+  int64_t split = 0;  // number of nodes
   PassResult summary() const;
 };
-// Those alone that are wanted.
+// Splits only nodes for which wanted(node) returns true.
 SplitBiasResult split_bias_of(Graph& graph, const std::function<bool(NodeId)>& wanted);
 SplitBiasResult split_bias(Graph& graph);
 

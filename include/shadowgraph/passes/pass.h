@@ -1,4 +1,5 @@
-// What a pass is, and the table of those there are. Options of passes are tables of fields (shadowgraph/options.h).
+// Definition of graph passes, and the pass registry. Options of passes are structs with a table
+// (shadowgraph/options.h).
 #pragma once
 
 #include <cstdint>
@@ -16,10 +17,10 @@
 
 namespace SHADOWGRAPH_API shadowgraph {
 
-// Options as text, by name.
+// Options in text form, by name.
 using PassOptions = std::map<std::string, std::string, std::less<>>;
 
-// What the text form knows of an option.
+// Description of an option in text form.
 struct PassOption {
   std::string name;
   std::string default_value;
@@ -30,7 +31,7 @@ namespace internal {
 template <class Options>
 std::vector<PassOption> options_of_pass() {
   std::vector<PassOption> described;
-  const auto& table = Options::table();  // which may be a temporary
+  const auto& table = Options::table();  // may be a temporary
   for (const auto& row : table.rows()) {
     described.push_back({row.name, Option::joined(row.print(Options())), row.summary});
   }
@@ -38,60 +39,60 @@ std::vector<PassOption> options_of_pass() {
 }
 }  // namespace internal
 
-// Defines what a pass is, and the table of those there are.
-//
-// A pass rewrites a graph, or finds something out and notes it on the nodes (Graph::set_note). Each is one function
-// with types, declared in the header of its purpose:
+// A pass transforms a graph, or analyzes it and annotates its nodes (Graph::set_note). It is a typed function, declared
+// in the header of its category:
 //
 //     DceResult done = dce(graph, {.random = DceOptions::Random::kDrop});     // shadowgraph/passes/simplify.h
 //
-// and one row of a table, by which text reaches all of it: `shadowgraph opt g.sg --pass 'dce{random=drop},cse'`.
+// and a row in the registry, which makes it available in text form:
 //
-// The convention, for shadowgraph's own passes and for yours:
+//     shadowgraph opt g.sg --pass 'dce{random=drop},cse'
 //
-//     struct DropDropoutOptions {                          // a field an option; a pass without options takes none
+// To define a pass, built-in or user-defined:
+//
+//     struct DropDropoutOptions {                          // one field per option; omit if there are none
 //       int64_t most = 100;
-//       static OptionTable<DropDropoutOptions> table();    // their names and help (shadowgraph/options.h)
+//       static OptionTable<DropDropoutOptions> table();    // names and help (shadowgraph/options.h)
 //     };
-//     struct DropDropoutResult {                           // what C++ is told: counts, ids
+//     struct DropDropoutResult {                           // result for C++: counts, ids
 //       int64_t dropped = 0;
-//       PassResult summary() const;                        // what people are told
+//       PassResult summary() const;                        // summary for reports
 //     };
 //     DropDropoutResult drop_dropout(Graph& graph, const DropDropoutOptions& options);
-//     register_pass(pass_row("drop-dropout", "Erases dropout of inference graphs", drop_dropout));
+//     register_pass(pass_row("drop-dropout", "Remove dropout from inference graphs", drop_dropout));
 //
-// Whoever calls a pass may rely on this:
+// Requirements:
 //
-//   - the graph verifies after it if it did before;
-//   - `changed == false` means that not one byte of the graph's text differs;
-//   - the graph is left as it was if the pass throws before its first edit, and verifies in any case;
-//   - running it twice gives what running it once gives, unless its summary says otherwise.
+//   - If the graph verifies before the pass, it does afterwards.
+//   - `changed == false` means that the text form of the graph is identical.
+//   - The graph is unchanged if the pass throws before its first edit, and verifies in any case.
+//   - The pass is idempotent, unless its summary says otherwise.
 //
-// Passes change the graph that they are given. What makes another graph (split, join, clone) is no pass.
+// Passes modify the given graph. Functions that create another graph (split, join, clone) are not passes.
 
-// What a pass tells people, whatever the type of its result.
+// Summary of a pass for reports, independent of the type of its result.
 struct PassResult {
   bool changed = false;
-  std::vector<std::pair<std::string, int64_t>> counters;  // what was done: {"erased", 12}
-  std::string report;                                     // what an analysis has to say to people; lines
-  std::vector<std::string> warnings;                      // what was asked for and came to nothing
+  std::vector<std::pair<std::string, int64_t>> counters;  // numbers of changes: {"erased", 12}
+  std::string report;                                     // output of an analysis, in lines
+  std::vector<std::string> warnings;                      // requests that had no effect
 
-  // For a pass that changes something wherever it counts something; counts of 0 are not mentioned.
+  // For a pass whose changes are all counted. Omits counts of 0.
   static PassResult of_changes(std::vector<std::pair<std::string, int64_t>> counts) {
     std::erase_if(counts, [](const auto& count) { return count.second == 0; });
     return {.changed = !counts.empty(), .counters = std::move(counts), .report = {}};
   }
 };
-// With the options as text, by name.
+// Takes options in text form, by name.
 using PassFunction = std::function<PassResult(Graph& graph, const PassOptions& options)>;
 
-// A row of the table: a pass behind its text form.
+// A registered pass.
 struct Pass {
-  std::string name;     // "functionalize": lower case, words joined by '-'
-  std::string summary;  // one line
-  // All of `options` are there when it runs, with their defaults where the caller gave none.
+  std::string name;     // lower case, words separated by '-': "functionalize"
+  std::string summary;  // one line of help
+  // Called with all of `options`, using defaults for those not given.
   PassFunction run;
-  std::vector<PassOption> options;  // what it takes; others are refused before it runs
+  std::vector<PassOption> options;  // accepted options; others are rejected before it runs
 };
 
 namespace internal {
@@ -105,8 +106,8 @@ PassResult summary_of(const Result& result) {
 }
 }  // namespace internal
 
-// The row of a typed pass: reads the options by their table, runs it, and sums its result up (a PassResult is a sum
-// already).
+// Creates the row of a typed pass, which parses the options by their table, runs the pass, and returns its summary (the
+// result itself, if it is a PassResult).
 template <class Result, class Options>
 Pass pass_row(std::string_view name, std::string_view summary, Result (*pass)(Graph&, const Options&)) {
   return {.name = std::string(name),
@@ -124,11 +125,11 @@ Pass pass_row(std::string_view name, std::string_view summary, Result (*pass)(Gr
           .options = {}};
 }
 
-// Throws Error if the name is taken or not a name.
+// Throws Error if the name is invalid or already registered.
 void register_pass(Pass pass);
-// nullptr if there is none of that name.
+// Returns the pass called `name`, or nullptr.
 const Pass* find_pass(std::string_view name);
-// All of them by name.
+// Returns all passes, sorted by name.
 std::vector<const Pass*> all_passes();
 
 }  // namespace shadowgraph

@@ -1,19 +1,18 @@
-// Passes one after the other: from text or from calls, verified in between, timed, dumped on request.
+// Pipelines of passes, with verification between passes, timing and dumps.
 //
 //     PipelineReport report = Pipeline::parse("functionalize,dce{random=drop},cse").run(graph);
-//     std::cout << to_text(report);                          // time, nodes before and after, what each pass did
-//     run_pass(graph, "dce", {{"random", "drop"}});          // one pass alone
+//     std::cout << to_text(report);                          // time, nodes before and after, changes of each pass
+//     run_pass(graph, "dce", {{"random", "drop"}});          // a single pass
 //
-// The text is names separated by commas; a name may be followed by its options, `{name=value;name=value}`; a value with
-// ';' or '}' in it stands in quotes. Spaces do not matter. Passes are those of the table (shadowgraph/passes/pass.h),
-// users' own included, or given as they are.
+// The text is a list of names separated by commas. A name may be followed by options, `{name=value;name=value}`; values
+// with ';' or '}' must be quoted. Blanks are ignored. Passes are taken from the registry (shadowgraph/passes/pass.h),
+// including user-defined ones, or given as objects.
 //
-// With SHADOWGRAPH_DUMP=folder in the environment, every pass writes the graph that it was given and the one it left.
-// They go to folder/03-dce.before.sg and folder/03-dce.after.sg, numbered as passes run in this process; `diff` shows
-// what a pass did. A graph that a pass broke is folder/03-dce.failed.sg. (Binaryen and XLA have this; it finds most
-// bugs of passes.)
+// If the environment variable SHADOWGRAPH_DUMP is set to a folder, the graph is written before and after every pass, to
+// folder/03-dce.before.sg and folder/03-dce.after.sg, numbered in the order of execution in this process; use `diff` to
+// compare them. A graph that fails verification is written to folder/03-dce.failed.sg. (Similar to Binaryen and XLA.)
 //
-// A pass that fails leaves its caller's graph as it was before the first pass.
+// If a pass fails, the caller's graph is restored to its state before the first pass.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -37,20 +36,20 @@ struct PipelineOptions {
 #endif
   // Verify the graph before the first pass and after each. About 0.2 us a node each time.
   bool verify = kCheckByDefault;
-  // Compare the graph of a pass that says "unchanged" with a copy made before. About 0.5 us a node each time.
+  // Compare the graph after a pass that reports no change with a copy. About 0.5 us a node each time.
   bool check_unchanged = kCheckByDefault;
-  // Copy the graph first, so that it can be given back when a pass fails. Without, it is left as the pass left it.
+  // Copy the graph first and restore it if a pass fails. Otherwise it is left in the state of the failed pass.
   bool restore_on_error = true;
-  // Where to dump; empty: where SHADOWGRAPH_DUMP says, if it does.
+  // Folder for dumps; "": that of SHADOWGRAPH_DUMP, if set.
   std::string dump_folder;
 
   static PipelineOptions checked() { return {.verify = true, .check_unchanged = true}; }
 };
 
-// What one pass did.
+// Record of one pass.
 struct PassRun {
-  std::string pass;    // with its options as they were given: "dce{random=drop}"
-  double seconds = 0;  // the pass alone, without checks and dumps
+  std::string pass;    // with its options as given: "dce{random=drop}"
+  double seconds = 0;  // of the pass itself, without checks and dumps
   uint32_t nodes_before = 0;
   uint32_t nodes_after = 0;
   PassResult result;
@@ -58,26 +57,26 @@ struct PassRun {
 
 struct PipelineReport {
   std::vector<PassRun> runs;
-  double check_seconds = 0;  // verifying and comparing
+  double check_seconds = 0;  // verification and comparison
   bool changed() const;
 };
-// A table with one line a pass, then what analyses had to say.
+// Formats a table with one line per pass, followed by the output of analyses.
 std::string to_text(const PipelineReport& report);
 nlohmann::json to_json(const PipelineReport& report);
 
 class Pipeline {
  public:
-  // Throws PassError; knows nothing of the values of options, which passes check when they run.
+  // Throws PassError. Does not check option values; passes check them when they run.
   static Pipeline parse(std::string_view text);
 
-  // Throw PassError for a name that is not in the table and for options that the pass does not have.
+  // Throw PassError for an unknown name, and for options that the pass does not have.
   Pipeline& add(std::string_view pass, PassOptions options = {});
   Pipeline& add(Pass pass, PassOptions options = {});
 
-  // Throws PassError; GraphError if the graph was broken from the start; FileError if it cannot dump.
+  // Throws PassError; GraphError if the graph is invalid to begin with; FileError if a dump cannot be written.
   PipelineReport run(Graph& graph, const PipelineOptions& options = {}) const;
 
-  // What parse reads back, for pipelines of registered passes.
+  // Returns the text form, for pipelines of registered passes.
   std::string text() const;
   size_t size() const { return steps_.size(); }
 
@@ -93,7 +92,7 @@ class Pipeline {
   std::vector<Step> steps_;
 };
 
-// One pass of the table, without checks, copies or dumps. Throws what the pass throws, and PassError.
+// Runs a single registered pass without checks, copies or dumps. Throws PassError, and the errors of the pass.
 PassResult run_pass(Graph& graph, std::string_view pass, const PassOptions& options = {});
 
 }  // namespace shadowgraph

@@ -1,25 +1,26 @@
-// Chooses which stages of a chain to keep, to keep in part, or to compute again in backward. Recomputing then costs
-// least within a number of bytes. Only numbers are needed, no graph; shadowgraph/passes/recompute.h makes them of one.
+// Recompute: activation checkpointing of captured steps, choice of the activations to save, and offload to CPU.
 //
-//     std::vector<ChainStage> stages = ...;                  // forward runs 0, 1, ..., backward the other way
-//     const ChainSolver solver(stages, 8'000'000'000);       // bytes; once for all smaller budgets, too
-//     const std::optional<ChainPlan> plan = solver.plan(4'000'000'000);
-//     plan->cost;                                            // of what is computed again
+// ChainSolver minimizes the recompute cost of a chain of stages within a memory budget. It is independent of graphs.
 //
-// The dynamic programme is rotor's (Beaumont, Eyraud-Dubois, Herrmann, Joly and Shilova 2019, "Optimal checkpointing
-// for heterogeneous chains"). A stage may be kept in more than one way, as in Rockmate (Zhao et al. 2023). For the
-// stages s..t, with the input of s in memory and m bytes besides, the least cost is the least of
+//     std::vector<ChainStage> stages = ...;                  // forward runs 0, 1, ..., backward in reverse
+//     const ChainSolver solver(stages, 8'000'000'000);       // bytes; also solves all smaller budgets
+//     const std::optional<ChainSchedule> plan = solver.schedule(4'000'000'000);
+//     plan->cost;                                            // recompute cost
 //
-//     keep       an option o of s:    cost of o  +  least(s+1, t, m - saved of o)
-//     drop       s .. k-1 run, and leave but the input of k:
-//                forward of s .. k-1  +  least(k, t, m - that input)  +  least(s, k-1, m)
+// Uses the dynamic program of rotor (Beaumont, Eyraud-Dubois, Herrmann, Joly and Shilova 2019, "Optimal checkpointing
+// for heterogeneous chains"), extended with several options to save a stage, as in Rockmate (Zhao et al. 2023). For
+// stages s..t, with the input of s in memory and m additional bytes, the minimum cost is the minimum of
 //
-// It is the least among schedules that, once they keep something for backward, keep it until backward has been there.
-// tests/passes/chain_test.cpp holds it against an enumeration of all of these.
+//     keep       an option o of s:    cost of o  +  min(s+1, t, m - saved of o)
+//     drop       run s .. k-1, saving only the input of k:
+//                forward of s .. k-1  +  min(k, t, m - that input)  +  min(s, k-1, m)
 //
-// Memory is counted in slots, each a part of the budget, with every size rounded up to whole ones. So a plan never
-// needs more than it was made for, and may cost a little more than it would have to. Time: slots x stages^3 / 6; 100
-// stages and 500 slots take tens of milliseconds. Memory: 8 x slots x stages^2 bytes.
+// It is optimal among schedules that keep saved activations until their backward. tests/passes/chain_test.cpp compares
+// it with an enumeration of all of these.
+//
+// Memory is discretized into slots, with all sizes rounded up. A schedule therefore never exceeds its budget, but may
+// cost slightly more than necessary. Time: slots x stages^3 / 6; 100 stages and 500 slots take tens of milliseconds.
+// Memory: 8 x slots x stages^2 bytes.
 #pragma once
 
 #include <c10/core/DeviceType.h>
@@ -40,57 +41,58 @@
 
 namespace SHADOWGRAPH_API shadowgraph {
 
-// One way to keep a stage from its forward to its backward.
+// An option to save a stage from forward to backward.
 struct ChainOption {
-  int64_t saved = 0;      // bytes on the device, the stage's output included
-  int64_t cost = 0;       // of what is then missing: to compute it again, or the seconds of a link that nothing hides
-  int64_t offloaded = 0;  // bytes that are on the host meanwhile
+  int64_t saved = 0;      // bytes on the device, including the stage's output
+  int64_t cost = 0;       // of recomputing the rest, or exposed transfer time
+  int64_t offloaded = 0;  // bytes offloaded to CPU
   friend bool operator==(const ChainOption&, const ChainOption&) = default;
 };
 
-// Bytes are those besides the stage's input; costs are whole numbers of any one unit.
+// A stage of a chain. Bytes exclude the stage's input; costs are integers in any unit.
 struct ChainStage {
   std::string name;
-  int64_t forward = 0;        // cost of running it again with all that it hands on
-  int64_t backward = 0;       // cost of its backward; no plan depends on it
-  int64_t again = 0;          // cost of running it again for its own backward alone: no more than `forward`
-  int64_t output = 0;         // bytes that it hands to the next stage
-  int64_t forward_peak = 0;   // most bytes in forward if nothing but the output is kept
-  int64_t keeping_peak = 0;   // if everything is kept
-  int64_t backward_peak = 0;  // most bytes in its backward, with all that it saved and all that later stages left
-                              // behind (gradients of parameters)
-  int64_t resident = 0;       // bytes that are there when it has to be run again, without its forward: the gradient of
-                              // its output, what later stages left behind
-  std::vector<ChainOption> options;  // the first keeps everything at no cost
-  // What is dropped may begin and end here. A stage between others that are run again is run again in any case.
+  int64_t forward = 0;        // cost of running it again with all its outputs
+  int64_t backward = 0;       // cost of its backward; the same for all schedules
+  int64_t recompute = 0;      // cost of running it again for its own backward only: at most `forward`
+  int64_t output = 0;         // bytes passed to the next stage
+  int64_t forward_peak = 0;   // peak bytes in forward if only the output is saved
+  int64_t keeping_peak = 0;   // peak bytes in forward if everything is saved
+  int64_t backward_peak = 0;  // peak bytes in its backward, including everything it saved and everything left by later
+                              // stages (gradients of parameters)
+  int64_t resident = 0;  // bytes live when it is recomputed, without its forward: the gradient of its output, tensors
+                         // left by later stages
+  std::vector<ChainOption> options;  // the first saves everything at no cost
+  // Whether a recomputed segment may start and end here. A stage within a segment is recomputed in any case.
   bool droppable = true;
   friend bool operator==(const ChainStage&, const ChainStage&) = default;
 };
 
-// Stages that are run a first time without keeping anything, and again as a whole when backward comes to them.
+// Stages that are run without saving anything, and recomputed together when backward reaches them.
 struct ChainSegment {
   size_t first = 0;
   size_t last = 0;
   friend bool operator==(const ChainSegment&, const ChainSegment&) = default;
 };
 
-struct ChainPlan {
-  int64_t cost = 0;                    // of all that is computed again
-  int64_t bytes = 0;                   // that it needs at most, in whole slots
-  std::vector<size_t> option;          // by stage: the way it is kept the last time that it is run before its backward
-  std::vector<ChainSegment> segments;  // outer ones before those within
-  friend bool operator==(const ChainPlan&, const ChainPlan&) = default;
+struct ChainSchedule {
+  int64_t cost = 0;                    // total recompute cost
+  int64_t bytes = 0;                   // maximum memory, in whole slots
+  std::vector<size_t> option;          // by stage: option used in the last run before its backward
+  std::vector<ChainSegment> segments;  // outer segments before nested ones
+  friend bool operator==(const ChainSchedule&, const ChainSchedule&) = default;
 };
 
 class ChainSolver {
  public:
-  // For budgets up to `bytes`. Throws Error for stages without options or with negative figures, and for no slots.
+  // Solves for all budgets up to `bytes`. Throws Error for stages without options or with negative values, and for
+  // `slots` below 1.
   ChainSolver(std::span<const ChainStage> stages, int64_t bytes, int64_t slots = 500);
 
-  // Empty if no plan fits.
-  std::optional<ChainPlan> plan(int64_t bytes) const;
-  // One plan for each cost that there is, the cheapest first: each needs less memory than those before it.
-  std::vector<ChainPlan> curve() const;
+  // Returns std::nullopt if no schedule fits.
+  std::optional<ChainSchedule> schedule(int64_t bytes) const;
+  // Returns the Pareto curve, by increasing cost and decreasing memory.
+  std::vector<ChainSchedule> curve() const;
 
  private:
   const double* row(size_t first, size_t last) const { return costs_.data() + (first * count_ + last) * width_; }
@@ -98,259 +100,251 @@ class ChainSolver {
   size_t slots_of(int64_t bytes) const;
   double units_of(int64_t cost) const;
   void solve(size_t first, size_t last);
-  ChainPlan trace(size_t memory) const;
+  ChainSchedule trace(size_t memory) const;
 
   std::vector<ChainStage> stages_;
   size_t count_ = 0;
-  int64_t slot_ = 1;  // bytes of one
-  double unit_ = 1;   // of costs: more than 1 where their sums would pass 2^53
-  size_t width_ = 1;  // slots, and none
-  // Whole numbers: processors of today compare doubles, not integers of this size, several at once.
-  std::vector<double> costs_;   // least cost by first and last stage and memory
-  std::vector<size_t> fewest_;  // slots with which the range can be done at all
+  int64_t slot_ = 1;  // bytes per slot
+  double unit_ = 1;   // unit of costs: greater than 1 if their sums would exceed 2^53
+  size_t width_ = 1;  // number of slots, plus one
+  // Integers stored as doubles, since CPUs have vector comparisons for doubles, but not for integers of this size.
+  std::vector<double> costs_;   // minimum cost by first and last stage and memory
+  std::vector<size_t> fewest_;  // minimum slots for each range
 };
 
-// Returns the cost of tensors that go to the host in forward and come back in backward: what computing does not hide.
-// Each direction runs beside `hidden_out` and `hidden_back` of computing, in the same unit. `bytes_per_unit` is what
-// the link carries in one unit.
+// Returns the exposed time of tensors that are offloaded to CPU in forward and copied back in backward, which overlap
+// with `hidden_out` and `hidden_back` of compute, in the same unit. `bytes_per_unit` is the bandwidth of the link.
 int64_t exposed_transfer(int64_t bytes, double bytes_per_unit, int64_t hidden_out, int64_t hidden_back);
 
-// Activation checkpointing of a captured training step: backward computes again what forward no longer keeps.
+// Activation checkpointing of a captured training step: backward recomputes activations that forward does not save.
 //
 //     Graph graph = capture_training_step(...).graph;
 //     CheckpointResult done = checkpoint_modules(graph, {.modules = "transformer.h.*"});
-//     // or: segments of one's own
+//     // or with custom segments
 //     std::vector<CheckpointSegment> segments = ...;
 //     done = checkpoint_segments(graph, segments);
 //
-// A forward graph has no backward that could compute anything again. There, segments become regions of kind checkpoint:
-// calls of checkpoint() in the code that the graph becomes, and in torch.fx. A segment then runs again as a whole. What
-// backward would hold is worked out by assumed_step().
+// In a forward graph, which has no backward, segments become regions of kind checkpoint: calls of checkpoint() in
+// generated code and in torch.fx. A segment is then recomputed as a whole. See also assumed_step().
 //
-// docs/checkpoints.md says what the rewritten graph looks like and which policies there are; the essay at the head of
-// checkpoint.cpp how it is made.
+// See docs/checkpoints.md for the rewritten graph and the policies, and the comment at the top of checkpoint.cpp for
+// the implementation.
 
-// What is computed again together: the forward nodes of some regions, and those between the first and the last of them.
-// Or the nodes from one to another, whatever regions they are in.
+// A segment that is recomputed together: the forward nodes of some regions, including all nodes between the first and
+// the last, or the nodes from `first` to `last`, regardless of regions.
 struct CheckpointSegment {
-  std::string name;               // of the region of kind checkpoint that it becomes
+  std::string name;               // name of its region of kind checkpoint
   std::vector<RegionId> regions;  // siblings, in program order; one or more
-  NodeId first = {}, last = {};   // in place of regions
-  // Storages made in the segment that are kept as if they were in none, with all that their makers make. What computing
-  // the others again needs of them is taken from there. In a segment within another, they are kept from the outer one's
-  // second run on.
+  NodeId first = {}, last = {};   // alternative to regions
+  // Storages created in the segment that are saved, with everything their producers create; recompute reuses them. In a
+  // nested segment, they are saved from the recompute of the outer segment on.
   std::vector<StorageId> keep = {};
-  // Kept storages that wait for backward on the host; only for segments that are in no other. What backward writes to,
-  // what an output holds, and what no value fills as a whole stays where it is.
+  // Saved storages that are offloaded to CPU until backward; only for segments that are not nested. Storages that
+  // backward writes, that an output uses, or that no value covers completely remain on the device.
   std::vector<StorageId> offload = {};
-  // Collectives run again, too. That is right in a program that every rank of them has, with the same segments.
+  // Also recompute collectives. Valid if all ranks have the same program with the same segments.
   bool collectives = false;
 };
 
 struct CheckpointResult {
-  int64_t segments = 0;       // with something to compute again
-  int64_t recomputed = 0;     // nodes added to backward for it
-  int64_t redirected = 0;     // operands of backward nodes that are computed again
-  int64_t kept = 0;           // tensors made in segments that backward still reads as forward left them
-  int64_t random_states = 0;  // states of generators kept, so that random nodes draw the same numbers
-  int64_t offloaded = 0;      // tensors that are on the host between forward and backward
+  int64_t segments = 0;       // segments with recomputed nodes
+  int64_t recomputed = 0;     // nodes added to backward
+  int64_t redirected = 0;     // operands of backward nodes that are recomputed
+  int64_t kept = 0;           // tensors created in segments that backward still reads from forward
+  int64_t random_states = 0;  // generator states saved, to reproduce random numbers
+  int64_t offloaded = 0;      // tensors offloaded to CPU between forward and backward
   int64_t offloaded_bytes = 0;
-  std::vector<NodeId> repeated;  // the forward node of each that was added; one that is run again twice comes twice
-  // Why tensors are kept: by operator or reason.
+  std::vector<NodeId> repeated;  // forward node of each added node; repeated if it is recomputed twice
+  // Reasons for saved tensors, by operator or reason.
   std::map<std::string, int64_t> obstacles;
-  // Peaks of live bytes around checkpoint_modules, where it did something. For a forward graph they are those of its
+  // Peak live bytes before and after checkpoint_modules, if it changed the graph. For a forward graph, those of its
   // assumed_step().
   int64_t peak_before = 0;
   int64_t peak_after = 0;
-  // For a forward graph: bytes that it makes and autograd keeps.
+  // For a forward graph: bytes it allocates that autograd saves.
   int64_t saved_before = 0;
   int64_t saved_after = 0;
-  std::string warning;  // of checkpoint_modules: why a plan came to nothing; "" if it did something or fits as it is
+  std::string warning;  // of checkpoint_modules: why nothing was changed; "" if changed, or if the graph fits as it is
 
   PassResult summary() const;
 };
 
-// Rewrites the graph. Segments may lie within one another. The inner one is then computed again twice: once for the
-// outer one, without being kept, and once for its own backward. Otherwise they must not overlap. Throws GraphError,
-// before any change, for segments that overlap, that are empty, or whose regions are not siblings. Throws it, too, for
-// segments by regions among others by nodes.
+// Rewrites the graph. Segments may be nested: the inner one is then recomputed twice, once for the outer one, without
+// being saved, and once for its own backward. Otherwise they must not overlap. Throws GraphError, before any change,
+// for segments that overlap or are empty, for regions that are not siblings, and for segments by regions mixed with
+// ones by nodes.
 //
-// A segment that has nothing to compute again, a second time for instance, is left as it is. In a forward graph so is
-// one of which something cannot run twice; `obstacles` say why, and `keep` and `offload` are refused. Linear in the
-// graph, times the depth of nesting.
+// Segments without anything to recompute (for instance because they were checkpointed before) are unchanged. In a
+// forward graph, so are segments with nodes that cannot run twice; `obstacles` has the reasons, and `keep` and
+// `offload` are not supported. Linear in the graph, times the nesting depth.
 CheckpointResult checkpoint_segments(Graph& graph, std::span<const CheckpointSegment> segments);
 
-// ---- Choosing. Regions are modules by path, checkpoint regions and scopes by label.
+// ---- Selection of regions. Names of regions are paths of modules, and labels of checkpoint regions and scopes.
 
-// Every region that has forward nodes, is not a part of backward, and whose name matches a pattern ("*" and "?" as in
-// file names, several joined by '+'); of regions within one another that match the same pattern, the outermost. "auto":
-// the longest run of numbered modules (layers.0, layers.1, ...). "": regions of kind checkpoint.
+// Returns all regions outside of backward that have forward nodes and whose name matches a pattern ("*" and "?" as in
+// file names; patterns are joined by '+'). Of nested regions that match the same pattern, the outermost is used.
+// "auto": the longest run of numbered modules (layers.0, layers.1, ...). "": regions of kind checkpoint.
 std::vector<RegionId> regions_named(const Graph& graph, std::string_view patterns);
 
-// A policy makes segments of the regions that were named.
+// A policy creates segments from the selected regions.
 using CheckpointPolicy =
     std::function<std::vector<CheckpointSegment>(const Graph& graph, std::span<const RegionId> regions)>;
-CheckpointPolicy each_region();                // every one by itself
-CheckpointPolicy every_kth_region(int64_t k);  // the first, the one k after it, ...
-// Runs of siblings in about as many parts as they are long: n regions in sqrt(n) segments (Chen et al. 2016,
-// arXiv:1604.06174).
+CheckpointPolicy each_region();                // one segment per region
+CheckpointPolicy every_kth_region(int64_t k);  // the first, the (k+1)-th, ...
+// Splits a run of n sibling regions into sqrt(n) segments of about equal length (Chen et al. 2016, arXiv:1604.06174).
 CheckpointPolicy square_root_segments();
-// Takes the fewest regions, from the first on, so that the peak of live bytes is within the budget. Throws Error that
-// says how low it gets if it cannot be. Tries out about log2(n) rewritten copies of the graph.
-// shadowgraph/passes/recompute.h finds the least to compute again within a budget.
+// Uses as few regions as possible, starting from the first, such that peak live bytes are within the budget. Throws
+// Error with the lowest possible peak otherwise. Evaluates about log2(n) rewritten copies of the graph. See
+// least_recompute() for the minimum recompute within a budget.
 CheckpointPolicy within_budget(int64_t bytes);
 
-// Most bytes live at a node, by the rule of shadowgraph/profile/profile.h; with a device: of its storages alone.
+// Returns the peak of live bytes as defined in shadowgraph/profile/memory.h, of all devices or of one.
 int64_t peak_of_live_bytes(const Graph& graph);
 int64_t peak_of_live_bytes(const Graph& graph, c10::DeviceType device);
 
-// A forward graph with the backward that autograd would run: its gradients, what it saved, and how long. Nodes of
-// forward keep their ids; those of backward compute nothing. Plans for the forward are made on it. Throws Error for a
-// forward whose outputs have no gradient.
+// Returns a forward graph extended by the backward that autograd would run: gradients, saved tensors and their
+// lifetimes. Forward nodes keep their ids; backward nodes compute nothing. Used to plan recompute for the forward
+// graph. Throws Error if its outputs do not require grad.
 Graph assumed_step(const Graph& forward);
 
 // ---- The passes.
 
 struct CheckpointModulesOptions {
   enum class Policy : uint8_t { kEach, kEvery, kSqrt, kBudget, kOptimal };
-  std::string modules;  // as regions_named takes it; of kOptimal, "" without regions of kind checkpoint: found stages
+  std::string modules;  // see regions_named(); for kOptimal, "" without regions of kind checkpoint: automatic stages
   Policy policy = Policy::kEach;
-  int64_t every = 2;  // of kEvery: k
-  int64_t bytes = 1;  // of kBudget and kOptimal
+  int64_t every = 2;  // for kEvery: k
+  int64_t bytes = 1;  // for kBudget and kOptimal
 
   static OptionTable<CheckpointModulesOptions> table() {
     return OptionTable<CheckpointModulesOptions>()
         .add("modules", &CheckpointModulesOptions::modules,
-             "patterns of paths joined by '+', or auto: the longest run of numbered modules; none: "
+             "Path patterns of modules, separated by '+', or auto (longest run of numbered modules); default: "
              "regions marked as checkpoints")
         .choice("policy", &CheckpointModulesOptions::policy, {"each", "every", "sqrt", "budget", "optimal"},
-                "each, every (k-th), sqrt (segments), budget (the fewest from the first on), or optimal (the least to "
-                "compute again)")
-        .add("every", &CheckpointModulesOptions::every, "with policy=every: k", {.least = 1})
+                "Recompute each module, every k-th, sqrt(n) segments, the first within a budget, or the optimal "
+                "segments")
+        .add("every", &CheckpointModulesOptions::every, "k for policy=every", {.min = 1})
         .add("bytes", &CheckpointModulesOptions::bytes,
-             "with policy=budget and optimal: the peak of live bytes that is allowed: 40GB, 512MiB, 1000",
-             {.kind = OptionKind::kBytes, .least = 1});
+             "Peak memory limit for policy=budget and policy=optimal: 40GB, 512MiB, 1000",
+             {.kind = OptionKind::kBytes, .min = 1});
   }
 };
-// The pass `checkpoint`: segments by name and policy. Throws Error for patterns that no region matches. Throws it, too,
-// for `budget` and `optimal` of a forward graph that has checkpoints already. A plan that changes nothing is a warning.
+// The pass `checkpoint`: segments by name and policy. Throws Error for patterns without match, and for `budget` and
+// `optimal` of a forward graph that already has checkpoints. If nothing is changed, there is a warning.
 CheckpointResult checkpoint_modules(Graph& graph, const CheckpointModulesOptions& options = {});
 
 struct FreeAtLastUseResult {
-  int64_t moved = 0;  // storages that die elsewhere now
+  int64_t moved = 0;  // storages with changed free points
   PassResult summary() const;
 };
-// Storages die after their last use, as a replay frees them (shadowgraph/capture/replay.h), and not when the program
-// let go.
+// Frees storages after their last use, as replay does (shadowgraph/capture/replay.h), not where the program did.
 FreeAtLastUseResult free_at_last_use(Graph& graph);
 
-// Finds the least recomputing within a number of bytes. Treats a training step as a chain of stages, and gives the
-// curve of peak against what is computed again. It is the policy `optimal` of the pass `checkpoint`.
+// Minimizes recompute within a memory budget, treating a training step as a chain of stages: returns the Pareto curve
+// of peak memory and recompute. Used by the policy `optimal` of the pass `checkpoint`.
 //
 //     const CheckpointCurve curve = CheckpointCurve::of(graph);
-//     for (const CheckpointChoice& choice : curve.choices()) ...      // cheapest first, each with a lower peak
-//     const CheckpointChoice* best = curve.within(40'000'000'000);    // nullptr: none is
+//     for (const CheckpointChoice& choice : curve.choices()) ...      // by increasing cost and decreasing peak
+//     const CheckpointChoice* best = curve.within(40'000'000'000);    // nullptr: none fits
 //     checkpoint_segments(graph, best->segments);
 //
-// Every choice was made on a copy of the graph and its live bytes counted. So its peak is that of the graph that it
-// makes, to the byte. What is tried does not depend on the budget that is asked for. Hence
+// Every choice is evaluated on a rewritten copy of the graph, so its peak is exact. The choices evaluated do not depend
+// on the budget. Hence
 //
-//   - no choice is above the budget that it is asked for;
-//   - a smaller budget never gives a higher peak, nor less to compute again;
-//   - no choice is worse than those of the policies each, every (second), sqrt and budget, which are among what is
-// tried.
+//   - no choice exceeds its budget;
+//   - a smaller budget never has a higher peak or less recompute;
+//   - no choice is worse than the policies each, every (second), sqrt and budget, which are evaluated as well.
 //
-// The policies are tried for these regions or, where stages are found, for the longest run of numbered modules.
+// These policies use the given regions or, with automatic stages, the longest run of numbered modules.
 
-// What running a node again costs, a whole number in any unit that is the same for all nodes.
+// Cost of running a node again: an integer in any unit common to all nodes.
 using CostOfNode = std::function<int64_t(const Graph& graph, NodeId node)>;
-// FLOPs of matrix products, convolutions, attention and recurrent layers, 2 per multiply-accumulate, from the shapes; 0
-// for all else. What passes know of costs: shadowgraph/profile/profile.h has the table of all operators, and seconds.
+// Returns the FLOPs of matrix products, convolutions, attention and recurrent layers, 2 per multiply-accumulate; 0 for
+// other nodes. See shadowgraph/profile/profile.h for all operators, and for times.
 int64_t product_flops(const Graph& graph, NodeId node);
-// Those, and 1 for each byte that it reads or writes: of two ways with equal products the one that moves less.
+// Returns these FLOPs plus 1 for each byte read or written, to break ties.
 CostOfNode flops_and_bytes();
 
-// A training step as a chain.
+// A training step as a chain of stages.
 //
-// Forward is cut where all that comes later depends on what came before by one tensor alone: its maker dominates what
-// follows. Tensors without gradients do not count, such as masks and tables of positions. The program may have no such
-// place for long (skip connections over half of a network). Then those tensors that pass over the most are set aside:
-// they are kept, and `not_a_chain` says which. With regions, these are the stages, and what lies between them is always
-// kept.
+// Forward is split at tensors on which all later nodes depend exclusively: their producer dominates the rest. Tensors
+// without gradients, such as masks and position tables, are ignored. If there are no such positions over long ranges
+// (skip connections over half of a network), the tensors that skip the most are excluded: they are saved, and listed in
+// `not_a_chain`. With regions, these are the stages, and everything between them is saved.
 //
-// The options of a stage are sets of tensors to keep among those that backward reads. They are found from both ends.
-// From all, the tensor goes that costs least for its bytes; to none, the one comes that saves most. Those that no other
-// beats in both stay.
+// The options of a stage are sets of saved tensors among those that backward reads, found greedily from both ends:
+// removing the tensor with the least cost per byte, and adding the one with the greatest savings. Only Pareto-optimal
+// sets are used.
 
 struct CheckpointStage {
   NodeId first, last;                           // forward nodes
-  std::vector<std::vector<StorageId>> keep;     // by option of the chain's stage; of the first: all, and not listed
-  std::vector<std::vector<StorageId>> offload;  // by option: of those, what waits on the host
-  std::vector<int64_t> exposed;                 // by option: of its cost, what is not computing again but the link
+  std::vector<std::vector<StorageId>> keep;     // saved storages by option; the first saves all and is not listed
+  std::vector<std::vector<StorageId>> offload;  // by option: saved storages that are offloaded to CPU
+  std::vector<int64_t> exposed;                 // by option: exposed transfer time included in its cost
 };
 
 struct CheckpointChainOptions {
-  CostOfNode cost = {};      // flops_and_bytes()
-  int64_t most_stages = 80;  // neighbours are taken together beyond that
-  int64_t most_options = 8;  // of a stage
-  // A stage runs again as a whole or not at all, as a forward graph's checkpoints do. Nothing in it is kept, and none
-  // begins between a tensor's making and the last write to it.
+  CostOfNode cost = {};     // default: flops_and_bytes()
+  int64_t max_stages = 80;  // limit; adjacent stages are merged
+  int64_t max_options = 8;  // per stage
+  // Recompute stages as a whole or not at all, as checkpoints of a forward graph do. Nothing within a stage is saved,
+  // and no stage starts between the creation of a tensor and the last write to it.
   bool whole_stages = false;
-  // Bytes that a link to the host carries in a unit of cost, each way at once. Kept tensors may then wait for backward
-  // on the host. The part of a stage's transfers that its own forward and its own backward hide costs nothing. 0: no
-  // link.
+  // Bandwidth of the link to the host in bytes per unit of cost, in each direction, to offload saved tensors to CPU.
+  // Transfers of a stage that overlap with its own forward and backward cost nothing. 0: no offload.
   double link = 0;
 };
 
 struct CheckpointChain {
   std::vector<ChainStage> stages;
-  std::vector<CheckpointStage> parts;    // of the graph, for each stage
-  int64_t elsewhere = 0;                 // bytes of what is in no stage: parameters, inputs, what was set aside
-  int64_t input = 0;                     // bytes that the first stage reads
-  std::vector<std::string> not_a_chain;  // why; empty: it is one
+  std::vector<CheckpointStage> parts;    // nodes and storages of each stage
+  int64_t elsewhere = 0;                 // bytes outside of all stages: parameters, inputs, excluded tensors
+  int64_t input = 0;                     // bytes read by the first stage
+  std::vector<std::string> not_a_chain;  // reasons; empty if the step is a chain
 
-  // A forward graph stands for its assumed_step(). No stages for one without gradients. Linear, times the stages.
+  // For a forward graph, uses its assumed_step(). Without gradients, there are no stages. Linear, times the stages.
   static CheckpointChain of(const Graph& graph, std::span<const RegionId> regions = {},
                             const CheckpointChainOptions& options = {});
 
-  // A plan as what checkpoint_segments takes. What is run again has no time to go to the host: it is kept.
-  std::vector<CheckpointSegment> segments(const ChainPlan& plan) const;
-  // What the plan's transfers cost.
-  int64_t exposed(const ChainPlan& plan) const;
+  // Returns the segments of a schedule for checkpoint_segments. Recomputed segments are not offloaded.
+  std::vector<CheckpointSegment> segments(const ChainSchedule& plan) const;
+  // Returns the exposed transfer time of the schedule.
+  int64_t exposed(const ChainSchedule& plan) const;
 };
 
-// The curve.
+// The Pareto curve of peak memory and recompute.
 
 struct CheckpointChoice {
-  std::string made_by;  // "none", "optimal", "each", "every 2", "sqrt", "budget"
+  std::string policy;  // "none", "optimal", "each", "every 2", "sqrt", "budget"
   std::vector<CheckpointSegment> segments;
-  int64_t peak = 0;       // of live bytes, with these segments
-  int64_t cost = 0;       // of the nodes that are computed again, and of transfers that nothing hides
-  int64_t offloaded = 0;  // bytes that wait on the host
+  int64_t peak = 0;       // peak live bytes with these segments
+  int64_t cost = 0;       // of recomputed nodes, and exposed transfers
+  int64_t offloaded = 0;  // bytes offloaded to CPU
   std::vector<NodeId> repeated;
 };
 
 struct CheckpointCurveOptions {
   CheckpointChainOptions chain = {};
   int64_t slots = 500;
-  int64_t most_plans = 64;  // of the chain, tried on the graph; evenly over the bytes
+  int64_t max_schedules = 64;  // schedules of the chain to evaluate on the graph, at evenly spaced budgets
 };
 
 class CheckpointCurve {
  public:
-  // `regions` are the stages, and what the other policies choose among. Without them stages are found, and the other
-  // policies take the longest run of numbered modules. A forward graph stands for its assumed_step(), with whole
-  // stages. Makes some 80 rewritten copies of the graph. With a link to the host, peaks are the bytes on the device
-  // that holds most; a step on the CPU gains nothing there.
+  // `regions` are the stages, and the regions for the other policies. By default, stages are found automatically, and
+  // the other policies use the longest run of numbered modules. For a forward graph, uses its assumed_step(), with
+  // whole stages. Evaluates some 80 rewritten copies of the graph. With a link to the host, peaks are bytes on the
+  // device with the most; offload has no effect for a step on the CPU.
   static CheckpointCurve of(const Graph& graph, std::span<const RegionId> regions = {},
                             const CheckpointCurveOptions& options = {});
 
-  // Cheapest first, each with a lower peak than all before it; the first computes nothing again.
+  // By increasing cost and decreasing peak; the first recomputes nothing.
   const std::vector<CheckpointChoice>& choices() const { return choices_; }
-  // The cheapest whose peak is at most that; nullptr if there is none.
+  // Returns the cheapest choice with a peak of at most `bytes`, or nullptr.
   const CheckpointChoice* within(int64_t bytes) const;
   const CheckpointChain& chain() const { return chain_; }
-  // All that was tried, in the order in which it was.
+  // All evaluated choices, in order of evaluation.
   const std::vector<CheckpointChoice>& tried() const { return tried_; }
 
  private:
@@ -358,44 +352,44 @@ class CheckpointCurve {
   std::vector<CheckpointChoice> choices_, tried_;
 };
 
-// The cheapest of the curve within these bytes; Error that says how low it gets.
+// Returns the policy that uses the cheapest choice of the curve; Error if none fits.
 CheckpointPolicy least_recompute(int64_t bytes, CheckpointCurveOptions options = {});
 
-// What modules keep for backward waits on the host meanwhile.
+// Offloads activations that modules save for backward to CPU.
 //
 //     const OffloadResult done = offload_modules(graph, {.modules = "model.layers.*"});    // done.tensors, done.bytes
 //
-// A tensor leaves after its last use in forward and comes back before its first use in backward:
+// A tensor is copied out after its last use in forward and back before its first use in backward:
 //
 //     %12 = aten::_to_copy(%2, device=cpu, non_blocking=true)
 //     %13 = aten::_to_copy(%12, device=cuda:0, non_blocking=true) | backward
 //
-// Engines run these copies beside kernels. So what a module keeps stays until the module behind it has run, and is
-// fetched when backward of that one begins. The copies carry the note "kernel"="copy engine".
+// The copies run concurrently with kernels. Tensors saved by a module therefore remain until the next module has run,
+// and are fetched when backward of that module starts. The copies have the note "kernel"="copy engine".
 //
-// A tensor belongs to the module of its last use in forward. What a checkpoint keeps may wait on the host, too: run the
-// pass behind `checkpoint`.
+// A tensor belongs to the module of its last use in forward. Tensors saved by a checkpoint may be offloaded, too: run
+// the pass after `checkpoint`.
 
 struct OffloadOptions {
-  std::string modules = "auto";      // as regions_named() takes them (shadowgraph/passes/recompute.h)
-  int64_t least = int64_t{1} << 20;  // bytes of a tensor; smaller ones stay
+  std::string modules = "auto";          // see regions_named()
+  int64_t min_bytes = int64_t{1} << 20;  // minimum bytes of a tensor to offload
 
   static OptionTable<OffloadOptions> table() {
     return OptionTable<OffloadOptions>()
         .add("modules", &OffloadOptions::modules,
-             "patterns of paths joined by '+', or auto: the longest run of numbered modules")
-        .add("least", &OffloadOptions::least, "bytes of a tensor; smaller ones stay",
-             {.kind = OptionKind::kBytes, .least = 0});
+             "Modules to offload: path patterns separated by '+', or auto (the longest run of numbered modules)")
+        .add("min_bytes", &OffloadOptions::min_bytes, "Minimum size of offloaded tensors",
+             {.kind = OptionKind::kBytes, .min = 0});
   }
 };
 
 struct OffloadResult {
-  int64_t tensors = 0, bytes = 0;       // that wait on the host
-  std::map<std::string, int64_t> left;  // of the modules, kept on the device, by reason
+  int64_t tensors = 0, bytes = 0;       // offloaded
+  std::map<std::string, int64_t> left;  // saved tensors of the modules that remain on the device, by reason
   PassResult summary() const;
 };
 
-// Throws Error if no region matches but for "auto". A graph without backward is left as it is. Linear.
+// Throws Error for patterns without match, except "auto". A graph without backward is unchanged. Linear.
 OffloadResult offload_modules(Graph& graph, const OffloadOptions& options = {});
 OffloadResult offload_regions(Graph& graph, std::span<const RegionId> regions, int64_t least = int64_t{1} << 20);
 

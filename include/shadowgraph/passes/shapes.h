@@ -1,22 +1,22 @@
-// Shape propagation: a graph's operators run again, on fake tensors, with other inputs.
+// Shape propagation: re-runs a graph's operators on fake tensors with other input shapes.
 //
 //     auto shapes = ShapePropagation::of(graph, {.inputs = {{"x", InputGeometry::of_text("f32[64,3,224,224]")}}});
-//     shapes.tensor(value).sizes();      // the fake tensor of every value
-//     shapes.baked();                    // recorded sizes that still stand in arguments
+//     shapes.tensor(value).sizes();      // fake tensor of every value
+//     shapes.baked();                    // recorded sizes that remain in arguments
 //     bool changed = shapes.apply(graph);
 //
-// The operators run, not the model: rules, decompositions and Meta kernels as in a capture, below autograd, in program
-// order. A number that the model computed on the host from a size is a constant of the graph, and stays. A view to [8,
-// 64] is one to [8, 64] however large the batch is now. Such baked-in sizes are found in three ways:
+// Only the operators run, not the model, with rules, decompositions and Meta kernels as in a capture, below autograd,
+// in program order. Numbers that the model computed on the host from a size are constants of the graph and remain: a
+// view to [8, 64] is one to [8, 64] regardless of the new batch size. Such baked-in sizes are detected in three ways:
 //
-//   - an operator refuses its operands;
-//   - its results no longer fit the graph;
+//   - an operator raises an error for its operands;
+//   - its results no longer match the graph;
 //   - a size-like argument equals a recorded size that has changed.
 //
-// For sizes that follow the inputs, fit them from captures instead: SymbolicGraph.
+// For sizes that depend on the inputs, fit a SymbolicGraph to several captures instead.
 //
-// With the recorded inputs the graph comes out as it was, byte for byte. The idea is torch.fx's ShapeProp and
-// FakeTensorProp. Linear; about 2 us a node.
+// With the recorded input shapes, the graph is unchanged. (Similar to ShapeProp of torch.fx and to FakeTensorProp.)
+// Linear; about 2 us a node.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -37,89 +37,89 @@
 
 namespace SHADOWGRAPH_API shadowgraph {
 
-// The geometry that a placeholder shall have.
+// New geometry of a placeholder.
 struct InputGeometry {
   c10::ScalarType dtype = c10::ScalarType::Float;
   std::vector<int64_t> sizes;
-  std::optional<std::vector<int64_t>> strides;  // elements; empty: contiguous
+  std::optional<std::vector<int64_t>> strides;  // elements; std::nullopt: contiguous
   int64_t offset = 0;                           // elements
-  std::optional<c10::Device> device;            // empty: as recorded
+  std::optional<c10::Device> device;            // std::nullopt: as recorded
 
-  // From a real, fake or meta tensor; its data is not read. A meta tensor leaves the device as recorded.
+  // Takes the geometry of a real, fake or meta tensor, without reading data. The device of a meta tensor is ignored.
   static InputGeometry of(const at::Tensor& tensor);
-  // "f32[8,3,224,224]". Throws Error that shows the form.
+  // Parses "f32[8,3,224,224]". Throws Error that shows the syntax.
   static InputGeometry of_text(std::string_view text);
 };
 
 struct ShapePropagationOptions {
-  // By the name of the placeholder: an input, parameter, buffer, or "constant0", "constant1", ... in program order.
-  // Others keep what is recorded.
+  // By name of the placeholder: an input, parameter, buffer, or "constant0", "constant1", ... in program order. Others
+  // are unchanged.
   std::map<std::string, InputGeometry> inputs;
   DeviceProfile profile;
-  // Sizes that depend on data, by name (shadowgraph/capture/fake.h); others as recorded.
+  // Data-dependent sizes by name (shadowgraph/capture/fake.h); default: as recorded.
   NamedDataSizes data_sizes = {};
-  // What the pass does about recorded sizes that stand in arguments: ShapePropagation::of lists them.
+  // Treatment of recorded sizes that remain in arguments.
   enum class Baked : uint8_t { kReport, kError };
   Baked baked = Baked::kReport;
 
-  // "x=f32[8,3,64,64];y=i64[8]", and back; strides, offset and device have no text. Throws Error.
+  // Convert to and from "x=f32[8,3,64,64];y=i64[8]"; strides, offset and device have no text form. Throws Error.
   static std::map<std::string, InputGeometry> inputs_of(const std::string& text);
   static std::string text_of(const std::map<std::string, InputGeometry>& inputs);
   static OptionTable<ShapePropagationOptions> table() {
     return OptionTable<ShapePropagationOptions>()
         .parsed("inputs", &ShapePropagationOptions::inputs, &inputs_of, &text_of,
-                "name=f32[8,3,64,64], several joined by ';'; others as recorded")
+                "New inputs: name=f32[8,3,64,64], separated by ';' (default: as recorded)")
         .choice("baked", &ShapePropagationOptions::baked, {"report", "error"},
-                "what to do about recorded sizes that stand in arguments: report or error");
+                "Report recorded sizes that are baked into arguments, or fail with an error");
   }
 };
 
-// A number in an argument that is a recorded size of an input whose size is now another.
+// A number in an argument that equals a recorded size of an input whose size has changed.
 struct BakedSize {
   NodeId node;
   std::string argument;   // "size[0]"
   int64_t number = 0;     //
-  std::string dimension;  // "size 0 of input 'x'", or a product of such
-  int64_t now = 0;        // what that dimension is now
+  std::string dimension;  // "size 0 of input 'x'", or a product of several
+  int64_t now = 0;        // new value of that dimension
 };
 
 class ShapePropagation {
  public:
-  // Throws UnsupportedError; Error for a name that no placeholder has.
+  // Throws UnsupportedError; Error if there is no placeholder of a given name.
   static ShapePropagation of(const Graph& graph, const ShapePropagationOptions& options = {});
 
-  // Undefined for scalars. Aliases share a storage; the last geometry of a tensor changed in place is in its last
-  // value.
+  // Returns the fake tensor of a value; undefined for scalars. Aliases share a storage. For a tensor whose geometry was
+  // changed in place, its last value has the final geometry.
   const at::Tensor& tensor(ValueId value) const { return tensors_[value]; }
-  // Arguments by name and position that were not refused, yet look like recorded sizes that have changed. In the order
-  // of the program; empty if no input changed.
+  // Arguments, by name and position, that caused no error but equal recorded sizes that have changed, in program order.
+  // Empty if no input has changed.
   const std::vector<BakedSize>& baked() const { return baked_; }
-  // Guards on sizes that have changed: a capture at the new sizes may take another path.
+  // Guards on sizes that have changed: a capture with the new sizes may take another path.
   const std::vector<std::string>& paths() const { return paths_; }
 
-  // Writes geometry, storages and their bytes into the graph that was propagated, unedited since. Whether that changed
-  // it.
+  // Writes geometry, storages and their bytes to the graph that was propagated, which must not have been edited since.
+  // Returns whether it changed.
   bool apply(Graph& graph) const;
 
  private:
   friend class ShapeRun;
   IdMap<ValueId, at::Tensor> tensors_;
-  IdMap<ValueId, StorageId> storages_;  // where they are now; ids from storage_count() on are new
-  std::vector<int64_t> bytes_;          // by storage, new ones included
-  std::vector<StorageId> models_;       // of new storages: the one whose kind they take
+  IdMap<ValueId, StorageId> storages_;  // current storage; ids from storage_count() on are new
+  std::vector<int64_t> bytes_;          // by storage, including new ones
+  std::vector<StorageId> models_;       // by new storage: the one whose kind it has
   std::vector<BakedSize> baked_;
   std::vector<std::string> paths_;
 };
 
-// The pass `shape-prop`: propagates and applies.
+// The pass `shape-prop`: shape propagation followed by apply().
 struct ShapePropResult {
   bool changed = false;
   std::vector<BakedSize> baked;
-  std::vector<std::string> paths;  // whose sizes have changed
-  std::string report;              // the same for people
+  std::vector<std::string> paths;  // see ShapePropagation::paths
+  std::string report;              // both as text
   PassResult summary() const;
 };
-// Throws what ShapePropagation::of throws; UnsupportedError for baked sizes, if they are to be errors.
+// Throws the errors of ShapePropagation::of; UnsupportedError for baked-in sizes, with Baked::kError.
 ShapePropResult shape_prop(Graph& graph, const ShapePropagationOptions& options = {});
 
 }  // namespace shadowgraph

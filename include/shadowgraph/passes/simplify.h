@@ -1,4 +1,4 @@
-// The same results by fewer nodes: the classic passes. Each is described at the head of its file in passes/simplify/.
+// Simplification passes. Each is described at the top of its file in passes/simplify/.
 #pragma once
 
 #include <cstdint>
@@ -13,29 +13,29 @@
 
 namespace SHADOWGRAPH_API shadowgraph {
 
-// One way of writing for what can be written in many: no-op views and copies, view chains, arguments. Changes no bit of
-// any result.
+// Canonicalization of no-op views and copies, view chains, and arguments. Results are bitwise unchanged.
 
 struct CanonicalizeResult {
-  int64_t same_views = 0;    // views that an earlier view stands for now
-  int64_t view_chains = 0;   // views of views that became one
-  int64_t exact_copies = 0;  // copies, and x * 1, x - 0, that what they copy stands for now
-  int64_t arguments = 0;     // nodes whose arguments are written another way
-  int64_t dead_views = 0;    // views that nobody used
+  int64_t same_views = 0;    // views replaced by an equal earlier view
+  int64_t view_chains = 0;   // views of views merged into one
+  int64_t exact_copies = 0;  // copies, x * 1 and x - 0, replaced by their operand
+  int64_t arguments = 0;     // nodes with changed arguments
+  int64_t dead_views = 0;    // unused views removed
   PassResult summary() const;
 };
 CanonicalizeResult canonicalize(Graph& graph);
 
-// Keeps one of all nodes that compute the same thing.
+// Common subexpression elimination.
 
 struct CseOptions {
-  // kMerge: backward may keep what forward computed.
+  // kMerge: backward may reuse results of forward, which are then saved.
   enum class Phases : uint8_t { kWithin, kMerge };
   Phases phases = Phases::kWithin;
 
   static OptionTable<CseOptions> table() {
-    return OptionTable<CseOptions>().choice("phases", &CseOptions::phases, {"within", "merge"},
-                                            "within, or merge: backward may keep what forward computed");
+    return OptionTable<CseOptions>().choice(
+        "phases", &CseOptions::phases, {"within", "merge"},
+        "Merge nodes within a phase, or also across phases (backward then reuses forward results)");
   }
 };
 struct CseResult {
@@ -44,34 +44,35 @@ struct CseResult {
 };
 CseResult cse(Graph& graph, const CseOptions& options = {});
 
-// Computes now, on the CPU, what only depends on constants.
+// Constant folding: evaluates nodes that depend on constants only, on the CPU.
 
 struct ConstFoldOptions {
   int64_t max_bytes = 4096;
 
   static OptionTable<ConstFoldOptions> table() {
-    return OptionTable<ConstFoldOptions>().add("max_bytes", &ConstFoldOptions::max_bytes, "largest constant to make",
-                                               {.kind = OptionKind::kBytes, .least = 0});
+    return OptionTable<ConstFoldOptions>().add("max_bytes", &ConstFoldOptions::max_bytes,
+                                               "Maximum size of a folded constant",
+                                               {.kind = OptionKind::kBytes, .min = 0});
   }
 };
 struct ConstFoldResult {
-  int64_t folded = 0;     // nodes
-  int64_t constants = 0;  // made in their place
-  int64_t refused = 0;    // operators that threw, or gave another geometry than was recorded
+  int64_t folded = 0;     // number of nodes
+  int64_t constants = 0;  // number of new constants
+  int64_t refused = 0;    // operators that threw, or returned another geometry than recorded
   PassResult summary() const;
 };
 ConstFoldResult const_fold(Graph& graph, const ConstFoldOptions& options = {});
 
-// Erases nodes that nobody can notice; never an effect.
+// Dead code elimination: removes side-effect-free nodes with unused results.
 
 struct DceOptions {
-  // kDrop: random nodes without use go too, so that later ones may draw other numbers.
+  // kDrop: also remove unused random nodes, which changes the random numbers drawn by later ones.
   enum class Random : uint8_t { kKeep, kDrop };
   Random random = Random::kKeep;
 
   static OptionTable<DceOptions> table() {
     return OptionTable<DceOptions>().choice("random", &DceOptions::random, {"keep", "drop"},
-                                            "keep, or drop: later random numbers may differ");
+                                            "Keep or drop unused random operators (drop changes later random numbers)");
   }
 };
 struct DceResult {
@@ -80,28 +81,28 @@ struct DceResult {
 };
 DceResult dce(Graph& graph, const DceOptions& options = {});
 
-// Drops writes that nobody sees; allocations that are filled at once become the filling.
+// Dead store elimination; folds empty() followed by a fill into the fill.
 
 struct DeadStorageResult {
-  int64_t overwritten = 0;  // writes that another covers before anybody reads
+  int64_t overwritten = 0;  // writes that are overwritten without being read
   int64_t self_copies = 0;  // copies of a tensor to itself
-  int64_t unfilled = 0;     // zeros, ones and the like that are overwritten at once: empty now
-  int64_t filled = 0;       // empty, then filled: zeros or full now
-  int64_t cloned = 0;       // empty, then copied to: clone now
+  int64_t unfilled = 0;     // zeros, ones, ... that are overwritten: replaced by empty
+  int64_t filled = 0;       // empty followed by a fill: replaced by zeros or full
+  int64_t cloned = 0;       // empty followed by a copy: replaced by clone
   PassResult summary() const;
 };
 DeadStorageResult dead_storage(Graph& graph);
 
-// Keeps one of all constants with the same contents.
+// Merges constants with the same contents.
 
 struct MergeConstantsResult {
   int64_t merged = 0;
-  int64_t bytes = 0;  // of those that went
+  int64_t bytes = 0;  // bytes of the removed constants
   PassResult summary() const;
 };
 MergeConstantsResult merge_constants(Graph& graph);
 
-// Rewriting by rules: wherever a graph does what a pattern says (shadowgraph/graph/edit.h), let it do something else.
+// Pattern rewriting: replaces matches of patterns (shadowgraph/graph/edit.h).
 //
 //     const auto rules = parse_rules(
 //         "rule linear\n"
@@ -113,56 +114,56 @@ MergeConstantsResult merge_constants(Graph& graph);
 //         "return %y\n");
 //     const RewriteResult result = rewrite(graph, rules);      // result.replaced, result.refused
 //
-// The replacement returns as many values as the pattern. Its calls stand where the last matched node stood. A value
-// that is used before that is made at its first use, if all operands are made by then; otherwise the users wait. The
-// calls are in the last matched node's region, phase and modes. Their results get shapes from the operators' rules on
-// fake tensors.
+// The replacement returns as many values as the pattern. Its calls are inserted at the position of the last matched
+// node. If a returned value is used before that, its call is inserted at the first use if its operands are available
+// there; otherwise the users are moved. The calls are in the region, phase and modes of the last matched node. Shapes
+// of their results are computed by the operators' rules on fake tensors.
 //
-// A match is left alone, and counted as refused with the reason, in three cases:
+// A match is refused, and counted with the reason, in three cases:
 //
-//   - no such place keeps every effect and use in order;
-//   - a value that comes out has another dtype, shape or strides than the one it stands for;
-//   - the operator refuses its arguments.
+//   - no position preserves the order of effects and uses;
+//   - a returned value has another dtype, shape or strides than the one it replaces;
+//   - an operator raises an error for its arguments.
 //
-// What aliased a replaced value aliases the new one. Storages keep kind and death, and backward nodes find the last new
-// node as their forward node.
+// Aliases of a replaced value become aliases of the new one. Storages keep their kind and free point, and backward
+// nodes are linked to the last new node.
 //
-// torch.fx: subgraph_rewriter.replace_pattern. Linear in the graph for each rule.
+// (torch.fx: subgraph_rewriter.replace_pattern.) Linear in the graph for each rule.
 
 struct RewriteRule {
   std::string name;
   Pattern pattern;
   Pattern replacement;
-  // Matches that it returns false for are left alone; empty: none.
+  // Returns whether to replace a match; empty: replace all.
   std::function<bool(const Graph& graph, const Match& match)> filter;
 };
 
-// `rule NAME` lines, each followed by a pattern, a line `=>`, and a replacement, whose wildcards are names of the
-// pattern. Throws ParseError. `targets` as for Pattern::parse.
+// Parses rules: a line `rule NAME`, a pattern, a line `=>`, and a replacement whose wildcards are names of the pattern.
+// Throws ParseError. `targets`: see Pattern::parse.
 std::vector<RewriteRule> parse_rules(std::string_view text, const Graph* targets = nullptr,
                                      std::string_view name = "<rules>");
 
 struct RewriteResult {
   int64_t replaced = 0;
   int64_t refused = 0;
-  int64_t moved = 0;                 // nodes that waited for a replacement
-  std::vector<std::string> reasons;  // of refusals, each once
+  int64_t moved = 0;                 // nodes moved after a replacement
+  std::vector<std::string> reasons;  // of refusals, without duplicates
 
   PassResult summary() const;
 };
 
-// Each rule once over the graph, in their order. The graph verifies after it.
+// Applies each rule once, in order. The graph verifies afterwards.
 RewriteResult rewrite(Graph& graph, std::span<const RewriteRule> rules);
 
-// The pass `rewrite`: rules as text, one of the two.
+// The pass `rewrite`: takes rules as text or as a file.
 struct RewriteOptions {
   std::string file;
-  std::string rules;  // with ';' for line ends
+  std::string rules;  // with ';' as line separator
 
   static OptionTable<RewriteOptions> table() {
     return OptionTable<RewriteOptions>()
-        .add("file", &RewriteOptions::file, "file of rules: rule NAME, pattern, =>, replacement")
-        .add("rules", &RewriteOptions::rules, "the rules themselves, with ';' for line ends");
+        .add("file", &RewriteOptions::file, "File with rules: rule NAME, pattern, =>, replacement")
+        .add("rules", &RewriteOptions::rules, "Rules, with ';' for line breaks");
   }
 };
 // Throws Error if both or none are given, FileError, ParseError.

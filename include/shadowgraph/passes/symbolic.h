@@ -1,12 +1,12 @@
-// Polynomials with exact coefficients in a few named sizes, and fitting one to samples.
+// Symbolic graphs: graphs whose sizes are polynomials in a few named sizes, fitted to several captures.
 //
 //     PolynomialFit fit({{2}, {3}, {5}, {7}});              // four captures, at batch 2, 3, 5 and 7
 //     auto p = fit.of({{64, 96, 160, 224}});                // 32*batch
 //     p->evaluate({{512}});                                 // 16384
 //
-// Only integers and rationals occur: a fit is exact at every sample or there is none. The fewest terms win. There is at
-// least one sample more than terms, and one value more of each size than it takes. So a polynomial is never merely
-// drawn through its points.
+// Arithmetic is exact (integers and rationals): a fit equals all samples, or there is none. The polynomial with the
+// fewest terms is chosen. There must be at least one sample more than terms, and one value more of each size than its
+// degree requires, so that a fit is always overdetermined.
 #pragma once
 
 #include <array>
@@ -39,7 +39,7 @@ class Polynomial {
   explicit Polynomial(std::vector<Term> terms = {}, int64_t denominator = 1);
   static Polynomial constant(int64_t value) { return Polynomial(std::vector<Term>{{value, {}}}); }
 
-  // Throws Error if the value is no integer there, or larger than an int64.
+  // Throws Error if the value is not an integer, or does not fit in int64.
   int64_t evaluate(std::span<const int64_t> sizes) const;
   int64_t evaluate(std::initializer_list<int64_t> sizes) const {
     return evaluate(std::span<const int64_t>(sizes.begin(), sizes.size()));
@@ -47,7 +47,7 @@ class Polynomial {
   bool is_constant() const;
   std::span<const Term> terms() const { return terms_; }
   int64_t denominator() const { return denominator_; }
-  // "4*batch*seq^2 + 8", "(batch^2 + batch)/2"; highest powers first.
+  // Returns "4*batch*seq^2 + 8", "(batch^2 + batch)/2"; highest powers first.
   std::string to_text(std::span<const std::string> names) const;
   friend bool operator==(const Polynomial&, const Polynomial&) = default;
 
@@ -58,14 +58,14 @@ class Polynomial {
 
 class PolynomialFit {
  public:
-  // One point per sample, all with the same number of coordinates, at most Polynomial::kMaxVariables. Throws Error
-  // otherwise, and for equal points.
+  // One point per sample, all of the same dimension, at most Polynomial::kMaxVariables. Throws Error otherwise, and for
+  // duplicates.
   explicit PolynomialFit(std::vector<std::vector<int64_t>> points);
   ~PolynomialFit();
   PolynomialFit(PolynomialFit&&) noexcept;
   PolynomialFit& operator=(PolynomialFit&&) noexcept;
 
-  // The polynomial that has these values at the points, one per point; empty if none with few enough terms has.
+  // Returns the polynomial with these values at the points, or std::nullopt if there is none with few enough terms.
   std::optional<Polynomial> of(std::span<const int64_t> values) const;
   std::optional<Polynomial> of(std::initializer_list<int64_t> values) const {
     return of(std::span<const int64_t>(values.begin(), values.size()));
@@ -74,34 +74,33 @@ class PolynomialFit {
  private:
   struct Basis;
   std::vector<std::vector<int64_t>> points_;
-  std::vector<int64_t> origin_;  // fitting is done in (size - origin) / step: small numbers
+  std::vector<int64_t> origin_;  // fits use (size - origin) / step, to keep numbers small
   std::vector<int64_t> step_;
   std::vector<std::unique_ptr<const Basis>> bases_;  // fewest terms first
 };
 
-// One graph for all batch sizes: captures at a few sizes, aligned, with every number that differs as a polynomial.
+// A graph for all sizes: captures at a few sizes are aligned, and every number that differs becomes a polynomial.
 //
 //     std::vector<SizedGraph> captures;
 //     for (int64_t batch : {2, 3, 5, 7}) captures.push_back({{{"batch", batch}}, capture(batch)});
 //     SymbolicGraph symbolic = SymbolicGraph::fit(std::move(captures));
-//     Graph at_512 = symbolic.instantiate({{"batch", 512}});      // what a capture at 512 gives, without one
+//     Graph at_512 = symbolic.instantiate({{"batch", 512}});      // equal to a capture at 512
 //
-// Aligned means equal in all but numbers: nodes, operators, operands, regions, storages and their lives, saved tensors.
-// Where a kernel or a branch was chosen by the size, the graphs differ, and fit() says at which node. These numbers are
-// fitted:
+// Captures are aligned if they are equal except for numbers: nodes, operators, operands, regions, storages and
+// lifetimes, saved tensors. If a kernel or branch depends on the size, the graphs differ, and fit() reports the node.
+// Polynomials are fitted to
 //
 //   - sizes, strides, offsets, bytes of storages, integers in arguments;
-//   - floating-point arguments that are such an integer or the inverse of one (a mean's 1/n);
+//   - floating-point arguments that are such an integer or the inverse of one (1/n in a mean);
 //   - sizes in guards and in the metadata.
 //
-// A number that no polynomial fits is an error that names it. So instantiate() gives something wrong in one case only:
-// the program changes its ways at a size that was not captured. difference_from() compares with a capture where it
-// matters, such as the end of a range.
+// A number that does not fit a polynomial is an error that names it. Hence instantiate() is wrong only if the program
+// behaves differently at a size that was not captured. Use difference_from() to compare with a capture, for instance at
+// the end of a range.
 //
-// Sizes 0 and 1 are not like others (broadcasting, strides): leave them out of the captures. Sizes below the smallest
-// captured are refused. If captures are at 64, 128 and 192, only multiples of 64 apart are answered. Floor divisions
-// and padding, as of attention's statistics or of strided convolutions, are polynomials there and nowhere else.
-// docs/graph.md has the whole story.
+// Sizes 0 and 1 are special (broadcasting, strides) and should not be used for captures. Sizes below the smallest
+// captured one are rejected. If captures are at 64, 128 and 192, only multiples of 64 are supported, because floor
+// division and padding (in attention statistics, strided convolutions) are polynomials only there. See docs/graph.md.
 
 using NamedSizes = std::map<std::string, int64_t>;
 
@@ -112,32 +111,32 @@ struct SizedGraph {
 
 class SymbolicGraph {
  public:
-  // All with the same names, at least three values of each size that varies, and two captures more than names. The
-  // first graph is kept. Throws UnsupportedError. Linear in nodes and captures; about 1 us a node and capture.
+  // All captures must have the same size names, at least three values of each varying size, and two captures more than
+  // names. The first graph is kept. Throws UnsupportedError. Linear in nodes and captures; about 1 us each.
   static SymbolicGraph fit(std::vector<SizedGraph> captures);
   ~SymbolicGraph();
   SymbolicGraph(SymbolicGraph&&) noexcept;
   SymbolicGraph& operator=(SymbolicGraph&&) noexcept;
 
-  // Which sizes are answered.
+  // Range of supported sizes.
   struct Dimension {
     std::string name;
     int64_t smallest = 0;
     int64_t step = 1;     // sizes are smallest + k * step
-    int64_t largest = 0;  // captured; beyond it nothing was checked
+    int64_t largest = 0;  // largest captured size; larger ones are extrapolated
   };
   const std::vector<Dimension>& dimensions() const { return dimensions_; }
-  // Why these sizes are not answered; empty if they are.
+  // Returns the reason that the sizes are not supported, or std::nullopt if they are.
   std::optional<std::string> refusal(const NamedSizes& sizes) const;
 
-  // Deeply equal (shadowgraph/graph/verify.h) to a capture at these sizes. Throws UnsupportedError for sizes that are
-  // not answered.
+  // Returns a graph structurally equal (shadowgraph/graph/verify.h) to a capture at these sizes. Throws
+  // UnsupportedError for unsupported sizes.
   Graph instantiate(const NamedSizes& sizes) const;
-  // The first difference between instantiate(sizes) and a capture there; empty if it is as foretold.
+  // Returns the first difference between instantiate(sizes) and a capture, or std::nullopt if they are equal.
   std::optional<std::string> difference_from(const NamedSizes& sizes, const Graph& capture) const;
 
-  // A graph that is rewritten in place for one size after another: microseconds, not a copy. The graph must not be
-  // edited, and ids in it are stable. Must not outlive the SymbolicGraph.
+  // A graph that is rewritten in place for each size, in microseconds instead of a copy. It must not be edited; its ids
+  // are stable. Must not outlive the SymbolicGraph.
   class Instance {
    public:
     explicit Instance(const SymbolicGraph& symbolic);
@@ -148,34 +147,34 @@ class SymbolicGraph {
     friend class SymbolicGraph;
     const SymbolicGraph& symbolic_;
     Graph graph_;
-    std::vector<std::string> metadata_keys_;  // in the order of lines
+    std::vector<std::string> metadata_keys_;  // in order of lines
     std::vector<int64_t*> integers_;          // parallel to SymbolicGraph::integers_
     std::vector<double*> reals_;
   };
 
-  // The first capture, whose ids the questions below are about.
+  // The first capture, to which the ids below refer.
   const Graph& base() const { return base_; }
   Polynomial size(ValueId value, size_t dimension) const;
   Polynomial stride(ValueId value, size_t dimension) const;
   Polynomial offset(ValueId value) const;
   Polynomial bytes(StorageId storage) const;
-  // "f32[batch,64*seq]", strides left out.
+  // Returns "f32[batch,64*seq]", without strides.
   std::string type_text(ValueId value) const;
-  // For people: a line per node with the types of its results, and the storages whose bytes vary.
+  // Formats one line per node with the types of its results, and the storages with varying bytes.
   std::string to_text() const;
-  // Different polynomials among all numbers, constants left out.
+  // All distinct non-constant polynomials.
   const std::vector<Polynomial>& polynomials() const { return polynomials_; }
 
  private:
-  // Number `index` in the order in which a graph is walked is polynomial `polynomial`; a real may be its inverse.
+  // The number at position `index` of a graph traversal is polynomial `polynomial`; a real may be its inverse.
   struct Varying {
     uint32_t index = 0;
     uint32_t polynomial = 0;
     bool inverse = false;
   };
   struct VaryingText {
-    uint32_t index = 0;                 // among texts
-    std::vector<std::string> pieces;    // around the numbers
+    uint32_t index = 0;                 // index among texts
+    std::vector<std::string> pieces;    // text around the numbers
     std::vector<uint32_t> polynomials;  //
   };
   class Fit;

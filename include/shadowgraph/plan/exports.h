@@ -1,11 +1,11 @@
-// A plan of training in the words of engines that people use.
+// Exports a training plan to the configuration format of a training framework.
 //
-//     for (const EngineFile& file : engine_files(plan, step, {.sequence = 8192, .batch = 2048})) {
+//     for (const PlanExport& file : export_plan(plan, step, {.sequence = 8192, .batch = 2048})) {
 //       if (file.why_not.empty()) write(file.name, file.text);     // train.py, megatron.args, accelerate.yaml
 //     }
 //
-// `step` is the step of one device and one micro-batch that the plan was made for, with all its layers. It says which
-// modules there are, in which order forward calls them, and what a cut hands on.
+// `step` is the captured step, with all layers, of one device and one micro-batch that the plan was made for. It
+// determines the modules, the order in which forward calls them, and the tensors passed between stages.
 #pragma once
 
 #include <cstdint>
@@ -19,40 +19,41 @@
 
 namespace SHADOWGRAPH_API shadowgraph {
 
-struct EngineRequest {
-  int64_t sequence = 0;             // tokens of a sample; 0: samples are no sequences
-  int64_t batch = 0;                // samples of a step that were asked for; 0: as many as the plan has
-  bool float8 = false;              // products of layers, the head's left out
-  bool bfloat16_gradients = false;  // kept and summed so; in float32 otherwise
+struct PlanExportOptions {
+  int64_t sequence = 0;             // tokens per sample; 0: samples are not sequences
+  int64_t batch = 0;                // requested samples per step; 0: those of the plan
+  bool float8 = false;              // matrix products of layers in float8, except the head
+  bool bfloat16_gradients = false;  // store and reduce gradients in bfloat16 instead of float32
 };
 
-struct EngineFile {
-  std::string engine;                // "PyTorch 2.13"
+struct PlanExport {
+  std::string framework;             // "PyTorch 2.13"
   std::string name;                  // "train.py"
-  std::string text;                  // empty: the engine cannot run the plan
-  std::string why_not;               // then
-  std::vector<std::string> differs;  // what the engine does in another way than the plan
+  std::string text;                  // "": the framework cannot run the plan
+  std::string why_not;               // the reason
+  std::vector<std::string> differs;  // differences between the framework's behavior and the plan
 };
 
-// Of all engines (docs/cluster-plans.md), with the reasons of those that cannot run the plan.
-std::vector<EngineFile> engine_files(const TrainingPlan& plan, const Graph& step, const EngineRequest& request = {});
-std::vector<std::string> engine_file_names();
+// Exports to all frameworks (docs/cluster-plans.md), including those that cannot run the plan.
+std::vector<PlanExport> export_plan(const TrainingPlan& plan, const Graph& step, const PlanExportOptions& request = {});
+std::vector<std::string> plan_export_names();
 
-// A plan of `shard` as Python: a file that lays an eager model out, with torch alone. `plan` are the lines that set
-// MESH, DATA_AXES, PARAMETERS, USES, INPUTS, MODULES and UNITS of parallel/export/plan_runtime.py.
-std::string layouts_script(const std::string& title, std::string_view plan);
+// Returns a Python script that shards an eager model with torch alone according to a plan of `shard`. `plan` has the
+// lines that set MESH, DATA_AXES, PARAMETERS, USES, INPUTS, MODULES and UNITS of parallel/export/plan_runtime.py.
+std::string sharding_script(const std::string& title, std::string_view plan);
 
-// Execution traces of MLCommons Chakra, for network simulators such as ASTRA-sim: a file a process.
+// Exports MLCommons Chakra execution traces for network simulators such as ASTRA-sim, one file per process.
 //
 //     write_chakra(run, "traces", {.name = "llama", .processes_per_stage = 64});       // traces/llama.0.et, ...
 //
-// A rank of the pipeline stands for `processes_per_stage` processes that do the same. Process p of rank r has number
-// r * processes_per_stage + p; it sends to process p of the neighbours. Collectives are those of the captured step, among
-// the processes of the rank; groups are numbered.
+// A rank of the pipeline represents `processes_per_stage` processes that do the same. Process p of rank r has number
+// r * processes_per_stage + p and sends to process p of neighboring ranks. Collectives are those of the captured step,
+// among the processes of a rank; groups are numbered.
 //
-// Nodes are what a rank does between two communications: COMP with microseconds, FLOPs (num_ops) and bytes moved
-// (tensor_size), COMM_SEND, COMM_RECV, COMM_COLL. Each depends on the one before it on its stream, and computing on what
-// it waits for. Durations are whole microseconds whose sums are right. The first node lists the groups.
+// Nodes are COMP (all compute between two communications) with microseconds, FLOPs (num_ops) and bytes moved
+// (tensor_size), COMM_SEND, COMM_RECV and COMM_COLL. Each node depends on the previous one of its stream, and compute
+// also on the communication it waits for. Durations are rounded to whole microseconds without accumulating error. The
+// first node lists the groups.
 
 class PipelineRun;  // shadowgraph/plan/pipeline.h
 
@@ -65,8 +66,8 @@ struct ChakraFiles {
   int64_t nodes = 0;
   int64_t bytes = 0;
 };
-// Makes the folder. Throws FileError; Error for collectives that Chakra has no kind for, and for groups that reach beyond
-// the processes of a stage.
+// Creates the folder. Throws FileError; Error for collectives that Chakra does not support, and for groups that contain
+// processes of several stages.
 ChakraFiles write_chakra(const PipelineRun& run, const std::string& folder, const ChakraOptions& options = {});
 
 }  // namespace shadowgraph

@@ -1,12 +1,12 @@
-// Pipelines: schedules, the stages of a step, replicas, and all ranks in seconds and bytes.
+// Pipeline parallelism: schedules, stages of a captured step, data parallel replicas, and simulation of all ranks.
 //
 //     const PipelineSchedule schedule = PipelineSchedule::named("1f1b", {.ranks = 4, .microbatches = 8});
-//     schedule.with_transfers().to_csv();             // as torch.distributed.pipelining reads it ("compute_comms")
+//     schedule.with_transfers().to_csv();             // format of torch.distributed.pipelining ("compute_comms")
 //     PipelineSchedule::read_csv_file("plan.csv");
 //
-// Stages are numbered in the order of forward; several may lie on one rank. A rank does its actions in order. The
-// orders are those of torch.distributed.pipelining (2.13), and tests compare them action by action. It has no v_half and
-// v_min, and runs them from their CSV.
+// Stages are numbered in forward order; a rank may have several. A rank executes its actions in order. Schedules have
+// the same order as in torch.distributed.pipelining (2.13); tests compare them action by action. It lacks v_half and
+// v_min, but can run them from CSV.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -35,14 +35,14 @@ enum class PipelineWork : uint8_t {
   kBackward,         // B: gradients of inputs and weights
   kInputGradient,    // I
   kWeightGradient,   // W
-  kSendForward,      // SEND_F: the output, to the next stage
+  kSendForward,      // SEND_F: output to the next stage
   kReceiveForward,   // RECV_F
-  kSendBackward,     // SEND_B: the input's gradient, to the stage before
+  kSendBackward,     // SEND_B: input gradient to the previous stage
   kReceiveBackward,  // RECV_B
-  kUnshard,          // UNSHARD: parameters are gathered; of the stage, not of a micro-batch
+  kUnshard,          // UNSHARD: gather parameters; per stage, not per micro-batch
   kReshard,          // RESHARD
   kReduceGradients,  // REDUCE_GRAD
-  // Until the transfer or the reduction of an earlier action is over. torch has them since 2.15.
+  // Wait for the transfer or reduction of an earlier action. Available in torch since 2.15.
   kWaitSendForward,   // WAIT_SEND_F
   kWaitSendBackward,  // WAIT_SEND_B
   kWaitReduce,        // WAIT_REDUCE_GRAD
@@ -51,16 +51,16 @@ constexpr int kPipelineWorks = 14;
 
 struct PipelineAction {
   PipelineWork work = PipelineWork::kForward;
-  bool overlaps_next = false;  // computed together with the action behind it: (..;..)OVERLAP_F_B
+  bool overlaps_next = false;  // executed together with the next action: (..;..)OVERLAP_F_B
   int32_t stage = 0;
-  int32_t microbatch = -1;  // below 0: none
+  int32_t microbatch = -1;  // negative: none
   friend bool operator==(const PipelineAction&, const PipelineAction&) = default;
 };
-// "2F0", "3SEND_B1", "0UNSHARD".
+// Returns "2F0", "3SEND_B1", "0UNSHARD".
 std::string to_string(const PipelineAction& action);
-// Whether it computes: F, B, I or W.
+// Returns whether the action computes: F, B, I or W.
 bool computes(const PipelineAction& action);
-// Whether it sends or receives.
+// Returns whether the action sends or receives.
 bool transfers(const PipelineAction& action);
 
 struct PipelineSize {
@@ -73,25 +73,25 @@ class PipelineSchedule {
  public:
   using Rows = std::vector<std::vector<PipelineAction>>;  // by rank
 
-  // Throws Error for an order that cannot be run, and names the action. A stage may be on two ranks, a micro-batch be
-  // computed twice or not at all, or ranks wait for each other.
+  // Throws Error that names the action if the schedule cannot be executed: a stage is on two ranks, a micro-batch is
+  // computed twice or never, or ranks deadlock.
   PipelineSchedule(std::string name, Rows rows);
 
-  // One of names(); docs/many-devices.md says what each is. Throws Error for sizes that the schedule is not made for.
+  // `name` is one of names(), described in docs/many-devices.md. Throws Error for sizes that it does not support.
   static PipelineSchedule named(std::string_view name, const PipelineSize& size);
   static std::vector<std::string> names();
-  // How many stages each rank has: the number given, where the schedule leaves it open.
+  // Returns the number of stages per rank: `asked`, unless the schedule determines it.
   static int32_t stages_per_rank(std::string_view name, int32_t asked);
 
-  // A row a rank, a cell an action; empty cells are passed over. With transfers or without. Throws ParseError.
+  // Parses one row per rank and one cell per action, with or without transfers; skips empty cells. Throws ParseError.
   static PipelineSchedule from_csv(std::string_view text, const std::string& name);
-  static PipelineSchedule read_csv_file(const std::string& path);  // throws FileError, too
+  static PipelineSchedule read_csv_file(const std::string& path);  // also throws FileError
   std::string to_csv() const;
 
-  // Sends and receives between ranks, each as early as torch puts it. What has some already is given back as it is.
+  // Adds sends and receives between ranks, as early as torch does. Returns schedules that have transfers unchanged.
   PipelineSchedule with_transfers() const;
-  // A wait for each send that has none, where torch puts it: behind the backward of its micro-batch, else at the end.
-  // torch from 2.15 on wants them where a CSV has transfers; earlier ones know no such action.
+  // Adds missing waits for sends, placed as in torch: after the backward of the micro-batch, otherwise at the end.
+  // Required by torch 2.15 and later for a CSV with transfers; not supported by earlier versions.
   PipelineSchedule with_send_waits() const;
 
   const std::string& name() const { return name_; }
@@ -104,31 +104,31 @@ class PipelineSchedule {
 
  private:
   std::string name_;
-  std::shared_ptr<const Rows> rows_;  // of all copies
+  std::shared_ptr<const Rows> rows_;  // shared by copies
   std::vector<int32_t> rank_of_;
   int32_t microbatches_ = 0;
   bool has_transfers_ = false;
 };
 
-// A captured training step of one micro-batch, cut into the stages of a pipeline.
+// Stages of a pipeline, split from a captured training step of one micro-batch.
 //
 //     const Graph& step = capture.graph;                                  // forward, backward, optimizer
 //     const auto stages = PipelineStages::balanced(step, 4, {.spec = &h100, .interconnect = &links});
-//     stages.of(2).forward;                                               // seconds of a micro-batch
+//     stages.of(2).forward;                                               // seconds per micro-batch
 //
-// A stage is a stretch of forward. What its nodes hand on to later stages is sent from stage to stage. Each stage has
-// its nodes' backward in two pieces: W has what leads to gradients of its own weights alone, I all else. What depends on
-// the program's inputs alone, such as masks and tables of positions, is computed in each stage that uses it.
+// A stage is a contiguous range of forward. Values used by later stages are sent from stage to stage. The backward of a
+// stage is split in W, which computes only gradients of its own weights, and I, the rest. Nodes that depend on the
+// program's inputs only, such as masks and position tables, are replicated in each stage that uses them.
 //
-// Memory is held as torch.distributed.pipelining holds it: a stage keeps what it was given and what it sent until its
-// backward of that micro-batch. Gradients of weights stay from the first micro-batch on; later ones are added to them.
+// Memory is held as in torch.distributed.pipelining: a stage keeps its inputs and outputs until its backward of that
+// micro-batch. Weight gradients are kept from the first micro-batch on; later ones are accumulated into them.
 
 struct StageOptions {
-  const DeviceSpec* spec = nullptr;            // none: what fits the graph's device (Machine::find)
-  const Interconnect* interconnect = nullptr;  // of collectives inside a stage; none: they cost nothing
-  // Schedules gather what the program itself gathers of parameters (UNSHARD), and scatter sums of gradients once a step:
-  // FSDP. Otherwise each micro-batch does, as a layout of tensor parallel may. Whole gradients are summed once in any
-  // case.
+  const DeviceSpec* spec = nullptr;            // nullptr: default for the graph's device (Machine::find)
+  const Interconnect* interconnect = nullptr;  // of collectives within a stage; nullptr: they take no time
+  // FSDP: parameters that the program gathers are gathered once per step (UNSHARD), and gradients are reduce-scattered
+  // once per step. Otherwise for each micro-batch, as in tensor parallel layouts. All-reduces of gradients are done
+  // once in any case.
   bool gathers_once = true;
 };
 
@@ -144,44 +144,44 @@ struct ByPiece {
   }
 };
 
-// Seconds by piece. Backward as a whole may hide more than its two pieces apart.
+// Seconds by piece. Backward as a whole may hide more communication than its two pieces separately.
 using PieceSeconds = ByPiece<double>;
 
-struct StageFigures {
+struct StageCosts {
   std::string begins;  // the module of its first node
-  double forward = 0;  // seconds of one micro-batch, as all here
+  double forward = 0;  // seconds per micro-batch; likewise below
   double input_gradient = 0;
   double weight_gradient = 0;
-  // What collectives inside the stage cost a piece: it waits for them, or computes slower beside them. It is in the
-  // seconds above. What is under way when a piece ends is waited for.
+  // Exposed communication of collectives within the stage (waits, and slowdown of concurrent compute), included above.
+  // A piece ends when its collectives have completed.
   PieceSeconds exposed;
-  // The same where schedules gather the stage's parameters (UNSHARD) and add up gradients (REDUCE_GRAD): those
-  // collectives are then in no piece, and take these seconds.
+  // The same if the schedule gathers the stage's parameters (UNSHARD) and reduces gradients (REDUCE_GRAD), so that
+  // these collectives are not part of the pieces.
   PieceSeconds exposed_unsharded;
-  // What copies of engines take, to the host in forward and back in backward (shadowgraph/passes/recompute.h). They run
-  // beside all that the rank computes and communicates: a piece takes as long as its copies at least.
+  // Time of offload copies, to CPU in forward and back in backward (shadowgraph/passes/recompute.h). They overlap with
+  // all compute and communication of the rank: a piece takes at least as long as its copies.
   PieceSeconds copies;
   double unshard = 0;
   double reduce_gradients = 0;
-  double accumulate = 0;       // adding gradients to those of earlier micro-batches
-  double optimizer = 0;        // once a step
-  int64_t weights = 0;         // elements of parameters that are trained
-  int64_t expert_weights = 0;  // of these, of experts that are on several ranks (sharding/ranks/ranks.h)
-  int64_t parameters = 0;      // bytes of what is there from the beginning:
+  double accumulate = 0;       // accumulation of gradients
+  double optimizer = 0;        // once per step
+  int64_t weights = 0;         // elements of trained parameters
+  int64_t expert_weights = 0;  // those of experts distributed over ranks (sharding/ranks/ranks.h)
+  int64_t parameters = 0;      // bytes of persistent tensors:
   int64_t expert_parameters = 0;
   int64_t optimizer_state = 0;
   int64_t other = 0;           // buffers, constants
-  int64_t inputs = 0;          // bytes of the program's inputs that it uses, of one micro-batch
+  int64_t inputs = 0;          // bytes of the program inputs it uses, per micro-batch
   int64_t gradients = 0;       // bytes of gradients of its weights
-  int64_t carried = 0;         // bytes alive from forward to backward, of one micro-batch
-  int64_t on_host = 0;         // bytes that wait on the host from forward to backward, of one micro-batch
-  int64_t awaiting = 0;        // bytes alive from the input's gradient to the weights' beside those, of one micro-batch
+  int64_t carried = 0;         // bytes live from forward to backward, per micro-batch
+  int64_t on_host = 0;         // bytes offloaded to CPU from forward to backward, per micro-batch
+  int64_t awaiting = 0;        // additional bytes live between input gradient and weight gradient, per micro-batch
   int64_t sends_forward = 0;   // bytes to the next stage
-  int64_t sends_backward = 0;  // bytes to the stage before
+  int64_t sends_backward = 0;  // bytes to the previous stage
   double backward() const {
     return input_gradient - exposed.input_gradient + weight_gradient - exposed.weight_gradient + exposed.backward;
   }
-  // What each micro-batch takes where a schedule gathers and sums once a step.
+  // Seconds per micro-batch if the schedule gathers parameters and reduces gradients once per step.
   PieceSeconds unsharded() const {
     const PieceSeconds &with = exposed, &without = exposed_unsharded;
     return {.forward = forward - with.forward + without.forward,
@@ -191,11 +191,11 @@ struct StageFigures {
   }
 };
 
-// A parameter that several stages hold: its gradients are added over them before the optimizer's step.
+// A parameter shared by several stages, whose gradients are summed over them before the optimizer step.
 struct TiedParameter {
   std::string name;
   int64_t gradient_bytes = 0;
-  int64_t weights = 0;  // elements, if it is trained
+  int64_t weights = 0;  // elements, if trained
   std::vector<int32_t> stages;
 };
 
@@ -203,116 +203,117 @@ struct StageParts;
 
 class PipelineStages {
  public:
-  // `modules`: where the second stage begins, the third, ..: at the first node of a module. Throws Error for a module
-  // that is not there or does not come after the one before, and for graphs that are no training steps.
+  // `modules`: the modules whose first nodes start the second stage, the third, ... Throws Error for a module that does
+  // not exist or is out of order, and for graphs that are not training steps.
   static PipelineStages at_modules(const Graph& step, std::span<const std::string> modules,
                                    const StageOptions& options = {});
-  // Where the slowest stage is quickest, of cuts that hand on least; of equally quick ones those that send least.
-  // Throws Error, too, if forward has fewer such places.
+  // Minimizes the time of the slowest stage over the cuts with the least communication; ties are broken by
+  // communication. Also throws Error if forward has too few such cuts.
   static PipelineStages balanced(const Graph& step, int32_t stages, const StageOptions& options = {});
 
-  // Stages of which no more is known than these figures: from a planner, or from measurements. What is carried is
-  // allocated in F and freed in W, and gradients come in W.
-  static PipelineStages of_figures(std::vector<StageFigures> figures);
+  // Creates stages from costs alone, from a planner or measurements. `carried` bytes are allocated in F and freed in W;
+  // gradients are allocated in W.
+  static PipelineStages of_costs(std::vector<StageCosts> figures);
 
   int32_t count() const { return static_cast<int32_t>(figures_.size()); }
-  const StageFigures& of(int32_t stage) const { return figures_[static_cast<size_t>(stage)]; }
+  const StageCosts& of(int32_t stage) const { return figures_[static_cast<size_t>(stage)]; }
   const std::vector<TiedParameter>& tied() const { return tied_; }
-  // What a reader should know: parameters that several stages hold, tensors that are handed through.
+  // Remarks for reports: parameters shared by several stages, tensors passed through stages.
   const std::vector<std::string>& notes() const { return notes_; }
-  // For the rooms of parallel/: parallel/stages/stage_parts.h.
+  // Internal: parallel/stages/stage_parts.h.
   const StageParts& parts() const { return *parts_; }
 
  private:
   friend class StageCutting;
   friend class ReplicatedStages;
-  std::vector<StageFigures> figures_;
+  std::vector<StageCosts> figures_;
   std::vector<TiedParameter> tied_;
   std::vector<std::string> notes_;
   std::shared_ptr<const StageParts> parts_;
 };
 
-// The pieces of a stage as graphs.
+// Extracts the pieces of a stage as graphs.
 //
 //     const Subgraph forward = stage_piece(step.graph, stages, 2, PipelineWork::kForward);
 //     forward.graph;                      // to print, verify, profile, replay, emit
-//     forward.inputs; forward.outputs;    // values of the step, in the order of the graph's inputs and outputs
+//     forward.inputs; forward.outputs;    // values of the step, in the order of the subgraph's inputs and outputs
 //
-// What a piece reads is an input: parameters, what other stages hand on, what its own forward has kept. The note
-// "parameter" has a parameter's name. What others read or keep is an output. Run in the order F, then I and W of the last stage, of
-// the one before, ..., they give the step's gradients.
+// Inputs of a piece are all values it reads: parameters, values from other stages, values saved by its forward. The
+// note "parameter" has a parameter's name. Outputs are values that other pieces read or save. Executed in the order F,
+// then I and W from the last stage to the first, the pieces compute the step's gradients.
 
-// `work`: kForward, kBackward, kInputGradient or kWeightGradient. `step` is the graph that the stages were cut from, as
-// it was. Throws Error for others, for stages of figures alone, and for a stage that is not there. Linear.
+// `work`: kForward, kBackward, kInputGradient or kWeightGradient. `step` is the unchanged graph that was split. Throws
+// Error for other graphs, for stages created from costs, and for an invalid stage. Linear.
 Subgraph stage_piece(const Graph& step, const PipelineStages& stages, int32_t stage, PipelineWork work);
 
-// Replicas of a pipeline: data parallel ranks that share one stage, with ZeRO or without.
+// Data parallel replicas of a pipeline, optionally with ZeRO.
 //
-//     const PipelineStages shared = replicated(stages, {.count = 64, .zero = 1, .ranks = ranks, .state = kMixed}, h100, &links);
-//     const PipelineSchedule schedule = with_sums(PipelineSchedule::named("1f1b", size));
+//     const Replicas replicas{.count = 64, .zero = 1, .ranks = ranks, .state = kMixedPrecision};
+//     const PipelineStages shared = replicated(stages, replicas, h100, &links);
+//     const PipelineSchedule schedule = with_gradient_reduction(PipelineSchedule::named("1f1b", size));
 //     PipelineRun::of(shared, schedule, {.interconnect = &links});
 //
-// The step is captured for one replica. What replicas share is a law of its figures, as the engines of the field do it:
+// The step is captured for one replica. Memory and communication of replicas are derived from its costs:
 //
-//     zero  what each of D ranks has                     what is sent, a step
+//     zero  memory of each of D ranks                    communication per step
 //     0     everything                                   all_reduce of gradients
 //     1     state / D                                    reduce_scatter of gradients, all_gather of parameters
-//     2     state / D, gradients / D, and those of one   the same, the former each micro-batch
-//           bucket whole, as computed and as sent
-//     3     state, gradients, parameters / D, and those  the same, and all_gather in each forward and backward
-//           of two buckets whole
+//     2     state / D, gradients / D, and one whole      the same, the former for each micro-batch
+//           bucket of gradients, computed and sent
+//     3     state, gradients, parameters / D, and two    the same, and all_gather in each forward and backward
+//           whole buckets of parameters
 //
-// Experts that are on several ranks (sharding/ranks/ranks.h) have fewer replicas: those ranks that have the
-// same ones. Theirs is the same law over these.
+// Experts distributed over ranks (sharding/ranks/ranks.h) have fewer replicas: the ranks with the same experts. The
+// same formulas apply to these.
 //
-// An optimizer on the host has its state there (ZeRO-Offload, arXiv:2101.06840). Behind the last backward a rank's share
-// of gradients is copied, the host steps, and parameters are copied back, one after another.
+// With the optimizer offloaded to CPU (ZeRO-Offload, arXiv:2101.06840), its state is in host memory. After the last
+// backward, a rank's gradients are copied to the host, the host runs the step, and parameters are copied back.
 //
-// What is sent goes bucket by bucket beside forward and backward. It costs what they do not hide, one bucket at least,
-// and what it takes of the device meanwhile (Interconnect::device_share).
+// Communication overlaps with forward and backward by bucket. It costs its exposed time, at least that of one bucket,
+// and the device share that it uses (Interconnect::device_share).
 
-// Bytes of an element of a trained parameter, beside the parameter itself. Nothing: as captured.
+// Bytes per element of a trained parameter, in addition to the parameter itself. std::nullopt: as captured.
 struct TrainingState {
-  // The buffer to which gradients are added. It is there from the beginning.
+  // Gradient accumulation buffer, which is persistent.
   std::optional<int64_t> gradient;
-  // The optimizer's state, weights in higher precision included. Its step reads and writes all of it once.
+  // Optimizer state, including main weights in higher precision. Read and written once by the optimizer step.
   std::optional<int64_t> optimizer;
 };
-// Parameters in bfloat16, gradients, main weights and both moments in float32: Megatron-LM, FSDP2 with mixed precision.
+// bfloat16 parameters; float32 gradients, main weights and both moments: Megatron-LM, FSDP2 with mixed precision.
 constexpr TrainingState kMixedPrecision{.gradient = 4, .optimizer = 12};
 
 struct Replicas {
   int64_t count = 1;
   int zero = 0;
-  int64_t experts = 1;             // of these ranks, neighbours, share the experts of a layer
-  std::vector<int64_t> ranks;      // of those that share a stage, in the whole program; empty: neighbours
-  bool optimizer_on_host = false;  // its state is there: gradients go, weights come back, the host runs the step
-  int64_t bucket = 0;              // bytes of parameters that are sent at once, such as a layer's; 0: all of a stage
+  int64_t experts = 1;             // number of consecutive ranks that share the experts of a layer
+  std::vector<int64_t> ranks;      // global ranks of the replicas of a stage; empty: consecutive
+  bool optimizer_on_host = false;  // optimizer state and step are on the CPU: gradients and weights are copied
+  int64_t bucket = 0;              // bytes of parameters per communication, such as a layer's; 0: the whole stage
   TrainingState state;
 };
 
-// What a rank holds of a stage beside activations. Bytes.
-struct HeldBytes {
-  int64_t parameters = 0;       // its share
-  int64_t gathered = 0;         // buckets of parameters, whole
-  int64_t gradients = 0;        // its share
-  int64_t whole_gradients = 0;  // a bucket of gradients, as computed and as sent
-  int64_t state = 0;            // of the optimizer: its share
+// Memory of a stage on a rank, except activations, in bytes.
+struct ReplicaMemory {
+  int64_t parameters = 0;       // sharded
+  int64_t gathered = 0;         // buckets of unsharded parameters
+  int64_t gradients = 0;        // sharded
+  int64_t whole_gradients = 0;  // a bucket of unsharded gradients, as computed and as sent
+  int64_t state = 0;            // optimizer state, sharded
   int64_t all() const { return parameters + gathered + gradients + whole_gradients + state; }
 };
-// `stage`: of one replica, as captured. Its parameters, weights, gradients and optimizer state count.
-HeldBytes held_by(const StageFigures& stage, const Replicas& replicas);
+// `stage`: costs of one replica, as captured. Uses its parameters, weights, gradients and optimizer state.
+ReplicaMemory replica_memory(const StageCosts& stage, const Replicas& replicas);
 
-// Throws Error for a stage of ZeRO that there is none of, and for a count below 1. Throws it, too, for experts on a number
-// of ranks that does not divide the count, and for those with captured optimizer state. An optimizer on the host needs
-// a device whose host's bandwidth is known, and its state by element.
+// Throws Error for an unknown ZeRO stage, a count below 1, a number of expert ranks that does not divide the count, and
+// for experts with captured optimizer state. An optimizer on the CPU requires a device with known host bandwidth, and
+// TrainingState::optimizer.
 PipelineStages replicated(PipelineStages stages, const Replicas& replicas, const DeviceSpec& spec,
                           const Interconnect* links);
 
-// The same order, with UNSHARD of each stage before its first action and REDUCE_GRAD behind its last.
-PipelineSchedule with_sums(const PipelineSchedule& schedule);
+// Adds UNSHARD of each stage before its first action and REDUCE_GRAD after its last.
+PipelineSchedule with_gradient_reduction(const PipelineSchedule& schedule);
 
-// All ranks of a pipeline, in seconds and bytes.
+// Simulates all ranks of a pipeline: time and memory.
 //
 //     const auto stages = PipelineStages::balanced(step.graph, 4, {.spec = &h100});
 //     const auto schedule = PipelineSchedule::named("1f1b", {.ranks = 4, .microbatches = 16});
@@ -320,78 +321,78 @@ PipelineSchedule with_sums(const PipelineSchedule& schedule);
 //     run.seconds(); run.bubble(); run.rank(0).peak;
 //     to_text(run);
 //
-// Each rank does its actions in the schedule's order on one stream. Sends and receives run beside it, one after another
-// between two ranks in one direction; so do UNSHARD and REDUCE_GRAD. Gradients of weights that several ranks hold are
-// added at the end of backward. Bytes are played through the caching allocator of each rank, in the order in which
-// its host allocates them. The step is one of the steady state, and the optimizer's comes last.
+// Each rank executes its actions in the order of the schedule on one stream. Sends and receives run concurrently, those
+// between two ranks in one direction one after another, as do UNSHARD and REDUCE_GRAD. Gradients of tied weights are
+// summed at the end of backward. Each rank has a caching allocator, which replays allocations in the order of its host.
+// The step is one of the steady state; the optimizer step comes last.
 
 class PipelineRun;
 
 struct PipelineRunOptions {
-  const Interconnect* interconnect = nullptr;  // between ranks; none: sending takes no time
-  // How far apart two neighbours of the pipeline are in rank: the processes of one stage, such as 8 of tensor parallel.
-  int64_t ranks_apart = 1;
+  const Interconnect* interconnect = nullptr;  // between ranks; nullptr: transfers take no time
+  // Distance in global rank between neighbors of the pipeline: the number of processes per stage.
+  int64_t rank_stride = 1;
   AllocatorSettings allocator;
-  // Where two actions overlap, this share of what collectives expose hides behind the other's computing, as far as that
-  // goes: 1 all, 0 nothing. Their computing takes its sum in any case.
+  // Fraction of exposed collective time that is hidden by the compute of an overlapped action, from 0 (none) to 1 (all
+  // that fits). Compute times of overlapped actions are added in any case.
   double overlap = 1;
-  // torch.distributed.pipelining has room for what it receives of all micro-batches from the beginning; other engines
-  // take it when it comes.
-  bool receives_ahead = false;
-  // Bytes are those of this run of the same stages in the same order, which links do not change.
+  // Allocate the receive buffers of all micro-batches in advance, as torch.distributed.pipelining does. Other
+  // frameworks allocate them when needed.
+  bool preallocate_receives = false;
+  // Reuse the memory results of a run of the same stages and schedule, as they do not depend on links.
   const PipelineRun* bytes_of = nullptr;
-  bool memory = true;  // false: seconds alone, and no bytes
-  size_t threads = 0;  // 0: as many as the machine has; the result is the same
+  bool memory = true;  // false: simulate time only
+  size_t threads = 0;  // 0: all cores; does not affect the result
 
   static const OptionTable<PipelineRunOptions>& table();
 };
 
-// Seconds in which a rank does not compute, by cause.
+// Idle seconds of a rank, by cause.
 struct PipelineWaits {
-  double before = 0;    // its first action
-  double forward = 0;   // for what the stage before sends
+  double before = 0;    // before its first action
+  double forward = 0;   // for outputs of the previous stage
   double backward = 0;  // for gradients of the next stage
-  double unshard = 0;   // for a stage's parameters: UNSHARD
-  double reduce = 0;    // for sums of gradients: REDUCE_GRAD, and weights that several stages hold
-  double after = 0;     // its last action, until the last rank is done
+  double unshard = 0;   // for parameters: UNSHARD
+  double reduce = 0;    // for gradients: REDUCE_GRAD, and sums of tied weights
+  double after = 0;     // after its last action, until the last rank finishes
   double total() const { return before + forward + backward + unshard + reduce + after; }
 };
 
 struct PipelineRank {
   std::vector<int32_t> stages;
-  double computing = 0;  // seconds, the optimizer included
-  double optimizer = 0;  // seconds of its step, the last that the rank computes
+  double computing = 0;  // seconds, including the optimizer
+  double optimizer = 0;  // seconds of the optimizer step, which comes last
   PipelineWaits waits;
   int64_t resident = 0;           // bytes of parameters, state, buffers and inputs
-  int64_t peak = 0;               // most live bytes, resident ones included
-  PipelineAction peak_at;         // while it did this; stage below 0: in the optimizer's step
+  int64_t peak = 0;               // peak live bytes, including resident ones
+  PipelineAction peak_at;         // action at the peak; negative stage: the optimizer step
   int64_t allocated_peak = 0;     // of the allocator, in blocks
-  int64_t reserved_peak = 0;      // in segments
-  int64_t activations_peak = 0;   // most bytes carried from forward to backward
-  int64_t host_peak = 0;          // most bytes that waited on the host
-  int32_t microbatches_peak = 0;  // most that were between forward and backward, counted by stage
+  int64_t reserved_peak = 0;      // of the allocator, in segments
+  int64_t activations_peak = 0;   // peak bytes carried from forward to backward
+  int64_t host_peak = 0;          // peak bytes offloaded to CPU
+  int32_t microbatches_peak = 0;  // maximum number in flight, counted by stage
 };
 
 struct PipelineActionTime {
   PipelineAction action;
   double begin = 0;
   double end = 0;
-  int64_t live = 0;  // bytes after it
+  int64_t live = 0;  // bytes after the action
 };
 
 class PipelineRun {
  public:
-  // Throws Error where the schedule has another number of stages. Linear in what the actions allocate.
+  // Throws Error if the schedule has a different number of stages. Linear in the number of allocations.
   static PipelineRun of(PipelineStages stages, const PipelineSchedule& schedule,
                         const PipelineRunOptions& options = {});
 
-  double seconds() const { return seconds_; }  // of a step
-  // The share of all ranks' time in which they wait.
+  double seconds() const { return seconds_; }  // per step
+  // Returns the fraction of the time of all ranks that is idle.
   double bubble() const;
   int32_t ranks() const { return static_cast<int32_t>(ranks_.size()); }
   const PipelineRank& rank(int32_t rank) const { return ranks_[static_cast<size_t>(rank)]; }
   int32_t worst_rank() const;  // by reserved bytes, then live ones
-  // In order: what computes, and transfers when they ran. The optimizer's step is none of them.
+  // Returns compute actions, and transfers when they ran, in order; without the optimizer step.
   std::span<const PipelineActionTime> actions(int32_t rank) const { return actions_[static_cast<size_t>(rank)]; }
   const PipelineSchedule& schedule() const { return *schedule_; }
   const PipelineStages& stages() const { return *stages_; }
@@ -406,73 +407,73 @@ class PipelineRun {
   std::shared_ptr<const PipelineStages> stages_;
 };
 
-// A table of ranks, the worst of them and why, waits by cause.
+// Formats a table of ranks, the rank with the highest memory use, and idle time by cause.
 std::string to_text(const PipelineRun& run);
 nlohmann::json to_json(const PipelineRun& run);
-// All ranks for chrome://tracing and Perfetto. A rank has a lane for computing, one for each direction of transfers, and a
-// counter of live bytes; arrows go from sends to receives.
+// Writes a trace of all ranks for chrome://tracing and Perfetto: per rank, a lane for compute, lanes for each direction
+// of transfers, and a counter of live bytes; arrows connect sends and receives.
 std::string to_chrome_trace(const PipelineRun& run);
 
-// Captured graphs of many ranks, run against each other: what they wait for, and how long the step takes.
+// Simulates captured graphs of several ranks together: waits between ranks, and the time of the step.
 //
 //     const std::vector<RankGraph> ranks = {{.graph = &first, .ranks = {0, 1}}, {.graph = &last, .ranks = {2, 3}}};
-//     const RankGraphsRun run = RankGraphsRun::of(ranks, {.spec = &h100, .interconnect = &links});
+//     const DistributedRun run = DistributedRun::of(ranks, {.spec = &h100, .interconnect = &links});
 //     run.seconds(); run.rank(1).waits;
 //
-// Each graph is that of ranks[0], which runs for all that do the same (RankGraph::ranks). What it sends to another rank
-// goes to the one that runs for that, and in a group those meet who run. A rank's kernels and collectives lie on the
-// streams on which its program issued them (shadowgraph/profile/step_time.h). A collective begins when all who take
-// part have come. Sends to a rank run one after another, as do receives from it.
+// Each graph is that of ranks[0] and represents all ranks in RankGraph::ranks, which do the same. Sends to a rank are
+// received by its representative, and collectives are matched between the representatives of a group. Kernels and
+// collectives run on the streams on which the program issued them (shadowgraph/profile/step_time.h). A collective
+// starts when all participants have arrived. Sends from one rank to another run one after another.
 
 struct RankGraph {
-  const Graph* graph = nullptr;  // outlives the run
-  std::vector<int64_t> ranks;    // of the whole program: the one it was captured as, then those that do the same
+  const Graph* graph = nullptr;  // must outlive the run
+  std::vector<int64_t> ranks;    // global ranks: the one it was captured for, then those that do the same
 };
 
-struct RankGraphsOptions {
-  const DeviceSpec* spec = nullptr;            // none: what fits the graphs' device
-  const Interconnect* interconnect = nullptr;  // none: communicating takes no time
+struct DistributedRunOptions {
+  const DeviceSpec* spec = nullptr;            // nullptr: default for the graphs' device
+  const Interconnect* interconnect = nullptr;  // nullptr: communication takes no time
 };
 
-struct RankFigures {
+struct DistributedRank {
   int64_t rank = 0;
   double computing = 0;  // seconds
-  double end = 0;        // of its computing
+  double end = 0;        // end of its compute
   // Seconds by cause: "receive from rank 3", "all_reduce of 8", "the host", "the end of the step".
   std::map<std::string, double> waits;
   double waiting() const;
 };
 
-class RankGraphsRun {
+class DistributedRun {
  public:
-  // Throws Error for a rank that several graphs run for, and for one that is sent to and that none runs for. Throws it,
-  // too, for ranks that wait for ever or do not meet in what they communicate.
-  static RankGraphsRun of(std::span<const RankGraph> ranks, const RankGraphsOptions& options = {});
+  // Throws Error if a rank is in several graphs or a destination is in none, and if ranks deadlock or their
+  // communication does not match.
+  static DistributedRun of(std::span<const RankGraph> ranks, const DistributedRunOptions& options = {});
 
-  double seconds() const { return seconds_; }       // of a step
-  size_t ranks() const { return figures_.size(); }  // that run
-  const RankFigures& rank(size_t index) const { return figures_[index]; }
-  // What a rank did when: name, begin, end; communications too.
+  double seconds() const { return seconds_; }       // per step
+  size_t ranks() const { return figures_.size(); }  // number of simulated ranks
+  const DistributedRank& rank(size_t index) const { return figures_[index]; }
+  // An action of a rank, including communication.
   struct Event {
     std::string name;
     bool computes = false;
     double begin = 0;
     double end = 0;
-    int64_t other = -1;  // rank of a send or receive
-    uint64_t pair = 0;   // number of a transfer, the same at both ends; 0: none
+    int64_t other = -1;  // peer of a send or receive
+    uint64_t pair = 0;   // id of a transfer, the same at both ends; 0: none
     bool sends = false;
   };
   std::span<const Event> events(size_t index) const { return events_[index]; }
 
  private:
   double seconds_ = 0;
-  std::vector<RankFigures> figures_;
+  std::vector<DistributedRank> figures_;
   std::vector<std::vector<Event>> events_;
 };
 
-std::string to_text(const RankGraphsRun& run);
-nlohmann::json to_json(const RankGraphsRun& run);
-// A process a rank, lanes for computing and communicating, arrows from sends to receives.
-std::string to_chrome_trace(const RankGraphsRun& run);
+std::string to_text(const DistributedRun& run);
+nlohmann::json to_json(const DistributedRun& run);
+// Writes a trace with a process per rank, lanes for compute and communication, arrows from sends to receives.
+std::string to_chrome_trace(const DistributedRun& run);
 
 }  // namespace shadowgraph

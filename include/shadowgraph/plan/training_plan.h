@@ -1,21 +1,22 @@
-// A plan of training on a cluster: how many ways each thing is cut, which stages there are, and what a step then takes.
+// Finds training plans for a cluster: degrees of parallelism, pipeline stages, recompute, and the resulting step time.
 //
 //     StepSource source{.capture = capture, .layers = 126};
 //     ClusterRequest request{.devices = 1024, .device = h100, .links = links, .batch = 2048, .sequence = 8192};
-//     const PlanAnswer answer = plan_training(source, request);
+//     const ClusterPlan answer = plan_training(source, request);
 //     answer.best().plan.tensor;  answer.best().run.seconds();  answer.bound;
 //     std::puts(to_text(answer).c_str());
 //
-// How it is found:
-//   1. A few layers are captured under each way to cut a micro-batch, with activations kept and computed again, whole or
-//      in part. Ways are tensor and context parallel sizes by micro-batch sizes by ranks that share experts. What a layer
-//      more costs is repeated for the rest (layer_chain.h).
-//   2. All pipelines, schedules, stages of ZeRO and orders of the mesh are gone through, least bound first. Stages are
-//      the cuts whose slowest stage is quickest, each computing again as many layers as its memory wants.
-//   3. What looks best is captured whole, cut, and run on all ranks of a pipeline, allocators included (PipelineRun).
+// Algorithm:
+//   1. A few layers are captured for each sharding of a micro-batch (tensor, context and expert parallel sizes,
+//      micro-batch size), without and with full or selective recompute. The cost of an additional layer is extrapolated
+//      to all layers (layer_chain.h).
+//   2. All pipelines, schedules, ZeRO stages and mesh orders are searched, in order of their lower bounds. Stages are
+//      chosen to minimize the time of the slowest stage, each recomputing as many layers as its memory requires.
+//   3. The most promising plans are captured completely, split, and simulated on all ranks of a pipeline, including
+//      allocators (PipelineRun).
 //
-// What is given back was simulated so, and fits. No plan of the space, its stages cut as said, is below `bound` seconds by
-// the figures of the layers.
+// All plans returned have been simulated and fit in memory. According to the layer costs, no plan of the search space
+// with stages split as described takes less than `bound` seconds.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -43,303 +44,304 @@
 
 namespace SHADOWGRAPH_API shadowgraph {
 
-// Which step is captured.
+// Size of the step to capture.
 struct StepSize {
   int64_t micro_batch = 1;
-  int64_t layers = 0;  // that the model shall have; 0: all
-  AttentionKernel attention = AttentionKernel::kDevices;
+  int64_t layers = 0;  // number of layers of the model; 0: all
+  AttentionKernel attention = AttentionKernel::kDevice;
 };
 
-// Where steps come from.
+// Captures steps of a model at different sizes.
 struct StepSource {
-  std::function<Graph(const StepSize&)> capture;  // forward, backward and any optimizer, of one device
-  int64_t layers = 0;                             // of the model; 0: the source cannot make fewer
-  int64_t first_layers = 0;                       // of these, so many are of another kind than the rest
+  std::function<Graph(const StepSize&)> capture;  // forward, backward and optimizer (if any), on one device
+  int64_t layers = 0;                             // of the model; 0: the number of layers cannot be reduced
+  int64_t first_layers = 0;                       // number of leading layers of a different kind
   std::string name = "model";
-  bool any_micro_batch = true;  // otherwise a capture has the size that it has, whatever StepSize says
-  // The same model on longer or shorter sequences; empty: that cannot be, and no sequence is cut.
+  bool any_micro_batch = true;  // false: captures have a fixed micro-batch size, regardless of StepSize
+  // Returns the same model with another sequence length; empty: not supported, disables context parallelism.
   std::function<StepSource(int64_t tokens)> with_sequence = {};
 };
 
-// What backward computes again of a layer. kSelective: all but what products with weights, attention and convolutions
-// give, which is kept as the sums over ranks of it are. kCurve: what is worth it, by rotor's curve; there are several
-// ways.
-enum class Recompute : uint8_t { kNothing, kSelective, kWhole, kCurve };
+// Recompute of a layer's activations in backward. kSelective: everything except the results of products with weights,
+// attention and convolutions (saved after their all-reduce, if any). kCurve: points on the memory/time Pareto curve of
+// rotor, of which there are several.
+enum class Recompute : uint8_t { kNone, kSelective, kFull, kCurve };
 constexpr auto enum_names(Recompute) {
-  return names_of<Recompute>({{Recompute::kNothing, "nothing"},
+  return names_of<Recompute>({{Recompute::kNone, "none"},
                               {Recompute::kSelective, "selective"},
-                              {Recompute::kWhole, "whole"},
+                              {Recompute::kFull, "full"},
                               {Recompute::kCurve, "curve"}});
 }
 
-// Who lays out a stage's tensors over the ranks of tensor parallel: Megatron-LM's rules, or the solver of
-// shadowgraph/shard/shard.h. To that collectives cost what the engine does not hide.
-enum class TensorLayout : uint8_t {
+// Layout of a stage's tensors over tensor parallel ranks: rules of Megatron-LM, or the solver of
+// shadowgraph/shard/shard.h, for which collectives cost their exposed time.
+enum class TensorParallelLayout : uint8_t {
   kMegatron,
-  kSolved,  // the quickest
-  kLean,    // where a byte that is kept from forward to backward costs what it takes to compute it again
+  kSolved,  // minimum time
+  kLean,    // minimum time, where saved activations cost as much as recomputing them
 };
-constexpr auto enum_names(TensorLayout) {
-  return names_of<TensorLayout>(
-      {{TensorLayout::kMegatron, "megatron"}, {TensorLayout::kSolved, "solved"}, {TensorLayout::kLean, "lean"}});
+constexpr auto enum_names(TensorParallelLayout) {
+  return names_of<TensorParallelLayout>({{TensorParallelLayout::kMegatron, "megatron"},
+                                         {TensorParallelLayout::kSolved, "solved"},
+                                         {TensorParallelLayout::kLean, "lean"}});
 }
 
-// What may be on the host: what layers keep for backward, and main weights and moments, whose step is then run there.
+// Tensors that may be offloaded to CPU: saved activations, or main weights and moments with the optimizer step.
 enum class Offload : uint8_t { kActivations, kOptimizer };
 constexpr auto enum_names(Offload) {
   return names_of<Offload>({{Offload::kActivations, "activations"}, {Offload::kOptimizer, "optimizer"}});
 }
 
-// A knob is a field here and a row of the table: command line, Python's keywords, help and checks follow (CONTRIBUTING.md).
+// To add an option, add a field here and a row to the table: command line, Python keywords, help and checks are derived
+// from it (CONTRIBUTING.md).
 struct ClusterRequest {
   int64_t devices = 1;
   DeviceSpec device;
   Interconnect links;
-  std::optional<int64_t> memory;  // bytes of a device; nothing: its own
-  int64_t leave_free = 0;         // bytes of these that no plan takes
-  int64_t batch = 1;              // samples, or sequences, of a step on all devices
-  int64_t sequence = 0;           // tokens of a sample; 0: tokens are not counted
+  std::optional<int64_t> memory;  // bytes per device; std::nullopt: the device's
+  int64_t leave_free = 0;         // bytes of it to leave unused
+  int64_t batch = 1;              // samples, or sequences, per step on all devices
+  int64_t sequence = 0;           // tokens per sample; 0: unknown
   TrainingState state = kMixedPrecision;
-  bool float8 = false;  // products of layers, the head's left out (passes/precision/float8.h)
-  // What may be tried; empty: all that makes sense.
+  bool float8 = false;  // matrix products of layers in float8, except the head (passes/precision/float8.h)
+  // Search space; empty: all reasonable values.
   std::vector<int64_t> tensor, context, pipeline, stages_per_rank, micro_batch, experts;
   std::vector<int> zero;
   std::vector<std::string> schedules;
-  std::vector<AttentionKernel> attention;  // empty: what PyTorch takes on the device
-  std::vector<TensorLayout> layouts;       // empty: Megatron-LM's
-  std::vector<Recompute> recompute;        // besides nothing, which always may be; empty: all but kCurve
-  std::vector<Offload> offload;            // what may be on the host
-  // Rows that a rank of experts has room for, over the mean. 1: routing is even.
+  std::vector<AttentionKernel> attention;     // empty: PyTorch's choice for the device
+  std::vector<TensorParallelLayout> layouts;  // empty: Megatron-LM's
+  std::vector<Recompute> recompute;           // in addition to kNone; empty: all except kCurve
+  std::vector<Offload> offload;               // tensors that may be offloaded to CPU
+  // Expert capacity factor: rows that an expert rank has space for, relative to the mean. 1: balanced routing.
   double expert_capacity = 1;
-  // What the engine does with collectives of tensor parallel.
+  // Overlap of tensor parallel collectives in the target framework.
   CollectiveOverlap overlap = CollectiveOverlap::kNone;
-  int simulated = 3;  // how many plans are simulated in full, at least
+  int simulated = 3;  // minimum number of plans to simulate
 
   bool may_offload(Offload what) const { return std::ranges::find(offload, what) != offload.end(); }
-  // "1024xh100": of how many of which device; "8": of the usual one. Links: a name or file; "": what is usual around the
-  // device. Throws Error.
+  // `devices`: "1024xh100", or "8" for the default device. `links`: name or file of an interconnect; "": the device's
+  // default. Throws Error.
   static ClusterRequest on(const std::string& devices, const std::string& links);
   static const OptionTable<ClusterRequest>& table();
 };
 
-// Layers of which the same is kept; the rest is computed again (Recompute::kCurve).
-struct PartlyKept {
+// Layers for which the same activations are saved and the rest is recomputed (Recompute::kCurve).
+struct PartialRecompute {
   std::vector<std::string> layers;
-  std::vector<std::string> keeps;  // results of forward: "aten::mm#2" is the third one's of that operator in the layer
-  friend bool operator==(const PartlyKept&, const PartlyKept&) = default;
+  std::vector<std::string> keeps;  // saved forward results: "aten::mm#2" is that of the third aten::mm in the layer
+  friend bool operator==(const PartialRecompute&, const PartialRecompute&) = default;
 };
 
 struct PlannedStage {
   std::string begins;      // module
-  int64_t units = 0;       // layers and the like
-  int64_t recomputed = 0;  // the first so many of them
-  int64_t selective = 0;   // so many of the others, the first ones
-  int64_t in_part = 0;     // so many behind those, by the curve
-  int64_t offloaded = 0;   // of all of them, whose tensors wait on the host
+  int64_t units = 0;       // layers, embedding, head, ...
+  int64_t recomputed = 0;  // number of units with full recompute, the first ones
+  int64_t selective = 0;   // number of units with selective recompute, following those
+  int64_t in_part = 0;     // number of units recomputed by the curve, following those
+  int64_t offloaded = 0;   // number of units with activations offloaded to CPU
   friend bool operator==(const PlannedStage&, const PlannedStage&) = default;
 };
 
 struct TrainingPlan {
   int64_t tensor = 1;
-  int64_t context = 1;  // ranks that share each sequence (sharding/ranks/ranks.h)
+  int64_t context = 1;  // ranks per sequence (sharding/ranks/ranks.h)
   int64_t data = 1;
   int64_t pipeline = 1;
   int64_t stages_per_rank = 1;
-  int64_t experts = 1;       // replicas, neighbours, that share the experts of a layer
+  int64_t experts = 1;       // consecutive replicas that share the experts of a layer
   int64_t micro_batch = 1;   // samples
-  int64_t microbatches = 1;  // of a step, on each replica
-  int zero = 0;              // of optimizer state, gradients, parameters over the replicas
+  int64_t microbatches = 1;  // per step and replica
+  int zero = 0;              // ZeRO stage: optimizer state, gradients, parameters sharded over the replicas
   std::string schedule = "1f1b";
-  TensorLayout layout = TensorLayout::kMegatron;
-  CollectiveOverlap overlap = CollectiveOverlap::kNone;  // of tensor parallel's
-  AttentionKernel attention = AttentionKernel::kDevices;
-  bool data_outermost =
-      false;  // ranks of a pipeline are neighbours of each other; otherwise those of data parallel are
+  TensorParallelLayout layout = TensorParallelLayout::kMegatron;
+  CollectiveOverlap overlap = CollectiveOverlap::kNone;  // of tensor parallel collectives
+  AttentionKernel attention = AttentionKernel::kDevice;
+  bool data_outermost = false;  // true: ranks of a pipeline are consecutive; false: data parallel ranks are
   std::vector<PlannedStage> stages;
-  std::vector<std::string> recomputed;  // modules, whole
-  std::vector<std::string> selective;   // others, all but what is dear (Recompute::kSelective)
-  std::vector<PartlyKept> in_part;      // others, each once
-  std::vector<std::string> offloaded;   // of all, those whose kept tensors wait for backward on the host
-  bool optimizer_on_host = false;       // its state is there, and its step is run there
+  std::vector<std::string> recomputed;    // modules with full recompute
+  std::vector<std::string> selective;     // modules with selective recompute (Recompute::kSelective)
+  std::vector<PartialRecompute> in_part;  // modules recomputed by the curve
+  std::vector<std::string> offloaded;     // modules with saved activations offloaded to CPU
+  bool optimizer_on_host = false;         // optimizer state and step are on the CPU
 
-  // What no list says: keys of JSON, values that neighbours differ in (the group), and what text says of a value that is
-  // not the usual one (the summary).
+  // Table of scalar fields: JSON keys, values by which neighboring plans differ (the group), and the text for
+  // non-default values (the summary).
   static const OptionTable<TrainingPlan>& table();
-  int64_t replicas() const { return context * data; }  // that have the same weights
+  int64_t replicas() const { return context * data; }  // ranks with the same weights
   int64_t devices() const { return tensor * replicas() * pipeline; }
   friend bool operator==(const TrainingPlan&, const TrainingPlan&) = default;
 };
-// "tp 8, pp 16 x 4 interleaved, dp 64 zero 1, 128 x 1, optimizer on the host".
+// Returns "tp 8, pp 16 x 4 interleaved, dp 64 zero 1, 128 x 1, optimizer on the host".
 std::string to_string(const TrainingPlan& plan);
 
 struct SimulatedPlan {
   TrainingPlan plan;
   PipelineRun run;
-  double estimated = 0;         // seconds, by the figures of layers
-  int64_t estimated_bytes = 0;  // of the fullest rank
-  // Reserved for streams that gather and sum what is in no layer (ZeRO 2 and 3): such blocks serve no other stream. NCCL's
-  // buffers for groups of experts count here, too.
+  double estimated = 0;         // seconds estimated from layer costs
+  int64_t estimated_bytes = 0;  // on the rank with the highest memory use
+  // Bytes reserved on streams that gather and reduce parameters outside of layers (ZeRO 2 and 3), which other streams
+  // cannot reuse, and NCCL buffers of expert groups.
   int64_t other_streams = 0;
-  int64_t on_host = 0;  // bytes, of the rank that has most there
-  // How parameters lie over ranks of tensor parallel where the solver laid them out: "model.embed_tokens.weight" is
-  // "S(0)". `shadowgraph shard` takes them as --answer.
+  int64_t on_host = 0;  // bytes offloaded to CPU, maximum of all ranks
+  // Layouts of parameters over tensor parallel ranks found by the solver: "model.embed_tokens.weight" is "S(0)".
+  // Accepted by `shadowgraph shard --solution`.
   std::map<std::string, std::string> layouts;
-  int64_t bytes() const;  // reserved on the device, of the fullest rank, other streams included
+  int64_t bytes() const;  // maximum device memory reserved by a rank, including other streams
 };
 
-// The best plan with another value of one knob, by the figures of layers.
+// Best plan with another value of one option, estimated from layer costs.
 struct PlanNeighbour {
-  std::string knob;               // "tensor"
+  std::string option;             // "tensor"
   std::string value;              // "4"
-  std::optional<double> seconds;  // nothing: no such plan fits
+  std::optional<double> seconds;  // std::nullopt: no such plan fits
   std::optional<int64_t> bytes;
   std::string plan;
   std::string why_not;
 };
 
-// A plan of the search, without its stages, by the figures of layers.
-struct WorkedOutPlan {
+// A plan of the search, without stages, estimated from layer costs.
+struct EstimatedPlan {
   TrainingPlan plan;
   double seconds = 0;
-  int64_t bytes = 0;  // of the fullest rank
+  int64_t bytes = 0;  // on the rank with the highest memory use
 };
 
-struct PlanAnswer {
+struct ClusterPlan {
   std::string name;
   ClusterRequest request;
   int64_t memory = 0;                    // bytes that a rank may reserve
-  std::vector<SimulatedPlan> simulated;  // quickest first; all fit
-  double bound = 0;                      // seconds
+  std::vector<SimulatedPlan> simulated;  // fastest first; all fit
+  double bound = 0;                      // lower bound of the step time in seconds
   std::vector<PlanNeighbour> neighbours;
-  // The best plan, if routing sends each row that it can to the experts of one rank.
-  std::optional<std::pair<double, int64_t>> worst_routing;  // seconds, bytes
-  std::vector<WorkedOutPlan> worked_out;   // least bound first; others are slower by their bounds, or do not fit
-  std::map<std::string, int64_t> counted;  // "tried", "too large", ...: of the search
+  // Seconds and bytes of the best plan if all rows possible are routed to the experts of one rank.
+  std::optional<std::pair<double, int64_t>> worst_routing;
+  std::vector<EstimatedPlan> estimated_plans;  // by lower bound; all others have higher bounds or do not fit
+  std::map<std::string, int64_t> counted;      // statistics of the search: "tried", "too large", ...
   std::vector<std::string> notes;
   double table_seconds = 0, search_seconds = 0, simulation_seconds = 0;
 
   const SimulatedPlan& best() const { return simulated.front(); }
-  double tokens_per_second() const;  // of one device; 0 without a sequence
-  double model_flops_share() const;  // of the peak of the devices; 0 where unknown
-  double flops = 0;                  // of a sample, forward and backward without what is computed again
+  double tokens_per_second() const;  // per device; 0 without a sequence length
+  double model_flops_share() const;  // model FLOPs utilization (MFU); 0 if unknown
+  double flops = 0;                  // per sample, forward and backward without recompute
 };
 
-// Throws NoPlanError; Error for requests that make no sense, and what captures throw.
-PlanAnswer plan_training(const StepSource& source, const ClusterRequest& request);
+// Throws InfeasibleError if no plan fits; Error for an invalid request, and the errors of captures.
+ClusterPlan plan_training(const StepSource& source, const ClusterRequest& request);
 
-// Captures a plan whole and runs all ranks of one of its pipelines. Throws Error for a plan that cannot be.
-SimulatedPlan simulate(const StepSource& source, const ClusterRequest& request, TrainingPlan plan);
+// Captures a plan completely and simulates all ranks of one of its pipelines. Throws Error for an invalid plan.
+SimulatedPlan simulate_plan(const StepSource& source, const ClusterRequest& request, TrainingPlan plan);
 
-std::string to_text(const PlanAnswer& answer);
-nlohmann::json to_json(const PlanAnswer& answer);
+std::string to_text(const ClusterPlan& answer);
+nlohmann::json to_json(const ClusterPlan& answer);
 nlohmann::json to_json(const TrainingPlan& plan);
 
-// A plan that somebody else made, to be simulated beside one's own.
+// Simulation of plans from other sources, for comparison.
 //
-//     const TrainingPlan plan = given_plan(text, source, request);
-//     simulate(source, request, plan);
+//     const TrainingPlan plan = parse_plan(text, source, request);
+//     simulate_plan(source, request, plan);
 //
 // {"tensor": 8, "pipeline": 16, "stages_per_rank": 8, "schedule": "interleaved", "zero": 1, "micro_batch": 1}
 //
-// Keys are those of to_json(TrainingPlan), in which plan.json has its plans. These may be less than that:
-//   data, microbatches  what devices and batch leave
-//   overlap             that of the request
-//   stages              numbers of units, such as [9, 8, 8, 7], or where each begins; without it all have equally many, the
-//                       first ones one more
-//   recomputed          names of layers; "all": all of them; or how many of each stage, its first ones: [4, 4, 0, 0]
-//   selective           the same, of layers that are not in `recomputed`
+// Keys are those of to_json(TrainingPlan), as in plan.json. Some may be omitted or abbreviated:
+//   data, microbatches  default: determined by devices and batch
+//   overlap             default: that of the request
+//   stages              numbers of units, such as [9, 8, 8, 7], or the first module of each; default: equal numbers,
+//                       with one more in the first stages
+//   recomputed          names of layers; "all"; or the number of leading layers of each stage: [4, 4, 0, 0]
+//   selective           likewise, for layers not in `recomputed`
 
-// Throws ParseError for unknown keys, for values that make no sense, and for stages and layers that are not the model's.
-// Throws Error for more ranks than devices or more stages than units.
-TrainingPlan given_plan(std::string_view text, const StepSource& source, const ClusterRequest& request);
-// The same of a plan whose step is at hand. There is one of all that it leaves out.
-TrainingPlan given_plan(std::string_view text, const Graph& step);
+// Throws ParseError for unknown keys, invalid values, and stages and layers that the model does not have. Throws Error
+// for more ranks than devices or more stages than units.
+TrainingPlan parse_plan(std::string_view text, const StepSource& source, const ClusterRequest& request);
+// Parses a plan for a captured step. Degrees that are omitted are 1.
+TrainingPlan parse_plan(std::string_view text, const Graph& step);
 
-// Questions that one plan does not answer: the same model with more devices, faster links, other memory, other batches.
+// Scenarios: re-plans a model with more devices, faster links, other memory, other batches.
 //
-//     PlanQuestions questions(source, request);
-//     std::puts(to_text(questions.ask({.about = PlanTopic::kDevices})).c_str());
+//     PlanSweep sweep(source, request);
+//     std::puts(to_text(sweep.run({.kind = PlanSweepKind::kDevices})).c_str());
 //
-// A row of a table is the best plan of a changed request, simulated as plan_training() simulates. Figures of layers are
-// kept between rows and between questions wherever the captured step and the links stay as they are.
+// A row of a table is the best plan for a modified request, simulated as in plan_training(). Layer costs are cached
+// between rows and between scenarios if the captured step and the links are the same.
 
-enum class PlanTopic : uint8_t {
-  kDevices,   // seconds by number of devices, and where efficiency falls under a share
-  kNetwork,   // what faster links bring, and what is exposed
-  kMemory,    // seconds by memory of a device, and the least that does
-  kBatch,     // seconds by batch, and the largest batch in one pass
+enum class PlanSweepKind : uint8_t {
+  kDevices,   // step time by number of devices, and where efficiency drops below `share`
+  kNetwork,   // step time with faster links, and exposed communication
+  kMemory,    // step time by device memory, and the minimum required
+  kBatch,     // step time by batch, and the largest batch without accumulation
   kSequence,  // the longest sequence that fits
-  kPrice,     // the cheapest cluster that trains so many tokens in time
+  kPrice,     // the cheapest cluster that trains a number of tokens in time
 };
-constexpr auto enum_names(PlanTopic) {
-  return names_of<PlanTopic>({{PlanTopic::kDevices, "devices"},
-                              {PlanTopic::kNetwork, "network"},
-                              {PlanTopic::kMemory, "memory"},
-                              {PlanTopic::kBatch, "batch"},
-                              {PlanTopic::kSequence, "sequence"},
-                              {PlanTopic::kPrice, "price"}});
+constexpr auto enum_names(PlanSweepKind) {
+  return names_of<PlanSweepKind>({{PlanSweepKind::kDevices, "devices"},
+                                  {PlanSweepKind::kNetwork, "network"},
+                                  {PlanSweepKind::kMemory, "memory"},
+                                  {PlanSweepKind::kBatch, "batch"},
+                                  {PlanSweepKind::kSequence, "sequence"},
+                                  {PlanSweepKind::kPrice, "price"}});
 }
 
-// Devices that can be had, at a price of the user's.
+// Available devices with a user-defined price.
 struct DeviceOffer {
   DeviceSpec device;
   Interconnect links;
-  double per_hour = 0;  // of one device, in any currency
-  int64_t most = 0;     // devices; 0: no end
+  double per_hour = 0;  // per device, in any currency
+  int64_t most = 0;     // number of devices; 0: unlimited
 };
-// A JSON file {"h100": 2.5, "a100": {"per_hour": 1.2, "most": 512, "interconnect": "a100"}}: devices by name or file.
-// Throws ParseError, FileError, Error for devices and links that there are none of.
+// Reads JSON {"h100": 2.5, "a100": {"per_hour": 1.2, "most": 512, "interconnect": "a100"}}, with devices by name or
+// file. Throws ParseError, FileError, and Error for unknown devices and interconnects.
 std::vector<DeviceOffer> read_offers(const std::string& path);
 std::vector<DeviceOffer> parse_offers(const std::string& text, const std::string& name);
 
-struct PlanQuestion {
-  PlanTopic about = PlanTopic::kDevices;
-  // Devices; factors of the links' bytes a second; bytes of a device; samples; tokens of a sequence. Empty: around the
-  // request's own.
+struct PlanSweepOptions {
+  PlanSweepKind kind = PlanSweepKind::kDevices;
+  // Numbers of devices; bandwidth factors; bytes per device; samples; tokens per sequence. Empty: values around those
+  // of the request.
   std::vector<double> values = {};
-  double share = 0.4;  // of the devices' peak, for kDevices and kBatch
+  double share = 0.4;  // minimum model FLOPs utilization, for kDevices and kBatch
   // For kPrice:
-  double tokens = 0;  // that are trained in all
-  double within = 0;  // seconds
+  double tokens = 0;  // total training tokens
+  double within = 0;  // time limit in seconds
   std::vector<DeviceOffer> offers = {};
 
-  // All but what it is about, and its values.
-  static const OptionTable<PlanQuestion>& table();
+  // All options except `about` and `values`.
+  static const OptionTable<PlanSweepOptions>& table();
 };
 
-// Values of a question in words, as its topic has them: "512", "80GB", "2". Throws Error.
-std::vector<double> question_values(PlanTopic about, const std::vector<std::string>& words);
+// Parses values of a topic: "512", "80GB", "2". Throws Error.
+std::vector<double> sweep_values(PlanSweepKind kind, const std::vector<std::string>& words);
 
 struct PlanRow {
   std::string value;  // "2048", "infiniband x 2"
   double number = 0;
-  std::string why_not;  // nothing below, then
+  std::string why_not;  // reason if there is no plan; fields below are then unset
   TrainingPlan plan;
   int64_t devices = 0;
-  double seconds = 0;            // of a step
-  int64_t bytes = 0;             // of the fullest rank
-  double tokens_per_second = 0;  // of one device; 0 without a sequence
-  double share = 0;              // of the devices' peak
-  double exposed = 0;            // seconds of a step in which the mean rank waits for collectives or is slowed by them
-  double waiting = 0;            // share of all ranks' time in which they do not compute
-  double training = 0, price = 0;  // seconds and price of all tokens, for kPrice
+  double seconds = 0;              // per step
+  int64_t bytes = 0;               // on the rank with the highest memory use
+  double tokens_per_second = 0;    // per device; 0 without a sequence length
+  double share = 0;                // model FLOPs utilization
+  double exposed = 0;              // exposed communication per step in seconds, mean of all ranks
+  double waiting = 0;              // fraction of the time of all ranks that is idle
+  double training = 0, price = 0;  // total seconds and price, for kPrice
 };
 
 struct PlanTable {
-  PlanTopic about = PlanTopic::kDevices;
-  std::string title, head;  // head: of the first column
+  PlanSweepKind kind = PlanSweepKind::kDevices;
+  std::string title, head;  // head: heading of the first column
   std::vector<PlanRow> rows;
-  std::vector<std::string> findings;  // sentences: what was asked for
+  std::vector<std::string> findings;  // conclusions, in sentences
 };
 
-class PlanQuestions {
+class PlanSweep {
  public:
-  PlanQuestions(StepSource source, ClusterRequest request);
-  // What plan_training() gives, and throws.
-  PlanAnswer plan();
-  // Throws Error for questions that make no sense for this source, and what captures throw.
-  PlanTable ask(const PlanQuestion& question);
-  // A plan that somebody else made, as given_plan() reads it. It need not fit into a device.
+  PlanSweep(StepSource source, ClusterRequest request);
+  // Same as plan_training().
+  ClusterPlan plan();
+  // Throws Error if the source does not support the scenario, and the errors of captures.
+  PlanTable run(const PlanSweepOptions& question);
+  // Simulates a plan from another source, see parse_plan(). It need not fit in memory.
   SimulatedPlan simulate(std::string_view plan);
 
  private:

@@ -1,4 +1,4 @@
-// The kinds of collectives, whichever library calls them.
+// Communication: collectives, interconnects, and the cost of collectives of a graph.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -41,114 +41,115 @@ constexpr auto enum_names(CollectiveKind) {
                                         "reduce", "gather", "scatter", "send", "receive", "barrier");
 }
 
-// Links between processes. Each figure has a source: a data sheet, a library's sources, a measurement.
+// Links between processes. Every value has a source: a data sheet, a library's source code, a measurement.
 //
 //     const Interconnect links = Interconnect::named("h100");
 
-// What fewer processes than a block has reach each other by, where links join pairs. Among eight V100s, neighbours share
-// one or two links, and some pairs none.
+// Links of small groups within a block whose pairs of processes have different links: among eight V100s, neighbors
+// share one or two links, and some pairs none.
 struct LinkGroup {
-  int64_t processes = 0;  // of a group within a block of the level, at least; up to the next entry's
-  double bandwidth = 0;   // as of LinkLevel
+  int64_t processes = 0;  // minimum group size; applies up to the next entry
+  double bandwidth = 0;   // see LinkLevel
   double direct = 0;
   friend bool operator==(const LinkGroup&, const LinkGroup&) = default;
 };
 
-// Processes in blocks of `size` neighbours in rank (8 in a machine) reach each other by this.
+// Links between the processes of a block of `size` consecutive ranks, such as 8 in a machine.
 struct LinkLevel {
   std::string name;                    // "nvlink"
-  int64_t size = 0;                    // 0, for the outermost alone: all processes
-  double latency = 0;                  // seconds of a hop
-  double bandwidth = 0;                // B/s that one process sends round a ring, while it receives as much
-  double direct = 0;                   // B/s that one process sends to all others at once (all_to_all); 0: as bandwidth
-  std::vector<LinkGroup> groups = {};  // processes rising
+  int64_t size = 0;                    // 0 (outermost level only): all processes
+  double latency = 0;                  // seconds per hop
+  double bandwidth = 0;                // B/s that a process sends in a ring, while receiving as much
+  double direct = 0;                   // B/s that a process sends to all others at once (all_to_all); 0: as bandwidth
+  std::vector<LinkGroup> groups = {};  // by increasing number of processes
   friend bool operator==(const LinkLevel&, const LinkLevel&) = default;
 };
 
-// (payload bytes, seconds): between two points linear, below the first as that, beyond the last on at its rate.
+// Pairs of payload bytes and seconds: interpolated linearly, constant below the first, extrapolated beyond the last.
 using CollectiveTable = std::vector<std::pair<double, double>>;
 
-// What is known of one axis of a mesh, in place of the levels.
+// Links of one axis of a mesh, which override the levels.
 struct AxisLinks {
   std::optional<double> latency;
   std::optional<double> bandwidth;
-  std::map<CollectiveKind, CollectiveTable> tables;  // measured on that axis
+  std::map<CollectiveKind, CollectiveTable> tables;  // measurements on that axis
   friend bool operator==(const AxisLinks&, const AxisLinks&) = default;
 };
 
 struct Interconnect {
   std::string name;   // "h100"
   std::string title;  // "8 x H100 by NVLink, nodes by 400 Gb/s InfiniBand"
-  double base = 0;    // seconds of any call: its kernel begins and ends
-  // What a collective takes of the device while it runs: kernels beside it go on at (1 - share) of their speed.
+  double base = 0;    // seconds per call, for kernel launch and completion
+  // Fraction of the device that a running collective uses: concurrent kernels run at (1 - share) of their speed.
   double device_share = 0;
-  // Steps of a ring that filling it costs, beyond the n - 1 (all_reduce: 2 n - 2) in which its bytes go round.
+  // Additional steps to fill the pipeline of a ring, besides the n - 1 (all_reduce: 2 n - 2) of the transfer itself.
   double ring_fill = 0;
   std::vector<LinkLevel> levels;
   std::map<std::string, AxisLinks> axes;
-  // Measured, by processes of the group, which lie as closely as the levels allow; an axis's own come first.
+  // Measurements by number of processes in the group, for ranks placed as closely as possible; overridden by those of
+  // an axis.
   std::map<CollectiveKind, std::map<int64_t, CollectiveTable>> tables;
-  std::map<std::string, std::string> sources;  // by figure; "*" for all that are not named
+  std::map<std::string, std::string> sources;  // by name of the value; "*" for all others
 
   // "v100", "a100", "h100", "h200", "b200", "mi300x", "pcie4", "pcie5". Throws Error.
   static Interconnect named(std::string_view name);
   static std::vector<std::string> names();
-  // A name, or a file if there is one of that name.
+  // Returns the interconnect in a file of that name if there is one, otherwise named().
   static Interconnect find(const std::string& name_or_file);
-  // docs/interconnect.schema.json, docs/time.md. Throws ParseError, FileError.
+  // Format: docs/interconnect.schema.json, docs/time.md. Throws ParseError, FileError.
   static Interconnect read_file(const std::string& path);
   void write_file(const std::string& path) const;
-  // Takes over the tables of lines of comma-separated values, after one with the columns' names. These are, in any order,
-  // collective ("all_reduce"), processes, bytes of payload, seconds, and perhaps axis. A size that is there several
-  // times takes the median. Throws ParseError, with file and line, and FileError.
+  // Adds measurements from CSV with a header line. Columns in any order: collective ("all_reduce"), processes, bytes
+  // (payload), seconds, and optionally axis. Repeated sizes are replaced by their median. Throws ParseError with file
+  // and line, and FileError.
   void add_csv(const std::string& path);
 };
 nlohmann::json to_json(const Interconnect& links);
 
-// A device, the links between several of them, and the memory of each, as options name them.
+// A device type, the interconnect between several of them, and the memory of each, as named by options.
 //
 //     const Machine machine = Machine::find("h100");
 //     StepTime::of(graph, machine.specs());
-//     plan.links = machine.network();      // throws Error where no links are known: one names them with --interconnect
+//     plan.links = machine.network();      // throws Error if unknown: pass --interconnect
 
 struct Machine {
-  std::optional<DeviceSpec> device;   // nothing: no figures are known of devices of `kind`
-  std::optional<Interconnect> links;  // nothing: none are named, and none are known around the device
-  std::optional<MemoryLimit> memory;  // as given, or the device's; nothing: unknown
+  std::optional<DeviceSpec> device;   // std::nullopt: no specs of devices of `kind`
+  std::optional<Interconnect> links;  // std::nullopt: not given, and no default for the device
+  std::optional<MemoryLimit> memory;  // as given, or the device's; std::nullopt: unknown
   c10::DeviceType kind = c10::kCUDA;
 
-  // Throw Error, which names the option, where nothing is known.
+  // Return the specs and the interconnect, or throw Error that names the missing option.
   const DeviceSpec& specs() const;
   const Interconnect& network() const;
 
   static Machine of(const DeviceSpec& device);
-  // Device and links: a name, or a file if there is one of that name. Without a device it is that of `memory`, except for
-  // CPUs; else what fits `kind`: "h100" for CUDA, for the CPU this machine's calibration if there is one, else "cpu".
-  // Without links those of the device's file.
+  // `device` and `interconnect` are names or files. The default device is that of `memory`, unless it is a CPU;
+  // otherwise "h100" for CUDA, and for the CPU this machine's calibration if there is one, else "cpu". The default
+  // interconnect is that of the device's spec.
   static Machine find(const std::string& device, const std::string& interconnect = {},
                       const std::optional<MemoryLimit>& memory = {}, c10::DeviceType kind = c10::kCUDA);
 };
 
 Interconnect interconnect_from_json(const nlohmann::json& json, const std::string& name);  // throws ParseError
 
-// One collective of n processes.
+// Cost of a collective of n processes.
 //
-// The payload B is the whole tensor: what all_reduce, broadcast, reduce_scatter and all_to_all are given, and what
-// all_gather gives. For gather and scatter it is n tensors.
+// The payload B is the whole tensor: the input of all_reduce, broadcast, reduce_scatter and all_to_all, the output of
+// all_gather. For gather and scatter it is n tensors.
 //
-//                                    wire bytes    hops          ring of all processes, unless said otherwise
+//                                    wire bytes    hops          algorithm: a ring of all processes by default
 //     all_gather, reduce_scatter     (n-1)/n B     n-1
 //     all_reduce, ring               2 (n-1)/n B   2 (n-1)
-//     all_reduce, tree               2 B           up and down a tree: chain in a block, binary above
-//     all_to_all, gather, scatter    (n-1)/n B     n-1           direct: each pair by its own link
+//     all_reduce, tree               2 B           up and down a tree: chain within a block, binary across blocks
+//     all_to_all, gather, scatter    (n-1)/n B     n-1           direct: each pair uses its own link
 //     broadcast, reduce              B             n-1           pipelined
 //     send, receive                  B             1
 //     barrier                        0             as all_reduce
 //
 //     seconds = base + sum of the hops' latencies + wire bytes / bandwidth;   0 for one process
 //
-// all_reduce takes the faster of ring and tree, as NCCL's tuning does. Where a group spans blocks, a ring crosses from
-// one to the next on as many links as the group has processes in a block. So bandwidth = min(inner, outer x processes).
+// all_reduce uses the faster of ring and tree, as NCCL's tuning does. If a group spans blocks, a ring crosses between
+// blocks on as many links as the group has processes in a block: bandwidth = min(inner, outer x processes).
 
 enum class CollectiveAlgorithm : uint8_t { kNone, kRing, kTree, kDirect, kTable };
 constexpr auto enum_names(CollectiveAlgorithm) {
@@ -156,39 +157,39 @@ constexpr auto enum_names(CollectiveAlgorithm) {
 }
 
 struct CollectiveCost {
-  int64_t wire = 0;    // bytes that a process sends, or receives, the larger; of the busiest process
-  double latency = 0;  // seconds; of a table: all of it
+  int64_t wire = 0;    // maximum of bytes sent and received, of the busiest process
+  double latency = 0;  // seconds; with a table: the whole time
   double transfer = 0;
   CollectiveAlgorithm algorithm = CollectiveAlgorithm::kNone;
   double seconds() const { return latency + transfer; }
 };
 
-// `group` without ranks: they are taken for neighbours, 0 to n - 1. `peer` of send and receive, a rank of the group;
-// below 0: the next.
+// A `group` without ranks is assumed to have consecutive ranks 0 to n - 1. `peer` of send and receive is a rank in the
+// group; negative: the next rank.
 CollectiveCost collective_cost(CollectiveKind kind, int64_t payload, const ProcessGroupInfo& group,
                                const Interconnect& links, int64_t peer = -1);
-// Without links: the ring's bytes, no seconds.
+// Returns the bytes of a ring, without interconnect.
 int64_t wire_bytes(CollectiveKind kind, int64_t payload, int64_t processes);
 
-// All collectives of a graph, of `_c10d_functional`, `c10d` and `_dtensor`.
+// All collectives of a graph, from namespaces `_c10d_functional`, `c10d` and `_dtensor`.
 //
 //     const Interconnect links = Interconnect::named("h100");
 //     const Communication communication = Communication::of(graph, {.interconnect = &links});
-//     communication.total().wire;                                    // bytes that this process sends
+//     communication.total().wire;                                    // bytes sent by this process
 
 struct CommunicationOptions {
-  const Interconnect* interconnect = nullptr;  // none: bytes, no seconds
-  // Groups that the graph names and does not describe (a graph from elsewhere): the axes of this mesh, by name.
+  const Interconnect* interconnect = nullptr;  // nullptr: bytes only, no seconds
+  // Groups that the graph names but does not describe (a graph from another tool): axes of this mesh, by name.
   std::vector<MeshAxis> mesh;
 };
 
 struct Collective {
   NodeId node;
   CollectiveKind kind = CollectiveKind::kAllReduce;
-  uint32_t group = 0;         // in groups()
+  uint32_t group = 0;         // index in groups()
   int64_t payload = 0;        // bytes
-  CollectiveCost cost;        // seconds only with an interconnect
-  bool asynchronous = false;  // the program goes on; otherwise it waits here
+  CollectiveCost cost;        // seconds require an interconnect
+  bool asynchronous = false;  // false: the program waits for completion
 };
 
 struct CommunicationSum {
@@ -201,15 +202,15 @@ struct CommunicationSum {
 
 class Communication {
  public:
-  // Linear. Once the graph is gone, sums by phase, module and forward node throw Error; the others answer still.
+  // Linear. After the graph is destroyed, sums by phase, module and forward node throw Error; others remain usable.
   static Communication of(const Graph& graph, const CommunicationOptions& options = {});
 
   bool empty() const { return collectives_.empty() && uncovered_.empty(); }
   // In program order.
   std::span<const Collective> collectives() const { return collectives_; }
-  const Collective* find(NodeId node) const;  // nullptr if it is none
+  const Collective* find(NodeId node) const;  // nullptr if the node is not a collective
   std::span<const ProcessGroupInfo> groups() const { return groups_; }
-  // Collectives that are in no figure: operators without a row, groups of unknown size.
+  // Collectives not included in the results: operators without a rule, groups of unknown size.
   std::span<const UncoveredOperator> uncovered() const { return uncovered_; }
   bool has_seconds() const { return has_seconds_; }
   const std::string& interconnect() const { return interconnect_; }  // title
@@ -219,15 +220,15 @@ class Communication {
   CommunicationSum of(CollectiveKind kind) const;
   CommunicationSum of(PhaseId phase) const;
   CommunicationSum of_group(uint32_t group) const;
-  // Sums what a forward node sends: its own, and those that differentiate it.
+  // Return the communication of a forward node, and of the backward nodes that differentiate it.
   CommunicationSum forward(NodeId node) const;
   CommunicationSum backward(NodeId node) const;
 
   struct ModuleCommunication {
-    std::string path;  // "" for what is in no module
+    std::string path;  // "" outside of all modules
     CommunicationSum forward, backward;
   };
-  // Modules that communicate themselves, not through one inside them; phases that are neither count as forward.
+  // Returns modules with collectives, without those of submodules; phases other than backward count as forward.
   std::vector<ModuleCommunication> by_module() const;
 
  private:
@@ -237,7 +238,7 @@ class Communication {
   WeakGraph graph_;
   std::vector<Collective> collectives_;
   IdMap<NodeId, uint32_t> of_node_;                   // 1 + index
-  IdMap<NodeId, std::vector<uint32_t>> backward_of_;  // of forward nodes: indices
+  IdMap<NodeId, std::vector<uint32_t>> backward_of_;  // by forward node: indices
   std::vector<ProcessGroupInfo> groups_;
   std::vector<UncoveredOperator> uncovered_;
   std::string interconnect_;

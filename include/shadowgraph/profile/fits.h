@@ -1,9 +1,9 @@
-// Whether a program fits into a device's memory.
+// Checks whether a program fits in a device's memory, at one or many sizes.
 //
 //     const Profile costs = profile(graph, {.limit = MemoryLimit::parse("l4")});
 //     to_text(*fits(costs));      // "fits: 21.3 of 22.0 GiB of an L4 24 GB (steady state, with allocator and context)"
 //
-// A training step is run several times through the caching allocator, so what counts is a run, not its first step.
+// A training step is run several times through the caching allocator, so the result is that of a run.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -28,72 +28,71 @@ namespace SHADOWGRAPH_API shadowgraph {
 
 struct Profile;
 
-struct Fits {
+struct MemoryFit {
   bool fits = false;
-  // What the program takes of a device with room for all: reserved bytes, context and NCCL's buffers; on a CPU, live
-  // bytes and known scratch.
+  // Memory used on a device with unlimited memory: reserved bytes, context and NCCL buffers; on a CPU, live bytes and
+  // scratch.
   int64_t bytes = 0;
-  bool at_least = false;  // what some calls take inside their kernels is unknown
-  // More than there is, and yet it fits: the allocator gives cached memory back in time.
-  bool by_giving_back = false;
+  bool at_least = false;  // the scratch memory of some calls is unknown
+  // `bytes` exceed the limit, but the program fits because the allocator releases cached memory in time.
+  bool after_releasing_cache = false;
   MemoryLimit memory;
-  std::string with;  // what counts: "steady state, with allocator and context"
+  std::string with;  // what `bytes` include: "steady state, with allocator and context"
 };
 
-// Empty if no limit is known.
-std::optional<Fits> fits(const Profile& profile);
+// Returns std::nullopt if no limit is known.
+std::optional<MemoryFit> fits(const Profile& profile);
 
-std::string to_text(const Fits& fits);  // one line, without its end
-// What a report begins with: that line, whose memory it is if nobody asked, and a line that is empty. Empty if no limit
-// is known.
-std::string report_head(const Profile& profile);
-nlohmann::json to_json(const Fits& fits);
+std::string to_text(const MemoryFit& fits);  // one line, without newline
+// Returns the head of a report: that line, the device if it was implied, and an empty line. "" if no limit is known.
+std::string fit_summary(const Profile& profile);
+nlohmann::json to_json(const MemoryFit& fits);
 
-// What a symbolic graph costs at many sizes, without capturing at any of them.
+// Costs of a symbolic graph at many sizes, without capturing at each of them.
 //
 //     SizeSweep sweep(symbolic, c10::Device("cuda:0"));
 //     for (int64_t batch = 2; batch <= 512; ++batch) sweep.at({{"batch", batch}}).peak_bytes;
 //     sweep.flops_text(Graph::kForward);        // "4089184256*batch"
 //
-// FLOPs are polynomials in the sizes, as exact as the sizes are. Peak and saved bytes come from the memory timeline of
-// the graph at each size, since which step is the peak depends on it. Reserved bytes come from PyTorch's caching
-// allocator over the graph at each size. A node whose FLOPs no polynomial fits makes its phase be counted at each size
-// instead.
+// FLOPs are polynomials in the sizes, exact if the sizes are. Peak and saved bytes are from the memory timeline of the
+// graph at each size, since the position of the peak depends on it; reserved bytes are from PyTorch's caching allocator
+// at each size. If the FLOPs of a node do not fit a polynomial, those of its phase are counted at each size.
 
 struct Profile;
 
 struct SizeCost {
-  int64_t peak_bytes = 0;   // of the device asked for, as Profile's leading_peak()
-  int64_t saved_bytes = 0;  // activations saved for backward, as Profile's
+  int64_t peak_bytes = 0;   // on the requested device, as Profile::leading_peak()
+  int64_t saved_bytes = 0;  // activations saved for backward, as in Profile
   NodeFlops flops;          // all phases
-  // Most bytes in the caching allocator's segments during a run, as in Profile::device_memory, and these with the
-  // context and NCCL's buffers. Empty on a CPU, which has no such allocator.
+  // Peak reserved bytes of the caching allocator during a run, see Profile::device_memory, and the same with context
+  // and NCCL buffers. std::nullopt on a CPU, which has no such allocator.
   std::optional<int64_t> reserved_bytes;
   std::optional<int64_t> footprint_bytes;
 };
 
-// The same figures of a graph as it is.
+// Returns the cost of a single graph.
 SizeCost size_cost(const Profile& profile);
 
-// Which bytes a limit of memory is of: live tensors, what the allocator reserves, or that with the context.
-enum class BoundedBytes : uint8_t { kLive, kReserved, kDevice };
-constexpr auto enum_names(BoundedBytes) {
-  return names_of<BoundedBytes>(
-      {{BoundedBytes::kLive, "live"}, {BoundedBytes::kReserved, "reserved"}, {BoundedBytes::kDevice, "device"}});
+// Bytes to which a memory limit applies: live tensors, reserved by the allocator, or reserved plus context.
+enum class MemoryMetric : uint8_t { kLive, kReserved, kDevice };
+constexpr auto enum_names(MemoryMetric) {
+  return names_of<MemoryMetric>(
+      {{MemoryMetric::kLive, "live"}, {MemoryMetric::kReserved, "reserved"}, {MemoryMetric::kDevice, "device"}});
 }
-// Throws Error for bytes of an allocator that a CPU does not have.
-int64_t bytes_of(const SizeCost& cost, BoundedBytes bytes);
+// Throws Error for bytes of an allocator on a CPU.
+int64_t bytes_of(const SizeCost& cost, MemoryMetric bytes);
 
 class SizeSweep {
  public:
-  // `symbolic` must outlive this. Counts FLOPs at a few sizes and fits them.
+  // `symbolic` must outlive the object. Counts FLOPs at a few sizes and fits polynomials to them.
   explicit SizeSweep(const SymbolicGraph& symbolic, std::optional<c10::Device> device = std::nullopt,
                      const AllocatorSettings& allocator = {});
 
-  // Throws UnsupportedError for sizes that are not answered.
+  // Throws UnsupportedError for sizes that the symbolic graph does not cover.
   SizeCost at(const NamedSizes& sizes);
 
-  // Matrix products, convolutions, attention of one node of symbolic.base(), or of a phase. Empty: no polynomial.
+  // FLOPs of matrix products, convolutions and attention, of a node of symbolic.base() or of a phase. std::nullopt: not
+  // a polynomial.
   const std::optional<Polynomial>& matmul_flops(NodeId node) const { return by_node_[node]; }
   const std::optional<Polynomial>& matmul_flops(PhaseId phase) const { return by_phase_[phase]; }
   std::string flops_text(PhaseId phase) const;
@@ -108,44 +107,44 @@ class SizeSweep {
   std::array<std::optional<Polynomial>, 4> total_;  // matmul, elementwise, transcendental, beyond_pytorch
 };
 
-// What fits over batch and sequence together: a table of bytes, and the largest of each.
+// Memory over batch and sequence length: a table of bytes, and the largest batch and sequence length that fit.
 //
 //     const SizeGrid grid = SizeGrid::of(capture, {.batches = {1, 2, 4, 8}, .seqs = {512, 1024}, .memory = limit});
 //     std::cout << to_text(grid);
 //
-// A few captures give polynomials (SymbolicGraph), and one at the largest sizes must agree. Sizes that the polynomials do
-// not answer are captured one by one.
+// Polynomials are fitted to a few captures (SymbolicGraph) and checked against one at the largest sizes. Sizes that
+// they do not cover are captured individually.
 
-// Makes the program at a batch and a sequence length. Throws Error or c10::Error where there is none.
+// Captures the program at a batch size and sequence length. Throws Error or c10::Error if that is impossible.
 using CaptureAtSizes = std::function<Graph(int64_t batch, int64_t seq)>;
 
 struct SizeGridRequest {
-  std::vector<int64_t> batches;  // of the table, rising; the largest are looked for between the first and the last
+  std::vector<int64_t> batches;  // increasing; the largest is searched for between the first and the last
   std::vector<int64_t> seqs;
   MemoryLimit memory;
-  BoundedBytes by = BoundedBytes::kDevice;
+  MemoryMetric by = MemoryMetric::kDevice;
   AllocatorSettings allocator;
   std::optional<c10::Device> device;
 };
 
 struct SizeGridCell {
-  std::optional<int64_t> bytes;  // empty: the program does not exist at these sizes
+  std::optional<int64_t> bytes;  // std::nullopt: the program does not support these sizes
   bool fits = false;
 };
 
 struct SizeGrid {
   SizeGridRequest request;
   std::vector<std::vector<SizeGridCell>> cells;  // by batch, then by sequence
-  std::vector<int64_t> largest_batch;            // at each sequence; 0: none of the range
-  std::vector<int64_t> largest_seq;              // at each batch
+  std::vector<int64_t> largest_batch;            // by sequence length; 0: none in the range
+  std::vector<int64_t> largest_seq;              // by batch
   int64_t captures = 0;
-  std::string why_captured;  // of sizes that no polynomial answers; empty: all are answered
-  std::string limit;         // why some sizes have no program
+  std::string why_captured;  // why some sizes are not covered by polynomials; "": all are
+  std::string limit;         // why the program does not support some sizes
 
   static SizeGrid of(const CaptureAtSizes& capture, const SizeGridRequest& request);
 };
 
-// 1, 2, 4 and so on up to the last, which is there, too.
+// Returns 1, 2, 4 and so on, and `last`.
 std::vector<int64_t> doubling_sizes(int64_t first, int64_t last);
 
 std::string to_text(const SizeGrid& grid);

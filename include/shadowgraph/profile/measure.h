@@ -1,5 +1,5 @@
-// What single operator calls take on this very machine: scratch memory inside kernels, and seconds. Measured on request, by
-// running each distinct call of a graph once on real tensors of its shapes; the model itself is never allocated.
+// Measurements of operator calls on this machine: scratch memory of kernels, and times. Each distinct call of a graph
+// is run on real tensors of its shapes; the model itself is never allocated.
 //
 //     MeasuredCalls calls = MeasuredCalls::read_file(MeasuredCalls::default_file());
 //     measure_calls(graph, calls);
@@ -18,24 +18,24 @@
 
 namespace SHADOWGRAPH_API shadowgraph {
 
-// Describes a call as far as its kernel can tell. That is the operator, dtypes, sizes and strides of its tensors, which
-// of them share memory, and its other arguments.
+// Returns a description of everything that a kernel may depend on: operator, dtypes, sizes and strides of tensors,
+// which of them share memory, and other arguments.
 //     "aten::add_.Tensor(f32[2,3]{3,1}@0, f32[3]{1}@1, alpha=1)"
 std::string call_signature(const Graph& graph, NodeId node);
 
 struct MeasuredCall {
-  int64_t scratch = 0;  // bytes: the most that was allocated at once, beyond what is left when the call returns
-  double seconds = 0;   // the median of a few calls with warm caches
+  int64_t scratch = 0;  // bytes: peak allocation during the call beyond what remains after it
+  double seconds = 0;   // median of a few calls with warm caches
 };
 
-// By signature, for one machine: processor features that kernels ask for, version of libtorch, number of threads.
+// Measurements by signature, for one machine: CPU features used by kernels, version of libtorch, number of threads.
 class MeasuredCalls {
  public:
   MeasuredCalls() : machine_(this_machine()) {}
 
-  // Empty if there is no such file, or if it was measured on another machine. Throws ParseError for one that is damaged.
+  // Returns an empty set if the file does not exist or was measured on another machine. Throws ParseError.
   static MeasuredCalls read_file(const std::string& path);
-  // Whole or not at all. Throws FileError.
+  // Writes atomically. Throws FileError.
   void write_file(const std::string& path) const;
   // measured-calls.json in $XDG_CACHE_HOME/shadowgraph, or ~/.cache/shadowgraph.
   static std::string default_file();
@@ -55,9 +55,9 @@ class MeasuredCalls {
 };
 
 struct MeasureOptions {
-  int64_t bytes = int64_t{8} << 30;  // a call whose tensors take more is left out
-  double seconds = 120;              // no call begins after this
-  int repeats = 3;                   // timed calls after the first; 0: scratch alone, every call once
+  int64_t bytes = int64_t{8} << 30;  // calls with larger tensors are skipped
+  double seconds = 120;              // no call is started after this time
+  int repeats = 3;                   // timed calls after the first; 0: measure scratch only, one call each
   std::function<void(size_t done, size_t all)> progress = {};
 };
 
@@ -68,15 +68,14 @@ struct UnmeasuredCall {
 };
 
 struct MeasureReport {
-  size_t measured = 0;  // distinct calls
-  size_t known = 0;     // already there
+  size_t measured = 0;  // number of distinct calls
+  size_t known = 0;     // already in the set
   std::vector<UnmeasuredCall> left_out;
 };
 
-// Measures the calls that `into` lacks: operators on CPU tensors that are neither views nor collectives. Tensors hold one
-// half, or zeros where they are integers, so kernels whose memory depends on data are seen at that data. Must not run inside
-// a fake mode (throws Error), and what other threads allocate meanwhile is not counted. Draws leave the default generator
-// as it was.
+// Measures the calls that `into` lacks: operators on CPU tensors, except views and collectives. Tensors are filled with
+// 0.5, or 0 for integers, so data-dependent kernels are measured with that data. Throws Error under a FakeTensorMode.
+// Allocations of other threads are not counted. The state of the default generator is restored.
 MeasureReport measure_calls(const Graph& graph, MeasuredCalls& into, const MeasureOptions& options = {});
 
 }  // namespace shadowgraph

@@ -1,24 +1,24 @@
-// Live bytes at every node, by kind, and the peak.
+// Memory: live bytes over time, the caching allocator, device memory, and static memory plans.
 //
-// The boundary rule. A step is one node in program order. The bytes *at* a node are those live while it runs: after it
-// has allocated its results, before what died at it is freed. A storage freed "after node n" (Node::frees of n) is live
-// at n and not at its successor:
+// A step of the timeline is one node in program order. The bytes *at* a node are those live while it runs: after its
+// results are allocated, before storages are freed. A storage freed "after node n" (Node::frees of n) is live at n, but
+// not at its successor:
 //
 //     node      n0         n1         n2         n3
 //     born      A          B                     C
 //     frees                           A          B
 //     live at   A          A B        A B        B C
-//                                     ^ A is still counted at n2, and never meets C
+//                                     ^ A is still counted at n2, and does not overlap with C
 //
-// Storages that existed before the program (born at a placeholder: parameters, buffers, inputs, constants) are counted
-// from the first step, wherever their placeholder stands. Bytes are whole storages: a view costs nothing, a view that
-// outlives its base keeps all of the base.
+// Storages that exist before the program (placeholders: parameters, buffers, inputs, constants) are live from the first
+// step, regardless of the position of their placeholder. Bytes are those of whole storages: a view costs nothing, and
+// keeps all of its base alive.
 //
-// Scratch memory that an operator takes and gives back inside one call is not in the graph and not counted. Operators
-// that were registered with it (shadowgraph/profile/register_operator.h) are the exception: theirs is live at the node, as temporary.
-// peak_with_scratch() adds what else is known of it (Scratch).
+// Scratch memory that an operator allocates and frees within one call is not part of the graph and not counted, except
+// for operators registered with it (shadowgraph/profile/register_operator.h), whose scratch is live at the node as a
+// temporary. peak_with_scratch() includes all known scratch memory (Scratch).
 //
-// A second track rounds each storage up to 512 bytes, the least block of CUDA's caching allocator
+// A second total rounds each storage up to 512 bytes, the minimum block size of CUDA's caching allocator
 // (c10/cuda/CUDACachingAllocator: kMinBlockSize).
 //
 //     const auto timeline = MemoryTimeline::of(graph);
@@ -56,15 +56,14 @@ constexpr int64_t rounded_bytes(int64_t bytes) {
 struct MemoryPeak {
   int64_t bytes = 0;
   uint32_t step = 0;
-  NodeId node;  // the earliest with `bytes` live; invalid in an empty graph
+  NodeId node;  // the first with `bytes` live; invalid in an empty graph
   PhaseId phase;
   BytesByKind by_kind{};
 };
 
 class MemoryTimeline {
  public:
-  // Takes the storages on `device`; if it has no index, those on all devices of its type. Without a device it takes
-  // all.
+  // Includes the storages on `device`: on all devices of its type if it has no index, on all devices if std::nullopt.
   static MemoryTimeline of(const Graph& graph, std::optional<c10::Device> device = std::nullopt);
 
   uint32_t steps() const { return static_cast<uint32_t>(nodes_.size()); }
@@ -74,11 +73,11 @@ class MemoryTimeline {
   int64_t rounded_total(uint32_t step) const { return rounded_[step]; }
 
   const MemoryPeak& peak() const { return peak_; }
-  // Live bytes and known scratch, where they are most; `by_kind` is without scratch.
+  // Peak of live bytes and known scratch; `by_kind` excludes scratch.
   const MemoryPeak& peak_with_scratch() const { return peak_with_scratch_; }
-  int64_t rounded_peak() const { return rounded_peak_; }  // may be at another step than peak()
+  int64_t rounded_peak() const { return rounded_peak_; }  // may be at a different step than peak()
 
-  // Storages live at a step, largest first, then by id; at most `count`.
+  // Returns at most `count` storages live at a step, largest first, then by id.
   std::vector<StorageId> alive_at(uint32_t step, size_t count) const;
   StorageKind kind(StorageId storage) const { return kinds_[storage]; }
 
@@ -87,7 +86,7 @@ class MemoryTimeline {
 
   struct Interval {
     StorageId storage;
-    uint32_t born;  // first and last step live, both inclusive
+    uint32_t born;  // first and last live step, both inclusive
     uint32_t last;
     int64_t bytes;
   };
@@ -102,63 +101,61 @@ class MemoryTimeline {
   int64_t rounded_peak_ = 0;
 };
 
-// A storage that existed before the program ran: born at a placeholder, or at no node of the graph.
+// Returns whether the storage existed before the program: allocated at a placeholder, or at no node of the graph.
 bool existed_before(const Graph& graph, const Storage& storage);
 
-// Node positions in program order, from 0.
+// Returns the position of each node in program order, from 0.
 IdMap<NodeId, uint32_t> program_order(const Graph& graph);
 
-// The peak of the steps that follow a training step's first.
+// Peak memory of the steps after the first step of a training run.
 //
-// The first step makes the optimizer's state after backward, where there is room for it again. Later steps hold it from
-// their beginning, so their peak is higher. It follows from the first step's record: what the optimizer made and keeps
-// counts from the first node on.
+// The first step creates optimizer state after backward, when activations have been freed. Later steps hold it from the
+// beginning, so their peak is higher. It is computed from the recorded first step, with that state live throughout.
 
 struct SteadyState {
   MemoryPeak peak;
-  std::vector<StorageId> kept;  // held at the peak from the step before, though the recorded step makes them later
+  std::vector<StorageId> kept;  // live at the peak, although the recorded step allocates them later
 };
 
-// Empty if the record is of the steady state already, or makes no optimizer state. Empty, too, if gradients stay
-// (zero_grads): later steps add to them, which the first does not show; capture one. Linear.
+// Returns std::nullopt if the graph records a steady state already or creates no optimizer state, and if gradients are
+// kept (zero_grads), since later steps accumulate into them: capture a later step instead. Linear.
 std::optional<SteadyState> steady_state(const Graph& graph, const MemoryTimeline& timeline);
 
-// Bytes that autograd keeps between forward and backward, by storage: the most at once. A step of several micro-batches
-// keeps those of one after another.
+// Bytes saved by autograd between forward and backward, by storage: the maximum at any time. With several micro-batches
+// per step, these are saved one after another.
 //
-//   all          every storage that a saved-tensor hook sees, once, whole, from there until it is freed
-//   activations  the part that the step itself made: without parameters, buffers, inputs and constants, which exist
-//   anyway
+//   all          storages seen by a saved-tensor hook, whole and counted once, from then on until they are freed
+//   activations  those allocated by the step itself, without parameters, buffers, inputs and constants
 
 struct SavedBytes {
   int64_t all = 0;
   int64_t activations = 0;
-  int64_t storages = 0;  // how many
+  int64_t storages = 0;  // number of storages
 
   static SavedBytes of(const Graph& graph);
   friend bool operator==(const SavedBytes&, const SavedBytes&) = default;
 };
 
-// The storages alive at some step, in words.
+// Descriptions of the storages live at a step.
 
-// One storage that is alive at some step, in words.
+// Description of a storage.
 struct LiveStorage {
   StorageId storage;
   int64_t bytes = 0;
   StorageKind kind = StorageKind::kTemporary;
-  std::string module;    // path of the module that made it; empty outside all modules
-  std::string producer;  // operator, or for what existed before its placeholder and name: "sg::parameter fc.weight"
-  std::string source;    // "file:line" of the producer, when known
-  // The first value in it tells. Undefined, and no shape: no value is in it.
+  std::string module;    // path of the module that allocated it; "" outside of all modules
+  std::string producer;  // operator, or placeholder and its name: "sg::parameter fc.weight"
+  std::string source;    // "file:line" of the producer, if known
+  // Of the first value of the storage. Undefined and empty if there is none.
   c10::ScalarType dtype = c10::ScalarType::Undefined;
   std::vector<int64_t> shape;
 };
 
-// The `count` largest storages alive at `step`.
+// Returns the `count` largest storages live at `step`.
 std::vector<LiveStorage> live_storages(const Graph& graph, const MemoryTimeline& timeline, uint32_t step, size_t count);
 
-// The settings that people put into PYTORCH_ALLOC_CONF (or PYTORCH_CUDA_ALLOC_CONF); those that decide where memory is
-// taken from. Names, defaults and refusals are those of libtorch 2.13 (c10/core/AllocatorConfig.h).
+// Settings of PYTORCH_ALLOC_CONF (or PYTORCH_CUDA_ALLOC_CONF) that affect allocation. Names, defaults and error
+// conditions are those of libtorch 2.13 (c10/core/AllocatorConfig.h).
 
 constexpr int64_t kMebibyte = int64_t{1} << 20;
 
@@ -166,54 +163,54 @@ struct AllocatorSettings {
   static constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
 
   int64_t max_split_size = kUnlimited;                 // bytes; larger blocks are not split
-  int64_t max_non_split_rounding = 20 * kMebibyte;     // bytes by which such a block may exceed a request
-  int64_t large_segment_size = 20 * kMebibyte;         // bytes asked for at once for requests of 1 to 10 MiB
-  std::array<int64_t, 16> roundup_power2_divisions{};  // for sizes from 1 MiB << i; 0 and 1: rounded to 512 bytes
-  double garbage_collection_threshold = 0;             // share of the allowed memory; 0: never
-  double per_process_memory_fraction = 0;              // of the device's memory; 0: all of it, and no collection
+  int64_t max_non_split_rounding = 20 * kMebibyte;     // bytes by which an unsplit block may exceed a request
+  int64_t large_segment_size = 20 * kMebibyte;         // bytes of segments for requests of 1 to 10 MiB
+  std::array<int64_t, 16> roundup_power2_divisions{};  // for sizes from 1 MiB << i; 0 and 1: round to 512 bytes
+  double garbage_collection_threshold = 0;             // fraction of the allowed memory; 0: never
+  double per_process_memory_fraction = 0;              // of the device memory; 0: no limit and no garbage collection
   bool expandable_segments = false;
 
-  // "max_split_size_mb:128,expandable_segments:True". Settings that do not matter here (pinned_*, backend:native, ...)
-  // are accepted. Throws Error, naming the setting, for what libtorch refuses, and for backend:cudaMallocAsync, which is
-  // another allocator.
+  // Parses "max_split_size_mb:128,expandable_segments:True". Ignores settings that do not affect memory (pinned_*,
+  // backend:native, ...). Throws Error that names the setting for values that libtorch rejects, and for
+  // backend:cudaMallocAsync, which is a different allocator.
   static AllocatorSettings parse(std::string_view text);
   friend bool operator==(const AllocatorSettings&, const AllocatorSettings&) = default;
 };
 
-// Does what PyTorch's caching allocator does on a device that is not there (c10/cuda/CUDACachingAllocator.cpp). It has
-// a small pool (requests of up to 1 MiB, in segments of 2 MiB) and a large one, both by stream. It takes the best fit,
-// splits blocks and merges free neighbours; freed memory stays reserved until memory runs out.
+// Simulates PyTorch's caching allocator without a device (c10/cuda/CUDACachingAllocator.cpp): a small pool (requests of
+// up to 1 MiB, in segments of 2 MiB) and a large pool per stream, best fit, splitting of blocks and merging of free
+// neighbors. Freed memory remains reserved until the device is out of memory.
 //
-// Deterministic: segments get rising addresses, where cudaMalloc's are anything. That only decides between free blocks
-// of equal size.
+// Deterministic: segments have increasing addresses, whereas those of cudaMalloc are arbitrary. They only decide
+// between free blocks of equal size.
 //
 //     CachingAllocator allocator;
-//     const auto a = allocator.allocate(3 * kMebibyte);   // reserves 20 MiB, of which 17 stay free
+//     const auto a = allocator.allocate(3 * kMebibyte);   // reserves 20 MiB, of which 17 remain free
 //     allocator.free(a);
 //     allocator.stats().reserved.peak;
 //
-// Logarithmic in the free blocks. Not thread-safe.
+// Logarithmic in the number of free blocks. Not thread-safe.
 
 class CachingAllocator {
  public:
-  struct Figure {
-    int64_t now = 0;
+  struct Stat {
+    int64_t current = 0;
     int64_t peak = 0;
   };
-  // Bytes, as torch.cuda.memory_stats() names them.
+  // In bytes, named as in torch.cuda.memory_stats().
   struct Stats {
-    Figure requested;                // as asked for
-    Figure allocated;                // rounded, in blocks that somebody holds
-    Figure active;                   // those, and those freed but waiting for another stream
-    Figure reserved;                 // in segments
-    Figure inactive_split;           // free, in segments that something else holds: what the device cannot get back
-    Figure segments;                 // how many
-    int64_t device_allocations = 0;  // cudaMalloc, or pages mapped
+    Stat requested;                  // requested by the caller
+    Stat allocated;                  // rounded, in allocated blocks
+    Stat active;                     // allocated, or freed but waiting for another stream
+    Stat reserved;                   // in segments
+    Stat inactive_split;             // free, in partly used segments: cannot be released to the device
+    Stat segments;                   // number of segments
+    int64_t device_allocations = 0;  // calls of cudaMalloc, or mapped pages
     int64_t device_frees = 0;
-    int64_t retries = 0;  // allocations that went well only after the cache was given back
+    int64_t retries = 0;  // allocations that succeeded after the cache was released
   };
   enum class Action : uint8_t { kAllocate, kFreeRequested, kFreeCompleted, kSegmentAllocate, kSegmentFree };
-  // What a block is for is the caller's number, `tag`, kept with it.
+  // `tag` is set by the caller of allocate().
   struct Event {
     Action action;
     int64_t address;
@@ -237,22 +234,22 @@ class CachingAllocator {
     bool expandable;
     std::vector<BlockInfo> blocks;
   };
-  // An allocation, until it is freed. It is empty for 0 bytes: nothing is allocated then.
+  // An allocation. Invalid for 0 bytes, for which nothing is allocated.
   struct Handle {
     uint32_t block = 0xFFFFFFFFU;
     bool valid() const { return block != 0xFFFFFFFFU; }
   };
 
-  // `capacity`: bytes of the device that segments may take.
+  // `capacity`: maximum bytes of all segments.
   explicit CachingAllocator(const AllocatorSettings& settings = {}, int64_t capacity = AllocatorSettings::kUnlimited);
   ~CachingAllocator();
   CachingAllocator(CachingAllocator&&) noexcept;
   CachingAllocator& operator=(CachingAllocator&&) noexcept;
 
-  // Throws OutOfMemoryError; the state is then as PyTorch's would be: the cache given back, nothing allocated.
+  // Throws OutOfMemoryError. As in PyTorch, the cache has then been released and nothing is allocated.
   Handle allocate(int64_t bytes, int32_t stream = 0, uint32_t tag = 0);
   void free(Handle handle);
-  // The block is used on another stream: once freed it waits for synchronize() before anybody gets it.
+  // Marks the block as used by another stream: after it is freed, it is not reused before synchronize().
   void record_stream(Handle handle, int32_t stream);
   void synchronize();
   void empty_cache();
@@ -261,7 +258,7 @@ class CachingAllocator {
   void reset_peaks();
   int64_t address(Handle handle) const;
   std::vector<SegmentInfo> snapshot() const;  // by address
-  // Notes every event from here on.
+  // Starts recording all events.
   void record_history();
   const std::vector<Event>& history() const;
 
@@ -270,129 +267,128 @@ class CachingAllocator {
   std::unique_ptr<State> state_;
 };
 
-// What is on a device and in no graph: constants of the device and of its libraries.
+// Device memory outside of the graph: constants of the device and its libraries.
 //
 //     DeviceAssumptions assumptions = DeviceAssumptions::of(DeviceSpec::named("a100"));
 //     assumptions.workspace();                                      // 8,519,680
-//     assumptions.cublas_workspace = cublas_workspace(":4096:8");   // as CUBLAS_WORKSPACE_CONFIG has it
+//     assumptions.cublas_workspace = cublas_workspace(":4096:8");   // as set by CUBLAS_WORKSPACE_CONFIG
 
 struct DeviceSpec;
 
-// Every figure can be set.
+// All values may be changed.
 struct DeviceAssumptions {
-  // The CUDA context with PyTorch's kernels loaded lazily: not the allocator's, but nvidia-smi's. This is Hopper's.
-  // Measured with CUDA 13.0: 527 MiB before a kernel, 693 of inference, 751 to 771 of training, 640 of convolutions. Other
-  // architectures are taken to have 520: CUDA 12 took 480 to 560 on an H100, other drivers 300 to 800.
+  // CUDA context with lazily loaded kernels, in bytes. Shown by nvidia-smi, but not part of the allocator. The default
+  // is for Hopper. Measured with CUDA 13.0: 527 MiB before the first kernel, 693 for inference, 751 to 771 for
+  // training, 640 for convolutions. 520 is assumed for other architectures: CUDA 12 has 480 to 560 on an H100, other
+  // drivers 300 to 800.
   int64_t context = 768 * kMebibyte;
-  // NCCL's buffers for one process group, made when it is first used and kept; they are not the allocator's. NCCL has 4
-  // MiB, 512 KiB and 4,915,200 bytes for its three protocols (NCCL src/init.cc, src/include/device.h). This is for two
-  // neighbours on 16 channels; NCCL takes up to 32 channels, and fewer on slow links.
+  // NCCL buffers per process group, allocated outside of the allocator on first use and kept. NCCL uses 4 MiB, 512 KiB
+  // and 4,915,200 bytes for its three protocols (NCCL src/init.cc, src/include/device.h). The default is for two
+  // neighbors and 16 channels; NCCL uses up to 32 channels, and fewer on slow links.
   int64_t nccl_group = 16 * 2 * (4 * kMebibyte + kMebibyte / 2 + 4'915'200);
-  // Bytes of cuBLAS's workspace. The caching allocator gives it at a handle's first matrix product on a stream, and it
-  // is kept. Without a figure it is what PyTorch takes on the architecture.
+  // Bytes of the cuBLAS workspace, which the caching allocator allocates at the first matrix product of a handle on a
+  // stream, and keeps. Default: the workspace that PyTorch uses on the architecture.
   std::optional<int64_t> cublas_workspace;
-  // The device's, as DeviceSpec has it: "sm_90", "gfx942". Empty: unknown, and taken for Hopper's.
+  // See DeviceSpec::architecture: "sm_90", "gfx942". Empty: unknown, treated as Hopper.
   std::string architecture;
 
   static DeviceAssumptions of(const DeviceSpec& spec);
-  // Returns the bytes of one workspace, as aten/src/ATen/cuda/CublasHandlePool.cpp has them. Hopper and Blackwell (sm_9x,
-  // sm_10x, sm_12x) take 32 MiB, other GPUs of NVIDIA 8,519,680. AMD's gfx94x and gfx95x take 128 MiB, others 32.
+  // Returns the bytes of a workspace, as in aten/src/ATen/cuda/CublasHandlePool.cpp: 32 MiB on Hopper and Blackwell
+  // (sm_9x, sm_10x, sm_12x), 8,519,680 on other NVIDIA GPUs, 128 MiB on AMD's gfx94x and gfx95x, 32 MiB on others.
   int64_t workspace() const;
-  // Says why it is as large, for people.
+  // Returns an explanation of the size for reports.
   std::string why_workspace() const;
 };
 
-// Returns the bytes that PyTorch takes where CUBLAS_WORKSPACE_CONFIG is this: ":KIBIBYTES:COUNT", once or more. Throws
-// Error.
+// Returns the bytes that PyTorch allocates for a value of CUBLAS_WORKSPACE_CONFIG, ":KIBIBYTES:COUNT" once or repeated.
+// Throws Error.
 int64_t cublas_workspace(std::string_view config);
 
-// What a device holds while a graph runs.
+// Device memory while a graph runs.
 //
-// The graph's allocations and frees, in its order, go through a CachingAllocator. First comes what existed before:
-// parameters, buffers, optimizer state, inputs, in the order of their placeholders. Then come each node's results, its
-// scratch memory, and what dies at it. A training step is repeated. From the second on, gradients and results of the
-// last one are freed first (zero_grad(set_to_none=True)) and optimizer state is there already. So reserved memory is
-// that of a run, not of a step.
+// The graph's allocations and frees are replayed on a CachingAllocator in program order: first the storages that exist
+// before (parameters, buffers, optimizer state, inputs) in the order of their placeholders, then the results, scratch
+// memory and frees of each node. A training step is repeated: from the second step on, gradients and results of the
+// previous one are freed first (zero_grad(set_to_none=True)), and optimizer state exists. Reserved memory is therefore
+// that of a run rather than of one step.
 //
-// A block belongs to the stream that its node was issued on, and no other gets it. One that the program says is used on
-// another stream (Tensor.record_stream) is free again at the end of the step. PyTorch looks whether the device is
-// through with it, which this takes for no: the host runs ahead.
+// A block is reused only on the stream on which its node was issued. A block used on another stream
+// (Tensor.record_stream) becomes free at the end of the step. PyTorch checks whether the device has finished with it,
+// which is assumed not to be the case, since the host runs ahead.
 //
 //     const DeviceMemory memory = device_memory(graph);
-//     memory.reserved_peak;                     // what torch.cuda.max_memory_reserved() will say
-//     memory.footprint();                       // about what nvidia-smi will say
+//     memory.reserved_peak;                     // corresponds to torch.cuda.max_memory_reserved()
+//     memory.footprint();                       // approximately the value of nvidia-smi
 
 struct DeviceMemoryOptions {
-  std::optional<c10::Device> device;  // as profile()'s
+  std::optional<c10::Device> device;  // default as for profile()
   AllocatorSettings allocator;
-  int64_t capacity = AllocatorSettings::kUnlimited;  // bytes of the device; the context is taken off
-  int steps = 3;                                     // of a training step; others run once
+  int64_t capacity = AllocatorSettings::kUnlimited;  // device memory in bytes, including the context
+  int steps = 3;                                     // of a training run; other programs run once
   DeviceAssumptions assumptions;
-  bool scratch = true;  // what is known of scratch memory inside kernels counts
+  bool scratch = true;  // include known scratch memory of kernels
 };
 
 struct DeviceMemory {
   c10::Device device = c10::kCPU;
-  DeviceMemoryOptions options;  // that it was asked with
+  DeviceMemoryOptions options;  // of the request
   // Bytes.
   int64_t requested_peak = 0;  // of live storages and known scratch
   int64_t allocated_peak = 0;  // rounded to blocks: torch.cuda.max_memory_allocated()
-  int64_t reserved_peak = 0;   // segments: torch.cuda.max_memory_reserved()
-  int64_t held_at_peak = 0;    // active bytes when the reserved bytes first reached their peak
-  int64_t stuck_at_peak = 0;   // free bytes then in segments that something else holds
+  int64_t reserved_peak = 0;   // in segments: torch.cuda.max_memory_reserved()
+  int64_t held_at_peak = 0;    // active bytes when reserved bytes first reach their peak
+  int64_t stuck_at_peak = 0;   // free bytes in partly used segments at that time
   int64_t segments = 0;        // at the end
   int64_t retries = 0;
-  std::vector<int64_t> reserved_after;   // each step
-  std::vector<int64_t> allocated_after;  // each step: torch.cuda.memory_allocated()
+  std::vector<int64_t> reserved_after;   // after each step
+  std::vector<int64_t> allocated_after;  // after each step: torch.cuda.memory_allocated()
   int64_t context = 0;                   // assumed
-  // In the figures above. One for each stream and thread with matrix products: backward runs on a thread of its own,
-  // which has its own handle of cuBLAS.
+  // Included in the values above. One for each stream and thread with matrix products: backward runs on a separate
+  // thread with a cuBLAS handle of its own.
   int64_t cublas_workspace = 0;
-  int64_t nccl = 0;  // assumed; of all groups of more than one process that something is sent in
-  // Reserved and not held, when it was most.
+  int64_t nccl = 0;  // assumed; of all groups of more than one process with communication
+  // Reserved but not active bytes at the peak.
   int64_t fragmentation() const { return reserved_peak - held_at_peak; }
   int64_t footprint() const { return reserved_peak + context + nccl; }
 };
 
-// Throws OutOfMemoryError, naming the node, if the run does not fit into `capacity`.
+// Throws OutOfMemoryError that names the node if the run does not fit in `capacity`.
 DeviceMemory device_memory(const Graph& graph, const DeviceMemoryOptions& options = {});
 
-// What other settings would reserve, best first: expandable_segments, and limits on splitting.
+// Reserved memory with other allocator settings, best first: expandable_segments, and limits on splitting.
 struct SettingsOutcome {
-  std::string settings;  // as PYTORCH_ALLOC_CONF takes them
+  std::string settings;  // as in PYTORCH_ALLOC_CONF
   int64_t reserved_peak = 0;
 };
 std::vector<SettingsOutcome> other_settings(const Graph& graph, const DeviceMemoryOptions& options = {});
 
-// Says who keeps free memory from being given back when the reserved bytes are most. Each segment that is partly free
-// has an entry: the storage that lives longest, with the free bytes beside it. Most come first.
-struct PinnedMemory {
+// Finds storages that prevent free memory from being released when reserved bytes are at their peak: the longest-lived
+// storage of each partly free segment, by decreasing free bytes of the segment.
+struct FragmentationCause {
   StorageId storage;  // invalid: a workspace or scratch memory
   int64_t bytes = 0;  // of the storage
-  int64_t stuck = 0;  // free in its segment
+  int64_t stuck = 0;  // free bytes in its segment
   int64_t segment = 0;
 };
-std::vector<PinnedMemory> pinned_memory(const Graph& graph, const DeviceMemoryOptions& options = {});
+std::vector<FragmentationCause> fragmentation_causes(const Graph& graph, const DeviceMemoryOptions& options = {});
 
-// What the steps of a training run hold: the first, which makes gradients and optimizer state, the second, the steady
-// state.
+// Memory of the steps of a training run: the first, which creates gradients and optimizer state, and later ones.
 //
-//     const Capture run = capture_training_run(program, 3);
+//     const CaptureResult run = capture_training_run(program, 3);
 //     const RunMemory memory = RunMemory::of(run.graph);
 //     memory.steps[0].peak; memory.steady().peak; memory.peak();       // live bytes
 //     memory.reserved_peak();                                          // of the caching allocator
 //
-// Nothing is assumed of what one step leaves to the next: the run was recorded as it is, births and deaths of storages
-// included. Bytes at a node are those of shadowgraph/profile/memory.h; reserved bytes come from one pass of the
-// caching allocator over the whole run. Every step has the same inputs, which are there from the beginning.
+// The tensors that persist between steps, and their lifetimes, are recorded rather than assumed. Live bytes are those
+// of MemoryTimeline; reserved bytes are from one pass of the caching allocator over the whole run. All steps use the
+// same inputs, which exist from the beginning.
 
 struct StepMemory {
-  int64_t peak = 0;  // most live bytes at a node of the step
-  std::string op;    // that ran there
+  int64_t peak = 0;  // peak live bytes of the step
+  std::string op;    // operator at the peak
   std::string module;
   std::string phase;
-  // Bytes of the caching allocator; absent where there is none, and in steps that a device out of memory does not
-  // reach.
+  // Bytes of the caching allocator; absent for CPUs, and for steps after the device is out of memory.
   std::optional<int64_t> allocated_peak;  // in blocks, during the step
   std::optional<int64_t> reserved_peak;   // in segments, during the step
   std::optional<int64_t> reserved_after;
@@ -400,94 +396,95 @@ struct StepMemory {
 
 struct RunMemory {
   std::vector<StepMemory> steps;
-  std::string out_of_memory;  // where the run does not fit into DeviceMemoryOptions::capacity; otherwise empty
+  std::string out_of_memory;  // where the run exceeds DeviceMemoryOptions::capacity; "" if it fits
 
-  // Takes a graph of capture_training_run; throws Error for others. `steps` of the options has no meaning here. Linear.
+  // Takes a graph of capture_training_run; throws Error for others. Ignores `steps` of the options. Linear.
   static RunMemory of(const Graph& run, const DeviceMemoryOptions& options = {});
 
   const StepMemory& steady() const { return steps.back(); }
-  int64_t peak() const;                          // live bytes, of all steps
-  std::optional<int64_t> reserved_peak() const;  // of all steps
+  int64_t peak() const;                          // live bytes; maximum of all steps
+  std::optional<int64_t> reserved_peak() const;  // maximum of all steps
 };
 
-// The lines of a report: a row a step, and the peak of all.
+// Formats a report: one row per step, and the overall peak.
 std::string to_text(const RunMemory& run);
 
-// A static plan: one arena, each storage of the step at a fixed offset, so that storages alive together do not overlap.
+// Static memory plan: assigns each storage of the step a fixed offset in one arena, such that storages with overlapping
+// lifetimes do not overlap in memory.
 //
-// Several planners run, and the least arena is taken:
+// The smallest arena of several planners is used:
 //
-//   - each storage where it is born, into the lowest and into the tightest gap;
-//   - the long-lived from below and the short-lived from above;
-//   - all storages by size, and by size times life, into the lowest place that is free all their life. Only graphs of
-//     at most `offline_limit` storages get these.
+//   - first fit and best fit in allocation order;
+//   - long-lived storages from the bottom, short-lived ones from the top;
+//   - by size, and by size times lifetime, at the lowest offset that is free during the lifetime; only for graphs of at
+//     most `offline_limit` storages.
 //
-// No plan can be below `bound`, the most bytes alive at once. Storages that existed before are in the plan, below
-// everything else.
+// `bound`, the peak of live bytes, is a lower bound for any plan. Storages that exist before the program are included,
+// at the lowest offsets.
 //
-//     const MemoryPlan plan = plan_memory(graph);
+//     const MemoryLayout plan = memory_layout(graph);
 //     plan.bytes; plan.bound; plan.offsets[storage];
 
-struct PlanRequest {
+struct AllocationLifetime {
   int64_t bytes = 0;
-  uint32_t born = 0;  // first and last step alive, both inclusive
+  uint32_t born = 0;  // first and last live step, both inclusive
   uint32_t last = 0;
 };
 
-struct Plan {
+struct ArenaLayout {
   std::vector<int64_t> offsets;  // by request; multiples of the alignment
-  int64_t bytes = 0;             // of the arena
-  int64_t bound = 0;             // most aligned bytes alive at once
+  int64_t bytes = 0;             // size of the arena
+  int64_t bound = 0;             // peak of aligned live bytes
   std::string planner;
 };
 
-struct PlanOptions {
-  std::optional<c10::Device> device;  // as profile()'s
+struct MemoryLayoutOptions {
+  std::optional<c10::Device> device;  // default as for profile()
   int64_t alignment = 512;            // bytes; a power of two
   size_t offline_limit = 2000;
 };
 
-// `n` log `n`, but for the offline planners. Requests of 0 bytes are at offset 0.
-Plan plan_memory(const std::vector<PlanRequest>& requests, const PlanOptions& options = {});
+// O(n log n), except for the offline planners. Requests of 0 bytes have offset 0.
+ArenaLayout memory_layout(const std::vector<AllocationLifetime>& requests, const MemoryLayoutOptions& options = {});
 
-struct MemoryPlan {
-  IdMap<StorageId, int64_t> offsets{-1};  // -1: of another device
+struct MemoryLayout {
+  IdMap<StorageId, int64_t> offsets{-1};  // -1: on another device
   int64_t bytes = 0;
   int64_t bound = 0;
   std::string planner;
   double overhead() const { return bound == 0 ? 0 : static_cast<double>(bytes - bound) / static_cast<double>(bound); }
 };
-MemoryPlan plan_memory(const Graph& graph, const PlanOptions& options = {});
+MemoryLayout memory_layout(const Graph& graph, const MemoryLayoutOptions& options = {});
 
-// How much memory a device has for a program: a device's name, or a size.
+// Memory available to a program, given as a device name or a size.
 //
-//     MemoryLimit::parse("l4").bytes;        // 23612293120, which its driver gives to programs
+//     MemoryLimit::parse("l4").bytes;        // 23612293120, the memory available to programs
 //     MemoryLimit::parse("24GiB").title;     // "24GiB"
-//     MemoryLimit::parse("24");              // throws Error: 24 of what?
+//     MemoryLimit::parse("24");              // throws Error: no unit
 
 struct DeviceSpec;  // shadowgraph/profile/device_spec.h
 
 struct MemoryLimit {
   int64_t bytes = 0;
-  std::string device;  // "l4"; empty for a size
-  std::string title;   // for people: "NVIDIA L4 24 GB", or the size as it was given
-  bool asked = true;   // false: nobody named it, it is the device that times are estimated for
-  // What a size may have been meant for: cards are sold by sizes that their programs never have. Empty: nothing.
+  std::string device;     // "l4"; "" for a size
+  std::string title;      // for display: "NVIDIA L4 24 GB", or the size as given
+  bool requested = true;  // false: implied by the device that times are estimated for
+  // A warning for a size that looks like the nominal memory of a device, of which less is available to programs, or "".
   std::string note;
 
-  // Takes a size with its unit ("24GiB", "80 GB", "1.5TB"), or a number of bytes. Takes a name of `shadowgraph list
-  // devices`, however it is spelled ("RTX 4090"), or a file with a device's figures. Throws Error for anything else.
+  // Parses a size with unit ("24GiB", "80 GB", "1.5TB"), a number of bytes, a device name of `shadowgraph list devices`
+  // in any spelling ("RTX 4090"), or the path of a device spec file. Throws Error for anything else.
   static MemoryLimit parse(const std::string& text);
   static MemoryLimit of_bytes(int64_t bytes);
-  // What rows of option tables are made with whose field is bytes.
+  // For option tables with a field of bytes.
   static int64_t bytes_of(const std::string& text) { return parse(text).bytes; }
   static std::string text_of(int64_t bytes) { return std::to_string(bytes) + "B"; }
-  static OptionTakes takes() {
+  static OptionDomain takes() {
     return {.kind = OptionKind::kBytes, .placeholder = "SIZE|DEVICE", .note = [](const std::string& text) {
               return parse(text).note;
             }};
   }
-  // Empty for a device without figures of its memory.
+  // Returns std::nullopt if the memory of the device is unknown.
   static std::optional<MemoryLimit> of(const DeviceSpec& spec);
 };
 

@@ -1,7 +1,8 @@
-// What a cost rule sees of one call: the shapes of its tensors and its numbers, by schema position, and no graph.
+// Costs of operators: FLOPs, memory traffic and scratch memory, computed by rules from the shapes of a call.
 //
-// Cost rules (flop_table.h, elementwise_table.h) are pure functions of this, so that they are tested on shapes written
-// by hand. A rule must not trust ranks or counts: graphs come from files too. Reading past the end answers kAbsent.
+// OperandShapes has the shapes and numbers of a call by schema position, without a graph. Cost rules (flop_table.h,
+// elementwise_table.h) are pure functions of it and can be tested with literal shapes. Rules must not rely on ranks or
+// counts, since graphs may come from files. Reading past the end returns kAbsent.
 //
 //     std::vector<int64_t> a{2, 3}, b{3, 5};
 //     Operand arguments[] = {Operand::of_tensor(a), Operand::of_tensor(b)};
@@ -32,9 +33,9 @@ using Shape = std::span<const int64_t>;  // sizes, elements
 
 struct Operand {
   enum class Kind : uint8_t {
-    kAbsent,   // None, an undefined tensor, or no such position
+    kAbsent,   // None, an undefined tensor, or position out of range
     kTensor,   // shape
-    kTensors,  // tensors; undefined ones are left out
+    kTensors,  // tensors, without undefined ones
     kNumber,   // number: int, float or bool
     kInts,     // shape holds the integers; bools are 0 and 1
     kOther,    // a string, a device, a generator, ...
@@ -43,8 +44,8 @@ struct Operand {
   double number = 0;
   Shape shape;
   std::span<const Shape> tensors;
-  int64_t element_bytes = 0;   // of a tensor, or of the first of a list; 0: not known
-  bool channels_last = false;  // of an image of three or more dimensions
+  int64_t element_bytes = 0;   // of a tensor, or of the first of a list; 0: unknown
+  bool channels_last = false;  // for images with three or more dimensions
 
   static Operand of_tensor(Shape sizes, int64_t element_bytes = 0) {
     return {.kind = Kind::kTensor, .shape = sizes, .element_bytes = element_bytes};
@@ -64,19 +65,19 @@ struct OperandShapes {
 
   const Operand& argument(size_t i) const { return i < arguments.size() ? arguments[i] : kAbsentOperand; }
   const Operand& result(size_t i) const { return i < results.size() ? results[i] : kAbsentOperand; }
-  // A tensor argument's shape; empty if it is not a tensor (as for a 0-dim tensor: ask is_tensor() where it matters).
+  // Returns a tensor argument's shape; empty if it is not a tensor (or is 0-dimensional: check is_tensor()).
   Shape shape(size_t i) const { return argument(i).is_tensor() ? argument(i).shape : Shape(); }
   size_t rank(size_t i) const { return argument(i).is_tensor() ? argument(i).shape.size() : kNoRank; }
   double number(size_t i, double otherwise) const {
     return argument(i).kind == Operand::Kind::kNumber ? argument(i).number : otherwise;
   }
-  // The same as an integer; what no int64 can hold becomes `otherwise`.
+  // Returns the number as an integer, or `otherwise` if it does not fit in int64.
   int64_t integer(size_t i, int64_t otherwise) const {
     const double value = number(i, static_cast<double>(otherwise));
     return value > -9.2e18 && value < 9.2e18 ? static_cast<int64_t>(value) : otherwise;
   }
   bool flag(size_t i, bool otherwise = false) const { return number(i, otherwise ? 1 : 0) != 0; }
-  // Element `k` of a list of ints or bools.
+  // Returns element `k` of a list of ints or bools.
   int64_t element(size_t i, size_t k, int64_t otherwise) const {
     const Operand& list = argument(i);
     return list.kind == Operand::Kind::kInts && k < list.shape.size() ? list.shape[k] : otherwise;
@@ -88,7 +89,7 @@ struct OperandShapes {
   static constexpr Operand kAbsentOperand{};
 };
 
-// Counts saturate (shadowgraph/units.h).
+// Products and counts saturate (shadowgraph/units.h).
 inline int64_t product_of(Shape sizes) {
   int64_t product = 1;
   for (int64_t size : sizes) product = saturating_multiply(product, size);
@@ -97,22 +98,22 @@ inline int64_t product_of(Shape sizes) {
 inline int64_t product_of(std::initializer_list<int64_t> sizes) {
   return product_of(Shape(sizes.begin(), sizes.size()));
 }
-// Elements of a tensor, or of all tensors of a list; 0 for anything else.
+// Returns the elements of a tensor, or of all tensors of a list; 0 for other kinds.
 inline int64_t element_count(const Operand& operand) {
   if (operand.kind == Operand::Kind::kTensor) return product_of(operand.shape);
   int64_t count = 0;
   for (Shape shape : operand.tensors) count = saturating_add(count, product_of(shape));
   return count;
 }
-// As many bytes as they take without gaps.
+// Returns the bytes of the elements without gaps.
 inline int64_t byte_count(const Operand& operand) {
   return saturating_multiply(element_count(operand), operand.element_bytes);
 }
 
-// What a call of an operator costs, by rules over the shapes of its operands. The tables of the profiler are written in
-// them, and users add theirs for operators of their own (shadowgraph/profile/register_operator.h).
+// Costs of a call of an operator, as rules over the shapes of its operands. Used by the tables of the profiler and for
+// custom operators (shadowgraph/profile/register_operator.h).
 
-// Empty: not known for these operands.
+// Returns std::nullopt if the cost is unknown for these operands.
 using CostRule = std::function<std::optional<int64_t>(const OperandShapes&)>;
 
 struct OperatorCosts {
@@ -121,33 +122,33 @@ struct OperatorCosts {
   CostRule scratch;
 };
 
-// Throws Error if the name is none ("space::name") or has been given to register_operator before.
-void register_operator(const std::string& operator_name, OperatorCosts costs);
+// Throws Error if `operator_name` is not of the form "space::name", or is already registered.
+void register_cost(const std::string& operator_name, OperatorCosts costs);
 
-// What was registered for a target, or for the operator that it calls functionally; nullptr if nothing was.
+// Returns the costs registered for a target or for its functional variant, or nullptr.
 std::shared_ptr<const OperatorCosts> registered_costs(const Target& target);
 
-// `rule`'s answer; empty if there is no rule, if it throws, or if the answer is negative.
+// Returns the result of `rule`, or std::nullopt if there is no rule, it throws, or its result is negative.
 std::optional<int64_t> evaluate(const CostRule& rule, const OperandShapes& call);
 
-// What calls of operators that a user registered (shadowgraph/profile/register_operator.h) cost: by node, and by operator.
+// Costs of registered operators (shadowgraph/profile/register_operator.h) in a graph, by node and by operator.
 
-struct CustomOperatorFigures {
+struct CustomOperatorCosts {
   std::string op;  // with overload
   int64_t calls = 0;
-  int64_t flops = 0;    // of all calls
-  int64_t bytes = 0;    // of all calls
-  int64_t scratch = 0;  // of the call that takes most
-  int64_t unknown = 0;  // calls for which a rule that was given had no answer
-  friend bool operator==(const CustomOperatorFigures&, const CustomOperatorFigures&) = default;
+  int64_t flops = 0;    // sum of all calls
+  int64_t bytes = 0;    // sum of all calls
+  int64_t scratch = 0;  // maximum of all calls
+  int64_t unknown = 0;  // calls for which a rule returned no result
+  friend bool operator==(const CustomOperatorCosts&, const CustomOperatorCosts&) = default;
 };
 
 class CustomOperators {
  public:
   static CustomOperators of(const Graph& graph);
 
-  const std::vector<CustomOperatorFigures>& by_operator() const { return by_operator_; }  // by name
-  // Bytes that a node takes and gives back, in program order; nodes without scratch are left out.
+  const std::vector<CustomOperatorCosts>& by_operator() const { return by_operator_; }  // by name
+  // Scratch memory of nodes in program order, without those that have none.
   struct Scratch {
     NodeId node;
     int64_t bytes = 0;
@@ -156,26 +157,26 @@ class CustomOperators {
   const std::vector<Scratch>& scratch() const { return scratch_; }
 
  private:
-  std::vector<CustomOperatorFigures> by_operator_;
+  std::vector<CustomOperatorCosts> by_operator_;
   std::vector<Scratch> scratch_;
 };
 
-// FLOPs of every node, totals by phase, and the operators that have no formula.
+// FLOPs of every node, totals by phase, and operators without a formula.
 //
 //     const Flops flops = Flops::of(graph);
 //     flops.of(node).matmul;                       // 2 per multiply-accumulate
-//     flops.of_phase(Graph::kBackward).matmul;     // what FlopCounterMode counts, and `beyond_pytorch` more
+//     flops.of_phase(Graph::kBackward).matmul;     // as counted by FlopCounterMode, plus `beyond_pytorch`
 //     flops.uncovered();                           // [{"aten::fft_c2c", 3}]
 //
 // Formulas are rows of flop_table.h and elementwise_table.h. A node is uncovered if its operator has no elementwise
-// formula (row, view schema or pointwise tag) or if a formula refuses its shapes. What is known of it is still counted.
-// One pass over the nodes; formulas are looked up once a target.
+// formula (row, view schema or pointwise tag), or if a formula does not support its shapes. The known part is still
+// counted. Linear; formulas are looked up once per target.
 
 struct NodeFlops {
   int64_t matmul = 0;          // matrix products, convolutions, attention, recurrent gates: 2 per MAC
   int64_t elementwise = 0;     // additions, multiplications, divisions, comparisons, selections
-  int64_t transcendental = 0;  // exp, log, sqrt, ... evaluations; not in elementwise
-  int64_t beyond_pytorch = 0;  // the part of `matmul` that FlopCounterMode counts as 0
+  int64_t transcendental = 0;  // evaluations of exp, log, sqrt, ...; not included in elementwise
+  int64_t beyond_pytorch = 0;  // part of `matmul` that FlopCounterMode counts as 0
 
   NodeFlops& operator+=(const NodeFlops& other);
   friend bool operator==(const NodeFlops&, const NodeFlops&) = default;
@@ -183,7 +184,7 @@ struct NodeFlops {
 
 struct UncoveredOperator {
   std::string op;     // with overload
-  int64_t count = 0;  // calls
+  int64_t count = 0;  // number of calls
   friend bool operator==(const UncoveredOperator&, const UncoveredOperator&) = default;
 };
 
@@ -206,10 +207,10 @@ class Flops {
 
 // Bytes that a call reads and writes, if every operand is read once and every result is written once.
 //
-// An operand counts once however often it is named, and only with the elements it has (an expanded tensor with those
-// that are different). Views and calls that look at geometry alone move nothing; what a call overwrites it does not
-// read. From a table from which rows are taken (embedding, index, gather), as much is read as there is in the result.
-// Memory that a kernel reads twice, and scratch, are not in it.
+// An operand counts once, even if it is passed repeatedly, with its distinct elements (relevant for expanded tensors).
+// Views and calls that read only geometry move nothing; operands that are overwritten completely are not read. Tables
+// from which rows are selected (embedding, index, gather) are read as far as the result requires. Scratch memory and
+// repeated reads within a kernel are not included.
 //
 //     Traffic::of(graph).of(node).total();  // bytes
 
@@ -232,15 +233,15 @@ class Traffic {
   IdMap<PhaseId, NodeTraffic> by_phase_;
 };
 
-// Memory that kernels take and give back inside one call: reorders, im2col, workspaces, accumulators. It is alive beside a
-// node's operands and results and nowhere else, so it is in no storage of the graph.
+// Scratch memory that kernels allocate and free within one call: reorders, im2col, workspaces, accumulators. It is live
+// together with a node's operands and results only, and in no storage of the graph.
 //
-// What is known of a call, by the first that applies:
-//   registered   the rule of shadowgraph/profile/register_operator.h
-//   measured     MeasuredCalls has this very call (CPU)
-//   rule         a row of profiler/cost/scratch_rules.cpp, each with its reason and source
-//   none         by nature: views, fills, pointwise operators on operands of one dtype
-//   unknown      listed, with the number of calls; its bytes are in no figure
+// The first source that applies is used:
+//   registered   a rule of shadowgraph/profile/register_operator.h
+//   measured     a measurement of the same call in MeasuredCalls (CPU)
+//   rule         a row of profiler/cost/scratch_rules.cpp, with its reason and source
+//   none         no scratch by definition: views, fills, pointwise operators on operands of one dtype
+//   unknown      listed with the number of calls; not included in the results
 
 enum class ScratchSource : uint8_t { kRegistered, kMeasured, kRule, kNone, kUnknown };
 constexpr auto enum_names(ScratchSource) {
@@ -254,7 +255,7 @@ struct NodeScratch {
 
 class Scratch {
  public:
-  // `measured`, if given, is asked for calls on CPU tensors.
+  // `measured`, if given, is used for calls on CPU tensors.
   static Scratch of(const Graph& graph, const MeasuredCalls* measured = nullptr);
 
   const NodeScratch& of(NodeId node) const { return by_node_[node]; }

@@ -1,4 +1,4 @@
-// A profile of a captured step: what the costs, memory and time of its nodes come to.
+// Profile of a captured step: costs, memory and time of its nodes, and their totals.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -24,14 +24,14 @@
 
 namespace SHADOWGRAPH_API shadowgraph {
 
-// How large the model is: elements and bytes of its parameters and buffers, shared ones once.
+// Model size: elements and bytes of parameters and buffers, counting shared ones once.
 //
-// Two placeholders are the same tensor if they have the same storage, offset and sizes (tied weights). Parameters that
-// are different parts of one storage (flattened recurrent weights) count each. Bytes are those of the tensors, not of
-// the storages, which may be padded.
+// Placeholders with the same storage, offset and sizes are the same tensor (tied weights). Parameters that are
+// different parts of one storage (flattened recurrent weights) are counted separately. Bytes are those of the tensors,
+// not of the storages, which may be padded.
 struct ParameterCount {
-  int64_t parameters = 0;  // elements that this process holds
-  // Elements on all ranks together, where placeholders say what they are a part of (note "whole_sizes"); else the same.
+  int64_t parameters = 0;  // elements in this process
+  // Elements on all ranks, for placeholders with the unsharded sizes as note "whole_sizes"; otherwise as `parameters`.
   int64_t whole_parameters = 0;
   int64_t parameter_bytes = 0;
   int64_t parameter_tensors = 0;
@@ -43,41 +43,40 @@ struct ParameterCount {
   friend bool operator==(const ParameterCount&, const ParameterCount&) = default;
 };
 
-// What the figures suggest, greatest stake first: what was seen, what it costs, and the option or line that changes it. The
-// idea is Halide's profiler's.
+// Suggestions derived from a profile, by decreasing savings: the observation, its cost, and the option or source line
+// to change. (Similar to Halide's profiler.)
 
 struct Profile;
 
 struct Finding {
-  std::string name;    // "activations", "logits", "layout-copies", ...: the same from version to version
-  std::string seen;    // with the figures that made it worth saying
-  std::string remedy;  // with the option or line that does it
-  int64_t bytes = 0;   // at stake, of the peak or of what is moved; 0: not about memory
-  double seconds = 0;  // at stake; 0: not about time, or no times are known
+  std::string name;    // "activations", "logits", "layout-copies", ...: stable across versions
+  std::string seen;    // the observation, with numbers
+  std::string remedy;  // the option or source line to change
+  int64_t bytes = 0;   // potential savings of peak memory or data movement; 0: not about memory
+  double seconds = 0;  // potential savings; 0: not about time, or times are unavailable
 };
 
-// docs/memory.md lists the triggers.
+// Returns all findings. docs/memory.md lists the conditions.
 std::vector<Finding> findings(const Profile& profile);
 std::string to_text(const std::vector<Finding>& findings);
 
-// What a group of nodes costs: the figures behind the module tree and the summary table.
+// Costs of a group of nodes, as shown in the module tree and the summary table.
 //
 // A group is any set of nodes: a module, a composite call, an operator. Bytes are those of whole storages, each counted
-// once in a group, so that views are free and shared tensors are not counted twice.
-//   incremental      storages saved for backward (activations: not what existed before), charged to the group of the
-//   first
-//                    forward node that saves them; the sum over all groups is saved_activation_bytes
-//   output           storages allocated by the group's forward nodes that autograd saves somewhere
-//   temporary        storages allocated by the group's forward nodes that nobody saves
-//   parameters       parameters that the group's forward nodes read; shared ones count once in each group
+// once per group, so views are free and shared tensors are not counted twice.
+//   incremental      storages saved for backward (activations: not storages that existed before), attributed to the
+//                    group of the first forward node that saves them; the sum over all groups is saved_activation_bytes
+//   output           storages allocated by the group's forward nodes and saved by any node
+//   temporary        storages allocated by the group's forward nodes and not saved
+//   parameters       parameters read by the group's forward nodes, counted once in every group that reads them
 //   backward         storages allocated by the group's backward nodes
 //   forward_flops,   NodeFlops of the group's nodes of that phase
 //   backward_flops
 
-struct GroupFigures {
+struct GroupCosts {
   int64_t forward_nodes = 0;
   int64_t backward_nodes = 0;
-  int64_t incremental = 0;  // bytes, as all below
+  int64_t incremental = 0;  // in bytes, as are those below
   int64_t output = 0;
   int64_t temporary = 0;
   int64_t parameters = 0;
@@ -85,48 +84,48 @@ struct GroupFigures {
   NodeFlops forward_flops;
   NodeFlops backward_flops;
 
-  // Adds everything but `parameters`, which a sum would count twice where groups share them.
-  void add_disjoint(const GroupFigures& other);
-  friend bool operator==(const GroupFigures&, const GroupFigures&) = default;
+  // Adds all fields except `parameters`, since groups may share parameters.
+  void add_disjoint(const GroupCosts& other);
+  friend bool operator==(const GroupCosts&, const GroupCosts&) = default;
 };
 
 constexpr uint32_t kNoGroup = 0xFFFFFFFFU;
 
-// `group_of` gives each node's group, or kNoGroup. Counts only nodes of phases forward and backward that are no
-// placeholders, outputs or gradient markers. `parents`, if given, is a tree over the groups (parents before children,
-// kNoGroup for a root). `parameters` then counts each group's subtree, each storage once; all else is the group's own.
-std::vector<GroupFigures> group_figures(const Graph& graph, const IdMap<StorageId, StorageKind>& kinds,
-                                        const Flops& flops, const IdMap<NodeId, uint32_t>& group_of,
-                                        uint32_t group_count, std::span<const uint32_t> parents = {});
+// Computes the costs of all groups. `group_of` returns the group of a node, or kNoGroup. Only nodes of phases forward
+// and backward count, without placeholders, sg::output and sg::gradient. `parents`, if given, is a tree of groups
+// (parents before children, kNoGroup for a root); `parameters` are then those of the subtree, each storage counted
+// once, and all other fields those of the group alone.
+std::vector<GroupCosts> group_costs(const Graph& graph, const IdMap<StorageId, StorageKind>& kinds, const Flops& flops,
+                                    const IdMap<NodeId, uint32_t>& group_of, uint32_t group_count,
+                                    std::span<const uint32_t> parents = {});
 
-// The analyzer's table: what each module, composite call or operator costs, one row each, in program order.
+// Summary table: costs per module, composite call or operator, one row each, in program order.
 //
-//   Op type      module class, "composite" or "operator"; "x12" if the row stands for twelve equal, adjacent ones
-//   Op           module path, or operator with the path of the module it ran in
-//   Accumulate   bytes saved for backward so far: the running sum of Saved, which ends at saved_activation_bytes
-//   Saved        bytes this row is the first to save (exact definitions of this and the next: GroupFigures)
-//   Output       bytes its forward allocates that autograd keeps
-//   Temp         bytes its forward allocates that nobody keeps for backward
-//   Param        bytes of parameters its forward reads
-//   Backward     bytes its backward allocates
+//   Op type      module class, "composite" or "operator"; "x12" for twelve equal, adjacent ones in one row
+//   Op           module path, or operator with the path of its module
+//   Accumulate   bytes saved for backward so far: running sum of Saved, up to saved_activation_bytes
+//   Saved        bytes first saved by this row (see GroupCosts for exact definitions of the byte columns)
+//   Output       bytes allocated in forward and saved by autograd
+//   Temp         bytes allocated in forward and not saved
+//   Param        bytes of parameters read in forward
+//   Backward     bytes allocated in backward
 //   Fwd FLOPs,   matrix products, convolutions, attention: 2 per MAC
 //   Bwd FLOPs
 //   Fwd elem.,   elementwise operations
 //   Bwd elem.
 //
-// All bytes are those of whole storages counted once. ColossalAI's analyzer, whose columns these are, sums the logical
-// bytes of tensors keyed by data pointer. So here
+// All bytes are those of whole storages, counted once. The columns are those of ColossalAI's analyzer, which sums the
+// logical bytes of tensors by data pointer. Unlike there,
 //
-//   - a view is free, and Output and Temp never overlap;
-//   - a tensor that is saved by the operator that made it is Output rather than dropped as an alias;
-//   - Backward is what backward really allocates rather than the size of the inputs.
-//
-// Its FLOPs are MACs: half of ours.
+//   - views are free, and Output and Temp never overlap;
+//   - a tensor saved by the operator that creates it is in Output instead of being dropped as an alias;
+//   - Backward is the memory that backward allocates, rather than the size of the inputs;
+//   - FLOPs are counted as 2 per MAC rather than 1.
 
 enum class SummaryGrouping : uint8_t {
-  kModule,     // one row a module, down to `depth`
-  kComposite,  // one row a call: the outermost composite operator, or the operator itself outside any
-  kOperator,   // one row an operator name, composite ones first taken as in kComposite
+  kModule,     // one row per module, down to `depth`
+  kComposite,  // one row per call of an outermost composite operator, or of an operator outside of any
+  kOperator,   // one row per operator name, where composite operators count as in kComposite
 };
 constexpr auto enum_names(SummaryGrouping) {
   return names_in_order<SummaryGrouping>("module", "composite", "operator");
@@ -134,9 +133,9 @@ constexpr auto enum_names(SummaryGrouping) {
 
 struct SummaryOptions {
   SummaryGrouping grouping = SummaryGrouping::kModule;
-  int depth = 0;             // kModule: levels of the module tree; 0: the deepest that fits into max_rows
-  size_t max_rows = 40;      // what is beyond is summed in a last row; 0: no limit
-  bool fold_repeats = true;  // kModule: numbered siblings that do the same, as in a picture, become one row
+  int depth = 0;             // kModule: levels of the module tree; 0: the deepest that fits in max_rows
+  size_t max_rows = 40;      // remaining rows are summed in a last row; 0: no limit
+  bool fold_repeats = true;  // kModule: merge equal numbered siblings into one row, as in pictures
 };
 
 struct SummaryRow {
@@ -144,7 +143,7 @@ struct SummaryRow {
   std::string op;
   int64_t repeats = 1;
   int64_t accumulate = 0;
-  GroupFigures figures;  // of all repeats together
+  GroupCosts figures;  // sum of all repeats
 };
 
 struct SummaryTable {
@@ -153,13 +152,12 @@ struct SummaryTable {
   int depth = 0;        // kModule: the depth shown
 };
 
-// Aligned columns, human units, lines ending in '\n'.
+// Formats the table with aligned columns and human-readable units.
 std::string to_text(const SummaryTable& table);
 
-// What a graph costs: memory and when, FLOPs, what autograd keeps, module by module.
+// Profile: memory over time, FLOPs, saved activations, costs per module.
 //
-// Reports, the page, sharding and solvers read profiles. The sums are linear in the graph. Findings and the static plan
-// run allocators and planners, and are worked out when somebody asks.
+// Linear in the graph, except for findings and the static memory plan, which run allocators and planners on request.
 
 struct DeviceSpec;     // shadowgraph/profile/device_spec.h
 class StepTime;        // shadowgraph/profile/step_time.h
@@ -168,27 +166,27 @@ class Communication;   // shadowgraph/profile/communication.h
 class OverlappedStep;  // shadowgraph/profile/step_time.h
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Everything the profiler knows of a graph, asked for in one way.
+// All results of the profiler for a graph.
 //
 //     const Profile costs = profile(graph);
 //     costs.peak.bytes; costs.timeline().total(step); costs.of(node).matmul;
 //     std::cout << to_text(costs.summary()) << to_text(costs);
 //     std::cout << to_json(costs).dump(2);
 //
-// What the figures are made of (FLOPs of nodes, kinds of storages, the tree of modules) is worked out once. The views
-// read it, and the graph, which must not change meanwhile. The figures are values of their own. What is not known is absent (an empty optional, a missing JSON key) or listed (uncovered operators), never zero.
-// docs/memory.md defines every figure.
+// FLOPs of nodes, kinds of storages and the module tree are computed once. Views use them and the graph, which must not
+// change; data members do not refer to the graph. Unknown values are absent (an empty optional, a missing JSON key) or
+// listed (uncovered operators), never zero. docs/memory.md defines all values.
 
 struct ProfileOptions {
   size_t top_at_peak = 10;
-  bool timeline = false;  // live bytes of every step in the JSON: large
-  // The device whose memory is asked for. Empty: the graph's "device" metadata, else the one with most storage bytes.
+  bool timeline = false;  // include live bytes of every step in the JSON, which makes it large
+  // Device to report memory of. Default: the graph's "device" metadata, else the device with the most storage bytes.
   std::optional<c10::Device> device;
-  const MeasuredCalls* measured = nullptr;     // of this machine: scratch and seconds of calls on the CPU
-  DeviceMemoryOptions memory;                  // its device is the one above
-  std::optional<MemoryLimit> limit;            // of the device's memory; it is memory.capacity, too
-  const DeviceSpec* spec = nullptr;            // figures of the device that the time is estimated for; none: no time
-  const Interconnect* interconnect = nullptr;  // links between processes; none: bytes of collectives, no seconds
+  const MeasuredCalls* measured = nullptr;     // measurements of this machine: scratch and time of CPU calls
+  DeviceMemoryOptions memory;                  // `memory.device` is replaced by `device`
+  std::optional<MemoryLimit> limit;            // memory of the device; also replaces memory.capacity
+  const DeviceSpec* spec = nullptr;            // device to estimate times for; nullptr: no times
+  const Interconnect* interconnect = nullptr;  // links between processes; nullptr: no times of collectives
   std::vector<MeshAxis> mesh;                  // for process groups that the graph does not describe
 };
 
@@ -210,22 +208,21 @@ struct PeakInfo {
   BytesByKind by_kind{};
 };
 
-// Describes a step of inference with a cache of keys and values, from the graph's metadata (shadowgraph capture --mode
-// decode).
+// KV cache of an inference step, from the graph's metadata (shadowgraph capture --mode decode).
 struct CacheInfo {
   std::string step;             // "prefill" or "decode"
-  std::string kind;             // "grown" by cat, or "static"
-  int64_t context = 0;          // tokens in it after the step
+  std::string kind;             // "grown" (by cat) or "static"
+  int64_t context = 0;          // tokens in the cache after the step
   int64_t bytes_per_token = 0;  // of one sequence
-  int64_t bytes = 0;            // of the batch, after the step
-  int64_t positions = 0;        // that the model was trained on
+  int64_t bytes = 0;            // of the whole batch, after the step
+  int64_t positions = 0;        // maximum context the model was trained for
 };
 
 struct DevicePeak {
   c10::Device device = c10::kCPU;
   int64_t bytes = 0;
-  std::optional<DeviceMemory> memory;  // as Profile::device_memory
-  std::string out_of_memory;           // as Profile::out_of_memory
+  std::optional<DeviceMemory> memory;  // see Profile::device_memory
+  std::string out_of_memory;           // see Profile::out_of_memory
 };
 
 struct ModuleProfile {
@@ -233,58 +230,57 @@ struct ModuleProfile {
   std::string class_name;
   uint32_t calls = 0;
   std::vector<uint32_t> children;  // indices into Profile::modules
-  GroupFigures figures;            // of the module and all below it
-  int64_t peak = 0;  // most bytes alive on the profile's device while a node of it runs, backward included
+  GroupCosts figures;              // of the module and its descendants
+  int64_t peak = 0;  // peak live bytes on the profile's device while nodes of the module run, including backward
 };
 
 class ProgramCosts;
 struct ProfileViews;
 
 struct Profile {
-  // From Graph::metadata; absent there, absent here.
+  // Copied from Graph::metadata, if present.
   std::optional<std::string> model;
   std::optional<ProgramMode> mode;
   std::optional<std::string> optimizer;
-  std::optional<double> capture_seconds;  // for whoever captured it to fill in
+  std::optional<double> capture_seconds;  // set by the caller, if known
 
-  c10::Device device = c10::kCPU;  // whose memory `peak` and `timeline` are about
+  c10::Device device = c10::kCPU;  // device of `peak` and `timeline`
   uint32_t nodes = 0;
-  std::map<std::string, int64_t> operators;  // calls by operator name, placeholders included
+  std::map<std::string, int64_t> operators;  // number of calls by operator name, including placeholders
   ParameterCount size;
-  std::map<std::string, NodeFlops> flops;  // by phase: forward, backward, optimizer, and others that have any
+  std::map<std::string, NodeFlops> flops;  // by phase: forward, backward, optimizer, and others with FLOPs
   std::vector<UncoveredOperator> uncovered;
-  std::vector<CustomOperatorFigures>
-      custom_operators;  // those of shadowgraph/profile/register_operator.h that were called
+  std::vector<CustomOperatorCosts>
+      custom_operators;  // called operators that are registered (shadowgraph/profile/register_operator.h)
   SavedBytes saved;
-  PeakInfo peak;  // at least: without scratch; of the step that was recorded
-  // The same of later steps, if the recorded one is a first that makes optimizer state; absent if not.
+  PeakInfo peak;  // lower bound: without scratch; of the recorded step
+  // Peak of later steps, if the recorded step is a first one that creates optimizer state.
   std::optional<PeakInfo> steady_peak;
   const PeakInfo& leading_peak() const { return steady_peak ? *steady_peak : peak; }
   int64_t peak_rounded_bytes = 0;
-  std::map<std::string, PeakInfo> phase_peaks;     // by phase: the most while its nodes run
-  PeakInfo peak_with_scratch;                      // an estimate: with what is known
-  std::vector<UncoveredOperator> unknown_scratch;  // calls that may take more
-  // What the device holds, by the model of its caching allocator. Absent for CPUs, which have none, and if the run does
-  // not fit: `out_of_memory` then says where.
+  std::map<std::string, PeakInfo> phase_peaks;     // by phase: peak while its nodes run
+  PeakInfo peak_with_scratch;                      // estimate including known scratch memory
+  std::vector<UncoveredOperator> unknown_scratch;  // calls with unknown scratch memory
+  // Device memory according to the model of its caching allocator. Absent for CPUs, which have none, and if the run
+  // does not fit; `out_of_memory` then describes where.
   std::optional<DeviceMemory> device_memory;
   std::string out_of_memory;
-  // What `fits` (shadowgraph/profile/fits.h) compares: the memory asked for, or that of ProfileOptions::spec, and what a
-  // device with room for all would hold. Absent where nothing is known.
+  // Compared by `fits` (shadowgraph/profile/fits.h): the requested memory or that of ProfileOptions::spec, and the
+  // usage on a device of unlimited memory. Absent if unknown.
   std::optional<MemoryLimit> limit;
   std::optional<int64_t> unlimited_bytes;
   std::optional<CacheInfo> cache;
-  std::optional<RunMemory> run;           // of the first steps of a training run, for whoever captured it to fill in
-  std::vector<DevicePeak> other_devices;  // peaks of the other devices that hold storages
+  std::optional<RunMemory> run;           // first steps of a training run; set by the caller, if captured
+  std::vector<DevicePeak> other_devices;  // peaks of other devices with storages
   std::vector<LiveStorage> top_at_peak;
   std::vector<ModuleProfile> modules;              // [0] is the root
   std::optional<std::vector<OutputInfo>> outputs;  // absent if the graph has no sg::output
   bool timeline_in_json = false;
 
   // ---- Views
-  // A profile neither keeps its graph nor copies it, which may be large. It follows a graph that is moved. Once the
-  // graph is gone, figures, timeline(), of(), kind(), scratch() and time() still answer. What must read it throws Error:
-  // graph(), summary(), plan(), another device's timeline, text and JSON.
-  // Live bytes of `device`, whose peak is `peak`; and those of another.
+  // A profile does not own or copy its graph, but follows it when it is moved. Once the graph is destroyed, graph(),
+  // summary(), memory_layout(), the timeline of another device, text and JSON throw Error; all others remain usable.
+  // timeline() has the live bytes of `device`, whose peak is `peak`, timeline(other) those of another device.
   const Graph& graph() const;
   const MemoryTimeline& timeline() const { return *timeline_; }
   MemoryTimeline timeline(c10::Device other) const;
@@ -294,11 +290,11 @@ struct Profile {
   SummaryTable summary(const SummaryOptions& options = {}) const;
   const NodeScratch& scratch(NodeId node) const;
   const StepTime* time() const { return time_.get(); }  // nullptr without ProfileOptions::spec
-  // What collectives send; nullptr if the program has none.
+  // Communication of collectives; nullptr if there are none.
   const Communication* communication() const { return communication_.get(); }
-  // Both at once; nullptr without collectives, without ProfileOptions::spec, or without an interconnect.
+  // Step with overlapping communication; nullptr without collectives, ProfileOptions::spec or an interconnect.
   const OverlappedStep* overlap() const { return overlap_.get(); }
-  MemoryPlan plan(const PlanOptions& options = {}) const;
+  MemoryLayout memory_layout(const MemoryLayoutOptions& options = {}) const;
 
  private:
   friend Profile profile(const Graph& graph, const ProfileOptions& options);
@@ -315,8 +311,8 @@ Profile profile(const Graph& graph, const ProfileOptions& options = {});
 
 nlohmann::json to_json(const Profile& profile);
 
-// The block under the summary table: sizes, saved bytes, peak by kind, FLOPs by phase, uncovered operators, the largest
-// storages at the peak.
+// Formats the report below the summary table: sizes, saved bytes, peak by kind, FLOPs by phase, uncovered operators,
+// the largest storages at the peak.
 std::string to_text(const Profile& profile);
 
 }  // namespace shadowgraph

@@ -1,5 +1,5 @@
-// Gives figures of single nodes, each kind by a profiler of its own, put together as one likes. What backward takes
-// stands beside the forward node that it belongs to.
+// Per-node metrics, computed by a composable set of profilers. The costs of backward nodes are attributed to the
+// forward node that they differentiate.
 //
 //     GraphProfiler profilers;
 //     profilers.add(FlopProfiler()).add(MemoryProfiler()).add(CommunicationProfiler());
@@ -8,7 +8,7 @@
 //     table.at(node, "matmul_flops").backward;
 //     write_file("costs.csv", to_csv(table));
 //
-// The names are those of ColossalAI's analyzer, whose profilers run each node again; these read the graph.
+// (The names are those of ColossalAI's analyzer, whose profilers run each node again; these read the graph.)
 #pragma once
 
 #include <concepts>
@@ -28,113 +28,111 @@
 
 namespace SHADOWGRAPH_API shadowgraph {
 
-// A single figure of a whole profile, under the same name in the report's text, in JSON, and in Python. The table is
-// profiler/profile/figures.cpp.
+// A scalar metric of a profile, with the same name in text reports, JSON and Python. The table is in
+// profiler/profile/metrics.cpp.
 //
-//     for (const ProfileFigure& figure : profile_figures()) figure.value(costs);
+//     for (const ProfileMetric& metric : profile_metrics()) metric.value(costs);
 
-enum class FigureUnit : uint8_t { kCount, kBytes, kSeconds, kRatio };
-std::string_view to_string(FigureUnit unit);  // "count", "bytes", "seconds", "ratio"
+enum class MetricUnit : uint8_t { kCount, kBytes, kSeconds, kRatio };
+std::string_view to_string(MetricUnit unit);  // "count", "bytes", "seconds", "ratio"
 
-using FigureValue = std::optional<std::variant<int64_t, double>>;  // empty: not known
+using MetricValue = std::optional<std::variant<int64_t, double>>;  // std::nullopt: unknown
 
-struct ProfileFigure {
-  std::string key;  // of JSON: "peak.bytes" is in an object
-  FigureUnit unit = FigureUnit::kCount;
+struct ProfileMetric {
+  std::string key;  // in JSON: "peak.bytes" is nested
+  MetricUnit unit = MetricUnit::kCount;
   std::string doc;
-  std::string label;     // of its line in the text; empty: it begins none
-  bool required = true;  // there wherever its object is
+  std::string label;     // label of its line in the text report; "": not at the start of a line
+  bool required = true;  // present whenever the enclosing JSON object is
   bool always = true;    // never absent
-  std::function<FigureValue(const Profile&)> value;
+  std::function<MetricValue(const Profile&)> value;
 
-  std::string name() const;  // of the attribute in Python: peak_bytes
+  std::string name() const;  // name of the Python attribute: peak_bytes
 };
 
-const std::vector<ProfileFigure>& profile_figures();
+const std::vector<ProfileMetric>& profile_metrics();
 
-struct NodeFigure {
+struct NodeMetric {
   std::string name;  // "matmul_flops"
-  std::string unit;  // "FLOP", "B", "s"; empty: a count
+  std::string unit;  // "FLOP", "B", "s"; "": a count
 };
 
-// One kind of figures. A rule of a user's own is a class of these, or a function (GraphProfiler::add).
+// A set of metrics per node. Derive from this class, or pass a function to GraphProfiler::add.
 class NodeProfiler {
  public:
   virtual ~NodeProfiler() = default;
-  virtual std::vector<NodeFigure> figures() const = 0;
-  // What this node takes itself, in the order of figures(); empty where that is not known, never a zero that stands for
-  // it.
+  virtual std::vector<NodeMetric> metrics() const = 0;
+  // Sets the values of a single node, in the order of metrics(); std::nullopt if unknown.
   virtual void measure(const Profile& profile, NodeId node, std::span<std::optional<double>> into) const = 0;
 };
 
-// matmul_flops, elementwise_flops, transcendental (profile/flops.h). Uncovered calls are not known.
+// matmul_flops, elementwise_flops, transcendental (NodeFlops). Unknown for uncovered calls.
 class FlopProfiler : public NodeProfiler {
  public:
-  std::vector<NodeFigure> figures() const override;
+  std::vector<NodeMetric> metrics() const override;
   void measure(const Profile& profile, NodeId node, std::span<std::optional<double>> into) const override;
 };
 
-// Gives allocated_bytes of storages born at the node, and saved_bytes of activations that it is the first to keep for
-// backward. Also gives scratch_bytes (profile/scratch.h) and moved_bytes, read and written (profile/traffic.h).
+// allocated_bytes of storages allocated at the node, saved_bytes of activations first saved by it, scratch_bytes
+// (NodeScratch), and moved_bytes, read and written (NodeTraffic).
 class MemoryProfiler : public NodeProfiler {
  public:
-  std::vector<NodeFigure> figures() const override;
+  std::vector<NodeMetric> metrics() const override;
   void measure(const Profile& profile, NodeId node, std::span<std::optional<double>> into) const override;
 };
 
-// seconds of kernels, of a profile with a spec; without one not known. Those of collectives are CommunicationProfiler's.
+// seconds of kernels, except collectives; unknown for a profile without a device spec.
 class TimeProfiler : public NodeProfiler {
  public:
-  std::vector<NodeFigure> figures() const override;
+  std::vector<NodeMetric> metrics() const override;
   void measure(const Profile& profile, NodeId node, std::span<std::optional<double>> into) const override;
 };
 
-// Gives wire_bytes that this process sends and communication_seconds of collectives (profile/communication.h). Both are
-// zero for all other nodes. They are not known for collectives in no figure, and seconds are not known without an
-// interconnect.
+// wire_bytes sent by this process and communication_seconds of collectives (CommunicationSum); zero for other nodes.
+// Unknown for uncovered collectives; seconds are unknown without an interconnect.
 class CommunicationProfiler : public NodeProfiler {
  public:
-  std::vector<NodeFigure> figures() const override;
+  std::vector<NodeMetric> metrics() const override;
   void measure(const Profile& profile, NodeId node, std::span<std::optional<double>> into) const override;
 };
 
 struct NodeCost {
-  double forward = 0;    // of the node itself, whatever its phase
+  double forward = 0;    // of the node itself, regardless of its phase
   double backward = 0;   // of the backward nodes that differentiate it (Node::forward)
-  uint32_t unknown = 0;  // of those nodes, how many have no answer: the sums are then at least
+  uint32_t unknown = 0;  // number of these nodes with unknown values, not included in the sums
 };
 
 class NodeTable {
  public:
-  const std::vector<NodeFigure>& figures() const { return figures_; }
-  // In program order: all nodes but the backward ones that belong to a forward node.
+  const std::vector<NodeMetric>& metrics() const { return metrics_; }
+  // Nodes in program order, except for backward nodes that are attributed to a forward node.
   const std::vector<NodeId>& nodes() const { return nodes_; }
   bool has(NodeId node) const { return row_[node] != kNoRow; }
-  const NodeCost& at(NodeId node, size_t figure) const { return costs_[row_[node] * figures_.size() + figure]; }
-  // Throws Error for a name that is none, and for a node without a row.
-  const NodeCost& at(NodeId node, std::string_view figure) const;
-  // Sums a figure over all nodes.
-  NodeCost total(size_t figure) const;
-  // Throws Error if it is gone; to_csv asks for it, the figures do not.
+  const NodeCost& at(NodeId node, size_t metric) const { return costs_[row_[node] * metrics_.size() + metric]; }
+  // Throws Error if there is no such metric, or if the node has no row.
+  const NodeCost& at(NodeId node, std::string_view metric) const;
+  // Returns the sum of a metric over all nodes.
+  NodeCost total(size_t metric) const;
+  // Throws Error if the graph has been destroyed. Needed by to_csv only.
   const Graph& graph() const { return graph_.get("table of nodes"); }
 
  private:
   friend class GraphProfiler;
   WeakGraph graph_;
-  std::vector<NodeFigure> figures_;
+  std::vector<NodeMetric> metrics_;
   std::vector<NodeId> nodes_;
   static constexpr uint32_t kNoRow = 0xFFFFFFFFU;
   IdMap<NodeId, uint32_t> row_{kNoRow};
   std::vector<NodeCost> costs_;
 };
 
-// Writes a line a node: node, phase, module, op, source, then each figure and "backward_" of it. "unknown" has how many
-// answers of both are missing.
+// Writes CSV with one line per node: node, phase, module, op, source, then each metric and "backward_" of it. "unknown"
+// is the number of missing values.
 std::string to_csv(const NodeTable& table);
 
 class GraphProfiler {
  public:
-  // Figures of one name throw Error.
+  // Throws Error if a metric of the same name exists.
   template <class P>
   requires std::derived_from<P, NodeProfiler> GraphProfiler& add(P profiler) {
     return add(std::make_shared<const P>(std::move(profiler)));
@@ -143,16 +141,16 @@ class GraphProfiler {
   GraphProfiler& add(std::string name, std::string unit,
                      std::function<std::optional<double>(const Profile&, NodeId)> rule);
 
-  // Linear in nodes and figures.
+  // Linear in nodes and metrics.
   NodeTable run(const Profile& profile) const;
 
  private:
   struct Added {
     std::shared_ptr<const NodeProfiler> profiler;
-    size_t figures;
+    size_t metrics;
   };
   std::vector<Added> profilers_;
-  std::vector<NodeFigure> figures_;
+  std::vector<NodeMetric> metrics_;
 };
 
 }  // namespace shadowgraph

@@ -1,4 +1,4 @@
-// Puts recomputing into figures: the curve of peak against recomputed FLOPs as a table, JSON and a picture.
+// Reports on recompute: the curve of peak memory against recomputed FLOPs as a table, JSON and a picture.
 //
 //     const StepTime time = StepTime::of(graph, DeviceSpec::named("h100"));
 //     const CheckpointCurve curve = CheckpointCurve::of(graph, {}, {.chain = {.cost = nanoseconds(time)}});
@@ -22,54 +22,53 @@ namespace SHADOWGRAPH_API shadowgraph {
 
 class StepTime;  // shadowgraph/profile/step_time.h
 
-// What a node takes, rounded up; the times are copied.
+// Returns the time of each node in nanoseconds, rounded up. Copies the times.
 CostOfNode nanoseconds(const StepTime& time);
 
 struct RecomputePoint {
-  std::string made_by;            // as of CheckpointChoice
+  std::string policy;             // see CheckpointChoice
   int64_t peak = 0;               // live bytes
-  int64_t flops = 0;              // of products that are computed again
-  double share = 0;               // of the step's, of forward and backward, without anything again
-  std::optional<double> seconds;  // of what is computed again; transfers are not among them
-  int64_t nodes = 0;              // that run again
-  int64_t dropped = 0;            // stages, or runs of them, of which nothing but the input is kept
-  int64_t in_part = 0;            // stages of which something is kept
-  int64_t offloaded = 0;          // bytes that wait on the host
+  int64_t flops = 0;              // recomputed FLOPs of matrix products
+  double share = 0;               // fraction of the FLOPs in forward and backward without recompute
+  std::optional<double> seconds;  // recompute time, without transfers
+  int64_t nodes = 0;              // number of recomputed nodes
+  int64_t dropped = 0;            // stages, or runs of stages, of which only the input is saved
+  int64_t in_part = 0;            // stages that are saved in part
+  int64_t offloaded = 0;          // bytes offloaded to CPU
   std::vector<std::string> segments;
 };
 
 struct RecomputeCurve {
-  std::vector<RecomputePoint> points;  // the best, by what they cost
+  std::vector<RecomputePoint> points;  // Pareto-optimal, by cost
   std::vector<RecomputePoint> others;  // of the policies each, every 2, sqrt and budget
-  int64_t flops = 0;                   // of products in forward and backward
-  int64_t elsewhere = 0;               // bytes that no plan changes
+  int64_t flops = 0;                   // of matrix products in forward and backward
+  int64_t elsewhere = 0;               // bytes that no schedule affects
   std::vector<std::string> not_a_chain;
 
-  // Without times: no seconds.
+  // Without `time`, points have no seconds.
   static RecomputeCurve of(const Graph& graph, const CheckpointCurve& curve, const StepTime* time = nullptr);
 };
 
 std::string to_text(const RecomputeCurve& curve);
 nlohmann::json to_json(const RecomputeCurve& curve);
 
-// Writes a training step for others' solvers: as a chain, and as the statistics of modules that PyTorch's
-// selective-checkpoint ILP takes.
+// Exports a training step for external solvers: as a chain, and as the module statistics used by PyTorch's
+// selective activation checkpointing ILP.
 //
 //     write_file("chain.json", chain_json(graph, curve.chain(), &time).dump(2));
 
 class StepTime;  // shadowgraph/profile/step_time.h
 
-// {"schema": "shadowgraph-chain/1", "linear": ..., "why_not_a_chain": [...], "stages": [...]}: docs/chain.schema.json,
-// docs/checkpoints.md. Seconds where times are given, FLOPs in any case.
+// Returns {"schema": "shadowgraph-chain/1", "linear": ..., "why_not_a_chain": [...], "stages": [...]}, with FLOPs, and
+// seconds if `time` is given. See docs/chain.schema.json, docs/checkpoints.md.
 nlohmann::json chain_json(const Graph& graph, const CheckpointChain& chain, const StepTime* time = nullptr);
 
-// Returns the ModuleInfo of torch.distributed._tools.ilp_utils, which parse_module_info takes, and sac_milp then. It
-// has "mod_order" and "mod_stats", with the names, units (bytes, milliseconds) and meanings that they have there. A
-// module's path comes after `root` and a dot. Modules that are called more than once, or not at all, are listed as
-// "left_out" instead.
+// Returns the ModuleInfo of torch.distributed._tools.ilp_utils, the input of parse_module_info and sac_milp:
+// "mod_order" and "mod_stats", with the same names, units (bytes, milliseconds) and meanings. Module paths are prefixed
+// by `root` and a dot. Modules that are not called exactly once are listed in "left_out".
 //
-// The curve of memory against recomputing drops, one after the other, what takes the least time for its bytes. It is a
-// convex function of `segments` lines, exactly where it has no more.
+// The trade-off of memory against recompute drops tensors by increasing time per byte: a convex function, approximated
+// by at most `segments` linear pieces.
 nlohmann::json sac_ilp_module_info(const Graph& graph, const StepTime& time, const std::string& root = "Model",
                                    size_t segments = 4);
 

@@ -1,24 +1,24 @@
-// An operator of your own, made known in one statement: what its result looks like and what a call costs.
+// Registers the shape rule and costs of a custom operator.
 //
 //     at::Tensor gated_mlp(const at::Tensor& x, const at::Tensor& weight, int64_t groups);   // a shape rule
 //
 //     sg::register_operator("my::gated_mlp", &gated_mlp, {
-//         .flops = [](const sg::OperandShapes& call) { return 2 * element_count(call.argument(0)) * call.shape(1)[1]; },
-//         .bytes = [](const sg::OperandShapes& call) { return byte_count(call.argument(0)) + byte_count(call.result(0)); },
-//         .scratch = [](const sg::OperandShapes& call) { return byte_count(call.result(0)); }});
+//         .flops = [](const sg::OperandShapes& x) { return 2 * element_count(x.argument(0)) * x.shape(1)[1]; },
+//         .bytes = [](const sg::OperandShapes& x) { return byte_count(x.argument(0)) + byte_count(x.result(0)); },
+//         .scratch = [](const sg::OperandShapes& x) { return byte_count(x.result(0)); }});
 //
-// The shape rule is that of shadowgraph/capture/shape_rules.h; leave it out for an operator that has a Meta kernel or is made of
-// others. Costs are functions of the shapes, dtypes and numbers of one call (OperandShapes), each optional:
-//   flops    2 a multiply-accumulate; counted as NodeFlops::matmul, of which PyTorch's FlopCounterMode knows nothing.
-//            Without it, and without a row in the tables, the operator is listed as uncovered.
-//   bytes    what a call reads and writes
-//   scratch  memory that a call takes and gives back, alive beside its operands and results: in MemoryTimeline and so in
-//            the peak, as temporary
-// A rule that cannot tell, or that throws, answers as if it were not there: see Profile::custom_operators, which lists
-// calls without an answer. For an operator of libtorch, what is registered here comes before the tables' rows.
+// See shadowgraph/capture/shape_rules.h for shape rules; omit the rule if the operator has a Meta kernel or is
+// composite. Costs are functions of the shapes, dtypes and numbers of a call (OperandShapes). All are optional:
+//   flops    2 per multiply-accumulate; counted in NodeFlops::matmul, but not by PyTorch's FlopCounterMode. Without it,
+//            and without a row in the built-in tables, the operator is listed as uncovered.
+//   bytes    bytes read and written by a call
+//   scratch  memory allocated and freed within a call, live together with its operands and results: counted in
+//            MemoryTimeline and in the peak, as temporary
+// A rule that returns std::nullopt or throws is ignored for that call; Profile::custom_operators counts such calls. For
+// operators of libtorch, registered costs take precedence over the built-in tables.
 //
-// The name carries the overload ("my::op.out"); one without is taken for every overload that has none of its own. The
-// operator need not be known yet. Thread-safe; a profile that runs meanwhile may not see it.
+// The name may include an overload ("my::op.out"); without one, it applies to all overloads that are not registered
+// separately. The operator need not be defined yet. Thread-safe; profiles in progress may not see the registration.
 #pragma once
 
 #include <string>
@@ -32,7 +32,7 @@ namespace SHADOWGRAPH_API shadowgraph {
 
 template <class Return, class... Args>
 void register_operator(const std::string& operator_name, Return (*shape)(Args...), OperatorCosts costs = {}) {
-  register_operator(operator_name, std::move(costs));
+  register_cost(operator_name, std::move(costs));
   register_rule(operator_name, shape);
 }
 

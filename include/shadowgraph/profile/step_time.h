@@ -1,15 +1,14 @@
-// Says how long a graph takes on a device: a roofline over what each call computes and moves.
+// Time of a step on a device: a roofline model of the FLOPs and bytes of each call.
 //
 //     const DeviceSpec h100 = DeviceSpec::named("h100");
 //     const StepTime time = StepTime::of(graph, h100);
 //     time.seconds(); time.of(node).seconds; time.flop_utilization();
 //
-// A kernel takes its class's fixed time and the longer of computing and moving. On a GPU the laws of docs/time.md say how
-// long these are. On a device with host_call > 0 kernels
-// run one after another behind the host, which needs host_call for each call that is no view. A step whose kernels are
-// shorter than that waits for the host. Elsewhere calls add up. Not counted are links of copies between devices,
-// but for those of engines (shadowgraph/passes/recompute.h), collectives (shadowgraph/profile/communication.h) and what the
-// host does between calls.
+// A kernel takes the fixed time of its class plus the larger of compute and memory time, estimated for GPUs as
+// described in docs/time.md. On a device with host_call > 0, kernels run one after another, asynchronously to the host,
+// which needs host_call for each call other than a view; a step with shorter kernels is bound by the host. Otherwise,
+// call times are added up. Not included are copies between devices (except offload, shadowgraph/passes/recompute.h),
+// collectives (shadowgraph/profile/communication.h), and host work between calls.
 #pragma once
 
 #include <array>
@@ -31,15 +30,15 @@ namespace SHADOWGRAPH_API shadowgraph {
 class MeasuredCalls;  // shadowgraph/profile/measure.h
 class ProgramCosts;
 
-// kTable: by the device's tables, within their sizes. kTableEnd: beyond them, by the roofline scaled as at their end.
+// Factor that determines a time. kTable: measured, within the table's sizes; kTableEnd: extrapolated beyond them.
 enum class TimeBound : uint8_t { kNothing, kCompute, kMemory, kFixed, kMeasured, kTable, kTableEnd };
 constexpr auto enum_names(TimeBound) {
   return names_in_order<TimeBound>("nothing", "compute", "memory", "fixed", "measured", "table", "table_end");
 }
 
 struct NodeTime {
-  double start = 0;   // of the kernel, from the beginning of the step; seconds, as all here
-  double issued = 0;  // when the host begins with the call
+  double start = 0;   // start of the kernel in seconds since the beginning of the step
+  double issued = 0;  // time at which the host starts the call
   double seconds = 0;
   double compute = 0;
   double memory = 0;
@@ -49,18 +48,18 @@ struct NodeTime {
 
 class StepTime {
  public:
-  // `measured`, if given, has the seconds of calls on the CPU that were measured; asked if the spec is a CPU's.
+  // `measured`, if given, has measured times of calls on this CPU; used if `spec` is that of a CPU.
   static StepTime of(const Graph& graph, const DeviceSpec& spec, const MeasuredCalls* measured = nullptr);
   static StepTime of(const ProgramCosts& costs, const DeviceSpec& spec, const MeasuredCalls* measured = nullptr);
 
-  double seconds() const { return seconds_; }                       // of the step
-  double busy() const { return busy_; }                             // of it, the device is at work
-  double host() const { return host_; }                             // of the host's calls alone
-  double waiting() const { return seconds_ - busy_; }               // the device waits for the host
-  double seconds(PhaseId phase) const { return by_phase_[phase]; }  // of kernels
+  double seconds() const { return seconds_; }                       // time of the step
+  double busy() const { return busy_; }                             // time that the device is busy
+  double host() const { return host_; }                             // time of the host's calls
+  double waiting() const { return seconds_ - busy_; }               // time that the device waits for the host
+  double seconds(PhaseId phase) const { return by_phase_[phase]; }  // time of kernels
   double seconds(KernelClass kind) const { return by_class_[static_cast<size_t>(kind)]; }
   const NodeTime& of(NodeId node) const { return by_node_[node]; }
-  // FLOPs of matrix products, as PyTorch counts them, by what the device could have done in the time: MFU.
+  // Model FLOPs utilization (MFU): FLOPs of matrix products, as counted by PyTorch, over the peak FLOPs in that time.
   double flop_utilization() const { return utilization_; }
   const std::string& spec() const { return spec_; }
   int64_t calls() const { return calls_; }
@@ -77,62 +76,62 @@ class StepTime {
   std::string spec_;
 };
 
-// Computing and communicating at the same time.
+// Overlap of compute and communication.
 //
-// A capture notes on which stream the program issued each node, and for which events it waited. Kernels run there, in
-// order. A synchronous collective runs on the current stream, too, as NCCL's do. An asynchronous one runs on its group's
-// stream: it begins when the current one has done what was issued before. What uses its result waits for it
-// (wait_tensor, or the first use). Whatever a kernel reads is there first, on whichever stream it was made.
+// A capture records the stream of each node and the events it waits for. Kernels of a stream run in order. A
+// synchronous collective runs on the current stream, as with NCCL; an asynchronous one runs on its group's stream and
+// starts when the work issued before on the current stream is done. Users of its result wait for it (wait_tensor, or
+// the first use). A kernel starts after its operands are available, regardless of their stream.
 //
-// Collectives of one group run one after another. Kernels of several streams take turns. A collective takes
-// Communication::device_share of the device from the kernels beside it. So
+// Collectives of one group run one after another; kernels of several streams alternate. A collective takes
+// Communication::device_share of the device from concurrent kernels. Hence
 //
 //     seconds = kernels + slowed + waits for collectives + waits for the host
 //     max(compute, communication of one group) <= seconds <= compute + communication
 //
-// where compute is the step without its collectives, waiting for the host included.
+// where compute is the time of the step without its collectives, including waits for the host.
 //
 //     const OverlappedStep step = OverlappedStep::of(graph, communication, step_time);
 //     step.seconds();                                                 // of the step
-//     for (const ExposureCause& cause : step.causes()) cause.seconds; // what it waits for
+//     for (const ExposureCause& cause : step.causes()) cause.seconds; // exposed communication
 
 class Communication;  // shadowgraph/profile/communication.h
 class StepTime;       // shadowgraph/profile/step_time.h
 
-// The device computes nothing until a collective is done.
+// Time in which the device waits for a collective.
 struct Exposure {
   NodeId collective;
-  NodeId waiter;  // the kernel that could not begin; invalid: the step ends with the collective
+  NodeId waiter;  // the delayed kernel; invalid: the step ends with the collective
   double seconds = 0;
 };
 
-// Exposures of one kind of collective in one group, by the phases of what is waited for and of what waits.
+// Exposed time by kind of collective, group, and the phases of the collective and of the waiting kernel.
 struct ExposureCause {
   CollectiveKind kind = CollectiveKind::kAllReduce;
-  uint32_t group = 0;  // in Communication::groups()
+  uint32_t group = 0;  // index in Communication::groups()
   PhaseId phase;
-  std::optional<PhaseId> waiter;  // none: the end of the step
-  int64_t waits = 0;              // how many
+  std::optional<PhaseId> waiter;  // std::nullopt: the end of the step
+  int64_t waits = 0;              // number of waits
   double seconds = 0;
 };
 
 class OverlappedStep {
  public:
-  // Throws Error for notes of streams that are none.
+  // Throws Error for invalid stream notes.
   static OverlappedStep of(const Graph& graph, const Communication& communication, const StepTime& time);
 
   double seconds() const { return seconds_; }
   double compute() const { return compute_; }
   double communication() const { return communication_; }
-  double at_least() const { return at_least_; }  // the longest of computing and of each group's communicating
+  double at_least() const { return at_least_; }  // maximum of compute and the communication of each group
   double at_most() const { return compute_ + communication_; }
-  double exposed() const { return seconds_ - compute_; }  // what communication costs: waits and slower kernels
-  double slowed() const { return slowed_; }               // how much longer kernels take beside collectives
+  double exposed() const { return seconds_ - compute_; }  // exposed communication: waits and slowdown of kernels
+  double slowed() const { return slowed_; }               // slowdown of kernels that run concurrently with collectives
   double waits_for_host() const { return waits_for_host_; }
 
-  std::span<const Exposure> exposures() const { return exposures_; }  // in the order of time
-  std::span<const ExposureCause> causes() const { return causes_; }   // most seconds first
-  // When a node begins and ends, on its stream; from the beginning of the step. Nodes that take no time do so at once.
+  std::span<const Exposure> exposures() const { return exposures_; }  // in chronological order
+  std::span<const ExposureCause> causes() const { return causes_; }   // by decreasing time
+  // Start and end of a node on its stream, in seconds since the beginning of the step; equal if it takes no time.
   double start(NodeId node) const { return start_[node]; }
   double end(NodeId node) const { return end_[node]; }
 

@@ -1,9 +1,8 @@
-// A plan: how every tensor of a captured step lies on a mesh, and the changes of layout that follow from it.
+// Sharding plans, and their application: the program of one rank, with redistributions and communication overlap.
 //
-//     for (const PlannedCopy& copy : copies_of(graph, plan, planner)) ...      // S(0) -> R before %12, an all_gather
+//     for (const LayoutChange& copy : layout_changes(graph, plan, planner)) ...  // S(0) -> R before %12, an all_gather
 //
-// ShardingProblem (shadowgraph/shard/problem.h) makes plans; apply() (shadowgraph/shard/apply.h) writes one
-// device's graph of a plan.
+// Created by ShardingProblem (shadowgraph/shard/problem.h). apply() returns the graph of one device.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -24,73 +23,73 @@
 
 namespace SHADOWGRAPH_API shadowgraph {
 
-// How a node takes and gives its tensors, in the order of for_each_input and for_each_output, values that are no
-// tensors left out.
+// Layouts of a node's operands and results, in the order of for_each_input and for_each_output, tensors only.
 struct NodeLayouts {
   std::vector<Layout> operands;
   std::vector<Layout> results;
 };
 
-// Where a result and an operand that uses it differ, the tensor is redistributed before the first node that needs it
-// so. The copy serves all nodes of the same phase that need that layout, as long as nothing writes to the tensor. It
-// dies after the last of them. No copy can stand for an operand that a node writes to. Nor can one stand for a view
-// whose memory is written to while it is in use. Those have the layout of the tensor that is meant.
-struct ShardingPlan {
+// Layouts of all tensors of a graph on a mesh. If the layouts of a result and of an operand that uses it differ, the
+// tensor is redistributed before the first node that needs it. The copy is shared by all nodes of the same phase that
+// need that layout, unless the tensor is written in between, and is freed after the last of them. Operands that a node
+// writes, and views whose memory is written while in use, cannot be copies: they have the layout of the tensor.
+struct GraphLayouts {
   DeviceMesh mesh;
-  IdMap<NodeId, NodeLayouts> nodes;  // sg::input and its like have results, sg::output operands
+  IdMap<NodeId, NodeLayouts> nodes;  // placeholders have results, sg::output has operands
 };
 
-// Writes nodes by the numbers of the graph's text:
+// Nodes are identified by their numbers in the text form:
 //
-//     {"format": "shadowgraph-sharding-plan", "version": 1, "mesh": [{"name": "x", "size": 8}],
+//     {"format": "shadowgraph-layouts", "version": 1, "mesh": [{"name": "x", "size": 8}],
 //      "nodes": [{"node": 329, "name": "aten::mm", "operands": ["S(0)", "R"], "results": ["S(0)"]}]}
 //
-// Reading throws ParseError for what is no plan of this graph.
-nlohmann::json to_json(const ShardingPlan& plan, const Graph& graph);
-ShardingPlan sharding_plan_from_json(const nlohmann::json& json, const Graph& graph);
+// Reading throws ParseError if the JSON is not a plan for this graph.
+nlohmann::json to_json(const GraphLayouts& plan, const Graph& graph);
+GraphLayouts graph_layouts_from_json(const nlohmann::json& json, const Graph& graph);
 
-// One change of layout that a plan makes: what serves how many operands.
-struct PlannedCopy {
+// A redistribution required by a plan, shared by one or more operands.
+struct LayoutChange {
   ValueId value;
   PhaseId phase;
   Layout from, to;
-  NodeId before;  // the first node that takes it
-  Redistribution way;
+  NodeId before;  // the first node that uses it
+  Redistribution path;
 };
-// In program order of the nodes that first need them. Throws Error where a plan asks for what is not possible.
-std::vector<PlannedCopy> copies_of(const Graph& graph, const ShardingPlan& plan, const RedistributionPlanner& planner);
+// Returns redistributions in program order of their first users. Throws Error if the plan requires an impossible one.
+std::vector<LayoutChange> layout_changes(const Graph& graph, const GraphLayouts& plan,
+                                         const RedistributionPlanner& planner);
 
-// The phase that a node's copies belong to: its own, but sg::gradient is of the optimizer, where there is one.
-PhaseId phase_of_copies(const Graph& graph, NodeId node);
+// Returns the phase to which a node's copies belong: its own, or the optimizer's (if any) for sg::gradient.
+PhaseId phase_of_layout_changes(const Graph& graph, NodeId node);
 
-// Collectives of tensor parallel beside products, in the program of one rank.
+// Overlap of tensor parallel collectives with matrix products, in the program of one rank.
 //
-//     Graph rank = apply(step.graph, plan, 0).graph;           // waits for each collective where it stands
+//     Graph rank = apply(step.graph, plan, 0).graph;           // waits for each collective immediately
 //     overlap_collectives(rank, CollectiveOverlap::kBackward);
 //
-// A linear layer that is cut by columns has its input gradient summed over the ranks. Its weight gradient needs nothing
-// of that sum, so engines compute it meanwhile:
+// The input gradient of a column-parallel linear layer is summed over the ranks. The weight gradient does not depend on
+// that sum, so frameworks compute it concurrently:
 //
-//     dW = mm(dY^T, X)                              X'  = all_gather(x)        x: this rank's part of X
+//     dW = mm(dY^T, X)                              X'  = all_gather(x)        x: local shard of X
 //     dX = mm(dY, W)                   ->           dX  = mm(dY, W)
 //     dx = reduce_scatter(dX)                       dx  = reduce_scatter(dX)
 //     wait(dx)                                      dW  = mm(dY^T, wait(X'))
 //                                                   wait(dx)
 //
-// Values stay what they are, and what writes to memory keeps its order (shadowgraph/graph/analysis.h). All ranks of
-// a plan change alike, so collectives keep one order among them.
+// Values are unchanged, and writes keep their order (shadowgraph/graph/analysis.h). All ranks of a plan are changed in
+// the same way, so the order of collectives remains consistent.
 
 enum class CollectiveOverlap : uint8_t {
-  // Each collective is waited for where it stands: DTensor, and so torchtitan by default.
+  // Wait for each collective immediately: DTensor, and thus torchtitan by default.
   kNone,
-  // Waits stand before first uses. Weight gradients are computed while the input gradient is summed. The input that
-  // forward gathered is not kept, but gathered again while the input gradient is computed. So does Megatron-LM with
-  // sequence parallel, always.
+  // Wait before the first use. Weight gradients are computed during the reduction of the input gradient. Gathered
+  // inputs of forward are not saved, but gathered again while the input gradient is computed. Always used by
+  // Megatron-LM with sequence parallelism.
   kBackward,
-  // That, and products go in as many pieces as there are ranks, where they read what was gathered or make what is
-  // scattered. The collective of a piece runs beside the product of another. So do Megatron-LM with --tp-comm-overlap
-  // (TransformerEngine's userbuffers) and PyTorch's asynchronous tensor parallel. The graph has notes "pieces" alone;
-  // what they mean in seconds says docs/time.md.
+  // In addition, split matrix products that use a gathered tensor or compute one to be scattered in as many pieces as
+  // there are ranks, and overlap the collective of a piece with the product of another: Megatron-LM with
+  // --tp-comm-overlap (userbuffers of TransformerEngine), asynchronous tensor parallelism of PyTorch. In the graph,
+  // only a note "pieces" is added; see docs/time.md for the time model.
   kPieces,
 };
 constexpr auto enum_names(CollectiveOverlap) {
@@ -100,74 +99,73 @@ constexpr auto enum_names(CollectiveOverlap) {
 }
 
 struct OverlapResult {
-  int64_t sums_hidden = 0;     // collectives of input gradients with weight gradients behind them
-  int64_t gathered_again = 0;  // inputs
-  int64_t in_pieces = 0;       // collectives
+  int64_t overlapped_reductions = 0;  // reductions of input gradients overlapped with weight gradients
+  int64_t regathered = 0;             // inputs gathered again
+  int64_t in_pieces = 0;              // collectives overlapped in pieces
 };
-// Linear in the graph, but for what is moved. A collective that nothing can hide stays as it is.
+// Linear in the graph, except for moved nodes. Collectives that cannot be overlapped are unchanged.
 OverlapResult overlap_collectives(Graph& rank, CollectiveOverlap overlap);
 
-// A captured step and a plan, written as the program that one device of the mesh runs.
+// Applies a sharding plan to a captured step: returns the program of one device of the mesh.
 //
 //     const ShardedGraph mine = apply(step.graph, plan, /*rank=*/3);
-//     profile(mine.graph);                        // or draw it, write it as C++ or Python, replay it on a real group
+//     profile(mine.graph);                        // or draw it, generate code, or replay it with a process group
 //
-// The graph is an ordinary one: local sizes, `_c10d_functional` operators for collectives, offsets of the rank as
-// numbers. Groups are called like the axes of the mesh, and described as captures describe them
-// (shadowgraph/capture/process_group.h). All ranks have the same nodes in the same order. Every operator is called again on
-// fake tensors of local sizes, so strides, storages and views are what the operators make of them.
+// The result is an ordinary graph with local sizes, `_c10d_functional` operators for collectives, and rank-specific
+// offsets as constants. Process groups are named after the axes of the mesh and described as in captures
+// (shadowgraph/capture/process_group.h). All ranks have the same nodes in the same order. Every operator is run on fake
+// tensors of local sizes to determine strides, storages and views.
 //
-// The order of nodes stays, with phases, regions, forward links, source lines, flags, notes and where storages die. So
-// do the tensors that autograd keeps (the local ones).
+// Node order, phases, regions, forward links, source lines, flags, notes, free points and saved tensors are preserved.
 //
-// The way from one layout to another comes in, before the first node that needs it. It has that node's phase, region
-// and source, and a note "redistribution" that says from where to where. A copy serves all users of its phase, as
-// shadowgraph/shard/apply.h says. It dies after the last use of it or of its views; what is made on the way to it
-// dies where it was used. Guards on the sizes of tensors that are cut are left out.
+// A redistribution is inserted before the first node that needs it, with that node's phase, region and source, and a
+// note "redistribution" with the two layouts. It is shared by all users of its phase, see GraphLayouts, and freed after
+// the last use of it or of its views; intermediate tensors are freed after their use. Guards on sizes of sharded
+// tensors are dropped.
 //
-// A redistribution is made of these nodes, with x the local part:
+// A redistribution consists of these nodes, with x the local tensor:
 //
 //     slice            aten::slice or aten::select, then a contiguous aten::clone
-//     all_gather       all_gather_into_tensor, wait_tensor; one clone more unless the pieces are whole blocks
+//     all_gather       all_gather_into_tensor, wait_tensor; an additional clone unless pieces are contiguous
 //     all_reduce       all_reduce, wait_tensor; for P(avg) a sum and aten::div (gloo has no average)
-//     reduce_scatter   one clone unless the pieces are whole blocks, reduce_scatter_tensor, wait_tensor
+//     reduce_scatter   a clone unless pieces are contiguous, reduce_scatter_tensor, wait_tensor
 //     all_to_all       both of these clones, around all_to_all_single
 //
-// A collective's operand that is not contiguous is cloned first. A dimension may go from one cut to another whose
-// pieces are not equally spread over the old ones. There is no all_to_all of equal parts then: the old pieces are
-// gathered and sliced.
+// Operands of collectives are cloned first if they are not contiguous. If a dimension changes from one shard to another
+// whose pieces are not distributed equally over the old ones, an all_to_all of equal parts is impossible, and the old
+// pieces are gathered and sliced.
 
 struct ApplyOptions {
-  const ShardingRules* rules = nullptr;            // nullptr: the built-in ones and those registered
-  const RedistributionPlanner* planner = nullptr;  // of the plan's mesh; nullptr: one for "h100" links
-  // Random operators whose tensors are cut: each device then draws numbers of its own, others than the program drew.
-  // Without this they are refused.
-  bool random_parts = false;
+  const ShardingRules* rules = nullptr;            // nullptr: built-in and registered rules
+  const RedistributionPlanner* planner = nullptr;  // for the plan's mesh; nullptr: one for "h100" links
+  // Allow random operators with sharded tensors. Each device then draws its own random numbers, which differ from those
+  // of the program. Otherwise they throw UnsupportedError.
+  bool shard_random = false;
 };
 
-// What goes in or comes out of a program, and how it lies.
+// An input or output of a sharded program.
 struct ShardedTensor {
-  std::string name;  // of outputs: empty
+  std::string name;  // "" for outputs
   Layout layout;
-  std::vector<int64_t> sizes;  // of the whole
-  bool defined = true;         // outputs alone: false where the program gave None
+  std::vector<int64_t> sizes;  // of the whole tensor
+  bool defined = true;         // false for an output that is None
 };
 
 struct ShardedGraph {
   Graph graph;
   DeviceMesh mesh;
   int64_t rank = 0;
-  std::vector<ShardedTensor> inputs;     // parameters, buffers and inputs, in program order; constants are cut already
+  std::vector<ShardedTensor> inputs;  // parameters, buffers and inputs, in program order; constants are sharded already
   std::vector<ShardedTensor> outputs;    // of sg::output
-  std::vector<ShardedTensor> gradients;  // of sg::gradient, by the parameter's name
+  std::vector<ShardedTensor> gradients;  // of sg::gradient, by parameter name
 
-  // All but the graph is in the graph's notes: of one that apply() wrote, perhaps long ago in another process. Throws
-  // Error if it is not.
+  // Restores all other fields from the notes of a graph written by apply(), possibly in another process. Throws Error
+  // for other graphs.
   static ShardedGraph of(Graph graph);
 };
 
-// Throws UnsupportedError; Error if the mesh has no such rank or the graph has a process group called like one of its
-// axes. Linear, about what shape propagation costs.
-ShardedGraph apply(const Graph& graph, const ShardingPlan& plan, int64_t rank, const ApplyOptions& options = {});
+// Throws UnsupportedError; Error if the mesh does not have the rank, or if the graph has a process group named as one
+// of its axes. Linear; costs about as much as shape propagation.
+ShardedGraph apply(const Graph& graph, const GraphLayouts& plan, int64_t rank, const ApplyOptions& options = {});
 
 }  // namespace shadowgraph

@@ -1,19 +1,19 @@
-// How a tensor lies on a mesh of devices.
+// Device meshes, layouts of tensors on them, and redistribution between layouts.
 //
 //     DeviceMesh mesh = DeviceMesh::parse("dp=8,tp=4");
-//     Layout layout = {Placement::shard(0), Placement::replicate()};     // "S(0),R": batch over dp, copies over tp
-//     local_sizes(sizes, layout, mesh);                                    // of one device's part
+//     Layout layout = {Placement::shard(0), Placement::replicate()};     // "S(0),R": sharded over dp
+//     local_sizes(sizes, layout, mesh);                                    // sizes on one device
 //
-// A layout has one placement for each axis of the mesh, in DTensor's words: replicated, cut along a dimension, or
-// partial. A partial tensor is the sum, mean, maximum or minimum of what the devices have.
+// A layout has a placement for each mesh axis, as in DTensor: replicated, sharded along a dimension, or partial. A
+// partial tensor is the sum, mean, maximum or minimum of the local tensors.
 //
-// A dimension may be several factors behind one another: [batch, sequence, hidden] viewed as [batch * sequence, hidden]
-// has dimension 0 of factors batch and sequence. Cut along the sequence, each device then has a piece of every batch
-// row. That is shard(0, outer): dimension 0 is `outer` equal stretches, each of which is cut into as many pieces as the
-// axis has devices. (DTensor: _StridedShard with split_factor = outer.) shard(d) is shard(d, 1).
+// A dimension may be the product of several factors: [batch, sequence, hidden] viewed as [batch * sequence, hidden] has
+// dimension 0 with factors batch and sequence. If it is sharded along the sequence, each device has a piece of every
+// batch row. That is shard(0, outer): dimension 0 consists of `outer` equal ranges, each of which is split into as many
+// pieces as the axis has devices. (DTensor: _StridedShard with split_factor = outer.) shard(d) is shard(d, 1).
 //
-// Two axes that cut the same dimension with the same `outer` nest in the order of the axes: the second cuts the first
-// one's pieces. All parts are equal: what does not divide has no such layout (no padding, no uneven pieces).
+// Two axes that shard the same dimension with the same `outer` nest in the order of the axes: the second splits the
+// pieces of the first. Shards are equal: sizes that are not divisible are not supported (no padding, no uneven shards).
 #pragma once
 
 #include <array>
@@ -35,18 +35,18 @@
 namespace SHADOWGRAPH_API shadowgraph {
 
 // ---------------------------------------------------------------------------------------------------------------------
-// The mesh: devices by their coordinates, the last axis varying fastest (as FakeMesh and torch's DeviceMesh).
+// The mesh: devices by coordinate, with the last axis varying fastest (as in FakeMesh and torch's DeviceMesh).
 
-constexpr size_t kMostMeshAxes = 4;
+constexpr size_t kMaxMeshAxes = 4;
 
 struct DeviceMesh {
-  std::vector<MeshAxis> axes;  // 1 to kMostMeshAxes, named differently, of 1 device or more
+  std::vector<MeshAxis> axes;  // 1 to kMaxMeshAxes, with distinct names and at least 1 device
 
-  // "8", "8x8", "4x4x4" (axes "x", "y", "z", "w") or "dp=8,tp=4". Throws Error.
+  // Parses "8", "8x8", "4x4x4" (axes "x", "y", "z", "w") or "dp=8,tp=4". Throws Error.
   static DeviceMesh parse(std::string_view text);
-  int64_t size() const;  // devices
+  int64_t size() const;  // number of devices
   int64_t coordinate(int64_t rank, size_t axis) const;
-  std::vector<int64_t> ranks_along(size_t axis, int64_t rank) const;  // `rank` and those that differ along `axis` alone
+  std::vector<int64_t> ranks_along(size_t axis, int64_t rank) const;  // ranks that differ from `rank` at most in `axis`
   std::string to_string() const;                                      // "dp=8,tp=4"
 };
 
@@ -54,7 +54,7 @@ struct DeviceMesh {
 // Layouts.
 
 enum class PartialOp : uint8_t { kSum, kAverage, kMax, kMin };
-// As c10d spells them.
+// Named as in c10d.
 constexpr auto enum_names(PartialOp) { return names_in_order<PartialOp>("sum", "avg", "max", "min"); }
 
 struct Placement {
@@ -93,34 +93,34 @@ class Layout {
   friend bool operator==(const Layout&, const Layout&) = default;
 
  private:
-  std::array<Placement, kMostMeshAxes> placements_{};
+  std::array<Placement, kMaxMeshAxes> placements_{};
   uint8_t size_ = 0;
 };
 
-// "S(0),R,P(sum)"; strided: "S(0,8)" for outer = 8.
+// Returns "S(0),R,P(sum)"; with outer = 8: "S(0,8)".
 std::string to_string(const Placement& placement);
 std::string to_string(const Layout& layout);
 
-// One device's sizes; nothing if a cut does not divide, names a dimension that is not there, or `outer` does not fit.
+// Returns the local sizes; std::nullopt if the layout does not divide them, or has an invalid dimension or `outer`.
 std::optional<std::vector<int64_t>> local_sizes(std::span<const int64_t> sizes, const Layout& layout,
                                                 const DeviceMesh& mesh);
 
-// Finds ways from one layout to another: which collectives and local moves, and what they cost.
+// Finds the cheapest sequence of collectives and local copies from one layout to another.
 //
-//     const Redistribution way = planner.way(sizes, /*element_bytes=*/4, from, to);
+//     const Redistribution way = planner.path(sizes, /*element_bytes=*/4, from, to);
 //     for (const RedistributionStep& step : way.steps) ...      // all_gather over "tp" of dimension 1
 //
-// One planner serves both who count the cost and who write the program, so that what was counted is what runs. A way is
-// the cheapest sequence of steps, each on one mesh axis (Dijkstra over layouts). Among equal ways it is the shorter,
-// then the first in the order of axes and placements.
+// Cost estimation and code generation share this planner, so that the estimated program is the one that runs. The
+// result is the cheapest sequence of steps, each on one mesh axis (Dijkstra over layouts). Ties are broken by length,
+// then by the order of axes and placements.
 
-// What one step does on its axis. Pieces of a dimension are those of the part that a device has before the step.
+// Kind of a step on its axis.
 enum class RedistributionKind : uint8_t {
-  kSlice,          // R -> S: a device keeps its piece; no communication
+  kSlice,          // R -> S: keeps the device's own piece; no communication
   kAllGather,      // S -> R
   kAllReduce,      // P -> R
   kReduceScatter,  // P -> S
-  kAllToAll,       // S -> S: of another dimension or another outer
+  kAllToAll,       // S -> S: to another dimension or another `outer`
 };
 constexpr auto enum_names(RedistributionKind) {
   return names_in_order<RedistributionKind>("slice", "all_gather", "all_reduce", "reduce_scatter", "all_to_all");
@@ -131,45 +131,45 @@ struct RedistributionStep {
   uint8_t axis = 0;
   Placement from;
   Placement to;
-  Layout after;  // of all axes; others than `axis` may be called otherwise now (a nested cut becomes a strided one)
+  Layout after;  // of all axes; the notation of other axes may change (a nested shard becomes strided)
 };
 
 struct Redistribution {
-  bool possible = true;  // R and S do not become P
+  bool possible = true;  // R and S cannot become P
   int64_t picoseconds = 0;
-  int64_t wire_bytes = 0;  // that a device sends
+  int64_t wire_bytes = 0;  // sent by a device
   std::vector<RedistributionStep> steps;
 };
 
-// Returns the layout after one step, if it is a possible one, otherwise nothing. Local moves must find all of the new
-// part in the old one, so a cut cannot go around one that is nested in it.
+// Returns the layout after one step, or std::nullopt if the step is impossible. A slice requires that the new shard is
+// contained in the old one, so it cannot be an outer split of an existing shard.
 std::optional<RedistributionStep> redistribution_step(const Layout& layout, size_t axis, const Placement& to,
                                                       const DeviceMesh& mesh, std::span<const int64_t> sizes);
 
-// Returns how many separate blocks of memory one piece of a cut has. It looks at the part that a device has before the
-// axis cuts it, or after it is gathered. It is 1 if pieces lie one behind the other. Otherwise a step copies once more,
-// to get them so. `layout` cuts on `axis`.
-int64_t blocks_of_pieces(const Layout& layout, size_t axis, std::span<const int64_t> sizes, const DeviceMesh& mesh);
+// Returns the number of separate memory blocks of a piece of a shard, within the tensor before sharding over `axis` (or
+// after gathering). 1 if pieces are contiguous; otherwise a step needs an additional copy. `layout` must shard `axis`.
+int64_t piece_block_count(const Layout& layout, size_t axis, std::span<const int64_t> sizes, const DeviceMesh& mesh);
 
 struct RedistributionRates {
   const Interconnect* interconnect = nullptr;
-  double memory_bandwidth = 1e12;  // B/s, of the device: pieces that are not one block are copied once more
-  double launch = 5e-6;            // seconds of a local copy
+  double memory_bandwidth = 1e12;  // B/s of the device, for additional copies of pieces that are not contiguous
+  double launch = 5e-6;            // seconds of launching a local copy
 };
 
 class RedistributionPlanner {
  public:
-  // What the rates point to must outlive it. Throws Error without an interconnect.
+  // Objects that `rates` point to must outlive it. Throws Error without an interconnect.
   RedistributionPlanner(const DeviceMesh& mesh, const RedistributionRates& rates);
   ~RedistributionPlanner();
   RedistributionPlanner(RedistributionPlanner&&) noexcept;
   RedistributionPlanner& operator=(RedistributionPlanner&&) noexcept;
 
-  // `sizes` are those of the whole tensor. Not possible where a layout does not fit them.
-  Redistribution way(std::span<const int64_t> sizes, int64_t element_bytes, const Layout& from, const Layout& to) const;
+  // `sizes` are those of the whole tensor. Impossible if a layout does not divide them.
+  Redistribution path(std::span<const int64_t> sizes, int64_t element_bytes, const Layout& from,
+                      const Layout& to) const;
 
-  // Picoseconds from each of `from` to each of `to`, by rows; kForbidden (shadowgraph/shard/solver.h) where it is
-  // not possible. As way() says, only faster for many.
+  // Returns a matrix of picoseconds from each of `from` (rows) to each of `to`; kForbidden (shadowgraph/shard/solver.h)
+  // if impossible. Same as path(), but faster for many.
   std::vector<int64_t> costs(std::span<const int64_t> sizes, int64_t element_bytes, std::span<const Layout> from,
                              std::span<const Layout> to) const;
 

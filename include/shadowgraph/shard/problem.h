@@ -1,14 +1,14 @@
-// Layouts for all tensors of a captured step, as a problem for solvers.
+// The sharding problem: layouts of all tensors of a captured step, as an assignment problem for solvers.
 //
 //     ShardingOptions options{.mesh = DeviceMesh::parse("8x8"), .device = &h100, .interconnect = &links};
 //     const ShardingProblem problem = ShardingProblem::of(graph, options);
 //     const AssignmentSolution solution = solve(problem.assignment());            // shadowgraph/shard/solver.h
-//     const ShardingPlan plan = problem.plan(solution.choice);
-//     for (const PlannedTensor& tensor : problem.placeholders(plan)) ...        // "layers.0.q_proj.weight" "R,S(0)"
+//     const GraphLayouts plan = problem.plan(solution.choice);
+//     for (const PlaceholderLayout& tensor : problem.placeholders(plan)) ...  // "layers.0.q_proj.weight" "R,S(0)"
 //
-// What is chosen is a strategy for each node: on every mesh axis one of those that its rule gives
-// (shadowgraph/shard/rules.h). What costs are the nodes' seconds on one device's part, and the redistributions
-// between results and the operands that use them. Both come from the profiler's time model, in integer picoseconds.
+// The variables are strategies of nodes: on every mesh axis, one of those given by its rule
+// (shadowgraph/shard/rules.h). The costs are times of nodes on local tensors, and of redistributions between results
+// and the operands that use them, in integer picoseconds of the profiler's time model.
 #pragma once
 
 #include <cstdint>
@@ -32,76 +32,77 @@
 
 namespace SHADOWGRAPH_API shadowgraph {
 
-// A layout that is given: of placeholders whose name matches ("*" and "?" as in file names; "layers.*.q_proj.weight"),
-// or of the first result of one node ("n329", by the number that the text has).
+// A fixed layout of placeholders with matching names ("*" and "?" as in file names; "layers.*.q_proj.weight"), or of
+// the first result of a node ("n329", by its number in the text form).
 struct ShardingPin {
   std::string name;
   Layout layout;
-  NodeId node = {};  // in place of the name, which is then for people
+  NodeId node = {};  // if valid, used instead of the name, which is then for display only
 };
 
 struct ShardingOptions {
   DeviceMesh mesh;
-  const DeviceSpec* device = nullptr;          // needed
-  const Interconnect* interconnect = nullptr;  // needed
-  const ShardingRules* rules = nullptr;        // none: the built-in ones
-  int64_t memory = kNoLimit;                   // bytes a device may have, live at any node
+  const DeviceSpec* device = nullptr;          // required
+  const Interconnect* interconnect = nullptr;  // required
+  const ShardingRules* rules = nullptr;        // nullptr: built-in rules
+  int64_t memory = kNoLimit;                   // bytes per device, live at any node
   std::vector<ShardingPin> pins;
-  bool unfold = false;      // a variable for each node, not one for all like it in layers that repeat
-  bool cut_random = false;  // random operators may be cut: each device draws its own numbers
-  CollectiveOverlap overlap = CollectiveOverlap::kNone;  // what this hides of redistributions costs nothing
-  double parameter_byte = 0;  // seconds that each byte of a device's parameters costs beside the step: its replicas
-  double kept_byte = 0;       // seconds that each byte costs that a device keeps from forward to backward
-  double layer_times = 1;  // what is in modules with a number counts so often: the step stands for one of more layers
+  bool unfold = false;        // use a variable for each node, instead of one for equal nodes of repeated layers
+  bool shard_random = false;  // random operators may be sharded: each device draws its own numbers
+  CollectiveOverlap overlap = CollectiveOverlap::kNone;  // redistributions hidden by this cost nothing
+  double seconds_per_parameter_byte =
+      0;                             // seconds per byte of a device's parameters, for communication between replicas
+  double seconds_per_kept_byte = 0;  // seconds per byte saved on a device from forward to backward
+  double layer_repeats = 1;          // weight of nodes in numbered modules: the step represents one with more layers
 };
 
-// What redistributions cost by these options; needs a device and an interconnect.
+// Returns the rates used for redistributions; requires a device and an interconnect.
 RedistributionRates redistribution_rates(const ShardingOptions& options);
 
-struct PlannedTensor {
+struct PlaceholderLayout {
   std::string name;
   NodeId node;
   Layout layout;
   int64_t bytes = 0;        // of the whole tensor
-  int64_t local_bytes = 0;  // a device
+  int64_t local_bytes = 0;  // per device
 };
 
 class ShardingProblem {
  public:
-  // Throws Error for options that are missing, pins that nothing matches or that cannot be. Linear in nodes and in the
-  // pairs of strategies of those that are different.
+  // Throws Error for missing options, and for pins without match or possible strategy. Linear in nodes and in the pairs
+  // of strategies of distinct nodes.
   static ShardingProblem of(const Graph& graph, const ShardingOptions& options);
   ~ShardingProblem();
   ShardingProblem(ShardingProblem&&) noexcept;
   ShardingProblem& operator=(ShardingProblem&&) noexcept;
 
   const AssignmentProblem& assignment() const { return assignment_; }
-  // The same with other pins, besides those of the options. A pin must be of all nodes that one variable stands for, or
-  // of none of them; of several the last counts. Throws Error otherwise, and for what matches nothing or cannot be.
+  // Returns the problem with additional pins. A pin must apply to all nodes of a variable or to none of them; the last
+  // of several takes precedence. Throws Error otherwise, and for pins without match or possible strategy.
   AssignmentProblem pinned(std::span<const ShardingPin> pins) const;
-  // Returns what the variables of the options' pins would cost without them (SolveOptions::pins).
+  // Returns the costs of pinned variables without the pins (SolveOptions::pins).
   const std::vector<AssignmentPin>& pins() const { return pins_; }
-  // Returns the plan of the variables that nodes have; `choice` is one strategy for each of assignment().nodes.
-  ShardingPlan plan(std::span<const uint32_t> choice) const;
-  // The choice that gives this plan; the copies that several nodes share as they cost least. Nothing if some node has
-  // no such strategy, or if nodes that one variable stands for differ in the plan.
-  std::optional<std::vector<uint32_t>> choice_of(const ShardingPlan& plan) const;
-  // The variable that decides over a node; nothing for nodes without tensors.
+  // Returns the plan for a choice: one strategy for each of assignment().nodes.
+  GraphLayouts plan(std::span<const uint32_t> choice) const;
+  // Returns the choice for a plan, with minimum cost for shared copies. std::nullopt if a node does not have such a
+  // strategy, or if nodes of one variable have different layouts in the plan.
+  std::optional<std::vector<uint32_t>> choice_of(const GraphLayouts& plan) const;
+  // Returns the variable of a node; std::nullopt for nodes without tensors.
   std::optional<uint32_t> variable_of(NodeId node) const;
-  // The nodes that one variable decides over; none for the copies that several nodes share.
+  // Returns the nodes of a variable; empty for the variables of shared copies.
   std::span<const NodeId> nodes_of(uint32_t variable) const;
 
-  // What a plan takes, by kind of cost; picoseconds.
+  // Cost of a choice in picoseconds.
   struct Cost {
     AssignmentCost::Wide compute = 0;
     AssignmentCost::Wide communication = 0;
     AssignmentCost::Wide total() const { return compute + communication; }
   };
   Cost cost(std::span<const uint32_t> choice) const;
-  // Parameters, buffers and inputs as a plan has them, in program order.
-  std::vector<PlannedTensor> placeholders(const ShardingPlan& plan) const;
+  // Returns parameters, buffers and inputs with their layouts, in program order.
+  std::vector<PlaceholderLayout> placeholders(const GraphLayouts& plan) const;
 
-  // The layouts that a placeholder can have.
+  // Returns all possible layouts of a placeholder.
   std::vector<Layout> layouts_of(NodeId placeholder) const;
 
   const RuleCoverage& coverage() const { return coverage_; }
@@ -111,28 +112,28 @@ class ShardingProblem {
  private:
   friend class ShardingProblemBuilder;
   ShardingProblem();
-  // The variables that pins are of, with the last pin of each. Throws as pinned().
+  // Returns the variables of `pins`, with the last pin of each. Throws as pinned() does.
   std::map<uint32_t, size_t> variables_of(std::span<const ShardingPin> pins) const;
 
-  // What one variable decides over: nodes that are alike, places of such nodes, or (neither) copies of a tensor.
+  // A variable applies to equal nodes, to places of such nodes, or (neither) to copies of a tensor.
   struct Variable {
     std::vector<NodeId> nodes;
-    std::vector<uint32_t> places;  // of each of `nodes`, which of its places; empty: nodes as wholes
+    std::vector<uint32_t> places;  // for each of `nodes`, the place; empty: whole nodes
     uint32_t operands = 0;         // tensors of a node, or of a place
     uint32_t results = 0;
-    std::vector<uint16_t> layouts;  // by strategy, then tensor, operands first: numbers in layouts_
+    std::vector<uint16_t> layouts;  // by strategy, then tensor, operands first: indices in layouts_
     uint16_t layout(uint32_t strategy, uint32_t tensor) const {
       return layouts[strategy * size_t{operands + results} + tensor];
     }
   };
 
-  // Some of a node's tensors, where they have nothing to do with its others: an operand of sg::output, what
-  // _foreach_add_ does with one parameter.
+  // A subset of a node's tensors that is independent of the others: an operand of sg::output, the tensors of one
+  // parameter in _foreach_add_.
   struct Place {
     uint32_t variable = 0;
-    std::vector<uint32_t> operands, results;  // which of the node's
+    std::vector<uint32_t> operands, results;  // indices among the node's
   };
-  // The variable that decides over a tensor of a node, and which of its tensors that is; operands come first.
+  // The variable of a tensor of a node, and the index of the tensor in it; operands come first.
   struct TensorOf {
     uint32_t variable = 0;
     uint32_t tensor = 0;
@@ -145,79 +146,79 @@ class ShardingProblem {
   std::vector<AssignmentPin> pins_;
   std::vector<Layout> layouts_;
   std::vector<Variable> variables_;
-  IdMap<NodeId, uint32_t> variable_of_;          // 1 + number; of nodes in places the first place's
-  std::map<NodeId, std::vector<Place>> places_;  // of the nodes that have some
+  IdMap<NodeId, uint32_t> variable_of_;          // 1 + index; for nodes with places, that of the first place
+  std::map<NodeId, std::vector<Place>> places_;  // of nodes with places
   RuleCoverage coverage_;
   int64_t tensor_nodes_ = 0;
   std::unique_ptr<RedistributionPlanner> planner_;
 };
 
-// Plans as people write them by hand: pins of parameters and inputs, after which the rest follows at least cost. What
-// divides by no axis stays whole.
+// Standard parallelism plans: pins of parameters and inputs, where the rest is chosen for minimum cost. Tensors that
+// are not divisible remain replicated.
 //
-//     const AssignmentProblem pinned = problem.pinned(pins_of(HandPlan::kFullySharded, graph, problem, mesh));
-//     const AssignmentSolution by_hand = solve(pinned);                         // what the best plan is compared with
+//     const AssignmentProblem pinned = problem.pinned(pins_of(Parallelism::kFullySharded, graph, problem, mesh));
+//     const AssignmentSolution by_hand = solve(pinned);                         // for comparison with the best plan
 
-enum class HandPlan : uint8_t {
-  kDataParallel,        // parameters whole, inputs cut along dimension 0, over all axes
-  kFullySharded,        // parameters cut as well: ZeRO 3, FSDP
-  kTensorParallel,      // over the last axis, parameters of linear layers cut by columns and rows in turn (Megatron)
-  kMegatron,            // the same, and products with those parameters send activations, never weights
-  kDataTensorParallel,  // inputs cut over the other axes
+enum class Parallelism : uint8_t {
+  kDataParallel,    // parameters replicated, inputs sharded along dimension 0 over all axes
+  kFullySharded,    // parameters sharded as well: ZeRO 3, FSDP
+  kTensorParallel,  // parameters of linear layers alternately column- and row-parallel over the last axis (Megatron)
+  kMegatron,        // likewise, with communication of activations only, never of weights
+  kDataTensorParallel,  // inputs sharded over the other axes
   kFullyShardedTensor,  // and parameters
 };
-constexpr auto enum_names(HandPlan) {
-  return names_in_order<HandPlan>("data parallel", "fully sharded", "tensor parallel", "megatron",
-                                  "data + tensor parallel", "fully sharded + tensor parallel");
+constexpr auto enum_names(Parallelism) {
+  return names_in_order<Parallelism>("data parallel", "fully sharded", "tensor parallel", "megatron",
+                                     "data + tensor parallel", "fully sharded + tensor parallel");
 }
-// As to_string writes it, or with "-" between words. Throws Error that names those of the mesh.
-HandPlan hand_plan(std::string_view name, const DeviceMesh& mesh);
-// Those that a plan is compared with: with one axis the first three, with more all but those of one axis. `megatron` is
-// asked for by name, since some models cannot be laid out so.
-std::vector<HandPlan> hand_plans(const DeviceMesh& mesh);
-// How tensor parallel cuts a linear layer of this name: by columns (outputs) or by rows (inputs).
-enum class LinearCut : uint8_t { kNone, kColumns, kRows };
-LinearCut linear_cut(std::string_view module);
+// Parses a name as written by to_string, or with "-" instead of blanks. Throws Error that lists those for the mesh.
+Parallelism parse_parallelism(std::string_view name, const DeviceMesh& mesh);
+// Returns the plans to compare with: the first three for one axis, otherwise all that use several axes. `megatron` is
+// included only if requested by name, since it is impossible for some models.
+std::vector<Parallelism> parallelisms(const DeviceMesh& mesh);
+// Tensor parallelism of a linear layer with this module name: column-parallel (outputs) or row-parallel (inputs).
+enum class LinearSharding : uint8_t { kNone, kColumns, kRows };
+LinearSharding linear_sharding(std::string_view module);
 
-// Products with a bias that tensor parallel cuts by rows: their sum goes over ranks, and the bias behind it. Without this
-// such a model has no plan `megatron`. Gives how many changed.
-int64_t put_biases_behind_sums(Graph& graph);
+// Moves the bias of row-parallel products after their reduction over ranks, which `megatron` requires. Returns the
+// number of changes.
+int64_t move_biases_after_reduction(Graph& graph);
 
-std::vector<ShardingPin> pins_of(HandPlan plan, const Graph& graph, const ShardingProblem& problem,
+std::vector<ShardingPin> pins_of(Parallelism plan, const Graph& graph, const ShardingProblem& problem,
                                  const DeviceMesh& mesh);
 
-// What a person or another solver has decided of a step, read from a file.
+// Sharding decisions of a user or another solver, read from a file.
 //
-//     const GivenAnswer answer = read_answer(read_file("choice.json"), "choice.json", graph);
+//     const ImportedSolution answer = read_solution(read_file("choice.json"), "choice.json", graph);
 //
-// Four kinds are told by what is in them:
+// Four formats are recognized by their contents:
 //
-//     {"format": "shadowgraph-sharding-plan", ...}            layouts of all nodes: plan.json
+//     {"format": "shadowgraph-layouts", ...}            layouts of all nodes: layouts.json
 //     {"format": "shadowgraph-assignment-solution", ...}      a strategy for each node of the exported problem
-//     [0, 3, 1, ...]                                          the same alone, as solvers of IOPDDL write it
-//     {"head.weight": "R,S(0)", "layers.*.norm.weight": ...}  layouts by name: all else is chosen at least cost
+//     [0, 3, 1, ...]                                          the choice only, as written by IOPDDL solvers
+//     {"head.weight": "R,S(0)", "layers.*.norm.weight": ...}  layouts by name: the rest is chosen for minimum cost
 
 // A solution of an assignment problem.
-struct GivenChoice {
+struct AssignmentChoice {
   std::vector<uint32_t> choice;
-  std::string cost;  // that the file says it has; "": it does not say
-  std::string name;  // of the file, for messages
+  std::string cost;  // stated in the file; "" if it is not
+  std::string name;  // file name, for messages
 
-  // Returns what it costs. Throws Error if it is of another problem: of other nodes or strategies, or if it costs
-  // something else than the file says.
+  // Returns the cost. Throws Error if the choice is for another problem: different nodes or strategies, or a different
+  // cost than stated.
   AssignmentCost of(const AssignmentProblem& problem) const;
 };
 
-// One of the three.
-struct GivenAnswer {
-  std::optional<ShardingPlan> plan;
-  std::optional<GivenChoice> choice;
+// Exactly one of these is set.
+struct ImportedSolution {
+  std::optional<GraphLayouts> plan;
+  std::optional<AssignmentChoice> choice;
   std::vector<ShardingPin> layouts;
 };
 
-// `name` is of the file, for messages. Throws ParseError for what is none of the four, or is of another graph.
-GivenAnswer read_answer(std::string_view text, const std::string& name, const Graph& graph);
-// Reads the second or third kind alone. Throws ParseError for anything else.
-GivenChoice read_choice(std::string_view text, const std::string& name);
+// `name` is the file name, for messages. Throws ParseError for other formats, and for another graph.
+ImportedSolution read_solution(std::string_view text, const std::string& name, const Graph& graph);
+// Reads the second or third format only. Throws ParseError for anything else.
+AssignmentChoice read_assignment_choice(std::string_view text, const std::string& name);
 
 }  // namespace shadowgraph

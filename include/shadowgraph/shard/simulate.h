@@ -1,4 +1,4 @@
-// Real tensors cut into the parts that devices hold, and joined again: for loading, simulators and tests.
+// Sharding and unsharding of real tensors, and execution of all ranks of a sharded program in one process.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,49 +17,47 @@
 
 namespace SHADOWGRAPH_API shadowgraph {
 
-// The part of `full` that `rank` has: a new contiguous tensor. Partial axes: coordinate 0 has all of it and the others
-// zeros (kSum), or all have it (kAverage, kMax, kMin). Throws Error if the layout does not divide it.
-at::Tensor local_part(const at::Tensor& full, const Layout& layout, const DeviceMesh& mesh, int64_t rank);
-// Returns the whole tensor from the parts of all ranks, in order of ranks. Throws Error if the parts do not fit the
-// layout. Throws it, too, if devices that must have the same do not (compared bit for bit, NaN included).
-at::Tensor whole_of(std::span<const at::Tensor> parts, const Layout& layout, const DeviceMesh& mesh,
-                    std::span<const int64_t> sizes);
+// Returns the local tensor of `rank` as a new contiguous tensor. On partial axes, coordinate 0 has all of it and others
+// have zeros (kSum), or all devices have it (kAverage, kMax, kMin). Throws Error if the layout does not fit.
+at::Tensor local_shard(const at::Tensor& full, const Layout& layout, const DeviceMesh& mesh, int64_t rank);
+// Returns the whole tensor from the local tensors of all ranks, in order of ranks. Throws Error if they do not match
+// the layout, or if replicas differ (compared bitwise, including NaN).
+at::Tensor full_tensor(std::span<const at::Tensor> parts, const Layout& layout, const DeviceMesh& mesh,
+                       std::span<const int64_t> sizes);
 
-// The part of a whole parameter, buffer or input that this rank's program is to be given: local_part() with the strides
-// that the graph has. Throws Error if it does not fit.
+// Returns the local tensor of a parameter, buffer or input for this rank's program: same as local_shard(), with the
+// strides of the graph. Throws Error if it does not match.
 at::Tensor local_input(const ShardedGraph& sharded, size_t input, const at::Tensor& whole);
 
-// Runs all ranks of a sharded program in one process, on real tensors: this says whether a plan computes what the
-// program did.
+// Runs all ranks of a sharded program in one process on real tensors, to verify that a plan computes the same results
+// as the program.
 //
 //     std::vector<ShardedGraph> ranks = apply_to_all(step.graph, plan);
 //     const SimulatedRun run = simulate(ranks, {weight, bias, batch});      // whole tensors, in order
-//     run.outputs, run.gradients["weight"], run.inputs[0]                   // whole again: compare with an Interpreter
+//     run.outputs, run.gradients["weight"], run.inputs[0]                   // unsharded: compare with an Interpreter
 //
-// Every rank is an Interpreter (shadowgraph/capture/replay.h) on a thread of its own. They run freely and meet at collectives,
-// which are functions over the ranks' tensors: no process group is needed. Sums go over the ranks in order, so a run
-// gives the same bits every time.
+// Every rank is an Interpreter (shadowgraph/capture/replay.h) on its own thread. Ranks synchronize at collectives,
+// which are functions of the ranks' tensors: no process group is needed. Sums are in order of ranks, for determinism.
 //
-// Every rank begins with the default generator's state, as processes that were seeded alike. So what is replicated
-// stays the same when operators are random. The generator is left where rank 0 ends. The memory is that of the parts
-// that all ranks hold.
+// Every rank starts with the state of the default generator, like processes with the same seed, so that replicated
+// results of random operators agree. The generator ends in the state of rank 0. Memory is the sum of all ranks.
 
 struct SimulationOptions {
-  std::optional<c10::Device> device;  // every device in the graphs means this one
+  std::optional<c10::Device> device;  // replaces all devices in the graphs
 };
 
 struct SimulatedRun {
-  std::vector<at::Tensor> outputs;              // of sg::output; None is undefined
+  std::vector<at::Tensor> outputs;              // of sg::output; None is an undefined tensor
   std::map<std::string, at::Tensor> gradients;  // of sg::gradient, by parameter name
-  std::vector<at::Tensor> inputs;               // what the program left in them: updated parameters
+  std::vector<at::Tensor> inputs;               // inputs after the run, such as updated parameters
 };
 
-// apply() for every rank of the plan's mesh.
-std::vector<ShardedGraph> apply_to_all(const Graph& graph, const ShardingPlan& plan, const ApplyOptions& options = {});
+// Calls apply() for every rank of the plan's mesh.
+std::vector<ShardedGraph> apply_to_all(const Graph& graph, const GraphLayouts& plan, const ApplyOptions& options = {});
 
-// `inputs` are the whole parameters, buffers and inputs in program order; they are not written to. Throws Error if
-// there are not as many ranks as the mesh has, or if a tensor does not fit. Throws it, too, if ranks differ in what
-// must be the same, or communicate in different order. Throws ReplayError if a rank's program fails.
+// `inputs` are the whole parameters, buffers and inputs in program order; they are not modified. Throws Error if the
+// number of ranks differs from the mesh, a tensor does not match, replicas differ, or ranks communicate in different
+// orders. Throws ReplayError if a rank's program fails.
 SimulatedRun simulate(std::span<const ShardedGraph> ranks, std::span<const at::Tensor> inputs,
                       const SimulationOptions& options = {});
 

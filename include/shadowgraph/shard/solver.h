@@ -1,11 +1,11 @@
-// The combinatorial problem behind automatic sharding: one strategy for each node, so that costs are least and memory
-// is enough. It knows nothing of graphs, tensors or libtorch; shadowgraph/shard/problem.h makes one of a captured step,
-// the IOPDDL contest has others (https://github.com/google/iopddl).
+// Solver of the assignment problem behind automatic sharding: chooses one strategy for each node to minimize costs
+// within a memory limit. Independent of graphs, tensors and libtorch; shadowgraph/shard/problem.h creates the problem
+// of a captured step, and the IOPDDL contest has others (https://github.com/google/iopddl).
 //
-//     minimise    sum over nodes  times * costs[s]  +  sum over edges  times * costs[s of a][s of b]
-//     so that     at each point of time, usages of what lives then (nodes by s, edges by both) <= usage_limit
+//     minimize    sum over nodes  times * costs[s]  +  sum over edges  times * costs[s of a][s of b]
+//     subject to  at each time, usages of live intervals (nodes by s, edges by both) <= usage_limit
 //
-// Costs and usages are integers, so that results are the same on every machine. Sums are 128 bits wide.
+// Costs and usages are integers, so that results are reproducible on all machines. Sums have 128 bits.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -24,11 +24,11 @@
 
 namespace SHADOWGRAPH_API shadowgraph {
 
-// A choice, or a pair of choices, that is not allowed.
+// Cost of a choice, or pair of choices, that is not allowed.
 constexpr int64_t kForbidden = std::numeric_limits<int64_t>::max();
 constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
 
-// Alive from `begin` to before `end`, `count` times at once. Several of a node or edge must not overlap.
+// Live in [begin, end), `count` times at once. Intervals of a node or edge must not overlap.
 struct LiveInterval {
   int64_t begin = 0;
   int64_t end = 0;
@@ -37,17 +37,16 @@ struct LiveInterval {
 };
 
 struct AssignmentNode {
-  std::string name;                     // for people
-  std::vector<std::string> strategies;  // for people: "S(0),R"; empty, or one for each cost
+  std::string name;                     // for display
+  std::vector<std::string> strategies;  // for display: "S(0),R"; empty, or one for each cost
   std::vector<int64_t> costs;           // by strategy; at least one; kForbidden or >= 0
   std::vector<int64_t> usages;          // bytes by strategy; empty: none
-  std::vector<LiveInterval> live;       // when they are used
-  int64_t times = 1;                    // how many nodes of the program this one stands for: its costs count so often
-  int32_t pinned = -1;                  // a strategy that it must have; below 0: free
+  std::vector<LiveInterval> live;       // when the usage applies
+  int64_t times = 1;                    // number of program nodes represented by this one, as a factor of its costs
+  int32_t pinned = -1;                  // required strategy; negative: free
 };
 
-// Costs of pairs, by rows: of strategy i of the one node and j of the other, costs[i * columns + j]. Edges that look
-// the same share one.
+// Costs of pairs of strategies, by row: strategies i and j cost costs[i * columns + j]. May be shared by several edges.
 struct CostMatrix {
   uint32_t rows = 0;
   uint32_t columns = 0;
@@ -57,11 +56,11 @@ struct CostMatrix {
 };
 
 struct AssignmentEdge {
-  uint32_t a = 0;  // nodes; the same one twice is allowed (a layer that follows one like it): its diagonal counts
+  uint32_t a = 0;  // nodes; may be the same (a layer followed by an equal one): the diagonal is used
   uint32_t b = 0;
-  uint32_t matrix = 0;  // of AssignmentProblem::matrices; rows are strategies of a
+  uint32_t matrix = 0;  // index in AssignmentProblem::matrices; rows are strategies of a
   int64_t times = 1;
-  std::vector<LiveInterval> live;  // when its usages are used
+  std::vector<LiveInterval> live;  // when the usage applies
 };
 
 struct AssignmentProblem {
@@ -71,15 +70,15 @@ struct AssignmentProblem {
   std::vector<AssignmentEdge> edges;
   int64_t usage_limit = kNoLimit;
 
-  // Throws Error that names the first node or edge that is wrong. Sizes may not fit, figures be negative, intervals
-  // overlap or be empty, an index be out of range.
+  // Throws Error that names the first invalid node or edge: mismatched sizes, negative costs, overlapping or empty
+  // intervals, indices out of range.
   void check() const;
 };
 
-// A demand that could be given up: a strategy that a node must have, or one of several. Problems have it in their
-// costs. What is kept here is its name and what the costs were without it, to say which demands contradict each other.
+// A requirement that may be dropped: a strategy, or one of several, of a node. It is part of the problem's costs; this
+// struct has its name and the costs without it, to report contradictory requirements.
 struct AssignmentPin {
-  std::string name;  // for people: "layers.*.weight=R,S(0)"
+  std::string name;  // for display: "layers.*.weight=R,S(0)"
   uint32_t node = 0;
   std::vector<int64_t> costs;  // of the node, without the pin
 };
@@ -88,108 +87,106 @@ struct AssignmentCost {
   __extension__ using Wide = __int128;
   bool allowed = true;  // no forbidden choice or pair
   Wide cost = 0;        // of the allowed ones
-  Wide peak = 0;        // highest usage, and
-  int64_t peak_at = 0;  // the first point of time when it is reached
+  Wide peak = 0;        // maximum usage
+  int64_t peak_at = 0;  // first time at which it is reached
   bool within_limit = true;
   bool feasible() const { return allowed && within_limit; }
 };
-// What a choice costs. Linear in problem and intervals (times a logarithm). Throws Error if `choice` does not fit.
+// Evaluates a choice. Linear in problem and intervals (times a logarithm). Throws Error if `choice` is invalid.
 AssignmentCost evaluate(const AssignmentProblem& problem, std::span<const uint32_t> choice);
 
-// Solves an assignment problem (shadowgraph/shard/solver.h), and says how good the answer is.
+// Solves an assignment problem (shadowgraph/shard/solver.h), with a lower bound for the cost.
 //
 //     const AssignmentSolution solution = solve(problem);
 //     solution.choice; solution.cost; solution.lower_bound; solution.optimal;
 //
-// States that no neighbour allows go, variables that follow from a neighbour become part of it, and dominated states
-// go. Without a limit that binds, sequential tree-reweighted messages (Kolmogorov 2006) raise a lower bound until
-// little is left. Min-plus bucket elimination solves the rest (Dechter 1999; R1 and R2 of PBQP are its cases of one and
-// two neighbours). Where a table would grow beyond `table_limit`, a bucket is split: its minimum is then a bound.
+// Reductions remove strategies that no neighbor allows and dominated ones, and merge variables determined by a
+// neighbor. Without an active limit, sequential tree-reweighted message passing (Kolmogorov 2006) raises a lower bound;
+// min-plus bucket elimination solves the rest (Dechter 1999; R1 and R2 of PBQP are its cases of one and two neighbors).
+// Where a table would exceed `table_limit`, the bucket is split and its minimum is a bound only.
 //
-// With a limit, usages get prices by points of time (Lagrange multipliers by subgradients), and messages at these
-// prices give the bound. Choices are rounded from messages. Local search makes them feasible and better; its moves
-// choose the states of random trees of variables anew, all at once.
+// With a limit, usages are priced by time (Lagrange multipliers, optimized by subgradients), and messages at these
+// prices give the bound. Choices are rounded from the messages and improved by local search, whose moves optimize the
+// strategies of random trees of variables jointly.
 //
-// A cost may be more than the dearest choice without such costs, for other formats say "forbidden" so. It is forbidden
-// first, and allowed only if nothing is found.
+// A cost that exceeds the maximum cost of a choice without such costs is first treated as forbidden, since other
+// formats have no notation for that, and allowed only if no solution is found.
 //
-// The same on any machine and for any number of threads, unless the time limit is what ends it.
+// Results are the same on all machines and for any number of threads, unless the time limit is reached.
 //
-// HiGHS (https://highs.dev), an integer-programming solver, can be asked instead, or for what the own search leaves
-// open. It is a library that is opened when it is asked for: `pip install highspy` brings it. What is left after
-// reductions goes to it, within its tolerances: bounds are lowered by what those may be wrong by.
+// HiGHS (https://highs.dev), an integer programming solver, can be used instead or in addition. Its library is loaded
+// on request: `pip install highspy` installs it. It solves the reduced problem; bounds are lowered by its tolerances.
 
 enum class AssignmentSolver : uint8_t {
-  kOwn,
-  kHighs,         // HiGHS alone
-  kOwnThenHighs,  // the own search in half of the time; what it leaves open is HiGHS'
+  kBuiltin,
+  kHighs,             // HiGHS only
+  kBuiltinThenHighs,  // the built-in search for half of the time, then HiGHS for what it leaves open
 };
 
-constexpr auto enum_names(AssignmentSolver) { return names_in_order<AssignmentSolver>("own", "highs", "both"); }
+constexpr auto enum_names(AssignmentSolver) { return names_in_order<AssignmentSolver>("builtin", "highs", "both"); }
 
 struct SolveOptions {
-  double time_limit = 60;                  // seconds, after which the best so far is given
-  double gap = 0;                          // good enough: cost above the bound, relative
-  int64_t table_limit = int64_t{1} << 24;  // entries of a table; more: bounds instead of minima
-  int iterations = 120;                    // of the prices
-  int64_t moves = 20000;                   // of the search that follows them
-  size_t threads = 0;                      // 0: as many as the machine has, and one for HiGHS; the result is the same
-  std::vector<uint32_t> start;             // a choice to begin with, if it is feasible; empty: none
-  AssignmentSolver solver = AssignmentSolver::kOwn;
-  // HiGHS' library or its folder. Empty: $SHADOWGRAPH_HIGHS, else the Python package highspy beside a library that is
-  // loaded (as libtorch's) or in $VIRTUAL_ENV, else libhighs.so where the system looks.
+  double time_limit = 60;                  // seconds; the best solution so far is returned then
+  double gap = 0;                          // relative gap at which to stop
+  int64_t table_limit = int64_t{1} << 24;  // maximum entries of a table; larger ones are replaced by bounds
+  int iterations = 120;                    // of the price optimization
+  int64_t moves = 20000;                   // of the local search
+  size_t threads = 0;                      // 0: all cores, and one for HiGHS; does not affect the result
+  std::vector<uint32_t> start;             // initial choice, used if feasible; empty: none
+  AssignmentSolver solver = AssignmentSolver::kBuiltin;
+  // Library of HiGHS, or its directory. "": $SHADOWGRAPH_HIGHS, or the Python package highspy next to a loaded library
+  // (such as libtorch) or in $VIRTUAL_ENV, or libhighs.so in the system's search path.
   std::string highs;
-  // What of the problem has names. Where nothing fits, HiGHS says which of these contradict each other, or the limit.
+  // Named requirements. If the problem is infeasible, HiGHS finds which of these contradict each other.
   std::vector<AssignmentPin> pins;
 };
 
 struct AssignmentSolution {
   using Wide = AssignmentCost::Wide;
-  std::vector<uint32_t> choice;  // one strategy a node; empty if none was found
+  std::vector<uint32_t> choice;  // one strategy per node; empty if none was found
   bool feasible = false;
   bool optimal = false;  // proven
   Wide cost = 0;
-  Wide lower_bound = 0;        // of all feasible choices
+  Wide lower_bound = 0;        // for all feasible choices
   Wide peak = 0;               // of usages
   int64_t peak_at = 0;         //
   std::string why_infeasible;  // "" if feasible
-  std::string stopped;  // "optimal", "gap" (it is small enough), "infeasible" (shown), "time", or "work": no more
-                        // iterations and moves
+  std::string stopped;         // "optimal", "gap" (small enough), "infeasible", "time", or "work" (iterations, moves)
   double gap() const { return cost > 0 ? static_cast<double>(cost - lower_bound) / static_cast<double>(cost) : 0; }
 };
 
-// Throws Error if the problem is none (AssignmentProblem::check), or if HiGHS is asked for and not
-// found.
+// Throws Error if the problem is invalid (AssignmentProblem::check), or if HiGHS is requested and not found.
 AssignmentSolution solve(const AssignmentProblem& problem, const SolveOptions& options = {});
 
 // Assignment problems and their solutions as files.
 //
-//     const AssignmentProblem problem = read_assignment(read_file("V.json"));        // ours, or one of IOPDDL
+//     const AssignmentProblem problem = read_assignment(read_file("V.json"));        // own format, or IOPDDL
 //     write_file("V.lp", [&](std::ostream& out) { write_lp(problem, out); });
 //
-// IOPDDL (https://github.com/google/iopddl) knows one live interval a node and no counts, pins, forbidden choices or
-// usages of edges. Writing keeps the optimum all the same. Costs and usages are multiplied out. Nodes with more than
-// one interval and edges with usages get further nodes that are tied to them. What is not allowed costs more than all
-// else together.
+// IOPDDL (https://github.com/google/iopddl) supports one live interval per node and no counts, pins, forbidden choices
+// or usages of edges. Exports have the same optimum: costs and usages are multiplied by counts; nodes with several
+// intervals and edges with usages are represented by additional nodes tied to them; forbidden choices cost more than
+// the sum of all others.
 
-// Either format, by what it has. Throws ParseError with line and column of what is wrong.
+// Reads either format, detected by its contents. Throws ParseError with line and column.
 AssignmentProblem read_assignment(std::string_view text);
 
-// Throws Error if a cost that is multiplied out is too large. The first nodes are those of the problem.
+// Throws Error if a multiplied cost is too large. The first nodes are those of the problem.
 void write_iopddl(const AssignmentProblem& problem, std::ostream& out);
-// {"format": "shadowgraph-assignment", "version": 1, "nodes": [...], "matrices": [...], "edges": [...]}; null: forbidden.
+// {"format": "shadowgraph-assignment", "version": 1, "nodes": [...], "matrices": [...], "edges": [...]}; null:
+// forbidden.
 void write_assignment(const AssignmentProblem& problem, std::ostream& out);
-// As an integer program for other solvers, in the format of CPLEX: "x3_1" is node 3 with strategy 1.
+// Writes an integer program in CPLEX LP format: "x3_1" is node 3 with strategy 1.
 void write_lp(const AssignmentProblem& problem, std::ostream& out);
-// The same in free MPS.
+// Writes an integer program in free MPS format.
 void write_mps(const AssignmentProblem& problem, std::ostream& out);
 
 enum class AssignmentFormat : uint8_t { kJson, kIopddl, kLp, kMps };
 constexpr auto enum_names(AssignmentFormat) { return names_in_order<AssignmentFormat>("json", "iopddl", "lp", "mps"); }
 void write_assignment(const AssignmentProblem& problem, AssignmentFormat format, std::ostream& out);
 
-// {"format": "shadowgraph-assignment-solution", "version": 1, "choice": [...], "cost": "...", "lower_bound": "..."}; sums
-// are texts, since they may have more than 64 bits.
+// Returns {"format": "shadowgraph-assignment-solution", "version": 1, "choice": [...], "cost": "...",
+// "lower_bound": "..."}; sums are strings, since they may exceed 64 bits.
 nlohmann::json to_json(const AssignmentSolution& solution);
 
 }  // namespace shadowgraph

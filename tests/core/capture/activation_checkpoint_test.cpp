@@ -254,12 +254,12 @@ TEST(Checkpoint, AFunctionThatDoesOtherwiseIsRefused) {
   int run = 0;
   const auto fewer = [&](const at::Tensor& x) { return run++ == 0 ? x.exp().sin() : x.exp(); };
   EXPECT_THAT(failure_of([&] { checkpoint({.name = "odd"}, fewer, a).sum().backward(); }),
-              HasSubstr("checkpoint 'odd': the function does not do the same when it runs again: it saved 2 tensors in "
-                        "forward and 1 when run again"));
+              HasSubstr("checkpoint 'odd': the recomputation differs from the forward pass: it saved 2 tensors in "
+                        "forward and 1 in the recomputation"));
   run = 0;
   const auto more = [&](const at::Tensor& x) { return run++ == 0 ? x.exp() : x.exp().sin(); };
   EXPECT_THAT(failure_of([&] { checkpoint({.early_stop = false}, more, a).sum().backward(); }),
-              HasSubstr("it saved 1 tensors in forward and 2 when run again"));
+              HasSubstr("it saved 1 tensors in forward and 2 in the recomputation"));
   run = 0;
   const auto other = [&](const at::Tensor& x) { return (run++ == 0 ? x : x.slice(0, 0, 3)).exp().sum(); };
   EXPECT_THAT(failure_of([&] { checkpoint(other, a).backward(); }),

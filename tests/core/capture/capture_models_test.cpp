@@ -89,7 +89,7 @@ std::vector<std::string> calls_of(const Graph& graph) {
   return calls;
 }
 
-Capture capture_tiny(const std::string& name, c10::Device device) {
+CaptureResult capture_tiny(const std::string& name, c10::Device device) {
   const FakeTensorMode mode({.device = device});
   const auto model = models::build(name, {.tiny = true});
   torch::optim::AdamW optimizer(model.module->parameters(), torch::optim::AdamWOptions(1e-3));

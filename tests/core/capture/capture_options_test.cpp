@@ -43,7 +43,7 @@ TEST(CaptureOptions, TheDeviceIsThatOfTheModeTheModuleWasMadeIn) {
   const FakeTensorMode inner;  // of the CPU, and of no concern to the module
   EXPECT_EQ(devices_of(capture_forward(net, {x}).graph), std::vector<std::string>{"cuda:0"});
   EXPECT_EQ(devices_of(capture_training_step(net, {x}, summed, sgd).graph), std::vector<std::string>{"cuda:0"});
-  CaptureSession session(net);
+  Capture session(net);
   EXPECT_EQ(at::ones({1}).device(), at::Device(at::kCUDA, 0));
   EXPECT_EQ(devices_of(session.finish({net.forward(x)})), std::vector<std::string>{"cuda:0"});
 }
@@ -55,7 +55,7 @@ TEST(CaptureOptions, WithoutAModuleThatOfTheInputsOrOfTheThread) {
                                .forward = [](const Tensors& in) { return Tensors{in[0] + at::ones({4})}; }};
   const ProgramToCapture make{.forward = [](const Tensors&) { return Tensors{at::ones({4})}; }};
   EXPECT_EQ(devices_of(capture_forward(make).graph), std::vector<std::string>{"cuda:0"});
-  CaptureSession session;
+  Capture session;
   EXPECT_EQ(at::ones({1}).device(), at::Device(at::kCUDA, 0));
   session.finish({});
   const FakeTensorMode inner;
@@ -82,14 +82,14 @@ TEST(CaptureOptions, WhatContradictsTheModeIsRefused) {
   Shifting net;
   const at::Tensor x = at::ones({2, 4});
   torch::optim::SGD sgd(net.parameters(), 0.1);
-  const auto words = ThrowsMessage<Error>(AllOf(HasSubstr("device cpu and cuda"), HasSubstr("Leave them out")));
+  const auto words = ThrowsMessage<Error>(AllOf(HasSubstr("device cpu and cuda"), HasSubstr("Leave it out")));
   const CaptureOptions on_cpu{.mode = {.device = at::kCPU}};
   EXPECT_THAT([&] { capture_forward(net, {x}, on_cpu); }, words);
   EXPECT_THAT([&] { capture_training_step(net, {x}, summed, sgd, on_cpu); }, words);
-  EXPECT_THAT([&] { CaptureSession session(net, on_cpu); }, words);
+  EXPECT_THAT([&] { Capture session(net, on_cpu); }, words);
   EXPECT_THAT([&] { capture_forward(net, {x}, {.mode = {.profile = DeviceProfile::a100()}}); },
               ThrowsMessage<Error>(HasSubstr("device profile 'NVIDIA A100' and 'NVIDIA H100'")));
-  CaptureSession session(on_cpu);
+  Capture session(on_cpu);
   EXPECT_THAT([&] { session.name_module(net); },
               ThrowsMessage<Error>(AllOf(HasSubstr("'weight'"), HasSubstr("device cpu and cuda"))));
   // The same said twice is no contradiction.
@@ -103,7 +103,7 @@ TEST(CaptureOptions, AModuleOfTwoModesThatDifferIsRefused) {
   const FakeTensorMode other({.device = at::kCUDA});
   net.register_buffer("extra", at::ones({4}));
   EXPECT_THAT([&] { capture_forward(net, {at::ones({4})}); },
-              ThrowsMessage<Error>(HasSubstr("made in two modes that differ: device cpu and cuda")));
+              ThrowsMessage<Error>(HasSubstr("created in two different modes: device cpu and cuda")));
 }
 
 TEST(CaptureOptions, TheProfileComesAlong) {
@@ -125,7 +125,7 @@ TEST(CaptureOptions, TheProfileComesAlong) {
 TEST(CaptureOptions, WarmUpsRunUnderTheSameOptionsAsTheStep) {
   int asked = 0;
   const at::Tensor table = [] { return torch::tensor({1.0F, 2.0F, 3.0F, 4.0F}); }();  // real
-  FakeTensorMode mode({.data_size_hint = [&](const DataSizeQuestion&) -> std::optional<int64_t> {
+  FakeTensorMode mode({.data_size_hint = [&](const DataSizeQuery&) -> std::optional<int64_t> {
                          ++asked;
                          return 2;
                        },

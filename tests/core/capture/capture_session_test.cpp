@@ -44,12 +44,12 @@ at::Tensor two_branches(const at::Tensor& x) { return x.dim() == 3 ? x * 2 + 1 :
 Graph capture_two_branches(at::IntArrayRef sizes) {
   const FakeTensorMode mode;
   const at::Tensor x = at::empty(sizes);
-  CaptureSession session;
+  Capture session;
   session.name_input(x, "x");
   return session.finish({two_branches(x)});
 }
 
-TEST(CaptureSession, TwoBranchesGiveTwoGraphsThatSayWhatTheyDependedOn) {
+TEST(Capture, TwoBranchesGiveTwoGraphsThatSayWhatTheyDependedOn) {
   const Graph three = capture_two_branches({2, 3, 4});
   EXPECT_THAT(operators_of(three), ElementsAre("aten::mul.Scalar", "aten::add.Scalar"));
   ASSERT_EQ(three.guards.size(), 1);
@@ -63,8 +63,8 @@ TEST(CaptureSession, TwoBranchesGiveTwoGraphsThatSayWhatTheyDependedOn) {
   EXPECT_EQ(two.guards[0].observed, "2");
 }
 
-TEST(CaptureSession, ASizeAskedForIsADependency) {
-  CaptureSession session;
+TEST(Capture, ASizeAskedForIsADependency) {
+  Capture session;
   const at::Tensor x = at::empty({4, 6});
   session.name_input(x, "x");
   at::Tensor sum = x.new_zeros({});
@@ -76,8 +76,8 @@ TEST(CaptureSession, ASizeAskedForIsADependency) {
   EXPECT_EQ(graph.guards[0].observed, "6");
 }
 
-TEST(CaptureSession, ASizeCountedFromTheEndIsThatDimension) {
-  CaptureSession session;
+TEST(Capture, ASizeCountedFromTheEndIsThatDimension) {
+  Capture session;
   const at::Tensor x = at::empty({4, 6, 8});
   session.name_input(x, "x");
   const at::Tensor sum = x.sum() * (x.size(-2) - x.size(-1));
@@ -90,11 +90,11 @@ TEST(CaptureSession, ASizeCountedFromTheEndIsThatDimension) {
 }
 
 // Parameters are the model's own: what their sizes decide holds for every input.
-TEST(CaptureSession, ASizeOfAParameterIsNoDependency) {
+TEST(Capture, ASizeOfAParameterIsNoDependency) {
   const FakeTensorMode mode;
   torch::nn::Linear linear(6, 4);
   const at::Tensor x = at::empty({2, 6});
-  CaptureSession session;
+  Capture session;
   session.name_module(*linear);
   session.name_input(x, "x");
   const at::Tensor y = x * linear->weight[0];
@@ -103,8 +103,8 @@ TEST(CaptureSession, ASizeOfAParameterIsNoDependency) {
   EXPECT_TRUE(graph.guards.empty());
 }
 
-TEST(CaptureSession, AStorageThatGrowsIsAsLargeAsItEverGets) {
-  CaptureSession session;
+TEST(Capture, AStorageThatGrowsIsAsLargeAsItEverGets) {
+  Capture session;
   const at::Tensor x = at::zeros({2});
   x.resize_({100});
   x.resize_({3});
@@ -114,8 +114,8 @@ TEST(CaptureSession, AStorageThatGrowsIsAsLargeAsItEverGets) {
             400);
 }
 
-TEST(CaptureSession, WrappedNumbersStayNumbers) {
-  CaptureSession session;
+TEST(Capture, WrappedNumbersStayNumbers) {
+  Capture session;
   const at::Tensor x = at::empty({2});
   const auto wrapped = [](const at::Scalar& number) { return at::native::wrapped_scalar_tensor(number); };
   const Graph graph = session.finish({at::mul(x, wrapped(2.5)), at::add(x, wrapped(3))});
@@ -161,7 +161,7 @@ Graph capture_net(c10::Device device = at::kCPU) {
       .graph;
 }
 
-TEST(CaptureSession, NodesKnowTheirModuleCompositeAndCall) {
+TEST(Capture, NodesKnowTheirModuleCompositeAndCall) {
   const Graph graph = capture_net();
   verify(graph);
   const NodeId first = find_node(graph, "aten::addmm", 0);
@@ -198,10 +198,10 @@ struct Borrower : torch::nn::Module {
   torch::nn::Linear layer1{nullptr}, layer10{nullptr};
 };
 
-TEST(CaptureSession, ALayerIsNotInsideAnotherWhoseNameItBeginsWith) {
+TEST(Capture, ALayerIsNotInsideAnotherWhoseNameItBeginsWith) {
   const FakeTensorMode mode;
   Borrower net;
-  CaptureSession session;
+  Capture session;
   session.name_module(net);
   const Graph graph = session.finish({net.forward(at::empty({4, 4}))});
   const NodeId mul = find_node(graph, "aten::mul.Tensor");
@@ -209,10 +209,10 @@ TEST(CaptureSession, ALayerIsNotInsideAnotherWhoseNameItBeginsWith) {
   EXPECT_FALSE(graph.region(graph.node(mul).region).inferred);
 }
 
-TEST(CaptureSession, WhatUsesOneModulesParametersInARowIsOneCallOfIt) {
+TEST(Capture, WhatUsesOneModulesParametersInARowIsOneCallOfIt) {
   const FakeTensorMode mode;
   Net net;
-  CaptureSession session;
+  Capture session;
   session.name_module(net);
   const at::Tensor x = at::empty({8, 8});
   const auto& first = *net.block->first;
@@ -226,7 +226,7 @@ TEST(CaptureSession, WhatUsesOneModulesParametersInARowIsOneCallOfIt) {
   EXPECT_EQ(graph.region(region_of_mul(2)).call, 1);
 }
 
-TEST(CaptureSession, BackwardNodesLinkToTheirForwardNodes) {
+TEST(Capture, BackwardNodesLinkToTheirForwardNodes) {
   const Graph graph = capture_net(c10::Device(at::kCUDA, 0));
   const NodeId backward = find_node(graph, "aten::gelu_backward");
   ASSERT_TRUE(backward.valid());
@@ -239,7 +239,7 @@ TEST(CaptureSession, BackwardNodesLinkToTheirForwardNodes) {
   ASSERT_TRUE(update.valid());
 }
 
-TEST(CaptureSession, PhasesCoverTheStep) {
+TEST(Capture, PhasesCoverTheStep) {
   const Graph graph = capture_net();
   std::map<std::string, int> phases;
   for (const NodeId node : graph.nodes()) {
@@ -252,10 +252,10 @@ TEST(CaptureSession, PhasesCoverTheStep) {
 }
 
 // A parameter used twice: its second gradient is added to the first, in place where eager adds in place.
-TEST(CaptureSession, GradientsAccumulateInPlaceAsInEager) {
+TEST(Capture, GradientsAccumulateInPlaceAsInEager) {
   const FakeTensorMode mode;
   auto w = at::empty({3, 3}).set_requires_grad(true);
-  CaptureSession session;
+  Capture session;
   session.name_parameter(w, "w");
   const auto x = at::empty({2, 3});
   x.mm(w).sum().backward();
@@ -265,8 +265,8 @@ TEST(CaptureSession, GradientsAccumulateInPlaceAsInEager) {
   EXPECT_THAT(operators_of(graph), ::testing::Not(::testing::Contains("aten::add.Tensor")));
 }
 
-TEST(CaptureSession, StoragesDieWhenTheProgramDropsThem) {
-  CaptureSession session;
+TEST(Capture, StoragesDieWhenTheProgramDropsThem) {
+  Capture session;
   at::Tensor a = at::empty({256});
   at::Tensor b = a.exp();
   at::Tensor view = b.view({16, 16});
@@ -285,10 +285,10 @@ TEST(CaptureSession, StoragesDieWhenTheProgramDropsThem) {
   EXPECT_EQ(graph.storage(storage_of("aten::exp")).bytes, 1024);
 }
 
-TEST(CaptureSession, AnUnknownTensorOnAKnownStorageIsAnAlias) {
+TEST(Capture, AnUnknownTensorOnAKnownStorageIsAnAlias) {
   const FakeTensorMode mode;
   at::Tensor p = at::empty({2, 3}).set_requires_grad(true);
-  CaptureSession session;
+  Capture session;
   session.name_parameter(p, "p");
   at::Tensor data = p.variable_data();  // no operator made this
   data.mul_(2);
@@ -299,8 +299,8 @@ TEST(CaptureSession, AnUnknownTensorOnAKnownStorageIsAnAlias) {
   EXPECT_EQ(storage(find_node(graph, "aten::mul_.Scalar")), storage(find_node(graph, "sg::parameter")));
 }
 
-TEST(CaptureSession, SavedTensorsSayWhichOperandOrResultTheyAre) {
-  CaptureSession session;
+TEST(Capture, SavedTensorsSayWhichOperandOrResultTheyAre) {
+  Capture session;
   const at::Tensor a = at::empty({4, 5}).set_requires_grad(true);
   const at::Tensor b = at::empty({5, 6}).set_requires_grad(true);
   const at::Tensor y = a.mm(b).exp();
@@ -313,7 +313,7 @@ TEST(CaptureSession, SavedTensorsSayWhichOperandOrResultTheyAre) {
   EXPECT_EQ(of_exp[0].role, SavedRole::kResult);
 }
 
-TEST(CaptureSession, ASavedTensorChangedInPlaceIsRefusedInBackwardAsInEager) {
+TEST(Capture, ASavedTensorChangedInPlaceIsRefusedInBackwardAsInEager) {
   const auto program = [] {
     const at::Tensor a = at::ones({4}).set_requires_grad(true);
     at::Tensor y = a.exp();
@@ -321,11 +321,11 @@ TEST(CaptureSession, ASavedTensorChangedInPlaceIsRefusedInBackwardAsInEager) {
     y.sum().backward();
   };
   EXPECT_THROW(program(), c10::Error);
-  CaptureSession session;
+  Capture session;
   EXPECT_THROW(program(), c10::Error);
 }
 
-TEST(CaptureSession, AutogradSavesNoInferenceTensorAsInEager) {
+TEST(Capture, AutogradSavesNoInferenceTensorAsInEager) {
   const auto program = [] {
     const at::Tensor x = [] {
       const c10::InferenceMode inference;
@@ -335,13 +335,13 @@ TEST(CaptureSession, AutogradSavesNoInferenceTensorAsInEager) {
   };
   const auto refused = ThrowsMessage<c10::Error>(HasSubstr("Inference tensors cannot be saved for backward"));
   EXPECT_THAT(program, refused);
-  CaptureSession session;
+  Capture session;
   EXPECT_THAT(program, refused);
 }
 
-TEST(CaptureSession, RealTensorsFromOutsideAreConstants) {
+TEST(Capture, RealTensorsFromOutsideAreConstants) {
   const at::Tensor real = at::arange(4, at::kFloat);
-  CaptureSession session;
+  Capture session;
   const at::Tensor y = at::empty({4}) + real;
   const Graph graph = session.finish({y});
   const NodeId constant = find_node(graph, "sg::constant");
@@ -349,16 +349,16 @@ TEST(CaptureSession, RealTensorsFromOutsideAreConstants) {
   EXPECT_TRUE(graph.constant(graph.arguments(constant)[0].constant).equal(real));
 }
 
-TEST(CaptureSession, InferenceModeRecordsTheParts) {
-  CaptureSession session;
+TEST(Capture, InferenceModeRecordsTheParts) {
+  Capture session;
   const c10::InferenceMode inference;
   const at::Tensor y = at::linear(at::empty({2, 3}), at::empty({4, 3}), at::empty({4}));
   const Graph graph = session.finish({y});
   EXPECT_TRUE(find_node(graph, "aten::addmm").valid()) << to_text(graph);
 }
 
-TEST(CaptureSession, FinishedTwiceIsAnError) {
-  CaptureSession session;
+TEST(Capture, FinishedTwiceIsAnError) {
+  Capture session;
   session.finish({});
   EXPECT_THROW(session.finish({}), Error);
 }

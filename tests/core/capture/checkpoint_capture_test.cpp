@@ -173,7 +173,7 @@ TEST(CheckpointCaptureRegions, TheSecondRunIsBackwardLinkedToTheFirst) {
 // The second run goes another way at some place. What comes after that repeats nothing, though the same operator may
 // stand at the same distance from the beginning.
 TEST(CheckpointCaptureRegions, LinksEndWhereTheSecondRunGoesAnotherWay) {
-  CaptureSession session;
+  Capture session;
   const at::Tensor x = at::ones({4}).requires_grad_(true);
   int runs = 0;
   const at::Tensor y = checkpoint(

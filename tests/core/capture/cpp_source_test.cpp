@@ -32,7 +32,7 @@ inline __attribute__((always_inline)) at::Tensor inlined(const at::Tensor& x) {
 }
 
 TEST(CppSources, AreTheLinesOfTheUsersCalls) {
-  CaptureSession session({.mode = {.device = at::kCUDA}, .cpp_sources = true});
+  Capture session({.mode = {.device = at::kCUDA}, .cpp_sources = true});
   torch::nn::Sequential net(torch::nn::Linear(8, 4));
   session.name_module(*net);
   const at::Tensor x = at::empty({2, 8});
@@ -48,7 +48,7 @@ TEST(CppSources, AreTheLinesOfTheUsersCalls) {
 }
 
 TEST(CppSources, ComeOnRequestAlone) {
-  CaptureSession session({.mode = {.device = at::kCUDA}});
+  Capture session({.mode = {.device = at::kCUDA}});
   const at::Tensor x = at::empty({2, 8}).relu();
   EXPECT_EQ(source_of(session.finish({x}), "aten::relu"), "");
 }
@@ -66,7 +66,7 @@ TEST(CppSources, OfATrainingStepNameTheOptimizersLine) {
 }
 
 TEST(CppSources, OfAHostReadAreInItsError) {
-  CaptureSession session({.mode = {.device = at::kCUDA}, .cpp_sources = true});
+  Capture session({.mode = {.device = at::kCUDA}, .cpp_sources = true});
   const at::Tensor x = at::empty({2}).sum();
   const int line = __LINE__ + 2;
   try {

@@ -26,11 +26,11 @@ TEST(PickleSizes, AreWithinTheRecord) {
   EXPECT_EQ(refusal("\x80\x02}q\0."s), "");            // an empty dict, kept as memo 0
   EXPECT_EQ(refusal("\x80\x02X\2\0\0\0hiq\1."s), "");  // a text of two bytes
   EXPECT_EQ(refusal("\x80\x02}r\x09\0\0\0."s), "");    // memo 9 of a record of nine bytes
-  EXPECT_THAT(refusal("\x80\x02}r\x0a\0\0\0."s), HasSubstr("the number of a memo is larger than the record"));
-  EXPECT_THAT(refusal("\x80\x02}r\xff\xff\xff\x7f."s), HasSubstr("the number of a memo is larger than the record"));
-  EXPECT_THAT(refusal("\x80\x02X\5\0\0\0hi."s), HasSubstr("a length is larger than what is left"));
-  EXPECT_THAT(refusal("\x80\x02}r\0"s), HasSubstr("it ends within an instruction"));
-  EXPECT_THAT(refusal("\x80\x02}"s), HasSubstr("it does not end"));
+  EXPECT_THAT(refusal("\x80\x02}r\x0a\0\0\0."s), HasSubstr("a memo index is larger than the record"));
+  EXPECT_THAT(refusal("\x80\x02}r\xff\xff\xff\x7f."s), HasSubstr("a memo index is larger than the record"));
+  EXPECT_THAT(refusal("\x80\x02X\5\0\0\0hi."s), HasSubstr("a length exceeds the rest"));
+  EXPECT_THAT(refusal("\x80\x02}r\0"s), HasSubstr("truncated within an opcode"));
+  EXPECT_THAT(refusal("\x80\x02}"s), HasSubstr("truncated"));
 }
 
 }  // namespace

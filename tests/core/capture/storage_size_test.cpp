@@ -45,7 +45,7 @@ at::Tensor gathered_twice(const at::Tensor& x, const at::Tensor& shard) {
 Graph capture_gathered_twice() {
   const FakeTensorMode mode;
   const at::Tensor x = at::empty({3, 8}), shard = at::empty({4, 8});
-  CaptureSession session;
+  Capture session;
   session.name_input(x, "x");
   session.name_input(shard, "shard");
   return session.finish({gathered_twice(x, shard)});
@@ -87,7 +87,7 @@ at::Tensor grown_and_shrunk(const at::Tensor& x) {
 Graph capture_grown_and_shrunk() {
   const FakeTensorMode mode;
   const at::Tensor x = at::empty({6});
-  CaptureSession session;
+  Capture session;
   session.name_input(x, "x");
   return session.finish({grown_and_shrunk(x)});
 }
@@ -105,7 +105,7 @@ TEST(StorageSize, AStorageThatTheCaptureHadNotMetIsBornWhereItGrows) {
   const at::Tensor whole = at::empty({16});
   resize(whole, 0);
   const at::Tensor x = at::empty({16});
-  CaptureSession session;
+  Capture session;
   session.name_input(x, "x");
   at::Tensor y = x.relu();
   resize(whole, 64);
@@ -130,7 +130,7 @@ TEST(StorageSize, AStorageThatShrinksAgainIsNotBorn) {
   const at::Tensor look = unused.narrow(0, 0, 0);
   resize(used, 0);
   resize(unused, 0);
-  CaptureSession session;
+  Capture session;
   resize(used, 64);
   resize(unused, 64);
   resize(unused, 0);
@@ -142,18 +142,18 @@ TEST(StorageSize, AStorageThatShrinksAgainIsNotBorn) {
 
 TEST(StorageSize, MemoryThatWasGivenBackIsNotUsed) {
   const FakeTensorMode mode;
-  const CaptureSession session;
+  const Capture session;
   const at::Tensor x = at::empty({2, 4});
   resize(x, 0);
   const at::Tensor view = x.view({8});  // looks at nothing
   EXPECT_THAT([&] { at::add(view, 1); },
-              ThrowsMessage<Error>(AllOf(HasSubstr("aten::add"), HasSubstr("uses a tensor of [8]"),
-                                         HasSubstr("needs 32 bytes of a storage that has 0"))));
+              ThrowsMessage<Error>(AllOf(HasSubstr("aten::add"), HasSubstr("uses a tensor of shape [8]"),
+                                         HasSubstr("needs 32 bytes, but its storage has 0"))));
 }
 
 TEST(StorageSize, WhatIsNoFakeOrIsDescribedIsRefused) {
   const at::Tensor real = at::zeros({4});
-  EXPECT_THAT([&] { resize_storage(real.storage(), 0); }, ThrowsMessage<Error>(HasSubstr("has data")));
+  EXPECT_THAT([&] { resize_storage(real.storage(), 0); }, ThrowsMessage<Error>(HasSubstr("holds data")));
   EXPECT_THAT(
       [] {
         deferred_init([] {
@@ -162,7 +162,7 @@ TEST(StorageSize, WhatIsNoFakeOrIsDescribedIsRefused) {
           return described;
         });
       },
-      ThrowsMessage<DeferredError>(HasSubstr("while tensors are described")));
+      ThrowsMessage<DeferredError>(HasSubstr("cannot resize the storage of a deferred tensor")));
 }
 
 }  // namespace

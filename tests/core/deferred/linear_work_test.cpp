@@ -162,10 +162,10 @@ TEST(LinearWork, SnapshotsTakeNoMoreThanTheirShare) {
   for (uint32_t i = 1; i <= 500; ++i) {
     small.fill_(static_cast<float>(i));
     snapshots.keep(StorageId(0), i * 10, small.storage(), true);
-    ASSERT_LE(snapshots.bytes(), Snapshots::kMostBytes);
+    ASSERT_LE(snapshots.bytes(), Snapshots::kMaxBytes);
   }
   EXPECT_GT(snapshots.spacing(StorageId(0)), Snapshots::kSpacing);
-  EXPECT_GT(snapshots.bytes(), Snapshots::kMostBytes / 4);
+  EXPECT_GT(snapshots.bytes(), Snapshots::kMaxBytes / 4);
   // What is there is right.
   for (const uint32_t before : {200U, 2000U, 4999U}) {
     const auto found = snapshots.latest(StorageId(0), before);

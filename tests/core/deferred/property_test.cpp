@@ -1,4 +1,5 @@
 // Random programs, described and materialised in many orders, against eager: bit for bit, the generator's end included.
+#include <ATen/CPUGeneratorImpl.h>
 #include <torch/torch.h>
 
 #include <random>
@@ -11,16 +12,21 @@ namespace {
 using namespace testing;
 
 // Constructors of a module as random as they come: parameters of several dtypes, views, ties, `.data =`, initialisers,
-// conversions, copies, early reads.
+// conversions, copies, early reads; generators that are seeded, saved, restored, copied and forked.
 Tensors construct(uint64_t seed, int size) {
   std::mt19937 choice(static_cast<uint32_t>(seed));
   const auto pick = [&](int count) { return static_cast<int>(choice() % static_cast<uint32_t>(count)); };
   Tensors all{torch::rand({4, 6}), torch::zeros({24})};
   const auto any = [&]() -> at::Tensor& { return all[static_cast<size_t>(pick(static_cast<int>(all.size())))]; };
   const torch::NoGradGuard no_grad;
+  at::Generator own = at::detail::createCPUGenerator(7);
+  const auto generator = [&]() -> at::Generator {
+    return pick(3) == 0 ? own : at::Generator(at::detail::getDefaultCPUGenerator());
+  };
+  Tensors states;
   for (int i = 0; i < size; ++i) {
     at::Tensor& x = any();
-    switch (pick(22)) {
+    switch (pick(30)) {
       case 0:
         all.push_back(torch::randn({3, 1 + pick(9)}));
         break;
@@ -86,6 +92,34 @@ Tensors construct(uint64_t seed, int size) {
         break;
       case 21:
         if (pick(4) == 0) at::manual_seed(static_cast<uint64_t>(pick(3)));
+        break;
+      case 22:
+      case 23:
+        states.push_back(generator().get_state());
+        break;
+      case 24:
+      case 25:
+        if (!states.empty()) generator().set_state(states[static_cast<size_t>(pick(static_cast<int>(states.size())))]);
+        break;
+      case 26:
+        all.push_back(torch::rand({3 + pick(40)}, own));
+        break;
+      case 27: {  // torch.random.fork_rng
+        at::Generator forked = at::detail::getDefaultCPUGenerator();
+        const at::Tensor before = forked.get_state();
+        at::manual_seed(static_cast<uint64_t>(pick(3)));
+        if (pick(2) == 0) x.uniform_(0, 1);
+        all.push_back(torch::randn({3 + pick(20)}));
+        forked.set_state(before);
+        break;
+      }
+      case 28:
+        all.push_back(torch::dropout(x, 0.3, /*train=*/true));  // a draw whose consumption is not known
+        break;
+      case 29:
+        generator().set_current_seed(static_cast<uint64_t>(pick(5)));
+        if (pick(2) == 0) torch::randn({2});
+        all.push_back(torch::full({3}, static_cast<double>(at::detail::getDefaultCPUGenerator().current_seed())));
         break;
     }
     if (!all.back().is_contiguous()) all.back() = all.back().contiguous();

@@ -75,7 +75,7 @@ std::vector<Case> cases() {
 
 TEST(RandomDraws, ConsumptionIsWhatTheOperatorTakes) {
   for (const Case& c : cases()) {
-    CaptureSession session;
+    Capture session;
     const at::Tensor fake = c.draw();
     const Graph graph = session.finish({fake});
     NodeId draw;

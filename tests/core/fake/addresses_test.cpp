@@ -12,24 +12,24 @@ TEST(Addresses, AreDistinctForEachStorage) {
   const FakeTensorMode mode;
   const at::Tensor a = at::empty({1 << 18, 1 << 18});  // 256 GiB
   const at::Tensor b = at::empty({3}, at::kDouble);
-  EXPECT_FALSE(has_pretended_address(a.storage()));
-  const uintptr_t address = pretended_address(a.storage());
-  EXPECT_TRUE(has_pretended_address(a.storage()));
-  EXPECT_EQ(pretended_address(a.t().slice(0, 3).storage()), address);
-  const uintptr_t other = pretended_address(b.storage());
+  EXPECT_FALSE(has_fake_address(a.storage()));
+  const uintptr_t address = fake_address(a.storage());
+  EXPECT_TRUE(has_fake_address(a.storage()));
+  EXPECT_EQ(fake_address(a.t().slice(0, 3).storage()), address);
+  const uintptr_t other = fake_address(b.storage());
   EXPECT_TRUE(other >= address + a.storage().nbytes() || address >= other + b.storage().nbytes());
   EXPECT_LT(other, uintptr_t{1} << 63);
-  EXPECT_EQ(pretended_address(at::empty({0}).storage()), 0);
-  EXPECT_THROW(pretended_address(real.storage()), Error);
-  EXPECT_FALSE(has_pretended_address(real.storage()));
+  EXPECT_EQ(fake_address(at::empty({0}).storage()), 0);
+  EXPECT_THROW(fake_address(real.storage()), Error);
+  EXPECT_FALSE(has_fake_address(real.storage()));
   b.fill_(3);  // known contents, and then not
   b.uniform_();
-  EXPECT_EQ(pretended_address(b.storage()), other);
+  EXPECT_EQ(fake_address(b.storage()), other);
 }
 
 TEST(AddressesDeathTest, HaveNoMemory) {
   const FakeTensorMode mode;
-  const uintptr_t address = pretended_address(at::empty({3}).storage());
+  const uintptr_t address = fake_address(at::empty({3}).storage());
   EXPECT_DEATH(*reinterpret_cast<volatile char*>(address) = 1, "");
 }
 

@@ -33,7 +33,7 @@ TEST(CpuProfile, ReachesCaptures) {
     const FakeTensorMode mode({.device = at::kCPU, .profile = profile});
     torch::nn::LSTM lstm(torch::nn::LSTMOptions(5, 6));
     lstm->to(at::kBFloat16);
-    CaptureSession session;
+    Capture session;
     const at::Tensor x = at::empty({3, 4, 5}, at::kBFloat16);
     std::get<0>(lstm->forward(x)).sum().backward();
     return to_text(session.finish({}));

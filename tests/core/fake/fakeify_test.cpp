@@ -63,7 +63,7 @@ TEST(Fakeify, ACaptureOfARealModule) {
   auto net = std::make_shared<Pair>();
   const at::Tensor value = net->tied.detach().clone();
   {
-    CaptureSession session;
+    Capture session;
     const FakeModule fake = fakeify(session.mode(), *net);
     session.name_module(*net);
     net->forward(at::rand({3, 4})).sum().backward();

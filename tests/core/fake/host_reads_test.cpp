@@ -39,7 +39,7 @@ TEST(HostReads, AreAnsweredByNameThenFunctionThenKind) {
   std::vector<std::string> asked;
   FakeTensorOptions options;
   options.host_reads.values = {{"item1", 2.5}, {"bool", false}, {"int", 4}};
-  options.host_reads.hint = [&](const HostReadQuestion& question) -> std::optional<c10::Scalar> {
+  options.host_reads.hint = [&](const HostReadQuery& question) -> std::optional<c10::Scalar> {
     asked.push_back(question.name + " " + question.op);
     EXPECT_TRUE(is_fake(question.tensor));
     return question.name == "item0" ? std::optional<c10::Scalar>(7.0) : std::nullopt;
@@ -79,7 +79,7 @@ TEST(HostReads, FiniteMeansNoInfinityAndNoNaN) {
 TEST(HostReads, AreNotedAsGuards) {
   CaptureOptions options;
   options.mode.host_reads = {.values = {{"item0", true}}, .finite = true};
-  CaptureSession session(options);
+  Capture session(options);
   const at::Tensor x = at::rand({2});
   EXPECT_TRUE((x > 1).all().item<bool>());
   EXPECT_EQ(x.sum().item<float>(), 1);
@@ -93,7 +93,7 @@ TEST(HostReads, AreNotedAsGuards) {
 TEST(HostReads, MasksAreFull) {
   CaptureOptions options;
   options.mode.host_reads.masks_full = true;
-  CaptureSession session(options);
+  Capture session(options);
   const at::Tensor mask = at::empty({4, 4000}, at::kLong);
   const at::Tensor other = at::empty({4, 4000}, at::kLong);
   const at::Tensor keep = at::empty({4, 4000}, at::kBool);
@@ -166,7 +166,7 @@ TEST(PackedSequences, LengthsThatAreLiterals) {
 
 TEST(MaxPool1d, IsOneCallWithoutGradientsOnTheCpuAlone) {
   for (const c10::DeviceType device : {at::kCPU, at::kCUDA}) {
-    CaptureSession session(CaptureOptions{.mode = {.device = device}});
+    Capture session(CaptureOptions{.mode = {.device = device}});
     const at::NoGradGuard no_grad;
     const at::Tensor y = at::max_pool1d(at::rand({2, 3, 17}), 3, 2, 1);
     EXPECT_EQ(y.sizes(), at::IntArrayRef({2, 3, 9}));

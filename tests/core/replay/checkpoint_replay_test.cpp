@@ -283,10 +283,10 @@ TEST_P(CheckpointedModel, TrainsAsBeforeWithModulesOnTheHost) {
   for (const bool again : {false, true}) {
     Graph graph = clone(graph_);
     if (again) checkpoint_modules(graph, {.modules = modules});
-    EXPECT_GT(offload_modules(graph, {.modules = modules, .least = 0}).tensors, 0);
+    EXPECT_GT(offload_modules(graph, {.modules = modules, .min_bytes = 0}).tensors, 0);
     verify(graph);
     expect_same(*expected_, replay_step(GetParam(), graph, batch_));
-    EXPECT_EQ(offload_modules(graph, {.modules = modules, .least = 0}).tensors, 0);
+    EXPECT_EQ(offload_modules(graph, {.modules = modules, .min_bytes = 0}).tensors, 0);
   }
 }
 
@@ -299,7 +299,7 @@ TEST_P(CheckpointedModel, TrainsAsBeforeByTheLeastRecompute) {
   EXPECT_EQ(choices.front().cost, 0);
   for (size_t i = 0; i < 5; ++i) {
     const CheckpointChoice& choice = choices[(choices.size() - 1) * (i + 1) / 5];
-    SCOPED_TRACE(choice.made_by + ", " + std::to_string(choice.segments.size()) + " segments");
+    SCOPED_TRACE(choice.policy + ", " + std::to_string(choice.segments.size()) + " segments");
     CheckpointResult done;
     const int64_t peak = check([&](Graph& graph) { return checkpoint_segments(graph, choice.segments); }, &done);
     EXPECT_EQ(peak, choice.peak);

@@ -29,7 +29,7 @@ struct Case {
 Graph captured(const Case& program) {
   const c10::NoGradGuard no_grad;
   const Tensors inputs = program.inputs();
-  CaptureSession session({.saved_tensors = false, .guards = program.sizes_watched});
+  Capture session({.saved_tensors = false, .guards = program.sizes_watched});
   Tensors fakes;
   for (size_t i = 0; i < inputs.size(); ++i) {
     session.name_input(inputs[i], "input" + std::to_string(i));

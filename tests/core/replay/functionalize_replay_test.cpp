@@ -104,7 +104,7 @@ TEST(FunctionalCalls, CopyStoragesOfNoWholeNumberOfElements) {
   {
     const FakeTensorMode mode;
     const at::Tensor x = at::empty({5});
-    CaptureSession session;
+    Capture session;
     session.name_input(x, "x");
     graph = session.finish(odd_storage_program(x));
   }

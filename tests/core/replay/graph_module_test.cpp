@@ -106,7 +106,7 @@ Graph linear_graph(const at::Tensor& constant) {
   const c10::NoGradGuard no_grad;
   const at::Tensor real_x = at::ones({2, 3});
   const at::Tensor real_weight = at::ones({3, 4}).requires_grad_();
-  CaptureSession session;
+  Capture session;
   session.name_input(real_x, "x");
   session.name_input(real_weight, "layer.0.weight");
   const at::Tensor x = session.mode().from_real(real_x);

@@ -18,7 +18,7 @@ using Tensors = std::vector<at::Tensor>;
 template <class Program>
 Graph captured(const Tensors& inputs, Program&& program, c10::Device device = at::kCPU) {
   const c10::NoGradGuard no_grad;
-  CaptureSession session({.mode = {.device = device}, .guards = false});
+  Capture session({.mode = {.device = device}, .guards = false});
   static const std::vector<std::string> names{"x", "y", "z"};
   Tensors fakes;
   for (size_t i = 0; i < inputs.size(); ++i) {

@@ -53,14 +53,14 @@ TEST(Bindings, WhatDoesNotFitIsRefusedBeforeAnythingRuns) {
   });
   EXPECT_CONTAINS(error_of(graph, Bindings()), "no tensor is bound to it; call Bindings::bind(\"x\", tensor)");
   EXPECT_CONTAINS(error_of(graph, Bindings().bind("x", at::ones({3, 2}))),
-                  "Float [3, 2] with strides [2, 1], not Float [2, 3]");
+                  "Float [3, 2] with strides [2, 1], expected Float [2, 3]");
   EXPECT_CONTAINS(error_of(graph, Bindings().bind("x", at::ones({2, 3}, at::kDouble))),
                   "the tensor bound to it is Double");
-  EXPECT_CONTAINS(error_of(graph, Bindings().bind("x", at::ones({3, 2}).t())), "with strides [1, 2], not");
+  EXPECT_CONTAINS(error_of(graph, Bindings().bind("x", at::ones({3, 2}).t())), "with strides [1, 2], expected");
   EXPECT_CONTAINS(error_of(graph, Bindings().in_order({ones23(), ones23()})),
                   "the graph has 1 parameters, buffers and inputs, but 2");
   const at::Tensor x = at::ones({2, 3});
-  EXPECT_CONTAINS(error_of(graph, Bindings().bind("x", x).bind("q", x)), "the graph has no placeholder 'q'");
+  EXPECT_CONTAINS(error_of(graph, Bindings().bind("x", x).bind("q", x)), "the graph has no placeholder named 'q'");
   EXPECT_TRUE(x.equal(ones23()));
   EXPECT_EQ(error_of(graph, Bindings().bind("x", at::ones({7})), {.check_bindings = false}), "");
 }
@@ -177,7 +177,7 @@ TEST(Interpreter, SetToAStorageOfNoTensorIsRefused) {
            0, {6}, {1});
     return Tensors{x};
   });
-  EXPECT_CONTAINS(error_of(graph, Bindings().in_order({ones23()})), "an object that a graph does not hold (Storage)");
+  EXPECT_CONTAINS(error_of(graph, Bindings().in_order({ones23()})), "an object that a graph cannot hold (Storage)");
 }
 
 // `x.data = y` leaves no node. What is bound to x keeps its own data.
@@ -223,7 +223,7 @@ sg::output(values=[%6, %5])
 TEST(Interpreter, ConstantsThatAreWrittenAreTheSameInEveryRun) {
   const at::Tensor real = at::arange(4, at::kFloat);
   const Graph graph = captured({}, [&](const Tensors&) {
-    const at::Tensor fake = CaptureSession::current()->mode().from_real(real);
+    const at::Tensor fake = Capture::current()->mode().from_real(real);
     fake.narrow(0, 1, 2).add_(1);
     return Tensors{fake.clone()};
   });
@@ -279,7 +279,8 @@ TEST(Interpreter, CapturesOnAPretendedGpuRunOnTheCpu) {
   const Graph graph = captured({ones23()}, program, at::Device(at::kCUDA, 0));
   const Bindings bindings = Bindings().bind("x", ones23());
   if (!at::hasCUDA()) {
-    EXPECT_CONTAINS(error_of(graph, bindings), "there is no cuda:0 in this process; set InterpreterOptions::device");
+    EXPECT_CONTAINS(error_of(graph, bindings),
+                    "device cuda:0 is not available in this process; set InterpreterOptions::device");
   }
   Interpreter interpreter(graph, {.device = at::Device(at::kCPU)});
   const auto outputs = interpreter.run(bindings).outputs;
@@ -302,7 +303,7 @@ s0 = 24 cpu input
 sg::output(values=[%1])
 )");
   EXPECT_CONTAINS(error_of(graph, Bindings().bind("x", at::ones({2}))),
-                  "it covers bytes 0 to 24 of a storage that has 8");
+                  "it covers bytes 0 to 24 of a storage of 8 bytes");
   // Elsewhere in its storage than the captured one: the alias moves along.
   const at::Tensor flat = at::arange(8, at::kFloat);
   const auto outputs = Interpreter(graph).run(Bindings().bind("x", flat.narrow(0, 2, 2))).outputs;
@@ -324,7 +325,7 @@ TEST(Interpreter, UnknownOperatorsAreNamed) {
   const Graph graph = parse(kUnknownOperator);
   EXPECT_CONTAINS(error_of(graph, Bindings().bind("x", ones23())), "cannot run n1: %1 = nobodys::op(self=%0)");
   EXPECT_CONTAINS(error_of(graph, Bindings().bind("x", ones23())),
-                  "not registered in this process; load the library that defines nobodys::op");
+                  "not registered in this process; load the library that registers nobodys::op");
 
   std::string other = of_this_libtorch(kUnknownOperator);  // that of another might mean what is here
   for (size_t at = other.find("nobodys::op"); at != std::string::npos; at = other.find("nobodys::op")) {
@@ -332,7 +333,7 @@ TEST(Interpreter, UnknownOperatorsAreNamed) {
   }
   other.replace(other.find("Tensor self"), 11, "Tensor self, int q=1");
   EXPECT_CONTAINS(error_of(parse(other), Bindings().bind("x", ones23())),
-                  "this process has the operator with another schema");
+                  "the operator has a different schema in this process");
 }
 
 TEST(Interpreter, OpaqueArgumentsAreNamed) {
@@ -344,7 +345,7 @@ s1 = 24 cpu temporary
 %1 = aten::set_.source_Storage(self=%0, source=opaque("Storage")) : f32[6] @s1
 sg::output(values=[%1])
 )");
-  EXPECT_CONTAINS(error_of(graph, Bindings().bind("x", ones23())), "an object that a graph does not hold (Storage)");
+  EXPECT_CONTAINS(error_of(graph, Bindings().bind("x", ones23())), "an object that a graph cannot hold (Storage)");
 }
 
 TEST(Interpreter, ADerivedOneRunsWhatThisProcessDoesNotHave) {

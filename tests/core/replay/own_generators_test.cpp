@@ -1,10 +1,9 @@
 // Generators of the program's own: runs draw from them, and leave them, as eager does.
-#include "core/calls/own_generators.h"
-
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 #include <gtest/gtest.h>
 
+#include "core/calls/program_generators.h"
 #include "shadowgraph/graph/edit.h"
 #include "shadowgraph/graph/text.h"
 #include "tests/core/replay/interpreter_samples.h"

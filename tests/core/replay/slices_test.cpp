@@ -97,7 +97,7 @@ sg::output(values=[%1])
   graph.set_note(
       node_called(graph, "my::twice"), kBodyNote,
       to_text(captured({ones23(), ones23().clone()}, [](const Tensors& in) { return Tensors{in[0] + in[1]}; })));
-  EXPECT_CONTAINS(error_of(graph, Bindings().in_order({x})), "takes 2 tensors and gives 1");
+  EXPECT_CONTAINS(error_of(graph, Bindings().in_order({x})), "takes 2 tensors and returns 1");
 }
 
 TEST(Functions, RunTheirKernelOrTheirShapeRule) {

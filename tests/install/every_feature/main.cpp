@@ -112,9 +112,10 @@ void profiles_and_pictures(const sg::Graph& graph) {
 void memory_and_time(const sg::Graph& graph) {
   const sg::DeviceMemory memory = sg::device_memory(graph);
   expect(memory.reserved_peak >= memory.allocated_peak, "reserved");
-  const sg::MemoryPlan plan = sg::plan_memory(graph);
+  const sg::MemoryLayout plan = sg::memory_layout(graph);
   expect(plan.bytes >= plan.bound && plan.bound > 0, "a static plan");
-  for (const sg::PinnedMemory& pinned : sg::pinned_memory(graph)) expect(pinned.stuck > 0, "who is to blame");
+  for (const sg::FragmentationCause& pinned : sg::fragmentation_causes(graph))
+    expect(pinned.stuck > 0, "who is to blame");
   sg::GraphProfiler profilers;
   profilers.add(sg::FlopProfiler()).add(sg::MemoryProfiler()).add(sg::TimeProfiler());
   profilers.add("calls", "", [](const sg::Profile&, sg::NodeId) { return std::optional(1.0); });
@@ -124,7 +125,7 @@ void memory_and_time(const sg::Graph& graph) {
   expect(!sg::to_csv(table).empty(), "figures of nodes as lines");
   sg::CachingAllocator allocator(sg::AllocatorSettings::parse("expandable_segments:True"));
   allocator.free(allocator.allocate(1000));
-  expect(allocator.stats().reserved.now > 0, "an allocator");
+  expect(allocator.stats().reserved.current > 0, "an allocator");
   sg::MeasuredCalls calls;
   sg::measure_calls(graph, calls, {.repeats = 0});
   const sg::DeviceSpec spec = sg::DeviceSpec::named("h100");
@@ -175,11 +176,11 @@ void sharding(const sg::Graph& step) {
   const sg::ShardingProblem problem = sg::ShardingProblem::of(step, options);
   const sg::AssignmentSolution solution = sg::solve(problem.assignment());
   expect(solution.feasible && solution.cost >= solution.lower_bound, "a plan, and a bound below it");
-  const sg::ShardingPlan plan = problem.plan(solution.choice);
+  const sg::GraphLayouts plan = problem.plan(solution.choice);
   const sg::ShardedGraph mine = sg::apply(step, plan, 1);
   expect(mine.rank == 1 && !sg::to_json(plan, step).empty(), "one device's graph of it");
   expect(sg::apply_to_all(step, plan).size() == 2, "and all of them");
-  const sg::ShardingAnswer answer = sg::shard(step, options, {.compare = true});
+  const sg::ShardingResult answer = sg::shard(step, options, {.compare = true});
   expect(answer.compared.size() == 3 && !sg::to_text(answer).empty(), "beside the plans that people write by hand");
 }
 

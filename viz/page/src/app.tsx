@@ -39,7 +39,7 @@ export function Page(): VNode {
           <button
             type="button"
             class="plain"
-            title="Copy a link to what is seen"
+            title="Copy a link to the current view"
             onClick={() => {
               setTimeout(() => {
                 void navigator.clipboard?.writeText(location.href);

@@ -1,4 +1,4 @@
-// What every view is given: the graphs, the state, and what the selection lights up.
+// Context of all views: graphs, state, and the items highlighted by the selection.
 import { createContext } from 'preact';
 import { useContext, useEffect, useState } from 'preact/hooks';
 import { withComposites } from './composites';
@@ -11,14 +11,14 @@ export interface App {
   store: Store;
   after: Graph;
   before: Graph | undefined;
-  saved: SavedProfile | undefined; // what to compare with, if there is no graph of it
+  saved: SavedProfile | undefined; // the earlier side, if it is a profile without a graph
 }
 
 export const AppContext = createContext<App | undefined>(undefined);
 
 export interface Seen extends App {
   state: State;
-  graph: Graph; // the side that is looked at
+  graph: Graph; // the displayed side
 }
 
 export function useApp(): Seen {
@@ -37,14 +37,14 @@ export function sideOf(app: App, state: State): Graph {
 }
 
 const timelines = new WeakMap<Graph, Timeline>();
-// Of the device that the profile is about.
+// Returns the timeline of the profile's device.
 export function mainTimeline(graph: Graph): Timeline {
   let known = timelines.get(graph);
   if (!known) timelines.set(graph, (known = timelineOf(graph, graph.header.profile.device)));
   return known;
 }
 
-// Which nodes and storages belong to what is selected. A row, a box and a rectangle of one thing light up together.
+// The nodes and storages that belong to the selection, which all views highlight.
 export interface Lit {
   node: (node: number) => boolean;
   storage: (storage: number) => boolean;

@@ -1,17 +1,17 @@
-// Which boxes are seen, given which modules are open, and the edges between them. The rules are those of ViewModel
-// (include/shadowgraph/draw/draw.h): plumbing is drawn through, equal layers are one box, a module of one operator is that
-// operator. What is closed costs nothing but one walk over the edges.
+// The visible boxes, given the open modules, and the edges between them. The rules are those of ViewModel
+// (include/shadowgraph/draw/draw.h): views are not drawn, repeated layers are one box, a module of one operator is that
+// operator. Closed modules cost only one pass over the edges.
 import type { TargetInfo } from './container';
 import { NONE, type Graph } from './graph';
 import { bytes, exact, flops, visible } from './units';
 
 export interface BoxOptions {
   open: ReadonlySet<string>;
-  unfolded: ReadonlySet<number>; // clusters whose equal siblings are drawn one by one
+  unfolded: ReadonlySet<number>; // clusters whose identical siblings are drawn one by one
   phases: readonly number[];
   showViews: boolean;
   showParameters: boolean;
-  // Instead of modules: these nodes alone, side by side.
+  // Draws only these nodes, without modules.
   only?: readonly number[];
 }
 
@@ -28,7 +28,7 @@ export interface Item {
   title: string;
   lines: string[];
   children: number[];
-  // From here on filled by the layout. Corner relative to the parent's.
+  // The rest is filled in by the layout. The corner is relative to the parent's.
   width: number;
   height: number;
   x: number;
@@ -41,15 +41,15 @@ export interface Edge {
   from: number; // items
   to: number;
   kind: EdgeKind;
-  count: number; // tensors that go this way
+  count: number; // number of tensors
   bytes: number; // of the largest
-  value: number; // that one
+  value: number; // the largest
 }
 
 export interface Boxes {
   items: Item[];
   edges: Edge[];
-  // Edges between children of one item, by that item: what the layout arranges.
+  // Edges between the children of an item, by item; input of the layout.
   siblings: Map<number, { from: number; to: number; weight: number }[]>;
   // The item that shows a node, or NONE.
   itemOf: (node: number) => number;
@@ -60,7 +60,7 @@ export interface Boxes {
 const MOST_CHILDREN = 120;
 const FAN = 60;
 
-// The source of every value, through what is not drawn.
+// Returns the source of every value, through nodes that are not drawn.
 export function origins(graph: Graph, showViews: boolean): Int32Array {
   const first = graph.outputStart();
   const start = graph.inputStart();
@@ -79,7 +79,7 @@ export function origins(graph: Graph, showViews: boolean): Int32Array {
   return origin;
 }
 
-// Whether a node is a box of its own.
+// Returns true if a node is drawn as a box.
 export function isShown(graph: Graph, node: number, options: Pick<BoxOptions, 'showViews' | 'showParameters'>): boolean {
   return isTargetShown(graph.target(node), options);
 }
@@ -93,12 +93,12 @@ function isTargetShown(target: TargetInfo, options: Pick<BoxOptions, 'showViews'
 }
 
 interface Content {
-  hidden: Uint8Array; // clusters inside a copy that is not drawn
-  shown: Uint32Array; // boxes of operators in a cluster and below
-  only: Int32Array; // the only one
+  hidden: Uint8Array; // clusters inside a folded copy
+  shown: Uint32Array; // number of operator boxes in a cluster and below
+  only: Int32Array; // the only box, if there is one
   run: Int32Array; // the outermost folded run that a cluster is in, by its first copy
-  copy: Int32Array; // and the copy of it
-  nodes: Uint8Array; // nodes that are boxes of their own
+  copy: Int32Array; // the copy's index in the run
+  nodes: Uint8Array; // nodes drawn as boxes
   origin: Int32Array;
 }
 
@@ -123,7 +123,7 @@ function contentOf(graph: Graph, options: BoxOptions): Content {
     nodes: new Uint8Array(graph.nodeCount),
     origin: origins(graph, options.showViews),
   };
-  const inCopy = new Uint8Array(size); // in a copy that is drawn: inner runs are drawn in full, each with its own edges
+  const inCopy = new Uint8Array(size); // in an unfolded copy: inner runs are drawn in full, each with its edges
   for (let c = 1; c < size; ++c) {
     const above = parent[c];
     inCopy[c] = inCopy[above];
@@ -191,7 +191,7 @@ class Builder {
         this.addCluster(c, all.index, this.graph.header.phases[phase]);
       }
     }
-    // Children of open items, until there are no more: items are appended while this walks over them.
+    // Expand open items; children are appended during the loop.
     for (let at = 1; at < this.items.length; ++at) this.open(this.items[at]);
     const itemOf = this.finishLeaves();
     const { edges, siblings } = withEdges ? this.edges(itemOf) : { edges: [], siblings: new Map() as Boxes['siblings'] };
@@ -236,14 +236,14 @@ class Builder {
     const folded = this.content.run[c] !== NONE && this.content.copy[c] === c;
     let name = title ?? displayName(graph, c, folded);
     if (this.content.shown[c] === 1 && title === undefined) {
-      // One operator is clearer than a box that says so.
+      // A single operator is clearer than a box around it.
       const node = this.content.only[c];
       let path = '';
       for (let at = graph.clusterOf()[node]; at !== c; at = graph.clusterParent()[at]) path = `.${graph.cluster(at).name}${path}`;
       this.addNode(node, parent, name + visible(path, 60));
       return;
     }
-    // A container with nothing but one module.
+    // A container of a single module.
     let inner = c;
     while (title === undefined && !(folded && inner === c)) {
       const cluster = graph.cluster(inner);
@@ -284,7 +284,7 @@ class Builder {
     return found;
   }
 
-  // What lies directly in a cluster: nodes as they are, clusters as -1 - c; in program order.
+  // The direct contents of a cluster in program order: nodes as they are, clusters as -1 - c.
   private contentsOf(c: number): number[] {
     const refs: { at: number; ref: number }[] = this.directNodes(c).map((node) => ({ at: node, ref: node }));
     for (const child of this.graph.childrenOf(c)) {
@@ -329,7 +329,7 @@ class Builder {
       }
       return;
     }
-    // A crowd: runs of neighbours are boxes to open, at most FAN of them.
+    // Too many children: group consecutive ones into at most FAN boxes that can be opened.
     let each = FAN;
     while (each * FAN < refs.length) each *= FAN;
     each = refs.length <= FAN * FAN ? Math.ceil(refs.length / Math.ceil(refs.length / FAN)) : each;
@@ -347,7 +347,7 @@ class Builder {
     const leaf = this.closed;
     const parent = graph.clusterParent();
     for (let c = 1; c < leaf.length; ++c) {
-      // Phases stand beside the forward phase, not in it.
+      // Other phases are next to the forward phase, not inside it.
       const above = graph.isPhaseCluster(c) ? NONE : leaf[parent[c]];
       if (above !== NONE) leaf[c] = above;
     }
@@ -358,7 +358,7 @@ class Builder {
       const shown = !flat && content.hidden[clusterOf[node]] === 1 ? standIn[node] : node;
       if (nodeItem[shown] !== NONE || flat) return nodeItem[shown];
       const at = leaf[clusterOf[shown]];
-      // In a closed box everything counts as its contents; in an open one what is no box is not there.
+      // A closed box includes all its nodes; in an open one, nodes without a box are skipped.
       return at === NONE || this.items[at].key === 'c0' ? (content.nodes[shown] === 1 ? at : NONE) : at;
     };
   }
@@ -391,7 +391,7 @@ class Builder {
         if (!flat && content.run[userCluster] !== NONE && content.run[userCluster] === content.run[sourceCluster] && content.copy[userCluster] !== content.copy[sourceCluster]) {
           kind = EdgeKind.nextCopy;
         } else if (!flat && content.hidden[userCluster] === 1 && content.hidden[sourceCluster] === 1) {
-          continue; // inside one copy: the copy that is drawn has this edge
+          continue; // within a copy: the drawn copy has this edge
         }
         if (from === to) continue;
         if (kind === EdgeKind.data) {
@@ -433,7 +433,7 @@ class Builder {
     return siblingsOf(this.items, a, b);
   }
 
-  // Around a part of the graph: how many neighbours of each node are not in it, in grey.
+  // For a part of the graph: the number of omitted neighbors of each node, in gray.
   private addOmitted(edges: Edge[], siblings: Boxes['siblings']): void {
     const { graph, content } = this;
     const start = graph.inputStart();
@@ -464,7 +464,7 @@ class Builder {
   }
 }
 
-// The two children of their innermost common item that `a` and `b` are, or are in.
+// Returns the two children of the innermost common item that contain `a` and `b`.
 export function siblingsOf(items: readonly Item[], a: number, b: number): [number, number] {
   while (items[a].depth > items[b].depth) a = items[a].parent;
   while (items[b].depth > items[a].depth) b = items[b].parent;
@@ -479,12 +479,12 @@ export function boxesOf(graph: Graph, options: BoxOptions): Boxes {
   return new Builder(graph, options).build();
 }
 
-// Without edges: which boxes there would be.
+// Without edges, to count boxes only.
 function itemsOf(graph: Graph, options: BoxOptions): Boxes {
   return new Builder(graph, options).build(false);
 }
 
-// What is open at first: phase by phase, modules as long as there are few boxes.
+// Returns the items to open initially: phase by phase, modules as long as there are few boxes.
 export function firstOpen(graph: Graph, phases: readonly number[], most: number): Set<string> {
   const open = new Set<string>();
   const base = { unfolded: new Set<number>(), phases, showViews: false, showParameters: false };
@@ -496,7 +496,7 @@ export function firstOpen(graph: Graph, phases: readonly number[], most: number)
     for (const item of closed) next.add(item.key);
     const wider = itemsOf(graph, { ...base, open: next });
     const count = wider.items.filter((item) => !item.open).length;
-    // One closed box alone says nothing, whatever is in it.
+    // Always open a single box.
     const alone = closed.length === 1 && !boxes.items.some((item) => item.kind === 'node' && graph.target(item.id).builtin !== true);
     if (count > most && round > 0 && !alone) break;
     for (const key of next) open.add(key);
@@ -506,14 +506,14 @@ export function firstOpen(graph: Graph, phases: readonly number[], most: number)
   return open;
 }
 
-// Whether there is nothing in a module's box but one other.
+// Returns true if a module's box contains only one other.
 function isWrapper(graph: Graph, item: Item): boolean {
   if (item.kind !== 'cluster') return false;
   const nodes = graph.clusterNodes();
   return nodes.start[item.id] === nodes.start[item.id + 1] && [...graph.childrenOf(item.id)].length === 1;
 }
 
-// Wrappers are opened, which makes no box more.
+// Wrappers are opened, which adds no boxes.
 function openWrappers(graph: Graph, boxes: Boxes, base: Omit<BoxOptions, 'open'>, open: Set<string>): void {
   for (let round = 0; round < 70; ++round) {
     const wrappers = boxes.items.filter((item) => !item.open && isWrapper(graph, item));
@@ -523,7 +523,7 @@ function openWrappers(graph: Graph, boxes: Boxes, base: Omit<BoxOptions, 'open'>
   }
 }
 
-// Keys to open so that a node or cluster is a box of its own.
+// Returns the keys to open so that a node or cluster gets a box.
 export function pathTo(graph: Graph, boxes: Boxes, options: BoxOptions, target: { node: number } | { cluster: number }): string[] {
   const keys: string[] = [];
   let current = boxes;
@@ -553,7 +553,7 @@ export function firstNodeOf(graph: Graph, c: number): number {
   return NONE;
 }
 
-// Nodes within `radius` steps of `node`, along edges in both directions, through what is not drawn.
+// Returns nodes within `radius` steps of `node`, along edges in both directions, through nodes that are not drawn.
 export function around(graph: Graph, node: number, radius: number, most: number): number[] {
   const options = { showViews: false, showParameters: false };
   const step = neighbours(graph, options);
@@ -573,7 +573,7 @@ export function around(graph: Graph, node: number, radius: number, most: number)
   return [...found].sort((a, b) => a - b);
 }
 
-// Nodes on any way from `from` to `to` (or back, if there is none this way round).
+// Returns nodes on any path from `from` to `to` (or back, if there is none in this direction).
 export function pathsBetween(graph: Graph, from: number, to: number): number[] {
   const step = neighbours(graph, { showViews: false, showParameters: false });
   const reach = (start: number, next: (node: number) => Iterable<number>, limit: (node: number) => boolean): Set<number> => {

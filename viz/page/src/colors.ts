@@ -1,5 +1,5 @@
-// What boxes are coloured by: one mode, one function from a box to a value, with a scale and a legend. Hues that the
-// colour-blind can tell apart: Okabe and Ito's for what has kinds, cividis for what has amounts.
+// Colors of boxes: each mode is a function from a box to a value, with a scale and a legend. The palettes are
+// color-blind safe: Okabe and Ito's for kinds, cividis for amounts.
 import { EdgeKind, type Item } from './boxes';
 import { formatGiven, NONE, type Graph } from './graph';
 import { bytes, flops, seconds } from './units';
@@ -9,19 +9,19 @@ export const MODES = [
   ['flops', 'FLOPs'],
   ['moved', 'bytes moved'],
   ['bytes', 'bytes allocated'],
-  ['saved', 'memory kept for backward'],
+  ['saved', 'bytes saved for backward'],
   ['time', 'time'],
   ['phase', 'phase'],
   ['device', 'device'],
-  ['module', 'class of the module'],
+  ['module', 'module class'],
   ['difference', 'difference'],
-  ['given', 'what was given'],
+  ['given', 'given values'],
 ] as const;
 export type Mode = (typeof MODES)[number][0];
 
 export const OKABE_ITO = ['#0072b2', '#e69f00', '#009e73', '#cc79a7', '#56b4e9', '#d55e00', '#f0e442', '#8c8c8c'];
 
-// The same, lightened for boxes of many kinds, then with more grey; those of pictures (viz/node_colors.cpp).
+// The same, lightened for many kinds, then grayer variants; as in viz/node_colors.cpp.
 const LIGHT = [
   '#8ec7ea', '#f6c667', '#7fd1b9', '#e3b5cf', '#f4ee9c', '#eda07a', '#9fb8e0', '#cfcfcf', '#b7dbe8', '#e8d5a9', '#b5d9cd', '#dcc9d6', '#e6e3c3', '#dfbfae',
 ];
@@ -56,11 +56,11 @@ export interface Legend {
 }
 
 export interface Coloring {
-  paint: (item: Item) => Paint | undefined; // undefined: as boxes are
+  paint: (item: Item) => Paint | undefined; // undefined: the box's default
   legend: Legend;
 }
 
-// Of one box; of what stands for equal layers, the mean of them.
+// Returns the value of a box; for repeated layers, the mean.
 function amount(graph: Graph, mode: Mode, item: Item): number {
   const add = (node: number, cluster: number): number => {
     switch (mode) {
@@ -85,7 +85,7 @@ export function formatOf(graph: Graph, mode: Mode): (value: number) => string {
   return mode === 'flops' ? flops : mode === 'time' ? seconds : bytes;
 }
 
-// Of a node, or of the first node of a closed module.
+// Returns the kind of a node, or of a closed module.
 function kindOf(graph: Graph, mode: Mode, item: Item): number | undefined {
   if (item.kind === 'node') {
     const node = item.id;
@@ -104,7 +104,7 @@ function kindOf(graph: Graph, mode: Mode, item: Item): number | undefined {
     return undefined;
   }
   if (item.kind === 'cluster' && mode === 'phase') return graph.clusterPhase()[item.id];
-  // A closed module is of its own class.
+  // A closed module has its class as kind.
   if (item.kind === 'cluster' && mode === 'module') {
     const at = graph.classes().names.indexOf(graph.cluster(item.id).className);
     return at < 0 ? undefined : at;
@@ -114,7 +114,7 @@ function kindOf(graph: Graph, mode: Mode, item: Item): number | undefined {
 }
 
 const differences = new WeakMap<Graph, Uint8Array>();
-// 1: all that is in a cluster is new (or went); 2: some of it.
+// Returns 1 if all nodes of a cluster were added (or removed), 2 if some differ.
 function differenceOf(graph: Graph, cluster: number): number {
   let known = differences.get(graph);
   if (!known) {
@@ -175,7 +175,7 @@ export function coloring(graph: Graph, mode: Mode, items: readonly Item[], side:
   }
   const format = formatOf(graph, mode);
   if (high === 0) {
-    const note = mode === 'given' && !graph.header.given ? 'the page was given no values: --color FILE' : mode === 'time' && !graph.hasTime ? 'no times are known: give a device with --spec' : 'nothing here has any';
+    const note = mode === 'given' && !graph.header.given ? 'no values given; add them with --color FILE' : mode === 'time' && !graph.hasTime ? 'no times; choose a device with --spec' : 'all values are 0';
     return { paint: () => ({ fill: '#e6e6e6', dark: false }), legend: { note } };
   }
   const span = Math.log(high / low) || 1;
@@ -187,7 +187,7 @@ export function coloring(graph: Graph, mode: Mode, items: readonly Item[], side:
       const share = high === low ? 1 : Math.log(value / low) / span;
       return { fill: amountColor(share), dark: share < 0.52 };
     },
-    legend: { scale: { low: format(low), high: format(high), unit: mode === 'flops' ? 'FLOP' : mode === 'time' ? 'seconds' : mode === 'given' ? (graph.header.given?.unit ?? '') : 'bytes' }, note: 'logarithmic; grey: none' },
+    legend: { scale: { low: format(low), high: format(high), unit: mode === 'flops' ? 'FLOP' : mode === 'time' ? 'seconds' : mode === 'given' ? (graph.header.given?.unit ?? '') : 'bytes' }, note: 'logarithmic; gray: 0' },
   };
 }
 
@@ -195,5 +195,5 @@ export const EDGE_NAMES: Record<EdgeKind, string> = {
   [EdgeKind.data]: 'tensor',
   [EdgeKind.alias]: 'alias (the same storage)',
   [EdgeKind.mutation]: 'written in place',
-  [EdgeKind.nextCopy]: 'to the next of equal layers',
+  [EdgeKind.nextCopy]: 'to the next repeated layer',
 };

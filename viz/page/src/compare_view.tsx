@@ -1,4 +1,4 @@
-// Two graphs beside each other: what each figure was and is, what moved the peak, which nodes came and went.
+// Comparison of two graphs: totals, peak memory, modules, operators, added and removed nodes.
 import type { VNode } from 'preact';
 import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { mainTimeline, useApp } from './app_context';
@@ -11,8 +11,8 @@ import { onChange } from './theme';
 import { change, csvField, exact, visible } from './units';
 
 const FIGURES: [ModuleFigure, string][] = [
-  ['saved', 'saved first here'], ['parameters', 'parameters'], ['forward_flops', 'forward FLOPs'], ['backward_flops', 'backward FLOPs'],
-  ['temporary', 'temporary'], ['backward', 'made in backward'], ['peak', 'most alive'],
+  ['saved', 'saved for backward'], ['parameters', 'parameters'], ['forward_flops', 'forward FLOPs'], ['backward_flops', 'backward FLOPs'],
+  ['temporary', 'temporary'], ['backward', 'allocated in backward'], ['peak', 'peak'],
 ];
 const MOST = 40;
 
@@ -36,8 +36,8 @@ function Rows({ title, rows, onPress, say, mixed }: { title: string; rows: Diffe
             {shown.map((row) => (
               <tr key={row.name}>
                 <th scope="row">{onPress ? <button type="button" class="link" onClick={() => onPress(row)}><bdi>{visible(row.name, 120)}</bdi></button> : <bdi>{visible(row.name, 120)}</bdi>}</th>
-                <td class="number">{row.before === undefined ? 'not known' : row.format(row.before)}</td>
-                <td class="number">{row.after === undefined ? 'not known' : row.format(row.after)}</td>
+                <td class="number">{row.before === undefined ? 'unknown' : row.format(row.before)}</td>
+                <td class="number">{row.after === undefined ? 'unknown' : row.format(row.after)}</td>
                 <td class={`number ${known(row) && by(row) > 0 ? 'more' : known(row) && by(row) < 0 ? 'less' : ''}`}>
                   {!mixed && <i class="share" style={{ width: `${((Math.abs(by(row)) / most) * 100).toFixed(1)}%` }} />}
                   {known(row) && `${by(row) > 0 ? '▲ ' : by(row) < 0 ? '▼ ' : ''}${change(row.before!, row.after!, row.format)}`}
@@ -94,7 +94,7 @@ function Nodes({ title, graph, side, nodes }: { title: string; graph: Graph; sid
           </li>
         ))}
       </ul>
-      {nodes.length > 60 && <p class="quiet">and {exact(nodes.length - 60)} more: colour the graph by difference to see all</p>}
+      {nodes.length > 60 && <p class="quiet">and {exact(nodes.length - 60)} more; color the graph by difference to see all</p>}
     </section>
   );
 }
@@ -113,20 +113,20 @@ export function CompareView(): VNode {
   }, [sides]);
   const nodes = useMemo(() => before && { peak: atPeak(before, after), old: changedNodes(before), now: changedNodes(after) }, [before, after]);
   const byModule = useMemo(() => (sides ? modules(sides.was, sides.now, figure) : []), [sides, figure]);
-  if (!sides || !all) return <p class="empty">This page holds one graph. Made with --compare it shows two.</p>;
+  if (!sides || !all) return <p class="empty">This page has one graph; create it with --compare to compare two.</p>;
   return (
     <div class="compare">
       <p>
         before: <b><bdi>{visible(sides.was.title, 120)}</bdi></b>, after: <b><bdi>{visible(after.header.title, 120)}</bdi></b>.{' '}
-        {nodes && `${exact(after.header.same ?? 0)} operators are the same, ${exact(nodes.old.single.length)} went, ${exact(nodes.now.single.length)} came, ${exact(nodes.now.changed.length)} changed. `}
+        {nodes && `${exact(after.header.same ?? 0)} operators are unchanged, ${exact(nodes.old.single.length)} removed, ${exact(nodes.now.single.length)} added, ${exact(nodes.now.changed.length)} changed. `}
         {nodes
           ? <button type="button" onClick={() => store.set({ view: 'graph', side: 'after', color: 'difference' })}>Show in graph</button>
-          : 'What it was before is a profile, which has figures by module and operator, and no graph: which operators went or came, and whose tensors moved the peak, takes a graph file (.sg).'}
+          : 'The earlier side is a profile without a graph, so only costs by module and operator are compared. To see added and removed operators and the tensors behind the peak, compare with a graph file (.sg).'}
       </p>
-      <Rows title="Figures" rows={all.figures} mixed />
+      <Rows title="Totals" rows={all.figures} mixed />
       {before && <Timelines graphs={[['before', before, 'before'], ['after', after, 'after']]} />}
-      <Rows title="What moved the peak, by kind" rows={all.kinds} />
-      {nodes && <Rows title="What moved the peak, by maker" rows={nodes.peak} />}
+      <Rows title="Peak memory by kind" rows={all.kinds} />
+      {nodes && <Rows title="Peak memory by producer" rows={nodes.peak} />}
       <section>
         <label>
           modules by{' '}
@@ -137,7 +137,7 @@ export function CompareView(): VNode {
         <Rows
           title="Modules"
           rows={byModule}
-          say="No module differs in this."
+          say="No module differs."
           onPress={(row) => {
             const own = row.selection!.after !== NONE;
             if (!own && row.selection!.before === NONE) return;
@@ -145,12 +145,12 @@ export function CompareView(): VNode {
           }}
         />
       </section>
-      <Rows title="Calls of operators" rows={all.operators} />
+      <Rows title="Calls by operator" rows={all.operators} />
       {nodes && (
         <>
           <div class="two">
-            <Nodes title="Went" graph={before!} side="before" nodes={nodes.old.single} />
-            <Nodes title="Came" graph={after} side="after" nodes={nodes.now.single} />
+            <Nodes title="Removed" graph={before!} side="before" nodes={nodes.old.single} />
+            <Nodes title="Added" graph={after} side="after" nodes={nodes.now.single} />
           </div>
           <Nodes title="Changed" graph={after} side="after" nodes={nodes.now.changed} />
         </>

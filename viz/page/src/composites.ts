@@ -1,6 +1,6 @@
-// A graph with the calls of composite operators as boxes: "linear" around t and addmm, "conv2d" around convolution. What
-// composites and checkpoints are lies in the regions; here they become clusters of their own, inside those of modules, with
-// numbers after theirs, so that what is open stays open. All else is the same graph.
+// A graph with the calls of composite operators as boxes: "linear" around t and addmm, "conv2d" around convolution.
+// Regions of composites and checkpoints become clusters inside those of modules, numbered after them, so that open
+// clusters stay open. Everything else is the same graph.
 import { grouped, NONE, type Cluster, type Graph, type Lists } from './graph';
 
 interface Extra {
@@ -24,7 +24,7 @@ function extraOf(graph: Graph): Extra {
   const calls = new Map<number, { region: number; name: string }[]>();
   for (let node = 0; node < graph.nodeCount; ++node) {
     if (graph.target(node).builtin === true) continue;
-    // Backward belongs to the call that it differentiates.
+    // Backward nodes belong to the call that they differentiate.
     const region = graph.regionOf()[forward[node] === NONE ? node : forward[node]];
     let chain = calls.get(region);
     if (!chain) calls.set(region, (chain = graph.callsAround(region)));

@@ -1,4 +1,4 @@
-// The data as the C++ side wrote it (viz/page_data.cpp, README.md): a header in JSON, then columns of numbers.
+// Reads the data written by viz/page_data.cpp (format: README.md): a JSON header, then columns of numbers.
 import { inflateSync, unzlibSync } from 'fflate';
 
 export const VERSION = 1;
@@ -31,7 +31,7 @@ export interface Finding {
   seconds?: number;
 }
 
-// docs/profile.schema.json, as far as the page reads it.
+// The part of docs/profile.schema.json that the page reads.
 export interface ProfileJson {
   model?: string;
   device: string;
@@ -61,13 +61,13 @@ export interface ProfileJson {
   out_of_memory?: string;
   time?: { spec: string; seconds: number; flop_utilization?: number; waiting_seconds?: number; classes?: Record<string, number> };
   communication?: Record<string, unknown>;
-  static_plan?: { bytes: number; bound: number; planner: string };
+  memory_layout?: { bytes: number; bound: number; planner: string };
   outputs?: { dtype?: string; shape?: number[]; defined?: boolean }[];
   findings?: Finding[];
   cache?: Record<string, unknown>;
 }
 
-// Values of nodes that the page was given (`--color FILE`): amounts, or kinds with their fills.
+// Given node values (`--color FILE`): amounts, or kinds with their fills.
 export interface Given {
   title: string;
   unit: '' | 'flops' | 'bytes' | 'seconds';
@@ -131,7 +131,7 @@ export function decode(
       out[i] = value;
     }
   }
-  if (at !== end) throw new Error('a column of the page is damaged');
+  if (at !== end) throw new Error('a column of the page data is damaged');
 }
 
 export class Container {
@@ -142,12 +142,12 @@ export class Container {
 
   constructor(private readonly bytes: Uint8Array) {
     if (bytes.length < 8 || String.fromCharCode(bytes[0], bytes[1], bytes[2], bytes[3]) !== 'SGPD') {
-      throw new Error('the data in this page is not that of a graph');
+      throw new Error('the page data is not a graph');
     }
     const length = new DataView(bytes.buffer, bytes.byteOffset).getUint32(4, true);
     this.header = JSON.parse(new TextDecoder().decode(bytes.subarray(8, 8 + length))) as Header;
     if (this.header.version !== VERSION) {
-      throw new Error(`the data in this page has version ${String(this.header.version)}, and its program reads ${String(VERSION)}`);
+      throw new Error(`the page data has version ${String(this.header.version)}; this page reads version ${String(VERSION)}`);
     }
     this.base = 8 + length;
     for (const column of this.header.columns) this.columns.set(column.name, column);
@@ -157,7 +157,7 @@ export class Container {
     return this.columns.has(name);
   }
 
-  // Numbers below 2^32. Decoded when first asked for.
+  // Numbers below 2^32. Decoded on first use.
   ints(name: string): Uint32Array {
     const found = this.known.get(name);
     if (found) return found as Uint32Array;
@@ -177,7 +177,7 @@ export class Container {
 
   private entry(name: string): ColumnEntry {
     const column = this.columns.get(name);
-    if (!column) throw new Error(`the page has no column ${name}`);
+    if (!column) throw new Error(`the page data has no column ${name}`);
     return column;
   }
 
@@ -196,14 +196,14 @@ function fromBase64(text: string): Uint8Array {
   return bytes;
 }
 
-// By the browser's own code if it has it, which is twice as fast; by fflate's otherwise.
+// Uses the browser's decompression if available, which is twice as fast; otherwise fflate.
 export async function inflate(bytes: Uint8Array): Promise<Uint8Array> {
   if (typeof DecompressionStream === 'function') {
     try {
       const stream = new Blob([bytes as Uint8Array<ArrayBuffer>]).stream().pipeThrough(new DecompressionStream('deflate'));
       return new Uint8Array(await new Response(stream).arrayBuffer());
     } catch {
-      // An old browser that has streams without this format.
+      // Old browsers have streams without this format.
     }
   }
   return inflateSlowly(bytes);

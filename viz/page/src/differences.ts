@@ -1,4 +1,4 @@
-// What differs between two graphs: figures, what is alive at the peak, modules, operators.
+// Differences of two graphs: totals, live bytes at the peak, modules, operators.
 import { mainTimeline } from './app_context';
 import type { ProfileJson } from './container';
 import { NONE, type Graph } from './graph';
@@ -7,7 +7,7 @@ import * as units from './units';
 
 export interface Difference {
   name: string;
-  before: number | undefined; // undefined: not known
+  before: number | undefined; // undefined: unknown
   after: number | undefined;
   format: (value: number) => string;
   selection?: { before: number; after: number }; // of modules
@@ -26,7 +26,7 @@ export interface SavedProfile extends ProfileJson {
   modules?: ModuleJson;
 }
 
-// One side of a comparison: a graph of this page, or what a file of a profile (profile.json) has of one.
+// One side of a comparison: a graph of this page, or a saved profile (profile.json).
 export interface Side {
   title: string;
   profile: ProfileJson;
@@ -84,18 +84,18 @@ export function figures(before: ProfileJson, after: ProfileJson): Difference[] {
   const rows: Difference[] = [
     row('operators', units.exact, (p) => p.nodes),
     row('peak memory', units.bytes, (p) => p.peak.bytes),
-    row('kept for backward', units.bytes, (p) => p.saved_bytes),
+    row('saved for backward', units.bytes, (p) => p.saved_bytes),
     row('reserved by the allocator', units.bytes, (p) => memory(p, 'reserved_peak_bytes')),
-    row('static plan', units.bytes, (p) => p.static_plan?.bytes),
+    row('static plan', units.bytes, (p) => p.memory_layout?.bytes),
     row('parameters', units.count, (p) => p.parameters),
-    row('FLOPs of products', units.flops, (p) => total(p.flops)),
+    row('matmul FLOPs', units.flops, (p) => total(p.flops)),
     row('elementwise FLOPs', units.flops, (p) => total(p.elementwise_flops)),
-    row('time, estimated', units.seconds, (p) => p.time?.seconds),
+    row('estimated time', units.seconds, (p) => p.time?.seconds),
   ];
   return rows.filter((r) => (r.before ?? 0) !== 0 || (r.after ?? 0) !== 0);
 }
 
-// Bytes alive at the peak by kind and maker, those that moved most first.
+// Live bytes at the peak by kind and producer, largest change first.
 export function atPeak(before: Graph, after: Graph): Difference[] {
   const sums = (graph: Graph): Map<string, number> => {
     const timeline = mainTimeline(graph);

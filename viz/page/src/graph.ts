@@ -1,5 +1,5 @@
-// The graph as columns, and what follows from them. Nodes, values and storages are numbers: those of the tool's text form,
-// so n12, %12 and s5 here are n12, %12 and s5 there. Nothing is worked out before it is asked for.
+// The graph as columns, and data derived from them on demand. Nodes, values and storages have the numbers of the text
+// form: n12, %12 and s5 are the same there.
 import type { Container, Given, Header, TargetInfo } from './container';
 import { bytes, flops, plain, seconds } from './units';
 
@@ -10,7 +10,7 @@ function lazy<T>(make: () => T): () => T {
   return () => (known ??= { value: make() }).value;
 }
 
-// Lists by number, one after another: those of i are items[start[i]] up to items[start[i + 1]].
+// Concatenated lists: list i is items[start[i]] to items[start[i + 1]] (exclusive).
 export interface Lists {
   start: Uint32Array;
   items: Uint32Array;
@@ -22,7 +22,7 @@ function starts(counts: Uint32Array): Uint32Array {
   return start;
 }
 
-// The pairs (of[k], item(k)) as lists by `of`.
+// Groups the pairs (of[k], item(k)) by `of`.
 export function grouped(size: number, of: { length: number; [k: number]: number }, item: (k: number) => number): Lists {
   const start = new Uint32Array(size + 1);
   for (let k = 0; k < of.length; ++k) if (of[k] !== NONE) ++start[of[k] + 1];
@@ -45,7 +45,7 @@ export interface Cluster {
   className: string;
   call: number;
   phase: boolean;
-  standsFor: number; // the equal sibling drawn in its place, or NONE
+  standsFor: number; // the identical sibling drawn in its place, or NONE
   repeats: number;
   span: string;
 }
@@ -56,7 +56,7 @@ export interface Totals {
   bytes: number; // allocated
   moved: number;
   seconds: number;
-  saved: number; // allocated here and kept for backward
+  saved: number; // allocated here and saved for backward
   given: number;
 }
 
@@ -99,19 +99,19 @@ export class Graph {
     for (let i = 0; i < out.length; ++i) out[i] = picoseconds[i] * 1e-12;
     return out;
   });
-  // Amounts that the page was given for nodes; nothing where it was given kinds, or none.
+  // Given amounts by node; empty if kinds or no values were given.
   readonly given = lazy(() => {
     const out = new Float64Array(this.nodeCount);
     if (this.header.given && !this.header.given.kinds) for (const [node, amount] of this.header.given.values) out[node] = amount;
     return out;
   });
-  // Kinds that it was given, NONE for nodes that are not named.
+  // Given kinds by node; NONE for nodes without one.
   readonly givenKind = lazy(() => {
     const out = new Int32Array(this.nodeCount).fill(NONE);
     if (this.header.given?.kinds) for (const [node, kind] of this.header.given.values) out[node] = kind;
     return out;
   });
-  // What was given of a node, as text; '' if nothing was.
+  // The given value of a node as text; '' without one.
   givenText(node: number): string {
     const { given } = this.header;
     if (given === undefined) return '';
@@ -119,7 +119,7 @@ export class Graph {
     return this.givenNodes().has(node) ? formatGiven(given)(this.given()[node]) : '';
   }
   private readonly givenNodes = lazy(() => new Set(this.header.given?.values.map(([node]) => node)));
-  // Bytes that the caching allocator has reserved at every step; undefined if nobody knows.
+  // Bytes reserved by the caching allocator at every step; undefined if unknown.
   readonly reserved = lazy(() => (this.data.has('node.reserved') ? this.data.wide('node.reserved') : undefined));
   kernel(node: number): string {
     return this.hasTime ? this.header.kernels[this.data.ints('node.kernel')[node]] : '';
@@ -152,7 +152,7 @@ export class Graph {
   op(node: number): string {
     return this.target(node).name;
   }
-  // "aten::add.Tensor" is "add".
+  // Returns "add" for "aten::add.Tensor".
   shortOp(node: number): string {
     return shortName(this.op(node));
   }
@@ -200,7 +200,7 @@ export class Graph {
     return out;
   });
   private readonly places = lazy(() => this.data.ints('input.place'));
-  // Place among the schema's arguments; whether the call writes it.
+  // Position among the schema's arguments; true if the call writes it.
   inputPlace(k: number): number {
     return this.places()[k] >> 1;
   }
@@ -226,7 +226,7 @@ export class Graph {
     for (let i = 0; i < this.nodeCount; ++i) out.fill(i, start[i], start[i + 1]);
     return out;
   });
-  // Nodes that read a value, in program order; one that reads it twice comes twice.
+  // Nodes that read a value, in program order; repeated if they read it twice.
   readonly users = lazy(() => {
     const start = this.inputStart();
     const node = new Uint32Array(this.inputValue().length);
@@ -276,7 +276,7 @@ export class Graph {
   bytesOfValue(value: number): number {
     return this.valueBytes()[value];
   }
-  // The device of the first tensor that a node makes or, if it makes none, reads.
+  // The device of a node's first result or, without results, of its first operand.
   device(node: number): string {
     const start = this.outputStart();
     for (let v = start[node]; v < start[node + 1]; ++v) if (this.isTensor(v)) return this.deviceOfValue(v);
@@ -298,7 +298,7 @@ export class Graph {
   readonly storageFreed = lazy(() => minusOne(this.data.ints('storage.freed')));
   readonly storageExisted = lazy(() => this.data.ints('storage.existed'));
   readonly storageValue = lazy(() => minusOne(this.data.ints('storage.value')));
-  // Where the static plan puts it in its arena; NONE where it is in none.
+  // Offset in the static plan's arena; NONE if it is not in the plan.
   readonly storagePlace = lazy(() => {
     if (!this.data.has('storage.place')) return undefined;
     const place = this.data.wide('storage.place');
@@ -309,7 +309,7 @@ export class Graph {
   deviceOfStorage(storage: number): string {
     return this.header.devices[this.data.ints('storage.device')[storage]] ?? '';
   }
-  // First and last step at which it is alive, both inclusive (include/shadowgraph/profile/memory.h).
+  // First and last step of a storage's lifetime, inclusive (include/shadowgraph/profile/memory.h).
   readonly lives = lazy(() => {
     const first = new Uint32Array(this.storageCount);
     const last = new Uint32Array(this.storageCount);
@@ -335,7 +335,7 @@ export class Graph {
     }
     return out;
   });
-  // Storages that sg::output hands out.
+  // Storages returned by sg::output.
   readonly handedOut = lazy(() => {
     const out = new Uint8Array(this.storageCount);
     const last = this.nodeCount - 1;
@@ -347,7 +347,7 @@ export class Graph {
     }
     return out;
   });
-  // Bytes that a node allocates, and those of them that are kept for backward.
+  // Bytes that a node allocates, and the part saved for backward.
   readonly allocated = lazy(() => this.bytesByMaker(() => true));
   readonly kept = lazy(() => this.bytesByMaker((s) => this.savedAt()[s] !== NONE));
   private bytesByMaker(counts: (storage: number) => boolean): Float64Array {
@@ -358,7 +358,7 @@ export class Graph {
     }
     return out;
   }
-  // Why a storage is alive.
+  // Returns the reason that a storage is alive.
   keeper(storage: number): string {
     if (this.storageExisted()[storage] === 1) return this.header.storage_kinds[this.storageKind()[storage]];
     const saved = this.savedAt()[storage];
@@ -368,7 +368,7 @@ export class Graph {
   // "conv1 convolution", "fc.weight"
   storageLabel(storage: number): string {
     const maker = this.storageBorn()[storage];
-    if (maker === NONE) return 'from before the program';
+    if (maker === NONE) return 'before the step';
     if (this.isPlaceholder(maker)) return this.placeholder(maker);
     const path = this.modulePath(this.moduleOf()[maker]);
     return path === '' ? this.shortOp(maker) : `${path} ${this.shortOp(maker)}`;
@@ -415,7 +415,7 @@ export class Graph {
     for (let m = 0; m < this.moduleCount; ++m) map.set(this.modulePath(m), m);
     return map;
   });
-  // Classes of modules, and the one of the innermost module around every node that has one; NONE outside.
+  // Module classes, and for every node that of the innermost module with a class; NONE outside.
   readonly classes = lazy(() => {
     const names: string[] = [];
     const numbers = new Map<string, number>();
@@ -517,7 +517,7 @@ export class Graph {
     for (let c = 1; c < out.length; ++c) out[c] = this.moduleByPath().get(this.clusterPath(c)) ?? NONE;
     return out;
   });
-  // What a cluster and all below it come to.
+  // Sums over a cluster and all clusters below it.
   readonly clusterTotals = lazy(() => this.totalsBy(this.clusterOf(), this.clusterParent()));
   totalsBy(clusterOf: Uint32Array, parent: Uint32Array): Record<keyof Totals, Float64Array> {
     const size = parent.length;
@@ -547,7 +547,7 @@ export class Graph {
       operators: t.operators[c], flops: t.flops[c], bytes: t.bytes[c], moved: t.moved[c], seconds: t.seconds[c], saved: t.saved[c], given: t.given[c],
     };
   }
-  // A cluster and the equal ones that are folded into it.
+  // A cluster and the identical ones folded into it.
   copies(c: number): number[] {
     const found = [c];
     for (const sibling of this.childrenOf(this.clusterParent()[c])) {

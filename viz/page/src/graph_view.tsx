@@ -1,4 +1,4 @@
-// The graph: boxes on a canvas, of which only those in sight are drawn.
+// The graph: boxes on a canvas; only visible ones are drawn.
 import type { VNode } from 'preact';
 import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { litBy, useApp, type Lit, type Seen } from './app_context';
@@ -24,7 +24,7 @@ interface Picture {
 }
 
 interface Camera {
-  x: number; // of the picture, at the left edge of the screen
+  x: number; // picture coordinate of the screen's left edge
   y: number;
   zoom: number;
 }
@@ -34,7 +34,7 @@ export function openAtFirst(graph: Graph): Set<string> {
   let known = firsts.get(graph);
   if (!known) {
     known = firstOpen(graph, [phasesAtFirst(graph)[0]], FIRST_BOXES);
-    // Other phases are boxes to open.
+    // Other phases are closed boxes.
     firsts.set(graph, known);
   }
   return known;
@@ -62,7 +62,7 @@ export function optionsOf(graph: Graph, seen: Pick<Seen, 'state'>): BoxOptions {
   return options;
 }
 
-// Backward runs upwards beside forward.
+// Backward runs upwards next to forward.
 function upwards(graph: Graph): (item: Item) => boolean {
   return (item) => item.kind === 'cluster' && graph.header.phases[graph.clusterPhase()[item.id]] === 'backward';
 }
@@ -112,7 +112,7 @@ export class Drawing {
     const width = this.canvas.clientWidth;
     const height = this.canvas.clientHeight;
     const { layout } = picture;
-    // Readable rather than whole: a long network is read from its top.
+    // Prefer a readable scale: a long network starts at its top.
     const whole = Math.min((width - 40) / layout.width, (height - 40) / layout.height);
     const readable = width > 2200 ? 1.6 : 0.9;
     const zoom = Math.min(readable * 1.4, Math.max(whole, Math.min(readable, (width - 40) / layout.width)));
@@ -129,7 +129,7 @@ export class Drawing {
     this.request();
   }
 
-  // Brings an item into sight, and no nearer than it is if it can be read.
+  // Scrolls to an item; keeps the scale if it is readable.
   show(item: number): void {
     const { picture, camera } = this;
     if (!picture) return;
@@ -165,7 +165,7 @@ export class Drawing {
     return found;
   }
 
-  // Whether a point of the screen is on the sign that opens or shuts an item.
+  // Returns true if a screen point is on the button that opens or closes an item.
   onSign(item: number, px: number, py: number): boolean {
     const { picture, camera } = this;
     if (!picture) return false;
@@ -189,7 +189,7 @@ export class Drawing {
       y: layout.y[i] + (out !== up ? items[i].height : 0),
     });
     if (middle.length === 0) {
-      // Between phases, or from one copy to the next: at the sides.
+      // Edges between phases or between copies attach to the sides.
       const right = layout.x[edge.to] > layout.x[edge.from] + items[edge.from].width;
       const left = layout.x[edge.to] + items[edge.to].width < layout.x[edge.from];
       const from = { x: layout.x[edge.from] + (right ? items[edge.from].width : left ? 0 : items[edge.from].width), y: layout.y[edge.from] + items[edge.from].height / 2 };
@@ -199,7 +199,7 @@ export class Drawing {
       return [from, { x: out, y: from.y }, { x: out, y: to.y }, to];
     }
     const points = middle.slice();
-    // Inside what they leave and enter, as the layout has made room for them; else straight.
+    // Within the items they leave and enter, edges follow the layout's routes; otherwise they are straight.
     const leaving: Point[] = [];
     for (let i = edge.from; i !== a; i = items[i].parent) leaving.push(...(layout.ways.get(`out ${String(i)}`) ?? (i === edge.from ? [end(i, true)] : [])));
     const entering: Point[] = [];
@@ -253,7 +253,7 @@ export class Drawing {
     context.stroke();
   }
 
-  // Over the edges, which part around it.
+  // Drawn over the edges, with a halo.
   private drawTitle(context: CanvasRenderingContext2D, i: number, colors: Theme): void {
     const { boxes, layout } = this.picture!;
     const item = boxes.items[i];
@@ -263,7 +263,7 @@ export class Drawing {
     context.strokeStyle = colors.inside[item.depth % 2];
     context.lineWidth = 5;
     context.lineJoin = 'round';
-    // From afar, titles of open modules are written larger, as far as there is room above what they hold.
+    // When zoomed out, titles of open modules are larger, as far as space allows.
     const scale = this.camera.zoom < 0.6 ? Math.min(1.5, 0.6 / this.camera.zoom) : 1;
     const room = item.width - 42;
     const title = fitted(item.title, OPEN, room / scale);
@@ -311,7 +311,7 @@ export class Drawing {
     const paint = coloring.paint(item);
     const module = item.kind !== 'node';
     if (item.kind === 'cluster' && this.picture!.graph.cluster(item.id).repeats > 1 && /\u00d7/.test(item.title)) {
-      // A pile: equal layers lie under this one.
+      // Drawn as a stack: identical layers are folded into this one.
       for (const off of [6, 3]) {
         context.fillStyle = colors.box;
         round(context, x + off, y + off, item.width, item.height, 6);
@@ -351,7 +351,7 @@ export class Drawing {
     for (const edge of boxes.edges) {
       const lit = near !== NONE && (edge.from === near || edge.to === near);
       const [a] = siblingsOf(items, edge.from, edge.to);
-      // Between phases there are too many to be of use: those of what is pointed at.
+      // There are too many edges between phases; draw those of the hovered item.
       if (!lit && items[a].parent === 0 && items[a].kind === 'cluster' && edge.kind !== EdgeKind.nextCopy) continue;
       const points = this.wayOf(edge);
       if (points.length < 2) continue;
@@ -386,7 +386,7 @@ export class Drawing {
     }
     context.globalAlpha = 1;
     if (zoom < 0.55) return;
-    // Types on edges, where there is room for them.
+    // Tensor types on edges, where space allows.
     context.font = LABEL;
     context.textBaseline = 'middle';
     const graph = this.picture!.graph;
@@ -394,7 +394,7 @@ export class Drawing {
     for (const { edge, points, lit } of drawn.reverse()) {
       if (edge.value === NONE || (!lit && edge.kind === EdgeKind.nextCopy)) continue;
       const text = shortened(graph.type(edge.value), 28) + (edge.count > 1 ? ` +${String(edge.count - 1)}` : '');
-      // Between the boxes side by side that it joins, rather than inside one.
+      // Placed between the boxes, rather than inside one.
       const [a, b] = siblingsOf(items, edge.from, edge.to);
       const p = middleOf(this.picture!.layout.ways.get(`${String(a)} ${String(b)}`) ?? points) ?? middleOf(points)!;
       const w = widthOf(text, LABEL);
@@ -479,20 +479,20 @@ function arrow(context: CanvasRenderingContext2D, from: Point, to: Point, size: 
   context.fill();
 }
 
-// What was given of a module; of what stands for equal layers, the least, mean and most of them.
+// Formats the given value of a module; for repeated layers, minimum, mean and maximum.
 function givenOf(graph: Graph, cluster: number): string {
   const given = graph.header.given!;
   return `${visible(given.title, 60)}: ${spread(graph.copies(cluster).map((c) => graph.totalsOf(c).given), formatGiven(given))}`;
 }
 
 function tooltipOf(graph: Graph, item: Item): string[] {
-  if (item.kind === 'omitted') return [`${item.title} that are not in this part`];
-  if (item.kind === 'chunk') return [item.title, ...item.lines, 'a run of neighbours: open it to see them'];
+  if (item.kind === 'omitted') return [`${item.title} outside this part`];
+  if (item.kind === 'chunk') return [item.title, ...item.lines, 'consecutive boxes; open to see them'];
   if (item.kind === 'cluster') {
     const totals = graph.totalsOf(item.id);
     return [
       visible(graph.clusterPath(item.id) || item.title, 200), ...item.lines.slice(0, 1),
-      `${flops(totals.flops)}, ${bytes(totals.moved)} moved, ${bytes(totals.bytes)} allocated, ${bytes(totals.saved)} kept`,
+      `${flops(totals.flops)}, ${bytes(totals.moved)} moved, ${bytes(totals.bytes)} allocated, ${bytes(totals.saved)} saved`,
       ...(graph.hasTime ? [seconds(totals.seconds)] : []),
       ...(totals.given > 0 ? [givenOf(graph, item.id)] : []),
     ];
@@ -504,7 +504,7 @@ function tooltipOf(graph: Graph, item: Item): string[] {
   for (let v = first[node]; v < Math.min(first[node + 1], first[node] + 4); ++v) {
     lines.push(`\u2192 ${graph.type(v)}${graph.strides(v) === '' ? '' : ` strides ${graph.strides(v)}`}, ${bytes(graph.bytesOfValue(v))}`);
     const s = graph.storageOf()[v];
-    if (s !== NONE && graph.storageBorn()[s] === node) lines.push(`   alive n${String(graph.lives().first[s])} to n${String(graph.lives().last[s])}${graph.savedAt()[s] === NONE ? '' : ', kept for backward'}`);
+    if (s !== NONE && graph.storageBorn()[s] === node) lines.push(`   alive n${String(graph.lives().first[s])} to n${String(graph.lives().last[s])}${graph.savedAt()[s] === NONE ? '' : ', saved for backward'}`);
   }
   if (graph.matmul()[node] > 0) lines.push(`${flops(graph.matmul()[node])}${graph.hasTime ? `, ${seconds(graph.seconds()[node])}` : ''}`);
   if (graph.givenText(node) !== '') lines.push(`${visible(graph.header.given!.title, 60)}: ${visible(graph.givenText(node), 80)}`);
@@ -533,7 +533,7 @@ export function GraphView(): VNode {
   }, [graph, options]);
   const colors = useMemo(() => coloring(graph, state.color, picture.boxes.items, state.side), [graph, picture, state.color, state.side]);
   const lit = useMemo(() => litBy(graph, state.selection), [graph, state.selection]);
-  // What is seen again after a module opens is where it was: the camera moves with the box that was pressed.
+  // After a module opens, the camera moves with the clicked box, so that it stays in place.
   const anchor = useRef<{ key: string; x: number; y: number } | undefined>(undefined);
   const scene = useRef<string>('');
 
@@ -575,7 +575,7 @@ export function GraphView(): VNode {
     own.request();
   }, [picture, colors, lit]);
 
-  // Selecting something that lies in a closed box opens what is around it.
+  // Selecting an item in a closed box opens the boxes around it.
   useEffect(() => {
     const { selection } = state;
     if (!selection || options.only || selection.kind === 'operator') return;
@@ -588,7 +588,7 @@ export function GraphView(): VNode {
       if (cluster !== NONE) target = { cluster };
     }
     if (!target || ('node' in target && target.node >= graph.nodeCount)) return;
-    // A copy that is folded away is shown by the one that stands for it.
+    // A folded copy is shown by the one drawn in its place.
     if ('cluster' in target && graph.clusterStandsFor()[target.cluster] !== NONE && !state.unfolded.includes(graph.clusterStandsFor()[target.cluster])) {
       target = { cluster: graph.clusterStandsFor()[target.cluster] };
     }
@@ -615,7 +615,7 @@ export function GraphView(): VNode {
     setSaid(`${item.title}, ${item.lines.join(', ')}`);
   };
 
-  // ---- Pointer: drag to move, two fingers or the wheel to zoom, press to select, press twice to open.
+  // ---- Pointer: drag to pan, pinch or scroll to zoom, click to select, double-click to open.
   const pointers = useRef(new Map<number, Point>());
   const dragged = useRef(0);
   const place = (event: PointerEvent | WheelEvent | MouseEvent): Point => {
@@ -733,7 +733,7 @@ export function GraphView(): VNode {
       <div class="tools">
         <Search />
         <label>
-          colour by{' '}
+          color by{' '}
           <select value={state.color} onChange={(event) => store.set({ color: event.currentTarget.value as Mode })}>
             {MODES.filter(([mode]) => (mode !== 'difference' || seen.before !== undefined) && (mode !== 'given' || graph.header.given !== undefined)).map(([mode]) => <option key={mode} value={mode}>{modeName(graph, mode)}</option>)}
           </select>
@@ -763,7 +763,7 @@ export function GraphView(): VNode {
           <button type="button" aria-label="Zoom out" onClick={() => drawing.current!.zoomAt(canvas.current!.clientWidth / 2, canvas.current!.clientHeight / 2, 1 / 1.4)}>−</button>
           <button type="button" onClick={() => drawing.current!.fit()}>Fit</button>
           <button type="button" title="Close all modules" onClick={() => store.set({ open: [] })}>Close all</button>
-          <button type="button" title="What was open at first" onClick={() => store.set({ open: undefined, unfolded: [] })}>Reset</button>
+          <button type="button" title="Back to the initial view" onClick={() => store.set({ open: undefined, unfolded: [] })}>Reset</button>
         </span>
       </div>
       {part && (
@@ -774,9 +774,9 @@ export function GraphView(): VNode {
               <label>radius <input type="number" min={1} max={12} value={state.around.radius} onChange={(event) => store.set({ around: { node: state.around!.node, radius: Math.max(1, Number(event.currentTarget.value)) } })} /></label>
             </>
           )}
-          {state.path && <>ways from {nodeTitle(graph, state.path.from)} to {nodeTitle(graph, state.path.to)}</>}
-          : {exact(options.only?.length ?? 0)} operators{(options.only?.length ?? 0) >= MOST_IN_PART && ', the first of more'}
-          {options.only?.length === 0 && ': there is none'}
+          {state.path && <>paths from {nodeTitle(graph, state.path.from)} to {nodeTitle(graph, state.path.to)}</>}
+          : {exact(options.only?.length ?? 0)} operators{(options.only?.length ?? 0) >= MOST_IN_PART && ', truncated'}
+          {options.only?.length === 0 && ' (not connected)'}
           <button type="button" onClick={() => store.set({ around: undefined, path: undefined })}>Whole graph</button>
         </div>
       )}
@@ -785,7 +785,7 @@ export function GraphView(): VNode {
           ref={canvas}
           tabIndex={0}
           role="application"
-          aria-label="The graph. Arrow keys go from box to box, Enter opens, slash searches. All of it is in the tables, too."
+          aria-label="The graph. Arrow keys move between boxes, Enter opens, slash searches. The tables contain the same data."
           onPointerDown={onDown}
           onPointerMove={onMove}
           onPointerUp={onUp}
@@ -846,7 +846,7 @@ function LegendBox({ colors, name }: { colors: Coloring; name: string }): VNode 
       )}
       {legend.note && <span class="quiet">{legend.note}</span>}
       <EdgeLegend />
-      <span class="quiet">edges: the wider, the more bytes</span>
+      <span class="quiet">edges: width by bytes</span>
     </details>
   );
 }
@@ -886,7 +886,7 @@ function Search(): VNode {
           }
         }}
       />
-      {query !== '' && <span class="quiet count">{found.count === 0 ? 'nothing' : `${at >= 0 ? `${String(at + 1)} of ` : ''}${exact(found.count)}`}</span>}
+      {query !== '' && <span class="quiet count">{found.count === 0 ? 'no match' : `${at >= 0 ? `${String(at + 1)} of ` : ''}${exact(found.count)}`}</span>}
       {shown && query !== '' && found.nodes.length > 0 && (
         <ul class="results">
           {found.nodes.slice(0, 30).map((node, i) => (
@@ -896,7 +896,7 @@ function Search(): VNode {
               </button>
             </li>
           ))}
-          {found.count > 30 && <li class="quiet">and {exact(found.count - 30)} more: Enter goes from one to the next</li>}
+          {found.count > 30 && <li class="quiet">and {exact(found.count - 30)} more; press Enter for the next</li>}
         </ul>
       )}
     </span>

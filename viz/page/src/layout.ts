@@ -1,5 +1,5 @@
-// Where the boxes are. Each open item is laid out by dagre on its own, its open children as boxes of their size, and the
-// result is kept: opening a module lays out that module and what is around it, and nothing else.
+// Positions of boxes. Each open item is laid out by dagre separately, with its open children as boxes of their size,
+// and the result is cached: opening a module lays out only that module and those around it.
 import * as dagre from '@dagrejs/dagre';
 import { EdgeKind, siblingsOf, type Boxes, type Item } from './boxes';
 import { NONE } from './graph';
@@ -14,8 +14,8 @@ export interface Layout {
   // Corner of each item in the whole picture.
   x: Float64Array;
   y: Float64Array;
-  // The way of an edge between two children of one item, in the whole picture; "from to" by index. From outside of an open
-  // item to a child of it: "in child"; from the child to the outside: "out child".
+  // The route of an edge between two children of one item, in picture coordinates; "from to" by index. From outside an
+  // open item to its child: "in child"; from the child to the outside: "out child".
   ways: Map<string, Point[]>;
   width: number;
   height: number;
@@ -23,14 +23,14 @@ export interface Layout {
 
 interface Arranged {
   places: Point[]; // of children, in order
-  ways: { from: number; to: number; points: Point[] }[]; // by place among the children; OUTSIDE: the item's border
+  ways: { from: number; to: number; points: Point[] }[]; // by index among the children; OUTSIDE: the item's border
   width: number;
   height: number;
 }
 
 const OUTSIDE = -1;
-const RIM = 18; // between what enters and the first boxes
-const MOST_PORTS = 40; // beyond, edges from outside go straight
+const RIM = 18; // between the border and the first boxes
+const MOST_PORTS = 40; // above this, edges from outside are straight
 const PADDING = 14;
 const HEADER = 26;
 const LINE = 15;
@@ -62,7 +62,7 @@ function arrange(items: readonly Item[], container: Item, edges: { from: number;
     graph.setDefaultEdgeLabel(() => ({}));
     for (const child of joined) graph.setNode(String(child.index), { width: child.width, height: child.height });
     for (const edge of edges) graph.setEdge(String(edge.from), String(edge.to), { weight: 1, minlen: 1 });
-    // What comes from outside, and goes there, takes room among the boxes: a way from the border, around them.
+    // Edges to and from the outside take space among the boxes: they are routed from the border around them.
     for (const child of ports.entered) {
       graph.setNode(`in ${String(child)}`, { width: 2, height: 1 });
       graph.setEdge(`in ${String(child)}`, String(child), { weight: 1, minlen: 1 });
@@ -77,7 +77,7 @@ function arrange(items: readonly Item[], container: Item, edges: { from: number;
       const at = graph.node(String(child.index)) as { x: number; y: number };
       result.places[place.get(child.index)!] = { x: at.x - child.width / 2, y: at.y - child.height / 2 };
     }
-    // The ranks of the ports themselves are a margin's worth.
+    // The ranks of the ports take as much space as a margin.
     const atTop = upwards ? ports.left.length > 0 : ports.entered.length > 0;
     const atBottom = upwards ? ports.entered.length > 0 : ports.left.length > 0;
     let high = Infinity;
@@ -90,7 +90,7 @@ function arrange(items: readonly Item[], container: Item, edges: { from: number;
     const up = high - (atTop ? RIM : 0);
     const bottom = low - up + (atBottom ? RIM : 0);
     for (const child of joined) result.places[place.get(child.index)!].y -= up;
-    // A way passes a row of boxes straight down, between them, and turns where there are none.
+    // A route passes rows of boxes vertically, between them, and turns between rows.
     const rows = new Map<number, { top: number; bottom: number }>();
     for (const child of joined) {
       const { y } = result.places[place.get(child.index)!];
@@ -130,10 +130,10 @@ function arrange(items: readonly Item[], container: Item, edges: { from: number;
   for (const way of result.ways) {
     for (const point of way.points) result.width = Math.max(result.width, point.x + 4);
   }
-  // What nothing is joined to stands apart: beside the rest, or in rows below it.
+  // Boxes without edges are placed next to the rest, or in rows below it.
   const loose = children.filter((child) => !linked.has(child.index));
   if (joined.length > 0 && loose.length > 0 && loose.length <= 4) {
-    // A few stand beside, where no edge passes.
+    // A few go to the side, where no edge passes.
     const x = result.width + 16;
     let y = 0;
     for (const child of loose) {
@@ -164,7 +164,8 @@ function arrange(items: readonly Item[], container: Item, edges: { from: number;
   return result;
 }
 
-// Boxes that others feed keep away from the rim that edges enter by: all ways in start at one rank, all ways out end at one.
+// Keeps boxes away from the border at which edges enter: all incoming routes start at one rank, all outgoing end at
+// one.
 function toTheRims(graph: dagre.graphlib.Graph, ports: { entered: number[]; left: number[] }): void {
   if (ports.entered.length > 0) {
     graph.setNode('top', { width: 1, height: 1 });
@@ -176,7 +177,7 @@ function toTheRims(graph: dagre.graphlib.Graph, ports: { entered: number[]; left
   }
 }
 
-// Phases side by side, backward from below upwards, so that a layer's backward is about beside it.
+// Places phases side by side, backward from bottom to top, so that a layer's backward is roughly next to it.
 function besideOneAnother(children: Item[]): Arranged {
   const places: Point[] = [];
   let x = 0;
@@ -189,7 +190,7 @@ function besideOneAnother(children: Item[]): Arranged {
   return { places, ways: [], width: x - 60, height };
 }
 
-// Of each open item, the children that edges enter from outside of it, and leave for the outside.
+// For each open item, the children with edges from and to the outside.
 function portsOf(boxes: Boxes): Map<number, { entered: number[]; left: number[] }> {
   const { items } = boxes;
   const entered = new Map<number, Set<number>>();
@@ -202,7 +203,7 @@ function portsOf(boxes: Boxes): Map<number, { entered: number[]; left: number[] 
   for (const edge of boxes.edges) {
     if (edge.kind === EdgeKind.nextCopy) continue;
     const [a, b] = siblingsOf(items, edge.from, edge.to);
-    // Phases stand beside one another: what is between them goes straight, and only where it is pointed at.
+    // Phases are side by side; edges between them are straight and only drawn on hover.
     if (a === b || items[a].parent === 0) continue;
     for (let i = edge.to; i !== b; i = items[i].parent) note(entered, i);
     for (let i = edge.from; i !== a; i = items[i].parent) note(left, i);
@@ -218,7 +219,7 @@ function portsOf(boxes: Boxes): Map<number, { entered: number[]; left: number[] 
 export function layoutOf(boxes: Boxes, upwards: (item: Item) => boolean): Layout {
   const { items, siblings } = boxes;
   const arranged = new Map<number, Arranged>();
-  // Items that an edge ends in or below.
+  // Items that contain an end of an edge.
   const touched = new Uint8Array(items.length);
   for (const edge of boxes.edges) {
     for (let i = edge.from; i !== NONE && touched[i] === 0; i = items[i].parent) touched[i] = 1;

@@ -12,7 +12,7 @@ import { visible } from './units';
 
 declare global {
   interface Window {
-    // For the tests in test/browser, and for who is curious.
+    // For the tests in test/browser.
     shadowgraph?: { after: Graph; before: Graph | undefined; store: Store; readyAfter: number; drawing?: Drawing };
   }
 }
@@ -21,7 +21,7 @@ async function read(id: string): Promise<Graph | undefined> {
   const element = document.getElementById(id);
   if (!element) return undefined;
   const graph = new Graph(await unpack(element.textContent ?? ''));
-  element.remove(); // the text is of no more use, and may be large
+  element.remove(); // frees the text, which may be large
   return graph;
 }
 
@@ -30,7 +30,7 @@ async function readSaved(id: string): Promise<SavedProfile | undefined> {
   return element ? (JSON.parse(await unpackText(element.textContent ?? '')) as SavedProfile) : undefined;
 }
 
-// While nobody asks for anything, what the first look at each view will ask for; piece by piece.
+// Precomputes in idle time, piece by piece, the data that each view needs first.
 function prepare(graph: Graph): void {
   const steps: (() => unknown)[] = [
     () => openAtFirst(graph), () => mainBlocks(graph), () => graph.users(), () => tableOf(graph, 'operators'), () => graph.clusterModule(),
@@ -47,7 +47,7 @@ async function start(): Promise<void> {
   const root = document.getElementById('page')!;
   try {
     const [after, before, saved] = await Promise.all([read('graph-data'), read('before-data'), readSaved('before-profile')]);
-    if (!after) throw new Error('the page holds no graph');
+    if (!after) throw new Error('the page has no graph');
     const store = new Store(before || saved ? 'compare' : 'overview');
     window.shadowgraph = { after, before, store, readyAfter: 0 };
     root.textContent = '';

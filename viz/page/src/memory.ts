@@ -1,4 +1,4 @@
-// Bytes alive at every step, by kind: the timeline of include/shadowgraph/profile/memory.h, from the same lives.
+// Bytes alive at every step, by kind: MemoryTimeline of include/shadowgraph/profile/memory.h.
 import { NONE, type Graph } from './graph';
 
 export interface Timeline {
@@ -11,7 +11,7 @@ export interface Timeline {
   peakStep: number;
 }
 
-// `device` with an index is one device.
+// With an index, `device` is a single device; without, all of its type.
 export function timelineOf(graph: Graph, device: string): Timeline {
   const steps = graph.nodeCount;
   const kinds = graph.header.storage_kinds;
@@ -61,15 +61,15 @@ export interface Block {
 export interface Blocks {
   blocks: Block[]; // largest first
   top: number;
-  left: number; // bytes of storages that are not among them
+  left: number; // bytes of storages that are not shown
   leftCount: number;
   planned: boolean;
 }
 
 const MOST_BLOCKS = 30000;
 
-// Each storage as a rectangle, at the address that the static plan gives it. Of graphs without a plan, at the lowest
-// place that is free all its life, by size: what is small is left out there, since each placing looks at those before.
+// Storages as rectangles, at the addresses of the static plan. Without a plan, at the lowest address that is free
+// during the lifetime, largest first; small ones are omitted then, since each placement checks all previous ones.
 export function blocksOf(graph: Graph, device: string): Blocks {
   const { first, last } = graph.lives();
   const bytes = graph.storageBytes();
@@ -103,7 +103,7 @@ function lowest(blocks: Block[], first: number, last: number, bytes: number): nu
   return at;
 }
 
-// Runs of steps of one phase, for the bands above a chart.
+// Runs of steps in one phase, for the bands above a chart.
 export function phaseRuns(graph: Graph): { phase: number; first: number; last: number }[] {
   const runs: { phase: number; first: number; last: number }[] = [];
   const phase = graph.phase();
@@ -119,7 +119,7 @@ export function phaseRuns(graph: Graph): { phase: number; first: number; last: n
   return runs;
 }
 
-// The steps at which the program runs: without what existed before, and what is handed out at the end.
+// Returns the steps of the program, without placeholders and outputs.
 export function running(graph: Graph): readonly [number, number] {
   const runs = phaseRuns(graph);
   if (runs.length === 0) return [0, graph.nodeCount];

@@ -1,4 +1,4 @@
-// Memory: bytes alive over the step, stacked by kind, and each storage as a rectangle from its birth to its death.
+// Memory: bytes alive over the step, stacked by kind, and each storage as a rectangle over its lifetime.
 import type { VNode } from 'preact';
 import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { litBy, mainTimeline, useApp, type Lit } from './app_context';
@@ -25,7 +25,7 @@ export function mainBlocks(graph: Graph): Blocks {
 
 type Range = readonly [number, number];
 
-// Round steps of bytes for an axis of this height.
+// Returns ticks at powers of two for an axis of this height.
 function ticks(top: number, most: number): number[] {
   if (top <= 0) return [0];
   let step = 1;
@@ -83,7 +83,7 @@ const RESERVED = '#cc79a7';
 const PLANNED = '#8c8c8c';
 const DEVICE = '#d55e00';
 
-// What the allocator has reserved at every step, if the profile has it of this device.
+// Returns the bytes reserved by the allocator at every step, if the profile has them for this device.
 const reservedKnown = new WeakMap<Timeline, { bytes: Float64Array; peak: number } | null>();
 function reservedOn(graph: Graph, timeline: Timeline): { bytes: Float64Array; peak: number } | undefined {
   let known = reservedKnown.get(timeline);
@@ -100,17 +100,17 @@ function reservedOn(graph: Graph, timeline: Timeline): { bytes: Float64Array; pe
   return known ?? undefined;
 }
 function plannedOn(graph: Graph, timeline: Timeline): number | undefined {
-  const plan = graph.header.profile.static_plan;
+  const plan = graph.header.profile.memory_layout;
   return plan && timeline.device === graph.header.profile.device ? plan.bytes : undefined;
 }
 
-// The memory that the program must fit into, if it is of this device.
+// Returns the memory limit, if it is for this device.
 export function deviceMemoryOf(graph: Graph, timeline: Timeline): { bytes: number; name: string } | undefined {
   const fits = graph.header.profile.fits;
   return fits && timeline.device === graph.header.profile.device ? { bytes: fits.memory_bytes, name: fits.memory } : undefined;
 }
 
-// How high a chart of what is alive, reserved and planned is. A device's memory is in it unless it is far above all that.
+// Returns the top of a chart of live, reserved and planned bytes. Includes the device memory unless it is far above.
 export function chartTop(graph: Graph): number {
   const timeline = mainTimeline(graph);
   const most = Math.max(timeline.peak, plannedOn(graph, timeline) ?? 0, reservedOn(graph, timeline)?.peak ?? 0);
@@ -118,7 +118,7 @@ export function chartTop(graph: Graph): number {
   return Math.max(most, device <= 2.5 * most ? device : 0) * 1.08;
 }
 
-// The colours of the chart, with the bytes at a step.
+// The legend of the chart, with the bytes at a step.
 export function KindEntries({ graph, timeline, step }: { graph: Graph; timeline: Timeline; step: number }): VNode {
   const reserved = reservedOn(graph, timeline);
   const planned = plannedOn(graph, timeline);
@@ -140,7 +140,7 @@ function drawDeviceMemory(context: CanvasRenderingContext2D, device: { bytes: nu
   context.font = '600 11px system-ui, sans-serif';
   context.textBaseline = 'middle';
   context.textAlign = 'right';
-  context.fillText(`${inside ? '' : '\u2191 '}${bytes(device.bytes)}, all of ${visible(device.name, 60)}`, width - RIGHT - 4, inside && at < TOP + 14 ? at + 9 : inside ? at - 8 : at + 4);
+  context.fillText(`${inside ? '' : '\u2191 '}${bytes(device.bytes)}, memory of ${visible(device.name, 60)}`, width - RIGHT - 4, inside && at < TOP + 14 ? at + 9 : inside ? at - 8 : at + 4);
   context.textAlign = 'left';
   if (!inside) return;
   context.strokeStyle = DEVICE;
@@ -152,7 +152,7 @@ function drawDeviceMemory(context: CanvasRenderingContext2D, device: { bytes: nu
   context.lineWidth = 1;
 }
 
-// `top`: bytes at the upper end, for charts that stand beside each other.
+// `top`: bytes at the upper end, for charts on a common scale.
 export function drawTimeline(canvas: HTMLCanvasElement, graph: Graph, timeline: Timeline, range: Range, lit?: Lit, top = chartTop(graph)): void {
   const { width, height, context } = fitCanvas(canvas);
   if (width === 0 || timeline.steps === 0) return;
@@ -166,7 +166,7 @@ export function drawTimeline(canvas: HTMLCanvasElement, graph: Graph, timeline: 
   context.clip();
   const first = Math.max(0, Math.floor(range[0]));
   const last = Math.min(timeline.steps - 1, Math.ceil(range[1]));
-  // One step a pixel, at most: that with most bytes.
+  // At most one step per pixel: the one with most bytes.
   const columns: number[] = [];
   const perPixel = (range[1] - range[0]) / (width - LEFT - RIGHT);
   if (perPixel <= 1) for (let s = first; s <= last; ++s) columns.push(s);
@@ -246,7 +246,7 @@ export function drawTimeline(canvas: HTMLCanvasElement, graph: Graph, timeline: 
   context.restore();
 }
 
-// Steps of what is selected, as ticks along the axis.
+// Draws the steps of the selection as ticks along the axis.
 function drawLit(context: CanvasRenderingContext2D, lit: Lit, x: (step: number) => number, height: number, first: number, last: number, color: string): void {
   context.fillStyle = color;
   let pixel = -1;
@@ -319,7 +319,7 @@ interface ChartProps {
   mark: number | undefined;
 }
 
-// What both charts share: the wheel zooms, dragging moves, a press pins.
+// Interaction of both charts: the wheel zooms, dragging pans, a click pins a step.
 function Chart(props: ChartProps): VNode {
   const { store } = useApp();
   const canvas = useRef<HTMLCanvasElement>(null);
@@ -419,7 +419,7 @@ export function MemoryView(): VNode {
   const pinned = state.step !== undefined && state.step < graph.nodeCount ? state.step : undefined;
   const step = pointed ?? pinned ?? timeline.peakStep;
   const memory = graph.header.profile.device_memory as Record<string, number> | undefined;
-  const plan = graph.header.profile.static_plan;
+  const plan = graph.header.profile.memory_layout;
   const blockAt = (at: number, y: number, height: number): Block | undefined => {
     const value = ((height - BOTTOM - y) / (height - TOP - BOTTOM)) * blocks.top;
     const slack = blocks.top / Math.max(1, height - TOP - BOTTOM);
@@ -435,22 +435,22 @@ export function MemoryView(): VNode {
           <KindEntries graph={graph} timeline={timeline} step={step} />
           <span class="zoom">
             {state.range && <button type="button" onClick={() => store.set({ range: undefined })}>Whole step</button>}
-            <button type="button" onClick={() => store.set({ step: timeline.peakStep })}>To the peak</button>
+            <button type="button" onClick={() => store.set({ step: timeline.peakStep })}>Go to peak</button>
           </span>
         </div>
         <Chart label={`Bytes alive at every step, stacked by kind; the peak is ${bytes(timeline.peak)} at step ${String(timeline.peakStep)}`} class="areas" graph={graph} range={range} draw={drawAreas} onStep={setPointed} mark={pointed ?? pinned}
           onPress={(at) => store.set({ step: at, selection: { kind: 'node', id: at } })} />
-        <h2>Each storage from birth to death{blocks.planned ? ', at its address in a static plan' : ''}</h2>
+        <h2>Storage lifetimes{blocks.planned ? ', at the addresses of a static plan' : ''}</h2>
         <Chart label="Each storage as a rectangle" class="blocks" graph={graph} range={range} draw={drawRectangles} onStep={setPointed} mark={pointed ?? pinned}
           onPress={(at, where) => {
             const block = blockAt(at, where.y, where.height);
             store.set({ step: at, selection: block ? { kind: 'storage', id: block.storage } : state.selection });
           }} />
         <p class="quiet">
-          {blocks.leftCount > 0 && `${exact(blocks.leftCount)} small storages (${bytes(blocks.left)}) are not drawn as blocks. `}
-          {plan && `A static plan needs ${bytes(plan.bytes)}, at least ${bytes(plan.bound)}. `}
-          {memory?.reserved_peak_bytes !== undefined && `The caching allocator reserves ${bytes(memory.reserved_peak_bytes)} over several steps${memory.footprint_bytes !== undefined ? `; on the device, ${bytes(memory.footprint_bytes)}` : ''}. `}
-          Wheel zooms, dragging moves, a press pins the step.
+          {blocks.leftCount > 0 && `${exact(blocks.leftCount)} small storages (${bytes(blocks.left)}) are not shown. `}
+          {plan && `A static plan needs ${bytes(plan.bytes)} (lower bound ${bytes(plan.bound)}). `}
+          {memory?.reserved_peak_bytes !== undefined && `The caching allocator reserves ${bytes(memory.reserved_peak_bytes)} over several steps${memory.footprint_bytes !== undefined ? `; ${bytes(memory.footprint_bytes)} on the device` : ''}. `}
+          Scroll to zoom, drag to pan, click to pin a step.
         </p>
       </div>
       <AliveList step={step} timeline={timeline} pinned={pointed === undefined && pinned !== undefined} />
@@ -465,7 +465,7 @@ function AliveList({ step, timeline, pinned }: { step: number; timeline: Timelin
   const total = timeline.total[step];
   const most = 60;
   return (
-    <section class="alive" aria-label="What is alive at this step">
+    <section class="alive" aria-label="Storages alive at this step">
       <h2>
         {bytes(total)} alive at n{step}{step === timeline.peakStep ? ', the peak' : ''}
       </h2>

@@ -1,5 +1,4 @@
-// The overview: what was captured, what it costs, what to do about it, and what is not known. Every figure leads to where
-// it comes from.
+// The overview: summary, findings, costs by module, and what is not covered. Every card links to its details.
 import type { ComponentChildren, VNode } from 'preact';
 import { useEffect, useMemo, useRef } from 'preact/hooks';
 import { mainTimeline, useApp } from './app_context';
@@ -40,20 +39,20 @@ function SmallTimeline({ graph }: { graph: Graph }): VNode {
   );
 }
 
-// Modules that are worth a row: the most of one figure, not their own containers.
+// Returns the modules with the largest values of a column, without containers dominated by one child.
 function topModules(graph: Graph, column: ArrayLike<number>, most: number): number[] {
   const children = graph.moduleChildren();
   const found: number[] = [];
   for (let m = 1; m < graph.moduleCount; ++m) {
     if (column[m] <= 0) continue;
-    // A container whose child has nearly all of it says nothing new.
+    // Skip a container whose child has nearly all of its value.
     let largest = 0;
     for (let k = children.start[m]; k < children.start[m + 1]; ++k) largest = Math.max(largest, column[children.items[k]]);
     if (graph.moduleClass(m) === '' || largest > 0.9 * column[m] || column[m] > 0.9 * column[0]) continue;
     found.push(m);
   }
   found.sort((a, b) => column[b] - column[a]);
-  // No module beside one that it is in.
+  // Skip modules inside one that is already listed.
   const kept: number[] = [];
   for (const m of found) {
     if (kept.length >= most) break;
@@ -101,38 +100,38 @@ export function Overview(): VNode {
   const table = (name: State['table'], sort: string, filter = ''): Partial<State> => ({ view: 'tables', table: name, sort, filter });
   return (
     <div class="overview">
-      <section class="cards" aria-label="Figures">
+      <section class="cards" aria-label="Summary">
         {profile.fits && (
           <Card title={profile.fits.fits ? 'fits' : 'does not fit'} value={bytes(profile.fits.bytes)} to={{ view: 'memory' }}>
             {visible(profile.fits.text, 200)}
           </Card>
         )}
-        {profile.steady_peak && <Card title="peak of later steps" value={bytes(profile.steady_peak.bytes)}>in {visible(profile.steady_peak.phase)}: they hold the optimizer&apos;s state from their beginning</Card>}
+        {profile.steady_peak && <Card title="steady-state peak" value={bytes(profile.steady_peak.bytes)}>in {visible(profile.steady_peak.phase)}, with optimizer state from the start of the step</Card>}
         <Card title={profile.steady_peak ? 'peak of the recorded step' : 'peak memory'} value={bytes(peak.bytes)} to={{ view: 'memory', step: peak.node, selection: { kind: 'node', id: peak.node } }}>
           in {visible(peak.phase)}, at n{peak.node} {visible(peak.op, 60)}{peak.module ? ` of ${visible(peak.module, 60)}` : ''}
-          {unknownCalls > 0 && '; at least'}
+          {unknownCalls > 0 && '; lower bound'}
         </Card>
         {profile.saved_bytes > 0 && (
-          <Card title="kept for backward" value={bytes(profile.saved_bytes)} to={table('storages', '-bytes', 'autograd')}>
-            {bytes(profile.saved_activation_bytes)} of it made by the step
+          <Card title="saved for backward" value={bytes(profile.saved_bytes)} to={table('storages', '-bytes', 'autograd')}>
+            {bytes(profile.saved_activation_bytes)} of it activations
           </Card>
         )}
         {memory?.reserved_peak_bytes !== undefined && (
           <Card title="reserved by the allocator" value={bytes(memory.reserved_peak_bytes)} to={{ view: 'memory' }}>
-            {bytes(memory.allocated_peak_bytes)} allocated; {bytes(memory.footprint_bytes)} on the device with what is assumed of its context
+            {bytes(memory.allocated_peak_bytes)} allocated; {bytes(memory.footprint_bytes)} on the device, with an assumed context
           </Card>
         )}
         {profile.out_of_memory && <Card title="does not fit" value="out of memory">{visible(profile.out_of_memory, 300)}</Card>}
         <Card title="parameters" value={count(profile.parameters)} to={table('modules', '-parameters')}>
           {bytes(profile.parameter_bytes)}{profile.buffers > 0 && `, and ${bytes(profile.buffer_bytes)} of buffers`}
         </Card>
-        <Card title="FLOPs of products" value={flops(sum(profile.flops))} to={table('operators', '-flops')}>
+        <Card title="matmul FLOPs" value={flops(sum(profile.flops))} to={table('operators', '-flops')}>
           {Object.entries(profile.flops ?? {}).filter(([, value]) => value > 0).sort(([a], [b]) => graph.header.phases.indexOf(a) - graph.header.phases.indexOf(b)).map(([phase, value]) => `${visible(phase, 30)} ${count(value)}`).join(', ')}
-          {uncoveredCalls > 0 && '; at least'}
+          {uncoveredCalls > 0 && '; lower bound'}
         </Card>
         {profile.time && (
-          <Card title="time, estimated" value={seconds(profile.time.seconds)} to={table('operators', '-time')}>
-            on {visible(profile.time.spec, 60)}{profile.time.flop_utilization !== undefined && `, ${percent(profile.time.flop_utilization)} of its peak`}
+          <Card title="estimated time" value={seconds(profile.time.seconds)} to={table('operators', '-time')}>
+            on {visible(profile.time.spec, 60)}{profile.time.flop_utilization !== undefined && `, ${percent(profile.time.flop_utilization)} of peak FLOPs`}
           </Card>
         )}
         <Card title="operators" value={exact(graph.nodeCount)} to={{ view: 'graph' }}>
@@ -162,32 +161,32 @@ export function Overview(): VNode {
       )}
       <div class="columns">
         <Bars title="FLOPs by module" graph={graph} column={both} format={flops} />
-        <Bars title="Kept for backward, by module" graph={graph} column={graph.moduleFigure('saved')} format={bytes} />
+        <Bars title="Saved for backward by module" graph={graph} column={graph.moduleFigure('saved')} format={bytes} />
         {graph.hasTime && <Bars title="Time by module" graph={graph} column={graph.moduleSeconds()} format={seconds} />}
         <section>
-          <h2>What is not known</h2>
-          {unknownCalls + uncoveredCalls === 0 && <p>Every operator has its FLOPs, and its memory inside the call is known.</p>}
+          <h2>Coverage</h2>
+          {unknownCalls + uncoveredCalls === 0 && <p>FLOPs and scratch memory of all operators are known.</p>}
           {uncoveredCalls > 0 && (
             <>
-              <p>FLOPs of {exact(uncoveredCalls)} calls: there is no formula, so the sums are at least.</p>
+              <p>{exact(uncoveredCalls)} calls have no FLOP formula; FLOPs are a lower bound.</p>
               <ul>{profile.uncovered_operators.slice(0, 12).map((row) => <li key={row.op}><OpLink op={row.op} /> ×{exact(row.count)}</li>)}</ul>
             </>
           )}
           {unknownCalls > 0 && (
             <>
-              <p>Memory that {exact(unknownCalls)} calls take and give back inside: the peak is at least.</p>
+              <p>The scratch memory of {exact(unknownCalls)} calls is unknown; the peak is a lower bound.</p>
               <ul>{profile.unknown_scratch.slice(0, 12).map((row) => <li key={row.op}><OpLink op={row.op} /> ×{exact(row.count)}</li>)}</ul>
             </>
           )}
         </section>
         <section>
-          <h2>How it was captured</h2>
+          <h2>Capture</h2>
           <table class="facts">
             <tbody>
               {metadata.map(([key, value]) => <tr key={key}><th scope="row">{visible(key, 60)}</th><td><bdi>{visible(value, 300)}</bdi></td></tr>)}
-              {profile.capture_seconds !== undefined && <tr><th scope="row">captured in</th><td>{seconds(profile.capture_seconds)}</td></tr>}
-              {graph.header.guards > 0 && <tr><th scope="row">asked of data or sizes</th><td>{exact(graph.header.guards)} times</td></tr>}
-              <tr><th scope="row">memory of</th><td>{visible(profile.device)}</td></tr>
+              {profile.capture_seconds !== undefined && <tr><th scope="row">capture time</th><td>{seconds(profile.capture_seconds)}</td></tr>}
+              {graph.header.guards > 0 && <tr><th scope="row">guards on data or sizes</th><td>{exact(graph.header.guards)}</td></tr>}
+              <tr><th scope="row">memory on</th><td>{visible(profile.device)}</td></tr>
               <tr><th scope="row">libtorch</th><td>{visible(graph.header.libtorch)}</td></tr>
               <tr><th scope="row">shadowgraph</th><td>{visible(graph.header.shadowgraph)}</td></tr>
             </tbody>

@@ -1,4 +1,4 @@
-// The side panel: everything that is known of what is selected.
+// The side panel: details of the selection.
 import type { ComponentChildren, VNode } from 'preact';
 import { useApp, type Seen } from './app_context';
 import { EDGE_NAMES } from './colors';
@@ -71,7 +71,7 @@ function NodePanel({ seen, node }: { seen: Seen; node: number }): VNode {
     <>
       <h2><bdi>{visible(graph.label(node), 120)}</bdi></h2>
       <div class="buttons">
-        <button type="button" onClick={() => store.set({ view: 'graph', around: { node, radius: 2 }, path: undefined })}>Neighbourhood</button>
+        <button type="button" onClick={() => store.set({ view: 'graph', around: { node, radius: 2 }, path: undefined })}>Neighborhood</button>
         <button type="button" onClick={() => store.set({ view: 'graph', around: undefined, path: undefined, selection: { kind: 'node', id: node } })}>Show in graph</button>
         {isSelectedStart && <PathButton node={node} />}
       </div>
@@ -84,7 +84,7 @@ function NodePanel({ seen, node }: { seen: Seen; node: number }): VNode {
           {graph.givenText(node) !== '' && <Row name={visible(graph.header.given!.title, 60)}>{visible(graph.givenText(node), 200)}</Row>}
           {graph.source(node) !== '' && <Row name="source"><code>{visible(graph.source(node))}</code></Row>}
           {inputs.length > 0 && (
-            <Row name="reads">
+            <Row name="inputs">
               {inputs.slice(0, 40).map((k) => {
                 const value = graph.inputValue()[k];
                 const maker = graph.producer()[value];
@@ -101,7 +101,7 @@ function NodePanel({ seen, node }: { seen: Seen; node: number }): VNode {
           )}
           {graph.constants(node) !== '' && <Row name="arguments"><code>{visible(graph.constants(node), 2000)}</code></Row>}
           {outputs.length > 0 && (
-            <Row name="makes">
+            <Row name="outputs">
               {outputs.slice(0, 20).map((value) => {
                 const storage = graph.storageOf()[value];
                 return (
@@ -116,9 +116,9 @@ function NodePanel({ seen, node }: { seen: Seen; node: number }): VNode {
               })}
             </Row>
           )}
-          {users.length > 0 && <Row name="read by"><Long graph={graph} nodes={users} /></Row>}
+          {users.length > 0 && <Row name="used by"><Long graph={graph} nodes={users} /></Row>}
           {saved.length > 0 && (
-            <Row name="autograd saves">
+            <Row name="saved for backward">
               {saved.slice(0, 20).map((k) => {
                 const value = graph.savedValue()[k];
                 const storage = graph.storageOf()[value];
@@ -127,14 +127,14 @@ function NodePanel({ seen, node }: { seen: Seen; node: number }): VNode {
             </Row>
           )}
           {forward !== NONE && <Row name="backward of"><NodeLink graph={graph} node={forward} /></Row>}
-          {backwards.length > 0 && <Row name="its backward"><Long graph={graph} nodes={backwards} /></Row>}
+          {backwards.length > 0 && <Row name="backward nodes"><Long graph={graph} nodes={backwards} /></Row>}
           <Row name="FLOPs">
-            {flops(graph.matmul()[node])} in products, {flops(graph.elementwise()[node])} elementwise{graph.transcendental()[node] > 0 && `, ${flops(graph.transcendental()[node])} transcendental`}
-            {graph.uncovered()[node] === 1 && <b class="tag">no formula: at least</b>}
+            {flops(graph.matmul()[node])} matmul, {flops(graph.elementwise()[node])} elementwise{graph.transcendental()[node] > 0 && `, ${flops(graph.transcendental()[node])} transcendental`}
+            {graph.uncovered()[node] === 1 && <b class="tag">no formula</b>}
           </Row>
           {graph.hasTime && <Row name="time">{seconds(graph.seconds()[node])} <span class="quiet">{graph.kernel(node).replaceAll('_', ' ')} {BOUNDS[graph.bound(node)]}</span></Row>}
           <Row name="bytes moved">{bytes(graph.read()[node])} read, {bytes(graph.written()[node])} written</Row>
-          <Row name="allocates">{bytes(graph.allocated()[node])}, {bytes(graph.kept()[node])} of it kept for backward</Row>
+          <Row name="allocates">{bytes(graph.allocated()[node])}, {bytes(graph.kept()[node])} of it saved for backward</Row>
           {target.builtin !== true && <Row name="scratch">{graph.scratchSource()[node] === 4 ? 'unknown' : bytes(graph.scratch()[node])} <span class="quiet">{graph.scratchSource()[node] === 4 ? '' : SCRATCH[graph.scratchSource()[node]]}</span></Row>}
           {graph.device(node) !== '' && <Row name="device">{graph.device(node)}</Row>}
           {graph.notes(node).map(([key, text]) => <Row key={key} name={visible(key, 40)}>{visible(text)}</Row>)}
@@ -145,7 +145,7 @@ function NodePanel({ seen, node }: { seen: Seen; node: number }): VNode {
   );
 }
 
-// The first press remembers the node, the second one shows the ways from there.
+// The first press sets the start, the second one shows the paths from there.
 let pathStart: { graph: Graph; node: number } | undefined;
 function PathButton({ node }: { node: number }): VNode {
   const { store, graph } = useApp();
@@ -159,7 +159,7 @@ function PathButton({ node }: { node: number }): VNode {
   }
   return (
     <button type="button" disabled={from === node} onClick={() => { pathStart = { graph, node }; store.set({}); }}>
-      {from === node ? 'Now select the other end' : 'Path from here'}
+      {from === node ? 'Select the other end' : 'Path from here'}
     </button>
   );
 }
@@ -178,7 +178,7 @@ function StoragePanel({ seen, storage }: { seen: Seen; storage: number }): VNode
       <h2><bdi>{visible(graph.storageLabel(storage), 160)}</bdi></h2>
       <div class="buttons">
         <button type="button" onClick={() => store.set({ view: 'memory', step: Math.max(first[storage], 0) })}>Show in memory</button>
-        {maker !== NONE && <button type="button" onClick={() => store.set({ view: 'graph', selection: { kind: 'node', id: maker }, around: undefined, path: undefined })}>Show maker in graph</button>}
+        {maker !== NONE && <button type="button" onClick={() => store.set({ view: 'graph', selection: { kind: 'node', id: maker }, around: undefined, path: undefined })}>Show producer in graph</button>}
       </div>
       <table class="facts">
         <tbody>
@@ -186,21 +186,21 @@ function StoragePanel({ seen, storage }: { seen: Seen; storage: number }): VNode
           <Row name="size">{bytes(graph.storageBytes()[storage])} <span class="quiet">{exact(graph.storageBytes()[storage])} bytes</span></Row>
           <Row name="device">{graph.deviceOfStorage(storage)}</Row>
           <Row name="alive">
-            {graph.storageExisted()[storage] === 1 ? 'from before the program' : `from n${String(first[storage])}`} {freed === NONE ? 'to the end' : `to n${String(last[storage])}`}
+            {graph.storageExisted()[storage] === 1 ? 'from before the step' : `from n${String(first[storage])}`} {freed === NONE ? 'to the end' : `to n${String(last[storage])}`}
             <span class="quiet"> {exact(last[storage] - first[storage] + 1)} of {exact(graph.nodeCount)} steps</span>
           </Row>
-          {maker !== NONE && <Row name="made by"><NodeLink graph={graph} node={maker} /></Row>}
+          {maker !== NONE && <Row name="allocated by"><NodeLink graph={graph} node={maker} /></Row>}
           {maker !== NONE && graph.moduleOf()[maker] !== 0 && <Row name="module"><Link to={{ kind: 'module', id: graph.moduleOf()[maker] }}>{visible(graph.modulePath(graph.moduleOf()[maker]), 300)}</Link></Row>}
           {maker !== NONE && graph.source(maker) !== '' && <Row name="source"><code>{visible(graph.source(maker))}</code></Row>}
-          <Row name="kept by">{visible(graph.keeper(storage)) || (users.length > 0 ? `its last reader, n${String(users[users.length - 1])}` : 'nothing')}</Row>
+          <Row name="kept alive by">{visible(graph.keeper(storage)) || (users.length > 0 ? `its last user, n${String(users[users.length - 1])}` : 'nothing')}</Row>
           {saved !== NONE && <Row name="first saved at"><NodeLink graph={graph} node={saved} /></Row>}
-          <Row name="tensors in it">
+          <Row name="tensors">
             {values.slice(0, 12).map((v) => <div key={v}>%{v} <code>{graph.type(v)}</code>{graph.strides(v) !== '' && <span class="quiet"> strides {graph.strides(v)}</span>}</div>)}
             {values.length > 12 && <div class="quiet">and {values.length - 12} more</div>}
           </Row>
-          <Row name="read by"><Long graph={graph} nodes={users} /></Row>
+          <Row name="used by"><Long graph={graph} nodes={users} /></Row>
           {freed !== NONE && <Row name="freed after"><NodeLink graph={graph} node={freed} /></Row>}
-          {place && place[storage] >= 0 && <Row name="in a static plan">at {exact(place[storage])}</Row>}
+          {place && place[storage] >= 0 && <Row name="static plan offset">{exact(place[storage])}</Row>}
         </tbody>
       </table>
     </>
@@ -213,7 +213,7 @@ function ModulePanel({ seen, module }: { seen: Seen; module: number }): VNode {
   const show = (): void => store.set({ view: 'graph', around: undefined, path: undefined, selection: { kind: 'module', id: module } });
   return (
     <>
-      <h2><bdi>{module === 0 ? 'the whole program' : visible(graph.modulePath(module), 300)}</bdi></h2>
+      <h2><bdi>{module === 0 ? 'whole program' : visible(graph.modulePath(module), 300)}</bdi></h2>
       <div class="buttons"><button type="button" onClick={show}>Show in graph</button></div>
       <table class="facts">
         <tbody>
@@ -224,11 +224,11 @@ function ModulePanel({ seen, module }: { seen: Seen; module: number }): VNode {
           <Row name="elementwise">{flops(figure('forward_elementwise'))} forward, {flops(figure('backward_elementwise'))} backward</Row>
           {graph.hasTime && <Row name="time">{seconds(graph.moduleSeconds()[module])}</Row>}
           <Row name="parameters">{bytes(figure('parameters'))}</Row>
-          <Row name="saved first here">{bytes(figure('saved'))}</Row>
-          <Row name="kept of its results">{bytes(figure('output'))}</Row>
+          <Row name="saved for backward">{bytes(figure('saved'))}</Row>
+          <Row name="saved outputs">{bytes(figure('output'))}</Row>
           <Row name="temporary">{bytes(figure('temporary'))}</Row>
-          <Row name="made in backward">{bytes(figure('backward'))}</Row>
-          <Row name="most alive meanwhile">{bytes(figure('peak'))}</Row>
+          <Row name="allocated in backward">{bytes(figure('backward'))}</Row>
+          <Row name="peak while running">{bytes(figure('peak'))}</Row>
         </tbody>
       </table>
     </>
@@ -249,7 +249,7 @@ function ClusterPanel({ seen, cluster }: { seen: Seen; cluster: number }): VNode
       <div class="buttons">
         {copies.length > 1 && (
           <button type="button" onClick={() => store.set({ unfolded: isUnfolded ? state.unfolded.filter((c) => c !== cluster) : [...state.unfolded, cluster] })}>
-            {isUnfolded ? 'Fold equal layers' : `Show all ${String(copies.length)} one by one`}
+            {isUnfolded ? 'Fold repeated layers' : `Unfold all ${String(copies.length)}`}
           </button>
         )}
       </div>
@@ -257,14 +257,14 @@ function ClusterPanel({ seen, cluster }: { seen: Seen; cluster: number }): VNode
         <tbody>
           {info.className !== '' && <Row name="class">{visible(info.className)}</Row>}
           <Row name="phase">{visible(graph.header.phases[graph.clusterPhase()[cluster]])}</Row>
-          {copies.length > 1 && <Row name="stands for">{copies.length} equal layers, {visible(info.span, 80)}</Row>}
+          {copies.length > 1 && <Row name="repeats">{copies.length} identical layers, {visible(info.span, 80)}</Row>}
           {module !== NONE && module !== 0 && <Row name="module"><Link to={{ kind: 'module', id: module }}>{visible(graph.modulePath(module), 300)}</Link> <span class="quiet">all calls and phases</span></Row>}
           <Row name="operators">{spread((t) => t.operators, exact)}</Row>
           <Row name="FLOPs">{spread((t) => t.flops, flops)}</Row>
           {graph.hasTime && <Row name="time">{spread((t) => t.seconds, seconds)}</Row>}
           <Row name="bytes moved">{spread((t) => t.moved, bytes)}</Row>
           <Row name="allocates">{spread((t) => t.bytes, bytes)}</Row>
-          <Row name="kept for backward">{spread((t) => t.saved, bytes)}</Row>
+          <Row name="saved for backward">{spread((t) => t.saved, bytes)}</Row>
           {graph.header.given && !graph.header.given.kinds && <Row name={visible(graph.header.given.title, 60)}>{spread((t) => t.given, formatGiven(graph.header.given))}</Row>}
         </tbody>
       </table>
@@ -296,7 +296,7 @@ function OperatorPanel({ seen, op }: { seen: Seen; op: string }): VNode {
           {graph.hasTime && <Row name="time">{seconds(time)}</Row>}
           <Row name="allocates">{bytes(allocated)}</Row>
           {target && <Row name="schema"><code class="schema">{visible(target.schema, 3000)}</code></Row>}
-          <Row name="where"><Long graph={graph} nodes={nodes} /></Row>
+          <Row name="nodes"><Long graph={graph} nodes={nodes} /></Row>
         </tbody>
       </table>
     </>
@@ -314,9 +314,9 @@ export function Panel(): VNode | null {
     : selection.kind === 'module' && selection.id < graph.moduleCount ? <ModulePanel seen={seen} module={selection.id} />
     : selection.kind === 'cluster' && selection.id < graph.clusterCount ? <ClusterPanel seen={seen} cluster={selection.id} />
     : selection.kind === 'operator' ? <OperatorPanel seen={seen} op={selection.id} />
-    : <p>The graph has nothing of this number.</p>;
+    : <p>The graph has no such item.</p>;
   return (
-    <aside class="panel" aria-label="What is selected">
+    <aside class="panel" aria-label="Selection">
       <button type="button" class="close" aria-label="Close" onClick={() => store.select(undefined)}>×</button>
       {inside}
     </aside>

@@ -1,4 +1,4 @@
-// Finding nodes by operator, name, module, shape, source, or number: "conv", "layer1.0", "f32[32,64", "n12", "%7".
+// Finds nodes by operator, name, module, shape, source or number: "conv", "layer1.0", "f32[32,64", "n12", "%7".
 import type { Graph } from './graph';
 
 export interface Found {
@@ -19,7 +19,7 @@ export function find(graph: Graph, query: string, most = 200): Found {
       : id < graph.storageCount ? graph.storageBorn()[id] : -1;
     return node >= 0 && node < graph.nodeCount ? { nodes: [node], count: 1 } : found;
   }
-  // Several words: each must be somewhere.
+  // All words must match.
   const words = text.split(/\s+/);
   const matching = words.map((word) => {
     const targets = graph.header.targets.map((target) => target.name.toLowerCase().includes(word));

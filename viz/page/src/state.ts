@@ -1,4 +1,4 @@
-// What is seen, in one place; all of it stands in the address, so that a link shows what its sender saw.
+// The state of the page; all of it is in the address, so that a link restores the view.
 import { MODES, type Mode } from './colors';
 
 export type View = 'overview' | 'graph' | 'memory' | 'tables' | 'compare';
@@ -13,9 +13,9 @@ export type Selection =
 
 export interface State {
   view: View;
-  side: 'after' | 'before'; // which graph of a comparison is looked at
+  side: 'after' | 'before'; // the displayed graph of a comparison
   selection: Selection | undefined;
-  open: readonly string[] | undefined; // undefined: what is open at first
+  open: readonly string[] | undefined; // undefined: initial selection
   unfolded: readonly number[];
   phases: readonly number[] | undefined;
   color: Mode;
@@ -27,9 +27,9 @@ export interface State {
   step: number | undefined; // pinned in the memory chart
   range: readonly [number, number] | undefined;
   table: TableName;
-  sort: string; // "-bytes": downwards
+  sort: string; // "-bytes": descending
   filter: string;
-  closed: readonly string[]; // modules of the table that are shut
+  closed: readonly string[]; // closed modules of the table
 }
 
 export const FIRST: State = {
@@ -85,7 +85,7 @@ export function toAddress(state: State): string {
   return `#${state.view}${query === '' ? '' : `?${query}`}`;
 }
 
-// `first`: the view of a page whose address names none.
+// `first`: the view if the address has none.
 export function fromAddress(hash: string, first: View = 'overview'): State {
   const text = hash.replace(/^#/, '');
   const [view, query = ''] = text.split(/\?(.*)/s);
@@ -164,7 +164,7 @@ export class Store {
       if (push) history.pushState(null, '', this.written);
       else history.replaceState(null, '', this.written);
     } catch {
-      // A frame in a notebook has no address of its own.
+      // A frame in a notebook has no separate address.
     }
   }
 }

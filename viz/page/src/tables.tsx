@@ -1,4 +1,4 @@
-// Tables: modules as a tree, operators, storages, calls. Rows that are not in sight are not there.
+// Tables: modules as a tree, operators, storages, calls. Only visible rows are rendered.
 import { options, type VNode } from 'preact';
 import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { litBy, mainTimeline, useApp, type Lit } from './app_context';
@@ -13,7 +13,7 @@ export interface Column {
   number: boolean;
   value: (row: number) => number | string;
   text?: (row: number) => string;
-  share?: (row: number) => number; // of the whole: a bar behind the figure
+  share?: (row: number) => number; // of the total: drawn as a bar behind the number
   help?: string;
 }
 
@@ -25,7 +25,7 @@ export interface TableData {
   depth?: (row: number) => number;
   children?: (row: number) => boolean;
   parent?: (row: number) => number;
-  sort: string; // at first
+  sort: string; // initially
 }
 
 const known = new WeakMap<Graph, Map<TableName, TableData>>();
@@ -67,15 +67,15 @@ function modules(graph: Graph): TableData {
       { key: 'path', title: 'module', number: false, value: (m) => (m === 0 ? '(all)' : graph.modulePath(m)) },
       { key: 'class', title: 'class', number: false, value: (m) => graph.moduleClass(m) },
       { key: 'calls', title: 'calls', number: true, value: (m) => figure('calls')[m], text: (m) => exact(figure('calls')[m]) },
-      amount('parameters', 'parameters', figure('parameters'), bytes, 'bytes of parameters that its forward reads'),
-      amount('forward', 'forward FLOPs', figure('forward_flops'), flops, 'matrix products: 2 a multiply-add'),
-      amount('backward', 'backward FLOPs', figure('backward_flops'), flops, 'matrix products: 2 a multiply-add'),
+      amount('parameters', 'parameters', figure('parameters'), bytes, 'bytes of parameters read in forward'),
+      amount('forward', 'forward FLOPs', figure('forward_flops'), flops, 'matrix products: 2 per multiply-add'),
+      amount('backward', 'backward FLOPs', figure('backward_flops'), flops, 'matrix products: 2 per multiply-add'),
       ...(graph.hasTime ? [amount('time', 'time', graph.moduleSeconds(), seconds, 'estimated, all phases')] : []),
-      amount('saved', 'saved first here', figure('saved'), bytes, 'bytes that its forward is the first to save for backward'),
-      amount('output', 'kept results', figure('output'), bytes, 'bytes that its forward makes and autograd keeps'),
-      amount('temporary', 'temporary', figure('temporary'), bytes, 'bytes that its forward makes and nobody keeps'),
-      amount('made', 'made in backward', figure('backward'), bytes, 'bytes that its backward makes'),
-      { key: 'peak', title: 'most alive', number: true, value: (m) => figure('peak')[m], text: (m) => bytes(figure('peak')[m]), help: 'most bytes alive on the device while one of its operators runs' },
+      amount('saved', 'saved', figure('saved'), bytes, 'bytes first saved for backward in this module'),
+      amount('output', 'saved outputs', figure('output'), bytes, 'bytes allocated in forward and saved for backward'),
+      amount('temporary', 'temporary', figure('temporary'), bytes, 'bytes allocated in forward and not saved'),
+      amount('made', 'backward', figure('backward'), bytes, 'bytes allocated in backward'),
+      { key: 'peak', title: 'peak', number: true, value: (m) => figure('peak')[m], text: (m) => bytes(figure('peak')[m]), help: 'maximum bytes alive on the device while one of its operators runs' },
     ],
     rows: order,
     selection: (m) => ({ kind: 'module', id: m }),
@@ -118,9 +118,9 @@ function operators(graph: Graph): TableData {
       amount('flops', 'FLOPs', all.flops, flops),
       amount('elementwise', 'elementwise', all.elementwise, flops),
       amount('moved', 'bytes moved', all.moved, bytes),
-      amount('allocated', 'allocates', all.allocated, bytes),
-      amount('kept', 'kept for backward', all.kept, bytes),
-      { key: 'uncovered', title: 'no formula', number: true, value: (r) => all.uncovered[r], text: (r) => (all.uncovered[r] > 0 ? `${exact(all.uncovered[r])} calls` : ''), help: 'calls whose FLOPs are at least what is shown' },
+      amount('allocated', 'allocated', all.allocated, bytes),
+      amount('kept', 'saved for backward', all.kept, bytes),
+      { key: 'uncovered', title: 'no formula', number: true, value: (r) => all.uncovered[r], text: (r) => (all.uncovered[r] > 0 ? `${exact(all.uncovered[r])} calls` : ''), help: 'calls without a FLOP formula: FLOPs are a lower bound' },
     ],
     rows: names.map((_, i) => i).filter((r) => all.calls[r] > 0),
     selection: (r) => ({ kind: 'operator', id: names[r] }),
@@ -139,12 +139,12 @@ function storages(graph: Graph): TableData {
       { key: 'storage', title: 'storage', number: true, value: (s) => s, text: (s) => `s${String(s)}` },
       { key: 'bytes', title: 'size', number: true, value: (s) => size[s], text: (s) => bytes(size[s]) },
       { key: 'kind', title: 'kind', number: false, value: (s) => kinds[graph.storageKind()[s]] },
-      { key: 'made', title: 'made by', number: false, value: (s) => graph.storageLabel(s) },
+      { key: 'made', title: 'allocated by', number: false, value: (s) => graph.storageLabel(s) },
       { key: 'type', title: 'first tensor', number: false, value: (s) => (graph.storageValue()[s] >= 0 ? graph.type(graph.storageValue()[s]) : '') },
       { key: 'first', title: 'from', number: true, value: (s) => first[s], text: (s) => (graph.storageExisted()[s] === 1 ? 'before' : `n${String(first[s])}`) },
       { key: 'last', title: 'to', number: true, value: (s) => last[s], text: (s) => (graph.storageFreed()[s] === NONE ? 'end' : `n${String(last[s])}`) },
       { key: 'life', title: 'steps', number: true, value: (s) => last[s] - first[s] + 1, text: (s) => exact(last[s] - first[s] + 1) },
-      { key: 'kept', title: 'kept by', number: false, value: (s) => graph.keeper(s) },
+      { key: 'kept', title: 'kept alive by', number: false, value: (s) => graph.keeper(s) },
       { key: 'peak', title: 'at the peak', number: false, value: (s) => (first[s] <= peak && peak <= last[s] ? 'yes' : '') },
       { key: 'device', title: 'device', number: false, value: (s) => graph.deviceOfStorage(s) },
     ],
@@ -163,14 +163,14 @@ function calls(graph: Graph): TableData {
       { key: 'operator', title: 'operator', number: false, value: (n) => graph.op(n) + (graph.placeholder(n) === '' ? '' : ` ${graph.placeholder(n)}`) },
       { key: 'phase', title: 'phase', number: false, value: (n) => graph.header.phases[graph.phase()[n]] },
       { key: 'module', title: 'module', number: false, value: (n) => graph.modulePath(graph.moduleOf()[n]) },
-      { key: 'type', title: 'makes', number: false, value: (n) => (graph.outputStart()[n + 1] > graph.outputStart()[n] ? graph.type(graph.outputStart()[n]) : '') },
+      { key: 'type', title: 'output', number: false, value: (n) => (graph.outputStart()[n + 1] > graph.outputStart()[n] ? graph.type(graph.outputStart()[n]) : '') },
       ...(graph.hasTime ? [amount('time', 'time', graph.seconds, seconds)] : []),
       ...(graph.header.given?.kinds ? [{ key: 'given', title: visible(graph.header.given.title, 40), number: false, value: (n: number) => graph.givenText(n) }] : []),
       ...(graph.header.given && !graph.header.given.kinds ? [amount('given', visible(graph.header.given.title, 40), graph.given, formatGiven(graph.header.given))] : []),
       amount('flops', 'FLOPs', graph.matmul, flops),
       { key: 'moved', title: 'bytes moved', number: true, value: (n) => graph.read()[n] + graph.written()[n], text: (n) => bytes(graph.read()[n] + graph.written()[n]) },
-      amount('allocated', 'allocates', graph.allocated, bytes),
-      amount('kept', 'kept for backward', graph.kept, bytes),
+      amount('allocated', 'allocated', graph.allocated, bytes),
+      amount('kept', 'saved for backward', graph.kept, bytes),
       { key: 'alive', title: 'alive', number: true, value: (n) => mainTimeline(graph).total[n], text: (n) => bytes(mainTimeline(graph).total[n]) },
       { key: 'source', title: 'source', number: false, value: (n) => graph.source(n) },
     ],
@@ -181,7 +181,7 @@ function calls(graph: Graph): TableData {
   };
 }
 
-// Rows as the filter and the order have them; of a tree, with the parents of what was found.
+// Filters and sorts rows; in a tree, keeps the parents of matches.
 export function arranged(table: TableData, filter: string, sort: string, closed: ReadonlySet<number>): number[] {
   let { rows } = table;
   const words = filter.toLowerCase().split(/\s+/).filter((w) => w !== '');
@@ -213,7 +213,7 @@ export function arranged(table: TableData, filter: string, sort: string, closed:
   const column = table.columns.find((c) => c.key === key);
   if (!column) return rows;
   const down = sort.startsWith('-') ? -1 : 1;
-  // Places are sorted rather than rows, so that the values of a million rows lie in one array.
+  // Sorts indices rather than rows, so that the values of a million rows are in one array.
   const places = Uint32Array.from(rows, (_, i) => i);
   if (column.number) {
     const values = Float64Array.from(rows, (row) => Number(column.value(row)));
@@ -233,16 +233,16 @@ export function toCsv(table: TableData, rows: readonly number[]): string {
 
 const NAMES: [TableName, string][] = [['modules', 'Modules'], ['operators', 'Operators'], ['storages', 'Storages'], ['calls', 'Calls']];
 const HEIGHT = 27;
-const MOST_PIXELS = 15_000_000; // browsers have no higher elements: Firefox 17.9 million, Chromium 33.5
+const MOST_PIXELS = 15_000_000; // browsers limit the height of elements: Firefox 17.9 million, Chromium 33.5 million
 const MOST_PRINTED = 2000;
-const BEYOND = 8; // rows above and below the ones in sight
+const BEYOND = 8; // rows rendered above and below the visible ones
 
-// The rows in sight of a scrolled list, and the heights of what stands for those above and below. A list that would be higher
-// than an element may be is scrolled faster than it moves.
+// Returns the visible rows of a scrolled list, and the heights of the spacers above and below. A list higher than the
+// limit of an element scrolls by more than one row height per row.
 export function inSight(rows: number, top: number, height: number): { first: number; last: number; above: number; below: number } {
   const real = rows * HEIGHT;
   const whole = Math.min(real, MOST_PIXELS);
-  // A list that became shorter is at its end, wherever the longer one was.
+  // A list that became shorter is scrolled to its end.
   const at = Math.max(0, Math.min(top, whole - height));
   const scale = whole > height ? (real - height) / (whole - height) : 1;
   const first = Math.max(0, Math.floor((at * scale) / HEIGHT) - BEYOND);
@@ -251,18 +251,18 @@ export function inSight(rows: number, top: number, height: number): { first: num
   return { first, last, above, below: Math.max(0, whole - above - (last - first) * HEIGHT) };
 }
 
-// Where to scroll to for a row to be at the top.
+// Returns the scroll position at which a row is at the top.
 export function scrolledTo(rows: number, row: number, height: number): number {
   const real = rows * HEIGHT;
   const whole = Math.min(real, MOST_PIXELS);
   return real > height ? (row * HEIGHT * (whole - height)) / (real - height) : 0;
 }
 
-// Whether the page is being printed: a paper cannot be scrolled, so what is out of sight is on it, too.
+// Returns true while the page is printed; all rows are rendered then.
 function usePrinting(): boolean {
   const [printing, setPrinting] = useState(false);
   useEffect(() => {
-    // The browser takes the picture when the listeners are done, and would not wait for a later rendering.
+    // The browser prints as soon as the listeners return, so render synchronously.
     const set = (now: boolean) => (): void => {
       const later = options.debounceRendering;
       options.debounceRendering = (render) => render();
@@ -297,11 +297,11 @@ export function TablesView(): VNode {
     const element = body.current!;
     return onChange(element, () => setScroll({ top: element.scrollTop, height: element.clientHeight }));
   }, []);
-  // Another list starts at its top.
+  // Scroll a new list to its top.
   useEffect(() => {
     body.current!.scrollTop = 0;
   }, [table, state.filter, sort]);
-  // The row of what was selected elsewhere comes into sight.
+  // Scroll to the row of an item selected elsewhere.
   useEffect(() => {
     const at = state.selection ? rows.findIndex((row) => table.isLit(row, lit)) : NONE;
     if (at === NONE) return;
@@ -359,7 +359,7 @@ export function TablesView(): VNode {
             <button key={name} type="button" role="tab" aria-selected={state.table === name} onClick={() => store.set({ table: name, sort: '', filter: '' })}>{title}</button>
           ))}
         </span>
-        <input type="search" placeholder="Only rows with ..." aria-label="Only rows with these words" value={state.filter} onInput={(event) => store.set({ filter: event.currentTarget.value })} />
+        <input type="search" placeholder="Filter rows" aria-label="Filter rows by words" value={state.filter} onInput={(event) => store.set({ filter: event.currentTarget.value })} />
         <span class="quiet">{exact(rows.length)} of {exact(table.rows.length)} rows</span>
         <button type="button" onClick={copy}>Copy as CSV</button>
         <span class="quiet" aria-live="polite">{copied}</span>
@@ -395,7 +395,7 @@ export function TablesView(): VNode {
                   const text = visible(column.text ? column.text(row) : String(column.value(row)), 200);
                   const share = column.share?.(row);
                   return (
-                    <td key={column.key} class={column.number ? 'number' : ''} title={share !== undefined && share > 0 ? `${percent(share)} of the whole` : undefined}>
+                    <td key={column.key} class={column.number ? 'number' : ''} title={share !== undefined && share > 0 ? `${percent(share)} of the total` : undefined}>
                       {share !== undefined && share > 0.001 && <i class="share" style={{ width: `${(Math.min(1, share) * 100).toFixed(1)}%` }} />}
                       {c === 0 && tree && (
                         <span style={{ paddingLeft: `${String(Math.min(12, table.depth!(row)) * 14)}px` }}>
@@ -413,7 +413,7 @@ export function TablesView(): VNode {
             {below > 0 && <tr style={{ height: `${below.toFixed(0)}px` }} aria-hidden="true"><td colSpan={table.columns.length} /></tr>}
           </tbody>
         </table>
-        {printing && rows.length > last && <p>and {exact(rows.length - last)} more rows, which are not printed</p>}
+        {printing && rows.length > last && <p>and {exact(rows.length - last)} more rows, not printed</p>}
       </div>
     </div>
   );

@@ -1,4 +1,4 @@
-// How wide a text is on a canvas. Outside a browser, as in the unit tests, by the number of its characters.
+// Text widths on a canvas. Outside a browser, as in the unit tests, estimated from the number of characters.
 const widths = new Map<string, number>();
 let context: CanvasRenderingContext2D | null | undefined;
 
@@ -23,7 +23,7 @@ export function widthOf(text: string, font: string): number {
   return width;
 }
 
-// `text` cut in its middle so that it is at most `room` wide.
+// Truncates `text` in the middle to a width of `room`.
 export function fitted(text: string, font: string, room: number): string {
   const width = widthOf(text, font);
   if (width <= room) return text;

@@ -1,4 +1,4 @@
-// Colours that canvases draw with, from the style sheet's variables: light, dark or paper.
+// Colors for canvases, from the style sheet's variables: light, dark or print.
 export interface Theme {
   text: string;
   quiet: string;
@@ -20,7 +20,7 @@ export function theme(): Theme {
   };
 }
 
-// Calls `redraw` when light turns dark or the other way round.
+// Calls `redraw` when the color scheme changes.
 function onThemeChange(redraw: () => void): () => void {
   const query = window.matchMedia('(prefers-color-scheme: dark)');
   const observer = new MutationObserver(redraw);
@@ -32,7 +32,7 @@ function onThemeChange(redraw: () => void): () => void {
   };
 }
 
-// A canvas as large as its box, in the screen's own pixels.
+// Resizes a canvas to its box, in device pixels.
 export function fitCanvas(canvas: HTMLCanvasElement): { width: number; height: number; context: CanvasRenderingContext2D } {
   const ratio = window.devicePixelRatio || 1;
   const width = canvas.clientWidth;
@@ -46,7 +46,7 @@ export function fitCanvas(canvas: HTMLCanvasElement): { width: number; height: n
   return { width, height, context };
 }
 
-// Draws again when the size or the colours change, as long as the element is in the page.
+// Redraws when the size or the colors change, as long as the element is in the page.
 export function onChange(element: Element, redraw: () => void): () => void {
   const draw = (): void => {
     if (element.isConnected) redraw();

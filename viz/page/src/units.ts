@@ -1,4 +1,4 @@
-// Numbers as people read them, and names as they can be shown: the same units as the tool's own text.
+// Formatting of numbers, in the same units as the tool, and of names.
 
 export function bytes(value: number): string {
   const sign = value < 0 ? '-' : '';
@@ -26,7 +26,7 @@ export function count(value: number): string {
   return `${sign}${size.toFixed(2)} ${units[unit]}`;
 }
 
-// A number of no unit.
+// A number without a unit.
 export function plain(value: number): string {
   return Math.abs(value) >= 1000 ? count(value) : String(Number(value.toPrecision(4)));
 }
@@ -47,13 +47,13 @@ export function seconds(value: number): string {
   return `${sign}${(size / 60).toFixed(1)} min`;
 }
 
-// Values of equal layers: one if they agree.
+// Formats the values of repeated layers: a single one if they are equal.
 export function spread(values: readonly number[], format: (value: number) => string): string {
   const low = Math.min(...values);
   const high = Math.max(...values);
   if (low === high) return format(low) + (values.length > 1 ? ' each' : '');
   const mean = values.reduce((a, b) => a + b, 0) / values.length;
-  return `${format(low)} least, ${format(mean)} mean, ${format(high)} most`;
+  return `min ${format(low)}, mean ${format(mean)}, max ${format(high)}`;
 }
 
 export function exact(value: number): string {
@@ -66,7 +66,7 @@ export function percent(share: number): string {
   return `${(share * 100).toFixed(1)} %`;
 }
 
-// The change from one figure to another: "+1.2 GiB (+10.3 %)".
+// Formats the change between two values: "+1.2 GiB (+10.3 %)".
 export function change(before: number, after: number, format: (value: number) => string): string {
   const delta = after - before;
   if (delta === 0) return 'same';
@@ -75,11 +75,11 @@ export function change(before: number, after: number, format: (value: number) =>
   return `${sign}${format(delta)}${share}`;
 }
 
-// Characters that are not seen, or that turn the text around them: controls, and the marks of writing direction.
+// Control characters and bidirectional marks.
 // eslint-disable-next-line no-control-regex
 const UNSEEN = /[\u0000-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g;
 
-// `text` with such characters written out, cut in the middle if it is longer than `longest`.
+// Escapes such characters, and truncates the text in the middle to `longest` characters.
 export function visible(text: string, longest = 400): string {
   const cut =
     text.length > longest
@@ -88,7 +88,7 @@ export function visible(text: string, longest = 400): string {
   return cut.replace(UNSEEN, (c) => `\\u${c.charCodeAt(0).toString(16).padStart(4, '0')}`);
 }
 
-// A name cut to `longest` characters, with its end, by which layers are told apart.
+// Truncates a name to `longest` characters, keeping its end, which distinguishes layers.
 export function shortened(text: string, longest: number): string {
   const shown = visible(text);
   if (shown.length <= longest) return shown;
@@ -96,7 +96,7 @@ export function shortened(text: string, longest: number): string {
   return `${shown.slice(0, head)}\u2026${shown.slice(shown.length - Math.max(1, longest - 1 - head))}`;
 }
 
-// One field of a comma-separated table, as RFC 4180 has it.
+// Formats a CSV field (RFC 4180).
 export function csvField(text: string): string {
   return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
 }

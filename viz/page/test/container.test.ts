@@ -23,7 +23,7 @@ test('a column that is cut short is said to be damaged', () => {
 });
 
 test('other data, and another version, are refused', () => {
-  assert.throws(() => new Container(new Uint8Array(20)), /not that of a graph/);
+  assert.throws(() => new Container(new Uint8Array(20)), /not a graph/);
   assert.throws(() => new Container(pack({ version: 99 }, {})), /version 99/);
 });
 

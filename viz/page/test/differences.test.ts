@@ -13,7 +13,7 @@ const saved = (change: Partial<SavedProfile>): SavedProfile =>
 test('figures that one side does not have are not known, rather than nothing', () => {
   const rows = figures(saved({}), saved({ nodes: 5, time: { spec: 'h100', seconds: 2 } }));
   assert.deepEqual(rows.map((r) => [r.name, r.before, r.after]), [
-    ['operators', 3, 5], ['peak memory', 100, 100], ['kept for backward', 8, 8], ['parameters', 10, 10], ['time, estimated', undefined, 2],
+    ['operators', 3, 5], ['peak memory', 100, 100], ['saved for backward', 8, 8], ['parameters', 10, 10], ['estimated time', undefined, 2],
   ]);
 });
 

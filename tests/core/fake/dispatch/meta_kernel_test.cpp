@@ -43,15 +43,15 @@ TEST(MetaKernel, CppKernelsRunWhateverIsInFrontOfThem) {
 TEST(MetaKernel, IsTheOneThatLibtorchWouldCall) {
   auto& dispatcher = c10::Dispatcher::singleton();
   const auto erfinv = dispatcher.findSchemaOrThrow("aten::erfinv", "");
-  EXPECT_TRUE(has_meta_kernel_of_its_own(erfinv));
+  EXPECT_TRUE(has_dedicated_meta_kernel(erfinv));
   EXPECT_NE(cpp_meta_kernel(erfinv), nullptr);
   // A composite kernel alone.
   const auto narrow = dispatcher.findSchemaOrThrow("aten::narrow", "");
-  EXPECT_FALSE(has_meta_kernel_of_its_own(narrow));
+  EXPECT_FALSE(has_dedicated_meta_kernel(narrow));
   EXPECT_NE(cpp_meta_kernel(narrow), nullptr);
   // Neither.
   const auto nonzero = dispatcher.findSchemaOrThrow("aten::nonzero", "");
-  EXPECT_FALSE(has_meta_kernel_of_its_own(nonzero));
+  EXPECT_FALSE(has_dedicated_meta_kernel(nonzero));
   EXPECT_EQ(cpp_meta_kernel(nonzero), nullptr);
 }
 

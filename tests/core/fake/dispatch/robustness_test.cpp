@@ -35,7 +35,7 @@ at::Tensor call_no_rule(const at::Tensor& x) {
 
 // That a capture works: the sign that no state was left behind.
 void expect_capture_works() {
-  CaptureSession session({.mode = {.device = at::kCUDA}});
+  Capture session({.mode = {.device = at::kCUDA}});
   const at::Tensor x = at::empty({2, 3}).set_requires_grad(true);
   x.exp().sum().backward();
   const Graph graph = session.finish({x.grad()});
@@ -46,7 +46,7 @@ void expect_capture_works() {
 TEST(Robustness, AnOperatorWithoutARuleIsATypedErrorThatSaysWhatToDo) {
   EXPECT_THAT(
       [] {
-        CaptureSession session;
+        Capture session;
         call_no_rule(at::empty({2}));
       },
       ThrowsMessage<NoRuleError>(::testing::AllOf(HasSubstr("sg_test::no_rule"), HasSubstr("register_rule"))));
@@ -158,7 +158,7 @@ TEST(Robustness, ShapeMismatchesRaiseAsInEager) {
   } catch (const c10::Error& error) {
     eager = error.what_without_backtrace();
   }
-  CaptureSession session;
+  Capture session;
   try {
     program();
     FAIL() << "no error";
@@ -212,7 +212,7 @@ TEST(Robustness, AProgramThatThrowsLeavesEverythingAsItWas) {
         std::runtime_error);
     EXPECT_FALSE(is_fake(at::empty({2})));
     EXPECT_TRUE(at::ones({2}).sum().item<float>() == 2.0F);
-    EXPECT_EQ(CaptureSession::current(), nullptr);
+    EXPECT_EQ(Capture::current(), nullptr);
     expect_capture_works();
   }
 }
@@ -240,7 +240,7 @@ TEST(Robustness, AProgramMayAskWhetherThereIsCudaAndSeedIt) {
 TEST(Robustness, AFakeThatOutlivesItsSessionStillWorks) {
   at::Tensor kept;
   {
-    CaptureSession session;
+    Capture session;
     kept = at::empty({2, 2}).exp();
   }
   EXPECT_EQ((kept + kept).sizes(), at::IntArrayRef({2, 2}));
@@ -327,7 +327,7 @@ TEST(Robustness, ARealTrainingBeforeMeanwhileAndAfterGivesTheSame) {
 
 TEST(Robustness, TwoThreadsCaptureAtOnce) {
   const auto capture = [] {
-    CaptureSession session({.mode = {.device = at::kCUDA}});
+    Capture session({.mode = {.device = at::kCUDA}});
     torch::nn::Linear linear(16, 16);
     session.name_module(*linear);
     at::Tensor x = at::empty({4, 16});

@@ -107,7 +107,7 @@ std::vector<BoxedCall> calls() {
 
 std::string recorded(const BoxedCall& call, bool boxed) {
   const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(call.name, call.overload);
-  CaptureSession session({.mode = {.device = at::kCUDA}});
+  Capture session({.mode = {.device = at::kCUDA}});
   Stack stack = call.arguments();
   try {
     if (boxed) {
@@ -176,7 +176,7 @@ TEST(UnboxedCall, ARuleOfAnotherSignature) {
 
 // Size reads are watched on what programs get, also when a rule made it and the kernel resized it.
 TEST(UnboxedCall, ResultsOfRulesAreWatched) {
-  CaptureSession session({.mode = {.device = at::kCPU}, .guards = true});
+  Capture session({.mode = {.device = at::kCPU}, .guards = true});
   const Tensor x = at::ones({2, 3});
   const Tensor y = x + x;
   (void)y.size(0);

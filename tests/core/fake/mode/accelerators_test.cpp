@@ -210,7 +210,7 @@ TEST(FakeAccelerator, ABackwardAfterTheModeSaysWhereItBelongs) {
 }
 
 TEST(FakeAccelerator, ACaptureOnXpu) {
-  CaptureSession session({.mode = {.device = at::kXPU}});
+  Capture session({.mode = {.device = at::kXPU}});
   const at::Tensor x = at::rand({2, 2, 4, 8}).set_requires_grad(true);
   at::scaled_dot_product_attention(x, x, x).sum().backward();
   const Graph graph = session.finish({x.grad()});

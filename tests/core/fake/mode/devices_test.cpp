@@ -149,7 +149,7 @@ TEST(FakeCurrentDevice, CudaIsTheCurrentOne) {
 }
 
 TEST(FakeCurrentDevice, OthersCannotBePretended) {
-  EXPECT_THAT([] { FakeTensorMode({.device = at::kHIP}); }, ThrowsMessage<Error>(HasSubstr("not on hip")));
+  EXPECT_THAT([] { FakeTensorMode({.device = at::kHIP}); }, ThrowsMessage<Error>(HasSubstr("not hip")));
 }
 
 DeviceProfile of_devices(int count) { return {.device_count = count}; }
@@ -185,7 +185,7 @@ void expect_refused(FakeTensorMode& mode, c10::Device device, const char* words)
 
 TEST(FakeMachine, DevicesBeyondItsCountAreRefused) {
   FakeTensorMode mode;
-  expect_refused(mode, {at::kCUDA, 99}, "cuda:99: invalid device ordinal, the pretended machine has 8");
+  expect_refused(mode, {at::kCUDA, 99}, "cuda:99: invalid device ordinal, the simulated machine has 8");
   EXPECT_THROW(at::empty({2}, c10::Device(at::kCUDA, 8)), Error);
   EXPECT_THROW(at::empty({2}, c10::Device(at::kXPU, 8)), Error);
   EXPECT_THROW(at::empty({2}, c10::Device(at::kMPS, 1)), Error);
@@ -213,7 +213,7 @@ TEST(FakeMachine, WithoutDevicesRefusesAllAccelerators) {
     elsewhere = at::ones({2}, at::kCUDA);
   }
   FakeTensorMode mode({.profile = of_devices(0)});
-  expect_refused(mode, {at::kCUDA, 0}, "cuda:0: the pretended machine has no accelerators");
+  expect_refused(mode, {at::kCUDA, 0}, "cuda:0: the simulated machine has no accelerators");
   EXPECT_THROW(at::empty({2}, at::kCUDA), Error);
   for (const c10::DeviceType type : {at::kXPU, at::kMPS, at::kPrivateUse1}) {
     EXPECT_THROW(at::empty({2}, c10::Device(type, 0)), Error);

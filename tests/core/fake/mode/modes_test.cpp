@@ -97,7 +97,7 @@ TEST(FakeModes, ExceptionsAtAnyPointRestoreEverything) {
     });
     expect_nothing_left_behind();
     EXPECT_ANY_THROW({
-      CaptureSession session({.mode = {.device = at::kCUDA}});
+      Capture session({.mode = {.device = at::kCUDA}});
       program();
       throw std::runtime_error("those that mix devices do not throw here");
     });
@@ -153,9 +153,10 @@ TEST(FakeModes, ThreadsShareOne) {
 }
 
 TEST(FakeModes, ACaptureIsOfOneThread) {
-  CaptureSession session;
+  Capture session;
   std::thread([&] {
-    EXPECT_THAT([&] { FakeTensorModeScope scope(session.mode()); }, ThrowsMessage<Error>(HasSubstr("records")));
+    EXPECT_THAT([&] { FakeTensorModeScope scope(session.mode()); },
+                ThrowsMessage<Error>(HasSubstr("is being captured")));
   }).join();
 }
 

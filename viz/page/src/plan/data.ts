@@ -1,4 +1,4 @@
-// What viz/page_writer.cpp writes: a plan's JSON as of the tool, and the actions of each rank.
+// The data from viz/page_writer.cpp: the plan's JSON, and the actions of each rank.
 export interface Plan {
   tensor: number;
   context: number;
@@ -26,7 +26,7 @@ export interface Simulated extends Point {
 }
 
 export interface Neighbour {
-  knob: string;
+  option: string;
   value: string;
   seconds?: number;
   bytes?: number;
@@ -65,13 +65,13 @@ export interface PlanData {
   tokens_per_second_per_device: number;
   model_flops_share: number;
   simulated: Simulated[];
-  worked_out: Point[];
+  estimated_plans: Point[];
   neighbours: Neighbour[];
   counted: Record<string, number>;
   notes: string[];
   run: { seconds: number; bubble: number; ranks: Rank[]; stages: Stage[] };
-  // By rank: work (0 forward, 1 backward, 2 gradients of inputs, 3 of weights), stage, micro-batch, begin and end in
-  // millionths of the step, live bytes after it; one after another.
+  // By rank: work (0 forward, 1 backward, 2 input gradients, 3 weight gradients), stage, micro-batch, begin and end in
+  // millionths of the step, live bytes afterwards; concatenated.
   actions: number[][];
 }
 
@@ -87,13 +87,13 @@ export const KNOBS: { name: string; of: (plan: Plan) => string | number }[] = [
   { name: 'context', of: (plan) => plan.context },
 ];
 
-// Values of a knob in the order in which people count.
+// Values of an option: numbers by size, then strings.
 export function valuesOf(points: readonly Point[], knob: number): (string | number)[] {
   const values = new Set(points.map((point) => KNOBS[knob].of(point.plan)));
   return [...values].sort((a, b) => (typeof a === 'number' && typeof b === 'number' ? a - b : String(a).localeCompare(String(b))));
 }
 
-// Steps of 1, 2 or 5 that give about `count` marks up to `most`.
+// Returns about `count` ticks at multiples of 1, 2 or 5 times a power of ten.
 export function marks(least: number, most: number, count: number): number[] {
   const rough = (most - least) / count;
   if (!(rough > 0)) return [least];

@@ -1,22 +1,22 @@
-// What each rank does when, and the bytes that live meanwhile.
+// The schedule of each rank, and its live bytes.
 import type { VNode } from 'preact';
 import { useEffect, useRef, useState } from 'preact/hooks';
 import { fitCanvas, onChange, theme } from '../theme';
 import { bytes, seconds } from '../units';
 import { ACTION, MILLION, type PlanData } from './data';
 
-// By work, for even and odd micro-batches: as in viz/plans.cpp.
+// By kind of work, for even and odd micro-batches: as in viz/plans.cpp.
 const WORKS = [
   { name: 'forward', letter: 'F', fills: ['#3b75af', '#7fb0dc'] },
   { name: 'backward', letter: 'B', fills: ['#2c7a4b', '#76b88f'] },
-  { name: 'gradients of inputs', letter: 'I', fills: ['#c8781e', '#eeb46f'] },
-  { name: 'gradients of weights', letter: 'W', fills: ['#7c5295', '#b795cb'] },
+  { name: 'input gradients', letter: 'I', fills: ['#c8781e', '#eeb46f'] },
+  { name: 'weight gradients', letter: 'W', fills: ['#7c5295', '#b795cb'] },
 ];
 const LEFT = 62, RIGHT = 84, FOOT = 26, BOXES = 18, ROW = 44, MOST_ROWS = 32;
 
 interface Window { begin: number; end: number }
 
-// Ranks that are drawn: all, or as many as a screen holds, evenly from first to last.
+// Returns the ranks to draw: all, or as many as a screen holds, evenly spaced.
 export function ranksShown(ranks: number): number[] {
   if (ranks <= MOST_ROWS) return [...Array(ranks).keys()];
   return [...Array(MOST_ROWS).keys()].map((i) => Math.round((i * (ranks - 1)) / (MOST_ROWS - 1)));
@@ -97,19 +97,19 @@ export function Gantt({ plan }: { plan: PlanData }): VNode {
   const rows = ranksShown(plan.run.ranks.length).length;
   return (
     <section>
-      <h2>What each rank does, and the bytes that live meanwhile</h2>
+      <h2>Schedule and live bytes by rank</h2>
       <div class="plan-tools">
         {WORKS.map((work, i) => used.has(i) && <span key={work.name} class="entry"><i style={{ background: work.fills[0] }} />{work.letter}: {work.name}</span>)}
-        <span class="quiet">line: live bytes; dashed: a device's memory{rows < plan.run.ranks.length ? `; ${rows} of ${plan.run.ranks.length} ranks` : ''}</span>
-        <span class="zoom" role="group" aria-label="Part of the step">
+        <span class="quiet">line: live bytes; dashed: device memory{rows < plan.run.ranks.length ? `; ${rows} of ${plan.run.ranks.length} ranks` : ''}</span>
+        <span class="zoom" role="group" aria-label="Visible part of the step">
           <button type="button" aria-label="Earlier" disabled={shown.begin === 0} onClick={() => move(shown.begin - span / 2, span)}>←</button>
-          <button type="button" aria-label="Closer" onClick={() => move(shown.begin + (shown.begin === 0 ? 0 : span / 4), span / 2)}>+</button>
-          <button type="button" aria-label="Farther" disabled={span === MILLION} onClick={() => move(shown.begin - span / 2, span * 2)}>-</button>
+          <button type="button" aria-label="Zoom in" onClick={() => move(shown.begin + (shown.begin === 0 ? 0 : span / 4), span / 2)}>+</button>
+          <button type="button" aria-label="Zoom out" disabled={span === MILLION} onClick={() => move(shown.begin - span / 2, span * 2)}>-</button>
           <button type="button" aria-label="Later" disabled={shown.end === MILLION} onClick={() => move(shown.begin + span / 2, span)}>→</button>
           <button type="button" disabled={span === MILLION} onClick={() => move(0, MILLION)}>whole step</button>
         </span>
       </div>
-      <canvas ref={canvas} class="plan-gantt" style={{ height: `${rows * ROW + FOOT + 6}px` }} role="img" aria-label={`A step of ${seconds(plan.run.seconds)} on ${plan.run.ranks.length} ranks; they wait ${(100 * plan.run.bubble).toFixed(1)} percent of it`} />
+      <canvas ref={canvas} class="plan-gantt" style={{ height: `${rows * ROW + FOOT + 6}px` }} role="img" aria-label={`A step of ${seconds(plan.run.seconds)} on ${plan.run.ranks.length} ranks, with a pipeline bubble of ${(100 * plan.run.bubble).toFixed(1)} percent`} />
     </section>
   );
 }

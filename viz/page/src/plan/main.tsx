@@ -8,7 +8,7 @@ async function start(): Promise<void> {
   const root = document.getElementById('page')!;
   try {
     const element = document.getElementById('plan-data');
-    if (!element) throw new Error('the page holds no plan');
+    if (!element) throw new Error('the page has no plan');
     const plan = JSON.parse(await unpackText(element.textContent ?? '')) as PlanData;
     element.remove();
     root.textContent = '';

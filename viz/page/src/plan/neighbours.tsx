@@ -1,11 +1,11 @@
-// What another value of one knob would cost, all other knobs free.
+// The cost of another value of one option, with all other options free.
 import type { VNode } from 'preact';
 import { bytes, percent, seconds } from '../units';
 import type { Neighbour, PlanData } from './data';
 
 function byKnob(neighbours: Neighbour[]): [string, Neighbour[]][] {
   const found = new Map<string, Neighbour[]>();
-  for (const neighbour of neighbours) found.set(neighbour.knob, [...(found.get(neighbour.knob) ?? []), neighbour]);
+  for (const neighbour of neighbours) found.set(neighbour.option, [...(found.get(neighbour.option) ?? []), neighbour]);
   for (const rows of found.values()) rows.sort((a, b) => (a.seconds ?? Infinity) - (b.seconds ?? Infinity));
   return [...found];
 }
@@ -16,8 +16,8 @@ export function Neighbours({ plan }: { plan: PlanData }): VNode {
   const most = Math.max(0.01, ...plan.neighbours.filter((neighbour) => neighbour.seconds !== undefined).map(slower));
   return (
     <section>
-      <h2>Why not another value of a knob</h2>
-      <p class="quiet">The best plan of each value, all other knobs free, by the figures of layers.</p>
+      <h2>Alternatives by option</h2>
+      <p class="quiet">The best plan for each value, with all other options free, by per-layer estimates.</p>
       <div class="columns">
         {byKnob(plan.neighbours).map(([knob, rows]) => {
           const planned = rows.filter((row) => row.seconds !== undefined);

@@ -1,4 +1,4 @@
-// The page of a plan: what it is, why it and no other, what its ranks do and hold.
+// The page of a plan: summary, alternatives, schedule and memory by rank, search.
 import type { ComponentChildren, VNode } from 'preact';
 import { ThemeButton } from '../theme_button';
 import { bytes, exact, percent, seconds, visible } from '../units';
@@ -17,14 +17,14 @@ function Cards({ plan }: { plan: PlanData }): VNode {
   const filled = best.plan.data * best.plan.microbatches * best.plan.micro_batch;
   return (
     <section class="cards">
-      <Card title="A step" value={seconds(best.seconds)}>
-        {exact(plan.batch)} samples{plan.sequence > 0 ? ` of ${exact(plan.sequence)} tokens; ${exact(plan.tokens_per_second_per_device)} tokens/s a device` : ''}
-        {filled > plan.batch ? `; ${exact(filled - plan.batch)} of ${exact(filled)} samples are filling, since the batch does not divide` : ''}
+      <Card title="Step time" value={seconds(best.seconds)}>
+        {exact(plan.batch)} samples{plan.sequence > 0 ? ` of ${exact(plan.sequence)} tokens; ${exact(plan.tokens_per_second_per_device)} tokens/s per device` : ''}
+        {filled > plan.batch ? `; ${exact(filled - plan.batch)} of ${exact(filled)} samples are padding, since the batch is not divisible` : ''}
       </Card>
-      <Card title="Of the peak" value={plan.model_flops_share > 0 ? percent(plan.model_flops_share) : 'unknown'}>model FLOPs, without what is computed again</Card>
-      <Card title="A device, at most" value={bytes(best.bytes)}>of {bytes(plan.memory)} that it has for tensors</Card>
-      <Card title="Left to the bound" value={percent(1 - plan.bound_seconds / best.seconds)}>no plan of the space is below {seconds(plan.bound_seconds)}, by figures of layers</Card>
-      <Card title="Ranks wait" value={percent(plan.run.bubble)}>of the step, the pipeline's ends and transfers</Card>
+      <Card title="MFU" value={plan.model_flops_share > 0 ? percent(plan.model_flops_share) : 'unknown'}>model FLOPs utilization, without recompute</Card>
+      <Card title="Peak per device" value={bytes(best.bytes)}>of {bytes(plan.memory)} available for tensors</Card>
+      <Card title="Gap to the bound" value={percent(1 - plan.bound_seconds / best.seconds)}>lower bound {seconds(plan.bound_seconds)}, by per-layer estimates</Card>
+      <Card title="Pipeline bubble" value={percent(plan.run.bubble)}>of the step, including transfers</Card>
     </section>
   );
 }
@@ -32,10 +32,10 @@ function Cards({ plan }: { plan: PlanData }): VNode {
 function Search({ plan }: { plan: PlanData }): VNode {
   return (
     <section>
-      <h2>How it was found</h2>
+      <h2>Search</h2>
       <p>{Object.entries(plan.counted).map(([what, count]) => `${exact(count)} ${what}`).join(', ')}.</p>
       <table class="compare-table plan-table">
-        <thead><tr><th>simulated</th><th class="number">seconds</th><th class="number">bytes</th><th class="number">estimated</th><th class="number">estimated</th></tr></thead>
+        <thead><tr><th>simulated plan</th><th class="number">step time</th><th class="number">peak</th><th class="number">estimated time</th><th class="number">estimated peak</th></tr></thead>
         <tbody>
           {plan.simulated.map((point) => (
             <tr key={point.text}><th>{point.text}</th><td class="number">{seconds(point.seconds)}</td><td class="number">{bytes(point.bytes)}</td><td class="number">{seconds(point.estimated_seconds)}</td><td class="number">{bytes(point.estimated_bytes)}</td></tr>

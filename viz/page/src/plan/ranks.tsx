@@ -1,11 +1,11 @@
-// What a rank's memory holds, and what its stages are.
+// Memory and stages by rank.
 import type { VNode } from 'preact';
 import { bytes, percent, visible } from '../units';
 import { FILLS } from './chart';
 import { ranksShown } from './gantt';
 import type { PlanData } from './data';
 
-const PARTS = ['parameters', 'optimizer state', 'gradients', 'activations', 'passing', 'reserved beyond'];
+const PARTS = ['parameters', 'optimizer state', 'gradients', 'activations', 'other', 'reserved, unused'];
 
 function partsOf(plan: PlanData, rank: number): number[] {
   const { ranks, stages } = plan.run;
@@ -19,7 +19,7 @@ function partsOf(plan: PlanData, rank: number): number[] {
   return [parameters, state, gradients, of.activations_peak_bytes, rest, reserved];
 }
 
-// " (3+2s)": three layers whole, two selective.
+// Formats " (3+2s)": three layers fully recomputed, two selectively.
 function again(stage: { recomputed: number; selective: number }): string {
   const parts = [stage.recomputed > 0 ? `${stage.recomputed}` : '', stage.selective > 0 ? `${stage.selective}s` : ''].filter(Boolean);
   return parts.length > 0 ? ` (${parts.join('+')})` : '';
@@ -34,7 +34,7 @@ export function Ranks({ plan }: { plan: PlanData }): VNode {
       <h2>Memory by rank</h2>
       <div class="plan-tools">{PARTS.map((name, i) => <span key={name} class="entry"><i style={{ background: FILLS[i] }} />{name}</span>)}</div>
       <table class="compare-table plan-table">
-        <thead><tr><th>rank</th><th class="plan-bar">at its fullest, of {bytes(plan.memory)}</th><th class="number">reserved</th><th class="number">computing</th><th>stages: layers (computed again; s: selective)</th></tr></thead>
+        <thead><tr><th>rank</th><th class="plan-bar">at the peak, of {bytes(plan.memory)}</th><th class="number">reserved</th><th class="number">compute</th><th>stages: layers (recomputed; s: selective)</th></tr></thead>
         <tbody>
           {shown.map((rank) => {
             const of = plan.run.ranks[rank];
@@ -51,7 +51,7 @@ export function Ranks({ plan }: { plan: PlanData }): VNode {
                 <td class="number">{percent(of.computing_seconds / plan.run.seconds)}</td>
                 <td>{of.stages.map((stage) => {
                   const planned = stages[stage];
-                  return planned ? <span key={stage} class="plan-stage" title={visible(planned.begins || 'the beginning')}>{planned.units}{again(planned)} </span> : null;
+                  return planned ? <span key={stage} class="plan-stage" title={visible(planned.begins || 'start of the model')}>{planned.units}{again(planned)} </span> : null;
                 })}</td>
               </tr>
             );

@@ -23,10 +23,10 @@ export async function usePlan({ browser, file, check, pictures }) {
   await (await page.$('circle.plan-point')).hover();
   await settle();
   const said = await page.$eval('.plan-said b', (element) => element.textContent);
-  check('plan: pointing at a plan says which', said !== plan.simulated[0].text || plan.worked_out.length === 0, said);
+  check('plan: pointing at a plan says which', said !== plan.simulated[0].text || plan.estimated_plans.length === 0, said);
   const drawn = () => page.$eval('canvas.plan-gantt', (canvas) => canvas.toDataURL());
   const whole = await drawn();
-  await page.click('button[aria-label="Closer"]');
+  await page.click('button[aria-label="Zoom in"]');
   await settle();
   check('plan: the ranks are looked at more closely', (await drawn()) !== whole);
   check('plan: a row for each rank', (await page.$$('.plan-stack')).length === Math.min(32, plan.run.ranks.length));

@@ -223,7 +223,7 @@ async function useModel(file) {
   })()`);
   check(`${name}: edges go around boxes`, crossed.ways > 0 && crossed.through <= crossed.ways * 0.05, JSON.stringify(crossed));
   console.log(`${name}: of ${crossed.ways} edges ${crossed.through} lead through a box`);
-  clicks.around = await timed(page, button('Neighbourhood', '.panel'));
+  clicks.around = await timed(page, button('Neighborhood', '.panel'));
   await settle(page);
   check(`${name}: the neighbourhood is a part`, (await page.$('.part')) !== null && (await page.evaluate('window.shadowgraph.drawing.picture.options.only.length')) >= 1);
   await page.evaluate(`window.shadowgraph.store.set({ around: undefined, path: { from: ${Math.max(0, (found?.id ?? 3) - 30)}, to: ${found?.id ?? 3} } })`);
@@ -282,7 +282,7 @@ async function useSaved(file) {
   check(`${name}: figures are compared`, (await page.$$('.compare-table tbody tr')).length > 3);
   check(`${name}: there is no second graph`, (await page.$$('.compare canvas')).length === 0 && (await page.$('.sides')) === null);
   const heads = await page.$$eval('.compare h2', (all) => all.map((h) => h.textContent.replace('Copy as CSV', '').trim()));
-  check(`${name}: by kind, module and operator`, ['Figures', 'What moved the peak, by kind', 'Modules', 'Calls of operators'].every((h) => heads.includes(h)), heads.join(', '));
+  check(`${name}: by kind, module and operator`, ['Totals', 'Peak memory by kind', 'Modules', 'Calls by operator'].every((h) => heads.includes(h)), heads.join(', '));
   await page.evaluate("[...document.querySelectorAll('.compare section section .link')][0]?.click()");
   await settle(page);
   check(`${name}: a module leads to the graph`, (await state(page)).view === 'graph' && (await state(page)).selection?.kind === 'module', JSON.stringify(await state(page)));

@@ -1,0 +1,14 @@
+// Plans one node as one program, or as several if its results reduce different dimensions (the gradients of layer
+// norm). Internal to kernels.
+#pragma once
+
+#include <vector>
+
+#include "shadowgraph/kernels/kernel.h"
+
+namespace shadowgraph {
+
+// Throws UnsupportedError for a node that cannot be compiled.
+std::vector<LoweredKernel> lower_parts(const Graph& graph, NodeId node, const KernelOptions& options);
+
+}  // namespace shadowgraph

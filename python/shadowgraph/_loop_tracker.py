@@ -1,0 +1,173 @@
+"""Tracks modules, optimizer steps, gradients and inputs when capturing a user-written training loop."""
+
+import contextlib
+import functools
+import threading
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from . import _shadowgraph as _C
+from . import _wrappers
+
+
+def canonical(device):
+    device = torch.device(device)
+    return f"{device.type}:0" if device.type != "cpu" and device.index is None else str(device)
+
+
+class LoopTracker:
+    """Declares modules, inputs and optimizer state of a capture as the program calls them.
+
+    module: the first module that the program called; the graph is named after it.
+    """
+
+    def __init__(self, capture):
+        self._capture = capture
+        self._known: set[int] = set()
+        self._alive: list[torch.nn.Module] = []  # keeps ids in _known from being reused
+        self._names: set[str] = set()
+        self._phases: list = []
+        self.module = None
+        self.trains = False
+
+    def records_as(self, mode):
+        return self._capture._active().address() == mode
+
+    # ---- Modules
+
+    def declare(self, module, name, state):
+        """Notes that the module and its submodules are declared."""
+        self._names.add(name)
+        self._alive.append(module)
+        self._known.update(id(part) for part in module.modules())
+        if self.module is None and not state:
+            self.module = module
+
+    def called(self, module, arguments):
+        self.leave()
+        if id(module) not in self._known:
+            self._name(module)
+        for place, value in enumerate(arguments):
+            if isinstance(value, torch.Tensor) and not value.requires_grad and _wrappers.is_fake(value):
+                self._capture.name_input(value, f"input{place}", keep_contents=True)
+
+    def _name(self, module):
+        if not any(True for _ in module.parameters()) and not any(True for _ in module.buffers()):
+            self._known.add(id(module))  # such as a loss
+            self._alive.append(module)
+            return
+        name, count = "", 0
+        while name in self._names:  # prefix for the second model and later ones
+            count += 1
+            name = type(module).__name__ + (str(count) if count > 1 else "")
+        self._capture.name_module(module, name)
+
+    def metadata(self, device):
+        """Yields the (name, text) metadata that sg.profile sets."""
+        yield "device", canonical(device)
+        if self.module is not None:
+            yield "mode", "train" if self.trains else "infer"
+            yield "model", type(self.module).__name__
+
+    # ---- Optimizers
+
+    def step_begins(self, optimizer, args, kwargs):
+        self.trains = True
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    for _, part in _wrappers.inner(parameter.grad):
+                        _C.mark_gradient(part)
+        self._enter_step()
+        if len(args) > 1 and callable(args[1]):  # args[0] is the optimizer
+            return (args[0], self._outside_step(args[1]), *args[2:]), kwargs
+        if callable(kwargs.get("closure")):
+            return args, {**kwargs, "closure": self._outside_step(kwargs["closure"])}
+        return None
+
+    def _enter_step(self):
+        phase = _C.Phase("optimizer")
+        phase.enter()
+        self._phases.append(phase)
+
+    def step_ends(self, optimizer):
+        for state in optimizer.state.values():
+            for value in state.values() if isinstance(state, dict) else ():
+                if isinstance(value, torch.Tensor):
+                    for _, part in _wrappers.inner(value):
+                        _C.mark_optimizer_state(part)
+        self._leave_phase()
+
+    def _leave_phase(self):
+        if self._phases:
+            self._phases.pop().leave()
+
+    def _outside_step(self, closure):
+        """Wraps a closure, which runs forward and backward during an optimizer step."""
+
+        @functools.wraps(closure)
+        def run(*args, **kwargs):
+            with self._suspended_step():
+                return closure(*args, **kwargs)
+
+        return run
+
+    @contextlib.contextmanager
+    def _suspended_step(self):
+        self._leave_phase()
+        yield
+        self._enter_step()
+
+    def leave(self):
+        while self._phases:  # left open by steps that raised
+            self._leave_phase()
+
+
+class _ThreadState(threading.local):
+    """Active trackers of a thread, innermost last."""
+
+    def __init__(self):
+        self.loops: list[LoopTracker] = []
+
+
+_thread = _ThreadState()
+_installed = False
+
+
+def _innermost():
+    """Returns the tracker of the innermost mode, or None if that is not a user's capture."""
+    if not _thread.loops:
+        return None
+    mode = _C.detect_fake_mode(())
+    return _thread.loops[-1] if mode and _thread.loops[-1].records_as(mode) else None
+
+
+def _root_called(module, arguments):
+    if (loop := _innermost()) is not None:
+        loop.called(module, arguments)
+
+
+def _step_begins(optimizer, args, kwargs):
+    loop = _innermost()
+    return None if loop is None else loop.step_begins(optimizer, args, kwargs)
+
+
+def _step_ends(optimizer, args, kwargs):
+    if (loop := _innermost()) is not None:
+        loop.step_ends(optimizer)
+
+
+def enter(loop):
+    global _installed
+    if not _installed:
+        _C.set_root_called(_root_called)
+        register_optimizer_step_pre_hook(_step_begins)
+        register_optimizer_step_post_hook(_step_ends)
+        _installed = True
+    _thread.loops.append(loop)
+
+
+def leave(loop):
+    loop.leave()
+    _thread.loops.remove(loop)
