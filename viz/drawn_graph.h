@@ -53,7 +53,7 @@ struct DrawnGraph {
   std::vector<NodeId> nodes;         // in program order
   std::vector<uint32_t> position;    // of each: position among all nodes of the graph
   std::vector<uint32_t> cluster_of;  // of each
-  std::vector<uint32_t> stand_in;    // of each: the node drawn in its place; itself unless it is in a folded copy
+  std::vector<uint32_t> stand_in;    // of each: the node drawn for it; itself unless it is in a folded copy
   IdMap<NodeId, uint32_t> index{kNone};
   // Maps a value to the one that it is a view of, through nodes that are not drawn.
   IdMap<ValueId, ValueId> origin;

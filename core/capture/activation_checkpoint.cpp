@@ -175,7 +175,7 @@ class CheckpointFrame : public std::enable_shared_from_this<CheckpointFrame> {
   std::vector<std::weak_ptr<CheckpointSlot>> slots_;
   bool forward_done_ = false;
   std::unordered_set<int> tasks_run_;  // running graph tasks for which the function was recomputed
-  std::mutex mutex_;                   // taken in backward, from the inner frame to the outer
+  std::mutex mutex_;                   // locked in backward; of nested frames, the inner one first
 };
 
 namespace {
@@ -296,7 +296,7 @@ at::Tensor CheckpointFrame::unpack(CheckpointSlot& slot) {
   const std::lock_guard lock(mutex_);
   auto found = slot.filled.find(task);
   if (found == slot.filled.end()) {
-    // A slot unpacked twice in one backward, or outside of backward, is refilled alone.
+    // A slot that is unpacked twice in one backward, or outside of backward, is recomputed without the other slots.
     const bool first = task >= 0 && tasks_run_.insert(task).second;
     if (first) forget_after(task);
     run_again(task, first ? nullptr : &slot);
@@ -311,7 +311,7 @@ at::Tensor CheckpointFrame::unpack(CheckpointSlot& slot) {
   return data->call_unpack_hook();
 }
 
-// Drops what a backward did not unpack (it may compute only some gradients) when it ends.
+// Frees recomputed tensors that a backward did not unpack (it may compute only some gradients) when it ends.
 void CheckpointFrame::forget_after(int task) {
   torch::autograd::Engine::get_default_engine().queue_callback([frame = weak_from_this(), task] {
     const auto alive = frame.lock();

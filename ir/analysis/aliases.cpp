@@ -24,8 +24,8 @@ struct Lattice {
   c10::SmallVector<Dimension, 6> dimensions;
   int64_t begin = 0;  // byte of the lowest element
   int64_t run = 1;    // adjacent bytes at each place
-  // Every stride is larger than the extent of all inner dimensions: each byte belongs to at most one place, which is
-  // found digit by digit.
+  // Every stride is larger than the extent of all inner dimensions. Each byte then belongs to at most one place, found
+  // by dividing by one stride after another.
   bool nested = true;
   bool repeats = false;  // has a stride of 0: places are visited more than once
 

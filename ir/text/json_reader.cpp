@@ -90,7 +90,7 @@ class Importer {
   // JSON strings are UTF-8. Other bytes are given as the text form's escapes.
   void put_quoted(const json& value) {
     if (value.is_object()) {
-      // Unquotes and quotes again, so that only valid strings enter the text.
+      // Unquotes and requotes the string, so that only valid strings enter the text.
       const auto text =
           field(value, "escaped").is_string() ? unquote(value["escaped"].get<std::string>()) : std::nullopt;
       if (!text) fail("an invalid 'escaped' string");

@@ -242,7 +242,7 @@ bool LayerChain::are_alike(size_t a, size_t b) const {
          flops_[a] == flops_[b];
 }
 
-// Costs shared by adjacent units are already in their join.
+// Excludes costs shared by adjacent units: joins_ already accounts for them.
 StageCosts LayerChain::counted_twice(int64_t first, int64_t last) const {
   StageCosts duplicates;
   for (const Tied& tied : tied_) {

@@ -649,7 +649,7 @@ class ChainBuilder {
         (of == kNowhere ? others : live[size_t(of)]) -= graph_.storage(s).bytes;
       }
     }
-    // A stage without backward needs at least what it keeps.
+    // The peak of a stage without backward is at least the bytes it keeps.
     for (ChainStage& at : chain_.stages) at.backward_peak = std::max(at.backward_peak, at.options[0].saved);
   }
 

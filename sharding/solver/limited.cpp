@@ -420,7 +420,7 @@ class LimitSearch {
     return prices;
   }
 
-  // Runs a round in which usages are expensive at the beginning and free at the end.
+  // Runs a round of the search, in which prices on usage start high and decrease to zero.
   void round(Chain& chain, double scale, int64_t length) const {
     if (chain.stale > 0 && chain.noise() % 2 == 0) {
       chain.search.force(static_cast<int>(1 + chain.noise() % 3));

@@ -41,8 +41,8 @@ using Wide = AssignmentCost::Wide;
 
 constexpr double kMostCost = 0x1p45;
 
-// Returns the smallest cost (multiplied out) such that a single one exceeds any choice without such costs; kForbidden
-// if there is none.
+// Returns the smallest cost, times its multiplicity, that alone exceeds the total of every choice without costs that
+// large; kForbidden if there is none.
 int64_t cost_above_all(const AssignmentProblem& problem) {
   // Costs are grouped by bit length: for each length, the sum of the largest such cost of each node and edge, and the
   // smallest longer cost.

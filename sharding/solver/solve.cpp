@@ -138,7 +138,7 @@ class Solver {
 
 AssignmentSolution solve(const AssignmentProblem& problem, const SolveOptions& options) {
   problem.check();
-  // A cost above the sum of all others is as good as forbidden; forbidden entries simplify the problem a lot.
+  // A cost above the sum of all others can be treated as forbidden, and forbidden entries simplify the problem a lot.
   if (const std::optional<AssignmentProblem> strict = without_costs_above_all(problem)) {
     AssignmentSolution solution = Solver(*strict, options).run();
     if (solution.feasible || solution.stopped == "time") return solution;
