@@ -346,6 +346,8 @@ class Importer {
   }
 
   void put_header() {
+    if (source_.is_object() && !source_.contains("shadowgraph"))
+      fail("'shadowgraph' is missing; expected a graph saved by 'shadowgraph capture --json'");
     put("shadowgraph ");
     put_int(field(source_, "shadowgraph"));
     put(" libtorch ");

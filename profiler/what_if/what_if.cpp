@@ -598,7 +598,7 @@ WhatIfResult what_if(const Graph& graph, const WhatIf& change) {
   answer.held_before = held_at_end(before.recorded());
   answer.flops_before = before.costs().flops().total().matmul;
   if (change.dtype && !before.has_float32_parameters()) {
-    throw Error("what_if: the step has no float32 parameters to convert");
+    throw Error("what_if: the step has no float32 parameters to convert; omit dtype");
   }
 
   std::optional<Graph> rewritten;

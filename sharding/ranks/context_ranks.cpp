@@ -289,7 +289,9 @@ class ContextExchange {
       }
       const Tensor out = found[0].toTensor(), statistics = found[1].toTensor();
       if (statistics.size(2) != out.size(2) || more[1].toTensor().size(2) != more[0].toTensor().size(2)) {
-        throw Error("the number of tokens per chunk must be a multiple of 32, since this kernel pads to it");
+        throw Error(
+            "the number of tokens per chunk must be a multiple of 32, since this kernel pads to it; change the "
+            "sequence length or the context-parallel degree");
       }
       add_found(rows_of(part, out), rows_of(part, statistics), more[0].toTensor(), more[1].toTensor());
     }
