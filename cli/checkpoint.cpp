@@ -32,7 +32,7 @@ struct CheckpointRequest {
   bool pareto = false;                // the whole curve
   RecomputeCost cost = RecomputeCost::kFlops;
   std::string spec;                       // device name or spec file; empty: by the graph's device
-  std::optional<int64_t> link_bandwidth;  // B/s to the host, and as much back; empty: no offloading
+  std::optional<int64_t> link_bandwidth;  // B/s in each direction; empty: no offloading
   std::string output;                     // graph file for the step with the plan applied
   std::string picture;                    // SVG file of the curve
   std::string chain;                      // JSON file

@@ -97,7 +97,7 @@ enum class LayoutFree : uint8_t {
   kIntegers,
   kWide,     // several operations, the same in both loops; with bf16 and f16 only one loop rounds in between
   kReal,     // one operation, rounded once, of real numbers
-  kComplex,  // ... and of complex ones, where a product is several
+  kComplex,  // also one operation of complex numbers, where a product rounds several times
 };
 
 struct OperatorRow {

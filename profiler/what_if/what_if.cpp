@@ -462,7 +462,7 @@ class Scenario {
     return converted ? bytes / 4 * static_cast<int64_t>(c10::elementSize(*change_.dtype)) : bytes;
   }
 
-  // Captures a step of an optimizer over the parameters that have gradients here.
+  // Captures a step of an optimizer over the parameters that have gradients in this graph.
   Graph optimizer_step(const std::string& name, bool steady) const {
     const FakeTensorMode mode(with_all_devices({.device = device_}));
     Tensors parameters;

@@ -51,7 +51,7 @@ class AttentionCall {
   AttentionCall(const c10::OperatorHandle& op, const torch::jit::Stack& arguments) : op_(op), arguments_(arguments) {}
 
   const Tensor& tensor(const char* name) const { return arguments_[place(name)].toTensor(); }
-  const Tensor& gradient() const { return arguments_[0].toTensor(); }  // of the output; the argument's name varies
+  const Tensor& gradient() const { return arguments_[0].toTensor(); }  // of the output, under any argument name
   bool causal() const { return arguments_[place("is_causal")].toBool(); }
   // Returns true for kernels that support grouped queries.
   bool takes_groups() const {

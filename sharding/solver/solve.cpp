@@ -66,7 +66,7 @@ class Solver {
 
   double seconds() const { return watch_.seconds(); }
   bool out_of_time() const { return seconds() > options_.time_limit; }
-  // Returns the fraction of the own search's time that is spent.
+  // Returns the fraction of the built-in search's time limit that has been used.
   double time_spent() const {
     return seconds() / (options_.solver == AssignmentSolver::kBuiltin ? options_.time_limit : options_.time_limit / 2);
   }
