@@ -379,25 +379,25 @@ std::vector<at::Tensor> checkpoint_tensors(CheckpointedFunction function, std::v
 
 void ExternalCheckpoint::enter() {
   Recorder* const recorder = current_recorder();
-  RunKind told = RunKind::kUnrecorded;
+  RunKind run_kind = RunKind::kUnrecorded;
   if (recorder != nullptr && !has_run_) {
     session_ = recorder->session();
     recorded_as_ = recorder->enter_checkpoint(name_);
-    told = RunKind::kForward;
+    run_kind = RunKind::kForward;
   } else if (recorder != nullptr && session_ == recorder->session()) {
     recorder->enter_recomputation(recorded_as_, name_);
-    told = RunKind::kRecomputation;
+    run_kind = RunKind::kRecomputation;
   }
   has_run_ = true;
-  under_way_.push_back(told);
+  under_way_.push_back(run_kind);
 }
 
 void ExternalCheckpoint::leave() noexcept {
-  const RunKind told = under_way_.back();
+  const RunKind run_kind = under_way_.back();
   under_way_.pop_back();
   Recorder* const recorder = current_recorder();
-  if (told == RunKind::kUnrecorded || recorder == nullptr || recorder->session() != session_) return;
-  if (told == RunKind::kForward) {
+  if (run_kind == RunKind::kUnrecorded || recorder == nullptr || recorder->session() != session_) return;
+  if (run_kind == RunKind::kForward) {
     recorder->leave_checkpoint();
   } else {
     recorder->leave_recomputation();

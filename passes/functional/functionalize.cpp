@@ -334,7 +334,7 @@ class StorageImages {
     return tensors == 1 ? Step{source, false} : Step{};
   }
 
-  // Returns whether a value is the image itself and need not be taken from it.
+  // Returns whether a value is the image itself, so that no view is needed.
   bool is_base(ValueId id, const Image& image) const {
     const Value& a = old_.value(id);
     const Value& b = new_.value(image.base);
@@ -705,7 +705,7 @@ class Functionalizer {
       if (!old_.value(source.ref.value).storage.valid()) return false;
       const Argument blocking = is_copy ? arguments[2] : Argument::of_bool(false);
       ValueId plain = images_.current(source.ref.value);
-      // Operators other than views would take the lazy value for the stored one.
+      // Operators other than views would read the lazy value as if it were the stored one.
       const bool lazy = images_.has_bits(source.ref.value);
       if (lazy) {
         plain = emitter_.call(emitter_.target("aten::clone"), {Argument::of_value(plain), Argument::of_int(0)});

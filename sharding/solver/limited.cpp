@@ -53,7 +53,7 @@ class Branches {
       open.pop();
       const Split split = bounded(dual, from);
       if (from.bound < search_.best() - 0.5) {
-        // Without a variable to split, the bound is final.
+        // If no variable can be split, the bound of this branch is final.
         if (split.high.empty()) {
           const double others = open.empty() ? search_.best() : open.top().bound;
           bound_ = std::max(bound_, std::min({from.bound, others, search_.best()}));
