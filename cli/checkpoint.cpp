@@ -32,7 +32,7 @@ struct CheckpointRequest {
   bool pareto = false;                // the whole curve
   RecomputeCost cost = RecomputeCost::kFlops;
   std::string spec;                       // device name or spec file; empty: by the graph's device
-  std::optional<int64_t> link_bandwidth;  // B/s to the host, and as much back; empty: no offloading
+  std::optional<int64_t> link_bandwidth;  // B/s in each direction; empty: no offloading
   std::string output;                     // graph file for the step with the plan applied
   std::string picture;                    // SVG file of the curve
   std::string chain;                      // JSON file
@@ -120,14 +120,16 @@ const CheckpointChoice& choice_that_fits(const CheckpointRequest& request, const
     fmt::print(stderr, "shadowgraph: {}\n", to_text(*last));
     return choice;
   }
-  throw Error("no plan fits; the one with the lowest peak " + (last ? to_text(*last) : "is not known"));
+  throw Error("no plan fits; give more memory, or use a smaller batch. The plan with the lowest peak " +
+              (last ? to_text(*last) : "is not known"));
 }
 
 const CheckpointChoice& choice_within(const CheckpointRequest& request, const CheckpointCurve& curve,
                                       const RecomputeCurve& figures) {
   if (const CheckpointChoice* choice = curve.within(*request.bytes)) return *choice;
   throw Error(fmt::format(
-      "no plan fits in {}: the lowest peak is {}, of which {} (parameters, inputs, ...) do not depend on the plan",
+      "no plan fits in {}: the lowest peak is {}, of which {} (parameters, inputs, ...) do not depend on the plan; "
+      "give more memory, or use a smaller batch",
       human_bytes(*request.bytes), human_bytes(figures.points.back().peak), human_bytes(figures.elsewhere)));
 }
 

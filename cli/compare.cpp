@@ -181,7 +181,7 @@ std::string text_of_changes(const char* title, const std::vector<Change>& change
   return text;
 }
 
-int compare_figures(const CompareRequest& request) {
+int compare_metrics(const CompareRequest& request) {
   const json before_json = profile_of(request, request.before);
   const json after_json = profile_of(request, request.after);
   const Figures before(before_json, request.before);
@@ -266,7 +266,7 @@ int compare(const CLI::App& command, const CompareRequest& request) {
     return write_comparison(request);
   }
   takes_none_of(command, "text output; add -o PAGE.html", {kPage, kTimes});
-  if (!request.nodes) return compare_figures(request);
+  if (!request.nodes) return compare_metrics(request);
   takes_none_of(command, "--nodes", {"--json"});
   return compare_nodes(request);
 }

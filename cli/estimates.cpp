@@ -54,7 +54,9 @@ std::unique_ptr<Profiled> load_and_profile(const CaptureRequest& capture, const 
                     request.mesh.empty() ? "--interconnect" : "--mesh"));
   }
   if (!request.allocator.empty() && result->costs.device.is_cpu()) {
-    throw Error("--allocator has no effect: it configures CUDA's caching allocator, and this program runs on the CPU");
+    throw Error(
+        "--allocator has no effect: it configures CUDA's caching allocator, and this program runs on the CPU; remove "
+        "it, or use --device cuda");
   }
   result->title = loaded.capture_seconds ? loaded.name : capture.source;
   return result;

@@ -265,8 +265,9 @@ int search(const FitRequest& request) {
     print_text(json_text(answer));
   }
   if (any) return 0;
-  throw Error(fmt::format("{} does not fit in {} with {} {}", request.capture.source,
-                          human_bytes(request.memory->bytes), what, least));
+  throw Error(
+      fmt::format("{} does not fit in {} with {} {}; give more memory, or try --dtype bf16 or --with-checkpoint auto",
+                  request.capture.source, human_bytes(request.memory->bytes), what, least));
 }
 
 int sweep(const CLI::App& command, const FitRequest& request) {

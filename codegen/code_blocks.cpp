@@ -356,7 +356,7 @@ class BlockBuilder {
   const CodegenOptions& options_;
   const std::unordered_set<RegionId> always_;
   std::optional<Effects> effects_;               // computed for the first checkpoint
-  std::vector<std::vector<RegionId>> chain_of_;  // by step: regions that are functions, outermost first
+  std::vector<std::vector<RegionId>> chain_of_;  // by step: enclosing regions emitted as functions, outermost first
   std::vector<uint32_t> stamp_;                  // by variable
   uint32_t stamp_now_ = 0;
 };

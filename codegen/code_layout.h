@@ -53,7 +53,7 @@ struct CodeBlock {
   RegionId region;          // module or checkpoint; the root for the whole graph and for parts
   bool checkpoint = false;  // recomputed in backward
   std::string path;         // the module that names are relative to: "transformer.h.0"; "" for none
-  bool part = false;        // a part of a block that would be too long
+  bool part = false;        // one of several functions for a block that would be too long
   PhaseId phase;
   uint32_t begin = 0;  // steps
   uint32_t end = 0;
@@ -151,8 +151,8 @@ inline const char* why_no_function(const Target& target) {
   return target.name() == "sg_c10d::process_group" ? kNoGroupText : kNoFunctionText;
 }
 
-// Returns whether steps in this region use the caller's gradient mode. That includes checkpoints recorded entirely with
-// gradients disabled, since the first run of a reentrant checkpoint is, whatever mode the program wants.
+// Returns whether steps in this region use the caller's gradient mode. This includes checkpoints recorded entirely with
+// gradients disabled: the first run of a reentrant checkpoint disables them even if the program has them enabled.
 bool leaves_grad_mode(const CodeLayout& plan, RegionId region);
 // Returns the outermost checkpoint around a region; invalid if there is none.
 RegionId checkpoint_around(const Graph& graph, RegionId region);

@@ -484,7 +484,7 @@ class PythonWriter {
     return fmt::format("{}{} = {}\n", indent, fmt::join(results, ", "), call);
   }
 
-  // One call and the names of its results. Unused results get none, so their memory is freed at once.
+  // One call and the names of its results. Unused results get no name, so that their memory is freed immediately.
   std::string statement(uint32_t number, BlockNames& names, const std::string& indent) {
     const CodeStep& step = plan_.steps[number];
     std::string text;

@@ -415,7 +415,7 @@ ValueId Graph::add_tensor_result(NodeId id, const TensorMeta& spec) {
 void Graph::set_frees(NodeId id, std::span<const StorageId> frees) {
   for (StorageId storage_id : this->frees(id)) storages_[storage_id.index].freed_after = NodeId();
   nodes_[id.index].frees = frees_.push_run(frees);
-  // The new run has no spare room (add_frees).
+  // The new run has no spare capacity for add_frees().
   if (!frees_room_.empty()) frees_room_.erase(id);
   for (uint32_t i = 0; i < frees.size(); ++i) {
     storages_[frees[i].index].freed_after = id;
@@ -465,7 +465,7 @@ void Graph::Editor::make_room_at(NodeId id) {
       ++count;
     }
     // 1.4 per doubling is between 1, at which ranges never fill, and 2, at which no range is below the limit. Steps
-    // below 8 would be used up at once.
+    // below 8 would be used up by a few insertions.
     capacity *= 1.4;
     const uint64_t step = (uint64_t{1} << bits) / count;
     if (static_cast<double>(count) > capacity || step < 8) continue;

@@ -472,7 +472,7 @@ std::string KernelCache::make_entry(const KernelRef& kernel, bool keep) {
       const std::string digest = sha256(bytes);
       const KernelFunction function = backend_->load(library);
       if (keep) {
-        // Without a manifest there is no entry, whatever was written before the failure.
+        // Entries without a manifest are ignored, so a failure below leaves no partial entry.
         std::remove((kernel->stem_ + ".json").c_str());
         if (std::rename(source.c_str(), (kernel->stem_ + ".cpp").c_str()) != 0 ||
             std::rename(library.c_str(), (kernel->stem_ + ".so").c_str()) != 0 || !write_manifest(*kernel, digest)) {

@@ -98,7 +98,7 @@ void resolve(const ModelInfo& info, const char* option, bool applies, int64_t fa
     reject(info, std::string(option) + " must not be negative, got " + std::to_string(value));
   }
   if (!applies && value != 0) {
-    reject(info, std::string("has no ") + option);
+    reject(info, std::string("has no ") + option + "; remove this option");
   }
   if (applies && value == 0) {
     value = fallback;

@@ -12,7 +12,7 @@
 namespace shadowgraph {
 namespace {
 
-constexpr size_t kManyBoxes = 600;  // above this, layout quality is traded for speed
+constexpr size_t kManyBoxes = 600;  // above this, Graphviz uses a faster, less careful layout
 
 // Pads a title with spaces. Viewers without Graphviz's font substitute a wider one (DejaVu Sans by a sixth); without
 // padding, the title would overflow its box.

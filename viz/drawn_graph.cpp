@@ -312,7 +312,7 @@ DrawnGraph DrawnGraph::of(const Graph& graph, const ViewOptions& options, const 
   drawn.stand_in.resize(drawn.nodes.size());
   for (uint32_t i = 0; i < drawn.stand_in.size(); ++i) drawn.stand_in[i] = i;
   if (!options.fold_repeats) return drawn;
-  // A named or changed node equals no other.
+  // A named or changed node gets a unique label, so that it is not folded.
   IdMap<NodeId, uint32_t> labels;
   const auto named = named_nodes(options);
   for (uint32_t i = 0; i < drawn.nodes.size(); ++i) {

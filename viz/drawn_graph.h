@@ -51,9 +51,9 @@ struct ModuleCluster {
 struct DrawnGraph {
   static constexpr uint32_t kNone = 0xFFFFFFFFU;
   std::vector<NodeId> nodes;         // in program order
-  std::vector<uint32_t> position;    // of each: position among all nodes of the graph
-  std::vector<uint32_t> cluster_of;  // of each
-  std::vector<uint32_t> stand_in;    // of each: the node drawn in its place; itself unless it is in a folded copy
+  std::vector<uint32_t> position;    // of each drawn node: position among all nodes of the graph
+  std::vector<uint32_t> cluster_of;  // of each drawn node: its cluster
+  std::vector<uint32_t> stand_in;    // of each drawn node: itself, or in a folded copy, the node drawn instead
   IdMap<NodeId, uint32_t> index{kNone};
   // Maps a value to the one that it is a view of, through nodes that are not drawn.
   IdMap<ValueId, ValueId> origin;

@@ -317,7 +317,7 @@ void add_modules(const Profile& profile, Columns& columns, Texts& texts) {
 using nlohmann::json;
 
 constexpr uint32_t kNoNumber = 0xFFFFFFFFU;
-constexpr size_t kMaxPlannedStorages = 200'000;  // above this, the page places the blocks that it shows
+constexpr size_t kMaxPlannedStorages = 200'000;  // above this, the page itself lays out the blocks it shows
 
 // The node columns, in the page's order.
 struct CallColumns {

@@ -709,7 +709,7 @@ class ViewBuilder {
   std::string unfold_hint_;
   int64_t crowded_ = 0;      // modules closed because of too many boxes
   int64_t from_hidden_ = 0;  // tensors from hidden phases
-  size_t joined_ = 0;        // boxes merged into one, because of too many
+  size_t joined_ = 0;        // boxes merged, because there were too many
   size_t boxes_before_joining_ = 0;
 };
 

@@ -274,7 +274,7 @@ struct FunctionRegistry {
   }
 };
 
-// Checks the group on real and fake tensors alike: collectives need it.
+// Checks the process group, which collectives on real and on fake tensors need.
 std::shared_ptr<const RegisteredFunction> process_group_function(const Target& target) {
   const FunctionKernel kernel = [](std::span<const c10::IValue> arguments) {
     check_process_group(arguments);

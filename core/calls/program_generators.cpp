@@ -67,7 +67,7 @@ class KnownGenerators {
       const Entry& entry = entries_.at(latest->second);
       if (!entry.generator.expired() && same_state(entry.state, state)) return latest->second;
     }
-    forget_some();
+    remove_expired();
     const int64_t number = ++last_;
     entries_.emplace(number, Entry{c10::weak_intrusive_ptr<c10::GeneratorImpl>(generator.getIntrusivePtr()),
                                    generator.unsafeGetGeneratorImpl(), std::move(state)});
@@ -82,8 +82,8 @@ class KnownGenerators {
   }
 
  private:
-  // Captures that were never finished leave entries of destroyed generators.
-  void forget_some() {
+  // Removes entries of destroyed generators, which unfinished captures leave.
+  void remove_expired() {
     constexpr size_t kMost = 4096;
     if (entries_.size() < kMost) return;
     std::erase_if(entries_, [](const auto& entry) { return entry.second.generator.expired(); });

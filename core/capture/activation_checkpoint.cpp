@@ -175,7 +175,7 @@ class CheckpointFrame : public std::enable_shared_from_this<CheckpointFrame> {
   std::vector<std::weak_ptr<CheckpointSlot>> slots_;
   bool forward_done_ = false;
   std::unordered_set<int> tasks_run_;  // running graph tasks for which the function was recomputed
-  std::mutex mutex_;                   // taken in backward, from the inner frame to the outer
+  std::mutex mutex_;                   // locked in backward; of nested frames, the inner one first
 };
 
 namespace {
@@ -296,7 +296,7 @@ at::Tensor CheckpointFrame::unpack(CheckpointSlot& slot) {
   const std::lock_guard lock(mutex_);
   auto found = slot.filled.find(task);
   if (found == slot.filled.end()) {
-    // A slot unpacked twice in one backward, or outside of backward, is refilled alone.
+    // A slot that is unpacked twice in one backward, or outside of backward, is recomputed without the other slots.
     const bool first = task >= 0 && tasks_run_.insert(task).second;
     if (first) forget_after(task);
     run_again(task, first ? nullptr : &slot);
@@ -311,7 +311,7 @@ at::Tensor CheckpointFrame::unpack(CheckpointSlot& slot) {
   return data->call_unpack_hook();
 }
 
-// Drops what a backward did not unpack (it may compute only some gradients) when it ends.
+// Frees recomputed tensors that a backward did not unpack (it may compute only some gradients) when it ends.
 void CheckpointFrame::forget_after(int task) {
   torch::autograd::Engine::get_default_engine().queue_callback([frame = weak_from_this(), task] {
     const auto alive = frame.lock();
@@ -379,25 +379,25 @@ std::vector<at::Tensor> checkpoint_tensors(CheckpointedFunction function, std::v
 
 void ExternalCheckpoint::enter() {
   Recorder* const recorder = current_recorder();
-  RunKind told = RunKind::kUnrecorded;
+  RunKind run_kind = RunKind::kUnrecorded;
   if (recorder != nullptr && !has_run_) {
     session_ = recorder->session();
     recorded_as_ = recorder->enter_checkpoint(name_);
-    told = RunKind::kForward;
+    run_kind = RunKind::kForward;
   } else if (recorder != nullptr && session_ == recorder->session()) {
     recorder->enter_recomputation(recorded_as_, name_);
-    told = RunKind::kRecomputation;
+    run_kind = RunKind::kRecomputation;
   }
   has_run_ = true;
-  under_way_.push_back(told);
+  under_way_.push_back(run_kind);
 }
 
 void ExternalCheckpoint::leave() noexcept {
-  const RunKind told = under_way_.back();
+  const RunKind run_kind = under_way_.back();
   under_way_.pop_back();
   Recorder* const recorder = current_recorder();
-  if (told == RunKind::kUnrecorded || recorder == nullptr || recorder->session() != session_) return;
-  if (told == RunKind::kForward) {
+  if (run_kind == RunKind::kUnrecorded || recorder == nullptr || recorder->session() != session_) return;
+  if (run_kind == RunKind::kForward) {
     recorder->leave_checkpoint();
   } else {
     recorder->leave_recomputation();

@@ -318,7 +318,7 @@ class TrainingLoop {
       if (averaged_ == 0) averages_[i].second.detach().copy_(current[i]);
     }
     if (averaged_++ == 0) return;
-    // An average has its parameter's device and dtype, so both group alike.
+    // An average has its parameter's device and dtype, so both lists are grouped in the same way.
     const auto grouped = by_device_and_dtype(averages);
     const auto with = by_device_and_dtype(current);
     for (size_t i = 0; i < grouped.size(); ++i) at::_foreach_lerp_(grouped[i], with[i], 1 - *program_.training.ema);

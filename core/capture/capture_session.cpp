@@ -18,7 +18,7 @@ namespace {
 
 std::atomic<WrapperParts> wrapper_parts{nullptr};
 
-// Forgets known contents: an input may hold any values, whatever it is filled with now.
+// Forgets known contents, since the graph must be valid for any values of the input, not only the present ones.
 void forget_input_contents(const at::Tensor& tensor) {
   close_open_literal();
   if (is_fake(tensor)) forget_contents(*tensor.storage().unsafeGetStorageImpl());

@@ -68,8 +68,9 @@ class Replay final : public Interpreter {
       bool stays = false;
     };
     std::unordered_map<NodeId, std::vector<Kept>> snapshots;
-    std::unordered_map<NodeId, std::vector<StorageId>> finished;  // storages of the record that are not used any more
-    std::unordered_map<StorageId, ValueId> roots;                 // of those
+    std::unordered_map<NodeId, std::vector<StorageId>>
+        finished;                                  // by node: storages of the record whose last use it is
+    std::unordered_map<StorageId, ValueId> roots;  // of those
   };
 
   Replay(const RecipeGraph& piece, InterpreterOptions options, Hooks hooks, Snapshots& snapshots,

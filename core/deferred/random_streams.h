@@ -144,7 +144,8 @@ class RandomStreams {
 
   uint32_t stream_of(const std::optional<at::Generator>& generator);
   void observe(uint32_t stream);
-  // Returns the state that a ticket of this record names, of whichever stream; nullopt for other states.
+  // Returns the generator state that a ticket of this record refers to, on any stream; nullopt if `state` is not a
+  // ticket.
   std::optional<RandomState> state_of_ticket(const RandomState& state);
   RandomState current_state(const at::Generator& generator);
   void put_ticket(uint32_t stream);

@@ -344,9 +344,8 @@ Recipe::Reached Recipe::reach(std::span<const StorageId> wanted, NodeId node, co
   }
 }
 
-// Partitions the steps into groups. Steps that use the same storage belong together, unless it is a placeholder's that
-// is never written; such placeholders are part of every group that reads them. An item is a step or a requested
-// storage.
+// Partitions the steps into groups. Steps that use the same storage are in the same group. A placeholder that is never
+// written does not connect groups: it is part of every group that reads it. An item is a step or a requested storage.
 class Recipe::Grouping {
  public:
   Grouping(const Recipe& recipe, const Reached& reached, std::span<const StorageId> wanted)
@@ -447,7 +446,7 @@ class Recipe::Grouping {
     for (uint32_t i = 0; i < wanted_.size(); ++i) {
       const size_t group = group_of(first_wanted_ + i);
       groups_[group].wanted.push_back(wanted_[i]);
-      // The storage of a placeholder that nothing else uses.
+      // Includes a placeholder's storage even if no step uses it.
       const NodeId born = graph_.storage(wanted_[i]).born;
       if (graph_.is_placeholder(born)) give(group, born);
     }

@@ -172,11 +172,11 @@ class RecipeGraph {
   const Graph& graph() const { return graph_; }
   // Returns the nodes in execution order.
   const std::vector<NodeId>& nodes() const { return nodes_; }
-  // Returns the value here of a value of the record; invalid if there is none.
+  // Returns this graph's value for a value of the record; invalid if there is none.
   ValueId value(ValueId of_record) const { return copier_.value(of_record); }
-  // Returns the node here of a step; invalid for an identity or snapshot.
+  // Returns this graph's node for a node of the record; invalid for an identity or snapshot.
   NodeId node(NodeId of_record) const;
-  // Returns the node of the record that a node here was created from.
+  // Returns the node of the record from which a node of this graph was created.
   NodeId of_record(NodeId here) const { return made_from_[here.index].node; }
   // Returns whether it is a copy of that node, not an allocation or part of a snapshot.
   bool is_copy(NodeId here) const { return made_from_[here.index].copied; }

@@ -215,7 +215,7 @@ void FakeTensorImpl::shallow_copy_from(const c10::intrusive_ptr<TensorImpl>& imp
     bind(fake->session_, fake->value_);
     set_custom_device(true);
   } else {
-    // Assigned a real tensor by `.data =`: it is real from here on.
+    // A real tensor was assigned by `.data =`: this tensor is real from now on.
     simulated_device_ = impl->device();
     set_custom_device(false);
     set_custom_sizes_strides(SizesStridesPolicy::Default);

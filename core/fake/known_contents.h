@@ -93,7 +93,7 @@ void mark_assumed(const at::Tensor& fake, const Assumptions& assumed);
 void set_contents(const at::Tensor& fake, const at::Tensor& real);
 // Sets every element of the storage of `fake` to `number`, replacing previous contents.
 void set_uniform_contents(const at::Tensor& fake, const c10::Scalar& number);
-// Makes the contents pending on `pending`.
+// Sets contents that `pending` computes when they are first read.
 std::shared_ptr<KnownContents> set_pending_contents(const at::Tensor& fake, std::shared_ptr<PendingContents> pending);
 // Returns the storage's current contents, unaffected by later writes; nullptr if unknown.
 std::shared_ptr<KnownContents> snapshot_of_contents(const at::Tensor& fake);

@@ -36,8 +36,8 @@ struct ConversionMemo {
     c10::Device device;  // of the fakes
   };
   struct TensorEntry {
-    // State of the real tensor at conversion: after `.data =`, t_() or a write (if contents were copied) it gets a new
-    // fake.
+    // The real tensor's state at conversion. If it has changed since, by `.data =`, t_(), or a write if contents were
+    // copied, the tensor gets a new fake.
     const c10::StorageImpl* storage = nullptr;
     std::vector<int64_t> geometry;
     uint32_t version = 0;

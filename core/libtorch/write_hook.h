@@ -36,7 +36,8 @@ inline c10::DataPtr* hidden_by_write_hook(c10::StorageImpl& /*storage*/) { retur
 
 constexpr bool kWriteHooksPersist = false;
 
-// Replaces a storage's allocator, which copy-on-write asks for a copy, since the pointer is marked as shared.
+// Replaces a storage's allocator. The data pointer is marked as shared, so before a write, copy-on-write requests a
+// copy from this allocator.
 class CopyOnWriteHook final : public c10::Allocator {
  public:
   CopyOnWriteHook(c10::StorageImpl& storage, WriteHook hook)

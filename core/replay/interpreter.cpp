@@ -470,7 +470,7 @@ at::Tensor Interpreter::alias_of(NodeId node) const {
   const Value& result = graph_.value(to);
   const auto dtype = caffe2::TypeMeta::fromScalarType(result.dtype);
   const auto item = static_cast<int64_t>(dtype.itemsize());
-  // Relative to the source, whose offset may differ between the bound and the captured tensor.
+  // Offsets are relative to the source's, which may differ between the captured and the bound tensor.
   const auto source_item = static_cast<int64_t>(source.itemsize());
   const int64_t moved = (source.storage_offset() - graph_.value(from).offset) * source_item;
   const int64_t begin = moved + result.offset * item;

@@ -84,10 +84,10 @@ class PendingTransfers {
   std::vector<Transfer> under_way_;
 };
 
-// A graph compiled into the steps that Interpreter runs. Also used by code generation (passes/codegen/), which prints
-// the same steps as source code.
+// A graph compiled into the steps that Interpreter runs. Also used by code generation (codegen/), which prints the same
+// steps as source code.
 //
-// One TensorImpl can represent several values: an in-place operator returns its self as a new value. If such an
+// One TensorImpl can represent several values: an in-place operator returns its `self` as a new value. If such an
 // operator changes the geometry (t_, resize_, set_, a resized `out=`), earlier values that are used later must keep
 // theirs. They are listed in the step's `preserved` and copied shallowly before the operator runs.
 

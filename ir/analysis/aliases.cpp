@@ -24,8 +24,8 @@ struct Lattice {
   c10::SmallVector<Dimension, 6> dimensions;
   int64_t begin = 0;  // byte of the lowest element
   int64_t run = 1;    // adjacent bytes at each place
-  // Every stride is larger than the extent of all inner dimensions: each byte belongs to at most one place, which is
-  // found digit by digit.
+  // Every stride is larger than the extent of all inner dimensions. Each byte then belongs to at most one place, found
+  // by dividing by one stride after another.
   bool nested = true;
   bool repeats = false;  // has a stride of 0: places are visited more than once
 
@@ -84,7 +84,8 @@ std::optional<int64_t> next_byte_in(const Lattice& lattice, int64_t byte) {
   // Goes down the dimensions like digits of a number: each takes as many whole steps as fit.
   if (rest <= 0) return lattice.begin;
   int64_t at = lattice.begin;
-  // The fallback if the inner digits overflow: the next place along the innermost dimension that has one.
+  // The result if no place of the inner dimensions reaches `byte`: the next place along the innermost dimension that
+  // has one.
   std::optional<int64_t> next;
   for (const Dimension& d : lattice.dimensions) {
     const int64_t digit = std::min(rest / d.stride, d.size - 1);

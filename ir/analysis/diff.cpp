@@ -101,7 +101,7 @@ class Comparison {
     return x->dtype == y->dtype && x->sizes == y->sizes && x->strides == y->strides && x->bytes == y->bytes;
   }
 
-  // Compares what is not part of a node. Comes last although it is printed first: a differing node is more informative.
+  // Compares everything outside nodes. Called last, although printed first: a differing node is more informative.
   std::optional<std::string> heads() {
     if (a_.metadata != b_.metadata) return "the metadata differs";
     if (na_.storages().size() != nb_.storages().size()) {
@@ -338,7 +338,7 @@ std::vector<std::pair<uint32_t, uint32_t>> align(const std::vector<uint64_t>& a,
   return pairs;
 }
 
-// Compares the context of two nodes that are equal by themselves.
+// Compares the context of two nodes that are equal in isolation.
 class Wiring {
  public:
   Wiring(const Graph& before, const Graph& after)

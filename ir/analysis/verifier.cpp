@@ -132,7 +132,7 @@ class Verifier {
     found_.push_back({rule, node, std::move(message)});
   }
 
-  // A node is live if the walk along the links reached it, whatever its record says.
+  // A node is live if the walk along the links reached it; its record is not trusted.
   bool live(NodeId id) const { return id.index < ordinals_.size() && ordinals_[id.index] != Numbering::kNone; }
   bool earlier(NodeId id, NodeId than) const { return live(id) && ordinals_[id.index] < ordinals_[than.index]; }
 

@@ -22,21 +22,21 @@ std::vector<NodeId> last_uses(const Graph& graph) {
 }
 
 void set_free_points(Graph& graph, const std::vector<NodeId>& free_points) {
-  std::vector<std::pair<NodeId, StorageId>> dying;
+  std::vector<std::pair<NodeId, StorageId>> by_node;
   for (uint32_t i = 0; i < free_points.size(); ++i) {
-    if (free_points[i].valid()) dying.emplace_back(free_points[i], StorageId(i));
+    if (free_points[i].valid()) by_node.emplace_back(free_points[i], StorageId(i));
   }
   // Stable: storages freed together keep the order of their ids, so that the text is deterministic.
-  std::ranges::stable_sort(dying, {}, &std::pair<NodeId, StorageId>::first);
+  std::ranges::stable_sort(by_node, {}, &std::pair<NodeId, StorageId>::first);
   // All are removed before any is set, since a storage may be freed only once.
   for (const NodeId node : graph.nodes()) {
     if (!graph.frees(node).empty()) graph.set_frees(node, {});
   }
   std::vector<StorageId> together;
-  for (size_t i = 0; i < dying.size();) {
-    const NodeId node = dying[i].first;
+  for (size_t i = 0; i < by_node.size();) {
+    const NodeId node = by_node[i].first;
     together.clear();
-    for (; i < dying.size() && dying[i].first == node; ++i) together.push_back(dying[i].second);
+    for (; i < by_node.size() && by_node[i].first == node; ++i) together.push_back(by_node[i].second);
     graph.set_frees(node, together);
   }
 }
@@ -59,14 +59,14 @@ void free_storages_after(Graph& graph, const std::map<StorageId, NodeId>& free_p
     if (node.valid()) changed[node].push_back(storage);
   }
   // A storage leaves one list before it enters another.
-  for (auto& [node, dying] : changed) {
+  for (auto& [node, storages] : changed) {
     const auto frees = graph.frees(node);
     std::vector<StorageId> kept;
     std::ranges::copy_if(frees, std::back_inserter(kept), [&](StorageId s) { return !moved.contains(s); });
-    dying.insert(dying.begin(), kept.begin(), kept.end());
+    storages.insert(storages.begin(), kept.begin(), kept.end());
     graph.set_frees(node, {});
   }
-  for (const auto& [node, dying] : changed) graph.set_frees(node, dying);
+  for (const auto& [node, storages] : changed) graph.set_frees(node, storages);
 }
 
 // Updates references to replaced values and nodes other than arguments: guards, the arguments of composite regions,

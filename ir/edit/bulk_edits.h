@@ -45,7 +45,7 @@ Argument copied_argument(Graph& into, const Graph& from, const Argument& argumen
 // The last node that reads, writes or allocates each storage, by storage; invalid if there is none. Linear.
 std::vector<NodeId> last_uses(const Graph& graph);
 
-// Frees all storages after the given nodes, by storage; invalid: never. Linear but for a sort.
+// Sets the node after which each storage is freed, by storage; an invalid node: never freed. Linear, except for a sort.
 void set_free_points(Graph& graph, const std::vector<NodeId>& free_points);
 
 // Frees the storages after the last node that reads, writes or allocates them. Linear.

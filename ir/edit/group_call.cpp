@@ -268,8 +268,8 @@ NodeId make_call(Graph& graph, const PlannedCall& planned) {
   }
   graph.set_results(call, results);
 
-  // The call saves for backward what the nodes saved, as far as that is an argument or result of the call. Tensors
-  // inside are gone with the nodes.
+  // The call saves the tensors that the nodes saved for backward, if these are arguments or results of the call. Other
+  // saved tensors are removed with the nodes.
   std::unordered_map<ValueId, SavedTensor> known;
   for (size_t r = 0; r < planned.outputs.size(); ++r) {
     known[planned.outputs[r]] = {

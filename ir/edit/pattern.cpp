@@ -232,8 +232,8 @@ bool same_constant_argument(const Graph& a, const Argument& x, const Graph& b, c
 //     return %y
 //
 // A node that cannot be the last call is rejected by one bit of a table, so most nodes cost a lookup. A candidate costs
-// the calls of the pattern, times the users of a value if a call is reached through an operand. Whether all nodes of a
-// match can meet at one point is checked last, since that follows dependences.
+// the calls of the pattern, times the users of a value if a call is reached through an operand. The last check is
+// whether all nodes of a match can be moved to one position, since it follows dependences.
 
 namespace {
 
@@ -432,7 +432,7 @@ class Search {
   }
 
   // Checks that a match can be replaced: values that are not returned have no uses outside the match, and all nodes can
-  // meet at one point.
+  // be moved to one position.
   bool legal() {
     for (size_t i = 0; i < nodes_.size(); ++i) {
       const PatternCall& call = pattern_.calls[i];

@@ -1,4 +1,4 @@
-// Caches of what is derived from an operator's schema and registration, valid until operators are registered again.
+// Caches of data derived from an operator's schema and registration, valid until operators are registered again.
 #pragma once
 
 #include <ATen/core/function_schema.h>

@@ -36,7 +36,7 @@ enum class OperatorFact : uint32_t {
   // ---- Contents
   kNotEvaluable = 1U << 11,       // cannot be evaluated: its effect is not a result, or the result has no memory
   kReadsOperands = 1U << 12,      // a composite that reads integer operands on the host: lengths, split points
-  kPrefersUserValues = 1U << 13,  // a user-defined value for what it reads takes precedence over assumed contents
+  kPrefersUserValues = 1U << 13,  // a user-provided value takes precedence over assumed contents
   kUniform = 1U << 14,            // besides pointwise ones: a result is constant everywhere if its operands are
   kUniformFill = 1U << 15,        // returns one number everywhere
   // ---- Kernels and dtypes
@@ -97,7 +97,7 @@ enum class LayoutFree : uint8_t {
   kIntegers,
   kWide,     // several operations, the same in both loops; with bf16 and f16 only one loop rounds in between
   kReal,     // one operation, rounded once, of real numbers
-  kComplex,  // ... and of complex ones, where a product is several
+  kComplex,  // also one operation of complex numbers, where a product rounds several times
 };
 
 struct OperatorRow {

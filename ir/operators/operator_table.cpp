@@ -294,7 +294,7 @@ constexpr FamilyPart kFamilies[] = {
     {"embedding", OperatorFamily::kEmbedding},
 };
 
-// Namespaces of communication operators, which are ordered among one another, whatever their schemas declare.
+// Namespaces of communication operators, which keep their order even if their schemas declare no effects.
 constexpr std::string_view kCollectiveNamespaces[] = {
     "c10d", "_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "_dtensor", "sg_c10d"};
 

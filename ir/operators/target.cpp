@@ -264,7 +264,7 @@ FormalType formal_type(const c10::Type& type) {
     const c10::Type& element =
         without_optional(*static_cast<const c10::ListType&>(inner).getElementType(), result.element_optional);
     result.element = class_of(element);
-    // An int list in the IValue, whatever the ints encode.
+    // The IValue is a list of ints in all of these cases.
     if (result.element == TypeClass::kDtype || result.element == TypeClass::kLayout ||
         result.element == TypeClass::kMemoryFormat) {
       result.element = TypeClass::kInt;

@@ -90,7 +90,7 @@ class Importer {
   // JSON strings are UTF-8. Other bytes are given as the text form's escapes.
   void put_quoted(const json& value) {
     if (value.is_object()) {
-      // Unquotes and quotes again, so that only valid strings enter the text.
+      // Unquotes and requotes the string, so that only valid strings enter the text.
       const auto text =
           field(value, "escaped").is_string() ? unquote(value["escaped"].get<std::string>()) : std::nullopt;
       if (!text) fail("an invalid 'escaped' string");
@@ -346,6 +346,8 @@ class Importer {
   }
 
   void put_header() {
+    if (source_.is_object() && !source_.contains("shadowgraph"))
+      fail("'shadowgraph' is missing; expected a graph saved by 'shadowgraph capture --json'");
     put("shadowgraph ");
     put_int(field(source_, "shadowgraph"));
     put(" libtorch ");

@@ -383,7 +383,7 @@ class TextParser {
   }
 
   // The left side of a line is read before its target, and the types after it. So names are stored as a shape that the
-  // types must match. They are checked at once: the k-th name of the text is value k.
+  // types must match. The names themselves are checked here: the k-th name of the text must be value k.
   void take_result_names(int depth) {
     do {
       const char c = cursor_.peek();

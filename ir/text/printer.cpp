@@ -516,7 +516,7 @@ class TextWriter {
     put(')');
   }
 
-  // Writes are derived, but printed as they are what readers look for first; the parser checks them.
+  // Writes could be derived, but are printed because readers look for them first; the parser checks them.
   void writes(NodeId id) {
     bool open = false;
     for (const StorageWrite& write : effects_->writes(id)) {

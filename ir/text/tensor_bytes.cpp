@@ -16,7 +16,7 @@
 namespace shadowgraph {
 namespace {
 
-// Strides of huge sizes overflow. Wrapping is well defined, and both functions below wrap alike.
+// Strides of huge sizes overflow. Wrapping is well defined, and both functions below wrap in the same way.
 int64_t wrapping_product(int64_t a, int64_t b) {
   return static_cast<int64_t>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
 }

@@ -323,7 +323,7 @@ class Planner {
       if (argument.kind == ArgumentKind::kComplex) throw UnsupportedError("complex numbers");
     }
     const OperatorCall call = call_of(node);
-    // An in-place operator has its self as result operand, even if it does not read it (fill_).
+    // The result operand of an in-place operator is its `self`, even if it does not read it (fill_).
     if (graph_.facts(node).is_in_place && !graph_.arguments(node).empty() &&
         graph_.arguments(node)[0].kind == ArgumentKind::kValue) {
       place_of(graph_.arguments(node)[0].ref.value);

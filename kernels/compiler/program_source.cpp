@@ -161,8 +161,8 @@ class ProgramLevels {
     return costs;
   }
 
-  // Selects the values stored for later loops, such as the exponentials of a softmax: expressions that cost more than
-  // storing them and are used by several phases; the last such ones.
+  // Selects the values that are stored for later loops, such as the exponentials of a softmax: expressions that several
+  // phases use and that cost more to compute than to store. Of nested ones, only the outermost is stored.
   void choose_kept() {
     constexpr uint32_t kWorthKeeping = 6;
     const std::vector<uint32_t> cost = costs();
@@ -365,8 +365,9 @@ class ProgramWriter {
     element_loop("0", "N", levels_.last_phase());
   }
 
-  // Adds short sums in the dtype itself and those sums in double, which is as accurate as eager's cascade. Four
-  // parallel sums are slower (45 us instead of 30, rows of 256), since adding them at the end of a row dominates.
+  // Accumulates short sums in the dtype itself, and their total in double, which is as accurate as eager's cascade
+  // summation. Four parallel sums are slower (45 us instead of 30, rows of 256), since adding them at the end of a row
+  // dominates.
   void reduce(uint32_t phase) {
     const std::vector<uint32_t> own = levels_.reductions(phase);
     const std::vector<bool> wanted = levels_.needed_by_loop(phase);

@@ -125,7 +125,7 @@ class Grouper {
 
   void join(uint32_t own, NodeId node) {
     const Unit& last = units_[before_[0]];
-    // The node may move up to a unit that keeps its place, if it depends on nothing later.
+    // The node may move up and join a unit that cannot be moved, if it depends on nothing after that unit.
     const bool up = last.needed && may_join(last, node);
     std::vector<NodeId> nodes = {node};
     std::vector<uint32_t> taken;

@@ -18,7 +18,7 @@ class PlanSchedules {
  public:
   struct Entry {
     PipelineSchedule schedule;                // with reductions and transfers; the longer of the two
-    std::optional<PipelineSchedule> shorter;  // one micro-batch per rank less; empty: `schedule` is the full one
+    std::optional<PipelineSchedule> shorter;  // with one micro-batch per rank less; empty: `schedule` is the full one
     std::vector<InFlight> in_flight;          // by stage
   };
   // The full schedule of a plan, or a shortened pair to extrapolate from. Returns nullptr if there is no such schedule.

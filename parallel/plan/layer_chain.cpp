@@ -20,7 +20,7 @@ bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 // Calls `each` with every additive field of two stages.
 template <class Each>
-void for_figures(StageCosts& a, const StageCosts& b, Each&& each) {
+void for_each_additive_field(StageCosts& a, const StageCosts& b, Each&& each) {
   const auto pieces = [&](PieceSeconds& x, const PieceSeconds& y) {
     each(x.forward, y.forward);
     each(x.backward, y.backward);
@@ -51,10 +51,10 @@ void for_figures(StageCosts& a, const StageCosts& b, Each&& each) {
 }
 
 void add(StageCosts& a, const StageCosts& b) {
-  for_figures(a, b, [](auto& x, const auto& y) { x += y; });
+  for_each_additive_field(a, b, [](auto& x, const auto& y) { x += y; });
 }
 StageCosts difference(StageCosts a, const StageCosts& b) {
-  for_figures(a, b, [](auto& x, const auto& y) { x -= y; });
+  for_each_additive_field(a, b, [](auto& x, const auto& y) { x -= y; });
   return a;
 }
 
@@ -242,7 +242,7 @@ bool LayerChain::are_alike(size_t a, size_t b) const {
          flops_[a] == flops_[b];
 }
 
-// Costs shared by adjacent units are already in their join.
+// Excludes costs shared by adjacent units: joins_ already accounts for them.
 StageCosts LayerChain::counted_twice(int64_t first, int64_t last) const {
   StageCosts duplicates;
   for (const Tied& tied : tied_) {

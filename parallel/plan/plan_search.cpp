@@ -197,7 +197,7 @@ class PlanSearch {
     std::optional<Estimate> less;
     if (++trial.tries < kMostTries)
       less = trial.candidate->estimate_within(schedules_, memory, kForever, trial.spend_spare);
-    // Without spending spare memory there is more room for what the estimate misses.
+    // If spare memory is not used, it can absorb errors of the estimate.
     if (!less && trial.spend_spare && trial.candidate->plan().stages_per_rank > 1) {
       trial.spend_spare = false;
       trial.tries = 1;

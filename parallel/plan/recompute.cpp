@@ -117,9 +117,9 @@ void extend_kept_lifetimes(Graph& rank, const CheckpointSegment& segment) {
     }
   }
   if (!end.valid()) return;
-  std::map<StorageId, NodeId> deaths;
-  for (const StorageId storage : early) deaths.emplace(storage, end);
-  free_storages_after(rank, deaths);
+  std::map<StorageId, NodeId> free_points;
+  for (const StorageId storage : early) free_points.emplace(storage, end);
+  free_storages_after(rank, free_points);
 }
 
 }  // namespace

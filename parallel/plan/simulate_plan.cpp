@@ -51,7 +51,7 @@ class SolvedStrategies {
     for (size_t v = 0; v < nodes_.size(); ++v) strategies_[names.of(nodes_[v])] = nodes_[v].strategies[choice[v]];
   }
 
-  // Returns empty if the problem has other variables or lacks a strategy.
+  // Returns nullopt if the problem has other variables or lacks a strategy.
   std::optional<std::vector<uint32_t>> choice_of(const AssignmentProblem& problem) const {
     if (problem.nodes.size() != strategies_.size()) return std::nullopt;
     Names names;

@@ -12,8 +12,8 @@
 
 namespace shadowgraph {
 
-// Layer costs of one layout if every layer uses this recompute level. What is not recomputed is kept on the device, or
-// offloaded to CPU.
+// Layer costs of one layout if every layer uses this recompute level. Activations that are not recomputed are kept on
+// the device, or offloaded to CPU.
 struct RecomputeLevel {
   Recompute what = Recompute::kNone;
   bool on_host = false;

@@ -183,7 +183,7 @@ class RankRun {
     for (Member m = meeting.latest; m.rank != kNone; m = arrival_of(m).before) {
       result_.times_[m.rank][m.step] = {begin, channel.free_at};
     }
-    // In the order in which they started to wait.
+    // Resumes the waiting ranks in the order in which they started to wait.
     const size_t first = runnable.size();
     for (uint32_t r = meeting.waiter; r != kNone; r = next_waiter_[r]) runnable.push_back(r);
     std::reverse(runnable.begin() + static_cast<std::ptrdiff_t>(first), runnable.end());

@@ -345,7 +345,7 @@ class Engine {
       const double bytes = static_cast<double>(requests) * (kept * static_cast<double>(cache_[i].token_bytes) +
                                                             static_cast<double>(cache_[i].state_bytes));
       if (bytes <= 0) continue;
-      // Captured with one key; the cost is proportional to the number of keys.
+      // attention_flops are those of a single key; the FLOPs are proportional to the number of keys.
       const double flops = i < pass.attention_flops.size() ? static_cast<double>(pass.attention_flops[i]) * kept : 0;
       seconds +=
           kernel_seconds(spec, {.kind = kind, .dtype = pass.attention_dtype, .flops = flops, .bytes = bytes}).total();

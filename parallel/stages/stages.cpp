@@ -34,8 +34,9 @@ class StageCutting {
             fmt::format("the module {} does not run in forward; give a module such as {}", module, some_module()));
       }
       if (at <= (cuts.empty() ? 0 : cuts.back())) {
-        throw Error(fmt::format("a stage cannot begin at {}: the module does not run after {}", module,
-                                cuts.empty() ? "the first node" : "the previous cut"));
+        throw Error(fmt::format(
+            "a stage cannot begin at {}: the module does not run after {}; give modules in the order in which they run",
+            module, cuts.empty() ? "the first node" : "the previous cut"));
       }
       cuts.push_back(at);
     }
@@ -50,8 +51,8 @@ class StageCutting {
     }
     const std::vector<CutPlace> places = places_for(stages, costs);
     if (static_cast<int32_t>(places.size()) + 1 < stages) {
-      throw Error(fmt::format("the forward can be split at {} places, into at most {} stages, not {}", places.size(),
-                              places.size() + 1, stages));
+      throw Error(fmt::format("the forward can be split at {} places, into at most {} stages, not {}; use fewer stages",
+                              places.size(), places.size() + 1, stages));
     }
     return balanced_cuts(costs, places, stages);
   }

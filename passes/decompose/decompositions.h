@@ -101,7 +101,7 @@ class Expander {
  private:
   struct ResultPair {
     ValueId recorded;
-    at::Tensor made;  // by the function; undefined if it does not compute it
+    at::Tensor made;  // computed by the function; undefined if it does not compute this result
     ValueId adopted;  // its replacement in the graph
   };
   bool pair_up(const Argument& result, const c10::IValue& value, std::vector<ResultPair>& pairs) const;

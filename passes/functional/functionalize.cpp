@@ -63,8 +63,9 @@ bool is_scatterable(const std::string& name) {
 // Tracks the contents of every storage at the current point of a rewriting pass, as values of the new graph.
 //
 // The *image* of a storage is a value whose storage has the same bytes at the same offsets. It is initially the value
-// that allocated the storage. current(v) returns v as it is to be read now: the value that replaced it, if its storage
-// was not written since, otherwise a view of the image, taken through the program's views or by as_strided.
+// that allocated the storage. current(v) returns the value to read instead of v at this point: the value that replaced
+// v, if the storage has not been written since, otherwise a view of the image, created by the program's views or by
+// as_strided.
 class StorageImages {
  public:
   StorageImages(const Graph& read, Graph& made, NodeEmitter& emitter)
@@ -267,7 +268,7 @@ class StorageImages {
     ValueId value;
     uint32_t version = 0;
   };
-  // Derivation of a value from another in its storage, by a view that can be taken again.
+  // Derivation of a value from another one in the same storage, by a view that can be recreated.
   struct Step {
     ValueId source;
     bool same = false;  // the result of an in-place operator, identical to its source
@@ -308,7 +309,7 @@ class StorageImages {
     }
   }
 
-  // Returns the view that produced `id`, if it can be taken again from its source alone.
+  // Returns the view that produced `id`, if it can be recreated from its source alone.
   Step step_to(ValueId id) {
     const NodeId producer = old_.value(id).producer;
     const OperatorFacts& facts = old_.facts(producer);
@@ -333,7 +334,7 @@ class StorageImages {
     return tensors == 1 ? Step{source, false} : Step{};
   }
 
-  // Returns whether a value is the image itself and need not be taken from it.
+  // Returns whether a value is the image itself, so that no view is needed.
   bool is_base(ValueId id, const Image& image) const {
     const Value& a = old_.value(id);
     const Value& b = new_.value(image.base);
@@ -342,7 +343,7 @@ class StorageImages {
            same_numbers(old_.strides(id), new_.strides(image.base));
   }
 
-  // Takes the program's view of `id` again from the current value of its source, which keeps the graph readable.
+  // Recreates the program's view `id` from the current value of its source. This keeps the graph readable.
   ValueId take(ValueId id, const Step& step) {
     const ValueId source = now_[step.source].value;
     if (step.same) return source;
@@ -546,7 +547,7 @@ class Functionalizer {
   struct Written {
     uint16_t position = 0;
     ValueId before;
-    ValueId after;  // geometry of what is written: the aliasing result if there is one
+    ValueId after;  // has the written geometry: the aliasing result if there is one
   };
 
   void node(NodeId n) {
@@ -704,7 +705,7 @@ class Functionalizer {
       if (!old_.value(source.ref.value).storage.valid()) return false;
       const Argument blocking = is_copy ? arguments[2] : Argument::of_bool(false);
       ValueId plain = images_.current(source.ref.value);
-      // Operators other than views would take the lazy value for the stored one.
+      // Operators other than views would read the lazy value as if it were the stored one.
       const bool lazy = images_.has_bits(source.ref.value);
       if (lazy) {
         plain = emitter_.call(emitter_.target("aten::clone"), {Argument::of_value(plain), Argument::of_int(0)});
@@ -784,7 +785,7 @@ class Functionalizer {
         if (!facts.pointwise || facts.random || !is_layout_independent(old_, n)) return give_up();
       }
     }
-    // Results that are not written arguments are the functional operator's, which are unchanged.
+    // Results other than written arguments are taken from the functional operator unchanged.
     for (size_t r = 0; r < form.fresh.size(); ++r) {
       const Argument& old = old_.results(n)[form.fresh[r]];
       if (old.kind == ArgumentKind::kValue && results[r].kind == ArgumentKind::kValue) {
@@ -960,7 +961,7 @@ class Functionalizer {
     const NodeId node = emitter_.append(emitter_.target("aten::copy_"),
                                         {Argument::of_value(to), Argument::of_value(from), Argument::of_bool(false)});
     emitter_.add_result(node, to_geometry, new_.value(target).storage);
-    // The copy is not the user's: it belongs to no module and has no forward node.
+    // The copy is not in the user's program, so it has no module and no forward node.
     mutable_node(new_, node).region = Graph::kRootRegion;
     mutable_node(new_, node).forward = NodeId();
     images_.replace(storage, target);
@@ -1035,7 +1036,7 @@ class Functionalizer {
     });
   }
 
-  // Saved internal values may have to be taken again before the node is created.
+  // Recreates saved internal values where necessary, before the node that saves them is created.
   void prepare_saved(NodeId n) {
     for (const SavedTensor& saved : old_.saved(n)) {
       if (saved.role == SavedRole::kInternal) images_.current(saved.value);

@@ -244,13 +244,13 @@ class ChainBuilder {
     std::vector<int64_t> saved(ends_.size(), 1);
     const auto add_up = [&](size_t stage) {
       int64_t bytes = 0;
-      for (int32_t at = begin_of(stage); at < ends_[stage]; ++at) bytes += born_saved_[size_t(at)];
+      for (int32_t at = begin_of(stage); at < ends_[stage]; ++at) bytes += saved_allocations_[size_t(at)];
       return bytes;
     };
-    born_saved_.assign(forward_.size(), 0);
+    saved_allocations_.assign(forward_.size(), 0);
     for (uint32_t i = 0; i < lives_.size(); ++i) {
       const ForwardLife& life = lives_[i];
-      if (is_relevant(life) && life.saved) born_saved_[size_t(life.born)] += graph_.storage(StorageId(i)).bytes;
+      if (is_relevant(life) && life.saved) saved_allocations_[size_t(life.born)] += graph_.storage(StorageId(i)).bytes;
     }
     for (size_t i = 0; i < ends_.size(); ++i) saved[i] = add_up(i);
     const auto join = [&](size_t stage) {  // with the next one
@@ -599,14 +599,14 @@ class ChainBuilder {
       const ForwardLife& life = lives_[s.index];
       return is_relevant(life) ? stage_of_[size_t(life.born)] : kNowhere;
     };
-    std::unordered_map<NodeId, std::vector<StorageId>> births;
+    std::unordered_map<NodeId, std::vector<StorageId>> allocated_at;
     for (uint32_t i = 0; i < graph_.storage_count(); ++i) {
       const Storage& storage = graph_.storage(StorageId(i));
       const bool there = !storage.born.valid() || graph_.is_erased(storage.born) || graph_.is_placeholder(storage.born);
       if (there) {
         others += storage.bytes;
       } else {
-        births[storage.born].push_back(StorageId(i));
+        allocated_at[storage.born].push_back(StorageId(i));
       }
       if (lives_[i].set_aside) chain_.elsewhere += storage.bytes;
     }
@@ -630,7 +630,7 @@ class ChainBuilder {
           begun[size_t(stage)] = true;
         }
       }
-      if (const auto found = births.find(n); found != births.end()) {
+      if (const auto found = allocated_at.find(n); found != allocated_at.end()) {
         for (const StorageId s : found->second) {
           const int32_t of = stage_of(s);
           (of == kNowhere ? others : live[size_t(of)]) += graph_.storage(s).bytes;
@@ -648,7 +648,7 @@ class ChainBuilder {
         (of == kNowhere ? others : live[size_t(of)]) -= graph_.storage(s).bytes;
       }
     }
-    // A stage without backward needs at least what it keeps.
+    // The peak of a stage without backward is at least the bytes it keeps.
     for (ChainStage& at : chain_.stages) at.backward_peak = std::max(at.backward_peak, at.options[0].saved);
   }
 
@@ -664,9 +664,9 @@ class ChainBuilder {
   std::vector<int32_t> ends_;  // by stage, the first position after it
   std::vector<bool> fixed_;
   std::vector<std::string> names_;
-  std::vector<int32_t> stage_of_;        // by position
-  std::vector<int64_t> born_saved_;      // by position
-  std::vector<int64_t> backward_costs_;  // by stage
+  std::vector<int32_t> stage_of_;           // by position
+  std::vector<int64_t> saved_allocations_;  // by position
+  std::vector<int64_t> backward_costs_;     // by stage
   // Storages allocated by the current stage.
   std::unordered_map<StorageId, ForwardLife> own_;
   CheckpointChain chain_;

@@ -406,7 +406,7 @@ void RecomputeSchedule::assign_ranges(std::span<const CheckpointSegment> segment
 
 namespace {
 
-// Returns whether it changes the storage or geometry of its self in a way that cannot be recomputed.
+// Returns whether the operator resizes a written argument or replaces its storage, which cannot be recomputed.
 bool changes_storage(const OperatorFacts& facts) {
   return !facts.written.empty() && (facts.resizes || facts.takes_storage);
 }

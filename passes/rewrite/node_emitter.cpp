@@ -147,8 +147,8 @@ void GraphRebuild::lifetimes(const std::function<StorageId(StorageId)>& final) {
       continue;
     }
     const NodeId at = std::as_const(behind_)[old.freed_after];
-    NodeId& dies = free_point[last.index];
-    if (!dies.valid() || (at.valid() && dies < at)) dies = at;
+    NodeId& freed_at = free_point[last.index];
+    if (!freed_at.valid() || (at.valid() && freed_at < at)) freed_at = at;
   }
   for (uint32_t i = 0; i < free_point.size(); ++i) {
     if (never[i] || (free_point[i].valid() && is_end(new_.node(free_point[i]).target))) free_point[i] = NodeId();

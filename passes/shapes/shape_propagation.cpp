@@ -336,7 +336,7 @@ class ShapeRun {
       return;
     }
     const at::Tensor& fake = out_.tensors_[source];
-    // Without such a value, the recorded geometry is only valid if the source is unchanged.
+    // If no value gives the new geometry, the recorded one is only valid if the source is unchanged.
     if (!same(graph_.sizes(source), fake.sizes()) || !same(graph_.strides(source), fake.strides())) {
       fail(node, "this alias has no operator that gives its new geometry, and the aliased tensor has changed");
     }

@@ -198,7 +198,7 @@ class DeadStorage {
     return is_value ? arguments[position].ref.value : ValueId();
   }
 
-  // Extent of values in their storages, in bytes.
+  // Adds the bytes of a value to the range of bytes that the values of its storage cover.
   void cover(ValueId v) {
     const Value& value = graph_.value(v);
     if (value.kind != ValueKind::kTensor || !value.storage.valid()) return;

@@ -237,8 +237,8 @@ class Span {
     }
     return bandwidth;
   }
-  // Returns seconds per payload byte of a direct exchange. Each process sends to each other one over the links of their
-  // level, on all levels at once.
+  // Returns seconds per payload byte of a direct exchange. Every process sends to every other one over the links of the
+  // level that connects them; all levels are used concurrently.
   double direct_seconds_a_byte(int64_t n) const {
     double seconds = 0;
     int64_t inside = 1;  // processes of the group in a block of the level below

@@ -222,8 +222,9 @@ class StreamSchedule::Run {
     kernel_ends_.emplace(device.kernel_end, device.kernel);
   }
 
-  // Attributes the idle time since the device's last kernel. Until the host has issued the waiter, it is the host's,
-  // regardless of other delays. After that, follows the chain of tasks that delayed the waiter.
+  // Attributes the idle time since the device's last kernel. Time until the host has issued the waiting task counts as
+  // host time, even if there were other delays. The rest is attributed by following the chain of tasks that delayed the
+  // waiting task.
   void explain(uint32_t number, double now, uint32_t waiter) {
     const Device& device = devices_[number];
     double& for_host = s_.devices_[number].waits_for_host;

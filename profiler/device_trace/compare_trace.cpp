@@ -181,7 +181,7 @@ std::vector<ComparedTime> joined(const std::map<CallKey, CallSum>& predicted,
     row.measured_calls = sum.calls;
     row.measured_seconds = sum.seconds;
   }
-  for (const auto& [key, sum] : predicted) {  // last: a graph determines a call's class better than a trace
+  for (const auto& [key, sum] : predicted) {  // last, since a graph gives a call's class more reliably
     ComparedTime& row = rows[key];
     row.kind = to_string(sum.kind);
     row.calls = sum.calls;

@@ -208,7 +208,7 @@ AllocatorSettings AllocatorSettings::parse(std::string_view text) {
     } else if (among(kNumbers)) {
       words.number(name);
     } else {
-      words.fail(name, "unknown setting");
+      words.fail(name, "unknown setting; use the names of PYTORCH_ALLOC_CONF, such as max_split_size_mb");
     }
     if (!words.done()) words.expect(",", name);
   }

@@ -184,7 +184,7 @@ class TrainingRun {
 };
 
 // Returns the last step that uses a block, for comparison. Workspaces are never freed.
-uint32_t death(const AllocationOrder& order, uint32_t tag) {
+uint32_t last_step_of(const AllocationOrder& order, uint32_t tag) {
   return tag == DeviceRun::kNoStorage ? std::numeric_limits<uint32_t>::max() : order.last(StorageId(tag));
 }
 
@@ -327,7 +327,7 @@ std::vector<FragmentationCause> fragmentation_causes(const ProgramCosts& costs, 
     for (const auto& block : segment.blocks) {
       if (!block.active) {
         entry.stuck += block.bytes;
-      } else if (longest == nullptr || death(order, block.tag) > death(order, longest->tag)) {
+      } else if (longest == nullptr || last_step_of(order, block.tag) > last_step_of(order, longest->tag)) {
         longest = &block;
       }
     }

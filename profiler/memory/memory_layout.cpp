@@ -115,12 +115,12 @@ class Planner {
       if (request.bytes < 0) throw Error("memory_layout: invalid size: a request has negative bytes");
       size_.push_back((request.bytes + alignment - 1) / alignment * alignment);
       steps_ = std::max(steps_, request.last + 1);
-      if (request.bytes > 0) by_birth_.push_back(i);
+      if (request.bytes > 0) by_allocation_.push_back(i);
     }
-    by_death_ = by_birth_;
-    std::stable_sort(by_birth_.begin(), by_birth_.end(),
+    by_free_ = by_allocation_;
+    std::stable_sort(by_allocation_.begin(), by_allocation_.end(),
                      [&](uint32_t a, uint32_t b) { return requests[a].born < requests[b].born; });
-    std::stable_sort(by_death_.begin(), by_death_.end(),
+    std::stable_sort(by_free_.begin(), by_free_.end(),
                      [&](uint32_t a, uint32_t b) { return requests[a].last < requests[b].last; });
   }
 
@@ -156,7 +156,7 @@ class Planner {
           plan.bytes = std::max(plan.bytes, low.extent() + high.extent());
         },
         [&](uint32_t i) { (is_low(i) ? low : high).give(plan.offsets[i], size_[i]); });
-    for (const uint32_t i : by_birth_) {
+    for (const uint32_t i : by_allocation_) {
       if (!is_low(i)) plan.offsets[i] = plan.bytes - plan.offsets[i] - size_[i];
     }
     return plan;
@@ -166,7 +166,7 @@ class Planner {
   template <typename Weight>
   ArenaLayout offline(const Weight& weight, std::string name) const {
     ArenaLayout plan{.offsets = std::vector<int64_t>(size_.size(), 0), .planner = std::move(name)};
-    std::vector<uint32_t> order = by_birth_;
+    std::vector<uint32_t> order = by_allocation_;
     std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return weight(a) > weight(b); });
     struct Placed {
       int64_t begin, end;
@@ -198,7 +198,7 @@ class Planner {
     for (const uint32_t parts : {64U, 16U, 4U}) {
       plans.push_back(two_ends(steps_ / parts, "two ends, 1/" + std::to_string(parts)));
     }
-    if (by_birth_.size() <= offline_limit) {
+    if (by_allocation_.size() <= offline_limit) {
       plans.push_back(offline([&](uint32_t i) { return size_[i]; }, "largest first"));
       const auto life = [&](uint32_t i) { return static_cast<double>(requests_[i].last - requests_[i].born + 1); };
       plans.push_back(
@@ -212,16 +212,16 @@ class Planner {
   // Visits allocations and frees in order; storages last used before a step are freed by then.
   template <typename Born, typename Dead>
   void walk(const Born& born, const Dead& dead) const {
-    size_t next_death = 0;
-    for (const uint32_t i : by_birth_) {
-      while (requests_[by_death_[next_death]].last < requests_[i].born) dead(by_death_[next_death++]);
+    size_t next_free = 0;
+    for (const uint32_t i : by_allocation_) {
+      while (requests_[by_free_[next_free]].last < requests_[i].born) dead(by_free_[next_free++]);
       born(i);
     }
   }
 
   const std::vector<AllocationLifetime>& requests_;
   std::vector<int64_t> size_;  // aligned
-  std::vector<uint32_t> by_birth_, by_death_;
+  std::vector<uint32_t> by_allocation_, by_free_;
   uint32_t steps_ = 0;
 };
 

@@ -91,7 +91,7 @@ const std::vector<MetricOf<DeviceMemory>>& device_memory_metrics() {
 
 namespace {
 
-std::vector<MetricOf<CacheInfo>> cache_figures() {
+std::vector<MetricOf<CacheInfo>> cache_metrics() {
   return {
       {"context", kCount, "tokens in the KV cache after the step", &CacheInfo::context},
       {"bytes_per_token", kBytes, "KV cache bytes per token of one sequence, all layers", &CacheInfo::bytes_per_token},
@@ -249,7 +249,7 @@ std::vector<ProfileRow> all_rows() {
       std::vector<MetricOf<Profile>>{
           {"nodes", kCount, "nodes of the graph, placeholders included", &Profile::nodes, kModel, "nodes"}},
       true, itself);
-  add("cache", cache_figures(), false, [](P p) { return p.cache; });
+  add("cache", cache_metrics(), false, [](P p) { return p.cache; });
   add("", model_figures(), true, itself);
   add("peak", peak_metrics(), true, [](P p) { return &p.peak; });
   add("", memory_figures(), true, itself);

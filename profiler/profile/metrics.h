@@ -69,7 +69,7 @@ struct MetricOf {
   MetricNote note;
 };
 
-// Figures of parts that may occur several times in a profile.
+// Metrics of structs that may occur several times in a profile.
 const std::vector<MetricOf<DeviceMemory>>& device_memory_metrics();
 const std::vector<MetricOf<PeakInfo>>& peak_metrics();
 const std::vector<MetricOf<CommunicationSum>>& communication_metrics();

@@ -200,7 +200,7 @@ void add_limit(Profile& profile, const ProgramCosts& costs, const ProfileOptions
   unlimited.device = profile.device;
   unlimited.capacity = AllocatorSettings::kUnlimited;
   unlimited.allocator.per_process_memory_fraction = unlimited.allocator.garbage_collection_threshold = 0;
-  // With absurd sizes the run fits no device; its live bytes are a lower bound.
+  // A run with extremely large sizes does not even fit in unlimited memory; its live bytes are then a lower bound.
   std::string beyond_all;
   const auto held = memory_of(costs, profile.device, unlimited, beyond_all);
   profile.unlimited_bytes = held ? held->footprint() : profile.peak_with_scratch.bytes;

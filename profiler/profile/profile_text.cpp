@@ -243,7 +243,7 @@ std::string largest_text(const Profile& profile) {
 
 namespace {
 
-// Writes memory beyond live bytes: scratch inside kernels and the caching allocator's figures.
+// Writes memory beyond live bytes: scratch inside kernels and the caching allocator's statistics.
 std::string memory_text(const Profile& profile) {
   std::string text = metrics_text(profile, TextPart::kScratch);
   int64_t unknown = 0;

@@ -36,7 +36,7 @@ double interpolate(const std::vector<RatePoint>& points, double work) {
   return below->rate * std::pow(above->rate / below->rate, part);
 }
 
-std::map<c10::ScalarType, double> figures_by_dtype(const JsonPlace& place) {
+std::map<c10::ScalarType, double> numbers_by_dtype(const JsonPlace& place) {
   std::map<c10::ScalarType, double> result;
   for (const auto& [name, figure] : place.members()) {
     const auto dtype = parse_dtype_name(name);
@@ -63,7 +63,7 @@ ClassRates class_rates(const JsonPlace& entry) {
   ClassRates rates{.fixed = entry.amount_or("fixed", 0),
                    .compute = rate_points(entry.find("compute")),
                    .memory = rate_points(entry.find("memory"))};
-  if (const auto scale = entry.find("scale")) rates.scale = figures_by_dtype(*scale);
+  if (const auto scale = entry.find("scale")) rates.scale = numbers_by_dtype(*scale);
   return rates;
 }
 
@@ -83,7 +83,7 @@ constexpr GpuKey kGpuKeys[] = {
     {"tensor_float32", &GpuSpec::tensor_float32, false},
 };
 
-GpuSpec gpu_figures(const JsonPlace& entry) {
+GpuSpec read_gpu(const JsonPlace& entry) {
   GpuSpec gpu;
   gpu.multiprocessors = entry["multiprocessors"].integer(1, 1'000'000);
   for (const GpuKey& key : kGpuKeys) {
@@ -95,7 +95,7 @@ GpuSpec gpu_figures(const JsonPlace& entry) {
   return gpu;
 }
 
-HostSpec host_figures(const JsonPlace& entry) {
+HostSpec read_host(const JsonPlace& entry) {
   HostSpec host{.link = entry["link"].amount(),
                 .bandwidth = entry.amount_or("bandwidth", 0),
                 .memory = static_cast<int64_t>(std::min(entry.amount_or("memory_bytes", 0), 9e18))};
@@ -249,10 +249,10 @@ DeviceSpec device_spec_from_json(const nlohmann::json& object, const std::string
   spec.vector = place.amount_or("vector", 0);
   spec.transcendental = place.amount_or("transcendental", 0);
   spec.host_call = place.amount_or("host_call", 0);
-  spec.matmul = figures_by_dtype(place["matmul"]);
+  spec.matmul = numbers_by_dtype(place["matmul"]);
   if (!spec.matmul.contains(c10::ScalarType::Float)) place["matmul"].fail("must have an entry for float32");
-  if (const auto gpu = place.find("gpu")) spec.gpu = gpu_figures(*gpu);
-  if (const auto host = place.find("host")) spec.host = host_figures(*host);
+  if (const auto gpu = place.find("gpu")) spec.gpu = read_gpu(*gpu);
+  if (const auto host = place.find("host")) spec.host = read_host(*host);
   if (const auto classes = place.find("classes")) {
     for (const auto& [word, entry] : classes->members()) {
       const auto kind = find_named<KernelClass>(word);

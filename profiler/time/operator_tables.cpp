@@ -341,7 +341,7 @@ OperatorTables read_operator_csv(const std::string& path) {
 
 void fit_rates(std::vector<TimedCall> calls, ClassRates& into) {
   constexpr double kShort = 1e-4;     // seconds
-  constexpr double kOfLeast = 0.8;    // fixed time, as a fraction of the shortest
+  constexpr double kOfLeast = 0.8;    // fixed time per call, as a fraction of the shortest call
   constexpr double kMinBeyond = 0.1;  // minimum fraction of a call's time attributed to its work
   const auto least = std::ranges::min_element(calls, {}, &TimedCall::seconds);
   if (calls.size() > 1 && least->seconds < kShort) into.fixed = least->seconds * kOfLeast;

@@ -462,7 +462,7 @@ class Scenario {
     return converted ? bytes / 4 * static_cast<int64_t>(c10::elementSize(*change_.dtype)) : bytes;
   }
 
-  // Captures a step of an optimizer over the parameters that have gradients here.
+  // Captures a step of an optimizer over the parameters that have gradients in this graph.
   Graph optimizer_step(const std::string& name, bool steady) const {
     const FakeTensorMode mode(with_all_devices({.device = device_}));
     Tensors parameters;
@@ -598,7 +598,7 @@ WhatIfResult what_if(const Graph& graph, const WhatIf& change) {
   answer.held_before = held_at_end(before.recorded());
   answer.flops_before = before.costs().flops().total().matmul;
   if (change.dtype && !before.has_float32_parameters()) {
-    throw Error("what_if: the step has no float32 parameters to convert");
+    throw Error("what_if: the step has no float32 parameters to convert; omit dtype");
   }
 
   std::optional<Graph> rewritten;

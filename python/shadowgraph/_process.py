@@ -92,7 +92,7 @@ def _checkpoint_generator():
 
 
 def _is_called(module, name):
-    """Returns True if another function of the module calls it. Otherwise patching it would have no effect."""
+    """Returns True if another function of `module` calls `name`. Otherwise patching `name` there has no effect."""
     functions = [inspect.unwrap(each) for each in vars(module).values() if inspect.isfunction(each)]
     return any(name in each.__code__.co_names for each in functions if each.__name__ != name)
 

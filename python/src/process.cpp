@@ -111,7 +111,8 @@ void bind_devices(py::module_& m) {
           const DeviceSpec spec = DeviceSpec::named(spec_name);
           if (spec.title.starts_with(name)) return spec.memory;
         }
-        throw Error("the memory of the device " + name + " is unknown");
+        throw Error("the memory of the device " + name +
+                    " is unknown; simulate a device from `shadowgraph list devices`");
       },
       "Memory of the simulated device in bytes, from the first device spec with its name.");
   m.def("current_device", [] { return static_cast<int>(cuda_guard().getDevice().index()); });

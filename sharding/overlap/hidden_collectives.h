@@ -11,7 +11,8 @@ namespace shadowgraph {
 class HiddenCollectives {
  public:
   // Seconds of products that overlap with collectives of one value: an all_reduce, a reduce_scatter by rows, an
-  // all_gather of its rows, and the same again in backward (0: not done). A weight gradient overlaps with what follows.
+  // all_gather of its rows, and a repeated one in backward; 0: no such collective. `weight_gradient`: seconds of
+  // products that overlap with the reduction of a weight gradient.
   struct Products {
     double reduce = 0, scatter = 0, gather = 0, gather_again = 0, weight_gradient = 0;
   };

@@ -297,19 +297,19 @@ class IssueOrder {
         behind_[node] = behind;
         state_[node] = kHeld;
         of_[behind].push_back(node);
-        leave_deaths(node);
+        transfer_frees(node);
       } else if (waits(node) || (is_view && needs_lazy)) {
         state_[node] = kLazy;
         lazy_.push_back(node);
         if (waits(node)) lazy_waits_[graph_.node(waited_by(node)).target].push_back(node);
-        leave_deaths(node);
+        transfer_frees(node);
       } else {
         issue(node);
         if (!graph_.is_placeholder(node)) stays_ = node;
       }
     }
     issue_rest();
-    for (const auto& [node, storages] : deaths_) {
+    for (const auto& [node, storages] : transferred_frees_) {
       std::vector<StorageId> all(graph_.frees(node).begin(), graph_.frees(node).end());
       all.insert(all.end(), storages.begin(), storages.end());
       graph_.set_frees(node, all);
@@ -376,9 +376,9 @@ class IssueOrder {
   }
 
   // Storages freed at a node that moves are freed at the previous node, or after their last use.
-  void leave_deaths(NodeId node) {
+  void transfer_frees(NodeId node) {
     if (!stays_.valid() || graph_.frees(node).empty()) return;
-    std::vector<StorageId>& left = deaths_[stays_];
+    std::vector<StorageId>& left = transferred_frees_[stays_];
     left.insert(left.end(), graph_.frees(node).begin(), graph_.frees(node).end());
     graph_.set_frees(node, {});
   }
@@ -427,7 +427,7 @@ class IssueOrder {
   std::map<TargetId, std::vector<NodeId>> lazy_waits_;  // by the operator of their collective
   std::vector<NodeId> order_;
   NodeId stays_;  // last node issued at its original position
-  std::unordered_map<NodeId, std::vector<StorageId>> deaths_;
+  std::unordered_map<NodeId, std::vector<StorageId>> transferred_frees_;
 };
 
 // Keeps sent memory alive until the wait.

@@ -85,7 +85,7 @@ class CutParameters {
     return called == "aten::t" && cut >= 0 ? 1 - cut : cut;
   }
 
-  // Returns the placement of a product of activations with a parameter used as it is stored; nullopt for other nodes.
+  // Returns the placement of a product of activations with an unmodified parameter; nullopt for other nodes.
   std::optional<Placement> of_product(NodeId node) const {
     const std::string_view called = graph_.target(node).name();
     const bool adds = called == "aten::addmm";

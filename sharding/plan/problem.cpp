@@ -401,8 +401,8 @@ std::vector<LiveInterval> ShardingProblemBuilder::stacked(std::vector<LiveInterv
   return stacked;
 }
 
-// Creates the edges of a sharding problem, from the producer of a tensor to its users, directly or through a copy
-// shared by the uses in a phase (see the picture at the top).
+// Edges of the sharding problem: from the producer of a tensor to its users, directly or through a copy shared by the
+// uses in a phase (see the picture at the top). A copy of a gradient is made in the optimizer phase.
 PhaseId phase_of_layout_changes(const Graph& graph, NodeId node) {
   if (graph.node(node).target != target_of(Builtin::kGradient)) return graph.node(node).phase;
   return Graph::kOptimizer;

@@ -64,7 +64,7 @@ class ShardingProblemBuilder {
     int64_t element_bytes = 0;
     bool tied = false;
     bool kept = false;  // saved from forward to backward
-    // Picoseconds of HiddenCollectives::Products.
+    // The fields of HiddenCollectives::Products in picoseconds, so that keys compare exactly.
     int64_t reduce = 0, scatter = 0, gather = 0, gather_again = 0, weight_gradient = 0;
     auto operator<=>(const MatrixKey&) const = default;
   };

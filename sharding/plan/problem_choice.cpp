@@ -53,7 +53,8 @@ std::map<uint32_t, size_t> ShardingProblem::variables_of(std::span<const Shardin
   std::map<uint32_t, size_t> last;  // by variable
   for (const auto& [node, p] : pin_of) {
     const std::optional<uint32_t> variable = variable_of(node);
-    if (!variable) throw Error(fmt::format("pin {}: the node has no tensors", pins[p].name));
+    if (!variable)
+      throw Error(fmt::format("pin {}: the node has no tensors; pin a node with a tensor result", pins[p].name));
     const std::vector<NodeId>& alike = variables_[*variable].nodes;
     const auto same = [&](NodeId other) {
       const auto pin = pin_of.find(other);

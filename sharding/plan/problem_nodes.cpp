@@ -61,7 +61,7 @@ class Classifier {
     for (const NodeId node : graph_.nodes()) {
       found.class_of[node] = number_of(key_of(found, node));
     }
-    // Dense numbers for these; path numbers are among them.
+    // Renumbers the classes densely, since they share their numbers with module paths.
     std::unordered_map<uint32_t, uint32_t> dense;
     for (const NodeId node : graph_.nodes()) {
       uint32_t& number = found.class_of[node];

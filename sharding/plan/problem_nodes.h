@@ -1,4 +1,4 @@
-// Finds nodes by the names used in pins and explanations.
+// Finds nodes by name, and groups identical nodes and independent tensors, for the assignment problem.
 #pragma once
 
 #include <cstdint>

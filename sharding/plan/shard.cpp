@@ -303,8 +303,8 @@ std::optional<double> seconds_with_identical_layers(const Graph& graph, const Sh
   return folded.feasible ? std::optional(seconds_of(folded.cost)) : std::nullopt;
 }
 
-// Evaluates a preset plan; one that exceeds the memory is reported with the reason. Without a preset, solves the
-// problem as it is.
+// Evaluates a preset plan; one that exceeds the memory limit is reported with the reason. Without a preset, solves the
+// unrestricted problem.
 ParallelismCost compare_with(std::optional<Parallelism> hand, const Graph& graph, const ShardingProblem& problem,
                              const DeviceMesh& mesh, const SolveOptions& solving) {
   ParallelismCost compared{.name = hand ? std::string(to_string(*hand)) : "best found"};

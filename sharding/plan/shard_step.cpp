@@ -95,7 +95,7 @@ class AlternatingSearch {
         options_(options),
         time_(StepTime::of(graph, *sharding.device)),
         curve_(CheckpointCurve::of(graph, {}, {.chain = {.cost = nanoseconds(time_)}})) {
-    // A round needs only this of a plan; comparisons and explanations are computed for the best one at the end.
+    // Rounds skip comparisons and explanations, which are computed for the best plan at the end.
     trial_ = options.shard;
     trial_.compare = false;
     trial_.explain.clear();
@@ -175,7 +175,8 @@ class AlternatingSearch {
       const Graph graph = with(choices[i]);
       return peak_of(graph, with_repeated(plan, graph)) <= sharding_.memory;
     };
-    // Peaks decrease along the curve; with another sharding the peak of a device may not. The result has been checked.
+    // Peaks decrease along the curve for the unsharded step, but not necessarily for a device. The returned choice has
+    // been checked.
     size_t least = 0;
     size_t most = choices.size() - 1;
     if (!fits(most)) {

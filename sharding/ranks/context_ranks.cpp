@@ -51,7 +51,7 @@ class AttentionCall {
   AttentionCall(const c10::OperatorHandle& op, const torch::jit::Stack& arguments) : op_(op), arguments_(arguments) {}
 
   const Tensor& tensor(const char* name) const { return arguments_[place(name)].toTensor(); }
-  const Tensor& gradient() const { return arguments_[0].toTensor(); }  // of the output; the argument's name varies
+  const Tensor& gradient() const { return arguments_[0].toTensor(); }  // of the output, under any argument name
   bool causal() const { return arguments_[place("is_causal")].toBool(); }
   // Returns true for kernels that support grouped queries.
   bool takes_groups() const {
@@ -289,7 +289,9 @@ class ContextExchange {
       }
       const Tensor out = found[0].toTensor(), statistics = found[1].toTensor();
       if (statistics.size(2) != out.size(2) || more[1].toTensor().size(2) != more[0].toTensor().size(2)) {
-        throw Error("the number of tokens per chunk must be a multiple of 32, since this kernel pads to it");
+        throw Error(
+            "the number of tokens per chunk must be a multiple of 32, since this kernel pads to it; change the "
+            "sequence length or the context-parallel degree");
       }
       add_found(rows_of(part, out), rows_of(part, statistics), more[0].toTensor(), more[1].toTensor());
     }

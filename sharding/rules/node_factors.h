@@ -121,7 +121,7 @@ class FactorBuilder {
   void whole(TensorFactors& tensor);
   // Each group lists argument names. If the operands of one group are partial sums or means, so are the results.
   void linear(const std::vector<std::vector<std::string>>& groups);
-  // Likewise for maxima and minima; with `turn`, one becomes the other.
+  // The same for partial maxima and minima; with `turn`, maxima become minima and vice versa.
   void monotone(const std::vector<std::vector<std::string>>& groups, bool turn);
   void sizes(std::string_view argument, size_t result = 0);
   void strides(std::string_view argument, size_t result = 0);

@@ -374,8 +374,8 @@ struct AxisCut {
   int64_t devices = 1;
 };
 
-bool lies_as(const AxisStrategy& strategy, std::span<const Layout> operands, std::span<const Layout> results,
-             size_t axis) {
+bool has_layouts(const AxisStrategy& strategy, std::span<const Layout> operands, std::span<const Layout> results,
+                 size_t axis) {
   if (operands.size() != strategy.operands.size() || results.size() != strategy.results.size()) return false;
   for (size_t i = 0; i < operands.size(); ++i) {
     if (operands[i][axis] != strategy.operands[i]) return false;
@@ -429,11 +429,11 @@ void for_each_possible_cut(const NodeFactors& factors, std::span<const Layout> o
 std::optional<AxisCut> find_cut(const KnownCall& call, std::span<const Layout> operands,
                                 std::span<const Layout> results, size_t axis, int64_t devices) {
   for (const AxisStrategy& strategy : call.strategies.axis) {
-    if (strategy.extent == 0 && lies_as(strategy, operands, results, axis)) return AxisCut{.devices = devices};
+    if (strategy.extent == 0 && has_layouts(strategy, operands, results, axis)) return AxisCut{.devices = devices};
   }
   std::optional<AxisCut> found;
   for_each_possible_cut(call.factors, operands, results, axis, devices, [&](FactorId id, const AxisStrategy& strategy) {
-    if (!found && lies_as(strategy, operands, results, axis)) found = AxisCut{.factor = id, .devices = devices};
+    if (!found && has_layouts(strategy, operands, results, axis)) found = AxisCut{.factor = id, .devices = devices};
   });
   return found;
 }
@@ -450,7 +450,7 @@ bool matches_independently(const NodeFactors& factors, std::span<const Layout> o
       if (!strategy.results[i].is_replicate()) all.results[i] = strategy.results[i];
     }
   });
-  return lies_as(all, operands, results, axis);
+  return has_layouts(all, operands, results, axis);
 }
 
 // Returns contiguous strides for these sizes, in the order of `strides`; 0 stays 0.

@@ -24,8 +24,8 @@ void check_intervals(std::span<const LiveInterval> live, const std::string& wher
   }
 }
 
-void check_figures(std::span<const int64_t> figures, const std::string& where, const char* what) {
-  if (std::any_of(figures.begin(), figures.end(), [](int64_t x) { return x < 0; })) {
+void check_not_negative(std::span<const int64_t> numbers, const std::string& where, const char* what) {
+  if (std::any_of(numbers.begin(), numbers.end(), [](int64_t x) { return x < 0; })) {
     throw Error(fmt::format("{} has a negative {}", where, what));
   }
 }
@@ -155,8 +155,8 @@ void AssignmentProblem::check() const {
     }
     if (node.times < 1) throw Error(where + " has a multiplicity (times) below 1");
     if (node.pinned >= static_cast<int64_t>(node.costs.size())) throw Error(where + " is pinned to a missing strategy");
-    check_figures(node.costs, where, "cost");
-    check_figures(node.usages, where, "usage");
+    check_not_negative(node.costs, where, "cost");
+    check_not_negative(node.usages, where, "usage");
     check_intervals(node.live, where);
   }
   for (size_t m = 0; m < matrices.size(); ++m) {
@@ -167,8 +167,8 @@ void AssignmentProblem::check() const {
     if (!matrix.usages.empty() && matrix.usages.size() != matrix.costs.size()) {
       throw Error(where + " has a wrong number of usages");
     }
-    check_figures(matrix.costs, where, "cost");
-    check_figures(matrix.usages, where, "usage");
+    check_not_negative(matrix.costs, where, "cost");
+    check_not_negative(matrix.usages, where, "usage");
   }
   for (size_t e = 0; e < edges.size(); ++e) {
     const AssignmentEdge& edge = edges[e];

@@ -72,7 +72,7 @@ class DualAscent {
 // Prices on usage of a limited problem, so that a problem without a limit bounds it (Lagrange multipliers).
 //
 // Each point of time has a price >= 0, which a choice pays for each byte it uses there. A choice within the limit pays
-// at most price_of_limit(prices, limit). So the minimum priced cost less that worth is a lower bound on every choice
+// at most price_of_limit(prices, limit). So the minimum priced cost minus that price is a lower bound on every choice
 // within the limit. This holds for any prices; good ones make the bound tight.
 //
 // limited.cpp searches for prices, and its branches inherit them. The functions round such that the bound also holds

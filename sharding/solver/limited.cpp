@@ -53,7 +53,7 @@ class Branches {
       open.pop();
       const Split split = bounded(dual, from);
       if (from.bound < search_.best() - 0.5) {
-        // Without a variable to split, the bound is final.
+        // If no variable can be split, the bound of this branch is final.
         if (split.high.empty()) {
           const double others = open.empty() ? search_.best() : open.top().bound;
           bound_ = std::max(bound_, std::min({from.bound, others, search_.best()}));
@@ -420,7 +420,7 @@ class LimitSearch {
     return prices;
   }
 
-  // Runs a round in which usages are expensive at the beginning and free at the end.
+  // Runs a round of the search, in which prices on usage start high and decrease to zero.
   void round(Chain& chain, double scale, int64_t length) const {
     if (chain.stale > 0 && chain.noise() % 2 == 0) {
       chain.search.force(static_cast<int>(1 + chain.noise() % 3));

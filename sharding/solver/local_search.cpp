@@ -213,7 +213,7 @@ void LocalSearch::add_pair_prices(uint32_t e, uint32_t v, uint32_t state, double
   }
 }
 
-// Writes the optimal states of the tree to chosen_, or the present ones if they are as good.
+// Writes the optimal states of the tree to chosen_; keeps the present states if their cost is the same.
 void LocalSearch::optimise_tree() {
   const size_t size = tree_.size();
   if (sums_.size() < size) {
@@ -334,7 +334,7 @@ void LocalSearch::step() {
   bool accept = added <= 0 || !bounded_;
   bool changed = false;
   if (!accept && !is_allowed()) {
-    // Removing a forbidden pair is worth some usage; the excess over the limit shrinks again later.
+    // Accepts more usage in order to remove a forbidden pair; later moves reduce the excess over the limit.
     const double before = cost_;
     std::vector<uint32_t> old(size);
     for (size_t i = 0; i < size; ++i) old[i] = states_[tree_[i]];

@@ -20,7 +20,7 @@ class LocalSearch {
   void set_prices(std::span<const double> prices, double weight);
   // If not bounded, moves may exceed the limit; only prices discourage it.
   void set_bounded(bool bounded) { bounded_ = bounded; }
-  // Sets some random variables to random states and keeps them until release().
+  // Sets `count` random variables to random states and keeps them there until release().
   void force(int count);
   void release();
   // Makes one move. While bounded, excess() never increases, unless a forbidden pair is removed.

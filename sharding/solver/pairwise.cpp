@@ -41,13 +41,13 @@ using Wide = AssignmentCost::Wide;
 
 constexpr double kMostCost = 0x1p45;
 
-// Returns the smallest cost (multiplied out) such that a single one exceeds any choice without such costs; kForbidden
-// if there is none.
+// Returns the smallest cost, times its multiplicity, that alone exceeds the total of every choice without costs that
+// large; kForbidden if there is none.
 int64_t cost_above_all(const AssignmentProblem& problem) {
   // Costs are grouped by bit length: for each length, the sum of the largest such cost of each node and edge, and the
   // smallest longer cost.
   constexpr size_t kBits = 64;
-  std::array<Wide, kBits> dearest{};
+  std::array<Wide, kBits> largest_total{};
   std::array<int64_t, kBits> least;
   least.fill(kForbidden);
   std::array<int64_t, kBits> here{};
@@ -63,7 +63,7 @@ int64_t cost_above_all(const AssignmentProblem& problem) {
     }
     for (size_t bits = 0, most = 0; bits < kBits; ++bits) {
       most = std::max(most, static_cast<size_t>(here[bits]));
-      dearest[bits] += static_cast<Wide>(most);
+      largest_total[bits] += static_cast<Wide>(most);
     }
   };
   for (const AssignmentNode& node : problem.nodes) look(node.costs, node.times);
@@ -71,7 +71,7 @@ int64_t cost_above_all(const AssignmentProblem& problem) {
   int64_t above = kForbidden;
   for (size_t bits = kBits - 1; bits-- > 0;) {
     above = std::min(above, least[bits + 1]);
-    if (above != kForbidden && Wide{above} > dearest[bits]) return above;
+    if (above != kForbidden && Wide{above} > largest_total[bits]) return above;
   }
   return kForbidden;
 }

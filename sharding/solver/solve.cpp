@@ -66,7 +66,7 @@ class Solver {
 
   double seconds() const { return watch_.seconds(); }
   bool out_of_time() const { return seconds() > options_.time_limit; }
-  // Returns the fraction of the own search's time that is spent.
+  // Returns the fraction of the built-in search's time limit that has been used.
   double time_spent() const {
     return seconds() / (options_.solver == AssignmentSolver::kBuiltin ? options_.time_limit : options_.time_limit / 2);
   }
@@ -138,7 +138,7 @@ class Solver {
 
 AssignmentSolution solve(const AssignmentProblem& problem, const SolveOptions& options) {
   problem.check();
-  // A cost above the sum of all others is as good as forbidden; forbidden entries simplify the problem a lot.
+  // A cost above the sum of all others can be treated as forbidden, and forbidden entries simplify the problem a lot.
   if (const std::optional<AssignmentProblem> strict = without_costs_above_all(problem)) {
     AssignmentSolution solution = Solver(*strict, options).run();
     if (solution.feasible || solution.stopped == "time") return solution;

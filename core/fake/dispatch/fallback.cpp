@@ -416,7 +416,7 @@ class BoxedCall {
   Stack& stack_;
   size_t begin_;
   bool user_kernel_;  // runs a user-defined kernel
-  Stack operands_;    // only for such a call, or with registered devices
+  Stack operands_;    // filled only if user_kernel_, or if devices are registered
   OperandScan scan_;
   std::optional<ContentsOfCall> contents_;
 };

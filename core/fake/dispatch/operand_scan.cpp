@@ -82,7 +82,7 @@ bool writes_reach_real_tensor(const at::Tensor& fake, ModeState* mode) {
   if (view == nullptr || !view->has_bw_view()) return false;
   const at::Tensor& base = view->get_backward_view().base_;
   if (is_fake(base)) return has_version_of_real(base);
-  // Materialized since (core/deferred/): earlier deferred views have their own error for writes.
+  // The base has been materialized since (core/deferred/), which reports writes to its earlier deferred views itself.
   const bool was_fake = typeid(*base.unsafeGetTensorImpl()) == typeid(FakeTensorImpl);
   return was_fake ? as_fake(fake)->is_view_of_real() : !is_adopted(base, mode);
 }

@@ -101,7 +101,7 @@ template <>
 struct MakesContents<at::_ops::zeros_like> : MakesContentsAlways {};
 template <>
 struct MakesContents<at::_ops::ones_like> : MakesContentsAlways {};
-// Copies are not listed: their source has known contents then.
+// Copies are not listed: their result is known only if their source, an operand, is.
 
 // Operators called while a tensor is printed: the conversion to double, and copies and parts of its result.
 template <class Operator>

@@ -490,7 +490,7 @@ at::Tensor detach_kernel(c10::DispatchKeySet keys, const at::Tensor& self) {
     return result;
   }
   FakeTensorImpl* fake = as_fake(result);
-  // Forward-mode AD: a result with a tangent must stay as it is.
+  // Forward-mode AD: a result with a tangent must not be changed.
   if (fake == nullptr || fake->is_inference() || fake->autograd_meta() != nullptr) return result;
   if (is_fake(self)) {
     if (C10_LIKELY(!writes_may_reach_real(self) || !writes_reach_real_tensor(self, mode))) return result;

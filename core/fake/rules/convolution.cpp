@@ -405,7 +405,7 @@ ThreeTensors convolution_backward(const Tensor& grad_output, const Tensor& input
   return grads;
 }
 
-// Library operators called directly use their own kernel, whatever eager would select.
+// A library's operator called directly runs that library's kernel, even where aten::convolution would select another.
 Tensor library_convolution(const Tensor& input, const Tensor& weight, const OptionalTensor& bias,
                            const ConvolutionParameters& parameters, MemoryFormat format) {
   check_shapes(input, weight, bias, parameters);

@@ -217,7 +217,7 @@ Tensor& hardtanh_backward_out(const Tensor& grad, const Tensor& x, const Scalar&
   return elementwise_into(result, {grad, x});
 }
 
-// Has the input's dtype, whatever the gradient's.
+// Has the input's dtype, even if the gradient has another.
 Tensor mish_backward(const Tensor& grad, const Tensor& x) {
   Tensor result = rules::empty({0}, x);
   return elementwise_into(result, {grad, x});
@@ -236,7 +236,7 @@ Tensor glu_backward(const Tensor& /*grad*/, const Tensor& x, int64_t dim) {
   TORCH_CHECK(x.size(d) % 2 == 0, "Halving dimension must be even, but dimension ", d, " is size ", x.size(d));
   return rules::empty(x.sizes(), x);
 }
-// CUDA recomputes what the CPU stores in the buffer.
+// The CPU stores an intermediate result in the buffer; CUDA recomputes it and leaves the buffer empty.
 TwoTensors log_sigmoid_forward(const Tensor& x) {
   if (on_cuda()) return {rules::empty_like(x), rules::empty({0}, x)};
   return {rules::empty(x.sizes(), x), rules::empty(x.sizes(), x)};
@@ -356,7 +356,7 @@ Tensor mm(const Tensor& x, const Tensor& y) {
   return OnMeta<at::_ops::mm>::call(x, y);
 }
 
-// What is added must expand to the product, which the Meta kernel does not check.
+// `added` must be expandable to the sizes of the product, which the Meta kernel does not check.
 Tensor addmm(const Tensor& added, const Tensor& x, const Tensor& y, const Scalar& beta, const Scalar& alpha) {
   Tensor result = OnMeta<at::_ops::addmm>::call(added, x, y, beta, alpha);
   at::inferExpandGeometry_dimvector(added.sizes(), added.strides(), result.sizes());

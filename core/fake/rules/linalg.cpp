@@ -59,7 +59,7 @@ Tensor solve_triangular(const Tensor& a, const Tensor& b, bool /*upper*/, bool l
   return column_major(b_sizes, a.scalar_type());
 }
 
-// The CPU's kernel makes results without elements column-major again.
+// The CPU kernel resets the strides of results without elements to column-major.
 std::tuple<Tensor&, Tensor&> triangular_solve_out(const Tensor& b, const Tensor& a, bool upper, bool transpose,
                                                   bool unitriangular, Tensor& solution, Tensor& copied) {
   OnMeta<at::_ops::triangular_solve_X>::call(b, a, upper, transpose, unitriangular, solution, copied);

@@ -44,8 +44,8 @@ Tensor binary_cross_entropy(const Tensor& input, const Tensor& /*target*/, const
   return empty_resized(input.sizes(), {}, input.scalar_type());
 }
 
-// The kernels write through a view without dimensions of size 1. If it has to be resized the output itself is
-// unchanged, and later steps use it as it is.
+// The kernels write through a view without dimensions of size 1. If the view has to be resized, the output itself keeps
+// its sizes, which later steps use.
 Tensor& binary_cross_entropy_out(const Tensor& input, const Tensor& target, const OptionalTensor& weight,
                                  int64_t reduction, Tensor& loss) {
   Tensor squeezed = loss.squeeze();

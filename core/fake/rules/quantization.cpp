@@ -190,7 +190,7 @@ Tensor dynamic_product(const Tensor& x, const Tensor& /*weight*/, int64_t /*bloc
   return product(x, outputs);
 }
 
-// CUTLASS: half by integer product. A byte holds two 4-bit columns.
+// CUTLASS's product of a half-precision matrix and an 8- or 4-bit integer matrix. A byte holds two 4-bit columns.
 Tensor mixed_linear(const Tensor& x, const Tensor& weight, const Tensor& scale, const OptionalTensor& /*bias*/,
                     std::optional<std::string_view> /*activation*/) {
   TORCH_CHECK(weight.dim() == 2 && scale.dim() == 1, "_mixed_dtypes_linear: expected a matrix and a vector of scales");

@@ -298,7 +298,7 @@ Tensor shared_buffer(TensorList weights) {
       return {};
     }
   }
-  // With autograd it would be a view of a weight that requires grad, which _cudnn_rnn rejects.
+  // With autograd the result would be a view of a weight that requires grad, which _cudnn_rnn rejects.
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
   return weights[0].as_strided({total}, {1}, 0);
 }

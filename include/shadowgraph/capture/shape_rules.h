@@ -1,6 +1,6 @@
 // Shape rules: compute the outputs' metadata for custom operators, or operators with an incorrect Meta kernel.
 //
-// For authors of operators, and for core/rules/. A rule runs in every call of its operator on fake tensors, so it
+// For authors of operators, and for core/fake/rules/. A rule runs in every call of its operator on fake tensors, so it
 // should only use sizes and allocate nothing but results.
 #pragma once
 

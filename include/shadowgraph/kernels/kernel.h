@@ -95,7 +95,7 @@ class OperatorKernels {
    private:
     friend class OperatorKernels;
     OriginalCall(Trial* trial, int64_t began) : trial_(trial), began_(began) {}
-    Trial* trial_ = nullptr;  // of that OperatorKernels; nullptr: not measured
+    Trial* trial_ = nullptr;  // owned by the OperatorKernels; nullptr: not measured
     int64_t began_ = 0;
   };
 

@@ -44,7 +44,7 @@ struct FunctionalizeResult {
   bool changed = false;
 
   struct Mutated {
-    NodeId placeholder;  // its argument is the name, or the constant
+    NodeId placeholder;  // of the mutated input, parameter, buffer or constant
     NodeId write_back;   // the aten::copy_ of the epilogue
   };
   std::vector<Mutated> mutated;  // in order of the placeholders

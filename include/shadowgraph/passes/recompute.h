@@ -52,9 +52,9 @@ struct ChainOption {
 // A stage of a chain. Bytes exclude the stage's input; costs are integers in any unit.
 struct ChainStage {
   std::string name;
-  int64_t forward = 0;        // cost of running it again with all its outputs
+  int64_t forward = 0;        // cost of recomputing it with all its outputs
   int64_t backward = 0;       // cost of its backward; the same for all schedules
-  int64_t recompute = 0;      // cost of running it again for its own backward only: at most `forward`
+  int64_t recompute = 0;      // cost of recomputing only what its own backward needs: at most `forward`
   int64_t output = 0;         // bytes passed to the next stage
   int64_t forward_peak = 0;   // peak bytes in forward if only the output is saved
   int64_t keeping_peak = 0;   // peak bytes in forward if everything is saved

@@ -137,7 +137,7 @@ struct PlannedStage {
   int64_t units = 0;       // layers, embedding, head, ...
   int64_t recomputed = 0;  // number of units with full recompute, the first ones
   int64_t selective = 0;   // number of units with selective recompute, following those
-  int64_t in_part = 0;     // number of units recomputed by the curve, following those
+  int64_t in_part = 0;     // number of units with partial recompute (kCurve), following those
   int64_t offloaded = 0;   // number of units with activations offloaded to CPU
   friend bool operator==(const PlannedStage&, const PlannedStage&) = default;
 };

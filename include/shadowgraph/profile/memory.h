@@ -344,7 +344,7 @@ struct DeviceMemory {
   std::vector<int64_t> allocated_after;  // after each step: torch.cuda.memory_allocated()
   int64_t context = 0;                   // assumed
   // Included in the values above. One for each stream and thread with matrix products: backward runs on a separate
-  // thread with a cuBLAS handle of its own.
+  // thread with a separate cuBLAS handle.
   int64_t cublas_workspace = 0;
   int64_t nccl = 0;  // assumed; of all groups of more than one process with communication
   // Reserved but not active bytes at the peak.

@@ -24,7 +24,7 @@ namespace SHADOWGRAPH_API shadowgraph {
 struct OperatorSupport {
   struct Row {
     std::string table;  // "shape rule"
-    std::string entry;  // the entry, or the consequence of having none
+    std::string entry;  // the table's entry for the operator; if missing, the consequence
     // Source file, with line if known: "core/fake/rules/elementwise.cpp:340". "" for entries of libtorch (schemas, Meta
     // kernels) and those registered by the program.
     std::string place;

@@ -163,7 +163,7 @@ enum class Parallelism : uint8_t {
   kDataParallel,    // parameters replicated, inputs sharded along dimension 0 over all axes
   kFullySharded,    // parameters sharded as well: ZeRO 3, FSDP
   kTensorParallel,  // parameters of linear layers alternately column- and row-parallel over the last axis (Megatron)
-  kMegatron,        // likewise, with communication of activations only, never of weights
+  kMegatron,        // kTensorParallel with communication of activations only, never of weights
   kDataTensorParallel,  // inputs sharded over the other axes
   kFullyShardedTensor,  // and parameters
 };

@@ -129,7 +129,7 @@ struct ShardOptions {
   std::vector<std::string> explain;        // names of placeholders, or "n329"
   int64_t rank = 0;                        // rank whose graph is returned and measured
   const GraphLayouts* plan = nullptr;      // evaluate this plan instead of searching, even if it exceeds the memory
-  std::optional<AssignmentChoice> choice;  // likewise for a choice of the problem
+  std::optional<AssignmentChoice> choice;  // evaluate this choice of the problem instead of searching
   std::optional<Parallelism> parallelism;  // use this standard plan; layouts it leaves open are chosen for minimum cost
   SolveOptions solve;
   // Called with the graph of each device, in order of ranks, for export.
