@@ -66,7 +66,7 @@ def test_both_programs_know_the_same_of_all_operators():
         some = [name for name in names if name.startswith(f"{word}::")]
         command = [_shadowgraph_tool.path(), "operator", *some, "--json"]
         program = subprocess.run(command, capture_output=True, text=True, env=environment)
-        # A process of its own: tests in this one register rules.
+        # In a new process, since other tests register rules in this one.
         module = [sys.executable, "-m", "shadowgraph", "operator", *some, "--json"]
         said = subprocess.run(module, capture_output=True, text=True)
         assert (said.returncode, said.stderr) == (program.returncode, program.stderr)
