@@ -59,7 +59,7 @@ std::optional<AssignmentChoice> choice_of(const nlohmann::json& json, const std:
   const JsonPlace place(json, name);
   if (place.is_list()) return AssignmentChoice{.choice = choice_in(place), .cost = "", .name = name};
   if (!place.is_object() || place.text_or("format", "") != kSolutionFormat) return std::nullopt;
-  if (place["version"].integer() != 1) place["version"].fail("must be 1");
+  if (place["version"].integer() != 1) place["version"].fail(fmt::format("must be 1, not {}", place["version"].integer()));
   if (const auto why = place.find("why_infeasible"); why && !why->text().empty()) {
     throw Error(fmt::format("{} has no solution: {}", name, why->text()));
   }
@@ -107,8 +107,10 @@ nlohmann::json to_json(const GraphLayouts& plan, const Graph& graph) {
 
 GraphLayouts graph_layouts_from_json(const nlohmann::json& json, const Graph& graph) {
   const JsonPlace place(json, "sharding plan");
-  if (place["format"].text() != kPlanFormat) place["format"].fail(std::string("must be ") + kPlanFormat);
-  if (place["version"].integer() != kPlanVersion) place["version"].fail(fmt::format("must be {}", kPlanVersion));
+  if (place["format"].text() != kPlanFormat)
+    place["format"].fail(fmt::format("must be {}, not {}", kPlanFormat, place["format"].text()));
+  if (place["version"].integer() != kPlanVersion)
+    place["version"].fail(fmt::format("must be {}, not {}", kPlanVersion, place["version"].integer()));
   GraphLayouts plan;
   std::string mesh;
   for (const JsonPlace& axis : place["mesh"].elements()) {

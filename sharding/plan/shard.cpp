@@ -400,7 +400,7 @@ std::string text_of_step(const ShardingResult& answer) {
                     !answer.solution.optimal ? fmt::format("this plan is within {:.3f} % of it", gap * 100)
                     : answer.coverage.without_a_rule.empty()
                         ? "this plan is optimal"
-                        : "this plan is optimal given that nodes without a rule are replicated");
+                        : "no plan that replicates nodes without a rule is better");
   }
   if (answer.folded_seconds) {
     text += fmt::format("{} with identical layouts for identical layers, {:.3f} % slower\n",

@@ -32,12 +32,12 @@ struct ClassText {
 };
 constexpr ClassText kClasses[] = {
     {"own rule", "a shape rule in `core/fake/rules/`"},
-    {"decomposition", "its parts are run, each by its own way"},
+    {"decomposition", "runs as the operators that it is composed of"},
     {"out= form", "as its functional form, the results resized to what that gives"},
     {"C++ Meta", "libtorch's own kernel on meta tensors; composites among them reach the rules of what they call"},
     {"data-dependent", "the result, or its size, is data: `DataDependentError`, or a size given by the user"},
     {"refused", "a typed error, for the reason in the table"},
-    {"missing", "a typed error: nobody has written the rule yet"},
+    {"missing", "a typed error: no rule exists yet"},
 };
 
 struct Row {

@@ -185,7 +185,7 @@ def test_sequences_can_be_asked_about_where_inputs_take_them():
         ("weather", {}, "not one of devices, network"),
         ("price", dict(tokens="1M", within="1d"), "requires --prices"),
         ("price", dict(tokens="1M", within="1d", prices={"h9000": 1}), "h9000"),
-        ("devices", dict(share=2), "above 0 and at most 1"),
+        ("devices", dict(share=2), "is not a number > 0 and <= 1"),
     ],
 )
 def test_questions_that_make_no_sense_are_refused(what, how, why):

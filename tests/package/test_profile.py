@@ -134,7 +134,7 @@ def test_what_is_saved(tmp_path):
     assert set(written) == {path.name for path in (tmp_path / "all").iterdir()} == three | {
         "graph.dot", "graph.svg", "nodes.csv", "storages.csv", "trace.json", "model_explorer.json",
         "snapshot.pickle"}  # fmt: skip
-    with pytest.raises(sg.Error, match=r"no export 'nodescsv' \(did you mean nodes-csv\?\)"):
+    with pytest.raises(sg.Error, match=r"unknown export 'nodescsv' \(did you mean nodes-csv\?\)"):
         report.save(tmp_path / "none", export=["nodescsv"])
     assert not (tmp_path / "none").exists()
     assert json.loads((tmp_path / "net/profile.json").read_text())["peak"]["bytes"] == report.peak_bytes

@@ -95,7 +95,7 @@ def test_what_is_no_input_is_refused():
         graph.propagate((4,), input0=(4,))
     with pytest.raises(sg.Error, match="no placeholder named 'y'"):
         graph.propagate(y=(4,))
-    with pytest.raises(sg.Error, match="input 'input0' is dict"):
+    with pytest.raises(sg.Error, match="input 'input0' must be a tensor, a shape, or a string such as .* not dict"):
         graph.propagate({})
     with pytest.raises(sg.Error, match="another graph"):
         graph.propagate().tensor(sg.capture(lambda x: x + 1, "f32[4]").nodes[0].outputs[0])

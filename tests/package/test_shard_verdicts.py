@@ -211,7 +211,7 @@ def test_what_is_no_answer(figures, tmp_path):
             {"format": "shadowgraph-assignment-solution", "version": 1, "choice": [0], "cost": "7"},
             "has choices for 1 node",
         ),
-        ({"format": "something"}, "is not shadowgraph-layouts"),
+        ({"format": "something"}, "must be shadowgraph-layouts, not something"),
         (other, "aten::gelu"),
     ]
     for answer, said in wrong:

@@ -81,7 +81,7 @@ with tempfile.TemporaryDirectory() as name:
     refused("lstm_lm", "--only", "", "-o", folder / "x.pt", code=1, says=("empty",))
     refused("lstm_lx", "-o", folder / "x.pt", code=1, says=("lstm_lx", "did you mean lstm_lm"))
     refused("lstm_lm", code=2, says=("--output",))
-    refused("lstm_lm", "--seed", "-1", "-o", folder / "x.pt", code=2, says=("at least 0",))
+    refused("lstm_lm", "--seed", "-1", "-o", folder / "x.pt", code=2, says=("not an integer >= 0",))
     refused("lstm_lm", "-o", folder / "absent" / "x.pt", code=1, says=("cannot write",))
     if os.path.exists("/dev/full"):
         refused("lstm_lm", "--only", "*hh*", "-o", "/dev/full", code=1, says=("/dev/full", "No space left"))

@@ -120,14 +120,14 @@ async function useModel(file) {
   await page.mouse.click(blocks.x + blocks.width * 0.5, blocks.y + blocks.height * 0.85);
   await settle(page);
   check(`${name}: pressing a block selects a storage`, (await state(page)).selection?.kind === 'storage', JSON.stringify((await state(page)).selection));
-  check(`${name}: its panel says who made it`, /made by|from before|kept by/.test(await page.$eval('.panel', (e) => e.textContent)));
+  check(`${name}: its panel names the node that allocated it`, /allocated by|from before|kept alive by/.test(await page.$eval('.panel', (e) => e.textContent)));
 
   // The same thing lights up in the tables.
   await page.evaluate(button('Tables', 'nav'));
   await page.evaluate(button('Storages', '.tools'));
   await settle(page);
   check(`${name}: the storage's row is lit`, (await page.$$('.rows tr.lit')).length === 1);
-  // Whoever is far down one table sees the next from its top.
+  // Another table starts at its top, however far the last one was scrolled.
   await page.evaluate("document.querySelector('.rows').scrollTop = 1e9");
   await settle(page);
   check(`${name}: the last row is seen at the end`, await page.evaluate(`(() => {
