@@ -2,7 +2,7 @@
 //
 //   deferred              all models, each in a separate process, as a table
 //   deferred MODEL        one model: only deferred initialization
-//   deferred MODEL --materialise
+//   deferred MODEL --materialize
 //                         also materialization and eager construction; requires memory for one model at a time
 //
 // "on meta" is construction in a fake mode on the meta device, without recording.
@@ -40,7 +40,7 @@ double seconds(F&& f) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-int measure(const std::string& name, bool materialise) {
+int measure(const std::string& name, bool materialize) {
   { const FakeTensorMode warm_up; }
   const long before = peak_resident_kib();
   at::manual_seed(1);
@@ -61,7 +61,7 @@ int measure(const std::string& name, bool materialise) {
   std::printf("| %s | %u | %.2f | %.2f | %.2f | %.2f | %.2f | %zu | %.1f |", name.c_str(), graph.node_count(),
               cold * 1e3, warm * 1e3, meta * 1e3, warm / meta, warm * 1e6 / nodes,
               graph.allocated_bytes() / graph.node_count(), static_cast<double>(resident) / 1024);
-  if (materialise) {
+  if (materialize) {
     double eager = 1e9;
     double ours = 1e9;
     for (int i = 0; i < 3; ++i) {
@@ -82,7 +82,7 @@ int measure(const std::string& name, bool materialise) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc > 1) return measure(argv[1], argc > 2 && std::strcmp(argv[2], "--materialise") == 0);
+  if (argc > 1) return measure(argv[1], argc > 2 && std::strcmp(argv[2], "--materialize") == 0);
   std::printf(
       "| model | nodes | deferred cold ms | warm ms | on meta ms | warm / meta | us per node | bytes per node | "
       "resident "
@@ -93,7 +93,7 @@ int main(int argc, char** argv) {
     const bool small = info.parameters < 500'000'000;
     const pid_t child = fork();
     if (child == 0) {
-      execl("/proc/self/exe", argv[0], info.name.c_str(), small ? "--materialise" : nullptr, nullptr);
+      execl("/proc/self/exe", argv[0], info.name.c_str(), small ? "--materialize" : nullptr, nullptr);
       _exit(127);
     }
     int status = 0;

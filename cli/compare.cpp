@@ -287,7 +287,7 @@ void add_options(CLI::App& command, CompareRequest& request) {
   add_estimate_options(command, request.estimate);
   begin_group(command, kPage);
   command.add_option("--title", request.title, "Title of the page (default: the model or file)");
-  command.add_option("--color", request.color, "Node values to colour by: FILE.json, FILE.csv or FILE.csv:COLUMN");
+  command.add_option("--color", request.color, "Node values to color by: FILE.json, FILE.csv or FILE.csv:COLUMN");
   command.footer(
       "Examples:\n"
       "  shadowgraph compare before.sg after.sg --nodes\n"

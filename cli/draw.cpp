@@ -117,7 +117,7 @@ int draw(const CLI::App& command, const DrawRequest& request) {
   takes_none_of(command, "-o NAME.html", {kPicture});
   if (command.count("--color") > 0 && !is_color_file(request.color)) {
     throw CLI::ValidationError("--color",
-                               "an HTML page already offers these colours; give a FILE of node values, or remove it");
+                               "an HTML page already offers these colors; give a FILE of node values, or remove it");
   }
   return draw_page(request);
 }
@@ -131,7 +131,7 @@ void add_picture_options(CLI::App& command, DrawRequest& request) {
   command.add_flag("--views", request.views, "Also draw views and other nodes without computation");
   command
       .add_option("--around", request.around,
-                  "Draw the neighbourhood of a node (n12), value (%7), module, parameter or operator")
+                  "Draw the neighborhood of a node (n12), value (%7), module, parameter or operator")
       ->type_name("NODE");
   add_number(command, "--radius", request.radius, 0, "With --around: maximum distance in edges, in both directions");
   command.add_option("--path", request.path, "Draw the dataflow paths from one to the other")

@@ -236,8 +236,7 @@ void add_options(CLI::App& command, ShardRequest& request) {
   command.add_flag("--all-ranks", request.all_ranks, "Write the graphs of all ranks: rank0.sg, rank1.sg, ...");
   command.add_option("--emit-python", request.emit_python,
                      "Write the plan as Python for eager modules: torch.distributed.tensor and fully_shard");
-  command.add_option("--dot", request.dot,
-                     "Draw the plan to this DOT file: layouts as colours, redistributions in red");
+  command.add_option("--dot", request.dot, "Draw the plan to this DOT file: layouts as colors, redistributions in red");
   command.add_option("--svg", request.svg, "Draw the plan to this SVG file");
   add_number(command, "--rows", request.rows, 0, "Maximum rows of a table (0: all)");
   command.add_flag("--json", request.json, "Print JSON");

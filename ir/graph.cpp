@@ -254,7 +254,7 @@ bool Graph::in_bounds(const Argument& argument) const {
 namespace {
 
 // Distances between the order labels of appended nodes, and from a node to one that is inserted after it. Leaves room
-// for many insertions at one place, and for 2^32 appended nodes, before relabelling.
+// for many insertions at one place, and for 2^32 appended nodes, before relabeling.
 constexpr uint64_t kAppendGap = uint64_t{1} << 32;
 constexpr uint64_t kInsertGap = uint64_t{1} << 16;
 
@@ -426,7 +426,7 @@ void Graph::set_frees(NodeId id, std::span<const StorageId> frees) {
 // ---- Links
 
 // The order is stored twice: as links, for walks, and as increasing labels, for is_before() in constant time. A new
-// node gets a label between those of its neighbours.
+// node gets a label between those of its neighbors.
 void Graph::Editor::link_before(NodeId id, NodeId position) {
   const NodeId previous = position.valid() ? graph_.node(position).previous : graph_.last_;
   const auto room = [&] {

@@ -528,7 +528,7 @@ void Graph::Editor::transfer_allocations(NodeId id, const NodesToErase* to_erase
   });
 }
 
-// Moves the frees to a neighbour, so that live bytes change only by what the node itself allocated. Storages that the
+// Moves the frees to a neighbor, so that live bytes change only by what the node itself allocated. Storages that the
 // node allocated no longer exist and need no free.
 void Graph::Editor::transfer_frees(NodeId id, NodeId successor) {
   if (graph_.node(id).frees.size == 0) return;

@@ -16,7 +16,7 @@ class Graph::Editor {
   explicit Editor(Graph& graph) : graph_(graph) {}
 
   // Maintains the list of nodes in program order. make_room_at() renumbers around a node when the order numbers between
-  // its neighbours are used up, so that is_before() stays a comparison.
+  // its neighbors are used up, so that is_before() stays a comparison.
   void link_before(NodeId id, NodeId position);
   void unlink(NodeId id);
   void make_room_at(NodeId id);

@@ -71,7 +71,7 @@ int Graph::Editor::rank_of(TargetId target) {
   return shadowgraph::is_placeholder(target) ? kPlaceholderRank : is_end(target) ? kEndRank : 1;
 }
 
-// Checking the neighbours is enough, since the rest of the program is ordered already.
+// Checking the neighbors is enough, since the rest of the program is ordered already.
 void Graph::Editor::check_order_of_kinds(NodeId before, TargetId target, NodeId after) const {
   const int rank = rank_of(target);
   if ((before.valid() && rank_of(graph_.node(before).target) > rank) ||
@@ -278,7 +278,7 @@ NodeId InsertionPoint::insert(TargetId target, std::span<const Argument> argumen
   }
   const NodeId before = position_.valid() ? graph_.node(position_).previous : graph_.last();
   Graph::Editor(graph_).check_order_of_kinds(before, target, position_);
-  // Only neighbours of equal rank can be another sg::output, so the walk is short.
+  // Only neighbors of equal rank can be another sg::output, so the walk is short.
   if (target == target_of(Builtin::kOutput)) {
     for (NodeId n = graph_.last(); n.valid() && Graph::Editor::rank_of(graph_.node(n).target) == rank;
          n = graph_.node(n).previous) {

@@ -152,9 +152,9 @@ def picture():
         down = y[a] < y[b]
         start, stop = (y[a] + BOX, y[b]) if down else (y[a], y[b] + BOX) if y[a] > y[b] else (y[a] + BOX, y[b] + BOX)
         first, last = (start + (stop - start) // 2,) * 2 if start != stop else (start + ROW // 3, stop + ROW // 3)
-        colour = "#7b8cab" if down else "#c0392b"
+        color = "#7b8cab" if down else "#c0392b"
         out.append(f'<path d="M{begin} {start} C{begin} {first} {end} {last} {end} {stop}" fill="none" '
-                   f'stroke="{colour}" stroke-width="1.2" marker-end="url(#tip)"/>')
+                   f'stroke="{color}" stroke-width="1.2" marker-end="url(#tip)"/>')
     for room in found:
         out.append(f'<rect x="{left + x[room]}" y="{y[room]}" width="{width[room]}" height="{BOX}" rx="5" fill="#fff" '
                    'stroke="#556"/>')

@@ -1,5 +1,5 @@
 # ctest install_example_NAME: configures, builds and runs EXAMPLES/NAME against the package in BUILD/stage, which the test
-# `install` has put there, as an outside project would be. Without an optimiser: that it compiles, links and runs is what is
+# `install` has put there, as an outside project would be. Without an optimizer: that it compiles, links and runs is what is
 # claimed, and libtorch's headers take long enough.
 function(run)
   execute_process(COMMAND ${ARGN} RESULT_VARIABLE status)

@@ -97,27 +97,27 @@ std::string to_svg(const RecomputeCurve& curve, const std::string& title) {
     steps += i == 0 ? fmt::format("M{:.1f} {:.1f}", x, y) : fmt::format("H{:.1f}V{:.1f}", x, y);
   }
   svg += fmt::format("<path d=\"{}\" fill=\"none\" stroke=\"#1f6fb4\" stroke-width=\"1.5\"/>\n", steps);
-  const auto mark = [&](const RecomputePoint& point, const char* colour, double radius) {
+  const auto mark = [&](const RecomputePoint& point, const char* color, double radius) {
     svg += fmt::format(
         "<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"{}\" fill=\"{}\"><title>{}: {}, {} FLOPs "
         "recomputed</title></circle>\n",
-        x_of(static_cast<double>(point.flops)), y_of(static_cast<double>(point.peak)), radius, colour, point.policy,
+        x_of(static_cast<double>(point.flops)), y_of(static_cast<double>(point.peak)), radius, color, point.policy,
         human_bytes(point.peak), human_count(point.flops));
   };
   for (const RecomputePoint& point : curve.points) mark(point, "#1f6fb4", 2.5);
-  const auto colour_of = [](const std::string& policy) {
+  const auto color_of = [](const std::string& policy) {
     return policy == "budget" ? "#c46210" : policy == "sqrt" ? "#2e8b57" : "#8a2be2";
   };
-  for (const RecomputePoint& point : curve.others) mark(point, colour_of(point.policy), 3.5);
+  for (const RecomputePoint& point : curve.others) mark(point, color_of(point.policy), 3.5);
   struct Legend {
     const char* name;
-    const char* colour;
+    const char* color;
   };
   double y = kTop + 16;
   for (const Legend& entry : {Legend{"optimal", "#1f6fb4"}, Legend{"budget", "#c46210"}, Legend{"sqrt", "#2e8b57"},
                               Legend{"each, every 2", "#8a2be2"}}) {
     svg += fmt::format("<circle cx=\"{}\" cy=\"{:.1f}\" r=\"4\" fill=\"{}\"/><text x=\"{}\" y=\"{:.1f}\">{}</text>\n",
-                       kWidth - 130, y, entry.colour, kWidth - 118, y + 4, entry.name);
+                       kWidth - 130, y, entry.color, kWidth - 118, y + 4, entry.name);
     y += 18;
   }
   return svg + "</svg>\n";

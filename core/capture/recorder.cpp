@@ -335,7 +335,7 @@ Graph Recorder::finish(const std::vector<at::Tensor>& outputs,
   graph_.append(target_of(Builtin::kOutput), list);
   note_routings_read();
   attach_saved_tensors();
-  if (!modules_named_) infer_modules_from_neighbours();
+  if (!modules_named_) infer_modules_from_neighbors();
   link_->close();
   if (backtraces_) backtraces_->resolve(graph_);
   return std::move(graph_);

@@ -224,7 +224,7 @@ class Recorder final : public CallObserver, public SavedTensorObserver, public S
   void attach_saved_tensors();
   void link_recomputation(NodeId node);
   bool is_recomputed(NodeId node) const;
-  void infer_modules_from_neighbours();
+  void infer_modules_from_neighbors();
   void sort_regions();
 
   ModeState& mode_;

@@ -211,7 +211,7 @@ RegionId Recorder::inferred_region(size_t depth, std::span<const Argument> argum
 
 // Infers modules for programs without a ModuleScope. A node without parameters belongs to the innermost module that
 // contains both the preceding and the following operators.
-void Recorder::infer_modules_from_neighbours() {
+void Recorder::infer_modules_from_neighbors() {
   struct Unit {
     NodeId node;
     RegionId top;  // the child of the root that holds the node, invalid if it is in the root itself

@@ -1,6 +1,6 @@
-// Behaviour of PyTorch that differs between versions and is not visible in headers.
+// Behavior of PyTorch that differs between versions and is not visible in headers.
 //
-// Replaces: one behaviour for all versions.
+// Replaces: one behavior for all versions.
 // Since:    see each.
 // Check:    tests compare fakes with eager: NormalizationRules.GroupAndInstanceNormAgreeWithEager, PlainOperands.*;
 //           tests/package/test_hugging_face.py compares FLOPs with FlopCounterMode.

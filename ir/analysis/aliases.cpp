@@ -205,7 +205,7 @@ Overlap internal_overlap(const StridedView& view) {
   if (lattice.nested) return Overlap::kNone;
   const int64_t places = lattice.places();
   if (places > kMaxRuns) return Overlap::kMay;
-  // Start of every run, dimension by dimension; after sorting, only neighbours can overlap.
+  // Start of every run, dimension by dimension; after sorting, only neighbors can overlap.
   std::vector<int64_t> starts{lattice.begin};
   starts.reserve(static_cast<size_t>(places));
   for (const Dimension& d : lattice.dimensions) {

@@ -159,7 +159,7 @@ Dependences Dependences::of(const Graph& graph, const Effects& effects) {
 // Decides from the node's own edges whether it may move, without ordering the whole graph.
 bool Dependences::can_move_before(const Graph& graph, NodeId node, NodeId position) const {
   if (position == node || position == graph.node(node).next) return true;
-  // The neighbours at the new position must be of the right kind.
+  // The neighbors at the new position must be of the right kind.
   const NodeId previous = position.valid() ? graph.node(position).previous : graph.last();
   if (graph.is_placeholder(node) ? previous.valid() && !graph.is_placeholder(previous)
                                  : position.valid() && graph.is_placeholder(position)) {

@@ -87,7 +87,7 @@ class Effects::Walk {
     Entry& entry = result_.entries_[n.index];
     entry.reads = static_cast<uint32_t>(result_.reads_.size());
     entry.writes = static_cast<uint32_t>(result_.writes_.size());
-    // Invalid graphs are analysed, too: the verifier computes effects before it has checked everything.
+    // Invalid graphs are analyzed, too: the verifier computes effects before it has checked everything.
     if (target.index >= graph_.target_count()) return;
     const OperatorFacts& facts = graph_.facts(target);
     const bool unknown = facts.unknown || has_opaque(graph_, graph_.arguments(n));

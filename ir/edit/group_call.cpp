@@ -88,7 +88,7 @@ std::vector<NodeId> calls_of(const Graph& graph, const GroupCall& group) {
   return nodes;
 }
 
-// Plans the call, and rejects groups whose behaviour the schema does not allow.
+// Plans the call, and rejects groups whose behavior the schema does not allow.
 class CallPlanner {
  public:
   CallPlanner(Graph& graph, const Effects& effects, const GroupCall& group)

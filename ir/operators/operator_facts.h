@@ -142,7 +142,7 @@ std::span<const OperatorRow> operator_table();
 // Merges all rows that apply to an operator, without `names`. Thread-safe; two hash lookups.
 OperatorRow operator_row(std::string_view name);
 
-// Operator families, recognized by parts of names: "attention". Costs, colours and kernel classes depend on them.
+// Operator families, recognized by parts of names: "attention". Costs, colors and kernel classes depend on them.
 enum class OperatorFamily : uint8_t {
   kNone,
   kAttention,

@@ -491,7 +491,7 @@ const OptionTable<PipelineRunOptions>& PipelineRunOptions::table() {
       OptionTable<PipelineRunOptions>()
           .group("Pipeline")
           .add("rank_stride", &PipelineRunOptions::rank_stride,
-               "Processes per stage, e.g. 8 with tensor parallelism: distance between pipeline neighbours", {.min = 1})
+               "Processes per stage, e.g. 8 with tensor parallelism: distance between pipeline neighbors", {.min = 1})
           .add("preallocate_receives", &PipelineRunOptions::preallocate_receives,
                "Allocate all receive buffers up front, as torch.distributed.pipelining does")
           .add("overlap", &PipelineRunOptions::overlap,

@@ -38,7 +38,7 @@ int64_t state_on_host(const StageCosts& stage, Replicas replicas);
 // Host memory available per device, in bytes; INT64_MAX if unknown.
 int64_t host_memory_of(const DeviceSpec& device);
 
-// Ranks that share a stage, and the rank distance of pipeline neighbours. Tensor parallelism is innermost.
+// Ranks that share a stage, and the rank distance of pipeline neighbors. Tensor parallelism is innermost.
 Replicas replicas_of(const TrainingPlan& plan, const ClusterRequest& request, int64_t bucket);
 int64_t rank_stride(const TrainingPlan& plan);
 // Computes SimulatedPlan::other_streams. `outside` and `weights`: bytes and elements of parameters outside all layers.

@@ -67,7 +67,7 @@ const OptionTable<ClusterRequest>& ClusterRequest::table() {
 const OptionTable<TrainingPlan>& TrainingPlan::table() {
   constexpr double kMost = 1 << 20;
   static const auto table = OptionTable<TrainingPlan>()
-                                .group(kNeighbours)
+                                .group(kNeighbors)
                                 .add("attention", &TrainingPlan::attention, "{} attention")
                                 .add("layout", &TrainingPlan::layout, "{} layout")
                                 .add("tensor", &TrainingPlan::tensor, "", {.min = 1, .max = kMost})

@@ -38,14 +38,14 @@ class PlanSearch {
   }
 
   // ClusterPlan::simulated is empty if nothing fits.
-  ClusterPlan run(bool neighbours) {
+  ClusterPlan run(bool neighbors) {
     make_candidates();
     simulate_best();
     if (answer_.simulated.empty()) return std::move(answer_);
-    if (neighbours) {
-      add_neighbours();
-      add_overlap_neighbours();
-      add_recompute_neighbours();
+    if (neighbors) {
+      add_neighbors();
+      add_overlap_neighbors();
+      add_recompute_neighbors();
       simulate_worst_routing();
     }
     finish();
@@ -270,18 +270,18 @@ class PlanSearch {
   }
 
   // For each option, finds the best plan for every other value.
-  void add_neighbours() {
+  void add_neighbors() {
     const auto look = [&](const char* name, const auto& knob) {
       const std::string chosen = knob(answer_.best().plan);
       std::map<std::string, std::vector<Candidate*>> values;  // least bound first
       for (Candidate& candidate : candidates_) values[knob(candidate.plan())].push_back(&candidate);
       for (const auto& [value, candidates] : values) {
-        if (value != chosen) answer_.neighbours.push_back(best_of(name, value, candidates));
+        if (value != chosen) answer_.neighbors.push_back(best_of(name, value, candidates));
       }
     };
     look("optimizer on", [](const TrainingPlan& plan) { return plan.optimizer_on_host ? "host" : "device"; });
     for (const auto& row : TrainingPlan::table().rows()) {
-      if (row.group == kNeighbours)
+      if (row.group == kNeighbors)
         look(row.flag().c_str() + 2, [&](const TrainingPlan& plan) { return row.print(plan).front(); });
     }
     look("schedule", [](const TrainingPlan& plan) {
@@ -290,7 +290,7 @@ class PlanSearch {
   }
 
   // The same sizes with other overlap of tensor-parallel collectives.
-  void add_overlap_neighbours() {
+  void add_overlap_neighbors() {
     const TrainingPlan& best = answer_.best().plan;
     for (const auto other : {CollectiveOverlap::kNone, CollectiveOverlap::kBackward, CollectiveOverlap::kPieces}) {
       if (best.tensor == 1 || other == best.overlap) continue;
@@ -306,16 +306,16 @@ class PlanSearch {
       const RecomputeLadders& ladders =
           ladders_.emplace_back(costs->chains.at(best.experts), request().recompute, true);
       Candidate candidate(std::move(plan), ladders, request());
-      answer_.neighbours.push_back(best_of("overlap", std::string(to_string(other)), {&candidate}));
+      answer_.neighbors.push_back(best_of("overlap", std::string(to_string(other)), {&candidate}));
     }
   }
 
   // The best plans with each single recompute level, and without offloaded activations.
-  void add_recompute_neighbours() {
+  void add_recompute_neighbors() {
     const auto best_with = [&](const char* knob, std::string_view value, std::vector<Candidate> others) {
       std::vector<Candidate*> all;
       for (Candidate& candidate : others) all.push_back(&candidate);
-      answer_.neighbours.push_back(best_of(knob, std::string(value), all));
+      answer_.neighbors.push_back(best_of(knob, std::string(value), all));
     };
     if (!answer_.best().plan.offloaded.empty()) {
       best_with("activations on", "device", candidates_with(request().recompute, false));
@@ -356,9 +356,9 @@ class PlanSearch {
     return found;
   }
 
-  PlanNeighbour best_of(const std::string& knob, const std::string& value, const std::vector<Candidate*>& candidates) {
+  PlanNeighbor best_of(const std::string& knob, const std::string& value, const std::vector<Candidate*>& candidates) {
     constexpr double kMuchSlower = 1.5;
-    PlanNeighbour best{.option = knob, .value = value, .why_not = "no plan fits, or no schedule exists for its sizes"};
+    PlanNeighbor best{.option = knob, .value = value, .why_not = "no plan fits, or no schedule exists for its sizes"};
     std::optional<TrainingPlan> plan;
     double enough = kMuchSlower * answer_.best().run.seconds();
     for (Candidate* candidate : candidates) {
@@ -408,8 +408,8 @@ class PlanSearch {
 };
 
 ClusterPlan search_plan(const StepSource& source, const ClusterRequest& request, LayerCostCache& cache,
-                        bool neighbours) {
-  return PlanSearch(source, request, cache).run(neighbours);
+                        bool neighbors) {
+  return PlanSearch(source, request, cache).run(neighbors);
 }
 
 std::optional<FittingPlan> first_fitting_plan(const StepSource& source, const ClusterRequest& request,

@@ -24,8 +24,8 @@ std::vector<int64_t> micro_batches(const ClusterRequest& request, int64_t contex
 // Expert-parallel degrees for layers with this many experts.
 std::vector<int64_t> expert_sizes(const ClusterRequest& request, int64_t experts);
 
-// Group of the rows of TrainingPlan::table() that neighbours of the best plan vary.
-constexpr const char* kNeighbours = "neighbours";
+// Group of the rows of TrainingPlan::table() that neighbors of the best plan vary.
+constexpr const char* kNeighbors = "neighbors";
 
 struct LayoutSizes {
   int64_t tensor = 1;
@@ -45,7 +45,7 @@ std::vector<TrainingPlan> plans_of(const ClusterRequest& request, const LayoutSi
 struct PlacedAxis {
   std::string axis;   // "tensor", "context", "data", "pipeline"
   int64_t ranks = 1;  // per group
-  int64_t apart = 1;  // rank distance of neighbours in a group
+  int64_t apart = 1;  // rank distance of neighbors in a group
   std::string level;  // outermost link level that a group uses
 };
 // Axes of more than one rank, innermost first.

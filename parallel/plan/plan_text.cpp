@@ -43,14 +43,14 @@ std::string stages_text(const TrainingPlan& plan) {
   return text;
 }
 
-std::string neighbour_text(const PlanNeighbour& neighbour, const SimulatedPlan& best) {
-  std::string text = fmt::format("  {:<16} {:<12} ", neighbour.option, neighbour.value);
-  if (!neighbour.seconds) return text + neighbour.why_not + "\n";
-  const double slower = *neighbour.seconds / best.estimated - 1;
-  const int64_t more = *neighbour.bytes - best.estimated_bytes;
-  return text + fmt::format("{:>10}  {:+6.1f} %  {:>11}  {}{:<11} {}\n", human_seconds(*neighbour.seconds),
-                            100 * slower, human_bytes(*neighbour.bytes), more < 0 ? "-" : "+",
-                            human_bytes(std::abs(more)), neighbour.plan);
+std::string neighbor_text(const PlanNeighbor& neighbor, const SimulatedPlan& best) {
+  std::string text = fmt::format("  {:<16} {:<12} ", neighbor.option, neighbor.value);
+  if (!neighbor.seconds) return text + neighbor.why_not + "\n";
+  const double slower = *neighbor.seconds / best.estimated - 1;
+  const int64_t more = *neighbor.bytes - best.estimated_bytes;
+  return text + fmt::format("{:>10}  {:+6.1f} %  {:>11}  {}{:<11} {}\n", human_seconds(*neighbor.seconds), 100 * slower,
+                            human_bytes(*neighbor.bytes), more < 0 ? "-" : "+", human_bytes(std::abs(more)),
+                            neighbor.plan);
 }
 
 }  // namespace
@@ -99,7 +99,7 @@ std::string to_text(const ClusterPlan& answer) {
                         human_bytes(plan.estimated_bytes));
   }
   text += "\nbest plans with one option changed, from layer costs:\n";
-  for (const PlanNeighbour& neighbour : answer.neighbours) text += neighbour_text(neighbour, best);
+  for (const PlanNeighbor& neighbor : answer.neighbors) text += neighbor_text(neighbor, best);
   for (const std::string& note : answer.notes) text += "note: " + note + "\n";
   return text;
 }
@@ -138,14 +138,14 @@ nlohmann::json to_json(const ClusterPlan& answer) {
                          {"estimated_bytes", plan.estimated_bytes}});
     if (!plan.layouts.empty()) simulated.back()["layouts"] = plan.layouts;
   }
-  nlohmann::json neighbours = nlohmann::json::array();
-  for (const PlanNeighbour& neighbour : answer.neighbours) {
-    nlohmann::json row{{"option", neighbour.option}, {"value", neighbour.value}};
-    if (neighbour.seconds) row["seconds"] = *neighbour.seconds;
-    if (neighbour.bytes) row["bytes"] = *neighbour.bytes;
-    if (!neighbour.plan.empty()) row["plan"] = neighbour.plan;
-    if (!neighbour.why_not.empty()) row["why_not"] = neighbour.why_not;
-    neighbours.push_back(std::move(row));
+  nlohmann::json neighbors = nlohmann::json::array();
+  for (const PlanNeighbor& neighbor : answer.neighbors) {
+    nlohmann::json row{{"option", neighbor.option}, {"value", neighbor.value}};
+    if (neighbor.seconds) row["seconds"] = *neighbor.seconds;
+    if (neighbor.bytes) row["bytes"] = *neighbor.bytes;
+    if (!neighbor.plan.empty()) row["plan"] = neighbor.plan;
+    if (!neighbor.why_not.empty()) row["why_not"] = neighbor.why_not;
+    neighbors.push_back(std::move(row));
   }
   nlohmann::json worst;
   if (answer.worst_routing) worst = {{"seconds", answer.worst_routing->first}, {"bytes", answer.worst_routing->second}};
@@ -172,7 +172,7 @@ nlohmann::json to_json(const ClusterPlan& answer) {
           {"tokens_per_second_per_device", answer.tokens_per_second()},
           {"model_flops_share", answer.model_flops_share()},
           {"simulated", std::move(simulated)},
-          {"neighbours", std::move(neighbours)},
+          {"neighbors", std::move(neighbors)},
           {"placed", std::move(placed)},
           {"estimated_plans", std::move(estimated_plans)},
           {"counted", answer.counted},

@@ -96,8 +96,7 @@ class LayerCosts {
 };
 
 // Searches for the best plan; ClusterPlan::simulated is empty if nothing fits. Throws Error for invalid requests.
-ClusterPlan search_plan(const StepSource& source, const ClusterRequest& request, LayerCostCache& cache,
-                        bool neighbours);
+ClusterPlan search_plan(const StepSource& source, const ClusterRequest& request, LayerCostCache& cache, bool neighbors);
 
 // A plan that fits according to layer costs. first_fitting_plan() returns the one with the lowest bound.
 struct FittingPlan {

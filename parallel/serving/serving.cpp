@@ -82,7 +82,7 @@ class StoredWeights {
           const int64_t stored = one * std::max<int64_t>(1, weight.experts);
           weight.share = unquantized > 0 ? static_cast<double>(stored) / static_cast<double>(unquantized) : 1;
           bytes_ += stored - unquantized;
-          quantised_ += graph.numel(value);
+          quantized_ += graph.numel(value);
         }
         by_storage_[storage] = weight;
       });
@@ -91,7 +91,7 @@ class StoredWeights {
 
   int64_t bytes() const { return bytes_; }  // of parameters and buffers, as stored
   int64_t bytes_unquantized() const { return bytes_unquantized_; }
-  int64_t quantised() const { return quantised_; }  // parameters
+  int64_t quantized() const { return quantized_; }  // parameters
   // Quantized size of a value as a fraction of its original size; 1 for values that are not quantized.
   double share(ValueId value) const { return weight_of(value).share; }
   // Number of experts in a weight; 0 for other values.
@@ -109,7 +109,7 @@ class StoredWeights {
 
   const Graph& graph_;
   IdMap<StorageId, Weight> by_storage_;
-  int64_t bytes_ = 0, bytes_unquantized_ = 0, quantised_ = 0;
+  int64_t bytes_ = 0, bytes_unquantized_ = 0, quantized_ = 0;
 };
 
 namespace {
@@ -290,14 +290,14 @@ class Engine {
     const int64_t tokens = std::min(options_.max_batched_tokens, options_.context);
     const Graph pass = capture_(std::max<int64_t>(1, options_.max_batched_tokens / options_.context), tokens);
     const StoredWeights weights(pass, options_.weights, options_.kept);
-    if (options_.weights && weights.quantised() == 0) {
+    if (options_.weights && weights.quantized() == 0) {
       throw Error(
           fmt::format("serve: no weight can be quantized to {}: no matmul reads a parameter other than those in --keep",
                       options_.weights->title));
     }
     serving.weights = weights.bytes();
     serving.weights_made = weights.bytes_unquantized();
-    serving.quantised = weights.quantised();
+    serving.quantized = weights.quantized();
     const ProfileOptions how{.top_at_peak = 0};
     const Profile costs = profile(pass, how);
     serving.activations = std::max<int64_t>(0, costs.peak_with_scratch.bytes - weights.bytes_unquantized());
@@ -419,7 +419,7 @@ nlohmann::json to_json(const Serving& serving) {
                         {"engine_bytes", serving.engine},
                         {"weights_bytes", serving.weights},
                         {"weights_bytes_as_made", serving.weights_made},
-                        {"quantised_parameters", serving.quantised},
+                        {"quantized_parameters", serving.quantized},
                         {"activations_bytes", serving.activations},
                         {"context_bytes", serving.context_bytes},
                         {"pages", serving.pages},
@@ -455,7 +455,7 @@ std::string to_text(const Serving& serving) {
   line("device", serving.memory, "of which the engine uses " + human_bytes(serving.engine));
   line("weights", serving.weights,
        serving.format.empty() ? std::string()
-                              : fmt::format("{} parameters in {}; {} unquantized", human_count(serving.quantised),
+                              : fmt::format("{} parameters in {}; {} unquantized", human_count(serving.quantized),
                                             serving.format, human_bytes(serving.weights_made)));
   line("activations", serving.activations, "of a forward pass");
   line("context", serving.context_bytes, serving.links.empty() ? "CUDA context" : "CUDA context and NCCL buffers");

@@ -125,7 +125,7 @@ void ForwardLine::find_free(const ProgramCosts& costs) {
 }
 
 // A sum of gradients belongs to its earliest summand, a recomputed node to its latest operand.
-int32_t ForwardLine::by_neighbours(const Graph& graph, NodeId node) const {
+int32_t ForwardLine::by_neighbors(const Graph& graph, NodeId node) const {
   int32_t summed = length(), recomputed = kNowhere;
   graph.for_each_input(node, [&](ValueId v) {
     const NodeId producer = graph.value(v).producer;
@@ -153,7 +153,7 @@ void ForwardLine::place_backward(const ProgramCosts& costs) {
     if (at == kNowhere && !node.forward.valid()) {
       const std::string path = module_path(graph, n);
       const auto found = path.empty() ? begins.end() : begins.find(path);
-      at = found != begins.end() ? found->second : by_neighbours(graph, n);
+      at = found != begins.end() ? found->second : by_neighbors(graph, n);
     }
     if (at == kNowhere) {
       lost.push_back(n);

@@ -47,7 +47,7 @@ class ForwardLine {
   void place_gathers(const ProgramCosts& costs);
   void count_crossing(const ProgramCosts& costs);
   int32_t at_first_user(const ProgramCosts& costs, NodeId node) const;
-  int32_t by_neighbours(const Graph& graph, NodeId node) const;
+  int32_t by_neighbors(const Graph& graph, NodeId node) const;
 
   std::vector<NodeId> nodes_;
   IdMap<NodeId, int32_t> position_{kNowhere};

@@ -112,9 +112,9 @@ Tensor squared(const Tensor& x) { return at::mul(x, x); }
 Three normalized(const Tensor& x, c10::IntArrayRef dims, double eps) {
   if (x.numel() == 0) decline("it has no elements");
   const Tensor mean = mean_over(x, dims);
-  const Tensor centred = at::sub(x, mean);
-  const Tensor rstd = at::rsqrt(at::add(mean_over(squared(centred), dims), eps));
-  return {at::mul(centred, rstd), mean, rstd};
+  const Tensor centered = at::sub(x, mean);
+  const Tensor rstd = at::rsqrt(at::add(mean_over(squared(centered), dims), eps));
+  return {at::mul(centered, rstd), mean, rstd};
 }
 // Gradient through normalized(): with h = x_hat, rstd (g - mean(g) - h mean(g h)). The two means are the gradients
 // through mean and variance, which depend on x.
@@ -233,11 +233,11 @@ Three batch_norm(const Tensor& input, const OptionalTensor& weight, const Option
   if (x.numel() == 0) decline("it has no elements");
   const auto dims = all_but_channels(x);
   const Tensor mean = mean_over(x, dims);
-  const Tensor centred = at::sub(x, mean);
-  const Tensor biased = mean_over(squared(centred), dims);
+  const Tensor centered = at::sub(x, mean);
+  const Tensor biased = mean_over(squared(centered), dims);
   const Tensor rstd = at::rsqrt(at::add(biased, eps));
   update_running(x, mean, biased, running_mean, running_var, momentum);
-  return {affine(at::mul(centred, rstd), weight, bias, shape), mean.view({-1}), rstd.view({-1})};
+  return {affine(at::mul(centered, rstd), weight, bias, shape), mean.view({-1}), rstd.view({-1})};
 }
 
 Three batch_norm_backward(const Tensor& grad, const Tensor& input, const OptionalTensor& weight,

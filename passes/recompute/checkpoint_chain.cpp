@@ -552,7 +552,7 @@ class ChainBuilder {
         front.push_back(std::move(option));
       }
     }
-    // While there are too many, drop the option that is least below the line through its neighbours.
+    // While there are too many, drop the option that is least below the line through its neighbors.
     while (static_cast<int64_t>(front.size()) > std::max<int64_t>(1, options_.max_options - 1)) {
       size_t least = 0;
       double min_loss = 0;

@@ -178,7 +178,7 @@ class Offload {
   }
 
   OffloadResult run() {
-    find_neighbours();
+    find_neighbors();
     std::vector<std::pair<OffloadPoints, const Module*>> offloads;
     for (uint32_t i = 0; i < graph_.storage_count(); ++i) {
       const StorageId storage(i);
@@ -229,7 +229,7 @@ class Offload {
     return before;
   }
 
-  void find_neighbours() {
+  void find_neighbors() {
     const std::unordered_map<RegionId, RegionId> before = modules_before();
     for (const NodeId node : graph_.nodes()) {
       const PhaseId phase = graph_.node(node).phase;

@@ -7,7 +7,7 @@
 // replacement replaced is looked up under its new id.
 //
 // Replacements after the last node of their matches do not conflict with others. Those elsewhere are only made if their
-// neighbours are unchanged since the position was found; otherwise they are matched again in the next round.
+// neighbors are unchanged since the position was found; otherwise they are matched again in the next round.
 //
 // Costs one search and a few microseconds per replacement, mostly the fake calls.
 #include <fmt/format.h>
@@ -173,7 +173,7 @@ class Rewriter {
       if (waiting.empty()) break;
       if (replaced == 0 || round + 1 == kMaxRounds) {
         result.refused += static_cast<int64_t>(waiting.size());
-        result.reasons.push_back(rule_.name + ": its neighbours were replaced as well; run the rule again");
+        result.reasons.push_back(rule_.name + ": its neighbors were replaced as well; run the rule again");
         break;
       }
     }

@@ -25,7 +25,7 @@
 // region. The nodes of a region with the same stage can be one call, since no path leaves and re-enters them. From the
 // end, a node moves to the latest stage of its region that its users allow.
 //
-// The functions have no kernel, so such a graph can be analysed but not run, unless bodies=keep. Each call then carries
+// The functions have no kernel, so such a graph can be analyzed but not run, unless bodies=keep. Each call then carries
 // its nodes as graph text in the note "body", which the interpreter runs (core/replay/body_function.h). Calls with
 // numbers as inputs or outputs (a size read from data) have no body.
 //

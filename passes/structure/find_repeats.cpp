@@ -8,10 +8,10 @@
 // Equality of blocks is defined in ir/analysis/structural_hash.h, and also used to fold layers in pictures and
 // summaries.
 //
-// Each node has a colour, BlockHashes::of_node. Where a block of p nodes repeats, each colour equals the one p places
+// Each node has a color, BlockHashes::of_node. Where a block of p nodes repeats, each color equals the one p places
 // later, for at least p nodes. So the search is for distances p, in four steps:
 //
-//   1. Votes. Each window of 1, 2, 4, ... colours votes for the distance to its previous occurrence. Long windows vote
+//   1. Votes. Each window of 1, 2, 4, ... colors votes for the distance to its previous occurrence. Long windows vote
 //      at few places, chosen by their hash, so that the same window is chosen wherever it occurs.
 //   2. Stretches. Each distance with many votes is checked on the whole sequence.
 //   3. Cuts. The stretch that saves most comes first. It is cut into blocks where the modules on both sides of a cut
@@ -68,7 +68,7 @@ class Repeats {
       const TargetId target = graph.node(n).target;
       if (is_placeholder(target) || is_end(target)) continue;
       nodes_.push_back(n);
-      colours_.push_back(blocks_.of_node(n));
+      colors_.push_back(blocks_.of_node(n));
     }
   }
 
@@ -100,10 +100,10 @@ class Repeats {
  private:
   // Polynomial hashes of all prefixes, so that the hash of any window takes two lookups.
   struct WindowHashes {
-    explicit WindowHashes(const std::vector<uint64_t>& colours)
-        : prefix(colours.size() + 1, 0), power(colours.size() + 1, 1) {
-      for (size_t i = 0; i < colours.size(); ++i) {
-        prefix[i + 1] = prefix[i] * kBase + mixed(0, colours[i]);
+    explicit WindowHashes(const std::vector<uint64_t>& colors)
+        : prefix(colors.size() + 1, 0), power(colors.size() + 1, 1) {
+      for (size_t i = 0; i < colors.size(); ++i) {
+        prefix[i + 1] = prefix[i] * kBase + mixed(0, colors[i]);
         power[i + 1] = power[i] * kBase;
       }
     }
@@ -117,12 +117,12 @@ class Repeats {
 
   // Returns the distances to check, those with the most votes first.
   std::vector<uint32_t> distances() const {
-    const WindowHashes hashes(colours_);
+    const WindowHashes hashes(colors_);
     std::vector<std::pair<uint64_t, uint32_t>> best;  // votes and distance
     std::unordered_map<uint32_t, uint64_t> votes;
     for (uint32_t level = 0; (size_t{2} << level) <= nodes_.size(); ++level) {
       const size_t window = size_t{1} << level;
-      // Windows of 8 colours vote at every second place, of 16 at every fourth, so all levels together cost 4 lookups
+      // Windows of 8 colors vote at every second place, of 16 at every fourth, so all levels together cost 4 lookups
       // per node. A vote is weighted by the places skipped.
       const uint64_t sampling = level <= 2 ? 1 : uint64_t{1} << (level - 2);
       HashIndex last(nodes_.size() / sampling);  // the latest place of each window
@@ -156,12 +156,12 @@ class Repeats {
     return chosen;
   }
 
-  // Collects the stretches of at least one whole block whose colours agree at this distance.
+  // Collects the stretches of at least one whole block whose colors agree at this distance.
   void collect_stretches(uint32_t distance, std::vector<Stretch>& stretches) const {
-    const auto size = static_cast<uint32_t>(colours_.size());
+    const auto size = static_cast<uint32_t>(colors_.size());
     for (uint32_t i = 0; i + distance < size;) {
       const uint32_t begin = i;
-      while (i + distance < size && colours_[i] == colours_[i + distance]) ++i;
+      while (i + distance < size && colors_[i] == colors_[i + distance]) ++i;
       if (i - begin >= distance) stretches.push_back({begin, i - begin + distance, distance});
       ++i;
     }
@@ -241,8 +241,8 @@ class Repeats {
   const uint32_t min_blocks_;
   std::vector<NodeId> nodes_;  // without placeholders, sg::output and sg::gradient
   BlockHashes blocks_;
-  std::vector<uint64_t> colours_;  // by place
-  std::vector<uint32_t> depths_;   // by region
+  std::vector<uint64_t> colors_;  // by place
+  std::vector<uint32_t> depths_;  // by region
 };
 
 }  // namespace

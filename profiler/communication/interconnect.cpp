@@ -314,7 +314,8 @@ CollectiveCost between_two(int64_t payload, const ProcessGroupInfo& group, const
 Interconnect interconnect_from_json(const json& object, const std::string& name) {
   const std::string heading = name + ": invalid interconnect spec (docs/time.md)";
   const JsonPlace place(object, heading);
-  if (place["version"].number() != 1) place["version"].fail(fmt::format("must be 1, not {}", place["version"].number()));
+  if (place["version"].number() != 1)
+    place["version"].fail(fmt::format("must be 1, not {}", place["version"].number()));
   Interconnect links{.name = place.text_or("name", name)};
   links.title = place.text_or("title", links.name);
   links.base = place.amount_or("base", 0);

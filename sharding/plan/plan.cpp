@@ -59,7 +59,8 @@ std::optional<AssignmentChoice> choice_of(const nlohmann::json& json, const std:
   const JsonPlace place(json, name);
   if (place.is_list()) return AssignmentChoice{.choice = choice_in(place), .cost = "", .name = name};
   if (!place.is_object() || place.text_or("format", "") != kSolutionFormat) return std::nullopt;
-  if (place["version"].integer() != 1) place["version"].fail(fmt::format("must be 1, not {}", place["version"].integer()));
+  if (place["version"].integer() != 1)
+    place["version"].fail(fmt::format("must be 1, not {}", place["version"].integer()));
   if (const auto why = place.find("why_infeasible"); why && !why->text().empty()) {
     throw Error(fmt::format("{} has no solution: {}", name, why->text()));
   }

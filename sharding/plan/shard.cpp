@@ -394,13 +394,12 @@ std::string text_of_step(const ShardingResult& answer) {
     text += fmt::format("preset plan {}, completed by the solver\n", to_string(*answer.parallelism));
   if (answer.bound > 0) {
     const double gap = answer.seconds() > 0 ? 1 - answer.bound / answer.seconds() : 0;
-    text +=
-        fmt::format("lower bound for {}plans{}: {}; {}\n", answer.parallelism ? "such " : "",
-                    answer.folded ? " with identical layouts for identical layers" : "", human_seconds(answer.bound),
-                    !answer.solution.optimal ? fmt::format("this plan is within {:.3f} % of it", gap * 100)
-                    : answer.coverage.without_a_rule.empty()
-                        ? "this plan is optimal"
-                        : "no plan that replicates nodes without a rule is better");
+    text += fmt::format(
+        "lower bound for {}plans{}: {}; {}\n", answer.parallelism ? "such " : "",
+        answer.folded ? " with identical layouts for identical layers" : "", human_seconds(answer.bound),
+        !answer.solution.optimal                 ? fmt::format("this plan is within {:.3f} % of it", gap * 100)
+        : answer.coverage.without_a_rule.empty() ? "this plan is optimal"
+                                                 : "no plan that replicates nodes without a rule is better");
   }
   if (answer.folded_seconds) {
     text += fmt::format("{} with identical layouts for identical layers, {:.3f} % slower\n",

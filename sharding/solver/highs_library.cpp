@@ -65,7 +65,7 @@ namespace {
 
 constexpr double kNoBound = std::numeric_limits<double>::infinity();
 constexpr int32_t kByRows = 2;    // kHighsMatrixFormatRowwise
-constexpr int32_t kMinimise = 1;  // kHighsObjSenseMinimize
+constexpr int32_t kMinimize = 1;  // kHighsObjSenseMinimize
 constexpr int32_t kOptimal = 7;   // kHighsModelStatus...
 constexpr int32_t kInfeasible = 8;
 constexpr int32_t kUnboundedOrInfeasible = 9;  // costs are bounded: infeasible
@@ -128,7 +128,7 @@ class Model {
   Model(const Functions& f, const HighsProgram& program, bool integers) : f_(f), model_(f.create()) {
     f.set_bool(model_, "output_flag", 0);
     f.pass_mip(model_, static_cast<int32_t>(program.cost.size()), static_cast<int32_t>(program.row_lower.size()),
-               static_cast<int32_t>(program.column.size()), kByRows, kMinimise, 0, program.cost.data(),
+               static_cast<int32_t>(program.column.size()), kByRows, kMinimize, 0, program.cost.data(),
                program.lower.data(), program.upper.data(), program.row_lower.data(), program.row_upper.data(),
                program.row_begin.data(), program.column.data(), program.factor.data(),
                integers ? program.integer.data() : nullptr);

@@ -214,7 +214,7 @@ void LocalSearch::add_pair_prices(uint32_t e, uint32_t v, uint32_t state, double
 }
 
 // Writes the optimal states of the tree to chosen_; keeps the present states if their cost is the same.
-void LocalSearch::optimise_tree() {
+void LocalSearch::optimize_tree() {
   const size_t size = tree_.size();
   if (sums_.size() < size) {
     sums_.resize(size);
@@ -290,7 +290,7 @@ void LocalSearch::step() {
   const uint32_t root = draw_root();
   if (is_forced_[root]) return;
   grow(root, kTreeSizes[draw(std::size(kTreeSizes))]);
-  optimise_tree();
+  optimize_tree();
 
   // Add the usage of the tree's new states.
   const size_t size = tree_.size();

@@ -34,7 +34,7 @@ class LocalSearch {
 
  private:
   void grow(uint32_t root, uint32_t size);
-  void optimise_tree();
+  void optimize_tree();
   void add_pair_prices(uint32_t edge, uint32_t v, uint32_t state, double* to) const;
   uint32_t draw_root();
   bool is_exceeded_at(uint32_t v) const;

@@ -76,13 +76,13 @@ CostTable with_last(const CostTable& table, uint32_t last, std::span<const uint3
 }
 
 // A bucket after minimizing over its variable.
-struct Minimised {
+struct Minimized {
   CostTable table;
   std::vector<uint32_t> best;  // minimizing state, by entry
 };
 
-Minimised minimise(std::span<const uint32_t> domains, uint32_t variable, std::span<const CostTable* const> bucket) {
-  Minimised made;
+Minimized minimize(std::span<const uint32_t> domains, uint32_t variable, std::span<const CostTable* const> bucket) {
+  Minimized made;
   std::set<uint32_t> scope;
   for (const CostTable* table : bucket) scope.insert(table->variables.begin(), table->variables.end());
   scope.erase(variable);
@@ -325,17 +325,17 @@ class MinimumSearch {
 
 std::vector<uint32_t> elimination_order(std::span<const uint32_t> domains, std::span<const CostTable> tables) {
   const size_t count = domains.size();
-  std::vector<std::set<uint32_t>> neighbours(count);
+  std::vector<std::set<uint32_t>> neighbors(count);
   for (const CostTable& table : tables) {
     for (const uint32_t a : table.variables) {
       for (const uint32_t b : table.variables) {
-        if (a != b) neighbours[a].insert(b);
+        if (a != b) neighbors[a].insert(b);
       }
     }
   }
   const auto weight = [&](uint32_t v) {
     double sum = 0;
-    for (const uint32_t n : neighbours[v]) sum += std::log2(static_cast<double>(domains[n]));
+    for (const uint32_t n : neighbors[v]) sum += std::log2(static_cast<double>(domains[n]));
     return sum;
   };
   using Entry = std::pair<double, uint32_t>;
@@ -350,11 +350,11 @@ std::vector<uint32_t> elimination_order(std::span<const uint32_t> domains, std::
     if (done[v] || key != current[v]) continue;
     done[v] = true;
     order.push_back(v);
-    const std::vector<uint32_t> around(neighbours[v].begin(), neighbours[v].end());
+    const std::vector<uint32_t> around(neighbors[v].begin(), neighbors[v].end());
     for (const uint32_t a : around) {
-      neighbours[a].erase(v);
+      neighbors[a].erase(v);
       for (const uint32_t b : around) {
-        if (a != b) neighbours[a].insert(b);
+        if (a != b) neighbors[a].insert(b);
       }
     }
     for (const uint32_t a : around) queue.emplace(current[a] = weight(a), a);
@@ -384,14 +384,14 @@ Elimination eliminate(std::span<const uint32_t> domains, std::vector<CostTable> 
   for (CostTable& table : tables) put(std::move(table));
   // The tables determine each variable's choice given the others. On the way back, all groups of a split bucket are
   // evaluated again.
-  std::vector<std::vector<Minimised>> solved(domains.size());
+  std::vector<std::vector<Minimized>> solved(domains.size());
   for (const uint32_t v : order) {
     const std::vector<std::vector<size_t>> groups = grouped(domains, buckets[v], limit);
     if (groups.size() > 1) result.exact = false;
     for (const std::vector<size_t>& group : groups) {
       std::vector<const CostTable*> bucket;
       for (const size_t i : group) bucket.push_back(&buckets[v][i]);
-      Minimised made = minimise(domains, v, bucket);
+      Minimized made = minimize(domains, v, bucket);
       CostTable message = made.table;
       if (groups.size() == 1) {
         solved[v].push_back(std::move(made));
@@ -405,7 +405,7 @@ Elimination eliminate(std::span<const uint32_t> domains, std::vector<CostTable> 
   for (size_t i = order.size(); i-- > 0;) {
     const uint32_t v = order[i];
     if (!solved[v].empty()) {
-      const Minimised& made = solved[v][0];
+      const Minimized& made = solved[v][0];
       int64_t entry = 0;
       for (const uint32_t other : made.table.variables) entry = entry * domains[other] + result.choice[other];
       result.choice[v] = made.best[entry];
@@ -425,7 +425,7 @@ Elimination eliminate(std::span<const uint32_t> domains, std::vector<CostTable> 
         best = sum;
         result.choice[v] = s;
         // Stored separately, since the loop goes on with other states.
-        solved[v].assign(1, Minimised{.table = {}, .best = {s}});
+        solved[v].assign(1, Minimized{.table = {}, .best = {s}});
       }
     }
     result.choice[v] = solved[v].empty() ? 0 : solved[v][0].best[0];

@@ -85,7 +85,7 @@ class Solver {
       is_impossible_ = true;
       solution_.why_infeasible = free.impossible_node == kNoNode
                                      ? "the pins and in-place writes are contradictory"
-                                     : fmt::format("{} has no strategy compatible with its neighbours and the pins",
+                                     : fmt::format("{} has no strategy compatible with its neighbors and the pins",
                                                    problem_.nodes[free.impossible_node].name);
       return;
     }

@@ -105,7 +105,7 @@ class EmittedCpp : public ::testing::Test {
     SCOPED_TRACE(fixture.name);
     NamedTensors expected;
     NamedTensors given;
-    if (fixture.initialisation) {
+    if (fixture.initialization) {
       expected = named_tensors(build_real(fixture.model));
       at::manual_seed(kSeed);
     } else {

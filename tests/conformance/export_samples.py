@@ -5,7 +5,7 @@
     export_samples.py FILE --whole    all of them
 
 FILE becomes a link into a cache, ~/.cache/shadowgraph or what --cache names. Samples are kept there by torch's version
-and this script's contents: only the first time takes minutes.
+and this script's contents: only the first time takes two minutes on two cores.
 
 Every sample of OpInfo's database (torch.testing._internal), of its foreach lists and of its modules is run on the CPU,
 forward and backward. Two dispatch modes are on. One above autograd sees what the program called (aten::conv2d). One
@@ -32,9 +32,12 @@ FEW samples an operator, evenly spaced over OpInfo's list.
 
 import argparse
 import collections
+import concurrent.futures
 import contextlib
 import hashlib
+import itertools
 import math
+import multiprocessing
 import os
 import pathlib
 import random
@@ -73,16 +76,22 @@ class Refused(Exception):
 
 
 class Calls:
+    """The calls of one process. `take` returns those of one operator."""
+
     def __init__(self):
         self.seen = set()
-        self.calls = []
-        self.skipped = collections.Counter()
-        self.storages = []
-        self.extents = []
-        self.by_contents = {}
-        self.bytes = 0
+        self.known_contents = set()
         self.origin = ""
         self.dtype = ""
+        self.take()
+
+    def take(self):
+        """The calls since the last `take`, each with its digests, new contents of storages, and what was skipped."""
+        taken = vars(self).get("calls"), vars(self).get("contents"), vars(self).get("skipped")
+        self.calls = []
+        self.contents = {}
+        self.skipped = collections.Counter()
+        return taken
 
     def storage(self, tensor):
         storage = tensor.untyped_storage()
@@ -92,13 +101,10 @@ class Calls:
         contents = b"" if size == 0 else bytes(memoryview(
             torch.empty(0, dtype=torch.uint8).set_(storage, 0, (size,), (1,)).numpy()))
         key = hashlib.blake2b(contents, digest_size=16).digest()
-        if key not in self.by_contents:
-            padding = -self.bytes % 64
-            self.storages.append(b"\0" * padding + contents)
-            self.by_contents[key] = len(self.extents)
-            self.extents.append((self.bytes + padding, size))
-            self.bytes += padding + size
-        return self.by_contents[key]
+        if key not in self.known_contents:
+            self.known_contents.add(key)
+            self.contents[key] = contents
+        return key
 
     def record(self, op, arguments, level):
         """`op`: OpOverload; arguments by position in the schema, absent ones as DEFAULT."""
@@ -180,20 +186,18 @@ class Calls:
         encoded = [encode(value, formal.type, i) for i, (value, formal) in enumerate(zip(arguments, schema.arguments))]
         name = schema.name + ("." + schema.overload_name if schema.overload_name else "")
         # repr tells 1 from 1.0 and True, and is the same for each NaN.
-        signature = digest(name, encoded, described)
-        if signature in self.seen:
-            return
+        digests = {digest(name, encoded, described)}
         if level == MADE_UP:
             kinds = [(d[0], *d[2:5], t.dim(), t.is_contiguous(), t.numel() == 0) for t, d in zip(tensors, described)]
-            kind = digest(name, kinds, variant)
-            if kind in self.seen:
-                return
-            self.seen.add(kind)
+            digests.add(digest(name, kinds, variant))
+        if digests & self.seen:
+            return
         written_down = [[d[0], self.storage(t), d[2], d[3], d[4], *d[5:]] for t, d in zip(tensors, described)]
-        self.seen.add(signature)
+        implied = set()
         if level == ABOVE:  # below autograd it would be the same call without gradients
-            self.seen.add(digest(name, encoded, [(*d[:3], d[3] & (CONJ | NEG), *d[4:]) for d in described]))
-        self.calls.append((name, self.origin, self.dtype, level, encoded, written_down))
+            implied.add(digest(name, encoded, [(*d[:3], d[3] & (CONJ | NEG), *d[4:]) for d in described]))
+        self.seen |= digests | implied
+        self.calls.append((digests, implied, (name, self.origin, self.dtype, level, encoded, written_down)))
         if level != MADE_UP:
             self.make_up_forms(op, arguments, level)
 
@@ -458,7 +462,7 @@ def run_module(calls, info, whole):
                 run(calls, lambda: module(*args, **kwargs), (args, kwargs, list(module.parameters())), True)
 
 
-def run_optimizers(calls):
+def run_optimizers(calls, _, whole):
     """A step of every optimizer in each of its implementations, and of gradient scaling: OpInfo has none of them."""
     calls.dtype = "float32"
     choices = [
@@ -505,43 +509,78 @@ def name_in_cache(whole):
     return f"opinfo-{torch.__version__}-{script}{'-whole' if whole else ''}.pt"
 
 
-def export(path, whole):
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    random.seed(0)
-    numpy.random.seed(0)
-    calls = Calls()
-    started = time.time()
-    spent = collections.Counter()
-
-    def timed(name, function, *arguments):
-        before = time.time()
-        function(calls, *arguments)
-        spent[name] += time.time() - before
-
+def sources():
+    """(name, function, its argument) for each operator, module and group of optimizers."""
     only = os.environ.get("CONFORMANCE_ONLY")
     for op in opinfo.op_db:
         if not only or op.name in only.split(","):
-            timed(op.full_name, run_opinfo, op, whole)
-    if not only:
-        for op in (opinfo.foreach_unary_op_db + opinfo.foreach_binary_op_db + opinfo.foreach_pointwise_op_db
-                   + opinfo.foreach_reduce_op_db + opinfo.foreach_other_op_db):
-            timed(op.name, run_foreach, op, whole)
-        for info in module_db:
-            timed(info.name, run_module, info, whole)
-        timed("optimizers", run_optimizers)
-    contents = numpy.frombuffer(b"".join(calls.storages), dtype=numpy.uint8).copy()
-    extents = torch.tensor(calls.extents, dtype=torch.int64).reshape(-1, 2)
+            yield op.full_name, run_opinfo, op
+    if only:
+        return
+    for op in (opinfo.foreach_unary_op_db + opinfo.foreach_binary_op_db + opinfo.foreach_pointwise_op_db
+               + opinfo.foreach_reduce_op_db + opinfo.foreach_other_op_db):
+        yield op.name, run_foreach, op
+    for info in module_db:
+        yield info.name, run_module, info
+    yield "optimizers", run_optimizers, None
+
+
+def start_worker():
+    global SOURCES, CALLS
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    SOURCES, CALLS = list(sources()), Calls()
+
+
+def run_source(index, whole):
+    random.seed(0)
+    numpy.random.seed(0)
+    before = time.time()
+    name, function, argument = SOURCES[index]
+    function(CALLS, argument, whole)
+    return name, time.time() - before, *CALLS.take()
+
+
+def export(path, whole):
+    """Runs the sources in parallel. The file does not depend on the number of processes: workers get sources in order,
+    and of equal calls the first one in that order is kept."""
+    started = time.time()
+    seen, calls, skipped, spent = set(), [], collections.Counter(), collections.Counter()
+    known, storages, extents, numbers, end = {}, [], [], {}, 0
+
+    def number_of(key):
+        nonlocal end
+        if key not in numbers:
+            padding = -end % 64
+            numbers[key] = len(extents)
+            storages.append(b"\0" * padding + known[key])
+            extents.append((end + padding, len(known[key])))
+            end += padding + len(known[key])
+        return numbers[key]
+
+    workers = concurrent.futures.ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("fork"), start_worker)
+    with workers:
+        results = workers.map(run_source, range(len(list(sources()))), itertools.repeat(whole))
+        for name, seconds, new_calls, contents, reasons in results:
+            spent[name] += seconds
+            skipped += reasons
+            known.update(contents)
+            for digests, implied, (*call, tensors) in new_calls:
+                if not digests & seen:
+                    seen |= digests | implied
+                    calls.append((*call, [[t[0], number_of(t[1]), *t[2:]] for t in tensors]))
+    contents = numpy.frombuffer(b"".join(storages), dtype=numpy.uint8).copy()
+    extents = torch.tensor(extents, dtype=torch.int64).reshape(-1, 2)
     partial = path.with_suffix(f".{os.getpid()}.partial")
     torch.save({"torch": str(torch.__version__), "storages": torch.from_numpy(contents), "extents": extents,
-                "calls": calls.calls, "skipped": dict(calls.skipped)}, partial, pickle_protocol=2)
+                "calls": calls, "skipped": dict(skipped)}, partial, pickle_protocol=2)
     partial.rename(path)
-    by_level = collections.Counter(call[3] for call in calls.calls)
-    print(f"{path}: {len(calls.calls)} calls of {len({call[0] for call in calls.calls})} operators "
+    by_level = collections.Counter(call[3] for call in calls)
+    print(f"{path}: {len(calls)} calls of {len({call[0] for call in calls})} operators "
           f"({by_level[ABOVE]} above autograd, {by_level[BELOW]} below, {by_level[MADE_UP]} made up), "
           f"{path.stat().st_size / 2**20:.0f} MiB, {time.time() - started:.0f} s")
     if os.environ.get("CONFORMANCE_VERBOSE"):
-        for reason, count in calls.skipped.most_common():
+        for reason, count in skipped.most_common():
             print(f"  left out: {count} x {reason}", file=sys.stderr)
         for name, seconds in spent.most_common(25):
             print(f"  {seconds:6.1f} s  {name}", file=sys.stderr)

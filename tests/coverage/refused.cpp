@@ -11,7 +11,7 @@ struct Reason {
 };
 
 constexpr const char* kSparse = "sparse layout";
-constexpr const char* kQuantized = "quantised tensors";
+constexpr const char* kQuantized = "quantized tensors";
 constexpr const char* kMkldnn = "mkldnn layout";
 constexpr const char* kNested = "nested tensors";
 constexpr const char* kBackend = "private to another backend";

@@ -255,7 +255,7 @@ TEST(OperatorCards, UnknownNamesAreErrorsThatSayANearOne) {
   EXPECT_THAT(error_of("aten::add.Tensr"), EndsWith("did you mean aten::add.Tensor?"));
   EXPECT_THAT(error_of("nothing like any operator of libtorch"), HasSubstr("use names such as"));
   EXPECT_THAT(error_of(""), HasSubstr("unknown operator ''"));
-  EXPECT_THROW(card_of("aten::mm").row("colour of its eyes"), Error);
+  EXPECT_THROW(card_of("aten::mm").row("color of its eyes"), Error);
 }
 
 TEST(OperatorCards, AreWrittenAsTextAndJson) {

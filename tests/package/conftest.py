@@ -1,4 +1,4 @@
-"""Tests in parts, which ctest runs side by side: `pytest --part 2/5` runs each fifth test, from the third on."""
+"""Tests in parts, which ctest runs side by side: `pytest --part 2/24` runs every 24th test, from the third on."""
 
 import pytest
 
@@ -10,7 +10,7 @@ def pytest_addoption(parser):
 
 
 def pytest_collection_modifyitems(config, items):
-    # Neighbours take about as long as each other. By names, as the order of collection may differ between processes.
+    # Neighbors take about as long as each other. By names, as the order of collection may differ between processes.
     part, parts = map(int, config.getoption("--part").split("/"))
     config.stash[ALL] = names = sorted(item.nodeid for item in items)
     mine = set(names[part::parts])

@@ -86,7 +86,7 @@ def test_plans_of_long_sequences():
     best = found.dict()["simulated"][0]["plan"]
     assert best["context"] == 2  # eight devices, and four sequences: half of them had nothing to do
     assert f"cp {best['context']}, pp 1" in str(found)
-    assert {row["option"] for row in found.dict()["neighbours"]} >= {"context", "tensor"}
+    assert {row["option"] for row in found.dict()["neighbors"]} >= {"context", "tensor"}
     assert {"axis": "context", "ranks": 2, "apart": best["tensor"], "level": "nvlink"} in found.dict()["placed"]
     made = sg.simulate_plan(Decoder, inputs, best, **{**HOW, "sequence": 16384, "batch": 4})
     assert (made.seconds, made.bytes) == (found.seconds, found.bytes)

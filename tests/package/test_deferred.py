@@ -1,4 +1,4 @@
-"""Deferred initialisation of Python modules against eager construction, bit for bit."""
+"""Deferred initialization of Python modules against eager construction, bit for bit."""
 
 import sys
 import types

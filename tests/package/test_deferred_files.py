@@ -1,4 +1,4 @@
-"""Files that a program reads while it is described: what is materialised has their contents, bit for bit."""
+"""Files that a program reads while it is described: what is materialized has their contents, bit for bit."""
 
 import io
 import pickle

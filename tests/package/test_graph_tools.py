@@ -94,7 +94,7 @@ def test_a_notebook_shows_a_picture():
     assert shown.startswith("<p>") and "nodes" in shown and ("<svg" in shown or "no picture" in shown)
 
 
-def test_pictures_of_a_part_by_colour_and_of_differences():
+def test_pictures_of_a_part_by_color_and_of_differences():
     graph = sg.capture_training_step(Net(), "f32[8,16]", optimizer=torch.optim.SGD, device="cuda")
     head = graph.find("aten::addmm")[-1]
     near = graph.dot(around=head.name, radius=1)

@@ -165,7 +165,7 @@ def test_what_is_no_such_plan_is_refused(given, why):
 
 def test_a_plan_says_what_is_on_the_host():
     found = plan(offload=["optimizer", "activations"])
-    knobs = {row["option"] for row in found.dict()["neighbours"]}
+    knobs = {row["option"] for row in found.dict()["neighbors"]}
     assert "optimizer on" in knobs
     with pytest.raises(sg.Error, match="'weights' is not one of activations, optimizer"):
         plan(offload=["weights"])

@@ -124,5 +124,5 @@ def test_a_plan_says_what_another_engine_would_bring():
                    overlap="backward", captured_state=True, **HOW)  # fmt: skip
     best = plan.dict()["simulated"][0]
     assert best["plan"]["overlap"] == "backward"
-    others = {one["value"]: one["seconds"] for one in plan.dict()["neighbours"] if one["option"] == "overlap"}
+    others = {one["value"]: one["seconds"] for one in plan.dict()["neighbors"] if one["option"] == "overlap"}
     assert others["none"] > best["estimated_seconds"] > others["pieces"]

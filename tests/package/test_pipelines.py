@@ -44,7 +44,7 @@ def test_every_rank_holds_and_sends_what_a_real_one_does(name, real):
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_first_steps_of_real_ranks(name, real):
-    """Before and while it runs all stages once more, a real rank asks its neighbours for their shapes."""
+    """Before and while it runs all stages once more, a real rank asks its neighbors for their shapes."""
     reports = [profiled(name, rank, steady_state=False) for rank in range(RANKS)]
 
     def check(ranks):

@@ -201,10 +201,10 @@ def test_what_would_fit_was_planned():
     assert all(" per step" in change for change in changes)
 
 
-def test_neighbours_that_were_simulated_take_what_they_took():
+def test_neighbors_that_were_simulated_take_what_they_took():
     found = plan(simulated=8).dict()
     simulated = {made["text"]: made["seconds"] for made in found["simulated"]}
-    beside = [one for one in found["neighbours"] if one.get("plan") in simulated]
+    beside = [one for one in found["neighbors"] if one.get("plan") in simulated]
     assert beside
     assert [one["seconds"] for one in beside] == [simulated[one["plan"]] for one in beside]
 
@@ -271,7 +271,7 @@ def test_kernels_of_attention_are_a_knob():
     found = plan(attention=["math", "flash", "cudnn"])
     best = found.dict()["simulated"][0]
     assert best["plan"]["attention"] in ("flash", "cudnn")
-    others = {row["value"] for row in found.dict()["neighbours"] if row["option"] == "attention"}
+    others = {row["value"] for row in found.dict()["neighbors"] if row["option"] == "attention"}
     assert others == {"math", "flash", "cudnn"} - {best["plan"]["attention"]}
     given = {"tensor": 1, "pipeline": 2, "micro_batch": 1}
     how = dict(loss=".loss", devices="8xh100", batch=16, sequence=32)

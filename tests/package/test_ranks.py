@@ -235,7 +235,7 @@ def test_a_pipeline_takes_what_its_ranks_wait_for():
     for role, row in zip(found.roles, figures):
         assert row["rank"] == role.rank
         assert run.seconds == pytest.approx(row["computing_seconds"] + row["waiting_seconds"])
-    # Ranks in the middle wait for both neighbours, the first for the one behind it alone.
+    # Ranks in the middle wait for both neighbors, the first for the one behind it alone.
     assert {"receive from rank 1", "receive from rank 3"} <= figures[2]["waits"].keys()
     assert not any("receive" in cause and cause != "receive from rank 1" for cause in figures[0]["waits"])
 

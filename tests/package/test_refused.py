@@ -7,7 +7,7 @@ import shadowgraph as sg
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_tensors_of_quantised_dtypes_are_refused(device):
+def test_tensors_of_quantized_dtypes_are_refused(device):
     # Python's Meta kernel makes a float32 tensor of the first.
     with sg.fake(device):
         x = torch.empty(3, 4, device=device)

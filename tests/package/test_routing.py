@@ -225,15 +225,15 @@ def test_torchtitans_experts_are_profiled_in_one_line():
     assert report.dict()["parameters"] == WIDTH * EXPERTS + 2 * (EXPERTS // 2) * WIDTH * 2 * WIDTH
 
 
-def test_a_rank_with_a_favoured_expert_holds_more():
+def test_a_rank_with_a_favored_expert_holds_more():
     def profiled(rank, **options):
         with sg.fake_process_group(2, rank):
             return sg.profile(lambda: GroupedExperts(2), "f32[64,8]", loss=lambda y: y.sum(), device="cuda", **options)
 
-    even, favoured = profiled(0), [profiled(rank, data_sizes={"routing[0]": 96}) for rank in (0, 1)]
+    even, favored = profiled(0), [profiled(rank, data_sizes={"routing[0]": 96}) for rank in (0, 1)]
     # Expert 0 has 96 of 128 tokens, the others 11, 11 and 10: 2 * 107 come to rank 0, 2 * 21 to rank 1.
     shapes = [{node.results[0].shape[0] for node in report.graph.find("aten::_grouped_mm") if node.phase == "forward"}
-              for report in (even, *favoured)]  # fmt: skip
+              for report in (even, *favored)]  # fmt: skip
     assert shapes == [{128}, {2 * 107}, {2 * 21}]
-    assert favoured[0].peak_bytes > even.peak_bytes > favoured[1].peak_bytes
-    assert any(guard == "routing0[0] = 96" for guard in favoured[0].graph.guards)
+    assert favored[0].peak_bytes > even.peak_bytes > favored[1].peak_bytes
+    assert any(guard == "routing0[0] = 96" for guard in favored[0].graph.guards)

@@ -36,7 +36,7 @@ def test_the_solver_is_at_least_as_quick_as_megatrons_rules(overlap):
     both = plan("megatron", "solved", overlap=overlap)
     assert solved.seconds < megatron.seconds
     assert both.seconds == solved.seconds
-    values = {row["value"]: row for row in both.dict()["neighbours"] if row["option"] == "layout"}
+    values = {row["value"]: row for row in both.dict()["neighbors"] if row["option"] == "layout"}
     assert values.keys() == {"megatron"}
     best = solved.dict()["simulated"][0]
     assert best["plan"]["layout"] == "solved"

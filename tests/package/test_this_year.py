@@ -44,7 +44,7 @@ def replace_linears(model, kind, **how):
                 made = kind(part.in_features, part.out_features, bias=False, **how)
                 made.weight = type(made.weight)(part.weight.data, requires_grad=False, **extra_of(made))
                 setattr(module, name, made)
-    return model.to("cpu")  # bitsandbytes quantises
+    return model.to("cpu")  # bitsandbytes quantizes
 
 
 def extra_of(made):

@@ -1,9 +1,9 @@
-"""Models of timm and diffusers, as ColossalAI's tests have them: behaviours_of_others.md has the table."""
+"""Models of timm and diffusers, as ColossalAI's tests have them: behaviors_of_others.md has the table."""
 
 import sys
 import types
 
-import analysed
+import analyzed
 import pytest
 import torch
 
@@ -26,7 +26,7 @@ LEFT_OUT = ["ese_vovnet19b_dw", "hardcorenas_a", "inception_v3", "pit_ti_224", "
 @pytest.mark.parametrize("name", ZOO + LEFT_OUT)
 def test_analyzer_timm_has_shapes_figures_and_saved_tensors(name):
     report = sg.profile(lambda: timm.create_model(name), "f32[2,3,224,224]", loss=lambda out: out.sum())
-    analysed.check(report)
+    analyzed.check(report)
     with torch.device("meta"):
         real = timm.create_model(name)
     assert report.dict()["parameters"] == sum(parameter.numel() for parameter in real.parameters())

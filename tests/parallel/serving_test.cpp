@@ -88,12 +88,12 @@ TEST_F(ServingOfGpt2, RoundsRequestsToPagesAndEndsWindows) {
   EXPECT_EQ(serving.token_bytes, 6 * 3072);
 }
 
-TEST_F(ServingOfGpt2, ReadsQuantisedWeightsAsTheyAreStored) {
+TEST_F(ServingOfGpt2, ReadsQuantizedWeightsAsTheyAreStored) {
   const Serving made = serve_with([](ServingOptions&) {});
   const Serving stored = serve_with([](ServingOptions& options) { options.weights = WeightFormat::parse("int8"); });
   // Four matrices a layer; the head is the embedding, which stays.
   const int64_t matrices = 12 * (768 * 2304 + 768 * 768 + 2 * 768 * 3072);
-  EXPECT_EQ(stored.quantised, matrices);
+  EXPECT_EQ(stored.quantized, matrices);
   // Conv1D keeps them as (in, out): a scale for each row of that.
   EXPECT_EQ(made.weights - stored.weights, matrices - 12 * 2 * (768 + 768 + 768 + 3072));
   EXPECT_LT(stored.rows.front().next_token, made.rows.front().next_token);
@@ -102,7 +102,7 @@ TEST_F(ServingOfGpt2, ReadsQuantisedWeightsAsTheyAreStored) {
     options.weights = WeightFormat::parse("int8");
     options.kept = {"h.0."};
   });
-  EXPECT_EQ(kept.quantised, matrices / 12 * 11);
+  EXPECT_EQ(kept.quantized, matrices / 12 * 11);
 }
 
 TEST_F(ServingOfGpt2, WaitsLongerForMoreRequestsAndAnswersMore) {

@@ -255,7 +255,7 @@ TEST(PipelineRun, TransfersTakeTime) {
   const PipelineStages stages = cut("gpt2", 4);
   const PipelineSchedule schedule = PipelineSchedule::named("1f1b", {.ranks = 4, .microbatches = 8});
   const PipelineRun near = PipelineRun::of(stages, schedule, {.interconnect = &links});
-  // Neighbours that are eight apart are in different machines.
+  // Neighbors that are eight apart are in different machines.
   const PipelineRun far = PipelineRun::of(stages, schedule, {.interconnect = &links, .rank_stride = 8});
   EXPECT_GT(near.seconds(), PipelineRun::of(stages, schedule).seconds());
   EXPECT_GT(far.seconds(), near.seconds());
@@ -325,7 +325,7 @@ TEST(PipelineRun, TracesAllRanks) {
     ++phases[event["ph"]];
     if (event["ph"] == "s" || event["ph"] == "f") arrows[event["id"]] += event["ph"] == "s" ? 1 : -1;
   }
-  EXPECT_EQ(phases["X"], 3 * 4 * 2 + 2 * 2 * 4 * 2);  // F and B; both ends of both directions between neighbours
+  EXPECT_EQ(phases["X"], 3 * 4 * 2 + 2 * 2 * 4 * 2);  // F and B; both ends of both directions between neighbors
   EXPECT_EQ(phases["s"], 16);
   EXPECT_EQ(phases["f"], 16);
   EXPECT_EQ(phases["C"], 24);

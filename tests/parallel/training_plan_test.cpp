@@ -456,15 +456,15 @@ TEST(TrainingPlan, WhatMayBeComputedAgainIsAKnob) {
   const ClusterPlan any = plan_training(source, request);
   EXPECT_FALSE(any.best().plan.selective.empty());
   std::vector<std::string> values;
-  for (const PlanNeighbour& neighbour : any.neighbours) {
-    EXPECT_TRUE(!neighbour.seconds || neighbour.bytes <= any.memory) << neighbour.option << " " << neighbour.value;
-    if (neighbour.option != "recompute") continue;
-    values.push_back(neighbour.value);
-    if (neighbour.value == "none") {
-      EXPECT_FALSE(neighbour.seconds);
+  for (const PlanNeighbor& neighbor : any.neighbors) {
+    EXPECT_TRUE(!neighbor.seconds || neighbor.bytes <= any.memory) << neighbor.option << " " << neighbor.value;
+    if (neighbor.option != "recompute") continue;
+    values.push_back(neighbor.value);
+    if (neighbor.value == "none") {
+      EXPECT_FALSE(neighbor.seconds);
     }
-    if (neighbour.value == "full") {
-      EXPECT_TRUE(neighbour.seconds);
+    if (neighbor.value == "full") {
+      EXPECT_TRUE(neighbor.seconds);
     }
   }
   EXPECT_THAT(values, ::testing::IsSupersetOf({"none", "full"}));

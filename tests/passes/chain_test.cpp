@@ -1,4 +1,4 @@
-// The chain's dynamic programme against an enumeration of all schedules, and its schedules against a simulation that
+// The chain's dynamic program against an enumeration of all schedules, and its schedules against a simulation that
 // knows nothing of it.
 #include <gtest/gtest.h>
 

@@ -150,7 +150,7 @@ TEST(Rewrite, RefusesWhereNoPlaceIsAndSaysWhy) {
 }
 
 // Two matches whose places depend on one another's nodes.
-TEST(Rewrite, NeighboursAreReplacedInRounds) {
+TEST(Rewrite, NeighborsAreReplacedInRounds) {
   const Placing placing = place(
       "%2 = aten::relu(self=%0) : f32[2,2] @s1\n"
       "%3 = aten::relu(self=%2) : f32[2,2] @s2\n"

@@ -131,7 +131,7 @@ TEST(CachingAllocator, ALargeBlockIsSplitOnlyIfMoreThanOneMebibyteIsLeft) {
   EXPECT_EQ(allocator.stats().reserved.current, 30 * kMiB);
 }
 
-TEST(CachingAllocator, TheTightestBlockIsTakenAndNeighboursMerge) {
+TEST(CachingAllocator, TheTightestBlockIsTakenAndNeighborsMerge) {
   CachingAllocator allocator;
   std::vector<CachingAllocator::Handle> blocks;
   for (const int64_t size : {40, 24, 32}) blocks.push_back(allocator.allocate(size * kMiB));
@@ -316,7 +316,7 @@ void expect_consistent(const CachingAllocator& allocator, const std::vector<Live
       ASSERT_EQ(block.address, at) << "blocks leave a hole, seed " << seed;
       at += block.bytes;
       const bool is_free = !block.active;
-      ASSERT_FALSE(was_free && is_free) << "free neighbours are apart, seed " << seed;
+      ASSERT_FALSE(was_free && is_free) << "free neighbors are apart, seed " << seed;
       was_free = is_free;
       if (block.allocated) {
         allocated += block.bytes;

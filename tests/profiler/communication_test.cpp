@@ -66,7 +66,7 @@ TEST(CollectiveCost, ByHandAcrossBlocks) {
   EXPECT_NEAR(seconds(Kind::kAllGather, 8'000'000, group_of(4, {0, 1, 4, 5})), 1e-3 + 2e-6 + 1e-5 + 6e-3 / 0.2, 1e-12);
   // All to all: 4 of 8 parts leave the block by one's own link, 8 MB / 8 * 4 at 0.1 GB/s.
   EXPECT_NEAR(seconds(Kind::kAllToAll, 8'000'000, group_of(8)), 1e-3 + 6e-6 + 1e-5 + 4e-3 / 0.1, 1e-12);
-  // 1 to its neighbour, and to the other block.
+  // 1 to its neighbor, and to the other block.
   const auto eight = group_of(8);
   EXPECT_NEAR(collective_cost(Kind::kSend, 1'000'000, eight, simple(), 3).seconds(), 1e-3 + 1e-6 + 1e-3, 1e-12);
   EXPECT_NEAR(collective_cost(Kind::kSend, 1'000'000, eight, simple(), 4).seconds(), 1e-3 + 1e-5 + 1e-2, 1e-12);
@@ -402,7 +402,7 @@ TEST(Communication, InEveryReport) {
     }
   }
   EXPECT_TRUE(in_its_row);
-  // 16 channels, 2 neighbours, three buffers, for one group.
+  // 16 channels, 2 neighbors, three buffers, for one group.
   EXPECT_EQ(profile.device_memory->nccl, 16 * 2 * (4'194'304 + 524'288 + 4'915'200));
   EXPECT_EQ(profile.device_memory->footprint(),
             profile.device_memory->reserved_peak + DeviceAssumptions().context + profile.device_memory->nccl);

@@ -63,7 +63,7 @@ TEST_F(VitByHand, FlopsOfPatchesBlocksAndHead) {
 }
 
 TEST_F(VitByHand, BytesThatAutogradKeeps) {
-  // The block's input, normalised input, query, key and value, attention's result; the sum, its normalised form, the
+  // The block's input, normalized input, query, key and value, attention's result; the sum, its normalized form, the
   // hidden layer before and after GELU.
   constexpr int64_t kBlock =
       (1 + 1 + 3 + 1 + 1 + 1 + 4 + 4) * kTensor + 2 * kMoments + kBatch * kHeads * kTokens * kFloat;

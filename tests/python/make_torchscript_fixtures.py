@@ -310,7 +310,7 @@ def make(name, folder):
     script = torch.jit.load(folder / f"{name}.pt")
     constants = device_constants(script)  # before the run, which folds constants in place
 
-    # Unoptimised, as shadowgraph runs it: the operators of the file, none fused.
+    # Unoptimized, as shadowgraph runs it: the operators of the file, none fused.
     kept = []
     with torch.jit.optimized_execution(False):
         with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor) or tensor, lambda x: x):

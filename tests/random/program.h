@@ -2,7 +2,7 @@
 // does.
 //
 //     const RandomProgram program = RandomProgram::make(seed, 20);
-//     expect_same_behaviour(program, [](const Graph& graph) { return functionalized(graph); });
+//     expect_same_behavior(program, [](const Graph& graph) { return functionalized(graph); });
 //
 // A program is a list of instructions over tensor registers: views of views, in-place arithmetic, optimizer steps,
 // `out=`, copies, random fills, set_, resize_, `.data =`. Arithmetic that reads stands in between. The program is made
@@ -98,20 +98,19 @@ std::string difference(const Outcome& eager, const Outcome& replayed, const Comp
 // Captures, verifies, prints and parses, rewrites, verifies again, replays, and compares with eager. A failure shows
 // the seed, the program and both graphs.
 using Rewrite = std::function<Graph(const Graph&)>;
-void expect_same_behaviour(const RandomProgram& program, const Rewrite& rewrite = {},
-                           const Comparison& comparison = {});
+void expect_same_behavior(const RandomProgram& program, const Rewrite& rewrite = {}, const Comparison& comparison = {});
 // Each rewriting of the one capture: making, running and capturing a program takes most of the time. No rewriting at
 // all runs the graph as it was captured.
-void expect_same_behaviour(const RandomProgram& program, const std::vector<Rewrite>& rewrites,
-                           const Comparison& comparison = {});
+void expect_same_behavior(const RandomProgram& program, const std::vector<Rewrite>& rewrites,
+                          const Comparison& comparison = {});
 
 // Programs per suite: `usual`, or SHADOWGRAPH_RANDOM_PROGRAMS if that is set.
 int random_program_count(int usual);
 
 // The programs of shard `shard` of `shards`: seeds first_seed + shard, first_seed + shard + shards, ... With
 // SHADOWGRAPH_RANDOM_SEED set, that program alone, or SHADOWGRAPH_RANDOM_PROGRAMS of them from there.
-void expect_same_behaviour_of_shard(int shard, int shards, int programs, uint64_t first_seed,
-                                    const std::vector<Rewrite>& rewrites = {}, const RandomProgramOptions& options = {},
-                                    const Comparison& comparison = {});
+void expect_same_behavior_of_shard(int shard, int shards, int programs, uint64_t first_seed,
+                                   const std::vector<Rewrite>& rewrites = {}, const RandomProgramOptions& options = {},
+                                   const Comparison& comparison = {});
 
 }  // namespace shadowgraph::testing

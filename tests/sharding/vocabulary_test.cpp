@@ -197,7 +197,7 @@ TEST_P(Vocabularies, CutLookupsGiveTheSame) {
   }
 }
 
-// With log_softmax taken apart, what normalises may be cut: a maximum and sums are exchanged.
+// With log_softmax taken apart, what normalizes may be cut: a maximum and sums are exchanged.
 TEST_P(Vocabularies, LossesOfCutLogitsAreTheSame) {
   CapturedStep step = step_with(GetParam().reduction, GetParam().weighted);
   const WholeRun before = run_whole(step);

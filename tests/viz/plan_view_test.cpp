@@ -1,4 +1,4 @@
-// Pictures of a plan: layouts as colours, redistributions on edges, with the bytes that they leave.
+// Pictures of a plan: layouts as colors, redistributions on edges, with the bytes that they leave.
 #include <ATen/Functions.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

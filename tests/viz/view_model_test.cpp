@@ -349,7 +349,7 @@ TEST(NodeColors, AmountsHaveAScaleAndKindsHaveNames) {
   const NodeColors flops = NodeColors::of(costs, ColorBy::kFlops);
   const ViewModel model = ViewModel::of(t.graph, {.colors = &flops});
   EXPECT_EQ(model.legend_title, "matmul FLOPs, logarithmic");
-  // Both products are the most there is: one step, and grey for what has none. 2 * 64^3 = 524,288.
+  // Both products are the most there is: one step, and gray for what has none. 2 * 64^3 = 524,288.
   EXPECT_THAT(model.legend,
               ElementsAre(LegendEntry{"524.29 KFLOPs", "#fee838", false}, LegendEntry{"none", "#e6e6e6", false}));
   EXPECT_EQ(model.boxes[1].fill, "#fee838");

@@ -119,7 +119,7 @@ TEST(DotWriter, Escapes) {
   EXPECT_EQ(escape_dot(std::string("a\0b\x1b", 4)), "a b ");
 }
 
-TEST(DotWriter, HoldsBoxesWithoutEdgesBesideTheirNeighbours) {
+TEST(DotWriter, HoldsBoxesWithoutEdgesBesideTheirNeighbors) {
   ViewModel model;
   model.clusters.resize(1);
   for (const char* id : {"n0", "n1", "n2", "n3"}) model.boxes.push_back({.id = id, .lines = {id}});

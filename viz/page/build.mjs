@@ -38,22 +38,22 @@ if (process.argv.includes('--tests')) {
     const found = /node_modules\/((?:@[^/]+\/)?[^/]+)\//.exec(input);
     if (found) packages.add(found[1]);
   }
-  let licences = 'This bundle holds parts of these packages, each under its licence.\n';
+  let licenses = 'This bundle holds parts of these packages, each under its license.\n';
   for (const name of [...packages].sort()) {
     const folder = join('node_modules', name);
     const { version } = JSON.parse(readFileSync(join(folder, 'package.json'), 'utf8'));
     const file = readdirSync(folder).find((entry) => /^licen[cs]e/i.test(entry));
-    if (!file) throw new Error(`${name} has no licence file`);
-    licences += `\n--- ${name} ${version}\n${readFileSync(join(folder, file), 'utf8').trim()}\n`;
+    if (!file) throw new Error(`${name} has no license file`);
+    licenses += `\n--- ${name} ${version}\n${readFileSync(join(folder, file), 'utf8').trim()}\n`;
   }
-  licences = licences.replaceAll('*/', '* /');
+  licenses = licenses.replaceAll('*/', '* /');
   mkdirSync('dist', { recursive: true });
   for (const { path, text: code } of script.outputFiles) {
-    if (/<\/script/i.test(code + licences) || code.includes(')embedded"')) throw new Error('the bundle cannot be embedded in a page');
-    writeFileSync(path, `/*!\n${licences}*/\n${code}`);
+    if (/<\/script/i.test(code + licenses) || code.includes(')embedded"')) throw new Error('the bundle cannot be embedded in a page');
+    writeFileSync(path, `/*!\n${licenses}*/\n${code}`);
     console.log(`dist/${basename(path)} ${code.length} bytes`);
   }
   writeFileSync('dist/page.css', style.outputFiles[0].text);
-  writeFileSync('dist/LICENSES.txt', licences);
+  writeFileSync('dist/LICENSES.txt', licenses);
   console.log(`dist/page.css ${style.outputFiles[0].text.length} bytes`);
 }

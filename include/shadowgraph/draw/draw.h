@@ -30,7 +30,7 @@ struct Profile;
 //
 // Amounts use a logarithmic, colorblind-safe scale of ten colors (cividis: dark is low, yellow is high), from the
 // smallest to the largest amount in the picture. A box of several operators shows their sum; a box without an amount is
-// grey. Kinds have one color each; a box of several kinds is grey and labeled so.
+// gray. Kinds have one color each; a box of several kinds is gray and labeled so.
 
 enum class ColorBy : uint8_t {
   kOperator,   // operator category
@@ -116,7 +116,7 @@ bool is_color_file(std::string_view name);
 //             by depth, then by merging runs of operators. `notes` lists omissions and their reason.
 //
 // A part of a graph is the neighborhood `around` some nodes, or the `path` between some. All its phases are drawn and
-// its modules are expanded. Omitted neighbors are grey. Nodes requested by name are always drawn, including views and
+// its modules are expanded. Omitted neighbors are gray. Nodes requested by name are always drawn, including views and
 // parameters. With `before`, the picture shows the differences of two graphs: removed nodes stay in place.
 //
 // A module with a single box is not a cluster; its name is in the box. Output is deterministic.

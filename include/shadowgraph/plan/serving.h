@@ -98,7 +98,7 @@ struct Serving {
   int64_t engine = 0;         // available to the engine
   int64_t weights = 0;        // as stored
   int64_t weights_made = 0;   // in the dtype of the program
-  int64_t quantised = 0;      // parameters in the format
+  int64_t quantized = 0;      // parameters in the format
   std::string format;         // title; "": as in the program
   int64_t activations = 0;    // peak of a pass of max_batched_tokens
   int64_t context_bytes = 0;  // CUDA context and NCCL buffers, assumed

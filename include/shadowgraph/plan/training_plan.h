@@ -190,7 +190,7 @@ struct SimulatedPlan {
 };
 
 // Best plan with another value of one option, estimated from layer costs.
-struct PlanNeighbour {
+struct PlanNeighbor {
   std::string option;             // "tensor"
   std::string value;              // "4"
   std::optional<double> seconds;  // std::nullopt: no such plan fits
@@ -212,7 +212,7 @@ struct ClusterPlan {
   int64_t memory = 0;                    // bytes that a rank may reserve
   std::vector<SimulatedPlan> simulated;  // fastest first; all fit
   double bound = 0;                      // lower bound of the step time in seconds
-  std::vector<PlanNeighbour> neighbours;
+  std::vector<PlanNeighbor> neighbors;
   // Seconds and bytes of the best plan if all rows possible are routed to the experts of one rank.
   std::optional<std::pair<double, int64_t>> worst_routing;
   std::vector<EstimatedPlan> estimated_plans;  // by lower bound; all others have higher bounds or do not fit

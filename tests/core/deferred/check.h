@@ -35,7 +35,7 @@ inline bool same_bits(const at::Tensor& a, const at::Tensor& b) {
   return x.nbytes() == 0 || std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0;
 }
 
-// What `make` makes eagerly and what is left of the generator, against describing it and materialising in `order`
+// What `make` makes eagerly and what is left of the generator, against describing it and materializing in `order`
 // (positions in what it returns).
 inline void expect_as_eager(const std::function<Tensors()>& make, const std::vector<size_t>& order,
                             const std::string& what = "", uint64_t seed = 17) {
@@ -51,7 +51,7 @@ inline void expect_as_eager(const std::function<Tensors()>& make, const std::vec
     EXPECT_FALSE(is_fake(described[i]));
     EXPECT_TRUE(same_bits(described[i], eager[i])) << what << ": tensor " << i << "\n" << described[i] << eager[i];
   }
-  EXPECT_TRUE(process_state() == left) << what << ": materialising moved the generator";
+  EXPECT_TRUE(process_state() == left) << what << ": materializing moved the generator";
   // Ties and aliases are as in eager.
   for (const size_t i : order) {
     for (const size_t j : order) {

@@ -338,7 +338,7 @@ TEST(DeferredInit, ConvertsOnTheWay) {
   message_of<DeferredError>([&] { materialize_tensor(made[1].clone(), {.dtype = at::kInt}); });
 }
 
-TEST(DeferredInit, DematerialisedTensorsAreDescribedAgain) {
+TEST(DeferredInit, DematerializedTensorsAreDescribedAgain) {
   torch::manual_seed(1);
   auto net = deferred_init([] { return Net(); });
   materialize_module(*net);
@@ -371,7 +371,7 @@ TEST(DeferredInit, DematerialisedTensorsAreDescribedAgain) {
   EXPECT_EQ(views[0][1].item<float>(), 7);
 }
 
-TEST(DeferredInit, DescribedModulesCanBeProfiledAndThenMaterialised) {
+TEST(DeferredInit, DescribedModulesCanBeProfiledAndThenMaterialized) {
   torch::manual_seed(5);
   Net eager;
   torch::manual_seed(5);

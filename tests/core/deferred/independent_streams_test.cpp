@@ -45,7 +45,7 @@ Tensors model() {
   return all;
 }
 
-// Each rank describes the model, under whatever seed its process has, and materialises a part of it. No two ranks make
+// Each rank describes the model, under whatever seed its process has, and materializes a part of it. No two ranks make
 // the same part, and each has an order of its own.
 TEST(IndependentStreams, RanksAgreeWithTheWhole) {
   torch::manual_seed(1);

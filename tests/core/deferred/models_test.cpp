@@ -1,4 +1,4 @@
-// Built-in models, described and materialised, against building them; one storage at a time, so that memory stays
+// Built-in models, described and materialized, against building them; one storage at a time, so that memory stays
 // small.
 #include <torch/torch.h>
 

@@ -78,7 +78,7 @@ TEST(DeferredModules, ConvertedInsideAndAfterwards) {
   }
 }
 
-TEST(DeferredModules, AttributesAreMaterialisedByThemselves) {
+TEST(DeferredModules, AttributesAreMaterializedByThemselves) {
   torch::manual_seed(2);
   Rotary eager(8);
   torch::manual_seed(2);
@@ -140,7 +140,7 @@ TEST(DeferredModules, RealTensorsGivenAfterwards) {
   EXPECT_TRUE(at::equal(net->bias, torch::full({2}, 7.0)));
 }
 
-TEST(DeferredModules, ThreadsMaterialiseAskAndUseAtOnce) {
+TEST(DeferredModules, ThreadsMaterializeAskAndUseAtOnce) {
   torch::manual_seed(6);
   const auto make = [] {
     Tensors all;

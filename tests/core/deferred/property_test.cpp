@@ -1,4 +1,4 @@
-// Random programs, described and materialised in many orders, against eager: bit for bit, the generator's end included.
+// Random programs, described and materialized in many orders, against eager: bit for bit, the generator's end included.
 #include <ATen/CPUGeneratorImpl.h>
 #include <torch/torch.h>
 
@@ -11,7 +11,7 @@ namespace {
 
 using namespace testing;
 
-// Constructors of a module as random as they come: parameters of several dtypes, views, ties, `.data =`, initialisers,
+// Constructors of a module as random as they come: parameters of several dtypes, views, ties, `.data =`, initializers,
 // conversions, copies, early reads; generators that are seeded, saved, restored, copied and forked.
 Tensors construct(uint64_t seed, int size) {
   std::mt19937 choice(static_cast<uint32_t>(seed));

@@ -1,4 +1,4 @@
-// The random programs of tests/random, described and materialised in sampled orders, against eager.
+// The random programs of tests/random, described and materialized in sampled orders, against eager.
 //
 // SHADOWGRAPH_RANDOM_PROGRAMS and SHADOWGRAPH_RANDOM_SEED: how many, and from which seed.
 #include <cstdlib>

@@ -82,13 +82,13 @@ TEST(Shard, NeverAllocatesTheWhole) {
 }
 
 // One tensor above what is kept, converting or not.
-TEST(Materialise, MemoryPeaksOneTensorAboveWhatIsKept) {
+TEST(Materialize, MemoryPeaksOneTensorAboveWhatIsKept) {
   CountingAllocator& allocator = CountingAllocator::install();
   const int64_t each = 1024 * 1024 * 4;
   const auto make = [] {
     Tensors all;
     for (int i = 0; i < 12; ++i) all.push_back(torch::rand({1024, 1024}));
-    for (at::Tensor& tensor : all) tensor.normal_();  // as initialisers do, after everything has been made
+    for (at::Tensor& tensor : all) tensor.normal_();  // as initializers do, after everything has been made
     return all;
   };
   const Tensors plain = deferred_init(make);

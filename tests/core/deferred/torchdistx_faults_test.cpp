@@ -51,7 +51,7 @@ TEST(TorchdistxFaults, B2WritersOutliveTheTensorTheyWroteThrough) {
   });
 }
 
-TEST(TorchdistxFaults, B3AViewMayBeMaterialisedBeforeItsBase) {
+TEST(TorchdistxFaults, B3AViewMayBeMaterializedBeforeItsBase) {
   expect_as_eager_in_every_order([] {
     at::Tensor base = torch::rand({4, 3});
     at::Tensor view = base[1];
@@ -209,7 +209,7 @@ TEST(TorchdistxFaults, B11InsideAFakeModeTensorsStillBecomeReal) {
   EXPECT_TRUE(same_bits(described, eager));
 }
 
-TEST(TorchdistxFaults, B12LegacyConstructorsAndOrthogonalInitialisation) {
+TEST(TorchdistxFaults, B12LegacyConstructorsAndOrthogonalInitialization) {
   expect_as_eager_in_every_order([] {
     at::Tensor w = torch::empty({6, 4});
     torch::nn::init::orthogonal_(w);
@@ -339,7 +339,7 @@ TEST(TorchdistxFaults, B21OptimizersAttributesAndHooksSeeTheRealTensor) {
 }
 
 TEST(TorchdistxFaults, B22Threads) {
-  // A thread without a scope makes real tensors; described ones may be used and materialised on any thread.
+  // A thread without a scope makes real tensors; described ones may be used and materialized on any thread.
   at::Tensor on_thread;
   Tensors described;
   deferred_init([&] {

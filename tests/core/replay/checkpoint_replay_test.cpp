@@ -276,7 +276,7 @@ TEST_P(CheckpointedModel, TrainsAsBeforeWithTensorsOnTheHost) {
   EXPECT_GT(sent, 0);
 }
 
-// A replay frees the originals once they are copied, which the graph does when the neighbour has run.
+// A replay frees the originals once they are copied, which the graph does when the neighbor has run.
 TEST_P(CheckpointedModel, TrainsAsBeforeWithModulesOnTheHost) {
   begin(2);
   const std::string modules = GetParam() == "lstm_lm" ? "encoder+rnn+decoder" : "auto";

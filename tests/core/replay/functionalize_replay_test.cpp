@@ -86,7 +86,7 @@ Graph in_place(Graph graph) {
   return graph;
 }
 
-// In place again where that is safe; not the same graph, but the same behaviour.
+// In place again where that is safe; not the same graph, but the same behavior.
 Graph there_and_back(const Graph& graph) { return in_place(functionalized(graph)); }
 
 // What nobody functionalized may be run in place, too.
@@ -119,8 +119,8 @@ TEST(FunctionalCalls, CopyStoragesOfNoWholeNumberOfElements) {
 class FunctionalizedPrograms : public ::testing::TestWithParam<int> {};
 
 TEST_P(FunctionalizedPrograms, ReplayAsTheyRun) {
-  expect_same_behaviour_of_shard(GetParam(), kFunctionalizedShards, random_program_count(10000), 100000,
-                                 {functionalized, there_and_back, reinplaced, reinplaced_with_saved});
+  expect_same_behavior_of_shard(GetParam(), kFunctionalizedShards, random_program_count(10000), 100000,
+                                {functionalized, there_and_back, reinplaced, reinplaced_with_saved});
 }
 INSTANTIATE_TEST_SUITE_P(Shard, FunctionalizedPrograms, ::testing::Range(0, kFunctionalizedShards));
 

@@ -58,7 +58,7 @@ TEST_P(OptimizedPrograms, ReplayAsTheyRun) {
   for (const char* const pipeline : kPipelines) {
     rewrites.emplace_back([pipeline](const Graph& graph) { return optimized(graph, pipeline); });
   }
-  expect_same_behaviour_of_shard(GetParam(), kPipelineShards, random_program_count(1500), 500000, rewrites);
+  expect_same_behavior_of_shard(GetParam(), kPipelineShards, random_program_count(1500), 500000, rewrites);
 }
 
 INSTANTIATE_TEST_SUITE_P(Shard, OptimizedPrograms, ::testing::Range(0, kPipelineShards));

@@ -41,7 +41,7 @@ TEST_P(PiecesOfPrograms, RunOneAfterTheOtherAsTheWhole) {
   size_t parts = 0;
   uint64_t seed = 0;
   const auto rewrite = [&](const Graph& graph) { return in_parts(graph, ++seed, parts); };
-  expect_same_behaviour_of_shard(GetParam(), kPieceShards, random_program_count(2000), 600000, {rewrite});
+  expect_same_behavior_of_shard(GetParam(), kPieceShards, random_program_count(2000), 600000, {rewrite});
   if (std::getenv("SHADOWGRAPH_RANDOM_SEED") == nullptr) EXPECT_GT(parts, 0U);
 }
 
@@ -50,7 +50,7 @@ TEST_P(PiecesOfPrograms, JoinedAgainAreTheWhole) {
   const auto rewrite = [&](const Graph& graph) {
     return join(split(graph, propose_partition(graph, any_two_of_three(++seed))));
   };
-  expect_same_behaviour_of_shard(GetParam(), kPieceShards, random_program_count(2000), 610000, {rewrite});
+  expect_same_behavior_of_shard(GetParam(), kPieceShards, random_program_count(2000), 610000, {rewrite});
 }
 
 // Other operators for the same bits.
@@ -88,7 +88,7 @@ TEST_P(PiecesOfPrograms, RewrittenByPatternsComputeTheSame) {
     replaced += rewrite(result, parse_rules(kRules, &result)).replaced;
     return result;
   };
-  expect_same_behaviour_of_shard(GetParam(), kPieceShards, random_program_count(2000), 620000, {rewritten});
+  expect_same_behavior_of_shard(GetParam(), kPieceShards, random_program_count(2000), 620000, {rewritten});
   if (std::getenv("SHADOWGRAPH_RANDOM_SEED") == nullptr) EXPECT_GT(replaced, 0);  // not of a single program
 }
 

@@ -12,7 +12,7 @@ constexpr int kProgramShards = 20;
 class RandomPrograms : public ::testing::TestWithParam<int> {};
 
 TEST_P(RandomPrograms, ReplayAsTheyRun) {
-  expect_same_behaviour_of_shard(GetParam(), kProgramShards, random_program_count(15000), 1);
+  expect_same_behavior_of_shard(GetParam(), kProgramShards, random_program_count(15000), 1);
 }
 INSTANTIATE_TEST_SUITE_P(Shard, RandomPrograms, ::testing::Range(0, kProgramShards));
 

@@ -1,5 +1,5 @@
 /*!
-This bundle holds parts of these packages, each under its licence.
+This bundle holds parts of these packages, each under its license.
 
 --- @dagrejs/dagre 3.1.3
 Copyright (c) 2012-2014 Chris Pettitt

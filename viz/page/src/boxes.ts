@@ -556,7 +556,7 @@ export function firstNodeOf(graph: Graph, c: number): number {
 // Returns nodes within `radius` steps of `node`, along edges in both directions, through nodes that are not drawn.
 export function around(graph: Graph, node: number, radius: number, most: number): number[] {
   const options = { showViews: false, showParameters: false };
-  const step = neighbours(graph, options);
+  const step = neighbors(graph, options);
   const found = new Set([node]);
   let rim = [node];
   for (let r = 0; r < radius && found.size < most; ++r) {
@@ -575,7 +575,7 @@ export function around(graph: Graph, node: number, radius: number, most: number)
 
 // Returns nodes on any path from `from` to `to` (or back, if there is none in this direction).
 export function pathsBetween(graph: Graph, from: number, to: number): number[] {
-  const step = neighbours(graph, { showViews: false, showParameters: false });
+  const step = neighbors(graph, { showViews: false, showParameters: false });
   const reach = (start: number, next: (node: number) => Iterable<number>, limit: (node: number) => boolean): Set<number> => {
     const seen = new Set([start]);
     const pending = [start];
@@ -594,7 +594,7 @@ export function pathsBetween(graph: Graph, from: number, to: number): number[] {
   return [...forward].filter((node) => backward.has(node)).sort((x, y) => x - y);
 }
 
-export function neighbours(graph: Graph, options: Pick<BoxOptions, 'showViews' | 'showParameters'>): { before: (node: number) => number[]; after: (node: number) => number[] } {
+export function neighbors(graph: Graph, options: Pick<BoxOptions, 'showViews' | 'showParameters'>): { before: (node: number) => number[]; after: (node: number) => number[] } {
   const origin = contentOf(graph, { open: new Set(), unfolded: new Set(), phases: [], ...options }).origin;
   const start = graph.inputStart();
   const inputs = graph.inputValue();

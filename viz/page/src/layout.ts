@@ -94,9 +94,9 @@ function arrange(items: readonly Item[], container: Item, edges: { from: number;
     const rows = new Map<number, { top: number; bottom: number }>();
     for (const child of joined) {
       const { y } = result.places[place.get(child.index)!];
-      const centre = Math.round(y + child.height / 2);
-      const row = rows.get(centre) ?? { top: Infinity, bottom: 0 };
-      rows.set(centre, { top: Math.min(row.top, y), bottom: Math.max(row.bottom, y + child.height) });
+      const center = Math.round(y + child.height / 2);
+      const row = rows.get(center) ?? { top: Infinity, bottom: 0 };
+      rows.set(center, { top: Math.min(row.top, y), bottom: Math.max(row.bottom, y + child.height) });
     }
     const moved = (points: Point[] | undefined): Point[] => {
       const raised = (points ?? []).map((p) => ({ x: p.x, y: p.y - up }));

@@ -104,7 +104,7 @@ test('a crowd is parted into runs', () => {
   assert.deepEqual(pathTo(graph, boxes, options(), { node: 1 }), [chunk.key]);
 });
 
-test('neighbourhood and ways', () => {
+test('neighborhood and ways', () => {
   const graph = small();
   assert.deepEqual(around(graph, 8, 1, 100), [0, 7, 8, 9, 10]);
   assert.deepEqual(pathsBetween(graph, 2, 8), [2, 4, 5, 7, 8]);

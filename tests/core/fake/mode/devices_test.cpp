@@ -233,7 +233,7 @@ TEST(FakeMachine, WithoutDevicesRefusesAllAccelerators) {
   }
 }
 
-TEST(FakeMachine, DeferredInitialisationHasOne) {
+TEST(FakeMachine, DeferredInitializationHasOne) {
   EXPECT_THROW(deferred_init([] { return at::empty({2}, c10::Device(at::kCUDA, 99)); }), Error);
   const auto on_cuda = [] { return at::empty({2}, at::kCUDA); };
   EXPECT_EQ(deferred_init(on_cuda).device(), kGpu0);

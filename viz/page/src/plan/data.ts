@@ -25,7 +25,7 @@ export interface Simulated extends Point {
   estimated_bytes: number;
 }
 
-export interface Neighbour {
+export interface Neighbor {
   option: string;
   value: string;
   seconds?: number;
@@ -66,7 +66,7 @@ export interface PlanData {
   model_flops_share: number;
   simulated: Simulated[];
   estimated_plans: Point[];
-  neighbours: Neighbour[];
+  neighbors: Neighbor[];
   counted: Record<string, number>;
   notes: string[];
   run: { seconds: number; bubble: number; ranks: Rank[]; stages: Stage[] };

@@ -5,7 +5,7 @@ import { bytes, exact, percent, seconds, visible } from '../units';
 import { PlanChart } from './chart';
 import type { PlanData } from './data';
 import { Gantt } from './gantt';
-import { Neighbours } from './neighbours';
+import { Neighbors } from './neighbors';
 import { Ranks } from './ranks';
 
 function Card(props: { title: string; value: string; children?: ComponentChildren }): VNode {
@@ -63,7 +63,7 @@ export function PlanPage({ plan }: { plan: PlanData }): VNode {
           <p class="plan-name">{best.text}</p>
           <Cards plan={plan} />
           <PlanChart plan={plan} />
-          <Neighbours plan={plan} />
+          <Neighbors plan={plan} />
           <Gantt plan={plan} />
           <Ranks plan={plan} />
           <Search plan={plan} />

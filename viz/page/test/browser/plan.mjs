@@ -1,4 +1,4 @@
-// Checks of a plan's page: plans, neighbours, ranks, light and dark, nothing asked of a network.
+// Checks of a plan's page: plans, neighbors, ranks, light and dark, nothing asked of a network.
 export async function usePlan({ browser, file, check, pictures }) {
   const page = await browser.newPage();
   const faults = [];
@@ -19,7 +19,7 @@ export async function usePlan({ browser, file, check, pictures }) {
   check('plan: nothing is drawn outside the chart', await page.evaluate(`[...document.querySelectorAll('circle.plan-point')].every((c) => c.cx.baseVal.value > 60 && c.cx.baseVal.value < 900 && c.cy.baseVal.value > 0 && c.cy.baseVal.value < 340)`));
   const before = await page.$eval('circle.plan-point', (c) => c.getAttribute('fill'));
   await page.select('.plan-tools select', '1');
-  check('plan: another knob colours the points', (await page.$$('.plan-tools .entry')).length > 0 && before !== null);
+  check('plan: another knob colors the points', (await page.$$('.plan-tools .entry')).length > 0 && before !== null);
   await (await page.$('circle.plan-point')).hover();
   await settle();
   const said = await page.$eval('.plan-said b', (element) => element.textContent);

@@ -150,7 +150,7 @@ async function useModel(file) {
     check(`${name}: the table of ${table.toLowerCase()} has rows in sight`, seen > 0, String(seen));
   }
 
-  // The graph: find, open, colour, neighbourhood, way.
+  // The graph: find, open, color, neighborhood, way.
   await page.evaluate('window.shadowgraph.store.set({ view: "graph", selection: undefined })');
   await settle(page);
   const boxesBefore = await page.evaluate('window.shadowgraph.drawing.picture.boxes.items.length');
@@ -184,8 +184,8 @@ async function useModel(file) {
   check(`${name}: and is a box of its own`, await page.evaluate(`(() => { const p = window.shadowgraph.drawing.picture; const i = p.boxes.itemOf(${found?.id}); return i >= 0 && p.boxes.items[i].kind === 'node'; })()`));
   check(`${name}: the panel has its schema`, (await page.$eval('.panel', (e) => e.textContent)).includes('schema'));
   for (const mode of ['flops', 'bytes', 'time', 'saved', 'phase', 'device', 'module', 'op']) {
-    clicks[`colour ${mode}`] = await timed(page, `window.shadowgraph.store.set({ color: '${mode}' })`);
-    check(`${name}: colour by ${mode} has a legend`, (await page.$$('.legend .entry, .legend .scale, .legend .quiet')).length > 0);
+    clicks[`color ${mode}`] = await timed(page, `window.shadowgraph.store.set({ color: '${mode}' })`);
+    check(`${name}: color by ${mode} has a legend`, (await page.$$('.legend .entry, .legend .scale, .legend .quiet')).length > 0);
   }
   // Calls of composite operators as boxes: the same operators, a box more around them.
   if (await page.evaluate("window.shadowgraph.after.composites(window.shadowgraph.store.state.selection.id).length > 0")) {
@@ -225,7 +225,7 @@ async function useModel(file) {
   console.log(`${name}: of ${crossed.ways} edges ${crossed.through} lead through a box`);
   clicks.around = await timed(page, button('Neighborhood', '.panel'));
   await settle(page);
-  check(`${name}: the neighbourhood is a part`, (await page.$('.part')) !== null && (await page.evaluate('window.shadowgraph.drawing.picture.options.only.length')) >= 1);
+  check(`${name}: the neighborhood is a part`, (await page.$('.part')) !== null && (await page.evaluate('window.shadowgraph.drawing.picture.options.only.length')) >= 1);
   await page.evaluate(`window.shadowgraph.store.set({ around: undefined, path: { from: ${Math.max(0, (found?.id ?? 3) - 30)}, to: ${found?.id ?? 3} } })`);
   await settle(page);
   check(`${name}: a way between two nodes is shown or said not to be`, (await page.$('.part')) !== null);
@@ -267,7 +267,7 @@ async function useCompare(file) {
   await first.close();
   await page.evaluate(button('Show in graph', '.compare'));
   await settle(page);
-  check(`${name}: the graph is coloured by difference`, (await state(page)).color === 'difference' && (await page.$eval('.legend', (e) => e.textContent)).includes('same'));
+  check(`${name}: the graph is colored by difference`, (await state(page)).color === 'difference' && (await page.$eval('.legend', (e) => e.textContent)).includes('same'));
   await page.evaluate(button('before', '.sides'));
   await settle(page);
   check(`${name}: the other graph is there, too`, (await state(page)).side === 'before');
@@ -290,7 +290,7 @@ async function useSaved(file) {
   await page.close();
 }
 
-// Coloured by values from a file: a legend with their title, and each value where it belongs.
+// Colored by values from a file: a legend with their title, and each value where it belongs.
 async function useGiven(file) {
   const name = basename(file, '.html');
   const page = await open(file, '#graph?color=given');
@@ -442,7 +442,7 @@ async function useFirefox(executablePath) {
         await page.reload();
         await page.waitForFunction('window.shadowgraph && window.shadowgraph.readyAfter > 0', { timeout: 60000 });
         await pause(500);
-        // Canvases have more than one colour.
+        // Canvases have more than one color.
         const drawn = await page.evaluate(`[...document.querySelectorAll('canvas')].every((c) => {
           if (c.clientWidth === 0) return true;
           const { data } = c.getContext('2d').getImageData(0, 0, c.width, c.height);

@@ -1,4 +1,4 @@
-"""What torch's own test of its FakeTensor claims, asked of ours: fake_tensor_behaviours.md has the table.
+"""What torch's own test of its FakeTensor claims, asked of ours: fake_tensor_behaviors.md has the table.
 
 Where eager can run on the CPU, the same program runs there and both answers are compared.
 """
@@ -22,7 +22,7 @@ import shadowgraph as sg
 
 aten = torch.ops.aten
 DEVICES = ("cpu", "cuda")
-TABLE = pathlib.Path(__file__).parent / "fake_tensor_behaviours.md"
+TABLE = pathlib.Path(__file__).parent / "fake_tensor_behaviors.md"
 
 
 def described(tensor):
@@ -193,7 +193,7 @@ def test_factories_and_what_is_computed_from_them_are_fake():
     assert x.device.type == "cpu"
 
 
-def test_cuda_is_there_without_being_initialised():
+def test_cuda_is_there_without_being_initialized():
     with sg.fake("cuda"):
         made = [factory(10, device="cuda") for factory in (torch.empty, torch.ones, torch.zeros, torch.rand)]
         made += [torch.tensor(3.14, device="cuda"), torch.tensor([[3.14, 2], [1, 2]], device="cuda")]
@@ -865,22 +865,22 @@ def test_smoothed_cross_entropy_counts_its_targets_only_for_weights():
 
 
 def test_an_operator_without_a_rule_is_a_typed_error():
-    with torch.library._scoped_library("sg_behaviours", "DEF") as library:
+    with torch.library._scoped_library("sg_behaviors", "DEF") as library:
         library.define("foo(Tensor self) -> Tensor")
         library.impl("foo", lambda x: x.cos(), "CPU")
-        with sg.fake("cpu"), pytest.raises(sg.NoRuleError, match="sg_behaviours::foo"):
-            torch.ops.sg_behaviours.foo(torch.empty(2, 2))
+        with sg.fake("cpu"), pytest.raises(sg.NoRuleError, match="sg_behaviors::foo"):
+            torch.ops.sg_behaviors.foo(torch.empty(2, 2))
 
 
 def test_a_rule_that_is_registered_after_the_first_call_counts():
-    with torch.library._scoped_library("sg_behaviours_late", "DEF") as library:
+    with torch.library._scoped_library("sg_behaviors_late", "DEF") as library:
         library.define("foo(Tensor self) -> Tensor")
         library.impl("foo", lambda x: x.cos(), "CPU")
         with sg.fake("cpu"), pytest.raises(sg.NoRuleError):
-            torch.ops.sg_behaviours_late.foo(torch.empty(2, 2))
-        torch.library.register_fake("sg_behaviours_late::foo", lambda x: torch.empty_like(x), lib=library)
+            torch.ops.sg_behaviors_late.foo(torch.empty(2, 2))
+        torch.library.register_fake("sg_behaviors_late::foo", lambda x: torch.empty_like(x), lib=library)
         with sg.fake("cpu"):
-            assert described(torch.ops.sg_behaviours_late.foo(torch.empty(2, 2))) == described(torch.empty(2, 2))
+            assert described(torch.ops.sg_behaviors_late.foo(torch.empty(2, 2))) == described(torch.empty(2, 2))
 
 
 def custom_operators():

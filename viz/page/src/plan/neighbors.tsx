@@ -1,25 +1,25 @@
 // The cost of another value of one option, with all other options free.
 import type { VNode } from 'preact';
 import { bytes, percent, seconds } from '../units';
-import type { Neighbour, PlanData } from './data';
+import type { Neighbor, PlanData } from './data';
 
-function byKnob(neighbours: Neighbour[]): [string, Neighbour[]][] {
-  const found = new Map<string, Neighbour[]>();
-  for (const neighbour of neighbours) found.set(neighbour.option, [...(found.get(neighbour.option) ?? []), neighbour]);
+function byKnob(neighbors: Neighbor[]): [string, Neighbor[]][] {
+  const found = new Map<string, Neighbor[]>();
+  for (const neighbor of neighbors) found.set(neighbor.option, [...(found.get(neighbor.option) ?? []), neighbor]);
   for (const rows of found.values()) rows.sort((a, b) => (a.seconds ?? Infinity) - (b.seconds ?? Infinity));
   return [...found];
 }
 
-export function Neighbours({ plan }: { plan: PlanData }): VNode {
+export function Neighbors({ plan }: { plan: PlanData }): VNode {
   const best = plan.simulated[0];
-  const slower = (neighbour: Neighbour): number => neighbour.seconds! / best.estimated_seconds - 1;
-  const most = Math.max(0.01, ...plan.neighbours.filter((neighbour) => neighbour.seconds !== undefined).map(slower));
+  const slower = (neighbor: Neighbor): number => neighbor.seconds! / best.estimated_seconds - 1;
+  const most = Math.max(0.01, ...plan.neighbors.filter((neighbor) => neighbor.seconds !== undefined).map(slower));
   return (
     <section>
       <h2>Alternatives by option</h2>
       <p class="quiet">The best plan for each value, with all other options free, by per-layer estimates.</p>
       <div class="columns">
-        {byKnob(plan.neighbours).map(([knob, rows]) => {
+        {byKnob(plan.neighbors).map(([knob, rows]) => {
           const planned = rows.filter((row) => row.seconds !== undefined);
           const others = rows.filter((row) => row.seconds === undefined);
           return (

@@ -143,12 +143,12 @@ std::string difference(const Outcome& eager, const Outcome& replayed, const Comp
   return "";
 }
 
-void expect_same_behaviour(const RandomProgram& program, const Rewrite& rewrite, const Comparison& comparison) {
-  expect_same_behaviour(program, rewrite ? std::vector{rewrite} : std::vector<Rewrite>(), comparison);
+void expect_same_behavior(const RandomProgram& program, const Rewrite& rewrite, const Comparison& comparison) {
+  expect_same_behavior(program, rewrite ? std::vector{rewrite} : std::vector<Rewrite>(), comparison);
 }
 
-void expect_same_behaviour(const RandomProgram& program, const std::vector<Rewrite>& rewrites,
-                           const Comparison& comparison) {
+void expect_same_behavior(const RandomProgram& program, const std::vector<Rewrite>& rewrites,
+                          const Comparison& comparison) {
   std::string graphs;
   std::string rewritten_graph;
   try {
@@ -181,9 +181,9 @@ int random_program_count(int usual) {
   return wanted == nullptr ? usual : std::atoi(wanted);
 }
 
-void expect_same_behaviour_of_shard(int shard, int shards, int programs, uint64_t first_seed,
-                                    const std::vector<Rewrite>& rewrites, const RandomProgramOptions& options,
-                                    const Comparison& comparison) {
+void expect_same_behavior_of_shard(int shard, int shards, int programs, uint64_t first_seed,
+                                   const std::vector<Rewrite>& rewrites, const RandomProgramOptions& options,
+                                   const Comparison& comparison) {
   const char* wanted = std::getenv("SHADOWGRAPH_RANDOM_SEED");
   if (wanted != nullptr) {
     first_seed = std::strtoull(wanted, nullptr, 10);
@@ -191,7 +191,7 @@ void expect_same_behaviour_of_shard(int shard, int shards, int programs, uint64_
   }
   for (int i = shard; i < programs; i += shards) {
     const uint64_t seed = first_seed + static_cast<uint64_t>(i);
-    expect_same_behaviour(RandomProgram::make(seed, 8 + static_cast<int>(seed % 25), options), rewrites, comparison);
+    expect_same_behavior(RandomProgram::make(seed, 8 + static_cast<int>(seed % 25), options), rewrites, comparison);
     if (::testing::Test::HasFailure()) return;  // one program with its graphs is enough to read
   }
 }

@@ -1,4 +1,4 @@
-"""What the tests of torchdistx, ColossalAI's analyzer, FlopCounterMode and make_fx claim: behaviours_of_others.md has
+"""What the tests of torchdistx, ColossalAI's analyzer, FlopCounterMode and make_fx claim: behaviors_of_others.md has
 the table."""
 
 import pathlib
@@ -6,7 +6,7 @@ import re
 import sys
 import types
 
-import analysed
+import analyzed
 import pytest
 import torch
 import torch.nn.functional as F
@@ -21,7 +21,7 @@ sys.modules.setdefault("torchvision._meta_registrations", types.ModuleType("torc
 torchvision = pytest.importorskip("torchvision")
 
 aten = torch.ops.aten
-TABLE = pathlib.Path(__file__).parent / "behaviours_of_others.md"
+TABLE = pathlib.Path(__file__).parent / "behaviors_of_others.md"
 
 
 class Program(nn.Module):
@@ -214,7 +214,7 @@ ZOO = ["alexnet", "densenet121", "mobilenet_v2", "mobilenet_v3_small", "mnasnet0
 @pytest.mark.parametrize("name", ZOO)
 def test_analyzer_a_zoo_has_shapes_figures_and_saved_tensors(name):
     report = sg.profile(getattr(torchvision.models, name), "f32[8,3,224,224]", loss=lambda out: out.sum())
-    analysed.check(report)
+    analyzed.check(report)
 
 
 @pytest.mark.parametrize("name", ["resnet18", "squeezenet1_0", "shufflenet_v2_x0_5"])
@@ -560,7 +560,7 @@ def written_in_part(x):
     return tokens
 
 
-def twice_normalised(x):
+def twice_normalized(x):
     layer = nn.LayerNorm(6)
     return layer(layer(x))
 
@@ -586,7 +586,7 @@ TRACED = [
     (lambda x, y: x + y + torch.tensor([2.0, 3.0]), [T(2), T(2)]),
     (aten.alias, [T(2)]),
     (lambda x: torch.var_mean(x.cos(), dim=0)[0] * 2, [T(5, 5)]),
-    (twice_normalised, [T(3, 6)]),
+    (twice_normalized, [T(3, 6)]),
     (set_to_its_size, [T(10)]),
     (written_in_part, [T(4, 6)]),
     (lambda x: x.new_empty(0).resize_(x.size(0)).fill_(2), [T(3)]),

@@ -100,7 +100,7 @@ def int8_state(rows, columns):
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-@pytest.mark.parametrize("way", ["made", "moved by the program", "real", "real and quantised", "dtype"])
+@pytest.mark.parametrize("way", ["made", "moved by the program", "real", "real and quantized", "dtype"])
 def test_linear8bit_is_int8_and_its_statistics(way, device):
     def make():
         return mlp(bnb.nn.Linear8bitLt, torch.float16, has_fp16_weights=False)
@@ -109,7 +109,7 @@ def test_linear8bit_is_int8_and_its_statistics(way, device):
         "made": make,
         "moved by the program": lambda: make().to(device),
         "real": make() if way == "real" else None,
-        "real and quantised": make().to("cpu") if way == "real and quantised" else None,
+        "real and quantized": make().to("cpu") if way == "real and quantized" else None,
         "dtype": make,
     }[way]
     dtype = torch.bfloat16 if way == "dtype" else None
@@ -123,7 +123,7 @@ def test_linear8bit_is_int8_and_its_statistics(way, device):
     assert "assumed" not in graph.metadata
     if isinstance(model, nn.Module):  # it stays as it was
         assert all(not sg.is_fake(tensor) for layer in (model[0], model[2]) for tensor in layer.parameters())
-        assert model[0].weight.dtype == (torch.int8 if way == "real and quantised" else torch.float16)
+        assert model[0].weight.dtype == (torch.int8 if way == "real and quantized" else torch.float16)
         assert model[0].state.CB is None
 
 
@@ -137,19 +137,19 @@ def test_linear8bit_that_has_run():
     assert torch.equal(model(x), before)
 
 
-@pytest.mark.parametrize("way", ["made", "real", "real and quantised"])
+@pytest.mark.parametrize("way", ["made", "real", "real and quantized"])
 def test_linear4bit(way):
     def make():
         return mlp(bnb.nn.Linear4bit, quant_type="nf4", compute_dtype=torch.bfloat16)
 
-    model = make if way == "made" else make().to("cpu") if way == "real and quantised" else make()
+    model = make if way == "made" else make().to("cpu") if way == "real and quantized" else make()
     graph = sg.profile(model, "bf16[8,256]").graph
     graph.verify()
     state = state_of(graph)
     assert state["0.weight"] == ("uint8", 256 * 512 // 2)
     assert state["0.weight.quant_state.absmax"] == ("uint8", 256 * 512 // 64)
     assert state["0.weight.quant_state.state2.absmax"] == ("float32", 4 * 256 * 512 // 64 // 256)
-    if way == "real and quantised":
+    if way == "real and quantized":
         assert not sg.is_fake(model[0].weight.quant_state.absmax) and not sg.is_fake(model[0].quant_state.absmax)
 
 
@@ -200,7 +200,7 @@ def test_a_class_that_hides_its_tensors_is_refused_by_name():
         return layer
 
     for model in (make, make()):
-        with pytest.raises(sg.Error, match=r"test_quantised\.Hiding .*__tensor_flatten__"):
+        with pytest.raises(sg.Error, match=r"test_quantized\.Hiding .*__tensor_flatten__"):
             sg.profile(model, "f32[2,4]")
 
 
