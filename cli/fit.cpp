@@ -76,13 +76,12 @@ class Fitting {
       options_.spec = &*spec_;
       options_.memory.assumptions = DeviceAssumptions::of(*spec_);
     }
-    // A growing cache leaves cached blocks that are slightly too small to be reused. With a capacity, the simulated
-    // allocator frees them and retries when memory runs out, as on the device.
-    if (searches_context(request) && request.by != MemoryMetric::kLive) {
-      options_.memory.capacity =
-          request.memory->bytes + (request.by == MemoryMetric::kReserved ? options_.memory.assumptions.context : 0);
-    }
+    // With a capacity, the simulated allocator frees cached blocks and retries when memory runs out, as on the device
+    // and in the verdict of `profile`. A growing KV cache, for example, leaves blocks slightly too small to be reused.
+    options_.memory.capacity = capacity_of(*request.memory, request.by, options_.memory.assumptions);
   }
+
+  const std::optional<DeviceSpec>& spec() const { return spec_; }
 
   // Returns the largest size >= `least` that fits; empty if `least` does not fit.
   std::optional<Probe> largest(int64_t least) {
@@ -271,13 +270,13 @@ int search(const FitRequest& request) {
 }
 
 int sweep(const CLI::App& command, const FitRequest& request) {
-  takes_none_of(command, "--batch A..B", {"--with-checkpoint", "--spec"});
+  takes_none_of(command, "--batch A..B", {"--with-checkpoint"});
   check_source(request);
   const bool by_given = command.count("--by") > 0;
   if (by_given && !request.memory) throw Error("--by requires --memory");
   // A CPU has only live bytes.
   const MemoryMetric by = !by_given && request.capture.device.is_cpu() ? MemoryMetric::kLive : request.by;
-  sweep_batches(request.capture, {*request.batches, request.memory, by, request.allocator, request.json});
+  sweep_batches(request.capture, {*request.batches, request.memory, by, request.spec, request.allocator, request.json});
   return 0;
 }
 
@@ -291,6 +290,9 @@ int grid(const CLI::App& command, const FitRequest& request) {
                         .by = live ? MemoryMetric::kLive : request.by,
                         .allocator = AllocatorSettings::parse(request.allocator),
                         .device = request.capture.device};
+  if (!sizes.device->is_cpu()) {
+    sizes.assumptions = DeviceAssumptions::of(Machine::find(request.spec, {}, request.memory).specs());
+  }
   const auto capture = [&](int64_t batch, int64_t seq) {
     CaptureRequest at = request.capture;
     at.batch = batch;
@@ -362,8 +364,8 @@ int fit(const CLI::App& command, const FitRequest& request) {
     if (option->count() == 0 || option->get_group() != kServing) continue;
     throw CLI::ValidationError(option->get_name(), "requires --mode serve");
   }
-  if (request.batches && !request.seqs && !request.longest_from) return sweep(command, request);
   FitRequest completed = with_memory(request);
+  if (request.batches && !request.seqs && !request.longest_from) return sweep(command, completed);
   if (!completed.memory) throw CLI::RequiredError("--memory or --spec");
   if (completed.longest_from && completed.batches) {  // "1k.." in a table
     completed.seqs = SizeRange{.first = *completed.longest_from, .last = *completed.longest_from * 64};

@@ -164,6 +164,7 @@ void add_model(json& object, const Profile& profile) {
   object["device"] = device_text(profile.device);
   if (profile.mode) object["mode"] = std::string(to_string(*profile.mode));
   if (profile.optimizer) object["optimizer"] = *profile.optimizer;
+  if (profile.optimizer_implementation) object["optimizer_implementation"] = *profile.optimizer_implementation;
   object["operators"] = profile.operators;
 }
 

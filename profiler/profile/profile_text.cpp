@@ -333,7 +333,14 @@ std::string model_text(const Profile& profile) {
   optional_line("model", profile.model);
   line("device", device_text(profile.device));
   if (profile.mode) line("mode", std::string(to_string(*profile.mode)));
-  optional_line("optimizer", profile.optimizer);
+  if (const auto& how = profile.optimizer_implementation; how && !profile.device.is_cpu()) {
+    line("optimizer", fmt::format("{}{}", profile.optimizer ? *profile.optimizer + ", " : "",
+                                  *how == "fused"     ? "fused=True"
+                                  : *how == "foreach" ? "foreach=True: all parameters at once, PyTorch's default on CUDA"
+                                                      : "foreach=False: one parameter at a time"));
+  } else {
+    optional_line("optimizer", profile.optimizer);
+  }
   text += metrics_text(profile, TextPart::kModel);
   return text;
 }
