@@ -138,7 +138,7 @@ class Fitting {
     probe.fits = probe.held <= request_.memory->bytes && costs.out_of_memory.empty();
     for (const auto& [phase, flops] : costs.flops) probe.flops = probe.flops + flops.matmul;
     probe.cache = costs.cache;
-    if (costs.time() != nullptr) probe.seconds = costs.time()->seconds();
+    if (costs.time() != nullptr) probe.seconds = costs.time()->per_step(costs.time()->seconds());
     if (!probe.fits) limit.clear();
     return probe;
   }

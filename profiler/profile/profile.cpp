@@ -150,7 +150,7 @@ std::optional<std::string> optimizer_implementation(const ProgramCosts& costs, c
       if (name.starts_with("aten::_fused_")) return "fused";
       if (name.starts_with("aten::_foreach_")) return "foreach";
     }
-    if (updates(first) && graph.facts(node).writes_operands) found = "single";
+    if (updates(first) && graph.facts(node).is_in_place) found = "single";
   }
   return found;
 }

@@ -57,11 +57,11 @@ json to_json(const LiveStorage& live) {
 void add_time(json& object, const StepTime& time, const Profile& profile) {
   object["spec"] = time.spec();
   for (uint32_t i = 0; i < profile.graph().phase_count(); ++i) {
-    if (time.seconds(PhaseId(i)) > 0)
-      object["phases"][profile.graph().phase_name(PhaseId(i))] = time.seconds(PhaseId(i));
+    if (const double seconds = time.per_step(time.seconds(PhaseId(i))); seconds > 0)
+      object["phases"][profile.graph().phase_name(PhaseId(i))] = seconds;
   }
   for (const auto& [kind, name] : enum_names(KernelClass{})) {
-    if (time.seconds(kind) > 0) object["classes"][std::string(name)] = time.seconds(kind);
+    if (time.seconds(kind) > 0) object["classes"][std::string(name)] = time.per_step(time.seconds(kind));
   }
 }
 

@@ -10,6 +10,7 @@
 #include "profiler/time/operator_tables.h"
 #include "shadowgraph/profile/device_spec.h"
 #include "shadowgraph/profile/operator_costs.h"
+#include "support/text.h"
 
 namespace shadowgraph {
 namespace {
@@ -180,6 +181,9 @@ StepTime StepTime::of(const ProgramCosts& costs, const DeviceSpec& spec, const M
   const Graph& graph = costs.graph();
   time.by_node_.reserve(graph.node_capacity());
   time.spec_ = spec.title.empty() ? spec.name : spec.title;
+  if (const auto found = graph.metadata.other.find("steps"); found != graph.metadata.other.end()) {
+    time.steps_ = parse_number<int64_t>(found->second).value_or(0);
+  }
   const Flops& flops = costs.flops();
   KernelWorks works(costs, spec);
   TabledTimes tables(graph, spec);
