@@ -210,8 +210,8 @@ std::vector<MetricOf<StepTime>> time_figures() {
        per_step(&StepTime::host)},
       {"waiting_seconds", kSeconds, "time the device is idle, waiting for the host", per_step(&StepTime::waiting)},
       {"flop_utilization", kRatio,
-       "model FLOPs utilization (MFU): FLOPs without flops_beyond_pytorch, over the device's peak rate times the step "
-       "time",
+       "model FLOPs utilization (MFU): FLOPs without flops_beyond_pytorch and scores that causal masks exclude, over "
+       "the device's peak rate times the step time",
        &StepTime::flop_utilization, kTime, "utilization", [](P) -> Note { return "of the peak for matrix products"; }},
       {"calls", kCount, "calls that launch a kernel, in all captured steps", &StepTime::calls},
   };

@@ -60,7 +60,8 @@ class StepTime {
   double seconds(PhaseId phase) const { return by_phase_[phase]; }  // time of kernels
   double seconds(KernelClass kind) const { return by_class_[static_cast<size_t>(kind)]; }
   const NodeTime& of(NodeId node) const { return by_node_[node]; }
-  // Model FLOPs utilization (MFU): FLOPs of matrix products, as counted by PyTorch, over the peak FLOPs in that time.
+  // Model FLOPs utilization (MFU): FLOPs of matrix products, as counted by PyTorch but without the scores that a causal
+  // mask excludes, over the peak FLOPs in that time.
   double flop_utilization() const { return utilization_; }
   const std::string& spec() const { return spec_; }
   int64_t calls() const { return calls_; }
