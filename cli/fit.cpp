@@ -81,8 +81,6 @@ class Fitting {
     options_.memory.capacity = capacity_of(*request.memory, request.by, options_.memory.assumptions);
   }
 
-  const std::optional<DeviceSpec>& spec() const { return spec_; }
-
   // Returns the largest size >= `least` that fits; empty if `least` does not fit.
   std::optional<Probe> largest(int64_t least) {
     std::optional<Probe> best = probe(least);
@@ -228,11 +226,16 @@ int search(const FitRequest& request) {
     policies.insert(policies.end(), request.checkpoints.begin(), request.checkpoints.end());
   }
   auto list = nlohmann::json::array();
+  // Times are of this device; none for a CPU.
+  std::string timed;
+  if (!request.capture.device.is_cpu()) timed = Machine::find(request.spec, {}, request.memory).specs().title;
   if (!request.json) {
-    fmt::print("{} of memory{}, counting {}\n", human_bytes(request.memory->bytes), of_device(*request.memory),
+    fmt::print("{} of memory{}, counting {}{}{}\n", human_bytes(request.memory->bytes), of_device(*request.memory),
                request.by == MemoryMetric::kDevice ? "allocator and CUDA context"
                : request.by == MemoryMetric::kLive ? "live tensors only"
-                                                   : "bytes reserved by the allocator");
+                                                   : "bytes reserved by the allocator",
+               request.capture.trains() && !timed.empty() ? "; optimizers as by default on CUDA, foreach=True" : "",
+               timed.empty() || timed == request.memory->title ? "" : "; times on " + timed);
     fmt::print("{:<16} {:>8} {:>12} {:>12} {:>12} {:>12}\n", "CHECKPOINTS", what,
                request.by == MemoryMetric::kDevice ? "on device" : to_string(request.by), "live peak", "FLOPs a step",
                "time a step");
@@ -259,6 +262,7 @@ int search(const FitRequest& request) {
     answer["memory_bytes"] = request.memory->bytes;
     if (!request.memory->device.empty()) answer["device"] = request.memory->device;
     answer["by"] = to_string(request.by);
+    if (!timed.empty()) answer["spec"] = timed;
     answer["with_checkpoints"] = nlohmann::json::array();
     for (size_t i = 1; i < list.size(); ++i) answer["with_checkpoints"].push_back(list[i]);
     print_text(json_text(answer));

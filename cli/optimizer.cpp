@@ -12,6 +12,7 @@
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <unordered_set>
@@ -40,7 +41,8 @@ class ForeachOptimizer final : public torch::optim::Optimizer {
     for (const at::Tensor& parameter : param_groups()[0].params()) {
       if (!parameter.grad().defined()) continue;
       const auto same = [&](const Group& group) {
-        return group.parameters[0].device() == parameter.device() && group.parameters[0].dtype() == parameter.dtype();
+        return group.parameters[0].device() == parameter.device() &&
+               group.parameters[0].scalar_type() == parameter.scalar_type();
       };
       const auto found = std::ranges::find_if(groups, same);
       Group& group = found == groups.end() ? groups.emplace_back() : *found;

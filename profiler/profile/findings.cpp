@@ -216,8 +216,8 @@ class Search {
          .seen =
              fmt::format("the device is idle for {} of {}, waiting for the host: {} kernels, many shorter than their "
                          "launch{}",
-                         human_seconds(per_step(time->waiting())), human_seconds(per_step(time->seconds())), time->calls(),
-                         many ? fmt::format(" ({} of them in the optimizer)", optimizer) : ""),
+                         human_seconds(per_step(time->waiting())), human_seconds(per_step(time->seconds())),
+                         time->calls(), many ? fmt::format(" ({} of them in the optimizer)", optimizer) : ""),
          .remedy =
              many ? "use a fused optimizer (fused=True in Python); then CUDA graphs, torch.compile or a larger batch"
                   : "a larger batch, CUDA graphs or torch.compile",
@@ -238,8 +238,8 @@ class Search {
     if (seconds < 0.2 * time->seconds()) return;
     found_.push_back(
         {.name = "float32-products",
-         .seen = fmt::format("{} of {} are matrix products in float32, without tensor cores", human_seconds(per_step(seconds)),
-                             human_seconds(per_step(time->seconds()))),
+         .seen = fmt::format("{} of {} are matrix products in float32, without tensor cores",
+                             human_seconds(per_step(seconds)), human_seconds(per_step(time->seconds()))),
          .remedy = "--dtype bf16 (autocast in the program), or torch.set_float32_matmul_precision('high') for TF32",
          .seconds = seconds * 0.8});
   }

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <utility>
 
 #include "profiler/program_costs.h"
 #include "shadowgraph/profile/memory.h"

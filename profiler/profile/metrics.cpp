@@ -195,7 +195,8 @@ std::vector<MetricOf<StepTime>> time_figures() {
       {"seconds", kSeconds, "estimated step time; of a loop, the mean of its captured steps, as all seconds here",
        per_step(&StepTime::seconds), kNowhere, "time"},
       {"steps", kCount,
-       "number of captured steps: 1 unless the program is a loop. 0: unknown; all seconds are then of the whole capture",
+       "number of captured steps: 1 unless the program is a loop. 0: unknown; all seconds are then of the whole "
+       "capture",
        &StepTime::steps},
       {"device_seconds", kSeconds, "time the device is busy: the sum over kernels", per_step(&StepTime::busy), kTime,
        "device",

@@ -289,10 +289,9 @@ std::string time_text(const StepTime& time, const Profile& profile) {
 
 std::string overlap_text(const OverlappedStep& overlap, const Graph& graph, const Communication& communication) {
   const auto seconds = [&](double total) { return human_seconds(overlap.per_step(total)); };
-  std::string text =
-      fmt::format("  {:<13}{} {}, {} of it for collectives; between {} and {}\n", "overlapped",
-                  seconds(overlap.seconds()), step_phrase(overlap.steps()), seconds(overlap.exposed()),
-                  seconds(overlap.at_least()), seconds(overlap.at_most()));
+  std::string text = fmt::format("  {:<13}{} {}, {} of it for collectives; between {} and {}\n", "overlapped",
+                                 seconds(overlap.seconds()), step_phrase(overlap.steps()), seconds(overlap.exposed()),
+                                 seconds(overlap.at_least()), seconds(overlap.at_most()));
   for (const ExposureCause& cause : overlap.causes()) {
     text += fmt::format("    {:<12}waiting {} {} for {}\n", seconds(cause.seconds), cause.waits,
                         cause.waits == 1 ? "time" : "times", to_string(cause, graph, communication));
@@ -345,10 +344,11 @@ std::string model_text(const Profile& profile) {
   line("device", device_text(profile.device));
   if (profile.mode) line("mode", std::string(to_string(*profile.mode)));
   if (const auto& how = profile.optimizer_implementation; how && !profile.device.is_cpu()) {
-    line("optimizer", fmt::format("{}{}", profile.optimizer ? *profile.optimizer + ", " : "",
-                                  *how == "fused"     ? "fused=True"
-                                  : *how == "foreach" ? "foreach=True: all parameters at once, PyTorch's default on CUDA"
-                                                      : "foreach=False: one parameter at a time"));
+    line("optimizer",
+         fmt::format("{}{}", profile.optimizer ? *profile.optimizer + ", " : "",
+                     *how == "fused"     ? "fused=True"
+                     : *how == "foreach" ? "foreach=True: all parameters at once, PyTorch's default on CUDA"
+                                         : "foreach=False: one parameter at a time"));
   } else {
     optional_line("optimizer", profile.optimizer);
   }
