@@ -70,7 +70,7 @@ class Decoder(nn.Module):
 
 
 class Views(nn.Module):
-    """Parameters used through views of other dimensions, elementwise functions, slices and casts, as in Mamba's mixer."""
+    """Parameters used through views of other dimensions, functions, slices and casts, as in Mamba's mixer."""
 
     def __init__(self):
         super().__init__()

@@ -6,6 +6,7 @@
 
 import hashlib
 import json
+import math
 import re
 import subprocess
 import sys
@@ -545,6 +546,8 @@ def batches(folder):
             "peak_bytes": alone["steady_peak"]["bytes"],
             "saved_bytes": alone["saved_activation_bytes"],
         }
+        if not math.isclose(row["seconds"], alone["time"]["seconds"], rel_tol=1e-9):
+            failures.append(f"batch {row['batch']}: a step takes {row['seconds']} s, not {alone['time']['seconds']}")
         for key, value in whole.items():
             if row[key] != value:
                 failures.append(f"batch {row['batch']}: {key} is {row[key]} by the fit, {value} by a capture")
