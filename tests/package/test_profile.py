@@ -1,7 +1,7 @@
 """Reports, against what a real step on the CPU shows."""
 
-import functools
 import base64
+import functools
 import json
 import pickle
 import zlib
