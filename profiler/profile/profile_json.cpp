@@ -117,7 +117,7 @@ void add_communication(json& object, const Communication& communication, const P
                  {"group", communication.groups()[cause.group].name},
                  {"phase", profile.graph().phase_name(cause.phase)},
                  {"waits", cause.waits},
-                 {"seconds", cause.seconds}};
+                 {"seconds", overlap->per_step(cause.seconds)}};
       if (cause.waiter) entry["waiter_phase"] = profile.graph().phase_name(*cause.waiter);
       causes.push_back(std::move(entry));
     }
