@@ -56,7 +56,8 @@ void measure(const std::string& name) {
   SymbolicGraph::Instance instance(*symbolic);
   const double rewrite_ms = milliseconds(20, [&] { instance.at({{"batch", 64}}); });
   std::optional<SizeSweep> sweep;
-  const double sweep_ms = milliseconds(1, [&] { sweep.emplace(*symbolic, c10::Device("cuda:0")); });
+  const double sweep_ms =
+      milliseconds(1, [&] { sweep.emplace(*symbolic, DeviceMemoryOptions{.device = c10::Device("cuda:0")}); });
   const double answer_ms = milliseconds(20, [&] { sweep->at({{"batch", 64}}); });
   const double shape_ms = milliseconds(3, [&] { (void)ShapePropagation::of(graph); });
   const auto rewritten = [&](auto&& pass) {

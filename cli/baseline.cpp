@@ -64,7 +64,8 @@ Baseline Baseline::of(const Graph& graph, const DeviceSpec& spec) {
   const Profile costs = profile(graph, {.top_at_peak = graph.storage_count(), .spec = &spec});
   Baseline baseline{.program = description_of(graph), .spec = spec.name};
   baseline.peak = costs.peak.bytes;
-  baseline.time = nanoseconds(costs.overlap() != nullptr ? costs.overlap()->seconds() : costs.time()->seconds());
+  baseline.time = nanoseconds(
+      costs.time()->per_step(costs.overlap() != nullptr ? costs.overlap()->seconds() : costs.time()->seconds()));
   baseline.saved = costs.saved.activations;
   baseline.parameters = costs.size.parameter_bytes;
   for (const auto& [phase, flops] : costs.flops)

@@ -76,12 +76,9 @@ class Fitting {
       options_.spec = &*spec_;
       options_.memory.assumptions = DeviceAssumptions::of(*spec_);
     }
-    // A growing cache leaves cached blocks that are slightly too small to be reused. With a capacity, the simulated
-    // allocator frees them and retries when memory runs out, as on the device.
-    if (searches_context(request) && request.by != MemoryMetric::kLive) {
-      options_.memory.capacity =
-          request.memory->bytes + (request.by == MemoryMetric::kReserved ? options_.memory.assumptions.context : 0);
-    }
+    // With a capacity, the simulated allocator frees cached blocks and retries when memory runs out, as on the device
+    // and in the verdict of `profile`. A growing KV cache, for example, leaves blocks slightly too small to be reused.
+    options_.memory.capacity = capacity_of(*request.memory, request.by, options_.memory.assumptions);
   }
 
   // Returns the largest size >= `least` that fits; empty if `least` does not fit.
@@ -139,7 +136,7 @@ class Fitting {
     probe.fits = probe.held <= request_.memory->bytes && costs.out_of_memory.empty();
     for (const auto& [phase, flops] : costs.flops) probe.flops = probe.flops + flops.matmul;
     probe.cache = costs.cache;
-    if (costs.time() != nullptr) probe.seconds = costs.time()->seconds();
+    if (costs.time() != nullptr) probe.seconds = costs.time()->per_step(costs.time()->seconds());
     if (!probe.fits) limit.clear();
     return probe;
   }
@@ -229,11 +226,16 @@ int search(const FitRequest& request) {
     policies.insert(policies.end(), request.checkpoints.begin(), request.checkpoints.end());
   }
   auto list = nlohmann::json::array();
+  // Times are of this device; none for a CPU.
+  std::string timed;
+  if (!request.capture.device.is_cpu()) timed = Machine::find(request.spec, {}, request.memory).specs().title;
   if (!request.json) {
-    fmt::print("{} of memory{}, counting {}\n", human_bytes(request.memory->bytes), of_device(*request.memory),
+    fmt::print("{} of memory{}, counting {}{}{}\n", human_bytes(request.memory->bytes), of_device(*request.memory),
                request.by == MemoryMetric::kDevice ? "allocator and CUDA context"
                : request.by == MemoryMetric::kLive ? "live tensors only"
-                                                   : "bytes reserved by the allocator");
+                                                   : "bytes reserved by the allocator",
+               request.capture.trains() && !timed.empty() ? "; optimizers as by default on CUDA, foreach=True" : "",
+               timed.empty() || timed == request.memory->title ? "" : "; times on " + timed);
     fmt::print("{:<16} {:>8} {:>12} {:>12} {:>12} {:>12}\n", "CHECKPOINTS", what,
                request.by == MemoryMetric::kDevice ? "on device" : to_string(request.by), "live peak", "FLOPs a step",
                "time a step");
@@ -260,6 +262,7 @@ int search(const FitRequest& request) {
     answer["memory_bytes"] = request.memory->bytes;
     if (!request.memory->device.empty()) answer["device"] = request.memory->device;
     answer["by"] = to_string(request.by);
+    if (!timed.empty()) answer["spec"] = timed;
     answer["with_checkpoints"] = nlohmann::json::array();
     for (size_t i = 1; i < list.size(); ++i) answer["with_checkpoints"].push_back(list[i]);
     print_text(json_text(answer));
@@ -271,13 +274,13 @@ int search(const FitRequest& request) {
 }
 
 int sweep(const CLI::App& command, const FitRequest& request) {
-  takes_none_of(command, "--batch A..B", {"--with-checkpoint", "--spec"});
+  takes_none_of(command, "--batch A..B", {"--with-checkpoint"});
   check_source(request);
   const bool by_given = command.count("--by") > 0;
   if (by_given && !request.memory) throw Error("--by requires --memory");
   // A CPU has only live bytes.
   const MemoryMetric by = !by_given && request.capture.device.is_cpu() ? MemoryMetric::kLive : request.by;
-  sweep_batches(request.capture, {*request.batches, request.memory, by, request.allocator, request.json});
+  sweep_batches(request.capture, {*request.batches, request.memory, by, request.spec, request.allocator, request.json});
   return 0;
 }
 
@@ -291,6 +294,9 @@ int grid(const CLI::App& command, const FitRequest& request) {
                         .by = live ? MemoryMetric::kLive : request.by,
                         .allocator = AllocatorSettings::parse(request.allocator),
                         .device = request.capture.device};
+  if (!sizes.device->is_cpu()) {
+    sizes.assumptions = DeviceAssumptions::of(Machine::find(request.spec, {}, request.memory).specs());
+  }
   const auto capture = [&](int64_t batch, int64_t seq) {
     CaptureRequest at = request.capture;
     at.batch = batch;
@@ -362,8 +368,8 @@ int fit(const CLI::App& command, const FitRequest& request) {
     if (option->count() == 0 || option->get_group() != kServing) continue;
     throw CLI::ValidationError(option->get_name(), "requires --mode serve");
   }
-  if (request.batches && !request.seqs && !request.longest_from) return sweep(command, request);
   FitRequest completed = with_memory(request);
+  if (request.batches && !request.seqs && !request.longest_from) return sweep(command, completed);
   if (!completed.memory) throw CLI::RequiredError("--memory or --spec");
   if (completed.longest_from && completed.batches) {  // "1k.." in a table
     completed.seqs = SizeRange{.first = *completed.longest_from, .last = *completed.longest_from * 64};

@@ -95,7 +95,9 @@ void write_traces(const PipelineRun& run, const PipelineRequest& request, const 
 int pipeline(const CLI::App& command, const PipelineRequest& request) {
   if (!request.capture.trains()) throw Error("pipeline requires a training step; use --mode train");
   const PipelineSchedule schedule = schedule_of(command, request);
-  const LoadedGraph loaded = load(request.capture);
+  CaptureRequest step = request.capture;
+  step.foreach = false;
+  const LoadedGraph loaded = load(step);
   const Progress progress("running " + std::to_string(schedule.ranks()) + " ranks of " + loaded.name);
   const c10::Device device = loaded.graph.metadata.device.value_or(c10::Device(c10::kCPU));
   const Machine machine = Machine::find(request.spec, request.interconnect, request.memory, device.type());

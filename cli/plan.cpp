@@ -154,6 +154,7 @@ int plan(const ClusterOptions& options) {
   request.batch = batch_of(options);
   request.sequence = options.capture.seq;
   CaptureRequest step = options.capture;
+  step.foreach = false;
   take_batch_of_graph(step, request);
   step.steady_state = !request.state.optimizer;
   const StepSource source = source_of(step);

@@ -91,7 +91,9 @@ void emit_python(const ShardRequest& request, const Sharding& planned, const nlo
 int shard(const ShardRequest& request) {
   if (!request.emit_python.empty()) needed_python("--emit-python writes a plan for Python modules");
   ShardingRequest step = step_request(request);
-  LoadedGraph loaded = load(request.capture);
+  CaptureRequest captured = request.capture;
+  captured.foreach = false;
+  LoadedGraph loaded = load(captured);
   const std::filesystem::path folder = request.output;
   const auto write_rank = [&](const ShardedGraph& sharded) {
     write_graph_file((folder / fmt::format("rank{}.sg", sharded.rank)).string(), sharded.graph);

@@ -10,6 +10,8 @@
 #include "cli/output.h"
 #include "cli/progress.h"
 #include "shadowgraph/graph/text.h"
+#include "shadowgraph/profile/communication.h"
+#include "shadowgraph/profile/device_spec.h"
 #include "shadowgraph/profile/fits.h"
 #include "shadowgraph/profile/profile.h"
 #include "support/text.h"
@@ -24,7 +26,6 @@ constexpr int64_t kSamples[][4] = {{2, 3, 5, 7}, {16, 17, 19, 23}};
 struct Row {
   int64_t batch = 0;
   SizeCost cost;
-  double seconds = 0;
   bool captured = false;
 };
 
@@ -38,8 +39,13 @@ class Stopwatch {
 
 class BatchProfile {
  public:
-  BatchProfile(const CaptureRequest& request, const SweepRequest& sweep)
-      : request_(request), range_(sweep.range), allocator_(AllocatorSettings::parse(sweep.allocator)) {}
+  BatchProfile(const CaptureRequest& request, const SweepRequest& sweep) : request_(request), range_(sweep.range) {
+    memory_.allocator = AllocatorSettings::parse(sweep.allocator);
+    if (request.device.is_cpu()) return;
+    spec = Machine::find(sweep.spec, {}, sweep.memory).specs();
+    memory_.assumptions = DeviceAssumptions::of(*spec);
+    if (sweep.memory) memory_.capacity = capacity_of(*sweep.memory, sweep.by, memory_.assumptions);
+  }
 
   void run() {
     fit();
@@ -52,6 +58,7 @@ class BatchProfile {
   double fit_seconds = 0;
   std::optional<SymbolicGraph> symbolic;
   std::optional<SizeSweep> sweep;
+  std::optional<DeviceSpec> spec;  // absent for a CPU
 
  private:
   Graph capture(int64_t batch) {
@@ -76,8 +83,8 @@ class BatchProfile {
     if (!symbolic) return;
     why_captured.clear();
     trusted_ = symbolic->dimensions()[0].largest;
-    device_ = symbolic->base().metadata.device;
-    sweep.emplace(*symbolic, device_, allocator_);
+    memory_.device = symbolic->base().metadata.device;
+    sweep.emplace(*symbolic, memory_, spec ? &*spec : nullptr);
     const int64_t end = range_.first + (range_.last - range_.first) / range_.step * range_.step;
     if (end > trusted_) {
       if (const auto difference = symbolic->difference_from({{"batch", end}}, capture(end))) {
@@ -90,23 +97,20 @@ class BatchProfile {
   }
 
   Row row(int64_t batch) {
-    const Stopwatch watch;
     Row row{.batch = batch};
     if (sweep && batch <= trusted_ && !symbolic->refusal({{"batch", batch}})) {
       row.cost = sweep->at({{"batch", batch}});
     } else {
       const Graph graph = capture(batch);
-      row.cost = size_cost(profile(graph, {.memory = {.allocator = allocator_}}));
+      row.cost = size_cost(graph, memory_, spec ? &*spec : nullptr);
       row.captured = true;
     }
-    row.seconds = watch.seconds();
     return row;
   }
 
   const CaptureRequest& request_;
   const SizeRange& range_;
-  AllocatorSettings allocator_;
-  std::optional<c10::Device> device_;
+  DeviceMemoryOptions memory_;
   int64_t trusted_ = 0;
 };
 
@@ -120,8 +124,8 @@ nlohmann::json to_json(const BatchProfile& profile, const CaptureRequest& reques
                     {"elementwise_flops", row.cost.flops.elementwise},
                     {"transcendental", row.cost.flops.transcendental},
                     {"saved_bytes", row.cost.saved_bytes},
-                    {"seconds", row.seconds},
                     {"captured", row.captured}});
+    if (row.cost.seconds) rows.back()["seconds"] = *row.cost.seconds;
     if (row.cost.reserved_bytes) {
       rows.back()["reserved_bytes"] = *row.cost.reserved_bytes;
       rows.back()["footprint_bytes"] = *row.cost.footprint_bytes;
@@ -132,6 +136,7 @@ nlohmann::json to_json(const BatchProfile& profile, const CaptureRequest& reques
                       {"captures", profile.captures},
                       {"fit_seconds", profile.fit_seconds},
                       {"batches", std::move(rows)}};
+  if (profile.spec) json["spec"] = profile.spec->title;
   if (!profile.why_captured.empty()) json["why_captured"] = profile.why_captured;
   if (profile.sweep) {
     nlohmann::json flops;
@@ -182,12 +187,15 @@ void sweep_batches(const CaptureRequest& request, const SweepRequest& sweep) {
     print_text(json_text(to_json(profile, request, largest, sweep)));
     return;
   }
-  fmt::print("{:>8} {:>14} {:>14} {:>14} {:>14} {:>10}\n", "BATCH", "PEAK", "RESERVED", "SAVED", "FLOPS", "TIME");
+  fmt::print("{:>8} {:>12} {:>12} {:>12} {:>12} {:>12}\n", "BATCH", "PEAK", "RESERVED", "SAVED", "FLOPS",
+             "TIME A STEP");
   for (const Row& row : profile.rows) {
-    fmt::print("{:>8} {:>14} {:>14} {:>14} {:>14} {:>7.2f} ms{}\n", row.batch, human_bytes(row.cost.peak_bytes),
+    fmt::print("{:>8} {:>12} {:>12} {:>12} {:>12} {:>12}{}\n", row.batch, human_bytes(row.cost.peak_bytes),
                row.cost.reserved_bytes ? human_bytes(*row.cost.reserved_bytes) : "-", human_bytes(row.cost.saved_bytes),
-               human_count(row.cost.flops.matmul), row.seconds * 1e3, row.captured ? "  captured" : "");
+               human_count(row.cost.flops.matmul), row.cost.seconds ? human_seconds(*row.cost.seconds) : "-",
+               row.captured ? "  captured" : "");
   }
+  if (profile.spec) fmt::print("\nstep times are estimated for {}\n", profile.spec->title);
   if (profile.sweep) {
     fmt::print("\nFLOPs, as polynomials:");
     for (const PhaseId phase : {Graph::kForward, Graph::kBackward}) {

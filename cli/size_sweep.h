@@ -26,6 +26,7 @@ struct SweepRequest {
   SizeRange range;
   std::optional<MemoryLimit> memory;  // also prints the largest batch that fits
   MemoryMetric by = MemoryMetric::kDevice;
+  std::string spec;       // device for times; empty: that of `memory`, or h100
   std::string allocator;  // as in PYTORCH_ALLOC_CONF
   bool json = false;
 };

@@ -4,15 +4,13 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
-#include <torch/optim/adam.h>
-#include <torch/optim/adamw.h>
-#include <torch/optim/sgd.h>
 
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <map>
 
+#include "cli/optimizer.h"
 #include "cli/progress.h"
 #include "cli/suggestion.h"
 #include "cli/tool.h"
@@ -101,20 +99,6 @@ FakeTensorOptions mode_options(const CaptureRequest& request) {
   at::globalContext().setSDPUseFlash(request.attention != AttentionKernel::kMath);  // read by the kernel choice of CPUs
   if (request.attention != AttentionKernel::kDevice) allow_only(options.profile.emplace(), request.attention);
   return options;
-}
-
-std::unique_ptr<torch::optim::Optimizer> make_optimizer(const CaptureRequest& request, Tensors parameters) {
-  std::unordered_set<const c10::TensorImpl*> seen;
-  std::erase_if(parameters, [&](const at::Tensor& parameter) {
-    return !parameter.requires_grad() || !seen.insert(parameter.unsafeGetTensorImpl()).second;
-  });
-  if (request.optimizer == OptimizerKind::kAdamW) {
-    return std::make_unique<torch::optim::AdamW>(parameters, torch::optim::AdamWOptions(1e-3));
-  }
-  if (request.optimizer == OptimizerKind::kAdam) {
-    return std::make_unique<torch::optim::Adam>(parameters, torch::optim::AdamOptions(1e-3));
-  }
-  return std::make_unique<torch::optim::SGD>(parameters, torch::optim::SGDOptions(1e-2));
 }
 
 void check_training_options(const CaptureRequest& request) {
@@ -442,6 +426,7 @@ nlohmann::json python_request(const CaptureRequest& request) {
           {"inputs", inputs_in_python(request)},
           {"mode", to_string(request.mode)},
           {"optimizer", to_string(request.optimizer)},
+          {"foreach", request.foreach},
           {"device", request.device.str()},
           {"dtype", dtype_in_python(request.dtype)},
           {"attention", to_string(request.attention)},

@@ -31,6 +31,7 @@ struct CaptureRequest {
   std::string source;  // model name, file, or some.module:factory or hf:CONFIG.json
   CaptureMode mode = CaptureMode::kInfer;
   OptimizerKind optimizer = OptimizerKind::kSgd;
+  bool foreach = true;  // on CUDA, as torch.optim by default; false in plan, shard and pipeline, whose scripts say so
   c10::Device device = c10::kCUDA;               // CPU, or CUDA with an index or without
   std::optional<c10::ScalarType> dtype = {};     // kFloat, kBFloat16; Python: also kHalf; empty: the model's own
   std::optional<c10::ScalarType> autocast = {};  // kBFloat16 or kHalf

@@ -567,9 +567,13 @@ class PageData {
       const uint32_t until = number_of(storage.freed_after);
       freed.add(until == kNoNumber ? 0 : int64_t{until} + 1);
       value.add(first[i]);
-      existed.add(existed_before(graph_, storage) ? 1 : 0);
+      // Charts show the steady state that the report leads with, where optimizer state exists from the beginning.
+      const bool stays = profile_.steady_peak && profile_.kind(storage_order_[i]) == StorageKind::kOptimizerState &&
+                         until == kNoNumber;
+      existed.add(stays || existed_before(graph_, storage) ? 1 : 0);
     }
-    if (storage_order_.size() > kMaxPlannedStorages) return;
+    // A plan of the recorded step has other lifetimes.
+    if (storage_order_.size() > kMaxPlannedStorages || profile_.steady_peak) return;
     const MemoryLayout plan = profile_.memory_layout();
     Column& place = columns_.delta("storage.place");
     for (const StorageId id : storage_order_) place.add(plan.offsets[id] + 1);

@@ -442,13 +442,15 @@ CaptureResult capture_training_step(const ProgramToCapture& program, const Captu
 
 CaptureResult capture_training_run(const ProgramToCapture& program, int steps, const CaptureOptions& given) {
   if (steps < 1) throw Error("a training run needs at least 1 step, not " + std::to_string(steps));
-  return record_training(program, given, [&](TrainingLoop& loop, at::Tensor& loss) {
+  CaptureResult result = record_training(program, given, [&](TrainingLoop& loop, at::Tensor& loss) {
     for (int i = 0; i < steps; ++i) {
       const RegionScope step("step " + std::to_string(i + 1));
       loop.zero_grad();
       loop.step(loss);
     }
   });
+  result.graph.metadata.other["steps"] = std::to_string(steps);
+  return result;
 }
 
 }  // namespace shadowgraph

@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <algorithm>
 #include <atomic>
 
 #include "core/calls/call_record.h"
@@ -251,6 +252,8 @@ void Recorder::host_wrote(const at::Tensor& fake, const at::Tensor& value) {
   if (streams_.in_use()) streams_.issued(graph_, node);
 }
 
+// Sorts by id: storages that are freed together may be in the order of a hash table of pointers, as those of
+// autocast's cache of casts, and a capture must not depend on addresses.
 void Recorder::flush_frees() {
   freed_.clear();
   if (last_.valid()) {
@@ -259,7 +262,9 @@ void Recorder::flush_frees() {
   }
   const size_t known = freed_.size();
   link_->take_frees(freed_);
-  if (last_.valid() && freed_.size() > known) graph_.set_frees(last_, freed_);
+  if (!last_.valid() || freed_.size() == known) return;
+  std::ranges::sort(freed_, {}, &StorageId::index);
+  graph_.set_frees(last_, freed_);
 }
 
 void Recorder::record_function(const Target& target, std::span<const c10::IValue> arguments, const at::Tensor& result) {

@@ -4,6 +4,7 @@
 
 #include "parallel/stages/forward_line.h"
 #include "profiler/communication/stream_tasks.h"
+#include "profiler/time/kernel_work.h"
 
 namespace shadowgraph {
 
@@ -144,7 +145,8 @@ void add_segments(const ProgramCosts& costs, const StageAssignment& assignment, 
       segment.bytes = collective->payload;
       segment.group = collective->group;
     } else {
-      segment.flops = costs.flops().of(n).matmul;
+      segment.flops =
+          static_cast<int64_t>(causal_share(costs.graph(), n) * static_cast<double>(costs.flops().of(n).matmul));
       segment.bytes = costs.traffic().of(n).total();
       if (segment.seconds == 0 && segment.flops == 0) continue;
     }

@@ -498,6 +498,7 @@ void StreamTasks::makes(NodeId node, uint32_t made, uint32_t stream) {
 
 OverlappedStep OverlappedStep::of(const Graph& graph, const Communication& communication, const StepTime& time) {
   OverlappedStep result;
+  result.steps_ = time.steps();
   result.compute_ = WholeStep(graph, communication, time, false).schedule().seconds();
   const WholeStep step(graph, communication, time, true);
   const StreamTasks& tasks = step.tasks();

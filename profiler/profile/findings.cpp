@@ -36,10 +36,12 @@ class Search {
     unknown();
     std::stable_sort(found_.begin(), found_.end(),
                      [&](const Finding& a, const Finding& b) { return stake(a) > stake(b); });
+    for (Finding& finding : found_) finding.seconds = per_step(finding.seconds);
     return std::move(found_);
   }
 
  private:
+  double per_step(double seconds) const { return profile_.time() ? profile_.time()->per_step(seconds) : seconds; }
   // Returns the larger of the finding's shares of the peak and of the step time, to rank bytes and seconds together.
   double stake(const Finding& finding) const {
     const double seconds = profile_.time() != nullptr ? profile_.time()->seconds() : 0;
@@ -214,8 +216,8 @@ class Search {
          .seen =
              fmt::format("the device is idle for {} of {}, waiting for the host: {} kernels, many shorter than their "
                          "launch{}",
-                         human_seconds(time->waiting()), human_seconds(time->seconds()), time->calls(),
-                         many ? fmt::format(" ({} of them in the optimizer)", optimizer) : ""),
+                         human_seconds(per_step(time->waiting())), human_seconds(per_step(time->seconds())),
+                         time->calls(), many ? fmt::format(" ({} of them in the optimizer)", optimizer) : ""),
          .remedy =
              many ? "use a fused optimizer (fused=True in Python); then CUDA graphs, torch.compile or a larger batch"
                   : "a larger batch, CUDA graphs or torch.compile",
@@ -236,8 +238,8 @@ class Search {
     if (seconds < 0.2 * time->seconds()) return;
     found_.push_back(
         {.name = "float32-products",
-         .seen = fmt::format("{} of {} are matrix products in float32, without tensor cores", human_seconds(seconds),
-                             human_seconds(time->seconds())),
+         .seen = fmt::format("{} of {} are matrix products in float32, without tensor cores",
+                             human_seconds(per_step(seconds)), human_seconds(per_step(time->seconds()))),
          .remedy = "--dtype bf16 (autocast in the program), or torch.set_float32_matmul_precision('high') for TF32",
          .seconds = seconds * 0.8});
   }

@@ -7,10 +7,12 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <utility>
 
 #include "profiler/program_costs.h"
 #include "shadowgraph/profile/memory.h"
 #include "shadowgraph/profile/profile.h"
+#include "shadowgraph/profile/step_time.h"
 
 namespace shadowgraph {
 namespace {
@@ -49,17 +51,17 @@ std::optional<MemoryFit> fits(const Profile& profile) {
   MemoryFit answer{.memory = *profile.limit};
   if (allocator) {
     if (!profile.unlimited_bytes) return std::nullopt;
-    answer.bytes = *profile.unlimited_bytes;
+    answer.bytes = profile.limited_bytes.value_or(*profile.unlimited_bytes);
     if (const auto run = bytes_of_run(profile)) answer.bytes = *run;
   } else {
     answer.bytes = std::max(profile.peak_with_scratch.bytes, profile.leading_peak().bytes);
   }
   const bool out_of_memory = !profile.out_of_memory.empty() || (profile.run && !profile.run->out_of_memory.empty());
   answer.at_least = !profile.unknown_scratch.empty();
-  // A requested limit bounds the allocator; the default one is only compared with.
-  const bool within = answer.bytes <= answer.memory.bytes;
-  answer.after_releasing_cache = allocator && !within && answer.memory.requested && !out_of_memory;
-  answer.fits = !out_of_memory && (within || answer.after_releasing_cache);
+  answer.fits = !out_of_memory && answer.bytes <= answer.memory.bytes;
+  if (allocator && answer.fits && *profile.unlimited_bytes > answer.memory.bytes) {
+    answer.without_releasing = profile.unlimited_bytes;
+  }
   const std::string step = profile.mode == ProgramMode::kTrain ? "steady state, " : "";
   answer.with = step + (allocator ? "with allocator and context" : "live tensors and known scratch");
   return answer;
@@ -71,7 +73,10 @@ std::string to_text(const MemoryFit& fits) {
       fmt::format("{}: {}{} of {} {}{} ({})", fits.fits ? "fits" : "does not fit", fits.at_least ? "at least " : "",
                   in_unit(fits.bytes, unit), in_unit(fits.memory.bytes, unit), unit == kMebibyte ? "MiB" : "GiB",
                   device_phrase(fits.memory), fits.with);
-  if (fits.after_releasing_cache) text += "; only by releasing cached memory, which costs time";
+  if (fits.without_releasing) {
+    text += fmt::format("; only by releasing cached memory, which costs time: with more it would hold {} {}",
+                        in_unit(*fits.without_releasing, unit), unit == kMebibyte ? "MiB" : "GiB");
+  }
   return text;
 }
 
@@ -93,7 +98,7 @@ nlohmann::json to_json(const MemoryFit& fits) {
                         {"at_least", fits.at_least},
                         {"text", to_text(fits)}};
   if (!fits.memory.device.empty()) object["device"] = fits.memory.device;
-  if (fits.after_releasing_cache) object["after_releasing_cache"] = true;
+  if (fits.without_releasing) object["bytes_without_releasing"] = *fits.without_releasing;
   return object;
 }
 
@@ -155,7 +160,7 @@ class GridCosts {
         return;
       }
     }
-    sweep_.emplace(*symbolic_, grid_.request.device, grid_.request.allocator);
+    sweep_.emplace(*symbolic_, grid_.request.device_memory());
   }
 
   std::optional<int64_t> work_out(int64_t batch, int64_t seq) {
@@ -170,9 +175,7 @@ class GridCosts {
       say(error);
       return std::nullopt;
     }
-    ProfileOptions options{.top_at_peak = 0, .device = grid_.request.device};
-    options.memory.allocator = grid_.request.allocator;
-    return bytes_of(size_cost(profile(*graph, options)), grid_.request.by);
+    return bytes_of(size_cost(*graph, grid_.request.device_memory()), grid_.request.by);
   }
 
   void say(const std::exception& error) {
@@ -322,6 +325,20 @@ int64_t steady_peak(const Graph& graph, const MemoryTimeline& timeline) {
   return steady ? steady->peak.bytes : timeline.peak().bytes;
 }
 
+// Returns the memory of a run on a device of unlimited memory, or if it exceeds the capacity, of one that releases
+// cached blocks in time, if possible.
+DeviceMemory memory_within(const ProgramCosts& costs, DeviceMemoryOptions options) {
+  const int64_t capacity = std::exchange(options.capacity, AllocatorSettings::kUnlimited);
+  DeviceMemory memory = device_memory(costs, options);
+  if (memory.footprint() <= capacity) return memory;
+  options.capacity = capacity;
+  try {
+    return device_memory(costs, options);
+  } catch (const OutOfMemoryError&) {
+    return memory;
+  }
+}
+
 void add(SizeCost& cost, const DeviceMemory& memory) {
   cost.reserved_bytes = memory.reserved_peak;
   cost.footprint_bytes = memory.footprint();
@@ -333,7 +350,31 @@ SizeCost size_cost(const Profile& profile) {
   SizeCost cost{.peak_bytes = profile.leading_peak().bytes, .saved_bytes = profile.saved.activations};
   for (const auto& [phase, flops] : profile.flops) cost.flops += flops;
   if (profile.device_memory) add(cost, *profile.device_memory);
+  if (profile.time() != nullptr) cost.seconds = profile.time()->seconds();
   return cost;
+}
+
+SizeCost size_cost(const Graph& graph, const DeviceMemoryOptions& memory, const DeviceSpec* spec) {
+  ProfileOptions options{.top_at_peak = 0, .device = memory.device, .memory = memory, .spec = spec};
+  options.memory.capacity = AllocatorSettings::kUnlimited;
+  SizeCost cost = size_cost(profile(graph, options));
+  if (cost.footprint_bytes.value_or(0) <= memory.capacity) return cost;
+  options.memory.capacity = memory.capacity;
+  const Profile limited = profile(graph, options);
+  if (limited.device_memory) add(cost, *limited.device_memory);
+  return cost;
+}
+
+int64_t capacity_of(const MemoryLimit& limit, MemoryMetric bytes, const DeviceAssumptions& assumptions) {
+  if (bytes == MemoryMetric::kLive) return AllocatorSettings::kUnlimited;
+  return limit.bytes + (bytes == MemoryMetric::kReserved ? assumptions.context : 0);
+}
+
+DeviceMemoryOptions SizeGridRequest::device_memory() const {
+  return {.device = device,
+          .allocator = allocator,
+          .capacity = capacity_of(memory, by, assumptions),
+          .assumptions = assumptions};
 }
 
 int64_t bytes_of(const SizeCost& cost, MemoryMetric bytes) {
@@ -345,9 +386,9 @@ int64_t bytes_of(const SizeCost& cost, MemoryMetric bytes) {
   return *asked;
 }
 
-SizeSweep::SizeSweep(const SymbolicGraph& symbolic, std::optional<c10::Device> device,
-                     const AllocatorSettings& allocator)
-    : symbolic_(symbolic), instance_(symbolic), device_(main_device(symbolic.base(), device)), allocator_(allocator) {
+SizeSweep::SizeSweep(const SymbolicGraph& symbolic, const DeviceMemoryOptions& memory, const DeviceSpec* spec)
+    : symbolic_(symbolic), instance_(symbolic), memory_(memory), spec_(spec) {
+  memory_.device = main_device(symbolic.base(), memory.device);
   const auto points = sample_points(symbolic);
   const PolynomialFit fit(points);
   std::vector<Flops> samples;
@@ -382,8 +423,9 @@ SizeCost SizeSweep::at(const NamedSizes& sizes) {
   SizeCost cost;
   cost.saved_bytes = SavedBytes::of(graph).activations;
   const ProgramCosts costs(graph);
-  cost.peak_bytes = steady_peak(graph, costs.timeline(device_));
-  if (!device_->is_cpu()) add(cost, device_memory(costs, {.device = device_, .allocator = allocator_}));
+  cost.peak_bytes = steady_peak(graph, costs.timeline(memory_.device));
+  if (!memory_.device->is_cpu()) add(cost, memory_within(costs, memory_));
+  if (spec_ != nullptr) cost.seconds = StepTime::of(costs, *spec_).seconds();
   std::vector<int64_t> point;
   for (const auto& [name, size] : sizes) point.push_back(size);
   std::optional<NodeFlops> counted;

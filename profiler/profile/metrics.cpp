@@ -185,39 +185,52 @@ std::vector<MetricOf<RunMemory>> run_figures() {
   };
 }
 
+template <class Time>
+auto per_step(double (Time::*total)() const) {
+  return [total](const Time& time) { return time.per_step((time.*total)()); };
+}
+
 std::vector<MetricOf<StepTime>> time_figures() {
   return {
-      {"seconds", kSeconds, "estimated step time", [](const StepTime& time) { return time.seconds(); }, kNowhere,
-       "time"},
-      {"device_seconds", kSeconds, "time the device is busy: the sum over kernels", &StepTime::busy, kTime, "device",
+      {"seconds", kSeconds, "estimated step time; of a loop, the mean of its captured steps, as all seconds here",
+       per_step(&StepTime::seconds), kNowhere, "time"},
+      {"steps", kCount,
+       "number of captured steps: 1 unless the program is a loop. 0: unknown; all seconds are then of the whole "
+       "capture",
+       &StepTime::steps},
+      {"device_seconds", kSeconds, "time the device is busy: the sum over kernels", per_step(&StepTime::busy), kTime,
+       "device",
        [](P p) {
          const StepTime& time = *p.time();
          return time.host() == 0 ? Note()
-                                 : fmt::format("busy, {} idle waiting for the host ({} kernel launches)",
-                                               human_seconds(time.waiting()), time.calls());
+                                 : fmt::format("busy, {} idle waiting for the host ({} kernel launches{})",
+                                               human_seconds(time.per_step(time.waiting())), time.calls(),
+                                               time.steps() == 1 ? "" : " in all");
        }},
       {"host_seconds", kSeconds, "time the host needs to launch all kernels; 0 if calls are synchronous",
-       &StepTime::host},
-      {"waiting_seconds", kSeconds, "time the device is idle, waiting for the host", &StepTime::waiting},
+       per_step(&StepTime::host)},
+      {"waiting_seconds", kSeconds, "time the device is idle, waiting for the host", per_step(&StepTime::waiting)},
       {"flop_utilization", kRatio,
-       "model FLOPs utilization (MFU): FLOPs without flops_beyond_pytorch, over the device's peak rate times the step "
-       "time",
+       "model FLOPs utilization (MFU): FLOPs without flops_beyond_pytorch and scores that causal masks exclude, over "
+       "the device's peak rate times the step time",
        &StepTime::flop_utilization, kTime, "utilization", [](P) -> Note { return "of the peak for matrix products"; }},
-      {"calls", kCount, "calls that launch a kernel", &StepTime::calls},
+      {"calls", kCount, "calls that launch a kernel, in all captured steps", &StepTime::calls},
   };
 }
 
 std::vector<MetricOf<OverlappedStep>> overlap_figures() {
   using Step = OverlappedStep;
   return {
-      {"seconds", kSeconds, "step time with communication overlapped", &Step::seconds},
-      {"compute_seconds", kSeconds, "step time without collectives", &Step::compute},
-      {"exposed_seconds", kSeconds, "exposed communication: seconds - compute_seconds", &Step::exposed},
-      {"slowed_seconds", kSeconds, "time added to kernels that run concurrently with collectives", &Step::slowed},
-      {"waits_for_host_seconds", kSeconds, "time the device is idle, waiting for the host", &Step::waits_for_host},
+      {"seconds", kSeconds, "step time with communication overlapped", per_step(&Step::seconds)},
+      {"compute_seconds", kSeconds, "step time without collectives", per_step(&Step::compute)},
+      {"exposed_seconds", kSeconds, "exposed communication: seconds - compute_seconds", per_step(&Step::exposed)},
+      {"slowed_seconds", kSeconds, "time added to kernels that run concurrently with collectives",
+       per_step(&Step::slowed)},
+      {"waits_for_host_seconds", kSeconds, "time the device is idle, waiting for the host",
+       per_step(&Step::waits_for_host)},
       {"at_least_seconds", kSeconds, "lower bound: the longest of compute and each group's communication",
-       &Step::at_least},
-      {"at_most_seconds", kSeconds, "upper bound: no overlap", &Step::at_most},
+       per_step(&Step::at_least)},
+      {"at_most_seconds", kSeconds, "upper bound: no overlap", per_step(&Step::at_most)},
   };
 }
 

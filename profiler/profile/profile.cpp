@@ -136,6 +136,25 @@ std::optional<CacheInfo> cache_of(const Metadata& metadata) {
                    .positions = number("positions")};
 }
 
+std::optional<std::string> optimizer_implementation(const ProgramCosts& costs, const Graph& graph) {
+  const auto updates = [&](const Argument& argument) {
+    return argument.kind == ArgumentKind::kValue && graph.value(argument.ref.value).storage.valid() &&
+           costs.kinds[graph.value(argument.ref.value).storage] == StorageKind::kParameter;
+  };
+  std::optional<std::string> found;
+  for (const NodeId node : costs.nodes) {
+    if (graph.node(node).phase != Graph::kOptimizer || graph.arguments(node).empty()) continue;
+    const Argument& first = graph.arguments(node)[0];
+    const std::string_view name = graph.target(node).name();
+    if (first.kind == ArgumentKind::kList && std::ranges::any_of(graph.list(first), updates)) {
+      if (name.starts_with("aten::_fused_")) return "fused";
+      if (name.starts_with("aten::_foreach_")) return "foreach";
+    }
+    if (updates(first) && graph.facts(node).is_in_place) found = "single";
+  }
+  return found;
+}
+
 std::map<std::string, int64_t> calls_by_operator(const ProgramCosts& costs, const Graph& graph) {
   IdMap<TargetId, int64_t> calls;
   for (const NodeId node : costs.nodes) ++calls[graph.node(node).target];
@@ -178,7 +197,7 @@ std::optional<DeviceMemory> memory_of(const ProgramCosts& costs, c10::Device dev
   }
 }
 
-// Sets the memory limit, and the bytes that a device of unlimited capacity would hold.
+// Sets the memory limit, and the bytes that devices of unlimited and of that memory would hold.
 void add_limit(Profile& profile, const ProgramCosts& costs, const ProfileOptions& options) {
   profile.limit = options.limit;
   if (!profile.limit && options.memory.capacity != AllocatorSettings::kUnlimited) {
@@ -192,18 +211,25 @@ void add_limit(Profile& profile, const ProgramCosts& costs, const ProfileOptions
   }
   if (profile.device.is_cpu() || !profile.limit) return;
   // No retry: the limit had no effect, so the second run below is not needed.
+  std::string ignored;
   if (profile.device_memory && profile.device_memory->retries == 0) {
     profile.unlimited_bytes = profile.device_memory->footprint();
-    return;
+  } else {
+    DeviceMemoryOptions unlimited = options.memory;
+    unlimited.capacity = AllocatorSettings::kUnlimited;
+    unlimited.allocator.per_process_memory_fraction = unlimited.allocator.garbage_collection_threshold = 0;
+    // A run with extremely large sizes does not even fit in unlimited memory; its live bytes are then a lower bound.
+    const auto held = memory_of(costs, profile.device, unlimited, ignored);
+    profile.unlimited_bytes = held ? held->footprint() : profile.peak_with_scratch.bytes;
   }
-  DeviceMemoryOptions unlimited = options.memory;
-  unlimited.device = profile.device;
-  unlimited.capacity = AllocatorSettings::kUnlimited;
-  unlimited.allocator.per_process_memory_fraction = unlimited.allocator.garbage_collection_threshold = 0;
-  // A run with extremely large sizes does not even fit in unlimited memory; its live bytes are then a lower bound.
-  std::string beyond_all;
-  const auto held = memory_of(costs, profile.device, unlimited, beyond_all);
-  profile.unlimited_bytes = held ? held->footprint() : profile.peak_with_scratch.bytes;
+  std::optional<DeviceMemory> within = profile.device_memory;
+  // `device_memory` is that of unlimited memory if the limit is only compared with.
+  if (options.memory.capacity == AllocatorSettings::kUnlimited && *profile.unlimited_bytes > profile.limit->bytes) {
+    DeviceMemoryOptions limited = options.memory;
+    limited.capacity = profile.limit->bytes;
+    within = memory_of(costs, profile.device, limited, ignored);
+  }
+  if (within) profile.limited_bytes = within->footprint();
 }
 
 }  // namespace
@@ -221,6 +247,7 @@ Profile profile(const Graph& graph, const ProfileOptions& asked) {
   profile.model = graph.metadata.model;
   profile.mode = graph.metadata.mode;
   profile.optimizer = graph.metadata.optimizer;
+  profile.optimizer_implementation = optimizer_implementation(costs, graph);
   profile.cache = cache_of(graph.metadata);
   profile.nodes = graph.node_count();
   profile.size = ParameterCount::of(graph);

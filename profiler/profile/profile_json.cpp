@@ -57,11 +57,11 @@ json to_json(const LiveStorage& live) {
 void add_time(json& object, const StepTime& time, const Profile& profile) {
   object["spec"] = time.spec();
   for (uint32_t i = 0; i < profile.graph().phase_count(); ++i) {
-    if (time.seconds(PhaseId(i)) > 0)
-      object["phases"][profile.graph().phase_name(PhaseId(i))] = time.seconds(PhaseId(i));
+    if (const double seconds = time.per_step(time.seconds(PhaseId(i))); seconds > 0)
+      object["phases"][profile.graph().phase_name(PhaseId(i))] = seconds;
   }
   for (const auto& [kind, name] : enum_names(KernelClass{})) {
-    if (time.seconds(kind) > 0) object["classes"][std::string(name)] = time.seconds(kind);
+    if (time.seconds(kind) > 0) object["classes"][std::string(name)] = time.per_step(time.seconds(kind));
   }
 }
 
@@ -117,7 +117,7 @@ void add_communication(json& object, const Communication& communication, const P
                  {"group", communication.groups()[cause.group].name},
                  {"phase", profile.graph().phase_name(cause.phase)},
                  {"waits", cause.waits},
-                 {"seconds", cause.seconds}};
+                 {"seconds", overlap->per_step(cause.seconds)}};
       if (cause.waiter) entry["waiter_phase"] = profile.graph().phase_name(*cause.waiter);
       causes.push_back(std::move(entry));
     }
@@ -164,6 +164,7 @@ void add_model(json& object, const Profile& profile) {
   object["device"] = device_text(profile.device);
   if (profile.mode) object["mode"] = std::string(to_string(*profile.mode));
   if (profile.optimizer) object["optimizer"] = *profile.optimizer;
+  if (profile.optimizer_implementation) object["optimizer_implementation"] = *profile.optimizer_implementation;
   object["operators"] = profile.operators;
 }
 

@@ -263,9 +263,16 @@ std::string memory_text(const Profile& profile) {
   return text;
 }
 
+// "a step", or for a loop, the steps that the time before it is of.
+std::string step_phrase(int64_t steps) {
+  return steps == 1   ? "a step"
+         : steps == 0 ? "for everything captured, which may be several steps"
+                      : fmt::format("a step, the mean of {} captured steps", steps);
+}
+
 std::string time_text(const StepTime& time, const Profile& profile) {
-  std::string text =
-      fmt::format("\n{:<15}{} a step, estimated for {}\n", "time", human_seconds(time.seconds()), time.spec());
+  std::string text = fmt::format("\n{:<15}{} {}, estimated for {}\n", "time",
+                                 human_seconds(time.per_step(time.seconds())), step_phrase(time.steps()), time.spec());
   text += metrics_text(profile, TextPart::kTime);
   std::vector<std::pair<double, KernelClass>> classes;
   for (const auto& [kind, name] : enum_names(KernelClass{})) {
@@ -273,22 +280,24 @@ std::string time_text(const StepTime& time, const Profile& profile) {
   }
   std::sort(classes.begin(), classes.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
   for (size_t i = 0; i < classes.size() && i < 6; ++i) {
-    text += fmt::format("  {:<28}{:>12}  {:>4.1f} %\n", to_string(classes[i].second), human_seconds(classes[i].first),
+    text += fmt::format("  {:<28}{:>12}  {:>4.1f} %\n", to_string(classes[i].second),
+                        human_seconds(time.per_step(classes[i].first)),
                         time.busy() > 0 ? 100 * classes[i].first / time.busy() : 0);
   }
   return text;
 }
 
 std::string overlap_text(const OverlappedStep& overlap, const Graph& graph, const Communication& communication) {
-  std::string text = fmt::format("  {:<13}{} a step, {} of it for collectives; between {} and {}\n", "overlapped",
-                                 human_seconds(overlap.seconds()), human_seconds(overlap.exposed()),
-                                 human_seconds(overlap.at_least()), human_seconds(overlap.at_most()));
+  const auto seconds = [&](double total) { return human_seconds(overlap.per_step(total)); };
+  std::string text = fmt::format("  {:<13}{} {}, {} of it for collectives; between {} and {}\n", "overlapped",
+                                 seconds(overlap.seconds()), step_phrase(overlap.steps()), seconds(overlap.exposed()),
+                                 seconds(overlap.at_least()), seconds(overlap.at_most()));
   for (const ExposureCause& cause : overlap.causes()) {
-    text += fmt::format("    {:<12}waiting {} {} for {}\n", human_seconds(cause.seconds), cause.waits,
+    text += fmt::format("    {:<12}waiting {} {} for {}\n", seconds(cause.seconds), cause.waits,
                         cause.waits == 1 ? "time" : "times", to_string(cause, graph, communication));
   }
   if (overlap.slowed() > 0) {
-    text += fmt::format("    {:<12}kernels slowed by concurrent collectives\n", human_seconds(overlap.slowed()));
+    text += fmt::format("    {:<12}kernels slowed by concurrent collectives\n", seconds(overlap.slowed()));
   }
   return text;
 }
@@ -298,8 +307,9 @@ std::string communication_text(const Graph& graph, const Communication& communic
   const auto seconds = [&](const CommunicationSum& sum) {
     return communication.has_seconds() ? human_seconds(sum.seconds) : std::string();
   };
-  std::string text = fmt::format("\n{:<15}{} sent by this process in {} collectives", "communication",
-                                 human_bytes(total.wire), total.calls);
+  const bool loop = overlap != nullptr && overlap->steps() != 1;
+  std::string text = fmt::format("\n{:<15}{} sent by this process in {} collectives{}", "communication",
+                                 human_bytes(total.wire), total.calls, loop ? " of all captured steps" : "");
   if (communication.has_seconds()) {
     text += fmt::format(", {} on {}", human_seconds(total.seconds), communication.interconnect());
   } else {
@@ -333,7 +343,15 @@ std::string model_text(const Profile& profile) {
   optional_line("model", profile.model);
   line("device", device_text(profile.device));
   if (profile.mode) line("mode", std::string(to_string(*profile.mode)));
-  optional_line("optimizer", profile.optimizer);
+  if (const auto& how = profile.optimizer_implementation; how && !profile.device.is_cpu()) {
+    line("optimizer",
+         fmt::format("{}{}", profile.optimizer ? *profile.optimizer + ", " : "",
+                     *how == "fused"     ? "fused=True"
+                     : *how == "foreach" ? "foreach=True: all parameters at once, PyTorch's default on CUDA"
+                                         : "foreach=False: one parameter at a time"));
+  } else {
+    optional_line("optimizer", profile.optimizer);
+  }
   text += metrics_text(profile, TextPart::kModel);
   return text;
 }

@@ -79,6 +79,9 @@ struct AttentionShape {
 // Returns the work of a kernel over all scores, relative to the FLOP count. Causal masks skip blocks. Each block has a
 // fixed overhead, and narrow heads fill the tiles badly.
 double attention_work(const AttentionShape& attention);
+// Returns the share of a call's FLOPs, which PyTorch counts over all scores, that a causal mask leaves: about a half; 1
+// for other calls. Utilization counts only these, or it would exceed 1 for long sequences.
+double causal_share(const Graph& graph, NodeId node);
 // Returns the time of an operator's kernel relative to FlashAttention-2, the baseline of the attention classes.
 double attention_kernel(std::string_view name, KernelClass kind, c10::ScalarType dtype);
 

@@ -10,6 +10,7 @@
 #include "profiler/time/operator_tables.h"
 #include "shadowgraph/profile/device_spec.h"
 #include "shadowgraph/profile/operator_costs.h"
+#include "support/text.h"
 
 namespace shadowgraph {
 namespace {
@@ -156,19 +157,36 @@ std::optional<ProductShape> KernelWorks::product(NodeId node, double flops) cons
   return shape;
 }
 
-double KernelWorks::attention(NodeId node, bool backward) const {
-  auto queries = sizes_of(graph_, node, "query");
-  auto keys = sizes_of(graph_, node, "key");
-  if (queries.size() != 4 || keys.size() != 4) return 1;
+namespace {
+
+std::optional<AttentionShape> attention_shape(const Graph& graph, NodeId node, bool backward) {
+  auto queries = sizes_of(graph, node, "query");
+  auto keys = sizes_of(graph, node, "key");
+  if (queries.size() != 4 || keys.size() != 4) return std::nullopt;
   // (batch, heads, tokens, width), or with tokens before heads.
-  const bool heads_first = graph_.target(node).name().find("scaled_dot_product") != std::string::npos;
+  const bool heads_first = graph.target(node).name().find("scaled_dot_product") != std::string::npos;
   const size_t at = heads_first ? 2 : 1;
-  const Argument* causal = graph_.find_argument(node, "is_causal");
-  return attention_work({.queries = queries[at],
-                         .keys = keys[at],
-                         .width = queries[3],
-                         .causal = causal != nullptr && causal->kind == ArgumentKind::kBool && causal->b,
-                         .backward = backward});
+  const Argument* causal = graph.find_argument(node, "is_causal");
+  return AttentionShape{.queries = queries[at],
+                        .keys = keys[at],
+                        .width = queries[3],
+                        .causal = causal != nullptr && causal->kind == ArgumentKind::kBool && causal->b,
+                        .backward = backward};
+}
+
+}  // namespace
+
+double KernelWorks::attention(NodeId node, bool backward) const {
+  const auto shape = attention_shape(graph_, node, backward);
+  return shape ? attention_work(*shape) : 1;
+}
+
+double causal_share(const Graph& graph, NodeId node) {
+  const Argument* causal = graph.find_argument(node, "is_causal");
+  if (causal == nullptr) return 1;
+  const auto shape = attention_shape(graph, node, false);
+  if (!shape || !shape->causal || shape->queries != shape->keys || shape->queries == 0) return 1;
+  return 0.5 + 0.5 / static_cast<double>(shape->queries);
 }
 
 StepTime StepTime::of(const Graph& graph, const DeviceSpec& spec, const MeasuredCalls* measured) {
@@ -180,6 +198,9 @@ StepTime StepTime::of(const ProgramCosts& costs, const DeviceSpec& spec, const M
   const Graph& graph = costs.graph();
   time.by_node_.reserve(graph.node_capacity());
   time.spec_ = spec.title.empty() ? spec.name : spec.title;
+  if (const auto found = graph.metadata.other.find("steps"); found != graph.metadata.other.end()) {
+    time.steps_ = parse_number<int64_t>(found->second).value_or(0);
+  }
   const Flops& flops = costs.flops();
   KernelWorks works(costs, spec);
   TabledTimes tables(graph, spec);
@@ -228,7 +249,7 @@ StepTime StepTime::of(const ProgramCosts& costs, const DeviceSpec& spec, const M
       }
       const NodeFlops& done = flops.of(node);
       if (const double peak = spec.peak(at.kind, work.dtype); peak > 0) {
-        possible += static_cast<double>(done.matmul - done.beyond_pytorch) / peak;
+        possible += causal_share(graph, node) * static_cast<double>(done.matmul - done.beyond_pytorch) / peak;
       }
       at.issued = spec.host_call > 0 ? host : device;
       host += spec.host_call;

@@ -119,11 +119,13 @@ class Scenario {
   }
 
   bool clips_or_scales() const {
-    return std::any_of(costs_.nodes.begin(), costs_.nodes.end(), [&](NodeId node) {
-      const std::string_view name = graph_.target(node).name();
-      return name.starts_with("aten::_amp_") || name.starts_with("aten::_foreach_norm") ||
-             name.starts_with("aten::_foreach_lerp_");
-    });
+    const auto calls = [&](std::string_view prefix) {
+      return std::any_of(costs_.nodes.begin(), costs_.nodes.end(),
+                         [&](NodeId node) { return graph_.target(node).name().starts_with(prefix); });
+    };
+    // Adam with foreach=True calls _foreach_lerp_, too.
+    return calls("aten::_amp_") || calls("aten::_foreach_norm") || graph_.metadata.other.contains("ema") ||
+           (calls("aten::_foreach_lerp_") && !calls("aten::_foreach_addcdiv_"));
   }
 
   std::string phase_at(uint32_t step) const {

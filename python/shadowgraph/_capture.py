@@ -357,6 +357,8 @@ def _run(program, args, kwargs, *, device, dtype=None, train=None, loss=None, op
         seconds = time.perf_counter() - begin
     graph.set_metadata("device", canonical(device))
     graph.set_metadata("mode", "train" if step else "infer")
+    if run_steps:
+        graph.set_metadata("steps", str(run_steps))
     if step and not run_steps:
         graph.set_metadata("step", "steady" if steady_state else "first")
     for name, value in training.metadata():

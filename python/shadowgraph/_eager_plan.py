@@ -10,6 +10,8 @@ import re
 from collections import Counter
 from typing import Any
 
+import torch
+
 from . import _shadowgraph as _C
 
 _Layouts = dict[str, tuple[str, ...]]
@@ -195,8 +197,10 @@ class EagerPlan:
                 if name is None or name in self.uses:
                     continue
                 stored = self.parameters[name]
-                if len(value.shape) == 2 and self._is_transposed(value):
-                    layout = tuple(_transposed(p) for p in layout)
+                layout = self._of_parameter(value, layout)
+                if layout is None:
+                    self._miss("parameter", name, "sharded through a view or computation; DTensor chooses the layout")
+                    continue
                 if any(layout[i] != stored[i] for i in self._tensor):
                     used = tuple(layout[i] if i in self._tensor else stored[i] for i in range(len(stored)))
                     if self._is_partial(used):
@@ -206,13 +210,25 @@ class EagerPlan:
         for name in self.uses:
             self._miss("parameter", name, "gathered in forward and kept for backward; the plan gathers it twice")
 
-    @staticmethod
-    def _is_transposed(value):
-        turns = 0
+    def _of_parameter(self, value, layout):
+        """Returns the layout of the parameter that a value is a view or function of, for a layout of the value.
+
+        Returns None if no layout of the parameter corresponds.
+        """
         while not value.producer.is_placeholder:
-            turns += value.producer.target in ("aten::t", "aten::transpose.int", "aten::permute")
-            value = next(v for v in value.producer.inputs if v.is_tensor)
-        return turns % 2 == 1
+            node = value.producer
+            source = next(v for v in node.inputs if v.is_tensor)
+            planned = dict(zip((v for v in node.outputs if v.is_tensor), self._results.get(node.name, ()))).get(value)
+            if planned is not None and all(planned[i] == layout[i] for i in self._tensor):
+                layout = self._operands[node.name][0]
+            else:
+                dims = _dims_of_source(node, source, value)
+                layout = tuple(p if i not in self._tensor else _moved(p, dims, source.shape, self.mesh[axis])
+                               for i, (axis, p) in enumerate(zip(self._axes, layout)))  # fmt: skip
+                if None in layout:
+                    return None
+            value = source
+        return layout
 
     def _find_units(self):
         """Finds the outermost numbered modules, the units of fully_shard."""
@@ -309,8 +325,51 @@ def _placements(layout):
     return tuple(re.findall(r"R|[SP]\([^)]*\)", layout))
 
 
-def _transposed(placement):
-    return re.sub(r"^S\(([01])", lambda m: f"S({1 - int(m[1])}", placement)
+def _dims_of_source(node, source, value):
+    """Returns {dimension of a view: (dimension of its source, ranges)}.
+
+    With one range, equal chunks of a dimension are equal chunks of the source's. With more, they are chunks of each of
+    that many ranges of the source's dimension, as of the last dimension of `w.unflatten(0, (ranges, -1))`. Dimensions
+    of a function of a tensor are its own if it is elementwise.
+    """
+    shared = value.storage == source.storage
+    if not shared:
+        return {d: (d, 1) for d in range(len(value.shape))} if _is_elementwise(node, source, value) else {}
+    if value.elements != source.elements and not any(stride == 0 for stride in value.stride):
+        return {}  # a slice
+    dims = {}
+    for d, (size, stride) in enumerate(zip(value.shape, value.stride)):
+        for e, (whole, step) in enumerate(zip(source.shape, source.stride)):
+            if size == 1 or whole == 1 or stride == 0:
+                continue
+            if stride * size == step * whole and stride >= step:  # the dimension itself, or the outer part of one
+                dims[d] = (e, 1)
+            elif stride == step and size < whole and whole % size == 0:  # the inner part
+                dims[d] = (e, whole // size)
+            elif stride * size == step * whole and stride < step:  # several dimensions; `e` is the outermost
+                dims[d] = (e, 1)
+    return dims
+
+
+def _is_elementwise(node, source, value):
+    if value.shape != source.shape:
+        return False
+    name, _, overload = node.target.removeprefix("aten::").partition(".")
+    operator = getattr(getattr(torch.ops.aten, name, None), overload or "default", None)
+    copies = ("_to_copy", "clone", "contiguous", "detach")
+    return name in copies or (operator is not None and torch.Tag.pointwise in operator.tags)
+
+
+def _moved(placement, dims, shape, ranks):
+    """Returns the placement of a source, given that of its view; None if there is none."""
+    found = re.fullmatch(r"S\((\d+)(?:,(\d+))?\)", placement)
+    if found is None:
+        return placement
+    dim, ranges = dims.get(int(found[1]), (None, 1))
+    if dim is None or (found[2] and ranges > 1) or shape[dim] % ranks:
+        return None
+    ranges = ranges if ranges > 1 else int(found[2] or 1)
+    return f"S({dim},{ranges})" if ranges > 1 else f"S({dim})"
 
 
 def _at(layout, axis):

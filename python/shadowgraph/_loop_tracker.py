@@ -1,5 +1,6 @@
 """Tracks modules, optimizer steps, gradients and inputs when capturing a user-written training loop."""
 
+import collections
 import contextlib
 import functools
 import threading
@@ -25,9 +26,10 @@ class LoopTracker:
     def __init__(self, capture):
         self._capture = capture
         self._known: set[int] = set()
-        self._alive: list[torch.nn.Module] = []  # keeps ids in _known from being reused
+        self._alive: list = []  # modules and optimizers; keeps ids in _known from being reused
         self._names: set[str] = set()
         self._phases: list = []
+        self._steps: collections.Counter[int] = collections.Counter()  # by optimizer, or calls by module
         self.module = None
         self.trains = False
 
@@ -48,6 +50,8 @@ class LoopTracker:
         self.leave()
         if id(module) not in self._known:
             self._name(module)
+        if not self.trains and any(True for _ in module.parameters()):
+            self._steps[id(module)] += 1
         for place, value in enumerate(arguments):
             if isinstance(value, torch.Tensor) and not value.requires_grad and _wrappers.is_fake(value):
                 self._capture.name_input(value, f"input{place}", keep_contents=True)
@@ -66,6 +70,10 @@ class LoopTracker:
     def metadata(self, device):
         """Yields the (name, text) metadata that sg.profile sets."""
         yield "device", canonical(device)
+        steps = set(self._steps.values())
+        if steps - {1}:
+            # Times are per step. Unequal numbers, or repeated calls without an optimizer, do not tell what a step is.
+            yield "steps", str(steps.pop() if len(steps) == 1 and self.trains else 0)
         if self.module is not None:
             yield "mode", "train" if self.trains else "infer"
             yield "model", type(self.module).__name__
@@ -73,7 +81,12 @@ class LoopTracker:
     # ---- Optimizers
 
     def step_begins(self, optimizer, args, kwargs):
-        self.trains = True
+        if not self.trains:
+            self.trains = True
+            self._steps.clear()
+        if id(optimizer) not in self._steps:
+            self._alive.append(optimizer)
+        self._steps[id(optimizer)] += 1
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:

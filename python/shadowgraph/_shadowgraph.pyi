@@ -197,6 +197,7 @@ class Profile:
     run_peak_bytes: Final[int | None]
     run_reserved_peak_bytes: Final[int | None]
     time_seconds: Final[float | None]
+    time_steps: Final[int | None]
     time_device_seconds: Final[float | None]
     time_host_seconds: Final[float | None]
     time_waiting_seconds: Final[float | None]

@@ -69,6 +69,9 @@ class SizeSweep:
         memory: bytes, a size such as "24GiB", or the name of a device.
         by: kind of memory: "live" (tensors), "reserved" (by the caching allocator) or "device" (reserved plus the
             CUDA context).
+
+        Rows hold the bytes of a device with unlimited memory. `profile(device_memory=...)` also says whether a larger
+        batch fits because the allocator releases cached blocks in time.
         """
         if isinstance(memory, str):
             memory = _C.memory_limit(memory)[0]

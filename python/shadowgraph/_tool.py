@@ -2,6 +2,7 @@
 
 import contextlib
 import difflib
+import functools
 import importlib
 import json
 import os
@@ -10,7 +11,7 @@ import traceback
 
 import torch
 
-from . import _capture, _distributed, _eager_plan, _inputs, _plans, _serving, _sharding
+from . import _capture, _distributed, _eager_plan, _inputs, _plans, _serving, _sharding, _training
 from . import _shadowgraph as _C
 
 
@@ -79,7 +80,10 @@ def error_message(error, debug):
 
 
 def _how(request):
-    return dict(optimizer=request["optimizer"] if request["mode"] == "train" else None, device=request["device"],
+    optimizer = request["optimizer"] if request["mode"] == "train" else None
+    if optimizer is not None and not request["foreach"]:
+        optimizer = functools.partial(_training.OPTIMIZERS[optimizer], foreach=False)
+    return dict(optimizer=optimizer, device=request["device"],
                 dtype=request["dtype"] and getattr(torch, request["dtype"]), mode=request["mode"],
                 steady_state=request["steady_state"],
                 options={"host_reads": request["host_reads"], "data_sizes": request["data_sizes"]},

@@ -32,8 +32,8 @@ class Fit {
   Fit(const std::vector<std::pair<NamedSizes, std::shared_ptr<Graph>>>& captures,
       const std::optional<std::string>& device, const std::string& allocator)
       : symbolic_(SymbolicGraph::fit(copies(captures))),
-        sweep_(symbolic_, device ? std::optional(c10::Device(*device)) : symbolic_.base().metadata.device,
-               AllocatorSettings::parse(allocator)) {}
+        sweep_(symbolic_, {.device = device ? std::optional(c10::Device(*device)) : symbolic_.base().metadata.device,
+                           .allocator = AllocatorSettings::parse(allocator)}) {}
 
   const SymbolicGraph& symbolic() const { return symbolic_; }
   py::dict cost(const NamedSizes& sizes) {

@@ -24,7 +24,7 @@ sys.modules.setdefault("torchvision._meta_registrations", types.ModuleType("torc
 
 WIDTH, WORDS, BATCH, LENGTH = 32, 64, 8, 16
 # Llama's norms and rotations are in single precision whatever the model is in.
-TOLERANCE = {"perceptron": 1e-9, "decoder": 1e-9, "llama": 1e-4}
+TOLERANCE = {"perceptron": 1e-9, "decoder": 1e-9, "views": 1e-9, "llama": 1e-4, "mamba": 1e-4}
 
 
 class Perceptron(nn.Module):
@@ -69,6 +69,38 @@ class Decoder(nn.Module):
         return F.cross_entropy(self.head(x).flatten(0, 1), labels.flatten())
 
 
+class Views(nn.Module):
+    """Parameters used through views of other dimensions, functions, slices and casts, as in Mamba's mixer."""
+
+    def __init__(self):
+        super().__init__()
+        self.up = nn.Linear(WIDTH, 2 * WIDTH, bias=False)
+        self.down = nn.Linear(2 * WIDTH, WIDTH, bias=False)
+        self.fused = nn.Parameter(torch.randn(3 * WIDTH, WIDTH) / WIDTH)  # query, key and value
+        self.logarithm = nn.Parameter(torch.randn(2 * WIDTH, 4))
+        self.scale = nn.Parameter(torch.randn(2 * WIDTH))
+        self.kernel = nn.Parameter(torch.randn(2 * WIDTH, 1, 3))
+        self.heads = nn.Parameter(torch.randn(4, WIDTH // 2))
+        self.ranges = nn.Parameter(torch.randn(2 * WIDTH))
+
+    def forward(self, x):
+        x = x + sum(F.linear(x, part) for part in self.fused.chunk(3))
+        y = self.up(x).transpose(1, 2) * self.scale[None, :, None]
+        y = y + (-torch.exp(self.logarithm.double())).sum(1).view(1, -1, 1)
+        y = y * self.kernel.squeeze(1).mean(1).expand(len(x), -1).unsqueeze(-1)
+        y = y.transpose(1, 2) * self.heads.flatten()
+        y = y.unflatten(-1, (4, -1)) * self.ranges.unflatten(0, (4, -1))
+        return self.down(y.flatten(2))
+
+
+def mamba():
+    import transformers
+
+    config = transformers.MambaConfig(vocab_size=WORDS, hidden_size=WIDTH, state_size=4, num_hidden_layers=2,
+                                      time_step_rank=4, use_cache=False)  # fmt: skip
+    return transformers.MambaForCausalLM(config)
+
+
 def llama():
     import transformers
 
@@ -82,13 +114,15 @@ def made(name):
     """A model in doubles, the same in every process."""
     torch.manual_seed(3)
     makers = {"perceptron": lambda: nn.Sequential(*(Perceptron() for _ in range(3))), "decoder": Decoder,
-              "llama": llama}  # fmt: skip
+              "views": Views, "llama": llama, "mamba": mamba}  # fmt: skip
     return makers[name]().double()
 
 
 def shapes_of(name):
     if name == "perceptron":
         return {"input": f"f64[{BATCH},{WIDTH}]"}
+    if name == "views":
+        return {"x": f"f64[{BATCH},{LENGTH},{WIDTH}]"}
     ids = f"i64[{BATCH},{LENGTH}]"
     return {"ids" if name == "decoder" else "input_ids": ids, "labels": ids}
 
@@ -97,12 +131,14 @@ def whole_inputs(name):
     torch.manual_seed(5)
     if name == "perceptron":
         return {"input": torch.randn(BATCH, WIDTH, dtype=torch.float64)}
+    if name == "views":
+        return {"x": torch.randn(BATCH, LENGTH, WIDTH, dtype=torch.float64)}
     return {key: torch.randint(WORDS, (BATCH, LENGTH)) for key in shapes_of(name)}
 
 
 def loss_of(name, model, given):
     result = model(**given)
-    return result.square().mean() if name == "perceptron" else result if name == "decoder" else result.loss
+    return result.square().mean() if name in ("perceptron", "views") else result if name == "decoder" else result.loss
 
 
 def optimizer_of(parameters):

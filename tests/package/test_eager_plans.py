@@ -7,6 +7,7 @@ things in single precision; its tolerance is 1e-4 after AdamW's step.
 import ast
 import json
 import pathlib
+import re
 import sys
 
 import eager_plan_ranks
@@ -35,7 +36,9 @@ def figures(tmp_path):
 
 
 def captured(name, optimizer=None):
-    loss = {"perceptron": lambda y: y.square().mean(), "decoder": None}.get(name, ".loss")
+    loss = {"decoder": None}.get(name, ".loss")
+    if name in ("perceptron", "views"):
+        loss = lambda y: y.square().mean()  # noqa: E731
     return sg.capture_training_step(lambda: eager_plan_ranks.made(name), eager_plan_ranks.shapes_of(name), loss=loss,
                                     optimizer=optimizer or eager_plan_ranks.optimizer_of, device="cpu")  # fmt: skip
 
@@ -119,6 +122,36 @@ def test_tensor_parallel_layers(name, mesh, size, figures, tmp_path):
     assert "DTensor chooses" in source
     kinds = {miss["kind"] for miss in sharding.not_expressed}
     assert {"operator", "backward"} <= kinds
+
+
+@pytest.mark.parametrize("pins", [
+    {"up.weight": "S(0)", "down.weight": "S(1)"},
+    {"up.weight": "S(0)", "scale": "S(0)", "heads": "S(0)", "ranges": "R", "logarithm": "S(0)", "kernel": "S(0)"},
+    {"up.weight": "S(0)", "scale": "R", "heads": "S(1)", "ranges": "S(0)", "logarithm": "S(1)", "kernel": "R"},
+    {"fused": "S(0)", "down.weight": "S(1)"},
+])  # fmt: skip
+def test_parameters_used_through_views(pins, figures, tmp_path):
+    step = captured("views")
+    sharding = sg.shard(step, "tp=2", pins=pins, **figures)
+    done = run_plan(tmp_path, sharding, "views", 2)
+    assert done["shapes"] == planned_shapes(sharding)
+    assert max(done["off"].values()) < eager_plan_ranks.TOLERANCE["views"]
+    module = sharding.module()
+    dims = {node.argument("name"): len(node.results[0].shape) for node in step if node.target == "sg::parameter"}
+    for name, layout in module.USES.items():
+        assert all(int(dim) < dims[name] for dim in re.findall(r"S\((\d+)", "".join(layout))), (name, layout)
+
+
+@pytest.mark.parametrize("mesh", ["tp=2", "dp=2,tp=2"])
+def test_a_state_space_model(mesh, figures, tmp_path):
+    """Mamba's mixer uses D as D[None, :, None] and A_log as -exp(A_log)."""
+    step = captured("mamba")
+    last = {"mixer.in_proj.weight": "S(0)", "mixer.out_proj.weight": "S(1)", "mixer.D": "S(0)", "mixer.A_log": "S(0)"}
+    pins = {"*" + name: ",".join(["R"] * mesh.count(",") + [layout]) for name, layout in last.items()}
+    sharding = sg.shard(step, mesh, pins=pins, **figures)
+    done = run_plan(tmp_path, sharding, "mamba", 2 * mesh.count("="))
+    assert done["shapes"] == planned_shapes(sharding)
+    assert max(done["off"].values()) < eager_plan_ranks.TOLERANCE["mamba"]
 
 
 def test_the_file_is_plain_python_and_says_what_is_missing(figures, tmp_path):

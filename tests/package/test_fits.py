@@ -1,5 +1,6 @@
 """Whether a program fits, from the command line and in Python: the first line, memory by size and by device, sizes."""
 
+import functools
 import json
 import sys
 import types
@@ -112,15 +113,18 @@ def test_the_steady_state_leads():
 
 
 def test_fit_looks_for_the_largest(capfd):
-    def held(batch, seq):
-        sizes = ["--batch", str(batch), "--seq", str(seq)]
-        done = figures(capfd, "profile", *TOKENS, "--mode", "train", *sizes, "--json")
-        return done["device_memory"]["footprint_bytes"]
+    def check(found, batch, seq, fits):
+        sizes = ["--batch", str(batch), "--seq", str(seq), "--memory", "1GiB"]
+        verdict = figures(capfd, "profile", *TOKENS, "--mode", "train", *sizes, "--json")["fits"]
+        assert verdict["fits"] == fits and (verdict["bytes"] <= 1 << 30) == fits
+        assert not fits or verdict["bytes"] == found["bytes"]
 
     found = figures(capfd, "fit", *TOKENS, "--memory", "1GiB", "--seq", "256", "--json")
-    assert held(found["batch"], 256) == found["bytes"] <= 1 << 30 < held(found["batch"] + 1, 256)
+    check(found, found["batch"], 256, True)
+    check(found, found["batch"] + 1, 256, False)
     longest = figures(capfd, "fit", *TOKENS, "--memory", "1GiB", "--seq", "256..", "--batch", "8", "--json")
-    assert held(8, longest["seq"]) == longest["bytes"] <= 1 << 30 < held(8, longest["seq"] + 1)
+    check(longest, 8, longest["seq"], True)
+    check(longest, 8, longest["seq"] + 1, False)
     ended = figures(capfd, "fit", *TOKENS, "--memory", "80GiB", "--seq", "256..", "--batch", "1", "--json")
     assert ended["seq"] == 4096 and "no more than 4096 positions" in ended["limit"]
     assert main(["fit", *TOKENS, "--spec", "t4", "--seq", "1Ki"]) == 0
@@ -175,3 +179,75 @@ def test_verbs_of_graphs_take_models_in_python(tmp_path):
     assert "peak bytes" in ran("compare", "before.sg", *tokens, "--mode", "train")
     done = run("compare", "gpt2", *tokens, cwd=tmp_path)
     assert done.returncode == 1 and "gpt2 has fixed inputs" in done.stderr
+
+
+def growing(x):
+    """Each tensor is slightly too large for the cached block of the one before."""
+    for i in range(8):
+        x.new_empty((64 + 4 * i) << 20)
+
+
+def test_what_fits_by_releasing_cached_memory():
+    """The sum of all blocks is more than the memory; PyTorch's allocator releases them before it runs out."""
+    graph = sg.capture(growing, "u8[1]", device="cuda")
+    needed = sg.profile(graph, device_memory="h100").dict()
+    unlimited, largest = needed["fits"]["bytes"], (64 + 4 * 7) << 20
+    assert unlimited > 4 * largest
+    memory = needed["device_memory"]["assumed"]["context_bytes"] + 2 * largest
+    for limit in ({"device_memory": memory}, {"spec": "h100", "device_memory": memory}):
+        report = sg.profile(graph, **limit)
+        verdict = report.dict()["fits"]
+        assert report.fits and verdict["bytes"] <= memory < verdict["bytes_without_releasing"] == unlimited
+        more = f"only by releasing cached memory, which costs time: with more it would hold {unlimited / 2**20:.1f} MiB"
+        assert more in str(report).splitlines()[0]
+    report = sg.profile(graph, device_memory=memory - largest - (32 << 20))
+    assert report.fits is False and report.dict()["fits"]["bytes"] == unlimited
+    assert str(report).startswith("does not fit: ") and "releasing" not in str(report).splitlines()[0]
+
+
+def optimizer_calls(graph):
+    return [node.target for node in graph if node.phase == "optimizer" and node.target.startswith("aten::_foreach")]
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
+def test_the_tools_optimizers_are_those_of_python(optimizer, tmp_path):
+    """PyTorch's default on CUDA, foreach=True, whose temporaries are those of all parameters; on a CPU one by one."""
+    net = torch.nn.Sequential(torch.nn.Linear(16, 8), torch.nn.Linear(8, 8))
+    torch.jit.trace(net, torch.ones(4, 16)).save(tmp_path / "net.pt")
+    graphs = {}
+    for device in ("cuda", "cpu"):
+        file = tmp_path / f"{device}.sg"
+        step = ["--mode", "train", "--optimizer", optimizer, "--device", device, "--steady-state"]
+        done = run("capture", "net.pt", "--input", "f32[4,16]", *step, "-o", str(file), cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        graphs[device] = sg.Graph.load(str(file))
+    step = sg.capture_training_step(net, "f32[4,16]", optimizer=optimizer, device="cuda", steady_state=True)
+    calls = optimizer_calls(step)
+    if optimizer != "sgd":
+        calls.remove("aten::_foreach_add_")  # of the step counters on the CPU
+    assert [name.split(".")[0] for name in optimizer_calls(graphs["cuda"])] == [name.split(".")[0] for name in calls]
+    assert not optimizer_calls(graphs["cpu"])
+    tool, python = sg.profile(graphs["cuda"]), sg.profile(step)
+    assert tool.dict()["optimizer_implementation"] == python.dict()["optimizer_implementation"] == "foreach"
+    peaks = [report.dict()["phase_peaks"]["optimizer"]["bytes"] for report in (tool, python)]
+    assert peaks[0] == pytest.approx(peaks[1], abs=64)  # inputs of the trace
+    assert "foreach=True: all parameters at once, PyTorch's default on CUDA" in str(python)
+    single = functools.partial(torch.optim.AdamW, foreach=False)
+    alone = sg.capture_training_step(net, "f32[4,16]", optimizer=single, device="cuda", steady_state=True)
+    assert sg.profile(alone).dict()["optimizer_implementation"] == "single"
+    assert "foreach=False: one parameter at a time" in str(sg.profile(alone))
+
+
+def test_seconds_of_a_sweep_are_a_steps(capfd):
+    """Not the tool's own: each row's are those of a profile at its batch, on the same device."""
+    sizes = ["--batch", "8..80:8", "--seq", "256", "--spec", "l4"]
+    table = figures(capfd, "fit", *TOKENS, *sizes, "--json")
+    assert table["spec"] == "NVIDIA L4 24 GB" and not any(row["captured"] for row in table["batches"])
+    for row in (table["batches"][0], table["batches"][-1]):
+        step = ["--mode", "train", "--batch", str(row["batch"]), "--seq", "256", "--spec", "l4", "--json"]
+        assert row["seconds"] == pytest.approx(figures(capfd, "profile", *TOKENS, *step)["time"]["seconds"], rel=1e-9)
+    assert table["batches"][-1]["seconds"] > table["batches"][0]["seconds"]
+    assert main(["fit", *TOKENS, *sizes]) == 0
+    out = capfd.readouterr().out
+    assert "TIME A STEP" in out and "step times are estimated for NVIDIA L4 24 GB" in out
+    assert "seconds" not in figures(capfd, "fit", *TOKENS, *sizes[:4], "--device", "cpu", "--json")["batches"][0]

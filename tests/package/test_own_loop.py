@@ -158,3 +158,74 @@ def test_a_profile_inside_a_capture_is_its_own():
         graph = session.finish()
     assert inner.metadata["model"] == "Linear" and sg.profile(graph).dict()["parameters"] == 4 * 4 + 4
     assert {node.phase for node in graph} == {"init", "forward"}
+
+
+# ---- Seconds are a step's
+
+
+class Mlp(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 64))
+
+
+def steps_of_a_loop(steps, closure=False, accumulate=1, twice=1):
+    """A loop of `steps` steps, each of `accumulate` micro-batches; a second optimizer steps `twice` as often."""
+    with sg.Capture("cuda") as session:
+        model, other = Mlp().cuda(), Mlp().cuda()
+        optimizer, second = torch.optim.AdamW(model.parameters()), torch.optim.SGD(other.parameters())
+        x = torch.empty(32, 64, device="cuda")
+
+        def backward():
+            for _ in range(accumulate):
+                loss = other(model(x)).pow(2).mean()
+                loss.backward()
+            return loss
+
+        for _ in range(steps):
+            loss = optimizer.step(backward) if closure else backward()
+            if not closure:
+                optimizer.step()
+            for _ in range(twice):
+                second.step()
+            optimizer.zero_grad()
+            second.zero_grad()
+        graph = session.finish(loss)
+    return sg.profile(graph, spec="h100")
+
+
+@pytest.mark.parametrize("how", [{}, {"closure": True}, {"accumulate": 3}])
+def test_seconds_of_a_loop_are_those_of_a_step(how):
+    one, four = steps_of_a_loop(1, **how), steps_of_a_loop(4, **how)
+    assert one.dict()["time"]["steps"] == 1 and four.dict()["time"]["steps"] == 4
+    for name in ("seconds", "device_seconds", "host_seconds"):
+        # The first step also creates the optimizer's state.
+        assert four.dict()["time"][name] == pytest.approx(one.dict()["time"][name], rel=0.2)
+    assert sum(four.dict()["time"]["classes"].values()) == pytest.approx(four.dict()["time"]["device_seconds"])
+    assert four.dict()["time"]["calls"] > 3 * one.dict()["time"]["calls"]
+    assert " a step, the mean of 4 captured steps, estimated for" in str(four)
+    assert " a step, estimated for" in str(one)
+
+
+def test_unknown_steps_are_said():
+    """Two optimizers that step unequally, or no optimizer and repeated calls: nothing to divide by."""
+    unequal = steps_of_a_loop(2, twice=2)
+    assert unequal.dict()["time"]["steps"] == 0
+    with sg.Capture("cuda") as session:
+        model = Mlp().cuda()
+        calls = [model(torch.empty(8, 64, device="cuda")) for _ in range(3)]
+        graph = session.finish(calls)
+    several = sg.profile(graph, spec="h100")
+    for report in (unequal, several):
+        assert " for everything captured, which may be several steps, estimated for" in str(report)
+    with sg.Capture("cuda") as session:
+        model = Mlp().cuda()
+        graph = session.finish(model(torch.empty(8, 64, device="cuda")))
+    assert sg.profile(graph, spec="h100").dict()["time"]["steps"] == 1
+
+
+def test_a_run_has_its_steps():
+    inputs = "f32[32,64]"
+    graph, _ = sg._capture.of_model(Mlp, inputs, device="cuda", optimizer="adamw", mode="train", run_steps=3)
+    time = sg.profile(graph, spec="h100").dict()["time"]
+    one = sg.profile(Mlp, inputs, optimizer="adamw", device="cuda", spec="h100").dict()["time"]
+    assert time["steps"] == 3 and time["seconds"] == pytest.approx(one["seconds"], rel=0.2)

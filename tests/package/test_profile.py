@@ -1,6 +1,7 @@
 """Reports, against what a real step on the CPU shows."""
 
 import base64
+import functools
 import json
 import pickle
 import zlib
@@ -212,3 +213,18 @@ def test_a_compiled_model_is_profiled_as_eager_and_says_so(how):
 
     torch.compile(Compiled(), backend=backend)(torch.zeros(8, 64))
     assert counted
+
+
+def test_utilization_counts_the_scores_that_a_causal_mask_leaves():
+    """PyTorch counts all scores; of 131,072 keys, a causal kernel computes half, which is all that can be utilized."""
+    attend = torch.nn.functional.scaled_dot_product_attention
+    times = []
+    for causal in (False, True):
+        fn = functools.partial(attend, is_causal=causal)
+        graph = sg.capture(lambda q, fn=fn: fn(q, q, q), "bf16[1,8,131072,128]", device="cuda")
+        figures = sg.profile(graph, spec="h100").dict()
+        times.append(figures["time"])
+        assert figures["flops"]["forward"] == 4 * 8 * 131072**2 * 128
+    done = [time["flop_utilization"] * time["seconds"] for time in times]
+    assert done[1] / done[0] == pytest.approx((131072 + 1) / (2 * 131072))
+    assert times[1]["flop_utilization"] < 1 and times[1]["seconds"] < 0.6 * times[0]["seconds"]

@@ -23,8 +23,9 @@ def products(graph, phase):
 
 
 def check_training(graph, steps, parameters, groups=1):
-    report = sg.profile(graph)
+    report = sg.profile(graph, spec="h100")
     figures = report.dict()
+    assert figures["time"]["steps"] == steps
     assert figures["parameters"] == parameters and figures["mode"] == "train" and figures["device"] == "cuda:0"
     kernels = ("aten::_foreach_addcdiv_", "aten::_fused_adamw_")
     stepped = [node for node in graph if node.target.startswith(kernels)]

@@ -31,7 +31,7 @@ TEST(SizeSweep, ReservesWhatACaptureAtTheSizeReserves) {
   const SymbolicGraph symbolic = all_sizes(cuda);
   for (const char* settings : {"", "expandable_segments:True"}) {
     const AllocatorSettings allocator = AllocatorSettings::parse(settings);
-    SizeSweep sweep(symbolic, cuda, allocator);
+    SizeSweep sweep(symbolic, {.device = cuda, .allocator = allocator});
     for (const int64_t batch : {4, 33}) {
       const SizeCost answer = sweep.at({{"batch", batch}});
       const SizeCost there = size_cost(profile(step_at(batch, cuda), {.memory = {.allocator = allocator}}));
@@ -49,7 +49,7 @@ TEST(SizeSweep, ReservesWhatACaptureAtTheSizeReserves) {
 TEST(SizeSweep, ACpuReservesNothing) {
   const c10::Device cpu(at::kCPU);
   const SymbolicGraph symbolic = all_sizes(cpu);
-  SizeSweep sweep(symbolic, cpu);
+  SizeSweep sweep(symbolic, {.device = cpu});
   EXPECT_FALSE(sweep.at({{"batch", 4}}).reserved_bytes.has_value());
   EXPECT_FALSE(size_cost(profile(step_at(4, cpu))).reserved_bytes.has_value());
 }

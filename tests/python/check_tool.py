@@ -6,6 +6,7 @@
 
 import hashlib
 import json
+import math
 import re
 import subprocess
 import sys
@@ -374,12 +375,19 @@ def estimates(folder):
     bad.write_text('{"version": 1, "bandwidth": 1, "matmul": {}}')
     expect(1, "profile", *step, "--spec", bad, says=("spec.json", "float32"))
 
-    # The largest batch is one that was captured, and the next one does not fit.
+    # The largest batch is one that was captured, and the next one does not fit. One rule for all verdicts.
+    def verdict(*step):
+        said = expect(0, "profile", *step)
+        figures = json.loads(expect(0, "profile", *step, "--json"))["fits"]
+        if not said.startswith("fits: " if figures["fits"] else "does not fit: ") or \
+                figures["fits"] != (figures["bytes"] <= figures["memory_bytes"]):  # fmt: skip
+            failures.append(f"profile {step}: {said.splitlines()[0]}, {figures}")
+        return figures
+
     answer = json.loads(expect(0, "fit", "resnet18", "--memory", "2GiB", "--json", "--with-checkpoint", "auto"))
     batch = answer["batch"]
-    held = [json.loads(expect(0, "profile", "resnet18", "--mode", "train", "--batch", size, "--json"))["device_memory"]
-            ["footprint_bytes"] for size in (batch, batch + 1)]
-    if not held[0] == answer["bytes"] <= 2 << 30 < held[1]:
+    held = [verdict("resnet18", "--mode", "train", "--batch", size, "--memory", "2GiB") for size in (batch, batch + 1)]
+    if not held[0]["fits"] or held[0]["bytes"] != answer["bytes"] or held[1]["fits"]:
         failures.append(f"fit: batch {batch} holds {held[0]} of {2 << 30}, the next {held[1]}")
     if answer["with_checkpoints"][0]["checkpoint"] != "auto":
         failures.append(f"fit with checkpoints: {answer}")
@@ -393,10 +401,9 @@ def estimates(folder):
         failures.append(f"fit --spec t4: {by_spec}")
     table = json.loads(expect(0, "fit", "gpt2", "--memory", "l4", "--batch", "1..64", "--seq", "128..1Ki", "--json"))
     for cell in table["largest_batch"]:
-        at = ("gpt2", "--mode", "train", "--seq", cell["seq"], "--json")
-        held = [json.loads(expect(0, "profile", *at, "--batch", size))["device_memory"]["footprint_bytes"]
-                for size in (cell["batch"], cell["batch"] + 1)]
-        if held[0] > table["memory_limit"] or (cell["batch"] < 64 and held[1] <= table["memory_limit"]):
+        at = ("gpt2", "--mode", "train", "--seq", cell["seq"], "--memory", "l4")
+        held = [verdict(*at, "--batch", size) for size in (cell["batch"], cell["batch"] + 1)]
+        if not held[0]["fits"] or (cell["batch"] < 64 and held[1]["fits"]):
             failures.append(f"fit --batch A..B --seq A..B: {cell}, {held}")
     expect(2, "fit", "gpt2", "--batch", "1..4", "--seq", "64..128", says=("--memory",))
     expect(2, "fit", "gpt2", "--memory", "1GiB", "--seq", "x..", says=("'x..'",))
@@ -545,6 +552,8 @@ def batches(folder):
             "peak_bytes": alone["steady_peak"]["bytes"],
             "saved_bytes": alone["saved_activation_bytes"],
         }
+        if not math.isclose(row["seconds"], alone["time"]["seconds"], rel_tol=1e-9):
+            failures.append(f"batch {row['batch']}: a step takes {row['seconds']} s, not {alone['time']['seconds']}")
         for key, value in whole.items():
             if row[key] != value:
                 failures.append(f"batch {row['batch']}: {key} is {row[key]} by the fit, {value} by a capture")

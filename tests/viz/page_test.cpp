@@ -155,6 +155,38 @@ TEST(Page, LivesAddUpToTheTimeline) {
   EXPECT_EQ(most, costs.peak.bytes);
 }
 
+// State that the recorded first step makes exists from the beginning of later ones, which the report leads with.
+TEST(Page, ChartsShowTheSteadyState) {
+  TestGraph t;
+  const auto x = t.input("x", {100});
+  const auto weight = t.parameter("w", {30});
+  const auto y = t.call("aten::add.Tensor", {x, x, Argument::of_int(1)}, {{100}});
+  t.phase = Graph::kBackward;
+  const auto gradient = t.call("aten::mul.Tensor", {weight, weight}, {{30}});
+  t.free_after(gradient.node, {t.storage(y)});
+  t.phase = Graph::kOptimizer;
+  t.call("aten::zeros_like", {weight}, {{30}});
+  t.output({x});
+  const Profile costs = profile(t.graph);
+  ASSERT_TRUE(costs.steady_peak);
+  const PageReader page = PageReader::of(to_html(costs), "graph-data");
+  const auto bytes = page.column("storage.bytes"), born = page.column("storage.born"),
+             freed = page.column("storage.freed"), existed = page.column("storage.existed");
+  int64_t most = 0;
+  for (int64_t node = 0; node < page.header["nodes"].get<int64_t>(); ++node) {
+    int64_t alive = 0;
+    for (size_t s = 0; s < bytes.size(); ++s) {
+      const bool begun = existed[s] != 0 || born[s] - 1 <= node;
+      if (begun && (freed[s] == 0 || node <= freed[s] - 1)) alive += bytes[s];
+    }
+    most = std::max(most, alive);
+  }
+  EXPECT_EQ(costs.peak.bytes, 4 * (100 + 30 + 100 + 30));
+  EXPECT_EQ(most, 4 * (100 + 30 + 100 + 30 + 30));
+  EXPECT_EQ(most, costs.steady_peak->bytes);
+  EXPECT_TRUE(page.column("storage.place").empty());  // of a plan of the recorded step
+}
+
 TEST(Page, ViewsSayWhereTheyBegin) {
   TestGraph t;
   const auto x = t.input("x", {10});

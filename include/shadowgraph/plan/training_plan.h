@@ -223,7 +223,8 @@ struct ClusterPlan {
   const SimulatedPlan& best() const { return simulated.front(); }
   double tokens_per_second() const;  // per device; 0 without a sequence length
   double model_flops_share() const;  // model FLOPs utilization (MFU); 0 if unknown
-  double flops = 0;                  // per sample, forward and backward without recompute
+  // Per sample, forward and backward without recompute and without scores that causal masks exclude.
+  double flops = 0;
 };
 
 // Throws InfeasibleError if no plan fits; Error for an invalid request, and the errors of captures.

@@ -26,16 +26,20 @@
 
 namespace SHADOWGRAPH_API shadowgraph {
 
+struct DeviceSpec;  // shadowgraph/profile/device_spec.h
 struct Profile;
 
+// The one rule for all verdicts: a program fits if its steps run on a device with that memory, whose caching allocator
+// releases cached blocks before it runs out, as PyTorch's does.
 struct MemoryFit {
   bool fits = false;
-  // Memory used on a device with unlimited memory: reserved bytes, context and NCCL buffers; on a CPU, live bytes and
-  // scratch.
+  // Memory used: reserved bytes, context and NCCL buffers; on a CPU, live bytes and scratch. If the program does not
+  // fit, on a device with unlimited memory; never more than the limit if it fits.
   int64_t bytes = 0;
   bool at_least = false;  // the scratch memory of some calls is unknown
-  // `bytes` exceed the limit, but the program fits because the allocator releases cached memory in time.
-  bool after_releasing_cache = false;
+  // Memory used on a device with unlimited memory, if the program fits only because the allocator releases cached
+  // blocks in time.
+  std::optional<int64_t> without_releasing;
   MemoryLimit memory;
   std::string with;  // what `bytes` include: "steady state, with allocator and context"
 };
@@ -68,10 +72,14 @@ struct SizeCost {
   // and NCCL buffers. std::nullopt on a CPU, which has no such allocator.
   std::optional<int64_t> reserved_bytes;
   std::optional<int64_t> footprint_bytes;
+  std::optional<double> seconds;  // estimated time of a step; std::nullopt without a device spec
 };
 
 // Returns the cost of a single graph.
 SizeCost size_cost(const Profile& profile);
+// The same on a device with `memory.capacity`: if the program fits there only because the allocator releases cached
+// blocks, as `fits` counts, reserved and footprint bytes are those of that run.
+SizeCost size_cost(const Graph& graph, const DeviceMemoryOptions& memory, const DeviceSpec* spec = nullptr);
 
 // Bytes to which a memory limit applies: live tensors, reserved by the allocator, or reserved plus context.
 enum class MemoryMetric : uint8_t { kLive, kReserved, kDevice };
@@ -81,12 +89,15 @@ constexpr auto enum_names(MemoryMetric) {
 }
 // Throws Error for bytes of an allocator on a CPU.
 int64_t bytes_of(const SizeCost& cost, MemoryMetric bytes);
+// Returns DeviceMemoryOptions::capacity for a limit on these bytes.
+int64_t capacity_of(const MemoryLimit& limit, MemoryMetric bytes, const DeviceAssumptions& assumptions);
 
 class SizeSweep {
  public:
-  // `symbolic` must outlive the object. Counts FLOPs at a few sizes and fits polynomials to them.
-  explicit SizeSweep(const SymbolicGraph& symbolic, std::optional<c10::Device> device = std::nullopt,
-                     const AllocatorSettings& allocator = {});
+  // `symbolic` and `spec` must outlive the object. Counts FLOPs at a few sizes and fits polynomials to them. `memory`
+  // and `spec`: as for `size_cost`; the device defaults to that of the graph.
+  explicit SizeSweep(const SymbolicGraph& symbolic, const DeviceMemoryOptions& memory = {},
+                     const DeviceSpec* spec = nullptr);
 
   // Throws UnsupportedError for sizes that the symbolic graph does not cover.
   SizeCost at(const NamedSizes& sizes);
@@ -100,8 +111,8 @@ class SizeSweep {
  private:
   const SymbolicGraph& symbolic_;
   SymbolicGraph::Instance instance_;
-  std::optional<c10::Device> device_;
-  AllocatorSettings allocator_;
+  DeviceMemoryOptions memory_;
+  const DeviceSpec* spec_;
   IdMap<NodeId, std::optional<Polynomial>> by_node_;
   IdMap<PhaseId, std::optional<Polynomial>> by_phase_;
   std::array<std::optional<Polynomial>, 4> total_;  // matmul, elementwise, transcendental, beyond_pytorch
@@ -124,7 +135,11 @@ struct SizeGridRequest {
   MemoryLimit memory;
   MemoryMetric by = MemoryMetric::kDevice;
   AllocatorSettings allocator;
+  DeviceAssumptions assumptions;
   std::optional<c10::Device> device;
+
+  // With the capacity that `memory` and `by` set.
+  DeviceMemoryOptions device_memory() const;
 };
 
 struct SizeGridCell {

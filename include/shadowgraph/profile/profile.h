@@ -242,6 +242,9 @@ struct Profile {
   std::optional<std::string> model;
   std::optional<ProgramMode> mode;
   std::optional<std::string> optimizer;
+  // Implementation of the optimizer's step, by torch.optim's arguments: "foreach" (all parameters at once, with
+  // temporaries of all), "fused", or "single" (one after another). Absent if the step updates no parameters.
+  std::optional<std::string> optimizer_implementation;
   std::optional<double> capture_seconds;  // set by the caller, if known
 
   c10::Device device = c10::kCPU;  // device of `peak` and `timeline`
@@ -265,10 +268,12 @@ struct Profile {
   // does not fit; `out_of_memory` then describes where.
   std::optional<DeviceMemory> device_memory;
   std::string out_of_memory;
-  // Compared by `fits` (shadowgraph/profile/fits.h): the requested memory or that of ProfileOptions::spec, and the
-  // usage on a device of unlimited memory. Absent if unknown.
+  // Compared by `fits` (shadowgraph/profile/fits.h): the requested memory or that of ProfileOptions::spec; the usage on
+  // a device of unlimited memory; and on one of that memory, whose allocator releases cached blocks before it runs out.
+  // Absent if unknown; `limited_bytes` also if the run does not fit.
   std::optional<MemoryLimit> limit;
   std::optional<int64_t> unlimited_bytes;
+  std::optional<int64_t> limited_bytes;
   std::optional<CacheInfo> cache;
   std::optional<RunMemory> run;           // first steps of a training run; set by the caller, if captured
   std::vector<DevicePeak> other_devices;  // peaks of other devices with storages

@@ -11,6 +11,7 @@
 // collectives (shadowgraph/profile/communication.h), and host work between calls.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -52,17 +53,23 @@ class StepTime {
   static StepTime of(const Graph& graph, const DeviceSpec& spec, const MeasuredCalls* measured = nullptr);
   static StepTime of(const ProgramCosts& costs, const DeviceSpec& spec, const MeasuredCalls* measured = nullptr);
 
-  double seconds() const { return seconds_; }                       // time of the step
+  double seconds() const { return seconds_; }                       // time of the program: of all captured steps
   double busy() const { return busy_; }                             // time that the device is busy
   double host() const { return host_; }                             // time of the host's calls
   double waiting() const { return seconds_ - busy_; }               // time that the device waits for the host
   double seconds(PhaseId phase) const { return by_phase_[phase]; }  // time of kernels
   double seconds(KernelClass kind) const { return by_class_[static_cast<size_t>(kind)]; }
   const NodeTime& of(NodeId node) const { return by_node_[node]; }
-  // Model FLOPs utilization (MFU): FLOPs of matrix products, as counted by PyTorch, over the peak FLOPs in that time.
+  // Model FLOPs utilization (MFU): FLOPs of matrix products, as counted by PyTorch but without the scores that a causal
+  // mask excludes, over the peak FLOPs in that time.
   double flop_utilization() const { return utilization_; }
   const std::string& spec() const { return spec_; }
   int64_t calls() const { return calls_; }
+  // Number of captured steps, from the metadata "steps" of loops, which count those of their optimizers; 0: unknown,
+  // since a loop steps its optimizers unequally, or has none and calls its modules repeatedly. 1 without metadata.
+  int64_t steps() const { return steps_; }
+  // Returns the mean over the captured steps; `total` itself if their number is unknown.
+  double per_step(double total) const { return total / static_cast<double>(std::max<int64_t>(1, steps_)); }
 
  private:
   IdMap<NodeId, NodeTime> by_node_;
@@ -73,6 +80,7 @@ class StepTime {
   double host_ = 0;
   double utilization_ = 0;
   int64_t calls_ = 0;
+  int64_t steps_ = 1;
   std::string spec_;
 };
 
@@ -128,6 +136,9 @@ class OverlappedStep {
   double exposed() const { return seconds_ - compute_; }  // exposed communication: waits and slowdown of kernels
   double slowed() const { return slowed_; }               // slowdown of kernels that run concurrently with collectives
   double waits_for_host() const { return waits_for_host_; }
+  // As of StepTime.
+  int64_t steps() const { return steps_; }
+  double per_step(double total) const { return total / static_cast<double>(std::max<int64_t>(1, steps_)); }
 
   std::span<const Exposure> exposures() const { return exposures_; }  // in chronological order
   std::span<const ExposureCause> causes() const { return causes_; }   // by decreasing time
@@ -145,6 +156,7 @@ class OverlappedStep {
   double at_least_ = 0;
   double slowed_ = 0;
   double waits_for_host_ = 0;
+  int64_t steps_ = 1;
 };
 
 // "all_gather of fsdp, forward", "reduce_scatter of fsdp, backward, until the optimizer", "..., until the end".

@@ -100,7 +100,7 @@ function reservedOn(graph: Graph, timeline: Timeline): { bytes: Float64Array; pe
   return known ?? undefined;
 }
 function plannedOn(graph: Graph, timeline: Timeline): number | undefined {
-  const plan = graph.header.profile.memory_layout;
+  const plan = graph.header.profile.steady_peak ? undefined : graph.header.profile.memory_layout; // of the recorded step
   return plan && timeline.device === graph.header.profile.device ? plan.bytes : undefined;
 }
 

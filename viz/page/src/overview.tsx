@@ -139,7 +139,7 @@ export function Overview(): VNode {
         </Card>
       </section>
       <section>
-        <h2>Memory over the step</h2>
+        <h2>Memory over {profile.steady_peak ? 'a step of the steady state' : 'the step'}</h2>
         <SmallTimeline graph={graph} />
         <div class="kinds"><KindEntries graph={graph} timeline={mainTimeline(graph)} step={mainTimeline(graph).peakStep} /><span class="quiet">at the peak</span></div>
       </section>

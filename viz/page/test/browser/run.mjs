@@ -104,7 +104,7 @@ async function useModel(file) {
   await page.evaluate(button('Memory', 'nav'));
   await settle(page);
   const title = await page.$eval('.alive h2', (e) => e.textContent);
-  const peak = await page.evaluate('[window.shadowgraph.after.header.profile.peak.bytes, window.shadowgraph.after.header.profile.peak.node]');
+  const peak = await page.evaluate('[window.shadowgraph.after.header.profile.peak.bytes, (window.shadowgraph.after.header.profile.steady_peak ?? window.shadowgraph.after.header.profile.peak).node]');
   check(`${name}: the memory view starts at the tool's peak`, title.includes(`n${peak[1]}`) && title.includes('the peak'), title);
   const curves = await page.$eval('.kinds', (e) => e.textContent);
   const known = await page.evaluate("({ reserved: window.shadowgraph.after.reserved() !== undefined, peak: window.shadowgraph.after.header.profile.device_memory?.reserved_peak_bytes ?? 0, most: Math.max(0, ...(window.shadowgraph.after.reserved() ?? [])), alive: window.shadowgraph.after.header.profile.peak.bytes })");
