@@ -14,7 +14,6 @@
 #include <map>
 
 #include "cli/progress.h"
-#include "cli/suggestion.h"
 #include "cli/tool.h"
 #include "models/program.h"
 #include "models/registry.h"
@@ -26,6 +25,7 @@
 #include "shadowgraph/passes/pipeline.h"
 #include "shadowgraph/units.h"
 #include "support/json.h"
+#include "support/suggestion.h"
 #include "support/text.h"
 
 namespace shadowgraph::cli {

@@ -472,6 +472,7 @@ std::string to_text(const Serving& serving) {
                                             serving.format, human_bytes(serving.weights_made)));
   line("activations", serving.activations, "of a forward pass");
   line("context", serving.context_bytes, serving.links.empty() ? "CUDA context" : "CUDA context and NCCL buffers");
+  if (!serving.links.empty()) text += fmt::format("  {:<12} {}\n", "links", serving.links);
   line("cache", serving.cache,
        fmt::format("{} pages; {} per request, {} per additional token", exact_count(serving.pages),
                    human_bytes(serving.request_bytes), human_bytes(serving.token_bytes)));

@@ -96,12 +96,11 @@ def _rank_factory(model, devices):
             whole = _models._from_configuration(config)
         kind = type(whole)
         if not whole.tp_plan:
-            raise _C.Error(f"transformers has no tp_plan for {kind.__name__}, so tensor_parallel={devices} cannot shard "
-                           f"it; {_OWN_PLAN}")  # fmt: skip
-        sizes = {name: parameter.nbytes for name, parameter in whole.named_parameters()}
+            raise _C.Error(f"transformers has no tp_plan for {kind.__name__}, so it cannot be sharded for "
+                           f"tensor_parallel={devices}; {_OWN_PLAN}")  # fmt: skip
         given, _, mesh = kind.prepare_distribute_model(DistributedConfig(tp_plan="auto", tp_size=devices))
         rank = kind.maybe_distribute_model(whole, given, mesh)
-        notes[:] = [*said, *_replicated(rank, sizes, devices)]
+        notes[:] = [*said, *_replicated(rank, devices)]
         rank.tie_weights(recompute_mapping=False)
         return rank
 
@@ -122,7 +121,9 @@ def _with_heads_for(config, devices):
     shared = getattr(text, "num_key_value_heads", heads)
     by_head = any(name.endswith((".q_proj", ".k_proj", ".query_key_value")) and style == "colwise"
                   for name, style in (getattr(text, "base_model_tp_plan", None) or {}).items())  # fmt: skip
-    if not by_head or not isinstance(heads, int) or not isinstance(shared, int):
+    if not by_head:
+        return config, ["the model's tp_plan does not divide its attention heads: every device holds the whole KV cache"]
+    if not isinstance(heads, int) or not isinstance(shared, int):
         return config, []
     if heads % devices or (shared % devices and devices % shared):
         fitting = [n for n in range(1, heads + 1) if heads % n == 0 and (shared % n == 0 or n % shared == 0)]
@@ -135,21 +136,21 @@ def _with_heads_for(config, devices):
     return config, [f"{shared} KV heads for {devices} devices: each head is on {devices // shared} of them"]
 
 
-def _replicated(rank, sizes, devices):
+def _replicated(rank, devices):
     """Returns assumptions about the matrices that every device holds whole. Raises Error if no layer is sharded."""
     embeddings = {id(part) for part in (rank.get_input_embeddings(), rank.get_output_embeddings())}
-    sharded, whole = 0, {}
+    layers_are_sharded, whole = False, {}
     for path, part in rank.named_modules():
         for name, parameter in part.named_parameters(recurse=False):
-            if any(placement.is_shard() for placement in getattr(parameter, "placements", ())):
-                sharded += id(part) not in embeddings
+            if hasattr(parameter, "to_local") and parameter.to_local().numel() < parameter.numel():
+                layers_are_sharded |= id(part) not in embeddings
             elif parameter.dim() > 1:
                 where = re.sub(r"\.\d+(?=\.|$)", ".*", f"{path}.{name}")
-                whole[where] = whole.get(where, 0) + sizes.get(f"{path}.{name}", 0)
-    if not sharded:
+                whole[where] = whole.get(where, 0) + parameter.nbytes
+    if not layers_are_sharded:
         raise _C.Error(f"the tp_plan of {type(rank).__name__} in transformers shards only the embeddings, so each of "
                        f"{devices} devices would hold all of its layers; {_OWN_PLAN}")  # fmt: skip
-    largest = sorted(whole, key=whole.get, reverse=True)
+    largest = sorted(whole, key=whole.__getitem__, reverse=True)
     if not largest:
         return []
     more = f" and {len(largest) - 3} more" if len(largest) > 3 else ""
@@ -167,6 +168,9 @@ def _inspect(make, configuration, dtype, context, tensor_parallel, options):
         module = _models.create(make, "cuda", dtype).eval()
         configuration = configuration or getattr(module, "config", None)
         takes = inspect.signature(module.forward).parameters
+        if getattr(configuration, "is_encoder_decoder", False):
+            raise _C.Error(f"{type(module).__name__} has an encoder and a decoder; serve() supports models that generate "
+                           "from input_ids alone")  # fmt: skip
         if "use_cache" not in takes:
             raise _C.Error(f"{type(module).__name__}.forward has no use_cache argument; serve() requires a model with "
                            "a KV cache, as in transformers")  # fmt: skip
