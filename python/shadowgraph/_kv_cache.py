@@ -73,7 +73,7 @@ def terms_of(run, context, longest, latent=0):
     return _terms(last, sizes, max(measured), latent)
 
 
-def _terms(last, sizes, most, latent):
+def _terms(last, sizes, longest, latent):
     first: dict[object, Term] = {}
     others: dict[tuple, Term] = {}
     for path, cached in last.items():
@@ -88,7 +88,7 @@ def _terms(last, sizes, most, latent):
             continue
         window = growth.window
         # A layer may keep one token less than its window, because the next token is part of it.
-        if growth.stride == 1 and cached.window and (cached.window > most or window + 1 == cached.window):
+        if growth.stride == 1 and cached.window and (cached.window > longest or window + 1 == cached.window):
             window = cached.window
         state = main.state_bytes + max(0, growth.offset) * each
         if growth.stride == 1 and not growth.pending and _is_attention(path):
@@ -98,8 +98,8 @@ def _terms(last, sizes, most, latent):
             key = (layer, window, growth.stride, growth.pending)
             before = others.get(key, Term(0, window, 0, growth.stride, growth.pending))
             others[key] = before._replace(token_bytes=before.token_bytes + each)
-    main = [term._replace(token_bytes=min(term.token_bytes, latent)) if latent else term for term in first.values()]
-    return [*main, *others.values()]
+    most = latent or 1 << 60
+    return [*(term._replace(token_bytes=min(term.token_bytes, most)) for term in first.values()), *others.values()]
 
 
 def _is_attention(path):

@@ -122,7 +122,7 @@ def _with_heads_for(config, devices):
     by_head = any(name.endswith((".q_proj", ".k_proj", ".query_key_value")) and style == "colwise"
                   for name, style in (getattr(text, "base_model_tp_plan", None) or {}).items())  # fmt: skip
     if not by_head:
-        return config, ["the model's tp_plan does not divide its attention heads: every device holds the whole KV cache"]
+        return config, ["the model's tp_plan does not divide attention heads: every device holds the whole KV cache"]
     if not isinstance(heads, int) or not isinstance(shared, int):
         return config, []
     if heads % devices or (shared % devices and devices % shared):
@@ -139,7 +139,8 @@ def _with_heads_for(config, devices):
 def _replicated(rank, devices):
     """Returns assumptions about the matrices that every device holds whole. Raises Error if no layer is sharded."""
     embeddings = {id(part) for part in (rank.get_input_embeddings(), rank.get_output_embeddings())}
-    layers_are_sharded, whole = False, {}
+    layers_are_sharded = False
+    whole: dict[str, int] = {}
     for path, part in rank.named_modules():
         for name, parameter in part.named_parameters(recurse=False):
             if hasattr(parameter, "to_local") and parameter.to_local().numel() < parameter.numel():
@@ -169,8 +170,8 @@ def _inspect(make, configuration, dtype, context, tensor_parallel, options):
         configuration = configuration or getattr(module, "config", None)
         takes = inspect.signature(module.forward).parameters
         if getattr(configuration, "is_encoder_decoder", False):
-            raise _C.Error(f"{type(module).__name__} has an encoder and a decoder; serve() supports models that generate "
-                           "from input_ids alone")  # fmt: skip
+            raise _C.Error(f"{type(module).__name__} has an encoder and a decoder; serve() supports models that "
+                           "generate from input_ids alone")  # fmt: skip
         if "use_cache" not in takes:
             raise _C.Error(f"{type(module).__name__}.forward has no use_cache argument; serve() requires a model with "
                            "a KV cache, as in transformers")  # fmt: skip
