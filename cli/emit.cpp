@@ -10,13 +10,13 @@
 #include "cli/option_checks.h"
 #include "cli/progress.h"
 #include "cli/source_options.h"
-#include "cli/suggestion.h"
 #include "cli/verbs.h"
 #include "models/registry.h"
 #include "shadowgraph/codegen/codegen.h"
 #include "shadowgraph/deferred/deferred.h"
 #include "shadowgraph/graph/text.h"
 #include "shadowgraph/profile/profile.h"
+#include "support/suggestion.h"
 
 namespace shadowgraph::cli {
 namespace {

@@ -7,9 +7,9 @@
 #include <cstdio>
 #include <system_error>
 
-#include "cli/suggestion.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/units.h"
+#include "support/suggestion.h"
 #include "support/text.h"
 
 namespace shadowgraph::cli {

@@ -12,7 +12,6 @@
 
 #include "cli/optimizer.h"
 #include "cli/progress.h"
-#include "cli/suggestion.h"
 #include "cli/tool.h"
 #include "models/program.h"
 #include "models/registry.h"
@@ -24,6 +23,7 @@
 #include "shadowgraph/passes/pipeline.h"
 #include "shadowgraph/units.h"
 #include "support/json.h"
+#include "support/suggestion.h"
 #include "support/text.h"
 
 namespace shadowgraph::cli {

@@ -17,10 +17,10 @@
 #include <utility>
 #include <vector>
 
-#include "cli/suggestion.h"
 #include "cli/verbs.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/passes/pipeline.h"
+#include "support/suggestion.h"
 #include "support/text.h"
 
 namespace shadowgraph::cli {

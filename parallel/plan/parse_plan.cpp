@@ -9,6 +9,7 @@
 #include "parallel/plan/plan_space.h"
 #include "shadowgraph/plan/training_plan.h"
 #include "support/json.h"
+#include "support/suggestion.h"
 
 namespace shadowgraph {
 namespace {
@@ -17,12 +18,9 @@ constexpr int64_t kMaxValue = int64_t{1} << 20;
 
 // Rejects unknown keys. `written` is a plan as to_json() writes it.
 void check_keys(const JsonPlace& given, const nlohmann::json& written, std::string_view whose) {
-  for (const auto& [key, place] : given.members()) {
-    if (written.contains(key)) continue;
-    std::vector<std::string> keys;
-    for (const auto& entry : written.items()) keys.push_back(entry.key());
-    place.fail(fmt::format("is not a key of {}; expected one of {}", whose, fmt::join(keys, ", ")));
-  }
+  std::vector<std::string> keys;
+  for (const auto& entry : written.items()) keys.push_back(entry.key());
+  shadowgraph::check_keys(given, whose, keys);
 }
 
 // Index of the unit at which a stage begins; the number of units for the stage after the last.

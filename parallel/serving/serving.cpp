@@ -227,14 +227,27 @@ void check(const std::vector<CacheLayer>& cache, const ServingOptions& options) 
   }
   if (options.page < 1 || options.max_batched_tokens < 1)
     throw Error("serve: page and max_batched_tokens must be at least 1");
+  if (std::ranges::any_of(cache, [](const CacheLayer& layer) { return layer.stride < 1; }))
+    throw Error("serve: the stride of a cache layer must be at least 1");
   const bool keeps = std::ranges::any_of(
       cache, [](const CacheLayer& layer) { return layer.token_bytes > 0 || layer.state_bytes > 0; });
   if (!keeps) throw Error("serve: the program has no KV cache or other state; it must generate with a cache");
 }
 
-int64_t kept_tokens(const CacheLayer& layer, int64_t tokens) {
-  return layer.window > 0 ? std::min(layer.window, tokens) : tokens;
+// Number of entries of a request, in pages of `page` tokens.
+int64_t entries(const CacheLayer& layer, int64_t tokens, int64_t page) {
+  if (layer.pending) return tokens % layer.stride;
+  const int64_t kept = layer.window > 0 ? std::min(layer.window, tokens) : tokens;
+  return (kept + page - 1) / page * page / layer.stride;
 }
+
+}  // namespace
+
+int64_t CacheLayer::bytes(int64_t tokens, int64_t page) const {
+  return saturating_add(state_bytes, saturating_multiply(entries(*this, tokens, page), token_bytes));
+}
+
+namespace {
 
 // Simulates an engine with a paged KV cache.
 class Engine {
@@ -251,7 +264,8 @@ class Engine {
                     .prompt = options_.prompt > 0 ? options_.prompt : options_.context};
     serving.engine = static_cast<int64_t>(std::floor(static_cast<double>(serving.memory) * options_.memory_share));
     for (const CacheLayer& layer : cache_) {
-      if (layer.window == 0 || layer.window > options_.context) serving.token_bytes += layer.token_bytes;
+      const bool grows = !layer.pending && (layer.window == 0 || layer.window > options_.context);
+      if (grows) serving.token_bytes += layer.token_bytes / layer.stride;
     }
     serving.request_bytes = request_bytes(options_.context);
     memory_of(serving);
@@ -265,11 +279,7 @@ class Engine {
  private:
   int64_t request_bytes(int64_t tokens) const {
     int64_t bytes = 0;
-    for (const CacheLayer& layer : cache_) {
-      const int64_t pages = (kept_tokens(layer, tokens) + options_.page - 1) / options_.page;
-      bytes = saturating_add(bytes, layer.state_bytes);
-      bytes = saturating_add(bytes, saturating_multiply(pages * options_.page, layer.token_bytes));
-    }
+    for (const CacheLayer& layer : cache_) bytes = saturating_add(bytes, layer.bytes(tokens, options_.page));
     return bytes;
   }
 
@@ -310,9 +320,10 @@ class Engine {
       if (options_.interconnect != nullptr) serving.links = options_.interconnect->title;
     }
     const int64_t left = serving.engine - serving.weights - serving.activations - serving.context_bytes;
-    int64_t all_layers = 0;
-    for (const CacheLayer& layer : cache_) all_layers += layer.token_bytes;
-    const int64_t page = all_layers * options_.page;
+    int64_t page = 0;
+    for (const CacheLayer& layer : cache_) {
+      if (!layer.pending) page += layer.token_bytes * options_.page / layer.stride;
+    }
     serving.pages = left > 0 && page > 0 ? left / page : 0;
     serving.cache = page > 0 ? serving.pages * page : std::max<int64_t>(0, left);
   }
@@ -340,13 +351,15 @@ class Engine {
     const DeviceSpec& spec = *options_.spec;
     double seconds = pass.seconds;
     const KernelClass kind = KernelClass::kAttention;
-    for (size_t i = 0; i < cache_.size(); ++i) {
-      const auto kept = static_cast<double>(kept_tokens(cache_[i], options_.context));
-      const double bytes = static_cast<double>(requests) * (kept * static_cast<double>(cache_[i].token_bytes) +
-                                                            static_cast<double>(cache_[i].state_bytes));
+    size_t call = 0;
+    for (const CacheLayer& layer : cache_) {
+      const double bytes = static_cast<double>(requests) * static_cast<double>(layer.bytes(options_.context));
       if (bytes <= 0) continue;
       // attention_flops are those of a single key; the FLOPs are proportional to the number of keys.
-      const double flops = i < pass.attention_flops.size() ? static_cast<double>(pass.attention_flops[i]) * kept : 0;
+      const bool attends = layer.token_bytes > 0 && call < pass.attention_flops.size();
+      const double flops = attends ? static_cast<double>(pass.attention_flops[call++]) *
+                                         static_cast<double>(entries(layer, options_.context, 1))
+                                   : 0;
       seconds +=
           kernel_seconds(spec, {.kind = kind, .dtype = pass.attention_dtype, .flops = flops, .bytes = bytes}).total();
     }
@@ -459,6 +472,7 @@ std::string to_text(const Serving& serving) {
                                             serving.format, human_bytes(serving.weights_made)));
   line("activations", serving.activations, "of a forward pass");
   line("context", serving.context_bytes, serving.links.empty() ? "CUDA context" : "CUDA context and NCCL buffers");
+  if (!serving.links.empty()) text += fmt::format("  {:<12} {}\n", "links", serving.links);
   line("cache", serving.cache,
        fmt::format("{} pages; {} per request, {} per additional token", exact_count(serving.pages),
                    human_bytes(serving.request_bytes), human_bytes(serving.token_bytes)));

@@ -18,6 +18,7 @@
 #include "support/csv.h"
 #include "support/embedded_file.h"
 #include "support/json.h"
+#include "support/suggestion.h"
 #include "support/text.h"
 
 namespace shadowgraph {
@@ -35,6 +36,7 @@ double bandwidth_in(const JsonPlace& entry) {
 }
 
 LinkLevel link_level(const JsonPlace& entry) {
+  check_keys(entry, "a level", std::vector<std::string>{"name", "size", "latency", "bandwidth", "direct", "groups"});
   LinkLevel level{.name = entry["name"].text()};
   if (level.name.empty()) entry["name"].fail("must not be empty");
   if (const auto size = entry.find("size")) {
@@ -48,6 +50,7 @@ LinkLevel link_level(const JsonPlace& entry) {
   level.direct = entry.amount_or("direct", 0);
   if (const auto groups = entry.find("groups")) {
     for (const JsonPlace& group : groups->elements()) {
+      check_keys(group, "a group", std::vector<std::string>{"processes", "bandwidth", "direct"});
       const int64_t most = level.size > 0 ? level.size : 1'000'000'000;
       const int64_t processes = group["processes"].integer(2, most);
       if (!level.groups.empty() && processes <= level.groups.back().processes)
@@ -88,6 +91,7 @@ CollectiveTable collective_table(const JsonPlace& points) {
 }
 
 AxisLinks axis_links(const JsonPlace& entry) {
+  check_keys(entry, "the links of an axis", std::vector<std::string>{"latency", "bandwidth", "tables"});
   AxisLinks links;
   if (const auto latency = entry.find("latency")) links.latency = latency->amount();
   if (entry.find("bandwidth")) links.bandwidth = bandwidth_in(entry);
@@ -316,6 +320,9 @@ Interconnect interconnect_from_json(const json& object, const std::string& name)
   const JsonPlace place(object, heading);
   if (place["version"].number() != 1)
     place["version"].fail(fmt::format("must be 1, not {}", place["version"].number()));
+  check_keys(place, "an interconnect spec",
+             std::vector<std::string>{"version", "name", "title", "base", "device_share", "ring_fill", "levels", "axes",
+                                      "tables", "sources"});
   Interconnect links{.name = place.text_or("name", name)};
   links.title = place.text_or("title", links.name);
   links.base = place.amount_or("base", 0);

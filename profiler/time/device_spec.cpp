@@ -16,6 +16,7 @@
 #include "shadowgraph/units.h"
 #include "support/embedded_file.h"
 #include "support/json.h"
+#include "support/suggestion.h"
 
 namespace shadowgraph {
 
@@ -60,6 +61,7 @@ std::vector<RatePoint> rate_points(const std::optional<JsonPlace>& list) {
 }
 
 ClassRates class_rates(const JsonPlace& entry) {
+  check_keys(entry, "a kernel class", std::vector<std::string>{"fixed", "compute", "memory", "scale"});
   ClassRates rates{.fixed = entry.amount_or("fixed", 0),
                    .compute = rate_points(entry.find("compute")),
                    .memory = rate_points(entry.find("memory"))};
@@ -84,6 +86,9 @@ constexpr GpuKey kGpuKeys[] = {
 };
 
 GpuSpec read_gpu(const JsonPlace& entry) {
+  std::vector<std::string> keys{"multiprocessors"};
+  for (const GpuKey& key : kGpuKeys) keys.emplace_back(key.name);
+  check_keys(entry, "gpu", keys);
   GpuSpec gpu;
   gpu.multiprocessors = entry["multiprocessors"].integer(1, 1'000'000);
   for (const GpuKey& key : kGpuKeys) {
@@ -96,6 +101,7 @@ GpuSpec read_gpu(const JsonPlace& entry) {
 }
 
 HostSpec read_host(const JsonPlace& entry) {
+  check_keys(entry, "host", std::vector<std::string>{"link", "bandwidth", "memory_bytes"});
   HostSpec host{.link = entry["link"].amount(),
                 .bandwidth = entry.amount_or("bandwidth", 0),
                 .memory = static_cast<int64_t>(std::min(entry.amount_or("memory_bytes", 0), 9e18))};
@@ -224,10 +230,16 @@ nlohmann::json to_json(const DeviceSpec& spec) {
   return object;
 }
 
+static const std::vector<std::string> kSpecKeys = {
+    "version",      "base",         "name",      "title",  "device", "architecture",   "reported_as",
+    "interconnect", "memory_bytes", "bandwidth", "matmul", "vector", "transcendental", "host_call",
+    "host",         "gpu",          "classes",   "tables", "sources"};
+
 DeviceSpec device_spec_from_json(const nlohmann::json& object, const std::string& name) {
   const std::string heading = name + ": invalid device spec";
   const JsonPlace place(object, heading);
   if (place["version"].number() != 1) place["version"].fail("must be 1");
+  check_keys(place, "a device spec", kSpecKeys);
   if (const auto base = place.find("base")) {
     json whole = to_json(DeviceSpec::named(base->text()));
     whole.merge_patch(object);

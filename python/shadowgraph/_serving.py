@@ -1,6 +1,7 @@
 """Estimates how many concurrent requests an inference engine fits on a device, and their latency."""
 
 import contextlib
+import copy
 import fnmatch
 import inspect
 import re
@@ -9,7 +10,7 @@ from typing import Any
 
 import torch
 
-from . import _capture, _keywords, _models
+from . import _capture, _keywords, _kv_cache, _models
 from . import _shadowgraph as _C
 from ._distributed import fake_process_group
 from ._fake import fake
@@ -50,16 +51,17 @@ def serve(model: Any, *, spec: str, context: int, weights: str | None = None, ke
     stored = _quantization(configuration)
     if weights is None:
         weights = stored[0] if stored else ""
-    make = _rank_factory(model, tensor_parallel)
+    make, sharding = _rank_factory(model, tensor_parallel)
     around = fake_process_group(tensor_parallel) if tensor_parallel > 1 else contextlib.nullcontext()
     with around:
-        layers, names, arguments, assumptions = _inspect(make, configuration, dtype, options)
+        layers, names, arguments, assumptions = _inspect(make, configuration, dtype, context, tensor_parallel, options)
         excluded = _matching(names, keep if keep is not None else stored[1] if stored else _outputs(names))
 
         def captured(batch, tokens):
             inputs = {"input_ids": f"i64[{batch},{tokens}]", **arguments}
             return _capture.of_model(make, inputs, device="cuda", dtype=dtype, mode="infer", options=options)[0]
 
+        assumptions += sharding
         return _C.serve(captured, layers, spec, interconnect, memory, context, weights, excluded, assumptions, how)
 
 
@@ -73,83 +75,138 @@ def _configuration_of(model):
     return kind() if isinstance(model, type) and kind is not None else None
 
 
+# ---- Tensor parallel
+
+
 def _rank_factory(model, devices):
-    """Returns a function that creates the shard of one rank."""
+    """Returns a function that creates the shard of one rank, and a list to which it adds assumptions when called."""
+    notes: list[str] = []
     if devices == 1:
-        return model
+        return model, notes
     if not _models._is_configuration(model):
         raise _C.Error("tensor_parallel= requires a transformers configuration; for a function that shards the model "
                        "itself, call serve() inside sg.fake_process_group")  # fmt: skip
+    from transformers.distributed import DistributedConfig
+    from transformers.initialization import no_tie_weights
 
     def make():
-        whole = _models._from_configuration(model)
-        from transformers.distributed import DistributedConfig
+        # As from_pretrained: tied embeddings are sharded like others and tied afterwards.
+        config, said = _with_heads_for(model, devices)
+        with no_tie_weights():
+            whole = _models._from_configuration(config)
+        kind = type(whole)
+        if not whole.tp_plan:
+            raise _C.Error(f"transformers has no tp_plan for {kind.__name__}, so it cannot be sharded for "
+                           f"tensor_parallel={devices}; {_OWN_PLAN}")  # fmt: skip
+        given, _, mesh = kind.prepare_distribute_model(DistributedConfig(tp_plan="auto", tp_size=devices))
+        rank = kind.maybe_distribute_model(whole, given, mesh)
+        notes[:] = [*said, *_replicated(rank, devices)]
+        rank.tie_weights(recompute_mapping=False)
+        return rank
 
-        given, _, mesh = type(whole).prepare_distribute_model(DistributedConfig(tp_plan="auto", tp_size=devices))
-        return type(whole).maybe_distribute_model(whole, given, mesh)
-
-    return make
+    return make, notes
 
 
-def _inspect(make, configuration, dtype, options):
-    """Returns (cache size per layer, names of parameters, further arguments of forward, assumptions).
+_OWN_PLAN = ("use tensor_parallel=1, set base_model_tp_plan of the configuration, or pass a function that shards the "
+             "model itself, inside sg.fake_process_group")  # fmt: skip
 
-    A cache size is (bytes per token, sliding window or 0, constant bytes), from runs with 2 and 4 tokens.
+
+def _with_heads_for(config, devices):
+    """Returns the configuration with at least one KV head per device, as engines replicate them, and assumptions.
+
+    Raises Error if the heads cannot be divided among the devices.
     """
+    text = config.get_text_config(decoder=True)
+    heads = getattr(text, "num_attention_heads", None)
+    shared = getattr(text, "num_key_value_heads", heads)
+    by_head = any(name.endswith((".q_proj", ".k_proj", ".query_key_value")) and style == "colwise"
+                  for name, style in (getattr(text, "base_model_tp_plan", None) or {}).items())  # fmt: skip
+    if not by_head:
+        return config, ["the model's tp_plan does not divide attention heads: every device holds the whole KV cache"]
+    if not isinstance(heads, int) or not isinstance(shared, int):
+        return config, []
+    if heads % devices or (shared % devices and devices % shared):
+        fitting = [n for n in range(1, heads + 1) if heads % n == 0 and (shared % n == 0 or n % shared == 0)]
+        raise _C.Error(f"tensor_parallel={devices} does not divide {heads} attention heads and {shared} KV heads; use "
+                       + ", ".join(map(str, fitting)))  # fmt: skip
+    if shared >= devices:
+        return config, []
+    config = copy.deepcopy(config)
+    config.get_text_config(decoder=True).num_key_value_heads = devices
+    return config, [f"{shared} KV heads for {devices} devices: each head is on {devices // shared} of them"]
+
+
+def _replicated(rank, devices):
+    """Returns assumptions about the matrices that every device holds whole. Raises Error if no layer is sharded."""
+    embeddings = {id(part) for part in (rank.get_input_embeddings(), rank.get_output_embeddings())}
+    layers_are_sharded = False
+    whole: dict[str, int] = {}
+    for path, part in rank.named_modules():
+        for name, parameter in part.named_parameters(recurse=False):
+            if hasattr(parameter, "to_local") and parameter.to_local().numel() < parameter.numel():
+                layers_are_sharded |= id(part) not in embeddings
+            elif parameter.dim() > 1:
+                where = re.sub(r"\.\d+(?=\.|$)", ".*", f"{path}.{name}")
+                whole[where] = whole.get(where, 0) + parameter.nbytes
+    if not layers_are_sharded:
+        raise _C.Error(f"the tp_plan of {type(rank).__name__} in transformers shards only the embeddings, so each of "
+                       f"{devices} devices would hold all of its layers; {_OWN_PLAN}")  # fmt: skip
+    largest = sorted(whole, key=whole.__getitem__, reverse=True)
+    if not largest:
+        return []
+    more = f" and {len(largest) - 3} more" if len(largest) > 3 else ""
+    return [f"the model's tp_plan does not shard {', '.join(largest[:3])}{more}: every device holds all "
+            f"{sum(whole.values()) / 2**20:,.1f} MiB of them"]  # fmt: skip
+
+
+# ---- KV cache
+
+
+def _inspect(make, configuration, dtype, context, tensor_parallel, options):
+    """Returns (terms of the cache, names of parameters, further arguments of forward, assumptions)."""
     in_mode = {name: value for name, value in (options or {}).items() if name in _capture._OF_MODE}
     with fake("cuda", **in_mode), torch.no_grad():
         module = _models.create(make, "cuda", dtype).eval()
         configuration = configuration or getattr(module, "config", None)
         takes = inspect.signature(module.forward).parameters
+        if getattr(configuration, "is_encoder_decoder", False):
+            raise _C.Error(f"{type(module).__name__} has an encoder and a decoder; serve() supports models that "
+                           "generate from input_ids alone")  # fmt: skip
         if "use_cache" not in takes:
             raise _C.Error(f"{type(module).__name__}.forward has no use_cache argument; serve() requires a model with "
                            "a KV cache, as in transformers")  # fmt: skip
-        few, more = (_cache_bytes(module(input_ids=torch.zeros(1, tokens, dtype=torch.int64, device="cuda"),
-                                         use_cache=True)) for tokens in (2, 4))  # fmt: skip
+
+        def run(tokens):
+            return module(input_ids=torch.zeros(1, tokens, dtype=torch.int64, device="cuda"), use_cache=True)
+
+        text = configuration.get_text_config(decoder=True) if hasattr(configuration, "get_text_config") else None
+        latent = _latent(text, dtype)
+        longest = getattr(text, "max_position_embeddings", None) or 1 << 30
+        try:
+            cache = _kv_cache.terms_of(run, context, longest, latent)
+        except RuntimeError as error:
+            if tensor_parallel == 1 or isinstance(error, _C.Error):
+                raise
+            raise _C.Error(f"{type(module).__name__} does not run with tensor_parallel={tensor_parallel} and the "
+                           f"tp_plan of transformers: {error}") from error  # fmt: skip
         names = [name for name, _ in module.named_parameters()]
     arguments = {"use_cache": False} | ({"logits_to_keep": 1} if "logits_to_keep" in takes else {})
-    layers = []
-    for (at_two, window), (at_four, _) in zip(few, more, strict=True):
-        each = (at_four - at_two) // 2
-        layers.append((each, window, at_two - 2 * each))
-    latent = _latent(configuration, dtype)
+    assumptions = []
     if latent:
-        layers = [(min(each, latent), window, state) for each, window, state in layers]
-    assumptions = ["latent attention caches the latent vectors, and its time is that of reading them"] if latent else []
-    return layers, names, arguments, assumptions
+        assumptions.append("latent attention caches the latent vectors, and its time is that of reading them")
+    strides = sorted({term.stride for term in cache if term.stride > 1})
+    if strides:
+        assumptions.append(f"the cache has compressed entries, one for {' or '.join(map(str, strides))} tokens")
+    if strides or getattr(text, "index_topk", None):
+        assumptions.append("sparse attention takes the time of reading the whole cache")
+    return cache, names, arguments, assumptions
 
 
-def _latent(configuration, dtype):
+def _latent(text, dtype):
     """Returns the cache bytes per token and layer of multi-head latent attention, which caches latents, else 0."""
-    rank = getattr(configuration, "kv_lora_rank", None)
-    rotary = getattr(configuration, "qk_rope_head_dim", None)
+    rank = getattr(text, "kv_lora_rank", None)
+    rotary = getattr(text, "qk_rope_head_dim", None)
     return (rank + rotary) * dtype.itemsize if rank and rotary else 0
-
-
-def _cache_bytes(outputs):
-    """Returns (bytes, sliding window or 0) for each layer of the KV cache in a model output."""
-    cache = getattr(outputs, "past_key_values", None) or getattr(outputs, "cache_params", None)
-    if cache is None:
-        raise _C.Error("the model output has no past_key_values; serve() requires a model with a KV cache")
-    layers = []
-    for layer in cache.layers if hasattr(cache, "layers") else cache:
-        found: dict[int, torch.Tensor] = {}
-        _collect(layer if isinstance(layer, (tuple, list)) else vars(layer), found)
-        window = getattr(layer, "sliding_window", None) if getattr(layer, "is_sliding", False) else None
-        layers.append((sum(tensor.numel() * tensor.element_size() for tensor in found.values()), window or 0))
-    return layers
-
-
-def _collect(value, found):
-    if isinstance(value, torch.Tensor):
-        if value.dim() > 1:
-            found[id(value)] = value
-    elif isinstance(value, dict):
-        for each in value.values():
-            _collect(each, found)
-    elif isinstance(value, (tuple, list)):
-        for each in value:
-            _collect(each, found)
 
 
 # ---- Quantization

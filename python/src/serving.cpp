@@ -15,7 +15,7 @@
 namespace shadowgraph::python {
 namespace {
 
-using Layer = std::tuple<int64_t, int64_t, int64_t>;
+using Layer = std::tuple<int64_t, int64_t, int64_t, int64_t, bool>;
 using PythonCapture = std::function<std::shared_ptr<Graph>(int64_t, int64_t)>;
 
 Serving serve_in_python(const PythonCapture& capture, const std::vector<Layer>& layers, const std::string& spec,
@@ -24,7 +24,9 @@ Serving serve_in_python(const PythonCapture& capture, const std::vector<Layer>& 
                         const py::dict& how) {
   const Machine machine = Machine::find(spec, interconnect);
   std::vector<CacheLayer> cache;
-  for (const auto& [token_bytes, window, state_bytes] : layers) cache.push_back({token_bytes, window, state_bytes});
+  for (const auto& [token_bytes, window, state_bytes, stride, pending] : layers) {
+    cache.push_back({token_bytes, window, state_bytes, stride, pending});
+  }
   ServingOptions options{.spec = &machine.specs(),
                          .interconnect = machine.links ? &*machine.links : nullptr,
                          .memory = memory,

@@ -457,12 +457,16 @@ Sharding shard_step(Graph graph, const ShardingRequest& request) {
 }
 
 std::string to_text(const Sharding& planned, int rows) {
-  const std::string answer = to_text(planned.result, rows);
+  std::string answer = to_text(planned.result, rows);
+  answer.insert(answer.find('\n') + 1,
+                fmt::format("devices: {}; links: {}\n", planned.device.title, planned.links.title));
   return planned.rounds.empty() ? answer : text_of_rounds(planned.rounds, planned.result.memory) + "\n" + answer;
 }
 
 nlohmann::json to_json(const Sharding& planned) {
   nlohmann::json json = to_json(planned.result);
+  json["device"] = planned.device.title;
+  json["interconnect"] = planned.links.title;
   if (!planned.rounds.empty()) json["recompute"] = json_of_rounds(planned.rounds, planned.segments);
   return json;
 }

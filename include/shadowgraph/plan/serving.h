@@ -58,11 +58,17 @@ struct WeightFormat {
 // captured program with n sequences of one token. Kernels run without launch overhead (CUDA graphs), and elementwise
 // kernels are fused (fuse_groups). Attention reads the whole cache. Quantized weights are read as stored.
 
-// Cache of a layer per request.
+// Cache of a layer per request. A layer with several kinds of entries has one CacheLayer for each; those without
+// attention kernels, such as compressed entries and keys of indexers, come after all layers.
 struct CacheLayer {
-  int64_t token_bytes = 0;  // per token
+  int64_t token_bytes = 0;  // per entry
   int64_t window = 0;       // maximum number of cached tokens; 0: unlimited
   int64_t state_bytes = 0;  // independent of length: states of recurrent layers
+  int64_t stride = 1;       // tokens per entry: caches that compress n tokens into one entry
+  bool pending = false;     // caches only the tokens after the last full stride, one entry each
+
+  // Bytes of a request of that many tokens, in pages of `page` tokens.
+  int64_t bytes(int64_t tokens, int64_t page = 1) const;
 };
 
 // Captures forward for `batch` sequences of `tokens` each, without cache and without gradients.

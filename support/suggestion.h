@@ -5,11 +5,16 @@
 #include <string>
 #include <string_view>
 
-namespace shadowgraph::cli {
+namespace shadowgraph {
 
 // Returns the candidate closest to `name` by edit distance, ignoring case and punctuation; empty if none is close.
 //
 //     closest("ResNet-5", {"resnet50", "gpt2"})  // "resnet50"
 std::string closest(std::string_view name, std::span<const std::string> candidates);
 
-}  // namespace shadowgraph::cli
+// Throws ParseError for a member of the object other than `keys`: "memory is not a key of a device spec (did you mean
+// memory_bytes?); expected one of ...".
+class JsonPlace;
+void check_keys(const JsonPlace& object, std::string_view whose, std::span<const std::string> keys);
+
+}  // namespace shadowgraph

@@ -1,11 +1,12 @@
-#include "cli/suggestion.h"
+#include "support/suggestion.h"
 
 #include <algorithm>
 #include <cctype>
 
+#include "support/json.h"
 #include "support/text.h"
 
-namespace shadowgraph::cli {
+namespace shadowgraph {
 namespace {
 
 std::string letters_and_digits(std::string_view text) {
@@ -32,4 +33,16 @@ std::string closest(std::string_view name, std::span<const std::string> candidat
   return best;
 }
 
-}  // namespace shadowgraph::cli
+void check_keys(const JsonPlace& object, std::string_view whose, std::span<const std::string> keys) {
+  for (const auto& [name, place] : object.members()) {
+    if (std::ranges::find(keys, name) != keys.end()) continue;
+    std::string why = "is not a key of " + std::string(whose);
+    const std::string near = closest(name, keys);
+    if (!near.empty()) why += " (did you mean " + near + "?)";
+    why += "; expected one of ";
+    for (const std::string& key : keys) why += (&key == keys.data() ? "" : ", ") + key;
+    place.fail(why);
+  }
+}
+
+}  // namespace shadowgraph
