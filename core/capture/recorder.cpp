@@ -86,11 +86,12 @@ void Recorder::begin_call(const OperatorInfo& info, std::span<const CallArgument
 
 namespace {
 
-constexpr uint16_t kNoLengths = 1;
+constexpr uint16_t kNoLengths = 1, kFlexAttention = 2;
 
 // Returns where the cumulative lengths of packed sequences are among an operator's arguments; kNoLengths if it has none.
 // Those of the keys follow, then the longest of both.
 uint16_t lengths_argument(const OperatorInfo& info) {
+  if (info.name == "shadowgraph::flex_attention") return kFlexAttention;
   for (const char* name : {"cum_seq_q", "cu_seqlens_q", "cu_seq_q"}) {
     const auto at = info.op.schema().argumentIndexWithName(name);
     if (at && static_cast<size_t>(*at) + 3 < info.argument_count) return static_cast<uint16_t>(*at);
@@ -123,6 +124,14 @@ void Recorder::read_lengths(const OperatorInfo& info, std::span<const CallArgume
   uint16_t& at = lengths_at_[info.id];
   if (at == 0) at = lengths_argument(info);
   if (C10_LIKELY(at == kNoLengths)) return;
+  const auto assume_longest = [&](size_t of, std::string what) {
+    if (!assumed_.insert(what).second) return;
+    graph_.guards.push_back({Guard::Kind::kHostValue, arguments_[of].ref.value, -1, std::move(what)});
+  };
+  if (at == kFlexAttention) {
+    if (arguments[3].value().toInt() >= 0) return;
+    return assume_longest(0, "blocks of FlexAttention's mask, which depends on data, assumed to be all needed");
+  }
   const auto tensor = [&](size_t i) {
     const c10::IValue value = arguments[i].value();
     return value.isTensor() ? value.toTensor() : at::Tensor();
@@ -136,12 +145,8 @@ void Recorder::read_lengths(const OperatorInfo& info, std::span<const CallArgume
   const int64_t longest_query = number(at + size_t{2}), longest_key = number(at + size_t{3});
   const auto of_queries = cumulative_lengths(queries), of_keys = cumulative_lengths(keys);
   if (!of_queries || !of_keys || of_queries->size() != of_keys->size()) {
-    const std::string what = c10::str("lengths of packed sequences in ", info.name, ", each assumed to be the longest, ",
-                                      longest_query, " queries and ", longest_key, " keys");
-    if (assumed_.insert(what).second) {
-      graph_.guards.push_back({Guard::Kind::kHostValue, arguments_[at].ref.value, -1, what});
-    }
-    return;
+    return assume_longest(at, c10::str("lengths of packed sequences in ", info.name, ", each assumed to be the longest, ",
+                                       longest_query, " queries and ", longest_key, " keys"));
   }
   int64_t scores = 0;
   for (size_t i = 1; i < of_queries->size(); ++i) {

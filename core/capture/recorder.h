@@ -241,7 +241,7 @@ class Recorder final : public CallObserver, public SavedTensorObserver, public S
   // By OperatorInfo::id: of attention on packed sequences, the argument with their cumulative lengths; 0: not read yet.
   std::vector<uint16_t> lengths_at_;
   std::string scores_;                       // kScoresNote of the current call
-  std::unordered_set<std::string> assumed_;  // about packed sequences
+  std::unordered_set<std::string> assumed_;  // about packed sequences and block masks
   std::unordered_set<std::string> input_names_;
   std::unordered_set<std::string> groups_;                          // process groups declared in the graph
   std::unordered_map<const c10::TensorImpl*, Name> names_;          // of tensors that become placeholders

@@ -247,7 +247,7 @@ MaybeWork per_packed_score(const OperandShapes& call, Work each) {
 // FlexAttention: argument `kScores` is the number of scores computed.
 template <size_t kScores>
 MaybeWork per_counted_score(const OperandShapes& call, Work each) {
-  return scaled(call.integer(kScores, 0), each);
+  return scaled(std::abs(call.integer(kScores, 0)), each);
 }
 
 // The fast paths of nn.MultiheadAttention and nn.TransformerEncoderLayer on (batch, tokens, width): biases, and scale

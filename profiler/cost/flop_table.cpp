@@ -12,6 +12,7 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <limits>
 #include <optional>
 #include <string>
@@ -432,12 +433,13 @@ Count varlen_attention_backward(const OperandShapes& call) {
   return one ? Count(saturating_multiply(*one, packed->count)) : std::nullopt;
 }
 
-// FlexAttention as one kernel (core/fake/rules/flex_attention.cpp): argument `kScores` is the number of scores in blocks
-// that its mask does not skip, over all samples and query heads. `kQuery`: query; key and value follow.
+// FlexAttention as one kernel (core/fake/rules/attention.cpp): argument `kScores` is the number of scores in blocks that
+// its mask does not skip, over all samples and query heads; negative: all of them, as the mask's data is unknown.
+// `kQuery`: query; key and value follow.
 template <size_t kQuery, size_t kScores, int64_t kOfQuery, int64_t kOfValue>
 Count flex_attention(const OperandShapes& call) {
   if (call.rank(kQuery) != 4 || call.rank(kQuery + 2) != 4) return std::nullopt;
-  return product_of({kFlopsPerMac, call.integer(kScores, 0),
+  return product_of({kFlopsPerMac, std::abs(call.integer(kScores, 0)),
                      saturating_add(saturating_multiply(kOfQuery, call.shape(kQuery)[3]),
                                     saturating_multiply(kOfValue, call.shape(kQuery + 2)[3]))});
 }
