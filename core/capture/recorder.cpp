@@ -88,7 +88,7 @@ namespace {
 
 constexpr uint16_t kNoLengths = 1, kFlexAttention = 2;
 
-// Returns where the cumulative lengths of packed sequences are among an operator's arguments; kNoLengths if it has none.
+// Returns where the cumulative lengths of packed sequences are among an operator's arguments; kNoLengths without any.
 // Those of the keys follow, then the longest of both.
 uint16_t lengths_argument(const OperatorInfo& info) {
   if (info.name == "shadowgraph::flex_attention") return kFlexAttention;
@@ -145,8 +145,9 @@ void Recorder::read_lengths(const OperatorInfo& info, std::span<const CallArgume
   const int64_t longest_query = number(at + size_t{2}), longest_key = number(at + size_t{3});
   const auto of_queries = cumulative_lengths(queries), of_keys = cumulative_lengths(keys);
   if (!of_queries || !of_keys || of_queries->size() != of_keys->size()) {
-    return assume_longest(at, c10::str("lengths of packed sequences in ", info.name, ", each assumed to be the longest, ",
-                                       longest_query, " queries and ", longest_key, " keys"));
+    return assume_longest(
+        at, c10::str("lengths of packed sequences in ", info.name, ", each assumed to be the longest, ", longest_query,
+                     " queries and ", longest_key, " keys"));
   }
   int64_t scores = 0;
   for (size_t i = 1; i < of_queries->size(); ++i) {

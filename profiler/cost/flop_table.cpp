@@ -433,8 +433,8 @@ Count varlen_attention_backward(const OperandShapes& call) {
   return one ? Count(saturating_multiply(*one, packed->count)) : std::nullopt;
 }
 
-// FlexAttention as one kernel (core/fake/rules/attention.cpp): argument `kScores` is the number of scores in blocks that
-// its mask does not skip, over all samples and query heads; negative: all of them, as the mask's data is unknown.
+// FlexAttention as one kernel (core/fake/rules/attention.cpp): argument `kScores` is the number of scores in blocks
+// that its mask does not skip, over all samples and query heads; negative: all of them, as the mask's data is unknown.
 // `kQuery`: query; key and value follow.
 template <size_t kQuery, size_t kScores, int64_t kOfQuery, int64_t kOfValue>
 Count flex_attention(const OperandShapes& call) {
@@ -444,8 +444,8 @@ Count flex_attention(const OperandShapes& call) {
                                     saturating_multiply(kOfValue, call.shape(kQuery + 2)[3]))});
 }
 
-// The fast paths of nn.MultiheadAttention and nn.TransformerEncoderLayer: the input (batch, tokens, width) times each of
-// the weights, scores and values.
+// The fast paths of nn.MultiheadAttention and nn.TransformerEncoderLayer: the input (batch, tokens, width) times each
+// of the weights, scores and values.
 template <size_t... kWeights>
 Count encoder_layer(const OperandShapes& call) {
   const Shape input = call.shape(0);
@@ -547,7 +547,8 @@ constexpr FlopRow kFlopRows[] = {
     {plain_convolution, true, "2 N prod(weight) prod(out spatial)", "cudnn_convolution"},
     {plain_convolution, false, "2 N prod(weight) prod(out spatial)", R"(
         cudnn_convolution_relu cudnn_convolution_add_relu slow_conv_dilated2d slow_conv_dilated3d
-        mkldnn_convolution miopen_convolution miopen_depthwise_convolution _nnpack_spatial_convolution _conv_depthwise2d conv_depthwise3d slow_conv3d_forward)"},
+        mkldnn_convolution miopen_convolution miopen_depthwise_convolution _nnpack_spatial_convolution
+        _conv_depthwise2d conv_depthwise3d slow_conv3d_forward)"},
     {transposed_convolution, false, "2 N prod(weight) prod(in spatial)", R"(
         slow_conv_transpose2d slow_conv_transpose3d cudnn_convolution_transpose miopen_convolution_transpose)"},
     {convolution_tbc, false, "2 numel(out) window Cin", "conv_tbc"},

@@ -303,8 +303,8 @@ NodeFlops of_scores(NodeFlops count, std::string_view note) {
   if (slash == note.npos) return count;
   const auto scores = parse_number<int64_t>(note.substr(0, slash)), all = parse_number<int64_t>(note.substr(slash + 1));
   if (!scores || !all || *scores < 0 || *all < *scores || *all == 0) return count;
-  for (int64_t NodeFlops::*member : {&NodeFlops::matmul, &NodeFlops::elementwise, &NodeFlops::transcendental,
-                                     &NodeFlops::beyond_pytorch}) {
+  for (int64_t NodeFlops::*member :
+       {&NodeFlops::matmul, &NodeFlops::elementwise, &NodeFlops::transcendental, &NodeFlops::beyond_pytorch}) {
     count.*member = static_cast<int64_t>(static_cast<__int128>(count.*member) * *scores / *all);
   }
   return count;

@@ -125,8 +125,8 @@ TEST(StepTime, TheLongerOfComputingAndMoving) {
   EXPECT_EQ(short_time.of(small.mm.node).bound, TimeBound::kMemory);
 }
 
-// A program on a GPU whose host has a link of 0.1 GB/s and memory of 0.5 GB/s: 1 MiB of float32 is copied to the device,
-// multiplied there, copied back, and doubled on the host.
+// A program on a GPU whose host has a link of 0.1 GB/s and memory of 0.5 GB/s: 1 MiB of float32 is copied to the
+// device, multiplied there, copied back, and doubled on the host.
 struct OverTheLink {
   TestGraph t;
   TestGraph::Call there, product, back, on_host;
@@ -199,7 +199,8 @@ TEST(StepTime, ProductsOfInt8AtTheirRate) {
   DeviceSpec spec = with_host();
   spec.matmul[c10::kChar] = 8e12;
   const OverTheLink program(false, c10::kChar);
-  EXPECT_NEAR(StepTime::of(program.t.graph, spec).of(program.product.node).compute, 2.0 * 512 * 512 * 512 / 8e12, 1e-12);
+  EXPECT_NEAR(StepTime::of(program.t.graph, spec).of(program.product.node).compute, 2.0 * 512 * 512 * 512 / 8e12,
+              1e-12);
 }
 
 // An operator without a formula makes the FLOPs, the time and the utilization lower bounds.

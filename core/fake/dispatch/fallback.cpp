@@ -317,8 +317,8 @@ class PersistentModeScope {
   ModeState* outer_;
 };
 
-// Returns the real tensor that lift_fresh makes a tensor of the program: the values of torch.tensor(list), from_numpy and
-// the like. Undefined for other calls, and for a tensor that the capture knows from elsewhere.
+// Returns the real tensor that lift_fresh makes a tensor of the program: the values of torch.tensor(list), from_numpy,
+// ... Undefined for other calls, and for a tensor that the capture knows from elsewhere.
 at::Tensor host_values_of(const OperatorInfo& info, const Stack& stack, ModeState& mode) {
   if (!info.lifts || !info.name.starts_with("aten::lift_fresh") || info.argument_count != 1) return {};
   const at::Tensor& values = stack.back().toTensor();

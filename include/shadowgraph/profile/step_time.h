@@ -10,9 +10,9 @@
 // call times are added up.
 //
 // A copy between the host and a device takes the time of its bytes on the host's link (HostSpec::link). It is in order
-// with the kernels of its stream, unless it is on another one or offloads (shadowgraph/passes/recompute.h), and the host
-// waits for it unless it is non_blocking. In a program on a GPU, operators on CPU tensors take the host the time of
-// their bytes (HostSpec::bandwidth). Not included are copies between two GPUs, collectives
+// with the kernels of its stream, unless it is on another one or offloads (shadowgraph/passes/recompute.h), and the
+// host waits for it unless it is non_blocking. In a program on a GPU, operators on CPU tensors take the host the time
+// of their bytes (HostSpec::bandwidth). Not included are copies between two GPUs, collectives
 // (shadowgraph/profile/communication.h), and host work between calls. uncovered() lists calls whose time is a lower
 // bound.
 #pragma once
@@ -36,8 +36,8 @@ namespace SHADOWGRAPH_API shadowgraph {
 class MeasuredCalls;  // shadowgraph/profile/measure.h
 class ProgramCosts;
 
-// Factor that determines a time. kTable: measured, within the table's sizes; kTableEnd: extrapolated beyond them. kLink:
-// the link to the host; kHost: the call runs on the host, not on the device.
+// Factor that determines a time. kTable: measured, within the table's sizes; kTableEnd: extrapolated beyond them.
+// kLink: the link to the host. kHost: the call runs on the host, not on the device.
 enum class TimeBound : uint8_t { kNothing, kCompute, kMemory, kFixed, kMeasured, kTable, kTableEnd, kLink, kHost };
 constexpr auto enum_names(TimeBound) {
   return names_in_order<TimeBound>("nothing", "compute", "memory", "fixed", "measured", "table", "table_end", "link",
